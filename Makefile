@@ -1,0 +1,95 @@
+# Sets itself up: each target makes .venv with what it needs and remembers that in a stamp.
+# Needs Python >= 3.11 with venv and headers, a C compiler, and a package index that pip knows.
+
+TORCH  ?= torch==2.13.0
+PYTHON ?= $(firstword $(foreach name,python3 python3.11 python3.12 python3.13 python3.14,$(shell \
+	$(name) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $(name))))
+JOBS   ?= 2
+FUZZ_SECONDS  ?= 60
+BENCH_SECONDS ?= 300
+SANITIZERS    ?= address,undefined
+
+SHELL  := bash
+BIN    := .venv/bin
+STAMP  := .venv/stamp
+PYTEST := $(BIN)/pytest -n $(JOBS) --dist loadfile -ra
+# Compiled code is built at installation, so a change of it installs again.
+BUILT  := pyproject.toml setup.py $(shell find qir/_kernels -name '*.[chi]' -o -name '*.inc' -o -name '*.pyx' -o -name '*.pxd')
+C      := $(shell find qir/_kernels -name '*.[ch]' -o -name '*.inc')
+CYTHON := $(shell find qir/_kernels -name '*.pyx' -o -name '*.pxd')
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test check test-all bench fuzz sanitize lint format train clean
+
+help:  ## list the targets
+	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
+	@echo; echo "  TORCH=$(TORCH)  PYTHON=$(PYTHON)  JOBS=$(JOBS)"
+
+demo: $(STAMP)/demo  ## quantize the digits network and compare it with onnxruntime
+	@$(BIN)/python examples/digits/demo.py
+
+test: $(STAMP)/test  ## every test but the long ones, under 25 minutes
+	@$(PYTEST) -m "not long"
+
+check: $(STAMP)/test  ## the fast tests, under 2 minutes
+	@$(PYTEST) -m "not slow and not long"
+
+test-all: $(STAMP)/test  ## every test, then sanitizers, fuzzing and benchmarks
+	@$(PYTEST)
+	@$(MAKE) --no-print-directory sanitize fuzz bench
+
+bench: $(STAMP)/test  ## speed of the kernels and of whole networks
+	@for script in $$(find benchmarks -name 'bench_*.py' | sort); do \
+		echo "== $$script"; timeout $(BENCH_SECONDS) $(BIN)/python $$script || exit; done
+
+fuzz: $(STAMP)/test  ## random programs and broken files, for FUZZ_SECONDS
+	@$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS)
+
+sanitize: $(STAMP)/test  ## the compiled code under the address and undefined-behaviour sanitizers
+	@rm -rf build/sanitize && mkdir -p build/sanitize
+	@cp -r qir frontends backends tests pyproject.toml setup.py README.md LICENSE build/sanitize
+	@find build/sanitize -name '*.so' -delete
+	@cd build/sanitize && QIR_SANITIZE=$(SANITIZERS) $(CURDIR)/$(BIN)/python setup.py -q build_ext --inplace
+	@cd build/sanitize && env PYTHONPATH=. PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0 \
+		LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" \
+		$(CURDIR)/$(BIN)/python -m pytest -p no:cacheprovider -q tests/kernels tests/calibration
+
+lint: $(STAMP)/test  ## what tests/test_style.py checks, tool by tool
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+	@$(BIN)/cython-lint $(CYTHON) && $(BIN)/clang-format --dry-run -Werror $(C)
+
+format: $(STAMP)/test  ## put Python and C into the house's form
+	@$(BIN)/ruff check -q --fix . ; $(BIN)/ruff format . && $(BIN)/clang-format -i $(C)
+
+train: $(STAMP)/test  ## train the demo's network again
+	@$(BIN)/python examples/digits/train.py
+
+clean:  ## remove all that was built, .venv too
+	@rm -rf .venv build dist *.egg-info .hypothesis
+	@find qir frontends backends -name '*.so' -delete
+	@find . -name __pycache__ -prune -exec rm -rf {} +
+
+$(STAMP)/venv:
+	@test -n "$(PYTHON)" || { echo "no Python >= 3.11 found: name one with make PYTHON=..." >&2; exit 1; }
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/pip install -q "setuptools>=77" "cython>=3.1"
+	@mkdir -p $(STAMP) && touch $@
+
+$(STAMP)/demo: $(STAMP)/venv $(BUILT)
+	@echo "setting up .venv for the demo"
+	@$(BIN)/pip install -q --no-build-isolation -e ".[demo]"
+	@touch $@
+
+# Named after the requirement, so that another TORCH is installed when it is asked for.
+TORCH_STAMP := $(STAMP)/torch-$(firstword $(shell echo '$(TORCH)' | cksum))
+$(TORCH_STAMP): $(STAMP)/venv
+	@echo "installing $(TORCH)"
+	@rm -f $(STAMP)/torch-*
+	@$(BIN)/pip install -q $(TORCH)
+	@touch $@
+
+$(STAMP)/test: $(TORCH_STAMP) $(BUILT)
+	@echo "setting up .venv for the tests"
+	@$(BIN)/pip install -q --no-build-isolation -e ".[test]"
+	@touch $@

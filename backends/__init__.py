@@ -1,0 +1,1 @@
+"""Targets: one folder a runtime, found by entry point."""

@@ -1,0 +1,1 @@
+"""Readers: one folder a format, found by entry point."""

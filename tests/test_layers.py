@@ -1,0 +1,277 @@
+"""Which part of the house may import which."""
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import networkx as nx
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+# The parts of the core: each may import itself and what stands after its name.
+CORE = {
+    "errors": "",
+    "ir": "errors",
+    "registry": "errors",
+    "ledger": "errors ir",
+    "numerics": "errors ir registry",
+    "reference": "errors ir ledger registry numerics",
+    "rewrite": "errors ir ledger registry numerics",
+    "frontend": "errors ir ledger registry numerics",
+    "target": "errors ir ledger registry numerics",
+    "passes": "errors ir ledger registry numerics reference rewrite target",
+    "calibration": "errors ir ledger registry numerics reference rewrite _kernels",
+    "_kernels": "",
+}
+BELOW = " ".join(CORE)
+CORE |= {
+    "pipeline": BELOW,
+    "inspect": BELOW,
+    "cli": f"{BELOW} pipeline inspect __init__",
+    "testing": f"{BELOW} pipeline inspect",
+    "__init__": f"{BELOW} pipeline inspect testing",
+    "__main__": "cli",
+}
+
+# The libraries: _kernels knows only numpy, and printing is for those who print.
+LIBRARIES = {"ml_dtypes", "networkx", "numpy", "safetensors"}
+MORE_LIBRARIES = {"cli": {"click", "rich"}, "inspect": {"rich"}, "testing": {"hypothesis"}}
+FRAMEWORKS = {"mxnet", "onnx", "onnxruntime", "tensorflow", "torch"}
+
+# A plugin's one framework; onnxruntime runs what onnx writes. Formats of mxnet and ipex need none.
+PLUGINS = {
+    "frontends.onnx": {"onnx"},
+    "frontends.torch": {"torch"},
+    "frontends.tensorflow": {"tensorflow"},
+    "frontends.mxnet": set[str](),
+    "backends.onnx": {"onnx", "onnxruntime"},
+    "backends.cpu": set[str](),
+    "backends.torch": {"torch"},
+    "backends.tensorflow": {"tensorflow"},
+    "backends.mxnet": set[str](),
+    "backends.ipex": set[str](),
+}
+CYTHON = {"cpython", "cython", "libc"}
+
+
+class Import(NamedTuple):
+    """One name that a module imports, and whether only type checkers see it."""
+
+    name: str
+    relative: bool
+    typing_only: bool
+
+
+def modules(root: Path) -> dict[str, Path]:
+    """The file of every module under the three folders, by the name its place gives it."""
+    found = {}
+    for top in ("qir", "frontends", "backends"):
+        for path in sorted((root / top).rglob("*.py")):
+            parts = path.relative_to(root).with_suffix("").parts
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def imports(module: str, path: Path, known: Iterable[str]) -> Iterator[Import]:
+    """Every import of a file, at any depth, each name resolved as far as modules are known."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    guarded = {
+        id(inner)
+        for outer in ast.walk(tree)
+        if isinstance(outer, ast.If) and ast.unparse(outer.test).endswith("TYPE_CHECKING")
+        for statement in outer.body
+        for inner in ast.walk(statement)
+    }
+    for node in ast.walk(tree):
+        typing_only = id(node) in guarded
+        match node:
+            case ast.Import(names=names):
+                for alias in names:
+                    yield Import(alias.name, False, typing_only)
+            case ast.ImportFrom(module=stem, names=names, level=level):
+                above = package.split(".")[: len(package.split(".")) - level + 1] if level else []
+                base = ".".join([*above, *([stem] if stem else [])])
+                for alias in names:
+                    whole = f"{base}.{alias.name}"
+                    yield Import(whole if whole in known else base, level > 0, typing_only)
+            case ast.Call(
+                func=ast.Name(id="import_module" | "__import__")
+                | ast.Attribute(attr="import_module"),
+                args=[ast.Constant(value=str(name)), *_],
+            ):
+                yield Import(name, False, typing_only)
+
+
+def is_standard(name: str) -> bool:
+    return name.split(".")[0] in sys.stdlib_module_names
+
+
+def core_fault(module: str, found: Import) -> str | None:
+    """Why a module of the core may not import that, or nothing."""
+    part = module.split(".")[1] if "." in module else "__init__"
+    top, _, rest = found.name.partition(".")
+    if top == "qir":
+        wanted = rest.split(".")[0] or "__init__"
+        if wanted in {"frontends", "backends"}:
+            return "plugins are found by entry point"
+        allowed = {part, *CORE[part].split()} if part in CORE else set()
+        return None if wanted in allowed else f"qir.{part} stands below or beside it"
+    if top in {"frontends", "backends"}:
+        return "plugins are found by entry point"
+    if top in FRAMEWORKS:
+        return "the core knows no framework"
+    libraries = {"numpy"} if part == "_kernels" else LIBRARIES | MORE_LIBRARIES.get(part, set())
+    return None if top in libraries or is_standard(top) else "not a library of this part"
+
+
+def plugin_fault(module: str, found: Import) -> str | None:
+    """Why a module of a plugin may not import that, or nothing."""
+    own = ".".join(module.split(".")[:2])
+    top, _, rest = found.name.partition(".")
+    if found.relative:
+        inside = found.name == own or found.name.startswith(f"{own}.")
+        return None if inside else "a relative import stays in its plugin's folder"
+    if top == "qir":
+        if rest.split(".")[0] in {"frontends", "backends"}:
+            return "own modules are imported relatively, other plugins not at all"
+        return None
+    if top in LIBRARIES | PLUGINS.get(own, set()) or is_standard(top):
+        return None
+    return "neither qir nor the plugin's own framework"
+
+
+def faults(root: Path) -> list[str]:
+    """Every import that breaks the rule, and every cycle of modules."""
+    known = modules(root)
+    graph = nx.DiGraph()
+    found = []
+    for module, path in known.items():
+        part = module.partition(".")[2].split(".")[0]
+        if module.startswith("qir.") and part not in CORE:
+            found.append(f"{module}: no such part of the core, give {part} a place in CORE")
+            continue
+        fault = core_fault if module.split(".")[0] == "qir" else plugin_fault
+        for entry in imports(module, path, known):
+            if reason := fault(module, entry):
+                found.append(f"{module} imports {entry.name}: {reason}")
+            if entry.name in known and not entry.typing_only and entry.name != module:
+                graph.add_edge(module, entry.name)
+    for knot in nx.strongly_connected_components(graph):
+        if len(knot) > 1:
+            found.append(f"modules import each other: {', '.join(sorted(knot))}")
+    return sorted(set(found))
+
+
+def test_imports_stay_in_their_layer() -> None:
+    assert modules(ROOT), f"no module found under {ROOT}"
+    assert not faults(ROOT), "\n".join(faults(ROOT))
+
+
+def test_compiled_code_knows_only_numpy_and_the_standard_library() -> None:
+    doors = sorted((ROOT / "qir").rglob("*.p[yx][xd]"))
+    assert doors
+    allowed = {"numpy", *CYTHON}
+    for path in doors:
+        for line in path.read_text(encoding="utf-8").splitlines():
+            if found := re.match(r"\s*(?:from|c?import)\s+([\w.]+)", line):
+                top = found[1].split(".")[0]
+                assert not top or top in allowed or is_standard(top), f"{path.name}: {line}"
+
+
+PLANTED = {
+    "a lower part imports a higher one": ("qir/ir/a.py", "from qir.passes import b"),
+    "two parts of one height import each other": ("qir/reference/a.py", "import qir.rewrite"),
+    "the ledger imports numerics": ("qir/ledger.py", "from qir import numerics"),
+    "the registry imports the ir": ("qir/registry.py", "from qir.ir import Graph"),
+    "the core imports its own front door": ("qir/ir/a.py", "from qir import load"),
+    "the core imports a framework": ("qir/passes/a.py", "import onnx"),
+    "the core imports a framework inside a function": (
+        "qir/pipeline.py",
+        "def f():\n    from torch import nn",
+    ),
+    "the core imports a framework by its name as text": (
+        "qir/pipeline.py",
+        "import importlib\nimportlib.import_module('tensorflow')",
+    ),
+    "the core imports a plugin": ("qir/cli/a.py", "from qir.frontends.onnx import OnnxFrontend"),
+    "the core imports a plugin by its folder": ("qir/cli/a.py", "import backends.cpu"),
+    "a part that prints nothing imports rich": ("qir/passes/a.py", "import rich"),
+    "the kernels import the core": ("qir/_kernels/a.py", "from qir.errors import QirError"),
+    "the kernels import more than numpy": ("qir/_kernels/a.py", "import networkx"),
+    "a plugin imports another": ("backends/cpu/a.py", "from qir.backends.onnx import b"),
+    "a plugin imports itself absolutely": ("backends/cpu/a.py", "from qir.backends.cpu import b"),
+    "a plugin climbs out of its folder": ("backends/cpu/a.py", "from ..onnx import b"),
+    "a plugin imports another's framework": ("frontends/onnx/a.py", "import torch"),
+    "the core has a part that no rule knows": ("qir/utils.py", "import numpy"),
+}
+
+
+@pytest.mark.parametrize("fault", PLANTED)
+def test_a_planted_breach_is_found(fault: str, tmp_path: Path) -> None:
+    name, text = PLANTED[fault]
+    plant(tmp_path, {name: text})
+    assert len(faults(tmp_path)) == 1, f"{fault}: {faults(tmp_path)}"
+
+
+def test_a_planted_cycle_is_found(tmp_path: Path) -> None:
+    plant(
+        tmp_path,
+        {
+            "qir/ir/a.py": "from qir.ir import b",
+            "qir/ir/b.py": "def f():\n    from qir.ir.c import x",
+            "qir/ir/c.py": "from . import a",
+        },
+    )
+    assert faults(tmp_path) == ["modules import each other: qir.ir.a, qir.ir.b, qir.ir.c"]
+
+
+def test_what_the_rule_allows_is_not_a_fault(tmp_path: Path) -> None:
+    plant(
+        tmp_path,
+        {
+            "qir/__init__.py": "from qir.pipeline import quantize",
+            "qir/ir/__init__.py": "from qir.ir.a import A",
+            "qir/ir/a.py": "import networkx\nfrom qir.errors import QirError",
+            "qir/ir/b.py": (
+                "from typing import TYPE_CHECKING\nfrom qir.ir.a import A\n"
+                "if TYPE_CHECKING:\n    from qir.ir.c import C"
+            ),
+            "qir/ir/c.py": "from qir.ir.b import B",
+            "qir/cli/show.py": "import click, rich\nimport qir\nfrom qir.inspect import report",
+            "frontends/onnx/__init__.py": "import onnx\nfrom .read import read\nimport qir.ir",
+            "frontends/onnx/read.py": "import numpy",
+        },
+    )
+    assert faults(tmp_path) == []
+
+
+def plant(root: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+
+IMPORT = """
+import sys, time
+start = time.perf_counter()
+import qir
+print(time.perf_counter() - start)
+print(*{name.split(".")[0] for name in sys.modules})
+"""
+
+
+def test_importing_qir_is_quick_and_loads_no_framework() -> None:
+    runs = [
+        subprocess.run([sys.executable, "-c", IMPORT], capture_output=True, text=True, check=True)
+        for _ in range(5)
+    ]
+    seconds, loaded = zip(*(run.stdout.splitlines() for run in runs), strict=True)
+    assert not FRAMEWORKS & set(loaded[0].split())
+    assert min(map(float, seconds)) < 0.3, f"import qir took {seconds} s"
