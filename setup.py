@@ -41,7 +41,7 @@ def extension(name: str, sources: list[Path]) -> Extension:
             "-Wall",
             "-Wextra",
             "-fvisibility=hidden",
-            # One rounding more or less and bytes differ: a*b+c is fused only where it is written so.
+            # One rounding more and bytes differ: a*b+c is fused only where it is written so.
             "-ffp-contract=off",
             *flags(),
         ],

@@ -7,7 +7,7 @@ The blocks of one page share a namespace and a working folder, empty but for a c
   comment at its end gives, `# exit 3`; a backslash or lines after `> ` continue it. With the word
   `same` after `console` the output shown is compared, where `...` stands for anything.
   `make` is asked with `-n` whether it knows the target: the tests do not run themselves.
-- `sh` is a whole script. `toml` and `json` are parsed. `text` is not touched. Nothing else is known.
+- `sh` is a whole script, `toml` and `json` are parsed, `text` is left alone; nothing else is known.
 """
 
 import doctest
