@@ -1,0 +1,65 @@
+"""Every error that QIR raises on purpose; the message says what, where, and what would do."""
+
+from __future__ import annotations
+
+
+class QirError(Exception):
+    """What a user can act on; the command line prints it as one line."""
+
+    status = 2
+
+
+class UsageError(QirError):
+    """A call or a command line that cannot be meant."""
+
+
+class InputError(QirError):
+    """A file that cannot be read, or is not what it says."""
+
+
+class DataError(QirError):
+    """Calibration or run data that do not fit the model."""
+
+
+class GraphError(QirError):
+    """An edit that would break a graph."""
+
+
+class TypeRuleError(QirError):
+    """Operands or attributes that an op does not take."""
+
+
+class ParseError(QirError):
+    """Text that is not QIR's; names line and column."""
+
+
+class OpError(QirError):
+    """Values that an op cannot compute with."""
+
+
+class ProfileError(QirError):
+    """A numerics profile that is wrong, or asks for what cannot be executed."""
+
+
+class PluginError(QirError):
+    """A plugin that is missing, broken, or clashes with another."""
+
+
+class PassError(QirError):
+    """A pass that broke its contract; names pass and node."""
+
+
+class SchemeError(QirError):
+    """Wishes for a tensor's storage that cannot hold together."""
+
+
+class VerifyError(QirError):
+    """A program that is not well formed."""
+
+    status = 1
+
+
+class Refused(QirError):
+    """A conversion that would lose something nobody agreed to lose."""
+
+    status = 3

@@ -1,0 +1,31 @@
+"""Attribute values: a closed set, hashable, with one printed form each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TypeAlias
+
+from qir.ir.array import Array
+from qir.ir.dtype import DType
+
+Attr: TypeAlias = "bool | int | float | str | bytes | DType | Array | tuple[Attr, ...] | None"
+"""What an attribute may hold."""
+
+
+def arrays(value: Attr) -> Iterator[Array]:
+    """The arrays inside an attribute."""
+    if isinstance(value, Array):
+        yield value
+        yield from value.type.arrays()
+    elif isinstance(value, tuple):
+        for item in value:
+            yield from arrays(item)
+
+
+def same(a: Attr, b: Attr) -> bool:
+    """Equality that tells 1 from 1.0 and from True, and takes NaN for NaN."""
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, tuple) and isinstance(b, tuple):
+        return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
+    return a == b or (isinstance(a, float) and a != a and b != b)

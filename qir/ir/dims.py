@@ -1,0 +1,239 @@
+"""Dimensions: whole numbers, unknown ones, and exact arithmetic on named ones.
+
+A symbolic dimension is a polynomial with integer coefficients over atoms. An atom is a name
+or a floor division that could not be carried out; so `N*2 + N` and `3*N` are one dimension.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from qir.errors import ParseError
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Floor:
+    """A floor division that names keep from being carried out."""
+
+    above: str
+    below: str
+
+
+Atom: TypeAlias = "str | Floor"
+Monomial: TypeAlias = "tuple[Atom, ...]"
+
+
+@dataclass(frozen=True, slots=True)
+class Sym:
+    """A symbolic dimension in its one canonical form."""
+
+    terms: tuple[tuple[Monomial, int], ...]
+
+    def __str__(self) -> str:
+        return "".join(_signed(m, c, first=i == 0) for i, (m, c) in enumerate(self.terms))
+
+    def __repr__(self) -> str:
+        return f"Sym({self})"
+
+    def __add__(self, other: Dim) -> Dim:
+        return add(self, other)
+
+    def __mul__(self, other: Dim) -> Dim:
+        return multiply(self, other)
+
+
+Dim: TypeAlias = "int | Sym | None"  # None is a dimension that nobody knows: "?"
+Shape: TypeAlias = "tuple[Dim, ...]"
+
+
+def _key(monomial: Monomial) -> tuple[int, list[str]]:
+    return -len(monomial), [_atom(a) for a in monomial]
+
+
+def _atom(atom: Atom) -> str:
+    if isinstance(atom, str):
+        return atom
+    return f"({atom.above})//({atom.below})"
+
+
+def _signed(monomial: Monomial, count: int, first: bool) -> str:
+    sign = "-" if count < 0 else "" if first else "+"
+    names = "*".join(f"({_atom(a)})" if isinstance(a, Floor) else a for a in monomial)
+    size = str(abs(count))
+    body = size if not names else names if size == "1" else f"{names}*{size}"
+    return sign + body
+
+
+def _terms(dim: int | Sym) -> dict[Monomial, int]:
+    if isinstance(dim, Sym):
+        return dict(dim.terms)
+    return {(): dim} if dim else {}
+
+
+def _build(terms: dict[Monomial, int]) -> int | Sym:
+    kept = {m: c for m, c in terms.items() if c}
+    if not kept:
+        return 0
+    if list(kept) == [()]:
+        return kept[()]
+    return Sym(tuple(sorted(kept.items(), key=lambda t: _key(t[0]))))
+
+
+def symbol(name: str) -> Sym:
+    """The dimension of that name; ParseError if the text form could not hold the name."""
+    if not re.fullmatch(r"[A-Za-z_]\w*", name):
+        raise ParseError(f"{name!r} is no name for a dimension")
+    return Sym((((name,), 1),))
+
+
+def add(a: Dim, b: Dim) -> Dim:
+    """a + b, unknown if either is."""
+    if a is None or b is None:
+        return None
+    terms = _terms(a)
+    for monomial, count in _terms(b).items():
+        terms[monomial] = terms.get(monomial, 0) + count
+    return _build(terms)
+
+
+def multiply(a: Dim, b: Dim) -> Dim:
+    """a * b, unknown if either is, 0 if either is 0."""
+    if a == 0 or b == 0:
+        return 0
+    if a is None or b is None:
+        return None
+    out: dict[Monomial, int] = {}
+    for ma, ca in _terms(a).items():
+        for mb, cb in _terms(b).items():
+            key = tuple(sorted((*ma, *mb), key=_atom))
+            out[key] = out.get(key, 0) + ca * cb
+    return _build(out)
+
+
+def divide(a: Dim, b: Dim) -> Dim:
+    """Floor division; exact where every term divides, else an atom of its own."""
+    if a is None or b is None or b == 0:
+        return None
+    if isinstance(a, int) and isinstance(b, int):
+        return a // b
+    if isinstance(b, int) and all(c % b == 0 for c in _terms(a).values()):
+        return _build({m: c // b for m, c in _terms(a).items()})
+    if isinstance(b, Sym) and len(b.terms) == 1:
+        if (exact := _cancel(_terms(a), *b.terms[0])) is not None:
+            return exact
+    return Sym((((Floor(str(a), str(b)),), 1),))
+
+
+def _cancel(terms: dict[Monomial, int], names: Monomial, count: int) -> Dim:
+    out: dict[Monomial, int] = {}
+    for monomial, c in terms.items():
+        left = list(monomial)
+        for name in names:
+            if name not in left:
+                return None
+            left.remove(name)
+        if c % count:
+            return None
+        out[tuple(left)] = c // count
+    return _build(out)
+
+
+def product(shape: Shape) -> Dim:
+    """The number of elements."""
+    out: Dim = 1
+    for dim in shape:
+        out = multiply(out, dim)
+    return out
+
+
+def names(shape: Shape) -> set[str]:
+    """The names that the symbolic dimensions of a shape use."""
+    text = " ".join(str(d) for d in shape if isinstance(d, Sym))
+    return set(re.findall(r"[A-Za-z_]\w*", text))
+
+
+def bind(dim: Dim, values: dict[str, int]) -> Dim:
+    """The dimension with names replaced by numbers."""
+    if not isinstance(dim, Sym):
+        return dim
+    out: Dim = 0
+    for monomial, count in dim.terms:
+        term: Dim = count
+        for atom in monomial:
+            if isinstance(atom, Floor):
+                value = divide(bind(parse(atom.above), values), bind(parse(atom.below), values))
+            else:
+                value = values[atom] if atom in values else symbol(atom)
+            term = multiply(term, value)
+        out = add(out, term)
+    return out
+
+
+def known(shape: Shape) -> tuple[int, ...] | None:
+    """The shape as plain numbers, or None if a dimension is not one."""
+    sizes = tuple(d for d in shape if isinstance(d, int))
+    return sizes if len(sizes) == len(shape) else None
+
+
+def agree(a: Dim, b: Dim) -> bool:
+    """Whether the two may be the same size: only two different numbers cannot."""
+    return not (isinstance(a, int) and isinstance(b, int)) or a == b
+
+
+_TOKEN = re.compile(r"\s*(//|[A-Za-z_]\w*|\d+|[-+*()])")
+
+
+def parse(text: str) -> Dim:
+    """Reads an expression such as `N*49` or `(N+3)//2`; ParseError if it is none."""
+    tokens: list[str] = []
+    at = 0
+    while at < len(text.rstrip()):
+        if not (found := _TOKEN.match(text, at)):
+            raise ParseError(f"dimension {text!r}: {text[at:]!r} is no name, number or operator")
+        tokens.append(found[1])
+        at = found.end()
+    if len(tokens) > 400:
+        raise ParseError("a dimension has more than 400 parts")
+    value, rest = _sum(tokens, text)
+    if rest:
+        raise ParseError(f"dimension {text!r}: {rest[0]!r} is one too many")
+    return value
+
+
+def _sum(tokens: list[str], text: str) -> tuple[Dim, list[str]]:
+    value, rest = _term(tokens, text)
+    while rest and rest[0] in "+-":
+        other, after = _term(rest[1:], text)
+        value = add(value, other if rest[0] == "+" else multiply(-1, other))
+        rest = after
+    return value, rest
+
+
+def _term(tokens: list[str], text: str) -> tuple[Dim, list[str]]:
+    value, rest = _factor(tokens, text)
+    while rest and rest[0] in ("*", "//"):
+        other, after = _factor(rest[1:], text)
+        value = multiply(value, other) if rest[0] == "*" else divide(value, other)
+        rest = after
+    return value, rest
+
+
+def _factor(tokens: list[str], text: str) -> tuple[Dim, list[str]]:
+    if not tokens:
+        raise ParseError(f"dimension {text!r} ends too early")
+    head, rest = tokens[0], tokens[1:]
+    if head == "-":
+        value, rest = _factor(rest, text)
+        return multiply(-1, value), rest
+    if head == "(":
+        value, rest = _sum(rest, text)
+        if not rest or rest[0] != ")":
+            raise ParseError(f"dimension {text!r}: a bracket is not closed")
+        return value, rest[1:]
+    if head.isdigit():
+        return int(head), rest
+    if head in ")*+//":
+        raise ParseError(f"dimension {text!r}: {head!r} where a name or number should stand")
+    return symbol(head), rest

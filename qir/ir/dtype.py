@@ -1,0 +1,109 @@
+"""Element types: a name, a width, and the NumPy type that carries the values."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+
+import ml_dtypes
+import numpy as np
+
+from qir.errors import ParseError
+
+_FLOATS: dict[str, tuple[int, object]] = {
+    "f64": (64, np.float64),
+    "f32": (32, np.float32),
+    "f16": (16, np.float16),
+    "bf16": (16, ml_dtypes.bfloat16),
+    "f8e4m3fn": (8, ml_dtypes.float8_e4m3fn),
+    "f8e4m3fnuz": (8, ml_dtypes.float8_e4m3fnuz),
+    "f8e5m2": (8, ml_dtypes.float8_e5m2),
+    "f8e5m2fnuz": (8, ml_dtypes.float8_e5m2fnuz),
+    "f8e8m0": (8, ml_dtypes.float8_e8m0fnu),
+    "f6e2m3fn": (6, ml_dtypes.float6_e2m3fn),
+    "f6e3m2fn": (6, ml_dtypes.float6_e3m2fn),
+    "f4e2m1fn": (4, ml_dtypes.float4_e2m1fn),
+}
+_INT = re.compile(r"([iu])([1-9]\d?)")
+
+
+@dataclass(frozen=True, slots=True)
+class DType:
+    """One element type; `f32`, `u8`, `i4`. Made by `dtype(name)` and compared by name."""
+
+    name: str
+    kind: str
+    bits: int
+
+    @property
+    def carrier(self) -> np.dtype[np.generic]:
+        """The NumPy type whose array holds such elements, one a slot, never packed."""
+        if self.kind == "float":
+            return np.dtype(_FLOATS[self.name][1])  # type: ignore[call-overload,no-any-return]
+        if self.kind == "bool":
+            return np.dtype(np.bool_)
+        if self.kind == "string":
+            return np.dtype(object)
+        width = next(w for w in (8, 16, 32, 64) if self.bits <= w)
+        return np.dtype(f"{'i' if self.kind == 'int' else 'u'}{width // 8}")
+
+    @property
+    def is_float(self) -> bool:
+        return self.kind == "float"
+
+    @property
+    def is_integer(self) -> bool:
+        return self.kind in ("int", "uint")
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """Least and greatest integer; (0, 0) for what is not an integer type."""
+        if self.kind == "int":
+            return -(1 << (self.bits - 1)), (1 << (self.bits - 1)) - 1
+        if self.kind == "uint":
+            return 0, (1 << self.bits) - 1
+        return 0, 0
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __repr__(self) -> str:
+        return f"dtype({self.name!r})"
+
+
+@cache
+def dtype(name: str) -> DType:
+    """The element type of that name; ParseError for a name that is none."""
+    if name in _FLOATS:
+        return DType(name, "float", _FLOATS[name][0])
+    if name == "bool":
+        return DType(name, "bool", 1)
+    if name == "string":
+        return DType(name, "string", 0)
+    if (found := _INT.fullmatch(name)) and int(found[2]) <= 64:
+        return DType(name, "int" if found[1] == "i" else "uint", int(found[2]))
+    raise ParseError(f"{name!r} is not an element type; such as f32, bf16, i8, u8, i32, bool")
+
+
+_BY_CARRIER = {
+    np.dtype(c): dtype(n)  # type: ignore[call-overload]
+    for n, (_, c) in _FLOATS.items()
+} | {np.dtype(f"{k}{w}"): dtype(f"{k}{w * 8}") for k in "iu" for w in (1, 2, 4, 8)} | {
+    np.dtype(np.bool_): dtype("bool")
+}
+
+
+def dtype_of(array: np.ndarray) -> DType:
+    """The element type whose carrier this array has; ParseError if there is none."""
+    if array.dtype.kind in "OUST":
+        return dtype("string")
+    try:
+        return _BY_CARRIER[array.dtype]
+    except KeyError:
+        raise ParseError(f"no element type for NumPy's {array.dtype}") from None
+
+
+F32, F64, F16, BF16 = dtype("f32"), dtype("f64"), dtype("f16"), dtype("bf16")
+I8, U8, I16, U16, I32, U32 = (dtype(n) for n in ("i8", "u8", "i16", "u16", "i32", "u32"))
+I64, BOOL, STRING = dtype("i64"), dtype("bool"), dtype("string")

@@ -1,0 +1,162 @@
+"""Nodes, the values they make, and the stages of a group. Only a graph changes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from qir.ir.array import Array
+from qir.ir.attrs import Attr
+from qir.ir.ops import spec
+from qir.ir.origin import Lineage, Origin
+from qir.ir.scheme import Scheme
+from qir.ir.types import TensorType
+
+
+class Use(NamedTuple):
+    """One use of a value: an edge of the graph, keyed by slot."""
+
+    node: Node
+    slot: str
+
+
+class Value:
+    """One result of one node."""
+
+    __slots__ = ("index", "lineage", "name", "node", "type", "uses")
+
+    def __init__(self, node: Node, index: int, name: str, type: TensorType) -> None:
+        self.node = node
+        self.index = index
+        self.name = name
+        self.type = type
+        self.uses: dict[Use, None] = {}
+        self.lineage = Lineage(name)
+
+    @property
+    def constant(self) -> Array | None:
+        """The elements, where the value is a constant."""
+        data = self.node.attrs.get("data") if self.node.op == "constant" else None
+        return data if isinstance(data, Array) else None
+
+    @property
+    def users(self) -> tuple[Node, ...]:
+        """The nodes that use it, each once."""
+        return tuple(dict.fromkeys(use.node for use in self.uses))
+
+    @property
+    def only_use(self) -> Use | None:
+        """The use, where there is exactly one."""
+        return next(iter(self.uses)) if len(self.uses) == 1 else None
+
+    def __repr__(self) -> str:
+        return f"%{self.name} : {self.type}"
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One op inside a chain.
+
+    `slots` are its operands by the op's own names; `flow` is the slot where the previous stage's
+    result flows in. A type says that the stage's result is rounded and stored; none, that it
+    stays in the kernel's working precision. The last stage's type is the group's.
+    """
+
+    op: str
+    attrs: Mapping[str, Attr]
+    slots: tuple[str, ...]
+    flow: str | None = None
+    type: TensorType | None = None
+    name: str = ""
+    origins: tuple[Origin, ...] = field(default=(), compare=False)
+
+    def group_slots(self, index: int) -> list[str]:
+        """The names its operands have on the group that holds it."""
+        return [slot if index == 0 else f"{index}.{slot}" for slot in self.slots]
+
+
+class Node:
+    """One op with its operands and results."""
+
+    __slots__ = (
+        "_fallback",
+        "_next",
+        "_prev",
+        "_rank",
+        "attrs",
+        "op",
+        "operands",
+        "origins",
+        "profile",
+        "results",
+        "schemes",
+        "slot_origins",
+        "stages",
+    )
+
+    def __init__(
+        self,
+        op: str,
+        attrs: Mapping[str, Attr],
+        origins: tuple[Origin, ...] = (),
+        profile: str | None = None,
+        stages: tuple[Stage, ...] = (),
+    ) -> None:
+        self.op = op
+        self.attrs = attrs
+        self.operands: dict[str, Value] = {}
+        self.results: tuple[Value, ...] = ()
+        self.origins = origins
+        self.slot_origins: dict[str, tuple[Origin, ...]] = {}
+        """Origins of the quantize and dequantize nodes that a slot absorbed."""
+        self.profile = profile
+        self.stages = stages
+        self.schemes: dict[str, Scheme] = {}
+        self._prev: Node | None = None
+        self._next: Node | None = None
+        self._rank = 0
+        self._fallback = op
+
+    @property
+    def name(self) -> str:
+        """The name of its first result, or its op where it has none."""
+        return self.results[0].name if self.results else self._fallback
+
+    @property
+    def result(self) -> Value:
+        """The one result."""
+        (value,) = self.results
+        return value
+
+    @property
+    def used(self) -> bool:
+        """Whether somebody uses a result."""
+        return any(value.uses for value in self.results)
+
+    def attr(self, name: str) -> Attr:
+        """An attribute; KeyError if the op has none of that name."""
+        return self.attrs[name]
+
+    def variadic(self, prefix: str) -> list[Value]:
+        """The operands of a variadic slot, in order."""
+        found = [s for s in self.operands if s.startswith(f"{prefix}.")]
+        return [self.operands[s] for s in sorted(found, key=lambda s: int(s.rpartition(".")[2]))]
+
+    def stage_operands(self, index: int) -> dict[str, Value]:
+        """The operands of one stage, by the stage op's own slot names."""
+        stage = self.stages[index]
+        names = stage.group_slots(index)
+        return {s: self.operands[g] for s, g in zip(stage.slots, names, strict=True)}
+
+    @property
+    def weight(self) -> Value | None:
+        """The operand in the op's weight slot, for ops that have one."""
+        slot = spec(self.op).traits.weight
+        return self.operands.get(slot) if slot else None
+
+    def __repr__(self) -> str:
+        made = ", ".join(f"%{v.name}" for v in self.results)
+        used = ", ".join(f"{s}=%{v.name}" for s, v in self.operands.items())
+        kinds = ", ".join(str(v.type) for v in self.results)
+        return f"{made}{' = ' if made else ''}{self.op}({used}){' : ' if kinds else ''}{kinds}"

@@ -1,0 +1,25 @@
+"""The table of ops; one file a family."""
+
+from __future__ import annotations
+
+import difflib
+
+from qir.errors import TypeRuleError
+from qir.ir.ops import conv, elementwise, graph, matmul, norm, pool, quantization, reduce, shape
+from qir.ir.ops.spec import AttrSpec, Call, OpSpec, Slot, Traits
+
+FAMILIES = (graph, elementwise, conv, matmul, norm, pool, shape, reduce, quantization)
+OPS: dict[str, OpSpec] = {op.name: op for family in FAMILIES for op in family.OPS}
+
+
+def spec(name: str) -> OpSpec:
+    """The op of that name; TypeRuleError if there is none."""
+    try:
+        return OPS[name]
+    except KeyError:
+        near = difflib.get_close_matches(name, OPS, 1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise TypeRuleError(f"no op {name!r}{hint}") from None
+
+
+__all__ = ["FAMILIES", "OPS", "AttrSpec", "Call", "OpSpec", "Slot", "Traits", "spec"]

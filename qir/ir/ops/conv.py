@@ -1,0 +1,98 @@
+"""Convolution. Weights are [out, in / groups, height, width] whatever the layout of x."""
+
+from __future__ import annotations
+
+from qir.ir import dims
+from qir.ir.dims import Dim, Shape
+from qir.ir.ops.elementwise import same_express
+from qir.ir.ops.spec import AttrSpec, Call, OpSpec, Slot, Traits
+from qir.ir.types import TensorType
+
+
+def spatial(call: Call) -> tuple[int, int, int]:
+    """Axes of channel, height and width; TypeRuleError for an unknown layout or rank."""
+    layout = call.text("layout")
+    if layout not in ("NCHW", "NHWC"):
+        raise call.fail(f"layout {layout!r} is neither NCHW nor NHWC")
+    if len(call.shape("x")) != 4:
+        raise call.fail(f"x has {len(call.shape('x'))} axes, it takes 4")
+    return (1, 2, 3) if layout == "NCHW" else (3, 1, 2)
+
+
+def window(
+    size: Dim, kernel: Dim, stride: int, pad: int, dilation: int = 1, *, ceil: bool = False, lead: int = 0
+) -> Dim:
+    """How many windows fit; `pad` is both sides together, `lead` the front alone."""
+    if not isinstance(kernel, int):
+        return None
+    room = dims.add(size, pad - dilation * (kernel - 1) - 1)
+    if ceil and isinstance(room, int) and isinstance(size, int):
+        count = -(-room // stride) + 1
+        return count - 1 if (count - 1) * stride >= size + lead else count
+    return dims.add(dims.divide(dims.add(room, stride - 1 if ceil else 0), stride), 1)
+
+
+def place(call: Call, batch: Dim, channels: Dim, height: Dim, width: Dim) -> Shape:
+    """The result's shape in the op's layout."""
+    for dim, name in ((height, "height"), (width, "width")):
+        if isinstance(dim, int) and dim < 0:
+            raise call.fail(f"the window is larger than the padded {name}")
+    nchw = call.text("layout") == "NCHW"
+    return (batch, channels, height, width) if nchw else (batch, height, width, channels)
+
+
+def _conv2d(call: Call) -> tuple[TensorType, ...]:
+    same_express(call, "x", "w")
+    c, h, w = spatial(call)
+    x, weight = call.shape("x"), call.shape("w")
+    if len(weight) != 4:
+        raise call.fail(f"w has {len(weight)} axes, it takes 4")
+    groups = call.int("groups")
+    out, per_group = weight[0], weight[1]
+    if groups < 1 or (isinstance(out, int) and out % groups):
+        raise call.fail(f"{out} output channels do not split into {groups} groups")
+    if not dims.agree(x[c], dims.multiply(per_group, groups)):
+        raise call.fail(f"x has {x[c]} channels, w wants {per_group} x {groups} groups")
+    if "bias" in call.types and not dims.agree(dims.product(call.shape("bias")), out):
+        raise call.fail(f"bias has {list(call.shape('bias'))}, there are {out} output channels")
+    stride, dilation = call.ints("stride", 2), call.ints("dilation", 2)
+    top, left, bottom, right = call.ints("pad", 4)
+    if min(*stride, *dilation) < 1 or min(top, left, bottom, right) < 0:
+        raise call.fail("stride and dilation are 1 or more, pad 0 or more")
+    height = window(x[h], weight[2], stride[0], top + bottom, dilation[0])
+    width = window(x[w], weight[3], stride[1], left + right, dilation[1])
+    return (TensorType(place(call, x[0], out, height, width), call.express("x")),)
+
+
+def _macs(call: Call, result: Shape) -> int:
+    sizes = dims.known((*result, *call.shape("w")[1:]))
+    if sizes is None:
+        return 0
+    total = 1
+    for size in sizes:
+        total *= size
+    return total
+
+
+OPS = (
+    OpSpec(
+        "conv2d",
+        (Slot("x"), Slot("w"), Slot("bias", optional=True)),
+        _conv2d,
+        (
+            AttrSpec("stride", "ints", (1, 1)),
+            AttrSpec("pad", "ints", (0, 0, 0, 0)),
+            AttrSpec("dilation", "ints", (1, 1)),
+            AttrSpec("groups", "int", 1),
+            AttrSpec("layout", "text", "NCHW"),
+        ),
+        Traits(
+            weight="w",
+            weight_axis=lambda call: 0,
+            result_axis=lambda call: spatial(call)[0],
+            bias="bias",
+        ),
+        cost=_macs,
+        doc="2-d convolution; pad is (top, left, bottom, right); depthwise where groups = channels",
+    ),
+)

@@ -1,0 +1,78 @@
+"""Ops that work element by element, with NumPy's broadcasting."""
+
+from __future__ import annotations
+
+from qir.ir.dims import Dim, Shape, agree
+from qir.ir.ops.spec import AttrSpec, Call, OpSpec, Slot, Traits
+from qir.ir.types import QuantType, TensorType
+
+
+def broadcast(call: Call, *shapes: Shape) -> Shape:
+    """The common shape; TypeRuleError where two sizes differ and neither is 1."""
+    rank = max(len(s) for s in shapes)
+    padded = [(1,) * (rank - len(s)) + s for s in shapes]
+    return tuple(_meet(call, dims, shapes) for dims in zip(*padded, strict=True))
+
+
+def _meet(call: Call, dims: tuple[Dim, ...], shapes: tuple[Shape, ...]) -> Dim:
+    wide = [d for d in dims if d != 1]
+    if not wide:
+        return 1
+    numbers = {d for d in wide if isinstance(d, int)}
+    if len(numbers) > 1:
+        raise call.fail(f"shapes {' and '.join(str(list(s)) for s in shapes)} do not broadcast")
+    if numbers:
+        return numbers.pop()
+    return wide[0] if all(d == wide[0] for d in wide) else None
+
+
+def same_express(call: Call, *slots: str) -> None:
+    """TypeRuleError unless the operands are of one expressed type."""
+    kinds = {call.express(s).name for s in slots if s in call.types}
+    if len(kinds) > 1:
+        raise call.fail(f"operands are of different types: {', '.join(sorted(kinds))}")
+
+
+def _binary(call: Call) -> tuple[TensorType, ...]:
+    same_express(call, "a", "b")
+    return (TensorType(broadcast(call, call.shape("a"), call.shape("b")), call.express("a")),)
+
+
+def unary(call: Call) -> tuple[TensorType, ...]:
+    """Shape and expressed type of x."""
+    return (TensorType(call.shape("x"), call.express("x")),)
+
+
+def _float_unary(call: Call) -> tuple[TensorType, ...]:
+    if not call.express("x").is_float:
+        raise call.fail(f"x is {call.express('x')}, it takes floats")
+    return unary(call)
+
+
+def keep(call: Call, element: QuantType) -> QuantType:
+    """The map stays as it is."""
+    return element
+
+
+_AB = (Slot("a"), Slot("b"))
+_X = (Slot("x"),)
+_ONE = Traits(elementwise=True)
+
+OPS = (
+    OpSpec("add", _AB, _binary, traits=Traits(commutative=True), doc="a + b"),
+    OpSpec("sub", _AB, _binary, doc="a - b"),
+    OpSpec("mul", _AB, _binary, traits=Traits(commutative=True), doc="a * b"),
+    OpSpec("div", _AB, _binary, doc="a / b"),
+    OpSpec("relu", _X, unary, traits=_ONE, doc="max(x, 0)"),
+    OpSpec(
+        "clip",
+        _X,
+        unary,
+        (AttrSpec("min", "float"), AttrSpec("max", "float")),
+        _ONE,
+        doc="min(max(x, min), max); a bound that is none does not bind",
+    ),
+    OpSpec("sigmoid", _X, _float_unary, traits=_ONE, doc="1 / (1 + exp(-x))"),
+)
+
+__all__ = ["OPS", "agree", "broadcast", "keep", "same_express", "unary"]

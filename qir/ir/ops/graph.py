@@ -1,0 +1,48 @@
+"""The nodes that every graph has: inputs, constants, the output; groups and foreign ops.
+
+`input`, `constant`, `fused` and `foreign` are given their result types; nothing is inferred.
+"""
+
+from __future__ import annotations
+
+from qir.ir.ops.spec import AttrSpec, Call, OpSpec, Slot
+from qir.ir.types import TensorType
+
+
+def _given(call: Call) -> tuple[TensorType, ...]:
+    return ()
+
+
+def _constant(call: Call) -> tuple[TensorType, ...]:
+    return (call.constants["data"].type,)
+
+
+OPS = (
+    OpSpec("input", (), _given, doc="A value the caller gives."),
+    OpSpec(
+        "constant",
+        (),
+        _constant,
+        (AttrSpec("data", "array", required=True),),
+        doc="A tensor that never changes; codes where its type is quantized.",
+    ),
+    OpSpec("output", (), _given, doc="What the graph gives back; its slots are named as results."),
+    OpSpec("fused", (), _given, doc="Several ops that one kernel computes."),
+    OpSpec(
+        "foreign",
+        (Slot("xs", variadic=True),),
+        _given,
+        (
+            AttrSpec("framework", "text", required=True),
+            AttrSpec("op", "text", required=True),
+            AttrSpec("domain", "text", ""),
+            AttrSpec("version", "int", 0),
+            AttrSpec("slots", "any", ()),
+            AttrSpec("attrs", "any", ()),
+        ),
+        doc="An op of a framework that QIR does not know; kept whole and given back unchanged.",
+    ),
+)
+
+GIVEN = frozenset({"input", "output", "fused", "foreign"})
+"""Ops whose result types are stated and not inferred."""

@@ -1,0 +1,110 @@
+"""Matrix products."""
+
+from __future__ import annotations
+
+from qir.ir import dims
+from qir.ir.dims import Shape
+from qir.ir.ops.elementwise import broadcast, same_express
+from qir.ir.ops.spec import AttrSpec, Call, OpSpec, Slot, Traits
+from qir.ir.types import TensorType
+
+
+def _turned(call: Call, slot: str, flag: str) -> Shape:
+    shape = call.shape(slot)
+    if call.flag(flag) and len(shape) >= 2:
+        return (*shape[:-2], shape[-1], shape[-2])
+    return shape
+
+
+def _matmul(call: Call) -> tuple[TensorType, ...]:
+    same_express(call, "a", "b")
+    a, b = _turned(call, "a", "trans_a"), _turned(call, "b", "trans_b")
+    if not a or not b:
+        raise call.fail("an operand is a scalar")
+    rows, columns = len(a) > 1, len(b) > 1
+    a, b = (a if rows else (1, *a)), (b if columns else (*b, 1))
+    if not dims.agree(a[-1], b[-2]):
+        raise call.fail(f"a has {a[-1]} columns, b has {b[-2]} rows")
+    batch = broadcast(call, a[:-2], b[:-2]) if a[:-2] or b[:-2] else ()
+    shape = (*batch, *((a[-2],) if rows else ()), *((b[-1],) if columns else ()))
+    return (TensorType(shape, call.express("a")),)
+
+
+def _gemm(call: Call) -> tuple[TensorType, ...]:
+    same_express(call, "a", "b")
+    a, b = _turned(call, "a", "trans_a"), _turned(call, "b", "trans_b")
+    if len(a) != 2 or len(b) != 2:
+        raise call.fail(f"a has {len(a)} axes and b {len(b)}, both take 2")
+    if not dims.agree(a[1], b[0]):
+        raise call.fail(f"a has {a[1]} columns, b has {b[0]} rows")
+    if "c" in call.types:
+        broadcast(call, (a[0], b[1]), call.shape("c"))
+    return (TensorType((a[0], b[1]), call.express("a")),)
+
+
+def _linear(call: Call) -> tuple[TensorType, ...]:
+    same_express(call, "x", "w")
+    x, w = call.shape("x"), call.shape("w")
+    if len(w) != 2 or not x:
+        raise call.fail("w takes 2 axes, x at least 1")
+    if not dims.agree(x[-1], w[1]):
+        raise call.fail(f"x has {x[-1]} features, w wants {w[1]}")
+    return (TensorType((*x[:-1], w[0]), call.express("x")),)
+
+
+def _weight_axis(call: Call) -> int:
+    rank = len(call.shape("b"))
+    return rank - 2 if call.flag("trans_b") and rank > 1 else rank - 1
+
+
+def _last(call: Call) -> int:
+    return max(len(t.shape) for t in call.types.values()) - 1
+
+
+def _macs(result: Shape, inner: dims.Dim) -> int:
+    total = 1
+    for size in dims.known((*result, inner)) or (0,):
+        total *= size
+    return total
+
+
+def _product_macs(call: Call, result: Shape) -> int:
+    return _macs(result, _turned(call, "a", "trans_a")[-1])
+
+
+def _linear_macs(call: Call, result: Shape) -> int:
+    return _macs(result, call.shape("x")[-1])
+
+
+_TRANS = (AttrSpec("trans_a", "bool", False), AttrSpec("trans_b", "bool", False))
+
+OPS = (
+    OpSpec(
+        "matmul",
+        (Slot("a"), Slot("b"), Slot("bias", optional=True)),
+        _matmul,
+        _TRANS,
+        Traits(weight="b", weight_axis=_weight_axis, result_axis=_last, bias="bias", data="a"),
+        cost=_product_macs,
+        doc="a @ b + bias, batched by NumPy's rules; trans swaps the last two axes first",
+    ),
+    OpSpec(
+        "gemm",
+        (Slot("a"), Slot("b"), Slot("c", optional=True)),
+        _gemm,
+        (AttrSpec("alpha", "float", 1.0), AttrSpec("beta", "float", 1.0), *_TRANS),
+        Traits(weight="b", weight_axis=_weight_axis, result_axis=_last, bias="c", data="a"),
+        cost=_product_macs,
+        doc="alpha * a @ b + beta * c",
+    ),
+    OpSpec(
+        "linear",
+        (Slot("x"), Slot("w"), Slot("bias", optional=True)),
+        _linear,
+        traits=Traits(
+            weight="w", weight_axis=lambda call: 0, result_axis=_last, bias="bias"
+        ),
+        cost=_linear_macs,
+        doc="x @ w.T + bias; w is [out, in]",
+    ),
+)

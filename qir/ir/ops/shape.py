@@ -1,0 +1,188 @@
+"""Ops that move elements and compute none."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from qir.ir import dims
+from qir.ir.dims import Dim
+from qir.ir.ops.spec import AttrSpec, Call, OpSpec, Slot, Traits
+from qir.ir.types import Grain, QuantType, TensorType
+
+
+def _reshape(call: Call) -> tuple[TensorType, ...]:
+    x = call.shape("x")
+    wanted = call.constant("shape")
+    if wanted is None:
+        rank = call.shape("shape")
+        count = rank[0] if rank and isinstance(rank[0], int) else 0
+        return (TensorType((None,) * count, call.express("x")),)
+    shape: list[Dim] = []
+    for i, size in enumerate(wanted.tolist()):
+        if size == 0 and not call.flag("allow_zero"):
+            if i >= len(x):
+                raise call.fail(f"shape {wanted.tolist()} copies axis {i}, x has {len(x)}")
+            shape.append(x[i])
+        else:
+            shape.append(size)
+    if shape.count(-1) > 1:
+        raise call.fail(f"shape {wanted.tolist()} leaves two sizes open")
+    if -1 in shape:
+        at = shape.index(-1)
+        rest = dims.product(tuple(d for i, d in enumerate(shape) if i != at))
+        shape[at] = dims.divide(dims.product(x), rest)
+    out = tuple(shape)
+    if not dims.agree(dims.product(x), dims.product(out)):
+        raise call.fail(f"{list(x)} does not hold as many elements as {list(out)}")
+    return (TensorType(out, call.express("x")),)
+
+
+def _flatten(call: Call) -> tuple[TensorType, ...]:
+    x = call.shape("x")
+    axis = call.int("axis")
+    if not -len(x) <= axis <= len(x):
+        raise call.fail(f"axis = {axis}, but x has {len(x)} axes")
+    axis = axis + len(x) if axis < 0 else axis
+    shape = (dims.product(x[:axis]), dims.product(x[axis:]))
+    return (TensorType(shape, call.express("x")),)
+
+
+def _transpose(call: Call) -> tuple[TensorType, ...]:
+    x, perm = call.shape("x"), call.ints("perm")
+    if sorted(perm) != list(range(len(x))):
+        raise call.fail(f"perm {perm} does not order the {len(x)} axes of x")
+    return (TensorType(tuple(x[p] for p in perm), call.express("x")),)
+
+
+def _concat(call: Call) -> tuple[TensorType, ...]:
+    parts = call.variadic("xs")
+    if not parts:
+        raise call.fail("nothing to join")
+    rank = parts[0].rank
+    if any(p.rank != rank or p.express != parts[0].express for p in parts):
+        raise call.fail("the parts differ in rank or type")
+    axis = call.axis("axis", rank)
+    shape: list[Dim] = []
+    for i in range(rank):
+        sizes = [p.shape[i] for p in parts]
+        if i == axis:
+            total: Dim = 0
+            for size in sizes:
+                total = dims.add(total, size)
+            shape.append(total)
+            continue
+        fixed = {s for s in sizes if isinstance(s, int)}
+        if len(fixed) > 1:
+            raise call.fail(f"the parts differ on axis {i}: {sizes}")
+        shape.append(fixed.pop() if fixed else sizes[0])
+    return (TensorType(tuple(shape), parts[0].express),)
+
+
+def _pad(call: Call) -> tuple[TensorType, ...]:
+    x, pads = call.shape("x"), call.ints("pads", 2 * len(call.shape("x")))
+    if call.text("mode") not in ("constant", "reflect", "edge"):
+        raise call.fail(f"mode {call.text('mode')!r} is not constant, reflect or edge")
+    shape = tuple(dims.add(d, pads[i] + pads[i + len(x)]) for i, d in enumerate(x))
+    if any(isinstance(d, int) and d < 0 for d in shape):
+        raise call.fail(f"pads {pads} take away more than x has")
+    return (TensorType(shape, call.express("x")),)
+
+
+def _moved(element: QuantType, axis: int | None) -> QuantType | None:
+    if element.grain is None:
+        return element
+    if axis is None:
+        return None
+    return replace(element, grain=Grain(((axis, 1),)))
+
+
+def _move_transpose(call: Call, element: QuantType) -> QuantType | None:
+    axis = element.axis
+    return _moved(element, None if axis is None else call.ints("perm").index(axis))
+
+
+def _move_reshape(call: Call, element: QuantType) -> QuantType | None:
+    """An axis survives where it is neither split nor merged with an axis larger than 1."""
+    axis = element.axis
+    old, new = dims.known(call.shape("x")), dims.known(_rule(call)[0].shape)
+    if axis is None or old is None or new is None:
+        return _moved(element, None)
+    before = math.prod(old[:axis])
+    for i, size in enumerate(new):
+        if math.prod(new[:i]) == before and size == old[axis]:
+            return _moved(element, i)
+    return None
+
+
+def _rule(call: Call) -> tuple[TensorType, ...]:
+    return _flatten(call) if call.op == "flatten" else _reshape(call)
+
+
+def _move_concat(call: Call, element: QuantType) -> QuantType | None:
+    rank = call.variadic("xs")[0].rank
+    return None if element.axis == call.axis("axis", rank) else element
+
+
+def _move_pad(call: Call, element: QuantType) -> QuantType | None:
+    rank = len(call.shape("x"))
+    pads = call.ints("pads")
+    axis = element.axis
+    if axis is not None and (pads[axis] or pads[axis + rank]):
+        return None
+    return element
+
+
+_KEEPS = Traits(same_params=("x",), value_preserving=True)
+
+OPS = (
+    OpSpec(
+        "reshape",
+        (Slot("x"), Slot("shape")),
+        _reshape,
+        (AttrSpec("allow_zero", "bool", False),),
+        _KEEPS,
+        move=_move_reshape,
+        doc="the same elements in another shape; 0 copies a size, -1 takes what is left",
+    ),
+    OpSpec(
+        "flatten",
+        (Slot("x"),),
+        _flatten,
+        (AttrSpec("axis", "int", 1),),
+        _KEEPS,
+        move=_move_reshape,
+        doc="two axes: what stands before `axis`, and the rest",
+    ),
+    OpSpec(
+        "transpose",
+        (Slot("x"),),
+        _transpose,
+        (AttrSpec("perm", "ints", required=True),),
+        _KEEPS,
+        move=_move_transpose,
+        doc="axes in another order",
+    ),
+    OpSpec(
+        "concat",
+        (Slot("xs", variadic=True),),
+        _concat,
+        (AttrSpec("axis", "int", required=True),),
+        Traits(same_params=("xs",), value_preserving=True),
+        move=_move_concat,
+        doc="tensors joined along one axis",
+    ),
+    OpSpec(
+        "pad",
+        (Slot("x"),),
+        _pad,
+        (
+            AttrSpec("pads", "ints", required=True),
+            AttrSpec("mode", "text", "constant"),
+            AttrSpec("value", "float", 0.0),
+        ),
+        _KEEPS,
+        move=_move_pad,
+        doc="elements added around; pads is all fronts, then all backs",
+    ),
+)

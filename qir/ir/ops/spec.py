@@ -1,0 +1,183 @@
+"""What an op is: its slots, attributes, type rule, traits and cost, in one row."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.errors import TypeRuleError
+from qir.ir.array import Array
+from qir.ir.attrs import Attr
+from qir.ir.dims import Shape
+from qir.ir.dtype import DType
+from qir.ir.types import QuantType, TensorType
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A named operand; a variadic one holds `xs.0`, `xs.1`, ..."""
+
+    name: str
+    optional: bool = False
+    variadic: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AttrSpec:
+    """An attribute's name, what it may hold (`int`, `ints`, `float`, ...), and its default."""
+
+    name: str
+    kind: str
+    default: Attr = None
+    required: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One use of an op, as its rules see it: types of the operands that are there, attributes."""
+
+    op: str
+    types: Mapping[str, TensorType]
+    attrs: Mapping[str, Attr]
+    constants: Mapping[str, Array] = field(default_factory=dict)
+
+    def fail(self, message: str) -> TypeRuleError:
+        return TypeRuleError(f"{self.op}: {message}")
+
+    def shape(self, slot: str) -> Shape:
+        return self.types[slot].shape
+
+    def express(self, slot: str) -> DType:
+        return self.types[slot].express
+
+    def variadic(self, prefix: str) -> list[TensorType]:
+        found = [k for k in self.types if k.startswith(f"{prefix}.")]
+        return [self.types[k] for k in sorted(found, key=lambda k: int(k.rsplit(".", 1)[1]))]
+
+    def int(self, name: str) -> int:
+        value = self.attrs[name]
+        if type(value) is not int:
+            raise self.fail(f"{name} = {value!r} is no whole number")
+        return value
+
+    def ints(self, name: str, count: int | None = None) -> tuple[int, ...]:
+        value = self.attrs[name]
+        if not isinstance(value, tuple) or not all(type(v) is int for v in value):
+            raise self.fail(f"{name} = {value!r} is no list of whole numbers")
+        if count is not None and len(value) != count:
+            raise self.fail(f"{name} = {value!r} wants {count} numbers")
+        return tuple(v for v in value if isinstance(v, int))
+
+    def text(self, name: str) -> str:
+        value = self.attrs[name]
+        if not isinstance(value, str):
+            raise self.fail(f"{name} = {value!r} is no text")
+        return value
+
+    def flag(self, name: str) -> bool:
+        return self.attrs[name] is True
+
+    def axis(self, name: str, rank: int) -> int:
+        """An axis attribute counted from the front."""
+        value = self.int(name)
+        if not -rank <= value < rank:
+            raise self.fail(f"{name} = {value}, but x has {rank} axes")
+        return value % rank
+
+    def constant(self, slot: str) -> NDArray[np.generic] | None:
+        """The operand's elements where it is a constant."""
+        return self.constants[slot].data if slot in self.constants else None
+
+
+TypeRule: TypeAlias = Callable[[Call], tuple[TensorType, ...]]
+ElementRule: TypeAlias = Callable[[Call, QuantType], "QuantType | None"]
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """What passes may rely on without knowing the op."""
+
+    same_params: tuple[str, ...] = ()
+    """Operand slots that hold codes of the result's own map when quantized."""
+    value_preserving: bool = False
+    """Every result element is an operand element (or a pad)."""
+    weight: str | None = None
+    weight_axis: Callable[[Call], int] | None = None
+    """Output channel of the weight, counted from the front."""
+    result_axis: Callable[[Call], int] | None = None
+    """Where that channel stands in the result."""
+    bias: str | None = None
+    """Slot whose unit is scale(data) * scale(weight) in integer form."""
+    data: str = "x"
+    """The slot that carries the activations where there is a weight."""
+    commutative: bool = False
+    elementwise: bool = False
+    """One operand, one result, each element by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpSpec:
+    """One op."""
+
+    name: str
+    operands: tuple[Slot, ...]
+    rule: TypeRule
+    attrs: tuple[AttrSpec, ...] = ()
+    traits: Traits = Traits()
+    move: ElementRule | None = None
+    """How a quantized element moves from the data operand to the result; None: it does not."""
+    cost: Callable[[Call, Shape], int] | None = None
+    """Multiply-adds, for a known result shape."""
+    doc: str = ""
+
+    def slot(self, name: str) -> Slot | None:
+        """The slot that an operand name belongs to."""
+        base = name.split(".", 1)[0]
+        for slot in self.operands:
+            if slot.name == (base if slot.variadic else name):
+                return slot
+        return None
+
+    def complete(self, attrs: Mapping[str, Attr]) -> dict[str, Attr]:
+        """The attributes in the spec's order, defaults filled in; TypeRuleError for a stranger."""
+        known = {a.name: a for a in self.attrs}
+        for name in attrs:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, 1)
+                hint = f"; did you mean {near[0]}?" if near else ""
+                raise TypeRuleError(f"{self.name} has no attribute {name}{hint}")
+        out: dict[str, Attr] = {}
+        for spec in self.attrs:
+            if spec.required and spec.name not in attrs:
+                raise TypeRuleError(f"{self.name} needs {spec.name}")
+            value = attrs.get(spec.name, spec.default)
+            if not _fits(value, spec):
+                raise TypeRuleError(f"{self.name}: {spec.name} = {value!r} is not {spec.kind}")
+            out[spec.name] = value
+        return out
+
+
+def _fits(value: Attr, spec: AttrSpec) -> bool:
+    if value is None:
+        return spec.default is None and not spec.required
+    match spec.kind:
+        case "int":
+            return type(value) is int
+        case "float":
+            return isinstance(value, float)
+        case "bool":
+            return isinstance(value, bool)
+        case "text":
+            return isinstance(value, str)
+        case "ints":
+            return isinstance(value, tuple) and all(type(v) is int for v in value)
+        case "dtype":
+            return isinstance(value, DType)
+        case "array":
+            return isinstance(value, Array)
+    return True

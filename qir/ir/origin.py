@@ -1,0 +1,44 @@
+"""Where things came from: nodes have origins, values have a tensor id and a lineage."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """One op of the source model, as the source named it."""
+
+    framework: str
+    op: str = ""
+    name: str = ""
+    path: str = ""
+    call: int = 0
+    operands: tuple[tuple[str, str], ...] = ()
+    """Slot and the source's name of what stood there; all names of a tied parameter."""
+
+    def __str__(self) -> str:
+        where = self.name or self.path
+        return f"{self.framework} {self.op}{f' {where}' if where else ''}".strip()
+
+    def items(self) -> list[tuple[str, str | int | tuple[tuple[str, str], ...]]]:
+        """The fields that say something, in order."""
+        defaults = Origin(self.framework)
+        return [
+            (f.name, getattr(self, f.name))
+            for f in fields(self)
+            if f.name == "framework" or getattr(self, f.name) != getattr(defaults, f.name)
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """The source tensor that a value stands for, and how it differs from it."""
+
+    tensor: str
+    how: tuple[str, ...] = ()
+    """Steps such as `coded`, `permuted(0, 2, 3, 1)`, `scaled(@v)`; none: the same tensor."""
+
+    def then(self, step: str) -> Lineage:
+        """The lineage after one more step."""
+        return Lineage(self.tensor, (*self.how, step))

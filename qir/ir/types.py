@@ -1,0 +1,342 @@
+"""What the elements of a tensor mean: shape, and either an element type or a map from codes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.errors import TypeRuleError
+from qir.ir.array import Array
+from qir.ir.dims import Dim, Shape, Sym
+from qir.ir.dtype import F16, F32, F64, DType
+
+INLINE = 8  # so many parameters print in line; more are an array
+
+Param: TypeAlias = "tuple[float, ...] | tuple[int, ...] | Array | None"
+"""Numbers, an array of them, or None where a companion slot gives them (`?`)."""
+
+ArrayName: TypeAlias = Callable[[Array], str]
+
+
+def _by_content(array: Array) -> str:
+    return f"@{array.digest[:12]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Grain:
+    """Which elements share parameters: on each named axis, blocks of so many indices."""
+
+    blocks: tuple[tuple[int, int], ...]
+    by: Array | None = None
+
+    def __post_init__(self) -> None:
+        axes = [axis for axis, _ in self.blocks]
+        if axes != sorted(set(axes)) or any(a < 0 or s < 1 for a, s in self.blocks):
+            raise TypeRuleError(f"grain {self}: axes must rise from 0, blocks hold one or more")
+
+    @property
+    def axis(self) -> int | None:
+        """The axis, where this is one scale an index of one axis."""
+        if len(self.blocks) == 1 and self.blocks[0][1] == 1 and self.by is None:
+            return self.blocks[0][0]
+        return None
+
+    def __str__(self) -> str:
+        return self.text(_by_content)
+
+    def text(self, name: ArrayName) -> str:
+        if self.axis is not None:
+            return str(self.axis)
+        blocks = ", ".join(f"{axis}:{size}" for axis, size in self.blocks)
+        return f"{{{blocks}{f' by {name(self.by)}' if self.by else ''}}}"
+
+    def grid(self, shape: Shape) -> Shape:
+        """The shape of the array of parameters for a tensor of that shape."""
+        sizes = dict(self.blocks)
+        return tuple(
+            (-(-dim // sizes[i]) if isinstance(dim, int) else dim) if i in sizes else 1
+            for i, dim in enumerate(shape)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """The range a framework's file declares, kept as it was: low, high and the level at high."""
+
+    low: tuple[float, ...] | Array
+    high: tuple[float, ...] | Array
+    level: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class QuantType:
+    """A map from codes to reals: (code - zero) * scale + plus, or a table of codes."""
+
+    storage: DType
+    express: DType = F32
+    scale: Param = (1.0,)
+    zero: Param = ()
+    grain: Grain | None = None
+    bounds: tuple[int, int] | None = None
+    scale_dtype: DType | None = None
+    plus: tuple[float, ...] | Array | None = None
+    declared: Declared | None = None
+    kind: Literal["uniform", "lut"] = "uniform"
+    codes: tuple[float, ...] | Array | None = None
+
+    def __post_init__(self) -> None:
+        if self.bounds == self.storage.bounds or self.storage.is_float:
+            object.__setattr__(self, "bounds", None)
+        if self.bounds:
+            low, high = self.bounds
+            if not self.storage.bounds[0] <= low < high <= self.storage.bounds[1]:
+                raise TypeRuleError(f"bounds {low}:{high} do not lie in {self.storage}")
+        if self.scale_dtype == self.express:
+            object.__setattr__(self, "scale_dtype", None)
+        if isinstance(self.zero, tuple) and all(type(z) is int and z == 0 for z in self.zero):
+            object.__setattr__(self, "zero", ())
+        if (self.kind == "lut") != (self.codes is not None):
+            raise TypeRuleError(f"a {self.kind} type {'needs' if self.kind == 'lut' else 'has no'} codes")
+        self._check_counts()
+
+    def _check_counts(self) -> None:
+        if isinstance(self.scale, tuple) and not 1 <= len(self.scale) <= INLINE:
+            raise TypeRuleError(f"{len(self.scale)} scales in line; one to {INLINE}, else an array")
+        if self.grain is None and isinstance(self.scale, tuple) and len(self.scale) != 1:
+            raise TypeRuleError(f"{len(self.scale)} scales for a whole tensor; name an axis")
+        if isinstance(self.zero, tuple) and isinstance(self.scale, tuple) and self.zero:
+            if len(self.zero) != len(self.scale):
+                raise TypeRuleError(f"{len(self.scale)} scales but {len(self.zero)} zeros")
+
+    @property
+    def low(self) -> int:
+        """Least code."""
+        return (self.bounds or self.storage.bounds)[0]
+
+    @property
+    def high(self) -> int:
+        """Greatest code."""
+        return (self.bounds or self.storage.bounds)[1]
+
+    @property
+    def axis(self) -> int | None:
+        """The axis of a per-axis type, None for a whole tensor (and for blocks)."""
+        return self.grain.axis if self.grain else None
+
+    @property
+    def dynamic(self) -> bool:
+        """Whether companion slots give the numbers."""
+        return self.scale is None or self.zero is None
+
+    @property
+    def real_zero(self) -> bool:
+        """Whether the zero is a real number and not a code."""
+        if isinstance(self.zero, Array):
+            return self.zero.type.dtype.is_float
+        return bool(self.zero) and any(isinstance(z, float) for z in self.zero or ())
+
+    def scales(self) -> NDArray[np.floating]:
+        """The scales in their own type: one, a list along the axis, or a grid."""
+        if self.scale is None:
+            raise TypeRuleError(f"{self}: the scale comes from a companion slot")
+        if isinstance(self.scale, Array):
+            return self.scale.data  # type: ignore[return-value]
+        out = np.array(self.scale, (self.scale_dtype or self.express).carrier)
+        return out if self.grain else out[0]
+
+    def zeros(self) -> NDArray[np.generic]:
+        """The zeros, shaped as the scales; int64 unless they are real."""
+        if self.zero is None:
+            raise TypeRuleError(f"{self}: the zero comes from a companion slot")
+        if isinstance(self.zero, Array):
+            data = self.zero.data
+            return data if self.real_zero else data.astype(np.int64)
+        shape = np.shape(self.scales())
+        if not self.zero:
+            return np.zeros(shape, np.int64)
+        out = np.array(self.zero, np.float64 if self.real_zero else np.int64)
+        return out if self.grain else out[0]
+
+    def same_map(self, other: QuantType) -> bool:
+        """Whether equal codes mean equal reals, so that the two may share codes."""
+        return replace(self, declared=None) == replace(other, declared=None)
+
+    def with_map(
+        self, scale: Param, zero: Param = (), *, grain: Grain | None = None
+    ) -> QuantType:
+        """The type with another map; the declared range goes, since it no longer holds."""
+        return replace(self, scale=scale, zero=zero, grain=grain, declared=None)
+
+    def arrays(self) -> Iterator[Array]:
+        """The arrays this type refers to, nested ones after those that name them."""
+        declared = (self.declared.low, self.declared.high) if self.declared else ()
+        by = self.grain.by if self.grain else None
+        for part in (self.scale, self.zero, by, self.plus, *declared, self.codes):
+            if isinstance(part, Array):
+                yield part
+                yield from part.type.arrays()
+
+    def __str__(self) -> str:
+        return self.text(_by_content)
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def text(self, name: ArrayName) -> str:
+        """The printed form; `name` gives each array's."""
+        bounds = f"<{self.bounds[0]}:{self.bounds[1]}>" if self.bounds else ""
+        head = f"{self.storage}{bounds}:{self.express}"
+        if self.grain:
+            head += f":{self.grain.text(name)}"
+        parts = [head, self._params(name), *self._clauses(name)]
+        return f"!quant.{self.kind}<{', '.join(parts)}>"
+
+    def _params(self, name: ArrayName) -> str:
+        kind = self.scale_dtype or self.express
+        zero = self.zero
+        if isinstance(self.scale, tuple) and isinstance(zero, tuple):
+            ones = [
+                number(s, kind) + (f":{number(zero[i])}" if zero else "")
+                for i, s in enumerate(self.scale)
+            ]
+            return ones[0] if self.grain is None else f"{{{', '.join(ones)}}}"
+        scale = _param(self.scale, kind, name)
+        return scale + ("" if zero == () else f":{_param(zero, None, name)}")
+
+    def _clauses(self, name: ArrayName) -> Iterator[str]:
+        if self.scale_dtype:
+            yield f"scale {self.scale_dtype}"
+        if self.plus is not None:
+            yield f"plus {_param(self.plus, self.express, name)}"
+        if self.declared:
+            low = _param(self.declared.low, F32, name)
+            high = _param(self.declared.high, F32, name)
+            level = self.declared.level
+            yield f"from {low}..{high}" + ("" if level is None else f" / {number(level)}")
+        if isinstance(self.codes, tuple):
+            yield f"codes [{', '.join(number(c) for c in self.codes)}]"
+        elif self.codes is not None:
+            yield f"codes {name(self.codes)}"
+
+
+def _param(value: Param, kind: DType | None, name: ArrayName) -> str:
+    if value is None:
+        return "?"
+    if isinstance(value, Array):
+        return name(value)
+    if len(value) == 1:
+        return number(value[0], kind)
+    return f"{{{', '.join(number(v, kind) for v in value)}}}"
+
+
+def number(value: float, kind: DType | None = None) -> str:
+    """The shortest decimal that reads back to the same bits in that type; ints without a point."""
+    if isinstance(value, int):
+        return str(value)
+    if kind is not None and kind.bits == 32 and np.isfinite(value):
+        if float(np.float32(value)) == value:
+            text = str(np.float32(value))
+            return text if any(c in text for c in ".en") else f"{text}.0"
+    return repr(float(value))
+
+
+def param(values: NDArray[np.generic], grain: Grain | None, name: str) -> Param:
+    """Parameters in their one form: numbers in line where they are few, else an array."""
+    flat = np.asarray(values).reshape(-1)
+    simple = grain is None or grain.axis is not None
+    if simple and flat.size <= INLINE:
+        return tuple(flat.astype(np.int64 if flat.dtype.kind in "iu" else np.float64).tolist())
+    return Array.of(np.ascontiguousarray(values), name)
+
+
+def uniform(
+    storage: DType,
+    scale: NDArray[np.floating],
+    zero: NDArray[np.integer] | int = 0,
+    *,
+    axis: int | None = None,
+    bounds: tuple[int, int] | None = None,
+    express: DType = F32,
+    name: str = "",
+) -> QuantType:
+    """The uniform type with these numbers, whole-tensor or one scale an index of `axis`."""
+    grain = None if axis is None else Grain(((axis, 1),))
+    scale = np.asarray(scale)
+    kind = {8: F64, 4: F32, 2: F16}[scale.dtype.itemsize]
+    zeros = np.broadcast_to(np.asarray(zero), scale.shape)
+    return QuantType(
+        storage,
+        express,
+        scale=param(scale, grain, f"{name}.scale"),
+        zero=() if not zeros.any() else param(zeros.astype(storage.carrier), grain, f"{name}.zero"),
+        grain=grain,
+        bounds=bounds,
+        scale_dtype=kind,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """Shape and element; the element is a plain type or a map from codes."""
+
+    shape: Shape
+    element: DType | QuantType
+
+    def __post_init__(self) -> None:
+        if isinstance(self.element, QuantType) and self.element.grain:
+            for axis, _ in self.element.grain.blocks:
+                if axis >= len(self.shape):
+                    raise TypeRuleError(f"{self}: axis {axis}, but it has {len(self.shape)}")
+
+    @property
+    def quant(self) -> QuantType | None:
+        """The map, if there is one."""
+        return self.element if isinstance(self.element, QuantType) else None
+
+    @property
+    def dtype(self) -> DType:
+        """What is stored: codes where there is a map."""
+        return self.element.storage if isinstance(self.element, QuantType) else self.element
+
+    @property
+    def express(self) -> DType:
+        """What is meant: the expressed type where there is a map."""
+        return self.element.express if isinstance(self.element, QuantType) else self.element
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    def with_shape(self, shape: Shape) -> TensorType:
+        return TensorType(shape, self.element)
+
+    def with_element(self, element: DType | QuantType) -> TensorType:
+        return TensorType(self.shape, element)
+
+    def arrays(self) -> Iterator[Array]:
+        """The arrays this type refers to."""
+        if isinstance(self.element, QuantType):
+            yield from self.element.arrays()
+
+    def __str__(self) -> str:
+        return self.text(_by_content)
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def text(self, name: ArrayName) -> str:
+        """The printed form; `name` gives each array's."""
+        dims = "".join(f"{_dim(d)}x" for d in self.shape)
+        if isinstance(self.element, QuantType):
+            return dims + self.element.text(name)
+        return dims + self.element.name
+
+
+def _dim(dim: Dim) -> str:
+    if dim is None:
+        return "?"
+    return f"({dim})" if isinstance(dim, Sym) else str(dim)
