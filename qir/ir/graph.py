@@ -74,14 +74,14 @@ class Graph:
         return f"<graph {self.name}: {len(self)} nodes>"
 
     def __str__(self) -> str:
-        from qir.ir.text import print_graph
+        from qir.ir.printer import print_graph
 
         return print_graph(self)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Graph):
             return NotImplemented
-        from qir.ir.text import print_graph
+        from qir.ir.printer import print_graph
 
         return print_graph(self, by_content=True) == print_graph(other, by_content=True)
 

@@ -1,0 +1,376 @@
+"""Reading the text of a graph; what it says is built through the graph's own methods."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.errors import ParseError, QirError
+from qir.ir.array import Array
+from qir.ir.attrs import Attr
+from qir.ir.dims import known
+from qir.ir.dtype import dtype
+from qir.ir.graph import Graph
+from qir.ir.lexer import Cursor
+from qir.ir.node import Node, Stage, Value
+from qir.ir.ops import OPS, OpSpec, spec
+from qir.ir.origin import Lineage, Origin
+from qir.ir.scheme import Scheme
+from qir.ir.types import TensorType
+from qir.ir.typetext import read_type
+
+_MAX_DEPTH = 40
+_SCHEME = re.compile(
+    r"(\w+)(?:<(-?\d+):(-?\d+)>)? (symmetric|affine) (tensor|channel) "
+    r"(?:fixed\(([^:]+):(-?\d+)\)|(\S+))"
+)
+
+
+def parse(text: str, arrays: Mapping[str, NDArray[np.generic]] | None = None) -> Graph:
+    """Reads a graph; ParseError names line and column of the first fault."""
+    return _Parser(text, arrays or {}).graph()
+
+
+class _Parser:
+    def __init__(self, text: str, data: Mapping[str, NDArray[np.generic]]) -> None:
+        self.cursor = Cursor(text)
+        self.data = data
+        self.arrays: dict[str, Array] = {}
+        self.values: dict[str, Value] = {}
+
+    def graph(self) -> Graph:
+        cursor = self.cursor
+        while cursor.take_word("array"):
+            self._declare()
+        if not cursor.take_word("graph"):
+            raise cursor.fail(f"'graph' should stand here, not {cursor.near()}")
+        cursor.skip()
+        out = Graph(cursor.name())
+        if cursor.take_word("as"):
+            out.profile = cursor.word()
+        cursor.expect("{")
+        while not cursor.take("}"):
+            if cursor.done:
+                raise cursor.fail("the graph's bracket is not closed")
+            self._node(out)
+        if not cursor.done:
+            raise cursor.fail(f"{cursor.near()} is too much after the graph")
+        return out
+
+    def _declare(self) -> None:
+        cursor = self.cursor
+        cursor.expect("@")
+        name = cursor.name()
+        cursor.expect(":")
+        kind = read_type(cursor, self._find)
+        self.arrays[name] = self._array(name, kind)
+
+    def _find(self, name: str) -> Array:
+        if name not in self.arrays:
+            raise ParseError(f"array @{name} is named before it is declared")
+        return self.arrays[name]
+
+    def _array(self, name: str, kind: TensorType) -> Array:
+        if name not in self.data:
+            raise self.cursor.fail(f"array @{name} is not given")
+        try:
+            return Array(self.data[name], kind, name)
+        except QirError as error:
+            raise self.cursor.fail(str(error)) from None
+
+    # -- nodes --------------------------------------------------------------------------------
+
+    def _node(self, graph: Graph) -> None:
+        cursor = self.cursor
+        start = cursor.at
+        names: list[str] = []
+        while cursor.take("%"):
+            names.append(cursor.name())
+            if not cursor.take(","):
+                cursor.expect("=")
+                break
+        cursor.skip()
+        op = cursor.identifier()
+        if op not in OPS:
+            cursor.at -= len(op)
+            raise cursor.fail(f"no op {op!r}")
+        try:
+            node = self._constant(graph, names) if op == "constant" else self._op(graph, op, names)
+        except ParseError:
+            raise
+        except QirError as error:
+            cursor.at = start
+            cursor.skip()
+            raise cursor.fail(str(error)) from None
+        for value in node.results:
+            self.values[value.name] = value
+        self._clauses(graph, node)
+
+    def _constant(self, graph: Graph, names: list[str]) -> Node:
+        cursor = self.cursor
+        if len(names) != 1:
+            raise cursor.fail("a constant makes one value")
+        cursor.expect("(")
+        if cursor.take("@"):
+            name = cursor.name()
+            cursor.expect(")")
+            cursor.expect(":")
+            data = self._array(name, read_type(cursor, self._find))
+        else:
+            items = self._items()
+            cursor.expect(")")
+            cursor.expect(":")
+            data = self._inline(items, read_type(cursor, self._find), names[0])
+        self._new(graph, names)
+        return graph.add("constant", {}, {"data": data}, name=names)
+
+    def _items(self) -> list[bool | int | float]:
+        cursor = self.cursor
+        if not cursor.take("["):
+            return [self._scalar()]
+        out = [self._scalar()]
+        while cursor.take(","):
+            out.append(self._scalar())
+        cursor.expect("]")
+        return out
+
+    def _scalar(self) -> bool | int | float:
+        for word, value in (("true", True), ("false", False)):
+            if self.cursor.take_word(word):
+                return value
+        return self.cursor.number()
+
+    def _inline(self, items: list[bool | int | float], kind: TensorType, name: str) -> Array:
+        sizes = known(kind.shape)
+        if kind.quant or sizes is None or math.prod(sizes) != len(items):
+            raise self.cursor.fail(f"{len(items)} elements in line are no {kind}")
+        try:
+            flat = np.array(items, kind.dtype.carrier)
+        except (OverflowError, ValueError) as error:
+            raise self.cursor.fail(f"{name}: {error}") from None
+        return Array(flat.reshape(sizes), kind, name)
+
+    def _new(self, graph: Graph, names: list[str]) -> None:
+        for i, name in enumerate(names):
+            if graph.has(name) or name in names[:i]:
+                raise self.cursor.fail(f"%{name} is made twice")
+
+    def _op(self, graph: Graph, op: str, names: list[str]) -> Node:
+        self._new(graph, names)
+        stages = [self._stage(op, 0)]
+        while self.cursor.take("|>"):
+            stages.append(self._stage(self.cursor.identifier(), len(stages)))
+        last = stages[-1]
+        if len(stages) == 1:
+            types = last.types if op != "output" else None
+            if len(names) != len(last.types):
+                raise self.cursor.fail(f"{len(names)} values but {len(last.types)} types")
+            node = graph.add(op, last.operands, last.attrs, types=types, name=names)
+            graph.set_origins(node, last.origins)
+            return node
+        if len(names) != 1 or len(last.types) != 1:
+            raise self.cursor.fail("a chain makes one value, of one type")
+        operands: dict[str, Value] = {}
+        for i, stage in enumerate(stages):
+            for slot, value in stage.operands.items():
+                operands[slot if i == 0 else f"{i}.{slot}"] = value
+        kept = [s.stage(final=s is last) for s in stages]
+        return graph.add_chain(kept, operands, last.types[0], name=names[0])
+
+    def _stage(self, op: str, index: int) -> _Stage:
+        cursor = self.cursor
+        if op not in OPS:
+            raise cursor.fail(f"no op {op!r}")
+        out = _Stage(op)
+        if index == 0 or cursor.peek("("):
+            out.operands, out.flow = self._operands(spec(op))
+        elif spec(op).operands:
+            out.flow = spec(op).operands[0].name
+        if (index > 0) != (out.flow is not None):
+            raise cursor.fail(f"{op}: '.' stands where the stage before flows in, in later stages")
+        given = self._attrs()
+        out.attrs = spec(op).complete(given)
+        if cursor.take_word("named"):
+            out.name = cursor.string()
+        while cursor.peek("from "):
+            cursor.take_word("from")
+            out.origins.append(self._origin())
+        if cursor.take(":"):
+            out.types.append(read_type(cursor, self._find))
+            while cursor.take(","):
+                out.types.append(read_type(cursor, self._find))
+        return out
+
+    def _operands(self, row: OpSpec) -> tuple[dict[str, Value], str | None]:
+        cursor = self.cursor
+        out: dict[str, Value] = {}
+        flow: str | None = None
+        order = [s.name for s in row.operands if not s.optional and not s.variadic]
+        cursor.expect("(")
+        while not cursor.take(")"):
+            if out or flow:
+                cursor.expect(",")
+            if cursor.peek("%") or cursor.peek("."):
+                if not order:
+                    raise cursor.fail(f"{row.name}: this operand needs its slot's name")
+                slot = order.pop(0)
+            else:
+                cursor.skip()
+                slot = cursor.name()
+                cursor.expect("=")
+                if slot in order:
+                    order.remove(slot)
+            if slot in out or slot == flow:
+                raise cursor.fail(f"{row.name}: slot {slot} is bound twice")
+            if cursor.take("%"):
+                name = cursor.name()
+                if name not in self.values:
+                    raise cursor.fail(f"%{name} is used before it is made")
+                out[slot] = self.values[name]
+            elif flow is None:
+                cursor.expect(".")
+                flow = slot
+            else:
+                raise cursor.fail("'.' stands once in a stage")
+        return out, flow
+
+    # -- attributes and clauses ---------------------------------------------------------------
+
+    def _attrs(self) -> dict[str, Attr]:
+        out: dict[str, Attr] = {}
+        cursor = self.cursor
+        if not cursor.take("{"):
+            return out
+        while not cursor.take("}"):
+            if out:
+                cursor.expect(",")
+            name = cursor.identifier()
+            if name in out:
+                raise cursor.fail(f"{name} is given twice")
+            cursor.expect("=")
+            out[name] = self._attr(0)
+        return out
+
+    def _attr(self, depth: int) -> Attr:
+        cursor = self.cursor
+        if depth > _MAX_DEPTH:
+            raise cursor.fail(f"lists within lists, more than {_MAX_DEPTH} deep")
+        if cursor.take("("):
+            items: list[Attr] = []
+            while not cursor.take(")"):
+                if items:
+                    cursor.expect(",")
+                    if cursor.take(")"):
+                        break
+                items.append(self._attr(depth + 1))
+            return tuple(items)
+        if cursor.peek('"'):
+            return cursor.string()
+        if cursor.take("@"):
+            return self._find(cursor.name())
+        if cursor.at_number():
+            return cursor.number()
+        return self._word()
+
+    def _word(self) -> Attr:
+        cursor = self.cursor
+        word = cursor.identifier()
+        if word == "bytes":
+            try:
+                return bytes.fromhex(cursor.string())
+            except ValueError as error:
+                raise cursor.fail(str(error)) from None
+        words: dict[str, Attr] = {"true": True, "false": False, "none": None}
+        if word in words:
+            return words[word]
+        try:
+            return dtype(word)
+        except ParseError as error:
+            raise cursor.fail(str(error)) from None
+
+    def _clauses(self, graph: Graph, node: Node) -> None:
+        cursor = self.cursor
+        if cursor.take_word("as"):
+            graph.set_profile(node, cursor.word())
+        if cursor.take_word("plan"):
+            for slot, text in self._attrs().items():
+                graph.set_scheme(node, slot, self._scheme(str(text)))
+        origins = list(node.origins)
+        while cursor.take_word("from"):
+            slot = None
+            if cursor.take("("):
+                cursor.skip()
+                slot = cursor.name()
+                cursor.expect(")")
+            origin = self._origin()
+            if slot is None:
+                origins.append(origin)
+            else:
+                node.slot_origins[slot] = (*node.slot_origins.get(slot, ()), origin)
+        graph.set_origins(node, origins)
+        if cursor.take_word("lineage"):
+            lines = self._attr(0)
+            for value, line in zip(node.results, lines if isinstance(lines, tuple) else ()):
+                if isinstance(line, tuple) and line and all(isinstance(p, str) for p in line):
+                    words = [str(p) for p in line]
+                    graph.set_lineage(value, Lineage(words[0], tuple(words[1:])))
+
+    def _origin(self) -> Origin:
+        self.cursor.skip()
+        framework = self.cursor.name()
+        given = self._attrs()
+        known_fields = {f.name for f in fields(Origin)} - {"framework", "call", "operands"}
+        text = {k: str(v) for k, v in given.items() if k in known_fields}
+        if strangers := set(given) - known_fields - {"call", "operands"}:
+            raise self.cursor.fail(f"an origin has no {sorted(strangers)[0]}")
+        call = given.get("call", 0)
+        pairs = given.get("operands", ())
+        operands = tuple(
+            (str(p[0]), str(p[1]))
+            for p in (pairs if isinstance(pairs, tuple) else ())
+            if isinstance(p, tuple) and len(p) == 2
+        )
+        return Origin(
+            framework, **text, call=call if isinstance(call, int) else 0, operands=operands
+        )
+
+    def _scheme(self, text: str) -> Scheme:
+        found = _SCHEME.fullmatch(text)
+        if not found:
+            raise self.cursor.fail(f"{text[:60]!r} is no scheme, such as 'u8 affine tensor minmax'")
+        storage, low, high, symmetry, grain, scale, zero, rule = found.groups()
+        try:
+            return Scheme(
+                dtype(storage),
+                symmetry == "symmetric",
+                "channel" if grain == "channel" else "tensor",
+                (int(low), int(high)) if low else None,
+                rule or "minmax",
+                int(zero) if zero else None,
+                float(scale) if scale else None,
+            )
+        except (ParseError, ValueError) as error:
+            raise self.cursor.fail(str(error)) from None
+
+
+class _Stage:
+    """A stage as far as it is read."""
+
+    def __init__(self, op: str) -> None:
+        self.op = op
+        self.operands: dict[str, Value] = {}
+        self.flow: str | None = None
+        self.attrs: Mapping[str, Attr] = {}
+        self.types: list[TensorType] = []
+        self.name = ""
+        self.origins: list[Origin] = []
+
+    def stage(self, *, final: bool) -> Stage:
+        kind = None if final or not self.types else self.types[0]
+        slots = tuple(self.operands)
+        return Stage(self.op, self.attrs, slots, self.flow, kind, self.name, tuple(self.origins))

@@ -1,0 +1,215 @@
+"""The text of a graph: one node a line, in the order of the nodes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+
+import numpy as np
+
+from qir.ir import attrs as attributes
+from qir.ir.array import Array
+from qir.ir.attrs import Attr
+from qir.ir.dtype import DType
+from qir.ir.graph import Graph
+from qir.ir.lexer import quote, write_name
+from qir.ir.node import Node, Stage, Value
+from qir.ir.ops import spec
+from qir.ir.origin import Lineage, Origin
+from qir.ir.types import INLINE, number
+
+_PLAIN = {"f32", "f64", "bool", "i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64"}
+
+
+def print_graph(graph: Graph, *, origins: bool = False, by_content: bool = False) -> str:
+    """The text of a graph, which reads back to an equal one.
+
+    With `origins` it also says where nodes and tensors came from; `by_content` names arrays by
+    their hash, so that equal graphs have equal texts.
+    """
+    return _Printer(graph, origins, by_content).text()
+
+
+def array_table(graph: Graph) -> dict[str, Array]:
+    """The arrays that the text refers to, by the names it gives them."""
+    return dict(_Printer(graph, False, False).table)
+
+
+def inline(array: Array) -> str | None:
+    """The elements in line, where they are few and plain; else None."""
+    data = array.data
+    if array.type.quant or data.size > INLINE or array.type.dtype.name not in _PLAIN:
+        return None
+    if data.size == 0 or (data.dtype.kind == "f" and not np.isfinite(data).all()):
+        return None
+    kind = array.type.dtype
+    items = [_scalar(v, kind) for v in data.reshape(-1).tolist()]
+    return items[0] if data.ndim == 0 else f"[{', '.join(items)}]"
+
+
+def _scalar(value: bool | float, kind: DType) -> str:
+    return str(value).lower() if isinstance(value, bool) else number(value, kind)
+
+
+class _Printer:
+    def __init__(self, graph: Graph, origins: bool, by_content: bool) -> None:
+        self.graph = graph
+        self.origins = origins
+        self.by_content = by_content
+        self.table: dict[str, Array] = {}
+        self._names: dict[str, str] = {}
+        self._declared: dict[str, Array] = {}
+        self._collect()
+
+    def _collect(self) -> None:
+        for node in self.graph:
+            constant = node.result.constant if node.op == "constant" else None
+            if constant is not None and inline(constant) is None:
+                self._name(constant, node.name)
+            for array in _referred(node):
+                self._declared[self._name(array, array.name or "array")] = array
+
+    def _name(self, array: Array, wanted: str) -> str:
+        if (name := self._names.get(array.digest)) is not None:
+            return name
+        base = array.digest if self.by_content else wanted
+        name, count = base, 1
+        while name in self.table:
+            name, count = f"{base}.{count}", count + 1
+        self.table[name] = array
+        self._names[array.digest] = name
+        return name
+
+    def at(self, array: Array) -> str:
+        return f"@{write_name(self._names[array.digest])}"
+
+    def text(self) -> str:
+        lines = [
+            f"array {self.at(a)} : {a.type.text(self.at)}"
+            for a in sorted(self._declared.values(), key=_depth)
+        ]
+        lines.append(f"graph {write_name(self.graph.name)} as {self.graph.profile} {{")
+        lines += [f"  {self.node(node)}" for node in self.graph]
+        return "\n".join([*lines, "}"]) + "\n"
+
+    def node(self, node: Node) -> str:
+        made = ", ".join(f"%{write_name(v.name)}" for v in node.results)
+        parts = [f"{made} = " if made else "", self._body(node)]
+        if node.results:
+            parts.append(" : " + ", ".join(v.type.text(self.at) for v in node.results))
+        if node.profile:
+            parts.append(f" as {node.profile}")
+        if node.schemes:
+            plans = ", ".join(f"{s} = {quote(str(p))}" for s, p in sorted(node.schemes.items()))
+            parts.append(f" plan {{{plans}}}")
+        if self.origins:
+            parts.extend(self._history(node))
+        return "".join(parts)
+
+    def _body(self, node: Node) -> str:
+        if node.stages:
+            return " |> ".join(self._stage(node, i, s) for i, s in enumerate(node.stages))
+        if node.op == "constant":
+            data = node.attrs["data"]
+            assert isinstance(data, Array)
+            return f"constant({inline(data) or self.at(data)})"
+        return f"{node.op}({self._operands(node.op, node.operands)}){self._attrs(node.op, node.attrs)}"
+
+    def _operands(self, op: str, operands: Mapping[str, Value], flow: str | None = None) -> str:
+        named = {slot: f"%{write_name(v.name)}" for slot, v in operands.items()}
+        if flow is not None:
+            named[flow] = "."
+        if op == "output":
+            return ", ".join(f"{write_name(s)}={v}" for s, v in named.items())
+        out = []
+        for slot in spec(op).operands:
+            if not slot.optional and not slot.variadic and slot.name in named:
+                out.append(named.pop(slot.name))
+        return ", ".join([*out, *(f"{s}={v}" for s, v in sorted(named.items(), key=_slot_order))])
+
+    def _stage(self, node: Node, index: int, stage: Stage) -> str:
+        operands = node.stage_operands(index)
+        bare = index > 0 and not operands
+        text = stage.op if bare else f"{stage.op}({self._operands(stage.op, operands, stage.flow)})"
+        text += self._attrs(stage.op, stage.attrs)
+        if self.origins:
+            text += f" named {quote(stage.name)}" if stage.name else ""
+            text += "".join(_origin("from", o) for o in stage.origins)
+        return text + (f" : {stage.type.text(self.at)}" if stage.type else "")
+
+    def _attrs(self, op: str, values: Mapping[str, Attr]) -> str:
+        defaults = {a.name: a.default for a in spec(op).attrs if not a.required}
+        shown = [
+            f"{name} = {self.attr(value)}"
+            for name, value in values.items()
+            if name not in defaults or not attributes.same(value, defaults[name])
+        ]
+        return f" {{{', '.join(shown)}}}" if shown else ""
+
+    def attr(self, value: Attr) -> str:
+        match value:
+            case None:
+                return "none"
+            case bool():
+                return str(value).lower()
+            case int() | float():
+                return number(value)
+            case str():
+                return quote(value)
+            case bytes():
+                return f'bytes"{value.hex()}"'
+            case DType():
+                return value.name
+            case Array():
+                return self.at(value)
+            case tuple():
+                items = ", ".join(self.attr(v) for v in value)
+                return f"({items},)" if len(value) == 1 else f"({items})"
+
+    def _history(self, node: Node) -> Iterator[str]:
+        for origin in node.origins:
+            yield _origin("from", origin)
+        for slot, origins in sorted(node.slot_origins.items()):
+            for origin in origins:
+                yield _origin(f"from({slot})", origin)
+        if any(v.lineage != Lineage(v.name) for v in node.results):
+            lines = tuple((v.lineage.tensor, *v.lineage.how) for v in node.results)
+            yield f" lineage {self.attr(lines)}"
+
+
+def _origin(word: str, origin: Origin) -> str:
+    parts = []
+    for name, value in origin.items()[1:]:
+        if isinstance(value, tuple):
+            pairs = ", ".join(f"({quote(a)}, {quote(b)})" for a, b in value)
+            parts.append(f"{name} = ({pairs}{',' if len(value) == 1 else ''})")
+        else:
+            parts.append(f"{name} = {quote(value) if isinstance(value, str) else value}")
+    return f" {word} {write_name(origin.framework)} {{{', '.join(parts)}}}"
+
+
+def _referred(node: Node) -> Iterator[Array]:
+    """Arrays that types and attributes name; a constant's own elements aside."""
+    for result in node.results:
+        yield from result.type.arrays()
+    for stage in node.stages:
+        if stage.type:
+            yield from stage.type.arrays()
+        yield from _attr_arrays(stage.attrs)
+    if node.op != "constant":
+        yield from _attr_arrays(node.attrs)
+
+
+def _attr_arrays(values: Mapping[str, Attr]) -> Iterable[Array]:
+    for value in values.values():
+        yield from attributes.arrays(value)
+
+
+def _depth(array: Array) -> int:
+    """Arrays that others' types name come first."""
+    return 1 + max((_depth(a) for a in array.type.arrays()), default=0)
+
+
+def _slot_order(item: tuple[str, str]) -> list[str]:
+    """`xs.2` before `xs.10`."""
+    return [p.zfill(8) if p.isdigit() else p for p in re.split(r"(\d+)", item[0])]

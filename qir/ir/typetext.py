@@ -1,0 +1,246 @@
+"""Reading types; `str(type)` and `type.text` write them. The grammar is in docs/design.md."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TypeAlias
+
+from qir.errors import ParseError, QirError
+from qir.ir import dims
+from qir.ir.array import Array
+from qir.ir.dims import Dim
+from qir.ir.dtype import DType, dtype
+from qir.ir.lexer import Cursor
+from qir.ir.types import Declared, Grain, Param, QuantType, TensorType
+
+FindArray: TypeAlias = Callable[[str], Array]
+
+_DIM = re.compile(r"(\d+|\?)x")
+_MAX_RANK = 64
+
+
+def parse_type(text: str, find: FindArray | None = None) -> TensorType:
+    """Reads one type; ParseError where the text is none."""
+    cursor = Cursor(text)
+    out = read_type(cursor, find or _no_arrays)
+    if not cursor.done:
+        raise cursor.fail(f"{cursor.near()} is too much after a type")
+    return out
+
+
+def _no_arrays(name: str) -> Array:
+    raise ParseError(f"array @{name} is not given")
+
+
+def read_type(cursor: Cursor, find: FindArray) -> TensorType:
+    """Reads a type where the cursor stands."""
+    cursor.skip()
+    shape: list[Dim] = []
+    while len(shape) <= _MAX_RANK:
+        if cursor.peek("("):
+            shape.append(_symbolic(cursor))
+        elif found := _DIM.match(cursor.text, cursor.at):
+            cursor.at = found.end()
+            if len(found[1]) > 18:
+                raise cursor.fail("a dimension of more than 18 digits")
+            shape.append(None if found[1] == "?" else int(found[1]))
+        else:
+            break
+    else:
+        raise cursor.fail(f"a type of more than {_MAX_RANK} axes")
+    element = _quant(cursor, find) if cursor.peek("!") else _dtype(cursor)
+    try:
+        return TensorType(tuple(shape), element)
+    except QirError as error:
+        raise cursor.fail(str(error)) from None
+
+
+def _symbolic(cursor: Cursor) -> Dim:
+    start, depth = cursor.at, 0
+    for at in range(start, min(len(cursor.text), start + 2000)):
+        depth += {"(": 1, ")": -1}.get(cursor.text[at], 0)
+        if depth == 0:
+            cursor.at = at + 1
+            if cursor.text[cursor.at : cursor.at + 1] != "x":
+                raise cursor.fail("an x should stand after a dimension")
+            cursor.at += 1
+            try:
+                return dims.parse(cursor.text[start + 1 : at])
+            except (ParseError, RecursionError) as error:
+                raise cursor.fail(str(error)) from None
+    raise cursor.fail("a dimension's bracket is not closed")
+
+
+def _dtype(cursor: Cursor) -> DType:
+    name = cursor.identifier()
+    try:
+        return dtype(name)
+    except ParseError as error:
+        raise cursor.fail(str(error)) from None
+
+
+def _quant(cursor: Cursor, find: FindArray) -> QuantType:
+    cursor.expect("!")
+    word = cursor.word()
+    if word not in ("quant.uniform", "quant.lut"):
+        raise cursor.fail(f"!{word} is neither !quant.uniform nor !quant.lut")
+    cursor.expect("<")
+    storage = _dtype(cursor)
+    bounds = None
+    if cursor.take("<"):
+        low = _whole(cursor)
+        cursor.expect(":")
+        bounds = (low, _whole(cursor))
+        cursor.expect(">")
+    cursor.expect(":")
+    express = _dtype(cursor)
+    grain = _grain(cursor, find) if cursor.take(":") else None
+    cursor.expect(",")
+    scale, zero = _params(cursor, find)
+    clauses = _Clauses()
+    while cursor.take(","):
+        clauses.read(cursor, find)
+    cursor.expect(">")
+    try:
+        return QuantType(
+            storage,
+            express,
+            scale,
+            zero,
+            grain,
+            bounds,
+            clauses.scale_dtype,
+            clauses.plus,
+            clauses.declared,
+            "lut" if word == "quant.lut" else "uniform",
+            clauses.codes,
+        )
+    except QirError as error:
+        raise cursor.fail(str(error)) from None
+
+
+class _Clauses:
+    """What stands behind the parameters."""
+
+    def __init__(self) -> None:
+        self.scale_dtype: DType | None = None
+        self.plus: tuple[float, ...] | Array | None = None
+        self.declared: Declared | None = None
+        self.codes: tuple[float, ...] | Array | None = None
+
+    def read(self, cursor: Cursor, find: FindArray) -> None:
+        word = cursor.identifier()
+        if word == "scale":
+            self.scale_dtype = _dtype(cursor)
+        elif word == "plus":
+            self.plus = _floats(cursor, find)
+        elif word == "from":
+            low = _floats(cursor, find)
+            cursor.expect("..")
+            high = _floats(cursor, find)
+            level = float(cursor.number()) if cursor.take("/") else None
+            self.declared = Declared(low, high, level)
+        elif word == "codes":
+            self.codes = _codes(cursor, find)
+        else:
+            raise cursor.fail(f"{word!r} is not scale, plus, from or codes")
+
+
+def _codes(cursor: Cursor, find: FindArray) -> tuple[float, ...] | Array:
+    if cursor.take("@"):
+        return _array(cursor, find)
+    cursor.expect("[")
+    out = [cursor.number()]
+    while cursor.take(","):
+        out.append(cursor.number())
+    cursor.expect("]")
+    return tuple(out)
+
+
+def _whole(cursor: Cursor) -> int:
+    value = cursor.number()
+    if not isinstance(value, int):
+        raise cursor.fail(f"{value} is no whole number")
+    return value
+
+
+def _array(cursor: Cursor, find: FindArray) -> Array:
+    name = cursor.name()
+    try:
+        return find(name)
+    except ParseError as error:
+        raise cursor.fail(str(error)) from None
+
+
+def _grain(cursor: Cursor, find: FindArray) -> Grain:
+    if not cursor.take("{"):
+        return Grain(((_whole(cursor), 1),))
+    blocks: list[tuple[int, int]] = []
+    while True:
+        axis = _whole(cursor)
+        cursor.expect(":")
+        blocks.append((axis, _whole(cursor)))
+        if not cursor.take(","):
+            break
+    by = None
+    if cursor.take_word("by"):
+        cursor.expect("@")
+        by = _array(cursor, find)
+    cursor.expect("}")
+    try:
+        return Grain(tuple(blocks), by)
+    except QirError as error:
+        raise cursor.fail(str(error)) from None
+
+
+def _params(cursor: Cursor, find: FindArray) -> tuple[Param, Param]:
+    if cursor.take("{"):
+        ones = [_one(cursor)]
+        while cursor.take(","):
+            ones.append(_one(cursor))
+        cursor.expect("}")
+        zero: Param = tuple(z for _, z in ones if z is not None)
+        if cursor.take(":"):
+            zero = _zero(cursor, find)
+        elif zero and len(zero) != len(ones):
+            raise cursor.fail("some of the scales have a zero and some have none")
+        return tuple(float(s) for s, _ in ones), zero
+    if cursor.take("?"):
+        return None, _zero(cursor, find) if cursor.take(":") else ()
+    if cursor.take("@"):
+        scale = _array(cursor, find)
+        return scale, _zero(cursor, find) if cursor.take(":") else ()
+    value = float(cursor.number())
+    return (value,), _zero(cursor, find) if cursor.take(":") else ()
+
+
+def _one(cursor: Cursor) -> tuple[float, int | float | None]:
+    scale = float(cursor.number())
+    return scale, cursor.number() if cursor.take(":") else None
+
+
+def _zero(cursor: Cursor, find: FindArray) -> Param:
+    if cursor.take("?"):
+        return None
+    if cursor.take("@"):
+        return _array(cursor, find)
+    if cursor.take("{"):
+        out = [cursor.number()]
+        while cursor.take(","):
+            out.append(cursor.number())
+        cursor.expect("}")
+        return tuple(out)
+    return (cursor.number(),)
+
+
+def _floats(cursor: Cursor, find: FindArray) -> tuple[float, ...] | Array:
+    if cursor.take("@"):
+        return _array(cursor, find)
+    if cursor.take("{"):
+        out = [float(cursor.number())]
+        while cursor.take(","):
+            out.append(float(cursor.number()))
+        cursor.expect("}")
+        return tuple(out)
+    return (float(cursor.number()),)
