@@ -1,0 +1,144 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
+# cython: freethreading_compatible=True
+"""The compiled door of calibration statistics; see `statistics/tally.h`."""
+
+import os
+
+import numpy as np
+
+from libc.stdint cimport int32_t, uint64_t
+
+
+cdef extern from "statistics/tally.h":
+    enum: QIR_TALLY_BINS
+
+    struct qir_tally:
+        uint64_t finite, nan, above, below, zeros
+        float low, high
+        int32_t exponent, first, used
+        uint64_t bins[2048]
+
+    struct qir_batch:
+        float low, high
+        double sum, squares
+
+    struct qir_channels:
+        float *lows
+        float *highs
+        size_t count, inner
+
+    int qir_tally_isa_best() nogil
+    void qir_tally_clear(qir_tally *tally) nogil
+    void qir_tally_add(qir_tally *tally, const float *x, size_t n, const qir_channels *channels,
+                       int isa, qir_batch *batch) nogil
+    void qir_tally_merge(qir_tally *tally, const qir_tally *other) nogil
+    void qir_tally_window(qir_tally *tally, float low, float high) nogil
+
+
+BINS = QIR_TALLY_BINS
+ISAS = ("scalar", "avx2", "avx512")[: qir_tally_isa_best() + 1]
+# QIR_ISA caps what is used; a name that is not in the table caps nothing here.
+cdef int DEFAULT_ISA = qir_tally_isa_best()
+if os.environ.get("QIR_ISA") in ISAS:
+    DEFAULT_ISA = ISAS.index(os.environ["QIR_ISA"])
+
+
+cdef class Tally:
+    """Counts, extremes and the dyadic histogram of one tensor."""
+
+    cdef qir_tally state
+    cdef int isa
+
+    def __cinit__(self, isa=None):
+        self.isa = DEFAULT_ISA if isa is None else ISAS.index(isa)
+        qir_tally_clear(&self.state)
+
+    def add(self, const float[::1] x, float[::1] lows=None, float[::1] highs=None,
+            size_t inner=1):
+        cdef qir_batch batch
+        cdef qir_channels channels
+        channels.lows = channels.highs = NULL
+        channels.count = channels.inner = inner
+        if lows is not None:
+            if highs is None or highs.shape[0] != lows.shape[0]:
+                raise ValueError("lows and highs differ in length")
+            if x.shape[0] and not (inner and lows.shape[0]):
+                raise ValueError("values without a channel")
+            if x.shape[0]:
+                channels.lows = &lows[0]
+                channels.highs = &highs[0]
+            channels.count = <size_t>lows.shape[0]
+        if x.shape[0] == 0:
+            return float("inf"), float("-inf"), 0.0, 0.0
+        with nogil:
+            qir_tally_add(&self.state, &x[0], <size_t>x.shape[0], &channels, self.isa, &batch)
+        return batch.low, batch.high, batch.sum, batch.squares
+
+    def merge(self, Tally other not None):
+        with nogil:
+            qir_tally_merge(&self.state, &other.state)
+
+    @property
+    def finite(self):
+        return self.state.finite
+
+    @property
+    def nan(self):
+        return self.state.nan
+
+    @property
+    def above(self):
+        return self.state.above
+
+    @property
+    def below(self):
+        return self.state.below
+
+    @property
+    def zeros(self):
+        return self.state.zeros
+
+    @property
+    def exponent(self):
+        return self.state.exponent
+
+    @property
+    def first(self):
+        return self.state.first
+
+    def extremes(self):
+        out = np.empty(2, np.float32)
+        cdef float[::1] view = out
+        view[0], view[1] = self.state.low, self.state.high
+        return out
+
+    def bins(self):
+        out = np.empty(self.state.used, np.uint64)
+        cdef uint64_t[::1] view = out
+        cdef int32_t i
+        for i in range(self.state.used):
+            view[i] = self.state.bins[i]
+        return out
+
+    @staticmethod
+    def restore(const uint64_t[::1] counts, const float[::1] extremes, const uint64_t[::1] bins):
+        cdef Tally tally = Tally()
+        cdef qir_tally *state = &tally.state
+        cdef Py_ssize_t i
+        cdef uint64_t total = 0
+        if counts.shape[0] != 5 or extremes.shape[0] != 2:
+            raise ValueError("a tally has five counts and two extremes")
+        state.finite, state.nan, state.above = counts[0], counts[1], counts[2]
+        state.below, state.zeros = counts[3], counts[4]
+        if state.finite:
+            if not np.isfinite(extremes).all() or extremes[0] > extremes[1]:
+                raise ValueError("the extremes are no range")
+            qir_tally_window(state, extremes[0], extremes[1])
+        if bins.shape[0] != state.used:
+            raise ValueError(f"{bins.shape[0]} bins where the extremes give {state.used}")
+        for i in range(bins.shape[0]):
+            state.bins[i] = bins[i]
+            total += bins[i]
+        if total != state.finite or state.zeros > state.finite:
+            raise ValueError("the bins do not add up to the count")
+        return tally
