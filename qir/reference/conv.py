@@ -1,0 +1,108 @@
+"""Convolution.
+
+Padding is zeros that take part: an infinite weight that meets it gives NaN, as in onnxruntime.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+from qir.errors import OpError
+from qir.reference.operands import Array, agree, narrow, rank, wide, wide_dtype
+from qir.reference.product import product
+from qir.reference.windows import (
+    Window,
+    blocks,
+    channels_back,
+    channels_first,
+    padded,
+    windows,
+)
+
+_COLUMNS = 1 << 22  # elements of an unfolded block: 32 MB of float64
+_CACHED = 1 << 16  # elements of a depthwise block: the sums stay in the cache over all taps
+
+
+@np.errstate(all="ignore")
+def conv2d(
+    x: Array,
+    w: Array,
+    bias: Array | None = None,
+    *,
+    stride: Sequence[int] = (1, 1),
+    pad: Sequence[int] = (0, 0, 0, 0),
+    dilation: Sequence[int] = (1, 1),
+    groups: int = 1,
+    layout: str = "NCHW",
+) -> Array:
+    """2-d convolution with w [out, in / groups, height, width]; OpError for misfits."""
+    agree("conv2d", x=x, w=w, bias=bias)
+    rank("conv2d", "x", x, 4)
+    rank("conv2d", "w", w, 4)
+    x = channels_first("conv2d", x, layout)
+    _fit(x, w, bias, groups)
+    kernel = (w.shape[2], w.shape[3])
+    sizes = (x.shape[2], x.shape[3])
+    height, width = windows("conv2d", sizes, kernel, stride, pad, dilation)
+    out = np.empty((len(x), len(w), height.count, width.count), x.dtype)
+    if out.size:
+        shift = wide(np.zeros(len(w), x.dtype) if bias is None else bias.reshape(-1))
+        fold = _depthwise if w.shape[1] == 1 and groups > 1 else _dense
+        fold(x, wide(w), shift[:, None, None], groups, height, width, out)
+    return channels_back(out, layout)
+
+
+def _fit(x: Array, w: Array, bias: Array | None, groups: int) -> None:
+    if groups < 1 or len(w) % groups:
+        raise OpError(f"conv2d: {len(w)} output channels do not split into {groups} groups")
+    if x.shape[1] != w.shape[1] * groups:
+        wanted = f"{w.shape[1]} x groups {groups}"
+        raise OpError(f"conv2d: x has {x.shape[1]} channels, w wants {wanted}")
+    if bias is not None and bias.size != len(w):
+        raise OpError(f"conv2d: bias has {bias.size} numbers, w makes {len(w)} channels")
+
+
+def _dense(
+    x: Array, w: Array, bias: Array, groups: int, height: Window, width: Window, out: Array
+) -> None:
+    """Unfolds the windows into columns and multiplies, block by block."""
+    depth = w[0].size
+    kernels = w.reshape(groups, len(w) // groups, depth)
+    line = groups * depth * width.count
+    zero = np.zeros((), wide_dtype(x))
+    for images in blocks(len(x), line * height.count, _COLUMNS):
+        seen = sliding_window_view(
+            padded(x[images], height, width, zero),
+            ((height.kernel - 1) * height.dilation + 1, (width.kernel - 1) * width.dilation + 1),
+            axis=(2, 3),
+        )[:, :, :: height.stride, :: width.stride, :: height.dilation, :: width.dilation]
+        taps = seen.transpose(0, 1, 4, 5, 2, 3)
+        for lines in blocks(height.count, line * len(seen), _COLUMNS):
+            block = taps[..., lines, :]
+            columns = block.reshape(len(block), groups, depth, -1)
+            target = out[images, :, lines]
+            sums = product(kernels, columns).reshape(target.shape)
+            target[...] = narrow(np.add(sums, bias), out.dtype)
+
+
+def _depthwise(
+    x: Array, w: Array, bias: Array, groups: int, height: Window, width: Window, out: Array
+) -> None:
+    """Adds one tap of the kernel after the other, for a few channels at a time."""
+    times = len(w) // groups
+    kernels = w.reshape(groups, times, *w.shape[2:])
+    shifts = bias.reshape(groups, times, 1, 1)
+    split = out.reshape(len(x), groups, times, height.count, width.count)
+    zero = np.zeros((), wide_dtype(x))
+    area = times * height.count * width.count
+    for images in blocks(len(x), area * groups, _CACHED):
+        for some in blocks(groups, area * (images.stop - images.start), _CACHED):
+            ground = padded(x[images, some], height, width, zero)
+            sums = np.zeros(split[images, some].shape, zero.dtype)
+            for i, j in np.ndindex(w.shape[2:]):
+                tap = ground[:, :, None, height.tap(i), width.tap(j)]
+                np.add(sums, np.multiply(tap, kernels[some, :, i, j, None, None]), out=sums)
+            split[images, some] = narrow(np.add(sums, shifts[some]), out.dtype)

@@ -1,0 +1,105 @@
+"""Ops that work element by element, with NumPy's broadcasting.
+
+The four operations on floats are correctly rounded in the operands' own type, which is the same
+as by way of float64. NaN stays NaN everywhere; relu keeps -0.0, as onnxruntime does.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from qir.errors import OpError
+from qir.ir.dtype import DType
+from qir.reference.operands import Array, agree, element, floats, narrow, wide
+
+
+@np.errstate(all="ignore")
+def add(a: Array, b: Array) -> Array:
+    """a + b; OpError if types or shapes do not fit."""
+    _meet("add", a, b)
+    return np.asarray(np.add(a, b))
+
+
+@np.errstate(all="ignore")
+def sub(a: Array, b: Array) -> Array:
+    """a - b; OpError if types or shapes do not fit."""
+    _meet("sub", a, b)
+    return np.asarray(np.subtract(a, b))
+
+
+@np.errstate(all="ignore")
+def mul(a: Array, b: Array) -> Array:
+    """a * b; OpError if types or shapes do not fit."""
+    _meet("mul", a, b)
+    return np.asarray(np.multiply(a, b))
+
+
+@np.errstate(all="ignore")
+def div(a: Array, b: Array) -> Array:
+    """a / b, for integers cut toward zero; OpError for misfits and an integer divisor of 0."""
+    kind = _meet("div", a, b)
+    if kind.is_float:
+        return np.asarray(np.divide(a, b))
+    if not np.all(b):
+        at = np.argwhere(np.atleast_1d(b) == 0)[0].tolist()
+        raise OpError(f"div: b is 0 at {at}, and {kind} has no value for a / 0")
+    return cut_divide(a, b)
+
+
+def cut_divide(a: Array, b: Array) -> Array:
+    """The quotient of integers without its fraction; b is nowhere 0."""
+    return np.asarray(np.floor_divide(np.subtract(a, np.fmod(a, b)), b))
+
+
+def relu(x: Array) -> Array:
+    """x where it is not negative, else 0; NaN stays. OpError if x holds no numbers."""
+    element("relu", "x", x)
+    return np.where(np.less(x, x.dtype.type(0)), x.dtype.type(0), x)
+
+
+def clip(x: Array, *, min: float | None = None, max: float | None = None) -> Array:
+    """min(max(x, min), max), so max where the bounds cross; NaN stays. OpError for bad bounds."""
+    kind = element("clip", "x", x)
+    out = x.copy()
+    if min is not None:
+        low = _bound("min", min, kind, x)
+        out = np.where(np.less(out, low), low, out)
+    if max is not None:
+        high = _bound("max", max, kind, x)
+        out = np.where(np.greater(out, high), high, out)
+    return out
+
+
+@np.errstate(all="ignore")
+def sigmoid(x: Array) -> Array:
+    """1 / (1 + exp(-x)) without overflow on either side; OpError unless x is float."""
+    floats("sigmoid", x=x)
+    value = wide(x).astype(np.float64, copy=False)
+    small = np.exp(-np.abs(value))
+    return narrow(np.where(value < 0, small, 1.0) / (1.0 + small), x.dtype)
+
+
+def _meet(op: str, a: Array, b: Array) -> DType:
+    kind = agree(op, a=a, b=b)
+    try:
+        np.broadcast_shapes(a.shape, b.shape)
+    except ValueError:
+        raise OpError(f"{op}: a {list(a.shape)} and b {list(b.shape)} do not broadcast") from None
+    return kind
+
+
+def _bound(name: str, value: float, kind: DType, x: Array) -> np.generic:
+    """The bound in the type of x; for integers the nearest that binds alike."""
+    if math.isnan(value):
+        raise OpError(f"clip: {name} is NaN")
+    if kind.is_float:
+        bound: np.generic = narrow(np.array([value]), x.dtype)[0]
+        return bound
+    low, high = kind.bounds
+    if math.isfinite(value) and value != int(value):
+        raise OpError(f"clip: {name} is {value}, x is {kind} and takes whole numbers")
+    near = low if value < low else high if value > high else int(value)
+    whole: np.generic = x.dtype.type(near)
+    return whole

@@ -1,0 +1,116 @@
+"""Matrix products."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from qir.errors import OpError
+from qir.reference.operands import Array, agree, narrow, rank, wide
+from qir.reference.product import product
+
+
+@np.errstate(all="ignore")
+def matmul(
+    a: Array,
+    b: Array,
+    bias: Array | None = None,
+    *,
+    trans_a: bool = False,
+    trans_b: bool = False,
+) -> Array:
+    """a @ b + bias by NumPy's rules, the last two axes swapped first; OpError for misfits."""
+    agree("matmul", a=a, b=b, bias=bias)
+    if not a.ndim or not b.ndim:
+        raise OpError(f"matmul: {'b' if a.ndim else 'a'} is a scalar")
+    left, right = _turned(wide(a), trans_a), _turned(wide(b), trans_b)
+    row, column = left.ndim == 1, right.ndim == 1
+    left = left[None] if row else left
+    right = right[:, None] if column else right
+    _fit("matmul", left, right)
+    try:
+        np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
+    except ValueError:
+        raise OpError(
+            f"matmul: the leading axes of {list(a.shape)} and {list(b.shape)} do not broadcast"
+        ) from None
+    out = product(left, right)
+    out = out[..., 0, :] if row else out
+    out = out[..., 0] if column else out
+    return _finish("matmul", "bias", out, bias, a)
+
+
+@np.errstate(all="ignore")
+def gemm(
+    a: Array,
+    b: Array,
+    c: Array | None = None,
+    *,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    trans_a: bool = False,
+    trans_b: bool = False,
+) -> Array:
+    """alpha * a @ b + beta * c; c is not read where beta is 0. OpError for misfits."""
+    kind = agree("gemm", a=a, b=b, c=c)
+    rank("gemm", "a", a, 2)
+    rank("gemm", "b", b, 2)
+    left, right = _turned(wide(a), trans_a), _turned(wide(b), trans_b)
+    _fit("gemm", left, right)
+    out = product(left, right)
+    if not kind.is_float and not (float(alpha).is_integer() and float(beta).is_integer()):
+        raise OpError(f"gemm: alpha {alpha} and beta {beta} must be whole numbers for {kind}")
+    out = _scaled(out, alpha)
+    shift = None if c is None or beta == 0 else _scaled(wide(c), beta)
+    return _finish("gemm", "c", out, shift, a)
+
+
+@np.errstate(all="ignore")
+def linear(x: Array, w: Array, bias: Array | None = None) -> Array:
+    """x @ w.T + bias with w [out, in], over any leading axes of x; OpError for misfits."""
+    agree("linear", x=x, w=w, bias=bias)
+    rank("linear", "w", w, 2)
+    if not x.ndim:
+        raise OpError("linear: x is a scalar")
+    if x.shape[-1] != w.shape[1]:
+        raise OpError(f"linear: x has {x.shape[-1]} features, w wants {w.shape[1]}")
+    count = x.size // x.shape[-1] if x.shape[-1] else int(np.prod(x.shape[:-1]))
+    out = product(wide(x).reshape(count, x.shape[-1]), wide(w).T)
+    return _finish("linear", "bias", out.reshape(*x.shape[:-1], len(w)), bias, x)
+
+
+def _turned(m: Array, turn: bool) -> Array:
+    return m.swapaxes(-1, -2) if turn and m.ndim > 1 else m
+
+
+def _fit(op: str, a: Array, b: Array) -> None:
+    if a.shape[-1] != b.shape[-2]:
+        raise OpError(f"{op}: a has {a.shape[-1]} columns, b has {b.shape[-2]} rows")
+
+
+def _scaled(m: Array, factor: float) -> Array:
+    if factor == 1:
+        return m
+    if m.dtype == np.float64:
+        out: Array = np.multiply(m, factor)
+        return out
+    # A whole factor outside the integer type still means its value there: wrap it.
+    bits = 8 * m.dtype.itemsize
+    wrapped = np.array(int(factor) % (1 << bits), np.dtype(f"u{m.dtype.itemsize}"))
+    scaled: Array = np.multiply(m, wrapped.view(m.dtype))
+    return scaled
+
+
+def _finish(op: str, slot: str, out: Array, shift: Array | None, like: Array) -> Array:
+    """The sum rounded to the type of the operands; OpError if the shift does not fit."""
+    if shift is not None:
+        try:
+            fits = np.broadcast_shapes(out.shape, shift.shape) == out.shape
+        except ValueError:
+            fits = False
+        if not fits:
+            raise OpError(
+                f"{op}: {slot} {list(shift.shape)} does not broadcast to {list(out.shape)}"
+            )
+        total: Array = np.add(out, wide(shift))
+        out = total
+    return np.asarray(narrow(out, like.dtype), order="C")

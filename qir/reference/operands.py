@@ -1,0 +1,101 @@
+"""What every op asks of its operands, and how it rounds its result.
+
+Floats are widened to float64, computed there and rounded once to their own type. Integers keep
+their type and wrap as NumPy's do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.errors import OpError, ParseError
+from qir.ir.dtype import DType, dtype_of
+
+Array: TypeAlias = NDArray[np.generic]
+Wide: TypeAlias = NDArray[np.float64]
+
+
+def element(op: str, slot: str, x: Array) -> DType:
+    """The element type of a numeric operand; OpError if it holds no numbers."""
+    try:
+        kind = dtype_of(x)
+    except ParseError:
+        raise OpError(f"{op}: {slot} is {x.dtype}, it takes floats or integers") from None
+    if not (kind.is_float or kind.is_integer):
+        raise OpError(f"{op}: {slot} is {kind}, it takes floats or integers")
+    return kind
+
+
+def agree(op: str, **operands: Array | None) -> DType:
+    """The one element type of the operands present; OpError if they differ or hold no numbers."""
+    kinds = {slot: element(op, slot, x) for slot, x in operands.items() if x is not None}
+    first, kind = next(iter(kinds.items()))
+    for slot, other in kinds.items():
+        if other != kind:
+            raise OpError(f"{op}: {first} is {kind}, {slot} is {other}; cast one of them")
+    return kind
+
+
+def floats(op: str, **operands: Array | None) -> None:
+    """OpError unless the operands present are of one float type."""
+    kind = agree(op, **operands)
+    if not kind.is_float:
+        raise OpError(f"{op}: {next(iter(operands))} is {kind}, it takes floats")
+
+
+def rank(op: str, slot: str, x: Array, axes: int) -> None:
+    """OpError unless x has that many axes."""
+    if x.ndim != axes:
+        raise OpError(f"{op}: {slot} has {x.ndim} axes, it takes {axes}")
+
+
+def axis_of(op: str, axis: int, axes: int) -> int:
+    """The axis counted from the front; OpError if there is no such axis."""
+    if not -axes <= axis < axes:
+        raise OpError(f"{op}: axis {axis}, but x has {axes} axes")
+    return axis % axes
+
+
+def whole(op: str, name: str, values: Sequence[int], count: int, least: int) -> tuple[int, ...]:
+    """The attribute as that many whole numbers; OpError if it is not, or one is below `least`."""
+    if len(values) != count:
+        raise OpError(f"{op}: {name} has {len(values)} numbers, it takes {count}")
+    if any(v < least for v in values):
+        raise OpError(f"{op}: {name} is {tuple(values)}, each must be {least} or more")
+    return tuple(int(v) for v in values)
+
+
+def wide(x: Array) -> Array:
+    """Floats as float64, itself if it is that already; integers as they are."""
+    return x.astype(np.float64, copy=False) if dtype_of(x).is_float else x
+
+
+def wide_dtype(x: Array) -> np.dtype[np.generic]:
+    """The type that `wide` gives."""
+    return np.dtype(np.float64) if dtype_of(x).is_float else x.dtype
+
+
+def narrow(y: Array, to: np.dtype[np.generic]) -> Array:
+    """y rounded once, to nearest even, to the type of the result."""
+    if y.dtype == to:
+        return y
+    with np.errstate(all="ignore"):
+        if to in (np.float32, np.float16) or y.dtype != np.float64:
+            return y.astype(to)
+        return _odd(y.astype(np.float64)).astype(to)
+
+
+def _odd(y: Wide) -> NDArray[np.float32]:
+    """float32 rounded to odd: rounding that again to a narrower type equals rounding y once.
+
+    ml_dtypes goes from float64 to its types by way of float32, which alone would round twice.
+    """
+    near = np.atleast_1d(y.astype(np.float32))
+    bits = near.view(np.uint32)
+    bits -= np.abs(near.astype(np.float64)) > np.abs(y)
+    bits |= (near != y) & ~np.isnan(near)
+    return near.reshape(y.shape)

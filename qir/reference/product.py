@@ -1,0 +1,66 @@
+"""The matrix product that every op shares, with the same bytes whatever the number of threads.
+
+BLAS splits a large product among its threads, and the last bits follow the split. A product of
+no more than 2**18 multiplications stays on one thread (OpenBLAS's threshold), and one with two
+or more rows and columns stays off the matrix-vector kernels, whose threshold is far lower. So a
+large product is cut into such tiles, which costs less than half of one thread's speed.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from qir.reference.operands import Array, Wide
+
+_ALONE = 1 << 18
+_ROWS = 64
+_DEPTH = 256
+
+
+def product(a: Array, b: Array) -> Array:
+    """a @ b over the last two axes, the others broadcast; integers wrap."""
+    if a.dtype != np.float64:
+        exact: Array = np.matmul(a, b)
+        return exact
+    with np.errstate(all="ignore"):
+        return _floats(a.astype(np.float64, copy=False), b.astype(np.float64, copy=False))
+
+
+def _floats(a: Wide, b: Wide) -> Wide:
+    if a.shape[-2] == 1:
+        return _floats(np.concatenate([a, np.zeros_like(a)], axis=-2), b)[..., :1, :]
+    if b.shape[-1] == 1:
+        return _floats(a, np.concatenate([b, np.zeros_like(b)], axis=-1))[..., :1]
+    a, b = _direct(a), _direct(b)
+    rows, depth, columns = a.shape[-2], a.shape[-1], b.shape[-1]
+    if rows * depth * columns <= _ALONE:
+        small: Wide = np.matmul(a, b)
+        return small
+    return _tiled(a, b)
+
+
+def _tiled(a: Wide, b: Wide) -> Wide:
+    rows, depth, columns = a.shape[-2], a.shape[-1], b.shape[-1]
+    low, deep = min(rows, _ROWS), min(depth, _DEPTH)
+    across = max(2, _ALONE // (low * deep))
+    out = np.empty((*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), rows, columns))
+    for i in _cuts(rows, low):
+        for j in _cuts(columns, across):
+            tile = out[..., i, j]
+            np.matmul(a[..., i, :deep], b[..., :deep, j], out=tile)
+            for k in _cuts(depth, deep)[1:]:
+                tile += np.matmul(a[..., i, k], b[..., k, j])
+    return out
+
+
+def _cuts(size: int, step: int) -> list[slice]:
+    """Slices of `step`; a last one of a single line would be a vector, so it is never made."""
+    starts = list(range(0, size, step))
+    if size % step == 1 and len(starts) > 1:
+        starts[-1] -= 1
+    return [slice(s, e) for s, e in zip(starts, [*starts[1:], size], strict=True)]
+
+
+def _direct(m: Wide) -> Wide:
+    """A matrix that BLAS can read in place: its rows or its columns lie together."""
+    return m if m.itemsize in m.strides[-2:] else np.ascontiguousarray(m)

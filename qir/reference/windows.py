@@ -1,0 +1,103 @@
+"""Windows that slide over height and width, for convolution and pooling."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from qir.errors import OpError
+from qir.reference.operands import Array, whole
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """How a window moves along one axis: `count` places, `span` elements of padded input."""
+
+    size: int
+    kernel: int
+    stride: int
+    dilation: int
+    before: int
+    after: int
+    count: int
+
+    @property
+    def span(self) -> int:
+        return max(0, self.count - 1) * self.stride + (self.kernel - 1) * self.dilation + 1
+
+    @property
+    def used(self) -> int:
+        """How many elements of the input lie in the span; no window sees the others."""
+        return max(0, min(self.size, self.span - self.before))
+
+    def tap(self, index: int) -> slice:
+        """What the kernel's element of that index sees, place after place."""
+        start = index * self.dilation
+        return slice(start, start + (self.count - 1) * self.stride + 1, self.stride)
+
+
+def windows(
+    op: str,
+    sizes: tuple[int, int],
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    pad: Sequence[int],
+    dilation: Sequence[int] = (1, 1),
+    *,
+    ceil: bool = False,
+) -> tuple[Window, Window]:
+    """The windows along height and width; OpError for attributes that cannot be meant."""
+    k, s = whole(op, "kernel", kernel, 2, 1), whole(op, "stride", stride, 2, 1)
+    d, p = whole(op, "dilation", dilation, 2, 1), whole(op, "pad", pad, 4, 0)
+    height = _window(op, "height", sizes[0], k[0], s[0], d[0], (p[0], p[2]), ceil)
+    return height, _window(op, "width", sizes[1], k[1], s[1], d[1], (p[1], p[3]), ceil)
+
+
+def _window(
+    op: str,
+    name: str,
+    size: int,
+    kernel: int,
+    stride: int,
+    dilation: int,
+    pad: tuple[int, int],
+    ceil: bool,
+) -> Window:
+    reach = (kernel - 1) * dilation + 1
+    room = size + sum(pad) - reach
+    count = (-(-room // stride) if ceil else room // stride) + 1
+    # ONNX: the last window starts in the input or the pad before it, never in the pad after it.
+    if ceil and (count - 1) * stride >= size + pad[0]:
+        count -= 1
+    if count < 0:
+        raise OpError(f"{op}: a window of {reach} is larger than the {name}, {size} + pad {pad}")
+    return Window(size, kernel, stride, dilation, *pad, count)
+
+
+def padded(x: Array, height: Window, width: Window, fill: Array) -> Array:
+    """A copy of x [.., height, width] in the span of the windows; its type is that of `fill`."""
+    out = np.full((*x.shape[:-2], height.span, width.span), fill, fill.dtype)
+    rows = slice(height.before, height.before + height.used)
+    columns = slice(width.before, width.before + width.used)
+    out[..., rows, columns] = x[..., : height.used, : width.used]
+    return out
+
+
+def channels_first(op: str, x: Array, layout: str) -> Array:
+    """A view of x as [batch, channels, height, width]; OpError for another layout."""
+    if layout not in ("NCHW", "NHWC"):
+        raise OpError(f"{op}: layout {layout!r} is neither NCHW nor NHWC")
+    return x if layout == "NCHW" else x.transpose(0, 3, 1, 2)
+
+
+def channels_back(y: Array, layout: str) -> Array:
+    """The result [batch, channels, height, width] in its layout, contiguous."""
+    return np.ascontiguousarray(y if layout == "NCHW" else y.transpose(0, 2, 3, 1))
+
+
+def blocks(count: int, cost: int, budget: int) -> Iterator[slice]:
+    """Slices of `count` things of which each block costs no more than the budget, if it can."""
+    step = max(1, budget // max(1, cost))
+    return (slice(i, min(i + step, count)) for i in range(0, count, step))
