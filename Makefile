@@ -53,7 +53,7 @@ sanitize: $(STAMP)/test  ## the compiled code under the address and undefined-be
 	@cd build/sanitize && QIR_SANITIZE=$(SANITIZERS) $(CURDIR)/$(BIN)/python setup.py -q build_ext --inplace
 	@cd build/sanitize && env PYTHONPATH=. PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0 \
 		LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" \
-		$(CURDIR)/$(BIN)/python -m pytest -q tests/kernels tests/calibration
+		$(CURDIR)/$(BIN)/python -m pytest -q -s tests/kernels tests/calibration
 
 lint: $(STAMP)/test  ## what tests/test_style.py checks, tool by tool
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
