@@ -35,9 +35,8 @@ test: $(STAMP)/test  ## every test but the long ones, under 25 minutes
 check: $(STAMP)/test  ## the fast tests, under 2 minutes
 	@$(PYTEST) -m "not slow and not long"
 
-test-all: $(STAMP)/test  ## every test, then sanitizers, fuzzing and benchmarks
-	@$(PYTEST)
-	@$(MAKE) --no-print-directory sanitize fuzz bench
+test-all: $(STAMP)/test  ## every test, then sanitizers, fuzzing and benchmarks; writes docs/test-all.md
+	@$(BIN)/python -m tests.everything -n $(JOBS) --dist loadfile -ra
 
 bench: $(STAMP)/test  ## speed of the kernels and of whole networks
 	@for script in $$(find benchmarks -name 'bench_*.py' | sort); do \
