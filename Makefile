@@ -13,6 +13,8 @@ SHELL  := bash
 BIN    := .venv/bin
 STAMP  := .venv/stamp
 PYTEST := $(BIN)/pytest -n $(JOBS) --dist loadfile -ra
+# cython-lint looks for pycodestyle there.
+export PATH := $(CURDIR)/$(BIN):$(PATH)
 # Compiled code is built at installation, so a change of it installs again.
 BUILT  := pyproject.toml setup.py $(shell find qir/_kernels -name '*.[chi]' -o -name '*.inc' -o -name '*.pyx' -o -name '*.pxd')
 C      := $(shell find qir/_kernels -name '*.[ch]' -o -name '*.inc')

@@ -1,5 +1,6 @@
 """The house's form, as its tools see it; `make format` mends most of it."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -19,8 +20,14 @@ def files(*suffixes: str) -> list[str]:
 
 
 def accepts(tool: str, *arguments: str) -> None:
+    path = f"{BIN}{os.pathsep}{os.environ['PATH']}"  # cython-lint looks for pycodestyle there
     run = subprocess.run(
-        [str(BIN / tool), *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+        [str(BIN / tool), *arguments],
+        cwd=ROOT,
+        env=os.environ | {"PATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert run.returncode == 0, f"{tool}:\n{run.stdout}{run.stderr}"
 
