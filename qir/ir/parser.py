@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Mapping
@@ -79,8 +80,8 @@ class _Parser:
         if name not in self.data:
             raise self.cursor.fail(f"array @{name} is not given")
         try:
-            return Array(self.data[name], kind, name)
-        except QirError as error:
+            return Array(_carried(self.data[name], kind), kind, name)
+        except (QirError, ValueError) as error:
             raise self.cursor.fail(str(error)) from None
 
     # -- nodes --------------------------------------------------------------------------------
@@ -356,6 +357,19 @@ class _Parser:
             )
         except (ParseError, ValueError) as error:
             raise self.cursor.fail(str(error)) from None
+
+
+def _carried(data: NDArray[np.generic], kind: TensorType) -> NDArray[np.generic]:
+    """The elements in their type's carrier; files keep unusual ones as bytes of equal width."""
+    carrier = kind.dtype.carrier
+    if carrier.kind == "O" and data.dtype == np.uint8:
+        rows = [bytes(row) for row in json.loads(data.tobytes())]
+        out = np.empty(len(rows), object)
+        out[:] = rows
+        return out.reshape(known(kind.shape) or (-1,))
+    if data.dtype != carrier and data.dtype.kind == "u" and carrier.kind == "V":
+        return data.view(carrier)
+    return data
 
 
 class _Stage:

@@ -1,0 +1,65 @@
+"""What reads a framework's models: one class a framework, found by entry point."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir import registry
+from qir.errors import InputError, PluginError
+from qir.ir.graph import Graph
+from qir.ir.node import Node
+from qir.ledger import Ledger
+
+
+class Frontend(ABC):
+    """Reads models of one framework.
+
+    `accepts` must not import the framework. `run_foreign` computes a node that QIR does not
+    know, where the framework can; the interpreter asks the frontend named by the node.
+    """
+
+    name: ClassVar[str]
+    suffixes: ClassVar[tuple[str, ...]] = ()
+
+    def accepts(self, source: object) -> bool:
+        """Whether this frontend reads that kind of source."""
+        return isinstance(source, (str, Path)) and Path(source).suffix.lower() in self.suffixes
+
+    @abstractmethod
+    def load(self, source: object, ledger: Ledger) -> Graph:
+        """Reads a source; InputError for one that is damaged, naming file and place."""
+
+    def run_foreign(
+        self, node: Node, operands: Mapping[str, NDArray[np.generic]]
+    ) -> tuple[NDArray[np.generic], ...]:
+        """Computes a foreign node; PluginError if it cannot."""
+        raise PluginError(f"{node.name}: frontend {self.name} does not run foreign ops")
+
+
+def frontend(name: str) -> Frontend:
+    """The frontend of that name; PluginError if there is none."""
+    found = registry.find("qir.frontends", name)
+    if not (isinstance(found, type) and issubclass(found, Frontend)):
+        raise PluginError(f"frontend {name!r} is no class derived from qir.frontend.Frontend")
+    return found()
+
+
+def frontend_for(source: object) -> Frontend:
+    """The frontend that reads a source; InputError if none does."""
+    known = []
+    for name in registry.names("qir.frontends"):
+        try:
+            found = frontend(name)
+        except PluginError:
+            continue
+        if found.accepts(source):
+            return found
+        known += found.suffixes
+    kinds = ", ".join(sorted({".qir", *known}))
+    raise InputError(f"{source}: no frontend reads this; known kinds of file: {kinds}")

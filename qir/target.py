@@ -1,0 +1,52 @@
+"""What a backend can run, and how models are written for it: one class a target."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import ClassVar
+
+from qir import registry
+from qir.errors import PluginError, UsageError
+from qir.ir.graph import Graph
+from qir.ledger import Ledger
+from qir.numerics.capability import Capability
+
+
+class Target(ABC):
+    """One backend: a capability table, the profile that will run it, and an emitter."""
+
+    name: ClassVar[str]
+    profile: ClassVar[str]
+    """The numerics that the runtime follows."""
+    formats: ClassVar[tuple[str, ...]] = ()
+    """Forms it can be written in, the default first; none: it runs and is not written."""
+    suffix: ClassVar[str] = ""
+
+    @abstractmethod
+    def capability(self) -> Capability:
+        """What may be asked of this backend."""
+
+    def emit(self, graph: Graph, path: Path, ledger: Ledger, *, format: str | None = None) -> None:
+        """Writes a model; UsageError for a form it does not have."""
+        raise UsageError(f"target {self.name} writes no files")
+
+    def compile(self, graph: Graph, *, threads: int | None = None) -> Executable:
+        """Makes a model ready to run; UsageError where the target only writes files."""
+        raise UsageError(f"target {self.name} does not run models")
+
+
+class Executable(ABC):
+    """A model that is ready to run."""
+
+    @abstractmethod
+    def __call__(self, **inputs: object) -> dict[str, object]:
+        """Runs it on arrays by input name; results by output name."""
+
+
+def target(name: str) -> Target:
+    """The target of that name; PluginError if there is none."""
+    found = registry.find("qir.targets", name)
+    if not (isinstance(found, type) and issubclass(found, Target)):
+        raise PluginError(f"target {name!r} is no class derived from qir.target.Target")
+    return found()
