@@ -13,8 +13,6 @@ SHELL  := bash
 BIN    := .venv/bin
 STAMP  := .venv/stamp
 PYTEST := $(BIN)/pytest -n $(JOBS) --dist loadfile -ra
-# cython-lint looks for pycodestyle there.
-export PATH := $(CURDIR)/$(BIN):$(PATH)
 # Compiled code is built at installation, so a change of it installs again.
 BUILT  := pyproject.toml setup.py $(shell find qir/_kernels -name '*.[chi]' -o -name '*.inc' -o -name '*.pyx' -o -name '*.pxd')
 C      := $(shell find qir/_kernels -name '*.[ch]' -o -name '*.inc')
@@ -56,6 +54,7 @@ sanitize: $(STAMP)/test  ## the compiled code under the address and undefined-be
 		LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" \
 		$(CURDIR)/$(BIN)/python -m pytest -q -s tests/kernels tests/calibration
 
+lint: export PATH := $(CURDIR)/$(BIN):$(PATH)
 lint: $(STAMP)/test  ## what tests/test_style.py checks, tool by tool
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 	@$(BIN)/cython-lint $(CYTHON) && $(BIN)/clang-format --dry-run -Werror $(C)
