@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import fields
 
@@ -21,16 +20,11 @@ from qir.ir.lexer import Cursor
 from qir.ir.node import Node, Stage, Value
 from qir.ir.ops import OPS, OpSpec, spec
 from qir.ir.origin import Lineage, Origin
-from qir.ir.scheme import Scheme
+from qir.ir.scheme import Scheme, parse_scheme
 from qir.ir.types import TensorType
 from qir.ir.typetext import read_type
 
 _MAX_DEPTH = 40
-_SCHEME = re.compile(
-    r"(\w+)(?:<(-?\d+):(-?\d+)>)? (symmetric|affine) (tensor|channel) "
-    r"(?:fixed\(([^:]+):(-?\d+)\)|(\S+))"
-)
-
 
 def parse(text: str, arrays: Mapping[str, NDArray[np.generic]] | None = None) -> Graph:
     """Reads a graph; ParseError names line and column of the first fault."""
@@ -341,21 +335,9 @@ class _Parser:
         )
 
     def _scheme(self, text: str) -> Scheme:
-        found = _SCHEME.fullmatch(text)
-        if not found:
-            raise self.cursor.fail(f"{text[:60]!r} is no scheme, such as 'u8 affine tensor minmax'")
-        storage, low, high, symmetry, grain, scale, zero, rule = found.groups()
         try:
-            return Scheme(
-                dtype(storage),
-                symmetry == "symmetric",
-                "channel" if grain == "channel" else "tensor",
-                (int(low), int(high)) if low else None,
-                rule or "minmax",
-                int(zero) if zero else None,
-                float(scale) if scale else None,
-            )
-        except (ParseError, ValueError) as error:
+            return parse_scheme(text)
+        except ParseError as error:
             raise self.cursor.fail(str(error)) from None
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
-from qir.ir.dtype import DType
+from qir.errors import ParseError
+from qir.ir.dtype import DType, dtype
 
 RESULT = "result"
 """The slot name under which a node's (first) result has its scheme."""
@@ -41,3 +43,34 @@ class Scheme:
         else:
             parts.append(self.range)
         return " ".join(parts)
+
+
+_SCHEME = re.compile(
+    r"(?P<storage>\w+)(?:<(?P<low>-?\d+):(?P<high>-?\d+)>)?"
+    r"(?: (?P<symmetry>symmetric|affine))?(?: (?P<grain>tensor|channel))?"
+    r"(?: fixed\((?P<scale>[^:()]+):(?P<zero>-?\d+)\)| (?P<rule>[\w.\-]+))?"
+)
+
+
+def parse_scheme(text: str) -> Scheme:
+    """Reads `u8 affine tensor minmax`, `i8<-127:127> symmetric channel`; ParseError if it is none."""
+    found = _SCHEME.fullmatch(text.strip())
+    if not found:
+        raise ParseError(f"{text[:60]!r} is no scheme, such as 'u8 affine tensor minmax'")
+    parts = found.groupdict()
+    storage = dtype(parts["storage"])
+    if not storage.is_integer:
+        raise ParseError(f"{text[:60]!r}: {storage} stores no integer codes")
+    grain: Literal["tensor", "channel"] = "channel" if parts["grain"] == "channel" else "tensor"
+    try:
+        return Scheme(
+            storage,
+            parts["symmetry"] == "symmetric",
+            grain,
+            (int(parts["low"]), int(parts["high"])) if parts["low"] else None,
+            parts["rule"] or "minmax",
+            int(parts["zero"]) if parts["zero"] else None,
+            float(parts["scale"]) if parts["scale"] else None,
+        )
+    except ValueError as error:
+        raise ParseError(f"{text[:60]!r}: {error}") from None

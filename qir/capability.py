@@ -1,0 +1,104 @@
+"""What a target can run, as data: allowed schemes for each slot, what must share, what fuses."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from qir.errors import ParseError, PluginError
+from qir.ir.ops import OPS
+from qir.ir.scheme import RESULT, Scheme, parse_scheme
+
+@dataclass(frozen=True, slots=True)
+class OpCapability:
+    """How a target takes one op in integers."""
+
+    op: str
+    slots: Mapping[str, tuple[Scheme, ...]]
+    """Allowed schemes, best first; `result` is the result. A slot not named stays float."""
+    share: tuple[str, ...] = ()
+    """Slots that must hold one map."""
+    constant: tuple[str, ...] = ()
+    """Slots that must be constants."""
+    when: Mapping[str, tuple[str | int | float | bool, ...]] | None = None
+    """Attributes and the values they may have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Defect:
+    """A known fault of the target: an op it would compute wrongly, refused with the reason."""
+
+    op: str
+    reason: str
+    when: Mapping[str, tuple[str | int | float | bool, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Capability:
+    """One target's table."""
+
+    name: str
+    ops: Mapping[str, OpCapability]
+    chains: tuple[tuple[str, ...], ...] = ()
+    """Ops that one kernel computes with a single rounding at the end."""
+    defects: tuple[Defect, ...] = ()
+
+    def chain(self, ops: tuple[str, ...]) -> bool:
+        """Whether one kernel computes these ops in a row."""
+        return ops in self.chains
+
+
+def load(path: Path) -> Capability:
+    """Reads a table; PluginError naming the file and what is wrong."""
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        ops: dict[str, OpCapability] = {}
+        for row in data.get("op", []):
+            for op in _texts(row["op"]):
+                if op not in OPS:
+                    raise ParseError(f"no op {op!r}")
+                ops[op] = _op(op, row)
+        chains = tuple(_texts(row["chain"]) for row in data.get("chain", []))
+        defects = tuple(
+            Defect(op, str(row["reason"]), _when(row.get("when", {})))
+            for row in data.get("defect", [])
+            for op in _texts(row["op"])
+        )
+        return Capability(str(data["name"]), ops, chains, defects)
+    except (OSError, tomllib.TOMLDecodeError, KeyError, TypeError, ParseError) as error:
+        raise PluginError(f"{path.name}: {error}") from error
+
+
+def _op(op: str, row: Mapping[str, object]) -> OpCapability:
+    given = row.get("slots", {})
+    if not isinstance(given, dict):
+        raise ParseError(f"{op}: slots are a table")
+    slots: dict[str, tuple[Scheme, ...]] = {}
+    for slot, texts in given.items():
+        if slot != RESULT and OPS[op].slot(slot if slot != "xs" else "xs.0") is None:
+            raise ParseError(f"{op} has no slot {slot}")
+        slots[slot] = tuple(parse_scheme(t) for t in _texts(texts))
+    when = row.get("when")
+    return OpCapability(
+        op,
+        slots,
+        _texts(row.get("share", ())),
+        _texts(row.get("constant", ())),
+        _when(when) if when else None,
+    )
+
+
+def _when(table: object) -> dict[str, tuple[str | int | float | bool, ...]]:
+    if not isinstance(table, dict):
+        raise ParseError("when is a table of attributes")
+    return {k: tuple(v) if isinstance(v, list) else (v,) for k, v in table.items()}
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    if isinstance(value, str):
+        return (value,)
+    if isinstance(value, (list, tuple)) and all(isinstance(v, str) for v in value):
+        return tuple(value)
+    raise ParseError(f"{value!r} is no text or list of texts")

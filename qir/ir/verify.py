@@ -1,0 +1,242 @@
+"""Whether a program is well formed: small named rules, each with located findings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from qir.errors import TypeRuleError, VerifyError
+from qir.ir import dims
+from qir.ir.graph import COMPANIONS, Graph, make_call
+from qir.ir.node import Node, Use, Value
+from qir.ir.ops import Call, spec
+from qir.ir.ops.graph import GIVEN
+from qir.ir.types import QuantType, TensorType
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that a rule found."""
+
+    rule: str
+    severity: Literal["error", "warning"]
+    """An error is no program; a warning is one that may not mean what its author thinks."""
+    node: str
+    message: str
+    origin: str = ""
+
+    def __str__(self) -> str:
+        origin = f" ({self.origin})" if self.origin else ""
+        return f"{self.node}{origin}: {self.message} [{self.rule}]"
+
+
+Rule: TypeAlias = Callable[[Graph, Node], Iterator[str]]
+
+
+def verify(graph: Graph) -> list[Finding]:
+    """Every finding of every rule, in the order of the nodes."""
+    out = [Finding("output", "error", graph.name, m) for m in _whole(graph)]
+    for node in graph:
+        for rule in ERRORS:
+            out += _findings(rule, "error", graph, node)
+        for rule in WARNINGS:
+            out += _findings(rule, "warning", graph, node)
+    return out
+
+
+def check(graph: Graph) -> None:
+    """Raises VerifyError at the first error, with the nodes around it as a note."""
+    for finding in verify(graph):
+        if finding.severity == "error":
+            error = VerifyError(str(finding))
+            error.add_note(_around(graph, finding.node))
+            raise error
+
+
+def _findings(
+    rule: Rule, severity: Literal["error", "warning"], graph: Graph, node: Node
+) -> list[Finding]:
+    origin = str(node.origins[0]) if node.origins else ""
+    name = rule.__name__.strip("_").replace("_", "-")
+    return [Finding(name, severity, node.name, m, origin) for m in rule(graph, node)]
+
+
+def _around(graph: Graph, name: str, count: int = 5) -> str:
+    nodes = list(graph)
+    at = next((i for i, n in enumerate(nodes) if n.name == name), 0)
+    lines = [
+        f"{'->' if i == at else '  '} {node!r}"
+        for i, node in enumerate(nodes)
+        if abs(i - at) <= count
+    ]
+    return "\n".join(lines)
+
+
+def _whole(graph: Graph) -> Iterator[str]:
+    if not any(n.op == "output" for n in graph):
+        yield "it has no output"
+
+
+def _structure(graph: Graph, node: Node) -> Iterator[str]:
+    """Operands, uses, edges and order are one fact, kept in several places."""
+    for slot, value in node.operands.items():
+        if Use(node, slot) not in value.uses:
+            yield f"{slot} reads %{value.name}, which does not know it"
+        if not graph.nx.has_edge(value.node, node, key=slot):
+            yield f"{slot} has no edge"
+        if value.node._rank >= node._rank:
+            yield f"{slot} reads %{value.name}, which is made later"
+    for value in node.results:
+        if graph.values.get(value.name) is not value:
+            yield f"%{value.name} is not the value of that name"
+
+
+def _slots(graph: Graph, node: Node) -> Iterator[str]:
+    """Every slot is the op's, and every slot the op needs is there."""
+    if node.op in ("output", "foreign", "fused"):
+        return
+    row = spec(node.op)
+    for slot in node.operands:
+        if row.slot(slot) is None and slot.rpartition(".")[2] not in COMPANIONS:
+            yield f"{node.op} has no slot {slot}"
+    for needed in row.operands:
+        if not (needed.optional or needed.variadic) and needed.name not in node.operands:
+            yield f"{needed.name} is missing"
+
+
+def _types(graph: Graph, node: Node) -> Iterator[str]:
+    """The stated types fit what the op makes of its operands."""
+    if node.op in GIVEN:
+        if node.stages:
+            yield from _chain_types(node)
+        return
+    try:
+        wanted = spec(node.op).rule(make_call(node.op, node.operands, node.attrs))
+    except TypeRuleError as error:
+        yield str(error)
+        return
+    if len(wanted) != len(node.results):
+        yield f"makes {len(node.results)} values, its op makes {len(wanted)}"
+    for value, kind in zip(node.results, wanted, strict=False):
+        yield from _misfit(value, kind)
+    result = node.results[0].type.quant if node.results else None
+    if node.op in ("quantize", "requantize") and result is None:
+        yield f"its result %{node.name} is {node.results[0].type} and holds no codes"
+    if node.op == "dequantize" and result is not None:
+        yield "its result holds codes"
+
+
+def _misfit(value: Value, wanted: TensorType) -> Iterator[str]:
+    shape = value.type.shape
+    if len(shape) != len(wanted.shape) or not all(map(dims.agree, shape, wanted.shape)):
+        yield f"%{value.name} is {value.type}, its op makes shape {list(wanted.shape)}"
+    elif value.type.express != wanted.express:
+        yield f"%{value.name} means {value.type.express}, its op makes {wanted.express}"
+
+
+def _chain_types(node: Node) -> Iterator[str]:
+    flow: TensorType | None = None
+    for i, stage in enumerate(node.stages):
+        operands = {s: v.type for s, v in node.stage_operands(i).items()}
+        if stage.flow is not None and flow is not None:
+            operands[stage.flow] = flow
+        constants = {s: v.constant for s, v in node.stage_operands(i).items() if v.constant}
+        try:
+            (flow,) = spec(stage.op).rule(Call(stage.op, operands, stage.attrs, constants))
+        except TypeRuleError as error:
+            yield f"stage {i}: {error}"
+            return
+        flow = stage.type or flow
+    if flow is not None:
+        yield from _misfit(node.result, flow)
+
+
+def _parameters(graph: Graph, node: Node) -> Iterator[str]:
+    """Scales are positive and finite, zeros lie in the codes, and there are as many as needed."""
+    for value in node.results:
+        if (quant := value.type.quant) is not None and not quant.dynamic:
+            for fault in _quant_faults(quant, value.type):
+                yield f"%{value.name}: {fault}"
+
+
+def _quant_faults(quant: QuantType, kind: TensorType) -> Iterator[str]:
+    scales = np.asarray(quant.scales(), np.float64)
+    if not (np.isfinite(scales).all() and (scales > 0).all()):
+        yield "a scale is not positive and finite"
+    zeros = np.asarray(quant.zeros())
+    if quant.storage.is_float and zeros.any():
+        yield f"{quant.storage} codes have no zero point"
+    elif not quant.real_zero and ((zeros < quant.low) | (zeros > quant.high)).any():
+        yield f"a zero point lies outside {quant.low}..{quant.high}"
+    if quant.grain and quant.grain.axis is not None:
+        size = kind.shape[quant.grain.axis]
+        if isinstance(size, int) and scales.size not in (1, size):
+            yield f"{scales.size} scales for {size} indices of axis {quant.grain.axis}"
+    elif quant.grain and (grid := dims.known(quant.grain.grid(kind.shape))) is not None:
+        if scales.shape != grid:
+            yield f"scales are {list(scales.shape)}, the blocks make {list(grid)}"
+
+
+def _codes(graph: Graph, node: Node) -> Iterator[str]:
+    """A constant's codes lie inside their bounds."""
+    value = node.results[0] if node.op == "constant" else None
+    quant = value.type.quant if value else None
+    if value is None or quant is None or quant.bounds is None or value.constant is None:
+        return
+    data = value.constant.data
+    if data.size and (data.min() < quant.low or data.max() > quant.high):
+        yield f"codes {data.min()}..{data.max()} leave the bounds {quant.low}..{quant.high}"
+
+
+def _shared(graph: Graph, node: Node) -> Iterator[str]:
+    """What only moves codes keeps their meaning."""
+    if node.op in GIVEN or not node.results:
+        return
+    traits = spec(node.op).traits
+    result = node.results[0].type.quant
+    for slot in traits.same_params:
+        values = node.variadic(slot) or [node.operands[slot]]
+        for value in values:
+            quant = value.type.quant
+            if (quant is None) != (result is None):
+                yield f"%{value.name} is {'codes' if quant else 'reals'}, the result is not"
+            elif quant and result and quant.grain is None and not quant.same_map(result):
+                if node.op != "concat":
+                    yield f"%{value.name} and the result hold different maps: {quant}, {result}"
+
+
+def _bias_scale(graph: Graph, node: Node) -> Iterator[str]:
+    """A quantized bias counts in units of input scale times weight scale, bit for bit."""
+    if node.op in GIVEN or (slot := spec(node.op).traits.bias) is None:
+        return
+    traits = spec(node.op).traits
+    parts = [node.operands.get(s or "") for s in (traits.data, traits.weight, slot)]
+    quants = [_source_quant(v) for v in parts]
+    if any(q is None or q.dynamic for q in quants):
+        return
+    x, w, b = (np.asarray(q.scales()) for q in quants if q is not None)
+    wanted = (x.astype(np.float32) * w.astype(np.float32)).astype(np.float32)
+    if not np.array_equal(np.broadcast_to(wanted, np.broadcast_shapes(wanted.shape, b.shape)), b):
+        yield "the bias scale is not fl32(input scale x weight scale)"
+
+
+def _source_quant(value: Value | None) -> QuantType | None:
+    """The map of a value, seen through a dequantize."""
+    if value is None:
+        return None
+    if value.type.quant is None and value.node.op == "dequantize":
+        return value.node.operands["x"].type.quant
+    return value.type.quant
+
+
+def _unused(graph: Graph, node: Node) -> Iterator[str]:
+    """Nothing is computed for nobody."""
+    if node.op not in ("input", "output") and not node.used:
+        yield "nobody uses it; prune takes it out"
+
+
+ERRORS: tuple[Rule, ...] = (_structure, _slots, _types, _parameters, _codes, _shared)
+WARNINGS: tuple[Rule, ...] = (_bias_scale, _unused)

@@ -1,0 +1,1 @@
+"""The passes, one a file; found by entry point like a stranger's."""

@@ -1,0 +1,56 @@
+"""Computes what depends on constants alone, by the reference."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from qir.errors import OpError
+from qir.ir.array import Array
+from qir.ir.graph import Graph
+from qir.ir.node import Node
+from qir.ledger import Change, Ledger
+from qir.reference.interpreter import profile_of, run_node
+from qir.rewrite import Pass
+
+_NEVER = frozenset({"input", "constant", "output", "foreign", "quantize", "dequantize", "requantize"})
+
+
+@dataclass(frozen=True)
+class FoldConstants(Pass):
+    """Replaces float ops on constants by their results.
+
+    Ops on codes stay: a dequantized weight is what makes a model quantized. So does what would
+    grow beyond `limit` elements.
+    """
+
+    name = "fold-constants"
+    limit: int = 1 << 26
+
+    def run(self, graph: Graph, ledger: Ledger) -> int:
+        count = 0
+        for node in graph:
+            if self._foldable(node):
+                self._fold(graph, node, ledger)
+                count += 1
+        return count + (graph.prune() if count else 0)
+
+    def _foldable(self, node: Node) -> bool:
+        if node.op in _NEVER or not node.operands or len(node.results) != 1:
+            return False
+        return all(v.constant is not None and not v.type.quant for v in node.operands.values())
+
+    def _fold(self, graph: Graph, node: Node, ledger: Ledger) -> None:
+        operands = {s: v.constant.data for s, v in node.operands.items() if v.constant}
+        (data,) = run_node(node, operands, profile_of(graph, node))
+        if data.size > self.limit:
+            raise OpError(f"{node.name}: folding makes {data.size} elements, more than {self.limit}")
+        old = node.result
+        name = old.name
+        graph.rename(old, graph.fresh(f"{name}.folded"))
+        value = graph.constant(Array.of(np.ascontiguousarray(data), name), name=name, before=node)
+        graph.set_origins(value.node, node.origins)
+        graph.set_lineage(value, old.lineage)
+        graph.replace(old, value)
+        ledger.add(Change.EXACT, self.name, name, f"{node.op} of constants computed")

@@ -1,0 +1,69 @@
+"""The pass runner: works on a copy, verifies after each pass, and says what changed."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from qir.errors import PassError, QirError
+from qir.ir.graph import Graph
+from qir.ir.verify import verify
+from qir.ledger import Ledger
+
+
+@dataclass(frozen=True)
+class Pass(ABC):
+    """One rewriting of a graph; its fields are its options.
+
+    `run` changes the graph in place and says how many things it changed: 0 means untouched. It
+    need not leave a valid graph in the middle, but must at the end.
+    """
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def run(self, graph: Graph, ledger: Ledger) -> int:
+        """Rewrites the graph; the ledger hears of every change of numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What one pass did."""
+
+    name: str
+    changed: int
+    seconds: float
+
+
+def run_passes(
+    graph: Graph,
+    passes: Iterable[Pass],
+    ledger: Ledger,
+    *,
+    after: Callable[[Report, Graph], None] | None = None,
+) -> Graph:
+    """Runs passes on a copy and gives the copy; the caller's graph stays as it was.
+
+    Raises PassError, naming pass and node, where a pass breaks its contract or fails.
+    """
+    work = graph.copy()
+    for one in passes:
+        before, started = work.version, time.perf_counter()
+        try:
+            changed = one.run(work, ledger)
+        except QirError:
+            raise
+        except Exception as error:
+            raise PassError(f"pass {one.name}: {type(error).__name__}: {error}") from error
+        if (changed == 0) != (work.version == before):
+            said = "no change" if changed == 0 else f"{changed} changes"
+            raise PassError(f"pass {one.name} reports {said}, the graph says otherwise")
+        faults = [f for f in verify(work) if f.severity == "error"]
+        if faults:
+            raise PassError(f"pass {one.name} leaves a broken graph: {faults[0]}")
+        if after:
+            after(Report(one.name, changed, time.perf_counter() - started), work)
+    return work
