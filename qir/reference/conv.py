@@ -82,7 +82,7 @@ def _dense(
         taps = seen.transpose(0, 1, 4, 5, 2, 3)
         for lines in blocks(height.count, line * len(seen), _COLUMNS):
             block = taps[..., lines, :]
-            columns = block.reshape(len(block), groups, depth, -1)
+            columns = block.reshape(len(block), groups, depth, block.shape[-2] * width.count)
             target = out[images, :, lines]
             sums = product(kernels, columns).reshape(target.shape)
             target[...] = narrow(np.add(sums, bias), out.dtype)

@@ -68,7 +68,7 @@ def _window(
     reach = (kernel - 1) * dilation + 1
     room = size + sum(pad) - reach
     count = (-(-room // stride) if ceil else room // stride) + 1
-    # ONNX: the last window starts in the input or the pad before it, never in the pad after it.
+    # ONNX: the window that ceil adds starts in the input or the pad before it, or is dropped.
     if ceil and (count - 1) * stride >= size + pad[0]:
         count -= 1
     if count < 0:
