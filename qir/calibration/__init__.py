@@ -1,0 +1,26 @@
+"""Calibration: data sources, statistics that merge exactly, and the rules that read ranges off."""
+
+from qir.calibration.collect import Program, collect
+from qir.calibration.data import InputSpec, Source, open_data
+from qir.calibration.record import BatchId, Key, Log
+from qir.calibration.rules import Range, Rule, parse_rule
+from qir.calibration.statistics import Batch, Statistics
+from qir.calibration.summary import Extremes, Summary
+
+__all__ = [
+    "Batch",
+    "BatchId",
+    "Extremes",
+    "InputSpec",
+    "Key",
+    "Log",
+    "Program",
+    "Range",
+    "Rule",
+    "Source",
+    "Statistics",
+    "Summary",
+    "collect",
+    "open_data",
+    "parse_rule",
+]

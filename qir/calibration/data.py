@@ -1,0 +1,366 @@
+"""Sources of calibration data: files, folders and Python iterables, in batches.
+
+An array holds samples along its first axis; one with an axis less than the model's input is a
+single sample. Whatever the data come in, they go out in batches of the size that was asked for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from qir.calibration.rows import (
+    Array,
+    HeldRows,
+    Rows,
+    SampleRows,
+    open_npy,
+    open_npz,
+    refuse_objects,
+)
+from qir.errors import DataError, UsageError
+
+Item = Array | Mapping[str, Array]
+DEFAULT_BATCH = 32
+
+
+@dataclass(frozen=True)
+class InputSpec:
+    """What a model's input takes; None where any size will do. The first axis counts samples."""
+
+    shape: tuple[int | None, ...]
+    dtype: np.dtype[np.generic]
+
+    def __str__(self) -> str:
+        shape = "x".join("?" if size is None else str(size) for size in self.shape)
+        return f"{shape} {self.dtype}"
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Some samples that lie together: rows of each input, and where they are from."""
+
+    where: str
+    samples: int
+    inputs: Mapping[str, Rows]
+
+
+class Part(NamedTuple):
+    """Samples start to stop of a piece."""
+
+    piece: Piece
+    start: int
+    stop: int
+
+
+class Pieces(Protocol):
+    """Where samples come from."""
+
+    name: str
+
+    @property
+    def identity(self) -> str | None:
+        """What tells the data from others unread; None where they can be read more than once."""
+        ...
+
+    def __iter__(self) -> Iterator[Piece]: ...
+
+    def samples(self) -> int | None:
+        """How many there are, where that can be known before the end."""
+        ...
+
+
+class Source:
+    """Calibration data in batches, for the inputs of one model.
+
+    Iterating gives one mapping of input names to arrays a batch; the last may be smaller where the
+    model allows. DataError for what does not fit, naming the file, the input and the shapes.
+    """
+
+    def __init__(
+        self,
+        pieces: Pieces,
+        inputs: Mapping[str, InputSpec],
+        batch: int | None = None,
+        limit: int | None = None,
+    ) -> None:
+        self.name = pieces.name
+        self.limit = limit
+        self.inputs = inputs
+        self._pieces = pieces
+        self._fixed = fixed_batch(inputs)
+        for what, value in (("batch", batch), ("sample limit", limit)):
+            if value is not None and value < 1:
+                raise UsageError(f"{what} {value}: give at least 1")
+        if self._fixed is not None and batch not in (None, self._fixed):
+            raise UsageError(f"batch {batch}: the model takes batches of {self._fixed} only")
+        self.batch_size = self._fixed or batch or DEFAULT_BATCH
+        if self.samples is not None and self.samples < (self._fixed or 1):
+            raise DataError(
+                f"{self.name}: {self.samples} samples, a batch takes {self._fixed or 1}"
+            )
+
+    @property
+    def samples(self) -> int | None:
+        """How many samples will be used at most, None where that shows only at the end."""
+        known = self._pieces.samples()
+        if known is None or self.limit is None:
+            return known
+        return min(known, self.limit)
+
+    @property
+    def left_out(self) -> int:
+        """How many samples at the end do not fill the batch that the model insists on."""
+        return (self.samples or 0) % self._fixed if self._fixed else 0
+
+    def __len__(self) -> int:
+        """How many batches there are; TypeError where that shows only at the end."""
+        if self.batches is None:
+            raise TypeError(f"{self.name}: length unknown")
+        return self.batches
+
+    @property
+    def batches(self) -> int | None:
+        """How many batches there are, None where that shows only at the end."""
+        if self.samples is None:
+            return None
+        used = self.samples - self.left_out
+        return -(-used // self.batch_size)
+
+    def __iter__(self) -> Iterator[dict[str, Array]]:
+        return (batch for _, batch in self.numbered())
+
+    def numbered(
+        self, skip: Collection[int] = frozenset()
+    ) -> Iterator[tuple[int, dict[str, Array]]]:
+        """The batches with their numbers, but those to skip, which are not read."""
+        for number, parts in enumerate(self._parts()):
+            if number not in skip:
+                yield number, self._assemble(parts)
+
+    def _parts(self) -> Iterator[list[Part]]:
+        """What each batch is put together from."""
+        parts: list[Part] = []
+        missing = self.batch_size
+        left = self.limit
+        for piece in self._pieces:
+            at = 0
+            while at < piece.samples and left != 0:
+                count = min(missing, piece.samples - at, missing if left is None else left)
+                parts.append(Part(piece, at, at + count))
+                at += count
+                missing -= count
+                left = None if left is None else left - count
+                if missing == 0:
+                    yield parts
+                    parts, missing = [], self.batch_size
+            if left == 0:
+                break
+        if parts and self._fixed is None:
+            yield parts
+
+    def digest(self) -> str:
+        """A hash over all batches as the model gets them; reads the data once.
+
+        Data that can be read only once are told apart by their name alone.
+        """
+        state = hashlib.blake2b(f"{self.batch_size}".encode(), digest_size=16)
+        if self._pieces.identity is not None:
+            state.update(self._pieces.identity.encode())
+            return state.hexdigest()
+        for batch in self:
+            for name in sorted(batch):
+                array = np.ascontiguousarray(batch[name])
+                state.update(f"{name} {array.dtype} {array.shape}".encode())
+                state.update(array.reshape(-1).view(np.uint8).data)
+        return state.hexdigest()
+
+    def _assemble(self, parts: Sequence[Part]) -> dict[str, Array]:
+        """One batch out of parts of pieces, in the model's dtypes."""
+        batch: dict[str, Array] = {}
+        for name, spec in self.inputs.items():
+            arrays = []
+            for piece, start, stop in parts:
+                array = piece.inputs[name].read(start, stop)
+                converted = array.astype(spec.dtype, copy=False)
+                refuse_nan(converted, start, f"{piece.where}: input {name!r}")
+                arrays.append(converted)
+            require_same_rows(arrays, parts, name)
+            batch[name] = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+        return batch
+
+
+class FilePieces:
+    """Samples in one .npy or .npz file, or in all of a folder in the order of their names."""
+
+    identity: str | None = None
+
+    def __init__(self, path: Path, inputs: Mapping[str, InputSpec]) -> None:
+        self.name = str(path)
+        self._inputs = inputs
+        if not path.exists():
+            raise DataError(f"{path}: there is no such file or folder")
+        if path.is_dir():
+            files = sorted(file for file in path.iterdir() if file.suffix in (".npy", ".npz"))
+            if not files:
+                raise DataError(f"{path}: no .npy or .npz file in this folder")
+        elif path.suffix in (".npy", ".npz"):
+            files = [path]
+        else:
+            raise DataError(f"{path}: not an .npy or .npz file, nor a folder of them")
+        self._files = files
+        self._samples = sum(self._open(file).samples for file in files)
+
+    def __iter__(self) -> Iterator[Piece]:
+        return map(self._open, self._files)
+
+    def samples(self) -> int:
+        return self._samples
+
+    def _open(self, file: Path) -> Piece:
+        arrays = {"": open_npy(file)} if file.suffix == ".npy" else dict(open_npz(file))
+        return fit(str(file), arrays, self._inputs)
+
+
+class ItemPieces:
+    """Samples or batches as Python gives them: arrays, or mappings of names to arrays."""
+
+    def __init__(
+        self, items: Iterable[Item], inputs: Mapping[str, InputSpec], name: str = "data"
+    ) -> None:
+        self.name = name
+        self.identity = None if isinstance(items, Sequence) else f"stream {name}"
+        self._items = items
+        self._inputs = inputs
+        self._samples = (
+            sum(piece.samples for piece in self) if isinstance(items, Sequence) else None
+        )
+
+    def __iter__(self) -> Iterator[Piece]:
+        for index, item in enumerate(self._items):
+            where = f"{self.name}[{index}]"
+            named = item if isinstance(item, Mapping) else {"": item}
+            arrays: dict[str, Rows] = {}
+            for name, value in named.items():
+                array = as_array(value, where, name)
+                arrays[name] = HeldRows(array)
+            yield fit(where, arrays, self._inputs)
+
+    def samples(self) -> int | None:
+        return self._samples
+
+
+def open_data(
+    data: str | Path | Item | Iterable[Item],
+    inputs: Mapping[str, InputSpec],
+    *,
+    batch: int | None = None,
+    limit: int | None = None,
+    name: str = "data",
+) -> Source:
+    """A source from a file or folder, an array, a mapping of names to arrays, or many of these.
+
+    `batch` is the model's own where it takes one size only, else 32. An iterator can be read once
+    only; its `name` then tells it from others. DataError for what does not fit, UsageError for
+    sizes below one.
+    """
+    pieces: Pieces
+    if isinstance(data, str | Path):
+        pieces = FilePieces(Path(data), inputs)
+    elif isinstance(data, np.ndarray | Mapping):
+        pieces = ItemPieces([data], inputs, name)
+    else:
+        pieces = ItemPieces(data, inputs, name)
+    return Source(pieces, inputs, batch, limit)
+
+
+def fit(where: str, arrays: Mapping[str, Rows], inputs: Mapping[str, InputSpec]) -> Piece:
+    """Find the array of each input; DataError for a missing name, wrong shape, dtype or length.
+
+    Arrays that no input is named after are let be, such as labels.
+    """
+    chosen: dict[str, Rows] = {}
+    for name, spec in inputs.items():
+        if name in arrays:
+            rows = arrays[name]
+        elif len(inputs) == 1 and len(arrays) == 1:
+            rows = next(iter(arrays.values()))
+        else:
+            has = ", ".join(repr(other) for other in arrays if other) or "one array without a name"
+            raise DataError(f"{where}: no array for input {name!r}; it has {has}")
+        chosen[name] = as_rows(rows, spec, f"{where}: input {name!r}")
+    lengths = {name: rows.shape[0] for name, rows in chosen.items()}
+    if len(set(lengths.values())) > 1:
+        said = ", ".join(f"{name!r} has {length}" for name, length in lengths.items())
+        raise DataError(f"{where}: the inputs differ in samples: {said}")
+    return Piece(where, next(iter(lengths.values()), 0), chosen)
+
+
+def as_rows(rows: Rows, spec: InputSpec, where: str) -> Rows:
+    """Rows of samples that fit an input; DataError says what it has and what it should have."""
+    if not np.can_cast(rows.dtype, spec.dtype, "same_kind"):
+        raise DataError(f"{where} is {spec.dtype}, the data are {rows.dtype}")
+    sample = spec.shape[1:]
+    shape = rows.shape
+    if len(shape) == len(sample) and matches(shape, sample):
+        return SampleRows(rows)
+    if len(shape) != len(spec.shape) or not matches(shape[1:], sample):
+        raise DataError(f"{where} takes {spec}, the data have shape {list(shape)}")
+    return rows
+
+
+def matches(shape: Sequence[int], wanted: Sequence[int | None]) -> bool:
+    """Whether sizes are those wanted, wherever these are known."""
+    return all(want in (None, size) for size, want in zip(shape, wanted, strict=True))
+
+
+def as_array(value: Array, where: str, name: str) -> Array:
+    """What Python gave as an array; DataError when it is none of numbers."""
+    what = f"{where}: input {name!r}" if name else where
+    try:
+        array = np.asarray(value)
+    except (ValueError, TypeError) as error:
+        raise DataError(f"{what}: not an array: {error}") from None
+    refuse_objects(array.dtype, what)
+    return array
+
+
+def refuse_nan(array: Array, start: int, where: str) -> None:
+    """DataError when there is a NaN, saying in which sample and where."""
+    if array.dtype.kind not in "fV":
+        return
+    bad = np.isnan(array)
+    if bad.any():
+        first = [int(i) for i in np.argwhere(bad)[0]]
+        first[0] += start
+        raise DataError(f"{where} has NaN at {first}, {int(bad.sum())} in this batch")
+
+
+def require_same_rows(arrays: Sequence[Array], parts: Sequence[Part], name: str) -> None:
+    """DataError when samples of different shapes would have to share a batch."""
+    for array, (piece, _, _) in zip(arrays, parts, strict=True):
+        if array.shape[1:] != arrays[0].shape[1:]:
+            raise DataError(
+                f"{piece.where}: input {name!r} has samples of shape {list(array.shape[1:])}, "
+                f"{parts[0][0].where} of {list(arrays[0].shape[1:])}: use a batch of 1"
+            )
+
+
+def fixed_batch(inputs: Mapping[str, InputSpec]) -> int | None:
+    """The batch size that the inputs insist on; DataError when they disagree or have no axis."""
+    found: int | None = None
+    for name, spec in inputs.items():
+        if not spec.shape:
+            raise DataError(f"input {name!r} is a single number: it has no axis for samples")
+        size = spec.shape[0]
+        if size is None:
+            continue
+        if found not in (None, size):
+            raise DataError(f"input {name!r} takes {size} samples at a time, another {found}")
+        found = size
+    return found

@@ -1,0 +1,167 @@
+"""Arrays in files, read a few rows at a time, so that memory holds one batch and not the data."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Protocol
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from qir.errors import DataError
+
+Array = NDArray[np.generic]
+
+
+class Rows(Protocol):
+    """An array that gives parts of its first axis."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> np.dtype[np.generic]: ...
+
+    def read(self, start: int, stop: int) -> Array:
+        """Rows start to stop; DataError when the file is damaged there."""
+        ...
+
+
+class HeldRows:
+    """An array in memory, or one that is mapped there from a file."""
+
+    def __init__(self, array: Array) -> None:
+        self.array = array
+        self.shape, self.dtype = array.shape, array.dtype
+
+    def read(self, start: int, stop: int) -> Array:
+        return self.array[start:stop] if self.shape else self.array
+
+
+class SampleRows:
+    """An array that is one sample, as its only row."""
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+        self.shape, self.dtype = (1, *rows.shape), rows.dtype
+
+    def read(self, start: int, stop: int) -> Array:
+        rows = self._rows.read(0, self.shape[1] if len(self.shape) > 1 else 1)
+        return rows.reshape(self.shape)[start:stop]
+
+
+class StreamedRows:
+    """A member of an .npz file, decompressed from front to back as its rows are read."""
+
+    def __init__(self, path: Path, member: str) -> None:
+        self.path, self.member = path, member
+        self._stream: IO[bytes] | None = None
+        self._at = 0
+        with reading(path), zipfile.ZipFile(path) as archive, archive.open(member) as stream:
+            self.shape, fortran, self.dtype = read_header(stream)
+        refuse_objects(self.dtype, self.name)
+        self._held = load_member(path, member) if fortran or not self.shape else None
+
+    @property
+    def name(self) -> str:
+        return f"{self.path}: {self.member.removesuffix('.npy')}"
+
+    def read(self, start: int, stop: int) -> Array:
+        if self._held is not None:
+            return self._held[start:stop] if self.shape else self._held
+        stop = min(stop, self.shape[0])
+        row = self.dtype.itemsize * int(np.prod(self.shape[1:], dtype=np.int64))
+        with reading(self.path):
+            if self._stream is None or self._at > start:
+                self._stream = zipfile.ZipFile(self.path).open(self.member)
+                read_header(self._stream)
+                self._at = 0
+            while self._at < start:  # skipped rows are decompressed, some at a time
+                skip = min(start - self._at, max(1, (1 << 20) // max(row, 1)))
+                self._read_bytes(skip * row)
+                self._at += skip
+            content = self._read_bytes((stop - start) * row)
+            self._at = stop
+            if stop == self.shape[0]:
+                self._stream.read(1)  # at the end the checksum is compared
+        return np.ndarray((stop - start, *self.shape[1:]), self.dtype, content)
+
+    def _read_bytes(self, count: int) -> bytes:
+        assert self._stream is not None
+        content = self._stream.read(count)
+        if len(content) < count:
+            raise DataError(f"{self.name}: ends too early for its shape {list(self.shape)}")
+        return content
+
+
+def open_npy(path: Path) -> Rows:
+    """Map an .npy file; DataError when it is not one, is cut off, or holds objects."""
+    with reading(path):
+        with path.open("rb") as file:
+            shape, _, dtype = read_header(file)
+        refuse_objects(dtype, str(path))
+        if 0 in shape or not shape:  # nothing to map
+            return HeldRows(np.load(path, allow_pickle=False))
+        return HeldRows(np.load(path, mmap_mode="r", allow_pickle=False))
+
+
+def open_npz(path: Path) -> Mapping[str, Rows]:
+    """The arrays of an .npz file by name; DataError when it is not one, or is cut off."""
+    with reading(path), zipfile.ZipFile(path) as archive:
+        members = [name for name in archive.namelist() if name.endswith(".npy")]
+    return {name.removesuffix(".npy"): StreamedRows(path, name) for name in members}
+
+
+def read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[np.generic]]:
+    """Shape, whether columns come first, and dtype; ValueError when this is no .npy header."""
+    version = npy.read_magic(file)
+    read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+    if version not in ((1, 0), (2, 0)):
+        raise ValueError(f"npy format version {version[0]}.{version[1]}")
+    shape, fortran, dtype = read(file)
+    return shape, fortran, dtype
+
+
+def load_member(path: Path, member: str) -> Array:
+    """A member of an .npz file as a whole, where its layout does not allow rows."""
+    with reading(path), zipfile.ZipFile(path) as archive, archive.open(member) as stream:
+        array: Array = npy.read_array(stream, allow_pickle=False)
+        return array
+
+
+def refuse_objects(dtype: np.dtype[np.generic], where: str) -> None:
+    """DataError for arrays that only a pickle could read."""
+    if dtype.hasobject:
+        raise DataError(f"{where}: holds Python objects, which are not read: save numbers")
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turns what can go wrong in a file into a DataError of one line that names it."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror or first_line(error)}") from None
+    except (
+        ValueError,
+        EOFError,
+        TypeError,
+        SyntaxError,
+        NotImplementedError,
+        RuntimeError,
+        KeyError,
+        MemoryError,
+        OverflowError,
+        zipfile.BadZipFile,
+        zlib.error,
+    ) as error:
+        raise DataError(f"{path}: not a NumPy file, or damaged: {first_line(error)}") from None
+
+
+def first_line(error: BaseException) -> str:
+    """The start of what an error says, short enough for one line."""
+    return str(error).partition("\n")[0][:100] or type(error).__name__

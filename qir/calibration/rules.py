@@ -1,0 +1,318 @@
+"""Range rules: what part of a tensor's values the codes shall cover, read off its statistics.
+
+Each rule is a function of the summary, or of the log where the order of batches matters, so
+another rule needs no other run. Ranges lie within the extremes; what becomes of them is the
+business of `qir.numerics`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir._kernels._statistics import BINS
+from qir.calibration.record import Log
+from qir.calibration.summary import Floats, Summary
+from qir.errors import DataError, UsageError
+
+Doubles = NDArray[np.float64]
+T = TypeVar("T")
+
+CANDIDATES = 128  # ranges that the searching rules try, from full size down to 1/128
+
+# A smaller range must be better by more than rounding, which differs between processors.
+BETTER = 1 - 1e-9
+
+
+class Range(NamedTuple):
+    """The least and the largest value to cover: no axes for a tensor, one for its channels."""
+
+    low: Floats
+    high: Floats
+
+
+def minmax(summary: Summary) -> Range:
+    """All values that were seen, of each channel where the summary keeps channels.
+
+    A channel without finite values gets the range 0 to 0. DataError when nothing finite was seen.
+    """
+    require_values(summary)
+    if summary.axis is None:
+        low, high = summary.extremes
+        return Range(np.asarray(low), np.asarray(high))
+    empty = summary.channel_low > summary.channel_high
+    zero = np.float32(0)
+    return Range(
+        np.where(empty, zero, summary.channel_low), np.where(empty, zero, summary.channel_high)
+    )
+
+
+def percentile(summary: Summary, percent: float) -> Range:
+    """The middle `percent` of the values, half of the rest cut off at each end.
+
+    Each end is the outer bound of the bin in which the value of that rank lies, so it is at most
+    one bin width outside of it. UsageError for a percentage outside of 0 to 100.
+    """
+    require_histogram(summary, "percentile")
+    if not 0 < percent <= 100:
+        raise UsageError(f"percentile {percent:g}: give more than 0 and at most 100, such as 99.99")
+    cut = math.floor((100 - Fraction(percent)) / 200 * (summary.finite - 1))
+    reached = np.cumsum(summary.bins)
+    first = int(np.searchsorted(reached, np.uint64(cut), side="right"))
+    last = int(np.searchsorted(reached, np.uint64(summary.finite - 1 - cut), side="right"))
+    return within(summary, summary.edges[first], summary.edges[last + 1])
+
+
+def mse(summary: Summary, levels: int = 256, symmetric: bool = False) -> Range:
+    """The range whose codes have the least mean squared error on the histogram.
+
+    Every value of a bin counts as its middle, and zeros as zero. Ranges of the extremes' shape are
+    tried from full size down, then each end alone, so the result is never worse than `minmax`.
+    UsageError when there are fewer than two levels.
+    """
+    require_histogram(summary, "mse")
+    require_levels(levels)
+    values, weights = middles(summary)
+    low, high = min(0.0, summary.low), max(0.0, summary.high)
+    sizes = (np.arange(CANDIDATES, 0, -1) / CANDIDATES).tolist()
+
+    def best(ranges: list[tuple[float, float]]) -> tuple[float, float]:
+        return least(ranges, lambda end: squared_error(values, weights, *end, levels))
+
+    if symmetric:
+        reach = max(-low, high)
+        return within(summary, *best([(-reach * s, reach * s) for s in sizes]))
+    found = best([(low * s, high * s) for s in sizes])
+    for _ in range(2):
+        found = best([found, *((low * s, found[1]) for s in sizes)])
+        found = best([found, *((found[0], high * s) for s in sizes)])
+    return within(summary, *found)
+
+
+def entropy(summary: Summary, levels: int = 256, symmetric: bool = False) -> Range:
+    """The range whose codes keep the most information (least Kullback-Leibler divergence).
+
+    Ranges of the extremes' shape are tried, from as many bins as there are levels up to all. The
+    reference is the histogram with what lies outside moved to its end bins; the candidate spreads
+    the inner part of each level evenly over the level's bins that are in use. Zeros are left out:
+    every range holds them exactly. UsageError when there are fewer than two levels.
+    """
+    require_histogram(summary, "entropy")
+    require_levels(levels)
+    line, below, width = line_from_zero(summary)
+    above = line.size - below
+    if symmetric:
+        size = max(below, above)
+        folded = np.zeros(size)
+        folded[:above] += line[below:]
+        folded[:below] += line[:below][::-1]
+        line, below, above, levels = folded, 0, size, max(1, levels // 2)
+    if not line.any() or line.size <= levels:
+        return minmax(summary)
+    sizes = np.linspace(1.0, levels / line.size, CANDIDATES).tolist()
+    low, high = least(
+        [(math.ceil(below * s), math.ceil(above * s)) for s in sizes],
+        lambda end: kl_divergence(line, below - end[0], below + end[1], levels),
+    )
+    return within(summary, -(high if symmetric else low) * width, high * width)
+
+
+def moving_average(log: Log, constant: float = 0.01) -> Range:
+    """Averages that follow the extremes of each batch: `low += constant * (batch low - low)`.
+
+    In float32 as torch's MovingAverageMinMaxObserver. UsageError when the constant is not in 0 to
+    1, DataError when no batch had finite values.
+    """
+    if not 0 < constant <= 1:
+        raise UsageError(f"moving average constant {constant:g}: give more than 0, at most 1")
+    if not log.low.size:
+        raise DataError("no batch with finite values to average over")
+    step = np.float32(constant)
+    low, high = log.low[0], log.high[0]
+    for batch_low, batch_high in zip(log.low[1:], log.high[1:], strict=True):
+        low += step * (batch_low - low)
+        high += step * (batch_high - high)
+    return Range(np.asarray(low), np.asarray(high))
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A range rule with its parameter, written `minmax`, `percentile:99.99`, `average:0.01` ..."""
+
+    name: str
+    parameter: float = math.nan
+
+    def __str__(self) -> str:
+        return self.name if math.isnan(self.parameter) else f"{self.name}:{self.parameter!r}"
+
+    def range(
+        self,
+        summary: Summary,
+        log: Log | None = None,
+        *,
+        levels: int = 256,
+        symmetric: bool = False,
+    ) -> Range:
+        """Apply the rule; the rules that search do it for so many levels, with zero amid or not.
+
+        DataError when nothing finite was seen, or without the log that an ordered rule reads;
+        UsageError for channels where the rule needs a histogram.
+        """
+        match self.name:
+            case "minmax":
+                return minmax(summary)
+            case "percentile":
+                return percentile(summary, self.parameter)
+            case "entropy":
+                return entropy(summary, levels, symmetric)
+            case "mse":
+                return mse(summary, levels, symmetric)
+            case "average" if log is not None:
+                return moving_average(log, self.parameter)
+            case "average":
+                raise DataError("a moving average needs the log of the batches")
+        raise UsageError(unknown(self.name))
+
+
+class Parameter(NamedTuple):
+    """The parameter of a rule: what it is without one given, and the most it may be."""
+
+    default: float
+    most: float
+
+
+RULES: dict[str, Parameter | None] = {
+    "minmax": None,
+    "percentile": Parameter(99.99, 100.0),
+    "entropy": None,
+    "mse": None,
+    "average": Parameter(0.01, 1.0),
+}
+
+
+def unknown(name: str) -> str:
+    """What to say of a rule that does not exist."""
+    return f"no range rule {name!r}: there are {', '.join(RULES)}"
+
+
+def parse_rule(text: str) -> Rule:
+    """Read a rule; UsageError names those that exist, or what is wrong with the parameter."""
+    name, colon, given = text.partition(":")
+    if name not in RULES:
+        raise UsageError(unknown(name))
+    parameter = RULES[name]
+    if parameter is None:
+        if colon:
+            raise UsageError(f"range rule {name} takes no parameter, {text!r} gives one")
+        return Rule(name)
+    if not colon:
+        return Rule(name, parameter.default)
+    try:
+        value = float(given)
+    except ValueError:
+        raise UsageError(f"range rule {text!r}: {given!r} is not a number") from None
+    if not 0 < value <= parameter.most:
+        raise UsageError(f"range rule {text!r}: give more than 0 and at most {parameter.most:g}")
+    return Rule(name, value)
+
+
+def require_values(summary: Summary) -> None:
+    """DataError when nothing finite was seen."""
+    if not summary.finite:
+        raise DataError("no finite value was seen, so there is no range")
+
+
+def require_histogram(summary: Summary, rule: str) -> None:
+    """DataError when nothing finite was seen, UsageError for channels: they have no histogram."""
+    require_values(summary)
+    if summary.axis is not None:
+        raise UsageError(f"range rule {rule} is for whole tensors: use minmax for channels")
+
+
+def require_levels(levels: int) -> None:
+    """UsageError when there are fewer than two levels."""
+    if levels < 2:
+        raise UsageError(f"{levels} levels cannot hold a range: give at least 2")
+
+
+def least(candidates: Sequence[T], cost: Callable[[T], float]) -> T:
+    """The candidate of the least cost, the first of those that cost as much."""
+    found, lowest = candidates[0], cost(candidates[0])
+    for candidate in candidates[1:]:
+        if (value := cost(candidate)) < lowest * BETTER:
+            found, lowest = candidate, value
+    return found
+
+
+def within(summary: Summary, low: float, high: float) -> Range:
+    """A range as float32, no wider than what was seen."""
+    least, most = summary.extremes
+    zero = np.float32(0)  # turns -0 into +0
+    return Range(
+        np.clip(np.asarray(low, np.float32), least, most) + zero,
+        np.clip(np.asarray(high, np.float32), least, most) + zero,
+    )
+
+
+def middles(summary: Summary) -> tuple[Doubles, Doubles]:
+    """The middle of each bin within the extremes, and its count; zeros by themselves at the end."""
+    edges = np.clip(summary.edges, summary.low, summary.high)
+    counts = summary.bins.astype(np.float64)
+    if summary.zeros:
+        counts[int(np.searchsorted(summary.edges, 0.0, side="right")) - 1] -= summary.zeros
+    values = np.append((edges[:-1] + edges[1:]) / 2, 0.0)
+    counts = np.append(counts, float(summary.zeros))
+    return values[counts > 0], counts[counts > 0]
+
+
+def line_from_zero(summary: Summary) -> tuple[Doubles, int, float]:
+    """Counts without zeros in bins that reach zero, how many are below it, and their width."""
+    exponent = summary.exponent
+    place = np.rint(summary.edges[:-1] / math.ldexp(1.0, exponent)).astype(np.int64)
+    while max(place[-1] + 1, 0) - min(place[0], 0) > BINS:  # values far from zero: wider bins
+        place >>= 1
+        exponent += 1
+    below, above = int(max(0, -place[0])), int(max(0, place[-1] + 1))
+    counts = summary.bins.astype(np.float64)
+    line: Doubles = np.zeros(below + above)
+    np.add.at(line, place + below, counts)
+    if summary.zeros:
+        line[below] -= summary.zeros
+    return line, below, math.ldexp(1.0, exponent)
+
+
+def squared_error(values: Doubles, weights: Doubles, low: float, high: float, levels: int) -> float:
+    """What rounding to evenly spaced levels costs, zero among them; infinite for no range."""
+    scale = (high - low) / (levels - 1)
+    if not scale > 0:
+        return math.inf
+    codes = np.rint(values / scale)
+    lowest = np.rint(low / scale)
+    coded = np.clip(codes, lowest, lowest + levels - 1) * scale
+    return float((weights * (values - coded) ** 2).sum())
+
+
+def kl_divergence(line: Doubles, start: int, stop: int, levels: int) -> float:
+    """How much the histogram loses when bins start to stop are coded with so many levels."""
+    inner = line[start:stop]
+    reference = inner.copy()
+    reference[0] += line[:start].sum()
+    reference[-1] += line[stop:].sum()
+    level = np.arange(inner.size) * levels // inner.size
+    used = reference > 0
+    mass = np.bincount(level, weights=inner, minlength=levels)
+    share = np.bincount(level, weights=used, minlength=levels)
+    candidate = np.where(used, (mass / np.maximum(share, 1))[level], 0.0)
+    total = candidate.sum()
+    if not total:
+        return math.inf
+    # An end bin that only holds what was outside has no candidate: smooth it, as others do.
+    p = reference[used] / reference.sum()
+    q = np.maximum(candidate[used] / total, 1e-4 / inner.size)
+    return float((p * np.log(p / q)).sum())

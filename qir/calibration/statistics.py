@@ -1,0 +1,176 @@
+"""The statistics of a calibration run: summaries by tensor and channel axis, and which batches."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.calibration import store
+from qir.calibration.record import BatchId, Contents, Entry, Key, Log, Trace, sort_key
+from qir.calibration.summary import Extremes, Summary
+from qir.errors import DataError
+
+
+class Batch:
+    """The statistics of one batch while the program runs on it."""
+
+    def __init__(self) -> None:
+        self.summaries: dict[Key, Summary] = {}
+
+    def update(self, tensor: str, array: NDArray[np.generic], axis: int | None = None) -> Summary:
+        """Add one tensor's values and return what the batch holds of it by now.
+
+        All updates of one tensor in a batch count as one, such as the iterations of a loop.
+        DataError names the tensor when the array cannot be summed up.
+        """
+        key = Key(tensor, axis)
+        summary = self.summaries.get(key)
+        if summary is None:
+            summary = self.summaries[key] = Summary(axis)
+        try:
+            summary.update(array)
+        except DataError as error:
+            raise DataError(f"tensor {tensor}: {error}") from None
+        return summary
+
+
+class Statistics(Mapping[Key, Summary]):
+    """Summaries of every tensor that was watched, over a set of batches of one model.
+
+    Equal for the same batches whatever their order, as are the bytes that `save` writes. Batches
+    may be added from several threads.
+    """
+
+    def __init__(self, model: str) -> None:
+        self.model = model
+        self._summaries: dict[Key, Summary] = {}
+        self._traces: dict[Key, Trace] = {}
+        self._done: dict[BatchId, int] = {}
+        self._lock = threading.RLock()
+
+    def __getitem__(self, key: Key) -> Summary:
+        return self._summaries[key]
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(sorted(self._summaries, key=sort_key))
+
+    def __len__(self) -> int:
+        return len(self._summaries)
+
+    @property
+    def batches(self) -> tuple[BatchId, ...]:
+        """Every batch that is included, in the order of the data."""
+        return tuple(sorted(self._done))
+
+    def done(self, data: str) -> frozenset[int]:
+        """Which batches of these data are included."""
+        return frozenset(batch.number for batch in self._done if batch.data == data)
+
+    @contextmanager
+    def batch(self, data: str, number: int) -> Iterator[Batch]:
+        """Collect one batch; it is included as a whole at the end, or not at all after an error.
+
+        DataError when it is included already, or has other channels than batches before.
+        """
+        batch = BatchId(data, number)
+        self._require_new([batch])
+        collected = Batch()
+        yield collected
+        with self._lock:
+            self._require_new([batch])
+            self._require_mergeable(collected.summaries)
+            arrival = self._done[batch] = len(self._done)
+            self._add(collected.summaries)
+            for key, summary in collected.summaries.items():
+                self._traces[key].append(arrival, Extremes(*summary.extremes))
+
+    def merge(self, other: Statistics) -> None:
+        """Include the batches of another run of the same model; nothing changes after an error.
+
+        DataError when the models differ, a batch is in both, or a tensor has other channels.
+        """
+        with self._lock:
+            self.require_model(other.model)
+            self._require_new(other._done)
+            self._require_mergeable(other._summaries)
+            before = len(self._done)
+            self._done.update((batch, before + n) for batch, n in other._done.items())
+            self._add(other._summaries)
+            for key, trace in other._traces.items():
+                mine = self._traces[key]
+                mine.batch.extend(before + arrival for arrival in trace.batch)
+                mine.low.extend(trace.low)
+                mine.high.extend(trace.high)
+
+    def log(self, key: Key) -> Log:
+        """The extremes of one tensor batch by batch; KeyError when it was not watched."""
+        return self._traces[key].log(tuple(self._done))
+
+    def require_model(self, model: str) -> None:
+        """DataError when the statistics are another model's."""
+        if self.model != model:
+            raise DataError(
+                f"the statistics are of model {self.model}, not of {model}: calibrate this one"
+            )
+
+    def require_only(self, data: str) -> None:
+        """DataError when batches of other data are included than these."""
+        for batch in self._done:
+            if batch.data != data:
+                raise DataError(
+                    f"the statistics include other data ({batch.data}, these are {data}): "
+                    "calibrate to another file and merge the two"
+                )
+
+    def save(self, path: str | Path) -> None:
+        """Write everything to a file, which appears at once; DataError when it cannot be written.
+
+        The bytes are equal for equal statistics.
+        """
+        store.write(store.pack(self._contents()), Path(path))
+
+    @classmethod
+    def load(cls, path: str | Path) -> Statistics:
+        """Read what `save` wrote; InputError when the file is not that, or is damaged."""
+        contents = store.read(Path(path))
+        statistics = cls(contents.model)
+        statistics._done = {batch: number for number, batch in enumerate(contents.batches)}
+        for key, summary, trace in contents.entries:
+            statistics._summaries[key], statistics._traces[key] = summary, trace
+        return statistics
+
+    def _contents(self) -> Contents:
+        with self._lock:
+            entries = (Entry(key, self[key], self._traces[key]) for key in self)
+            return Contents(self.model, tuple(self._done), tuple(entries))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Statistics):
+            return NotImplemented
+        return store.pack(self._contents()) == store.pack(other._contents())
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def _add(self, summaries: Mapping[Key, Summary]) -> None:
+        for key, summary in summaries.items():
+            if key not in self._summaries:
+                self._summaries[key], self._traces[key] = Summary(key.axis), Trace()
+            self._summaries[key].merge(summary)
+
+    def _require_new(self, batches: Iterable[BatchId]) -> None:
+        for batch in batches:
+            if batch in self._done:
+                raise DataError(f"batch {batch.number} of data {batch.data} is already included")
+
+    def _require_mergeable(self, summaries: Mapping[Key, Summary]) -> None:
+        for key, summary in summaries.items():
+            if key in self._summaries:
+                try:
+                    self._summaries[key].require_mergeable(summary)
+                except DataError as error:
+                    raise DataError(f"tensor {key.tensor}: {error}") from None

@@ -1,0 +1,265 @@
+"""What calibration keeps of one tensor: bounded, exact to merge, and the same in any order."""
+
+from __future__ import annotations
+
+import math
+import threading
+from fractions import Fraction
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir._kernels._statistics import Tally
+from qir.errors import DataError, UsageError
+
+Floats = NDArray[np.float32]
+
+# Sums of float32 are multiples of 2**-149 and sums of their squares of 2**-298: as
+# integers in these units they add exactly, so in any order and grouping.
+SUM_BITS, SQUARE_BITS = 149, 298
+
+
+class Extremes(NamedTuple):
+    """The least and the largest finite value; +inf and -inf when there is none."""
+
+    low: float
+    high: float
+
+
+def fixed(value: float, bits: int) -> int:
+    """A finite multiple of 2**-bits as the integer multiple."""
+    numerator, denominator = value.as_integer_ratio()
+    return (numerator << bits) // denominator
+
+
+class Summary:
+    """One tensor's statistics; equal for the same batches, whatever the order they came in.
+
+    Counts, extremes and bins are functions of the values alone. Each `update` sums its array in a
+    fixed order to one float64, and these add as integers. With an axis, each channel's extremes are
+    kept too.
+    """
+
+    def __init__(self, axis: int | None = None) -> None:
+        if axis is not None and axis < 0:
+            raise UsageError(f"channel axis {axis} is negative: count it from the first axis")
+        self.axis = axis
+        self.total = 0
+        self.total_squares = 0
+        self._tally = Tally()
+        self._lows: Floats = np.empty(0, np.float32)
+        self._highs: Floats = np.empty(0, np.float32)
+        self._lock = threading.Lock()
+
+    def update(self, array: NDArray[np.generic]) -> Extremes:
+        """Add an array's values and return its own extremes.
+
+        DataError when the array does not hold real numbers or has other channels than before.
+        Safe to call from several threads.
+        """
+        values = as_float32(array)
+        channels, inner = self._channels_of(values)
+        if values.size == 0:
+            return Extremes(math.inf, -math.inf)
+        with self._lock:
+            if channels is None:
+                low, high, total, squares = self._tally.add(values.reshape(-1))
+            else:
+                self._require_channels(channels)
+                low, high, total, squares = self._tally.add(
+                    values.reshape(-1), self._lows, self._highs, inner
+                )
+            self.total += fixed(total, SUM_BITS)
+            self.total_squares += fixed(squares, SQUARE_BITS)
+        return Extremes(low, high)
+
+    def merge(self, other: Summary) -> None:
+        """Add what another summary holds, exactly.
+
+        DataError when the two have different axes or numbers of channels. The other must not
+        change meanwhile.
+        """
+        self.require_mergeable(other)
+        with self._lock:
+            if other._lows.size:
+                self._require_channels(other._lows.size)
+                np.minimum(self._lows, other._lows, out=self._lows)
+                np.maximum(self._highs, other._highs, out=self._highs)
+            self._tally.merge(other._tally)
+            self.total += other.total
+            self.total_squares += other.total_squares
+
+    def require_mergeable(self, other: Summary) -> None:
+        """DataError when the two have different axes or numbers of channels."""
+        if self.axis != other.axis:
+            raise DataError(f"summaries by axis {self.axis} and by axis {other.axis} do not merge")
+        if other._lows.size and self._lows.size not in (0, other._lows.size):
+            raise DataError(self._other_channels(other._lows.size))
+
+    def _other_channels(self, count: int) -> str:
+        return f"axis {self.axis} has {count} channels, in other batches {self._lows.size}"
+
+    def _channels_of(self, values: Floats) -> tuple[int | None, int]:
+        """How many channels an array has, and how many values follow each other within one."""
+        if self.axis is None:
+            return None, 1
+        if self.axis >= values.ndim:
+            raise DataError(f"no channel axis {self.axis} in an array of shape {values.shape}")
+        return values.shape[self.axis], math.prod(values.shape[self.axis + 1 :])
+
+    def _require_channels(self, count: int) -> None:
+        if not self._lows.size:
+            self._lows = np.full(count, np.inf, np.float32)
+            self._highs = np.full(count, -np.inf, np.float32)
+        elif self._lows.size != count:
+            raise DataError(self._other_channels(count))
+
+    @property
+    def finite(self) -> int:
+        """How many values are numbers."""
+        return self._tally.finite
+
+    @property
+    def nan(self) -> int:
+        """How many values are NaN."""
+        return self._tally.nan
+
+    @property
+    def above(self) -> int:
+        """How many values are +inf."""
+        return self._tally.above
+
+    @property
+    def below(self) -> int:
+        """How many values are -inf."""
+        return self._tally.below
+
+    @property
+    def zeros(self) -> int:
+        """How many values are zero, of either sign."""
+        return self._tally.zeros
+
+    @property
+    def count(self) -> int:
+        """How many values were seen."""
+        return self.finite + self.nan + self.above + self.below
+
+    @property
+    def extremes(self) -> Floats:
+        """The least and the largest finite value; +inf and -inf when there is none."""
+        return self._tally.extremes()
+
+    @property
+    def low(self) -> float:
+        """The least finite value; +inf when there is none."""
+        return float(self.extremes[0])
+
+    @property
+    def high(self) -> float:
+        """The largest finite value; -inf when there is none."""
+        return float(self.extremes[1])
+
+    # Adding zero turns -0 into +0, so that the order of the two leaves no trace.
+    @property
+    def channel_low(self) -> Floats:
+        """The least finite value of each channel; +inf where there is none, empty without axis."""
+        return self._lows + np.float32(0)
+
+    @property
+    def channel_high(self) -> Floats:
+        """The largest finite value of each channel; -inf where there is none."""
+        return self._highs + np.float32(0)
+
+    @property
+    def mean(self) -> float:
+        """The mean of the finite values; NaN when there is none."""
+        if not self.finite:
+            return math.nan
+        return float(Fraction(self.total, self.finite << SUM_BITS))
+
+    @property
+    def variance(self) -> float:
+        """The mean squared distance of the finite values from their mean; NaN without any."""
+        if not self.finite:
+            return math.nan
+        mean = Fraction(self.total, self.finite << SUM_BITS)
+        return max(0.0, float(Fraction(self.total_squares, self.finite << SQUARE_BITS) - mean**2))
+
+    @property
+    def bins(self) -> NDArray[np.uint64]:
+        """How many finite values lie in each bin, from the one of `low` to the one of `high`."""
+        return self._tally.bins()
+
+    @property
+    def exponent(self) -> int:
+        """Bins are 2**exponent wide and bounded by multiples of that."""
+        return self._tally.exponent
+
+    @property
+    def edges(self) -> NDArray[np.float64]:
+        """The bounds of the bins, one more than there are bins; exact, and empty without values."""
+        if not self.finite:
+            return np.empty(0)
+        first = self._tally.first
+        places = np.arange(first, first + self.bins.size + 1, dtype=np.float64)
+        return np.multiply(places, math.ldexp(1.0, self.exponent), dtype=np.float64)
+
+    def counts(self) -> NDArray[np.uint64]:
+        """finite, nan, above, below, zeros: what `restore` takes."""
+        return np.array([self.finite, self.nan, self.above, self.below, self.zeros], np.uint64)
+
+    @classmethod
+    def restore(
+        cls,
+        axis: int | None,
+        counts: NDArray[np.uint64],
+        extremes: Floats,
+        bins: NDArray[np.uint64],
+        totals: tuple[int, int],
+        channels: tuple[Floats, Floats],
+    ) -> Summary:
+        """A summary from the parts that were read from it; ValueError when they contradict."""
+        summary = cls(axis)
+        lows, highs = channels
+        if lows.size != highs.size or (lows.size and axis is None):
+            raise ValueError("the channels' extremes do not fit")
+        summary._tally = Tally.restore(counts, extremes, bins)
+        summary._lows, summary._highs = lows.copy(), highs.copy()
+        summary.total, summary.total_squares = totals
+        return summary
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Summary):
+            return NotImplemented
+        return self._state() == other._state()
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def _state(self) -> tuple[int | None, int, int, bytes, bytes, bytes, bytes, bytes]:
+        return (
+            self.axis,
+            self.total,
+            self.total_squares,
+            self.counts().tobytes(),
+            self.extremes.tobytes(),
+            self.bins.tobytes(),
+            self.channel_low.tobytes(),
+            self.channel_high.tobytes(),
+        )
+
+    def __repr__(self) -> str:
+        axis = "" if self.axis is None else f", axis {self.axis}"
+        return f"<Summary of {self.count} values in {self.low:g}..{self.high:g}{axis}>"
+
+
+def as_float32(array: NDArray[np.generic]) -> Floats:
+    """The values in C order as float32; beyond its range they are infinite.
+
+    DataError for what is not real numbers.
+    """
+    array = np.asarray(array)
+    if array.dtype.kind in "OSUcMm" or array.dtype.fields is not None:
+        raise DataError(f"statistics are of real numbers, not of {array.dtype}")
+    with np.errstate(over="ignore"):
+        return np.ascontiguousarray(array, np.float32).reshape(array.shape)
