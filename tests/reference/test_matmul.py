@@ -178,7 +178,7 @@ from qir.reference.conv import conv2d
 rng = np.random.default_rng(0)
 digest = hashlib.sha256()
 shapes = [(37, 4608, 49), (1, 20000, 1), (65, 700, 129), (200, 3, 900), (257, 257, 1)]
-shapes += [(1, 513, 999)]
+shapes += [(1, 513, 999), (1, 260000, 1)]
 for rows, depth, columns in shapes:
     a, b = rng.standard_normal((rows, depth)), rng.standard_normal((depth, columns))
     digest.update(matmul(a, b).tobytes())
