@@ -70,3 +70,11 @@ def test_every_file_can_be_held_in_the_head() -> None:
 def test_no_module_has_a_name_that_says_nothing() -> None:
     empty = {"common", "core", "helpers", "manager", "misc", "util", "utils"}
     assert [name for name in files(".py", ".pyx") if Path(name).stem in empty] == []
+
+
+def test_every_folder_of_modules_is_a_package() -> None:
+    shipped = ("qir/", "frontends/", "backends/")
+    folders = {(ROOT / name).parent for name in files(".py") if name.startswith(shipped)}
+    assert folders
+    bare = {str(f.relative_to(ROOT)) for f in folders if not (f / "__init__.py").exists()}
+    assert not bare, f"no __init__.py, so setuptools leaves out {bare}"
