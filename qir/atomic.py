@@ -12,7 +12,7 @@ from qir.errors import InputError, UsageError
 
 
 def claim(path: Path, *, force: bool = False) -> None:
-    """UsageError unless the path may be written: its folder is there, and it is not unless `force`."""
+    """UsageError unless the path may be written: no file is there, unless `force`."""
     if path.is_dir():
         raise UsageError(f"{path} is a folder; name a file")
     if not path.parent.is_dir():

@@ -8,8 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from qir.errors import ParseError, PluginError
+from qir.ir.attrs import same
+from qir.ir.node import Node
 from qir.ir.ops import OPS
 from qir.ir.scheme import RESULT, Scheme, parse_scheme
+
 
 @dataclass(frozen=True, slots=True)
 class OpCapability:
@@ -33,6 +36,12 @@ class Defect:
     op: str
     reason: str
     when: Mapping[str, tuple[str | int | float | bool, ...]]
+
+    def hits(self, node: Node) -> bool:
+        """Whether a node is what this speaks of."""
+        return node.op == self.op and all(
+            any(same(node.attrs.get(name), v) for v in values) for name, values in self.when.items()
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,9 +46,8 @@ def find(kind: str, name: str) -> object:
     if not found:
         near = difflib.get_close_matches(name, names(kind), 1)
         hint = f"did you mean {near[0]!r}? " if near else ""
-        raise PluginError(
-            f"no {short} {name!r}; {hint}known: {', '.join(names(kind)) or 'none (is qir installed?)'}"
-        )
+        known = ", ".join(names(kind)) or "none (is qir installed?)"
+        raise PluginError(f"no {short} {name!r}; {hint}known: {known}")
     if len(found) > 1:
         owners = " and ".join(_owner(p) for p in found)
         raise PluginError(f"{short} {name!r} is claimed by {owners}; remove one of them")

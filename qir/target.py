@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import ClassVar
 
 from qir import registry
+from qir.capability import Capability
 from qir.errors import PluginError, UsageError
 from qir.ir.graph import Graph
+from qir.ir.verify import Finding
 from qir.ledger import Ledger
-from qir.numerics.capability import Capability
 
 
 class Target(ABC):
@@ -27,9 +28,29 @@ class Target(ABC):
     def capability(self) -> Capability:
         """What may be asked of this backend."""
 
-    def emit(self, graph: Graph, path: Path, ledger: Ledger, *, format: str | None = None) -> None:
-        """Writes a model; UsageError for a form it does not have."""
+    def emit(
+        self,
+        graph: Graph,
+        path: Path,
+        ledger: Ledger,
+        *,
+        format: str | None = None,
+        lossy: bool = False,
+    ) -> None:
+        """Writes a model, by rename; UsageError for a form it does not have.
+
+        Calls `ledger.check(lossy=lossy)` before the file takes its place.
+        """
         raise UsageError(f"target {self.name} writes no files")
+
+    def verify(self, graph: Graph) -> list[Finding]:
+        """What this target cannot take, as findings."""
+        return [
+            Finding("target", "error", node.name, f"{self.name}: {defect.reason}")
+            for node in graph
+            for defect in self.capability().defects
+            if defect.hits(node)
+        ]
 
     def compile(self, graph: Graph, *, threads: int | None = None) -> Executable:
         """Makes a model ready to run; UsageError where the target only writes files."""

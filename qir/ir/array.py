@@ -22,9 +22,8 @@ class Array:
 
     def __init__(self, data: NDArray[np.generic], type: TensorType, name: str = "") -> None:
         if type.dtype.carrier != data.dtype or tuple(type.shape) != data.shape:
-            raise GraphError(
-                f"array {name or '?'}: holds {dtype_of(data)} {list(data.shape)}, its type is {type}"
-            )
+            held = f"{dtype_of(data)} {list(data.shape)}"
+            raise GraphError(f"array {name or '?'}: holds {held}, its type is {type}")
         if data.flags.writeable:
             data = data.view()
             data.flags.writeable = False

@@ -8,6 +8,7 @@ from functools import cache
 
 import ml_dtypes
 import numpy as np
+from numpy.typing import NDArray
 
 from qir.errors import ParseError
 
@@ -86,15 +87,17 @@ def dtype(name: str) -> DType:
     raise ParseError(f"{name!r} is not an element type; such as f32, bf16, i8, u8, i32, bool")
 
 
-_BY_CARRIER = {
-    np.dtype(c): dtype(n)  # type: ignore[call-overload]
-    for n, (_, c) in _FLOATS.items()
-} | {np.dtype(f"{k}{w}"): dtype(f"{k}{w * 8}") for k in "iu" for w in (1, 2, 4, 8)} | {
-    np.dtype(np.bool_): dtype("bool")
-}
+_BY_CARRIER = (
+    {
+        np.dtype(c): dtype(n)  # type: ignore[call-overload]
+        for n, (_, c) in _FLOATS.items()
+    }
+    | {np.dtype(f"{k}{w}"): dtype(f"{k}{w * 8}") for k in "iu" for w in (1, 2, 4, 8)}
+    | {np.dtype(np.bool_): dtype("bool")}
+)
 
 
-def dtype_of(array: np.ndarray) -> DType:
+def dtype_of(array: NDArray[np.generic]) -> DType:
     """The element type whose carrier this array has; ParseError if there is none."""
     if array.dtype.kind in "OUST":
         return dtype("string")

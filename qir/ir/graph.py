@@ -183,7 +183,9 @@ class Graph:
         kept = tuple(stages)
         wanted = [slot for i, s in enumerate(kept) for slot in s.group_slots(i)]
         if sorted(wanted) != sorted(operands):
-            raise GraphError(f"a chain wants {', '.join(wanted)}, it is given {', '.join(operands)}")
+            raise GraphError(
+                f"a chain wants {', '.join(wanted)}, it is given {', '.join(operands)}"
+            )
         node = Node("fused", {}, tuple(origins), profile, kept)
         ordered = {slot: operands[slot] for slot in wanted}
         self._place(node, ordered, [type], name, before)

@@ -71,7 +71,9 @@ class Cursor:
         """What stands next, for messages."""
         self.skip()
         rest = self.text[self.at : self.at + 20].split("\n")[0]
-        return repr(rest) if rest else "the end of the line" if self.at < len(self.text) else "the end"
+        return (
+            repr(rest) if rest else "the end of the line" if self.at < len(self.text) else "the end"
+        )
 
     def _match(self, pattern: re.Pattern[str], what: str) -> str:
         self.skip()

@@ -26,6 +26,7 @@ from qir.ir.typetext import read_type
 
 _MAX_DEPTH = 40
 
+
 def parse(text: str, arrays: Mapping[str, NDArray[np.generic]] | None = None) -> Graph:
     """Reads a graph; ParseError names line and column of the first fault."""
     return _Parser(text, arrays or {}).graph()
@@ -293,11 +294,10 @@ class _Parser:
         if cursor.take_word("as"):
             graph.set_profile(node, cursor.word())
         if cursor.take_word("plan"):
-            for slot, text in self._attrs().items():
-                graph.set_scheme(node, slot, self._scheme(str(text)))
+            self._plan(graph, node)
         origins = list(node.origins)
         while cursor.take_word("from"):
-            slot = None
+            slot: str | None = None
             if cursor.take("("):
                 cursor.skip()
                 slot = cursor.name()
@@ -310,10 +310,23 @@ class _Parser:
         graph.set_origins(node, origins)
         if cursor.take_word("lineage"):
             lines = self._attr(0)
-            for value, line in zip(node.results, lines if isinstance(lines, tuple) else ()):
+            for value, line in zip(
+                node.results, lines if isinstance(lines, tuple) else (), strict=False
+            ):
                 if isinstance(line, tuple) and line and all(isinstance(p, str) for p in line):
                     words = [str(p) for p in line]
                     graph.set_lineage(value, Lineage(words[0], tuple(words[1:])))
+
+    def _plan(self, graph: Graph, node: Node) -> None:
+        cursor = self.cursor
+        cursor.expect("{")
+        while not cursor.take("}"):
+            if node.schemes:
+                cursor.expect(",")
+            cursor.skip()
+            slot = cursor.name()
+            cursor.expect("=")
+            graph.set_scheme(node, slot, self._scheme(cursor.string()))
 
     def _origin(self) -> Origin:
         self.cursor.skip()

@@ -113,7 +113,9 @@ class _Printer:
             data = node.attrs["data"]
             assert isinstance(data, Array)
             return f"constant({inline(data) or self.at(data)})"
-        return f"{node.op}({self._operands(node.op, node.operands)}){self._attrs(node.op, node.attrs)}"
+        return (
+            f"{node.op}({self._operands(node.op, node.operands)}){self._attrs(node.op, node.attrs)}"
+        )
 
     def _operands(self, op: str, operands: Mapping[str, Value], flow: str | None = None) -> str:
         named = {slot: f"%{write_name(v.name)}" for slot, v in operands.items()}

@@ -26,6 +26,8 @@ class Scheme:
     """A zero point that the op or target fixes; None: the range decides."""
     scale: float | None = None
     """A scale that the op or target fixes."""
+    share: str = ""
+    """Name of the share set: slots of one set hold one map."""
 
     @property
     def low(self) -> int:
@@ -42,18 +44,21 @@ class Scheme:
             parts.append(f"fixed({self.scale!r}:{self.zero or 0})")
         else:
             parts.append(self.range)
+        if self.share:
+            parts.append(f"share({self.share})")
         return " ".join(parts)
 
 
 _SCHEME = re.compile(
     r"(?P<storage>\w+)(?:<(?P<low>-?\d+):(?P<high>-?\d+)>)?"
     r"(?: (?P<symmetry>symmetric|affine))?(?: (?P<grain>tensor|channel))?"
-    r"(?: fixed\((?P<scale>[^:()]+):(?P<zero>-?\d+)\)| (?P<rule>[\w.\-]+))?"
+    r"(?: fixed\((?P<scale>[^:()]+):(?P<zero>-?\d+)\)| (?!share\()(?P<rule>[\w.:\-]+))?"
+    r"(?: share\((?P<share>.*)\))?"
 )
 
 
 def parse_scheme(text: str) -> Scheme:
-    """Reads `u8 affine tensor minmax`, `i8<-127:127> symmetric channel`; ParseError if it is none."""
+    """Reads such as `i8<-127:127> symmetric channel`; ParseError for text that is no scheme."""
     found = _SCHEME.fullmatch(text.strip())
     if not found:
         raise ParseError(f"{text[:60]!r} is no scheme, such as 'u8 affine tensor minmax'")
@@ -71,6 +76,7 @@ def parse_scheme(text: str) -> Scheme:
             parts["rule"] or "minmax",
             int(parts["zero"]) if parts["zero"] else None,
             float(parts["scale"]) if parts["scale"] else None,
+            parts["share"] or "",
         )
     except ValueError as error:
         raise ParseError(f"{text[:60]!r}: {error}") from None

@@ -100,7 +100,9 @@ class QuantType:
         if isinstance(self.zero, tuple) and all(type(z) is int and z == 0 for z in self.zero):
             object.__setattr__(self, "zero", ())
         if (self.kind == "lut") != (self.codes is not None):
-            raise TypeRuleError(f"a {self.kind} type {'needs' if self.kind == 'lut' else 'has no'} codes")
+            raise TypeRuleError(
+                f"a {self.kind} type {'needs' if self.kind == 'lut' else 'has no'} codes"
+            )
         self._check_counts()
 
     def _check_counts(self) -> None:
@@ -165,9 +167,7 @@ class QuantType:
         """Whether equal codes mean equal reals, so that the two may share codes."""
         return replace(self, declared=None) == replace(other, declared=None)
 
-    def with_map(
-        self, scale: Param, zero: Param = (), *, grain: Grain | None = None
-    ) -> QuantType:
+    def with_map(self, scale: Param, zero: Param = (), *, grain: Grain | None = None) -> QuantType:
         """The type with another map; the declared range goes, since it no longer holds."""
         return replace(self, scale=scale, zero=zero, grain=grain, declared=None)
 

@@ -200,12 +200,13 @@ def _params(cursor: Cursor, find: FindArray) -> tuple[Param, Param]:
         while cursor.take(","):
             ones.append(_one(cursor))
         cursor.expect("}")
-        zero: Param = tuple(z for _, z in ones if z is not None)
+        zeros = tuple(z for _, z in ones if z is not None)
+        scales = tuple(float(s) for s, _ in ones)
         if cursor.take(":"):
-            zero = _zero(cursor, find)
-        elif zero and len(zero) != len(ones):
+            return scales, _zero(cursor, find)
+        if zeros and len(zeros) != len(ones):
             raise cursor.fail("some of the scales have a zero and some have none")
-        return tuple(float(s) for s, _ in ones), zero
+        return scales, zeros
     if cursor.take("?"):
         return None, _zero(cursor, find) if cursor.take(":") else ()
     if cursor.take("@"):

@@ -60,16 +60,17 @@ def _producer(norm: Node) -> Node | None:
         return None
     call = make_call(node.op, node.operands, node.attrs)
     axis = norm.attrs["axis"]
-    assert isinstance(axis, int) and traits.result_axis is not None
+    assert isinstance(axis, int)
+    assert traits.result_axis is not None
     return node if axis % x.type.rank == traits.result_axis(call) else None
 
 
 def _fold(graph: Graph, node: Node, norm: Node) -> None:
     traits = spec(node.op).traits
-    assert traits.weight and traits.bias and traits.weight_axis
-    gamma, beta, mean, var = (
-        _reals(norm.operands[s]) for s in ("gamma", "beta", "mean", "var")
-    )
+    assert traits.weight
+    assert traits.bias
+    assert traits.weight_axis
+    gamma, beta, mean, var = (_reals(norm.operands[s]) for s in ("gamma", "beta", "mean", "var"))
     eps = norm.attrs["eps"]
     assert isinstance(eps, float)
     gain = gamma / np.sqrt(var + eps)

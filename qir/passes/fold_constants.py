@@ -14,7 +14,9 @@ from qir.ledger import Change, Ledger
 from qir.reference.interpreter import profile_of, run_node
 from qir.rewrite import Pass
 
-_NEVER = frozenset({"input", "constant", "output", "foreign", "quantize", "dequantize", "requantize"})
+_NEVER = frozenset(
+    {"input", "constant", "output", "foreign", "quantize", "dequantize", "requantize"}
+)
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,9 @@ class FoldConstants(Pass):
         operands = {s: v.constant.data for s, v in node.operands.items() if v.constant}
         (data,) = run_node(node, operands, profile_of(graph, node))
         if data.size > self.limit:
-            raise OpError(f"{node.name}: folding makes {data.size} elements, more than {self.limit}")
+            raise OpError(
+                f"{node.name}: folding makes {data.size} elements, more than {self.limit}"
+            )
         old = node.result
         name = old.name
         graph.rename(old, graph.fresh(f"{name}.folded"))

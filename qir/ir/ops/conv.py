@@ -20,7 +20,14 @@ def spatial(call: Call) -> tuple[int, int, int]:
 
 
 def window(
-    size: Dim, kernel: Dim, stride: int, pad: int, dilation: int = 1, *, ceil: bool = False, lead: int = 0
+    size: Dim,
+    kernel: Dim,
+    stride: int,
+    pad: int,
+    dilation: int = 1,
+    *,
+    ceil: bool = False,
+    lead: int = 0,
 ) -> Dim:
     """How many windows fit; `pad` is both sides together, `lead` the front alone."""
     if not isinstance(kernel, int):
@@ -47,7 +54,7 @@ def _conv2d(call: Call) -> tuple[TensorType, ...]:
     x, weight = call.shape("x"), call.shape("w")
     if len(weight) != 4:
         raise call.fail(f"w has {len(weight)} axes, it takes 4")
-    groups = call.int("groups")
+    groups = call.whole("groups")
     out, per_group = weight[0], weight[1]
     if groups < 1 or (isinstance(out, int) and out % groups):
         raise call.fail(f"{out} output channels do not split into {groups} groups")
@@ -55,8 +62,8 @@ def _conv2d(call: Call) -> tuple[TensorType, ...]:
         raise call.fail(f"x has {x[c]} channels, w wants {per_group} x {groups} groups")
     if "bias" in call.types and not dims.agree(dims.product(call.shape("bias")), out):
         raise call.fail(f"bias has {list(call.shape('bias'))}, there are {out} output channels")
-    stride, dilation = call.ints("stride", 2), call.ints("dilation", 2)
-    top, left, bottom, right = call.ints("pad", 4)
+    stride, dilation = call.wholes("stride", 2), call.wholes("dilation", 2)
+    top, left, bottom, right = call.wholes("pad", 4)
     if min(*stride, *dilation) < 1 or min(top, left, bottom, right) < 0:
         raise call.fail("stride and dilation are 1 or more, pad 0 or more")
     height = window(x[h], weight[2], stride[0], top + bottom, dilation[0])

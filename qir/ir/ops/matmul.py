@@ -101,9 +101,7 @@ OPS = (
         "linear",
         (Slot("x"), Slot("w"), Slot("bias", optional=True)),
         _linear,
-        traits=Traits(
-            weight="w", weight_axis=lambda call: 0, result_axis=_last, bias="bias"
-        ),
+        traits=Traits(weight="w", weight_axis=lambda call: 0, result_axis=_last, bias="bias"),
         cost=_linear_macs,
         doc="x @ w.T + bias; w is [out, in]",
     ),

@@ -11,9 +11,9 @@ from qir.ir.types import TensorType
 def _pool(call: Call) -> tuple[TensorType, ...]:
     c, h, w = spatial(call)
     x = call.shape("x")
-    kernel, stride = call.ints("kernel", 2), call.ints("stride", 2)
-    dilation = call.ints("dilation", 2) if "dilation" in call.attrs else (1, 1)
-    top, left, bottom, right = call.ints("pad", 4)
+    kernel, stride = call.wholes("kernel", 2), call.wholes("stride", 2)
+    dilation = call.wholes("dilation", 2) if "dilation" in call.attrs else (1, 1)
+    top, left, bottom, right = call.wholes("pad", 4)
     if min(*kernel, *stride, *dilation) < 1 or min(top, left, bottom, right) < 0:
         raise call.fail("kernel, stride and dilation are 1 or more, pad 0 or more")
     ceil = call.flag("ceil")

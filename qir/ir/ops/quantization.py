@@ -1,4 +1,4 @@
-"""Ops between reals and codes. Their result type says which map is meant; `cast` converts values."""
+"""Ops between reals and codes, whose result type says which map is meant; and `cast`."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from qir.ir.types import TensorType
 def _reduce(call: Call) -> tuple[TensorType, ...]:
     shape = call.shape("x")
     rank = len(shape)
-    axes = call.ints("axes")
+    axes = call.wholes("axes")
     if any(not -rank <= a < rank for a in axes):
         raise call.fail(f"axes {axes}, but x has {rank}")
     gone = {a % rank for a in axes} if axes else set(range(rank))

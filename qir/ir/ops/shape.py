@@ -40,7 +40,7 @@ def _reshape(call: Call) -> tuple[TensorType, ...]:
 
 def _flatten(call: Call) -> tuple[TensorType, ...]:
     x = call.shape("x")
-    axis = call.int("axis")
+    axis = call.whole("axis")
     if not -len(x) <= axis <= len(x):
         raise call.fail(f"axis = {axis}, but x has {len(x)} axes")
     axis = axis + len(x) if axis < 0 else axis
@@ -49,7 +49,7 @@ def _flatten(call: Call) -> tuple[TensorType, ...]:
 
 
 def _transpose(call: Call) -> tuple[TensorType, ...]:
-    x, perm = call.shape("x"), call.ints("perm")
+    x, perm = call.shape("x"), call.wholes("perm")
     if sorted(perm) != list(range(len(x))):
         raise call.fail(f"perm {perm} does not order the {len(x)} axes of x")
     return (TensorType(tuple(x[p] for p in perm), call.express("x")),)
@@ -80,7 +80,7 @@ def _concat(call: Call) -> tuple[TensorType, ...]:
 
 
 def _pad(call: Call) -> tuple[TensorType, ...]:
-    x, pads = call.shape("x"), call.ints("pads", 2 * len(call.shape("x")))
+    x, pads = call.shape("x"), call.wholes("pads", 2 * len(call.shape("x")))
     if call.text("mode") not in ("constant", "reflect", "edge"):
         raise call.fail(f"mode {call.text('mode')!r} is not constant, reflect or edge")
     shape = tuple(dims.add(d, pads[i] + pads[i + len(x)]) for i, d in enumerate(x))
@@ -99,7 +99,7 @@ def _moved(element: QuantType, axis: int | None) -> QuantType | None:
 
 def _move_transpose(call: Call, element: QuantType) -> QuantType | None:
     axis = element.axis
-    return _moved(element, None if axis is None else call.ints("perm").index(axis))
+    return _moved(element, None if axis is None else call.wholes("perm").index(axis))
 
 
 def _move_reshape(call: Call, element: QuantType) -> QuantType | None:
@@ -126,7 +126,7 @@ def _move_concat(call: Call, element: QuantType) -> QuantType | None:
 
 def _move_pad(call: Call, element: QuantType) -> QuantType | None:
     rank = len(call.shape("x"))
-    pads = call.ints("pads")
+    pads = call.wholes("pads")
     axis = element.axis
     if axis is not None and (pads[axis] or pads[axis + rank]):
         return None

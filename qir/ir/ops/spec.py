@@ -59,13 +59,13 @@ class Call:
         found = [k for k in self.types if k.startswith(f"{prefix}.")]
         return [self.types[k] for k in sorted(found, key=lambda k: int(k.rsplit(".", 1)[1]))]
 
-    def int(self, name: str) -> int:
+    def whole(self, name: str) -> int:
         value = self.attrs[name]
         if type(value) is not int:
             raise self.fail(f"{name} = {value!r} is no whole number")
         return value
 
-    def ints(self, name: str, count: int | None = None) -> tuple[int, ...]:
+    def wholes(self, name: str, count: int | None = None) -> tuple[int, ...]:
         value = self.attrs[name]
         if not isinstance(value, tuple) or not all(type(v) is int for v in value):
             raise self.fail(f"{name} = {value!r} is no list of whole numbers")
@@ -84,7 +84,7 @@ class Call:
 
     def axis(self, name: str, rank: int) -> int:
         """An axis attribute counted from the front."""
-        value = self.int(name)
+        value = self.whole(name)
         if not -rank <= value < rank:
             raise self.fail(f"{name} = {value}, but x has {rank} axes")
         return value % rank

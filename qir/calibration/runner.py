@@ -1,0 +1,62 @@
+"""A graph as something that can be calibrated: run by the reference, its float values shown."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.calibration.collect import Observe
+from qir.calibration.data import InputSpec
+from qir.calibration.record import Key
+from qir.ir.graph import Graph
+from qir.ir.node import Value
+from qir.ir.printer import print_graph
+from qir.reference.interpreter import run
+
+
+class GraphProgram:
+    """A float graph; tensors are known by the ids that passes keep."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        text = print_graph(graph, by_content=True).encode()
+        self.digest = hashlib.blake2b(text, digest_size=16).hexdigest()
+
+    @property
+    def inputs(self) -> Mapping[str, InputSpec]:
+        """What the graph takes; a dimension with a name takes any size."""
+        return {v.name: input_spec(v) for v in self.graph.inputs}
+
+    def keys(self) -> list[Key]:
+        """Every float tensor that is computed."""
+        tensors = dict.fromkeys(
+            value.lineage.tensor
+            for node in self.graph
+            if node.op not in ("constant", "output")
+            for value in node.results
+            if watched(value)
+        )
+        return [Key(tensor, None) for tensor in tensors]
+
+    def run(self, inputs: Mapping[str, NDArray[np.generic]], observe: Observe) -> None:
+        """Runs once, calling `observe` with tensor id and value for every float tensor."""
+
+        def show(value: Value, data: NDArray[np.generic]) -> None:
+            if watched(value) and value.constant is None:
+                observe(value.lineage.tensor, data)
+
+        run(self.graph, inputs, observe=show)
+
+
+def watched(value: Value) -> bool:
+    """Whether a value is real-valued, so that it has a range."""
+    return value.type.quant is None and value.type.dtype.is_float
+
+
+def input_spec(value: Value) -> InputSpec:
+    """What an input takes, as data sources see it."""
+    shape = tuple(d if isinstance(d, int) else None for d in value.type.shape)
+    return InputSpec(shape, value.type.dtype.carrier)

@@ -1,0 +1,383 @@
+"""Decides what will be stored as codes, by propagation over slots that must agree.
+
+Every value that an integer op makes or reads is stored; slots of one stored value, and slots that
+an op says must hold one map, form a share set, and a share set has one scheme. What is asked is
+matched against the target's table; whatever stays float has a reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from itertools import pairwise
+
+from qir.capability import Capability, OpCapability
+from qir.errors import SchemeError
+from qir.ir.attrs import same
+from qir.ir.dtype import F32
+from qir.ir.graph import Graph, make_call
+from qir.ir.node import Node, Value
+from qir.ir.ops import spec
+from qir.ir.scheme import RESULT, Scheme, parse_scheme
+from qir.ledger import Ledger
+from qir.rewrite import Pass
+
+STRUCTURE = frozenset({"input", "constant", "output"})
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A user's rule: where an origin, op and slot match, this scheme (or float). The last wins."""
+
+    name: str = "*"
+    """Pattern on the source's op names and the value's name, as in a shell."""
+    op: str = "*"
+    slot: str = "*"
+    scheme: Scheme | None = None
+    """None: keep the op in float."""
+
+    @classmethod
+    def parse(cls, text: str) -> Wish:
+        """Reads `name=/conv1/* slot=w: i8 symmetric tensor` or `op=softmax: float`.
+
+        Raises SchemeError for text that is none.
+        """
+        where, colon, what = text.partition(": ")
+        if not colon:
+            raise SchemeError(f"rule {text!r} has no ': ' before its scheme")
+        parts: dict[str, str] = {}
+        for word in where.split():
+            key, equals, value = word.partition("=")
+            if not equals or key not in ("name", "op", "slot"):
+                raise SchemeError(f"rule {text!r}: {word!r} is not name=, op= or slot=")
+            parts[key] = value
+        return cls(**parts, scheme=None if what.strip() == "float" else parse_scheme(what))
+
+    def matches(self, node: Node) -> bool:
+        """Whether the rule speaks of this node."""
+        names = {node.name, *(o.name for o in node.origins if o.name)}
+        return fnmatchcase(node.op, self.op) and any(fnmatchcase(n, self.name) for n in names)
+
+    def __str__(self) -> str:
+        return f"name={self.name} op={self.op} slot={self.slot}: {self.scheme or 'float'}"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What becomes of one op, and why."""
+
+    node: str
+    op: str
+    integer: bool
+    reason: str
+    group: str = ""
+    """The op in whose kernel this one is computed, where it is another."""
+    schemes: Mapping[str, str] = field(default_factory=dict)
+    macs: int = 0
+    origin: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The answer before any work: what will be integer, what stays float, what must share."""
+
+    target: str
+    decisions: tuple[Decision, ...]
+    shared: tuple[tuple[str, ...], ...]
+    """Names of values that must hold one map, where there are several."""
+
+    @property
+    def integer_macs(self) -> float:
+        """Share of the multiply-adds that will be done in integers."""
+        total = sum(d.macs for d in self.decisions)
+        return sum(d.macs for d in self.decisions if d.integer) / total if total else 0.0
+
+
+@dataclass(frozen=True)
+class AssignSchemes(Pass):
+    """Writes schemes on slots, for one target."""
+
+    name = "assign-schemes"
+    capability: Capability = field(default_factory=lambda: Capability("none", {}))
+    granularity: str = "channel"
+    wishes: tuple[Wish, ...] = ()
+    range_rule: str = "minmax"
+    """The range rule of slots for which neither table nor user names one."""
+
+    def run(self, graph: Graph, ledger: Ledger) -> int:
+        _, schemes = assign(graph, self.capability, self.granularity, self.wishes)
+        for node, slots in schemes.items():
+            for slot, scheme in slots.items():
+                rule = self.range_rule if scheme.range == "minmax" else scheme.range
+                graph.set_scheme(node, slot, replace(scheme, range=rule))
+        return sum(len(slots) for slots in schemes.values())
+
+
+Schemes = dict[Node, dict[str, Scheme]]
+
+
+def assign(
+    graph: Graph,
+    capability: Capability,
+    granularity: str = "channel",
+    wishes: Iterable[Wish] = (),
+) -> tuple[Plan, Schemes]:
+    """The plan, and the scheme of every slot; SchemeError where wishes cannot hold together."""
+    work = _Assignment(graph, capability, granularity, tuple(wishes))
+    work.decide()
+    work.share()
+    return work.plan(), work.schemes()
+
+
+class _Assignment:
+    def __init__(
+        self, graph: Graph, table: Capability, granularity: str, wishes: tuple[Wish, ...]
+    ) -> None:
+        self.graph = graph
+        self.table = table
+        self.granularity = granularity
+        self.wishes = wishes
+        self.reason: dict[Node, str] = {}
+        self.inside: dict[Node, Node] = {}
+        """Activation -> the op in whose kernel it is computed."""
+        self.parent: dict[Value, Value] = {}
+        self.chosen: dict[Value, Scheme] = {}
+        self.members: dict[Value, list[tuple[Node, str]]] = {}
+
+    # -- which ops ----------------------------------------------------------------------------
+
+    def decide(self) -> None:
+        movers: list[Node] = []
+        for node in self.graph:
+            if node.op in STRUCTURE:
+                continue
+            row = self.table.ops.get(node.op)
+            if (head := self._head(node)) is not None and not self._wished_float(node):
+                self.inside[node] = head
+            elif row is not None and row.share and not self._obstacle(node, row):
+                movers.append(node)
+            else:
+                self.reason[node] = self._obstacle(node, row)
+        self._settle(movers)
+
+    def _settle(self, movers: list[Node]) -> None:
+        """Ops that only move elements follow their neighbours: codes stay codes."""
+        for node in movers:
+            self.reason[node] = "nothing beside it is integer"
+        changed = True
+        while changed:
+            changed = False
+            for node in movers:
+                near = [node.operands["x"].node, *node.result.users]
+                if self.reason[node] and any(self._integer(n) for n in near):
+                    self.reason[node] = ""
+                    changed = True
+
+    def _integer(self, node: Node) -> bool:
+        node = self.inside.get(node, node)
+        return self.reason.get(node, "float") == ""
+
+    def _head(self, node: Node) -> Node | None:
+        """The integer op that computes this activation in its own kernel, if one does."""
+        x = node.operands.get("x")
+        if x is None or not spec(node.op).traits.elementwise or x.only_use is None:
+            return None
+        head = self.inside.get(x.node, x.node)
+        if self.reason.get(head) != "" or head not in self.reason:
+            return None
+        tail = [n.op for n, h in self.inside.items() if h is head]
+        return head if self.table.chain((head.op, *tail, node.op)) else None
+
+    def _obstacle(self, node: Node, row: OpCapability | None) -> str:
+        """Why an op stays float; empty where nothing keeps it from integers."""
+        if node.op in ("quantize", "dequantize", "requantize") or any(
+            v.type.quant for v in (*node.operands.values(), *node.results)
+        ):
+            return "quantized already"
+        if node.op == "foreign":
+            return f"{node.attrs['op']} is not known to QIR"
+        if row is None:
+            return f"{self.table.name} has no integer {node.op}"
+        if self._wished_float(node):
+            return "a rule keeps it float"
+        for name, allowed in (row.when or {}).items():
+            if not any(same(node.attrs.get(name), v) for v in allowed):
+                return f"{name} = {node.attrs.get(name)!r}: {self.table.name} takes {allowed[0]!r}"
+        for slot in row.constant:
+            value = node.operands.get(slot)
+            if value is not None and value.constant is None:
+                return f"{slot} is computed; {self.table.name} wants a constant"
+        if any(v.type.dtype != F32 for v in (*node.results, *self._data(node, row))):
+            return "it does not compute in f32"
+        return self._bias_obstacle(node)
+
+    @staticmethod
+    def _bias_obstacle(node: Node) -> str:
+        traits = spec(node.op).traits
+        bias = node.operands.get(traits.bias or "")
+        if bias is None or traits.weight_axis is None:
+            return ""
+        if bias.type.rank != 1:
+            return f"its bias has {bias.type.rank} axes, a kernel takes 1"
+        return ""
+
+    def _data(self, node: Node, row: OpCapability) -> list[Value]:
+        return [v for slot, v in node.operands.items() if slot.split(".")[0] in row.slots]
+
+    def _wished_float(self, node: Node) -> bool:
+        last = [w for w in self.wishes if w.slot == "*" and w.matches(node)]
+        return bool(last) and last[-1].scheme is None
+
+    # -- which slots --------------------------------------------------------------------------
+
+    def find(self, value: Value) -> Value:
+        root = value
+        while (up := self.parent.get(root, root)) is not root:
+            root = up
+        while value is not root:
+            self.parent[value], value = root, self.parent.get(value, value)
+        return root
+
+    def share(self) -> None:
+        """Unites what must hold one map, and gives each set its scheme."""
+        members = self.members
+        for node in self.graph:
+            if self.reason.get(node, "float") != "":
+                continue
+            row = self.table.ops[node.op]
+            slots = self._stored(node, row)
+            shared = [v for s, v in slots.items() if s.split(".")[0] in row.share]
+            for a, b in pairwise(shared):
+                self.parent[self.find(b)] = self.find(a)
+            for slot, value in slots.items():
+                members.setdefault(value, []).append((node, slot))
+        sets: dict[Value, list[tuple[Node, str]]] = {}
+        for value, slots_ in members.items():
+            sets.setdefault(self.find(value), []).extend(slots_)
+        for root, users in sets.items():
+            self.chosen[root] = self._scheme(users)
+
+    def _stored(self, node: Node, row: OpCapability) -> dict[str, Value]:
+        """Slots of an integer op that hold activations, with the values in them."""
+        out = {
+            slot: value
+            for slot, value in node.operands.items()
+            if slot.split(".")[0] in row.slots and not self._parameter(node, slot)
+        }
+        out[RESULT] = self.tail(node).result
+        return out
+
+    def _parameter(self, node: Node, slot: str) -> bool:
+        traits = spec(node.op).traits
+        return slot == traits.bias or (
+            slot == traits.weight and node.operands[slot].constant is not None
+        )
+
+    def tail(self, node: Node) -> Node:
+        """The last op of the kernel that this op heads."""
+        inside = [n for n, h in self.inside.items() if h is node]
+        return inside[-1] if inside else node
+
+    def _scheme(self, users: list[tuple[Node, str]]) -> Scheme:
+        """One scheme for all members: what a law fixes, what a user wants, what all allow."""
+        laws = {s for n, slot in users for s in self._allowed(n, slot) if s.scale is not None}
+        if len(laws) > 1:
+            names = " and ".join(sorted({n.name for n, _ in users}))
+            raise SchemeError(f"{names} share one map, but their fixed scales differ")
+        wanted = self._wanted(users)
+        options = [wanted] if wanted else list(laws) or list(self._allowed(*users[0]))
+        for option in options:
+            if all(any(_takes(a, option) for a in self._allowed(n, s)) for n, s in users):
+                return option
+        n, slot = users[0]
+        if wanted:
+            raise SchemeError(f"{n.name}: {self.table.name} does not take {wanted} in {slot}")
+        raise SchemeError(f"{n.name}: no scheme in {slot} suits all that share it")
+
+    def _wanted(self, users: list[tuple[Node, str]]) -> Scheme | None:
+        found: dict[Scheme, str] = {}
+        for node, slot in users:
+            last = [w for w in self.wishes if w.matches(node) and w.slot == slot and w.scheme]
+            if last and last[-1].scheme is not None:
+                found[last[-1].scheme] = f"{last[-1]} ({node.name})"
+        if len(found) > 1:
+            raise SchemeError(f"two rules want one share set: {' and '.join(found.values())}")
+        return next(iter(found), None)
+
+    def _allowed(self, node: Node, slot: str) -> tuple[Scheme, ...]:
+        return self.table.ops[node.op].slots.get(slot.split(".")[0], ())
+
+    # -- the answer ---------------------------------------------------------------------------
+
+    def schemes(self) -> Schemes:
+        """Every slot's scheme: activations from their sets, weights and biases by their op."""
+        out: Schemes = {}
+        sizes: dict[Value, int] = {}
+        for value in self.members:
+            root = self.find(value)
+            sizes[root] = sizes.get(root, 0) + 1
+        for value, users in self.members.items():
+            root = self.find(value)
+            scheme = self.chosen[root]
+            if sizes[root] > 1:
+                scheme = replace(scheme, share=root.name)
+            for node, slot in users:
+                at = self.tail(node) if slot == RESULT else node
+                out.setdefault(at, {})[slot] = scheme
+        for node in self.graph:
+            if self.reason.get(node, "float") == "":
+                for slot in node.operands:
+                    if self._parameter(node, slot):
+                        out.setdefault(node, {})[slot] = self._parameter_scheme(node, slot)
+        return out
+
+    def _parameter_scheme(self, node: Node, slot: str) -> Scheme:
+        allowed = self._allowed(node, slot)
+        wished = [w for w in self.wishes if w.matches(node) and w.slot == slot and w.scheme]
+        if wished and wished[-1].scheme is not None:
+            if not any(_takes(a, wished[-1].scheme) for a in allowed):
+                raise SchemeError(f"{node.name}: {self.table.name} does not take {wished[-1]}")
+            return wished[-1].scheme
+        return next((s for s in allowed if s.grain == self.granularity), allowed[0])
+
+    def plan(self) -> Plan:
+        schemes = self.schemes()
+        decisions = tuple(self._decision(n, schemes) for n in self.graph if n.op not in STRUCTURE)
+        sets: dict[Value, list[str]] = {}
+        for value in self.members:
+            sets.setdefault(self.find(value), []).append(value.name)
+        shared = tuple(tuple(names) for names in sets.values() if len(names) > 1)
+        return Plan(self.table.name, decisions, shared)
+
+    def _decision(self, node: Node, schemes: Schemes) -> Decision:
+        origin = str(node.origins[0]) if node.origins else ""
+        if (head := self.inside.get(node)) is not None:
+            return Decision(
+                node.name, node.op, True, f"in the kernel of {head.name}", head.name, origin=origin
+            )
+        row = spec(node.op)
+        macs = 0
+        if row.cost and node.results:
+            call = make_call(node.op, node.operands, node.attrs)
+            shape = tuple(
+                1 if i == 0 and not isinstance(d, int) else d
+                for i, d in enumerate(node.result.type.shape)
+            )
+            macs = row.cost(call, shape)
+        found = {s: str(k) for s, k in schemes.get(node, {}).items()}
+        if RESULT not in found and (tail := self.tail(node)) is not node:
+            found[RESULT] = str(schemes.get(tail, {}).get(RESULT, ""))
+        reason = self.reason[node]
+        return Decision(node.name, node.op, not reason, reason, "", found, macs, origin)
+
+
+def _takes(allowed: Scheme, wanted: Scheme) -> bool:
+    """Whether a slot that allows one scheme takes the other; symmetric codes are affine too."""
+    if allowed.storage != wanted.storage or allowed.grain != wanted.grain:
+        return False
+    if allowed.scale is not None and (allowed.scale, allowed.zero) != (wanted.scale, wanted.zero):
+        return False
+    if allowed.symmetric and not wanted.symmetric:
+        return False
+    return allowed.low <= wanted.low and wanted.high <= allowed.high

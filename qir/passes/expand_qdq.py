@@ -1,0 +1,137 @@
+"""From integer form back to QDQ form: every op on codes is unwrapped."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from qir.ir.array import Array
+from qir.ir.graph import Graph
+from qir.ir.node import Node, Stage, Value
+from qir.ir.ops import spec
+from qir.ir.types import TensorType, uniform
+from qir.ledger import Change, Ledger
+from qir.passes.fuse_qdq import accumulator_scale
+from qir.rewrite import Pass
+
+_CODES = frozenset(
+    {"input", "constant", "output", "quantize", "dequantize", "requantize", "foreign"}
+)
+
+
+@dataclass(frozen=True)
+class ExpandQdq(Pass):
+    """Each value of codes gets one dequantize; each op on codes a quantize behind it."""
+
+    name = "expand-qdq"
+
+    def run(self, graph: Graph, ledger: Ledger) -> int:
+        reals: dict[Value, Value] = {}
+        count = 0
+        for node in list(graph):
+            if node.op in _CODES or not _on_codes(node):
+                continue
+            _expand(graph, node, reals)
+            ledger.add(Change.REGROUPED, self.name, node.name, "written as reals between codes")
+            count += 1
+        return count + (graph.prune() if count else 0)
+
+
+def _on_codes(node: Node) -> bool:
+    return any(v.type.quant for v in (*node.operands.values(), *node.results))
+
+
+def _expand(graph: Graph, node: Node, reals: dict[Value, Value]) -> None:
+    stages = node.stages or (
+        Stage(node.op, node.attrs, tuple(node.operands), None, None, "", node.origins),
+    )
+    flow: Value | None = None
+    for i, stage in enumerate(stages):
+        codes = node.stage_operands(i) if node.stages else dict(node.operands)
+        operands = {
+            slot: _reals(graph, node, stage, slot, codes, reals) for slot, value in codes.items()
+        }
+        if stage.flow is not None and flow is not None:
+            operands[stage.flow] = flow
+        made = graph.add(
+            stage.op,
+            operands,
+            stage.attrs,
+            name=graph.fresh(stage.name or f"{node.name}.{stage.op}"),
+            before=node,
+            origins=stage.origins,
+            profile=node.profile,
+        )
+        flow = made.result
+        if stage.type is not None:
+            flow = _through(graph, node, flow, stage.type)
+    assert flow is not None
+    _finish(graph, node, flow)
+
+
+def _reals(
+    graph: Graph,
+    node: Node,
+    stage: Stage,
+    slot: str,
+    codes: dict[str, Value],
+    known: dict[Value, Value],
+) -> Value:
+    value = codes[slot]
+    if value.type.quant is None:
+        if slot != spec(stage.op).traits.bias or value.constant is None:
+            return value
+        if value.type.dtype.is_float:
+            return value
+        value = _bias(graph, node, stage, codes, value)
+    if value not in known:
+        made = graph.add(
+            "dequantize",
+            {"x": value},
+            name=graph.fresh(f"{value.name}.real"),
+            before=node,
+            origins=node.slot_origins.get(slot, ()),
+        )
+        graph.set_lineage(made.result, value.lineage)
+        known[value] = made.result
+    return known[value]
+
+
+def _bias(graph: Graph, node: Node, stage: Stage, codes: dict[str, Value], value: Value) -> Value:
+    """A bias in accumulator units, with the scale that its slot gives it."""
+    scale = accumulator_scale(stage, codes)
+    assert scale is not None
+    assert value.constant is not None
+    axis = 0 if scale.ndim else None
+    kind = uniform(value.type.dtype, scale.astype(np.float32), axis=axis, name=value.name)
+    name = value.name.removesuffix(".raw")
+    data = Array(value.constant.data, TensorType(value.type.shape, kind), name)
+    made = graph.constant(data, name=graph.fresh(name), before=node)
+    graph.set_origins(made.node, value.node.origins)
+    graph.set_lineage(made, value.lineage)
+    return made
+
+
+def _through(graph: Graph, node: Node, value: Value, kind: TensorType) -> Value:
+    """A rounding inside a chain: quantize and dequantize again."""
+    codes = graph.add("quantize", {"x": value}, types=[kind], before=node)
+    return graph.add("dequantize", {"x": codes.result}, before=node).result
+
+
+def _finish(graph: Graph, node: Node, flow: Value) -> None:
+    old = node.result
+    name, lineage = old.name, old.lineage
+    if old.type.quant is not None:
+        made = graph.add(
+            "quantize",
+            {"x": flow},
+            types=[old.type],
+            before=node,
+            origins=node.slot_origins.get("result", ()),
+        )
+        flow = made.result
+    graph.replace(old, flow)
+    graph.remove(node)
+    graph.rename(flow, name)
+    graph.set_lineage(flow, lineage)

@@ -1,0 +1,205 @@
+"""The steps a user takes, each one call: load, plan, calibrate, quantize, verify, save, run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.atomic import claim
+from qir.calibration import Statistics, collect, open_data
+from qir.calibration.data import Item
+from qir.calibration.runner import GraphProgram
+from qir.errors import DataError, InputError, UsageError
+from qir.frontend import frontend as named_frontend
+from qir.frontend import frontend_for
+from qir.ir import file
+from qir.ir.graph import Graph
+from qir.ir.verify import Finding
+from qir.ir.verify import verify as verify_graph
+from qir.ledger import Ledger
+from qir.numerics import profile_text
+from qir.passes.assign_schemes import AssignSchemes, Plan, Wish, assign
+from qir.passes.fold_batch_norm import FoldBatchNorm
+from qir.passes.fold_constants import FoldConstants
+from qir.passes.materialize import Materialize
+from qir.passes.prune import Prune
+from qir.reference.interpreter import run as run_reference
+from qir.rewrite import run_passes
+from qir.target import Executable
+from qir.target import target as named_target
+
+SUFFIX = ".qir"
+GRANULARITIES = ("channel", "tensor")
+
+
+def load(source: str | Path, *, frontend: str | None = None, ledger: Ledger | None = None) -> Graph:
+    """Reads a model, of any framework that a frontend reads, or a `.qir` file.
+
+    Raises InputError for a file that is missing, damaged, or of no known kind.
+    """
+    path = Path(source)
+    if path.suffix.lower() == SUFFIX and frontend is None:
+        return file.read(path).graph
+    reader = named_frontend(frontend) if frontend else frontend_for(path)
+    if not path.exists():
+        raise InputError(f"{path}: there is no such file")
+    return reader.load(path, ledger if ledger is not None else Ledger())
+
+
+def read_ledger(source: str | Path) -> Ledger:
+    """The ledger that travels in a `.qir` file; empty for other files."""
+    path = Path(source)
+    if path.suffix.lower() != SUFFIX:
+        return Ledger()
+    text = file.read(path).ledger
+    try:
+        return Ledger.from_json(text) if text else Ledger()
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{path}: its ledger cannot be read: {error}") from error
+
+
+def save(
+    graph: Graph,
+    destination: str | Path,
+    *,
+    target: str = "onnxruntime",
+    format: str | None = None,
+    ledger: Ledger | None = None,
+    lossy: bool = False,
+    force: bool = False,
+) -> None:
+    """Writes a model: a `.qir` file, or a target's own kind in one of its forms.
+
+    Raises UsageError for an existing file unless `force`, and Refused where something would be
+    lost that nobody agreed to lose, unless `lossy`; then nothing is written.
+    """
+    path = Path(destination)
+    claim(path, force=force)
+    ledger = ledger if ledger is not None else Ledger()
+    if path.suffix.lower() == SUFFIX:
+        ledger.check(lossy=lossy)
+        profiles = {name: profile_text(name) for name in _profiles(graph)}
+        file.write(path, file.Bundle(graph, profiles, ledger.to_json()))
+        return
+    backend = named_target(target)
+    if backend.suffix and path.suffix.lower() != backend.suffix:
+        raise UsageError(f"{path}: target {target} writes {backend.suffix} files")
+    backend.emit(graph, path, ledger, format=format, lossy=lossy)
+
+
+def _profiles(graph: Graph) -> list[str]:
+    return sorted({graph.profile, *(n.profile for n in graph if n.profile)})
+
+
+def verify(graph: Graph, *, target: str | None = None) -> list[Finding]:
+    """What is wrong with a graph, and with a target named, what that target cannot take."""
+    found = verify_graph(graph)
+    if target is not None:
+        found += named_target(target).verify(graph)
+    return found
+
+
+def fold(graph: Graph, ledger: Ledger | None = None) -> Graph:
+    """The float graph as it will be quantized: pruned, constants and batch norms folded."""
+    steps = (Prune(), FoldConstants(), FoldBatchNorm())
+    return run_passes(graph, steps, ledger if ledger is not None else Ledger())
+
+
+def plan(
+    graph: Graph,
+    *,
+    target: str = "onnxruntime",
+    granularity: str = "channel",
+    rules: Iterable[str] = (),
+) -> Plan:
+    """What would be integer, what stays float and why, before any work."""
+    table = named_target(target).capability()
+    wishes = [Wish.parse(text) for text in rules]
+    return assign(fold(graph), table, _granularity(granularity), wishes)[0]
+
+
+def _granularity(name: str) -> str:
+    if name not in GRANULARITIES:
+        raise UsageError(f"granularity {name!r} is neither channel nor tensor")
+    return name
+
+
+def calibrate(
+    graph: Graph,
+    data: str | Path | Item | Iterable[Item],
+    *,
+    limit: int | None = None,
+    batch: int | None = None,
+    threads: int = 1,
+    progress: Callable[[int, int | None], None] | None = None,
+    checkpoint: Path | None = None,
+    resume: Statistics | None = None,
+) -> Statistics:
+    """Runs the folded float graph on data and gives the statistics of its tensors.
+
+    Raises DataError for data that do not fit, or hold NaN.
+    """
+    program = GraphProgram(fold(graph))
+    source = open_data(data, program.inputs, batch=batch, limit=limit)
+    return collect(
+        program,
+        source,
+        program.keys(),
+        resume=resume,
+        checkpoint=checkpoint,
+        progress=progress,
+        threads=threads,
+    )
+
+
+def quantize(
+    graph: Graph,
+    statistics: Statistics,
+    *,
+    target: str = "onnxruntime",
+    granularity: str = "channel",
+    rules: Iterable[str] = (),
+    range_rule: str = "minmax",
+    ledger: Ledger | None = None,
+) -> Graph:
+    """The quantized graph in QDQ form, for a target; the graph given stays as it was.
+
+    Raises DataError where the statistics are of another model.
+    """
+    ledger = ledger if ledger is not None else Ledger()
+    backend = named_target(target)
+    folded = fold(graph, ledger)
+    statistics.require_model(GraphProgram(folded).digest)
+    wishes = tuple(Wish.parse(text) for text in rules)
+    steps = (
+        AssignSchemes(backend.capability(), _granularity(granularity), wishes, range_rule),
+        Materialize(statistics, backend.profile),
+        Prune(),
+    )
+    out = run_passes(folded, steps, ledger)
+    out.profile = backend.profile
+    return out
+
+
+def run(
+    graph: Graph,
+    inputs: Mapping[str, NDArray[np.generic]],
+    *,
+    values: Iterable[str] | None = None,
+    profile: str | None = None,
+) -> dict[str, NDArray[np.generic]]:
+    """Runs a graph by the reference; gives outputs by name, or the named values."""
+    if values is not None:
+        values = list(values)
+        for name in values:
+            if not graph.has(name):
+                raise DataError(f"no value {name!r} in this model")
+    return run_reference(graph, inputs, values=values, profile=profile)
+
+
+def compile(graph: Graph, *, target: str = "cpu", threads: int | None = None) -> Executable:
+    """Makes a graph ready to run on a target."""
+    return named_target(target).compile(graph, threads=threads)

@@ -1,0 +1,66 @@
+"""Which function computes which op on reals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.errors import OpError
+from qir.ir.attrs import Attr
+from qir.ir.dtype import DType
+from qir.reference import conv, elementwise, matmul, norm, pool, reduce, shape
+from qir.reference.operands import narrow
+
+Operands: TypeAlias = Mapping[str, NDArray[np.generic]]
+
+FUNCTIONS: dict[str, Callable[..., NDArray[np.generic]]] = {
+    "add": elementwise.add,
+    "sub": elementwise.sub,
+    "mul": elementwise.mul,
+    "div": elementwise.div,
+    "relu": elementwise.relu,
+    "clip": elementwise.clip,
+    "sigmoid": elementwise.sigmoid,
+    "conv2d": conv.conv2d,
+    "matmul": matmul.matmul,
+    "gemm": matmul.gemm,
+    "linear": matmul.linear,
+    "batch_norm": norm.batch_norm,
+    "softmax": norm.softmax,
+    "max_pool2d": pool.max_pool2d,
+    "avg_pool2d": pool.avg_pool2d,
+    "global_avg_pool": pool.global_avg_pool,
+    "reshape": shape.reshape,
+    "flatten": shape.flatten,
+    "transpose": shape.transpose,
+    "concat": shape.concat,
+    "pad": shape.pad,
+    "reduce_mean": reduce.reduce_mean,
+}
+
+
+def compute(op: str, operands: Operands, attrs: Mapping[str, Attr]) -> NDArray[np.generic]:
+    """One op on reals; OpError for values it cannot take or an op that has no function."""
+    if op == "cast":
+        return cast(operands["x"], attrs["to"])
+    try:
+        function = FUNCTIONS[op]
+    except KeyError:
+        raise OpError(f"no reference for op {op}") from None
+    if "xs.0" in operands:
+        order = sorted(operands, key=lambda s: int(s.rpartition(".")[2]))
+        return function([operands[s] for s in order], **attrs)
+    return function(**operands, **attrs)
+
+
+def cast(x: NDArray[np.generic], to: Attr) -> NDArray[np.generic]:
+    """Values in another element type; reals to whole numbers cut towards zero."""
+    if not isinstance(to, DType):
+        raise OpError(f"cast: to = {to!r} is no element type")
+    if x.dtype == np.float64 and to.is_float:
+        return narrow(x, to.carrier)
+    with np.errstate(invalid="ignore", over="ignore"):
+        return x.astype(to.carrier)
