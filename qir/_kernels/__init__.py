@@ -1,0 +1,1 @@
+"""Compiled kernels; they know NumPy arrays and nothing else of QIR."""

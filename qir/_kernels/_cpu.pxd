@@ -1,0 +1,124 @@
+# cython: language_level=3
+"""The C functions that make steps, as _cpu.pyx calls them."""
+
+from libc.stdint cimport int8_t, int32_t, uint8_t, uint32_t
+
+cdef extern from "isa.h" nogil:
+    cdef struct qir_isa_name:
+        const char *name
+        uint32_t bit
+    const qir_isa_name qir_isa_names[]
+    const size_t qir_isa_name_count
+    uint32_t qir_isa_detect()
+
+cdef extern from "requant.h" nogil:
+    cdef struct qir_code:
+        int32_t zero, low, high
+        uint8_t flip
+
+cdef extern from "pool.h" nogil:
+    int QIR_POOL_MAX_THREADS
+
+cdef extern from "step.h" nogil:
+    cdef struct qir_step:
+        void (*run)(const void *, void *const *, void *, long)
+        void *params
+        long tasks
+        size_t scratch
+    void qir_step_run(const qir_step *, void *const *buffers, void *scratch, int threads)
+    size_t qir_round_up(size_t value, size_t to)
+
+cdef extern from "conv/conv.h" nogil:
+    cdef struct qir_conv_shape:
+        size_t n, h, w, c, oh, ow, oc, kh, kw, sh, sw, dh, dw, pt, pl, groups
+    cdef struct qir_conv_operands:
+        int x, y
+        const int8_t *weight
+        const int32_t *bias
+        const float *multiplier
+        size_t multiplier_count
+        int32_t x_zero
+        uint8_t x_flip
+        qir_code code
+        int to_float
+    int qir_conv_make(uint32_t isa, const qir_conv_shape *, const qir_conv_operands *, qir_step *)
+
+cdef extern from "depthwise/depthwise.h" nogil:
+    int qir_depthwise_make(
+        uint32_t isa, const qir_conv_shape *, const qir_conv_operands *, qir_step *
+    )
+
+cdef extern from "elementwise/elementwise.h" nogil:
+    cdef struct qir_binary:
+        float a_gain, b_gain, offset
+        int32_t a_zero, b_zero
+        float multiplier, zero
+        uint8_t a_flip, b_flip
+        qir_code code
+    cdef struct qir_affine:
+        float scale
+        qir_code code
+    cdef struct qir_binary_shape:
+        size_t outer, rows, inner
+        int a_shared, b_shared
+    cdef struct qir_planes:
+        size_t n, channels, pixels
+    int qir_add_make(
+        uint32_t isa, const qir_binary_shape *, const qir_binary *, int a, int b, int y, qir_step *
+    )
+    int qir_mul_make(
+        uint32_t isa, const qir_binary_shape *, const qir_binary *, int a, int b, int y, qir_step *
+    )
+    int qir_lookup_make(
+        uint32_t isa, size_t size, const uint8_t *table, int x, int y, qir_step *
+    )
+    int qir_quantize_make(
+        uint32_t isa, const qir_planes *, const qir_affine *, int x, int y, qir_step *
+    )
+    int qir_dequantize_make(
+        uint32_t isa, const qir_planes *, const qir_affine *, int x, int y, qir_step *
+    )
+
+cdef extern from "pooling/pooling.h" nogil:
+    cdef struct qir_window:
+        size_t n, h, w, c, oh, ow, kh, kw, sh, sw, dh, dw, pt, pl
+    cdef struct qir_average:
+        float x_scale, y_scale
+        int32_t x_zero
+        uint8_t x_flip
+        qir_code code
+        int count_pad
+    int qir_max_pool_make(
+        uint32_t isa, const qir_window *, uint8_t flip, int x, int y, qir_step *
+    )
+    int qir_average_pool_make(
+        uint32_t isa, const qir_window *, const qir_average *, int x, int y, qir_step *
+    )
+    int qir_global_average_make(
+        uint32_t isa, size_t n, size_t pixels, size_t c, const qir_average *,
+        int x, int y, qir_step *,
+    )
+
+cdef extern from "softmax/softmax.h" nogil:
+    cdef struct qir_softmax:
+        size_t rows, width
+        float table[256]
+        float gain
+        uint8_t x_flip
+        qir_code code
+    int qir_softmax_make(const qir_softmax *, int x, int y, qir_step *)
+
+cdef extern from "layout/layout.h" nogil:
+    int QIR_MAX_RANK
+    cdef struct qir_copy:
+        size_t rows, width, x_stride, y_stride, x_offset, y_offset
+    cdef struct qir_permutation:
+        size_t rank
+        size_t shape[8]
+        size_t perm[8]
+        size_t itemsize
+    int qir_copy_make(
+        uint32_t isa, const qir_copy *, const uint8_t *table, int x, int y, qir_step *
+    )
+    int qir_fill_make(size_t offset, size_t size, uint8_t value, int y, qir_step *)
+    int qir_transpose_make(const qir_permutation *, int x, int y, qir_step *)

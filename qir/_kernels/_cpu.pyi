@@ -1,0 +1,336 @@
+"""Int8 kernels for processors, and plans that run a whole network of them in one call.
+
+A `Plan` is a list of steps over numbered buffers. Activations inside are NHWC, one byte a code:
+`u8` or `i8`. Every step is data-parallel and gives the same bytes for any number of threads and
+any instruction set. All geometry is fixed when a step is added; the batch is its first dimension.
+
+    plan = Plan(arena, [(-1, 12288), (0, 4096), (-1, 40)])    # external, arena, external
+    plan.quantize("x_q", 0, 1, shape=(1, 3, 32, 32), scale=0.02, zero=128, nhwc=True)
+    ...
+    plan.run([x, y], threads=2)                                # fills y
+
+A step raises ValueError when its operands do not fit the buffers or each other, naming the step.
+Requantization is everywhere `clamp(rne(f32(acc + bias) * multiplier[c]) + zero, low, high)`, where
+acc and bias are added modulo 2^32, rne rounds halves to even, and low and high are codes (default:
+the bounds of the storage type), so that relu and clip cost nothing.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Codes = Literal["u8", "i8"]
+EXTERNAL: int
+"""As offset of a buffer: the caller gives its memory at each run."""
+
+def cpu_features() -> list[str]:
+    """The instruction sets this processor and system allow, of those that QIR knows."""
+
+def isa() -> list[str]:
+    """The instruction sets in use, best first; the last is scalar. QIR_ISA=avx2 or scalar caps it."""
+
+def default_threads() -> int:
+    """QIR_NUM_THREADS, else the number of processors this process may use."""
+
+class Plan:
+    """A compiled sequence of steps over buffers in one arena."""
+
+    def __init__(
+        self,
+        arena: int,
+        buffers: Sequence[tuple[int, int]],
+        *,
+        isa: str | None = None,
+    ) -> None:
+        """Takes `arena` bytes; a buffer is (offset, size) in it, or (EXTERNAL, size).
+
+        `isa` caps the instruction sets of this plan, as one of `isa()`. Offsets are best multiples of
+        64. Buffers may overlap where their values are not alive together, and alias for reshapes.
+        Raises ValueError for a buffer outside the arena and for an unknown isa.
+        """
+
+    # ---- float to codes and back ------------------------------------------------------------
+
+    def quantize(
+        self,
+        name: str,
+        x: int,
+        y: int,
+        *,
+        shape: Sequence[int],
+        scale: float,
+        zero: int,
+        y_type: Codes = "u8",
+        low: int | None = None,
+        high: int | None = None,
+        nhwc: bool = False,
+    ) -> None:
+        """y = clamp(rne(x / scale) + zero), x f32; a NaN becomes the zero point or a bound as in MLAS.
+
+        With nhwc, x of `shape` (n, c, h, w) is written as n, h, w, c.
+        """
+
+    def dequantize(
+        self,
+        name: str,
+        x: int,
+        y: int,
+        *,
+        shape: Sequence[int],
+        scale: float,
+        zero: int,
+        x_type: Codes = "u8",
+        nchw: bool = False,
+    ) -> None:
+        """y = (x - zero) * scale in f32; with nchw, x of `shape` (n, h, w, c) is written as n, c, h, w."""
+
+    # ---- accumulate and round once ----------------------------------------------------------
+
+    def conv2d(
+        self,
+        name: str,
+        x: int,
+        y: int,
+        weight: NDArray[np.int8],
+        bias: NDArray[np.int32] | None,
+        multiplier: NDArray[np.float32],
+        *,
+        shape: tuple[int, int, int, int],
+        stride: tuple[int, int] = (1, 1),
+        pad: tuple[int, int, int, int] = (0, 0, 0, 0),
+        dilation: tuple[int, int] = (1, 1),
+        groups: int = 1,
+        x_type: Codes = "u8",
+        x_zero: int = 0,
+        y_type: Codes | Literal["f32"] = "u8",
+        y_zero: int = 0,
+        low: int | None = None,
+        high: int | None = None,
+    ) -> None:
+        """Convolves x of `shape` (n, h, w, c) with weight (out, c / groups, kh, kw), zero point 0.
+
+        multiplier has one value, or one for each output channel. pad is top, left, bottom, right and
+        contributes x_zero. Depthwise convolutions (groups == c == out) take a kernel of their own.
+        y_type "f32" gives f32(acc + bias) * multiplier and has no y_zero, low, high.
+        """
+
+    def linear(
+        self,
+        name: str,
+        x: int,
+        y: int,
+        weight: NDArray[np.int8],
+        bias: NDArray[np.int32] | None,
+        multiplier: NDArray[np.float32],
+        *,
+        rows: int,
+        x_type: Codes = "u8",
+        x_zero: int = 0,
+        y_type: Codes | Literal["f32"] = "u8",
+        y_zero: int = 0,
+        low: int | None = None,
+        high: int | None = None,
+    ) -> None:
+        """x (rows, k) times weight (n, k) transposed; otherwise as conv2d."""
+
+    # ---- elementwise ------------------------------------------------------------------------
+
+    def add(
+        self,
+        name: str,
+        a: int,
+        b: int,
+        y: int,
+        *,
+        shape: tuple[int, int, int],
+        a_gain: float,
+        b_gain: float,
+        offset: float,
+        a_type: Codes = "u8",
+        b_type: Codes = "u8",
+        y_type: Codes = "u8",
+        low: int | None = None,
+        high: int | None = None,
+        broadcast: Literal["a", "b"] | None = None,
+    ) -> None:
+        """y = clamp(rne(fma(a, a_gain, fma(b, b_gain, offset)))), all f32, a and b raw codes.
+
+        `shape` is (outer, rows, inner); the operand named by `broadcast` is (outer, 1, inner).
+        """
+
+    def mul(
+        self,
+        name: str,
+        a: int,
+        b: int,
+        y: int,
+        *,
+        shape: tuple[int, int, int],
+        a_zero: int,
+        b_zero: int,
+        multiplier: float,
+        y_zero: int,
+        a_type: Codes = "u8",
+        b_type: Codes = "u8",
+        y_type: Codes = "u8",
+        low: int | None = None,
+        high: int | None = None,
+        broadcast: Literal["a", "b"] | None = None,
+    ) -> None:
+        """y = clamp(rne((a - a_zero) * (b - b_zero) * multiplier + y_zero)); shape as add's.
+
+        The zero point is added in f32, before rounding.
+        """
+
+    def lookup(
+        self, name: str, x: int, y: int, *, size: int, table: NDArray[np.uint8 | np.int8]
+    ) -> None:
+        """y = table[x] by byte; the table has 256 entries, indexed by the byte of x (i8 -1 is 255)."""
+
+    # ---- pooling ----------------------------------------------------------------------------
+
+    def max_pool2d(
+        self,
+        name: str,
+        x: int,
+        y: int,
+        *,
+        shape: tuple[int, int, int, int],
+        kernel: tuple[int, int],
+        stride: tuple[int, int] = (1, 1),
+        pad: tuple[int, int, int, int] = (0, 0, 0, 0),
+        dilation: tuple[int, int] = (1, 1),
+        out: tuple[int, int] | None = None,
+        x_type: Codes = "u8",
+    ) -> None:
+        """The largest code of each window of x (n, h, w, c); padding never wins.
+
+        `out` is (oh, ow) where it is not the floor formula's, as in ceil mode. A window without any
+        element gives the lowest code.
+        """
+
+    def avg_pool2d(
+        self,
+        name: str,
+        x: int,
+        y: int,
+        *,
+        shape: tuple[int, int, int, int],
+        kernel: tuple[int, int],
+        stride: tuple[int, int] = (1, 1),
+        pad: tuple[int, int, int, int] = (0, 0, 0, 0),
+        out: tuple[int, int] | None = None,
+        count_pad: bool = False,
+        x_scale: float,
+        x_zero: int,
+        y_scale: float,
+        y_zero: int,
+        x_type: Codes = "u8",
+        y_type: Codes = "u8",
+    ) -> None:
+        """The mean of each window as QLinearAveragePool computes it; x and y of one storage type or not."""
+
+    def global_avg_pool(
+        self,
+        name: str,
+        x: int,
+        y: int,
+        *,
+        shape: tuple[int, int, int, int],
+        x_scale: float,
+        x_zero: int,
+        y_scale: float,
+        y_zero: int,
+        x_type: Codes = "u8",
+        y_type: Codes = "u8",
+    ) -> None:
+        """The mean over h and w of x (n, h, w, c) as QLinearGlobalAveragePool computes it."""
+
+    # ---- rows -------------------------------------------------------------------------------
+
+    def softmax(
+        self,
+        name: str,
+        x: int,
+        y: int,
+        *,
+        rows: int,
+        width: int,
+        x_scale: float,
+        y_scale: float,
+        y_zero: int,
+        x_type: Codes = "u8",
+        y_type: Codes = "u8",
+    ) -> None:
+        """Softmax of each row of `width` codes as QLinearSoftmax computes it, by a table of 256 values."""
+
+    # ---- bytes ------------------------------------------------------------------------------
+
+    def copy(
+        self,
+        name: str,
+        x: int,
+        y: int,
+        *,
+        rows: int,
+        width: int,
+        x_stride: int | None = None,
+        y_stride: int | None = None,
+        x_offset: int = 0,
+        y_offset: int = 0,
+        table: NDArray[np.uint8 | np.int8] | None = None,
+    ) -> None:
+        """Copies `rows` rows of `width` bytes, through a table of 256 if given; strides default to width.
+
+        Concatenation is one copy an operand, with y_offset; slicing and padding are copies too.
+        """
+
+    def fill(self, name: str, y: int, *, size: int, value: int, offset: int = 0) -> None:
+        """Sets `size` bytes to one value, 0 to 255."""
+
+    def transpose(
+        self,
+        name: str,
+        x: int,
+        y: int,
+        *,
+        shape: Sequence[int],
+        perm: Sequence[int],
+        itemsize: int = 1,
+    ) -> None:
+        """Permutes the axes of x, at most 8, of elements of 1, 2, 4 or 8 bytes."""
+
+    # ---- everything else --------------------------------------------------------------------
+
+    def call(
+        self,
+        name: str,
+        function: Callable[..., None],
+        inputs: Sequence[tuple[int, np.dtype[np.generic], Sequence[int]]],
+        outputs: Sequence[tuple[int, np.dtype[np.generic], Sequence[int]]],
+    ) -> None:
+        """Calls function(*inputs, *outputs) with arrays over the buffers; it fills the outputs.
+
+        An operand is (buffer, dtype, shape). Inputs are read-only. What it raises, run raises.
+        """
+
+    # ---- running ----------------------------------------------------------------------------
+
+    def run(
+        self, arrays: Sequence[NDArray[np.generic]], *, threads: int = 1, profile: bool = False
+    ) -> None:
+        """Runs all steps; `arrays` are the external buffers in their order, inputs and outputs alike.
+
+        Arrays are C-contiguous and of the buffer's size in bytes; those that steps write to are
+        writeable: anything else raises ValueError. One run at a time: others wait. With profile, times
+        are added up for `profile()`.
+        """
+
+    def profile(self) -> list[tuple[str, str, float, int]]:
+        """(step, kind, seconds in all profiled runs, bytes read and written) for each step."""
+
+    @property
+    def steps(self) -> list[tuple[str, str]]:
+        """(name, kind) of each step in order: kind is the method that added it, or "depthwise"."""

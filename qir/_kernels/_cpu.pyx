@@ -1,0 +1,615 @@
+# cython: language_level=3
+# cython: boundscheck=False, wraparound=False, initializedcheck=False
+# cython: binding=True, freethreading_compatible=True
+"""Int8 kernels, chosen at run time from what the processor has, and plans of them."""
+
+import math
+import os
+import threading
+
+import numpy as np
+
+from qir._kernels._checks import (
+    code_in, flip_of, limits, of_length, permutation, scale_of, table_of, whole, windows,
+)
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from libc.float cimport FLT_MAX
+from libc.math cimport exp, floorf, logf
+from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint32_t
+from libc.stdlib cimport free, realloc
+from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
+
+EXTERNAL = -1
+
+
+# ---- instruction sets ------------------------------------------------------------------------
+
+
+cdef list names_of(uint32_t bits):
+    """Names of the instruction sets that `bits` allow, best first."""
+    cdef size_t i
+    return [
+        qir_isa_names[i].name.decode()
+        for i in range(qir_isa_name_count)
+        if qir_isa_names[i].bit & bits == qir_isa_names[i].bit
+    ]
+
+
+cdef uint32_t capped(uint32_t bits, str name, str where) except? 0xffffffff:
+    """The bits that are left when nothing better than `name` may be used."""
+    cdef uint32_t kept = 0
+    cdef size_t i
+    known = [qir_isa_names[i].name.decode() for i in range(qir_isa_name_count)]
+    if name not in known:
+        raise ValueError(f"{where} is {name!r}; known are {', '.join(known)}")
+    for i in range(known.index(name), qir_isa_name_count):
+        kept |= qir_isa_names[i].bit
+    return bits & kept
+
+
+cdef uint32_t DETECTED = qir_isa_detect()  # once: slow in a virtual machine
+cdef uint32_t ALLOWED = DETECTED
+if os.environ.get("QIR_ISA"):
+    ALLOWED = capped(DETECTED, os.environ["QIR_ISA"], "QIR_ISA")
+
+
+def cpu_features():
+    return names_of(DETECTED)
+
+
+def isa():
+    return names_of(ALLOWED)
+
+
+def default_threads():
+    text = os.environ.get("QIR_NUM_THREADS")
+    if not text:
+        return len(os.sched_getaffinity(0))
+    if not text.isdecimal() or int(text) < 1:
+        raise ValueError(f"QIR_NUM_THREADS is {text!r}, not a number of threads")
+    return int(text)
+
+
+# ---- parameters of steps ---------------------------------------------------------------------
+
+
+cdef qir_code code_of(str name, str codes, zero, low, high) except *:
+    cdef qir_code code
+    code.low, code.high = limits(name, codes, low, high)
+    code.zero = code_in(name, "zero", codes, zero)
+    code.flip = flip_of(name, codes)
+    return code
+
+
+cdef qir_planes planes_of(str name, shape, bint moved, Py_ssize_t axis) except *:
+    """Planes of an array whose channels are `axis` of 4 and change place, or of one that stays."""
+    cdef qir_planes planes
+    shape = whole(name, "shape", shape, 0)
+    if not moved:
+        planes.n, planes.channels, planes.pixels = 1, 1, math.prod(shape)
+        return planes
+    if len(shape) != 4:
+        raise ValueError(f"{name}: shape {shape} has {len(shape)} axes, a change of layout needs 4")
+    planes.n, planes.channels = shape[0], shape[axis]
+    planes.pixels = math.prod(shape[1:]) // max(1, shape[axis])
+    return planes
+
+
+cdef qir_average average_of(
+    str name, x_scale, x_zero, str x_type, y_scale, y_zero, str y_type, bint count_pad
+) except *:
+    cdef qir_average how
+    how.x_scale = scale_of(name, "x_scale", x_scale)
+    how.y_scale = scale_of(name, "y_scale", y_scale)
+    how.x_zero = code_in(name, "x_zero", x_type, x_zero)
+    how.x_flip = flip_of(name, x_type)
+    how.code = code_of(name, y_type, y_zero, None, None)
+    how.count_pad = count_pad
+    return how
+
+
+# ---- plans -----------------------------------------------------------------------------------
+
+
+cdef class Call:
+    """A step in Python: a function and where its operands are."""
+
+    cdef object function
+    cdef tuple operands  # (buffer, dtype, shape, written)
+
+
+cdef class Plan:
+    cdef uint32_t bits
+    cdef object memory  # the arena, a uint8 array, and where in it 64-byte alignment begins
+    cdef Py_ssize_t base
+    cdef list offsets, sizes, externals  # of buffers; of these, the external ones
+    cdef set written
+    cdef object lock
+    cdef list names, kinds, calls, traffic
+    cdef qir_step *list
+    cdef int64_t *nanoseconds
+    cdef void **pointers
+    cdef Py_ssize_t count
+    cdef size_t scratch_bytes  # what one thread needs
+    cdef object scratch
+
+    def __cinit__(self):
+        self.list = NULL
+        self.nanoseconds = NULL
+        self.pointers = NULL
+        self.count = 0
+
+    def __init__(self, arena, buffers, *, isa=None):
+        self.bits = ALLOWED if isa is None else capped(ALLOWED, isa, "isa")
+        self.memory = np.zeros(arena + 64, np.uint8)
+        self.base = -self.memory.ctypes.data % 64
+        self.offsets = [int(offset) for offset, _ in buffers]
+        self.sizes = [int(size) for _, size in buffers]
+        self.externals = [i for i, offset in enumerate(self.offsets) if offset == EXTERNAL]
+        for i, (offset, size) in enumerate(zip(self.offsets, self.sizes, strict=True)):
+            if size < 0 or offset < -1 or (offset >= 0 and offset + size > arena):
+                raise ValueError(
+                    f"buffer {i} of {size} bytes at {offset} does not lie in the arena of {arena}"
+                )
+        self.written = set()
+        self.lock = threading.Lock()
+        self.names, self.kinds, self.calls, self.traffic = [], [], [], []
+        self.scratch_bytes = 0
+        self.scratch = np.empty(0, np.uint8)
+        self.pointers = <void **>realloc(self.pointers, max(1, len(buffers)) * sizeof(void *))
+        if self.pointers == NULL:
+            raise MemoryError
+        cdef uint8_t[::1] start = self.memory[self.base:]
+        for i, offset in enumerate(self.offsets):
+            self.pointers[i] = NULL if offset == EXTERNAL else <void *>(&start[0] + <size_t>offset)
+
+    def __dealloc__(self):
+        for i in range(self.count):
+            free(self.list[i].params)
+        free(self.list)
+        free(self.nanoseconds)
+        free(self.pointers)
+
+    cdef int needs(self, str name, str what, int buffer, size) except -1:
+        """Checks that a buffer exists and holds `size` bytes."""
+        if not 0 <= buffer < len(self.sizes):
+            raise ValueError(f"{name}: {what} is buffer {buffer} of {len(self.sizes)}")
+        if self.sizes[buffer] < size:
+            raise ValueError(
+                f"{name}: {what} is buffer {buffer} of {self.sizes[buffer]} bytes, {size} are needed"
+            )
+        return buffer
+
+    cdef int append(
+        self, str name, str kind, qir_step step, int made, Py_ssize_t traffic, Call call=None
+    ) except -1:
+        """Takes over a step that a make function made."""
+        if not made:
+            raise MemoryError(f"{name}: no memory for its parameters")
+        steps = <qir_step *>realloc(self.list, (self.count + 1) * sizeof(qir_step))
+        if steps != NULL:
+            self.list = steps
+        times = <int64_t *>realloc(self.nanoseconds, (self.count + 1) * sizeof(int64_t))
+        if times != NULL:
+            self.nanoseconds = times
+        if steps == NULL or times == NULL:
+            free(step.params)
+            raise MemoryError(f"{name}: no memory for one more step")
+        self.list[self.count] = step
+        self.nanoseconds[self.count] = 0
+        self.count += 1
+        self.scratch_bytes = max(self.scratch_bytes, step.scratch)
+        self.names.append(name)
+        self.kinds.append(kind)
+        self.calls.append(call)
+        self.traffic.append(traffic)
+        return 0
+
+    # ---- float to codes and back ----
+
+    def quantize(
+        self, str name, int x, int y, *, shape, scale, zero,
+        str y_type="u8", low=None, high=None, nhwc=False,
+    ):
+        cdef qir_affine to
+        cdef qir_step step
+        cdef qir_planes planes = planes_of(name, shape, nhwc, 1)
+        to.scale = scale_of(name, "scale", scale)
+        to.code = code_of(name, y_type, zero, low, high)
+        size = math.prod(shape)
+        self.needs(name, "x", x, 4 * size)
+        self.written.add(self.needs(name, "y", y, size))
+        made = qir_quantize_make(self.bits, &planes, &to, x, y, &step)
+        self.append(name, "quantize", step, made, 5 * size)
+
+    def dequantize(
+        self, str name, int x, int y, *, shape, scale, zero, str x_type="u8", nchw=False
+    ):
+        cdef qir_affine source
+        cdef qir_step step
+        cdef qir_planes planes = planes_of(name, shape, nchw, 3)
+        source.scale = scale_of(name, "scale", scale)
+        source.code = code_of(name, x_type, zero, None, None)
+        size = math.prod(shape)
+        self.needs(name, "x", x, size)
+        self.written.add(self.needs(name, "y", y, 4 * size))
+        made = qir_dequantize_make(self.bits, &planes, &source, x, y, &step)
+        self.append(name, "dequantize", step, made, 5 * size)
+
+    # ---- accumulate and round once ----
+
+    def conv2d(
+        self, str name, int x, int y, weight, bias, multiplier, *, shape,
+        stride=(1, 1), pad=(0, 0, 0, 0), dilation=(1, 1), int groups=1,
+        str x_type="u8", x_zero=0, str y_type="u8", y_zero=0, low=None, high=None,
+    ):
+        self.convolve(
+            name, "conv2d", x, y, weight, bias, multiplier, shape, stride, pad, dilation, groups,
+            x_type, x_zero, y_type, y_zero, low, high,
+        )
+
+    def linear(
+        self, str name, int x, int y, weight, bias, multiplier, *, rows,
+        str x_type="u8", x_zero=0, str y_type="u8", y_zero=0, low=None, high=None,
+    ):
+        if weight.ndim != 2:
+            raise ValueError(f"{name}: weight of shape {weight.shape} is not (n, k)")
+        self.convolve(
+            name, "linear", x, y, weight.reshape(*weight.shape, 1, 1), bias, multiplier,
+            (rows, 1, 1, weight.shape[1]), (1, 1), (0, 0, 0, 0), (1, 1), 1,
+            x_type, x_zero, y_type, y_zero, low, high,
+        )
+
+    cdef int convolve(
+        self, str name, str kind, int x, int y, weight, bias, multiplier, shape, stride, pad,
+        dilation, groups, str x_type, x_zero, str y_type, y_zero, low, high,
+    ) except -1:
+        cdef qir_conv_shape s
+        cdef qir_conv_operands o
+        cdef qir_step step
+        cdef const int8_t[::1] weights
+        cdef const int32_t[::1] biases
+        cdef const float[::1] multipliers
+        n, h, w, c = of_length(name, "shape", shape, 4, 0)
+        stride = of_length(name, "stride", stride, 2, 1)
+        pad = of_length(name, "pad", pad, 4, 0)
+        dilation = of_length(name, "dilation", dilation, 2, 1)
+        if weight.ndim != 4 or weight.dtype != np.int8 or min(weight.shape) < 1:
+            raise ValueError(
+                f"{name}: weight is {weight.dtype} {weight.shape}, not int8 (out, in, kh, kw)"
+            )
+        oc, cg, kh, kw = weight.shape
+        if groups < 1 or c != cg * groups or oc % groups:
+            raise ValueError(
+                f"{name}: x has {c} channels, weight {weight.shape} in {groups} groups"
+                f" takes {cg * groups}"
+            )
+        oh, ow = windows(name, (h, w), (kh, kw), stride, pad, dilation)
+        s.n, s.h, s.w, s.c, s.oh, s.ow, s.oc, s.kh, s.kw = n, h, w, c, oh, ow, oc, kh, kw
+        (s.sh, s.sw), (s.dh, s.dw), (s.pt, s.pl) = stride, dilation, pad[:2]
+        s.groups = groups
+        weights = np.ascontiguousarray(weight).reshape(-1)
+        multipliers = np.ascontiguousarray(multiplier, np.float32).reshape(-1)
+        if multipliers.shape[0] not in (1, oc):
+            raise ValueError(
+                f"{name}: {multipliers.shape[0]} multipliers for {oc} output channels"
+            )
+        o.bias = NULL
+        if bias is not None:
+            if bias.dtype != np.int32 or bias.size != oc:
+                raise ValueError(f"{name}: bias is {bias.size} {bias.dtype}, not {oc} int32")
+            biases = np.ascontiguousarray(bias).reshape(-1)
+            o.bias = &biases[0]
+        o.x, o.y = x, y
+        o.weight = &weights[0]
+        o.multiplier, o.multiplier_count = &multipliers[0], multipliers.shape[0]
+        o.x_zero = code_in(name, "x_zero", x_type, x_zero)
+        o.x_flip = flip_of(name, x_type)
+        o.to_float = y_type == "f32"
+        o.code = code_of(name, "u8" if o.to_float else y_type, y_zero, low, high)
+        read, wrote = n * h * w * c, n * oh * ow * oc * (4 if o.to_float else 1)
+        self.needs(name, "x", x, read)
+        self.written.add(self.needs(name, "y", y, wrote))
+        if groups == c == oc and not o.to_float and groups > 1:
+            kind = "depthwise"
+            made = qir_depthwise_make(self.bits, &s, &o, &step)
+        else:
+            made = qir_conv_make(self.bits, &s, &o, &step)
+        return self.append(name, kind, step, made, read + wrote + weights.shape[0])
+
+    # ---- elementwise ----
+
+    def add(
+        self, str name, int a, int b, int y, *, shape, a_gain, b_gain, offset,
+        str a_type="u8", str b_type="u8", str y_type="u8", low=None, high=None, broadcast=None,
+    ):
+        cdef qir_binary op
+        cdef qir_step step
+        cdef qir_binary_shape s = self.pair(name, a, b, y, shape, broadcast)
+        op.a_gain, op.b_gain, op.offset = np.float32(a_gain), np.float32(b_gain), np.float32(offset)
+        op.a_flip, op.b_flip = flip_of(name, a_type), flip_of(name, b_type)
+        op.code = code_of(name, y_type, 0, low, high)
+        made = qir_add_make(self.bits, &s, &op, a, b, y, &step)
+        self.append(name, "add", step, made, 3 * math.prod(shape))
+
+    def mul(
+        self, str name, int a, int b, int y, *, shape, a_zero, b_zero, multiplier, y_zero,
+        str a_type="u8", str b_type="u8", str y_type="u8", low=None, high=None, broadcast=None,
+    ):
+        cdef qir_binary op
+        cdef qir_step step
+        cdef qir_binary_shape s = self.pair(name, a, b, y, shape, broadcast)
+        op.a_zero = code_in(name, "a_zero", a_type, a_zero)
+        op.b_zero = code_in(name, "b_zero", b_type, b_zero)
+        op.multiplier, op.zero = np.float32(multiplier), code_in(name, "y_zero", y_type, y_zero)
+        op.a_flip, op.b_flip = flip_of(name, a_type), flip_of(name, b_type)
+        op.code = code_of(name, y_type, 0, low, high)
+        made = qir_mul_make(self.bits, &s, &op, a, b, y, &step)
+        self.append(name, "mul", step, made, 3 * math.prod(shape))
+
+    cdef qir_binary_shape pair(self, str name, int a, int b, int y, shape, broadcast) except *:
+        cdef qir_binary_shape s
+        outer, rows, inner = of_length(name, "shape", shape, 3, 0)
+        if broadcast is not None and broadcast not in ("a", "b"):
+            raise ValueError(f"{name}: broadcast is {broadcast!r}, not None, 'a' or 'b'")
+        s.outer, s.rows, s.inner = outer, rows, inner
+        s.a_shared, s.b_shared = broadcast == "a", broadcast == "b"
+        self.needs(name, "a", a, outer * inner * (1 if s.a_shared else rows))
+        self.needs(name, "b", b, outer * inner * (1 if s.b_shared else rows))
+        self.written.add(self.needs(name, "y", y, outer * rows * inner))
+        return s
+
+    def lookup(self, str name, int x, int y, *, size, table):
+        cdef qir_step step
+        cdef const uint8_t[::1] entries = table_of(name, table)
+        (size,) = whole(name, "size", (size,), 0)
+        self.needs(name, "x", x, size)
+        self.written.add(self.needs(name, "y", y, size))
+        made = qir_lookup_make(self.bits, size, &entries[0], x, y, &step)
+        self.append(name, "lookup", step, made, 2 * size)
+
+    # ---- pooling ----
+
+    def max_pool2d(
+        self, str name, int x, int y, *, shape, kernel,
+        stride=(1, 1), pad=(0, 0, 0, 0), dilation=(1, 1), out=None, str x_type="u8",
+    ):
+        cdef qir_step step
+        cdef qir_window s = self.window(name, x, y, shape, kernel, stride, pad, dilation, out)
+        made = qir_max_pool_make(self.bits, &s, flip_of(name, x_type), x, y, &step)
+        self.append(name, "max_pool2d", step, made, s.n * s.c * (s.h * s.w + s.oh * s.ow))
+
+    def avg_pool2d(
+        self, str name, int x, int y, *, shape, kernel,
+        stride=(1, 1), pad=(0, 0, 0, 0), out=None, count_pad=False,
+        x_scale, x_zero, y_scale, y_zero, str x_type="u8", str y_type="u8",
+    ):
+        cdef qir_step step
+        cdef qir_window s = self.window(name, x, y, shape, kernel, stride, pad, (1, 1), out)
+        cdef qir_average how = average_of(
+            name, x_scale, x_zero, x_type, y_scale, y_zero, y_type, count_pad
+        )
+        made = qir_average_pool_make(self.bits, &s, &how, x, y, &step)
+        self.append(name, "avg_pool2d", step, made, s.n * s.c * (s.h * s.w + s.oh * s.ow))
+
+    def global_avg_pool(
+        self, str name, int x, int y, *, shape, x_scale, x_zero, y_scale, y_zero,
+        str x_type="u8", str y_type="u8",
+    ):
+        cdef qir_step step
+        cdef qir_average how = average_of(
+            name, x_scale, x_zero, x_type, y_scale, y_zero, y_type, False
+        )
+        n, h, w, c = of_length(name, "shape", shape, 4, 0)
+        self.needs(name, "x", x, n * h * w * c)
+        self.written.add(self.needs(name, "y", y, n * c))
+        made = qir_global_average_make(self.bits, n, h * w, c, &how, x, y, &step)
+        self.append(name, "global_avg_pool", step, made, n * c * (h * w + 1))
+
+    cdef qir_window window(
+        self, str name, int x, int y, shape, kernel, stride, pad, dilation, out
+    ) except *:
+        cdef qir_window s
+        n, h, w, c = of_length(name, "shape", shape, 4, 0)
+        kernel = of_length(name, "kernel", kernel, 2, 1)
+        stride = of_length(name, "stride", stride, 2, 1)
+        pad = of_length(name, "pad", pad, 4, 0)
+        dilation = of_length(name, "dilation", dilation, 2, 1)
+        if out is None:
+            out = windows(name, (h, w), kernel, stride, pad, dilation)
+        oh, ow = of_length(name, "out", out, 2, 0)
+        s.n, s.h, s.w, s.c, s.oh, s.ow = n, h, w, c, oh, ow
+        (s.kh, s.kw), (s.sh, s.sw), (s.dh, s.dw) = kernel, stride, dilation
+        s.pt, s.pl = pad[:2]
+        self.needs(name, "x", x, n * h * w * c)
+        self.written.add(self.needs(name, "y", y, n * oh * ow * c))
+        return s
+
+    # ---- rows ----
+
+    def softmax(
+        self, str name, int x, int y, *, rows, width, x_scale, y_scale, y_zero,
+        str x_type="u8", str y_type="u8",
+    ):
+        cdef qir_softmax s
+        cdef qir_step step
+        rows, width = whole(name, "rows and width", (rows, width), 0)
+        s.rows, s.width = rows, width
+        x_scale = scale_of(name, "x_scale", x_scale)
+        room = <double>logf(FLT_MAX / <float>width) - 5 if width else 0  # how large an exponent may be
+        shift = max(0.0, room) / x_scale
+        for i in range(256):
+            s.table[i] = <float>exp((i - 255 + shift) * x_scale)
+        s.gain = floorf(1 / scale_of(name, "y_scale", y_scale))
+        s.x_flip = flip_of(name, x_type)
+        s.code = code_of(name, y_type, y_zero, None, None)
+        self.needs(name, "x", x, rows * width)
+        self.written.add(self.needs(name, "y", y, rows * width))
+        made = qir_softmax_make(&s, x, y, &step)
+        self.append(name, "softmax", step, made, 2 * rows * width)
+
+    # ---- bytes ----
+
+    def copy(
+        self, str name, int x, int y, *, rows, width, x_stride=None, y_stride=None,
+        x_offset=0, y_offset=0, table=None,
+    ):
+        cdef qir_copy s
+        cdef qir_step step
+        cdef const uint8_t[::1] entries
+        cdef const uint8_t *through = NULL
+        if table is not None:
+            entries = table_of(name, table)
+            through = &entries[0]
+        sizes = whole(
+            name, "rows, width, strides and offsets",
+            (
+                rows, width, width if x_stride is None else x_stride,
+                width if y_stride is None else y_stride, x_offset, y_offset,
+            ),
+            0,
+        )
+        s.rows, s.width, s.x_stride, s.y_stride, s.x_offset, s.y_offset = sizes
+        rows, width, x_stride, y_stride, x_offset, y_offset = sizes
+        if rows and y_stride < width:
+            raise ValueError(f"{name}: rows of {width} bytes overlap at a stride of {y_stride}")
+        last = rows - 1 if rows else 0
+        self.needs(name, "x", x, x_offset + last * x_stride + width if rows else 0)
+        self.written.add(
+            self.needs(name, "y", y, y_offset + last * y_stride + width if rows else 0)
+        )
+        made = qir_copy_make(self.bits, &s, through, x, y, &step)
+        self.append(name, "copy", step, made, 2 * rows * width)
+
+    def fill(self, str name, int y, *, size, value, offset=0):
+        cdef qir_step step
+        size, offset = whole(name, "size and offset", (size, offset), 0)
+        if not 0 <= value <= 255:
+            raise ValueError(f"{name}: {value} is no byte")
+        self.written.add(self.needs(name, "y", y, offset + size))
+        made = qir_fill_make(offset, size, value, y, &step)
+        self.append(name, "fill", step, made, size)
+
+    def transpose(self, str name, int x, int y, *, shape, perm, itemsize=1):
+        cdef qir_permutation p
+        cdef qir_step step
+        shape = whole(name, "shape", shape, 0)
+        if itemsize not in (1, 2, 4, 8):
+            raise ValueError(f"{name}: itemsize is {itemsize}, not 1, 2, 4 or 8")
+        size = math.prod(shape) * itemsize
+        self.needs(name, "x", x, size)
+        self.written.add(self.needs(name, "y", y, size))
+        shape, perm = permutation(name, shape, perm)
+        if len(shape) > QIR_MAX_RANK:
+            raise ValueError(f"{name}: {len(shape)} axes, {QIR_MAX_RANK} are possible")
+        p.rank, p.itemsize = len(shape), itemsize
+        for i in range(len(shape)):
+            p.shape[i], p.perm[i] = shape[i], perm[i]
+        made = qir_transpose_make(&p, x, y, &step)
+        self.append(name, "transpose", step, made, 2 * size)
+
+    # ---- everything else ----
+
+    def call(self, str name, function, inputs, outputs):
+        cdef qir_step step
+        cdef Call call = Call.__new__(Call)
+        operands = [(*operand, False) for operand in inputs]
+        operands += [(*operand, True) for operand in outputs]
+        traffic = 0
+        for i, (buffer, dtype, shape, written) in enumerate(operands):
+            size = math.prod(shape) * np.dtype(dtype).itemsize
+            self.needs(name, f"operand {i}", buffer, size)
+            traffic += size
+            if written:
+                self.written.add(buffer)
+        call.function, call.operands = function, tuple(operands)
+        step.run, step.params, step.tasks, step.scratch = NULL, NULL, 0, 0
+        self.append(name, "call", step, 1, traffic, call)
+
+    cdef int call_back(self, Py_ssize_t i, arrays) except -1:
+        """Runs one Python step."""
+        cdef Call call = self.calls[i]
+        views = []
+        for buffer, dtype, shape, written in call.operands:
+            size = math.prod(shape) * np.dtype(dtype).itemsize
+            if self.offsets[buffer] == EXTERNAL:
+                flat = arrays[self.externals.index(buffer)].reshape(-1).view(np.uint8)
+            else:
+                flat = self.memory[self.base + self.offsets[buffer]:]
+            view = flat[:size].view(dtype).reshape(shape)
+            view.flags.writeable = written
+            views.append(view)
+        call.function(*views)
+        return 0
+
+    # ---- running ----
+
+    def run(self, arrays, *, int threads=1, profile=False):
+        if len(arrays) != len(self.externals):
+            raise ValueError(f"{len(arrays)} arrays for {len(self.externals)} external buffers")
+        if threads < 1:
+            raise ValueError(f"threads is {threads}; 1 is the least possible")
+        with self.lock:
+            self.bind(arrays, min(threads, QIR_POOL_MAX_THREADS), profile)
+
+    cdef int bind(self, arrays, int threads, bint profile) except -1:
+        """Points external buffers to the arrays for the length of one run."""
+        cdef Py_buffer[64] views
+        cdef int held = 0
+        if len(self.externals) > 64:
+            raise ValueError(f"{len(self.externals)} external buffers; 64 are possible")
+        try:
+            for i, buffer in enumerate(self.externals):
+                array = arrays[i]
+                if array.nbytes != self.sizes[buffer] or not array.flags.c_contiguous:
+                    raise ValueError(
+                        f"array {i} has {array.nbytes} bytes, C-contiguous "
+                        f"{array.flags.c_contiguous}; buffer {buffer} has {self.sizes[buffer]}"
+                    )
+                write = buffer in self.written
+                if write and not array.flags.writeable:
+                    raise ValueError(f"array {i} is read-only, and steps write to it")
+                PyObject_GetBuffer(array, &views[held], PyBUF_WRITABLE if write else PyBUF_SIMPLE)
+                self.pointers[<Py_ssize_t>buffer] = views[held].buf
+                held += 1
+            self.execute(arrays, threads, profile)
+        finally:
+            for i in range(held):
+                PyBuffer_Release(&views[i])
+        return 0
+
+    cdef int execute(self, arrays, int threads, bint profile) except -1:
+        cdef timespec begin, end
+        cdef Py_ssize_t i
+        cdef char *scratch
+        cdef uint8_t[::1] memory
+        if self.scratch.size < self.scratch_bytes * threads + 64:
+            self.scratch = np.empty(self.scratch_bytes * threads + 64, np.uint8)
+        memory = self.scratch
+        scratch = <char *>qir_round_up(<size_t>&memory[0], 64)
+        with nogil:
+            for i in range(self.count):
+                if profile:
+                    clock_gettime(CLOCK_MONOTONIC, &begin)
+                if self.list[i].run != NULL:
+                    qir_step_run(&self.list[i], self.pointers, scratch, threads)
+                else:
+                    with gil:
+                        self.call_back(i, arrays)
+                if profile:
+                    clock_gettime(CLOCK_MONOTONIC, &end)
+                    self.nanoseconds[i] += (
+                        (end.tv_sec - begin.tv_sec) * 1000000000 + end.tv_nsec - begin.tv_nsec
+                    )
+        return 0
+
+    def profile(self):
+        return [
+            (name, kind, self.nanoseconds[i] * 1e-9, self.traffic[i])
+            for i, (name, kind) in enumerate(self.steps)
+        ]
+
+    @property
+    def steps(self):
+        return list(zip(self.names, self.kinds, strict=True))

@@ -1,0 +1,56 @@
+#ifndef QIR_DEPTHWISE_H
+#define QIR_DEPTHWISE_H
+
+/*
+ * A convolution in which each channel sees itself only:
+ *
+ * y[n, oy, ox, c] = requantize(bias[c] + sum over ky, kx of
+ *     (x[n, oy * sh - pt + ky * dh, ox * sw - pl + kx * dw, c] - x_zero) * w[c, ky, kx])
+ *
+ * Taps come in groups of `lanes`, whose products one instruction adds; a group that is not full
+ * has taps of weight zero. Weights are packed by blocks of channels, then groups; in a group come
+ * the channels in the order of qir_depthwise_place, `lanes` weights each.
+ */
+
+#include "conv/conv.h"
+#include "isa.h"
+
+/* One row of the output. */
+struct qir_depthwise_row {
+  const void *const *taps; /* for pixel ox and group g: taps[(ox * groups + g) * lanes] onwards */
+  size_t width, channels, groups;
+  int slides; /* groups are columns of a window of 3 that moves by one: see slide() */
+  const void *weights;
+  const int32_t *bias; /* in packed order, like multiplier */
+  const float *multiplier;
+  uint8_t *y;
+  uint8_t x_flip;
+  struct qir_code code;
+};
+
+typedef void (*qir_depthwise_fn)(const struct qir_depthwise_row *row);
+
+#define QIR_DEPTHWISE_KERNEL(name, isa, block, vectors, lanes, widened) \
+  void name(const struct qir_depthwise_row *row);
+#include "kernels.inc"
+#undef QIR_DEPTHWISE_KERNEL
+
+struct qir_depthwise_kernel {
+  const char *name;
+  uint32_t isa;
+  qir_depthwise_fn run;
+  size_t block;   /* channels */
+  size_t vectors; /* of sums, in a block */
+  size_t lanes;   /* taps of a group */
+  int widened;    /* weights are 16-bit, else 8-bit */
+};
+
+/* Kernels of this build, best first; the last is scalar and always runs. */
+extern const struct qir_depthwise_kernel qir_depthwise_kernels[];
+extern const size_t qir_depthwise_kernel_count;
+
+/* Makes a step; groups == c == oc, and the result is codes. 0 if there is no memory. */
+int qir_depthwise_make(uint32_t isa, const struct qir_conv_shape *shape,
+                       const struct qir_conv_operands *operands, struct qir_step *step);
+
+#endif

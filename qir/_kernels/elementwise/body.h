@@ -1,0 +1,54 @@
+/*
+ * The kernels of elementwise.h as plain loops, for the compiler to vectorize with the instructions
+ * of the file that includes this; QIR_NAME(add) is the name of one there.
+ */
+
+#include <math.h>
+
+#include "elementwise.h"
+
+void QIR_NAME(add)(const struct qir_binary *op, const uint8_t *restrict a,
+                   const uint8_t *restrict b, uint8_t *restrict y, size_t n) {
+  const float a_gain = op->a_gain, b_gain = op->b_gain, offset = op->offset;
+  const uint8_t a_flip = op->a_flip, b_flip = op->b_flip;
+  const struct qir_code code = op->code;
+  for (size_t i = 0; i < n; ++i) {
+    const float left = (float)qir_decode(a[i], a_flip), right = (float)qir_decode(b[i], b_flip);
+    y[i] = qir_encode(fmaf(left, a_gain, fmaf(right, b_gain, offset)), &code);
+  }
+}
+
+void QIR_NAME(mul)(const struct qir_binary *op, const uint8_t *restrict a,
+                   const uint8_t *restrict b, uint8_t *restrict y, size_t n) {
+  const float multiplier = op->multiplier, zero = op->zero;
+  const int32_t a_zero = op->a_zero, b_zero = op->b_zero;
+  const uint8_t a_flip = op->a_flip, b_flip = op->b_flip;
+  const struct qir_code code = op->code;
+  for (size_t i = 0; i < n; ++i) {
+    const int32_t left = qir_decode(a[i], a_flip) - a_zero;
+    const int32_t right = qir_decode(b[i], b_flip) - b_zero;
+    y[i] = qir_encode((float)(left * right) * multiplier + zero, &code);
+  }
+}
+
+void QIR_NAME(quantize)(const struct qir_affine *to, const float *restrict x, uint8_t *restrict y,
+                        size_t n) {
+  const float scale = to->scale;
+  const struct qir_code code = to->code;
+  for (size_t i = 0; i < n; ++i) y[i] = qir_encode(x[i] / scale, &code);
+}
+
+void QIR_NAME(dequantize)(const struct qir_affine *from, const uint8_t *restrict x,
+                          float *restrict y, size_t n) {
+  const float scale = from->scale;
+  const int32_t zero = from->code.zero;
+  const uint8_t flip = from->code.flip;
+  for (size_t i = 0; i < n; ++i) y[i] = (float)(qir_decode(x[i], flip) - zero) * scale;
+}
+
+#if !defined(QIR_OWN_LOOKUP)
+void QIR_NAME(lookup)(const uint8_t *restrict table, const uint8_t *restrict x,
+                      uint8_t *restrict y, size_t n) {
+  for (size_t i = 0; i < n; ++i) y[i] = table[x[i]];
+}
+#endif

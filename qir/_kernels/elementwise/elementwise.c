@@ -1,0 +1,195 @@
+#include "elementwise.h"
+
+#include <string.h>
+
+#include "layout/layout.h"
+
+#define QIR_ELEMENTWISE_KERNEL(name, isa)                                                       \
+  void qir_elementwise_add_##name(const struct qir_binary *, const uint8_t *, const uint8_t *,  \
+                                  uint8_t *, size_t);                                           \
+  void qir_elementwise_mul_##name(const struct qir_binary *, const uint8_t *, const uint8_t *,  \
+                                  uint8_t *, size_t);                                           \
+  void qir_elementwise_quantize_##name(const struct qir_affine *, const float *, uint8_t *,     \
+                                       size_t);                                                 \
+  void qir_elementwise_dequantize_##name(const struct qir_affine *, const uint8_t *, float *,   \
+                                         size_t);                                               \
+  void qir_elementwise_lookup_##name(const uint8_t *, const uint8_t *, uint8_t *, size_t);
+#include "kernels.inc"
+#undef QIR_ELEMENTWISE_KERNEL
+
+#define QIR_ELEMENTWISE_KERNEL(name, isa)                                                    \
+  {"qir_elementwise_" #name,          isa,                                                   \
+   qir_elementwise_add_##name,        qir_elementwise_mul_##name,                            \
+   qir_elementwise_quantize_##name,   qir_elementwise_dequantize_##name,                     \
+   qir_elementwise_lookup_##name},
+const struct qir_elementwise_kernel qir_elementwise_kernels[] = {
+#include "kernels.inc"
+};
+#undef QIR_ELEMENTWISE_KERNEL
+const size_t qir_elementwise_kernel_count =
+    sizeof qir_elementwise_kernels / sizeof *qir_elementwise_kernels;
+
+enum { CHUNK = 32 * 1024 /* bytes of a task */ };
+
+/* ---- two operands ---- */
+
+struct binary {
+  qir_binary_fn fn;
+  struct qir_binary op;
+  struct qir_binary_shape s;
+  int a, b, y;
+  size_t per_task; /* rows */
+};
+
+static void run_binary(const void *params, void *const *buffers, void *scratch, long task) {
+  (void)scratch;
+  const struct binary *v = params;
+  const size_t inner = v->s.inner, all = v->s.outer * v->s.rows;
+  const size_t first = (size_t)task * v->per_task;
+  const size_t end = first + v->per_task < all ? first + v->per_task : all;
+  const uint8_t *a = buffers[v->a], *b = buffers[v->b];
+  uint8_t *y = buffers[v->y];
+  for (size_t row = first; row < end; ++row) {
+    const size_t shared = row / v->s.rows;
+    v->fn(&v->op, a + (v->s.a_shared ? shared : row) * inner,
+          b + (v->s.b_shared ? shared : row) * inner, y + row * inner, inner);
+  }
+}
+
+/* Without a shared operand all is one sequence, of tasks of one length and a shorter last one. */
+static void run_sequence(const void *params, void *const *buffers, void *scratch, long task) {
+  (void)scratch;
+  const struct binary *v = params;
+  const size_t at = (size_t)task * CHUNK, left = v->s.inner - at;
+  v->fn(&v->op, (uint8_t *)buffers[v->a] + at, (uint8_t *)buffers[v->b] + at,
+        (uint8_t *)buffers[v->y] + at, left < CHUNK ? left : CHUNK);
+}
+
+static int make_binary(qir_binary_fn fn, const struct qir_binary_shape *shape,
+                       const struct qir_binary *op, int a, int b, int y, struct qir_step *step) {
+  struct binary *v = qir_step_alloc(sizeof *v);
+  if (!v) return 0;
+  *v = (struct binary){.fn = fn, .op = *op, .s = *shape, .a = a, .b = b, .y = y};
+  step->params = v;
+  step->scratch = 0;
+  if (!shape->a_shared && !shape->b_shared) {
+    v->s.inner = shape->outer * shape->rows * shape->inner;
+    step->run = run_sequence;
+    step->tasks = (long)((v->s.inner + CHUNK - 1) / CHUNK);
+    return 1;
+  }
+  v->per_task = CHUNK / (shape->inner ? shape->inner : 1) + 1;
+  step->run = run_binary;
+  step->tasks = (long)((shape->outer * shape->rows + v->per_task - 1) / v->per_task);
+  return 1;
+}
+
+int qir_add_make(uint32_t isa, const struct qir_binary_shape *shape, const struct qir_binary *op,
+                 int a, int b, int y, struct qir_step *step) {
+  return make_binary(QIR_SELECT(qir_elementwise_kernels, isa)->add, shape, op, a, b, y, step);
+}
+
+int qir_mul_make(uint32_t isa, const struct qir_binary_shape *shape, const struct qir_binary *op,
+                 int a, int b, int y, struct qir_step *step) {
+  return make_binary(QIR_SELECT(qir_elementwise_kernels, isa)->mul, shape, op, a, b, y, step);
+}
+
+/* ---- lookup ---- */
+
+struct lookup {
+  qir_lookup_fn fn;
+  uint8_t table[256];
+  size_t size;
+  int x, y;
+};
+
+static void run_lookup(const void *params, void *const *buffers, void *scratch, long task) {
+  (void)scratch;
+  const struct lookup *v = params;
+  const size_t at = (size_t)task * CHUNK, left = v->size - at;
+  v->fn(v->table, (uint8_t *)buffers[v->x] + at, (uint8_t *)buffers[v->y] + at,
+        left < CHUNK ? left : CHUNK);
+}
+
+int qir_lookup_make(uint32_t isa, size_t size, const uint8_t table[256], int x, int y,
+                    struct qir_step *step) {
+  struct lookup *v = qir_step_alloc(sizeof *v);
+  if (!v) return 0;
+  *v = (struct lookup){
+      .fn = QIR_SELECT(qir_elementwise_kernels, isa)->lookup, .size = size, .x = x, .y = y};
+  memcpy(v->table, table, sizeof v->table);
+  *step = (struct qir_step){run_lookup, v, (long)((size + CHUNK - 1) / CHUNK), 0};
+  return 1;
+}
+
+/* ---- floats to codes and back ---- */
+
+struct planes {
+  const struct qir_elementwise_kernel *kernel;
+  struct qir_affine affine;
+  struct qir_planes s;
+  int x, y;
+  size_t chunk, chunks; /* pixels of a task, tasks of one of the n */
+};
+
+static void run_quantize(const void *params, void *const *buffers, void *scratch, long task) {
+  const struct planes *v = params;
+  const size_t n = (size_t)task / v->chunks, first = (size_t)task % v->chunks * v->chunk;
+  const size_t left = v->s.pixels - first, count = left < v->chunk ? left : v->chunk;
+  const float *x = (const float *)buffers[v->x] + n * v->s.channels * v->s.pixels + first;
+  uint8_t *y = (uint8_t *)buffers[v->y] + (n * v->s.pixels + first) * v->s.channels;
+  if (v->s.channels == 1) {
+    v->kernel->quantize(&v->affine, x, y, count);
+    return;
+  }
+  uint8_t *codes = scratch;
+  for (size_t c = 0; c < v->s.channels; ++c)
+    v->kernel->quantize(&v->affine, x + c * v->s.pixels, codes + c * count, count);
+  qir_transpose_bytes(codes, v->s.channels, count, y);
+}
+
+static void run_dequantize(const void *params, void *const *buffers, void *scratch, long task) {
+  const struct planes *v = params;
+  const size_t n = (size_t)task / v->chunks, first = (size_t)task % v->chunks * v->chunk;
+  const size_t left = v->s.pixels - first, count = left < v->chunk ? left : v->chunk;
+  const uint8_t *x = (const uint8_t *)buffers[v->x] + (n * v->s.pixels + first) * v->s.channels;
+  float *y = (float *)buffers[v->y] + n * v->s.channels * v->s.pixels + first;
+  if (v->s.channels == 1) {
+    v->kernel->dequantize(&v->affine, x, y, count);
+    return;
+  }
+  uint8_t *codes = scratch;
+  qir_transpose_bytes(x, count, v->s.channels, codes);
+  for (size_t c = 0; c < v->s.channels; ++c)
+    v->kernel->dequantize(&v->affine, codes + c * count, y + c * v->s.pixels, count);
+}
+
+static int make_planes(uint32_t isa, const struct qir_planes *planes,
+                       const struct qir_affine *affine, int x, int y, struct qir_step *step) {
+  struct planes *v = qir_step_alloc(sizeof *v);
+  if (!v) return 0;
+  *v = (struct planes){.kernel = QIR_SELECT(qir_elementwise_kernels, isa),
+                       .affine = *affine,
+                       .s = *planes,
+                       .x = x,
+                       .y = y};
+  v->chunk = CHUNK / 2 / (planes->channels ? planes->channels : 1);
+  if (v->chunk < 64) v->chunk = 64;
+  v->chunks = (planes->pixels + v->chunk - 1) / v->chunk;
+  step->params = v;
+  step->tasks = (long)(planes->n * v->chunks);
+  step->scratch = planes->channels == 1 ? 0 : qir_round_up(v->chunk * planes->channels, 64);
+  return 1;
+}
+
+int qir_quantize_make(uint32_t isa, const struct qir_planes *planes, const struct qir_affine *to,
+                      int x, int y, struct qir_step *step) {
+  step->run = run_quantize;
+  return make_planes(isa, planes, to, x, y, step);
+}
+
+int qir_dequantize_make(uint32_t isa, const struct qir_planes *planes,
+                        const struct qir_affine *from, int x, int y, struct qir_step *step) {
+  step->run = run_dequantize;
+  return make_planes(isa, planes, from, x, y, step);
+}

@@ -1,0 +1,80 @@
+#ifndef QIR_ELEMENTWISE_H
+#define QIR_ELEMENTWISE_H
+
+/*
+ * What is done to each number by itself, all in f32 and rounded to even:
+ *
+ *   add         y = clamp(rne(fma(a, a_gain, fma(b, b_gain, offset))), low, high)
+ *   mul         y = clamp(rne((a - a_zero) * (b - b_zero) * multiplier + zero), low, high)
+ *   quantize    y = clamp(rne(x / scale) + zero, low, high)
+ *   dequantize  y = (x - zero) * scale
+ *   lookup      y = table[x]
+ *
+ * The kernels are one text, body.h, compiled once for each set of instructions; the products of
+ * mul are two roundings, as the C says, those of add one, as fmaf says.
+ */
+
+#include "isa.h"
+#include "requant.h"
+#include "step.h"
+
+struct qir_binary {
+  float a_gain, b_gain, offset; /* of add */
+  int32_t a_zero, b_zero;       /* of mul */
+  float multiplier, zero;
+  uint8_t a_flip, b_flip;
+  struct qir_code code; /* its zero is 0: that of the result is in `offset` or `zero` */
+};
+
+struct qir_affine {
+  float scale;
+  struct qir_code code;
+};
+
+typedef void (*qir_binary_fn)(const struct qir_binary *op, const uint8_t *a, const uint8_t *b,
+                              uint8_t *y, size_t n);
+typedef void (*qir_quantize_fn)(const struct qir_affine *to, const float *x, uint8_t *y, size_t n);
+typedef void (*qir_dequantize_fn)(const struct qir_affine *from, const uint8_t *x, float *y,
+                                  size_t n);
+typedef void (*qir_lookup_fn)(const uint8_t *table, const uint8_t *x, uint8_t *y, size_t n);
+
+struct qir_elementwise_kernel {
+  const char *name;
+  uint32_t isa;
+  qir_binary_fn add, mul;
+  qir_quantize_fn quantize;
+  qir_dequantize_fn dequantize;
+  qir_lookup_fn lookup;
+};
+
+/* Kernels of this build, best first; the last is scalar and always runs. */
+extern const struct qir_elementwise_kernel qir_elementwise_kernels[];
+extern const size_t qir_elementwise_kernel_count;
+
+/* y[o, r, i] of a[o, r, i] and b[o, r, i]; a shared operand has one row for all r. */
+struct qir_binary_shape {
+  size_t outer, rows, inner;
+  int a_shared, b_shared;
+};
+
+/* Each makes a step; 0 if there is no memory. `op` says how, a, b, x, y are buffers. */
+int qir_add_make(uint32_t isa, const struct qir_binary_shape *shape, const struct qir_binary *op,
+                 int a, int b, int y, struct qir_step *step);
+int qir_mul_make(uint32_t isa, const struct qir_binary_shape *shape, const struct qir_binary *op,
+                 int a, int b, int y, struct qir_step *step);
+int qir_lookup_make(uint32_t isa, size_t size, const uint8_t table[256], int x, int y,
+                    struct qir_step *step);
+
+/*
+ * `channels` planes of `pixels` floats, n times, against n times `pixels` groups of `channels`
+ * codes; one channel is a plain sequence.
+ */
+struct qir_planes {
+  size_t n, channels, pixels;
+};
+int qir_quantize_make(uint32_t isa, const struct qir_planes *planes, const struct qir_affine *to,
+                      int x, int y, struct qir_step *step);
+int qir_dequantize_make(uint32_t isa, const struct qir_planes *planes,
+                        const struct qir_affine *from, int x, int y, struct qir_step *step);
+
+#endif

@@ -1,0 +1,42 @@
+#include "isa.h"
+
+const struct qir_isa_name qir_isa_names[] = {
+    {"avx512vbmi", QIR_ISA_AVX512VBMI},
+    {"avx512vnni", QIR_ISA_AVX512VNNI},
+    {"avx2", QIR_ISA_AVX2},
+    {"scalar", QIR_ISA_SCALAR},
+};
+const size_t qir_isa_name_count = sizeof qir_isa_names / sizeof *qir_isa_names;
+
+#if defined(QIR_X86)
+#include <cpuid.h>
+
+static uint64_t saved_state(void) {
+  uint32_t low, high;
+  __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  return ((uint64_t)high << 32) | low;
+}
+
+static int has(uint32_t word, int bit) { return (int)(word >> bit & 1); }
+
+uint32_t qir_isa_detect(void) {
+  uint32_t a, b, c, d;
+  if (__get_cpuid_max(0, NULL) < 7) return 0;
+  __cpuid(1, a, b, c, d);
+  if (!has(c, 27)) return 0; /* no OSXSAVE: the system saves no vector state */
+  const int fma = has(c, 12);
+  const uint64_t saved = saved_state();
+  __cpuid_count(7, 0, a, b, c, d);
+  uint32_t isa = 0;
+  if ((saved & 0x06) != 0x06 || !has(b, 5) || !fma) return isa;
+  isa |= QIR_ISA_AVX2;
+  if ((saved & 0xe6) != 0xe6 || !has(b, 16) || !has(b, 17) || !has(b, 30) || !has(b, 31) ||
+      !has(c, 11))
+    return isa;
+  isa |= QIR_ISA_AVX512VNNI;
+  if (has(c, 1)) isa |= QIR_ISA_AVX512VBMI;
+  return isa;
+}
+#else
+uint32_t qir_isa_detect(void) { return 0; }
+#endif

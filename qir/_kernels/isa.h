@@ -1,0 +1,57 @@
+#ifndef QIR_ISA_H
+#define QIR_ISA_H
+
+/*
+ * What the processor and the operating system together allow, one bit each.
+ *
+ * A kernel file is compiled on every platform with the same compiler flags. It
+ * opens a region with QIR_TARGET_BEGIN, inside which the compiler may use the
+ * instructions named, and it is empty where the architecture is another one.
+ */
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum qir_isa {
+  QIR_ISA_SCALAR = 0,
+  QIR_ISA_AVX2 = 1 << 0,       /* with FMA */
+  QIR_ISA_AVX512VNNI = 1 << 1, /* F, DQ, BW, VL and VNNI */
+  QIR_ISA_AVX512VBMI = 1 << 2,
+};
+
+/* A set of instructions by the name that QIR_ISA and the tests give it. */
+struct qir_isa_name {
+  const char *name;
+  uint32_t bit;
+};
+
+/* Best first; the last is scalar, whose bit is zero. */
+extern const struct qir_isa_name qir_isa_names[];
+extern const size_t qir_isa_name_count;
+
+/* Bits of this machine; looks at the processor, which is slow in a virtual machine. */
+uint32_t qir_isa_detect(void);
+
+#if defined(__x86_64__)
+#define QIR_X86 1
+#endif
+
+#define QIR_PRAGMA(text) _Pragma(#text)
+#if defined(__clang__)
+#define QIR_TARGET_BEGIN(names) \
+  QIR_PRAGMA(clang attribute push(__attribute__((target(names))), apply_to = function))
+#define QIR_TARGET_END _Pragma("clang attribute pop")
+#else
+#define QIR_TARGET_BEGIN(names) _Pragma("GCC push_options") QIR_PRAGMA(GCC target(names))
+#define QIR_TARGET_END _Pragma("GCC pop_options")
+#endif
+
+/* The first row of a table of kernels, best first, that `isa` allows; the last row always does. */
+#define QIR_SELECT(table, isa_bits)                                      \
+  __extension__({                                                        \
+    const __typeof__(*(table)) *row_ = (table);                          \
+    while ((row_->isa & (isa_bits)) != row_->isa) ++row_;                \
+    row_;                                                                \
+  })
+
+#endif

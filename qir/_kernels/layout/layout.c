@@ -1,0 +1,146 @@
+#include "layout.h"
+
+#include <string.h>
+
+#include "elementwise/elementwise.h"
+
+enum { CHUNK = 64 * 1024 /* bytes of a task */, TILE = 16 };
+
+void qir_transpose_bytes(const uint8_t *x, size_t rows, size_t columns, uint8_t *y) {
+  for (size_t j0 = 0; j0 < columns; j0 += TILE)
+    for (size_t i0 = 0; i0 < rows; i0 += TILE) {
+      const size_t j1 = j0 + TILE < columns ? j0 + TILE : columns;
+      const size_t i1 = i0 + TILE < rows ? i0 + TILE : rows;
+      for (size_t j = j0; j < j1; ++j)
+        for (size_t i = i0; i < i1; ++i) y[j * rows + i] = x[i * columns + j];
+    }
+}
+
+/* ---- copy ---- */
+
+struct copy {
+  struct qir_copy s;
+  qir_lookup_fn lookup; /* NULL: bytes stay as they are */
+  uint8_t table[256];
+  int x, y;
+  size_t per_task; /* rows */
+};
+
+static void run_copy(const void *params, void *const *buffers, void *scratch, long task) {
+  (void)scratch;
+  const struct copy *v = params;
+  const size_t first = (size_t)task * v->per_task;
+  const size_t end = first + v->per_task < v->s.rows ? first + v->per_task : v->s.rows;
+  const uint8_t *x = (const uint8_t *)buffers[v->x] + v->s.x_offset;
+  uint8_t *y = (uint8_t *)buffers[v->y] + v->s.y_offset;
+  for (size_t i = first; i < end; ++i) {
+    if (v->lookup)
+      v->lookup(v->table, x + i * v->s.x_stride, y + i * v->s.y_stride, v->s.width);
+    else
+      memmove(y + i * v->s.y_stride, x + i * v->s.x_stride, v->s.width);
+  }
+}
+
+int qir_copy_make(uint32_t isa, const struct qir_copy *copy, const uint8_t *table, int x, int y,
+                  struct qir_step *step) {
+  struct copy *v = qir_step_alloc(sizeof *v);
+  if (!v) return 0;
+  v->s = *copy;
+  v->x = x;
+  v->y = y;
+  v->per_task = CHUNK / (copy->width ? copy->width : 1) + 1;
+  if (table) {
+    v->lookup = QIR_SELECT(qir_elementwise_kernels, isa)->lookup;
+    memcpy(v->table, table, sizeof v->table);
+  }
+  *step = (struct qir_step){run_copy, v, (long)((copy->rows + v->per_task - 1) / v->per_task), 0};
+  return 1;
+}
+
+/* ---- fill ---- */
+
+struct fill {
+  size_t offset, size;
+  uint8_t value;
+  int y;
+};
+
+static void run_fill(const void *params, void *const *buffers, void *scratch, long task) {
+  (void)scratch;
+  (void)task;
+  const struct fill *v = params;
+  memset((uint8_t *)buffers[v->y] + v->offset, v->value, v->size);
+}
+
+int qir_fill_make(size_t offset, size_t size, uint8_t value, int y, struct qir_step *step) {
+  struct fill *v = qir_step_alloc(sizeof *v);
+  if (!v) return 0;
+  *v = (struct fill){offset, size, value, y};
+  *step = (struct qir_step){run_fill, v, 1, 0};
+  return 1;
+}
+
+/* ---- transpose ---- */
+
+struct transpose {
+  struct qir_permutation p;
+  int x, y;
+  size_t plane;                 /* elements of y per index of its first axis */
+  size_t shape[QIR_MAX_RANK];   /* of y */
+  size_t strides[QIR_MAX_RANK]; /* in x, by the axes of y, in elements */
+};
+
+/* One row of the last axis. */
+static void gather_row(const uint8_t *x, size_t stride, uint8_t *y, size_t n, size_t itemsize) {
+  switch (stride == 1 ? 0 : itemsize) {
+    case 0: memcpy(y, x, n * itemsize); break;
+    case 1:
+      for (size_t i = 0; i < n; ++i) y[i] = x[i * stride];
+      break;
+    case 4:
+      for (size_t i = 0; i < n; ++i) memcpy(y + 4 * i, x + 4 * i * stride, 4);
+      break;
+    default:
+      for (size_t i = 0; i < n; ++i) memcpy(y + i * itemsize, x + i * stride * itemsize, itemsize);
+  }
+}
+
+static void run_transpose(const void *params, void *const *buffers, void *scratch, long task) {
+  (void)scratch;
+  const struct transpose *v = params;
+  const size_t rank = v->p.rank, item = v->p.itemsize, last = v->shape[rank - 1];
+  size_t index[QIR_MAX_RANK] = {0};
+  const uint8_t *x = (const uint8_t *)buffers[v->x] + (size_t)task * v->strides[0] * item;
+  uint8_t *y = (uint8_t *)buffers[v->y] + (size_t)task * v->plane * item;
+  for (size_t done = 0; done < v->plane; done += last) {
+    size_t from = 0;
+    for (size_t d = 1; d + 1 < rank; ++d) from += index[d] * v->strides[d];
+    gather_row(x + from * item, v->strides[rank - 1], y + done * item, last, item);
+    for (size_t d = rank - 2; d > 0 && ++index[d] == v->shape[d]; --d) index[d] = 0;
+  }
+}
+
+/* A matrix of bytes, or a batch of them. */
+static void run_planes(const void *params, void *const *buffers, void *scratch, long task) {
+  (void)scratch;
+  const struct transpose *v = params;
+  const size_t at = (size_t)task * v->plane;
+  qir_transpose_bytes((const uint8_t *)buffers[v->x] + at, v->shape[2], v->shape[1],
+                      (uint8_t *)buffers[v->y] + at);
+}
+
+int qir_transpose_make(const struct qir_permutation *p, int x, int y, struct qir_step *step) {
+  struct transpose *v = qir_step_alloc(sizeof *v);
+  if (!v) return 0;
+  *v = (struct transpose){.p = *p, .x = x, .y = y, .plane = 1};
+  for (size_t d = 0; d < p->rank; ++d) {
+    v->shape[d] = p->shape[p->perm[d]];
+    v->strides[d] = 1;
+    for (size_t from = p->perm[d] + 1; from < p->rank; ++from) v->strides[d] *= p->shape[from];
+    if (d > 0) v->plane *= v->shape[d];
+  }
+  const int planes = p->rank == 3 && p->itemsize == 1 && p->perm[0] == 0 && p->perm[1] == 2;
+  *step = (struct qir_step){planes ? run_planes : run_transpose, v,
+                            v->plane ? (long)v->shape[0] : 0, 0};
+  return 1;
+}

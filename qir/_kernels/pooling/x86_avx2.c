@@ -1,0 +1,10 @@
+#include "pooling.h"
+
+#if defined(QIR_X86)
+QIR_TARGET_BEGIN("avx2,fma")
+
+#define QIR_NAME(op) qir_pooling_##op##_avx2
+#include "body.h"
+
+QIR_TARGET_END
+#endif

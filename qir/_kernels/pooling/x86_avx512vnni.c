@@ -1,0 +1,12 @@
+#include "pooling.h"
+
+#if defined(QIR_X86)
+#include "x86_avx512.h"
+
+QIR_TARGET_BEGIN(QIR_AVX512_TARGET ",prefer-vector-width=512")
+
+#define QIR_NAME(op) qir_pooling_##op##_avx512vnni
+#include "body.h"
+
+QIR_TARGET_END
+#endif

@@ -1,0 +1,40 @@
+#ifndef QIR_REQUANT_H
+#define QIR_REQUANT_H
+
+/*
+ * code = clamp(rne(real) + zero, low, high), and real = f32(acc) * multiplier.
+ *
+ * The real number is clamped before it is rounded, to low - zero and high - zero,
+ * which are whole: so nothing overflows, and the result is the same. A NaN becomes
+ * `low`, because both comparisons below are written as MAXPS and MINPS do them.
+ *
+ * Codes of i8 are kept as u8 shifted by 128, that is with the highest bit flipped,
+ * wherever it is the byte that is computed with: `flip` is 0x80 then, else 0.
+ */
+
+#include <stdint.h>
+
+struct qir_code {
+  int32_t zero, low, high; /* codes as written: of u8 0..255, of i8 -128..127 */
+  uint8_t flip;            /* 0x80 for i8, 0 for u8 */
+};
+
+/* Rounds halves to even; |real| < 2^22. */
+static inline float qir_round(float real) {
+  const float whole = 12582912.0f; /* 1.5 * 2^23: numbers of this size have no fraction */
+  return (real + whole) - whole;
+}
+
+static inline uint8_t qir_encode(float real, const struct qir_code *to) {
+  const float low = (float)(to->low - to->zero), high = (float)(to->high - to->zero);
+  real = real > low ? real : low;
+  real = real < high ? real : high;
+  return (uint8_t)((int32_t)qir_round(real) + to->zero);
+}
+
+/* The value of a code byte. */
+static inline int32_t qir_decode(uint8_t byte, uint8_t flip) {
+  return (int32_t)(byte ^ flip) - flip;
+}
+
+#endif

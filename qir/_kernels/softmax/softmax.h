@@ -1,0 +1,27 @@
+#ifndef QIR_SOFTMAX_H
+#define QIR_SOFTMAX_H
+
+/*
+ * Each row of codes by a table, as onnxruntime does: v[i] = table[x[i] - max(x) + 255],
+ * sum = f32 sum of v in order, y[i] = clamp(int32(rne(v[i] * gain / sum)) + zero). The table is
+ * of exponentials, scaled up as far as their sum allows, and gain is floor(1 / y_scale).
+ *
+ * In a row of one element v * gain is infinite; its conversion gives INT_MIN, to which zero is
+ * added modulo 2^32, and u8 keeps the low byte: so does onnxruntime, whose bytes these are.
+ */
+
+#include "requant.h"
+#include "step.h"
+
+struct qir_softmax {
+  size_t rows, width;
+  float table[256];
+  float gain;
+  uint8_t x_flip;
+  struct qir_code code;
+};
+
+/* Makes a step; 0 if there is no memory. x and y are buffers. */
+int qir_softmax_make(const struct qir_softmax *softmax, int x, int y, struct qir_step *step);
+
+#endif

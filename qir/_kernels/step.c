@@ -1,0 +1,28 @@
+#include "step.h"
+
+#include <string.h>
+
+#include "pool.h"
+
+struct call {
+  const struct qir_step *step;
+  void *const *buffers;
+  char *scratch;
+};
+
+static void run_task(void *context, long task, int worker) {
+  const struct call *call = context;
+  const struct qir_step *step = call->step;
+  step->run(step->params, call->buffers, call->scratch + (size_t)worker * step->scratch, task);
+}
+
+void qir_step_run(const struct qir_step *step, void *const *buffers, void *scratch, int threads) {
+  struct call call = {step, buffers, scratch};
+  qir_pool_run(step->tasks, threads, run_task, &call);
+}
+
+void *qir_step_alloc(size_t bytes) {
+  bytes = qir_round_up(bytes, 64);
+  void *memory = aligned_alloc(64, bytes);
+  return memory ? memset(memory, 0, bytes) : NULL;
+}
