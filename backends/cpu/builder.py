@@ -1,0 +1,191 @@
+"""A program while it is being lowered: steps over buffers, and where each value is held."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir._kernels._cpu import Plan
+from qir.errors import Refused
+from qir.ir import dims
+from qir.ir.graph import Graph
+from qir.ir.node import Node, Value
+
+from .sizes import Sizes
+
+LAST = (0, 2, 3, 1)
+"""NCHW to NHWC: the order in which the kernels hold activations."""
+FIRST = (0, 3, 1, 2)
+
+
+@dataclass(eq=False, slots=True)
+class Buffer:
+    """Memory that steps read and write; one for a value, or for several that share bytes."""
+
+    size: int
+    data: NDArray[np.generic] | None = None
+    """The elements, where it is a constant."""
+    input: str = ""
+    output: str = ""
+
+    @property
+    def external(self) -> bool:
+        """Whether each run brings its memory."""
+        return self.data is not None or bool(self.input or self.output)
+
+
+Add: TypeAlias = "Callable[[Plan, Callable[[Buffer], int]], None]"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of the plan to be; `add` adds it when every buffer has its number."""
+
+    name: str
+    kind: str
+    reads: tuple[Buffer, ...]
+    writes: tuple[Buffer, ...]
+    shape: Sizes
+    add: Add
+
+
+@dataclass(frozen=True, slots=True)
+class Fallback:
+    """A node that the reference computes, and why."""
+
+    node: str
+    op: str
+    reason: str
+
+
+class CannotLower(Exception):
+    """No kernel takes this node; the message says why. Raised before any step is added."""
+
+
+def sizes(value: Value) -> Sizes:
+    """The shape, which is plain numbers by now."""
+    known = dims.known(value.type.shape)
+    assert known is not None, value
+    return known
+
+
+def itemsize(value: Value) -> int:
+    """Bytes an element; Refused for what has no fixed size."""
+    carrier = value.type.dtype.carrier
+    if carrier.kind == "O":
+        raise Refused(f"%{value.name} is {value.type}, which QIR's runtime does not hold")
+    return carrier.itemsize
+
+
+def moved(shape: Sizes, order: Sequence[int]) -> Sizes:
+    """The sizes in another order of axes."""
+    return tuple(shape[axis] for axis in order)
+
+
+def still(shape: Sizes, order: Sequence[int]) -> bool:
+    """Whether a transposition leaves the bytes where they are."""
+    wide = [axis for axis in order if shape[axis] != 1]
+    return wide == sorted(wide)
+
+
+@dataclass(slots=True)
+class Builder:
+    """Collects steps; a value of four axes may be held as it is typed or channels last, or both."""
+
+    graph: Graph
+    steps: list[Step] = field(default_factory=list)
+    fallbacks: list[Fallback] = field(default_factory=list)
+    _held: dict[tuple[Value, bool], Buffer] = field(default_factory=dict)
+
+    def add(
+        self,
+        name: str,
+        kind: str,
+        reads: Iterable[Buffer],
+        writes: Iterable[Buffer],
+        shape: Sizes,
+        add: Add,
+    ) -> None:
+        """Adds a step."""
+        self.steps.append(Step(name, kind, tuple(reads), tuple(writes), shape, add))
+
+    def scratch(self, size: int) -> Buffer:
+        """Memory for something that is no value of the graph."""
+        return Buffer(size)
+
+    def make(self, value: Value, *, last: bool = False) -> Buffer:
+        """Memory for a value that the next step writes."""
+        return self.hold(value, Buffer(math.prod(sizes(value)) * itemsize(value)), last=last)
+
+    def hold(self, value: Value, buffer: Buffer, *, last: bool = False) -> Buffer:
+        """Says that a buffer holds a value."""
+        assert not last or value.type.rank == 4, value
+        self._held[value, last] = buffer
+        if value.type.rank == 4 and still(sizes(value), LAST):
+            self._held[value, not last] = buffer
+        return buffer
+
+    def holds(self, value: Value, *, last: bool) -> bool:
+        """Whether the value is there in that order already."""
+        return (value, last) in self._held
+
+    def buffers(self) -> Iterable[Buffer]:
+        """Every buffer that holds a value."""
+        return self._held.values()
+
+    def need(self, value: Value, *, last: bool = False) -> Buffer:
+        """The memory that holds a value in the order wanted, moving it there if it is not."""
+        found = self._held.get((value, last))
+        if found is not None:
+            return found
+        if (value, not last) not in self._held and (data := value.constant) is not None:
+            elements = np.ascontiguousarray(data.data)
+            found = self.hold(value, Buffer(elements.nbytes, data=elements))
+            return found if not last else self.need(value, last=True)
+        x = self._held[value, not last]
+        y = self.make(value, last=last)
+        shape = sizes(value) if last else moved(sizes(value), LAST)
+        order = LAST if last else FIRST
+        self.transpose(
+            f"{value.name} to {'NHWC' if last else 'NCHW'}", x, y, shape, order, itemsize(value)
+        )
+        return y
+
+    def transpose(
+        self, name: str, x: Buffer, y: Buffer, shape: Sizes, order: Sequence[int], width: int
+    ) -> None:
+        """Adds a step that permutes axes."""
+        self.add(
+            name,
+            "transpose",
+            [x],
+            [y],
+            moved(shape, order),
+            lambda plan, at: plan.transpose(
+                name, at(x), at(y), shape=shape, perm=order, itemsize=width
+            ),
+        )
+
+    def prefers_last(self, value: Value) -> bool:
+        """Whether a value is best held channels last: its users decide."""
+        if value.type.rank != 4 or itemsize(value) != 1:
+            return False
+        wishes = [_wish(node) for node in value.users]
+        return True in wishes or (None in wishes and False not in wishes)
+
+
+_SPATIAL = frozenset({"conv2d", "max_pool2d", "avg_pool2d", "global_avg_pool"})
+_ANY = frozenset({"add", "mul", "concat", "pad", "relu", "clip", "sigmoid", "requantize"})
+
+
+def _wish(node: Node) -> bool | None:
+    """Channels last, as typed, or either."""
+    op, attrs = (node.stages[0].op, node.stages[0].attrs) if node.stages else (node.op, node.attrs)
+    if op in _SPATIAL:
+        return attrs["layout"] == "NCHW"
+    return None if op in _ANY else False

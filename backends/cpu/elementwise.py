@@ -1,0 +1,191 @@
+"""Ops element by element: sums and products with broadcasting, and tables for one operand."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import numpy as np
+
+from qir.ir.node import Node, Value
+
+from .builder import LAST, Buffer, Builder, CannotLower, moved, sizes
+from .codes import Job, Table, codes, table
+from .sizes import Sizes
+
+Broadcast = Literal["a", "b"] | None
+UNARY = frozenset({"relu", "clip", "sigmoid", "requantize"})
+
+
+def unary(b: Builder, node: Node) -> None:
+    """Lowers an op, or a chain, of one operand: what the reference makes of each code."""
+    source = node.operands["x"]
+    x, y = codes(source, "x"), codes(node.result, "the result")
+    last = source.type.rank == 4 and b.holds(source, last=True)
+    look_up(
+        b,
+        node.name,
+        b.need(source, last=last),
+        b.make(node.result, last=last),
+        sizes(source),
+        table(x, y, node.op, node.attrs, node.stages),
+    )
+
+
+def look_up(b: Builder, name: str, x: Buffer, y: Buffer, shape: Sizes, entries: Table) -> None:
+    """Adds a step that sends each code through a table."""
+    size = math.prod(shape)
+    b.add(
+        name,
+        "lookup",
+        [x],
+        [y],
+        shape,
+        lambda plan, at: plan.lookup(name, at(x), at(y), size=size, table=entries),
+    )
+
+
+def add(b: Builder, job: Job) -> None:
+    """Lowers a sum; onnxruntime takes the operands in turn where the first is the scalar."""
+    first, second = job.operands["a"], job.operands["b"]
+    if _scalar_first(sizes(first), sizes(second)):
+        first, second = second, first
+    a, c, y = codes(first, "a"), codes(second, "b"), codes(job.result, "the result")
+    low, high = job.bounds(y)
+    a_gain, b_gain = a.scale / y.scale, c.scale / y.scale
+    offset = np.float32(y.zero) - fma(a_gain, np.float32(a.zero), b_gain * np.float32(c.zero))
+    x, z, made, shape, wide = _operands(b, job, first, second)
+    b.add(
+        job.name,
+        "add",
+        [x, z],
+        [made],
+        sizes(job.result),
+        lambda plan, at: plan.add(
+            job.name,
+            at(x),
+            at(z),
+            at(made),
+            shape=shape,
+            a_gain=float(a_gain),
+            b_gain=float(b_gain),
+            offset=float(offset),
+            a_type=a.kind,
+            b_type=c.kind,
+            y_type=y.kind,
+            low=low,
+            high=high,
+            broadcast=wide,
+        ),
+    )
+
+
+def mul(b: Builder, job: Job) -> None:
+    """Lowers a product."""
+    first, second = job.operands["a"], job.operands["b"]
+    a, c, y = codes(first, "a"), codes(second, "b"), codes(job.result, "the result")
+    low, high = job.bounds(y)
+    multiplier = a.scale * c.scale / y.scale
+    x, z, made, shape, wide = _operands(b, job, first, second)
+    b.add(
+        job.name,
+        "mul",
+        [x, z],
+        [made],
+        sizes(job.result),
+        lambda plan, at: plan.mul(
+            job.name,
+            at(x),
+            at(z),
+            at(made),
+            shape=shape,
+            a_zero=a.zero,
+            b_zero=c.zero,
+            multiplier=float(multiplier),
+            y_zero=y.zero,
+            a_type=a.kind,
+            b_type=c.kind,
+            y_type=y.kind,
+            low=low,
+            high=high,
+            broadcast=wide,
+        ),
+    )
+
+
+def _operands(
+    b: Builder, job: Job, first: Value, second: Value
+) -> tuple[Buffer, Buffer, Buffer, tuple[int, int, int], Broadcast]:
+    """Both operands and the result in one order of axes, and how the operands meet in it."""
+    rank = job.result.type.rank
+    fours = [v for v in (first, second) if v.type.rank == 4]
+    last = rank == 4 and any(b.holds(v, last=True) and v.constant is None for v in fours)
+    try:
+        shape, wide = _meet(first, second, rank, last)
+    except CannotLower:
+        last = not last and rank == 4
+        shape, wide = _meet(first, second, rank, last)
+    x, z = (_ordered(b, v, last) for v in (first, second))
+    return x, z, b.make(job.result, last=last), shape, wide
+
+
+def _ordered(b: Builder, value: Value, last: bool) -> Buffer:
+    """An operand in that order; one of fewer axes can only stand on the last of them."""
+    if value.type.rank == 4 or not last:
+        return b.need(value, last=last)
+    held, shape = b.need(value), _padded(sizes(value), 4)
+    if sum(size != 1 for size in shape) < 2:
+        return held
+    turned = b.scratch(held.size)
+    b.transpose(f"{value.name} to NHWC", held, turned, shape, LAST, 1)
+    return turned
+
+
+def _padded(shape: Sizes, rank: int) -> Sizes:
+    return (1,) * (rank - len(shape)) + shape
+
+
+def _meet(
+    first: Value, second: Value, rank: int, last: bool
+) -> tuple[tuple[int, int, int], Broadcast]:
+    """(outer, rows, inner), and which operand repeats along the rows."""
+    a, c = (_padded(sizes(v), rank) for v in (first, second))
+    if last:
+        a, c = moved(a, LAST), moved(c, LAST)
+    if a == c:
+        return (1, 1, math.prod(a)), None
+    if all(m in (n, 1) for m, n in zip(c, a, strict=True)):
+        return _rows(c, a), "b"
+    if all(m in (n, 1) for m, n in zip(a, c, strict=True)):
+        return _rows(a, c), "a"
+    raise CannotLower("each operand repeats along an axis of the other")
+
+
+def _rows(narrow: Sizes, wide: Sizes) -> tuple[int, int, int]:
+    """Where the narrow shape is 1 and the wide is not must be one stretch of axes."""
+    repeated = [i for i, (m, n) in enumerate(zip(narrow, wide, strict=True)) if m != n]
+    start, end = repeated[0], repeated[-1] + 1
+    if any(narrow[i] != 1 for i in range(start, end)):
+        raise CannotLower("an operand repeats along axes that do not stand together")
+    return math.prod(wide[:start]), math.prod(wide[start:end]), math.prod(wide[end:])
+
+
+def _scalar_first(a: Sizes, c: Sizes) -> bool:
+    """Whether onnxruntime's innermost span has one element of a and several, or one, of b."""
+    rank = max(len(a), len(c))
+    pairs = zip(reversed(_padded(a, rank)), reversed(_padded(c, rank)), strict=True)
+    for m, n in pairs:
+        if (m, n) != (1, 1):
+            return m == 1
+    return True
+
+
+def fma(a: np.float32, b: np.float32, c: np.float32) -> np.float32:
+    """a * b + c rounded once: the sum is rounded to odd in float64, then to float32."""
+    product, addend = float(a) * float(b), float(c)
+    total = product + addend
+    part = total - product
+    error = (product - (total - part)) + (addend - part)
+    if error and not int(np.float64(total).view(np.int64)) & 1:
+        total = math.nextafter(total, math.copysign(math.inf, error))
+    return np.float32(total)

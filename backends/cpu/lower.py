@@ -1,0 +1,107 @@
+"""From a graph of plain sizes to steps: kernels where there are, else the reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir._kernels._cpu import Plan
+from qir.ir.graph import Graph
+from qir.ir.node import Node, Value
+from qir.reference.interpreter import run_node
+
+from . import elementwise, moves, products, windows
+from .builder import Buffer, Builder, CannotLower, Fallback, sizes
+from .codes import PROFILE, Job, job
+from .sizes import Sizes
+
+LOWERINGS: dict[str, Callable[[Builder, Job], None]] = {
+    "conv2d": products.conv2d,
+    "gemm": products.gemm,
+    "matmul": products.matmul,
+    "linear": products.linear,
+    "add": elementwise.add,
+    "mul": elementwise.mul,
+    "max_pool2d": windows.max_pool2d,
+    "avg_pool2d": windows.avg_pool2d,
+    "global_avg_pool": windows.global_avg_pool,
+    "softmax": windows.softmax,
+    "quantize": moves.quantize,
+    "dequantize": moves.dequantize,
+    "reshape": moves.reshape,
+    "flatten": moves.reshape,
+    "transpose": moves.transpose,
+    "concat": moves.concat,
+    "pad": moves.pad,
+}
+
+
+def lower(graph: Graph) -> Builder:
+    """Every node of the graph as steps; its results are marked as the program's outputs."""
+    b = Builder(graph)
+    for node in graph:
+        if node.op == "input":
+            value = node.result
+            b.make(value).input = value.name
+        elif node.op not in ("constant", "output"):
+            _lower(b, node)
+    for name, value in graph.outputs.items():
+        _give(b, name, value)
+    return b
+
+
+def _lower(b: Builder, node: Node) -> None:
+    try:
+        ops = [s.op for s in node.stages] or [node.op]
+        if all(op in elementwise.UNARY for op in ops) and list(node.operands) == ["x"]:
+            elementwise.unary(b, node)
+            return
+        asked = job(node)
+        if asked.op not in LOWERINGS:
+            raise CannotLower("it has no kernel")
+        LOWERINGS[asked.op](b, asked)
+    except CannotLower as reason:
+        _fall_back(b, node, str(reason))
+
+
+def _fall_back(b: Builder, node: Node, reason: str) -> None:
+    op = " |> ".join(s.op for s in node.stages) or node.op
+    b.fallbacks.append(Fallback(node.name, op, reason))
+    constants = {s: v.constant.data for s, v in node.operands.items() if v.constant is not None}
+    slots = [s for s in node.operands if s not in constants]
+    sources = [b.need(node.operands[s]) for s in slots]
+    made = [b.make(v) for v in node.results]
+    operands = [_operand(node.operands[s]) for s in slots]
+    results = [_operand(v) for v in node.results]
+
+    def call(*arrays: NDArray[np.generic]) -> None:
+        given = constants | dict(zip(slots, arrays, strict=False))
+        computed = run_node(node, {slot: given[slot] for slot in node.operands}, PROFILE)
+        for out, result in zip(arrays[len(slots) :], computed, strict=True):
+            out[...] = result
+
+    def add(plan: Plan, at: Callable[[Buffer], int]) -> None:
+        plan.call(
+            node.name,
+            call,
+            [(at(x), kind, shape) for x, (kind, shape) in zip(sources, operands, strict=True)],
+            [(at(y), kind, shape) for y, (kind, shape) in zip(made, results, strict=True)],
+        )
+
+    b.add(node.name, "call", sources, made, results[0][1] if results else (), add)
+
+
+def _operand(value: Value) -> tuple[np.dtype[np.generic], Sizes]:
+    return value.type.dtype.carrier, sizes(value)
+
+
+def _give(b: Builder, name: str, value: Value) -> None:
+    """Lets the step that makes a result write it to the caller, or copies what is not its own."""
+    held = b.need(value)
+    if held.external:
+        own = Buffer(held.size)
+        moves.copy(b, name, held, own, sizes(value))
+        held = own
+    held.output = name

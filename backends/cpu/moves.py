@@ -1,0 +1,267 @@
+"""Ops that move values: to codes and back, other shapes, other orders, joined, padded."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+from qir.ir.dtype import F32
+from qir.ir.node import Value
+
+from .builder import FIRST, LAST, Buffer, Builder, CannotLower, itemsize, moved, sizes, still
+from .codes import Job, Map, coded, codes, requantized
+from .elementwise import look_up
+from .sizes import Sizes
+
+
+def quantize(b: Builder, job: Job) -> None:
+    """Lowers float32 to codes, channels last where the users want that."""
+    value = job.operands["x"]
+    if value.type.element != F32:
+        raise CannotLower(f"x is {value.type.element}, the kernels quantize f32")
+    y = codes(job.result, "the result")
+    low, high = job.bounds(y)
+    last = b.prefers_last(job.result)
+    shape = sizes(value)
+    source, made = b.need(value), b.make(job.result, last=last)
+    b.add(
+        job.name,
+        "quantize",
+        [source],
+        [made],
+        moved(shape, LAST) if last else shape,
+        lambda plan, at: plan.quantize(
+            job.name,
+            at(source),
+            at(made),
+            shape=shape,
+            scale=float(y.scale),
+            zero=y.zero,
+            y_type=y.kind,
+            low=low,
+            high=high,
+            nhwc=last,
+        ),
+    )
+
+
+def dequantize(b: Builder, job: Job) -> None:
+    """Lowers codes to float32, which is held as it is typed."""
+    value = job.operands["x"]
+    if job.result.type.element != F32:
+        raise CannotLower(f"the result is {job.result.type.element}, the kernels give f32")
+    x = codes(value, "x")
+    last = value.type.rank == 4 and not b.holds(value, last=False) and value.constant is None
+    source, made = b.need(value, last=last), b.make(job.result)
+    shape = moved(sizes(value), LAST) if last else sizes(value)
+    b.add(
+        job.name,
+        "dequantize",
+        [source],
+        [made],
+        sizes(value),
+        lambda plan, at: plan.dequantize(
+            job.name,
+            at(source),
+            at(made),
+            shape=shape,
+            scale=float(x.scale),
+            zero=x.zero,
+            x_type=x.kind,
+            nchw=last,
+        ),
+    )
+
+
+def _maps(x: Value, y: Value) -> tuple[Map, Map] | None:
+    """Both maps where they differ; None where elements are moved as they are."""
+    ours, theirs = x.type.quant, y.type.quant
+    if x.type.element == y.type.element or (ours and theirs and ours.same_map(theirs)):
+        return None
+    if ours is not None and theirs is not None and ours.storage == theirs.storage:
+        if ours.grain is not None and theirs.grain is not None:
+            if (ours.scale, ours.zero) == (theirs.scale, theirs.zero):
+                return None  # the same numbers along an axis that moved
+    return codes(x, "x"), codes(y, "the result")
+
+
+def reshape(b: Builder, job: Job) -> None:
+    """Lowers reshape and flatten: the same bytes, unless the maps differ."""
+    value = job.operands["x"]
+    maps = _maps(value, job.result)
+    if itemsize(value) != itemsize(job.result):
+        raise CannotLower("the result has other elements")
+    held = b.need(value)
+    if maps is None:
+        b.hold(job.result, held)
+        return
+    entries = requantized(*maps)
+    assert entries is not None
+    look_up(b, job.name, held, b.make(job.result), sizes(job.result), entries)
+
+
+def transpose(b: Builder, job: Job) -> None:
+    """Lowers another order of axes: no step at all where the bytes stand right already."""
+    value = job.operands["x"]
+    if _maps(value, job.result) is not None:
+        raise CannotLower("the result has another map")
+    perm, rank = job.ints("perm"), value.type.rank
+    plain = tuple(range(rank))
+    stored = [(plain, False)] + ([(LAST, True)] if rank == 4 else [])
+    for order, last in stored:
+        if not b.holds(value, last=last):
+            continue
+        for target, wanted in stored:
+            back = FIRST if last else plain
+            route = tuple(back[perm[axis]] for axis in target)
+            if still(moved(sizes(value), order), route):
+                b.hold(job.result, b.need(value, last=last), last=wanted)
+                return
+    source, made = b.need(value), b.make(job.result)
+    b.transpose(job.name, source, made, sizes(value), perm, itemsize(value))
+
+
+def concat(b: Builder, job: Job) -> None:
+    """Lowers a join: one copy a part, through a table where its map is another."""
+    parts = [job.operands[s] for s in sorted(job.operands, key=lambda s: int(s.split(".")[1]))]
+    maps = [_maps(part, job.result) for part in parts]
+    if job.tail:
+        raise CannotLower(f"no kernel computes concat |> {job.tail[0].op} as one")
+    width = itemsize(job.result)
+    last = job.result.type.rank == 4 and any(
+        b.holds(p, last=True) and not b.holds(p, last=False) for p in parts
+    )
+    order = LAST if last else tuple(range(job.result.type.rank))
+    axis = order.index(job.number("axis") % len(order))
+    whole = moved(sizes(job.result), order)
+    rows, stride = math.prod(whole[:axis]), math.prod(whole[axis:]) * width
+    sources = [b.need(part, last=last) for part in parts]
+    made = b.make(job.result, last=last)
+    widths = [math.prod(moved(sizes(p), order)[axis:]) * width for p in parts]
+    offsets = itertools.accumulate(widths, initial=0)
+    for source, span, offset, pair in zip(sources, widths, offsets, maps, strict=False):
+        _copy(
+            b,
+            job.name,
+            source,
+            made,
+            whole,
+            rows=rows,
+            width=span,
+            y_stride=stride,
+            y_offset=offset,
+            maps=pair,
+        )
+
+
+def _copy(
+    b: Builder,
+    name: str,
+    x: Buffer,
+    y: Buffer,
+    shape: Sizes,
+    *,
+    rows: int,
+    width: int,
+    x_stride: int | None = None,
+    y_stride: int | None = None,
+    x_offset: int = 0,
+    y_offset: int = 0,
+    maps: tuple[Map, Map] | None = None,
+) -> None:
+    entries = None if maps is None else requantized(*maps)
+    b.add(
+        name,
+        "copy",
+        [x],
+        [y],
+        shape,
+        lambda plan, at: plan.copy(
+            name,
+            at(x),
+            at(y),
+            rows=rows,
+            width=width,
+            x_stride=x_stride,
+            y_stride=y_stride,
+            x_offset=x_offset,
+            y_offset=y_offset,
+            table=entries,
+        ),
+    )
+
+
+def copy(b: Builder, name: str, x: Buffer, y: Buffer, shape: Sizes) -> None:
+    """Adds a step that copies a whole buffer."""
+    _copy(b, name, x, y, shape, rows=1, width=x.size)
+
+
+def pad(b: Builder, job: Job) -> None:
+    """Lowers padding with one value, an axis at a time."""
+    value = job.operands["x"]
+    if job.attrs["mode"] != "constant":
+        raise CannotLower(f"no kernel pads by {job.attrs['mode']!r}")
+    if _maps(value, job.result) is not None:
+        raise CannotLower("the result has another map")
+    filler = job.attrs["value"]
+    assert isinstance(filler, float)
+    byte = coded([filler], codes(job.result, "the result"))[0] & 0xFF
+    rank = value.type.rank
+    last = rank == 4 and b.holds(value, last=True) and not b.holds(value, last=False)
+    order = LAST if last else tuple(range(rank))
+    pads = job.ints("pads")
+    shape = moved(sizes(value), order)
+    held = b.need(value, last=last)
+    todo = [
+        (i, pads[axis], pads[axis + rank])
+        for i, axis in enumerate(order)
+        if pads[axis] or pads[axis + rank]
+    ]
+    if not todo:
+        b.hold(job.result, held, last=last)
+    for i, front, back in todo:
+        wider = (*shape[:i], shape[i] + front + back, *shape[i + 1 :])
+        final = i == todo[-1][0]
+        made = b.make(job.result, last=last) if final else b.scratch(math.prod(wider))
+        _pad_axis(b, job.name, held, made, shape, wider, i, front, back, byte)
+        held, shape = made, wider
+
+
+def _pad_axis(
+    b: Builder,
+    name: str,
+    x: Buffer,
+    y: Buffer,
+    old: Sizes,
+    new: Sizes,
+    axis: int,
+    front: int,
+    back: int,
+    byte: int,
+) -> None:
+    inner, rows = math.prod(new[axis + 1 :]), math.prod(new[:axis])
+    size = math.prod(new)
+    if front > 0 or back > 0:
+        b.add(
+            name,
+            "fill",
+            [],
+            [y],
+            new,
+            lambda plan, at: plan.fill(name, at(y), size=size, value=byte),
+        )
+    kept = old[axis] + min(front, 0) + min(back, 0)
+    if kept > 0:
+        _copy(
+            b,
+            name,
+            x,
+            y,
+            new,
+            rows=rows,
+            width=kept * inner,
+            x_stride=old[axis] * inner,
+            y_stride=new[axis] * inner,
+            x_offset=max(-front, 0) * inner,
+            y_offset=max(front, 0) * inner,
+        )

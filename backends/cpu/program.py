@@ -1,0 +1,122 @@
+"""A graph compiled for one set of input sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir._kernels import _cpu
+from qir.ir.graph import Graph
+
+from .builder import Buffer, Builder, Fallback, Step, sizes
+from .lower import lower
+from .memory import Life, place
+from .sizes import Sizes
+
+Tensor = NDArray[np.generic]
+SIMD = frozenset({"conv2d", "depthwise", "linear", "add", "mul", "lookup", "quantize"})
+"""Kinds of steps with a kernel for each instruction set."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One step as a table shows it."""
+
+    step: str
+    kind: str
+    isa: str
+    shape: Sizes
+    bytes: int
+    """How many it reads and writes; weights aside."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """How long one step took in one run, on average."""
+
+    step: str
+    kind: str
+    seconds: float
+    bytes: int
+
+
+class Program:
+    """Steps over one arena, ready to run."""
+
+    def __init__(self, graph: Graph, isa: str | None = None) -> None:
+        lowered = lower(graph)
+        self.steps: tuple[Step, ...] = tuple(lowered.steps)
+        self.fallbacks: tuple[Fallback, ...] = tuple(lowered.fallbacks)
+        self.isa = isa or _cpu.isa()[0]
+        self._results = {
+            name: (v.type.dtype.carrier, sizes(v)) for name, v in graph.outputs.items()
+        }
+        buffers = _buffers(lowered)
+        self._external = [b for b in buffers if b.external]
+        self.arena, offsets = _arena(self.steps, buffers)
+        self._plan = _cpu.Plan(self.arena, offsets, isa=isa)
+        number = {b: i for i, b in enumerate(buffers)}
+        for step in self.steps:
+            step.add(self._plan, number.__getitem__)
+
+    def run(
+        self, inputs: Mapping[str, Tensor], threads: int, *, profile: bool = False
+    ) -> dict[str, Tensor]:
+        """Runs all steps on inputs that were checked; results are new arrays."""
+        results = {name: np.empty(shape, kind) for name, (kind, shape) in self._results.items()}
+        arrays = [
+            b.data if b.data is not None else results[b.output] if b.output else inputs[b.input]
+            for b in self._external
+        ]
+        self._plan.run(arrays, threads=threads, profile=profile)
+        return results
+
+    def profile(self, inputs: Mapping[str, Tensor], threads: int, runs: int) -> list[StepTime]:
+        """The mean time of each step."""
+        before = [seconds for _, _, seconds, _ in self._plan.profile()]
+        for _ in range(runs):
+            self.run(inputs, threads, profile=True)
+        return [
+            StepTime(name, kind, (seconds - old) / runs, size)
+            for (name, kind, seconds, size), old in zip(self._plan.profile(), before, strict=True)
+        ]
+
+    def describe(self) -> list[Row]:
+        """One row a step."""
+        rows = zip(self.steps, self._plan.steps, strict=True)
+        return [
+            Row(step.name, kind, _isa(kind, self.isa), step.shape, _bytes(step))
+            for step, (_, kind) in rows
+        ]
+
+
+def _isa(kind: str, isa: str) -> str:
+    return "python" if kind == "call" else isa if kind in SIMD else "scalar"
+
+
+def _bytes(step: Step) -> int:
+    return sum(b.size for b in (*step.reads, *step.writes))
+
+
+def _buffers(lowered: Builder) -> list[Buffer]:
+    """Every buffer once: those the caller brings, inputs as the graph has them, then the rest."""
+    touched = {b: None for step in lowered.steps for b in (*step.reads, *step.writes)}
+    held = {b: None for b in lowered.buffers() if b.external}
+    return list(held | touched)
+
+
+def _arena(steps: tuple[Step, ...], buffers: list[Buffer]) -> tuple[int, list[tuple[int, int]]]:
+    """The arena's size, and (offset, size) of every buffer in it."""
+    first: dict[Buffer, int] = {}
+    last: dict[Buffer, int] = {}
+    for index, step in enumerate(steps):
+        for buffer in (*step.reads, *step.writes):
+            first.setdefault(buffer, index)
+            last[buffer] = index
+    inner = [b for b in buffers if not b.external]
+    arena, offsets = place([Life(b.size, first[b], last[b]) for b in inner])
+    at = dict(zip(inner, offsets, strict=True))
+    return arena, [(at.get(b, _cpu.EXTERNAL), b.size) for b in buffers]

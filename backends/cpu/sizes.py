@@ -1,0 +1,113 @@
+"""From symbolic shapes to plain numbers: one graph for one set of input sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from qir.errors import DataError, Refused, TypeRuleError
+from qir.ir import dims
+from qir.ir.dims import Dim, Shape, Sym
+from qir.ir.graph import Graph, make_call
+from qir.ir.node import Node
+from qir.ir.ops import Call, spec
+from qir.ir.ops.graph import GIVEN
+from qir.ir.types import TensorType
+
+Sizes = tuple[int, ...]
+
+
+def names(graph: Graph, sizes: Mapping[str, Sizes]) -> dict[str, int]:
+    """What the names in the inputs' shapes stand for; DataError where a size does not fit."""
+    found: dict[str, int] = {}
+    wanted = {value.name: value.type.shape for value in graph.inputs}
+    for name, shape in wanted.items():
+        given = sizes[name]
+        if len(given) != len(shape):
+            raise DataError(f"input {name} has {len(given)} axes, the model takes {len(shape)}")
+        for dim, size in zip(shape, given, strict=True):
+            if isinstance(dim, Sym) and len(dims.names((dim,))) == 1 and str(dim).isidentifier():
+                first = found.setdefault(str(dim), size)
+                if first != size:
+                    raise DataError(f"input {name} is {text(given)}: {dim} was {first} before")
+    for name, shape in wanted.items():
+        for axis, (dim, size) in enumerate(zip(shape, sizes[name], strict=True)):
+            _fit(name, axis, dim, size, sizes[name], found)
+    return found
+
+
+def _fit(name: str, axis: int, dim: Dim, size: int, sizes: Sizes, found: dict[str, int]) -> None:
+    wanted = dims.bind(dim, found)
+    if isinstance(wanted, int) and wanted != size:
+        raise DataError(
+            f"input {name} is {text(sizes)}: axis {axis} has {size}, the model takes {wanted}"
+        )
+    if size < 1:
+        raise DataError(f"input {name} is {text(sizes)}: axis {axis} is empty")
+
+
+def at_sizes(graph: Graph, sizes: Mapping[str, Sizes]) -> Graph:
+    """The graph with every shape a plain number.
+
+    Raises DataError where the sizes do not go through the graph, Refused where a shape depends
+    on data.
+    """
+    found = names(graph, sizes)
+    out = graph.copy()
+    for node in out:
+        if node.op in ("constant", "output"):
+            continue
+        try:
+            shapes = _shapes(node, found, sizes)
+        except TypeRuleError as error:
+            given = ", ".join(f"{n} {text(s)}" for n, s in sizes.items())
+            raise DataError(f"{node.name} does not take inputs of {given}: {error}") from None
+        for value, shape in zip(node.results, shapes, strict=True):
+            known = tuple(dims.bind(d, found) for d in shape)
+            if dims.known(known) is None:
+                raise Refused(f"%{value.name}: its shape {text(known)} depends on data")
+            out.set_type(value, value.type.with_shape(known))
+    return out
+
+
+def _shapes(node: Node, found: dict[str, int], sizes: Mapping[str, Sizes]) -> list[Shape]:
+    if node.op == "input":
+        return [sizes[node.name]]
+    if node.op == "fused":
+        return [_chain(node)]
+    declared = [v.type.shape for v in node.results]
+    if node.op in GIVEN:
+        return declared
+    inferred = spec(node.op).rule(make_call(node.op, node.operands, node.attrs))
+    return [
+        tuple(mine if mine is not None else dims.bind(theirs, found) for mine, theirs in pairs)
+        for pairs in (zip(t.shape, d, strict=True) for t, d in zip(inferred, declared, strict=True))
+    ]
+
+
+def _chain(node: Node) -> Shape:
+    flow: TensorType | None = None
+    for index, stage in enumerate(node.stages):
+        operands = node.stage_operands(index)
+        types = {slot: value.type for slot, value in operands.items()}
+        if stage.flow is not None and flow is not None:
+            types[stage.flow] = flow
+        seen = make_call(stage.op, operands, stage.attrs)
+        (flow,) = spec(stage.op).rule(Call(stage.op, types, stage.attrs, seen.constants))
+    assert flow is not None
+    return flow.shape
+
+
+def trial(graph: Graph) -> dict[str, Sizes]:
+    """Input sizes with 1 for every dimension that is not a number."""
+    ones = {name: 1 for value in graph.inputs for name in dims.names(value.type.shape)}
+    return {
+        value.name: tuple(
+            size if isinstance(size := dims.bind(d, ones), int) else 1 for d in value.type.shape
+        )
+        for value in graph.inputs
+    }
+
+
+def text(shape: Sequence[Dim]) -> str:
+    """A shape as it is printed: 1x3x32x32."""
+    return "x".join("?" if d is None else str(d) for d in shape) or "a scalar"

@@ -1,0 +1,132 @@
+"""The target and what it compiles: a model that runs, with a program for each set of sizes."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+
+from qir._kernels import _cpu
+from qir.capability import Capability, load
+from qir.errors import DataError, UsageError
+from qir.ir.graph import Graph
+from qir.ledger import Ledger
+from qir.passes.fuse_qdq import FuseQdq
+from qir.target import Executable, Target
+
+from .builder import Fallback
+from .program import Program, Row, StepTime, Tensor
+from .sizes import Sizes, at_sizes, text, trial
+
+KEPT = 8
+"""Programs kept for different input sizes."""
+
+
+class CpuTarget(Target):
+    """QIR's own kernels; they compute as onnxruntime does."""
+
+    name = "cpu"
+    profile = "native"
+
+    def capability(self) -> Capability:
+        """What the kernels compute in integers."""
+        return load(Path(__file__).with_name("capability.toml"))
+
+    def compile(
+        self, graph: Graph, *, threads: int | None = None, isa: str | None = None
+    ) -> Compiled:
+        """Makes a graph of any form ready to run; `isa` caps the instruction sets.
+
+        Raises UsageError for a number of threads below 1 or an isa this machine does not run.
+        """
+        if threads is not None and threads < 1:
+            raise UsageError(f"{threads} threads; it takes 1 or more")
+        if isa is not None and isa not in _cpu.isa():
+            raise UsageError(f"no instruction set {isa!r} here; there are {', '.join(_cpu.isa())}")
+        fused = graph.copy()
+        FuseQdq().run(fused, Ledger())
+        return Compiled(fused, threads, isa)
+
+
+class Compiled(Executable):
+    """A graph ready to run on QIR's kernels, from any thread."""
+
+    def __init__(self, graph: Graph, threads: int | None = None, isa: str | None = None) -> None:
+        self.graph = graph
+        """What runs, in integer form as far as it goes."""
+        self.threads = threads or _cpu.default_threads()
+        self._isa = isa
+        self._lock = threading.Lock()
+        self._programs: OrderedDict[tuple[Sizes, ...], Program] = OrderedDict()
+        self._latest: Program | None = None
+        with suppress(DataError):  # sizes left open need not go through as 1
+            self._program(trial(graph))
+
+    def __call__(self, **inputs: object) -> dict[str, object]:
+        """Runs it on arrays by input name; results by output name.
+
+        Raises DataError for an input that is missing, unknown, or of another type or shape.
+        """
+        arrays, program = self._ready(inputs)
+        return dict(program.run(arrays, self.threads))
+
+    def profile(self, inputs: Mapping[str, object], *, runs: int = 10) -> list[StepTime]:
+        """The mean time of each step; DataError as when it is called."""
+        if runs < 1:
+            raise UsageError(f"{runs} runs; it takes 1 or more")
+        arrays, program = self._ready(inputs)
+        return program.profile(arrays, self.threads, runs)
+
+    def describe(self) -> list[Row]:
+        """The steps for the sizes last run; before a first run, 1 stands for sizes left open."""
+        return self._shown.describe()
+
+    @property
+    def fallbacks(self) -> tuple[Fallback, ...]:
+        """The nodes that the reference computes, for the sizes that `describe` means."""
+        return self._shown.fallbacks
+
+    @property
+    def arena(self) -> int:
+        """Bytes that all values in between share."""
+        return self._shown.arena
+
+    @property
+    def _shown(self) -> Program:
+        if self._latest is None:
+            raise UsageError("the model leaves sizes open; run it once first")
+        return self._latest
+
+    def _ready(self, inputs: Mapping[str, object]) -> tuple[dict[str, Tensor], Program]:
+        known = [value.name for value in self.graph.inputs]
+        for name in inputs:
+            if name not in known:
+                raise DataError(f"no input {name!r}; the model takes {', '.join(known) or 'none'}")
+        arrays = {name: self._array(name, inputs) for name in known}
+        return arrays, self._program({name: a.shape for name, a in arrays.items()})
+
+    def _array(self, name: str, inputs: Mapping[str, object]) -> Tensor:
+        wanted = self.graph[name].type
+        if name not in inputs:
+            raise DataError(f"input {name} is missing; the model takes {text(wanted.shape)}")
+        array = np.asarray(inputs[name])
+        if array.dtype != wanted.dtype.carrier:
+            raise DataError(f"input {name} is {array.dtype}, it takes {wanted.dtype.carrier}")
+        return array if array.flags.c_contiguous else np.ascontiguousarray(array)
+
+    def _program(self, sizes: Mapping[str, Sizes]) -> Program:
+        key = tuple(sizes.values())
+        with self._lock:
+            program = self._programs.get(key)
+            if program is None:
+                program = Program(at_sizes(self.graph, sizes), self._isa)
+                self._programs[key] = program
+                if len(self._programs) > KEPT:
+                    self._programs.popitem(last=False)
+            self._programs.move_to_end(key)
+            self._latest = program
+        return program

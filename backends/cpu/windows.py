@@ -1,0 +1,155 @@
+"""Pools, and softmax."""
+
+from __future__ import annotations
+
+import math
+
+from .builder import LAST, Builder, CannotLower, moved, sizes
+from .codes import Job, codes, requantized
+from .elementwise import look_up
+from .sizes import Sizes
+
+
+def _geometry(job: Job) -> tuple[tuple[int, int, int, int], tuple[int, int], Sizes]:
+    """x as (n, h, w, c), the result's (h, w), and the result as it is held."""
+    x, y = sizes(job.operands["x"]), sizes(job.result)
+    if job.nchw:
+        x, y = moved(x, LAST), moved(y, LAST)
+    n, h, w, c = x
+    return (n, h, w, c), (y[1], y[2]), y
+
+
+def max_pool2d(b: Builder, job: Job) -> None:
+    """Lowers a maximum of codes; a result of another map goes through a table."""
+    value = job.operands["x"]
+    x, y = codes(value, "x"), codes(job.result, "the result")
+    if job.tail:
+        raise CannotLower(f"no kernel computes max_pool2d |> {job.tail[0].op} as one")
+    entries = requantized(x, y)
+    shape, out, held = _geometry(job)
+    kernel, stride, pad, dilation = (
+        job.pair("kernel"),
+        job.pair("stride"),
+        job.pads(),
+        job.pair("dilation"),
+    )
+    source, made = b.need(value, last=job.nchw), b.make(job.result, last=job.nchw)
+    pooled = made if entries is None else b.scratch(made.size)
+    b.add(
+        job.name,
+        "max_pool2d",
+        [source],
+        [pooled],
+        held,
+        lambda plan, at: plan.max_pool2d(
+            job.name,
+            at(source),
+            at(pooled),
+            shape=shape,
+            kernel=kernel,
+            stride=stride,
+            pad=pad,
+            dilation=dilation,
+            out=out,
+            x_type=x.kind,
+        ),
+    )
+    if entries is not None:
+        look_up(b, job.name, pooled, made, held, entries)
+
+
+def avg_pool2d(b: Builder, job: Job) -> None:
+    """Lowers a mean of windows."""
+    value = job.operands["x"]
+    x, y = codes(value, "x"), codes(job.result, "the result")
+    job.full(y)
+    shape, out, held = _geometry(job)
+    kernel, stride, pad = job.pair("kernel"), job.pair("stride"), job.pads()
+    count_pad = job.attrs["count_pad"] is True
+    source, made = b.need(value, last=job.nchw), b.make(job.result, last=job.nchw)
+    b.add(
+        job.name,
+        "avg_pool2d",
+        [source],
+        [made],
+        held,
+        lambda plan, at: plan.avg_pool2d(
+            job.name,
+            at(source),
+            at(made),
+            shape=shape,
+            kernel=kernel,
+            stride=stride,
+            pad=pad,
+            out=out,
+            count_pad=count_pad,
+            x_scale=float(x.scale),
+            x_zero=x.zero,
+            y_scale=float(y.scale),
+            y_zero=y.zero,
+            x_type=x.kind,
+            y_type=y.kind,
+        ),
+    )
+
+
+def global_avg_pool(b: Builder, job: Job) -> None:
+    """Lowers a mean over height and width."""
+    value = job.operands["x"]
+    x, y = codes(value, "x"), codes(job.result, "the result")
+    job.full(y)
+    shape, _, held = _geometry(job)
+    source, made = b.need(value, last=job.nchw), b.make(job.result, last=job.nchw)
+    b.add(
+        job.name,
+        "global_avg_pool",
+        [source],
+        [made],
+        held,
+        lambda plan, at: plan.global_avg_pool(
+            job.name,
+            at(source),
+            at(made),
+            shape=shape,
+            x_scale=float(x.scale),
+            x_zero=x.zero,
+            y_scale=float(y.scale),
+            y_zero=y.zero,
+            x_type=x.kind,
+            y_type=y.kind,
+        ),
+    )
+
+
+def softmax(b: Builder, job: Job) -> None:
+    """Lowers softmax along the axis that is innermost, or that is innermost channels last."""
+    value = job.operands["x"]
+    x, y = codes(value, "x"), codes(job.result, "the result")
+    job.full(y)
+    shape = sizes(value)
+    axis = job.number("axis") % len(shape)
+    inner = math.prod(shape[axis + 1 :]) == 1
+    if not inner and not (len(shape) == 4 and axis == 1):
+        raise CannotLower(f"no kernel takes softmax along axis {axis} of {len(shape)}")
+    width = shape[axis]
+    rows = math.prod(shape) // width
+    source, made = b.need(value, last=not inner), b.make(job.result, last=not inner)
+    b.add(
+        job.name,
+        "softmax",
+        [source],
+        [made],
+        shape,
+        lambda plan, at: plan.softmax(
+            job.name,
+            at(source),
+            at(made),
+            rows=rows,
+            width=width,
+            x_scale=float(x.scale),
+            y_scale=float(y.scale),
+            y_zero=y.zero,
+            x_type=x.kind,
+            y_type=y.kind,
+        ),
+    )
