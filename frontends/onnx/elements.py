@@ -1,0 +1,121 @@
+"""ONNX's element types, tensors and value types in the language's terms."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import numpy_helper
+
+from qir.ir.array import Array
+from qir.ir.dims import Dim, symbol
+from qir.ir.dtype import DType, dtype
+from qir.ir.types import TensorType
+
+_NAMES = (
+    "f32 u8 i8 u16 i16 i32 i64 string bool f16 f64 u32 u64 - - bf16 f8e4m3fn f8e4m3fnuz f8e5m2 "
+    "f8e5m2fnuz u4 i4 f4e2m1fn f8e8m0 u2 i2 f6e2m3fn f6e3m2fn"
+).split()
+ELEMENTS: dict[int, DType] = {i: dtype(n) for i, n in enumerate(_NAMES, 1) if n != "-"}
+"""Element types by ONNX's numbers; complex numbers have none."""
+
+NUMBERS = {kind.name: number for number, kind in ELEMENTS.items()}
+
+
+def element(number: int) -> DType:
+    """The element type of that number; ValueError if there is none."""
+    if number not in ELEMENTS:
+        raise ValueError(f"element type {number} is unknown here")
+    return ELEMENTS[number]
+
+
+def to_array(tensor: onnx.TensorProto, name: str = "") -> Array:
+    """The elements of a tensor; ValueError where sizes and data do not agree."""
+    kind = element(tensor.data_type)
+    shape = tuple(tensor.dims)
+    if any(d < 0 for d in shape):
+        raise ValueError(f"shape {list(shape)} has a negative size")
+    if tensor.HasField("segment"):
+        raise ValueError("it is stored in segments")
+    size = math.prod(shape)
+    if tensor.HasField("raw_data"):
+        wanted = -(-size * kind.bits // 8) if kind.bits < 8 else size * max(kind.bits // 8, 1)
+        if kind.name == "bool":
+            wanted = size
+        if kind.name == "string" or len(tensor.raw_data) != wanted:
+            held = len(tensor.raw_data)
+            raise ValueError(f"{list(shape)} of {kind} takes {wanted} bytes, it holds {held}")
+    return Array(_elements(tensor, kind, shape), TensorType(shape, kind), name)
+
+
+def _elements(tensor: onnx.TensorProto, kind: DType, shape: tuple[int, ...]) -> NDArray[np.generic]:
+    if kind.name == "string":
+        if len(tensor.string_data) != math.prod(shape):
+            raise ValueError(f"{list(shape)} of string, it holds {len(tensor.string_data)}")
+        text = np.empty(len(tensor.string_data), object)
+        text[:] = list(tensor.string_data)
+        return text.reshape(shape)
+    data: NDArray[np.generic] = numpy_helper.to_array(tensor)
+    if data.shape != shape:
+        raise ValueError(f"{list(shape)}, it holds {list(data.shape)}")
+    return data.astype(kind.carrier) if data.dtype != kind.carrier else data
+
+
+class Dimensions:
+    """Gives sizes their form; names that are no identifiers get one, each its own."""
+
+    def __init__(self) -> None:
+        self.names: dict[str, str] = {}
+
+    def read(self, dim: onnx.TensorShapeProto.Dimension) -> Dim:
+        """One size; ValueError if it is negative."""
+        match dim.WhichOneof("value"):
+            case "dim_value":
+                if dim.dim_value < 0:
+                    raise ValueError(f"a size of {dim.dim_value}")
+                return dim.dim_value
+            case "dim_param" if dim.dim_param and not dim.dim_param.startswith("unk__"):
+                return symbol(self._name(dim.dim_param))
+        return None
+
+    def _name(self, given: str) -> str:
+        if given not in self.names:
+            base = re.sub(r"\W", "_", given, flags=re.ASCII)
+            base = base if re.match(r"[A-Za-z_]", base) else f"_{base}"
+            name, count = base, 1
+            while name in self.names.values():
+                name, count = f"{base}_{count}", count + 1
+            self.names[given] = name
+        return self.names[given]
+
+    def tensor_type(self, proto: onnx.TypeProto) -> TensorType | None:
+        """The type, or None where element type or rank is not said or it is no tensor."""
+        if proto.WhichOneof("value") != "tensor_type":
+            return None
+        tensor = proto.tensor_type
+        if not tensor.elem_type or not tensor.HasField("shape"):
+            return None
+        kind = element(tensor.elem_type)
+        return TensorType(tuple(self.read(d) for d in tensor.shape.dim), kind)
+
+
+def type_proto(kind: TensorType) -> onnx.TypeProto:
+    """The type in ONNX's form; codes are plain numbers there."""
+    shape = [d if d is None or isinstance(d, int) else str(d) for d in kind.shape]
+    return onnx.helper.make_tensor_type_proto(NUMBERS[kind.dtype.name], shape)
+
+
+def tensor_proto(array: Array, name: str = "") -> onnx.TensorProto:
+    """The tensor in ONNX's form."""
+    kind, data = array.type.dtype, array.data
+    number = NUMBERS[kind.name]
+    if kind.bits < 8 and kind.name != "bool":
+        return onnx.helper.make_tensor(name, number, data.shape, data.reshape(-1).tolist())
+    if kind.name == "string":
+        return onnx.helper.make_tensor(name, number, data.shape, list(data.reshape(-1)))
+    out = onnx.TensorProto(name=name, data_type=number, dims=data.shape)
+    out.raw_data = np.ascontiguousarray(data).tobytes()
+    return out

@@ -1,0 +1,122 @@
+"""A model file and the tensors beside it, read with distrust."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+import onnx
+from onnx import inliner
+
+from qir.ir.array import Array
+
+from .elements import to_array
+from .faults import fault
+
+OLDEST = 7
+_LIMIT = (1 << 31) - 1
+_TENSOR_LIMIT = 1 << 36
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFile:
+    """A parsed model, where it lies, and the version of each operator set it names."""
+
+    path: Path
+    proto: onnx.ModelProto
+    opsets: dict[str, int]
+
+    def array(self, tensor: onnx.TensorProto, name: str) -> Array:
+        """A tensor's elements, from the file or beside it; InputError where they do not fit."""
+        place = f"tensor {name or '(no name)'}"
+        try:
+            if tensor.data_location == onnx.TensorProto.EXTERNAL:
+                tensor = _fetch(tensor, self.path.parent)
+            return to_array(tensor, name)
+        except (ValueError, TypeError, OverflowError, MemoryError) as error:
+            raise fault(self.path, place, str(error) or type(error).__name__) from error
+        except OSError as error:
+            raise fault(self.path, place, error.strerror or "cannot be read") from error
+
+
+def read_model(path: Path) -> ModelFile:
+    """Reads a model; InputError if it is none, naming the file."""
+    proto = _parse(path, _read(path))
+    if not proto.HasField("graph") or not (proto.graph.output or proto.graph.node):
+        raise fault(path, "", "is no ONNX model: it holds no graph")
+    if proto.functions:
+        try:
+            proto = inliner.inline_local_functions(proto)
+        except Exception as error:  # whatever the library raises, the file is at fault
+            raise fault(path, "functions", f"cannot be written out: {error}") from error
+    return ModelFile(path, proto, _opsets(path, proto))
+
+
+def _read(path: Path) -> bytes:
+    try:
+        if path.is_dir():
+            raise fault(path, "", "is a folder; name a file")
+        if not path.exists():
+            raise fault(path, "", "does not exist")
+        if (size := path.stat().st_size) > _LIMIT:
+            raise fault(path, "", f"holds {size} bytes; an ONNX file ends at 2 GiB")
+        data = path.read_bytes()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise fault(path, "", f"cannot be read: {reason}") from error
+    if not data:
+        raise fault(path, "", "is empty")
+    return data
+
+
+def _parse(path: Path, data: bytes) -> onnx.ModelProto:
+    try:
+        return onnx.load_model_from_string(data)
+    except Exception as error:  # protobuf's own error, which is not onnx's to import
+        raise fault(path, "", "is no ONNX model, or is damaged: it does not parse") from error
+
+
+def _opsets(path: Path, proto: onnx.ModelProto) -> dict[str, int]:
+    newest = onnx.defs.onnx_opset_version()
+    found: dict[str, int] = {}
+    for entry in proto.opset_import:
+        domain = "" if entry.domain == "ai.onnx" else entry.domain
+        if found.setdefault(domain, entry.version) != entry.version:
+            raise fault(path, "opset_import", f"two versions of domain {domain or 'ai.onnx'!r}")
+        if entry.version > _LIMIT or entry.version < 1:
+            raise fault(path, "opset_import", f"version {entry.version} of {domain or 'ai.onnx'!r}")
+    if not found:
+        raise fault(path, "opset_import", "names no operator set")
+    if "" in found and not OLDEST <= found[""] <= newest:
+        raise fault(path, "", f"uses opset {found['']}; {OLDEST} to {newest} are read")
+    return found
+
+
+def _fetch(tensor: onnx.TensorProto, folder: Path) -> onnx.TensorProto:
+    entries = {e.key: e.value for e in tensor.external_data}
+    place = entries.get("location", "")
+    file = _beside(folder, place)
+    offset, length = int(entries.get("offset", "0")), int(entries.get("length", "-1"))
+    held = file.stat().st_size
+    length = held - offset if length < 0 else length
+    if offset < 0 or length < 0 or length > _TENSOR_LIMIT or offset + length > held:
+        raise ValueError(f"bytes {offset} to {offset + length} of {place!r}, which holds {held}")
+    with file.open("rb") as stream:
+        stream.seek(offset)
+        data = stream.read(length)
+    out = onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+    out.raw_data = data
+    return out
+
+
+def _beside(folder: Path, place: str) -> Path:
+    parts = PurePosixPath(place.replace("\\", "/"))
+    if not place or "\0" in place or parts.is_absolute() or ".." in parts.parts:
+        raise ValueError(f"its data are at {place!r}, which is not inside the model's folder")
+    home = folder.resolve()
+    file = (home / parts).resolve()
+    if not file.is_relative_to(home):
+        raise ValueError(f"its data at {place!r} lead out of the model's folder")
+    if not file.is_file():
+        raise ValueError(f"its data file {place!r} is not there")
+    return file

@@ -1,0 +1,226 @@
+"""Ops that compute, on floats."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from qir.errors import Refused
+from qir.ir.array import Array
+from qir.ir.attrs import Attr
+from qir.ir.dims import Shape
+from qir.ledger import Change
+
+from .elements import element
+from .faults import refusal
+from .op import Keep, Op
+from .reader import Reader
+from .windows import pads, planar
+
+_INTEGERS = ("i32", "i64")
+
+
+def conv(reader: Reader, op: Op) -> None:
+    """Conv on images; other ranks are kept."""
+    x, w = planar(op, reader, op.input(0)), planar(op, reader, op.input(1))
+    operands = {s: reader.value(op, n) for s, n in zip(("x", "w", "bias"), op.inputs, strict=False)}
+    reader.add(op, "conv2d", operands, conv_attrs(op, x[2:], w))
+
+
+def conv_attrs(op: Op, size: Shape, w: Shape) -> dict[str, Attr]:
+    """The attributes of conv2d; Keep or InputError as `pads` and the kernel say."""
+    found = op.integers("kernel_shape", ())
+    kernel = tuple(d for d in w[2:] if isinstance(d, int))
+    if found and len(kernel) == 2 and found != kernel:
+        raise op.fail(f"kernel_shape {list(found)}, but w is {[str(d) for d in w]}")
+    if len(kernel) != 2 and op.text("auto_pad", "NOTSET").startswith("SAME"):
+        raise Keep
+    stride, dilation = op.integers("strides", (1, 1)), op.integers("dilations", (1, 1))
+    return {
+        "stride": stride,
+        "pad": pads(op, size, kernel, stride, dilation),
+        "dilation": dilation,
+        "groups": op.integer("group", 1),
+    }
+
+
+def matmul(reader: Reader, op: Op) -> None:
+    """MatMul."""
+    _only_floats(reader, op)
+    a, b = (reader.value(op, n) for n in op.inputs)
+    reader.add(op, "matmul", {"a": a, "b": b})
+
+
+def gemm(reader: Reader, op: Op) -> None:
+    """Gemm."""
+    _only_floats(reader, op)
+    operands = {s: reader.value(op, n) for s, n in zip("abc", op.inputs, strict=False)}
+    attrs: dict[str, Attr] = {
+        "alpha": op.real("alpha", 1.0),
+        "beta": op.real("beta", 1.0),
+        "trans_a": op.integer("transA", 0) != 0,
+        "trans_b": op.integer("transB", 0) != 0,
+    }
+    reader.add(op, "gemm", operands, attrs)
+
+
+def _only_floats(reader: Reader, op: Op) -> None:
+    if any(n and not reader.type_of(op, n).dtype.is_float for n in op.inputs):
+        raise Keep
+
+
+def binary(reader: Reader, op: Op) -> None:
+    """Add, Sub, Mul and Div; integers where nothing can be rounded or saturate."""
+    kinds = [reader.type_of(op, n).dtype for n in op.inputs]
+    whole = op.type != "Div" and all(k.name in _INTEGERS for k in kinds)
+    if not whole and not all(k.is_float for k in kinds):
+        raise Keep
+    a, b = (reader.value(op, n) for n in op.inputs)
+    reader.add(op, op.type.lower(), {"a": a, "b": b})
+
+
+def unary(reader: Reader, op: Op) -> None:
+    """Relu and Sigmoid."""
+    _only_floats(reader, op)
+    reader.add(op, op.type.lower(), {"x": reader.value(op, op.input(0))})
+
+
+def clip(reader: Reader, op: Op) -> None:
+    """Clip, its bounds from attributes before opset 11 and from operands since."""
+    _only_floats(reader, op)
+    if op.opset < 11:
+        given = [op.real(n, 0.0) if op.attribute(n) else None for n in ("min", "max")]
+    else:
+        given = [_bound(reader, op.input(1)), _bound(reader, op.input(2))]
+    bounds: dict[str, Attr] = {n: v for n, v in zip(("min", "max"), given, strict=True)}
+    reader.add(op, "clip", {"x": reader.value(op, op.input(0))}, bounds)
+
+
+def _bound(reader: Reader, name: str) -> float | None:
+    if not name:
+        return None
+    data = reader.numbers(name)
+    if data.size != 1 or data.dtype.kind == "O" or np.isnan(data.astype(np.float64)).any():
+        raise Keep
+    return float(data.astype(np.float64).reshape(()))
+
+
+def softmax(reader: Reader, op: Op) -> None:
+    """Softmax; before opset 13 it works on the tensor flattened at `axis`."""
+    x = reader.value(op, op.input(0))
+    rank = x.type.rank
+    axis = op.integer("axis", -1 if op.opset >= 13 else 1)
+    if not -rank <= axis < rank:
+        raise op.fail(f"axis {axis}, but its operand has {rank} axes")
+    axis %= rank
+    if op.opset >= 13 or all(d == 1 for d in x.type.shape[axis + 1 :]):
+        reader.add(op, "softmax", {"x": x}, {"axis": axis})
+        return
+    shape = x.type.shape
+    if sum(not isinstance(d, int) for d in shape) > 1 or 0 in shape:
+        raise Keep
+    _flat_softmax(reader, op, axis, [d if isinstance(d, int) else -1 for d in shape])
+
+
+def _flat_softmax(reader: Reader, op: Op, axis: int, shape: list[int]) -> None:
+    graph, origin, name = reader.graph, [op.origin()], op.outputs[0]
+    x = reader.value(op, op.input(0))
+    flat = graph.add(
+        "flatten", {"x": x}, {"axis": axis}, name=reader.spare(f"{name}.flat"), origins=origin
+    )
+    rows = graph.add(
+        "softmax", {"x": flat.result}, name=reader.spare(f"{name}.rows"), origins=origin
+    )
+    target = Array.of(np.array(shape, np.int64))
+    wanted = graph.constant(target, name=reader.spare(f"{name}.shape"))
+    reader.add(op, "reshape", {"x": rows.result, "shape": wanted})
+
+
+def batch_norm(reader: Reader, op: Op) -> None:
+    """BatchNormalization as it computes after training."""
+    training = op.integer("training_mode", 0) != 0
+    if training or len(op.outputs) > 1:
+        raise training_refusal(op)
+    if op.opset < 9 and op.integer("spatial", 1) != 1:
+        raise Keep
+    if abs(op.real("momentum", 0.9) - 0.9) > 1e-6:
+        reader.note(Change.DROPPED, op.outputs[0], "momentum, which only training uses")
+    slots = ("x", "gamma", "beta", "mean", "var")
+    operands = {s: reader.value(op, n) for s, n in zip(slots, op.inputs, strict=True)}
+    reader.add(op, "batch_norm", operands, {"eps": op.real("epsilon", 1e-5)})
+
+
+def training_refusal(op: Op) -> Refused:
+    """The error for an op in training mode."""
+    return refusal(op.path, op.place, "is in training mode; export the model for inference")
+
+
+def cast(reader: Reader, op: Op) -> None:
+    """Cast between numbers; NumPy converts them alike."""
+    to = element(op.integer("to", 0))
+    kind = reader.type_of(op, op.input(0)).dtype
+    plain = ("f16", "f32", "f64", "i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64", "bool")
+    if to.name not in plain or kind.name not in plain:
+        raise Keep
+    reader.add(op, "cast", {"x": reader.value(op, op.input(0))}, {"to": to})
+
+
+def average_pool(reader: Reader, op: Op) -> None:
+    """AveragePool on images without dilation."""
+    x = planar(op, reader, op.input(0))
+    kernel, stride = op.integers("kernel_shape", ()), op.integers("strides", (1, 1))
+    if set(op.integers("dilations", (1,))) != {1}:
+        raise Keep
+    attrs: dict[str, Attr] = {
+        "kernel": kernel,
+        "stride": stride,
+        "pad": pads(op, x[2:], kernel, stride, (1, 1)),
+        "ceil": op.integer("ceil_mode", 0) != 0,
+        "count_pad": op.integer("count_include_pad", 0) != 0,
+    }
+    reader.add(op, "avg_pool2d", {"x": reader.value(op, op.input(0))}, attrs)
+
+
+def global_average_pool(reader: Reader, op: Op) -> None:
+    """GlobalAveragePool on images."""
+    planar(op, reader, op.input(0))
+    reader.add(op, "global_avg_pool", {"x": reader.value(op, op.input(0))})
+
+
+def reduce_mean(reader: Reader, op: Op) -> None:
+    """ReduceMean, its axes from an attribute before opset 18 and from an operand since."""
+    _only_floats_first(reader, op)
+    if op.opset < 18:
+        axes = op.integers("axes", ())
+    else:
+        name = op.input(1)
+        axes = tuple(int(a) for a in reader.numbers(name).reshape(-1)) if name else ()
+        if not axes and op.integer("noop_with_empty_axes", 0):
+            reader.alias(op.outputs[0], op.input(0))
+            return
+    attrs: dict[str, Attr] = {"axes": axes, "keep": op.integer("keepdims", 1) != 0}
+    reader.add(op, "reduce_mean", {"x": reader.value(op, op.input(0))}, attrs)
+
+
+def _only_floats_first(reader: Reader, op: Op) -> None:
+    if not reader.type_of(op, op.input(0)).dtype.is_float:
+        raise Keep
+
+
+OPS = {
+    "Conv": conv,
+    "MatMul": matmul,
+    "Gemm": gemm,
+    "Add": binary,
+    "Sub": binary,
+    "Mul": binary,
+    "Div": binary,
+    "Relu": unary,
+    "Sigmoid": unary,
+    "Clip": clip,
+    "Softmax": softmax,
+    "BatchNormalization": batch_norm,
+    "Cast": cast,
+    "AveragePool": average_pool,
+    "GlobalAveragePool": global_average_pool,
+    "ReduceMean": reduce_mean,
+}

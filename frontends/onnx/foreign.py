@@ -1,0 +1,206 @@
+"""Ops that QIR does not know: kept whole, given back, and run by ONNX's own evaluator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import AttributeProto
+
+from qir.errors import PluginError
+from qir.ir.array import Array
+from qir.ir.attrs import Attr
+from qir.ir.node import Node, Value
+from qir.ir.types import TensorType
+
+from .elements import tensor_proto, type_proto
+from .faults import refusal
+from .op import Op, attribute_type
+from .reader import Reader
+
+_SMALL = 1024  # so many elements of a constant may decide a shape
+
+
+def keep(reader: Reader, op: Op) -> None:
+    """Adds the op as a foreign node.
+
+    Refused for one that holds graphs; InputError if nobody knows what it gives.
+    """
+    attrs = tuple((a.name, _attr(reader, op, a)) for a in op.proto.attribute)
+    places = tuple(i for i, name in enumerate(op.inputs) if name)
+    values = [reader.value(op, op.inputs[i]) for i in places]
+    results = tuple(i for i, name in enumerate(op.outputs) if name)
+    reader.add(
+        op,
+        "foreign",
+        {f"xs.{i}": v for i, v in enumerate(values)},
+        {
+            "framework": "onnx",
+            "op": op.type,
+            "domain": op.domain,
+            "version": op.opset,
+            "slots": (places, results),
+            "attrs": attrs,
+        },
+        types=_types(reader, op, values),
+    )
+
+
+def _attr(reader: Reader, op: Op, attribute: AttributeProto) -> Attr:
+    match attribute.type:
+        case AttributeProto.INT:
+            return attribute.i
+        case AttributeProto.FLOAT:
+            return attribute.f
+        case AttributeProto.STRING:
+            return _text(attribute.s)
+        case AttributeProto.INTS:
+            return tuple(attribute.ints)
+        case AttributeProto.FLOATS:
+            return tuple(attribute.floats)
+        case AttributeProto.STRINGS:
+            return tuple(_text(s) for s in attribute.strings)
+        case AttributeProto.TENSOR:
+            return reader.file.array(attribute.t, attribute.name)
+        case AttributeProto.TENSORS:
+            return tuple(reader.file.array(t, attribute.name) for t in attribute.tensors)
+    what = "a graph" if attribute.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS) else "what"
+    rest = "" if what == "a graph" else " the language has no form for"
+    raise refusal(op.path, op.place, f"attribute {attribute.name!r} holds {what}{rest}")
+
+
+def _text(data: bytes) -> Attr:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return data
+
+
+# -- what it gives ------------------------------------------------------------------------------
+
+
+def _types(reader: Reader, op: Op, values: list[Value]) -> list[TensorType]:
+    """The types of the results that have names: inferred, or as the file declares them."""
+    inferred = _inferred(reader, op, values)
+    out = []
+    for name in (n for n in op.outputs if n):
+        found = inferred.get(name) or reader.declared.get(name)
+        if found is None:
+            raise op.fail(f"nothing says what {name!r} is; run ONNX's shape inference first")
+        out.append(_refined(found, reader.declared.get(name)))
+    return out
+
+
+def _refined(found: TensorType, declared: TensorType | None) -> TensorType:
+    if declared is None or declared.rank != found.rank or declared.dtype != found.dtype:
+        return found
+    pairs = zip(found.shape, declared.shape, strict=True)
+    return found.with_shape(tuple(d if f is None else f for f, d in pairs))
+
+
+def _inferred(reader: Reader, op: Op, values: list[Value]) -> dict[str, TensorType]:
+    schema = op.schema()
+    if schema is None:
+        return {}
+    names = [n for n in op.inputs if n]
+    types = {n: type_proto(v.type) for n, v in zip(names, values, strict=True)}
+    data = {
+        n: tensor_proto(a, n)
+        for n, v in zip(names, values, strict=True)
+        if (a := v.constant) is not None and a.data.size <= _SMALL
+    }
+    imports = [onnx.helper.make_opsetid(op.domain, op.opset)]
+    try:
+        found = onnx.shape_inference.infer_node_outputs(
+            schema, op.proto, types, data, opset_imports=imports
+        )
+        read = {n: reader.dims.tensor_type(t) for n, t in found.items()}
+    except Exception as error:  # whatever the library raises, the node is at fault
+        raise op.fail(f"its results have no shape: {error}") from error
+    return {n: t for n, t in read.items() if t is not None}
+
+
+# -- running and giving back --------------------------------------------------------------------
+
+
+def node_proto(node: Node) -> onnx.NodeProto:
+    """The node as the file had it, operands and results under the names they have now."""
+    places, results = node.attrs["slots"], node.attrs["attrs"]
+    assert isinstance(places, tuple)
+    assert isinstance(results, tuple)
+    ins, outs = (p if isinstance(p, tuple) else () for p in places)
+    proto = onnx.NodeProto(op_type=str(node.attrs["op"]), domain=str(node.attrs["domain"]))
+    proto.input.extend(_placed(ins, [v.name for v in node.variadic("xs")]))
+    proto.output.extend(_placed(outs, [v.name for v in node.results]))
+    for pair in results:
+        assert isinstance(pair, tuple)
+        name, value = pair
+        proto.attribute.append(_attribute(node, str(name), value))
+    return proto
+
+
+def _placed(places: tuple[Attr, ...], names: list[str]) -> list[str]:
+    at = [p for p in places if isinstance(p, int)]
+    out = [""] * (max(at, default=-1) + 1)
+    for place, name in zip(at, names, strict=True):
+        out[place] = name
+    return out
+
+
+def _attribute(node: Node, name: str, value: Attr) -> AttributeProto:
+    if isinstance(value, Array):
+        return onnx.helper.make_attribute(name, tensor_proto(value, value.name))
+    if isinstance(value, tuple) and value and isinstance(value[0], Array):
+        tensors = [tensor_proto(v, v.name) for v in value if isinstance(v, Array)]
+        return onnx.helper.make_attribute(name, tensors)
+    if isinstance(value, tuple) and not value:
+        return onnx.helper.make_attribute(name, [], attr_type=_empty(node, name))
+    return onnx.helper.make_attribute(name, value)
+
+
+def _empty(node: Node, name: str) -> int:
+    try:
+        schema = onnx.defs.get_schema(
+            str(node.attrs["op"]), _version(node), str(node.attrs["domain"])
+        )
+        return attribute_type(schema.attributes[name])
+    except (onnx.defs.SchemaError, KeyError):
+        return int(AttributeProto.INTS)
+
+
+def _version(node: Node) -> int:
+    version = node.attrs["version"]
+    assert isinstance(version, int)
+    return version
+
+
+def _info(value: Value) -> onnx.ValueInfoProto:
+    return onnx.helper.make_value_info(value.name, type_proto(value.type))
+
+
+def run(node: Node, operands: Mapping[str, NDArray[np.generic]]) -> tuple[NDArray[np.generic], ...]:
+    """Computes the node; PluginError where ONNX's evaluator does not know it or fails."""
+    from onnx.reference import ReferenceEvaluator
+
+    proto = node_proto(node)
+    values = {f"xs.{i}": v for i, v in enumerate(node.variadic("xs"))}
+    inputs = [_info(v) for v in dict.fromkeys(values.values())]
+    outputs = [_info(v) for v in node.results]
+    graph = onnx.helper.make_graph([proto], "foreign", inputs, outputs)
+    domain = str(node.attrs["domain"])
+    imports = [onnx.helper.make_opsetid(domain, _version(node))]
+    if domain:
+        imports.append(onnx.helper.make_opsetid("", onnx.defs.onnx_opset_version()))
+    model = onnx.helper.make_model(graph, opset_imports=imports)
+    try:
+        found = ReferenceEvaluator(model).run(
+            None, {values[slot].name: array for slot, array in operands.items()}
+        )
+    except Exception as error:  # the evaluator raises what its NumPy code raises
+        raise PluginError(f"{node.name} (onnx {proto.op_type}): {error}") from error
+    return tuple(
+        np.asarray(a).astype(v.type.dtype.carrier, copy=False)
+        for a, v in zip(found, node.results, strict=True)
+    )

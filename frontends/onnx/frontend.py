@@ -1,0 +1,237 @@
+"""The entry: a model file becomes a graph."""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from qir.errors import QirError
+from qir.frontend import Frontend
+from qir.ir.array import Array
+from qir.ir.graph import Graph
+from qir.ir.node import Node
+from qir.ir.origin import Origin
+from qir.ledger import Change, Ledger
+
+from . import float_ops, foreign, moving_ops, quantized_ops
+from .faults import fault, refusal
+from .files import ModelFile, read_model
+from .meaning import meanings, moves
+from .op import Keep, Op
+from .reader import Reader, Stored
+
+_HANDLERS = {
+    **{("", name): handler for name, handler in float_ops.OPS.items()},
+    **{("", name): handler for name, handler in moving_ops.OPS.items()},
+    **quantized_ops.OPS,
+}
+
+
+class OnnxFrontend(Frontend):
+    """Reads ONNX models, opset 7 and newer: float, QDQ and QOperator."""
+
+    name = "onnx"
+    suffixes = (".onnx",)
+
+    def load(self, source: object, ledger: Ledger) -> Graph:
+        """Reads a model file; InputError for one that is damaged, Refused for control flow."""
+        path = Path(str(source))
+        file = read_model(path)
+        try:
+            return _load(file, ledger)
+        except QirError:
+            raise
+        except (ValueError, TypeError, LookupError, ArithmeticError, MemoryError) as error:
+            raise fault(path, "", f"is damaged: {error or type(error).__name__}") from error
+
+    def run_foreign(
+        self, node: Node, operands: Mapping[str, NDArray[np.generic]]
+    ) -> tuple[NDArray[np.generic], ...]:
+        """Computes a foreign node by ONNX's reference evaluator; PluginError if it cannot."""
+        return foreign.run(node, operands)
+
+
+def _load(file: ModelFile, ledger: Ledger) -> Graph:
+    ops = [_op(file, i, node) for i, node in enumerate(file.proto.graph.node)]
+    reader = Reader(file, ledger, meanings(ops))
+    made = _stored(reader, ops)
+    inputs = _inputs(reader, made)
+    computed = [op for op in ops if op.type != "Constant" or op.domain]
+    ordered = _ordered(file, computed, {*made, *inputs})
+    _count_readers(reader, ops)
+    for op in ordered:
+        _read(reader, op)
+    _output(reader)
+    _dropped(reader)
+    return reader.graph
+
+
+def _op(file: ModelFile, index: int, node: onnx.NodeProto) -> Op:
+    domain = "" if node.domain == "ai.onnx" else node.domain
+    op = Op(node, index, domain, file.opsets.get(domain, 0), file.path)
+    names = (op.type, op.domain, node.name, *node.input, *node.output)
+    if not all(isinstance(n, str) for n in (*names, *(a.name for a in node.attribute))):
+        raise fault(file.path, f"node {index}", "holds a name that is not UTF-8")
+    if not op.opset:
+        raise op.fail(f"is of domain {domain or 'ai.onnx'!r}, which the file does not import")
+    if any(a.HasField("g") or a.graphs for a in node.attribute):
+        raise refusal(file.path, op.place, "holds graphs; control flow is not read yet")
+    op.check()
+    return op
+
+
+def _stored(reader: Reader, ops: Sequence[Op]) -> set[str]:
+    """Keeps initializers and Constant nodes; gives their names."""
+    file, names = reader.file, set[str]()
+    if file.proto.graph.sparse_initializer:
+        raise refusal(file.path, "initializers", "some are sparse, which is not read yet")
+    entries: list[tuple[str, str, Stored]] = [
+        ("initializers", t.name, t) for t in file.proto.graph.initializer
+    ]
+    entries += [
+        (op.place, op.proto.output[0], _constant(op)) for op in ops if op.type == "Constant"
+    ]
+    for place, name, tensor in entries:
+        reader.check_name(name, place)
+        if name in names:
+            raise fault(file.path, place, f"a second tensor {name!r}")
+        names.add(name)
+        reader.store(name, tensor)
+    return names
+
+
+def _constant(op: Op) -> Stored:
+    (attribute,) = op.proto.attribute if len(op.proto.attribute) == 1 else (None,)
+    name = op.proto.output[0]
+    match attribute:
+        case onnx.AttributeProto(name="value"):
+            return attribute.t
+        case onnx.AttributeProto(name="value_float"):
+            return Array.of(np.array(attribute.f, np.float32), name)
+        case onnx.AttributeProto(name="value_floats"):
+            return Array.of(np.array(attribute.floats, np.float32), name)
+        case onnx.AttributeProto(name="value_int"):
+            return Array.of(np.array(attribute.i, np.int64), name)
+        case onnx.AttributeProto(name="value_ints"):
+            return Array.of(np.array(attribute.ints, np.int64), name)
+    raise refusal(op.path, op.place, "holds no plain tensor of numbers")
+
+
+def _inputs(reader: Reader, stored: set[str]) -> set[str]:
+    """Makes the inputs; one with a default that could be replaced becomes a constant."""
+    file, names = reader.file, set[str]()
+    for info in file.proto.graph.input:
+        place = f"input {info.name}"
+        reader.check_name(info.name, "inputs")
+        if info.name in names:
+            raise fault(file.path, place, "is there twice")
+        names.add(info.name)
+        if info.name in stored:
+            if file.proto.ir_version >= 4:
+                reader.note(Change.DROPPED, info.name, "an input with a default is a constant here")
+            continue
+        kind = reader.dims.tensor_type(info.type)
+        if kind is None:
+            raise refusal(file.path, place, "is no tensor whose type and rank the file says")
+        node = reader.graph.add(
+            "input", types=[kind], name=info.name, origins=[Origin("onnx", "Input", info.name)]
+        )
+        reader.bind(info.name, node.result)
+    for given, name in reader.dims.names.items():
+        if given != name:
+            reader.note(Change.DROPPED, given, f"the dimension is called {name} here")
+    _declare(reader)
+    return names
+
+
+def _declare(reader: Reader) -> None:
+    graph = reader.file.proto.graph
+    for info in (*graph.value_info, *graph.output):
+        kind = reader.dims.tensor_type(info.type)
+        if kind is not None:
+            reader.declared[info.name] = kind
+
+
+def _ordered(file: ModelFile, ops: Sequence[Op], known: set[str]) -> list[Op]:
+    """The ops, producers first, else as they stand; InputError for a cycle or a double name."""
+    maker: dict[str, int] = {}
+    for i, op in enumerate(ops):
+        for name in op.outputs:
+            if name in known or maker.setdefault(name, i) != i:
+                raise op.fail(f"makes {name!r}, which is made elsewhere")
+    needs = [{maker[n] for n in op.inputs if n in maker} for op in ops]
+    users: dict[int, list[int]] = {}
+    for i, producers in enumerate(needs):
+        for producer in producers:
+            users.setdefault(producer, []).append(i)
+    missing = [len(n) for n in needs]
+    ready = [i for i, count in enumerate(missing) if not count]
+    out: list[Op] = []
+    while ready:
+        i = heapq.heappop(ready)
+        out.append(ops[i])
+        for user in users.get(i, ()):
+            missing[user] -= 1
+            if not missing[user]:
+                heapq.heappush(ready, user)
+    if len(out) < len(ops):
+        stuck = next(op for i, op in enumerate(ops) if missing[i])
+        raise stuck.fail("needs its own result: the graph has a cycle")
+    return out
+
+
+def _count_readers(reader: Reader, ops: Sequence[Op]) -> None:
+    outputs = [info.name for info in reader.file.proto.graph.output]
+    reader.readers = Counter([*(n for op in ops for n in op.inputs), *outputs])
+    reader.reserved = {n for op in ops for n in (*op.inputs, *op.outputs)} | set(outputs)
+
+
+def _read(reader: Reader, op: Op) -> None:
+    handler = _HANDLERS.get((op.domain, op.type))
+    try:
+        if handler is None or not (op.domain or _plain(reader, op)):
+            raise Keep
+        handler(reader, op)
+    except Keep:
+        foreign.keep(reader, op)
+    except (ValueError, OverflowError) as error:
+        raise op.fail(str(error)) from error
+
+
+def _plain(reader: Reader, op: Op) -> bool:
+    """Whether an op of the standard may be read by its meaning in reals.
+
+    One that computes on codes is kept: ONNX means the codes themselves.
+    """
+    if moves(op) or (op.domain, op.type) in quantized_ops.OPS:
+        return True
+    if any(n and not reader.is_constant(n) and reader.value(op, n).type.quant for n in op.inputs):
+        return False
+    return not any(reader.has_meaning(n) for n in op.outputs)
+
+
+def _output(reader: Reader) -> None:
+    file = reader.file
+    names = [info.name for info in file.proto.graph.output]
+    if not names or len(set(names)) != len(names) or "" in names:
+        raise fault(file.path, "outputs", "there is none, or one is there twice or has no name")
+    found = {name: reader.result(name) for name in names}
+    reader.graph.add("output", found, origins=[Origin("onnx", "Output")])
+
+
+def _dropped(reader: Reader) -> None:
+    proto = reader.file.proto
+    for name in reader.unneeded():
+        reader.note(Change.DROPPED, name, "a constant that nothing uses")
+    for pair in proto.metadata_props:
+        reader.note(Change.DROPPED, pair.key, "metadata of the model file")
+    if proto.training_info:
+        reader.note(Change.DROPPED, proto.graph.name or "main", "how the model is trained")
+    if proto.graph.quantization_annotation:
+        reader.note(Change.DROPPED, proto.graph.name or "main", "annotations of quantized tensors")

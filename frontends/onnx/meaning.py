@@ -1,0 +1,97 @@
+"""What codes of a tensor mean, when only its readers say so.
+
+A QOperator model names scale and zero point where a tensor is read or made, so a tensor that
+comes from outside (an input, a foreign op) gets its meaning from its readers, also through ops
+that only move codes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import networkx as nx
+
+from .op import MICROSOFT, Op
+
+MOVES = frozenset(
+    {"MaxPool", "Reshape", "Transpose", "Flatten", "Concat", "Pad", "Identity", "Dropout"}
+)
+"""Standard ops whose result holds codes of their operand."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where a quantized op has its (tensor, scale, zero) operands and its result's pair."""
+
+    operands: tuple[tuple[int, int, int], ...]
+    result: tuple[int, int] | None = None
+
+
+_ONE = Layout(((0, 1, 2),), (3, 4))
+_TWO = Layout(((0, 1, 2), (3, 4, 5)), (6, 7))
+_LAYOUTS = {
+    ("", "DequantizeLinear"): Layout(((0, 1, 2),)),
+    (MICROSOFT, "DequantizeLinear"): Layout(((0, 1, 2),)),
+    ("", "QuantizeLinear"): Layout((), (1, 2)),
+    (MICROSOFT, "QuantizeLinear"): Layout((), (1, 2)),
+    ("", "QLinearConv"): _TWO,
+    (MICROSOFT, "QLinearConv"): _TWO,
+    ("", "QLinearMatMul"): _TWO,
+    (MICROSOFT, "QGemm"): Layout(((0, 1, 2), (3, 4, 5)), (7, 8)),
+    (MICROSOFT, "QLinearAdd"): _TWO,
+    (MICROSOFT, "QLinearMul"): _TWO,
+    (MICROSOFT, "QLinearAveragePool"): _ONE,
+    (MICROSOFT, "QLinearGlobalAveragePool"): _ONE,
+    (MICROSOFT, "QLinearSigmoid"): _ONE,
+    (MICROSOFT, "QLinearSoftmax"): _ONE,
+}
+
+
+def layout(op: Op) -> Layout | None:
+    """The layout of an op that names scales; None for one that does not."""
+    if (op.domain, op.type) == (MICROSOFT, "QLinearConcat"):
+        triples = tuple((i, i + 1, i + 2) for i in range(2, len(op.inputs) - 1, 3))
+        return Layout(triples, (0, 1))
+    return _LAYOUTS.get((op.domain, op.type))
+
+
+def moves(op: Op) -> bool:
+    """Whether the op only moves elements."""
+    return op.domain == "" and op.type in MOVES
+
+
+def meanings(ops: Iterable[Op]) -> dict[str, tuple[str, str]]:
+    """Names of scale and zero point of every tensor whose codes somebody gives a meaning."""
+    together: nx.Graph[str] = nx.Graph()
+    made: dict[str, tuple[str, str]] = {}
+    read: dict[str, tuple[str, str]] = {}
+    for op in ops:
+        if moves(op):
+            _join(together, op)
+        for name, pair, is_result in _demands(op):
+            (made if is_result else read).setdefault(name, pair)
+    found = {**read, **made}
+    for group in nx.connected_components(together):
+        pairs = [p for known in (made, read) for n in sorted(group) if (p := known.get(n))]
+        if pairs:
+            found |= {name: found.get(name, pairs[0]) for name in group}
+    return found
+
+
+def _join(together: nx.Graph[str], op: Op) -> None:
+    parts = op.inputs if op.type == "Concat" else op.inputs[:1]
+    for part in parts:
+        if part and op.outputs:
+            together.add_edge(part, op.outputs[0])
+
+
+def _demands(op: Op) -> Iterator[tuple[str, tuple[str, str], bool]]:
+    if (places := layout(op)) is None:
+        return
+    for data, scale, zero in places.operands:
+        if op.input(data):
+            yield op.input(data), (op.input(scale), op.input(zero)), False
+    if places.result and op.outputs:
+        scale, zero = places.result
+        yield op.outputs[0], (op.input(scale), op.input(zero)), True

@@ -1,0 +1,149 @@
+"""Ops that move elements, and ops that do nothing; floats and codes alike."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from qir.errors import TypeRuleError
+from qir.ir.attrs import Attr
+from qir.ir.graph import infer
+from qir.ir.node import Value
+from qir.ir.ops import spec
+from qir.ledger import Change
+
+from .op import Keep, Op
+from .reader import Reader
+from .windows import pads, planar
+
+
+def _add(
+    reader: Reader, op: Op, kind: str, operands: dict[str, Value], attrs: dict[str, Attr]
+) -> None:
+    """Adds the node; codes whose axis of scales would be lost are kept in a foreign op."""
+    coded = any(v.type.quant for v in operands.values())
+    if coded:
+        try:
+            infer(kind, operands, spec(kind).complete(attrs))
+        except TypeRuleError:
+            raise Keep from None
+    reader.add(op, kind, operands, attrs)
+
+
+def max_pool(reader: Reader, op: Op) -> None:
+    """MaxPool on images; one that also gives indices is kept."""
+    x = planar(op, reader, op.input(0))
+    if len(op.outputs) > 1:
+        raise Keep
+    kernel, stride = op.integers("kernel_shape", ()), op.integers("strides", (1, 1))
+    dilation = op.integers("dilations", (1, 1))
+    attrs: dict[str, Attr] = {
+        "kernel": kernel,
+        "stride": stride,
+        "pad": pads(op, x[2:], kernel, stride, dilation),
+        "dilation": dilation,
+        "ceil": op.integer("ceil_mode", 0) != 0,
+    }
+    _add(reader, op, "max_pool2d", {"x": reader.moved(op, op.input(0))}, attrs)
+
+
+def reshape(reader: Reader, op: Op) -> None:
+    """Reshape."""
+    x, shape = reader.moved(op, op.input(0)), reader.value(op, op.input(1))
+    attrs: dict[str, Attr] = {"allow_zero": op.integer("allowzero", 0) != 0}
+    if shape.type.rank != 1:
+        raise op.fail(f"its shape operand has {shape.type.rank} axes, it takes 1")
+    if shape.constant is None and not isinstance(shape.type.shape[0], int):
+        raise Keep
+    _add(reader, op, "reshape", {"x": x, "shape": shape}, attrs)
+
+
+def flatten(reader: Reader, op: Op) -> None:
+    """Flatten."""
+    x = reader.moved(op, op.input(0))
+    _add(reader, op, "flatten", {"x": x}, {"axis": op.integer("axis", 1)})
+
+
+def transpose(reader: Reader, op: Op) -> None:
+    """Transpose."""
+    x = reader.moved(op, op.input(0))
+    perm = op.integers("perm", tuple(range(x.type.rank))[::-1])
+    _add(reader, op, "transpose", {"x": x}, {"perm": perm})
+
+
+def concat(reader: Reader, op: Op) -> None:
+    """Concat; codes of different meaning are kept as they are."""
+    parts = [reader.moved(op, n) for n in op.inputs]
+    first = parts[0].type.quant
+    for part in parts[1:]:
+        other = part.type.quant
+        if (first is None) != (other is None) or (first and other and not first.same_map(other)):
+            raise Keep
+    attrs: dict[str, Attr] = {"axis": op.integer("axis", 1)}
+    _add(reader, op, "concat", {f"xs.{i}": p for i, p in enumerate(parts)}, attrs)
+
+
+def pad(reader: Reader, op: Op) -> None:
+    """Pad, its amounts from an attribute before opset 11 and from operands since."""
+    x = reader.moved(op, op.input(0))
+    mode = op.text("mode", "constant")
+    if mode not in ("constant", "reflect", "edge"):
+        raise Keep
+    if op.opset < 11:
+        amounts, value = op.integers("pads", ()), op.real("value", 0.0)
+    else:
+        amounts = tuple(int(p) for p in reader.numbers(op.input(1)).reshape(-1))
+        filled = reader.numbers(op.input(2)).astype(np.float64) if op.input(2) else np.zeros(1)
+        if filled.size != 1:
+            raise op.fail(f"pads with {filled.size} numbers, it takes 1")
+        value = float(filled.reshape(()))
+    if op.input(3):
+        amounts = _spread(reader, op, x.type.rank, amounts)
+    if (quant := x.type.quant) is not None:
+        if quant.grain or np.isnan(value):
+            raise Keep
+        value = float((value - float(quant.zeros())) * float(quant.scales()))
+    elif not x.type.dtype.is_float:
+        raise Keep
+    attrs: dict[str, Attr] = {"pads": amounts, "mode": mode, "value": value}
+    _add(reader, op, "pad", {"x": x}, attrs)
+
+
+def _spread(reader: Reader, op: Op, rank: int, amounts: tuple[int, ...]) -> tuple[int, ...]:
+    axes = [int(a) for a in reader.numbers(op.input(3)).reshape(-1)]
+    if len(amounts) != 2 * len(axes) or any(not -rank <= a < rank for a in axes):
+        raise op.fail(f"{len(amounts)} pads for axes {axes} of {rank}")
+    out = [0] * (2 * rank)
+    for i, axis in enumerate(axes):
+        out[axis % rank] = amounts[i]
+        out[axis % rank + rank] = amounts[i + len(axes)]
+    return tuple(out)
+
+
+def identity(reader: Reader, op: Op) -> None:
+    """Identity: its result is another name of its operand."""
+    reader.type_of(op, op.input(0))
+    reader.alias(op.outputs[0], op.input(0))
+    reader.note(Change.EXACT, op.outputs[0], f"Identity of {op.input(0)} taken out")
+
+
+def dropout(reader: Reader, op: Op) -> None:
+    """Dropout after training does nothing; one that gives its mask or trains is kept."""
+    if len(op.outputs) > 1 and reader.readers.get(op.outputs[1]):
+        raise Keep
+    if op.input(2) and (not reader.is_constant(op.input(2)) or reader.numbers(op.input(2)).any()):
+        raise Keep
+    reader.type_of(op, op.input(0))
+    reader.alias(op.outputs[0], op.input(0))
+    reader.note(Change.DROPPED, op.outputs[0], f"Dropout of {op.input(0)}, which only training has")
+
+
+OPS = {
+    "MaxPool": max_pool,
+    "Reshape": reshape,
+    "Flatten": flatten,
+    "Transpose": transpose,
+    "Concat": concat,
+    "Pad": pad,
+    "Identity": identity,
+    "Dropout": dropout,
+}

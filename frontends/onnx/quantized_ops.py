@@ -1,0 +1,277 @@
+"""Ops about codes: quantize, dequantize, and the operators that compute on codes."""
+
+from __future__ import annotations
+
+from qir.ir.attrs import Attr
+from qir.ir.dtype import F32, U8, DType
+from qir.ir.node import Value
+from qir.ir.types import QuantType, TensorType
+
+from .elements import element
+from .float_ops import conv_attrs
+from .meaning import layout
+from .op import MICROSOFT, Keep, Op
+from .reader import Reader
+from .windows import pads, planar
+
+_CODED = ("axis", "saturate", "precision", "output_dtype", "block_size")
+_CONV = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides", "channels_last")
+_POOL = (
+    "auto_pad",
+    "ceil_mode",
+    "channels_last",
+    "count_include_pad",
+    "kernel_shape",
+    "pads",
+    "strides",
+)
+
+
+def quantize(reader: Reader, op: Op) -> None:
+    """QuantizeLinear with constant parameters, for a whole tensor or along one axis."""
+    op.only(*_CODED)
+    if op.integer("block_size", 0) or op.integer("precision", 0):
+        raise Keep
+    wanted = op.integer("output_dtype", 0)
+    storage = _zero_type(reader, op.input(2)) or (element(wanted) if wanted else U8)
+    x = reader.value(op, op.input(0))
+    axis = _axis(reader, op, x.constant is not None)
+    quant = _map(reader, op, (1, 2), x.type.with_element(storage), axis)
+    if quant.express != x.type.express or x.type.quant:
+        raise Keep
+    reader.add(op, "quantize", {"x": x}, types=[x.type.with_element(quant)])
+
+
+def _zero_type(reader: Reader, zero: str) -> DType | None:
+    return reader.kind_of(zero) if zero else None
+
+
+def _axis(reader: Reader, op: Op, constant: bool) -> int | None:
+    """The axis of a list of scales; a list of one stands for the whole of a computed tensor."""
+    if not constant and reader.numbers(op.input(1)).size == 1:
+        return None
+    return op.integer("axis", 1)
+
+
+def dequantize(reader: Reader, op: Op) -> None:
+    """DequantizeLinear with constant parameters; a constant takes them as its meaning."""
+    op.only(*_CODED)
+    if op.integer("block_size", 0):
+        raise Keep
+    name = op.input(0)
+    kind, constant = reader.type_of(op, name), reader.is_constant(name)
+    axis = _axis(reader, op, constant)
+    quant = _map(reader, op, (1, 2), kind, axis)
+    wanted = op.integer("output_dtype", 0)
+    if wanted and element(wanted) != quant.express:
+        raise Keep
+    if not constant:
+        if kind.quant is None and axis is not None:
+            reader.mean(op, name, quant)
+        elif kind.quant is None or not kind.quant.same_map(quant):
+            raise Keep
+    reader.add(op, "dequantize", {"x": reader.value(op, name, quant if constant else None)})
+
+
+def _map(
+    reader: Reader, op: Op, at: tuple[int, int], kind: TensorType, axis: int | None
+) -> QuantType:
+    scale, zero = op.input(at[0]), op.input(at[1])
+    if axis is None:
+        return reader.quant(scale, zero, kind.dtype)
+    # Rank 1 has one axis, whatever the attribute says.
+    return reader.quant(scale, zero, kind.dtype, kind.shape, axis if kind.rank != 1 else 0)
+
+
+# -- operators on codes -------------------------------------------------------------------------
+
+
+def _operand(reader: Reader, op: Op, index: int, axis: int | None = None) -> Value:
+    """One (tensor, scale, zero) operand with its meaning.
+
+    InputError where the tensor's codes mean something else already.
+    """
+    places = layout(op)
+    assert places is not None
+    data, scale, zero = places.operands[index]
+    name = op.input(data)
+    kind = reader.type_of(op, name)
+    quant = _map(reader, op, (scale, zero), kind, axis)
+    if reader.is_constant(name):
+        return reader.value(op, name, quant)
+    if kind.quant is None or not kind.quant.same_map(quant):
+        known = kind.quant or f"no codes but {kind.dtype}"
+        raise op.fail(f"reads {name!r} as {quant}, but it holds {known}")
+    return reader.value(op, name)
+
+
+def _result(reader: Reader, op: Op, kind: DType) -> QuantType:
+    """The result's map; `kind` is its storage where no zero point says it."""
+    places = layout(op)
+    assert places is not None
+    assert places.result is not None
+    scale, zero = places.result
+    return reader.quant(op.input(scale), op.input(zero), _zero_type(reader, op.input(zero)) or kind)
+
+
+def _raw_bias(reader: Reader, op: Op, index: int) -> dict[str, Value]:
+    if not (name := op.input(index)):
+        return {}
+    value = reader.value(op, name)
+    if value.type.dtype.name != "i32" or value.type.quant:
+        raise op.fail(f"its bias {name!r} is {value.type.element}, it takes i32")
+    return {"bias": value}
+
+
+def _add(
+    reader: Reader, op: Op, kind: str, operands: dict[str, Value], attrs: dict[str, Attr]
+) -> None:
+    """Adds the node in integer form: the op's own type rule, with the result's map."""
+    first = next(iter(operands.values()))
+    quant = _result(reader, op, first.type.dtype)
+    node = reader.add(op, kind, operands, attrs)
+    reader.graph.set_type(node.result, node.result.type.with_element(quant))
+
+
+def conv(reader: Reader, op: Op) -> None:
+    """QLinearConv on images; the bias stays raw, in units of the accumulator."""
+    op.only(*_CONV)
+    x, w = planar(op, reader, op.input(0)), planar(op, reader, op.input(3))
+    last = op.integer("channels_last", 0) != 0
+    attrs = conv_attrs(op, x[1:3] if last else x[2:], w)
+    single = reader.numbers(op.input(4)).size == 1 and not reader.is_constant(op.input(3))
+    operands = {
+        "x": _operand(reader, op, 0),
+        "w": _operand(reader, op, 1, None if single else 0),
+        **_raw_bias(reader, op, 8),
+    }
+    _add(reader, op, "conv2d", operands, {**attrs, **_layout(last)})
+
+
+def _layout(last: bool) -> dict[str, Attr]:
+    return {"layout": "NHWC"} if last else {}
+
+
+def _columns(reader: Reader, op: Op, transposed: bool) -> int | None:
+    """The axis of one scale a column, None for a single scale."""
+    if reader.numbers(op.input(4)).size == 1:
+        return None
+    rank = reader.type_of(op, op.input(3)).rank
+    return max(rank - 2 if transposed else rank - 1, 0)
+
+
+def matmul(reader: Reader, op: Op) -> None:
+    """QLinearMatMul with one scale for a, and one or one a column for b."""
+    op.only()
+    axis = _columns(reader, op, False)
+    operands = {"a": _operand(reader, op, 0), "b": _operand(reader, op, 1, axis)}
+    _add(reader, op, "matmul", operands, {})
+
+
+def gemm(reader: Reader, op: Op) -> None:
+    """QGemm; without a result scale its result is float."""
+    op.only("alpha", "transA", "transB")
+    turned = op.integer("transB", 0) != 0
+    bias = _raw_bias(reader, op, 6)
+    operands = {
+        "a": _operand(reader, op, 0),
+        "b": _operand(reader, op, 1, _columns(reader, op, turned)),
+        **({"c": bias["bias"]} if bias else {}),
+    }
+    attrs: dict[str, Attr] = {
+        "alpha": op.real("alpha", 1.0),
+        "trans_a": op.integer("transA", 0) != 0,
+        "trans_b": turned,
+    }
+    if op.input(7):
+        _add(reader, op, "gemm", operands, attrs)
+    else:
+        node = reader.add(op, "gemm", operands, attrs)
+        reader.graph.set_type(node.result, node.result.type.with_element(F32))
+
+
+def binary(reader: Reader, op: Op) -> None:
+    """QLinearAdd and QLinearMul."""
+    op.only()
+    operands = {"a": _operand(reader, op, 0), "b": _operand(reader, op, 1)}
+    _add(reader, op, "add" if op.type == "QLinearAdd" else "mul", operands, {})
+
+
+def sigmoid(reader: Reader, op: Op) -> None:
+    """QLinearSigmoid."""
+    op.only()
+    _add(reader, op, "sigmoid", {"x": _operand(reader, op, 0)}, {})
+
+
+def softmax(reader: Reader, op: Op) -> None:
+    """QLinearSoftmax; in the flattened form before opset 13 only along the last axis."""
+    op.only("axis", "opset")
+    x = _operand(reader, op, 0)
+    old = op.integer("opset", 13) < 13
+    axis = op.integer("axis", 1 if old else -1)
+    rank = x.type.rank
+    if not -rank <= axis < rank:
+        raise op.fail(f"axis {axis}, but its operand has {rank} axes")
+    if old and axis % rank != rank - 1:
+        raise Keep
+    _add(reader, op, "softmax", {"x": x}, {"axis": axis % rank})
+
+
+def average_pool(reader: Reader, op: Op) -> None:
+    """QLinearAveragePool on images."""
+    op.only(*_POOL)
+    x = planar(op, reader, op.input(0))
+    last = op.integer("channels_last", 0) != 0
+    kernel, stride = op.integers("kernel_shape", ()), op.integers("strides", (1, 1))
+    attrs: dict[str, Attr] = {
+        "kernel": kernel,
+        "stride": stride,
+        "pad": pads(op, x[1:3] if last else x[2:], kernel, stride, (1, 1)),
+        "ceil": op.integer("ceil_mode", 0) != 0,
+        "count_pad": op.integer("count_include_pad", 0) != 0,
+        **_layout(last),
+    }
+    _add(reader, op, "avg_pool2d", {"x": _operand(reader, op, 0)}, attrs)
+
+
+def global_average_pool(reader: Reader, op: Op) -> None:
+    """QLinearGlobalAveragePool on images."""
+    op.only("channels_last")
+    planar(op, reader, op.input(0))
+    attrs = _layout(op.integer("channels_last", 0) != 0)
+    _add(reader, op, "global_avg_pool", {"x": _operand(reader, op, 0)}, attrs)
+
+
+def concat(reader: Reader, op: Op) -> None:
+    """QLinearConcat, whose operands may have each their own map."""
+    op.only("axis")
+    places = layout(op)
+    if places is None or not places.operands:
+        raise op.fail("joins nothing")
+    if any(reader.type_of(op, op.input(p[0])).dtype.is_float for p in places.operands):
+        raise Keep
+    parts = [_operand(reader, op, i) for i in range(len(places.operands))]
+    quant = _result(reader, op, parts[0].type.dtype)
+    raw = {f"xs.{i}": p for i, p in enumerate(parts)}
+    attrs: dict[str, Attr] = {"axis": op.integer("axis", 0)}
+    node = reader.add(op, "concat", raw, attrs)
+    reader.graph.set_type(node.result, node.result.type.with_element(quant))
+
+
+OPS = {
+    ("", "QuantizeLinear"): quantize,
+    (MICROSOFT, "QuantizeLinear"): quantize,
+    ("", "DequantizeLinear"): dequantize,
+    (MICROSOFT, "DequantizeLinear"): dequantize,
+    ("", "QLinearConv"): conv,
+    (MICROSOFT, "QLinearConv"): conv,
+    ("", "QLinearMatMul"): matmul,
+    (MICROSOFT, "QGemm"): gemm,
+    (MICROSOFT, "QLinearAdd"): binary,
+    (MICROSOFT, "QLinearMul"): binary,
+    (MICROSOFT, "QLinearSigmoid"): sigmoid,
+    (MICROSOFT, "QLinearSoftmax"): softmax,
+    (MICROSOFT, "QLinearAveragePool"): average_pool,
+    (MICROSOFT, "QLinearGlobalAveragePool"): global_average_pool,
+    (MICROSOFT, "QLinearConcat"): concat,
+}

@@ -1,0 +1,264 @@
+"""What has been read so far: values by the file's names, constants made when first needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TypeAlias
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from qir.errors import GraphError, OpError, ParseError, TypeRuleError
+from qir.ir.array import Array
+from qir.ir.attrs import Attr
+from qir.ir.dtype import DType, dtype_of
+from qir.ir.graph import Graph
+from qir.ir.node import Node, Value
+from qir.ir.origin import Lineage, Origin
+from qir.ir.types import QuantType, TensorType, uniform
+from qir.ledger import Change, Ledger
+
+from .elements import Dimensions
+from .faults import fault
+from .files import ModelFile
+from .op import Keep, Op
+
+STEP = "onnx frontend"
+Stored: TypeAlias = "onnx.TensorProto | Array"
+_CODES = frozenset({"i8", "u8", "i16", "u16", "i32"})
+
+
+class Reader:
+    """Builds the graph of one model."""
+
+    def __init__(self, file: ModelFile, ledger: Ledger, meanings: Mapping[str, tuple[str, str]]):
+        self.file = file
+        self.ledger = ledger
+        self.graph = Graph(file.proto.graph.name or "main", "ort-1.31")
+        self.dims = Dimensions()
+        self.readers: dict[str, int] = {}
+        """How often each tensor is read, a graph output counting as one reading."""
+        self.declared: dict[str, TensorType] = {}
+        """Types that the file states for tensors inside."""
+        self.reserved: set[str] = set()
+        """Every name of the source, so that made-up ones stay clear of them."""
+        self._meanings = meanings
+        self._values: dict[str, Value] = {}
+        self._alias: dict[str, str] = {}
+        self._stored: dict[str, Stored] = {}
+        self._arrays: dict[str, Array] = {}
+        self._constants: dict[tuple[str, QuantType | None], Value] = {}
+        self._needed: set[str] = set()
+
+    # -- names and constants ------------------------------------------------------------------
+
+    def alias(self, name: str, source: str) -> None:
+        """Lets a name stand for another tensor."""
+        self._alias[name] = self.resolve(source)
+
+    def resolve(self, name: str) -> str:
+        """The tensor that a name stands for."""
+        return self._alias.get(name, name)
+
+    def store(self, name: str, tensor: Stored) -> None:
+        """Keeps a tensor of the file until somebody needs it."""
+        self._stored[name] = tensor
+
+    def is_constant(self, name: str) -> bool:
+        return self.resolve(name) in self._stored
+
+    def array(self, name: str) -> Array | None:
+        """A constant's elements, without making a node; None for what is computed."""
+        name = self.resolve(name)
+        if name not in self._stored:
+            return None
+        self._needed.add(name)
+        if name not in self._arrays:
+            stored = self._stored[name]
+            self._arrays[name] = (
+                stored if isinstance(stored, Array) else self.file.array(stored, name)
+            )
+        return self._arrays[name]
+
+    def kind_of(self, name: str) -> DType:
+        """A constant's element type; Keep for what is computed."""
+        found = self.array(name)
+        if found is None:
+            raise Keep
+        return found.type.dtype
+
+    def numbers(self, name: str) -> NDArray[np.generic]:
+        """A constant's elements; Keep for what is computed."""
+        found = self.array(name)
+        if found is None:
+            raise Keep
+        return found.data
+
+    def unneeded(self) -> list[str]:
+        """Constants of the file that nothing needed, in the file's order."""
+        return [name for name in self._stored if name not in self._needed]
+
+    # -- values -------------------------------------------------------------------------------
+
+    def type_of(self, op: Op, name: str) -> TensorType:
+        """The type of an operand; a constant's is that of its raw elements."""
+        found = self.array(name)
+        return found.type if found else self.value(op, name).type
+
+    def value(self, op: Op, name: str, quant: QuantType | None = None) -> Value:
+        """An operand; a constant is made where it is missing, with the meaning given."""
+        name = self.resolve(name)
+        if (array := self.array(name)) is not None:
+            return self._constant(name, array, quant)
+        if name not in self._values:
+            raise op.fail(f"reads {name!r}, which nothing makes" if name else "lacks an operand")
+        return self._values[name]
+
+    def moved(self, op: Op, name: str) -> Value:
+        """An operand of an op that moves codes: a constant takes the meaning its readers give."""
+        if (array := self.array(name)) is None:
+            return self.value(op, name)
+        return self.value(op, name, self.meaning(self.resolve(name), array.type))
+
+    def _constant(self, name: str, array: Array, quant: QuantType | None) -> Value:
+        key = (name, quant)
+        if key not in self._constants:
+            if quant is not None:
+                array = Array(array.data, array.type.with_element(quant), name)
+            free = name if not self.graph.has(name) else self.spare(name)
+            value = self.graph.constant(array, name=free)
+            self.graph.set_origins(value.node, [Origin("onnx", op="Constant", name=name)])
+            self.graph.set_lineage(value, Lineage(name))
+            self._constants[key] = value
+        return self._constants[key]
+
+    def spare(self, base: str) -> str:
+        """A name that neither graph nor source has."""
+        name, count = base, 0
+        while name in self.reserved or self.graph.has(name):
+            count += 1
+            name = f"{base}_{count}"
+        return name
+
+    def meaning(self, name: str, kind: TensorType) -> QuantType | None:
+        """What raw codes of that name mean, where all of it is known."""
+        pair = self._meanings.get(name)
+        if pair is None or kind.quant or kind.dtype.name not in _CODES:
+            return None
+        try:
+            quant = self.quant(*pair, kind.dtype)
+        except Keep:
+            return None
+        return quant if quant.grain is None else None
+
+    def has_meaning(self, name: str) -> bool:
+        """Whether somebody reads or makes it as codes."""
+        return name in self._meanings
+
+    def mean(self, op: Op, name: str, quant: QuantType) -> None:
+        """Gives raw codes along an axis their meaning; Keep where another reader sees them raw."""
+        value = self.value(op, name)
+        if value.uses or value.type.quant or value.node.op not in ("input", "foreign"):
+            raise Keep
+        self.graph.set_type(value, value.type.with_element(quant))
+
+    def result(self, name: str) -> Value:
+        """A value that the graph gives back; InputError if nothing makes it."""
+        source = self.resolve(name)
+        if (array := self.array(source)) is not None:
+            return self._constant(source, array, None)
+        if source not in self._values:
+            raise fault(self.file.path, f"output {name}", "nothing makes it")
+        return self._values[source]
+
+    def bind(self, name: str, value: Value) -> None:
+        """Enters a value under its name in the file."""
+        quant = self.meaning(name, value.type)
+        if quant is not None:
+            self.graph.set_type(value, value.type.with_element(quant))
+        self._values[name] = value
+
+    def add(
+        self,
+        op: Op,
+        kind: str,
+        operands: Mapping[str, Value],
+        attrs: Mapping[str, Attr] | None = None,
+        *,
+        types: Iterable[TensorType] | None = None,
+    ) -> Node:
+        """Adds the node that an op of the file becomes; InputError if the op is malformed."""
+        try:
+            node = self.graph.add(
+                kind,
+                operands,
+                attrs,
+                types=types,
+                name=[n for n in op.outputs if n],
+                origins=[op.origin()],
+            )
+        except (TypeRuleError, GraphError, OpError, ParseError) as error:
+            raise op.fail(str(error)) from error
+        for name, value in zip((n for n in op.outputs if n), node.results, strict=True):
+            self.bind(name, value)
+        return node
+
+    # -- quantized types ----------------------------------------------------------------------
+
+    def quant(
+        self, scale: str, zero: str, storage: DType, shape: object = None, axis: int = 0
+    ) -> QuantType:
+        """The map that scale and zero point say; Keep for what the language holds otherwise.
+
+        With a shape, a list of scales is one an index of `axis`; else there is one for all.
+        """
+        scales, kind = self._scales(scale)
+        zeros = self._zeros(zero, storage, scales)
+        if not isinstance(shape, tuple) or not _per_axis(scales, shape, axis):
+            if scales.size != 1:
+                raise Keep
+            flat, offset = scales.reshape(()), zeros.reshape(())
+            return uniform(storage, flat, offset, express=kind)
+        axis %= len(shape)
+        return uniform(
+            storage, scales, zeros, axis=axis, express=kind, name=scale.removesuffix("_scale")
+        )
+
+    def _scales(self, name: str) -> tuple[NDArray[np.floating], DType]:
+        data = self.numbers(name)
+        kind = dtype_of(data)
+        if kind.name not in ("f32", "f16") or data.ndim > 1 or not data.size:
+            raise Keep
+        scales: NDArray[np.floating] = data.astype(kind.carrier)
+        if not (np.isfinite(scales) & (scales > 0)).all():
+            raise Keep
+        return scales, kind
+
+    def _zeros(
+        self, name: str, storage: DType, scales: NDArray[np.floating]
+    ) -> NDArray[np.integer]:
+        if storage.name not in _CODES:
+            raise Keep
+        if not name:
+            return np.zeros(scales.shape, np.int64)
+        zeros = self.numbers(name)
+        if zeros.dtype != storage.carrier or zeros.size != scales.size:
+            raise Keep
+        return zeros.astype(np.int64).reshape(scales.shape)
+
+    # -- ledger -------------------------------------------------------------------------------
+
+    def note(self, change: Change, subject: str, reason: str) -> None:
+        self.ledger.add(change, STEP, subject, reason)
+
+    def check_name(self, name: str, place: str) -> None:
+        """InputError for an empty name, or one that is no text."""
+        if not name or not isinstance(name, str):
+            raise fault(self.file.path, place, "one has no name, or none in UTF-8")
+
+
+def _per_axis(scales: NDArray[np.floating], shape: tuple[object, ...], axis: int) -> bool:
+    if scales.ndim != 1 or not -len(shape) <= axis < len(shape):
+        return False
+    return shape[axis] == scales.size

@@ -1,0 +1,44 @@
+"""Window attributes that convolution and pooling share."""
+
+from __future__ import annotations
+
+from qir.ir.dims import Shape
+
+from .op import Keep, Op
+from .reader import Reader
+
+
+def planar(op: Op, reader: Reader, name: str) -> Shape:
+    """The shape of a 4-axis operand; Keep for another rank."""
+    shape = reader.type_of(op, name).shape
+    if len(shape) != 4:
+        raise Keep
+    return shape
+
+
+def pads(
+    op: Op,
+    size: Shape,
+    kernel: tuple[int, ...],
+    stride: tuple[int, ...],
+    dilation: tuple[int, ...],
+) -> tuple[int, ...]:
+    """The explicit pads; Keep where automatic ones hang on sizes that nobody knows."""
+    mode = op.text("auto_pad", "NOTSET")
+    if mode == "NOTSET":
+        return op.integers("pads", (0, 0, 0, 0))
+    if mode == "VALID":
+        return (0, 0, 0, 0)
+    if mode not in ("SAME_UPPER", "SAME_LOWER"):
+        raise op.fail(f"auto_pad {mode!r} is none that ONNX has")
+    if not len(size) == len(kernel) == len(stride) == len(dilation) == 2 or min(stride) < 1:
+        raise op.fail("kernel, strides and dilations take 2 numbers, 1 or more")
+    low, high = [], []
+    for dim, k, s, d in zip(size, kernel, stride, dilation, strict=True):
+        if not isinstance(dim, int):
+            raise Keep
+        total = max((-(-dim // s) - 1) * s + (k - 1) * d + 1 - dim, 0)
+        small, large = total // 2, total - total // 2
+        low.append(small if mode == "SAME_UPPER" else large)
+        high.append(large if mode == "SAME_UPPER" else small)
+    return (*low, *high)
