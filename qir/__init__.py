@@ -1,3 +1,64 @@
 """QIR: one quantization compiler for every framework."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from qir.calibration import Statistics
+    from qir.ir.graph import Graph
+    from qir.ir.text import parse, print_graph
+    from qir.ledger import Ledger
+    from qir.pipeline import calibrate, compile, fold, load, plan, quantize, run, save, verify
+
 __version__ = "0.1.0"
+
+_HOMES = {
+    "Graph": "qir.ir.graph",
+    "Ledger": "qir.ledger",
+    "Statistics": "qir.calibration",
+    "calibrate": "qir.pipeline",
+    "compile": "qir.pipeline",
+    "fold": "qir.pipeline",
+    "load": "qir.pipeline",
+    "parse": "qir.ir.text",
+    "plan": "qir.pipeline",
+    "print_graph": "qir.ir.text",
+    "quantize": "qir.pipeline",
+    "run": "qir.pipeline",
+    "save": "qir.pipeline",
+    "verify": "qir.pipeline",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Loads a public name when it is first asked for: `import qir` alone costs nothing."""
+    from importlib import import_module
+
+    if name not in _HOMES:
+        raise AttributeError(f"module 'qir' has no attribute {name!r}")
+    found: object = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOMES])
+
+
+__all__ = [
+    "Graph",
+    "Ledger",
+    "Statistics",
+    "calibrate",
+    "compile",
+    "fold",
+    "load",
+    "parse",
+    "plan",
+    "print_graph",
+    "quantize",
+    "run",
+    "save",
+    "verify",
+]
