@@ -274,8 +274,11 @@ def open_data(
         pieces = FilePieces(Path(data), inputs)
     elif isinstance(data, np.ndarray | Mapping):
         pieces = ItemPieces([data], inputs, name)
-    else:
+    elif isinstance(data, Iterable):
         pieces = ItemPieces(data, inputs, name)
+    else:
+        kind = type(data).__name__
+        raise DataError(f"data are {kind}: not an array, a file, or an iterable of arrays")
     return Source(pieces, inputs, batch, limit)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -63,7 +65,8 @@ class StreamedRows:
         self._at = 0
         with reading(path), zipfile.ZipFile(path) as archive, archive.open(member) as stream:
             self.shape, fortran, self.dtype = read_header(stream)
-        refuse_objects(self.dtype, self.name)
+            content = archive.getinfo(member).file_size - stream.tell()
+        require_size(self.shape, self.dtype, content, self.name)
         self._held = load_member(path, member) if fortran or not self.shape else None
 
     @property
@@ -103,7 +106,8 @@ def open_npy(path: Path) -> Rows:
     with reading(path):
         with path.open("rb") as file:
             shape, _, dtype = read_header(file)
-        refuse_objects(dtype, str(path))
+            content = path.stat().st_size - file.tell()
+        require_size(shape, dtype, content, str(path))
         if 0 in shape or not shape:  # nothing to map
             return HeldRows(np.load(path, allow_pickle=False))
         return HeldRows(np.load(path, mmap_mode="r", allow_pickle=False))
@@ -133,6 +137,19 @@ def load_member(path: Path, member: str) -> Array:
         return array
 
 
+def require_size(
+    shape: tuple[int, ...], dtype: np.dtype[np.generic], content: int, where: str
+) -> None:
+    """DataError when there are not as many bytes as the shape says, or objects."""
+    refuse_objects(dtype, where)
+    wanted = math.prod(shape) * dtype.itemsize
+    if wanted != content:
+        raise DataError(
+            f"{where}: cut off or damaged: holds {content} bytes where its shape {list(shape)} and "
+            f"{dtype} make {wanted}"
+        )
+
+
 def refuse_objects(dtype: np.dtype[np.generic], where: str) -> None:
     """DataError for arrays that only a pickle could read."""
     if dtype.hasobject:
@@ -158,6 +175,7 @@ def reading(path: Path) -> Iterator[None]:
         OverflowError,
         zipfile.BadZipFile,
         zlib.error,
+        tokenize.TokenError,
     ) as error:
         raise DataError(f"{path}: not a NumPy file, or damaged: {first_line(error)}") from None
 

@@ -98,10 +98,10 @@ def mse(summary: Summary, levels: int = 256, symmetric: bool = False) -> Range:
 def entropy(summary: Summary, levels: int = 256, symmetric: bool = False) -> Range:
     """The range whose codes keep the most information (least Kullback-Leibler divergence).
 
-    Ranges of the extremes' shape are tried, from as many bins as there are levels up to all. The
-    reference is the histogram with what lies outside moved to its end bins; the candidate spreads
-    the inner part of each level evenly over the level's bins that are in use. Zeros are left out:
-    every range holds them exactly. UsageError when there are fewer than two levels.
+    Ranges of the extremes' shape are tried, from all bins down to as many as there are levels, then
+    each end alone. The reference is the histogram with what lies outside moved to its end bins; the
+    candidate spreads the inner part of each level evenly over those of its bins that are in use.
+    Zeros are left out: every range holds them exactly. UsageError for fewer than two levels.
     """
     require_histogram(summary, "entropy")
     require_levels(levels)
@@ -115,11 +115,21 @@ def entropy(summary: Summary, levels: int = 256, symmetric: bool = False) -> Ran
         line, below, above, levels = folded, 0, size, max(1, levels // 2)
     if not line.any() or line.size <= levels:
         return minmax(summary)
-    sizes = np.linspace(1.0, levels / line.size, CANDIDATES).tolist()
-    low, high = least(
-        [(math.ceil(below * s), math.ceil(above * s)) for s in sizes],
-        lambda end: kl_divergence(line, below - end[0], below + end[1], levels),
-    )
+    shape = np.linspace(1.0, levels / line.size, CANDIDATES).tolist()
+    ends = [(math.ceil(below * s), math.ceil(above * s)) for s in shape]
+    sizes = (np.arange(CANDIDATES, -1, -1) / CANDIDATES).tolist()
+
+    def best(ranges: list[tuple[int, int]]) -> tuple[int, int]:
+        return least(
+            [end for end in ranges if sum(end) >= levels],
+            lambda end: kl_divergence(line, below - end[0], below + end[1], levels),
+        )
+
+    low, high = best(ends)
+    if below and above:
+        for _ in range(2):
+            low, high = best([(low, high), *((math.ceil(below * s), high) for s in sizes)])
+            low, high = best([(low, high), *((low, math.ceil(above * s)) for s in sizes)])
     return within(summary, -(high if symmetric else low) * width, high * width)
 
 

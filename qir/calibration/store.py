@@ -22,6 +22,7 @@ import safetensors.numpy
 from numpy.typing import NDArray
 
 from qir.calibration.record import BatchId, Contents, Entry, Key, Trace
+from qir.calibration.rows import first_line
 from qir.calibration.summary import Summary
 from qir.errors import DataError, InputError
 
@@ -138,13 +139,15 @@ def read(path: Path) -> Contents:
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
     except (safetensors.SafetensorError, ValueError, TypeError) as error:
-        raise InputError(f"{path}: not a file of statistics, or cut off: {error}") from None
+        raise InputError(
+            f"{path}: not a file of statistics, or cut off: {first_line(error)}"
+        ) from None
     if "qir" not in metadata:
         raise InputError(f"{path}: holds no calibration statistics")
     try:
         return unpack(metadata["qir"], arrays)
     except (ValueError, TypeError, KeyError, IndexError, RecursionError) as error:
-        raise InputError(f"{path}: damaged statistics: {error}") from None
+        raise InputError(f"{path}: damaged statistics: {first_line(error)}") from None
 
 
 def unpack(metadata: str, arrays: Arrays) -> Contents:
