@@ -26,6 +26,7 @@ from qir.calibration.rows import (
 from qir.errors import DataError, UsageError
 
 Item = Array | Mapping[str, Array]
+Data = str | Path | Item | Iterable[Item]
 DEFAULT_BATCH = 32
 
 
@@ -256,7 +257,7 @@ class ItemPieces:
 
 
 def open_data(
-    data: str | Path | Item | Iterable[Item],
+    data: Data,
     inputs: Mapping[str, InputSpec],
     *,
     batch: int | None = None,

@@ -16,6 +16,7 @@ import pytest
 from numpy.typing import NDArray
 
 from qir.calibration import InputSpec, Key, Source, Statistics, collect, open_data
+from qir.calibration.data import Data
 from qir.errors import DataError
 
 Array = NDArray[np.generic]
@@ -40,11 +41,11 @@ class Twice:
         time.sleep(self._wait)
         observe("x", inputs["x"])
         observe("unwatched", np.full(3, np.nan))
-        observe("y", inputs["x"] * np.float32(2))
+        observe("y", np.multiply(inputs["x"], np.float32(2)))
 
 
-def source(data: object = DATA) -> Source:
-    return open_data(data, Twice().inputs, batch=4)  # type: ignore[arg-type]
+def source(data: Data = DATA) -> Source:
+    return open_data(data, Twice().inputs, batch=4)
 
 
 def test_everything_that_is_watched_is_summed_up() -> None:
@@ -135,8 +136,7 @@ class Broken(Twice):
 
     def run(self, inputs: Mapping[str, Array], observe: Callable[[str, Array], None]) -> None:
         observe("x", inputs["x"])
-        with np.errstate(invalid="ignore"):
-            observe("y", inputs["x"] * np.array([1, np.nan, 1], np.float32))
+        observe("y", np.multiply(inputs["x"], np.array([1, np.nan, 1], np.float32)))
 
 
 @pytest.mark.parametrize("threads", [1, 2])

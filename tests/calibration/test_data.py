@@ -6,6 +6,7 @@ import tracemalloc
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 from qir.calibration import InputSpec, Source, open_data
+from qir.calibration.data import Data
 from qir.errors import DataError, UsageError
 
 Array = NDArray[np.generic]
@@ -61,7 +63,7 @@ def stacks(folder: Path) -> Path:
     return folder
 
 
-WAYS: dict[str, Callable[[Path], object]] = {
+WAYS: dict[str, Callable[[Path], Data]] = {
     "npy": npy,
     "fortran npy": fortran,
     "npz": npz,
@@ -72,7 +74,7 @@ WAYS: dict[str, Callable[[Path], object]] = {
     "array": lambda _: X,
     "mapping": lambda _: {"x": X},
     "list of samples": lambda _: list(X),
-    "list of mappings": lambda _: [{"x": X[:4], "other": 1}, {"x": X[4:]}],
+    "list of mappings": lambda _: [{"x": X[:4], "other": IDS}, {"x": X[4:]}],
     "generator": lambda _: (row for row in X),
 }
 
@@ -129,11 +131,9 @@ def test_the_digest_is_that_of_the_batches_and_of_nothing_else(tmp_path: Path) -
 
 def test_several_inputs_come_by_name(tmp_path: Path) -> None:
     np.savez(tmp_path / "d.npz", ids=IDS, x=X)
-    for data in (
-        tmp_path / "d.npz",
-        {"x": X, "ids": IDS},
-        [{"x": X[i], "ids": IDS[i]} for i in range(10)],
-    ):
+    whole: dict[str, Array] = {"x": X, "ids": IDS}
+    single: list[dict[str, Array]] = [{"x": X[i], "ids": IDS[i : i + 1]} for i in range(10)]
+    for data in (tmp_path / "d.npz", whole, single):
         batches = list(open_data(data, TWO, batch=4))
         assert np.array_equal(np.concatenate([one["ids"] for one in batches]), IDS)
         assert np.array_equal(np.concatenate([one["x"] for one in batches]), X)
@@ -160,7 +160,7 @@ def test_numbers_are_converted_where_nothing_of_their_kind_is_lost() -> None:
     (batch,) = open_data(X.astype(ml_dtypes.bfloat16), half)
     assert batch["x"].dtype == ml_dtypes.bfloat16
     with pytest.raises(DataError, match="input 'ids' is int64, the data are float32"):
-        open_data({"x": X, "ids": IDS.astype(np.float32)}, TWO)
+        open_data({"x": X, "ids": np.float32(IDS)}, TWO)
 
 
 def test_memory_holds_a_batch_and_not_the_data(tmp_path: Path) -> None:
@@ -186,7 +186,7 @@ class Evil:
         return (open, ("pickle-was-run", "w"))
 
 
-REFUSED: dict[str, tuple[object, str]] = {
+REFUSED: dict[str, tuple[Any, str]] = {
     "shape": (X[:, :2], r"data\[0\]: input 'x' takes \?x3 float32, the data have shape \[10, 2\]"),
     "rank": (X[None], r"the data have shape \[1, 10, 3\]"),
     "NaN": (np.where(X == 16, np.nan, X), r"input 'x' has NaN at \[5, 1\], 1 in this batch"),
@@ -205,7 +205,7 @@ REFUSED: dict[str, tuple[object, str]] = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_data_that_do_not_fit_are_refused_in_one_line(case: str) -> None:
     data, said = REFUSED[case]
-    refused(said, lambda: consume(open_data(data, ONE)))  # type: ignore[arg-type]
+    refused(said, lambda: consume(open_data(data, ONE)))
 
 
 def consume(source: Source) -> None:
@@ -222,10 +222,8 @@ def refused(said: str, act: Callable[[], object]) -> None:
 
 
 def test_inputs_that_differ_in_length_are_refused() -> None:
-    refused(
-        "differ in samples: 'x' has 10, 'ids' has 4",
-        lambda: open_data({"x": X, "ids": IDS[:4]}, TWO),
-    )
+    data: dict[str, Array] = {"x": X, "ids": IDS[:4]}
+    refused("differ in samples: 'x' has 10, 'ids' has 4", lambda: open_data(data, TWO))
 
 
 def test_samples_of_different_shapes_share_no_batch() -> None:
@@ -239,9 +237,9 @@ def test_samples_of_different_shapes_share_no_batch() -> None:
 
 
 def test_sizes_below_one_are_refused() -> None:
-    for sizes in ({"batch": 0}, {"limit": 0}, {"limit": -1}):
+    for batch, limit in ((0, None), (None, 0), (None, -1)):
         with pytest.raises(UsageError, match="give at least 1"):
-            open_data(X, ONE, **sizes)
+            open_data(X, ONE, batch=batch, limit=limit)
 
 
 def test_files_that_are_none_are_refused(tmp_path: Path) -> None:

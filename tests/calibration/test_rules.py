@@ -98,7 +98,8 @@ def quantization_error(x: NDArray[np.float64], low: float, high: float, levels: 
 def test_mse_comes_close_to_the_best_range_for_the_raw_data(kind: str, levels: int) -> None:
     x = sample(kind, 1).astype(float)
     summary = summary_of(x.astype(np.float32))
-    found = quantization_error(x, *map(float, mse(summary, levels)), levels)
+    least, most = mse(summary, levels)
+    found = quantization_error(x, float(least), float(most), levels)
     plain = quantization_error(x, x.min(), x.max(), levels)
     grid = np.linspace(1, 0.02, 50)
     low, high = min(0, x.min()), max(0, x.max())

@@ -16,13 +16,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from qir.calibration import Key, Statistics
 from qir.errors import DataError, InputError
 from tests.calibration.naive import KINDS, values
 
 
-def tensors(seed: int) -> dict[Key, np.ndarray]:
+def tensors(seed: int) -> dict[Key, NDArray[np.float32]]:
     """What one batch shows of three tensors, one of them by channel, one not in every batch."""
     rng = np.random.default_rng(seed)
     found = {
@@ -64,7 +65,11 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     data=st.data(),
 )
 def test_any_order_and_grouping_of_batches_saves_the_same_bytes(
-    whole: bytes, tmp_path_factory: pytest.TempPathFactory, order, cuts, data
+    whole: bytes,
+    tmp_path_factory: pytest.TempPathFactory,
+    order: list[int],
+    cuts: list[int],
+    data: st.DataObject,
 ) -> None:
     bounds = [0, *sorted(cuts), 12]
     parts = [run(*order[a:b]) for a, b in pairwise(bounds)]

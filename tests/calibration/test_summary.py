@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from random import Random
 
 import ml_dtypes
 import numpy as np
@@ -17,6 +18,7 @@ from qir.calibration import Summary
 from qir.errors import DataError, UsageError
 from tests.calibration.naive import KINDS, histogram, values
 
+Floats = NDArray[np.float32]
 floats = st.floats(width=32, allow_nan=True, allow_infinity=True)
 batches = st.lists(
     hnp.arrays(np.float32, hnp.array_shapes(min_dims=1, max_dims=1, min_side=0), elements=floats),
@@ -33,7 +35,9 @@ def summary_of(*arrays: NDArray[np.generic], axis: int | None = None) -> Summary
 
 
 @given(batches, st.randoms(use_true_random=False))
-def test_batches_in_any_order_and_grouping_give_equal_summaries(arrays, random) -> None:
+def test_batches_in_any_order_and_grouping_give_equal_summaries(
+    arrays: list[Floats], random: Random
+) -> None:
     whole = summary_of(*arrays)
     shuffled = random.sample(arrays, len(arrays))
     pieces = [summary_of(array) for array in shuffled]
@@ -52,7 +56,7 @@ def test_batches_in_any_order_and_grouping_give_equal_summaries(arrays, random) 
     ),
     st.randoms(use_true_random=False),
 )
-def test_channel_extremes_do_not_depend_on_order(arrays, random) -> None:
+def test_channel_extremes_do_not_depend_on_order(arrays: list[Floats], random: Random) -> None:
     whole = summary_of(*arrays, axis=1)
     merged = summary_of(axis=1)
     for array in random.sample(arrays, len(arrays)):
@@ -117,7 +121,7 @@ def test_scalars_and_read_only_arrays_are_taken() -> None:
     array = np.arange(6, dtype=np.float32)
     array.setflags(write=False)
     assert summary_of(array).high == 5
-    assert summary_of(np.float32(2)).bins.tolist() == [1]
+    assert summary_of(np.array(2, np.float32)).bins.tolist() == [1]
 
 
 def test_an_empty_summary_has_no_extremes_and_merges_to_nothing() -> None:
