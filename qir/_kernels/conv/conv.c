@@ -12,6 +12,7 @@ struct conv {
   size_t taps, cg, og; /* taps of the window, channels of a group */
   int dense;           /* output pixel i reads input pixel i and no other */
   int gather;          /* rows of A are copied to scratch, as `block.depth` values each */
+  int lines;           /* taps beside each other are neighbours in memory */
   size_t rows, row_blocks, panel_blocks, pixels;
   size_t group_bytes;
   const uint8_t *pad; /* cg bytes of the zero point */
@@ -53,40 +54,76 @@ static void point_rows(const struct conv *v, const uint8_t *x, size_t first, siz
   }
 }
 
-static void copy_bytes(const struct conv *v, void *to, const uint8_t *from, size_t n) {
-  if (!v->kernel->widened) {
-    memcpy(to, from, n);
+/* Copies n bytes, few of them: eight at a time, the last eight again where n is no multiple. */
+static inline void copy_few(uint8_t *to, const uint8_t *from, size_t n) {
+  uint64_t eight;
+  if (n < 8) {
+    for (size_t i = 0; i < n; ++i) to[i] = from[i];
     return;
   }
-  int16_t *wide = to;
+  for (size_t i = 0; i + 8 <= n; i += 8) {
+    memcpy(&eight, from + i, 8);
+    memcpy(to + i, &eight, 8);
+  }
+  memcpy(&eight, from + n - 8, 8);
+  memcpy(to + n - 8, &eight, 8);
+}
+
+static void copy_values(const struct conv *v, char *to, const uint8_t *from, size_t at, size_t n) {
+  if (!v->kernel->widened) {
+    if (n > 128)
+      memcpy(to + at, from, n);
+    else
+      copy_few((uint8_t *)to + at, from, n);
+    return;
+  }
+  int16_t *wide = (int16_t *)to + at;
   const uint8_t flip = v->block.x_flip;
   for (size_t i = 0; i < n; ++i) wide[i] = (uint8_t)(from[i] ^ flip);
 }
 
-/* Copies the taps of one row, joining those that are neighbours in memory. */
-static void gather_row(const struct conv *v, const void *const *rows, size_t stride, char *to) {
-  const size_t bytes = v->kernel->widened ? 2 : 1, values = v->taps * v->cg;
-  for (size_t t = 0, run; t < v->taps; t += run) {
-    const uint8_t *from = rows[t * stride];
-    for (run = 1; t + run < v->taps; ++run)
-      if ((const uint8_t *)rows[(t + run) * stride] != from + run * v->cg) break;
-    copy_bytes(v, to + t * v->cg * bytes, from, run * v->cg);
+/* Copies the window of one output pixel: a line of it at once where its taps are neighbours. */
+static void gather_pixel(const struct conv *v, const uint8_t *x, size_t pixel, char *to) {
+  const struct qir_conv_shape *s = &v->s;
+  const size_t ox = pixel % s->ow, oy = pixel / s->ow % s->oh, n = pixel / s->ow / s->oh;
+  const size_t left = ox * s->sw - s->pl; /* wraps below zero: then not below w */
+  const int whole = v->lines && left < s->w && left + s->kw <= s->w;
+  size_t at = 0;
+  for (size_t ky = 0; ky < s->kh; ++ky) {
+    const size_t iy = oy * s->sh + ky * s->dh - s->pt;
+    const uint8_t *line = iy < s->h ? x + (n * s->h + iy) * s->w * s->c : NULL;
+    if (line && whole) {
+      copy_values(v, to, line + left * s->c, at, s->kw * v->cg);
+      at += s->kw * v->cg;
+      continue;
+    }
+    for (size_t kx = 0; kx < s->kw; ++kx, at += v->cg) {
+      const size_t ix = left + kx * s->dw;
+      copy_values(v, to, line && ix < s->w ? line + ix * s->c : v->pad, at, v->cg);
+    }
   }
-  memset(to + values * bytes, 0, (v->block.depth - values) * bytes);
+  const size_t bytes = v->kernel->widened ? 2 : 1;
+  memset(to + at * bytes, 0, (v->block.depth - at) * bytes);
 }
 
-static void gather(const struct conv *v, const void **rows, size_t count, char *to) {
+static void gather(const struct conv *v, const uint8_t *x, size_t first, size_t count,
+                   const void **rows) {
+  char *to = (char *)(rows + qir_round_up(v->rows, 8));
   const size_t bytes = v->block.depth * (v->kernel->widened ? 2 : 1);
-  for (size_t i = 0; i < count; ++i) gather_row(v, rows + i, count, to + i * bytes);
-  for (size_t i = 0; i < count; ++i) rows[i] = to + i * bytes;
+  for (size_t i = 0; i < count; ++i, to += bytes) {
+    gather_pixel(v, x, first + i, to);
+    rows[i] = to;
+  }
 }
 
 static void run_group(const struct conv *v, const uint8_t *x, char *y, size_t g, size_t first,
                       size_t count, size_t begin, size_t end, void *scratch) {
   const void **rows = scratch;
   struct qir_gemm_block block = v->block;
-  point_rows(v, x + g * v->cg, first, count, rows);
-  if (v->gather) gather(v, rows, count, (char *)(rows + qir_round_up(v->taps * v->rows, 8)));
+  if (v->gather)
+    gather(v, x + g * v->cg, first, count, rows);
+  else
+    point_rows(v, x + g * v->cg, first, count, rows);
   block.rows = rows;
   block.row_stride = block.count = count;
   for (size_t j = begin; j < end; j += v->kernel->nr * v->kernel->nv) {
@@ -172,6 +209,7 @@ int qir_conv_make(uint32_t isa, const struct qir_conv_shape *shape,
   v->packed = (char *)v + head + pad;
   v->dense = taps == 1 && shape->sh == 1 && shape->sw == 1 && shape->pt == 0 && shape->pl == 0 &&
              shape->oh == shape->h && shape->ow == shape->w;
+  v->lines = shape->groups == 1 && shape->dw == 1;
   v->gather = kernel->widened || cg % kernel->kr != 0;
   v->block.taps = v->gather ? 1 : taps;
   v->block.depth = v->gather ? qir_round_up(taps * cg, kernel->kr) : cg;
@@ -184,7 +222,7 @@ int qir_conv_make(uint32_t isa, const struct qir_conv_shape *shape,
   step->run = run;
   step->params = v;
   step->tasks = (long)(v->row_blocks * v->panel_blocks);
-  step->scratch = qir_round_up(taps * v->rows, 8) * sizeof(void *);
+  step->scratch = qir_round_up((v->gather ? 1 : taps) * v->rows, 8) * sizeof(void *);
   if (v->gather)
     step->scratch += qir_round_up(v->rows * v->block.depth * (kernel->widened ? 2 : 1), 64);
   return 1;

@@ -14,11 +14,12 @@ const size_t qir_depthwise_kernel_count =
 struct depthwise {
   const struct qir_depthwise_kernel *kernel;
   struct qir_conv_shape s;
-  struct qir_depthwise_row row; /* what all rows have in common */
+  struct qir_depthwise_run run; /* what all runs have in common */
   int x, y;
   size_t column; /* taps of a group that is a column of the window, 0 if groups run on */
   size_t rows;   /* rows of the output in a task */
-  const uint8_t *pad; /* c bytes of the zero point */
+  size_t inside, outside; /* first pixel of a row whose window has no padding beside, and end */
+  const uint8_t *pad; /* a line of x, w * c bytes, all of the zero point */
 };
 
 /*
@@ -45,7 +46,7 @@ static void pack(const struct depthwise *v, const struct qir_conv_operands *o, c
     for (size_t ky = 0; ky < v->s.kh; ++ky)
       for (size_t kx = 0; kx < v->s.kw; ++kx) {
         const int8_t value = o->weight[c * taps + ky * v->s.kw + kx];
-        const size_t tap = tap_at(v, ky, kx), group = block * v->row.groups + tap / k->lanes;
+        const size_t tap = tap_at(v, ky, kx), group = block * v->run.groups + tap / k->lanes;
         const size_t at = (group * k->block + to) * k->lanes + tap % k->lanes;
         if (k->widened)
           ((int16_t *)weights)[at] = value;
@@ -59,37 +60,58 @@ static void pack(const struct depthwise *v, const struct qir_conv_operands *o, c
   }
 }
 
-/* Input bytes of every tap of the pixels of one output row. */
-static void point_taps(const struct depthwise *v, const uint8_t *x, size_t n, size_t oy,
-                       const void **taps) {
+/* Points to the taps of the window of pixel ox, of lines that may be padding. */
+static void point(const struct depthwise *v, const uint8_t *const *lines, size_t ox,
+                  const uint8_t **taps) {
   const struct qir_conv_shape *s = &v->s;
-  const size_t stride = v->row.groups * v->kernel->lanes;
-  for (size_t ky = 0; ky < s->kh; ++ky) {
-    const size_t iy = oy * s->sh + ky * s->dh - s->pt; /* wraps below zero: then not below h */
-    const uint8_t *line = iy < s->h ? x + (n * s->h + iy) * s->w * s->c : NULL;
+  for (size_t ky = 0; ky < s->kh; ++ky)
     for (size_t kx = 0; kx < s->kw; ++kx) {
-      const void **to = taps + tap_at(v, ky, kx);
-      size_t ix = kx * s->dw - s->pl;
-      for (size_t ox = 0; ox < s->ow; ++ox, ix += s->sw, to += stride)
-        *to = line && ix < s->w ? line + ix * s->c : v->pad;
+      const size_t ix = ox * s->sw + kx * s->dw - s->pl; /* wraps below zero: then not below w */
+      taps[tap_at(v, ky, kx)] = ix < s->w ? lines[ky] + ix * s->c : v->pad;
     }
-  }
+}
+
+/* Pixels of one output row from first to end, which one pointer a tap can follow. */
+static void run_pixels(const struct depthwise *v, const uint8_t *const *lines, size_t first,
+                       size_t end, uint8_t *y, const uint8_t **taps) {
+  if (first >= end) return;
+  struct qir_depthwise_run run = v->run;
+  point(v, lines, first, taps);
+  run.taps = taps;
+  run.width = end - first;
+  run.y = y + first * v->s.c;
+  v->kernel->run(&run);
 }
 
 static void run(const void *params, void *const *buffers, void *scratch, long task) {
   const struct depthwise *v = params;
-  const size_t begin = (size_t)task * v->rows, all = v->s.n * v->s.oh;
+  const struct qir_conv_shape *s = &v->s;
+  const size_t begin = (size_t)task * v->rows, all = s->n * s->oh;
   const size_t end = begin + v->rows < all ? begin + v->rows : all;
-  const void **taps = scratch;
-  const size_t count = v->s.ow * v->row.groups * v->kernel->lanes;
+  const size_t count = v->run.groups * v->kernel->lanes;
+  const uint8_t *x = buffers[v->x], **taps = scratch, **lines = taps + count;
   for (size_t i = 0; i < count; ++i) taps[i] = v->pad; /* also those of weight zero */
-  struct qir_depthwise_row row = v->row;
-  row.taps = taps;
   for (size_t i = begin; i < end; ++i) {
-    point_taps(v, buffers[v->x], i / v->s.oh, i % v->s.oh, taps);
-    row.y = (uint8_t *)buffers[v->y] + i * v->s.ow * v->s.c;
-    v->kernel->run(&row);
+    const size_t n = i / s->oh, oy = i % s->oh;
+    for (size_t ky = 0; ky < s->kh; ++ky) {
+      const size_t iy = oy * s->sh + ky * s->dh - s->pt;
+      lines[ky] = iy < s->h ? x + (n * s->h + iy) * s->w * s->c : v->pad;
+    }
+    uint8_t *y = (uint8_t *)buffers[v->y] + i * s->ow * s->c;
+    for (size_t ox = 0; ox < v->inside; ++ox) run_pixels(v, lines, ox, ox + 1, y, taps);
+    run_pixels(v, lines, v->inside, v->outside, y, taps);
+    for (size_t ox = v->outside; ox < s->ow; ++ox) run_pixels(v, lines, ox, ox + 1, y, taps);
   }
+}
+
+/* Finds the pixels of a row whose windows have no padding beside. */
+static void find_inside(struct depthwise *v) {
+  const struct qir_conv_shape *s = &v->s;
+  const size_t reach = (s->kw - 1) * s->dw + 1;
+  v->inside = (s->pl + s->sw - 1) / s->sw;
+  v->outside = s->w + s->pl >= reach ? (s->w + s->pl - reach) / s->sw + 1 : 0;
+  if (v->outside > s->ow) v->outside = s->ow;
+  if (v->inside > v->outside) v->inside = v->outside;
 }
 
 int qir_depthwise_make(uint32_t isa, const struct qir_conv_shape *shape,
@@ -97,12 +119,12 @@ int qir_depthwise_make(uint32_t isa, const struct qir_conv_shape *shape,
   enum { WORK = 128 * 1024 };
   const struct qir_depthwise_kernel *k = QIR_SELECT(qir_depthwise_kernels, isa);
   const size_t channels = qir_round_up(shape->c, k->block), taps = shape->kh * shape->kw;
-  const int columns = k->lanes == 4 && (shape->kh == 3 || shape->kh == 4);
+  const int columns = k->lanes == 4 && shape->kh == 3;
   const size_t groups = columns ? shape->kw : (taps + k->lanes - 1) / k->lanes;
   const size_t head = qir_round_up(sizeof(struct depthwise), 64);
   const size_t weights =
       qir_round_up(channels * groups * k->lanes * (k->widened ? 2 : 1), 64);
-  const size_t vector = qir_round_up(channels * 4, 64), pad = qir_round_up(shape->c, 64);
+  const size_t vector = qir_round_up(channels * 4, 64), pad = qir_round_up(shape->w * shape->c, 64);
   struct depthwise *v = qir_step_alloc(head + weights + 2 * vector + pad);
   if (!v) return 0;
   char *memory = (char *)v + head;
@@ -112,8 +134,8 @@ int qir_depthwise_make(uint32_t isa, const struct qir_conv_shape *shape,
   v->y = o->y;
   v->column = columns ? shape->kh : 0;
   v->pad = memset(memory + weights + 2 * vector, (uint8_t)o->x_zero, pad);
-  v->row = (struct qir_depthwise_row){
-      .width = shape->ow,
+  v->run = (struct qir_depthwise_run){
+      .step = shape->sw * shape->c,
       .channels = shape->c,
       .groups = groups,
       .slides = columns && shape->kw == 3 && shape->sw == 1 && shape->dw == 1,
@@ -125,10 +147,11 @@ int qir_depthwise_make(uint32_t isa, const struct qir_conv_shape *shape,
   };
   const size_t work = shape->ow * taps * shape->c;
   v->rows = work < WORK ? WORK / (work ? work : 1) : 1;
+  find_inside(v);
   pack(v, o, memory, (int32_t *)(memory + weights), (float *)(memory + weights + vector));
   step->run = run;
   step->params = v;
   step->tasks = (long)((shape->n * shape->oh + v->rows - 1) / v->rows);
-  step->scratch = qir_round_up(shape->ow * groups * k->lanes * sizeof(void *), 64);
+  step->scratch = qir_round_up((groups * k->lanes + shape->kh) * sizeof(void *), 64);
   return 1;
 }

@@ -15,11 +15,11 @@
 #include "conv/conv.h"
 #include "isa.h"
 
-/* One row of the output. */
-struct qir_depthwise_row {
-  const void *const *taps; /* for pixel ox and group g: taps[(ox * groups + g) * lanes] onwards */
-  size_t width, channels, groups;
-  int slides; /* groups are columns of a window of 3 that moves by one: see slide() */
+/* Neighbouring pixels of the output, whose windows lie in x or move along padding with it. */
+struct qir_depthwise_run {
+  const uint8_t *const *taps; /* of the first pixel, groups * lanes; each moves by `step` bytes */
+  size_t step, width, channels, groups;
+  int slides; /* groups are the columns of a window of 3 by 3 that moves by one */
   const void *weights;
   const int32_t *bias; /* in packed order, like multiplier */
   const float *multiplier;
@@ -28,10 +28,10 @@ struct qir_depthwise_row {
   struct qir_code code;
 };
 
-typedef void (*qir_depthwise_fn)(const struct qir_depthwise_row *row);
+typedef void (*qir_depthwise_fn)(const struct qir_depthwise_run *run);
 
 #define QIR_DEPTHWISE_KERNEL(name, isa, block, vectors, lanes, widened) \
-  void name(const struct qir_depthwise_row *row);
+  void name(const struct qir_depthwise_run *run);
 #include "kernels.inc"
 #undef QIR_DEPTHWISE_KERNEL
 
