@@ -65,6 +65,9 @@ def at_sizes(graph: Graph, sizes: Mapping[str, Sizes]) -> Graph:
             known = tuple(dims.bind(d, found) for d in shape)
             if dims.known(known) is None:
                 raise Refused(f"%{value.name}: its shape {text(known)} depends on data")
+            if 0 in known:
+                given = ", ".join(f"{n} {text(s)}" for n, s in sizes.items())
+                raise DataError(f"%{value.name} is empty, {text(known)}, for inputs of {given}")
             out.set_type(value, value.type.with_shape(known))
     return out
 

@@ -1,0 +1,270 @@
+"""What a compiled model is to its caller: names, sizes, threads, tables, errors."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from qir.backends.cpu import Compiled, CpuTarget
+from qir.backends.cpu.elementwise import UNARY
+from qir.backends.cpu.lower import LOWERINGS
+from qir.errors import DataError, OpError, Refused, UsageError
+from qir.ir.graph import Graph
+from qir.ir.text import parse
+from qir.target import target
+
+from . import naive
+from .nets import Net
+
+Q = "!quant.uniform<u8:f32, 0.031:117>"
+OPEN = f"""
+graph main {{
+  %x = input() : (N)x3x(H)x8xf32
+  %q = quantize(%x) : (N)x3x(H)x8x{Q}
+  %p = max_pool2d(%q) {{kernel = (2, 2), stride = (2, 2)}} : (N)x3x(H//2)x4x{Q}
+  %y = dequantize(%p) : (N)x3x(H//2)x4xf32
+  output(y = %y, codes = %p)
+}}
+"""
+
+
+def image(n: int, h: int, seed: int = 0) -> NDArray[np.float32]:
+    return np.random.default_rng(seed).normal(0, 2, (n, 3, h, 8)).astype(np.float32)
+
+
+def small(seed: int = 0) -> tuple[Net, Graph]:
+    net = Net(seed)
+    x = net.op("quantize", {"x": net.real(2, 3, 8, 8)}, (2, 3, 8, 8))
+    y = net.conv(net.conv(x, 8), 8, groups=8)
+    return net, net.done(y=y)
+
+
+def test_the_target_is_found_by_name() -> None:
+    found = target("cpu")
+    assert isinstance(found, CpuTarget)
+    assert (found.profile, found.formats) == ("native", ())
+
+
+def test_the_capability_table_names_only_ops_that_run_without_fallback() -> None:
+    table = CpuTarget().capability()
+    assert set(table.ops) <= set(LOWERINGS) | UNARY
+
+
+@pytest.mark.parametrize("batch", [1, 2, 5])
+def test_open_sizes_are_bound_by_the_inputs(batch: int) -> None:
+    graph = parse(OPEN)
+    compiled = CpuTarget().compile(graph)
+    for h in (4, 7):
+        x = image(batch, h)
+        got = compiled(x=x)
+        expected = naive.run(graph, {"x": x})
+        assert np.array_equal(np.asarray(got["codes"]), expected["codes"])
+        assert np.array_equal(np.asarray(got["y"]), expected["y"])
+
+
+def test_many_sizes_one_after_another_are_all_right() -> None:
+    graph = parse(OPEN)
+    compiled = CpuTarget().compile(graph)
+    for round_ in range(2):
+        for n in range(1, 12):
+            x = image(n, 4, round_)
+            expected = naive.run(graph, {"x": x})["codes"]
+            assert np.array_equal(np.asarray(compiled(x=x)["codes"]), expected)
+    assert len(compiled._programs) == 8
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ({}, "input x is missing; the model takes Nx3xHx8"),
+        ({"z": image(1, 4)}, "no input 'z'; the model takes x"),
+        ({"x": image(1, 4).astype(np.float64)}, "input x is float64, it takes float32"),
+        ({"x": image(1, 4)[0]}, "input x has 3 axes, the model takes 4"),
+        ({"x": image(1, 4)[:, :2]}, "input x is 1x2x4x8: axis 1 has 2, the model takes 3"),
+        ({"x": image(0, 4)}, "input x is 0x3x4x8: axis 0 is empty"),
+        ({"x": image(1, 1)}, "%p is empty, 1x3x0x4, for inputs of x 1x3x1x8"),
+        ({"x": "text"}, "input x is <U4, it takes float32"),
+    ],
+)
+def test_inputs_that_do_not_fit_are_one_line(inputs: dict[str, object], message: str) -> None:
+    with pytest.raises(DataError) as caught:
+        CpuTarget().compile(parse(OPEN))(**inputs)
+    assert str(caught.value).startswith(message)
+    assert "\n" not in str(caught.value)
+
+
+def test_one_name_for_two_sizes_is_refused_when_they_differ() -> None:
+    text = f"""
+    graph main {{
+      %a = input() : (N)x4x{Q}
+      %b = input() : (N)x4x{Q}
+      %y = add(%a, %b) : (N)x4x{Q}
+      output(y = %y)
+    }}
+    """
+    compiled = CpuTarget().compile(parse(text))
+    with pytest.raises(DataError, match="input b is 3x4: N was 2 before"):
+        compiled(a=np.zeros((2, 4), np.uint8), b=np.zeros((3, 4), np.uint8))
+
+
+def test_inputs_need_not_be_contiguous_and_are_not_changed() -> None:
+    net, graph = small()
+    x = net.data()["x"]
+    turned = np.asfortranarray(x)
+    before = x.copy()
+    compiled = CpuTarget().compile(graph)
+    assert np.array_equal(np.asarray(compiled(x=turned)["y"]), np.asarray(compiled(x=x)["y"]))
+    assert np.array_equal(x, before)
+
+
+def test_results_of_two_calls_are_arrays_of_their_own() -> None:
+    net, graph = small()
+    compiled = CpuTarget().compile(graph)
+    first = compiled(**net.data())["y"]
+    kept = np.array(first)
+    compiled(**net.data())
+    assert np.array_equal(np.asarray(first), kept)
+
+
+def test_calls_from_many_threads_give_each_its_own() -> None:
+    graph = parse(OPEN)
+    compiled = CpuTarget().compile(graph, threads=2)
+    data = [image(1 + i % 3, 4 + i % 5, i) for i in range(60)]
+    with ThreadPoolExecutor(4) as pool:
+        got = list(pool.map(lambda x: compiled(x=x)["codes"], data))
+    for x, codes in zip(data, got, strict=True):
+        assert np.array_equal(np.asarray(codes), naive.run(graph, {"x": x})["codes"])
+
+
+def test_what_no_kernel_takes_runs_by_the_reference_and_is_listed() -> None:
+    text = f"""
+    graph main {{
+      %x = input() : 2x3x4x4x{Q}
+      %y = relu(%x) : 2x3x4x4x{Q}
+      %f = dequantize(%y) : 2x3x4x4xf32
+      %m = reduce_mean(%f) {{axes = (2, 3), keep = false}} : 2x3xf32
+      %e = sub(%m, %m) : 2x3xf32
+      output(m = %m, e = %e)
+    }}
+    """
+    compiled = CpuTarget().compile(parse(text))
+    assert [(f.node, f.op, f.reason) for f in compiled.fallbacks] == [
+        ("m", "reduce_mean", "it has no kernel"),
+        ("e", "sub", "it has no kernel"),
+    ]
+    x = np.random.default_rng(1).integers(0, 256, (2, 3, 4, 4)).astype(np.uint8)
+    reals = (np.maximum(x, 117).astype(np.float32) - 117) * np.float32(0.031)
+    wanted = reals.astype(np.float64).mean((2, 3)).astype(np.float32)
+    got = compiled(x=x)
+    assert np.allclose(np.asarray(got["m"]), wanted, rtol=1e-6)
+    assert not np.asarray(got["e"]).any()
+
+
+def test_a_fault_in_the_reference_reaches_the_caller() -> None:
+    text = """
+    graph main {
+      %x = input() : 2xi32
+      %z = input() : 2xi32
+      %y = div(%x, %z) : 2xi32
+      output(y = %y)
+    }
+    """
+    compiled = CpuTarget().compile(parse(text))
+    with pytest.raises(OpError):
+        compiled(x=np.ones(2, np.int32), z=np.zeros(2, np.int32))
+
+
+def test_a_shape_that_depends_on_data_is_refused() -> None:
+    text = f"""
+    graph main {{
+      %x = input() : 2x6x{Q}
+      %s = input() : 2xi64
+      %y = reshape(%x, %s) : ?x?x{Q}
+      output(y = %y)
+    }}
+    """
+    with pytest.raises(Refused, match="%y: its shape"):
+        CpuTarget().compile(parse(text))
+
+
+def test_qdq_form_runs_on_kernels() -> None:
+    text = f"""
+    graph main {{
+      %x = input() : 2x3x4x4xf32
+      %q = quantize(%x) : 2x3x4x4x{Q}
+      %d = dequantize(%q) : 2x3x4x4xf32
+      %r = relu(%d) : 2x3x4x4xf32
+      %y = quantize(%r) : 2x3x4x4x{Q}
+      %z = dequantize(%y) : 2x3x4x4xf32
+      output(z = %z)
+    }}
+    """
+    compiled = CpuTarget().compile(parse(text))
+    assert compiled.fallbacks == ()
+    assert [row.kind for row in compiled.describe()] == ["quantize", "lookup", "dequantize"]
+
+
+def test_compiling_leaves_the_graph_as_it_was() -> None:
+    _, graph = small()
+    before = str(graph)
+    CpuTarget().compile(graph)
+    assert str(graph) == before
+
+
+def test_the_table_names_each_step_with_what_it_moves() -> None:
+    _, graph = small()
+    compiled = CpuTarget().compile(graph, isa="scalar")
+    rows = compiled.describe()
+    assert [row.kind for row in rows] == ["quantize", "conv2d", "depthwise", "transpose"]
+    assert {row.isa for row in rows} == {"scalar"}
+    assert [row.shape for row in rows][:2] == [(2, 8, 8, 3), (2, 8, 8, 8)]
+    assert [row.bytes for row in rows][:2] == [2 * 3 * 64 * 5, 2 * 64 * 11]
+
+
+def test_profiling_gives_a_time_for_each_step() -> None:
+    net, graph = small()
+    compiled = CpuTarget().compile(graph)
+    times = compiled.profile(net.data(), runs=3)
+    assert [t.step for t in times] == [row.step for row in compiled.describe()]
+    assert all(0 <= t.seconds < 1 for t in times)
+    assert sum(t.seconds for t in times) > 0
+
+
+@pytest.mark.parametrize("options", [{"threads": 0}, {"isa": "sse"}])
+def test_options_that_cannot_be_meant_are_refused(options: dict[str, Any]) -> None:
+    _, graph = small()
+    with pytest.raises(UsageError):
+        CpuTarget().compile(graph, **options)
+
+
+def test_threads_default_to_what_the_environment_says() -> None:
+    code = (
+        "from qir.backends.cpu import CpuTarget; from qir.ir.graph import Graph;"
+        "from qir.ir.text import parse;"
+        "g = parse('graph main { %x = input() : 2xu8  output(y = %x) }');"
+        "print(CpuTarget().compile(g).threads)"
+    )
+    out = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"QIR_NUM_THREADS": "3", "PATH": ""},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert out.stdout.strip() == "3"
+
+
+def test_memory_of_dead_values_is_used_again() -> None:
+    net = Net(1)
+    x = net.input(1, 16, 16, 16)
+    for _ in range(12):
+        x = net.conv(x, 16)
+    compiled = CpuTarget().compile(net.done(y=x))
+    assert isinstance(compiled, Compiled)
+    assert compiled.arena <= 2 * 16 * 16 * 16

@@ -1,0 +1,333 @@
+"""Each op on codes equals its formula, on every instruction set and number of threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from qir._kernels._cpu import isa
+from qir.backends.cpu import CpuTarget
+from qir.ir.array import Array
+from qir.ir.attrs import Attr
+from qir.ir.dtype import F32, I8, I32, U8
+from qir.ir.graph import Graph
+from qir.ir.node import Value
+from qir.ir.types import TensorType, uniform
+
+from . import naive
+from .nets import Net
+
+ISAS = isa()
+
+
+def agrees(net: Net, graph: Graph, where: str = "", **options: Any) -> None:
+    """The compiled graph gives the bytes of the formulas, on kernels alone."""
+    compiled = CpuTarget().compile(graph, **options)
+    assert compiled.fallbacks == (), where
+    data = net.data()
+    expected = naive.run(graph, data)
+    got = compiled(**data)
+    for name, wanted in expected.items():
+        found = got[name]
+        assert isinstance(found, np.ndarray)
+        assert (found.dtype, found.shape) == (wanted.dtype, wanted.shape), where
+        wrong = np.flatnonzero(found.ravel() != wanted.ravel())
+        assert not wrong.size, f"{where} {name}: {wrong.size} of {found.size} differ\n{graph}"
+
+
+def sizes(value: Value) -> tuple[int, ...]:
+    return tuple(int(str(d)) for d in value.type.shape)
+
+
+def like(value: Value, *shape: int) -> TensorType:
+    """The type of other elements of the same map."""
+    return value.type.with_shape(shape)
+
+
+def residual(net: Net, channels: int = 19) -> Graph:
+    """Convolutions of every sort, a sum, pools, a product with weights, softmax."""
+    x = net.op("quantize", {"x": net.real(2, 3, 9, 11)}, (2, 3, 9, 11))
+    c = net.conv(x, channels, tail=[("relu", {})])
+    d = net.conv(
+        c, channels, groups=channels, stride=(2, 2), tail=[("clip", {"min": 0.0, "max": 6.0})]
+    )
+    e = net.conv(d, channels, (1, 1), pad=(0, 0, 0, 0), axis=None, bias=False)
+    a = net.op("add", {"a": d, "b": e}, sizes(d), tail=[("relu", {})])
+    p = net.op(
+        "max_pool2d", {"x": a}, (), kind=like(a, 2, channels, 2, 3), kernel=(2, 2), stride=(2, 2)
+    )
+    g = net.op("global_avg_pool", {"x": p}, (2, channels, 1, 1))
+    f = net.op("flatten", {"x": g}, (), kind=like(g, 2, channels))
+    h = net.gemm(f, 10)
+    unit = TensorType((2, 10), uniform(U8, np.array(1 / 256, np.float32)))
+    s = net.op("softmax", {"x": h}, (), kind=unit)
+    y = net.op("dequantize", {"x": s}, (), kind=TensorType((2, 10), F32))
+    return net.done(y=y, middle=a, codes=h)
+
+
+@pytest.mark.parametrize("cap", ISAS)
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("channels", [16, 19])
+def test_a_residual_network_equals_the_formulas(cap: str, threads: int, channels: int) -> None:
+    net = Net(channels)
+    agrees(net, residual(net, channels), f"{cap} {threads}", isa=cap, threads=threads)
+
+
+CONVS: dict[str, Callable[[Net], Value]] = {
+    "strided": lambda n: n.conv(n.input(1, 5, 13, 12), 7, stride=(2, 3)),
+    "dilated": lambda n: n.conv(n.input(1, 4, 12, 13), 6, dilation=(2, 1), pad=(2, 1, 2, 1)),
+    "unevenly padded": lambda n: n.conv(n.input(1, 3, 7, 6), 5, pad=(0, 1, 2, 3)),
+    "in groups": lambda n: n.conv(n.input(2, 12, 6, 5), 18, groups=3),
+    "in groups of one, twice as wide": lambda n: n.conv(n.input(1, 6, 6, 5), 12, groups=6),
+    "pointwise": lambda n: n.conv(n.input(3, 33, 4, 5), 35, (1, 1), pad=(0, 0, 0, 0)),
+    "wide": lambda n: n.conv(n.input(1, 2, 5, 9), 3, (1, 5), pad=(0, 2, 0, 2)),
+    "typed NHWC": lambda n: n.conv(n.input(2, 6, 7, 5), 8, layout="NHWC"),
+    "per tensor": lambda n: n.conv(n.input(1, 4, 6, 6), 9, axis=None),
+    "without bias": lambda n: n.conv(n.input(1, 4, 6, 6), 9, bias=False),
+    "clipped above": lambda n: n.conv(
+        n.input(1, 4, 6, 6), 9, tail=[("clip", {"max": 0.31}), ("relu", {})]
+    ),
+    "clipped to nothing": lambda n: n.conv(
+        n.input(1, 4, 6, 6), 9, tail=[("clip", {"min": 2.0, "max": 1.0})]
+    ),
+}
+
+
+@pytest.mark.parametrize("storage", [U8, I8], ids=str)
+@pytest.mark.parametrize("case", CONVS)
+def test_a_convolution_equals_its_formula(case: str, storage: object) -> None:
+    for seed in range(3):
+        net = Net(seed, U8 if storage is U8 else I8)
+        agrees(net, net.done(y=CONVS[case](net)), f"{case}, seed {seed}")
+
+
+@pytest.mark.parametrize("real", [False, True])
+@pytest.mark.parametrize("trans_b", [False, True])
+@pytest.mark.parametrize("trans_a", [False, True])
+def test_a_gemm_equals_its_formula(trans_a: bool, trans_b: bool, real: bool) -> None:
+    net = Net(3)
+    x = net.input(21, 7) if trans_a else net.input(7, 21)
+    y = net.gemm(x, 13, trans_a=trans_a, trans_b=trans_b, real=real)
+    agrees(net, net.done(y=y))
+
+
+@pytest.mark.parametrize("shape", [(5, 9), (2, 3, 9), (1, 2, 4, 9), (9,)])
+@pytest.mark.parametrize("trans_b", [False, True])
+def test_a_matmul_by_a_constant_matrix_equals_its_formula(
+    shape: tuple[int, ...], trans_b: bool
+) -> None:
+    net = Net(4)
+    x = net.input(*shape)
+    w = net.weight(6, 9, axis=0) if trans_b else net.weight(9, 6, axis=1)
+    y = net.op("matmul", {"a": x, "b": w}, (*shape[:-1], 6), 0.3, trans_b=trans_b)
+    agrees(net, net.done(y=y))
+
+
+def test_a_linear_layer_keeps_leading_axes() -> None:
+    net = Net(5)
+    operands = {"x": net.input(2, 3, 8), "w": net.weight(6, 8), "bias": net.raw(6)}
+    y = net.op("linear", operands, (2, 3, 6), 0.3, tail=[("relu", {})])
+    agrees(net, net.done(y=y))
+
+
+BROADCASTS = [
+    ((2, 5, 4, 3), (2, 5, 4, 3)),
+    ((2, 5, 4, 3), (2, 5, 1, 1)),
+    ((1, 5, 1, 1), (2, 5, 4, 3)),
+    ((2, 5, 4, 3), (5, 1, 1)),
+    ((2, 5, 4, 3), (1,)),
+    ((1,), (2, 5, 4, 3)),
+    ((2, 5, 4, 3), (3,)),
+    ((4, 1, 6), (4, 3, 6)),
+    ((4, 3, 6), (4, 3, 1)),
+    ((7,), (7,)),
+    ((), ()),
+]
+
+
+@pytest.mark.parametrize("op", ["add", "mul"])
+@pytest.mark.parametrize("shapes", BROADCASTS, ids=str)
+@pytest.mark.parametrize("spatial", [False, True])
+def test_sums_and_products_broadcast(
+    op: str, shapes: tuple[tuple[int, ...], tuple[int, ...]], spatial: bool
+) -> None:
+    for seed in range(4):
+        net = Net(seed)
+        a, b = (net.input(*shape, name=name) for shape, name in zip(shapes, "ab", strict=True))
+        if spatial and len(shapes[0]) == 4:  # held channels last
+            a = net.conv(a, shapes[0][1], (1, 1), pad=(0, 0, 0, 0))
+        shape = np.broadcast_shapes(*shapes)
+        y = net.op(op, {"a": a, "b": b}, shape, tail=[("relu", {})] if seed % 2 else ())
+        agrees(net, net.done(y=y), f"seed {seed}")
+
+
+@pytest.mark.parametrize("op", ["relu", "clip", "sigmoid", "requantize"])
+@pytest.mark.parametrize("storage", [U8, I8], ids=str)
+def test_an_op_of_one_operand_is_a_table(op: str, storage: object) -> None:
+    net = Net(6, U8 if storage is U8 else I8)
+    bounds: dict[str, Attr] = {"min": -0.3, "max": 0.7} if op == "clip" else {}
+    y = net.op(op, {"x": net.input(3, 300)}, (3, 300), given=bounds)
+    agrees(net, net.done(y=y))
+
+
+POOLS: list[dict[str, Attr]] = [
+    {"kernel": (3, 3), "stride": (2, 2), "pad": (1, 1, 1, 1)},
+    {"kernel": (2, 3), "stride": (2, 1)},
+    {"kernel": (3, 2), "stride": (2, 3), "ceil": True},
+]
+
+
+@pytest.mark.parametrize("op", ["max_pool2d", "avg_pool2d"])
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("attrs", POOLS, ids=str)
+@pytest.mark.parametrize("count_pad", [False, True])
+def test_pools_equal_their_formulas(
+    op: str, layout: str, attrs: dict[str, Attr], count_pad: bool
+) -> None:
+    net = Net(7)
+    more: dict[str, Attr] = {**attrs, "layout": layout}
+    if op == "avg_pool2d":
+        more["count_pad"] = count_pad
+    x = net.input(*((2, 5, 9, 10) if layout == "NCHW" else (2, 9, 10, 5)))
+    probe = net.graph.add(op, {"x": x}, more)
+    shape = sizes(probe.result)
+    net.graph.remove(probe)
+    kind = like(x, *shape) if op == "max_pool2d" else None
+    y = net.op(op, {"x": x}, shape, kind=kind, given=more)
+    agrees(net, net.done(y=y))
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_a_global_mean_equals_its_formula(layout: str) -> None:
+    for seed in range(5):
+        net = Net(seed)
+        x = net.input(*((2, 5, 7, 9) if layout == "NCHW" else (2, 7, 9, 5)))
+        shape = (2, 5, 1, 1) if layout == "NCHW" else (2, 1, 1, 5)
+        agrees(net, net.done(y=net.op("global_avg_pool", {"x": x}, shape, layout=layout)))
+
+
+@pytest.mark.parametrize(("shape", "axis"), [((6, 37), -1), ((2, 3, 5), 2), ((2, 9, 3, 4), 1)])
+def test_softmax_equals_its_formula(shape: tuple[int, ...], axis: int) -> None:
+    net = Net(8)
+    kind = TensorType(shape, uniform(U8, np.array(1 / 256, np.float32)))
+    agrees(net, net.done(y=net.op("softmax", {"x": net.input(*shape)}, (), kind=kind, axis=axis)))
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2, 3, -1])
+@pytest.mark.parametrize("spatial", [False, True])
+def test_concat_converts_parts_of_another_map(axis: int, spatial: bool) -> None:
+    net = Net(9)
+    shapes = [[2, 3, 4, 5], [2, 3, 4, 5], [2, 3, 4, 5]]
+    shapes[1][axis] += 2
+    parts = [net.input(*shape, name=f"x{i}") for i, shape in enumerate(shapes)]
+    if spatial:
+        parts[0] = net.conv(parts[0], 3)
+    whole = [2, 3, 4, 5]
+    whole[axis] = 3 * whole[axis] + 2
+    kind = like(parts[2], *whole)
+    y = net.op("concat", {f"xs.{i}": p for i, p in enumerate(parts)}, (), kind=kind, axis=axis)
+    agrees(net, net.done(y=y))
+
+
+@pytest.mark.parametrize("perm", [(0, 2, 3, 1), (0, 3, 1, 2), (3, 2, 1, 0), (1, 0, 2, 3)])
+@pytest.mark.parametrize("spatial", [False, True])
+def test_transposing_gives_the_elements_in_order(perm: tuple[int, ...], spatial: bool) -> None:
+    net = Net(10)
+    x = net.input(2, 3, 4, 5)
+    x = net.conv(x, 3) if spatial else x
+    y = net.op("transpose", {"x": x}, (), kind=like(x, *(sizes(x)[p] for p in perm)), perm=perm)
+    z = net.op("relu", {"x": y}, sizes(y))
+    agrees(net, net.done(y=y, z=z, x=x))
+
+
+def test_transposing_channels_last_codes_to_nhwc_moves_nothing() -> None:
+    net = Net(11)
+    x = net.conv(net.input(2, 3, 4, 5), 6)
+    y = net.op("transpose", {"x": x}, (), kind=like(x, 2, 4, 5, 6), perm=(0, 2, 3, 1))
+    z = net.conv(y, 7, layout="NHWC")
+    graph = net.done(z=z)
+    kinds = [row.kind for row in CpuTarget().compile(graph).describe()]
+    assert kinds == ["transpose", "conv2d", "conv2d"]  # the input alone is moved
+    agrees(net, graph)
+
+
+@pytest.mark.parametrize("spatial", [False, True])
+def test_flattening_and_reshaping_follow_the_typed_order(spatial: bool) -> None:
+    net = Net(12)
+    x = net.input(2, 3, 4, 5)
+    x = net.conv(x, 3) if spatial else x
+    flat = net.op("flatten", {"x": x}, (), kind=like(x, 2, 60))
+    other = net.op("reshape", {"x": x, "shape": net.shape(0, 5, 12)}, (), kind=like(x, 2, 5, 12))
+    back = net.op(
+        "reshape", {"x": flat, "shape": net.shape(2, 6, 5, 2)}, (), kind=like(x, 2, 6, 5, 2)
+    )
+    agrees(net, net.done(flat=flat, other=other, y=net.conv(back, 4)))
+
+
+PADS = [
+    (0, 1, 2, 3, 0, 2, 1, 0),
+    (1, 0, 0, 0, 0, 0, 0, 0),
+    (0,) * 8,
+    (0, 0, -1, 2, 0, 0, 3, -2),
+    (0, 0, -1, -1, 0, 0, -1, 0),
+]
+
+
+@pytest.mark.parametrize("pads", PADS)
+@pytest.mark.parametrize("spatial", [False, True])
+def test_padding_adds_the_code_of_the_value(pads: tuple[int, ...], spatial: bool) -> None:
+    net = Net(13)
+    x = net.input(2, 3, 4, 5)
+    x = net.conv(x, 3) if spatial else x
+    shape = [n + pads[i] + pads[i + 4] for i, n in enumerate(sizes(x))]
+    y = net.op("pad", {"x": x}, (), kind=like(x, *shape), pads=pads, value=0.4)
+    agrees(net, net.done(y=y))
+
+
+def test_u8_weights_run_where_less_their_zero_they_fit_i8() -> None:
+    net = Net(14)
+    x = net.input(1, 4, 5, 5)
+    kind = TensorType((6, 4, 3, 3), uniform(U8, np.array(0.01, np.float32), 128))
+    w = net.graph.constant(Array(net.rng.integers(0, 256, (6, 4, 3, 3)).astype(np.uint8), kind))
+    agrees(net, net.done(y=net.op("conv2d", {"x": x, "w": w}, (1, 6, 3, 3), 0.2)))
+
+
+def test_a_bias_typed_in_accumulator_units_is_taken() -> None:
+    net = Net(15)
+    x, w = net.input(1, 4, 5, 5), net.weight(6, 4, 3, 3)
+    assert x.type.quant is not None
+    assert w.type.quant is not None
+    scale = np.float32(x.type.quant.scales()) * w.type.quant.scales()
+    kind = TensorType((6,), uniform(I32, scale.astype(np.float32), axis=0))
+    data = net.rng.integers(-5000, 5000, 6).astype(np.int32)
+    bias = net.graph.constant(Array(data, kind))
+    y = net.op("conv2d", {"x": x, "w": w, "bias": bias}, (1, 6, 3, 3), 0.2)
+    agrees(net, net.done(y=y))
+
+
+def test_codes_of_narrow_bounds_stay_in_them() -> None:
+    net = Net(16)
+    kind = TensorType((1, 6, 5, 5), uniform(U8, np.array(0.05, np.float32), 31, bounds=(10, 99)))
+    x = net.input(1, 4, 5, 5)
+    operands = {"x": x, "w": net.weight(6, 4, 3, 3)}
+    y = net.op("conv2d", operands, (), kind=kind, pad=(1, 1, 1, 1))
+    agrees(net, net.done(y=y))
+
+
+def test_a_constant_operand_is_held_with_the_plan() -> None:
+    net = Net(17)
+    x = net.conv(net.input(2, 3, 4, 5), 6)
+    y = net.op("add", {"a": x, "b": net.codes(1, 6, 1, 1)}, sizes(x))
+    z = net.op("mul", {"a": net.codes(2, 6, 4, 5), "b": y}, sizes(x))
+    agrees(net, net.done(z=z))
+
+
+def test_results_may_be_inputs_constants_and_one_value_twice() -> None:
+    net = Net(18)
+    x = net.input(2, 3, 4, 5)
+    y = net.op("relu", {"x": x}, sizes(x))
+    flat = net.op("flatten", {"x": y}, (), kind=like(y, 2, 60))
+    agrees(net, net.done(x=x, constant=net.codes(3, 4), y=y, again=y, flat=flat))
