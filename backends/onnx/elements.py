@@ -1,0 +1,52 @@
+"""The language's element types, arrays and types in ONNX's form."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import helper
+
+from qir.ir.array import Array
+from qir.ir.dtype import DType
+from qir.ir.types import TensorType
+
+_NAMES = (
+    "f32 u8 i8 u16 i16 i32 i64 string bool f16 f64 u32 u64 - - bf16 f8e4m3fn f8e4m3fnuz f8e5m2 "
+    "f8e5m2fnuz u4 i4 f4e2m1fn f8e8m0 u2 i2 f6e2m3fn f6e3m2fn"
+).split()
+NUMBERS = {name: number for number, name in enumerate(_NAMES, 1) if name != "-"}
+"""ONNX's numbers by element type."""
+
+
+def number(kind: DType) -> int:
+    """ONNX's number of an element type; LookupError if it has none."""
+    return NUMBERS[kind.name]
+
+
+def tensor(array: Array, name: str) -> onnx.TensorProto:
+    """An array; codes are plain numbers there."""
+    kind = array.type.dtype
+    if kind.name == "string":
+        out = onnx.TensorProto(name=name, data_type=number(kind), dims=array.data.shape)
+        for item in array.data.reshape(-1).tolist():
+            out.string_data.append(item if isinstance(item, bytes) else str(item).encode())
+        return out
+    if kind.bits < 8 and kind.name != "bool":
+        codes = array.data.reshape(-1).astype(np.float64)
+        return helper.make_tensor(name, number(kind), array.data.shape, codes)
+    return raw(array.data, number(kind), name)
+
+
+def raw(data: NDArray[np.generic], kind: int, name: str) -> onnx.TensorProto:
+    """A tensor of whole bytes."""
+    out = onnx.TensorProto(name=name, data_type=kind, dims=data.shape)
+    little = data.astype(data.dtype.newbyteorder("<"), copy=False)
+    out.raw_data = np.ascontiguousarray(little).tobytes()
+    return out
+
+
+def type_proto(kind: TensorType) -> onnx.TypeProto:
+    """A type; composed dimensions are written as their expression."""
+    shape = [d if d is None or isinstance(d, int) else str(d) for d in kind.shape]
+    return helper.make_tensor_type_proto(number(kind.dtype), shape)

@@ -1,0 +1,238 @@
+"""Ops on reals, each as ONNX's own operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from .elements import number
+from .writer import Wire, Work, Writer
+
+_TO_FIRST = (0, 3, 1, 2)
+_TO_LAST = (0, 2, 3, 1)
+
+
+def write(writer: Writer, work: Work, ins: Mapping[str, str]) -> None:
+    """Writes an op whose operands are the named tensors of reals (or of codes it only moves)."""
+    try:
+        row = _OPS[work.op]
+    except KeyError:
+        raise writer.refuse(work.node, f"{work.op} has no form in ONNX") from None
+    row(writer, work, dict(ins))
+
+
+def _simple(onnx_op: str) -> Callable[[Writer, Work, dict[str, str]], None]:
+    def row(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+        writer.emit(onnx_op, ins.values(), [work.out], origins=work.origins)
+
+    return row
+
+
+def _spatial(
+    writer: Writer, work: Work, ins: dict[str, str], op: str, attrs: Mapping[str, Wire]
+) -> None:
+    """Writes an op on images; channels that stand last are moved to the front and back."""
+    operands = list(ins.values())
+    if not work.last:
+        writer.emit(op, operands, [work.out], attrs, origins=work.origins)
+        return
+    operands[0] = writer.transposed(operands[0], _TO_FIRST)
+    made = writer.fresh(f"{work.out}_first")
+    writer.emit(op, operands, [made], attrs, origins=work.origins)
+    writer.transposed(made, _TO_LAST, work.out)
+
+
+def conv_attrs(work: Work) -> dict[str, Wire]:
+    """Conv's attributes."""
+    kernel = work.operands["w"].type.shape[2:]
+    sizes = tuple(k for k in kernel if isinstance(k, int))
+    return {
+        "dilations": work.numbers("dilation"),
+        "group": work.whole("groups"),
+        **({"kernel_shape": sizes} if len(sizes) == 2 else {}),
+        "pads": work.numbers("pad"),
+        "strides": work.numbers("stride"),
+    }
+
+
+def _conv(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+    _spatial(writer, work, ins, "Conv", conv_attrs(work))
+
+
+def pool_attrs(work: Work) -> dict[str, Wire]:
+    """The attributes of a pool; those that say nothing are left out."""
+    out: dict[str, Wire] = {
+        "kernel_shape": work.numbers("kernel"),
+        "pads": work.numbers("pad"),
+        "strides": work.numbers("stride"),
+    }
+    if work.attrs["ceil"]:
+        out["ceil_mode"] = 1
+    if work.attrs.get("count_pad"):
+        out["count_include_pad"] = 1
+    if "dilation" in work.attrs and set(work.numbers("dilation")) != {1}:
+        out["dilations"] = work.numbers("dilation")
+    return out
+
+
+def _max_pool(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+    _spatial(writer, work, ins, "MaxPool", pool_attrs(work))
+
+
+def _avg_pool(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+    _spatial(writer, work, ins, "AveragePool", pool_attrs(work))
+
+
+def _global_pool(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+    _spatial(writer, work, ins, "GlobalAveragePool", {})
+
+
+def _matmul(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+    for slot in ("a", "b"):
+        rank = work.operands[slot].type.rank
+        if work.attrs[f"trans_{slot}"] and rank > 1:
+            perm = (*range(rank - 2), rank - 1, rank - 2)
+            ins[slot] = writer.transposed(ins[slot], perm)
+    _product(writer, work, ins["a"], ins["b"], ins.get("bias"))
+
+
+def _linear(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+    if work.operands["x"].type.rank == 2:
+        writer.emit("Gemm", ins.values(), [work.out], {"transB": 1}, origins=work.origins)
+        return
+    _product(writer, work, ins["x"], writer.transposed(ins["w"], (1, 0)), ins.get("bias"))
+
+
+def _product(writer: Writer, work: Work, a: str, b: str, bias: str | None) -> None:
+    made = work.out if bias is None else writer.fresh(f"{work.out}_product")
+    writer.emit("MatMul", [a, b], [made], origins=work.origins)
+    if bias is not None:
+        writer.emit("Add", [made, bias], [work.out])
+
+
+def _gemm(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+    attrs: dict[str, Wire] = {"alpha": work.real("alpha"), "beta": work.real("beta")}
+    attrs = {k: v for k, v in attrs.items() if v != 1.0}
+    for ours, theirs in (("trans_a", "transA"), ("trans_b", "transB")):
+        if work.attrs[ours]:
+            attrs[theirs] = 1
+    writer.emit("Gemm", ins.values(), [work.out], attrs, origins=work.origins)
+
+
+def _clip(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+    operands = [ins["x"]]
+    given = {s: n for o in work.origins for s, n in o.operands if o.op == "Clip"}
+    for bound in ("max", "min"):
+        value = work.attrs[bound]
+        if isinstance(value, float):
+            data = np.array(value, work.kind.express.carrier)
+            name = writer.parameter(data, f"{work.out}_{bound}", given.get(bound))
+            operands.insert(1, name)
+        elif len(operands) > 1:
+            operands.insert(1, "")
+    writer.emit("Clip", operands, [work.out], origins=work.origins)
+
+
+def _softmax(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+    attrs: dict[str, Wire] = {"axis": work.whole("axis")}
+    writer.emit("Softmax", [ins["x"]], [work.out], attrs, origins=work.origins)
+
+
+def _batch_norm(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+    rank, operands = work.kind.rank, list(ins.values())
+    axis = work.whole("axis") % rank
+    attrs: dict[str, Wire] = {"epsilon": work.real("eps")}
+    if axis == 1:
+        writer.emit("BatchNormalization", operands, [work.out], attrs, origins=work.origins)
+        return
+    if rank < 2:
+        raise writer.refuse(work.node, "BatchNormalization takes 2 axes or more")
+    rest = [i for i in range(rank) if i != axis]
+    order = (rest[0], axis, *rest[1:])
+    back = tuple(order.index(i) for i in range(rank))
+    operands[0] = writer.transposed(operands[0], order)
+    made = writer.fresh(f"{work.out}_first")
+    writer.emit("BatchNormalization", operands, [made], attrs, origins=work.origins)
+    writer.transposed(made, back, work.out)
+
+
+def _reshape(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+    attrs: dict[str, Wire] = {"allowzero": 1} if work.attrs["allow_zero"] else {}
+    writer.emit("Reshape", [ins["x"], ins["shape"]], [work.out], attrs, origins=work.origins)
+
+
+def _attribute(onnx_op: str, name: str) -> Callable[[Writer, Work, dict[str, str]], None]:
+    def row(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+        value = work.attrs[name]
+        wire: Wire = work.numbers(name) if isinstance(value, tuple) else work.whole(name)
+        writer.emit(onnx_op, ins.values(), [work.out], {name: wire}, origins=work.origins)
+
+    return row
+
+
+def _pad(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+    given = {s: n for o in work.origins for s, n in o.operands if o.op == "Pad"}
+    pads = np.array(work.numbers("pads"), np.int64)
+    if "axes" in given:  # ours names every axis, so the source's operand is another one
+        given = {}
+    operands = [ins["x"], writer.parameter(pads, f"{work.out}_pads", given.get("pads"))]
+    mode = str(work.attrs["mode"])
+    if mode == "constant":
+        data = _filler(work)
+        if data or "constant_value" in given:
+            name = given.get("constant_value")
+            operands.append(writer.parameter(data, f"{work.out}_value", name))
+    attrs: dict[str, Wire] = {} if mode == "constant" else {"mode": mode}
+    writer.emit("Pad", operands, [work.out], attrs, origins=work.origins)
+
+
+def _filler(work: Work) -> np.ndarray:
+    """What is padded with, as a real, or as the code that means it."""
+    value, quant = work.real("value"), work.kind.quant
+    if quant is None:
+        return np.array(value, work.kind.dtype.carrier)
+    code = np.rint(value / float(quant.scales())) + float(quant.zeros())
+    return np.array(np.clip(code, quant.low, quant.high)).astype(quant.storage.carrier)
+
+
+def _reduce_mean(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+    operands, axes = [ins["x"]], work.numbers("axes")
+    given = {s: n for o in work.origins for s, n in o.operands if o.op == "ReduceMean"}
+    if axes:
+        data = np.array(axes, np.int64)
+        operands.append(writer.parameter(data, f"{work.out}_axes", given.get("axes")))
+    attrs: dict[str, Wire] = {"keepdims": 1 if work.attrs["keep"] else 0}
+    writer.emit("ReduceMean", operands, [work.out], attrs, origins=work.origins)
+
+
+def _cast(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+    attrs: dict[str, Wire] = {"to": number(work.kind.dtype)}
+    writer.emit("Cast", [ins["x"]], [work.out], attrs, origins=work.origins)
+
+
+_OPS: dict[str, Callable[[Writer, Work, dict[str, str]], None]] = {
+    "add": _simple("Add"),
+    "sub": _simple("Sub"),
+    "mul": _simple("Mul"),
+    "div": _simple("Div"),
+    "relu": _simple("Relu"),
+    "sigmoid": _simple("Sigmoid"),
+    "clip": _clip,
+    "conv2d": _conv,
+    "matmul": _matmul,
+    "gemm": _gemm,
+    "linear": _linear,
+    "batch_norm": _batch_norm,
+    "softmax": _softmax,
+    "max_pool2d": _max_pool,
+    "avg_pool2d": _avg_pool,
+    "global_avg_pool": _global_pool,
+    "reshape": _reshape,
+    "flatten": _attribute("Flatten", "axis"),
+    "transpose": _attribute("Transpose", "perm"),
+    "concat": _attribute("Concat", "axis"),
+    "pad": _pad,
+    "reduce_mean": _reduce_mean,
+    "cast": _cast,
+}

@@ -1,0 +1,130 @@
+"""Ops that QIR does not know, given back as their file had them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import onnx
+from onnx import AttributeProto, helper, version_converter
+
+from qir.ir.array import Array
+from qir.ir.attrs import Attr
+from qir.ir.node import Node
+from qir.ledger import Change
+
+from .elements import tensor, type_proto
+from .writer import STEP, Writer
+
+
+def version(node: Node) -> int:
+    """The version of the operator set that the node is from."""
+    found = node.attrs["version"]
+    assert isinstance(found, int)
+    return found
+
+
+def write(writer: Writer, node: Node) -> None:
+    """Writes a foreign node; Refused if it is another framework's, or of another opset's form."""
+    framework, domain = str(node.attrs["framework"]), str(node.attrs["domain"])
+    if framework != "onnx":
+        raise writer.refuse(node, f"{node.attrs['op']!r} is {framework}'s own and unknown to ONNX")
+    proto = _proto(writer, node)
+    if domain:
+        writer.domains[domain] = max(version(node), writer.domains.get(domain, 1))
+        writer.nodes.append(proto)
+    elif _since(proto, version(node)) == _since(proto, writer.opset):
+        writer.nodes.append(proto)
+    else:
+        _converted(writer, node, proto)
+    for value in node.results:
+        writer.info(value)
+
+
+def _since(proto: onnx.NodeProto, opset: int) -> int:
+    try:
+        return int(onnx.defs.get_schema(proto.op_type, opset, proto.domain).since_version)
+    except onnx.defs.SchemaError:
+        return 0
+
+
+def _converted(writer: Writer, node: Node, proto: onnx.NodeProto) -> None:
+    """Writes the node in the form that a newer opset has, by ONNX's own converter."""
+    operands = dict.fromkeys(node.variadic("xs"))
+    graph = helper.make_graph(
+        [proto],
+        "one",
+        [helper.make_value_info(writer.name(v), type_proto(v.type)) for v in operands],
+        [helper.make_value_info(writer.name(v), type_proto(v.type)) for v in node.results],
+        [tensor(a, writer.name(v)) for v in operands if (a := v.constant) is not None],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", version(node))])
+    try:
+        found = version_converter.convert_version(model, writer.opset).graph
+    except Exception as error:  # whatever the library raises, the node has no newer form
+        raise writer.refuse(
+            node, f"{proto.op_type} of opset {version(node)} has no form in {writer.opset}: {error}"
+        ) from error
+    known = {writer.name(v) for v in operands}
+    inside = {n for made in found.node for n in made.output} - {o.name for o in found.output}
+    names = {n: writer.fresh(f"{proto.output[0]}_{n}") for n in sorted(inside)}
+    for constant in found.initializer:
+        if constant.name not in known:
+            names[constant.name] = writer.fresh(f"{proto.output[0]}_{constant.name}")
+            constant.name = names[constant.name]
+            writer.initializers[constant.name] = constant
+    for made in found.node:
+        made.input[:] = [names.get(n, n) for n in made.input]
+        made.output[:] = [names.get(n, n) for n in made.output]
+        writer.nodes.append(made)
+    writer.ledger.add(
+        Change.EXACT, STEP, node.name, f"{proto.op_type} is written as opset {writer.opset} has it"
+    )
+
+
+def _proto(writer: Writer, node: Node) -> onnx.NodeProto:
+    slots = node.attrs["slots"]
+    places = slots if isinstance(slots, tuple) else ()
+    ins, outs = (_places(p) for p in places) if len(places) == 2 else ([], [])
+    origin = next((o for o in node.origins if o.framework == "onnx"), None)
+    proto = onnx.NodeProto(op_type=str(node.attrs["op"]), domain=str(node.attrs["domain"]))
+    proto.name = origin.name if origin else f"{node.name}_{proto.op_type}"
+    proto.input.extend(_placed(ins, [writer.name(v) for v in node.variadic("xs")]))
+    proto.output.extend(_placed(outs, [writer.name(v) for v in node.results]))
+    attrs = node.attrs["attrs"]
+    pairs: Mapping[str, Attr] = {
+        str(p[0]): p[1] for p in (attrs if isinstance(attrs, tuple) else ()) if isinstance(p, tuple)
+    }
+    for name, value in pairs.items():
+        proto.attribute.append(_attribute(proto, version(node), name, value))
+    return proto
+
+
+def _places(given: Attr) -> list[int]:
+    return [p for p in given if isinstance(p, int)] if isinstance(given, tuple) else []
+
+
+def _placed(places: list[int], names: list[str]) -> list[str]:
+    out = [""] * (max(places, default=-1) + 1)
+    for place, name in zip(places, names, strict=True):
+        out[place] = name
+    return out
+
+
+def _attribute(proto: onnx.NodeProto, opset: int, name: str, value: Attr) -> AttributeProto:
+    if isinstance(value, Array):
+        return helper.make_attribute(name, tensor(value, value.name))
+    if isinstance(value, tuple) and value and isinstance(value[0], Array):
+        tensors = [tensor(v, v.name) for v in value if isinstance(v, Array)]
+        return helper.make_attribute(name, tensors)
+    if isinstance(value, tuple) and not value:
+        return helper.make_attribute(name, [], attr_type=_empty(proto, opset, name))
+    return helper.make_attribute(name, value)
+
+
+def _empty(proto: onnx.NodeProto, opset: int, name: str) -> int:
+    """The type of an attribute that is an empty list."""
+    try:
+        found = onnx.defs.get_schema(proto.op_type, opset, proto.domain).attributes[name]
+    except (onnx.defs.SchemaError, KeyError):
+        return int(AttributeProto.INTS)
+    return int(AttributeProto.AttributeType.Value(str(found.type).rpartition(".")[2]))

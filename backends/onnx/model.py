@@ -1,0 +1,180 @@
+"""From a graph to an ONNX model, each node in whatever form it has."""
+
+from __future__ import annotations
+
+import onnx
+from onnx import helper
+
+from qir import __version__
+from qir.ir.graph import Graph
+from qir.ir.node import Node, Value
+from qir.ledger import Change, Ledger
+
+from . import float_ops, foreign, integer_ops
+from .elements import type_proto
+from .writer import STEP, Work, Writer
+
+OPSET = 21
+IR_VERSION = 10
+"""The newest that every onnxruntime since 1.18 reads."""
+
+
+def to_model(graph: Graph, ledger: Ledger) -> onnx.ModelProto:
+    """Writes a graph of any form; Refused for what ONNX cannot say, naming the node."""
+    writer = Writer(graph, ledger, _opset(graph))
+    copies = _name_outputs(writer)
+    for node in graph:
+        _write(writer, node)
+    for value, name in copies:
+        writer.emit("Identity", [writer.name(value)], [name])
+    if writer.bounded:
+        reason = f"of {writer.bounded} constants, whose codes keep to them"
+        ledger.add(Change.DROPPED, STEP, "bounds", reason)
+    return _finished(writer)
+
+
+def _opset(graph: Graph) -> int:
+    """The newest operator set that a foreign node is from, and at least ours."""
+    theirs = [
+        foreign.version(n)
+        for n in graph
+        if n.op == "foreign" and n.attrs["framework"] == "onnx" and not n.attrs["domain"]
+    ]
+    return max([OPSET, *theirs])
+
+
+def _name_outputs(writer: Writer) -> list[tuple[Value, str]]:
+    """Gives results their names; those that need a copy to have theirs are handed back."""
+    graph = writer.graph
+    named: set[Value] = set()
+    copies: list[tuple[Value, str]] = []
+    outputs = sorted(graph.outputs.items(), key=lambda item: item[0] != item[1].name)
+    for name, value in outputs:
+        fixed = value.node.op in ("input", "constant")
+        if graph.has(name) and graph[name] is not value and graph[name].node.op != "constant":
+            if graph[name].node.op == "input":
+                raise writer.refuse(value.node, f"input and output are both called {name!r}")
+            writer.call(graph[name], writer.fresh(name))
+        if value.node.op == "input" and name == value.name:
+            continue
+        if fixed or value in named:
+            copies.append((value, name))
+        else:
+            writer.call(value, name)
+            named.add(value)
+    order = list(graph.outputs)
+    return sorted(copies, key=lambda copy: order.index(copy[1]))
+
+
+def _write(writer: Writer, node: Node) -> None:
+    match node.op:
+        case "input" | "output" | "constant":
+            return
+        case "foreign":
+            foreign.write(writer, node)
+        case "quantize":
+            _quantize(writer, node)
+        case "dequantize":
+            _dequantize(writer, node)
+        case "requantize":
+            _requantize(writer, node)
+        case "fused":
+            _chain(writer, node)
+        case _:
+            _plain(writer, node)
+
+
+def _plain(writer: Writer, node: Node) -> None:
+    value = node.result
+    work = Work(
+        node.op, node.attrs, node.operands, value.type, writer.name(value), node, node.origins
+    )
+    if any(v.type.quant for v in (*node.operands.values(), value)):
+        integer_ops.write(writer, work)
+    else:
+        ins = {slot: writer.name(v) for slot, v in node.operands.items()}
+        float_ops.write(writer, work, ins)
+
+
+def _chain(writer: Writer, node: Node) -> None:
+    if not node.stages:
+        raise writer.refuse(node, "a group with a body has no form in ONNX")
+    value = node.result
+    out = writer.name(value)
+    works = [
+        Work(s.op, s.attrs, node.stage_operands(i), value.type, out, node, s.origins)
+        for i, s in enumerate(node.stages)
+    ]
+    integer_ops.write_chain(writer, works)
+
+
+def _names(node: Node, op: str, stem: str) -> tuple[str | None, str | None, bool]:
+    """The source's names of scale and zero point, and whether it had the latter."""
+    for origin in node.origins:
+        if origin.framework == "onnx" and origin.op == op:
+            found = dict(origin.operands)
+            zero = found.get(f"{stem}_zero_point")
+            return found.get(f"{stem}_scale"), zero, zero is not None
+    return None, None, True
+
+
+def _quantize(writer: Writer, node: Node) -> None:
+    if len(node.operands) > 1:
+        raise writer.refuse(node, "its scale is computed; the static form is written so far")
+    value = node.result
+    quant = value.type.quant
+    assert quant is not None
+    scale, zero, given = _names(node, "QuantizeLinear", "y")
+    needed = given or quant.storage.name != "u8" or bool(quant.zeros().any())
+    source = node.operands["x"]
+    writer.quantize(
+        writer.name(source),
+        value.type,
+        writer.name(value),
+        node,
+        value.lineage.tensor,
+        (scale, zero),
+        zero=needed,
+    )
+
+
+def _dequantize(writer: Writer, node: Node) -> None:
+    if len(node.operands) > 1:
+        raise writer.refuse(node, "its scale is computed; the static form is written so far")
+    source = node.operands["x"]
+    quant = source.type.quant
+    assert quant is not None
+    scale, zero, given = _names(node, "DequantizeLinear", "x")
+    if zero is None and quant.storage.name == "i32":
+        given = False
+    needed = given or bool(quant.zeros().any())
+    writer.dequantize(source, writer.name(node.result), node, (scale, zero), zero=needed)
+
+
+def _requantize(writer: Writer, node: Node) -> None:
+    value = node.result
+    real = writer.real(node.operands["x"], node)
+    writer.quantize(real, value.type, writer.name(value), node, value.lineage.tensor)
+
+
+def _finished(writer: Writer) -> onnx.ModelProto:
+    graph = writer.graph
+    inputs = [helper.make_value_info(v.name, type_proto(v.type)) for v in graph.inputs]
+    outputs = [helper.make_value_info(n, type_proto(v.type)) for n, v in graph.outputs.items()]
+    shown = {i.name for i in (*inputs, *outputs)}
+    used = {n for node in writer.nodes for n in node.input}
+    proto = helper.make_graph(
+        writer.nodes,
+        graph.name,
+        inputs,
+        outputs,
+        [t for n, t in writer.initializers.items() if n in used],
+        value_info=[i for i in writer.infos if i.name not in shown],
+    )
+    imports = [helper.make_opsetid(d, v) for d, v in sorted(writer.domains.items())]
+    model = helper.make_model(
+        proto, opset_imports=imports, ir_version=IR_VERSION, producer_name="qir"
+    )
+    model.producer_version = __version__
+    helper.set_model_props(model, {"qir.profile": graph.profile})
+    return model

@@ -1,0 +1,286 @@
+"""The model under construction: names, initializers, and the nodes written so far."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import helper
+
+from qir.errors import Refused
+from qir.ir.array import Array
+from qir.ir.attrs import Attr
+from qir.ir.dtype import dtype_of
+from qir.ir.graph import Graph
+from qir.ir.node import Node, Value
+from qir.ir.origin import Origin
+from qir.ir.types import QuantType, TensorType
+from qir.ledger import Change, Ledger
+
+from .elements import number, raw, tensor, type_proto
+
+STEP = "onnxruntime emitter"
+MICROSOFT = "com.microsoft"
+_STORED = frozenset({"u8", "i8", "u16", "i16", "i32"})
+Wire: TypeAlias = "int | float | str | tuple[int, ...]"
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One op to be written: its operands by slot, and where its result goes."""
+
+    op: str
+    attrs: Mapping[str, Attr]
+    operands: Mapping[str, Value]
+    kind: TensorType
+    out: str
+    node: Node
+    origins: tuple[Origin, ...]
+
+    def variadic(self, prefix: str) -> list[str]:
+        """The slots of a variadic operand, in order."""
+        found = [s for s in self.operands if s.startswith(f"{prefix}.")]
+        return sorted(found, key=lambda s: int(s.rpartition(".")[2]))
+
+    def numbers(self, name: str) -> tuple[int, ...]:
+        value = self.attrs[name]
+        assert isinstance(value, tuple)
+        return tuple(v for v in value if isinstance(v, int))
+
+    def whole(self, name: str) -> int:
+        value = self.attrs[name]
+        assert isinstance(value, int)
+        return value
+
+    def real(self, name: str) -> float:
+        value = self.attrs[name]
+        assert isinstance(value, float)
+        return value
+
+    @property
+    def last(self) -> bool:
+        """Whether channels stand last."""
+        return self.attrs.get("layout") == "NHWC"
+
+
+class Writer:
+    """Collects nodes and initializers under the graph's names."""
+
+    def __init__(self, graph: Graph, ledger: Ledger, opset: int) -> None:
+        self.graph = graph
+        self.ledger = ledger
+        self.opset = opset
+        self.nodes: list[onnx.NodeProto] = []
+        self.initializers: dict[str, onnx.TensorProto] = {}
+        self.infos: list[onnx.ValueInfoProto] = []
+        self.domains: dict[str, int] = {"": opset}
+        self.bounded = 0
+        """Constants whose bounds the format cannot say."""
+        self._names: dict[Value, str] = {}
+        self._taken: set[str] = set(graph.values) | set(graph.outputs)
+        self._node_names: set[str] = set()
+        self._params: dict[tuple[int, tuple[int, ...], bytes], str] = {}
+        self._reals: dict[Value, str] = {}
+        self._twins: dict[str, list[tuple[Array, str]]] = {}
+
+    # -- names --------------------------------------------------------------------------------
+
+    def call(self, value: Value, name: str) -> None:
+        """Gives a value's tensor another name than the value has."""
+        self._names[value] = name
+
+    def name(self, value: Value) -> str:
+        """The tensor that holds a value; constants are written when first asked for."""
+        if value.constant is not None and value not in self._names:
+            self._names[value] = self._constant(value, value.constant)
+        return self._names.get(value, value.name)
+
+    def fresh(self, base: str) -> str:
+        """A tensor name that is not taken."""
+        name, count = base, 1
+        while name in self._taken:
+            name, count = f"{base}_{count}", count + 1
+        self._taken.add(name)
+        return name
+
+    def _constant(self, value: Value, array: Array) -> str:
+        """Writes an initializer; one that repeats another of the same source tensor is shared."""
+        twins = self._twins.setdefault(value.lineage.tensor, [])
+        for other, name in twins:
+            if other.type.dtype == array.type.dtype and np.array_equal(other.data, array.data):
+                return name
+        name = value.name
+        if name in self.graph.outputs:
+            name = self.fresh(f"{name}_constant")
+        twins.append((array, name))
+        self.initializers[name] = tensor(array, name)
+        if array.type.quant and array.type.quant.bounds:
+            self.bounded += 1
+        return name
+
+    def constant(self, data: NDArray[np.generic], name: str) -> str:
+        """Writes an initializer of our own and gives its name."""
+        name = self.fresh(name)
+        self.initializers[name] = tensor(Array.of(data), name)
+        return name
+
+    def parameter(self, data: NDArray[np.generic], name: str, given: str | None) -> str:
+        """A scale or zero point, under the name its source gave it; equal ones are shared."""
+        proto = raw(data, number(dtype_of(data)), "")
+        key = (proto.data_type, tuple(proto.dims), proto.raw_data)
+        if given is None:
+            if key in self._params:
+                return self._params[key]
+            given = self.fresh(name)
+        elif (old := self.initializers.get(given)) is not None:
+            if (old.data_type, tuple(old.dims), old.raw_data) == key:
+                return given
+            given = self.fresh(given)
+        elif given in self._taken:
+            given = self.fresh(given)
+        proto.name = given
+        self._taken.add(given)
+        self.initializers[given] = proto
+        self._params.setdefault(key, given)
+        return given
+
+    # -- nodes --------------------------------------------------------------------------------
+
+    def emit(
+        self,
+        op: str,
+        inputs: Iterable[str],
+        outputs: Iterable[str],
+        attrs: Mapping[str, Wire] | None = None,
+        *,
+        domain: str = "",
+        origins: Iterable[Origin] = (),
+    ) -> None:
+        """Writes one node, under its source's name where the source had that op."""
+        outputs = list(outputs)
+        known = (o.name for o in origins if o.framework == "onnx" and o.op == op and o.name)
+        name = next(known, f"{outputs[0]}_{op}")
+        while name in self._node_names:
+            name += "_"
+        self._node_names.add(name)
+        self.domains.setdefault(domain, 1)
+        node = helper.make_node(op, list(inputs), outputs, name, domain=domain or None)
+        for key, value in (attrs or {}).items():
+            node.attribute.append(helper.make_attribute(key, value))
+        self.nodes.append(node)
+
+    def transposed(self, source: str, perm: tuple[int, ...], out: str | None = None) -> str:
+        """Writes a Transpose and gives its result's name."""
+        out = out or self.fresh(f"{source}_transposed")
+        self.emit("Transpose", [source], [out], {"perm": perm})
+        return out
+
+    # -- codes --------------------------------------------------------------------------------
+
+    def refuse(self, node: Node, what: str) -> Refused:
+        where = f" ({node.origins[0]})" if node.origins else ""
+        return Refused(f"{node.name}{where}: {what}"[:239])
+
+    def check(self, node: Node, quant: QuantType, *, constant: bool) -> None:
+        """Refused for a map that QuantizeLinear and DequantizeLinear cannot say."""
+        odd = (
+            quant.kind != "uniform"
+            or quant.dynamic
+            or quant.real_zero
+            or quant.plus is not None
+            or quant.storage.name not in _STORED
+            or quant.express.name not in ("f32", "f16")
+            or (quant.grain is not None and quant.axis is None)
+        )
+        if odd:
+            raise self.refuse(node, f"ONNX has no form here for codes of {quant}")
+        if quant.bounds and not constant:
+            raise self.refuse(node, f"ONNX codes fill their storage; {quant} is narrower")
+
+    def pair(
+        self, value: Value, node: Node, given: tuple[str | None, str | None] = (None, None)
+    ) -> tuple[str, str]:
+        """The names of a value's scale and zero point."""
+        return self.pair_of(value.type.quant, value.lineage.tensor, node, given)
+
+    def pair_of(
+        self,
+        quant: QuantType | None,
+        stem: str,
+        node: Node,
+        given: tuple[str | None, str | None] = (None, None),
+    ) -> tuple[str, str]:
+        """The names of scale and zero point, written once where they are equal."""
+        assert quant is not None
+        scales = np.asarray(quant.scales())
+        single = scales.astype(quant.express.carrier)
+        if (single.astype(scales.dtype) != scales).any():
+            self.ledger.add(
+                Change.NUDGED, STEP, stem, f"scale rounded to {quant.express}", codes=1.0
+            )
+        zeros = np.asarray(quant.zeros()).astype(quant.storage.carrier)
+        return (
+            self.parameter(single, f"{stem}_scale", given[0]),
+            self.parameter(zeros, f"{stem}_zero_point", given[1]),
+        )
+
+    def real(self, value: Value, node: Node) -> str:
+        """The tensor of a value's reals; codes are dequantized once."""
+        quant = value.type.quant
+        if quant is None:
+            return self.name(value)
+        if value not in self._reals:
+            out = self.fresh(f"{value.name}_DequantizeLinear_Output")
+            self.dequantize(value, out, node)
+            self._reals[value] = out
+        return self._reals[value]
+
+    def dequantize(
+        self,
+        value: Value,
+        out: str,
+        node: Node,
+        given: tuple[str | None, str | None] = (None, None),
+        *,
+        zero: bool = True,
+    ) -> None:
+        """Writes a DequantizeLinear of a value's codes."""
+        quant = value.type.quant
+        assert quant is not None
+        self.check(node, quant, constant=value.constant is not None)
+        scale, offset = self.pair(value, node, given)
+        operands = [self.name(value), scale, *([offset] if zero else [])]
+        self.emit("DequantizeLinear", operands, [out], _axis(quant), origins=node.origins)
+
+    def quantize(
+        self,
+        source: str,
+        kind: TensorType,
+        out: str,
+        node: Node,
+        stem: str,
+        given: tuple[str | None, str | None] = (None, None),
+        *,
+        zero: bool = True,
+    ) -> None:
+        """Writes a QuantizeLinear of a tensor of reals."""
+        quant = kind.quant
+        assert quant is not None
+        self.check(node, quant, constant=False)
+        scale, offset = self.pair_of(quant, stem, node, given)
+        operands = [source, scale, *([offset] if zero else [])]
+        self.emit("QuantizeLinear", operands, [out], _axis(quant), origins=node.origins)
+
+    # -- the whole ----------------------------------------------------------------------------
+
+    def info(self, value: Value) -> None:
+        """States the type of a tensor inside."""
+        self.infos.append(helper.make_value_info(self.name(value), type_proto(value.type)))
+
+
+def _axis(quant: QuantType) -> dict[str, Wire]:
+    return {} if quant.axis is None else {"axis": quant.axis}
