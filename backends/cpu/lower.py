@@ -10,11 +10,10 @@ from numpy.typing import NDArray
 from qir._kernels._cpu import Plan
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
-from qir.reference.interpreter import run_node
 
 from . import elementwise, moves, products, windows
 from .builder import Buffer, Builder, CannotLower, Fallback, sizes
-from .codes import PROFILE, Job, job
+from .codes import Job, by_reference, job
 from .sizes import Sizes
 
 LOWERINGS: dict[str, Callable[[Builder, Job], None]] = {
@@ -78,7 +77,7 @@ def _fall_back(b: Builder, node: Node, reason: str) -> None:
 
     def call(*arrays: NDArray[np.generic]) -> None:
         given = constants | dict(zip(slots, arrays, strict=False))
-        computed = run_node(node, {slot: given[slot] for slot in node.operands}, PROFILE)
+        computed = by_reference(node, {slot: given[slot] for slot in node.operands})
         for out, result in zip(arrays[len(slots) :], computed, strict=True):
             out[...] = result
 

@@ -17,8 +17,9 @@ from .memory import Life, place
 from .sizes import Sizes
 
 Tensor = NDArray[np.generic]
-SIMD = frozenset({"conv2d", "depthwise", "linear", "add", "mul", "lookup", "quantize"})
-"""Kinds of steps with a kernel for each instruction set."""
+VECTOR = frozenset({"conv2d", "depthwise", "linear", "max_pool2d", "avg_pool2d", "global_avg_pool"})
+BYTEWISE = frozenset({"add", "mul", "lookup", "quantize", "dequantize"})
+"""Kinds of steps with a kernel for each instruction set; these have one for AVX512-VBMI too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ class Program:
         lowered = lower(graph)
         self.steps: tuple[Step, ...] = tuple(lowered.steps)
         self.fallbacks: tuple[Fallback, ...] = tuple(lowered.fallbacks)
-        self.isa = isa or _cpu.isa()[0]
+        self._isa = isa
         self._results = {
             name: (v.type.dtype.carrier, sizes(v)) for name, v in graph.outputs.items()
         }
@@ -88,13 +89,20 @@ class Program:
         """One row a step."""
         rows = zip(self.steps, self._plan.steps, strict=True)
         return [
-            Row(step.name, kind, _isa(kind, self.isa), step.shape, _bytes(step))
+            Row(step.name, kind, _isa(kind, self._isa), step.shape, _bytes(step))
             for step, (_, kind) in rows
         ]
 
 
-def _isa(kind: str, isa: str) -> str:
-    return "python" if kind == "call" else isa if kind in SIMD else "scalar"
+def _isa(kind: str, cap: str | None) -> str:
+    """The instruction set of the kernel that a step takes."""
+    if kind == "call":
+        return "python"
+    if kind not in VECTOR | BYTEWISE:
+        return "scalar"
+    known = _cpu.isa()
+    allowed = known[known.index(cap) if cap else 0 :]
+    return next(i for i in allowed if kind in BYTEWISE or i != "avx512vbmi")
 
 
 def _bytes(step: Step) -> int:
