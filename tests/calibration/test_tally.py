@@ -76,12 +76,13 @@ def test_what_is_not_finite_is_counted_and_left_out(isa: str) -> None:
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("inner", [1, 2, 7, 100, 20000])
-def test_channel_extremes_are_those_of_each_channel(isa: str, inner: int) -> None:
+@pytest.mark.parametrize("spoiled", [0, 0.001])
+def test_channel_extremes_are_those_of_each_channel(isa: str, inner: int, spoiled: float) -> None:
     for seed, channels in enumerate((1, 2, 3, 17, 300)):
         rng = np.random.default_rng(seed)
         x = values(rng, "normal", int(rng.integers(1, 50000)))
-        x[rng.random(x.size) < 0.001] = np.nan
-        x[rng.random(x.size) < 0.001] = np.inf
+        x[rng.random(x.size) < spoiled] = np.nan
+        x[rng.random(x.size) < spoiled] = np.inf
         lows = np.full(channels, np.inf, np.float32)
         highs = np.full(channels, -np.inf, np.float32)
         Tally(isa).add(x, lows, highs, inner)
