@@ -199,10 +199,12 @@ def _filler(work: Work) -> np.ndarray:
 def _reduce_mean(writer: Writer, work: Work, ins: dict[str, str]) -> None:
     operands, axes = [ins["x"]], work.numbers("axes")
     given = {s: n for o in work.origins for s, n in o.operands if o.op == "ReduceMean"}
-    if axes:
+    attrs: dict[str, Wire] = {"keepdims": 1 if work.attrs["keep"] else 0}
+    if axes and writer.opset < 18:
+        attrs["axes"] = axes
+    elif axes:
         data = np.array(axes, np.int64)
         operands.append(writer.parameter(data, f"{work.out}_axes", given.get("axes")))
-    attrs: dict[str, Wire] = {"keepdims": 1 if work.attrs["keep"] else 0}
     writer.emit("ReduceMean", operands, [work.out], attrs, origins=work.origins)
 
 

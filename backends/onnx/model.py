@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import onnx
 from onnx import helper
 
@@ -15,6 +17,8 @@ from .elements import type_proto
 from .writer import STEP, Work, Writer
 
 OPSET = 21
+OLDEST = 14
+"""The first whose QuantizeLinear has an axis and whose Reshape can keep sizes of 0."""
 IR_VERSION = 10
 """The newest that every onnxruntime since 1.18 reads."""
 
@@ -34,13 +38,25 @@ def to_model(graph: Graph, ledger: Ledger) -> onnx.ModelProto:
 
 
 def _opset(graph: Graph) -> int:
-    """The newest operator set that a foreign node is from, and at least ours."""
+    """The operator set of the source, raised to what the graph needs; ours for other sources."""
     theirs = [
         foreign.version(n)
         for n in graph
         if n.op == "foreign" and n.attrs["framework"] == "onnx" and not n.attrs["domain"]
     ]
-    return max([OPSET, *theirs])
+    paths = [o.path for o in graph.output.origins if o.framework == "onnx"]
+    source = next((int(p[6:]) for p in paths if re.fullmatch(r"opset \d+", p)), OPSET)
+    return max([source, OLDEST, *theirs, *(_needed(v) for v in graph.values.values())])
+
+
+def _needed(value: Value) -> int:
+    """The first operator set that can hold such codes."""
+    quant = value.type.quant
+    if quant is None:
+        return OLDEST
+    if quant.storage.name in ("u16", "i16"):
+        return 21
+    return 19 if quant.express.name == "f16" else OLDEST
 
 
 def _name_outputs(writer: Writer) -> list[tuple[Value, str]]:

@@ -222,7 +222,9 @@ def _output(reader: Reader) -> None:
     if not names or len(set(names)) != len(names) or "" in names:
         raise fault(file.path, "outputs", "there is none, or one is there twice or has no name")
     found = {name: reader.result(name) for name in names}
-    reader.graph.add("output", found, origins=[Origin("onnx", "Output")])
+    # Runtimes compute some ops by other kernels from one operator set to the next.
+    opset = f"opset {file.opsets['']}" if "" in file.opsets else ""
+    reader.graph.add("output", found, origins=[Origin("onnx", "Output", path=opset)])
 
 
 def _dropped(reader: Reader) -> None:
