@@ -12,8 +12,8 @@ from qir.ir.node import Node, Stage, Value
 from qir.ir.ops import spec
 from qir.ir.types import TensorType, uniform
 from qir.ledger import Change, Ledger
-from qir.passes.fuse_qdq import accumulator_scale
 from qir.rewrite import Pass
+from qir.rewrite.fusing import accumulator_scale
 
 _CODES = frozenset(
     {"input", "constant", "output", "quantize", "dequantize", "requantize", "foreign"}

@@ -17,7 +17,7 @@ from qir.ir.ops import spec
 from qir.ir.scheme import RESULT, Scheme
 from qir.ir.types import QuantType, TensorType, number, uniform
 from qir.ledger import Change, Ledger
-from qir.numerics import codes_of, numbers_for, profile
+from qir.numerics import Query, affine, affine_of, bias_codes, codes_of, numbers_for, profile
 from qir.rewrite import Pass
 
 Range: TypeAlias = "tuple[float, float]"
@@ -233,19 +233,24 @@ class _Materializing:
         return np.maximum(scales, least.astype(np.float32))
 
     def _bias(self, node: Node, slot: str, bias: Value, data: np.float32, w: QuantType) -> None:
-        """Codes in units of the accumulator: rne(bias / fl32(input scale x weight scale))."""
+        """Codes in units of the accumulator, fl32(input scale x weight scale)."""
         assert bias.constant is not None
         unit = np.asarray(data * np.asarray(w.scales(), np.float32), np.float32)
         axis = 0 if unit.ndim else None
         kind = uniform(node.schemes[slot].storage, unit, 0, axis=axis, name=bias.name)
-        made = self._constant(bias, bias.type.with_element(kind))
+        rule = self.profile.resolve(Query(node.op))
+        codes = bias_codes(bias.constant.data, affine("i8", data), affine_of(w), rule)
+        made = self._constant(bias, bias.type.with_element(kind), codes)
         self.graph.set_operand(node, slot, made)
 
-    def _constant(self, value: Value, kind: TensorType) -> Value:
+    def _constant(
+        self, value: Value, kind: TensorType, codes: NDArray[np.generic] | None = None
+    ) -> Value:
         """A constant's codes, and what dequantizes them."""
         assert value.constant is not None
         assert kind.quant is not None
-        codes = codes_of(self.profile, value.constant.data, kind.quant)
+        if codes is None:
+            codes = codes_of(self.profile, value.constant.data, kind.quant)
         graph = self.graph
         first = min((u.node for u in value.uses), key=lambda n: n._rank)
         made = graph.constant(

@@ -1,0 +1,118 @@
+"""Wraps exactly what a runtime computes as one kernel, so that its bytes can be predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from qir.ir.dtype import I32
+from qir.ir.graph import Graph
+from qir.ir.ops import spec
+from qir.ledger import Ledger
+from qir.numerics import affine_of, profile, query_of
+from qir.reference.quantized import bounds
+from qir.rewrite.fusing import PRODUCTS, Fusing, Match, accumulator_scale, moves_codes
+
+
+@dataclass(frozen=True)
+class Group(Fusing):
+    """Wraps by the groups of a profile; the graph follows that profile afterwards.
+
+    `profile` empty: the graph's own.
+    """
+
+    name = "group"
+    profile: str = ""
+
+    def run(self, graph: Graph, ledger: Ledger) -> int:
+        count = super().run(graph, ledger)
+        if self.profile and self.profile != graph.profile:
+            graph.profile = self.profile
+            graph.version += 1
+            count += 1
+        return count
+
+    def allows(self, match: Match, graph: Graph) -> bool:
+        found = profile(self.profile or graph.profile)
+        storage = {s: str(v.type.quant.storage) for s, v in match.codes.items() if v.type.quant}
+        if match.result is not None:
+            storage["result"] = str(match.result.storage)
+        query = replace(query_of(match.head), storage=storage)
+        group = found.group(tuple(n.op for n in match.ops), query)
+        if group is None or (group.result == "codes") != (match.result is not None):
+            return False
+        return all(NEEDS[need](match) for need in group.needs)
+
+
+def _same_storage(match: Match) -> bool:
+    parameters = {spec(match.head.op).traits.bias}
+    if match.head.op in PRODUCTS:
+        parameters.add(spec(match.head.op).traits.weight)
+    kinds = {
+        v.type.quant.storage for s, v in match.codes.items() if v.type.quant and s not in parameters
+    }
+    return len(kinds | ({match.result.storage} if match.result else set())) == 1
+
+
+def _redundant_tail(match: Match) -> bool:
+    """Whether the activations cut nothing that the result's codes could hold."""
+    if match.result is None:
+        return len(match.ops) == 1
+    out = affine_of(match.result)
+    rule = profile("native").resolve(query_of(match.last))
+    return all(
+        bounds(n.op, n.attrs, out, rule) == (match.result.low, match.result.high)
+        for n in match.ops[1:]
+    )
+
+
+def _bias_unit(match: Match) -> bool:
+    if match.bias is None or match.bias.type.quant is None:
+        return match.bias is None or match.bias.constant is not None
+    wanted = accumulator_scale(match.head, match.codes)
+    if match.bias.type.quant.storage != I32 or wanted is None:
+        return False
+    off = np.abs(match.bias.type.quant.scales().astype(np.float64) - wanted)
+    return bool(np.all(off <= 1e-6 + 0.01 * np.abs(wanted.astype(np.float64))))
+
+
+def _bias_codes(match: Match) -> bool:
+    if match.bias is None or match.bias.type.quant is None:
+        return match.bias is None or match.bias.constant is not None
+    return match.bias.type.quant.storage == I32
+
+
+def _bias_i32(match: Match) -> bool:
+    quant = match.bias.type.quant if match.bias else None
+    return match.bias is None or (quant is not None and quant.storage == I32)
+
+
+def _unit_gain(match: Match) -> bool:
+    attrs = match.head.attrs
+    return match.bias is None or (attrs.get("alpha", 1.0), attrs.get("beta", 1.0)) == (1.0, 1.0)
+
+
+def _coded(match: Match) -> bool:
+    return all(v.type.quant is not None for v in match.codes.values())
+
+
+def _no_dilation(match: Match) -> bool:
+    return match.head.attrs.get("dilation", (1, 1)) == (1, 1)
+
+
+NEEDS: Mapping[str, Callable[[Match], bool]] = {
+    "same_map": moves_codes,
+    "same_storage": _same_storage,
+    "redundant_tail": _redundant_tail,
+    "bias_unit": _bias_unit,
+    "bias_codes": _bias_codes,
+    "bias_i32": _bias_i32,
+    "unit_gain_with_bias": _unit_gain,
+    "coded_operands": _coded,
+    "no_dilation": _no_dilation,
+}
+"""The conditions that profiles name, each a question about a match."""
+
+__all__ = ["NEEDS", "Group"]

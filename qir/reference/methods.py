@@ -1,0 +1,341 @@
+"""Ops on codes that are not "accumulate and round once", under the names that profiles use.
+
+Each function takes the operands' codes, their maps and the result's, and does what one kind of
+kernel does, to the last bit: where it is said float32, every step rounds to float32.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.errors import OpError, ProfileError
+from qir.ir.attrs import Attr
+from qir.numerics.affine import Affine
+from qir.numerics.fields import Rule
+from qir.numerics.quantize import dequantize, quantize
+from qir.numerics.rounding import fma
+from qir.reference.table import compute
+from qir.reference.windows import channels_back, channels_first, padded, windows
+
+Codes = NDArray[np.generic]
+Real32 = NDArray[np.float32]
+F = np.float32
+
+# Coefficients of the rational approximation of the logistic function that Eigen and MLAS use.
+_ALPHA = tuple(
+    F(v)
+    for v in (
+        4.37031012579801e-11,
+        1.15627324459942e-07,
+        6.08574864600143e-05,
+        8.51377133304701e-03,
+        2.48287947061529e-01,
+    )
+)
+_BETA = tuple(
+    F(v)
+    for v in (
+        6.10247389755681e-13,
+        5.76102136993427e-09,
+        6.29106785017040e-06,
+        1.70198817374094e-03,
+        1.16817656904453e-01,
+        9.93151921023180e-01,
+    )
+)
+
+
+def _whole(x: Real32) -> NDArray[np.int64]:
+    """To integers, halves to even; what does not fit 32 bits becomes their least, as in SIMD."""
+    with np.errstate(invalid="ignore"):
+        fits = np.abs(x) < F(2.0**31)
+    return np.where(fits, np.rint(np.where(fits, x, 0)), -(2.0**31)).astype(np.int64)
+
+
+def _stored(codes: NDArray[np.int64], out: Affine) -> Codes:
+    return np.clip(codes, out.low, out.high).astype(out.carrier)
+
+
+def _scalar(name: str, *maps: Affine) -> None:
+    if any(m.axis is not None for m in maps):
+        raise OpError(f"{name}: one scale a tensor, not one a channel")
+
+
+def _zero(of: Affine) -> np.float32:
+    return F(of.zero)
+
+
+# -- two operands ---------------------------------------------------------------------------------
+
+
+def fma_sum(a: Codes, b: Codes, a_map: Affine, b_map: Affine, out: Affine) -> Codes:
+    """a + b: rne(fma(a, ra, fma(b, rb, c))) in float32, on raw codes, one constant for all zeros.
+
+    The operand that is one number in the innermost run, if it is `a`, changes places with `b`.
+    """
+    _scalar("fma_sum", a_map, b_map, out)
+    if _runs_of_one(a.shape, b.shape):
+        a, b, a_map, b_map = b, a, b_map, a_map
+    with np.errstate(all="ignore"):
+        ra, rb = F(a_map.scale) / F(out.scale), F(b_map.scale) / F(out.scale)
+        constant = _zero(out) - fma(ra, _zero(a_map), F(rb * _zero(b_map)))
+        total = fma(a.astype(F), ra, fma(b.astype(F), rb, constant))
+    return _stored(_whole(total), out)
+
+
+def _runs_of_one(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
+    """Whether broadcasting walks along `b` with one element of `a` at a time."""
+    rank = max(len(a), len(b))
+    pairs = zip((1,) * (rank - len(a)) + a, (1,) * (rank - len(b)) + b, strict=True)
+    inner = next((p for p in reversed(list(pairs)) if p != (1, 1)), (1, 1))
+    return inner[0] == 1
+
+
+def scaled_product(a: Codes, b: Codes, a_map: Affine, b_map: Affine, out: Affine) -> Codes:
+    """a * b: rne((a - za) * (b - zb) * m + zc) in float32, m = (sa * sb) / sc."""
+    _scalar("scaled_product", a_map, b_map, out)
+    with np.errstate(all="ignore"):
+        factor = F(F(a_map.scale) * F(b_map.scale)) / F(out.scale)
+        left = (a.astype(np.int32) - int(a_map.zero)).astype(F)
+        right = (b.astype(np.int32) - int(b_map.zero)).astype(F)
+        total = (left * right) * factor + _zero(out)
+    return _stored(_whole(total), out)
+
+
+# -- tables ---------------------------------------------------------------------------------------
+
+
+def _table(of: Affine, out: Affine, rule: Rule, function: Callable[[Real32], Real32]) -> Codes:
+    """The result's code for each code there is, from the least on."""
+    least, most = of.storage.bounds
+    if most - least > 1 << 16:
+        raise OpError(f"a table over all codes of {of.storage} is too long")
+    codes = np.arange(least, most + 1).astype(of.carrier)
+    return quantize(function(dequantize(codes, of, rule).astype(F)), out, rule)
+
+
+def _looked_up(table: Codes, codes: Codes, of: Affine) -> Codes:
+    return table[codes.astype(np.int64) - of.storage.bounds[0]]
+
+
+def logistic(x: Real32) -> Real32:
+    """1 / (1 + exp(-x)) by a rational approximation in float32, fused multiply-adds throughout."""
+    x = np.clip(x, F(-18), F(18))
+    square = x * x
+    p = fma(square, _ALPHA[0], _ALPHA[1])
+    for alpha in _ALPHA[2:]:
+        p = fma(p, square, alpha)
+    q = fma(square, _BETA[0], _BETA[1])
+    for beta in _BETA[2:]:
+        q = fma(q, square, beta)
+    return np.clip((p * x) / q + F(0.5), F(0), F(1))
+
+
+def logistic_table(x: Codes, x_map: Affine, out: Affine, *, rule: Rule) -> Codes:
+    """Sigmoid: a table of quantize(logistic(dequantize(code)))."""
+    _scalar("logistic_table", x_map, out)
+    return _looked_up(_table(x_map, out, rule, logistic), x, x_map)
+
+
+def recode(x: Codes, x_map: Affine, out: Affine, *, rule: Rule) -> Codes:
+    """The codes of the same reals in another map: kept where the maps agree, else by a table."""
+    if x_map.same_map(out):
+        return x
+    if x_map.axis is not None or out.axis is not None:
+        return quantize(dequantize(x, x_map, rule), out, rule)
+    return _looked_up(_table(x_map, out, rule, lambda reals: reals), x, x_map)
+
+
+def recode_all(
+    xs: Sequence[Codes], x_maps: Sequence[Affine], out: Affine, *, axis: int, rule: Rule
+) -> Codes:
+    """Concat: each operand in the result's map."""
+    maps = zip(xs, x_maps, strict=True)
+    return np.concatenate([recode(x, of, out, rule=rule) for x, of in maps], axis)
+
+
+def exponent_table(x: Codes, x_map: Affine, out: Affine, *, axis: int = -1) -> Codes:
+    """Softmax: exponents from a float32 table that is shifted so that the greatest code is last.
+
+    Division by a sum in float32, in the order of the axis; the result's scale counts as
+    1 / floor(1 / scale). A quotient that overflows, as for an axis of length one, gives what
+    the conversion of infinity to 32 bits gives: the zero point, or one end of a signed type.
+    """
+    _scalar("exponent_table", x_map, out)
+    if not x.size:
+        return np.zeros(x.shape, out.carrier)
+    codes = np.moveaxis(x, axis, -1).astype(np.int64)
+    length = codes.shape[-1]
+    scale = float(F(x_map.scale))
+    room = max(0.0, float(F(math.log(float(np.finfo(F).max / F(length))))) - 5.0) / scale
+    table = np.exp((np.arange(256, dtype=np.float64) - 255 + room) * scale).astype(F)
+    terms = table[codes - codes.max(-1, keepdims=True) + 255]
+    # cumsum adds one after the other, as the kernel does; sum would add in pairs.
+    total = np.cumsum(terms, -1, dtype=F)[..., -1:]
+    with np.errstate(over="ignore"):
+        share = np.rint(terms * np.floor(F(1) / F(out.scale)) / total)
+    least = 0 if out.storage.kind == "uint" else -(2**31)
+    whole = np.where(np.isfinite(share), share, least).astype(np.int64) + int(out.zero)
+    wrapped = whole.astype(np.int32).astype(np.int64)
+    return np.moveaxis(_stored(wrapped, out), -1, axis)
+
+
+# -- pooling --------------------------------------------------------------------------------------
+
+
+def mean_of_reals(
+    x: Codes,
+    x_map: Affine,
+    out: Affine,
+    *,
+    kernel: Sequence[int],
+    stride: Sequence[int] = (1, 1),
+    pad: Sequence[int] = (0, 0, 0, 0),
+    ceil: bool = False,
+    count_pad: bool = False,
+    layout: str = "NCHW",
+) -> Codes:
+    """Average pooling: reals added in float32, row by row; rne(mean / scale + zero)."""
+    _scalar("mean_of_reals", x_map, out)
+    codes = channels_first("avg_pool2d", x, layout)
+    sizes = (codes.shape[2], codes.shape[3])
+    height, width = windows("avg_pool2d", sizes, kernel, stride, pad, ceil=ceil)
+    reals = F(x_map.scale) * (codes.astype(np.int32) - int(x_map.zero)).astype(F)
+    inside = padded(np.ones((1, 1, *sizes), F), height, width, F(0))
+    reals = padded(reals, height, width, F(0))
+    total = np.zeros((*codes.shape[:2], height.count, width.count), F)
+    count = np.zeros((1, 1, height.count, width.count), F)
+    for i, j in np.ndindex(*kernel):
+        total += reals[..., height.tap(i), width.tap(j)]
+        count += inside[..., height.tap(i), width.tap(j)]
+    with np.errstate(all="ignore"):
+        mean = total / (F(math.prod(kernel)) if count_pad else count)
+        codes_out = _whole(mean / F(out.scale) + _zero(out))
+    return channels_back(_stored(codes_out, out), layout)
+
+
+def mean_of_codes(x: Codes, x_map: Affine, out: Affine, *, layout: str = "NCHW") -> Codes:
+    """Global average pooling: rne(sum(q - z) * (s / (s_out * n))) + z_out, the sum in integers."""
+    _scalar("mean_of_codes", x_map, out)
+    axes = (2, 3) if layout == "NCHW" else (1, 2)
+    count = math.prod(x.shape[a] for a in axes)
+    total = (x.astype(np.int64) - int(x_map.zero)).sum(axes, keepdims=True).astype(np.int32)
+    factor = F(x_map.scale) / F(F(out.scale) * F(count))
+    zero = int(out.zero)
+    scaled = np.clip(total.astype(F) * factor, F(out.low - zero), F(out.high - zero))
+    return _stored(np.rint(scaled).astype(np.int64) + zero, out)
+
+
+# -- by name --------------------------------------------------------------------------------------
+
+
+class Call(Protocol):
+    """One op on codes: what it is given and what it must give."""
+
+    @property
+    def op(self) -> str: ...
+    @property
+    def attrs(self) -> Mapping[str, Attr]: ...
+    @property
+    def rule(self) -> Rule: ...
+    @property
+    def out(self) -> Affine | None: ...
+    def affine(self, slot: str) -> Affine: ...
+    def codes(self, slot: str) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A function, the operands it takes, and which attributes and parameters."""
+
+    function: Callable[..., Codes]
+    slots: tuple[str, ...] = ("x",)
+    attrs: tuple[str, ...] = ()
+    params: tuple[str, ...] = ()
+    rule: bool = False
+    """Whether it also works by the rule's own quantize and dequantize."""
+
+
+METHODS: Mapping[str, Method] = {
+    "fma_sum": Method(fma_sum, ("a", "b")),
+    "scaled_product": Method(scaled_product, ("a", "b")),
+    "logistic_table": Method(logistic_table, rule=True),
+    "recode": Method(recode, rule=True),
+    "recode_all": Method(recode_all, ("xs",), ("axis",), rule=True),
+    "exponent_table": Method(exponent_table, attrs=("axis",)),
+    "mean_of_reals": Method(
+        mean_of_reals, attrs=("kernel", "stride", "pad", "ceil", "count_pad", "layout")
+    ),
+    "mean_of_codes": Method(mean_of_codes, attrs=("layout",)),
+}
+"""The functions that work on codes. Two more names are executed by `run` itself: `reals`
+(dequantize, the real op, quantize) and `move` (the result's map first, then the op on codes)."""
+
+
+def run(call: Call, arrays: Mapping[str, Codes]) -> Codes:
+    """The method that a rule names, on the codes of an op.
+
+    Raises ProfileError for a method or parameter that is not known, OpError where the method does
+    not take such operands.
+    """
+    wanted = call.rule.method
+    if wanted is None:
+        raise OpError(f"{call.op}: the rule names no method")
+    if wanted.name == "reals":
+        return _reals(call, arrays)
+    if wanted.name == "move":
+        return _move(call, arrays)
+    method = METHODS.get(wanted.name)
+    if method is None:
+        known = ", ".join((*METHODS, "reals", "move"))
+        raise ProfileError(
+            f"profile {call.rule.profile}: no method {wanted.name!r}; known: {known}"
+        )
+    if unknown := wanted.params.keys() - set(method.params):
+        raise ProfileError(
+            f"profile {call.rule.profile}: {wanted.name} has no parameter {min(unknown)!r}"
+        )
+    if call.out is None:
+        raise OpError(f"{call.op}: {wanted.name} makes codes, the result is real")
+    operands: list[object] = [arrays[s] for s in method.slots if s != "xs"]
+    maps: list[object] = [call.affine(s) for s in method.slots if s != "xs"]
+    if "xs" in method.slots:
+        many = variadic(arrays)
+        operands.append([arrays[s] for s in many])
+        maps.append([call.affine(s) for s in many])
+    named = {name: call.attrs[name] for name in method.attrs}
+    rule = {"rule": call.rule} if method.rule else {}
+    return method.function(*operands, *maps, call.out, **named, **wanted.params, **rule)
+
+
+def variadic(arrays: Mapping[str, object]) -> list[str]:
+    """The slots `xs.0`, `xs.1` ... in order."""
+    return sorted((s for s in arrays if s.startswith("xs.")), key=lambda s: int(s[3:]))
+
+
+def _reals(call: Call, arrays: Mapping[str, Codes]) -> Codes:
+    """The real op between dequantize and quantize."""
+    reals = {
+        slot: dequantize(data, call.affine(slot), call.rule) if call.codes(slot) else data
+        for slot, data in arrays.items()
+    }
+    result = compute(call.op, reals, call.attrs)
+    return result if call.out is None else quantize(result, call.out, call.rule)
+
+
+def _move(call: Call, arrays: Mapping[str, Codes]) -> Codes:
+    """The op on codes, after they are in the result's map."""
+    if call.out is None:
+        return _reals(call, arrays)
+    out = call.out
+    moved = {
+        slot: recode(data, call.affine(slot), out, rule=call.rule) if call.codes(slot) else data
+        for slot, data in arrays.items()
+    }
+    return compute(call.op, moved, call.attrs)

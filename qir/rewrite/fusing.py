@@ -1,0 +1,243 @@
+"""Wrapping QDQ form into kernels on codes: what passes share that do so."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.ir.array import Array
+from qir.ir.dtype import I32
+from qir.ir.graph import Graph
+from qir.ir.node import Node, Stage, Value
+from qir.ir.ops import spec
+from qir.ir.types import QuantType, TensorType
+from qir.ledger import Change, Ledger
+from qir.numerics import affine_of, bias_codes, profile, query_of
+from qir.rewrite.driver import Pass
+
+INTEGER = frozenset(
+    "conv2d gemm matmul linear add mul avg_pool2d global_avg_pool sigmoid softmax concat "
+    "max_pool2d reshape flatten transpose pad relu clip".split()
+)
+"""Ops that have an integer form."""
+PRODUCTS = frozenset({"conv2d", "gemm", "matmul", "linear"})
+"""Those of them whose sum may also stay real."""
+TAILS = frozenset({"relu", "clip"})
+"""Ops that a kernel does before it rounds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """Ops in a row between dequantize and quantize."""
+
+    ops: tuple[Node, ...]
+    codes: Mapping[str, Value]
+    """Slots of the first op with the codes that stand behind them (or what stands there)."""
+    quantize: Node | None
+    """None where the result stays real."""
+
+    @property
+    def head(self) -> Node:
+        """The op that computes."""
+        return self.ops[0]
+
+    @property
+    def last(self) -> Node:
+        """The node whose result the kernel makes."""
+        return self.quantize or self.ops[-1]
+
+    @property
+    def result(self) -> QuantType | None:
+        """The map of the result; None where it is real."""
+        return self.last.result.type.quant
+
+    @property
+    def bias(self) -> Value | None:
+        """What is added to the sum."""
+        return self.codes.get(spec(self.head.op).traits.bias or "")
+
+
+@dataclass(frozen=True)
+class Fusing(Pass):
+    """Wraps rows of ops into kernels; `allows` says which kernels there are."""
+
+    @abstractmethod
+    def allows(self, match: Match, graph: Graph) -> bool:
+        """Whether these ops are one kernel."""
+
+    def run(self, graph: Graph, ledger: Ledger) -> int:
+        count = 0
+        ends = [n for n in graph if n.op == "quantize"]
+        ends += [n for n in graph if n.op in PRODUCTS and not n.stages]
+        for end in ends:
+            match = self._best(end, graph) if end in graph else None
+            if match is None:
+                continue
+            said = " |> ".join(n.op for n in match.ops) + " on codes, rounded once"
+            _fuse(graph, match)
+            ledger.add(Change.REGROUPED, self.name, match.head.name, said)
+            count += 1
+        return count + (graph.prune() if count else 0)
+
+    def _best(self, end: Node, graph: Graph) -> Match | None:
+        """The longest allowed row that ends here."""
+        quantize = end if end.op == "quantize" else None
+        rows = _rows(end) if quantize else [(end,)]
+        for ops in reversed(rows):
+            match = _match(ops, quantize)
+            if match is not None and self.allows(match, graph):
+                return match
+        return None
+
+
+def _rows(quantize: Node) -> list[tuple[Node, ...]]:
+    """Rows of ops that end in a quantize and are read by nothing else, shortest first."""
+    out: list[tuple[Node, ...]] = []
+    row: tuple[Node, ...] = ()
+    value = quantize.operands["x"]
+    while value.only_use is not None and value.node.op in INTEGER and not value.node.stages:
+        row = (value.node, *row)
+        out.append(row)
+        if value.node.op not in TAILS:
+            break
+        value = value.node.operands["x"]
+    return out
+
+
+def _match(ops: tuple[Node, ...], quantize: Node | None) -> Match | None:
+    quant = quantize.result.type.quant if quantize else None
+    if quantize and (quant is None or quant.dynamic or quant.grain is not None):
+        return None
+    codes: dict[str, Value] = {}
+    for slot, value in ops[0].operands.items():
+        source = _codes(ops[0], slot, value)
+        if source is None:
+            return None
+        codes[slot] = source
+    return Match(ops, codes, quantize)
+
+
+def _codes(node: Node, slot: str, value: Value) -> Value | None:
+    """The codes that an operand dequantizes; the operand itself where reals may stand."""
+    traits = spec(node.op).traits
+    if node.op == "reshape" and slot == "shape":
+        return value
+    if value.type.quant is not None:
+        return None
+    if value.node.op != "dequantize":
+        return value if slot == traits.bias and value.constant is not None else None
+    source = value.node.operands["x"]
+    quant = source.type.quant
+    if quant is None or quant.dynamic or quant.kind != "uniform" or quant.real_zero:
+        return None
+    parameter = source.constant is not None and slot in (traits.weight, traits.bias)
+    return source if quant.grain is None or parameter else None
+
+
+def moves_codes(match: Match) -> bool:
+    """Whether the op only moves codes, and finds the map that it leaves."""
+    traits = spec(match.head.op).traits
+    if not traits.same_params or match.result is None or len(match.ops) > 1:
+        return False
+    found = [
+        match.codes[s].type.quant for s in match.codes if s.split(".")[0] in traits.same_params
+    ]
+    return all(q is not None and q.same_map(match.result) for q in found)
+
+
+def accumulator_scale(node: Node | Stage, codes: Mapping[str, Value]) -> NDArray[np.float32] | None:
+    """fl32(input scale x weight scale): what one step of an accumulator means."""
+    traits = spec(node.op).traits
+    x, w = codes[traits.data].type.quant, codes[traits.weight or ""].type.quant
+    if x is None or w is None:
+        return None
+    return np.asarray(np.float32(x.scales()) * np.asarray(w.scales(), np.float32), np.float32)
+
+
+def counts_accumulator(match: Match) -> bool:
+    """Whether the bias, if there is one, is i32 codes in the accumulator's own unit."""
+    if match.bias is None:
+        return True
+    quant = match.bias.type.quant
+    if match.bias.constant is None or quant is None or quant.storage != I32:
+        return False
+    wanted = accumulator_scale(match.head, match.codes)
+    if wanted is None or np.any(quant.zeros()):
+        return False
+    shape = np.broadcast_shapes(wanted.shape, np.shape(quant.scales()))
+    return bool(np.all(np.broadcast_to(wanted, shape) == np.broadcast_to(quant.scales(), shape)))
+
+
+def _fuse(graph: Graph, match: Match) -> None:
+    head, last = match.head, match.last
+    operands = {slot: _raw(graph, match, slot, value) for slot, value in match.codes.items()}
+    kind = last.result.type
+    if len(match.ops) == 1:
+        node = graph.add(
+            head.op,
+            operands,
+            head.attrs,
+            types=[kind],
+            before=last,
+            origins=head.origins,
+            profile=head.profile,
+        )
+    else:
+        stages = [
+            Stage(
+                n.op,
+                n.attrs,
+                tuple(operands) if i == 0 else (),
+                "x" if i else None,
+                None,
+                n.name,
+                n.origins,
+            )
+            for i, n in enumerate(match.ops)
+        ]
+        node = graph.add_chain(stages, operands, kind, before=last, profile=head.profile)
+    for slot, value in head.operands.items():
+        if value.node.op == "dequantize":
+            node.slot_origins[slot] = value.node.origins
+    if match.quantize:
+        node.slot_origins["result"] = match.quantize.origins
+    old = last.result
+    name, lineage = old.name, old.lineage
+    graph.replace(old, node.result)
+    graph.remove(last)
+    graph.rename(node.result, name)
+    graph.set_lineage(node.result, lineage)
+
+
+def _raw(graph: Graph, match: Match, slot: str, value: Value) -> Value:
+    """A bias in accumulator units is plain i32: its slot says what it means."""
+    if slot != spec(match.head.op).traits.bias or value.constant is None:
+        return value
+    data = value.constant.data
+    if value.type.quant is None:
+        data = _as_codes(graph, match, data)
+    raw = Array(data, TensorType(value.type.shape, I32), value.constant.name)
+    made = graph.constant(raw, name=graph.fresh(f"{value.name}.raw"), before=match.head)
+    graph.set_origins(made.node, value.node.origins)
+    graph.set_lineage(made, value.lineage)
+    return made
+
+
+def _as_codes(graph: Graph, match: Match, bias: NDArray[np.generic]) -> NDArray[np.int32]:
+    """A real bias as the runtime itself makes it integer when it builds the kernel."""
+    traits = spec(match.head.op).traits
+    x = match.codes[traits.data].type.quant
+    w = match.codes[traits.weight or ""].type.quant
+    assert x is not None
+    assert w is not None
+    found = profile(match.head.profile or graph.profile)
+    return bias_codes(
+        np.asarray(bias, np.float64),
+        affine_of(x),
+        affine_of(w),
+        found.resolve(query_of(match.head)),
+    )
