@@ -1,0 +1,56 @@
+"""Models that onnxruntime runs, from a file as it is or from memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+
+from qir.errors import DataError, InputError
+from qir.target import Executable
+
+SILENT = 4
+"""Only what ends the process is logged; what fails is raised."""
+
+
+class Session(Executable):
+    """A model in onnxruntime's CPU provider."""
+
+    def __init__(
+        self, model: Path | bytes, *, threads: int | None = None, optimize: bool = True
+    ) -> None:
+        """Raises InputError for a model that onnxruntime does not take."""
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads or 0
+        options.inter_op_num_threads = 1
+        options.log_severity_level = SILENT
+        if not optimize:
+            options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        source = str(model) if isinstance(model, Path) else model
+        where = f"{model}: " if isinstance(model, Path) else ""
+        try:
+            self._session = onnxruntime.InferenceSession(
+                source, options, providers=["CPUExecutionProvider"]
+            )
+        except Exception as error:  # its errors share no base of their own
+            raise InputError(f"{where}onnxruntime does not take it: {_first(error)}") from error
+
+    def __call__(self, **inputs: object) -> dict[str, object]:
+        """Runs it on arrays by input name; results by output name.
+
+        Raises DataError for inputs that onnxruntime does not take.
+        """
+        names = [output.name for output in self._session.get_outputs()]
+        arrays = {name: np.asarray(value) for name, value in inputs.items()}
+        try:
+            results = self._session.run(names, arrays)
+        except Exception as error:
+            raise DataError(f"onnxruntime cannot run it: {_first(error)}") from error
+        return dict(zip(names, results, strict=True))
+
+
+def _first(error: Exception) -> str:
+    """What it says, without the lines that tell where in its sources it was."""
+    text = " ".join(str(error).split())
+    return text.rpartition(" : ")[2][:160] if text.startswith("[ONNXRuntimeError]") else text[:160]

@@ -1,0 +1,5 @@
+"""`python -m qir` is `qir`."""
+
+from qir.cli import main
+
+main()

@@ -1,0 +1,79 @@
+"""The command `qir`: its verbs, its help, and how it fails."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from typing import NoReturn
+
+import click
+
+from qir import __version__
+from qir.cli.bench import bench
+from qir.cli.calibrate import calibrate
+from qir.cli.convert import convert
+from qir.cli.doctor import doctor
+from qir.cli.failures import one_line
+from qir.cli.plan import plan
+from qir.cli.quantize import quantize
+from qir.cli.run import run
+from qir.cli.show import show
+from qir.cli.verb import DEBUG
+from qir.cli.verify import verify
+
+VERBS = (show, verify, plan, calibrate, quantize, convert, run, bench, doctor)
+STATUSES = """\
+Exit status: 0 done, 1 findings, 2 wrong usage or unreadable input, 3 refused.
+"""
+
+
+class App(click.Group):
+    """Fails in one line, keeps the verbs in the order of use, and guesses what was meant."""
+
+    def main(  # type: ignore[override]
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = "qir",
+        **extra: object,
+    ) -> NoReturn:
+        """Runs a command line and ends with its status."""
+        DEBUG.clear()
+        with one_line(DEBUG):
+            status = super().main(args, "qir", standalone_mode=False)
+        raise SystemExit(status if isinstance(status, int) else 0)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        word = args[0]
+        if word not in self.commands and not word.startswith("-"):
+            near = difflib.get_close_matches(word, self.commands, 1, 0.5)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            raise click.UsageError(f"no verb {word!r}; {hint}verbs: {', '.join(self.commands)}")
+        return super().resolve_command(ctx, args)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        formatter.write("\n" + STATUSES)
+        formatter.write("Each verb has examples: qir quantize --help\n")
+
+
+@click.group(cls=App, invoke_without_command=True, context_settings={"max_content_width": 100})
+@click.version_option(__version__, message="qir %(version)s")
+@click.help_option("-h", "--help")
+@click.pass_context
+def app(context: click.Context) -> None:
+    """Reads models of any framework, quantizes them, and says what became of the numbers."""
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
+
+
+for _verb in VERBS:
+    app.add_command(_verb)
+
+
+def main() -> NoReturn:
+    """Runs the command line of this process."""
+    app.main()

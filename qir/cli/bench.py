@@ -1,0 +1,203 @@
+"""`qir bench`: how fast engines run a model, measured in turns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from qir.cli import verb as shared
+from qir.cli.models import open_model
+from qir.cli.screen import Column, Screen, percent, plural, size, three
+from qir.cli.words import shape
+
+if TYPE_CHECKING:
+    from qir.cli.engines import Engine, Tensors
+    from qir.inspect.timing import Timing
+    from qir.ir.graph import Graph
+    from qir.target import Executable
+
+
+@shared.verb(
+    "qir bench quantized.onnx",
+    "qir bench quantized.onnx --data samples.npy --batch 8 --with cpu",
+    "qir bench quantized.onnx --with cpu --runs 20 --profile",
+)
+@shared.model
+@shared.data("Samples to run on, the first batch of them; random ones by default.")
+@click.option(
+    "--with",
+    "engines",
+    default="cpu,onnxruntime",
+    show_default=True,
+    metavar="ENGINES",
+    help="What is measured: cpu, onnxruntime, onnxruntime:plain, reference.",
+)
+@shared.whole("--batch", "Samples in a call.", 1)
+@click.option(
+    "--size", "sizes", multiple=True, metavar="NAME=N", help="A size that the model leaves open."
+)
+@shared.whole("--seed", "Of the random samples.", 0, least=0)
+@shared.whole("--runs", "How often each is measured.", 50)
+@shared.whole("--threads", "Threads to use.", 1)
+@click.option("--profile", is_flag=True, help="Tell how long each step takes, for cpu.")
+@shared.as_json
+def bench(
+    model: Path,
+    data: Path | None,
+    engines: str,
+    batch: int,
+    sizes: tuple[str, ...],
+    seed: int,
+    runs: int,
+    threads: int,
+    profile: bool,
+    as_json: bool,
+) -> None:
+    """Measure how fast a model runs.
+
+    The engines take turns, so that a busy machine slows all of them alike; the ratio is the median
+    over the turns of the time of each to that of the first. Spread is how far the middle half of
+    the times lies apart.
+
+    --json prints {file, batch, threads, inputs, engines: [{name, runs, median, least, spread,
+    ratio}], fallbacks, steps: [{step, kind, seconds, bytes}]}; times are in seconds.
+    """
+    from qir.cli.engines import engine
+    from qir.inspect import interleave
+
+    names = _names(engines)
+    given = _sizes(sizes)
+    screen = Screen()
+    graph = open_model(model)
+    inputs = _inputs(graph, data, batch, seed, given)
+    made = [engine(name, graph, model, threads) for name in names]
+    with screen.progress("measuring") as progress:
+        timings = interleave(
+            {e.name: lambda e=e: e.run(inputs) for e in made},  # type: ignore[misc]
+            runs,
+            progress=progress,
+        )
+    steps = _steps(made, inputs, runs) if profile else []
+    fallbacks = [f for e in made for f in _fallbacks(e.executable)]
+    if as_json:
+        screen.json(
+            {
+                "file": str(model),
+                "batch": batch,
+                "threads": threads,
+                "inputs": {name: list(array.shape) for name, array in inputs.items()},
+                "engines": [t.to_json() for t in timings],
+                "fallbacks": fallbacks,
+                "steps": steps,
+            }
+        )
+        return
+    shapes = ", ".join(f"{name} {shape(array.shape)}" for name, array in inputs.items())
+    screen.line(f"{model.name} on {shapes}, {plural(threads, 'thread')}", "bold")
+    _show(screen, timings)
+    if fallbacks:
+        text = ", ".join(f["node"] for f in fallbacks[:4]) + (" .." if len(fallbacks) > 4 else "")
+        screen.line(f"  {plural(len(fallbacks), 'node')} run by the reference: {text}", "yellow")
+    _show_steps(screen, steps)
+
+
+def _names(text: str) -> list[str]:
+    from qir.errors import UsageError
+
+    names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    if not names:
+        raise UsageError("--with names no engine; such as cpu,onnxruntime")
+    return names
+
+
+def _sizes(texts: Sequence[str]) -> dict[str, int]:
+    from qir.errors import UsageError
+
+    out = {}
+    for text in texts:
+        name, equals, number = text.partition("=")
+        if not equals or not number.isdecimal() or not int(number):
+            raise UsageError(f"--size {text!r}: write a name and a number, such as H=224")
+        out[name] = int(number)
+    return out
+
+
+def _inputs(
+    graph: Graph, data: Path | None, batch: int, seed: int, sizes: dict[str, int]
+) -> Tensors:
+    from qir.calibration import open_data
+    from qir.cli.engines import input_specs, random_inputs
+    from qir.errors import DataError
+
+    if data is None:
+        return random_inputs(graph, seed, batch, sizes)
+    specs = input_specs(graph)
+    fixed = any(spec.shape and spec.shape[0] is not None for spec in specs.values())
+    for inputs in open_data(data, specs, batch=None if fixed else batch, limit=None):
+        return inputs
+    raise DataError(f"{data}: no samples")
+
+
+def _steps(engines: Sequence[Engine], inputs: Tensors, runs: int) -> list[dict[str, object]]:
+    """The steps of the engines that can tell, slowest first."""
+    from dataclasses import asdict
+
+    from qir.errors import UsageError
+
+    for engine in engines:
+        profile = getattr(engine.executable, "profile", None)
+        if profile is not None:
+            rows = [asdict(step) for step in profile(inputs, runs=runs)]
+            return sorted(rows, key=lambda row: -row["seconds"])
+    raise UsageError("--profile: only cpu tells how long its steps take; measure --with cpu")
+
+
+def _fallbacks(executable: Executable | None) -> list[dict[str, str]]:
+    return [
+        {"node": f.node, "op": f.op, "reason": f.reason}
+        for f in getattr(executable, "fallbacks", ())
+    ]
+
+
+def _show(screen: Screen, timings: Sequence[Timing]) -> None:
+    columns = (
+        Column("engine"),
+        Column("median", "right"),
+        Column("least", "right"),
+        Column("spread", "right"),
+        Column("ratio", "right"),
+    )
+    rows = [
+        (t.name, seconds(t.median), seconds(t.least), percent(t.spread), f"{t.ratio:.2f}")
+        for t in timings
+    ]
+    screen.table(columns, rows)
+
+
+def _show_steps(screen: Screen, steps: Sequence[dict[str, object]]) -> None:
+    total = sum(float(str(row["seconds"])) for row in steps)
+    rows = []
+    for row in steps:
+        taken = float(str(row["seconds"]))
+        share = percent(taken / total) if total else "-"
+        count = size(float(str(row["bytes"])))
+        rows.append((str(row["step"]), str(row["kind"]), seconds(taken), share, count))
+    columns = (
+        Column("step", fit="shorten"),
+        Column("kind"),
+        Column("time", "right"),
+        Column("share", "right"),
+        Column("reads and writes", "right", fit="drop"),
+    )
+    screen.table(columns, rows, title="steps")
+
+
+def seconds(time: float) -> str:
+    """A time in three figures: 12.3 us, 1.20 ms, 2.5 s."""
+    for unit, scale in (("s", 1.0), ("ms", 1e3)):
+        if time * scale >= 0.9995:
+            return f"{three(time * scale)} {unit}"
+    return f"{three(time * 1e6)} us"

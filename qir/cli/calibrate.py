@@ -1,0 +1,155 @@
+"""`qir calibrate`: runs a float model on data and keeps what its tensors look like."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from qir.cli import verb as shared
+from qir.cli.models import claim_files, open_model
+from qir.cli.screen import Column, Screen, amount, percent, plural, real
+
+if TYPE_CHECKING:
+    from qir.calibration import Statistics
+    from qir.inspect.ranges import TensorRange
+    from qir.ir.graph import Graph
+
+
+@shared.verb(
+    "qir calibrate model.onnx --data samples.npy -o model.stats",
+    "qir calibrate model.onnx --data samples.npy --limit 64 -o few.stats",
+    "qir calibrate model.onnx --data samples.npy -o model.stats --resume",
+)
+@shared.model
+@shared.data("An .npy or .npz file, or a folder of them.", required=True)
+@shared.output("Where to write the statistics.")
+@shared.whole("--limit", "Use only so many samples.")
+@shared.whole("--batch", "Samples in a batch; as many as fit by default.")
+@shared.threads
+@click.option("--resume", is_flag=True, help="Go on where an interrupted run stopped.")
+@shared.force
+@shared.as_json
+@shared.quiet
+def calibrate(
+    model: Path,
+    data: Path,
+    output: Path,
+    limit: int | None,
+    batch: int | None,
+    threads: int | None,
+    resume: bool,
+    force: bool,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Run a float model on samples and keep the statistics of its tensors.
+
+    They serve any number of `qir quantize` runs, with any range rule. Data are arrays with samples
+    along the first axis: one array for a model with one input, else arrays named as the inputs.
+    NaN in the data or in the model's tensors is refused. A run that is interrupted leaves
+    FILE.part, from which --resume goes on.
+
+    --json prints {file, output, batches, tensors: [{tensor, count, low, high, mean, deviation,
+    zeros, nan, infinite, channels}]}.
+    """
+    from qir.inspect import ranges
+
+    claim_files(output, force=force or resume)
+    screen = Screen(quiet=quiet)
+    graph = open_model(model)
+    statistics = observe(
+        screen, graph, data, output=output, limit=limit, batch=batch, threads=threads, resume=resume
+    )
+    order = {name: i for i, name in enumerate(graph.values)}
+    rows = sorted(ranges(statistics), key=lambda row: order.get(row.tensor, len(order)))
+    if as_json:
+        screen.json(
+            {
+                "file": str(model),
+                "output": str(output),
+                "batches": len(statistics.batches),
+                "tensors": [row.to_json() for row in rows],
+            }
+        )
+        return
+    seen = (
+        f"{plural(len(rows), 'tensor')} over {plural(len(statistics.batches), 'batch', 'batches')}"
+    )
+    screen.line(f"{output.name}: {seen}", "bold")
+    _show(screen, rows)
+
+
+def observe(
+    screen: Screen,
+    graph: Graph,
+    data: Path,
+    *,
+    output: Path | None = None,
+    limit: int | None = None,
+    batch: int | None = None,
+    threads: int | None = None,
+    resume: bool = False,
+) -> Statistics:
+    """Calibrates, with a bar; statistics go to `output`, and on the way to a part beside it."""
+    from qir import pipeline
+    from qir.calibration import Statistics
+    from qir.errors import QirError
+
+    part = None if output is None else output.with_name(f"{output.name}.part")
+    before = None
+    if resume and part is not None and output is not None:
+        before = next((Statistics.load(p) for p in (part, output) if p.exists()), None)
+    try:
+        with screen.progress("calibrating") as progress:
+            statistics = pipeline.calibrate(
+                graph,
+                data,
+                limit=limit,
+                batch=batch,
+                threads=threads or len(os.sched_getaffinity(0)),
+                progress=progress,
+                checkpoint=part,
+                resume=before,
+            )
+        if output is not None:
+            statistics.save(output)
+    except QirError:
+        if part is not None and before is None:
+            part.unlink(missing_ok=True)
+        raise
+    if part is not None:
+        part.unlink(missing_ok=True)
+    return statistics
+
+
+def _show(screen: Screen, rows: Sequence[TensorRange]) -> None:
+    columns = (
+        Column("tensor", fit="shorten"),
+        Column("values", "right"),
+        Column("low", "right"),
+        Column("high", "right"),
+        Column("mean", "right", fit="drop"),
+        Column("deviation", "right", fit="drop"),
+        Column("zeros", "right", fit="drop"),
+    )
+    table = [
+        (
+            r.tensor,
+            amount(r.count),
+            real(r.low),
+            real(r.high),
+            real(r.mean, 3),
+            real(r.deviation, 3),
+            percent(r.zeros / r.count) if r.zeros else "-",
+        )
+        for r in rows
+    ]
+    screen.table(columns, table)
+    for row in rows:
+        if row.nan or row.infinite:
+            bad = f"{row.nan} NaN, {row.infinite} infinite of {row.count}"
+            screen.line(f"  {row.tensor}: {bad}; its range is of the others", "yellow")

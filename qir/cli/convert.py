@@ -1,0 +1,78 @@
+"""`qir convert`: from one framework's file to another's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from qir.cli import verb as shared
+from qir.cli.models import (
+    claim_files,
+    claim_model,
+    ledger_json,
+    open_model,
+    save_ledger,
+    show_ledger,
+)
+from qir.cli.screen import Screen, size
+
+
+@shared.verb(
+    "qir convert model.onnx -o model.qir",
+    "qir convert quantized.onnx -o operators.onnx --format qoperator",
+    "qir convert quantized.onnx -o again.onnx --ledger ledger.json",
+)
+@shared.model
+@shared.output("Where to write it: a .qir file, or the target's own kind.")
+@shared.target
+@shared.format_
+@shared.lossy
+@shared.force
+@shared.save_ledger
+@shared.as_json
+@shared.quiet
+def convert(
+    model: Path,
+    output: Path,
+    target: str,
+    form: str | None,
+    lossy: bool,
+    force: bool,
+    ledger_file: Path | None,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Convert a model to another framework, form or file.
+
+    Then prints the ledger: what happened to the numbers and names on the way. A conversion that
+    would change numbers by more than one code is refused with status 3, unless --lossy allows it.
+
+    --json prints {file, output, output_bytes, ledger: {kind: count}}.
+    """
+    from qir import pipeline
+    from qir.ledger import Ledger
+
+    claim_model(output, target, form, force=force)
+    claim_files(ledger_file, force=force)
+    ledger = Ledger()
+    graph = open_model(model, ledger)
+    pipeline.save(
+        graph, output, target=target, format=form, ledger=ledger, lossy=lossy, force=force
+    )
+    save_ledger(ledger, ledger_file)
+    length = output.stat().st_size
+    screen = Screen(quiet=quiet)
+    if as_json:
+        screen.json(
+            {
+                "file": str(model),
+                "output": str(output),
+                "output_bytes": length,
+                "ledger": ledger_json(ledger),
+            }
+        )
+        return
+    before = size(model.stat().st_size)
+    screen.line(f"{model.name} {before} -> {output.name} {size(length)}", "bold")
+    if not len(ledger):
+        screen.line("  nothing changed on the way")
+    show_ledger(screen, ledger)

@@ -1,0 +1,81 @@
+"""`qir doctor`: what QIR finds on this machine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from qir.cli import verb as shared
+from qir.cli.screen import Cell, Column, Screen, plural
+
+if TYPE_CHECKING:
+    from qir.inspect.environment import Plugin
+
+
+def _state(plugin: Plugin) -> Cell:
+    if not plugin.fault:
+        return Cell("ok", "green")
+    return Cell("not usable", "yellow") if plugin.missing else Cell("broken", "red")
+
+
+@shared.verb("qir doctor", "qir doctor --json > machine.json")
+@shared.as_json
+@click.pass_context
+def doctor(context: click.Context, as_json: bool) -> None:
+    """Show what QIR finds: frameworks, plugins, profiles, the processor.
+
+    Plugins are loaded to see whether they work; the frameworks that none of them needs are not.
+    Ends with status 1 where one is broken.
+
+    --json prints {qir, python, platform, libraries, frameworks, plugins: [{kind, name,
+    distribution, place, fault, missing}], features, isa, threads, kernels}.
+    """
+    from qir import __version__
+    from qir.inspect import environment
+
+    found = environment(__version__)
+    screen = Screen()
+    if as_json:
+        screen.json(found.to_json())
+    else:
+        screen.line(f"qir {found.qir}", "bold")
+        libraries = ", ".join(f"{name} {v or 'missing'}" for name, v in found.libraries.items())
+        features = ", ".join(found.features) or "none that QIR knows"
+        screen.facts(
+            {
+                "python": f"{found.python} ({found.platform})",
+                "libraries": libraries,
+                "processor": features,
+                "kernels": found.kernels or f"best first: {', '.join(found.isa)}",
+                "threads": str(found.threads),
+            }
+        )
+        rows = [
+            (name, version or Cell("not installed", "dim"))
+            for name, version in found.frameworks.items()
+        ]
+        screen.table((Column("framework"), Column("version")), rows, title="frameworks")
+        plugins = [
+            (
+                p.kind,
+                p.name,
+                _state(p),
+                p.distribution,
+                p.fault or p.place,
+            )
+            for p in found.plugins
+        ]
+        columns = (
+            Column("kind"),
+            Column("name"),
+            Column(""),
+            Column("from", fit="drop"),
+            Column("where, or what is wrong", fit="wrap"),
+        )
+        screen.table(columns, plugins, title="plugins")
+        if found.faults:
+            screen.line()
+            screen.line(f"{plural(found.faults, 'fault')} found", "red")
+    if found.faults:
+        context.exit(1)

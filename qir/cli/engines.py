@@ -1,0 +1,114 @@
+"""What runs a model: the reference, or a target, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.errors import UsageError
+
+if TYPE_CHECKING:
+    from qir.calibration import InputSpec
+    from qir.ir.graph import Graph
+    from qir.target import Executable
+
+Tensor: TypeAlias = "NDArray[np.generic]"
+Tensors: TypeAlias = "Mapping[str, Tensor]"
+
+REFERENCE = "reference"
+PLAIN = "plain"
+
+
+@runtime_checkable
+class Session(Protocol):
+    """A target that runs files as they are, and can be told not to optimize."""
+
+    def session(
+        self, model: Graph | Path, *, threads: int | None = None, optimize: bool = True
+    ) -> Executable:
+        """Makes a graph or a file ready to run."""
+        ...
+
+
+@dataclass(frozen=True)
+class Engine:
+    """Something that runs one model."""
+
+    name: str
+    run: Callable[[Tensors], dict[str, Tensor]]
+    executable: Executable | None
+    """What a target made; None for the reference."""
+
+
+def engine(name: str, graph: Graph, path: Path, threads: int | None = None) -> Engine:
+    """The engine of that name for a model, which was read from that file.
+
+    `reference`, or the name of a target; `:plain` after it leaves its graph optimizer out. A target
+    runs a file of its own kind as it is. Raises UsageError for a name that is none.
+    """
+    from qir import pipeline
+    from qir.target import target as named
+
+    if name == REFERENCE:
+        return Engine(name, lambda inputs: pipeline.run(graph, inputs), None)
+    base, colon, how = name.partition(":")
+    backend = named(base)
+    if colon and (how != PLAIN or not isinstance(backend, Session)):
+        raise UsageError(f"engine {name!r}: only {base} itself, or onnxruntime:{PLAIN}")
+    if isinstance(backend, Session):
+        own = path.suffix.lower() == backend.suffix
+        made = backend.session(path if own else graph, threads=threads, optimize=not colon)
+    else:
+        made = pipeline.compile(graph, target=base, threads=threads)
+    return Engine(name, lambda inputs: _called(made, inputs), made)
+
+
+def _called(executable: Executable, inputs: Tensors) -> dict[str, Tensor]:
+    return {name: np.asarray(value) for name, value in executable(**inputs).items()}
+
+
+def input_specs(graph: Graph) -> dict[str, InputSpec]:
+    """What the inputs take, as data sources want to know it."""
+    from qir.calibration.runner import input_spec
+
+    return {value.name: input_spec(value) for value in graph.inputs}
+
+
+def random_inputs(
+    graph: Graph, seed: int, batch: int, sizes: Mapping[str, int]
+) -> dict[str, Tensor]:
+    """Inputs drawn by a seed: normal reals, codes over all their range.
+
+    Raises UsageError where a size is neither known nor given.
+    """
+    from qir.ir import dims
+
+    random = np.random.default_rng(seed)
+    first = {n: batch for v in graph.inputs for n in dims.names(v.type.shape[:1])}
+    values = {**first, **sizes}
+    out: dict[str, Tensor] = {}
+    for value in graph.inputs:
+        bound = [dims.bind(dim, values) for dim in value.type.shape]
+        if bound and bound[0] is None:
+            bound[0] = batch
+        shape = dims.known(tuple(bound))
+        if shape is None:
+            raise UsageError(
+                f"input {value.name} is {value.type}: give its sizes, such as --size H=224,"
+                " or --data"
+            )
+        kind = value.type.dtype
+        if kind.is_float:
+            out[value.name] = random.standard_normal(shape, np.float32).astype(kind.carrier)
+        elif kind.is_integer:
+            low, high = kind.bounds
+            wide = random.integers(max(low, -(1 << 31)), min(high, 1 << 31), shape, endpoint=True)
+            out[value.name] = wide.astype(kind.carrier)
+        else:
+            out[value.name] = random.integers(0, 2, shape).astype(kind.carrier)
+    return out

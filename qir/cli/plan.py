@@ -1,0 +1,123 @@
+"""`qir plan`: what quantizing would do, before any work."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from qir.cli import verb as shared
+from qir.cli.models import open_model
+from qir.cli.screen import Cell, Column, Screen, amount, percent, plural
+
+if TYPE_CHECKING:
+    from qir.passes.assign_schemes import Decision, Plan
+
+
+@shared.verb(
+    "qir plan model.onnx",
+    "qir plan model.onnx --granularity tensor --keep-float '/fc/*'",
+    "qir plan model.onnx --rule 'op=softmax: float' --json > plan.json",
+)
+@shared.model
+@shared.target
+@shared.granularity
+@shared.rules
+@shared.keep_float
+@shared.as_json
+@shared.quiet
+def plan(
+    model: Path,
+    target: str,
+    granularity: str,
+    rules: tuple[str, ...],
+    floats: tuple[str, ...],
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Show op by op what quantizing would do, without data.
+
+    What becomes integer and how it is stored, what is computed in the kernel of another op, what
+    stays float and why, and which tensors must share one scale. Batch norms and constants are
+    folded first, as `qir quantize` does.
+
+    --json prints {file, target, integer_macs, decisions: [{node, op, integer, reason, group,
+    schemes, macs, origin}], shared}; integer_macs is a share.
+    """
+    from dataclasses import asdict
+
+    from qir import pipeline
+
+    graph = open_model(model)
+    found = pipeline.plan(
+        graph, target=target, granularity=granularity, rules=shared.all_rules(rules, floats)
+    )
+    screen = Screen(quiet=quiet)
+    if as_json:
+        screen.json(
+            {
+                "file": str(model),
+                "target": found.target,
+                "integer_macs": found.integer_macs,
+                "decisions": [asdict(d) for d in found.decisions],
+                "shared": found.shared,
+            }
+        )
+        return
+    screen.line(f"{model.name} for {found.target}", "bold")
+    screen.facts(summary(found))
+    show_plan(screen, found)
+
+
+def summary(found: Plan) -> dict[str, str]:
+    """What a plan comes to."""
+    integer = sum(d.integer for d in found.decisions)
+    total = plural(len(found.decisions), "op")
+    work = sum(d.macs for d in found.decisions)
+    share = f", {percent(found.integer_macs)} of {amount(work)} multiply-adds" if work else ""
+    return {"integer": f"{integer:,} of {total}{share}"}
+
+
+def show_plan(screen: Screen, found: Plan) -> None:
+    """Prints the decisions, and what must share one scale."""
+    columns = (
+        Column("op"),
+        Column("name", fit="shorten"),
+        Column("becomes"),
+        Column("how, or why not", fit="wrap"),
+        Column("work", "right"),
+    )
+    rows = [
+        (
+            d.op,
+            d.node,
+            Cell("integer", "green") if d.integer else Cell("float", "yellow"),
+            how(d),
+            amount(d.macs) if d.macs else "",
+        )
+        for d in found.decisions
+    ]
+    screen.table(columns, rows, title="ops")
+    sets = [(f"{len(names)}", ", ".join(names)) for names in found.shared]
+    together = (Column("values", "right"), Column("of one scale and zero point", fit="wrap"))
+    screen.table(together, sets, title="shared")
+
+
+def how(decision: Decision) -> str:
+    """How an op is stored, or why it stays float."""
+    if not decision.integer or decision.group:
+        return decision.reason
+    texts: dict[str, list[str]] = {}
+    for slot, scheme in decision.schemes.items():
+        if slot != "bias":
+            texts.setdefault(_brief(scheme), []).append(slot)
+    return ", ".join(f"{'/'.join(slots)} {text}" for text, slots in texts.items())
+
+
+_COMMON = ("affine", "tensor", "minmax")
+
+
+def _brief(scheme: str) -> str:
+    """`u8 affine tensor minmax` is the common case and needs few words."""
+    words = scheme.split()
+    kept = [w for w in words if w not in _COMMON and not w.startswith("share(")]
+    return " ".join("per channel" if w == "channel" else w for w in kept)

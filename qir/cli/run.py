@@ -1,0 +1,276 @@
+"""`qir run`: runs a model on data, and compares engines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from qir.cli import verb as shared
+from qir.cli.models import claim_files, open_model
+from qir.cli.screen import Cell, Column, Screen, plural, real
+from qir.cli.words import shape
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from qir.cli.engines import Engine, Tensor, Tensors
+    from qir.inspect.compare import Difference
+    from qir.ir.graph import Graph
+
+FIRST = 4
+
+
+@shared.verb(
+    "qir run quantized.onnx --data samples.npy -o results.npz",
+    "qir run quantized.onnx --data samples.npy --limit 8 --with cpu",
+    "qir run quantized.onnx --data samples.npy --compare cpu,onnxruntime",
+)
+@shared.model
+@shared.data("An .npy or .npz file, or a folder of them.", required=True)
+@shared.output("Write the results as .npz, by their names.", required=False)
+@click.option(
+    "--with",
+    "engine",
+    default="reference",
+    show_default=True,
+    metavar="ENGINE",
+    help="What runs it: reference, cpu, onnxruntime, or onnxruntime:plain, without its optimizer.",
+)
+@click.option("--compare", metavar="A,B", help="Run two engines and tell how their results differ.")
+@click.option(
+    "--values",
+    multiple=True,
+    metavar="NAME",
+    help="Give this value instead of the outputs; may be given several times.",
+)
+@shared.whole("--limit", "Run only so many samples.")
+@shared.whole("--batch", "Samples in a batch.")
+@shared.threads
+@shared.force
+@shared.as_json
+@shared.quiet
+@click.pass_context
+def run(
+    context: click.Context,
+    model: Path,
+    data: Path,
+    output: Path | None,
+    engine: str,
+    compare: str | None,
+    values: tuple[str, ...],
+    limit: int | None,
+    batch: int | None,
+    threads: int | None,
+    force: bool,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Run a model on samples.
+
+    Without --with the reference runs it, which defines what every op computes. Data are arrays
+    with samples along the first axis, named as the inputs; results of all batches are joined.
+    --compare A,B ends with status 1 where the bytes of the two differ.
+
+    --json prints {file, engine, samples, outputs: [{name, shape, dtype, low, high}]}, or, with
+    --compare, {file, engines, samples, outputs: [{name, elements, differ, largest, codes, equal}]}.
+    """
+    from qir.errors import UsageError
+
+    _check(output, engine, compare, values, force)
+    screen = Screen(quiet=quiet)
+    graph = open_model(model)
+    names = _pair(compare) if compare else [engine]
+    engines = [_engine(name, graph, model, threads, values) for name in names]
+    batches = _batches(graph, data, batch, limit)
+    joined = _run(screen, engines, batches)
+    samples = next((len(a) for a in joined[0].values() if a.ndim), 0)
+    if output is not None:
+        _save(output, joined[0])
+    if compare is not None:
+        from qir.inspect import compare as differences
+
+        found = differences(graph, joined[0], joined[1])
+        if as_json:
+            rows = [d.to_json() for d in found]
+            head = {"file": str(model), "engines": names, "samples": samples}
+            screen.json({**head, "outputs": rows})
+        else:
+            _show_differences(screen, names, samples, found)
+        if not all(d.equal for d in found):
+            context.exit(1)
+        return
+    if not joined[0]:
+        raise UsageError(f"{model}: it has no outputs")
+    if as_json:
+        screen.json(
+            {
+                "file": str(model),
+                "engine": engine,
+                "samples": samples,
+                "outputs": [_described(name, array) for name, array in joined[0].items()],
+            }
+        )
+        return
+    screen.line(f"{model.name} by {engine}: {plural(samples, 'sample')}", "bold")
+    _show(screen, joined[0])
+
+
+def _check(
+    output: Path | None, engine: str, compare: str | None, values: Sequence[str], force: bool
+) -> None:
+    from qir.errors import UsageError
+
+    claim_files(output, force=force)
+    if output is not None and output.suffix != ".npz":
+        raise UsageError(f"{output}: results are written as .npz")
+    if values and (compare or engine != "reference"):
+        raise UsageError("--values needs the reference: other engines keep no values in between")
+    if compare and output is not None:
+        raise UsageError("--compare writes nothing; leave -o out")
+
+
+def _pair(text: str) -> list[str]:
+    from qir.errors import UsageError
+
+    names = [name.strip() for name in text.split(",")]
+    if len(names) != 2 or not all(names):
+        raise UsageError(f"--compare {text!r}: name two engines, such as cpu,onnxruntime")
+    return names
+
+
+def _engine(
+    name: str, graph: Graph, path: Path, threads: int | None, values: Sequence[str]
+) -> Engine:
+    from qir import pipeline
+    from qir.cli.engines import Engine, engine
+
+    if not values:
+        return engine(name, graph, path, threads)
+    wanted = tuple(dict.fromkeys(values))
+    return Engine(name, lambda inputs: pipeline.run(graph, inputs, values=wanted), None)
+
+
+def _batches(
+    graph: Graph, data: Path, batch: int | None, limit: int | None
+) -> Sequence[Tensors] | Iterable[Tensors]:
+    from qir.calibration import open_data
+    from qir.cli.engines import input_specs
+
+    return open_data(data, input_specs(graph), batch=batch, limit=limit)
+
+
+def _run(
+    screen: Screen, engines: Sequence[Engine], batches: Iterable[Tensors]
+) -> list[dict[str, Tensor]]:
+    """The results of each engine, all batches joined."""
+    import numpy as np
+
+    parts: list[dict[str, list[Tensor]]] = [{} for _ in engines]
+    total = getattr(batches, "batches", None)
+    with screen.progress("running") as progress:
+        for done, inputs in enumerate(batches, 1):
+            for engine, held in zip(engines, parts, strict=True):
+                for name, array in engine.run(inputs).items():
+                    held.setdefault(name, []).append(np.atleast_1d(array))
+            progress(done, total)
+    return [{name: _join(name, a) for name, a in held.items()} for held in parts]
+
+
+def _join(name: str, arrays: Sequence[Tensor]) -> Tensor:
+    import numpy as np
+
+    from qir.errors import DataError
+
+    shapes = {array.shape[1:] for array in arrays}
+    if len(shapes) > 1:
+        first, other = sorted(shapes)[:2]
+        raise DataError(
+            f"{name}: batches give shapes {list(first)} and {list(other)}; use --batch, or --limit"
+        )
+    return np.concatenate(arrays)
+
+
+def _save(path: Path, results: Tensors) -> None:
+    import numpy as np
+
+    from qir.atomic import replacing
+
+    with replacing(path) as draft, draft.open("wb") as file:
+        np.savez(file, **results)  # type: ignore[arg-type]
+
+
+def _described(name: str, array: Tensor) -> dict[str, object]:
+    low, high = _ends(array)
+    return {
+        "name": name,
+        "shape": list(array.shape),
+        "dtype": str(array.dtype),
+        "low": low,
+        "high": high,
+    }
+
+
+def _ends(array: Tensor) -> tuple[float | None, float | None]:
+    """The least and the greatest of the finite elements."""
+    import numpy as np
+
+    if array.dtype.kind not in "biufV" or not array.size:
+        return None, None
+    reals = array.astype(np.float64)
+    finite = reals[np.isfinite(reals)]
+    return (float(finite.min()), float(finite.max())) if finite.size else (None, None)
+
+
+def _show(screen: Screen, results: Tensors) -> None:
+    columns = (
+        Column("output", fit="shorten"),
+        Column("shape"),
+        Column("holds"),
+        Column("least", "right"),
+        Column("greatest", "right"),
+        Column("first of it", fit="drop"),
+    )
+    rows = []
+    for name, array in results.items():
+        low, high = _ends(array)
+        first = "  ".join(_element(v) for v in array.reshape(-1)[:FIRST])
+        more = "  .." if array.size > FIRST else ""
+        row = (name, shape(array.shape), str(array.dtype), real(low), real(high), first + more)
+        rows.append(row)
+    screen.table(columns, rows)
+
+
+def _element(value: np.generic) -> str:
+    return str(value) if value.dtype.kind in "biuO" else real(float(value))
+
+
+def _show_differences(
+    screen: Screen, names: Sequence[str], samples: int, found: Sequence[Difference]
+) -> None:
+    equal = sum(d.equal for d in found)
+    rest = "all equal" if equal == len(found) else f"{equal} of {len(found)} equal"
+    title = f"{names[0]} and {names[1]} over {plural(samples, 'sample')}: {rest}"
+    screen.line(title, "green" if equal == len(found) else "yellow")
+    columns = (
+        Column("output", fit="shorten"),
+        Column("elements", "right"),
+        Column("bytes"),
+        Column("differ", "right"),
+        Column("by at most", "right"),
+        Column("in codes", "right"),
+    )
+    rows = [
+        (
+            d.name,
+            f"{d.elements:,}",
+            Cell("equal", "green") if d.equal else Cell("differ", "red"),
+            f"{d.differ:,}",
+            real(d.largest, 3) if d.differ else "",
+            real(d.codes, 3) if d.differ and d.codes is not None else "",
+        )
+        for d in found
+    ]
+    screen.table(columns, rows)

@@ -1,0 +1,254 @@
+"""How verbs print: aligned tables that fit the terminal, plain text in a pipe, progress bars."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal
+
+from qir.cli.failures import printable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+GAP = "  "
+LEAST = 12
+"""A column that gives way keeps so many characters."""
+NARROW = 40
+"""No terminal is taken for narrower than this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column, and what it does when the terminal is too narrow."""
+
+    title: str
+    align: Literal["left", "right"] = "left"
+    fit: Literal["keep", "shorten", "wrap", "drop"] = "keep"
+    style: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A text with a style of its own."""
+
+    text: str
+    style: str = ""
+
+
+Row = Sequence["str | Cell"]
+
+
+class Screen:
+    """Standard output of one verb: lines and tables, or nothing where it is to be quiet."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self.quiet = quiet
+
+    @cached_property
+    def _console(self) -> Console:
+        from rich.console import Console
+
+        return Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
+
+    @cached_property
+    def width(self) -> int | None:
+        """Columns of the terminal; None where the output goes elsewhere and may be any length."""
+        if not sys.stdout.isatty():
+            return None
+        return max(NARROW, shutil.get_terminal_size().columns)
+
+    def line(self, text: str = "", style: str = "") -> None:
+        """Prints one line."""
+        self._print([(printable(text), style)])
+
+    def json(self, data: object) -> None:
+        """Prints JSON, quiet or not: it was asked for."""
+        print(json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False))
+
+    def facts(self, facts: Mapping[str, str]) -> None:
+        """Prints names and what is to say of each, aligned; long ones go on below themselves."""
+        wide = max(map(len, facts), default=0)
+        for name, text in facts.items():
+            room = None if self.width is None else self.width - wide - 4
+            for i, part in enumerate(_wrapped(printable(text), room)):
+                self._print([(f"  {name if i == 0 else '':<{wide}}{GAP}", "dim"), (part, "")])
+
+    def table(self, columns: Sequence[Column], rows: Sequence[Row], *, title: str = "") -> None:
+        """Prints a table, with a title above it; nothing where it has no rows."""
+        if self.quiet or not rows:
+            return
+        if title:
+            self.line()
+            self.line(title, "bold")
+        cells = [[_cell(c) for c in row] for row in rows]
+        shown, widths = _layout(columns, cells, self.width)
+        head = [Cell(columns[i].title, "dim") for i in shown]
+        if any(cell.text for cell in head):
+            self._row([columns[i] for i in shown], head, widths)
+        for row in cells:
+            self._row([columns[i] for i in shown], [row[i] for i in shown], widths)
+
+    def _row(self, columns: Sequence[Column], cells: Sequence[Cell], widths: Sequence[int]) -> None:
+        parts = [
+            _wrapped(c.text, w) if column.fit == "wrap" else [_shortened(c.text, w)]
+            for column, c, w in zip(columns, cells, widths, strict=True)
+        ]
+        for i in range(max(map(len, parts))):
+            line: list[tuple[str, str]] = [("  ", "")]
+            for column, cell, part, width in zip(columns, cells, parts, widths, strict=True):
+                text = part[i] if i < len(part) else ""
+                blank = " " * (width - _cells(text))
+                padded = blank + text if column.align == "right" else text + blank
+                line += [(padded, cell.style or column.style), (GAP, "")]
+            self._print(line)
+
+    def _print(self, parts: Sequence[tuple[str, str]]) -> None:
+        if self.quiet:
+            return
+        if self.width is None:
+            print("".join(text for text, _ in parts).rstrip())
+            return
+        self._console.print(_text(parts), soft_wrap=True)
+
+    @contextmanager
+    def progress(self, what: str) -> Iterator[Callable[[int, int | None], None]]:
+        """A bar on standard error, where that is a terminal; gives what is to be told of steps."""
+        if self.quiet or not sys.stderr.isatty():
+            yield lambda done, total: None
+            return
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+        from rich.progress import TimeRemainingColumn as Remaining
+
+        columns = (
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            Remaining(),
+        )
+        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+            task = bar.add_task(what, total=None)
+            yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _text(parts: Sequence[tuple[str, str]]) -> Text:
+    from rich.text import Text
+
+    out = Text()
+    for text, style in parts:
+        out.append(text, style or None)
+    out.rstrip()
+    return out
+
+
+def _cell(value: str | Cell) -> Cell:
+    if isinstance(value, Cell):
+        return Cell(printable(value.text), value.style)
+    return Cell(printable(value))
+
+
+def _cells(text: str) -> int:
+    """How many columns of a terminal the text takes."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
+def _layout(
+    columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int | None
+) -> tuple[list[int], list[int]]:
+    """Which columns are shown, and how wide: the last to drop goes first, then names give way."""
+    natural = [
+        max([_cells(column.title), *(_cells(row[i].text) for row in rows)])
+        for i, column in enumerate(columns)
+    ]
+    shown = [i for i in range(len(columns)) if any(r[i].text for r in rows)]
+    if width is None:
+        return shown, [natural[i] for i in shown]
+
+    def least(i: int) -> int:
+        return min(natural[i], 2 * LEAST) if columns[i].fit in ("shorten", "wrap") else natural[i]
+
+    def needed() -> int:
+        return sum(map(least, shown)) + len(GAP) * len(shown)
+
+    for i in [i for i in reversed(shown) if columns[i].fit == "drop"]:
+        if needed() > width:
+            shown.remove(i)
+    sizes = {i: natural[i] for i in shown}
+    while (over := sum(sizes.values()) + len(GAP) * len(shown) - width) > 0:
+        elastic = [i for i in shown if columns[i].fit in ("shorten", "wrap") and sizes[i] > LEAST]
+        if not elastic:
+            break
+        widest = max(elastic, key=lambda i: sizes[i])
+        rival = max((sizes[i] for i in elastic if i != widest), default=LEAST)
+        step = max(1, min(over, sizes[widest] - max(rival, LEAST)))
+        sizes[widest] -= step
+    return shown, [sizes[i] for i in shown]
+
+
+def _shortened(text: str, width: int) -> str:
+    """The text, without its middle where it is too long: names differ at both ends."""
+    if _cells(text) <= width:
+        return text
+    head = (width - 2) // 3
+    return f"{text[:head]}..{text[len(text) - (width - head - 2) :]}"
+
+
+def _wrapped(text: str, width: int | None) -> list[str]:
+    if width is None or _cells(text) <= width:
+        return [text]
+    return textwrap.wrap(text, max(width, LEAST)) or [""]
+
+
+def amount(number: float | None) -> str:
+    """A count in three figures: 12, 884 k, 1.33 M; `?` where it is not known."""
+    if number is None:
+        return "?"
+    for unit in ("", " k", " M", " G", " T"):
+        if abs(number) < 999.5 or unit == " T":
+            break
+        number /= 1000
+    return f"{number:.0f}" if not unit else f"{three(number)}{unit}"
+
+
+def size(count: float) -> str:
+    """Bytes in three figures: 96 B, 241 KB, 1.8 MB."""
+    for unit in ("B", "KB", "MB", "GB", "TB"):
+        if count < 999.5 or unit == "TB":
+            break
+        count /= 1000
+    return f"{count:.0f} B" if unit == "B" else f"{three(count)} {unit}"
+
+
+def three(number: float) -> str:
+    """Three figures of a number below a thousand: 1.20, 12.0, 120."""
+    places = 2 if number < 9.995 else 1 if number < 99.95 else 0
+    return f"{number:.{places}f}"
+
+
+def real(number: float | None, figures: int = 4) -> str:
+    """A real number in a few figures; `-` where there is none."""
+    return "-" if number is None else f"{number:.{figures}g}"
+
+
+def plural(count: int, word: str, many: str = "") -> str:
+    """`1 node`, `3 nodes`."""
+    return f"{count:,} {word if count == 1 else many or word + 's'}"
+
+
+def percent(share: float) -> str:
+    """`93.2 %`; what is not all does not round to all."""
+    if 0.9995 <= share < 1:
+        return "99.9 %"
+    return f"{100 * share:.3g} %" if share < 0.9995 else "100 %"

@@ -1,0 +1,177 @@
+"""`qir show`: what is in a model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from qir.cli import verb as shared
+from qir.cli.models import open_model
+from qir.cli.screen import Cell, Column, Screen, amount, percent, plural, real, size
+from qir.cli.words import scale, shape, weights
+
+if TYPE_CHECKING:
+    from qir.inspect.explain import Contents, Explanation
+    from qir.inspect.summary import Summary, Tensor
+
+
+@shared.verb(
+    "qir show model.onnx",
+    "qir show model.onnx --node /conv1/Conv",
+    "qir show quantized.onnx --text > quantized.txt",
+)
+@shared.model
+@click.option("--text", is_flag=True, help="Print the program in QIR's language.")
+@click.option(
+    "--node", metavar="NAME", help="Tell all about one node, by its name or its source's."
+)
+@shared.as_json
+def show(model: Path, text: bool, node: str | None, as_json: bool) -> None:
+    """Show what is in a model.
+
+    Its inputs and outputs, its size and work, how much of it runs on codes, and each layer with
+    the scale and zero point of its result. Work is counted for one sample.
+
+    --json prints {file, file_bytes, name, profile, frameworks, nodes, parameters, bytes, macs,
+    integer_macs, longest_integer_chain, inputs, outputs, ops, layers}; with --node {name, op, doc,
+    text, attributes, operands, results, used_by, origins, source_names, profile, plans, macs,
+    in_codes}.
+    """
+    from qir.errors import UsageError
+
+    if text and (node or as_json):
+        raise UsageError("--text goes with neither --node nor --json")
+    graph = open_model(model)
+    screen = Screen()
+    if text:
+        click.echo(str(graph), nl=False)
+    elif node is not None:
+        from qir.inspect import explain
+
+        explanation = explain(graph, node)
+        if as_json:
+            screen.json(explanation.to_json())
+        else:
+            _explain(screen, explanation)
+    else:
+        from qir.inspect import summarize
+
+        summary = summarize(graph)
+        length = model.stat().st_size
+        if as_json:
+            screen.json({"file": str(model), "file_bytes": length, **summary.to_json()})
+        else:
+            _summary(screen, model, length, summary)
+
+
+def _summary(screen: Screen, path: Path, length: int, summary: Summary) -> None:
+    screen.line(f"{path.name}  {size(length)}", "bold")
+    held = ", ".join(f"{kind} {size(count)}" for kind, count in summary.bytes.items())
+    chain = summary.longest_integer_chain
+    share = summary.integer_macs / summary.macs if summary.macs else 0.0
+    facts = {
+        "graph": f"{summary.name}, {plural(summary.nodes, 'node')}",
+        "source": ", ".join(summary.frameworks) or "QIR text",
+        "computes as": summary.profile,
+        "parameters": f"{amount(summary.parameters)}  ({held})" if held else "none",
+        "work": f"{amount(summary.macs)} multiply-adds for one sample",
+        "on codes": "nothing",
+    }
+    if chain:
+        ends = chain[0] if len(chain) == 1 else f"{chain[0]} to {chain[-1]}"
+        run = f"longest run {plural(len(chain), 'op')}, {ends}"
+        facts["on codes"] = f"{percent(share)} of the work; {run}" if summary.macs else run
+    screen.facts(facts)
+    for title, tensors in (("inputs", summary.inputs), ("outputs", summary.outputs)):
+        screen.table(_TENSOR, [_tensor(t) for t in tensors], title=title)
+    columns = (Column("op", fit="shorten"), Column("count", "right"), Column("on codes", "right"))
+    ops = [(o.op, f"{o.count:,}", f"{o.in_codes:,}" if o.in_codes else "-") for o in summary.ops]
+    screen.table(columns, ops, title="ops")
+    layers = [
+        (
+            Cell(layer.name, "" if layer.in_codes else "yellow"),
+            layer.op,
+            shape(layer.shape),
+            layer.storage,
+            scale(layer.codes),
+            weights(layer.weights),
+            amount(layer.macs) if layer.macs != 0 else "",
+        )
+        for layer in summary.layers
+        if layer.op not in ("quantize", "dequantize")
+    ]
+    screen.table(_LAYER, layers, title="layers")
+
+
+_TENSOR = (
+    Column("name", fit="shorten"),
+    Column("shape"),
+    Column("holds"),
+    Column("scale:zero"),
+)
+_LAYER = (
+    Column("name", fit="shorten"),
+    Column("op", fit="shorten"),
+    Column("result"),
+    Column("holds"),
+    Column("scale:zero"),
+    Column("weights", fit="drop"),
+    Column("work", "right"),
+)
+
+
+def _tensor(tensor: Tensor) -> tuple[str, str, str, str]:
+    return tensor.name, shape(tensor.shape), tensor.dtype, scale(tensor.codes)
+
+
+def _explain(screen: Screen, node: Explanation) -> None:
+    screen.line(f"{node.name}  {node.op}", "bold")
+    facts = {
+        "does": node.doc,
+        "came from": "; ".join(node.origins),
+        "computes as": node.profile,
+        "work": f"{amount(node.macs)} multiply-adds for one sample" if node.macs else "",
+        "on codes": "yes" if node.in_codes else "no",
+        **{f"{name} =": value for name, value in node.attributes.items()},
+        **{f"plan for {slot}": plan for slot, plan in node.plans.items()},
+        "used by": ", ".join(node.used_by) or "nobody",
+    }
+    screen.facts({name: text for name, text in facts.items() if text})
+    rows = [
+        (
+            operand.slot,
+            operand.tensor.name,
+            operand.made_by,
+            shape(operand.tensor.shape),
+            operand.tensor.codes.storage if operand.tensor.codes else operand.tensor.dtype,
+            scale(operand.tensor.codes),
+            _contents(operand.contents),
+        )
+        for operand in node.operands
+    ]
+    columns = (
+        Column("slot"),
+        Column("value", fit="shorten"),
+        Column("made by", fit="drop"),
+        Column("shape"),
+        Column("holds"),
+        Column("scale:zero"),
+        Column("contents", fit="drop"),
+    )
+    screen.table(columns, rows, title="reads")
+    results = [
+        (t.name, shape(t.shape), t.codes.storage if t.codes else t.dtype, scale(t.codes))
+        for t in node.results
+    ]
+    screen.table(_TENSOR, results, title="makes")
+
+
+def _contents(contents: Contents | None) -> str:
+    if contents is None:
+        return ""
+    text = f"{real(contents.low)} .. {real(contents.high)}"
+    if contents.at_bounds is not None:
+        text += f", {percent(contents.at_bounds)} at the bounds"
+    return text

@@ -1,0 +1,131 @@
+"""What all verbs have in common: the form of their help, and the options they share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+import click
+
+Function = TypeVar("Function", bound=Callable[..., object])
+
+
+class Decorator(Protocol):
+    """Adds an option to a function and gives the function."""
+
+    def __call__(self, function: Function, /) -> Function: ...
+
+
+DEBUG: list[bool] = []
+"""Holds something once --debug was read."""
+
+
+class Verb(click.Command):
+    """A command whose help ends with examples; each can be run as it stands."""
+
+    examples: tuple[str, ...] = ()
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        formatter.write("\nExamples:\n")
+        formatter.write("".join(f"  {line}\n" for line in self.examples))
+
+
+def _debug(ctx: click.Context, option: click.Parameter, given: bool) -> None:
+    if given:
+        DEBUG.append(True)
+
+
+def verb(*examples: str) -> Callable[[Callable[..., object]], Verb]:
+    """Makes a verb of a function, whose name and docstring are the verb's."""
+    names = {"help_option_names": ["-h", "--help"]}
+
+    def make(function: Callable[..., object]) -> Verb:
+        made = click.command(cls=Verb, context_settings=names)(function)
+        made.examples = examples
+        made.params.append(
+            click.Option(
+                ["--debug"],
+                is_flag=True,
+                expose_value=False,
+                callback=_debug,
+                help="Show where a failure comes from.",
+            )
+        )
+        return made
+
+    return make
+
+
+PATH = click.Path(path_type=Path)
+
+
+def model(function: Function) -> Function:
+    """The model a verb works on."""
+    return click.argument("model", type=PATH)(function)
+
+
+def output(text: str, *, required: bool = True) -> Decorator:
+    """The file a verb writes."""
+    return click.option("-o", "--output", type=PATH, required=required, metavar="FILE", help=text)
+
+
+def data(text: str, *, required: bool = False) -> Decorator:
+    """Samples to calibrate with or to run on."""
+    return click.option("--data", type=PATH, required=required, metavar="PATH", help=text)
+
+
+def whole(name: str, text: str, default: int | None = None, least: int = 1) -> Decorator:
+    """An option that is a whole number."""
+    kind = click.IntRange(min=least)
+    show = default is not None
+    return click.option(name, type=kind, default=default, show_default=show, metavar="N", help=text)
+
+
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
+quiet = click.option("-q", "--quiet", is_flag=True, help="Print nothing that is no failure.")
+force = click.option("-f", "--force", is_flag=True, help="Overwrite files that exist.")
+lossy = click.option(
+    "--lossy", is_flag=True, help="Allow what changes numbers by more than one code."
+)
+threads = whole("--threads", "Threads to use; the results are the same for any number.")
+target = click.option(
+    "--target",
+    default="onnxruntime",
+    show_default=True,
+    metavar="NAME",
+    help="Backend the model is for; `qir doctor` lists them.",
+)
+format_ = click.option(
+    "--format", "form", metavar="FORM", help="Form to write it in, such as qdq or qoperator."
+)
+granularity = click.option(
+    "--granularity",
+    type=click.Choice(["channel", "tensor"]),
+    default="channel",
+    show_default=True,
+    help="One scale for each channel of a weight, or one for all.",
+)
+rules = click.option(
+    "--rule",
+    "rules",
+    multiple=True,
+    metavar="TEXT",
+    help="What some ops shall be: 'name=/conv1/* slot=w: i8 symmetric tensor', 'op=softmax: float'."
+    " Later rules win; may be given several times.",
+)
+keep_float = click.option(
+    "--keep-float",
+    "floats",
+    multiple=True,
+    metavar="GLOB",
+    help="Keep ops in float whose name, in the model or in its source, matches.",
+)
+save_ledger = click.option(
+    "--ledger", "ledger_file", type=PATH, metavar="FILE", help="Write the ledger as JSON."
+)
+
+
+def all_rules(rules: Sequence[str], floats: Sequence[str]) -> tuple[str, ...]:
+    """The rules of both options; a name's blanks match as any character."""
+    return (*rules, *(f"name={'?'.join(glob.split())}: float" for glob in floats))

@@ -1,0 +1,43 @@
+"""Shapes, codes and numbers as a person reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from qir.cli.screen import real
+
+if TYPE_CHECKING:
+    from qir.inspect.summary import Codes, Tensor
+
+
+def shape(sizes: Sequence[int | str | None]) -> str:
+    """`Nx1x8x8`; `scalar` where there are no axes."""
+    return "x".join("?" if s is None else _size(s) for s in sizes) or "scalar"
+
+
+def _size(size: int | str) -> str:
+    text = str(size)
+    return text if text.isalnum() else f"({text})"
+
+
+def scale(codes: Codes | None) -> str:
+    """`0.02353:128`; the least and the greatest where there are many."""
+    if codes is None:
+        return ""
+    if not codes.scale:
+        return "dynamic"
+    low, high = min(codes.scale), max(codes.scale)
+    zeros = sorted(set(codes.zero))
+    zero = "" if zeros == [0] else f":{real(zeros[0])}" if len(zeros) == 1 else ":.."
+    if len(codes.scale) == 1:
+        return f"{real(low)}{zero}"
+    return f"{real(low, 2)}..{real(high, 2)}{zero}"
+
+
+def weights(tensor: Tensor | None) -> str:
+    """`i8/ch 32x16x3x3`: one scale for each channel."""
+    if tensor is None:
+        return ""
+    many = tensor.codes is not None and len(tensor.codes.scale) > 1
+    return f"{tensor.dtype}{'/ch' if many else ''} {shape(tensor.shape)}"

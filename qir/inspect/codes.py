@@ -1,0 +1,104 @@
+"""Which ops work on codes, in either form of a program.
+
+In integer form an op's operands and result are quantized types. In QDQ form it stands between
+`dequantize` and `quantize`; an activation that is computed in the same kernel stands with it.
+"""
+
+from __future__ import annotations
+
+from qir.ir.graph import Graph
+from qir.ir.node import Node, Value
+from qir.ir.ops import spec
+from qir.ir.types import QuantType
+
+STRUCTURE = frozenset({"input", "constant", "output"})
+BRIDGES = frozenset({"quantize", "dequantize", "requantize"})
+
+
+def stored(value: Value) -> QuantType | None:
+    """The map of the codes that a value lies in memory as: its own, or its only reader's."""
+    if value.type.quant is not None:
+        return value.type.quant
+    use = value.only_use
+    if use is not None and use.node.op == "quantize":
+        return use.node.result.type.quant
+    return None
+
+
+def read(value: Value) -> QuantType | None:
+    """The map of the codes that a value is read from: its own, or what `dequantize` reads."""
+    if value.type.quant is None and value.node.op == "dequantize":
+        return value.node.operands["x"].type.quant
+    return value.type.quant
+
+
+def in_codes(graph: Graph) -> dict[Node, bool]:
+    """For every op that computes: whether it works on codes."""
+    out: dict[Node, bool] = {}
+    for node in graph:
+        if node.op not in STRUCTURE and node.op not in BRIDGES:
+            out[node] = _reads_codes(node, out) and _makes_codes(node)
+    return out
+
+
+def _reads_codes(node: Node, known: dict[Node, bool]) -> bool:
+    if node.op == "foreign":
+        return False
+    row = spec(node.op) if not node.stages else spec(node.stages[0].op)
+    found = False
+    for slot, value in node.operands.items():
+        if slot == row.traits.bias or not value.type.express.is_float:
+            continue  # a bias counts in accumulator units, a shape in none
+        if read(value) is None and not _flows_in(node, value, known):
+            return False
+        found = True
+    return found
+
+
+def _flows_in(node: Node, value: Value, known: dict[Node, bool]) -> bool:
+    """Whether the value stays inside the kernel of an op that works on codes."""
+    return (
+        spec(node.op).traits.elementwise
+        and value.only_use is not None
+        and known.get(value.node, False)
+        and stored(value) is None
+    )
+
+
+def _makes_codes(node: Node) -> bool:
+    value = node.results[0] if node.results else None
+    while value is not None:
+        if stored(value) is not None:
+            return True
+        use = value.only_use
+        if use is None or not use.node.results or not _is_activation(use.node):
+            return False
+        value = use.node.results[0]
+    return False
+
+
+def _is_activation(node: Node) -> bool:
+    return node.op not in BRIDGES and spec(node.op).traits.elementwise
+
+
+def longest_chain(graph: Graph) -> tuple[Node, ...]:
+    """The longest path of ops that work on codes, with nothing in floats between them."""
+    integer = in_codes(graph)
+    length: dict[Node, int] = {}
+    before: dict[Node, Node | None] = {}
+    for node in graph:
+        producers = [v.node for v in node.operands.values()]
+        best = max(producers, key=lambda p: length.get(p, 0), default=None)
+        longest = length.get(best, 0) if best is not None else 0
+        if integer.get(node, False):
+            length[node] = longest + 1
+        else:
+            length[node] = longest if node.op in BRIDGES else 0
+        before[node] = best if longest else None
+    end = max(graph, key=lambda n: length[n], default=None)
+    path: list[Node] = []
+    while end is not None and length[end]:
+        if integer.get(end, False):
+            path.append(end)
+        end = before[end]
+    return tuple(reversed(path))

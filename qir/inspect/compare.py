@@ -1,0 +1,88 @@
+"""How far the results of two runs lie apart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.errors import DataError
+from qir.inspect.codes import read
+from qir.ir.graph import Graph
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One output of two runs; `to_json` has the keys of the fields and `equal`."""
+
+    name: str
+    elements: int
+    differ: int
+    """How many elements differ in their bytes."""
+    largest: float
+    """The largest difference of two elements; NaN where one of the two is NaN or infinite."""
+    codes: float | None
+    """The largest difference in codes; None where the output is no codes nor comes from any."""
+
+    @property
+    def equal(self) -> bool:
+        """Whether the bytes are equal."""
+        return self.differ == 0
+
+    def to_json(self) -> dict[str, object]:
+        """The fields as JSON takes them."""
+        largest = self.largest if np.isfinite(self.largest) else None
+        return {**asdict(self), "largest": largest, "equal": self.equal}
+
+
+Results = Mapping[str, NDArray[np.generic]]
+
+
+def compare(graph: Graph, a: Results, b: Results) -> tuple[Difference, ...]:
+    """Each output of one run against the same of another.
+
+    Raises DataError where the two have other outputs, shapes or element types.
+    """
+    if set(a) != set(b):
+        raise DataError(f"the runs give other outputs: {', '.join(a)} and {', '.join(b)}")
+    return tuple(_difference(graph, name, a[name], b[name]) for name in a)
+
+
+def _difference(
+    graph: Graph, name: str, a: NDArray[np.generic], b: NDArray[np.generic]
+) -> Difference:
+    if a.shape != b.shape or a.dtype != b.dtype:
+        raise DataError(
+            f"output {name}: one run gives {a.dtype} {list(a.shape)}, "
+            f"the other {b.dtype} {list(b.shape)}"
+        )
+    rows_a, rows_b = _bytes(a), _bytes(b)
+    differ = np.any(rows_a != rows_b, axis=1).reshape(a.shape)
+    count = int(differ.sum())
+    if not count:
+        return Difference(name, a.size, 0, 0.0, 0.0 if _scale(graph, name) else None)
+    with np.errstate(all="ignore"):
+        gaps = np.abs(a[differ].astype(np.float64) - b[differ].astype(np.float64))
+    largest = float(gaps.max())
+    scale = _scale(graph, name)
+    return Difference(name, a.size, count, largest, None if scale is None else largest / scale)
+
+
+def _bytes(array: NDArray[np.generic]) -> NDArray[np.uint8]:
+    array = np.ascontiguousarray(array)
+    return array.reshape(-1, 1).view(np.uint8).reshape(array.size, array.dtype.itemsize)
+
+
+def _scale(graph: Graph, name: str) -> float | None:
+    """What one code is worth in an output: 1 where it holds codes, else what it was read with."""
+    value = graph.outputs.get(name)
+    if value is None:
+        return None
+    if value.type.quant is not None or value.type.dtype.is_integer:
+        return 1.0
+    quant = read(value)
+    if quant is None or quant.dynamic or np.size(quant.scales()) != 1:
+        return None
+    return float(np.asarray(quant.scales()).reshape(-1)[0])

@@ -1,0 +1,131 @@
+"""What QIR finds on this machine: frameworks, plugins, profiles and the processor."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+
+from qir import registry
+from qir.errors import PluginError
+
+FRAMEWORKS: Mapping[str, tuple[str, ...]] = {
+    "onnx": ("onnx",),
+    "onnxruntime": ("onnxruntime", "onnxruntime-gpu"),
+    "torch": ("torch",),
+    "tensorflow": ("tensorflow", "tensorflow-cpu"),
+    "mxnet": ("mxnet",),
+    "ipex": ("intel_extension_for_pytorch",),
+}
+"""The distributions that bring each framework."""
+LIBRARIES = ("numpy", "networkx", "ml_dtypes", "safetensors")
+
+
+@dataclass(frozen=True, slots=True)
+class Plugin:
+    """One entry point, loaded to see whether it works."""
+
+    kind: str
+    name: str
+    distribution: str
+    place: str
+    """The module it is in, or the folder of its files."""
+    fault: str
+    """Why it cannot be used; empty where it can."""
+    missing: bool = False
+    """Whether all that it lacks is a framework that is not installed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """What `qir doctor` tells.
+
+    `to_json` has the keys of the fields: qir, python, platform, libraries, frameworks (version, or
+    null where it is not installed), plugins, features, isa, threads, kernels.
+    """
+
+    qir: str
+    python: str
+    platform: str
+    libraries: Mapping[str, str | None]
+    frameworks: Mapping[str, str | None]
+    plugins: tuple[Plugin, ...]
+    features: tuple[str, ...]
+    """Instruction sets of this processor, of those that QIR knows."""
+    isa: tuple[str, ...]
+    """Those in use, best first."""
+    threads: int
+    kernels: str
+    """Why the compiled kernels cannot be used; empty where they can."""
+
+    @property
+    def faults(self) -> int:
+        """How many plugins are broken, and whether the kernels are."""
+        return sum(bool(p.fault) and not p.missing for p in self.plugins) + bool(self.kernels)
+
+    def to_json(self) -> dict[str, object]:
+        """The fields as JSON takes them."""
+        return asdict(self)
+
+
+def environment(version: str) -> Environment:
+    """Looks around; no framework is imported but by the plugins that need one."""
+    features, isa, threads, fault = _processor()
+    return Environment(
+        version,
+        platform.python_version(),
+        f"{platform.system()} {platform.machine()}, {sys.implementation.name}",
+        {name: _version(name) for name in LIBRARIES},
+        {name: _first(dists) for name, dists in FRAMEWORKS.items()},
+        tuple(_plugins()),
+        features,
+        isa,
+        threads,
+        fault,
+    )
+
+
+def _first(distributions: tuple[str, ...]) -> str | None:
+    return next((v for d in distributions if (v := _version(d)) is not None), None)
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _plugins() -> list[Plugin]:
+    out = []
+    for kind in registry.KINDS:
+        for name in registry.names(kind):
+            fault = place = ""
+            missing = False
+            try:
+                found = registry.find(kind, name)
+                place = str(found) if isinstance(found, Path) else getattr(found, "__module__", "")
+            except PluginError as error:
+                fault = " ".join(str(error).split())
+                missing = _lacks_framework(error)
+            owner = registry.owner(kind, name)
+            out.append(Plugin(kind.removeprefix("qir."), name, owner, place, fault, missing))
+    return out
+
+
+def _lacks_framework(error: PluginError) -> bool:
+    cause = error.__cause__
+    wanted = (cause.name or "").partition(".")[0] if isinstance(cause, ModuleNotFoundError) else ""
+    return wanted not in ("", "qir")
+
+
+def _processor() -> tuple[tuple[str, ...], tuple[str, ...], int, str]:
+    try:
+        from qir._kernels import _cpu
+    except ImportError as error:
+        return (), (), len(os.sched_getaffinity(0)), " ".join(str(error).split())
+    return tuple(_cpu.cpu_features()), tuple(_cpu.isa()), _cpu.default_threads(), ""

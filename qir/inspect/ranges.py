@@ -1,0 +1,59 @@
+"""What calibration saw: the ranges of the tensors, in rows."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+
+from qir.calibration import Statistics
+
+
+@dataclass(frozen=True, slots=True)
+class TensorRange:
+    """One tensor over all batches; `to_json` has the keys of the fields."""
+
+    tensor: str
+    count: int
+    low: float | None
+    high: float | None
+    """None where nothing finite was seen."""
+    mean: float | None
+    deviation: float | None
+    zeros: int
+    nan: int
+    infinite: int
+    channels: int
+    """How many channels have a range of their own; 0 where none are kept apart."""
+
+    def to_json(self) -> dict[str, object]:
+        """The fields as JSON takes them."""
+        return asdict(self)
+
+
+def ranges(statistics: Statistics) -> tuple[TensorRange, ...]:
+    """A row for every tensor that was watched, in the order of their names."""
+    channels = {k.tensor: s.channel_low.size for k, s in statistics.items() if k.axis is not None}
+    whole = {k.tensor: s for k, s in statistics.items() if k.axis is None}
+    apart = {k.tensor: s for k, s in statistics.items() if k.tensor not in whole}
+    out = []
+    for tensor, summary in sorted({**whole, **apart}.items()):
+        seen = summary.finite > 0
+        out.append(
+            TensorRange(
+                tensor,
+                summary.count,
+                float(summary.low) if seen else None,
+                float(summary.high) if seen else None,
+                _finite(summary.mean) if seen else None,
+                _finite(math.sqrt(max(summary.variance, 0.0))) if seen else None,
+                summary.zeros,
+                summary.nan,
+                summary.above + summary.below,
+                channels.get(tensor, 0),
+            )
+        )
+    return tuple(out)
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

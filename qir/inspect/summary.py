@@ -1,0 +1,218 @@
+"""What a model is made of: its size, its work, its ops and its layers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from qir.inspect.codes import BRIDGES, STRUCTURE, in_codes, longest_chain, read, stored
+from qir.inspect.cost import macs, one_sample
+from qir.ir.array import Array
+from qir.ir.dims import Shape
+from qir.ir.graph import Graph
+from qir.ir.node import Node, Value
+from qir.ir.ops import spec
+from qir.ir.types import QuantType, TensorType
+
+
+@dataclass(frozen=True, slots=True)
+class Codes:
+    """How reals are stored as codes."""
+
+    storage: str
+    scale: tuple[float, ...]
+    zero: tuple[float, ...]
+    axis: int | None
+    """The axis that has a scale for each index; None: one for the tensor, or blocks."""
+
+    @classmethod
+    def of(cls, quant: QuantType | None) -> Codes | None:
+        """The numbers of a map; None where there is none, or companions give them."""
+        if quant is None:
+            return None
+        if quant.dynamic:
+            return cls(str(quant.storage), (), (), quant.axis)
+        scale = np.asarray(quant.scales(), np.float64).reshape(-1)
+        zero = np.asarray(quant.zeros()).reshape(-1)
+        return cls(str(quant.storage), tuple(scale.tolist()), tuple(zero.tolist()), quant.axis)
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """An input or output."""
+
+    name: str
+    shape: tuple[int | str | None, ...]
+    """Sizes; a name or formula where the size is symbolic, None where nobody knows it."""
+    dtype: str
+    codes: Codes | None = None
+
+    @classmethod
+    def of(cls, name: str, type: TensorType) -> Tensor:
+        return cls(name, plain_shape(type.shape), str(type.dtype), Codes.of(type.quant))
+
+
+@dataclass(frozen=True, slots=True)
+class OpCount:
+    """How often an op stands in a graph."""
+
+    op: str
+    count: int
+    in_codes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One op that computes, or the chain of ops that one kernel computes."""
+
+    name: str
+    op: str
+    shape: tuple[int | str | None, ...]
+    storage: str
+    codes: Codes | None
+    weights: Tensor | None
+    macs: int | None
+    """Multiply-adds for one sample; None where a size is not known."""
+    in_codes: bool
+    origin: str
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A whole model.
+
+    `to_json` has the keys of the fields: name, profile, frameworks, nodes, parameters, bytes, macs,
+    integer_macs, longest_integer_chain, inputs, outputs, ops, layers.
+    """
+
+    name: str
+    profile: str
+    frameworks: tuple[str, ...]
+    nodes: int
+    parameters: int
+    bytes: Mapping[str, int]
+    """Bytes of constants by element type; `scales` are the arrays that types refer to."""
+    macs: int
+    integer_macs: int
+    """Those of ops that work on codes."""
+    longest_integer_chain: tuple[str, ...]
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    ops: tuple[OpCount, ...]
+    layers: tuple[Layer, ...]
+
+    def to_json(self) -> dict[str, object]:
+        """The fields as JSON takes them."""
+        return asdict(self)
+
+
+def summarize(graph: Graph) -> Summary:
+    """Everything that `qir show` tells about a graph."""
+    integer = in_codes(graph)
+    sizes = one_sample(graph)
+    layers = tuple(_layer(node, done, macs(node, sizes)) for node, done in integer.items())
+    frameworks = dict.fromkeys(o.framework for node in graph for o in node.origins)
+    return Summary(
+        graph.name,
+        graph.profile,
+        tuple(frameworks),
+        len(graph),
+        sum(a.data.size for a in _constants(graph) if str(a.type.dtype) not in ("i64", "bool")),
+        _bytes(graph),
+        sum(layer.macs or 0 for layer in layers),
+        sum(layer.macs or 0 for layer in layers if layer.in_codes),
+        tuple(node.name for node in longest_chain(graph)),
+        tuple(Tensor.of(value.name, value.type) for value in graph.inputs),
+        tuple(Tensor.of(name, value.type) for name, value in _outputs(graph).items()),
+        _histogram(graph, integer),
+        layers,
+    )
+
+
+def plain_shape(shape: Shape) -> tuple[int | str | None, ...]:
+    """A shape of numbers and texts."""
+    return tuple(dim if isinstance(dim, int) or dim is None else str(dim) for dim in shape)
+
+
+def op_text(node: Node) -> str:
+    """What a node computes: its op, the ops of its chain, or the foreign op's own name."""
+    if node.stages:
+        return " |> ".join(stage.op for stage in node.stages)
+    if node.op == "foreign":
+        return " ".join(str(node.attrs[name]) for name in ("framework", "op"))
+    return node.op
+
+
+def _outputs(graph: Graph) -> Mapping[str, Value]:
+    ends = [node for node in graph if node.op == "output"]
+    return ends[0].operands if ends else {}
+
+
+def _constants(graph: Graph) -> Iterator[Array]:
+    """Every different constant, once."""
+    seen: set[str] = set()
+    for node in graph:
+        array = node.results[0].constant if node.op == "constant" else None
+        if array is not None and array.digest not in seen:
+            seen.add(array.digest)
+            yield array
+
+
+def _bytes(graph: Graph) -> dict[str, int]:
+    out: Counter[str] = Counter()
+    for array in _constants(graph):
+        out[str(array.type.dtype)] += _array_bytes(array)
+    held = {a.digest: a for n in graph for v in n.results for a in v.type.arrays()}
+    if held:
+        out["scales"] = sum(map(_array_bytes, held.values()))
+    return dict(out.most_common())
+
+
+def _array_bytes(array: Array) -> int:
+    if array.data.dtype.kind == "O":
+        return sum(len(t if isinstance(t, bytes) else str(t).encode()) for t in array.data.flat)
+    return -(-array.data.size * max(array.type.dtype.bits, 1) // 8)
+
+
+def _histogram(graph: Graph, integer: Mapping[Node, bool]) -> tuple[OpCount, ...]:
+    counts: Counter[str] = Counter()
+    codes: Counter[str] = Counter()
+    for node in graph:
+        if node.op in STRUCTURE:
+            continue
+        text = op_text(node)
+        counts[text] += 1
+        codes[text] += integer.get(node, False) or node.op in BRIDGES
+    rows = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return tuple(OpCount(op, count, codes[op]) for op, count in rows)
+
+
+def _layer(node: Node, integer: bool, work: int | None) -> Layer:
+    value = node.results[0] if node.results else None
+    codes = Codes.of(stored(value)) if value else None
+    return Layer(
+        node.name,
+        op_text(node),
+        plain_shape(value.type.shape) if value else (),
+        codes.storage if codes else str(value.type.dtype) if value else "",
+        codes,
+        _weights(node),
+        work,
+        integer,
+        str(node.origins[0]) if node.origins else "",
+    )
+
+
+def _weights(node: Node) -> Tensor | None:
+    """The operand in the weight slot of the op, or of the first stage of its chain that has one."""
+    stages = [(s.op, node.stage_operands(i)) for i, s in enumerate(node.stages)]
+    for op, operands in stages or [(node.op, node.operands)]:
+        value = operands.get(spec(op).traits.weight or "")
+        if value is not None:
+            quant = read(value)
+            dtype = str(quant.storage if quant else value.type.dtype)
+            return Tensor(value.name, plain_shape(value.type.shape), dtype, Codes.of(quant))
+    return None

@@ -1,0 +1,75 @@
+"""Times of several things, measured in turns so that a busy machine slows all of them alike."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Seconds a call, for one of them; `to_json` has name, runs, median, least, spread, ratio."""
+
+    name: str
+    seconds: tuple[float, ...]
+    """In the order they were measured."""
+    ratio: float
+    """Its median over the first one's: median of the quotients of each turn."""
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.seconds)
+
+    @property
+    def least(self) -> float:
+        return min(self.seconds)
+
+    @property
+    def spread(self) -> float:
+        """How far the middle half lies apart, as a share of the median."""
+        if len(self.seconds) < 4:
+            return (max(self.seconds) - min(self.seconds)) / self.median
+        low, _, high = statistics.quantiles(self.seconds, n=4)
+        return (high - low) / self.median
+
+    def to_json(self) -> dict[str, object]:
+        """The fields as JSON takes them; times in seconds."""
+        return {
+            "name": self.name,
+            "runs": len(self.seconds),
+            "median": self.median,
+            "least": self.least,
+            "spread": self.spread,
+            "ratio": self.ratio,
+        }
+
+
+def interleave(
+    calls: Mapping[str, Callable[[], object]],
+    runs: int,
+    *,
+    warm: int = 3,
+    progress: Callable[[int, int], None] | None = None,
+) -> tuple[Timing, ...]:
+    """Calls each in turn so many times, after a few unmeasured turns."""
+    seconds: dict[str, list[float]] = {name: [] for name in calls}
+    for turn in range(warm + runs):
+        for name, call in calls.items():
+            started = time.perf_counter()
+            call()
+            taken = time.perf_counter() - started
+            if turn >= warm:
+                seconds[name].append(taken)
+        if progress is not None:
+            progress(turn + 1, warm + runs)
+    first = next(iter(seconds.values()), [])
+    return tuple(
+        Timing(
+            name,
+            tuple(times),
+            statistics.median(t / f for t, f in zip(times, first, strict=True)),
+        )
+        for name, times in seconds.items()
+    )
