@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from qir.capability import Capability, load
-from qir.errors import UsageError
+from qir.errors import PluginError, UsageError
 from qir.ir.graph import Graph
 from qir.ledger import Ledger
 from qir.passes.expand_qdq import ExpandQdq
 from qir.passes.fuse_qdq import FuseQdq
-from qir.target import Target
+from qir.target import Executable, Target
 
 from .model import to_model
 from .saving import save
@@ -51,3 +51,23 @@ class OnnxRuntimeTarget(Target):
         model = to_model(formed, ledger)
         ledger.check(lossy=lossy)
         save(model, path)
+
+    def compile(self, graph: Graph, *, threads: int | None = None) -> Executable:
+        """Runs a graph in onnxruntime, written node by node in the form it has."""
+        return self.session(graph, threads=threads)
+
+    def session(
+        self, model: Graph | Path, *, threads: int | None = None, optimize: bool = True
+    ) -> Executable:
+        """Runs a graph, or a file as it is, with or without onnxruntime's graph optimizer.
+
+        Raises InputError for a model that onnxruntime does not take, PluginError without it.
+        """
+        try:
+            from .session import Session
+        except ImportError as error:
+            raise PluginError(f"target {self.name} needs {error.name} to run models") from error
+        if isinstance(model, Graph):
+            data = to_model(model.copy(), Ledger()).SerializeToString()
+            return Session(data, threads=threads, optimize=optimize)
+        return Session(model, threads=threads, optimize=optimize)
