@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from qir.errors import OpError, ProfileError
 from qir.ir.attrs import Attr
+from qir.ir.types import TensorType
 from qir.numerics.affine import Affine
 from qir.numerics.fields import Rule
 from qir.numerics.quantize import dequantize, quantize
@@ -134,7 +135,7 @@ def logistic(x: Real32) -> Real32:
     q = fma(square, _BETA[0], _BETA[1])
     for beta in _BETA[2:]:
         q = fma(q, square, beta)
-    return np.clip((p * x) / q + F(0.5), F(0), F(1))
+    return np.asarray(np.clip((p * x) / q + F(0.5), F(0), F(1)), F)
 
 
 def logistic_table(x: Codes, x_map: Affine, out: Affine, *, rule: Rule) -> Codes:
@@ -207,15 +208,17 @@ def mean_of_reals(
     sizes = (codes.shape[2], codes.shape[3])
     height, width = windows("avg_pool2d", sizes, kernel, stride, pad, ceil=ceil)
     reals = F(x_map.scale) * (codes.astype(np.int32) - int(x_map.zero)).astype(F)
-    inside = padded(np.ones((1, 1, *sizes), F), height, width, F(0))
-    reals = padded(reals, height, width, F(0))
+    outside = np.zeros((), F)
+    inside = padded(np.ones((1, 1, *sizes), F), height, width, outside)
+    framed = padded(reals, height, width, outside)
     total = np.zeros((*codes.shape[:2], height.count, width.count), F)
     count = np.zeros((1, 1, height.count, width.count), F)
     for i, j in np.ndindex(*kernel):
-        total += reals[..., height.tap(i), width.tap(j)]
-        count += inside[..., height.tap(i), width.tap(j)]
+        total = np.add(total, framed[..., height.tap(i), width.tap(j)], dtype=F)
+        count = np.add(count, inside[..., height.tap(i), width.tap(j)], dtype=F)
     with np.errstate(all="ignore"):
-        mean = total / (F(math.prod(kernel)) if count_pad else count)
+        divisor = np.full((), math.prod(kernel), F) if count_pad else count
+        mean = np.divide(total, divisor, dtype=F)
         codes_out = _whole(mean / F(out.scale) + _zero(out))
     return channels_back(_stored(codes_out, out), layout)
 
@@ -246,8 +249,9 @@ class Call(Protocol):
     def rule(self) -> Rule: ...
     @property
     def out(self) -> Affine | None: ...
+    @property
+    def types(self) -> Mapping[str, TensorType]: ...
     def affine(self, slot: str) -> Affine: ...
-    def codes(self, slot: str) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,7 +326,7 @@ def variadic(arrays: Mapping[str, object]) -> list[str]:
 def _reals(call: Call, arrays: Mapping[str, Codes]) -> Codes:
     """The real op between dequantize and quantize."""
     reals = {
-        slot: dequantize(data, call.affine(slot), call.rule) if call.codes(slot) else data
+        slot: dequantize(data, call.affine(slot), call.rule) if call.types[slot].quant else data
         for slot, data in arrays.items()
     }
     result = compute(call.op, reals, call.attrs)
@@ -335,7 +339,9 @@ def _move(call: Call, arrays: Mapping[str, Codes]) -> Codes:
         return _reals(call, arrays)
     out = call.out
     moved = {
-        slot: recode(data, call.affine(slot), out, rule=call.rule) if call.codes(slot) else data
+        slot: recode(data, call.affine(slot), out, rule=call.rule)
+        if call.types[slot].quant
+        else data
         for slot, data in arrays.items()
     }
     return compute(call.op, moved, call.attrs)

@@ -1,0 +1,108 @@
+"""The map between codes and reals that the numeric functions work with, on plain arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.errors import OpError
+from qir.ir.dtype import DType, dtype
+from qir.ir.types import QuantType
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Affine:
+    """Codes of a storage type in [low, high] that mean (code - zero) * scale.
+
+    One scale and zero for all, or one each along an axis.
+    """
+
+    storage: DType
+    scale: NDArray[np.floating]
+    zero: NDArray[np.integer]
+    low: int
+    high: int
+    axis: int | None = None
+
+    @property
+    def carrier(self) -> np.dtype[np.generic]:
+        """The NumPy type of the codes."""
+        return self.storage.carrier
+
+    def along(self, rank: int) -> tuple[NDArray[np.floating], NDArray[np.integer]]:
+        """Scale and zero, shaped to go with an array of that rank."""
+        if self.axis is None:
+            return self.scale, self.zero
+        if not -rank <= self.axis < rank:
+            raise OpError(f"scales lie along axis {self.axis}, the array has rank {rank}")
+        shape = [1] * rank
+        shape[self.axis] = -1
+        return self.scale.reshape(shape), self.zero.reshape(shape)
+
+    def check(self, shape: tuple[int, ...]) -> None:
+        """OpError where there is not one scale an index of the axis."""
+        if self.axis is not None and shape[self.axis] != self.scale.size:
+            raise OpError(
+                f"axis {self.axis} has {shape[self.axis]} indices, but {self.scale.size} scales"
+            )
+
+    def same_map(self, other: Affine) -> bool:
+        """Whether equal codes mean equal reals in both."""
+        return (
+            self.storage == other.storage
+            and (self.low, self.high, self.axis) == (other.low, other.high, other.axis)
+            and np.array_equal(self.scale, other.scale)
+            and np.array_equal(self.zero, other.zero)
+        )
+
+
+def affine(
+    storage: DType | str,
+    scale: float | NDArray[np.floating],
+    zero: int | NDArray[np.integer] = 0,
+    *,
+    axis: int | None = None,
+    bounds: tuple[int, int] | None = None,
+) -> Affine:
+    """A map made of plain numbers; a Python float becomes float32.
+
+    Any scale is taken, also 0, NaN or below zero: runtimes compute with them, and are predicted.
+    Raises OpError for a zero point outside the storage type, or counts that do not fit.
+    """
+    kind = dtype(storage) if isinstance(storage, str) else storage
+    scales = np.asarray(scale if isinstance(scale, np.ndarray | np.generic) else np.float32(scale))
+    if scales.dtype.kind != "f":
+        raise OpError(f"scales are real numbers, not {scales.dtype}")
+    zeros = np.asarray(zero, np.int64)
+    if (axis is None) != (scales.ndim == 0):
+        raise OpError(f"{scales.size} scales {'without an' if axis is None else 'for an'} axis")
+    if zeros.ndim == 0 and scales.ndim:
+        zeros = np.full(scales.shape, zeros, np.int64)
+    if zeros.shape != scales.shape:
+        raise OpError(f"there are {scales.size} scales but {zeros.size} zero points")
+    low, high = bounds or kind.bounds
+    least, most = kind.bounds
+    if zeros.size and not least <= zeros.min() <= zeros.max() <= most:
+        raise OpError(f"zero point {int(zeros.min())}..{int(zeros.max())} does not fit {kind}")
+    return Affine(kind, scales, zeros, low, high, axis)
+
+
+def affine_of(kind: QuantType) -> Affine:
+    """The map of a quantized type whose numbers are known.
+
+    Raises OpError for tables, offsets, real zero points and blocks, which have no affine map here.
+    """
+    if kind.kind != "uniform" or kind.plus is not None or kind.real_zero:
+        raise OpError(f"{kind} is not a plain scale and integer zero point")
+    if kind.grain is not None and kind.axis is None:
+        raise OpError(f"{kind}: blocks of scales cannot be computed with yet")
+    zeros = np.asarray(kind.zeros(), np.int64)
+    return affine(
+        kind.storage,
+        np.asarray(kind.scales()),
+        zeros,
+        axis=kind.axis,
+        bounds=(kind.low, kind.high),
+    )

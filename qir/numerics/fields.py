@@ -1,0 +1,246 @@
+"""The fields of a numerics rule and the values each may have: one typed table.
+
+A field's values are those of its `Literal`, or texts that fit its `Shape`. What is meant by each
+is said where it is executed; `docs/profiles.md` lists them for people.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Annotated, Literal, TypeAlias, get_args, get_origin, get_type_hints
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Texts that a field may hold beside plain words: a pattern, and how to say it."""
+
+    pattern: str
+    said: str
+
+    def fits(self, text: str) -> bool:
+        """Whether a text is one of them."""
+        return re.fullmatch(self.pattern, text) is not None
+
+
+_REAL = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+
+Levels: TypeAlias = tuple[tuple[str, float], ...]
+"""Real numbers by storage type, or by `storage/grain`, which is more exact; `*` is any."""
+
+Zero = Annotated[
+    str,
+    Shape(
+        rf"none|fixed:{_REAL}|qmin-round\(min/s\)|round\(qmin-min/s\)|best_end|real",
+        "none, fixed:N, qmin-round(min/s), round(qmin-min/s), best_end, real",
+    ),
+]
+Small = Annotated[
+    str,
+    Shape(
+        rf"none|floor:{_REAL}|replace_below:(?:tiny|{_REAL}):{_REAL}"
+        rf"|widen_abs:{_REAL}|widen_rel:{_REAL}|min_of_max:{_REAL}",
+        "none, floor:E, replace_below:T:V, widen_abs:R, widen_rel:R, min_of_max:R",
+    ),
+]
+Decimals = Annotated[str, Shape(r"exact|\d+", "exact, or a number of digits")]
+Overflow = Annotated[str, Shape(r"wrap|clip:\d+|shrink_weights", "wrap, clip:BITS, shrink_weights")]
+Tolerance = Annotated[
+    str, Shape(rf"exact|ulp:\d+|relative:{_REAL}|unknown", "exact, ulp:N, relative:R, unknown")
+]
+Claim = Annotated[
+    str,
+    Shape(
+        rf"exact|within:\d+:{_REAL}|close:{_REAL}|unknown",
+        "exact, within:N:RATE, close:R, unknown",
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Choose:
+    """How a range becomes a scale and a zero point."""
+
+    range: Literal["widen_to_zero", "as_is"] = "widen_to_zero"
+    reach: Literal["absmax", "max", "span", "sides"] = "absmax"
+    """For symmetric schemes; an affine one reaches from low to high."""
+    levels: Levels = ()
+    """For symmetric schemes; none named: half the codes' span. An affine one has all of it."""
+    keep: Literal["scale", "gain"] = "scale"
+    compute: Literal["f32", "f64"] = "f32"
+    store: Literal["f32", "f64", "f16", "bf16", "e8m0_floor", "e8m0_up", "pow2"] = "f32"
+    zero: Zero = "qmin-round(min/s)"
+    zero_round: Literal["even", "away"] = "even"
+    zero_clamp: bool = True
+    small: Small = "none"
+    nudge: Literal["none", "range_to_grid"] = "none"
+    reduce: Literal["none", "activations7", "weights7"] = "none"
+    decimals: Decimals = "exact"
+
+
+@dataclass(frozen=True, slots=True)
+class Quantize:
+    """How reals become codes."""
+
+    by: Literal["divide", "reciprocal", "gain", "span"] = "divide"
+    compute: Literal["f32", "f64_reciprocal", "f64", "f16"] = "f32"
+    levels: Levels = ()
+    zero: Literal["after", "before", "none", "pair"] = "after"
+    round: Literal[
+        "even", "away", "half_up", "half_down", "up", "down", "zero", "floor", "ceil"
+    ] = "even"
+    clip: Literal["codes", "reals_first", "range_first"] = "codes"
+    bounds: Literal["type", "storage"] = "type"
+    nan: Literal["zero", "low", "unspecified"] = "unspecified"
+
+
+@dataclass(frozen=True, slots=True)
+class Dequantize:
+    """How codes become reals."""
+
+    by: Literal["(q-z)*s", "q*s-z*s", "q*s+plus", "q/gain"] = "(q-z)*s"
+    compute: Literal["f32", "f64"] = "f32"
+
+
+@dataclass(frozen=True, slots=True)
+class Acc:
+    """How products are summed."""
+
+    type: Literal["i32", "i64", "f32"] = "i32"
+    overflow: Literal["wrap", "saturate"] = "wrap"
+    pairs: Literal["exact", "saturate_i16"] = "exact"
+    pad: Literal["zero_point", "zero_code"] = "zero_point"
+
+
+@dataclass(frozen=True, slots=True)
+class Bias:
+    """Where a bias comes in, and as what."""
+
+    domain: Literal["real_after", "given_acc", "rounded_acc", "rescaled_acc"] = "given_acc"
+    round: Literal["even", "away"] = "even"
+    compute: Literal["f32", "f64"] = "f64"
+    overflow: Overflow = "wrap"
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """What a kernel is given for weights: codes, or reals that it quantizes itself."""
+
+    given: Literal["codes", "float"] = "codes"
+
+
+@dataclass(frozen=True, slots=True)
+class Params:
+    """What packing does to scales."""
+
+    round: Literal["none", "f16"] = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Requant:
+    """How a sum becomes a code of the result."""
+
+    multiplier: Literal["f32", "f64", "q31", "q15", "exact", "divide"] = "f32"
+    order: Literal["(x*w)/y", "x*(w/y)", "(x*w)*(1/y)", "gy/gx/gw"] = "(x*w)/y"
+    compute: Literal["f32", "f64"] = "f32"
+    input: Literal["acc_plus_bias", "acc_then_bias"] = "acc_plus_bias"
+    round: Literal["even", "away", "half_up", "double"] = "even"
+    zero: Literal["after", "before", "none"] = "after"
+    clip: Literal["codes", "reals"] = "codes"
+    wide: Literal["plain", "rescaled"] = "plain"
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """What a kernel's later stages work on."""
+
+    relu: Literal["real", "zero_code"] = "real"
+    sum: Literal["real", "ratio"] = "real"
+    sum_reads: Literal["as_is", "i8_saturated"] = "as_is"
+    other: Literal["float", "table", "method"] = "float"
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """The name of a function of the reference, and its parameters."""
+
+    name: str
+    params: Mapping[str, str | int | float | bool] = field(default_factory=dict)
+
+    def __hash__(self) -> int:
+        return hash((self.name, tuple(sorted(self.params.items()))))
+
+    def __str__(self) -> str:
+        inside = ", ".join(f"{k}={v!r}" for k, v in self.params.items())
+        return f"{self.name}({inside})" if inside else self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Everything that decides the numbers of one op, under one profile."""
+
+    profile: str = ""
+    choose: Choose = Choose()
+    quantize: Quantize = Quantize()
+    dequantize: Dequantize = Dequantize()
+    acc: Acc = Acc()
+    bias: Bias = Bias()
+    weights: Weights = Weights()
+    params: Params = Params()
+    requant: Requant = Requant()
+    stage: Stages = Stages()
+    float: Tolerance = "unknown"
+    method: Method | None = None
+    """None: accumulate, and round once."""
+    claim: Claim = "unknown"
+    evidence: str = ""
+
+
+def _blocks() -> Mapping[str, type]:
+    hints = get_type_hints(Rule)
+    found = {f.name: hints[f.name] for f in fields(Rule)}
+    return {name: kind for name, kind in found.items() if hasattr(kind, "__dataclass_fields__")}
+
+
+BLOCKS: Mapping[str, type] = _blocks()
+"""The blocks of a rule: `choose`, `quantize` ... and the record each is."""
+
+TEXTS: Mapping[str, object] = {
+    name: get_type_hints(Rule, include_extras=True)[name] for name in ("float", "claim")
+}
+"""The fields of a rule that stand outside a block and are not free text."""
+
+
+def field_types(block: str) -> dict[str, object]:
+    """The fields of a block and the type each has in this table."""
+    return dict(get_type_hints(BLOCKS[block], include_extras=True))
+
+
+def said(kind: object) -> str:
+    """The values of a field, as an error says them."""
+    if get_origin(kind) is Literal:
+        return ", ".join(str(v) for v in get_args(kind))
+    for extra in getattr(kind, "__metadata__", ()):
+        if isinstance(extra, Shape):
+            return extra.said
+    return "true, false" if kind is bool else "a number, or a table of numbers by storage type"
+
+
+def fits(kind: object, value: object) -> bool:
+    """Whether a value is one that a field of that type may have (levels: see the reader)."""
+    if get_origin(kind) is Literal:
+        return isinstance(value, str) and value in get_args(kind)
+    if kind is bool:
+        return isinstance(value, bool)
+    shape = next((e for e in getattr(kind, "__metadata__", ()) if isinstance(e, Shape)), None)
+    return shape is not None and isinstance(value, str) and shape.fits(value)
+
+
+def levels_of(levels: Levels, storage: str, grain: str = "tensor") -> float | None:
+    """The level for a storage type and granularity; None where none is named."""
+    table = dict(levels)
+    for key in (f"{storage}/{grain}", storage, f"*/{grain}", "*"):
+        if key in table:
+            return table[key]
+    return None

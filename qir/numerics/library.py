@@ -1,0 +1,113 @@
+"""The profiles that are installed, by name, and what passes ask of them."""
+
+from __future__ import annotations
+
+import difflib
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir import registry
+from qir.errors import PluginError, ProfileError
+from qir.ir.scheme import Scheme
+from qir.ir.types import QuantType
+from qir.numerics.affine import affine_of
+from qir.numerics.fields import Rule
+from qir.numerics.profile import Profile, Query
+from qir.numerics.quantize import dequantize, quantize
+from qir.numerics.ranges import choose
+from qir.numerics.reading import load
+
+PROFILES = Path(__file__).parent
+"""The folder of the profiles that the core holds."""
+
+
+def _folders() -> tuple[list[Path], list[str]]:
+    """The folders of profile files, ours first, and what is wrong with others."""
+    found, broken = [PROFILES], []
+    for name in registry.names("qir.profiles"):
+        try:
+            folder = registry.find("qir.profiles", name)
+        except PluginError as error:
+            broken.append(str(error))
+            continue
+        if isinstance(folder, Path):
+            found.append(folder)
+        else:
+            broken.append(f"profiles {name!r} is not a folder")
+    return list(dict.fromkeys(found)), broken
+
+
+def profile_names() -> tuple[str, ...]:
+    """The profiles that are installed, sorted."""
+    return tuple(sorted({p.stem for folder in _folders()[0] for p in folder.glob("*.toml")}))
+
+
+@cache
+def profile(name: str) -> Profile:
+    """The profile of that name, ours or a plugin's; ProfileError if there is none."""
+    core = PROFILES / f"{name}.toml"
+    if core.parent == PROFILES and core.exists():
+        return load(core, profile)
+    folders, broken = _folders()
+    for folder in folders:
+        path = folder / f"{name}.toml"
+        if path.parent == folder and path.exists():
+            return load(path, profile)
+    near = difflib.get_close_matches(name, profile_names(), 1)
+    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(profile_names())}"
+    raise ProfileError("; ".join([f"no profile {name!r}; {hint}", *broken]))
+
+
+def profile_text(name: str) -> str:
+    """The text of a profile's file; ProfileError if there is none."""
+    return profile(name).text
+
+
+def numbers_for(
+    profile: Profile, low: NDArray[np.generic], high: NDArray[np.generic], scheme: Scheme
+) -> tuple[NDArray[np.floating], NDArray[np.int64]]:
+    """Scale and zero point, or arrays of them, for ranges stored as a scheme wants it.
+
+    A zero point that the scheme fixes is kept. Raises ProfileError as `choose`.
+    """
+    storage = str(scheme.storage)
+    rule = profile.resolve(Query("quantize", {"x": storage, "result": storage}, scheme.grain))
+    scale, zero = choose(
+        np.asarray(low, np.float64) if np.asarray(low).dtype.kind != "f" else np.asarray(low),
+        np.asarray(high, np.float64) if np.asarray(high).dtype.kind != "f" else np.asarray(high),
+        scheme.storage,
+        rule.choose,
+        bounds=scheme.bounds,
+        symmetric=scheme.symmetric,
+        grain=scheme.grain,
+        profile=profile.name,
+    )
+    return scale, zero if scheme.zero is None else np.full_like(zero, scheme.zero)
+
+
+def _rule(profile: Profile, op: str, kind: QuantType) -> Rule:
+    storage = str(kind.storage)
+    grain = "channel" if kind.grain else "tensor"
+    return profile.resolve(Query(op, {"x": storage, "result": storage}, grain))
+
+
+def codes_of(profile: Profile, data: NDArray[np.generic], kind: QuantType) -> NDArray[np.integer]:
+    """The codes of reals under a profile's `quantize`. Raises as `quantize` does."""
+    reals = np.asarray(data)
+    return quantize(
+        reals if reals.dtype.kind == "f" else reals.astype(np.float32),
+        affine_of(kind),
+        _rule(profile, "quantize", kind),
+    )
+
+
+def reals_of(profile: Profile, codes: NDArray[np.generic], kind: QuantType) -> NDArray[np.floating]:
+    """The reals of codes under a profile's `dequantize`. Raises as `dequantize` does."""
+    return dequantize(
+        np.asarray(codes),
+        affine_of(kind),
+        _rule(profile, "dequantize", kind),
+    )

@@ -1,0 +1,250 @@
+"""A numerics profile: what one backend really computes, as data, one rule an op."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import TypeAlias
+
+from qir.ir.attrs import Attr, same
+from qir.ir.node import Node
+from qir.numerics.fields import BLOCKS, Levels, Method, Rule
+
+Field: TypeAlias = "str | bool | Levels | Method | None"
+Fields: TypeAlias = "Mapping[tuple[str, str], Field]"
+"""What a file says: ("requant", "zero") -> "before"; ("", "method") -> a method."""
+
+DATA_SLOTS = ("x", "a", "xs.0")
+"""Where an op's data come in: the slot a bare `storage` speaks of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What is asked: an op, the storage type in each slot that holds codes, and how it is used."""
+
+    op: str
+    storage: Mapping[str, str] = field(default_factory=dict)
+    grain: str = "tensor"
+    attrs: Mapping[str, Attr] = field(default_factory=dict)
+    isa: str = "any"
+
+    @property
+    def data(self) -> str:
+        """The storage type of the op's data, or nothing."""
+        return next((self.storage[s] for s in DATA_SLOTS if s in self.storage), "")
+
+
+def query_of(node: Node, *, isa: str = "any") -> Query:
+    """What to ask for a node: a group is asked for by its first stage."""
+    storage = {
+        slot: str(value.type.quant.storage)
+        for slot, value in node.operands.items()
+        if value.type.quant
+    }
+    if node.results and (result := node.results[0].type.quant):
+        storage["result"] = str(result.storage)
+    weight = node.operands.get("w") or node.operands.get("b")
+    many = weight is not None and weight.type.quant is not None and weight.type.quant.grain
+    first = node.stages[0] if node.stages else node
+    return Query(first.op, storage, "channel" if many else "tensor", first.attrs, isa)
+
+
+@dataclass(frozen=True, slots=True)
+class When:
+    """Conditions of a rule or group; each that is named must hold."""
+
+    storage: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Slot -> storage types; the slot `data` is the op's data wherever it comes in."""
+    grain: tuple[str, ...] = ()
+    attrs: Mapping[str, Attr] = field(default_factory=dict)
+    isa: tuple[str, ...] = ()
+
+    @property
+    def count(self) -> int:
+        """How many conditions there are: the more, the more specific."""
+        return len(self.storage) + len(self.attrs) + bool(self.grain) + bool(self.isa)
+
+    def holds(self, query: Query) -> bool:
+        """Whether a query meets them all."""
+        return (
+            all(self._stored(query, slot) in kinds for slot, kinds in self.storage.items())
+            and (not self.grain or query.grain in self.grain)
+            and (not self.isa or query.isa in self.isa)
+            and all(n in query.attrs and same(query.attrs[n], v) for n, v in self.attrs.items())
+        )
+
+    def _stored(self, query: Query, slot: str) -> str:
+        return query.data if slot == "data" else query.storage.get(slot, "")
+
+    def meets(self, other: When) -> bool:
+        """Whether some query could meet both."""
+        slots = self.storage.keys() & other.storage.keys()
+        return (
+            all(set(self.storage[s]) & set(other.storage[s]) for s in slots)
+            and _overlap(self.grain, other.grain)
+            and _overlap(self.isa, other.isa)
+            and all(same(v, other.attrs[n]) for n, v in self.attrs.items() if n in other.attrs)
+        )
+
+
+def _overlap(a: tuple[str, ...], b: tuple[str, ...]) -> bool:
+    return not a or not b or bool(set(a) & set(b))
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One `[[rule]]` of a file: for which ops, when, and the fields that differ."""
+
+    ops: tuple[str, ...]
+    when: When
+    fields: Fields
+    line: int = field(default=0, compare=False)
+
+    @property
+    def weight(self) -> int:
+        """How specific it is."""
+        return ("*" not in self.ops) + self.when.count
+
+    def applies(self, query: Query) -> bool:
+        """Whether it speaks of a query."""
+        return ("*" in self.ops or query.op in self.ops) and self.when.holds(query)
+
+    def clashes(self, other: Entry) -> bool:
+        """Whether neither is more specific, and some query would meet both."""
+        ops = "*" in self.ops or "*" in other.ops or bool(set(self.ops) & set(other.ops))
+        return ops and self.weight == other.weight and self.when.meets(other.when)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Ops in a row that the runtime computes as one kernel on codes."""
+
+    chain: tuple[str, ...]
+    when: When = field(default_factory=When)
+    needs: tuple[str, ...] = ()
+    """Conditions on what surrounds the chain, by name: see `NEEDS`."""
+    result: str = "codes"
+    propagates: bool = False
+    """Whether the runtime also moves quantize and dequantize over it to make it a group."""
+    claim: str = "unknown"
+    evidence: str = ""
+    line: int = field(default=0, compare=False)
+
+
+NEEDS: Mapping[str, str] = {
+    "same_map": "operand and result have one scale, zero point and storage",
+    "same_storage": "the operands' and the result's storage types agree",
+    "redundant_tail": "the activations cut nothing that the result's codes could hold",
+    "bias_unit": "the bias is i32 with |scale - x*w| <= 1e-6 + 0.01*x*w, or a real constant",
+    "bias_codes": "the bias is i32 codes, or a real constant; its scale is not looked at",
+    "bias_i32": "the bias is i32 codes",
+    "unit_gain_with_bias": "with a bias, alpha and beta are 1",
+    "coded_operands": "every operand comes from codes, constants too",
+    "no_dilation": "dilations are 1",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """Of what a profile speaks, and what shows it."""
+
+    name: str
+    extends: str = ""
+    backend: str = ""
+    versions: str = ""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    isa: str = "any"
+    evidence: str = ""
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """One backend's numerics, with those it extends below it."""
+
+    head: Head
+    defaults: Fields
+    rules: tuple[Entry, ...]
+    own_groups: tuple[Group, ...]
+    base: Profile | None
+    text: str = field(compare=False, repr=False)
+
+    @property
+    def name(self) -> str:
+        """The name by which graphs refer to it."""
+        return self.head.name
+
+    @property
+    def layers(self) -> tuple[Profile, ...]:
+        """The profiles from the lowest to this one."""
+        return (*(self.base.layers if self.base else ()), self)
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """All groups; where one names the chain and conditions of another below, it replaces it."""
+        found = {(g.chain, repr(g.when)): g for layer in self.layers for g in layer.own_groups}
+        return tuple(found.values())
+
+    @property
+    def digest(self) -> str:
+        """A hash of what it says and of what it extends."""
+        state = hashlib.sha256()
+        for layer in self.layers:
+            state.update(layer.text.encode())
+            state.update(b"\0")
+        return state.hexdigest()
+
+    def resolve(self, query: Query) -> Rule:
+        """The one record for a query.
+
+        Defaults from the lowest profile up, then from the lowest up the most specific rule of each
+        that applies. What changes numbers without a claim of its own claims nothing.
+        """
+        said: dict[tuple[str, str], Field] = {}
+        for layer in self.layers:
+            said.update(layer.defaults)
+        for layer in self.layers:
+            if entry := layer.entry(query):
+                if ("", "claim") not in entry.fields:
+                    said.update({("", "claim"): "unknown", ("", "evidence"): ""})
+                said.update(entry.fields)
+        return _record(self.name, said)
+
+    def entry(self, query: Query) -> Entry | None:
+        """The most specific of this profile's own rules that applies."""
+        found = [e for e in self.rules if e.applies(query)]
+        return max(found, key=lambda e: e.weight, default=None)
+
+    def group(self, chain: tuple[str, ...], query: Query) -> Group | None:
+        """The group for ops in a row, the most specific that applies."""
+        found = [g for g in self.groups if g.chain == chain and g.when.holds(query)]
+        return max(found, key=lambda g: g.when.count, default=None)
+
+
+def _record(profile: str, said: Fields) -> Rule:
+    blocks: dict[str, dict[str, Field]] = {}
+    for (block, name), value in said.items():
+        blocks.setdefault(block, {})[name] = value
+    plain = Rule(profile, **blocks.pop("", {}))  # type: ignore[arg-type]
+    made = {b: replace(getattr(plain, b), **values) for b, values in blocks.items()}
+    return replace(plain, **made)
+
+
+def clashes(rules: tuple[Entry, ...]) -> Iterator[tuple[Entry, Entry]]:
+    """Pairs of rules of which neither is more specific."""
+    return ((a, b) for a, b in itertools.combinations(rules, 2) if a.clashes(b))
+
+
+def differences(a: Rule, b: Rule) -> dict[str, tuple[object, object]]:
+    """The fields in which two rules differ, as `block.field`, evidence and claims aside."""
+    out: dict[str, tuple[object, object]] = {}
+    for block in BLOCKS:
+        for item in fields(BLOCKS[block]):
+            pair = (getattr(getattr(a, block), item.name), getattr(getattr(b, block), item.name))
+            if pair[0] != pair[1]:
+                out[f"{block}.{item.name}"] = pair
+    if a.method != b.method:
+        out["method"] = (a.method, b.method)
+    return out

@@ -1,0 +1,81 @@
+"""Rounding to whole numbers, and the fused multiply-add, exactly as hardware does them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+Reals = NDArray[np.floating]
+
+
+def _away(x: Reals) -> Reals:
+    whole: Reals = np.trunc(x)
+    return np.asarray(whole + np.where(np.abs(x - whole) >= 0.5, np.sign(x), 0), x.dtype)
+
+
+def _half_up(x: Reals) -> Reals:
+    whole: Reals = np.floor(x)
+    return np.asarray(whole + (x - whole >= 0.5), x.dtype)
+
+
+def _half_down(x: Reals) -> Reals:
+    whole: Reals = np.floor(x)
+    return np.asarray(whole + (x - whole > 0.5), x.dtype)
+
+
+def _up(x: Reals) -> Reals:
+    return np.asarray(np.where(x < 0, np.floor(x), np.ceil(x)), x.dtype)
+
+
+ROUNDINGS: dict[str, Callable[[Reals], Reals]] = {
+    "even": np.rint,
+    "away": _away,  # halves away from zero
+    "half_up": _half_up,  # halves towards plus infinity
+    "half_down": _half_down,  # halves towards minus infinity
+    "up": _up,  # away from zero
+    "down": np.trunc,
+    "zero": np.trunc,  # towards zero, under both names
+    "floor": np.floor,
+    "ceil": np.ceil,
+}
+"""Rounding of finite reals by the names that profiles use; the dtype stays."""
+
+
+def fma(
+    a: NDArray[np.float32] | np.float32,
+    b: NDArray[np.float32] | np.float32,
+    c: NDArray[np.float32] | np.float32,
+) -> NDArray[np.float32]:
+    """a * b + c in float32 with one rounding.
+
+    The product of two float32 is exact in float64. The sum is rounded there to odd, so that the
+    second rounding, to float32, is the right one.
+    """
+    product = np.asarray(a, np.float64) * np.asarray(b, np.float64)
+    addend = np.asarray(c, np.float64)
+    total = np.asarray(product + addend)
+    back = total - product
+    error = (product - (total - back)) + (addend - back)
+    even = (total.view(np.int64) & 1) == 0
+    fix = (error != 0) & even & np.isfinite(total)
+    odd = np.where(fix, np.nextafter(total, np.where(error > 0, np.inf, -np.inf)), total)
+    return odd.astype(np.float32)
+
+
+def high_multiply(a: NDArray[np.int32], b: NDArray[np.int32]) -> NDArray[np.int32]:
+    """The saturating, rounding, doubling high half of a product (gemmlowp's first rounding)."""
+    product = a.astype(np.int64) * b.astype(np.int64)
+    nudged = product + np.where(product >= 0, 1 << 30, 1 - (1 << 30))
+    # C++ divides towards zero.
+    high = np.where(nudged >= 0, nudged >> 31, -(-nudged >> 31))
+    return np.minimum(high, np.iinfo(np.int32).max).astype(np.int32)
+
+
+def shift_right_away(x: NDArray[np.int32], exponent: NDArray[np.integer]) -> NDArray[np.int32]:
+    """Division by a power of two, halves away from zero (gemmlowp's second rounding)."""
+    wide = x.astype(np.int64)
+    mask = (np.int64(1) << exponent) - 1
+    threshold = (mask >> 1) + (wide < 0)
+    return ((wide >> exponent) + ((wide & mask) > threshold)).astype(np.int32)
