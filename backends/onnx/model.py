@@ -78,7 +78,7 @@ def _name_outputs(writer: Writer) -> list[tuple[Value, str]]:
         else:
             writer.call(value, name)
             named.add(value)
-    order = list(graph.outputs)
+    order = [name for name, _ in _outputs(graph)]
     return sorted(copies, key=lambda copy: order.index(copy[1]))
 
 
@@ -102,13 +102,13 @@ def _write(writer: Writer, node: Node) -> None:
 
 def _plain(writer: Writer, node: Node) -> None:
     value = node.result
-    work = Work(
+    work = Work.of(
         node.op, node.attrs, node.operands, value.type, writer.name(value), node, node.origins
     )
     if any(v.type.quant for v in (*node.operands.values(), value)):
         integer_ops.write(writer, work)
     else:
-        ins = {slot: writer.name(v) for slot, v in node.operands.items()}
+        ins = {slot: writer.name(v) for slot, v in work.operands.items()}
         float_ops.write(writer, work, ins)
 
 
@@ -118,7 +118,7 @@ def _chain(writer: Writer, node: Node) -> None:
     value = node.result
     out = writer.name(value)
     works = [
-        Work(s.op, s.attrs, node.stage_operands(i), value.type, out, node, s.origins)
+        Work.of(s.op, s.attrs, node.stage_operands(i), value.type, out, node, s.origins)
         for i, s in enumerate(node.stages)
     ]
     integer_ops.write_chain(writer, works)
@@ -173,10 +173,17 @@ def _requantize(writer: Writer, node: Node) -> None:
     writer.quantize(real, value.type, writer.name(value), node, value.lineage.tensor)
 
 
+def _outputs(graph: Graph) -> list[tuple[str, Value]]:
+    """The results in the source's order, which edits do not keep."""
+    names = [slot for o in graph.output.origins for slot, _ in o.operands]
+    known = {name: i for i, name in enumerate(names)}
+    return sorted(graph.outputs.items(), key=lambda item: known.get(item[0], len(known)))
+
+
 def _finished(writer: Writer) -> onnx.ModelProto:
     graph = writer.graph
     inputs = [helper.make_value_info(v.name, type_proto(v.type)) for v in graph.inputs]
-    outputs = [helper.make_value_info(n, type_proto(v.type)) for n, v in graph.outputs.items()]
+    outputs = [helper.make_value_info(n, type_proto(v.type)) for n, v in _outputs(graph)]
     shown = {i.name for i in (*inputs, *outputs)}
     used = {n for node in writer.nodes for n in node.input}
     proto = helper.make_graph(

@@ -17,6 +17,7 @@ from qir.ir.attrs import Attr
 from qir.ir.dtype import dtype_of
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
+from qir.ir.ops import spec
 from qir.ir.origin import Origin
 from qir.ir.types import QuantType, TensorType
 from qir.ledger import Change, Ledger
@@ -40,6 +41,27 @@ class Work:
     out: str
     node: Node
     origins: tuple[Origin, ...]
+
+    @classmethod
+    def of(
+        cls,
+        op: str,
+        attrs: Mapping[str, Attr],
+        operands: Mapping[str, Value],
+        kind: TensorType,
+        out: str,
+        node: Node,
+        origins: tuple[Origin, ...],
+    ) -> Work:
+        """The work with its operands in the order of the op's slots, as ONNX lists them."""
+        slots = [s.name for s in spec(op).operands]
+
+        def place(slot: str) -> tuple[int, int]:
+            base, _, index = slot.partition(".")
+            return slots.index(base), int(index or 0)
+
+        ordered = {s: operands[s] for s in sorted(operands, key=place)}
+        return cls(op, attrs, ordered, kind, out, node, origins)
 
     def variadic(self, prefix: str) -> list[str]:
         """The slots of a variadic operand, in order."""

@@ -224,7 +224,8 @@ def _output(reader: Reader) -> None:
     found = {name: reader.result(name) for name in names}
     # Runtimes compute some ops by other kernels from one operator set to the next.
     opset = f"opset {file.opsets['']}" if "" in file.opsets else ""
-    reader.graph.add("output", found, origins=[Origin("onnx", "Output", path=opset)])
+    origin = Origin("onnx", "Output", path=opset, operands=tuple((n, n) for n in names))
+    reader.graph.add("output", found, origins=[origin])
 
 
 def _dropped(reader: Reader) -> None:
