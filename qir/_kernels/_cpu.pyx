@@ -563,9 +563,10 @@ cdef class Plan:
             for i, buffer in enumerate(self.externals):
                 array = arrays[i]
                 if array.nbytes != self.sizes[buffer] or not array.flags.c_contiguous:
+                    how = "" if array.flags.c_contiguous else "not "
                     raise ValueError(
-                        f"array {i} has {array.nbytes} bytes, C-contiguous "
-                        f"{array.flags.c_contiguous}; buffer {buffer} has {self.sizes[buffer]}"
+                        f"array {i} has {array.nbytes} bytes, {how}C-contiguous; "
+                        f"buffer {buffer} is {self.sizes[buffer]} bytes, C-contiguous"
                     )
                 write = buffer in self.written
                 if write and not array.flags.writeable:

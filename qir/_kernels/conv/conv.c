@@ -161,7 +161,7 @@ static void divide(struct conv *v) {
   const size_t possible = (v->pixels + STEP - 1) / STEP;
   const size_t useful = possible / 4 ? possible / 4 : 1; /* few rows use a panel badly */
   if (blocks < tasks) blocks = tasks < useful ? tasks : blocks > useful ? blocks : useful;
-  v->rows = qir_round_up((v->pixels + blocks - 1) / blocks, STEP);
+  v->rows = v->pixels ? qir_round_up((v->pixels + blocks - 1) / blocks, STEP) : STEP;
   v->row_blocks = (v->pixels + v->rows - 1) / v->rows;
   v->panel_blocks = v->row_blocks ? (tasks + v->row_blocks - 1) / v->row_blocks : 1;
   if (v->panel_blocks > panels) v->panel_blocks = panels;

@@ -1,0 +1,261 @@
+"""Convolutions and products of codes, against sums in 64 bits."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from . import formulas
+from .one import BOUNDS, CODES, ISAS, codes, one
+
+F32 = np.float32
+
+
+@dataclass(frozen=True)
+class Case:
+    """One convolution with all that decides its bytes."""
+
+    x: NDArray[np.uint8 | np.int8]
+    weight: NDArray[np.int8]
+    bias: NDArray[np.int32] | None
+    multiplier: NDArray[np.float32]
+    stride: tuple[int, ...] = (1, 1)
+    pad: tuple[int, ...] = (0, 0, 0, 0)
+    dilation: tuple[int, ...] = (1, 1)
+    groups: int = 1
+    x_zero: int = 0
+    y_type: str = "u8"
+    y_zero: int = 0
+    low: int | None = None
+    high: int | None = None
+
+    def sums(self) -> formulas.Ints:
+        acc = formulas.accumulate(
+            self.x, self.weight, self.stride, self.pad, self.dilation, self.groups, self.x_zero
+        )
+        return acc if self.bias is None else acc + self.bias
+
+    def reals(self) -> formulas.Floats:
+        with np.errstate(all="ignore"):
+            return formulas.wrapped(self.sums()) * self.multiplier
+
+    def expected(self) -> NDArray[np.generic]:
+        if self.y_type == "f32":
+            return self.reals()
+        low, high = BOUNDS[self.y_type]
+        low = low if self.low is None else self.low
+        high = high if self.high is None else self.high
+        return formulas.rounded(self.reals(), self.y_zero, low, high).astype(CODES[self.y_type])
+
+    def run(self, isa: str, threads: int = 1) -> NDArray[np.generic]:
+        expected = self.expected()
+        bounds = {} if self.y_type == "f32" else {"low": self.low, "high": self.high}
+        return one(
+            "conv2d", [self.x], expected.shape, expected.dtype.type,
+            self.weight, self.bias, self.multiplier,
+            isa=isa, threads=threads, shape=self.x.shape, stride=self.stride, pad=self.pad,
+            dilation=self.dilation, groups=self.groups, x_type="u8" if self.x.dtype == np.uint8
+            else "i8", x_zero=self.x_zero, y_type=self.y_type, y_zero=self.y_zero, **bounds,
+        )  # fmt: skip
+
+    def check(self, seed: object, isas: list[str] = ISAS, threads: tuple[int, ...] = (1,)) -> None:
+        expected = self.expected()
+        for isa in isas:
+            for count in threads:
+                got = self.run(isa, count)
+                wrong = int((got.view(np.uint8) != expected.view(np.uint8)).sum())
+                assert wrong == 0, f"seed {seed}, {isa}, {count} threads: {wrong} bytes differ"
+
+
+def some_scale(rng: np.random.Generator, weight: NDArray[np.int8]) -> NDArray[np.float32]:
+    """Multipliers that spread results over the codes and somewhat beyond."""
+    reach = 90.0 * 75.0 * np.sqrt(weight[0].size)
+    return (rng.uniform(0.3, 1.5, weight.shape[0]) * 100 / reach).astype(F32)
+
+
+def product(rng: np.random.Generator, m: int, n: int, k: int) -> Case:
+    weight = rng.integers(-128, 128, (n, k, 1, 1)).astype(np.int8)
+    kind, result = (str(rng.choice(["u8", "i8"])) for _ in range(2))
+    return Case(
+        codes(rng, kind, (m, 1, 1, k)),
+        weight,
+        rng.integers(-9999, 9999, n).astype(np.int32),
+        some_scale(rng, weight),
+        x_zero=int(codes(rng, kind, ())),
+        y_type=result,
+        y_zero=int(codes(rng, result, ())),
+    )
+
+
+def picture(rng: np.random.Generator, depthwise: bool) -> Case:
+    """A random small convolution."""
+    pick = rng.integers
+    if depthwise:
+        groups = int(pick(1, 140))
+        taken, out = 1, groups
+    else:
+        groups = int(rng.choice([1, 1, 1, 2, 3]))
+        taken, out = int(pick(1, 40)), groups * int(pick(1, 90))
+    kernel = (3, 3) if rng.random() < 0.4 else tuple(int(v) for v in pick(1, 6, 2))
+    dilation = tuple(int(v) for v in pick(1, 3, 2)) if rng.random() < 0.3 else (1, 1)
+    pad = tuple(int(v) for v in pick(0, 4, 4))
+    least = [max(1, d * (k - 1) + 1 - p - q) for k, d, p, q in
+             zip(kernel, dilation, pad[:2], pad[2:], strict=True)]  # fmt: skip
+    h, w = (int(v) + int(pick(0, 12)) for v in least)
+    kind, result = (str(rng.choice(["u8", "i8"])) for _ in range(2))
+    weight = pick(-128, 128, (out, taken, *kernel)).astype(np.int8)
+    low, high = sorted(int(v) for v in codes(rng, result, (2,)))
+    clipped = rng.random() < 0.5
+    return Case(
+        codes(rng, kind, (int(pick(1, 3)), h, w, groups * taken)),
+        weight,
+        pick(-9999, 9999, out).astype(np.int32) if rng.random() < 0.8 else None,
+        some_scale(rng, weight)[: None if rng.random() < 0.7 else 1],
+        tuple(int(v) for v in pick(1, 4, 2)),
+        pad,
+        dilation,
+        groups,
+        int(codes(rng, kind, ())),
+        result,
+        int(codes(rng, result, ())),
+        low if clipped else None,
+        high if clipped else None,
+    )
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_every_size_up_to_seventy_is_exact(isa: str) -> None:
+    rng = np.random.default_rng(70)
+    for size in range(1, 71):
+        for m, n, k in ((size, 67, 33), (29, size, 37), (13, 66, size), (size, size, size)):
+            product(rng, m, n, k).check((70, m, n, k), [isa])
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_convolutions_are_exact(seed: int) -> None:
+    picture(np.random.default_rng(seed), depthwise=False).check(seed, threads=(1, 2, 3))
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_depthwise_convolutions_are_exact(seed: int) -> None:
+    picture(np.random.default_rng(seed), depthwise=True).check(seed, threads=(1, 2, 3))
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_every_number_of_channels_up_to_seventy_is_exact_in_depthwise(isa: str) -> None:
+    rng = np.random.default_rng(71)
+    for c in range(1, 71):
+        for stride, kernel in (((1, 1), (3, 3)), ((2, 2), (3, 3)), ((1, 2), (5, 2))):
+            x = codes(rng, "u8", (1, 7, 9, c))
+            weight = rng.integers(-128, 128, (c, 1, *kernel)).astype(np.int8)
+            Case(
+                x, weight, None, some_scale(rng, weight), stride, (1, 1, 1, 1), groups=c, x_zero=131,
+                y_zero=7,
+            ).check((71, c, stride), [isa])  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["u8", "i8"])
+@pytest.mark.parametrize("groups", [1, 72])
+def test_extreme_codes_and_weights_do_not_saturate_on_the_way(kind: str, groups: int) -> None:
+    rng = np.random.default_rng(5)
+    for x_ends, w_low, w_high in ((True, -128, 127), (True, -128, -128), (True, 127, 127)):
+        x = codes(rng, kind, (1, 5, 5, 72), ends=x_ends)
+        for full in (x, np.full_like(x, BOUNDS[kind][0]), np.full_like(x, BOUNDS[kind][1])):
+            weight = rng.choice([w_low, w_high], (72, 72 // groups, 3, 3)).astype(np.int8)
+            scale = np.asarray([100 / (255 * 128 * weight[0].size)], F32)
+            for zero in BOUNDS[kind]:
+                Case(
+                    full, weight, None, scale, pad=(1, 1, 1, 1), groups=groups, x_zero=zero,
+                    y_zero=128,
+                ).check((5, zero))  # fmt: skip
+
+
+@pytest.mark.parametrize("k", [66312, 80001])
+def test_sums_wrap_modulo_two_to_the_32(k: int) -> None:
+    x = np.full((3, 1, 1, k), 255, np.uint8)
+    weight = np.full((18, k, 1, 1), 127, np.int8)
+    case = Case(x, weight, None, np.asarray([2e-8], F32), y_zero=99)
+    assert abs(case.sums()).max() > 2**31
+    case.check(k)
+
+
+def test_a_bias_at_the_end_of_its_range_wraps() -> None:
+    rng = np.random.default_rng(8)
+    bias = np.where(rng.random(24) < 0.5, 2**31 - 1, -(2**31)).astype(np.int32)
+    for groups in (1, 24):
+        weight = rng.integers(-128, 128, (24, 24 // groups, 3, 3)).astype(np.int8)
+        Case(
+            codes(rng, "u8", (1, 6, 6, 24)), weight, bias, np.asarray([3e-8], F32), groups=groups,
+            x_zero=3, y_zero=100,
+        ).check(8)  # fmt: skip
+
+
+@pytest.mark.parametrize("groups", [1, 80])
+@pytest.mark.parametrize("kind", ["u8", "i8"])
+def test_halves_round_to_even_and_ends_saturate(kind: str, groups: int) -> None:
+    rng = np.random.default_rng(2)
+    x = codes(rng, "u8", (2, 9, 9, 80))
+    weight = rng.integers(-7, 8, (80, 80 // groups, 2, 1)).astype(np.int8)
+    weight[:, 2:] = 0  # sums of many would leave the range
+    for zero in (BOUNDS[kind][0] + 7, BOUNDS[kind][1] - 20):
+        case = Case(
+            x, weight, None, np.asarray([0.5], F32), groups=groups, x_zero=127, y_type=kind,
+            y_zero=zero,
+        )  # fmt: skip
+        expected = case.expected()
+        inside = (expected > BOUNDS[kind][0]) & (expected < BOUNDS[kind][1])
+        assert np.mean(inside & (case.reals() % 1 == 0.5)) > 0.05
+        assert np.mean(expected == BOUNDS[kind][0]) > 0.05
+        assert np.mean(expected == BOUNDS[kind][1]) > 0.05
+        case.check(2)
+
+
+@pytest.mark.parametrize("groups", [1, 68])
+@pytest.mark.parametrize("value", [1e30, -1e30, 3.4e38, np.inf, -np.inf, np.nan, 1e-40, 0.0, -0.0])
+def test_multipliers_beyond_all_measure_give_the_end_codes(value: float, groups: int) -> None:
+    rng = np.random.default_rng(3)
+    weight = rng.integers(-2, 3, (68, 68 // groups, 1, 1)).astype(np.int8)
+    for kind in ("u8", "i8"):
+        for low, high in ((None, None), (-100, 100) if kind == "i8" else (9, 77)):
+            Case(
+                codes(rng, "u8", (1, 4, 4, 68)), weight, None, np.asarray([value], F32),
+                groups=groups, x_zero=128, y_type=kind, y_zero=33, low=low, high=high,
+            ).check(3)  # fmt: skip
+
+
+@pytest.mark.parametrize("n", [1, 16, 40, 64, 100, 128])
+def test_float_results_keep_all_their_bits(n: int) -> None:
+    rng = np.random.default_rng(n)
+    for k in (3, 64, 129):
+        weight = rng.integers(-128, 128, (n, k, 1, 1)).astype(np.int8)
+        bias = rng.integers(-(2**30), 2**30, n).astype(np.int32)
+        Case(
+            codes(rng, "i8", (31, 1, 1, k)), weight, bias, rng.normal(0, 1e-3, n).astype(F32),
+            x_zero=-9, y_type="f32",
+        ).check((n, k), threads=(1, 2))  # fmt: skip
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_large_products_do_not_depend_on_threads(isa: str) -> None:
+    rng = np.random.default_rng(11)
+    for m, n, k in ((784, 130, 64), (49, 600, 96), (1, 1000, 128), (1100, 24, 16)):
+        product(rng, m, n, k).check((11, m), [isa], threads=(1, 2, 3, 7))
+
+
+def test_linear_is_a_convolution_of_single_pixels() -> None:
+    rng = np.random.default_rng(4)
+    case = product(rng, 9, 50, 30)
+    kind = "u8" if case.x.dtype == np.uint8 else "i8"
+    for isa in ISAS:
+        got = one(
+            "linear", [case.x], (9, 50), CODES[case.y_type], case.weight.reshape(50, 30), case.bias,
+            case.multiplier, isa=isa, rows=9, x_type=kind, x_zero=case.x_zero, y_type=case.y_type,
+            y_zero=case.y_zero,
+        )  # fmt: skip
+        assert np.array_equal(got, case.expected().reshape(9, 50))
+
+
+def test_an_empty_batch_is_no_work() -> None:
+    weight = np.ones((4, 4, 1, 1), np.int8)
+    Case(np.zeros((0, 3, 3, 4), np.uint8), weight, None, np.ones(1, F32)).check(0)

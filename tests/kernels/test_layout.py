@@ -1,0 +1,61 @@
+"""Steps that move bytes."""
+
+from itertools import permutations
+
+import numpy as np
+import pytest
+
+from qir._kernels._cpu import EXTERNAL, Plan
+
+from .one import ISAS, codes, one
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.float32, np.int64])
+@pytest.mark.parametrize("shape", [(5,), (4, 7), (2, 3, 70), (33, 1, 18), (2, 3, 4, 5), (0, 2)])
+def test_transpose_orders_axes_as_numpy_does(
+    dtype: type[np.generic], shape: tuple[int, ...]
+) -> None:
+    x = np.arange(np.prod(shape)).astype(dtype).reshape(shape)
+    for perm in permutations(range(len(shape))):
+        expected = x.transpose(perm)
+        got = one("transpose", [x], expected.shape, dtype, threads=2, shape=shape, perm=perm,
+                  itemsize=x.itemsize)  # fmt: skip
+        assert np.array_equal(got, expected), perm
+
+
+def test_transpose_takes_eight_axes() -> None:
+    shape, perm = (2, 3, 1, 2, 2, 1, 3, 2), (7, 5, 3, 1, 6, 4, 2, 0)
+    x = codes(np.random.default_rng(1), "u8", shape)
+    expected = x.transpose(perm)
+    got = one("transpose", [x], expected.shape, np.uint8, shape=shape, perm=perm)
+    assert np.array_equal(got, expected)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_concatenation_is_a_copy_for_each_operand(isa: str) -> None:
+    rng = np.random.default_rng(2)
+    table = codes(rng, "u8", (256,))
+    for widths in ((1, 1), (3, 64, 5), (16, 31, 65, 128)):
+        parts = [codes(rng, "u8", (50, width)) for width in widths]
+        y = np.zeros((50, sum(widths)), np.uint8)
+        arrays = [*parts, y]
+        plan = Plan(0, [(EXTERNAL, array.nbytes) for array in arrays], isa=isa)
+        at = 0
+        for i, width in enumerate(widths):
+            plan.copy(f"part {i}", i, len(parts), rows=50, width=width, y_stride=sum(widths),
+                      y_offset=at, table=table if i == 1 else None)  # fmt: skip
+            at += width
+        plan.run(arrays, threads=2)
+        parts[1] = table[parts[1]]
+        assert np.array_equal(y, np.concatenate(parts, axis=1))
+
+
+def test_slices_and_padding_are_copies_and_fills() -> None:
+    x = codes(np.random.default_rng(3), "i8", (9, 12))
+    y = np.zeros((7, 8), np.int8)
+    plan = Plan(0, [(EXTERNAL, x.nbytes), (EXTERNAL, y.nbytes)])
+    plan.fill("border", 1, size=y.nbytes, value=0xFD)
+    plan.copy("inside", 0, 1, rows=5, width=6, x_stride=12, y_stride=8, x_offset=2 * 12 + 3,
+              y_offset=8 + 1)  # fmt: skip
+    plan.run([x, y])
+    assert np.array_equal(y, np.pad(x[2:7, 3:9], 1, constant_values=-3))
