@@ -184,7 +184,9 @@ class Profile:
     @property
     def groups(self) -> tuple[Group, ...]:
         """All groups; where one names the chain and conditions of another below, it replaces it."""
-        found = {(g.chain, repr(g.when)): g for layer in self.layers for g in layer.own_groups}
+        found = {
+            (g.chain, g.result, repr(g.when)): g for layer in self.layers for g in layer.own_groups
+        }
         return tuple(found.values())
 
     @property
@@ -217,9 +219,10 @@ class Profile:
         found = [e for e in self.rules if e.applies(query)]
         return max(found, key=lambda e: e.weight, default=None)
 
-    def group(self, chain: tuple[str, ...], query: Query) -> Group | None:
-        """The group for ops in a row, the most specific that applies."""
-        found = [g for g in self.groups if g.chain == chain and g.when.holds(query)]
+    def group(self, chain: tuple[str, ...], query: Query, *, result: str = "codes") -> Group | None:
+        """The group for ops in a row with such a result, the most specific that applies."""
+        named = [g for g in self.groups if (g.chain, g.result) == (chain, result)]
+        found = [g for g in named if g.when.holds(query)]
         return max(found, key=lambda g: g.when.count, default=None)
 
 

@@ -141,6 +141,8 @@ class _Assignment:
         self.reason: dict[Node, str] = {}
         self.inside: dict[Node, Node] = {}
         """Activation -> the op in whose kernel it is computed."""
+        self.tails: dict[Node, list[Node]] = {}
+        """Op -> the activations in its kernel, in order."""
         self.parent: dict[Value, Value] = {}
         self.chosen: dict[Value, Scheme] = {}
         self.members: dict[Value, list[tuple[Node, str]]] = {}
@@ -155,6 +157,7 @@ class _Assignment:
             row = self.table.ops.get(node.op)
             if (head := self._head(node)) is not None and not self._wished_float(node):
                 self.inside[node] = head
+                self.tails.setdefault(head, []).append(node)
             elif row is not None and row.share and not self._obstacle(node, row):
                 movers.append(node)
             else:
@@ -186,7 +189,7 @@ class _Assignment:
         head = self.inside.get(x.node, x.node)
         if self.reason.get(head) != "" or head not in self.reason:
             return None
-        tail = [n.op for n, h in self.inside.items() if h is head]
+        tail = [n.op for n in self.tails.get(head, ())]
         return head if self.table.chain((head.op, *tail, node.op)) else None
 
     def _obstacle(self, node: Node, row: OpCapability | None) -> str:
@@ -276,8 +279,7 @@ class _Assignment:
 
     def tail(self, node: Node) -> Node:
         """The last op of the kernel that this op heads."""
-        inside = [n for n, h in self.inside.items() if h is node]
-        return inside[-1] if inside else node
+        return self.tails.get(node, [node])[-1]
 
     def _scheme(self, users: list[tuple[Node, str]]) -> Scheme:
         """One scheme for all members: what a law fixes, what a user wants, what all allow."""

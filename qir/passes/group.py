@@ -40,10 +40,9 @@ class Group(Fusing):
         if match.result is not None:
             storage["result"] = str(match.result.storage)
         query = replace(query_of(match.head), storage=storage)
-        group = found.group(tuple(n.op for n in match.ops), query)
-        if group is None or (group.result == "codes") != (match.result is not None):
-            return False
-        return all(NEEDS[need](match) for need in group.needs)
+        kind = "real" if match.result is None else "codes"
+        group = found.group(tuple(n.op for n in match.ops), query, result=kind)
+        return group is not None and all(NEEDS[need](match) for need in group.needs)
 
 
 def _same_storage(match: Match) -> bool:

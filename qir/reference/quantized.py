@@ -137,39 +137,11 @@ def _run(
         return dequantize(arrays["x"], kernel.affine("x"), rule)
     if op in _PRODUCTS:
         return _product(kernel, arrays)
-    if spec(op).traits.value_preserving and _one_map(kernel):
-        return _moved(kernel, arrays)
     if rule.method is not None:
         return methods.run(kernel, arrays)
     raise OpError(
         f"{op} on codes is not in profile {profile_name}; expand-qdq computes it in reals"
     )
-
-
-# -- what only moves codes ------------------------------------------------------------------------
-
-
-def _one_map(kernel: Kernel) -> bool:
-    """Whether every operand that is moved holds the result's own map."""
-    result = kernel.result.quant
-    moved = [t.quant for s, t in kernel.types.items() if s == "x" or s.startswith("xs.")]
-    if result is None:
-        return False
-    plain = result.grain is not None
-    return all(q is not None and (plain or q.same_map(result)) for q in moved)
-
-
-def _moved(kernel: Kernel, arrays: Operands) -> Codes:
-    attrs = dict(kernel.attrs)
-    out = kernel.out
-    if kernel.op == "pad" and out is not None:
-        value = attrs.pop("value")
-        fill = quantize(np.array([value], np.float32), out, kernel.rule)[0]
-        shifted = compute(
-            "pad", {"x": arrays["x"].astype(np.int32) - int(fill)}, {**attrs, "value": 0.0}
-        )
-        return (shifted + int(fill)).astype(out.carrier)
-    return compute(kernel.op, arrays, attrs)
 
 
 # -- products -------------------------------------------------------------------------------------
