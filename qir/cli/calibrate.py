@@ -11,7 +11,7 @@ import click
 
 from qir.cli import verb as shared
 from qir.cli.models import claim_files, open_model
-from qir.cli.screen import Column, Screen, amount, percent, plural, real
+from qir.cli.screen import Column, Screen, aligned, amount, percent, plural
 
 if TYPE_CHECKING:
     from qir.calibration import Statistics
@@ -140,10 +140,10 @@ def _show(screen: Screen, rows: Sequence[TensorRange]) -> None:
         (
             r.tensor,
             amount(r.count),
-            real(r.low),
-            real(r.high),
-            real(r.mean, 3),
-            real(r.deviation, 3),
+            aligned(r.low),
+            aligned(r.high),
+            aligned(r.mean),
+            aligned(r.deviation),
             percent(r.zeros / r.count) if r.zeros else "-",
         )
         for r in rows

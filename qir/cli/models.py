@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from qir.cli.screen import Column, Screen, plural
+from qir.cli.screen import Cell, Column, Screen, plural
 
 if TYPE_CHECKING:
     from qir.ir.graph import Graph
-    from qir.ledger import Ledger
+    from qir.ledger import Entry, Ledger
 
 
 def open_model(path: Path, ledger: Ledger | None = None) -> Graph:
@@ -61,42 +61,43 @@ def save_ledger(ledger: Ledger, path: Path | None) -> None:
         write_text(path, ledger.to_json() + "\n")
 
 
+_PLAIN = re.compile(r"[(]?[A-Za-z][a-z]*(?:[-'][a-z]+)*[.,;:)]*")
 STYLES = {"exact": "green", "approximated": "yellow", "refused": "red", "unverified": "yellow"}
 
 
 def show_ledger(screen: Screen, ledger: Ledger, limit: int = 12) -> None:
     """Prints what became of the numbers: entries alike in one row, mildest first."""
-    from qir.cli.screen import Cell
-
-    groups: Counter[tuple[str, str, str]] = Counter()
-    first: dict[tuple[str, str, str], str] = {}
+    alike: dict[tuple[str, str, str], list[Entry]] = {}
     order = list(ledger.counts())
     for entry in sorted(ledger, key=lambda e: order.index(e.change)):
-        key = (entry.change.value, entry.step, entry.reason)
-        groups[key] += 1
-        first.setdefault(key, entry.subject)
+        alike.setdefault((entry.change.value, entry.step, _gist(entry.reason)), []).append(entry)
     rows = [
         (
             Cell(change, STYLES.get(change, "")),
-            f"{count:,}",
+            f"{len(entries):,}",
             step,
-            reason,
-            first[change, step, reason],
+            gist if len(entries) > 1 else entries[0].reason,
+            entries[0].subject,
         )
-        for (change, step, reason), count in list(groups.items())[:limit]
+        for (change, step, gist), entries in list(alike.items())[:limit]
     ]
     columns = (
         Column("what"),
         Column("count", "right"),
         Column("by", fit="drop"),
         Column("reason", fit="wrap"),
-        Column("first of them", fit="drop"),
+        Column("such as", fit="shorten"),
     )
     screen.table(columns, rows, title="ledger")
-    if len(groups) > limit:
-        screen.line(
-            f"  and {plural(len(groups) - limit, 'more kind')}; --ledger FILE has all", "dim"
-        )
+    if len(alike) > limit:
+        more = plural(len(alike) - limit, "more kind")
+        screen.line(f"  and {more}; --ledger FILE has all", "dim")
+
+
+def _gist(reason: str) -> str:
+    """A reason without the names and numbers in it, which tell entries of one kind apart."""
+    words = [word if _PLAIN.fullmatch(word) else ".." for word in reason.split()]
+    return " ".join(w for i, w in enumerate(words) if w != ".." or words[i - 1 : i] != [".."])
 
 
 def ledger_json(ledger: Ledger) -> dict[str, int]:

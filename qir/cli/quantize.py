@@ -20,7 +20,7 @@ from qir.cli.models import (
     show_ledger,
 )
 from qir.cli.plan import summary
-from qir.cli.screen import Column, Screen, size
+from qir.cli.screen import Column, Screen, percent, size
 
 if TYPE_CHECKING:
     from qir.calibration import Statistics
@@ -141,10 +141,8 @@ def quantize(
         )
         return
     screen.line(f"{model.name} -> {output.name} for {target}", "bold")
-    smaller = (
-        f"{lengths[0] / lengths[1]:.2g} times smaller" if lengths[1] < lengths[0] else "larger"
-    )
-    screen.facts({**summary(plan), "size": f"{size(lengths[0])} -> {size(lengths[1])}, {smaller}"})
+    change = f"{size(lengths[0])} -> {size(lengths[1])} ({percent(lengths[1] / lengths[0])})"
+    screen.facts({**summary(plan), "size": change})
     _show(screen, plan)
     show_ledger(screen, ledger)
 

@@ -203,11 +203,13 @@ def _save(path: Path, results: Tensors) -> None:
 
 
 def _described(name: str, array: Tensor) -> dict[str, object]:
+    from qir.ir.dtype import dtype_of
+
     low, high = _ends(array)
     return {
         "name": name,
         "shape": list(array.shape),
-        "dtype": str(array.dtype),
+        "dtype": str(dtype_of(array)),
         "low": low,
         "high": high,
     }
@@ -225,6 +227,8 @@ def _ends(array: Tensor) -> tuple[float | None, float | None]:
 
 
 def _show(screen: Screen, results: Tensors) -> None:
+    from qir.ir.dtype import dtype_of
+
     columns = (
         Column("output", fit="shorten"),
         Column("shape"),
@@ -238,7 +242,8 @@ def _show(screen: Screen, results: Tensors) -> None:
         low, high = _ends(array)
         first = "  ".join(_element(v) for v in array.reshape(-1)[:FIRST])
         more = "  .." if array.size > FIRST else ""
-        row = (name, shape(array.shape), str(array.dtype), real(low), real(high), first + more)
+        kind = str(dtype_of(array))
+        row = (name, shape(array.shape), kind, real(low), real(high), first + more)
         rows.append(row)
     screen.table(columns, rows)
 

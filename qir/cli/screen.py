@@ -201,7 +201,7 @@ def _shortened(text: str, width: int) -> str:
     """The text, without its middle where it is too long: names differ at both ends."""
     if _cells(text) <= width:
         return text
-    head = (width - 2) // 3
+    head = (width - 2) * 2 // 3
     return f"{text[:head]}..{text[len(text) - (width - head - 2) :]}"
 
 
@@ -242,13 +242,21 @@ def real(number: float | None, figures: int = 4) -> str:
     return "-" if number is None else f"{number:.{figures}g}"
 
 
+def aligned(number: float | None) -> str:
+    """A real number for a column of them: the points stand in one line."""
+    if number is None:
+        return "-"
+    plain = number == 0 or 0.001 <= abs(number) < 100_000
+    return f"{number:.3f}" if plain else f"{number:.1e}"
+
+
 def plural(count: int, word: str, many: str = "") -> str:
     """`1 node`, `3 nodes`."""
     return f"{count:,} {word if count == 1 else many or word + 's'}"
 
 
 def percent(share: float) -> str:
-    """`93.2 %`; what is not all does not round to all."""
-    if 0.9995 <= share < 1:
-        return "99.9 %"
-    return f"{100 * share:.3g} %" if share < 0.9995 else "100 %"
+    """`93.2 %`; what is not all, nor nothing, does not round to it."""
+    if share in (0, 1):
+        return f"{100 * share:.0f} %"
+    return f"{min(max(100 * share, 0.1), 99.9) if 0 < share < 1 else 100 * share:.1f} %"

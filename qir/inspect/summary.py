@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from qir.inspect.codes import BRIDGES, STRUCTURE, in_codes, longest_chain, read, stored
+from qir.inspect.codes import STRUCTURE, in_codes, longest_chain, read, stored
 from qir.inspect.cost import macs, one_sample
 from qir.ir.array import Array
 from qir.ir.dims import Shape
@@ -185,7 +185,7 @@ def _histogram(graph: Graph, integer: Mapping[Node, bool]) -> tuple[OpCount, ...
             continue
         text = op_text(node)
         counts[text] += 1
-        codes[text] += integer.get(node, False) or node.op in BRIDGES
+        codes[text] += integer.get(node, False)
     rows = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     return tuple(OpCount(op, count, codes[op]) for op, count in rows)
 
