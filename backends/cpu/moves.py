@@ -203,14 +203,12 @@ def pad(b: Builder, job: Job) -> None:
         raise CannotLower(f"no kernel pads by {job.attrs['mode']!r}")
     if _maps(value, job.result) is not None:
         raise CannotLower("the result has another map")
-    filler = job.attrs["value"]
-    assert isinstance(filler, float)
-    byte = coded([filler], codes(job.result, "the result"))[0] & 0xFF
+    byte = _filler(job)
     rank = value.type.rank
     last = rank == 4 and b.holds(value, last=True) and not b.holds(value, last=False)
     order = LAST if last else tuple(range(rank))
     pads = job.ints("pads")
-    shape = moved(sizes(value), order)
+    bytewise = (*moved(sizes(value), order), itemsize(value))
     held = b.need(value, last=last)
     todo = [
         (i, pads[axis], pads[axis + rank])
@@ -220,11 +218,22 @@ def pad(b: Builder, job: Job) -> None:
     if not todo:
         b.hold(job.result, held, last=last)
     for i, front, back in todo:
-        wider = (*shape[:i], shape[i] + front + back, *shape[i + 1 :])
+        wider = (*bytewise[:i], bytewise[i] + front + back, *bytewise[i + 1 :])
         final = i == todo[-1][0]
         made = b.make(job.result, last=last) if final else b.scratch(math.prod(wider))
-        _pad_axis(b, job.name, held, made, shape, wider, i, front, back, byte)
-        held, shape = made, wider
+        _pad_axis(b, job.name, held, made, bytewise, wider, i, front, back, byte)
+        held, bytewise = made, wider
+
+
+def _filler(job: Job) -> int:
+    """The byte that fills: a code, or 0 where that is every byte of the value."""
+    value = job.attrs["value"]
+    assert isinstance(value, float)
+    if job.result.type.quant is not None:
+        return coded([value], codes(job.result, "the result"))[0] & 0xFF
+    if value != 0 or math.copysign(1, value) < 0:
+        raise CannotLower(f"no kernel pads {job.result.type.element} with {value}")
+    return 0
 
 
 def _pad_axis(
@@ -247,7 +256,7 @@ def _pad_axis(
             "fill",
             [],
             [y],
-            new,
+            new[:-1],
             lambda plan, at: plan.fill(name, at(y), size=size, value=byte),
         )
     kept = old[axis] + min(front, 0) + min(back, 0)
@@ -257,7 +266,7 @@ def _pad_axis(
             name,
             x,
             y,
-            new,
+            new[:-1],
             rows=rows,
             width=kept * inner,
             x_stride=old[axis] * inner,

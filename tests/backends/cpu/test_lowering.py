@@ -15,6 +15,7 @@ from qir.ir.attrs import Attr
 from qir.ir.dtype import F32, I8, I32, U8
 from qir.ir.graph import Graph
 from qir.ir.node import Value
+from qir.ir.text import parse
 from qir.ir.types import TensorType, uniform
 
 from . import naive
@@ -285,6 +286,21 @@ def test_padding_adds_the_code_of_the_value(pads: tuple[int, ...], spatial: bool
     shape = [n + pads[i] + pads[i + 4] for i, n in enumerate(sizes(x))]
     y = net.op("pad", {"x": x}, (), kind=like(x, *shape), pads=pads, value=0.4)
     agrees(net, net.done(y=y))
+
+
+def test_padding_reals_with_zeros_moves_bytes() -> None:
+    text = """
+    graph main {
+      %x = input() : 1x2x3x4xf32
+      %y = pad(%x) {pads = (0, 1, 2, 1, 0, 0, 1, 0)} : 1x3x6x5xf32
+      output(y = %y)
+    }
+    """
+    compiled = CpuTarget().compile(parse(text))
+    x = np.random.default_rng(1).normal(size=(1, 2, 3, 4)).astype(np.float32)
+    wanted = np.pad(x, ((0, 0), (1, 0), (2, 1), (1, 0)))
+    assert compiled.fallbacks == ()
+    assert np.array_equal(np.asarray(compiled(x=x)["y"]), wanted)
 
 
 def test_u8_weights_run_where_less_their_zero_they_fit_i8() -> None:

@@ -9,6 +9,7 @@ from qir._kernels._cpu import isa
 from qir.backends.cpu import CpuTarget
 from qir.ir.attrs import Attr
 from qir.ir.node import Value
+from qir.reference import interpreter
 
 from . import naive
 from .nets import Net
@@ -80,12 +81,13 @@ def test_a_random_network_gives_the_bytes_of_the_formulas(seed: int) -> None:
     graph = net.done(**{f"y{i}": v for i, v in enumerate(ends)})
     data = net.data()
     expected = naive.run(graph, data)
+    reference = interpreter.run(graph, data)
     cap = isa()[seed % len(isa())]
     compiled = CpuTarget().compile(graph, isa=cap, threads=1 + seed % 2)
     assert compiled.fallbacks == (), f"seed {seed}"
     for _ in range(2):  # the second run finds the first one's bytes in the arena
         got = compiled(**data)
         for name, wanted in expected.items():
-            assert np.array_equal(np.asarray(got[name]), wanted), (
-                f"seed {seed}, {cap}: {name}\n{graph}"
-            )
+            where = f"seed {seed}, {cap}: {name}\n{graph}"
+            assert np.array_equal(np.asarray(got[name]), wanted), where
+            assert np.array_equal(reference[name], wanted), f"the reference, {where}"
