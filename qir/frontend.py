@@ -52,7 +52,7 @@ def frontend(name: str) -> Frontend:
 
 def frontend_for(source: object) -> Frontend:
     """The frontend that reads a source; InputError if none does."""
-    known = []
+    known: list[str] = []
     for name in registry.names("qir.frontends"):
         try:
             found = frontend(name)

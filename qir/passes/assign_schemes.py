@@ -199,7 +199,7 @@ class _Assignment:
         ):
             return "quantized already"
         if node.op == "foreign":
-            return f"{node.attrs['op']} is not known to QIR"
+            return f"{node.attrs['op']!r} is not known to QIR"
         if row is None:
             return f"{self.table.name} has no integer {node.op}"
         if self._wished_float(node):

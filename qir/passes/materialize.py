@@ -95,11 +95,16 @@ class _Materializing:
         """One map for values that share it: the range covers them all."""
         if scheme.scale is not None:
             return uniform(
-                scheme.storage, np.float32(scheme.scale), scheme.zero or 0, bounds=scheme.bounds
+                scheme.storage,
+                np.asarray(scheme.scale, np.float32),
+                scheme.zero or 0,
+                bounds=scheme.bounds,
             )
         ranges = [self._range(v, scheme) for v in values]
         low, high = min(r[0] for r in ranges), max(r[1] for r in ranges)
-        scale, zero = numbers_for(self.profile, np.float32(low), np.float32(high), scheme)
+        scale, zero = numbers_for(
+            self.profile, np.asarray(low, np.float32), np.asarray(high, np.float32), scheme
+        )
         kind = uniform(scheme.storage, scale, zero, bounds=scheme.bounds)
         for value in values:
             self.ledger.add(
@@ -230,7 +235,7 @@ class _Materializing:
         self.ledger.add(
             Change.QUANTIZED, self.step, node.name, "weight scale raised so that the bias fits i32"
         )
-        return np.maximum(scales, least.astype(np.float32))
+        return np.asarray(np.maximum(scales, least.astype(np.float32)))
 
     def _bias(self, node: Node, slot: str, bias: Value, data: np.float32, w: QuantType) -> None:
         """Codes in units of the accumulator, fl32(input scale x weight scale)."""
@@ -239,7 +244,7 @@ class _Materializing:
         axis = 0 if unit.ndim else None
         kind = uniform(node.schemes[slot].storage, unit, 0, axis=axis, name=bias.name)
         rule = self.profile.resolve(Query(node.op))
-        codes = bias_codes(bias.constant.data, affine("i8", data), affine_of(w), rule)
+        codes = bias_codes(bias.constant.data, affine("i8", np.asarray(data)), affine_of(w), rule)
         made = self._constant(bias, bias.type.with_element(kind), codes)
         self.graph.set_operand(node, slot, made)
 

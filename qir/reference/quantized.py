@@ -157,7 +157,7 @@ def _product(kernel: Kernel, arrays: Operands) -> Codes:
     axis = acc.ndim - 1 if kernel.op != "conv2d" or kernel.attrs["layout"] == "NHWC" else 1
     gain = kernel.attrs.get("alpha", 1.0)
     assert isinstance(gain, float)
-    if traits.bias in arrays:
+    if traits.bias is not None and traits.bias in arrays:
         acc = _with_bias(kernel, acc, arrays[traits.bias], kernel.types[traits.bias], axis)
     factor = multiplier(x, w, kernel.out, kernel.rule, gain=gain)
     if kernel.out is None:
@@ -192,9 +192,9 @@ def _with_bias(
     if kind.dtype != I32:
         raise OpError(f"{kernel.op}: a bias of {kind} is not in units of the accumulator")
     if kernel.attrs.get("beta", 1.0) != 1.0:
-        raise OpError(f"{kernel.op}: beta = {kernel.attrs['beta']} has no integer arithmetic")
+        raise OpError(f"{kernel.op}: beta = {kernel.attrs['beta']!r} has no integer arithmetic")
     shape = [1] * acc.ndim
     if bias.ndim == 1:
         shape[axis] = -1
         bias = bias.reshape(shape)
-    return (acc.astype(np.int64) + bias).astype(np.int32)
+    return np.asarray((acc.astype(np.int64) + bias.astype(np.int64)).astype(np.int32))
