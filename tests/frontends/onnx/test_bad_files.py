@@ -1,0 +1,214 @@
+"""Files that are damaged, or not what they say: one line that names file and place."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from qir.frontends.onnx import OnnxFrontend
+
+from qir.errors import InputError, QirError
+from qir.ledger import Ledger
+
+from .models import conv_net, model, quantized, save
+
+FLOAT = TensorProto.FLOAT
+
+
+def message(path: Path) -> str:
+    """What reading says; it is one line, short, and names the file."""
+    with pytest.raises(InputError) as caught:
+        OnnxFrontend().load(path, Ledger())
+    text = str(caught.value)
+    assert len(text) < 240
+    assert "\n" not in text
+    assert path.name in text
+    return text
+
+
+def relu(**changes: object) -> onnx.ModelProto:
+    nodes = [helper.make_node("Relu", ["x"], ["h"], "first"), helper.make_node("Relu", ["h"], ["y"])]
+    return model(nodes, {"x": (FLOAT, [2])}, {"y": (FLOAT, [2])}, {"c": np.ones(4, np.float32)})
+
+
+def test_what_is_no_file_is_told(tmp_path: Path) -> None:
+    assert "does not exist" in message(tmp_path / "missing.onnx")
+    assert "folder" in message(tmp_path)
+
+
+@pytest.mark.parametrize("data", [b"", b"\x89PNG\r\n\x1a\n" + bytes(100), b"PK\x03\x04rest", b"\0"])
+def test_foreign_bytes_are_told(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(data)
+    assert "model" in message(path) or "empty" in message(path)
+
+
+def test_a_file_beyond_what_protobuf_holds_is_told_before_it_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "huge.onnx"
+    with path.open("wb") as stream:
+        stream.truncate(3 << 30)
+    assert "2 GiB" in message(path)
+
+
+def _cycle(m: onnx.ModelProto) -> None:
+    m.graph.node[0].input[0] = "y"
+
+
+def _twice(m: onnx.ModelProto) -> None:
+    m.graph.node[1].output[0] = "h"
+
+
+def _missing(m: onnx.ModelProto) -> None:
+    m.graph.node[0].input[0] = "nobody"
+
+
+def _no_output(m: onnx.ModelProto) -> None:
+    m.graph.output[0].name = "nobody"
+
+
+def _unknown_op(m: onnx.ModelProto) -> None:
+    m.graph.node[0].op_type = "Rleu"
+
+
+def _unknown_domain(m: onnx.ModelProto) -> None:
+    m.graph.node[0].domain = "org.nobody"
+
+
+def _old(m: onnx.ModelProto) -> None:
+    m.opset_import[0].version = 6
+
+
+def _future(m: onnx.ModelProto) -> None:
+    m.opset_import[0].version = 999
+
+
+def _negative(m: onnx.ModelProto) -> None:
+    m.graph.input[0].type.tensor_type.shape.dim[0].dim_value = -5
+
+
+def _attribute(m: onnx.ModelProto) -> None:
+    m.graph.node[0].attribute.append(helper.make_attribute("alpha", 1.0))
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (_cycle, "node first (Relu): needs its own result: the graph has a cycle"),
+        (_twice, "node 1 (Relu): makes 'h', which is made elsewhere"),
+        (_missing, "node first (Relu): reads 'nobody', which nothing makes"),
+        (_no_output, "output nobody: nothing makes it"),
+        (_unknown_op, "node first (Rleu): is no operator of opset 17"),
+        (_unknown_domain, "domain 'org.nobody', which the file does not import"),
+        (_old, "uses opset 6; 7 to"),
+        (_future, "uses opset 999; 7 to"),
+        (_negative, "a size of -5"),
+        (_attribute, "opset 17 has no attribute 'alpha'"),
+    ],
+)
+def test_faults_of_structure_name_the_place(
+    tmp_path: Path, change: Callable[[onnx.ModelProto], None], expected: str
+) -> None:
+    proto = relu()
+    change(proto)
+    assert expected in message(save(proto, tmp_path))
+
+
+def test_a_tensor_whose_data_do_not_fill_its_shape_is_told(tmp_path: Path) -> None:
+    for dims in ([5], [-4], [1 << 40, 1 << 40]):
+        proto = relu()
+        proto.graph.node[1].op_type = "Add"
+        proto.graph.node[1].input.append("c")
+        proto.graph.initializer[0].dims[:] = dims
+        assert "tensor c: " in message(save(proto, tmp_path))
+
+
+def test_shapes_that_do_not_fit_an_op_name_the_node(tmp_path: Path) -> None:
+    node = helper.make_node("Conv", ["x", "w"], ["y"], "conv")
+    w = np.ones((4, 3, 3, 3), np.float32)
+    proto = model([node], {"x": (FLOAT, [1, 2, 8, 8])}, {"y": (FLOAT, None)}, {"w": w})
+    assert "node conv (Conv): conv2d: x has 2 channels" in message(save(proto, tmp_path))
+
+
+# -- data beside the model ----------------------------------------------------------------------
+
+
+def external(folder: Path, location: str, length: int = 16, offset: int = 0) -> Path:
+    nodes = [helper.make_node("Add", ["x", "c"], ["y"])]
+    proto = model(nodes, {"x": (FLOAT, [4])}, {"y": (FLOAT, [4])}, {"c": np.ones(4, np.float32)})
+    tensor = proto.graph.initializer[0]
+    tensor.ClearField("raw_data")
+    tensor.data_location = TensorProto.EXTERNAL
+    for key, value in (("location", location), ("offset", offset), ("length", length)):
+        tensor.external_data.add(key=key, value=str(value))
+    return save(proto, folder)
+
+
+def test_data_beside_the_model_are_read(tmp_path: Path) -> None:
+    (tmp_path / "d.bin").write_bytes(bytes(8) + np.arange(4, dtype=np.float32).tobytes())
+    graph = OnnxFrontend().load(external(tmp_path, "d.bin", 16, 8), Ledger())
+    array = graph["c"].constant
+    assert array is not None
+    np.testing.assert_array_equal(array.data, [0, 1, 2, 3])
+
+
+@pytest.mark.parametrize("location", ["../secret.bin", "/etc/passwd", "link.bin", "a/../../s", ""])
+def test_data_outside_the_models_folder_are_not_read(tmp_path: Path, location: str) -> None:
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    (tmp_path / "secret.bin").write_bytes(bytes(16))
+    os.symlink(tmp_path / "secret.bin", inner / "link.bin")
+    assert "folder" in message(external(inner, location))
+
+
+@pytest.mark.parametrize(("length", "offset"), [(16, 8), (8, 0), (-3, 0), (16, -1), (1 << 50, 0)])
+def test_data_of_the_wrong_size_are_told(tmp_path: Path, length: int, offset: int) -> None:
+    (tmp_path / "d.bin").write_bytes(bytes(20))
+    assert "tensor c: " in message(external(tmp_path, "d.bin", length, offset))
+
+
+# -- damage -------------------------------------------------------------------------------------
+
+
+def _cut(rng: np.random.Generator, data: bytearray) -> None:
+    del data[rng.integers(len(data)) :]
+
+
+def _flip(rng: np.random.Generator, data: bytearray) -> None:
+    for _ in range(rng.integers(1, 6)):
+        data[rng.integers(len(data))] ^= 1 << int(rng.integers(8))
+
+
+def _overwrite(rng: np.random.Generator, data: bytearray) -> None:
+    at = int(rng.integers(len(data)))
+    data[at : at + 8] = rng.bytes(8)
+
+
+@pytest.mark.parametrize("kind", ["float", "qdq", "qoperator"])
+def test_damaged_bytes_give_a_graph_or_one_line(tmp_path: Path, kind: str) -> None:
+    seed = 20260
+    proto = conv_net(1)
+    if kind != "float":
+        proto = quantized(proto, (2, 3, 8, 8), 1, qdq=kind == "qdq", per_channel=True)
+    whole = proto.SerializeToString()
+    rng = np.random.default_rng(seed)
+    path, read, told = tmp_path / "m.onnx", 0, 0
+    for round_ in range(300):
+        data = bytearray(whole)
+        (_cut, _flip, _overwrite)[round_ % 3](rng, data)
+        path.write_bytes(bytes(data))
+        try:
+            OnnxFrontend().load(path, Ledger())
+            read += 1
+        except QirError as error:
+            text = str(error)
+            assert len(text) < 240, f"seed {seed}, round {round_}: {text}"
+            assert "\n" not in text, f"seed {seed}, round {round_}: {text}"
+            assert "m.onnx" in text, f"seed {seed}, round {round_}: {text}"
+            told += 1
+    assert read > 10
+    assert told > 100
