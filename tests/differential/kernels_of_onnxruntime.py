@@ -1,0 +1,61 @@
+"""Onnxruntime's integer operators one at a time, its optimizer off, as functions on arrays."""
+
+import numpy as np
+import onnxruntime
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+from qir.numerics import Affine
+
+Array = NDArray[np.generic]
+
+MS = "com.microsoft"
+_KINDS = {
+    np.dtype(np.uint8): TensorProto.UINT8,
+    np.dtype(np.int8): TensorProto.INT8,
+    np.dtype(np.int32): TensorProto.INT32,
+    np.dtype(np.float32): TensorProto.FLOAT,
+}
+
+
+def numbers(of: Affine) -> tuple[Array, Array]:
+    """Scale and zero point as an operator takes them."""
+    return np.asarray(of.scale, np.float32), np.asarray(of.zero).astype(of.carrier)
+
+
+def run_operator(
+    op: str,
+    operands: list[Array | None],
+    result: np.dtype[np.generic] | type[np.generic],
+    *,
+    fed: tuple[int, ...] = (0,),
+    domain: str = "",
+    **attrs: object,
+) -> Array:
+    """One operator on operands in order (None: absent); those at the places `fed` are inputs."""
+    names = [f"o{i}" if data is not None else "" for i, data in enumerate(operands)]
+    while names and not names[-1]:
+        names.pop()
+    node = helper.make_node(op, names, ["y"], domain=domain, **attrs)
+    given = {i: data for i, data in enumerate(operands) if data is not None}
+    inputs = [
+        helper.make_tensor_value_info(f"o{i}", _KINDS[given[i].dtype], given[i].shape) for i in fed
+    ]
+    rest = [
+        numpy_helper.from_array(np.asarray(d), f"o{i}") for i, d in given.items() if i not in fed
+    ]
+    output = helper.make_tensor_value_info("y", _KINDS[np.dtype(result)], None)
+    model = helper.make_model(
+        helper.make_graph([node], "one", inputs, [output], rest),
+        opset_imports=[helper.make_opsetid("", 21), helper.make_opsetid(MS, 1)],
+        ir_version=10,
+    )
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    (out,) = session.run(None, {f"o{i}": given[i] for i in fed})
+    return np.asarray(out)

@@ -1,0 +1,560 @@
+"""Random integer networks by seed, with numbers chosen by hand to hit ties and saturate.
+
+Accumulators are made multiples of 2^j, and multipliers 2^-(j+s): so sums land exactly between two
+codes once in 2^s. Three styles: `dyadic` has scales that are powers of two; `order` has any
+scales, but multipliers within a unit in the last place of a power of two, so that the order in
+which they are multiplied shows at ties; `free` has any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, helper
+
+from .spelling import (
+    CARRIERS,
+    MICROSOFT,
+    PROTO,
+    Attrs,
+    Codes,
+    Kind,
+    QOperator,
+    Qdq,
+    Spelling,
+    Tail,
+    Weight,
+    bounds,
+)
+
+Style: TypeAlias = Literal["dyadic", "order", "free"]
+Feeds: TypeAlias = dict[str, NDArray[np.generic]]
+STYLES: tuple[Style, ...] = ("dyadic", "order", "free")
+
+
+@dataclass(frozen=True)
+class Model:
+    """A network in one spelling, with inputs for it."""
+
+    seed: int
+    proto: onnx.ModelProto
+    feeds: Feeds
+    codes: tuple[Codes, ...]
+    """Every tensor of codes that is no constant, in order."""
+
+    @property
+    def names(self) -> list[str]:
+        """Their names."""
+        return [c.name for c in self.codes]
+
+
+@dataclass(frozen=True)
+class Taste:
+    """What a network may be made of."""
+
+    kind: Kind = "u8"
+    style: Style = "dyadic"
+    ops: tuple[str, ...] = ()
+    layers: int = 5
+    tails: float = 0.4
+    """How many convolutions, products and sums have a relu or clip."""
+    loose: float = 0.0
+    """How many of these cut off codes that the rounding would keep."""
+    specials: float = 0.1
+    """How many float inputs hold NaN, infinities and numbers at the ends of float32."""
+    wraps: float = 0.03
+    """How many biases are so large that 32-bit sums wrap."""
+    gains: float = 0.2
+    """How many Gemm have an alpha."""
+    real_ends: float = 0.3
+    """How many networks end in a Gemm whose result stays float."""
+
+
+ALL = (
+    *("conv", "conv", "depthwise", "pointwise", "add", "add_constant", "mul", "scale"),
+    *("max_pool", "average_pool", "global_pool", "concat", "sigmoid", "softmax"),
+    *("reshape", "transpose", "requantize", "gemm", "gemm", "matmul", "attend"),
+)
+
+
+class Maker:
+    """A network that grows layer by layer; the draws do not depend on the spelling."""
+
+    def __init__(self, seed: int, taste: Taste, spelling: Spelling) -> None:
+        self.rng = np.random.default_rng(seed)
+        self.seed = seed
+        self.taste = taste
+        self.net = spelling
+        self.made: list[Codes] = []
+        self.inputs: list[onnx.ValueInfoProto] = []
+        self.feeds: Feeds = {}
+        self.rotation = list(taste.ops or ALL)
+        self.rng.shuffle(self.rotation)
+
+    # -- draws --------------------------------------------------------------------------------
+
+    def chance(self, share: float) -> bool:
+        return bool(self.rng.random() < share)
+
+    def pick(self, low: int, high: int) -> int:
+        """A whole number, both ends included."""
+        return int(self.rng.integers(low, high + 1))
+
+    def zero(self) -> int:
+        """A zero point: mostly odd, sometimes at an end."""
+        low, high = bounds(self.taste.kind)
+        if self.chance(0.15):
+            return low if self.chance(0.7) else high
+        return self.pick(low // 2 + 20, high // 2 - 20) * 2 + 1
+
+    def free_scale(self) -> np.float32:
+        if self.taste.style == "dyadic":
+            return np.float32(2.0 ** self.pick(-6, -3))
+        return np.float32(2.0 ** self.rng.uniform(-6, -3))
+
+    def near(self, value: float) -> np.float32:
+        """A scale close to a wanted one: the same, a unit in the last place off, or freely off."""
+        if self.taste.style == "dyadic":
+            return np.float32(2.0 ** round(np.log2(value)))
+        if self.taste.style == "order":
+            there = np.float32(value)
+            return np.float32(np.nextafter(there, np.float32(np.inf if self.chance(0.5) else 0)))
+        return np.float32(value * self.rng.uniform(0.7, 1.4))
+
+    def result(self, shape: tuple[int, ...], scale: np.float32, zero: int | None = None) -> Codes:
+        name = f"t{len(self.made)}"
+        if self.chance(0.1):
+            name = f"layer.{len(self.made)}/out:0"
+        out = Codes(name, shape, scale, self.zero() if zero is None else zero, self.taste.kind)
+        self.made.append(out)
+        return out
+
+    def like(self, x: Codes, shape: tuple[int, ...]) -> Codes:
+        """A result of the same map."""
+        return self.result(shape, x.scale, x.zero)
+
+    def any(self, fits: Callable[[Codes], bool]) -> Codes | None:
+        """One of the tensors so far that fits, the later ones rather."""
+        found = [c for c in self.made if fits(c)]
+        if not found:
+            return None
+        return found[-1] if self.chance(0.5) else found[self.pick(0, len(found) - 1)]
+
+    def tail(self, out: Codes) -> tuple[Codes, Tail | None]:
+        """A relu or clip now and then, and the result's map to go with it."""
+        if not self.chance(self.taste.tails):
+            return out, None
+        low, high = bounds(self.taste.kind)
+        loose = self.chance(self.taste.loose)
+        clip = self.chance(0.4)
+        if not loose:
+            out = replace(out, zero=low)
+            self.made[-1] = out
+        top = float(np.float32(out.scale) * np.float32(high - low))
+        return out, Tail((0.0, top * (0.5 if loose else 1.0)) if clip else None)
+
+    # -- operands -----------------------------------------------------------------------------
+
+    def real_input(self, shape: tuple[int, ...]) -> Codes:
+        """A float input and its codes: ties, saturation on both sides, and specials."""
+        out = self.result(shape, self.free_scale())
+        name = f"x{len(self.inputs)}"
+        self.inputs.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, shape))
+        low, high = bounds(self.taste.kind)
+        halves = self.rng.integers(2 * (low - out.zero) - 60, 2 * (high - out.zero) + 60, shape)
+        real = halves.astype(np.float32) * np.float32(0.5) * out.scale
+        if self.chance(self.taste.specials):
+            odd = np.array([np.nan, np.inf, -np.inf, 3e38, -3e38, 1e-45, -0.0], np.float32)
+            real.reshape(-1)[self.rng.integers(0, real.size, odd.size)] = odd
+        self.feeds[name] = real
+        self.net.quantize(name, out)
+        return out
+
+    def coded_input(self, shape: tuple[int, ...]) -> Codes:
+        """An input that is codes already."""
+        out = self.result(shape, self.free_scale())
+        self.inputs.append(helper.make_tensor_value_info(out.name, PROTO[out.kind], shape))
+        self.feeds[out.name] = self.data(shape, out.kind)
+        return out
+
+    def data(self, shape: tuple[int, ...], kind: Kind) -> NDArray[np.integer]:
+        """Random codes, a fifth of them at the ends."""
+        low, high = bounds(kind)
+        codes = self.rng.integers(low, high + 1, shape)
+        ends = np.where(self.rng.random(shape) < 0.5, low, high)
+        return np.where(self.rng.random(shape) < 0.2, ends, codes).astype(CARRIERS[kind])
+
+    def weight(
+        self, shape: tuple[int, ...], axis: int, depth: int, x: Codes, out: np.float32
+    ) -> tuple[Weight, int, int]:
+        """Weights of a product of some depth, the power of two in them, and that of a tie."""
+        kind: Kind = "u8" if self.taste.kind == "u8" and self.chance(0.2) else "i8"
+        j = self.pick(0, 4)
+        zero = 128 if kind == "u8" else 0
+        base = float(out) / float(x.scale) * 2.0**-j
+        density = min(1.0, 12 / depth)
+        whole = self.rng.integers(-2, 3, shape) * (self.rng.random(shape) < density)
+        if self.chance(0.2):
+            # Full range: the ends of the type, and odd codes.
+            whole = self.rng.integers(-127, 128, shape) * (self.rng.random(shape) < 6 / depth)
+            j = 0
+            base *= 2.0**-5
+        s = max(1, round(np.log2(np.sqrt(depth * density))) - self.pick(0, 1))
+        count = shape[axis] if self.chance(0.6) else None
+        base *= 2.0**-s
+        if count is None:
+            scale = np.asarray(self.near(base))
+        else:
+            steps = self.rng.integers(-1, 2, count)
+            scale = np.array([self.near(base * 2.0**d) for d in steps], np.float32)
+        data = np.clip(whole * 2**j + zero, *bounds(kind)).astype(CARRIERS[kind])
+        name = f"w{len(self.net.nodes)}"
+        return Weight(name, data, scale, zero, None if count is None else axis), j, s
+
+    def bias(self, count: int, j: int, s: int) -> NDArray[np.int32] | None:
+        """A bias in accumulator units: none, one that makes ties, or any."""
+        if self.chance(0.3):
+            return None
+        if self.chance(self.taste.wraps):
+            limit = 2**31 - 1
+            return (self.rng.choice([-limit, limit], count) + self.rng.integers(-9, 1, count)).astype(
+                np.int64
+            ).clip(-limit, limit).astype(np.int32)
+        if self.chance(0.7):
+            return (self.rng.integers(-60, 61, count) << (j + s - 1)).astype(np.int32)
+        return self.rng.integers(-4000, 4001, count).astype(np.int32)
+
+    # -- layers -------------------------------------------------------------------------------
+
+    def grow(self) -> bool:
+        """Adds the next kind of layer that fits what there is; False where none does."""
+        for _ in range(len(self.rotation)):
+            op = self.rotation.pop(0)
+            self.rotation.append(op)
+            before = len(self.made)
+            getattr(self, op)()
+            if len(self.made) > before:
+                return True
+        return False
+
+    def image(self) -> Codes | None:
+        return self.any(lambda c: len(c.shape) == 4)
+
+    def conv(self) -> None:
+        x = self.image()
+        if x is None:
+            return
+        groups = self.pick(2, 4) if self.chance(0.3) else 1
+        if x.shape[1] % groups:
+            groups = 1
+        self._conv(x, groups, self.pick(1, 24) * groups, self.pick(1, 3), self.pick(1, 3))
+
+    def depthwise(self) -> None:
+        x = self.image()
+        if x is not None:
+            k = self.pick(2, 5)
+            self._conv(x, x.shape[1], x.shape[1] * self.pick(1, 2), k, k)
+
+    def pointwise(self) -> None:
+        x = self.image()
+        if x is not None:
+            self._conv(x, 1, self.pick(1, 70), 1, 1)
+
+    def _conv(self, x: Codes, groups: int, channels: int, kh: int, kw: int) -> None:
+        n, c, h, w = x.shape
+        stride = (self.pick(1, 2), self.pick(1, 2)) if self.chance(0.4) else (1, 1)
+        dilation = (2, 2) if self.chance(0.2) else (1, 1)
+        pads = tuple(self.pick(0, 2) for _ in range(4)) if self.chance(0.7) else (0, 0, 0, 0)
+        size = window((h, w), (kh, kw), stride, pads, dilation)
+        if size is None:
+            return
+        depth = c // groups * kh * kw
+        scale = self.free_scale()
+        weight, j, s = self.weight((channels, c // groups, kh, kw), 0, depth, x, scale)
+        attrs: dict[str, int | float | str | tuple[int, ...]] = {
+            "kernel_shape": (kh, kw),
+            "strides": stride,
+            "pads": pads,
+            "dilations": dilation,
+            "group": groups,
+        }
+        out, tail = self.tail(self.result((n, channels, *size), scale))
+        bias = self.bias(channels, j, s)
+        self.net.op("Conv", [x, weight], out, attrs, bias=bias, tail=tail)
+
+    def gemm(self) -> None:
+        x = self.any(lambda c: len(c.shape) == 2)
+        if x is None:
+            self.flatten()
+            x = self.any(lambda c: len(c.shape) == 2)
+            if x is None:
+                return
+        rows, depth = x.shape
+        wide, turned = self.pick(1, 70), self.chance(0.5)
+        scale = self.free_scale()
+        shape = (wide, depth) if turned else (depth, wide)
+        weight, j, s = self.weight(shape, 0 if turned else 1, depth, x, scale)
+        out, tail = self.tail(self.result((rows, wide), scale))
+        bias = self.bias(wide, j, s)
+        attrs: dict[str, int | float] = {"transB": int(turned)}
+        if self.chance(self.taste.gains):
+            attrs["alpha"] = (0.5, 2.0, 0.3)[self.pick(0, 2)]
+        self.net.op("Gemm", [x, weight], out, attrs, bias=bias, tail=tail)
+
+    def matmul(self) -> None:
+        x = self.any(lambda c: len(c.shape) >= 2 and c.shape[-1] <= 400)
+        if x is None:
+            return
+        wide, scale = self.pick(1, 40), self.free_scale()
+        weight, _, _ = self.weight((x.shape[-1], wide), 1, x.shape[-1], x, scale)
+        out, tail = self.tail(self.result((*x.shape[:-1], wide), scale))
+        self.net.op("MatMul", [x, weight], out, tail=tail)
+
+    def attend(self) -> None:
+        """A product of two activations."""
+        a = self.any(lambda c: len(c.shape) == 4)
+        if a is None:
+            return
+        b = self.any(lambda c: len(c.shape) == 4 and c.shape[:2] == a.shape[:2])
+        if b is None or b.shape[2] != a.shape[3]:
+            turned = self.like(a, (*a.shape[:2], a.shape[3], a.shape[2]))
+            self.net.op("Transpose", [a], turned, {"perm": (0, 1, 3, 2)})
+            b = turned
+        wanted = float(a.scale) * float(b.scale) * 64 * np.sqrt(a.shape[3])
+        out = self.result((*a.shape[:3], b.shape[3]), self.near(float(2.0 ** round(np.log2(wanted)))))
+        self.net.op("MatMul", [a, b], out)
+
+    def add(self) -> None:
+        a = self.any(lambda c: True)
+        b = a and self.any(lambda c: broadcasts(c.shape, a.shape))
+        if a is None or b is None:
+            return
+        if self.chance(0.3):
+            a, b = b, a
+        out = self.result(broadcast(a, b), self.near(2.0 * float(max(a.scale, b.scale))))
+        out, tail = self.tail(out)
+        self.net.op("Add", [a, b], out, tail=tail)
+
+    def add_constant(self) -> None:
+        x = self.any(lambda c: True)
+        if x is None:
+            return
+        shapes = [(), (1,), x.shape[-1:], x.shape]
+        if len(x.shape) == 4:
+            shapes.append((1, x.shape[1], 1, 1))
+        shape = shapes[self.pick(0, len(shapes) - 1)]
+        data = self.data(shape, x.kind)
+        given = Weight(f"k{len(self.net.nodes)}", data, np.asarray(self.near(x.scale)), self.zero())
+        pair: list[Codes | Weight] = [x, given]
+        op = "Add" if self.chance(0.7) else "Mul"
+        wanted = 2.0 * float(max(x.scale, given.scale))
+        if op == "Mul":
+            wanted = float(x.scale) * float(given.scale) * 32
+        out, tail = self.tail(self.result(x.shape, self.near(wanted)))
+        self.net.op(op, pair[:: -1 if self.chance(0.3) else 1], out, tail=tail)
+
+    def mul(self) -> None:
+        a = self.any(lambda c: True)
+        b = a and self.any(lambda c: broadcasts(c.shape, a.shape))
+        if a is None or b is None:
+            return
+        self._mul(a, b)
+
+    def _mul(self, a: Codes, b: Codes) -> None:
+        wanted = float(a.scale) * float(b.scale) * 2.0 ** self.pick(4, 6)
+        out, tail = self.tail(self.result(broadcast(a, b), self.near(wanted)))
+        self.net.op("Mul", [a, b], out, tail=tail)
+
+    def scale(self) -> None:
+        """Channels weighted by their own mean, as squeeze-and-excitation does."""
+        x = self.image()
+        if x is None:
+            return
+        self._global_pool(x)
+        self._mul(x, self.made[-1])
+
+    def requantize(self) -> None:
+        x = self.any(lambda c: True)
+        if x is not None and not x.name.endswith("_again"):
+            out = replace(self.result(x.shape, self.near(2.0 * float(x.scale))))
+            self.net.op("Requantize", [x], out)
+
+    def max_pool(self) -> None:
+        self._pool("MaxPool")
+
+    def average_pool(self) -> None:
+        self._pool("AveragePool")
+
+    def _pool(self, op: str) -> None:
+        x = self.image()
+        if x is None:
+            return
+        kernel = (self.pick(1, 3), self.pick(1, 3))
+        stride = (self.pick(1, 2), self.pick(1, 2))
+        pads = tuple(self.pick(0, kernel[i % 2] - 1) for i in range(4))
+        ceil = self.chance(0.3)
+        size = window(x.shape[2:], kernel, stride, pads, (1, 1), ceil)
+        if size is None:
+            return
+        attrs: dict[str, int | float | str | tuple[int, ...]] = {
+            "kernel_shape": kernel,
+            "strides": stride,
+            "pads": pads,
+            "ceil_mode": int(ceil),
+        }
+        if op == "MaxPool":
+            out = self.like(x, (*x.shape[:2], *size))
+        else:
+            attrs["count_include_pad"] = int(self.chance(0.3))
+            out = self.result((*x.shape[:2], *size), self.near(0.5 * float(x.scale)))
+        self.net.op(op, [x], out, attrs)
+
+    def global_pool(self) -> None:
+        x = self.image()
+        if x is not None:
+            self._global_pool(x)
+
+    def _global_pool(self, x: Codes) -> None:
+        size = x.shape[2] * x.shape[3]
+        out = self.result((*x.shape[:2], 1, 1), self.near(float(x.scale) / max(1, size // 4)))
+        self.net.op("GlobalAveragePool", [x], out)
+
+    def concat(self) -> None:
+        first = self.any(lambda c: len(c.shape) > 1)
+        if first is None:
+            return
+        rest = [c for c in self.made if c.shape[0:1] + c.shape[2:] == first.shape[0:1] + first.shape[2:]]
+        parts = [first, *rest[: self.pick(1, 3)]]
+        wide = sum(p.shape[1] for p in parts)
+        if wide > 96 or any(len(p.shape) != len(first.shape) for p in parts):
+            return
+        same = self.chance(0.5)
+        scale = first.scale if same else self.near(2.0 * float(first.scale))
+        shape = (first.shape[0], wide, *first.shape[2:])
+        out = self.result(shape, scale, first.zero if same else None)
+        self.net.op("Concat", parts, out, {"axis": 1})
+
+    def sigmoid(self) -> None:
+        x = self.any(lambda c: True)
+        if x is not None:
+            self.net.op("Sigmoid", [x], self.result(x.shape, self.near(2.0**-8)))
+
+    def softmax(self) -> None:
+        x = self.any(lambda c: len(c.shape) >= 2 and c.shape[-1] > 1)
+        if x is not None:
+            low = bounds(x.kind)[0]
+            plain = self.chance(0.7)
+            scale = np.float32(2.0**-8) if plain else self.near(2.0**-7)
+            out = self.result(x.shape, scale, low if plain else None)
+            self.net.op("Softmax", [x], out, {"axis": -1})
+
+    def reshape(self) -> None:
+        x = self.any(lambda c: len(c.shape) == 4)
+        if x is not None:
+            n, c, h, w = x.shape
+            shape = (n, h * w, c, 1) if self.chance(0.5) else (n, c * h, w)
+            wanted = self.net.constant(f"shape{len(self.net.nodes)}", np.array(shape, np.int64))
+            self.net.op("Reshape", [x], self.like(x, shape), extra=[wanted])
+
+    def flatten(self) -> None:
+        x = self.any(lambda c: len(c.shape) == 4 and int(np.prod(c.shape[1:])) <= 1200)
+        if x is not None:
+            shape = (x.shape[0], int(np.prod(x.shape[1:])))
+            self.net.op("Flatten", [x], self.like(x, shape), {"axis": 1})
+
+    def transpose(self) -> None:
+        x = self.any(lambda c: len(c.shape) == 4)
+        if x is not None:
+            perm = tuple(int(i) for i in self.rng.permutation(4))
+            shape = tuple(x.shape[i] for i in perm)
+            self.net.op("Transpose", [x], self.like(x, shape), {"perm": perm})
+
+    def finish(self) -> list[onnx.ValueInfoProto]:
+        """Gives the last tensor as reals, and perhaps a Gemm whose sums are not rounded."""
+        last = self.made[-1]
+        self.net.dequantize(last, "y")
+        outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, last.shape)]
+        x = self.any(lambda c: len(c.shape) == 2)
+        if x is not None and self.chance(self.taste.real_ends):
+            wide = self.pick(1, 20)
+            shape = (x.shape[1], wide)
+            weight, j, s = self.weight(shape, 1, x.shape[1], x, self.free_scale())
+            self.net.real_result([x, weight], "z", {"transB": 0}, self.bias(wide, j, s))
+            outputs.append(helper.make_tensor_value_info("z", TensorProto.FLOAT, (x.shape[0], wide)))
+        return outputs
+
+
+def window(
+    size: tuple[int, ...],
+    kernel: tuple[int, int],
+    stride: tuple[int, int],
+    pads: tuple[int, ...],
+    dilation: tuple[int, int],
+    ceil: bool = False,
+) -> tuple[int, ...] | None:
+    """How often a window fits; None where it does not, or where it lies in padding alone."""
+    found = []
+    for i in range(2):
+        room = size[i] + pads[i] + pads[i + 2] - (kernel[i] - 1) * dilation[i] - 1
+        if room < 0:
+            return None
+        count = (-(-room // stride[i]) if ceil else room // stride[i]) + 1
+        if ceil and (count - 1) * stride[i] >= size[i] + pads[i]:
+            # onnxruntime drops this window when it runs, and counts it when it infers shapes.
+            return None
+        found.append(count)
+    return tuple(found)
+
+
+def broadcasts(small: tuple[int, ...], big: tuple[int, ...]) -> bool:
+    """Whether a shape goes with another and leaves it as it is."""
+    if len(small) > len(big):
+        return False
+    return all(s in (1, b) for s, b in zip(small[::-1], big[::-1], strict=False))
+
+
+def broadcast(a: Codes, b: Codes) -> tuple[int, ...]:
+    return tuple(np.broadcast_shapes(a.shape, b.shape))
+
+
+def make(
+    seed: int, taste: Taste, *, qdq: bool = False, shared: bool = True, exposed: bool = False
+) -> Model:
+    """A network by seed; `exposed`: every tensor of codes is an output."""
+    spelling: Spelling = Qdq(shared) if qdq else QOperator()
+    maker = Maker(seed, taste, spelling)
+    shape = (maker.pick(1, 3), maker.pick(1, 20), maker.pick(3, 11), maker.pick(3, 11))
+    start = maker.coded_input if maker.chance(0.3) and not qdq else maker.real_input
+    start(shape)
+    if maker.chance(0.3):
+        maker.real_input(shape)
+    while len(maker.made) < taste.layers + len(maker.inputs) and maker.grow():
+        pass
+    return _model(maker, exposed, maker.finish())
+
+
+def _model(maker: Maker, exposed: bool, outputs: list[onnx.ValueInfoProto]) -> Model:
+    net = maker.net
+    given = {i.name for i in maker.inputs}
+    if exposed:
+        outputs += [info(c) for c in maker.made if c.name not in given]
+    graph = helper.make_graph(
+        net.nodes, "net", maker.inputs, outputs, list(net.initializers.values())
+    )
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid(MICROSOFT, 1)]
+    proto = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    onnx.checker.check_model(proto)
+    return Model(maker.seed, proto, maker.feeds, tuple(maker.made))
+
+
+def info(c: Codes) -> onnx.ValueInfoProto:
+    """The declaration of a tensor of codes."""
+    return helper.make_tensor_value_info(c.name, PROTO[c.kind], c.shape)
+
+
+__all__ = ["ALL", "STYLES", "Attrs", "Feeds", "Model", "Style", "Taste", "info", "make"]
