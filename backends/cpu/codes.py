@@ -9,13 +9,13 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from qir.errors import Refused
 from qir.ir.attrs import Attr
-from qir.ir.dtype import F32, I8, I32, U8, DType
+from qir.ir.dtype import F32, I8, I32, U8
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Stage, Value
 from qir.ir.types import QuantType, TensorType
 from qir.reference.interpreter import run_node
-from qir.reference.table import compute
 
 from .builder import CannotLower
 
@@ -148,37 +148,9 @@ def table(x: Map, y: Map, op: str, attrs: Mapping[str, Attr], stages: tuple[Stag
         node = graph.add_chain(shaped, {"x": source}, kinds[1])
     else:
         node = graph.add(op, {"x": source}, attrs, types=[kinds[1]])
-    (out,) = by_reference(node, {"x": every(x)})
+    (out,) = run_node(node, {"x": every(x)}, PROFILE)
     result: Table = np.ascontiguousarray(out)
     return result
-
-
-def by_reference(
-    node: Node, operands: Mapping[str, NDArray[np.generic]]
-) -> tuple[NDArray[np.generic], ...]:
-    """The results of one node on arrays by slot."""
-    steps = node.stages or (Stage(node.op, node.attrs, ("x",)),)
-    if steps[0].op not in BOUNDING or node.result.type.quant is None:
-        return run_node(node, operands, PROFILE)
-    # An activation by itself is no kernel of the profile: it is computed in reals.
-    reals = _converted("dequantize", operands["x"], node.operands["x"].type, F32)
-    for stage in steps:
-        reals = compute(stage.op, {"x": reals}, stage.attrs)
-        if stage.type is not None and stage is not steps[-1]:
-            held = _converted("quantize", reals, TensorType(reals.shape, F32), stage.type.element)
-            reals = _converted("dequantize", held, stage.type, F32)
-    return (_converted("quantize", reals, TensorType(reals.shape, F32), node.result.type.element),)
-
-
-def _converted(
-    op: str, data: NDArray[np.generic], kind: TensorType, element: DType | QuantType
-) -> NDArray[np.generic]:
-    """Reals to codes, or codes to reals."""
-    graph = Graph(op, PROFILE)
-    source = graph.add("input", types=[kind], name="x").result
-    node = graph.add(op, {"x": source}, types=[TensorType(kind.shape, element)])
-    (out,) = run_node(node, {"x": data}, PROFILE)
-    return out
 
 
 def requantized(x: Map, y: Map) -> Table | None:
@@ -193,8 +165,12 @@ def every(x: Map) -> Table:
 
 def coded(reals: list[float], y: Map) -> list[int]:
     """The codes that the profile gives these reals."""
-    data = np.array(reals, np.float32)
-    return [int(c) for c in _converted("quantize", data, TensorType(data.shape, F32), y.quant)]
+    graph = Graph("bounds", PROFILE)
+    shape = (len(reals),)
+    source = graph.add("input", types=[TensorType(shape, F32)], name="x").result
+    node = graph.add("quantize", {"x": source}, types=[TensorType(shape, y.quant)])
+    (out,) = run_node(node, {"x": np.array(reals, np.float32)}, PROFILE)
+    return [int(c) for c in out]
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,14 +235,12 @@ class Job:
 
 
 def job(node: Node) -> Job:
-    """What a node asks for; CannotLower for a chain that does more than bound."""
+    """What a node asks for; Refused for a chain that does more than bound."""
     if not node.stages:
         return Job(node.name, node.op, node.attrs, node.operands, node.result)
     head, *tail = node.stages
-    for stage in node.stages[:-1]:
-        if stage.type is not None:
-            raise CannotLower(f"the chain rounds after {stage.op}")
-    for stage in tail:
-        if stage.op not in BOUNDING:
-            raise CannotLower(f"no kernel computes {' |> '.join(s.op for s in node.stages)} as one")
+    rounded = any(stage.type is not None for stage in node.stages[:-1])
+    if rounded or any(stage.op not in BOUNDING for stage in tail):
+        chain = " |> ".join(s.op for s in node.stages)
+        raise Refused(f"{node.name}: nothing computes {chain} as one; expand-qdq unwraps it")
     return Job(node.name, head.op, head.attrs, node.stage_operands(0), node.result, tuple(tail))

@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 from qir._kernels._cpu import Plan
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
+from qir.reference.interpreter import run_node
 
 from . import elementwise, moves, products, windows
 from .builder import Buffer, Builder, CannotLower, Fallback, sizes
-from .codes import Job, by_reference, job
+from .codes import PROFILE, Job, job
 from .sizes import Sizes
 
 LOWERINGS: dict[str, Callable[[Builder, Job], None]] = {
@@ -52,15 +53,17 @@ def lower(graph: Graph) -> Builder:
 
 
 def _lower(b: Builder, node: Node) -> None:
+    if len(node.results) != 1:
+        _fall_back(b, node, "it has more than one result")
+        return
+    asked = job(node)
     try:
-        ops = [s.op for s in node.stages] or [node.op]
-        if all(op in elementwise.UNARY for op in ops) and list(node.operands) == ["x"]:
+        if asked.op in elementwise.UNARY:
             elementwise.unary(b, node)
-            return
-        asked = job(node)
-        if asked.op not in LOWERINGS:
+        elif asked.op in LOWERINGS:
+            LOWERINGS[asked.op](b, asked)
+        else:
             raise CannotLower("it has no kernel")
-        LOWERINGS[asked.op](b, asked)
     except CannotLower as reason:
         _fall_back(b, node, str(reason))
 
@@ -77,7 +80,7 @@ def _fall_back(b: Builder, node: Node, reason: str) -> None:
 
     def call(*arrays: NDArray[np.generic]) -> None:
         given = constants | dict(zip(slots, arrays, strict=False))
-        computed = by_reference(node, {slot: given[slot] for slot in node.operands})
+        computed = run_node(node, {slot: given[slot] for slot in node.operands}, PROFILE)
         for out, result in zip(arrays[len(slots) :], computed, strict=True):
             out[...] = result
 

@@ -193,6 +193,18 @@ def test_a_shape_that_depends_on_data_is_refused() -> None:
         CpuTarget().compile(parse(text))
 
 
+def test_a_chain_that_nothing_computes_is_refused_when_compiled() -> None:
+    text = f"""
+    graph main {{
+      %x = input() : 2x4x{Q}
+      %y = relu(%x) |> add(., %x) : 2x4x{Q}
+      output(y = %y)
+    }}
+    """
+    with pytest.raises(Refused, match=r"nothing computes relu \|> add as one"):
+        CpuTarget().compile(parse(text))
+
+
 def test_qdq_form_runs_on_kernels() -> None:
     text = f"""
     graph main {{
