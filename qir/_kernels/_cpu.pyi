@@ -29,7 +29,7 @@ def cpu_features() -> list[str]:
     """The instruction sets this processor and system allow, of those that QIR knows."""
 
 def isa() -> list[str]:
-    """The instruction sets in use, best first; the last is scalar. QIR_ISA=avx2 or scalar caps it."""
+    """The instruction sets in use, best first, to scalar; QIR_ISA in the environment caps them."""
 
 def default_threads() -> int:
     """QIR_NUM_THREADS, else the number of processors this process may use."""
@@ -46,8 +46,8 @@ class Plan:
     ) -> None:
         """Takes `arena` bytes; a buffer is (offset, size) in it, or (EXTERNAL, size).
 
-        `isa` caps the instruction sets of this plan, as one of `isa()`. Offsets are best multiples of
-        64. Buffers may overlap where their values are not alive together, and alias for reshapes.
+        `isa` caps the instruction sets of this plan, as one of `isa()`. Offsets are best multiples
+        of 64. Buffers may overlap where their values are not alive together, and alias for reshapes.
         Raises ValueError for a buffer outside the arena and for an unknown isa.
         """
 
@@ -67,7 +67,7 @@ class Plan:
         high: int | None = None,
         nhwc: bool = False,
     ) -> None:
-        """y = clamp(rne(x / scale) + zero), x f32; a NaN becomes the zero point or a bound as in MLAS.
+        """y = clamp(rne(x / scale) + zero), x f32; a NaN becomes `low`, as in onnxruntime.
 
         With nhwc, x of `shape` (n, c, h, w) is written as n, h, w, c.
         """
@@ -84,7 +84,10 @@ class Plan:
         x_type: Codes = "u8",
         nchw: bool = False,
     ) -> None:
-        """y = (x - zero) * scale in f32; with nchw, x of `shape` (n, h, w, c) is written as n, c, h, w."""
+        """y = (x - zero) * scale in f32.
+
+        With nchw, x of `shape` (n, h, w, c) is written as n, c, h, w.
+        """
 
     # ---- accumulate and round once ----------------------------------------------------------
 
@@ -111,8 +114,8 @@ class Plan:
     ) -> None:
         """Convolves x of `shape` (n, h, w, c) with weight (out, c / groups, kh, kw), zero point 0.
 
-        multiplier has one value, or one for each output channel. pad is top, left, bottom, right and
-        contributes x_zero. Depthwise convolutions (groups == c == out) take a kernel of their own.
+        multiplier has one value, or one for each output channel. pad is top, left, bottom, right
+        and contributes x_zero. Depthwise convolutions (groups == c == out) take a kernel of their own.
         y_type "f32" gives f32(acc + bias) * multiplier and has no y_zero, low, high.
         """
 
@@ -187,7 +190,7 @@ class Plan:
     def lookup(
         self, name: str, x: int, y: int, *, size: int, table: NDArray[np.uint8 | np.int8]
     ) -> None:
-        """y = table[x] by byte; the table has 256 entries, indexed by the byte of x (i8 -1 is 255)."""
+        """y = table[x]; the table has 256 entries, indexed by the byte of x (i8 -1 is 255)."""
 
     # ---- pooling ----------------------------------------------------------------------------
 
@@ -230,7 +233,10 @@ class Plan:
         x_type: Codes = "u8",
         y_type: Codes = "u8",
     ) -> None:
-        """The mean of each window as QLinearAveragePool computes it; x and y of one storage type or not."""
+        """The mean of each window, as QLinearAveragePool computes it; see pooling/pooling.h.
+
+        Without count_pad a mean is of the elements inside of x, with it of kh * kw, always.
+        """
 
     def global_avg_pool(
         self,
@@ -264,7 +270,7 @@ class Plan:
         x_type: Codes = "u8",
         y_type: Codes = "u8",
     ) -> None:
-        """Softmax of each row of `width` codes as QLinearSoftmax computes it, by a table of 256 values."""
+        """Softmax of each row of `width` codes, as QLinearSoftmax computes it by a table."""
 
     # ---- bytes ------------------------------------------------------------------------------
 
@@ -282,9 +288,10 @@ class Plan:
         y_offset: int = 0,
         table: NDArray[np.uint8 | np.int8] | None = None,
     ) -> None:
-        """Copies `rows` rows of `width` bytes, through a table of 256 if given; strides default to width.
+        """Copies `rows` rows of `width` bytes, through a table of 256 bytes if one is given.
 
-        Concatenation is one copy an operand, with y_offset; slicing and padding are copies too.
+        Strides and offsets are bytes; a stride that is not given is the width. Concatenation is one copy an operand, with
+        y_offset; slicing and padding are copies too.
         """
 
     def fill(self, name: str, y: int, *, size: int, value: int, offset: int = 0) -> None:
@@ -324,8 +331,8 @@ class Plan:
         """Runs all steps; `arrays` are the external buffers in their order, inputs and outputs alike.
 
         Arrays are C-contiguous and of the buffer's size in bytes; those that steps write to are
-        writeable: anything else raises ValueError. One run at a time: others wait. With profile, times
-        are added up for `profile()`.
+        writeable: anything else raises ValueError. One run at a time: others wait. With profile,
+        times are added up for `profile()`.
         """
 
     def profile(self) -> list[tuple[str, str, float, int]]:

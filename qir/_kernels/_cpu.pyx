@@ -12,6 +12,7 @@ import numpy as np
 from qir._kernels._checks import (
     code_in, flip_of, limits, of_length, permutation, scale_of, table_of, whole, windows,
 )
+from qir._kernels._environment import default_threads  # noqa: F401, one of this module's names
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.float cimport FLT_MAX
@@ -60,15 +61,6 @@ def cpu_features():
 
 def isa():
     return names_of(ALLOWED)
-
-
-def default_threads():
-    text = os.environ.get("QIR_NUM_THREADS")
-    if not text:
-        return len(os.sched_getaffinity(0))
-    if not text.isdecimal() or int(text) < 1:
-        raise ValueError(f"QIR_NUM_THREADS is {text!r}, not a number of threads")
-    return int(text)
 
 
 # ---- parameters of steps ---------------------------------------------------------------------
@@ -177,7 +169,8 @@ cdef class Plan:
             raise ValueError(f"{name}: {what} is buffer {buffer} of {len(self.sizes)}")
         if self.sizes[buffer] < size:
             raise ValueError(
-                f"{name}: {what} is buffer {buffer} of {self.sizes[buffer]} bytes, {size} are needed"
+                f"{name}: {what} is buffer {buffer} of {self.sizes[buffer]} bytes, "
+                f"{size} are needed"
             )
         return buffer
 
@@ -437,7 +430,8 @@ cdef class Plan:
         rows, width = whole(name, "rows and width", (rows, width), 0)
         s.rows, s.width = rows, width
         x_scale = scale_of(name, "x_scale", x_scale)
-        room = <double>logf(FLT_MAX / <float>width) - 5 if width else 0  # how large an exponent may be
+        # Exponents are shifted up so far that a row of the largest does not overflow.
+        room = <double>logf(FLT_MAX / <float>width) - 5 if width else 0
         shift = max(0.0, room) / x_scale
         for i in range(256):
             s.table[i] = <float>exp((i - 255 + shift) * x_scale)

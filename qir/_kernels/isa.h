@@ -47,11 +47,11 @@ uint32_t qir_isa_detect(void);
 #endif
 
 /* The first row of a table of kernels, best first, that `isa` allows; the last row always does. */
-#define QIR_SELECT(table, isa_bits)                                      \
-  __extension__({                                                        \
-    const __typeof__(*(table)) *row_ = (table);                          \
-    while ((row_->isa & (isa_bits)) != row_->isa) ++row_;                \
-    row_;                                                                \
+#define QIR_SELECT(table, isa_bits)                       \
+  __extension__({                                         \
+    const __typeof__(*(table)) *row_ = (table);           \
+    while ((row_->isa & (isa_bits)) != row_->isa) ++row_; \
+    row_;                                                 \
   })
 
 #endif

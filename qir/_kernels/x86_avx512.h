@@ -54,12 +54,10 @@ QIR_INLINE __m512i qir_avx512_round(__m512 real, const struct qir_avx512_code *c
  */
 QIR_INLINE __m512i qir_avx512_encode64(__m512 r0, __m512 r1, __m512 r2, __m512 r3,
                                        const struct qir_avx512_code *c) {
-  const __m512i a =
-      _mm512_packs_epi32(qir_avx512_round(r0, c), qir_avx512_round(r1, c));
-  const __m512i b =
-      _mm512_packs_epi32(qir_avx512_round(r2, c), qir_avx512_round(r3, c));
-  const __m512i bytes = _mm512_packus_epi16(_mm512_adds_epi16(a, c->zero16),
-                                            _mm512_adds_epi16(b, c->zero16));
+  const __m512i a = _mm512_packs_epi32(qir_avx512_round(r0, c), qir_avx512_round(r1, c));
+  const __m512i b = _mm512_packs_epi32(qir_avx512_round(r2, c), qir_avx512_round(r3, c));
+  const __m512i bytes =
+      _mm512_packus_epi16(_mm512_adds_epi16(a, c->zero16), _mm512_adds_epi16(b, c->zero16));
   return _mm512_xor_si512(_mm512_max_epu8(bytes, c->floor), c->flip);
 }
 

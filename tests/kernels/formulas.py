@@ -79,4 +79,8 @@ def windows(
             top, left = oy * stride[0] - pad[0], ox * stride[1] - pad[1]
             ys = [top + i * dilation[0] for i in range(kernel[0])]
             xs = [left + i * dilation[1] for i in range(kernel[1])]
-            yield oy, ox, [(y, x) for y in ys for x in xs if 0 <= y < shape[0] and 0 <= x < shape[1]]
+            yield (
+                oy,
+                ox,
+                [(y, x) for y in ys for x in xs if 0 <= y < shape[0] and 0 <= x < shape[1]],
+            )

@@ -38,9 +38,9 @@ class Case:
 
     def reals(self) -> formulas.Floats:
         with np.errstate(all="ignore"):
-            return formulas.wrapped(self.sums()) * self.multiplier
+            return (formulas.wrapped(self.sums()) * self.multiplier).astype(F32)
 
-    def expected(self) -> NDArray[np.generic]:
+    def expected(self) -> NDArray[np.uint8 | np.int8 | np.float32]:
         if self.y_type == "f32":
             return self.reals()
         low, high = BOUNDS[self.y_type]
@@ -52,12 +52,26 @@ class Case:
         expected = self.expected()
         bounds = {} if self.y_type == "f32" else {"low": self.low, "high": self.high}
         return one(
-            "conv2d", [self.x], expected.shape, expected.dtype.type,
-            self.weight, self.bias, self.multiplier,
-            isa=isa, threads=threads, shape=self.x.shape, stride=self.stride, pad=self.pad,
-            dilation=self.dilation, groups=self.groups, x_type="u8" if self.x.dtype == np.uint8
-            else "i8", x_zero=self.x_zero, y_type=self.y_type, y_zero=self.y_zero, **bounds,
-        )  # fmt: skip
+            "conv2d",
+            [self.x],
+            expected.shape,
+            expected.dtype.type,
+            self.weight,
+            self.bias,
+            self.multiplier,
+            isa=isa,
+            threads=threads,
+            shape=self.x.shape,
+            stride=self.stride,
+            pad=self.pad,
+            dilation=self.dilation,
+            groups=self.groups,
+            x_type="u8" if self.x.dtype == np.uint8 else "i8",
+            x_zero=self.x_zero,
+            y_type=self.y_type,
+            y_zero=self.y_zero,
+            **bounds,
+        )
 
     def check(self, seed: object, isas: list[str] = ISAS, threads: tuple[int, ...] = (1,)) -> None:
         expected = self.expected()
@@ -100,8 +114,10 @@ def picture(rng: np.random.Generator, depthwise: bool) -> Case:
     kernel = (3, 3) if rng.random() < 0.4 else tuple(int(v) for v in pick(1, 6, 2))
     dilation = tuple(int(v) for v in pick(1, 3, 2)) if rng.random() < 0.3 else (1, 1)
     pad = tuple(int(v) for v in pick(0, 4, 4))
-    least = [max(1, d * (k - 1) + 1 - p - q) for k, d, p, q in
-             zip(kernel, dilation, pad[:2], pad[2:], strict=True)]  # fmt: skip
+    least = [
+        max(1, d * (k - 1) + 1 - p - q)
+        for k, d, p, q in zip(kernel, dilation, pad[:2], pad[2:], strict=True)
+    ]
     h, w = (int(v) + int(pick(0, 12)) for v in least)
     kind, result = (str(rng.choice(["u8", "i8"])) for _ in range(2))
     weight = pick(-128, 128, (out, taken, *kernel)).astype(np.int8)
@@ -150,9 +166,16 @@ def test_every_number_of_channels_up_to_seventy_is_exact_in_depthwise(isa: str) 
             x = codes(rng, "u8", (1, 7, 9, c))
             weight = rng.integers(-128, 128, (c, 1, *kernel)).astype(np.int8)
             Case(
-                x, weight, None, some_scale(rng, weight), stride, (1, 1, 1, 1), groups=c, x_zero=131,
+                x,
+                weight,
+                None,
+                some_scale(rng, weight),
+                stride,
+                (1, 1, 1, 1),
+                groups=c,
+                x_zero=131,
                 y_zero=7,
-            ).check((71, c, stride), [isa])  # fmt: skip
+            ).check((71, c, stride), [isa])
 
 
 @pytest.mark.parametrize("kind", ["u8", "i8"])
@@ -166,9 +189,15 @@ def test_extreme_codes_and_weights_do_not_saturate_on_the_way(kind: str, groups:
             scale = np.asarray([100 / (255 * 128 * weight[0].size)], F32)
             for zero in BOUNDS[kind]:
                 Case(
-                    full, weight, None, scale, pad=(1, 1, 1, 1), groups=groups, x_zero=zero,
+                    full,
+                    weight,
+                    None,
+                    scale,
+                    pad=(1, 1, 1, 1),
+                    groups=groups,
+                    x_zero=zero,
                     y_zero=128,
-                ).check((5, zero))  # fmt: skip
+                ).check((5, zero))
 
 
 @pytest.mark.parametrize("k", [66312, 80001])
@@ -186,9 +215,14 @@ def test_a_bias_at_the_end_of_its_range_wraps() -> None:
     for groups in (1, 24):
         weight = rng.integers(-128, 128, (24, 24 // groups, 3, 3)).astype(np.int8)
         Case(
-            codes(rng, "u8", (1, 6, 6, 24)), weight, bias, np.asarray([3e-8], F32), groups=groups,
-            x_zero=3, y_zero=100,
-        ).check(8)  # fmt: skip
+            codes(rng, "u8", (1, 6, 6, 24)),
+            weight,
+            bias,
+            np.asarray([3e-8], F32),
+            groups=groups,
+            x_zero=3,
+            y_zero=100,
+        ).check(8)
 
 
 @pytest.mark.parametrize("groups", [1, 80])
@@ -200,9 +234,15 @@ def test_halves_round_to_even_and_ends_saturate(kind: str, groups: int) -> None:
     weight[:, 2:] = 0  # sums of many would leave the range
     for zero in (BOUNDS[kind][0] + 7, BOUNDS[kind][1] - 20):
         case = Case(
-            x, weight, None, np.asarray([0.5], F32), groups=groups, x_zero=127, y_type=kind,
+            x,
+            weight,
+            None,
+            np.asarray([0.5], F32),
+            groups=groups,
+            x_zero=127,
+            y_type=kind,
             y_zero=zero,
-        )  # fmt: skip
+        )
         expected = case.expected()
         inside = (expected > BOUNDS[kind][0]) & (expected < BOUNDS[kind][1])
         assert np.mean(inside & (case.reals() % 1 == 0.5)) > 0.05
@@ -219,9 +259,17 @@ def test_multipliers_beyond_all_measure_give_the_end_codes(value: float, groups:
     for kind in ("u8", "i8"):
         for low, high in ((None, None), (-100, 100) if kind == "i8" else (9, 77)):
             Case(
-                codes(rng, "u8", (1, 4, 4, 68)), weight, None, np.asarray([value], F32),
-                groups=groups, x_zero=128, y_type=kind, y_zero=33, low=low, high=high,
-            ).check(3)  # fmt: skip
+                codes(rng, "u8", (1, 4, 4, 68)),
+                weight,
+                None,
+                np.asarray([value], F32),
+                groups=groups,
+                x_zero=128,
+                y_type=kind,
+                y_zero=33,
+                low=low,
+                high=high,
+            ).check(3)
 
 
 @pytest.mark.parametrize("n", [1, 16, 40, 64, 100, 128])
@@ -231,9 +279,13 @@ def test_float_results_keep_all_their_bits(n: int) -> None:
         weight = rng.integers(-128, 128, (n, k, 1, 1)).astype(np.int8)
         bias = rng.integers(-(2**30), 2**30, n).astype(np.int32)
         Case(
-            codes(rng, "i8", (31, 1, 1, k)), weight, bias, rng.normal(0, 1e-3, n).astype(F32),
-            x_zero=-9, y_type="f32",
-        ).check((n, k), threads=(1, 2))  # fmt: skip
+            codes(rng, "i8", (31, 1, 1, k)),
+            weight,
+            bias,
+            rng.normal(0, 1e-3, n).astype(F32),
+            x_zero=-9,
+            y_type="f32",
+        ).check((n, k), threads=(1, 2))
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -249,10 +301,20 @@ def test_linear_is_a_convolution_of_single_pixels() -> None:
     kind = "u8" if case.x.dtype == np.uint8 else "i8"
     for isa in ISAS:
         got = one(
-            "linear", [case.x], (9, 50), CODES[case.y_type], case.weight.reshape(50, 30), case.bias,
-            case.multiplier, isa=isa, rows=9, x_type=kind, x_zero=case.x_zero, y_type=case.y_type,
+            "linear",
+            [case.x],
+            (9, 50),
+            CODES[case.y_type],
+            case.weight.reshape(50, 30),
+            case.bias,
+            case.multiplier,
+            isa=isa,
+            rows=9,
+            x_type=kind,
+            x_zero=case.x_zero,
+            y_type=case.y_type,
             y_zero=case.y_zero,
-        )  # fmt: skip
+        )
         assert np.array_equal(got, case.expected().reshape(9, 50))
 
 

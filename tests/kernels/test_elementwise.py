@@ -25,9 +25,19 @@ def test_add_is_two_fused_roundings(isa: str, a_type: str, b_type: str, y_type: 
     b = (every // 256).astype(np.uint8).view(CODES[b_type])
     for a_gain, b_gain, offset in ((0.5, 0.25, 3.5), (0.7310586, 0.2689414, -17.3), (3, 1e-3, 1)):
         got = one(
-            "add", [a, b], a.shape, CODES[y_type], isa=isa, shape=(1, 1, a.size), a_gain=a_gain,
-            b_gain=b_gain, offset=offset, a_type=a_type, b_type=b_type, y_type=y_type,
-        )  # fmt: skip
+            "add",
+            [a, b],
+            a.shape,
+            CODES[y_type],
+            isa=isa,
+            shape=(1, 1, a.size),
+            a_gain=a_gain,
+            b_gain=b_gain,
+            offset=offset,
+            a_type=a_type,
+            b_type=b_type,
+            y_type=y_type,
+        )
         real = formulas.fma(a, a_gain, formulas.fma(b, b_gain, offset))
         assert np.array_equal(got, formulas.rounded(real, 0, *BOUNDS[y_type]))
 
@@ -41,10 +51,20 @@ def test_mul_adds_its_zero_before_rounding(isa: str, a_type: str, b_type: str, y
     for multiplier, zero in ((2.0**-7, 3), (0.0123, -0 if y_type == "u8" else -77), (1e30, 5)):
         a_zero, b_zero = BOUNDS[a_type][0] + 77, BOUNDS[b_type][1] - 100
         got = one(
-            "mul", [a, b], a.shape, CODES[y_type], isa=isa, shape=(1, 1, a.size), a_zero=a_zero,
-            b_zero=b_zero, multiplier=multiplier, y_zero=zero, a_type=a_type, b_type=b_type,
+            "mul",
+            [a, b],
+            a.shape,
+            CODES[y_type],
+            isa=isa,
+            shape=(1, 1, a.size),
+            a_zero=a_zero,
+            b_zero=b_zero,
+            multiplier=multiplier,
+            y_zero=zero,
+            a_type=a_type,
+            b_type=b_type,
             y_type=y_type,
-        )  # fmt: skip
+        )
         whole = (a.astype(np.int64) - a_zero) * (b.astype(np.int64) - b_zero)
         real = whole.astype(F32) * F32(multiplier) + F32(zero)
         assert np.array_equal(got, formulas.rounded(real, 0, *BOUNDS[y_type]))
@@ -65,14 +85,28 @@ def test_one_operand_may_be_shared_by_rows(isa: str, kind: str, broadcast: str |
                 options = {"a_gain": 0.7, "b_gain": 0.4, "offset": 20.0, "low": 9, "high": 200}
                 real = formulas.fma(left, 0.7, formulas.fma(right, 0.4, 20.0))
             else:
-                options = {"a_zero": 3, "b_zero": -5, "multiplier": 0.01, "y_zero": 99,
-                           "low": 9, "high": 200}  # fmt: skip
+                options = {
+                    "a_zero": 3,
+                    "b_zero": -5,
+                    "multiplier": 0.01,
+                    "y_zero": 99,
+                    "low": 9,
+                    "high": 200,
+                }
                 whole = (left.astype(np.int64) - 3) * (right.astype(np.int64) + 5)
                 real = whole.astype(F32) * F32(0.01) + F32(99)
             got = one(
-                kind, [a, b], full, np.uint8, isa=isa, threads=2, shape=full, b_type="i8",
-                broadcast=broadcast, **options,
-            )  # fmt: skip
+                kind,
+                [a, b],
+                full,
+                np.uint8,
+                isa=isa,
+                threads=2,
+                shape=full,
+                b_type="i8",
+                broadcast=broadcast,
+                **options,
+            )
             assert np.array_equal(got, formulas.rounded(real, 0, 9, 200)), (inner, outer, rows)
 
 
@@ -83,8 +117,9 @@ def test_lookup_reads_the_table_by_byte(isa: str) -> None:
         table = codes(rng, kind, (256,))
         for size in [*range(1, 140), 100_000]:
             x = codes(rng, kind, (size,))
-            got = one("lookup", [x], x.shape, table.dtype.type, isa=isa, threads=2, size=size,
-                      table=table)  # fmt: skip
+            got = one(
+                "lookup", [x], x.shape, table.dtype.type, isa=isa, threads=2, size=size, table=table
+            )
             assert np.array_equal(got, table[x.view(np.uint8)])
 
 
@@ -102,10 +137,21 @@ def test_quantize_divides_rounds_to_even_and_saturates(isa: str, kind: str) -> N
             x[: len(SPECIAL)] = SPECIAL[:size]
             x = rng.permutation(x)
             low, high = (None, None) if size % 2 else (BOUNDS[kind][0] + 9, 90)
-            got = one("quantize", [x], x.shape, CODES[kind], isa=isa, shape=x.shape, scale=scale,
-                      zero=zero, y_type=kind, low=low, high=high)  # fmt: skip
+            got = one(
+                "quantize",
+                [x],
+                x.shape,
+                CODES[kind],
+                isa=isa,
+                shape=x.shape,
+                scale=scale,
+                zero=zero,
+                y_type=kind,
+                low=low,
+                high=high,
+            )
             with np.errstate(all="ignore"):
-                real = x / F32(scale)
+                real = (x / F32(scale)).astype(F32)
             bounds = BOUNDS[kind] if low is None else (low, high or 0)
             assert np.array_equal(got, formulas.rounded(real, zero, *bounds)), (size, scale)
 
@@ -117,22 +163,57 @@ def test_dequantize_subtracts_in_integers(isa: str, kind: str) -> None:
     for size in [*range(1, 71), 40_000]:
         x = codes(rng, kind, (size,))
         for scale, zero in ((0.0371, 33), (1e-40, 0)):
-            got = one("dequantize", [x], x.shape, F32, isa=isa, threads=2, shape=x.shape,
-                      scale=scale, zero=zero, x_type=kind)  # fmt: skip
+            got = one(
+                "dequantize",
+                [x],
+                x.shape,
+                F32,
+                isa=isa,
+                threads=2,
+                shape=x.shape,
+                scale=scale,
+                zero=zero,
+                x_type=kind,
+            )
             real = (x.astype(np.int32) - zero).astype(F32) * F32(scale)
             assert np.array_equal(got.view(np.uint32), real.view(np.uint32))
 
 
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("shape", [(1, 1, 1, 1), (2, 3, 5, 7), (1, 3, 64, 65), (2, 70, 3, 3), (0, 2, 3, 3), (1, 20000, 1, 2)])  # fmt: skip
+@pytest.mark.parametrize(
+    "shape",
+    [(1, 1, 1, 1), (2, 3, 5, 7), (1, 3, 64, 65), (2, 70, 3, 3), (0, 2, 3, 3), (1, 20000, 1, 2)],
+)
 def test_floats_change_layout_on_their_way(isa: str, shape: tuple[int, ...]) -> None:
     rng = np.random.default_rng(10)
     x = rng.normal(0, 3, shape).astype(F32)
     moved = tuple(shape[i] for i in (0, 2, 3, 1))
-    y = one("quantize", [x], moved, np.int8, isa=isa, threads=2, shape=shape, scale=0.03, zero=-4,
-            y_type="i8", nhwc=True)  # fmt: skip
-    expected = formulas.rounded(x / F32(0.03), -4, -128, 127).transpose(0, 2, 3, 1)
+    y = one(
+        "quantize",
+        [x],
+        moved,
+        np.int8,
+        isa=isa,
+        threads=2,
+        shape=shape,
+        scale=0.03,
+        zero=-4,
+        y_type="i8",
+        nhwc=True,
+    )
+    expected = formulas.rounded((x / F32(0.03)).astype(F32), -4, -128, 127).transpose(0, 2, 3, 1)
     assert np.array_equal(y, expected)
-    back = one("dequantize", [y], shape, F32, isa=isa, threads=2, shape=moved, scale=0.03, zero=-4,
-               x_type="i8", nchw=True)  # fmt: skip
+    back = one(
+        "dequantize",
+        [y],
+        shape,
+        F32,
+        isa=isa,
+        threads=2,
+        shape=moved,
+        scale=0.03,
+        zero=-4,
+        x_type="i8",
+        nchw=True,
+    )
     assert np.array_equal(back, ((expected + 4).astype(F32) * F32(0.03)).transpose(0, 3, 1, 2))

@@ -18,8 +18,16 @@ def test_transpose_orders_axes_as_numpy_does(
     x = np.arange(np.prod(shape)).astype(dtype).reshape(shape)
     for perm in permutations(range(len(shape))):
         expected = x.transpose(perm)
-        got = one("transpose", [x], expected.shape, dtype, threads=2, shape=shape, perm=perm,
-                  itemsize=x.itemsize)  # fmt: skip
+        got = one(
+            "transpose",
+            [x],
+            expected.shape,
+            dtype,
+            threads=2,
+            shape=shape,
+            perm=perm,
+            itemsize=x.itemsize,
+        )
         assert np.array_equal(got, expected), perm
 
 
@@ -42,8 +50,16 @@ def test_concatenation_is_a_copy_for_each_operand(isa: str) -> None:
         plan = Plan(0, [(EXTERNAL, array.nbytes) for array in arrays], isa=isa)
         at = 0
         for i, width in enumerate(widths):
-            plan.copy(f"part {i}", i, len(parts), rows=50, width=width, y_stride=sum(widths),
-                      y_offset=at, table=table if i == 1 else None)  # fmt: skip
+            plan.copy(
+                f"part {i}",
+                i,
+                len(parts),
+                rows=50,
+                width=width,
+                y_stride=sum(widths),
+                y_offset=at,
+                table=table if i == 1 else None,
+            )
             at += width
         plan.run(arrays, threads=2)
         parts[1] = table[parts[1]]
@@ -55,7 +71,16 @@ def test_slices_and_padding_are_copies_and_fills() -> None:
     y = np.zeros((7, 8), np.int8)
     plan = Plan(0, [(EXTERNAL, x.nbytes), (EXTERNAL, y.nbytes)])
     plan.fill("border", 1, size=y.nbytes, value=0xFD)
-    plan.copy("inside", 0, 1, rows=5, width=6, x_stride=12, y_stride=8, x_offset=2 * 12 + 3,
-              y_offset=8 + 1)  # fmt: skip
+    plan.copy(
+        "inside",
+        0,
+        1,
+        rows=5,
+        width=6,
+        x_stride=12,
+        y_stride=8,
+        x_offset=2 * 12 + 3,
+        y_offset=8 + 1,
+    )
     plan.run([x, y])
     assert np.array_equal(y, np.pad(x[2:7, 3:9], 1, constant_values=-3))

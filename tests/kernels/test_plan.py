@@ -20,7 +20,7 @@ F32 = np.float32
 
 
 def network(isa: str | None = None) -> tuple[Plan, NDArray[np.float32], NDArray[np.float32]]:
-    """Image to codes, convolution, sum with itself, average, product: and its result by formulas."""
+    """Codes, convolution, sum, average, product; with an input and its result by formulas."""
     rng = np.random.default_rng(0)
     x = rng.normal(0, 1, (2, 3, 12, 10)).astype(F32)
     first = rng.integers(-127, 128, (20, 3, 3, 3)).astype(np.int8)
@@ -30,11 +30,22 @@ def network(isa: str | None = None) -> tuple[Plan, NDArray[np.float32], NDArray[
         8192, [(EXTERNAL, x.nbytes), (0, 768), (768, 4800), (5632, 40), (EXTERNAL, 56)], isa=isa
     )
     plan.quantize("codes", 0, 1, shape=x.shape, scale=0.02, zero=120, nhwc=True)
-    plan.conv2d("conv", 1, 2, first, None, one * gain, shape=(2, 12, 10, 3), pad=(1, 1, 1, 1),
-                x_zero=120, y_zero=9)  # fmt: skip
+    plan.conv2d(
+        "conv",
+        1,
+        2,
+        first,
+        None,
+        one * gain,
+        shape=(2, 12, 10, 3),
+        pad=(1, 1, 1, 1),
+        x_zero=120,
+        y_zero=9,
+    )
     plan.add("sum", 2, 2, 2, shape=(1, 1, 4800), a_gain=0.5, b_gain=0.25, offset=2.0)
-    plan.global_avg_pool("mean", 2, 3, shape=(2, 12, 10, 20), x_scale=1, x_zero=9, y_scale=0.5,
-                         y_zero=3)  # fmt: skip
+    plan.global_avg_pool(
+        "mean", 2, 3, shape=(2, 12, 10, 20), x_scale=1, x_zero=9, y_scale=0.5, y_zero=3
+    )
     plan.linear("scores", 3, 4, last, None, one * gain, rows=2, x_zero=3, y_type="f32")
     q = formulas.rounded(x / F32(0.02), 120, 0, 255).transpose(0, 2, 3, 1)
     acc = formulas.accumulate(q, first, pad=(1, 1, 1, 1), x_zero=120)
@@ -190,24 +201,40 @@ def convolution(**changes: object) -> Callable[[Plan], None]:
         (convolution(bias=np.zeros(3, np.int32)), "c: bias is 3 int32, not 4 int32"),
         (convolution(multiplier=np.ones(3, F32)), "c: 3 multipliers for 4 output channels"),
         (convolution(weight=np.ones((4, 2, 3, 3), np.uint8)), "c: weight is uint8"),
-        (lambda plan: plan.lookup("l", 0, 2, size=1, table=np.zeros(256, np.uint8)),
-         "l: y is buffer 2 of 2"),
-        (lambda plan: plan.lookup("l", 0, 1, size=1, table=np.zeros(9, np.uint8)),
-         "l: table has 9 uint8, 256 bytes are needed"),
-        (lambda plan: plan.quantize("q", 0, 1, shape=(4,), scale=0, zero=0),
-         "q: scale is 0, not a positive float32"),
-        (lambda plan: plan.quantize("q", 0, 1, shape=(4,), scale=float("nan"), zero=0),
-         "q: scale is nan, not a positive float32"),
-        (lambda plan: plan.quantize("q", 0, 1, shape=(4, 4), scale=1, zero=0, nhwc=True),
-         "q: shape .* has 2 axes, a change of layout needs 4"),
-        (lambda plan: plan.transpose("t", 0, 1, shape=(2, 3), perm=(0, 0)),
-         "t: perm .* does not order 2 axes"),
-        (lambda plan: plan.copy("k", 0, 1, rows=4, width=8, y_stride=4),
-         "k: rows of 8 bytes overlap at a stride of 4"),
-        (lambda plan: plan.fill("f", 1, size=145, value=0),
-         "f: y is buffer 1 of 144 bytes, 145 are needed"),
+        (
+            lambda plan: plan.lookup("l", 0, 2, size=1, table=np.zeros(256, np.uint8)),
+            "l: y is buffer 2 of 2",
+        ),
+        (
+            lambda plan: plan.lookup("l", 0, 1, size=1, table=np.zeros(9, np.uint8)),
+            "l: table has 9 uint8, 256 bytes are needed",
+        ),
+        (
+            lambda plan: plan.quantize("q", 0, 1, shape=(4,), scale=0, zero=0),
+            "q: scale is 0, not a positive float32",
+        ),
+        (
+            lambda plan: plan.quantize("q", 0, 1, shape=(4,), scale=float("nan"), zero=0),
+            "q: scale is nan, not a positive float32",
+        ),
+        (
+            lambda plan: plan.quantize("q", 0, 1, shape=(4, 4), scale=1, zero=0, nhwc=True),
+            "q: shape .* has 2 axes, a change of layout needs 4",
+        ),
+        (
+            lambda plan: plan.transpose("t", 0, 1, shape=(2, 3), perm=(0, 0)),
+            "t: perm .* does not order 2 axes",
+        ),
+        (
+            lambda plan: plan.copy("k", 0, 1, rows=4, width=8, y_stride=4),
+            "k: rows of 8 bytes overlap at a stride of 4",
+        ),
+        (
+            lambda plan: plan.fill("f", 1, size=145, value=0),
+            "f: y is buffer 1 of 144 bytes, 145 are needed",
+        ),
     ],
-)  # fmt: skip
+)
 def test_steps_that_do_not_fit_are_refused_by_name(
     add: Callable[[Plan], None], message: str
 ) -> None:

@@ -16,7 +16,7 @@ F32 = np.float32
 def geometries(seed: int, count: int) -> list[tuple[tuple[int, ...], ...]]:
     """Random (shape, kernel, stride, pad) with padding smaller than the window."""
     rng = np.random.default_rng(seed)
-    found = []
+    found: list[tuple[tuple[int, ...], ...]] = []
     while len(found) < count:
         n, h, w, c = (int(v) for v in rng.integers((1, 1, 1, 1), (3, 9, 9, 140)))
         kernel = tuple(int(v) for v in rng.integers(1, 5, 2))
@@ -30,9 +30,7 @@ def geometries(seed: int, count: int) -> list[tuple[tuple[int, ...], ...]]:
 def size_of(
     shape: Sequence[int], kernel: Sequence[int], stride: Sequence[int], pad: Sequence[int]
 ) -> tuple[int, int]:
-    h, w = (
-        (shape[1 + i] + pad[i] + pad[i + 2] - kernel[i]) // stride[i] + 1 for i in range(2)
-    )
+    h, w = ((shape[1 + i] + pad[i] + pad[i + 2] - kernel[i]) // stride[i] + 1 for i in range(2))
     return h, w
 
 
@@ -45,8 +43,19 @@ def test_max_pool_takes_the_largest_code_of_what_there_is(isa: str, kind: str) -
         expected = np.zeros((shape[0], *out, shape[3]), CODES[kind])
         for oy, ox, window in formulas.windows(shape[1:3], out, kernel, stride, pad):
             expected[:, oy, ox] = np.max([x[:, i, j] for i, j in window], axis=0)
-        got = one("max_pool2d", [x], expected.shape, CODES[kind], isa=isa, threads=2, shape=shape,
-                  kernel=kernel, stride=stride, pad=pad, x_type=kind)  # fmt: skip
+        got = one(
+            "max_pool2d",
+            [x],
+            expected.shape,
+            CODES[kind],
+            isa=isa,
+            threads=2,
+            shape=shape,
+            kernel=kernel,
+            stride=stride,
+            pad=pad,
+            x_type=kind,
+        )
         assert np.array_equal(got, expected), (seed, shape, kernel, stride, pad)
 
 
@@ -55,8 +64,18 @@ def test_max_pool_dilates_and_counts_windows_as_told() -> None:
     expected = np.zeros((1, 4, 4, 5), np.uint8)
     for oy, ox, window in formulas.windows((8, 8), (4, 4), (3, 2), (2, 2), (1, 0, 1, 0), (2, 3)):
         expected[:, oy, ox] = np.max([x[:, i, j] for i, j in window], axis=0)
-    got = one("max_pool2d", [x], expected.shape, np.uint8, shape=x.shape, kernel=(3, 2),
-              stride=(2, 2), pad=(1, 0, 1, 0), dilation=(2, 3), out=(4, 4))  # fmt: skip
+    got = one(
+        "max_pool2d",
+        [x],
+        expected.shape,
+        np.uint8,
+        shape=x.shape,
+        kernel=(3, 2),
+        stride=(2, 2),
+        pad=(1, 0, 1, 0),
+        dilation=(2, 3),
+        out=(4, 4),
+    )
     assert np.array_equal(got, expected)
 
 
@@ -89,10 +108,24 @@ def test_avg_pool_adds_reals_in_the_order_of_the_window(
             real = mean / F32(y_scale) + F32(y_zero)
             expected[:, oy, ox] = formulas.rounded(real, 0, *BOUNDS[kind])
         got = one(
-            "avg_pool2d", [x], expected.shape, CODES[kind], isa=isa, threads=2, shape=shape,
-            kernel=kernel, stride=stride, pad=pad, count_pad=count_pad, x_scale=x_scale,
-            x_zero=x_zero, y_scale=y_scale, y_zero=y_zero, x_type=kind, y_type=kind,
-        )  # fmt: skip
+            "avg_pool2d",
+            [x],
+            expected.shape,
+            CODES[kind],
+            isa=isa,
+            threads=2,
+            shape=shape,
+            kernel=kernel,
+            stride=stride,
+            pad=pad,
+            count_pad=count_pad,
+            x_scale=x_scale,
+            x_zero=x_zero,
+            y_scale=y_scale,
+            y_zero=y_zero,
+            x_type=kind,
+            y_type=kind,
+        )
         assert np.array_equal(got, expected), (seed, shape, kernel, stride, pad)
 
 
@@ -104,14 +137,24 @@ def test_global_avg_pool_sums_exactly(isa: str, kind: str) -> None:
         n, h, w = (int(v) for v in rng.integers(1, 9, 3))
         x = codes(rng, kind, (n, h, w, c), ends=bool(c % 3 == 0))
         x_zero, y_zero = (int(v) for v in codes(rng, kind, (2,)))
-        x_scale, y_scale = ((0.5, 0.125) if c % 2 else (0.0371, 0.0299))
+        x_scale, y_scale = (0.5, 0.125) if c % 2 else (0.0371, 0.0299)
         total = x.astype(np.int64).sum(axis=(1, 2)) - x_zero * h * w
         real = total.astype(F32) * (F32(x_scale) / (F32(y_scale) * F32(h * w)))
         got = one(
-            "global_avg_pool", [x], (n, c), CODES[kind], isa=isa, threads=2, shape=x.shape,
-            x_scale=x_scale, x_zero=x_zero, y_scale=y_scale, y_zero=y_zero, x_type=kind,
+            "global_avg_pool",
+            [x],
+            (n, c),
+            CODES[kind],
+            isa=isa,
+            threads=2,
+            shape=x.shape,
+            x_scale=x_scale,
+            x_zero=x_zero,
+            y_scale=y_scale,
+            y_zero=y_zero,
+            x_type=kind,
             y_type=kind,
-        )  # fmt: skip
+        )
         assert np.array_equal(got, formulas.rounded(real, y_zero, *BOUNDS[kind])), c
 
 
@@ -129,6 +172,18 @@ def test_softmax_is_a_table_and_one_division(kind: str) -> None:
         for i in range(width):
             total = total + v[:, i : i + 1]
         expected = formulas.rounded(v * F32(256) / total, zero, *BOUNDS[kind])
-        got = one("softmax", [x], x.shape, CODES[kind], rows=5, width=width, x_scale=scale,
-                  y_scale=1 / 256, y_zero=zero, x_type=kind, y_type=kind, threads=2)  # fmt: skip
+        got = one(
+            "softmax",
+            [x],
+            x.shape,
+            CODES[kind],
+            rows=5,
+            width=width,
+            x_scale=scale,
+            y_scale=1 / 256,
+            y_zero=zero,
+            x_type=kind,
+            y_type=kind,
+            threads=2,
+        )
         assert np.array_equal(got, expected), width

@@ -153,7 +153,8 @@ static void run(const void *params, void *const *buffers, void *scratch, long ta
 static void divide(struct conv *v) {
   enum { CACHE = 96 * 1024, TASKS = 8, WORK = 512 * 1024, STEP = 12 };
   const size_t k = v->taps * v->cg, bytes = k * (v->kernel->widened ? 2 : 1);
-  const size_t panels = (v->og + v->kernel->nr * v->kernel->nv - 1) / (v->kernel->nr * v->kernel->nv);
+  const size_t panels =
+      (v->og + v->kernel->nr * v->kernel->nv - 1) / (v->kernel->nr * v->kernel->nv);
   const size_t work = v->pixels * k * v->s.oc / WORK + 1, tasks = work < TASKS ? work : TASKS;
   size_t most = CACHE / (bytes ? bytes : 1);
   most = most > 384 ? 384 : most < STEP ? STEP : most;

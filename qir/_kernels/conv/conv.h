@@ -21,9 +21,9 @@ struct qir_conv_shape {
 };
 
 struct qir_conv_operands {
-  int x, y;               /* buffers */
-  const int8_t *weight;   /* [oc, c / groups, kh, kw] */
-  const int32_t *bias;    /* [oc] or NULL */
+  int x, y;                /* buffers */
+  const int8_t *weight;    /* [oc, c / groups, kh, kw] */
+  const int32_t *bias;     /* [oc] or NULL */
   const float *multiplier; /* [multiplier_count] */
   size_t multiplier_count; /* 1 or oc */
   int32_t x_zero;

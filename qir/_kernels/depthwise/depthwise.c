@@ -16,10 +16,10 @@ struct depthwise {
   struct qir_conv_shape s;
   struct qir_depthwise_run run; /* what all runs have in common */
   int x, y;
-  size_t column; /* taps of a group that is a column of the window, 0 if groups run on */
-  size_t rows;   /* rows of the output in a task */
+  size_t column;          /* taps of a group that is a column of the window, 0 if groups run on */
+  size_t rows;            /* rows of the output in a task */
   size_t inside, outside; /* first pixel of a row whose window has no padding beside, and end */
-  const uint8_t *pad; /* a line of x, w * c bytes, all of the zero point */
+  const uint8_t *pad;     /* a line of x, w * c bytes, all of the zero point */
 };
 
 /*
@@ -122,8 +122,7 @@ int qir_depthwise_make(uint32_t isa, const struct qir_conv_shape *shape,
   const int columns = k->lanes == 4 && shape->kh == 3;
   const size_t groups = columns ? shape->kw : (taps + k->lanes - 1) / k->lanes;
   const size_t head = qir_round_up(sizeof(struct depthwise), 64);
-  const size_t weights =
-      qir_round_up(channels * groups * k->lanes * (k->widened ? 2 : 1), 64);
+  const size_t weights = qir_round_up(channels * groups * k->lanes * (k->widened ? 2 : 1), 64);
   const size_t vector = qir_round_up(channels * 4, 64), pad = qir_round_up(shape->w * shape->c, 64);
   struct depthwise *v = qir_step_alloc(head + weights + 2 * vector + pad);
   if (!v) return 0;

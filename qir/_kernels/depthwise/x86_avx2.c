@@ -36,7 +36,8 @@ static inline void pixel(const struct qir_depthwise_run *run, size_t ox, size_t 
         high, _mm256_madd_epi16(_mm256_unpackhi_epi16(a, b), _mm256_loadu_si256(right + 1)));
   }
   const __m256 p = _mm256_mul_ps(_mm256_cvtepi32_ps(low), _mm256_loadu_ps(run->multiplier + c));
-  const __m256 q = _mm256_mul_ps(_mm256_cvtepi32_ps(high), _mm256_loadu_ps(run->multiplier + c + 8));
+  const __m256 q =
+      _mm256_mul_ps(_mm256_cvtepi32_ps(high), _mm256_loadu_ps(run->multiplier + c + 8));
   qir_avx2_store_codes(run->y + ox * run->channels + c, _mm256_permute2f128_ps(p, q, 0x20),
                        _mm256_permute2f128_ps(p, q, 0x31), &run->code, left);
 }

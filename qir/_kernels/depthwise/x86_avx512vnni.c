@@ -9,7 +9,8 @@ enum { BLOCK = 64, LANES = 4 };
 
 #define UNROLL _Pragma("GCC unroll 16")
 
-/* Sixty-four channels of a group of four taps, the taps of a channel side by side; or their sums. */
+/* Sixty-four channels of a group of four taps, the taps of a channel side by side; or their sums.
+ */
 struct column {
   __m512i v[4];
 };
@@ -26,8 +27,9 @@ struct block {
 };
 
 QIR_INLINE struct block block_at(const struct qir_depthwise_run *run, size_t c, int flipped) {
-  return (struct block){run->taps,         c, qir_avx512_first64(run->channels - c), flipped,
-                        run->bias + c, run->multiplier + c, run->y + c};
+  return (struct block){
+      run->taps,           c,         qir_avx512_first64(run->channels - c), flipped, run->bias + c,
+      run->multiplier + c, run->y + c};
 }
 
 QIR_INLINE __m512i load(const struct block *b, size_t tap, size_t at) {
@@ -76,9 +78,8 @@ QIR_INLINE void any_window(const struct qir_depthwise_run *run, int flipped) {
       const size_t at = ox * run->step, taps = run->groups * LANES;
       struct column sum = start(&b);
       for (size_t t = 0; t < taps; t += LANES) {
-        const struct column x =
-            interleave(load(&b, t, at), load(&b, t + 1, at), load(&b, t + 2, at),
-                       load(&b, t + 3, at));
+        const struct column x = interleave(load(&b, t, at), load(&b, t + 1, at),
+                                           load(&b, t + 2, at), load(&b, t + 3, at));
         const struct column w = weights_at(run->weights, (c * taps + t * BLOCK));
         add(&sum, &x, &w);
       }
@@ -110,12 +111,12 @@ QIR_INLINE void slide(const struct qir_depthwise_run *run, int flipped) {
     x = column_at(&b, step);
     add(&s0, &x, &middle);
     add(&s1, &x, &left);
-#define PIXEL(ox, now, next, last)                \
-  x = column_at(&b, ((ox) + 2) * step);           \
-  last = start(&b);                               \
-  add(&now, &x, &right);                          \
-  store(&b, (ox) * channels, &now, &code);        \
-  add(&next, &x, &middle);                        \
+#define PIXEL(ox, now, next, last)         \
+  x = column_at(&b, ((ox) + 2) * step);    \
+  last = start(&b);                        \
+  add(&now, &x, &right);                   \
+  store(&b, (ox) * channels, &now, &code); \
+  add(&next, &x, &middle);                 \
   add(&last, &x, &left);
     size_t ox = 0;
     for (; ox + 3 <= width; ox += 3) { /* sums take turns, so that none is moved */

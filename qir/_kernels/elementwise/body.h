@@ -47,8 +47,8 @@ void QIR_NAME(dequantize)(const struct qir_affine *from, const uint8_t *restrict
 }
 
 #if !defined(QIR_OWN_LOOKUP)
-void QIR_NAME(lookup)(const uint8_t *restrict table, const uint8_t *restrict x,
-                      uint8_t *restrict y, size_t n) {
+void QIR_NAME(lookup)(const uint8_t *restrict table, const uint8_t *restrict x, uint8_t *restrict y,
+                      size_t n) {
   for (size_t i = 0; i < n; ++i) y[i] = table[x[i]];
 }
 #endif

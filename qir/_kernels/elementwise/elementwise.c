@@ -4,23 +4,23 @@
 
 #include "layout/layout.h"
 
-#define QIR_ELEMENTWISE_KERNEL(name, isa)                                                       \
-  void qir_elementwise_add_##name(const struct qir_binary *, const uint8_t *, const uint8_t *,  \
-                                  uint8_t *, size_t);                                           \
-  void qir_elementwise_mul_##name(const struct qir_binary *, const uint8_t *, const uint8_t *,  \
-                                  uint8_t *, size_t);                                           \
-  void qir_elementwise_quantize_##name(const struct qir_affine *, const float *, uint8_t *,     \
-                                       size_t);                                                 \
-  void qir_elementwise_dequantize_##name(const struct qir_affine *, const uint8_t *, float *,   \
-                                         size_t);                                               \
+#define QIR_ELEMENTWISE_KERNEL(name, isa)                                                      \
+  void qir_elementwise_add_##name(const struct qir_binary *, const uint8_t *, const uint8_t *, \
+                                  uint8_t *, size_t);                                          \
+  void qir_elementwise_mul_##name(const struct qir_binary *, const uint8_t *, const uint8_t *, \
+                                  uint8_t *, size_t);                                          \
+  void qir_elementwise_quantize_##name(const struct qir_affine *, const float *, uint8_t *,    \
+                                       size_t);                                                \
+  void qir_elementwise_dequantize_##name(const struct qir_affine *, const uint8_t *, float *,  \
+                                         size_t);                                              \
   void qir_elementwise_lookup_##name(const uint8_t *, const uint8_t *, uint8_t *, size_t);
 #include "kernels.inc"
 #undef QIR_ELEMENTWISE_KERNEL
 
-#define QIR_ELEMENTWISE_KERNEL(name, isa)                                                    \
-  {"qir_elementwise_" #name,          isa,                                                   \
-   qir_elementwise_add_##name,        qir_elementwise_mul_##name,                            \
-   qir_elementwise_quantize_##name,   qir_elementwise_dequantize_##name,                     \
+#define QIR_ELEMENTWISE_KERNEL(name, isa)                              \
+  {"qir_elementwise_" #name,        isa,                               \
+   qir_elementwise_add_##name,      qir_elementwise_mul_##name,        \
+   qir_elementwise_quantize_##name, qir_elementwise_dequantize_##name, \
    qir_elementwise_lookup_##name},
 const struct qir_elementwise_kernel qir_elementwise_kernels[] = {
 #include "kernels.inc"

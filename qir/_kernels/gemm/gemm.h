@@ -28,7 +28,7 @@ struct qir_gemm_block {
   size_t row_stride, count; /* count of rows */
   size_t taps, depth;       /* depth in values, a multiple of kr */
   const void *panel;
-  const int32_t *bias;     /* in panel order, like multiplier */
+  const int32_t *bias; /* in panel order, like multiplier */
   const float *multiplier;
   size_t width;   /* columns of the panel: a multiple of nr */
   size_t columns; /* of these, columns that exist */
@@ -41,7 +41,8 @@ struct qir_gemm_block {
 
 typedef void (*qir_gemm_fn)(const struct qir_gemm_block *block);
 
-#define QIR_GEMM_KERNEL(name, isa, nr, nv, kr, widened) void name(const struct qir_gemm_block *block);
+#define QIR_GEMM_KERNEL(name, isa, nr, nv, kr, widened) \
+  void name(const struct qir_gemm_block *block);
 #include "kernels.inc"
 #undef QIR_GEMM_KERNEL
 

@@ -23,8 +23,7 @@ static inline __attribute__((always_inline)) void tile(const struct qir_gemm_blo
     const int16_t *const *rows = (const int16_t *const *)(b->rows + t * b->row_stride + i);
     for (size_t p = 0; p < b->depth; p += KR, w += KR * NR * v) {
       __m256i right[2];
-      for (int j = 0; j < v; ++j)
-        right[j] = _mm256_loadu_si256((const __m256i *)(w + j * NR * KR));
+      for (int j = 0; j < v; ++j) right[j] = _mm256_loadu_si256((const __m256i *)(w + j * NR * KR));
       for (int r = 0; r < m; ++r) {
         int32_t pair;
         memcpy(&pair, rows[r] + p, sizeof pair);
@@ -48,16 +47,16 @@ static inline __attribute__((always_inline)) void tile(const struct qir_gemm_blo
   }
 }
 
-#define TILES(v)                             \
+#define TILES(v)                               \
   for (; i + 6 <= n; i += 6) tile(b, i, 6, v); \
-  if (i + 4 <= n) {                          \
-    tile(b, i, 4, v);                        \
-    i += 4;                                  \
-  }                                          \
-  if (i + 2 <= n) {                          \
-    tile(b, i, 2, v);                        \
-    i += 2;                                  \
-  }                                          \
+  if (i + 4 <= n) {                            \
+    tile(b, i, 4, v);                          \
+    i += 4;                                    \
+  }                                            \
+  if (i + 2 <= n) {                            \
+    tile(b, i, 2, v);                          \
+    i += 2;                                    \
+  }                                            \
   if (i < n) tile(b, i, 1, v);
 
 void qir_gemm_avx2(const struct qir_gemm_block *b) {

@@ -50,17 +50,15 @@ QIR_INLINE void finish(const struct qir_gemm_block *b, size_t i, int m, int v,
         _mm512_mul_ps(_mm512_cvtepi32_ps(acc[r][j]), _mm512_loadu_ps(b->multiplier + j * NR));
     const size_t at = (i + (size_t)r) * b->y_stride;
     if (b->to_float) {
-      UNROLL for (int j = 0; j < v; ++j) if (b->columns > (size_t)j * NR)
-          _mm512_mask_storeu_ps((float *)b->y + at + j * NR,
-                                qir_avx512_first16(b->columns - (size_t)j * NR), real[j]);
+      UNROLL for (int j = 0; j < v; ++j) if (b->columns > (size_t)j * NR) _mm512_mask_storeu_ps(
+          (float *)b->y + at + j * NR, qir_avx512_first16(b->columns - (size_t)j * NR), real[j]);
     } else if (v == 4) {
       _mm512_mask_storeu_epi8((uint8_t *)b->y + at, qir_avx512_first64(b->columns),
                               qir_avx512_encode64(real[0], real[1], real[2], real[3], &code));
     } else {
-      UNROLL for (int j = 0; j < v; ++j)
-          _mm_mask_storeu_epi8((uint8_t *)b->y + at + j * NR,
-                               qir_avx512_first16(b->columns - (size_t)j * NR),
-                               qir_avx512_encode16(real[j], &code));
+      UNROLL for (int j = 0; j < v; ++j) _mm_mask_storeu_epi8(
+          (uint8_t *)b->y + at + j * NR, qir_avx512_first16(b->columns - (size_t)j * NR),
+          qir_avx512_encode16(real[j], &code));
     }
   }
 }
@@ -75,18 +73,18 @@ QIR_INLINE void tile(const struct qir_gemm_block *b, size_t i, int m, int v) {
 }
 
 /* One function for each shape of tile keeps the compiler's allocation of registers local. */
-#define TILE(m, v)                                                                            \
+#define TILE(m, v)                                                                                 \
   static __attribute__((noinline)) void tile_##m##x##v(const struct qir_gemm_block *b, size_t i) { \
-    tile(b, i, m, v);                                                                         \
+    tile(b, i, m, v);                                                                              \
   }
-#define TILES(v, m0, m1, m2)                                                     \
-  TILE(m0, v) TILE(m1, v) TILE(m2, v) TILE(1, v)                                  \
-  static void panel_##v(const struct qir_gemm_block *b) {                         \
-    size_t i = 0;                                                                 \
-    for (; i + m0 <= b->count; i += m0) tile_##m0##x##v(b, i);                    \
-    for (; i + m1 <= b->count; i += m1) tile_##m1##x##v(b, i);                    \
-    for (; i + m2 <= b->count; i += m2) tile_##m2##x##v(b, i);                    \
-    for (; i < b->count; ++i) tile_1x##v(b, i);                                   \
+#define TILES(v, m0, m1, m2)                                                                 \
+  TILE(m0, v)                                                                                \
+  TILE(m1, v) TILE(m2, v) TILE(1, v) static void panel_##v(const struct qir_gemm_block *b) { \
+    size_t i = 0;                                                                            \
+    for (; i + m0 <= b->count; i += m0) tile_##m0##x##v(b, i);                               \
+    for (; i + m1 <= b->count; i += m1) tile_##m1##x##v(b, i);                               \
+    for (; i + m2 <= b->count; i += m2) tile_##m2##x##v(b, i);                               \
+    for (; i < b->count; ++i) tile_1x##v(b, i);                                              \
   }
 TILES(1, 14, 8, 4)
 TILES(2, 12, 6, 3)

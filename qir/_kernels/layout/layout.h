@@ -11,7 +11,7 @@ enum { QIR_MAX_RANK = 8 };
 void qir_transpose_bytes(const uint8_t *x, size_t rows, size_t columns, uint8_t *y);
 
 struct qir_copy {
-  size_t rows, width;                              /* bytes */
+  size_t rows, width;                            /* bytes */
   size_t x_stride, y_stride, x_offset, y_offset; /* bytes */
 };
 

@@ -27,8 +27,8 @@ void QIR_NAME(max)(const struct qir_pooling_rows *x, uint8_t flip, uint8_t *y) {
   }
 }
 
-void QIR_NAME(average)(const struct qir_pooling_rows *x, float count,
-                       const struct qir_average *how, uint8_t *y) {
+void QIR_NAME(average)(const struct qir_pooling_rows *x, float count, const struct qir_average *how,
+                       uint8_t *y) {
   const int32_t x_zero = how->x_zero;
   const float x_scale = how->x_scale, y_scale = how->y_scale, y_zero = (float)how->code.zero;
   const uint8_t flip = how->x_flip;

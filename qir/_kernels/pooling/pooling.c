@@ -1,15 +1,15 @@
 #include "pooling.h"
 
-#define QIR_POOLING_KERNEL(name, isa)                                                          \
-  void qir_pooling_max_##name(const struct qir_pooling_rows *, uint8_t, uint8_t *);            \
-  void qir_pooling_average_##name(const struct qir_pooling_rows *, float,                      \
-                                  const struct qir_average *, uint8_t *);                      \
+#define QIR_POOLING_KERNEL(name, isa)                                                         \
+  void qir_pooling_max_##name(const struct qir_pooling_rows *, uint8_t, uint8_t *);           \
+  void qir_pooling_average_##name(const struct qir_pooling_rows *, float,                     \
+                                  const struct qir_average *, uint8_t *);                     \
   void qir_pooling_global_##name(const uint8_t *, size_t, size_t, const struct qir_average *, \
                                  uint8_t *);
 #include "kernels.inc"
 #undef QIR_POOLING_KERNEL
 
-#define QIR_POOLING_KERNEL(name, isa)                                                   \
+#define QIR_POOLING_KERNEL(name, isa)                                             \
   {"qir_pooling_" #name, isa, qir_pooling_max_##name, qir_pooling_average_##name, \
    qir_pooling_global_##name},
 const struct qir_pooling_kernel qir_pooling_kernels[] = {
@@ -62,8 +62,7 @@ static int make(uint32_t isa, const struct qir_window *window, const struct qir_
                 int average, int x, int y, struct qir_step *step) {
   struct pooling *v = qir_step_alloc(sizeof *v);
   if (!v) return 0;
-  *v = (struct pooling){
-      QIR_SELECT(qir_pooling_kernels, isa), *window, *how, average, x, y};
+  *v = (struct pooling){QIR_SELECT(qir_pooling_kernels, isa), *window, *how, average, x, y};
   *step = (struct qir_step){run, v, (long)(window->n * window->oh),
                             qir_round_up(window->kh * window->kw * sizeof(void *), 64)};
   return 1;
