@@ -19,17 +19,13 @@ UNARY = frozenset({"relu", "clip", "sigmoid", "requantize"})
 
 def unary(b: Builder, node: Node) -> None:
     """Lowers an op, or a chain, of one operand: what the reference makes of each code."""
-    source = node.operands["x"]
-    x, y = codes(source, "x"), codes(node.result, "the result")
-    last = source.type.rank == 4 and b.holds(source, last=True)
-    look_up(
-        b,
-        node.name,
-        b.need(source, last=last),
-        b.make(node.result, last=last),
-        sizes(source),
-        table(x, y, node.op, node.attrs, node.stages),
-    )
+    value = node.operands["x"]
+    x, y = codes(value, "x"), codes(node.result, "the result")
+    entries = table(x, y, node.op, node.attrs, node.stages)
+    last = value.type.rank == 4 and b.holds(value, last=True)
+    shape = moved(sizes(value), LAST) if last else sizes(value)
+    source, made = b.need(value, last=last), b.make(node.result, last=last)
+    look_up(b, node.name, source, made, shape, entries)
 
 
 def look_up(b: Builder, name: str, x: Buffer, y: Buffer, shape: Sizes, entries: Table) -> None:
@@ -54,13 +50,13 @@ def add(b: Builder, job: Job) -> None:
     low, high = job.bounds(y)
     a_gain, b_gain = a.scale / y.scale, c.scale / y.scale
     offset = np.float32(y.zero) - fma(a_gain, np.float32(a.zero), b_gain * np.float32(c.zero))
-    x, z, made, shape, wide = _operands(b, job, first, second)
+    x, z, made, held, shape, wide = _operands(b, job, first, second)
     b.add(
         job.name,
         "add",
         [x, z],
         [made],
-        sizes(job.result),
+        held,
         lambda plan, at: plan.add(
             job.name,
             at(x),
@@ -86,13 +82,13 @@ def mul(b: Builder, job: Job) -> None:
     a, c, y = codes(first, "a"), codes(second, "b"), codes(job.result, "the result")
     low, high = job.bounds(y)
     multiplier = a.scale * c.scale / y.scale
-    x, z, made, shape, wide = _operands(b, job, first, second)
+    x, z, made, held, shape, wide = _operands(b, job, first, second)
     b.add(
         job.name,
         "mul",
         [x, z],
         [made],
-        sizes(job.result),
+        held,
         lambda plan, at: plan.mul(
             job.name,
             at(x),
@@ -115,8 +111,8 @@ def mul(b: Builder, job: Job) -> None:
 
 def _operands(
     b: Builder, job: Job, first: Value, second: Value
-) -> tuple[Buffer, Buffer, Buffer, tuple[int, int, int], Broadcast]:
-    """Both operands and the result in one order of axes, and how the operands meet in it."""
+) -> tuple[Buffer, Buffer, Buffer, Sizes, tuple[int, int, int], Broadcast]:
+    """Operands and result in one order of axes, its sizes, and how the operands meet in it."""
     rank = job.result.type.rank
     fours = [v for v in (first, second) if v.type.rank == 4]
     last = rank == 4 and any(b.holds(v, last=True) and v.constant is None for v in fours)
@@ -126,7 +122,8 @@ def _operands(
         last = not last and rank == 4
         shape, wide = _meet(first, second, rank, last)
     x, z = (_ordered(b, v, last) for v in (first, second))
-    return x, z, b.make(job.result, last=last), shape, wide
+    held = moved(sizes(job.result), LAST) if last else sizes(job.result)
+    return x, z, b.make(job.result, last=last), held, shape, wide
 
 
 def _ordered(b: Builder, value: Value, last: bool) -> Buffer:

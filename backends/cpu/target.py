@@ -66,7 +66,7 @@ class Compiled(Executable):
         with suppress(DataError):  # sizes left open need not go through as 1
             self._program(trial(graph))
 
-    def __call__(self, **inputs: object) -> dict[str, object]:
+    def __call__(self, /, **inputs: object) -> dict[str, object]:
         """Runs it on arrays by input name; results by output name.
 
         Raises DataError for an input that is missing, unknown, or of another type or shape.
