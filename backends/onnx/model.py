@@ -17,8 +17,8 @@ from .elements import type_proto
 from .writer import STEP, Work, Writer
 
 OPSET = 21
-OLDEST = 14
-"""The first whose QuantizeLinear has an axis and whose Reshape can keep sizes of 0."""
+OLDEST = 13
+"""The first whose QuantizeLinear has an axis."""
 IR_VERSION = 10
 """The newest that every onnxruntime since 1.18 reads."""
 
@@ -46,7 +46,9 @@ def _opset(graph: Graph) -> int:
     ]
     paths = [o.path for o in graph.output.origins if o.framework == "onnx"]
     source = next((int(p[6:]) for p in paths if re.fullmatch(r"opset \d+", p)), OPSET)
-    return max([source, OLDEST, *theirs, *(_needed(v) for v in graph.values.values())])
+    zeros = any(n.op == "reshape" and n.attrs["allow_zero"] for n in graph)
+    needed = max((_needed(v) for v in graph.values.values()), default=OLDEST)
+    return max([source, OLDEST, *theirs, needed, 14 if zeros else 0])
 
 
 def _needed(value: Value) -> int:

@@ -10,9 +10,9 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
-from qir.frontends.onnx import OnnxFrontend
 
 from qir.errors import InputError, QirError
+from qir.frontends.onnx import OnnxFrontend
 from qir.ledger import Ledger
 
 from .models import conv_net, model, quantized, save
@@ -32,7 +32,10 @@ def message(path: Path) -> str:
 
 
 def relu(**changes: object) -> onnx.ModelProto:
-    nodes = [helper.make_node("Relu", ["x"], ["h"], "first"), helper.make_node("Relu", ["h"], ["y"])]
+    nodes = [
+        helper.make_node("Relu", ["x"], ["h"], "first"),
+        helper.make_node("Relu", ["h"], ["y"]),
+    ]
     return model(nodes, {"x": (FLOAT, [2])}, {"y": (FLOAT, [2])}, {"c": np.ones(4, np.float32)})
 
 

@@ -9,9 +9,9 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
-from qir.frontends.onnx import OnnxFrontend
 
 from qir.errors import InputError, Refused
+from qir.frontends.onnx import OnnxFrontend
 from qir.ir.graph import Graph
 from qir.ir.text import array_table, parse, print_graph
 from qir.ledger import Change, Ledger
@@ -229,7 +229,9 @@ def test_codes_that_mean_two_things_are_refused_with_both(tmp_path: Path) -> Non
     proto = model(
         nodes, {"x": (u8, [1, 1, 3, 3])}, {"y": (u8, None)}, constants, 17, ["com.microsoft"]
     )
-    with pytest.raises(InputError, match=r"node sum \(QLinearAdd\): reads 'p' as .*0\.25:3.*0\.5:3"):
+    with pytest.raises(
+        InputError, match=r"node sum \(QLinearAdd\): reads 'p' as .*0\.25:3.*0\.5:3"
+    ):
         load(proto, tmp_path)
 
 
@@ -284,9 +286,7 @@ def test_foreign_ops_run_by_the_evaluator_of_onnx(tmp_path: Path) -> None:
 def test_control_flow_is_refused_by_name(tmp_path: Path) -> None:
     body = helper.make_graph([], "body", [], [helper.make_tensor_value_info("x", FLOAT, [2])])
     node = helper.make_node("If", ["c"], ["y"], "branch", then_branch=body, else_branch=body)
-    proto = model(
-        [node], {"x": (FLOAT, [2]), "c": (TensorProto.BOOL, [])}, {"y": (FLOAT, [2])}
-    )
+    proto = model([node], {"x": (FLOAT, [2]), "c": (TensorProto.BOOL, [])}, {"y": (FLOAT, [2])})
     with pytest.raises(Refused, match=r"node branch \(If\): holds graphs"):
         load(proto, tmp_path)
 
