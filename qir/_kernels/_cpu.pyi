@@ -47,7 +47,8 @@ class Plan:
         """Takes `arena` bytes; a buffer is (offset, size) in it, or (EXTERNAL, size).
 
         `isa` caps the instruction sets of this plan, as one of `isa()`. Offsets are best multiples
-        of 64. Buffers may overlap where their values are not alive together, and alias for reshapes.
+        of 64. Buffers may overlap where their values are not alive together, and alias for
+        reshapes.
         Raises ValueError for a buffer outside the arena and for an unknown isa.
         """
 
@@ -115,7 +116,8 @@ class Plan:
         """Convolves x of `shape` (n, h, w, c) with weight (out, c / groups, kh, kw), zero point 0.
 
         multiplier has one value, or one for each output channel. pad is top, left, bottom, right
-        and contributes x_zero. Depthwise convolutions (groups == c == out) take a kernel of their own.
+        and contributes x_zero. Depthwise convolutions (groups == c == out) take a kernel of their
+        own.
         y_type "f32" gives f32(acc + bias) * multiplier and has no y_zero, low, high.
         """
 
@@ -290,8 +292,8 @@ class Plan:
     ) -> None:
         """Copies `rows` rows of `width` bytes, through a table of 256 bytes if one is given.
 
-        Strides and offsets are bytes; a stride that is not given is the width. Concatenation is one copy an operand, with
-        y_offset; slicing and padding are copies too.
+        Strides and offsets are bytes; a stride that is not given is the width. Concatenation is
+        one copy an operand, with y_offset; slicing and padding are copies too.
         """
 
     def fill(self, name: str, y: int, *, size: int, value: int, offset: int = 0) -> None:
@@ -328,7 +330,7 @@ class Plan:
     def run(
         self, arrays: Sequence[NDArray[np.generic]], *, threads: int = 1, profile: bool = False
     ) -> None:
-        """Runs all steps; `arrays` are the external buffers in their order, inputs and outputs alike.
+        """Runs all steps; `arrays` are the external buffers in their order, inputs and outputs.
 
         Arrays are C-contiguous and of the buffer's size in bytes; those that steps write to are
         writeable: anything else raises ValueError. One run at a time: others wait. With profile,

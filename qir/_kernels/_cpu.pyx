@@ -12,7 +12,7 @@ import numpy as np
 from qir._kernels._checks import (
     code_in, flip_of, limits, of_length, permutation, scale_of, table_of, whole, windows,
 )
-from qir._kernels._environment import default_threads  # noqa: F401, one of this module's names
+from qir._kernels._environment import default_threads
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.float cimport FLT_MAX
@@ -20,6 +20,8 @@ from libc.math cimport exp, floorf, logf
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport free, realloc
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
+
+__all__ = ["EXTERNAL", "Plan", "cpu_features", "default_threads", "isa"]
 
 EXTERNAL = -1
 
@@ -41,7 +43,7 @@ cdef uint32_t capped(uint32_t bits, str name, str where) except? 0xffffffff:
     """The bits that are left when nothing better than `name` may be used."""
     cdef uint32_t kept = 0
     cdef size_t i
-    known = [qir_isa_names[i].name.decode() for i in range(qir_isa_name_count)]
+    known = names_of(0xffffffff)
     if name not in known:
         raise ValueError(f"{where} is {name!r}; known are {', '.join(known)}")
     for i in range(known.index(name), qir_isa_name_count):
@@ -125,12 +127,6 @@ cdef class Plan:
     cdef Py_ssize_t count
     cdef size_t scratch_bytes  # what one thread needs
     cdef object scratch
-
-    def __cinit__(self):
-        self.list = NULL
-        self.nanoseconds = NULL
-        self.pointers = NULL
-        self.count = 0
 
     def __init__(self, arena, buffers, *, isa=None):
         self.bits = ALLOWED if isa is None else capped(ALLOWED, isa, "isa")
@@ -285,9 +281,7 @@ cdef class Plan:
         weights = np.ascontiguousarray(weight).reshape(-1)
         multipliers = np.ascontiguousarray(multiplier, np.float32).reshape(-1)
         if multipliers.shape[0] not in (1, oc):
-            raise ValueError(
-                f"{name}: {multipliers.shape[0]} multipliers for {oc} output channels"
-            )
+            raise ValueError(f"{name}: {multipliers.shape[0]} multipliers for {oc} output channels")
         o.bias = NULL
         if bias is not None:
             if bias.dtype != np.int32 or bias.size != oc:
@@ -456,23 +450,17 @@ cdef class Plan:
         if table is not None:
             entries = table_of(name, table)
             through = &entries[0]
-        sizes = whole(
-            name, "rows, width, strides and offsets",
-            (
-                rows, width, width if x_stride is None else x_stride,
-                width if y_stride is None else y_stride, x_offset, y_offset,
-            ),
-            0,
-        )
+        x_stride = width if x_stride is None else x_stride
+        y_stride = width if y_stride is None else y_stride
+        sizes = (rows, width, x_stride, y_stride, x_offset, y_offset)
+        sizes = whole(name, "rows, width, strides and offsets", sizes, 0)
         s.rows, s.width, s.x_stride, s.y_stride, s.x_offset, s.y_offset = sizes
-        rows, width, x_stride, y_stride, x_offset, y_offset = sizes
         if rows and y_stride < width:
             raise ValueError(f"{name}: rows of {width} bytes overlap at a stride of {y_stride}")
         last = rows - 1 if rows else 0
         self.needs(name, "x", x, x_offset + last * x_stride + width if rows else 0)
-        self.written.add(
-            self.needs(name, "y", y, y_offset + last * y_stride + width if rows else 0)
-        )
+        wrote = y_offset + last * y_stride + width if rows else 0
+        self.written.add(self.needs(name, "y", y, wrote))
         made = qir_copy_make(self.bits, &s, through, x, y, &step)
         self.append(name, "copy", step, made, 2 * rows * width)
 

@@ -84,8 +84,9 @@ class Case:
 
 def some_scale(rng: np.random.Generator, weight: NDArray[np.int8]) -> NDArray[np.float32]:
     """Multipliers that spread results over the codes and somewhat beyond."""
-    reach = 90.0 * 75.0 * np.sqrt(weight[0].size)
-    return (rng.uniform(0.3, 1.5, weight.shape[0]) * 100 / reach).astype(F32)
+    reach = 90.0 * 75.0 * weight[0].size ** 0.5
+    scale: NDArray[np.float64] = rng.uniform(30, 150, weight.shape[0]) / reach
+    return scale.astype(F32)
 
 
 def product(rng: np.random.Generator, m: int, n: int, k: int) -> Case:
