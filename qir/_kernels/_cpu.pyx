@@ -423,7 +423,7 @@ cdef class Plan:
         cdef qir_step step
         rows, width = whole(name, "rows and width", (rows, width), 0)
         s.rows, s.width = rows, width
-        x_scale = scale_of(name, "x_scale", x_scale)
+        x_scale = float(scale_of(name, "x_scale", x_scale))  # float64 from here on
         # Exponents are shifted up so far that a row of the largest does not overflow.
         room = <double>logf(FLT_MAX / <float>width) - 5 if width else 0
         shift = max(0.0, room) / x_scale
