@@ -143,6 +143,8 @@ def write(path: str | Path) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        sys.exit("usage: python model.py OUT.onnx")
+    if len(sys.argv) not in (2, 3):
+        sys.exit("usage: python model.py OUT.onnx [IMAGES.npy]")
     write(sys.argv[1])
+    if len(sys.argv) == 3:
+        np.save(sys.argv[2], digits().calib_x)

@@ -1,7 +1,7 @@
 """The fields of a numerics rule and the values each may have: one typed table.
 
 A field's values are those of its `Literal`, or texts that fit its `Shape`. What is meant by each
-is said where it is executed; `docs/profiles.md` lists them for people.
+is said where it is executed; `docs/reference/profiles.md` lists them for people.
 """
 
 from __future__ import annotations

@@ -1,0 +1,29 @@
+"""The page on profiles says every field, and the file it shows loads."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from qir.numerics import parse, profile
+from qir.numerics.fields import BLOCKS, field_types, said
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "profiles.md"
+
+
+def test_the_page_lists_every_field_with_its_values() -> None:
+    rows = [
+        f"| `{block}.{name}` | {said(kind)} |"
+        for block in BLOCKS
+        for name, kind in field_types(block).items()
+    ]
+    shown = [line for line in PAGE.read_text().splitlines() if line.startswith("| `")]
+    assert shown == rows
+
+
+def test_the_profile_on_the_page_loads_and_says_what_it_shows() -> None:
+    (text,) = re.findall(r"```toml\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    found = parse(text, "page.toml", profile)
+    assert found.name == "acme-1.0"
+    assert found.rules[0].fields["requant", "round"] == "away"
+    assert found.own_groups[0].chain == ("conv2d", "relu")
