@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import TypeAlias
 
@@ -23,9 +24,11 @@ def arrays(value: Attr) -> Iterator[Array]:
 
 
 def same(a: Attr, b: Attr) -> bool:
-    """Equality that tells 1 from 1.0 and from True, and takes NaN for NaN."""
+    """Equality that tells 1 from 1.0 and from True, 0.0 from -0.0, and takes NaN for NaN."""
     if type(a) is not type(b):
         return False
     if isinstance(a, tuple) and isinstance(b, tuple):
         return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
-    return a == b or (isinstance(a, float) and a != a and b != b)
+    if isinstance(a, float) and isinstance(b, float):
+        return (a == b and math.copysign(1, a) == math.copysign(1, b)) or (a != a and b != b)
+    return a == b

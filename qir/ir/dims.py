@@ -47,6 +47,12 @@ class Sym:
 Dim: TypeAlias = "int | Sym | None"  # None is a dimension that nobody knows: "?"
 Shape: TypeAlias = "tuple[Dim, ...]"
 
+# What grows beyond these is unknown, so that every dimension prints as a text that reads back.
+_MOST_TERMS = 64
+_MOST_LETTERS = 400
+_MOST_SIZE = 10**18
+_MOST_DEPTH = 120
+
 
 def _key(monomial: Monomial) -> tuple[int, list[str]]:
     return -len(monomial), [_atom(a) for a in monomial]
@@ -72,13 +78,16 @@ def _terms(dim: int | Sym) -> dict[Monomial, int]:
     return {(): dim} if dim else {}
 
 
-def _build(terms: dict[Monomial, int]) -> int | Sym:
+def _build(terms: dict[Monomial, int]) -> Dim:
     kept = {m: c for m, c in terms.items() if c}
     if not kept:
         return 0
     if list(kept) == [()]:
         return kept[()]
-    return Sym(tuple(sorted(kept.items(), key=lambda t: _key(t[0]))))
+    if len(kept) > _MOST_TERMS or max(map(abs, kept.values())) >= _MOST_SIZE:
+        return None
+    out = Sym(tuple(sorted(kept.items(), key=lambda t: _key(t[0]))))
+    return out if len(str(out)) <= _MOST_LETTERS else None
 
 
 def symbol(name: str) -> Sym:
@@ -123,7 +132,7 @@ def divide(a: Dim, b: Dim) -> Dim:
     if isinstance(b, Sym) and len(b.terms) == 1:
         if (exact := _cancel(_terms(a), *b.terms[0])) is not None:
             return exact
-    return Sym((((Floor(str(a), str(b)),), 1),))
+    return _build({(Floor(str(a), str(b)),): 1})
 
 
 def _cancel(terms: dict[Monomial, int], names: Monomial, count: int) -> Dim:
@@ -194,46 +203,52 @@ def parse(text: str) -> Dim:
             raise ParseError(f"dimension {text!r}: {text[at:]!r} is no name, number or operator")
         tokens.append(found[1])
         at = found.end()
-    if len(tokens) > 400:
-        raise ParseError("a dimension has more than 400 parts")
-    value, rest = _sum(tokens, text)
+    if len(tokens) > 2 * _MOST_LETTERS:
+        raise ParseError(f"a dimension has more than {2 * _MOST_LETTERS} parts")
+    value, rest = _sum(tokens, text, 0)
     if rest:
         raise ParseError(f"dimension {text!r}: {rest[0]!r} is one too many")
+    if value is None or (isinstance(value, int) and abs(value) >= _MOST_SIZE):
+        raise ParseError(f"dimension {text[:40]!r} divides by zero or is too large")
     return value
 
 
-def _sum(tokens: list[str], text: str) -> tuple[Dim, list[str]]:
-    value, rest = _term(tokens, text)
-    while rest and rest[0] in "+-":
-        other, after = _term(rest[1:], text)
+def _sum(tokens: list[str], text: str, depth: int) -> tuple[Dim, list[str]]:
+    value, rest = _term(tokens, text, depth)
+    while rest and rest[0] in ("+", "-"):
+        other, after = _term(rest[1:], text, depth)
         value = add(value, other if rest[0] == "+" else multiply(-1, other))
         rest = after
     return value, rest
 
 
-def _term(tokens: list[str], text: str) -> tuple[Dim, list[str]]:
-    value, rest = _factor(tokens, text)
+def _term(tokens: list[str], text: str, depth: int) -> tuple[Dim, list[str]]:
+    value, rest = _factor(tokens, text, depth)
     while rest and rest[0] in ("*", "//"):
-        other, after = _factor(rest[1:], text)
+        other, after = _factor(rest[1:], text, depth)
         value = multiply(value, other) if rest[0] == "*" else divide(value, other)
         rest = after
     return value, rest
 
 
-def _factor(tokens: list[str], text: str) -> tuple[Dim, list[str]]:
+def _factor(tokens: list[str], text: str, depth: int) -> tuple[Dim, list[str]]:
     if not tokens:
         raise ParseError(f"dimension {text!r} ends too early")
+    if depth > _MOST_DEPTH:
+        raise ParseError(f"a dimension has brackets more than {_MOST_DEPTH} deep")
     head, rest = tokens[0], tokens[1:]
     if head == "-":
-        value, rest = _factor(rest, text)
+        value, rest = _factor(rest, text, depth + 1)
         return multiply(-1, value), rest
     if head == "(":
-        value, rest = _sum(rest, text)
+        value, rest = _sum(rest, text, depth + 1)
         if not rest or rest[0] != ")":
             raise ParseError(f"dimension {text!r}: a bracket is not closed")
         return value, rest[1:]
-    if head.isdigit():
+    if head.isdecimal():
+        if len(head) > 18:
+            raise ParseError("a dimension has a number of more than 18 digits")
         return int(head), rest
-    if head in ")*+//":
+    if head in (")", "*", "+", "//"):
         raise ParseError(f"dimension {text!r}: {head!r} where a name or number should stand")
     return symbol(head), rest

@@ -26,7 +26,7 @@ _FLOATS: dict[str, tuple[int, object]] = {
     "f6e3m2fn": (6, ml_dtypes.float6_e3m2fn),
     "f4e2m1fn": (4, ml_dtypes.float4_e2m1fn),
 }
-_INT = re.compile(r"([iu])([1-9]\d?)")
+_INT = re.compile(r"([iu])([1-9][0-9]?)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ def dtype(name: str) -> DType:
     raise ParseError(f"{name!r} is not an element type; such as f32, bf16, i8, u8, i32, bool")
 
 
-_BY_CARRIER = (
+_BY_CARRIER: dict[np.dtype[np.generic], DType] = (
     {
         np.dtype(c): dtype(n)  # type: ignore[call-overload]
         for n, (_, c) in _FLOATS.items()

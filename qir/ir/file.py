@@ -16,10 +16,9 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors.numpy import save_file
 
 from qir.atomic import replacing
-from qir.errors import InputError, ParseError
+from qir.errors import InputError, QirError
 from qir.ir.graph import Graph
 from qir.ir.text import array_table, parse, print_graph
 
@@ -38,6 +37,7 @@ _KINDS = {
     "F32": "f4",
     "F64": "f8",
 }
+_NAMES = {np.dtype(kind): name for name, kind in _KINDS.items()}
 _MAX_HEADER = 1 << 28
 
 
@@ -65,7 +65,7 @@ def write(path: Path, bundle: Bundle) -> None:
     }
     meta["hash"] = _digest(meta, arrays)
     with replacing(path) as draft:
-        save_file(arrays, str(draft), meta)
+        _save(draft, arrays, meta)
 
 
 def read(path: Path) -> Bundle:
@@ -84,12 +84,33 @@ def read(path: Path) -> Bundle:
             raise InputError(f"{path}: damaged: its hash does not match its contents")
         graph = parse(meta["text"], arrays)
         return Bundle(graph, json.loads(meta["profiles"]), str(meta.get("ledger", "")))
+    except InputError:
+        raise
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}") from error
-    except ParseError as error:
+    except QirError as error:
         raise InputError(f"{path}: {error}") from error
     except (ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
-        raise InputError(f"{path}: damaged: {str(error)[:120]}") from error
+        reason = " ".join(str(error).split())[:120]
+        raise InputError(f"{path}: damaged: {reason}") from error
+
+
+def _save(path: Path, arrays: Mapping[str, NDArray[np.generic]], meta: Mapping[str, str]) -> None:
+    """Writes a safetensors file, wide elements first, so that each array lies aligned."""
+    header: dict[str, object] = {"__metadata__": dict(meta)}
+    order = sorted(arrays, key=lambda name: (-arrays[name].dtype.itemsize, name))
+    end = 0
+    for name in order:
+        data = arrays[name]
+        start, end = end, end + data.nbytes
+        shape = list(data.shape)
+        header[name] = {"dtype": _NAMES[data.dtype], "shape": shape, "data_offsets": [start, end]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for name in order:
+            file.write(np.ascontiguousarray(arrays[name]).reshape(-1).view(np.uint8).data)
 
 
 def _open(path: Path) -> tuple[dict[str, dict[str, str]], memoryview]:
@@ -126,7 +147,7 @@ def _plain(data: NDArray[np.generic]) -> NDArray[np.generic]:
     if data.dtype.kind == "O":
         rows = [list(t if isinstance(t, bytes) else str(t).encode()) for t in data.reshape(-1)]
         return np.frombuffer(json.dumps(rows).encode(), np.uint8)
-    if data.dtype.kind in "?bBiuf" and data.dtype in map(np.dtype, _KINDS.values()):
+    if data.dtype in _NAMES:
         return data
     return data.view(f"u{data.dtype.itemsize}")
 
@@ -134,11 +155,11 @@ def _plain(data: NDArray[np.generic]) -> NDArray[np.generic]:
 def _digest(meta: Mapping[str, str], arrays: Mapping[str, NDArray[np.generic]]) -> str:
     state = hashlib.blake2b(digest_size=32)
     for key in ("version", "text", "profiles", "ledger"):
-        part = str(meta.get(key, "")).encode()
+        part = str(meta.get(key, "")).encode(errors="surrogatepass")
         state.update(len(part).to_bytes(8, "little") + part)
     for name in sorted(arrays):
         data = np.ascontiguousarray(arrays[name])
-        head = f"{name} {data.dtype.str} {data.shape}".encode()
+        head = f"{name} {data.dtype.str} {data.shape}".encode(errors="surrogatepass")
         state.update(len(head).to_bytes(8, "little") + head)
         state.update(data.reshape(-1).view(np.uint8).data)
     return state.hexdigest()

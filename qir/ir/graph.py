@@ -23,11 +23,15 @@ from qir.ir.scheme import Scheme
 from qir.ir.types import TensorType
 
 _GAP = 1 << 24
+_SPARSE = 1.4  # how much sparser a range must be for each bit it is wider
 COMPANIONS = ("scale", "zero", "min", "max")
 
 
 class Graph:
-    """One program; iterating gives its nodes, producers first."""
+    """One program; iterating gives its nodes, producers first.
+
+    Who adds or moves nodes while iterating does it over `list(graph)`.
+    """
 
     def __init__(self, name: str = "main", profile: str = "native") -> None:
         self.name = name
@@ -149,11 +153,13 @@ class Graph:
     ) -> Node:
         """Adds a node, last or before another; types are inferred unless given.
 
-        Raises TypeRuleError if the op does not take these operands, GraphError for a name that
-        is taken or a place before an operand.
+        A name that is taken gets a number. Raises TypeRuleError if the op does not take these
+        operands, GraphError for a place before an operand or operands of another graph.
         """
         operands = dict(operands or {})
         row = spec(op)
+        if op == "fused":
+            raise GraphError("a group is made by add_chain")
         full = row.complete(attrs or {})
         self._check_slots(op, operands)
         if op == "output" and self._output is not None:
@@ -163,7 +169,10 @@ class Graph:
             if op in GIVEN and op != "output":
                 raise TypeRuleError(f"{op}: its result types are to be given")
             types = infer(op, operands, full)
-        self._place(node, operands, types, name, before)
+        kinds = tuple(types)
+        if row.results is not None and len(kinds) != row.results:
+            raise TypeRuleError(f"{op} makes {row.results} values, {len(kinds)} types are given")
+        self._place(node, operands, kinds, name, before)
         if op == "output":
             self._output = node
         return node
@@ -179,8 +188,12 @@ class Graph:
         origins: Iterable[Origin] = (),
         profile: str | None = None,
     ) -> Node:
-        """Adds a group that is a chain of stages; the operands are those of all stages."""
+        """Adds a group that is a chain of stages; the operands are those of all stages.
+
+        Raises GraphError if stages and operands do not belong together.
+        """
         kept = tuple(stages)
+        _check_chain(kept)
         wanted = [slot for i, s in enumerate(kept) for slot in s.group_slots(i)]
         if sorted(wanted) != sorted(operands):
             raise GraphError(
@@ -188,7 +201,7 @@ class Graph:
             )
         node = Node("fused", {}, tuple(origins), profile, kept)
         ordered = {slot: operands[slot] for slot in wanted}
-        self._place(node, ordered, [type], name, before)
+        self._place(node, ordered, (type,), name, before)
         return node
 
     def constant(
@@ -199,9 +212,9 @@ class Graph:
             "constant", {}, {"data": data}, name=name or data.name or None, before=before
         ).result
 
-    def _check_slots(self, op: str, operands: Mapping[str, Value]) -> None:
+    def _check_slots(self, op: str, operands: Mapping[str, Value], *, whole: bool = True) -> None:
         row = spec(op)
-        if op in ("output", "foreign"):
+        if op in ("output", "foreign", "fused"):
             return
         for slot in operands:
             base, _, last = slot.rpartition(".")
@@ -209,7 +222,7 @@ class Graph:
             if row.slot(slot) is None and not companion:
                 known = ", ".join(s.name for s in row.operands) or "none"
                 raise TypeRuleError(f"{op} has no slot {slot}; its slots: {known}")
-        for needed in row.operands:
+        for needed in row.operands if whole else ():
             if not (needed.optional or needed.variadic) and needed.name not in operands:
                 raise TypeRuleError(f"{op} needs {needed.name}")
 
@@ -217,7 +230,7 @@ class Graph:
         self,
         node: Node,
         operands: Mapping[str, Value],
-        types: Iterable[TensorType],
+        kinds: tuple[TensorType, ...],
         name: str | Iterable[str] | None,
         before: Node | None,
     ) -> None:
@@ -226,7 +239,8 @@ class Graph:
                 raise GraphError(f"{node.op}: %{value.name} in {slot} is of another graph")
             if before is not None and value.node._rank >= before._rank:
                 raise GraphError(f"{node.op}: %{value.name} is made after {before.name}")
-        kinds = tuple(types)
+        if before is not None and before not in self:
+            raise GraphError(f"{node.op}: {before.name} is of another graph")
         names = self._names(node.op, name, len(kinds))
         self._link(node, before)
         self._store.add_node(node)
@@ -241,13 +255,19 @@ class Graph:
 
     def _names(self, op: str, name: str | Iterable[str] | None, count: int) -> list[str]:
         if name is None or isinstance(name, str):
-            base = name or op
+            base = op if name is None else name
             wanted = [base if i == 0 else f"{base}.{i}" for i in range(count)]
         else:
             wanted = list(name)
         if len(wanted) != count:
             raise GraphError(f"{op} makes {count} values, {len(wanted)} names are given")
-        return [self.fresh(n) for n in wanted]
+        names: list[str] = []
+        for each in wanted:
+            found = self.fresh(each)
+            while found in names:
+                found = self.fresh(f"{found}_1")
+            names.append(found)
+        return names
 
     def fresh(self, base: str) -> str:
         """A value name that is not taken: the base itself, or with a number."""
@@ -264,24 +284,44 @@ class Graph:
     def set_operand(self, node: Node, slot: str, value: Value | None) -> None:
         """Binds a slot to a value, or empties it; a producer that stands later moves up.
 
-        Raises GraphError if that would close a cycle.
+        Raises GraphError if that would close a cycle, TypeRuleError for a slot that the op does
+        not have; then nothing is changed.
         """
+        self._own(node)
+        if value is not None and slot not in node.operands:
+            self._check_slots(node.op, {slot: value}, whole=False)
         if value is not None:
-            self._raise(value.node, node)
+            self._own(value.node)
+            self._lift(self._late(value.node, node), node)
         self._unbind(node, slot)
         if value is not None:
             self._bind(node, slot, value)
         self.version += 1
 
     def replace(self, old: Value, new: Value, *, except_in: Node | None = None) -> int:
-        """Gives every use of one value another; says how many there were."""
+        """Gives every use of one value another; says how many there were.
+
+        Raises GraphError if that would close a cycle; then nothing is changed.
+        """
+        self._own(new.node)
         uses = [use for use in old.uses if use.node is not except_in]
+        if old is new or not uses:
+            return 0
+        first = min((use.node for use in uses), key=lambda n: n._rank)
+        late = self._late(new.node, first)
         for use in uses:
-            self.set_operand(use.node, use.slot, new)
+            if use.node in late:
+                raise _cycle(use.node, new.node)
+        self._lift(late, first)
+        for node, slot in uses:
+            self._unbind(node, slot)
+            self._bind(node, slot, new)
+        self.version += 1
         return len(uses)
 
     def remove(self, node: Node) -> None:
         """Takes out a node; GraphError while a value of it is used, naming the user."""
+        self._own(node)
         for value in node.results:
             for use in value.uses:
                 raise GraphError(f"cannot remove {node.name}: {use.node.name} uses %{value.name}")
@@ -360,7 +400,7 @@ class Graph:
             made.slot_origins = dict(node.slot_origins)
             made.schemes = dict(node.schemes)
             operands = {slot: twin[value] for slot, value in node.operands.items()}
-            types = [value.type for value in node.results]
+            types = tuple(value.type for value in node.results)
             out._place(made, operands, types, [v.name for v in node.results], None)
             for value, other in zip(node.results, made.results, strict=True):
                 twin[value] = other
@@ -381,27 +421,32 @@ class Graph:
             del value.uses[Use(node, slot)]
             self._store.remove_edge(value.node, node, key=slot)
 
-    def _raise(self, producer: Node, user: Node) -> None:
-        """Moves a producer, and what it needs, to just before its user."""
-        if producer not in self:
-            raise GraphError(f"{producer.name} is of another graph")
-        if producer._rank < user._rank:
-            return
-        late = {producer}
+    def _own(self, node: Node) -> None:
+        if node not in self:
+            raise GraphError(f"{node.name} is of another graph, or was removed")
+
+    def _late(self, producer: Node, user: Node) -> set[Node]:
+        """What would have to stand before its user and does not; GraphError for a cycle."""
+        late: set[Node] = set()
         todo = [producer]
         while todo:
-            for value in todo.pop().operands.values():
-                if value.node._rank >= user._rank and value.node not in late:
-                    late.add(value.node)
-                    todo.append(value.node)
+            node = todo.pop()
+            if node._rank >= user._rank and node not in late:
+                late.add(node)
+                todo += [value.node for value in node.operands.values()]
         if user in late:
-            raise GraphError(f"{user.name} would need its own result, through {producer.name}")
+            raise _cycle(user, producer)
+        return late
+
+    def _lift(self, late: set[Node], user: Node) -> None:
+        """Moves nodes, in their order, to just before one."""
         for node in sorted(late, key=lambda n: n._rank):
             self._unlink(node)
             self._link(node, user)
 
     def _link(self, node: Node, before: Node | None) -> None:
         after = self._last if before is None else before._prev
+        node._rank = self._between(after, before)
         node._prev, node._next = after, before
         if after is None:
             self._first = node
@@ -411,11 +456,13 @@ class Graph:
             self._last = node
         else:
             before._prev = node
-        low = after._rank if after else 0
-        high = before._rank if before else low + 2 * _GAP
-        node._rank = (low + high) // 2
-        if node._rank == low:
-            self._spread()
+
+    def _between(self, after: Node | None, before: Node | None) -> int:
+        if before is None:
+            return (after._rank if after else 0) + _GAP
+        if before._rank - (after._rank if after else 0) < 2:
+            self._make_room(before)
+        return ((after._rank if after else 0) + before._rank) // 2
 
     def _unlink(self, node: Node) -> None:
         if node._prev is None:
@@ -428,9 +475,41 @@ class Graph:
             node._next._prev = node._prev
         node._prev = node._next = None
 
-    def _spread(self) -> None:
-        for i, node in enumerate(self):
-            node._rank = (i + 1) * _GAP
+    def _make_room(self, node: Node) -> None:
+        """Spreads the ranks around a node, over the smallest range that is sparse enough.
+
+        Tags of Bender et al., "Two simplified algorithms for maintaining order in a list": an
+        insertion costs logarithmic time on average, wherever nodes are put in.
+        """
+        first = last = node
+        count, bits = 1, 0
+        while count * _SPARSE**bits > 1 << bits or bits < 2:
+            bits += 1
+            low = node._rank >> bits << bits
+            while first._prev and first._prev._rank >= low:
+                first, count = first._prev, count + 1
+            while last._next and last._next._rank < low + (1 << bits):
+                last, count = last._next, count + 1
+        step = (1 << bits) // count
+        for i in range(count):
+            first._rank = low + i * step + step // 2
+            assert i == count - 1 or first._next is not None
+            first = first._next or first
+
+
+def _cycle(user: Node, producer: Node) -> GraphError:
+    return GraphError(f"{user.name} would need its own result, through {producer.name}")
+
+
+def _check_chain(stages: tuple[Stage, ...]) -> None:
+    if len(stages) < 2:
+        raise GraphError(f"a chain of {len(stages)} stages; one op alone is a plain node")
+    for i, stage in enumerate(stages):
+        flow = spec(stage.op).slot(stage.flow) if stage.flow else None
+        if (i > 0) != (flow is not None) or stage.flow in stage.slots:
+            raise GraphError(f"stage {i}, {stage.op}: the flow from the stage before is amiss")
+    if stages[-1].type is not None:
+        raise GraphError("the last stage's type is the group's")
 
 
 def infer(
@@ -441,7 +520,7 @@ def infer(
     call = make_call(op, operands, attrs)
     types = row.rule(call)
     if row.move and len(types) == 1:
-        slot = "xs.0" if "xs.0" in operands else "x"
+        slot = next((s for s in ("x", "xs.0") if s in operands), next(iter(operands)))
         element = operands[slot].type.quant
         if element is not None:
             moved = row.move(call, element)

@@ -13,6 +13,8 @@ _IDENT = re.compile(r"[A-Za-z_]\w*")
 _NUMBER = re.compile(r"[-+]?(?:inf|nan|(?:\d+(?:\.(?!\.)\d*)?|\.\d+)(?:[eE][-+]?\d+)?)")
 _STRING = re.compile(r'"(?:[^"\\\n]|\\.)*"')
 _NAME = re.compile(r"[A-Za-z_][\w.]*")
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
+_LONGEST = 200  # letters of an error's message
 
 
 class Cursor:
@@ -25,9 +27,12 @@ class Cursor:
         self.at = 0
 
     def fail(self, message: str) -> ParseError:
-        """The error to raise: message with line and column."""
+        """The error to raise: message with line and column, in one line."""
         line = self.text.count("\n", 0, self.at) + 1
         column = self.at - self.text.rfind("\n", 0, self.at)
+        message = " ".join(message.split())
+        if len(message) > _LONGEST:
+            message = f"{message[:_LONGEST]}..."
         return ParseError(f"line {line}, column {column}: {message}")
 
     def skip(self) -> None:
@@ -87,6 +92,10 @@ class Cursor:
         """A word of letters, digits, `_`, `.` and `-`."""
         return self._match(_WORD, "a word")
 
+    def name_or_text(self) -> str:
+        """A word, or a quoted text."""
+        return self.string() if self.peek('"') else self.word()
+
     def identifier(self) -> str:
         """A word of letters, digits and `_`."""
         return self._match(_IDENT, "a name")
@@ -125,9 +134,15 @@ class Cursor:
 
 def quote(text: str) -> str:
     """A quoted text that reads back."""
-    return json.dumps(text, ensure_ascii=False)
+    quoted = json.dumps(text, ensure_ascii=False)
+    return _SURROGATE.sub(lambda found: f"\\u{ord(found[0]):04x}", quoted)
 
 
 def write_name(name: str) -> str:
     """A name, quoted where it needs to be."""
     return name if _NAME.fullmatch(name) else quote(name)
+
+
+def write_word(word: str) -> str:
+    """A word such as a profile's name, quoted where it needs to be."""
+    return word if _WORD.fullmatch(word) else quote(word)

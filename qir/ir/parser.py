@@ -14,7 +14,7 @@ from qir.errors import ParseError, QirError
 from qir.ir.array import Array
 from qir.ir.attrs import Attr
 from qir.ir.dims import known
-from qir.ir.dtype import dtype
+from qir.ir.dtype import DType, dtype
 from qir.ir.graph import Graph
 from qir.ir.lexer import Cursor
 from qir.ir.node import Node, Stage, Value
@@ -48,7 +48,7 @@ class _Parser:
         cursor.skip()
         out = Graph(cursor.name())
         if cursor.take_word("as"):
-            out.profile = cursor.word()
+            out.profile = cursor.name_or_text()
         cursor.expect("{")
         while not cursor.take("}"):
             if cursor.done:
@@ -145,10 +145,10 @@ class _Parser:
         sizes = known(kind.shape)
         if kind.quant or sizes is None or math.prod(sizes) != len(items):
             raise self.cursor.fail(f"{len(items)} elements in line are no {kind}")
-        try:
+        if not all(_holds(kind.dtype, item) for item in items):
+            raise self.cursor.fail(f"not every element in line is a {kind.dtype}")
+        with np.errstate(over="ignore"):
             flat = np.array(items, kind.dtype.carrier)
-        except (OverflowError, ValueError) as error:
-            raise self.cursor.fail(f"{name}: {error}") from None
         return Array(flat.reshape(sizes), kind, name)
 
     def _new(self, graph: Graph, names: list[str]) -> None:
@@ -268,7 +268,10 @@ class _Parser:
         if cursor.peek('"'):
             return cursor.string()
         if cursor.take("@"):
-            return self._find(cursor.name())
+            name = cursor.name()
+            if name not in self.arrays:
+                raise cursor.fail(f"array @{name} is named before it is declared")
+            return self.arrays[name]
         if cursor.at_number():
             return cursor.number()
         return self._word()
@@ -292,7 +295,7 @@ class _Parser:
     def _clauses(self, graph: Graph, node: Node) -> None:
         cursor = self.cursor
         if cursor.take_word("as"):
-            graph.set_profile(node, cursor.word())
+            graph.set_profile(node, cursor.name_or_text())
         if cursor.take_word("plan"):
             self._plan(graph, node)
         origins = list(node.origins)
@@ -354,13 +357,27 @@ class _Parser:
             raise self.cursor.fail(str(error)) from None
 
 
+def _holds(kind: DType, item: bool | float) -> bool:
+    """Whether a number in line is one of that type."""
+    if isinstance(item, bool) or kind.name == "bool":
+        return isinstance(item, bool) and kind.name == "bool"
+    if kind.is_integer:
+        return isinstance(item, int) and kind.bounds[0] <= item <= kind.bounds[1]
+    return kind.is_float
+
+
 def _carried(data: NDArray[np.generic], kind: TensorType) -> NDArray[np.generic]:
     """The elements in their type's carrier; files keep unusual ones as bytes of equal width."""
     carrier = kind.dtype.carrier
     if carrier.kind == "O" and data.dtype == np.uint8:
-        rows = [bytes(row) for row in json.loads(data.tobytes())]
+        rows = json.loads(data.tobytes())
+        if not isinstance(rows, list) or not all(isinstance(row, list) for row in rows):
+            raise ParseError("texts are no list of bytes")
         out = np.empty(len(rows), object)
-        out[:] = rows
+        for i, row in enumerate(rows):
+            if not all(type(b) is int and 0 <= b < 256 for b in row):
+                raise ParseError("texts are no list of bytes")
+            out[i] = bytes(row)
         return out.reshape(known(kind.shape) or (-1,))
     if data.dtype != carrier and data.dtype.kind == "u" and carrier.kind == "V":
         return data.view(carrier)

@@ -12,12 +12,13 @@ from qir.ir.array import Array
 from qir.ir.attrs import Attr
 from qir.ir.dtype import DType
 from qir.ir.graph import Graph
-from qir.ir.lexer import quote, write_name
+from qir.ir.lexer import quote, write_name, write_word
 from qir.ir.node import Node, Stage, Value
 from qir.ir.ops import spec
 from qir.ir.origin import Lineage, Origin
 from qir.ir.types import INLINE, number
 
+RESERVED = "__metadata__"  # safetensors keeps its own matter under this name
 _PLAIN = {"f32", "f64", "bool", "i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64"}
 
 
@@ -58,6 +59,7 @@ class _Printer:
         self.by_content = by_content
         self.table: dict[str, Array] = {}
         self._names: dict[str, str] = {}
+        self._counts: dict[str, int] = {}
         self._declared: dict[str, Array] = {}
         self._collect()
 
@@ -73,9 +75,11 @@ class _Printer:
         if (name := self._names.get(array.digest)) is not None:
             return name
         base = array.digest if self.by_content else wanted
-        name, count = base, 1
-        while name in self.table:
-            name, count = f"{base}.{count}", count + 1
+        name, count = base, self._counts.get(base, 0)
+        while name in self.table or name == RESERVED:
+            count += 1
+            name = f"{base}.{count}"
+        self._counts[base] = count
         self.table[name] = array
         self._names[array.digest] = name
         return name
@@ -86,9 +90,9 @@ class _Printer:
     def text(self) -> str:
         lines = [
             f"array {self.at(a)} : {a.type.text(self.at)}"
-            for a in sorted(self._declared.values(), key=_depth)
+            for a in sorted(self._declared.values(), key=lambda a: a.depth)
         ]
-        lines.append(f"graph {write_name(self.graph.name)} as {self.graph.profile} {{")
+        lines.append(f"graph {write_name(self.graph.name)} as {write_word(self.graph.profile)} {{")
         lines += [f"  {self.node(node)}" for node in self.graph]
         return "\n".join([*lines, "}"]) + "\n"
 
@@ -98,9 +102,10 @@ class _Printer:
         if node.results:
             parts.append(" : " + ", ".join(v.type.text(self.at) for v in node.results))
         if node.profile:
-            parts.append(f" as {node.profile}")
+            parts.append(f" as {write_word(node.profile)}")
         if node.schemes:
-            plans = ", ".join(f"{s} = {quote(str(p))}" for s, p in sorted(node.schemes.items()))
+            planned = sorted(node.schemes.items())
+            plans = ", ".join(f"{write_name(s)} = {quote(str(p))}" for s, p in planned)
             parts.append(f" plan {{{plans}}}")
         if self.origins:
             parts.extend(self._history(node))
@@ -121,13 +126,14 @@ class _Printer:
         named = {slot: f"%{write_name(v.name)}" for slot, v in operands.items()}
         if flow is not None:
             named[flow] = "."
-        if op == "output":
+        if op in ("output", "foreign"):
             return ", ".join(f"{write_name(s)}={v}" for s, v in named.items())
         out = []
         for slot in spec(op).operands:
             if not slot.optional and not slot.variadic and slot.name in named:
                 out.append(named.pop(slot.name))
-        return ", ".join([*out, *(f"{s}={v}" for s, v in sorted(named.items(), key=_slot_order))])
+        rest = sorted(named.items(), key=_slot_order)
+        return ", ".join([*out, *(f"{write_name(s)}={v}" for s, v in rest)])
 
     def _stage(self, node: Node, index: int, stage: Stage) -> str:
         operands = node.stage_operands(index)
@@ -173,7 +179,7 @@ class _Printer:
             yield _origin("from", origin)
         for slot, origins in sorted(node.slot_origins.items()):
             for origin in origins:
-                yield _origin(f"from({slot})", origin)
+                yield _origin(f"from({write_name(slot)})", origin)
         if any(v.lineage != Lineage(v.name) for v in node.results):
             lines = tuple((v.lineage.tensor, *v.lineage.how) for v in node.results)
             yield f" lineage {self.attr(lines)}"
@@ -205,11 +211,6 @@ def _referred(node: Node) -> Iterator[Array]:
 def _attr_arrays(values: Mapping[str, Attr]) -> Iterable[Array]:
     for value in values.values():
         yield from attributes.arrays(value)
-
-
-def _depth(array: Array) -> int:
-    """Arrays that others' types name come first."""
-    return 1 + max((_depth(a) for a in array.type.arrays()), default=0)
 
 
 def _slot_order(item: tuple[str, str]) -> list[str]:

@@ -6,11 +6,13 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from qir.errors import ParseError
+from qir.errors import ParseError, SchemeError
 from qir.ir.dtype import DType, dtype
 
 RESULT = "result"
 """The slot name under which a node's (first) result has its scheme."""
+
+_RANGE = r"[\w.:\-]+"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,18 @@ class Scheme:
     share: str = ""
     """Name of the share set: slots of one set hold one map."""
 
+    def __post_init__(self) -> None:
+        low, high = self.storage.bounds
+        if self.bounds == (low, high):
+            object.__setattr__(self, "bounds", None)
+        if not low <= self.low < self.high <= high:
+            raise SchemeError(f"bounds {self.low}:{self.high} do not lie in {self.storage}")
+        if self.scale is not None:  # nothing is left for a range to decide
+            object.__setattr__(self, "range", "minmax")
+            object.__setattr__(self, "zero", self.zero or 0)
+        if not re.fullmatch(_RANGE, self.range):
+            raise SchemeError(f"{self.range!r} is no name of a range rule")
+
     @property
     def low(self) -> int:
         return (self.bounds or self.storage.bounds)[0]
@@ -43,17 +57,19 @@ class Scheme:
         if self.scale is not None:
             parts.append(f"fixed({self.scale!r}:{self.zero or 0})")
         else:
-            parts.append(self.range)
+            parts += [self.range, *([] if self.zero is None else [f"zero({self.zero})"])]
         if self.share:
             parts.append(f"share({self.share})")
         return " ".join(parts)
 
 
 _SCHEME = re.compile(
-    r"(?P<storage>\w+)(?:<(?P<low>-?\d+):(?P<high>-?\d+)>)?"
+    r"(?P<storage>\w+)(?:<(?P<low>-?\d{1,20}):(?P<high>-?\d{1,20})>)?"
     r"(?: (?P<symmetry>symmetric|affine))?(?: (?P<grain>tensor|channel))?"
-    r"(?: fixed\((?P<scale>[^:()]+):(?P<zero>-?\d+)\)| (?!share\()(?P<rule>[\w.:\-]+))?"
-    r"(?: share\((?P<share>.*)\))?"
+    rf"(?: fixed\((?P<scale>[^:()]+):(?P<fixed>-?\d{{1,20}})\)| (?!share\()(?P<rule>{_RANGE}))?"
+    r"(?: zero\((?P<zero>-?\d{1,20})\))?"
+    r"(?: share\((?P<share>.*)\))?",
+    re.DOTALL,
 )
 
 
@@ -67,6 +83,7 @@ def parse_scheme(text: str) -> Scheme:
     if not storage.is_integer:
         raise ParseError(f"{text[:60]!r}: {storage} stores no integer codes")
     grain: Literal["tensor", "channel"] = "channel" if parts["grain"] == "channel" else "tensor"
+    zero = parts["fixed"] or parts["zero"]
     try:
         return Scheme(
             storage,
@@ -74,9 +91,9 @@ def parse_scheme(text: str) -> Scheme:
             grain,
             (int(parts["low"]), int(parts["high"])) if parts["low"] else None,
             parts["rule"] or "minmax",
-            int(parts["zero"]) if parts["zero"] else None,
+            int(zero) if zero else None,
             float(parts["scale"]) if parts["scale"] else None,
             parts["share"] or "",
         )
-    except ValueError as error:
+    except (ValueError, SchemeError) as error:
         raise ParseError(f"{text[:60]!r}: {error}") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
@@ -71,6 +72,10 @@ class Declared:
     high: tuple[float, ...] | Array
     level: float | None = None
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "low", _held(self.low, F32))
+        object.__setattr__(self, "high", _held(self.high, F32))
+
 
 @dataclass(frozen=True, slots=True)
 class QuantType:
@@ -89,6 +94,11 @@ class QuantType:
     codes: tuple[float, ...] | Array | None = None
 
     def __post_init__(self) -> None:
+        if not (self.storage.is_float or self.storage.is_integer):
+            raise TypeRuleError(f"{self.storage} stores no codes; integers and floats do")
+        for kind in (self.express, self.scale_dtype or self.express):
+            if not kind.is_float:
+                raise TypeRuleError(f"codes mean floats, and scales are floats: {kind} is none")
         if self.bounds == self.storage.bounds or self.storage.is_float:
             object.__setattr__(self, "bounds", None)
         if self.bounds:
@@ -97,6 +107,8 @@ class QuantType:
                 raise TypeRuleError(f"bounds {low}:{high} do not lie in {self.storage}")
         if self.scale_dtype == self.express:
             object.__setattr__(self, "scale_dtype", None)
+        object.__setattr__(self, "scale", _held(self.scale, self.scale_dtype or self.express))
+        object.__setattr__(self, "plus", _held(self.plus, self.express))
         if isinstance(self.zero, tuple) and all(type(z) is int and z == 0 for z in self.zero):
             object.__setattr__(self, "zero", ())
         if (self.kind == "lut") != (self.codes is not None):
@@ -108,8 +120,14 @@ class QuantType:
     def _check_counts(self) -> None:
         if isinstance(self.scale, tuple) and not 1 <= len(self.scale) <= INLINE:
             raise TypeRuleError(f"{len(self.scale)} scales in line; one to {INLINE}, else an array")
-        if self.grain is None and isinstance(self.scale, tuple) and len(self.scale) != 1:
-            raise TypeRuleError(f"{len(self.scale)} scales for a whole tensor; name an axis")
+        if self.grain is None and (count := _count(self.scale)) != 1:
+            raise TypeRuleError(f"{count} scales for a whole tensor; name an axis")
+        declared = (self.declared.low, self.declared.high) if self.declared else ()
+        for part in (self.plus, *declared):
+            if self.grain is None and _count(part) != 1:
+                raise TypeRuleError(f"{_count(part)} offsets or range ends for a whole tensor")
+        if _count(self.codes) == 0:
+            raise TypeRuleError("a table of no codes")
         if isinstance(self.zero, tuple) and isinstance(self.scale, tuple) and self.zero:
             if len(self.zero) != len(self.scale):
                 raise TypeRuleError(f"{len(self.scale)} scales but {len(self.zero)} zeros")
@@ -233,15 +251,41 @@ def _param(value: Param, kind: DType | None, name: ArrayName) -> str:
     return f"{{{', '.join(number(v, kind) for v in value)}}}"
 
 
+def _count(value: Param) -> int:
+    if value is None:
+        return 1
+    return value.data.size if isinstance(value, Array) else len(value)
+
+
+def _held(value: Param, kind: DType) -> tuple[float, ...] | Array | None:
+    """Numbers in line, as the type that holds them holds them."""
+    return tuple(rounded(v, kind) for v in value) if isinstance(value, tuple) else value
+
+
+def rounded(value: float, kind: DType) -> float:
+    """The number that a float type holds nearest to this one."""
+    if kind is F64:
+        return float(value)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return float(np.array(float(value)).astype(kind.carrier))
+
+
 def number(value: float, kind: DType | None = None) -> str:
     """The shortest decimal that reads back to the same bits in that type; ints without a point."""
     if isinstance(value, int):
         return str(value)
-    if kind is not None and kind.bits == 32 and np.isfinite(value):
-        if float(np.float32(value)) == value:
-            text = str(np.float32(value))
-            return text if any(c in text for c in ".en") else f"{text}.0"
-    return repr(float(value))
+    value = float(value)
+    narrow = kind is not None and kind.is_float and kind.bits < 64
+    if kind is None or not narrow or not math.isfinite(value) or rounded(value, kind) != value:
+        return repr(value)
+    if kind is F32:
+        text = str(np.float32(value))
+    else:
+        tries = (f"{value:.{digits}g}" for digits in range(1, 17))
+        text = next((t for t in tries if rounded(float(t), kind) == value), repr(value))
+    if rounded(float(text), kind) != value:  # rounding twice, by way of float64, may tip a tie
+        return repr(value)
+    return text if any(c in text for c in ".en") else f"{text}.0"
 
 
 def param(values: NDArray[np.generic], grain: Grain | None, name: str) -> Param:

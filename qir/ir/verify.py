@@ -10,6 +10,7 @@ import numpy as np
 
 from qir.errors import TypeRuleError, VerifyError
 from qir.ir import dims
+from qir.ir.array import Array
 from qir.ir.graph import COMPANIONS, Graph, make_call
 from qir.ir.node import Node, Use, Value
 from qir.ir.ops import Call, spec
@@ -96,19 +97,33 @@ def _structure(graph: Graph, node: Node) -> Iterator[str]:
 
 def _slots(graph: Graph, node: Node) -> Iterator[str]:
     """Every slot is the op's, and every slot the op needs is there."""
+    if node.op == "fused":
+        wanted = {g for i, stage in enumerate(node.stages) for g in stage.group_slots(i)}
+        for slot in sorted(wanted ^ set(node.operands)):
+            yield f"{slot} is {'missing' if slot in wanted else 'no slot of its stages'}"
     if node.op in ("output", "foreign", "fused"):
         return
     row = spec(node.op)
     for slot in node.operands:
         if row.slot(slot) is None and slot.rpartition(".")[2] not in COMPANIONS:
             yield f"{node.op} has no slot {slot}"
-    for needed in row.operands:
-        if not (needed.optional or needed.variadic) and needed.name not in node.operands:
-            yield f"{needed.name} is missing"
+    for missing in _missing(node):
+        yield f"{missing} is missing"
+
+
+def _missing(node: Node) -> list[str]:
+    if node.op == "fused":
+        slots = [g for i, stage in enumerate(node.stages) for g in stage.group_slots(i)]
+    else:
+        row = spec(node.op)
+        slots = [s.name for s in row.operands if not (s.optional or s.variadic)]
+    return [s for s in slots if s not in node.operands]
 
 
 def _types(graph: Graph, node: Node) -> Iterator[str]:
     """The stated types fit what the op makes of its operands."""
+    if _missing(node):
+        return
     if node.op in GIVEN:
         if node.stages:
             yield from _chain_types(node)
@@ -122,6 +137,8 @@ def _types(graph: Graph, node: Node) -> Iterator[str]:
         yield f"makes {len(node.results)} values, its op makes {len(wanted)}"
     for value, kind in zip(node.results, wanted, strict=False):
         yield from _misfit(value, kind)
+    if node.op == "constant" and node.result.type != wanted[0]:
+        yield f"%{node.name} is {node.result.type}, its elements are {wanted[0]}"
     result = node.results[0].type.quant if node.results else None
     if node.op in ("quantize", "requantize") and result is None:
         yield f"its result %{node.name} is {node.results[0].type} and holds no codes"
@@ -143,13 +160,16 @@ def _chain_types(node: Node) -> Iterator[str]:
         operands = {s: v.type for s, v in node.stage_operands(i).items()}
         if stage.flow is not None and flow is not None:
             operands[stage.flow] = flow
-        constants = {s: v.constant for s, v in node.stage_operands(i).items() if v.constant}
+        given = {s: v.constant for s, v in node.stage_operands(i).items()}
+        constants = {s: c for s, c in given.items() if c is not None}
         try:
-            (flow,) = spec(stage.op).rule(Call(stage.op, operands, stage.attrs, constants))
+            (made,) = spec(stage.op).rule(Call(stage.op, operands, stage.attrs, constants))
         except TypeRuleError as error:
             yield f"stage {i}: {error}"
             return
-        flow = stage.type or flow
+        if stage.type is not None:
+            yield from _misfit(Value(node, i, f"stage {i}", stage.type), made)
+        flow = stage.type or made
     if flow is not None:
         yield from _misfit(node.result, flow)
 
@@ -164,9 +184,12 @@ def _parameters(graph: Graph, node: Node) -> Iterator[str]:
 
 def _quant_faults(quant: QuantType, kind: TensorType) -> Iterator[str]:
     scales = np.asarray(quant.scales(), np.float64)
-    if not (np.isfinite(scales).all() and (scales > 0).all()):
+    nested = isinstance(quant.scale, Array) and quant.scale.type.quant is not None
+    if not nested and not (np.isfinite(scales).all() and (scales > 0).all()):
         yield "a scale is not positive and finite"
     zeros = np.asarray(quant.zeros())
+    if zeros.size not in (1, scales.size):
+        yield f"{zeros.size} zeros for {scales.size} scales"
     if quant.storage.is_float and zeros.any():
         yield f"{quant.storage} codes have no zero point"
     elif not quant.real_zero and ((zeros < quant.low) | (zeros > quant.high)).any():
@@ -181,31 +204,44 @@ def _quant_faults(quant: QuantType, kind: TensorType) -> Iterator[str]:
 
 
 def _codes(graph: Graph, node: Node) -> Iterator[str]:
-    """A constant's codes lie inside their bounds."""
-    value = node.results[0] if node.op == "constant" else None
-    quant = value.type.quant if value else None
-    if value is None or quant is None or quant.bounds is None or value.constant is None:
+    """A constant's elements lie inside the bounds of their type."""
+    if node.op != "constant" or (array := node.result.constant) is None:
         return
-    data = value.constant.data
-    if data.size and (data.min() < quant.low or data.max() > quant.high):
-        yield f"codes {data.min()}..{data.max()} leave the bounds {quant.low}..{quant.high}"
+    kind, quant, data = array.type.dtype, array.type.quant, array.data
+    if not kind.is_integer or not data.size:
+        return
+    low, high = (quant.low, quant.high) if quant else kind.bounds
+    if quant and quant.codes is not None:
+        count = len(quant.codes) if isinstance(quant.codes, tuple) else quant.codes.data.size
+        high = min(high, low + count - 1)
+    if data.min() < low or data.max() > high:
+        yield f"elements {data.min()}..{data.max()} leave the bounds {low}..{high}"
 
 
 def _shared(graph: Graph, node: Node) -> Iterator[str]:
     """What only moves codes keeps their meaning."""
-    if node.op in GIVEN or not node.results:
+    if node.op in GIVEN or not node.results or _missing(node):
         return
-    traits = spec(node.op).traits
+    row = spec(node.op)
     result = node.results[0].type.quant
-    for slot in traits.same_params:
-        values = node.variadic(slot) or [node.operands[slot]]
+    for slot in row.traits.same_params:
+        values = node.variadic(slot) if slot == "xs" else [node.operands[slot]]
         for value in values:
             quant = value.type.quant
             if (quant is None) != (result is None):
                 yield f"%{value.name} is {'codes' if quant else 'reals'}, the result is not"
-            elif quant and result and quant.grain is None and not quant.same_map(result):
-                if node.op != "concat":
+            elif quant and result and node.op != "concat":
+                if (moved := _moved(node, quant)) is None or not moved.same_map(result):
                     yield f"%{value.name} and the result hold different maps: {quant}, {result}"
+
+
+def _moved(node: Node, quant: QuantType) -> QuantType | None:
+    """The map after the op has moved the elements; None if it does not survive."""
+    move = spec(node.op).move
+    try:
+        return move(make_call(node.op, node.operands, node.attrs), quant) if move else quant
+    except TypeRuleError:  # the type rule's own finding
+        return node.results[0].type.quant
 
 
 def _bias_scale(graph: Graph, node: Node) -> Iterator[str]:
@@ -217,9 +253,10 @@ def _bias_scale(graph: Graph, node: Node) -> Iterator[str]:
     quants = [_source_quant(v) for v in parts]
     if any(q is None or q.dynamic for q in quants):
         return
-    x, w, b = (np.asarray(q.scales()) for q in quants if q is not None)
-    wanted = (x.astype(np.float32) * w.astype(np.float32)).astype(np.float32)
-    if not np.array_equal(np.broadcast_to(wanted, np.broadcast_shapes(wanted.shape, b.shape)), b):
+    x, w, b = (np.asarray(q.scales()).reshape(-1) for q in quants if q is not None)
+    if len({x.size, w.size, b.size} - {1}) > 1:
+        yield f"{b.size} bias scales for {x.size} input and {w.size} weight scales"
+    elif not np.all(x.astype(np.float32) * w.astype(np.float32) == b):
         yield "the bias scale is not fl32(input scale x weight scale)"
 
 

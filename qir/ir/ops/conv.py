@@ -36,6 +36,8 @@ def window(
     if ceil and isinstance(room, int) and isinstance(size, int):
         count = -(-room // stride) + 1
         return count - 1 if (count - 1) * stride >= size + lead else count
+    if ceil and pad - lead + stride > dilation * (kernel - 1) + 1:
+        return None  # whether the last window counts depends on the size
     return dims.add(dims.divide(dims.add(room, stride - 1 if ceil else 0), stride), 1)
 
 

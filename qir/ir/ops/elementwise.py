@@ -35,6 +35,7 @@ def same_express(call: Call, *slots: str) -> None:
 
 def _binary(call: Call) -> tuple[TensorType, ...]:
     same_express(call, "a", "b")
+    _numbers(call, "a")
     return (TensorType(broadcast(call, call.shape("a"), call.shape("b")), call.express("a")),)
 
 
@@ -43,9 +44,25 @@ def unary(call: Call) -> tuple[TensorType, ...]:
     return (TensorType(call.shape("x"), call.express("x")),)
 
 
+def floats(call: Call, slot: str = "x") -> None:
+    """TypeRuleError unless the operand means floats."""
+    if not call.express(slot).is_float:
+        raise call.fail(f"{slot} is {call.express(slot)}, it takes floats")
+
+
+def _numbers(call: Call, slot: str) -> None:
+    kind = call.express(slot)
+    if not (kind.is_float or kind.is_integer):
+        raise call.fail(f"{slot} is {kind}, it takes floats or integers")
+
+
+def _number_unary(call: Call) -> tuple[TensorType, ...]:
+    _numbers(call, "x")
+    return unary(call)
+
+
 def _float_unary(call: Call) -> tuple[TensorType, ...]:
-    if not call.express("x").is_float:
-        raise call.fail(f"x is {call.express('x')}, it takes floats")
+    floats(call)
     return unary(call)
 
 
@@ -63,11 +80,11 @@ OPS = (
     OpSpec("sub", _AB, _binary, doc="a - b"),
     OpSpec("mul", _AB, _binary, traits=Traits(commutative=True), doc="a * b"),
     OpSpec("div", _AB, _binary, doc="a / b"),
-    OpSpec("relu", _X, unary, traits=_ONE, doc="max(x, 0)"),
+    OpSpec("relu", _X, _number_unary, traits=_ONE, doc="max(x, 0)"),
     OpSpec(
         "clip",
         _X,
-        unary,
+        _number_unary,
         (AttrSpec("min", "float"), AttrSpec("max", "float")),
         _ONE,
         doc="min(max(x, min), max); a bound that is none does not bind",
@@ -75,4 +92,4 @@ OPS = (
     OpSpec("sigmoid", _X, _float_unary, traits=_ONE, doc="1 / (1 + exp(-x))"),
 )
 
-__all__ = ["OPS", "agree", "broadcast", "keep", "same_express", "unary"]
+__all__ = ["OPS", "agree", "broadcast", "floats", "keep", "same_express", "unary"]

@@ -26,7 +26,13 @@ OPS = (
         (AttrSpec("data", "array", required=True),),
         doc="A tensor that never changes; codes where its type is quantized.",
     ),
-    OpSpec("output", (), _given, doc="What the graph gives back; its slots are named as results."),
+    OpSpec(
+        "output",
+        (),
+        _given,
+        results=0,
+        doc="What the graph gives back; its slots are named as results.",
+    ),
     OpSpec("fused", (), _given, doc="Several ops that one kernel computes."),
     OpSpec(
         "foreign",
@@ -40,6 +46,7 @@ OPS = (
             AttrSpec("slots", "any", ()),
             AttrSpec("attrs", "any", ()),
         ),
+        results=None,
         doc="An op of a framework that QIR does not know; kept whole and given back unchanged.",
     ),
 )

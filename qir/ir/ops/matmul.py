@@ -16,6 +16,15 @@ def _turned(call: Call, slot: str, flag: str) -> Shape:
     return shape
 
 
+def _shift(call: Call, slot: str, shape: Shape) -> None:
+    """TypeRuleError if what is added would widen the result."""
+    if slot not in call.types:
+        return
+    both = broadcast(call, shape, call.shape(slot))
+    if len(both) > len(shape) or not all(map(dims.agree, both, shape)):
+        raise call.fail(f"{slot} {list(call.shape(slot))} does not broadcast to {list(shape)}")
+
+
 def _matmul(call: Call) -> tuple[TensorType, ...]:
     same_express(call, "a", "b")
     a, b = _turned(call, "a", "trans_a"), _turned(call, "b", "trans_b")
@@ -27,6 +36,7 @@ def _matmul(call: Call) -> tuple[TensorType, ...]:
         raise call.fail(f"a has {a[-1]} columns, b has {b[-2]} rows")
     batch = broadcast(call, a[:-2], b[:-2]) if a[:-2] or b[:-2] else ()
     shape = (*batch, *((a[-2],) if rows else ()), *((b[-1],) if columns else ()))
+    _shift(call, "bias", shape)
     return (TensorType(shape, call.express("a")),)
 
 
@@ -37,8 +47,7 @@ def _gemm(call: Call) -> tuple[TensorType, ...]:
         raise call.fail(f"a has {len(a)} axes and b {len(b)}, both take 2")
     if not dims.agree(a[1], b[0]):
         raise call.fail(f"a has {a[1]} columns, b has {b[0]} rows")
-    if "c" in call.types:
-        broadcast(call, (a[0], b[1]), call.shape("c"))
+    _shift(call, "c", (a[0], b[1]))
     return (TensorType((a[0], b[1]), call.express("a")),)
 
 
@@ -49,6 +58,7 @@ def _linear(call: Call) -> tuple[TensorType, ...]:
         raise call.fail("w takes 2 axes, x at least 1")
     if not dims.agree(x[-1], w[1]):
         raise call.fail(f"x has {x[-1]} features, w wants {w[1]}")
+    _shift(call, "bias", (*x[:-1], w[0]))
     return (TensorType((*x[:-1], w[0]), call.express("x")),)
 
 

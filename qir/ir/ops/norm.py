@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from qir.ir import dims
-from qir.ir.ops.elementwise import unary
+from qir.ir.ops.elementwise import floats, same_express, unary
 from qir.ir.ops.spec import AttrSpec, Call, OpSpec, Slot
 from qir.ir.types import TensorType
 
 
 def _batch_norm(call: Call) -> tuple[TensorType, ...]:
+    same_express(call, "x", "gamma", "beta", "mean", "var")
+    floats(call)
     axis = call.axis("axis", len(call.shape("x")))
     channels = call.shape("x")[axis]
     for slot in ("gamma", "beta", "mean", "var"):
@@ -18,6 +20,7 @@ def _batch_norm(call: Call) -> tuple[TensorType, ...]:
 
 
 def _softmax(call: Call) -> tuple[TensorType, ...]:
+    floats(call)
     call.axis("axis", len(call.shape("x")))
     return unary(call)
 

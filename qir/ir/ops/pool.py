@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from qir.ir.ops.conv import place, spatial, window
-from qir.ir.ops.elementwise import keep
+from qir.ir.ops.elementwise import floats, keep
 from qir.ir.ops.spec import AttrSpec, Call, OpSpec, Slot, Traits
 from qir.ir.types import TensorType
 
@@ -22,7 +22,13 @@ def _pool(call: Call) -> tuple[TensorType, ...]:
     return (TensorType(place(call, x[0], x[c], height, width), call.express("x")),)
 
 
+def _mean(call: Call) -> tuple[TensorType, ...]:
+    floats(call)
+    return _pool(call)
+
+
 def _global(call: Call) -> tuple[TensorType, ...]:
+    floats(call)
     c, _, _ = spatial(call)
     x = call.shape("x")
     return (TensorType(place(call, x[0], x[c], 1, 1), call.express("x")),)
@@ -53,7 +59,7 @@ OPS = (
     OpSpec(
         "avg_pool2d",
         (Slot("x"),),
-        _pool,
+        _mean,
         (
             *_WINDOW,
             AttrSpec("ceil", "bool", False),

@@ -12,6 +12,8 @@ def _reduce(call: Call) -> tuple[TensorType, ...]:
     axes = call.wholes("axes")
     if any(not -rank <= a < rank for a in axes):
         raise call.fail(f"axes {axes}, but x has {rank}")
+    if len({a % rank for a in axes}) < len(axes):
+        raise call.fail(f"axes {axes} name one axis twice")
     gone = {a % rank for a in axes} if axes else set(range(rank))
     if call.flag("keep"):
         out = tuple(1 if i in gone else d for i, d in enumerate(shape))

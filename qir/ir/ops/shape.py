@@ -10,27 +10,38 @@ from qir.ir.dims import Dim
 from qir.ir.ops.spec import AttrSpec, Call, OpSpec, Slot, Traits
 from qir.ir.types import Grain, QuantType, TensorType
 
+_MOST_AXES = 64
+
 
 def _reshape(call: Call) -> tuple[TensorType, ...]:
     x = call.shape("x")
-    wanted = call.constant("shape")
-    if wanted is None:
-        rank = call.shape("shape")
-        count = rank[0] if rank and isinstance(rank[0], int) else 0
+    kind = call.types["shape"]
+    if kind.rank != 1 or kind.quant or not kind.dtype.is_integer:
+        raise call.fail(f"shape is {kind}, it takes one row of whole numbers")
+    constant = call.constant("shape")
+    if constant is None:
+        count = kind.shape[0]
+        if not isinstance(count, int) or count > _MOST_AXES:
+            raise call.fail(f"shape is {kind}; its length must be known, and {_MOST_AXES} at most")
         return (TensorType((None,) * count, call.express("x")),)
+    wanted: list[int] = constant.tolist()
+    if min(wanted, default=0) < -1:
+        raise call.fail(f"shape {wanted} has a negative size")
     shape: list[Dim] = []
-    for i, size in enumerate(wanted.tolist()):
+    for i, size in enumerate(wanted):
         if size == 0 and not call.flag("allow_zero"):
             if i >= len(x):
-                raise call.fail(f"shape {wanted.tolist()} copies axis {i}, x has {len(x)}")
+                raise call.fail(f"shape {wanted} copies axis {i}, x has {len(x)}")
             shape.append(x[i])
         else:
             shape.append(size)
     if shape.count(-1) > 1:
-        raise call.fail(f"shape {wanted.tolist()} leaves two sizes open")
+        raise call.fail(f"shape {wanted} leaves two sizes open")
     if -1 in shape:
         at = shape.index(-1)
         rest = dims.product(tuple(d for i, d in enumerate(shape) if i != at))
+        if rest == 0:
+            raise call.fail(f"shape {wanted} leaves a size open beside one of 0")
         shape[at] = dims.divide(dims.product(x), rest)
     out = tuple(shape)
     if not dims.agree(dims.product(x), dims.product(out)):
@@ -84,9 +95,19 @@ def _pad(call: Call) -> tuple[TensorType, ...]:
     if call.text("mode") not in ("constant", "reflect", "edge"):
         raise call.fail(f"mode {call.text('mode')!r} is not constant, reflect or edge")
     shape = tuple(dims.add(d, pads[i] + pads[i + len(x)]) for i, d in enumerate(x))
-    if any(isinstance(d, int) and d < 0 for d in shape):
-        raise call.fail(f"pads {pads} take away more than x has")
+    for i, size in enumerate(x):
+        if isinstance(size, int):
+            _check_pad(call, i, size, (pads[i], pads[i + len(x)]))
     return (TensorType(shape, call.express("x")),)
+
+
+def _check_pad(call: Call, axis: int, size: int, pads: tuple[int, int]) -> None:
+    left = size + sum(min(p, 0) for p in pads)
+    if left < 0:
+        raise call.fail(f"pads {pads} take away more than axis {axis} has, {size}")
+    mode, most = call.text("mode"), max(*pads, 0)
+    if (mode == "reflect" and most >= max(left, 1)) or (mode == "edge" and most and not left):
+        raise call.fail(f"axis {axis} of {left} is too short for {mode} pads {pads}")
 
 
 def _moved(element: QuantType, axis: int | None) -> QuantType | None:

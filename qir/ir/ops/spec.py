@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -94,6 +95,8 @@ class Call:
         return self.constants[slot].data if slot in self.constants else None
 
 
+_INDEX = re.compile(r"0|[1-9][0-9]{0,5}")
+
 TypeRule: TypeAlias = Callable[[Call], tuple[TensorType, ...]]
 ElementRule: TypeAlias = Callable[[Call, QuantType], "QuantType | None"]
 
@@ -133,13 +136,17 @@ class OpSpec:
     """How a quantized element moves from the data operand to the result; None: it does not."""
     cost: Callable[[Call, Shape], int] | None = None
     """Multiply-adds, for a known result shape."""
+    results: int | None = 1
+    """How many values it makes; None: any number."""
     doc: str = ""
 
     def slot(self, name: str) -> Slot | None:
         """The slot that an operand name belongs to."""
-        base = name.split(".", 1)[0]
+        base, _, index = name.partition(".")
         for slot in self.operands:
-            if slot.name == (base if slot.variadic else name):
+            if slot.variadic and slot.name == base and _INDEX.fullmatch(index):
+                return slot
+            if not slot.variadic and slot.name == name:
                 return slot
         return None
 
