@@ -35,9 +35,12 @@ def pads(
         raise op.fail("kernel, strides and dilations take 2 numbers, 1 or more")
     low, high = [], []
     for dim, k, s, d in zip(size, kernel, stride, dilation, strict=True):
-        if not isinstance(dim, int):
+        if isinstance(dim, int):
+            total = max((-(-dim // s) - 1) * s + (k - 1) * d + 1 - dim, 0)
+        elif s == 1:
+            total = (k - 1) * d
+        else:
             raise Keep
-        total = max((-(-dim // s) - 1) * s + (k - 1) * d + 1 - dim, 0)
         small, large = total // 2, total - total // 2
         low.append(small if mode == "SAME_UPPER" else large)
         high.append(large if mode == "SAME_UPPER" else small)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -21,8 +22,8 @@ FLOAT = TensorProto.FLOAT
 
 
 def outputs(
-    proto: onnx.ModelProto, inputs: dict[str, NDArray[np.generic]], *, optimize: bool
-) -> list[NDArray[np.generic]]:
+    proto: onnx.ModelProto, inputs: dict[str, NDArray[Any]], *, optimize: bool
+) -> list[NDArray[Any]]:
     """What onnxruntime computes, on one thread."""
     options = ort.SessionOptions()
     options.log_severity_level = 3
@@ -32,7 +33,7 @@ def outputs(
     session = ort.InferenceSession(
         proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
-    found: list[NDArray[np.generic]] = session.run(None, inputs)
+    found: list[NDArray[Any]] = session.run(None, inputs)
     return found
 
 
@@ -40,14 +41,14 @@ def again(proto: onnx.ModelProto, folder: Path) -> onnx.ModelProto:
     """The model after reading and writing; it passes ONNX's checker and reads back equal."""
     ledger = Ledger()
     graph = OnnxFrontend().load(save(proto, folder), ledger)
-    written = to_model(graph, ledger)
+    written: onnx.ModelProto = to_model(graph, ledger)
     onnx.checker.check_model(written)
     assert OnnxFrontend().load(save(written, folder, "again.onnx"), Ledger()) == graph
     return written
 
 
 def same_bytes(
-    a: onnx.ModelProto, b: onnx.ModelProto, inputs: dict[str, NDArray[np.generic]], what: str
+    a: onnx.ModelProto, b: onnx.ModelProto, inputs: dict[str, NDArray[Any]], what: str
 ) -> None:
     for optimize in (True, False):
         one, other = (outputs(m, inputs, optimize=optimize) for m in (a, b))
@@ -121,7 +122,7 @@ def test_one_form_turns_into_the_other_with_the_same_bytes(
 # -- what QIR does not know ---------------------------------------------------------------------
 
 
-def foreign_cases() -> dict[str, tuple[list[onnx.NodeProto], dict[str, NDArray[np.generic]], int]]:
+def foreign_cases() -> dict[str, tuple[list[onnx.NodeProto], dict[str, NDArray[Any]], int]]:
     node = helper.make_node
     scales = np.array([1, 1, 2, 2], np.float32)
     return {
@@ -186,7 +187,7 @@ def test_ops_that_are_not_known_come_through(tmp_path: Path, case: str) -> None:
 
 def converted(proto: onnx.ModelProto, folder: Path) -> onnx.ModelProto:
     graph = OnnxFrontend().load(save(proto, folder), Ledger())
-    written = to_model(graph, Ledger())
+    written: onnx.ModelProto = to_model(graph, Ledger())
     onnx.checker.check_model(written)
     assert written.opset_import[0].version >= 13
     return written

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -20,9 +21,9 @@ from onnxruntime.quantization import (
 
 def model(
     nodes: Sequence[onnx.NodeProto],
-    inputs: dict[str, tuple[int, Sequence[int | str | None]]],
-    outputs: dict[str, tuple[int, Sequence[int | str | None] | None]],
-    constants: dict[str, NDArray[np.generic]] | None = None,
+    inputs: Mapping[str, tuple[int, Sequence[int | str | None]]],
+    outputs: Mapping[str, tuple[int, Sequence[int | str | None] | None]],
+    constants: Mapping[str, NDArray[Any]] | None = None,
     opset: int = 17,
     domains: Sequence[str] = (),
 ) -> onnx.ModelProto:
@@ -35,7 +36,7 @@ def model(
         [numpy_helper.from_array(np.asarray(a), n) for n, a in (constants or {}).items()],
     )
     imports = [helper.make_opsetid("", opset), *(helper.make_opsetid(d, 1) for d in domains)]
-    return helper.make_model(graph, opset_imports=imports, ir_version=min(10, 8))
+    return helper.make_model(graph, opset_imports=imports, ir_version=8)
 
 
 def save(proto: onnx.ModelProto, folder: Path, name: str = "m.onnx") -> Path:
@@ -50,7 +51,8 @@ def conv_net(seed: int, opset: int = 17) -> onnx.ModelProto:
     rng = np.random.default_rng(seed)
 
     def weights(*shape: int) -> NDArray[np.float32]:
-        return (rng.normal(size=shape) / np.sqrt(np.prod(shape[1:]))).astype(np.float32)
+        found = rng.normal(size=shape) / np.sqrt(np.prod(shape[1:]))
+        return np.asarray(found, np.float32)
 
     constants = {
         "w1": weights(8, 3, 3, 3),

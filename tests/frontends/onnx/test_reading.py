@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
+from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from qir.errors import InputError, Refused
@@ -22,7 +24,9 @@ FLOAT = TensorProto.FLOAT
 
 
 def load(proto: onnx.ModelProto, folder: Path, ledger: Ledger | None = None) -> Graph:
-    return OnnxFrontend().load(save(proto, folder), ledger if ledger is not None else Ledger())
+    path = save(proto, folder)
+    graph: Graph = OnnxFrontend().load(path, ledger if ledger is not None else Ledger())
+    return graph
 
 
 def one(
@@ -30,7 +34,7 @@ def one(
     node: onnx.NodeProto,
     shape: Sequence[int | str],
     opset: int = 17,
-    **constants: np.ndarray,
+    **constants: NDArray[Any],
 ) -> Graph:
     """The graph of a model that is one node on one float input."""
     outputs = {n: (FLOAT, None) for n in node.output if n}
@@ -84,7 +88,7 @@ def test_reduce_mean_has_its_axes_from_attributes_and_from_operands(tmp_path: Pa
 
 
 def test_pad_has_its_amounts_from_attributes_operands_and_axes(tmp_path: Path) -> None:
-    forms = [
+    forms: list[tuple[onnx.NodeProto, int, dict[str, NDArray[Any]]]] = [
         (helper.make_node("Pad", ["x"], ["y"], pads=[0, 1, 0, 2], value=3.0), 10, {}),
         (
             helper.make_node("Pad", ["x", "p", "v"], ["y"]),
@@ -175,7 +179,7 @@ def test_one_weight_read_by_two_maps_becomes_two_constants(tmp_path: Path) -> No
         node("Add", ["a", "b"], ["c"]),
         node("Add", ["c", "x"], ["y"]),
     ]
-    constants = {
+    constants: dict[str, NDArray[Any]] = {
         "w": np.array([1, 2], np.int8),
         "s1": np.array(0.5, np.float32),
         "s2": np.array(0.25, np.float32),
@@ -191,7 +195,7 @@ def test_one_weight_read_by_two_maps_becomes_two_constants(tmp_path: Path) -> No
     assert second.lineage.tensor == "w"
 
 
-def qlinear_add(scale_b: float = 0.5) -> tuple[list[onnx.NodeProto], dict[str, np.ndarray]]:
+def qlinear_add(scale_b: float = 0.5) -> tuple[list[onnx.NodeProto], dict[str, NDArray[Any]]]:
     """x (u8) -> MaxPool -> QLinearAdd with itself, whose second reading has another scale."""
     nodes = [
         helper.make_node("MaxPool", ["x"], ["p"], kernel_shape=[2, 2]),
@@ -203,7 +207,7 @@ def qlinear_add(scale_b: float = 0.5) -> tuple[list[onnx.NodeProto], dict[str, n
             domain="com.microsoft",
         ),
     ]
-    constants = {
+    constants: dict[str, NDArray[Any]] = {
         "s": np.array(0.5, np.float32),
         "t": np.array(scale_b, np.float32),
         "z": np.array(3, np.uint8),
@@ -241,7 +245,10 @@ def test_arithmetic_on_codes_themselves_is_kept_foreign(tmp_path: Path) -> None:
         helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
         helper.make_node("Cast", ["q"], ["y"], to=FLOAT),
     ]
-    constants = {"s": np.array(0.5, np.float32), "z": np.array(3, np.uint8)}
+    constants: dict[str, NDArray[Any]] = {
+        "s": np.array(0.5, np.float32),
+        "z": np.array(3, np.uint8),
+    }
     graph = load(model(nodes, {"x": (FLOAT, [2])}, {"y": (FLOAT, [2])}, constants), tmp_path)
     assert graph["y"].node.op == "foreign"
     assert graph["y"].node.attrs["op"] == "Cast"
@@ -270,7 +277,9 @@ def test_unknown_ops_keep_absent_operands_attributes_and_types(tmp_path: Path) -
     found = graph["y"].node
     assert found.op == "foreign"
     assert found.attrs["slots"] == ((0, 2), (0,))
-    assert ("mode", "nearest") in found.attrs["attrs"]
+    attrs = found.attrs["attrs"]
+    assert isinstance(attrs, tuple)
+    assert ("mode", "nearest") in attrs
     assert str(graph["y"].type) == "1x2x6x8xf32"
 
 
