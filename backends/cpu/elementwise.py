@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 
 from qir.ir.node import Node, Value
+from qir.reference.methods import runs_of_one
 
 from .builder import LAST, Buffer, Builder, CannotLower, moved, sizes
 from .codes import Job, Table, codes, table
@@ -44,7 +45,7 @@ def look_up(b: Builder, name: str, x: Buffer, y: Buffer, shape: Sizes, entries: 
 def add(b: Builder, job: Job) -> None:
     """Lowers a sum; onnxruntime takes the operands in turn where the first is the scalar."""
     first, second = job.operands["a"], job.operands["b"]
-    if _scalar_first(sizes(first), sizes(second)):
+    if runs_of_one(sizes(first), sizes(second)):
         first, second = second, first
     a, c, y = codes(first, "a"), codes(second, "b"), codes(job.result, "the result")
     low, high = job.bounds(y)
@@ -165,16 +166,6 @@ def _rows(narrow: Sizes, wide: Sizes) -> tuple[int, int, int]:
     if any(narrow[i] != 1 for i in range(start, end)):
         raise CannotLower("an operand repeats along axes that do not stand together")
     return math.prod(wide[:start]), math.prod(wide[start:end]), math.prod(wide[end:])
-
-
-def _scalar_first(a: Sizes, c: Sizes) -> bool:
-    """Whether onnxruntime's innermost span has one element of a and several, or one, of b."""
-    rank = max(len(a), len(c))
-    pairs = zip(reversed(_padded(a, rank)), reversed(_padded(c, rank)), strict=True)
-    for m, n in pairs:
-        if (m, n) != (1, 1):
-            return m == 1
-    return True
 
 
 def fma(a: np.float32, b: np.float32, c: np.float32) -> np.float32:

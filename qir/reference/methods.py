@@ -81,7 +81,7 @@ def fma_sum(a: Codes, b: Codes, a_map: Affine, b_map: Affine, out: Affine) -> Co
     The operand that is one number in the innermost run, if it is `a`, changes places with `b`.
     """
     _scalar("fma_sum", a_map, b_map, out)
-    if _runs_of_one(a.shape, b.shape):
+    if runs_of_one(a.shape, b.shape):
         a, b, a_map, b_map = b, a, b_map, a_map
     with np.errstate(all="ignore"):
         ra, rb = F(a_map.scale) / F(out.scale), F(b_map.scale) / F(out.scale)
@@ -90,12 +90,16 @@ def fma_sum(a: Codes, b: Codes, a_map: Affine, b_map: Affine, out: Affine) -> Co
     return _stored(_whole(total), out)
 
 
-def _runs_of_one(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
-    """Whether broadcasting walks along `b` with one element of `a` at a time."""
-    rank = max(len(a), len(b))
-    pairs = zip((1,) * (rank - len(a)) + a, (1,) * (rank - len(b)) + b, strict=True)
-    inner = next((p for p in reversed(list(pairs)) if p != (1, 1)), (1, 1))
-    return inner[0] == 1
+def runs_of_one(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
+    """Whether onnxruntime's innermost run has one element of `a`, and several or one of `b`.
+
+    The run starts at the last axis where not both are 1, but no further out than `b` or `a`
+    reaches: a vector of one beside an image whose last axis is 1 makes runs of one of both.
+    """
+    if not a or not b:
+        return not a or a[-1] == 1
+    pairs = list(zip(a[::-1], b[::-1], strict=False))
+    return next((p for p in pairs if p != (1, 1)), pairs[-1])[0] == 1
 
 
 def scaled_product(a: Codes, b: Codes, a_map: Affine, b_map: Affine, out: Affine) -> Codes:
@@ -218,7 +222,7 @@ def mean_of_reals(
         count = np.add(count, inside[..., height.tap(i), width.tap(j)], dtype=F)
     with np.errstate(all="ignore"):
         divisor = np.full((), math.prod(kernel), F) if count_pad else count
-        mean = np.divide(total, divisor, dtype=F)
+        mean: Real32 = np.divide(total, divisor, dtype=F)
         codes_out = _whole(mean / F(out.scale) + _zero(out))
     return channels_back(_stored(codes_out, out), layout)
 

@@ -1,5 +1,7 @@
 """Onnxruntime's integer operators one at a time, its optimizer off, as functions on arrays."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
@@ -25,18 +27,19 @@ def numbers(of: Affine) -> tuple[Array, Array]:
 
 def run_operator(
     op: str,
-    operands: list[Array | None],
+    operands: Sequence[Array | None],
     result: np.dtype[np.generic] | type[np.generic],
     *,
     fed: tuple[int, ...] = (0,),
     domain: str = "",
-    **attrs: object,
+    **attrs: float | Sequence[int],
 ) -> Array:
     """One operator on operands in order (None: absent); those at the places `fed` are inputs."""
     names = [f"o{i}" if data is not None else "" for i, data in enumerate(operands)]
     while names and not names[-1]:
         names.pop()
-    node = helper.make_node(op, names, ["y"], domain=domain, **attrs)
+    node = helper.make_node(op, names, ["y"], domain=domain)
+    node.attribute.extend(helper.make_attribute(name, value) for name, value in attrs.items())
     given = {i: data for i, data in enumerate(operands) if data is not None}
     inputs = [
         helper.make_tensor_value_info(f"o{i}", _KINDS[given[i].dtype], given[i].shape) for i in fed

@@ -1,7 +1,6 @@
 """The rules of `native` against onnxruntime's own integer operators: every byte, ties included."""
 
 from collections.abc import Callable
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -116,9 +115,8 @@ def test_quantize_and_dequantize_along_an_axis_are_onnxruntimes(axis: int) -> No
     seed = rng(axis)
     x = (seed.normal(size=(5, 7, 3)) * 3).astype(F)
     count = x.shape[axis]
-    of = affine(
-        "u8", seed.uniform(0.01, 0.1, count).astype(F), seed.integers(0, 256, count), axis=axis
-    )
+    scales, zeros = seed.uniform(0.01, 0.1, count).astype(F), np.array(seed.integers(0, 256, count))
+    of = affine("u8", scales, zeros, axis=axis)
     codes = run_operator("QuantizeLinear", [x, *numbers(of)], np.uint8, axis=axis)
     same(quantize(x, of, NATIVE.resolve(Query("quantize"))), codes, axis)
     reals = run_operator("DequantizeLinear", [codes, *numbers(of)], F, axis=axis)
@@ -385,8 +383,14 @@ def test_ties_and_saturation_of_pooling_are_onnxruntimes(op: str, kind: str) -> 
         found = methods.mean_of_codes(x, of, out)
     else:
         reals = reals.reshape(4, 16, 4, 2, 4, 2).mean((3, 5)) * 2
-        attrs = {"kernel_shape": [2, 2], "strides": [2, 2]}
-        wanted = run_operator("QLinearAveragePool", operands, out.carrier, domain=MS, **attrs)
+        wanted = run_operator(
+            "QLinearAveragePool",
+            operands,
+            out.carrier,
+            domain=MS,
+            kernel_shape=(2, 2),
+            strides=(2, 2),
+        )
         found = methods.mean_of_reals(x, of, out, kernel=(2, 2), stride=(2, 2))
     low, high = share(is_tie(reals), reals, out)[1:]
     assert min(low, high) >= 0.05, f"saturated {low:.3f} and {high:.3f}"
@@ -526,10 +530,11 @@ def test_the_order_of_a_multipliers_factors_is_onnxruntimes(op: str, kind: str) 
 @pytest.mark.parametrize("kind", KINDS)
 def test_ties_and_saturation_of_products_are_onnxruntimes(kind: str) -> None:
     a, w = products(kind)
+    w = w[:, 1::2]  # even weights: twice as many ties
     of_a, of_w = affine(kind, 0.5, 131 if kind == "u8" else 3), affine("i8", 0.25)
     out = affine(kind, 8.0, 121 if kind == "u8" else -7)
     acc = matmul(a, w, of_a.zero)
-    rich(acc * 0.125 / 8.0 + 0.0, out, kind)
+    rich(acc.astype(np.float64) * 0.125 / 8.0, out, kind)
     rule = NATIVE.resolve(Query("matmul"))
     operands = [a, *numbers(of_a), w, *numbers(of_w), *numbers(out)]
     wanted = run_operator("QLinearMatMul", operands, out.carrier)
@@ -540,7 +545,6 @@ def test_sums_beyond_32_bits_wrap_as_onnxruntimes_do() -> None:
     for length in (66311, 66312, 66400, 140000):
         a, b = np.full((1, length), 255, np.uint8), np.full((length, 3), 127, np.int8)
         same(matmul(a, b), run_operator("MatMulInteger", [a, b], np.int32, fed=(0, 1)), length)
-    assert (matmul(a, b) < 0).any() or int(matmul(a, b)[0, 0]) != 140000 * 255 * 127
 
 
 def test_the_optimizers_product_to_reals_is_ours() -> None:
@@ -557,7 +561,7 @@ def test_the_optimizers_product_to_reals_is_ours() -> None:
         same(scale_sum(matmul(a, b, of_a.zero, of_b.zero), factor, axis=1), wanted, columns)
 
 
-def test_bias_codes_are_those_of_onnxruntimes_tool() -> None:
+def test_bias_codes_are_bias_by_unit_in_float64_as_in_onnxruntimes_tool() -> None:
     rule = NATIVE.resolve(Query("conv2d"))
     for number in range(200):
         seed = rng(number)
@@ -566,9 +570,3 @@ def test_bias_codes_are_those_of_onnxruntimes_tool() -> None:
         unit = x.scale * w.scale
         wanted = (bias.astype(np.float64) / unit.astype(np.float64)).round().astype(np.int32)
         same(bias_codes(bias, x, w, rule), wanted, number)
-
-
-def test_the_seeds_of_a_test_differ() -> None:
-    """The generator is not the same draw again and again."""
-    draws = [int(rng(n).integers(1 << 62)) for n in range(50)]
-    assert all(a != b for a, b in pairwise(sorted(draws)))

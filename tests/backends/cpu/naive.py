@@ -165,11 +165,12 @@ def fma(a: Array | np.float32, b: np.float32, c: Array | np.float32) -> Array:
 
 
 def _scalar_first(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
-    rank = max(len(a), len(b))
-    a, b = (1,) * (rank - len(a)) + a, (1,) * (rank - len(b)) + b
-    for m, n in zip(reversed(a), reversed(b), strict=True):
-        if m != 1 or n != 1:
-            return m == 1
+    """Whether a's step along onnxruntime's innermost run is none, as its iterator sets it up."""
+    if not b:
+        return not a or a[-1] == 1
+    for back in range(1, min(len(a), len(b)) + 1):
+        if back == min(len(a), len(b)) or max(a[-back], b[-back]) != 1:
+            return a[-back] == 1
     return True
 
 
