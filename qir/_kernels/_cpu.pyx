@@ -537,10 +537,10 @@ cdef class Plan:
 
     cdef int bind(self, arrays, int threads, bint profile) except -1:
         """Points external buffers to the arrays for the length of one run."""
-        cdef Py_buffer[64] views
-        cdef int held = 0
-        if len(self.externals) > 64:
-            raise ValueError(f"{len(self.externals)} external buffers; 64 are possible")
+        cdef Py_ssize_t held = 0
+        cdef Py_buffer *views = <Py_buffer *>malloc((len(arrays) + 1) * sizeof(Py_buffer))
+        if views == NULL:
+            raise MemoryError
         try:
             for i, buffer in enumerate(self.externals):
                 array = arrays[i]
@@ -560,6 +560,7 @@ cdef class Plan:
         finally:
             for i in range(held):
                 PyBuffer_Release(&views[i])
+            free(views)
         return 0
 
     cdef int execute(self, arrays, int threads, bint profile) except -1:
