@@ -17,9 +17,11 @@ from qir.ir.types import TensorType
 
 from .elements import tensor_proto, type_proto
 from .faults import refusal
-from .op import Op, attribute_type
+from .op import MICROSOFT, Op, attribute_type
 from .reader import Reader
 
+_LIKE_FIRST = frozenset({"QLinearLeakyRelu", "Gelu", "FastGelu", "QuickGelu", "BiasGelu"})
+"""Ops of onnxruntime's own domain whose result has the type of their first operand."""
 _SMALL = 1024  # so many elements of a constant may decide a shape
 
 
@@ -103,6 +105,9 @@ def _refined(found: TensorType, declared: TensorType | None) -> TensorType:
 def _inferred(reader: Reader, op: Op, values: list[Value]) -> dict[str, TensorType]:
     schema = op.schema()
     if schema is None:
+        if op.domain == MICROSOFT and op.type in _LIKE_FIRST and values and op.outputs:
+            kind = values[0].type
+            return {op.outputs[0]: kind.with_element(kind.dtype)}
         return {}
     names = [n for n in op.inputs if n]
     types = {n: type_proto(v.type) for n, v in zip(names, values, strict=True)}
