@@ -18,7 +18,7 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyOb
 from libc.float cimport FLT_MAX
 from libc.math cimport exp, floorf, logf
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint32_t
-from libc.stdlib cimport free, realloc
+from libc.stdlib cimport free, malloc, realloc
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
 __all__ = ["EXTERNAL", "Plan", "cpu_features", "default_threads", "isa"]

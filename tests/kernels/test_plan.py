@@ -279,3 +279,14 @@ def test_the_environment_caps_instruction_sets_and_threads() -> None:
 def test_what_is_used_is_what_there_is() -> None:
     assert _cpu.isa()[-1] == "scalar"
     assert set(_cpu.isa()) <= set(_cpu.cpu_features())
+
+
+def test_a_plan_may_have_hundreds_of_external_buffers() -> None:
+    count = 200
+    plan = Plan(0, [(EXTERNAL, 16)] * count)
+    for i in range(count - 1):
+        plan.copy(f"copy {i}", i, i + 1, rows=1, width=16)
+    arrays = [np.full(16, i, np.uint8) for i in range(count)]
+    arrays[0][:] = range(16)
+    plan.run(arrays)
+    assert all((array == np.arange(16)).all() for array in arrays)
