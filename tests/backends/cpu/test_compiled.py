@@ -280,3 +280,15 @@ def test_memory_of_dead_values_is_used_again() -> None:
     compiled = CpuTarget().compile(net.done(y=x))
     assert isinstance(compiled, Compiled)
     assert compiled.arena <= 2 * 16 * 16 * 16
+
+
+def test_every_value_of_a_long_network_may_be_a_result() -> None:
+    net = Net(2)
+    made = [net.input(1, 4, 6, 6)]
+    for _ in range(90):
+        made.append(net.conv(made[-1], 4, (1, 1), pad=(0, 0, 0, 0)))
+    graph = net.done(**{f"y{i}": value for i, value in enumerate(made)})
+    data = net.data()
+    got = CpuTarget().compile(graph)(**data)
+    for name, wanted in naive.run(graph, data).items():
+        assert np.array_equal(np.asarray(got[name]), wanted), name
