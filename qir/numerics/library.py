@@ -48,14 +48,17 @@ def profile_names() -> tuple[str, ...]:
 @cache
 def profile(name: str) -> Profile:
     """The profile of that name, ours or a plugin's; ProfileError if there is none."""
+    return _read(name, ())
+
+
+def _read(name: str, above: tuple[str, ...]) -> Profile:
+    line = (*above, name)
     core = PROFILES / f"{name}.toml"
-    if core.parent == PROFILES and core.exists():
-        return load(core, profile)
-    folders, broken = _folders()
+    folders, broken = ([PROFILES], []) if core.exists() else _folders()
     for folder in folders:
         path = folder / f"{name}.toml"
         if path.parent == folder and path.exists():
-            return load(path, profile)
+            return load(path, lambda base: _read(base, line), above=above)
     near = difflib.get_close_matches(name, profile_names(), 1)
     hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(profile_names())}"
     raise ProfileError("; ".join([f"no profile {name!r}; {hint}", *broken]))

@@ -156,6 +156,8 @@ class Head:
     versions: str = ""
     settings: Mapping[str, str] = field(default_factory=dict)
     isa: str = "any"
+    groups: str = "inherited"
+    """`own`: the groups of what it extends are not its."""
     evidence: str = ""
     notes: tuple[str, ...] = ()
 
@@ -183,10 +185,12 @@ class Profile:
 
     @property
     def groups(self) -> tuple[Group, ...]:
-        """All groups; where one names the chain and conditions of another below, it replaces it."""
-        found = {
-            (g.chain, g.result, repr(g.when)): g for layer in self.layers for g in layer.own_groups
-        }
+        """All groups; one with the chain, result and conditions of one below replaces it."""
+        found: dict[tuple[tuple[str, ...], str, str], Group] = {}
+        for layer in self.layers:
+            if layer.head.groups == "own":
+                found.clear()
+            found.update({(g.chain, g.result, repr(g.when)): g for g in layer.own_groups})
         return tuple(found.values())
 
     @property

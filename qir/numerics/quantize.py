@@ -169,7 +169,7 @@ def bias_codes(bias: NDArray[np.generic], x: Affine, w: Affine, rule: Rule) -> N
         whole = np.clip(whole, -half, half - 1)
     elif b.overflow != "wrap":
         raise refuse(rule, "bias.overflow", b.overflow)
-    if not np.all(np.abs(whole) <= 2.0**31 - 1):
+    if not np.all((whole >= -(2.0**31)) & (whole < 2.0**31)):
         raise OpError(
             "a bias does not fit 32 bits in units of the accumulator; raise weight scales"
         )

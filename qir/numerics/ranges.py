@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from qir.errors import ProfileError
 from qir.ir.dtype import DType
 from qir.numerics.fields import Choose, levels_of
+from qir.numerics.rounding import ROUNDINGS
 
 Reals = NDArray[np.floating]
 Numbers = tuple[NDArray[np.floating], NDArray[np.int64]]
@@ -72,12 +73,12 @@ def choose(
     codes = bounds or storage.bounds
     if symmetric:
         level = levels_of(rule.levels, str(storage), grain) or (codes[1] - codes[0]) / 2
-        scale = _reach(least, most, codes, level, rule)
+        scale = _floored(_reach(least, most, codes, level, rule), rule)
         zero = np.broadcast_to(np.int64(_middle(codes, rule)), scale.shape)
     else:
-        scale = np.asarray((most - least) / kind.type(codes[1] - codes[0]))
+        scale = _floored((most - least) / kind.type(codes[1] - codes[0]), rule)
         zero = _zero(least, scale, codes, rule)
-    return _small(scale, zero, rule)
+    return _replaced(scale, zero, rule)
 
 
 def _check(rule: Choose, profile: str, symmetric: bool) -> None:
@@ -122,7 +123,7 @@ def _middle(codes: tuple[int, int], rule: Choose) -> int:
 def _zero(least: Reals, scale: Reals, codes: tuple[int, int], rule: Choose) -> NDArray[np.int64]:
     if rule.zero.startswith("fixed:"):
         return np.full(scale.shape, int(float(rule.zero[6:])), np.int64)
-    rounding = np.rint if rule.zero_round == "even" else _away
+    rounding = ROUNDINGS[rule.zero_round]
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         steps = np.where(scale > 0, least / scale, 0).astype(scale.dtype)
     if rule.zero == "round(qmin-min/s)":
@@ -132,17 +133,17 @@ def _zero(least: Reals, scale: Reals, codes: tuple[int, int], rule: Choose) -> N
     return (np.clip(zero, *codes) if rule.zero_clamp else zero).astype(np.int64)
 
 
-def _away(x: Reals) -> Reals:
-    return np.copysign(np.floor(np.abs(x) + 0.5), x)
+def _floored(scale: Reals, rule: Choose) -> Reals:
+    """A scale that is not below the least one; the zero point is computed from it."""
+    word, _, least = rule.small.partition(":")
+    return np.asarray(np.maximum(scale, scale.dtype.type(least)) if word == "floor" else scale)
 
 
-def _small(scale: Reals, zero: NDArray[np.int64], rule: Choose) -> Numbers:
-    """What becomes of a scale that is too small; then it is stored."""
+def _replaced(scale: Reals, zero: NDArray[np.int64], rule: Choose) -> Numbers:
+    """A scale too small to be stored gives way to another, and the zero point to 0."""
     word, _, rest = rule.small.partition(":")
     store = _REALS[rule.store]
-    if word == "floor":
-        scale = np.maximum(scale, scale.dtype.type(rest))
-    elif word == "replace_below":
+    if word == "replace_below":
         limit, _, value = rest.partition(":")
         least = float(np.finfo(store).tiny) if limit == "tiny" else float(limit)
         tiny = scale < least

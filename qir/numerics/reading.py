@@ -35,7 +35,7 @@ from qir.numerics.profile import (
 Json: TypeAlias = "str | int | float | bool | list[Json] | dict[str, Json]"
 Find: TypeAlias = Callable[[str], Profile]
 
-_HEAD_TEXTS = ("name", "extends", "backend", "versions", "isa", "evidence")
+_HEAD_TEXTS = ("name", "extends", "backend", "versions", "isa", "groups", "evidence")
 _HEAD = (*_HEAD_TEXTS, "settings", "notes")
 _ISA = ("any", "avx2", "avx512", "vnni", "amx")
 _RULE = ("op", "when", *BLOCKS, *TEXTS, "method", "evidence")
@@ -43,16 +43,24 @@ _GROUP = ("chain", "when", "needs", "result", "propagates", "claim", "evidence")
 _WHEN = ("storage", "grain", "attrs", "isa")
 
 
-def load(path: Path, find: Find | None = None) -> Profile:
+def load(path: Path, find: Find | None = None, *, above: tuple[str, ...] = ()) -> Profile:
     """Reads a profile file; `find` gives what it extends, by name; else its neighbours are asked.
 
-    Raises ProfileError naming file, line and what would do.
+    `above` are the profiles on whose behalf it is read. Raises ProfileError naming file, line and
+    what would do.
     """
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ProfileError(f"{path}: cannot be read: {error}") from error
-    return parse(text, path.name, find or (lambda name: load(path.parent / f"{name}.toml")))
+    line = (*above, path.stem)
+
+    def found(name: str) -> Profile:
+        if name in line:
+            raise ProfileError(f"{path.name}: {' extends '.join((*line, name))}, in a circle")
+        return find(name) if find else load(path.parent / f"{name}.toml", above=line)
+
+    return parse(text, path.name, found)
 
 
 def parse(text: str, name: str, find: Find | None = None) -> Profile:
@@ -125,8 +133,6 @@ class _Reader:
             if self.find is None:
                 raise self.error("extends", f"{head.extends!r} is not at hand")
             base = self.find(head.extends)
-            if head.name in (layer.name for layer in base.layers):
-                raise self.error("extends", f"{head.name!r} extends itself")
         defaults = self.blocks({k: v for k, v in data.items() if k in (*BLOCKS, *TEXTS)}, top=True)
         rules = tuple(self.rule(row, i) for i, row in enumerate(self.rows(data, "rule")))
         groups = tuple(self.group(row, i) for i, row in enumerate(self.rows(data, "group")))
@@ -149,6 +155,8 @@ class _Reader:
             raise self.error("name", "a profile has a name")
         if texts.get("isa", "any") not in _ISA:
             raise self.error("isa", f"isa is one of {', '.join(_ISA)}")
+        if texts.get("groups", "own") not in ("own", "inherited"):
+            raise self.error("groups", f"groups = {texts['groups']!r}; it is own or inherited")
         settings = data.get("settings", {})
         if not isinstance(settings, dict):
             raise self.error("settings", 'settings is a table, such as {optimizer = "all"}')

@@ -10,19 +10,26 @@ from numpy.typing import NDArray
 Reals = NDArray[np.floating]
 
 
+# Cutting towards zero leaves a rest that is exact; x - floor(x) would be rounded.
+
+
 def _away(x: Reals) -> Reals:
     whole: Reals = np.trunc(x)
-    return np.asarray(whole + np.where(np.abs(x - whole) >= 0.5, np.sign(x), 0), x.dtype)
+    return _moved(whole, x - whole >= 0.5, x - whole <= -0.5)
 
 
 def _half_up(x: Reals) -> Reals:
-    whole: Reals = np.floor(x)
-    return np.asarray(whole + (x - whole >= 0.5), x.dtype)
+    whole: Reals = np.trunc(x)
+    return _moved(whole, x - whole >= 0.5, x - whole < -0.5)
 
 
 def _half_down(x: Reals) -> Reals:
-    whole: Reals = np.floor(x)
-    return np.asarray(whole + (x - whole > 0.5), x.dtype)
+    whole: Reals = np.trunc(x)
+    return _moved(whole, x - whole > 0.5, x - whole <= -0.5)
+
+
+def _moved(whole: Reals, up: NDArray[np.bool_], down: NDArray[np.bool_]) -> Reals:
+    return np.asarray(whole + up.astype(whole.dtype) - down.astype(whole.dtype), whole.dtype)
 
 
 def _up(x: Reals) -> Reals:

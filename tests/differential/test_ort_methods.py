@@ -115,7 +115,8 @@ def test_quantize_and_dequantize_along_an_axis_are_onnxruntimes(axis: int) -> No
     seed = rng(axis)
     x = (seed.normal(size=(5, 7, 3)) * 3).astype(F)
     count = x.shape[axis]
-    scales, zeros = seed.uniform(0.01, 0.1, count).astype(F), np.array(seed.integers(0, 256, count))
+    scales = np.asarray(seed.uniform(0.01, 0.1, count), F)
+    zeros = np.asarray(seed.integers(0, 256, count))
     of = affine("u8", scales, zeros, axis=axis)
     codes = run_operator("QuantizeLinear", [x, *numbers(of)], np.uint8, axis=axis)
     same(quantize(x, of, NATIVE.resolve(Query("quantize"))), codes, axis)

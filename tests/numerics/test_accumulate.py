@@ -1,0 +1,107 @@
+"""Sums of products against plain loops in Python's whole numbers."""
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from qir.errors import OpError, ProfileError
+from qir.numerics.accumulate import check, conv2d, matmul
+from qir.numerics.fields import Acc, Rule
+
+Codes = NDArray[np.generic]
+
+
+def wrapped(total: int) -> int:
+    """A whole number as 32 bits hold it."""
+    return (total + 2**31) % 2**32 - 2**31
+
+
+def loops(
+    x: Codes,
+    w: Codes,
+    zeros: tuple[int, NDArray[np.int64]],
+    stride: Sequence[int],
+    pad: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+) -> NDArray[np.int64]:
+    height, width = x.shape[2:]
+    per, kh, kw = w.shape[1:]
+    oh = (height + pad[0] + pad[2] - dilation[0] * (kh - 1) - 1) // stride[0] + 1
+    ow = (width + pad[1] + pad[3] - dilation[1] * (kw - 1) - 1) // stride[1] + 1
+    out = np.zeros((len(x), w.shape[0], oh, ow), np.int64)
+    for b, o, i, j in itertools.product(*(range(s) for s in out.shape)):
+        total = 0
+        for c, p, q in itertools.product(range(per), range(kh), range(kw)):
+            row = i * stride[0] - pad[0] + p * dilation[0]
+            column = j * stride[1] - pad[1] + q * dilation[1]
+            if 0 <= row < height and 0 <= column < width:
+                channel = o // (w.shape[0] // groups) * per + c
+                code = int(x[b, channel, row, column]) - zeros[0]
+                total += code * (int(w[o, c, p, q]) - int(zeros[1][o]))
+        out[b, o, i, j] = wrapped(total)
+    return out
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_convolution_sums_are_those_of_plain_loops(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    groups = int(rng.integers(1, 4))
+    per, into = (int(v) for v in rng.integers(1, 4, 2))
+    kernel, stride, dilation = (tuple(int(v) for v in rng.integers(1, 4, 2)) for _ in range(3))
+    pad = tuple(int(v) for v in rng.integers(0, 3, 4))
+    sizes = tuple(int(v) for v in rng.integers(7, 10, 2))
+    x = rng.integers(0, 256, (2, groups * per, *sizes)).astype(np.uint8)
+    w = rng.integers(-128, 128, (groups * into, per, *kernel)).astype(np.int8)
+    zeros = (int(rng.integers(0, 256)), rng.integers(-5, 6, groups * into))
+    wanted = loops(x, w, zeros, stride, pad, dilation, groups)
+    for layout in ("NCHW", "NHWC"):
+        image = x if layout == "NCHW" else x.transpose(0, 2, 3, 1)
+        found = conv2d(
+            image,
+            w,
+            zeros[0],
+            zeros[1],
+            stride=stride,
+            pad=pad,
+            dilation=dilation,
+            groups=groups,
+            layout=layout,
+        )
+        found = found if layout == "NCHW" else found.transpose(0, 3, 1, 2)
+        assert found.dtype == np.int32
+        assert np.array_equal(found, wanted), f"seed {seed}, {layout}"
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_products_of_matrices_are_exact_and_wrap(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    shapes = [((3, 5), (5, 7)), ((2, 3, 5), (5, 4)), ((2, 1, 3, 5), (4, 5, 2)), ((5,), (5, 3))]
+    for a_shape, b_shape in shapes:
+        a = rng.integers(0, 256, a_shape).astype(np.uint8)
+        b = rng.integers(-128, 128, b_shape).astype(np.int8)
+        zeros = rng.integers(-5, 6, b_shape[-1])
+        wanted = (a.astype(object) - 77) @ (b.astype(object) - zeros.astype(object))
+        assert (matmul(a, b, 77, zeros) == wanted).all(), f"seed {seed}"
+    long = matmul(np.full((1, 70000), 255, np.uint8), np.full((70000, 1), 127, np.int8))
+    assert int(long[0, 0]) == wrapped(70000 * 255 * 127)
+
+
+def test_shapes_that_do_not_fit_are_refused() -> None:
+    x, w = np.zeros((1, 3, 4, 4), np.uint8), np.zeros((2, 4, 1, 1), np.int8)
+    with pytest.raises(OpError, match=r"x has 3 channels, w .* in 1 groups wants 4"):
+        conv2d(x, w)
+    with pytest.raises(OpError, match="does not fit a padded image"):
+        conv2d(x, np.zeros((2, 3, 5, 1), np.int8))
+
+
+@pytest.mark.parametrize(
+    "acc",
+    [Acc(type="i64"), Acc(overflow="saturate"), Acc(pairs="saturate_i16"), Acc(pad="zero_code")],
+)
+def test_other_sums_are_refused(acc: Acc) -> None:
+    with pytest.raises(ProfileError, match=r"profile p: acc\.\w+ = '\w+' cannot be executed yet"):
+        check(Rule("p", acc=acc))

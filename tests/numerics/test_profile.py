@@ -1,0 +1,260 @@
+"""Profile files: read, resolved, written back; and every mistake told with its line."""
+
+import itertools
+from dataclasses import fields
+from pathlib import Path
+from typing import get_args, get_origin
+
+import pytest
+
+from qir.errors import ProfileError
+from qir.numerics import Profile, Query, dumps, load, parse, profile, profile_names
+from qir.numerics.fields import BLOCKS, Rule, field_types, fits, levels_of, said
+from qir.numerics.profile import differences
+from qir.reference.methods import METHODS
+
+NAMES = ("native", "ort-1.31", "ort-1.31.noopt")
+BASE = """name = "base"
+[quantize]
+by = "divide"
+[requant]
+multiplier = "f32"
+
+[[rule]]
+op = "conv2d"
+requant = {round = "away"}
+claim = "exact"
+
+[[rule]]
+op = ["conv2d", "linear"]
+when = {storage = {w = "i8"}, grain = "channel"}
+requant = {round = "half_up", zero = "before"}
+claim = "within:1:0.01"
+
+[[rule]]
+op = "softmax"
+when = {attrs = {axis = -1}}
+method = {name = "exponent_table", floor = true}
+
+[[group]]
+chain = ["conv2d", "relu"]
+when = {storage = ["u8", "i8"]}
+needs = "redundant_tail"
+claim = "exact"
+"""
+
+
+def base(name: str) -> Profile:
+    assert name == "base"
+    return parse(BASE, "base.toml")
+
+
+# -- the profiles there are -----------------------------------------------------------------------
+
+
+def test_the_profiles_are_found_by_name() -> None:
+    assert set(NAMES) <= set(profile_names())
+    for name in NAMES:
+        assert profile(name).name == name
+    with pytest.raises(ProfileError, match=r"no profile 'ort-1.30'; did you mean 'ort-1.31'\?"):
+        profile("ort-1.30")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_profile_reads_back_equal_from_what_it_writes(name: str) -> None:
+    found = profile(name)
+    again = parse(dumps(found), name, profile)
+    assert again == found
+    assert dumps(again) == dumps(found)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_method_that_a_profile_names_exists(name: str) -> None:
+    for layer in profile(name).layers:
+        for entry in layer.rules:
+            method = profile(name).resolve(Query(entry.ops[0])).method
+            assert method is None or method.name in {*METHODS, "reals", "move"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_exact_claim_rests_on_evidence(name: str) -> None:
+    for layer in profile(name).layers:
+        for entry in layer.rules:
+            claim = entry.fields.get(("", "claim"), "unknown")
+            assert claim == "unknown" or entry.fields.get(("", "evidence")), f"line {entry.line}"
+
+
+def test_onnxruntime_computes_as_native_does_and_groups_only_with_its_optimizer() -> None:
+    for op in ("conv2d", "gemm", "add", "softmax", "quantize"):
+        assert not differences(*(profile(n).resolve(Query(op)) for n in ("native", "ort-1.31")))
+    assert not profile("ort-1.31.noopt").groups
+    query = Query("conv2d", {"x": "u8", "w": "i8", "result": "u8"})
+    assert profile("ort-1.31").group(("conv2d", "relu"), query)
+    assert profile("ort-1.31").group(("conv2d", "sigmoid"), query) is None
+    assert profile("ort-1.31").group(("conv2d",), query, result="real") is None
+
+
+def test_before_vnni_the_claim_is_unknown_and_the_sums_are_not_exact() -> None:
+    rule = profile("ort-1.31").resolve(Query("conv2d", isa="avx2"))
+    assert (rule.claim, rule.acc.pairs) == ("unknown", "saturate_i16")
+
+
+# -- resolving ------------------------------------------------------------------------------------
+
+
+def test_the_most_specific_rule_is_the_one() -> None:
+    found = base("base")
+    assert found.resolve(Query("add")).requant.round == "even"
+    assert found.resolve(Query("conv2d", {"w": "u8"}, "channel")).requant.round == "away"
+    best = found.resolve(Query("conv2d", {"w": "i8"}, "channel"))
+    assert (best.requant.round, best.requant.zero, best.claim) == (
+        "half_up",
+        "before",
+        "within:1:0.01",
+    )
+    assert found.resolve(Query("conv2d", {"w": "i8"})).requant.zero == "after"
+
+
+def test_attributes_are_compared_with_their_types() -> None:
+    found = base("base")
+    assert found.resolve(Query("softmax", attrs={"axis": -1})).method is not None
+    assert found.resolve(Query("softmax", attrs={"axis": -1.0})).method is None
+    assert found.resolve(Query("softmax")).method is None
+
+
+def test_a_profile_changes_only_what_it_says_of_the_one_it_extends() -> None:
+    text = """name = "more"
+extends = "base"
+quantize = {round = "away"}
+[[rule]]
+op = "conv2d"
+requant = {zero = "before"}
+"""
+    found = parse(text, "more.toml", base)
+    rule = found.resolve(Query("conv2d"))
+    assert (rule.quantize.round, rule.requant.round, rule.requant.zero) == (
+        "away",
+        "away",
+        "before",
+    )
+    assert rule.claim == "unknown", "a changed number keeps no claim"
+    assert rule.profile == "more"
+    assert differences(rule, base("base").resolve(Query("conv2d"))) == {
+        "quantize.round": ("away", "even"),
+        "requant.zero": ("before", "after"),
+    }
+
+
+def test_the_digest_tells_every_change_of_a_profile_and_of_those_below() -> None:
+    text = 'name = "more"\nextends = "base"\n'
+    digests = {
+        parse(text, "a", base).digest,
+        parse(text + "# more\n", "a", base).digest,
+        parse(text, "a", lambda _: parse(BASE.replace("away", "even"), "b")).digest,
+    }
+    assert len(digests) == 3
+    assert parse(text, "elsewhere", base).digest in digests
+
+
+def test_levels_are_looked_up_from_the_most_exact_key() -> None:
+    levels = (("i8", 127.0), ("i8/channel", 127.5), ("*", 255.0))
+    assert levels_of(levels, "i8") == 127.0
+    assert levels_of(levels, "i8", "channel") == 127.5
+    assert levels_of(levels, "u8", "channel") == 255.0
+    assert levels_of((), "u8") is None
+
+
+def test_every_field_has_a_default_among_its_values() -> None:
+    for block, kind in BLOCKS.items():
+        for item in fields(kind):
+            if item.name != "levels":
+                assert fits(field_types(block)[item.name], item.default), f"{block}.{item.name}"
+
+
+def test_every_value_of_every_field_is_read() -> None:
+    for block in BLOCKS:
+        for name, kind in field_types(block).items():
+            for value in get_args(kind) if get_origin(kind) is not None else ():
+                if isinstance(value, str) and fits(kind, value):
+                    text = f'name = "p"\n{block} = {{{name} = "{value}"}}\n'
+                    rule = parse(text, "p").resolve(Query("add"))
+                    assert getattr(getattr(rule, block), name) == value
+    assert isinstance(Rule(), Rule)
+
+
+# -- mistakes -------------------------------------------------------------------------------------
+
+MISTAKES = [
+    ('nme = "p"\n', "p.toml, line 1: no key 'nme'; did you mean 'name'?"),
+    ('versions = "1"\n', "p.toml, line 1: a profile has a name"),
+    ('name = "p"\nisa = "sse"\n', "line 2: isa is one of any, avx2"),
+    ('name = "p"\n[quantise]\nby = "divide"\n', "no key 'quantise'; did you mean 'quantize'?"),
+    (
+        'name = "p"\n[quantize]\nby = "dived"\n',
+        "line 3: quantize.by = 'dived'; it is one of: divide",
+    ),
+    (
+        'name = "p"\n[quantize]\n\nroundd = "even"\n',
+        "line 4: no field of quantize: 'roundd'; did you",
+    ),
+    ('name = "p"\n[quantize]\nlevels = -1\n', "line 3: quantize.levels holds numbers above zero"),
+    ('name = "p"\n[choose]\nzero_clamp = 1\n', "line 3: choose.zero_clamp = 1; it is one of: true"),
+    (
+        'name = "p"\n[choose]\nsmall = "floor"\n',
+        "line 3: choose.small = 'floor'; it is one of: none",
+    ),
+    ('name = "p"\n[[rule]]\nclaim = "exact"\n', "line 2: a rule has an op"),
+    ('name = "p"\n[[rule]]\nop = "add"\n[[rule]]\nop = 3\n', "line 5: op is a text, not 3"),
+    ('name = "p"\n[[rule]]\nop = "add"\nclaim = "sure"\n', "line 4: claim = 'sure'; it is one of"),
+    ('name = "p"\n[[rule]]\nop = "add"\nwhen = {isaa = "x"}\n', "line 4: no condition 'isaa'"),
+    ('name = "p"\n[[rule]]\nop = "add"\nmethod = 3\n', "line 4: method is a name, or a table"),
+    ('name = "p"\n[[group]]\nneeds = "x"\n', "line 2: a group has a chain of ops"),
+    ('name = "p"\n[[group]]\nchain = "add"\nneeds = "x"\n', "no condition 'x'; known: same_map"),
+    ('name = "p"\n[[group]]\nchain = "add"\nresult = "x"\n', "line 4: result = 'x'; it is one of"),
+    ('name = "p"\n[rule]\nop = "add"\n', "rule is written [[rule]]"),
+    ('name = "p"\nname = "p"\n', "p.toml: Cannot overwrite a value (at line 2"),
+    ('name = "p"\nextends = "q"\n', "line 2: 'q' is not at hand"),
+]
+
+
+@pytest.mark.parametrize(("text", "told"), MISTAKES, ids=[t for _, t in MISTAKES])
+def test_a_mistake_is_told_with_its_line(text: str, told: str) -> None:
+    with pytest.raises(ProfileError) as caught:
+        parse(text, "p.toml")
+    message = str(caught.value)
+    assert told in message
+    assert "\n" not in message
+    assert len(message) < 240
+
+
+def test_two_rules_of_which_neither_is_more_specific_are_an_error() -> None:
+    first = '[[rule]]\nop = ["add", "mul"]\nwhen = {storage = "u8"}\n'
+    second = '[[rule]]\nop = ["mul", "sub"]\nwhen = {grain = "channel"}\n'
+    with pytest.raises(ProfileError) as caught:
+        parse(f'name = "p"\n{first}{second}', "p.toml")
+    told = "p.toml: the rules of lines 2 and 5 both apply to some mul, neither more specific"
+    assert str(caught.value) == told
+    apart = second.replace('grain = "channel"', 'storage = "i8"')
+    parse(f'name = "p"\n{first}{apart}', "p.toml")
+    more = second.replace('grain = "channel"', 'grain = "channel", isa = "avx2"')
+    parse(f'name = "p"\n{first}{more}', "p.toml")
+
+
+def test_a_profile_that_extends_itself_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text('name = "a"\nextends = "b"\n')
+    (tmp_path / "b.toml").write_text('name = "b"\nextends = "a"\n')
+    with pytest.raises(ProfileError, match="b.toml: a extends b extends a, in a circle"):
+        load(tmp_path / "a.toml")
+    with pytest.raises(ProfileError, match="cannot be read"):
+        load(tmp_path / "c.toml")
+
+
+def test_what_an_error_offers_is_what_is_accepted() -> None:
+    for block, name in itertools.chain.from_iterable(
+        ((b, n) for n in field_types(b)) for b in BLOCKS
+    ):
+        kind = field_types(block)[name]
+        if get_origin(kind) is not None and name != "levels":
+            words = [w for w in said(kind).split(", ") if ":" not in w and " " not in w]
+            assert words, f"{block}.{name}"
+            assert all(fits(kind, word) for word in words), f"{block}.{name}"
