@@ -233,7 +233,7 @@ def _dropped(reader: Reader) -> None:
     for name in reader.unneeded():
         reader.note(Change.DROPPED, name, "a constant that nothing uses")
     for pair in proto.metadata_props:
-        reader.note(Change.DROPPED, pair.key, "metadata of the model file")
+        reader.note(Change.DROPPED, str(pair.key), "metadata of the model file")
     if proto.training_info:
         reader.note(Change.DROPPED, proto.graph.name or "main", "how the model is trained")
     if proto.graph.quantization_annotation:

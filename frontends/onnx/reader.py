@@ -35,7 +35,8 @@ class Reader:
     def __init__(self, file: ModelFile, ledger: Ledger, meanings: Mapping[str, tuple[str, str]]):
         self.file = file
         self.ledger = ledger
-        self.graph = Graph(file.proto.graph.name or "main", "ort-1.31")
+        name = file.proto.graph.name
+        self.graph = Graph(name if name and isinstance(name, str) else "main", "ort-1.31")
         self.dims = Dimensions()
         self.readers: dict[str, int] = {}
         """How often each tensor is read, a graph output counting as one reading."""
