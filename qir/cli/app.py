@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
@@ -38,9 +39,15 @@ class App(click.Group):
     ) -> NoReturn:
         """Runs a command line and ends with its status."""
         DEBUG.clear()
-        with one_line(DEBUG):
-            status = super().main(args, "qir", standalone_mode=False)
-        raise SystemExit(status if isinstance(status, int) else 0)
+        status = 0
+        try:
+            with one_line(DEBUG):
+                words = sys.argv[1:] if args is None else list(args)
+                with self.make_context("qir", words) as context:
+                    self.invoke(context)
+        except click.exceptions.Exit as ended:
+            status = ended.exit_code
+        raise SystemExit(status)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)

@@ -46,12 +46,12 @@ def calibrate(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Run a float model on samples and keep the statistics of its tensors.
+    """Run a float model on samples and keep what its tensors hold.
 
-    They serve any number of `qir quantize` runs, with any range rule. Data are arrays with samples
-    along the first axis: one array for a model with one input, else arrays named as the inputs.
-    NaN in the data or in the model's tensors is refused. A run that is interrupted leaves
-    FILE.part, from which --resume goes on.
+    The statistics serve any number of `qir quantize` runs, with any range rule. Data are arrays
+    with samples along the first axis: one array for a model with one input, else arrays named as
+    the inputs. NaN in the data or in the model's tensors is refused. A run that is interrupted
+    leaves FILE.part, from which --resume goes on.
 
     --json prints {file, output, batches, tensors: [{tensor, count, low, high, mean, deviation,
     zeros, nan, infinite, channels}]}.
@@ -117,6 +117,10 @@ def observe(
             )
         if output is not None:
             statistics.save(output)
+    except KeyboardInterrupt:
+        if part is not None and part.exists():
+            raise KeyboardInterrupt(f"interrupted; --resume goes on from {part}") from None
+        raise
     except QirError:
         if part is not None and before is None:
             part.unlink(missing_ok=True)

@@ -23,10 +23,11 @@ def _state(plugin: Plugin) -> Cell:
 @shared.as_json
 @click.pass_context
 def doctor(context: click.Context, as_json: bool) -> None:
-    """Show what QIR finds: frameworks, plugins, profiles, the processor.
+    """Show what QIR finds on this machine.
 
-    Plugins are loaded to see whether they work; the frameworks that none of them needs are not.
-    Ends with status 1 where one is broken.
+    Frameworks with their versions, plugins, profiles, the processor and its threads. Plugins are
+    loaded to see whether they work; frameworks that none of them needs are not. Ends with status 1
+    where one is broken.
 
     --json prints {qir, python, platform, libraries, frameworks, plugins: [{kind, name,
     distribution, place, fault, missing}], features, isa, threads, kernels}.

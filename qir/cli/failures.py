@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import signal
 import sys
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -17,6 +20,7 @@ from qir.errors import QirError
 LONGEST = 239
 """Characters of the line, its end not counted."""
 FAILED, INTERRUPTED, TERMINATED, PIPE_BROKEN = 2, 130, 143, 141
+_FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EIO)
 
 
 class Stopped(BaseException):
@@ -29,31 +33,48 @@ def one_line(debug: list[bool]) -> Iterator[None]:
 
     `debug` holds something once --debug was read: then failures show where they come from.
     """
-    with suppress(ValueError):  # only the main thread may listen
-        signal.signal(signal.SIGTERM, _stop)
-    if not sys.warnoptions:
-        warnings.simplefilter("ignore")
+    with _listening(), warnings.catch_warnings():
+        if not sys.warnoptions:
+            warnings.simplefilter("ignore")
+        try:
+            yield
+            sys.stdout.flush()
+        except (SystemExit, click.exceptions.Exit):
+            raise
+        except BaseException as error:
+            status = _report(error, bool(debug))
+            _abandon_output()
+            raise SystemExit(status) from None
+
+
+def _report(error: BaseException, debug: bool) -> int:
+    """Says what went wrong, unless nobody listens any more; gives the status."""
+    if isinstance(error, BrokenPipeError):
+        return PIPE_BROKEN
+    if debug and not isinstance(error, click.ClickException):
+        import traceback
+
+        traceback.print_exception(error)
+    status, text = describe(error)
+    with suppress(OSError):
+        print(f"qir: {shorten(text)}", file=sys.stderr, flush=True)
+    return status
+
+
+@contextmanager
+def _listening() -> Iterator[None]:
+    """Lets the system's request to stop end the process as a failure does, cleared up."""
     for stream in (sys.stdout, sys.stderr):
-        with suppress(AttributeError, ValueError):
-            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, _stop)
     try:
         yield
-        sys.stdout.flush()
-    except (SystemExit, click.exceptions.Exit):
-        raise
-    except BrokenPipeError:
-        _abandon_output()
-        raise SystemExit(PIPE_BROKEN) from None
-    except BaseException as error:
-        if debug and not isinstance(error, click.ClickException):
-            import traceback
-
-            traceback.print_exc()
-        status, text = describe(error)
-        with suppress(OSError):
-            print(f"qir: {shorten(text)}", file=sys.stderr, flush=True)
-        _abandon_output()
-        raise SystemExit(status) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def describe(error: BaseException) -> tuple[int, str]:
@@ -63,18 +84,18 @@ def describe(error: BaseException) -> tuple[int, str]:
             return error.status, str(error)
         case click.UsageError():
             where = f"; see {error.ctx.command_path} --help" if error.ctx else ""
-            return FAILED, error.format_message().rstrip(".") + where
+            return FAILED, error.format_message().rstrip(".?") + where
         case click.ClickException():
             return FAILED, error.format_message()
         case KeyboardInterrupt() | click.Abort():
-            return INTERRUPTED, "interrupted"
+            return INTERRUPTED, str(error) or "interrupted"
         case Stopped():
             return TERMINATED, "stopped by the system"
         case MemoryError():
             return FAILED, "out of memory"
         case OSError():
-            where = f"{error.filename}: " if error.filename else ""
-            return FAILED, f"{where}{error.strerror or error}"
+            place = error.filename or ("standard output" if error.errno in _FULL else "")
+            return FAILED, f"{place}: {error.strerror or error}".removeprefix(": ")
     return FAILED, f"a fault in QIR: {type(error).__name__}: {error}; --debug shows where"
 
 

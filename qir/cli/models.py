@@ -61,7 +61,7 @@ def save_ledger(ledger: Ledger, path: Path | None) -> None:
         write_text(path, ledger.to_json() + "\n")
 
 
-_PLAIN = re.compile(r"[(]?[A-Za-z][a-z]*(?:[-'][a-z]+)*[.,;:)]*")
+_PLAIN = re.compile(r"[iu]\d+|[(]?[A-Za-z][a-z]*(?:[-'][a-z]+)*[.,;:)]*")
 STYLES = {"exact": "green", "approximated": "yellow", "refused": "red", "unverified": "yellow"}
 
 
@@ -76,17 +76,17 @@ def show_ledger(screen: Screen, ledger: Ledger, limit: int = 12) -> None:
             Cell(change, STYLES.get(change, "")),
             f"{len(entries):,}",
             step,
-            gist if len(entries) > 1 else entries[0].reason,
             entries[0].subject,
+            gist if len(entries) > 1 else entries[0].reason,
         )
         for (change, step, gist), entries in list(alike.items())[:limit]
     ]
     columns = (
-        Column("what"),
+        Column("change"),
         Column("count", "right"),
         Column("by", fit="drop"),
-        Column("reason", fit="wrap"),
         Column("such as", fit="shorten"),
+        Column("what happened", fit="wrap"),
     )
     screen.table(columns, rows, title="ledger")
     if len(alike) > limit:

@@ -86,16 +86,13 @@ def show_plan(screen: Screen, found: Plan) -> None:
         Column("how, or why not", fit="wrap"),
         Column("work", "right"),
     )
-    rows = [
-        (
-            d.op,
-            d.node,
-            Cell("integer", "green") if d.integer else Cell("float", "yellow"),
-            how(d),
-            amount(d.macs) if d.macs else "",
-        )
-        for d in found.decisions
-    ]
+    rows = []
+    head = ""
+    for d in found.decisions:
+        kind = Cell("integer", "green") if d.integer else Cell("float", "yellow")
+        text = "in the kernel above" if d.group and d.group == head else how(d)
+        rows.append((d.op, d.node, kind, text, amount(d.macs) if d.macs else ""))
+        head = d.group or d.node
     screen.table(columns, rows, title="ops")
     sets = [(f"{len(names)}", ", ".join(names)) for names in found.shared]
     together = (Column("values", "right"), Column("of one scale and zero point", fit="wrap"))
@@ -108,7 +105,7 @@ def how(decision: Decision) -> str:
         return decision.reason
     texts: dict[str, list[str]] = {}
     for slot, scheme in decision.schemes.items():
-        if slot != "bias":
+        if not scheme.startswith("i32"):  # a bias counts in units of its accumulator
             texts.setdefault(_brief(scheme), []).append(slot)
     return ", ".join(f"{'/'.join(slots)} {text}" for text, slots in texts.items())
 

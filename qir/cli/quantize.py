@@ -148,14 +148,16 @@ def quantize(
 
 
 def _require_work(path: Path, plan: Plan) -> None:
-    """UsageError where nothing can become integer, with the commonest reason."""
+    """UsageError where nothing can become integer, or much is already, with the reason."""
     from qir.errors import UsageError
 
-    if any(d.integer for d in plan.decisions):
-        return
-    reasons = Counter(d.reason for d in plan.decisions)
-    why = f": {reasons.most_common(1)[0][0]}" if reasons else ": it has no ops"
-    raise UsageError(f"{path}: nothing in it can become integer for {plan.target}{why}")
+    reasons = Counter(d.reason for d in plan.decisions if not d.integer)
+    if count := reasons["quantized already"]:
+        said = f"{count} of its {len(plan.decisions)} ops work on codes"
+        raise UsageError(f"{path} is quantized already: {said}; quantize the float model")
+    if not any(d.integer for d in plan.decisions):
+        why = reasons.most_common(1)[0][0] if reasons else "it has no ops"
+        raise UsageError(f"{path}: nothing in it can become integer for {plan.target}: {why}")
 
 
 def _show(screen: Screen, plan: Plan) -> None:

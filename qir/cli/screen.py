@@ -89,7 +89,7 @@ class Screen:
             self.line()
             self.line(title, "bold")
         cells = [[_cell(c) for c in row] for row in rows]
-        shown, widths = _layout(columns, cells, self.width)
+        shown, widths = layout(columns, cells, self.width)
         head = [Cell(columns[i].title, "dim") for i in shown]
         if any(cell.text for cell in head):
             self._row([columns[i] for i in shown], head, widths)
@@ -164,7 +164,7 @@ def _cells(text: str) -> int:
     return cell_len(text)
 
 
-def _layout(
+def layout(
     columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int | None
 ) -> tuple[list[int], list[int]]:
     """Which columns are shown, and how wide: the last to drop goes first, then names give way."""
@@ -177,7 +177,7 @@ def _layout(
         return shown, [natural[i] for i in shown]
 
     def least(i: int) -> int:
-        return min(natural[i], 2 * LEAST) if columns[i].fit in ("shorten", "wrap") else natural[i]
+        return min(natural[i], LEAST + 4) if columns[i].fit in ("shorten", "wrap") else natural[i]
 
     def needed() -> int:
         return sum(map(least, shown)) + len(GAP) * len(shown)

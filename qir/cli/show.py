@@ -116,7 +116,7 @@ _LAYER = (
     Column("op", fit="shorten"),
     Column("result"),
     Column("holds"),
-    Column("scale:zero"),
+    Column("scale:zero", fit="drop"),
     Column("weights", fit="drop"),
     Column("work", "right"),
 )
