@@ -372,14 +372,15 @@ def _weigh(pick: Pick, graph: Graph, node: Node) -> None:
     kind = uniform(I8, np.asarray(reach / np.float32(127), np.float32), axis=axis, name="w")
     along = [-1 if i == axis else 1 for i in range(weight.type.rank)]
     scale = np.asarray(kind.scales()).reshape(along if axis is not None else ())
-    codes = np.rint(weight.constant.data.astype(np.float64) / scale).clip(-127, 127)
+    real: NDArray[np.float64] = weight.constant.data.astype(np.float64)
+    codes = np.rint(np.divide(real, scale)).clip(-127, 127)
     _coded(graph, node, traits.weight, codes, kind)
     bias = node.operands.get(traits.bias or "")
     source = data.node.operands["x"].type.quant
     if traits.bias and bias is not None and bias.constant is not None and source is not None:
         unit = np.asarray(np.float32(source.scales()) * kind.scales(), np.float32)
         row = uniform(I32, unit, axis=0 if unit.ndim else None, name="b")
-        _coded(graph, node, traits.bias, np.rint(bias.constant.data / unit), row)
+        _coded(graph, node, traits.bias, np.rint(np.divide(bias.constant.data, unit)), row)
 
 
 def _coded(

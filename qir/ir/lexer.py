@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 
 from qir.errors import ParseError
@@ -107,7 +108,7 @@ class Cursor:
             if len(text) > 60:
                 raise self.fail("a whole number of more than 60 digits")
             return int(text)
-        return float(text)
+        return math.nan if text.endswith("nan") else float(text)
 
     def at_number(self) -> bool:
         self.skip()

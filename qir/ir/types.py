@@ -264,10 +264,9 @@ def _held(value: Param, kind: DType) -> tuple[float, ...] | Array | None:
 
 def rounded(value: float, kind: DType) -> float:
     """The number that a float type holds nearest to this one."""
-    if kind is F64:
-        return float(value)
     with np.errstate(over="ignore", invalid="ignore"):
-        return float(np.array(float(value)).astype(kind.carrier))
+        near = float(np.array(float(value)).astype(kind.carrier))
+    return near if near == near else math.nan  # one object, so that equal types are equal
 
 
 def number(value: float, kind: DType | None = None) -> str:

@@ -1,0 +1,72 @@
+"""Whether two graphs say the same, part by part: independent of how QIR prints them."""
+
+from __future__ import annotations
+
+from qir.ir.array import Array
+from qir.ir.attrs import Attr, same
+from qir.ir.graph import Graph
+from qir.ir.node import Node, Stage
+
+
+def difference(a: Graph, b: Graph, *, history: bool = False) -> str:
+    """The first thing that differs, or nothing; `history` compares origins and lineage too."""
+    if (a.name, a.profile, len(a)) != (b.name, b.profile, len(b)):
+        return f"{a.name} as {a.profile} has {len(a)} nodes, {b.name} as {b.profile} {len(b)}"
+    for one, other in zip(a, b, strict=True):
+        found = _node(one, other) or (_history(one, other) if history else "")
+        if found:
+            return f"{one.name}: {found}: {one!r} and {other!r}"
+    return ""
+
+
+def _node(a: Node, b: Node) -> str:
+    if a.op != b.op or a.profile != b.profile:
+        return "op or profile"
+    if [v.name for v in a.results] != [v.name for v in b.results]:
+        return "names of results"
+    if [v.type for v in a.results] != [v.type for v in b.results]:
+        return "types"
+    if {s: v.name for s, v in a.operands.items()} != {s: v.name for s, v in b.operands.items()}:
+        return "operands"
+    if a.op in ("output", "foreign") and list(a.operands) != list(b.operands):
+        return "order of operands"
+    if not _attrs(dict(a.attrs), dict(b.attrs)):
+        return "attributes"
+    if a.schemes != b.schemes:
+        return "schemes"
+    if len(a.stages) != len(b.stages) or not all(map(_stage, a.stages, b.stages)):
+        return "stages"
+    return ""
+
+
+def _stage(a: Stage, b: Stage) -> bool:
+    plain = (a.op, sorted(a.slots), a.flow, a.type) == (b.op, sorted(b.slots), b.flow, b.type)
+    return plain and _attrs(dict(a.attrs), dict(b.attrs))
+
+
+def _attrs(a: dict[str, Attr], b: dict[str, Attr]) -> bool:
+    return a.keys() == b.keys() and all(_attr(a[k], b[k]) for k in a)
+
+
+def _attr(a: Attr, b: Attr) -> bool:
+    if isinstance(a, Array) and isinstance(b, Array):
+        if a.data.dtype.kind == "O":
+            return [_bytes(x) for x in a.data.flat] == [_bytes(x) for x in b.data.flat]
+        return a.type == b.type and a.data.tobytes() == b.data.tobytes()
+    return same(a, b)
+
+
+def _bytes(text: object) -> bytes:
+    return text if isinstance(text, bytes) else str(text).encode()
+
+
+def _history(a: Node, b: Node) -> str:
+    if a.origins != b.origins:
+        return "origins"
+    if a.slot_origins != b.slot_origins:
+        return "origins of slots"
+    if [v.lineage for v in a.results] != [v.lineage for v in b.results]:
+        return "lineage"
+    if [(s.name, s.origins) for s in a.stages] != [(s.name, s.origins) for s in b.stages]:
+        return "names or origins of stages"
+    return ""
