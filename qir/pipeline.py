@@ -19,8 +19,8 @@ from qir.ir import file
 from qir.ir.graph import Graph
 from qir.ir.verify import Finding
 from qir.ir.verify import verify as verify_graph
-from qir.ledger import Ledger
-from qir.numerics import profile_text
+from qir.ledger import Change, Ledger
+from qir.numerics import bring, profile_text
 from qir.passes.assign_schemes import AssignSchemes, Plan, Wish, assign
 from qir.passes.fold_batch_norm import FoldBatchNorm
 from qir.passes.fold_constants import FoldConstants
@@ -41,12 +41,23 @@ def load(source: str | Path, *, frontend: str | None = None, ledger: Ledger | No
     Raises InputError for a file that is missing, damaged, or of no known kind.
     """
     path = Path(source)
+    ledger = ledger if ledger is not None else Ledger()
     if path.suffix.lower() == SUFFIX and frontend is None:
-        return file.read(path).graph
+        return _opened(path, ledger)
     reader = named_frontend(frontend) if frontend else frontend_for(path)
     if not path.exists():
         raise InputError(f"{path}: there is no such file")
-    return reader.load(path, ledger if ledger is not None else Ledger())
+    return reader.load(path, ledger)
+
+
+def _opened(path: Path, ledger: Ledger) -> Graph:
+    """The graph of a `.qir` file, with the profiles that it brings along."""
+    bundle = file.read(path)
+    for name, text in bundle.profiles.items():
+        if not bring(name, text):
+            said = f"profile {name} says something else here than where {path.name} was written"
+            ledger.add(Change.UNVERIFIED, "load", bundle.graph.name, said)
+    return bundle.graph
 
 
 def read_ledger(source: str | Path) -> Ledger:

@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 from qir._kernels._cpu import Plan
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
-from qir.reference.interpreter import run_node
+from qir.numerics import profile, query_of
+from qir.numerics.profile import differences
+from qir.reference.interpreter import profile_of, run_node
 
 from . import elementwise, moves, products, windows
 from .builder import Buffer, Builder, CannotLower, Fallback, sizes
@@ -56,8 +58,9 @@ def _lower(b: Builder, node: Node) -> None:
     if len(node.results) != 1:
         _fall_back(b, node, "it has more than one result")
         return
-    asked = job(node)
     try:
+        _check_profile(b, node)
+        asked = job(node)
         if asked.op in elementwise.UNARY:
             elementwise.unary(b, node)
         elif asked.op in LOWERINGS:
@@ -66,6 +69,15 @@ def _lower(b: Builder, node: Node) -> None:
             raise CannotLower("it has no kernel")
     except CannotLower as reason:
         _fall_back(b, node, str(reason))
+
+
+def _check_profile(b: Builder, node: Node) -> None:
+    """CannotLower for a node whose profile computes it otherwise than the kernels do."""
+    name = profile_of(b.graph, node)
+    query = query_of(node)
+    other = differences(profile(PROFILE).resolve(query), profile(name).resolve(query))
+    if name != PROFILE and other:
+        raise CannotLower(f"profile {name} computes it otherwise: {', '.join(other)}")
 
 
 def _fall_back(b: Builder, node: Node, reason: str) -> None:
@@ -77,10 +89,11 @@ def _fall_back(b: Builder, node: Node, reason: str) -> None:
     made = [b.make(v) for v in node.results]
     operands = [_operand(node.operands[s]) for s in slots]
     results = [_operand(v) for v in node.results]
+    computes_as = profile_of(b.graph, node)
 
     def call(*arrays: NDArray[np.generic]) -> None:
         given = constants | dict(zip(slots, arrays, strict=False))
-        computed = run_node(node, {slot: given[slot] for slot in node.operands}, PROFILE)
+        computed = run_node(node, {slot: given[slot] for slot in node.operands}, computes_as)
         for out, result in zip(arrays[len(slots) :], computed, strict=True):
             out[...] = result
 

@@ -6,12 +6,14 @@ from qir.numerics.affine import Affine, affine, affine_of
 from qir.numerics.fields import Choose, Method, Rule
 from qir.numerics.library import (
     PROFILES,
+    bring,
     codes_of,
     numbers_for,
     profile,
     profile_names,
     profile_text,
     reals_of,
+    replaced,
 )
 from qir.numerics.profile import Group, Profile, Query, When, query_of
 from qir.numerics.quantize import (
@@ -39,6 +41,7 @@ __all__ = [
     "affine",
     "affine_of",
     "bias_codes",
+    "bring",
     "choose",
     "codes_of",
     "dequantize",
@@ -53,6 +56,7 @@ __all__ = [
     "quantize",
     "query_of",
     "reals_of",
+    "replaced",
     "requantize",
     "scale_sum",
 ]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -18,7 +20,7 @@ from qir.numerics.fields import Rule
 from qir.numerics.profile import Profile, Query
 from qir.numerics.quantize import dequantize, quantize
 from qir.numerics.ranges import choose
-from qir.numerics.reading import load
+from qir.numerics.reading import load, parse
 
 PROFILES = Path(__file__).parent
 """The folder of the profiles that the core holds."""
@@ -45,10 +47,42 @@ def profile_names() -> tuple[str, ...]:
     return tuple(sorted({p.stem for folder in _folders()[0] for p in folder.glob("*.toml")}))
 
 
-@cache
+_GUESTS: dict[str, Profile] = {}
+"""Profiles that no file here holds: brought along by a model, or put in to try a change."""
+
+
 def profile(name: str) -> Profile:
     """The profile of that name, ours or a plugin's; ProfileError if there is none."""
+    return _GUESTS.get(name) or _installed(name)
+
+
+@cache
+def _installed(name: str) -> Profile:
     return _read(name, ())
+
+
+def bring(name: str, text: str) -> bool:
+    """Takes a profile that a model brings along, where none of that name is installed.
+
+    Says whether the name now means that text. ProfileError for text that is no profile.
+    """
+    if name in profile_names():
+        return profile_text(name) == text
+    _GUESTS[name] = parse(text, f"{name}.toml", profile)
+    return True
+
+
+@contextmanager
+def replaced(other: Profile) -> Iterator[None]:
+    """Lets another profile stand under its name for a while, to see what a change does."""
+    before = _GUESTS.get(other.name)
+    _GUESTS[other.name] = other
+    try:
+        yield
+    finally:
+        _GUESTS.pop(other.name)
+        if before is not None:
+            _GUESTS[other.name] = before
 
 
 def _read(name: str, above: tuple[str, ...]) -> Profile:

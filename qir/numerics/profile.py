@@ -158,6 +158,9 @@ class Head:
     isa: str = "any"
     groups: str = "inherited"
     """`own`: the groups of what it extends are not its."""
+    signed: str = "kept"
+    """`private_unsigned`: 8-bit signed codes that one dequantize alone reads, for one reader and
+    not as a result of the model, become unsigned ones with 128 more, before anything is grouped."""
     evidence: str = ""
     notes: tuple[str, ...] = ()
 

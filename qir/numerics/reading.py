@@ -35,7 +35,7 @@ from qir.numerics.profile import (
 Json: TypeAlias = "str | int | float | bool | list[Json] | dict[str, Json]"
 Find: TypeAlias = Callable[[str], Profile]
 
-_HEAD_TEXTS = ("name", "extends", "backend", "versions", "isa", "groups", "evidence")
+_HEAD_TEXTS = ("name", "extends", "backend", "versions", "isa", "groups", "signed", "evidence")
 _HEAD = (*_HEAD_TEXTS, "settings", "notes")
 _ISA = ("any", "avx2", "avx512", "vnni", "amx")
 _RULE = ("op", "when", *BLOCKS, *TEXTS, "method", "evidence")

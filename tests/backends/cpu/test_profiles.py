@@ -1,0 +1,36 @@
+"""The kernels compute as one profile says; a graph that follows another is not run by them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from qir import numerics
+from qir.backends.cpu import CpuTarget
+from qir.ir.text import parse
+from qir.numerics import reading
+from qir.reference.interpreter import run
+
+TEXT = """
+graph main as {profile} {{
+  %x = input() : 2x3x!quant.uniform<u8:f32, 1.0:3>
+  %y = mul(%x, %x) : 2x3x!quant.uniform<u8:f32, 2.0:5>
+  output(y=%y)
+}}
+"""
+
+
+def test_a_graph_of_onnxruntimes_profile_runs_on_kernels() -> None:
+    compiled = CpuTarget().compile(parse(TEXT.format(profile="ort-1.31")))
+    assert compiled.fallbacks == ()
+
+
+def test_a_profile_that_computes_otherwise_is_run_by_the_reference() -> None:
+    text = 'name = "odd"\nextends = "native"\n[[rule]]\nop = "mul"\nmethod = "reals"\n'
+    odd = reading.parse(text, "odd.toml", numerics.profile)
+    with numerics.replaced(odd):
+        graph = parse(TEXT.format(profile="odd"))
+        compiled = CpuTarget().compile(graph)
+        (row,) = compiled.fallbacks
+        assert row.reason == "profile odd computes it otherwise: method"
+        x = np.arange(6, dtype=np.uint8).reshape(2, 3)
+        assert np.array_equal(compiled(x=x)["y"], run(graph, {"x": x})["y"])  # type: ignore[arg-type]
