@@ -293,9 +293,11 @@ class Graph:
         if value is not None:
             self._own(value.node)
             self._lift(self._late(value.node, node), node)
+        place = dict.fromkeys(node.operands)  # a slot bound anew stays where it stood
         self._unbind(node, slot)
         if value is not None:
             self._bind(node, slot, value)
+            node.operands = {s: node.operands[s] for s in (*place, slot) if s in node.operands}
         self.version += 1
 
     def replace(self, old: Value, new: Value, *, except_in: Node | None = None) -> int:
