@@ -157,6 +157,9 @@ class _Reader:
             raise self.error("isa", f"isa is one of {', '.join(_ISA)}")
         if texts.get("groups", "own") not in ("own", "inherited"):
             raise self.error("groups", f"groups = {texts['groups']!r}; it is own or inherited")
+        if texts.get("signed", "kept") not in ("kept", "private_unsigned"):
+            said = "kept or private_unsigned"
+            raise self.error("signed", f"signed = {texts['signed']!r}; it is {said}")
         settings = data.get("settings", {})
         if not isinstance(settings, dict):
             raise self.error("settings", 'settings is a table, such as {optimizer = "all"}')
