@@ -110,11 +110,10 @@ def how(decision: Decision) -> str:
     return ", ".join(f"{'/'.join(slots)} {text}" for text, slots in texts.items())
 
 
-_COMMON = ("affine", "tensor", "minmax")
-
-
 def _brief(scheme: str) -> str:
-    """`u8 affine tensor minmax` is the common case and needs few words."""
-    words = scheme.split()
-    kept = [w for w in words if w not in _COMMON and not w.startswith("share(")]
-    return " ".join("per channel" if w == "channel" else w for w in kept)
+    """A scheme without what is usual: unsigned codes are affine, signed ones symmetric."""
+    storage, *words = scheme.split()
+    usual = "symmetric" if storage.startswith("i") else "affine"
+    words = [w for w in words if w not in (usual, "tensor", "minmax") and w[:6] != "share("]
+    text = " ".join(["per channel" if w == "channel" else w for w in words])
+    return f"{storage.partition('<')[0]} {text}".rstrip()

@@ -3,6 +3,7 @@
 import fcntl
 import os
 import pty
+import re
 import struct
 import subprocess
 import sys
@@ -154,11 +155,10 @@ def in_terminal(columns: int, folder: Path, *words: str) -> str:
 
 def plain(text: str) -> str:
     """Without colours."""
-    import re
-
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [60, 80, 100, 200])
 @pytest.mark.parametrize(
     "command",

@@ -30,6 +30,7 @@ def expect(outcome: Outcome, status: int = 0) -> Outcome:
     return outcome
 
 
+@pytest.mark.slow
 def test_the_examples_of_the_help_work_in_their_order(tmp_path: Path) -> None:
     models.write(tmp_path)
     first = ("calibrate", "quantize", "convert")
@@ -129,6 +130,7 @@ def test_compare_ends_with_findings_where_the_bytes_differ(folder: Path) -> None
     assert output["equal"] is False
 
 
+@pytest.mark.slow
 def test_the_same_command_writes_the_same_bytes(folder: Path) -> None:
     for i, (threads, seed) in enumerate((("1", "0"), ("2", "1"), ("2", "2"))):
         words = ("--data", "samples.npy", "--batch", "5", "--threads", threads)
@@ -196,6 +198,7 @@ def test_a_calibration_that_is_stopped_goes_on_where_it_was(
     assert not (folder / "new.stats.part").exists()
 
 
+@pytest.mark.slow
 def test_a_request_to_stop_leaves_nothing_half_written(folder: Path) -> None:
     np.save(folder / "many.npy", np.zeros((200_000, 3, 8, 8), np.float32))
     command = ["quantize", "model.onnx", "--data", "many.npy", "--batch", "8", "-o", "new.onnx"]
