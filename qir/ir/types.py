@@ -298,8 +298,8 @@ def param(values: NDArray[np.generic], grain: Grain | None, name: str) -> Param:
 
 def uniform(
     storage: DType,
-    scale: NDArray[np.floating],
-    zero: NDArray[np.integer] | int = 0,
+    scale: NDArray[np.floating] | np.floating,
+    zero: NDArray[np.integer] | np.integer | int = 0,
     *,
     axis: int | None = None,
     bounds: tuple[int, int] | None = None,
