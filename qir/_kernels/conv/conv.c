@@ -82,37 +82,51 @@ static void copy_values(const struct conv *v, char *to, const uint8_t *from, siz
   for (size_t i = 0; i < n; ++i) wide[i] = (uint8_t)(from[i] ^ flip);
 }
 
-/* Copies the window of one output pixel: a line of it at once where its taps are neighbours. */
-static void gather_pixel(const struct conv *v, const uint8_t *x, size_t pixel, char *to) {
+/* Copies line ky of the windows of neighbouring pixels; a tap outside of x is padding. */
+static void gather_line(const struct conv *v, const uint8_t *line, size_t ox, size_t count,
+                        size_t at, char *to) {
   const struct qir_conv_shape *s = &v->s;
-  const size_t ox = pixel % s->ow, oy = pixel / s->ow % s->oh, n = pixel / s->ow / s->oh;
-  const size_t left = ox * s->sw - s->pl; /* wraps below zero: then not below w */
-  const int whole = v->lines && left < s->w && left + s->kw <= s->w;
-  size_t at = 0;
+  const size_t bytes = v->block.depth * (v->kernel->widened ? 2 : 1);
+  size_t left = ox * s->sw - s->pl; /* wraps below zero: then not below w */
+  for (size_t i = 0; i < count; ++i, left += s->sw, to += bytes) {
+    if (line && v->lines && left < s->w && left + s->kw <= s->w) {
+      copy_values(v, to, line + left * s->c, at, s->kw * v->cg);
+      continue;
+    }
+    for (size_t kx = 0; kx < s->kw; ++kx) {
+      const size_t ix = left + kx * s->dw;
+      const uint8_t *from = line && ix < s->w ? line + ix * s->c : v->pad;
+      copy_values(v, to, from, at + kx * v->cg, v->cg);
+    }
+  }
+}
+
+/* Copies the windows of the pixels first .. first + count - 1, all in one row of the output. */
+static void gather_run(const struct conv *v, const uint8_t *x, size_t first, size_t count,
+                       char *to) {
+  const struct qir_conv_shape *s = &v->s;
+  const size_t ox = first % s->ow, oy = first / s->ow % s->oh, n = first / s->ow / s->oh;
   for (size_t ky = 0; ky < s->kh; ++ky) {
     const size_t iy = oy * s->sh + ky * s->dh - s->pt;
     const uint8_t *line = iy < s->h ? x + (n * s->h + iy) * s->w * s->c : NULL;
-    if (line && whole) {
-      copy_values(v, to, line + left * s->c, at, s->kw * v->cg);
-      at += s->kw * v->cg;
-      continue;
-    }
-    for (size_t kx = 0; kx < s->kw; ++kx, at += v->cg) {
-      const size_t ix = left + kx * s->dw;
-      copy_values(v, to, line && ix < s->w ? line + ix * s->c : v->pad, at, v->cg);
-    }
+    gather_line(v, line, ox, count, ky * s->kw * v->cg, to);
   }
-  const size_t bytes = v->kernel->widened ? 2 : 1;
-  memset(to + at * bytes, 0, (v->block.depth - at) * bytes);
 }
 
 static void gather(const struct conv *v, const uint8_t *x, size_t first, size_t count,
                    const void **rows) {
   char *to = (char *)(rows + qir_round_up(v->rows, 8));
-  const size_t bytes = v->block.depth * (v->kernel->widened ? 2 : 1);
-  for (size_t i = 0; i < count; ++i, to += bytes) {
-    gather_pixel(v, x, first + i, to);
-    rows[i] = to;
+  const size_t size = v->kernel->widened ? 2 : 1, bytes = v->block.depth * size;
+  const size_t used = v->taps * v->cg * size; /* what is behind is multiplied by zero */
+  for (size_t i = 0; i < count; ++i) {
+    rows[i] = to + i * bytes;
+    for (size_t j = used; j < bytes; ++j) to[i * bytes + j] = 0;
+  }
+  for (size_t i = 0; i < count;) {
+    const size_t left = v->s.ow - (first + i) % v->s.ow;
+    const size_t run = left < count - i ? left : count - i;
+    gather_run(v, x, first + i, run, to + i * bytes);
+    i += run;
   }
 }
 

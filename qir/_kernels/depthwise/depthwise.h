@@ -19,7 +19,8 @@
 struct qir_depthwise_run {
   const uint8_t *const *taps; /* of the first pixel, groups * lanes; each moves by `step` bytes */
   size_t step, width, channels, groups;
-  int slides; /* groups are the columns of a window of 3 by 3 that moves by one */
+  int three;  /* groups are the columns of a window of 3 by 3, and the fourth tap of each is none */
+  int slides; /* such a window moves by one */
   const void *weights;
   const int32_t *bias; /* in packed order, like multiplier */
   const float *multiplier;

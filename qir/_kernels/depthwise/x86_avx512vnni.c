@@ -87,9 +87,33 @@ QIR_INLINE void any_window(const struct qir_depthwise_run *run, int flipped) {
     }
 }
 
-/* Column `at` steps to the right of the left one of the first window. */
-QIR_INLINE struct column column_at(const struct block *b, size_t at) {
-  return interleave(load(b, 0, at), load(b, 1, at), load(b, 2, at), _mm512_setzero_si512());
+/* The column of a window of 3 by 3 that begins at `tap`, `at` bytes on. */
+QIR_INLINE struct column column_at(const struct block *b, size_t tap, size_t at) {
+  return interleave(load(b, tap, at), load(b, tap + 1, at), load(b, tap + 2, at),
+                    _mm512_setzero_si512());
+}
+
+/* A window of 3 by 3 that moves by more than one. */
+QIR_INLINE void jump(const struct qir_depthwise_run *run, int flipped) {
+  const struct qir_avx512_code code = qir_avx512_load_code(&run->code);
+  const size_t step = run->step, channels = run->channels, width = run->width;
+  for (size_t c = 0; c < channels; c += BLOCK) {
+    const struct block b = block_at(run, c, flipped);
+    const size_t at = c * 3 * LANES, group = BLOCK * LANES;
+    const struct column left = weights_at(run->weights, at);
+    const struct column middle = weights_at(run->weights, at + group);
+    const struct column right = weights_at(run->weights, at + 2 * group);
+    for (size_t ox = 0; ox < width; ++ox) {
+      struct column sum = start(&b);
+      struct column x = column_at(&b, 0, ox * step);
+      add(&sum, &x, &left);
+      x = column_at(&b, LANES, ox * step);
+      add(&sum, &x, &middle);
+      x = column_at(&b, 2 * LANES, ox * step);
+      add(&sum, &x, &right);
+      store(&b, ox * channels, &sum, &code);
+    }
+  }
 }
 
 /*
@@ -106,13 +130,13 @@ QIR_INLINE void slide(const struct qir_depthwise_run *run, int flipped) {
     const struct column middle = weights_at(run->weights, at + group);
     const struct column right = weights_at(run->weights, at + 2 * group);
     struct column s0 = start(&b), s1 = start(&b), s2;
-    struct column x = column_at(&b, 0);
+    struct column x = column_at(&b, 0, 0);
     add(&s0, &x, &left);
-    x = column_at(&b, step);
+    x = column_at(&b, 0, step);
     add(&s0, &x, &middle);
     add(&s1, &x, &left);
 #define PIXEL(ox, now, next, last)         \
-  x = column_at(&b, ((ox) + 2) * step);    \
+  x = column_at(&b, 0, ((ox) + 2) * step); \
   last = start(&b);                        \
   add(&now, &x, &right);                   \
   store(&b, (ox) * channels, &now, &code); \
@@ -134,18 +158,20 @@ QIR_INLINE void slide(const struct qir_depthwise_run *run, int flipped) {
   }
 }
 
+#define WINDOW(name)                                                              \
+  static void name##_plain(const struct qir_depthwise_run *run) { name(run, 0); } \
+  static void name##_flipped(const struct qir_depthwise_run *run) { name(run, 1); }
+WINDOW(any_window)
+WINDOW(jump)
+WINDOW(slide)
+
 void qir_depthwise_avx512vnni(const struct qir_depthwise_run *run) {
-  if (run->slides && run->width > 2) {
-    if (run->x_flip)
-      slide(run, 1);
-    else
-      slide(run, 0);
-  } else {
-    if (run->x_flip)
-      any_window(run, 1);
-    else
-      any_window(run, 0);
-  }
+  if (!run->three)
+    (run->x_flip ? any_window_flipped : any_window_plain)(run);
+  else if (run->slides && run->width > 2)
+    (run->x_flip ? slide_flipped : slide_plain)(run);
+  else
+    (run->x_flip ? jump_flipped : jump_plain)(run);
 }
 
 QIR_TARGET_END

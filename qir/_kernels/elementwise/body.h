@@ -46,6 +46,15 @@ void QIR_NAME(dequantize)(const struct qir_affine *from, const uint8_t *restrict
   for (size_t i = 0; i < n; ++i) y[i] = (float)(qir_decode(x[i], flip) - zero) * scale;
 }
 
+void QIR_NAME(interleave3)(const uint8_t *restrict x, size_t n, uint8_t *restrict y) {
+  const uint8_t *restrict b = x + n, *restrict c = b + n;
+  for (size_t i = 0; i < n; ++i) {
+    y[3 * i] = x[i];
+    y[3 * i + 1] = b[i];
+    y[3 * i + 2] = c[i];
+  }
+}
+
 #if !defined(QIR_OWN_LOOKUP)
 void QIR_NAME(lookup)(const uint8_t *restrict table, const uint8_t *restrict x, uint8_t *restrict y,
                       size_t n) {

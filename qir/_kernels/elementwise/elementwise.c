@@ -13,7 +13,8 @@
                                        size_t);                                                \
   void qir_elementwise_dequantize_##name(const struct qir_affine *, const uint8_t *, float *,  \
                                          size_t);                                              \
-  void qir_elementwise_lookup_##name(const uint8_t *, const uint8_t *, uint8_t *, size_t);
+  void qir_elementwise_lookup_##name(const uint8_t *, const uint8_t *, uint8_t *, size_t);     \
+  void qir_elementwise_interleave3_##name(const uint8_t *, size_t, uint8_t *);
 #include "kernels.inc"
 #undef QIR_ELEMENTWISE_KERNEL
 
@@ -21,7 +22,7 @@
   {"qir_elementwise_" #name,        isa,                               \
    qir_elementwise_add_##name,      qir_elementwise_mul_##name,        \
    qir_elementwise_quantize_##name, qir_elementwise_dequantize_##name, \
-   qir_elementwise_lookup_##name},
+   qir_elementwise_lookup_##name,   qir_elementwise_interleave3_##name},
 const struct qir_elementwise_kernel qir_elementwise_kernels[] = {
 #include "kernels.inc"
 };
@@ -145,7 +146,10 @@ static void run_quantize(const void *params, void *const *buffers, void *scratch
   uint8_t *codes = scratch;
   for (size_t c = 0; c < v->s.channels; ++c)
     v->kernel->quantize(&v->affine, x + c * v->s.pixels, codes + c * count, count);
-  qir_transpose_bytes(codes, v->s.channels, count, y);
+  if (v->s.channels == 3) /* pictures */
+    v->kernel->interleave3(codes, count, y);
+  else
+    qir_transpose_bytes(codes, v->s.channels, count, y);
 }
 
 static void run_dequantize(const void *params, void *const *buffers, void *scratch, long task) {

@@ -36,6 +36,7 @@ typedef void (*qir_binary_fn)(const struct qir_binary *op, const uint8_t *a, con
 typedef void (*qir_quantize_fn)(const struct qir_affine *to, const float *x, uint8_t *y, size_t n);
 typedef void (*qir_dequantize_fn)(const struct qir_affine *from, const uint8_t *x, float *y,
                                   size_t n);
+typedef void (*qir_interleave_fn)(const uint8_t *x, size_t n, uint8_t *y);
 typedef void (*qir_lookup_fn)(const uint8_t *table, const uint8_t *x, uint8_t *y, size_t n);
 
 struct qir_elementwise_kernel {
@@ -45,6 +46,7 @@ struct qir_elementwise_kernel {
   qir_quantize_fn quantize;
   qir_dequantize_fn dequantize;
   qir_lookup_fn lookup;
+  qir_interleave_fn interleave3; /* three sequences of n bytes, one after the other */
 };
 
 /* Kernels of this build, best first; the last is scalar and always runs. */

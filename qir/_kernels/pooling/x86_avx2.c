@@ -1,6 +1,8 @@
 #include "pooling.h"
 
 #if defined(QIR_X86)
+#include <string.h>
+
 QIR_TARGET_BEGIN("avx2,fma")
 
 #define QIR_NAME(op) qir_pooling_##op##_avx2

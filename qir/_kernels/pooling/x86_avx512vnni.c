@@ -1,6 +1,8 @@
 #include "pooling.h"
 
 #if defined(QIR_X86)
+#include <string.h>
+
 #include "x86_avx512.h"
 
 QIR_TARGET_BEGIN(QIR_AVX512_TARGET ",prefer-vector-width=512")
