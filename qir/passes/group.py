@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from qir.ir.dtype import I32
+from qir.ir.dtype import I8, I32, U8
 from qir.ir.graph import Graph
 from qir.ir.ops import spec
-from qir.ledger import Ledger
+from qir.ledger import Change, Ledger
 from qir.numerics import affine_of, profile, query_of
 from qir.reference.quantized import bounds
 from qir.rewrite.fusing import PRODUCTS, Fusing, Match, accumulator_scale, moves_codes
@@ -27,7 +27,9 @@ class Group(Fusing):
     profile: str = ""
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
-        count = super().run(graph, ledger)
+        named = profile(self.profile or graph.profile)
+        count = _unsign(graph, ledger) if named.head.signed == "private_unsigned" else 0
+        count += super().run(graph, ledger)
         if self.profile and self.profile != graph.profile:
             graph.profile = self.profile
             graph.version += 1
@@ -43,6 +45,32 @@ class Group(Fusing):
         kind = "real" if match.result is None else "codes"
         group = found.group(tuple(n.op for n in match.ops), query, result=kind)
         return group is not None and all(NEEDS[need](match) for need in group.needs)
+
+
+def _unsign(graph: Graph, ledger: Ledger) -> int:
+    """Gives unsigned codes to values that only their one reader sees, as the runtime does.
+
+    The reals stay; but a kernel that computes on raw codes rounds elsewhere.
+    """
+    count = 0
+    for node in graph:
+        quant = node.result.type.quant if node.op == "quantize" else None
+        if quant is None or quant.storage != I8 or quant.grain is not None or quant.dynamic:
+            continue
+        use = node.result.only_use
+        if use is None or use.node.op != "dequantize" or use.node.result.only_use is None:
+            continue
+        low, high = quant.low + 128, quant.high + 128
+        moved = replace(
+            quant,
+            storage=U8,
+            zero=(int(quant.zeros()) + 128,),
+            bounds=(low, high) if quant.bounds else None,
+        )
+        graph.set_type(node.result, node.result.type.with_element(moved))
+        ledger.add(Change.REGROUPED, Group.name, node.name, "its signed codes become unsigned")
+        count += 1
+    return count
 
 
 def _same_storage(match: Match) -> bool:

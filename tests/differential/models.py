@@ -529,7 +529,7 @@ def make(
     spelling: Spelling = Qdq(shared) if qdq else QOperator()
     maker = Maker(seed, taste, spelling)
     shape = (maker.pick(1, 3), maker.pick(1, 20), maker.pick(3, 11), maker.pick(3, 11))
-    start = maker.coded_input if maker.chance(0.3) and not qdq else maker.real_input
+    start = maker.coded_input if maker.chance(0.3) else maker.real_input
     start(shape)
     if maker.chance(0.3):
         maker.real_input(shape)
