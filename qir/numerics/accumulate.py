@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from qir.errors import OpError, ProfileError
-from qir.numerics.fields import Rule
+from qir.errors import OpError
+from qir.numerics.fields import Rule, refuse
 
 Codes = NDArray[np.generic]
 
@@ -22,17 +22,25 @@ def wrap(total: NDArray[np.floating]) -> NDArray[np.int32]:
 
 
 def check(rule: Rule) -> None:
-    """ProfileError where sums are not exact 32-bit ones, which is all that is executed yet."""
-    a = rule.acc
+    """ProfileError for a product that is not executed as a rule says.
+
+    Sums are exact 32-bit ones of codes, a bias is in their unit, later stages work on reals.
+    """
     for field, value, can in (
-        ("type", a.type, "i32"),
-        ("overflow", a.overflow, "wrap"),
-        ("pairs", a.pairs, "exact"),
-        ("pad", a.pad, "zero_point"),
+        ("acc.type", rule.acc.type, ("i32",)),
+        ("acc.overflow", rule.acc.overflow, ("wrap",)),
+        ("acc.pairs", rule.acc.pairs, ("exact",)),
+        ("acc.pad", rule.acc.pad, ("zero_point",)),
+        ("bias.domain", rule.bias.domain, ("given_acc", "rounded_acc")),
+        ("weights.given", rule.weights.given, ("codes",)),
+        ("params.round", rule.params.round, ("none",)),
+        ("stage.relu", rule.stage.relu, ("real",)),
+        ("stage.sum", rule.stage.sum, ("real",)),
+        ("stage.sum_reads", rule.stage.sum_reads, ("as_is",)),
+        ("stage.other", rule.stage.other, ("float",)),
     ):
-        if value != can:
-            name = rule.profile or "(unnamed)"
-            raise ProfileError(f"profile {name}: acc.{field} = {value!r} cannot be executed yet")
+        if value not in can:
+            raise refuse(rule, field, value)
 
 
 def centred(

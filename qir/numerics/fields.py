@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Literal, TypeAlias, get_args, get_origin, get_type_hints
 
+from qir.errors import ProfileError
+
 
 @dataclass(frozen=True, slots=True)
 class Shape:
@@ -195,6 +197,12 @@ class Rule:
     """None: accumulate, and round once."""
     claim: Claim = "unknown"
     evidence: str = ""
+
+
+def refuse(rule: Rule, field: str, value: object) -> ProfileError:
+    """The error for a value that is lawful but cannot be executed yet."""
+    name = rule.profile or "(unnamed)"
+    return ProfileError(f"profile {name}: {field} = {value!r} cannot be executed yet")
 
 
 def _blocks() -> Mapping[str, type]:

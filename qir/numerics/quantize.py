@@ -5,21 +5,15 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from qir.errors import OpError, ProfileError
+from qir.errors import OpError
 from qir.numerics.affine import Affine
-from qir.numerics.fields import Rule
+from qir.numerics.fields import Rule, refuse
 from qir.numerics.rounding import ROUNDINGS, high_multiply, shift_right_away
 
 Codes = NDArray[np.integer]
 Reals = NDArray[np.floating]
 F32: np.dtype[np.floating] = np.dtype(np.float32)
 F64: np.dtype[np.floating] = np.dtype(np.float64)
-
-
-def refuse(rule: Rule, field: str, value: object) -> ProfileError:
-    """The error for a value that is lawful but cannot be executed yet."""
-    name = rule.profile or "(unnamed)"
-    return ProfileError(f"profile {name}: {field} = {value!r} cannot be executed yet")
 
 
 # -- reals to codes -------------------------------------------------------------------------------
@@ -56,8 +50,10 @@ def _scaled(x: NDArray[np.generic], to: Affine, rule: Rule) -> tuple[Reals, NDAr
     if q.zero == "pair" or q.by not in ("divide", "reciprocal"):
         field, value = ("quantize.zero", q.zero) if q.zero == "pair" else ("quantize.by", q.by)
         raise refuse(rule, field, value)
-    if q.compute == "f16":
+    if q.compute == "f16" or (q.compute == "f64_reciprocal" and q.by == "divide"):
         raise refuse(rule, "quantize.compute", q.compute)
+    if q.levels:
+        raise refuse(rule, "quantize.levels", dict(q.levels))
     if q.zero == "none":
         zero = np.zeros_like(zero)
     kind = F64 if q.compute == "f64" else F32
@@ -129,8 +125,9 @@ def multiplier(
     r = rule.requant
     if r.multiplier not in ("f32", "f64", "q31"):
         raise refuse(rule, "requant.multiplier", r.multiplier)
-    wide = r.compute == "f64" or r.multiplier != "f32"
-    kind = F64 if wide else F32
+    if r.multiplier != "f32" and r.compute == "f32":
+        raise refuse(rule, "requant.compute", r.compute)
+    kind = F64 if r.compute == "f64" else F32
     sx, sw = x.scale.astype(kind), w.scale.astype(kind)
     if gain != 1.0:
         sx = np.asarray(kind.type(np.float32(gain)) * sx, kind)

@@ -223,6 +223,16 @@ def test_a_requantize_that_cannot_be_executed_is_refused_by_name(field: str, val
     assert str(caught.value).startswith(f"profile plain: requant.{field} = {value!r} cannot be")
 
 
+def test_a_number_that_the_field_beside_it_makes_meaningless_is_refused() -> None:
+    x = affine("u8", 1.0)
+    with pytest.raises(ProfileError, match=r"requant\.compute = 'f32' cannot be executed yet"):
+        multiplier(x, x, x, requantizing(multiplier="f64"))
+    with pytest.raises(ProfileError, match=r"quantize\.compute = 'f64_reciprocal' cannot be"):
+        quantize(np.zeros(3, F), x, quantizing(compute="f64_reciprocal"))
+    with pytest.raises(ProfileError, match=r"quantize\.levels = \{'i8': 127.0\} cannot be"):
+        quantize(np.zeros(3, F), x, Rule("p", quantize=Quantize(levels=(("i8", 127.0),))))
+
+
 def test_sums_that_no_code_can_hold_saturate_whatever_the_multiplier() -> None:
     y, rule = affine("u8", 1.0, 3), profile("native").resolve(Query("conv2d"))
     acc = np.array([-(2**31), -1, 0, 1, 2**31 - 1], np.int32)
