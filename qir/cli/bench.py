@@ -119,7 +119,7 @@ def _sizes(texts: Sequence[str]) -> dict[str, int]:
     out = {}
     for text in texts:
         name, equals, number = text.partition("=")
-        if not equals or not number.isdecimal() or not int(number):
+        if not equals or not number.isdecimal() or not 0 < int(number[:11]) <= shared.MOST:
             raise UsageError(f"--size {text!r}: write a name and a number, such as H=224")
         out[name] = int(number)
     return out

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 def open_model(path: Path, ledger: Ledger | None = None) -> Graph:
     """Reads a model; a `.qir` file's own ledger goes before what reading adds."""
     from qir import pipeline
+    from qir.errors import InputError
 
+    if not path.exists():
+        raise InputError(f"{path}: there is no such file")
     if ledger is not None:
         ledger.extend(pipeline.read_ledger(path))
     return pipeline.load(path, ledger=ledger)

@@ -79,6 +79,8 @@ def _summary(screen: Screen, path: Path, length: int, summary: Summary) -> None:
         "work": f"{amount(summary.macs)} multiply-adds for one sample",
         "on codes": "nothing",
     }
+    if open_ended := sum(layer.macs is None for layer in summary.layers):
+        facts["work"] += f", {plural(open_ended, 'op')} not counted: foreign, or of open size"
     if chain:
         ends = chain[0] if len(chain) == 1 else f"{chain[0]} to {chain[-1]}"
         run = f"longest run {plural(len(chain), 'op')}, {ends}"

@@ -57,6 +57,8 @@ def verb(*examples: str) -> Callable[[Callable[..., object]], Verb]:
     return make
 
 
+MOST = 2**31 - 1
+"""No count on the command line is larger."""
 PATH = click.Path(path_type=Path)
 
 
@@ -75,11 +77,29 @@ def data(text: str, *, required: bool = False) -> Decorator:
     return click.option("--data", type=PATH, required=required, metavar="PATH", help=text)
 
 
+class Count(click.ParamType):  # type: ignore[type-arg]
+    """A whole number from `least` up to what a machine can hold."""
+
+    name = "count"
+
+    def __init__(self, least: int) -> None:
+        self.least = least
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int:
+        text = str(value)
+        if not text.isdecimal() or not self.least <= int(text[:11]) <= MOST:
+            self.fail(f"{text[:20]!r} is no whole number from {self.least} to {MOST}", param, ctx)
+        return int(text)
+
+
 def whole(name: str, text: str, default: int | None = None, least: int = 1) -> Decorator:
     """An option that is a whole number."""
-    kind = click.IntRange(min=least)
     show = default is not None
-    return click.option(name, type=kind, default=default, show_default=show, metavar="N", help=text)
+    return click.option(
+        name, type=Count(least), default=default, show_default=show, metavar="N", help=text
+    )
 
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")

@@ -27,7 +27,9 @@ def bound(shape: Shape, sizes: Mapping[str, int]) -> Shape:
 
 
 def macs(node: Node, sizes: Mapping[str, int]) -> int | None:
-    """Multiply-adds of one node; None where its op counts some but a size is not known."""
+    """Multiply-adds of one node; None where a size is not known, or what a foreign op does."""
+    if node.op == "foreign":
+        return None
     if not node.stages:
         operands = {slot: value.type for slot, value in node.operands.items()}
         result = node.results[0].type if node.results else None
