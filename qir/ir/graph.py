@@ -23,7 +23,7 @@ from qir.ir.scheme import Scheme
 from qir.ir.types import TensorType
 
 _GAP = 1 << 24
-_SPARSE = 1.4  # how much sparser a range must be for each bit it is wider
+_SPARSE = 1.6  # how much sparser a range must be for each bit it is wider
 COMPANIONS = ("scale", "zero", "min", "max")
 
 
@@ -234,13 +234,13 @@ class Graph:
         name: str | Iterable[str] | None,
         before: Node | None,
     ) -> None:
+        if before is not None:
+            self._own(before)
         for slot, value in operands.items():
             if value.node not in self:
                 raise GraphError(f"{node.op}: %{value.name} in {slot} is of another graph")
             if before is not None and value.node._rank >= before._rank:
                 raise GraphError(f"{node.op}: %{value.name} is made after {before.name}")
-        if before is not None and before not in self:
-            raise GraphError(f"{node.op}: {before.name} is of another graph")
         names = self._names(node.op, name, len(kinds))
         self._link(node, before)
         self._store.add_node(node)

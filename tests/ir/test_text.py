@@ -299,10 +299,10 @@ def test_a_fault_is_told_with_its_place_in_one_line(text: str, message: str) -> 
     ],
 )
 def test_a_type_that_cannot_be_meant_is_refused(text: str) -> None:
-    started = time.perf_counter()
+    started = time.process_time()
     with pytest.raises(ParseError) as caught:
         parse_type(text)
-    assert time.perf_counter() - started < 1
+    assert time.process_time() - started < 1
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 240
 
