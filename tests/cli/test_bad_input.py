@@ -380,3 +380,31 @@ def test_lines_end_where_they_are_read(folder: Path) -> None:
     outcome = call(folder, "show", "model.onnx")
     text = io.StringIO(outcome.out)
     assert all(line.rstrip() + "\n" == line for line in text), "blanks at the end of a line"
+
+
+@pytest.mark.parametrize(
+    ("failure", "status", "said"),
+    [
+        (KeyboardInterrupt(), 130, "qir: interrupted\n"),
+        (MemoryError("12 GB"), 2, "qir: out of memory\n"),
+        (PermissionError(13, "Permission denied", "m.onnx"), 2, "qir: m.onnx: Permission denied\n"),
+        (
+            ValueError("two\nlines"),
+            2,
+            "qir: a fault in QIR: ValueError: two lines; --debug shows where\n",
+        ),
+    ],
+)
+def test_what_nobody_foresaw_gets_one_line_too(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    failure: BaseException,
+    status: int,
+    said: str,
+) -> None:
+    def fail(*arguments: object, **options: object) -> None:
+        raise failure
+
+    monkeypatch.setattr("qir.pipeline.load", fail)
+    outcome = call(folder, "show", "model.onnx")
+    assert (outcome.status, outcome.out, outcome.err) == (status, "", said)
