@@ -46,7 +46,7 @@ void qir_gemm_pack(const struct qir_gemm_kernel *kernel, const struct qir_gemm_w
   const size_t kr = kernel->kr, n = weights->n, columns = round_up(n, kernel->nr);
   const size_t bytes = kernel->widened ? 2 : 1;
   packed->n = n;
-  packed->k = round_up(weights->taps * weights->depth, kr);
+  packed->k = weights->taps / weights->joined * round_up(weights->joined * weights->depth, kr);
   packed->panels = memory;
   packed->bias = (int32_t *)(packed->panels + round_up(columns * packed->k * bytes, 64));
   packed->multiplier = (float *)((char *)packed->bias + round_up(columns * sizeof(int32_t), 64));
@@ -59,12 +59,14 @@ void qir_gemm_pack(const struct qir_gemm_kernel *kernel, const struct qir_gemm_w
     const int8_t *column = weights->data + j * weights->column;
     uint32_t sum = 0;
     size_t k = 0;
-    for (size_t t = 0; t < weights->taps; ++t)
+    for (size_t t = 0; t < weights->taps; ++t) {
+      if (t % weights->joined == 0) k = round_up(k, kr);
       for (size_t p = 0; p < weights->depth; ++p, ++k) {
         const int8_t value = column[t * weights->tap + p * weights->value];
         store(kernel, panel, k / kr * width * kr + to * kr + k % kr, value);
         sum += (uint32_t)(int32_t)value;
       }
+    }
     packed->bias[first + to] = (int32_t)((bias ? (uint32_t)bias[j] : 0) - (uint32_t)x_zero * sum);
     packed->multiplier[first + to] = multiplier[multiplier_count == 1 ? 0 : j];
   }

@@ -58,10 +58,14 @@ struct qir_gemm_kernel {
 extern const struct qir_gemm_kernel qir_gemm_kernels[];
 extern const size_t qir_gemm_kernel_count;
 
-/* B as the caller has it: n columns; value (t, p, j) at data[j * column + t * tap + p * value]. */
+/*
+ * B as the caller has it: n columns; value (t, p, j) at data[j * column + t * tap + p * value].
+ * In A, and so in packed B, `joined` taps follow each other; what is not a multiple of kr after
+ * them is filled up with zeros.
+ */
 struct qir_gemm_weights {
   const int8_t *data;
-  size_t n, taps, depth;
+  size_t n, taps, joined, depth;
   size_t column, tap, value;
 };
 

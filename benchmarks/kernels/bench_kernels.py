@@ -1,0 +1,103 @@
+"""Speed of the kernels by layer, and of the steps of whole networks, on each instruction set.
+
+python benchmarks/kernels/bench_kernels.py [--threads N] [--isa NAME]
+"""
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parent))
+import networks
+
+from qir._kernels._cpu import Plan, isa
+
+LAYERS = {  # height, width, channels, output channels, window, stride, groups
+    "product 784x512x128": (28, 28, 128, 512, 1, 1, 1),
+    "product 1024x1024x1024": (32, 32, 1024, 1024, 1, 1, 1),
+    "product 128x768x768": (128, 1, 768, 768, 1, 1, 1),
+    "product 1x1000x1280": (1, 1, 1280, 1000, 1, 1, 1),
+    "1x1 64-64 @56": (56, 56, 64, 64, 1, 1, 1),
+    "1x1 24-144 @56": (56, 56, 24, 144, 1, 1, 1),
+    "1x1 320-1280 @7": (7, 7, 320, 1280, 1, 1, 1),
+    "3x3 64-64 @56": (56, 56, 64, 64, 3, 1, 1),
+    "3x3 512-512 @7": (7, 7, 512, 512, 3, 1, 1),
+    "7x7/2 3-64 @224": (224, 224, 3, 64, 7, 2, 1),
+    "3x3/2 3-32 @224": (224, 224, 3, 32, 3, 2, 1),
+    "depthwise 3x3 32 @112": (112, 112, 32, 32, 3, 1, 32),
+    "depthwise 3x3 64 @112": (112, 112, 64, 64, 3, 1, 64),
+    "depthwise 3x3/2 96 @112": (112, 112, 96, 96, 3, 2, 96),
+    "depthwise 3x3 384 @14": (14, 14, 384, 384, 3, 1, 384),
+    "depthwise 5x5 240 @14": (14, 14, 240, 240, 5, 1, 240),
+}
+
+
+def best(plan: Plan, arrays: list[np.ndarray], threads: int, seconds: float = 0.3) -> float:
+    """The shortest time of one run."""
+    shortest, end = float("inf"), time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        start = time.perf_counter()
+        plan.run(arrays, threads=threads)
+        shortest = min(shortest, time.perf_counter() - start)
+    return shortest
+
+
+def layer(name: str, kind: str, threads: int) -> None:
+    h, w, c, out, kernel, stride, groups = LAYERS[name]
+    pad = kernel // 2
+    oh, ow = ((v + 2 * pad - kernel) // stride + 1 for v in (h, w))
+    size = -(-h * w * c // 64) * 64
+    plan = Plan(size + oh * ow * out, [(0, h * w * c), (size, oh * ow * out)], isa=kind)
+    weight = np.random.default_rng(0).integers(-127, 128, (out, c // groups, kernel, kernel))
+    plan.conv2d(
+        name,
+        0,
+        1,
+        weight.astype(np.int8),
+        np.zeros(out, np.int32),
+        np.full(out, 5e-4, np.float32),
+        shape=(1, h, w, c),
+        stride=(stride, stride),
+        pad=(pad,) * 4,
+        groups=groups,
+        y_zero=128,
+    )
+    macs = oh * ow * out * c // groups * kernel * kernel
+    seconds = best(plan, [], threads)
+    print(f"  {name:26s} {seconds * 1e6:10.1f} us {macs / seconds / 1e9:8.1f} GMAC/s", flush=True)
+
+
+def network(name: str, kind: str, threads: int, profile: bool) -> None:
+    net = getattr(networks, name)(1)
+    plan = net.plan(kind)
+    arrays = [np.zeros(net.sizes[0] // 4, np.float32), np.zeros(net.sizes[-1] // 4, np.float32)]
+    seconds = best(plan, arrays, threads, 1.5)
+    rate = net.macs / seconds / 1e9
+    print(f"  {name:26s} {seconds * 1e3:10.3f} ms {rate:8.1f} GMAC/s", flush=True)
+    if not profile:
+        return
+    for _ in range(50):
+        plan.run(arrays, threads=threads, profile=True)
+    for step, how, total, _ in sorted(plan.profile(), key=lambda row: -row[2])[:25]:
+        print(f"    {total / 50 * 1e6:8.1f} us  {how:12s} {step}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--isa", choices=isa(), action="append")
+    parser.add_argument("--profile", action="store_true", help="the slowest steps of each network")
+    options = parser.parse_args()
+    for kind in options.isa or isa():
+        print(f"{kind}, {options.threads} threads")
+        for name in LAYERS:
+            layer(name, kind, options.threads)
+        for name in ("mobilenetv2", "resnet50"):
+            network(name, kind, options.threads, options.profile)
+
+
+if __name__ == "__main__":
+    main()
