@@ -197,9 +197,9 @@ class Maker:
         j = self.pick(0, 4)
         zero = 128 if kind == "u8" else 0
         base = float(out) / float(x.scale) * 2.0**-j
-        density = min(1.0, 12 / depth)
+        density = min(1.0, 8 / depth)
         whole = self.rng.integers(-2, 3, shape) * (self.rng.random(shape) < density)
-        if self.chance(0.2):
+        if self.chance(0.15):
             # Full range: the ends of the type, and odd codes.
             whole = self.rng.integers(-127, 128, shape) * (self.rng.random(shape) < 6 / depth)
             j = 0
@@ -210,7 +210,7 @@ class Maker:
         if count is None:
             scale = np.asarray(self.near(base))
         else:
-            steps = self.rng.integers(-1, 2, count)
+            steps = self.rng.integers(-1, 1, count)
             scale = np.array([self.near(base * 2.0**d) for d in steps], np.float32)
         data = np.clip(whole * 2**j + zero, *bounds(kind)).astype(CARRIERS[kind])
         name = f"w{len(self.net.nodes)}"
@@ -366,7 +366,7 @@ class Maker:
         self._mul(a, b)
 
     def _mul(self, a: Codes, b: Codes) -> None:
-        wanted = float(a.scale) * float(b.scale) * 2.0 ** self.pick(4, 6)
+        wanted = float(a.scale) * float(b.scale) * 2.0 ** self.pick(3, 5)
         out, tail = self.tail(self.result(broadcast(a, b), self.near(wanted)))
         self.net.op("Mul", [a, b], out, tail=tail)
 

@@ -204,6 +204,8 @@ SHAPES: dict[str, Callable[[int], tuple[tuple[int, ...], tuple[int, ...]]]] = {
     "b a channel": lambda n: ((2, n, 3), (1, n, 1)),
     "a a channel": lambda n: ((1, n, 1), (2, n, 3)),
     "a a row": lambda n: ((1, n), (3, n)),
+    "a one beside ones": lambda n: ((1,), (n, 1)),
+    "b one beside ones": lambda n: ((n, 1), (1,)),
     "ones inside": lambda n: ((n, 1, 1), (n, 1, 1)),
 }
 
@@ -219,19 +221,26 @@ def test_broadcasting_picks_the_operand_that_onnxruntime_folds_away(name: str, o
         same(BINARY[op][1](a, b, *maps), onnxruntime_pairs(op, a, b, maps), (name, length))
 
 
-def test_the_scalar_that_is_a_changes_places_with_b() -> None:
-    """Inputs for which it matters: found by trying both orders, judged by onnxruntime."""
+@pytest.mark.parametrize(
+    ("a_shape", "b_shape"),
+    [((1,), (256,)), ((1,), (256, 1)), ((256, 1), (1,)), ((), (256,)), ((1, 1), (256, 1))],
+)
+def test_operands_change_places_where_onnxruntime_folds_a_away(
+    a_shape: tuple[int, ...], b_shape: tuple[int, ...]
+) -> None:
+    """Inputs for which it may matter: found by trying both orders, judged by onnxruntime."""
     told = 0
-    vector = all_codes("u8")
     for number in range(1500):
         seed = rng(number)
-        maps = near_ties(seed, "u8", "add")
-        one = any_codes(seed, "u8", 1)
-        right = methods.fma_sum(one, vector, *maps)
-        kept = methods.fma_sum(np.repeat(one, 256), vector, *maps)
-        if not np.array_equal(right, kept):
+        a, b, out = near_ties(seed, "u8", "add")
+        left, right = (any_codes(seed, "u8", *shape) for shape in (a_shape, b_shape))
+        full = [np.ascontiguousarray(c) for c in np.broadcast_arrays(left, right)]
+        kept = methods.fma_sum(full[0], full[1], a, b, out)
+        turned = methods.fma_sum(full[1], full[0], b, a, out)
+        if not np.array_equal(kept, turned):
             told += 1
-            same(right, onnxruntime_pairs("add", one, vector, maps), number)
+            found = methods.fma_sum(left, right, a, b, out)
+            same(found, onnxruntime_pairs("add", left, right, (a, b, out)), number)
     assert told >= 5, "too few inputs tell the orders apart"
 
 

@@ -1,0 +1,83 @@
+"""QDQ models, all of onnxruntime's optimizations on: every fused node is equal to the byte."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import cache
+
+import pytest
+
+from .fusion import Report, examine
+from .models import ALL, Kind, Style, Taste, make
+from .population import Population, census
+from .runtime import run
+
+CHUNK = 25
+# A quantize right behind a dequantize is merged away by onnxruntime, and bytes change.
+OPS = tuple(op for op in ALL if op != "requantize")
+
+
+def taste(seed: int, kind: Kind) -> Taste:
+    """Dyadic scales three times in four; every tenth relu or clip cuts codes off."""
+    styles: tuple[Style, ...] = ("dyadic", "dyadic", "dyadic", "order" if seed % 3 else "free")
+    return Taste(kind, styles[seed % 4], OPS, loose=0.1, gains=0.0, wraps=0.0, specials=0.05)
+
+
+@cache
+def report(chunk: int, kind: Kind) -> Report:
+    """What the networks of a chunk show, half of them with a DequantizeLinear for each reader."""
+    found = Report()
+    for seed in range(chunk * CHUNK, (chunk + 1) * CHUNK):
+        found.merge(examine(make(seed, taste(seed, kind), qdq=True, shared=bool(seed % 2))))
+    return found
+
+
+def agrees(chunk: int, kind: Kind) -> None:
+    found = report(chunk, kind)
+    assert not found.differences, "\n".join(map(str, found.differences))
+    assert not found.regrouped, "\n".join(found.regrouped)
+    assert found.fused.total() > CHUNK, found.fused
+
+
+@pytest.mark.parametrize("chunk", range(4))
+def test_each_fused_node_gives_the_bytes_that_qir_foresees(chunk: int) -> None:
+    agrees(chunk, "u8")
+    assert report(chunk, "u8").open == 0
+
+
+@pytest.mark.parametrize("chunk", range(2))
+def test_signed_codes_are_foreseen_too(chunk: int) -> None:
+    agrees(chunk, "i8")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("chunk", range(4, 20))
+def test_four_hundred_more_networks_are_foreseen(chunk: int) -> None:
+    agrees(chunk, "u8")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("chunk", range(2, 16))
+def test_more_networks_of_signed_codes_are_foreseen(chunk: int) -> None:
+    agrees(chunk, "i8")
+
+
+def test_every_fused_operator_is_among_the_networks() -> None:
+    fused: Counter[str] = Counter()
+    for chunk in range(4):
+        fused += report(chunk, "u8").fused
+    wanted = "Conv MatMul Gemm Add Mul Sigmoid Softmax AveragePool GlobalAveragePool Concat".split()
+    wanted += ["MaxPool", "Reshape", "Flatten", "Transpose", "Conv Relu", "Conv Clip", "Gemm Relu"]
+    wanted += ["Add Relu", "Mul Relu", "Gemm, real"]
+    rare = {op: fused[op] for op in wanted if fused[op] < 5}
+    assert not rare, rare
+
+
+def test_their_inputs_tie_and_saturate_often() -> None:
+    """The same networks spelled as QOperator models have their accumulators at hand."""
+    found = Population()
+    for seed in range(4 * CHUNK):
+        model = make(seed, taste(seed, "u8"), exposed=True)
+        judge = run(model.proto, model.feeds, optimize=False)
+        found.merge(census(model.proto, {**model.feeds, **judge}))
+    found.check()
