@@ -110,7 +110,7 @@ def _save(path: Path, arrays: Mapping[str, NDArray[np.generic]], meta: Mapping[s
     with path.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for name in order:
-            file.write(np.ascontiguousarray(arrays[name]).reshape(-1).view(np.uint8).data)
+            file.write(np.asarray(arrays[name], order="C").reshape(-1).view(np.uint8).data)
 
 
 def _open(path: Path) -> tuple[dict[str, dict[str, str]], memoryview]:
@@ -143,7 +143,7 @@ def _array(name: str, row: Mapping[str, object], data: memoryview) -> NDArray[np
 
 def _plain(data: NDArray[np.generic]) -> NDArray[np.generic]:
     """The same bytes in a type that safetensors knows."""
-    data = np.ascontiguousarray(data)
+    data = np.asarray(data, order="C")
     if data.dtype.kind == "O":
         rows = [list(t if isinstance(t, bytes) else str(t).encode()) for t in data.reshape(-1)]
         return np.frombuffer(json.dumps(rows).encode(), np.uint8)
@@ -158,7 +158,7 @@ def _digest(meta: Mapping[str, str], arrays: Mapping[str, NDArray[np.generic]]) 
         part = str(meta.get(key, "")).encode(errors="surrogatepass")
         state.update(len(part).to_bytes(8, "little") + part)
     for name in sorted(arrays):
-        data = np.ascontiguousarray(arrays[name])
+        data = np.asarray(arrays[name], order="C")
         head = f"{name} {data.dtype.str} {data.shape}".encode(errors="surrogatepass")
         state.update(len(head).to_bytes(8, "little") + head)
         state.update(data.reshape(-1).view(np.uint8).data)

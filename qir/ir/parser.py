@@ -378,8 +378,10 @@ def _carried(data: NDArray[np.generic], kind: TensorType) -> NDArray[np.generic]
             if not all(type(b) is int and 0 <= b < 256 for b in row):
                 raise ParseError("texts are no list of bytes")
             out[i] = bytes(row)
-        return out.reshape(known(kind.shape) or (-1,))
-    if data.dtype != carrier and data.dtype.kind == "u" and carrier.kind == "V":
+        sizes = known(kind.shape)
+        return out if sizes is None else out.reshape(sizes)
+    unusual = carrier.isbuiltin == 2  # what ml_dtypes adds to NumPy
+    if unusual and data.dtype == np.dtype(f"u{carrier.itemsize}"):
         return data.view(carrier)
     return data
 
