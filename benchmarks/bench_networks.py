@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -66,9 +67,9 @@ def measure(name: str, source: Path, data: NDArray[np.float32], folder: Path) ->
         own = qir.compile(quantized, threads=threads)
         found = medians(
             {
-                "float": lambda s=fast: s.run(None, feed),
-                "onnxruntime": lambda s=theirs: s.run(None, feed),
-                "qir": lambda c=own: c(**feed),
+                "float": partial(fast.run, None, feed),
+                "onnxruntime": partial(theirs.run, None, feed),
+                "qir": partial(own, **feed),
             }
         )
         ratio = found["onnxruntime"] / found["qir"]

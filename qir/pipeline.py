@@ -178,8 +178,13 @@ def quantize(
 ) -> Graph:
     """The quantized graph in QDQ form, for a target; the graph given stays as it was.
 
-    Raises DataError where the statistics are of another model.
+    Raises DataError where the statistics are of another model, UsageError for a model that holds
+    codes already.
     """
+    if held := [v.name for v in graph.values.values() if v.type.quant]:
+        raise UsageError(
+            f"the model is quantized already: {len(held)} values hold codes, {held[0]} first"
+        )
     ledger = ledger if ledger is not None else Ledger()
     backend = named_target(target)
     folded = fold(graph, ledger)

@@ -86,10 +86,14 @@ def show_plan(screen: Screen, found: Plan) -> None:
         Column("how, or why not", fit="wrap"),
         Column("work", "right"),
     )
+    from qir.passes.assign_schemes import ALREADY
+
     rows = []
     head = ""
     for d in found.decisions:
         kind = Cell("integer", "green") if d.integer else Cell("float", "yellow")
+        if d.reason == ALREADY:
+            kind = Cell("as it is")
         text = "in the kernel above" if d.group and d.group == head else how(d)
         rows.append((d.op, d.node, kind, text, amount(d.macs) if d.macs else ""))
         head = d.group or d.node

@@ -150,9 +150,10 @@ def quantize(
 def _require_work(path: Path, plan: Plan) -> None:
     """UsageError where nothing can become integer, or much is already, with the reason."""
     from qir.errors import UsageError
+    from qir.passes.assign_schemes import ALREADY
 
     reasons = Counter(d.reason for d in plan.decisions if not d.integer)
-    if count := reasons["quantized already"]:
+    if count := reasons[ALREADY]:
         said = f"{count} of its {len(plan.decisions)} ops work on codes"
         raise UsageError(f"{path} is quantized already: {said}; quantize the float model")
     if not any(d.integer for d in plan.decisions):

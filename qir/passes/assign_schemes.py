@@ -24,6 +24,8 @@ from qir.ledger import Ledger
 from qir.rewrite import Pass
 
 STRUCTURE = frozenset({"input", "constant", "output"})
+ALREADY = "quantized already"
+"""The reason of an op that has codes beside it before anything is planned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,10 +196,9 @@ class _Assignment:
 
     def _obstacle(self, node: Node, row: OpCapability | None) -> str:
         """Why an op stays float; empty where nothing keeps it from integers."""
-        if node.op in ("quantize", "dequantize", "requantize") or any(
-            v.type.quant for v in (*node.operands.values(), *node.results)
-        ):
-            return "quantized already"
+        near = [*node.operands.values(), *node.results]
+        if any(v.type.quant or v.node.op == "dequantize" for v in near):
+            return ALREADY
         if node.op == "foreign":
             return f"{node.attrs['op']!r} is not known to QIR"
         if row is None:
