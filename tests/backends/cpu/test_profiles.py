@@ -33,4 +33,4 @@ def test_a_profile_that_computes_otherwise_is_run_by_the_reference() -> None:
         (row,) = compiled.fallbacks
         assert row.reason == "profile odd computes it otherwise: method"
         x = np.arange(6, dtype=np.uint8).reshape(2, 3)
-        assert np.array_equal(compiled(x=x)["y"], run(graph, {"x": x})["y"])  # type: ignore[arg-type]
+        assert np.array_equal(compiled(x=x)["y"], run(graph, {"x": x})["y"])
