@@ -36,27 +36,36 @@ static size_t tap_at(const struct depthwise *v, size_t ky, size_t kx) {
   return v->column ? kx * v->kernel->lanes + ky : ky * v->s.kw + kx;
 }
 
+/* Packs channel c in place `to` of its block. */
+static void pack_channel(const struct depthwise *v, const struct qir_conv_operands *o, size_t c,
+                         size_t to, char *weights, int32_t *bias, float *multiplier) {
+  const struct qir_depthwise_kernel *k = v->kernel;
+  const size_t taps = v->s.kh * v->s.kw, block = c / k->block;
+  uint32_t sum = 0;
+  for (size_t ky = 0; ky < v->s.kh; ++ky)
+    for (size_t kx = 0; kx < v->s.kw; ++kx) {
+      const int8_t value = o->weight[c * taps + ky * v->s.kw + kx];
+      const size_t tap = tap_at(v, ky, kx), group = block * v->run.groups + tap / k->lanes;
+      const size_t at = (group * k->block + to) * k->lanes + tap % k->lanes;
+      if (k->widened)
+        ((int16_t *)weights)[at] = value;
+      else
+        ((int8_t *)weights)[at] = value;
+      sum += (uint32_t)(int32_t)value;
+    }
+  const uint32_t zero = (uint32_t)(o->x_zero + o->x_flip);
+  bias[block * k->block + to] = (int32_t)((o->bias ? (uint32_t)o->bias[c] : 0) - zero * sum);
+  multiplier[block * k->block + to] = o->multiplier[o->multiplier_count == 1 ? 0 : c];
+}
+
+/* A last block that is at most half full is packed twice: two pixels may share a vector. */
 static void pack(const struct depthwise *v, const struct qir_conv_operands *o, char *weights,
                  int32_t *bias, float *multiplier) {
-  const struct qir_depthwise_kernel *k = v->kernel;
-  const size_t taps = v->s.kh * v->s.kw;
+  const size_t block = v->kernel->block, half = block / 2;
   for (size_t c = 0; c < v->s.c; ++c) {
-    const size_t block = c / k->block, to = place(k, c % k->block);
-    uint32_t sum = 0;
-    for (size_t ky = 0; ky < v->s.kh; ++ky)
-      for (size_t kx = 0; kx < v->s.kw; ++kx) {
-        const int8_t value = o->weight[c * taps + ky * v->s.kw + kx];
-        const size_t tap = tap_at(v, ky, kx), group = block * v->run.groups + tap / k->lanes;
-        const size_t at = (group * k->block + to) * k->lanes + tap % k->lanes;
-        if (k->widened)
-          ((int16_t *)weights)[at] = value;
-        else
-          ((int8_t *)weights)[at] = value;
-        sum += (uint32_t)(int32_t)value;
-      }
-    const uint32_t zero = (uint32_t)(o->x_zero + o->x_flip);
-    bias[block * k->block + to] = (int32_t)((o->bias ? (uint32_t)o->bias[c] : 0) - zero * sum);
-    multiplier[block * k->block + to] = o->multiplier[o->multiplier_count == 1 ? 0 : c];
+    const size_t in = c % block, last = v->s.c - (c - in);
+    pack_channel(v, o, c, place(v->kernel, in), weights, bias, multiplier);
+    if (last <= half) pack_channel(v, o, c, place(v->kernel, in + half), weights, bias, multiplier);
   }
 }
 

@@ -9,7 +9,8 @@
  *
  * Taps come in groups of `lanes`, whose products one instruction adds; a group that is not full
  * has taps of weight zero. Weights are packed by blocks of channels, then groups; in a group come
- * the channels in the order of qir_depthwise_place, `lanes` weights each.
+ * the channels in an order of the kernel, `lanes` weights each; the second half of a last block
+ * that is at most half full repeats the first.
  */
 
 #include "conv/conv.h"

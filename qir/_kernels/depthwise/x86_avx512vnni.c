@@ -15,25 +15,31 @@ struct column {
   __m512i v[4];
 };
 
-/* What is the same for all pixels of a block of channels. */
+/*
+ * What is the same for all pixels of a block of channels. Half a block, of 32 channels or less, is
+ * taken of two pixels at once, half a run apart: `far` bytes of x, `far_y` of y.
+ */
 struct block {
   const uint8_t *const *taps;
   size_t c;
   __mmask64 keep;
-  int flipped;
+  int flipped, paired;
+  size_t far, far_y;
+  const int8_t *weights;
   const int32_t *bias;
   const float *multiplier;
   uint8_t *y;
 };
 
-QIR_INLINE struct block block_at(const struct qir_depthwise_run *run, size_t c, int flipped) {
-  return (struct block){
-      run->taps,           c,         qir_avx512_first64(run->channels - c), flipped, run->bias + c,
-      run->multiplier + c, run->y + c};
-}
-
 QIR_INLINE __m512i load(const struct block *b, size_t tap, size_t at) {
-  const __m512i x = _mm512_maskz_loadu_epi8(b->keep, b->taps[tap] + at + b->c);
+  const uint8_t *from = b->taps[tap] + at + b->c;
+  __m512i x;
+  if (b->paired)
+    x = _mm512_inserti64x4(
+        _mm512_castsi256_si512(_mm256_maskz_loadu_epi8((__mmask32)b->keep, from)),
+        _mm256_maskz_loadu_epi8((__mmask32)b->keep, from + b->far), 1);
+  else
+    x = _mm512_maskz_loadu_epi8(b->keep, from);
   return b->flipped ? _mm512_xor_si512(x, _mm512_set1_epi8((char)0x80)) : x;
 }
 
@@ -66,25 +72,33 @@ QIR_INLINE void store(const struct block *b, size_t at, const struct column *sum
   __m512 real[4];
   UNROLL for (int i = 0; i < 4; ++i) real[i] =
       _mm512_mul_ps(_mm512_cvtepi32_ps(sum->v[i]), _mm512_loadu_ps(b->multiplier + 16 * i));
-  _mm512_mask_storeu_epi8(b->y + at, b->keep,
-                          qir_avx512_encode64(real[0], real[1], real[2], real[3], code));
+  const __m512i y = qir_avx512_encode64(real[0], real[1], real[2], real[3], code);
+  if (b->paired) {
+    _mm256_mask_storeu_epi8(b->y + at, (__mmask32)b->keep, _mm512_castsi512_si256(y));
+    _mm256_mask_storeu_epi8(b->y + at + b->far_y, (__mmask32)b->keep,
+                            _mm512_extracti64x4_epi64(y, 1));
+  } else {
+    _mm512_mask_storeu_epi8(b->y + at, b->keep, y);
+  }
 }
 
-QIR_INLINE void any_window(const struct qir_depthwise_run *run, int flipped) {
+/* Each of these takes the pixels from first to end of one block. */
+
+QIR_INLINE void any_window(const struct qir_depthwise_run *run, const struct block *b, size_t first,
+                           size_t end) {
   const struct qir_avx512_code code = qir_avx512_load_code(&run->code);
-  for (size_t ox = 0; ox < run->width; ++ox)
-    for (size_t c = 0; c < run->channels; c += BLOCK) {
-      const struct block b = block_at(run, c, flipped);
-      const size_t at = ox * run->step, taps = run->groups * LANES;
-      struct column sum = start(&b);
-      for (size_t t = 0; t < taps; t += LANES) {
-        const struct column x = interleave(load(&b, t, at), load(&b, t + 1, at),
-                                           load(&b, t + 2, at), load(&b, t + 3, at));
-        const struct column w = weights_at(run->weights, (c * taps + t * BLOCK));
-        add(&sum, &x, &w);
-      }
-      store(&b, ox * run->channels, &sum, &code);
+  const size_t taps = run->groups * LANES;
+  for (size_t ox = first; ox < end; ++ox) {
+    const size_t at = ox * run->step;
+    struct column sum = start(b);
+    for (size_t t = 0; t < taps; t += LANES) {
+      const struct column x =
+          interleave(load(b, t, at), load(b, t + 1, at), load(b, t + 2, at), load(b, t + 3, at));
+      const struct column w = weights_at(b->weights, t * BLOCK);
+      add(&sum, &x, &w);
     }
+    store(b, ox * run->channels, &sum, &code);
+  }
 }
 
 /* The column of a window of 3 by 3 that begins at `tap`, `at` bytes on. */
@@ -94,25 +108,22 @@ QIR_INLINE struct column column_at(const struct block *b, size_t tap, size_t at)
 }
 
 /* A window of 3 by 3 that moves by more than one. */
-QIR_INLINE void jump(const struct qir_depthwise_run *run, int flipped) {
+QIR_INLINE void jump(const struct qir_depthwise_run *run, const struct block *b, size_t first,
+                     size_t end) {
   const struct qir_avx512_code code = qir_avx512_load_code(&run->code);
-  const size_t step = run->step, channels = run->channels, width = run->width;
-  for (size_t c = 0; c < channels; c += BLOCK) {
-    const struct block b = block_at(run, c, flipped);
-    const size_t at = c * 3 * LANES, group = BLOCK * LANES;
-    const struct column left = weights_at(run->weights, at);
-    const struct column middle = weights_at(run->weights, at + group);
-    const struct column right = weights_at(run->weights, at + 2 * group);
-    for (size_t ox = 0; ox < width; ++ox) {
-      struct column sum = start(&b);
-      struct column x = column_at(&b, 0, ox * step);
-      add(&sum, &x, &left);
-      x = column_at(&b, LANES, ox * step);
-      add(&sum, &x, &middle);
-      x = column_at(&b, 2 * LANES, ox * step);
-      add(&sum, &x, &right);
-      store(&b, ox * channels, &sum, &code);
-    }
+  const struct column left = weights_at(b->weights, 0);
+  const struct column middle = weights_at(b->weights, BLOCK * LANES);
+  const struct column right = weights_at(b->weights, 2 * BLOCK * LANES);
+  for (size_t ox = first; ox < end; ++ox) {
+    const size_t at = ox * run->step;
+    struct column sum = start(b);
+    struct column x = column_at(b, 0, at);
+    add(&sum, &x, &left);
+    x = column_at(b, LANES, at);
+    add(&sum, &x, &middle);
+    x = column_at(b, 2 * LANES, at);
+    add(&sum, &x, &right);
+    store(b, ox * run->channels, &sum, &code);
   }
 }
 
@@ -120,58 +131,86 @@ QIR_INLINE void jump(const struct qir_depthwise_run *run, int flipped) {
  * A window of 3 by 3 that moves by one: a column of the input is the right one of a pixel, the
  * middle one of the next and the left one of the one after, so it is interleaved once for three.
  */
-QIR_INLINE void slide(const struct qir_depthwise_run *run, int flipped) {
+QIR_INLINE void slide(const struct qir_depthwise_run *run, const struct block *b, size_t first,
+                      size_t end) {
   const struct qir_avx512_code code = qir_avx512_load_code(&run->code);
-  const size_t step = run->step, channels = run->channels, width = run->width;
-  for (size_t c = 0; c < channels; c += BLOCK) {
-    const struct block b = block_at(run, c, flipped);
-    const size_t at = c * 3 * LANES, group = BLOCK * LANES;
-    const struct column left = weights_at(run->weights, at);
-    const struct column middle = weights_at(run->weights, at + group);
-    const struct column right = weights_at(run->weights, at + 2 * group);
-    struct column s0 = start(&b), s1 = start(&b), s2;
-    struct column x = column_at(&b, 0, 0);
-    add(&s0, &x, &left);
-    x = column_at(&b, 0, step);
-    add(&s0, &x, &middle);
-    add(&s1, &x, &left);
-#define PIXEL(ox, now, next, last)         \
-  x = column_at(&b, 0, ((ox) + 2) * step); \
-  last = start(&b);                        \
-  add(&now, &x, &right);                   \
-  store(&b, (ox) * channels, &now, &code); \
-  add(&next, &x, &middle);                 \
+  const size_t step = run->step, channels = run->channels;
+  const struct column left = weights_at(b->weights, 0);
+  const struct column middle = weights_at(b->weights, BLOCK * LANES);
+  const struct column right = weights_at(b->weights, 2 * BLOCK * LANES);
+  struct column s0 = start(b), s1 = start(b), s2;
+  struct column x = column_at(b, 0, first * step);
+  add(&s0, &x, &left);
+  x = column_at(b, 0, (first + 1) * step);
+  add(&s0, &x, &middle);
+  add(&s1, &x, &left);
+#define PIXEL(ox, now, next, last)        \
+  x = column_at(b, 0, ((ox) + 2) * step); \
+  last = start(b);                        \
+  add(&now, &x, &right);                  \
+  store(b, (ox) * channels, &now, &code); \
+  add(&next, &x, &middle);                \
   add(&last, &x, &left);
-    size_t ox = 0;
-    for (; ox + 3 <= width; ox += 3) { /* sums take turns, so that none is moved */
-      PIXEL(ox, s0, s1, s2)
-      PIXEL(ox + 1, s1, s2, s0)
-      PIXEL(ox + 2, s2, s0, s1)
-    }
-    if (ox < width) {
-      PIXEL(ox, s0, s1, s2)
-      if (ox + 1 < width) {
-        PIXEL(ox + 1, s1, s2, s0)
-      }
-    }
-#undef PIXEL
+  size_t ox = first;
+  for (; ox + 3 <= end; ox += 3) { /* sums take turns, so that none is moved */
+    PIXEL(ox, s0, s1, s2)
+    PIXEL(ox + 1, s1, s2, s0)
+    PIXEL(ox + 2, s2, s0, s1)
   }
+  if (ox < end) {
+    PIXEL(ox, s0, s1, s2)
+    if (ox + 1 < end) {
+      PIXEL(ox + 1, s1, s2, s0)
+    }
+  }
+#undef PIXEL
 }
 
-#define WINDOW(name)                                                              \
-  static void name##_plain(const struct qir_depthwise_run *run) { name(run, 0); } \
-  static void name##_flipped(const struct qir_depthwise_run *run) { name(run, 1); }
-WINDOW(any_window)
-WINDOW(jump)
-WINDOW(slide)
+/* One function for each way, kind of code and pairing keeps its constants constant. */
+#define WAY(name, flip, pair)                                                                   \
+  static void name##_##flip##pair(const struct qir_depthwise_run *run, const struct block *any, \
+                                  size_t first, size_t end) {                                   \
+    struct block b = *any;                                                                      \
+    b.flipped = flip;                                                                           \
+    b.paired = pair;                                                                            \
+    name(run, &b, first, end);                                                                  \
+  }
+#define WAYS(name) WAY(name, 0, 0) WAY(name, 0, 1) WAY(name, 1, 0) WAY(name, 1, 1)
+WAYS(any_window)
+WAYS(jump)
+WAYS(slide)
+
+typedef void (*way_fn)(const struct qir_depthwise_run *, const struct block *, size_t, size_t);
+static const way_fn any_windows[] = {any_window_00, any_window_01, any_window_10, any_window_11};
+static const way_fn jumps[] = {jump_00, jump_01, jump_10, jump_11};
+static const way_fn slides[] = {slide_00, slide_01, slide_10, slide_11};
 
 void qir_depthwise_avx512vnni(const struct qir_depthwise_run *run) {
-  if (!run->three)
-    (run->x_flip ? any_window_flipped : any_window_plain)(run);
-  else if (run->slides && run->width > 2)
-    (run->x_flip ? slide_flipped : slide_plain)(run);
-  else
-    (run->x_flip ? jump_flipped : jump_plain)(run);
+  const size_t width = run->width, half = width / 2;
+  const way_fn *ways = (!run->three                     ? any_windows
+                        : run->slides && run->width > 2 ? slides
+                                                        : jumps) +
+                       (run->x_flip ? 2 : 0);
+  for (size_t c = 0; c < run->channels; c += BLOCK) {
+    const size_t left = run->channels - c;
+    const struct block b = {
+        .taps = run->taps,
+        .c = c,
+        .keep = qir_avx512_first64(left),
+        .far = half * run->step,
+        .far_y = half * run->channels,
+        .weights = (const int8_t *)run->weights + c * run->groups * LANES,
+        .bias = run->bias + c,
+        .multiplier = run->multiplier + c,
+        .y = run->y + c,
+    };
+    if (left > BLOCK / 2 || half == 0) {
+      ways[0](run, &b, 0, width);
+    } else {
+      ways[1](run, &b, 0, half);
+      if (width % 2) ways[0](run, &b, width - 1, width);
+    }
+  }
 }
 
 QIR_TARGET_END
