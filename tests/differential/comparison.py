@@ -28,7 +28,9 @@ class Difference:
     first: str
 
     def __str__(self) -> str:
-        return f"{self.where}: {self.tensor}: {self.count} of {self.size} differ, first {self.first}"
+        return (
+            f"{self.where}: {self.tensor}: {self.count} of {self.size} differ, first {self.first}"
+        )
 
 
 def compare(

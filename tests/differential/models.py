@@ -24,8 +24,8 @@ from .spelling import (
     Attrs,
     Codes,
     Kind,
-    QOperator,
     Qdq,
+    QOperator,
     Spelling,
     Tail,
     Weight,
@@ -73,6 +73,8 @@ class Taste:
     """How many Gemm have an alpha."""
     real_ends: float = 0.3
     """How many networks end in a Gemm whose result stays float."""
+    narrow_first: bool = True
+    """Whether the first operand of a sum may be the one that is repeated."""
 
 
 ALL = (
@@ -222,9 +224,12 @@ class Maker:
             return None
         if self.chance(self.taste.wraps):
             limit = 2**31 - 1
-            return (self.rng.choice([-limit, limit], count) + self.rng.integers(-9, 1, count)).astype(
-                np.int64
-            ).clip(-limit, limit).astype(np.int32)
+            return (
+                (self.rng.choice([-limit, limit], count) + self.rng.integers(-9, 1, count))
+                .astype(np.int64)
+                .clip(-limit, limit)
+                .astype(np.int32)
+            )
         if self.chance(0.7):
             return (self.rng.integers(-60, 61, count) << (j + s - 1)).astype(np.int32)
         return self.rng.integers(-4000, 4001, count).astype(np.int32)
@@ -252,20 +257,20 @@ class Maker:
         groups = self.pick(2, 4) if self.chance(0.3) else 1
         if x.shape[1] % groups:
             groups = 1
-        self._conv(x, groups, self.pick(1, 24) * groups, self.pick(1, 3), self.pick(1, 3))
+        self.convolve(x, groups, self.pick(1, 24) * groups, self.pick(1, 3), self.pick(1, 3))
 
     def depthwise(self) -> None:
         x = self.image()
         if x is not None:
             k = self.pick(2, 5)
-            self._conv(x, x.shape[1], x.shape[1] * self.pick(1, 2), k, k)
+            self.convolve(x, x.shape[1], x.shape[1] * self.pick(1, 2), k, k)
 
     def pointwise(self) -> None:
         x = self.image()
         if x is not None:
-            self._conv(x, 1, self.pick(1, 70), 1, 1)
+            self.convolve(x, 1, self.pick(1, 70), 1, 1)
 
-    def _conv(self, x: Codes, groups: int, channels: int, kh: int, kw: int) -> None:
+    def convolve(self, x: Codes, groups: int, channels: int, kh: int, kw: int) -> None:
         n, c, h, w = x.shape
         stride = (self.pick(1, 2), self.pick(1, 2)) if self.chance(0.4) else (1, 1)
         dilation = (2, 2) if self.chance(0.2) else (1, 1)
@@ -320,13 +325,16 @@ class Maker:
         a = self.any(lambda c: len(c.shape) == 4)
         if a is None:
             return
-        b = self.any(lambda c: len(c.shape) == 4 and c.shape[:2] == a.shape[:2])
+        outer = a.shape[:2]
+        b = self.any(lambda c: len(c.shape) == 4 and c.shape[:2] == outer)
         if b is None or b.shape[2] != a.shape[3]:
             turned = self.like(a, (*a.shape[:2], a.shape[3], a.shape[2]))
             self.net.op("Transpose", [a], turned, {"perm": (0, 1, 3, 2)})
             b = turned
         wanted = float(a.scale) * float(b.scale) * 64 * np.sqrt(a.shape[3])
-        out = self.result((*a.shape[:3], b.shape[3]), self.near(float(2.0 ** round(np.log2(wanted)))))
+        out = self.result(
+            (*a.shape[:3], b.shape[3]), self.near(float(2.0 ** round(np.log2(wanted))))
+        )
         self.net.op("MatMul", [a, b], out)
 
     def add(self) -> None:
@@ -336,8 +344,10 @@ class Maker:
             return
         if self.chance(0.3):
             a, b = b, a
-        out = self.result(broadcast(a, b), self.near(2.0 * float(max(a.scale, b.scale))))
+        out = self.result(broadcast(a, b), self.near(2.0 * max(float(a.scale), float(b.scale))))
         out, tail = self.tail(out)
+        if a.shape != out.shape and not self.taste.narrow_first:
+            a, b = b, a
         self.net.op("Add", [a, b], out, tail=tail)
 
     def add_constant(self) -> None:
@@ -348,15 +358,16 @@ class Maker:
         if len(x.shape) == 4:
             shapes.append((1, x.shape[1], 1, 1))
         shape = shapes[self.pick(0, len(shapes) - 1)]
-        data = self.data(shape, x.kind)
-        given = Weight(f"k{len(self.net.nodes)}", data, np.asarray(self.near(x.scale)), self.zero())
+        data, scale = self.data(shape, x.kind), self.near(float(x.scale))
+        given = Weight(f"k{len(self.net.nodes)}", data, np.asarray(scale), self.zero())
         pair: list[Codes | Weight] = [x, given]
         op = "Add" if self.chance(0.7) else "Mul"
-        wanted = 2.0 * float(max(x.scale, given.scale))
+        wanted = 2.0 * max(float(x.scale), float(scale))
         if op == "Mul":
-            wanted = float(x.scale) * float(given.scale) * 32
+            wanted = float(x.scale) * float(scale) * 32
         out, tail = self.tail(self.result(x.shape, self.near(wanted)))
-        self.net.op(op, pair[:: -1 if self.chance(0.3) else 1], out, tail=tail)
+        turned = self.chance(0.3) and (self.taste.narrow_first or shape == x.shape)
+        self.net.op(op, pair[:: -1 if turned else 1], out, tail=tail)
 
     def mul(self) -> None:
         a = self.any(lambda c: True)
@@ -428,7 +439,9 @@ class Maker:
         first = self.any(lambda c: len(c.shape) > 1)
         if first is None:
             return
-        rest = [c for c in self.made if c.shape[0:1] + c.shape[2:] == first.shape[0:1] + first.shape[2:]]
+        rest = [
+            c for c in self.made if c.shape[0:1] + c.shape[2:] == first.shape[0:1] + first.shape[2:]
+        ]
         parts = [first, *rest[: self.pick(1, 3)]]
         wide = sum(p.shape[1] for p in parts)
         if wide > 96 or any(len(p.shape) != len(first.shape) for p in parts):
@@ -474,7 +487,20 @@ class Maker:
             shape = tuple(x.shape[i] for i in perm)
             self.net.op("Transpose", [x], self.like(x, shape), {"perm": perm})
 
-    def finish(self) -> list[onnx.ValueInfoProto]:
+    def model(self, *, exposed: bool) -> Model:
+        """What has grown so far; `exposed`: every tensor of codes is an output."""
+        outputs = self._finish()
+        given = {i.name for i in self.inputs}
+        if exposed:
+            outputs += [info(c) for c in self.made if c.name not in given]
+        constants = list(self.net.initializers.values())
+        graph = helper.make_graph(self.net.nodes, "net", self.inputs, outputs, constants)
+        opsets = [helper.make_opsetid("", 21), helper.make_opsetid(MICROSOFT, 1)]
+        proto = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+        onnx.checker.check_model(proto)
+        return Model(self.seed, proto, self.feeds, tuple(self.made))
+
+    def _finish(self) -> list[onnx.ValueInfoProto]:
         """Gives the last tensor as reals, and perhaps a Gemm whose sums are not rounded."""
         last = self.made[-1]
         self.net.dequantize(last, "y")
@@ -485,7 +511,9 @@ class Maker:
             shape = (x.shape[1], wide)
             weight, j, s = self.weight(shape, 1, x.shape[1], x, self.free_scale())
             self.net.real_result([x, weight], "z", {"transB": 0}, self.bias(wide, j, s))
-            outputs.append(helper.make_tensor_value_info("z", TensorProto.FLOAT, (x.shape[0], wide)))
+            outputs.append(
+                helper.make_tensor_value_info("z", TensorProto.FLOAT, (x.shape[0], wide))
+            )
         return outputs
 
 
@@ -535,21 +563,7 @@ def make(
         maker.real_input(shape)
     while len(maker.made) < taste.layers + len(maker.inputs) and maker.grow():
         pass
-    return _model(maker, exposed, maker.finish())
-
-
-def _model(maker: Maker, exposed: bool, outputs: list[onnx.ValueInfoProto]) -> Model:
-    net = maker.net
-    given = {i.name for i in maker.inputs}
-    if exposed:
-        outputs += [info(c) for c in maker.made if c.name not in given]
-    graph = helper.make_graph(
-        net.nodes, "net", maker.inputs, outputs, list(net.initializers.values())
-    )
-    opsets = [helper.make_opsetid("", 21), helper.make_opsetid(MICROSOFT, 1)]
-    proto = helper.make_model(graph, opset_imports=opsets, ir_version=10)
-    onnx.checker.check_model(proto)
-    return Model(maker.seed, proto, maker.feeds, tuple(maker.made))
+    return maker.model(exposed=exposed)
 
 
 def info(c: Codes) -> onnx.ValueInfoProto:

@@ -27,7 +27,9 @@ class Population:
     by_op: dict[str, list[int]] = field(default_factory=dict)
     zeros: list[int] = field(default_factory=list)
 
-    def add(self, op: str, sums: Whole, ratio: list[Fraction], axis: int, zero: int, kind: str) -> None:
+    def add(
+        self, op: str, sums: Whole, ratio: list[Fraction], axis: int, zero: int, kind: str
+    ) -> None:
         """Counts sums that are rounded with a multiplier, or one each along an axis."""
         sums = (sums + 2**31) % 2**32 - 2**31  # as 32-bit registers hold them
         low, high = (0, 255) if kind == "uint8" else (-128, 127)
@@ -37,11 +39,17 @@ class Population:
         factor = np.array([float(r) for r in ratio]).reshape(shape)
         real = sums * factor + zero
         inside = (real > low - 0.5) & (real < high + 0.5)
-        tie = inside & tied(sums, [r.numerator for r in ratio], [r.denominator for r in ratio], axis)
-        counts = [sums.size, int(tie.sum()), int((real < low - 0.5).sum()), int((real > high + 0.5).sum())]
+        tie = inside & tied(
+            sums, [r.numerator for r in ratio], [r.denominator for r in ratio], axis
+        )
+        counts = [
+            sums.size,
+            int(tie.sum()),
+            int((real < low - 0.5).sum()),
+            int((real > high + 0.5).sum()),
+        ]
         self.total, self.ties, self.low, self.high = (
-            a + b
-            for a, b in zip((self.total, self.ties, self.low, self.high), counts, strict=True)
+            a + b for a, b in zip((self.total, self.ties, self.low, self.high), counts, strict=True)
         )
         before = self.by_op.setdefault(op, [0, 0, 0, 0])
         self.by_op[op] = [a + b for a, b in zip(before, counts, strict=True)]
@@ -68,7 +76,9 @@ class Population:
         assert odd >= 0.25 * len(self.zeros), f"only {odd} of {len(self.zeros)} zero points are odd"
 
 
-def tied(sums: Whole, numerators: list[int], denominators: list[int], axis: int) -> NDArray[np.bool_]:
+def tied(
+    sums: Whole, numerators: list[int], denominators: list[int], axis: int
+) -> NDArray[np.bool_]:
     """Where sum * numerator / denominator lies exactly between two whole numbers.
 
     The fractions are in lowest terms: then it is so where the denominator is even and the sum an
@@ -80,7 +90,8 @@ def tied(sums: Whole, numerators: list[int], denominators: list[int], axis: int)
         shape[axis] = -1
     half = np.array(halves, np.int64).reshape(shape)
     safe = np.maximum(half, 1)
-    return (half > 0) & (sums % safe == 0) & ((sums // safe) % 2 != 0)
+    found: NDArray[np.bool_] = (half > 0) & (sums % safe == 0) & ((sums // safe) % 2 != 0)
+    return found
 
 
 def conv_sums(x: Whole, w: Whole, attrs: Mapping[str, object]) -> Whole:
@@ -157,7 +168,9 @@ def _count(node: onnx.NodeProto, known: Tensors, found: Population) -> None:
             found.add(op, whole, [unit / fractions(at[6])[0]], 0, int(at[7]), kind)
 
 
-def _ratio(x: NDArray[np.generic], w: NDArray[np.generic], y: NDArray[np.generic]) -> list[Fraction]:
+def _ratio(
+    x: NDArray[np.generic], w: NDArray[np.generic], y: NDArray[np.generic]
+) -> list[Fraction]:
     (sx,), (sy,) = fractions(x), fractions(y)
     return [sx * sw / sy for sw in fractions(w)]
 

@@ -101,13 +101,17 @@ class Spelling:
         return self.constant(t.name, t.data) if isinstance(t, Weight) else t.name
 
     def node(
-        self, op: str, inputs: Sequence[str], output: str, domain: str = "", attrs: Attrs | None = None
+        self,
+        op: str,
+        inputs: Sequence[str],
+        output: str,
+        domain: str = "",
+        attrs: Attrs | None = None,
     ) -> None:
         name = f"{op}_{output}"
-        given = dict(attrs or {})
-        self.nodes.append(
-            helper.make_node(op, list(inputs), [output], name=name, domain=domain, **given)
-        )
+        node = helper.make_node(op, list(inputs), [output], name=name, domain=domain)
+        node.attribute.extend(helper.make_attribute(k, v) for k, v in (attrs or {}).items())
+        self.nodes.append(node)
 
     def quantize(self, real: str, out: Codes) -> None:
         """Codes from a float tensor."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from functools import cache
 
+import numpy as np
 import pytest
 
 from .fusion import Report, examine
-from .models import ALL, Kind, Style, Taste, make
+from .models import ALL, Maker, Model, Style, Taste, make
 from .population import Population, census
 from .runtime import run
+from .spelling import Kind, Qdq, Weight
 
 CHUNK = 25
 # A quantize right behind a dequantize is merged away by onnxruntime, and bytes change.
@@ -20,7 +22,16 @@ OPS = tuple(op for op in ALL if op != "requantize")
 def taste(seed: int, kind: Kind) -> Taste:
     """Dyadic scales three times in four; every tenth relu or clip cuts codes off."""
     styles: tuple[Style, ...] = ("dyadic", "dyadic", "dyadic", "order" if seed % 3 else "free")
-    return Taste(kind, styles[seed % 4], OPS, loose=0.1, gains=0.0, wraps=0.0, specials=0.05)
+    return Taste(
+        kind,
+        styles[seed % 4],
+        OPS,
+        loose=0.1,
+        gains=0.0,
+        wraps=0.0,
+        specials=0.05,
+        narrow_first=False,
+    )
 
 
 @cache
@@ -81,3 +92,30 @@ def test_their_inputs_tie_and_saturate_often() -> None:
         judge = run(model.proto, model.feeds, optimize=False)
         found.merge(census(model.proto, {**model.feeds, **judge}))
     found.check()
+
+
+def test_a_sum_whose_first_operand_is_repeated_may_change_turns() -> None:
+    """The one sum that is not foreseen, and why networks here have their narrow operand second.
+
+    onnxruntime moves it between convolutions to channels last, where its innermost run is another
+    one, so that the operands change turns: at ties a code is one off.
+    """
+    found = Report()
+    for seed in range(1, 60, 2):
+        found.merge(examine(_between_convolutions(seed, narrow_first=True)))
+        second = examine(_between_convolutions(seed, narrow_first=False))
+        assert not second.differences, "\n".join(map(str, second.differences))
+    assert found.differences
+    assert not found.regrouped
+
+
+def _between_convolutions(seed: int, *, narrow_first: bool) -> Model:
+    maker = Maker(seed, Taste(style="order", tails=0.0, wraps=0.0), Qdq())
+    maker.convolve(maker.real_input((2, 4, 6, 6)), 1, 7, 1, 1)
+    x = maker.made[-1]
+    data = maker.data((1, 7, 1, 1), "u8")
+    given = Weight("k", data, np.asarray(maker.near(float(x.scale))), maker.zero())
+    out = maker.result(x.shape, maker.near(2.0 * float(x.scale)))
+    maker.net.op("Add", [given, x] if narrow_first else [x, given], out)
+    maker.convolve(out, 1, 3, 1, 1)
+    return maker.model(exposed=False)
