@@ -337,11 +337,19 @@ class Maker:
         )
         self.net.op("MatMul", [a, b], out)
 
-    def add(self) -> None:
+    def pair(self) -> tuple[Codes, Codes] | None:
+        """Two tensors of which the second goes with the first."""
         a = self.any(lambda c: True)
-        b = a and self.any(lambda c: broadcasts(c.shape, a.shape))
-        if a is None or b is None:
+        if a is None:
+            return None
+        whole = a.shape
+        b = self.any(lambda c: broadcasts(c.shape, whole))
+        return None if b is None else (a, b)
+
+    def add(self) -> None:
+        if (pair := self.pair()) is None:
             return
+        a, b = pair
         if self.chance(0.3):
             a, b = b, a
         out = self.result(broadcast(a, b), self.near(2.0 * max(float(a.scale), float(b.scale))))
@@ -370,10 +378,9 @@ class Maker:
         self.net.op(op, pair[:: -1 if turned else 1], out, tail=tail)
 
     def mul(self) -> None:
-        a = self.any(lambda c: True)
-        b = a and self.any(lambda c: broadcasts(c.shape, a.shape))
-        if a is None or b is None:
+        if (pair := self.pair()) is None:
             return
+        a, b = pair
         self._mul(a, b)
 
     def _mul(self, a: Codes, b: Codes) -> None:
