@@ -13,6 +13,8 @@ A step raises ValueError when its operands do not fit the buffers or each other,
 Requantization is everywhere `clamp(rne(f32(acc + bias) * multiplier[c]) + zero, low, high)`, where
 acc and bias are added modulo 2^32, rne rounds halves to even, and low and high are codes (default:
 the bounds of the storage type), so that relu and clip cost nothing.
+
+add, mul, lookup and copy may write over an operand of the same place; other steps may not.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,7 +23,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-Codes = Literal["u8", "i8"]
+_Codes = Literal["u8", "i8"]
 EXTERNAL: int
 """As offset of a buffer: the caller gives its memory at each run."""
 
@@ -63,7 +65,7 @@ class Plan:
         shape: Sequence[int],
         scale: float,
         zero: int,
-        y_type: Codes = "u8",
+        y_type: _Codes = "u8",
         low: int | None = None,
         high: int | None = None,
         nhwc: bool = False,
@@ -82,7 +84,7 @@ class Plan:
         shape: Sequence[int],
         scale: float,
         zero: int,
-        x_type: Codes = "u8",
+        x_type: _Codes = "u8",
         nchw: bool = False,
     ) -> None:
         """y = (x - zero) * scale in f32.
@@ -106,9 +108,9 @@ class Plan:
         pad: tuple[int, int, int, int] = (0, 0, 0, 0),
         dilation: tuple[int, int] = (1, 1),
         groups: int = 1,
-        x_type: Codes = "u8",
+        x_type: _Codes = "u8",
         x_zero: int = 0,
-        y_type: Codes | Literal["f32"] = "u8",
+        y_type: _Codes | Literal["f32"] = "u8",
         y_zero: int = 0,
         low: int | None = None,
         high: int | None = None,
@@ -131,9 +133,9 @@ class Plan:
         multiplier: NDArray[np.float32],
         *,
         rows: int,
-        x_type: Codes = "u8",
+        x_type: _Codes = "u8",
         x_zero: int = 0,
-        y_type: Codes | Literal["f32"] = "u8",
+        y_type: _Codes | Literal["f32"] = "u8",
         y_zero: int = 0,
         low: int | None = None,
         high: int | None = None,
@@ -153,9 +155,9 @@ class Plan:
         a_gain: float,
         b_gain: float,
         offset: float,
-        a_type: Codes = "u8",
-        b_type: Codes = "u8",
-        y_type: Codes = "u8",
+        a_type: _Codes = "u8",
+        b_type: _Codes = "u8",
+        y_type: _Codes = "u8",
         low: int | None = None,
         high: int | None = None,
         broadcast: Literal["a", "b"] | None = None,
@@ -177,9 +179,9 @@ class Plan:
         b_zero: int,
         multiplier: float,
         y_zero: int,
-        a_type: Codes = "u8",
-        b_type: Codes = "u8",
-        y_type: Codes = "u8",
+        a_type: _Codes = "u8",
+        b_type: _Codes = "u8",
+        y_type: _Codes = "u8",
         low: int | None = None,
         high: int | None = None,
         broadcast: Literal["a", "b"] | None = None,
@@ -208,7 +210,7 @@ class Plan:
         pad: tuple[int, int, int, int] = (0, 0, 0, 0),
         dilation: tuple[int, int] = (1, 1),
         out: tuple[int, int] | None = None,
-        x_type: Codes = "u8",
+        x_type: _Codes = "u8",
     ) -> None:
         """The largest code of each window of x (n, h, w, c); padding never wins.
 
@@ -232,8 +234,8 @@ class Plan:
         x_zero: int,
         y_scale: float,
         y_zero: int,
-        x_type: Codes = "u8",
-        y_type: Codes = "u8",
+        x_type: _Codes = "u8",
+        y_type: _Codes = "u8",
     ) -> None:
         """The mean of each window, as QLinearAveragePool computes it; see pooling/pooling.h.
 
@@ -251,8 +253,8 @@ class Plan:
         x_zero: int,
         y_scale: float,
         y_zero: int,
-        x_type: Codes = "u8",
-        y_type: Codes = "u8",
+        x_type: _Codes = "u8",
+        y_type: _Codes = "u8",
     ) -> None:
         """The mean over h and w of x (n, h, w, c) as QLinearGlobalAveragePool computes it."""
 
@@ -269,8 +271,8 @@ class Plan:
         x_scale: float,
         y_scale: float,
         y_zero: int,
-        x_type: Codes = "u8",
-        y_type: Codes = "u8",
+        x_type: _Codes = "u8",
+        y_type: _Codes = "u8",
     ) -> None:
         """Softmax of each row of `width` codes, as QLinearSoftmax computes it by a table."""
 
