@@ -71,7 +71,7 @@ def examine(model: Model, profile: str = PROFILE) -> Report:
         maker = producer(shown, name)
         assert maker is not None
         real = maker.op_type == "QuantizeLinear"
-        ordered = real and _sums(shown, maker, through=False)
+        ordered = real and sums_before(shown, maker, through=False)
         (report.real if real else report.fused)[_source(model.proto, name)] += 1
         if real != (graph[name].node.op == "quantize"):
             mine = graph[name].node
@@ -79,7 +79,7 @@ def examine(model: Model, profile: str = PROFILE) -> Report:
             report.regrouped.append(f"{where}: {maker.op_type} there, {made} here")
         if ordered:
             given[name] = judge[name]
-        elif _sums(shown, maker, through=True):
+        elif sums_before(shown, maker, through=True):
             report.open += 1
         else:
             codes = {name: judge[name]}
@@ -94,7 +94,7 @@ def _real_results(model: Model, part: Model, profile: str, report: Report) -> No
     graph = grouped(part.proto, profile)
     for name, real in judge.items():
         maker = producer(shown, name)
-        if maker is None or maker.op_type != "QGemm" or _sums(shown, maker, through=True):
+        if maker is None or maker.op_type != "QGemm" or sums_before(shown, maker, through=True):
             continue
         report.fused["Gemm, real"] += 1
         where = f"seed {model.seed}, {name}"
@@ -113,7 +113,7 @@ def _source(proto: onnx.ModelProto, name: str) -> str:
     return " ".join(reversed(ops))
 
 
-def _sums(proto: onnx.ModelProto, maker: onnx.NodeProto, *, through: bool) -> bool:
+def sums_before(proto: onnx.ModelProto, maker: onnx.NodeProto, *, through: bool) -> bool:
     """Whether float sums, or functions, stand between a node's result and the codes before it.
 
     `through`: or anywhere before it.
