@@ -293,11 +293,10 @@ class Graph:
         if value is not None:
             self._own(value.node)
             self._lift(self._late(value.node, node), node)
-        place = dict.fromkeys(node.operands)  # a slot bound anew stays where it stood
-        self._unbind(node, slot)
         if value is not None:
             self._bind(node, slot, value)
-            node.operands = {s: node.operands[s] for s in (*place, slot) if s in node.operands}
+        else:
+            self._unbind(node, slot)
         self.version += 1
 
     def replace(self, old: Value, new: Value, *, except_in: Node | None = None) -> int:
@@ -316,7 +315,6 @@ class Graph:
                 raise _cycle(use.node, new.node)
         self._lift(late, first)
         for node, slot in uses:
-            self._unbind(node, slot)
             self._bind(node, slot, new)
         self.version += 1
         return len(uses)
@@ -414,12 +412,18 @@ class Graph:
     # -- uses and order -----------------------------------------------------------------------
 
     def _bind(self, node: Node, slot: str, value: Value) -> None:
+        """Makes an edge; a slot that held another value keeps its place among the slots."""
+        self._release(node, slot)
         node.operands[slot] = value
         value.uses[Use(node, slot)] = None
         self._store.add_edge(value.node, node, key=slot, result=value.index)
 
     def _unbind(self, node: Node, slot: str) -> None:
-        if (value := node.operands.pop(slot, None)) is not None:
+        self._release(node, slot)
+        node.operands.pop(slot, None)
+
+    def _release(self, node: Node, slot: str) -> None:
+        if (value := node.operands.get(slot)) is not None:
             del value.uses[Use(node, slot)]
             self._store.remove_edge(value.node, node, key=slot)
 

@@ -129,6 +129,10 @@ class Node:
         (value,) = self.results
         return value
 
+    def precedes(self, other: Node) -> bool:
+        """Whether it stands before another node of its graph."""
+        return self._rank < other._rank
+
     @property
     def used(self) -> bool:
         """Whether somebody uses a result."""

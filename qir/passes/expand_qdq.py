@@ -49,9 +49,12 @@ def _expand(graph: Graph, node: Node, reals: dict[Value, Value]) -> None:
     flow: Value | None = None
     for i, stage in enumerate(stages):
         codes = node.stage_operands(i) if node.stages else dict(node.operands)
-        operands = {
-            slot: _reals(graph, node, stage, slot, codes, reals) for slot, value in codes.items()
-        }
+        operands = {slot: _reals(graph, node, stage, slot, codes, reals) for slot in codes}
+        for slot, on_group in zip(stage.slots, stage.group_slots(i), strict=True):
+            if operands[slot].node.op == "dequantize":
+                known = operands[slot].node
+                origins = node.slot_origins.get(on_group, ())
+                graph.set_origins(known, (*known.origins, *origins))
         if stage.flow is not None and flow is not None:
             operands[stage.flow] = flow
         made = graph.add(
@@ -86,16 +89,25 @@ def _reals(
             return value
         value = _bias(graph, node, stage, codes, value)
     if value not in known:
-        made = graph.add(
-            "dequantize",
-            {"x": value},
-            name=graph.fresh(f"{value.name}.real"),
-            before=node,
-            origins=node.slot_origins.get(slot, ()),
-        )
-        graph.set_lineage(made.result, value.lineage)
-        known[value] = made.result
+        known[value] = _dequantized(graph, node, value)
     return known[value]
+
+
+def _dequantized(graph: Graph, node: Node, value: Value) -> Value:
+    """The reals of a value's codes, made before a node; one that stands later moves there."""
+    old = next((n for n in value.users if n.op == "dequantize"), None)
+    if old is not None and old.precedes(node):
+        return old.result
+    made = graph.add("dequantize", {"x": value}, name=f"{value.name}.real", before=node)
+    graph.set_lineage(made.result, value.lineage)
+    if old is not None:
+        name, lineage = old.name, old.result.lineage
+        graph.replace(old.result, made.result)
+        graph.remove(old)
+        graph.rename(made.result, name)
+        graph.set_lineage(made.result, lineage)
+        graph.set_origins(made, old.origins)
+    return made.result
 
 
 def _bias(graph: Graph, node: Node, stage: Stage, codes: dict[str, Value], value: Value) -> Value:

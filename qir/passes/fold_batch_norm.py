@@ -56,7 +56,9 @@ def _producer(norm: Node) -> Node | None:
     if node.op == "matmul" and weight.type.rank != 2:
         return None
     parts = [norm.operands[s] for s in ("gamma", "beta", "mean", "var")]
-    if any(p.constant is None for p in parts):
+    if any(p.constant is None or p.type.quant for p in parts):
+        return None
+    if any(v.type.quant for v in (*node.operands.values(), x)):
         return None
     call = make_call(node.op, node.operands, node.attrs)
     axis = norm.attrs["axis"]

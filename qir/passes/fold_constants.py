@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 
-from qir.errors import OpError
 from qir.ir.array import Array
-from qir.ir.graph import Graph
+from qir.ir.dims import known
+from qir.ir.graph import Graph, infer
 from qir.ir.node import Node
+from qir.ir.types import TensorType
 from qir.ledger import Change, Ledger
 from qir.reference.interpreter import profile_of, run_node
 from qir.rewrite import Pass
@@ -41,20 +43,28 @@ class FoldConstants(Pass):
     def _foldable(self, node: Node) -> bool:
         if node.op in _NEVER or not node.operands or len(node.results) != 1:
             return False
-        return all(v.constant is not None and not v.type.quant for v in node.operands.values())
+        if any(v.constant is None or v.type.quant for v in node.operands.values()):
+            return False
+        return node.result.type.quant is None and _size(node) <= self.limit
 
     def _fold(self, graph: Graph, node: Node, ledger: Ledger) -> None:
         operands = {s: v.constant.data for s, v in node.operands.items() if v.constant}
         (data,) = run_node(node, operands, profile_of(graph, node))
-        if data.size > self.limit:
-            raise OpError(
-                f"{node.name}: folding makes {data.size} elements, more than {self.limit}"
-            )
         old = node.result
+        kind = TensorType(data.shape, old.type.dtype)
         name = old.name
         graph.rename(old, graph.fresh(f"{name}.folded"))
-        value = graph.constant(Array.of(np.ascontiguousarray(data), name), name=name, before=node)
+        elements = Array(np.asarray(data, order="C"), kind, name)
+        value = graph.constant(elements, name=name, before=node)
         graph.set_origins(value.node, node.origins)
         graph.set_lineage(value, old.lineage)
         graph.replace(old, value)
         ledger.add(Change.EXACT, self.name, name, f"{node.op} of constants computed")
+
+
+def _size(node: Node) -> float:
+    """How many elements the result has; infinite where nobody knows."""
+    sizes = known(node.result.type.shape)
+    if sizes is None and not node.stages:
+        sizes = known(infer(node.op, node.operands, node.attrs)[0].shape)
+    return math.inf if sizes is None else math.prod(sizes)

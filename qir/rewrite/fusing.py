@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from qir.ir.array import Array
 from qir.ir.dtype import I32
-from qir.ir.graph import Graph
+from qir.ir.graph import Graph, make_call
 from qir.ir.node import Node, Stage, Value
 from qir.ir.ops import spec
 from qir.ir.types import QuantType, TensorType
@@ -110,7 +110,7 @@ def _rows(quantize: Node) -> list[tuple[Node, ...]]:
 
 def _match(ops: tuple[Node, ...], quantize: Node | None) -> Match | None:
     quant = quantize.result.type.quant if quantize else None
-    if quantize and (quant is None or quant.dynamic or quant.grain is not None):
+    if quantize and (quant is None or not _counts(quant) or quant.grain is not None):
         return None
     codes: dict[str, Value] = {}
     for slot, value in ops[0].operands.items():
@@ -132,10 +132,21 @@ def _codes(node: Node, slot: str, value: Value) -> Value | None:
         return value if slot == traits.bias and value.constant is not None else None
     source = value.node.operands["x"]
     quant = source.type.quant
-    if quant is None or quant.dynamic or quant.kind != "uniform" or quant.real_zero:
+    if quant is None or not _counts(quant):
         return None
-    parameter = source.constant is not None and slot in (traits.weight, traits.bias)
-    return source if quant.grain is None or parameter else None
+    if quant.grain is None:
+        return source
+    if source.constant is None or traits.weight_axis is None:
+        return None
+    wanted = {traits.bias: 0}
+    wanted[traits.weight] = traits.weight_axis(make_call(node.op, node.operands, node.attrs))
+    return source if quant.axis is not None and quant.axis == wanted.get(slot) else None
+
+
+def _counts(quant: QuantType) -> bool:
+    """Whether the codes are whole steps from a whole zero: what integer kernels compute with."""
+    whole = quant.storage.is_integer and not quant.dynamic and not quant.real_zero
+    return whole and quant.kind == "uniform" and quant.plus is None
 
 
 def moves_codes(match: Match) -> bool:

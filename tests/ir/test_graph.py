@@ -187,6 +187,20 @@ def test_replace_gives_every_use_another_value_and_counts_them() -> None:
     assert sound(graph) == ""
 
 
+def test_an_output_keeps_its_place_among_the_others() -> None:
+    graph, (x, z) = start("x", "z")
+    graph.add("output", {"a": x, "b": z, "c": x})
+    y = graph.add("relu", {"x": x}, before=graph.output).result
+    graph.replace(x, y, except_in=y.node)
+    graph.set_operand(graph.output, "b", x)
+    assert [(s, v.name) for s, v in graph.outputs.items()] == [
+        ("a", "relu"),
+        ("b", "x"),
+        ("c", "relu"),
+    ]
+    assert sound(graph) == ""
+
+
 def test_a_value_in_use_keeps_its_node_and_the_refusal_names_the_user() -> None:
     graph, (x,) = start()
     y = graph.add("relu", {"x": x}, name="y")
