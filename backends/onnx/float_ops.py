@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
+from . import elementwise_ops
 from .elements import number
+from .rows import Row, operator
 from .writer import Wire, Work, Writer
 
 _TO_FIRST = (0, 3, 1, 2)
@@ -20,13 +22,6 @@ def write(writer: Writer, work: Work, ins: Mapping[str, str]) -> None:
     except KeyError:
         raise writer.refuse(work.node, f"{work.op} has no form in ONNX") from None
     row(writer, work, dict(ins))
-
-
-def _simple(onnx_op: str) -> Callable[[Writer, Work, dict[str, str]], None]:
-    def row(writer: Writer, work: Work, ins: dict[str, str]) -> None:
-        writer.emit(onnx_op, ins.values(), [work.out], origins=work.origins)
-
-    return row
 
 
 def _spatial(
@@ -134,11 +129,6 @@ def _clip(writer: Writer, work: Work, ins: dict[str, str]) -> None:
     writer.emit("Clip", operands, [work.out], origins=work.origins)
 
 
-def _softmax(writer: Writer, work: Work, ins: dict[str, str]) -> None:
-    attrs: dict[str, Wire] = {"axis": work.whole("axis")}
-    writer.emit("Softmax", [ins["x"]], [work.out], attrs, origins=work.origins)
-
-
 def _batch_norm(writer: Writer, work: Work, ins: dict[str, str]) -> None:
     rank, operands = work.kind.rank, list(ins.values())
     axis = work.whole("axis") % rank
@@ -160,15 +150,6 @@ def _batch_norm(writer: Writer, work: Work, ins: dict[str, str]) -> None:
 def _reshape(writer: Writer, work: Work, ins: dict[str, str]) -> None:
     attrs: dict[str, Wire] = {"allowzero": 1} if work.attrs["allow_zero"] else {}
     writer.emit("Reshape", [ins["x"], ins["shape"]], [work.out], attrs, origins=work.origins)
-
-
-def _attribute(onnx_op: str, name: str) -> Callable[[Writer, Work, dict[str, str]], None]:
-    def row(writer: Writer, work: Work, ins: dict[str, str]) -> None:
-        value = work.attrs[name]
-        wire: Wire = work.numbers(name) if isinstance(value, tuple) else work.whole(name)
-        writer.emit(onnx_op, ins.values(), [work.out], {name: wire}, origins=work.origins)
-
-    return row
 
 
 def _pad(writer: Writer, work: Work, ins: dict[str, str]) -> None:
@@ -213,27 +194,32 @@ def _cast(writer: Writer, work: Work, ins: dict[str, str]) -> None:
     writer.emit("Cast", [ins["x"]], [work.out], attrs, origins=work.origins)
 
 
-_OPS: dict[str, Callable[[Writer, Work, dict[str, str]], None]] = {
-    "add": _simple("Add"),
-    "sub": _simple("Sub"),
-    "mul": _simple("Mul"),
-    "div": _simple("Div"),
-    "relu": _simple("Relu"),
-    "sigmoid": _simple("Sigmoid"),
+SINCE = elementwise_ops.SINCE
+"""The first operator set that has an op, where it is newer than the oldest we write."""
+
+_OPS: dict[str, Row] = {
+    **elementwise_ops.OPS,
+    "add": operator("Add"),
+    "sub": operator("Sub"),
+    "mul": operator("Mul"),
+    "div": operator("Div"),
+    "relu": operator("Relu"),
+    "sigmoid": operator("Sigmoid"),
     "clip": _clip,
     "conv2d": _conv,
     "matmul": _matmul,
     "gemm": _gemm,
     "linear": _linear,
     "batch_norm": _batch_norm,
-    "softmax": _softmax,
+    "softmax": operator("Softmax", axis="axis"),
+    "log_softmax": operator("LogSoftmax", axis="axis"),
     "max_pool2d": _max_pool,
     "avg_pool2d": _avg_pool,
     "global_avg_pool": _global_pool,
     "reshape": _reshape,
-    "flatten": _attribute("Flatten", "axis"),
-    "transpose": _attribute("Transpose", "perm"),
-    "concat": _attribute("Concat", "axis"),
+    "flatten": operator("Flatten", axis="axis"),
+    "transpose": operator("Transpose", perm="perm"),
+    "concat": operator("Concat", axis="axis"),
     "pad": _pad,
     "reduce_mean": _reduce_mean,
     "cast": _cast,

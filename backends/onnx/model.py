@@ -48,7 +48,8 @@ def _opset(graph: Graph) -> int:
     source = next((int(p[6:]) for p in paths if re.fullmatch(r"opset \d+", p)), OPSET)
     zeros = any(n.op == "reshape" and n.attrs["allow_zero"] for n in graph)
     needed = max((_needed(v) for v in graph.values.values()), default=OLDEST)
-    return max([source, OLDEST, *theirs, needed, 14 if zeros else 0])
+    since = max((float_ops.SINCE.get(n.op, OLDEST) for n in graph), default=OLDEST)
+    return max([source, OLDEST, *theirs, needed, since, 14 if zeros else 0])
 
 
 def _needed(value: Value) -> int:

@@ -17,6 +17,7 @@ from .reader import Reader
 from .windows import pads, planar
 
 _INTEGERS = ("i32", "i64")
+_SOFTMAX = {"Softmax": "softmax", "LogSoftmax": "log_softmax"}
 
 
 def conv(reader: Reader, op: Op) -> None:
@@ -105,7 +106,7 @@ def _bound(reader: Reader, name: str) -> float | None:
 
 
 def softmax(reader: Reader, op: Op) -> None:
-    """Softmax; before opset 13 it works on the tensor flattened at `axis`."""
+    """Softmax and LogSoftmax; before opset 13 it works on the tensor flattened at `axis`."""
     x = reader.value(op, op.input(0))
     rank = x.type.rank
     axis = op.integer("axis", -1 if op.opset >= 13 else 1)
@@ -113,7 +114,7 @@ def softmax(reader: Reader, op: Op) -> None:
         raise op.fail(f"axis {axis}, but its operand has {rank} axes")
     axis %= rank
     if op.opset >= 13 or all(d == 1 for d in x.type.shape[axis + 1 :]):
-        reader.add(op, "softmax", {"x": x}, {"axis": axis})
+        reader.add(op, _SOFTMAX[op.type], {"x": x}, {"axis": axis})
         return
     shape = x.type.shape
     if sum(not isinstance(d, int) for d in shape) > 1 or 0 in shape:
@@ -128,7 +129,7 @@ def _flat_softmax(reader: Reader, op: Op, axis: int, shape: list[int]) -> None:
         "flatten", {"x": x}, {"axis": axis}, name=reader.spare(f"{name}.flat"), origins=origin
     )
     rows = graph.add(
-        "softmax", {"x": flat.result}, name=reader.spare(f"{name}.rows"), origins=origin
+        _SOFTMAX[op.type], {"x": flat.result}, name=reader.spare(f"{name}.rows"), origins=origin
     )
     target = Array.of(np.array(shape, np.int64))
     wanted = graph.constant(target, name=reader.spare(f"{name}.shape"))
@@ -218,6 +219,7 @@ OPS = {
     "Sigmoid": unary,
     "Clip": clip,
     "Softmax": softmax,
+    "LogSoftmax": softmax,
     "BatchNormalization": batch_norm,
     "Cast": cast,
     "AveragePool": average_pool,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import onnx
 from onnx import AttributeProto
 
@@ -145,8 +146,9 @@ class Op:
         return default if found is None else tuple(found.ints)
 
     def real(self, name: str, default: float) -> float:
+        """The attribute; a default is the float32 that a file could hold."""
         found = self._read(name, AttributeProto.FLOAT)
-        return default if found is None else found.f
+        return float(np.float32(default)) if found is None else found.f
 
     def text(self, name: str, default: str) -> str:
         found = self._read(name, AttributeProto.STRING)

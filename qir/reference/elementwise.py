@@ -7,6 +7,8 @@ as by way of float64. NaN stays NaN everywhere; relu keeps -0.0, as onnxruntime 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from functools import reduce
 
 import numpy as np
 
@@ -79,6 +81,77 @@ def sigmoid(x: Array) -> Array:
     value = wide(x).astype(np.float64, copy=False)
     small = np.exp(-np.abs(value))
     return narrow(np.where(value < 0, small, 1.0) / (1.0 + small), x.dtype)
+
+
+@np.errstate(all="ignore")
+def power(a: Array, b: Array) -> Array:
+    """a to the power b, in the type of a; OpError unless a is float and b a number."""
+    floats("pow", a=a)
+    element("pow", "b", b)
+    _shape("pow", a, b)
+    exponent = wide(b).astype(np.float64, copy=False)
+    exact = np.power(wide(a).astype(np.float64, copy=False), exponent)
+    return np.asarray(narrow(np.asarray(exact), a.dtype))
+
+
+@np.errstate(all="ignore")
+def mod(a: Array, b: Array, *, fmod: bool = False) -> Array:
+    """What division leaves, with the sign of b, or of a; OpError for an integer divisor of 0."""
+    kind = _meet("mod", a, b)
+    if not kind.is_float and not np.all(b):
+        at = np.argwhere(np.atleast_1d(b) == 0)[0].tolist()
+        raise OpError(f"mod: b is 0 at {at}, and nothing is left of a / 0")
+    left = (np.fmod if fmod else np.mod)(wide(a), wide(b))
+    return np.asarray(narrow(np.asarray(left), a.dtype))
+
+
+def least(xs: Sequence[Array]) -> Array:
+    """The least of all operands, element by element; NaN wins. OpError for misfits."""
+    return _fold("min", np.minimum, xs)
+
+
+def greatest(xs: Sequence[Array]) -> Array:
+    """The greatest of all operands, element by element; NaN wins. OpError for misfits."""
+    return _fold("max", np.maximum, xs)
+
+
+def total(xs: Sequence[Array]) -> Array:
+    """The sum of all operands, rounded once; OpError unless they are floats that fit."""
+    return _sum("sum", xs, 1)
+
+
+def mean(xs: Sequence[Array]) -> Array:
+    """The mean of all operands, rounded once; OpError unless they are floats that fit."""
+    return _sum("mean", xs, len(xs))
+
+
+@np.errstate(all="ignore")
+def _sum(op: str, xs: Sequence[Array], count: int) -> Array:
+    floats(op, **_named(op, xs))
+    _shape(op, *xs)
+    exact = reduce(np.add, (wide(x).astype(np.float64, copy=False) for x in xs))
+    return np.asarray(narrow(np.asarray(exact / count), xs[0].dtype))
+
+
+@np.errstate(all="ignore")
+def _fold(op: str, function: np.ufunc, xs: Sequence[Array]) -> Array:
+    agree(op, **_named(op, xs))
+    _shape(op, *xs)
+    return np.array(reduce(function, xs))
+
+
+def _named(op: str, xs: Sequence[Array]) -> dict[str, Array]:
+    if not xs:
+        raise OpError(f"{op}: it takes an operand or more")
+    return {f"xs.{i}": x for i, x in enumerate(xs)}
+
+
+def _shape(op: str, *operands: Array) -> None:
+    try:
+        np.broadcast_shapes(*(x.shape for x in operands))
+    except ValueError:
+        shapes = " and ".join(str(list(x.shape)) for x in operands)
+        raise OpError(f"{op}: {shapes} do not broadcast") from None
 
 
 def _meet(op: str, a: Array, b: Array) -> DType:

@@ -42,3 +42,14 @@ def softmax(x: Array, *, axis: int = -1) -> Array:
     value = wide(x).astype(np.float64, copy=False)
     powers = np.exp(value - value.max(axis=axis, keepdims=True, initial=-np.inf))
     return np.asarray(narrow(powers / powers.sum(axis=axis, keepdims=True), x.dtype), order="C")
+
+
+@np.errstate(all="ignore")
+def log_softmax(x: Array, *, axis: int = -1) -> Array:
+    """x - max - log(sum of exp(x - max)) along the axis; OpError for misfits."""
+    floats("log_softmax", x=x)
+    axis = axis_of("log_softmax", axis, x.ndim)
+    value = wide(x).astype(np.float64, copy=False)
+    shifted = value - value.max(axis=axis, keepdims=True, initial=-np.inf)
+    total = np.exp(shifted).sum(axis=axis, keepdims=True)
+    return np.asarray(narrow(shifted - np.log(total), x.dtype), order="C")

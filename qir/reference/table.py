@@ -11,7 +11,17 @@ from numpy.typing import NDArray
 from qir.errors import OpError
 from qir.ir.attrs import Attr
 from qir.ir.dtype import DType
-from qir.reference import conv, elementwise, matmul, norm, pool, reduce, shape
+from qir.reference import (
+    activations,
+    conv,
+    elementwise,
+    matmul,
+    norm,
+    pool,
+    reduce,
+    shape,
+    unary,
+)
 from qir.reference.operands import narrow
 
 Operands: TypeAlias = Mapping[str, NDArray[np.generic]]
@@ -24,12 +34,21 @@ FUNCTIONS: dict[str, Callable[..., NDArray[np.generic]]] = {
     "relu": elementwise.relu,
     "clip": elementwise.clip,
     "sigmoid": elementwise.sigmoid,
+    "pow": elementwise.power,
+    "mod": elementwise.mod,
+    "min": elementwise.least,
+    "max": elementwise.greatest,
+    "sum": elementwise.total,
+    "mean": elementwise.mean,
+    **activations.FUNCTIONS,
+    **unary.FUNCTIONS,
     "conv2d": conv.conv2d,
     "matmul": matmul.matmul,
     "gemm": matmul.gemm,
     "linear": matmul.linear,
     "batch_norm": norm.batch_norm,
     "softmax": norm.softmax,
+    "log_softmax": norm.log_softmax,
     "max_pool2d": pool.max_pool2d,
     "avg_pool2d": pool.avg_pool2d,
     "global_avg_pool": pool.global_avg_pool,

@@ -60,6 +60,14 @@ def assert_near(got: Array, other: Array, magnitude: Exact, terms: int, note: st
     assert (error <= bound).all(), f"{note}: off by {np.max(error / bound)} times the bound"
 
 
+def assert_close(got: Array, other: Array, tolerance: float, note: str = "") -> None:
+    """Of one type and shape, and no further apart than float32 functions of one name are."""
+    assert got.dtype == other.dtype, f"{note}: {got.dtype}, expected {other.dtype}"
+    assert got.shape == other.shape, f"{note}: shape {got.shape}, expected {other.shape}"
+    a, b = got.astype(np.float64), other.astype(np.float64)
+    np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance, err_msg=note)
+
+
 def frozen(x: Array) -> Array:
     """A copy that nothing may write to."""
     x = x.copy()

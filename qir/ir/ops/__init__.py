@@ -5,10 +5,34 @@ from __future__ import annotations
 import difflib
 
 from qir.errors import TypeRuleError
-from qir.ir.ops import conv, elementwise, graph, matmul, norm, pool, quantization, reduce, shape
+from qir.ir.ops import (
+    activations,
+    conv,
+    elementwise,
+    graph,
+    matmul,
+    norm,
+    pool,
+    quantization,
+    reduce,
+    shape,
+    unary,
+)
 from qir.ir.ops.spec import AttrSpec, Call, OpSpec, Slot, Traits
 
-FAMILIES = (graph, elementwise, conv, matmul, norm, pool, shape, reduce, quantization)
+FAMILIES = (
+    graph,
+    elementwise,
+    activations,
+    unary,
+    conv,
+    matmul,
+    norm,
+    pool,
+    shape,
+    reduce,
+    quantization,
+)
 OPS: dict[str, OpSpec] = {op.name: op for family in FAMILIES for op in family.OPS}
 
 

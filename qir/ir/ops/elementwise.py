@@ -35,7 +35,7 @@ def same_express(call: Call, *slots: str) -> None:
 
 def _binary(call: Call) -> tuple[TensorType, ...]:
     same_express(call, "a", "b")
-    _numbers(call, "a")
+    numbers(call, "a")
     return (TensorType(broadcast(call, call.shape("a"), call.shape("b")), call.express("a")),)
 
 
@@ -50,20 +50,44 @@ def floats(call: Call, slot: str = "x") -> None:
         raise call.fail(f"{slot} is {call.express(slot)}, it takes floats")
 
 
-def _numbers(call: Call, slot: str) -> None:
+def numbers(call: Call, slot: str = "x") -> None:
+    """TypeRuleError unless the operand means floats or integers."""
     kind = call.express(slot)
     if not (kind.is_float or kind.is_integer):
         raise call.fail(f"{slot} is {kind}, it takes floats or integers")
 
 
-def _number_unary(call: Call) -> tuple[TensorType, ...]:
-    _numbers(call, "x")
+def number_unary(call: Call) -> tuple[TensorType, ...]:
+    """Shape and type of x, which is floats or integers."""
+    numbers(call)
     return unary(call)
 
 
-def _float_unary(call: Call) -> tuple[TensorType, ...]:
+def float_unary(call: Call) -> tuple[TensorType, ...]:
+    """Shape and type of x, which is floats."""
     floats(call)
     return unary(call)
+
+
+def _power(call: Call) -> tuple[TensorType, ...]:
+    floats(call, "a")
+    numbers(call, "b")
+    return (TensorType(broadcast(call, call.shape("a"), call.shape("b")), call.express("a")),)
+
+
+def _many(call: Call) -> tuple[TensorType, ...]:
+    parts = call.variadic("xs")
+    if not parts:
+        raise call.fail("it takes an operand or more")
+    same_express(call, *call.types)
+    numbers(call, "xs.0")
+    return (TensorType(broadcast(call, *(p.shape for p in parts)), parts[0].express),)
+
+
+def _float_many(call: Call) -> tuple[TensorType, ...]:
+    found = _many(call)
+    floats(call, "xs.0")
+    return found
 
 
 def keep(call: Call, element: QuantType) -> QuantType:
@@ -73,6 +97,7 @@ def keep(call: Call, element: QuantType) -> QuantType:
 
 _AB = (Slot("a"), Slot("b"))
 _X = (Slot("x"),)
+_XS = (Slot("xs", variadic=True),)
 _ONE = Traits(elementwise=True)
 
 OPS = (
@@ -80,16 +105,39 @@ OPS = (
     OpSpec("sub", _AB, _binary, doc="a - b"),
     OpSpec("mul", _AB, _binary, traits=Traits(commutative=True), doc="a * b"),
     OpSpec("div", _AB, _binary, doc="a / b"),
-    OpSpec("relu", _X, _number_unary, traits=_ONE, doc="max(x, 0)"),
+    OpSpec("relu", _X, number_unary, traits=_ONE, doc="max(x, 0)"),
     OpSpec(
         "clip",
         _X,
-        _number_unary,
+        number_unary,
         (AttrSpec("min", "float"), AttrSpec("max", "float")),
         _ONE,
         doc="min(max(x, min), max); a bound that is none does not bind",
     ),
-    OpSpec("sigmoid", _X, _float_unary, traits=_ONE, doc="1 / (1 + exp(-x))"),
+    OpSpec("sigmoid", _X, float_unary, traits=_ONE, doc="1 / (1 + exp(-x))"),
+    OpSpec("pow", _AB, _power, doc="a to the power b, in the type of a"),
+    OpSpec(
+        "mod",
+        _AB,
+        _binary,
+        (AttrSpec("fmod", "bool", False),),
+        doc="what division leaves, with the sign of b, or of a where fmod says so",
+    ),
+    OpSpec("min", _XS, _many, traits=Traits(commutative=True), doc="least of all operands"),
+    OpSpec("max", _XS, _many, traits=Traits(commutative=True), doc="greatest of all operands"),
+    OpSpec("sum", _XS, _float_many, traits=Traits(commutative=True), doc="sum of all operands"),
+    OpSpec("mean", _XS, _float_many, traits=Traits(commutative=True), doc="mean of all operands"),
 )
 
-__all__ = ["OPS", "agree", "broadcast", "floats", "keep", "same_express", "unary"]
+__all__ = [
+    "OPS",
+    "agree",
+    "broadcast",
+    "float_unary",
+    "floats",
+    "keep",
+    "number_unary",
+    "numbers",
+    "same_express",
+    "unary",
+]

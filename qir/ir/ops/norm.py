@@ -40,4 +40,11 @@ OPS = (
         (AttrSpec("axis", "int", -1),),
         doc="exp(x - max) / sum along one axis",
     ),
+    OpSpec(
+        "log_softmax",
+        (Slot("x"),),
+        _softmax,
+        (AttrSpec("axis", "int", -1),),
+        doc="logarithm of softmax along one axis",
+    ),
 )

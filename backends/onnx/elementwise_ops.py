@@ -1,0 +1,57 @@
+"""Ops that work element by element, as ONNX's operators."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .rows import Row, operator
+from .writer import Work, Writer
+
+_SWISH = 24
+
+
+def _silu(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+    alpha = work.real("alpha")
+    if writer.opset >= _SWISH:
+        writer.emit("Swish", [ins["x"]], [work.out], {"alpha": alpha}, origins=work.origins)
+        return
+    inner = ins["x"]
+    if alpha != 1.0:
+        inner = writer.fresh(f"{work.out}_scaled")
+        factor = writer.constant(np.array(alpha, work.kind.dtype.carrier), f"{work.out}_alpha")
+        writer.emit("Mul", [ins["x"], factor], [inner])
+    gate = writer.fresh(f"{work.out}_gate")
+    writer.emit("Sigmoid", [inner], [gate])
+    writer.emit("Mul", [ins["x"], gate], [work.out], origins=work.origins)
+
+
+def _mod(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+    fmod = work.attrs["fmod"] is True
+    if work.kind.dtype.is_float and not fmod:
+        raise writer.refuse(work.node, "ONNX's Mod of floats has the sign of a, not of b")
+    attrs = {"fmod": 1} if fmod else {}
+    writer.emit("Mod", ins.values(), [work.out], attrs, origins=work.origins)
+
+
+_SAME_NAME = (
+    "Tanh Erf Exp Log Sqrt Reciprocal Floor Ceil Round Sin Cos Tan Asin Acos Atan Sinh Cosh Asinh "
+    "Acosh Atanh Softplus Softsign Mish Abs Neg Sign Pow Min Max Sum Mean"
+).split()
+
+SINCE = {"hard_swish": 14, "mish": 18, "gelu": 20}
+"""The first operator set that has an op, where it is newer than the oldest we write."""
+
+OPS: dict[str, Row] = {
+    **{name.lower(): operator(name) for name in _SAME_NAME},
+    "leaky_relu": operator("LeakyRelu", alpha="alpha"),
+    "prelu": operator("PRelu"),
+    "thresholded_relu": operator("ThresholdedRelu", alpha="alpha"),
+    "elu": operator("Elu", alpha="alpha"),
+    "celu": operator("Celu", alpha="alpha"),
+    "selu": operator("Selu", alpha="alpha", gamma="gamma"),
+    "hard_sigmoid": operator("HardSigmoid", alpha="alpha", beta="beta"),
+    "hard_swish": operator("HardSwish"),
+    "gelu": operator("Gelu", approximate="approximate"),
+    "silu": _silu,
+    "mod": _mod,
+}

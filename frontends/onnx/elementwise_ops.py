@@ -1,0 +1,101 @@
+"""Ops that work element by element, on floats, and on integers where nothing can be rounded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from qir.ir.attrs import Attr
+from qir.ir.ops.activations import SELU_ALPHA, SELU_GAMMA
+
+from .op import Keep, Op
+from .reader import Reader
+
+_WRAPPING = ("i32", "i64")
+Handler = Callable[[Reader, Op], None]
+
+
+def floats(reader: Reader, op: Op) -> None:
+    """Keep unless every operand is floats."""
+    if any(n and not reader.type_of(op, n).dtype.is_float for n in op.inputs):
+        raise Keep
+
+
+def _numbers(reader: Reader, op: Op) -> None:
+    kind = reader.type_of(op, op.input(0)).dtype
+    if not kind.is_float and kind.name not in _WRAPPING:
+        raise Keep
+
+
+def unary(kind: str, check: Handler = floats, **attrs: float) -> Handler:
+    """The handler of an op with one operand and real attributes with these defaults."""
+
+    def read(reader: Reader, op: Op) -> None:
+        check(reader, op)
+        given: dict[str, Attr] = {n: op.real(n, v) for n, v in attrs.items()}
+        reader.add(op, kind, {"x": reader.value(op, op.input(0))}, given)
+
+    return read
+
+
+def _prelu(reader: Reader, op: Op) -> None:
+    floats(reader, op)
+    x, slope = (reader.value(op, n) for n in op.inputs)
+    if slope.type.rank > x.type.rank:
+        raise Keep
+    reader.add(op, "prelu", {"x": x, "slope": slope})
+
+
+def _gelu(reader: Reader, op: Op) -> None:
+    floats(reader, op)
+    attrs: dict[str, Attr] = {"approximate": op.text("approximate", "none")}
+    reader.add(op, "gelu", {"x": reader.value(op, op.input(0))}, attrs)
+
+
+def _pow(reader: Reader, op: Op) -> None:
+    a, b = (reader.type_of(op, n).dtype for n in op.inputs)
+    if not a.is_float or not (b.is_float or b.is_integer):
+        raise Keep
+    operands = {s: reader.value(op, n) for s, n in zip("ab", op.inputs, strict=True)}
+    reader.add(op, "pow", operands)
+
+
+def _mod(reader: Reader, op: Op) -> None:
+    kinds = [reader.type_of(op, n).dtype for n in op.inputs]
+    fmod = op.integer("fmod", 0) != 0
+    if not all(k.is_integer or (fmod and k.is_float) for k in kinds):
+        raise Keep
+    operands = {s: reader.value(op, n) for s, n in zip("ab", op.inputs, strict=True)}
+    reader.add(op, "mod", operands, {"fmod": fmod})
+
+
+def _many(reader: Reader, op: Op) -> None:
+    kinds = [reader.type_of(op, n).dtype for n in op.inputs]
+    whole = op.type in ("Min", "Max") and all(k.is_integer for k in kinds)
+    if not whole and not all(k.is_float for k in kinds):
+        raise Keep
+    parts = {f"xs.{i}": reader.value(op, n) for i, n in enumerate(op.inputs)}
+    reader.add(op, op.type.lower(), parts)
+
+
+_FUNCTIONS = (
+    "Tanh Erf Exp Log Sqrt Reciprocal Floor Ceil Round Sin Cos Tan Asin Acos Atan Sinh Cosh Asinh "
+    "Acosh Atanh Softplus Softsign Mish"
+).split()
+
+OPS: dict[str, Handler] = {
+    **{name: unary(name.lower()) for name in _FUNCTIONS},
+    **{name: unary(name.lower(), _numbers) for name in ("Abs", "Neg", "Sign")},
+    **{name: _many for name in ("Min", "Max", "Sum", "Mean")},
+    "LeakyRelu": unary("leaky_relu", alpha=0.01),
+    "ThresholdedRelu": unary("thresholded_relu", alpha=1.0),
+    "Elu": unary("elu", alpha=1.0),
+    "Celu": unary("celu", alpha=1.0),
+    "Selu": unary("selu", alpha=SELU_ALPHA, gamma=SELU_GAMMA),
+    "HardSigmoid": unary("hard_sigmoid", alpha=0.2, beta=0.5),
+    "HardSwish": unary("hard_swish"),
+    "Swish": unary("silu", alpha=1.0),
+    "Gelu": _gelu,
+    "PRelu": _prelu,
+    "Pow": _pow,
+    "Mod": _mod,
+}

@@ -1,0 +1,66 @@
+"""Activations beyond relu, clip and sigmoid."""
+
+from __future__ import annotations
+
+from qir.ir import dims
+from qir.ir.ops.elementwise import broadcast, float_unary, floats, same_express, unary
+from qir.ir.ops.spec import AttrSpec, Call, OpSpec, Slot, Traits
+from qir.ir.types import TensorType
+
+SELU_ALPHA = 1.67326319217681884765625
+SELU_GAMMA = 1.05070102214813232421875
+
+
+def _prelu(call: Call) -> tuple[TensorType, ...]:
+    same_express(call, "x", "slope")
+    floats(call)
+    wide = broadcast(call, call.shape("x"), call.shape("slope"))
+    x = call.shape("x")
+    if len(wide) != len(x) or not all(map(dims.agree, wide, x)):
+        raise call.fail(f"slope {list(call.shape('slope'))} does not broadcast to x {list(x)}")
+    return unary(call)
+
+
+def _gelu(call: Call) -> tuple[TensorType, ...]:
+    if call.text("approximate") not in ("none", "tanh"):
+        raise call.fail(f"approximate {call.text('approximate')!r} is neither none nor tanh")
+    return float_unary(call)
+
+
+def _row(name: str, doc: str, **attrs: float) -> OpSpec:
+    """One operand, one result, and attributes that are real numbers with these defaults."""
+    given = tuple(AttrSpec(n, "float", v) for n, v in attrs.items())
+    return OpSpec(name, _X, float_unary, given, _ONE, doc=doc)
+
+
+_X = (Slot("x"),)
+_ONE = Traits(elementwise=True)
+
+OPS = (
+    _row("leaky_relu", "x, times alpha where it is negative", alpha=0.01),
+    OpSpec("prelu", (Slot("x"), Slot("slope")), _prelu, doc="x, times slope where it is negative"),
+    _row("thresholded_relu", "x where it is greater than alpha, else 0", alpha=1.0),
+    _row("elu", "x where it is positive, else alpha * (exp(x) - 1)", alpha=1.0),
+    _row(
+        "selu",
+        "gamma * x where x is positive, else gamma * alpha * (exp(x) - 1)",
+        alpha=SELU_ALPHA,
+        gamma=SELU_GAMMA,
+    ),
+    _row("celu", "max(x, 0) + min(alpha * (exp(x / alpha) - 1), 0)", alpha=1.0),
+    _row("tanh", "hyperbolic tangent"),
+    _row("hard_sigmoid", "alpha * x + beta, kept in 0..1", alpha=0.2, beta=0.5),
+    _row("hard_swish", "x * (x / 6 + 0.5, kept in 0..1)"),
+    _row("softplus", "log(1 + exp(x))"),
+    _row("softsign", "x / (1 + |x|)"),
+    OpSpec(
+        "gelu",
+        _X,
+        _gelu,
+        (AttrSpec("approximate", "text", "none"),),
+        _ONE,
+        doc="x times the normal distribution up to x, exact or by tanh",
+    ),
+    _row("silu", "x * sigmoid(alpha * x)", alpha=1.0),
+    _row("mish", "x * tanh(softplus(x))"),
+)

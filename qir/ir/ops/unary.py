@@ -1,0 +1,41 @@
+"""Mathematical functions of one operand, element by element."""
+
+from __future__ import annotations
+
+from qir.ir.ops.elementwise import float_unary, number_unary
+from qir.ir.ops.spec import OpSpec, Slot, Traits
+
+_X = (Slot("x"),)
+_ONE = Traits(elementwise=True)
+
+_ON_FLOATS = {
+    "exp": "e to the power x",
+    "log": "natural logarithm",
+    "sqrt": "square root",
+    "reciprocal": "1 / x",
+    "erf": "error function",
+    "floor": "greatest whole number not above x",
+    "ceil": "least whole number not below x",
+    "round": "nearest whole number, ties to the even one",
+    "sin": "sine",
+    "cos": "cosine",
+    "tan": "tangent",
+    "asin": "inverse sine",
+    "acos": "inverse cosine",
+    "atan": "inverse tangent",
+    "sinh": "hyperbolic sine",
+    "cosh": "hyperbolic cosine",
+    "asinh": "inverse hyperbolic sine",
+    "acosh": "inverse hyperbolic cosine",
+    "atanh": "inverse hyperbolic tangent",
+}
+_ON_NUMBERS = {
+    "abs": "x without its sign",
+    "neg": "-x",
+    "sign": "-1, 0 or 1",
+}
+
+OPS = (
+    *(OpSpec(name, _X, float_unary, traits=_ONE, doc=doc) for name, doc in _ON_FLOATS.items()),
+    *(OpSpec(name, _X, number_unary, traits=_ONE, doc=doc) for name, doc in _ON_NUMBERS.items()),
+)

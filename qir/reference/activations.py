@@ -1,0 +1,128 @@
+"""Activations beyond relu, clip and sigmoid.
+
+Each is written so that float64 loses nothing by cancellation: gelu by erfc and not by 1 + erf.
+NaN stays NaN.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from qir.errors import OpError
+from qir.ir.ops.activations import SELU_ALPHA, SELU_GAMMA
+from qir.reference.operands import Array, Wide, floats, narrow, wide
+from qir.reference.unary import by_element, on_floats
+
+
+def _exact(op: str, x: Array) -> Wide:
+    floats(op, x=x)
+    return wide(x).astype(np.float64, copy=False)
+
+
+def _rounded(value: object, x: Array) -> Array:
+    return np.asarray(narrow(np.asarray(value), x.dtype))
+
+
+@np.errstate(all="ignore")
+def leaky_relu(x: Array, *, alpha: float = 0.01) -> Array:
+    """x, times alpha where it is negative; OpError unless x is float."""
+    value = _exact("leaky_relu", x)
+    return _rounded(np.where(value < 0, alpha * value, value), x)
+
+
+@np.errstate(all="ignore")
+def prelu(x: Array, slope: Array) -> Array:
+    """x, times slope where it is negative; OpError unless slope broadcasts to x."""
+    floats("prelu", x=x, slope=slope)
+    try:
+        factor = np.broadcast_to(wide(slope), x.shape)
+    except ValueError:
+        shapes = f"slope {list(slope.shape)}, x {list(x.shape)}"
+        raise OpError(f"prelu: {shapes}: slope does not broadcast to x") from None
+    value = wide(x)
+    return _rounded(np.where(np.less(value, 0), np.multiply(factor, value), value), x)
+
+
+def thresholded_relu(x: Array, *, alpha: float = 1.0) -> Array:
+    """x where it is greater than alpha, else 0; OpError unless x is float."""
+    value = _exact("thresholded_relu", x)
+    return np.where(value <= float(narrow(np.array(alpha), x.dtype)), x.dtype.type(0), x)
+
+
+@np.errstate(all="ignore")
+def elu(x: Array, *, alpha: float = 1.0) -> Array:
+    """x where it is positive, else alpha * (exp(x) - 1); OpError unless x is float."""
+    value = _exact("elu", x)
+    return _rounded(np.where(value > 0, value, alpha * np.expm1(value)), x)
+
+
+@np.errstate(all="ignore")
+def selu(x: Array, *, alpha: float = SELU_ALPHA, gamma: float = SELU_GAMMA) -> Array:
+    """gamma * x where x is positive, else gamma * alpha * (exp(x) - 1); OpError unless float."""
+    value = _exact("selu", x)
+    return _rounded(gamma * np.where(value > 0, value, alpha * np.expm1(value)), x)
+
+
+@np.errstate(all="ignore")
+def celu(x: Array, *, alpha: float = 1.0) -> Array:
+    """max(x, 0) + min(alpha * (exp(x / alpha) - 1), 0); OpError for alpha 0 or no floats."""
+    value = _exact("celu", x)
+    if not alpha:
+        raise OpError("celu: alpha is 0, and x / alpha has no value")
+    low = np.minimum(alpha * np.expm1(value / alpha), 0)
+    return _rounded(np.maximum(value, 0) + low, x)
+
+
+@np.errstate(all="ignore")
+def hard_sigmoid(x: Array, *, alpha: float = 0.2, beta: float = 0.5) -> Array:
+    """alpha * x + beta, kept in 0..1; OpError unless x is float."""
+    return _rounded(np.clip(alpha * _exact("hard_sigmoid", x) + beta, 0, 1), x)
+
+
+@np.errstate(all="ignore")
+def gelu(x: Array, *, approximate: str = "none") -> Array:
+    """x times the normal distribution up to x; OpError for an unknown way or no floats."""
+    value = _exact("gelu", x)
+    if approximate == "none":
+        return _rounded(value * 0.5 * by_element(math.erfc, value * -math.sqrt(0.5)), x)
+    if approximate != "tanh":
+        raise OpError(f"gelu: approximate {approximate!r} is neither none nor tanh")
+    inner = math.sqrt(2 / math.pi) * (value + 0.044715 * value * value * value)
+    return _rounded(value * _logistic(2 * inner), x)
+
+
+@np.errstate(all="ignore")
+def silu(x: Array, *, alpha: float = 1.0) -> Array:
+    """x * sigmoid(alpha * x); OpError unless x is float."""
+    value = _exact("silu", x)
+    return _rounded(value * _logistic(alpha * value), x)
+
+
+def _logistic(value: Wide) -> Wide:
+    small = np.exp(-np.abs(value))
+    return np.asarray(np.where(value < 0, small, 1.0) / (1.0 + small))
+
+
+def _softplus(value: Wide) -> Wide:
+    return np.asarray(np.log1p(np.exp(-np.abs(value))) + np.maximum(value, 0))
+
+
+FUNCTIONS: dict[str, Callable[..., Array]] = {
+    "leaky_relu": leaky_relu,
+    "prelu": prelu,
+    "thresholded_relu": thresholded_relu,
+    "elu": elu,
+    "selu": selu,
+    "celu": celu,
+    "tanh": on_floats("tanh", np.tanh),
+    "hard_sigmoid": hard_sigmoid,
+    "hard_swish": on_floats("hard_swish", lambda x: x * np.clip(x / 6 + 0.5, 0, 1)),
+    "softplus": on_floats("softplus", _softplus),
+    "softsign": on_floats("softsign", lambda x: x / (1 + np.abs(x))),
+    "gelu": gelu,
+    "silu": silu,
+    "mish": on_floats("mish", lambda x: x * np.tanh(_softplus(x))),
+}

@@ -1,0 +1,78 @@
+"""Mathematical functions of one operand, by NumPy's and the C library's float64 functions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from qir.reference.operands import Array, Wide, element, floats, narrow, wide
+
+
+def by_element(function: Callable[[float], float], x: Wide) -> Wide:
+    """The function of each element, for those that NumPy has not."""
+    flat = np.fromiter(map(function, x.reshape(-1).tolist()), np.float64, x.size)
+    return flat.reshape(x.shape)
+
+
+def on_floats(op: str, function: Callable[[Wide], object]) -> Callable[[Array], Array]:
+    """The op that computes `function` in float64 and rounds once; OpError unless x is float."""
+
+    @np.errstate(all="ignore")
+    def run(x: Array) -> Array:
+        floats(op, x=x)
+        exact = np.asarray(function(wide(x).astype(np.float64, copy=False)))
+        return np.asarray(narrow(exact, x.dtype))
+
+    run.__name__ = run.__qualname__ = op
+    return run
+
+
+@np.errstate(all="ignore")
+def neg(x: Array) -> Array:
+    """-x, which wraps for integers; OpError if x holds no numbers."""
+    element("neg", "x", x)
+    return np.asarray(np.negative(x))
+
+
+@np.errstate(all="ignore")
+def absolute(x: Array) -> Array:
+    """|x|, which wraps for the least integer; OpError if x holds no numbers."""
+    element("abs", "x", x)
+    return np.asarray(np.abs(x))
+
+
+def sign(x: Array) -> Array:
+    """-1, 0 or 1 in the type of x; NaN stays. OpError if x holds no numbers."""
+    kind = element("sign", "x", x)
+    if not kind.is_float:
+        return np.asarray(np.sign(x))
+    with np.errstate(all="ignore"):
+        return np.asarray(narrow(np.asarray(np.sign(wide(x))), x.dtype))
+
+
+FUNCTIONS: dict[str, Callable[..., Array]] = {
+    "exp": on_floats("exp", np.exp),
+    "log": on_floats("log", np.log),
+    "sqrt": on_floats("sqrt", np.sqrt),
+    "reciprocal": on_floats("reciprocal", np.reciprocal),
+    "erf": on_floats("erf", lambda x: by_element(math.erf, x)),
+    "floor": on_floats("floor", np.floor),
+    "ceil": on_floats("ceil", np.ceil),
+    "round": on_floats("round", np.rint),
+    "sin": on_floats("sin", np.sin),
+    "cos": on_floats("cos", np.cos),
+    "tan": on_floats("tan", np.tan),
+    "asin": on_floats("asin", np.arcsin),
+    "acos": on_floats("acos", np.arccos),
+    "atan": on_floats("atan", np.arctan),
+    "sinh": on_floats("sinh", np.sinh),
+    "cosh": on_floats("cosh", np.cosh),
+    "asinh": on_floats("asinh", np.arcsinh),
+    "acosh": on_floats("acosh", np.arccosh),
+    "atanh": on_floats("atanh", np.arctanh),
+    "abs": absolute,
+    "neg": neg,
+    "sign": sign,
+}
