@@ -160,6 +160,8 @@ class _Reals:
         ends = [v for v in self.values if not v.uses] or [self.values[-1]]
         if self.pick(2):
             ends.append(self.head(ends[0]))
+        if self.pick(4) == 0:  # what nobody needs
+            self.pool(self.values[0])
         self.graph.add("output", {f"y{i}": v for i, v in enumerate(ends)})
         return self.graph
 
@@ -240,7 +242,10 @@ class _Reals:
     def arithmetic(self, x: Value) -> Value:
         op = ("add", "sub", "mul")[self.pick(3)]
         shape = ((), (1, self.size(x, 1), 1, 1))[self.pick(2)]
-        return self.add(op, {"a": x, "b": self.constant(*shape)})
+        b = self.constant(*shape)
+        if self.pick(4) == 0:  # a constant that is yet to be computed
+            b = self.add("mul", {"a": b, "b": self.constant()})
+        return self.add(op, {"a": x, "b": b})
 
     def move(self, x: Value) -> Value:
         match self.pick(3):
