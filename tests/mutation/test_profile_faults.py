@@ -1,0 +1,140 @@
+"""One field of the profile changed: the comparison with onnxruntime finds it.
+
+The comparisons are those of tests/differential, on its networks; only the profile that QIR looks
+up is another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from qir.errors import ProfileError
+from qir.numerics import Method, Profile, profile
+from qir.numerics.profile import Field
+from qir.reference import quantized
+from tests.differential.test_qoperator import CHUNKS, PROFILE, reference_agrees
+
+Change = Callable[[Profile], Profile]
+
+
+def field(block: str, name: str, value: Field) -> Change:
+    """Another value of a default field."""
+
+    def change(native: Profile) -> Profile:
+        assert native.defaults.get((block, name)) != value
+        return replace(native, defaults={**native.defaults, (block, name): value})
+
+    return change
+
+
+def method(op: str, name: str) -> Change:
+    """Another method for an op."""
+
+    def change(native: Profile) -> Profile:
+        rules = tuple(
+            replace(r, fields={**r.fields, ("", "method"): Method(name)}) if op in r.ops else r
+            for r in native.rules
+        )
+        assert rules != native.rules
+        return replace(native, rules=rules)
+
+    return change
+
+
+def plant(monkeypatch: pytest.MonkeyPatch, change: Change) -> None:
+    """Has the reference look up the changed profile under the name of the right one."""
+    right = profile(PROFILE)
+    assert right.base is not None
+    wrong = replace(right, base=change(right.base))
+    monkeypatch.setattr(
+        quantized, "profile", lambda name: {PROFILE: wrong}.get(name) or profile(name)
+    )
+
+
+def found() -> bool:
+    """Whether the differential test of some chunk of networks turns red by a difference."""
+    reds = [str(red) for chunk in range(CHUNKS) if (red := _red(chunk))]
+    assert all(" differ, first " in red for red in reds), reds
+    return bool(reds)
+
+
+def _red(chunk: int) -> AssertionError | None:
+    try:
+        reference_agrees(chunk)
+    except AssertionError as error:
+        return error
+    return None
+
+
+@pytest.mark.parametrize(
+    ("block", "name", "value"),
+    [
+        ("requant", "round", "away"),
+        ("requant", "round", "half_up"),
+        ("requant", "zero", "before"),
+        ("requant", "zero", "none"),
+        ("requant", "order", "x*(w/y)"),
+        ("requant", "order", "(x*w)*(1/y)"),
+        ("requant", "compute", "f64"),
+        ("quantize", "by", "reciprocal"),
+        ("quantize", "zero", "none"),
+        ("quantize", "round", "away"),
+        ("quantize", "round", "half_up"),
+        ("quantize", "round", "half_down"),
+        ("quantize", "round", "floor"),
+        ("quantize", "nan", "zero"),
+        ("dequantize", "by", "q*s-z*s"),
+    ],
+)
+def test_a_changed_field_is_found(
+    monkeypatch: pytest.MonkeyPatch, block: str, name: str, value: str
+) -> None:
+    plant(monkeypatch, field(block, name, value))
+    assert found(), f"{block}.{name} = {value} went unseen"
+
+
+@pytest.mark.parametrize(
+    ("op", "name"),
+    [
+        *((op, "reals") for op in ("add", "mul", "softmax", "avg_pool2d", "global_avg_pool")),
+        ("add", "scaled_product"),
+        ("mul", "fma_sum"),
+    ],
+)
+def test_another_method_is_found(monkeypatch: pytest.MonkeyPatch, op: str, name: str) -> None:
+    plant(monkeypatch, method(op, name))
+    assert found(), f"{op} by {name} went unseen"
+
+
+@pytest.mark.parametrize(
+    ("block", "name", "value"),
+    [
+        ("acc", "type", "i64"),
+        ("acc", "overflow", "saturate"),
+        ("acc", "pairs", "saturate_i16"),
+        ("acc", "pad", "zero_code"),
+        ("requant", "multiplier", "divide"),
+        ("requant", "input", "acc_then_bias"),
+        ("requant", "wide", "rescaled"),
+    ],
+)
+def test_a_field_that_is_not_executed_yet_is_refused_and_not_ignored(
+    monkeypatch: pytest.MonkeyPatch, block: str, name: str, value: str
+) -> None:
+    plant(monkeypatch, field(block, name, value))
+    with pytest.raises(ProfileError, match=f"{block}.{name} = '{value}'"):
+        reference_agrees(0)
+
+
+def test_a_zero_point_added_before_the_clip_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch, field("quantize", "zero", "before"))
+    with pytest.raises(ProfileError, match=r"quantize\.clip = 'reals_first'"):
+        reference_agrees(0)
+
+
+def test_the_right_profile_is_not_found_wanting(monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch, lambda native: native)
+    assert not found()
