@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from enum import Enum
 
 from qir.errors import Refused
+
+VERSION = 1
 
 
 class Change(Enum):
@@ -94,12 +97,13 @@ class Ledger:
             e
             for e in self._entries
             if e.change in (Change.APPROXIMATED, Change.REFUSED)
-            or (e.change is Change.NUDGED and e.codes > 1)
+            or (e.change is Change.NUDGED and not e.codes <= 1)  # NaN: nobody knows how many
         ]
 
     def check(self, *, lossy: bool = False) -> None:
         """Raises Refused if something would be lost unasked; `lossy` allows all but refusals."""
         bad = [e for e in self.losses() if e.change is Change.REFUSED or not lossy]
+        bad.sort(key=lambda e: e.change is not Change.REFUSED)  # what nothing allows comes first
         if bad:
             first, more = bad[0], len(bad) - 1
             rest = f" (and {more} more)" if more else ""
@@ -108,11 +112,34 @@ class Ledger:
 
     def to_json(self) -> str:
         """The entries as JSON text."""
-        rows = [{**asdict(e), "change": e.change.value} for e in self._entries]
-        return json.dumps({"version": 1, "entries": rows}, indent=1, ensure_ascii=False)
+        rows = [
+            {
+                **asdict(e),
+                "change": e.change.value,
+                "codes": e.codes if math.isfinite(e.codes) else None,
+            }
+            for e in self._entries
+        ]
+        return json.dumps({"version": VERSION, "entries": rows}, indent=1, ensure_ascii=False)
 
     @classmethod
     def from_json(cls, text: str) -> Ledger:
-        """The ledger that `to_json` wrote."""
-        rows = json.loads(text)["entries"]
-        return cls(Entry(**{**row, "change": Change(row["change"])}) for row in rows)
+        """The ledger that `to_json` wrote; ValueError for text that is none."""
+        data = json.loads(text)
+        rows = data.get("entries") if isinstance(data, dict) else None
+        if not isinstance(rows, list):
+            raise ValueError("no list of entries")
+        if data.get("version") != VERSION:
+            raise ValueError(f"version {str(data.get('version'))[:20]}, this QIR reads {VERSION}")
+        return cls(_entry(i, row) for i, row in enumerate(rows))
+
+
+def _entry(index: int, row: object) -> Entry:
+    if not isinstance(row, dict) or set(row) != {f.name for f in fields(Entry)}:
+        raise ValueError(f"entry {index} has other fields")
+    codes = math.nan if row["codes"] is None else row["codes"]
+    texts = [row[name] for name in ("step", "subject", "reason", "basis")]
+    if not isinstance(codes, (int, float)) or not all(isinstance(t, str) for t in texts):
+        raise ValueError(f"entry {index} has a field of another type")
+    step, subject, reason, basis = texts
+    return Entry(Change(row["change"]), step, subject, reason, float(codes), basis)

@@ -8,7 +8,13 @@ from importlib.metadata import EntryPoint, entry_points
 
 from qir.errors import PluginError
 
-KINDS = ("qir.frontends", "qir.targets", "qir.profiles", "qir.passes", "qir.observers")
+KINDS = {
+    "qir.frontends": "frontend",
+    "qir.targets": "target",
+    "qir.profiles": "profile",
+    "qir.passes": "pass",
+    "qir.observers": "observer",
+}
 
 
 @cache
@@ -42,7 +48,7 @@ def find(kind: str, name: str) -> object:
     Raises PluginError if there is none, if two distributions claim the name, or if it breaks.
     """
     found = _points(kind).get(name, ())
-    short = kind.removeprefix("qir.").removesuffix("s")
+    short = KINDS.get(kind, kind)
     if not found:
         near = difflib.get_close_matches(name, names(kind), 1)
         hint = f"did you mean {near[0]!r}? " if near else ""

@@ -1,0 +1,129 @@
+"""Plugins are found by entry point; what is wrong with one is told in one line with its owner."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+
+from qir import registry
+from qir.errors import PluginError
+
+KIND = "qir.passes"
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder on the path where distributions can be put."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    registry.forget()
+    yield tmp_path
+    registry.forget()
+
+
+def distribution(folder: Path, name: str, points: dict[str, str], kind: str = KIND) -> None:
+    """A distribution as an installer leaves it."""
+    info = folder / f"{name}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    rows = "".join(f"{point} = {value}\n" for point, value in points.items())
+    (info / "entry_points.txt").write_text(f"[{kind}]\n{rows}")
+
+
+def module(folder: Path, name: str, text: str) -> None:
+    (folder / f"{name}.py").write_text(text)
+    sys.modules.pop(name, None)
+
+
+def test_a_plugin_of_another_distribution_is_found_and_loaded_once(installed: Path) -> None:
+    module(installed, "acme_pass", "class P: pass\n")
+    distribution(installed, "acme", {"acme-pass": "acme_pass:P"})
+    assert "acme-pass" in registry.names(KIND)
+    assert "acme_pass" not in sys.modules  # naming loads nothing
+    found = registry.find(KIND, "acme-pass")
+    assert found is sys.modules["acme_pass"].P
+    assert registry.find(KIND, "acme-pass") is found
+    assert registry.owner(KIND, "acme-pass") == "acme 1.0"
+
+
+def test_names_are_sorted_and_of_one_kind(installed: Path) -> None:
+    distribution(installed, "acme", {"zzz": "a:b", "aaa": "a:b"})
+    distribution(installed, "other", {"of-another-kind": "a:b"}, "qir.targets")
+    names = registry.names(KIND)
+    assert list(names) == sorted(names)
+    assert {"zzz", "aaa", "prune"} <= set(names)
+    assert "of-another-kind" not in names
+    assert "of-another-kind" in registry.names("qir.targets")
+
+
+def test_an_unknown_name_gets_a_guess_and_the_known_ones(installed: Path) -> None:
+    with pytest.raises(PluginError) as caught:
+        registry.find(KIND, "prun")
+    said = str(caught.value)
+    assert said.startswith("no pass 'prun'; ")
+    assert "did you mean 'prune'?" in said
+    assert "known: " in said
+    with pytest.raises(PluginError, match=r"known: none \(is qir installed\?\)"):
+        registry.find("qir.nothing", "x")
+
+
+def test_one_name_of_two_distributions_is_refused_naming_both(installed: Path) -> None:
+    module(installed, "acme_pass", "P = 1\n")
+    distribution(installed, "acme", {"mine": "acme_pass:P"})
+    distribution(installed, "other", {"mine": "acme_pass:P"})
+    with pytest.raises(PluginError, match=r"claimed by (acme 1\.0 and other|other 1\.0 and acme)"):
+        registry.find(KIND, "mine")
+
+
+def test_a_stranger_does_not_take_over_a_name_of_ours(installed: Path) -> None:
+    module(installed, "acme_pass", "P = 1\n")
+    distribution(installed, "acme", {"prune": "acme_pass:P"})
+    with pytest.raises(PluginError, match="'prune' is claimed by"):
+        registry.find(KIND, "prune")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("import not_there_at_all\n", "needs not_there_at_all"),
+        ("raise ZeroDivisionError('in the module')\n", "breaks: in the module"),
+        ("P = 1\n", "breaks: .*Q"),
+        ("def broken(:\n", "breaks: invalid syntax"),
+    ],
+)
+def test_a_plugin_that_does_not_load_is_told_with_its_owner(
+    installed: Path, text: str, message: str
+) -> None:
+    module(installed, "acme_bad", text)
+    distribution(installed, "acme", {"bad": "acme_bad:Q"})
+    with pytest.raises(PluginError, match=f"'bad' of acme 1\\.0 {message}") as caught:
+        registry.find(KIND, "bad")
+    assert "\n" not in str(caught.value)
+
+
+def test_one_broken_plugin_harms_no_other(installed: Path) -> None:
+    module(installed, "acme_bad", "raise SystemError\n")
+    distribution(installed, "acme", {"bad": "acme_bad:Q"})
+    assert registry.find(KIND, "prune").__name__ == "Prune"  # type: ignore[attr-defined]
+
+
+def test_the_same_distribution_found_twice_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    point = EntryPoint("twice", "qir.passes.prune:Prune", KIND)
+    monkeypatch.setattr(registry, "entry_points", lambda group: [point, point])
+    registry.forget()
+    try:
+        assert registry.names(KIND) == ("twice",)
+        assert registry.find(KIND, "twice")
+    finally:
+        monkeypatch.undo()
+        registry.forget()
+
+
+def test_what_is_installed_since_is_seen_after_forgetting(installed: Path) -> None:
+    assert "late" not in registry.names(KIND)
+    distribution(installed, "acme", {"late": "a:b"})
+    registry.forget()
+    assert "late" in registry.names(KIND)
