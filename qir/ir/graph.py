@@ -19,6 +19,7 @@ from qir.ir.node import Node, Stage, Use, Value
 from qir.ir.ops import Call, spec
 from qir.ir.ops.graph import GIVEN
 from qir.ir.origin import Lineage, Origin
+from qir.ir.printer import print_graph
 from qir.ir.scheme import Scheme
 from qir.ir.types import TensorType
 
@@ -78,15 +79,11 @@ class Graph:
         return f"<graph {self.name}: {len(self)} nodes>"
 
     def __str__(self) -> str:
-        from qir.ir.printer import print_graph
-
         return print_graph(self)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Graph):
             return NotImplemented
-        from qir.ir.printer import print_graph
-
         return print_graph(self, by_content=True) == print_graph(other, by_content=True)
 
     __hash__ = object.__hash__

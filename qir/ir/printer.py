@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Protocol
 
 import numpy as np
 
@@ -11,7 +12,6 @@ from qir.ir import attrs as attributes
 from qir.ir.array import Array
 from qir.ir.attrs import Attr
 from qir.ir.dtype import DType
-from qir.ir.graph import Graph
 from qir.ir.lexer import quote, write_name, write_word
 from qir.ir.node import Node, Stage, Value
 from qir.ir.ops import spec
@@ -22,7 +22,16 @@ RESERVED = "__metadata__"  # safetensors keeps its own matter under this name
 _PLAIN = {"f32", "f64", "bool", "i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64"}
 
 
-def print_graph(graph: Graph, *, origins: bool = False, by_content: bool = False) -> str:
+class Program(Protocol):
+    """A graph, as far as the printer reads it."""
+
+    name: str
+    profile: str
+
+    def __iter__(self) -> Iterator[Node]: ...
+
+
+def print_graph(graph: Program, *, origins: bool = False, by_content: bool = False) -> str:
     """The text of a graph, which reads back to an equal one.
 
     With `origins` it also says where nodes and tensors came from; `by_content` names arrays by
@@ -31,7 +40,7 @@ def print_graph(graph: Graph, *, origins: bool = False, by_content: bool = False
     return _Printer(graph, origins, by_content).text()
 
 
-def array_table(graph: Graph) -> dict[str, Array]:
+def array_table(graph: Program) -> dict[str, Array]:
     """The arrays that the text refers to, by the names it gives them."""
     return dict(_Printer(graph, False, False).table)
 
@@ -53,7 +62,7 @@ def _scalar(value: bool | float, kind: DType) -> str:
 
 
 class _Printer:
-    def __init__(self, graph: Graph, origins: bool, by_content: bool) -> None:
+    def __init__(self, graph: Program, origins: bool, by_content: bool) -> None:
         self.graph = graph
         self.origins = origins
         self.by_content = by_content
