@@ -78,7 +78,7 @@ def pad(x: Array, *, pads: Sequence[int], mode: str = "constant", value: float =
     for i, (size, sides) in enumerate(zip(x.shape, more, strict=True)):
         if max(sides) and size - (mode == "reflect") < (max(sides) if mode == "reflect" else 1):
             raise OpError(f"pad: axis {i} of {size} is too short for {mode} pads {sides}")
-    return np.pad(x, more, "reflect" if mode == "reflect" else "edge")
+    return np.pad(x, more, "reflect" if mode == "reflect" else "edge") if more else x
 
 
 def _without(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from qir.ir import dims
 from qir.ir.dims import Dim, Shape
-from qir.ir.ops.elementwise import same_express
+from qir.ir.ops.elementwise import numbers, same_bias, same_express
 from qir.ir.ops.spec import AttrSpec, Call, OpSpec, Slot, Traits
 from qir.ir.types import TensorType
 
@@ -52,6 +52,8 @@ def place(call: Call, batch: Dim, channels: Dim, height: Dim, width: Dim) -> Sha
 
 def _conv2d(call: Call) -> tuple[TensorType, ...]:
     same_express(call, "x", "w")
+    same_bias(call, "x", "bias")
+    numbers(call)
     c, h, w = spatial(call)
     x, weight = call.shape("x"), call.shape("w")
     if len(weight) != 4:

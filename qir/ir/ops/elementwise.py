@@ -50,6 +50,12 @@ def floats(call: Call, slot: str = "x") -> None:
         raise call.fail(f"{slot} is {call.express(slot)}, it takes floats")
 
 
+def same_bias(call: Call, data: str, bias: str) -> None:
+    """TypeRuleError unless a bias is of the data's type; beside codes it may count their sums."""
+    if bias in call.types and call.types[data].quant is None:
+        same_express(call, data, bias)
+
+
 def numbers(call: Call, slot: str = "x") -> None:
     """TypeRuleError unless the operand means floats or integers."""
     kind = call.express(slot)
@@ -138,6 +144,7 @@ __all__ = [
     "keep",
     "number_unary",
     "numbers",
+    "same_bias",
     "same_express",
     "unary",
 ]

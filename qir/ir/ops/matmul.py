@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from qir.ir import dims
 from qir.ir.dims import Shape
-from qir.ir.ops.elementwise import broadcast, same_express
+from qir.ir.ops.elementwise import broadcast, numbers, same_bias, same_express
 from qir.ir.ops.spec import AttrSpec, Call, OpSpec, Slot, Traits
 from qir.ir.types import TensorType
 
@@ -27,6 +27,8 @@ def _shift(call: Call, slot: str, shape: Shape) -> None:
 
 def _matmul(call: Call) -> tuple[TensorType, ...]:
     same_express(call, "a", "b")
+    same_bias(call, "a", "bias")
+    numbers(call, "a")
     a, b = _turned(call, "a", "trans_a"), _turned(call, "b", "trans_b")
     if not a or not b:
         raise call.fail("an operand is a scalar")
@@ -42,6 +44,8 @@ def _matmul(call: Call) -> tuple[TensorType, ...]:
 
 def _gemm(call: Call) -> tuple[TensorType, ...]:
     same_express(call, "a", "b")
+    same_bias(call, "a", "c")
+    numbers(call, "a")
     a, b = _turned(call, "a", "trans_a"), _turned(call, "b", "trans_b")
     if len(a) != 2 or len(b) != 2:
         raise call.fail(f"a has {len(a)} axes and b {len(b)}, both take 2")
@@ -53,6 +57,8 @@ def _gemm(call: Call) -> tuple[TensorType, ...]:
 
 def _linear(call: Call) -> tuple[TensorType, ...]:
     same_express(call, "x", "w")
+    same_bias(call, "x", "bias")
+    numbers(call)
     x, w = call.shape("x"), call.shape("w")
     if len(w) != 2 or not x:
         raise call.fail("w takes 2 axes, x at least 1")

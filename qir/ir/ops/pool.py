@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from qir.ir.ops.conv import place, spatial, window
-from qir.ir.ops.elementwise import floats, keep
+from qir.ir.ops.elementwise import floats, keep, numbers
 from qir.ir.ops.spec import AttrSpec, Call, OpSpec, Slot, Traits
 from qir.ir.types import TensorType
 
 
 def _pool(call: Call) -> tuple[TensorType, ...]:
+    numbers(call)
     c, h, w = spatial(call)
     x = call.shape("x")
     kernel, stride = call.wholes("kernel", 2), call.wholes("stride", 2)
