@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -86,6 +87,8 @@ def replaced(other: Profile) -> Iterator[None]:
 
 
 def _read(name: str, above: tuple[str, ...]) -> Profile:
+    if not re.fullmatch(r"[\w.+-]{1,80}", name):
+        raise ProfileError(f"{name[:40]!r} is no name of a profile: letters, digits and . + - _")
     line = (*above, name)
     core = PROFILES / f"{name}.toml"
     folders, broken = ([PROFILES], []) if core.exists() else _folders()

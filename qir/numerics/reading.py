@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
@@ -37,6 +38,7 @@ Find: TypeAlias = Callable[[str], Profile]
 
 _HEAD_TEXTS = ("name", "extends", "backend", "versions", "isa", "groups", "signed", "evidence")
 _HEAD = (*_HEAD_TEXTS, "settings", "notes")
+_LONGEST = 239
 _ISA = ("any", "avx2", "avx512", "vnni", "amx")
 _RULE = ("op", "when", *BLOCKS, *TEXTS, "method", "evidence")
 _GROUP = ("chain", "when", "needs", "result", "propagates", "claim", "evidence")
@@ -69,6 +71,8 @@ def parse(text: str, name: str, find: Find | None = None) -> Profile:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ProfileError(f"{name}: {error}") from error
+    except RecursionError as error:
+        raise ProfileError(f"{name}: its tables are nested too deep") from error
     return _Reader(name, text, find).profile(data)
 
 
@@ -90,7 +94,8 @@ class _Reader:
     # -- errors ---------------------------------------------------------------------------------
 
     def error(self, key: str, message: str) -> ProfileError:
-        return ProfileError(f"{self.name}, line {self.line(key)}: {message}")
+        said = f"{self.name}, line {self.line(key)}: {message}"
+        return ProfileError(said if len(said) <= _LONGEST else f"{said[: _LONGEST - 3]}...")
 
     def line(self, key: str = "") -> int:
         """The line of a key in the present table, else the line of the table itself."""
@@ -339,9 +344,8 @@ def _toml(value: object) -> str:
         return "{" + ", ".join(f"{_key(k)} = {_toml(v)}" for k, v in value.items()) + "}"
     if isinstance(value, tuple):
         return "[" + ", ".join(_toml(v) for v in value) + "]"
-    text = str(value).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-    return f'"{text}"'
+    return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _key(name: str) -> str:
-    return name if re.fullmatch(r"[\w-]+", name) else f'"{name}"'
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _toml(name)

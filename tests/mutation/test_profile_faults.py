@@ -7,14 +7,15 @@ up is another.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 
 import pytest
 
 from qir.errors import ProfileError
 from qir.numerics import Method, Profile, profile
+from qir.numerics.library import replaced
 from qir.numerics.profile import Field
-from qir.reference import quantized
 from tests.differential.test_qoperator import CHUNKS, PROFILE, reference_agrees
 
 Change = Callable[[Profile], Profile]
@@ -44,14 +45,11 @@ def method(op: str, name: str) -> Change:
     return change
 
 
-def plant(monkeypatch: pytest.MonkeyPatch, change: Change) -> None:
-    """Has the reference look up the changed profile under the name of the right one."""
+def wrong(change: Change) -> AbstractContextManager[None]:
+    """The changed profile under the name of the right one."""
     right = profile(PROFILE)
     assert right.base is not None
-    wrong = replace(right, base=change(right.base))
-    monkeypatch.setattr(
-        quantized, "profile", lambda name: {PROFILE: wrong}.get(name) or profile(name)
-    )
+    return replaced(replace(right, base=change(right.base)))
 
 
 def found() -> bool:
@@ -89,11 +87,9 @@ def _red(chunk: int) -> AssertionError | None:
         ("dequantize", "by", "q*s-z*s"),
     ],
 )
-def test_a_changed_field_is_found(
-    monkeypatch: pytest.MonkeyPatch, block: str, name: str, value: str
-) -> None:
-    plant(monkeypatch, field(block, name, value))
-    assert found(), f"{block}.{name} = {value} went unseen"
+def test_a_changed_field_is_found(block: str, name: str, value: str) -> None:
+    with wrong(field(block, name, value)):
+        assert found(), f"{block}.{name} = {value} went unseen"
 
 
 @pytest.mark.parametrize(
@@ -104,9 +100,9 @@ def test_a_changed_field_is_found(
         ("mul", "fma_sum"),
     ],
 )
-def test_another_method_is_found(monkeypatch: pytest.MonkeyPatch, op: str, name: str) -> None:
-    plant(monkeypatch, method(op, name))
-    assert found(), f"{op} by {name} went unseen"
+def test_another_method_is_found(op: str, name: str) -> None:
+    with wrong(method(op, name)):
+        assert found(), f"{op} by {name} went unseen"
 
 
 @pytest.mark.parametrize(
@@ -122,19 +118,23 @@ def test_another_method_is_found(monkeypatch: pytest.MonkeyPatch, op: str, name:
     ],
 )
 def test_a_field_that_is_not_executed_yet_is_refused_and_not_ignored(
-    monkeypatch: pytest.MonkeyPatch, block: str, name: str, value: str
+    block: str, name: str, value: str
 ) -> None:
-    plant(monkeypatch, field(block, name, value))
-    with pytest.raises(ProfileError, match=f"{block}.{name} = '{value}'"):
+    with (
+        wrong(field(block, name, value)),
+        pytest.raises(ProfileError, match=f"{block}.{name} = '{value}'"),
+    ):
         reference_agrees(0)
 
 
-def test_a_zero_point_added_before_the_clip_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    plant(monkeypatch, field("quantize", "zero", "before"))
-    with pytest.raises(ProfileError, match=r"quantize\.clip = 'reals_first'"):
+def test_a_zero_point_added_before_the_clip_is_refused() -> None:
+    with (
+        wrong(field("quantize", "zero", "before")),
+        pytest.raises(ProfileError, match=r"quantize\.clip = 'reals_first'"),
+    ):
         reference_agrees(0)
 
 
-def test_the_right_profile_is_not_found_wanting(monkeypatch: pytest.MonkeyPatch) -> None:
-    plant(monkeypatch, lambda native: native)
-    assert not found()
+def test_the_right_profile_is_not_found_wanting() -> None:
+    with wrong(lambda native: native):
+        assert not found()
