@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from .rows import Row, operator
-from .writer import Work, Writer
+from .writer import Wire, Work, Writer
 
 _SWISH = 24
 
@@ -33,12 +33,28 @@ def _mod(writer: Writer, work: Work, ins: dict[str, str]) -> None:
     writer.emit("Mod", ins.values(), [work.out], attrs, origins=work.origins)
 
 
+def _bit_shift(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+    attrs: dict[str, Wire] = {"direction": str(work.attrs["direction"]).upper()}
+    writer.emit("BitShift", ins.values(), [work.out], attrs, origins=work.origins)
+
+
+def _is_inf(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+    sides = ("negative", "positive")
+    attrs: dict[str, Wire] = {f"detect_{s}": 0 for s in sides if not work.attrs[s]}
+    writer.emit("IsInf", ins.values(), [work.out], attrs, origins=work.origins)
+
+
 _SAME_NAME = (
     "Tanh Erf Exp Log Sqrt Reciprocal Floor Ceil Round Sin Cos Tan Asin Acos Atan Sinh Cosh Asinh "
     "Acosh Atanh Softplus Softsign Mish Abs Neg Sign Pow Min Max Sum Mean"
 ).split()
 
-SINCE = {"hard_swish": 14, "mish": 18, "gelu": 20}
+SINCE = {
+    "hard_swish": 14,
+    "mish": 18,
+    "gelu": 20,
+    **dict.fromkeys(("bit_and", "bit_or", "bit_xor", "bit_not"), 18),
+}
 """The first operator set that has an op, where it is newer than the oldest we write."""
 
 OPS: dict[str, Row] = {
@@ -54,4 +70,21 @@ OPS: dict[str, Row] = {
     "gelu": operator("Gelu", approximate="approximate"),
     "silu": _silu,
     "mod": _mod,
+    "equal": operator("Equal"),
+    "less": operator("Less"),
+    "less_equal": operator("LessOrEqual"),
+    "greater": operator("Greater"),
+    "greater_equal": operator("GreaterOrEqual"),
+    "logical_and": operator("And"),
+    "logical_or": operator("Or"),
+    "logical_xor": operator("Xor"),
+    "logical_not": operator("Not"),
+    "bit_and": operator("BitwiseAnd"),
+    "bit_or": operator("BitwiseOr"),
+    "bit_xor": operator("BitwiseXor"),
+    "bit_not": operator("BitwiseNot"),
+    "bit_shift": _bit_shift,
+    "is_nan": operator("IsNaN"),
+    "is_inf": _is_inf,
+    "where": operator("Where"),
 }

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from . import elementwise_ops
+from . import elementwise_ops, reduce_ops, shape_ops
 from .elements import number
 from .rows import Row, operator
 from .writer import Wire, Work, Writer
@@ -177,28 +177,18 @@ def _filler(work: Work) -> np.ndarray:
     return np.array(np.clip(code, quant.low, quant.high)).astype(quant.storage.carrier)
 
 
-def _reduce_mean(writer: Writer, work: Work, ins: dict[str, str]) -> None:
-    operands, axes = [ins["x"]], work.numbers("axes")
-    given = {s: n for o in work.origins for s, n in o.operands if o.op == "ReduceMean"}
-    attrs: dict[str, Wire] = {"keepdims": 1 if work.attrs["keep"] else 0}
-    if axes and writer.opset < 18:
-        attrs["axes"] = axes
-    elif axes:
-        data = np.array(axes, np.int64)
-        operands.append(writer.parameter(data, f"{work.out}_axes", given.get("axes")))
-    writer.emit("ReduceMean", operands, [work.out], attrs, origins=work.origins)
-
-
 def _cast(writer: Writer, work: Work, ins: dict[str, str]) -> None:
     attrs: dict[str, Wire] = {"to": number(work.kind.dtype)}
     writer.emit("Cast", [ins["x"]], [work.out], attrs, origins=work.origins)
 
 
-SINCE = elementwise_ops.SINCE
+SINCE = elementwise_ops.SINCE | reduce_ops.SINCE
 """The first operator set that has an op, where it is newer than the oldest we write."""
 
 _OPS: dict[str, Row] = {
     **elementwise_ops.OPS,
+    **shape_ops.OPS,
+    **reduce_ops.OPS,
     "add": operator("Add"),
     "sub": operator("Sub"),
     "mul": operator("Mul"),
@@ -221,6 +211,5 @@ _OPS: dict[str, Row] = {
     "transpose": operator("Transpose", perm="perm"),
     "concat": operator("Concat", axis="axis"),
     "pad": _pad,
-    "reduce_mean": _reduce_mean,
     "cast": _cast,
 }

@@ -104,11 +104,11 @@ def _write(writer: Writer, node: Node) -> None:
 
 
 def _plain(writer: Writer, node: Node) -> None:
-    value = node.result
+    value = node.results[0]
     work = Work.of(
         node.op, node.attrs, node.operands, value.type, writer.name(value), node, node.origins
     )
-    if any(v.type.quant for v in (*node.operands.values(), value)):
+    if any(v.type.quant for v in (*node.operands.values(), *node.results)):
         integer_ops.write(writer, work)
     else:
         ins = {slot: writer.name(v) for slot, v in work.operands.items()}

@@ -27,7 +27,7 @@ from .elements import number, raw, tensor, type_proto
 STEP = "onnxruntime emitter"
 MICROSOFT = "com.microsoft"
 _STORED = frozenset({"u8", "i8", "u16", "i16", "i32"})
-Wire: TypeAlias = "int | float | str | tuple[int, ...]"
+Wire: TypeAlias = "int | float | str | tuple[int, ...] | onnx.TensorProto"
 
 
 @dataclass(frozen=True, slots=True)

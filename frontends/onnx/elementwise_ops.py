@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from qir.ir.attrs import Attr
+from qir.ir.dtype import BOOL, DType
 from qir.ir.ops.activations import SELU_ALPHA, SELU_GAMMA
 
 from .op import Keep, Op
@@ -77,6 +78,44 @@ def _many(reader: Reader, op: Op) -> None:
     reader.add(op, op.type.lower(), parts)
 
 
+def _pair(kind: str, fits: Callable[[DType], bool], **attrs: str) -> Handler:
+    """The handler of an op with two operands of a kind that fits, and attributes that are text."""
+
+    def read(reader: Reader, op: Op) -> None:
+        kinds = [reader.type_of(op, n).dtype for n in op.inputs]
+        if not all(fits(k) and k == kinds[0] for k in kinds):
+            raise Keep
+        given: dict[str, Attr] = {n: op.text(n, v).lower() for n, v in attrs.items()}
+        operands = {s: reader.value(op, n) for s, n in zip("ab", op.inputs, strict=True)}
+        reader.add(op, kind, operands, given)
+
+    return read
+
+
+def _is_number(kind: DType) -> bool:
+    return kind.is_float or kind.is_integer
+
+
+def _single(kind: str) -> Handler:
+    def read(reader: Reader, op: Op) -> None:
+        reader.add(op, kind, {"x": reader.value(op, op.input(0))})
+
+    return read
+
+
+def _is_inf(reader: Reader, op: Op) -> None:
+    floats(reader, op)
+    attrs: dict[str, Attr] = {
+        side: op.integer(f"detect_{side}", 1) != 0 for side in ("negative", "positive")
+    }
+    reader.add(op, "is_inf", {"x": reader.value(op, op.input(0))}, attrs)
+
+
+def _where(reader: Reader, op: Op) -> None:
+    slots = ("condition", "a", "b")
+    reader.add(op, "where", {s: reader.value(op, n) for s, n in zip(slots, op.inputs, strict=True)})
+
+
 _FUNCTIONS = (
     "Tanh Erf Exp Log Sqrt Reciprocal Floor Ceil Round Sin Cos Tan Asin Acos Atan Sinh Cosh Asinh "
     "Acosh Atanh Softplus Softsign Mish"
@@ -98,4 +137,21 @@ OPS: dict[str, Handler] = {
     "PRelu": _prelu,
     "Pow": _pow,
     "Mod": _mod,
+    "Equal": _pair("equal", lambda kind: _is_number(kind) or kind == BOOL),
+    "Less": _pair("less", _is_number),
+    "LessOrEqual": _pair("less_equal", _is_number),
+    "Greater": _pair("greater", _is_number),
+    "GreaterOrEqual": _pair("greater_equal", _is_number),
+    "And": _pair("logical_and", lambda kind: kind == BOOL),
+    "Or": _pair("logical_or", lambda kind: kind == BOOL),
+    "Xor": _pair("logical_xor", lambda kind: kind == BOOL),
+    "Not": _single("logical_not"),
+    "BitwiseAnd": _pair("bit_and", lambda kind: kind.is_integer),
+    "BitwiseOr": _pair("bit_or", lambda kind: kind.is_integer),
+    "BitwiseXor": _pair("bit_xor", lambda kind: kind.is_integer),
+    "BitwiseNot": _single("bit_not"),
+    "BitShift": _pair("bit_shift", lambda kind: kind.is_integer, direction=""),
+    "IsNaN": unary("is_nan"),
+    "IsInf": _is_inf,
+    "Where": _where,
 }

@@ -187,26 +187,6 @@ def global_average_pool(reader: Reader, op: Op) -> None:
     reader.add(op, "global_avg_pool", {"x": reader.value(op, op.input(0))})
 
 
-def reduce_mean(reader: Reader, op: Op) -> None:
-    """ReduceMean, its axes from an attribute before opset 18 and from an operand since."""
-    _only_floats_first(reader, op)
-    if op.opset < 18:
-        axes = op.integers("axes", ())
-    else:
-        name = op.input(1)
-        axes = tuple(int(a) for a in reader.numbers(name).reshape(-1)) if name else ()
-        if not axes and op.integer("noop_with_empty_axes", 0):
-            reader.alias(op.outputs[0], op.input(0))
-            return
-    attrs: dict[str, Attr] = {"axes": axes, "keep": op.integer("keepdims", 1) != 0}
-    reader.add(op, "reduce_mean", {"x": reader.value(op, op.input(0))}, attrs)
-
-
-def _only_floats_first(reader: Reader, op: Op) -> None:
-    if not reader.type_of(op, op.input(0)).dtype.is_float:
-        raise Keep
-
-
 OPS = {
     "Conv": conv,
     "MatMul": matmul,
@@ -224,5 +204,4 @@ OPS = {
     "Cast": cast,
     "AveragePool": average_pool,
     "GlobalAveragePool": global_average_pool,
-    "ReduceMean": reduce_mean,
 }

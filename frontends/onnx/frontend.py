@@ -19,7 +19,7 @@ from qir.ir.node import Node
 from qir.ir.origin import Origin
 from qir.ledger import Change, Ledger
 
-from . import elementwise_ops, float_ops, foreign, moving_ops, quantized_ops
+from . import elementwise_ops, float_ops, foreign, moving_ops, quantized_ops, reduce_ops, shape_ops
 from .faults import fault, refusal
 from .files import ModelFile, read_model
 from .meaning import meanings, moves
@@ -29,6 +29,8 @@ from .reader import Reader, Stored
 _HANDLERS = {
     **{("", name): handler for name, handler in float_ops.OPS.items()},
     **{("", name): handler for name, handler in elementwise_ops.OPS.items()},
+    **{("", name): handler for name, handler in reduce_ops.OPS.items()},
+    **{("", name): handler for name, handler in shape_ops.OPS.items()},
     **{("", name): handler for name, handler in moving_ops.OPS.items()},
     **quantized_ops.OPS,
 }

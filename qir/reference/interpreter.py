@@ -14,7 +14,7 @@ from qir.ir.dims import Dim
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.reference.quantized import run_chain, run_quantized
-from qir.reference.table import Operands, compute
+from qir.reference.table import Operands, compute_all
 
 Tensor = NDArray[np.generic]
 
@@ -92,7 +92,7 @@ def run_node(node: Node, operands: Operands, profile: str) -> tuple[Tensor, ...]
     types = [v.type for v in (*node.operands.values(), *node.results)]
     if any(t.quant for t in types):
         return (run_quantized(node, operands, profile),)
-    return (compute(node.op, operands, node.attrs),)
+    return compute_all(node.op, operands, node.attrs)
 
 
 def bind_inputs(graph: Graph, inputs: Mapping[str, Tensor]) -> dict[str, int]:

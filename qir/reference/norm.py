@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from qir.errors import OpError
-from qir.reference.operands import Array, axis_of, floats, narrow, wide
+from qir.reference.operands import Array, Wide, axis_of, floats, narrow, wide
 
 
 @np.errstate(all="ignore")
@@ -53,3 +53,96 @@ def log_softmax(x: Array, *, axis: int = -1) -> Array:
     shifted = value - value.max(axis=axis, keepdims=True, initial=-np.inf)
     total = np.exp(shifted).sum(axis=axis, keepdims=True)
     return np.asarray(narrow(shifted - np.log(total), x.dtype), order="C")
+
+
+@np.errstate(all="ignore")
+def layer_norm(
+    x: Array, gamma: Array, beta: Array | None = None, *, axis: int = -1, eps: float = 1e-5
+) -> Array:
+    """(x - mean) / sqrt(variance + eps) over the axes from `axis` on, times gamma, plus beta.
+
+    Raises OpError where gamma or beta does not broadcast to those axes, or for no floats.
+    """
+    floats("layer_norm", x=x, gamma=gamma, beta=beta)
+    over = tuple(range(axis_of("layer_norm", axis, x.ndim), x.ndim))
+    made = np.multiply(_normalized(wide(x), over, eps), _spread("layer_norm", "gamma", gamma, x))
+    if beta is not None:
+        made = np.add(made, _spread("layer_norm", "beta", beta, x))
+    return narrow(np.asarray(made), x.dtype)
+
+
+@np.errstate(all="ignore")
+def rms_norm(x: Array, gamma: Array, *, axis: int = -1, eps: float = 1e-5) -> Array:
+    """x / sqrt(mean of squares + eps) over the axes from `axis` on, times gamma; OpError for
+    misfits."""
+    floats("rms_norm", x=x, gamma=gamma)
+    over = tuple(range(axis_of("rms_norm", axis, x.ndim), x.ndim))
+    value = wide(x).astype(np.float64, copy=False)
+    size = np.sqrt(np.mean(value * value, axis=over, keepdims=True) + eps)
+    return narrow(np.asarray(value / size * _spread("rms_norm", "gamma", gamma, x)), x.dtype)
+
+
+@np.errstate(all="ignore")
+def group_norm(x: Array, gamma: Array, beta: Array, *, groups: int, eps: float = 1e-5) -> Array:
+    """Each group of channels to mean 0 and variance 1, times gamma, plus beta, which are one
+    number a channel; OpError for misfits."""
+    floats("group_norm", x=x, gamma=gamma, beta=beta)
+    if x.ndim < 2 or groups < 1 or x.shape[1] % groups:
+        raise OpError(f"group_norm: x {list(x.shape)} does not split into {groups} groups")
+    return _by_channel("group_norm", x, gamma, beta, groups, eps)
+
+
+@np.errstate(all="ignore")
+def instance_norm(x: Array, gamma: Array, beta: Array, *, eps: float = 1e-5) -> Array:
+    """Each channel to mean 0 and variance 1, times gamma, plus beta; OpError for misfits."""
+    floats("instance_norm", x=x, gamma=gamma, beta=beta)
+    if x.ndim < 3:
+        raise OpError(f"instance_norm: x {list(x.shape)} has no axes behind the channels")
+    return _by_channel("instance_norm", x, gamma, beta, x.shape[1], eps)
+
+
+@np.errstate(all="ignore")
+def lrn(
+    x: Array, *, size: int, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0
+) -> Array:
+    """x / (bias + alpha / size * squares of the `size` channels around) ^ beta; OpError for
+    misfits."""
+    floats("lrn", x=x)
+    if x.ndim < 3 or size < 1:
+        raise OpError(f"lrn: size {size}, x {list(x.shape)}")
+    value = wide(x).astype(np.float64, copy=False)
+    before, after = (size - 1) // 2, size - 1 - (size - 1) // 2
+    count, total = x.shape[1], np.zeros(x.shape)
+    for channel in range(count):
+        around = value[:, max(channel - before, 0) : channel + after + 1]
+        total[:, channel] = np.sum(around * around, axis=1)
+    return narrow(np.asarray(value / (bias + alpha / size * total) ** beta), x.dtype)
+
+
+def _normalized(x: Array, over: tuple[int, ...], eps: float) -> Wide:
+    value = x.astype(np.float64, copy=False)
+    centred = value - np.mean(value, axis=over, keepdims=True)
+    return np.asarray(centred / np.sqrt(np.mean(centred**2, axis=over, keepdims=True) + eps))
+
+
+def _by_channel(op: str, x: Array, gamma: Array, beta: Array, groups: int, eps: float) -> Array:
+    count = x.shape[1]
+    for slot, row in (("gamma", gamma), ("beta", beta)):
+        if row.shape != (count,):
+            raise OpError(f"{op}: {slot} has {list(row.shape)}, x has {count} channels")
+    split = wide(x).reshape(x.shape[0], groups, -1)
+    made = _normalized(split, (2,), eps).reshape(x.shape)
+    shape = (count, *(1,) * (x.ndim - 2))
+    return narrow(
+        np.add(np.multiply(made, wide(gamma).reshape(shape)), wide(beta).reshape(shape)), x.dtype
+    )
+
+
+def _spread(op: str, slot: str, row: Array, x: Array) -> Wide:
+    try:
+        np.broadcast_to(row, x.shape)
+    except ValueError:
+        raise OpError(
+            f"{op}: {slot} {list(row.shape)} does not broadcast to {list(x.shape)}"
+        ) from None
+    return wide(row).astype(np.float64, copy=False)

@@ -1,15 +1,18 @@
-"""Reductions."""
+"""Reductions, and what else looks along an axis: sums so far, where the greatest stands.
+
+Floats are summed in float64 and rounded once; integers wrap in their own type.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from qir.errors import OpError
 from qir.reference.elementwise import cut_divide
-from qir.reference.operands import Array, axis_of, element, narrow, wide
+from qir.reference.operands import Array, Wide, axis_of, element, floats, narrow, wide
 
 
 @np.errstate(all="ignore")
@@ -29,3 +32,119 @@ def reduce_mean(x: Array, *, axes: Sequence[int] = (), keep: bool = True) -> Arr
     if not count and total.size:
         raise OpError(f"reduce_mean: x {list(x.shape)} has nothing to average on axes {over}")
     return cut_divide(total, np.array(max(count, 1), total.dtype)).astype(x.dtype)
+
+
+Axes = tuple[int, ...]
+
+
+def _over(op: str, x: Array, axes: Sequence[int]) -> Axes:
+    over = tuple(axis_of(op, a, x.ndim) for a in axes) or tuple(range(x.ndim))
+    if len(set(over)) < len(over):
+        raise OpError(f"{op}: axes {tuple(axes)} name one axis twice")
+    return over
+
+
+def _of_numbers(op: str, function: np.ufunc) -> Callable[..., Array]:
+    """The reduction by a function of two numbers; least and greatest of nothing is OpError."""
+
+    @np.errstate(all="ignore")
+    def run(x: Array, *, axes: Sequence[int] = (), keep: bool = True) -> Array:
+        kind = element(op, "x", x)
+        over = _over(op, x, axes)
+        if function.identity is None and not math.prod(x.shape[a] for a in over):
+            raise OpError(f"{op}: x {list(x.shape)} has nothing on axes {over}")
+        plain = wide(x) if kind.is_float else x
+        made = function.reduce(plain, axis=over, keepdims=keep, dtype=plain.dtype)
+        return np.asarray(narrow(np.asarray(made), x.dtype))
+
+    return run
+
+
+def _of_floats(op: str, function: Callable[[Wide, Axes], Wide]) -> Callable[..., Array]:
+    """The reduction by a function that keeps its axes as 1."""
+
+    @np.errstate(all="ignore")
+    def run(x: Array, *, axes: Sequence[int] = (), keep: bool = True) -> Array:
+        floats(op, x=x)
+        over = _over(op, x, axes)
+        made = function(wide(x).astype(np.float64, copy=False), over)
+        return np.asarray(narrow(made if keep else np.squeeze(made, over), x.dtype))
+
+    return run
+
+
+def _log_sum_exp(x: Wide, over: Axes) -> Wide:
+    top = np.max(x, axis=over, keepdims=True, initial=-np.inf)
+    top = np.where(np.isfinite(top), top, 0.0)
+    return np.asarray(np.log(np.sum(np.exp(x - top), axis=over, keepdims=True)) + top)
+
+
+def _sum(x: Wide, over: Axes) -> Wide:
+    return np.asarray(np.sum(x, axis=over, keepdims=True))
+
+
+def _place(op: str, function: Callable[..., Array]) -> Callable[..., Array]:
+    def run(x: Array, *, axis: int = 0, keep: bool = True, last: bool = False) -> Array:
+        element(op, "x", x)
+        along = axis_of(op, axis, x.ndim)
+        if not x.shape[along]:
+            raise OpError(f"{op}: axis {along} of x {list(x.shape)} is empty")
+        if not last:
+            return np.asarray(function(wide(x), axis=along, keepdims=keep), np.int64)
+        found = function(np.flip(wide(x), along), axis=along, keepdims=keep)
+        return np.asarray(x.shape[along] - 1 - np.asarray(found, np.int64))
+
+    return run
+
+
+@np.errstate(all="ignore")
+def cumsum(x: Array, *, axis: int, exclusive: bool = False, reverse: bool = False) -> Array:
+    """Sums so far along the axis; OpError if x has no such axis or holds no numbers."""
+    element("cumsum", "x", x)
+    along = axis_of("cumsum", axis, x.ndim)
+    value = wide(np.flip(x, along) if reverse else x)
+    sums = np.cumsum(value, along, value.dtype)
+    if exclusive and x.shape[along]:
+        first = np.zeros_like(np.take(sums, [0], along))
+        rest = np.take(sums, range(x.shape[along] - 1), along)
+        sums = np.concatenate([first, rest], along)
+    return narrow(np.flip(sums, along) if reverse else sums, x.dtype)
+
+
+def top_k(
+    x: Array, *, k: int, axis: int = -1, largest: bool = True, sorted: bool = True
+) -> tuple[Array, Array]:
+    """The k greatest or least elements and their places, in order; of equal ones the first.
+
+    NaN is greater than everything. Raises OpError where the axis has fewer than k.
+    """
+    element("top_k", "x", x)
+    along = axis_of("top_k", axis, x.ndim)
+    if not 0 <= k <= x.shape[along]:
+        raise OpError(f"top_k: k {k}, but axis {along} has {x.shape[along]}")
+    value = wide(x)
+    if largest:  # a stable order of the mirrored row, read from its end, keeps the first first
+        order = np.argsort(np.flip(value, along), along, kind="stable")
+        order = x.shape[along] - 1 - np.flip(order, along)
+    else:
+        order = np.argsort(value, along, kind="stable")
+    places = np.take(order, range(k), along).astype(np.int64)
+    return np.take_along_axis(x, places, along), places
+
+
+FUNCTIONS: dict[str, Callable[..., Array | tuple[Array, ...]]] = {
+    "reduce_mean": reduce_mean,
+    "reduce_sum": _of_numbers("reduce_sum", np.add),
+    "reduce_prod": _of_numbers("reduce_prod", np.multiply),
+    "reduce_max": _of_numbers("reduce_max", np.maximum),
+    "reduce_min": _of_numbers("reduce_min", np.minimum),
+    "reduce_l1": _of_floats("reduce_l1", lambda x, over: _sum(np.abs(x), over)),
+    "reduce_l2": _of_floats("reduce_l2", lambda x, over: np.sqrt(_sum(x * x, over))),
+    "reduce_log_sum": _of_floats("reduce_log_sum", lambda x, over: np.log(_sum(x, over))),
+    "reduce_log_sum_exp": _of_floats("reduce_log_sum_exp", _log_sum_exp),
+    "reduce_sum_square": _of_floats("reduce_sum_square", lambda x, over: _sum(x * x, over)),
+    "arg_max": _place("arg_max", np.argmax),
+    "arg_min": _place("arg_min", np.argmin),
+    "cumsum": cumsum,
+    "top_k": top_k,
+}

@@ -15,18 +15,23 @@ from qir.reference import (
     activations,
     conv,
     elementwise,
+    logic,
     matmul,
+    moves,
     norm,
     pool,
     reduce,
     shape,
+    sizes,
     unary,
 )
 from qir.reference.operands import narrow
 
 Operands: TypeAlias = Mapping[str, NDArray[np.generic]]
 
-FUNCTIONS: dict[str, Callable[..., NDArray[np.generic]]] = {
+Made: TypeAlias = "NDArray[np.generic] | tuple[NDArray[np.generic], ...]"
+
+FUNCTIONS: dict[str, Callable[..., Made]] = {
     "add": elementwise.add,
     "sub": elementwise.sub,
     "mul": elementwise.mul,
@@ -42,6 +47,9 @@ FUNCTIONS: dict[str, Callable[..., NDArray[np.generic]]] = {
     "mean": elementwise.mean,
     **activations.FUNCTIONS,
     **unary.FUNCTIONS,
+    **logic.FUNCTIONS,
+    **moves.FUNCTIONS,
+    **sizes.FUNCTIONS,
     "conv2d": conv.conv2d,
     "matmul": matmul.matmul,
     "gemm": matmul.gemm,
@@ -49,6 +57,11 @@ FUNCTIONS: dict[str, Callable[..., NDArray[np.generic]]] = {
     "batch_norm": norm.batch_norm,
     "softmax": norm.softmax,
     "log_softmax": norm.log_softmax,
+    "layer_norm": norm.layer_norm,
+    "rms_norm": norm.rms_norm,
+    "instance_norm": norm.instance_norm,
+    "group_norm": norm.group_norm,
+    "lrn": norm.lrn,
     "max_pool2d": pool.max_pool2d,
     "avg_pool2d": pool.avg_pool2d,
     "global_avg_pool": pool.global_avg_pool,
@@ -57,12 +70,27 @@ FUNCTIONS: dict[str, Callable[..., NDArray[np.generic]]] = {
     "transpose": shape.transpose,
     "concat": shape.concat,
     "pad": shape.pad,
-    "reduce_mean": reduce.reduce_mean,
+    **reduce.FUNCTIONS,
 }
 
 
 def compute(op: str, operands: Operands, attrs: Mapping[str, Attr]) -> NDArray[np.generic]:
+    """One op on reals that has one result; OpError as for `compute_all`."""
+    made = compute_all(op, operands, attrs)
+    if len(made) != 1:
+        raise OpError(f"{op} makes {len(made)} values, one is wanted")
+    return made[0]
+
+
+def compute_all(
+    op: str, operands: Operands, attrs: Mapping[str, Attr]
+) -> tuple[NDArray[np.generic], ...]:
     """One op on reals; OpError for values it cannot take or an op that has no function."""
+    made = _made(op, operands, attrs)
+    return made if isinstance(made, tuple) else (made,)
+
+
+def _made(op: str, operands: Operands, attrs: Mapping[str, Attr]) -> Made:
     if op == "cast":
         return cast(operands["x"], attrs["to"])
     try:

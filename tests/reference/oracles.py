@@ -20,8 +20,10 @@ LEAST = {"float64": 5e-324, "float32": 2.0**-149, "float16": 2.0**-24, "bfloat16
 
 def onnxruntime_runs(op: str, operands: Sequence[Array | None], **attrs: Any) -> Array:
     """The first result of one ONNX node, optimizer off, one thread."""
+    count = onnx.defs.get_schema(op, 21).min_output
+    outputs = ["y", *(f"y{i}" for i in range(1, count))]
     named = [(f"i{k}", x) for k, x in enumerate(operands)]
-    node = helper.make_node(op, ["" if x is None else n for n, x in named], ["y"], **attrs)
+    node = helper.make_node(op, ["" if x is None else n for n, x in named], outputs, **attrs)
     feeds = {n: x for n, x in named if x is not None}
     inputs = [
         helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)

@@ -28,11 +28,14 @@ def assert_rule_agrees(
     attrs: Mapping[str, Attr] | None = None,
     *,
     constant: Collection[str] = (),
+    unknown: bool = False,
     note: str = "",
 ) -> tuple[Array, ...]:
     """Infers types from plain sizes, and again from named ones; gives what the reference made.
 
-    Operands listed as `constant` are constants of the graph; the others are inputs.
+    Operands listed as `constant` are constants of the graph; the others are inputs, of named
+    sizes but for one called `shape`. `unknown` says that sizes may
+    hang on the elements of an input.
     """
     made: tuple[Array, ...] = ()
     for named in (False, True):
@@ -41,7 +44,7 @@ def assert_rule_agrees(
             if slot in constant:
                 given[slot] = graph.constant(Stored.of(data, slot.replace(".", "_")))
                 continue
-            shape = tuple(_dim(d) if named else d for d in data.shape)
+            shape = tuple(_dim(d) if named and slot != "shape" else d for d in data.shape)
             kind = TensorType(shape, dtype_of(data))
             given[slot] = graph.add("input", types=[kind]).result
         node = graph.add(op, given, attrs or {})
@@ -55,5 +58,5 @@ def assert_rule_agrees(
             assert value.type.rank == data.ndim, where
             for dim, size in zip(value.type.shape, data.shape, strict=True):
                 bound = dims.bind(dim, sizes)
-                assert bound == size or (named and bound is None), where
+                assert bound == size or ((named or unknown) and bound is None), where
     return made

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from qir.ir import dims
-from qir.ir.ops.elementwise import floats, same_express, unary
+from qir.ir.ops.elementwise import broadcast, floats, same_express, unary
 from qir.ir.ops.spec import AttrSpec, Call, OpSpec, Slot
 from qir.ir.types import TensorType
 
@@ -22,6 +22,44 @@ def _batch_norm(call: Call) -> tuple[TensorType, ...]:
 def _softmax(call: Call) -> tuple[TensorType, ...]:
     floats(call)
     call.axis("axis", len(call.shape("x")))
+    return unary(call)
+
+
+def _over_last(call: Call) -> tuple[TensorType, ...]:
+    same_express(call, "x", "gamma", "beta")
+    floats(call)
+    x = call.shape("x")
+    call.axis("axis", len(x))
+    for slot in ("gamma", "beta"):
+        if slot not in call.types:
+            continue
+        row = call.shape(slot)
+        wide = broadcast(call, x, row)
+        if len(wide) != len(x) or not all(map(dims.agree, wide, x)):
+            raise call.fail(f"{slot} {list(row)} does not broadcast to x {list(x)}")
+    return unary(call)
+
+
+def _by_channel(call: Call) -> tuple[TensorType, ...]:
+    same_express(call, "x", "gamma", "beta")
+    floats(call)
+    x, least = call.shape("x"), 2 if call.op == "group_norm" else 3
+    if len(x) < least:
+        raise call.fail(f"x has {len(x)} axes, it takes {least} or more")
+    for slot in ("gamma", "beta"):
+        if len(call.shape(slot)) != 1 or not dims.agree(call.shape(slot)[0], x[1]):
+            raise call.fail(f"{slot} has {list(call.shape(slot))}, x has {x[1]} channels")
+    if "groups" in call.attrs:
+        groups, channels = call.whole("groups"), x[1]
+        if groups < 1 or (isinstance(channels, int) and channels % groups):
+            raise call.fail(f"{channels} channels do not split into {groups} groups")
+    return unary(call)
+
+
+def _lrn(call: Call) -> tuple[TensorType, ...]:
+    floats(call)
+    if len(call.shape("x")) < 3 or call.whole("size") < 1:
+        raise call.fail(f"size = {call.whole('size')}, x has {len(call.shape('x'))} axes")
     return unary(call)
 
 
@@ -46,5 +84,45 @@ OPS = (
         _softmax,
         (AttrSpec("axis", "int", -1),),
         doc="logarithm of softmax along one axis",
+    ),
+    OpSpec(
+        "layer_norm",
+        (Slot("x"), Slot("gamma"), Slot("beta", optional=True)),
+        _over_last,
+        (AttrSpec("axis", "int", -1), AttrSpec("eps", "float", 1e-5)),
+        doc="(x - mean) / sqrt(var + eps) * gamma + beta over the axes from `axis` on",
+    ),
+    OpSpec(
+        "rms_norm",
+        (Slot("x"), Slot("gamma")),
+        _over_last,
+        (AttrSpec("axis", "int", -1), AttrSpec("eps", "float", 1e-5)),
+        doc="x / sqrt(mean of squares + eps) * gamma over the axes from `axis` on",
+    ),
+    OpSpec(
+        "instance_norm",
+        (Slot("x"), Slot("gamma"), Slot("beta")),
+        _by_channel,
+        (AttrSpec("eps", "float", 1e-5),),
+        doc="each channel of each image to mean 0 and variance 1, then gamma and beta",
+    ),
+    OpSpec(
+        "group_norm",
+        (Slot("x"), Slot("gamma"), Slot("beta")),
+        _by_channel,
+        (AttrSpec("groups", "int", required=True), AttrSpec("eps", "float", 1e-5)),
+        doc="each group of channels to mean 0 and variance 1; gamma and beta are by channel",
+    ),
+    OpSpec(
+        "lrn",
+        (Slot("x"),),
+        _lrn,
+        (
+            AttrSpec("size", "int", required=True),
+            AttrSpec("alpha", "float", 1e-4),
+            AttrSpec("beta", "float", 0.75),
+            AttrSpec("bias", "float", 1.0),
+        ),
+        doc="x / (bias + alpha / size * sum of squares of the channels around) ^ beta",
     ),
 )

@@ -1,20 +1,16 @@
-"""Reductions."""
+"""Reductions, and what else looks along an axis: sums so far, where the greatest stands."""
 
 from __future__ import annotations
 
+from qir.ir.dtype import I64
+from qir.ir.ops.elementwise import floats, numbers, unary
 from qir.ir.ops.spec import AttrSpec, Call, OpSpec, Slot
 from qir.ir.types import TensorType
 
 
 def _reduce(call: Call) -> tuple[TensorType, ...]:
     shape = call.shape("x")
-    rank = len(shape)
-    axes = call.wholes("axes")
-    if any(not -rank <= a < rank for a in axes):
-        raise call.fail(f"axes {axes}, but x has {rank}")
-    if len({a % rank for a in axes}) < len(axes):
-        raise call.fail(f"axes {axes} name one axis twice")
-    gone = {a % rank for a in axes} if axes else set(range(rank))
+    gone = call.axes("axes", len(shape)) or tuple(range(len(shape)))
     if call.flag("keep"):
         out = tuple(1 if i in gone else d for i, d in enumerate(shape))
     else:
@@ -22,12 +18,99 @@ def _reduce(call: Call) -> tuple[TensorType, ...]:
     return (TensorType(out, call.express("x")),)
 
 
+def _of_numbers(call: Call) -> tuple[TensorType, ...]:
+    numbers(call)
+    return _reduce(call)
+
+
+def _of_floats(call: Call) -> tuple[TensorType, ...]:
+    floats(call)
+    return _reduce(call)
+
+
+def _place(call: Call) -> tuple[TensorType, ...]:
+    numbers(call)
+    shape = call.shape("x")
+    axis = call.axis("axis", len(shape))
+    kept = (1,) if call.flag("keep") else ()
+    return (TensorType((*shape[:axis], *kept, *shape[axis + 1 :]), I64),)
+
+
+def _so_far(call: Call) -> tuple[TensorType, ...]:
+    numbers(call)
+    call.axis("axis", len(call.shape("x")))
+    return unary(call)
+
+
+def _top(call: Call) -> tuple[TensorType, ...]:
+    numbers(call)
+    shape, k = call.shape("x"), call.whole("k")
+    axis = call.axis("axis", len(shape))
+    size = shape[axis]
+    if k < 0 or (isinstance(size, int) and k > size):
+        raise call.fail(f"k = {k}, but axis {axis} has {size}")
+    out = (*shape[:axis], k, *shape[axis + 1 :])
+    return TensorType(out, call.express("x")), TensorType(out, I64)
+
+
+_X = (Slot("x"),)
+_AXES = (AttrSpec("axes", "ints", ()), AttrSpec("keep", "bool", True))
+_ONE_AXIS = (AttrSpec("axis", "int", 0), AttrSpec("keep", "bool", True))
+_LAST = AttrSpec("last", "bool", False)
+
 OPS = (
     OpSpec(
         "reduce_mean",
-        (Slot("x"),),
+        _X,
         _reduce,
-        (AttrSpec("axes", "ints", ()), AttrSpec("keep", "bool", True)),
+        _AXES,
         doc="mean over the axes, over all of them if none is named",
+    ),
+    OpSpec("reduce_sum", _X, _of_numbers, _AXES, doc="sum over the axes"),
+    OpSpec("reduce_prod", _X, _of_numbers, _AXES, doc="product over the axes"),
+    OpSpec("reduce_max", _X, _of_numbers, _AXES, doc="greatest element over the axes"),
+    OpSpec("reduce_min", _X, _of_numbers, _AXES, doc="least element over the axes"),
+    OpSpec("reduce_l1", _X, _of_floats, _AXES, doc="sum of |x| over the axes"),
+    OpSpec("reduce_l2", _X, _of_floats, _AXES, doc="root of the sum of squares over the axes"),
+    OpSpec("reduce_log_sum", _X, _of_floats, _AXES, doc="log of the sum over the axes"),
+    OpSpec("reduce_log_sum_exp", _X, _of_floats, _AXES, doc="log of the sum of exp(x)"),
+    OpSpec("reduce_sum_square", _X, _of_floats, _AXES, doc="sum of squares over the axes"),
+    OpSpec(
+        "arg_max",
+        _X,
+        _place,
+        (*_ONE_AXIS, _LAST),
+        doc="where the greatest element of an axis stands: its first place, or its last",
+    ),
+    OpSpec(
+        "arg_min",
+        _X,
+        _place,
+        (*_ONE_AXIS, _LAST),
+        doc="where the least element of an axis stands: its first place, or its last",
+    ),
+    OpSpec(
+        "cumsum",
+        _X,
+        _so_far,
+        (
+            AttrSpec("axis", "int", required=True),
+            AttrSpec("exclusive", "bool", False),
+            AttrSpec("reverse", "bool", False),
+        ),
+        doc="sums so far along an axis, without the element itself where exclusive",
+    ),
+    OpSpec(
+        "top_k",
+        _X,
+        _top,
+        (
+            AttrSpec("k", "int", required=True),
+            AttrSpec("axis", "int", -1),
+            AttrSpec("largest", "bool", True),
+            AttrSpec("sorted", "bool", True),
+        ),
+        results=2,
+        doc="the k greatest (or least) elements of an axis and their places, the first one first",
     ),
 )

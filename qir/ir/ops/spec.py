@@ -90,6 +90,16 @@ class Call:
             raise self.fail(f"{name} = {value}, but x has {rank} axes")
         return value % rank
 
+    def axes(self, name: str, rank: int) -> tuple[int, ...]:
+        """An attribute of axes, counted from the front, each named once."""
+        values = self.wholes(name)
+        if any(not -rank <= a < rank for a in values):
+            raise self.fail(f"{name} {values}, but there are {rank} axes")
+        found = tuple(a % rank for a in values)
+        if len(set(found)) < len(found):
+            raise self.fail(f"{name} {values} name one axis twice")
+        return found
+
     def constant(self, slot: str) -> NDArray[np.generic] | None:
         """The operand's elements where it is a constant."""
         return self.constants[slot].data if slot in self.constants else None

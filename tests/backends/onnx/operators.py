@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,10 +25,13 @@ Data = NDArray[Any]
 
 @dataclass(frozen=True)
 class Case:
-    """An operator with its operands; those named `c...` are constants, an empty one is absent."""
+    """An operator with its operands; those named `c...` are constants, None is absent.
+
+    The others are inputs, of named sizes but for one called `shape`.
+    """
 
     op: str
-    operands: dict[str, Data | None]
+    operands: Mapping[str, Data | None]
     attrs: dict[str, Any] = field(default_factory=dict)
     opsets: tuple[int, ...] = (17,)
     results: int = 1
@@ -44,7 +47,7 @@ class Case:
         proto = model(
             [node],
             {
-                n: (helper.np_dtype_to_tensor_dtype(d.dtype), [f"{n}_{i}" for i in range(d.ndim)])
+                n: (helper.np_dtype_to_tensor_dtype(d.dtype), _sizes(n, d))
                 for n, d in inputs.items()
             },
             {n: (1, None) for n in outputs},
@@ -58,6 +61,10 @@ class Case:
 
     def feeds(self) -> dict[str, Data]:
         return {n: d for n, d in self.operands.items() if d is not None and not n.startswith("c")}
+
+
+def _sizes(name: str, data: Data) -> list[int | str]:
+    return list(data.shape) if name == "shape" else [f"{name}_{i}" for i in range(data.ndim)]
 
 
 def onnxruntime_runs(proto: onnx.ModelProto, feeds: dict[str, Data]) -> Sequence[Data]:

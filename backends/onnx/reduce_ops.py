@@ -1,0 +1,76 @@
+"""Reductions, ops that look along an axis, and normalizations, as ONNX's operators."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .rows import Row, operator
+from .shape_ops import given, listed
+from .writer import Wire, Work, Writer
+
+
+def _reduce(onnx_op: str, since: int = 18) -> Row:
+    def row(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+        operands, axes = [ins["x"]], work.numbers("axes")
+        attrs: dict[str, Wire] = {"keepdims": 1 if work.attrs["keep"] else 0}
+        if axes and writer.opset < since:
+            attrs["axes"] = axes
+        elif axes:
+            operands.append(listed(writer, work, "axes", onnx_op))
+        writer.emit(onnx_op, operands, [work.out], attrs, origins=work.origins)
+
+    return row
+
+
+def _place(onnx_op: str) -> Row:
+    def row(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+        attrs: dict[str, Wire] = {
+            "axis": work.whole("axis"),
+            "keepdims": 1 if work.attrs["keep"] else 0,
+        }
+        if work.attrs["last"]:
+            attrs["select_last_index"] = 1
+        writer.emit(onnx_op, [ins["x"]], [work.out], attrs, origins=work.origins)
+
+    return row
+
+
+def _cumsum(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+    name = given(work, "CumSum").get("axis")
+    axis = writer.parameter(np.array(work.whole("axis"), np.int64), f"{work.out}_axis", name)
+    attrs: dict[str, Wire] = {n: 1 for n in ("exclusive", "reverse") if work.attrs[n]}
+    writer.emit("CumSum", [ins["x"], axis], [work.out], attrs, origins=work.origins)
+
+
+def _top_k(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+    name = given(work, "TopK").get("K")
+    k = writer.parameter(np.array([work.whole("k")], np.int64), f"{work.out}_k", name)
+    outs = [writer.name(value) for value in work.node.results]
+    attrs: dict[str, Wire] = {"axis": work.whole("axis")}
+    attrs |= {n: 0 for n in ("largest", "sorted") if not work.attrs[n]}
+    writer.emit("TopK", [ins["x"], k], outs, attrs, origins=work.origins)
+
+
+SINCE = {"layer_norm": 17, "group_norm": 21, "rms_norm": 23}
+
+OPS: dict[str, Row] = {
+    "reduce_mean": _reduce("ReduceMean"),
+    "reduce_sum": _reduce("ReduceSum", 13),
+    "reduce_prod": _reduce("ReduceProd"),
+    "reduce_max": _reduce("ReduceMax"),
+    "reduce_min": _reduce("ReduceMin"),
+    "reduce_l1": _reduce("ReduceL1"),
+    "reduce_l2": _reduce("ReduceL2"),
+    "reduce_log_sum": _reduce("ReduceLogSum"),
+    "reduce_log_sum_exp": _reduce("ReduceLogSumExp"),
+    "reduce_sum_square": _reduce("ReduceSumSquare"),
+    "arg_max": _place("ArgMax"),
+    "arg_min": _place("ArgMin"),
+    "cumsum": _cumsum,
+    "top_k": _top_k,
+    "layer_norm": operator("LayerNormalization", axis="axis", epsilon="eps"),
+    "rms_norm": operator("RMSNormalization", axis="axis", epsilon="eps"),
+    "instance_norm": operator("InstanceNormalization", epsilon="eps"),
+    "group_norm": operator("GroupNormalization", num_groups="groups", epsilon="eps"),
+    "lrn": operator("LRN", size="size", alpha="alpha", beta="beta", bias="bias"),
+}

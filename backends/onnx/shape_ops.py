@@ -1,0 +1,118 @@
+"""Ops that pick, repeat and rearrange elements, and ops about sizes, as ONNX's operators."""
+
+from __future__ import annotations
+
+import numpy as np
+from onnx import TensorProto
+
+from qir.ir.array import Array
+
+from .elements import tensor
+from .rows import Row, operator
+from .writer import Wire, Work, Writer
+
+_TO_FIRST = (0, 3, 1, 2)
+_TO_LAST = (0, 2, 3, 1)
+
+
+def listed(writer: Writer, work: Work, name: str, onnx_op: str, theirs: str = "") -> str:
+    """An attribute of whole numbers as an operand, under its source's name."""
+    theirs = theirs or name
+    data = np.array(work.numbers(name), np.int64)
+    return writer.parameter(data, f"{work.out}_{theirs}", given(work, onnx_op).get(theirs))
+
+
+def given(work: Work, onnx_op: str) -> dict[str, str]:
+    """The source's names for the operands of that operator."""
+    return {s: n for o in work.origins for s, n in o.operands if o.op == onnx_op}
+
+
+def _squeeze(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+    axes = [listed(writer, work, "axes", "Squeeze")] if work.numbers("axes") else []
+    writer.emit("Squeeze", [ins["x"], *axes], [work.out], origins=work.origins)
+
+
+def _unsqueeze(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+    axes = listed(writer, work, "axes", "Unsqueeze")
+    writer.emit("Unsqueeze", [ins["x"], axes], [work.out], origins=work.origins)
+
+
+def _slice(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+    source, axes, steps = given(work, "Slice"), work.numbers("axes"), work.numbers("steps")
+    names = ["starts", "ends"]
+    needs_steps = "steps" in source or set(steps) != {1}
+    if needs_steps or "axes" in source or axes != tuple(range(len(axes))):
+        names.append("axes")
+    if needs_steps:
+        names.append("steps")
+    operands = [listed(writer, work, name, "Slice") for name in names]
+    writer.emit("Slice", [ins["x"], *operands], [work.out], origins=work.origins)
+
+
+def _split(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+    outs = [writer.name(value) for value in work.node.results]
+    sizes, attrs = work.numbers("sizes"), {"axis": work.whole("axis")}
+    operands = [ins["x"]]
+    even = "split" not in given(work, "Split") and len(set(sizes)) == 1
+    if not even or not any(o.op == "Split" for o in work.origins):
+        operands.append(listed(writer, work, "sizes", "Split", "split"))
+    elif writer.opset >= 18:
+        attrs["num_outputs"] = len(sizes)
+    writer.emit("Split", operands, outs, attrs, origins=work.origins)
+
+
+def _gather(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+    attrs: dict[str, Wire] = {"axis": work.whole("axis")} if work.attrs["axis"] else {}
+    writer.emit("Gather", ins.values(), [work.out], attrs, origins=work.origins)
+
+
+def _tile(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+    repeats = listed(writer, work, "repeats", "Tile")
+    writer.emit("Tile", [ins["x"], repeats], [work.out], origins=work.origins)
+
+
+def _blocks(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+    name = "DepthToSpace" if work.op == "depth_to_space" else "SpaceToDepth"
+    attrs: dict[str, Wire] = {"blocksize": work.whole("block")}
+    if "mode" in work.attrs:
+        attrs["mode"] = str(work.attrs["mode"])
+    if not work.last:
+        writer.emit(name, [ins["x"]], [work.out], attrs, origins=work.origins)
+        return
+    made = writer.fresh(f"{work.out}_first")
+    writer.emit(name, [writer.transposed(ins["x"], _TO_FIRST)], [made], attrs, origins=work.origins)
+    writer.transposed(made, _TO_LAST, work.out)
+
+
+def _shape(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+    attrs: dict[str, Wire] = {"start": work.whole("start")} if work.attrs["start"] else {}
+    if work.attrs["end"] is not None:
+        attrs["end"] = work.whole("end")
+    writer.emit("Shape", [ins["x"]], [work.out], attrs, origins=work.origins)
+
+
+def _constant_of_shape(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+    value = work.attrs["value"]
+    assert isinstance(value, Array)
+    proto = tensor(value, "")
+    attrs = (
+        {} if proto.data_type == TensorProto.FLOAT and not value.data.any() else {"value": proto}
+    )
+    writer.emit("ConstantOfShape", [ins["shape"]], [work.out], attrs, origins=work.origins)
+
+
+OPS: dict[str, Row] = {
+    "squeeze": _squeeze,
+    "unsqueeze": _unsqueeze,
+    "slice": _slice,
+    "split": _split,
+    "gather": _gather,
+    "expand": operator("Expand"),
+    "tile": _tile,
+    "depth_to_space": _blocks,
+    "space_to_depth": _blocks,
+    "shape": _shape,
+    "size": operator("Size"),
+    "range": operator("Range"),
+    "constant_of_shape": _constant_of_shape,
+}

@@ -1,0 +1,154 @@
+"""Reductions, ops that look along an axis, and normalizations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from qir.ir.attrs import Attr
+from qir.ir.dtype import DType
+
+from .elementwise_ops import floats
+from .op import Keep, Op
+from .reader import Reader
+
+Handler = Callable[[Reader, Op], None]
+_NEUTRAL = ("ReduceMean", "ReduceSum", "ReduceProd", "ReduceMax", "ReduceMin")
+"""Reductions over no axis that change nothing."""
+
+
+def _is_float(kind: DType) -> bool:
+    return kind.is_float
+
+
+def _sums(kind: DType) -> bool:
+    return kind.is_float or kind.name in ("i32", "i64")
+
+
+def _orders(kind: DType) -> bool:
+    return kind.is_float or kind.is_integer
+
+
+def _check(reader: Reader, op: Op, fits: Callable[[DType], bool]) -> None:
+    if not fits(reader.type_of(op, op.input(0)).dtype):
+        raise Keep
+
+
+def _reduce(kind: str, fits: Callable[[DType], bool], since: int = 18) -> Handler:
+    """A reduction whose axes were an attribute before an operator set and are an operand since."""
+
+    def read(reader: Reader, op: Op) -> None:
+        _check(reader, op, fits)
+        if op.opset < since:
+            axes = op.integers("axes", ())
+        else:
+            name = op.input(1)
+            axes = tuple(int(a) for a in reader.numbers(name).reshape(-1)) if name else ()
+            if not axes and op.integer("noop_with_empty_axes", 0):
+                if op.type not in _NEUTRAL:
+                    raise Keep
+                reader.alias(op.outputs[0], op.input(0))
+                return
+        attrs: dict[str, Attr] = {"axes": axes, "keep": op.integer("keepdims", 1) != 0}
+        reader.add(op, kind, {"x": reader.value(op, op.input(0))}, attrs)
+
+    return read
+
+
+def _place(kind: str) -> Handler:
+    def read(reader: Reader, op: Op) -> None:
+        _check(reader, op, _orders)
+        attrs: dict[str, Attr] = {
+            "axis": op.integer("axis", 0),
+            "keep": op.integer("keepdims", 1) != 0,
+            "last": op.integer("select_last_index", 0) != 0,
+        }
+        reader.add(op, kind, {"x": reader.value(op, op.input(0))}, attrs)
+
+    return read
+
+
+def _one(reader: Reader, op: Op, index: int) -> int:
+    data = reader.numbers(op.input(index)).reshape(-1)
+    if data.size != 1:
+        raise op.fail(f"operand {index} has {data.size} numbers, it takes 1")
+    return int(data[0])
+
+
+def _cumsum(reader: Reader, op: Op) -> None:
+    _check(reader, op, _sums)
+    attrs: dict[str, Attr] = {
+        "axis": _one(reader, op, 1),
+        "exclusive": op.integer("exclusive", 0) != 0,
+        "reverse": op.integer("reverse", 0) != 0,
+    }
+    reader.add(op, "cumsum", {"x": reader.value(op, op.input(0))}, attrs)
+
+
+def _top_k(reader: Reader, op: Op) -> None:
+    _check(reader, op, _orders)
+    if len(op.outputs) != 2 or not all(op.outputs):
+        raise Keep
+    attrs: dict[str, Attr] = {
+        "k": op.integer("k", 0) if op.opset < 10 else _one(reader, op, 1),
+        "axis": op.integer("axis", -1),
+        "largest": op.integer("largest", 1) != 0,
+        "sorted": op.integer("sorted", 1) != 0,
+    }
+    reader.add(op, "top_k", {"x": reader.value(op, op.input(0))}, attrs)
+
+
+def _norm(kind: str, *slots: str) -> Handler:
+    """A normalization with gamma, maybe beta; one that gives its statistics is kept."""
+
+    def read(reader: Reader, op: Op) -> None:
+        floats(reader, op)
+        if len(op.outputs) > 1 or op.integer("stash_type", 1) != 1:
+            raise Keep
+        names = zip(("x", *slots), op.inputs, strict=False)
+        operands = {s: reader.value(op, n) for s, n in names if n}
+        attrs: dict[str, Attr] = {"eps": op.real("epsilon", 1e-5)}
+        if kind == "group_norm":
+            attrs["groups"] = op.integer("num_groups", 0)
+            if op.opset < 21:
+                raise Keep  # its gamma and beta are by group
+        elif kind != "instance_norm":
+            attrs["axis"] = op.integer("axis", -1)
+            if any(v.type.rank > operands["x"].type.rank for v in operands.values()):
+                raise Keep
+        reader.add(op, kind, operands, attrs)
+
+    return read
+
+
+def _lrn(reader: Reader, op: Op) -> None:
+    floats(reader, op)
+    attrs: dict[str, Attr] = {
+        "size": op.integer("size", 0),
+        "alpha": op.real("alpha", 1e-4),
+        "beta": op.real("beta", 0.75),
+        "bias": op.real("bias", 1.0),
+    }
+    reader.add(op, "lrn", {"x": reader.value(op, op.input(0))}, attrs)
+
+
+OPS: dict[str, Handler] = {
+    "ReduceMean": _reduce("reduce_mean", _is_float),
+    "ReduceSum": _reduce("reduce_sum", _sums, 13),
+    "ReduceProd": _reduce("reduce_prod", _sums),
+    "ReduceMax": _reduce("reduce_max", _orders),
+    "ReduceMin": _reduce("reduce_min", _orders),
+    "ReduceL1": _reduce("reduce_l1", _is_float),
+    "ReduceL2": _reduce("reduce_l2", _is_float),
+    "ReduceLogSum": _reduce("reduce_log_sum", _is_float),
+    "ReduceLogSumExp": _reduce("reduce_log_sum_exp", _is_float),
+    "ReduceSumSquare": _reduce("reduce_sum_square", _is_float),
+    "ArgMax": _place("arg_max"),
+    "ArgMin": _place("arg_min"),
+    "CumSum": _cumsum,
+    "TopK": _top_k,
+    "LayerNormalization": _norm("layer_norm", "gamma", "beta"),
+    "RMSNormalization": _norm("rms_norm", "gamma"),
+    "InstanceNormalization": _norm("instance_norm", "gamma", "beta"),
+    "GroupNormalization": _norm("group_norm", "gamma", "beta"),
+    "LRN": _lrn,
+}

@@ -1,0 +1,147 @@
+"""Ops that pick, repeat and rearrange elements, and ops about sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from qir.ir import dims
+from qir.ir.array import Array
+from qir.ir.attrs import Attr
+from qir.ir.node import Value
+
+from .op import Keep, Op
+from .reader import Reader
+
+Handler = Callable[[Reader, Op], None]
+_END = 2**31 - 1
+
+
+def _list(reader: Reader, op: Op, name: str, index: int, since: int) -> tuple[int, ...] | None:
+    """Whole numbers that were an attribute before an operator set and are an operand since."""
+    if op.opset < since:
+        return op.integers(name, ()) if op.attribute(name) else None
+    if not op.input(index):
+        return None
+    return tuple(int(v) for v in reader.numbers(op.input(index)).reshape(-1))
+
+
+def _x(reader: Reader, op: Op) -> Value:
+    return reader.value(op, op.input(0))
+
+
+def _squeeze(reader: Reader, op: Op) -> None:
+    x, axes = _x(reader, op), _list(reader, op, "axes", 1, 13)
+    if not axes and dims.known(x.type.shape) is None:
+        raise Keep
+    reader.add(op, "squeeze", {"x": x}, {"axes": axes or ()})
+
+
+def _unsqueeze(reader: Reader, op: Op) -> None:
+    axes = _list(reader, op, "axes", 1, 13)
+    reader.add(op, "unsqueeze", {"x": _x(reader, op)}, {"axes": axes or ()})
+
+
+def _slice(reader: Reader, op: Op) -> None:
+    starts, ends, axes, steps = (
+        _list(reader, op, name, i + 1, 10)
+        for i, name in enumerate(("starts", "ends", "axes", "steps"))
+    )
+    if starts is None or ends is None:
+        raise Keep
+    axes = tuple(range(len(starts))) if axes is None else axes
+    steps = (1,) * len(starts) if steps is None else steps
+    if any(step < 0 and end >= _END for end, step in zip(ends, steps, strict=False)):
+        raise Keep  # ONNX ends at the back here, onnxruntime at the front
+    attrs: dict[str, Attr] = {"starts": starts, "ends": ends, "axes": axes, "steps": steps}
+    reader.add(op, "slice", {"x": _x(reader, op)}, attrs)
+
+
+def _split(reader: Reader, op: Op) -> None:
+    x, axis, count = _x(reader, op), op.integer("axis", 0), len(op.outputs)
+    sizes = _list(reader, op, "split", 1, 13)
+    if not all(op.outputs) or not -x.type.rank <= axis < x.type.rank:
+        raise Keep
+    if sizes is None:
+        whole = x.type.shape[axis]
+        if not isinstance(whole, int) or not count:
+            raise Keep
+        each = -(-whole // count)
+        sizes = (*(each,) * (count - 1), whole - each * (count - 1))
+    if len(sizes) != count:
+        raise op.fail(f"gives {count} parts of {len(sizes)} sizes")
+    reader.add(op, "split", {"x": x}, {"sizes": sizes, "axis": axis})
+
+
+def _gather(reader: Reader, op: Op) -> None:
+    operands = {"x": _x(reader, op), "indices": reader.value(op, op.input(1))}
+    reader.add(op, "gather", operands, {"axis": op.integer("axis", 0)})
+
+
+def _expand(reader: Reader, op: Op) -> None:
+    shape = reader.value(op, op.input(1))
+    if shape.constant is None and not isinstance(shape.type.shape[0], int):
+        raise Keep
+    reader.add(op, "expand", {"x": _x(reader, op), "shape": shape})
+
+
+def _tile(reader: Reader, op: Op) -> None:
+    repeats = tuple(int(v) for v in reader.numbers(op.input(1)).reshape(-1))
+    reader.add(op, "tile", {"x": _x(reader, op)}, {"repeats": repeats})
+
+
+def _to_space(reader: Reader, op: Op) -> None:
+    attrs: dict[str, Attr] = {"block": op.integer("blocksize", 0), "mode": op.text("mode", "DCR")}
+    reader.add(op, "depth_to_space", {"x": _x(reader, op)}, attrs)
+
+
+def _to_depth(reader: Reader, op: Op) -> None:
+    attrs: dict[str, Attr] = {"block": op.integer("blocksize", 0)}
+    reader.add(op, "space_to_depth", {"x": _x(reader, op)}, attrs)
+
+
+def _shape(reader: Reader, op: Op) -> None:
+    end = op.integer("end", 0) if op.attribute("end") else None
+    attrs: dict[str, Attr] = {"start": op.integer("start", 0), "end": end}
+    reader.add(op, "shape", {"x": _x(reader, op)}, attrs)
+
+
+def _size(reader: Reader, op: Op) -> None:
+    reader.add(op, "size", {"x": _x(reader, op)})
+
+
+def _range(reader: Reader, op: Op) -> None:
+    operands = {
+        s: reader.value(op, n) for s, n in zip(("start", "limit", "step"), op.inputs, strict=True)
+    }
+    if any(v.type.rank for v in operands.values()):
+        raise Keep
+    reader.add(op, "range", operands)
+
+
+def _constant_of_shape(reader: Reader, op: Op) -> None:
+    given, shape = op.attribute("value"), reader.value(op, op.input(0))
+    value = Array.of(np.zeros(1, np.float32))
+    if given is not None:
+        value = reader.file.array(given.t, "value")
+    if shape.constant is None and not isinstance(shape.type.shape[0], int):
+        raise Keep
+    reader.add(op, "constant_of_shape", {"shape": shape}, {"value": value})
+
+
+OPS: dict[str, Handler] = {
+    "Squeeze": _squeeze,
+    "Unsqueeze": _unsqueeze,
+    "Slice": _slice,
+    "Split": _split,
+    "Gather": _gather,
+    "Expand": _expand,
+    "Tile": _tile,
+    "DepthToSpace": _to_space,
+    "SpaceToDepth": _to_depth,
+    "Shape": _shape,
+    "Size": _size,
+    "Range": _range,
+    "ConstantOfShape": _constant_of_shape,
+}

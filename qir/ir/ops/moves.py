@@ -1,0 +1,306 @@
+"""Ops that pick, repeat and rearrange elements and compute none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from qir.ir import dims
+from qir.ir.dims import Dim, Shape
+from qir.ir.ops.elementwise import broadcast
+from qir.ir.ops.spec import AttrSpec, Call, OpSpec, Slot, Traits
+from qir.ir.types import Grain, QuantType, TensorType
+
+_MOST_AXES = 64
+
+
+def _like(call: Call, shape: Shape) -> tuple[TensorType, ...]:
+    return (TensorType(shape, call.express("x")),)
+
+
+def _gone(call: Call) -> tuple[int, ...]:
+    """The axes that squeeze takes out."""
+    x = call.shape("x")
+    axes = call.axes("axes", len(x))
+    if axes:
+        return axes
+    if dims.known(x) is None:
+        raise call.fail(f"x has {list(x)}; which of its axes are 1 must be known")
+    return tuple(i for i, d in enumerate(x) if d == 1)
+
+
+def _squeeze(call: Call) -> tuple[TensorType, ...]:
+    x, gone = call.shape("x"), _gone(call)
+    for axis in gone:
+        if not dims.agree(x[axis], 1):
+            raise call.fail(f"axis {axis} of x has {x[axis]}, only 1 can be taken out")
+    return _like(call, tuple(d for i, d in enumerate(x) if i not in gone))
+
+
+def _new(call: Call) -> tuple[int, ...]:
+    """The axes of the result that unsqueeze puts in."""
+    return call.axes("axes", len(call.shape("x")) + len(call.wholes("axes")))
+
+
+def _unsqueeze(call: Call) -> tuple[TensorType, ...]:
+    new, left = _new(call), iter(call.shape("x"))
+    rank = len(call.shape("x")) + len(new)
+    return _like(call, tuple(1 if i in new else next(left) for i in range(rank)))
+
+
+def _slice(call: Call) -> tuple[TensorType, ...]:
+    x = call.shape("x")
+    axes = call.axes("axes", len(x))
+    starts, ends, steps = (call.wholes(n, len(axes)) for n in ("starts", "ends", "steps"))
+    if 0 in steps:
+        raise call.fail(f"steps {steps}: one is 0")
+    shape = list(x)
+    for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
+        shape[axis] = _part(x[axis], start, end, step)
+    return _like(call, tuple(shape))
+
+
+def _part(size: Dim, start: int, end: int, step: int) -> Dim:
+    """How many elements a slice leaves; for an unknown size only where it leaves all of them."""
+    if isinstance(size, int):
+        return len(places(start, end, step, size))
+    everything = start == 0 and end >= 2**31 - 1 and step == 1
+    backwards = start == -1 and end <= -(2**31) + 1 and step == -1
+    return size if everything or backwards else None
+
+
+def places(start: int, end: int, step: int, size: int) -> range:
+    """The places that a slice of an axis takes, its bounds kept inside as ONNX keeps them."""
+    low, high = (0, size) if step > 0 else (-1, size - 1)
+    first, stop = (v + size if v < 0 else v for v in (start, end))
+    return range(min(max(first, 0), high), min(max(stop, low), high), step)
+
+
+def _split(call: Call) -> tuple[TensorType, ...]:
+    x, sizes = call.shape("x"), call.wholes("sizes")
+    axis = call.axis("axis", len(x))
+    if not sizes or min(sizes) < 0 or not dims.agree(x[axis], sum(sizes)):
+        raise call.fail(f"sizes {sizes} do not make up axis {axis}, which has {x[axis]}")
+    parts = (tuple(s if i == axis else d for i, d in enumerate(x)) for s in sizes)
+    return tuple(TensorType(p, call.express("x")) for p in parts)
+
+
+def _gather(call: Call) -> tuple[TensorType, ...]:
+    x, axis = call.shape("x"), call.axis("axis", len(call.shape("x")))
+    kind = call.types["indices"]
+    if kind.quant or not kind.dtype.is_integer:
+        raise call.fail(f"indices are {kind}, they must be whole numbers")
+    return _like(call, (*x[:axis], *kind.shape, *x[axis + 1 :]))
+
+
+def _expand(call: Call) -> tuple[TensorType, ...]:
+    x, kind, constant = call.shape("x"), call.types["shape"], call.constant("shape")
+    if kind.rank != 1 or kind.quant or not kind.dtype.is_integer:
+        raise call.fail(f"shape is {kind}, it takes one row of whole numbers")
+    if constant is not None:
+        wanted: list[int] = constant.tolist()
+        if min(wanted, default=0) < 0:
+            raise call.fail(f"shape {wanted} has a negative size")
+        return _like(call, broadcast(call, x, tuple(wanted)))
+    count = kind.shape[0]
+    if not isinstance(count, int) or count > _MOST_AXES:
+        raise call.fail(f"shape is {kind}; its length must be known, and {_MOST_AXES} at most")
+    kept = tuple(d if isinstance(d, int) and d > 1 else None for d in x)
+    return _like(call, (*(None,) * (count - len(x)), *kept))
+
+
+def _tile(call: Call) -> tuple[TensorType, ...]:
+    x = call.shape("x")
+    repeats = call.wholes("repeats", len(x))
+    if min(repeats, default=0) < 0:
+        raise call.fail(f"repeats {repeats}: one is negative")
+    return _like(call, tuple(dims.multiply(d, n) for d, n in zip(x, repeats, strict=True)))
+
+
+def _block(call: Call) -> tuple[int, int, int, int]:
+    """The block's side, and the axes of channels, height and width."""
+    if len(call.shape("x")) != 4:
+        raise call.fail(f"x has {len(call.shape('x'))} axes, it takes 4")
+    side = call.whole("block")
+    if side < 1:
+        raise call.fail(f"block = {side}, it must be 1 or more")
+    if call.text("layout") not in ("NCHW", "NHWC"):
+        raise call.fail(f"layout {call.text('layout')!r} is neither NCHW nor NHWC")
+    return (side, 1, 2, 3) if call.text("layout") == "NCHW" else (side, 3, 1, 2)
+
+
+def _to_space(call: Call) -> tuple[TensorType, ...]:
+    if call.text("mode") not in ("DCR", "CRD"):
+        raise call.fail(f"mode {call.text('mode')!r} is neither DCR nor CRD")
+    side, c, h, w = _block(call)
+    shape = list(call.shape("x"))
+    channels = shape[c]
+    if isinstance(channels, int) and channels % side**2:
+        raise call.fail(f"{channels} channels do not split into blocks of {side} x {side}")
+    shape[c] = dims.divide(channels, side**2)
+    shape[h], shape[w] = dims.multiply(shape[h], side), dims.multiply(shape[w], side)
+    return _like(call, tuple(shape))
+
+
+def _to_depth(call: Call) -> tuple[TensorType, ...]:
+    side, c, h, w = _block(call)
+    shape = list(call.shape("x"))
+    for axis in (h, w):
+        size = shape[axis]
+        if isinstance(size, int) and size % side:
+            raise call.fail(f"axis {axis} of {size} does not split into blocks of {side}")
+        shape[axis] = dims.divide(size, side)
+    shape[c] = dims.multiply(shape[c], side**2)
+    return _like(call, tuple(shape))
+
+
+# -- where the axis of a list of scales goes ------------------------------------------------------
+
+
+def _at(element: QuantType, axis: int | None) -> QuantType | None:
+    return None if axis is None else replace(element, grain=Grain(((axis, 1),)))
+
+
+def _move_squeeze(call: Call, element: QuantType) -> QuantType | None:
+    gone, axis = _gone(call), element.axis
+    if element.grain is None:
+        return element
+    if axis is None or axis in gone:
+        return None
+    return _at(element, axis - sum(g < axis for g in gone))
+
+
+def _move_unsqueeze(call: Call, element: QuantType) -> QuantType | None:
+    new, axis = _new(call), element.axis
+    if element.grain is None:
+        return element
+    old = [i for i in range(len(call.shape("x")) + len(new)) if i not in new]
+    return _at(element, None if axis is None else old[axis])
+
+
+def _move_slice(call: Call, element: QuantType) -> QuantType | None:
+    return _but(element, *call.axes("axes", len(call.shape("x"))))
+
+
+def _but(element: QuantType, *axes: int) -> QuantType | None:
+    """The map as it is, where it works on none of those axes."""
+    if element.grain is None:
+        return element
+    return None if element.axis is None or element.axis in axes else element
+
+
+def _move_gather(call: Call, element: QuantType) -> QuantType | None:
+    at, axis = call.axis("axis", len(call.shape("x"))), element.axis
+    if element.grain is None:
+        return element
+    if axis is None or axis == at:
+        return None
+    return _at(element, axis if axis < at else axis + call.types["indices"].rank - 1)
+
+
+def _move_expand(call: Call, element: QuantType) -> QuantType | None:
+    if element.grain is None:
+        return element
+    shape, axis = _expand(call)[0].shape, element.axis
+    more = len(shape) - len(call.shape("x"))
+    if axis is None or call.shape("x")[axis] in (1, None) or shape[axis + more] is None:
+        return None
+    return _at(element, axis + more)
+
+
+def _move_tile(call: Call, element: QuantType) -> QuantType | None:
+    repeats = call.wholes("repeats")
+    return _but(element, *(i for i, n in enumerate(repeats) if n != 1))
+
+
+def _move_block(call: Call, element: QuantType) -> QuantType | None:
+    return _but(element, *_block(call)[1:])
+
+
+_KEEPS = Traits(same_params=("x",), value_preserving=True)
+_X = (Slot("x"),)
+_AXES = AttrSpec("axes", "ints", required=True)
+_BLOCK = (AttrSpec("block", "int", required=True), AttrSpec("layout", "text", "NCHW"))
+
+OPS = (
+    OpSpec(
+        "squeeze",
+        _X,
+        _squeeze,
+        (AttrSpec("axes", "ints", ()),),
+        _KEEPS,
+        _move_squeeze,
+        doc="axes of 1 taken out; all of them if none is named",
+    ),
+    OpSpec(
+        "unsqueeze",
+        _X,
+        _unsqueeze,
+        (_AXES,),
+        _KEEPS,
+        _move_unsqueeze,
+        doc="axes of 1 put in; `axes` are counted in the result",
+    ),
+    OpSpec(
+        "slice",
+        _X,
+        _slice,
+        tuple(AttrSpec(n, "ints", required=True) for n in ("starts", "ends", "axes", "steps")),
+        _KEEPS,
+        _move_slice,
+        doc="every `step`-th element from start to before end, bounds kept inside the axis",
+    ),
+    OpSpec(
+        "split",
+        _X,
+        _split,
+        (AttrSpec("sizes", "ints", required=True), AttrSpec("axis", "int", 0)),
+        Traits(value_preserving=True),
+        results=None,
+        doc="parts of these sizes along one axis, one result each",
+    ),
+    OpSpec(
+        "gather",
+        (Slot("x"), Slot("indices")),
+        _gather,
+        (AttrSpec("axis", "int", 0),),
+        _KEEPS,
+        _move_gather,
+        doc="the entries of one axis that the indices name; negative ones count from the end",
+    ),
+    OpSpec(
+        "expand",
+        (Slot("x"), Slot("shape")),
+        _expand,
+        (),
+        _KEEPS,
+        _move_expand,
+        doc="x broadcast against a shape",
+    ),
+    OpSpec(
+        "tile",
+        _X,
+        _tile,
+        (AttrSpec("repeats", "ints", required=True),),
+        _KEEPS,
+        _move_tile,
+        doc="x repeated along each axis",
+    ),
+    OpSpec(
+        "depth_to_space",
+        _X,
+        _to_space,
+        (*_BLOCK, AttrSpec("mode", "text", "DCR")),
+        _KEEPS,
+        _move_block,
+        doc="channels to blocks of pixels; the block stands before the channel (DCR) or behind it",
+    ),
+    OpSpec(
+        "space_to_depth",
+        _X,
+        _to_depth,
+        _BLOCK,
+        _KEEPS,
+        _move_block,
+        doc="blocks of pixels to channels, the place in the block before the channel",
+    ),
+)

@@ -1,0 +1,136 @@
+"""Ops that pick, repeat and rearrange elements and compute none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from qir.errors import OpError
+from qir.ir.ops.moves import places
+from qir.reference.operands import Array, axis_of, rank
+
+
+def axes_of(op: str, axes: Sequence[int], count: int) -> tuple[int, ...]:
+    """The axes counted from the front; OpError for one that is not there, or there twice."""
+    found = tuple(axis_of(op, a, count) for a in axes)
+    if len(set(found)) < len(found):
+        raise OpError(f"{op}: axes {tuple(axes)} name one axis twice")
+    return found
+
+
+def squeeze(x: Array, *, axes: Sequence[int] = ()) -> Array:
+    """x without those axes of 1, or without any; OpError for an axis that has not 1."""
+    gone = axes_of("squeeze", axes, x.ndim) or tuple(i for i, d in enumerate(x.shape) if d == 1)
+    for axis in gone:
+        if x.shape[axis] != 1:
+            raise OpError(f"squeeze: axis {axis} of x {list(x.shape)} has not 1")
+    return np.squeeze(x, gone)
+
+
+def unsqueeze(x: Array, *, axes: Sequence[int]) -> Array:
+    """x with axes of 1 put in; OpError for axes that the result has not."""
+    return np.expand_dims(x, axes_of("unsqueeze", axes, x.ndim + len(axes)))
+
+
+def cut(
+    x: Array,
+    *,
+    starts: Sequence[int],
+    ends: Sequence[int],
+    axes: Sequence[int],
+    steps: Sequence[int],
+) -> Array:
+    """The elements from start to before end; OpError for steps of 0 and misfits."""
+    along = axes_of("slice", axes, x.ndim)
+    if not len(starts) == len(ends) == len(along) == len(steps) or 0 in steps:
+        raise OpError(f"slice: {len(along)} axes, starts {starts}, ends {ends}, steps {steps}")
+    parts = [slice(None)] * x.ndim
+    for axis, start, end, step in zip(along, starts, ends, steps, strict=True):
+        at = places(start, end, step, x.shape[axis])
+        parts[axis] = slice(at.start, at.stop if at.stop >= 0 else None, step) if at else slice(0)
+    return x[tuple(parts)]
+
+
+def split(x: Array, *, sizes: Sequence[int], axis: int = 0) -> tuple[Array, ...]:
+    """The parts along the axis; OpError unless the sizes make up all of it."""
+    along = axis_of("split", axis, x.ndim)
+    if not sizes or min(sizes) < 0 or sum(sizes) != x.shape[along]:
+        raise OpError(f"split: sizes {tuple(sizes)} do not make up axis {along} of {list(x.shape)}")
+    return tuple(np.split(x, np.cumsum(sizes)[:-1], along))
+
+
+def gather(x: Array, indices: Array, *, axis: int = 0) -> Array:
+    """The entries that the indices name; OpError for an index that the axis has not."""
+    along = axis_of("gather", axis, x.ndim)
+    if indices.dtype.kind not in "iu":
+        raise OpError(f"gather: indices are {indices.dtype}, they must be whole numbers")
+    picked, size = indices.astype(np.int64), x.shape[along]
+    if picked.size and (picked.min() < -size or picked.max() >= size):
+        worst = int(picked.max()) if picked.max() >= size else int(picked.min())
+        raise OpError(f"gather: index {worst}, but axis {along} has {size}")
+    return np.asarray(np.take(x, picked, along))
+
+
+def expand(x: Array, shape: Array) -> Array:
+    """x broadcast against the shape; OpError where they do not fit."""
+    if shape.ndim != 1 or shape.dtype.kind not in "iu" or min(shape.tolist(), default=0) < 0:
+        raise OpError(f"expand: shape {shape.tolist()} is no row of sizes")
+    try:
+        return np.broadcast_to(x, np.broadcast_shapes(x.shape, tuple(shape.tolist())))
+    except ValueError:
+        raise OpError(f"expand: x {list(x.shape)} does not fit {shape.tolist()}") from None
+
+
+def tile(x: Array, *, repeats: Sequence[int]) -> Array:
+    """x repeated along each axis; OpError unless there is a count for each."""
+    if len(repeats) != x.ndim or min(repeats, default=0) < 0:
+        raise OpError(f"tile: repeats {tuple(repeats)}, x has {x.ndim} axes")
+    return np.tile(x, tuple(repeats))
+
+
+def _turned(op: str, layout: str, x: Array) -> Array:
+    rank(op, "x", x, 4)
+    if layout not in ("NCHW", "NHWC"):
+        raise OpError(f"{op}: layout {layout!r} is neither NCHW nor NHWC")
+    return x if layout == "NCHW" else x.transpose(0, 3, 1, 2)
+
+
+def _back(y: Array, layout: str) -> Array:
+    return y if layout == "NCHW" else y.transpose(0, 2, 3, 1)
+
+
+def depth_to_space(x: Array, *, block: int, mode: str = "DCR", layout: str = "NCHW") -> Array:
+    """Channels to blocks of pixels; OpError where the channels do not split."""
+    n, c, h, w = _turned("depth_to_space", layout, x).shape
+    if block < 1 or c % block**2 or mode not in ("DCR", "CRD"):
+        raise OpError(f"depth_to_space: {c} channels, block {block}, mode {mode!r}")
+    x, left = _turned("depth_to_space", layout, x), c // block**2
+    if mode == "DCR":
+        y = x.reshape(n, block, block, left, h, w).transpose(0, 3, 4, 1, 5, 2)
+    else:
+        y = x.reshape(n, left, block, block, h, w).transpose(0, 1, 4, 2, 5, 3)
+    return _back(y.reshape(n, left, h * block, w * block), layout)
+
+
+def space_to_depth(x: Array, *, block: int, layout: str = "NCHW") -> Array:
+    """Blocks of pixels to channels; OpError where height and width do not split."""
+    x = _turned("space_to_depth", layout, x)
+    n, c, h, w = x.shape
+    if block < 1 or h % block or w % block:
+        raise OpError(f"space_to_depth: {h} x {w} does not split into blocks of {block}")
+    y = x.reshape(n, c, h // block, block, w // block, block).transpose(0, 3, 5, 1, 2, 4)
+    return _back(y.reshape(n, c * block**2, h // block, w // block), layout)
+
+
+FUNCTIONS: dict[str, Callable[..., Array | tuple[Array, ...]]] = {
+    "squeeze": squeeze,
+    "unsqueeze": unsqueeze,
+    "slice": cut,
+    "split": split,
+    "gather": gather,
+    "expand": expand,
+    "tile": tile,
+    "depth_to_space": depth_to_space,
+    "space_to_depth": space_to_depth,
+}

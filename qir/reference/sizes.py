@@ -1,0 +1,51 @@
+"""Ops about sizes: a tensor's shape, tensors of a shape, rows of numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from qir.errors import OpError
+from qir.ir.array import Array as Stored
+from qir.reference.operands import Array, agree, narrow
+
+
+def shape(x: Array, *, start: int = 0, end: int | None = None) -> Array:
+    """The sizes of the axes from start to before end."""
+    return np.array(x.shape[start:end], np.int64)
+
+
+def size(x: Array) -> Array:
+    """The number of elements."""
+    return np.array(x.size, np.int64)
+
+
+def numbers(start: Array, limit: Array, step: Array) -> Array:
+    """Numbers from start to before limit; OpError for a step of 0 and for misfits."""
+    kind = agree("range", start=start, limit=limit, step=step)
+    if start.size != 1 or limit.size != 1 or step.size != 1 or not step.reshape(()):
+        raise OpError(f"range: start {start}, limit {limit}, step {step} are not one number each")
+    first, last, by = (x.reshape(()).astype(np.float64).item() for x in (start, limit, step))
+    if kind.is_integer:
+        first, last, by = (int(x.reshape(())) for x in (start, limit, step))
+        return np.arange(first, last, by, dtype=start.dtype)
+    count = max(math.ceil((last - first) / by), 0)
+    return narrow(first + np.arange(count, dtype=np.float64) * by, start.dtype)
+
+
+def filled(shape: Array, *, value: Stored) -> Array:
+    """A tensor of that shape, every element the value; OpError for a negative size."""
+    wanted = [int(n) for n in shape.reshape(-1)]
+    if shape.ndim != 1 or min(wanted, default=0) < 0:
+        raise OpError(f"constant_of_shape: shape {wanted} is no row of sizes")
+    return np.full(wanted, value.data.reshape(()))
+
+
+FUNCTIONS: dict[str, Callable[..., Array]] = {
+    "shape": shape,
+    "size": size,
+    "range": numbers,
+    "constant_of_shape": filled,
+}
