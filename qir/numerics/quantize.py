@@ -160,7 +160,7 @@ def bias_codes(bias: NDArray[np.generic], x: Affine, w: Affine, rule: Rule) -> N
     kind = F64 if b.compute == "f64" else F32
     unit = (x.scale.astype(np.float32) * w.scale.astype(np.float32)).astype(kind)
     with np.errstate(all="ignore"):
-        whole = ROUNDINGS[b.round](np.asarray(bias).astype(kind) / unit)
+        whole = ROUNDINGS[b.round](np.asarray(bias).astype(kind) / unit).astype(F64)
     if b.overflow.startswith("clip:"):
         half = 2.0 ** (int(b.overflow[5:]) - 1)
         whole = np.clip(whole, -half, half - 1)

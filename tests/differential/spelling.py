@@ -128,11 +128,14 @@ class Spelling:
         out: Codes,
         attrs: Attrs | None = None,
         *,
-        bias: NDArray[np.int32] | None = None,
+        bias: NDArray[np.int32 | np.float32] | None = None,
         extra: Sequence[str] = (),
         tail: Tail | None = None,
     ) -> None:
-        """One op on codes that rounds once; `extra` are plain inputs such as a shape."""
+        """One op on codes that rounds once; `extra` are plain inputs such as a shape.
+
+        A bias is in accumulator units; one in float32 only float operators take.
+        """
         raise NotImplementedError
 
     def real_result(
@@ -140,7 +143,7 @@ class Spelling:
         operands: Sequence[Codes | Weight],
         real: str,
         attrs: Attrs,
-        bias: NDArray[np.int32] | None,
+        bias: NDArray[np.int32 | np.float32] | None,
     ) -> None:
         """A Gemm whose result stays float."""
         raise NotImplementedError
@@ -156,7 +159,7 @@ class QOperator(Spelling):
         out: Codes,
         attrs: Attrs | None = None,
         *,
-        bias: NDArray[np.int32] | None = None,
+        bias: NDArray[np.int32 | np.float32] | None = None,
         extra: Sequence[str] = (),
         tail: Tail | None = None,
     ) -> None:
@@ -190,7 +193,7 @@ class QOperator(Spelling):
         operands: Sequence[Codes | Weight],
         real: str,
         attrs: Attrs,
-        bias: NDArray[np.int32] | None,
+        bias: NDArray[np.int32 | np.float32] | None,
     ) -> None:
         full = [n for t in operands for n in (self.codes(t), *self.params(t))]
         added = [] if bias is None else [self.constant(f"{real}_bias", bias)]
@@ -219,7 +222,11 @@ class Qdq(Spelling):
         self._reals[t.name] = real
         return real
 
-    def _bias(self, name: str, operands: Sequence[Codes | Weight], bias: NDArray[np.int32]) -> str:
+    def _bias(
+        self, name: str, operands: Sequence[Codes | Weight], bias: NDArray[np.int32 | np.float32]
+    ) -> str:
+        if bias.dtype == np.float32:
+            return self.constant(f"{name}_bias_real", bias)
         x, w = operands
         scale = np.float32(x.scale) * np.asarray(w.scale, np.float32)
         codes = self.constant(f"{name}_bias", bias)
@@ -235,7 +242,7 @@ class Qdq(Spelling):
         out: Codes,
         attrs: Attrs | None = None,
         *,
-        bias: NDArray[np.int32] | None = None,
+        bias: NDArray[np.int32 | np.float32] | None = None,
         extra: Sequence[str] = (),
         tail: Tail | None = None,
     ) -> None:
@@ -267,7 +274,7 @@ class Qdq(Spelling):
         operands: Sequence[Codes | Weight],
         real: str,
         attrs: Attrs,
-        bias: NDArray[np.int32] | None,
+        bias: NDArray[np.int32 | np.float32] | None,
     ) -> None:
         inputs = [self.real(t) for t in operands]
         if bias is not None:

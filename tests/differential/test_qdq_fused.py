@@ -119,3 +119,36 @@ def _between_convolutions(seed: int, *, narrow_first: bool) -> Model:
     maker.net.op("Add", [given, x] if narrow_first else [x, given], out)
     maker.convolve(out, 1, 3, 1, 1)
     return maker.model(exposed=False)
+
+
+def real_bias(seed: int) -> Model:
+    """A convolution and a Gemm with float biases, half of them at ties between units."""
+    style: Style = "dyadic" if seed % 2 else "order"
+    maker = Maker(seed, Taste(style=style, tails=0.0, wraps=0.0), Qdq())
+    x = maker.real_input((2, 4, 5, 5))
+    for shape in ((9, 4, 1, 1), (11, 100)):
+        gemm = len(shape) == 2
+        if gemm:
+            maker.net.op("Flatten", [x], maker.like(x, (2, 100)), {"axis": 1})
+            x = maker.made[-1]
+        out = maker.result((2, 11) if gemm else (2, 9, 5, 5), maker.free_scale())
+        weight, _, s = maker.weight(shape, 0, int(np.prod(shape[1:])), x, out.scale)
+        unit = np.float32(x.scale) * weight.scale
+        halves = maker.rng.integers(-400, 401, shape[0]) << (s - 1)
+        bias = (halves.astype(np.float32) * np.float32(0.5) * unit).astype(np.float32)
+        attrs = {"transB": 1} if gemm else {"kernel_shape": (1, 1)}
+        maker.net.op("Gemm" if gemm else "Conv", [x, weight], out, attrs, bias=bias)
+    return maker.model(exposed=False)
+
+
+def real_biases_agree() -> None:
+    found = Report()
+    for seed in range(40):
+        found.merge(examine(real_bias(seed)))
+    assert found.fused["Conv"] == found.fused["Gemm"] == 40, found.fused
+    assert not found.regrouped, found.regrouped
+    assert not found.differences, "\n".join(map(str, found.differences))
+
+
+def test_a_real_bias_becomes_the_codes_that_onnxruntime_makes_of_it() -> None:
+    real_biases_agree()

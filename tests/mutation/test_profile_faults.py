@@ -16,6 +16,7 @@ from qir.errors import ProfileError
 from qir.numerics import Method, Profile, profile
 from qir.numerics.library import replaced
 from qir.numerics.profile import Field
+from tests.differential.test_qdq_fused import real_biases_agree
 from tests.differential.test_qoperator import CHUNKS, PROFILE, reference_agrees
 
 Change = Callable[[Profile], Profile]
@@ -133,6 +134,17 @@ def test_a_zero_point_added_before_the_clip_is_refused() -> None:
         pytest.raises(ProfileError, match=r"quantize\.clip = 'reals_first'"),
     ):
         reference_agrees(0)
+
+
+@pytest.mark.parametrize(("name", "value"), [("round", "away"), ("compute", "f64")])
+def test_a_bias_that_is_made_of_reals_otherwise_is_found(name: str, value: str) -> None:
+    right = profile("ort-1.31")
+    assert right.base is not None
+    assert right.base.base is not None
+    native = field("bias", name, value)(right.base.base)
+    with replaced(replace(right, base=replace(right.base, base=native))):
+        with pytest.raises(AssertionError, match=" differ, first "):
+            real_biases_agree()
 
 
 def test_the_right_profile_is_not_found_wanting() -> None:
