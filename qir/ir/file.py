@@ -75,6 +75,8 @@ def read(path: Path) -> Bundle:
         meta = header.pop("__metadata__", {})
         if not isinstance(meta, dict) or meta.get("format") != "qir":
             raise InputError(f"{path}: no .qir file")
+        if not all(isinstance(part, str) for part in meta.values()):
+            raise ValueError("its metadata are no texts")
         if not str(meta.get("version")).isdigit() or int(meta["version"]) > VERSION:
             raise InputError(
                 f"{path}: version {str(meta.get('version'))[:20]}, this QIR reads up to {VERSION}"
@@ -82,8 +84,10 @@ def read(path: Path) -> Bundle:
         arrays = {name: _array(name, row, data) for name, row in header.items()}
         if _digest(meta, arrays) != meta.get("hash"):
             raise InputError(f"{path}: damaged: its hash does not match its contents")
-        graph = parse(meta["text"], arrays)
-        return Bundle(graph, json.loads(meta["profiles"]), str(meta.get("ledger", "")))
+        profiles = json.loads(meta["profiles"])
+        if not isinstance(profiles, dict) or not all(isinstance(t, str) for t in profiles.values()):
+            raise ValueError("its profiles are no texts")
+        return Bundle(parse(meta["text"], arrays), profiles, meta.get("ledger", ""))
     except InputError:
         raise
     except OSError as error:

@@ -57,7 +57,7 @@ def _attr(a: Attr, b: Attr) -> bool:
 
 
 def _bytes(text: object) -> bytes:
-    return text if isinstance(text, bytes) else str(text).encode()
+    return text if isinstance(text, bytes) else str(text).encode(errors="surrogatepass")
 
 
 def _history(a: Node, b: Node) -> str:

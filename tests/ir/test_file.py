@@ -19,7 +19,7 @@ import safetensors.numpy
 from qir.errors import InputError
 from qir.ir.array import Array
 from qir.ir.dtype import dtype
-from qir.ir.file import VERSION, Bundle, read, write
+from qir.ir.file import VERSION, Bundle, _digest, read, write
 from qir.ir.graph import Graph
 from qir.ir.text import parse, parse_type, print_graph
 from qir.ir.types import TensorType
@@ -213,6 +213,29 @@ def test_a_version_that_is_not_known_is_refused(tmp_path: Path, version: str | N
     assert "version" in said or "damaged" in said
     if version == "99":
         assert said == f"{path}: version 99, this QIR reads up to {VERSION}"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"text": 5}, "its metadata are no texts"),
+        ({"profiles": "[1, 2]"}, "its profiles are no texts"),
+        ({"profiles": '{"a": 1}'}, "its profiles are no texts"),
+        ({"profiles": "{"}, "damaged: "),
+        ({"text": "graph main as native {"}, "line 1, column 23: "),
+        ({"text": "graph main as native {}", "ledger": None}, "its metadata are no texts"),
+    ],
+)
+def test_a_file_with_a_right_hash_and_wrong_contents_is_refused(
+    tmp_path: Path, changes: dict[str, object], message: str
+) -> None:
+    path = tmp_path / "g.qir"
+    write(path, Bundle(Graph()))
+    text = print_graph(Graph(), origins=True)
+    meta: dict[str, str] = {"version": "1", "text": text, "profiles": "{}", "ledger": ""}
+    meta |= {key: str(value) for key, value in changes.items()}
+    _with_meta(path, **{**changes, "hash": _digest(meta, {})})
+    assert message in refusal(path)
 
 
 def test_changed_text_or_elements_are_damage(tmp_path: Path) -> None:
