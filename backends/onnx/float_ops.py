@@ -45,7 +45,7 @@ def conv_attrs(work: Work) -> dict[str, Wire]:
     return {
         "dilations": work.numbers("dilation"),
         "group": work.whole("groups"),
-        **({"kernel_shape": sizes} if len(sizes) == 2 else {}),
+        **({"kernel_shape": sizes} if len(sizes) == len(kernel) else {}),
         "pads": work.numbers("pad"),
         "strides": work.numbers("stride"),
     }
@@ -53,6 +53,13 @@ def conv_attrs(work: Work) -> dict[str, Wire]:
 
 def _conv(writer: Writer, work: Work, ins: dict[str, str]) -> None:
     _spatial(writer, work, ins, "Conv", conv_attrs(work))
+
+
+def _conv_transpose(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+    attrs = conv_attrs(work)
+    if any(work.numbers("output_pad")):
+        attrs["output_padding"] = work.numbers("output_pad")
+    writer.emit("ConvTranspose", ins.values(), [work.out], attrs, origins=work.origins)
 
 
 def pool_attrs(work: Work) -> dict[str, Wire]:
@@ -196,7 +203,8 @@ _OPS: dict[str, Row] = {
     "relu": operator("Relu"),
     "sigmoid": operator("Sigmoid"),
     "clip": _clip,
-    "conv2d": _conv,
+    **dict.fromkeys(("conv1d", "conv2d", "conv3d"), _conv),
+    **{f"conv_transpose{n}d": _conv_transpose for n in (1, 2, 3)},
     "matmul": _matmul,
     "gemm": _gemm,
     "linear": _linear,

@@ -21,27 +21,41 @@ _SOFTMAX = {"Softmax": "softmax", "LogSoftmax": "log_softmax"}
 
 
 def conv(reader: Reader, op: Op) -> None:
-    """Conv on images; other ranks are kept."""
-    x, w = planar(op, reader, op.input(0)), planar(op, reader, op.input(1))
+    """Conv along one, two or three axes; others are kept."""
+    x, w = (reader.type_of(op, op.input(i)).shape for i in (0, 1))
+    if not 3 <= len(x) == len(w) <= 5:
+        raise Keep
     operands = {s: reader.value(op, n) for s, n in zip(("x", "w", "bias"), op.inputs, strict=False)}
-    reader.add(op, "conv2d", operands, conv_attrs(op, x[2:], w))
+    reader.add(op, f"conv{len(x) - 2}d", operands, conv_attrs(op, x[2:], w))
 
 
 def conv_attrs(op: Op, size: Shape, w: Shape) -> dict[str, Attr]:
-    """The attributes of conv2d; Keep or InputError as `pads` and the kernel say."""
-    found = op.integers("kernel_shape", ())
+    """The attributes of a convolution; Keep or InputError as `pads` and the kernel say."""
+    axes, found = len(w) - 2, op.integers("kernel_shape", ())
     kernel = tuple(d for d in w[2:] if isinstance(d, int))
-    if found and len(kernel) == 2 and found != kernel:
+    if found and len(kernel) == axes and found != kernel:
         raise op.fail(f"kernel_shape {list(found)}, but w is {[str(d) for d in w]}")
-    if len(kernel) != 2 and op.text("auto_pad", "NOTSET").startswith("SAME"):
+    if len(kernel) != axes and op.text("auto_pad", "NOTSET").startswith("SAME"):
         raise Keep
-    stride, dilation = op.integers("strides", (1, 1)), op.integers("dilations", (1, 1))
+    stride, dilation = (op.integers(n, (1,) * axes) for n in ("strides", "dilations"))
     return {
         "stride": stride,
-        "pad": pads(op, size, kernel, stride, dilation),
+        "pad": pads(op, size, kernel, stride, dilation, axes),
         "dilation": dilation,
         "groups": op.integer("group", 1),
     }
+
+
+def conv_transpose(reader: Reader, op: Op) -> None:
+    """ConvTranspose along one, two or three axes, its pads explicit."""
+    x, w = (reader.type_of(op, op.input(i)).shape for i in (0, 1))
+    explicit = op.text("auto_pad", "NOTSET") in ("NOTSET", "VALID")
+    if not 3 <= len(x) == len(w) <= 5 or op.attribute("output_shape") or not explicit:
+        raise Keep
+    more = op.integers("output_padding", (0,) * (len(x) - 2))
+    operands = {s: reader.value(op, n) for s, n in zip(("x", "w", "bias"), op.inputs, strict=False)}
+    attrs = {**conv_attrs(op, x[2:], w), "output_pad": more}
+    reader.add(op, f"conv_transpose{len(x) - 2}d", operands, attrs)
 
 
 def matmul(reader: Reader, op: Op) -> None:
@@ -189,6 +203,7 @@ def global_average_pool(reader: Reader, op: Op) -> None:
 
 OPS = {
     "Conv": conv,
+    "ConvTranspose": conv_transpose,
     "MatMul": matmul,
     "Gemm": gemm,
     "Add": binary,

@@ -22,17 +22,18 @@ def pads(
     kernel: tuple[int, ...],
     stride: tuple[int, ...],
     dilation: tuple[int, ...],
+    axes: int = 2,
 ) -> tuple[int, ...]:
     """The explicit pads; Keep where automatic ones hang on sizes that nobody knows."""
     mode = op.text("auto_pad", "NOTSET")
     if mode == "NOTSET":
-        return op.integers("pads", (0, 0, 0, 0))
+        return op.integers("pads", (0,) * 2 * axes)
     if mode == "VALID":
-        return (0, 0, 0, 0)
+        return (0,) * 2 * axes
     if mode not in ("SAME_UPPER", "SAME_LOWER"):
         raise op.fail(f"auto_pad {mode!r} is none that ONNX has")
-    if not len(size) == len(kernel) == len(stride) == len(dilation) == 2 or min(stride) < 1:
-        raise op.fail("kernel, strides and dilations take 2 numbers, 1 or more")
+    if not len(size) == len(kernel) == len(stride) == len(dilation) == axes or min(stride) < 1:
+        raise op.fail(f"kernel, strides and dilations take {axes} numbers, 1 or more")
     low, high = [], []
     for dim, k, s, d in zip(size, kernel, stride, dilation, strict=True):
         if isinstance(dim, int):

@@ -14,6 +14,7 @@ from qir.ir.dtype import DType
 from qir.reference import (
     activations,
     conv,
+    conv_nd,
     elementwise,
     logic,
     matmul,
@@ -51,6 +52,7 @@ FUNCTIONS: dict[str, Callable[..., Made]] = {
     **moves.FUNCTIONS,
     **sizes.FUNCTIONS,
     "conv2d": conv.conv2d,
+    **conv_nd.FUNCTIONS,
     "matmul": matmul.matmul,
     "gemm": matmul.gemm,
     "linear": matmul.linear,

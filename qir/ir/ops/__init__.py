@@ -8,6 +8,7 @@ from qir.errors import TypeRuleError
 from qir.ir.ops import (
     activations,
     conv,
+    conv_nd,
     elementwise,
     graph,
     logic,
@@ -30,6 +31,7 @@ FAMILIES = (
     unary,
     logic,
     conv,
+    conv_nd,
     matmul,
     norm,
     pool,

@@ -1,0 +1,134 @@
+"""Convolution along any number of axes, and transposed convolution, tap by tap of the kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from qir.errors import OpError
+from qir.reference.operands import Array, agree, narrow, rank, whole, wide
+
+Ints = Sequence[int]
+
+
+def _conv(n: int) -> Callable[..., Array]:
+    op = f"conv{n}d"
+
+    @np.errstate(all="ignore")
+    def run(
+        x: Array,
+        w: Array,
+        bias: Array | None = None,
+        *,
+        stride: Ints = (1,) * n,
+        pad: Ints = (0,) * 2 * n,
+        dilation: Ints = (1,) * n,
+        groups: int = 1,
+    ) -> Array:
+        s, d, p = _check(op, n, x, w, bias, (stride, dilation, pad), groups)
+        if x.shape[1] != w.shape[1] * groups or len(w) % groups:
+            raise OpError(f"{op}: x {list(x.shape)} and w {list(w.shape)} do not fit")
+        ground = np.pad(wide(x), [(0, 0), (0, 0), *zip(p[:n], p[n:], strict=True)])
+        reach = [(k - 1) * b + 1 for k, b in zip(w.shape[2:], d, strict=True)]
+        sizes = [(g - r) // a + 1 for g, r, a in zip(ground.shape[2:], reach, s, strict=True)]
+        if min(sizes) < 0:
+            raise OpError(f"{op}: a window of {reach} is larger than the padded input")
+        kernels = wide(w).reshape(groups, len(w) // groups, *w.shape[1:])
+        sums = np.zeros((len(x), groups, len(w) // groups, int(np.prod(sizes))), ground.dtype)
+        for tap in np.ndindex(w.shape[2:]):
+            seen = ground[(slice(None), slice(None), *_places(tap, d, s, sizes))]
+            columns = seen.reshape(len(x), groups, w.shape[1], -1)
+            sums = np.add(sums, np.matmul(kernels[(..., *tap)], columns))
+        return _finish(sums.reshape(len(x), len(w), *sizes), bias, x)
+
+    return run
+
+
+def _transposed(n: int) -> Callable[..., Array]:
+    op = f"conv_transpose{n}d"
+
+    @np.errstate(all="ignore")
+    def run(
+        x: Array,
+        w: Array,
+        bias: Array | None = None,
+        *,
+        stride: Ints = (1,) * n,
+        pad: Ints = (0,) * 2 * n,
+        dilation: Ints = (1,) * n,
+        groups: int = 1,
+        output_pad: Ints = (0,) * n,
+    ) -> Array:
+        s, d, p = _check(op, n, x, w, bias, (stride, dilation, pad), groups)
+        more = whole(op, "output_pad", output_pad, n, 0)
+        if x.shape[1] != len(w) or len(w) % groups:
+            raise OpError(f"{op}: x {list(x.shape)} and w {list(w.shape)} do not fit")
+        whole_sizes = [
+            (i - 1) * a + (k - 1) * b + 1 + m
+            for i, a, k, b, m in zip(x.shape[2:], s, w.shape[2:], d, more, strict=True)
+        ]
+        sizes = [q - p[i] - p[i + n] for i, q in enumerate(whole_sizes)]
+        if min(sizes) < 0:
+            raise OpError(f"{op}: pad {p} takes away more than {whole_sizes}")
+        kernels = wide(w).reshape(groups, len(w) // groups, *w.shape[1:])
+        columns = wide(x).reshape(len(x), groups, len(w) // groups, -1)
+        sums = np.zeros((len(x), w.shape[1] * groups, *whole_sizes), columns.dtype)
+        for tap in np.ndindex(w.shape[2:]):
+            made = np.matmul(kernels[(..., *tap)].swapaxes(1, 2), columns)
+            at = (slice(None), slice(None), *_places(tap, d, s, x.shape[2:]))
+            sums[at] = np.add(sums[at], made.reshape(*sums.shape[:2], *x.shape[2:]))
+        kept = tuple(slice(p[i], p[i] + size) for i, size in enumerate(sizes))
+        return _finish(sums[(slice(None), slice(None), *kept)], bias, x)
+
+    return run
+
+
+def _check(
+    op: str,
+    n: int,
+    x: Array,
+    w: Array,
+    bias: Array | None,
+    lists: tuple[Ints, Ints, Ints],
+    groups: int,
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    agree(op, x=x, w=w, bias=bias)
+    rank(op, "x", x, n + 2)
+    rank(op, "w", w, n + 2)
+    if groups < 1:
+        raise OpError(f"{op}: groups {groups}")
+    stride, dilation, pad = lists
+    return (
+        whole(op, "stride", stride, n, 1),
+        whole(op, "dilation", dilation, n, 1),
+        whole(op, "pad", pad, 2 * n, 0),
+    )
+
+
+def _places(
+    tap: tuple[int, ...], dilation: tuple[int, ...], stride: tuple[int, ...], sizes: Ints
+) -> tuple[slice, ...]:
+    """Where one element of the kernel meets the longer side, place after place."""
+    starts = [t * d for t, d in zip(tap, dilation, strict=True)]
+    return tuple(
+        slice(start, start + max(size - 1, 0) * step + (size > 0), step)
+        for start, step, size in zip(starts, stride, sizes, strict=True)
+    )
+
+
+def _finish(sums: Array, bias: Array | None, x: Array) -> Array:
+    if bias is not None:
+        if bias.size != sums.shape[1]:
+            raise OpError(f"a bias of {bias.size} numbers for {sums.shape[1]} channels")
+        sums = np.add(sums, wide(bias).reshape(-1, *(1,) * (sums.ndim - 2)))
+    return np.ascontiguousarray(narrow(sums, x.dtype))
+
+
+FUNCTIONS: dict[str, Callable[..., Array]] = {
+    "conv1d": _conv(1),
+    "conv3d": _conv(3),
+    "conv_transpose1d": _transposed(1),
+    "conv_transpose2d": _transposed(2),
+    "conv_transpose3d": _transposed(3),
+}
