@@ -26,6 +26,7 @@ from qir.passes.fold_batch_norm import FoldBatchNorm
 from qir.passes.fold_constants import FoldConstants
 from qir.passes.materialize import Materialize
 from qir.passes.prune import Prune
+from qir.passes.turn_sums import TurnSums
 from qir.reference.interpreter import run as run_reference
 from qir.rewrite import run_passes
 from qir.target import Executable
@@ -193,6 +194,7 @@ def quantize(
     steps = (
         AssignSchemes(backend.capability(), _granularity(granularity), wishes, range_rule),
         Materialize(statistics, backend.profile),
+        TurnSums(),
         Prune(),
     )
     out = run_passes(folded, steps, ledger)

@@ -43,6 +43,7 @@ class Builder:
             *(self.conv, self.conv, self.depthwise, self.pointwise, self.residual, self.add),
             *(self.mul, self.concat, self.max_pool, self.average_pool, self.reshape),
             *(self.transpose, self.sigmoid, self.softmax, self.gate, self.normalized, self.matmul),
+            *(self.shift, self.shift),
         ]
         self.rng.shuffle(self.layers)
 
@@ -168,6 +169,14 @@ class Builder:
         same = [r for r in self.made if r.shape == a.shape]
         b = same[self.pick(0, len(same) - 1)]
         self.activation(self.node(op, [a.name, b.name], a.shape))
+
+    def shift(self) -> None:
+        """A constant for each channel or place added, on either side."""
+        x = self.image()
+        n, c, h, w = x.shape
+        shape = ((1, c, 1, 1), (1, 1, h, w), (1,), (c, 1, 1))[self.pick(0, 3)]
+        pair = [x.name, self.constant(self.normal(*shape))]
+        self.node("Add", pair[:: -1 if self.chance(0.6) else 1], x.shape)
 
     def gate(self) -> None:
         """Channels weighted by a sigmoid of their means."""
