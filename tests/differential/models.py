@@ -446,18 +446,22 @@ class Maker:
         first = self.any(lambda c: len(c.shape) > 1)
         if first is None:
             return
-        rest = [
-            c for c in self.made if c.shape[0:1] + c.shape[2:] == first.shape[0:1] + first.shape[2:]
-        ]
+        rank = len(first.shape)
+        axis = 1 if self.chance(0.6) else self.pick(0, rank - 1)
+
+        def outer(shape: tuple[int, ...]) -> tuple[int, ...]:
+            return (len(shape), *shape[:axis], *shape[axis + 1 :])
+
+        rest = [c for c in self.made if outer(c.shape) == outer(first.shape)]
         parts = [first, *rest[: self.pick(1, 3)]]
-        wide = sum(p.shape[1] for p in parts)
-        if wide > 96 or any(len(p.shape) != len(first.shape) for p in parts):
+        wide = sum(p.shape[axis] for p in parts)
+        shape = (*first.shape[:axis], wide, *first.shape[axis + 1 :])
+        if wide > 96 or np.prod(shape) > 20000:
             return
         same = self.chance(0.5)
         scale = first.scale if same else self.near(2.0 * float(first.scale))
-        shape = (first.shape[0], wide, *first.shape[2:])
         out = self.result(shape, scale, first.zero if same else None)
-        self.net.op("Concat", parts, out, {"axis": 1})
+        self.net.op("Concat", parts, out, {"axis": axis})
 
     def sigmoid(self) -> None:
         x = self.any(lambda c: True)
@@ -465,13 +469,15 @@ class Maker:
             self.net.op("Sigmoid", [x], self.result(x.shape, self.near(2.0**-8)))
 
     def softmax(self) -> None:
-        x = self.any(lambda c: len(c.shape) >= 2 and c.shape[-1] > 1)
+        x = self.any(lambda c: len(c.shape) >= 2 and max(c.shape[1:]) > 1)
         if x is not None:
             low = bounds(x.kind)[0]
+            axes = [i for i, size in enumerate(x.shape) if size > 1]
+            axis = axes[-1] if self.chance(0.6) else axes[self.pick(0, len(axes) - 1)]
             plain = self.chance(0.7)
             scale = np.float32(2.0**-8) if plain else self.near(2.0**-7)
             out = self.result(x.shape, scale, low if plain else None)
-            self.net.op("Softmax", [x], out, {"axis": -1})
+            self.net.op("Softmax", [x], out, {"axis": axis})
 
     def reshape(self) -> None:
         x = self.any(lambda c: len(c.shape) == 4)

@@ -173,7 +173,7 @@ class Builder:
     def shift(self) -> None:
         """A constant for each channel or place added, on either side."""
         x = self.image()
-        n, c, h, w = x.shape
+        _, c, h, w = x.shape
         shape = ((1, c, 1, 1), (1, 1, h, w), (1,), (c, 1, 1))[self.pick(0, 3)]
         pair = [x.name, self.constant(self.normal(*shape))]
         self.node("Add", pair[:: -1 if self.chance(0.6) else 1], x.shape)
