@@ -19,7 +19,9 @@ from .writer import MICROSOFT, STEP, Wire, Work, Writer
 
 Row = Callable[[Writer, Work], bool]
 _PREFIXES = {"x": "xXAa", "a": "aA", "w": "w", "b": "bB", "result": "yYC"}
-_MOVES = frozenset({"reshape", "flatten", "transpose", "concat", "max_pool2d", "pad"})
+_MOVES = frozenset(
+    "reshape flatten transpose squeeze unsqueeze slice concat max_pool2d pad".split()
+)
 
 
 def write(writer: Writer, work: Work) -> None:
@@ -88,7 +90,8 @@ def _moves(work: Work) -> bool:
     if work.op == "pad" and quant.grain is not None:
         return False
     given = [v.type.quant for s, v in work.operands.items() if s != "shape"]
-    return all(g is not None and (work.op == "transpose" or g.same_map(quant)) for g in given)
+    turned = work.op in ("transpose", "squeeze", "unsqueeze")
+    return all(g is not None and (turned or g.same_map(quant)) for g in given)
 
 
 def _single(quant: QuantType | None, *storages: str) -> bool:
@@ -283,6 +286,7 @@ _OPS: dict[str, Row] = {
     "add": _pair("QLinearAdd"),
     "mul": _pair("QLinearMul"),
     "sigmoid": _unary("QLinearSigmoid", lambda work: {}),
+    "leaky_relu": _unary("QLinearLeakyRelu", lambda work: {"alpha": work.real("alpha")}),
     "softmax": _unary("QLinearSoftmax", lambda work: {"axis": work.whole("axis"), "opset": 13}),
     "avg_pool2d": _unary("QLinearAveragePool", lambda work: {**pool_attrs(work), **_last(work)}),
     "global_avg_pool": _unary("QLinearGlobalAveragePool", _last),

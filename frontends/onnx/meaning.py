@@ -15,7 +15,7 @@ import networkx as nx
 from .op import MICROSOFT, Op
 
 MOVES = frozenset(
-    {"MaxPool", "Reshape", "Transpose", "Flatten", "Concat", "Pad", "Identity", "Dropout"}
+    "MaxPool Reshape Transpose Flatten Squeeze Unsqueeze Slice Concat Pad Identity Dropout".split()
 )
 """Standard ops whose result holds codes of their operand."""
 
@@ -44,6 +44,7 @@ _LAYOUTS = {
     (MICROSOFT, "QLinearAveragePool"): _ONE,
     (MICROSOFT, "QLinearGlobalAveragePool"): _ONE,
     (MICROSOFT, "QLinearSigmoid"): _ONE,
+    (MICROSOFT, "QLinearLeakyRelu"): _ONE,
     (MICROSOFT, "QLinearSoftmax"): _ONE,
 }
 

@@ -16,7 +16,7 @@ from .reader import Reader
 from .windows import pads, planar
 
 
-def _add(
+def add(
     reader: Reader, op: Op, kind: str, operands: dict[str, Value], attrs: dict[str, Attr]
 ) -> None:
     """Adds the node; codes whose axis of scales would be lost are kept in a foreign op."""
@@ -43,7 +43,7 @@ def max_pool(reader: Reader, op: Op) -> None:
         "dilation": dilation,
         "ceil": op.integer("ceil_mode", 0) != 0,
     }
-    _add(reader, op, "max_pool2d", {"x": reader.moved(op, op.input(0))}, attrs)
+    add(reader, op, "max_pool2d", {"x": reader.moved(op, op.input(0))}, attrs)
 
 
 def reshape(reader: Reader, op: Op) -> None:
@@ -54,20 +54,20 @@ def reshape(reader: Reader, op: Op) -> None:
         raise op.fail(f"its shape operand has {shape.type.rank} axes, it takes 1")
     if shape.constant is None and not isinstance(shape.type.shape[0], int):
         raise Keep
-    _add(reader, op, "reshape", {"x": x, "shape": shape}, attrs)
+    add(reader, op, "reshape", {"x": x, "shape": shape}, attrs)
 
 
 def flatten(reader: Reader, op: Op) -> None:
     """Flatten."""
     x = reader.moved(op, op.input(0))
-    _add(reader, op, "flatten", {"x": x}, {"axis": op.integer("axis", 1)})
+    add(reader, op, "flatten", {"x": x}, {"axis": op.integer("axis", 1)})
 
 
 def transpose(reader: Reader, op: Op) -> None:
     """Transpose."""
     x = reader.moved(op, op.input(0))
     perm = op.integers("perm", tuple(range(x.type.rank))[::-1])
-    _add(reader, op, "transpose", {"x": x}, {"perm": perm})
+    add(reader, op, "transpose", {"x": x}, {"perm": perm})
 
 
 def concat(reader: Reader, op: Op) -> None:
@@ -79,7 +79,7 @@ def concat(reader: Reader, op: Op) -> None:
         if (first is None) != (other is None) or (first and other and not first.same_map(other)):
             raise Keep
     attrs: dict[str, Attr] = {"axis": op.integer("axis", 1)}
-    _add(reader, op, "concat", {f"xs.{i}": p for i, p in enumerate(parts)}, attrs)
+    add(reader, op, "concat", {f"xs.{i}": p for i, p in enumerate(parts)}, attrs)
 
 
 def pad(reader: Reader, op: Op) -> None:
@@ -105,7 +105,7 @@ def pad(reader: Reader, op: Op) -> None:
     elif not x.type.dtype.is_float:
         raise Keep
     attrs: dict[str, Attr] = {"pads": amounts, "mode": mode, "value": value}
-    _add(reader, op, "pad", {"x": x}, attrs)
+    add(reader, op, "pad", {"x": x}, attrs)
 
 
 def _spread(reader: Reader, op: Op, rank: int, amounts: tuple[int, ...]) -> tuple[int, ...]:

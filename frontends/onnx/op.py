@@ -22,6 +22,7 @@ _CONTRIB = {
     "QLinearAdd": _PAIR,
     "QLinearMul": _PAIR,
     "QLinearSigmoid": _UNARY,
+    "QLinearLeakyRelu": _UNARY,
     "QLinearSoftmax": "X X_scale x_zero_point y_scale y_zero_point",
     "QLinearAveragePool": "X x_scale x_zero_point y_scale y_zero_point",
     "QLinearGlobalAveragePool": "X x_scale x_zero_point y_scale y_zero_point",

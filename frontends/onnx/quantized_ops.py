@@ -203,6 +203,13 @@ def sigmoid(reader: Reader, op: Op) -> None:
     _add(reader, op, "sigmoid", {"x": _operand(reader, op, 0)}, {})
 
 
+def leaky_relu(reader: Reader, op: Op) -> None:
+    """QLinearLeakyRelu."""
+    op.only("alpha")
+    alpha: dict[str, Attr] = {"alpha": op.real("alpha", 0.01)}
+    _add(reader, op, "leaky_relu", {"x": _operand(reader, op, 0)}, alpha)
+
+
 def softmax(reader: Reader, op: Op) -> None:
     """QLinearSoftmax; in the flattened form before opset 13 only along the last axis."""
     op.only("axis", "opset")
@@ -270,6 +277,7 @@ OPS = {
     (MICROSOFT, "QLinearAdd"): binary,
     (MICROSOFT, "QLinearMul"): binary,
     (MICROSOFT, "QLinearSigmoid"): sigmoid,
+    (MICROSOFT, "QLinearLeakyRelu"): leaky_relu,
     (MICROSOFT, "QLinearSoftmax"): softmax,
     (MICROSOFT, "QLinearAveragePool"): average_pool,
     (MICROSOFT, "QLinearGlobalAveragePool"): global_average_pool,

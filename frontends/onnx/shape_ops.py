@@ -11,6 +11,7 @@ from qir.ir.array import Array
 from qir.ir.attrs import Attr
 from qir.ir.node import Value
 
+from .moving_ops import add
 from .op import Keep, Op
 from .reader import Reader
 
@@ -32,15 +33,15 @@ def _x(reader: Reader, op: Op) -> Value:
 
 
 def _squeeze(reader: Reader, op: Op) -> None:
-    x, axes = _x(reader, op), _list(reader, op, "axes", 1, 13)
+    x, axes = reader.moved(op, op.input(0)), _list(reader, op, "axes", 1, 13)
     if not axes and dims.known(x.type.shape) is None:
         raise Keep
-    reader.add(op, "squeeze", {"x": x}, {"axes": axes or ()})
+    add(reader, op, "squeeze", {"x": x}, {"axes": axes or ()})
 
 
 def _unsqueeze(reader: Reader, op: Op) -> None:
     axes = _list(reader, op, "axes", 1, 13)
-    reader.add(op, "unsqueeze", {"x": _x(reader, op)}, {"axes": axes or ()})
+    add(reader, op, "unsqueeze", {"x": reader.moved(op, op.input(0))}, {"axes": axes or ()})
 
 
 def _slice(reader: Reader, op: Op) -> None:
@@ -55,7 +56,7 @@ def _slice(reader: Reader, op: Op) -> None:
     if any(step < 0 and end >= _END for end, step in zip(ends, steps, strict=False)):
         raise Keep  # ONNX ends at the back here, onnxruntime at the front
     attrs: dict[str, Attr] = {"starts": starts, "ends": ends, "axes": axes, "steps": steps}
-    reader.add(op, "slice", {"x": _x(reader, op)}, attrs)
+    add(reader, op, "slice", {"x": reader.moved(op, op.input(0))}, attrs)
 
 
 def _split(reader: Reader, op: Op) -> None:

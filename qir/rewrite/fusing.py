@@ -21,7 +21,7 @@ from qir.rewrite.driver import Pass
 
 INTEGER = frozenset(
     "conv2d gemm matmul linear add mul avg_pool2d global_avg_pool sigmoid softmax concat "
-    "max_pool2d reshape flatten transpose pad relu clip".split()
+    "max_pool2d reshape flatten transpose squeeze unsqueeze slice leaky_relu pad relu clip".split()
 )
 """Ops that have an integer form."""
 PRODUCTS = frozenset({"conv2d", "gemm", "matmul", "linear"})

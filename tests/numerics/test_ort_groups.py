@@ -13,7 +13,7 @@ from .qdq import Model
 
 GROUPS = profile("ort-1.31").groups
 IMAGE = (1, 4, 8, 8)
-MOVES = ("max_pool2d", "reshape", "flatten", "transpose")
+MOVES = ("max_pool2d", "reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice")
 """What only moves codes: dequantize may be moved over it, whoever reads."""
 TAILS = {"relu": "Relu", "clip": "Clip"}
 
@@ -43,6 +43,7 @@ HEADS: dict[str, Callable[[Model], str]] = {
     "add": lambda m: both(m, "Add"),
     "mul": lambda m: both(m, "Mul"),
     "sigmoid": lambda m: m.op("Sigmoid", m.data(*IMAGE)),
+    "leaky_relu": lambda m: m.op("LeakyRelu", m.data(*IMAGE), alpha=0.1),
     "softmax": lambda m: m.op("Softmax", m.data(*IMAGE), axis=1),
     "avg_pool2d": lambda m: pool(m, "AveragePool"),
     "global_avg_pool": lambda m: m.op("GlobalAveragePool", m.data(*IMAGE)),
@@ -51,6 +52,11 @@ HEADS: dict[str, Callable[[Model], str]] = {
     "reshape": lambda m: m.op("Reshape", m.data(*IMAGE), m.constant([1, -1], np.int64)),
     "flatten": lambda m: m.op("Flatten", m.data(*IMAGE)),
     "transpose": lambda m: m.op("Transpose", m.data(*IMAGE), perm=[0, 2, 3, 1]),
+    "squeeze": lambda m: m.op("Squeeze", m.data(*IMAGE), m.constant([0], np.int64)),
+    "unsqueeze": lambda m: m.op("Unsqueeze", m.data(*IMAGE), m.constant([1], np.int64)),
+    "slice": lambda m: m.op(
+        "Slice", m.data(*IMAGE), *(m.constant([v], np.int64) for v in (1, 3, 2))
+    ),
 }
 
 
