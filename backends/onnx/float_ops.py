@@ -69,7 +69,7 @@ def pool_attrs(work: Work) -> dict[str, Wire]:
         "pads": work.numbers("pad"),
         "strides": work.numbers("stride"),
     }
-    if work.attrs["ceil"]:
+    if work.attrs.get("ceil"):
         out["ceil_mode"] = 1
     if work.attrs.get("count_pad"):
         out["count_include_pad"] = 1
@@ -88,6 +88,14 @@ def _avg_pool(writer: Writer, work: Work, ins: dict[str, str]) -> None:
 
 def _global_pool(writer: Writer, work: Work, ins: dict[str, str]) -> None:
     _spatial(writer, work, ins, "GlobalAveragePool", {})
+
+
+def _global_max(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+    _spatial(writer, work, ins, "GlobalMaxPool", {})
+
+
+def _lp_pool(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+    _spatial(writer, work, ins, "LpPool", {**pool_attrs(work), "p": work.whole("p")})
 
 
 def _matmul(writer: Writer, work: Work, ins: dict[str, str]) -> None:
@@ -214,6 +222,8 @@ _OPS: dict[str, Row] = {
     "max_pool2d": _max_pool,
     "avg_pool2d": _avg_pool,
     "global_avg_pool": _global_pool,
+    "global_max_pool": _global_max,
+    "lp_pool2d": _lp_pool,
     "reshape": _reshape,
     "flatten": operator("Flatten", axis="axis"),
     "transpose": operator("Transpose", perm="perm"),

@@ -206,10 +206,15 @@ def mean_of_reals(
     count_pad: bool = False,
     layout: str = "NCHW",
 ) -> Codes:
-    """Average pooling: reals added in float32, row by row; rne(mean / scale + zero)."""
+    """Average pooling: reals added in float32, row by row; rne(mean / scale + zero).
+
+    A window that is the whole image is left to the global pool, as onnxruntime's kernel does.
+    """
     _scalar("mean_of_reals", x_map, out)
     codes = channels_first("avg_pool2d", x, layout)
     sizes = (codes.shape[2], codes.shape[3])
+    if tuple(kernel) == sizes and not any(pad):
+        return mean_of_codes(x, x_map, out, layout=layout)
     height, width = windows("avg_pool2d", sizes, kernel, stride, pad, ceil=ceil)
     reals = F(x_map.scale) * (codes.astype(np.int32) - int(x_map.zero)).astype(F)
     outside = np.zeros((), F)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import ml_dtypes
 import numpy as np
 
+from qir.errors import OpError
 from qir.ir.dtype import DType
 from qir.reference.operands import Array, Wide, element, floats, narrow, rank, wide
 from qir.reference.windows import (
@@ -130,3 +131,31 @@ def _counts(window: Window, count_pad: bool) -> Wide:
     end = np.minimum(start + window.kernel, window.size + last)
     shared: Wide = np.maximum(end - np.maximum(start, first), 0).astype(np.float64)
     return shared
+
+
+def global_max_pool(x: Array, *, layout: str = "NCHW") -> Array:
+    """The greatest element over height and width; OpError unless x has 4 axes."""
+    rank("global_max_pool", "x", x, 4)
+    area = x.shape[2:] if layout == "NCHW" else x.shape[1:3]
+    return max_pool2d(x, kernel=area, layout=layout)
+
+
+@np.errstate(all="ignore")
+def lp_pool2d(
+    x: Array,
+    *,
+    kernel: Sequence[int],
+    stride: Sequence[int] = (1, 1),
+    pad: Sequence[int] = (0, 0, 0, 0),
+    p: int = 2,
+    layout: str = "NCHW",
+) -> Array:
+    """The p-th root of the sum of |x| to the p in each window; OpError for misfits."""
+    floats("lp_pool2d", x=x)
+    if p < 1:
+        raise OpError(f"lp_pool2d: p is {p}, it must be 1 or more")
+    powers = np.abs(wide(x).astype(np.float64, copy=False)) ** p
+    mean = avg_pool2d(
+        powers, kernel=kernel, stride=stride, pad=pad, count_pad=True, layout=layout
+    ).astype(np.float64)
+    return np.asarray(narrow((mean * (kernel[0] * kernel[1])) ** (1 / p), x.dtype))

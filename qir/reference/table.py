@@ -67,6 +67,8 @@ FUNCTIONS: dict[str, Callable[..., Made]] = {
     "max_pool2d": pool.max_pool2d,
     "avg_pool2d": pool.avg_pool2d,
     "global_avg_pool": pool.global_avg_pool,
+    "global_max_pool": pool.global_max_pool,
+    "lp_pool2d": pool.lp_pool2d,
     "reshape": shape.reshape,
     "flatten": shape.flatten,
     "transpose": shape.transpose,

@@ -17,7 +17,7 @@ def _pool(call: Call) -> tuple[TensorType, ...]:
     top, left, bottom, right = call.wholes("pad", 4)
     if min(*kernel, *stride, *dilation) < 1 or min(top, left, bottom, right) < 0:
         raise call.fail("kernel, stride and dilation are 1 or more, pad 0 or more")
-    ceil = call.flag("ceil")
+    ceil = "ceil" in call.attrs and call.flag("ceil")
     height = window(x[h], kernel[0], stride[0], top + bottom, dilation[0], ceil=ceil, lead=top)
     width = window(x[w], kernel[1], stride[1], left + right, dilation[1], ceil=ceil, lead=left)
     return (TensorType(place(call, x[0], x[c], height, width), call.express("x")),)
@@ -33,6 +33,12 @@ def _global(call: Call) -> tuple[TensorType, ...]:
     c, _, _ = spatial(call)
     x = call.shape("x")
     return (TensorType(place(call, x[0], x[c], 1, 1), call.express("x")),)
+
+
+def _norm(call: Call) -> tuple[TensorType, ...]:
+    if call.whole("p") < 1:
+        raise call.fail(f"p = {call.whole('p')}, it must be 1 or more")
+    return _mean(call)
 
 
 _LAYOUT = AttrSpec("layout", "text", "NCHW")
@@ -75,5 +81,21 @@ OPS = (
         _global,
         (_LAYOUT,),
         doc="mean over height and width, kept as axes of 1",
+    ),
+    OpSpec(
+        "global_max_pool",
+        (Slot("x"),),
+        _global,
+        (_LAYOUT,),
+        Traits(same_params=("x",), value_preserving=True),
+        move=keep,
+        doc="greatest element over height and width, kept as axes of 1",
+    ),
+    OpSpec(
+        "lp_pool2d",
+        (Slot("x"),),
+        _norm,
+        (*_WINDOW, AttrSpec("p", "int", 2), _LAYOUT),
+        doc="p-th root of the sum of |x| to the p in each window",
     ),
 )
