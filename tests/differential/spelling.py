@@ -254,9 +254,10 @@ class Qdq(Spelling):
             inputs.append(self._bias(out.name, operands, bias))
         made = f"{out.name}_made"
         self.node(op, inputs, made, attrs=attrs)
-        self.quantize(self._tail(made, tail), out)
+        self.quantize(self.activate(made, tail), out)
 
-    def _tail(self, made: str, tail: Tail | None) -> str:
+    def activate(self, made: str, tail: Tail | None) -> str:
+        """What a relu or clip makes of a float tensor."""
         if tail is None:
             return made
         if tail.bounds is None:

@@ -152,3 +152,38 @@ def real_biases_agree() -> None:
 
 def test_a_real_bias_becomes_the_codes_that_onnxruntime_makes_of_it() -> None:
     real_biases_agree()
+
+
+def real_weights(seed: int) -> Model:
+    """A convolution and a Gemm with float weights, biases and now and then a relu."""
+    maker = Maker(seed, Taste("u8" if seed % 4 else "i8", "order", tails=0.5), Qdq())
+    net, rng = maker.net, maker.rng
+    assert isinstance(net, Qdq)
+    x = maker.real_input((2, 4, 5, 5))
+    for shape in ((9, 4, 1, 1), (11, 225)):
+        gemm = len(shape) == 2
+        if gemm:
+            net.op("Flatten", [x], maker.like(x, (2, 225)), {"axis": 1})
+            x = maker.made[-1]
+        name = f"real{len(shape)}"
+        weight = rng.standard_normal(shape) * 2.0 ** rng.uniform(-6, 0) + rng.uniform(-0.01, 0.01)
+        inputs = [net.real(x), net.constant(name, weight.astype(np.float32))]
+        if maker.chance(0.6):
+            bias = rng.standard_normal(shape[0]).astype(np.float32)
+            inputs.append(net.constant(f"{name}_bias", bias))
+        attrs = {"transB": 1} if gemm else {"kernel_shape": (1, 1)}
+        out = maker.result((2, 11) if gemm else (2, 9, 5, 5), maker.free_scale())
+        out, tail = maker.tail(out)
+        net.node("Gemm" if gemm else "Conv", inputs, f"{name}_made", attrs=attrs)
+        net.quantize(net.activate(f"{name}_made", tail), out)
+        x = out
+    return maker.model(exposed=False)
+
+
+def test_real_weights_become_the_codes_that_onnxruntime_makes_of_them() -> None:
+    found = Report()
+    for seed in range(40):
+        found.merge(examine(real_weights(seed)))
+    assert sum(n for op, n in found.fused.items() if op.startswith(("Conv", "Gemm"))) > 60
+    assert not found.regrouped, found.regrouped
+    assert not found.differences, "\n".join(map(str, found.differences))
