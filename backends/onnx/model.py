@@ -10,6 +10,7 @@ from onnx import helper
 from qir import __version__
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
+from qir.ir.ops import spec
 from qir.ledger import Change, Ledger
 
 from . import float_ops, foreign, integer_ops
@@ -145,9 +146,20 @@ def _quantize(writer: Writer, node: Node) -> None:
     assert quant is not None
     scale, zero, given = _names(node, "QuantizeLinear", "y")
     needed = given or quant.storage.name != "u8" or bool(quant.zeros().any())
-    source = node.operands["x"]
+    source = writer.name(node.operands["x"])
+    if not node.origins and _tempts(node.operands["x"]):
+        # Max of one operand is that operand, and no optimizer takes it out.
+        fenced = writer.fresh(f"{source}_kept_float")
+        writer.emit("Max", [source], [fenced])
+        writer.ledger.add(
+            Change.EXACT,
+            STEP,
+            node.operands["x"].name,
+            "kept from onnxruntime's optimizer by a Max",
+        )
+        source = fenced
     writer.quantize(
-        writer.name(source),
+        source,
         value.type,
         writer.name(value),
         node,
@@ -155,6 +167,24 @@ def _quantize(writer: Writer, node: Node) -> None:
         (scale, zero),
         zero=needed,
     )
+
+
+def _tempts(value: Value) -> bool:
+    """Whether onnxruntime's optimizer would make integer what is meant to stay float.
+
+    Between dequantize and quantize it quantizes float weights and biases itself, one scale a
+    tensor, and runs the op on codes.
+    """
+    node = value.node
+    while node.op in ("relu", "clip"):
+        node = node.operands["x"].node
+    traits = spec(node.op).traits
+    if traits.weight is None or node.stages:
+        return False
+    data = node.operands.get(traits.data)
+    rest = [node.operands.get(slot or "") for slot in (traits.weight, traits.bias)]
+    coded = data is not None and data.node.op == "dequantize"
+    return coded and any(v is not None and v.node.op != "dequantize" for v in rest)
 
 
 def _dequantize(writer: Writer, node: Node) -> None:
