@@ -7,16 +7,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from qir.ir.array import Array
-from qir.ir.dtype import F32, I8, I32, U8
+from qir.ir.dtype import I32
 from qir.ir.graph import Graph
-from qir.ir.node import Node
 from qir.ir.ops import spec
-from qir.ir.types import uniform
-from qir.ledger import Change, Ledger
-from qir.numerics import Query, Rule, affine_of, choose, profile, quantize, query_of
+from qir.ledger import Ledger
+from qir.numerics import affine_of, profile, query_of
 from qir.reference.quantized import bounds
-from qir.rewrite.fusing import PRODUCTS, TAILS, Fusing, Match, accumulator_scale, moves_codes
+from qir.rewrite.fusing import PRODUCTS, Fusing, Match, accumulator_scale, moves_codes
+from qir.rewrite.loading import load
 
 
 @dataclass(frozen=True)
@@ -31,10 +29,7 @@ class Group(Fusing):
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
         named = profile(self.profile or graph.profile)
-        count = _unsign(graph, ledger) if named.head.signed == "private_unsigned" else 0
-        rule = named.resolve(Query("constant"))
-        count += _code_weights(graph, ledger, rule) if rule.weights.given == "float" else 0
-        count += super().run(graph, ledger)
+        count = load(graph, named, ledger) + super().run(graph, ledger)
         if self.profile and self.profile != graph.profile:
             graph.profile = self.profile
             graph.version += 1
@@ -50,69 +45,6 @@ class Group(Fusing):
         kind = "real" if match.result is None else "codes"
         group = found.group(tuple(n.op for n in match.ops), query, result=kind)
         return group is not None and all(NEEDS[need](match) for need in group.needs)
-
-
-def _unsign(graph: Graph, ledger: Ledger) -> int:
-    """Gives unsigned codes to values that only their one reader sees, as the runtime does.
-
-    The reals stay; but a kernel that computes on raw codes rounds elsewhere.
-    """
-    count = 0
-    for node in graph:
-        quant = node.result.type.quant if node.op == "quantize" else None
-        if quant is None or quant.storage != I8 or quant.grain is not None or quant.dynamic:
-            continue
-        use = node.result.only_use
-        if use is None or use.node.op != "dequantize" or use.node.result.only_use is None:
-            continue
-        low, high = quant.low + 128, quant.high + 128
-        moved = replace(
-            quant,
-            storage=U8,
-            zero=(int(quant.zeros()) + 128,),
-            bounds=(low, high) if quant.bounds else None,
-        )
-        graph.set_type(node.result, node.result.type.with_element(moved))
-        ledger.add(Change.REGROUPED, Group.name, node.name, "its signed codes become unsigned")
-        count += 1
-    return count
-
-
-def _code_weights(graph: Graph, ledger: Ledger, rule: Rule) -> int:
-    """Makes codes of real weights between codes, as the runtime does when it loads a model."""
-    count = 0
-    for node in graph:
-        value = node.weight if node.op in ("conv2d", "gemm") else None
-        if value is None or value.constant is None or value.type.element != F32:
-            continue
-        data = node.operands[spec(node.op).traits.data]
-        if data.node.op != "dequantize" or not _ends_in_quantize(node):
-            continue
-        reals = value.constant.data
-        scale, zero = choose(reals.min(initial=0), reals.max(initial=0), I8, rule.choose)
-        quant = uniform(I8, np.asarray(scale), np.asarray(zero))
-        kind = value.type.with_element(quant)
-        codes = Array(quantize(reals, affine_of(quant), rule), kind, f"{value.name}.codes")
-        coded = graph.constant(codes, name=graph.fresh(f"{value.name}.codes"), before=node)
-        made = graph.add("dequantize", {"x": coded}, before=node)
-        slot = spec(node.op).traits.weight
-        assert slot is not None
-        graph.set_operand(node, slot, made.result)
-        ledger.add(Change.NUDGED, Group.name, node.name, "its real weights become codes", codes=0.5)
-        count += 1
-    return count
-
-
-def _ends_in_quantize(node: Node) -> bool:
-    """Whether one quantize is all that reads a node, or one activation that it alone reads."""
-    for _ in range(2):
-        readers = [use.node for use in node.result.uses if use.node.op != "output"]
-        if len(readers) != 1:
-            return False
-        (node,) = readers
-        if node.op not in TAILS:
-            return node.op == "quantize"
-    return False
 
 
 def _same_storage(match: Match) -> bool:

@@ -502,6 +502,8 @@ class Maker:
 
     def model(self, *, exposed: bool) -> Model:
         """What has grown so far; `exposed`: every tensor of codes is an output."""
+        if isinstance(self.net, Qdq):
+            self.made = [c for c in self.made if c.name not in self.net.moved]
         outputs = self._finish()
         given = {i.name for i in self.inputs}
         if exposed:
@@ -564,10 +566,16 @@ def broadcast(a: Codes, b: Codes) -> tuple[int, ...]:
 
 
 def make(
-    seed: int, taste: Taste, *, qdq: bool = False, shared: bool = True, exposed: bool = False
+    seed: int,
+    taste: Taste,
+    *,
+    qdq: bool = False,
+    shared: bool = True,
+    bare: bool = False,
+    exposed: bool = False,
 ) -> Model:
     """A network by seed; `exposed`: every tensor of codes is an output."""
-    spelling: Spelling = Qdq(shared) if qdq else QOperator()
+    spelling: Spelling = Qdq(shared, bare) if qdq else QOperator()
     maker = Maker(seed, taste, spelling)
     shape = (maker.pick(1, 3), maker.pick(1, 20), maker.pick(3, 11), maker.pick(3, 11))
     start = maker.coded_input if maker.chance(0.3) else maker.real_input

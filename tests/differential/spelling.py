@@ -203,16 +203,22 @@ class QOperator(Spelling):
 class Qdq(Spelling):
     """Float operators between DequantizeLinear and QuantizeLinear.
 
-    `shared`: all readers of a tensor share one DequantizeLinear; else each has its own.
+    `shared`: all readers of a tensor share one DequantizeLinear; else each has its own. `bare`:
+    what only moves elements stands between a DequantizeLinear and the next op, unquantized.
     """
 
-    def __init__(self, shared: bool = True) -> None:
+    def __init__(self, shared: bool = True, bare: bool = False) -> None:
         super().__init__()
         self.shared = shared
+        self.bare = bare
         self._reals: dict[str, str] = {}
+        self.moved: dict[str, str] = {}
+        """Float tensors that stand for codes which the model does not hold."""
 
     def real(self, t: Codes | Weight) -> str:
         """The float tensor that codes mean."""
+        if t.name in self.moved:
+            return self.moved[t.name]
         if self.shared and t.name in self._reals:
             return self._reals[t.name]
         count = sum(n.op_type == "DequantizeLinear" for n in self.nodes)
@@ -254,6 +260,9 @@ class Qdq(Spelling):
             inputs.append(self._bias(out.name, operands, bias))
         made = f"{out.name}_made"
         self.node(op, inputs, made, attrs=attrs)
+        if self.bare and op in MOVES:
+            self.moved[out.name] = made
+            return
         self.quantize(self.activate(made, tail), out)
 
     def activate(self, made: str, tail: Tail | None) -> str:

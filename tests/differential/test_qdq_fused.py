@@ -13,6 +13,7 @@ from .models import ALL, Maker, Model, Style, Taste, make
 from .population import Population, census
 from .runtime import run
 from .spelling import Kind, Qdq, Weight
+from .stripping import without_pairs_before_moves
 
 CHUNK = 25
 # A quantize right behind a dequantize is merged away by onnxruntime, and bytes change.
@@ -71,6 +72,40 @@ def test_four_hundred_more_networks_are_foreseen(chunk: int) -> None:
 @pytest.mark.parametrize("chunk", range(2, 16))
 def test_more_networks_of_signed_codes_are_foreseen(chunk: int) -> None:
     agrees(chunk, "i8")
+
+
+def moving_taste(seed: int) -> Taste:
+    """Much that only moves elements."""
+    moves = ("max_pool", "reshape", "transpose", "conv", "add", "attend", "sigmoid", "gemm")
+    style: Style = "dyadic" if seed % 3 else "order"
+    return Taste("u8", style, moves, gains=0.0, wraps=0.0, specials=0.0, narrow_first=False)
+
+
+@pytest.mark.parametrize("chunk", range(2))
+def test_a_dequantize_is_moved_behind_what_only_moves_elements(chunk: int) -> None:
+    found = Report()
+    for seed in range(chunk * CHUNK, (chunk + 1) * CHUNK):
+        made = make(seed, moving_taste(seed), qdq=True, shared=bool(seed % 2), bare=True)
+        found.merge(examine(made))
+    assert not found.differences, "\n".join(map(str, found.differences))
+    assert not found.regrouped, "\n".join(found.regrouped)
+    assert found.open == 0
+    crossed = sum(n for op, n in found.fused.items() if op.startswith(("Transp", "Resh", "MaxP")))
+    assert crossed > 10, found.fused
+
+
+@pytest.mark.parametrize("chunk", range(2))
+def test_a_quantize_is_moved_before_what_only_moves_elements(chunk: int) -> None:
+    found, stripped = Report(), 0
+    for seed in range(chunk * CHUNK, (chunk + 1) * CHUNK):
+        whole = make(seed, moving_taste(seed), qdq=True, shared=bool(seed % 2))
+        made = without_pairs_before_moves(whole)
+        stripped += len(whole.codes) - len(made.codes)
+        found.merge(examine(made))
+    assert not found.differences, "\n".join(map(str, found.differences))
+    assert not found.regrouped, "\n".join(found.regrouped)
+    assert found.open == 0
+    assert stripped > 10, stripped
 
 
 def test_every_fused_operator_is_among_the_networks() -> None:

@@ -1,0 +1,141 @@
+"""What a runtime does to a QDQ model when it loads it, before it groups: as its profile says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from qir.ir.array import Array
+from qir.ir.dtype import F32, I8, U8
+from qir.ir.graph import Graph
+from qir.ir.node import Node, Value
+from qir.ir.ops import spec
+from qir.ir.types import QuantType, uniform
+from qir.ledger import Change, Ledger
+from qir.numerics import Profile, Query, Rule, affine_of, choose, quantize
+from qir.rewrite.fusing import TAILS
+
+_NAME = "group"
+
+
+def load(graph: Graph, profile: Profile, ledger: Ledger) -> int:
+    """Does all that a profile's runtime does; says how many places changed."""
+    moving = frozenset(g.chain[0] for g in profile.groups if g.propagates)
+    count = _move_up(graph, moving) + _move_down(graph, moving)
+    rule = profile.resolve(Query("constant"))
+    if rule.weights.given == "float":
+        count += _code_weights(graph, ledger, rule)
+    if profile.head.signed == "private_unsigned":
+        count += _unsign(graph, ledger)
+    return count
+
+
+def _pair(graph: Graph, value: Value, quant: QuantType, before: Node | None = None) -> Value:
+    """A quantize of a value and its dequantize; gives what the latter makes."""
+    kind = value.type.with_element(quant)
+    name = graph.fresh(f"{value.name}.codes")
+    codes = graph.add("quantize", {"x": value}, types=[kind], name=name, before=before)
+    return graph.add("dequantize", {"x": codes.result}, before=before).result
+
+
+def _plain(quant: QuantType | None) -> bool:
+    return quant is not None and quant.grain is None and not quant.dynamic
+
+
+def _move_up(graph: Graph, moving: frozenset[str]) -> int:
+    """A quantize after ops that only move elements is also put before them."""
+    count = 0
+    for node in reversed(list(graph)):
+        if node.op not in moving:
+            continue
+        use, x = node.result.only_use, node.operands["x"]
+        if use is None or use.node.op != "quantize" or x.only_use is None:
+            continue
+        quant = use.node.result.type.quant
+        if x.node.op == "dequantize" or x.type.quant or quant is None or not _plain(quant):
+            continue
+        graph.set_operand(node, "x", _pair(graph, x, quant, node))
+        count += 1
+    return count
+
+
+def _move_down(graph: Graph, moving: frozenset[str]) -> int:
+    """A dequantize before ops that only move elements is also put after them."""
+    count = 0
+    for node in graph:
+        x = node.operands.get("x")
+        if node.op not in moving or x is None or x.node.op != "dequantize":
+            continue
+        quant = x.node.operands["x"].type.quant
+        readers = [use.node.op for use in node.result.uses]
+        if quant is None or not _plain(quant) or not readers or "quantize" in readers:
+            continue
+        made = node.result
+        moved = _pair(graph, made, quant)
+        graph.replace(made, moved, except_in=moved.node.operands["x"].node)
+        count += 1
+    return count
+
+
+def _unsign(graph: Graph, ledger: Ledger) -> int:
+    """Gives unsigned codes to values that only their one reader sees, as the runtime does.
+
+    The reals stay; but a kernel that computes on raw codes rounds elsewhere.
+    """
+    count = 0
+    for node in graph:
+        quant = node.result.type.quant if node.op == "quantize" else None
+        if quant is None or quant.storage != I8 or quant.grain is not None or quant.dynamic:
+            continue
+        use = node.result.only_use
+        if use is None or use.node.op != "dequantize" or use.node.result.only_use is None:
+            continue
+        low, high = quant.low + 128, quant.high + 128
+        moved = replace(
+            quant,
+            storage=U8,
+            zero=(int(quant.zeros()) + 128,),
+            bounds=(low, high) if quant.bounds else None,
+        )
+        graph.set_type(node.result, node.result.type.with_element(moved))
+        ledger.add(Change.REGROUPED, _NAME, node.name, "its signed codes become unsigned")
+        count += 1
+    return count
+
+
+def _code_weights(graph: Graph, ledger: Ledger, rule: Rule) -> int:
+    """Makes codes of real weights between codes, as the runtime does when it loads a model."""
+    count = 0
+    for node in graph:
+        value = node.weight if node.op in ("conv2d", "gemm") else None
+        if value is None or value.constant is None or value.type.element != F32:
+            continue
+        data = node.operands[spec(node.op).traits.data]
+        if data.node.op != "dequantize" or not _ends_in_quantize(node):
+            continue
+        reals = value.constant.data
+        scale, zero = choose(reals.min(initial=0), reals.max(initial=0), I8, rule.choose)
+        quant = uniform(I8, np.asarray(scale), np.asarray(zero))
+        kind = value.type.with_element(quant)
+        codes = Array(quantize(reals, affine_of(quant), rule), kind, f"{value.name}.codes")
+        coded = graph.constant(codes, name=graph.fresh(f"{value.name}.codes"), before=node)
+        made = graph.add("dequantize", {"x": coded}, before=node)
+        slot = spec(node.op).traits.weight
+        assert slot is not None
+        graph.set_operand(node, slot, made.result)
+        ledger.add(Change.NUDGED, _NAME, node.name, "its real weights become codes", codes=0.5)
+        count += 1
+    return count
+
+
+def _ends_in_quantize(node: Node) -> bool:
+    """Whether one quantize is all that reads a node, or one activation that it alone reads."""
+    for _ in range(2):
+        readers = [use.node for use in node.result.uses if use.node.op != "output"]
+        if len(readers) != 1:
+            return False
+        (node,) = readers
+        if node.op not in TAILS:
+            return node.op == "quantize"
+    return False
