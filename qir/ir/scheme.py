@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from typing import Literal
@@ -85,7 +86,7 @@ def parse_scheme(text: str) -> Scheme:
     grain: Literal["tensor", "channel"] = "channel" if parts["grain"] == "channel" else "tensor"
     zero = parts["fixed"] or parts["zero"]
     try:
-        return Scheme(
+        scheme = Scheme(
             storage,
             parts["symmetry"] == "symmetric",
             grain,
@@ -97,3 +98,10 @@ def parse_scheme(text: str) -> Scheme:
         )
     except (ValueError, SchemeError) as error:
         raise ParseError(f"{text[:60]!r}: {error}") from None
+    if scheme.scale is not None and not (0 < scheme.scale < math.inf):
+        raise ParseError(f"{text[:60]!r}: a scale is positive and finite")
+    if scheme.zero is not None and not scheme.low <= scheme.zero <= scheme.high:
+        raise ParseError(
+            f"{text[:60]!r}: zero {scheme.zero} is no code of {scheme.low}..{scheme.high}"
+        )
+    return scheme

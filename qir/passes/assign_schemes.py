@@ -32,10 +32,11 @@ ALREADY = "quantized already"
 class Wish:
     """A user's rule: where an origin, op and slot match, this scheme (or float). The last wins."""
 
+    text: str = field(compare=False)
     name: str = "*"
     """Pattern on the source's op names and the value's name, as in a shell."""
     op: str = "*"
-    slot: str = "*"
+    slot: str = RESULT
     scheme: Scheme | None = None
     """None: keep the op in float."""
 
@@ -43,7 +44,7 @@ class Wish:
     def parse(cls, text: str) -> Wish:
         """Reads `name=/conv1/* slot=w: i8 symmetric tensor` or `op=softmax: float`.
 
-        Raises SchemeError for text that is none.
+        A scheme without a slot is the result's. Raises SchemeError for text that is no rule.
         """
         where, colon, what = text.partition(": ")
         if not colon:
@@ -53,8 +54,14 @@ class Wish:
             key, equals, value = word.partition("=")
             if not equals or key not in ("name", "op", "slot"):
                 raise SchemeError(f"rule {text!r}: {word!r} is not name=, op= or slot=")
+            if key in parts:
+                raise SchemeError(f"rule {text!r} says {key}= twice")
             parts[key] = value
-        return cls(**parts, scheme=None if what.strip() == "float" else parse_scheme(what))
+        scheme = None if what.strip() == "float" else parse_scheme(what)
+        if scheme is None and "slot" in parts:
+            raise SchemeError(f"rule {text!r}: an op is float as a whole; leave slot= out")
+        name, op = parts.get("name", "*"), parts.get("op", "*")
+        return cls(text, name, op, parts.get("slot", RESULT), scheme)
 
     def matches(self, node: Node) -> bool:
         """Whether the rule speaks of this node."""
@@ -62,7 +69,7 @@ class Wish:
         return fnmatchcase(node.op, self.op) and any(fnmatchcase(n, self.name) for n in names)
 
     def __str__(self) -> str:
-        return f"name={self.name} op={self.op} slot={self.slot}: {self.scheme or 'float'}"
+        return repr(self.text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +135,7 @@ def assign(
     """The plan, and the scheme of every slot; SchemeError where wishes cannot hold together."""
     work = _Assignment(graph, capability, granularity, tuple(wishes))
     work.decide()
+    work.check_wishes()
     work.share()
     return work.plan(), work.schemes()
 
@@ -230,7 +238,7 @@ class _Assignment:
         return [v for slot, v in node.operands.items() if slot.split(".")[0] in row.slots]
 
     def _wished_float(self, node: Node) -> bool:
-        last = [w for w in self.wishes if w.slot == "*" and w.matches(node)]
+        last = [w for w in self.wishes if w.slot == RESULT and w.matches(node)]
         return bool(last) and last[-1].scheme is None
 
     # -- which slots --------------------------------------------------------------------------
@@ -291,22 +299,64 @@ class _Assignment:
         wanted = self._wanted(users)
         options = [wanted] if wanted else list(laws) or list(self._allowed(*users[0]))
         for option in options:
-            if all(any(_takes(a, option) for a in self._allowed(n, s)) for n, s in users):
-                return option
-        n, slot = users[0]
+            fitted: Scheme | None = option
+            for n, slot in users:
+                if fitted is None:
+                    break
+                fitted = next((f for a in self._allowed(n, slot) if (f := _fit(a, fitted))), None)
+            if fitted is not None:
+                return fitted
         if wanted:
-            raise SchemeError(f"{n.name}: {self.table.name} does not take {wanted} in {slot}")
+            raise self._untaken(*next((n, s) for n, s in users if not self._takes(n, s, wanted)))
+        n, slot = users[0]
         raise SchemeError(f"{n.name}: no scheme in {slot} suits all that share it")
+
+    def _takes(self, node: Node, slot: str, wanted: Scheme) -> bool:
+        return any(_fit(a, wanted) for a in self._allowed(node, slot))
+
+    def _untaken(self, node: Node, slot: str) -> SchemeError:
+        """The error for a wish that the target does not grant, with what it does."""
+        wish = self._last(node, slot)
+        said = f"rule {wish}: " if wish else ""
+        takes = " or ".join(str(a).removesuffix(" minmax") for a in self._allowed(node, slot))
+        return SchemeError(f"{said}{node.name}: {self.table.name} takes {takes} in {slot}")
+
+    def _last(self, node: Node, slot: str) -> Wish | None:
+        """The rule that decides a slot; a kernel's result is also its activations'."""
+        names = (node, *self.tails.get(node, ())) if slot == RESULT else (node,)
+        found = [
+            w
+            for w in self.wishes
+            if w.scheme and w.slot in (slot, slot.split(".")[0]) and any(map(w.matches, names))
+        ]
+        return found[-1] if found else None
 
     def _wanted(self, users: list[tuple[Node, str]]) -> Scheme | None:
         found: dict[Scheme, str] = {}
         for node, slot in users:
-            last = [w for w in self.wishes if w.matches(node) and w.slot == slot and w.scheme]
-            if last and last[-1].scheme is not None:
-                found[last[-1].scheme] = f"{last[-1]} ({node.name})"
+            wish = self._last(node, slot)
+            if wish is not None and wish.scheme is not None:
+                found[wish.scheme] = f"{wish} ({node.name})"
         if len(found) > 1:
             raise SchemeError(f"two rules want one share set: {' and '.join(found.values())}")
         return next(iter(found), None)
+
+    def check_wishes(self) -> None:
+        """SchemeError for a rule that decides nothing: a slip, or another model's."""
+        ops = [n for n in self.graph if n.op not in STRUCTURE]
+        for wish in self.wishes:
+            hit = [n for n in ops if wish.matches(n)]
+            if not hit:
+                raise SchemeError(f"rule {wish} hits no op of this model")
+            slots = {s.split(".")[0] for n in hit for s in n.operands} | {RESULT}
+            if wish.slot.split(".")[0] not in slots:
+                there = ", ".join(sorted(slots))
+                raise SchemeError(f"rule {wish}: what it hits has no slot {wish.slot}: {there}")
+            heads = {self.inside.get(n, n) for n in hit}
+            if wish.scheme and all(self.reason.get(n) for n in heads):
+                first = next(iter(hit))
+                why = self.reason.get(self.inside.get(first, first))
+                raise SchemeError(f"rule {wish}: {first.name} stays float: {why}")
 
     def _allowed(self, node: Node, slot: str) -> tuple[Scheme, ...]:
         return self.table.ops[node.op].slots.get(slot.split(".")[0], ())
@@ -337,11 +387,12 @@ class _Assignment:
 
     def _parameter_scheme(self, node: Node, slot: str) -> Scheme:
         allowed = self._allowed(node, slot)
-        wished = [w for w in self.wishes if w.matches(node) and w.slot == slot and w.scheme]
-        if wished and wished[-1].scheme is not None:
-            if not any(_takes(a, wished[-1].scheme) for a in allowed):
-                raise SchemeError(f"{node.name}: {self.table.name} does not take {wished[-1]}")
-            return wished[-1].scheme
+        wish = self._last(node, slot)
+        if wish is not None and wish.scheme is not None:
+            fitted = next((f for a in allowed if (f := _fit(a, wish.scheme))), None)
+            if fitted is None or fitted.scale is not None:
+                raise self._untaken(node, slot)
+            return fitted
         return next((s for s in allowed if s.grain == self.granularity), allowed[0])
 
     def plan(self) -> Plan:
@@ -375,12 +426,16 @@ class _Assignment:
         return Decision(node.name, node.op, not reason, reason, "", found, macs, origin)
 
 
-def _takes(allowed: Scheme, wanted: Scheme) -> bool:
-    """Whether a slot that allows one scheme takes the other; symmetric codes are affine too."""
+def _fit(allowed: Scheme, wanted: Scheme) -> Scheme | None:
+    """What is wanted, as a slot takes it that allows a scheme; None where it does not.
+
+    Symmetric codes are affine ones too; bounds that are not said are the slot's.
+    """
     if allowed.storage != wanted.storage or allowed.grain != wanted.grain:
-        return False
+        return None
     if allowed.scale is not None and (allowed.scale, allowed.zero) != (wanted.scale, wanted.zero):
-        return False
+        return None
     if allowed.symmetric and not wanted.symmetric:
-        return False
-    return allowed.low <= wanted.low and wanted.high <= allowed.high
+        return None
+    fitted = replace(wanted, bounds=allowed.bounds) if wanted.bounds is None else wanted
+    return fitted if allowed.low <= fitted.low and fitted.high <= allowed.high else None

@@ -382,7 +382,7 @@ def test_a_scheme_reads_back(text: str) -> None:
         Scheme(dtype("u8"), zero=7),
         Scheme(dtype("u8"), zero=7, share="a)b\n("),
         Scheme(dtype("u8"), scale=0.1, range="mse"),
-        Scheme(dtype("u8"), scale=1e-9, zero=-3, share="x"),
+        Scheme(dtype("u8"), scale=1e-9, zero=3, share="x"),
         Scheme(dtype("i4"), True, "channel", (-7, 7), "percentile:99.9"),
         Scheme(dtype("u8"), bounds=(0, 255)),
     ],
