@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
 from qir.errors import DataError, Refused, TypeRuleError
 from qir.ir import dims
+from qir.ir.array import Array
 from qir.ir.dims import Dim, Shape, Sym
 from qir.ir.graph import Graph, make_call
 from qir.ir.node import Node
 from qir.ir.ops import Call, spec
 from qir.ir.ops.graph import GIVEN
 from qir.ir.types import TensorType
+from qir.reference.table import compute
 
 Sizes = tuple[int, ...]
 
@@ -54,7 +59,7 @@ def at_sizes(graph: Graph, sizes: Mapping[str, Sizes]) -> Graph:
     found = names(graph, sizes)
     out = graph.copy()
     for node in out:
-        if node.op in ("constant", "output"):
+        if node.op in ("constant", "output") or _fold(out, node):
             continue
         try:
             shapes = _shapes(node, found, sizes)
@@ -70,6 +75,32 @@ def at_sizes(graph: Graph, sizes: Mapping[str, Sizes]) -> Graph:
                 raise DataError(f"%{value.name} is empty, {text(known)}, for inputs of {given}")
             out.set_type(value, value.type.with_shape(known))
     return out
+
+
+def _fold(graph: Graph, node: Node) -> bool:
+    """Replaces what sizes and constants alone decide by its value, so that shapes become plain."""
+    if node.op in GIVEN or len(node.results) != 1 or node.result.type.quant:
+        return False
+    given: dict[str, NDArray[np.generic]] = {}
+    for slot, value in node.operands.items():
+        known = dims.known(value.type.shape)
+        if known is None:
+            return False
+        if value.constant is not None and not value.type.quant:
+            given[slot] = value.constant.data
+        elif node.op in ("shape", "size"):
+            given[slot] = np.broadcast_to(np.zeros((), value.type.dtype.carrier), known)
+        else:
+            return False
+    if not given:
+        return False
+    data = compute(node.op, given, node.attrs)
+    name = node.name
+    graph.rename(node.result, graph.fresh(f"{name}.folded"))
+    made = graph.constant(Array.of(np.asarray(data, order="C"), name), name=name, before=node)
+    graph.replace(node.result, made)
+    graph.remove(node)
+    return True
 
 
 def _shapes(node: Node, found: dict[str, int], sizes: Mapping[str, Sizes]) -> list[Shape]:

@@ -17,6 +17,8 @@ from qir.reference.quantized import run_chain, run_quantized
 from qir.reference.table import Operands, compute_all
 
 Tensor = NDArray[np.generic]
+MEASURES = frozenset({"shape", "size"})
+"""Ops that ask how large a tensor is and not what it holds."""
 
 
 def profile_of(graph: Graph, node: Node) -> str:
@@ -90,7 +92,7 @@ def run_node(node: Node, operands: Operands, profile: str) -> tuple[Tensor, ...]
     if node.stages:
         return (run_chain(node, operands, profile),)
     types = [v.type for v in (*node.operands.values(), *node.results)]
-    if any(t.quant for t in types):
+    if node.op not in MEASURES and any(t.quant for t in types):
         return (run_quantized(node, operands, profile),)
     return compute_all(node.op, operands, node.attrs)
 
