@@ -161,6 +161,9 @@ class Head:
     signed: str = "kept"
     """`private_unsigned`: 8-bit signed codes that one dequantize alone reads, for one reader and
     not as a result of the model, become unsigned ones with 128 more, before anything is grouped."""
+    doubled: str = "kept"
+    """`merged`: of quantize, dequantize, quantize, dequantize in a row one pair stays, its range
+    what the two have in common."""
     evidence: str = ""
     notes: tuple[str, ...] = ()
 

@@ -36,10 +36,15 @@ from qir.numerics.profile import (
 Json: TypeAlias = "str | int | float | bool | list[Json] | dict[str, Json]"
 Find: TypeAlias = Callable[[str], Profile]
 
-_HEAD_TEXTS = ("name", "extends", "backend", "versions", "isa", "groups", "signed", "evidence")
+_HEAD_WORDS = {
+    "isa": ("any", "avx2", "avx512", "vnni", "amx"),
+    "groups": ("own", "inherited"),
+    "signed": ("kept", "private_unsigned"),
+    "doubled": ("kept", "merged"),
+}
+_HEAD_TEXTS = ("name", "extends", "backend", "versions", *_HEAD_WORDS, "evidence")
 _HEAD = (*_HEAD_TEXTS, "settings", "notes")
 _LONGEST = 239
-_ISA = ("any", "avx2", "avx512", "vnni", "amx")
 _RULE = ("op", "when", *BLOCKS, *TEXTS, "method", "evidence")
 _GROUP = ("chain", "when", "needs", "result", "propagates", "claim", "evidence")
 _WHEN = ("storage", "grain", "attrs", "isa")
@@ -158,13 +163,9 @@ class _Reader:
         texts = {k: self.word(k, data[k]) for k in _HEAD_TEXTS if k in data}
         if not texts.get("name"):
             raise self.error("name", "a profile has a name")
-        if texts.get("isa", "any") not in _ISA:
-            raise self.error("isa", f"isa is one of {', '.join(_ISA)}")
-        if texts.get("groups", "own") not in ("own", "inherited"):
-            raise self.error("groups", f"groups = {texts['groups']!r}; it is own or inherited")
-        if texts.get("signed", "kept") not in ("kept", "private_unsigned"):
-            said = "kept or private_unsigned"
-            raise self.error("signed", f"signed = {texts['signed']!r}; it is {said}")
+        for key, words in _HEAD_WORDS.items():
+            if texts.get(key, words[0]) not in words:
+                raise self.error(key, f"{key} is one of {', '.join(words)}")
         settings = data.get("settings", {})
         if not isinstance(settings, dict):
             raise self.error("settings", 'settings is a table, such as {optimizer = "all"}')

@@ -23,6 +23,8 @@ def load(graph: Graph, profile: Profile, ledger: Ledger) -> int:
     """Does all that a profile's runtime does; says how many places changed."""
     moving = frozenset(g.chain[0] for g in profile.groups if g.propagates)
     count = _move_up(graph, moving) + _move_down(graph, moving)
+    if profile.head.doubled == "merged":
+        count += _merge(graph, ledger)
     rule = profile.resolve(Query("constant"))
     if rule.weights.given == "float":
         count += _code_weights(graph, ledger, rule)
@@ -102,6 +104,53 @@ def _unsign(graph: Graph, ledger: Ledger) -> int:
         ledger.add(Change.REGROUPED, _NAME, node.name, "its signed codes become unsigned")
         count += 1
     return count
+
+
+def _merge(graph: Graph, ledger: Ledger) -> int:
+    """Leaves one pair of two in a row, with the range that both can hold: other codes."""
+    count = 0
+    for second in list(graph):
+        if second.op != "quantize" or not all(
+            u.node.op == "dequantize" for u in second.result.uses
+        ):
+            continue
+        between = second.operands["x"].node
+        if between.op != "dequantize" or between.result.only_use is None:
+            continue
+        first = between.operands["x"].node
+        if first.op != "quantize" or first.result.only_use is None:
+            continue
+        one, other = first.result.type.quant, second.result.type.quant
+        if one is None or other is None or not (_plain(one) and _plain(other)):
+            continue
+        if one.storage != other.storage or one.storage not in (I8, U8):
+            continue
+        both = one if one.same_map(other) else _common(one, other)
+        if both is None:
+            continue
+        graph.set_type(first.result, first.result.type.with_element(both))
+        graph.replace(second.result, first.result)
+        graph.remove(second)
+        graph.remove(between)
+        ledger.add(Change.NUDGED, _NAME, first.name, "two pairs in a row become one", codes=255.0)
+        count += 1
+    return count
+
+
+def _common(one: QuantType, other: QuantType) -> QuantType | None:
+    """The map of the range that two maps have in common, computed in float32; None if none."""
+    f32 = np.float32
+    ends = [
+        (q.low - int(q.zeros()), q.high - int(q.zeros()), f32(q.scales())) for q in (one, other)
+    ]
+    least = max(f32(low) * scale for low, _, scale in ends)
+    most = min(f32(high) * scale for _, high, scale in ends)
+    if not most > least:
+        return None
+    scale = f32(most - least) / f32(one.high - one.low)
+    exact = f32(f32(one.low) - f32(least / scale))
+    zero = int(np.floor(np.abs(exact) + f32(0.5)) * np.sign(exact))
+    return uniform(one.storage, np.asarray(scale), np.asarray(min(max(zero, one.low), one.high)))
 
 
 def _code_weights(graph: Graph, ledger: Ledger, rule: Rule) -> int:

@@ -397,10 +397,13 @@ class Maker:
         self._mul(x, self.made[-1])
 
     def requantize(self) -> None:
+        """The same reals in other codes, whose range has more in common than zero."""
         x = self.any(lambda c: True)
-        if x is not None and not x.name.endswith("_again"):
-            out = replace(self.result(x.shape, self.near(2.0 * float(x.scale))))
-            self.net.op("Requantize", [x], out)
+        if x is not None:
+            zero = self.pick(30, 97) * 2 + 1 + bounds(x.kind)[0]
+            self.net.op(
+                "Requantize", [x], self.result(x.shape, self.near(2.0 * float(x.scale)), zero)
+            )
 
     def max_pool(self) -> None:
         self._pool("MaxPool")
@@ -439,7 +442,9 @@ class Maker:
 
     def _global_pool(self, x: Codes) -> None:
         size = x.shape[2] * x.shape[3]
-        out = self.result((*x.shape[:2], 1, 1), self.near(float(x.scale) / max(1, size // 4)))
+        out = self.result(
+            (*x.shape[:2], 1, 1), self.near(float(x.scale) * 2.0 ** self.pick(1, 4) / size)
+        )
         self.net.op("GlobalAveragePool", [x], out)
 
     def concat(self) -> None:

@@ -16,7 +16,7 @@ from .spelling import Kind, Qdq, Weight
 from .stripping import without_pairs_before_moves
 
 CHUNK = 25
-# A quantize right behind a dequantize is merged away by onnxruntime, and bytes change.
+# Two pairs in a row have a test of their own.
 OPS = tuple(op for op in ALL if op != "requantize")
 
 
@@ -106,6 +106,17 @@ def test_a_quantize_is_moved_before_what_only_moves_elements(chunk: int) -> None
     assert not found.regrouped, "\n".join(found.regrouped)
     assert found.open == 0
     assert stripped > 10, stripped
+
+
+def test_two_pairs_in_a_row_are_the_one_that_onnxruntime_makes_of_them() -> None:
+    ops = ("conv", "requantize", "add", "requantize", "max_pool", "gemm", "requantize", "sigmoid")
+    found = Report()
+    for seed in range(60):
+        style: Style = "dyadic" if seed % 3 else "order"
+        taste = Taste("u8", style, ops, gains=0.0, wraps=0.0, specials=0.0, narrow_first=False)
+        found.merge(examine(make(seed, taste, qdq=True, shared=bool(seed % 2))))
+    assert not found.differences, "\n".join(map(str, found.differences))
+    assert not found.regrouped, "\n".join(found.regrouped)
 
 
 def test_every_fused_operator_is_among_the_networks() -> None:
