@@ -118,7 +118,7 @@ def bias(
         raise CannotLower(f"{slot} is {value.type.dtype}, not i32 in accumulator units")
     if (quant := value.type.quant) is not None:
         given = np.asarray(quant.scales(), np.float32).reshape(-1)
-        if np.any(quant.zeros()) or not _equal(given, x.scale * scale):
+        if np.any(quant.zeros()) or not _equal(given, multiplier(x, scale, None)):
             raise CannotLower(f"{slot} has another scale than the product of x's and the weight's")
     data = np.asarray(value.constant.data, np.int32)
     if data.size not in (1, channels) or data.shape[-1:] not in ((), (1,), (channels,)):
@@ -133,8 +133,9 @@ def _equal(a: NDArray[np.float32], b: NDArray[np.float32]) -> bool:
 
 def multiplier(x: Map, scale: NDArray[np.float32], y: Map | None) -> NDArray[np.float32]:
     """sx * sw / sy in float32, in this order; sx * sw where the result stays float."""
-    product = np.float32(x.scale) * scale
-    out = product if y is None else product / np.float32(y.scale)
+    with np.errstate(all="ignore"):  # what overflows is infinite, which the kernels take
+        product = np.float32(x.scale) * scale
+        out = product if y is None else product / np.float32(y.scale)
     return np.ascontiguousarray(out, np.float32)
 
 

@@ -49,8 +49,9 @@ def add(b: Builder, job: Job) -> None:
         first, second = second, first
     a, c, y = codes(first, "a"), codes(second, "b"), codes(job.result, "the result")
     low, high = job.bounds(y)
-    a_gain, b_gain = a.scale / y.scale, c.scale / y.scale
-    offset = np.float32(y.zero) - fma(a_gain, np.float32(a.zero), b_gain * np.float32(c.zero))
+    with np.errstate(all="ignore"):  # extreme scales give infinity, which the kernel takes
+        a_gain, b_gain = a.scale / y.scale, c.scale / y.scale
+        offset = np.float32(y.zero) - fma(a_gain, np.float32(a.zero), b_gain * np.float32(c.zero))
     x, z, made, held, shape, wide = _operands(b, job, first, second)
     b.add(
         job.name,
@@ -82,7 +83,8 @@ def mul(b: Builder, job: Job) -> None:
     first, second = job.operands["a"], job.operands["b"]
     a, c, y = codes(first, "a"), codes(second, "b"), codes(job.result, "the result")
     low, high = job.bounds(y)
-    multiplier = a.scale * c.scale / y.scale
+    with np.errstate(all="ignore"):
+        multiplier = a.scale * c.scale / y.scale
     x, z, made, held, shape, wide = _operands(b, job, first, second)
     b.add(
         job.name,

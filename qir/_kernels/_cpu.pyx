@@ -429,7 +429,7 @@ cdef class Plan:
         shift = max(0.0, room) / x_scale
         for i in range(256):
             s.table[i] = <float>exp((i - 255 + shift) * x_scale)
-        s.gain = floorf(1 / scale_of(name, "y_scale", y_scale))
+        s.gain = floorf(<float>1 / <float>scale_of(name, "y_scale", y_scale))
         s.x_flip = flip_of(name, x_type)
         s.code = code_of(name, y_type, y_zero, None, None)
         self.needs(name, "x", x, rows * width)

@@ -32,6 +32,14 @@ static inline uint8_t qir_encode(float real, const struct qir_code *to) {
   return (uint8_t)((int32_t)qir_round(real) + to->zero);
 }
 
+/*
+ * The same for kernels that convert to integers before they bound, their zero inside of the real:
+ * CVTPS2DQ makes INT_MIN of what does not fit 32 bits, so 2^31 and above give `low` too.
+ */
+static inline uint8_t qir_encode_converted(float real, const struct qir_code *to) {
+  return qir_encode(real < 2147483648.0f ? real : -2147483648.0f, to);
+}
+
 /* The value of a code byte. */
 static inline int32_t qir_decode(uint8_t byte, uint8_t flip) {
   return (int32_t)(byte ^ flip) - flip;

@@ -17,6 +17,13 @@ def rounded(real: Floats, zero: int, low: int, high: int) -> Ints:
     return np.rint(real).astype(np.int64) + zero
 
 
+def converted(real: Floats, low: int, high: int) -> Ints:
+    """clamp(rne(real)), clamped as an integer: what does not fit 32 bits is their least."""
+    fits = (real >= F32(-(2.0**31))) & (real < F32(2.0**31))
+    whole = np.where(fits, np.rint(np.where(fits, real, F32(0))), -(2.0**31))
+    return whole.astype(np.int64).clip(low, high)
+
+
 def wrapped(acc: Ints) -> Floats:
     """Sums as a 32-bit register holds them, in float32."""
     return acc.astype(np.uint64).astype(np.uint32).view(np.int32).astype(F32)

@@ -14,7 +14,7 @@ void QIR_NAME(add)(const struct qir_binary *op, const uint8_t *restrict a,
   const struct qir_code code = op->code;
   for (size_t i = 0; i < n; ++i) {
     const float left = (float)qir_decode(a[i], a_flip), right = (float)qir_decode(b[i], b_flip);
-    y[i] = qir_encode(fmaf(left, a_gain, fmaf(right, b_gain, offset)), &code);
+    y[i] = qir_encode_converted(fmaf(left, a_gain, fmaf(right, b_gain, offset)), &code);
   }
 }
 
@@ -27,7 +27,7 @@ void QIR_NAME(mul)(const struct qir_binary *op, const uint8_t *restrict a,
   for (size_t i = 0; i < n; ++i) {
     const int32_t left = qir_decode(a[i], a_flip) - a_zero;
     const int32_t right = qir_decode(b[i], b_flip) - b_zero;
-    y[i] = qir_encode((float)(left * right) * multiplier + zero, &code);
+    y[i] = qir_encode_converted((float)(left * right) * multiplier + zero, &code);
   }
 }
 

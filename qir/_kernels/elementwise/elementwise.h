@@ -10,6 +10,8 @@
  *   dequantize  y = (x - zero) * scale
  *   lookup      y = table[x]
  *
+ * Where the rounded number of add or mul does not fit 32 bits, it counts as INT_MIN: y = low.
+ *
  * The kernels are one text, body.h, compiled once for each set of instructions; the products of
  * mul are two roundings, as the C says, those of add one, as fmaf says.
  */

@@ -40,7 +40,7 @@ QIR_INLINE_BODY void average_block(const struct qir_pooling_rows *x, float count
     for (size_t c = 0; c < n; ++c) sum[c] += (float)(qir_decode(row[c], flip) - x_zero) * x_scale;
   }
   for (size_t c = 0; c < n; ++c)
-    y[first + c] = qir_encode(sum[c] / count / y_scale + y_zero, &code);
+    y[first + c] = qir_encode_converted(sum[c] / count / y_scale + y_zero, &code);
 }
 
 void QIR_NAME(average)(const struct qir_pooling_rows *x, float count, const struct qir_average *how,

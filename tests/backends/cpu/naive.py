@@ -85,6 +85,15 @@ def once(acc: Array, multiplier: Array, result: Value) -> Array:
     return out
 
 
+def converted(real: Array, result: Value) -> Array:
+    """Reals with the zero in them to codes: to 32-bit integers first, where 2^31 is the least."""
+    *_, low, high = quant(result)
+    with np.errstate(invalid="ignore"):
+        fits = np.abs(real) < 2.0**31
+    whole: Array = np.where(fits, np.rint(np.where(fits, real, 0)), -(2.0**31)).astype(np.int64)
+    return whole.clip(low, high)
+
+
 def _weights(value: Value, codes: Array, axis: int) -> tuple[Array, Array]:
     kind = value.type.quant
     assert kind is not None
@@ -177,21 +186,19 @@ def _scalar_first(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
 def _add(x: Arrays, types: Values, result: Value, attrs: Attrs) -> Array:
     order = ["b", "a"] if _scalar_first(x["a"].shape, x["b"].shape) else ["a", "b"]
     (sa, za, *_), (sb, zb, *_) = (quant(types[s]) for s in order)
-    sc, zc, low, high = quant(result)
+    sc, zc, *_ = quant(result)
     ra, rb = F(sa / sc), F(sb / sc)
     c = F(zc) - fma(F(za), ra, rb * F(zb))
     a, b = np.broadcast_arrays(x[order[0]], x[order[1]])
-    out: Array = np.rint(fma(a, ra, fma(b, rb, c))).clip(low, high).astype(np.int64)
-    return out
+    return converted(fma(a, ra, fma(b, rb, c)), result)
 
 
 def _mul(x: Arrays, types: Values, result: Value, attrs: Attrs) -> Array:
     (sa, za, *_), (sb, zb, *_) = quant(types["a"]), quant(types["b"])
-    sc, zc, low, high = quant(result)
+    sc, zc, *_ = quant(result)
     m = F(F(sa * sb) / sc)
     product = (x["a"].astype(np.int64) - za) * (x["b"].astype(np.int64) - zb)
-    out: Array = np.rint(product.astype(F) * m + F(zc)).clip(low, high).astype(np.int64)
-    return out
+    return converted(product.astype(F) * m + F(zc), result)
 
 
 def _windows(data: Array, a: Attrs) -> Iterator[tuple[int, int, list[Array]]]:
@@ -229,15 +236,14 @@ def _max_pool2d(x: Arrays, types: Values, result: Value, a: Attrs) -> Array:
 
 
 def _avg_pool2d(x: Arrays, types: Values, result: Value, a: Attrs) -> Array:
-    (sx, zx, *_), (so, zo, low, high) = quant(types["x"]), quant(result)
+    (sx, zx, *_), (so, zo, *_) = quant(types["x"]), quant(result)
 
     def mean(parts: Sequence[Array]) -> Array:
         acc = np.zeros(parts[0].shape, F)
         for part in parts:
             acc = acc + (part.astype(np.int64) - zx).astype(F) * sx
         count = F(a["kernel"][0] * a["kernel"][1] if a["count_pad"] else len(parts))
-        out: Array = np.rint(acc / count / so + F(zo)).clip(low, high)
-        return out
+        return converted(acc / count / so + F(zo), result)
 
     return _pool(x, a, mean)
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from qir._kernels import _cpu
 from qir.backends.cpu import CpuTarget
 from qir.ir.array import Array
 from qir.ir.dtype import I8, I32, U8
@@ -25,8 +26,15 @@ def maps(seed: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     return rng.uniform(0.01, 0.05, 3).astype(F), rng.integers(0, 128, 3) * 2 + 1
 
 
-def graph(seed: int, op: str, shapes: list[tuple[int, ...]]) -> Graph:
+def graph(
+    seed: int,
+    op: str,
+    shapes: list[tuple[int, ...]],
+    given: NDArray[np.float32] | None = None,
+) -> Graph:
+    """One op; its scales are drawn, or the given ones."""
     scales, zeros = maps(seed)
+    scales = scales if given is None else given
     out = Graph()
     shapes = [*shapes, tuple(np.broadcast_shapes(*shapes))]
     kinds = [
@@ -80,6 +88,25 @@ def test_a_sum_takes_its_operands_in_turn_where_the_first_is_the_scalar(seed: in
 @pytest.mark.parametrize("seed", range(20))
 def test_a_product_of_all_pairs_equals_its_formula(seed: int) -> None:
     both(seed, "mul", A, B)
+
+
+EXTREME = [(300.0, 200.0, 1e-6), (1e7, 2e7, 1e-3), (1e30, 1e20, 1e-8), (1e38, 1e38, 1e-30)]
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("op", ["add", "mul"])
+@pytest.mark.parametrize("given", EXTREME, ids=str)
+@pytest.mark.parametrize("isa", _cpu.isa())
+def test_results_that_do_not_fit_32_bits_are_the_low_code(
+    op: str, given: tuple[float, float, float], isa: str
+) -> None:
+    made = graph(1, op, [A.shape, B.shape], np.array(given, F))
+    data = {"a": A.astype(np.uint8), "b": B.astype(np.uint8)}
+    got = np.asarray(CpuTarget().compile(made, isa=isa)(**data)["y"])
+    with np.errstate(all="ignore"):
+        wanted = naive.run(made, data)["y"]
+    assert np.array_equal(got, wanted)
+    assert got[-1] == 0  # of 255 and 255, where bounding first would give 255
 
 
 def test_a_multiplier_is_rounded_after_each_factor() -> None:
