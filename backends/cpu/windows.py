@@ -59,12 +59,15 @@ def max_pool2d(b: Builder, job: Job) -> None:
 
 
 def avg_pool2d(b: Builder, job: Job) -> None:
-    """Lowers a mean of windows."""
+    """Lowers a mean of windows; one window that is the whole image is the global pool's."""
+    shape, out, held = _geometry(job)
+    kernel, stride, pad = job.pair("kernel"), job.pair("stride"), job.pads()
+    if kernel == shape[1:3] and not any(pad):
+        global_avg_pool(b, job)
+        return
     value = job.operands["x"]
     x, y = codes(value, "x"), codes(job.result, "the result")
     job.full(y)
-    shape, out, held = _geometry(job)
-    kernel, stride, pad = job.pair("kernel"), job.pair("stride"), job.pads()
     count_pad = job.attrs["count_pad"] is True
     source, made = b.need(value, last=job.nchw), b.make(job.result, last=job.nchw)
     b.add(

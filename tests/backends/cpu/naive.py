@@ -236,6 +236,9 @@ def _max_pool2d(x: Arrays, types: Values, result: Value, a: Attrs) -> Array:
 
 
 def _avg_pool2d(x: Arrays, types: Values, result: Value, a: Attrs) -> Array:
+    image = x["x"].shape[2:] if a["layout"] == "NCHW" else x["x"].shape[1:3]
+    if image == tuple(a["kernel"]) and not any(a["pad"]):
+        return _global_avg_pool(x, types, result, a)
     (sx, zx, *_), (so, zo, *_) = quant(types["x"]), quant(result)
 
     def mean(parts: Sequence[Array]) -> Array:
