@@ -13,6 +13,7 @@ from onnx import numpy_helper
 
 from tests.differential.comparison import read, reference_differences
 from tests.differential.emission import (
+    MOVES,
     Quantized,
     qdq_differences,
     qoperator_differences,
@@ -80,6 +81,20 @@ def swap_a_share(proto: onnx.ModelProto) -> bool:
     return False
 
 
+def unshare(proto: onnx.ModelProto) -> bool:
+    """What only moves codes is given another scale for its result than for its operand."""
+    made = {out: n for n in proto.graph.node for out in n.output}
+    for node in proto.graph.node:
+        mover = made.get(node.input[0]) if node.op_type == "QuantizeLinear" else None
+        if mover is not None and mover.op_type in MOVES:
+            name = f"{node.input[1]}_unshared"
+            scale = numpy_helper.to_array(initializer(proto, node.input[1])) * np.float32(1.1)
+            proto.graph.initializer.append(numpy_helper.from_array(np.asarray(scale), name))
+            node.input[1] = name
+            return True
+    return False
+
+
 def nudge_a_zero(proto: onnx.ModelProto) -> bool:
     """One result's zero point is one off."""
     for node in proto.graph.node:
@@ -126,8 +141,9 @@ def test_a_fault_in_a_written_qoperator_model_is_found(fault: Fault) -> None:
     assert found == planted
 
 
-def test_two_swapped_channels_of_a_written_qdq_model_are_found() -> None:
-    planted, found = seen("qdq", swap_two_channels)
+@pytest.mark.parametrize("fault", [swap_two_channels, unshare])
+def test_a_fault_in_a_written_qdq_model_is_found(fault: Fault) -> None:
+    planted, found = seen("qdq", fault)
     assert planted
     assert found == planted
 

@@ -1,0 +1,107 @@
+"""A profile that foresees other kernels than onnxruntime makes: the comparison finds it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+
+from qir.numerics import Profile, profile
+from qir.numerics.library import replaced
+from tests.differential import test_qdq_fused as fused
+
+PROFILE = "ort-1.31"
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    """What was found with the right profile is not asked again, nor the other way round."""
+    fused.report.cache_clear()
+    yield
+    fused.report.cache_clear()
+
+
+def without(*chain: str) -> Callable[[Profile], Profile]:
+    """A group less."""
+
+    def change(right: Profile) -> Profile:
+        left = tuple(g for g in right.own_groups if g.chain != chain)
+        assert len(left) < len(right.own_groups)
+        return replace(right, own_groups=left)
+
+    return change
+
+
+def careless(*chain: str) -> Callable[[Profile], Profile]:
+    """A group without its conditions."""
+
+    def change(right: Profile) -> Profile:
+        made = tuple(replace(g, needs=()) if g.chain == chain else g for g in right.own_groups)
+        assert made != right.own_groups
+        return replace(right, own_groups=made)
+
+    return change
+
+
+def head(field: str, value: str) -> Callable[[Profile], Profile]:
+    """Another value of a head's field."""
+
+    def change(right: Profile) -> Profile:
+        made = replace(right.head, **{field: value})  # type: ignore[arg-type]
+        assert made != right.head
+        return replace(right, head=made)
+
+    return change
+
+
+def still(right: Profile) -> Profile:
+    """No pair is moved over an op."""
+    return replace(right, own_groups=tuple(replace(g, propagates=False) for g in right.own_groups))
+
+
+def no_rules(right: Profile) -> Profile:
+    """None of the rules of its own, that of real weights among them."""
+    assert right.rules
+    return replace(right, rules=())
+
+
+def unsigned() -> None:
+    for chunk in range(4):
+        fused.agrees(chunk, "u8")
+
+
+def signed() -> None:
+    fused.agrees(0, "i8")
+
+
+def moved() -> None:
+    fused.test_a_dequantize_is_moved_behind_what_only_moves_elements(0)
+
+
+def moved_before() -> None:
+    fused.test_a_quantize_is_moved_before_what_only_moves_elements(0)
+
+
+@pytest.mark.parametrize(
+    ("change", "comparison"),
+    [
+        (without("conv2d"), unsigned),
+        (without("conv2d", "relu"), unsigned),
+        (without("add"), unsigned),
+        (without("softmax"), unsigned),
+        (careless("conv2d", "relu"), unsigned),
+        (careless("conv2d"), signed),
+        (head("signed", "kept"), signed),
+        (
+            head("doubled", "kept"),
+            fused.test_two_pairs_in_a_row_are_the_one_that_onnxruntime_makes_of_them,
+        ),
+        (no_rules, fused.test_real_weights_become_the_codes_that_onnxruntime_makes_of_them),
+        (still, moved),
+        (still, moved_before),
+    ],
+)
+def test_it_is_found(change: Callable[[Profile], Profile], comparison: Callable[[], None]) -> None:
+    with replaced(change(profile(PROFILE))), pytest.raises(AssertionError, match=r"seed \d+"):
+        comparison()
