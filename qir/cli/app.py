@@ -72,7 +72,7 @@ class App(click.Group):
 @click.help_option("-h", "--help")
 @click.pass_context
 def app(context: click.Context) -> None:
-    """Reads models of any framework, quantizes them, and says what became of the numbers."""
+    """Reads ONNX models and .qir files, quantizes them, and says what became of the numbers."""
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from qir.cli import verb as shared
-from qir.cli.models import claim_files, open_model
+from qir.cli.models import claim_files, open_model, require_apart
 from qir.cli.screen import Column, Screen, aligned, amount, percent, plural
 
 if TYPE_CHECKING:
@@ -58,7 +58,9 @@ def calibrate(
     """
     from qir.inspect import ranges
 
+    require_apart([model, data], [output, part_of(output)])
     claim_files(output, force=force or resume)
+    _claim_part(part_of(output), anew=force, resume=resume)
     screen = Screen(quiet=quiet)
     graph = open_model(model)
     statistics = observe(
@@ -83,6 +85,20 @@ def calibrate(
     _show(screen, rows)
 
 
+def part_of(output: Path) -> Path:
+    """Where statistics are kept on the way."""
+    return output.with_name(f"{output.name}.part")
+
+
+def _claim_part(part: Path, *, anew: bool, resume: bool) -> None:
+    from qir.atomic import claim
+    from qir.errors import UsageError
+
+    if part.exists() and not part.is_dir() and not anew and not resume:
+        raise UsageError(f"{part} exists: --resume goes on with it, --force starts anew")
+    claim(part, force=True)
+
+
 def observe(
     screen: Screen,
     graph: Graph,
@@ -99,7 +115,7 @@ def observe(
     from qir.calibration import Statistics
     from qir.errors import QirError
 
-    part = None if output is None else output.with_name(f"{output.name}.part")
+    part = None if output is None else part_of(output)
     before = None
     if resume and part is not None and output is not None:
         before = next((Statistics.load(p) for p in (part, output) if p.exists()), None)

@@ -1,4 +1,4 @@
-"""`qir convert`: from one framework's file to another's."""
+"""`qir convert`: from one form or file of a model to another."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from qir.cli.models import (
     claim_model,
     ledger_json,
     open_model,
+    require_apart,
     save_ledger,
     show_ledger,
 )
@@ -41,7 +42,7 @@ def convert(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Convert a model to another framework, form or file.
+    """Convert a model to another form or file: ONNX or .qir.
 
     Then prints the ledger: what happened to the numbers and names on the way. A conversion that
     would change numbers by more than one code is refused with status 3, unless --lossy allows it.
@@ -51,6 +52,7 @@ def convert(
     from qir import pipeline
     from qir.ledger import Ledger
 
+    require_apart([model], [output, ledger_file])
     claim_model(output, target, form, force=force)
     claim_files(ledger_file, force=force)
     ledger = Ledger()

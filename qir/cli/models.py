@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,6 +57,30 @@ def claim_files(*paths: Path | None, force: bool) -> None:
     for path in paths:
         if path is not None:
             claim(path, force=force)
+
+
+def require_apart(reads: Sequence[Path | None], writes: Sequence[Path | None]) -> None:
+    """UsageError where a file that is to be written is also read, or written for two reasons."""
+    from qir.errors import UsageError
+
+    taken = [path for path in reads if path is not None]
+    for path in writes:
+        if path is None:
+            continue
+        for other in taken:
+            if _same(other, path):
+                named = "is named twice" if str(other) == str(path) else f"is the file {other} too"
+                raise UsageError(f"{path} {named}; name another file to write")
+            if other.is_dir() and path.exists() and _same(other, path.parent):
+                raise UsageError(f"{path} is one of the data; name another file to write")
+        taken.append(path)
+
+
+def _same(one: Path, other: Path) -> bool:
+    with suppress(OSError):
+        if one.samefile(other):
+            return True
+    return os.path.realpath(one) == os.path.realpath(other)
 
 
 def save_ledger(ledger: Ledger, path: Path | None) -> None:

@@ -16,6 +16,7 @@ from qir.cli.models import (
     claim_model,
     ledger_json,
     open_model,
+    require_apart,
     save_ledger,
     show_ledger,
 )
@@ -95,6 +96,7 @@ def quantize(
         raise UsageError("give either --data with samples, or --stats of `qir calibrate`")
     if stats is not None and (limit or batch):
         raise UsageError("--limit and --batch go with --data: statistics are ready")
+    require_apart([model, data, stats], [output, ledger_file])
     claim_model(output, target, form, force=force)
     claim_files(ledger_file, force=force)
     parse_rule(range_rule)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from qir.cli import verb as shared
-from qir.cli.models import claim_files, open_model
+from qir.cli.models import claim_files, open_model, require_apart
 from qir.cli.screen import Cell, Column, Screen, plural, real
 from qir.cli.words import shape
 
@@ -79,6 +79,7 @@ def run(
     """
     from qir.errors import UsageError
 
+    require_apart([model, data], [output])
     _check(output, engine, compare, values, force)
     screen = Screen(quiet=quiet)
     graph = open_model(model)
