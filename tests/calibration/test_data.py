@@ -160,7 +160,7 @@ def test_numbers_are_converted_where_nothing_of_their_kind_is_lost() -> None:
     (batch,) = open_data(X.astype(ml_dtypes.bfloat16), half)
     assert batch["x"].dtype == ml_dtypes.bfloat16
     with pytest.raises(DataError, match="input 'ids' is int64, the data are float32"):
-        open_data({"x": X, "ids": np.float32(IDS)}, TWO)
+        open_data({"x": X, "ids": IDS.astype(np.float32)}, TWO)
 
 
 def test_memory_holds_a_batch_and_not_the_data(tmp_path: Path) -> None:

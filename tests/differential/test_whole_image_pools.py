@@ -1,4 +1,4 @@
-"""An average pool whose window is the whole image: onnxruntime lends it to the global pool's kernel."""
+"""An average pool whose window is the whole image: in onnxruntime it is the global pool's."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import pytest
 
 from qir.reference import methods
 
-from .kernels_of_onnxruntime import MS, run_operator
-from .test_ort_methods import any_codes, any_map, numbers, rng, same
+from .kernels_of_onnxruntime import MS, numbers, run_operator
+from .test_ort_methods import any_codes, any_map, rng, same
 
 WINDOWS = [(1, 1), (2, 1), (3, 3), (7, 7), (1, 5), (4, 2)]
 
