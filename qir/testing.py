@@ -11,10 +11,9 @@ from collections.abc import Callable
 from typing import Literal, TypeAlias
 
 import numpy as np
-from hypothesis import strategies as st
-from hypothesis.strategies import DrawFn, SearchStrategy
 from numpy.typing import NDArray
 
+from qir.errors import PluginError
 from qir.ir import dims
 from qir.ir.array import Array
 from qir.ir.attrs import Attr
@@ -25,6 +24,12 @@ from qir.ir.ops import spec
 from qir.ir.origin import Lineage, Origin
 from qir.ir.scheme import RESULT, Scheme
 from qir.ir.types import Declared, Grain, Param, QuantType, TensorType, uniform
+
+try:
+    from hypothesis import strategies as st
+    from hypothesis.strategies import DrawFn, SearchStrategy
+except ImportError as error:
+    raise PluginError('qir.testing needs hypothesis: pip install "qir[test]"') from error
 
 Form: TypeAlias = Literal["float", "qdq", "integer"]
 Pick: TypeAlias = Callable[[int], int]

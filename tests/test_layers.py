@@ -281,3 +281,19 @@ def test_importing_qir_is_quick_and_loads_no_framework() -> None:
     seconds, loaded = zip(*(run.stdout.splitlines() for run in runs), strict=True)
     assert not FRAMEWORKS & set(loaded[0].split())
     assert min(map(float, seconds)) < 0.3, f"import qir took {seconds} s"
+
+
+ALONE = """
+import sys
+sys.modules["hypothesis"] = None
+try:
+    import qir.testing
+except Exception as error:
+    print(f"{type(error).__name__}: {error}")
+"""
+
+
+def test_random_graphs_without_hypothesis_are_refused_with_what_to_install() -> None:
+    run = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, check=True)
+    told = 'PluginError: qir.testing needs hypothesis: pip install "qir[test]"\n'
+    assert run.stdout == told
