@@ -210,7 +210,7 @@ class _Assignment:
         if node.op == "foreign":
             return f"{node.attrs['op']!r} is not known to QIR"
         if row is None:
-            return f"{self.table.name} has no integer {node.op}"
+            return self._left_out(node) or f"{self.table.name} has no integer {node.op}"
         if self._wished_float(node):
             return "a rule keeps it float"
         for name, allowed in (row.when or {}).items():
@@ -223,6 +223,16 @@ class _Assignment:
         if any(v.type.dtype != F32 for v in (*node.results, *self._data(node, row))):
             return "it does not compute in f32"
         return self._bias_obstacle(node)
+
+    def _left_out(self, node: Node) -> str:
+        """Why an op that is integer only in another's kernel is in none; empty for other ops."""
+        if not any(node.op in chain[1:] for chain in self.table.chains):
+            return ""
+        if self._wished_float(node):
+            return "a rule keeps it float"
+        x = node.operands.get("x")
+        before = self.reason.get(x.node) if x else None
+        return f"its input comes from %{x.name}, which stays float" if x and before else ""
 
     @staticmethod
     def _bias_obstacle(node: Node) -> str:

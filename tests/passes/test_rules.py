@@ -91,3 +91,13 @@ def test_a_fixed_map_that_is_none_is_refused(number: str) -> None:
 def test_a_rule_on_an_op_that_stays_float_says_why_it_does() -> None:
     with pytest.raises(SchemeError, match="stays float: a rule keeps it float"):
         decide("op=add: u8 affine mse", "op=add: float", "op=add slot=a: u8 affine mse")
+
+
+def test_an_activation_after_an_op_that_is_kept_float_names_that_op() -> None:
+    table = target("onnxruntime").capability()
+    plan, _ = assign(graph(), table, "channel", [Wish.parse("op=conv2d: float")])
+    reasons = {d.node: d.reason for d in plan.decisions}
+    assert reasons["c"] == "a rule keeps it float"
+    assert reasons["r"] == "its input comes from %c, which stays float"
+    plan, _ = assign(graph(), table, "channel", [Wish.parse("op=relu: float")])
+    assert {d.node: d.reason for d in plan.decisions}["r"] == "a rule keeps it float"
