@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import sys
+from contextlib import redirect_stdout
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 
@@ -58,10 +60,13 @@ def find(kind: str, name: str) -> object:
         owners = " and ".join(_owner(p) for p in found)
         raise PluginError(f"{short} {name!r} is claimed by {owners}; remove one of them")
     try:
-        loaded: object = found[0].load()
+        with redirect_stdout(sys.stderr):  # what it prints is not what was asked for
+            loaded: object = found[0].load()
     except ImportError as error:
         missing = error.name or str(error)
         raise PluginError(f"{short} {name!r} of {_owner(found[0])} needs {missing}") from error
+    except SystemExit as error:
+        raise PluginError(f"{short} {name!r} of {_owner(found[0])} breaks: it exits") from error
     except Exception as error:
         raise PluginError(f"{short} {name!r} of {_owner(found[0])} breaks: {error}") from error
     return loaded

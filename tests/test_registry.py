@@ -92,6 +92,7 @@ def test_a_stranger_does_not_take_over_a_name_of_ours(installed: Path) -> None:
         ("raise ZeroDivisionError('in the module')\n", "breaks: in the module"),
         ("P = 1\n", "breaks: .*Q"),
         ("def broken(:\n", "breaks: invalid syntax"),
+        ("import sys\nsys.exit(7)\n", "breaks: it exits"),
     ],
 )
 def test_a_plugin_that_does_not_load_is_told_with_its_owner(
@@ -127,3 +128,12 @@ def test_what_is_installed_since_is_seen_after_forgetting(installed: Path) -> No
     distribution(installed, "acme", {"late": "a:b"})
     registry.forget()
     assert "late" in registry.names(KIND)
+
+
+def test_what_a_plugin_prints_is_no_output(
+    installed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module(installed, "acme_loud", "print('hello')\nP = 1\n")
+    distribution(installed, "acme", {"loud": "acme_loud:P"})
+    assert registry.find(KIND, "loud") == 1
+    assert capsys.readouterr() == ("", "hello\n")

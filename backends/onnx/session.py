@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -20,9 +21,12 @@ class Session(Executable):
     def __init__(
         self, model: Path | bytes, *, threads: int | None = None, optimize: bool = True
     ) -> None:
-        """Raises InputError for a model that onnxruntime does not take."""
+        """Runs on as many threads, at most one for each processor this process may use.
+
+        Raises InputError for a model that onnxruntime does not take.
+        """
         options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads or 0
+        options.intra_op_num_threads = most(threads)
         options.inter_op_num_threads = 1
         options.log_severity_level = SILENT
         if not optimize:
@@ -48,6 +52,11 @@ class Session(Executable):
         except Exception as error:
             raise DataError(f"onnxruntime cannot run it: {_first(error)}") from error
         return dict(zip(names, results, strict=True))
+
+
+def most(threads: int | None) -> int:
+    """The threads asked for, one a processor at most; 0, onnxruntime's own choice, for None."""
+    return min(threads or 0, len(os.sched_getaffinity(0)))
 
 
 def _first(error: Exception) -> str:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 )
 @shared.whole("--seed", "Of the random samples.", 0, least=0)
 @shared.whole("--runs", "How often each is measured.", 50)
-@shared.whole("--threads", "Threads to use.", 1)
+@shared.whole("--threads", "Threads to use; onnxruntime takes at most one a processor.", 1)
 @click.option("--profile", is_flag=True, help="Tell how long each step takes, for cpu.")
 @shared.as_json
 def bench(

@@ -37,6 +37,7 @@ def one_line(debug: list[bool]) -> Iterator[None]:
         if not sys.warnoptions:
             warnings.simplefilter("ignore")
         try:
+            _require_output()
             yield
             sys.stdout.flush()
         except (SystemExit, click.exceptions.Exit):
@@ -45,6 +46,12 @@ def one_line(debug: list[bool]) -> Iterator[None]:
             status = _report(error, bool(debug))
             _abandon_output()
             raise SystemExit(status) from None
+
+
+def _require_output() -> None:
+    """Finds out before any work that standard output is closed: Python then has none."""
+    if sys.stdout is None:
+        raise OSError(errno.EBADF, "closed", "standard output")
 
 
 def _report(error: BaseException, debug: bool) -> int:
@@ -56,7 +63,7 @@ def _report(error: BaseException, debug: bool) -> int:
 
         traceback.print_exception(error)
     status, text = describe(error)
-    with suppress(OSError):
+    with suppress(OSError, AttributeError):
         print(f"qir: {shorten(text)}", file=sys.stderr, flush=True)
     return status
 
@@ -122,6 +129,8 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 def _abandon_output() -> None:
     """Keeps Python from complaining, at its end, about output that nobody takes."""
+    if sys.stdout is None:
+        return
     with suppress(OSError, ValueError):
         sys.stdout.flush()
         return

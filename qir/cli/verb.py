@@ -108,7 +108,10 @@ force = click.option("-f", "--force", is_flag=True, help="Overwrite files that e
 lossy = click.option(
     "--lossy", is_flag=True, help="Allow what changes numbers by more than one code."
 )
-threads = whole("--threads", "Threads to use; the results are the same for any number.")
+threads = whole(
+    "--threads",
+    "Threads to use, at most one a processor in onnxruntime; results are the same for any number.",
+)
 target = click.option(
     "--target",
     default="onnxruntime",

@@ -408,3 +408,16 @@ def test_what_nobody_foresaw_gets_one_line_too(
     monkeypatch.setattr("qir.pipeline.load", fail)
     outcome = call(folder, "show", "model.onnx")
     assert (outcome.status, outcome.out, outcome.err) == (status, "", said)
+
+
+@pytest.mark.parametrize("words", ["show model.onnx", "doctor", "--help", "convert -q model.onnx"])
+@pytest.mark.parametrize("closed", [">&-", ">&- 2>&-"])
+def test_closed_output_is_told_in_a_line_before_any_work(
+    folder: Path, words: str, closed: str
+) -> None:
+    before = listing(folder)
+    command = f"exec {shlex.quote(sys.executable)} -m qir {words} {closed}"
+    done = subprocess.run(["sh", "-c", command], cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr == ("" if "2>" in closed else "qir: standard output: closed\n")
+    assert listing(folder) == before

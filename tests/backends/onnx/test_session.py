@@ -1,5 +1,6 @@
 """onnxruntime as an engine: graphs and files, with and without its optimizer."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +30,14 @@ def model(op: str = "Relu") -> onnx.ModelProto:
     graph = helper.make_graph(nodes, "main", [info("x")], [info("y")])
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid("nobody", 1)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="counts threads as Linux does")
+def test_no_more_threads_are_started_than_there_are_processors() -> None:
+    before = len(os.listdir("/proc/self/task"))
+    session = OnnxRuntimeTarget().compile(parse(PROGRAM, {}), threads=200)
+    assert len(os.listdir("/proc/self/task")) - before < len(os.sched_getaffinity(0)) + 2
+    session(**{"x.1": np.zeros((1, 4), np.float32)})
 
 
 def test_a_graph_runs_under_the_names_it_has() -> None:

@@ -1,0 +1,32 @@
+"""Environment variables that say what cannot be."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import assert_one_line, process
+
+WRONG = [
+    ({"QIR_NUM_THREADS": "0"}, "QIR_NUM_THREADS is '0', not a number of threads: 1 or more"),
+    ({"QIR_NUM_THREADS": "two"}, "QIR_NUM_THREADS is 'two', not a number of threads: 1 or more"),
+    ({"QIR_ISA": "foo"}, "QIR_ISA is 'foo'; known are avx512vbmi, avx512vnni, avx2, scalar"),
+]
+COMMANDS = {
+    "doctor": ("doctor",),
+    "run": ("run", "quantized.onnx", "--data", "samples.npy", "--with", "cpu"),
+}
+
+
+@pytest.mark.parametrize(("variables", "said"), WRONG, ids=lambda v: str(v)[:30])
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_setting_that_means_nothing_is_one_line(
+    made: Path, command: str, variables: dict[str, str], said: str
+) -> None:
+    outcome = process(*COMMANDS[command], cwd=made, **variables)
+    assert_one_line(outcome, 2)
+    assert outcome.err == f"qir: {said}\n", outcome
+
+
+def test_more_threads_than_there_can_be_are_as_many_as_there_can(made: Path) -> None:
+    outcome = process(*COMMANDS["run"], cwd=made, QIR_NUM_THREADS="99999999999999", QIR_ISA="avx2")
+    assert outcome.status == 0, outcome
