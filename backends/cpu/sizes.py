@@ -47,7 +47,7 @@ def _fit(name: str, axis: int, dim: Dim, size: int, sizes: Sizes, found: dict[st
             f"input {name} is {text(sizes)}: axis {axis} has {size}, the model takes {wanted}"
         )
     if size < 1:
-        raise DataError(f"input {name} is {text(sizes)}: axis {axis} is empty")
+        raise DataError(f"input {name} is {text(sizes)}: axis {axis} is empty, it takes 1 or more")
 
 
 def at_sizes(graph: Graph, sizes: Mapping[str, Sizes]) -> Graph:

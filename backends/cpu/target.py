@@ -41,12 +41,17 @@ class CpuTarget(Target):
     ) -> Compiled:
         """Makes a graph of any form ready to run; `isa` caps the instruction sets.
 
-        Raises UsageError for a number of threads below 1 or an isa this machine does not run.
+        Raises UsageError for a number of threads below 1, an isa this machine does not run, or
+        such a value of QIR_NUM_THREADS or QIR_ISA.
         """
         if threads is not None and threads < 1:
             raise UsageError(f"{threads} threads; it takes 1 or more")
-        if isa is not None and isa not in _cpu.isa():
-            raise UsageError(f"no instruction set {isa!r} here; there are {', '.join(_cpu.isa())}")
+        try:
+            known, threads = _cpu.isa(), threads or _cpu.default_threads()
+        except _cpu.SettingError as error:
+            raise UsageError(str(error)) from None
+        if isa is not None and isa not in known:
+            raise UsageError(f"no instruction set {isa!r} here; there are {', '.join(known)}")
         fused = graph.copy()
         FuseQdq().run(fused, Ledger())
         return Compiled(fused, threads, isa)
@@ -55,10 +60,10 @@ class CpuTarget(Target):
 class Compiled(Executable):
     """A graph ready to run on QIR's kernels, from any thread."""
 
-    def __init__(self, graph: Graph, threads: int | None = None, isa: str | None = None) -> None:
+    def __init__(self, graph: Graph, threads: int, isa: str | None) -> None:
         self.graph = graph
         """What runs, in integer form as far as it goes."""
-        self.threads = threads or _cpu.default_threads()
+        self.threads = threads
         self._isa = isa
         self._lock = threading.Lock()
         self._programs: OrderedDict[tuple[Sizes, ...], Program] = OrderedDict()

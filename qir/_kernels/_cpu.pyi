@@ -23,6 +23,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from qir._kernels._environment import SettingError as SettingError
+from qir._kernels._environment import default_threads as default_threads
+
 _Codes = Literal["u8", "i8"]
 EXTERNAL: int
 """As offset of a buffer: the caller gives its memory at each run."""
@@ -31,10 +34,10 @@ def cpu_features() -> list[str]:
     """The instruction sets this processor and system allow, of those that QIR knows."""
 
 def isa() -> list[str]:
-    """The instruction sets in use, best first, to scalar; QIR_ISA in the environment caps them."""
+    """The instruction sets in use, best first, to scalar; QIR_ISA in the environment caps them.
 
-def default_threads() -> int:
-    """QIR_NUM_THREADS, else the number of processors this process may use."""
+    Raises SettingError where QIR_ISA is the name of none.
+    """
 
 class Plan:
     """A compiled sequence of steps over buffers in one arena."""

@@ -12,7 +12,7 @@ import numpy as np
 from qir._kernels._checks import (
     code_in, flip_of, limits, of_length, permutation, scale_of, table_of, whole, windows,
 )
-from qir._kernels._environment import default_threads
+from qir._kernels._environment import SettingError, default_threads
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.float cimport FLT_MAX
@@ -21,7 +21,7 @@ from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport free, malloc, realloc
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
-__all__ = ["EXTERNAL", "Plan", "cpu_features", "default_threads", "isa"]
+__all__ = ["EXTERNAL", "Plan", "SettingError", "cpu_features", "default_threads", "isa"]
 
 EXTERNAL = -1
 
@@ -52,9 +52,17 @@ cdef uint32_t capped(uint32_t bits, str name, str where) except? 0xffffffff:
 
 
 cdef uint32_t DETECTED = qir_isa_detect()  # once: slow in a virtual machine
-cdef uint32_t ALLOWED = DETECTED
-if os.environ.get("QIR_ISA"):
-    ALLOWED = capped(DETECTED, os.environ["QIR_ISA"], "QIR_ISA")
+
+
+cdef uint32_t allowed() except? 0xffffffff:
+    """What QIR_ISA leaves of them; read when kernels are used, so that importing never fails."""
+    name = os.environ.get("QIR_ISA")
+    if not name:
+        return DETECTED
+    try:
+        return capped(DETECTED, name, "QIR_ISA")
+    except ValueError as error:
+        raise SettingError(str(error)) from None
 
 
 def cpu_features():
@@ -62,7 +70,7 @@ def cpu_features():
 
 
 def isa():
-    return names_of(ALLOWED)
+    return names_of(allowed())
 
 
 # ---- parameters of steps ---------------------------------------------------------------------
@@ -129,7 +137,7 @@ cdef class Plan:
     cdef object scratch
 
     def __init__(self, arena, buffers, *, isa=None):
-        self.bits = ALLOWED if isa is None else capped(ALLOWED, isa, "isa")
+        self.bits = allowed() if isa is None else capped(allowed(), isa, "isa")
         self.memory = np.zeros(arena + 64, np.uint8)
         self.base = -self.memory.ctypes.data % 64
         self.offsets = [int(offset) for offset, _ in buffers]
@@ -527,13 +535,14 @@ cdef class Plan:
 
     # ---- running ----
 
-    def run(self, arrays, *, int threads=1, profile=False):
+    def run(self, arrays, *, threads=1, profile=False):
         if len(arrays) != len(self.externals):
             raise ValueError(f"{len(arrays)} arrays for {len(self.externals)} external buffers")
+        cdef object most = QIR_POOL_MAX_THREADS  # Python's, as the number given may be any
         if threads < 1:
             raise ValueError(f"threads is {threads}; 1 is the least possible")
         with self.lock:
-            self.bind(arrays, min(threads, QIR_POOL_MAX_THREADS), profile)
+            self.bind(arrays, min(threads, most), profile)
 
     cdef int bind(self, arrays, int threads, bint profile) except -1:
         """Points external buffers to the arrays for the length of one run."""

@@ -11,7 +11,7 @@ from importlib import metadata
 from pathlib import Path
 
 from qir import registry
-from qir.errors import PluginError
+from qir.errors import PluginError, UsageError
 
 FRAMEWORKS: Mapping[str, tuple[str, ...]] = {
     "onnx": ("onnx",),
@@ -73,7 +73,10 @@ class Environment:
 
 
 def environment(version: str) -> Environment:
-    """Looks around; no framework is imported but by the plugins that need one."""
+    """Looks around; no framework is imported but by the plugins that need one.
+
+    Raises UsageError where QIR_ISA or QIR_NUM_THREADS says what cannot be.
+    """
     features, isa, threads, fault = _processor()
     return Environment(
         version,
@@ -128,4 +131,7 @@ def _processor() -> tuple[tuple[str, ...], tuple[str, ...], int, str]:
         from qir._kernels import _cpu
     except ImportError as error:
         return (), (), len(os.sched_getaffinity(0)), " ".join(str(error).split())
-    return tuple(_cpu.cpu_features()), tuple(_cpu.isa()), _cpu.default_threads(), ""
+    try:
+        return tuple(_cpu.cpu_features()), tuple(_cpu.isa()), _cpu.default_threads(), ""
+    except _cpu.SettingError as error:
+        raise UsageError(str(error)) from None

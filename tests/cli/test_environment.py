@@ -1,6 +1,7 @@
 """Environment variables that say what cannot be."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ COMMANDS = {
 @pytest.mark.parametrize(("variables", "said"), WRONG, ids=lambda v: str(v)[:30])
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_setting_that_means_nothing_is_one_line(
-    made: Path, command: str, variables: dict[str, str], said: str
+    made: Path, command: str, variables: dict[str, Any], said: str
 ) -> None:
     outcome = process(*COMMANDS[command], cwd=made, **variables)
     assert_one_line(outcome, 2)

@@ -87,7 +87,7 @@ def test_many_sizes_one_after_another_are_all_right() -> None:
         ({"x": image(1, 4).astype(np.float64)}, "input x is float64, it takes float32"),
         ({"x": image(1, 4)[0]}, "input x has 3 axes, the model takes 4"),
         ({"x": image(1, 4)[:, :2]}, "input x is 1x2x4x8: axis 1 has 2, the model takes 3"),
-        ({"x": image(0, 4)}, "input x is 0x3x4x8: axis 0 is empty"),
+        ({"x": image(0, 4)}, "input x is 0x3x4x8: axis 0 is empty, it takes 1 or more"),
         ({"x": image(1, 1)}, "%p is empty, 1x3x0x4, for inputs of x 1x3x1x8"),
         ({"x": "text"}, "input x is <U4, it takes float32"),
     ],
@@ -292,3 +292,12 @@ def test_every_value_of_a_long_network_may_be_a_result() -> None:
     got = CpuTarget().compile(graph)(**data)
     for name, wanted in naive.run(graph, data).items():
         assert np.array_equal(np.asarray(got[name]), wanted), name
+
+
+@pytest.mark.parametrize(("name", "value"), [("QIR_NUM_THREADS", "0"), ("QIR_ISA", "foo")])
+def test_a_wrong_setting_in_the_environment_is_a_usage_error(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(UsageError, match=f"^{name} is '{value}'"):
+        CpuTarget().compile(small()[1])
