@@ -34,7 +34,7 @@ def conv_attrs(op: Op, size: Shape, w: Shape) -> dict[str, Attr]:
     axes, found = len(w) - 2, op.integers("kernel_shape", ())
     kernel = tuple(d for d in w[2:] if isinstance(d, int))
     if found and len(kernel) == axes and found != kernel:
-        raise op.fail(f"kernel_shape {list(found)}, but w is {[str(d) for d in w]}")
+        raise op.fail(f"kernel_shape is {'x'.join(map(str, found))}, but w {'x'.join(map(str, w))}")
     if len(kernel) != axes and op.text("auto_pad", "NOTSET").startswith("SAME"):
         raise Keep
     stride, dilation = (op.integers(n, (1,) * axes) for n in ("strides", "dilations"))

@@ -222,8 +222,10 @@ def _plain(reader: Reader, op: Op) -> bool:
 def _output(reader: Reader) -> None:
     file = reader.file
     names = [info.name for info in file.proto.graph.output]
-    if not names or len(set(names)) != len(names) or "" in names:
-        raise fault(file.path, "outputs", "there is none, or one is there twice or has no name")
+    if not names or "" in names:
+        raise fault(file.path, "outputs", "there is none, or one has no name")
+    if again := next((n for n in names if names.count(n) > 1), None):
+        raise fault(file.path, "outputs", f"{again!r} is there twice")
     found = {name: reader.result(name) for name in names}
     # Runtimes compute some ops by other kernels from one operator set to the next.
     opset = f"opset {file.opsets['']}" if "" in file.opsets else ""

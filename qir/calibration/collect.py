@@ -75,7 +75,7 @@ def collect(
     def finished() -> None:
         count = len(statistics.batches)
         if checkpoint is not None and count % every == 0:
-            statistics.save(checkpoint)
+            statistics.save(checkpoint, unfinished=True)
         if progress is not None:
             progress(count, source.batches)
 

@@ -81,3 +81,5 @@ class Contents:
     model: str
     batches: tuple[BatchId, ...]
     entries: tuple[Entry, ...]
+    unfinished: bool = False
+    """Whether batches are missing that the run is still to do."""

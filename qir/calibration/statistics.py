@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -48,6 +49,10 @@ class Statistics(Mapping[Key, Summary]):
 
     def __init__(self, model: str) -> None:
         self.model = model
+        self.source = ""
+        """The file they were read from, if they were."""
+        self.unfinished = False
+        """Whether that file was left by a run that did not come to its end."""
         self._summaries: dict[Key, Summary] = {}
         self._traces: dict[Key, Trace] = {}
         self._done: dict[BatchId, int] = {}
@@ -115,7 +120,8 @@ class Statistics(Mapping[Key, Summary]):
         """DataError when the statistics are another model's."""
         if self.model != model:
             raise DataError(
-                f"the statistics are of model {self.model}, not of {model}: calibrate this one"
+                f"{self._where}the statistics are of model {self.model}, not of {model}: "
+                "calibrate this one to a file of its own"
             )
 
     def require_only(self, data: str) -> None:
@@ -123,22 +129,28 @@ class Statistics(Mapping[Key, Summary]):
         for batch in self._done:
             if batch.data != data:
                 raise DataError(
-                    f"the statistics include other data ({batch.data}, these are {data}): "
-                    "calibrate to another file and merge the two"
+                    f"{self._where}the statistics include other data, or the same in another "
+                    "batch size or limit: give the same three again, or calibrate to another file"
                 )
 
-    def save(self, path: str | Path) -> None:
+    @property
+    def _where(self) -> str:
+        return f"{self.source}: " if self.source else ""
+
+    def save(self, path: str | Path, *, unfinished: bool = False) -> None:
         """Write everything to a file, which appears at once; DataError when it cannot be written.
 
-        The bytes are equal for equal statistics.
+        The bytes are equal for equal statistics. `unfinished` says that more batches are to come.
         """
-        store.write(store.pack(self._contents()), Path(path))
+        contents = replace(self._contents(), unfinished=unfinished)
+        store.write(store.pack(contents), Path(path))
 
     @classmethod
     def load(cls, path: str | Path) -> Statistics:
         """Read what `save` wrote; InputError when the file is not that, or is damaged."""
         contents = store.read(Path(path))
         statistics = cls(contents.model)
+        statistics.source, statistics.unfinished = str(path), contents.unfinished
         statistics._done = {batch: number for number, batch in enumerate(contents.batches)}
         for key, summary, trace in contents.entries:
             statistics._summaries[key], statistics._traces[key] = summary, trace

@@ -14,7 +14,7 @@ from array import array as Packed
 from collections.abc import Iterable, Mapping
 from itertools import groupby
 from pathlib import Path
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 import numpy as np
 import safetensors
@@ -61,6 +61,7 @@ class Head(TypedDict):
     model: str
     batches: dict[str, list[list[int]]]
     tensors: list[TensorHead]
+    unfinished: NotRequired[bool]
 
 
 def pack(contents: Contents) -> bytes:
@@ -104,6 +105,8 @@ def pack(contents: Contents) -> bytes:
         "batches": intervals(batches),
         "tensors": tensors,
     }
+    if contents.unfinished:
+        head["unfinished"] = True
     text = json.dumps(head, sort_keys=True)
     # One entry only: safetensors writes several in no fixed order.
     metadata = {"qir": json.dumps({"digest": digest(text, arrays), "head": text})}
@@ -167,7 +170,8 @@ def unpack(metadata: str, arrays: Arrays) -> Contents:
         for start, stop in spans
         for number in range(start, stop)
     )
-    return Contents(head["model"], batches, tuple(entries(head["tensors"], arrays)))
+    unfinished = head.get("unfinished", False)
+    return Contents(head["model"], batches, tuple(entries(head["tensors"], arrays)), unfinished)
 
 
 def entries(heads: Iterable[TensorHead], arrays: Arrays) -> Iterable[Entry]:

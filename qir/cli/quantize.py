@@ -109,6 +109,8 @@ def quantize(
     statistics: Statistics
     if stats is not None:
         statistics = Statistics.load(stats)
+        if statistics.unfinished:
+            raise UsageError(f"{stats} is unfinished; qir calibrate --resume goes on with it")
     else:
         assert data is not None
         quietly = Screen(quiet=quiet or as_json)

@@ -3,8 +3,11 @@
 import os
 from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
 
+from qir.calibration import Statistics
 from tests.cli.command import assert_one_line, qir
 from tests.cli.test_bad_input import listing
 
@@ -72,3 +75,46 @@ def test_help_promises_the_kinds_of_files_that_are_read(verb: tuple[str, ...]) -
     assert "framework" not in outcome.out.partition("Options:")[0]
     assert "ONNX" in outcome.out
     assert ".qir" in outcome.out
+
+
+def test_unfinished_statistics_quantize_nothing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    whole = Statistics.load("model.stats")
+    assert not whole.unfinished
+    whole.save("new.stats.part", unfinished=True)
+    outcome = qir("quantize", "model.onnx", "--stats", "new.stats.part", "-o", "new.onnx")
+    assert_one_line(outcome, 2)
+    assert "new.stats.part is unfinished; qir calibrate --resume" in outcome.err
+    assert not Path("new.onnx").exists()
+    outcome = qir(*CALIBRATE, "-o", "new.stats", "--resume")
+    assert outcome.status == 0, outcome
+    assert Path("new.stats").read_bytes() == Path("model.stats").read_bytes()
+
+
+def test_what_cannot_be_gone_on_with_is_told_with_the_file(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    np.save("other.npy", np.zeros((24, 3, 8, 8), np.float32))
+    resume = ("-o", "model.stats", "--resume")
+    for words in (
+        (*CALIBRATE, "--batch", "3", *resume),
+        (*CALIBRATE, "--limit", "3", *resume),
+        ("calibrate", "model.onnx", "--data", "other.npy", *resume),
+    ):
+        outcome = qir(*words)
+        assert_one_line(outcome, 2)
+        assert "model.stats: the statistics include other data" in outcome.err
+        assert "batch size or limit" in outcome.err
+        assert "merge" not in outcome.err
+
+
+def test_an_output_that_is_there_twice_is_named(folder: Path) -> None:
+    model = onnx.load(folder / "model.onnx")
+    model.graph.output.append(model.graph.output[0])
+    onnx.save(model, folder / "twice.onnx")
+    outcome = qir("show", folder / "twice.onnx")
+    assert_one_line(outcome, 2)
+    assert "'classes' is there twice" in outcome.err
