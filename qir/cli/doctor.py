@@ -48,7 +48,7 @@ def doctor(context: click.Context, as_json: bool) -> None:
                 "python": f"{found.python} ({found.platform})",
                 "libraries": libraries,
                 "processor": features,
-                "kernels": found.kernels or f"best first: {', '.join(found.isa)}",
+                "kernels": found.kernels,
                 "threads": str(found.threads),
             }
         )

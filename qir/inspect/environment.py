@@ -24,6 +24,9 @@ FRAMEWORKS: Mapping[str, tuple[str, ...]] = {
 """The distributions that bring each framework."""
 LIBRARIES = ("numpy", "networkx", "ml_dtypes", "safetensors")
 
+FEATURES = ("sse4", "avx", "fma", "f16c", "amx", "asimd", "i8mm", "sve")
+CPUINFO = Path("/proc/cpuinfo")
+
 
 @dataclass(frozen=True, slots=True)
 class Plugin:
@@ -44,8 +47,8 @@ class Plugin:
 class Environment:
     """What `qir doctor` tells.
 
-    `to_json` has the keys of the fields: qir, python, platform, libraries, frameworks (version, or
-    null where it is not installed), plugins, features, isa, threads, kernels.
+    `to_json` has the keys qir, python, platform, libraries, frameworks (version, or null where it
+    is not installed), plugins, features, isa, threads, kernels.
     """
 
     qir: str
@@ -55,21 +58,28 @@ class Environment:
     frameworks: Mapping[str, str | None]
     plugins: tuple[Plugin, ...]
     features: tuple[str, ...]
-    """Instruction sets of this processor, of those that QIR knows."""
+    """What this processor can do, of what kernels could use, as the system names it."""
     isa: tuple[str, ...]
-    """Those in use, best first."""
+    """The kernels in use, best first."""
     threads: int
-    kernels: str
+    fault: str
     """Why the compiled kernels cannot be used; empty where they can."""
+
+    @property
+    def kernels(self) -> str:
+        """Which compiled kernels run, or why none can."""
+        return self.fault or f"best first: {', '.join(self.isa)}"
 
     @property
     def faults(self) -> int:
         """How many plugins are broken, and whether the kernels are."""
-        return sum(bool(p.fault) and not p.missing for p in self.plugins) + bool(self.kernels)
+        return sum(bool(p.fault) and not p.missing for p in self.plugins) + bool(self.fault)
 
     def to_json(self) -> dict[str, object]:
-        """The fields as JSON takes them."""
-        return asdict(self)
+        """All of it as JSON takes it."""
+        fields = asdict(self)
+        del fields["fault"]
+        return {**fields, "kernels": self.kernels}
 
 
 def environment(version: str) -> Environment:
@@ -126,12 +136,23 @@ def _lacks_framework(error: PluginError) -> bool:
     return wanted not in ("", "qir")
 
 
+def _features(known: tuple[str, ...]) -> tuple[str, ...]:
+    """The processor's features by the system's account; where it gives none, `known`."""
+    try:
+        lines = CPUINFO.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return known
+    words = next((line.split() for line in lines if line.startswith(("flags", "Features"))), [])
+    return tuple(word for word in words if word.startswith(FEATURES)) or known
+
+
 def _processor() -> tuple[tuple[str, ...], tuple[str, ...], int, str]:
     try:
         from qir._kernels import _cpu
     except ImportError as error:
-        return (), (), len(os.sched_getaffinity(0)), " ".join(str(error).split())
+        return _features(()), (), len(os.sched_getaffinity(0)), " ".join(str(error).split())
     try:
-        return tuple(_cpu.cpu_features()), tuple(_cpu.isa()), _cpu.default_threads(), ""
+        features = _features(tuple(_cpu.cpu_features()))
+        return features, tuple(_cpu.isa()), _cpu.default_threads(), ""
     except _cpu.SettingError as error:
         raise UsageError(str(error)) from None

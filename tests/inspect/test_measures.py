@@ -3,6 +3,7 @@
 import math
 import statistics
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -117,3 +118,7 @@ def test_the_environment_knows_what_is_installed() -> None:
     assert plugins["targets", "cpu"].fault == ""
     assert found.threads >= 1
     assert found.isa[-1] == "scalar"
+    told = found.to_json()
+    assert told["kernels"] == f"best first: {', '.join(found.isa)}"
+    assert "scalar" not in found.features or not Path("/proc/cpuinfo").exists()
+    assert ("avx2" in found.features) >= ("avx2" in found.isa)
