@@ -118,3 +118,13 @@ def test_an_output_that_is_there_twice_is_named(folder: Path) -> None:
     outcome = qir("show", folder / "twice.onnx")
     assert_one_line(outcome, 2)
     assert "'classes' is there twice" in outcome.err
+
+
+def test_a_kernel_of_another_shape_is_told_in_plain_sizes(folder: Path) -> None:
+    model = onnx.load(folder / "model.onnx")
+    wrong = onnx.helper.make_attribute("kernel_shape", [2, 5])
+    model.graph.node[0].attribute.append(wrong)
+    onnx.save(model, folder / "wrong.onnx")
+    outcome = qir("show", folder / "wrong.onnx")
+    assert_one_line(outcome, 2)
+    assert "kernel_shape is 2x5, but w 6x3x3x3" in outcome.err
