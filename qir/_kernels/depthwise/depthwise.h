@@ -30,6 +30,14 @@ struct qir_depthwise_run {
   struct qir_code code;
 };
 
+/* How many channels there are from channel c on. */
+static inline size_t qir_depthwise_left(const struct qir_depthwise_run *run, size_t c) {
+#if defined(QIR_FAULT_TAIL_DEPTHWISE) /* never in a build to use, as in gemm.c */
+  if ((run->channels - c) % 16) return run->channels - c - 1;
+#endif
+  return run->channels - c;
+}
+
 typedef void (*qir_depthwise_fn)(const struct qir_depthwise_run *run);
 
 #define QIR_DEPTHWISE_KERNEL(name, isa, block, vectors, lanes, widened) \

@@ -18,7 +18,7 @@ static void pixel(const struct qir_depthwise_run *run, size_t ox, size_t first, 
 void qir_depthwise_scalar(const struct qir_depthwise_run *run) {
   for (size_t ox = 0; ox < run->width; ++ox)
     for (size_t first = 0; first < run->channels; first += BLOCK) {
-      const size_t left = run->channels - first;
+      const size_t left = qir_depthwise_left(run, first);
       if (left >= BLOCK)
         pixel(run, ox, first, BLOCK);
       else

@@ -21,7 +21,7 @@ static inline __m256i load(const uint8_t *x, size_t n, __m128i flip) {
 }
 
 static inline void pixel(const struct qir_depthwise_run *run, size_t ox, size_t c, __m128i flip) {
-  const size_t left = run->channels - c;
+  const size_t left = qir_depthwise_left(run, c);
   const int16_t *w = (const int16_t *)run->weights + c * run->groups * LANES;
   const uint8_t *const *taps = run->taps;
   const size_t at = ox * run->step + c;

@@ -192,7 +192,7 @@ void qir_depthwise_avx512vnni(const struct qir_depthwise_run *run) {
                                                         : jumps) +
                        (run->x_flip ? 2 : 0);
   for (size_t c = 0; c < run->channels; c += BLOCK) {
-    const size_t left = run->channels - c;
+    const size_t left = qir_depthwise_left(run, c);
     const struct block b = {
         .taps = run->taps,
         .c = c,

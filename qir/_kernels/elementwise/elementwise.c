@@ -32,6 +32,14 @@ const size_t qir_elementwise_kernel_count =
 
 enum { CHUNK = 32 * 1024 /* bytes of a task */ };
 
+/* How many of those that are left a task takes. */
+static size_t taken(size_t left, size_t chunk) {
+#if defined(QIR_FAULT_TAIL_ELEMENTWISE) /* never in a build to use, as in gemm.c */
+  if (left < chunk) return left - 1;
+#endif
+  return left < chunk ? left : chunk;
+}
+
 /* ---- two operands ---- */
 
 struct binary {
@@ -61,9 +69,9 @@ static void run_binary(const void *params, void *const *buffers, void *scratch, 
 static void run_sequence(const void *params, void *const *buffers, void *scratch, long task) {
   (void)scratch;
   const struct binary *v = params;
-  const size_t at = (size_t)task * CHUNK, left = v->s.inner - at;
+  const size_t at = (size_t)task * CHUNK;
   v->fn(&v->op, (uint8_t *)buffers[v->a] + at, (uint8_t *)buffers[v->b] + at,
-        (uint8_t *)buffers[v->y] + at, left < CHUNK ? left : CHUNK);
+        (uint8_t *)buffers[v->y] + at, taken(v->s.inner - at, CHUNK));
 }
 
 static int make_binary(qir_binary_fn fn, const struct qir_binary_shape *shape,
@@ -107,9 +115,9 @@ struct lookup {
 static void run_lookup(const void *params, void *const *buffers, void *scratch, long task) {
   (void)scratch;
   const struct lookup *v = params;
-  const size_t at = (size_t)task * CHUNK, left = v->size - at;
+  const size_t at = (size_t)task * CHUNK;
   v->fn(v->table, (uint8_t *)buffers[v->x] + at, (uint8_t *)buffers[v->y] + at,
-        left < CHUNK ? left : CHUNK);
+        taken(v->size - at, CHUNK));
 }
 
 int qir_lookup_make(uint32_t isa, size_t size, const uint8_t table[256], int x, int y,
@@ -136,7 +144,7 @@ struct planes {
 static void run_quantize(const void *params, void *const *buffers, void *scratch, long task) {
   const struct planes *v = params;
   const size_t n = (size_t)task / v->chunks, first = (size_t)task % v->chunks * v->chunk;
-  const size_t left = v->s.pixels - first, count = left < v->chunk ? left : v->chunk;
+  const size_t count = taken(v->s.pixels - first, v->chunk);
   const float *x = (const float *)buffers[v->x] + n * v->s.channels * v->s.pixels + first;
   uint8_t *y = (uint8_t *)buffers[v->y] + (n * v->s.pixels + first) * v->s.channels;
   if (v->s.channels == 1) {
@@ -155,7 +163,7 @@ static void run_quantize(const void *params, void *const *buffers, void *scratch
 static void run_dequantize(const void *params, void *const *buffers, void *scratch, long task) {
   const struct planes *v = params;
   const size_t n = (size_t)task / v->chunks, first = (size_t)task % v->chunks * v->chunk;
-  const size_t left = v->s.pixels - first, count = left < v->chunk ? left : v->chunk;
+  const size_t count = taken(v->s.pixels - first, v->chunk);
   const uint8_t *x = (const uint8_t *)buffers[v->x] + (n * v->s.pixels + first) * v->s.channels;
   float *y = (float *)buffers[v->y] + n * v->s.channels * v->s.pixels + first;
   if (v->s.channels == 1) {

@@ -12,6 +12,14 @@ enum { BLOCK = 64 };
 
 #define QIR_INLINE_BODY static inline __attribute__((always_inline))
 
+/* How many channels a last block takes of those that are left. */
+static inline size_t last(size_t left) {
+#if defined(QIR_FAULT_TAIL_POOLING) /* never in a build to use, as in gemm.c */
+  return left - 1;
+#endif
+  return left;
+}
+
 static inline void max_row(const uint8_t *restrict row, uint8_t flip, uint8_t *restrict y,
                            size_t n) {
   for (size_t c = 0; c < n; ++c) {
@@ -22,7 +30,7 @@ static inline void max_row(const uint8_t *restrict row, uint8_t flip, uint8_t *r
 
 void QIR_NAME(max)(const struct qir_pooling_rows *x, uint8_t flip, uint8_t *y) {
   memset(y, flip, x->c); /* the lowest code */
-  for (size_t i = 0; i < x->count; ++i) max_row(x->rows[i], flip, y, x->c);
+  for (size_t i = 0; i < x->count; ++i) max_row(x->rows[i], flip, y, last(x->c));
 }
 
 QIR_INLINE_BODY void average_block(const struct qir_pooling_rows *x, float count,
@@ -47,7 +55,7 @@ void QIR_NAME(average)(const struct qir_pooling_rows *x, float count, const stru
                        uint8_t *y) {
   size_t first = 0;
   for (; first + BLOCK <= x->c; first += BLOCK) average_block(x, count, how, y, first, BLOCK);
-  if (first < x->c) average_block(x, count, how, y, first, x->c - first);
+  if (first < x->c) average_block(x, count, how, y, first, last(x->c - first));
 }
 
 QIR_INLINE_BODY void global_block(const uint8_t *restrict x, size_t pixels, size_t c,
@@ -68,5 +76,5 @@ void QIR_NAME(global)(const uint8_t *x, size_t pixels, size_t c, const struct qi
                       uint8_t *y) {
   size_t first = 0;
   for (; first + BLOCK <= c; first += BLOCK) global_block(x, pixels, c, how, y, first, BLOCK);
-  if (first < c) global_block(x, pixels, c, how, y, first, c - first);
+  if (first < c) global_block(x, pixels, c, how, y, first, last(c - first));
 }

@@ -10,7 +10,8 @@
  *   global   y = clamp(rne(f32(sum of x - z, exact) * f32(s / f32(so * pixels))) + zo)
  *
  * The average adds in the order of the window, has its zero point inside of the rounding and gives
- * the lowest code where the rounded number does not fit 32 bits, as onnxruntime does. All else is f32, one rounding an operation.
+ * the lowest code where the rounded number does not fit 32 bits, as onnxruntime does. All else is
+ * f32, one rounding an operation.
  */
 
 #include "isa.h"
