@@ -536,7 +536,7 @@ def _decorate(pick: Pick, graph: Graph) -> None:
             slots = [*node.operands, RESULT]
             slot = slots[pick(len(slots))]
             graph.set_scheme(node, slot, _scheme(pick))
-            node.slot_origins[slot] = (_origin(pick),)
+            graph.set_slot_origins(node, slot, [_origin(pick)])
         if pick(5) == 0:
             graph.set_profile(node, odd_name(pick) or "p")
         for value in node.results:

@@ -2,12 +2,14 @@
 
 The store is a networkx MultiDiGraph whose vertices are the nodes and whose edges are uses,
 keyed by slot name. Nodes stand in a linked order that is always topological; each has a rank,
-so that asking which of two comes first costs nothing. Only a graph's methods change it.
+so that asking which of two comes first costs nothing. Only a graph's methods change it, and what
+it shows of its tables cannot be written to.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 
 import networkx as nx
 
@@ -112,11 +114,14 @@ class Graph:
     @property
     def values(self) -> Mapping[str, Value]:
         """Every value by name."""
-        return self._values
+        return MappingProxyType(self._values)
 
     @property
     def nx(self) -> nx.MultiDiGraph[Node]:
-        """The graph for networkx: every algorithm at the store's speed, and no writing."""
+        """The graph for networkx: every algorithm at the store's speed, and no writing.
+
+        The data of its edges are for networkx alone; no part of QIR reads them.
+        """
         if self._view is None:
             self._view = nx.freeze(nx.graphviews.generic_graph_view(self._store))
         return self._view
@@ -124,7 +129,7 @@ class Graph:
     def arrays(self) -> Iterator[Array]:
         """Every array that constants, attributes and types refer to, in order, repeats included."""
         for node in self:
-            for value in node.attrs.values():
+            for value in node._attrs.values():
                 yield from attributes.arrays(value)
             for stage in node.stages:
                 for value in stage.attrs.values():
@@ -285,7 +290,7 @@ class Graph:
         not have; then nothing is changed.
         """
         self._own(node)
-        if value is not None and slot not in node.operands:
+        if value is not None and slot not in node._operands:
             self._check_slots(node.op, {slot: value}, whole=False)
         if value is not None:
             self._own(value.node)
@@ -301,8 +306,9 @@ class Graph:
 
         Raises GraphError if that would close a cycle; then nothing is changed.
         """
+        self._own(old.node)
         self._own(new.node)
-        uses = [use for use in old.uses if use.node is not except_in]
+        uses = [use for use in old._uses if use.node is not except_in]
         if old is new or not uses:
             return 0
         first = min((use.node for use in uses), key=lambda n: n._rank)
@@ -320,9 +326,9 @@ class Graph:
         """Takes out a node; GraphError while a value of it is used, naming the user."""
         self._own(node)
         for value in node.results:
-            for use in value.uses:
+            for use in value._uses:
                 raise GraphError(f"cannot remove {node.name}: {use.node.name} uses %{value.name}")
-        for slot in list(node.operands):
+        for slot in list(node._operands):
             self._unbind(node, slot)
         for value in node.results:
             del self._values[value.name]
@@ -340,7 +346,7 @@ class Graph:
             node = dead.pop()
             if node not in self or node.used:
                 continue
-            producers = {v.node for v in node.operands.values()}
+            producers = {v.node for v in node._operands.values()}
             self.remove(node)
             count += 1
             dead += [p for p in producers if p.op != "input" and not p.used]
@@ -348,6 +354,7 @@ class Graph:
 
     def rename(self, value: Value, name: str) -> None:
         """Gives a value another name; GraphError if it is taken."""
+        self._own(value.node)
         if name == value.name:
             return
         if name in self._values:
@@ -359,33 +366,47 @@ class Graph:
 
     def set_type(self, value: Value, type: TensorType) -> None:
         """States what a value is; the verifier checks that it fits its op."""
+        self._own(value.node)
         value.type = type
         self.version += 1
 
     def set_attrs(self, node: Node, **changes: Attr) -> None:
         """Changes some attributes; TypeRuleError for one the op does not have."""
-        node.attrs = spec(node.op).complete({**node.attrs, **changes})
+        self._own(node)
+        node._attrs = spec(node.op).complete({**node._attrs, **changes})
         self.version += 1
 
     def set_origins(self, node: Node, origins: Iterable[Origin]) -> None:
         """States where a node came from."""
+        self._own(node)
         node.origins = tuple(dict.fromkeys(origins))
+
+    def set_slot_origins(self, node: Node, slot: str, origins: Iterable[Origin]) -> None:
+        """States whose quantize or dequantize a slot absorbed; none clears it."""
+        self._own(node)
+        if found := tuple(origins):
+            node._slot_origins[slot] = found
+        else:
+            node._slot_origins.pop(slot, None)
 
     def set_lineage(self, value: Value, lineage: Lineage) -> None:
         """States which source tensor a value stands for."""
+        self._own(value.node)
         value.lineage = lineage
 
     def set_profile(self, node: Node, profile: str | None) -> None:
         """States whose arithmetic a node follows; None: the graph's."""
+        self._own(node)
         node.profile = profile
         self.version += 1
 
     def set_scheme(self, node: Node, slot: str, scheme: Scheme | None) -> None:
         """Plans a slot, or clears its plan."""
+        self._own(node)
         if scheme is None:
-            node.schemes.pop(slot, None)
+            node._schemes.pop(slot, None)
         else:
-            node.schemes[slot] = scheme
+            node._schemes[slot] = scheme
         self.version += 1
 
     def copy(self) -> Graph:
@@ -393,10 +414,10 @@ class Graph:
         out = Graph(self.name, self.profile)
         twin: dict[Value, Value] = {}
         for node in self:
-            made = Node(node.op, node.attrs, node.origins, node.profile, node.stages)
-            made.slot_origins = dict(node.slot_origins)
-            made.schemes = dict(node.schemes)
-            operands = {slot: twin[value] for slot, value in node.operands.items()}
+            made = Node(node.op, node._attrs, node.origins, node.profile, node.stages)
+            made._slot_origins = dict(node._slot_origins)
+            made._schemes = dict(node._schemes)
+            operands = {slot: twin[value] for slot, value in node._operands.items()}
             types = tuple(value.type for value in node.results)
             out._place(made, operands, types, [v.name for v in node.results], None)
             for value, other in zip(node.results, made.results, strict=True):
@@ -411,17 +432,17 @@ class Graph:
     def _bind(self, node: Node, slot: str, value: Value) -> None:
         """Makes an edge; a slot that held another value keeps its place among the slots."""
         self._release(node, slot)
-        node.operands[slot] = value
-        value.uses[Use(node, slot)] = None
+        node._operands[slot] = value
+        value._uses[Use(node, slot)] = None
         self._store.add_edge(value.node, node, key=slot, result=value.index)
 
     def _unbind(self, node: Node, slot: str) -> None:
         self._release(node, slot)
-        node.operands.pop(slot, None)
+        node._operands.pop(slot, None)
 
     def _release(self, node: Node, slot: str) -> None:
-        if (value := node.operands.get(slot)) is not None:
-            del value.uses[Use(node, slot)]
+        if (value := node._operands.get(slot)) is not None:
+            del value._uses[Use(node, slot)]
             self._store.remove_edge(value.node, node, key=slot)
 
     def _own(self, node: Node) -> None:
@@ -436,7 +457,7 @@ class Graph:
             node = todo.pop()
             if node._rank >= user._rank and node not in late:
                 late.add(node)
-                todo += [value.node for value in node.operands.values()]
+                todo += [value.node for value in node._operands.values()]
         if user in late:
             raise _cycle(user, producer)
         return late
@@ -536,7 +557,7 @@ def infer(
 def make_call(op: str, operands: Mapping[str, Value], attrs: Mapping[str, Attr]) -> Call:
     """What an op's rules see of one use."""
     constants = {
-        slot: value.node.attrs["data"]
+        slot: value.node._attrs["data"]
         for slot, value in operands.items()
         if value.node.op == "constant"
     }

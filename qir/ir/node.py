@@ -1,9 +1,13 @@
-"""Nodes, the values they make, and the stages of a group. Only a graph changes them."""
+"""Nodes, the values they make, and the stages of a group.
+
+Only a graph changes them: what they show of their tables is a view that cannot be written to.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import NamedTuple
 
 from qir.ir.array import Array
@@ -24,31 +28,36 @@ class Use(NamedTuple):
 class Value:
     """One result of one node."""
 
-    __slots__ = ("index", "lineage", "name", "node", "type", "uses")
+    __slots__ = ("_uses", "index", "lineage", "name", "node", "type")
 
     def __init__(self, node: Node, index: int, name: str, type: TensorType) -> None:
         self.node = node
         self.index = index
         self.name = name
         self.type = type
-        self.uses: dict[Use, None] = {}
+        self._uses: dict[Use, None] = {}
         self.lineage = Lineage(name)
+
+    @property
+    def uses(self) -> Mapping[Use, None]:
+        """Where it is used, in the order in which that came about."""
+        return MappingProxyType(self._uses)
 
     @property
     def constant(self) -> Array | None:
         """The elements, where the value is a constant."""
-        data = self.node.attrs.get("data") if self.node.op == "constant" else None
+        data = self.node._attrs.get("data") if self.node.op == "constant" else None
         return data if isinstance(data, Array) else None
 
     @property
     def users(self) -> tuple[Node, ...]:
         """The nodes that use it, each once."""
-        return tuple(dict.fromkeys(use.node for use in self.uses))
+        return tuple(dict.fromkeys(use.node for use in self._uses))
 
     @property
     def only_use(self) -> Use | None:
         """The use, where there is exactly one."""
-        return next(iter(self.uses)) if len(self.uses) == 1 else None
+        return next(iter(self._uses)) if len(self._uses) == 1 else None
 
     def __repr__(self) -> str:
         return f"%{self.name} : {self.type}"
@@ -71,6 +80,9 @@ class Stage:
     name: str = ""
     origins: tuple[Origin, ...] = field(default=(), compare=False)
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "attrs", MappingProxyType(dict(self.attrs)))
+
     def group_slots(self, index: int) -> list[str]:
         """The names its operands have on the group that holds it."""
         return [slot if index == 0 else f"{index}.{slot}" for slot in self.slots]
@@ -80,18 +92,18 @@ class Node:
     """One op with its operands and results."""
 
     __slots__ = (
+        "_attrs",
         "_fallback",
         "_next",
+        "_operands",
         "_prev",
         "_rank",
-        "attrs",
+        "_schemes",
+        "_slot_origins",
         "op",
-        "operands",
         "origins",
         "profile",
         "results",
-        "schemes",
-        "slot_origins",
         "stages",
     )
 
@@ -104,19 +116,38 @@ class Node:
         stages: tuple[Stage, ...] = (),
     ) -> None:
         self.op = op
-        self.attrs = attrs
-        self.operands: dict[str, Value] = {}
+        self._attrs = attrs
+        self._operands: dict[str, Value] = {}
         self.results: tuple[Value, ...] = ()
         self.origins = origins
-        self.slot_origins: dict[str, tuple[Origin, ...]] = {}
-        """Origins of the quantize and dequantize nodes that a slot absorbed."""
+        self._slot_origins: dict[str, tuple[Origin, ...]] = {}
         self.profile = profile
         self.stages = stages
-        self.schemes: dict[str, Scheme] = {}
+        self._schemes: dict[str, Scheme] = {}
         self._prev: Node | None = None
         self._next: Node | None = None
         self._rank = 0
         self._fallback = op
+
+    @property
+    def attrs(self) -> Mapping[str, Attr]:
+        """Its attributes, every one its op has."""
+        return MappingProxyType(self._attrs)
+
+    @property
+    def operands(self) -> Mapping[str, Value]:
+        """The value in each slot."""
+        return MappingProxyType(self._operands)
+
+    @property
+    def schemes(self) -> Mapping[str, Scheme]:
+        """What is planned for slots."""
+        return MappingProxyType(self._schemes)
+
+    @property
+    def slot_origins(self) -> Mapping[str, tuple[Origin, ...]]:
+        """Origins of the quantize and dequantize nodes that a slot absorbed."""
+        return MappingProxyType(self._slot_origins)
 
     @property
     def name(self) -> str:
@@ -136,31 +167,31 @@ class Node:
     @property
     def used(self) -> bool:
         """Whether somebody uses a result."""
-        return any(value.uses for value in self.results)
+        return any(value._uses for value in self.results)
 
     def attr(self, name: str) -> Attr:
         """An attribute; KeyError if the op has none of that name."""
-        return self.attrs[name]
+        return self._attrs[name]
 
     def variadic(self, prefix: str) -> list[Value]:
         """The operands of a variadic slot, in order."""
-        found = [s for s in self.operands if s.startswith(f"{prefix}.")]
-        return [self.operands[s] for s in sorted(found, key=lambda s: int(s.rpartition(".")[2]))]
+        found = [s for s in self._operands if s.startswith(f"{prefix}.")]
+        return [self._operands[s] for s in sorted(found, key=lambda s: int(s.rpartition(".")[2]))]
 
-    def stage_operands(self, index: int) -> dict[str, Value]:
+    def stage_operands(self, index: int) -> Mapping[str, Value]:
         """The operands of one stage, by the stage op's own slot names."""
         stage = self.stages[index]
         names = stage.group_slots(index)
-        return {s: self.operands[g] for s, g in zip(stage.slots, names, strict=True)}
+        return {s: self._operands[g] for s, g in zip(stage.slots, names, strict=True)}
 
     @property
     def weight(self) -> Value | None:
         """The operand in the op's weight slot, for ops that have one."""
         slot = spec(self.op).traits.weight
-        return self.operands.get(slot) if slot else None
+        return self._operands.get(slot) if slot else None
 
     def __repr__(self) -> str:
         made = ", ".join(f"%{v.name}" for v in self.results)
-        used = ", ".join(f"{s}=%{v.name}" for s, v in self.operands.items())
+        used = ", ".join(f"{s}=%{v.name}" for s, v in self._operands.items())
         kinds = ", ".join(str(v.type) for v in self.results)
         return f"{made}{' = ' if made else ''}{self.op}({used}){' : ' if kinds else ''}{kinds}"

@@ -309,7 +309,7 @@ class _Parser:
             if slot is None:
                 origins.append(origin)
             else:
-                node.slot_origins[slot] = (*node.slot_origins.get(slot, ()), origin)
+                graph.set_slot_origins(node, slot, (*node.slot_origins.get(slot, ()), origin))
         graph.set_origins(node, origins)
         if cursor.take_word("lineage"):
             lines = self._attr(0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -78,7 +79,7 @@ def _reals(
     node: Node,
     stage: Stage,
     slot: str,
-    codes: dict[str, Value],
+    codes: Mapping[str, Value],
     known: dict[Value, Value],
 ) -> Value:
     value = codes[slot]
@@ -110,7 +111,9 @@ def _dequantized(graph: Graph, node: Node, value: Value) -> Value:
     return made.result
 
 
-def _bias(graph: Graph, node: Node, stage: Stage, codes: dict[str, Value], value: Value) -> Value:
+def _bias(
+    graph: Graph, node: Node, stage: Stage, codes: Mapping[str, Value], value: Value
+) -> Value:
     """A bias in accumulator units, with the scale that its slot gives it."""
     scale = accumulator_scale(stage, codes)
     assert scale is not None

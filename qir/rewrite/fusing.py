@@ -213,9 +213,9 @@ def _fuse(graph: Graph, match: Match) -> None:
         node = graph.add_chain(stages, operands, kind, before=last, profile=head.profile)
     for slot, value in head.operands.items():
         if value.node.op == "dequantize":
-            node.slot_origins[slot] = value.node.origins
+            graph.set_slot_origins(node, slot, value.node.origins)
     if match.quantize:
-        node.slot_origins["result"] = match.quantize.origins
+        graph.set_slot_origins(node, "result", match.quantize.origins)
     old = last.result
     name, lineage = old.name, old.lineage
     graph.replace(old, node.result)

@@ -343,7 +343,7 @@ def test_a_copy_is_equal_and_lives_alone(seed: int) -> None:
     for node in list(twin):
         twin.set_origins(node, [Origin("elsewhere")])
         twin.set_scheme(node, "x", Scheme(U8))
-        node.slot_origins["x"] = ()
+        twin.set_slot_origins(node, "x", [Origin("elsewhere")])
         for value in node.results:
             twin.set_lineage(value, Lineage("elsewhere"))
             twin.set_type(value, KIND)
@@ -406,6 +406,82 @@ def test_networkx_reads_a_graph_and_cannot_write_to_it() -> None:
     graph.remove(y)
     assert y not in view
     assert sound(graph) == ""
+
+
+def test_what_is_written_into_edge_data_changes_nothing() -> None:
+    graph, (x,) = start()
+    y = graph.add("relu", {"x": x}, name="y").result
+    graph.add("output", {"o": y})
+    was = print_graph(graph)
+    for _, _, data in graph.nx.edges(data=True):
+        data.clear()
+        data["result"] = 7
+    assert print_graph(graph) == print_graph(graph.copy()) == was
+    assert verify(graph) == []
+    graph.replace(y, graph.add("sigmoid", {"x": x}, name="z").result)
+    assert graph.prune() == 1
+    assert sound(graph) == ""
+
+
+# -- only a graph's methods change it ---------------------------------------------------------
+
+
+def test_what_nodes_and_values_show_cannot_be_written_to() -> None:
+    graph, (x,) = start()
+    soft = graph.add("softmax", {"x": x}, {"axis": -1}, name="s")
+    attrs = {"axis": 1}
+    stages = [Stage("softmax", attrs, ("x",)), Stage("relu", {}, (), "x")]
+    group = graph.add_chain(stages, {"x": x}, KIND)
+    attrs["axis"] = 0
+    assert group.stages[0].attrs == {"axis": 1}
+    views: list[object] = [graph.values, x.uses, group.stages[0].attrs]
+    views += [soft.attrs, soft.operands, soft.schemes, soft.slot_origins]
+    for view in views:
+        with pytest.raises(TypeError, match="does not support item"):
+            view["axis"] = 0  # type: ignore[index]
+    for name in ("attrs", "operands", "schemes", "slot_origins"):
+        with pytest.raises(AttributeError):
+            setattr(soft, name, {})
+    graph.set_attrs(soft, axis=0)
+    assert soft.attrs == {"axis": 0}
+    graph.set_slot_origins(soft, "x", [Origin("onnx")])
+    assert soft.slot_origins == {"x": (Origin("onnx"),)}
+    graph.set_slot_origins(soft, "x", [])
+    assert soft.slot_origins == {}
+
+
+CHAIN = (Stage("relu", {}, ("x",)), Stage("relu", {}, (), "x"))
+EDITS: tuple[Callable[[Graph, Value, Value], object], ...] = (
+    lambda g, x, v: g.add("relu", {"x": v}),
+    lambda g, x, v: g.add("output", {"o": v}),
+    lambda g, x, v: g.add_chain(CHAIN, {"x": v}, KIND),
+    lambda g, x, v: g.add("relu", {"x": x}, before=v.node),
+    lambda g, x, v: g.rename(v, "new"),
+    lambda g, x, v: g.replace(v, x),
+    lambda g, x, v: g.replace(x, v),
+    lambda g, x, v: g.set_type(v, KIND),
+    lambda g, x, v: g.set_lineage(v, Lineage("new")),
+    lambda g, x, v: g.set_attrs(v.node),
+    lambda g, x, v: g.set_origins(v.node, []),
+    lambda g, x, v: g.set_slot_origins(v.node, "x", []),
+    lambda g, x, v: g.set_profile(v.node, None),
+    lambda g, x, v: g.set_scheme(v.node, "x", None),
+    lambda g, x, v: g.set_operand(v.node, "x", x),
+    lambda g, x, v: g.remove(v.node),
+)
+
+
+@pytest.mark.parametrize("edit", range(len(EDITS)))
+def test_no_method_takes_what_is_of_another_graph_or_was_removed(edit: int) -> None:
+    graph, (x,) = start()
+    other, (z,) = start("z")
+    gone = graph.add("relu", {"x": x}).result
+    graph.remove(gone.node)
+    for value in (z, gone):
+        with pytest.raises(GraphError, match="of another graph"):
+            EDITS[edit](graph, x, value)
+    assert sound(graph) == sound(other) == ""
+    assert (len(graph), len(other)) == (1, 1)
 
 
 def test_edges_are_keyed_by_slot() -> None:

@@ -80,7 +80,7 @@ def test_any_name_may_stand_anywhere(name: str) -> None:
         origins=[Origin(name, name, name, name, 3, ((name, name),))],
         profile=name or None,
     )
-    odd.slot_origins[name] = (Origin(name),)
+    graph.set_slot_origins(odd, name, [Origin(name)])
     graph.set_scheme(odd, name, Scheme(dtype("u8"), share=name))
     graph.set_lineage(odd.results[0], Lineage(name, (name, name)))
     graph.add("output", {name: odd.results[0]})
@@ -109,7 +109,7 @@ def test_stages_keep_names_origins_and_inner_types() -> None:
         Stage("relu", {}, (), "x"),
     )
     made = graph.add_chain(stages, {"x": x, "w": w, "1.a": x}, kind, name="y")
-    made.slot_origins["1.a"] = (Origin("d"),)
+    graph.set_slot_origins(made, "1.a", [Origin("d")])
     graph.set_scheme(made, "1.a", Scheme(dtype("u8")))
     graph.add("output", {"y": made.result})
     assert "|> add(%x, .)" in str(graph)

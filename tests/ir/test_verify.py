@@ -250,7 +250,7 @@ def wrong_order(graph: Graph) -> None:
 
 
 def lost_use(graph: Graph) -> None:
-    del graph["x"].uses[Use(graph["y"].node, "x")]
+    del graph["x"]._uses[Use(graph["y"].node, "x")]
 
 
 def lost_edge(graph: Graph) -> None:
@@ -283,7 +283,7 @@ def test_a_missing_operand_is_told_and_nothing_else_breaks() -> None:
     graph = graph_of(f"{XQ}\n%y = transpose(%x) {{perm = (1, 0)}} : 4x3x{Q}\noutput(o=%y)")
     graph.set_operand(graph["y"].node, "x", None)
     assert [(f.rule, f.message) for f in verify(graph)] == [("slots", "x is missing")]
-    graph["y"].node.operands["q"] = graph["x"]
+    graph["y"].node._operands["q"] = graph["x"]
     assert "transpose has no slot q" in [f.message for f in verify(graph)]
 
 
