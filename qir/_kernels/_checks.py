@@ -96,6 +96,16 @@ def windows(
     return tuple(result)
 
 
+def split_planes(step: str, shape: Iterable[int], moved: bool, axis: int) -> tuple[int, int, int]:
+    """(n, channels, pixels) of an array whose channels are `axis` of 4, or of one that stays."""
+    sizes = whole(step, "shape", shape, 0)
+    if not moved:
+        return 1, 1, math.prod(sizes)
+    if len(sizes) != 4:
+        raise ValueError(f"{step}: shape {sizes} has {len(sizes)} axes, a change of layout needs 4")
+    return sizes[0], sizes[axis], math.prod(sizes[1:]) // max(1, sizes[axis])
+
+
 def permutation(
     step: str, shape: Sequence[int], perm: Sequence[int]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -4,15 +4,15 @@
 """Int8 kernels, chosen at run time from what the processor has, and plans of them."""
 
 import math
-import os
 import threading
 
 import numpy as np
 
 from qir._kernels._checks import (
-    code_in, flip_of, limits, of_length, permutation, scale_of, table_of, whole, windows,
+    code_in, flip_of, limits, of_length, permutation, scale_of, split_planes, table_of, whole,
+    windows,
 )
-from qir._kernels._environment import SettingError, default_threads
+from qir._kernels._environment import SettingError, best_isa, default_threads
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.float cimport FLT_MAX
@@ -39,13 +39,13 @@ cdef list names_of(uint32_t bits):
     ]
 
 
-cdef uint32_t capped(uint32_t bits, str name, str where) except? 0xffffffff:
+cdef uint32_t capped(uint32_t bits, str name) except? 0xffffffff:
     """The bits that are left when nothing better than `name` may be used."""
     cdef uint32_t kept = 0
     cdef size_t i
     known = names_of(0xffffffff)
     if name not in known:
-        raise ValueError(f"{where} is {name!r}; known are {', '.join(known)}")
+        raise ValueError(f"isa is {name!r}; known are {', '.join(known)}")
     for i in range(known.index(name), qir_isa_name_count):
         kept |= qir_isa_names[i].bit
     return bits & kept
@@ -56,13 +56,7 @@ cdef uint32_t DETECTED = qir_isa_detect()  # once: slow in a virtual machine
 
 cdef uint32_t allowed() except? 0xffffffff:
     """What QIR_ISA leaves of them; read when kernels are used, so that importing never fails."""
-    name = os.environ.get("QIR_ISA")
-    if not name:
-        return DETECTED
-    try:
-        return capped(DETECTED, name, "QIR_ISA")
-    except ValueError as error:
-        raise SettingError(str(error)) from None
+    return capped(DETECTED, best_isa(names_of(0xffffffff)))
 
 
 def cpu_features():
@@ -86,16 +80,9 @@ cdef qir_code code_of(str name, str codes, zero, low, high) except *:
 
 cdef qir_planes planes_of(str name, shape, bint moved, Py_ssize_t axis) except *:
     """Planes of an array whose channels are `axis` of 4 and change place, or of one that stays."""
-    cdef qir_planes planes
-    shape = whole(name, "shape", shape, 0)
-    if not moved:
-        planes.n, planes.channels, planes.pixels = 1, 1, math.prod(shape)
-        return planes
-    if len(shape) != 4:
-        raise ValueError(f"{name}: shape {shape} has {len(shape)} axes, a change of layout needs 4")
-    planes.n, planes.channels = shape[0], shape[axis]
-    planes.pixels = math.prod(shape[1:]) // max(1, shape[axis])
-    return planes
+    cdef qir_planes result
+    result.n, result.channels, result.pixels = split_planes(name, shape, moved, axis)
+    return result
 
 
 cdef qir_average average_of(
@@ -137,7 +124,7 @@ cdef class Plan:
     cdef object scratch
 
     def __init__(self, arena, buffers, *, isa=None):
-        self.bits = allowed() if isa is None else capped(allowed(), isa, "isa")
+        self.bits = allowed() if isa is None else capped(allowed(), isa)
         self.memory = np.zeros(arena + 64, np.uint8)
         self.base = -self.memory.ctypes.data % 64
         self.offsets = [int(offset) for offset, _ in buffers]

@@ -1,10 +1,22 @@
 """What the environment says about running."""
 
 import os
+from collections.abc import Sequence
 
 
 class SettingError(ValueError):
     """An environment variable that says what cannot be."""
+
+
+def best_isa(known: Sequence[str]) -> str:
+    """QIR_ISA, else the first of those known, which is the best.
+
+    Raises SettingError where the variable is none of them.
+    """
+    name = os.environ.get("QIR_ISA") or known[0]
+    if name not in known:
+        raise SettingError(f"QIR_ISA is {name!r}; known are {', '.join(known)}")
+    return name
 
 
 def default_threads() -> int:
