@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from qir.errors import PluginError
 from qir.ir import dims
-from qir.ir.array import Array
 from qir.ir.attrs import Attr
 from qir.ir.dtype import F16, F32, F64, I8, I32, U8, DType, dtype
 from qir.ir.graph import Graph, make_call
@@ -23,7 +22,7 @@ from qir.ir.node import Node, Stage, Value
 from qir.ir.ops import spec
 from qir.ir.origin import Lineage, Origin
 from qir.ir.scheme import RESULT, Scheme
-from qir.ir.types import Declared, Grain, Param, QuantType, TensorType, uniform
+from qir.ir.types import Array, Declared, Grain, Param, QuantType, TensorType, uniform
 
 try:
     from hypothesis import strategies as st

@@ -9,13 +9,12 @@ from numpy.typing import NDArray
 
 from qir.errors import DataError, Refused, TypeRuleError
 from qir.ir import dims
-from qir.ir.array import Array
 from qir.ir.dims import Dim, Shape, Sym
 from qir.ir.graph import Graph, make_call
 from qir.ir.node import Node
 from qir.ir.ops import Call, spec
 from qir.ir.ops.graph import GIVEN
-from qir.ir.types import TensorType
+from qir.ir.types import Array, TensorType
 from qir.reference.table import compute
 
 Sizes = tuple[int, ...]

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import onnx
 from onnx import AttributeProto, helper, version_converter
 
-from qir.ir.array import Array
 from qir.ir.attrs import Attr
 from qir.ir.node import Node
+from qir.ir.types import Array
 from qir.ledger import Change
 
 from .elements import tensor, type_proto

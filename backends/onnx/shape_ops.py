@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from onnx import TensorProto
 
-from qir.ir.array import Array
+from qir.ir.types import Array
 
 from .elements import tensor
 from .rows import Row, operator

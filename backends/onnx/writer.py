@@ -12,14 +12,13 @@ from numpy.typing import NDArray
 from onnx import helper
 
 from qir.errors import Refused
-from qir.ir.array import Array
 from qir.ir.attrs import Attr
 from qir.ir.dtype import dtype_of
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 from qir.ir.origin import Origin
-from qir.ir.types import QuantType, TensorType
+from qir.ir.types import Array, QuantType, TensorType
 from qir.ledger import Change, Ledger
 
 from .elements import number, raw, tensor, type_proto

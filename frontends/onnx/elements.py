@@ -10,10 +10,9 @@ import onnx
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
-from qir.ir.array import Array
 from qir.ir.dims import Dim, symbol
 from qir.ir.dtype import DType, dtype
-from qir.ir.types import TensorType
+from qir.ir.types import Array, TensorType
 
 _NAMES = (
     "f32 u8 i8 u16 i16 i32 i64 string bool f16 f64 u32 u64 - - bf16 f8e4m3fn f8e4m3fnuz f8e5m2 "

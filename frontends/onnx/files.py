@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 import onnx
 from onnx import inliner
 
-from qir.ir.array import Array
+from qir.ir.types import Array
 
 from .elements import to_array
 from .faults import fault

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from qir.errors import Refused
-from qir.ir.array import Array
 from qir.ir.attrs import Attr
 from qir.ir.dims import Shape
+from qir.ir.types import Array
 from qir.ledger import Change
 
 from .elements import element

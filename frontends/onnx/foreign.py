@@ -10,10 +10,9 @@ from numpy.typing import NDArray
 from onnx import AttributeProto
 
 from qir.errors import PluginError
-from qir.ir.array import Array
 from qir.ir.attrs import Attr
 from qir.ir.node import Node, Value
-from qir.ir.types import TensorType
+from qir.ir.types import Array, TensorType
 
 from .elements import tensor_proto, type_proto
 from .faults import refusal

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from qir.errors import QirError
 from qir.frontend import Frontend
-from qir.ir.array import Array
 from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.origin import Origin
+from qir.ir.types import Array
 from qir.ledger import Change, Ledger
 
 from . import elementwise_ops, float_ops, foreign, moving_ops, quantized_ops, reduce_ops, shape_ops

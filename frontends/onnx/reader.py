@@ -10,13 +10,12 @@ import onnx
 from numpy.typing import NDArray
 
 from qir.errors import GraphError, OpError, ParseError, TypeRuleError
-from qir.ir.array import Array
 from qir.ir.attrs import Attr
 from qir.ir.dtype import DType, dtype_of
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.origin import Lineage, Origin
-from qir.ir.types import QuantType, TensorType, uniform
+from qir.ir.types import Array, QuantType, TensorType, uniform
 from qir.ledger import Change, Ledger
 
 from .elements import Dimensions

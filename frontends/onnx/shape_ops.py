@@ -7,9 +7,9 @@ from collections.abc import Callable
 import numpy as np
 
 from qir.ir import dims
-from qir.ir.array import Array
 from qir.ir.attrs import Attr
 from qir.ir.node import Value
+from qir.ir.types import Array
 
 from .moving_ops import add
 from .op import Keep, Op

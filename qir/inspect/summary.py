@@ -10,12 +10,11 @@ import numpy as np
 
 from qir.inspect.codes import STRUCTURE, in_codes, longest_chain, read, stored
 from qir.inspect.cost import macs, one_sample
-from qir.ir.array import Array
 from qir.ir.dims import Shape
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
-from qir.ir.types import QuantType, TensorType
+from qir.ir.types import Array, QuantType, TensorType
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator
 from typing import TypeAlias
 
-from qir.ir.array import Array
 from qir.ir.dtype import DType
+from qir.ir.types import Array
 
 Attr: TypeAlias = "bool | int | float | str | bytes | DType | Array | tuple[Attr, ...] | None"
 """What an attribute may hold."""

@@ -15,7 +15,6 @@ import networkx as nx
 
 from qir.errors import GraphError, TypeRuleError
 from qir.ir import attrs as attributes
-from qir.ir.array import Array
 from qir.ir.attrs import Attr
 from qir.ir.node import Node, Stage, Use, Value
 from qir.ir.ops import Call, spec
@@ -23,7 +22,7 @@ from qir.ir.ops.graph import GIVEN
 from qir.ir.origin import Lineage, Origin
 from qir.ir.printer import print_graph
 from qir.ir.scheme import Scheme
-from qir.ir.types import TensorType
+from qir.ir.types import Array, TensorType
 
 _GAP = 1 << 24
 _SPARSE = 1.6  # how much sparser a range must be for each bit it is wider

@@ -10,12 +10,11 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NamedTuple
 
-from qir.ir.array import Array
 from qir.ir.attrs import Attr
 from qir.ir.ops import spec
 from qir.ir.origin import Lineage, Origin
 from qir.ir.scheme import Scheme
-from qir.ir.types import TensorType
+from qir.ir.types import Array, TensorType
 
 
 class Use(NamedTuple):

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir.errors import ParseError, QirError
-from qir.ir.array import Array
 from qir.ir.attrs import Attr
 from qir.ir.dims import known
 from qir.ir.dtype import DType, dtype
@@ -21,7 +20,7 @@ from qir.ir.node import Node, Stage, Value
 from qir.ir.ops import OPS, OpSpec, spec
 from qir.ir.origin import Lineage, Origin
 from qir.ir.scheme import Scheme, parse_scheme
-from qir.ir.types import TensorType
+from qir.ir.types import Array, TensorType
 from qir.ir.typetext import read_type
 
 _MAX_DEPTH = 40

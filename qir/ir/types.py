@@ -1,7 +1,11 @@
-"""What the elements of a tensor mean: shape, and either an element type or a map from codes."""
+"""What the elements of a tensor mean: shape, and either an element type or a map from codes.
+
+A map may hold many parameters; these are arrays, and arrays are typed: so both stand here.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -10,17 +14,80 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from qir.errors import TypeRuleError
-from qir.ir.array import Array
+from qir.errors import GraphError, TypeRuleError
 from qir.ir.dims import Dim, Shape, Sym
-from qir.ir.dtype import F16, F32, F64, DType
+from qir.ir.dtype import F16, F32, F64, STRING, DType, dtype_of
 
+_MOST_DEPTH = 8  # arrays of scales whose scales are arrays whose scales ...
 INLINE = 8  # so many parameters print in line; more are an array
 
 Param: TypeAlias = "tuple[float, ...] | tuple[int, ...] | Array | None"
 """Numbers, an array of them, or None where a companion slot gives them (`?`)."""
 
-ArrayName: TypeAlias = Callable[[Array], str]
+ArrayName: TypeAlias = "Callable[[Array], str]"
+
+
+class Array:
+    """A constant's elements (codes, if its type is quantized) with the name they print under.
+
+    Elements that somebody could still write to are copied. GraphError where elements and type
+    do not fit.
+    """
+
+    __slots__ = ("_digest", "data", "depth", "name", "type")
+
+    def __init__(self, data: NDArray[np.generic], type: TensorType, name: str = "") -> None:
+        if type.dtype.carrier != data.dtype or tuple(type.shape) != data.shape:
+            held = f"{data.dtype} {list(data.shape)}"
+            raise GraphError(f"array {name or '?'}: holds {held}, its type is {type}")
+        self.depth: int = 1 + max((a.depth for a in type.arrays()), default=0)
+        if self.depth > _MOST_DEPTH:
+            raise GraphError(f"array {name or '?'}: arrays within types, over {_MOST_DEPTH} deep")
+        if data.flags.writeable:
+            data = data.copy()
+            data.flags.writeable = False
+        self.data = data
+        self.type = type
+        self.name = name
+        self._digest = ""
+
+    @classmethod
+    def of(cls, data: NDArray[np.generic], name: str = "") -> Array:
+        """The array with the plain type that its elements have."""
+        data = np.asarray(data)
+        kind = dtype_of(data)
+        if kind is STRING:
+            data = data.astype(object)
+        return cls(data, TensorType(data.shape, kind), name)
+
+    @property
+    def digest(self) -> str:
+        """Hash of type and elements; equal arrays have equal ones."""
+        if not self._digest:
+            state = hashlib.blake2b(str(self.type).encode(), digest_size=16)
+            if self.data.dtype.kind == "O":
+                for item in self.data.flat:
+                    text = _bytes(item)
+                    state.update(len(text).to_bytes(8, "little") + text)
+            else:
+                state.update(np.ascontiguousarray(self.data).reshape(-1).view(np.uint8).data)
+            self._digest = state.hexdigest()
+        return self._digest
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Array):
+            return NotImplemented
+        return self is other or (self.type == other.type and self.digest == other.digest)
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def __repr__(self) -> str:
+        return f"Array(@{self.name or '?'} : {self.type})"
+
+
+def _bytes(item: object) -> bytes:
+    return item if isinstance(item, bytes) else str(item).encode(errors="surrogatepass")
 
 
 def _by_content(array: Array) -> str:

@@ -8,11 +8,10 @@ from typing import TypeAlias
 
 from qir.errors import ParseError, QirError
 from qir.ir import dims
-from qir.ir.array import Array
 from qir.ir.dims import Dim
 from qir.ir.dtype import DType, dtype
 from qir.ir.lexer import Cursor
-from qir.ir.types import Declared, Grain, Param, QuantType, TensorType
+from qir.ir.types import Array, Declared, Grain, Param, QuantType, TensorType
 
 FindArray: TypeAlias = Callable[[str], Array]
 

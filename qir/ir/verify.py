@@ -10,12 +10,11 @@ import numpy as np
 
 from qir.errors import TypeRuleError, VerifyError
 from qir.ir import dims
-from qir.ir.array import Array
 from qir.ir.graph import COMPANIONS, Graph, make_call
 from qir.ir.node import Node, Use, Value
 from qir.ir.ops import Call, spec
 from qir.ir.ops.graph import GIVEN
-from qir.ir.types import QuantType, TensorType
+from qir.ir.types import Array, QuantType, TensorType
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from qir.ir.array import Array
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Stage, Value
 from qir.ir.ops import spec
-from qir.ir.types import TensorType, uniform
+from qir.ir.types import Array, TensorType, uniform
 from qir.ledger import Change, Ledger
 from qir.rewrite import Pass
 from qir.rewrite.fusing import accumulator_scale

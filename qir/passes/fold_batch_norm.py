@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from qir.ir.array import Array
 from qir.ir.graph import Graph, make_call
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
+from qir.ir.types import Array
 from qir.ledger import Change, Ledger
 from qir.rewrite import Pass
 

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from qir.ir.array import Array
 from qir.ir.dims import known
 from qir.ir.graph import Graph, infer
 from qir.ir.node import Node
-from qir.ir.types import TensorType
+from qir.ir.types import Array, TensorType
 from qir.ledger import Change, Ledger
 from qir.reference.interpreter import profile_of, run_node
 from qir.rewrite import Pass

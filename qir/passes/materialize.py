@@ -10,12 +10,11 @@ from numpy.typing import NDArray
 
 from qir.calibration import Key, Log, Statistics, Summary, parse_rule
 from qir.errors import DataError, SchemeError
-from qir.ir.array import Array
 from qir.ir.graph import Graph, make_call
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 from qir.ir.scheme import RESULT, Scheme
-from qir.ir.types import QuantType, TensorType, number, uniform
+from qir.ir.types import Array, QuantType, TensorType, number, uniform
 from qir.ledger import Change, Ledger
 from qir.numerics import Query, affine, affine_of, bias_codes, codes_of, numbers_for, profile
 from qir.rewrite import Pass

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from qir.errors import OpError
-from qir.ir.array import Array as Stored
+from qir.ir.types import Array as Stored
 from qir.reference.operands import Array, agree, narrow
 
 

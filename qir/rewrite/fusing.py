@@ -9,12 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from qir.ir.array import Array
 from qir.ir.dtype import I32
 from qir.ir.graph import Graph, make_call
 from qir.ir.node import Node, Stage, Value
 from qir.ir.ops import spec
-from qir.ir.types import QuantType, TensorType
+from qir.ir.types import Array, QuantType, TensorType
 from qir.ledger import Change, Ledger
 from qir.numerics import affine_of, bias_codes, profile, query_of
 from qir.rewrite.driver import Pass

@@ -6,12 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from qir.ir.array import Array
 from qir.ir.dtype import F32, I8, U8
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
-from qir.ir.types import QuantType, uniform
+from qir.ir.types import Array, QuantType, uniform
 from qir.ledger import Change, Ledger
 from qir.numerics import Profile, Query, Rule, affine_of, choose, quantize
 from qir.rewrite.fusing import TAILS

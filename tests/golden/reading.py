@@ -12,13 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir import registry
-from qir.ir.array import Array
 from qir.ir.dims import known
 from qir.ir.graph import Graph
 from qir.ir.lexer import Cursor
 from qir.ir.printer import print_graph
 from qir.ir.text import parse
-from qir.ir.types import TensorType
+from qir.ir.types import Array, TensorType
 from qir.ir.typetext import read_type
 from qir.ledger import Ledger
 from qir.rewrite import Pass, run_passes

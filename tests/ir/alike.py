@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from qir.ir.array import Array
 from qir.ir.attrs import Attr, same
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Stage
+from qir.ir.types import Array
 
 
 def difference(a: Graph, b: Graph, *, history: bool = False) -> str:

@@ -17,12 +17,11 @@ import pytest
 import safetensors.numpy
 
 from qir.errors import InputError
-from qir.ir.array import Array
 from qir.ir.dtype import dtype
 from qir.ir.file import VERSION, Bundle, _digest, read, write
 from qir.ir.graph import Graph
 from qir.ir.text import parse, parse_type, print_graph
-from qir.ir.types import TensorType
+from qir.ir.types import Array, TensorType
 from qir.testing import DTYPES, FORMS, NAMES, odd_array, random_graph
 from tests.ir.alike import difference
 
@@ -277,7 +276,7 @@ import resource, signal
 import numpy as np
 from pathlib import Path
 from qir.errors import InputError
-from qir.ir.array import Array
+from qir.ir.types import Array
 from qir.ir.file import Bundle, write
 from qir.ir.graph import Graph
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

@@ -13,14 +13,13 @@ import numpy as np
 import pytest
 
 from qir.errors import GraphError, TypeRuleError
-from qir.ir.array import Array
 from qir.ir.dtype import F32, U8
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Stage, Use, Value
 from qir.ir.origin import Lineage, Origin
 from qir.ir.scheme import Scheme
 from qir.ir.text import parse, print_graph
-from qir.ir.types import Grain, QuantType, TensorType
+from qir.ir.types import Array, Grain, QuantType, TensorType
 from qir.ir.verify import verify
 from qir.testing import FORMS, random_graph
 from tests.ir.alike import difference

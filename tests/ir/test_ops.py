@@ -11,14 +11,13 @@ from numpy.typing import NDArray
 
 from qir.errors import OpError, TypeRuleError
 from qir.ir import dims
-from qir.ir.array import Array
 from qir.ir.attrs import Attr
 from qir.ir.dtype import dtype, dtype_of
 from qir.ir.graph import Graph
 from qir.ir.node import Value
 from qir.ir.ops import FAMILIES, OPS
 from qir.ir.text import parse_type
-from qir.ir.types import TensorType
+from qir.ir.types import Array, TensorType
 from qir.reference.table import FUNCTIONS, compute
 
 Arrays = dict[str, NDArray[np.generic]]

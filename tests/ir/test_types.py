@@ -9,10 +9,9 @@ from numpy.typing import NDArray
 
 from qir.errors import GraphError, ParseError, TypeRuleError
 from qir.ir import dims
-from qir.ir.array import Array
 from qir.ir.dtype import BF16, F16, F32, F64, I8, I32, U8, dtype, dtype_of
 from qir.ir.text import parse_type
-from qir.ir.types import Declared, Grain, QuantType, TensorType, param, uniform
+from qir.ir.types import Array, Declared, Grain, QuantType, TensorType, param, uniform
 from qir.testing import DTYPES, tensor_types
 
 

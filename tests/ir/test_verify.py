@@ -8,13 +8,12 @@ from hypothesis import given, settings
 from numpy.typing import NDArray
 
 from qir.errors import VerifyError
-from qir.ir.array import Array
 from qir.ir.dtype import I8, U8, dtype
 from qir.ir.graph import Graph
 from qir.ir.node import Use
 from qir.ir.origin import Origin
 from qir.ir.text import parse
-from qir.ir.types import Grain, QuantType, TensorType
+from qir.ir.types import Array, Grain, QuantType, TensorType
 from qir.ir.verify import ERRORS, WARNINGS, Finding, check, verify
 from qir.testing import graphs
 

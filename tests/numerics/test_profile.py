@@ -9,7 +9,7 @@ import pytest
 
 from qir.errors import ProfileError
 from qir.numerics import Profile, Query, dumps, load, parse, profile, profile_names
-from qir.numerics.fields import BLOCKS, Rule, field_types, fits, levels_of, said
+from qir.numerics.fields import BLOCKS, READS, Rule, field_types, fits, levels_of, said
 from qir.numerics.profile import differences
 from qir.reference.methods import METHODS
 
@@ -212,6 +212,51 @@ MISTAKES = [
     ('name = "p"\n[[group]]\nchain = "add"\nneeds = "x"\n', "no condition 'x'; known: same_map"),
     ('name = "p"\n[[group]]\nchain = "add"\nresult = "x"\n', "line 4: result = 'x'; it is one of"),
     ('name = "p"\n[rule]\nop = "add"\n', "rule is written [[rule]]"),
+    ('name = "p"\nversions = "abc"\n', "line 2: versions = 'abc'; it is such as '>=1.20'"),
+    ('name = "p"\nversions = ">=1,"\n', "line 2: versions = '>=1,'; it is such as"),
+    ('name = "p"\n[quantize]\nlevels = nan\n', "line 3: quantize.levels holds numbers above zero"),
+    ('name = "p"\n[quantize]\nlevels = inf\n', "line 3: quantize.levels holds numbers above zero"),
+    ('name = "p"\n[quantize]\nlevels = 0\n', "line 3: quantize.levels holds numbers above zero"),
+    ('name = "p"\n[choose]\nlevels = {zz = 3}\n', "line 3: levels: no element type 'zz'; known"),
+    (
+        'name = "p"\n[choose]\nlevels = {"i8/chanel" = 3}\n',
+        "line 3: no granularity 'chanel'; did you mean 'channel'?",
+    ),
+    ('name = "p"\n[[rule]]\nop = "conv2dd"\n', "line 3: no op 'conv2dd'; did you mean 'conv2d'?"),
+    (
+        'name = "p"\n[[rule]]\nop = "add"\nmethod = "fma_summ"\n',
+        "line 4: no method 'fma_summ'; did you mean 'fma_sum'?",
+    ),
+    ('name = "p"\n[[group]]\nchain = ["add", "reluu"]\n', "line 3: no op 'reluu'; did you mean"),
+    (
+        'name = "p"\n[[rule]]\nop = "add"\n\nwhen = {grain = "foo"}\n',
+        "line 5: no granularity 'foo'; known: tensor, channel",
+    ),
+    (
+        'name = "p"\n[[rule]]\nop = "add"\nwhen = {isa = "avx22"}\n',
+        "line 4: no instruction set 'avx22'; did you mean 'avx2'?",
+    ),
+    (
+        'name = "p"\n[[rule]]\nop = "add"\nwhen = {storage = ["u8", "zz"]}\n',
+        "line 4: storage: no element type 'zz'; known: i8, u8",
+    ),
+    (
+        'name = "p"\n[[rule]]\nop = ["conv2d", "add"]\nwhen = {storage = {q = "u8"}}\n',
+        "line 4: no slot 'q'; known: data, result, x, w, bias, a, b",
+    ),
+    (
+        'name = "p"\n[[rule]]\nop = "softmax"\nwhen = {attrs = {axes = 1}}\n',
+        "line 4: no attribute of softmax 'axes'; did you mean 'axis'?",
+    ),
+    (
+        'name = "p"\n[[group]]\nchain = "gemm"\nwhen = {attrs = {alpha = 1}}\n',
+        "line 4: alpha = 1 is not float",
+    ),
+    (
+        'name = "p"\n[[rule]]\nop = "add"\nmethod = "fma_sum"\n[[rule]]\nop = "mul"\n'
+        'method = "scaled_product"\nrequant = {round = "away"}\n',
+        "line 8: mul is computed by method scaled_product, which does not read requant",
+    ),
     ('name = "p"\nname = "p"\n', "p.toml: Cannot overwrite a value (at line 2"),
     ('name = "p"\nextends = "q"\n', "line 2: 'q' is not at hand"),
 ]
@@ -238,6 +283,55 @@ def test_two_rules_of_which_neither_is_more_specific_are_an_error() -> None:
     parse(f'name = "p"\n{first}{apart}', "p.toml")
     more = second.replace('grain = "channel"', 'grain = "channel", isa = "avx2"')
     parse(f'name = "p"\n{first}{more}', "p.toml")
+
+
+def test_a_field_that_the_method_from_below_does_not_read_is_refused() -> None:
+    head = 'name = "p"\nextends = "native"\n[[rule]]\n'
+    with pytest.raises(ProfileError) as caught:
+        parse(f'{head}op = ["conv2d", "add"]\nrequant = {{round = "away"}}\n', "p", profile)
+    told = "p, line 5: add is computed by method fma_sum, which does not read requant"
+    assert str(caught.value) == told
+    for text in (
+        'op = "add"\nmethod = "none"\nrequant = {round = "away"}\n',
+        'op = "conv2d"\nrequant = {round = "away"}\n',
+        'op = "sigmoid"\nquantize = {round = "away"}\n',
+        'op = "*"\nwhen = {storage = "i8"}\nrequant = {round = "away"}\n',
+    ):
+        parse(head + text, "p", profile)
+
+
+def test_the_methods_that_a_file_may_name_are_those_that_are_executed() -> None:
+    assert READS.keys() == METHODS.keys() | {"reals", "move"}
+    for name, method in METHODS.items():
+        assert bool(READS[name]) == method.rule, name
+
+
+def test_conditions_name_any_slot_and_attribute_that_one_of_the_ops_has() -> None:
+    text = """name = "p"
+versions = ">=1.20, !=1.22, <2"
+[[rule]]
+op = ["concat", "softmax"]
+when = {storage = {data = "u8", result = ["u8", "i3"], "xs.7" = "u8"}, attrs = {axis = 1}}
+[[rule]]
+op = "*"
+when = {attrs = {perm = [1, 0], to = "f32"}, isa = ["avx2", "amx"]}
+"""
+    with pytest.raises(ProfileError, match=r"line 8: to = 'f32' is not dtype"):
+        parse(text, "p.toml")
+    assert len(parse(text.replace(', to = "f32"', ""), "p.toml").rules) == 2
+
+
+def test_two_groups_that_hold_for_the_same_are_an_error() -> None:
+    group = '[[group]]\nchain = ["add", "relu"]\nwhen = {storage = "u8"}\n'
+    with pytest.raises(ProfileError) as caught:
+        parse(f'name = "p"\n{group}{group}needs = "same_map"\n', "p.toml")
+    told = (
+        "p.toml: the groups of lines 2 and 5 have one chain, add, relu, one result and the same "
+        "conditions"
+    )
+    assert str(caught.value) == told
+    parse(f'name = "p"\n{group}{group}result = "real"\n', "p.toml")
+    parse(f'name = "p"\n{group}{group.replace("u8", "i8")}', "p.toml")
 
 
 def test_a_profile_that_extends_itself_is_refused(tmp_path: Path) -> None:

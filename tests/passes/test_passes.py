@@ -9,14 +9,13 @@ import pytest
 from hypothesis import given, settings
 from numpy.typing import NDArray
 
-from qir.ir.array import Array
 from qir.ir.attrs import Attr
 from qir.ir.dtype import F64
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.origin import Origin
 from qir.ir.text import print_graph
-from qir.ir.types import TensorType
+from qir.ir.types import Array, TensorType
 from qir.ir.verify import verify
 from qir.ledger import Change, Ledger
 from qir.passes.expand_qdq import ExpandQdq

@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from qir.ir.array import Array
 from qir.ir.dtype import F32
 from qir.ir.graph import Graph
-from qir.ir.types import TensorType
+from qir.ir.types import Array, TensorType
 from qir.ledger import Ledger
 from qir.passes.turn_sums import TurnSums
 from qir.reference.interpreter import run

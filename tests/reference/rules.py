@@ -7,12 +7,12 @@ from collections.abc import Collection, Mapping
 import numpy as np
 
 from qir.ir import dims
-from qir.ir.array import Array as Stored
 from qir.ir.attrs import Attr
 from qir.ir.dims import Dim
 from qir.ir.dtype import dtype_of
 from qir.ir.graph import Graph
 from qir.ir.node import Value
+from qir.ir.types import Array as Stored
 from qir.ir.types import TensorType
 from qir.reference.interpreter import run_node
 from tests.reference.oracles import Array

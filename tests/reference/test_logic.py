@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from qir.errors import OpError
-from qir.ir.array import Array as Stored
 from qir.ir.attrs import Attr
+from qir.ir.types import Array as Stored
 from qir.reference.table import compute
 from tests.reference.oracles import Array, onnxruntime_runs
 from tests.reference.rules import assert_rule_agrees

@@ -10,10 +10,10 @@ import torch
 
 from qir.errors import OpError, TypeRuleError
 from qir.ir import dims
-from qir.ir.array import Array as Stored
 from qir.ir.attrs import Attr
 from qir.ir.dtype import F32, I8
 from qir.ir.graph import Graph
+from qir.ir.types import Array as Stored
 from qir.ir.types import TensorType, uniform
 from qir.reference.table import compute
 from tests.reference.oracles import Array, frozen, onnxruntime_runs

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from qir.ir.array import Array
 from qir.ir.dims import Dim
 from qir.ir.dtype import I64
 from qir.ir.ops.elementwise import numbers, same_express
 from qir.ir.ops.spec import AttrSpec, Call, OpSpec, Slot
-from qir.ir.types import TensorType
+from qir.ir.types import Array, TensorType
 
 _MOST_AXES = 64
 

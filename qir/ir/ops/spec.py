@@ -12,11 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir.errors import TypeRuleError
-from qir.ir.array import Array
 from qir.ir.attrs import Attr
 from qir.ir.dims import Shape
 from qir.ir.dtype import DType
-from qir.ir.types import QuantType, TensorType
+from qir.ir.types import Array, QuantType, TensorType
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +35,10 @@ class AttrSpec:
     kind: str
     default: Attr = None
     required: bool = False
+
+    def takes(self, value: Attr) -> bool:
+        """Whether it may hold a value."""
+        return _fits(value, self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +176,7 @@ class OpSpec:
             if spec.required and spec.name not in attrs:
                 raise TypeRuleError(f"{self.name} needs {spec.name}")
             value = attrs.get(spec.name, spec.default)
-            if not _fits(value, spec):
+            if not spec.takes(value):
                 raise TypeRuleError(f"{self.name}: {spec.name} = {value!r} is not {spec.kind}")
             out[spec.name] = value
         return out

@@ -8,13 +8,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from qir.ir.array import Array
 from qir.ir.attrs import Attr
 from qir.ir.dtype import F32, I8, I32, U8, DType
 from qir.ir.graph import Graph
 from qir.ir.node import Stage, Value
 from qir.ir.ops import spec
-from qir.ir.types import TensorType, uniform
+from qir.ir.types import Array, TensorType, uniform
 
 
 class Net:

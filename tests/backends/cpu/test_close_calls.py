@@ -8,10 +8,9 @@ from numpy.typing import NDArray
 
 from qir._kernels import _cpu
 from qir.backends.cpu import CpuTarget
-from qir.ir.array import Array
 from qir.ir.dtype import I8, I32, U8
 from qir.ir.graph import Graph
-from qir.ir.types import TensorType, uniform
+from qir.ir.types import Array, TensorType, uniform
 
 from . import naive
 

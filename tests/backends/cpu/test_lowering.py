@@ -10,13 +10,12 @@ import pytest
 
 from qir._kernels._cpu import isa
 from qir.backends.cpu import CpuTarget
-from qir.ir.array import Array
 from qir.ir.attrs import Attr
 from qir.ir.dtype import F32, I8, I32, U8
 from qir.ir.graph import Graph
 from qir.ir.node import Value
 from qir.ir.text import parse
-from qir.ir.types import TensorType, uniform
+from qir.ir.types import Array, TensorType, uniform
 
 from . import naive
 from .nets import Net

@@ -16,12 +16,11 @@ from qir.backends.onnx.model import to_model
 from qir.backends.onnx.saving import save
 from qir.errors import Refused, UsageError
 from qir.frontends.onnx import OnnxFrontend
-from qir.ir.array import Array
 from qir.ir.dtype import F32, I8, I32, U8
 from qir.ir.graph import Graph
 from qir.ir.node import Stage, Value
 from qir.ir.ops import spec
-from qir.ir.types import QuantType, TensorType, uniform
+from qir.ir.types import Array, QuantType, TensorType, uniform
 from qir.ledger import Change, Ledger
 
 RNG = np.random.default_rng(7)
