@@ -245,6 +245,21 @@ def fits(kind: object, value: object) -> bool:
     return shape is not None and isinstance(value, str) and shape.fits(value)
 
 
+READS: Mapping[str, tuple[str, ...]] = {
+    "fma_sum": (),
+    "scaled_product": (),
+    "exponent_table": (),
+    "mean_of_reals": (),
+    "mean_of_codes": (),
+    "logistic_table": ("quantize", "dequantize"),
+    "recode": ("quantize", "dequantize"),
+    "recode_all": ("quantize", "dequantize"),
+    "reals": ("quantize", "dequantize"),
+    "move": ("quantize", "dequantize"),
+}
+"""The methods that the reference has, and the blocks of a rule that each looks at."""
+
+
 def levels_of(levels: Levels, storage: str, grain: str = "tensor") -> float | None:
     """The level for a storage type and granularity; None where none is named."""
     table = dict(levels)

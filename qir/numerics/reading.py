@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
@@ -11,10 +12,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
-from qir.errors import ProfileError
+from qir.errors import ParseError, ProfileError
 from qir.ir.attrs import Attr
+from qir.ir.dtype import dtype
+from qir.ir.ops import OPS
+from qir.ir.scheme import RESULT
 from qir.numerics.fields import (
     BLOCKS,
+    READS,
     TEXTS,
     Levels,
     Method,
@@ -23,12 +28,14 @@ from qir.numerics.fields import (
     said,
 )
 from qir.numerics.profile import (
+    DATA_SLOTS,
     NEEDS,
     Entry,
     Field,
     Group,
     Head,
     Profile,
+    Query,
     When,
     clashes,
 )
@@ -48,6 +55,10 @@ _LONGEST = 239
 _RULE = ("op", "when", *BLOCKS, *TEXTS, "method", "evidence")
 _GROUP = ("chain", "when", "needs", "result", "propagates", "claim", "evidence")
 _WHEN = ("storage", "grain", "attrs", "isa")
+_GRAINS = ("tensor", "channel")
+_ELEMENTS = tuple("i8 u8 i16 u16 i32 u32 i64 u64 i4 u4 f32 f16 bf16 f64 f8e4m3fn f8e5m2".split())
+"""The element types that an error offers; others that there are may be named too."""
+_VERSIONS = re.compile(r"(?:(?:[=!~]=|[<>]=?)\s*\d+(?:\.\d+)*(?:\.\*)?\s*(?:,\s*(?=\S)|$))*")
 
 
 def load(path: Path, find: Find | None = None, *, above: tuple[str, ...] = ()) -> Profile:
@@ -125,13 +136,21 @@ class _Reader:
         start = named[self.place.index]
         return start, next((i for i in heads if i > start), len(lines))
 
-    def known(self, keys: Iterable[str], allowed: Iterable[str], what: str) -> None:
+    def known(
+        self, keys: Iterable[str], allowed: Iterable[str], what: str, *, at: str = ""
+    ) -> None:
+        """ProfileError for a name that is not allowed; `at` is its key, if it is none itself."""
         names = list(allowed)
         for key in keys:
             if key not in names:
-                near = difflib.get_close_matches(key, names, 1)
-                hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}"
-                raise self.error(key, f"no {what} {key!r}; {hint}")
+                raise self.error(at or key, f"no {what} {key!r}; {_hint(key, names)}")
+
+    def element(self, name: str, at: str) -> None:
+        try:
+            dtype(name)
+        except ParseError:
+            hint = _hint(name, _ELEMENTS)
+            raise self.error(at, f"{at}: no element type {name!r}; {hint}") from None
 
     # -- parts ----------------------------------------------------------------------------------
 
@@ -151,7 +170,31 @@ class _Reader:
                 f"{self.name}: the rules of lines {a.line} and {b.line} both apply to some "
                 f"{', '.join(sorted(set(a.ops) & set(b.ops)) or a.ops)}, neither more specific"
             )
+        for i, group in enumerate(groups):
+            for same in groups[:i]:
+                if (same.chain, same.result, same.when) == (group.chain, group.result, group.when):
+                    raise ProfileError(
+                        f"{self.name}: the groups of lines {same.line} and {group.line} have one "
+                        f"chain, {', '.join(group.chain)}, one result and the same conditions"
+                    )
+        self.check_methods(rules, base)
         return Profile(head, defaults, rules, groups, base, self.text)
+
+    def check_methods(self, rules: tuple[Entry, ...], base: Profile | None) -> None:
+        """ProfileError for a rule that sets what the method of its op does not look at."""
+        for index, entry in enumerate(rules):
+            self.place = _Place("rule", index)
+            for op in (op for op in entry.ops if op != "*"):
+                below = base.resolve(_met(op, entry.when)).method if base else None
+                method = entry.fields.get(("", "method"), below)
+                if isinstance(method, Method):
+                    self.check_method(op, method.name, entry)
+
+    def check_method(self, op: str, method: str, entry: Entry) -> None:
+        for block in dict.fromkeys(block for block, _ in entry.fields if block):
+            if block not in READS[method]:
+                why = f"{op} is computed by method {method}, which does not read {block}"
+                raise self.error(block, why)
 
     def rows(self, data: Mapping[str, Json], key: str) -> list[dict[str, Json]]:
         value = data.get(key, [])
@@ -166,6 +209,11 @@ class _Reader:
         for key, words in _HEAD_WORDS.items():
             if texts.get(key, words[0]) not in words:
                 raise self.error(key, f"{key} is one of {', '.join(words)}")
+        if not _VERSIONS.fullmatch(texts.get("versions", "")):
+            said = (
+                f"versions = {texts['versions']!r}; it is such as '>=1.20', '==1.31.*', '>=1, <2'"
+            )
+            raise self.error("versions", said)
         settings = data.get("settings", {})
         if not isinstance(settings, dict):
             raise self.error("settings", 'settings is a table, such as {optimizer = "all"}')
@@ -208,7 +256,15 @@ class _Reader:
         table = value if isinstance(value, dict) else {"*": value}
         out: list[tuple[str, float]] = []
         for key, level in table.items():
-            if isinstance(level, bool) or not isinstance(level, int | float) or level <= 0:
+            kind, slash, grain = key.partition("/")
+            if kind != "*":
+                self.element(kind, "levels")
+            self.known([grain] if slash else [], _GRAINS, "granularity", at="levels")
+            if (
+                isinstance(level, bool)
+                or not isinstance(level, int | float)
+                or not (level > 0 and math.isfinite(level))
+            ):
                 raise self.error("levels", f"{full} holds numbers above zero, not {level!r}")
             out.append((key, float(level)))
         return tuple(out)
@@ -219,17 +275,19 @@ class _Reader:
         ops = self.words("op", row.get("op", []))
         if not ops:
             raise self.error("", 'a rule has an op, or "*"')
+        self.known(ops, (*OPS, "*"), "op", at="op")
         said_ = self.blocks({k: v for k, v in row.items() if k in (*BLOCKS, *TEXTS)})
         if "method" in row:
             said_["", "method"] = self.method(row["method"])
         if "evidence" in row:
             said_["", "evidence"] = self.word("evidence", row["evidence"])
-        return Entry(ops, self.when(row.get("when", {})), said_, self.line())
+        return Entry(ops, self.when(row.get("when", {}), ops), said_, self.line())
 
     def method(self, value: Json) -> Method | None:
         if value == "none":
             return None
         if isinstance(value, str):
+            self.known([value], (*READS, "none"), "method", at="method")
             return Method(value)
         if not isinstance(value, dict) or not isinstance(value.get("name"), str):
             raise self.error("method", "method is a name, or a table with a name and parameters")
@@ -239,6 +297,7 @@ class _Reader:
                 raise self.error("method", f"method parameter {key} is a word or a number")
             if key != "name":
                 params[key] = item
+        self.known([str(value["name"])], READS, "method", at="method")
         return Method(str(value["name"]), params)
 
     def group(self, row: dict[str, Json], index: int) -> Group:
@@ -248,6 +307,7 @@ class _Reader:
         needs = self.words("needs", row.get("needs", []))
         if not chain:
             raise self.error("", "a group has a chain of ops")
+        self.known(chain, OPS, "op", at="chain")
         self.known(needs, NEEDS, "condition")
         result = self.word("result", row.get("result", "codes"))
         if result not in ("codes", "real"):
@@ -258,7 +318,7 @@ class _Reader:
             raise self.error("propagates", "propagates is true or false")
         return Group(
             chain,
-            self.when(row.get("when", {})),
+            self.when(row.get("when", {}), chain[:1]),
             needs,
             result,
             moves,
@@ -267,21 +327,47 @@ class _Reader:
             self.line(),
         )
 
-    def when(self, value: Json) -> When:
+    def when(self, value: Json, ops: tuple[str, ...]) -> When:
+        """Conditions on one of some ops; a group's are on the first of its chain."""
         if not isinstance(value, dict):
             raise self.error("when", "when is a table of conditions")
         self.known(value, _WHEN, "condition")
         storage = value.get("storage", {})
-        slots = storage if isinstance(storage, dict) else {"data": storage}
         attrs = value.get("attrs", {})
         if not isinstance(attrs, dict):
             raise self.error("attrs", "attrs is a table of attributes and values")
-        return When(
-            {slot: self.words("storage", kinds) for slot, kinds in slots.items()},
+        when = When(
+            self.slots(storage if isinstance(storage, dict) else {"data": storage}, ops),
             self.words("grain", value.get("grain", [])),
             {name: self.attr(name, item) for name, item in attrs.items()},
             self.words("isa", value.get("isa", [])),
         )
+        self.known(when.grain, _GRAINS, "granularity", at="grain")
+        self.known(when.isa, _HEAD_WORDS["isa"], "instruction set", at="isa")
+        self.attributes(when.attrs, ops)
+        return when
+
+    def slots(self, table: Mapping[str, Json], ops: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+        """Which storage types each slot may have."""
+        rows = OPS.values() if "*" in ops else [OPS[op] for op in ops]
+        names = [f"{s.name}.0" if s.variadic else s.name for row in rows for s in row.operands]
+        strangers = [s for s in table if not any(row.slot(s) for row in rows)]
+        self.known(strangers, dict.fromkeys(("data", RESULT, *names)), "slot", at="storage")
+        found = {slot: self.words("storage", kinds) for slot, kinds in table.items()}
+        for kind in (k for kinds in found.values() for k in kinds):
+            self.element(kind, "storage")
+        return found
+
+    def attributes(self, attrs: Mapping[str, Attr], ops: tuple[str, ...]) -> None:
+        """ProfileError for attributes that no op has, or for a value that none can hold."""
+        rows = OPS.values() if "*" in ops else [OPS[op] for op in ops]
+        specs = [spec for row in rows for spec in row.attrs]
+        said = "attribute of these ops" if len(ops) > 1 else f"attribute of {ops[0]}"
+        self.known(attrs, dict.fromkeys(spec.name for spec in specs), said)
+        for name, value in attrs.items():
+            found = [spec for spec in specs if spec.name == name]
+            if not any(spec.takes(value) for spec in found):
+                raise self.error(name, f"{name} = {value!r} is not {found[0].kind}")
 
     def attr(self, name: str, value: Json) -> Attr:
         if isinstance(value, dict):
@@ -296,6 +382,20 @@ class _Reader:
     def words(self, key: str, value: Json) -> tuple[str, ...]:
         items = value if isinstance(value, list) else [value]
         return tuple(self.word(key, item) for item in items)
+
+
+def _hint(name: str, names: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, tuple(names), 1)
+    return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}"
+
+
+def _met(op: str, when: When) -> Query:
+    """A query that meets conditions."""
+    storage = {slot: kinds[0] for slot, kinds in when.storage.items() if kinds}
+    if data := storage.pop("data", ""):
+        storage = dict.fromkeys(DATA_SLOTS, data) | storage
+    grain, isa = next(iter(when.grain), "tensor"), next(iter(when.isa), "any")
+    return Query(op, storage, grain, when.attrs, isa)
 
 
 # -- writing --------------------------------------------------------------------------------------
