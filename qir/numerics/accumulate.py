@@ -26,6 +26,8 @@ def check(rule: Rule) -> None:
 
     Sums are exact 32-bit ones of codes, a bias is in their unit, later stages work on reals.
     """
+    if rule.method is not None:
+        raise refuse(rule, "method", str(rule.method))
     for field, value, can in (
         ("acc.type", rule.acc.type, ("i32",)),
         ("acc.overflow", rule.acc.overflow, ("wrap",)),

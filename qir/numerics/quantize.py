@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from qir.errors import OpError
+from qir.errors import OpError, ProfileError
 from qir.numerics.affine import Affine
 from qir.numerics.fields import Rule, refuse
 from qir.numerics.rounding import ROUNDINGS, high_multiply, shift_right_away
@@ -125,8 +125,7 @@ def multiplier(
     r = rule.requant
     if r.multiplier not in ("f32", "f64", "q31"):
         raise refuse(rule, "requant.multiplier", r.multiplier)
-    if r.multiplier != "f32" and r.compute == "f32":
-        raise refuse(rule, "requant.compute", r.compute)
+    _check_beside(rule)
     kind = F64 if r.compute == "f64" else F32
     sx, sw = x.scale.astype(kind), w.scale.astype(kind)
     if gain != 1.0:
@@ -151,8 +150,8 @@ def bias_codes(bias: NDArray[np.generic], x: Affine, w: Affine, rule: Rule) -> N
     """A real bias in units of the accumulator: round(bias / (scale_x * scale_w)).
 
     The unit is the float32 product of the two scales, as files store it. Raises ProfileError for a
-    field that cannot be executed yet, and OpError for a bias that does not fit where the profile
-    wraps.
+    field that cannot be executed yet, and OpError for a bias that is no number in that unit, or
+    that is clipped to more than 32 bits and does not fit them.
     """
     b = rule.bias
     if b.domain not in ("given_acc", "rounded_acc"):
@@ -166,6 +165,10 @@ def bias_codes(bias: NDArray[np.generic], x: Affine, w: Affine, rule: Rule) -> N
         whole = np.clip(whole, -half, half - 1)
     elif b.overflow != "wrap":
         raise refuse(rule, "bias.overflow", b.overflow)
+    if not np.isfinite(whole).all():
+        raise OpError("a bias is no number in units of the accumulator; its scale is out of range")
+    if b.overflow == "wrap":
+        return np.mod(whole, 2.0**32).astype(np.int64).astype(np.int32)
     if not np.all((whole >= -(2.0**31)) & (whole < 2.0**31)):
         raise OpError(
             "a bias does not fit 32 bits in units of the accumulator; raise weight scales"
@@ -220,11 +223,35 @@ def _check_requant(rule: Rule) -> None:
         "wide": ("plain",),
         "round": ("half_up", "double") if r.multiplier == "q31" else ("even", "away", "half_up"),
     }
+    _check_beside(rule)
     for field, values in can.items():
         if getattr(r, field) not in values:
             raise refuse(rule, f"requant.{field}", getattr(r, field))
-    if r.multiplier == "q31" and (r.zero == "before" or r.clip == "reals"):
-        raise refuse(rule, "requant.zero" if r.zero == "before" else "requant.clip", "with q31")
+
+
+_BESIDE: dict[str, dict[str, tuple[str, ...]]] = {
+    "f64": {"compute": ("f64",)},
+    "q31": {
+        "compute": ("f64",),
+        "round": ("half_up", "double"),
+        "zero": ("after", "none"),
+        "clip": ("codes",),
+    },
+}
+"""What stands beside a multiplier where it is executed."""
+
+
+def _check_beside(rule: Rule) -> None:
+    """ProfileError for a multiplier that is not executed with the fields beside it."""
+    beside = _BESIDE.get(rule.requant.multiplier, {})
+    amiss = [f for f, can in beside.items() if getattr(rule.requant, f) not in can]
+    if amiss:
+        wanted = ", ".join(f"{f} = {' or '.join(map(repr, can))}" for f, can in beside.items())
+        raise ProfileError(
+            f"profile {rule.profile or '(unnamed)'}: requant.multiplier = "
+            f"{rule.requant.multiplier!r} is executed with {wanted}; "
+            f"{amiss[0]} is {getattr(rule.requant, amiss[0])!r}"
+        )
 
 
 def _shaped(factor: NDArray[np.floating], rank: int, axis: int) -> NDArray[np.floating]:

@@ -57,8 +57,8 @@ def choose(
 ) -> Numbers:
     """Scale and zero point for a range, or one each for arrays of ranges.
 
-    Raises ProfileError for a range that is not finite or upside down, and for a field that cannot
-    be executed yet.
+    Raises ProfileError for a range that is not finite or upside down, for a field that cannot be
+    executed yet, and for a fixed zero point that is no code.
     """
     _check(rule, profile, symmetric)
     kind = _REALS[rule.compute]
@@ -71,13 +71,15 @@ def choose(
     if rule.small.startswith("widen_abs:"):
         most = np.maximum(most, least + kind.type(rule.small[10:]))
     codes = bounds or storage.bounds
+    fixed = _fixed(rule, storage, codes, profile)
     if symmetric:
         level = levels_of(rule.levels, str(storage), grain) or (codes[1] - codes[0]) / 2
         scale = _floored(_reach(least, most, codes, level, rule), rule)
-        zero = np.broadcast_to(np.int64(_middle(codes, rule)), scale.shape)
+        middle = _middle(codes, rule) if fixed is None else fixed
+        zero = np.broadcast_to(np.int64(middle), scale.shape)
     else:
         scale = _floored((most - least) / kind.type(codes[1] - codes[0]), rule)
-        zero = _zero(least, scale, codes, rule)
+        zero = _zero(least, scale, codes, rule) if fixed is None else np.full(scale.shape, fixed)
     return _replaced(scale, zero, rule)
 
 
@@ -89,11 +91,11 @@ def _check(rule: Choose, profile: str, symmetric: bool) -> None:
         "nudge": ("none",),
         "reduce": ("none",),
         "decimals": ("exact",),
+        # The zero point of a symmetric scheme is its middle code, unless it is fixed.
+        "zero": ("qmin-round(min/s)", "round(qmin-min/s)"),
     }
     if symmetric:
         can["reach"] = ("absmax", "max", "sides")
-    else:
-        can["zero"] = ("qmin-round(min/s)", "round(qmin-min/s)")
     if rule.small.startswith(("widen_rel", "min_of_max")):
         can["small"] = ()
     for field, values in can.items():
@@ -101,6 +103,19 @@ def _check(rule: Choose, profile: str, symmetric: bool) -> None:
         if value not in values and not (field == "zero" and value.startswith("fixed:")):
             name = profile or "(unnamed)"
             raise ProfileError(f"profile {name}: choose.{field} = {value!r} cannot be executed yet")
+
+
+def _fixed(rule: Choose, storage: DType, codes: tuple[int, int], profile: str) -> int | None:
+    """The zero point that a rule fixes, if it does."""
+    if not rule.zero.startswith("fixed:"):
+        return None
+    zero = float(rule.zero[6:])
+    if not (zero.is_integer() and codes[0] <= zero <= codes[1]):
+        raise ProfileError(
+            f"profile {profile or '(unnamed)'}: choose.zero = {rule.zero!r} is no code of "
+            f"{storage}, which are whole numbers {codes[0]}..{codes[1]}"
+        )
+    return int(zero)
 
 
 def _reach(least: Reals, most: Reals, codes: tuple[int, int], level: float, rule: Choose) -> Reals:
@@ -121,8 +136,6 @@ def _middle(codes: tuple[int, int], rule: Choose) -> int:
 
 
 def _zero(least: Reals, scale: Reals, codes: tuple[int, int], rule: Choose) -> NDArray[np.int64]:
-    if rule.zero.startswith("fixed:"):
-        return np.full(scale.shape, int(float(rule.zero[6:])), np.int64)
     rounding = ROUNDINGS[rule.zero_round]
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         steps = np.where(scale > 0, least / scale, 0).astype(scale.dtype)

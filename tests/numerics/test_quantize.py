@@ -26,7 +26,7 @@ from qir.numerics import (
     reals_of,
     requantize,
 )
-from qir.numerics.fields import Dequantize, Quantize, Requant, Rule
+from qir.numerics.fields import Bias, Dequantize, Quantize, Requant, Rule
 
 from .test_rounding import EXACT
 
@@ -225,12 +225,42 @@ def test_a_requantize_that_cannot_be_executed_is_refused_by_name(field: str, val
 
 def test_a_number_that_the_field_beside_it_makes_meaningless_is_refused() -> None:
     x = affine("u8", 1.0)
-    with pytest.raises(ProfileError, match=r"requant\.compute = 'f32' cannot be executed yet"):
-        multiplier(x, x, x, requantizing(multiplier="f64"))
     with pytest.raises(ProfileError, match=r"quantize\.compute = 'f64_reciprocal' cannot be"):
         quantize(np.zeros(3, F), x, quantizing(compute="f64_reciprocal"))
     with pytest.raises(ProfileError, match=r"quantize\.levels = \{'i8': 127.0\} cannot be"):
         quantize(np.zeros(3, F), x, Rule("p", quantize=Quantize(levels=(("i8", 127.0),))))
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"multiplier": "f64"}, "'f64' is executed with compute = 'f64'; compute is 'f32'"),
+        (
+            {"multiplier": "q31"},
+            "'q31' is executed with compute = 'f64', round = 'half_up' or 'double', "
+            "zero = 'after' or 'none', clip = 'codes'; compute is 'f32'",
+        ),
+        ({"multiplier": "q31", "compute": "f64"}, "clip = 'codes'; round is 'even'"),
+        (
+            {"multiplier": "q31", "compute": "f64", "round": "double", "zero": "before"},
+            "zero is 'before'",
+        ),
+        (
+            {"multiplier": "q31", "compute": "f64", "round": "double", "clip": "reals"},
+            "clip is 'reals'",
+        ),
+    ],
+)
+def test_a_multiplier_says_beside_what_it_is_executed(fields: dict[str, str], told: str) -> None:
+    x, rule = affine("u8", 1.0), requantizing(**fields)
+    for call in (
+        lambda: multiplier(x, x, x, rule),
+        lambda: requantize(np.zeros(3, np.int32), np.asarray(1.0), x, rule, axis=0),
+    ):
+        with pytest.raises(ProfileError) as caught:
+            call()
+        assert str(caught.value).startswith("profile plain: requant.multiplier = ")
+        assert str(caught.value).endswith(told)
 
 
 def test_sums_that_no_code_can_hold_saturate_whatever_the_multiplier() -> None:
@@ -242,12 +272,19 @@ def test_sums_that_no_code_can_hold_saturate_whatever_the_multiplier() -> None:
         assert found.tolist() == [0, 0, middle, 255, 255], factor
 
 
-def test_a_bias_that_does_not_fit_is_cut_or_refused() -> None:
-    x, w = affine("u8", 1e-6), affine("i8", 1e-6)
+def test_a_bias_that_does_not_fit_is_cut_or_wrapped_or_refused() -> None:
+    x, w = affine("u8", 2.0**-20), affine("i8", 2.0**-15)
     clip = profile("native").resolve(Query("conv2d"))
     assert bias_codes(np.array([1.0, -1.0], F), x, w, clip).tolist() == [2**31 - 1, -(2**31)]
+    wholes = [2**31 - 128, 2**31, -(2**31), -(2**31) - 256, 3 * 2**32 + 1024, -(2**40) - 2**20, 0]
+    found = bias_codes(np.array(wholes, np.float64) * 2.0**-35, x, w, PLAIN)
+    assert found.tolist() == [(v + 2**31) % 2**32 - 2**31 for v in wholes]
+    wide = Rule("p", bias=Bias(overflow="clip:40"))
     with pytest.raises(OpError, match="does not fit 32 bits"):
-        bias_codes(np.array([1.0], F), x, w, PLAIN)
+        bias_codes(np.array([1.0], F), x, w, wide)
+    for bad in (np.nan, np.inf):
+        with pytest.raises(OpError, match="no number in units of the accumulator"):
+            bias_codes(np.array([bad], F), x, w, PLAIN)
 
 
 def test_maps_that_cannot_be_meant_are_refused() -> None:

@@ -125,3 +125,30 @@ def test_a_choice_that_cannot_be_executed_is_refused_by_name(rule: Choose, told:
     with pytest.raises(ProfileError) as caught:
         choose(np.array(0.0, F), np.array(1.0, F), U8, rule, profile="p")
     assert str(caught.value) == f"profile p: {told} cannot be executed yet"
+
+
+@pytest.mark.parametrize("zero", ["none", "best_end", "real"])
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_a_zero_point_that_cannot_be_executed_is_refused_in_every_scheme(
+    zero: str, symmetric: bool
+) -> None:
+    with pytest.raises(ProfileError, match=rf"choose\.zero = '{zero}' cannot be executed yet"):
+        choose(np.array(0.0, F), np.array(1.0, F), U8, Choose(zero=zero), symmetric=symmetric)
+
+
+def test_a_fixed_zero_point_is_taken_in_every_scheme() -> None:
+    for symmetric in (True, False):
+        for word, code in (("fixed:7", 7), ("fixed:255", 255), ("fixed:0", 0)):
+            low, high = np.zeros(2, F), np.ones(2, F)
+            _, zero = choose(low, high, U8, Choose(zero=word), symmetric=symmetric)
+            assert zero.tolist() == [code, code]
+
+
+@pytest.mark.parametrize("zero", ["fixed:300", "fixed:-1", "fixed:1.5", "fixed:1e99"])
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_a_fixed_zero_point_that_is_no_code_is_refused(zero: str, symmetric: bool) -> None:
+    rule = Choose(zero=zero)
+    with pytest.raises(ProfileError) as caught:
+        choose(np.array(0.0, F), np.array(1.0, F), U8, rule, symmetric=symmetric, profile="p")
+    told = f"profile p: choose.zero = '{zero}' is no code of u8, which are whole numbers 0..255"
+    assert str(caught.value) == told
