@@ -1,0 +1,208 @@
+"""What a query may ask of nodes, values and origins: a table of named facts for each.
+
+The map of a value is its own; in QDQ form it is the one of the codes that `dequantize` reads it
+from, or that its one reader, a `quantize`, stores it as.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.ir import dims
+from qir.ir.attrs import Attr
+from qir.ir.dtype import DType
+from qir.ir.node import Node, Value
+from qir.ir.ops import OPS
+from qir.ir.origin import Origin
+from qir.ir.types import Array, QuantType
+
+Item: TypeAlias = "bool | int | float | str | tuple[Item, ...] | Value | Node | Origin | None"
+"""What an expression comes to; None is what is not there."""
+
+
+def coded(value: Value) -> QuantType | None:
+    """The map of the codes that a value stands in, in either form of a program."""
+    if value.type.quant is not None:
+        return value.type.quant
+    if value.node.op == "dequantize":
+        return value.node.operands["x"].type.quant
+    use = value.only_use
+    return use.node.result.type.quant if use is not None and use.node.op == "quantize" else None
+
+
+def byte_size(value: Value) -> int | None:
+    """The bytes of a value's elements, packed; None where a size is not known."""
+    count = dims.product(value.type.shape)
+    return -(-count * value.type.dtype.bits // 8) if isinstance(count, int) else None
+
+
+def _size(dim: dims.Dim) -> int | str:
+    return dim if isinstance(dim, int) else "?" if dim is None else str(dim)
+
+
+def _numbers(found: NDArray[np.generic]) -> Item:
+    """One number, or all of them in a row."""
+    plain = found if found.dtype.kind in "iu" else found.astype(np.float64)
+    return plain.item() if plain.size == 1 else tuple(plain.reshape(-1).tolist())
+
+
+def _of_map(ask: Callable[[QuantType], Item]) -> Callable[[Value], Item]:
+    def answer(value: Value) -> Item:
+        quant = coded(value)
+        return None if quant is None else ask(quant)
+
+    return answer
+
+
+def _storage(value: Value) -> DType:
+    quant = coded(value)
+    return quant.storage if quant else value.type.dtype
+
+
+def _scale(quant: QuantType) -> Item:
+    return None if quant.scale is None else _numbers(np.asarray(quant.scales()))
+
+
+def _zero(quant: QuantType) -> Item:
+    return None if quant.zero is None else _numbers(np.asarray(quant.zeros()))
+
+
+def _reals(quant: QuantType, code: int) -> NDArray[np.float64] | None:
+    """What a code means under each scale."""
+    if quant.dynamic or quant.kind != "uniform" or quant.plus is not None:
+        return None
+    if not quant.storage.is_integer:
+        return None
+    scales = np.asarray(quant.scales()).astype(np.float64)
+    return (code - np.asarray(quant.zeros()).astype(np.float64)) * scales
+
+
+def _least(quant: QuantType) -> Item:
+    reals = _reals(quant, quant.low)
+    return None if reals is None else float(reals.min())
+
+
+def _greatest(quant: QuantType) -> Item:
+    reals = _reals(quant, quant.high)
+    return None if reals is None else float(reals.max())
+
+
+def _elements(value: Value) -> Item:
+    count = dims.product(value.type.shape)
+    return count if isinstance(count, int) else None
+
+
+VALUE: Mapping[str, Callable[[Value], Item]] = {
+    "axis": _of_map(lambda quant: quant.axis),
+    "bits": lambda value: _storage(value).bits,
+    "bytes": byte_size,
+    "constant": lambda value: value.constant is not None,
+    "dtype": lambda value: value.type.dtype.name,
+    "dynamic": _of_map(lambda quant: quant.dynamic),
+    "express": lambda value: value.type.express.name,
+    "high": _of_map(lambda quant: quant.high if quant.storage.is_integer else None),
+    "low": _of_map(lambda quant: quant.low if quant.storage.is_integer else None),
+    "max": _of_map(_greatest),
+    "min": _of_map(_least),
+    "name": lambda value: value.name,
+    "node": lambda value: value.node,
+    "quantized": lambda value: coded(value) is not None,
+    "rank": lambda value: value.type.rank,
+    "scale": _of_map(_scale),
+    "shape": lambda value: tuple(map(_size, value.type.shape)),
+    "size": _elements,
+    "storage": lambda value: _storage(value).name,
+    "tensor": lambda value: value.lineage.tensor,
+    "type": lambda value: str(value.type),
+    "users": lambda value: value.users,
+    "uses": lambda value: len(value.uses),
+    "zero": _of_map(_zero),
+}
+
+NODE: Mapping[str, Callable[[Node], Item]] = {
+    "inputs": lambda node: tuple(node.operands.values()),
+    "name": lambda node: node.name,
+    "op": lambda node: node.op,
+    "ops": lambda node: tuple(s.op for s in node.stages) or (node.op,),
+    "origin": lambda node: node.origins[0] if node.origins else None,
+    "origins": lambda node: node.origins,
+    "planned": lambda node: tuple(node.schemes),
+    "profile": lambda node: node.profile,
+    "result": lambda node: node.results[0] if node.results else None,
+    "results": lambda node: node.results,
+    "slots": lambda node: tuple(node.operands),
+    "stages": lambda node: tuple(s.op for s in node.stages),
+    "users": lambda node: tuple(dict.fromkeys(u for v in node.results for u in v.users)),
+    "uses": lambda node: sum(len(value.uses) for value in node.results),
+}
+
+ORIGIN: Mapping[str, Callable[[Origin], Item]] = {
+    "call": lambda origin: origin.call,
+    "framework": lambda origin: origin.framework,
+    "name": lambda origin: origin.name,
+    "op": lambda origin: origin.op,
+    "operands": lambda origin: tuple(name for _, name in origin.operands),
+    "path": lambda origin: origin.path,
+}
+
+SLOTS = frozenset(slot.name for row in OPS.values() for slot in row.operands)
+VARIADIC = frozenset(s.name for row in OPS.values() for s in row.operands if s.variadic)
+ATTRS = frozenset(attr.name for row in OPS.values() for attr in row.attrs)
+OF_NODES = frozenset(NODE) | SLOTS | ATTRS
+KNOWN = OF_NODES | frozenset(VALUE) | frozenset(ORIGIN)
+
+
+def fact(item: Item, name: str) -> Item:
+    """A named fact of something; of a row, the fact of each; None where it has none."""
+    match item:
+        case Value():
+            return VALUE[name](item) if name in VALUE else None
+        case Node():
+            return NODE[name](item) if name in NODE else _part(item, name)
+        case Origin():
+            return ORIGIN[name](item) if name in ORIGIN else None
+        case tuple():
+            return tuple(fact(each, name) for each in item)
+    return None
+
+
+def _part(node: Node, name: str) -> Item:
+    """The operands in a slot, else an attribute."""
+    if name in VARIADIC and (found := node.variadic(name)):
+        return tuple(found)
+    return node.operands[name] if name in node.operands else attribute(node, name)
+
+
+def attribute(item: Item, name: str) -> Item:
+    """An attribute of a node, or of the first stage that has it."""
+    if not isinstance(item, Node):
+        return None
+    for attrs in (item.attrs, *(stage.attrs for stage in item.stages)):
+        if name in attrs:
+            return _plain(attrs[name])
+    return None
+
+
+def _plain(value: Attr) -> Item:
+    match value:
+        case tuple():
+            return tuple(map(_plain, value))
+        case DType():
+            return value.name
+        case bytes():
+            return value.hex()
+        case Array():
+            return f"@{value.name}"
+        case float() if math.isnan(value):
+            return None
+    return value
+
+
+def truth(item: Item) -> bool:
+    """Whether something counts as true: what is not there does not, nor what is empty or 0."""
+    return bool(item) if not isinstance(item, Value | Node | Origin) else True
