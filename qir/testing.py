@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from qir.errors import PluginError
 from qir.ir import dims
 from qir.ir.attrs import Attr
+from qir.ir.calls import make_call
 from qir.ir.dtype import F16, F32, F64, I8, I32, U8, DType, dtype
-from qir.ir.graph import Graph, make_call
+from qir.ir.graph import Graph
 from qir.ir.node import Node, Stage, Value
 from qir.ir.ops import spec
 from qir.ir.origin import Lineage, Origin

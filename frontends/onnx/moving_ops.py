@@ -6,7 +6,7 @@ import numpy as np
 
 from qir.errors import TypeRuleError
 from qir.ir.attrs import Attr
-from qir.ir.graph import infer
+from qir.ir.calls import infer
 from qir.ir.node import Value
 from qir.ir.ops import spec
 from qir.ledger import Change

@@ -16,17 +16,17 @@ import networkx as nx
 from qir.errors import GraphError, TypeRuleError
 from qir.ir import attrs as attributes
 from qir.ir.attrs import Attr
+from qir.ir.calls import infer
 from qir.ir.node import Node, Stage, Use, Value
-from qir.ir.ops import Call, spec
+from qir.ir.ops import spec
 from qir.ir.ops.graph import GIVEN
+from qir.ir.order import Order
 from qir.ir.origin import Lineage, Origin
 from qir.ir.printer import print_graph
 from qir.ir.scheme import Scheme
-from qir.ir.types import Array, TensorType
+from qir.ir.types import Array, Element, QuantType, TensorType
 
-_GAP = 1 << 24
-_SPARSE = 1.6  # how much sparser a range must be for each bit it is wider
-COMPANIONS = ("scale", "zero", "min", "max")
+_DEEPEST = 32  # bodies within bodies
 
 
 class Graph:
@@ -37,32 +37,24 @@ class Graph:
 
     def __init__(self, name: str = "main", profile: str = "native") -> None:
         self.name = name
-        self.profile = profile
+        self._profile = profile
         self._store: nx.MultiDiGraph[Node] = nx.MultiDiGraph()
         self._view: nx.MultiDiGraph[Node] | None = None
-        self._first: Node | None = None
-        self._last: Node | None = None
+        self._order = Order()
         self._values: dict[str, Value] = {}
         self._counts: dict[str, int] = {}
         self._output: Node | None = None
-        self.version = 0
-        """Rises with every edit; what is derived from a graph is kept by it."""
+        self._bodies: dict[Node, dict[str, Graph]] = {}
+        self._holder: Graph | None = None
+        self._edits = 0
 
     # -- reading ------------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[Node]:
-        node = self._first
-        while node is not None:
-            following = node._next
-            yield node
-            node = following
+        return iter(self._order)
 
     def __reversed__(self) -> Iterator[Node]:
-        node = self._last
-        while node is not None:
-            following = node._prev
-            yield node
-            node = following
+        return reversed(self._order)
 
     def __len__(self) -> int:
         return len(self._store)
@@ -88,6 +80,42 @@ class Graph:
         return print_graph(self, by_content=True) == print_graph(other, by_content=True)
 
     __hash__ = object.__hash__
+
+    @property
+    def version(self) -> int:
+        """Rises with every edit, of bodies too; what is derived from a graph is kept by it."""
+        return self._edits
+
+    def _touch(self) -> None:
+        self._edits += 1
+        if self._holder is not None:
+            self._holder._touch()
+
+    @property
+    def profile(self) -> str:
+        """Whose arithmetic nodes follow that name none; a body that names none: its holder's."""
+        return self._profile
+
+    @profile.setter
+    def profile(self, name: str) -> None:
+        self._profile = name
+        self._touch()
+
+    def body(self, node: Node, name: str = "body") -> Graph:
+        """A body of one of its nodes; GraphError where there is none of that name."""
+        self._own(node)
+        try:
+            return self._bodies[node][name]
+        except KeyError:
+            raise GraphError(f"{node.name} has no body {name}") from None
+
+    def walk(self, path: str = "") -> Iterator[tuple[str, Graph]]:
+        """This graph and every body within it, inner ones first, each with its path."""
+        here = f"{path}/{self.name}" if path else self.name
+        for node, bodies in list(self._bodies.items()):
+            for body in bodies.values():
+                yield from body.walk(f"{here}/{node.name}")
+        yield here, self
 
     def has(self, name: str) -> bool:
         """Whether a value of that name exists."""
@@ -137,6 +165,11 @@ class Graph:
                     yield from stage.type.arrays()
             for result in node.results:
                 yield from result.type.arrays()
+            for element in node._inner.values():
+                if isinstance(element, QuantType):
+                    yield from element.arrays()
+            for body in self._bodies.get(node, {}).values():
+                yield from body.arrays()
 
     # -- building -----------------------------------------------------------------------------
 
@@ -151,32 +184,79 @@ class Graph:
         before: Node | None = None,
         origins: Iterable[Origin] = (),
         profile: str | None = None,
+        bodies: Mapping[str, Graph] | None = None,
+        inner: Mapping[str, Element] | None = None,
     ) -> Node:
         """Adds a node, last or before another; types are inferred unless given.
 
-        A name that is taken gets a number. Raises TypeRuleError if the op does not take these
+        A name that is taken gets a number. `bodies` become the node's own: a graph that another
+        node holds is to be copied first. Raises TypeRuleError if the op does not take these
         operands, GraphError for a place before an operand or operands of another graph.
         """
         operands = dict(operands or {})
         row = spec(op)
-        if op == "fused":
-            raise GraphError("a group is made by add_chain")
+        held = dict(bodies or {})
+        if op == "fused" and not held:
+            raise GraphError("a group is made by add_chain, or it has a body")
         full = row.complete(attrs or {})
         self._check_slots(op, operands)
+        self._check_bodies(op, operands, held)
         if op == "output" and self._output is not None:
             raise GraphError(f"graph {self.name} has an output already")
         node = Node(op, full, tuple(origins), profile)
         if types is None:
             if op in GIVEN and op != "output":
                 raise TypeRuleError(f"{op}: its result types are to be given")
-            types = infer(op, operands, full)
+            types = infer(op, operands, full, held)
         kinds = tuple(types)
         if row.results is not None and len(kinds) != row.results:
             raise TypeRuleError(f"{op} makes {row.results} values, {len(kinds)} types are given")
+        for slot, element in (inner or {}).items():
+            node._inner[_inner_slot(op, slot)] = element
         self._place(node, operands, kinds, name, before)
+        self._hold(node, held)
         if op == "output":
             self._output = node
         return node
+
+    def _hold(self, node: Node, bodies: dict[str, Graph]) -> None:
+        for name, body in bodies.items():
+            body._holder, body.name = self, name
+        if bodies:
+            self._bodies[node] = bodies
+            node._bodies = bodies
+
+    def _check_bodies(
+        self, op: str, operands: Mapping[str, Value], bodies: Mapping[str, Graph]
+    ) -> None:
+        """GraphError for bodies that the op does not have, or that are not free to be held."""
+        wanted = spec(op).bodies
+        if op != "foreign" and sorted(wanted) != sorted(bodies):
+            has = f"the bodies {', '.join(wanted)}" if wanted else "no bodies"
+            raise GraphError(f"{op} has {has}, it is given {', '.join(bodies) or 'none'}")
+        for name, body in bodies.items():
+            if body._holder is not None or any(body is g for g in self._holders()):
+                raise GraphError(f"{op}: the graph of {name} has a place already; copy it first")
+            body.output  # noqa: B018 - raises where there is none
+        if op == "fused" and [v.name for v in bodies["body"].inputs] != list(operands):
+            names = ", ".join(v.name for v in bodies["body"].inputs)
+            raise GraphError(f"the body takes {names}; the group has {', '.join(operands)}")
+        if bodies and len(self._holders()) + max(b._depth() for b in bodies.values()) > _DEEPEST:
+            raise GraphError(f"{op}: bodies within bodies, more than {_DEEPEST} deep")
+
+    def _holders(self) -> list[Graph]:
+        """This graph, the one that holds it, the one that holds that, ..."""
+        out: list[Graph] = []
+        graph: Graph | None = self
+        while graph is not None:
+            out.append(graph)
+            graph = graph._holder
+        return out
+
+    def _depth(self) -> int:
+        """How many graphs deep it is, itself counted."""
+        held = (b for bodies in self._bodies.values() for b in bodies.values())
+        return 1 + max((b._depth() for b in held), default=0)
 
     def add_chain(
         self,
@@ -200,7 +280,7 @@ class Graph:
             raise GraphError(
                 f"a chain wants {', '.join(wanted)}, it is given {', '.join(operands)}"
             )
-        node = Node("fused", {}, tuple(origins), profile, kept)
+        node = Node("fused", spec("fused").complete({}), tuple(origins), profile, kept)
         ordered = {slot: operands[slot] for slot in wanted}
         self._place(node, ordered, (type,), name, before)
         return node
@@ -218,9 +298,7 @@ class Graph:
         if op in ("output", "foreign", "fused"):
             return
         for slot in operands:
-            base, _, last = slot.rpartition(".")
-            companion = last in COMPANIONS and (not base or row.slot(base) is not None)
-            if row.slot(slot) is None and not companion:
+            if row.slot(slot) is None and not row.companion(slot):
                 known = ", ".join(s.name for s in row.operands) or "none"
                 raise TypeRuleError(f"{op} has no slot {slot}; its slots: {known}")
         for needed in row.operands if whole else ():
@@ -243,7 +321,7 @@ class Graph:
             if before is not None and value.node._rank >= before._rank:
                 raise GraphError(f"{node.op}: %{value.name} is made after {before.name}")
         names = self._names(node.op, name, len(kinds))
-        self._link(node, before)
+        self._order.insert(node, before)
         self._store.add_node(node)
         node.results = tuple(
             Value(node, i, n, t) for i, (n, t) in enumerate(zip(names, kinds, strict=True))
@@ -252,7 +330,7 @@ class Graph:
             self._values[value.name] = value
         for slot, value in operands.items():
             self._bind(node, slot, value)
-        self.version += 1
+        self._touch()
 
     def _names(self, op: str, name: str | Iterable[str] | None, count: int) -> list[str]:
         if name is None or isinstance(name, str):
@@ -298,7 +376,7 @@ class Graph:
             self._bind(node, slot, value)
         else:
             self._unbind(node, slot)
-        self.version += 1
+        self._touch()
 
     def replace(self, old: Value, new: Value, *, except_in: Node | None = None) -> int:
         """Gives every use of one value another; says how many there were.
@@ -318,7 +396,7 @@ class Graph:
         self._lift(late, first)
         for node, slot in uses:
             self._bind(node, slot, new)
-        self.version += 1
+        self._touch()
         return len(uses)
 
     def remove(self, node: Node) -> None:
@@ -332,10 +410,12 @@ class Graph:
         for value in node.results:
             del self._values[value.name]
         self._store.remove_node(node)
-        self._unlink(node)
+        self._order.take_out(node)
+        for body in self._bodies.pop(node, {}).values():
+            body._holder = None
         if node is self._output:
             self._output = None
-        self.version += 1
+        self._touch()
 
     def prune(self) -> int:
         """Takes out every node whose values nobody uses, inputs aside; says how many."""
@@ -361,19 +441,28 @@ class Graph:
         del self._values[value.name]
         value.name = name
         self._values[name] = value
-        self.version += 1
+        self._touch()
 
     def set_type(self, value: Value, type: TensorType) -> None:
         """States what a value is; the verifier checks that it fits its op."""
         self._own(value.node)
         value.type = type
-        self.version += 1
+        self._touch()
 
     def set_attrs(self, node: Node, **changes: Attr) -> None:
         """Changes some attributes; TypeRuleError for one the op does not have."""
         self._own(node)
         node._attrs = spec(node.op).complete({**node._attrs, **changes})
-        self.version += 1
+        self._touch()
+
+    def set_inner(self, node: Node, slot: str, element: Element | None) -> None:
+        """States what a value inside an op is rounded to; None: it is not."""
+        self._own(node)
+        if element is None:
+            node._inner.pop(slot, None)
+        else:
+            node._inner[_inner_slot(node.op, slot)] = element
+        self._touch()
 
     def set_origins(self, node: Node, origins: Iterable[Origin]) -> None:
         """States where a node came from."""
@@ -397,7 +486,7 @@ class Graph:
         """States whose arithmetic a node follows; None: the graph's."""
         self._own(node)
         node.profile = profile
-        self.version += 1
+        self._touch()
 
     def set_scheme(self, node: Node, slot: str, scheme: Scheme | None) -> None:
         """Plans a slot, or clears its plan."""
@@ -406,7 +495,7 @@ class Graph:
             node._schemes.pop(slot, None)
         else:
             node._schemes[slot] = scheme
-        self.version += 1
+        self._touch()
 
     def copy(self) -> Graph:
         """Another graph, equal to this one; arrays are shared, since nobody writes to them."""
@@ -416,9 +505,11 @@ class Graph:
             made = Node(node.op, node._attrs, node.origins, node.profile, node.stages)
             made._slot_origins = dict(node._slot_origins)
             made._schemes = dict(node._schemes)
+            made._inner = dict(node._inner)
             operands = {slot: twin[value] for slot, value in node._operands.items()}
             types = tuple(value.type for value in node.results)
             out._place(made, operands, types, [v.name for v in node.results], None)
+            out._hold(made, {n: b.copy() for n, b in self._bodies.get(node, {}).items()})
             for value, other in zip(node.results, made.results, strict=True):
                 twin[value] = other
                 other.lineage = value.lineage
@@ -464,60 +555,8 @@ class Graph:
     def _lift(self, late: set[Node], user: Node) -> None:
         """Moves nodes, in their order, to just before one."""
         for node in sorted(late, key=lambda n: n._rank):
-            self._unlink(node)
-            self._link(node, user)
-
-    def _link(self, node: Node, before: Node | None) -> None:
-        after = self._last if before is None else before._prev
-        node._rank = self._between(after, before)
-        node._prev, node._next = after, before
-        if after is None:
-            self._first = node
-        else:
-            after._next = node
-        if before is None:
-            self._last = node
-        else:
-            before._prev = node
-
-    def _between(self, after: Node | None, before: Node | None) -> int:
-        if before is None:
-            return (after._rank if after else 0) + _GAP
-        if before._rank - (after._rank if after else 0) < 2:
-            self._make_room(before)
-        return ((after._rank if after else 0) + before._rank) // 2
-
-    def _unlink(self, node: Node) -> None:
-        if node._prev is None:
-            self._first = node._next
-        else:
-            node._prev._next = node._next
-        if node._next is None:
-            self._last = node._prev
-        else:
-            node._next._prev = node._prev
-        node._prev = node._next = None
-
-    def _make_room(self, node: Node) -> None:
-        """Spreads the ranks around a node, over the smallest range that is sparse enough.
-
-        Tags of Bender et al., "Two simplified algorithms for maintaining order in a list": an
-        insertion costs logarithmic time on average, wherever nodes are put in.
-        """
-        first = last = node
-        count, bits = 1, 0
-        while count * _SPARSE**bits > 1 << bits or bits < 2:
-            bits += 1
-            low = node._rank >> bits << bits
-            while first._prev and first._prev._rank >= low:
-                first, count = first._prev, count + 1
-            while last._next and last._next._rank < low + (1 << bits):
-                last, count = last._next, count + 1
-        step = (1 << bits) // count
-        for i in range(count):
-            first._rank = low + i * step + step // 2
-            assert i == count - 1 or first._next is not None
-            first = first._next or first
+            self._order.take_out(node)
+            self._order.insert(node, user)
 
 
 def _cycle(user: Node, producer: Node) -> GraphError:
@@ -535,32 +574,9 @@ def _check_chain(stages: tuple[Stage, ...]) -> None:
         raise GraphError("the last stage's type is the group's")
 
 
-def infer(
-    op: str, operands: Mapping[str, Value], attrs: Mapping[str, Attr]
-) -> tuple[TensorType, ...]:
-    """The result types by the op's rule; codes stay codes where the op only moves them."""
-    row = spec(op)
-    call = make_call(op, operands, attrs)
-    types = row.rule(call)
-    if row.move and len(types) == 1:
-        slot = next((s for s in ("x", "xs.0") if s in operands), next(iter(operands)))
-        element = operands[slot].type.quant
-        if element is not None:
-            moved = row.move(call, element)
-            if moved is None:
-                raise TypeRuleError(f"{op}: the quantized axis {element.axis} does not survive")
-            return (types[0].with_element(moved),)
-    return types
-
-
-def make_call(op: str, operands: Mapping[str, Value], attrs: Mapping[str, Attr]) -> Call:
-    """What an op's rules see of one use."""
-    constants = {
-        slot: value.node._attrs["data"]
-        for slot, value in operands.items()
-        if value.node.op == "constant"
-    }
-    if op == "constant":
-        constants = {"data": attrs["data"]}
-    found = {k: v for k, v in constants.items() if isinstance(v, Array)}
-    return Call(op, {slot: value.type for slot, value in operands.items()}, attrs, found)
+def _inner_slot(op: str, slot: str) -> str:
+    """The name; TypeRuleError where the op rounds nothing of that name within."""
+    known = spec(op).inner
+    if slot not in known:
+        raise TypeRuleError(f"{op} has no inner slot {slot}; it has {', '.join(known) or 'none'}")
+    return slot

@@ -5,16 +5,16 @@ Only a graph changes them: what they show of their tables is a view that cannot 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from qir.ir.attrs import Attr
 from qir.ir.ops import spec
 from qir.ir.origin import Lineage, Origin
 from qir.ir.scheme import Scheme
-from qir.ir.types import Array, TensorType
+from qir.ir.types import Array, Element, TensorType
 
 
 class Use(NamedTuple):
@@ -22,6 +22,21 @@ class Use(NamedTuple):
 
     node: Node
     slot: str
+
+
+class Program(Protocol):
+    """A graph as a node sees the bodies it holds; every one is a `Graph`."""
+
+    name: str
+    profile: str
+
+    def __iter__(self) -> Iterator[Node]: ...
+
+    @property
+    def inputs(self) -> tuple[Value, ...]: ...
+
+    @property
+    def outputs(self) -> Mapping[str, Value]: ...
 
 
 class Value:
@@ -92,7 +107,9 @@ class Node:
 
     __slots__ = (
         "_attrs",
+        "_bodies",
         "_fallback",
+        "_inner",
         "_next",
         "_operands",
         "_prev",
@@ -123,6 +140,8 @@ class Node:
         self.profile = profile
         self.stages = stages
         self._schemes: dict[str, Scheme] = {}
+        self._inner: dict[str, Element] = {}
+        self._bodies: Mapping[str, Program] = {}
         self._prev: Node | None = None
         self._next: Node | None = None
         self._rank = 0
@@ -142,6 +161,16 @@ class Node:
     def schemes(self) -> Mapping[str, Scheme]:
         """What is planned for slots."""
         return MappingProxyType(self._schemes)
+
+    @property
+    def inner(self) -> Mapping[str, Element]:
+        """What values inside the op are rounded to, by the names its spec gives them."""
+        return MappingProxyType(self._inner)
+
+    @property
+    def bodies(self) -> Mapping[str, Program]:
+        """The closed graphs it holds, such as a loop's body: they see their own inputs alone."""
+        return MappingProxyType(self._bodies)
 
     @property
     def slot_origins(self) -> Mapping[str, tuple[Origin, ...]]:

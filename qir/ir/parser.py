@@ -20,10 +20,11 @@ from qir.ir.node import Node, Stage, Value
 from qir.ir.ops import OPS, OpSpec, spec
 from qir.ir.origin import Lineage, Origin
 from qir.ir.scheme import Scheme, parse_scheme
-from qir.ir.types import Array, TensorType
-from qir.ir.typetext import read_type
+from qir.ir.types import Array, Element, TensorType
+from qir.ir.typetext import read_element, read_type
 
 _MAX_DEPTH = 40
+_MAX_BODIES = 32
 
 
 def parse(text: str, arrays: Mapping[str, NDArray[np.generic]] | None = None) -> Graph:
@@ -37,8 +38,10 @@ class _Parser:
         self.data = data
         self.arrays: dict[str, Array] = {}
         self.values: dict[str, Value] = {}
+        self.depth = 0
 
     def graph(self) -> Graph:
+        """The text's one graph, whole."""
         cursor = self.cursor
         while cursor.take_word("array"):
             self._declare()
@@ -46,15 +49,38 @@ class _Parser:
             raise cursor.fail(f"'graph' should stand here, not {cursor.near()}")
         cursor.skip()
         out = Graph(cursor.name())
+        self._nodes(out)
+        if not cursor.done:
+            raise cursor.fail(f"{cursor.near()} is too much after the graph")
+        return out
+
+    def _nodes(self, graph: Graph) -> None:
+        cursor = self.cursor
         if cursor.take_word("as"):
-            out.profile = cursor.name_or_text()
+            graph.profile = cursor.name_or_text()
         cursor.expect("{")
         while not cursor.take("}"):
             if cursor.done:
                 raise cursor.fail("the graph's bracket is not closed")
-            self._node(out)
-        if not cursor.done:
-            raise cursor.fail(f"{cursor.near()} is too much after the graph")
+            self._node(graph)
+
+    def _bodies(self) -> dict[str, Graph]:
+        """The closed graphs of a node: each sees its own values alone."""
+        cursor = self.cursor
+        out: dict[str, Graph] = {}
+        while cursor.take_word("with"):
+            cursor.skip()
+            name = cursor.name()
+            if name in out:
+                raise cursor.fail(f"the body {name} is given twice")
+            outer, self.values = self.values, {}
+            self.depth += 1
+            if self.depth > _MAX_BODIES:
+                raise cursor.fail(f"bodies within bodies, more than {_MAX_BODIES} deep")
+            out[name] = Graph(name, "")
+            self._nodes(out[name])
+            self.depth -= 1
+            self.values = outer
         return out
 
     def _declare(self) -> None:
@@ -165,7 +191,15 @@ class _Parser:
             types = last.types if op != "output" else None
             if len(names) != len(last.types):
                 raise self.cursor.fail(f"{len(names)} values but {len(last.types)} types")
-            node = graph.add(op, last.operands, last.attrs, types=types, name=names)
+            node = graph.add(
+                op,
+                last.operands,
+                last.attrs,
+                types=types,
+                name=names,
+                inner=last.inner,
+                bodies=self._bodies(),
+            )
             graph.set_origins(node, last.origins)
             return node
         if len(names) != 1 or len(last.types) != 1:
@@ -190,6 +224,8 @@ class _Parser:
             raise cursor.fail(f"{op}: '.' stands where the stage before flows in, in later stages")
         given = self._attrs()
         out.attrs = spec(op).complete(given)
+        if cursor.take_word("inner"):
+            out.inner = self._inner()
         if cursor.take_word("named"):
             out.name = cursor.string()
         while cursor.peek("from "):
@@ -199,6 +235,21 @@ class _Parser:
             out.types.append(read_type(cursor, self._find))
             while cursor.take(","):
                 out.types.append(read_type(cursor, self._find))
+        return out
+
+    def _inner(self) -> dict[str, Element]:
+        cursor = self.cursor
+        out: dict[str, Element] = {}
+        cursor.expect("{")
+        while not cursor.take("}"):
+            if out:
+                cursor.expect(",")
+            cursor.skip()
+            slot = cursor.name()
+            if slot in out:
+                raise cursor.fail(f"{slot} is given twice")
+            cursor.expect(":")
+            out[slot] = read_element(cursor, self._find)
         return out
 
     def _operands(self, row: OpSpec) -> tuple[dict[str, Value], str | None]:
@@ -394,6 +445,7 @@ class _Stage:
         self.flow: str | None = None
         self.attrs: Mapping[str, Attr] = {}
         self.types: list[TensorType] = []
+        self.inner: dict[str, Element] = {}
         self.name = ""
         self.origins: list[Origin] = []
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Protocol
 
 import numpy as np
 
@@ -12,22 +11,13 @@ from qir.ir import attrs as attributes
 from qir.ir.attrs import Attr
 from qir.ir.dtype import DType
 from qir.ir.lexer import quote, write_name, write_word
-from qir.ir.node import Node, Stage, Value
+from qir.ir.node import Node, Program, Stage, Value
 from qir.ir.ops import spec
 from qir.ir.origin import Lineage, Origin
-from qir.ir.types import INLINE, Array, number
+from qir.ir.types import INLINE, Array, ArrayName, Element, QuantType, number
 
 RESERVED = "__metadata__"  # safetensors keeps its own matter under this name
 _PLAIN = {"f32", "f64", "bool", "i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64"}
-
-
-class Program(Protocol):
-    """A graph, as far as the printer reads it."""
-
-    name: str
-    profile: str
-
-    def __iter__(self) -> Iterator[Node]: ...
 
 
 def print_graph(graph: Program, *, origins: bool = False, by_content: bool = False) -> str:
@@ -69,15 +59,17 @@ class _Printer:
         self._names: dict[str, str] = {}
         self._counts: dict[str, int] = {}
         self._declared: dict[str, Array] = {}
-        self._collect()
+        self._collect(graph)
 
-    def _collect(self) -> None:
-        for node in self.graph:
+    def _collect(self, graph: Program) -> None:
+        for node in graph:
             constant = node.result.constant if node.op == "constant" else None
             if constant is not None and inline(constant) is None:
                 self._name(constant, node.name)
             for array in _referred(node):
                 self._declared[self._name(array, array.name or "array")] = array
+            for body in node.bodies.values():
+                self._collect(body)
 
     def _name(self, array: Array, wanted: str) -> str:
         if (name := self._names.get(array.digest)) is not None:
@@ -101,14 +93,15 @@ class _Printer:
             for a in sorted(self._declared.values(), key=lambda a: a.depth)
         ]
         lines.append(f"graph {write_name(self.graph.name)} as {write_word(self.graph.profile)} {{")
-        lines += [f"  {self.node(node)}" for node in self.graph]
+        lines += [f"  {self.node(node, '  ')}" for node in self.graph]
         return "\n".join([*lines, "}"]) + "\n"
 
-    def node(self, node: Node) -> str:
+    def node(self, node: Node, indent: str) -> str:
         made = ", ".join(f"%{write_name(v.name)}" for v in node.results)
         parts = [f"{made} = " if made else "", self._body(node)]
         if node.results:
             parts.append(" : " + ", ".join(v.type.text(self.at) for v in node.results))
+        parts += [self._held(name, body, indent) for name, body in node.bodies.items()]
         if node.profile:
             parts.append(f" as {write_word(node.profile)}")
         if node.schemes:
@@ -119,6 +112,11 @@ class _Printer:
             parts.extend(self._history(node))
         return "".join(parts)
 
+    def _held(self, name: str, body: Program, indent: str) -> str:
+        profile = f" as {write_word(body.profile)}" if body.profile else ""
+        lines = [f"{indent}  {self.node(node, indent + '  ')}\n" for node in body]
+        return f" with {write_name(name)}{profile} {{\n{''.join(lines)}{indent}}}"
+
     def _body(self, node: Node) -> str:
         if node.stages:
             return " |> ".join(self._stage(node, i, s) for i, s in enumerate(node.stages))
@@ -126,15 +124,19 @@ class _Printer:
             data = node.attrs["data"]
             assert isinstance(data, Array)
             return f"constant({inline(data) or self.at(data)})"
-        return (
+        text = (
             f"{node.op}({self._operands(node.op, node.operands)}){self._attrs(node.op, node.attrs)}"
         )
+        if node.inner:
+            kinds = [f"{s} : {_element(e, self.at)}" for s, e in sorted(node.inner.items())]
+            text += f" inner {{{', '.join(kinds)}}}"
+        return text
 
     def _operands(self, op: str, operands: Mapping[str, Value], flow: str | None = None) -> str:
         named = {slot: f"%{write_name(v.name)}" for slot, v in operands.items()}
         if flow is not None:
             named[flow] = "."
-        if op in ("output", "foreign"):
+        if op in ("output", "foreign", "fused"):
             return ", ".join(f"{write_name(s)}={v}" for s, v in named.items())
         out = []
         for slot in spec(op).operands:
@@ -193,6 +195,10 @@ class _Printer:
             yield f" lineage {self.attr(lines)}"
 
 
+def _element(element: Element, at: ArrayName) -> str:
+    return element.text(at) if isinstance(element, QuantType) else element.name
+
+
 def _origin(word: str, origin: Origin) -> str:
     parts = []
     for name, value in origin.items()[1:]:
@@ -208,6 +214,9 @@ def _referred(node: Node) -> Iterator[Array]:
     """Arrays that types and attributes name; a constant's own elements aside."""
     for result in node.results:
         yield from result.type.arrays()
+    for element in node.inner.values():
+        if isinstance(element, QuantType):
+            yield from element.arrays()
     for stage in node.stages:
         if stage.type:
             yield from stage.type.arrays()

@@ -389,6 +389,10 @@ def uniform(
     )
 
 
+Element: TypeAlias = DType | QuantType
+"""What each element of a tensor is: a plain type, or codes with the map that gives them meaning."""
+
+
 @dataclass(frozen=True, slots=True)
 class TensorType:
     """Shape and element; the element is a plain type or a map from codes."""

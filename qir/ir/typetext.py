@@ -11,7 +11,7 @@ from qir.ir import dims
 from qir.ir.dims import Dim
 from qir.ir.dtype import DType, dtype
 from qir.ir.lexer import Cursor
-from qir.ir.types import Array, Declared, Grain, Param, QuantType, TensorType
+from qir.ir.types import Array, Declared, Element, Grain, Param, QuantType, TensorType
 
 FindArray: TypeAlias = Callable[[str], Array]
 
@@ -48,11 +48,16 @@ def read_type(cursor: Cursor, find: FindArray) -> TensorType:
             break
     else:
         raise cursor.fail(f"a type of more than {_MAX_RANK} axes")
-    element = _quant(cursor, find) if cursor.peek("!") else _dtype(cursor)
+    element = read_element(cursor, find)
     try:
         return TensorType(tuple(shape), element)
     except QirError as error:
         raise cursor.fail(str(error)) from None
+
+
+def read_element(cursor: Cursor, find: FindArray) -> Element:
+    """Reads what each element is, where the cursor stands."""
+    return _quant(cursor, find) if cursor.peek("!") else _dtype(cursor)
 
 
 def _symbolic(cursor: Cursor) -> Dim:

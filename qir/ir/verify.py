@@ -10,9 +10,10 @@ import numpy as np
 
 from qir.errors import TypeRuleError, VerifyError
 from qir.ir import dims
-from qir.ir.graph import COMPANIONS, Graph, make_call
+from qir.ir.calls import make_call
+from qir.ir.graph import Graph
 from qir.ir.node import Node, Use, Value
-from qir.ir.ops import Call, spec
+from qir.ir.ops import COMPANIONS, Call, spec
 from qir.ir.ops.graph import GIVEN
 from qir.ir.types import Array, QuantType, TensorType
 
@@ -98,6 +99,7 @@ def _slots(graph: Graph, node: Node) -> Iterator[str]:
     """Every slot is the op's, and every slot the op needs is there."""
     if node.op == "fused":
         wanted = {g for i, stage in enumerate(node.stages) for g in stage.group_slots(i)}
+        wanted |= {value.name for body in node.bodies.values() for value in body.inputs}
         for slot in sorted(wanted ^ set(node.operands)):
             yield f"{slot} is {'missing' if slot in wanted else 'no slot of its stages'}"
     if node.op in ("output", "foreign", "fused"):
@@ -112,7 +114,8 @@ def _slots(graph: Graph, node: Node) -> Iterator[str]:
 
 def _missing(node: Node) -> list[str]:
     if node.op == "fused":
-        slots = [g for i, stage in enumerate(node.stages) for g in stage.group_slots(i)]
+        bodies = [value.name for body in node.bodies.values() for value in body.inputs]
+        slots = bodies or [g for i, stage in enumerate(node.stages) for g in stage.group_slots(i)]
     else:
         row = spec(node.op)
         slots = [s.name for s in row.operands if not (s.optional or s.variadic)]
@@ -128,7 +131,7 @@ def _types(graph: Graph, node: Node) -> Iterator[str]:
             yield from _chain_types(node)
         return
     try:
-        wanted = spec(node.op).rule(make_call(node.op, node.operands, node.attrs))
+        wanted = spec(node.op).rule(make_call(node.op, node.operands, node.attrs, node.bodies))
     except TypeRuleError as error:
         yield str(error)
         return

@@ -15,8 +15,9 @@ from itertools import pairwise
 from qir.capability import Capability, OpCapability
 from qir.errors import SchemeError
 from qir.ir.attrs import same
+from qir.ir.calls import make_call
 from qir.ir.dtype import F32
-from qir.ir.graph import Graph, make_call
+from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 from qir.ir.scheme import RESULT, Scheme, parse_scheme

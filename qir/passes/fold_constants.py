@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from qir.ir.calls import infer
 from qir.ir.dims import known
-from qir.ir.graph import Graph, infer
+from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.types import Array, TensorType
 from qir.ledger import Change, Ledger
@@ -65,5 +66,5 @@ def _size(node: Node) -> float:
     """How many elements the result has; infinite where nobody knows."""
     sizes = known(node.result.type.shape)
     if sizes is None and not node.stages:
-        sizes = known(infer(node.op, node.operands, node.attrs)[0].shape)
+        sizes = known(infer(node.op, node.operands, node.attrs, node.bodies)[0].shape)
     return math.inf if sizes is None else math.prod(sizes)

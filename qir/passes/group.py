@@ -32,7 +32,6 @@ class Group(Fusing):
         count = load(graph, named, ledger) + super().run(graph, ledger)
         if self.profile and self.profile != graph.profile:
             graph.profile = self.profile
-            graph.version += 1
             count += 1
         return count
 

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from qir.calibration import Key, Log, Statistics, Summary, parse_rule
 from qir.errors import DataError, SchemeError
-from qir.ir.graph import Graph, make_call
+from qir.ir.calls import make_call
+from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 from qir.ir.scheme import RESULT, Scheme

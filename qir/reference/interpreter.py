@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +13,9 @@ from qir.frontend import frontend
 from qir.ir import dims
 from qir.ir.dims import Dim
 from qir.ir.graph import Graph
-from qir.ir.node import Node, Value
+from qir.ir.node import Node, Program, Value
+from qir.ir.types import TensorType
+from qir.reference import control
 from qir.reference.quantized import run_chain, run_quantized
 from qir.reference.table import Operands, compute_all
 
@@ -40,16 +43,29 @@ def run(
     after their last use. Raises DataError for inputs that do not fit, OpError where an op cannot
     compute, naming the node.
     """
-    wanted = None if values is None else {graph[name].name for name in values}
-    live: dict[Value, Tensor] = {}
-    left = {value: len(value.uses) for value in graph.values.values()}
-    kept: dict[str, Tensor] = {}
     bind_inputs(graph, inputs)
+    wanted = None if values is None else {graph[name].name for name in values}
+    return _run(graph, inputs, wanted, profile or graph.profile, profile, observe)
+
+
+def _run(
+    graph: Program,
+    inputs: Mapping[str, Tensor],
+    wanted: set[str] | None,
+    default: str,
+    forced: str | None,
+    observe: Callable[[Value, Tensor], None] | None,
+) -> dict[str, Tensor]:
+    """Runs a graph or a body; nodes that name no profile follow the default."""
+    live: dict[Value, Tensor] = {}
+    left: dict[Value, int] = {}
+    kept: dict[str, Tensor] = {}
     for node in graph:
         if node.op == "output":
             continue
         operands = {slot: live[value] for slot, value in node.operands.items()}
-        results = _results(graph, node, operands, inputs, profile)
+        left.update((value, len(value.uses)) for value in node.results)
+        results = _results(node, operands, inputs, forced or node.profile or default, forced)
         for value, data in zip(node.results, results, strict=True):
             live[value] = data
             if wanted is not None and value.name in wanted:
@@ -66,27 +82,34 @@ def run(
 
 
 def _results(
-    graph: Graph,
     node: Node,
     operands: Operands,
     inputs: Mapping[str, Tensor],
-    profile: str | None,
+    profile: str,
+    forced: str | None,
 ) -> tuple[Tensor, ...]:
     if node.op == "input":
         return (np.asarray(inputs[node.name]),)
     try:
-        return run_node(node, operands, profile or profile_of(graph, node))
+        return run_node(node, operands, profile, forced)
     except QirError as error:
         where = f" ({node.origins[0]})" if node.origins else ""
         raise type(error)(f"{node.name}{where}: {error}") from error
 
 
-def run_node(node: Node, operands: Operands, profile: str) -> tuple[Tensor, ...]:
-    """One node on arrays by slot: reals as reals, codes as codes."""
+def run_node(
+    node: Node, operands: Operands, profile: str, forced: str | None = None
+) -> tuple[Tensor, ...]:
+    """One node on arrays by slot: reals as reals, codes as codes.
+
+    `forced` is a profile that takes the place of every one that nodes within bodies name.
+    """
     if node.op == "constant":
         data = node.result.constant
         assert data is not None
         return (data.data,)
+    if node.bodies and node.op != "foreign":
+        return _run_bodies(node, operands, profile, forced)
     if node.op == "foreign":
         return frontend(str(node.attrs["framework"])).run_foreign(node, operands)
     if node.stages:
@@ -95,6 +118,37 @@ def run_node(node: Node, operands: Operands, profile: str) -> tuple[Tensor, ...]
     if node.op not in MEASURES and any(t.quant for t in types):
         return (run_quantized(node, operands, profile),)
     return compute_all(node.op, operands, node.attrs)
+
+
+@dataclass(frozen=True, slots=True)
+class _Body:
+    """A body under a profile."""
+
+    graph: Program
+    profile: str
+    forced: str | None
+
+    @property
+    def kinds(self) -> list[TensorType]:
+        return [value.type for value in self.graph.outputs.values()]
+
+    def __call__(self, given: Sequence[Tensor]) -> list[Tensor]:
+        names = [value.name for value in self.graph.inputs]
+        inputs = dict(zip(names, given, strict=True))
+        default = self.graph.profile or self.profile
+        made = _run(self.graph, inputs, None, default, self.forced, None)
+        return [made[name] for name in self.graph.outputs]
+
+
+def _run_bodies(
+    node: Node, operands: Operands, profile: str, forced: str | None
+) -> tuple[Tensor, ...]:
+    """A node that holds graphs: a group's body once, control as often as it says."""
+    bodies = {name: _Body(body, profile, forced) for name, body in node.bodies.items()}
+    if node.op == "fused":
+        body = bodies["body"]
+        return tuple(body([operands[value.name] for value in body.graph.inputs]))
+    return tuple(control.FUNCTIONS[node.op](operands, node.attrs, bodies))
 
 
 def bind_inputs(graph: Graph, inputs: Mapping[str, Tensor]) -> dict[str, int]:

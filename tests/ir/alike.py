@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from qir.ir.attrs import Attr, same
 from qir.ir.graph import Graph
-from qir.ir.node import Node, Stage
+from qir.ir.node import Node, Program, Stage
 from qir.ir.types import Array
 
 
 def difference(a: Graph, b: Graph, *, history: bool = False) -> str:
     """The first thing that differs, or nothing; `history` compares origins and lineage too."""
-    if (a.name, a.profile, len(a)) != (b.name, b.profile, len(b)):
-        return f"{a.name} as {a.profile} has {len(a)} nodes, {b.name} as {b.profile} {len(b)}"
-    for one, other in zip(a, b, strict=True):
+    return _nodes(a, b, history=history)
+
+
+def _nodes(a: Program, b: Program, *, history: bool) -> str:
+    nodes, others = list(a), list(b)
+    if (a.name, a.profile, len(nodes)) != (b.name, b.profile, len(others)):
+        return f"{a.name} as {a.profile} has {len(nodes)} nodes, {b.name} as {b.profile} others"
+    for one, other in zip(nodes, others, strict=True):
         found = _node(one, other) or (_history(one, other) if history else "")
         if found:
             return f"{one.name}: {found}: {one!r} and {other!r}"
@@ -36,6 +41,13 @@ def _node(a: Node, b: Node) -> str:
         return "schemes"
     if len(a.stages) != len(b.stages) or not all(map(_stage, a.stages, b.stages)):
         return "stages"
+    if a.inner != b.inner:
+        return "inner slots"
+    if list(a.bodies) != list(b.bodies):
+        return "bodies"
+    for one, other in zip(a.bodies.values(), b.bodies.values(), strict=True):
+        if found := _nodes(one, other, history=False):
+            return found
     return ""
 
 

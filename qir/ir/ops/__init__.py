@@ -7,6 +7,7 @@ import difflib
 from qir.errors import TypeRuleError
 from qir.ir.ops import (
     activations,
+    control,
     conv,
     conv_nd,
     elementwise,
@@ -16,13 +17,15 @@ from qir.ir.ops import (
     moves,
     norm,
     pool,
+    pool_nd,
     quantization,
     reduce,
+    resize,
     shape,
     sizes,
     unary,
 )
-from qir.ir.ops.spec import AttrSpec, Call, OpSpec, Slot, Traits
+from qir.ir.ops.spec import COMPANIONS, AttrSpec, Call, OpSpec, Signature, Slot, Traits
 
 FAMILIES = (
     graph,
@@ -35,11 +38,14 @@ FAMILIES = (
     matmul,
     norm,
     pool,
+    pool_nd,
     shape,
     moves,
     sizes,
     reduce,
+    resize,
     quantization,
+    control,
 )
 OPS: dict[str, OpSpec] = {op.name: op for family in FAMILIES for op in family.OPS}
 
@@ -54,4 +60,15 @@ def spec(name: str) -> OpSpec:
         raise TypeRuleError(f"no op {name!r}{hint}") from None
 
 
-__all__ = ["FAMILIES", "OPS", "AttrSpec", "Call", "OpSpec", "Slot", "Traits", "spec"]
+__all__ = [
+    "COMPANIONS",
+    "FAMILIES",
+    "OPS",
+    "AttrSpec",
+    "Call",
+    "OpSpec",
+    "Signature",
+    "Slot",
+    "Traits",
+    "spec",
+]

@@ -33,7 +33,15 @@ OPS = (
         results=0,
         doc="What the graph gives back; its slots are named as results.",
     ),
-    OpSpec("fused", (), _given, doc="Several ops that one kernel computes."),
+    OpSpec(
+        "fused",
+        (),
+        _given,
+        (AttrSpec("kernel", "text", ""),),
+        results=None,
+        bodies=("body",),
+        doc="Several ops that one kernel computes: a chain of stages, or a body.",
+    ),
     OpSpec(
         "foreign",
         (Slot("xs", variadic=True),),

@@ -42,13 +42,27 @@ class AttrSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class Signature:
+    """What a body takes and gives, in order."""
+
+    inputs: tuple[TensorType, ...]
+    outputs: tuple[TensorType, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Call:
-    """One use of an op, as its rules see it: types of the operands that are there, attributes."""
+    """One use of an op, as its rules see it: types of the operands that are there, attributes.
+
+    `types` are those of the op's own slots; scales and zeros that come as operands of their own
+    are `companions`, by the name they have on the node (`a.scale`).
+    """
 
     op: str
     types: Mapping[str, TensorType]
     attrs: Mapping[str, Attr]
     constants: Mapping[str, Array] = field(default_factory=dict)
+    companions: Mapping[str, TensorType] = field(default_factory=dict)
+    bodies: Mapping[str, Signature] = field(default_factory=dict)
 
     def fail(self, message: str) -> TypeRuleError:
         return TypeRuleError(f"{self.op}: {message}")
@@ -76,6 +90,12 @@ class Call:
         if count is not None and len(value) != count:
             raise self.fail(f"{name} = {value!r} wants {count} numbers")
         return tuple(v for v in value if isinstance(v, int))
+
+    def reals(self, name: str) -> tuple[float, ...]:
+        value = self.attrs[name]
+        if not isinstance(value, tuple) or not all(isinstance(v, float) for v in value):
+            raise self.fail(f"{name} = {value!r} is no list of real numbers")
+        return tuple(v for v in value if isinstance(v, float))
 
     def text(self, name: str) -> str:
         value = self.attrs[name]
@@ -107,6 +127,9 @@ class Call:
         """The operand's elements where it is a constant."""
         return self.constants[slot].data if slot in self.constants else None
 
+
+COMPANIONS = ("scale", "zero", "min", "max")
+"""Slots that give a type the numbers it leaves open: `a.scale` for operand a, `scale` bare."""
 
 _INDEX = re.compile(r"0|[1-9][0-9]{0,5}")
 
@@ -152,6 +175,10 @@ class OpSpec:
     results: int | None = 1
     """How many values it makes; None: any number."""
     doc: str = ""
+    inner: tuple[str, ...] = ()
+    """Names of values that it rounds within itself, which may have a type and a scheme."""
+    bodies: tuple[str, ...] = ()
+    """Names of the closed graphs that it holds."""
 
     def slot(self, name: str) -> Slot | None:
         """The slot that an operand name belongs to."""
@@ -162,6 +189,12 @@ class OpSpec:
             if not slot.variadic and slot.name == name:
                 return slot
         return None
+
+    def companion(self, name: str) -> bool:
+        """Whether an operand name is a companion of a slot, of an inner slot or of the result."""
+        base, _, last = name.rpartition(".")
+        known = not base or base in self.inner or self.slot(base) is not None
+        return last in COMPANIONS and self.slot(name) is None and known
 
     def complete(self, attrs: Mapping[str, Attr]) -> dict[str, Attr]:
         """The attributes in the spec's order, defaults filled in; TypeRuleError for a stranger."""
@@ -196,6 +229,8 @@ def _fits(value: Attr, spec: AttrSpec) -> bool:
             return isinstance(value, str)
         case "ints":
             return isinstance(value, tuple) and all(type(v) is int for v in value)
+        case "floats":
+            return isinstance(value, tuple) and all(isinstance(v, float) for v in value)
         case "dtype":
             return isinstance(value, DType)
         case "array":
