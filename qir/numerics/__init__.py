@@ -15,9 +15,12 @@ from qir.numerics.library import (
     reals_of,
     replaced,
 )
+from qir.numerics.maps import AnyMap, Map, same_map
+from qir.numerics.packing import pack, recode, unpack
 from qir.numerics.profile import Group, Profile, Query, When, query_of
 from qir.numerics.quantize import (
     bias_codes,
+    convert,
     dequantize,
     multiplier,
     quantize,
@@ -26,13 +29,16 @@ from qir.numerics.quantize import (
 )
 from qir.numerics.ranges import NAMED, choose
 from qir.numerics.reading import dumps, load, parse
+from qir.numerics.typed import map_of
 
 __all__ = [
     "NAMED",
     "PROFILES",
     "Affine",
+    "AnyMap",
     "Choose",
     "Group",
+    "Map",
     "Method",
     "Profile",
     "Query",
@@ -44,11 +50,14 @@ __all__ = [
     "bring",
     "choose",
     "codes_of",
+    "convert",
     "dequantize",
     "dumps",
     "load",
+    "map_of",
     "multiplier",
     "numbers_for",
+    "pack",
     "parse",
     "profile",
     "profile_names",
@@ -56,7 +65,10 @@ __all__ = [
     "quantize",
     "query_of",
     "reals_of",
+    "recode",
     "replaced",
     "requantize",
+    "same_map",
     "scale_sum",
+    "unpack",
 ]

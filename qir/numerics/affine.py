@@ -1,22 +1,32 @@
-"""The map between codes and reals that the numeric functions work with, on plain arrays."""
+"""The plain map between codes and reals, as integer kernels take it; `maps` has the others."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from qir.errors import OpError
 from qir.ir.dtype import DType, dtype
-from qir.ir.types import QuantType
+from qir.ir.types import Array, QuantType
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Numbers:
+    """A map's numbers, shaped to go with the array they are meant for."""
+
+    scale: NDArray[np.floating]
+    zero: NDArray[np.generic]
+    plus: NDArray[np.floating] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Affine:
     """Codes of a storage type in [low, high] that mean (code - zero) * scale.
 
-    One scale and zero for all, or one each along an axis.
+    One scale and zero for all, or one each along an axis. Codes mean reals of the type `express`;
+    where none is named, of the scale's own.
     """
 
     storage: DType
@@ -25,6 +35,7 @@ class Affine:
     low: int
     high: int
     axis: int | None = None
+    express: DType | None = None
 
     @property
     def carrier(self) -> np.dtype[np.generic]:
@@ -47,6 +58,16 @@ class Affine:
             raise OpError(
                 f"axis {self.axis} has {shape[self.axis]} indices, but {self.scale.size} scales"
             )
+
+    def numbers(self) -> tuple[NDArray[np.generic], ...]:
+        """Scales and zeros."""
+        return self.scale, self.zero
+
+    def over(self, shape: tuple[int, ...]) -> Numbers:
+        """The numbers for an array of that shape; OpError where they do not fit it."""
+        scale, zero = self.along(len(shape))
+        self.check(shape)
+        return Numbers(scale, zero)
 
     def same_map(self, other: Affine) -> bool:
         """Whether equal codes mean equal reals in both."""
@@ -92,17 +113,20 @@ def affine(
 def affine_of(kind: QuantType) -> Affine:
     """The map of a quantized type whose numbers are known.
 
-    Raises OpError for tables, offsets, real zero points and blocks, which have no affine map here.
+    Raises OpError for tables, offsets, real zero points, float codes and blocks: `map_of` takes
+    these, and no integer kernel does.
     """
-    if kind.kind != "uniform" or kind.plus is not None or kind.real_zero:
+    if kind.kind != "uniform" or kind.plus is not None or kind.real_zero or kind.storage.is_float:
         raise OpError(f"{kind} is not a plain scale and integer zero point")
     if kind.grain is not None and kind.axis is None:
-        raise OpError(f"{kind}: blocks of scales cannot be computed with yet")
-    zeros = np.asarray(kind.zeros(), np.int64)
-    return affine(
-        kind.storage,
-        np.asarray(kind.scales()),
-        zeros,
-        axis=kind.axis,
-        bounds=(kind.low, kind.high),
-    )
+        raise OpError(f"{kind} has blocks of scales; kernels on codes take one scale an axis")
+    if isinstance(kind.scale, Array) and kind.scale.type.quant is not None:
+        raise OpError(f"{kind} has quantized scales; kernels on codes take plain ones")
+    scale, zero = np.asarray(kind.scales()), np.asarray(kind.zeros(), np.int64)
+    plain = affine(kind.storage, widened(scale), zero, axis=kind.axis, bounds=(kind.low, kind.high))
+    return replace(plain, express=kind.express)
+
+
+def widened(reals: NDArray[np.generic]) -> NDArray[np.floating]:
+    """Reals of any float type as float64 if they are that, else as float32, which is exact."""
+    return reals.astype(np.float64 if reals.dtype == np.float64 else np.float32, copy=False)

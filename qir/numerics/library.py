@@ -16,12 +16,12 @@ from qir import registry
 from qir.errors import PluginError, ProfileError
 from qir.ir.scheme import Scheme
 from qir.ir.types import QuantType
-from qir.numerics.affine import affine_of
 from qir.numerics.fields import Rule
 from qir.numerics.profile import Profile, Query
 from qir.numerics.quantize import dequantize, quantize
 from qir.numerics.ranges import choose
 from qir.numerics.reading import load, parse
+from qir.numerics.typed import map_of
 
 PROFILES = Path(__file__).parent
 """The folder of the profiles that the core holds."""
@@ -139,7 +139,7 @@ def codes_of(profile: Profile, data: NDArray[np.generic], kind: QuantType) -> ND
     reals = np.asarray(data)
     return quantize(
         reals if reals.dtype.kind == "f" else reals.astype(np.float32),
-        affine_of(kind),
+        map_of(kind),
         _rule(profile, "quantize", kind),
     )
 
@@ -148,6 +148,6 @@ def reals_of(profile: Profile, codes: NDArray[np.generic], kind: QuantType) -> N
     """The reals of codes under a profile's `dequantize`. Raises as `dequantize` does."""
     return dequantize(
         np.asarray(codes),
-        affine_of(kind),
+        map_of(kind),
         _rule(profile, "dequantize", kind),
     )

@@ -50,6 +50,28 @@ ROUNDINGS: dict[str, Callable[[Reals], Reals]] = {
 """Rounding of finite reals by the names that profiles use; the dtype stays."""
 
 
+def narrowed(x: Reals, to: np.dtype[np.generic]) -> Reals:
+    """x rounded once, to nearest even, to a float type.
+
+    ml_dtypes goes from float64 to its types by way of float32, which alone would round twice.
+    """
+    if x.dtype == to:
+        return x
+    with np.errstate(all="ignore"):
+        if x.dtype == np.float64 and to not in (np.float32, np.float16):
+            return np.asarray(to_odd(x.astype(np.float64)).astype(to))
+        return np.asarray(x.astype(to))
+
+
+def to_odd(x: NDArray[np.float64]) -> NDArray[np.float32]:
+    """float32 rounded to odd: rounding that again to a narrower type equals rounding x once."""
+    near = np.atleast_1d(x.astype(np.float32))
+    bits = near.view(np.uint32)
+    bits -= np.abs(near.astype(np.float64)) > np.abs(x)
+    bits |= (near != x) & ~np.isnan(near)
+    return near.reshape(x.shape)
+
+
 def fma(
     a: NDArray[np.float32] | np.float32,
     b: NDArray[np.float32] | np.float32,

@@ -1,0 +1,327 @@
+"""What quantize, dequantize and requantize are, field by field of a rule: in NumPy.
+
+`quantize.py` computes the same bytes faster where it can; this is what it answers to.
+"""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.errors import OpError, ProfileError
+from qir.numerics.affine import Affine, Numbers
+from qir.numerics.fields import Rule, refuse
+from qir.numerics.maps import AnyMap, Map
+from qir.numerics.rounding import ROUNDINGS, high_multiply, narrowed, shift_right_away
+
+Codes = NDArray[np.integer]
+Reals = NDArray[np.floating]
+F32: np.dtype[np.floating] = np.dtype(np.float32)
+F64: np.dtype[np.floating] = np.dtype(np.float64)
+
+
+# -- reals to codes -------------------------------------------------------------------------------
+
+
+def quantize(x: NDArray[np.generic], to: AnyMap, rule: Rule) -> NDArray[np.generic]:
+    """Codes of real numbers.
+
+    A real zero is added before rounding, wherever the rule has whole ones. Float codes are
+    rounded to nearest even and saturate, infinities too. Of a table the nearest entry is taken,
+    of two as near the one with the lower index; `round`, `clip` and `bounds` say nothing of it.
+    """
+    numbers = to.over(np.shape(x))
+    q = rule.quantize
+    check_quantize(to, rule)
+    scaled, zero = _scaled(np.asarray(x), numbers, rule)
+    nan = np.isnan(scaled)
+    if isinstance(to, Map) and to.table is not None:
+        return _nearest(scaled, nan, to.table, to, rule)
+    if to.storage.is_float:
+        return _saturated(scaled, nan, to, rule)
+    low, high = to.storage.bounds if q.bounds == "storage" else (to.low, to.high)
+    inside = q.zero == "before" or zero.dtype.kind == "f"
+    with np.errstate(invalid="ignore"):
+        if q.clip == "reals_first" and not inside:
+            # low - zero and high - zero are whole: clipping before rounding is exact.
+            scaled = np.clip(scaled, _real(low - zero, scaled), _real(high - zero, scaled))
+        whole = ROUNDINGS[q.round](scaled).astype(F64)
+    if not inside:
+        whole = whole + zero
+    codes = stored(np.where(nan, 0, whole), low, high, to.carrier)
+    return _nan_codes(codes, nan, zero, low, high, rule) if nan.any() else codes
+
+
+def check_quantize(to: AnyMap, rule: Rule) -> None:
+    """ProfileError for a field that is not executed, or not with such codes."""
+    q = rule.quantize
+    real = to.zero.dtype.kind == "f"
+    if q.zero == "pair":
+        raise refuse(rule, "quantize.zero", q.zero)
+    if q.by not in ("divide", "reciprocal"):
+        raise refuse(rule, "quantize.by", q.by)
+    if q.compute == "f16" or (q.compute == "f64_reciprocal" and q.by == "divide"):
+        raise refuse(rule, "quantize.compute", q.compute)
+    if q.levels:
+        raise refuse(rule, "quantize.levels", dict(q.levels))
+    if q.clip == "range_first" or (q.clip == "reals_first" and q.zero == "before" and not real):
+        raise refuse(rule, "quantize.clip", q.clip)
+    if to.storage.is_float and q.round != "even":
+        raise refuse(rule, "quantize.round", f"{q.round} to {to.storage}")
+
+
+def factor(scale: Reals, rule: Rule) -> Reals:
+    """What reals are divided by or multiplied with, in the type that is computed in."""
+    q = rule.quantize
+    kind = F64 if q.compute == "f64" else F32
+    with np.errstate(all="ignore"):
+        if q.by == "divide":
+            return scale.astype(kind)
+        if q.compute == "f64_reciprocal":
+            return np.asarray((1.0 / scale.astype(F64)).astype(F32))
+        return np.asarray(kind.type(1) / scale.astype(kind))
+
+
+def _scaled(
+    x: NDArray[np.generic], numbers: Numbers, rule: Rule
+) -> tuple[Reals, NDArray[np.generic]]:
+    """x in units of the scale, with the zero point in it where that comes before rounding."""
+    q = rule.quantize
+    zero = numbers.zero
+    if q.zero == "none":
+        zero = np.zeros_like(zero)
+    by = factor(numbers.scale, rule)
+    with np.errstate(all="ignore"):
+        values: Reals = x.astype(by.dtype)
+        if numbers.plus is not None:
+            values = values - numbers.plus.astype(by.dtype)
+        out: Reals = values / by if q.by == "divide" else values * by
+        if q.zero == "before" or zero.dtype.kind == "f":
+            out = out + _real(zero, out)
+    return out, zero
+
+
+def _real(whole: NDArray[np.generic], like: Reals) -> Reals:
+    return np.asarray(whole).astype(like.dtype)
+
+
+def stored(whole: NDArray[np.float64], low: int, high: int, carrier: np.dtype[np.generic]) -> Codes:
+    """Whole numbers in float64 as codes that saturate."""
+    most = float(high)
+    if int(most) <= high:
+        return np.clip(whole, low, high).astype(carrier)
+    # 2^63 - 1 and its like lie between two float64.
+    below = np.clip(whole, low, np.nextafter(most, 0)).astype(carrier)
+    return np.where(whole >= most, carrier.type(high), below).astype(carrier)
+
+
+def _nan_codes(
+    codes: Codes,
+    nan: NDArray[np.bool_],
+    zero: NDArray[np.generic],
+    low: int,
+    high: int,
+    rule: Rule,
+) -> Codes:
+    match rule.quantize.nan:
+        case "low":
+            filled = np.where(nan, low, codes)
+        case "zero":
+            whole = np.clip(np.rint(zero), low, high) if zero.dtype.kind == "f" else zero
+            filled = np.where(nan, whole, codes)
+        case _:
+            raise no_code(rule)
+    return filled.astype(codes.dtype)
+
+
+def no_code(rule: Rule) -> OpError:
+    """The error for a NaN where the profile does not say what becomes of it."""
+    return OpError(f"NaN has no code in profile {rule.profile or '(unnamed)'}")
+
+
+def _saturated(
+    scaled: Reals, nan: NDArray[np.bool_], to: AnyMap, rule: Rule
+) -> NDArray[np.generic]:
+    """Float codes: the nearest there is; NaN stays where the type has it."""
+    info = ml_dtypes.finfo(to.carrier)  # type: ignore[no-untyped-call]
+    low, high = float(info.min), float(info.max)
+    codes = narrowed(np.clip(scaled, low, high), to.carrier)
+    if not nan.any() or np.isnan(np.asarray(np.nan).astype(to.carrier)):
+        return codes
+    if rule.quantize.nan == "unspecified":
+        raise no_code(rule)
+    return np.where(nan, np.asarray(low if rule.quantize.nan == "low" else 0.0, to.carrier), codes)
+
+
+def _nearest(
+    scaled: Reals, nan: NDArray[np.bool_], table: Reals, to: AnyMap, rule: Rule
+) -> NDArray[np.generic]:
+    """The code whose entry is nearest, the lower one of two; middles are taken in float64."""
+    values, first = np.unique(table.astype(F64), return_index=True)
+    with np.errstate(over="ignore", invalid="ignore"):
+        middles = (values[:-1] + values[1:]) / 2
+    wanted = scaled.astype(F64)
+    if nan.any():
+        if rule.quantize.nan == "unspecified":
+            raise no_code(rule)
+        wanted = np.where(nan, -np.inf if rule.quantize.nan == "low" else 0.0, wanted)
+    below, above = (first[np.searchsorted(middles, wanted, side)] for side in ("left", "right"))
+    index = np.minimum(below, above)
+    if nan.any() and rule.quantize.nan == "low":
+        index = np.where(nan, 0, index)
+    return (index + to.low).astype(to.carrier)
+
+
+# -- codes to reals -------------------------------------------------------------------------------
+
+
+def dequantize(codes: NDArray[np.generic], of: AnyMap, rule: Rule) -> Reals:
+    """The real numbers that codes mean, in the type they express."""
+    codes = np.asarray(codes)
+    numbers = of.over(codes.shape)
+    check_dequantize(of, rule)
+    d = rule.dequantize
+    kind = F64 if d.compute == "f64" else F32
+    s = numbers.scale.astype(kind)
+    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+        if d.by == "q*s-z*s":
+            out = _values(codes, of, kind) * s - numbers.zero.astype(kind) * s
+        else:
+            out = _centred(codes, of, numbers.zero, kind) * s
+        if numbers.plus is not None:
+            out = out + numbers.plus.astype(kind)
+        return narrowed(np.asarray(out), result_of(of))
+
+
+def check_dequantize(of: AnyMap, rule: Rule) -> None:
+    """ProfileError for a field that is not executed, or not with such codes."""
+    by = rule.dequantize.by
+    if by == "q/gain" or (by == "q*s+plus" and of.zero.any()):
+        raise refuse(rule, "dequantize.by", by)
+
+
+def result_of(of: AnyMap) -> np.dtype[np.generic]:
+    """The NumPy type of the reals that codes mean."""
+    return of.scale.dtype if of.express is None else of.express.carrier
+
+
+def _values(codes: NDArray[np.generic], of: AnyMap, kind: np.dtype[np.floating]) -> Reals:
+    """What codes stand for before scale and zero."""
+    if not isinstance(of, Map) or of.table is None:
+        return codes.astype(kind)
+    index = codes.astype(np.int64) - of.low
+    if index.size and not 0 <= index.min() <= index.max() < of.table.size:
+        wrong = index.max() if index.max() >= of.table.size else index.min()
+        raise OpError(f"code {wrong + of.low} has no entry in a table of {of.table.size}")
+    return of.table.astype(kind)[index]
+
+
+def _centred(
+    codes: NDArray[np.generic],
+    of: AnyMap,
+    zero: NDArray[np.generic],
+    kind: np.dtype[np.floating],
+) -> Reals:
+    """code - zero in one rounding; what has no whole zero is only converted."""
+    if zero.dtype.kind == "f":
+        return np.asarray(_values(codes, of, kind) - zero.astype(kind))
+    if not zero.any():
+        return _values(codes, of, kind)
+    if of.storage.bits == 64:
+        return np.asarray(codes.astype(F64) - zero, kind)
+    return np.asarray((codes.astype(np.int64) - zero.astype(np.int64)).astype(kind))
+
+
+# -- sums to codes --------------------------------------------------------------------------------
+
+
+def requantize(
+    acc: NDArray[np.int32], factor: Reals, y: Affine, rule: Rule, *, axis: int = 1
+) -> Codes:
+    """Codes of the result from 32-bit sums, bias included, and what `multiplier` gave."""
+    r = rule.requant
+    check_requant(rule)
+    m = shaped(factor, acc.ndim, axis)
+    zero = y.along(acc.ndim)[1]
+    if r.multiplier == "q31":
+        return _fixed_point(acc, m, y, rule)
+    before = _real(zero, m) if r.zero == "before" else m.dtype.type(0)
+    after = zero if r.zero == "after" else np.zeros_like(zero)
+    with np.errstate(over="ignore", invalid="ignore"):
+        scaled = acc.astype(m.dtype) * m
+        if r.zero == "before":
+            scaled = scaled + before
+        if r.clip == "reals":
+            scaled = np.clip(scaled, _real(y.low - after, m), _real(y.high - after, m))
+        whole = ROUNDINGS[r.round](scaled).astype(F64) + after
+    # maxps and minps give their second operand for a NaN: the low end.
+    return stored(np.where(np.isnan(whole), y.low, whole), y.low, y.high, y.carrier)
+
+
+def check_requant(rule: Rule) -> None:
+    """ProfileError for a field that is not executed, or not with those beside it."""
+    r = rule.requant
+    can = {
+        "multiplier": ("f32", "f64", "q31"),
+        "input": ("acc_plus_bias",),
+        "wide": ("plain",),
+        "round": ("half_up", "double") if r.multiplier == "q31" else ("even", "away", "half_up"),
+    }
+    check_beside(rule)
+    for field, values in can.items():
+        if getattr(r, field) not in values:
+            raise refuse(rule, f"requant.{field}", getattr(r, field))
+
+
+_BESIDE: dict[str, dict[str, tuple[str, ...]]] = {
+    "f64": {"compute": ("f64",)},
+    "q31": {
+        "compute": ("f64",),
+        "round": ("half_up", "double"),
+        "zero": ("after", "none"),
+        "clip": ("codes",),
+    },
+}
+"""What stands beside a multiplier where it is executed."""
+
+
+def check_beside(rule: Rule) -> None:
+    """ProfileError for a multiplier that is not executed with the fields beside it."""
+    beside = _BESIDE.get(rule.requant.multiplier, {})
+    amiss = [f for f, can in beside.items() if getattr(rule.requant, f) not in can]
+    if amiss:
+        wanted = ", ".join(f"{f} = {' or '.join(map(repr, can))}" for f, can in beside.items())
+        raise ProfileError(
+            f"profile {rule.profile or '(unnamed)'}: requant.multiplier = "
+            f"{rule.requant.multiplier!r} is executed with {wanted}; "
+            f"{amiss[0]} is {getattr(rule.requant, amiss[0])!r}"
+        )
+
+
+def shaped(factor: Reals, rank: int, axis: int) -> Reals:
+    """One factor, or one a channel, to go with an array of that rank."""
+    if factor.ndim == 0:
+        return factor
+    shape = [1] * rank
+    shape[axis] = -1
+    return factor.reshape(shape)
+
+
+def _fixed_point(acc: NDArray[np.int32], m: Reals, y: Affine, rule: Rule) -> Codes:
+    """gemmlowp's: a 31-bit multiplier and a shift, rounded twice or once."""
+    fraction, exponent = np.frexp(m.astype(np.float64))
+    q = np.floor(fraction * 2.0**31 + 0.5).astype(np.int64)
+    exponent = exponent + (q == 1 << 31)
+    q = np.where(q == 1 << 31, 1 << 30, q)
+    if rule.requant.round == "double":
+        left = np.maximum(exponent, 0).astype(np.int64)
+        right = np.maximum(-exponent, 0).astype(np.int64)
+        shifted = (acc.astype(np.int64) << left).astype(np.int32)
+        whole = shift_right_away(high_multiply(shifted, q.astype(np.int32)), right).astype(np.int64)
+    else:
+        shift = (31 - exponent).astype(np.int64)
+        whole = (acc.astype(np.int64) * q + (np.int64(1) << (shift - 1))) >> shift
+    zero = y.along(acc.ndim)[1]
+    total = whole + (zero if rule.requant.zero == "after" else 0)
+    return np.clip(total, y.low, y.high).astype(y.carrier)

@@ -1,0 +1,125 @@
+"""Every map between codes and reals that a quantized type can say, on plain arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.errors import OpError
+from qir.ir.dtype import DType
+from qir.ir.types import Grain
+from qir.numerics.affine import Affine, Numbers
+
+Reals = NDArray[np.floating]
+_Kind = TypeVar("_Kind", bound=np.generic)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Map:
+    """Codes in [low, high] that mean (code - zero) * scale + plus, or table[code - low] * scale
+    + plus; reals of the type `express`.
+
+    Scale, zero and plus are one number each, or as many as the grain has blocks. Axes of the
+    grain that lie in blocks of several indices have one number a block, the last one may be
+    shorter; `by` of the grain names the block of each index of its last axis.
+    """
+
+    storage: DType
+    express: DType
+    scale: Reals
+    zero: NDArray[np.generic]
+    low: int
+    high: int
+    grain: Grain | None = None
+    plus: Reals | None = None
+    table: Reals | None = None
+
+    @property
+    def carrier(self) -> np.dtype[np.generic]:
+        """The NumPy type of the codes."""
+        return self.storage.carrier
+
+    @property
+    def real_zero(self) -> bool:
+        """Whether the zero is a real number and not a code."""
+        return self.zero.dtype.kind == "f"
+
+    def check(self, shape: tuple[int, ...]) -> None:
+        """OpError where there is not one number of each kind a block."""
+        grid = self.grid(shape)
+        for name, values in (("scales", self.scale), ("zeros", self.zero), ("offsets", self.plus)):
+            if values is not None and values.size not in (1, int(np.prod(grid))):
+                blocks = "x".join(map(str, grid)) or "one block"
+                raise OpError(f"there are {values.size} {name}, the blocks make {blocks}")
+
+    def grid(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """How many blocks each axis has. OpError for axes or groups that are not there."""
+        if self.grain is None:
+            return (1,) * len(shape)
+        last = self.grain.blocks[-1][0]
+        if last >= len(shape):
+            raise OpError(f"scales lie along axis {last}, the array has rank {len(shape)}")
+        sizes = dict(self.grain.blocks)
+        grid = tuple(-(-dim // sizes[i]) if i in sizes else 1 for i, dim in enumerate(shape))
+        if self.grain.by is not None:
+            groups = self.grain.by.data
+            if groups.shape != (shape[last],):
+                raise OpError(f"{groups.size} groups for {shape[last]} indices of axis {last}")
+            if groups.size and not 0 <= groups.min() <= groups.max() < grid[last]:
+                ends = f"{groups.min()}..{groups.max()}"
+                raise OpError(f"groups {ends}, but axis {last} has {grid[last]} blocks")
+        return grid
+
+    def numbers(self) -> tuple[NDArray[np.generic], ...]:
+        """Scales, zeros, and offsets where there are any."""
+        return (self.scale, self.zero) if self.plus is None else (self.scale, self.zero, self.plus)
+
+    def over(self, shape: tuple[int, ...]) -> Numbers:
+        """The numbers for an array of that shape; OpError where they do not fit it."""
+        self.check(shape)
+        plus = None if self.plus is None else self._spread(self.plus, shape)
+        return Numbers(self._spread(self.scale, shape), self._spread(self.zero, shape), plus)
+
+    def _spread(self, values: NDArray[_Kind], shape: tuple[int, ...]) -> NDArray[_Kind]:
+        if values.size == 1 or self.grain is None:
+            return values.reshape(())
+        out = values.reshape(self.grid(shape))
+        by = self.grain.by
+        last = self.grain.blocks[-1][0]
+        for axis, size in self.grain.blocks:
+            if axis == last and by is not None:
+                out = out.take(by.data.astype(np.int64), axis)
+            elif size > 1:
+                out = out.take(np.arange(shape[axis]) // size, axis)
+        return out
+
+    def same_map(self, other: Map) -> bool:
+        """Whether equal codes mean equal reals in both."""
+        return (
+            (self.storage, self.express, self.low, self.high, self.grain)
+            == (other.storage, other.express, other.low, other.high, other.grain)
+            and np.array_equal(self.scale, other.scale)
+            and np.array_equal(self.zero, other.zero)
+            and _same(self.plus, other.plus)
+            and _same(self.table, other.table)
+        )
+
+
+AnyMap: TypeAlias = Affine | Map
+"""What reals are quantized to, and codes dequantized from."""
+
+
+def _same(one: Reals | None, other: Reals | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return np.array_equal(one, other)
+
+
+def same_map(one: AnyMap, other: AnyMap) -> bool:
+    """Whether equal codes certainly mean equal reals in both."""
+    if isinstance(one, Affine) and isinstance(other, Affine):
+        return one.same_map(other)
+    return isinstance(one, Map) and isinstance(other, Map) and one.same_map(other)

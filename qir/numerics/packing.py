@@ -1,0 +1,155 @@
+"""Codes as bits: dense rows of bytes, as files have them, and the same bits as another type."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.errors import OpError
+from qir.ir.dtype import DType, dtype
+
+Codes = NDArray[np.generic]
+Order: TypeAlias = Literal["low", "high"]
+"""From which end of a byte bits are filled: `low` has the first of two nibbles in the low half,
+as ONNX has it; `high` in the high half, and numbers of several bytes begin with the highest."""
+
+
+def pack(
+    codes: Codes, kind: DType | str, *, order: Order = "low", row: int = 0
+) -> NDArray[np.uint8]:
+    """Codes of a type as bytes, without gaps between them.
+
+    `row` 0: all codes in one run of bytes. Else each row (the last axis) starts at a byte and is
+    padded with zero bits to a multiple of `row` bytes, and the result has the leading axes.
+    Raises OpError for codes that the type does not hold.
+    """
+    kind = dtype(kind) if isinstance(kind, str) else kind
+    bits = bits_of(codes, kind)
+    rows, length, leading = _rows(bits.shape, kind, row)
+    out = define_pack(bits.reshape(rows, length), kind, order, row)
+    return out.reshape(*leading, out.shape[-1])
+
+
+def unpack(
+    data: NDArray[np.uint8],
+    kind: DType | str,
+    shape: tuple[int, ...],
+    *,
+    order: Order = "low",
+    row: int = 0,
+) -> Codes:
+    """The codes of that shape which `pack` made bytes of.
+
+    Raises OpError where the bytes are not as many as the codes take.
+    """
+    kind = dtype(kind) if isinstance(kind, str) else kind
+    rows, length, _ = _rows(shape, kind, row)
+    data = np.asarray(data)
+    width = _width(length, kind, row)
+    if data.dtype != np.uint8:
+        raise OpError(f"unpack: packed codes are bytes, not {data.dtype}")
+    if data.size != rows * width:
+        raise OpError(f"unpack: {data.size} bytes, {list(shape)} of {kind} take {rows * width}")
+    bits = define_unpack(data.reshape(rows, width), kind, length, order)
+    return from_bits(bits.reshape(shape), kind)
+
+
+def recode(codes: Codes, of: DType | str, to: DType | str) -> Codes:
+    """The same bits read as another element type of the same width.
+
+    OpError for types whose widths differ, or codes of another type.
+    """
+    old, new = (dtype(k) if isinstance(k, str) else k for k in (of, to))
+    if old.bits != new.bits:
+        raise OpError(f"recode: {old} has {old.bits} bits, {new} has {new.bits}")
+    return from_bits(bits_of(codes, old), new)
+
+
+def carried(codes: Codes, kind: DType) -> Codes:
+    """Codes in the type's own carrier; ml_dtypes has 2- and 4-bit integers of its own.
+
+    OpError for an array of another type.
+    """
+    codes = np.asarray(codes)
+    if kind.bits == 0:
+        raise OpError(f"{kind} has no bits")
+    if codes.dtype == kind.carrier:
+        return codes
+    if codes.dtype.name in ("int2", "uint2", "int4", "uint4") and kind.is_integer:
+        return codes.astype(kind.carrier)
+    raise OpError(f"codes of {kind} are {kind.carrier}, not {codes.dtype}")
+
+
+# -- the definition -------------------------------------------------------------------------------
+
+
+def bits_of(codes: Codes, kind: DType) -> NDArray[np.unsignedinteger]:
+    """Each code's bits in the low end of an unsigned integer; OpError if they are too many."""
+    codes = np.ascontiguousarray(carried(codes, kind))
+    if kind.is_integer and codes.size:
+        low, high = kind.bounds
+        if (kind.bits < 8 * codes.itemsize) and not low <= codes.min() <= codes.max() <= high:
+            wrong = int(codes.max()) if codes.max() > high else int(codes.min())
+            raise OpError(f"code {wrong} does not fit {kind}, {low} to {high}")
+    raw = codes.view(f"u{codes.itemsize}")
+    return raw & raw.dtype.type(_mask(kind)) if kind.bits < 8 * codes.itemsize else raw
+
+
+def from_bits(bits: NDArray[np.unsignedinteger], kind: DType) -> Codes:
+    """Codes of a type from their bits; its sign, if it has one, is the highest of them."""
+    raw = bits.astype(f"u{kind.carrier.itemsize}", copy=False)
+    if kind.kind == "int" and kind.bits < 8 * raw.itemsize:
+        sign = raw.dtype.type(1 << (kind.bits - 1))
+        raw = (raw ^ sign) - sign
+    return raw.view(kind.carrier)
+
+
+def define_pack(
+    bits: NDArray[np.unsignedinteger], kind: DType, order: Order, row: int
+) -> NDArray[np.uint8]:
+    """What `pack` means, bit by bit: rows of codes to rows of bytes."""
+    rows, length = bits.shape
+    places = np.arange(kind.bits) if order == "low" else np.arange(kind.bits)[::-1]
+    each = (bits[:, :, None] >> places.astype(bits.dtype)) & bits.dtype.type(1)
+    flat = np.zeros((rows, 8 * _width(length, kind, row)), np.uint8)
+    flat[:, : length * kind.bits] = each.reshape(rows, length * kind.bits)
+    return np.packbits(flat, 1, "little" if order == "low" else "big")
+
+
+def define_unpack(
+    data: NDArray[np.uint8], kind: DType, length: int, order: Order
+) -> NDArray[np.unsignedinteger]:
+    """What `unpack` means: rows of bytes to the bits of each code; padding is not looked at."""
+    rows = len(data)
+    flat = np.unpackbits(data, 1, None, "little" if order == "low" else "big")
+    each = flat[:, : length * kind.bits].reshape(rows, length, kind.bits)
+    places = np.arange(kind.bits) if order == "low" else np.arange(kind.bits)[::-1]
+    carrier = np.dtype(f"u{kind.carrier.itemsize}")
+    shifted = each.astype(carrier) << places.astype(carrier)
+    return np.asarray(np.bitwise_or.reduce(shifted, axis=2, dtype=carrier))
+
+
+def _mask(kind: DType) -> int:
+    return (1 << kind.bits) - 1
+
+
+def _width(length: int, kind: DType, row: int) -> int:
+    """The bytes of a row."""
+    dense = -(-length * kind.bits // 8)
+    return -(-dense // row) * row if row else dense
+
+
+def _rows(shape: tuple[int, ...], kind: DType, row: int) -> tuple[int, int, tuple[int, ...]]:
+    """How many rows, how many codes each, and the axes that stay."""
+    if row < 0:
+        raise OpError(f"rows are padded to one byte or more, not {row}")
+    if kind.bits == 0:
+        raise OpError(f"{kind} has no bits")
+    if not row:
+        return 1, math.prod(shape), ()
+    if not shape:
+        raise OpError("a single code has no rows to pad")
+    return math.prod(shape[:-1]), shape[-1], tuple(shape[:-1])

@@ -1,0 +1,78 @@
+"""The map that a quantized type says, its own parameters read first."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.errors import OpError
+from qir.ir.dtype import DType
+from qir.ir.types import Array, QuantType
+from qir.numerics.affine import widened
+from qir.numerics.definition import dequantize
+from qir.numerics.fields import Rule
+from qir.numerics.maps import Map
+
+Reals = NDArray[np.floating]
+
+
+def map_of(
+    kind: QuantType,
+    *,
+    scale: NDArray[np.generic] | None = None,
+    zero: NDArray[np.generic] | None = None,
+) -> Map:
+    """The map of any quantized type. Where the type says `?`, `scale` and `zero` are the numbers.
+
+    Scales, zeros, offsets and tables that are quantized themselves are dequantized first. OpError
+    for numbers that are missing, or a zero where codes have none.
+    """
+    scales = scale if kind.scale is None else _reals(kind.scale, kind.scales())
+    zeros = zero if kind.zero is None else _zeros(kind)
+    if scales is None or zeros is None:
+        raise OpError(f"{kind}: the numbers come from companion slots, which are not given")
+    whole = zeros.dtype.kind in "iu"
+    made = Map(
+        kind.storage,
+        kind.express,
+        widened(np.asarray(scales)),
+        zeros.astype(np.int64) if whole else widened(np.asarray(zeros)),
+        kind.low,
+        kind.high,
+        kind.grain,
+        None if kind.plus is None else _listed(kind.plus, kind.express),
+        None if kind.codes is None else _listed(kind.codes, None),
+    )
+    if (kind.storage.is_float or made.table is not None) and made.zero.any():
+        what = "a table" if made.table is not None else f"{kind.storage}"
+        raise OpError(f"codes of {what} have no zero point; `plus` moves the reals")
+    if made.table is not None and (np.isnan(made.table).any() or kind.storage.is_float):
+        raise OpError("a table is looked up by whole codes, and its entries are numbers")
+    if made.table is not None and made.table.size > kind.high - kind.low + 1:
+        raise OpError(f"a table of {made.table.size} entries, but {kind.storage} has fewer codes")
+    return made
+
+
+def _reals(held: object, data: NDArray[np.generic]) -> NDArray[np.generic]:
+    """The reals of an array of parameters, which may have a map of its own."""
+    if isinstance(held, Array) and held.type.quant is not None:
+        return _plain(data, map_of(held.type.quant))
+    return data
+
+
+def _zeros(kind: QuantType) -> NDArray[np.generic]:
+    held = kind.zero
+    if isinstance(held, Array) and held.type.quant is not None:
+        return _plain(held.data, map_of(held.type.quant))
+    return kind.zeros() if kind.zero else np.zeros((), np.int64)
+
+
+def _listed(held: tuple[float, ...] | Array, kind: DType | None) -> Reals:
+    if isinstance(held, Array):
+        return widened(_reals(held, held.data))
+    out = np.array(held, np.float64 if kind is None else kind.carrier)
+    return widened(out)
+
+
+def _plain(codes: NDArray[np.generic], of: Map) -> Reals:
+    return dequantize(codes, of, Rule())
