@@ -125,6 +125,8 @@ VALUE: Mapping[str, Callable[[Value], Item]] = {
 }
 
 NODE: Mapping[str, Callable[[Node], Item]] = {
+    "bodies": lambda node: tuple(node.bodies),
+    "inner": lambda node: tuple(node.inner),
     "inputs": lambda node: tuple(node.operands.values()),
     "name": lambda node: node.name,
     "op": lambda node: node.op,

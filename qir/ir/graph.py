@@ -23,6 +23,7 @@ from qir.ir.ops.graph import GIVEN
 from qir.ir.order import Order
 from qir.ir.origin import Lineage, Origin
 from qir.ir.printer import print_graph
+from qir.ir.query import query
 from qir.ir.scheme import Scheme
 from qir.ir.types import Array, Element, QuantType, TensorType
 
@@ -170,6 +171,10 @@ class Graph:
                     yield from element.arrays()
             for body in self._bodies.get(node, {}).values():
                 yield from body.arrays()
+
+    def query(self, expression: str) -> list[Node]:
+        """The nodes, of bodies too, of which it is true: `op == "conv2d" and w.bits == 8`."""
+        return query(self, expression)
 
     # -- building -----------------------------------------------------------------------------
 

@@ -16,11 +16,11 @@ elements that it looks at.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
-from qir.ir.expression import Code, Names, Scope, compile_expression
+from qir.ir.expression import Names, Scope, compile_expression
 from qir.ir.facts import ATTRS, KNOWN, OF_NODES, SLOTS, VALUE, truth
-from qir.ir.graph import Graph
-from qir.ir.node import Node, Value
+from qir.ir.node import Node, Program, Value
 
 _MOST_LOOKS = 10_000_000
 """So many elements may one query look at, and a hundred more for each node."""
@@ -39,27 +39,46 @@ _VALUES = Names(
 )
 
 
-def query(graph: Graph, expression: str) -> list[Node]:
-    """The nodes of which an expression is true, in order; ParseError where it is none."""
+class Match(NamedTuple):
+    """A node that was found, and the bodies that it lies in, from the outermost."""
+
+    node: Node
+    path: tuple[str, ...] = ()
+
+
+def query(graph: Program, expression: str) -> list[Node]:
+    """The nodes, of bodies too, of which an expression is true; ParseError where it is none."""
+    return [match.node for match in search(graph, expression)]
+
+
+def search(graph: Program, expression: str) -> list[Match]:
+    """As `query`, each node with the path to it: `loop/body` for a node in that body of `loop`."""
     code = compile_expression(expression, _NODES)
-    budget = _budget(graph)
-    return [node for node in graph if _holds(graph, code, node, budget)]
+    walk = list(_walk(graph, (), graph.profile))
+    budget = [_MOST_LOOKS + 100 * len(walk)]
+    return [m for m, profile in walk if truth(code(Scope(m.node, budget, profile)))]
 
 
-def query_values(graph: Graph, expression: str) -> list[Value]:
+def query_values(graph: Program, expression: str) -> list[Value]:
     """The values of which an expression is true: its names are facts of values, as in `bits == 8`.
 
     Raises ParseError where it is none.
     """
     code = compile_expression(expression, _VALUES)
-    budget = _budget(graph)
-    values: Iterator[Value] = (value for node in graph for value in node.results)
-    return [value for value in values if _holds(graph, code, value, budget)]
+    walk = list(_walk(graph, (), graph.profile))
+    budget = [_MOST_LOOKS + 100 * len(walk)]
+    return [
+        value
+        for match, profile in walk
+        for value in match.node.results
+        if truth(code(Scope(value, budget, profile)))
+    ]
 
 
-def _budget(graph: Graph) -> list[int]:
-    return [_MOST_LOOKS + 100 * len(graph)]
-
-
-def _holds(graph: Graph, code: Code, subject: Node | Value, budget: list[int]) -> bool:
-    return truth(code(Scope(subject, budget, graph.profile)))
+def _walk(graph: Program, path: tuple[str, ...], outer: str) -> Iterator[tuple[Match, str]]:
+    """Every node with its path and the profile that holds where it names none."""
+    profile = graph.profile or outer
+    for node in graph:
+        yield Match(node, path), profile
+        for name, body in node.bodies.items():
+            yield from _walk(body, (*path, f"{node.name}/{name}"), node.profile or profile)

@@ -1,0 +1,438 @@
+"""What differs between two graphs: structure, types, parameters, codes.
+
+Nodes are paired by lineage, then by origin, then by structure. Names of inner values, their order
+and their origins are no difference; the names of inputs and outputs are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.ir import attrs as attributes
+from qir.ir.attrs import Attr
+from qir.ir.measure import Measure, measure, reals
+from qir.ir.node import Node, Program, Value
+from qir.ir.pairing import How, Pairing, holders, ops, pair
+from qir.ir.types import Array, Grain, Param, QuantType, TensorType
+
+What: TypeAlias = Literal[
+    "op",
+    "attribute",
+    "operand",
+    "results",
+    "shape",
+    "type",
+    "scale",
+    "zero",
+    "grain",
+    "codes",
+    "elements",
+    "profile",
+    "plan",
+    "name",
+    "order",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One thing that is another in the second graph."""
+
+    what: What
+    where: str
+    """The slot, attribute, result or stage."""
+    a: str
+    b: str
+    measure: Measure | None = None
+    """How far numbers lie apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A node and its partner, and by what they were matched."""
+
+    a: str
+    b: str
+    how: How
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """A pair that differs."""
+
+    a: str
+    b: str
+    op: str
+    how: How
+    changes: tuple[Change, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Lone:
+    """A node without a partner."""
+
+    name: str
+    op: str
+    held_by: str
+    """The other graph's node that computes it as a part of itself; empty where none does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What differs between graphs a and b; `to_json` has the keys of the fields and `equal`."""
+
+    nodes: tuple[int, int]
+    graph: tuple[Change, ...]
+    changed: tuple[Changed, ...]
+    only_a: tuple[Lone, ...]
+    only_b: tuple[Lone, ...]
+    pairs: tuple[Pair, ...]
+    bodies: Mapping[str, Difference]
+    """The bodies that differ, by the path of the node that holds them."""
+
+    @property
+    def equal(self) -> bool:
+        """Whether there is no difference."""
+        return not (self.graph or self.changed or self.only_a or self.only_b or self.bodies)
+
+    @property
+    def matched(self) -> dict[str, int]:
+        """How many pairs there are of each kind."""
+        return dict(Counter(pair.how for pair in self.pairs).most_common())
+
+    def to_json(self) -> dict[str, object]:
+        """All but the pairs, of which it has the counts, as JSON takes it."""
+        return {
+            "equal": self.equal,
+            "nodes": list(self.nodes),
+            "matched": self.matched,
+            "graph": [asdict(change) for change in self.graph],
+            "changed": [asdict(changed) for changed in self.changed],
+            "only_a": [asdict(lone) for lone in self.only_a],
+            "only_b": [asdict(lone) for lone in self.only_b],
+            "bodies": {path: found.to_json() for path, found in self.bodies.items()},
+        }
+
+    def __str__(self) -> str:
+        if self.equal:
+            return "no difference"
+        lines = [f"{c.what} {c.where}: {c.a} -> {c.b}" for c in self.graph]
+        for found in self.changed:
+            lines += [f"{found.b}: {c.what} {c.where}: {c.a} -> {c.b}" for c in found.changes]
+        lines += [f"- {lone.name} = {lone.op}" for lone in self.only_a]
+        lines += [f"+ {lone.name} = {lone.op}" for lone in self.only_b]
+        lines += [f"{path}: {found}" for path, found in self.bodies.items()]
+        return "\n".join(lines)
+
+
+def diff(a: Program, b: Program) -> Difference:
+    """What differs between two graphs."""
+    pairs = pair(a, b)
+    changed: list[Changed] = []
+    bodies: dict[str, Difference] = {}
+    for one, other in pairs.of_a.items():
+        if changes := tuple(_changes(pairs, a, b, one, other)):
+            how = pairs.how[one]
+            changed.append(Changed(one.name, other.name, " |> ".join(ops(other)), how, changes))
+        for name in one.bodies.keys() & other.bodies.keys():
+            if not (found := diff(one.bodies[name], other.bodies[name])).equal:
+                bodies[f"{one.name}/{name}"] = found
+    place = {node.name: i for i, node in enumerate(a)}
+    changed.sort(key=lambda c: place[c.a])
+    mine, theirs = list(a), list(b)
+    return Difference(
+        (len(mine), len(theirs)),
+        tuple(_graph(a, b)),
+        tuple(changed),
+        _lone(mine, pairs.of_a, theirs),
+        _lone(theirs, pairs.of_b, mine),
+        tuple(Pair(n.name, p.name, pairs.how[n]) for n, p in pairs.of_a.items()),
+        dict(sorted(bodies.items())),
+    )
+
+
+def _lone(
+    nodes: Iterable[Node], taken: Mapping[Node, Node], others: Iterable[Node]
+) -> tuple[Lone, ...]:
+    holder = holders(others)
+    out = []
+    for node in nodes:
+        if node not in taken:
+            held = holder(node)
+            out.append(Lone(node.name, " |> ".join(ops(node)), held.name if held else ""))
+    return tuple(out)
+
+
+def _graph(a: Program, b: Program) -> Iterator[Change]:
+    if a.profile != b.profile:
+        yield Change("profile", "", a.profile, b.profile)
+    sides = [([v.name for v in g.inputs], _outputs(g)) for g in (a, b)]
+    for where, mine, theirs in zip(("inputs", "outputs"), *sides, strict=True):
+        if mine != theirs and sorted(mine) == sorted(theirs):
+            yield Change("order", where, ", ".join(mine), ", ".join(theirs))
+
+
+def _outputs(graph: Program) -> list[str]:
+    return [name for node in graph if node.op == "output" for name in node.operands]
+
+
+# -- one pair ---------------------------------------------------------------------------------
+
+
+def _changes(pairs: Pairing, a: Program, b: Program, one: Node, other: Node) -> Iterator[Change]:
+    if ops(one) != ops(other):
+        yield Change("op", "", " |> ".join(ops(one)), " |> ".join(ops(other)))
+    if one.op == "input" and one.name != other.name:
+        yield Change("name", "", one.name, other.name)
+    profiles = one.profile or a.profile, other.profile or b.profile
+    if profiles[0] != profiles[1] and (one.profile or other.profile):
+        yield Change("profile", "", *profiles)
+    yield from _attributes(one, other)
+    if ops(one) == ops(other) or set(one.operands) == set(other.operands):
+        yield from _operands(pairs, one, other)
+    yield from _results(one, other)
+    for slot in _union(one.schemes, other.schemes):
+        plans = _told(one.schemes.get(slot)), _told(other.schemes.get(slot))
+        if plans[0] != plans[1]:
+            yield Change("plan", slot, *plans)
+    for name in _union(one.inner, other.inner):
+        inner = _told(one.inner.get(name)), _told(other.inner.get(name))
+        if inner[0] != inner[1]:
+            yield Change("type", name, *inner)
+    for name in sorted(one.bodies.keys() ^ other.bodies.keys()):
+        there = "a body", "nothing"
+        yield Change("attribute", name, *(there if name in one.bodies else there[::-1]))
+    if one.op == other.op == "constant":
+        yield from _constants(one.result, other.result)
+
+
+def _union(a: Iterable[str], b: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys([*a, *b]))
+
+
+def _told(value: object) -> str:
+    return "nothing" if value is None else str(value)
+
+
+def _attributes(a: Node, b: Node) -> Iterator[Change]:
+    for prefix, mine, theirs in _stages(a, b):
+        for name in _union(mine, theirs):
+            if name not in mine or name not in theirs:
+                yield Change("attribute", prefix + name, _attr(mine, name), _attr(theirs, name))
+            elif name != "data" and not attributes.same(mine[name], theirs[name]):
+                yield Change("attribute", prefix + name, _attr(mine, name), _attr(theirs, name))
+    if ops(a) == ops(b):
+        for i, (one, other) in enumerate(zip(a.stages, b.stages, strict=False)):
+            if one.type != other.type:
+                yield Change("type", f"stage {i}", _told(one.type), _told(other.type))
+
+
+def _stages(a: Node, b: Node) -> Iterator[tuple[str, Mapping[str, Attr], Mapping[str, Attr]]]:
+    """The attributes to compare: of the node, or of what both compute."""
+    if not a.stages and not b.stages:
+        if a.op == b.op:
+            yield "", a.attrs, b.attrs
+        return
+    mine, theirs = _parts(a), _parts(b)
+    if ops(a) == ops(b):
+        for i, ((_, one), (_, other)) in enumerate(zip(mine, theirs, strict=True)):
+            yield f"{i}.", one, other
+        return
+    short, long = (mine, theirs) if len(mine) == 1 else (theirs, mine)
+    for op, attrs in long:
+        if len(short) == 1 and op == short[0][0]:
+            yield ("", short[0][1], attrs) if short is mine else ("", attrs, short[0][1])
+            return
+
+
+def _parts(node: Node) -> Sequence[tuple[str, Mapping[str, Attr]]]:
+    return [(s.op, s.attrs) for s in node.stages] or [(node.op, node.attrs)]
+
+
+def _attr(attrs: Mapping[str, Attr], name: str) -> str:
+    value = attrs.get(name, "nothing")
+    return value.hex() if isinstance(value, bytes) else str(value)
+
+
+def _operands(pairs: Pairing, a: Node, b: Node) -> Iterator[Change]:
+    for slot in _union(a.operands, b.operands):
+        mine, theirs = a.operands.get(slot), b.operands.get(slot)
+        if mine is None or theirs is None:
+            yield Change("operand", slot, _name(mine), _name(theirs))
+        elif not pairs.meet(mine, theirs) and not pairs.meet(
+            pairs.bare(mine, pairs.of_a), pairs.bare(theirs, pairs.of_b)
+        ):
+            yield Change("operand", slot, _name(mine), _name(theirs))
+
+
+def _name(value: Value | None) -> str:
+    return "nothing" if value is None else f"%{value.name}"
+
+
+# -- types ------------------------------------------------------------------------------------
+
+
+def _results(a: Node, b: Node) -> Iterator[Change]:
+    if len(a.results) != len(b.results):
+        yield Change("results", "", f"{len(a.results)}", f"{len(b.results)}")
+    for mine, theirs in zip(a.results, b.results, strict=False):
+        where = mine.name if len(a.results) > 1 else ""
+        yield from _types(where, *_in_one_order(mine, theirs))
+
+
+_PERMUTED = re.compile(r"permuted\(([\d, ]+)\)")
+
+
+def _in_one_order(a: Value, b: Value) -> tuple[TensorType, TensorType]:
+    """Their types, with the axes in the order of the source where the two orders differ."""
+    orders = _orders(a, b)
+    if orders is None:
+        return a.type, b.type
+    return _turned(a.type, orders[0]), _turned(b.type, orders[1])
+
+
+def _orders(a: Value, b: Value) -> tuple[list[int], list[int]] | None:
+    """Where each axis stands in the source, of both; None where they are laid out alike."""
+    if a.lineage.tensor != b.lineage.tensor or a.type.rank != b.type.rank:
+        return None
+    found = _order(a), _order(b)
+    return None if found[0] == found[1] else found
+
+
+def _order(value: Value) -> list[int]:
+    """The source's axis that each axis of a value is."""
+    axes = list(range(value.type.rank))
+    for step in value.lineage.how:
+        if told := _PERMUTED.fullmatch(step):
+            perm = [int(p) for p in told[1].split(",")]
+            if sorted(perm) == list(range(value.type.rank)):
+                axes = [axes[p] for p in perm]
+    return axes
+
+
+def _turned(kind: TensorType, axes: list[int]) -> TensorType:
+    shape = tuple(kind.shape[axes.index(i)] for i in range(kind.rank))
+    quant = kind.quant
+    if quant is None or quant.grain is None or quant.axis is None:
+        return TensorType(shape, kind.element)
+    grain = Grain(((axes[quant.axis], 1),))
+    return TensorType(shape, replace(quant, grain=grain))
+
+
+def _types(where: str, a: TensorType, b: TensorType) -> Iterator[Change]:
+    if a == b:
+        return
+    if a.shape != b.shape:
+        yield Change("shape", where, _shape(a), _shape(b))
+    if a.quant is None or b.quant is None:
+        if a.element != b.element:
+            yield Change("type", where, str(a.element), str(b.element))
+        return
+    yield from _maps(where, a.quant, b.quant)
+
+
+def _shape(kind: TensorType) -> str:
+    dims = ["?" if d is None else str(d) for d in kind.shape]
+    return "x".join(d if d.isalnum() or d == "?" else f"({d})" for d in dims) or "scalar"
+
+
+def _maps(where: str, a: QuantType, b: QuantType) -> Iterator[Change]:
+    mine, theirs = [
+        f"{q.kind} {q.storage}"
+        + (f"<{q.bounds[0]}:{q.bounds[1]}>" if q.bounds else "")
+        + f":{q.express}"
+        + (f" scale {q.scale_dtype}" if q.scale_dtype else "")
+        for q in (a, b)
+    ]
+    if mine != theirs:
+        yield Change("type", where, mine, theirs)
+    if a.grain != b.grain:
+        yield Change("grain", where, str(a.grain or "tensor"), str(b.grain or "tensor"))
+    if a.scale != b.scale:
+        measured = None
+        if a.scale is not None and b.scale is not None:
+            measured = measure(np.asarray(a.scales()), np.asarray(b.scales()))
+        yield Change("scale", where, _param(a.scale), _param(b.scale), measured)
+    if a.zero != b.zero:
+        measured = None
+        if a.zero is not None and b.zero is not None:
+            measured = measure(np.asarray(a.zeros()), np.asarray(b.zeros()))
+        yield Change("zero", where, _param(a.zero or (0,)), _param(b.zero or (0,)), measured)
+    if (a.plus, a.declared, a.codes) != (b.plus, b.declared, b.codes):
+        yield Change("type", f"{where} offset, declared range or table".strip(), str(a), str(b))
+
+
+def _param(value: Param) -> str:
+    """Numbers in short: one, or the least and the greatest."""
+    if value is None:
+        return "?"
+    numbers = np.asarray(value.data if isinstance(value, Array) else value).astype(np.float64)
+    if numbers.size == 1:
+        return f"{numbers.item():.7g}"
+    return f"{numbers.min():.4g}..{numbers.max():.4g}"
+
+
+# -- constants --------------------------------------------------------------------------------
+
+
+def _constants(a: Value, b: Value) -> Iterator[Change]:
+    one, other = a.constant, b.constant
+    if one is None or other is None or one is other:
+        return
+    if (orders := _orders(a, b)) is not None:
+        x, y = (_aligned(array, axes) for array, axes in zip((one, other), orders, strict=True))
+    else:
+        x, y = (one.data, one.type.quant), (other.data, other.type.quant)
+    if x[0].shape != y[0].shape:
+        return  # the types say so
+    codes = _codes(x, y)
+    found = codes or _elements(x, y)
+    if found is not None and found.differ:
+        what: What = "codes" if codes else "elements"
+        yield Change(what, "", _held(one), _held(other), found)
+
+
+_Held: TypeAlias = "tuple[NDArray[np.generic], QuantType | None]"
+
+
+def _aligned(array: Array, axes: list[int]) -> _Held:
+    """Elements and their map with the axes in the source's order."""
+    kind = _turned(array.type, axes)
+    return np.transpose(array.data, [axes.index(i) for i in range(len(axes))]), kind.quant
+
+
+def _codes(a: _Held, b: _Held) -> Measure | None:
+    """The distance of two arrays of one kind of codes, where both hold integers."""
+    kinds = [(q.storage if q else None) for _, q in (a, b)]
+    if kinds[0] != kinds[1] or a[0].dtype != b[0].dtype or a[0].dtype.kind not in "iu":
+        return None
+    return measure(a[0], b[0], np.ones(()) if kinds[0] else None)
+
+
+def _elements(a: _Held, b: _Held) -> Measure | None:
+    """The distance of the reals; in steps where one of the two holds codes."""
+    values, step = [], None
+    for data, quant in (a, b):
+        if quant is None:
+            values.append(data)
+            continue
+        if (found := reals(data, quant)) is None:
+            return None
+        values.append(found[0])
+        step = found[1]
+    if step is not None:
+        values = [np.asarray(v).astype(np.float64) for v in values]
+    return measure(values[0], values[1], step)
+
+
+def _held(array: Array) -> str:
+    if array.data.size == 1 and array.data.dtype.kind in "iufb":
+        return str(array.data.reshape(-1)[0])
+    return f"{_shape(array.type)}x{array.type.dtype}" if array.type.rank else f"{array.type.dtype}"

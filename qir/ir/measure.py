@@ -1,0 +1,132 @@
+"""How far two arrays lie apart, and the real numbers that codes stand for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.ir.types import Grain, QuantType
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """The distance of two arrays of one shape."""
+
+    elements: int
+    differ: int
+    """How many elements differ."""
+    largest: float | None = None
+    """The largest difference; None where it is infinite, or there are no numbers."""
+    relative: float | None = None
+    """The largest difference as a share of the greater of the two."""
+    ulps: int | None = None
+    """The largest difference in steps of the float type, where both have one type."""
+    steps: float | None = None
+    """The largest difference in codes."""
+
+
+def measure(
+    a: NDArray[np.generic], b: NDArray[np.generic], step: NDArray[np.float64] | None = None
+) -> Measure | None:
+    """The distance, or None where the shapes differ; `step` is what one code is worth."""
+    if a.shape != b.shape:
+        return None
+    if "O" in (a.dtype.kind, b.dtype.kind):
+        return Measure(a.size, sum(x != y for x, y in zip(a.flat, b.flat, strict=True)))
+    differ = _differ(a, b)
+    count = int(differ.sum())
+    if not count:
+        return Measure(a.size, 0, 0.0, 0.0, None, 0.0 if step is not None else None)
+    x, y = a[differ], b[differ]
+    gaps = _gaps(x, y)
+    codes = float((gaps / np.broadcast_to(step, a.shape)[differ]).max()) if step is not None else 0
+    return Measure(
+        a.size,
+        count,
+        _finite(float(gaps.max())),
+        _finite(_relative(x, y, gaps)),
+        _ulps(x, y),
+        _finite(codes) if step is not None else None,
+    )
+
+
+def _finite(number: float) -> float | None:
+    return number if np.isfinite(number) else None
+
+
+def _differ(a: NDArray[np.generic], b: NDArray[np.generic]) -> NDArray[np.bool_]:
+    """Which elements differ; of floats of one type, those whose bits do."""
+    same: NDArray[np.bool_]
+    if a.dtype == b.dtype and a.dtype.itemsize in (1, 2, 4, 8):
+        kind = f"u{a.dtype.itemsize}"
+        same = np.ascontiguousarray(a).view(kind) == np.ascontiguousarray(b).view(kind)
+    elif {a.dtype.kind, b.dtype.kind} <= set("iub"):
+        same = np.equal(a, b)
+    else:
+        x, y = a.astype(np.float64), b.astype(np.float64)
+        same = (x == y) | (np.isnan(x) & np.isnan(y))
+    return ~np.asarray(same).reshape(a.shape)
+
+
+def _gaps(a: NDArray[np.generic], b: NDArray[np.generic]) -> NDArray[np.float64]:
+    if a.dtype == b.dtype and a.dtype.kind in "iu" and a.dtype.itemsize == 8:
+        high, low = np.maximum(a, b).astype(np.uint64), np.minimum(a, b).astype(np.uint64)
+        return np.asarray((high - low).astype(np.float64))
+    with np.errstate(all="ignore"):
+        return np.abs(a.astype(np.float64) - b.astype(np.float64))
+
+
+def _relative(a: NDArray[np.generic], b: NDArray[np.generic], gaps: NDArray[np.float64]) -> float:
+    with np.errstate(all="ignore"):
+        size = np.maximum(np.abs(a.astype(np.float64)), np.abs(b.astype(np.float64)))
+        return float(np.where(size > 0, gaps / size, 0.0).max())
+
+
+def _ulps(a: NDArray[np.generic], b: NDArray[np.generic]) -> int | None:
+    if a.dtype != b.dtype or a.dtype.kind not in "fV":
+        return None
+    x, y = _ordered(a), _ordered(b)
+    return int((np.maximum(x, y) - np.minimum(x, y)).max())
+
+
+def _ordered(values: NDArray[np.generic]) -> NDArray[np.uint64]:
+    """Numbers that rise with the floats, one apart for neighbours; both zeros are one."""
+    bits = 8 * values.dtype.itemsize
+    raw = np.ascontiguousarray(values).view(f"u{values.dtype.itemsize}").astype(np.uint64)
+    middle = np.uint64(1 << (bits - 1))
+    size = raw & (middle - np.uint64(1))
+    return np.where(raw & middle, middle - size, middle + size)
+
+
+def reals(
+    codes: NDArray[np.generic], quant: QuantType
+) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
+    """The reals of a uniform type's codes in float64, and the scale at each; None for others."""
+    if quant.dynamic or quant.kind != "uniform" or quant.plus is not None:
+        return None
+    scale, zero = np.asarray(quant.scales()), np.asarray(quant.zeros())
+    wide = spread(scale.astype(np.float64), quant.grain, codes.shape)
+    base = spread(zero.astype(np.float64), quant.grain, codes.shape)
+    if wide is None or base is None:
+        return None
+    return (codes.astype(np.float64) - base) * wide, wide
+
+
+def spread(
+    values: NDArray[np.float64], grain: Grain | None, shape: tuple[int, ...]
+) -> NDArray[np.float64] | None:
+    """Parameters shaped to stand beside elements; None where groups are told by an array."""
+    if grain is None or values.size == 1:
+        return values.reshape(())
+    if grain.by is not None:
+        return None
+    if (axis := grain.axis) is not None and values.ndim == 1:
+        return values.reshape([-1 if i == axis else 1 for i in range(len(shape))])
+    if values.ndim != len(shape):
+        return None
+    for axis, size in grain.blocks:
+        values = np.repeat(values, size, axis)
+        values = values[(slice(None),) * axis + (slice(shape[axis]),)]
+    return values

@@ -1,0 +1,275 @@
+"""Which nodes of two graphs are the same one: by lineage, then by origin, then by structure.
+
+Every step looks at each node and each use once, so that the whole is linear in the graphs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from qir.ir.attrs import Attr
+from qir.ir.node import Node, Program, Value
+from qir.ir.origin import Origin
+from qir.ir.printer import print_graph
+
+How: TypeAlias = Literal["lineage", "origin", "structure"]
+BRIDGES = frozenset({"quantize", "dequantize", "requantize", "recode"})
+_APART = BRIDGES | {"input", "constant", "output"}
+
+
+@dataclass(slots=True)
+class Pairing:
+    """The pairs of nodes, looked up from either side."""
+
+    of_a: dict[Node, Node] = field(default_factory=dict)
+    of_b: dict[Node, Node] = field(default_factory=dict)
+    how: dict[Node, How] = field(default_factory=dict)
+    """How each node of the first graph was matched."""
+
+    def join(self, a: Node, b: Node, how: How) -> None:
+        """Makes a pair."""
+        self.of_a[a] = b
+        self.of_b[b] = a
+        self.how[a] = how
+
+    def free(self, a: Node, b: Node) -> bool:
+        """Whether neither has a partner."""
+        return a not in self.of_a and b not in self.of_b
+
+    def meet(self, a: Value, b: Value) -> bool:
+        """Whether two values are the same result of a pair."""
+        return self.of_a.get(a.node) is b.node and a.index == b.index
+
+    def bare(self, value: Value, table: dict[Node, Node]) -> Value:
+        """What a value stands for, through codes that the other graph does not have."""
+        while value.node.op in BRIDGES and value.node not in table and value.node.operands:
+            value = next(iter(value.node.operands.values()))
+        return value
+
+
+def pair(a: Program, b: Program) -> Pairing:
+    """The nodes of one graph, each with its partner in the other where it has one."""
+    found = Pairing()
+    mine, theirs = list(a), list(b)
+    _ends(found, mine, theirs)
+    _by_key(found, mine, theirs, "lineage", _told_lineage)
+    _by_key(found, mine, theirs, "origin", _origin)
+    _by_structure(found, mine, theirs)
+    _spread(found, mine)
+    _by_key(found, mine, theirs, "lineage", _lineage)
+    _spread(found, mine)
+    _replaced(found, mine)
+    return found
+
+
+def ops(node: Node) -> tuple[str, ...]:
+    """What a node computes, in order."""
+    if node.op == "foreign":
+        return (f"{node.attrs['framework']!s} {node.attrs['op']!s}",)
+    return tuple(stage.op for stage in node.stages) or (node.op,)
+
+
+def _akin(a: Node, b: Node) -> bool:
+    """Whether one does what the other does, or a part of it."""
+    return not set(ops(a)).isdisjoint(ops(b))
+
+
+def _role(node: Node) -> str:
+    return node.op if node.op in _APART else "op"
+
+
+def _ends(found: Pairing, a: Sequence[Node], b: Sequence[Node]) -> None:
+    """The outputs, and the inputs: by name, those left over by place."""
+    outputs = [[n for n in nodes if n.op == "output"] for nodes in (a, b)]
+    if all(outputs):
+        found.join(outputs[0][0], outputs[1][0], "structure")
+    mine, theirs = ([n for n in nodes if n.op == "input"] for nodes in (a, b))
+    named = {n.name: n for n in theirs}
+    for node in mine:
+        if node.name in named:
+            found.join(node, named[node.name], "lineage")
+    rest = [n for n in mine if n not in found.of_a], [n for n in theirs if n not in found.of_b]
+    if len(rest[0]) == len(rest[1]):
+        for one, other in zip(*rest, strict=True):
+            if one.result.type.rank == other.result.type.rank:
+                found.join(one, other, "structure")
+
+
+# -- by what they are called ------------------------------------------------------------------
+
+
+def _lineage(node: Node) -> Hashable | None:
+    return node.results[0].lineage.tensor if node.results else None
+
+
+def _told_lineage(node: Node) -> Hashable | None:
+    """The source tensor, unless it is only a name that a graph made up."""
+    if not node.results:
+        return None
+    tensor = node.results[0].lineage.tensor
+    made_up = not node.origins and re.fullmatch(rf"{re.escape(node.op)}(?:_\d+)?", tensor)
+    return None if made_up else tensor
+
+
+def _origin(node: Node) -> Hashable | None:
+    told = tuple((o.name, o.path, o.call) for o in node.origins)
+    return told if any(name or path for name, path, _ in told) else None
+
+
+def _by_key(
+    found: Pairing,
+    a: Iterable[Node],
+    b: Iterable[Node],
+    how: How,
+    key: Callable[[Node], Hashable | None],
+) -> None:
+    """Joins what has one key: one and one, or as many on both sides of the same ops."""
+    mine, theirs = _index(a, found.of_a, key), _index(b, found.of_b, key)
+    for told, nodes in mine.items():
+        others = theirs.get(told, [])
+        alone = len(nodes) == len(others) == 1
+        if alone and (_akin(nodes[0], others[0]) or (nodes[0].origins and others[0].origins)):
+            found.join(nodes[0], others[0], how)
+        elif len(nodes) == len(others) and list(map(ops, nodes)) == list(map(ops, others)):
+            for one, other in zip(nodes, others, strict=True):
+                found.join(one, other, how)
+
+
+def _index(
+    nodes: Iterable[Node], taken: dict[Node, Node], key: Callable[[Node], Hashable | None]
+) -> dict[Hashable, list[Node]]:
+    out: dict[Hashable, list[Node]] = {}
+    for node in nodes:
+        if node not in taken and (told := key(node)) is not None:
+            out.setdefault((_role(node), told), []).append(node)
+    return out
+
+
+# -- by what they compute ---------------------------------------------------------------------
+
+
+def _by_structure(found: Pairing, a: Sequence[Node], b: Sequence[Node]) -> None:
+    """Joins nodes that compute the same from the same, in the order in which they stand."""
+    numbers: dict[Hashable, int] = {}
+    tokens: dict[Node, Hashable] = {}
+    for number, (one, other) in enumerate(found.of_a.items()):
+        tokens[one] = tokens[other] = ("pair", number)
+    sides: list[dict[int, list[Node]]] = []
+    for nodes, taken in ((a, found.of_a), (b, found.of_b)):
+        alike: dict[int, list[Node]] = {}
+        for node in nodes:
+            if node in taken:
+                continue
+            said = _said(node, tokens)
+            number = numbers.setdefault(said, len(numbers))
+            tokens[node] = number
+            alike.setdefault(number, []).append(node)
+        sides.append(alike)
+    for number, mine in sides[0].items():
+        theirs = sides[1].get(number, [])
+        if len(mine) == len(theirs):
+            for one, other in zip(mine, theirs, strict=True):
+                found.join(one, other, "structure")
+
+
+def _said(node: Node, tokens: dict[Node, Hashable]) -> Hashable:
+    """All that a node computes, with what it computes it from."""
+    used = tuple(sorted(((s, v.index, str(tokens.get(v.node))) for s, v in node.operands.items())))
+    stages = tuple((s.op, _attrs(s.attrs.items()), s.slots, s.flow, s.type) for s in node.stages)
+    bodies = tuple(print_graph(body, by_content=True) for body in node.bodies.values())
+    kinds = tuple(v.type for v in node.results) if node.op in ("input", "constant") else ()
+    return node.op, _attrs(node.attrs.items()), stages, used, bodies, kinds
+
+
+def _attrs(items: Iterable[tuple[str, Attr]]) -> Hashable:
+    return tuple((name, _exact(value)) for name, value in items)
+
+
+def _exact(value: Attr) -> Hashable:
+    """An attribute so that 1, 1.0 and True are three."""
+    if isinstance(value, tuple):
+        return tuple(map(_exact, value))
+    return type(value).__name__, repr(value) if isinstance(value, float) else value
+
+
+def _spread(found: Pairing, nodes: Sequence[Node]) -> None:
+    """Joins what stands in the same slots before and after pairs, as far as that leads."""
+    todo = [(n, found.of_a[n]) for n in reversed(nodes) if n in found.of_a]
+    while todo:
+        a, b = todo.pop()
+        for one, other in (*_before(found, a, b), *_after(found, a, b)):
+            if found.free(one, other) and ops(one) == ops(other):
+                found.join(one, other, "structure")
+                todo.append((one, other))
+
+
+def _before(found: Pairing, a: Node, b: Node) -> Iterator[tuple[Node, Node]]:
+    for slot, value in a.operands.items():
+        if (other := b.operands.get(slot)) is not None:
+            yield value.node, other.node
+            yield found.bare(value, found.of_a).node, found.bare(other, found.of_b).node
+
+
+def _after(found: Pairing, a: Node, b: Node) -> Iterator[tuple[Node, Node]]:
+    for value, other in zip(a.results, b.results, strict=False):
+        mine, theirs = _users(value, found.of_a), _users(other, found.of_b)
+        for place, nodes in mine.items():
+            others = theirs.get(place, [])
+            if len(nodes) == len(others):
+                yield from zip(nodes, others, strict=True)
+
+
+def _replaced(found: Pairing, nodes: Sequence[Node]) -> None:
+    """Joins an op with the other op that stands in its place, between the same values."""
+    for a in nodes:
+        if (b := found.of_a.get(a)) is None:
+            continue
+        for slot, value in a.operands.items():
+            if (other := b.operands.get(slot)) is None or value.index != other.index:
+                continue
+            one, two = value.node, other.node
+            if found.free(one, two) and _role(one) == _role(two) == "op":
+                if any(found.meet(v, two.operands.get(s, other)) for s, v in one.operands.items()):
+                    found.join(one, two, "structure")
+
+
+def _users(value: Value, taken: dict[Node, Node]) -> dict[Hashable, list[Node]]:
+    """Users without a partner, by op and slot; behind codes too."""
+    out: dict[Hashable, list[Node]] = {}
+    todo = [value]
+    while todo:
+        for node, slot in todo.pop().uses:
+            if node not in taken:
+                out.setdefault((ops(node), slot), []).append(node)
+                if node.op in BRIDGES:
+                    todo += node.results
+    return out
+
+
+# -- who holds what is not there --------------------------------------------------------------
+
+
+def holders(nodes: Iterable[Node]) -> Callable[[Node], Node | None]:
+    """Tells which of the nodes computes another graph's node as a part of itself."""
+    by_origin: dict[Origin, Node] = {}
+    by_name: dict[str, Node] = {}
+    for node in nodes:
+        inner = [o for origins in node.slot_origins.values() for o in origins]
+        if node.stages:
+            inner += node.origins
+        for stage in node.stages:
+            inner += stage.origins
+            if stage.name:
+                by_name.setdefault(stage.name, node)
+        for origin in inner:
+            by_origin.setdefault(origin, node)
+
+    def holder(node: Node) -> Node | None:
+        held = next((by_origin[o] for o in node.origins if o in by_origin), None)
+        tensor = node.results[0].lineage.tensor if node.results else ""
+        return held or (by_name.get(tensor) if _role(node) == "op" else None)
+
+    return holder
