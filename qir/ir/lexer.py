@@ -11,7 +11,7 @@ from qir.errors import ParseError
 _SPACE = re.compile(r"(?:[ \t\r\n]+|//[^\n]*|#[^\n]*)*")
 _WORD = re.compile(r"[A-Za-z_][\w.\-]*")
 _IDENT = re.compile(r"[A-Za-z_]\w*")
-_NUMBER = re.compile(r"[-+]?(?:inf|nan|(?:\d+(?:\.(?!\.)\d*)?|\.\d+)(?:[eE][-+]?\d+)?)")
+_NUMBER = re.compile(r"[-+]?(?:inf|nan|(?:[0-9]+(?:\.(?!\.)[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)")
 _STRING = re.compile(r'"(?:[^"\\\n]|\\.)*"')
 _NAME = re.compile(r"[A-Za-z_][\w.]*")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")

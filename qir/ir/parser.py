@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
-from dataclasses import fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,8 @@ from qir.ir.typetext import read_element, read_type
 
 _MAX_DEPTH = 40
 _MAX_BODIES = 32
+_TEXTS = ("op", "name", "path")
+_HEX = re.compile(r"(?:[0-9a-fA-F]{2})*")
 
 
 def parse(text: str, arrays: Mapping[str, NDArray[np.generic]] | None = None) -> Graph:
@@ -87,6 +89,8 @@ class _Parser:
         cursor = self.cursor
         cursor.expect("@")
         name = cursor.name()
+        if name in self.arrays:
+            raise cursor.fail(f"array @{name} is declared twice")
         cursor.expect(":")
         kind = read_type(cursor, self._find)
         self.arrays[name] = self._array(name, kind)
@@ -101,7 +105,7 @@ class _Parser:
             raise self.cursor.fail(f"array @{name} is not given")
         try:
             return Array(_carried(self.data[name], kind), kind, name)
-        except (QirError, ValueError) as error:
+        except QirError as error:
             raise self.cursor.fail(str(error)) from None
 
     # -- nodes --------------------------------------------------------------------------------
@@ -188,6 +192,8 @@ class _Parser:
             stages.append(self._stage(self.cursor.identifier(), len(stages)))
         last = stages[-1]
         if len(stages) == 1:
+            if last.name:
+                raise self.cursor.fail("the stages of a chain are named, a node is not")
             types = last.types if op != "output" else None
             if len(names) != len(last.types):
                 raise self.cursor.fail(f"{len(names)} values but {len(last.types)} types")
@@ -202,8 +208,10 @@ class _Parser:
             )
             graph.set_origins(node, last.origins)
             return node
-        if len(names) != 1 or len(last.types) != 1:
-            raise self.cursor.fail("a chain makes one value, of one type")
+        if len(names) != 1 or len(last.types) != 1 or any(len(s.types) > 1 for s in stages):
+            raise self.cursor.fail("a chain makes one value, and each stage one, of one type")
+        if any(s.inner for s in stages):
+            raise self.cursor.fail("inner slots belong to a node, not to a stage of a chain")
         operands: dict[str, Value] = {}
         for i, stage in enumerate(stages):
             for slot, value in stage.operands.items():
@@ -330,10 +338,10 @@ class _Parser:
         cursor = self.cursor
         word = cursor.identifier()
         if word == "bytes":
-            try:
-                return bytes.fromhex(cursor.string())
-            except ValueError as error:
-                raise cursor.fail(str(error)) from None
+            digits = cursor.string()
+            if not _HEX.fullmatch(digits):
+                raise cursor.fail("bytes are written as pairs of hexadecimal digits")
+            return bytes.fromhex(digits)
         words: dict[str, Attr] = {"true": True, "false": False, "none": None}
         if word in words:
             return words[word]
@@ -363,12 +371,18 @@ class _Parser:
         graph.set_origins(node, origins)
         if cursor.take_word("lineage"):
             lines = self._attr(0)
-            for value, line in zip(
-                node.results, lines if isinstance(lines, tuple) else (), strict=False
-            ):
-                if isinstance(line, tuple) and line and all(isinstance(p, str) for p in line):
-                    words = [str(p) for p in line]
-                    graph.set_lineage(value, Lineage(words[0], tuple(words[1:])))
+            if not isinstance(lines, tuple) or len(lines) != len(node.results):
+                raise cursor.fail(f"a lineage for each of {len(node.results)} values")
+            for value, line in zip(node.results, lines, strict=True):
+                tensor, *how = self._texts(line)
+                graph.set_lineage(value, Lineage(tensor, tuple(how)))
+
+    def _texts(self, value: Attr) -> list[str]:
+        """A list of one text or more."""
+        found = [p for p in value if isinstance(p, str)] if isinstance(value, tuple) else []
+        if not isinstance(value, tuple) or not found or len(found) != len(value):
+            raise self.cursor.fail("a list of texts should stand here")
+        return found
 
     def _plan(self, graph: Graph, node: Node) -> None:
         cursor = self.cursor
@@ -378,6 +392,8 @@ class _Parser:
                 cursor.expect(",")
             cursor.skip()
             slot = cursor.name()
+            if slot in node.schemes:
+                raise cursor.fail(f"{slot} is planned twice")
             cursor.expect("=")
             graph.set_scheme(node, slot, self._scheme(cursor.string()))
 
@@ -385,26 +401,37 @@ class _Parser:
         self.cursor.skip()
         framework = self.cursor.name()
         given = self._attrs()
-        known_fields = {f.name for f in fields(Origin)} - {"framework", "call", "operands"}
-        text = {k: str(v) for k, v in given.items() if k in known_fields}
-        if strangers := set(given) - known_fields - {"call", "operands"}:
-            raise self.cursor.fail(f"an origin has no {sorted(strangers)[0]}")
-        call = given.get("call", 0)
-        pairs = given.get("operands", ())
-        operands = tuple(
-            (str(p[0]), str(p[1]))
-            for p in (pairs if isinstance(pairs, tuple) else ())
-            if isinstance(p, tuple) and len(p) == 2
-        )
-        return Origin(
-            framework, **text, call=call if isinstance(call, int) else 0, operands=operands
-        )
+        text: dict[str, str] = {}
+        call, operands = 0, list[tuple[str, str]]()
+        for name, value in given.items():
+            if name == "call" and type(value) is int:
+                call = value
+            elif name == "operands" and isinstance(value, tuple):
+                operands += [self._pair(pair) for pair in value]
+            elif name in _TEXTS and isinstance(value, str):
+                text[name] = value
+            else:
+                raise self.cursor.fail(_not_of_an_origin(name))
+        return Origin(framework, **text, call=call, operands=tuple(operands))
+
+    def _pair(self, value: Attr) -> tuple[str, str]:
+        found = self._texts(value)
+        if len(found) != 2:
+            raise self.cursor.fail("a pair of texts should stand here")
+        return found[0], found[1]
 
     def _scheme(self, text: str) -> Scheme:
         try:
             return parse_scheme(text)
         except ParseError as error:
             raise self.cursor.fail(str(error)) from None
+
+
+def _not_of_an_origin(name: str) -> str:
+    kinds = dict.fromkeys(_TEXTS, "text") | {"call": "whole number", "operands": "list of pairs"}
+    if name in kinds:
+        return f"{name} of an origin is a {kinds[name]}"
+    return f"an origin has no {name}; it has {', '.join(kinds)}"
 
 
 def _holds(kind: DType, item: bool | float) -> bool:
@@ -420,20 +447,31 @@ def _carried(data: NDArray[np.generic], kind: TensorType) -> NDArray[np.generic]
     """The elements in their type's carrier; files keep unusual ones as bytes of equal width."""
     carrier = kind.dtype.carrier
     if carrier.kind == "O" and data.dtype == np.uint8:
-        rows = json.loads(data.tobytes())
-        if not isinstance(rows, list) or not all(isinstance(row, list) for row in rows):
-            raise ParseError("texts are no list of bytes")
-        out = np.empty(len(rows), object)
-        for i, row in enumerate(rows):
-            if not all(type(b) is int and 0 <= b < 256 for b in row):
-                raise ParseError("texts are no list of bytes")
-            out[i] = bytes(row)
-        sizes = known(kind.shape)
-        return out if sizes is None else out.reshape(sizes)
+        return _strings(data, kind)
     unusual = carrier.isbuiltin == 2  # what ml_dtypes adds to NumPy
     if unusual and data.dtype == np.dtype(f"u{carrier.itemsize}"):
         return data.view(carrier)
     return data
+
+
+def _strings(data: NDArray[np.generic], kind: TensorType) -> NDArray[np.generic]:
+    """Texts as files keep them: a list of texts, or of bytes that need not be one."""
+    try:
+        rows = json.loads(data.tobytes())
+    except (ValueError, RecursionError):
+        rows = None
+    sizes = known(kind.shape)
+    if not isinstance(rows, list) or sizes is None or len(rows) != math.prod(sizes):
+        raise ParseError(f"the texts of {kind} are no list of so many")
+    out = np.empty(len(rows), object)
+    for i, row in enumerate(rows):
+        if isinstance(row, str):
+            out[i] = row
+        elif isinstance(row, list) and all(type(b) is int and 0 <= b < 256 for b in row):
+            out[i] = bytes(row)
+        else:
+            raise ParseError(f"text {i} of {kind} is neither a text nor bytes")
+    return out.reshape(sizes)
 
 
 class _Stage:

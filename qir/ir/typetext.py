@@ -15,7 +15,7 @@ from qir.ir.types import Array, Declared, Element, Grain, Param, QuantType, Tens
 
 FindArray: TypeAlias = Callable[[str], Array]
 
-_DIM = re.compile(r"(\d+|\?)x")
+_DIM = re.compile(r"([0-9]+|\?)x")
 _MAX_RANK = 64
 
 
@@ -128,6 +128,7 @@ class _Clauses:
     """What stands behind the parameters."""
 
     def __init__(self) -> None:
+        self.seen: set[str] = set()
         self.scale_dtype: DType | None = None
         self.plus: tuple[float, ...] | Array | None = None
         self.declared: Declared | None = None
@@ -135,6 +136,9 @@ class _Clauses:
 
     def read(self, cursor: Cursor, find: FindArray) -> None:
         word = cursor.identifier()
+        if word in self.seen:
+            raise cursor.fail(f"{word} is given twice")
+        self.seen.add(word)
         if word == "scale":
             self.scale_dtype = _dtype(cursor)
         elif word == "plus":
@@ -178,9 +182,9 @@ def _array(cursor: Cursor, find: FindArray) -> Array:
 
 
 def _grain(cursor: Cursor, find: FindArray) -> Grain:
-    if not cursor.take("{"):
-        return Grain(((_whole(cursor), 1),))
     blocks: list[tuple[int, int]] = []
+    if not cursor.take("{"):
+        return _blocks(cursor, [(_whole(cursor), 1)], None)
     while True:
         axis = _whole(cursor)
         cursor.expect(":")
@@ -192,6 +196,10 @@ def _grain(cursor: Cursor, find: FindArray) -> Grain:
         cursor.expect("@")
         by = _array(cursor, find)
     cursor.expect("}")
+    return _blocks(cursor, blocks, by)
+
+
+def _blocks(cursor: Cursor, blocks: list[tuple[int, int]], by: Array | None) -> Grain:
     try:
         return Grain(tuple(blocks), by)
     except QirError as error:
