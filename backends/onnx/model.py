@@ -13,7 +13,7 @@ from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 from qir.ledger import Change, Ledger
 
-from . import float_ops, foreign, integer_ops
+from . import control, float_ops, foreign, integer_ops
 from .elements import type_proto
 from .writer import STEP, Work, Writer
 
@@ -40,16 +40,17 @@ def to_model(graph: Graph, ledger: Ledger) -> onnx.ModelProto:
 
 def _opset(graph: Graph) -> int:
     """The operator set of the source, raised to what the graph needs; ours for other sources."""
+    nodes = [node for _, each in graph.walk() for node in each]
     theirs = [
         foreign.version(n)
-        for n in graph
+        for n in nodes
         if n.op == "foreign" and n.attrs["framework"] == "onnx" and not n.attrs["domain"]
     ]
     paths = [o.path for o in graph.output.origins if o.framework == "onnx"]
     source = next((int(p[6:]) for p in paths if re.fullmatch(r"opset \d+", p)), OPSET)
-    zeros = any(n.op == "reshape" and n.attrs["allow_zero"] for n in graph)
-    needed = max((_needed(v) for v in graph.values.values()), default=OLDEST)
-    since = max((float_ops.SINCE.get(n.op, OLDEST) for n in graph), default=OLDEST)
+    zeros = any(n.op == "reshape" and n.attrs["allow_zero"] for n in nodes)
+    needed = max((_needed(v) for n in nodes for v in n.results), default=OLDEST)
+    since = max((float_ops.SINCE.get(n.op, OLDEST) for n in nodes), default=OLDEST)
     return max([source, OLDEST, *theirs, needed, since, 14 if zeros else 0])
 
 
@@ -100,6 +101,8 @@ def _write(writer: Writer, node: Node) -> None:
             _requantize(writer, node)
         case "fused":
             _chain(writer, node)
+        case "if" | "loop" | "scan":
+            control.write(writer, node, _write)
         case _:
             _plain(writer, node)
 
@@ -218,7 +221,7 @@ def _finished(writer: Writer) -> onnx.ModelProto:
     inputs = [helper.make_value_info(v.name, type_proto(v.type)) for v in graph.inputs]
     outputs = [helper.make_value_info(n, type_proto(v.type)) for n, v in _outputs(graph)]
     shown = {i.name for i in (*inputs, *outputs)}
-    used = {n for node in writer.nodes for n in node.input}
+    used = set(control.names_read(writer.nodes))
     proto = helper.make_graph(
         writer.nodes,
         graph.name,

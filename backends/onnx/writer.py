@@ -26,7 +26,7 @@ from .elements import number, raw, tensor, type_proto
 STEP = "onnxruntime emitter"
 MICROSOFT = "com.microsoft"
 _STORED = frozenset({"u8", "i8", "u16", "i16", "i32"})
-Wire: TypeAlias = "int | float | str | tuple[int, ...] | onnx.TensorProto"
+Wire: TypeAlias = "int | float | str | tuple[int, ...] | onnx.TensorProto | onnx.GraphProto"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +91,12 @@ class Work:
 class Writer:
     """Collects nodes and initializers under the graph's names."""
 
-    def __init__(self, graph: Graph, ledger: Ledger, opset: int) -> None:
+    def __init__(
+        self, graph: Graph, ledger: Ledger, opset: int, outer: Writer | None = None
+    ) -> None:
         self.graph = graph
+        self.outer = outer
+        """Who writes the graph around a body: names are one's own in both, constants are its."""
         self.ledger = ledger
         self.opset = opset
         self.nodes: list[onnx.NodeProto] = []
@@ -107,6 +111,12 @@ class Writer:
         self._params: dict[tuple[int, tuple[int, ...], bytes], str] = {}
         self._reals: dict[Value, str] = {}
         self._twins: dict[str, list[tuple[Array, str]]] = {}
+        if outer is not None:
+            self.domains, self._node_names = outer.domains, outer._node_names
+            self._taken = outer._taken
+            for name, value in graph.values.items():
+                if value.constant is None:
+                    self.call(value, self.fresh(name))
 
     # -- names --------------------------------------------------------------------------------
 
@@ -130,13 +140,16 @@ class Writer:
 
     def _constant(self, value: Value, array: Array) -> str:
         """Writes an initializer; one that repeats another of the same source tensor is shared."""
+        if self.outer is not None:
+            return self.outer._constant(value, array)
         twins = self._twins.setdefault(value.lineage.tensor, [])
         for other, name in twins:
             if other.type.dtype == array.type.dtype and np.array_equal(other.data, array.data):
                 return name
         name = value.name
-        if name in self.graph.outputs:
-            name = self.fresh(f"{name}_constant")
+        inside = self.graph.values.get(name) is not value
+        if name in self.graph.outputs or inside:
+            name = self.fresh(f"{name}_constant" if name in self.graph.outputs else name)
         twins.append((array, name))
         self.initializers[name] = tensor(array, name)
         if array.type.quant and array.type.quant.bounds:
@@ -145,12 +158,16 @@ class Writer:
 
     def constant(self, data: NDArray[np.generic], name: str) -> str:
         """Writes an initializer of our own and gives its name."""
+        if self.outer is not None:
+            return self.outer.constant(data, name)
         name = self.fresh(name)
         self.initializers[name] = tensor(Array.of(data), name)
         return name
 
     def parameter(self, data: NDArray[np.generic], name: str, given: str | None) -> str:
         """A scale or zero point, under the name its source gave it; equal ones are shared."""
+        if self.outer is not None:
+            return self.outer.parameter(data, name, given)
         proto = raw(data, number(dtype_of(data)), "")
         key = (proto.data_type, tuple(proto.dims), proto.raw_data)
         if given is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +16,19 @@ from qir.frontend import Frontend
 from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.origin import Origin
-from qir.ir.types import Array
+from qir.ir.types import Array, TensorType
 from qir.ledger import Change, Ledger
 
-from . import elementwise_ops, float_ops, foreign, moving_ops, quantized_ops, reduce_ops, shape_ops
+from . import (
+    control_ops,
+    elementwise_ops,
+    float_ops,
+    foreign,
+    moving_ops,
+    quantized_ops,
+    reduce_ops,
+    shape_ops,
+)
 from .faults import fault, refusal
 from .files import ModelFile, read_model
 from .meaning import meanings, moves
@@ -32,6 +41,7 @@ _HANDLERS = {
     **{("", name): handler for name, handler in reduce_ops.OPS.items()},
     **{("", name): handler for name, handler in shape_ops.OPS.items()},
     **{("", name): handler for name, handler in moving_ops.OPS.items()},
+    **{("", name): handler for name, handler in control_ops.OPS.items()},
     **quantized_ops.OPS,
 }
 
@@ -43,7 +53,7 @@ class OnnxFrontend(Frontend):
     suffixes = (".onnx",)
 
     def load(self, source: object, ledger: Ledger) -> Graph:
-        """Reads a model file; InputError for one that is damaged, Refused for control flow."""
+        """Reads a model file; InputError for one that is damaged, Refused for what has no form."""
         path = Path(str(source))
         file = read_model(path)
         try:
@@ -61,18 +71,43 @@ class OnnxFrontend(Frontend):
 
 
 def _load(file: ModelFile, ledger: Ledger) -> Graph:
-    ops = [_op(file, i, node) for i, node in enumerate(file.proto.graph.node)]
-    reader = Reader(file, ledger, meanings(ops))
-    made = _stored(reader, ops)
-    inputs = _inputs(reader, made)
-    computed = [op for op in ops if op.type != "Constant" or op.domain]
-    ordered = _ordered(file, computed, {*made, *inputs})
-    _count_readers(reader, ops)
-    for op in ordered:
-        _read(reader, op)
-    _output(reader)
+    reader = Reader(file, file.proto.graph, ledger, _body)
+    _fill(reader, _inputs)
     _dropped(reader)
     return reader.graph
+
+
+def _body(
+    outer: Reader, proto: onnx.GraphProto, takes: Sequence[tuple[str, TensorType]], ledger: Ledger
+) -> Graph:
+    """A body, which takes these values, those that it uses from outside among them."""
+    reader = Reader(outer.file, proto, ledger, _body, outer)
+
+    def make_inputs(reader: Reader, stored: set[str]) -> set[str]:
+        for name, kind in takes:
+            reader.check_name(name, "inputs of a body")
+            if name in stored or reader.graph.has(name):
+                raise fault(reader.file.path, f"input {name}", "is there twice")
+            reader.bind(name, reader.graph.add("input", types=[kind], name=name).result)
+        _declare(reader)
+        return {name for name, _ in takes}
+
+    _fill(reader, make_inputs)
+    return reader.graph
+
+
+def _fill(reader: Reader, make_inputs: Callable[[Reader, set[str]], set[str]]) -> None:
+    """Reads what a graph holds."""
+    file = reader.file
+    ops = [_op(file, i, node) for i, node in enumerate(reader.proto.node)]
+    reader.meanings = meanings(ops)
+    made = _stored(reader, ops)
+    _count_readers(reader, ops)
+    inputs = make_inputs(reader, made)
+    computed = [op for op in ops if op.type != "Constant" or op.domain]
+    for op in _ordered(computed, {*made, *inputs}):
+        _read(reader, op)
+    _output(reader)
 
 
 def _op(file: ModelFile, index: int, node: onnx.NodeProto) -> Op:
@@ -83,8 +118,6 @@ def _op(file: ModelFile, index: int, node: onnx.NodeProto) -> Op:
         raise fault(file.path, f"node {index}", "holds a name that is not UTF-8")
     if not op.opset:
         raise op.fail(f"is of domain {domain or 'ai.onnx'!r}, which the file does not import")
-    if any(a.HasField("g") or a.graphs for a in node.attribute):
-        raise refusal(file.path, op.place, "holds graphs; control flow is not read yet")
     op.check()
     return op
 
@@ -92,10 +125,10 @@ def _op(file: ModelFile, index: int, node: onnx.NodeProto) -> Op:
 def _stored(reader: Reader, ops: Sequence[Op]) -> set[str]:
     """Keeps initializers and Constant nodes; gives their names."""
     file, names = reader.file, set[str]()
-    if file.proto.graph.sparse_initializer:
+    if reader.proto.sparse_initializer:
         raise refusal(file.path, "initializers", "some are sparse, which is not read yet")
     entries: list[tuple[str, str, Stored]] = [
-        ("initializers", t.name, t) for t in file.proto.graph.initializer
+        ("initializers", t.name, t) for t in reader.proto.initializer
     ]
     entries += [
         (op.place, op.proto.output[0], _constant(op)) for op in ops if op.type == "Constant"
@@ -129,7 +162,7 @@ def _constant(op: Op) -> Stored:
 def _inputs(reader: Reader, stored: set[str]) -> set[str]:
     """Makes the inputs; one with a default that could be replaced becomes a constant."""
     file, names = reader.file, set[str]()
-    for info in file.proto.graph.input:
+    for info in reader.proto.input:
         place = f"input {info.name}"
         reader.check_name(info.name, "inputs")
         if info.name in names:
@@ -154,21 +187,20 @@ def _inputs(reader: Reader, stored: set[str]) -> set[str]:
 
 
 def _declare(reader: Reader) -> None:
-    graph = reader.file.proto.graph
-    for info in (*graph.value_info, *graph.output):
+    for info in (*reader.proto.value_info, *reader.proto.output):
         kind = reader.dims.tensor_type(info.type)
         if kind is not None:
             reader.declared[info.name] = kind
 
 
-def _ordered(file: ModelFile, ops: Sequence[Op], known: set[str]) -> list[Op]:
+def _ordered(ops: Sequence[Op], known: set[str]) -> list[Op]:
     """The ops, producers first, else as they stand; InputError for a cycle or a double name."""
     maker: dict[str, int] = {}
     for i, op in enumerate(ops):
         for name in op.outputs:
             if name in known or maker.setdefault(name, i) != i:
                 raise op.fail(f"makes {name!r}, which is made elsewhere")
-    needs = [{maker[n] for n in op.inputs if n in maker} for op in ops]
+    needs = [{maker[n] for n in op.reads if n in maker} for op in ops]
     users: dict[int, list[int]] = {}
     for i, producers in enumerate(needs):
         for producer in producers:
@@ -190,9 +222,9 @@ def _ordered(file: ModelFile, ops: Sequence[Op], known: set[str]) -> list[Op]:
 
 
 def _count_readers(reader: Reader, ops: Sequence[Op]) -> None:
-    outputs = [info.name for info in reader.file.proto.graph.output]
-    reader.readers = Counter([*(n for op in ops for n in op.inputs), *outputs])
-    reader.reserved = {n for op in ops for n in (*op.inputs, *op.outputs)} | set(outputs)
+    outputs = [info.name for info in reader.proto.output]
+    reader.readers = Counter([*(n for op in ops for n in op.reads), *outputs])
+    reader.reserved = {n for op in ops for n in (*op.reads, *op.outputs)} | set(outputs)
 
 
 def _read(reader: Reader, op: Op) -> None:
@@ -221,15 +253,17 @@ def _plain(reader: Reader, op: Op) -> bool:
 
 def _output(reader: Reader) -> None:
     file = reader.file
-    names = [info.name for info in file.proto.graph.output]
-    if not names or "" in names:
+    names = [info.name for info in reader.proto.output]
+    if "" in names or not (names or reader.outer):
         raise fault(file.path, "outputs", "there is none, or one has no name")
-    if again := next((n for n in names if names.count(n) > 1), None):
+    again = next((n for n in names if names.count(n) > 1), None)
+    if again and reader.outer is None:
         raise fault(file.path, "outputs", f"{again!r} is there twice")
-    found = {name: reader.result(name) for name in names}
+    slots = [name if name not in names[:i] else f"{name}.{i}" for i, name in enumerate(names)]
+    found = {slot: reader.result(name) for slot, name in zip(slots, names, strict=True)}
     # Runtimes compute some ops by other kernels from one operator set to the next.
     opset = f"opset {file.opsets['']}" if "" in file.opsets else ""
-    origin = Origin("onnx", "Output", path=opset, operands=tuple((n, n) for n in names))
+    origin = Origin("onnx", "Output", path=opset, operands=tuple(zip(slots, names, strict=True)))
     reader.graph.add("output", found, origins=[origin])
 
 

@@ -63,6 +63,19 @@ class Op:
     def outputs(self) -> tuple[str, ...]:
         return _trim(tuple(self.proto.output))
 
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Names of all it reads: its operands, and what graphs within it use from outside."""
+        inside = (n for a in self.proto.attribute for g in held_graphs(a) for n in free_names(g))
+        return tuple(dict.fromkeys((*self.inputs, *inside)))
+
+    def graph(self, name: str) -> onnx.GraphProto:
+        """The graph that an attribute holds."""
+        found = self._read(name, AttributeProto.GRAPH)
+        if found is None:
+            raise self.fail(f"lacks attribute {name!r}")
+        return found.g
+
     def input(self, index: int) -> str:
         """The name of an operand, empty where it is absent."""
         return self.proto.input[index] if index < len(self.proto.input) else ""
@@ -159,6 +172,24 @@ class Op:
         """Keep if the node has an attribute other than these."""
         if any(a.name not in names for a in self.proto.attribute):
             raise Keep
+
+
+def held_graphs(attribute: AttributeProto) -> list[onnx.GraphProto]:
+    """The graphs that an attribute holds."""
+    return [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]
+
+
+def free_names(graph: onnx.GraphProto) -> list[str]:
+    """What a graph reads and does not make, in the order of reading."""
+    made = {i.name for i in graph.input} | {t.name for t in graph.initializer}
+    made |= {t.values.name for t in graph.sparse_initializer}
+    made |= {name for node in graph.node for name in node.output}
+    read: dict[str, None] = {}
+    for node in graph.node:
+        inside = [n for a in node.attribute for g in held_graphs(a) for n in free_names(g)]
+        read |= dict.fromkeys([*node.input, *inside])
+    read |= dict.fromkeys(info.name for info in graph.output)
+    return [name for name in read if name and name not in made]
 
 
 def attribute_type(known: onnx.defs.OpSchema.Attribute) -> int:

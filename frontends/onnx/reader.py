@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TypeAlias
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import onnx
@@ -28,22 +28,45 @@ Stored: TypeAlias = "onnx.TensorProto | Array"
 _CODES = frozenset({"i8", "u8", "i16", "u16", "i32"})
 
 
-class Reader:
-    """Builds the graph of one model."""
+class ReadBody(Protocol):
+    """Reads a graph that a node holds."""
 
-    def __init__(self, file: ModelFile, ledger: Ledger, meanings: Mapping[str, tuple[str, str]]):
+    def __call__(
+        self,
+        outer: Reader,
+        proto: onnx.GraphProto,
+        takes: Sequence[tuple[str, TensorType]],
+        ledger: Ledger,
+    ) -> Graph: ...
+
+
+class Reader:
+    """Builds one graph: the model's, or a body's within it, which sees what its outer one holds."""
+
+    def __init__(
+        self,
+        file: ModelFile,
+        proto: onnx.GraphProto,
+        ledger: Ledger,
+        read_body: ReadBody,
+        outer: Reader | None = None,
+    ) -> None:
         self.file = file
+        self.proto = proto
         self.ledger = ledger
-        name = file.proto.graph.name
-        self.graph = Graph(name if name and isinstance(name, str) else "main", "ort-1.31")
-        self.dims = Dimensions()
+        self.read_body = read_body
+        self.outer = outer
+        name = proto.name if isinstance(proto.name, str) else ""
+        self.graph = Graph("body", "") if outer else Graph(name or "main", "ort-1.31")
+        self.dims: Dimensions = outer.dims if outer else Dimensions()
         self.readers: dict[str, int] = {}
         """How often each tensor is read, a graph output counting as one reading."""
         self.declared: dict[str, TensorType] = {}
         """Types that the file states for tensors inside."""
         self.reserved: set[str] = set()
         """Every name of the source, so that made-up ones stay clear of them."""
-        self._meanings = meanings
+        self.meanings: Mapping[str, tuple[str, str]] = {}
+        """Names of scale and zero point of tensors whose codes somebody gives a meaning."""
         self._values: dict[str, Value] = {}
         self._alias: dict[str, str] = {}
         self._stored: dict[str, Stored] = {}
@@ -66,13 +89,16 @@ class Reader:
         self._stored[name] = tensor
 
     def is_constant(self, name: str) -> bool:
-        return self.resolve(name) in self._stored
+        name = self.resolve(name)
+        if self.outer is None or name in self._values:
+            return name in self._stored
+        return name in self._stored or self.outer.is_constant(name)
 
     def array(self, name: str) -> Array | None:
         """A constant's elements, without making a node; None for what is computed."""
         name = self.resolve(name)
         if name not in self._stored:
-            return None
+            return None if self.outer is None or name in self._values else self.outer.array(name)
         self._needed.add(name)
         if name not in self._arrays:
             stored = self._stored[name]
@@ -143,7 +169,7 @@ class Reader:
 
     def meaning(self, name: str, kind: TensorType) -> QuantType | None:
         """What raw codes of that name mean, where all of it is known."""
-        pair = self._meanings.get(name)
+        pair = self.meanings.get(name)
         if pair is None or kind.quant or kind.dtype.name not in _CODES:
             return None
         try:
@@ -154,7 +180,7 @@ class Reader:
 
     def has_meaning(self, name: str) -> bool:
         """Whether somebody reads or makes it as codes."""
-        return name in self._meanings
+        return name in self.meanings
 
     def mean(self, op: Op, name: str, quant: QuantType) -> None:
         """Gives raw codes along an axis their meaning; Keep where another reader sees them raw."""
@@ -187,20 +213,27 @@ class Reader:
         attrs: Mapping[str, Attr] | None = None,
         *,
         types: Iterable[TensorType] | None = None,
+        names: Sequence[str] | None = None,
+        bodies: Mapping[str, Graph] | None = None,
     ) -> Node:
-        """Adds the node that an op of the file becomes; InputError if the op is malformed."""
+        """Adds the node that an op of the file becomes; InputError if the op is malformed.
+
+        Results that have no name in the file have one in `names`.
+        """
+        given = [n for n in op.outputs if n]
         try:
             node = self.graph.add(
                 kind,
                 operands,
                 attrs,
                 types=types,
-                name=[n for n in op.outputs if n],
+                name=given if names is None else names,
                 origins=[op.origin()],
+                bodies=bodies,
             )
         except (TypeRuleError, GraphError, OpError, ParseError) as error:
             raise op.fail(str(error)) from error
-        for name, value in zip((n for n in op.outputs if n), node.results, strict=True):
+        for name, value in zip(given if names is None else names, node.results, strict=True):
             self.bind(name, value)
         return node
 

@@ -19,6 +19,10 @@ class Body(Protocol):
     """A body that can be run: values in their order to values in their order."""
 
     @property
+    def takes(self) -> Sequence[TensorType]:
+        """What it takes."""
+
+    @property
     def kinds(self) -> Sequence[TensorType]:
         """What it gives."""
 
@@ -48,7 +52,9 @@ def loop(operands: Operands, attrs: Attrs, bodies: Bodies) -> list[Array]:
     go = _true("loop", operands["cond"]) if "cond" in operands else True
     rounds: list[list[Array]] = []
     while go and len(rounds) < most:
-        made = body([np.array(len(rounds), np.int64), np.array(go), *carried, *given])
+        first = [np.array(len(rounds), np.int64), np.array(go)]
+        count = [x.reshape((1,) * t.rank) for x, t in zip(first, body.takes, strict=False)]
+        made = body([*count, *carried, *given])
         go = _true("loop", made[0])
         carried = made[1 : 1 + n]
         rounds.append(made[1 + n :])

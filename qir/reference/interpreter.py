@@ -129,6 +129,10 @@ class _Body:
     forced: str | None
 
     @property
+    def takes(self) -> list[TensorType]:
+        return [value.type for value in self.graph.inputs]
+
+    @property
     def kinds(self) -> list[TensorType]:
         return [value.type for value in self.graph.outputs.values()]
 

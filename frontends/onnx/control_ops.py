@@ -1,0 +1,182 @@
+"""If, Loop and Scan: their graphs become bodies, which see their own inputs alone.
+
+What a graph uses from outside comes in as an operand of the node; a constant is seen through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import onnx
+
+from qir.errors import GraphError, TypeRuleError
+from qir.ir import dims
+from qir.ir.attrs import Attr
+from qir.ir.calls import infer
+from qir.ir.dtype import BOOL, I64
+from qir.ir.graph import Graph
+from qir.ir.node import Value
+from qir.ir.types import TensorType
+from qir.ledger import Ledger
+
+from .op import Keep, Op, free_names
+from .reader import Reader
+
+_MOST_ROUNDS = 8
+
+
+def _if(reader: Reader, op: Op) -> None:
+    branches = {"then": op.graph("then_branch"), "else": op.graph("else_branch")}
+    given = _captured(reader, op, *branches.values())
+    takes = [(name, value.type) for name, value in given.items()]
+    bodies = {}
+    for name, proto in branches.items():
+        if proto.input:
+            raise op.fail(f"{name} takes inputs; a branch has none")
+        bodies[name] = reader.read_body(reader, proto, takes, reader.ledger)
+    operands = {"cond": reader.value(op, op.input(0)), **_slots("xs", given.values())}
+    _add(reader, op, "if", operands, {}, bodies)
+
+
+def _loop(reader: Reader, op: Op) -> None:
+    proto = op.graph("body")
+    given = _captured(reader, op, proto)
+    carried = [reader.value(op, name) for name in op.inputs[2:]]
+    if len(proto.input) != len(carried) + 2:
+        raise op.fail(f"carries {len(carried)} values, its body takes {len(proto.input)}")
+    kinds = [TensorType((), I64), TensorType((), BOOL), *(value.type for value in carried)]
+    body = _settled(reader, op, proto, kinds, given, first=2, made=1, count=len(carried))
+    operands = {**_slots("vs", carried), **_slots("xs", given.values())}
+    for slot, name in zip(("count", "cond"), op.inputs[:2], strict=False):
+        if name:
+            operands[slot] = reader.value(op, name)
+    _add(reader, op, "loop", operands, {}, {"body": body})
+
+
+def _scan(reader: Reader, op: Op) -> None:
+    if op.opset < 9:
+        raise Keep
+    proto, count = op.graph("body"), op.integer("num_scan_inputs", 1)
+    values = [reader.value(op, name) for name in op.inputs]
+    n = len(values) - count
+    if not 0 < count <= len(values) or len(proto.input) != len(values):
+        raise op.fail(f"has {len(values)} operands, its body takes {len(proto.input)}")
+    given = _captured(reader, op, proto)
+    axes = op.integers("scan_input_axes", ()) or (0,) * count
+    entries = []
+    for value, axis in zip(values[n:], axes, strict=True):
+        shape, rank = value.type.shape, value.type.rank
+        if value.type.quant or not -rank <= axis < rank:
+            raise Keep
+        entries.append(value.type.with_shape((*shape[: axis % rank], *shape[axis % rank + 1 :])))
+    kinds = [*(value.type for value in values[:n]), *entries]
+    body = _settled(reader, op, proto, kinds, given, first=0, made=0, count=n)
+    attrs: dict[str, Attr] = {
+        "axes": op.integers("scan_input_axes", ()),
+        "reverse": op.integers("scan_input_directions", ()),
+        "out_axes": op.integers("scan_output_axes", ()),
+        "out_reverse": op.integers("scan_output_directions", ()),
+    }
+    operands = {
+        **_slots("vs", values[:n]),
+        **_slots("ss", values[n:]),
+        **_slots("xs", given.values()),
+    }
+    _add(reader, op, "scan", operands, attrs, {"body": body})
+
+
+OPS: dict[str, Callable[[Reader, Op], None]] = {"If": _if, "Loop": _loop, "Scan": _scan}
+
+
+def _captured(reader: Reader, op: Op, *graphs: onnx.GraphProto) -> dict[str, Value]:
+    """What graphs use from outside and is computed there, by the name they use."""
+    names = dict.fromkeys(name for graph in graphs for name in free_names(graph))
+    return {name: reader.value(op, name) for name in names if not reader.is_constant(name)}
+
+
+def _slots(prefix: str, values: Iterable[Value]) -> dict[str, Value]:
+    return {f"{prefix}.{i}": value for i, value in enumerate(values)}
+
+
+def _settled(
+    reader: Reader,
+    op: Op,
+    proto: onnx.GraphProto,
+    kinds: Sequence[TensorType],
+    given: Mapping[str, Value],
+    *,
+    first: int,
+    made: int,
+    count: int,
+) -> Graph:
+    """The body under types of the carried values that hold in every round.
+
+    `count` values are carried: from input `first` on, and from output `made` on. A size that
+    changes from round to round is unknown.
+    """
+    kinds = [_stated(reader, op, info, k) for info, k in zip(proto.input, kinds, strict=True)]
+    names = [info.name for info in proto.input]
+    outside = [(name, value.type) for name, value in given.items()]
+    for _ in range(_MOST_ROUNDS):
+        ledger = Ledger()
+        takes = [*zip(names, kinds, strict=True), *outside]
+        body = reader.read_body(reader, proto, takes, ledger)
+        gives = [value.type for value in body.outputs.values()][made : made + count]
+        if len(gives) < count:
+            raise op.fail(f"carries {count} values, its body gives {len(body.outputs)}")
+        met = [_meet(op, a, b) for a, b in zip(kinds[first : first + count], gives, strict=True)]
+        if met == kinds[first : first + count]:
+            reader.ledger.extend(ledger)
+            return body
+        kinds = [*kinds[:first], *met, *kinds[first + count :]]
+    raise op.fail("its carried values find no shape that holds in every round")
+
+
+def _stated(reader: Reader, op: Op, info: onnx.ValueInfoProto, kind: TensorType) -> TensorType:
+    """What a body takes: as the file declares it where it does, else as it is given."""
+    stated = reader.dims.tensor_type(info.type)
+    if stated is None:
+        return kind
+    if stated.dtype != kind.dtype or (stated.rank != kind.rank and kind.rank):
+        raise op.fail(f"its body takes {stated} as {info.name!r}, it gets {kind}")
+    if not kind.rank:
+        return stated if stated.rank <= 1 else kind
+    sizes = zip(stated.shape, kind.shape, strict=True)
+    return kind.with_shape(tuple(b if a is None else a for a, b in sizes))
+
+
+def _meet(op: Op, a: TensorType, b: TensorType) -> TensorType:
+    if a.element != b.element or a.rank != b.rank:
+        raise op.fail(f"a carried value is {a} before a round and {b} after it")
+    sizes = zip(a.shape, b.shape, strict=True)
+    return a.with_shape(tuple(x if x == y else None for x, y in sizes))
+
+
+def _add(
+    reader: Reader,
+    op: Op,
+    kind: str,
+    operands: Mapping[str, Value],
+    attrs: Mapping[str, Attr],
+    bodies: Mapping[str, Graph],
+) -> None:
+    try:
+        types = infer(kind, operands, attrs, bodies)
+    except (TypeRuleError, GraphError) as error:
+        raise op.fail(str(error)) from error
+    given = [*op.proto.output, *("" for _ in types)][: len(types)]
+    if len(op.outputs) > len(types):
+        raise op.fail(f"names {len(op.outputs)} results, its body makes {len(types)}")
+    names = [name or reader.spare(f"{op.outputs[0]}.{i}") for i, name in enumerate(given)]
+    refined = [_refined(t, reader.declared.get(n)) for t, n in zip(types, names, strict=True)]
+    reader.add(op, kind, operands, attrs, types=refined, names=names, bodies=bodies)
+
+
+def _refined(found: TensorType, stated: TensorType | None) -> TensorType:
+    """Sizes that the file declares, where they are unknown otherwise."""
+    if stated is None or stated.rank != found.rank:
+        return found
+    pairs = zip(found.shape, stated.shape, strict=True)
+    if not all(dims.agree(a, b) for a, b in zip(found.shape, stated.shape, strict=True)):
+        return found
+    return found.with_shape(tuple(b if a is None else a for a, b in pairs))
