@@ -83,7 +83,7 @@ def _build(terms: dict[Monomial, int]) -> Dim:
     if not kept:
         return 0
     if list(kept) == [()]:
-        return kept[()]
+        return kept[()] if abs(kept[()]) < _MOST_SIZE else None
     if len(kept) > _MOST_TERMS or max(map(abs, kept.values())) >= _MOST_SIZE:
         return None
     out = Sym(tuple(sorted(kept.items(), key=lambda t: _key(t[0]))))

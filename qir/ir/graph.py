@@ -17,6 +17,7 @@ from qir.errors import GraphError, TypeRuleError
 from qir.ir import attrs as attributes
 from qir.ir.attrs import Attr
 from qir.ir.calls import infer
+from qir.ir.html import graph_html
 from qir.ir.node import Node, Stage, Use, Value
 from qir.ir.ops import spec
 from qir.ir.ops.graph import GIVEN
@@ -74,6 +75,9 @@ class Graph:
 
     def __str__(self) -> str:
         return print_graph(self)
+
+    def _repr_html_(self) -> str:
+        return graph_html(self)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Graph):
@@ -572,7 +576,10 @@ def _check_chain(stages: tuple[Stage, ...]) -> None:
     if len(stages) < 2:
         raise GraphError(f"a chain of {len(stages)} stages; one op alone is a plain node")
     for i, stage in enumerate(stages):
-        flow = spec(stage.op).slot(stage.flow) if stage.flow else None
+        row = spec(stage.op)
+        if row.results != 1 or row.bodies or not row.operands or stage.op in GIVEN:
+            raise GraphError(f"stage {i}, {stage.op}: a stage makes one value of its operands")
+        flow = row.slot(stage.flow) if stage.flow else None
         if (i > 0) != (flow is not None) or stage.flow in stage.slots:
             raise GraphError(f"stage {i}, {stage.op}: the flow from the stage before is amiss")
     if stages[-1].type is not None:

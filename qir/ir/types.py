@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
@@ -19,6 +20,9 @@ from qir.ir.dims import Dim, Shape, Sym
 from qir.ir.dtype import F16, F32, F64, STRING, DType, dtype_of
 
 _MOST_DEPTH = 8  # arrays of scales whose scales are arrays whose scales ...
+_MOST_SIZE = 10**18  # elements along one axis
+_SINGLE = struct.Struct("f")
+_TAME = 2.0**127  # below this nothing rounds to infinity
 INLINE = 8  # so many parameters print in line; more are an array
 
 Param: TypeAlias = "tuple[float, ...] | tuple[int, ...] | Array | None"
@@ -195,6 +199,10 @@ class QuantType:
                 raise TypeRuleError(f"{_count(part)} offsets or range ends for a whole tensor")
         if _count(self.codes) == 0:
             raise TypeRuleError("a table of no codes")
+        if isinstance(self.zero, tuple) and any(
+            abs(z) >= 2**63 for z in self.zero if type(z) is int
+        ):
+            raise TypeRuleError("a zero point of more than 63 bits")
         if isinstance(self.zero, tuple) and isinstance(self.scale, tuple) and self.zero:
             if len(self.zero) != len(self.scale):
                 raise TypeRuleError(f"{len(self.scale)} scales but {len(self.zero)} zeros")
@@ -331,6 +339,8 @@ def _held(value: Param, kind: DType) -> tuple[float, ...] | Array | None:
 
 def rounded(value: float, kind: DType) -> float:
     """The number that a float type holds nearest to this one."""
+    if kind is F32 and -_TAME < value < _TAME:
+        return _SINGLE.unpack(_SINGLE.pack(value))[0]  # type: ignore[no-any-return]
     with np.errstate(over="ignore", invalid="ignore"):
         near = float(np.array(float(value)).astype(kind.carrier))
     return near if near == near else math.nan  # one object, so that equal types are equal
@@ -401,6 +411,9 @@ class TensorType:
     element: DType | QuantType
 
     def __post_init__(self) -> None:
+        for dim in self.shape:
+            if isinstance(dim, int) and not 0 <= dim < _MOST_SIZE:
+                raise TypeRuleError(f"an axis of {dim} elements; 0 to 10^18 are possible")
         if isinstance(self.element, QuantType) and self.element.grain:
             for axis, _ in self.element.grain.blocks:
                 if axis >= len(self.shape):
