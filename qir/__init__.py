@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from qir.calibration import Statistics
+    from qir.ir.diff import diff
     from qir.ir.graph import Graph
     from qir.ir.text import parse, print_graph
     from qir.ledger import Ledger
@@ -19,6 +20,7 @@ _HOMES = {
     "Statistics": "qir.calibration",
     "calibrate": "qir.pipeline",
     "compile": "qir.pipeline",
+    "diff": "qir.ir.diff",
     "fold": "qir.pipeline",
     "load": "qir.pipeline",
     "parse": "qir.ir.text",
@@ -52,6 +54,7 @@ __all__ = [
     "Statistics",
     "calibrate",
     "compile",
+    "diff",
     "fold",
     "load",
     "parse",

@@ -13,16 +13,32 @@ from qir import __version__
 from qir.cli.bench import bench
 from qir.cli.calibrate import calibrate
 from qir.cli.convert import convert
+from qir.cli.diff import diff
 from qir.cli.doctor import doctor
+from qir.cli.export import export
 from qir.cli.failures import one_line
 from qir.cli.plan import plan
 from qir.cli.quantize import quantize
+from qir.cli.query import query
 from qir.cli.run import run
 from qir.cli.show import show
 from qir.cli.verb import DEBUG
 from qir.cli.verify import verify
 
-VERBS = (show, verify, plan, calibrate, quantize, convert, run, bench, doctor)
+VERBS = (
+    show,
+    query,
+    verify,
+    plan,
+    calibrate,
+    quantize,
+    convert,
+    diff,
+    run,
+    bench,
+    export,
+    doctor,
+)
 STATUSES = """\
 Exit status: 0 done, 1 findings, 2 wrong usage or unreadable input, 3 refused.
 """

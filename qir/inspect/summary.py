@@ -198,14 +198,14 @@ def _layer(node: Node, integer: bool, work: int | None) -> Layer:
         plain_shape(value.type.shape) if value else (),
         codes.storage if codes else str(value.type.dtype) if value else "",
         codes,
-        _weights(node),
+        weights_of(node),
         work,
         integer,
         str(node.origins[0]) if node.origins else "",
     )
 
 
-def _weights(node: Node) -> Tensor | None:
+def weights_of(node: Node) -> Tensor | None:
     """The operand in the weight slot of the op, or of the first stage of its chain that has one."""
     stages = [(s.op, node.stage_operands(i)) for i, s in enumerate(node.stages)]
     for op, operands in stages or [(node.op, node.operands)]:

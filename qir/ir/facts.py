@@ -32,7 +32,9 @@ def coded(value: Value) -> QuantType | None:
     if value.node.op == "dequantize":
         return value.node.operands["x"].type.quant
     use = value.only_use
-    return use.node.result.type.quant if use is not None and use.node.op == "quantize" else None
+    if use is None or use.node.op != "quantize" or value.node.op == "input":
+        return None
+    return use.node.result.type.quant
 
 
 def byte_size(value: Value) -> int | None:

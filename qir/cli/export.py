@@ -1,0 +1,61 @@
+"""`qir export`: a model as a drawing, or as data for other tools."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from qir.cli import verb as shared
+from qir.cli.models import claim_files, open_model, require_apart
+from qir.cli.screen import Screen, plural, size
+
+
+@shared.verb(
+    "qir export model.onnx --to dot -o model.dot",
+    "qir export quantized.onnx --to graphml -o quantized.graphml",
+    "qir export quantized.onnx --to mermaid -o quantized.mmd",
+)
+@shared.model
+@click.option(
+    "--to",
+    "form",
+    type=click.Choice(["dot", "graphml", "mermaid", "json"]),
+    required=True,
+    help="What to write.",
+)
+@shared.output("Where to write it.")
+@shared.force
+@shared.as_json
+@shared.quiet
+def export(model: Path, form: str, output: Path, force: bool, as_json: bool, quiet: bool) -> None:
+    """Write a model as DOT, GraphML, Mermaid or JSON.
+
+    Nodes are coloured by what their results are stored as; scales and zero points stand on them.
+    DOT and Mermaid draw constants with their readers, GraphML and JSON have every node and use.
+    JSON is for programs: `qir/cli/schemas/graph.json` in the package says what is in it.
+
+    --json prints {file, output, output_bytes, to, nodes}.
+    """
+    from qir.atomic import write_text
+    from qir.inspect.export import FORMATS
+
+    require_apart([model], [output])
+    claim_files(output, force=force)
+    graph = open_model(model)
+    write_text(output, FORMATS[form](graph))
+    length = output.stat().st_size
+    screen = Screen(quiet=quiet)
+    if as_json:
+        screen.json(
+            {
+                "file": str(model),
+                "output": str(output),
+                "output_bytes": length,
+                "to": form,
+                "nodes": len(graph),
+            }
+        )
+        return
+    nodes = plural(len(graph), "node")
+    screen.line(f"{model.name} -> {output.name}: {nodes}, {size(length)}", "bold")
