@@ -103,7 +103,10 @@ def save(
 
 
 def _profiles(graph: Graph) -> list[str]:
-    return sorted({graph.profile, *(n.profile for n in graph if n.profile)})
+    named = {graph.profile}
+    for _, body in graph.walk():
+        named |= {body.profile, *(n.profile for n in body if n.profile)}
+    return sorted(named - {""})
 
 
 def verify(graph: Graph, *, target: str | None = None) -> list[Finding]:

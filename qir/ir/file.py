@@ -1,7 +1,8 @@
 """The `.qir` file: a safetensors file whose metadata hold the graph's text.
 
 Arrays lie in it by the names the text gives them and are memory-mapped; the profiles the graph
-names travel along, and a hash covers everything.
+names travel along, and a hash covers everything. Version 2 has bodies and inner slots in its text,
+and keeps texts as texts; version 1 has only bytes for them.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ import hashlib
 import json
 import math
 import mmap
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import BinaryIO, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +25,7 @@ from qir.errors import InputError, QirError
 from qir.ir.graph import Graph
 from qir.ir.text import array_table, parse, print_graph
 
-VERSION = 1
+VERSION = 2
 _KINDS = {
     "BOOL": "?",
     "U8": "u1",
@@ -39,6 +42,10 @@ _KINDS = {
 }
 _NAMES = {np.dtype(kind): name for name, kind in _KINDS.items()}
 _MAX_HEADER = 1 << 28
+_MAX_RANK = 64
+_CHUNK = 1 << 20
+
+Tensor: TypeAlias = NDArray[np.generic]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +59,16 @@ class Bundle:
     """The ledger's JSON."""
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an array lies: the bytes from `start` to before `end`, counted after the header."""
+
+    kind: np.dtype[np.generic]
+    shape: tuple[int, ...]
+    start: int
+    end: int
+
+
 def write(path: Path, bundle: Bundle) -> None:
     """Writes a file, by rename."""
     text = print_graph(bundle.graph, origins=True)
@@ -63,107 +80,170 @@ def write(path: Path, bundle: Bundle) -> None:
         "profiles": json.dumps(dict(sorted(bundle.profiles.items()))),
         "ledger": bundle.ledger,
     }
-    meta["hash"] = _digest(meta, arrays)
-    with replacing(path) as draft:
-        _save(draft, arrays, meta)
+    places = layout({name: (data.dtype, data.shape) for name, data in arrays.items()})
+    meta["hash"] = digest(meta, places, lambda name: iter((_bytes(arrays[name]),)))
+    head = header(meta, places)
+    with replacing(path) as draft, draft.open("wb") as file:
+        file.write(head)
+        for name in places:
+            file.write(_bytes(arrays[name]))
 
 
-def read(path: Path) -> Bundle:
-    """Reads a file; InputError naming the file and what is wrong with it."""
+def read(path: Path, *, check: bool = True) -> Bundle:
+    """Reads a file; InputError naming the file and what is wrong with it.
+
+    Arrays are mapped, not read: their bytes pass by once for the hash, unless `check` says no.
+    """
     try:
-        header, data = _open(path)
-        meta = header.pop("__metadata__", {})
-        if not isinstance(meta, dict) or meta.get("format") != "qir":
-            raise InputError(f"{path}: no .qir file")
-        if not all(isinstance(part, str) for part in meta.values()):
-            raise ValueError("its metadata are no texts")
-        if not str(meta.get("version")).isdigit() or int(meta["version"]) > VERSION:
-            raise InputError(
-                f"{path}: version {str(meta.get('version'))[:20]}, this QIR reads up to {VERSION}"
-            )
-        arrays = {name: _array(name, row, data) for name, row in header.items()}
-        if _digest(meta, arrays) != meta.get("hash"):
-            raise InputError(f"{path}: damaged: its hash does not match its contents")
-        profiles = json.loads(meta["profiles"])
-        if not isinstance(profiles, dict) or not all(isinstance(t, str) for t in profiles.values()):
-            raise ValueError("its profiles are no texts")
-        return Bundle(parse(meta["text"], arrays), profiles, meta.get("ledger", ""))
-    except InputError:
-        raise
+        with path.open("rb") as file:
+            return _read(file, check)
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}") from error
     except QirError as error:
         raise InputError(f"{path}: {error}") from error
-    except (ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
-        reason = " ".join(str(error).split())[:120]
-        raise InputError(f"{path}: damaged: {reason}") from error
 
 
-def _save(path: Path, arrays: Mapping[str, NDArray[np.generic]], meta: Mapping[str, str]) -> None:
-    """Writes a safetensors file, wide elements first, so that each array lies aligned."""
-    header: dict[str, object] = {"__metadata__": dict(meta)}
-    order = sorted(arrays, key=lambda name: (-arrays[name].dtype.itemsize, name))
-    end = 0
-    for name in order:
-        data = arrays[name]
-        start, end = end, end + data.nbytes
-        shape = list(data.shape)
-        header[name] = {"dtype": _NAMES[data.dtype], "shape": shape, "data_offsets": [start, end]}
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    with path.open("wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        for name in order:
-            file.write(np.asarray(arrays[name], order="C").reshape(-1).view(np.uint8).data)
-
-
-def _open(path: Path) -> tuple[dict[str, dict[str, str]], memoryview]:
-    size = path.stat().st_size
+def _read(file: BinaryIO, check: bool) -> Bundle:
+    size = os.fstat(file.fileno()).st_size
     if size < 10:
-        raise InputError(f"{path}: {size} bytes are no .qir file")
-    with path.open("rb") as file:
-        mapped = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-    length = int.from_bytes(mapped[:8], "little")
+        raise InputError(f"{size} bytes are no .qir file")
+    length = int.from_bytes(file.read(8), "little")
     if length > min(size - 8, _MAX_HEADER):
-        raise InputError(f"{path}: no .qir file, or cut off")
-    header = json.loads(bytes(mapped[8 : 8 + length]))
-    if not isinstance(header, dict):
-        raise InputError(f"{path}: no .qir file")
-    return header, mapped[8 + length :]
+        raise InputError("no .qir file, or cut off")
+    meta, places = _header(file.read(length), size - 8 - length)
+
+    def chunks(name: str) -> Iterator[bytes]:
+        place = places[name]
+        for at in range(place.start, place.end, _CHUNK):
+            yield os.pread(file.fileno(), min(_CHUNK, place.end - at), 8 + length + at)
+
+    if check and digest(meta, places, chunks) != meta.get("hash"):
+        raise InputError("damaged: its hash does not match its contents")
+    mapped = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))[8 + length :]
+    arrays = {name: _mapped(mapped, place) for name, place in places.items()}
+    return Bundle(parse(meta["text"], arrays), _profiles(meta["profiles"]), meta["ledger"])
 
 
-def _array(name: str, row: Mapping[str, object], data: memoryview) -> NDArray[np.generic]:
-    kind = np.dtype(_KINDS[str(row["dtype"])])
-    shape, offsets = row["shape"], row["data_offsets"]
-    if not (isinstance(shape, list) and isinstance(offsets, list) and len(offsets) == 2):
-        raise ValueError(f"array {name} has no shape or place")
-    low, high = offsets
-    if not all(isinstance(n, int) and n >= 0 for n in (*shape, low, high)):
-        raise ValueError(f"array {name} has a size that is none")
-    if high > len(data) or high - low != math.prod(shape) * kind.itemsize:
-        raise ValueError(f"array {name} lies outside the file")
-    return np.frombuffer(data[low:high], kind).reshape(shape)
+def _header(data: bytes, room: int) -> tuple[dict[str, str], dict[str, Place]]:
+    """What stands before the arrays: texts, and where each array lies."""
+    table = _object(data, "its header")
+    meta = table.pop("__metadata__", None)
+    if not isinstance(meta, dict) or meta.get("format") != "qir":
+        raise InputError("no .qir file")
+    texts = {str(key): part for key, part in meta.items() if isinstance(part, str)}
+    if len(texts) < len(meta):
+        raise InputError("damaged: its metadata are no texts")
+    version = texts.get("version", "none")
+    if version not in map(str, range(1, VERSION + 1)):
+        raise InputError(f"version {version[:20]}, this QIR reads up to {VERSION}")
+    for part in ("text", "profiles", "ledger"):
+        if part not in texts:
+            raise InputError(f"damaged: it has no {part}")
+    return texts, {name: _place(name, row, room) for name, row in table.items()}
 
 
-def _plain(data: NDArray[np.generic]) -> NDArray[np.generic]:
+def _object(data: bytes | str, what: str) -> dict[str, object]:
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError, MemoryError):
+        raise InputError(f"damaged: {what} cannot be read") from None
+    if not isinstance(found, dict):
+        raise InputError(f"damaged: {what} is no table")
+    return found
+
+
+def _profiles(text: str) -> dict[str, str]:
+    found = _object(text, "its table of profiles")
+    texts = {name: part for name, part in found.items() if isinstance(part, str)}
+    if len(texts) < len(found):
+        raise InputError("damaged: its profiles are no texts")
+    return texts
+
+
+def _place(name: str, row: object, room: int) -> Place:
+    known = row if isinstance(row, dict) else {}
+    kind, shape, offsets = (known.get(key) for key in ("dtype", "shape", "data_offsets"))
+    if not isinstance(kind, str) or kind not in _KINDS:
+        raise InputError(f"damaged: array {name[:40]!r} is of no type that QIR writes")
+    sizes, ends = _wholes(shape), _wholes(offsets)
+    if sizes is None or len(sizes) > _MAX_RANK or ends is None or len(ends) != 2:
+        raise InputError(f"damaged: array {name[:40]!r} has no shape or place")
+    found = Place(np.dtype(_KINDS[kind]), sizes, *ends)
+    if found.end > room or found.end - found.start != math.prod(sizes) * found.kind.itemsize:
+        raise InputError(f"damaged: array {name[:40]!r} lies outside the file")
+    return found
+
+
+def _wholes(value: object) -> tuple[int, ...] | None:
+    """Sizes or places in a file; None for anything else."""
+    if not isinstance(value, list):
+        return None
+    found = tuple(n for n in value if type(n) is int and 0 <= n < 1 << 60)
+    return found if len(found) == len(value) else None
+
+
+def layout(arrays: Mapping[str, tuple[np.dtype[np.generic], tuple[int, ...]]]) -> dict[str, Place]:
+    """A place for each array: wide elements first, so that each lies aligned."""
+    out: dict[str, Place] = {}
+    end = 0
+    for name in sorted(arrays, key=lambda name: (-arrays[name][0].itemsize, name)):
+        kind, shape = arrays[name]
+        start, end = end, end + math.prod(shape) * kind.itemsize
+        out[name] = Place(kind, shape, start, end)
+    return out
+
+
+def header(meta: Mapping[str, str], places: Mapping[str, Place]) -> bytes:
+    """The bytes before the arrays, as safetensors has them."""
+    table: dict[str, object] = {"__metadata__": dict(meta)}
+    for name, place in places.items():
+        table[name] = {
+            "dtype": _NAMES[place.kind],
+            "shape": list(place.shape),
+            "data_offsets": [place.start, place.end],
+        }
+    text = json.dumps(table, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def _mapped(data: memoryview, place: Place) -> Tensor:
+    flat = np.frombuffer(data[place.start : place.end], place.kind)
+    try:
+        return flat.reshape(place.shape)
+    except ValueError:  # NumPy 1 has 32 axes, NumPy 2 has 64
+        raise InputError(f"an array of {len(place.shape)} axes; NumPy has fewer here") from None
+
+
+def _bytes(data: Tensor) -> memoryview:
+    return np.asarray(data, order="C").reshape(-1).view(np.uint8).data
+
+
+def _plain(data: Tensor) -> Tensor:
     """The same bytes in a type that safetensors knows."""
     data = np.asarray(data, order="C")
     if data.dtype.kind == "O":
-        rows = [list(t if isinstance(t, bytes) else str(t).encode()) for t in data.reshape(-1)]
+        rows = [list(t) if isinstance(t, bytes) else str(t) for t in data.reshape(-1)]
         return np.frombuffer(json.dumps(rows).encode(), np.uint8)
     if data.dtype in _NAMES:
         return data
     return data.view(f"u{data.dtype.itemsize}")
 
 
-def _digest(meta: Mapping[str, str], arrays: Mapping[str, NDArray[np.generic]]) -> str:
+def digest(
+    meta: Mapping[str, str],
+    places: Mapping[str, Place],
+    chunks: Callable[[str], Iterator[bytes | memoryview]],
+) -> str:
+    """The hash of a file's contents, wherever they lie: its texts, and each array by name."""
     state = hashlib.blake2b(digest_size=32)
     for key in ("version", "text", "profiles", "ledger"):
-        part = str(meta.get(key, "")).encode(errors="surrogatepass")
+        part = meta.get(key, "").encode(errors="surrogatepass")
         state.update(len(part).to_bytes(8, "little") + part)
-    for name in sorted(arrays):
-        data = np.asarray(arrays[name], order="C")
-        head = f"{name} {data.dtype.str} {data.shape}".encode(errors="surrogatepass")
+    for name in sorted(places):
+        place = places[name]
+        head = f"{name} {place.kind.str} {place.shape}".encode(errors="surrogatepass")
         state.update(len(head).to_bytes(8, "little") + head)
-        state.update(data.reshape(-1).view(np.uint8).data)
+        for chunk in chunks(name):
+            state.update(chunk)
     return state.hexdigest()

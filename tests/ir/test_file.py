@@ -18,7 +18,7 @@ import safetensors.numpy
 
 from qir.errors import InputError
 from qir.ir.dtype import dtype
-from qir.ir.file import VERSION, Bundle, _digest, read, write
+from qir.ir.file import VERSION, Bundle, digest, read, write
 from qir.ir.graph import Graph
 from qir.ir.text import parse, parse_type, print_graph
 from qir.ir.types import Array, TensorType
@@ -169,7 +169,7 @@ def test_every_flipped_bit_of_a_small_file_is_told_or_harmless(tmp_path: Path) -
     [
         (b"", "0 bytes are no .qir file"),
         (b"PK\x03\x04" + b"\0" * 60, "no .qir file, or cut off"),
-        (b"\x02" + b"\0" * 7 + b"[]", "no .qir file"),
+        (b"\x02" + b"\0" * 7 + b"[]", "its header is no table"),
         (b"\x02" + b"\0" * 7 + b"{}", "no .qir file"),
         (b"\x08" + b"\0" * 7 + b"[" * 8, "damaged"),
         (b"\xff" * 80, "no .qir file, or cut off"),
@@ -218,9 +218,9 @@ def test_a_version_that_is_not_known_is_refused(tmp_path: Path, version: str | N
     ("changes", "message"),
     [
         ({"text": 5}, "its metadata are no texts"),
-        ({"profiles": "[1, 2]"}, "its profiles are no texts"),
+        ({"profiles": "[1, 2]"}, "its table of profiles is no table"),
         ({"profiles": '{"a": 1}'}, "its profiles are no texts"),
-        ({"profiles": "{"}, "damaged: "),
+        ({"profiles": "{"}, "damaged: its table of profiles cannot be read"),
         ({"text": "graph main as native {"}, "line 1, column 23: "),
         ({"text": "graph main as native {}", "ledger": None}, "its metadata are no texts"),
     ],
@@ -231,9 +231,9 @@ def test_a_file_with_a_right_hash_and_wrong_contents_is_refused(
     path = tmp_path / "g.qir"
     write(path, Bundle(Graph()))
     text = print_graph(Graph(), origins=True)
-    meta: dict[str, str] = {"version": "1", "text": text, "profiles": "{}", "ledger": ""}
+    meta: dict[str, str] = {"version": str(VERSION), "text": text, "profiles": "{}", "ledger": ""}
     meta |= {key: str(value) for key, value in changes.items()}
-    _with_meta(path, **{**changes, "hash": _digest(meta, {})})
+    _with_meta(path, **{**changes, "hash": digest(meta, {}, lambda name: iter(()))})
     assert message in refusal(path)
 
 
