@@ -109,6 +109,7 @@ class AssignSchemes(Pass):
     """Writes schemes on slots, for one target."""
 
     name = "assign-schemes"
+    nested = False
     capability: Capability = field(default_factory=lambda: Capability("none", {}))
     granularity: str = "channel"
     wishes: tuple[Wish, ...] = ()

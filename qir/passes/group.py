@@ -25,6 +25,7 @@ class Group(Fusing):
     """
 
     name = "group"
+    nested = False
     profile: str = ""
 
     def run(self, graph: Graph, ledger: Ledger) -> int:

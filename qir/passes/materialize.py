@@ -29,6 +29,7 @@ class Materialize(Pass):
     """Turns schemes into types, in QDQ form, with the numbers that statistics and weights give."""
 
     name = "materialize"
+    nested = False
     statistics: Statistics = field(default_factory=lambda: Statistics(""))
     profile: str = "native"
 

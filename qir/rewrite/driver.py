@@ -23,6 +23,8 @@ class Pass(ABC):
     """
 
     name: ClassVar[str]
+    nested: ClassVar[bool] = True
+    """Whether it runs on bodies too, each by itself, inner ones first."""
 
     @abstractmethod
     def run(self, graph: Graph, ledger: Ledger) -> int:
@@ -53,7 +55,8 @@ def run_passes(
     for one in passes:
         before, started = work.version, time.perf_counter()
         try:
-            changed = one.run(work, ledger)
+            graphs = [graph for _, graph in work.walk()] if one.nested else [work]
+            changed = sum(one.run(graph, ledger) for graph in graphs)
         except QirError:
             raise
         except Exception as error:
