@@ -40,19 +40,19 @@ def make_call(
     bodies: Mapping[str, Program] | None = None,
 ) -> Call:
     """What an op's rules see of one use."""
-    constants = {
-        slot: value.node._attrs["data"]
-        for slot, value in operands.items()
-        if value.node.op == "constant"
-    }
-    if op == "constant":
-        constants = {"data": attrs["data"]}
-    found = {k: v for k, v in constants.items() if isinstance(v, Array)}
-    types = {slot: value.type for slot, value in operands.items()}
     row = spec(op)
-    beside = {s: types.pop(s) for s in list(types) if op not in GIVEN and row.companion(s)}
-    held = {name: _signature(body) for name, body in (bodies or {}).items()}
-    return Call(op, types, attrs, found, beside, held)
+    types: dict[str, TensorType] = {}
+    constants: dict[str, Array] = {}
+    beside: dict[str, TensorType] = {}
+    for slot, value in operands.items():
+        apart = op not in GIVEN and row.companion(slot)
+        (beside if apart else types)[slot] = value.type
+        if (array := value.constant) is not None:
+            constants[slot] = array
+    if op == "constant" and isinstance(data := attrs["data"], Array):
+        constants["data"] = data
+    held = {name: _signature(body) for name, body in bodies.items()} if bodies else {}
+    return Call(op, types, attrs, constants, beside, held)
 
 
 def _signature(body: Program) -> Signature:

@@ -99,6 +99,8 @@ def symbol(name: str) -> Sym:
 
 def add(a: Dim, b: Dim) -> Dim:
     """a + b, unknown if either is."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a + b
     if a is None or b is None:
         return None
     terms = _terms(a)
@@ -109,6 +111,8 @@ def add(a: Dim, b: Dim) -> Dim:
 
 def multiply(a: Dim, b: Dim) -> Dim:
     """a * b, unknown if either is, 0 if either is 0."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a * b
     if a == 0 or b == 0:
         return 0
     if a is None or b is None:

@@ -14,7 +14,7 @@ from qir.ir.lexer import quote, write_name, write_word
 from qir.ir.node import Node, Program, Stage, Value
 from qir.ir.ops import spec
 from qir.ir.origin import Lineage, Origin
-from qir.ir.types import INLINE, Array, ArrayName, Element, QuantType, number
+from qir.ir.types import INLINE, Array, ArrayName, Element, QuantType, TensorType, number
 
 RESERVED = "__metadata__"  # safetensors keeps its own matter under this name
 _PLAIN = {"f32", "f64", "bool", "i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64"}
@@ -59,13 +59,18 @@ class _Printer:
         self._names: dict[str, str] = {}
         self._counts: dict[str, int] = {}
         self._declared: dict[str, Array] = {}
+        self._inline: dict[Node, str] = {}
+        self._types: dict[int, str] = {}  # by identity: the graph holds them while it is printed
         self._collect(graph)
 
     def _collect(self, graph: Program) -> None:
         for node in graph:
             constant = node.result.constant if node.op == "constant" else None
-            if constant is not None and inline(constant) is None:
-                self._name(constant, node.name)
+            if constant is not None:
+                if (text := inline(constant)) is not None:
+                    self._inline[node] = text
+                else:
+                    self._name(constant, node.name)
             for array in _referred(node):
                 self._declared[self._name(array, array.name or "array")] = array
             for body in node.bodies.values():
@@ -87,9 +92,15 @@ class _Printer:
     def at(self, array: Array) -> str:
         return f"@{write_name(self._names[array.digest])}"
 
+    def type(self, kind: TensorType) -> str:
+        text = self._types.get(id(kind))
+        if text is None:
+            text = self._types[id(kind)] = kind.text(self.at)
+        return text
+
     def text(self) -> str:
         lines = [
-            f"array {self.at(a)} : {a.type.text(self.at)}"
+            f"array {self.at(a)} : {self.type(a.type)}"
             for a in sorted(self._declared.values(), key=lambda a: a.depth)
         ]
         lines.append(f"graph {write_name(self.graph.name)} as {write_word(self.graph.profile)} {{")
@@ -100,7 +111,7 @@ class _Printer:
         made = ", ".join(f"%{write_name(v.name)}" for v in node.results)
         parts = [f"{made} = " if made else "", self._body(node)]
         if node.results:
-            parts.append(" : " + ", ".join(v.type.text(self.at) for v in node.results))
+            parts.append(" : " + ", ".join(self.type(v.type) for v in node.results))
         parts += [self._held(name, body, indent) for name, body in node.bodies.items()]
         if node.profile:
             parts.append(f" as {write_word(node.profile)}")
@@ -123,7 +134,7 @@ class _Printer:
         if node.op == "constant":
             data = node.attrs["data"]
             assert isinstance(data, Array)
-            return f"constant({inline(data) or self.at(data)})"
+            return f"constant({self._inline.get(node) or self.at(data)})"
         text = (
             f"{node.op}({self._operands(node.op, node.operands)}){self._attrs(node.op, node.attrs)}"
         )
@@ -153,7 +164,7 @@ class _Printer:
         if self.origins:
             text += f" named {quote(stage.name)}" if stage.name else ""
             text += "".join(_origin("from", o) for o in stage.origins)
-        return text + (f" : {stage.type.text(self.at)}" if stage.type else "")
+        return text + (f" : {self.type(stage.type)}" if stage.type else "")
 
     def _attrs(self, op: str, values: Mapping[str, Attr]) -> str:
         defaults = {a.name: a.default for a in spec(op).attrs if not a.required}
@@ -213,7 +224,8 @@ def _origin(word: str, origin: Origin) -> str:
 def _referred(node: Node) -> Iterator[Array]:
     """Arrays that types and attributes name; a constant's own elements aside."""
     for result in node.results:
-        yield from result.type.arrays()
+        if result.type.quant is not None:
+            yield from result.type.arrays()
     for element in node.inner.values():
         if isinstance(element, QuantType):
             yield from element.arrays()
@@ -227,7 +239,8 @@ def _referred(node: Node) -> Iterator[Array]:
 
 def _attr_arrays(values: Mapping[str, Attr]) -> Iterable[Array]:
     for value in values.values():
-        yield from attributes.arrays(value)
+        if isinstance(value, (Array, tuple)):
+            yield from attributes.arrays(value)
 
 
 def _slot_order(item: tuple[str, str]) -> list[str]:

@@ -87,7 +87,7 @@ class Array:
         return hash(self.digest)
 
     def __repr__(self) -> str:
-        return f"Array(@{self.name or '?'} : {self.type})"
+        return f"<array @{self.name or '?'} : {self.type!r}>"
 
 
 def _bytes(item: object) -> bytes:
@@ -96,6 +96,14 @@ def _bytes(item: object) -> bytes:
 
 def _by_content(array: Array) -> str:
     return f"@{array.digest[:12]}"
+
+
+def _briefly(array: Array) -> str:
+    """For a prompt: how many numbers, the least and the greatest."""
+    if array.data.dtype.kind == "O" or not array.data.size:
+        return f"[{array.data.size}]"
+    numbers = array.data.astype(np.float64)
+    return f"[{numbers.size} in {numbers.min():.4g}..{numbers.max():.4g}]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +285,7 @@ class QuantType:
         return self.text(_by_content)
 
     def __repr__(self) -> str:
-        return str(self)
+        return self.text(_briefly)
 
     def text(self, name: ArrayName) -> str:
         """The printed form; `name` gives each array's."""
@@ -340,7 +348,8 @@ def _held(value: Param, kind: DType) -> tuple[float, ...] | Array | None:
 def rounded(value: float, kind: DType) -> float:
     """The number that a float type holds nearest to this one."""
     if kind is F32 and -_TAME < value < _TAME:
-        return _SINGLE.unpack(_SINGLE.pack(value))[0]  # type: ignore[no-any-return]
+        (single,) = _SINGLE.unpack(_SINGLE.pack(value))
+        return float(single)
     with np.errstate(over="ignore", invalid="ignore"):
         near = float(np.array(float(value)).astype(kind.carrier))
     return near if near == near else math.nan  # one object, so that equal types are equal
@@ -453,7 +462,7 @@ class TensorType:
         return self.text(_by_content)
 
     def __repr__(self) -> str:
-        return str(self)
+        return self.text(_briefly)
 
     def text(self, name: ArrayName) -> str:
         """The printed form; `name` gives each array's."""

@@ -97,6 +97,12 @@ class Call:
             raise self.fail(f"{name} = {value!r} is no list of real numbers")
         return tuple(v for v in value if isinstance(v, float))
 
+    def texts(self, name: str) -> tuple[str, ...]:
+        value = self.attrs[name]
+        if not isinstance(value, tuple) or not all(isinstance(v, str) for v in value):
+            raise self.fail(f"{name} = {value!r} is no list of texts")
+        return tuple(v for v in value if isinstance(v, str))
+
     def text(self, name: str) -> str:
         value = self.attrs[name]
         if not isinstance(value, str):
@@ -193,8 +199,10 @@ class OpSpec:
     def companion(self, name: str) -> bool:
         """Whether an operand name is a companion of a slot, of an inner slot or of the result."""
         base, _, last = name.rpartition(".")
+        if last not in COMPANIONS:
+            return False
         known = not base or base in self.inner or self.slot(base) is not None
-        return last in COMPANIONS and self.slot(name) is None and known
+        return known and self.slot(name) is None
 
     def complete(self, attrs: Mapping[str, Attr]) -> dict[str, Attr]:
         """The attributes in the spec's order, defaults filled in; TypeRuleError for a stranger."""
@@ -231,6 +239,8 @@ def _fits(value: Attr, spec: AttrSpec) -> bool:
             return isinstance(value, tuple) and all(type(v) is int for v in value)
         case "floats":
             return isinstance(value, tuple) and all(isinstance(v, float) for v in value)
+        case "texts":
+            return isinstance(value, tuple) and all(isinstance(v, str) for v in value)
         case "dtype":
             return isinstance(value, DType)
         case "array":
