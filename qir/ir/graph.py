@@ -18,6 +18,7 @@ from qir.ir import attrs as attributes
 from qir.ir.attrs import Attr
 from qir.ir.calls import infer
 from qir.ir.html import graph_html
+from qir.ir.look import brief_graph
 from qir.ir.node import Node, Stage, Use, Value
 from qir.ir.ops import spec
 from qir.ir.ops.graph import GIVEN
@@ -71,7 +72,7 @@ class Graph:
             raise GraphError(f"graph {self.name} has no value %{name}") from None
 
     def __repr__(self) -> str:
-        return f"<graph {self.name}: {len(self)} nodes>"
+        return brief_graph(self)
 
     def __str__(self) -> str:
         return print_graph(self)

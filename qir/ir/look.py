@@ -6,7 +6,7 @@ import numpy as np
 
 from qir.ir.dtype import DType
 from qir.ir.facts import coded
-from qir.ir.node import Node, Value
+from qir.ir.node import Node, Program, Value
 from qir.ir.types import Array, Param, QuantType, TensorType
 
 FAMILIES = ("int4", "int8", "int16", "int32", "float8", "float16", "float32", "other")
@@ -84,3 +84,15 @@ def element(value: Value) -> str:
     if quant is None:
         return str(value.type.dtype)
     return codes(quant) + ("" if value.type.quant else f" as {value.type.dtype}")
+
+
+def brief_graph(graph: Program) -> str:
+    """One line for a prompt: how many nodes, what it takes and gives, how much holds codes."""
+    nodes = list(graph)
+    ends = [list(v.name for v in graph.inputs)]
+    ends.append([name for node in nodes if node.op == "output" for name in node.operands])
+    takes, gives = (", ".join([*e[:3], *([".."] if len(e) > 3 else [])]) or "nothing" for e in ends)
+    held = sum(value.type.quant is not None for node in nodes for value in node.results)
+    codes = f", {held:,} values in codes" if held else ""
+    count = f"{len(nodes):,} node{'' if len(nodes) == 1 else 's'}"
+    return f"<graph {graph.name} as {graph.profile}: {takes} -> {gives}, {count}{codes}>"

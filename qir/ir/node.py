@@ -74,7 +74,7 @@ class Value:
         return next(iter(self._uses)) if len(self._uses) == 1 else None
 
     def __repr__(self) -> str:
-        return f"%{self.name} : {self.type}"
+        return f"%{self.name} : {self.type!r}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,5 +221,7 @@ class Node:
     def __repr__(self) -> str:
         made = ", ".join(f"%{v.name}" for v in self.results)
         used = ", ".join(f"{s}=%{v.name}" for s, v in self._operands.items())
-        kinds = ", ".join(str(v.type) for v in self.results)
-        return f"{made}{' = ' if made else ''}{self.op}({used}){' : ' if kinds else ''}{kinds}"
+        kinds = ", ".join(repr(v.type) for v in self.results)
+        op = " |> ".join(stage.op for stage in self.stages) or self.op
+        op = str(self._attrs["op"]) if op == "foreign" else op
+        return f"{made}{' = ' if made else ''}{op}({used}){' : ' if kinds else ''}{kinds}"

@@ -21,6 +21,9 @@ class Origin:
         where = self.name or self.path
         return f"{self.framework} {self.op}{f' {where}' if where else ''}".strip()
 
+    def __repr__(self) -> str:
+        return f"<{self}>"
+
     def items(self) -> list[tuple[str, str | int | tuple[tuple[str, str], ...]]]:
         """The fields that say something, in order."""
         defaults = Origin(self.framework)

@@ -52,6 +52,9 @@ class Scheme:
     def high(self) -> int:
         return (self.bounds or self.storage.bounds)[1]
 
+    def __repr__(self) -> str:
+        return f"<scheme {self}>"
+
     def __str__(self) -> str:
         bounds = f"<{self.bounds[0]}:{self.bounds[1]}>" if self.bounds else ""
         parts = [f"{self.storage}{bounds}", "symmetric" if self.symmetric else "affine", self.grain]
