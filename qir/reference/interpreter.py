@@ -15,7 +15,7 @@ from qir.ir.dims import Dim
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Program, Value
 from qir.ir.types import TensorType
-from qir.reference import control
+from qir.reference import control, inner
 from qir.reference.quantized import run_chain, run_quantized
 from qir.reference.table import Operands, compute_all
 
@@ -115,6 +115,8 @@ def run_node(
     if node.stages:
         return (run_chain(node, operands, profile),)
     types = [v.type for v in (*node.operands.values(), *node.results)]
+    if node.op in inner.WITHIN and (node.inner or any(t.quant for t in types)):
+        return inner.run(node, operands, profile)
     if node.op not in MEASURES and any(t.quant for t in types):
         return (run_quantized(node, operands, profile),)
     return compute_all(node.op, operands, node.attrs)

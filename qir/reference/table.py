@@ -21,6 +21,7 @@ from qir.reference import (
     moves,
     norm,
     pool,
+    recurrent,
     reduce,
     shape,
     sizes,
@@ -75,6 +76,7 @@ FUNCTIONS: dict[str, Callable[..., Made]] = {
     "concat": shape.concat,
     "pad": shape.pad,
     **reduce.FUNCTIONS,
+    **recurrent.FUNCTIONS,
 }
 
 

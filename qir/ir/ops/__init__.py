@@ -19,6 +19,7 @@ from qir.ir.ops import (
     pool,
     pool_nd,
     quantization,
+    recurrent,
     reduce,
     resize,
     shape,
@@ -45,6 +46,7 @@ FAMILIES = (
     reduce,
     resize,
     quantization,
+    recurrent,
     control,
 )
 OPS: dict[str, OpSpec] = {op.name: op for family in FAMILIES for op in family.OPS}

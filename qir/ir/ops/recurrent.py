@@ -1,0 +1,227 @@
+"""Recurrent layers, with the weights laid out as ONNX has them.
+
+w is [directions, gates * hidden, in] and r [directions, gates * hidden, out], where `out` is what
+a step hands on: hidden, or what proj makes of it. The gates of lstm stand in the order i, o, f, c
+and its peepholes in the order i, o, f; the gates of gru stand in the order z, r, h.
+
+bias is [directions, gates * hidden], or twice that: first what is added to the product with w,
+then what is added to the product with r. x is [steps, batch, in]; y is [steps, directions, batch,
+out], h and c are [directions, batch, out or hidden]. Where batch_first says so, batch comes first
+in all of these. A sequence that is shorter than the steps gives zeros for the rest of them, and h
+and c of its own last step; one of no steps gives zeros. clip bounds the sums that gates read, as
+onnxruntime has it, and not what the last activation reads.
+
+Inner slots name the places where a value is rounded, in each step and direction, on [batch, size]:
+`h` is the state as the products with r read it, `gate.i` (and its like) the sum that an activation
+reads, `act.i` what it gives, `c` the new cell, `hidden` what is projected.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from qir.ir import dims
+from qir.ir.dims import Dim, Shape
+from qir.ir.ops.elementwise import floats, same_express
+from qir.ir.ops.spec import AttrSpec, Call, OpSpec, Slot, Traits
+from qir.ir.types import TensorType
+
+DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
+"""Whether each direction of a layer runs from the end."""
+
+ACTIVATIONS: dict[str, tuple[float | None, float | None]] = {
+    "relu": (None, None),
+    "tanh": (None, None),
+    "sigmoid": (None, None),
+    "affine": (1.0, 0.0),
+    "leaky_relu": (0.01, None),
+    "thresholded_relu": (1.0, None),
+    "scaled_tanh": (1.0, 1.0),
+    "hard_sigmoid": (0.2, 0.5),
+    "elu": (1.0, None),
+    "softsign": (None, None),
+    "softplus": (None, None),
+}
+"""The activations, with the alpha and beta of those that have them."""
+
+USUAL = {
+    "rnn": ("tanh",),
+    "lstm": ("sigmoid", "tanh", "tanh"),
+    "gru": ("sigmoid", "tanh"),
+}
+"""The activations of one direction that each layer has unless told otherwise."""
+
+GATES = {"rnn": "h", "lstm": "iofc", "gru": "zrh"}
+"""The gates of each layer, in the order in which the weights hold them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """The sizes of one layer."""
+
+    steps: Dim
+    batch: Dim
+    ways: int
+    hidden: Dim
+    out: Dim
+
+
+def _sizes(call: Call) -> Sizes:
+    """The sizes; TypeRuleError where operands do not agree on them."""
+    way, gates = call.text("direction"), len(GATES[call.op])
+    if way not in DIRECTIONS:
+        raise call.fail(f"direction {way!r} is none of {', '.join(DIRECTIONS)}")
+    for slot, rank in (("x", 3), ("w", 3), ("r", 3)):
+        if len(call.shape(slot)) != rank:
+            raise call.fail(f"{slot} has {len(call.shape(slot))} axes, it takes {rank}")
+    first, second, _ = call.shape("x")
+    steps, batch = (second, first) if call.flag("batch_first") else (first, second)
+    rows = call.shape("w")[1]
+    if isinstance(rows, int) and rows % gates:
+        raise call.fail(f"w has {rows} rows, which are not {gates} gates of one size")
+    hidden = dims.divide(rows, gates)
+    proj = call.types.get("proj")
+    if proj is not None and proj.rank != 3:
+        raise call.fail(f"proj has {proj.rank} axes, it takes 3")
+    out = hidden if proj is None else proj.shape[1]
+    return Sizes(steps, batch, len(DIRECTIONS[way]), hidden, out)
+
+
+def _expect(call: Call, slot: str, *wanted: Dim) -> None:
+    found = call.shape(slot)
+    if len(found) != len(wanted) or not all(map(dims.agree, found, wanted)):
+        raise call.fail(f"{slot} is {_said(found)}, it should be {_said(wanted)}")
+
+
+def _said(shape: Shape) -> str:
+    return "x".join("?" if d is None else str(d) for d in shape) or "a scalar"
+
+
+def _layer(call: Call) -> tuple[TensorType, ...]:
+    floats(call)
+    same_express(call, "x", "w", "r", "bias", "h0", "c0", "peephole", "proj")
+    _check_activations(call)
+    s = _sizes(call)
+    rows, kind = call.shape("w")[1], call.express("x")
+    _expect(call, "w", s.ways, rows, call.shape("x")[2])
+    _expect(call, "r", s.ways, rows, s.out)
+    _check_bias(call, s.ways, rows)
+    state = {"h0": s.out, "c0": s.hidden}
+    for slot, size in state.items():
+        if slot in call.types:
+            _expect(call, slot, *_state(call, s, size))
+    if "peephole" in call.types:
+        _expect(call, "peephole", s.ways, dims.multiply(s.hidden, 3))
+    if "proj" in call.types:
+        _expect(call, "proj", s.ways, s.out, s.hidden)
+    if "lengths" in call.types:
+        _expect(call, "lengths", s.batch)
+        if call.types["lengths"].quant or not call.express("lengths").is_integer:
+            raise call.fail(f"lengths are {call.types['lengths']}, they must be whole numbers")
+    y: Shape = (s.steps, s.ways, s.batch, s.out)
+    if call.flag("batch_first"):
+        y = (s.batch, s.steps, s.ways, s.out)
+    shapes = (y, _state(call, s, s.out), _state(call, s, s.hidden))
+    return tuple(TensorType(shape, kind) for shape in shapes[: 3 if call.op == "lstm" else 2])
+
+
+def _state(call: Call, s: Sizes, size: Dim) -> Shape:
+    return (s.batch, s.ways, size) if call.flag("batch_first") else (s.ways, s.batch, size)
+
+
+def _check_bias(call: Call, ways: int, rows: Dim) -> None:
+    """TypeRuleError unless there is one number a row, or two."""
+    if "bias" not in call.types:
+        return
+    found = call.shape("bias")
+    lengths = (rows, dims.multiply(rows, 2))
+    if len(found) != 2 or not any(dims.agree(found[1], n) for n in lengths):
+        both = " or ".join(_said((ways, n)) for n in lengths)
+        raise call.fail(f"bias is {_said(found)}, it should be {both}")
+    _expect(call, "bias", ways, found[1])
+
+
+def _check_activations(call: Call) -> None:
+    """TypeRuleError for activations that nobody knows, or too few or many of them."""
+    names, count = call.texts("activations"), len(USUAL[call.op])
+    ways = len(DIRECTIONS.get(call.text("direction"), ()))
+    for name in names:
+        if name not in ACTIVATIONS:
+            raise call.fail(f"activation {name!r} is none of {', '.join(ACTIVATIONS)}")
+    if len(names) not in (0, count * ways):
+        raise call.fail(f"{len(names)} activations, it takes {count} a direction")
+    for which in ("alpha", "beta"):
+        if len(call.reals(which)) not in (0, count * ways):
+            raise call.fail(f"{which} has {len(call.reals(which))} numbers, one an activation")
+    clip = call.attrs["clip"]
+    if isinstance(clip, float) and not clip > 0:
+        raise call.fail(f"clip = {clip!r}, it must be greater than 0")
+
+
+def _macs(call: Call, result: Shape) -> int:
+    """Products with w, r and proj; not those of single elements."""
+    s = _sizes(call)
+    sizes = dims.known((s.steps, s.batch, s.hidden, s.out, *call.shape("w")[1:]))
+    if sizes is None:
+        return 0
+    steps, batch, hidden, out, rows, taken = sizes
+    each = rows * (taken + out) + (hidden * out if "proj" in call.types else 0)
+    return steps * batch * s.ways * each
+
+
+def _optional(*names: str) -> tuple[Slot, ...]:
+    return tuple(Slot(name, optional=True) for name in names)
+
+
+def _inner(gates: str, *more: str) -> tuple[str, ...]:
+    return ("h", *(f"{at}.{gate}" for at in ("gate", "act") for gate in gates), *more)
+
+
+_X = (Slot("x"), Slot("w"), Slot("r"), *_optional("bias", "lengths", "h0"))
+_ATTRS = (
+    AttrSpec("direction", "text", "forward"),
+    AttrSpec("batch_first", "bool", False),
+    AttrSpec("activations", "texts", ()),
+    AttrSpec("alpha", "floats", ()),
+    AttrSpec("beta", "floats", ()),
+    AttrSpec("clip", "float"),
+)
+_TRAITS = Traits(weight="w", weight_axis=lambda call: 1)
+
+OPS = (
+    OpSpec(
+        "rnn",
+        _X,
+        _layer,
+        _ATTRS,
+        _TRAITS,
+        cost=_macs,
+        results=2,
+        inner=_inner("h"),
+        doc="y, h of h' = f(x @ w.T + h @ r.T + bias), step by step; f is tanh",
+    ),
+    OpSpec(
+        "lstm",
+        (*_X, *_optional("c0", "peephole", "proj")),
+        _layer,
+        (*_ATTRS, AttrSpec("input_forget", "bool", False)),
+        _TRAITS,
+        cost=_macs,
+        results=3,
+        inner=_inner("iofc", "c", "hidden"),
+        doc="y, h, c of c' = f * c + i * g and h' = proj @ (o * tanh(c')), step by step; gates "
+        "i, o, f, c in this order; peepholes look at c, o's at c'; input_forget: f is 1 - i",
+    ),
+    OpSpec(
+        "gru",
+        _X,
+        _layer,
+        (*_ATTRS, AttrSpec("linear_before_reset", "bool", False)),
+        _TRAITS,
+        cost=_macs,
+        results=2,
+        inner=_inner("zrh"),
+        doc="y, h of h' = (1 - z) * n + z * h, step by step; gates z, r, h in this order; r "
+        "multiplies h, or h's product and bias where linear_before_reset (as in torch)",
+    ),
+)
