@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from qir.ir import attrs as attributes
 from qir.ir.attrs import Attr
+from qir.ir.look import codes, shape
 from qir.ir.measure import Measure, measure, reals
 from qir.ir.node import Node, Program, Value
 from qir.ir.pairing import How, Pairing, holders, ops, pair
@@ -266,9 +267,7 @@ def _operands(pairs: Pairing, a: Node, b: Node) -> Iterator[Change]:
         mine, theirs = a.operands.get(slot), b.operands.get(slot)
         if mine is None or theirs is None:
             yield Change("operand", slot, _name(mine), _name(theirs))
-        elif not pairs.meet(mine, theirs) and not pairs.meet(
-            pairs.bare(mine, pairs.of_a), pairs.bare(theirs, pairs.of_b)
-        ):
+        elif not pairs.agree(mine, theirs):
             yield Change("operand", slot, _name(mine), _name(theirs))
 
 
@@ -287,6 +286,7 @@ def _results(a: Node, b: Node) -> Iterator[Change]:
         yield from _types(where, *_in_one_order(mine, theirs))
 
 
+_IDLE = re.compile("coded|permuted")  # steps that leave every real number as it was
 _PERMUTED = re.compile(r"permuted\(([\d, ]+)\)")
 
 
@@ -330,17 +330,16 @@ def _types(where: str, a: TensorType, b: TensorType) -> Iterator[Change]:
     if a == b:
         return
     if a.shape != b.shape:
-        yield Change("shape", where, _shape(a), _shape(b))
+        yield Change("shape", where, shape(a), shape(b))
     if a.quant is None or b.quant is None:
         if a.element != b.element:
-            yield Change("type", where, str(a.element), str(b.element))
+            yield Change("type", where, _element(a), _element(b))
         return
     yield from _maps(where, a.quant, b.quant)
 
 
-def _shape(kind: TensorType) -> str:
-    dims = ["?" if d is None else str(d) for d in kind.shape]
-    return "x".join(d if d.isalnum() or d == "?" else f"({d})" for d in dims) or "scalar"
+def _element(kind: TensorType) -> str:
+    return codes(kind.quant) if kind.quant else str(kind.dtype)
 
 
 def _maps(where: str, a: QuantType, b: QuantType) -> Iterator[Change]:
@@ -392,10 +391,14 @@ def _constants(a: Value, b: Value) -> Iterator[Change]:
         x, y = (one.data, one.type.quant), (other.data, other.type.quant)
     if x[0].shape != y[0].shape:
         return  # the types say so
-    codes = _codes(x, y)
-    found = codes or _elements(x, y)
+    steps = [{s for s in v.lineage.how if not _IDLE.match(s)} for v in (a, b)]
+    if a.lineage.tensor == b.lineage.tensor and steps[0] != steps[1]:
+        yield Change("elements", ", ".join(sorted(steps[0] ^ steps[1])), _held(one), _held(other))
+        return
+    in_codes = _codes(x, y)
+    found = in_codes or _elements(x, y)
     if found is not None and found.differ:
-        what: What = "codes" if codes else "elements"
+        what: What = "codes" if in_codes else "elements"
         yield Change(what, "", _held(one), _held(other), found)
 
 
@@ -410,10 +413,10 @@ def _aligned(array: Array, axes: list[int]) -> _Held:
 
 def _codes(a: _Held, b: _Held) -> Measure | None:
     """The distance of two arrays of one kind of codes, where both hold integers."""
-    kinds = [(q.storage if q else None) for _, q in (a, b)]
-    if kinds[0] != kinds[1] or a[0].dtype != b[0].dtype or a[0].dtype.kind not in "iu":
+    storages = {q.storage for _, q in (a, b) if q is not None}
+    if len(storages) != 1 or a[0].dtype != b[0].dtype or a[0].dtype.kind not in "iu":
         return None
-    return measure(a[0], b[0], np.ones(()) if kinds[0] else None)
+    return measure(a[0], b[0], np.ones(()))
 
 
 def _elements(a: _Held, b: _Held) -> Measure | None:
@@ -435,4 +438,4 @@ def _elements(a: _Held, b: _Held) -> Measure | None:
 def _held(array: Array) -> str:
     if array.data.size == 1 and array.data.dtype.kind in "iufb":
         return str(array.data.reshape(-1)[0])
-    return f"{_shape(array.type)}x{array.type.dtype}" if array.type.rank else f"{array.type.dtype}"
+    return f"{shape(array.type)}x{array.type.dtype}" if array.type.rank else f"{array.type.dtype}"

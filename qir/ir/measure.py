@@ -47,7 +47,7 @@ def measure(
         count,
         _finite(float(gaps.max())),
         _finite(_relative(x, y, gaps)),
-        _ulps(x, y),
+        _ulps(x, y) if step is None else None,
         _finite(codes) if step is not None else None,
     )
 

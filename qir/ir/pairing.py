@@ -43,6 +43,15 @@ class Pairing:
         """Whether two values are the same result of a pair."""
         return self.of_a.get(a.node) is b.node and a.index == b.index
 
+    def agree(self, a: Value, b: Value) -> bool:
+        """Whether two operands are one value, seen through codes that one graph does not have."""
+        one, other = self.bare(a, self.of_a), self.bare(b, self.of_b)
+        if self.meet(a, b) or self.meet(one, other):
+            return True
+        if one.node in self.of_a and other.node in self.of_b:
+            return False
+        return not _tensors(a, one).isdisjoint(_tensors(b, other))
+
     def bare(self, value: Value, table: dict[Node, Node]) -> Value:
         """What a value stands for, through codes that the other graph does not have."""
         while value.node.op in BRIDGES and value.node not in table and value.node.operands:
@@ -264,12 +273,33 @@ def holders(nodes: Iterable[Node]) -> Callable[[Node], Node | None]:
             inner += stage.origins
             if stage.name:
                 by_name.setdefault(stage.name, node)
+        if _role(node) == "op":
+            for value in node.results:
+                by_name.setdefault(value.lineage.tensor, node)
         for origin in inner:
             by_origin.setdefault(origin, node)
 
     def holder(node: Node) -> Node | None:
         held = next((by_origin[o] for o in node.origins if o in by_origin), None)
-        tensor = node.results[0].lineage.tensor if node.results else ""
-        return held or (by_name.get(tensor) if _role(node) == "op" else None)
+        if held is not None or node.op in ("input", "constant", "output"):
+            return held
+        return next((by_name[t] for t in _after_codes(node) if t in by_name), None)
 
     return holder
+
+
+def _after_codes(node: Node) -> Iterator[str]:
+    """The tensors that a node makes, and the codes that these become."""
+    for value in node.results:
+        yield value.lineage.tensor
+        if (use := value.only_use) is not None and use.node.op in BRIDGES:
+            yield from (result.lineage.tensor for result in use.node.results)
+
+
+def _tensors(value: Value, last: Value) -> set[str]:
+    """The tensors from a value back to the one that its codes stand for."""
+    out = {value.lineage.tensor}
+    while value is not last:
+        value = next(iter(value.node.operands.values()))
+        out.add(value.lineage.tensor)
+    return out
