@@ -13,7 +13,7 @@ _WORD = re.compile(r"[A-Za-z_][\w.\-]*")
 _IDENT = re.compile(r"[A-Za-z_]\w*")
 _NUMBER = re.compile(r"[-+]?(?:inf|nan|(?:[0-9]+(?:\.(?!\.)[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)")
 _STRING = re.compile(r'"(?:[^"\\\n]|\\.)*"')
-_NAME = re.compile(r"[A-Za-z_][\w.]*")
+_NAME = re.compile(r"[A-Za-z_]\w*(?:\.\w+)*")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 _LONGEST = 200  # letters of an error's message
 

@@ -143,16 +143,24 @@ class _Parser:
         cursor.expect("(")
         if cursor.take("@"):
             name = cursor.name()
-            cursor.expect(")")
-            cursor.expect(":")
+            attrs = self._constant_attrs()
             data = self._array(name, read_type(cursor, self._find))
         else:
             items = self._items()
-            cursor.expect(")")
-            cursor.expect(":")
+            attrs = self._constant_attrs()
             data = self._inline(items, read_type(cursor, self._find), names[0])
         self._new(graph, names)
-        return graph.add("constant", {}, {"data": data}, name=names)
+        return graph.add("constant", {}, {"data": data, **attrs}, name=names)
+
+    def _constant_attrs(self) -> dict[str, Attr]:
+        """What stands between the elements and their type."""
+        cursor = self.cursor
+        cursor.expect(")")
+        attrs = self._attrs()
+        if "data" in attrs:
+            raise cursor.fail("the elements of a constant stand in its brackets")
+        cursor.expect(":")
+        return attrs
 
     def _items(self) -> list[bool | int | float]:
         cursor = self.cursor

@@ -134,7 +134,9 @@ class _Printer:
         if node.op == "constant":
             data = node.attrs["data"]
             assert isinstance(data, Array)
-            return f"constant({self._inline.get(node) or self.at(data)})"
+            rest = {name: value for name, value in node.attrs.items() if name != "data"}
+            shown = self._attrs("constant", rest)
+            return f"constant({self._inline.get(node) or self.at(data)}){shown}"
         text = (
             f"{node.op}({self._operands(node.op, node.operands)}){self._attrs(node.op, node.attrs)}"
         )

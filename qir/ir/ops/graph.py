@@ -23,7 +23,7 @@ OPS = (
         "constant",
         (),
         _constant,
-        (AttrSpec("data", "array", required=True),),
+        (AttrSpec("data", "array", required=True), AttrSpec("trainable", "bool", False)),
         doc="A tensor that never changes; codes where its type is quantized.",
     ),
     OpSpec(
