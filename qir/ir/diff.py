@@ -361,7 +361,7 @@ def _maps(where: str, a: QuantType, b: QuantType) -> Iterator[Change]:
         yield Change("scale", where, _param(a.scale), _param(b.scale), measured)
     if a.zero != b.zero:
         measured = None
-        if a.zero is not None and b.zero is not None:
+        if None not in (a.zero, b.zero, a.scale, b.scale):
             measured = measure(np.asarray(a.zeros()), np.asarray(b.zeros()))
         yield Change("zero", where, _param(a.zero or (0,)), _param(b.zero or (0,)), measured)
     if (a.plus, a.declared, a.codes) != (b.plus, b.declared, b.codes):

@@ -71,6 +71,9 @@ def _scale(quant: QuantType) -> Item:
 
 
 def _zero(quant: QuantType) -> Item:
+    if quant.scale is None:
+        held = quant.zero.data if isinstance(quant.zero, Array) else quant.zero or 0
+        return None if quant.zero is None else _numbers(np.asarray(held))
     return None if quant.zero is None else _numbers(np.asarray(quant.zeros()))
 
 

@@ -124,8 +124,13 @@ def _told_lineage(node: Node) -> Hashable | None:
 
 
 def _origin(node: Node) -> Hashable | None:
-    told = tuple((o.name, o.path, o.call) for o in node.origins)
+    told = tuple(map(_place, node.origins))
     return told if any(name or path for name, path, _ in told) else None
+
+
+def _place(origin: Origin) -> tuple[str, str, int]:
+    """Where in its source an op stands."""
+    return origin.name, origin.path, origin.call
 
 
 def _by_key(
@@ -263,11 +268,11 @@ def _users(value: Value, taken: dict[Node, Node]) -> dict[Hashable, list[Node]]:
 
 def holders(nodes: Iterable[Node]) -> Callable[[Node], Node | None]:
     """Tells which of the nodes computes another graph's node as a part of itself."""
-    by_origin: dict[Origin, Node] = {}
+    by_origin: dict[Hashable, Node] = {}
     by_name: dict[str, Node] = {}
     for node in nodes:
         inner = [o for origins in node.slot_origins.values() for o in origins]
-        if node.stages:
+        if _role(node) == "op":
             inner += node.origins
         for stage in node.stages:
             inner += stage.origins
@@ -277,10 +282,12 @@ def holders(nodes: Iterable[Node]) -> Callable[[Node], Node | None]:
             for value in node.results:
                 by_name.setdefault(value.lineage.tensor, node)
         for origin in inner:
-            by_origin.setdefault(origin, node)
+            if origin.name or origin.path:
+                by_origin.setdefault(_place(origin), node)
 
     def holder(node: Node) -> Node | None:
-        held = next((by_origin[o] for o in node.origins if o in by_origin), None)
+        places = map(_place, node.origins)
+        held = next((by_origin[place] for place in places if place in by_origin), None)
         if held is not None or node.op in ("input", "constant", "output"):
             return held
         return next((by_name[t] for t in _after_codes(node) if t in by_name), None)

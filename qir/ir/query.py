@@ -22,7 +22,7 @@ from qir.ir.expression import Names, Scope, compile_expression
 from qir.ir.facts import ATTRS, KNOWN, OF_NODES, SLOTS, VALUE, truth
 from qir.ir.node import Node, Program, Value
 
-_MOST_LOOKS = 10_000_000
+_MOST_LOOKS = 5_000_000
 """So many elements may one query look at, and a hundred more for each node."""
 _NODES = Names(
     OF_NODES,
