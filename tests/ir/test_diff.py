@@ -163,8 +163,8 @@ def test_a_scale_one_ulp_off_is_told_as_one_ulp() -> None:
 
 
 def test_scales_along_an_axis_are_compared_one_by_one() -> None:
-    scales = np.float32([0.5, 0.25, 1.0])
-    others = scales * np.float32([1, 2, 1])
+    scales = np.array([0.5, 0.25, 1.0], np.float32)
+    others = scales * np.array([1, 2, 1], np.float32)
     codes = np.zeros((3, 2), np.int8)
     a, b = (coded(codes, uniform(I8, s, axis=0)) for s in (scales, others))
     change = only(diff(a, b))
@@ -188,7 +188,7 @@ def test_weights_and_what_they_were_quantized_to_lie_within_half_a_step() -> Non
 
 def test_another_layout_of_the_same_codes_is_no_difference_of_codes() -> None:
     codes = np.random.default_rng(6).integers(-99, 99, (2, 3, 4)).astype(np.int8)
-    scales = np.float32([0.5, 0.25, 0.125])
+    scales = np.array([0.5, 0.25, 0.125], np.float32)
     perm = (2, 0, 1)
     turned = np.ascontiguousarray(codes.transpose(perm))
     a = coded(codes, uniform(I8, scales, axis=1))
@@ -304,14 +304,14 @@ def test_distances_are_those_of_numpy() -> None:
         assert found is not None
         assert found.ulps == 3
         assert found.largest == np.abs(a.astype(np.float64) - up.astype(np.float64)).max()
-    across = measure(np.float32([-1e-45]), np.float32([1e-45]))
+    across = measure(np.array([-1e-45], np.float32), np.array([1e-45], np.float32))
     assert across is not None
     assert across.ulps == 2
     wide = measure(np.array([2**63 - 1]), np.array([-(2**63)]))
     assert wide is not None
     assert wide.largest == float(2**64)
     assert measure(np.zeros(2), np.zeros(3)) is None
-    nan = measure(np.float32([np.nan, 1]), np.float32([np.nan, np.inf]))
+    nan = measure(np.array([np.nan, 1], np.float32), np.array([np.nan, np.inf], np.float32))
     assert nan is not None
     assert (nan.differ, nan.largest) == (1, None)
 
