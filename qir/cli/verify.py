@@ -30,16 +30,17 @@ def verify(
     units of their accumulators, and what shares codes shares their meaning. Ends with status 1
     where there is a finding.
 
-    --json prints {file, target, nodes, rules, findings: [{rule, severity, node, message, origin}]}.
+    --json prints {file, target, nodes, rules, findings: [{rule, severity, node, message, origin,
+    slot, value, path}]}.
     """
     from dataclasses import asdict
 
     from qir import pipeline
-    from qir.ir.verify import ERRORS, WARNINGS
+    from qir.ir.verify import RULES
 
     graph = open_model(model)
     found = pipeline.verify(graph, target=target)
-    rules = 1 + len(ERRORS) + len(WARNINGS) + (target is not None)
+    rules = len(RULES) + (target is not None)
     screen = Screen(quiet=quiet)
     if as_json:
         screen.json(

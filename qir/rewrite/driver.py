@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from qir.errors import PassError, QirError
 from qir.ir.graph import Graph
-from qir.ir.verify import verify
+from qir.ir.verify import errors
 from qir.ledger import Ledger
 
 
@@ -64,7 +64,7 @@ def run_passes(
         if (changed == 0) != (work.version == before):
             said = "no change" if changed == 0 else f"{changed} changes"
             raise PassError(f"pass {one.name} reports {said}, the graph says otherwise")
-        faults = [f for f in verify(work) if f.severity == "error"]
+        faults = errors(work)
         if faults:
             raise PassError(f"pass {one.name} leaves a broken graph: {faults[0]}")
         if after:

@@ -1,243 +1,21 @@
-"""Each rule of the verifier finds its fault, says where, and is silent where there is none."""
+"""The verifier as a whole: what holds a graph together, and how findings are told."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from numpy.typing import NDArray
 
 from qir.errors import VerifyError
-from qir.ir.dtype import I8, U8, dtype
+from qir.ir.dtype import I8
 from qir.ir.graph import Graph
 from qir.ir.node import Use
 from qir.ir.origin import Origin
 from qir.ir.text import parse
-from qir.ir.types import Array, Grain, QuantType, TensorType
-from qir.ir.verify import ERRORS, WARNINGS, Finding, check, verify
+from qir.ir.types import QuantType, TensorType
+from qir.ir.verify import Finding, check, errors, verify
 from qir.testing import graphs
-
-DATA: dict[str, NDArray[np.generic]] = {
-    "s2": np.array([0.5, 0.25], np.float32),
-    "s3": np.array([0.5, 0.25, 1.0], np.float32),
-    "bad": np.array([0.5, 0.0, 1.0], np.float32),
-    "grid": np.full((3, 2), 0.5, np.float32),
-    "z3": np.array([1, 2, 3], np.int32),
-    "w": np.array([-128, 0, 127], np.int8),
-    "u4": np.array([0, 15, 16], np.uint8),
-    "nine": np.array([0.5, 0.25, 1.0], np.float32),
-}
-ARRAYS = """\
-array @s2 : 2xf32
-array @s3 : 3xf32
-array @bad : 3xf32
-array @grid : 3x2xf32
-array @z3 : 3xi32
-"""
-
-
-def graph_of(body: str) -> Graph:
-    return parse(f"{ARRAYS}graph main as native {{\n{body}\n}}", DATA)
-
-
-def found(graph: Graph) -> list[tuple[str, str, str]]:
-    return [(f.rule, f.severity, f.node) for f in verify(graph)]
-
-
-Q = "!quant.uniform<u8:f32, 0.5:3>"
-X = "%x = input() : 3x4xf32"
-XQ = f"%x = input() : 3x4x{Q}"
-
-# rule, node, message; a body that is wrong; the same body put right.
-CASES = [
-    ("types", "y", "its op makes shape [3, 4]", f"{X} %y = relu(%x) : 4x3xf32", "3x4xf32"),
-    ("types", "y", "its op makes shape [3, 4]", f"{X} %y = relu(%x) : 3xf32", "3x4xf32"),
-    ("types", "y", "means f16, its op makes f32", f"{X} %y = relu(%x) : 3x4xf16", "3x4xf32"),
-    (
-        "types",
-        "y",
-        "transpose: perm (0, 0)",
-        f"{X} %y = transpose(%x) {{perm = (0, 0)}} : 3x4xf32",
-        "{perm = (0, 1)} : 3x4xf32",
-    ),
-    (
-        "types",
-        "y",
-        "a has 4 columns, b has 3 rows",
-        f"{X} %y = matmul(%x, %x) : 3x4xf32",
-        "{trans_b = true} : 3x3xf32",
-    ),
-    ("types", "y", "holds no codes", f"{X} %y = quantize(%x) : 3x4xf32", f"3x4x{Q}"),
-    ("types", "y", "its result holds codes", f"{XQ} %y = dequantize(%x) : 3x4x{Q}", "3x4xf32"),
-    (
-        "parameters",
-        "x",
-        "a scale is not positive and finite",
-        "%x = input() : 3x!quant.uniform<u8:f32, 0.0>",
-        "3x!quant.uniform<u8:f32, 0.1>",
-    ),
-    (
-        "parameters",
-        "x",
-        "a scale is not positive and finite",
-        "%x = input() : 3x!quant.uniform<u8:f32, nan>",
-        "3x!quant.uniform<u8:f32, 1e-30>",
-    ),
-    (
-        "parameters",
-        "x",
-        "a scale is not positive and finite",
-        "%x = input() : 3x!quant.uniform<u8:f32:0, @bad>",
-        "3x!quant.uniform<u8:f32:0, @s3>",
-    ),
-    (
-        "parameters",
-        "x",
-        "a zero point lies outside 0..255",
-        "%x = input() : 3x!quant.uniform<u8:f32, 0.5:256>",
-        "3x!quant.uniform<u8:f32, 0.5:255>",
-    ),
-    (
-        "parameters",
-        "x",
-        "a zero point lies outside -7..7",
-        "%x = input() : 3x!quant.uniform<i8<-7:7>:f32, 0.5:8>",
-        "3x!quant.uniform<i8<-7:7>:f32, 0.5:-7>",
-    ),
-    (
-        "parameters",
-        "x",
-        "f8e4m3fn codes have no zero point",
-        "%x = input() : 3x!quant.uniform<f8e4m3fn:f32, 0.5:1>",
-        "3x!quant.uniform<f8e4m3fn:f32, 0.5>",
-    ),
-    (
-        "parameters",
-        "x",
-        "2 scales for 3 indices of axis 0",
-        "%x = input() : 3x!quant.uniform<u8:f32:0, @s2>",
-        "3x!quant.uniform<u8:f32:0, @s3>",
-    ),
-    (
-        "parameters",
-        "x",
-        "3 zeros for 2 scales",
-        "%x = input() : 2x!quant.uniform<u8:f32:0, @s2:@z3>",
-        "3x!quant.uniform<u8:f32:0, @s3:@z3>",
-    ),
-    (
-        "parameters",
-        "x",
-        "scales are [3, 2], the blocks make [3, 3]",
-        "%x = input() : 3x9x!quant.uniform<u4:f32:{0:1, 1:4}, @grid>",
-        "3x8x!quant.uniform<u4:f32:{0:1, 1:4}, @grid>",
-    ),
-    (
-        "codes",
-        "c",
-        "elements -128..127 leave the bounds -127..127",
-        "%c = constant(@w) : 3x!quant.uniform<i8<-127:127>:f32, 0.5>",
-        "3x!quant.uniform<i8:f32, 0.5>",
-    ),
-    (
-        "codes",
-        "c",
-        "elements 0..16 leave the bounds 0..15",
-        "%c = constant(@u4) : 3x!quant.uniform<u4:f32, 0.5>",
-        "3x!quant.uniform<u5:f32, 0.5>",
-    ),
-    ("codes", "c", "leave the bounds 0..15", "%c = constant(@u4) : 3xu4", "3xu8"),
-    (
-        "codes",
-        "c",
-        "leave the bounds 0..1",
-        "%c = constant(@u4) : 3x!quant.lut<u8:f32, 1.0, codes [0.5, 1.5]>",
-        "3x!quant.uniform<u8:f32, 1.0>",
-    ),
-    (
-        "shared",
-        "y",
-        "hold different maps",
-        f"{XQ} %y = transpose(%x) {{perm = (1, 0)}} : 4x3x!quant.uniform<u8:f32, 0.5:4>",
-        f"{{perm = (1, 0)}} : 4x3x{Q}",
-    ),
-    (
-        "shared",
-        "y",
-        "%x is codes, the result is not",
-        f"{XQ} %y = transpose(%x) {{perm = (1, 0)}} : 4x3xf32",
-        f"{{perm = (1, 0)}} : 4x3x{Q}",
-    ),
-    (
-        "shared",
-        "y",
-        "%x is reals, the result is not",
-        f"{X} %y = transpose(%x) {{perm = (1, 0)}} : 4x3x{Q}",
-        "{perm = (1, 0)} : 4x3xf32",
-    ),
-    (
-        "shared",
-        "y",
-        "hold different maps",
-        "%x = input() : 3x4x!quant.uniform<u8:f32:0, @s3>\n"
-        "%y = transpose(%x) {perm = (1, 0)} : 4x3x!quant.uniform<u8:f32:0, {1.0, 1.0, 1.0, 1.0}>",
-        "{perm = (1, 0)} : 4x3x!quant.uniform<u8:f32:1, @s3>",
-    ),
-]
-
-
-@pytest.mark.parametrize(("rule", "node", "message", "body", "right"), CASES)
-def test_a_fault_is_found_at_its_node_and_its_repair_is_silent(
-    rule: str, node: str, message: str, body: str, right: str
-) -> None:
-    used = f"\noutput(o=%{node})"
-    errors = [f for f in verify(graph_of(body + used)) if f.severity == "error"]
-    assert [(f.rule, f.node) for f in errors] == [(rule, node)]
-    assert message in errors[0].message
-    cut = body.rindex("{perm") if right.startswith("{perm") else body.rindex(" : ") + 3
-    if right.startswith("{trans"):
-        cut = body.rindex(": ")
-    assert found(graph_of(body[:cut] + right + used)) == []
-
-
-def conv(bias: str) -> Graph:
-    return graph_of(
-        "%x = input() : 1x1x4x4x!quant.uniform<u8:f32, 0.5:3>\n"
-        "%w = input() : 2x1x1x1x!quant.uniform<i8:f32:0, {0.1, 0.2}>\n"
-        f"%b = input() : 2x{bias}\n"
-        "%y = conv2d(%x, %w, bias=%b) : 1x2x4x4x!quant.uniform<u8:f32, 0.5>\noutput(y=%y)"
-    )
-
-
-@pytest.mark.parametrize(
-    ("bias", "message"),
-    [
-        ("!quant.uniform<i32:f32:0, {0.05, 0.1}>", ""),
-        ("i32", ""),
-        ("!quant.uniform<i32:f32:0, {0.05, 0.1000001}>", "is not fl32(input scale x weight scale)"),
-        ("!quant.uniform<i32:f32, 0.05>", "is not fl32(input scale x weight scale)"),
-    ],
-)
-def test_a_bias_scale_is_the_product_of_the_others_bit_for_bit(bias: str, message: str) -> None:
-    findings = verify(conv(bias))
-    assert [(f.rule, f.severity, f.node) for f in findings] == (
-        [("bias-scale", "warning", "y")] if message else []
-    )
-    assert all(message in f.message for f in findings)
-
-
-def test_bias_scales_of_another_number_are_told() -> None:
-    graph = conv("i32")
-    kind = QuantType(dtype("i32"), scale=(1.0, 1.0, 1.0), grain=Grain(((0, 1),)))
-    graph.set_type(graph["b"], TensorType((3,), kind))
-    rules = {f.rule: f.message for f in verify(graph)}
-    assert rules["bias-scale"] == "3 bias scales for 1 input and 2 weight scales"
-
-
-def test_what_nobody_uses_is_a_warning() -> None:
-    graph = graph_of(f"{X}\n%y = relu(%x) : 3x4xf32\noutput(o=%x)")
-    assert found(graph) == [("unused", "warning", "y")]
-    check(graph)  # a warning is no error
+from tests.ir.verifying import XQ, Q, X, found, graph_of
 
 
 def test_a_graph_without_output_is_told() -> None:
@@ -283,7 +61,8 @@ def test_a_missing_operand_is_told_and_nothing_else_breaks() -> None:
     graph.set_operand(graph["y"].node, "x", None)
     assert [(f.rule, f.message) for f in verify(graph)] == [("slots", "x is missing")]
     graph["y"].node._operands["q"] = graph["x"]
-    assert "transpose has no slot q" in [f.message for f in verify(graph)]
+    told = {f.message: (f.rule, f.slot) for f in verify(graph)}
+    assert told["transpose has no slot q"] == ("slots", "q")
 
 
 def test_a_chain_is_checked_stage_by_stage() -> None:
@@ -308,16 +87,6 @@ def test_a_constant_is_of_its_elements_type() -> None:
     assert ("types", "error", "c") in found(graph)
 
 
-def test_scales_that_are_codes_themselves_are_not_read_as_numbers() -> None:
-    nested = QuantType(U8, scale=(0.25,))
-    scales = Array(np.array([0, 1, 2], np.uint8), TensorType((3,), nested), "s")
-    kind = QuantType(I8, scale=scales, grain=Grain(((0, 1),)))
-    graph = Graph()
-    x = graph.add("input", types=[TensorType((3,), kind)]).result
-    graph.add("output", {"x": x})
-    assert verify(graph) == []
-
-
 def test_a_finding_says_where_the_node_came_from() -> None:
     graph = graph_of(f"{X} %y = relu(%x) : 4x3xf32\noutput(o=%y)")
     graph.set_origins(graph["y"].node, [Origin("onnx", "Relu", "/layer/relu")])
@@ -328,6 +97,9 @@ def test_a_finding_says_where_the_node_came_from() -> None:
         "y",
         "%y is 4x3xf32, its op makes shape [3, 4]",
         "onnx Relu /layer/relu",
+        slot="",
+        value="y",
+        path="main",
     )
     assert str(finding).startswith("y (onnx Relu /layer/relu): %y is 4x3xf32")
     with pytest.raises(VerifyError) as caught:
@@ -339,14 +111,78 @@ def test_a_finding_says_where_the_node_came_from() -> None:
 
 @settings(max_examples=60)
 @given(graphs())
-def test_a_right_graph_has_no_errors(graph: Graph) -> None:
-    assert [f for f in verify(graph) if f.severity == "error"] == []
+def test_nothing_is_found_in_a_right_graph_but_what_nobody_uses(graph: Graph) -> None:
+    told = verify(graph)
+    assert {f.rule for f in told} <= {"unused"}
+    assert errors(graph) == []
 
 
-def test_every_rule_is_tried_here() -> None:
-    tried = {case[0] for case in CASES} | {"structure", "slots", "bias-scale", "unused"}
-    rules = {r.__name__.strip("_").replace("_", "-") for r in (*ERRORS, *WARNINGS)}
-    assert rules == tried
+LOOP = """graph main as native {
+  %x = input() : 4x!quant.uniform<u8:f32, 0.5:3>
+  %n = input() : i64
+  %w = constant(@w) : 4x4x!quant.uniform<i8:f32, 0.25>
+  %y = loop(count=%n, vs.0=%x, xs.0=%w) : 4x!quant.uniform<u8:f32, 0.5:3> with body {
+    %i = input() : i64
+    %go = input() : bool
+    %h = input() : 4x!quant.uniform<u8:f32, 0.5:3>
+    %k = input() : 4x4x!quant.uniform<i8:f32, 0.25>
+    %s = linear(%h, %k) : 4x!quant.uniform<u8:f32, 0.5:3>
+    output(go=%go, h=%s)
+  }
+  output(y=%y)
+}
+"""
+
+
+def loop(text: str = LOOP) -> Graph:
+    return parse(text, {"w": np.ones((4, 4), np.int8)})
+
+
+def test_bodies_are_looked_into_and_findings_say_where_they_lie() -> None:
+    graph = loop()
+    assert verify(graph) == []
+    body = graph.body(graph["y"].node)
+    body.set_type(body["s"], TensorType((5,), body["s"].type.element))
+    told = errors(graph)
+    assert [(f.rule, f.node, f.path) for f in told] == [
+        ("types", "s", "main/y/body"),
+    ]
+    assert str(told[0]).startswith("main/y/body: s: %s is 5x")
+    body.set_type(body["s"], TensorType((4,), I8))
+    with pytest.raises(VerifyError) as caught:
+        check(graph)
+    assert "-> %y = loop" in caught.value.__notes__[0]
+
+
+def test_a_constant_from_outside_is_one_in_a_body_and_what_is_carried_is_not() -> None:
+    swapped = LOOP.replace("%s = linear(%h, %k) :", "%t = linear(%h, %k) :")
+    carried = swapped.replace(
+        "output(go", "%s = linear(%h, %m) : 4x!quant.uniform<u8:f32, 0.5:3>\n output(go"
+    )
+    carried = carried.replace(
+        "%k = input()", "%m = input() : 4x4x!quant.uniform<i8:f32, 0.25>\n %k = input()"
+    )
+    carried = carried.replace("vs.0=%x", "vs.0=%x, vs.1=%w").replace("h=%s)", "h=%s, m=%m)")
+    carried = carried.replace("%y = loop", "%y, %z = loop").replace(
+        " with body", ", 4x4x!quant.uniform<i8:f32, 0.25> with body"
+    )
+    told = [f for f in verify(loop(carried)) if f.rule != "unused"]
+    assert [(f.rule, f.node, f.slot, f.path) for f in told] == [
+        ("static-weights", "s", "w", "main/y/body")
+    ]
+
+
+def test_a_body_that_is_missing_or_elsewhere_is_told() -> None:
+    graph = loop()
+    node = graph["y"].node
+    kept, node._bodies = node._bodies, {}
+    assert ("bodies", "error", "y") in found(graph)
+    assert "body body is missing" in [f.message for f in verify(graph)]
+    node._bodies = kept
+    graph.body(node)._holder = None
+    assert [(f.rule, f.message) for f in verify(graph)] == [
+        ("bodies", "body body does not know that it lies here")
+    ]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,105 @@
+"""Whether a program is well formed: small named rules, each with located findings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from qir.errors import VerifyError
+from qir.ir.graph import Graph
+from qir.ir.verify.parameters import (
+    axes,
+    codes_in_bounds,
+    companions,
+    positive_scale,
+    zero_in_bounds,
+)
+from qir.ir.verify.products import overflow, static_weights, summed_axis
+from qir.ir.verify.rule import Finding, Look, Rule, Seen
+from qir.ir.verify.sharing import bias_scale, one_tensor, same_map
+from qir.ir.verify.structure import bodies, output, slots, structure, types, unused
+
+RULES: tuple[Rule, ...] = (
+    Rule("output", "error", whole=output),
+    Rule("structure", "error", structure),
+    Rule("bodies", "error", bodies),
+    Rule("slots", "error", slots),
+    Rule("types", "error", types),
+    Rule("companions", "error", companions),
+    Rule("positive-scale", "error", positive_scale, codes=True),
+    Rule("zero-in-bounds", "error", zero_in_bounds, codes=True),
+    Rule("axes", "error", axes, codes=True),
+    Rule("codes-in-bounds", "error", codes_in_bounds),
+    Rule("same-map", "error", same_map, codes=True),
+    Rule("one-tensor", "warning", one_tensor, codes=True),
+    Rule("bias-scale", "warning", bias_scale, codes=True),
+    Rule("static-weights", "warning", static_weights, codes=True),
+    Rule("summed-axis", "warning", summed_axis, codes=True),
+    Rule("overflow", "warning", overflow, codes=True),
+    Rule("unused", "warning", unused),
+)
+"""Every rule, in the order in which a node's findings are told."""
+
+
+def verify(graph: Graph) -> list[Finding]:
+    """Every finding of every rule, in the order of the nodes, each before those of its bodies."""
+    return list(_findings(graph, RULES))
+
+
+def errors(graph: Graph) -> list[Finding]:
+    """The findings that make a graph no program, without looking for warnings."""
+    return list(_findings(graph, [r for r in RULES if r.severity == "error"]))
+
+
+def check(graph: Graph) -> None:
+    """Raises VerifyError at the first error, with the nodes around it as a note."""
+    for finding in errors(graph):
+        error = VerifyError(str(finding))
+        error.add_note(_around(graph, finding))
+        raise error
+
+
+def walk(graph: Graph) -> Iterator[Seen]:
+    """Every node of a graph and of the bodies within it, as rules see it."""
+    yield from _walk(Look(graph, graph.name))
+
+
+def _walk(look: Look) -> Iterator[Seen]:
+    for node in look.graph:
+        look.pass_by(node)
+        yield Seen(look, node)
+        for name, body in node._bodies.items():
+            if isinstance(body, Graph):
+                look.bind(node, body)
+                yield from _walk(Look(body, f"{look.path}/{node.name}/{name}", look))
+
+
+def _findings(graph: Graph, rules: Sequence[Rule]) -> Iterator[Finding]:
+    for path, part in graph.walk():
+        for rule in rules:
+            for fault in rule.whole(part) if rule.whole else ():
+                yield Finding(rule.name, rule.severity, part.name, fault.message, path=path)
+    every = [(r.name, r.severity, r.find) for r in rules if r.find]
+    plain = [(r.name, r.severity, r.find) for r in rules if r.find and not r.codes]
+    for seen in walk(graph):
+        for name, severity, find in every if seen.coded else plain:
+            for fault in find(seen):
+                node, path = seen.node, seen.look.path
+                origin = str(node.origins[0]) if node.origins else ""
+                said, slot, value = fault
+                yield Finding(name, severity, node.name, said, origin, slot, value, path)
+
+
+def _around(graph: Graph, finding: Finding, count: int = 5) -> str:
+    """The nodes beside the one that a finding is about."""
+    part = next((g for path, g in graph.walk() if path == finding.path), graph)
+    nodes = list(part)
+    at = next((i for i, n in enumerate(nodes) if n.name == finding.node), 0)
+    lines = [
+        f"{'->' if i == at else '  '} {node!r}"
+        for i, node in enumerate(nodes)
+        if abs(i - at) <= count
+    ]
+    return "\n".join(lines)
+
+
+__all__ = ["RULES", "Finding", "Rule", "Seen", "check", "errors", "verify", "walk"]

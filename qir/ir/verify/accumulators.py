@@ -1,0 +1,558 @@
+"""How far the sums of a product of codes can go: a proof from the weights themselves.
+
+A kernel adds up (x - zero of x) * (w - zero of w) and a bias, in 32 bits. With the weights known,
+the greatest sum of an output channel is met by the greatest code of x where a weight is positive
+and by the least where it is negative; nothing is estimated, and some input meets every bound given.
+Sums are of whole numbers throughout: 64-bit ones where they are sure to fit, else Python's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.ir import dims
+from qir.ir.ops import Call
+from qir.ir.types import Array, Grain, QuantType
+from qir.ir.verify.parameters import outside
+from qir.ir.verify.rule import Look, Seen, Step
+from qir.ir.verify.sharing import read_map
+
+SLOTS = {
+    "conv1d": ("x", "w", "bias"),
+    "conv2d": ("x", "w", "bias"),
+    "conv3d": ("x", "w", "bias"),
+    "linear": ("x", "w", "bias"),
+    "matmul": ("a", "b", "bias"),
+    "gemm": ("a", "b", "c"),
+    "matmul_integer": ("a", "b", ""),
+    "conv_integer": ("x", "w", ""),
+}
+"""The products, with their slots of data, weights and bias."""
+RAW = frozenset({"matmul_integer", "conv_integer"})
+"""Products of plain numbers, whose zeros come beside."""
+MATRICES = frozenset({"matmul", "gemm", "matmul_integer"})
+INT16 = (-(1 << 15), (1 << 15) - 1)
+INT32 = (-(1 << 31), (1 << 31) - 1)
+_BLOCK = 1 << 22  # elements of the weights that are looked at in one go
+_PLACES = 1 << 12  # places along an axis whose windows are looked at one by one
+
+Whole = NDArray[np.generic]
+"""Whole numbers: int64, or Python's own in an array of objects."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """Sums of two neighbouring u8 x s8 products, as vpmaddubsw saturates them in 16 bits."""
+
+    least: int
+    greatest: int
+    channel: int
+    """The output channel of the pair that goes furthest."""
+    at: int
+    """Its first product, counted along the sum: taps of the window, channels within a tap."""
+    weights: tuple[int, int]
+    codes: tuple[int, int]
+    """The codes of the input, as unsigned bytes, that take it there."""
+
+    @property
+    def saturates(self) -> bool:
+        """Whether some input leaves 16 bits."""
+        return self.least < INT16[0] or self.greatest > INT16[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Accumulator:
+    """What the sums of one product can come to."""
+
+    node: str
+    op: str
+    depth: int
+    """Products in one sum."""
+    least: int
+    greatest: int
+    channel: int
+    """The output channel that goes furthest, among all in order."""
+    static: bool
+    """Whether the weights are constants; if not, the bounds hold for the worst of them."""
+    pairs: Pairs | None = None
+    """None where no CPU sums such codes in 16 bits: they are not 8 bits by signed 8 bits."""
+    slot: str = ""
+    """What stands before the slots of the product: nothing, or a later stage of a chain: `2.`"""
+    path: str = ""
+    origin: str = ""
+
+    @property
+    def bits(self) -> int:
+        """Bits of the narrowest signed number that holds every sum."""
+        return max(self.greatest.bit_length(), (~self.least).bit_length()) + 1
+
+    @property
+    def headroom(self) -> int:
+        """Bits of 32 that no sum needs; negative where 32 do not hold them."""
+        return 32 - self.bits
+
+    @property
+    def wraps(self) -> bool:
+        """Whether some input makes a 32-bit sum wrap."""
+        return self.least < INT32[0] or self.greatest > INT32[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A product of codes: who sums what, and where the numbers are."""
+
+    step: Step
+    x: QuantType
+    """The codes that come from outside."""
+    w: QuantType
+    """The codes of the weights."""
+    weights: Array | None
+    """None where they are computed."""
+    turned: bool = False
+    """Whether the constant is the left operand of a matrix product."""
+    bias: Array | None = None
+    """In units of the sum."""
+    loose: str = ""
+    """Why nothing bounds the sum, where nothing does."""
+
+    @property
+    def slots(self) -> tuple[str, str]:
+        """The slots of the weights and of what comes from outside."""
+        data, weights, _ = SLOTS[self.step.row.name]
+        return (data, weights) if self.turned else (weights, data)
+
+
+def products(seen: Seen) -> Iterator[Product]:
+    """The products of codes that a node computes, whole or in its chain."""
+    for step in seen.steps:
+        if step.row.name in SLOTS and not step.refused:
+            found = _product(seen, step)
+            if found is not None:
+                yield found
+
+
+def _product(seen: Seen, step: Step) -> Product | None:
+    look, (data, slot, added) = seen.look, SLOTS[step.row.name]
+    if step.row.name in RAW:
+        x, w = _raw(look, step, data), _raw(look, step, slot)
+    else:
+        x, w = read_map(seen, step, data), read_map(seen, step, slot)
+    if x is None or w is None or not (_counts(x) and _counts(w)):
+        return None
+    weights, turned = _constant(look, step, slot), False
+    if weights is None and step.row.name in MATRICES:
+        weights = _constant(look, step, data)
+        turned = weights is not None
+    bias, loose = _bias(look, step, added)
+    x, w = (w, x) if turned else (x, w)
+    weights = None if w.zero is None else weights
+    return Product(step, x, w, weights, turned, bias, loose)
+
+
+def _raw(look: Look, step: Step, slot: str) -> QuantType | None:
+    """Plain numbers as codes of scale 1, with the zeros that come beside."""
+    kind = step.call.types[slot]
+    beside = step.operands.get(f"{slot}.zero")
+    if beside is None:
+        return QuantType(kind.dtype)
+    _, array = look.codes(beside)
+    if array is None:
+        return QuantType(kind.dtype, zero=None)
+    if array.data.size == 1:
+        return QuantType(kind.dtype, zero=(int(array.data.reshape(-1)[0]),))
+    if array.data.ndim != 1:  # one zero for each row of a batch
+        return None
+    axis = 0 if slot == "w" else kind.rank - (1 if slot == "b" else 2)
+    ones = Array.of(np.ones(array.data.size, np.float32))
+    return QuantType(kind.dtype, scale=ones, zero=array, grain=Grain(((max(axis, 0), 1),)))
+
+
+def _counts(quant: QuantType) -> bool:
+    """Whether reals are whole numbers of scales: what integer kernels can sum."""
+    plain = quant.kind == "uniform" and quant.plus is None and not quant.real_zero
+    return plain and quant.storage.is_integer
+
+
+def _sound(quant: QuantType) -> bool:
+    """Whether its zeros are codes, and as many as scales; other rules tell of it where not."""
+    if not quant.zero:
+        return True
+    zeros = np.asarray(quant.zeros())
+    scales = 1 if quant.scale is None else np.asarray(quant.scales()).size
+    return zeros.size in (1, scales) and not outside(quant, zeros)
+
+
+def _constant(look: Look, step: Step, slot: str) -> Array | None:
+    value = step.operands.get(slot)
+    return look.codes(value)[1] if value is not None else None
+
+
+def _bias(look: Look, step: Step, slot: str) -> tuple[Array | None, str]:
+    """The codes that are added to the sum, or why they are not known; reals are added later."""
+    value = step.operands.get(slot)
+    if value is None or step.call.attrs.get("beta", 1.0) != 1.0:
+        return None, ""
+    quant, array = look.codes(value)
+    if array is not None:
+        return (array if array.type.dtype.is_integer else None), ""
+    counted = quant is not None or value.type.dtype.is_integer
+    return None, "its bias is computed" if counted else ""
+
+
+# -- the shape of a sum -------------------------------------------------------------------------
+
+
+def summed(product: Product) -> tuple[int, ...]:
+    """The axes of the weights along which products are added up."""
+    call = product.step.call
+    match call.op:
+        case "linear":
+            return (1,)
+        case "matmul" | "gemm" | "matmul_integer":
+            slot, last = ("a", True) if product.turned else ("b", False)
+            rank = len(call.shape(slot))
+            last = last != _turned(call, slot)
+            return (rank - 1 if last or rank == 1 else rank - 2,)
+    return tuple(range(1, len(call.shape("w"))))
+
+
+def _turned(call: Call, slot: str) -> bool:
+    return call.attrs.get(f"trans_{slot}") is True
+
+
+def _depth(product: Product) -> int | None:
+    """How many products one sum has; None where a size is not known."""
+    call = product.step.call
+    mine, other = product.slots
+    sizes = dims.known(tuple(call.shape(mine)[axis] for axis in summed(product)))
+    if sizes is None and not call.op.startswith("conv"):
+        sizes = dims.known((call.shape(other)[met(product)],))
+    return None if sizes is None else math.prod(sizes)
+
+
+def _windows(product: Product, kernel: tuple[int, ...]) -> list[NDArray[np.int64]]:
+    """For each axis of a window, rows that say which of its taps meet data, one a place.
+
+    What lies outside the image counts as zero. Where some place sees the whole window, no other
+    goes further, and its row stands alone.
+    """
+    call = product.step.call
+    if not call.op.startswith("conv"):
+        return []
+    x, n = call.shape("x"), len(kernel)
+    first = 1 if call.attrs.get("layout") == "NHWC" else 2
+    stride, dilation = (call.wholes(a) or (1,) * n for a in ("stride", "dilation"))
+    pad = call.wholes("pad") or (0,) * 2 * n
+    return [
+        _taps(x[first + i], kernel[i], stride[i], dilation[i], (pad[i], pad[n + i]))
+        for i in range(n)
+    ]
+
+
+def _taps(
+    size: dims.Dim, kernel: int, stride: int, dilation: int, pad: tuple[int, int]
+) -> NDArray[np.int64]:
+    whole = np.ones((1, kernel), np.int64)
+    if not isinstance(size, int):
+        return whole
+    span = (kernel - 1) * dilation
+    count = (size + sum(pad) - span - 1) // stride + 1
+    inner = -(-pad[0] // stride)
+    if (inner < count and inner * stride - pad[0] + span < size) or count > _PLACES or count < 1:
+        return whole
+    at = np.arange(count)[:, None] * stride - pad[0] + np.arange(kernel) * dilation
+    return np.unique(((at >= 0) & (at < size)).astype(np.int64), axis=0)
+
+
+def _cut(product: Product) -> int | str | None:
+    """After how many products of the first summed axis a new sum begins; or why nobody can say."""
+    first, *more = summed(product)
+    size: int | None = None
+    for quant, axis, others in (
+        (product.w, first, more),
+        (product.x, met(product), slid(product)),
+    ):
+        blocks = dict(quant.grain.blocks) if quant.grain else {}
+        if quant.grain and quant.grain.by is not None:
+            return "its scales belong to groups of indices in no order"
+        if any(other in blocks for other in others):
+            return "its scales vary from tap to tap of the window"
+        if axis in blocks:
+            if size not in (None, blocks[axis]):
+                return "its operands have scales for blocks of different sizes"
+            size = blocks[axis]
+    return size
+
+
+def met(product: Product) -> int:
+    """The axis of x that meets the first summed axis of the weights."""
+    call = product.step.call
+    slot = product.slots[1]
+    rank = len(call.shape(slot))
+    if call.op in MATRICES:
+        last = _turned(call, slot) if product.turned else not _turned(call, slot)
+        return rank - 1 if last or rank == 1 else rank - 2
+    return rank - 1 if call.op == "linear" or call.attrs.get("layout") == "NHWC" else 1
+
+
+def slid(product: Product) -> list[int]:
+    """The axes of x that a window slides along."""
+    call = product.step.call
+    if not call.op.startswith("conv"):
+        return []
+    rank = len(call.shape("x"))
+    return [i for i in range(1, rank) if i != met(product)]
+
+
+# -- the bounds ---------------------------------------------------------------------------------
+
+
+def bound(product: Product) -> tuple[int, int, int, int] | str:
+    """Depth, least and greatest sum, and the channel that goes furthest; or why none is known."""
+    depth, cut = _depth(product), _cut(product)
+    if depth is None:
+        return "the length of its sums is not known"
+    if isinstance(cut, str):
+        return cut
+    if product.loose:
+        return product.loose
+    if product.weights is None:
+        return depth, *_any_weights(product, depth), 0
+    return depth, *_these_weights(product, product.weights, cut)
+
+
+def safe(product: Product) -> bool:
+    """Whether the types alone prove that 32 bits hold every sum, which takes no time."""
+    depth = _depth(product)
+    if depth is None or product.loose:
+        return False
+    least, greatest = _any_weights(product, depth)
+    return INT32[0] <= least and greatest <= INT32[1]
+
+
+def _ends(quant: QuantType) -> list[tuple[int, int]]:
+    """Least and greatest code - zero, for the zeros that lie furthest out.
+
+    The greatest sum is convex in the zero point, so that none in between goes further.
+    """
+    zeros = {quant.low, quant.high}
+    if quant.zero is not None:
+        found = np.asarray(quant.zeros())
+        zeros = {int(found.min()), int(found.max())} if found.size else {0}
+    return [(quant.low - zero, quant.high - zero) for zero in sorted(zeros)]
+
+
+def _any_weights(product: Product, depth: int) -> tuple[int, int]:
+    """Least and greatest sum over all weights of the type."""
+    corners = [a * b for x in _ends(product.x) for w in _ends(product.w) for a in x for b in w]
+    low, high = _bias_ends(product)
+    return depth * min(0, *corners) + low, depth * max(0, *corners) + high
+
+
+def _bias_ends(product: Product) -> tuple[int, int]:
+    if product.bias is None or not product.bias.data.size:
+        return 0, 0
+    return int(product.bias.data.min()), int(product.bias.data.max())
+
+
+def _these_weights(product: Product, weights: Array, cut: int | None) -> tuple[int, int, int]:
+    """Least and greatest sum, and the channel that goes furthest, for constant weights."""
+    rows, shape = _rows(product, _centred(weights, product.w))
+    windows = _windows(product, rows.shape[2:])
+    biases = [None, None] if cut else _bias_rows(product, shape)
+    worst = _Worst()
+    each = max(1, _BLOCK // max(1, math.prod(rows.shape[1:])))
+    for start in range(0, len(rows), each):
+        part = slice(start, start + each)
+        up = _totals(np.maximum(rows[part], 0), windows, cut)
+        down = _totals(np.minimum(rows[part], 0), windows, cut)
+        low, high = (None if b is None else b[part] for b in biases)
+        for least, greatest in _ends(product.x):
+            worst.take(_sums(up, greatest, down, least, high), start)
+            worst.take(_sums(up, least, down, greatest, low), start)
+    return worst.least, worst.greatest, worst.channel
+
+
+class _Worst:
+    """The furthest sums so far."""
+
+    def __init__(self) -> None:
+        self.least = self.greatest = self.channel = 0
+        self.furthest = -1
+
+    def take(self, sums: Whole, start: int) -> None:
+        """Takes the sums of some channels, the first of which is the start."""
+        if not sums.size:
+            return
+        least, greatest = int(sums.min()), int(sums.max())
+        first = self.furthest < 0
+        self.least = least if first else min(self.least, least)
+        self.greatest = greatest if first else max(self.greatest, greatest)
+        furthest = max(greatest, ~least)
+        if furthest > self.furthest:
+            self.furthest = furthest
+            at = sums.argmax() if furthest == greatest else sums.argmin()
+            self.channel = start + int(at) // (sums.size // len(sums))
+
+
+def _rows(product: Product, data: Whole) -> tuple[Whole, tuple[int, ...]]:
+    """The weights as channels by summed axes, and the shape that the channels have."""
+    over = summed(product)
+    channels = tuple(i for i in range(data.ndim) if i not in over)
+    moved = data.transpose(*channels, *over)
+    shape = moved.shape[: len(channels)]
+    return moved.reshape(math.prod(shape), *moved.shape[len(channels) :]), shape
+
+
+def _centred(weights: Array, quant: QuantType) -> Whole:
+    """code - zero, in 64 bits, or as Python's whole numbers where those might not do."""
+    data: Whole = weights.data
+    if quant.storage.bits > 32:
+        data = data.astype(object)
+    zeros = np.asarray(quant.zeros())
+    if not zeros.any():
+        return data
+    wide = data if data.dtype == object else data.astype(np.int64)
+    out: Whole = np.subtract(wide, _spread(zeros, quant, data.shape))
+    return out
+
+
+def _spread(zeros: NDArray[np.generic], quant: QuantType, shape: tuple[int, ...]) -> Whole:
+    """A zero for each element."""
+    grain = quant.grain
+    if grain is None or zeros.size == 1:
+        return zeros.reshape(())
+    if grain.axis is not None:
+        return zeros.reshape([-1 if i == grain.axis else 1 for i in range(len(shape))])
+    for axis, size in grain.blocks:
+        zeros = np.repeat(zeros, size, axis=axis)[(slice(None),) * axis + (slice(shape[axis]),)]
+    return zeros
+
+
+def _totals(rows: Whole, windows: list[NDArray[np.int64]], cut: int | None) -> Whole:
+    """Sums of each row, one for each block and each place of the window."""
+    kind = np.dtype(object if rows.dtype == object else np.int64)
+    if cut and rows.shape[1]:
+        sums: Whole = np.add.reduceat(rows, range(0, rows.shape[1], cut), axis=1, dtype=kind)
+    else:
+        sums = rows.sum(axis=1, dtype=kind, keepdims=True)
+    for taps in windows:  # each axis of taps gives way to one of places, which goes to the end
+        first = np.moveaxis(sums, 2, -1)
+        if len(taps) == 1 and taps.all():
+            sums = first.sum(axis=-1, dtype=kind, keepdims=True)
+        else:
+            sums = np.dot(first, taps.T.astype(kind))
+    return sums.reshape(len(rows), -1)
+
+
+def _sums(up: Whole, above: int, down: Whole, below: int, bias: Whole | None) -> Whole:
+    """up * above + down * below + bias, exactly."""
+    most = int(up.max(initial=0)) * abs(above) - int(down.min(initial=0)) * abs(below)
+    if most >= 1 << 61:
+        up, down = up.astype(object), down.astype(object)
+    out: Whole = np.add(np.multiply(up, above), np.multiply(down, below))
+    if bias is not None:
+        out = np.add(out, bias.reshape(-1, 1))
+    return out
+
+
+def _bias_rows(product: Product, shape: tuple[int, ...]) -> list[Whole | None]:
+    """Least and greatest bias of each channel."""
+    if product.bias is None or not product.bias.data.size:
+        return [None, None]
+    data: Whole = product.bias.data
+    data = data.astype(object if data.dtype.itemsize > 4 else np.int64)
+    op, count = product.step.call.op, math.prod(shape)
+    if op.startswith("conv"):
+        if data.size not in (1, count):
+            return [None, None]
+        data = np.broadcast_to(data.reshape(-1), (count,))
+        return [data, data]
+    axis = -2 if product.turned else -1
+    if not shape or data.ndim < -axis:
+        return [np.full(count, f(), data.dtype) for f in (data.min, data.max)]
+    rest = tuple(i for i in range(data.ndim) if i != data.ndim + axis)
+    found = (data.min(axis=rest), data.max(axis=rest))
+    return [np.broadcast_to(each, shape).reshape(-1) for each in found]
+
+
+# -- pairs in 16 bits ---------------------------------------------------------------------------
+
+
+def pairs(product: Product) -> Pairs | None:
+    """Sums of neighbouring products of bytes; None where a CPU does not sum such codes so.
+
+    Signed codes of x are counted as unsigned ones, 128 more, as kernels have them; every tap of a
+    window is taken to meet data.
+    """
+    x, w = product.x.storage, product.w.storage
+    if x.bits > 8 or w.bits > 8 or w.kind != "int":
+        return None
+    shift = 128 if x.kind == "int" else 0
+    ends = (product.x.low + shift, product.x.high + shift)
+    if product.weights is None:
+        extremes = np.array([[product.w.low] * 2, [product.w.high] * 2])
+        return _furthest(extremes, ends, 0, None)
+    rows, _ = _rows(product, product.weights.data)
+    rows = np.moveaxis(rows, 1, -1).reshape(len(rows), -1)
+    found: Pairs | None = None
+    each = max(2, _BLOCK // max(1, rows.shape[1]))
+    for start in range(0, len(rows), each):
+        found = _furthest(rows[start : start + each], ends, start, found)
+    return found
+
+
+def _furthest(rows: Whole, ends: tuple[int, int], start: int, so_far: Pairs | None) -> Pairs | None:
+    """The pairs of some channels beside those looked at before."""
+    if not rows.size:
+        return so_far
+    if rows.shape[1] % 2:
+        rows = np.concatenate([rows, np.zeros((len(rows), 1), rows.dtype)], axis=1)
+    wide = rows.astype(np.int32).reshape(len(rows), -1, 2)
+    up, down = np.maximum(wide, 0).sum(axis=2), np.minimum(wide, 0).sum(axis=2)
+    above, below = up * ends[1] + down * ends[0], up * ends[0] + down * ends[1]
+    least, greatest = int(below.min()), int(above.max())
+    if so_far is not None:
+        least, greatest = min(least, so_far.least), max(greatest, so_far.greatest)
+        if max(greatest, ~least) <= max(so_far.greatest, ~so_far.least):
+            return Pairs(least, greatest, so_far.channel, so_far.at, so_far.weights, so_far.codes)
+    high = greatest >= ~least
+    row, pair = np.unravel_index((above if high else -below).argmax(), above.shape)
+    first, second = (int(v) for v in wide[row, pair])
+    taken = tuple(ends[1] if (v > 0) == high else ends[0] for v in (first, second))
+    return Pairs(
+        least, greatest, start + int(row), 2 * int(pair), (first, second), (taken[0], taken[1])
+    )
+
+
+def accumulators(seen: Seen) -> Iterator[tuple[Accumulator | None, Product, str]]:
+    """Every product of a node with its bounds, or with why it has none."""
+    node = seen.node
+    for product in products(seen):
+        found = bound(product)
+        if isinstance(found, str):
+            yield None, product, found
+            continue
+        depth, least, greatest, channel = found
+        yield (
+            Accumulator(
+                node.name,
+                product.step.row.name,
+                depth,
+                least,
+                greatest,
+                channel,
+                product.weights is not None,
+                pairs(product),
+                product.step.prefix,
+                seen.look.path,
+                str(node.origins[0]) if node.origins else "",
+            ),
+            product,
+            "",
+        )

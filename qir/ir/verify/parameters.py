@@ -1,0 +1,276 @@
+"""Rules on the numbers of a map: scales, zero points, how many there are, and who gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.ir import dims
+from qir.ir.ops import COMPANIONS
+from qir.ir.ops.graph import GIVEN
+from qir.ir.types import Array, QuantType, TensorType
+from qir.ir.verify.rule import Fault, Seen, Step
+
+
+def _maps(seen: Seen) -> Iterator[tuple[str, QuantType]]:
+    """Every map that the node's own types and inner slots name, and those of their arrays."""
+    for name, kind in seen.typed():
+        if kind.quant is not None:
+            yield name, kind.quant
+    for name, element in seen.node._inner.items():
+        if isinstance(element, QuantType):
+            yield name, element
+
+
+def positive_scale(seen: Seen) -> Iterator[Fault]:
+    """Every scale is a positive, finite number.
+
+    Scales that are codes themselves are finite and not negative: a block of nothing but zeros may
+    have a scale of zero there. Constant companion slots are looked at too.
+    """
+    for name, quant in _maps(seen):
+        if quant.scale is not None and (said := _bad_scale(quant)):
+            yield Fault(f"{name}: {said}", value=name.removeprefix("%"))
+    for slot, array, _ in _given(seen, "scale"):
+        if not _positive(array.data):
+            yield Fault(f"{slot}: a scale is not positive and finite", slot)
+
+
+def _bad_scale(quant: QuantType) -> str:
+    array = quant.scale if isinstance(quant.scale, Array) else None
+    inner = array.type.quant if array is not None else None
+    if array is None or inner is None:
+        ok = _positive(np.asarray(quant.scales()))
+        return "" if ok else "a scale is not positive and finite"
+    if inner.dynamic or inner.kind != "uniform" or inner.grain is not None:
+        return "" if inner.scale is None else _bad_scale(inner)
+    codes = array.data.astype(np.float64)
+    reals = np.multiply(codes - np.float64(inner.zeros()), np.float64(inner.scales()))
+    if not np.isfinite(reals).all() or (reals < 0).any():
+        return "a scale of its scales' codes is negative or not finite"
+    return _bad_scale(inner)
+
+
+def _positive(numbers: NDArray[np.generic]) -> bool:
+    wide = numbers.astype(np.float64)
+    return bool(((wide > 0) & (wide < np.inf)).all())
+
+
+def _given(seen: Seen, last: str) -> Iterator[tuple[str, Array, QuantType | None]]:
+    """Constants in companion slots of that name, with the map that each belongs to."""
+    for step in seen.steps:
+        for slot in step.call.companions:
+            base, _, name = slot.rpartition(".")
+            array = step.operands[slot].constant
+            if name == last and array is not None and array.type.quant is None:
+                yield step.prefix + slot, array, _owner(seen, step, base)[0]
+
+
+def zero_in_bounds(seen: Seen) -> Iterator[Fault]:
+    """Every zero point is one of the codes of its type.
+
+    Real zeros may lie anywhere, and codes that are floats have none.
+    """
+    for name, quant in _maps(seen):
+        if quant.zero and (said := _bad_zero(quant)):
+            yield Fault(f"{name}: {said}", value=name.removeprefix("%"))
+    for slot, array, of in _given(seen, "zero"):
+        if of is None or not (of.storage.is_integer and array.type.dtype.is_integer):
+            continue
+        if array.data.size and outside(of, array.data):
+            yield Fault(f"{slot}: a zero point lies outside {of.low}..{of.high}", slot)
+
+
+def _bad_zero(quant: QuantType) -> str:
+    zeros = np.asarray(quant.zeros())
+    if quant.real_zero:
+        finite = bool(np.isfinite(zeros.astype(np.float64)).all())
+        return "" if finite else "a zero is not finite"
+    if quant.storage.is_float:
+        return f"{quant.storage} codes have no zero point" if zeros.any() else ""
+    if zeros.size and outside(quant, zeros):
+        return f"a zero point lies outside {quant.low}..{quant.high}"
+    return ""
+
+
+def outside(quant: QuantType, zeros: NDArray[np.generic]) -> bool:
+    return bool(int(zeros.min()) < quant.low or int(zeros.max()) > quant.high)
+
+
+def axes(seen: Seen) -> Iterator[Fault]:
+    """There is one scale for each index or block of the axes that a type names.
+
+    As many zeros and offsets as scales, or one. A grain with `by` names the group of every index of
+    its last axis.
+    """
+    for name, kind in seen.typed():
+        quant = kind.quant
+        if quant is None:
+            continue
+        for said in _counts(quant, kind):
+            yield Fault(f"{name}: {said}", value=name.removeprefix("%"))
+
+
+def _counts(quant: QuantType, kind: TensorType) -> Iterator[str]:
+    scales = None if quant.scale is None else np.asarray(quant.scales())
+    if scales is not None and quant.zero:
+        count = np.asarray(quant.zeros()).size
+        if count not in (1, scales.size):
+            yield f"{count} zeros for {scales.size} scales"
+    grain = quant.grain
+    if scales is None:
+        return
+    offsets = len(quant.plus) if isinstance(quant.plus, tuple) else 1
+    offsets = quant.plus.data.size if isinstance(quant.plus, Array) else offsets
+    if offsets not in (1, scales.size):
+        yield f"{offsets} offsets for {scales.size} scales"
+    if grain is None:
+        return
+    if grain.by is not None:
+        yield from _groups(quant, kind, grain.by, scales.shape)
+    elif grain.axis is not None:
+        size = kind.shape[grain.axis]
+        if isinstance(size, int) and scales.size not in (1, size):
+            yield f"{scales.size} scales for {size} indices of axis {grain.axis}"
+    elif (grid := dims.known(grain.grid(kind.shape))) is not None and scales.shape != grid:
+        yield f"scales are {list(scales.shape)}, the blocks make {list(grid)}"
+
+
+def _groups(quant: QuantType, kind: TensorType, by: Array, grid: tuple[int, ...]) -> Iterator[str]:
+    """The faults of a grain whose last axis says of each index which group it belongs to."""
+    assert quant.grain is not None
+    axis = quant.grain.blocks[-1][0]
+    if not by.type.dtype.is_integer or by.data.ndim != 1:
+        yield f"groups are named by {by.type}; it takes one whole number an index"
+    elif not dims.agree(kind.shape[axis], by.data.size):
+        yield f"{by.data.size} indices are given a group, axis {axis} has {kind.shape[axis]}"
+    elif len(grid) != kind.rank:
+        yield f"scales are {list(grid)}, groups need {kind.rank} axes"
+    elif by.data.size and not 0 <= int(by.data.min()) <= int(by.data.max()) < grid[axis]:
+        yield f"a group lies outside 0..{grid[axis] - 1}"
+
+
+def codes_in_bounds(seen: Seen) -> Iterator[Fault]:
+    """A constant's elements lie inside the bounds of their type.
+
+    Those are the bounds that the type states, those of a narrow storage that a wider NumPy type
+    carries, or the entries of a table of codes.
+    """
+    if seen.node.op != "constant" or (array := seen.node.result.constant) is None:
+        return
+    kind, quant, data = array.type.dtype, array.type.quant, array.data
+    if not kind.is_integer or not data.size:
+        return
+    low, high = (quant.low, quant.high) if quant else kind.bounds
+    if quant and quant.codes is not None:
+        count = len(quant.codes) if isinstance(quant.codes, tuple) else quant.codes.data.size
+        high = min(high, low + count - 1)
+    if _fills(data, low, high):
+        return
+    least, greatest = int(data.min()), int(data.max())
+    if least < low or greatest > high:
+        said = f"elements {least}..{greatest} leave the bounds {low}..{high}"
+        yield Fault(said, value=seen.node.name)
+
+
+def _fills(data: NDArray[np.generic], low: int, high: int) -> bool:
+    """Whether the NumPy type itself keeps to the bounds: there is nothing to look at."""
+    size = 8 * data.dtype.itemsize
+    least = -(1 << size - 1) if data.dtype.kind == "i" else 0
+    return low <= least and least + (1 << size) - 1 <= high
+
+
+_BITS = GIVEN | {"constant", "recode", "shape", "size", "if", "loop", "scan"}
+"""Ops that hand codes on, or take them as they are: nobody has to know what they mean."""
+_CHOOSE = frozenset({"rnn", "lstm", "gru", "attention"})
+"""Ops that round to the range of what is there, where nothing gives an inner slot its numbers."""
+_RAW = frozenset({"matmul_integer", "conv_integer"})
+"""Ops on plain numbers whose zeros come beside; their type rules look at them."""
+
+
+def companions(seen: Seen) -> Iterator[Fault]:
+    """Scales and zeros that a type leaves open come by companion slots, and only those.
+
+    `a.scale` and `a.zero` belong to operand `a`, bare names to the result; a declared range,
+    `a.min` with `a.max`, does for both. They are required where an op computes with what the codes
+    mean and the type says `?`, refused where the type has the number, and shaped as its grain is.
+    """
+    for step in seen.steps:
+        if step.row.name in _BITS | _RAW or not (seen.coded or step.call.companions):
+            continue
+        for base in _bases(seen, step):
+            for fault in _beside(seen, step, base):
+                yield Fault(fault.message, step.prefix + fault.slot if fault.slot else "")
+
+
+def _bases(seen: Seen, step: Step) -> list[str]:
+    """Whose companions are to be looked at: operands that hold codes, inner slots, the result."""
+    out = [s for s, kind in step.call.types.items() if kind.quant is not None]
+    out += seen.node._inner
+    out += [c.rpartition(".")[0] for c in step.call.companions]
+    return list(dict.fromkeys(["", *out]))
+
+
+def _owner(seen: Seen, step: Step, base: str) -> tuple[QuantType | None, dims.Shape | None]:
+    """The map that companions of a slot belong to, and the shape of what it is the map of."""
+    if not base:
+        return (step.result.quant, step.result.shape) if step.result else (None, None)
+    if (kind := step.call.types.get(base)) is not None:
+        return kind.quant, kind.shape
+    element = seen.node._inner.get(base)
+    return (element if isinstance(element, QuantType) else None), None
+
+
+def _beside(seen: Seen, step: Step, base: str) -> Iterator[Fault]:
+    """The faults of the companions of one slot."""
+    quant, shape = _owner(seen, step, base)
+    whose, prefix = (base, f"{base}.") if base else ("the result", "")
+    there = [c for c in COMPANIONS if prefix + c in step.call.companions]
+    opens = _open(quant)
+    for name in there:
+        slot = prefix + name
+        if quant is None or name not in opens:
+            yield Fault(f"{slot} is given, and {whose} does not leave it open", slot)
+        elif said := _misshapen(quant, shape, name, step.call.companions[slot]):
+            yield Fault(f"{slot} {said}", slot)
+    chosen = base in seen.node._inner and step.row.name in _CHOOSE and not there
+    ranged = [c for c in there if c in ("min", "max")]
+    if len(ranged) == 1:
+        yield Fault(f"{prefix}min and {prefix}max come together", prefix + ranged[0])
+    if quant is None or not quant.dynamic or ranged or chosen:
+        return
+    if step.row.traits.value_preserving:
+        return
+    for name in ("scale", "zero"):
+        if name in opens and name not in there:
+            said = f"{whose} leaves its {name} open, and {prefix}{name} is missing"
+            yield Fault(said, prefix + name)
+
+
+def _open(quant: QuantType | None) -> set[str]:
+    """The companions that a map leaves room for."""
+    if quant is None:
+        return set()
+    scale = {"scale", "min", "max"} if quant.scale is None else set()
+    return scale | ({"zero"} if quant.zero is None else set())
+
+
+def _misshapen(quant: QuantType, shape: dims.Shape | None, name: str, given: TensorType) -> str:
+    """What is wrong with a companion's own type; nothing where it is right."""
+    whole = name == "zero" and given.dtype.is_integer
+    if given.quant is None and not given.dtype.is_float and not whole:
+        return f"is {given}; it takes {'numbers' if name == 'zero' else 'floats'}"
+    grain = quant.grain
+    if shape is None or (grain is not None and grain.by is not None):
+        return ""
+    if grain is None:
+        right = all(dims.agree(size, 1) for size in given.shape)
+        return "" if right else f"is {given}, and a whole tensor has one"
+    wanted = [grain.grid(shape)]
+    if grain.axis is not None:
+        wanted.append((shape[grain.axis],))
+    if any(len(w) == given.rank and all(map(dims.agree, w, given.shape)) for w in wanted):
+        return ""
+    return f"is {given}, and there are {list(wanted[-1])} of them"

@@ -1,0 +1,88 @@
+"""Rules on products of codes: weights that never change, sums of one scale, sums that fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qir.ir.verify.accumulators import (
+    INT32,
+    MATRICES,
+    SLOTS,
+    Product,
+    bound,
+    met,
+    products,
+    safe,
+    slid,
+    summed,
+)
+from qir.ir.verify.rule import Fault, Seen
+
+
+def static_weights(seen: Seen) -> Iterator[Fault]:
+    """The weights of a product of codes are constants, or made of constants alone.
+
+    Kernels pack weights once, and a proof about sums needs them. An input of a body that is always
+    one constant outside counts as that constant. Batches of matrices with one scale may be
+    computed: that is a product of two activations, as attention has it.
+    """
+    for product in products(seen):
+        step, slot = product.step, SLOTS[product.step.row.name][1]
+        value = step.operands.get(slot)
+        if product.weights is not None or (value is not None and seen.look.static(value)):
+            continue
+        if step.row.name in MATRICES and len(step.call.shape("b")) > 2 and not product.w.grain:
+            continue
+        name = f"%{value.name}" if value is not None else "what the stage before makes"
+        said = f"the weights of {step.row.name}, {step.prefix}{slot}, are computed: {name}"
+        yield Fault(said, step.prefix + slot, value.name if value is not None else "")
+
+
+def summed_axis(seen: Seen) -> Iterator[Fault]:
+    """The scales of a product's operands do not vary from term to term of a sum.
+
+    Where each index of an axis that is summed up has a scale of its own, no integer accumulator can
+    hold the sum. Blocks of several indices are a sum each.
+    """
+    for product in products(seen):
+        mine, other = product.slots
+        for slot, quant, over in (
+            (mine, product.w, summed(product)),
+            (other, product.x, (met(product), *slid(product))),
+        ):
+            if (
+                quant.axis in over
+                and quant.axis is not None
+                and _several(product, slot, quant.axis)
+            ):
+                said = f"{slot} has a scale for each index of axis {quant.axis}, which is summed up"
+                yield Fault(said, product.step.prefix + slot)
+
+
+def _several(product: Product, slot: str, axis: int) -> bool:
+    return product.step.call.shape(slot)[axis] != 1
+
+
+def overflow(seen: Seen) -> Iterator[Fault]:
+    """No input makes the 32-bit sum of a product of codes wrap.
+
+    A proof from the weights, zero points, bias and bounds of the codes: the greatest sum is the one
+    that some input really makes. `qir verify MODEL --overflow` shows the bits of every layer, and
+    where sums of pairs in 16 bits, as CPUs without VNNI make them, can saturate.
+    """
+    for product in products(seen):
+        if safe(product):
+            continue
+        found = bound(product)
+        if isinstance(found, str):
+            continue
+        _, least, greatest, channel = found
+        if INT32[0] <= least and greatest <= INT32[1]:
+            continue
+        step = product.step
+        stage = f"{step.row.name} in {step.prefix}: " if step.prefix else ""
+        bits = max(greatest.bit_length(), (~least).bit_length()) + 1
+        where = f" in channel {channel}" if product.weights is not None else ""
+        said = f"{stage}sums come to {least}..{greatest}{where}: {bits} bits, and 32 wrap"
+        value = step.operands.get(product.slots[0])
+        yield Fault(said, step.prefix + product.slots[0], value.name if value is not None else "")

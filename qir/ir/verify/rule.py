@@ -1,0 +1,246 @@
+"""What a rule is, what it sees of a node, and what it finds."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Literal, NamedTuple, TypeAlias
+
+from qir.errors import TypeRuleError
+from qir.ir.calls import make_call
+from qir.ir.graph import Graph
+from qir.ir.node import Node, Value
+from qir.ir.ops import Call, OpSpec, spec
+from qir.ir.ops.graph import GIVEN
+from qir.ir.types import Array, QuantType, TensorType
+
+Severity: TypeAlias = Literal["error", "warning"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that a rule found."""
+
+    rule: str
+    severity: Severity
+    """An error is no program; a warning is one that may not mean what its author thinks."""
+    node: str
+    message: str
+    origin: str = ""
+    slot: str = ""
+    """The operand that it is about, by the node's own name for it; empty where it is none."""
+    value: str = ""
+    """The value that it is about."""
+    path: str = ""
+    """The graph, and the nodes and bodies it lies in: `main`, `main/loop/body`."""
+
+    def __str__(self) -> str:
+        inside = f"{self.path}: " if "/" in self.path else ""
+        origin = f" ({self.origin})" if self.origin else ""
+        return f"{inside}{self.node}{origin}: {self.message} [{self.rule}]"
+
+
+class Fault(NamedTuple):
+    """What a rule says of a node: a finding without the place, which the runner knows."""
+
+    message: str
+    slot: str = ""
+    value: str = ""
+
+
+class Look:
+    """One graph under verification, and what is known of the graphs around it."""
+
+    __slots__ = ("bound", "graph", "maps", "moving", "path")
+
+    def __init__(self, graph: Graph, path: str, outer: Look | None = None) -> None:
+        self.graph = graph
+        self.path = path
+        self.bound: dict[Value, Value] = outer.bound if outer else {}
+        """Inputs of bodies, and the values outside that they always are."""
+        self.moving: set[Node] = outer.moving if outer else set()
+        """Nodes seen so far whose values are not the same in every run."""
+        self.maps: dict[object, tuple[QuantType, str]] = {}
+        """One map and the name of its value, for each tensor that has one (`one-tensor`)."""
+
+    def pass_by(self, node: Node) -> None:
+        """Notes whether a node's values are the same in every run."""
+        moving = self.moving
+        if node.op == "input":
+            value = self.source(node.results[0])
+            if value.node is node or value.node in moving:
+                moving.add(node)
+            return
+        for value in node._operands.values():
+            if value.node in moving:
+                moving.add(node)
+                return
+
+    def bind(self, node: Node, body: Graph) -> None:
+        """Notes what the inputs of a body are that never change from round to round."""
+        inputs = body.inputs
+        if node.op == "fused":
+            pairs = [(v, node.operands[v.name]) for v in inputs if v.name in node.operands]
+        else:
+            given = node.variadic("xs")
+            tail = inputs[len(inputs) - len(given) :] if len(given) <= len(inputs) else ()
+            pairs = list(zip(tail, given, strict=False)) if node.op != "foreign" else []
+        self.bound.update(pairs)
+
+    def source(self, value: Value) -> Value:
+        """The value itself, or the one outside that an input of a body stands for."""
+        while (outside := self.bound.get(value)) is not None:
+            value = outside
+        return value
+
+    def static(self, value: Value) -> bool:
+        """Whether it is the same in every run: made of constants alone."""
+        return self.source(value).node not in self.moving
+
+    def codes(self, value: Value) -> tuple[QuantType | None, Array | None]:
+        """The map of the codes that a value is read from, and the codes where they are constant."""
+        value = self.source(value)
+        if value.type.quant is None and value.node.op == "dequantize":
+            value = self.source(value.node.operands["x"])
+        return value.type.quant, value.constant
+
+
+@dataclass(slots=True)
+class Step:
+    """One op: a node's own, or a stage of its chain; slots are named as the op names them."""
+
+    prefix: str
+    """What stands before the slot's name on the node: nothing, or `2.`."""
+    row: OpSpec
+    call: Call
+    operands: Mapping[str, Value]
+    """Without the slot where the stage before flows in."""
+    result: TensorType | None
+    """The stated type; None where a stage stays in working precision."""
+    made: tuple[TensorType, ...] = ()
+    """What the op's type rule makes of the operands."""
+    refused: str = ""
+    """Why it makes nothing of them."""
+
+    def infer(self) -> None:
+        """Asks the op's type rule."""
+        try:
+            self.made = self.row.rule(self.call)
+        except TypeRuleError as error:
+            self.refused = str(error)
+
+
+class Seen:
+    """One node as every rule sees it: looked up once."""
+
+    __slots__ = ("coded", "look", "missing", "node", "operands", "row", "steps")
+
+    def __init__(self, look: Look, node: Node) -> None:
+        self.look = look
+        self.node = node
+        self.row: OpSpec = spec(node.op)
+        self.operands: Mapping[str, Value] = node._operands
+        self.missing = _missing(node)
+        self.coded = _coded(node)
+        """Whether an operand, a result or something inside holds codes."""
+        self.steps: Sequence[Step] = ()
+        """Its op or those of its chain, up to the first that does not take its operands."""
+        if self.missing:
+            return
+        if node.stages:
+            self.steps = tuple(_chain(node))
+        elif node.op not in GIVEN and all(name in node._bodies for name in self.row.bodies):
+            call = make_call(node.op, self.operands, node._attrs, node._bodies)
+            step = Step("", self.row, call, self.operands, _own_type(node))
+            step.infer()
+            self.steps = (step,)
+
+    @property
+    def graph(self) -> Graph:
+        """The graph that it is in."""
+        return self.look.graph
+
+    def typed(self) -> Iterator[tuple[str, TensorType]]:
+        """Names and types of what it makes: results, and stages that store."""
+        for value in self.node.results:
+            yield f"%{value.name}", value.type
+        for i, stage in enumerate(self.node.stages):
+            if stage.type is not None:
+                yield f"stage {i}", stage.type
+
+
+def _own_type(node: Node) -> TensorType | None:
+    """The type of the result: of several, the first that leaves numbers open, else the first."""
+    kinds = [value.type for value in node.results]
+    first = kinds[0] if kinds else None
+    return next((k for k in kinds if k.quant and k.quant.dynamic), first)
+
+
+def _chain(node: Node) -> Iterator[Step]:
+    flow: TensorType | None = None
+    last = len(node.stages) - 1
+    for i, stage in enumerate(node.stages):
+        row, operands = spec(stage.op), node.stage_operands(i)
+        call = make_call(stage.op, operands, stage.attrs)
+        if stage.flow is not None and flow is not None:
+            call = replace(call, types={**call.types, stage.flow: flow})
+        result = node.results[0].type if i == last else stage.type
+        step = Step(f"{i}." if i else "", row, call, operands, result)
+        step.infer()
+        yield step
+        if step.refused or len(step.made) != 1:
+            return
+        flow = stage.type or step.made[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A name, how bad it is to break it, and what finds the breaches; its docstring is the rule."""
+
+    name: str
+    severity: Severity
+    find: Callable[[Seen], Iterator[Fault]] | None = None
+    whole: Callable[[Graph], Iterator[Fault]] | None = None
+    """Instead of `find`, for a rule on a graph and not on its nodes."""
+    codes: bool = False
+    """Whether only nodes are looked at that hold codes somewhere."""
+
+    @property
+    def doc(self) -> str:
+        """What holds, in words."""
+        return inspect.getdoc(self.find or self.whole) or ""
+
+
+def _missing(node: Node) -> list[str]:
+    """The slots that have to be there and are not."""
+    if node.op == "fused":
+        slots = wanted_slots(node)
+    else:
+        slots = _needed(node.op)
+    operands = node._operands
+    return [s for s in slots if s not in operands]
+
+
+def wanted_slots(node: Node) -> tuple[str, ...]:
+    """The slots of a group: its body's inputs, or the operands of its stages."""
+    if node._bodies:
+        return tuple(v.name for body in node._bodies.values() for v in body.inputs)
+    return tuple(g for i, stage in enumerate(node.stages) for g in stage.group_slots(i))
+
+
+@cache
+def _needed(op: str) -> tuple[str, ...]:
+    return tuple(s.name for s in spec(op).operands if not (s.optional or s.variadic))
+
+
+def _coded(node: Node) -> bool:
+    """Whether codes are near it."""
+    for value in node.results:
+        if isinstance(value.type.element, QuantType):
+            return True
+    for value in node._operands.values():
+        if isinstance(value.type.element, QuantType) or value.node.op == "dequantize":
+            return True
+    return bool(node._inner) or bool(node.stages)

@@ -1,0 +1,127 @@
+"""Rules on what must agree: maps of what moves codes, tensors read twice, units of biases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from qir.ir.node import Node, Value
+from qir.ir.types import QuantType
+from qir.ir.verify.rule import Fault, Seen, Step
+
+
+def same_map(seen: Seen) -> Iterator[Fault]:
+    """What only moves codes keeps their meaning.
+
+    Operand and result of such an op hold one map, its axes moved as the elements are; concat may
+    convert, but never mixes codes and reals.
+    """
+    if seen.node.stages or not seen.node.results:
+        return
+    result = seen.node.results[0].type.quant
+    for step in seen.steps:
+        for slot in step.row.traits.same_params:
+            for name, value in _values(step, slot):
+                yield from _one_map(step, name, value, result)
+
+
+def _values(step: Step, slot: str) -> list[tuple[str, Value]]:
+    """The operands in a slot, variadic or not."""
+    return [(s, v) for s, v in step.operands.items() if s == slot or s.startswith(f"{slot}.")]
+
+
+def _one_map(step: Step, slot: str, value: Value, result: QuantType | None) -> Iterator[Fault]:
+    quant = value.type.quant
+    said = ""
+    if (quant is None) != (result is None):
+        said = f"%{value.name} is {'codes' if quant else 'reals'}, the result is not"
+    elif quant and result and step.row.name != "concat" and not step.refused:
+        moved = step.row.move(step.call, quant) if step.row.move else quant
+        if moved is None or not moved.same_map(result):
+            said = f"%{value.name} and the result hold different maps: {quant}, {result}"
+    if said:
+        yield Fault(said, step.prefix + slot, value.name)
+
+
+def one_tensor(seen: Seen) -> Iterator[Fault]:
+    """One tensor has one real value, however often it is read.
+
+    Codes of one array mean the same wherever they stand, and a real tensor is stored under one map,
+    though perhaps in storages that differ by an offset. Where two are meant, copy the tensor.
+    """
+    node = seen.node
+    value = node.results[0] if node.results else None
+    quant = value.type.quant if value is not None else None
+    if value is None or quant is None or quant.dynamic:
+        return
+    key = _tensor(node)
+    if key is None:
+        return
+    first, name = seen.look.maps.setdefault(key, (quant, value.name))
+    if first is not quant and not _same_reals(first, quant, node.op == "quantize"):
+        said = f"it reads a tensor as {quant} that %{name} reads as {first}"
+        yield Fault(said, value=value.name)
+
+
+def _tensor(node: Node) -> object:
+    """What tells a tensor from others: the value that is stored, or the place of the elements."""
+    if node.op == "quantize":
+        return node._operands.get("x")
+    array = node.results[0].constant
+    data = array.data if array is not None else None
+    if not isinstance(data, np.ndarray) or not data.size:  # one number may be a NumPy scalar
+        return None
+    return (data.__array_interface__["data"][0], data.shape, data.strides, data.dtype)
+
+
+def _same_reals(a: QuantType, b: QuantType, stored: bool) -> bool:
+    """Whether two maps have the same reals; of what is stored, the codes themselves may differ."""
+    if a.same_map(b):
+        return True
+    if not stored or a.grain != b.grain or not (a.storage.is_integer and b.storage.is_integer):
+        return False
+    if a.real_zero or b.real_zero or (a.kind, a.plus, a.express) != (b.kind, b.plus, b.express):
+        return False
+    scales = np.array_equal(np.asarray(a.scales()), np.asarray(b.scales()))
+    lowest = np.array_equal(a.low - np.asarray(a.zeros()), b.low - np.asarray(b.zeros()))
+    return scales and lowest and a.high - a.low == b.high - b.low
+
+
+def bias_scale(seen: Seen) -> Iterator[Fault]:
+    """A quantized bias counts in units of input scale times weight scale, bit for bit.
+
+    Its scale is fl32(input scale x weight scale), and its zero point 0: kernels add its codes to
+    the accumulator as they are. A bias of plain whole numbers is in that unit by definition.
+    """
+    for step in seen.steps:
+        traits = step.row.traits
+        if traits.bias is not None and traits.bias in step.operands and traits.weight is not None:
+            yield from _unit(seen, step, traits.bias)
+
+
+def _unit(seen: Seen, step: Step, slot: str) -> Iterator[Fault]:
+    value = step.operands[slot]
+    bias, _ = seen.look.codes(value)
+    x, w = (read_map(seen, step, s) for s in (step.row.traits.data, step.row.traits.weight or ""))
+    if any(q is None or q.scale is None for q in (x, w, bias)) or not (x and w and bias):
+        return
+    slot = step.prefix + slot
+    xs, ws, bs = (np.asarray(q.scales()).reshape(-1) for q in (x, w, bias))
+    if len({xs.size, ws.size, bs.size} - {1}) > 1:
+        said = f"{bs.size} bias scales for {xs.size} input and {ws.size} weight scales"
+        yield Fault(said, slot, value.name)
+    elif not np.all(xs.astype(np.float32) * ws.astype(np.float32) == bs):
+        said = "the bias scale is not fl32(input scale x weight scale)"
+        yield Fault(said, slot, value.name)
+    if bias.zero and np.asarray(bias.zeros()).any():
+        yield Fault("the bias has a zero point, and kernels add its codes as they are", slot)
+
+
+def read_map(seen: Seen, step: Step, slot: str) -> QuantType | None:
+    """The map of the codes in a slot: an operand's, seen through dequantize, or the flow's."""
+    value = step.operands.get(slot)
+    if value is not None:
+        return seen.look.codes(value)[0]
+    kind = step.call.types.get(slot)
+    return kind.quant if kind is not None else None

@@ -1,0 +1,174 @@
+"""Rules on what a graph is made of: operands, uses and edges, slots, bodies, types."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qir.ir import dims
+from qir.ir.graph import Graph
+from qir.ir.node import Node, Value
+from qir.ir.types import TensorType
+from qir.ir.verify.rule import Fault, Seen, wanted_slots
+
+
+def output(graph: Graph) -> Iterator[Fault]:
+    """A graph has an output: what it gives back."""
+    if graph._output is None:
+        yield Fault("it has no output")
+
+
+def structure(seen: Seen) -> Iterator[Fault]:
+    """Operands, uses, edges and order are one fact, kept in several places.
+
+    A value that a node reads knows of that use, is made earlier and in the same graph, and networkx
+    sees the edge. Only a defect of QIR breaks this rule, or code that writes to private fields.
+    """
+    node, graph = seen.node, seen.graph
+    edges = graph._store.succ
+    for slot, value in seen.operands.items():
+        said = ""
+        if value.node not in graph._store:
+            said = f"reads %{value.name}, which is of another graph"
+        elif (node, slot) not in value._uses:
+            said = f"reads %{value.name}, which does not know it"
+        elif slot not in edges[value.node].get(node, ()):
+            said = "has no edge"
+        elif value.node._rank >= node._rank:
+            said = f"reads %{value.name}, which is made later"
+        if said:
+            yield Fault(f"{slot} {said}", slot, value.name)
+    for value in node.results:
+        if graph._values.get(value.name) is not value:
+            yield Fault(f"%{value.name} is not the value of that name", value=value.name)
+
+
+def bodies(seen: Seen) -> Iterator[Fault]:
+    """A node holds the closed graphs that its op runs, each with an output.
+
+    A body sees its own inputs and nothing else. A graph lies in one place only: to hold it twice,
+    copy it.
+    """
+    node = seen.node
+    if not node._bodies and not seen.row.bodies:
+        return
+    held = {n: b for n, b in node._bodies.items() if isinstance(b, Graph)}
+    wanted = set(seen.row.bodies)
+    if node.op != "foreign" and (node.op != "fused" or not node.stages):
+        for name in sorted(wanted ^ set(held)):
+            yield Fault(f"body {name} is {'missing' if name in wanted else 'no body of its op'}")
+    for name, body in held.items():
+        if body._holder is not seen.graph:
+            yield Fault(f"body {name} does not know that it lies here")
+
+
+def slots(seen: Seen) -> Iterator[Fault]:
+    """Every operand is in a slot of the op, and every slot that the op needs is filled.
+
+    Optional slots may be empty. A group has the slots of its stages, or of its body's inputs.
+    """
+    node, row = seen.node, seen.row
+    if node.op == "fused":
+        for slot in seen.operands.keys() - set(wanted_slots(node)):
+            yield Fault(f"{slot} is no slot of its stages", slot)
+    elif node.op not in ("output", "foreign"):
+        for slot in seen.operands:
+            if row.slot(slot) is None and not row.companion(slot):
+                yield Fault(f"{node.op} has no slot {slot}", slot)
+    for slot in seen.missing:
+        yield Fault(f"{slot} is missing", slot)
+
+
+def types(seen: Seen) -> Iterator[Fault]:
+    """The types that are stated fit what the op makes of its operands.
+
+    The op's type rule takes operands and attributes; each result has the shape and the expressed
+    type that the rule gives. Codes come where an op makes codes, and do not where it makes reals.
+    """
+    node = seen.node
+    if node._bodies and node.op == "fused":
+        yield from _body_types(node)
+    for i, step in enumerate(seen.steps):
+        stage = f"stage {i}" if node.stages else ""
+        if step.refused:
+            yield Fault(f"{stage}: {step.refused}" if stage else step.refused)
+        elif stage:
+            kind, name = step.result, stage if i < len(node.stages) - 1 else node.name
+            if kind is not None and len(step.made) == 1:
+                yield from _misfit(name, kind, step.made[0])
+        else:
+            yield from _results(node, step.made)
+    if node.op in _OF_CODES and node.results:
+        yield from _direction(node)
+
+
+def _results(node: Node, wanted: tuple[TensorType, ...]) -> Iterator[Fault]:
+    if len(wanted) != len(node.results):
+        yield Fault(f"makes {len(node.results)} values, its op makes {len(wanted)}")
+    for value, kind in zip(node.results, wanted, strict=False):
+        if node.op == "recode":
+            yield from _recoded(value, kind)
+        elif value.type != kind:
+            yield from _misfit(value.name, value.type, kind)
+
+
+def _recoded(value: Value, wanted: TensorType) -> Iterator[Fault]:
+    """The same bits may have any meaning; their number and the shape stay."""
+    kind = value.type
+    yield from _misfit(value.name, kind, wanted.with_element(kind.element))
+    if kind.dtype.bits != wanted.dtype.bits:
+        said = f"%{value.name} has {kind.dtype.bits} bits an element, x has {wanted.dtype.bits}"
+        yield Fault(said, value=value.name)
+
+
+def _misfit(name: str, kind: TensorType, wanted: TensorType) -> Iterator[Fault]:
+    shape = kind.shape
+    if len(shape) != len(wanted.shape) or not all(map(dims.agree, shape, wanted.shape)):
+        said = f"%{name} is {kind}, its op makes shape {list(wanted.shape)}"
+        yield Fault(said, value=name)
+    elif kind.express != wanted.express:
+        said = f"%{name} means {kind.express}, its op makes {wanted.express}"
+        yield Fault(said, value=name)
+
+
+_OF_CODES = frozenset({"quantize", "requantize", "dequantize", "constant"})
+
+
+def _direction(node: Node) -> Iterator[Fault]:
+    value = node.results[0]
+    array = value.constant
+    if array is not None and value.type != array.type:
+        said = f"%{value.name} is {value.type}, its elements are {array.type}"
+        yield Fault(said, value=value.name)
+    if node.op in ("quantize", "requantize") and value.type.quant is None:
+        said = f"its result %{value.name} is {value.type} and holds no codes"
+        yield Fault(said, value=value.name)
+    if node.op == "dequantize" and value.type.quant is not None:
+        yield Fault("its result holds codes", value=value.name)
+
+
+def _body_types(node: Node) -> Iterator[Fault]:
+    """A group's body takes what the group is given, and gives what the group makes."""
+    for body in node._bodies.values():
+        for value in body.inputs:
+            given = node._operands.get(value.name)
+            if given is not None and not _alike(value.type, given.type):
+                said = f"its body takes {value.type} as {value.name}, it gets {given.type}"
+                yield Fault(said, value.name, given.name)
+        made: list[Value] = list(body.outputs.values())
+        if len(made) != len(node.results):
+            yield Fault(f"makes {len(node.results)} values, its body makes {len(made)}")
+        for mine, inner in zip(node.results, made, strict=False):
+            if not _alike(mine.type, inner.type):
+                said = f"%{mine.name} is {mine.type}, its body makes {inner.type}"
+                yield Fault(said, value=mine.name)
+
+
+def _alike(a: TensorType, b: TensorType) -> bool:
+    return a.element == b.element and a.rank == b.rank and all(map(dims.agree, a.shape, b.shape))
+
+
+def unused(seen: Seen) -> Iterator[Fault]:
+    """Nothing is computed for nobody; `prune` takes such nodes out."""
+    node = seen.node
+    if node.op not in ("input", "output") and not node.used:
+        yield Fault("nobody uses it; prune takes it out")
