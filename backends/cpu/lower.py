@@ -73,6 +73,8 @@ def _lower(b: Builder, node: Node) -> None:
 
 def _check_profile(b: Builder, node: Node) -> None:
     """CannotLower for a node whose profile computes it otherwise than the kernels do."""
+    if node.op in ("quantize", "requantize") and node.attrs["round"]:
+        raise CannotLower("it states itself how it rounds")
     name = profile_of(b.graph, node)
     query = query_of(node)
     other = differences(profile(PROFILE).resolve(query), profile(name).resolve(query))

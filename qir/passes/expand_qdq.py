@@ -16,7 +16,8 @@ from qir.rewrite import Pass
 from qir.rewrite.fusing import accumulator_scale
 
 _CODES = frozenset(
-    {"input", "constant", "output", "quantize", "dequantize", "requantize", "foreign"}
+    "input constant output foreign quantize dequantize requantize recode choose_qparams "
+    "qparams".split()
 )
 
 
@@ -30,7 +31,7 @@ class ExpandQdq(Pass):
         reals: dict[Value, Value] = {}
         count = 0
         for node in list(graph):
-            if node.op in _CODES or not _on_codes(node):
+            if node.op in _CODES or not _on_codes(node) or _hands_on(node):
                 continue
             _expand(graph, node, reals)
             ledger.add(Change.REGROUPED, self.name, node.name, "written as reals between codes")
@@ -42,16 +43,33 @@ def _on_codes(node: Node) -> bool:
     return any(v.type.quant for v in (*node.operands.values(), *node.results))
 
 
+def _hands_on(node: Node) -> bool:
+    """Whether it moves codes whose numbers nobody tells it: these have no reals here."""
+    quants = [v.type.quant for v in (*node.operands.values(), *node.results)]
+    moves = not node.stages and spec(node.op).traits.value_preserving
+    return (
+        moves and not _companions(node.op, node.operands) and any(q and q.dynamic for q in quants)
+    )
+
+
+def _companions(op: str, operands: Mapping[str, Value]) -> dict[str, Value]:
+    row = spec(op)
+    return {s: v for s, v in operands.items() if row.slot(s) is None and row.companion(s)}
+
+
 def _expand(graph: Graph, node: Node, reals: dict[Value, Value]) -> None:
     stages = node.stages or (
         Stage(node.op, node.attrs, tuple(node.operands), None, None, "", node.origins),
     )
     flow: Value | None = None
+    beside: dict[str, Value] = {}
     for i, stage in enumerate(stages):
         codes = node.stage_operands(i) if node.stages else dict(node.operands)
-        operands = {slot: _reals(graph, node, stage, slot, codes, reals) for slot in codes}
+        beside = _companions(stage.op, codes)
+        codes = {slot: value for slot, value in codes.items() if slot not in beside}
+        operands = {slot: _reals(graph, node, stage, slot, codes, beside, reals) for slot in codes}
         for slot, on_group in zip(stage.slots, stage.group_slots(i), strict=True):
-            if operands[slot].node.op == "dequantize":
+            if slot in operands and operands[slot].node.op == "dequantize":
                 known = operands[slot].node
                 origins = node.slot_origins.get(on_group, ())
                 graph.set_origins(known, (*known.origins, *origins))
@@ -70,7 +88,7 @@ def _expand(graph: Graph, node: Node, reals: dict[Value, Value]) -> None:
         if stage.type is not None:
             flow = _through(graph, node, flow, stage.type)
     assert flow is not None
-    _finish(graph, node, flow)
+    _finish(graph, node, flow, {s: v for s, v in beside.items() if "." not in s})
 
 
 def _reals(
@@ -79,6 +97,7 @@ def _reals(
     stage: Stage,
     slot: str,
     codes: Mapping[str, Value],
+    beside: Mapping[str, Value],
     known: dict[Value, Value],
 ) -> Value:
     value = codes[slot]
@@ -89,16 +108,19 @@ def _reals(
             return value
         value = _bias(graph, node, stage, codes, value)
     if value not in known:
-        known[value] = _dequantized(graph, node, value)
+        dot = f"{slot}."
+        numbers = {f"x.{s.removeprefix(dot)}": v for s, v in beside.items() if s.startswith(dot)}
+        known[value] = _dequantized(graph, node, value, numbers)
     return known[value]
 
 
-def _dequantized(graph: Graph, node: Node, value: Value) -> Value:
+def _dequantized(graph: Graph, node: Node, value: Value, numbers: Mapping[str, Value]) -> Value:
     """The reals of a value's codes, made before a node; one that stands later moves there."""
     old = next((n for n in value.users if n.op == "dequantize"), None)
     if old is not None and old.precedes(node):
         return old.result
-    made = graph.add("dequantize", {"x": value}, name=f"{value.name}.real", before=node)
+    operands = {"x": value, **numbers}
+    made = graph.add("dequantize", operands, name=f"{value.name}.real", before=node)
     graph.set_lineage(made.result, value.lineage)
     if old is not None:
         name, lineage = old.name, old.result.lineage
@@ -133,13 +155,13 @@ def _through(graph: Graph, node: Node, value: Value, kind: TensorType) -> Value:
     return graph.add("dequantize", {"x": codes.result}, before=node).result
 
 
-def _finish(graph: Graph, node: Node, flow: Value) -> None:
+def _finish(graph: Graph, node: Node, flow: Value, numbers: Mapping[str, Value]) -> None:
     old = node.result
     name, lineage = old.name, old.lineage
     if old.type.quant is not None:
         made = graph.add(
             "quantize",
-            {"x": flow},
+            {"x": flow, **numbers},
             types=[old.type],
             before=node,
             origins=node.slot_origins.get("result", ()),

@@ -17,7 +17,8 @@ from qir.reference.interpreter import profile_of, run_node
 from qir.rewrite import Pass
 
 _NEVER = frozenset(
-    {"input", "constant", "output", "foreign", "quantize", "dequantize", "requantize"}
+    "input constant output foreign quantize dequantize requantize recode fake_quantize "
+    "choose_qparams qparams".split()
 )
 
 

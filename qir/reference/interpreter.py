@@ -15,7 +15,7 @@ from qir.ir.dims import Dim
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Program, Value
 from qir.ir.types import TensorType
-from qir.reference import control, inner
+from qir.reference import control, dynamic, inner
 from qir.reference.quantized import run_chain, run_quantized
 from qir.reference.table import Operands, compute_all
 
@@ -114,11 +114,13 @@ def run_node(
         return frontend(str(node.attrs["framework"])).run_foreign(node, operands)
     if node.stages:
         return (run_chain(node, operands, profile),)
+    if node.op in dynamic.OPS:
+        return dynamic.run(node, operands, profile)
     types = [v.type for v in (*node.operands.values(), *node.results)]
     if node.op in inner.WITHIN and (node.inner or any(t.quant for t in types)):
         return inner.run(node, operands, profile)
     if node.op not in MEASURES and any(t.quant for t in types):
-        return (run_quantized(node, operands, profile),)
+        return run_quantized(node, operands, profile)
     return compute_all(node.op, operands, node.attrs)
 
 

@@ -3,65 +3,65 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from qir.errors import OpError
 from qir.ir.attrs import Attr
-from qir.ir.dtype import I32
 from qir.ir.node import Node
 from qir.ir.ops import spec
 from qir.ir.types import TensorType
 from qir.numerics import (
     Affine,
+    AnyMap,
     Query,
     Rule,
-    accumulate,
     affine_of,
+    convert,
     dequantize,
-    multiplier,
     profile,
     quantize,
-    requantize,
-    scale_sum,
 )
+from qir.numerics.definition import factor
+from qir.numerics.rounding import narrowed
 from qir.reference import methods
-from qir.reference.table import Operands, compute
+from qir.reference.companions import Resolved, resolved
+from qir.reference.products import PRODUCTS, Kernel, any_map, integral, plain, product
+from qir.reference.table import Operands, compute, compute_all
 
 Codes = NDArray[np.generic]
-_PRODUCTS = frozenset({"conv2d", "matmul", "gemm", "linear"})
 _TAILS = frozenset({"relu", "clip"})
+_PADS = frozenset({"pad", "unfold"})
+"""Ops that move elements and put others, zeros, beside them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Kernel:
-    """One op on codes with what it is given and what it must give."""
-
-    op: str
-    attrs: Mapping[str, Attr]
-    types: Mapping[str, TensorType]
-    result: TensorType
-    rule: Rule
-
-    def affine(self, slot: str) -> Affine:
-        """The map of an operand; OpError where it holds no codes."""
-        quant = self.types[slot].quant
-        if quant is None:
-            raise OpError(f"{self.op}: {slot} is {self.types[slot]}, codes are needed")
-        return affine_of(quant)
-
-    @property
-    def out(self) -> Affine | None:
-        """The map of the result; None where it is real."""
-        return None if self.result.quant is None else affine_of(self.result.quant)
-
-
-def run_quantized(node: Node, operands: Operands, profile_name: str) -> Codes:
+def run_quantized(node: Node, operands: Operands, profile_name: str) -> tuple[Codes, ...]:
     """One op on codes."""
-    types = {slot: value.type for slot, value in node.operands.items()}
-    return _run(node.op, node.attrs, types, operands, node.result.type, profile_name)
+    results = tuple(value.type for value in node.results)
+    given = resolved(node.op, node.operands, operands, results, profile_name)
+    if _moves(node.op, given):
+        return compute_all(node.op, given.arrays, node.attrs)
+    if len(results) > 1:
+        raise OpError(f"{node.op} on codes of several maps; requantize them to one map first")
+    return (_run(node.op, node.attrs, given.types, given.arrays, given.results[0], profile_name),)
+
+
+def _moves(op: str, given: Resolved) -> bool:
+    """Whether the op hands on codes of one map, whatever numbers it has."""
+    if not spec(op).traits.value_preserving or op in _PADS:
+        return False
+    quants = [t.quant for s, t in given.types.items() if t.quant or s == "x" or s[:3] == "xs."]
+    if not all(kind.quant is not None for kind in given.results):
+        return False
+    first = quants[0] if quants else None
+    if first is None or any(q is None for q in quants):
+        return False
+    others = [*quants, *(t.quant for t in given.results)]
+    if any(q is not None and q.dynamic for q in others):
+        return len(quants) == 1 and all(q is not None and q.dynamic for q in others)
+    return first.grain is None and all(q is not None and first.same_map(q) for q in others)
 
 
 def run_chain(node: Node, operands: Operands, profile_name: str) -> Codes:
@@ -72,25 +72,24 @@ def run_chain(node: Node, operands: Operands, profile_name: str) -> Codes:
     """
     head = node.stages[0]
     values = node.stage_operands(0)
-    types = {slot: value.type for slot, value in values.items()}
-    arrays = {slot: operands[slot] for slot in values}
-    out = node.result.type
     for i, stage in enumerate(node.stages[1:], 1):
         if stage.op not in _TAILS or node.stages[i - 1].type is not None:
             chain = " |> ".join(s.op for s in node.stages)
             raise OpError(f"the group {chain} has no integer arithmetic; expand-qdq unwraps it")
+    arrays = {slot: operands[slot] for slot in values}
+    given = resolved(head.op, values, arrays, (node.result.type,), profile_name)
+    (out,) = given.results
+    data = _run(head.op, head.attrs, given.types, given.arrays, out, profile_name)
     if out.quant is None:
-        data = _run(head.op, head.attrs, types, arrays, out, profile_name)
         for stage in node.stages[1:]:
             data = compute(stage.op, {"x": data}, stage.attrs)
         return data
-    codes = _run(head.op, head.attrs, types, arrays, out, profile_name)
     for stage in node.stages[1:]:
         low, high = bounds(
             stage.op, stage.attrs, affine_of(out.quant), _quantizing(out, profile_name)
         )
-        codes = np.clip(codes, low, high).astype(codes.dtype)
-    return codes
+        data = np.clip(data, low, high).astype(data.dtype)
+    return data
 
 
 def bounds(op: str, attrs: Mapping[str, Attr], out: Affine, rule: Rule) -> tuple[int, int]:
@@ -130,13 +129,15 @@ def _run(
     rule = profile(profile_name).resolve(_query(op, attrs, types, result))
     kernel = Kernel(op, attrs, types, result, rule)
     if op == "quantize":
-        out = kernel.out
-        assert out is not None
-        return quantize(arrays["x"], out, rule)
+        return _quantized(kernel, arrays["x"])
     if op == "dequantize":
-        return dequantize(arrays["x"], kernel.affine("x"), rule)
-    if op in _PRODUCTS:
-        return _product(kernel, arrays)
+        return dequantize(arrays["x"], kernel.map("x"), rule)
+    if op == "requantize":
+        return _converted(kernel, arrays["x"])
+    if op in PRODUCTS:
+        return product(kernel, arrays) if integral(kernel) else in_reals(kernel, arrays)
+    if not all(t.quant is None or plain(t.quant) for t in (*types.values(), result)):
+        return in_reals(kernel, arrays)
     if rule.method is not None:
         return methods.run(kernel, arrays)
     raise OpError(
@@ -144,57 +145,77 @@ def _run(
     )
 
 
-# -- products -------------------------------------------------------------------------------------
+def in_reals(kernel: Kernel, arrays: Operands) -> Codes:
+    """The op on the reals that codes mean, rounded once to the result.
+
+    What no kernel computes in integers: blocks of scales, tables, real zeros, floats for codes,
+    reals beside codes. Raises OpError for operands that count in a unit of the accumulator.
+    """
+    reals: dict[str, Codes] = {}
+    for slot, data in arrays.items():
+        if kernel.types[slot].quant is not None:
+            reals[slot] = dequantize(data, kernel.map(slot), kernel.rule)
+        elif slot == spec(kernel.op).traits.bias and not kernel.types[slot].dtype.is_float:
+            raise OpError(f"{kernel.op}: {slot} counts in a unit that these codes do not have")
+        else:
+            reals[slot] = data
+    made = compute(kernel.op, reals, kernel.attrs)
+    out = kernel.out_map
+    return made if out is None else quantize(made, out, kernel.rule)
 
 
-def _product(kernel: Kernel, arrays: Operands) -> Codes:
-    """Sums of code products, plus a bias in the same unit, rounded once."""
-    traits = spec(kernel.op).traits
-    assert traits.weight is not None
-    accumulate.check(kernel.rule)
-    x, w = kernel.affine(traits.data), kernel.affine(traits.weight)
-    acc = _sums(kernel, arrays, x, w)
-    axis = acc.ndim - 1 if kernel.op != "conv2d" or kernel.attrs["layout"] == "NHWC" else 1
-    gain = kernel.attrs.get("alpha", 1.0)
-    assert isinstance(gain, float)
-    if traits.bias is not None and traits.bias in arrays:
-        acc = _with_bias(kernel, acc, arrays[traits.bias], kernel.types[traits.bias], axis)
-    factor = multiplier(x, w, kernel.out, kernel.rule, gain=gain)
-    if kernel.out is None:
-        return scale_sum(acc, factor, axis=axis)
-    return requantize(acc, factor, kernel.out, kernel.rule, axis=axis)
+# -- to codes -------------------------------------------------------------------------------------
 
 
-def _sums(kernel: Kernel, arrays: Operands, x: Affine, w: Affine) -> NDArray[np.int32]:
-    attrs = kernel.attrs
-    if kernel.op == "conv2d":
-        return accumulate.conv2d(
-            arrays["x"],
-            arrays["w"],
-            x.zero,
-            w.zero,
-            **{k: attrs[k] for k in attrs},  # type: ignore[arg-type]
-        )
-    if kernel.op == "linear":
-        return accumulate.matmul(arrays["x"], np.swapaxes(arrays["w"], -1, -2), x.zero, w.zero)
-    a, b = arrays["a"], arrays["b"]
-    if attrs["trans_a"] and a.ndim > 1:
-        a = np.swapaxes(a, -1, -2)
-    if attrs["trans_b"] and b.ndim > 1:
-        b = np.swapaxes(b, -1, -2)
-    return accumulate.matmul(a, b, x.zero, w.zero)
+def _stated(rule: Rule, attrs: Mapping[str, Attr]) -> Rule:
+    """The rule with what the file itself states in place of what the profile says."""
+    if not attrs["round"]:
+        return rule
+    stated = replace(rule.quantize, round=attrs["round"])  # type: ignore[arg-type]
+    return replace(rule, quantize=stated)
 
 
-def _with_bias(
-    kernel: Kernel, acc: NDArray[np.int32], bias: Codes, kind: TensorType, axis: int
-) -> NDArray[np.int32]:
-    """The sums with a bias in their own unit; i32 arithmetic wraps."""
-    if kind.dtype != I32:
-        raise OpError(f"{kernel.op}: a bias of {kind} is not in units of the accumulator")
-    if kernel.attrs.get("beta", 1.0) != 1.0:
-        raise OpError(f"{kernel.op}: beta = {kernel.attrs['beta']!r} has no integer arithmetic")
-    shape = [1] * acc.ndim
-    if bias.ndim == 1:
-        shape[axis] = -1
-        bias = bias.reshape(shape)
-    return np.asarray((acc.astype(np.int64) + bias.astype(np.int64)).astype(np.int32))
+def _quantized(kernel: Kernel, x: Codes) -> Codes:
+    """Reals to codes, by the profile but for what the node states."""
+    out = kernel.out_map
+    assert out is not None
+    rule = _stated(kernel.rule, kernel.attrs)
+    if kernel.attrs["saturate"] is True:
+        return quantize(x, out, rule)
+    if not out.storage.is_float:
+        raise OpError(f"quantize: codes of {out.storage} saturate; only floats overflow")
+    return _overflowing(x, out, rule)
+
+
+def _overflowing(x: Codes, out: AnyMap, rule: Rule) -> Codes:
+    """Float codes, where what is too large becomes infinite, or NaN if there is no infinity."""
+    numbers = out.over(x.shape)
+    by = factor(numbers.scale, rule)
+    with np.errstate(all="ignore"):
+        reals = x.astype(by.dtype)
+        scaled = reals / by if rule.quantize.by == "divide" else reals * by
+        return narrowed(np.asarray(scaled), out.carrier)
+
+
+def _converted(kernel: Kernel, codes: Codes) -> Codes:
+    """Codes to codes by value, or by the method that the profile names."""
+    result = kernel.result.quant
+    assert result is not None
+    rule = _stated(kernel.rule, kernel.attrs)
+    named = rule.method is not None and rule.method.name != "recode"
+    if named and plain(kernel.quant("x")) and plain(result):
+        return methods.run(replace(kernel, rule=rule), {"x": codes})
+    out = kernel.out_map
+    assert out is not None
+    return convert(codes, kernel.map("x"), out, rule)
+
+
+def fake_quantized(
+    x: Codes, code: TensorType, attrs: Mapping[str, Attr], profile_name: str
+) -> Codes:
+    """Reals through the codes of a type and back, as a profile's `fake_quantize` does."""
+    quant = code.quant
+    assert quant is not None
+    rule = profile(profile_name).resolve(_query("fake_quantize", attrs, {"x": code}, code))
+    through = any_map(quant)
+    return narrowed(dequantize(quantize(x, through, rule), through, rule), x.dtype)

@@ -112,6 +112,8 @@ def _match(ops: tuple[Node, ...], quantize: Node | None) -> Match | None:
     quant = quantize.result.type.quant if quantize else None
     if quantize and (quant is None or not _counts(quant) or quant.grain is not None):
         return None
+    if quantize and quantize.attrs["round"]:
+        return None  # what the node states beats the profile, and a kernel rounds by the profile
     codes: dict[str, Value] = {}
     for slot, value in ops[0].operands.items():
         source = _codes(ops[0], slot, value)

@@ -7,11 +7,17 @@ import difflib
 from qir.errors import TypeRuleError
 from qir.ir.ops import (
     activations,
+    attention,
+    columns,
     control,
     conv,
     conv_nd,
+    einsum,
     elementwise,
+    embedding,
     graph,
+    index,
+    integer,
     logic,
     matmul,
     moves,
@@ -45,8 +51,14 @@ FAMILIES = (
     sizes,
     reduce,
     resize,
+    index,
+    embedding,
+    einsum,
+    columns,
     quantization,
+    integer,
     recurrent,
+    attention,
     control,
 )
 OPS: dict[str, OpSpec] = {op.name: op for family in FAMILIES for op in family.OPS}

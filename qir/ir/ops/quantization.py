@@ -1,10 +1,30 @@
-"""Ops between reals and codes, whose result type says which map is meant; and `cast`."""
+"""Ops between reals and codes, what chooses and reads their numbers; and `cast`.
+
+The result type says which map is meant. Where it says `?`, companion operands give the numbers.
+"""
 
 from __future__ import annotations
 
-from qir.ir.dtype import DType
+from qir.ir.dims import Dim, Shape
+from qir.ir.dtype import F32, I32, DType
 from qir.ir.ops.spec import AttrSpec, Call, OpSpec, Slot
-from qir.ir.types import TensorType
+from qir.ir.types import Array, Grain, Param, QuantType, TensorType
+
+ROUNDS = (
+    "",
+    "even",
+    "away",
+    "half_up",
+    "half_down",
+    "up",
+    "down",
+    "zero",
+    "floor",
+    "ceil",
+)
+"""What `round` may say; nothing: as the profile does."""
+MODES = ("", "scaled", "min_combined", "min_first")
+GIVES = ("numbers", "range")
 
 
 def _express(call: Call) -> tuple[TensorType, ...]:
@@ -14,13 +34,26 @@ def _express(call: Call) -> tuple[TensorType, ...]:
 def _quantize(call: Call) -> tuple[TensorType, ...]:
     if call.types["x"].quant is not None:
         raise call.fail("x holds codes already; requantize converts them")
+    _one_of(call, "round", ROUNDS)
+    _one_of(call, "mode", MODES)
     return _express(call)
+
+
+def _one_of(call: Call, name: str, known: tuple[str, ...]) -> None:
+    if call.text(name) not in known:
+        said = ", ".join(k for k in known if k)
+        raise call.fail(f"{name} = {call.text(name)!r} is none of {said}")
 
 
 def _needs_codes(call: Call) -> tuple[TensorType, ...]:
     if call.types["x"].quant is None:
         raise call.fail(f"x is {call.types['x']} and holds no codes")
     return _express(call)
+
+
+def _requantize(call: Call) -> tuple[TensorType, ...]:
+    _one_of(call, "round", ROUNDS)
+    return _needs_codes(call)
 
 
 def _cast(call: Call) -> tuple[TensorType, ...]:
@@ -30,12 +63,115 @@ def _cast(call: Call) -> tuple[TensorType, ...]:
     return (TensorType(call.shape("x"), to),)
 
 
+def _recode(call: Call) -> tuple[TensorType, ...]:
+    """The raw codes; a stated type of the same width may give them a meaning."""
+    return (TensorType(call.shape("x"), call.types["x"].dtype),)
+
+
+# -- numbers of their own -------------------------------------------------------------------------
+
+
+def grid(shape: Shape, axes: tuple[int, ...], blocks: tuple[int, ...]) -> Shape:
+    """The shape of one number a block of the kept axes; other axes have one index."""
+    if not axes:
+        return ()
+    sizes = dict(zip(axes, blocks or (1,) * len(axes), strict=True))
+
+    def count(i: int, dim: Dim) -> Dim:
+        if i not in sizes:
+            return 1
+        if sizes[i] == 1:
+            return dim
+        return -(-dim // sizes[i]) if isinstance(dim, int) else None
+
+    return tuple(count(i, dim) for i, dim in enumerate(shape))
+
+
+def _choose(call: Call) -> tuple[TensorType, ...]:
+    if not call.express("x").is_float:
+        raise call.fail(f"x is {call.types['x']}; reals have a range, or codes that mean some")
+    storage, scale = call.attrs["storage"], call.attrs["scale_type"]
+    zero = call.attrs["zero_type"] or storage
+    assert isinstance(storage, DType)
+    assert isinstance(scale, DType)
+    assert isinstance(zero, DType)
+    if not storage.is_integer or not zero.is_integer or not scale.is_float:
+        raise call.fail("storage and zero_type are integers, scale_type is a float")
+    bounds = call.wholes("bounds")
+    if bounds and not (
+        len(bounds) == 2 and storage.bounds[0] <= bounds[0] < bounds[1] <= storage.bounds[1]
+    ):
+        raise call.fail(f"bounds {bounds} are not two codes of {storage}, the lower one first")
+    shape = call.shape("x")
+    axes, blocks = call.axes("keep", len(shape)), call.wholes("blocks")
+    if list(axes) != sorted(axes):
+        raise call.fail(f"keep {axes} does not rise")
+    if blocks and (len(blocks) != len(axes) or min(blocks) < 1):
+        raise call.fail(f"blocks {blocks} are not one size, 1 or more, a kept axis")
+    made = grid(shape, axes, blocks)
+    return TensorType(made, scale), TensorType(made, zero)
+
+
+def _qparams(call: Call) -> tuple[TensorType, ...]:
+    quant = call.types["x"].quant
+    if quant is None:
+        raise call.fail(f"x is {call.types['x']} and holds no codes")
+    _one_of(call, "give", GIVES)
+    first, second = ("min", "max") if call.text("give") == "range" else ("scale", "zero")
+    return _read(call, quant, first), _read(call, quant, second)
+
+
+def _read(call: Call, quant: QuantType, name: str) -> TensorType:
+    """What reading one of the numbers gives; a companion is handed on."""
+    if (given := call.companions.get(f"x.{name}")) is not None:
+        return given
+    if name in ("min", "max"):
+        return TensorType(_held(call, quant, quant.scale), F32)
+    held = quant.scale if name == "scale" else quant.zero
+    if held is None:
+        raise call.fail(f"x is {call.types['x']}; x.{name} gives the number")
+    if isinstance(held, Array):
+        return held.type.with_element(held.type.express)
+    shape = _held(call, quant, held or quant.scale)
+    if name == "scale":
+        return TensorType(shape, quant.scale_dtype or quant.express)
+    if quant.real_zero:
+        return TensorType(shape, quant.express)
+    return TensorType(shape, quant.storage if quant.storage.is_integer else I32)
+
+
+def _held(call: Call, quant: QuantType, held: Param) -> Shape:
+    if quant.grain is None:
+        return ()
+    if isinstance(held, Array):
+        return held.type.shape
+    shape = quant.grain.grid(call.shape("x"))
+    return shape if quant.axis is None else (shape[quant.axis],)
+
+
+def kept(axes: tuple[int, ...], blocks: tuple[int, ...] = ()) -> Grain | None:
+    """The grain of codes whose numbers `choose_qparams` makes with such attributes."""
+    if not axes:
+        return None
+    return Grain(tuple(zip(axes, blocks or (1,) * len(axes), strict=True)))
+
+
+def _fake(call: Call) -> tuple[TensorType, ...]:
+    if call.types["x"].quant is not None:
+        raise call.fail("x holds codes; it takes reals and gives reals")
+    return _express(call)
+
+
+_ROUND = AttrSpec("round", "text", "")
+
 OPS = (
     OpSpec(
         "quantize",
         (Slot("x"),),
         _quantize,
-        doc="reals to the codes of the result type",
+        (_ROUND, AttrSpec("mode", "text", ""), AttrSpec("saturate", "bool", True)),
+        doc="reals to the codes of the result type; `round` and `saturate` are what a file states "
+        "and beat the profile, `mode` is what its rules may ask for",
     ),
     OpSpec(
         "dequantize",
@@ -43,7 +179,54 @@ OPS = (
         _needs_codes,
         doc="codes to the reals they mean",
     ),
-    OpSpec("requantize", (Slot("x"),), _needs_codes, doc="codes of one map to codes of another"),
+    OpSpec(
+        "requantize",
+        (Slot("x"),),
+        _requantize,
+        (_ROUND,),
+        doc="codes of one map to codes of another, by the reals they mean",
+    ),
+    OpSpec(
+        "recode",
+        (Slot("x"),),
+        _recode,
+        doc="the same bits as another type of that width: codes read raw, or given a meaning",
+    ),
+    OpSpec(
+        "choose_qparams",
+        (Slot("x"),),
+        _choose,
+        (
+            AttrSpec("rule", "text", required=True),
+            AttrSpec("storage", "dtype", required=True),
+            AttrSpec("bounds", "ints", ()),
+            AttrSpec("symmetric", "bool", False),
+            AttrSpec("keep", "ints", ()),
+            AttrSpec("blocks", "ints", ()),
+            AttrSpec("scale_type", "dtype", F32),
+            AttrSpec("zero_type", "dtype", None),
+        ),
+        results=2,
+        doc="scale and zero for the range of x by a named rule: one of each, or one a block of the "
+        "kept axes",
+    ),
+    OpSpec(
+        "qparams",
+        (Slot("x"),),
+        _qparams,
+        (AttrSpec("give", "text", "numbers"),),
+        results=2,
+        doc="scale and zero of a type as tensors, or least and greatest real",
+    ),
+    OpSpec(
+        "fake_quantize",
+        (Slot("x"),),
+        _fake,
+        (AttrSpec("learn", "text", ""), AttrSpec("enabled", "bool", True)),
+        inner=("code",),
+        doc="reals to the reals that the inner slot `code` can hold; `learn` names how training "
+        "changes its numbers",
+    ),
     OpSpec(
         "cast",
         (Slot("x"),),

@@ -1,0 +1,155 @@
+"""The numbers that come to a type as operands of their own: what its `?` stands for in one run.
+
+`a.scale` and `a.zero` are those of operand a, bare `scale` and `zero` the result's; a range,
+`a.min` and `a.max`, stands for both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.errors import OpError
+from qir.ir.dtype import dtype_of
+from qir.ir.node import Value
+from qir.ir.ops import spec
+from qir.ir.types import Array, Grain, Param, QuantType, TensorType, param
+from qir.numerics import Query, choose, profile
+from qir.reference.table import Operands
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """What an op is given and must give in one run: no type asks for a number any more."""
+
+    types: Mapping[str, TensorType]
+    arrays: Operands
+    results: tuple[TensorType, ...]
+
+
+def resolved(
+    op: str,
+    operands: Mapping[str, Value],
+    arrays: Operands,
+    results: tuple[TensorType, ...],
+    profile_name: str,
+) -> Resolved:
+    """The op's own operands, every type with its numbers where companions give them.
+
+    A type stays open where an op that only moves codes is given none. Raises OpError for
+    companions that no type asks for, or numbers that do not fit.
+    """
+    row = spec(op)
+    own = {s: a for s, a in arrays.items() if row.slot(s) is not None or not row.companion(s)}
+    beside = {s: a for s, a in arrays.items() if s not in own}
+    types = {s: operands[s].type for s in own}
+    if not beside:
+        return Resolved(types, own, results)
+    done = {s: _typed(kind, s, beside, profile_name) for s, kind in types.items()}
+    made = tuple(_typed(kind, "", beside, profile_name) for kind in results)
+    if unread := _unread(types, results, beside):
+        raise OpError(f"{op}: {unread} is given, and no type asks for it")
+    return Resolved(done, own, made)
+
+
+def _unread(
+    types: Mapping[str, TensorType], results: tuple[TensorType, ...], beside: Operands
+) -> str:
+    asking = {s for s, kind in types.items() if kind.quant is not None and kind.quant.dynamic}
+    if any(kind.quant is not None and kind.quant.dynamic for kind in results):
+        asking.add("")
+    return next((s for s in beside if s.rpartition(".")[0] not in asking), "")
+
+
+def _typed(kind: TensorType, slot: str, beside: Operands, profile_name: str) -> TensorType:
+    if kind.quant is None or not kind.quant.dynamic:
+        return kind
+    return kind.with_element(concrete(kind.quant, slot, beside, profile_name))
+
+
+def concrete(quant: QuantType, slot: str, beside: Operands, profile_name: str) -> QuantType:
+    """The type with the numbers that companions of a slot give; itself where there are none.
+
+    A range becomes scale and zero as the profile chooses them: about zero where the type has no
+    zero point. Raises OpError for numbers that do not fit the type.
+    """
+    dot = f"{slot}." if slot else ""
+    found = {n: beside[f"{dot}{n}"] for n in ("scale", "zero", "min", "max") if dot + n in beside}
+    if not quant.dynamic or not found:
+        return quant
+    if "min" in found and "max" in found:
+        found = _of_range(quant, found["min"], found["max"], profile_name) | found
+    scale, zero = quant.scale, quant.zero
+    if scale is None:
+        if "scale" not in found:
+            return quant
+        quant = replace(quant, scale=(1.0,), zero=())
+        quant = _scaled(quant, found["scale"], f"{dot}scale")
+        scale = quant.scale
+    if zero is None:
+        if "zero" not in found:
+            raise OpError(f"{dot}zero is missing")
+        zero = _zeros(quant, found["zero"], f"{dot}zero")
+    return replace(quant, zero=_spread(zero, scale))
+
+
+def _scaled(quant: QuantType, scale: NDArray[np.generic], name: str) -> QuantType:
+    kind = dtype_of(scale)
+    if not kind.is_float:
+        raise OpError(f"{name} is {kind}; scales are floats")
+    return replace(quant, scale=_param(scale, quant.grain, name), scale_dtype=kind)
+
+
+def _zeros(quant: QuantType, zero: NDArray[np.generic], name: str) -> Param:
+    kind = dtype_of(zero)
+    if kind.is_float:
+        return _param(zero, quant.grain, name)
+    if not kind.is_integer:
+        raise OpError(f"{name} is {kind}; zeros are numbers")
+    return _param(zero.astype(np.int64), quant.grain, name)
+
+
+def _param(values: NDArray[np.generic], grain: Grain | None, name: str) -> Param:
+    """The numbers as a type holds them; a list with one of them may stand for a whole tensor."""
+    if grain is None:
+        if values.size != 1:
+            raise OpError(f"{name} has {values.size} numbers; the type has one for all")
+        return param(values.reshape(()), None, name)
+    return Array.of(values.reshape(-1) if grain.axis is not None else values, name)
+
+
+def _spread(zero: Param, scale: Param) -> Param:
+    """One zero beside many scales is the zero of each."""
+    if not isinstance(scale, Array) or zero == () or zero is None:
+        return zero
+    held = zero.data if isinstance(zero, Array) else np.array(zero)
+    if held.size == scale.data.size:
+        data = held.reshape(scale.data.shape)
+    elif held.size == 1:
+        data = np.broadcast_to(held.reshape(()), scale.data.shape)
+    else:
+        raise OpError(f"there are {scale.data.size} scales but {held.size} zeros")
+    return Array.of(np.ascontiguousarray(data), "zero")
+
+
+def _of_range(
+    quant: QuantType, low: NDArray[np.generic], high: NDArray[np.generic], profile_name: str
+) -> dict[str, NDArray[np.generic]]:
+    """Scale and zero of a range, as the profile chooses them."""
+    storage = str(quant.storage)
+    grain = "channel" if quant.grain else "tensor"
+    rules = profile(profile_name).resolve(Query("quantize", {"x": storage, "result": storage}))
+    scale, zero = choose(
+        low.astype(np.float32),
+        high.astype(np.float32),
+        quant.storage,
+        rules.choose,
+        bounds=(quant.low, quant.high),
+        symmetric=quant.zero is not None,
+        grain=grain,
+        profile=profile_name,
+    )
+    return {"scale": np.asarray(scale), "zero": np.asarray(zero)}

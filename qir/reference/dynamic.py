@@ -1,0 +1,275 @@
+"""Ops about the numbers of maps, and products of raw integers: what runs while a model runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.errors import OpError
+from qir.ir.dtype import DType
+from qir.ir.node import Node
+from qir.ir.types import Array, QuantType, TensorType
+from qir.numerics import (
+    NAMED,
+    Map,
+    Query,
+    accumulate,
+    choose,
+    dequantize,
+    profile,
+    recode,
+)
+from qir.numerics.rounding import narrowed
+from qir.reference.companions import concrete, resolved
+from qir.reference.products import any_map
+from qir.reference.quantized import fake_quantized
+from qir.reference.ranges import RULES, Wanted, extremes
+from qir.reference.table import Operands
+
+Tensor = NDArray[np.generic]
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """One node in one run: its types with their numbers, and the arrays."""
+
+    node: Node
+    types: Mapping[str, TensorType]
+    arrays: Operands
+    beside: Operands
+    profile: str
+
+    def text(self, name: str) -> str:
+        return str(self.node.attrs[name])
+
+    def wholes(self, name: str) -> tuple[int, ...]:
+        value = self.node.attrs[name]
+        assert isinstance(value, tuple)
+        return tuple(v for v in value if isinstance(v, int))
+
+    def dtype(self, name: str) -> DType | None:
+        value = self.node.attrs[name]
+        return value if isinstance(value, DType) else None
+
+
+def run(node: Node, operands: Operands, profile_name: str) -> tuple[Tensor, ...]:
+    """One of these ops on arrays by slot, companions among them."""
+    if node.op in _RAW:
+        own = {s: node.operands[s].type for s in operands}
+        return _RAW[node.op](_Run(node, own, operands, operands, profile_name))
+    results = tuple(value.type for value in node.results)
+    beside = {s: a for s, a in operands.items() if s != "x"}
+    if node.op in ("recode", "fake_quantize"):
+        x = {"x": operands["x"]}
+        kinds = {"x": node.operands["x"].type}
+        return _FUNCTIONS[node.op](_Run(node, kinds, x, beside, profile_name))
+    given = resolved(node.op, node.operands, operands, results, profile_name)
+    return _FUNCTIONS[node.op](_Run(node, given.types, given.arrays, beside, profile_name))
+
+
+def _recode(run: _Run) -> tuple[Tensor, ...]:
+    return (recode(run.arrays["x"], run.types["x"].dtype, run.node.result.type.dtype),)
+
+
+# -- numbers --------------------------------------------------------------------------------------
+
+
+def _choose(run: _Run) -> tuple[Tensor, ...]:
+    """Scale and zero for the range of x, one of each or one a block."""
+    storage, scale_type = run.dtype("storage"), run.dtype("scale_type")
+    assert storage is not None
+    assert scale_type is not None
+    low, high = extremes(_reals(run), run.wholes("keep"), run.wholes("blocks"))
+    bounds = run.wholes("bounds") or storage.bounds
+    wanted = Wanted(storage, (bounds[0], bounds[1]), run.node.attrs["symmetric"] is True)
+    rule, name = RULES.get(run.text("rule")), run.text("rule")
+    if rule is not None:
+        scale, zero = rule(low, high, wanted)
+    else:
+        scale, zero = _by_profile(run, name, low, high, wanted)
+    kind = (run.dtype("zero_type") or storage).carrier
+    return (
+        narrowed(np.asarray(scale), scale_type.carrier),
+        np.asarray(np.asarray(zero).astype(kind)),
+    )
+
+
+def _by_profile(
+    run: _Run, name: str, low: Tensor, high: Tensor, wanted: Wanted
+) -> tuple[Tensor, Tensor]:
+    """A range rule of the core by its name, or the one of the node's own profile."""
+    storage = str(wanted.storage)
+    if name == "profile":
+        query = Query("quantize", {"x": storage, "result": storage})
+        rule = profile(run.profile).resolve(query).choose
+    elif name in NAMED:
+        rule = NAMED[name]
+    else:
+        known = ", ".join(sorted(("profile", *RULES, *NAMED)))
+        raise OpError(f"choose_qparams: no range rule {name!r}; known: {known}")
+    scale, zero = choose(
+        low.astype(np.float64),
+        high.astype(np.float64),
+        wanted.storage,
+        rule,
+        bounds=wanted.bounds,
+        symmetric=wanted.symmetric,
+        grain="channel" if run.wholes("keep") else "tensor",
+        profile=run.profile,
+    )
+    return scale, zero
+
+
+def _reals(run: _Run) -> Tensor:
+    """The reals of x, which may be codes."""
+    quant = run.types["x"].quant
+    if quant is None:
+        return run.arrays["x"]
+    storage = str(quant.storage)
+    rule = profile(run.profile).resolve(Query("dequantize", {"x": storage}))
+    return dequantize(run.arrays["x"], any_map(quant), rule)
+
+
+def _qparams(run: _Run) -> tuple[Tensor, ...]:
+    """The numbers of a type, or the reals at its ends."""
+    kinds = [value.type for value in run.node.results]
+    names = ("min", "max") if run.text("give") == "range" else ("scale", "zero")
+    given = [run.beside.get(f"x.{name}") for name in names]
+    quant = run.types["x"].quant
+    assert quant is not None
+    made = [
+        found if found is not None else _number(quant, name, kind)
+        for found, name, kind in zip(given, names, kinds, strict=True)
+    ]
+    return tuple(made)
+
+
+def _number(quant: QuantType, name: str, kind: TensorType) -> Tensor:
+    carrier, sizes = kind.dtype.carrier, kind.shape
+    if name in ("min", "max"):
+        found = _end(quant, name)
+    elif name == "scale":
+        found = np.asarray(any_map(quant).scale)
+    else:
+        found = np.asarray(any_map(quant).zero)
+    whole = found.size == 1 and all(isinstance(d, int) for d in sizes)
+    if whole:
+        found = np.broadcast_to(found.reshape(()), [d for d in sizes if isinstance(d, int)])
+    return np.ascontiguousarray(found.astype(carrier))
+
+
+def _end(quant: QuantType, name: str) -> Tensor:
+    """The least or greatest real: the declared one, else what the last code means."""
+    if quant.declared is not None:
+        held = quant.declared.low if name == "min" else quant.declared.high
+        return held.data if isinstance(held, Array) else np.array(held, np.float32)
+    if not quant.storage.is_integer or quant.kind != "uniform":
+        raise OpError(f"qparams: codes of {quant} have no last one; read scale and zero")
+    code = quant.low if name == "min" else quant.high
+    through = any_map(quant)
+    reals = (code - np.asarray(through.zero, np.float64)) * np.asarray(through.scale, np.float64)
+    plus = through.plus if isinstance(through, Map) else None
+    return reals if plus is None else reals + np.asarray(plus, np.float64).reshape(reals.shape)
+
+
+def _fake(run: _Run) -> tuple[Tensor, ...]:
+    x, node = run.arrays["x"], run.node
+    if node.attrs["enabled"] is not True:
+        return (x,)
+    element = node.inner.get("code")
+    if not isinstance(element, QuantType):
+        raise OpError("fake_quantize: the inner slot code says no quantized type")
+    code = concrete(element, "code", run.beside, run.profile)
+    if code.dynamic:
+        raise OpError(f"fake_quantize: code is {element}; code.scale is to give the number")
+    kind = TensorType(node.operands["x"].type.shape, code)
+    return (fake_quantized(x, kind, node.attrs, run.profile),)
+
+
+# -- products -------------------------------------------------------------------------------------
+
+
+def _matmul_integer(run: _Run) -> tuple[Tensor, ...]:
+    """Sums of (a - a.zero) * (b - b.zero); a list of zeros lies along rows, or columns."""
+    a = _less(run.arrays["a"], run.beside.get("a.zero"), rows=True)
+    b = _less(run.arrays["b"], run.beside.get("b.zero"), rows=False)
+    return (accumulate.matmul(a, b),)
+
+
+def _less(data: Tensor, zero: Tensor | None, *, rows: bool) -> Tensor:
+    """The numbers less their zeros, one for all or one a row or column."""
+    if zero is None:
+        return data
+    zeros = zero.astype(np.int64)
+    if zeros.size == 1:
+        zeros = zeros.reshape(())
+    elif zeros.ndim == 1 and rows:
+        zeros = zeros[:, None]
+    return np.asarray(data.astype(np.int64) - zeros)
+
+
+def _conv_integer(run: _Run) -> tuple[Tensor, ...]:
+    """Sums of a convolution, padding counting as x's zero."""
+    x, w = run.arrays["x"], run.arrays["w"]
+    axes = x.ndim - 2
+    stride = run.wholes("stride") or (1,) * axes
+    dilation = run.wholes("dilation") or (1,) * axes
+    pad = run.wholes("pad") or (0,) * 2 * axes
+    groups = run.node.attrs["groups"]
+    assert isinstance(groups, int)
+    x_zero, w_zero = run.beside.get("x.zero"), run.beside.get("w.zero")
+    left = _less(x, x_zero, rows=False)
+    right = w.astype(np.int64)
+    if w_zero is not None:
+        shape = (-1,) + (1,) * (w.ndim - 1) if w_zero.size > 1 else ()
+        right = right - w_zero.astype(np.int64).reshape(shape)
+    if w[0].size > 1 << 19:
+        raise OpError(f"conv_integer: sums of {w[0].size} terms; up to {1 << 19} are exact")
+    sides = [(0, 0), (0, 0), *((pad[i], pad[i + axes]) for i in range(axes))]
+    framed = np.pad(left.astype(np.float64), sides)
+    return (_slid(framed, right.astype(np.float64), stride, dilation, groups),)
+
+
+def _slid(
+    x: NDArray[np.float64],
+    w: NDArray[np.float64],
+    stride: tuple[int, ...],
+    dilation: tuple[int, ...],
+    groups: int,
+) -> Tensor:
+    """One product of matrices a tap of the kernel; whole numbers, so that no order matters."""
+    n, out, each = x.shape[0], w.shape[0], w.shape[1]
+    counts = [
+        (size - (k - 1) * d - 1) // s + 1
+        for size, k, s, d in zip(x.shape[2:], w.shape[2:], stride, dilation, strict=True)
+    ]
+    if min(counts) < 1:
+        raise OpError("conv_integer: the window is larger than the padded input")
+    split = x.reshape(n, groups, each, *x.shape[2:])
+    by_group = w.reshape(groups, out // groups, *w.shape[1:])
+    total = np.zeros((n, groups, out // groups, int(np.prod(counts))))
+    for tap in np.ndindex(*w.shape[2:]):
+        at: list[slice] = [
+            slice(i * d, i * d + (c - 1) * s + 1, s)
+            for i, d, c, s in zip(tap, dilation, counts, stride, strict=True)
+        ]
+        seen = split[(slice(None), slice(None), slice(None), *at)].reshape(n, groups, each, -1)
+        total += np.matmul(by_group[(slice(None), slice(None), slice(None), *tap)], seen)
+    return accumulate.wrap(total).reshape(n, out, *counts)
+
+
+_FUNCTIONS: Mapping[str, Callable[[_Run], tuple[Tensor, ...]]] = {
+    "recode": _recode,
+    "choose_qparams": _choose,
+    "qparams": _qparams,
+    "fake_quantize": _fake,
+}
+_RAW: Mapping[str, Callable[[_Run], tuple[Tensor, ...]]] = {
+    "matmul_integer": _matmul_integer,
+    "conv_integer": _conv_integer,
+}
+OPS = frozenset((*_FUNCTIONS, *_RAW))
+"""The ops that are computed here."""

@@ -1,0 +1,286 @@
+"""Sums of products of codes, rounded once: convolutions and matrix products in integers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.errors import OpError
+from qir.ir.attrs import Attr
+from qir.ir.dtype import I32
+from qir.ir.ops import Call, spec
+from qir.ir.types import QuantType, TensorType
+from qir.numerics import (
+    Affine,
+    AnyMap,
+    Rule,
+    accumulate,
+    affine_of,
+    map_of,
+    multiplier,
+    requantize,
+    scale_sum,
+)
+from qir.numerics.rounding import narrowed
+from qir.reference.table import Operands
+
+Codes = NDArray[np.generic]
+PRODUCTS = frozenset({"conv2d", "matmul", "gemm", "linear"})
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One op on codes with what it is given and what it must give."""
+
+    op: str
+    attrs: Mapping[str, Attr]
+    types: Mapping[str, TensorType]
+    result: TensorType
+    rule: Rule
+
+    def affine(self, slot: str) -> Affine:
+        """The map of an operand; OpError where it holds no codes, or other than plain ones."""
+        return affine_of(self.quant(slot))
+
+    def map(self, slot: str) -> AnyMap:
+        """The map of an operand, of any kind; OpError where it holds no codes."""
+        return any_map(self.quant(slot))
+
+    def quant(self, slot: str) -> QuantType:
+        """The quantized type of an operand; OpError where it holds no codes."""
+        quant = self.types[slot].quant
+        if quant is None:
+            raise OpError(f"{self.op}: {slot} is {self.types[slot]}, codes are needed")
+        return _known(self.op, slot, quant)
+
+    @property
+    def out(self) -> Affine | None:
+        """The map of the result; None where it is real."""
+        quant = self.result.quant
+        return None if quant is None else affine_of(_known(self.op, "", quant))
+
+    @property
+    def out_map(self) -> AnyMap | None:
+        """The map of the result, of any kind; None where it is real."""
+        quant = self.result.quant
+        return None if quant is None else any_map(_known(self.op, "", quant))
+
+
+def _known(op: str, slot: str, quant: QuantType) -> QuantType:
+    if quant.dynamic:
+        name = f"{slot}.scale" if slot else "scale"
+        raise OpError(f"{op}: {slot or 'its result'} is {quant}; {name} is to give the number")
+    return quant
+
+
+def plain(quant: QuantType) -> bool:
+    """Whether codes are whole steps of one scale, or of one an index of one axis."""
+    known = quant.kind == "uniform" and quant.plus is None and not quant.real_zero
+    nested = any(a.type.quant for a in quant.arrays())
+    simple = quant.grain is None or quant.axis is not None
+    return known and quant.storage.is_integer and simple and not nested
+
+
+def any_map(quant: QuantType) -> AnyMap:
+    """The map of a quantized type of any kind whose numbers are known."""
+    return affine_of(quant) if plain(quant) else map_of(quant)
+
+
+def integral(kernel: Kernel) -> bool:
+    """Whether the product is one of whole numbers: scales can be taken out of every sum."""
+    traits = spec(kernel.op).traits
+    data, weight = (kernel.types[s or ""].quant for s in (traits.data, traits.weight))
+    if data is None or weight is None or not (_whole(data) and _whole(weight)):
+        return False
+    result = kernel.result.quant
+    if result is not None and not plain(result):
+        return False
+    if kernel.op == "conv2d":
+        return data.grain is None and weight.axis in (None, 0)
+    return _outside(kernel, traits.data) and _outside(kernel, traits.weight or "")
+
+
+def _whole(quant: QuantType) -> bool:
+    """Whether codes are whole steps from a whole zero, however many scales there are."""
+    known = quant.kind == "uniform" and quant.plus is None and not quant.real_zero
+    nested = any(a.type.quant for a in quant.arrays())
+    return known and quant.storage.is_integer and quant.storage.bits <= 16 and not nested
+
+
+def _outside(kernel: Kernel, slot: str) -> bool:
+    """Whether no two terms of one sum have different scales."""
+    quant = kernel.types[slot].quant
+    assert quant is not None
+    if quant.grain is None:
+        return True
+    rank = kernel.types[slot].rank
+    return rank > 1 and _inner(kernel, slot) not in (axis for axis, _ in quant.grain.blocks)
+
+
+def _inner(kernel: Kernel, slot: str) -> int:
+    """The axis of an operand that is summed over."""
+    rank = kernel.types[slot].rank
+    if slot in ("x", "w"):
+        return rank - 1
+    last = (slot == "a") != (kernel.attrs[f"trans_{slot}"] is True)
+    return rank - 1 if last or rank < 2 else rank - 2
+
+
+def product(kernel: Kernel, arrays: Operands) -> Codes:
+    """Sums of code products, plus a bias in the same unit, rounded once.
+
+    A real bias is added to a real result, in its own type. Raises OpError for another bias.
+    """
+    traits = spec(kernel.op).traits
+    accumulate.check(kernel.rule)
+    bias = traits.bias if traits.bias in arrays else None
+    simple = all(_one_or_channels(kernel, s or "") for s in (traits.data, traits.weight))
+    sums = _simple(kernel, arrays) if simple else _spread(kernel, arrays)
+    axis = sums.acc.ndim - 1 if kernel.op != "conv2d" or _last(kernel) else 1
+    acc = sums.acc
+    if bias is not None and not _is_real(kernel, bias):
+        acc = _with_bias(kernel, acc, arrays[bias], kernel.types[bias], axis)
+    out = kernel.out
+    to = _flat(out, acc, sums)
+    factor = multiplier(sums.x, sums.w, to, kernel.rule, gain=_gain(kernel))
+    if out is not None and not sums.spread:
+        return requantize(acc, factor, out, kernel.rule, axis=axis)
+    if out is not None:
+        return _requantized(acc, factor, out, kernel.rule, axis)
+    made = _scaled(acc, factor, axis, spread=sums.spread)
+    if bias is not None and _is_real(kernel, bias):
+        shape = [1] * acc.ndim
+        shape[axis] = -1
+        added = arrays[bias].astype(np.float32)
+        made = made + (added.reshape(shape) if added.ndim == 1 else added)
+    return narrowed(made, kernel.result.express.carrier)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Sums:
+    """Integer sums, and the maps whose scales go with them."""
+
+    acc: NDArray[np.int32]
+    x: Affine
+    w: Affine
+    spread: bool
+    """Whether scales are shaped to go with the sums, and not one or one a channel."""
+
+
+def _gain(kernel: Kernel) -> float:
+    gain = kernel.attrs.get("alpha", 1.0)
+    assert isinstance(gain, float)
+    return gain
+
+
+def _last(kernel: Kernel) -> bool:
+    return kernel.attrs["layout"] == "NHWC"
+
+
+def _one_or_channels(kernel: Kernel, slot: str) -> bool:
+    """Whether an operand has one scale, or a weight one an output channel."""
+    traits, quant = spec(kernel.op).traits, kernel.types[slot].quant
+    assert quant is not None
+    if quant.grain is None:
+        return True
+    if slot != traits.weight or quant.axis is None or traits.weight_axis is None:
+        return False
+    return quant.axis == traits.weight_axis(Call(kernel.op, kernel.types, kernel.attrs))
+
+
+def _simple(kernel: Kernel, arrays: Operands) -> _Sums:
+    traits = spec(kernel.op).traits
+    x, w = kernel.affine(traits.data), kernel.affine(traits.weight or "")
+    if kernel.op == "conv2d":
+        acc = accumulate.conv2d(
+            arrays["x"],
+            arrays["w"],
+            x.zero,
+            w.zero,
+            **{k: kernel.attrs[k] for k in kernel.attrs},  # type: ignore[arg-type]
+        )
+        return _Sums(acc, x, w, False)
+    left, right = (_turned(kernel, s, arrays[s]) for s in (traits.data, traits.weight or ""))
+    return _Sums(accumulate.matmul(left, right, x.zero, w.zero), x, w, False)
+
+
+def _turned(kernel: Kernel, slot: str, data: Codes) -> Codes:
+    """An operand as the left or right side of `@`."""
+    turn = slot == "w" or kernel.attrs.get(f"trans_{slot}") is True
+    return np.swapaxes(data, -1, -2) if turn and data.ndim > 1 else data
+
+
+def _spread(kernel: Kernel, arrays: Operands) -> _Sums:
+    """Sums where scales lie along rows, columns or batches: one a token, one a channel."""
+    traits = spec(kernel.op).traits
+    parts = [_part(kernel, arrays, s) for s in (traits.data, traits.weight or "")]
+    (left, x), (right, w) = parts
+    return _Sums(accumulate.matmul(left, right, 0, 0), x, w, True)
+
+
+def _part(kernel: Kernel, arrays: Operands, slot: str) -> tuple[Codes, Affine]:
+    """Codes less their zeros, and the map with its scales shaped to go with the sums."""
+    data, quant = arrays[slot], kernel.quant(slot)
+    numbers = any_map(quant).over(data.shape)
+    whole = _turned(kernel, slot, data.astype(np.int64) - numbers.zero.astype(np.int64))
+    scale = np.asarray(numbers.scale)
+    if scale.ndim:
+        scale = _turned(kernel, slot, scale)
+    made = Affine(quant.storage, scale, np.zeros((), np.int64), quant.low, quant.high)
+    return whole, replace(made, express=quant.express)
+
+
+def _is_real(kernel: Kernel, slot: str) -> bool:
+    kind = kernel.types[slot]
+    return kind.quant is None and kind.dtype.is_float and kernel.result.quant is None
+
+
+def _with_bias(
+    kernel: Kernel, acc: NDArray[np.int32], bias: Codes, kind: TensorType, axis: int
+) -> NDArray[np.int32]:
+    """The sums with a bias in their own unit; i32 arithmetic wraps."""
+    if kind.dtype != I32:
+        raise OpError(f"{kernel.op}: a bias of {kind} is not in units of the accumulator")
+    if kernel.attrs.get("beta", 1.0) != 1.0:
+        raise OpError(f"{kernel.op}: beta = {kernel.attrs['beta']!r} has no integer arithmetic")
+    shape = [1] * acc.ndim
+    if bias.ndim == 1:
+        shape[axis] = -1
+        bias = bias.reshape(shape)
+    return np.asarray((acc.astype(np.int64) + bias.astype(np.int64)).astype(np.int32))
+
+
+def _flat(out: Affine | None, acc: Codes, sums: _Sums) -> Affine | None:
+    """The result's map with its scales shaped as those of the operands are."""
+    if out is None or not sums.spread:
+        return out
+    scale, _ = out.along(acc.ndim)
+    return replace(out, scale=scale, axis=None)
+
+
+def _requantized(
+    acc: NDArray[np.int32], factor: NDArray[np.floating], out: Affine, rule: Rule, axis: int
+) -> Codes:
+    """Sums with a factor each: one channel an element."""
+    scale, zero = out.along(acc.ndim)
+    size = acc.size
+    each = replace(
+        out,
+        scale=np.broadcast_to(scale, acc.shape).reshape(size),
+        zero=np.broadcast_to(zero, acc.shape).reshape(size),
+        axis=0,
+    )
+    factors = np.ascontiguousarray(np.broadcast_to(factor, acc.shape).reshape(size))
+    made = requantize(acc.reshape(size), factors, each, rule, axis=0)
+    return made.reshape(acc.shape)
+
+
+def _scaled(
+    acc: NDArray[np.int32], factor: NDArray[np.floating], axis: int, *, spread: bool
+) -> NDArray[np.float32]:
+    if not spread:
+        return scale_sum(acc, factor, axis=axis)
+    return np.asarray(acc.astype(np.float32) * factor.astype(np.float32))
