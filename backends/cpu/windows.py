@@ -101,6 +101,8 @@ def global_avg_pool(b: Builder, job: Job) -> None:
     value = job.operands["x"]
     x, y = codes(value, "x"), codes(job.result, "the result")
     job.full(y)
+    if value.type.rank != 4:
+        raise CannotLower(f"no kernel computes global_avg_pool of {value.type.rank} axes")
     shape, _, held = _geometry(job)
     source, made = b.need(value, last=job.nchw), b.make(job.result, last=job.nchw)
     b.add(

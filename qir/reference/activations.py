@@ -101,6 +101,35 @@ def silu(x: Array, *, alpha: float = 1.0) -> Array:
     return _rounded(value * _logistic(alpha * value), x)
 
 
+@np.errstate(all="ignore")
+def shrink(x: Array, *, lambd: float = 0.5, bias: float = 0.0) -> Array:
+    """x + bias below -lambd, x - bias above lambd, else 0; OpError unless x is float."""
+    value = _exact("shrink", x)
+    high = np.where(value > lambd, value - bias, np.where(np.isnan(value), value, 0.0))
+    return _rounded(np.where(value < -lambd, value + bias, high), x)
+
+
+@np.errstate(all="ignore")
+def logit(x: Array, *, eps: float | None = None) -> Array:
+    """log(x / (1 - x)), x kept in eps..1 - eps; OpError unless x is float."""
+    value = _exact("logit", x)
+    if eps is not None:
+        value = np.minimum(np.maximum(value, eps), 1 - eps)
+    low = np.log(value) - np.log1p(-value)
+    return _rounded(np.where(np.abs(value - 0.5) < 0.25, 2 * np.arctanh(2 * value - 1), low), x)
+
+
+def _tanh_rest(value: Wide) -> Wide:
+    """x - tanh(x), by its series where the two are close."""
+    square = value * value
+    terms = (1 / 3, -2 / 15, 17 / 315, -62 / 2835, 1382 / 155925, -21844 / 6081075)
+    more = (929569 / 638512875, -6404582 / 10854718875, 443861162 / 1856156927625)
+    series = np.zeros_like(value)
+    for term in (*terms, *more)[::-1]:
+        series = series * square + term
+    return np.where(np.abs(value) < 0.125, value * square * series, value - np.tanh(value))
+
+
 def _logistic(value: Wide) -> Wide:
     small = np.exp(-np.abs(value))
     return np.asarray(np.where(value < 0, small, 1.0) / (1.0 + small))
@@ -124,5 +153,9 @@ FUNCTIONS: dict[str, Callable[..., Array]] = {
     "softsign": on_floats("softsign", lambda x: x / (1 + np.abs(x))),
     "gelu": gelu,
     "silu": silu,
+    "log_sigmoid": on_floats("log_sigmoid", lambda x: -_softplus(-x)),
+    "tanh_shrink": on_floats("tanh_shrink", _tanh_rest),
+    "shrink": shrink,
+    "logit": logit,
     "mish": on_floats("mish", lambda x: x * np.tanh(_softplus(x))),
 }

@@ -105,6 +105,25 @@ def mod(a: Array, b: Array, *, fmod: bool = False) -> Array:
     return np.asarray(narrow(np.asarray(left), a.dtype))
 
 
+@np.errstate(all="ignore")
+def floor_div(a: Array, b: Array) -> Array:
+    """The greatest whole number not above a / b; OpError for an integer divisor of 0."""
+    kind = _meet("floor_div", a, b)
+    if not kind.is_float and not np.all(b):
+        at = np.argwhere(np.atleast_1d(b) == 0)[0].tolist()
+        raise OpError(f"floor_div: b is 0 at {at}, and {kind} has no value for a / 0")
+    whole = np.floor_divide(wide(a), wide(b))
+    return np.asarray(narrow(np.asarray(whole), a.dtype))
+
+
+@np.errstate(all="ignore")
+def atan2(a: Array, b: Array) -> Array:
+    """The angle of the point (b, a); OpError unless the operands are floats that fit."""
+    floats("atan2", a=a, b=b)
+    _shape("atan2", a, b)
+    return np.asarray(narrow(np.asarray(np.arctan2(wide(a), wide(b))), a.dtype))
+
+
 def least(xs: Sequence[Array]) -> Array:
     """The least of all operands, element by element; NaN wins. OpError for misfits."""
     return _fold("min", np.minimum, xs)

@@ -235,7 +235,7 @@ def mean_of_reals(
 def mean_of_codes(x: Codes, x_map: Affine, out: Affine, *, layout: str = "NCHW") -> Codes:
     """Global average pooling: rne(sum(q - z) * (s / (s_out * n))) + z_out, the sum in integers."""
     _scalar("mean_of_codes", x_map, out)
-    axes = (2, 3) if layout == "NCHW" else (1, 2)
+    axes = tuple(range(2, x.ndim) if layout == "NCHW" else range(1, x.ndim - 1))
     count = math.prod(x.shape[a] for a in axes)
     total = (x.astype(np.int64) - int(x_map.zero)).sum(axes, keepdims=True).astype(np.int32)
     factor = F(x_map.scale) / F(F(out.scale) * F(count))

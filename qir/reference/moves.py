@@ -19,6 +19,18 @@ def axes_of(op: str, axes: Sequence[int], count: int) -> tuple[int, ...]:
     return found
 
 
+def identity(x: Array) -> Array:
+    """x itself."""
+    return x
+
+
+def dropout(x: Array, *, ratio: float = 0.5) -> Array:
+    """x itself, as after training; OpError for a ratio outside 0..1."""
+    if not 0 <= ratio <= 1:
+        raise OpError(f"dropout: ratio is {ratio}, it must lie in 0..1")
+    return x
+
+
 def squeeze(x: Array, *, axes: Sequence[int] = ()) -> Array:
     """x without those axes of 1, or without any; OpError for an axis that has not 1."""
     gone = axes_of("squeeze", axes, x.ndim) or tuple(i for i, d in enumerate(x.shape) if d == 1)
@@ -124,6 +136,8 @@ def space_to_depth(x: Array, *, block: int, layout: str = "NCHW") -> Array:
 
 
 FUNCTIONS: dict[str, Callable[..., Array | tuple[Array, ...]]] = {
+    "identity": identity,
+    "dropout": dropout,
     "squeeze": squeeze,
     "unsqueeze": unsqueeze,
     "slice": cut,

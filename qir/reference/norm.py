@@ -45,6 +45,19 @@ def softmax(x: Array, *, axis: int = -1) -> Array:
 
 
 @np.errstate(all="ignore")
+def lp_normalize(x: Array, *, axis: int = -1, p: int = 2) -> Array:
+    """x / the p-norm of its axis, 0 where that is 0; OpError for misfits."""
+    floats("lp_normalize", x=x)
+    axis = axis_of("lp_normalize", axis, x.ndim)
+    if p not in (1, 2):
+        raise OpError(f"lp_normalize: p is {p}, it must be 1 or 2")
+    value = wide(x).astype(np.float64, copy=False)
+    sums = np.sum(np.abs(value) ** p, axis=axis, keepdims=True)
+    length = sums if p == 1 else np.sqrt(sums)
+    return np.asarray(narrow(np.where(length == 0, 0.0, value / length), x.dtype), order="C")
+
+
+@np.errstate(all="ignore")
 def log_softmax(x: Array, *, axis: int = -1) -> Array:
     """x - max - log(sum of exp(x - max)) along the axis; OpError for misfits."""
     floats("log_softmax", x=x)

@@ -7,6 +7,7 @@ NaN. Windows that ceil mode lets reach beyond the padding count no element there
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import ml_dtypes
@@ -44,10 +45,10 @@ def max_pool2d(
     sizes = (x.shape[2], x.shape[3])
     height, width = windows("max_pool2d", sizes, kernel, stride, pad, dilation, ceil=ceil)
     out = np.empty((*x.shape[:2], height.count, width.count), x.dtype)
-    lowest = _lowest(kind, x.dtype)
+    least = lowest(kind, x.dtype)
     if out.size:
         for images in blocks(len(x), x.shape[1] * height.span * width.span, _BLOCK):
-            best = padded(x[images], height, width, lowest)
+            best = padded(x[images], height, width, least)
             best = _greatest(best, height, -2)
             out[images] = _greatest(best, width, -1)
     return channels_back(out, layout)
@@ -71,7 +72,7 @@ def avg_pool2d(
     sizes = (x.shape[2], x.shape[3])
     height, width = windows("avg_pool2d", sizes, kernel, stride, pad, ceil=ceil)
     out = np.empty((*x.shape[:2], height.count, width.count), x.dtype)
-    count = np.outer(_counts(height, count_pad), _counts(width, count_pad))
+    count = np.outer(counts(height, count_pad), counts(width, count_pad))
     if out.size:
         for images in blocks(len(x), x.shape[1] * height.span * width.span, _BLOCK):
             sums = padded(x[images], height, width, np.zeros(()))
@@ -80,21 +81,33 @@ def avg_pool2d(
     return channels_back(out, layout)
 
 
+def _whole(op: str, x: Array, layout: str) -> tuple[int, ...]:
+    """The axes that a global pool takes together; OpError for misfits."""
+    if layout not in ("NCHW", "NHWC"):
+        raise OpError(f"{op}: layout {layout!r} is neither NCHW nor NHWC")
+    if x.ndim < 3:
+        raise OpError(f"{op}: x has {x.ndim} axes, it takes 3 or more")
+    return tuple(range(2, x.ndim) if layout == "NCHW" else range(1, x.ndim - 1))
+
+
 @np.errstate(all="ignore")
 def global_avg_pool(x: Array, *, layout: str = "NCHW") -> Array:
-    """The mean over height and width, kept as axes of 1; NaN over nothing. OpError for misfits."""
+    """The mean over all but batch and channels, kept as axes of 1; NaN over nothing.
+
+    OpError for misfits.
+    """
     floats("global_avg_pool", x=x)
-    rank("global_avg_pool", "x", x, 4)
-    x = channels_first("global_avg_pool", x, layout)
-    count = np.float64(x.shape[2] * x.shape[3])
-    out = np.empty((*x.shape[:2], 1, 1), x.dtype)
+    axes = _whole("global_avg_pool", x, layout)
+    count = np.float64(math.prod(x.shape[a] for a in axes))
+    out = np.empty([1 if a in axes else d for a, d in enumerate(x.shape)], x.dtype)
     for images in blocks(len(x), x[0].size if len(x) else 0, _BLOCK):
-        total = np.sum(wide(x[images]), axis=(2, 3), keepdims=True)
+        total = np.sum(np.ascontiguousarray(wide(x[images])), axis=axes, keepdims=True)
         out[images] = narrow(np.divide(total, count), x.dtype)
-    return channels_back(out, layout)
+    return out
 
 
-def _lowest(kind: DType, carrier: np.dtype[np.generic]) -> Array:
+def lowest(kind: DType, carrier: np.dtype[np.generic]) -> Array:
+    """The least element of a type: what padding is, so that it never wins."""
     if kind.is_integer:
         return np.array(kind.bounds[0], carrier)
     lowest = np.array(-np.inf).astype(carrier)
@@ -124,7 +137,7 @@ def _at(x: Array, places: slice, axis: int) -> Array:
     return x[..., places, :] if axis == -2 else x[..., places]
 
 
-def _counts(window: Window, count_pad: bool) -> Wide:
+def counts(window: Window, count_pad: bool) -> Wide:
     """How many elements each window has a share of."""
     start = np.arange(window.count) * window.stride - window.before
     first, last = (-window.before, window.after) if count_pad else (0, 0)
@@ -134,28 +147,25 @@ def _counts(window: Window, count_pad: bool) -> Wide:
 
 
 def global_max_pool(x: Array, *, layout: str = "NCHW") -> Array:
-    """The greatest element over height and width; OpError unless x has 4 axes."""
-    rank("global_max_pool", "x", x, 4)
-    area = x.shape[2:] if layout == "NCHW" else x.shape[1:3]
-    return max_pool2d(x, kernel=area, layout=layout)
+    """The greatest element over all but batch and channels; OpError for misfits."""
+    kind = element("global_max_pool", "x", x)
+    axes = _whole("global_max_pool", x, layout)
+    rest = tuple(a for a in range(x.ndim) if a not in axes)
+    shape = [1 if a in axes else d for a, d in enumerate(x.shape)]
+    flat = x.transpose(*rest, *axes).reshape(*(x.shape[a] for a in rest), -1)
+    if not flat.shape[-1]:
+        return np.full(shape, lowest(kind, x.dtype), x.dtype)
+    width = flat.shape[-1]
+    best = _greatest(flat, Window(width, width, 1, 1, 0, 0, 1), -1)
+    return np.ascontiguousarray(best).reshape(shape)
 
 
 @np.errstate(all="ignore")
-def lp_pool2d(
-    x: Array,
-    *,
-    kernel: Sequence[int],
-    stride: Sequence[int] = (1, 1),
-    pad: Sequence[int] = (0, 0, 0, 0),
-    p: int = 2,
-    layout: str = "NCHW",
-) -> Array:
-    """The p-th root of the sum of |x| to the p in each window; OpError for misfits."""
-    floats("lp_pool2d", x=x)
+def global_lp_pool(x: Array, *, p: int = 2, layout: str = "NCHW") -> Array:
+    """The p-th root of the sum of |x| to the p over all but batch and channels."""
+    floats("global_lp_pool", x=x)
+    axes = _whole("global_lp_pool", x, layout)
     if p < 1:
-        raise OpError(f"lp_pool2d: p is {p}, it must be 1 or more")
-    powers = np.abs(wide(x).astype(np.float64, copy=False)) ** p
-    mean = avg_pool2d(
-        powers, kernel=kernel, stride=stride, pad=pad, count_pad=True, layout=layout
-    ).astype(np.float64)
-    return np.asarray(narrow((mean * (kernel[0] * kernel[1])) ** (1 / p), x.dtype))
+        raise OpError(f"global_lp_pool: p is {p}, it must be 1 or more")
+    powers = np.ascontiguousarray(np.abs(wide(x).astype(np.float64, copy=False)) ** p)
+    return narrow(np.sum(powers, axis=axes, keepdims=True) ** (1 / p), x.dtype)

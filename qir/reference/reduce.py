@@ -97,18 +97,22 @@ def _place(op: str, function: Callable[..., Array]) -> Callable[..., Array]:
     return run
 
 
-@np.errstate(all="ignore")
-def cumsum(x: Array, *, axis: int, exclusive: bool = False, reverse: bool = False) -> Array:
-    """Sums so far along the axis; OpError if x has no such axis or holds no numbers."""
-    element("cumsum", "x", x)
-    along = axis_of("cumsum", axis, x.ndim)
-    value = wide(np.flip(x, along) if reverse else x)
-    sums = np.cumsum(value, along, value.dtype)
-    if exclusive and x.shape[along]:
-        first = np.zeros_like(np.take(sums, [0], along))
-        rest = np.take(sums, range(x.shape[along] - 1), along)
-        sums = np.concatenate([first, rest], along)
-    return narrow(np.flip(sums, along) if reverse else sums, x.dtype)
+def _so_far(op: str, function: np.ufunc) -> Callable[..., Array]:
+    """The function of all elements so far along an axis; OpError if x has no such axis."""
+
+    @np.errstate(all="ignore")
+    def run(x: Array, *, axis: int, exclusive: bool = False, reverse: bool = False) -> Array:
+        element(op, "x", x)
+        along = axis_of(op, axis, x.ndim)
+        value = wide(np.flip(x, along) if reverse else x)
+        made = function.accumulate(value, along, value.dtype)
+        if exclusive and x.shape[along]:
+            first = np.full_like(np.take(made, [0], along), function.identity)
+            rest = np.take(made, range(x.shape[along] - 1), along)
+            made = np.concatenate([first, rest], along)
+        return narrow(np.flip(made, along) if reverse else made, x.dtype)
+
+    return run
 
 
 def top_k(
@@ -145,6 +149,7 @@ FUNCTIONS: dict[str, Callable[..., Array | tuple[Array, ...]]] = {
     "reduce_sum_square": _of_floats("reduce_sum_square", lambda x, over: _sum(x * x, over)),
     "arg_max": _place("arg_max", np.argmax),
     "arg_min": _place("arg_min", np.argmin),
-    "cumsum": cumsum,
+    "cumsum": _so_far("cumsum", np.add),
+    "cumprod": _so_far("cumprod", np.multiply),
     "top_k": top_k,
 }

@@ -67,8 +67,8 @@ def concat(xs: Sequence[Array], *, axis: int) -> Array:
 def pad(x: Array, *, pads: Sequence[int], mode: str = "constant", value: float = 0.0) -> Array:
     """x with `pads` more elements before and after each axis, less where negative; OpError
     where nothing is left to cut from, to copy or to reflect."""
-    if mode not in ("constant", "reflect", "edge"):
-        raise OpError(f"pad: mode {mode!r} is not constant, reflect or edge")
+    if mode not in ("constant", "reflect", "edge", "wrap"):
+        raise OpError(f"pad: mode {mode!r} is not constant, reflect, edge or wrap")
     counts = whole("pad", "pads", pads, 2 * x.ndim, -(1 << 62))
     before, after = counts[: x.ndim], counts[x.ndim :]
     x = x[tuple(_kept(i, x.shape[i], before[i], after[i]) for i in range(x.ndim))]
@@ -76,9 +76,12 @@ def pad(x: Array, *, pads: Sequence[int], mode: str = "constant", value: float =
     if mode == "constant":
         return _framed(x, more, value)
     for i, (size, sides) in enumerate(zip(x.shape, more, strict=True)):
-        if max(sides) and size - (mode == "reflect") < (max(sides) if mode == "reflect" else 1):
+        least = max(sides) + (mode == "reflect") if mode != "edge" else 1
+        if max(sides) and size < least:
             raise OpError(f"pad: axis {i} of {size} is too short for {mode} pads {sides}")
-    return np.pad(x, more, "reflect" if mode == "reflect" else "edge") if more else x
+    if not more or mode == "edge":
+        return np.pad(x, more, "edge") if more else x
+    return np.pad(x, more, "reflect") if mode == "reflect" else np.pad(x, more, "wrap")
 
 
 def _without(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:

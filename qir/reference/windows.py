@@ -55,6 +55,37 @@ def windows(
     return height, _window(op, "width", sizes[1], k[1], s[1], d[1], (p[1], p[3]), ceil)
 
 
+def windows_along(
+    op: str,
+    sizes: Sequence[int],
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    pad: Sequence[int],
+    dilation: Sequence[int],
+    *,
+    ceil: bool = False,
+) -> tuple[Window, ...]:
+    """The windows along any number of axes; OpError for attributes that cannot be meant."""
+    n = len(sizes)
+    k, s = whole(op, "kernel", kernel, n, 1), whole(op, "stride", stride, n, 1)
+    d, p = whole(op, "dilation", dilation, n, 1), whole(op, "pad", pad, 2 * n, 0)
+    sides = zip(sizes, k, s, d, p[:n], p[n:], strict=True)
+    return tuple(
+        _window(op, f"axis {i + 2}", size, a, b, c, (low, high), ceil)
+        for i, (size, a, b, c, low, high) in enumerate(sides)
+    )
+
+
+def framed(x: Array, along: Sequence[Window], fill: Array) -> Array:
+    """A copy of x in the span of the windows along its last axes; its type is that of `fill`."""
+    lead = x.shape[: x.ndim - len(along)]
+    out = np.full((*lead, *(w.span for w in along)), fill, fill.dtype)
+    every = (slice(None),) * len(lead)
+    inside = tuple(slice(w.before, w.before + w.used) for w in along)
+    out[every + inside] = x[every + tuple(slice(w.used) for w in along)]
+    return out
+
+
 def _window(
     op: str,
     name: str,

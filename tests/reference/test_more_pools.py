@@ -46,5 +46,5 @@ def test_norms_of_windows_say_what_does_not_fit() -> None:
     x = np.ones((1, 1, 2, 2), np.float32)
     with pytest.raises(OpError, match="p is 0"):
         compute("lp_pool2d", {"x": x}, {"kernel": (1, 1), "p": 0})
-    with pytest.raises(OpError, match="x has 3 axes"):
-        compute("global_max_pool", {"x": x[0]}, {})
+    with pytest.raises(OpError, match="x has 2 axes"):
+        compute("global_max_pool", {"x": x[0, 0]}, {})

@@ -150,8 +150,8 @@ def test_moves_say_what_does_not_fit() -> None:
         concat([x, x[:, 0]], axis=0)
     with pytest.raises(OpError, match=r"xs.0 is f32, xs.1 is i8"):
         concat([x, x.astype(np.int8)], axis=0)
-    with pytest.raises(OpError, match="mode 'wrap' is not"):
-        pad(x, pads=(0, 0, 0, 0), mode="wrap")
+    with pytest.raises(OpError, match="mode 'mirror' is not"):
+        pad(x, pads=(0, 0, 0, 0), mode="mirror")
     with pytest.raises(OpError, match="pads has 2 numbers, it takes 4"):
         pad(x, pads=(0, 0))
     with pytest.raises(OpError, match=r"pads -2, -1 take away more than axis 0 has, 2"):

@@ -63,4 +63,20 @@ OPS = (
     ),
     _row("silu", "x * sigmoid(alpha * x)", alpha=1.0),
     _row("mish", "x * tanh(softplus(x))"),
+    _row("log_sigmoid", "log(1 / (1 + exp(-x)))"),
+    _row("tanh_shrink", "x - tanh(x)"),
+    _row(
+        "shrink",
+        "x + bias below -lambd, x - bias above lambd, else 0",
+        lambd=0.5,
+        bias=0.0,
+    ),
+    OpSpec(
+        "logit",
+        _X,
+        float_unary,
+        (AttrSpec("eps", "float"),),
+        _ONE,
+        doc="log(x / (1 - x)), x kept in eps..1 - eps first where there is an eps",
+    ),
 )

@@ -75,6 +75,11 @@ def float_unary(call: Call) -> tuple[TensorType, ...]:
     return unary(call)
 
 
+def _float_binary(call: Call) -> tuple[TensorType, ...]:
+    floats(call, "a")
+    return _binary(call)
+
+
 def _power(call: Call) -> tuple[TensorType, ...]:
     floats(call, "a")
     numbers(call, "b")
@@ -129,6 +134,8 @@ OPS = (
         (AttrSpec("fmod", "bool", False),),
         doc="what division leaves, with the sign of b, or of a where fmod says so",
     ),
+    OpSpec("floor_div", _AB, _binary, doc="greatest whole number not above a / b"),
+    OpSpec("atan2", _AB, _float_binary, doc="angle of the point that lies at (b, a)"),
     OpSpec("min", _XS, _many, traits=Traits(commutative=True), doc="least of all operands"),
     OpSpec("max", _XS, _many, traits=Traits(commutative=True), doc="greatest of all operands"),
     OpSpec("sum", _XS, _float_many, traits=Traits(commutative=True), doc="sum of all operands"),

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from qir.ir import dims
 from qir.ir.dims import Dim, Shape
-from qir.ir.ops.elementwise import broadcast
+from qir.ir.ops.elementwise import broadcast, keep
+from qir.ir.ops.grains import cut, relocated, untouched
 from qir.ir.ops.spec import AttrSpec, Call, OpSpec, Slot, Traits
-from qir.ir.types import Grain, QuantType, TensorType
+from qir.ir.types import QuantType, TensorType
 
 _MOST_AXES = 64
 
@@ -153,67 +152,65 @@ def _to_depth(call: Call) -> tuple[TensorType, ...]:
     return _like(call, tuple(shape))
 
 
-# -- where the axis of a list of scales goes ------------------------------------------------------
-
-
-def _at(element: QuantType, axis: int | None) -> QuantType | None:
-    return None if axis is None else replace(element, grain=Grain(((axis, 1),)))
+# -- where the grain of a map goes ----------------------------------------------------------------
 
 
 def _move_squeeze(call: Call, element: QuantType) -> QuantType | None:
-    gone, axis = _gone(call), element.axis
-    if element.grain is None:
-        return element
-    if axis is None or axis in gone:
-        return None
-    return _at(element, axis - sum(g < axis for g in gone))
+    x, gone = call.shape("x"), _gone(call)
+    left = [i for i in range(len(x)) if i not in gone]
+    return relocated(element, x, {a: i for i, a in enumerate(left)}, len(left))
 
 
 def _move_unsqueeze(call: Call, element: QuantType) -> QuantType | None:
-    new, axis = _new(call), element.axis
-    if element.grain is None:
-        return element
-    old = [i for i in range(len(call.shape("x")) + len(new)) if i not in new]
-    return _at(element, None if axis is None else old[axis])
+    x, new = call.shape("x"), _new(call)
+    rank = len(x) + len(new)
+    old = [i for i in range(rank) if i not in new]
+    return relocated(element, x, dict(enumerate(old)), rank)
 
 
 def _move_slice(call: Call, element: QuantType) -> QuantType | None:
-    return _but(element, *call.axes("axes", len(call.shape("x"))))
-
-
-def _but(element: QuantType, *axes: int) -> QuantType | None:
-    """The map as it is, where it works on none of those axes."""
-    if element.grain is None:
-        return element
-    return None if element.axis is None or element.axis in axes else element
+    x = call.shape("x")
+    lists = zip(*(call.wholes(n) for n in ("starts", "ends", "steps")), strict=True)
+    parts = {}
+    for axis, (start, end, step) in zip(call.axes("axes", len(x)), lists, strict=True):
+        size = x[axis]
+        at = places(start, end, step, size) if isinstance(size, int) else range(0)
+        parts[axis] = (at.start, at.stop, step)
+    return cut(element, x, parts)
 
 
 def _move_gather(call: Call, element: QuantType) -> QuantType | None:
-    at, axis = call.axis("axis", len(call.shape("x"))), element.axis
-    if element.grain is None:
-        return element
-    if axis is None or axis == at:
-        return None
-    return _at(element, axis if axis < at else axis + call.types["indices"].rank - 1)
+    x, at = call.shape("x"), call.axis("axis", len(call.shape("x")))
+    more = call.types["indices"].rank - 1
+    kept = {a: a if a < at else a + more for a in range(len(x)) if a != at}
+    return relocated(element, x, kept, len(x) + more)
 
 
 def _move_expand(call: Call, element: QuantType) -> QuantType | None:
-    if element.grain is None:
-        return element
-    shape, axis = _expand(call)[0].shape, element.axis
-    more = len(shape) - len(call.shape("x"))
-    if axis is None or call.shape("x")[axis] in (1, None) or shape[axis + more] is None:
-        return None
-    return _at(element, axis + more)
+    x, shape = call.shape("x"), _expand(call)[0].shape
+    more = len(shape) - len(x)
+    kept = {a: a + more for a, d in enumerate(x) if d not in (1, None) and shape[a + more]}
+    return relocated(element, x, kept, len(shape))
 
 
 def _move_tile(call: Call, element: QuantType) -> QuantType | None:
     repeats = call.wholes("repeats")
-    return _but(element, *(i for i, n in enumerate(repeats) if n != 1))
+    return untouched(element, *(i for i, n in enumerate(repeats) if n != 1))
 
 
 def _move_block(call: Call, element: QuantType) -> QuantType | None:
-    return _but(element, *_block(call)[1:])
+    return untouched(element, *_block(call)[1:])
+
+
+def _same(call: Call) -> tuple[TensorType, ...]:
+    return _like(call, call.shape("x"))
+
+
+def _dropout(call: Call) -> tuple[TensorType, ...]:
+    ratio = call.attrs["ratio"]
+    if not isinstance(ratio, float) or not 0 <= ratio <= 1:
+        raise call.fail(f"ratio = {ratio!r}, it must lie in 0..1")
+    return _same(call)
 
 
 _KEEPS = Traits(same_params=("x",), value_preserving=True)
@@ -222,6 +219,16 @@ _AXES = AttrSpec("axes", "ints", required=True)
 _BLOCK = (AttrSpec("block", "int", required=True), AttrSpec("layout", "text", "NCHW"))
 
 OPS = (
+    OpSpec("identity", _X, _same, (), _KEEPS, keep, doc="x"),
+    OpSpec(
+        "dropout",
+        _X,
+        _dropout,
+        (AttrSpec("ratio", "float", 0.5),),
+        _KEEPS,
+        keep,
+        doc="x; training would put 0 for that share of its elements",
+    ),
     OpSpec(
         "squeeze",
         _X,

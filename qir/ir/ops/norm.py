@@ -63,6 +63,12 @@ def _lrn(call: Call) -> tuple[TensorType, ...]:
     return unary(call)
 
 
+def _lengths(call: Call) -> tuple[TensorType, ...]:
+    if call.whole("p") not in (1, 2):
+        raise call.fail(f"p = {call.whole('p')}, it must be 1 or 2")
+    return _softmax(call)
+
+
 OPS = (
     OpSpec(
         "batch_norm",
@@ -124,5 +130,12 @@ OPS = (
             AttrSpec("bias", "float", 1.0),
         ),
         doc="x / (bias + alpha / size * sum of squares of the channels around) ^ beta",
+    ),
+    OpSpec(
+        "lp_normalize",
+        (Slot("x"),),
+        _lengths,
+        (AttrSpec("axis", "int", -1), AttrSpec("p", "int", 2)),
+        doc="x / the p-norm of its axis, p 1 or 2; 0 where that is 0",
     ),
 )

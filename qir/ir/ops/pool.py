@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from qir.ir.ops.conv import place, spatial, window
-from qir.ir.ops.elementwise import floats, keep, numbers
+from qir.ir.ops.elementwise import floats, numbers
+from qir.ir.ops.grains import untouched
 from qir.ir.ops.spec import AttrSpec, Call, OpSpec, Slot, Traits
-from qir.ir.types import TensorType
+from qir.ir.types import QuantType, TensorType
 
 
 def _pool(call: Call) -> tuple[TensorType, ...]:
@@ -30,15 +31,32 @@ def _mean(call: Call) -> tuple[TensorType, ...]:
 
 def _global(call: Call) -> tuple[TensorType, ...]:
     floats(call)
-    c, _, _ = spatial(call)
+    _check_p(call)
     x = call.shape("x")
-    return (TensorType(place(call, x[0], x[c], 1, 1), call.express("x")),)
+    if call.text("layout") not in ("NCHW", "NHWC"):
+        raise call.fail(f"layout {call.text('layout')!r} is neither NCHW nor NHWC")
+    if len(x) < 3:
+        raise call.fail(f"x has {len(x)} axes, it takes 3 or more")
+    ones = (1,) * (len(x) - 2)
+    shape = (*x[:2], *ones) if call.text("layout") == "NCHW" else (x[0], *ones, x[-1])
+    return (TensorType(shape, call.express("x")),)
+
+
+def _check_p(call: Call) -> None:
+    if "p" in call.attrs and call.whole("p") < 1:
+        raise call.fail(f"p = {call.whole('p')}, it must be 1 or more")
 
 
 def _norm(call: Call) -> tuple[TensorType, ...]:
-    if call.whole("p") < 1:
-        raise call.fail(f"p = {call.whole('p')}, it must be 1 or more")
+    _check_p(call)
     return _mean(call)
+
+
+def _move(call: Call, element: QuantType) -> QuantType | None:
+    """The map stays, where it works on batch or channels alone."""
+    rank = len(call.shape("x"))
+    last = call.text("layout") == "NHWC"
+    return untouched(element, *(range(1, rank - 1) if last else range(2, rank)))
 
 
 _LAYOUT = AttrSpec("layout", "text", "NCHW")
@@ -60,7 +78,7 @@ OPS = (
             _LAYOUT,
         ),
         Traits(same_params=("x",), value_preserving=True),
-        move=keep,
+        move=_move,
         doc="greatest element of each window; padding never wins",
     ),
     OpSpec(
@@ -80,7 +98,7 @@ OPS = (
         (Slot("x"),),
         _global,
         (_LAYOUT,),
-        doc="mean over height and width, kept as axes of 1",
+        doc="mean over all axes but batch and channels, kept as axes of 1",
     ),
     OpSpec(
         "global_max_pool",
@@ -88,14 +106,27 @@ OPS = (
         _global,
         (_LAYOUT,),
         Traits(same_params=("x",), value_preserving=True),
-        move=keep,
-        doc="greatest element over height and width, kept as axes of 1",
+        move=_move,
+        doc="greatest element over all axes but batch and channels, kept as axes of 1",
     ),
     OpSpec(
         "lp_pool2d",
         (Slot("x"),),
         _norm,
-        (*_WINDOW, AttrSpec("p", "int", 2), _LAYOUT),
+        (
+            *_WINDOW,
+            AttrSpec("p", "int", 2),
+            _LAYOUT,
+            AttrSpec("dilation", "ints", (1, 1)),
+            AttrSpec("ceil", "bool", False),
+        ),
         doc="p-th root of the sum of |x| to the p in each window",
+    ),
+    OpSpec(
+        "global_lp_pool",
+        (Slot("x"),),
+        _global,
+        (AttrSpec("p", "int", 2), _LAYOUT),
+        doc="p-th root of the sum of |x| to the p over all axes but batch and channels",
     ),
 )

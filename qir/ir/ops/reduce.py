@@ -101,6 +101,17 @@ OPS = (
         doc="sums so far along an axis, without the element itself where exclusive",
     ),
     OpSpec(
+        "cumprod",
+        _X,
+        _so_far,
+        (
+            AttrSpec("axis", "int", required=True),
+            AttrSpec("exclusive", "bool", False),
+            AttrSpec("reverse", "bool", False),
+        ),
+        doc="products so far along an axis, without the element itself where exclusive",
+    ),
+    OpSpec(
         "top_k",
         _X,
         _top,

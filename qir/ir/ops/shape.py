@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import replace
-
 from qir.ir import dims
 from qir.ir.dims import Dim
+from qir.ir.ops.grains import relocated, reshaped, untouched
 from qir.ir.ops.spec import AttrSpec, Call, OpSpec, Slot, Traits
-from qir.ir.types import Grain, QuantType, TensorType
+from qir.ir.types import QuantType, TensorType
 
 _MOST_AXES = 64
 
@@ -92,8 +90,8 @@ def _concat(call: Call) -> tuple[TensorType, ...]:
 
 def _pad(call: Call) -> tuple[TensorType, ...]:
     x, pads = call.shape("x"), call.wholes("pads", 2 * len(call.shape("x")))
-    if call.text("mode") not in ("constant", "reflect", "edge"):
-        raise call.fail(f"mode {call.text('mode')!r} is not constant, reflect or edge")
+    if call.text("mode") not in ("constant", "reflect", "edge", "wrap"):
+        raise call.fail(f"mode {call.text('mode')!r} is not constant, reflect, edge or wrap")
     shape = tuple(dims.add(d, pads[i] + pads[i + len(x)]) for i, d in enumerate(x))
     for i, size in enumerate(x):
         if isinstance(size, int):
@@ -106,34 +104,18 @@ def _check_pad(call: Call, axis: int, size: int, pads: tuple[int, int]) -> None:
     if left < 0:
         raise call.fail(f"pads {pads} take away more than axis {axis} has, {size}")
     mode, most = call.text("mode"), max(*pads, 0)
-    if (mode == "reflect" and most >= max(left, 1)) or (mode == "edge" and most and not left):
+    short = most >= max(left, 1) if mode == "reflect" else mode != "constant" and most and not left
+    if short or (mode == "wrap" and most > left):
         raise call.fail(f"axis {axis} of {left} is too short for {mode} pads {pads}")
 
 
-def _moved(element: QuantType, axis: int | None) -> QuantType | None:
-    if element.grain is None:
-        return element
-    if axis is None:
-        return None
-    return replace(element, grain=Grain(((axis, 1),)))
-
-
 def _move_transpose(call: Call, element: QuantType) -> QuantType | None:
-    axis = element.axis
-    return _moved(element, None if axis is None else call.wholes("perm").index(axis))
+    x, perm = call.shape("x"), call.wholes("perm")
+    return relocated(element, x, {a: i for i, a in enumerate(perm)}, len(x))
 
 
 def _move_reshape(call: Call, element: QuantType) -> QuantType | None:
-    """An axis survives where it is neither split nor merged with an axis larger than 1."""
-    axis = element.axis
-    old, new = dims.known(call.shape("x")), dims.known(_rule(call)[0].shape)
-    if axis is None or old is None or new is None:
-        return _moved(element, None)
-    before = math.prod(old[:axis])
-    for i, size in enumerate(new):
-        if math.prod(new[:i]) == before and size == old[axis]:
-            return _moved(element, i)
-    return None
+    return reshaped(element, call.shape("x"), _rule(call)[0].shape)
 
 
 def _rule(call: Call) -> tuple[TensorType, ...]:
@@ -141,17 +123,12 @@ def _rule(call: Call) -> tuple[TensorType, ...]:
 
 
 def _move_concat(call: Call, element: QuantType) -> QuantType | None:
-    rank = call.variadic("xs")[0].rank
-    return None if element.axis == call.axis("axis", rank) else element
+    return untouched(element, call.axis("axis", call.variadic("xs")[0].rank))
 
 
 def _move_pad(call: Call, element: QuantType) -> QuantType | None:
-    rank = len(call.shape("x"))
-    pads = call.wholes("pads")
-    axis = element.axis
-    if axis is not None and (pads[axis] or pads[axis + rank]):
-        return None
-    return element
+    rank, pads = len(call.shape("x")), call.wholes("pads")
+    return untouched(element, *(a for a in range(rank) if pads[a] or pads[a + rank]))
 
 
 _KEEPS = Traits(same_params=("x",), value_preserving=True)

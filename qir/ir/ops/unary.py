@@ -28,6 +28,15 @@ _ON_FLOATS = {
     "asinh": "inverse hyperbolic sine",
     "acosh": "inverse hyperbolic cosine",
     "atanh": "inverse hyperbolic tangent",
+    "exp2": "2 to the power x",
+    "expm1": "exp(x) - 1",
+    "log1p": "log(1 + x)",
+    "log2": "logarithm to the base 2",
+    "log10": "logarithm to the base 10",
+    "rsqrt": "1 / square root",
+    "square": "x * x",
+    "erfc": "1 - error function",
+    "trunc": "x without its fraction",
 }
 _ON_NUMBERS = {
     "abs": "x without its sign",

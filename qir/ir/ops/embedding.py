@@ -1,0 +1,87 @@
+"""Rows of a table by their numbers, one for each or bags of them together."""
+
+from __future__ import annotations
+
+from qir.ir import dims
+from qir.ir.dims import Shape
+from qir.ir.ops.elementwise import floats, same_express
+from qir.ir.ops.grains import relocated
+from qir.ir.ops.index import whole_numbers
+from qir.ir.ops.spec import AttrSpec, Call, OpSpec, Slot, Traits
+from qir.ir.types import QuantType, TensorType
+
+MODES = ("sum", "mean", "max")
+
+
+def _table(call: Call) -> Shape:
+    w, rows = call.shape("w"), call.attrs["padding"]
+    if len(w) != 2:
+        raise call.fail(f"w has {len(w)} axes, it takes 2")
+    count = w[0]
+    if isinstance(rows, int) and isinstance(count, int) and not -count <= rows < count:
+        raise call.fail(f"padding = {rows}, but w has {count} rows")
+    return w
+
+
+def _embedding(call: Call) -> tuple[TensorType, ...]:
+    w, shape = _table(call), whole_numbers(call, "indices").shape
+    return (TensorType((*shape, w[1]), call.express("w")),)
+
+
+def _move(call: Call, element: QuantType) -> QuantType | None:
+    rank = call.types["indices"].rank
+    return relocated(element, call.shape("w"), {1: rank}, rank + 1)
+
+
+def _bag(call: Call) -> tuple[TensorType, ...]:
+    floats(call, "w")
+    w, kind = _table(call), whole_numbers(call, "indices")
+    mode, offsets = call.text("mode"), call.types.get("offsets")
+    if mode not in MODES:
+        raise call.fail(f"mode {mode!r} is none of {', '.join(MODES)}")
+    if "weights" in call.types:
+        same_express(call, "w", "weights")
+        given = call.shape("weights")
+        if mode != "sum":
+            raise call.fail(f"weights go with mode sum, not {mode}")
+        if len(given) != kind.rank or not all(map(dims.agree, given, kind.shape)):
+            raise call.fail(f"weights {list(given)} are not shaped as indices {list(kind.shape)}")
+    if (kind.rank, offsets is None) not in ((2, True), (1, False)):
+        raise call.fail("it takes indices of 2 axes, or of 1 with offsets")
+    if offsets is None:
+        return (TensorType((kind.shape[0], w[1]), call.express("w")),)
+    if whole_numbers(call, "offsets").rank != 1:
+        raise call.fail(f"offsets have {offsets.rank} axes, they take 1")
+    if offsets.shape[0] == 0 and call.flag("last"):
+        raise call.fail("offsets that end with the last one have one at least")
+    bags = dims.add(offsets.shape[0], -1 if call.flag("last") else 0)
+    return (TensorType((bags, w[1]), call.express("w")),)
+
+
+_PADDING = AttrSpec("padding", "int")
+
+OPS = (
+    OpSpec(
+        "embedding",
+        (Slot("w"), Slot("indices")),
+        _embedding,
+        (_PADDING,),
+        Traits(same_params=("w",), value_preserving=True),
+        _move,
+        doc="the rows of w that the indices name; training leaves the row `padding` alone",
+    ),
+    OpSpec(
+        "embedding_bag",
+        (
+            Slot("w"),
+            Slot("indices"),
+            Slot("offsets", optional=True),
+            Slot("weights", optional=True),
+        ),
+        _bag,
+        (AttrSpec("mode", "text", "mean"), AttrSpec("last", "bool", False), _PADDING),
+        doc="rows of w summed, averaged or the greatest of each bag: the rows of indices, or runs "
+        "from each offset to the next; `last` says that the offsets end with the end of the last "
+        "bag; rows named `padding` do not count",
+    ),
+)

@@ -1,0 +1,229 @@
+"""How the grain of a quantized type moves with the axes: one scale an index, or blocks of them.
+
+Each function gives the map after the move, or None where no map of the language says it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.ir import dims
+from qir.ir.dims import Shape
+from qir.ir.types import Array, Declared, Grain, Param, QuantType, TensorType
+
+Grid: TypeAlias = NDArray[np.generic]
+Blocks: TypeAlias = "tuple[tuple[int, int], ...]"
+
+
+class _Stuck(Exception):
+    """Parameters that cannot be moved: others give them, or they have no grid's shape."""
+
+
+def untouched(element: QuantType, *axes: int) -> QuantType | None:
+    """The map as it is, where it works on none of those axes."""
+    if element.grain is None or not {a for a, _ in element.grain.blocks} & set(axes):
+        return element
+    return None
+
+
+def relocated(
+    element: QuantType, shape: Shape, places: Mapping[int, int], rank: int
+) -> QuantType | None:
+    """The map after each axis went to its place among `rank` axes; None if one has no place."""
+    if element.grain is None:
+        return element
+    if any(a not in places for a, _ in element.grain.blocks):
+        return None
+    if element.axis is not None:
+        return replace(element, grain=Grain(((places[element.axis], 1),)))
+    old = [a for a, _ in element.grain.blocks]
+    order = sorted(old, key=lambda a: places[a])
+    if element.grain.by is not None and order != old:
+        return None
+    sizes = dict(element.grain.blocks)
+    grain = Grain(tuple((places[a], sizes[a]) for a in order), element.grain.by)
+
+    def turn(grid: Grid) -> Grid:
+        wide = [1] * rank
+        for a in order:
+            wide[places[a]] = grid.shape[a]
+        rest = [a for a in range(grid.ndim) if a not in sizes]
+        return grid.transpose(*order, *rest).reshape(wide)
+
+    return _rearranged(element, shape, grain, turn)
+
+
+def cut(
+    element: QuantType, shape: Shape, parts: Mapping[int, tuple[int, int, int]]
+) -> QuantType | None:
+    """The map of the elements from start to before stop of some axes, whole blocks of them."""
+    if element.grain is None or untouched(element, *parts) is not None:
+        return element
+    if element.axis is not None or element.grain.by is not None:
+        return None
+    index = [slice(None)] * len(shape)
+    for axis, size in element.grain.blocks:
+        if axis not in parts:
+            continue
+        (start, stop, step), whole = parts[axis], shape[axis]
+        ends = isinstance(whole, int) and (stop == whole or stop % size == 0)
+        if step != 1 or start % size or not ends or stop <= start:
+            return None
+        index[axis] = slice(start // size, -(-stop // size))
+    return _rearranged(element, shape, element.grain, lambda grid: grid[tuple(index)])
+
+
+def reshaped(element: QuantType, shape: Shape, target: Shape) -> QuantType | None:
+    """The map after a reshape: an axis survives whole, blocks also where they stay blocks."""
+    if element.grain is None:
+        return element
+    old, new = dims.known(shape), dims.known(target)
+    if old is None or new is None:
+        return None
+    if element.axis is not None:
+        found = _survivor(old, new, element.axis)
+        return None if found is None else replace(element, grain=Grain(((found, 1),)))
+    if element.grain.by is not None or 0 in old:
+        return None
+    blocks = _split_blocks(old, new, element.grain.blocks)
+    if blocks is None:
+        return None
+    grain = Grain(blocks)
+    grid = dims.known(grain.grid(new))
+    assert grid is not None
+    return _rearranged(element, shape, grain, lambda held: held.reshape(grid))
+
+
+def _survivor(old: tuple[int, ...], new: tuple[int, ...], axis: int) -> int | None:
+    """Where an axis stands that is neither split nor merged with one larger than 1."""
+    before = math.prod(old[:axis])
+    for i, size in enumerate(new):
+        if math.prod(new[:i]) == before and size == old[axis]:
+            return i
+    return None
+
+
+def _split_blocks(old: tuple[int, ...], new: tuple[int, ...], blocks: Blocks) -> Blocks | None:
+    """The blocks in the new shape, run by run of axes that hold the same elements."""
+    sizes, out = dict(blocks), list[tuple[int, int]]()
+    for mine, theirs in _runs(old, new):
+        if not any(a in sizes for a in mine):
+            continue
+        if len(mine) == len(theirs) == 1:
+            out.append((theirs[0], sizes[mine[0]]))
+            continue
+        flat = _merged([(old[a], min(sizes.get(a, old[a]), old[a])) for a in mine])
+        if flat is None or not theirs or math.prod(old[a] for a in mine) % flat:
+            return None
+        made = _parted([new[a] for a in theirs], flat)
+        if made is None:
+            return None
+        kept = [(a, b) for a, b in zip(theirs, made, strict=True) if b < new[a]]
+        out += kept or [(theirs[0], new[theirs[0]])]
+    return tuple(out)
+
+
+def _runs(old: tuple[int, ...], new: tuple[int, ...]) -> list[tuple[list[int], list[int]]]:
+    """The shortest runs of old and new axes with as many elements; axes of 1 join the next."""
+    out, i, j = [], 0, 0
+    while i < len(old) or j < len(new):
+        mine, theirs, here, there = list[int](), list[int](), 1, 1
+        while not mine or not theirs or here != there:
+            if i < len(old) and (here <= there or j == len(new)):
+                mine.append(i)
+                here, i = here * old[i], i + 1
+            elif j < len(new):
+                theirs.append(j)
+                there, j = there * new[j], j + 1
+            else:
+                break
+        out.append((mine, theirs))
+    return out
+
+
+def _merged(axes: list[tuple[int, int]]) -> int | None:
+    """The length of a block in axes laid out as one; None if its elements are not in a row."""
+    flat, whole = 1, True
+    for size, block in reversed(axes):
+        if whole:
+            flat *= block
+            if block < size and size % block:
+                return None
+            whole = block == size
+        elif block != 1:
+            return None
+    return flat
+
+
+def _parted(sizes: list[int], flat: int) -> list[int] | None:
+    """A block's length on each axis that one axis is split into; None if it is no block there."""
+    out: list[int] = []
+    for size in reversed(sizes):
+        if flat % size == 0:
+            out.append(size)
+            flat //= size
+        elif size % flat == 0:
+            out.append(flat)
+            flat = 1
+        else:
+            return None
+    return out[::-1]
+
+
+def _rearranged(
+    element: QuantType, shape: Shape, grain: Grain, move: Callable[[Grid], Grid]
+) -> QuantType | None:
+    """The map with its grids of parameters moved, each in its own form."""
+    assert element.grain is not None
+    grid = dims.known(element.grain.grid(shape))
+    declared, simple = element.declared, grain.axis is not None
+    try:
+        return replace(
+            element,
+            grain=grain,
+            scale=_param(element.scale, grid, move, simple),
+            zero=_param(element.zero, grid, move, simple),
+            plus=None if element.plus is None else _real(element.plus, grid, move, simple),
+            declared=declared
+            and Declared(
+                _real(declared.low, grid, move, simple),
+                _real(declared.high, grid, move, simple),
+                declared.level,
+            ),
+        )
+    except _Stuck:
+        return None
+
+
+def _real(
+    value: tuple[float, ...] | Array,
+    grid: tuple[int, ...] | None,
+    move: Callable[[Grid], Grid],
+    simple: bool,
+) -> tuple[float, ...] | Array:
+    found = _param(value, grid, move, simple)
+    assert found is not None
+    return found
+
+
+def _param(
+    value: Param, grid: tuple[int, ...] | None, move: Callable[[Grid], Grid], simple: bool
+) -> Param:
+    if isinstance(value, tuple):
+        if len(value) < 2:
+            return value
+        if grid is None or math.prod(grid) != len(value):
+            raise _Stuck
+        numbers = np.array(value)
+        return tuple(move(numbers.reshape(grid)).reshape(-1).tolist())
+    if value is None or value.data.shape != grid or (value.type.quant and value.type.quant.grain):
+        raise _Stuck
+    data = move(value.data)
+    data = np.ascontiguousarray(data.reshape(-1) if simple else data)
+    return Array(data, TensorType(data.shape, value.type.element), value.name)

@@ -1,0 +1,290 @@
+"""Ops that pick and place elements by indices, and ops about which elements there are."""
+
+from __future__ import annotations
+
+from qir.ir import dims
+from qir.ir.dims import Dim
+from qir.ir.dtype import BOOL, I64, DType
+from qir.ir.ops.elementwise import floats, numbers, same_express, unary
+from qir.ir.ops.grains import untouched
+from qir.ir.ops.spec import AttrSpec, Call, OpSpec, Slot, Traits
+from qir.ir.types import QuantType, TensorType
+
+REDUCTIONS = ("none", "add", "mul", "min", "max")
+
+
+def whole_numbers(call: Call, slot: str) -> TensorType:
+    """The type of an operand of indices; TypeRuleError unless they are plain integers."""
+    kind = call.types[slot]
+    if kind.quant or not kind.dtype.is_integer:
+        raise call.fail(f"{slot} are {kind}, they must be whole numbers")
+    return kind
+
+
+def _gather_elements(call: Call) -> tuple[TensorType, ...]:
+    x, axis = call.shape("x"), call.axis("axis", len(call.shape("x")))
+    shape = whole_numbers(call, "indices").shape
+    _inside(call, "indices", axis)
+    if len(shape) != len(x):
+        raise call.fail(f"indices have {len(shape)} axes, x has {len(x)}")
+    return (TensorType(shape, call.express("x")),)
+
+
+def _inside(call: Call, slot: str, axis: int) -> None:
+    """TypeRuleError where an operand is longer than x along another axis than this."""
+    x, shape = call.shape("x"), call.shape(slot)
+    for i, (size, held) in enumerate(zip(shape, x, strict=False)):
+        if i != axis and isinstance(size, int) and isinstance(held, int) and size > held:
+            raise call.fail(f"{slot} {list(shape)} are longer than x {list(x)} on axis {i}")
+
+
+def _scatter_elements(call: Call) -> tuple[TensorType, ...]:
+    _gather_elements(call)
+    _updates(call)
+    one, other = call.shape("indices"), call.shape("updates")
+    if len(one) != len(other) or not all(map(dims.agree, one, other)):
+        raise call.fail(f"indices have {list(one)}, updates {list(other)}")
+    return unary(call)
+
+
+def _updates(call: Call) -> None:
+    same_express(call, "x", "updates")
+    if call.text("reduction") not in REDUCTIONS:
+        raise call.fail(f"reduction {call.text('reduction')!r} is none of {', '.join(REDUCTIONS)}")
+    if call.text("reduction") != "none":
+        numbers(call)
+
+
+def _tuple_length(call: Call, batch: int) -> int:
+    """How many axes of x one index of the last axis of indices names."""
+    kind, rank = whole_numbers(call, "indices"), len(call.shape("x"))
+    length = kind.shape[-1] if kind.rank else 0
+    if not kind.rank or not isinstance(length, int):
+        raise call.fail(f"indices are {kind}; the length of their last axis must be known")
+    if not 0 <= batch <= min(kind.rank - 1, rank - 1) or not 1 <= length <= rank - batch:
+        raise call.fail(f"indices {list(kind.shape)}, batch {batch}: x has {rank} axes")
+    return length
+
+
+def _gather_nd(call: Call) -> tuple[TensorType, ...]:
+    batch, x = call.whole("batch"), call.shape("x")
+    length, shape = _tuple_length(call, batch), call.shape("indices")
+    if not all(map(dims.agree, x[:batch], shape[:batch])):
+        raise call.fail(f"x {list(x)} and indices {list(shape)} differ on the first {batch} axes")
+    return (TensorType((*shape[:-1], *x[batch + length :]), call.express("x")),)
+
+
+def _scatter_nd(call: Call) -> tuple[TensorType, ...]:
+    _updates(call)
+    length, x = _tuple_length(call, 0), call.shape("x")
+    wanted = (*call.shape("indices")[:-1], *x[length:])
+    given = call.shape("updates")
+    if len(given) != len(wanted) or not all(map(dims.agree, given, wanted)):
+        raise call.fail(f"updates have {list(given)}, they must have {list(wanted)}")
+    return unary(call)
+
+
+def _one_hot(call: Call) -> tuple[TensorType, ...]:
+    shape, values = call.shape("indices"), call.types["values"]
+    numbers(call, "indices")
+    depth, axis = call.whole("depth"), call.axis("axis", len(shape) + 1)
+    if values.rank != 1 or not dims.agree(values.shape[0], 2):
+        raise call.fail(f"values are {values}, they must be two: off and on")
+    if depth < 1:
+        raise call.fail(f"depth = {depth}, it must be 1 or more")
+    return (TensorType((*shape[:axis], depth, *shape[axis:]), values.express),)
+
+
+def _nonzero(call: Call) -> tuple[TensorType, ...]:
+    return (TensorType((len(call.shape("x")), None), I64),)
+
+
+def _unique(call: Call) -> tuple[TensorType, ...]:
+    numbers(call)
+    x, count = call.shape("x"), None
+    shape: tuple[Dim, ...] = (count,)
+    inverse = dims.product(x)
+    if call.attrs["axis"] is not None:
+        axis = call.axis("axis", len(x))
+        shape, inverse = (*x[:axis], count, *x[axis + 1 :]), x[axis]
+    places = TensorType((count,), I64)
+    return TensorType(shape, call.express("x")), places, TensorType((inverse,), I64), places
+
+
+def _matrix(call: Call) -> tuple[TensorType, ...]:
+    if len(call.shape("x")) < 2:
+        raise call.fail(f"x has {len(call.shape('x'))} axes, it takes 2 or more")
+    return unary(call)
+
+
+def _eye(call: Call) -> tuple[TensorType, ...]:
+    kind, x = call.attrs["dtype"], call.shape("x")
+    if len(x) != 2:
+        raise call.fail(f"x has {len(x)} axes, it takes 2")
+    return (TensorType(x, kind if isinstance(kind, DType) else call.express("x")),)
+
+
+def _flip(call: Call) -> tuple[TensorType, ...]:
+    call.axes("axes", len(call.shape("x")))
+    return unary(call)
+
+
+def _reverse(call: Call) -> tuple[TensorType, ...]:
+    x, lengths = call.shape("x"), whole_numbers(call, "lengths").shape
+    batch, time = call.axis("batch", len(x)), call.axis("time", len(x))
+    if batch == time:
+        raise call.fail(f"batch and time are both axis {time}")
+    if len(lengths) != 1 or not dims.agree(lengths[0], x[batch]):
+        raise call.fail(f"lengths {list(lengths)}, but axis {batch} of x has {x[batch]}")
+    return unary(call)
+
+
+def _compress(call: Call) -> tuple[TensorType, ...]:
+    kind, x = call.types["condition"], call.shape("x")
+    if kind.element != BOOL or kind.rank != 1:
+        raise call.fail(f"condition is {kind}, it takes one row of bool")
+    whole = dims.product(x)
+    axis = None if call.attrs["axis"] is None else call.axis("axis", len(x))
+    size = whole if axis is None else x[axis]
+    if isinstance(kind.shape[0], int) and isinstance(size, int) and kind.shape[0] > size:
+        raise call.fail(f"condition has {kind.shape[0]}, there are {size} to choose from")
+    shape = (None,) if axis is None else (*x[:axis], None, *x[axis + 1 :])
+    return (TensorType(shape, call.express("x")),)
+
+
+def _hardmax(call: Call) -> tuple[TensorType, ...]:
+    floats(call)
+    call.axis("axis", len(call.shape("x")))
+    return unary(call)
+
+
+def _move_elements(call: Call, element: QuantType) -> QuantType | None:
+    # Each index picks along one axis, but the result may be shorter than x along the others.
+    return element if element.grain is None else None
+
+
+def _move_matrix(call: Call, element: QuantType) -> QuantType | None:
+    return element
+
+
+def _move_flip(call: Call, element: QuantType) -> QuantType | None:
+    return untouched(element, *call.axes("axes", len(call.shape("x"))))
+
+
+def _move_reverse(call: Call, element: QuantType) -> QuantType | None:
+    return untouched(element, call.axis("time", len(call.shape("x"))))
+
+
+def _move_compress(call: Call, element: QuantType) -> QuantType | None:
+    if call.attrs["axis"] is None:
+        return element if element.grain is None else None
+    return untouched(element, call.axis("axis", len(call.shape("x"))))
+
+
+_KEEPS = Traits(same_params=("x",), value_preserving=True)
+_X = (Slot("x"),)
+_PICKED = (Slot("x"), Slot("indices"))
+_PLACED = (Slot("x"), Slot("indices"), Slot("updates"))
+_REDUCTION = AttrSpec("reduction", "text", "none")
+_AXIS = AttrSpec("axis", "int", 0)
+_MAYBE_AXIS = AttrSpec("axis", "int")
+
+OPS = (
+    OpSpec(
+        "gather_elements",
+        _PICKED,
+        _gather_elements,
+        (_AXIS,),
+        _KEEPS,
+        _move_elements,
+        doc="for each index the element of x that stands where it does, but there along the axis",
+    ),
+    OpSpec(
+        "gather_nd",
+        _PICKED,
+        _gather_nd,
+        (AttrSpec("batch", "int", 0),),
+        _KEEPS,
+        _move_elements,
+        doc="the parts of x whose first places the last axis of the indices names",
+    ),
+    OpSpec(
+        "scatter_elements",
+        _PLACED,
+        _scatter_elements,
+        (_AXIS, _REDUCTION),
+        doc="x with updates put, added, multiplied, ... where gather_elements would take them",
+    ),
+    OpSpec(
+        "scatter_nd",
+        _PLACED,
+        _scatter_nd,
+        (_REDUCTION,),
+        doc="x with updates put, added, multiplied, ... where gather_nd would take them",
+    ),
+    OpSpec(
+        "one_hot",
+        (Slot("indices"), Slot("values")),
+        _one_hot,
+        (AttrSpec("depth", "int", required=True), AttrSpec("axis", "int", -1)),
+        doc="a new axis with the second value at each index and the first elsewhere",
+    ),
+    OpSpec("nonzero", _X, _nonzero, doc="the places of elements that are not 0, one column each"),
+    OpSpec(
+        "unique",
+        _X,
+        _unique,
+        (_MAYBE_AXIS, AttrSpec("sorted", "bool", True)),
+        results=4,
+        doc="what is there once or more, its first places, which of it each was, how often",
+    ),
+    OpSpec(
+        "trilu",
+        _X,
+        _matrix,
+        (AttrSpec("k", "int", 0), AttrSpec("upper", "bool", True)),
+        move=_move_matrix,
+        doc="the last two axes above (or below) the k-th diagonal and on it, 0 elsewhere",
+    ),
+    OpSpec(
+        "eye_like",
+        _X,
+        _eye,
+        (AttrSpec("dtype", "dtype"), AttrSpec("k", "int", 0)),
+        doc="a matrix as large as x, 1 on the k-th diagonal and 0 elsewhere",
+    ),
+    OpSpec(
+        "flip",
+        _X,
+        _flip,
+        (AttrSpec("axes", "ints", required=True),),
+        _KEEPS,
+        _move_flip,
+        doc="the order of elements along the axes turned round",
+    ),
+    OpSpec(
+        "reverse_sequence",
+        (Slot("x"), Slot("lengths")),
+        _reverse,
+        (AttrSpec("batch", "int", 1), AttrSpec("time", "int", 0)),
+        _KEEPS,
+        _move_reverse,
+        doc="the first elements along time, as many as each batch's length, turned round",
+    ),
+    OpSpec(
+        "compress",
+        (Slot("x"), Slot("condition")),
+        _compress,
+        (_MAYBE_AXIS,),
+        _KEEPS,
+        _move_compress,
+        doc="the entries of an axis, or all elements in a row, for which the condition holds",
+    ),
+    OpSpec(
+        "hardmax",
+        _X,
+        _hardmax,
+        (AttrSpec("axis", "int", -1),),
+        doc="1 where the greatest element of an axis first stands, else 0",
+    ),
+)

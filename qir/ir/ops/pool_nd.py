@@ -1,0 +1,180 @@
+"""Pooling along one or three axes, to sizes that are given, and back; channels stand second."""
+
+from __future__ import annotations
+
+from qir.ir import dims
+from qir.ir.dims import Dim, Shape
+from qir.ir.dtype import I64
+from qir.ir.ops.conv import window
+from qir.ir.ops.elementwise import floats, numbers
+from qir.ir.ops.grains import untouched
+from qir.ir.ops.spec import AttrSpec, Call, OpSpec, Slot, Traits
+from qir.ir.types import QuantType, TensorType
+
+PLACES = ("tensor", "plane")
+
+
+def slid(call: Call, sizes: Shape) -> list[Dim]:
+    """How many windows fit along each axis; TypeRuleError for attributes that cannot be meant."""
+    n = len(sizes)
+    kernel, stride = call.wholes("kernel", n), call.wholes("stride", n)
+    dilation = call.wholes("dilation", n) if "dilation" in call.attrs else (1,) * n
+    pad, ceil = call.wholes("pad", 2 * n), "ceil" in call.attrs and call.flag("ceil")
+    if min(*kernel, *stride, *dilation) < 1 or min(pad) < 0:
+        raise call.fail("kernel, stride and dilation are 1 or more, pad 0 or more")
+    out = [
+        window(
+            sizes[i], kernel[i], stride[i], pad[i] + pad[i + n], dilation[i], ceil=ceil, lead=pad[i]
+        )
+        for i in range(n)
+    ]
+    if any(isinstance(size, int) and size < 0 for size in out):
+        raise call.fail("the window is larger than the padded input")
+    return out
+
+
+def _axes(call: Call, n: int) -> Shape:
+    """The shape of x, which has batch, channels and n axes more."""
+    x = call.shape("x")
+    if len(x) != n + 2:
+        raise call.fail(f"x has {len(x)} axes, it takes {n + 2}")
+    return x
+
+
+def _pool(call: Call) -> tuple[TensorType, ...]:
+    numbers(call)
+    if "p" in call.attrs and call.whole("p") < 1:
+        raise call.fail(f"p = {call.whole('p')}, it must be 1 or more")
+    if not call.op.startswith("max"):
+        floats(call)
+    x = _axes(call, int(call.op[-2]))
+    return (TensorType((*x[:2], *slid(call, x[2:])), call.express("x")),)
+
+
+def _with_places(call: Call) -> tuple[TensorType, ...]:
+    numbers(call)
+    x = _axes(call, max(len(call.wholes("kernel")), 1))
+    if call.text("counted") not in PLACES:
+        raise call.fail(f"counted {call.text('counted')!r} is neither tensor nor plane")
+    shape = (*x[:2], *slid(call, x[2:]))
+    return TensorType(shape, call.express("x")), TensorType(shape, I64)
+
+
+def _back(call: Call) -> tuple[TensorType, ...]:
+    numbers(call)
+    size, places = call.wholes("size"), call.types["places"]
+    x = _axes(call, max(len(size), 1))
+    if call.text("counted") not in PLACES:
+        raise call.fail(f"counted {call.text('counted')!r} is neither tensor nor plane")
+    if min(size, default=0) < 0:
+        raise call.fail(f"size {size}: one is negative")
+    if places.quant or not places.dtype.is_integer or places.rank != len(x):
+        raise call.fail(f"places are {places}, they must be whole numbers shaped as x")
+    if not all(map(dims.agree, places.shape, x)):
+        raise call.fail(f"places {list(places.shape)} are not shaped as x {list(x)}")
+    return (TensorType((*x[:2], *size), call.express("x")),)
+
+
+def _adaptive(call: Call) -> tuple[TensorType, ...]:
+    numbers(call)
+    if call.op == "adaptive_avg_pool":
+        floats(call)
+    size = call.wholes("size")
+    x = _axes(call, max(len(size), 1))
+    if min(size, default=0) < -1:
+        raise call.fail(f"size {size}: one is negative")
+    for wanted, held in zip(size, x[2:], strict=True):
+        if held == 0 and wanted:
+            raise call.fail(f"x {list(x)} has nothing to take {size} from")
+    sizes = (held if wanted == -1 else wanted for wanted, held in zip(size, x[2:], strict=True))
+    return (TensorType((*x[:2], *sizes), call.express("x")),)
+
+
+def move(call: Call, element: QuantType) -> QuantType | None:
+    """The map stays, where it works on batch or channels alone."""
+    return untouched(element, *range(2, len(call.shape("x"))))
+
+
+def _window(n: int) -> tuple[AttrSpec, ...]:
+    return (
+        AttrSpec("kernel", "ints", required=True),
+        AttrSpec("stride", "ints", (1,) * n),
+        AttrSpec("pad", "ints", (0,) * 2 * n),
+    )
+
+
+def _rows(n: int) -> tuple[OpSpec, ...]:
+    dilation, ceil = AttrSpec("dilation", "ints", (1,) * n), AttrSpec("ceil", "bool", False)
+    return (
+        OpSpec(
+            f"max_pool{n}d",
+            _X,
+            _pool,
+            (*_window(n), dilation, ceil),
+            _KEEPS,
+            move,
+            doc="greatest element of each window; padding never wins",
+        ),
+        OpSpec(
+            f"avg_pool{n}d",
+            _X,
+            _pool,
+            (*_window(n), ceil, AttrSpec("count_pad", "bool", False)),
+            doc="mean of each window; padding counts as zeros where count_pad says so",
+        ),
+        OpSpec(
+            f"lp_pool{n}d",
+            _X,
+            _pool,
+            (*_window(n), AttrSpec("p", "int", 2), dilation, ceil),
+            doc="p-th root of the sum of |x| to the p in each window",
+        ),
+    )
+
+
+_X = (Slot("x"),)
+_KEEPS = Traits(same_params=("x",), value_preserving=True)
+_COUNTED = AttrSpec("counted", "text", "tensor")
+_SIZE = AttrSpec("size", "ints", required=True)
+
+OPS = (
+    *_rows(1),
+    *_rows(3),
+    OpSpec(
+        "max_pool_places",
+        _X,
+        _with_places,
+        (
+            *(AttrSpec(name, "ints", required=True) for name in ("kernel", "stride", "pad")),
+            AttrSpec("dilation", "ints", required=True),
+            AttrSpec("ceil", "bool", False),
+            _COUNTED,
+        ),
+        results=2,
+        doc="greatest element of each window along all axes but two, and where it stands: "
+        "its number in the whole tensor or in its plane",
+    ),
+    OpSpec(
+        "max_unpool",
+        (Slot("x"), Slot("places")),
+        _back,
+        (_SIZE, _COUNTED),
+        doc="zeros of those sizes, with each element at the place that max_pool_places gave it",
+    ),
+    OpSpec(
+        "adaptive_avg_pool",
+        _X,
+        _adaptive,
+        (_SIZE,),
+        doc="mean of windows that divide each axis into `size` parts as even as can be; -1 keeps",
+    ),
+    OpSpec(
+        "adaptive_max_pool",
+        _X,
+        _adaptive,
+        (_SIZE,),
+        _KEEPS,
+        move,
+        doc="greatest element of the windows that adaptive_avg_pool takes",
+    ),
+)

@@ -1,0 +1,157 @@
+"""Resizing by interpolation, along any axes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+
+import numpy as np
+
+from qir.ir import dims
+from qir.ir.dims import Dim, Shape
+from qir.ir.ops.elementwise import floats
+from qir.ir.ops.grains import untouched
+from qir.ir.ops.spec import AttrSpec, Call, OpSpec, Slot, Traits
+from qir.ir.types import QuantType, TensorType
+
+COORDINATES = (
+    "half_pixel",
+    "half_pixel_symmetric",
+    "pytorch_half_pixel",
+    "align_corners",
+    "asymmetric",
+    "tf_half_pixel_for_nn",
+    "tf_crop_and_resize",
+)
+ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
+MODES = ("linear", "cubic")
+POLICIES = ("stretch", "not_larger", "not_smaller")
+_MOST_DENOMINATOR = 64
+
+
+def scaled(size: int, scale: float) -> int:
+    """The size that a scale makes; ONNX multiplies in float32."""
+    return int(np.floor(np.float32(size) * np.float32(scale)))
+
+
+def proportion(policy: str, sizes: Sequence[int], wanted: Sequence[int]) -> Fraction:
+    """The scale that keeps the proportions, no size larger or none smaller than what is wanted."""
+    pick = min if policy == "not_larger" else max
+    return pick(Fraction(w, s) for w, s in zip(wanted, sizes, strict=True))
+
+
+def rounded(size: Fraction) -> int:
+    """The nearest whole size, the larger one of two."""
+    return int(size + Fraction(1, 2))
+
+
+def _check(call: Call) -> tuple[int, ...]:
+    """The axes that are resized; TypeRuleError for attributes that cannot be meant."""
+    words = {"coordinates": COORDINATES, "policy": POLICIES, "rounding": ROUNDINGS, "mode": MODES}
+    for name, known in words.items():
+        if name in call.attrs and call.text(name) not in known:
+            raise call.fail(f"{name} {call.text(name)!r} is none of {', '.join(known)}")
+    rank = len(call.shape("x"))
+    axes = call.axes("axes", rank) or tuple(range(rank))
+    scales, roi = call.reals("scales"), call.reals("roi")
+    if bool(scales) == ("sizes" in call.types):
+        raise call.fail("it takes scales or sizes, one of the two")
+    if scales and (len(scales) != len(axes) or not all(0 < s < 2**31 for s in scales)):
+        raise call.fail(f"scales {scales} are no {len(axes)} positive numbers")
+    if len(roi) not in (0, 2 * len(axes)):
+        raise call.fail(f"roi has {len(roi)} numbers, it takes {2 * len(axes)}")
+    if call.text("coordinates") == "tf_crop_and_resize" and not roi:
+        raise call.fail("tf_crop_and_resize needs a roi")
+    return axes
+
+
+def _resize(call: Call) -> tuple[TensorType, ...]:
+    axes, shape = _check(call), list(call.shape("x"))
+    if call.op == "resize":
+        floats(call)
+    sizes = _sizes(call, tuple(shape[a] for a in axes))
+    for axis, size in zip(axes, sizes, strict=True):
+        if shape[axis] == 0 and size != 0:
+            raise call.fail(f"axis {axis} of x is empty, it cannot become {size}")
+        shape[axis] = size
+    return (TensorType(tuple(shape), call.express("x")),)
+
+
+def _sizes(call: Call, held: Shape) -> Sequence[Dim]:
+    if scales := call.reals("scales"):
+        return [_scaled(d, s) for d, s in zip(held, scales, strict=True)]
+    kind, constant = call.types["sizes"], call.constant("sizes")
+    if kind.rank != 1 or kind.quant or not kind.dtype.is_integer:
+        raise call.fail(f"sizes are {kind}, they take one row of whole numbers")
+    if not dims.agree(kind.shape[0], len(held)):
+        raise call.fail(f"{kind.shape[0]} sizes for {len(held)} axes")
+    if constant is None:
+        return [None] * len(held)
+    wanted: list[int] = constant.tolist()
+    if min(wanted, default=1) < 1:
+        raise call.fail(f"sizes {wanted}: each must be 1 or more")
+    if call.text("policy") == "stretch":
+        return wanted
+    known = dims.known(held)
+    if known is None or 0 in known:
+        return [None] * len(held)
+    each = proportion(call.text("policy"), known, wanted)
+    return [rounded(each * d) for d in known]
+
+
+def _scaled(size: Dim, scale: float) -> Dim:
+    if isinstance(size, int):
+        return scaled(size, scale)
+    exact = Fraction(scale)
+    if exact.denominator > _MOST_DENOMINATOR:
+        return None
+    return dims.divide(dims.multiply(size, exact.numerator), exact.denominator)
+
+
+def _move(call: Call, element: QuantType) -> QuantType | None:
+    shape, made = call.shape("x"), _resize(call)[0].shape
+    scales, axes = call.reals("scales"), call.axes("axes", len(shape)) or tuple(range(len(shape)))
+    if scales:
+        still = {a for a, s in zip(axes, scales, strict=True) if s == 1.0}
+    else:
+        still = {a for a in axes if shape[a] == made[a] and isinstance(shape[a], int)}
+    if call.text("coordinates").startswith("tf_"):
+        still = set()
+    return untouched(element, *(a for a in axes if a not in still))
+
+
+_OPERANDS = (Slot("x"), Slot("sizes", optional=True))
+_WHERE = (
+    AttrSpec("scales", "floats", ()),
+    AttrSpec("axes", "ints", ()),
+    AttrSpec("coordinates", "text", "half_pixel"),
+    AttrSpec("policy", "text", "stretch"),
+    AttrSpec("roi", "floats", ()),
+    AttrSpec("extrapolation", "float", 0.0),
+)
+
+OPS = (
+    OpSpec(
+        "resize_nearest",
+        _OPERANDS,
+        _resize,
+        (*_WHERE, AttrSpec("rounding", "text", "round_prefer_floor")),
+        Traits(same_params=("x",), value_preserving=True),
+        _move,
+        doc="each element the nearest of x; the axes are all where none is named, and their "
+        "sizes come as an operand or from scales",
+    ),
+    OpSpec(
+        "resize",
+        _OPERANDS,
+        _resize,
+        (
+            *_WHERE,
+            AttrSpec("mode", "text", "linear"),
+            AttrSpec("cubic_a", "float", -0.75),
+            AttrSpec("exclude_outside", "bool", False),
+            AttrSpec("antialias", "bool", False),
+        ),
+        doc="each element interpolated between those of x, by lines or by cubic splines",
+    ),
+)
