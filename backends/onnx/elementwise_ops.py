@@ -67,6 +67,7 @@ OPS: dict[str, Row] = {
     "selu": operator("Selu", alpha="alpha", gamma="gamma"),
     "hard_sigmoid": operator("HardSigmoid", alpha="alpha", beta="beta"),
     "hard_swish": operator("HardSwish"),
+    "shrink": operator("Shrink", lambd="lambd", bias="bias"),
     "gelu": operator("Gelu", approximate="approximate"),
     "silu": _silu,
     "mod": _mod,

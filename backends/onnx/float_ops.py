@@ -6,13 +6,13 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from . import elementwise_ops, reduce_ops, shape_ops
+from qir.ir.attrs import Attr
+
+from . import composed_ops, elementwise_ops, index_ops, pool_ops, recurrent_ops, reduce_ops, shape_ops
 from .elements import number
+from .pool_ops import spatial
 from .rows import Row, operator
 from .writer import Wire, Work, Writer
-
-_TO_FIRST = (0, 3, 1, 2)
-_TO_LAST = (0, 2, 3, 1)
 
 
 def write(writer: Writer, work: Work, ins: Mapping[str, str]) -> None:
@@ -22,20 +22,6 @@ def write(writer: Writer, work: Work, ins: Mapping[str, str]) -> None:
     except KeyError:
         raise writer.refuse(work.node, f"{work.op} has no form in ONNX") from None
     row(writer, work, dict(ins))
-
-
-def _spatial(
-    writer: Writer, work: Work, ins: dict[str, str], op: str, attrs: Mapping[str, Wire]
-) -> None:
-    """Writes an op on images; channels that stand last are moved to the front and back."""
-    operands = list(ins.values())
-    if not work.last:
-        writer.emit(op, operands, [work.out], attrs, origins=work.origins)
-        return
-    operands[0] = writer.transposed(operands[0], _TO_FIRST)
-    made = writer.fresh(f"{work.out}_first")
-    writer.emit(op, operands, [made], attrs, origins=work.origins)
-    writer.transposed(made, _TO_LAST, work.out)
 
 
 def conv_attrs(work: Work) -> dict[str, Wire]:
@@ -52,7 +38,7 @@ def conv_attrs(work: Work) -> dict[str, Wire]:
 
 
 def _conv(writer: Writer, work: Work, ins: dict[str, str]) -> None:
-    _spatial(writer, work, ins, "Conv", conv_attrs(work))
+    spatial(writer, work, ins, "Conv", conv_attrs(work))
 
 
 def _conv_transpose(writer: Writer, work: Work, ins: dict[str, str]) -> None:
@@ -60,42 +46,6 @@ def _conv_transpose(writer: Writer, work: Work, ins: dict[str, str]) -> None:
     if any(work.numbers("output_pad")):
         attrs["output_padding"] = work.numbers("output_pad")
     writer.emit("ConvTranspose", ins.values(), [work.out], attrs, origins=work.origins)
-
-
-def pool_attrs(work: Work) -> dict[str, Wire]:
-    """The attributes of a pool; those that say nothing are left out."""
-    out: dict[str, Wire] = {
-        "kernel_shape": work.numbers("kernel"),
-        "pads": work.numbers("pad"),
-        "strides": work.numbers("stride"),
-    }
-    if work.attrs.get("ceil"):
-        out["ceil_mode"] = 1
-    if work.attrs.get("count_pad"):
-        out["count_include_pad"] = 1
-    if "dilation" in work.attrs and set(work.numbers("dilation")) != {1}:
-        out["dilations"] = work.numbers("dilation")
-    return out
-
-
-def _max_pool(writer: Writer, work: Work, ins: dict[str, str]) -> None:
-    _spatial(writer, work, ins, "MaxPool", pool_attrs(work))
-
-
-def _avg_pool(writer: Writer, work: Work, ins: dict[str, str]) -> None:
-    _spatial(writer, work, ins, "AveragePool", pool_attrs(work))
-
-
-def _global_pool(writer: Writer, work: Work, ins: dict[str, str]) -> None:
-    _spatial(writer, work, ins, "GlobalAveragePool", {})
-
-
-def _global_max(writer: Writer, work: Work, ins: dict[str, str]) -> None:
-    _spatial(writer, work, ins, "GlobalMaxPool", {})
-
-
-def _lp_pool(writer: Writer, work: Work, ins: dict[str, str]) -> None:
-    _spatial(writer, work, ins, "LpPool", {**pool_attrs(work), "p": work.whole("p")})
 
 
 def _matmul(writer: Writer, work: Work, ins: dict[str, str]) -> None:
@@ -197,13 +147,22 @@ def _cast(writer: Writer, work: Work, ins: dict[str, str]) -> None:
     writer.emit("Cast", [ins["x"]], [work.out], attrs, origins=work.origins)
 
 
-SINCE = elementwise_ops.SINCE | reduce_ops.SINCE
-"""The first operator set that has an op, where it is newer than the oldest we write."""
+_SINCE = elementwise_ops.SINCE | reduce_ops.SINCE
+
+
+def since(op: str, attrs: Mapping[str, Attr]) -> int:
+    """The first operator set that has an op, 0 where it is no newer than the oldest we write."""
+    return max(_SINCE.get(op, 0), index_ops.since(op, attrs))
+
 
 _OPS: dict[str, Row] = {
     **elementwise_ops.OPS,
     **shape_ops.OPS,
     **reduce_ops.OPS,
+    **recurrent_ops.OPS,
+    **pool_ops.OPS,
+    **index_ops.OPS,
+    **composed_ops.OPS,
     "add": operator("Add"),
     "sub": operator("Sub"),
     "mul": operator("Mul"),
@@ -219,11 +178,6 @@ _OPS: dict[str, Row] = {
     "batch_norm": _batch_norm,
     "softmax": operator("Softmax", axis="axis"),
     "log_softmax": operator("LogSoftmax", axis="axis"),
-    "max_pool2d": _max_pool,
-    "avg_pool2d": _avg_pool,
-    "global_avg_pool": _global_pool,
-    "global_max_pool": _global_max,
-    "lp_pool2d": _lp_pool,
     "reshape": _reshape,
     "flatten": operator("Flatten", axis="axis"),
     "transpose": operator("Transpose", perm="perm"),

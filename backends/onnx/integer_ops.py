@@ -14,13 +14,15 @@ from qir.ir.types import QuantType, TensorType, uniform
 from qir.ledger import Change
 
 from . import float_ops
-from .float_ops import conv_attrs, pool_attrs
+from .float_ops import conv_attrs
+from .pool_ops import pool_attrs
 from .writer import MICROSOFT, STEP, Wire, Work, Writer
 
 Row = Callable[[Writer, Work], bool]
 _PREFIXES = {"x": "xXAa", "a": "aA", "w": "w", "b": "bB", "result": "yYC"}
 _MOVES = frozenset(
-    "reshape flatten transpose squeeze unsqueeze slice concat max_pool2d pad".split()
+    "reshape flatten transpose squeeze unsqueeze slice concat pad max_pool1d max_pool2d "
+    "max_pool3d".split()
 )
 
 
@@ -85,7 +87,8 @@ def _moves(work: Work) -> bool:
     quant = work.kind.quant
     if work.op not in _MOVES or quant is None:
         return False
-    if work.op in ("max_pool2d", "pad") and quant.storage.name not in ("u8", "i8"):
+    few = work.op == "pad" or work.op.startswith("max_pool")
+    if few and quant.storage.name not in ("u8", "i8"):
         return False
     if work.op == "pad" and quant.grain is not None:
         return False

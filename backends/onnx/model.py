@@ -50,7 +50,7 @@ def _opset(graph: Graph) -> int:
     source = next((int(p[6:]) for p in paths if re.fullmatch(r"opset \d+", p)), OPSET)
     zeros = any(n.op == "reshape" and n.attrs["allow_zero"] for n in nodes)
     needed = max((_needed(v) for n in nodes for v in n.results), default=OLDEST)
-    since = max((float_ops.SINCE.get(n.op, OLDEST) for n in nodes), default=OLDEST)
+    since = max((float_ops.since(n.op, n.attrs) for n in nodes), default=OLDEST)
     return max([source, OLDEST, *theirs, needed, since, 14 if zeros else 0])
 
 

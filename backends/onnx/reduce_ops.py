@@ -35,11 +35,14 @@ def _place(onnx_op: str) -> Row:
     return row
 
 
-def _cumsum(writer: Writer, work: Work, ins: dict[str, str]) -> None:
-    name = given(work, "CumSum").get("axis")
-    axis = writer.parameter(np.array(work.whole("axis"), np.int64), f"{work.out}_axis", name)
-    attrs: dict[str, Wire] = {n: 1 for n in ("exclusive", "reverse") if work.attrs[n]}
-    writer.emit("CumSum", [ins["x"], axis], [work.out], attrs, origins=work.origins)
+def _so_far(onnx_op: str) -> Row:
+    def row(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+        name = given(work, onnx_op).get("axis")
+        axis = writer.parameter(np.array(work.whole("axis"), np.int64), f"{work.out}_axis", name)
+        attrs: dict[str, Wire] = {n: 1 for n in ("exclusive", "reverse") if work.attrs[n]}
+        writer.emit(onnx_op, [ins["x"], axis], [work.out], attrs, origins=work.origins)
+
+    return row
 
 
 def _top_k(writer: Writer, work: Work, ins: dict[str, str]) -> None:
@@ -66,11 +69,13 @@ OPS: dict[str, Row] = {
     "reduce_sum_square": _reduce("ReduceSumSquare"),
     "arg_max": _place("ArgMax"),
     "arg_min": _place("ArgMin"),
-    "cumsum": _cumsum,
+    "cumsum": _so_far("CumSum"),
+    "cumprod": _so_far("CumProd"),
     "top_k": _top_k,
     "layer_norm": operator("LayerNormalization", axis="axis", epsilon="eps"),
     "rms_norm": operator("RMSNormalization", axis="axis", epsilon="eps"),
     "instance_norm": operator("InstanceNormalization", epsilon="eps"),
     "group_norm": operator("GroupNormalization", num_groups="groups", epsilon="eps"),
+    "lp_normalize": operator("LpNormalization", axis="axis", p="p"),
     "lrn": operator("LRN", size="size", alpha="alpha", beta="beta", bias="bias"),
 }

@@ -133,6 +133,7 @@ OPS: dict[str, Handler] = {
     "HardSigmoid": unary("hard_sigmoid", alpha=0.2, beta=0.5),
     "HardSwish": unary("hard_swish"),
     "Swish": unary("silu", alpha=1.0),
+    "Shrink": unary("shrink", lambd=0.5, bias=0.0),
     "Gelu": _gelu,
     "PRelu": _prelu,
     "Pow": _pow,

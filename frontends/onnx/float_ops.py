@@ -14,7 +14,7 @@ from .elements import element
 from .faults import refusal
 from .op import Keep, Op
 from .reader import Reader
-from .windows import pads, planar
+from .windows import pads
 
 _INTEGERS = ("i32", "i64")
 _SOFTMAX = {"Softmax": "softmax", "LogSoftmax": "log_softmax"}
@@ -179,51 +179,6 @@ def cast(reader: Reader, op: Op) -> None:
     reader.add(op, "cast", {"x": reader.value(op, op.input(0))}, {"to": to})
 
 
-def average_pool(reader: Reader, op: Op) -> None:
-    """AveragePool on images without dilation."""
-    x = planar(op, reader, op.input(0))
-    kernel, stride = op.integers("kernel_shape", ()), op.integers("strides", (1, 1))
-    if set(op.integers("dilations", (1,))) != {1}:
-        raise Keep
-    attrs: dict[str, Attr] = {
-        "kernel": kernel,
-        "stride": stride,
-        "pad": pads(op, x[2:], kernel, stride, (1, 1)),
-        "ceil": op.integer("ceil_mode", 0) != 0,
-        "count_pad": op.integer("count_include_pad", 0) != 0,
-    }
-    reader.add(op, "avg_pool2d", {"x": reader.value(op, op.input(0))}, attrs)
-
-
-def global_average_pool(reader: Reader, op: Op) -> None:
-    """GlobalAveragePool on images."""
-    planar(op, reader, op.input(0))
-    reader.add(op, "global_avg_pool", {"x": reader.value(op, op.input(0))})
-
-
-def global_max_pool(reader: Reader, op: Op) -> None:
-    """GlobalMaxPool on images."""
-    planar(op, reader, op.input(0))
-    _only_floats(reader, op)
-    reader.add(op, "global_max_pool", {"x": reader.value(op, op.input(0))})
-
-
-def lp_pool(reader: Reader, op: Op) -> None:
-    """LpPool on images, without what operator set 18 added."""
-    x = planar(op, reader, op.input(0))
-    _only_floats(reader, op)
-    kernel, stride = op.integers("kernel_shape", ()), op.integers("strides", (1, 1))
-    if set(op.integers("dilations", (1,))) != {1} or op.integer("ceil_mode", 0):
-        raise Keep
-    attrs: dict[str, Attr] = {
-        "kernel": kernel,
-        "stride": stride,
-        "pad": pads(op, x[2:], kernel, stride, (1, 1)),
-        "p": op.integer("p", 2),
-    }
-    reader.add(op, "lp_pool2d", {"x": reader.value(op, op.input(0))}, attrs)
-
-
 OPS = {
     "Conv": conv,
     "ConvTranspose": conv_transpose,
@@ -240,8 +195,4 @@ OPS = {
     "LogSoftmax": softmax,
     "BatchNormalization": batch_norm,
     "Cast": cast,
-    "AveragePool": average_pool,
-    "GlobalAveragePool": global_average_pool,
-    "GlobalMaxPool": global_max_pool,
-    "LpPool": lp_pool,
 }

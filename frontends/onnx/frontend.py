@@ -24,15 +24,19 @@ from . import (
     elementwise_ops,
     float_ops,
     foreign,
+    index_ops,
     moving_ops,
+    pool_ops,
     quantized_ops,
+    recurrent_ops,
     reduce_ops,
+    resize_ops,
     shape_ops,
 )
 from .faults import fault, refusal
 from .files import ModelFile, read_model
 from .meaning import meanings, moves
-from .op import Keep, Op
+from .op import MICROSOFT, Keep, Op
 from .reader import Reader, Stored
 
 _HANDLERS = {
@@ -41,7 +45,12 @@ _HANDLERS = {
     **{("", name): handler for name, handler in reduce_ops.OPS.items()},
     **{("", name): handler for name, handler in shape_ops.OPS.items()},
     **{("", name): handler for name, handler in moving_ops.OPS.items()},
+    **{("", name): handler for name, handler in pool_ops.OPS.items()},
+    **{("", name): handler for name, handler in resize_ops.OPS.items()},
+    **{("", name): handler for name, handler in index_ops.OPS.items()},
+    (MICROSOFT, "Inverse"): index_ops.inverse,
     **{("", name): handler for name, handler in control_ops.OPS.items()},
+    **{("", name): handler for name, handler in recurrent_ops.OPS.items()},
     **quantized_ops.OPS,
 }
 

@@ -13,7 +13,6 @@ from qir.ledger import Change
 
 from .op import Keep, Op
 from .reader import Reader
-from .windows import pads, planar
 
 
 def add(
@@ -27,23 +26,6 @@ def add(
         except TypeRuleError:
             raise Keep from None
     reader.add(op, kind, operands, attrs)
-
-
-def max_pool(reader: Reader, op: Op) -> None:
-    """MaxPool on images; one that also gives indices is kept."""
-    x = planar(op, reader, op.input(0))
-    if len(op.outputs) > 1:
-        raise Keep
-    kernel, stride = op.integers("kernel_shape", ()), op.integers("strides", (1, 1))
-    dilation = op.integers("dilations", (1, 1))
-    attrs: dict[str, Attr] = {
-        "kernel": kernel,
-        "stride": stride,
-        "pad": pads(op, x[2:], kernel, stride, dilation),
-        "dilation": dilation,
-        "ceil": op.integer("ceil_mode", 0) != 0,
-    }
-    add(reader, op, "max_pool2d", {"x": reader.moved(op, op.input(0))}, attrs)
 
 
 def reshape(reader: Reader, op: Op) -> None:
@@ -86,7 +68,7 @@ def pad(reader: Reader, op: Op) -> None:
     """Pad, its amounts from an attribute before opset 11 and from operands since."""
     x = reader.moved(op, op.input(0))
     mode = op.text("mode", "constant")
-    if mode not in ("constant", "reflect", "edge"):
+    if mode not in ("constant", "reflect", "edge", "wrap"):
         raise Keep
     if op.opset < 11:
         amounts, value = op.integers("pads", ()), op.real("value", 0.0)
@@ -138,7 +120,6 @@ def dropout(reader: Reader, op: Op) -> None:
 
 
 OPS = {
-    "MaxPool": max_pool,
     "Reshape": reshape,
     "Flatten": flatten,
     "Transpose": transpose,

@@ -74,14 +74,14 @@ def _one(reader: Reader, op: Op, index: int) -> int:
     return int(data[0])
 
 
-def _cumsum(reader: Reader, op: Op) -> None:
+def _so_far(reader: Reader, op: Op) -> None:
     _check(reader, op, _sums)
     attrs: dict[str, Attr] = {
         "axis": _one(reader, op, 1),
         "exclusive": op.integer("exclusive", 0) != 0,
         "reverse": op.integer("reverse", 0) != 0,
     }
-    reader.add(op, "cumsum", {"x": reader.value(op, op.input(0))}, attrs)
+    reader.add(op, op.type.lower(), {"x": reader.value(op, op.input(0))}, attrs)
 
 
 def _top_k(reader: Reader, op: Op) -> None:
@@ -144,7 +144,8 @@ OPS: dict[str, Handler] = {
     "ReduceSumSquare": _reduce("reduce_sum_square", _is_float),
     "ArgMax": _place("arg_max"),
     "ArgMin": _place("arg_min"),
-    "CumSum": _cumsum,
+    "CumSum": _so_far,
+    "CumProd": _so_far,
     "TopK": _top_k,
     "LayerNormalization": _norm("layer_norm", "gamma", "beta"),
     "RMSNormalization": _norm("rms_norm", "gamma"),

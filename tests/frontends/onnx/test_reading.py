@@ -270,25 +270,23 @@ def test_a_bias_of_qlinearconv_stays_plain_i32(tmp_path: Path) -> None:
 
 
 def test_unknown_ops_keep_absent_operands_attributes_and_types(tmp_path: Path) -> None:
-    node = helper.make_node(
-        "Resize", ["x", "", "scales"], ["y"], "up", mode="nearest", nearest_mode="floor"
-    )
-    graph = one(tmp_path, node, [1, 2, 3, 4], 13, scales=np.array([1, 1, 2, 2], np.float32))
+    node = helper.make_node("DFT", ["x", "", "axis"], ["y"], "turn", onesided=0)
+    graph = one(tmp_path, node, [1, 4, 1], 20, axis=np.array(1, np.int64))
     found = graph["y"].node
     assert found.op == "foreign"
     assert found.attrs["slots"] == ((0, 2), (0,))
     attrs = found.attrs["attrs"]
     assert isinstance(attrs, tuple)
-    assert ("mode", "nearest") in attrs
-    assert str(graph["y"].type) == "1x2x6x8xf32"
+    assert ("onesided", 0) in attrs
+    assert str(graph["y"].type) == "1x4x2xf32"
 
 
 def test_foreign_ops_run_by_the_evaluator_of_onnx(tmp_path: Path) -> None:
-    node = helper.make_node("Shrink", ["x"], ["y"], lambd=0.5, bias=0.25)
-    graph = one(tmp_path, node, [3])
-    x = np.array([-1, 0, 2], np.float32)
+    node = helper.make_node("DFT", ["x"], ["y"], axis=1)
+    graph = one(tmp_path, node, [1, 2, 1], 17)
+    x = np.array([[[1], [2]]], np.float32)
     (found,) = OnnxFrontend().run_foreign(graph["y"].node, {"xs.0": x})
-    np.testing.assert_array_equal(found, np.array([-0.75, 0, 1.75], np.float32))
+    np.testing.assert_array_equal(found, np.array([[[3, 0], [-1, 0]]], np.float32))
     assert found.dtype == np.float32
 
 

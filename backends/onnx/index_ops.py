@@ -1,0 +1,256 @@
+"""Ops that pick and place elements, resize, einsum, columns and matrices, as ONNX's operators."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from qir.ir import dims
+from qir.ir.attrs import Attr
+from qir.ir.dtype import DType
+
+from .elements import number
+from .rows import Row, operator
+from .shape_ops import given, listed
+from .writer import MICROSOFT, Wire, Work, Writer
+
+_FRONT = -(2**63)
+
+
+def _scatter(onnx_op: str) -> Row:
+    def row(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+        attrs: dict[str, Wire] = {}
+        if work.attrs.get("axis"):
+            attrs["axis"] = work.whole("axis")
+        if work.attrs["reduction"] != "none":
+            attrs["reduction"] = str(work.attrs["reduction"])
+        writer.emit(onnx_op, ins.values(), [work.out], attrs, origins=work.origins)
+
+    return row
+
+
+def _one_hot(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+    name = given(work, "OneHot").get("depth")
+    depth = writer.parameter(np.array(work.whole("depth"), np.int64), f"{work.out}_depth", name)
+    attrs: dict[str, Wire] = {"axis": work.whole("axis")}
+    operands = [ins["indices"], depth, ins["values"]]
+    writer.emit("OneHot", operands, [work.out], attrs, origins=work.origins)
+
+
+def _unique(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+    outs = [writer.name(v) if v.uses or i == 0 else "" for i, v in enumerate(work.node.results)]
+    while not outs[-1]:
+        outs.pop()
+    attrs: dict[str, Wire] = {"sorted": 1 if work.attrs["sorted"] else 0}
+    if work.attrs["axis"] is not None:
+        attrs["axis"] = work.whole("axis")
+    writer.emit("Unique", [ins["x"]], outs, attrs, origins=work.origins)
+
+
+def _trilu(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+    operands, name = [ins["x"]], given(work, "Trilu").get("k")
+    if work.attrs["k"] or name:
+        k = np.array(work.whole("k"), np.int64)
+        operands.append(writer.parameter(k, f"{work.out}_k", name))
+    attrs: dict[str, Wire] = {} if work.attrs["upper"] else {"upper": 0}
+    writer.emit("Trilu", operands, [work.out], attrs, origins=work.origins)
+
+
+def _eye(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+    attrs: dict[str, Wire] = {"k": work.whole("k")} if work.attrs["k"] else {}
+    if isinstance(kind := work.attrs["dtype"], DType):
+        attrs["dtype"] = number(kind)
+    writer.emit("EyeLike", [ins["x"]], [work.out], attrs, origins=work.origins)
+
+
+def _flip(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+    axes = work.numbers("axes")
+    rows = {"starts": -1, "ends": _FRONT, "axes": 0, "steps": -1}
+    lists = {n: axes if n == "axes" else (v,) * len(axes) for n, v in rows.items()}
+    operands = [
+        writer.parameter(np.array(v, np.int64), f"{work.out}_{n}", None) for n, v in lists.items()
+    ]
+    writer.emit("Slice", [ins["x"], *operands], [work.out], origins=work.origins)
+
+
+def _compress(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+    attrs: dict[str, Wire] = {}
+    if work.attrs["axis"] is not None:
+        attrs["axis"] = work.whole("axis")
+    writer.emit("Compress", ins.values(), [work.out], attrs, origins=work.origins)
+
+
+def _embedding(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+    writer.emit("Gather", [ins["w"], ins["indices"]], [work.out], origins=work.origins)
+
+
+def _dropout(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+    ratio = writer.constant(np.array(work.real("ratio"), np.float32), f"{work.out}_ratio")
+    writer.emit("Dropout", [ins["x"], ratio], [work.out], origins=work.origins)
+
+
+# -- resize -------------------------------------------------------------------------------------
+
+
+def _resize(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+    operands = [ins["x"], _reals(writer, work, "roi"), _reals(writer, work, "scales")]
+    if "sizes" in ins:
+        operands.append(ins["sizes"])
+    nearest = work.op == "resize_nearest"
+    attrs: dict[str, Wire] = {"mode": "nearest" if nearest else str(work.attrs["mode"])}
+    if work.attrs["coordinates"] != "half_pixel":
+        attrs["coordinate_transformation_mode"] = str(work.attrs["coordinates"])
+    if work.attrs["axes"]:
+        attrs["axes"] = work.numbers("axes")
+    if work.attrs["policy"] != "stretch":
+        attrs["keep_aspect_ratio_policy"] = str(work.attrs["policy"])
+    if work.attrs["coordinates"] == "tf_crop_and_resize":
+        attrs["extrapolation_value"] = work.real("extrapolation")
+    if nearest and work.attrs["rounding"] != "round_prefer_floor":
+        attrs["nearest_mode"] = str(work.attrs["rounding"])
+    if not nearest:
+        attrs |= {n: 1 for n in ("exclude_outside", "antialias") if work.attrs[n]}
+        if work.attrs["cubic_a"] != -0.75:
+            attrs["cubic_coeff_a"] = work.real("cubic_a")
+    writer.emit("Resize", operands, [work.out], attrs, origins=work.origins)
+
+
+def _reals(writer: Writer, work: Work, name: str) -> str:
+    """An attribute of real numbers as an operand, absent where there are none."""
+    value = work.attrs[name]
+    assert isinstance(value, tuple)
+    if not value:
+        return ""
+    data = np.array([v for v in value if isinstance(v, float)], np.float32)
+    return writer.parameter(data, f"{work.out}_{name}", given(work, "Resize").get(name))
+
+
+_OLD_MODES = {"linear": "bilinear", "cubic": "bicubic"}
+
+
+def _grid_sample(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+    mode = str(work.attrs["mode"])
+    attrs: dict[str, Wire] = {
+        "mode": mode if writer.opset >= 20 else _OLD_MODES.get(mode, mode),
+        "padding_mode": str(work.attrs["outside"]),
+    }
+    if work.attrs["align_corners"]:
+        attrs["align_corners"] = 1
+    writer.emit("GridSample", ins.values(), [work.out], attrs, origins=work.origins)
+
+
+def _affine_grid(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+    attrs: dict[str, Wire] = {"align_corners": 1} if work.attrs["align_corners"] else {}
+    writer.emit("AffineGrid", ins.values(), [work.out], attrs, origins=work.origins)
+
+
+# -- columns ------------------------------------------------------------------------------------
+
+
+def _unfold(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+    """Windows picked axis by axis from the padded image, the places in the window before all."""
+    shape, kernel = work.operands["x"].type.shape, work.numbers("kernel")
+    sizes, channels, n = dims.known(shape[2:]), shape[1], len(kernel)
+    if sizes is None or not isinstance(channels, int):
+        raise writer.refuse(work.node, f"unfold of {list(shape)}: ONNX needs these sizes known")
+    pad, stride, dilation = (work.numbers(a) for a in ("pad", "stride", "dilation"))
+    held = ins["x"]
+    if any(pad):
+        amounts = np.array((0, 0, *pad[:n], 0, 0, *pad[n:]), np.int64)
+        held = _made(writer, work, "Pad", [held, writer.constant(amounts, f"{work.out}_pads")])
+    for i in reversed(range(n)):
+        room = sizes[i] + pad[i] + pad[i + n] - dilation[i] * (kernel[i] - 1) - 1
+        starts = np.arange(room // stride[i] + 1, dtype=np.int64) * stride[i]
+        at = np.arange(kernel[i], dtype=np.int64)[:, None] * dilation[i] + starts
+        picks = writer.constant(at, f"{work.out}_places")
+        held = _made(writer, work, "Gather", [held, picks], {"axis": 2 + i})
+    order = (0, 1, *range(2, 2 + 2 * n, 2), *range(3, 3 + 2 * n, 2))
+    held = writer.transposed(held, order)
+    rows = np.array((0, channels * int(np.prod(kernel)), -1), np.int64)
+    target = writer.constant(rows, f"{work.out}_shape")
+    writer.emit("Reshape", [held, target], [work.out], origins=work.origins)
+
+
+def _made(
+    writer: Writer,
+    work: Work,
+    op: str,
+    operands: list[str],
+    attrs: dict[str, Wire] | None = None,
+) -> str:
+    out = writer.fresh(f"{work.out}_{op}")
+    writer.emit(op, operands, [out], attrs)
+    return out
+
+
+def _fold(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+    size = listed(writer, work, "size", "Col2Im", "image_shape")
+    block = listed(writer, work, "kernel", "Col2Im", "block_shape")
+    attrs: dict[str, Wire] = {
+        "strides": work.numbers("stride"),
+        "pads": work.numbers("pad"),
+        "dilations": work.numbers("dilation"),
+    }
+    writer.emit("Col2Im", [ins["x"], size, block], [work.out], attrs, origins=work.origins)
+
+
+def _inverse(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+    writer.emit("Inverse", [ins["x"]], [work.out], domain=MICROSOFT, origins=work.origins)
+
+
+def since(op: str, attrs: Mapping[str, Attr]) -> int:
+    """The first operator set that has an op with these attributes, where it is a newer one."""
+    newest = [SINCE.get(op, 0)]
+    match op:
+        case "resize" | "resize_nearest":
+            newest.append(18 if attrs["axes"] or attrs.get("antialias") else 0)
+            newest.append(18 if attrs["policy"] != "stretch" else 0)
+            newest.append(19 if attrs["coordinates"] == "half_pixel_symmetric" else 0)
+        case "scatter_elements" | "scatter_nd":
+            ways = {"add": 16, "mul": 16, "min": 18, "max": 18}
+            newest.append(ways.get(str(attrs["reduction"]), 0))
+        case "pad":
+            newest.append(19 if attrs["mode"] == "wrap" else 0)
+        case "lp_pool1d" | "lp_pool2d" | "lp_pool3d":
+            dilation = attrs["dilation"]
+            assert isinstance(dilation, tuple)
+            newest.append(18 if attrs["ceil"] or set(dilation) != {1} else 0)
+    return max(newest)
+
+
+SINCE = {
+    "trilu": 14,
+    "fold": 18,
+    "grid_sample": 16,
+    "affine_grid": 20,
+    "cumprod": 26,
+}
+
+OPS: dict[str, Row] = {
+    "gather_elements": operator("GatherElements", axis="axis"),
+    "gather_nd": operator("GatherND", batch_dims="batch"),
+    "scatter_elements": _scatter("ScatterElements"),
+    "scatter_nd": _scatter("ScatterND"),
+    "one_hot": _one_hot,
+    "nonzero": operator("NonZero"),
+    "unique": _unique,
+    "trilu": _trilu,
+    "eye_like": _eye,
+    "flip": _flip,
+    "reverse_sequence": operator("ReverseSequence", batch_axis="batch", time_axis="time"),
+    "compress": _compress,
+    "hardmax": operator("Hardmax", axis="axis"),
+    "embedding": _embedding,
+    "identity": operator("Identity"),
+    "dropout": _dropout,
+    "resize": _resize,
+    "resize_nearest": _resize,
+    "grid_sample": _grid_sample,
+    "affine_grid": _affine_grid,
+    "einsum": operator("Einsum", equation="equation"),
+    "unfold": _unfold,
+    "fold": _fold,
+    "det": operator("Det"),
+    "inverse": _inverse,
+}

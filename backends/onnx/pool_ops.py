@@ -1,0 +1,123 @@
+"""Pools, as ONNX's operators; channels that stand last are moved to the front and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from qir.ir import dims
+
+from .rows import Row
+from .writer import Wire, Work, Writer
+
+
+def spatial(
+    writer: Writer, work: Work, ins: dict[str, str], op: str, attrs: Mapping[str, Wire]
+) -> None:
+    """Writes an op on images; channels that stand last are moved to the front and back."""
+    operands = list(ins.values())
+    if not work.last:
+        writer.emit(op, operands, [work.out], attrs, origins=work.origins)
+        return
+    rank = work.kind.rank
+    operands[0] = writer.transposed(operands[0], (0, rank - 1, *range(1, rank - 1)))
+    made = writer.fresh(f"{work.out}_first")
+    writer.emit(op, operands, [made], attrs, origins=work.origins)
+    writer.transposed(made, (0, *range(2, rank), 1), work.out)
+
+
+def pool_attrs(work: Work) -> dict[str, Wire]:
+    """The attributes of a pool; those that say nothing are left out."""
+    out: dict[str, Wire] = {
+        "kernel_shape": work.numbers("kernel"),
+        "pads": work.numbers("pad"),
+        "strides": work.numbers("stride"),
+    }
+    if work.attrs.get("ceil"):
+        out["ceil_mode"] = 1
+    if work.attrs.get("count_pad"):
+        out["count_include_pad"] = 1
+    if "dilation" in work.attrs and set(work.numbers("dilation")) != {1}:
+        out["dilations"] = work.numbers("dilation")
+    return out
+
+
+def _pool(op: str) -> Row:
+    def row(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+        attrs = pool_attrs(work)
+        if "p" in work.attrs:
+            attrs["p"] = work.whole("p")
+        spatial(writer, work, ins, op, attrs)
+
+    return row
+
+
+def _whole(op: str) -> Row:
+    def row(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+        attrs: dict[str, Wire] = {"p": work.whole("p")} if "p" in work.attrs else {}
+        spatial(writer, work, ins, op, attrs)
+
+    return row
+
+
+def _places(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+    _counted(writer, work)
+    outs = [writer.name(value) for value in work.node.results]
+    writer.emit("MaxPool", [ins["x"]], outs, pool_attrs(work), origins=work.origins)
+
+
+def _unpool(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+    _counted(writer, work)
+    given = {s: n for o in work.origins for s, n in o.operands if o.op == "MaxUnpool"}
+    shape = dims.known(work.kind.shape)
+    if shape is None:
+        raise writer.refuse(work.node, "ONNX's MaxUnpool takes sizes as numbers, one is named")
+    size = np.array(shape, np.int64)
+    name = writer.parameter(size, f"{work.out}_size", given.get("output_shape"))
+    attrs: dict[str, Wire] = {"kernel_shape": (1,) * len(work.numbers("size"))}
+    writer.emit("MaxUnpool", [*ins.values(), name], [work.out], attrs, origins=work.origins)
+
+
+def _counted(writer: Writer, work: Work) -> None:
+    if work.attrs["counted"] != "tensor":
+        raise writer.refuse(work.node, "ONNX counts places in the whole tensor, not in its plane")
+
+
+def _even(held: tuple[int, ...], made: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The one length of all windows along each axis, where there is one."""
+    sides = list(zip(held, made, strict=True))
+    return None if any(not m or h % m for h, m in sides) else tuple(h // m for h, m in sides)
+
+
+def _adaptive(op: str, whole: str) -> Row:
+    """Windows of one size where all are; ONNX has no others."""
+
+    def row(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+        held, made = work.operands["x"].type.shape[2:], work.kind.shape[2:]
+        if all(m == 1 for m in made):
+            writer.emit(whole, ins.values(), [work.out], origins=work.origins)
+            return
+        known, size = dims.known(held), dims.known(made)
+        step = _even(known, size) if known is not None and size is not None else None
+        if step is None:
+            what = f"from {list(held)} to {list(made)} takes windows of several sizes"
+            raise writer.refuse(work.node, f"{work.op} {what}, which ONNX has not")
+        attrs: dict[str, Wire] = {"kernel_shape": step, "strides": step}
+        writer.emit(op, ins.values(), [work.out], attrs, origins=work.origins)
+
+    return row
+
+
+OPS: dict[str, Row] = {
+    **{f"max_pool{n}d": _pool("MaxPool") for n in (1, 2, 3)},
+    **{f"avg_pool{n}d": _pool("AveragePool") for n in (1, 2, 3)},
+    **{f"lp_pool{n}d": _pool("LpPool") for n in (1, 2, 3)},
+    "global_avg_pool": _whole("GlobalAveragePool"),
+    "global_max_pool": _whole("GlobalMaxPool"),
+    "global_lp_pool": _whole("GlobalLpPool"),
+    "max_pool_places": _places,
+    "max_unpool": _unpool,
+    "adaptive_avg_pool": _adaptive("AveragePool", "GlobalAveragePool"),
+    "adaptive_max_pool": _adaptive("MaxPool", "GlobalMaxPool"),
+}

@@ -1,0 +1,111 @@
+"""Pools along any number of axes, and what takes their indices back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from qir.ir import dims
+from qir.ir.attrs import Attr
+from qir.ir.dims import Shape
+
+from .elementwise_ops import floats
+from .moving_ops import add
+from .op import Keep, Op
+from .reader import Reader
+from .windows import pads
+
+Handler = Callable[[Reader, Op], None]
+
+
+def _sizes(reader: Reader, op: Op) -> Shape:
+    """The sizes that windows slide along; Keep where there are none, or more than three."""
+    shape = reader.type_of(op, op.input(0)).shape
+    if not 3 <= len(shape) <= 5:
+        raise Keep
+    return shape[2:]
+
+
+def _window(op: Op, sizes: Shape, *, dilated: bool) -> dict[str, Attr]:
+    n = len(sizes)
+    kernel, stride = op.integers("kernel_shape", ()), op.integers("strides", (1,) * n)
+    dilation = op.integers("dilations", (1,) * n)
+    if not dilated and set(dilation) != {1}:
+        raise Keep
+    return {
+        "kernel": kernel,
+        "stride": stride,
+        "pad": pads(op, sizes, kernel, stride, dilation, n),
+        **({"dilation": dilation} if dilated else {}),
+        "ceil": op.integer("ceil_mode", 0) != 0,
+    }
+
+
+def _max(reader: Reader, op: Op) -> None:
+    """MaxPool, with its indices where something reads them and they count row by row."""
+    sizes = _sizes(reader, op)
+    attrs = _window(op, sizes, dilated=True)
+    if len(op.outputs) == 1:
+        x = reader.moved(op, op.input(0))
+        add(reader, op, f"max_pool{len(sizes)}d", {"x": x}, attrs)
+        return
+    x = reader.value(op, op.input(0))
+    if x.type.quant or any(map(reader.has_meaning, op.outputs)) or not all(op.outputs):
+        raise Keep
+    if op.integer("storage_order", 0):
+        raise Keep
+    reader.add(op, "max_pool_places", {"x": x}, attrs)
+
+
+def _average(reader: Reader, op: Op) -> None:
+    sizes = _sizes(reader, op)
+    attrs = _window(op, sizes, dilated=False)
+    attrs["count_pad"] = op.integer("count_include_pad", 0) != 0
+    reader.add(op, f"avg_pool{len(sizes)}d", {"x": reader.value(op, op.input(0))}, attrs)
+
+
+def _lp(reader: Reader, op: Op) -> None:
+    floats(reader, op)
+    sizes = _sizes(reader, op)
+    attrs = {**_window(op, sizes, dilated=True), "p": op.integer("p", 2)}
+    reader.add(op, f"lp_pool{len(sizes)}d", {"x": reader.value(op, op.input(0))}, attrs)
+
+
+def _global(kind: str) -> Handler:
+    def read(reader: Reader, op: Op) -> None:
+        floats(reader, op)
+        _sizes(reader, op)
+        attrs: dict[str, Attr] = {"p": op.integer("p", 2)} if kind == "global_lp_pool" else {}
+        reader.add(op, kind, {"x": reader.value(op, op.input(0))}, attrs)
+
+    return read
+
+
+def _unpool(reader: Reader, op: Op) -> None:
+    """MaxUnpool, its sizes from its third operand or from the window that was pooled by."""
+    floats_of_x = reader.type_of(op, op.input(0)).dtype.is_float
+    sizes = dims.known(_sizes(reader, op))
+    n = len(op.integers("kernel_shape", ()))
+    if not floats_of_x:
+        raise Keep
+    if op.input(2):
+        size = tuple(int(s) for s in reader.numbers(op.input(2)).reshape(-1))[2:]
+    elif sizes is None:
+        raise Keep
+    else:
+        kernel, stride = op.integers("kernel_shape", ()), op.integers("strides", (1,) * n)
+        pad = op.integers("pads", (0,) * 2 * n)
+        sides = zip(sizes, stride, kernel, pad[:n], pad[n:], strict=True)
+        size = tuple((s - 1) * a + k - low - high for s, a, k, low, high in sides)
+    operands = {"x": reader.value(op, op.input(0)), "places": reader.value(op, op.input(1))}
+    reader.add(op, "max_unpool", operands, {"size": size})
+
+
+OPS: dict[str, Handler] = {
+    "MaxPool": _max,
+    "AveragePool": _average,
+    "LpPool": _lp,
+    "GlobalAveragePool": _global("global_avg_pool"),
+    "GlobalMaxPool": _global("global_max_pool"),
+    "GlobalLpPool": _global("global_lp_pool"),
+    "MaxUnpool": _unpool,
+}

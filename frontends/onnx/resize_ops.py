@@ -1,0 +1,101 @@
+"""Resize in all its forms, and Upsample before it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from qir.ir.attrs import Attr
+from qir.ir.node import Value
+
+from .elementwise_ops import floats
+from .op import Keep, Op
+from .reader import Reader
+
+
+def _resize(reader: Reader, op: Op) -> None:
+    """Resize; computed scales or regions are kept, computed sizes are an operand."""
+    if op.opset < 11:
+        _upsample(reader, op)
+        return
+    coordinates = op.text("coordinate_transformation_mode", "half_pixel")
+    attrs: dict[str, Attr] = {"coordinates": coordinates}
+    if op.input(1):
+        roi = reader.numbers(op.input(1)).astype(np.float64).reshape(-1)
+        if coordinates == "tf_crop_and_resize":
+            attrs["roi"] = tuple(roi.tolist())
+    if axes := op.integers("axes", ()):
+        attrs["axes"] = axes
+    if coordinates == "tf_crop_and_resize":
+        attrs["extrapolation"] = op.real("extrapolation_value", 0.0)
+    operands = {"x": reader.value(op, op.input(0))}
+    scales = reader.numbers(op.input(2)).astype(np.float64) if op.input(2) else np.zeros(0)
+    if scales.size:
+        attrs["scales"] = tuple(scales.reshape(-1).tolist())
+    else:
+        operands["sizes"] = reader.value(op, op.input(3))
+        attrs["policy"] = op.text("keep_aspect_ratio_policy", "stretch")
+    if op.text("mode", "nearest") == "nearest":
+        attrs["rounding"] = op.text("nearest_mode", "round_prefer_floor")
+    _add(reader, op, operands, attrs)
+
+
+def _upsample(reader: Reader, op: Op) -> None:
+    """Upsample, and the first Resize, which is like it."""
+    given = op.attribute("scales")
+    scales = list(given.floats) if given else reader.numbers(op.input(1)).reshape(-1).tolist()
+    if op.text("mode", "nearest") == "nearest" and min(scales, default=1) < 1:
+        raise Keep  # onnxruntime takes the next place here, ONNX the one before
+    attrs: dict[str, Attr] = {"coordinates": "asymmetric", "scales": tuple(map(float, scales))}
+    if op.text("mode", "nearest") == "nearest":
+        attrs["rounding"] = "floor"
+    _add(reader, op, {"x": reader.value(op, op.input(0))}, attrs)
+
+
+def _add(reader: Reader, op: Op, operands: dict[str, Value], attrs: dict[str, Attr]) -> None:
+    mode = op.text("mode", "nearest")
+    if mode == "nearest":
+        reader.add(op, "resize_nearest", operands, attrs)
+        return
+    if not reader.type_of(op, op.input(0)).dtype.is_float:
+        raise Keep
+    attrs |= {
+        "mode": mode,
+        "cubic_a": op.real("cubic_coeff_a", -0.75),
+        "exclude_outside": op.integer("exclude_outside", 0) != 0,
+        "antialias": op.integer("antialias", 0) != 0,
+    }
+    reader.add(op, "resize", operands, attrs)
+
+
+_MODES = {"bilinear": "linear", "bicubic": "cubic"}
+
+
+def _grid_sample(reader: Reader, op: Op) -> None:
+    floats(reader, op)
+    mode = op.text("mode", "linear")
+    attrs: dict[str, Attr] = {
+        "mode": _MODES.get(mode, mode),
+        "outside": op.text("padding_mode", "zeros"),
+        "align_corners": op.integer("align_corners", 0) != 0,
+    }
+    x, grid = (reader.value(op, n) for n in op.inputs)
+    if x.type.express != grid.type.express:
+        raise Keep
+    reader.add(op, "grid_sample", {"x": x, "grid": grid}, attrs)
+
+
+def _affine_grid(reader: Reader, op: Op) -> None:
+    floats_of_theta = reader.type_of(op, op.input(0)).dtype.is_float
+    theta, size = (reader.value(op, n) for n in op.inputs)
+    if not floats_of_theta or (size.constant is None and not isinstance(size.type.shape[0], int)):
+        raise Keep
+    attrs: dict[str, Attr] = {"align_corners": op.integer("align_corners", 0) != 0}
+    reader.add(op, "affine_grid", {"theta": theta, "size": size}, attrs)
+
+
+OPS = {
+    "Resize": _resize,
+    "Upsample": _upsample,
+    "GridSample": _grid_sample,
+    "AffineGrid": _affine_grid,
+}
