@@ -2,6 +2,8 @@
 
 Every graph is well formed: `verify` finds no error in it, and `sample_inputs` fits it; what
 decoration adds prints and parses, but its scales may be NaN. The same choices give the same graph.
+The forms `float`, `qdq` and `integer` are networks that passes quantize; `whole` says whatever the
+language can.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from qir.testing.history import decorate
 from qir.testing.odd import DTYPES, NAMES, odd_array, odd_name, odd_number, odd_quant, odd_type
 from qir.testing.pairs import insert_pairs
 from qir.testing.reals import Reals
+from qir.testing.whole import whole_graph
 
 try:
     from hypothesis import strategies as st
@@ -35,7 +38,7 @@ def random_graph(seed: int, form: Form = "float", *, decorated: bool = False) ->
 
 
 def graphs(form: Form | None = None, *, decorated: bool = False) -> SearchStrategy[Graph]:
-    """Graphs for hypothesis, of one form or of any."""
+    """Graphs for hypothesis, of one form or of any of `FORMS`."""
 
     @st.composite
     def build(draw: DrawFn) -> Graph:
@@ -79,8 +82,11 @@ def sample_inputs(graph: Graph, seed: int) -> dict[str, NDArray[np.generic]]:
 
 
 def _build(pick: Pick, form: Form, decorated: bool) -> Graph:
-    maker = Codes(pick) if form == "integer" else Reals(pick)
-    graph = maker.build()
+    if form == "whole":
+        graph = whole_graph(pick)
+    else:
+        maker = Codes(pick) if form == "integer" else Reals(pick)
+        graph = maker.build()
     if form == "qdq":
         insert_pairs(pick, graph)
     if decorated:
