@@ -11,7 +11,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TypeAlias
 from xml.etree import ElementTree
 
@@ -244,25 +244,27 @@ def to_json(graph: Program) -> dict[str, object]:
 
 def _json_body(graph: Program) -> dict[str, object]:
     return {
-        "name": _text(graph.name),
-        "profile": _text(graph.profile),
-        "inputs": [_text(value.name) for value in graph.inputs],
-        "outputs": {_text(n): _text(v.name) for n, v in graph.outputs.items()},
+        "name": graph.name,
+        "profile": graph.profile,
+        "inputs": [value.name for value in graph.inputs],
+        "outputs": {
+            n: v.name for node in graph if node.op == "output" for n, v in node.operands.items()
+        },
         "nodes": [_json_node(node) for node in graph if node.op != "output"],
     }
 
 
 def _json_node(node: Node) -> dict[str, object]:
     return {
-        "name": _text(node.name),
+        "name": node.name,
         "op": node.op,
-        "attributes": {_text(name): _json_attr(value) for name, value in node.attrs.items()},
-        "operands": {_text(slot): _text(value.name) for slot, value in node.operands.items()},
+        "attributes": {name: _json_attr(value) for name, value in node.attrs.items()},
+        "operands": {slot: value.name for slot, value in node.operands.items()},
         "results": [_json_value(value) for value in node.results],
         "stages": [
             {
                 "op": stage.op,
-                "attributes": {_text(n): _json_attr(value) for n, value in stage.attrs.items()},
+                "attributes": {n: _json_attr(value) for n, value in stage.attrs.items()},
                 "slots": list(stage.slots),
                 "flow": stage.flow,
                 "type": str(stage.type) if stage.type else None,
@@ -271,23 +273,32 @@ def _json_node(node: Node) -> dict[str, object]:
         ],
         "profile": node.profile,
         "plans": {slot: str(scheme) for slot, scheme in node.schemes.items()},
-        "origins": [_text(str(origin)) for origin in node.origins],
-        "bodies": {_text(name): _json_body(body) for name, body in node.bodies.items()},
+        "origins": [str(origin) for origin in node.origins],
+        "bodies": {name: _json_body(body) for name, body in node.bodies.items()},
     }
 
 
 def _json_value(value: Value) -> dict[str, object]:
     codes = Codes.of(value.type.quant)
     return {
-        "name": _text(value.name),
+        "name": value.name,
         "type": str(value.type),
         "shape": list(plain_shape(value.type.shape)),
         "dtype": str(value.type.dtype),
         "express": str(value.type.express),
         "family": family(storage(value)),
-        "codes": asdict(codes) if codes else None,
-        "tensor": _text(value.lineage.tensor),
-        "how": [_text(step) for step in value.lineage.how],
+        "codes": _json_codes(codes) if codes else None,
+        "tensor": value.lineage.tensor,
+        "how": list(value.lineage.how),
+    }
+
+
+def _json_codes(codes: Codes) -> dict[str, object]:
+    return {
+        "storage": codes.storage,
+        "scale": [_json_attr(number) for number in codes.scale],
+        "zero": [_json_attr(number) for number in codes.zero],
+        "axis": codes.axis,
     }
 
 
@@ -295,29 +306,28 @@ def _json_attr(value: Attr) -> object:
     match value:
         case float():
             return value if math.isfinite(value) else str(value)
-        case str():
-            return _text(value)
         case bytes():
             return {"bytes": value.hex()}
         case DType():
             return {"dtype": value.name}
         case Array():
             kind = str(value.type)
-            return {"array": _text(value.name), "type": kind, "hash": value.digest}
+            return {"array": value.name, "type": kind, "hash": value.digest}
         case tuple():
             return [_json_attr(item) for item in value]
     return value
 
 
-def _text(text: str) -> str:
-    """The text without halves of letters, which no file holds."""
-    return text.encode(errors="backslashreplace").decode() if not text.isascii() else text
+def _written(graph: Program) -> str:
+    """The JSON as a text that a file holds: halves of letters are spelled out as JSON does."""
+    text = json.dumps(to_json(graph), indent=1, ensure_ascii=False, allow_nan=False)
+    return text.encode(errors="backslashreplace").decode() + "\n"
 
 
 FORMATS: Mapping[str, Callable[[Program], str]] = {
     "dot": to_dot,
     "graphml": to_graphml,
-    "json": lambda graph: json.dumps(to_json(graph), indent=1, ensure_ascii=False) + "\n",
+    "json": _written,
     "mermaid": to_mermaid,
 }
 """The writers by the names of their formats."""

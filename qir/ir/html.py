@@ -35,6 +35,8 @@ _STYLE = """\
 .qir th,.qir td{text-align:left;vertical-align:top;padding:2px 10px 2px 4px;\
 border-bottom:1px solid rgba(128,128,128,.25);overflow-wrap:anywhere}
 .qir th{font-weight:600;opacity:.7}
+.qir td:nth-last-child(-n+2){white-space:nowrap}
+.qir td[colspan]{white-space:normal}
 .qir code{font:12px/1.4 ui-monospace,monospace;background:none;color:inherit}
 .qir small{opacity:.65}
 .qir summary{cursor:pointer}
