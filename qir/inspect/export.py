@@ -122,7 +122,10 @@ def _dot_body(drawing: _Drawing, indent: str) -> Iterator[str]:
 
 def _dot(text: str) -> str:
     """A quoted text; a line's end stays one."""
-    lines = (printable(line).replace("\\", "\\\\").replace('"', '\\"') for line in text.split("\n"))
+    lines = (
+        printable(line).replace("&", "&amp;").replace("\\", "\\\\").replace('"', '\\"')
+        for line in text.split("\n")
+    )
     return '"' + "\\n".join(lines) + '"'
 
 
