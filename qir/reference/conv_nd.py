@@ -38,7 +38,7 @@ def _conv(n: int) -> Callable[..., Array]:
         sums = np.zeros((len(x), groups, len(w) // groups, int(np.prod(sizes))), ground.dtype)
         for tap in np.ndindex(w.shape[2:]):
             seen = ground[(slice(None), slice(None), *_places(tap, d, s, sizes))]
-            columns = seen.reshape(len(x), groups, w.shape[1], -1)
+            columns = seen.reshape(len(x), groups, w.shape[1], int(np.prod(sizes)))
             sums = np.add(sums, np.matmul(kernels[(..., *tap)], columns))
         return _finish(sums.reshape(len(x), len(w), *sizes), bias, x)
 

@@ -240,3 +240,32 @@ graph main as native {
     assert verify(graph) == []
     assert {a.digest for a in graph.arrays()} == {scales.digest}
     assert run(graph, {"c": np.array(False), "x": -numbers})["y"].tolist() == [1] * 12
+
+
+def test_blocks_are_stacked_along_a_new_axis_and_cut_from_one() -> None:
+    scales = Array.of(np.array([[0.5, 1], [2, 4]], np.float32), "s")
+    text = """array @s : 2x2xf32
+graph main as native {
+  %n = input() : i64
+  %x = input() : 2x4x!quant.uniform<u8:f32:{0:1, 1:2}, @s>
+  %y = loop(count=%n, xs.0=%x) : ?x2x4x!quant.uniform<u8:f32:{1:1, 2:2}, @s.1> with body {
+    %i = input() : i64
+    %go = input() : bool
+    %h = input() : 2x4x!quant.uniform<u8:f32:{0:1, 1:2}, @s>
+    output(go=%go, h=%h)
+  }
+  output(y=%y)
+}
+"""
+    data = {"s": scales.data, "s.1": scales.data[None]}
+    graph = parse(text.replace("graph main", "array @s.1 : 1x2x2xf32\ngraph main"), data)
+    assert verify(graph) == []
+    codes = np.arange(8, dtype=np.uint8).reshape(2, 4)
+    made = run(graph, {"n": np.array(2), "x": codes})["y"]
+    assert np.array_equal(made, np.stack([codes, codes]))
+    again = graph.add(
+        "loop",
+        {"count": graph["n"], "xs.0": graph["x"]},
+        bodies={"body": graph.body(graph["y"].node).copy()},
+    )
+    assert again.result.type == graph["y"].type

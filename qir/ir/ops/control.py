@@ -7,13 +7,13 @@ Its inputs and outputs are bound by their order.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from qir.ir import dims
-from qir.ir.dims import Dim
+from qir.ir.dims import Dim, Shape
 from qir.ir.dtype import I64
+from qir.ir.ops.grains import relocated
 from qir.ir.ops.spec import AttrSpec, Call, OpSpec, Signature, Slot
-from qir.ir.types import Grain, QuantType, TensorType
+from qir.ir.types import QuantType, TensorType
 
 
 def _takes(call: Call, body: str, given: Sequence[TensorType]) -> Signature:
@@ -80,7 +80,7 @@ def _loop(call: Call) -> tuple[TensorType, ...]:
         _meet(call, f"carried value {i}", before, held.inputs[2 + i], after)
         for i, (before, after) in enumerate(zip(carried, made[:n], strict=True))
     )
-    return (*kept, *(_stacked(kind, None, 0) for kind in made[n:]))
+    return (*kept, *(_stacked(call, kind, None, 0) for kind in made[n:]))
 
 
 def _scan(call: Call) -> tuple[TensorType, ...]:
@@ -104,7 +104,10 @@ def _scan(call: Call) -> tuple[TensorType, ...]:
     )
     count = numbers.pop() if numbers else steps[0]
     out_axes, _ = _ways(call, "out_axes", "out_reverse", [kind.rank + 1 for kind in made])
-    return (*kept, *(_stacked(k, count, axis) for k, axis in zip(made, out_axes, strict=True)))
+    return (
+        *kept,
+        *(_stacked(call, k, count, axis) for k, axis in zip(made, out_axes, strict=True)),
+    )
 
 
 def _ways(
@@ -124,29 +127,24 @@ def _ways(
 def _slice(call: Call, kind: TensorType, axis: int) -> TensorType:
     """One entry of a sequence."""
     shape = (*kind.shape[:axis], *kind.shape[axis + 1 :])
-    element = kind.element
-    if isinstance(element, QuantType) and element.grain:
-        blocks = element.grain.blocks
-        if any(at == axis for at, _ in blocks):
-            raise call.fail(f"the quantized axis {axis} of {kind} is what the scan runs along")
-        element = _shifted(element, {at: at - (at > axis) for at, _ in blocks})
-    return TensorType(shape, element)
+    places = {at: at - (at > axis) for at in range(kind.rank) if at != axis}
+    return _moved(call, kind, places, shape)
 
 
-def _stacked(kind: TensorType, count: Dim, axis: int) -> TensorType:
+def _stacked(call: Call, kind: TensorType, count: Dim, axis: int) -> TensorType:
     """So many of them along a new axis."""
     shape = (*kind.shape[:axis], count, *kind.shape[axis:])
-    element = kind.element
-    if isinstance(element, QuantType) and element.grain:
-        element = _shifted(element, {at: at + (at >= axis) for at, _ in element.grain.blocks})
+    return _moved(call, kind, {at: at + (at >= axis) for at in range(kind.rank)}, shape)
+
+
+def _moved(call: Call, kind: TensorType, places: dict[int, int], shape: Shape) -> TensorType:
+    """The type with its axes at other places; TypeRuleError where its map does not get there."""
+    if not isinstance(kind.element, QuantType):
+        return TensorType(shape, kind.element)
+    element = relocated(kind.element, kind.shape, places, len(shape))
+    if element is None:
+        raise call.fail(f"the map of {kind} does not survive as {list(shape)}")
     return TensorType(shape, element)
-
-
-def _shifted(element: QuantType, to: dict[int, int]) -> QuantType:
-    """The map with its axes renamed."""
-    assert element.grain is not None
-    blocks = tuple((to[axis], size) for axis, size in element.grain.blocks)
-    return replace(element, grain=Grain(blocks, element.grain.by))
 
 
 _XS = Slot("xs", variadic=True)
