@@ -14,9 +14,9 @@ BIN    := .venv/bin
 STAMP  := .venv/stamp
 PYTEST := $(BIN)/pytest -n $(JOBS) --dist loadfile -ra
 # Compiled code is built at installation, so a change of it installs again.
-BUILT  := pyproject.toml setup.py $(shell find qir/_kernels -name '*.[chi]' -o -name '*.inc' -o -name '*.pyx' -o -name '*.pxd')
+BUILT  := pyproject.toml setup.py $(shell find qir -name '*.[chi]' -o -name '*.inc' -o -name '*.pyx' -o -name '*.pxd')
 C      := $(shell find qir/_kernels -name '*.[ch]' -o -name '*.inc')
-CYTHON := $(shell find qir/_kernels -name '*.pyx' -o -name '*.pxd')
+CYTHON := $(shell find qir -name '*.pyx' -o -name '*.pxd')
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:

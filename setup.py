@@ -49,12 +49,23 @@ def extension(name: str, sources: list[Path]) -> Extension:
     )
 
 
+def scanner() -> Extension:
+    """What reads text: compiled Python, with no C of its own."""
+    return Extension(
+        "qir.ir._scan",
+        ["qir/ir/_scan.pyx"],
+        extra_compile_args=["-O3", *flags()],
+        extra_link_args=flags(),
+    )
+
+
 def extensions() -> list[Extension]:
     """The kernels; the statistics are an extension of their own, without the thread pool."""
     statistics = set(KERNELS.glob("statistics/*.c"))
     return [
         extension("cpu", sorted(set(KERNELS.rglob("*.c")) - statistics)),
         extension("statistics", sorted(statistics)),
+        scanner(),
     ]
 
 
