@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from qir.errors import OpError
 from qir.ir.attrs import Attr
-from qir.ir.dtype import I32
 from qir.ir.ops import Call, spec
 from qir.ir.types import QuantType, TensorType
 from qir.numerics import (
@@ -19,6 +18,7 @@ from qir.numerics import (
     Rule,
     accumulate,
     affine_of,
+    bias_codes,
     map_of,
     multiplier,
     requantize,
@@ -142,7 +142,7 @@ def product(kernel: Kernel, arrays: Operands) -> Codes:
     axis = sums.acc.ndim - 1 if kernel.op != "conv2d" or _last(kernel) else 1
     acc = sums.acc
     if bias is not None and not _is_real(kernel, bias):
-        acc = _with_bias(kernel, acc, arrays[bias], kernel.types[bias], axis)
+        acc = _with_bias(kernel, acc, _counted(kernel, arrays[bias], sums), axis)
     out = kernel.out
     to = _flat(out, acc, sums)
     factor = multiplier(sums.x, sums.w, to, kernel.rule, gain=_gain(kernel))
@@ -238,14 +238,21 @@ def _is_real(kernel: Kernel, slot: str) -> bool:
     return kind.quant is None and kind.dtype.is_float and kernel.result.quant is None
 
 
-def _with_bias(
-    kernel: Kernel, acc: NDArray[np.int32], bias: Codes, kind: TensorType, axis: int
-) -> NDArray[np.int32]:
-    """The sums with a bias in their own unit; i32 arithmetic wraps."""
-    if kind.dtype != I32:
-        raise OpError(f"{kernel.op}: a bias of {kind} is not in units of the accumulator")
+def _counted(kernel: Kernel, bias: Codes, sums: _Sums) -> Codes:
+    """The bias in units of the accumulator; a real one is rounded to them, as a profile says."""
+    traits = spec(kernel.op).traits
+    kind = kernel.types[traits.bias or ""]
     if kernel.attrs.get("beta", 1.0) != 1.0:
         raise OpError(f"{kernel.op}: beta = {kernel.attrs['beta']!r} has no integer arithmetic")
+    if kind.dtype.is_integer:
+        return bias
+    if not kind.dtype.is_float or kind.quant or sums.spread or _gain(kernel) != 1.0:
+        raise OpError(f"{kernel.op}: a bias of {kind} is not in units of the accumulator")
+    return bias_codes(bias, sums.x, sums.w, kernel.rule)
+
+
+def _with_bias(kernel: Kernel, acc: NDArray[np.int32], bias: Codes, axis: int) -> NDArray[np.int32]:
+    """The sums with a bias in their own unit; i32 arithmetic wraps."""
     shape = [1] * acc.ndim
     if bias.ndim == 1:
         shape[axis] = -1

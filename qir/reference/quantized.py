@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from qir.errors import OpError
 from qir.ir.attrs import Attr
-from qir.ir.node import Node
+from qir.ir.dtype import dtype_of
+from qir.ir.node import Node, Stage
 from qir.ir.ops import spec
 from qir.ir.types import TensorType
 from qir.numerics import (
@@ -65,31 +66,73 @@ def _moves(op: str, given: Resolved) -> bool:
 
 
 def run_chain(node: Node, operands: Operands, profile_name: str) -> Codes:
-    """A group: its first op, then activations that only bound the codes.
+    """A group: an op and activations that only bound its codes, else stage by stage in reals.
 
     Rounding is monotone and zero is a code, so bounding the codes is bounding the reals first.
-    Raises OpError for stages that no profile's executor computes.
     """
-    head = node.stages[0]
+    head, *tails = node.stages
+    out = node.result.type
+    bounded = not any(s.type is not None for s in node.stages)
+    if out.quant is None or not bounded or any(s.op not in _TAILS for s in tails):
+        return _by_stages(node, operands, profile_name)
     values = node.stage_operands(0)
-    for i, stage in enumerate(node.stages[1:], 1):
-        if stage.op not in _TAILS or node.stages[i - 1].type is not None:
-            chain = " |> ".join(s.op for s in node.stages)
-            raise OpError(f"the group {chain} has no integer arithmetic; expand-qdq unwraps it")
     arrays = {slot: operands[slot] for slot in values}
-    given = resolved(head.op, values, arrays, (node.result.type,), profile_name)
+    given = resolved(head.op, values, arrays, (out,), profile_name)
     (out,) = given.results
+    assert out.quant is not None
+    if not plain(out.quant):
+        return _by_stages(node, operands, profile_name)
     data = _run(head.op, head.attrs, given.types, given.arrays, out, profile_name)
-    if out.quant is None:
-        for stage in node.stages[1:]:
-            data = compute(stage.op, {"x": data}, stage.attrs)
-        return data
-    for stage in node.stages[1:]:
+    for stage in tails:
         low, high = bounds(
             stage.op, stage.attrs, affine_of(out.quant), _quantizing(out, profile_name)
         )
         data = np.clip(data, low, high).astype(data.dtype)
     return data
+
+
+def _by_stages(node: Node, operands: Operands, profile_name: str) -> Codes:
+    """Every stage on reals, rounded where a type stands behind it and at the end."""
+    flow: Codes | None = None
+    for i, stage in enumerate(node.stages):
+        values = node.stage_operands(i)
+        groups = dict(zip(stage.slots, stage.group_slots(i), strict=True))
+        arrays = {slot: operands[groups[slot]] for slot in values}
+        last = i == len(node.stages) - 1
+        kind = node.result.type if last else stage.type or node.result.type
+        given = resolved(stage.op, values, arrays, (kind,), profile_name)
+        (kind,) = given.results
+        types, found = dict(given.types), dict(given.arrays)
+        if flow is not None and stage.flow is not None:
+            found[stage.flow] = flow
+            types[stage.flow] = TensorType(flow.shape, dtype_of(flow))
+        real = kind.with_element(kind.express)
+        flow = _real_stage(stage, types, found, real, profile_name)
+        if kind.quant is not None and (last or stage.type is not None):
+            rule = _quantizing(kind, profile_name)
+            codes = quantize(flow, any_map(kind.quant), rule)
+            if last:
+                return codes
+            flow = dequantize(codes, any_map(kind.quant), rule)
+    assert flow is not None
+    return flow
+
+
+def _real_stage(
+    stage: Stage,
+    types: Mapping[str, TensorType],
+    arrays: Operands,
+    result: TensorType,
+    profile_name: str,
+) -> Codes:
+    """The reals that one stage gives: exact sums of codes where there are, else in reals."""
+    if not any(t.quant for t in types.values()):
+        return compute(stage.op, arrays, stage.attrs)
+    rule = profile(profile_name).resolve(_query(stage.op, stage.attrs, types, result))
+    kernel = Kernel(stage.op, stage.attrs, types, result, rule)
+    if stage.op in PRODUCTS and integral(kernel):
+        return product(kernel, arrays)
+    return in_reals(kernel, arrays)
 
 
 def bounds(op: str, attrs: Mapping[str, Attr], out: Affine, rule: Rule) -> tuple[int, int]:
