@@ -60,11 +60,13 @@ def scanner() -> Extension:
 
 
 def extensions() -> list[Extension]:
-    """The kernels; the statistics are an extension of their own, without the thread pool."""
+    """The kernels; statistics and codes are extensions of their own, without the thread pool."""
     statistics = set(KERNELS.glob("statistics/*.c"))
+    codes = set(KERNELS.glob("codes/*.c"))
     return [
-        extension("cpu", sorted(set(KERNELS.rglob("*.c")) - statistics)),
+        extension("cpu", sorted(set(KERNELS.rglob("*.c")) - statistics - codes)),
         extension("statistics", sorted(statistics)),
+        extension("codes", sorted({*codes, KERNELS / "isa.c"})),
         scanner(),
     ]
 

@@ -21,7 +21,7 @@ CORE = {
     "registry": "errors",
     "ledger": "errors atomic ir",
     "capability": "errors ir",
-    "numerics": "errors ir registry",
+    "numerics": "errors ir registry _kernels",
     "frontend": "errors ir ledger registry numerics",
     "target": "errors ir ledger registry numerics capability",
     "reference": "errors ir ledger registry numerics frontend",

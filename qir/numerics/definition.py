@@ -50,7 +50,9 @@ def quantize(x: NDArray[np.generic], to: AnyMap, rule: Rule) -> NDArray[np.gener
     if not inside:
         whole = whole + zero
     codes = stored(np.where(nan, 0, whole), low, high, to.carrier)
-    return _nan_codes(codes, nan, zero, low, high, rule) if nan.any() else codes
+    if not nan.any():
+        return codes
+    return np.where(nan, nan_codes(zero, low, high, to.carrier, rule), codes)
 
 
 def check_quantize(to: AnyMap, rule: Rule) -> None:
@@ -116,23 +118,19 @@ def stored(whole: NDArray[np.float64], low: int, high: int, carrier: np.dtype[np
     return np.where(whole >= most, carrier.type(high), below).astype(carrier)
 
 
-def _nan_codes(
-    codes: Codes,
-    nan: NDArray[np.bool_],
-    zero: NDArray[np.generic],
-    low: int,
-    high: int,
-    rule: Rule,
+def nan_codes(
+    zero: NDArray[np.generic], low: int, high: int, carrier: np.dtype[np.generic], rule: Rule
 ) -> Codes:
+    """What a NaN becomes, by the zero of its block; OpError where the profile does not say."""
     match rule.quantize.nan:
         case "low":
-            filled = np.where(nan, low, codes)
+            return np.full(zero.shape, low, carrier)
+        case "zero" if zero.dtype.kind == "f":
+            return stored(np.nan_to_num(np.rint(zero.astype(F64))), low, high, carrier)
         case "zero":
-            whole = np.clip(np.rint(zero), low, high) if zero.dtype.kind == "f" else zero
-            filled = np.where(nan, whole, codes)
+            return zero.astype(carrier)
         case _:
             raise no_code(rule)
-    return filled.astype(codes.dtype)
 
 
 def no_code(rule: Rule) -> OpError:

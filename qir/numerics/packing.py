@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
+from qir._kernels import _codes
 from qir.errors import OpError
 from qir.ir.dtype import DType, dtype
 
@@ -27,9 +28,11 @@ def pack(
     Raises OpError for codes that the type does not hold.
     """
     kind = dtype(kind) if isinstance(kind, str) else kind
-    bits = bits_of(codes, kind)
-    rows, length, leading = _rows(bits.shape, kind, row)
-    out = define_pack(bits.reshape(rows, length), kind, order, row)
+    codes = carried(codes, kind)
+    rows, length, leading = _rows(codes.shape, kind, row, order)
+    out = np.empty((rows, _width(length, kind, row)), np.uint8)
+    if not _codes.pack(_bytes(codes), out, length, high=order == "high", **_form(kind)):
+        bits_of(codes, kind)  # says which code has more bits
     return out.reshape(*leading, out.shape[-1])
 
 
@@ -46,15 +49,17 @@ def unpack(
     Raises OpError where the bytes are not as many as the codes take.
     """
     kind = dtype(kind) if isinstance(kind, str) else kind
-    rows, length, _ = _rows(shape, kind, row)
+    rows, length, _ = _rows(shape, kind, row, order)
     data = np.asarray(data)
     width = _width(length, kind, row)
     if data.dtype != np.uint8:
         raise OpError(f"unpack: packed codes are bytes, not {data.dtype}")
     if data.size != rows * width:
         raise OpError(f"unpack: {data.size} bytes, {list(shape)} of {kind} take {rows * width}")
-    bits = define_unpack(data.reshape(rows, width), kind, length, order)
-    return from_bits(bits.reshape(shape), kind)
+    packed = np.ascontiguousarray(data).reshape(rows, width)
+    out = np.empty(shape, kind.carrier)
+    _codes.unpack(packed, _bytes(out), length, high=order == "high", **_form(kind))
+    return out
 
 
 def recode(codes: Codes, of: DType | str, to: DType | str) -> Codes:
@@ -65,15 +70,24 @@ def recode(codes: Codes, of: DType | str, to: DType | str) -> Codes:
     old, new = (dtype(k) if isinstance(k, str) else k for k in (of, to))
     if old.bits != new.bits:
         raise OpError(f"recode: {old} has {old.bits} bits, {new} has {new.bits}")
-    return from_bits(bits_of(codes, old), new)
+    codes = carried(codes, old)
+    if old.bits == 8 * codes.itemsize:
+        return codes.view(new.carrier)
+    out = np.empty(codes.shape, new.carrier)
+    form = {"from_signed": old.kind == "int", "to_signed": new.kind == "int"}
+    if not _codes.recode(
+        _bytes(codes), _bytes(out), bits=old.bits, itemsize=codes.itemsize, **form
+    ):
+        bits_of(codes, old)  # says which code has more bits
+    return out
 
 
 def carried(codes: Codes, kind: DType) -> Codes:
-    """Codes in the type's own carrier; ml_dtypes has 2- and 4-bit integers of its own.
+    """Codes in the type's own carrier, without gaps; ml_dtypes has small integers of its own.
 
     OpError for an array of another type.
     """
-    codes = np.asarray(codes)
+    codes = np.asarray(codes, order="C")
     if kind.bits == 0:
         raise OpError(f"{kind} has no bits")
     if codes.dtype == kind.carrier:
@@ -88,7 +102,7 @@ def carried(codes: Codes, kind: DType) -> Codes:
 
 def bits_of(codes: Codes, kind: DType) -> NDArray[np.unsignedinteger]:
     """Each code's bits in the low end of an unsigned integer; OpError if they are too many."""
-    codes = np.ascontiguousarray(carried(codes, kind))
+    codes = carried(codes, kind)
     if kind.is_integer and codes.size:
         low, high = kind.bounds
         if (kind.bits < 8 * codes.itemsize) and not low <= codes.min() <= codes.max() <= high:
@@ -103,7 +117,8 @@ def from_bits(bits: NDArray[np.unsignedinteger], kind: DType) -> Codes:
     raw = bits.astype(f"u{kind.carrier.itemsize}", copy=False)
     if kind.kind == "int" and kind.bits < 8 * raw.itemsize:
         sign = raw.dtype.type(1 << (kind.bits - 1))
-        raw = (raw ^ sign) - sign
+        with np.errstate(over="ignore"):  # it is meant to wrap
+            raw = (raw ^ sign) - sign
     return raw.view(kind.carrier)
 
 
@@ -142,8 +157,32 @@ def _width(length: int, kind: DType, row: int) -> int:
     return -(-dense // row) * row if row else dense
 
 
-def _rows(shape: tuple[int, ...], kind: DType, row: int) -> tuple[int, int, tuple[int, ...]]:
+def _bytes(array: Codes) -> NDArray[np.uint8]:
+    return array.reshape(-1).view(np.uint8)
+
+
+class _Form(TypedDict):
+    """A type as the compiled loops see it."""
+
+    bits: int
+    itemsize: int
+    is_signed: bool
+
+
+def _form(kind: DType) -> _Form:
+    return {
+        "bits": kind.bits,
+        "itemsize": kind.carrier.itemsize,
+        "is_signed": kind.kind == "int",
+    }
+
+
+def _rows(
+    shape: tuple[int, ...], kind: DType, row: int, order: Order
+) -> tuple[int, int, tuple[int, ...]]:
     """How many rows, how many codes each, and the axes that stay."""
+    if order not in ("low", "high"):
+        raise OpError(f"bits are filled from the 'low' or the 'high' end, not {order!r}")
     if row < 0:
         raise OpError(f"rows are padded to one byte or more, not {row}")
     if kind.bits == 0:

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir.errors import OpError
-from qir.numerics import definition
+from qir.numerics import compiled, definition
 from qir.numerics.affine import Affine
 from qir.numerics.fields import Rule, refuse
 from qir.numerics.maps import AnyMap, same_map
@@ -27,7 +27,13 @@ def quantize(x: NDArray[np.generic], to: AnyMap, rule: Rule) -> Codes:
     Raises ProfileError for a field that cannot be executed yet, OpError for a NaN where the
     profile does not say what becomes of it, or numbers that do not fit the array.
     """
-    return definition.quantize(x, to, rule)  # type: ignore[return-value]
+    x = np.asarray(x)
+    to.check(x.shape)
+    definition.check_quantize(to, rule)
+    codes = compiled.quantize(x, to, rule)
+    if codes is None:
+        return definition.quantize(x, to, rule)  # type: ignore[return-value]
+    return codes
 
 
 def dequantize(codes: NDArray[np.generic], of: AnyMap, rule: Rule) -> Reals:
@@ -36,7 +42,11 @@ def dequantize(codes: NDArray[np.generic], of: AnyMap, rule: Rule) -> Reals:
     Raises ProfileError for a field that cannot be executed yet, OpError for numbers that do not
     fit the array.
     """
-    return definition.dequantize(codes, of, rule)
+    codes = np.asarray(codes)
+    of.check(codes.shape)
+    definition.check_dequantize(of, rule)
+    reals = compiled.dequantize(codes, of, rule)
+    return definition.dequantize(codes, of, rule) if reals is None else reals
 
 
 def convert(codes: NDArray[np.generic], of: AnyMap, to: AnyMap, rule: Rule) -> Codes:
@@ -45,12 +55,14 @@ def convert(codes: NDArray[np.generic], of: AnyMap, to: AnyMap, rule: Rule) -> C
 
     Raises as these two do.
     """
-    of.check(np.shape(codes))
+    codes = np.asarray(codes)
+    of.check(codes.shape)
     if same_map(of, to):
-        return np.asarray(codes)
-    if np.size(codes) > 1 << of.storage.bits and _by_table(of, to):
+        return codes  # type: ignore[return-value]
+    if codes.size > 2 << 8 * codes.itemsize and _by_table(of, to):
         try:
-            return _looked_up(codes, of, to, rule)
+            table = quantize(dequantize(_every(of.carrier), of, rule), to, rule)
+            return compiled.looked_up(codes, table)  # type: ignore[return-value]
         except OpError:  # a code that does not occur may have no real, or one that has no code
             pass
     return quantize(dequantize(codes, of, rule), to, rule)
@@ -59,14 +71,12 @@ def convert(codes: NDArray[np.generic], of: AnyMap, to: AnyMap, rule: Rule) -> C
 def _by_table(of: AnyMap, to: AnyMap) -> bool:
     """Whether equal codes become equal codes, wherever they stand."""
     one = all(n.size == 1 for m in (of, to) for n in m.numbers())
-    return one and of.storage.is_integer and of.storage.bits <= 16
+    return one and of.storage.bits <= 16
 
 
-def _looked_up(codes: NDArray[np.generic], of: AnyMap, to: AnyMap, rule: Rule) -> Codes:
-    least, most = of.storage.bounds
-    every = np.arange(least, most + 1).astype(of.carrier)
-    table = quantize(dequantize(every, of, rule), to, rule)
-    return table[np.asarray(codes).astype(np.int64) - least]
+def _every(carrier: np.dtype[np.generic]) -> NDArray[np.generic]:
+    """Every code that a carrier of one byte or two can hold, in the order of its bits."""
+    return np.arange(1 << 8 * carrier.itemsize).astype(f"u{carrier.itemsize}").view(carrier)
 
 
 # -- sums to codes --------------------------------------------------------------------------------
@@ -147,7 +157,9 @@ def requantize(
     `axis` is where `factor` lies if it has more than one number. Raises ProfileError for a field
     that cannot be executed yet.
     """
-    return definition.requantize(acc, factor, y, rule, axis=axis)
+    definition.check_requant(rule)
+    codes = compiled.requantize(acc, factor, y, rule, axis)
+    return definition.requantize(acc, factor, y, rule, axis=axis) if codes is None else codes
 
 
 def scale_sum(

@@ -19,6 +19,11 @@ FINDERS = {
         "test_convolution.py::test_float_results_keep_all_their_bits",
         "test_onnxruntime.py::test_linear_is_qgemm",
     ),
+    "QIR_FAULT_TAIL_CODES": (
+        "test_codes.py::test_codes_are_rounded_and_held_in_their_bounds",
+        "test_codes.py::test_reals_are_made_in_the_order_that_is_said",
+        "test_codes.py::test_bytes_may_stand_for_numbers_of_a_table",
+    ),
     "QIR_FAULT_TAIL_DEPTHWISE": (
         "test_convolution.py::test_every_number_of_channels_up_to_seventy_is_exact_in_depthwise",
         "test_convolution.py::test_random_depthwise_convolutions_are_exact",

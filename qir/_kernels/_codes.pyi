@@ -1,0 +1,105 @@
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+ISAS: Final[tuple[str, ...]]
+"""Instruction sets that this processor can use, the best first."""
+ROUNDS: Final[tuple[str, ...]]
+CARRIERS: Final[tuple[str, ...]]
+"""Types of codes that are decoded: kind and bytes."""
+
+Bytes = NDArray[np.uint8]
+
+class Rows:
+    """How an array of so many elements is cut into runs that share parameters.
+
+    Row i has `inner` elements; each `run` of them shares parameters, run after run from first[i].
+    ValueError for parameters beyond `count`.
+    """
+
+    def __init__(self, first: NDArray[np.int64], inner: int, run: int, count: int) -> None: ...
+    @property
+    def size(self) -> int:
+        """How many elements."""
+
+    @property
+    def count(self) -> int:
+        """How many parameters of each kind."""
+
+def encode(
+    x: Bytes,
+    codes: Bytes,
+    rows: Rows,
+    *,
+    wide: bool,
+    itemsize: int,
+    round: str,
+    low: int,
+    high: int,
+    factor: Bytes,
+    after: NDArray[np.int32],
+    nan: NDArray[np.int32],
+    minus: Bytes | None = None,
+    before: Bytes | None = None,
+    divide: bool = False,
+    sums: bool = False,
+    isa: str | None = None,
+) -> bool:
+    """Codes of float32 (float64 if `wide`), or of int32 if `sums`; says whether there was a NaN.
+
+    round((x - minus) * factor + before) + after, held in [low, high]. The parameters are of the
+    type computed in. ValueError for arrays of another length.
+    """
+
+def decode(
+    codes: Bytes,
+    y: Bytes,
+    rows: Rows,
+    *,
+    wide: bool,
+    carrier: str,
+    scale: Bytes,
+    zero: Bytes | None = None,
+    minus: Bytes | None = None,
+    plus: Bytes | None = None,
+    table: Bytes | None = None,
+    isa: str | None = None,
+) -> None:
+    """(codes - zero) * scale - minus + plus in float32, or float64 if `wide`.
+
+    With a table of 256 numbers, those take the place of the codes, which are bytes.
+    ValueError for arrays of another length.
+    """
+
+def lookup(codes: Bytes, table: Bytes, y: Bytes, *, itemsize: int, entry: int) -> None:
+    """table[code] of codes in 1 or 2 bytes, taken as unsigned; entries of 1, 2, 4 or 8 bytes."""
+
+def pack(
+    codes: Bytes,
+    to: Bytes,
+    n: int,
+    *,
+    bits: int,
+    itemsize: int,
+    is_signed: bool,
+    high: bool = False,
+) -> bool:
+    """Rows of n codes as rows of bytes (`to` has two axes); False if a code has more bits."""
+
+def unpack(
+    data: Bytes,
+    codes: Bytes,
+    n: int,
+    *,
+    bits: int,
+    itemsize: int,
+    is_signed: bool,
+    high: bool = False,
+) -> None:
+    """What `pack` made of rows of n codes."""
+
+def recode(
+    codes: Bytes, y: Bytes, *, bits: int, itemsize: int, from_signed: bool, to_signed: bool
+) -> bool:
+    """The same bits as codes that are signed, or not; False if a code has more bits."""

@@ -1,0 +1,248 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
+# cython: freethreading_compatible=True
+"""The compiled door of codes; see `codes/codes.h`. Arrays come as bytes, without the GIL."""
+
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+
+from qir._kernels._environment import best_isa
+
+
+cdef extern from "isa.h":
+    struct qir_isa_name:
+        const char *name
+        uint32_t bit
+
+    const qir_isa_name *qir_isa_names
+    const size_t qir_isa_name_count
+    uint32_t qir_isa_detect() nogil
+
+
+cdef extern from "codes/codes.h":
+    struct qir_rows:
+        size_t rows, inner, run
+        const int64_t *first
+
+    enum qir_round:
+        pass
+
+    enum qir_carrier:
+        pass
+
+    struct qir_encode:
+        const void *minus
+        const void *factor
+        const void *before
+        const int32_t *after
+        const int32_t *nan
+        int64_t low, high
+        qir_round round
+        int divide, sums, itemsize
+
+    struct qir_decode:
+        const void *table
+        const void *zero
+        const void *scale
+        const void *minus
+        const void *plus
+        qir_carrier carrier
+
+    struct qir_bits:
+        int bits, itemsize, is_signed, high
+
+    int qir_codes_encode(const qir_encode *how, const qir_rows *rows, const void *x, void *codes,
+                         int wide, uint32_t isa) nogil
+    void qir_codes_decode(const qir_decode *how, const qir_rows *rows, const void *codes, void *y,
+                          int wide, uint32_t isa) nogil
+    void qir_codes_lookup(const void *codes, int itemsize, const void *table, int entry, void *y,
+                          size_t n) nogil
+    int qir_codes_pack(const qir_bits *how, const void *codes, uint8_t *to, size_t rows,
+                       size_t n, size_t width) nogil
+    void qir_codes_unpack(const qir_bits *how, const uint8_t *data, void *codes, size_t rows,
+                          size_t n, size_t width) nogil
+    int qir_codes_recode(const qir_bits *how, const void *codes, void *y, size_t n,
+                         int to_signed) nogil
+
+
+ROUNDS = ("even", "away", "half_up", "half_down", "up", "zero", "floor", "ceil")
+CARRIERS = ("u1", "i1", "u2", "i2", "u4", "i4")
+
+cdef uint32_t DETECTED = qir_isa_detect()
+cdef dict BITS = {qir_isa_names[i].name.decode(): qir_isa_names[i].bit
+                  for i in range(qir_isa_name_count)}
+ISAS = tuple(name for name, bit in BITS.items() if bit & DETECTED == bit)
+
+
+cdef uint32_t allowed(object isa) except? 0xffffffff:
+    """The instruction sets from a name on; the environment's where none is given."""
+    name = best_isa(list(BITS)) if isa is None else isa
+    if name not in BITS:
+        raise ValueError(f"isa is {name!r}; known are {', '.join(ISAS)}")
+    cdef uint32_t kept = 0
+    cdef list names = list(BITS)
+    for other in names[names.index(name):]:
+        kept |= <uint32_t>BITS[other]
+    return kept & DETECTED
+
+
+cdef const void *start(const uint8_t[::1] view, Py_ssize_t size, str what) except? NULL:
+    """The first of `size` bytes; NULL for none at all."""
+    if view is None:
+        return NULL
+    if view.shape[0] != size:
+        raise ValueError(f"{what} has {view.shape[0]} bytes, {size} are needed")
+    return &view[0] if size else NULL
+
+
+cdef class Rows:
+    """How an array of so many elements is cut into runs that share parameters."""
+
+    cdef qir_rows state
+    cdef const int64_t[::1] first
+    cdef readonly Py_ssize_t size, count
+
+    def __init__(self, const int64_t[::1] first, Py_ssize_t inner, Py_ssize_t run,
+                 Py_ssize_t count):
+        cdef Py_ssize_t i, blocks
+        if inner < 1 or run < 1 or count < 1:
+            raise ValueError(f"rows of {inner} in runs of {run} with {count} parameters")
+        blocks = (inner + run - 1) // run
+        for i in range(first.shape[0]):
+            if first[i] < 0 or first[i] > count - blocks:
+                raise ValueError(f"row {i} begins at parameter {first[i]} of {count}")
+        self.first, self.count, self.size = first, count, first.shape[0] * inner
+        self.state.rows, self.state.inner = <size_t>first.shape[0], <size_t>inner
+        self.state.run = <size_t>run
+        self.state.first = &first[0] if first.shape[0] else NULL
+
+
+def encode(const uint8_t[::1] x, uint8_t[::1] codes, Rows rows not None, *, bint wide,
+           int itemsize, str round, int64_t low, int64_t high, const uint8_t[::1] factor,
+           const int32_t[::1] after, const int32_t[::1] nan, const uint8_t[::1] minus=None,
+           const uint8_t[::1] before=None, bint divide=False, bint sums=False, isa=None):
+    cdef qir_encode how
+    cdef uint32_t bits = allowed(isa)
+    cdef Py_ssize_t real = 8 if wide else 4, i
+    cdef int64_t reach = (<int64_t>1 << 31) if itemsize == 4 else 1 << 17
+    cdef int found
+    if itemsize not in (1, 2, 4):
+        raise ValueError(f"codes of {itemsize} bytes; 1, 2 or 4 are made")
+    if not -reach <= low <= high < reach:
+        raise ValueError(f"bounds {low} to {high} are not those of {itemsize} bytes")
+    if after.shape[0] != rows.count or nan.shape[0] != rows.count:
+        raise ValueError(f"{after.shape[0]} zeros for {rows.count} parameters")
+    for i in range(rows.count if itemsize < 4 else 0):
+        if not -reach <= after[i] < reach:
+            raise ValueError(f"zero point {after[i]} is out of reach")
+    how.factor = start(factor, rows.count * real, "factor")
+    how.minus = start(minus, rows.count * real, "minus")
+    how.before = start(before, rows.count * real, "before")
+    how.after, how.nan = &after[0], &nan[0]
+    how.low, how.high = low, high
+    how.round = <qir_round><int>ROUNDS.index(round)
+    how.divide, how.sums, how.itemsize = divide, sums, itemsize
+    cdef const void *source = start(x, rows.size * (4 if sums else real), "x")
+    cdef void *target = <void *>start(codes, rows.size * itemsize, "codes")
+    if factor is None:
+        raise ValueError("a factor is needed")
+    if not rows.size:
+        return False
+    with nogil:
+        found = qir_codes_encode(&how, &rows.state, source, target, wide, bits)
+    return found != 0
+
+
+def decode(const uint8_t[::1] codes, uint8_t[::1] y, Rows rows not None, *, bint wide,
+           str carrier, const uint8_t[::1] scale, const uint8_t[::1] zero=None,
+           const uint8_t[::1] minus=None, const uint8_t[::1] plus=None,
+           const uint8_t[::1] table=None, isa=None):
+    cdef qir_decode how
+    cdef uint32_t bits = allowed(isa)
+    cdef Py_ssize_t real = 8 if wide else 4
+    how.carrier = <qir_carrier><int>CARRIERS.index(carrier)
+    how.table = start(table, 256 * real, "table")
+    how.scale = start(scale, rows.count * real, "scale")
+    how.zero = start(zero, rows.count * real, "zero")
+    how.minus = start(minus, rows.count * real, "minus")
+    how.plus = start(plus, rows.count * real, "plus")
+    cdef const void *source = start(codes, rows.size * int(carrier[1]), "codes")
+    cdef void *target = <void *>start(y, rows.size * real, "y")
+    if scale is None or (table is not None and carrier != "u1"):
+        raise ValueError("a scale is needed, and a table is looked up by bytes")
+    if not rows.size:
+        return
+    with nogil:
+        qir_codes_decode(&how, &rows.state, source, target, wide, bits)
+
+
+def lookup(const uint8_t[::1] codes, const uint8_t[::1] table, uint8_t[::1] y, *, int itemsize,
+           int entry):
+    cdef Py_ssize_t n
+    if itemsize not in (1, 2) or entry not in (1, 2, 4, 8):
+        raise ValueError(f"no table from {itemsize} to {entry} bytes")
+    n = codes.shape[0] // itemsize
+    cdef const void *source = start(codes, n * itemsize, "codes")
+    cdef const void *of = start(table, (<Py_ssize_t>1 << 8 * itemsize) * entry, "table")
+    cdef void *target = <void *>start(y, n * entry, "y")
+    if not n:
+        return
+    with nogil:
+        qir_codes_lookup(source, itemsize, of, entry, target, <size_t>n)
+
+
+cdef qir_bits bits_of(int bits, int itemsize, bint is_signed, bint high) except *:
+    cdef qir_bits how
+    if itemsize not in (1, 2, 4, 8) or not 1 <= bits <= 8 * itemsize:
+        raise ValueError(f"{bits} bits in {itemsize} bytes")
+    if bits < 8 and itemsize > 1:
+        raise ValueError(f"codes of {bits} bits come one a byte, not in {itemsize}")
+    how.bits, how.itemsize, how.is_signed, how.high = bits, itemsize, is_signed, high
+    return how
+
+
+cdef Py_ssize_t least_width(Py_ssize_t n, int bits) except -1:
+    if n < 0 or n > (<Py_ssize_t>1 << 56):
+        raise ValueError(f"rows of {n} codes")
+    return (n * bits + 7) // 8
+
+
+def pack(const uint8_t[::1] codes, uint8_t[:, ::1] to, Py_ssize_t n, *, int bits, int itemsize,
+         bint is_signed, bint high=False):
+    cdef qir_bits how = bits_of(bits, itemsize, is_signed, high)
+    cdef int fits
+    if to.shape[1] < least_width(n, bits):
+        raise ValueError(f"rows of {to.shape[1]} bytes, {n} codes take {least_width(n, bits)}")
+    cdef const void *source = start(codes, to.shape[0] * n * itemsize, "codes")
+    if not (to.shape[0] and n):
+        to[:] = 0
+        return True
+    with nogil:
+        fits = qir_codes_pack(&how, source, &to[0, 0], <size_t>to.shape[0], <size_t>n,
+                              <size_t>to.shape[1])
+    return fits != 0
+
+
+def unpack(const uint8_t[:, ::1] data, uint8_t[::1] codes, Py_ssize_t n, *, int bits,
+           int itemsize, bint is_signed, bint high=False):
+    cdef qir_bits how = bits_of(bits, itemsize, is_signed, high)
+    if data.shape[1] < least_width(n, bits):
+        raise ValueError(f"rows of {data.shape[1]} bytes, {n} codes take {least_width(n, bits)}")
+    cdef void *target = <void *>start(codes, data.shape[0] * n * itemsize, "codes")
+    if not (data.shape[0] and n):
+        return
+    with nogil:
+        qir_codes_unpack(&how, &data[0, 0], target, <size_t>data.shape[0], <size_t>n,
+                         <size_t>data.shape[1])
+
+
+def recode(const uint8_t[::1] codes, uint8_t[::1] y, *, int bits, int itemsize,
+           bint from_signed, bint to_signed):
+    cdef qir_bits how = bits_of(bits, itemsize, from_signed, False)
+    cdef Py_ssize_t n = codes.shape[0] // itemsize
+    cdef const void *source = start(codes, n * itemsize, "codes")
+    cdef void *target = <void *>start(y, n * itemsize, "y")
+    cdef int fits
+    if not n:
+        return True
+    with nogil:
+        fits = qir_codes_recode(&how, source, target, <size_t>n, to_signed)
+    return fits != 0
