@@ -22,7 +22,7 @@ from qir.ir.verify import verify
 from qir.ledger import Ledger
 from qir.reference.interpreter import run
 
-Arrays = dict[str, NDArray[np.generic]]
+Arrays = dict[str, NDArray[Any]]
 
 NAMES = frozenset(
     "test_if test_loop11 test_scan9_sum test_scan9_multi_state test_scan9_scalar "
@@ -58,7 +58,7 @@ def _check(graph: Graph, feeds: Arrays, wanted: list[Any]) -> None:
     assert [f for f in verify(graph) if f.severity == "error"] == []
     arrays = {name: a.data for name, a in array_table(graph).items()}
     assert parse(print_graph(graph), arrays) == graph
-    made = run(graph, feeds)
+    made: Arrays = run(graph, feeds)
     model = to_model(graph, Ledger())
     onnx.checker.check_model(model, full_check=True)
     for mine, theirs, exact in zip(made.values(), _runs(model, feeds), wanted, strict=True):
@@ -110,7 +110,7 @@ LOOP = """g (float[2,3] x, int64 n, bool go) => (float[a,3] last, float[r,b,3] a
 def test_captures_constants_and_growing_values(tmp_path: Path) -> None:
     seed = 7
     rng = np.random.default_rng(seed)
-    weights = {
+    weights: Arrays = {
         "w": rng.normal(size=(3, 3)).astype(np.float32),
         "bias": rng.normal(size=3).astype(np.float32),
         "bound": np.array(2, np.int32),
@@ -184,7 +184,8 @@ def test_a_branch_may_give_what_is_outside(tmp_path: Path) -> None:
         ),
         (
             "g (float[2] x, int64 n) => (float[2] y) { y = Loop(n, , x) <body = one"
-            " (int64 i, bool c, float[2] h) => (bool c, float[1,2] d) { d = Unsqueeze(h, zero) }> }",
+            " (int64 i, bool c, float[2] h) => (bool c, float[1,2] d) {"
+            " d = Unsqueeze(h, zero) }> }",
             "a carried value is 2xf32 before a round and 1x2xf32 after it",
         ),
     ],
