@@ -14,7 +14,7 @@ from qir.ir.node import Stage
 from qir.ir.origin import Lineage, Origin
 from qir.ir.text import parse
 from qir.ir.types import Array, QuantType, TensorType, uniform
-from qir.testing import FORMS, random_graph
+from qir.testing import EVERY, FORMS, random_graph
 from tests.inspect.programs import FLOAT, INTEGER, QDQ, program
 from tests.ir.test_query import LOOP
 
@@ -41,7 +41,7 @@ def only(found: Difference) -> Change:
     return change
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", EVERY)
 def test_a_graph_differs_from_no_copy_of_itself_whatever_its_values_are_called(form: str) -> None:
     for seed in range(60):
         graph = random_graph(seed, form, decorated=seed % 2 == 0)  # type: ignore[arg-type]

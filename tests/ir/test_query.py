@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qir.errors import ParseError
-from qir.ir.facts import coded
+from qir.ir.facts import NODE, VALUE, coded
 from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.query import query, query_values, search
@@ -214,3 +214,13 @@ def test_a_query_answers_as_python_would_on_random_graphs() -> None:
         assert query(graph, EXPRESSION) == wanted, f"seed {seed}, {form}"
         hits += len(wanted)
     assert hits > 50
+
+
+@pytest.mark.parametrize("name", [*VALUE, *NODE])
+def test_every_fact_can_be_asked_of_every_graph(name: str) -> None:
+    ask = query_values if name in VALUE else query
+    for seed in range(12):
+        graph = random_graph(seed, "whole", decorated=seed % 2 == 0)
+        assert not ask(graph, f"{name} < 0 and {name} > 0"), f"seed {seed}"
+        assert not ask(graph, f"not has({name}) and {name} == 1"), f"seed {seed}"
+        ask(graph, f"any({name}, it.name == 'x') or max({name}) > 1 or {name}[0] == 1")
