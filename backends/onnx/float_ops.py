@@ -8,7 +8,16 @@ import numpy as np
 
 from qir.ir.attrs import Attr
 
-from . import composed_ops, elementwise_ops, index_ops, pool_ops, recurrent_ops, reduce_ops, shape_ops
+from . import (
+    attention_ops,
+    composed_ops,
+    elementwise_ops,
+    index_ops,
+    pool_ops,
+    recurrent_ops,
+    reduce_ops,
+    shape_ops,
+)
 from .elements import number
 from .pool_ops import spatial
 from .rows import Row, operator
@@ -159,6 +168,8 @@ _OPS: dict[str, Row] = {
     **elementwise_ops.OPS,
     **shape_ops.OPS,
     **reduce_ops.OPS,
+    **recurrent_ops.OPS,
+    **attention_ops.OPS,
     **recurrent_ops.OPS,
     **pool_ops.OPS,
     **index_ops.OPS,
