@@ -66,43 +66,6 @@ class Pairs:
 
 
 @dataclass(frozen=True, slots=True)
-class Accumulator:
-    """What the sums of one product can come to."""
-
-    node: str
-    op: str
-    depth: int
-    """Products in one sum."""
-    least: int
-    greatest: int
-    channel: int
-    """The output channel that goes furthest, among all in order."""
-    static: bool
-    """Whether the weights are constants; if not, the bounds hold for the worst of them."""
-    pairs: Pairs | None = None
-    """None where no CPU sums such codes in 16 bits: they are not 8 bits by signed 8 bits."""
-    slot: str = ""
-    """What stands before the slots of the product: nothing, or a later stage of a chain: `2.`"""
-    path: str = ""
-    origin: str = ""
-
-    @property
-    def bits(self) -> int:
-        """Bits of the narrowest signed number that holds every sum."""
-        return max(self.greatest.bit_length(), (~self.least).bit_length()) + 1
-
-    @property
-    def headroom(self) -> int:
-        """Bits of 32 that no sum needs; negative where 32 do not hold them."""
-        return 32 - self.bits
-
-    @property
-    def wraps(self) -> bool:
-        """Whether some input makes a 32-bit sum wrap."""
-        return self.least < INT32[0] or self.greatest > INT32[1]
-
-
-@dataclass(frozen=True, slots=True)
 class Product:
     """A product of codes: who sums what, and where the numbers are."""
 
@@ -326,6 +289,11 @@ def bound(product: Product) -> tuple[int, int, int, int] | str:
     return depth, *_these_weights(product, product.weights, cut)
 
 
+def bits(least: int, greatest: int) -> int:
+    """Bits of the narrowest signed number that holds both."""
+    return max((v if v >= 0 else ~v).bit_length() for v in (least, greatest)) + 1
+
+
 def safe(product: Product) -> bool:
     """Whether the types alone prove that 32 bits hold every sum, which takes no time."""
     depth = _depth(product)
@@ -528,31 +496,3 @@ def _furthest(rows: Whole, ends: tuple[int, int], start: int, so_far: Pairs | No
     return Pairs(
         least, greatest, start + int(row), 2 * int(pair), (first, second), (taken[0], taken[1])
     )
-
-
-def accumulators(seen: Seen) -> Iterator[tuple[Accumulator | None, Product, str]]:
-    """Every product of a node with its bounds, or with why it has none."""
-    node = seen.node
-    for product in products(seen):
-        found = bound(product)
-        if isinstance(found, str):
-            yield None, product, found
-            continue
-        depth, least, greatest, channel = found
-        yield (
-            Accumulator(
-                node.name,
-                product.step.row.name,
-                depth,
-                least,
-                greatest,
-                channel,
-                product.weights is not None,
-                pairs(product),
-                product.step.prefix,
-                seen.look.path,
-                str(node.origins[0]) if node.origins else "",
-            ),
-            product,
-            "",
-        )

@@ -9,6 +9,7 @@ from qir.ir.verify.accumulators import (
     MATRICES,
     SLOTS,
     Product,
+    bits,
     bound,
     met,
     products,
@@ -81,8 +82,8 @@ def overflow(seen: Seen) -> Iterator[Fault]:
             continue
         step = product.step
         stage = f"{step.row.name} in {step.prefix}: " if step.prefix else ""
-        bits = max(greatest.bit_length(), (~least).bit_length()) + 1
         where = f" in channel {channel}" if product.weights is not None else ""
-        said = f"{stage}sums come to {least}..{greatest}{where}: {bits} bits, and 32 wrap"
+        size = bits(least, greatest)
+        said = f"{stage}sums come to {least}..{greatest}{where}: {size} bits, and 32 wrap"
         value = step.operands.get(product.slots[0])
         yield Fault(said, step.prefix + product.slots[0], value.name if value is not None else "")

@@ -1,0 +1,94 @@
+"""Whether the sums of a model's products can leave 32 bits, and sums of pairs 16: layer by layer.
+
+The bounds are proofs from weights, zero points, biases and bounds of codes: some input meets each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from qir.ir.graph import Graph
+from qir.ir.verify import Seen, walk
+from qir.ir.verify.accumulators import INT32, Pairs, Product, bits, bound, pairs, products
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """What the sums of one product of codes can come to."""
+
+    node: str
+    op: str
+    depth: int | None
+    """Products in one sum; None where a size is not known."""
+    least: int | None
+    greatest: int | None
+    """None where nothing bounds the sum; `why` says why."""
+    channel: int | None
+    """The output channel that goes furthest, counted over all of them."""
+    static: bool
+    """Whether the weights are constants; if not, the bounds hold for the worst of their type."""
+    pairs: Pairs | None
+    """Sums of two products as CPUs without VNNI make them in 16 bits; None for other codes than
+    8-bit ones times signed 8-bit ones."""
+    why: str = ""
+    slot: str = ""
+    """What stands before the product's slots: nothing, or the place of a later stage: `2.`"""
+    path: str = ""
+    """The graph, and the nodes and bodies it lies in."""
+    origin: str = ""
+
+    @property
+    def bits(self) -> int | None:
+        """Bits of the narrowest signed number that holds every sum."""
+        if self.least is None or self.greatest is None:
+            return None
+        return bits(self.least, self.greatest)
+
+    @property
+    def headroom(self) -> int | None:
+        """Bits of 32 that no sum needs; negative where 32 do not hold them."""
+        return None if self.bits is None else 32 - self.bits
+
+    @property
+    def wraps(self) -> bool | None:
+        """Whether some input makes a 32-bit sum wrap; None where nobody can say."""
+        if self.least is None or self.greatest is None:
+            return None
+        return self.least < INT32[0] or self.greatest > INT32[1]
+
+    @property
+    def saturates(self) -> bool | None:
+        """Whether some input makes a 16-bit sum of a pair saturate; None where there are none."""
+        return None if self.pairs is None else self.pairs.saturates
+
+    def to_json(self) -> dict[str, object]:
+        """The fields, and what follows from them, as JSON takes them."""
+        found = asdict(self) | {"bits": self.bits, "headroom": self.headroom, "wraps": self.wraps}
+        if self.pairs is not None:
+            found["pairs"] = asdict(self.pairs) | {"saturates": self.pairs.saturates}
+        return found
+
+
+def overflow(graph: Graph) -> tuple[Sums, ...]:
+    """The sums of every product of codes, in either form of a program and in bodies too."""
+    return tuple(_sums(seen, product) for seen in walk(graph) for product in products(seen))
+
+
+def _sums(seen: Seen, product: Product) -> Sums:
+    node, found = seen.node, bound(product)
+    depth, least, greatest, channel = (None,) * 4 if isinstance(found, str) else found
+    static = product.weights is not None
+    return Sums(
+        node.name,
+        product.step.row.name,
+        depth,
+        least,
+        greatest,
+        channel if static else None,
+        static,
+        pairs(product),
+        found if isinstance(found, str) else "",
+        product.step.prefix,
+        seen.look.path,
+        str(node.origins[0]) if node.origins else "",
+    )
