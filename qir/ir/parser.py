@@ -214,7 +214,8 @@ class _Parser:
                 inner=last.inner,
                 bodies=self._bodies(),
             )
-            graph.set_origins(node, last.origins)
+            if last.origins:
+                graph.set_origins(node, last.origins)
             return node
         if len(names) != 1 or len(last.types) != 1 or any(len(s.types) > 1 for s in stages):
             raise self.cursor.fail("a chain makes one value, and each stage one, of one type")
@@ -238,8 +239,7 @@ class _Parser:
             out.flow = spec(op).operands[0].name
         if (index > 0) != (out.flow is not None):
             raise cursor.fail(f"{op}: '.' stands where the stage before flows in, in later stages")
-        given = self._attrs()
-        out.attrs = spec(op).complete(given)
+        out.attrs = self._attrs()
         if cursor.take_word("inner"):
             out.inner = self._inner()
         if cursor.take_word("named"):
@@ -364,7 +364,7 @@ class _Parser:
             graph.set_profile(node, cursor.name_or_text())
         if cursor.take_word("plan"):
             self._plan(graph, node)
-        origins = list(node.origins)
+        origins: list[Origin] = []
         while cursor.take_word("from"):
             slot: str | None = None
             if cursor.take("("):
@@ -376,7 +376,8 @@ class _Parser:
                 origins.append(origin)
             else:
                 graph.set_slot_origins(node, slot, (*node.slot_origins.get(slot, ()), origin))
-        graph.set_origins(node, origins)
+        if origins:
+            graph.set_origins(node, (*node.origins, *origins))
         if cursor.take_word("lineage"):
             lines = self._attr(0)
             if not isinstance(lines, tuple) or len(lines) != len(node.results):
@@ -497,5 +498,5 @@ class _Stage:
 
     def stage(self, *, final: bool) -> Stage:
         kind = None if final or not self.types else self.types[0]
-        slots = tuple(self.operands)
-        return Stage(self.op, self.attrs, slots, self.flow, kind, self.name, tuple(self.origins))
+        attrs, slots = spec(self.op).complete(self.attrs), tuple(self.operands)
+        return Stage(self.op, attrs, slots, self.flow, kind, self.name, tuple(self.origins))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from typing import TypeAlias
 
 from qir.errors import ParseError, QirError
@@ -17,6 +18,12 @@ FindArray: TypeAlias = Callable[[str], Array]
 
 _DIM = re.compile(r"([0-9]+|\?)x")
 _MAX_RANK = 64
+# A type that names no array and has no comment inside, so that its text says all of it.
+_CLOSED = re.compile(
+    r"(?:(?:[0-9]{1,18}|\?|\([^()\n]*+\))x)*+"
+    r"(?:[a-z]\w*+|!quant\.[a-z]++<(?:[^<>@#/\n]++|<[^<>@#/\n]*+>)*+>)"
+)
+_LONGEST = 200  # letters of a type that is remembered
 
 
 def parse_type(text: str, find: FindArray | None = None) -> TensorType:
@@ -35,6 +42,25 @@ def _no_arrays(name: str) -> Array:
 def read_type(cursor: Cursor, find: FindArray) -> TensorType:
     """Reads a type where the cursor stands."""
     cursor.skip()
+    found = _CLOSED.match(cursor.text, cursor.at)
+    if found and len(found[0]) <= _LONGEST and (closed := _closed(found[0])) is not None:
+        cursor.at = found.end()
+        return closed
+    return _read_type(cursor, find)
+
+
+@lru_cache(4096)
+def _closed(text: str) -> TensorType | None:
+    """The one type that a text is, one object wherever it stands; None where it is none."""
+    cursor = Cursor(text)
+    try:
+        kind = _read_type(cursor, _no_arrays)
+    except ParseError:  # told by who reads it where it stands
+        return None
+    return kind if cursor.at == len(text) else None
+
+
+def _read_type(cursor: Cursor, find: FindArray) -> TensorType:
     shape: list[Dim] = []
     while len(shape) <= _MAX_RANK:
         if cursor.peek("("):
