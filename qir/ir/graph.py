@@ -9,6 +9,7 @@ it shows of its tables cannot be written to.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import repeat
 from types import MappingProxyType
 
 import networkx as nx
@@ -210,7 +211,8 @@ class Graph:
             raise GraphError("a group is made by add_chain, or it has a body")
         full = row.complete(attrs or {})
         self._check_slots(op, operands)
-        self._check_bodies(op, operands, held)
+        if held or row.bodies:
+            self._check_bodies(op, operands, held)
         if op == "output" and self._output is not None:
             raise GraphError(f"graph {self.name} has an output already")
         node = Node(op, full, tuple(origins), profile)
@@ -333,13 +335,10 @@ class Graph:
         names = self._names(node.op, name, len(kinds))
         self._order.insert(node, before)
         self._store.add_node(node)
-        node.results = tuple(
-            Value(node, i, n, t) for i, (n, t) in enumerate(zip(names, kinds, strict=True))
-        )
-        for value in node.results:
-            self._values[value.name] = value
+        node.results = tuple(map(Value, repeat(node), range(len(kinds)), names, kinds))
+        self._values.update(zip(names, node.results, strict=True))
         for slot, value in operands.items():
-            self._bind(node, slot, value)
+            self._join(node, slot, value)
         self._touch()
 
     def _names(self, op: str, name: str | Iterable[str] | None, count: int) -> list[str]:
@@ -350,13 +349,13 @@ class Graph:
             wanted = list(name)
         if len(wanted) != count:
             raise GraphError(f"{op} makes {count} values, {len(wanted)} names are given")
-        names: list[str] = []
+        names: dict[str, None] = {}
         for each in wanted:
             found = self.fresh(each)
             while found in names:
                 found = self.fresh(f"{found}_1")
-            names.append(found)
-        return names
+            names[found] = None
+        return list(names)
 
     def fresh(self, base: str) -> str:
         """A value name that is not taken: the base itself, or with a number."""
@@ -532,6 +531,9 @@ class Graph:
     def _bind(self, node: Node, slot: str, value: Value) -> None:
         """Makes an edge; a slot that held another value keeps its place among the slots."""
         self._release(node, slot)
+        self._join(node, slot, value)
+
+    def _join(self, node: Node, slot: str, value: Value) -> None:
         node._operands[slot] = value
         value._uses[Use(node, slot)] = None
         self._store.add_edge(value.node, node, key=slot, result=value.index)

@@ -9,6 +9,8 @@ from qir.ir.types import QuantType, TensorType
 
 def broadcast(call: Call, *shapes: Shape) -> Shape:
     """The common shape; TypeRuleError where two sizes differ and neither is 1."""
+    if all(s == shapes[0] for s in shapes):
+        return shapes[0]
     rank = max(len(s) for s in shapes)
     padded = [(1,) * (rank - len(s)) + s for s in shapes]
     return tuple(_meet(call, dims, shapes) for dims in zip(*padded, strict=True))
