@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 MAPPED = {"qir": "qir", "frontends": "qir/frontends", "backends": "qir/backends"}
-SHIPPED = {".py", ".pyi", ".toml", ".typed"}
+SHIPPED = {".json", ".py", ".pyi", ".toml", ".typed"}
 SOURCES = {".c", ".h", ".inc", ".pyx", ".pxd"}
 UNTRACKED = (".git", ".venv", "build", "dist", "*.egg-info", "*.so", "__pycache__", ".*_cache")
 
