@@ -1,0 +1,75 @@
+"""`qir diff`: what it tells of two files, and its status."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from tests.cli.command import assert_one_line, qir
+
+
+def test_a_model_and_its_qir_file_are_equal(folder: Path) -> None:
+    outcome = qir("diff", folder / "model.onnx", folder / "model.qir")
+    assert outcome.status == 0, outcome
+    assert outcome.out.startswith("model.onnx and model.qir: no difference in ")
+    told = json.loads(qir("diff", folder / "model.onnx", folder / "model.qir", "--json").out)
+    assert told["equal"] is True
+    assert told["changed"] == told["only_a"] == told["only_b"] == []
+
+
+def test_a_planted_change_of_one_weight_is_told_with_its_place_and_size(folder: Path) -> None:
+    model = onnx.load(folder / "model.onnx")
+    (tensor,) = (t for t in model.graph.initializer if t.name == "w2")
+    data = numpy_helper.to_array(tensor).copy()
+    data[1, 2, 0, 1] += np.float32(0.5)
+    tensor.CopyFrom(numpy_helper.from_array(data, "w2"))
+    onnx.save(model, folder / "other.onnx")
+    words = ("diff", folder / "model.onnx", folder / "other.onnx")
+    outcome = qir(*words)
+    assert outcome.status == 1, outcome
+    row = next(line for line in outcome.out.splitlines() if "elements" in line)
+    assert row.split()[:2] == ["w2", "constant"]
+    assert f"1 of {data.size}, by up to 0.5" in row
+    (changed,) = json.loads(qir(*words, "--json").out)["changed"]
+    assert (changed["a"], changed["b"]) == ("w2", "w2")
+    (change,) = changed["changes"]
+    assert (change["what"], change["measure"]["differ"]) == ("elements", 1)
+    assert abs(change["measure"]["largest"] - 0.5) < 1e-6
+
+
+def test_a_renamed_tensor_is_no_difference_and_a_renamed_output_is(folder: Path) -> None:
+    model = onnx.load(folder / "model.onnx")
+    for node in model.graph.node:
+        node.input[:] = ["other" if name == "conv1" else name for name in node.input]
+        node.output[:] = ["other" if name == "conv1" else name for name in node.output]
+    onnx.save(model, folder / "inner.onnx")
+    assert qir("diff", folder / "model.onnx", folder / "inner.onnx").status == 0
+    model.graph.node[-1].output[0] = model.graph.output[0].name = "scores"
+    onnx.save(model, folder / "outer.onnx")
+    outcome = qir("diff", folder / "model.onnx", folder / "outer.onnx")
+    assert outcome.status == 1, outcome
+    assert "scores" in outcome.out
+
+
+def test_quantized_weights_lie_within_half_a_step_of_the_float_ones(folder: Path) -> None:
+    outcome = qir("diff", folder / "model.onnx", folder / "quantized.onnx", "--json")
+    assert outcome.status == 1, outcome
+    told = json.loads(outcome.out)
+    steps = [
+        change["measure"]["steps"]
+        for row in told["changed"]
+        for change in row["changes"]
+        if change["what"] == "elements" and change["measure"]
+    ]
+    assert steps
+    assert max(steps) < 0.501
+    quiet = qir("diff", folder / "model.onnx", folder / "quantized.onnx", "--quiet")
+    assert (quiet.status, quiet.out) == (1, "")
+
+
+def test_what_cannot_be_read_is_told_in_a_line(folder: Path) -> None:
+    assert_one_line(qir("diff", folder / "model.onnx", folder / "nobody.onnx"), 2)
+    assert_one_line(qir("diff", folder / "samples.npy", folder / "model.onnx"), 2)
+    assert_one_line(qir("diff", folder / "model.onnx"), 2)
