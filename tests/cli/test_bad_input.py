@@ -28,6 +28,9 @@ VERBS: dict[str, tuple[str, ...]] = {
     "convert": ("-o", "new.qir"),
     "run": ("--data", "samples.npy", "-o", "new.npz"),
     "bench": ("--runs", "1"),
+    "diff": ("model.qir",),
+    "query": ("uses > 1",),
+    "export": ("--to", "json", "-o", "new.json"),
 }
 
 
@@ -101,7 +104,7 @@ def test_flipped_bits_give_a_model_or_one_line(folder: Path, name: str) -> None:
             assert outcome.status in (0, 1), f"seed {seed}, turn {turn}: {outcome}"
             assert not outcome.err, f"seed {seed}, turn {turn}: {outcome}"
             assert name.endswith(".onnx"), f"damage unnoticed: seed {seed}, turn {turn}: {outcome}"
-        for new in ("new.stats", "new.onnx", "new.qir", "new.npz"):
+        for new in ("new.stats", "new.onnx", "new.qir", "new.npz", "new.json"):
             (folder / new).unlink(missing_ok=True)
     assert refused, f"seed {seed}"
 
