@@ -35,7 +35,7 @@ def einsum(xs: Sequence[Array], *, equation: str) -> Array:
         data, labels = _joined(data, labels, other, theirs, later | set(found.result))
     data, labels = _summed(data, labels, set(found.result))
     out = data.transpose([labels.index(n) for n in found.result])
-    return np.ascontiguousarray(narrow(out, xs[0].dtype))
+    return np.asarray(narrow(out, xs[0].dtype), order="C")
 
 
 def _diagonal(x: Array, labels: Labels, sizes: dict[str, int]) -> tuple[Array, Labels]:
@@ -55,7 +55,7 @@ def _summed(x: Array, labels: Labels, kept: set[str]) -> tuple[Array, Labels]:
     gone = tuple(i for i, n in enumerate(labels) if n not in kept)
     if not gone:
         return x, labels
-    flat = np.ascontiguousarray(x)
+    flat = np.asarray(x, order="C")
     return np.asarray(np.sum(flat, gone, dtype=x.dtype)), tuple(n for n in labels if n in kept)
 
 

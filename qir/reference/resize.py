@@ -169,7 +169,7 @@ def _beyond(at: list[Fraction], along: Along, rule: str, rank: int) -> NDArray[n
 
 def _extrapolated(out: Array, outside: NDArray[np.bool_], value: float) -> Array:
     if not outside.any():
-        return np.ascontiguousarray(out)
+        return np.asarray(out, order="C")
     filler = narrow(np.array(value), out.dtype) if out.dtype.kind not in "iub" else np.array(value)
     return np.where(outside, filler.astype(out.dtype), out)
 

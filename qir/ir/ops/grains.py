@@ -113,20 +113,21 @@ def _split_blocks(old: tuple[int, ...], new: tuple[int, ...], blocks: Blocks) ->
     """The blocks in the new shape, run by run of axes that hold the same elements."""
     sizes, out = dict(blocks), list[tuple[int, int]]()
     for mine, theirs in _runs(old, new):
+        mine, theirs = [a for a in mine if old[a] > 1], [a for a in theirs if new[a] > 1]
         if not any(a in sizes for a in mine):
             continue
         if len(mine) == len(theirs) == 1:
             out.append((theirs[0], sizes[mine[0]]))
             continue
         flat = _merged([(old[a], min(sizes.get(a, old[a]), old[a])) for a in mine])
-        if flat is None or not theirs or math.prod(old[a] for a in mine) % flat:
+        if flat is None or math.prod(old[a] for a in mine) % flat:
             return None
         made = _parted([new[a] for a in theirs], flat)
         if made is None:
             return None
         kept = [(a, b) for a, b in zip(theirs, made, strict=True) if b < new[a]]
         out += kept or [(theirs[0], new[theirs[0]])]
-    return tuple(out)
+    return tuple(out) or None
 
 
 def _runs(old: tuple[int, ...], new: tuple[int, ...]) -> list[tuple[list[int], list[int]]]:
