@@ -17,7 +17,7 @@ from qir.ir.dtype import dtype_of
 from qir.ir.node import Value
 from qir.ir.ops import spec
 from qir.ir.types import Array, Grain, Param, QuantType, TensorType, param
-from qir.numerics import Query, choose, profile
+from qir.numerics import Query, Rule, choose, dequantize, map_of, profile
 from qir.reference.table import Operands
 
 
@@ -48,11 +48,17 @@ def resolved(
     types = {s: operands[s].type for s in own}
     if not beside:
         return Resolved(types, own, results)
+    beside = {s: _plain(operands[s].type, a) for s, a in beside.items()}
     done = {s: _typed(kind, s, beside, profile_name) for s, kind in types.items()}
     made = tuple(_typed(kind, "", beside, profile_name) for kind in results)
     if unread := _unread(types, results, beside):
         raise OpError(f"{op}: {unread} is given, and no type asks for it")
     return Resolved(done, own, made)
+
+
+def _plain(kind: TensorType, data: NDArray[np.generic]) -> NDArray[np.generic]:
+    """The numbers of a companion; those that are codes themselves are read as what they mean."""
+    return data if kind.quant is None else dequantize(data, map_of(kind.quant), Rule())
 
 
 def _unread(
@@ -105,11 +111,9 @@ def _scaled(quant: QuantType, scale: NDArray[np.generic], name: str) -> QuantTyp
 
 def _zeros(quant: QuantType, zero: NDArray[np.generic], name: str) -> Param:
     kind = dtype_of(zero)
-    if kind.is_float:
-        return _param(zero, quant.grain, name)
-    if not kind.is_integer:
+    if not (kind.is_float or kind.is_integer):
         raise OpError(f"{name} is {kind}; zeros are numbers")
-    return _param(zero.astype(np.int64), quant.grain, name)
+    return _param(zero, quant.grain, name)
 
 
 def _param(values: NDArray[np.generic], grain: Grain | None, name: str) -> Param:
@@ -118,21 +122,27 @@ def _param(values: NDArray[np.generic], grain: Grain | None, name: str) -> Param
         if values.size != 1:
             raise OpError(f"{name} has {values.size} numbers; the type has one for all")
         return param(values.reshape(()), None, name)
-    return Array.of(values.reshape(-1) if grain.axis is not None else values, name)
+    return param(values.reshape(-1) if grain.axis is not None else values, grain, name)
 
 
 def _spread(zero: Param, scale: Param) -> Param:
     """One zero beside many scales is the zero of each."""
-    if not isinstance(scale, Array) or zero == () or zero is None:
+    count, size = _size(zero), _size(scale)
+    if not count or count == size:
         return zero
-    held = zero.data if isinstance(zero, Array) else np.array(zero)
-    if held.size == scale.data.size:
-        data = held.reshape(scale.data.shape)
-    elif held.size == 1:
-        data = np.broadcast_to(held.reshape(()), scale.data.shape)
-    else:
-        raise OpError(f"there are {scale.data.size} scales but {held.size} zeros")
-    return Array.of(np.ascontiguousarray(data), "zero")
+    if count != 1:
+        raise OpError(f"there are {size} scales but {count} zeros")
+    if isinstance(zero, tuple) and isinstance(scale, tuple):
+        return zero * size
+    data = zero.data if isinstance(zero, Array) else np.array(zero)
+    shape = scale.data.shape if isinstance(scale, Array) else (size,)
+    return Array.of(np.full(shape, data.reshape(())[()], data.dtype), "zero")
+
+
+def _size(values: Param) -> int:
+    if values is None:
+        return 0
+    return values.data.size if isinstance(values, Array) else len(values)
 
 
 def _of_range(

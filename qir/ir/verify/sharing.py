@@ -28,7 +28,8 @@ def same_map(seen: Seen) -> Iterator[Fault]:
 
 def _values(step: Step, slot: str) -> list[tuple[str, Value]]:
     """The operands in a slot, variadic or not."""
-    return [(s, v) for s, v in step.operands.items() if s == slot or s.startswith(f"{slot}.")]
+    own = ((s, v) for s, v in step.operands.items() if step.row.slot(s) is not None)
+    return [(s, v) for s, v in own if s == slot or s.startswith(f"{slot}.")]
 
 
 def _one_map(step: Step, slot: str, value: Value, result: QuantType | None) -> Iterator[Fault]:

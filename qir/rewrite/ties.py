@@ -1,0 +1,22 @@
+"""Which values of a node hold the same codes."""
+
+from __future__ import annotations
+
+from qir.ir.node import Node, Value
+from qir.ir.ops import spec
+from qir.ir.ops.graph import GIVEN
+
+
+def tied(node: Node) -> tuple[Value, ...]:
+    """The operands that an op hands on as they are, and its results: codes of one map."""
+    if node.op in GIVEN or node.stages or node.bodies:
+        return ()
+    same = spec(node.op).traits.same_params
+    found = [v for s, v in node.operands.items() if s.partition(".")[0] in same and _own(node, s)]
+    if not found:
+        return ()
+    return tuple(v for v in (*found, *node.results) if v.type.quant is not None)
+
+
+def _own(node: Node, slot: str) -> bool:
+    return spec(node.op).slot(slot) is not None
