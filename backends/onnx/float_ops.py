@@ -170,7 +170,6 @@ _OPS: dict[str, Row] = {
     **reduce_ops.OPS,
     **recurrent_ops.OPS,
     **attention_ops.OPS,
-    **recurrent_ops.OPS,
     **pool_ops.OPS,
     **index_ops.OPS,
     **composed_ops.OPS,

@@ -13,7 +13,7 @@ from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 from qir.ledger import Change, Ledger
 
-from . import control, float_ops, foreign, integer_ops
+from . import attention_ops, control, float_ops, foreign, integer_ops
 from .elements import type_proto
 from .writer import STEP, Work, Writer
 
@@ -51,7 +51,8 @@ def _opset(graph: Graph) -> int:
     zeros = any(n.op == "reshape" and n.attrs["allow_zero"] for n in nodes)
     needed = max((_needed(v) for n in nodes for v in n.results), default=OLDEST)
     since = max((float_ops.since(n.op, n.attrs) for n in nodes), default=OLDEST)
-    return max([source, OLDEST, *theirs, needed, since, 14 if zeros else 0])
+    newest = [since, *map(attention_ops.since, nodes)]
+    return max([source, OLDEST, *theirs, needed, *newest, 14 if zeros else 0])
 
 
 def _needed(value: Value) -> int:

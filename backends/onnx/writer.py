@@ -26,7 +26,9 @@ from .elements import number, raw, tensor, type_proto
 STEP = "onnxruntime emitter"
 MICROSOFT = "com.microsoft"
 _STORED = frozenset({"u8", "i8", "u16", "i16", "i32"})
-Wire: TypeAlias = "int | float | str | tuple[int, ...] | onnx.TensorProto | onnx.GraphProto"
+Wire: TypeAlias = (
+    "int | float | str | tuple[float, ...] | tuple[str, ...] | onnx.TensorProto | onnx.GraphProto"
+)
 
 
 @dataclass(frozen=True, slots=True)

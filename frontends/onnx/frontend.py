@@ -20,6 +20,7 @@ from qir.ir.types import Array, TensorType
 from qir.ledger import Change, Ledger
 
 from . import (
+    attention_ops,
     control_ops,
     elementwise_ops,
     float_ops,
@@ -51,6 +52,8 @@ _HANDLERS = {
     (MICROSOFT, "Inverse"): index_ops.inverse,
     **{("", name): handler for name, handler in control_ops.OPS.items()},
     **{("", name): handler for name, handler in recurrent_ops.OPS.items()},
+    **{("", name): handler for name, handler in attention_ops.OPS.items()},
+    **attention_ops.CONTRIB,
     **quantized_ops.OPS,
 }
 

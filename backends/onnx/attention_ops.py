@@ -1,0 +1,195 @@
+"""Attention and rotary embedding: ONNX's own, or onnxruntime's where the source had those."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from qir.ir.dtype import DType
+from qir.ir.node import Node
+from qir.ir.ops.attention import SHOWN
+
+from .elements import number
+from .recurrent_ops import placed, refuse_inner
+from .rows import Row
+from .writer import MICROSOFT, Wire, Work, Writer
+
+_SLOTS = ("q", "k", "v", "mask", "past_k", "past_v", "lengths")
+_MULTI = ("q", "k", "v", "", "", "mask", "past_k", "past_v")
+_I64 = 7
+
+
+def since(node: Node) -> int:
+    """The first operator set that has the node's form; 0 for onnxruntime's own and other ops."""
+    if node.op not in ("attention", "rotary") or _form(node):
+        return 0
+    if node.attrs.get("left", -1) != -1 or node.attrs.get("right", -1) != -1:
+        return 25
+    return 24 if "lengths" in node.operands else 23
+
+
+def _form(node: Node) -> str:
+    """The op of onnxruntime's own domain that the node is written as, if any."""
+    if node.op == "rotary":
+        return "RotaryEmbedding" if _turns_by_row(node) else ""
+    sources = {o.op for o in node.origins if o.framework == "onnx"}
+    plain = not any(s in node.operands for s in ("lengths",)) and node.attrs["right"] == -1
+    plain = plain and node.attrs["qk"] == "none" and node.attrs["precision"] is None
+    mask = node.operands.get("mask")
+    if mask is not None and (mask.type.rank != 4 or not mask.type.dtype.is_float):
+        plain = False
+    if not plain or node.operands["q"].type.rank != 3:
+        return ""
+    if "MultiHeadAttention" in sources and _is_multi(node):
+        return "MultiHeadAttention"
+    if "GroupQueryAttention" in sources and _is_grouped(node):
+        return "GroupQueryAttention"
+    return ""
+
+
+def _is_multi(node: Node) -> bool:
+    q, k = (node.operands[s].type.shape for s in "qk")
+    attrs, same = node.attrs, q[1] is not None and q[1] == k[1]
+    if (attrs["causal"] or "past_k" in node.operands) and not same:
+        return False
+    one = attrs["kv_heads"] in (None, attrs["heads"])
+    return one and attrs["softcap"] == 0 and attrs["left"] == -1
+
+
+def _is_grouped(node: Node) -> bool:
+    q, k = (node.operands[s].type.shape for s in "qk")
+    attrs = node.attrs
+    known = isinstance(q[0], int) and isinstance(q[1], int) and q[1] == k[1]
+    bounded = attrs["causal"] or attrs["left"] == -1
+    return known and bool(bounded) and "past_k" not in node.operands
+
+
+def _turns_by_row(node: Node) -> bool:
+    """Whether RotaryEmbedding of onnxruntime's domain says it: positions, and heads where asked."""
+    if "positions" not in node.operands:
+        return False
+    wanted = node.operands["positions"].type.rank == 1 or any(
+        o.framework == "onnx" and "X" not in dict(o.operands) for o in node.origins
+    )
+    return wanted and (not node.attrs["dim"] or isinstance(_heads_of(node), int))
+
+
+def _heads_of(node: Node) -> object:
+    shape = node.operands["x"].type.shape
+    return shape[1] if len(shape) == 4 else node.attrs["heads"]
+
+
+def _results(writer: Writer, work: Work) -> list[str]:
+    """The names of y, present_k, present_v and qk, empty for what is not made or not used."""
+    names = [writer.name(v) if v.uses else "" for v in work.node.results]
+    names[0] = names[0] or work.out
+    out = [names[0], *(names[1:3] if work.attrs["present"] else ("", ""))]
+    out.append(names[-1] if work.attrs["qk"] != "none" else "")
+    return out[: max(i for i, name in enumerate(out) if name) + 1]
+
+
+def _attention(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+    refuse_inner(writer, work)
+    form, outs = _form(work.node), _results(writer, work)
+    if form:
+        row = _multi_head if form == "MultiHeadAttention" else _grouped
+        operands, attrs = row(writer, work, ins)
+        writer.emit(form, operands, outs, attrs, domain=MICROSOFT, origins=work.origins)
+        return
+    if "lengths" in ins:
+        ins["lengths"] = _whole(writer, work, ins["lengths"], "lengths")
+    names = {"left": "left_window_size", "right": "right_window_size"}
+    out: dict[str, Wire] = {
+        theirs: work.whole(ours) for ours, theirs in names.items() if work.attrs[ours] != -1
+    }
+    if work.operands["q"].type.rank == 3:
+        heads = work.whole("heads")
+        kv_heads = work.attrs["kv_heads"]
+        out["q_num_heads"] = heads
+        out["kv_num_heads"] = kv_heads if isinstance(kv_heads, int) else heads
+    if work.attrs["causal"]:
+        out["is_causal"] = 1
+    if work.attrs["qk"] not in ("none", "raw"):
+        out["qk_matmul_output_mode"] = SHOWN.index(str(work.attrs["qk"])) - 1
+    if isinstance(precision := work.attrs["precision"], DType):
+        out["softmax_precision"] = number(precision)
+    out |= _scaled(work)
+    writer.emit("Attention", placed(ins, _SLOTS), outs, out, origins=work.origins)
+
+
+def _scaled(work: Work) -> dict[str, Wire]:
+    out: dict[str, Wire] = {}
+    if isinstance(scale := work.attrs["scale"], float):
+        out["scale"] = scale
+    if work.attrs["softcap"]:
+        out["softcap"] = work.real("softcap")
+    return out
+
+
+def _multi_head(
+    writer: Writer, work: Work, ins: dict[str, str]
+) -> tuple[list[str], dict[str, Wire]]:
+    attrs: dict[str, Wire] = {"num_heads": work.whole("heads"), **_scaled(work)}
+    if work.attrs["causal"]:
+        attrs["unidirectional"] = 1
+    return placed(ins, _MULTI), attrs
+
+
+def _grouped(writer: Writer, work: Work, ins: dict[str, str]) -> tuple[list[str], dict[str, Wire]]:
+    batch, length, _ = work.operands["q"].type.shape
+    assert isinstance(batch, int)
+    assert isinstance(length, int)
+    heads, kv_heads = work.whole("heads"), work.attrs["kv_heads"]
+    attrs: dict[str, Wire] = {
+        "num_heads": heads,
+        "kv_num_heads": kv_heads if isinstance(kv_heads, int) else heads,
+        **_scaled(work),
+    }
+    if not work.attrs["causal"]:
+        attrs["causal"] = 0
+    if work.attrs["left"] != -1:
+        attrs["local_window_size"] = work.whole("left") + 1
+    given = {s: n for o in work.origins for s, n in o.operands if o.op == "GroupQueryAttention"}
+    ends = np.full(batch, length - 1, np.int32)
+    total = np.array(length, np.int32)
+    operands = [
+        *(ins[s] for s in "qkv"),
+        "",
+        "",
+        writer.parameter(ends, f"{work.out}_ends", given.get("input.5")),
+        writer.parameter(total, f"{work.out}_total", given.get("input.6")),
+    ]
+    return [*operands, "", "", "", ins["mask"]] if "mask" in ins else operands, attrs
+
+
+def _rotary(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+    attrs: dict[str, Wire] = {"interleaved": 1} if work.attrs["interleaved"] else {}
+    if work.attrs["dim"]:
+        attrs["rotary_embedding_dim"] = work.whole("dim")
+    if "positions" in ins:
+        ins["positions"] = _whole(writer, work, ins["positions"], "positions")
+    heads = _heads_of(work.node)
+    if not _form(work.node):
+        if work.operands["x"].type.rank == 3:
+            attrs["num_heads"] = work.whole("heads")
+        if "positions" in ins and work.operands["positions"].type.rank != 2:
+            raise writer.refuse(work.node, "onnxruntime wants to know the heads of what is turned")
+        writer.emit("RotaryEmbedding", ins.values(), [work.out], attrs, origins=work.origins)
+        return
+    if work.attrs["dim"] and isinstance(heads, int):
+        attrs["num_heads"] = heads
+    operands = [ins[s] for s in ("x", "positions", "cos", "sin")]
+    writer.emit(
+        "RotaryEmbedding", operands, [work.out], attrs, domain=MICROSOFT, origins=work.origins
+    )
+
+
+def _whole(writer: Writer, work: Work, source: str, slot: str) -> str:
+    """The operand as the i64 that ONNX takes."""
+    if work.operands[slot].type.dtype.name == "i64":
+        return source
+    out = writer.fresh(f"{work.out}_{slot}")
+    writer.emit("Cast", [source], [out], {"to": _I64})
+    return out
+
+
+OPS: dict[str, Row] = {"attention": _attention, "rotary": _rotary}

@@ -1,0 +1,131 @@
+"""Recurrent layers, as ONNX's RNN, LSTM and GRU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from qir.ir.ops.recurrent import ACTIVATIONS, GATES
+
+from .rows import Row
+from .writer import Wire, Work, Writer
+
+_NAMES = {name: "".join(w.title() for w in name.split("_")) for name in ACTIVATIONS}
+_SLOTS = {
+    "rnn": ("x", "w", "r", "bias", "lengths", "h0"),
+    "lstm": ("x", "w", "r", "bias", "lengths", "h0", "c0", "peephole"),
+    "gru": ("x", "w", "r", "bias", "lengths", "h0"),
+}
+_FIRST = {3: (1, 0, 2), 4: (2, 0, 1, 3)}
+"""What brings steps, or directions, before the batch: of x and states, and of y back."""
+
+
+def placed(names: Mapping[str, str], slots: tuple[str, ...]) -> list[str]:
+    """The operands in ONNX's places, without empty ones at the end."""
+    out = [names.get(slot, "") for slot in slots]
+    while out and not out[-1]:
+        out.pop()
+    return out
+
+
+def refuse_inner(writer: Writer, work: Work) -> None:
+    """Refused where values are rounded inside, or where a result beyond the first holds codes."""
+    if work.node.inner:
+        names = ", ".join(sorted(work.node.inner))
+        raise writer.refuse(work.node, f"ONNX's {work.op} does not round {names} inside")
+    if any(v.type.quant for v in work.node.results):
+        raise writer.refuse(work.node, f"{work.op} has no form on codes; expand-qdq writes it out")
+
+
+def _layer(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+    refuse_inner(writer, work)
+    if "proj" in ins:
+        raise writer.refuse(work.node, "ONNX's LSTM does not project its state")
+    rows = work.operands["w"].type.shape[1]
+    if not isinstance(rows, int):
+        raise writer.refuse(work.node, "ONNX wants to know the hidden size, and w does not say it")
+    lengths = work.operands.get("lengths")
+    if lengths is not None and lengths.type.dtype.name != "i32":
+        ins["lengths"] = _cast(writer, ins["lengths"], f"{work.out}_lengths")
+    if "bias" in ins:
+        ins["bias"] = _whole_bias(writer, work, ins["bias"], rows)
+    outs = [writer.name(v) if v.uses else "" for v in work.node.results]
+    if not any(outs):
+        outs[0] = work.out
+    if work.attrs["batch_first"]:
+        _batch_first(writer, work, ins, outs, rows)
+        return
+    operands = placed(ins, _SLOTS[work.op])
+    attrs = _attrs(work, rows)
+    writer.emit(work.op.upper(), operands, _trimmed(outs), attrs, origins=work.origins)
+
+
+def _batch_first(
+    writer: Writer, work: Work, ins: dict[str, str], outs: list[str], rows: int
+) -> None:
+    """Writes the layer with steps first, which alone onnxruntime runs, and turns what it takes."""
+    for slot in ("x", "h0", "c0"):
+        if slot in ins:
+            ins[slot] = writer.transposed(ins[slot], _FIRST[3])
+    made = [writer.fresh(f"{out}_steps_first") if out else "" for out in outs]
+    operands = placed(ins, _SLOTS[work.op])
+    attrs = _attrs(work, rows)
+    writer.emit(work.op.upper(), operands, _trimmed(made), attrs, origins=work.origins)
+    for value, source, out in zip(work.node.results, made, outs, strict=True):
+        if out:
+            writer.transposed(source, _FIRST[value.type.rank], out)
+
+
+def _trimmed(names: list[str]) -> list[str]:
+    out = list(names)
+    while out and not out[-1]:
+        out.pop()
+    return out
+
+
+def _cast(writer: Writer, source: str, name: str) -> str:
+    out = writer.fresh(name)
+    writer.emit("Cast", [source], [out], {"to": 6})
+    return out
+
+
+def _whole_bias(writer: Writer, work: Work, name: str, rows: int) -> str:
+    """The bias with zeros for the product with r, where it has none."""
+    kind = work.operands["bias"].type
+    ways = work.operands["w"].type.shape[0]
+    if kind.shape[1] == 2 * rows:
+        return name
+    if kind.shape[1] != rows or not isinstance(ways, int):
+        raise writer.refuse(work.node, f"its bias is {kind}, whose length must be known")
+    out = writer.fresh(f"{name}_both")
+    zeros = writer.constant(np.zeros((ways, rows), kind.express.carrier), f"{name}_zeros")
+    writer.emit("Concat", [name, zeros], [out], {"axis": 1})
+    return out
+
+
+def _attrs(work: Work, rows: int) -> dict[str, Wire]:
+    names = [str(n) for n in _tuple(work, "activations")]
+    out: dict[str, Wire] = {"hidden_size": rows // len(GATES[work.op])}
+    if names:
+        out["activations"] = tuple(_NAMES[n] for n in names)
+    for which, slot in (("alpha", 0), ("beta", 1)):
+        given = _tuple(work, which)
+        usual = [ACTIVATIONS[n][slot] for n in names]
+        held = [given[i] if given else u for i, u in enumerate(usual) if u is not None]
+        if held:
+            out[f"activation_{which}"] = tuple(v for v in held if isinstance(v, float))
+    if isinstance(clip := work.attrs["clip"], float):
+        out["clip"] = clip
+    if work.attrs["direction"] != "forward":
+        out["direction"] = str(work.attrs["direction"])
+    out |= {n: 1 for n in ("input_forget", "linear_before_reset") if work.attrs.get(n)}
+    return out
+
+
+def _tuple(work: Work, name: str) -> tuple[object, ...]:
+    value = work.attrs[name]
+    return value if isinstance(value, tuple) else ()
+
+
+OPS: dict[str, Row] = dict.fromkeys(("rnn", "lstm", "gru"), _layer)

@@ -1,0 +1,91 @@
+"""RNN, LSTM and GRU, whose weights the language holds as ONNX lays them out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from qir.ir.attrs import Attr
+from qir.ir.ops.recurrent import ACTIVATIONS, DIRECTIONS, USUAL
+
+from .op import Keep, Op
+from .reader import Reader
+
+_SLOTS = ("x", "w", "r", "bias", "lengths", "h0", "c0", "peephole")
+_FLOATS = ("f16", "f32", "f64", "bf16")
+_NAMES = {name.replace("_", ""): name for name in ACTIVATIONS}
+_UNSAID = frozenset({"affine", "scaled_tanh"})
+"""Activations whose usual numbers the standard does not say and onnxruntime takes for 0."""
+
+
+def named_results(reader: Reader, op: Op, names: Sequence[str]) -> list[str]:
+    """A name for each result: the file's, or one of ours where the file leaves it out."""
+    given = [*op.proto.output, *[""] * len(names)]
+    stem = next((n for n in given if n), op.proto.name or op.type)
+    return [n or reader.spare(f"{stem}.{ours}") for n, ours in zip(given, names, strict=False)]
+
+
+def all_floats(reader: Reader, op: Op, places: Sequence[int]) -> None:
+    """Keep unless the operands that are there are reals of one type."""
+    kinds = [reader.type_of(op, op.input(i)) for i in places if op.input(i)]
+    if any(k.quant or k.dtype.name not in _FLOATS for k in kinds):
+        raise Keep
+    if len({k.dtype.name for k in kinds}) > 1:
+        raise Keep
+
+
+def _layer(reader: Reader, op: Op) -> None:
+    kind = op.type.lower()
+    all_floats(reader, op, [0, 1, 2, 3, 5, 6, 7])
+    rows = reader.type_of(op, op.input(1)).shape
+    if len(rows) != 3 or not isinstance(rows[1], int) or not all(op.input(i) for i in range(3)):
+        raise Keep
+    attrs: dict[str, Attr] = {
+        "direction": op.text("direction", "forward"),
+        "batch_first": op.integer("layout", 0) != 0,
+        "clip": op.real("clip", 0.0) if op.attribute("clip") else None,
+        **_activations(op, kind),
+    }
+    clip = attrs["clip"]
+    if attrs["direction"] not in DIRECTIONS or (isinstance(clip, float) and not clip > 0):
+        raise Keep
+    if kind == "lstm":
+        attrs["input_forget"] = op.integer("input_forget", 0) != 0
+    if kind == "gru":
+        attrs["linear_before_reset"] = op.integer("linear_before_reset", 0) != 0
+    operands = {s: reader.value(op, n) for s, n in zip(_SLOTS, op.inputs, strict=False) if n}
+    results = ("y", "h", "c") if kind == "lstm" else ("y", "h")
+    reader.add(op, kind, operands, attrs, names=named_results(reader, op, results))
+
+
+def _activations(op: Op, kind: str) -> dict[str, Attr]:
+    """Their names, and one alpha and beta each: a file gives numbers to those alone that use them.
+
+    Keep for an activation that nobody knows, or numbers that do not come out even.
+    """
+    found = op.attribute("activations")
+    texts = [s.decode("utf-8", "replace") for s in found.strings] if found else []
+    names = tuple(_NAMES.get(text.lower(), "") for text in texts)
+    count = len(USUAL[kind]) * len(DIRECTIONS.get(op.text("direction", "forward"), ()))
+    if "" in names or len(names) not in (0, count):
+        raise Keep
+    out: dict[str, Attr] = {"activations": names}
+    for which, slot in (("alpha", 0), ("beta", 1)):
+        held = op.attribute(f"activation_{which}")
+        given = list(held.floats) if held else []
+        numbers: list[float] = []
+        for name in names:
+            usual = ACTIVATIONS[name][slot]
+            if usual is not None and not given and name in _UNSAID:
+                raise Keep
+            own = None if usual is None else given.pop(0) if given else usual
+            numbers.append(0.0 if own is None else float(np.float32(own)))
+        if given:
+            raise Keep
+        used = any(ACTIVATIONS[name][slot] is not None for name in names)
+        out[which] = tuple(numbers) if used else ()
+    return out
+
+
+OPS: dict[str, Callable[[Reader, Op], None]] = {"RNN": _layer, "LSTM": _layer, "GRU": _layer}

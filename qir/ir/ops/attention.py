@@ -1,0 +1,228 @@
+"""Attention and rotary embedding, as ONNX's operators of opsets 23 and later define them.
+
+q, k and v are [batch, heads, length, size], or [batch, length, heads * size] where `heads` says how
+many there are. k and v may have fewer heads than q: each then serves the heads / kv_heads heads of
+q that stand together. past_k and past_v, [batch, kv_heads, length, size], stand before k and v.
+
+Inner slots, both [batch, heads, length of q, length of k]: `scores` is the scaled product of q and
+k, before softcap and mask; `probs` is what softmax makes of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from qir.ir import dims
+from qir.ir.dims import Dim, Shape
+from qir.ir.ops.elementwise import broadcast, floats, same_express
+from qir.ir.ops.spec import AttrSpec, Call, OpSpec, Slot
+from qir.ir.types import TensorType
+
+SHOWN = ("none", "raw", "capped", "masked", "probs")
+"""What the last result of attention may hold: nothing, or the scores at one of four places."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """The sizes of one attention."""
+
+    batch: Dim
+    heads: Dim
+    kv_heads: Dim
+    length: Dim
+    total: Dim
+    """How many keys there are, those of the past among them."""
+    size: Dim
+    out: Dim
+    """How large one head of v is."""
+
+
+def _heads(call: Call, slot: str, name: str) -> tuple[Dim, Dim, Dim, Dim]:
+    """Batch, heads, length and size of one head."""
+    shape, given = call.shape(slot), call.attrs[name]
+    if name == "kv_heads" and given is None and len(shape) == 3:
+        given = call.attrs["heads"]
+    count = given if isinstance(given, int) else None
+    if count is not None and count < 1:
+        raise call.fail(f"{name} = {count}, it must be 1 or more")
+    if len(shape) == 4:
+        batch, own, length, size = shape
+        if count is not None and not dims.agree(own, count):
+            raise call.fail(f"{slot} has {own} heads, {name} says {count}")
+        return batch, own, length, size
+    if len(shape) != 3:
+        raise call.fail(f"{slot} has {len(shape)} axes, it takes 3 or 4")
+    if count is None:
+        raise call.fail(f"{slot} has 3 axes, so {name} must say how many heads it has")
+    batch, length, wide = shape
+    if isinstance(wide, int) and wide % count:
+        raise call.fail(f"{slot} is {wide} wide, which {count} heads do not share evenly")
+    return batch, count, length, dims.divide(wide, count)
+
+
+def _agree(call: Call, what: str, *sizes: Dim) -> Dim:
+    """The one size that all are; TypeRuleError where two differ."""
+    numbers = {size for size in sizes if isinstance(size, int)}
+    if len(numbers) > 1:
+        raise call.fail(f"{what} differ: {', '.join(map(str, sorted(numbers)))}")
+    return numbers.pop() if numbers else sizes[0]
+
+
+def _sizes(call: Call) -> Sizes:
+    if len({len(call.shape(s)) for s in "qkv"}) > 1:
+        raise call.fail("q, k and v have different numbers of axes")
+    q, k, v = (_heads(call, s, "heads" if s == "q" else "kv_heads") for s in "qkv")
+    batch = _agree(call, "batch sizes", q[0], k[0], v[0])
+    kv_heads = _agree(call, "heads of k and v", k[1], v[1])
+    if isinstance(q[1], int) and isinstance(kv_heads, int) and q[1] % (kv_heads or 1):
+        raise call.fail(f"{q[1]} heads of q cannot share {kv_heads} heads of k and v")
+    size = _agree(call, "sizes of a head of q and k", q[3], k[3])
+    total = _agree(call, "lengths of k and v", k[2], v[2])
+    if ("past_k" in call.types) != ("past_v" in call.types):
+        raise call.fail("past_k and past_v come together")
+    if "past_k" in call.types:
+        if "lengths" in call.types:
+            raise call.fail("lengths are those of k and v without a past")
+        own = {"past_k": size, "past_v": v[3]}
+        past = [_past(call, slot, (batch, kv_heads, n)) for slot, n in own.items()]
+        total = dims.add(total, _agree(call, "lengths of past_k and past_v", *past))
+    return Sizes(batch, q[1], kv_heads, q[2], total, size, v[3])
+
+
+def _past(call: Call, slot: str, wanted: Shape) -> Dim:
+    """How long the past is."""
+    found = call.shape(slot)
+    if len(found) != 4 or not all(map(dims.agree, (found[0], found[1], found[3]), wanted)):
+        said = "batch, heads, length and size of k's or v's own"
+        raise call.fail(f"{slot} is {list(found)}, it takes {said}")
+    return found[2]
+
+
+def _attention(call: Call) -> tuple[TensorType, ...]:
+    floats(call, "q")
+    same_express(call, "q", "k", "past_k")
+    same_express(call, "v", "past_v")
+    same_express(call, "q", "v")
+    _check_attrs(call)
+    s, kind = _sizes(call), call.express("q")
+    _check_mask(call, s)
+    if "lengths" in call.types:
+        found = call.types["lengths"]
+        if found.quant or not found.dtype.is_integer or found.rank != 1:
+            raise call.fail(f"lengths are {found}, they must be one row of whole numbers")
+        _agree(call, "batch size and number of lengths", s.batch, found.shape[0])
+    y: Shape = (s.batch, s.heads, s.length, s.out)
+    if len(call.shape("q")) == 3:
+        y = (s.batch, s.length, dims.multiply(s.heads, s.out))
+    shapes = [y]
+    if call.flag("present"):
+        shapes += [(s.batch, s.kv_heads, s.total, n) for n in (s.size, s.out)]
+    if call.text("qk") != "none":
+        shapes.append((s.batch, s.heads, s.length, s.total))
+    return tuple(TensorType(shape, kind) for shape in shapes)
+
+
+def _check_attrs(call: Call) -> None:
+    if call.text("qk") not in SHOWN:
+        raise call.fail(f"qk {call.text('qk')!r} is none of {', '.join(SHOWN)}")
+    if min(call.whole("left"), call.whole("right")) < -1:
+        raise call.fail("left and right are -1 for no bound, else 0 or more")
+    softcap = call.attrs["softcap"]
+    if isinstance(softcap, float) and not softcap >= 0:
+        raise call.fail(f"softcap = {softcap!r}, it must be 0 or more")
+
+
+def _check_mask(call: Call, s: Sizes) -> None:
+    """TypeRuleError for a mask that would widen the scores; its last axis may be shorter."""
+    if "mask" not in call.types:
+        return
+    kind = call.types["mask"]
+    if kind.dtype.name != "bool" and kind.express != call.express("q"):
+        raise call.fail(f"mask is {kind}, it takes bool or {call.express('q')}")
+    *front, last = kind.shape or (1,)
+    if isinstance(last, int) and isinstance(s.total, int) and last > s.total:
+        raise call.fail(f"mask is for {last} keys, there are {s.total}")
+    room = (s.batch, s.heads, s.length)
+    wide = broadcast(call, room, tuple(front))
+    if len(wide) > 3 or not all(map(dims.agree, wide, room)):
+        raise call.fail(f"mask {list(kind.shape)} does not broadcast to {[*room, s.total]}")
+
+
+def _macs(call: Call, result: Shape) -> int:
+    s = _sizes(call)
+    known = dims.known((s.batch, s.heads, s.length, s.total, dims.add(s.size, s.out)))
+    total = 1 if known else 0
+    for size in known or ():
+        total *= size
+    return total
+
+
+def _rotary(call: Call) -> tuple[TensorType, ...]:
+    floats(call)
+    same_express(call, "x", "cos", "sin")
+    batch, _, length, size = _heads(call, "x", "heads")
+    turned = call.whole("dim")
+    if turned < 0 or turned % 2 or (isinstance(size, int) and turned > size):
+        raise call.fail(f"dim = {turned}, it must be even and no more than {size}")
+    if not turned and isinstance(size, int) and size % 2:
+        raise call.fail(f"a head has {size} elements, an odd one has no pair")
+    half = turned // 2 if turned else dims.divide(size, 2)
+    wanted: Shape = (None, half) if "positions" in call.types else (batch, length, half)
+    for slot in ("cos", "sin"):
+        found = call.shape(slot)
+        if len(found) != len(wanted) or not all(map(dims.agree, found, wanted)):
+            raise call.fail(f"{slot} is {list(found)}, it should be {list(wanted)}")
+    if "positions" in call.types:
+        kind = call.types["positions"]
+        if kind.quant or not kind.dtype.is_integer or kind.rank not in (1, 2):
+            raise call.fail(f"positions are {kind}, they must be whole numbers on 1 or 2 axes")
+        room: Shape = (batch, length) if kind.rank == 2 else (1,)
+        if not all(map(dims.agree, kind.shape, room)):
+            raise call.fail(f"positions are {list(kind.shape)}, they should be {list(room)}")
+    return (TensorType(call.shape("x"), call.express("x")),)
+
+
+OPS = (
+    OpSpec(
+        "attention",
+        (
+            *(Slot(s) for s in "qkv"),
+            *(Slot(s, optional=True) for s in ("mask", "past_k", "past_v", "lengths")),
+        ),
+        _attention,
+        (
+            AttrSpec("heads", "int"),
+            AttrSpec("kv_heads", "int"),
+            AttrSpec("causal", "bool", False),
+            AttrSpec("scale", "float"),
+            AttrSpec("softcap", "float", 0.0),
+            AttrSpec("left", "int", -1),
+            AttrSpec("right", "int", -1),
+            AttrSpec("precision", "dtype"),
+            AttrSpec("present", "bool", False),
+            AttrSpec("qk", "text", "none"),
+        ),
+        cost=_macs,
+        results=None,
+        inner=("scores", "probs"),
+        doc="softmax(softcap(q @ k.T * scale) + mask) @ v, head by head; then, where present, k "
+        "and v behind their past, then the scores that qk names (raw, capped, masked, probs). "
+        "mask is added, or false where nothing is looked at; lengths says how many keys count; "
+        "query i stands at i + past (or lengths - queries), and looks at no later key if causal, "
+        "at `left` keys before and `right` behind it if these are not -1; one that looks at none "
+        "gives zeros. scale is 1 / sqrt(size) unless given; precision is softmax's own type",
+    ),
+    OpSpec(
+        "rotary",
+        (Slot("x"), Slot("cos"), Slot("sin"), Slot("positions", optional=True)),
+        _rotary,
+        (
+            AttrSpec("interleaved", "bool", False),
+            AttrSpec("dim", "int", 0),
+            AttrSpec("heads", "int"),
+        ),
+        doc="pairs of each head of x, (i, i + dim / 2) or neighbours where interleaved, turned by "
+        "the angles of cos and sin; the elements from dim on stay, 0 turns all. positions pick "
+        "rows of cos and sin: [batch, length], or one number for the first of each sequence",
+    ),
+)
