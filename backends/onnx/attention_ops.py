@@ -155,8 +155,8 @@ def _grouped(writer: Writer, work: Work, ins: dict[str, str]) -> tuple[list[str]
         *(ins[s] for s in "qkv"),
         "",
         "",
-        writer.parameter(ends, f"{work.out}_ends", given.get("input.5")),
-        writer.parameter(total, f"{work.out}_total", given.get("input.6")),
+        writer.parameter(ends, f"{work.out}_ends", given.get("seqlens_k")),
+        writer.parameter(total, f"{work.out}_total", given.get("total_sequence_length")),
     ]
     return [*operands, "", "", "", ins["mask"]] if "mask" in ins else operands, attrs
 

@@ -6,8 +6,8 @@ as a profile has it: what the op's float form computes between dequantize and qu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from qir.ir.dtype import DType
 from qir.ir.node import Node
 from qir.ir.ops import spec
 from qir.ir.scheme import Scheme
-from qir.ir.types import Element, QuantType
+from qir.ir.types import QuantType
 from qir.numerics import (
     Map,
     Profile,
@@ -29,6 +29,7 @@ from qir.numerics import (
     profile,
     quantize,
 )
+from qir.reference.companions import concrete, resolved
 from qir.reference.operands import narrow, wide
 from qir.reference.table import FUNCTIONS, Operands
 
@@ -41,71 +42,64 @@ WITHIN = frozenset({"rnn", "lstm", "gru", "attention"})
 def run(node: Node, operands: Operands, profile_name: str) -> tuple[Tensor, ...]:
     """One such op on reals and codes; OpError for numbers of a map that nothing gives."""
     row, manner = spec(node.op), profile(profile_name)
-    beside = {slot: data for slot, data in operands.items() if row.slot(slot) is None}
+    places = {s: a for s, a in operands.items() if s.rpartition(".")[0] in row.inner}
+    outside = {s: a for s, a in operands.items() if s not in places}
+    kinds = tuple(value.type for value in node.results)
+    known = resolved(node.op, node.operands, outside, kinds, profile_name)
     given: dict[str, Tensor] = {}
-    for slot, data in operands.items():
-        if slot not in beside:
-            quant = node.operands[slot].type.quant
-            real = None if quant is None else _Place(manner, quant, slot, beside)
-            given[slot] = data if real is None else real.reals(data)
-    inner: dict[str, Callable[[Wide], Wide]] = {
-        name: _rounding(manner, element, name, beside) for name, element in node.inner.items()
-    }
+    for slot, data in known.arrays.items():
+        quant = known.types[slot].quant
+        given[slot] = data if quant is None else _Place(manner, slot, quant).reals(data)
+    inner: dict[str, Callable[[Wide], Wide]] = {}
+    for name, element in node.inner.items():
+        if isinstance(element, QuantType):
+            numbered = concrete(element, name, places, profile_name)
+            inner[name] = _Place(manner, name, numbered).rounded
+        else:
+            inner[name] = _cast(element)
     made = FUNCTIONS[node.op](**given, **node.attrs, inner=inner)
     results = made if isinstance(made, tuple) else (made,)
     out: list[Tensor] = []
-    for i, (value, data) in enumerate(zip(node.results, results, strict=True)):
-        quant = value.type.quant
-        name = "" if i == 0 else f"result {i}"
-        out.append(data if quant is None else _Place(manner, quant, name, beside).codes(data))
+    for kind, data in zip(known.results, results, strict=True):
+        quant = kind.quant
+        out.append(data if quant is None else _Place(manner, "its result", quant).codes(data))
     return tuple(out)
 
 
-def _rounding(
-    manner: Profile, element: Element, name: str, beside: Operands
-) -> Callable[[Wide], Wide]:
-    if isinstance(element, DType):
-        kind = element.carrier
-        return lambda x: wide(narrow(x, kind)).astype(np.float64, copy=False)
-    place = _Place(manner, element, name, beside)
-    return place.rounded
+def _cast(kind: DType) -> Callable[[Wide], Wide]:
+    return lambda x: _wide(narrow(x, kind.carrier))
+
+
+def _wide(x: Tensor) -> Wide:
+    return wide(x).astype(np.float64, copy=False)
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A map under a profile, where it stands, and the numbers that come beside it."""
+    """A map under a profile, and where it stands."""
 
     manner: Profile
-    quant: QuantType
     name: str
-    beside: Mapping[str, Tensor]
+    quant: QuantType
 
     def _rule(self, op: str) -> Rule:
         storage = str(self.quant.storage)
         grain = "channel" if self.quant.grain else "tensor"
-        query = Query(op, {"x": storage, "result": storage}, grain)
-        return self.manner.resolve(query)
+        return self.manner.resolve(Query(op, {"x": storage, "result": storage}, grain))
 
-    def _map(self, x: Tensor | None = None) -> Map:
-        """The map; one that is computed has its numbers beside it, or from x."""
-        if not self.quant.dynamic:
-            return map_of(self.quant)
-        found = [self.beside.get(f"{self.name}.{n}" if self.name else n) for n in ("scale", "zero")]
-        if found[0] is None and x is not None:
-            return self._chosen(x)
-        if found[0] is None:
-            raise OpError(f"{self.name or 'the result'} is {self.quant}, and nothing gives a scale")
-        return map_of(self.quant, scale=found[0], zero=found[1])
+    def _map(self) -> Map:
+        if self.quant.dynamic:
+            raise OpError(f"{self.name} is {self.quant}, and nothing gives its numbers")
+        return map_of(self.quant)
 
     def _chosen(self, x: Tensor) -> Map:
         """The map for the range that x has, as the profile chooses it."""
         quant = self.quant
-        if quant.grain is not None or not x.size:
+        if quant.grain is not None or quant.scale is not None or not x.size:
             raise OpError(f"{self.name} is {quant}: only one scale of some elements is computed")
         scheme = Scheme(quant.storage, quant.zero is not None, "tensor", quant.bounds)
-        numbers = numbers_for(self.manner, x.min(), x.max(), scheme)
-        scale = numbers[0] if quant.scale is None else None
-        return map_of(quant, scale=scale, zero=numbers[1] if quant.zero is None else None)
+        scale, zero = numbers_for(self.manner, x.min(), x.max(), scheme)
+        return map_of(quant, scale=scale, zero=zero)
 
     def reals(self, codes: Tensor) -> Tensor:
         """What codes mean."""
@@ -118,6 +112,6 @@ class _Place:
     def rounded(self, x: Wide) -> Wide:
         """The reals that codes of x mean, x itself first in the type the map expresses."""
         real = narrow(x, self.quant.express.carrier)
-        of = self._map(real)
+        of = self._chosen(real) if self.quant.dynamic else self._map()
         back = dequantize(quantize(real, of, self._rule("quantize")), of, self._rule("dequantize"))
-        return wide(back).astype(np.float64, copy=False)
+        return _wide(back)
