@@ -42,6 +42,8 @@ def encode(
     nan: NDArray[np.int32],
     minus: Bytes | None = None,
     before: Bytes | None = None,
+    steps: Bytes | None = None,
+    table: NDArray[np.int32] | None = None,
     divide: bool = False,
     sums: bool = False,
     isa: str | None = None,
@@ -49,7 +51,28 @@ def encode(
     """Codes of float32 (float64 if `wide`), or of int32 if `sums`; says whether there was a NaN.
 
     round((x - minus) * factor + before) + after, held in [low, high]. The parameters are of the
-    type computed in. ValueError for arrays of another length.
+    type computed in. With a table, in place of rounding: table[k] of what is not below k of the
+    steps, which rise. ValueError for arrays of another length.
+    """
+
+def fixed(
+    acc: NDArray[np.int32],
+    codes: Bytes,
+    rows: Rows,
+    *,
+    multiplier: NDArray[np.int32],
+    left: NDArray[np.int32],
+    right: NDArray[np.int32],
+    zero: NDArray[np.int32],
+    itemsize: int,
+    low: int,
+    high: int,
+    twice: bool,
+) -> None:
+    """Sums times multiplier * 2**(left - right - 31), plus zero, held in [low, high].
+
+    In whole numbers: rounded after the product and after the shift (gemmlowp), or once, halves up.
+    ValueError for shifts of 31 and more, or arrays of another length.
     """
 
 def decode(

@@ -36,7 +36,18 @@ cdef extern from "codes/codes.h":
         const int32_t *nan
         int64_t low, high
         qir_round round
+        const void *steps
+        const int32_t *codes
+        size_t count
         int divide, sums, itemsize
+
+    struct qir_fixed:
+        const int32_t *multiplier
+        const int32_t *left
+        const int32_t *right
+        const int32_t *zero
+        int64_t low, high
+        int twice, itemsize
 
     struct qir_decode:
         const void *table
@@ -51,6 +62,8 @@ cdef extern from "codes/codes.h":
 
     int qir_codes_encode(const qir_encode *how, const qir_rows *rows, const void *x, void *codes,
                          int wide, uint32_t isa) nogil
+    void qir_codes_fixed(const qir_fixed *how, const qir_rows *rows, const int32_t *acc,
+                         void *codes) nogil
     void qir_codes_decode(const qir_decode *how, const qir_rows *rows, const void *codes, void *y,
                           int wide, uint32_t isa) nogil
     void qir_codes_lookup(const void *codes, int itemsize, const void *table, int entry, void *y,
@@ -118,7 +131,8 @@ cdef class Rows:
 def encode(const uint8_t[::1] x, uint8_t[::1] codes, Rows rows not None, *, bint wide,
            int itemsize, str round, int64_t low, int64_t high, const uint8_t[::1] factor,
            const int32_t[::1] after, const int32_t[::1] nan, const uint8_t[::1] minus=None,
-           const uint8_t[::1] before=None, bint divide=False, bint sums=False, isa=None):
+           const uint8_t[::1] before=None, const uint8_t[::1] steps=None,
+           const int32_t[::1] table=None, bint divide=False, bint sums=False, isa=None):
     cdef qir_encode how
     cdef uint32_t bits = allowed(isa)
     cdef Py_ssize_t real = 8 if wide else 4, i
@@ -138,6 +152,15 @@ def encode(const uint8_t[::1] x, uint8_t[::1] codes, Rows rows not None, *, bint
     how.before = start(before, rows.count * real, "before")
     how.after, how.nan = &after[0], &nan[0]
     how.low, how.high = low, high
+    how.steps, how.codes, how.count = NULL, NULL, 0
+    if table is not None:
+        if not table.shape[0]:
+            raise ValueError("a table of no codes")
+        how.count = <size_t>(table.shape[0] - 1)
+        how.steps = start(steps, <Py_ssize_t>how.count * real, "steps") if how.count else how.factor
+        how.codes = &table[0]
+        if steps is None:
+            raise ValueError("a table has steps")
     how.round = <qir_round><int>ROUNDS.index(round)
     how.divide, how.sums, how.itemsize = divide, sums, itemsize
     cdef const void *source = start(x, rows.size * (4 if sums else real), "x")
@@ -149,6 +172,30 @@ def encode(const uint8_t[::1] x, uint8_t[::1] codes, Rows rows not None, *, bint
     with nogil:
         found = qir_codes_encode(&how, &rows.state, source, target, wide, bits)
     return found != 0
+
+
+def fixed(const int32_t[::1] acc, uint8_t[::1] codes, Rows rows not None, *,
+          const int32_t[::1] multiplier, const int32_t[::1] left, const int32_t[::1] right,
+          const int32_t[::1] zero, int itemsize, int64_t low, int64_t high, bint twice):
+    cdef qir_fixed how
+    cdef Py_ssize_t i, count = rows.count
+    if itemsize not in (1, 2, 4):
+        raise ValueError(f"codes of {itemsize} bytes; 1, 2 or 4 are made")
+    if not (multiplier.shape[0] == left.shape[0] == right.shape[0] == zero.shape[0] == count):
+        raise ValueError(f"{multiplier.shape[0]} multipliers for {count} parameters")
+    for i in range(count):
+        if multiplier[i] < 0 or not (0 <= left[i] < 31 and 0 <= right[i] < 31):
+            raise ValueError(f"multiplier {multiplier[i]} shifted by {left[i]} and {right[i]}")
+    how.multiplier, how.left, how.right = &multiplier[0], &left[0], &right[0]
+    how.zero, how.low, how.high = &zero[0], low, high
+    how.twice, how.itemsize = twice, itemsize
+    cdef void *target = <void *>start(codes, rows.size * itemsize, "codes")
+    if acc.shape[0] != rows.size:
+        raise ValueError(f"{acc.shape[0]} sums for {rows.size} codes")
+    if not rows.size:
+        return
+    with nogil:
+        qir_codes_fixed(&how, &rows.state, &acc[0], target)
 
 
 def decode(const uint8_t[::1] codes, uint8_t[::1] y, Rows rows not None, *, bint wide,

@@ -26,8 +26,10 @@ _REACH = 1 << 16  # zero points of codes up to 16 bits
 
 def quantize(x: NDArray[np.generic], to: AnyMap, rule: Rule) -> Codes | None:
     """Codes of reals, for whole codes up to 32 bits."""
-    if x.size < LEAST or (isinstance(to, Map) and to.table is not None):
+    if x.size < LEAST:
         return None
+    if isinstance(to, Map) and to.table is not None:
+        return _nearest(x, to, to.table, rule)
     q = rule.quantize
     low, high = to.storage.bounds if q.bounds == "storage" else (to.low, to.high)
     kind = F64 if q.compute == "f64" else F32
@@ -63,6 +65,46 @@ def quantize(x: NDArray[np.generic], to: AnyMap, rule: Rule) -> Codes | None:
     return codes
 
 
+def _nearest(x: NDArray[np.generic], to: Map, table: Reals, rule: Rule) -> Codes | None:
+    """Codes of the nearest entries of a table that is not long."""
+    q = rule.quantize
+    middles, first = definition.neighbours(table)
+    if table.size > _ENTRIES or not _holds(to, to.low, to.high, to.zero, None):
+        return None
+    if not (middles[1:] > middles[:-1]).all():
+        return None
+    kind = F64 if q.compute == "f64" else F32
+    steps = middles.astype(kind)
+    below = (steps < middles) | ((steps == middles) & (first[:-1] < first[1:]))
+    steps = np.where(below, np.nextafter(steps, kind.type(np.inf)), steps)
+    entries = (first + to.low).astype(np.int32)
+    rows = layout(x.shape, to)
+    nan = np.asarray(to.low if q.nan == "low" else entries[(steps <= 0).sum()])
+    codes = np.empty(x.shape, to.carrier)
+    with np.errstate(all="ignore"):
+        found = _codes.encode(
+            _bytes(np.ascontiguousarray(x, kind)),
+            _bytes(codes),
+            rows.rows,
+            wide=kind == F64,
+            itemsize=codes.itemsize,
+            round="even",
+            low=to.low,
+            high=to.high,
+            factor=_bytes(rows.listed(definition.factor(to.scale, rule))),
+            after=_whole(rows, np.zeros(())),
+            nan=_whole(rows, nan),
+            minus=None if to.plus is None else _reals(rows, to.plus, kind),
+            steps=_bytes(steps),
+            table=entries,
+            divide=q.by == "divide",
+        )
+    if found and q.nan == "unspecified":
+        raise definition.no_code(rule)
+    return codes
+
+
+_ENTRIES = 256  # of a table each of which is compared with
 _ROUNDS = {"down": "zero"}
 
 
@@ -139,11 +181,9 @@ def _table(codes: NDArray[np.generic], of: AnyMap, kind: np.dtype[np.floating]) 
 def requantize(
     acc: NDArray[np.int32], factor: Reals, y: Affine, rule: Rule, axis: int
 ) -> Codes | None:
-    """Codes of sums, for factors that are floats."""
+    """Codes of sums, by factors that are floats or are shifted."""
     r = rule.requant
-    if acc.size < LEAST or r.multiplier == "q31" or factor.dtype not in (F32, F64):
-        return None
-    if acc.dtype != np.int32 or r.round not in _codes.ROUNDS:
+    if acc.size < LEAST or acc.dtype != np.int32 or factor.dtype not in (F32, F64):
         return None
     if y.axis is not None and (y.axis % acc.ndim != axis % acc.ndim or not factor.ndim):
         return None
@@ -152,6 +192,8 @@ def requantize(
     if not _holds(y, y.low, y.high, after, kind if r.clip == "reals" else None):
         return None
     rows = along(acc.shape, axis if factor.ndim else None)
+    if r.multiplier == "q31":
+        return _fixed(acc, factor, y, after, rows, r.round == "double")
     codes = np.empty(acc.shape, y.carrier)
     _codes.encode(
         _bytes(np.ascontiguousarray(acc)),
@@ -167,6 +209,35 @@ def requantize(
         nan=_whole(rows, np.asarray(y.low)),
         before=_reals(rows, y.zero, kind) if r.zero == "before" else None,
         sums=True,
+    )
+    return codes
+
+
+def _fixed(
+    acc: NDArray[np.int32],
+    factor: Reals,
+    y: Affine,
+    zero: NDArray[np.generic],
+    rows: Layout,
+    twice: bool,
+) -> Codes | None:
+    """Codes of sums by 31-bit multipliers and shifts that are not longer."""
+    if not (np.isfinite(factor) & (factor > 2.0**-29) & (factor < 2.0**29)).all():
+        return None
+    q, exponent = definition.mantissa(factor)
+    codes = np.empty(acc.shape, y.carrier)
+    _codes.fixed(
+        np.ascontiguousarray(acc).reshape(-1),
+        _bytes(codes),
+        rows.rows,
+        multiplier=_whole(rows, q),
+        left=_whole(rows, np.maximum(exponent, 0)),
+        right=_whole(rows, np.maximum(-exponent, 0)),
+        zero=_whole(rows, zero),
+        itemsize=codes.itemsize,
+        low=y.low,
+        high=y.high,
+        twice=twice,
     )
     return codes
 

@@ -155,10 +155,8 @@ def _saturated(
 def _nearest(
     scaled: Reals, nan: NDArray[np.bool_], table: Reals, to: AnyMap, rule: Rule
 ) -> NDArray[np.generic]:
-    """The code whose entry is nearest, the lower one of two; middles are taken in float64."""
-    values, first = np.unique(table.astype(F64), return_index=True)
-    with np.errstate(over="ignore", invalid="ignore"):
-        middles = (values[:-1] + values[1:]) / 2
+    """The code whose entry is nearest, the lower one of two."""
+    middles, first = neighbours(table)
     wanted = scaled.astype(F64)
     if nan.any():
         if rule.quantize.nan == "unspecified":
@@ -169,6 +167,16 @@ def _nearest(
     if nan.any() and rule.quantize.nan == "low":
         index = np.where(nan, 0, index)
     return (index + to.low).astype(to.carrier)
+
+
+def neighbours(table: Reals) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """The middles between the entries of a table as they rise, in float64, and each entry's index.
+
+    Of equal entries the first counts.
+    """
+    values, first = np.unique(table.astype(F64), return_index=True)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return (values[:-1] + values[1:]) / 2, first
 
 
 # -- codes to reals -------------------------------------------------------------------------------
@@ -306,19 +314,23 @@ def shaped(factor: Reals, rank: int, axis: int) -> Reals:
     return factor.reshape(shape)
 
 
-def _fixed_point(acc: NDArray[np.int32], m: Reals, y: Affine, rule: Rule) -> Codes:
-    """gemmlowp's: a 31-bit multiplier and a shift, rounded twice or once."""
+def mantissa(m: Reals) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Whole numbers below 2^31 and exponents: m is q * 2^(exponent - 31)."""
     fraction, exponent = np.frexp(m.astype(np.float64))
     q = np.floor(fraction * 2.0**31 + 0.5).astype(np.int64)
-    exponent = exponent + (q == 1 << 31)
-    q = np.where(q == 1 << 31, 1 << 30, q)
+    over = q == 1 << 31
+    return np.where(over, 1 << 30, q), exponent.astype(np.int64) + over
+
+
+def _fixed_point(acc: NDArray[np.int32], m: Reals, y: Affine, rule: Rule) -> Codes:
+    """gemmlowp's: a 31-bit multiplier and a shift, rounded twice or once."""
+    q, exponent = mantissa(m)
     if rule.requant.round == "double":
-        left = np.maximum(exponent, 0).astype(np.int64)
-        right = np.maximum(-exponent, 0).astype(np.int64)
+        left, right = np.maximum(exponent, 0), np.maximum(-exponent, 0)
         shifted = (acc.astype(np.int64) << left).astype(np.int32)
         whole = shift_right_away(high_multiply(shifted, q.astype(np.int32)), right).astype(np.int64)
     else:
-        shift = (31 - exponent).astype(np.int64)
+        shift = 31 - exponent
         whole = (acc.astype(np.int64) * q + (np.int64(1) << (shift - 1))) >> shift
     zero = y.along(acc.ndim)[1]
     total = whole + (zero if rule.requant.zero == "after" else 0)

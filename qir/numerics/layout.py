@@ -32,10 +32,10 @@ class Layout:
 
     def listed(self, values: NDArray[np.generic]) -> NDArray[np.generic]:
         """One number, or one a block, as the rows look for them."""
+        if self.last < 0:
+            return values.reshape(-1)
         whole = values.reshape(self.grid if values.size > 1 else (1,) * len(self.grid))
-        flat = np.broadcast_to(whole, self.grid).reshape(
-            -1, self.grid[self.last] if self.grid else 1
-        )
+        flat = np.broadcast_to(whole, self.grid).reshape(-1, self.grid[self.last])
         if self.each is not None:
             flat = flat[:, self.each]
         if self.tiles > 1:

@@ -1,7 +1,9 @@
 """Codes of whole arrays: each loop against a formula in NumPy, on each instruction set."""
 
+import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from fractions import Fraction
 from typing import TypeVar
 
 import numpy as np
@@ -15,6 +17,7 @@ Numbers = NDArray[np.generic]
 Reals = NDArray[np.floating]
 REALS: tuple[type[np.floating], ...] = (np.float32, np.float64)
 G = TypeVar("G", bound=np.generic)
+HALF = Fraction(1, 2)
 SIZES = (*range(1, 71), 511, 512, 513, 1100)
 ROUNDED: dict[str, Callable[[Reals], Reals]] = {
     "even": np.rint,
@@ -161,8 +164,89 @@ def test_sums_of_32_bits_are_scaled_in_either_type(isa: str) -> None:
             assert np.array_equal(found, np.clip(whole, 0, 255))
 
 
+def by_shift(acc: int, multiplier: int, left: int, right: int, twice: bool) -> int:
+    """gemmlowp's, in Python's whole numbers: halves up in the high half, then away from zero."""
+    if not twice:
+        return math.floor(Fraction(acc * multiplier * 2**left, 2 ** (31 + right)) + HALF)
+    shifted = (acc * 2**left + 2**31) % 2**32 - 2**31
+    product = Fraction(shifted * multiplier, 2**31)
+    high = min(math.floor(product + HALF), 2**31 - 1)
+    rest = Fraction(abs(high), 2**right) + HALF
+    return int(math.copysign(math.floor(rest), high))
+
+
+@pytest.mark.parametrize("twice", [False, True])
+def test_sums_are_scaled_in_whole_numbers(twice: bool) -> None:
+    rng = np.random.default_rng(8)
+    for run in (1, 90):
+        count = 90 // run * 2
+        acc = rng.integers(-(2**31), 2**31, (2, 90)) >> rng.integers(0, 24, (2, 90))
+        acc[:, :7] = -(2**31), 2**31 - 1, 0, 1, 3, -3, -1  # ties of a power of two
+        multiplier = rng.integers(1 << 30, 1 << 31, count).astype(np.int32)
+        multiplier[0] = 1 << 30
+        left, right = (rng.integers(0, 12, count).astype(np.int32) for _ in range(2))
+        left[rng.random(count) < 0.5] = 0
+        left[0] = right[0] = 0
+        zero = rng.integers(-99, 99, count).astype(np.int32)
+        for carrier in ("i1", "u2", "i4"):
+            found = unset(acc.shape, carrier)
+            low, high = int(np.iinfo(carrier).min), int(np.iinfo(carrier).max)
+            _codes.fixed(
+                acc.astype(np.int32).reshape(-1),
+                raw(found),
+                cut(2, 90, run),
+                multiplier=multiplier,
+                left=left,
+                right=right,
+                zero=zero,
+                itemsize=found.itemsize,
+                low=low,
+                high=high,
+                twice=twice,
+            )
+            each = [spread(v, 2, 90, run).ravel().tolist() for v in (multiplier, left, right, zero)]
+            for a, m, up, down, z, code in zip(
+                acc.ravel().tolist(), *each, found.ravel().tolist(), strict=True
+            ):
+                wanted = by_shift(a, m, up, down, twice) + z
+                assert code == max(low, min(high, wanted)), (a, m, up, down, z)
+
+
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("kind", [np.float32, np.float64])
+@pytest.mark.parametrize("kind", REALS)
+def test_the_entry_of_a_table_is_that_of_the_steps_passed(
+    isa: str, kind: type[np.floating]
+) -> None:
+    rng = np.random.default_rng(9)
+    for count in (0, 1, 15, 255):
+        steps: Reals = np.sort(rng.normal(size=count)).astype(kind)
+        table = rng.permutation(count + 1).astype(np.int32)
+        for n in SIZES:
+            x: Reals = rng.normal(size=n).astype(kind)
+            x[: min(n, count) // 2] = steps[: min(n, count) // 2]
+            x[n // 2] = np.inf
+            found, one = unset((n,), np.uint8), np.ones(1, np.int32)
+            _codes.encode(
+                raw(x),
+                raw(found),
+                cut(1, n, n),
+                wide=kind is np.float64,
+                itemsize=1,
+                round="even",
+                low=0,
+                high=255,
+                factor=raw(np.ones(1, kind)),
+                after=one,
+                nan=one,
+                steps=raw(steps),
+                table=table,
+                isa=isa,
+            )
+            assert np.array_equal(found, table[np.searchsorted(steps, x, "right")]), (count, n)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("kind", REALS)
 def test_reals_are_made_in_the_order_that_is_said(isa: str, kind: type[np.floating]) -> None:
     rng = np.random.default_rng(4)
     for carrier in ("u1", "i1", "u2", "i2", "u4", "i4"):
@@ -324,6 +408,23 @@ def test_what_does_not_fit_together_is_refused() -> None:
             _codes.pack(one, np.zeros((1, 4), np.uint8), n, **(plain | change))  # type: ignore[arg-type]
         with pytest.raises(ValueError):  # noqa: PT011
             _codes.unpack(np.zeros((1, 4), np.uint8), one, n, **(plain | change))  # type: ignore[arg-type]
+    for table, steps in ((zero[:0], scale[:0]), (zero, None), (np.zeros(3, np.int32), scale)):
+        with pytest.raises(ValueError):  # noqa: PT011
+            _codes.encode(x, one, rows, table=table, steps=steps, **good)  # type: ignore[arg-type]
+    shifted = {"multiplier": zero, "left": zero, "right": zero, "zero": zero, "low": 0, "high": 9}
+    shifted |= {"itemsize": 1, "twice": True}
+    acc = np.zeros(8, np.int32)
+    _codes.fixed(acc, one, rows, **shifted)  # type: ignore[arg-type]
+    for change in (
+        {"left": zero + 31},
+        {"right": zero - 1},
+        {"multiplier": zero - 1},
+        {"itemsize": 8},
+    ):
+        with pytest.raises(ValueError):  # noqa: PT011
+            _codes.fixed(acc, one, rows, **(shifted | change))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="7 sums for 8 codes"):
+        _codes.fixed(acc[:7], one, rows, **shifted)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="table has 9 bytes"):
         _codes.lookup(one, np.zeros(9, np.uint8), one, itemsize=1, entry=1)
 

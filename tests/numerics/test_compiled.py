@@ -183,6 +183,44 @@ def floating(rng: np.random.Generator, of: Map) -> Map:
     return Map(kind, F32, of.scale, zero, low, high, of.grain, of.plus, table)
 
 
+def test_random_tables_give_the_definitions_bytes() -> None:
+    seed = int(np.random.SeedSequence().generate_state(1)[0])
+    covered = 0
+    for case in range(150):
+        rng = np.random.default_rng([seed, case])
+        shape = SHAPES[rng.integers(len(SHAPES))]
+        of = floating(rng, maps_of_blocks(rng, shape))
+        if of.table is None:
+            continue
+        if rng.random() < 0.5:  # on a grid, so that there are ties and equal entries
+            table = rng.integers(-6, 7, of.table.size).astype(F) / 4
+            of = Map(of.storage, F32, of.scale, of.zero, of.low, of.high, of.grain, of.plus, table)
+        x = reals(rng, shape, 0.125)
+        if rng.random() < 0.3:
+            x = np.where(rng.random(shape) < 0.01, np.nan, x).astype(x.dtype)
+        by, clip = rng.choice(["divide", "reciprocal"]), "codes"
+        compute = rng.choice(["f32", "f32", "f64"])
+        q = chosen(Quantize, rng, by=by, zero="after", compute=compute, clip=clip)
+        rule = Rule("p", quantize=Quantize(**q))  # type: ignore[arg-type]
+        said = f"seed {seed}, case {case}: {of} {q} {x.dtype} {shape}"
+        covered += (
+            same(
+                lambda x=x, to=of, rule=rule: quantize(x, to, rule),  # type: ignore[misc]
+                lambda x=x, to=of, rule=rule: definition.quantize(x, to, rule),  # type: ignore[misc]
+                said,
+            )
+            and compiled.quantize(x, of, rule) is not None
+        )
+    assert covered > 30, f"seed {seed}: {covered}"
+
+
+def maps_of_blocks(rng: np.random.Generator, shape: tuple[int, ...]) -> Map:
+    """A map that may have blocks and offsets."""
+    while not isinstance(found := maps(rng, shape, 0.25), Map):
+        pass
+    return found
+
+
 def test_random_requantize_gives_the_definitions_bytes() -> None:
     seed = int(np.random.SeedSequence().generate_state(1)[0])
     covered = 0
@@ -192,12 +230,13 @@ def test_random_requantize_gives_the_definitions_bytes() -> None:
         axis = int(rng.integers(len(shape)))
         kind = dtype(str(rng.choice(STORAGES)))
         many = rng.random() < 0.6
-        multiplier = str(rng.choice(["f32", "f64"]))
-        compute = "f64" if multiplier == "f64" else str(rng.choice(["f32", "f64"]))
+        multiplier = str(rng.choice(["f32", "f64", "q31"]))
+        compute = str(rng.choice(["f32", "f64"])) if multiplier == "f32" else "f64"
         size = (shape[axis],) if many else ()
         factor = 2.0 ** rng.uniform(-14, 0, size)
         factor = np.where(rng.random(size) < 0.5, 2.0 ** rng.integers(-9, 0, size), factor)
         factor = np.asarray(factor.astype(F if multiplier == "f32" else np.float64))
+        factor = factor * (2.0**7 if multiplier == "q31" and rng.random() < 0.5 else 1)
         low, high = kind.bounds
         zeros = rng.integers(max(low, -200), min(high, 200) + 1, size)
         y: AnyMap = affine(kind, np.full(size, 0.5, F), zeros, axis=axis if many else None)
@@ -206,6 +245,9 @@ def test_random_requantize_gives_the_definitions_bytes() -> None:
         acc = rng.integers(-(2**31), 2**31, shape) >> rng.integers(0, 20, shape)
         r = chosen(Requant, rng, multiplier=multiplier, compute=compute, input="acc_plus_bias")
         r |= {"wide": "plain", "round": str(rng.choice(["even", "away", "half_up"]))}
+        if multiplier == "q31":
+            zero, twice = str(rng.choice(["after", "none"])), str(rng.choice(["double", "half_up"]))
+            r |= {"clip": "codes", "zero": zero, "round": twice}
         rule = Rule("p", requant=Requant(**r))  # type: ignore[arg-type]
         said = f"seed {seed}, case {case}: {y} {r} {factor.dtype} {shape} {axis}"
         sums = acc.astype(np.int32)

@@ -109,6 +109,17 @@ static inline void QIR_NAME(full)(const struct qir_encode *how, const QIR_REAL *
   }
 }
 
+static inline void QIR_NAME(nearest)(const struct qir_encode *how, const QIR_REAL *restrict t,
+                                     int32_t *restrict q, size_t n) {
+  const QIR_REAL *steps = how->steps;
+  for (size_t i = 0; i < n; ++i) q[i] = 0;
+  for (size_t k = 0; k < how->count; ++k) {
+    const QIR_REAL step = steps[k];
+    for (size_t i = 0; i < n; ++i) q[i] += t[i] >= step;
+  }
+  for (size_t i = 0; i < n; ++i) q[i] = how->codes[q[i]];
+}
+
 static inline int QIR_NAME(nans)(const struct qir_encode *how, const QIR_REAL *restrict t,
                                  int32_t *restrict q, size_t n, size_t at, int many) {
   int found = 0;
@@ -151,8 +162,10 @@ int QIR_NAME(encode)(const struct qir_encode *how, const void *x, void *codes, s
     from = first;
   }
   QIR_NAME(scaled)(how, from, t, n, at, many);
-  QIR_NAME(rounded)(how->round, t, n);
-  if (how->itemsize == 4)
+  if (!how->steps) QIR_NAME(rounded)(how->round, t, n);
+  if (how->steps)
+    QIR_NAME(nearest)(how, t, q, n);
+  else if (how->itemsize == 4)
     QIR_NAME(full)(how, t, q, n, at, many);
   else
     QIR_NAME(narrow)(how, t, q, n, at, many);

@@ -59,6 +59,55 @@ int qir_codes_encode(const struct qir_encode *how, const struct qir_rows *rows, 
   return job.found;
 }
 
+/* gemmlowp's rounding, doubling high half of a product; C divides towards zero. */
+static int64_t high_half(int32_t a, int32_t b) {
+  const int64_t product = (int64_t)a * b;
+  const int64_t high = (product + (product >= 0 ? 1 << 30 : 1 - (1 << 30))) / ((int64_t)1 << 31);
+  return high < INT32_MAX ? high : INT32_MAX;
+}
+
+/* A sum times multiplier * 2^(left - right - 31): halves up, then away from zero; or once, up. */
+static int64_t fixed(int32_t sum, int32_t multiplier, int left, int right, int twice) {
+  if (!twice) {
+    const int shift = 31 - left + right;
+    return ((int64_t)sum * multiplier + ((int64_t)1 << (shift - 1))) >> shift;
+  }
+  const int32_t shifted = (int32_t)(uint32_t)((uint64_t)(int64_t)sum << left);
+  const int64_t x = high_half(shifted, multiplier), mask = ((int64_t)1 << right) - 1;
+  return (x >> right) + ((x & mask) > (mask >> 1) + (x < 0));
+}
+
+struct fixing {
+  const struct qir_fixed *how;
+  const int32_t *acc;
+  char *codes;
+};
+
+static void fix_chunk(void *job, size_t at, size_t n, size_t parameter, int many) {
+  const struct fixing *f = job;
+  const struct qir_fixed *how = f->how;
+  for (size_t i = 0; i < n; ++i) {
+    const size_t p = parameter + (many ? i : 0);
+    const int64_t whole =
+        fixed(f->acc[at + i], how->multiplier[p], how->left[p], how->right[p], how->twice) +
+        how->zero[p];
+    const int64_t above = whole > how->low ? whole : how->low;
+    const int64_t code = above < how->high ? above : how->high;
+    if (how->itemsize == 1)
+      ((uint8_t *)f->codes)[at + i] = (uint8_t)code;
+    else if (how->itemsize == 2)
+      ((uint16_t *)f->codes)[at + i] = (uint16_t)code;
+    else
+      ((uint32_t *)f->codes)[at + i] = (uint32_t)code;
+  }
+}
+
+void qir_codes_fixed(const struct qir_fixed *how, const struct qir_rows *rows, const int32_t *acc,
+                     void *codes) {
+  struct fixing job = {how, acc, codes};
+  each(rows, fix_chunk, &job);
+}
+
 struct decoding {
   const struct qir_decode *how;
   qir_decode_function decode;

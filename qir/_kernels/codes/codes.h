@@ -38,6 +38,10 @@ struct qir_encode {
   const int32_t *after, *nan;
   int64_t low, high;
   enum qir_round round;
+  /* Where not NULL, in place of rounding: codes[k] where x is not below k of the steps. */
+  const void *steps;
+  const int32_t *codes;
+  size_t count;
   int divide;
   int sums;     /* x is int32_t, not the type that is computed in */
   int itemsize; /* of a code: 1, 2, 4; bounds below 2^17 but for 4 */
@@ -81,6 +85,18 @@ QIR_CODES_DECLARE(avx512vnni)
 /* Codes of all rows, computed in float or double; says whether there was a NaN. */
 int qir_codes_encode(const struct qir_encode *how, const struct qir_rows *rows, const void *x,
                      void *codes, int wide, uint32_t isa);
+
+/* How sums become codes in whole numbers; see `fixed` in codes.c. */
+struct qir_fixed {
+  const int32_t *multiplier, *left, *right; /* left and right below 31 */
+  const int32_t *zero;
+  int64_t low, high;
+  int twice; /* rounded after the multiplication and after the shift, or once */
+  int itemsize;
+};
+
+void qir_codes_fixed(const struct qir_fixed *how, const struct qir_rows *rows, const int32_t *acc,
+                     void *codes);
 
 void qir_codes_decode(const struct qir_decode *how, const struct qir_rows *rows, const void *codes,
                       void *y, int wide, uint32_t isa);
