@@ -18,6 +18,7 @@ from qir.errors import GraphError, TypeRuleError
 from qir.ir import attrs as attributes
 from qir.ir.attrs import Attr
 from qir.ir.calls import infer
+from qir.ir.growth import growth
 from qir.ir.html import graph_html
 from qir.ir.look import brief_graph
 from qir.ir.node import Node, Stage, Use, Value
@@ -448,6 +449,7 @@ class Graph:
         if name in self._values:
             raise GraphError(f"the name %{name} is taken")
         del self._values[value.name]
+        value._lineage = value.lineage
         value.name = name
         self._values[name] = value
         self._touch()
@@ -489,7 +491,7 @@ class Graph:
     def set_lineage(self, value: Value, lineage: Lineage) -> None:
         """States which source tensor a value stands for."""
         self._own(value.node)
-        value.lineage = lineage
+        value._lineage = lineage
 
     def set_profile(self, node: Node, profile: str | None) -> None:
         """States whose arithmetic a node follows; None: the graph's."""
@@ -506,6 +508,7 @@ class Graph:
             node._schemes[slot] = scheme
         self._touch()
 
+    @growth()
     def copy(self) -> Graph:
         """Another graph, equal to this one; arrays are shared, since nobody writes to them."""
         out = Graph(self.name, self.profile)
@@ -521,7 +524,7 @@ class Graph:
             out._hold(made, {n: b.copy() for n, b in self._bodies.get(node, {}).items()})
             for value, other in zip(node.results, made.results, strict=True):
                 twin[value] = other
-                other.lineage = value.lineage
+                other._lineage = value._lineage
             if node is self._output:
                 out._output = made
         return out

@@ -42,7 +42,7 @@ class Program(Protocol):
 class Value:
     """One result of one node."""
 
-    __slots__ = ("_uses", "index", "lineage", "name", "node", "type")
+    __slots__ = ("_lineage", "_uses", "index", "name", "node", "type")
 
     def __init__(self, node: Node, index: int, name: str, type: TensorType) -> None:
         self.node = node
@@ -50,7 +50,12 @@ class Value:
         self.name = name
         self.type = type
         self._uses: dict[Use, None] = {}
-        self.lineage = Lineage(name)
+        self._lineage: Lineage | None = None
+
+    @property
+    def lineage(self) -> Lineage:
+        """The source tensor that it stands for: the one of its own name unless stated."""
+        return self._lineage or Lineage(self.name)
 
     @property
     def uses(self) -> Mapping[Use, None]:
@@ -210,7 +215,8 @@ class Node:
         """The operands of one stage, by the stage op's own slot names."""
         stage = self.stages[index]
         names = stage.group_slots(index)
-        return {s: self._operands[g] for s, g in zip(stage.slots, names, strict=True)}
+        slots = zip(stage.slots, names, strict=True)
+        return {slot: self._operands[g] for slot, g in slots if g in self._operands}
 
     @property
     def weight(self) -> Value | None:

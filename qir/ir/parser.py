@@ -15,6 +15,7 @@ from qir.ir.attrs import Attr
 from qir.ir.dims import known
 from qir.ir.dtype import DType, dtype
 from qir.ir.graph import Graph
+from qir.ir.growth import growth
 from qir.ir.lexer import Cursor
 from qir.ir.node import Node, Stage, Value
 from qir.ir.ops import OPS, OpSpec, spec
@@ -29,6 +30,7 @@ _TEXTS = ("op", "name", "path")
 _HEX = re.compile(r"(?:[0-9a-fA-F]{2})*")
 
 
+@growth()
 def parse(text: str, arrays: Mapping[str, NDArray[np.generic]] | None = None) -> Graph:
     """Reads a graph; ParseError names line and column of the first fault."""
     return _Parser(text, arrays or {}).graph()
