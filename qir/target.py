@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from qir import registry
-from qir.capability import Capability
+from qir.capability import Capability, Verdict, verdicts
 from qir.errors import PluginError, UsageError
 from qir.ir.graph import Graph
 from qir.ir.verify import Finding
@@ -44,13 +44,24 @@ class Target(ABC):
         raise UsageError(f"target {self.name} writes no files")
 
     def verify(self, graph: Graph) -> list[Finding]:
-        """What this target cannot take, as findings."""
+        """What this target cannot take, as findings: a defect is an error, codes that it has no
+        kernel for a warning."""
         return [
-            Finding("target", "error", node.name, f"{self.name}: {defect.reason}")
-            for node in graph
-            for defect in self.capability().defects
-            if defect.hits(node)
+            Finding(
+                "target",
+                "error" if v.defect else "warning",
+                v.node,
+                f"{self.name}: {v.reason}" if v.defect else f"{v.op} stays in reals: {v.reason}",
+                v.origin,
+                path=v.path,
+            )
+            for v in self.verdicts(graph)
+            if v.taken == "refused"
         ]
+
+    def verdicts(self, graph: Graph) -> list[Verdict]:
+        """Which ops it takes in integers as they stand, and why not the others."""
+        return list(verdicts(self.capability(), graph))
 
     def compile(self, graph: Graph, *, threads: int | None = None) -> Executable:
         """Makes a model ready to run; UsageError where the target only writes files."""

@@ -1,8 +1,10 @@
-"""`qir verify`: whether a model is well formed."""
+"""`qir verify`: whether a model is well formed, and whether its sums fit."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -10,36 +12,56 @@ from qir.cli import verb as shared
 from qir.cli.models import open_model
 from qir.cli.screen import Cell, Column, Screen, plural
 
+if TYPE_CHECKING:
+    from qir.capability import Verdict
+    from qir.inspect.overflow import Sums
+    from qir.ir.verify import Finding
+
 
 @shared.verb(
     "qir verify quantized.onnx",
-    "qir verify quantized.onnx --target onnxruntime",
+    "qir verify quantized.onnx --target onnxruntime --overflow",
     "qir verify quantized.onnx --json > findings.json",
 )
 @shared.model
 @click.option("--target", metavar="NAME", help="Also find what this backend cannot take.")
+@click.option("--overflow", is_flag=True, help="Show how far the sums of every product can go.")
 @shared.as_json
 @shared.quiet
 @click.pass_context
 def verify(
-    context: click.Context, model: Path, target: str | None, as_json: bool, quiet: bool
+    context: click.Context,
+    model: Path,
+    target: str | None,
+    overflow: bool,
+    as_json: bool,
+    quiet: bool,
 ) -> None:
     """Check that a model means what it says.
 
     Types fit their ops, scales are positive, zero points lie in their codes, biases count in the
-    units of their accumulators, and what shares codes shares their meaning. Ends with status 1
-    where there is a finding.
+    units of their accumulators, what shares codes shares their meaning, and no 32-bit sum can wrap;
+    docs/reference/verify.md has every rule. --target matches every op with what a backend takes in
+    integers. --overflow proves from the weights how many bits each layer's sums need, and where
+    sums of pairs in 16 bits, as CPUs without VNNI make them, can saturate. Ends with status 1 where
+    there is a finding; a pair that can saturate is none.
 
     --json prints {file, target, nodes, rules, findings: [{rule, severity, node, message, origin,
-    slot, value, path}]}.
+    slot, value, path}], sums: [{node, op, depth, least, greatest, channel, static, pairs, why,
+    slot, path, origin, bits, headroom, wraps}], ops: [{node, op, taken, reason, path, origin,
+    defect}]};
+    sums are null without --overflow, ops without --target.
     """
     from dataclasses import asdict
 
     from qir import pipeline
+    from qir.inspect.overflow import overflow as sums_of
     from qir.ir.verify import RULES
 
     graph = open_model(model)
     found = pipeline.verify(graph, target=target)
+    sums = sums_of(graph) if overflow else None
+    ops = pipeline.taken(graph, target=target) if target is not None else None
     rules = len(RULES) + (target is not None)
     screen = Screen(quiet=quiet)
     if as_json:
@@ -47,27 +69,113 @@ def verify(
             {
                 "file": str(model),
                 "target": target,
-                "nodes": len(graph),
+                "nodes": sum(len(part) for _, part in graph.walk()),
                 "rules": rules,
                 "findings": [asdict(f) for f in found],
+                "sums": None if sums is None else [s.to_json() for s in sums],
+                "ops": None if ops is None else [asdict(v) for v in ops],
             }
         )
-    elif not found:
-        looked = f"{plural(len(graph), 'node')}, {plural(rules, 'rule')}"
-        screen.line(f"{model.name}: no findings in {looked}", "green")
     else:
-        styles = {"error": "red", "warning": "yellow"}
-        rows = [(Cell(f.severity, styles[f.severity]), f.node, f.message, f.rule) for f in found]
-        columns = (
-            Column(""),
-            Column("node", fit="shorten"),
-            Column("finding", fit="wrap"),
-            Column("rule"),
-        )
-        errors = sum(f.severity == "error" for f in found)
-        counts = [(errors, "error"), (len(found) - errors, "warning")]
-        said = ", ".join(plural(count, word) for count, word in counts if count)
-        screen.line(f"{model.name}: {said}", "bold")
-        screen.table(columns, rows)
+        if found:
+            show_findings(screen, model.name, found)
+        else:
+            looked = f"{plural(len(graph), 'node')}, {plural(rules, 'rule')}"
+            screen.line(f"{model.name}: no findings in {looked}", "green")
+        if ops is not None and target is not None:
+            show_ops(screen, target, ops)
+        if sums is not None:
+            show_sums(screen, sums)
     if found:
         context.exit(1)
+
+
+def show_findings(screen: Screen, name: str, found: Sequence[Finding]) -> None:
+    """Prints every finding in a table, their number above it."""
+    styles = {"error": "red", "warning": "yellow"}
+    rows = [
+        (
+            Cell(f.severity, styles[f.severity]),
+            f.path if "/" in f.path else "",
+            f.node,
+            f.message,
+            f.rule,
+        )
+        for f in found
+    ]
+    columns = (
+        Column(""),
+        Column("in", fit="shorten"),
+        Column("node", fit="shorten"),
+        Column("finding", fit="wrap"),
+        Column("rule"),
+    )
+    errors = sum(f.severity == "error" for f in found)
+    counts = [(errors, "error"), (len(found) - errors, "warning")]
+    said = ", ".join(plural(count, word) for count, word in counts if count)
+    screen.line(f"{name}: {said}", "bold")
+    screen.table(columns, rows)
+
+
+def show_ops(screen: Screen, target: str, ops: Sequence[Verdict]) -> None:
+    """Prints how many ops a target takes in integers, and why it does not take the others."""
+    integer = sum(v.taken == "integer" for v in ops)
+    screen.line(f"{target} computes {integer:,} of {plural(len(ops), 'op')} in integers")
+    styles = {"float": "yellow", "refused": "red"}
+    rows = [
+        (Cell(v.taken, styles[v.taken]), v.op, v.node, v.reason) for v in ops if v.taken in styles
+    ]
+    columns = (
+        Column(""),
+        Column("op", fit="shorten"),
+        Column("node", fit="shorten"),
+        Column("why not in integers", fit="wrap"),
+    )
+    screen.table(columns, rows)
+
+
+def show_sums(screen: Screen, sums: Sequence[Sums]) -> None:
+    """Prints the bits that the sums of each product need, the worst channel, and the pairs."""
+    if not sums:
+        screen.line("no op sums products of codes")
+        return
+    columns = (
+        Column("layer", fit="shorten"),
+        Column("op"),
+        Column("terms", "right"),
+        Column("worst sum", "right"),
+        Column("channel", "right", fit="drop"),
+        Column("bits", "right"),
+        Column("of 32 left", "right"),
+        Column("pairs in 16 bits"),
+    )
+    rows = [
+        (
+            f"{s.path}: {s.node}" if "/" in s.path else s.node,
+            s.op,
+            "" if s.depth is None else f"{s.depth:,}",
+            s.why or f"{_furthest(s):,}",
+            "any" if s.channel is None else f"{s.channel:,}",
+            "" if s.bits is None else str(s.bits),
+            "" if s.headroom is None else Cell(str(s.headroom), "red" if s.wraps else ""),
+            pairs_text(s),
+        )
+        for s in sums
+    ]
+    screen.table(columns, rows, title="sums")
+
+
+def _furthest(sums: Sums) -> int:
+    least, greatest = sums.least or 0, sums.greatest or 0
+    return greatest if greatest >= ~least else least
+
+
+def pairs_text(sums: Sums) -> str | Cell:
+    """What becomes of sums of two neighbouring products, with a pair that shows it."""
+    pairs = sums.pairs
+    if pairs is None:
+        return "none"
+    if not pairs.saturates:
+        return Cell("never saturate", "green")
+    (a, b), (u, v) = pairs.weights, pairs.codes
+    return Cell(f"can saturate: {u} x {a} + {v} x {b} = {u * a + v * b:,}", "yellow")

@@ -334,11 +334,15 @@ def test_a_bias_inside_a_chain_is_looked_at_too() -> None:
 
 
 def test_bias_scales_of_another_number_are_told() -> None:
-    graph = conv("i32")
-    kind = QuantType(dtype("i32"), scale=(1.0, 1.0, 1.0), grain=Grain(((0, 1),)))
-    graph.set_type(graph["b"], TensorType((3,), kind))
+    graph = graph_of(
+        "%x = input() : 4x2x!quant.uniform<u8:f32:1, {0.5, 0.25}>\n"
+        "%w = constant(@tall) : 3x2x!quant.uniform<i8:f32:0, {1.0, 1.0, 1.0}>\n"
+        f"%b = input() : 3x!quant.uniform<i32:f32, 0.5> %y = linear(%x, %w, bias=%b) : 4x3x{Q}\n"
+        "output(y=%y)"
+    )
     rules = {f.rule: f.message for f in verify(graph)}
-    assert rules["bias-scale"] == "3 bias scales for 1 input and 2 weight scales"
+    assert rules["bias-scale"] == "1 bias scales for 2 input and 3 weight scales"
+    assert rules["summed-axis"] == "x has a scale for each index of axis 1, which is summed up"
 
 
 def test_one_array_read_as_two_maps_is_told() -> None:

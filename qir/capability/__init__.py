@@ -1,0 +1,8 @@
+"""What a target can run, as data; and how a program, op by op, stands against it."""
+
+from __future__ import annotations
+
+from qir.capability.table import Capability, Defect, OpCapability, load
+from qir.capability.verdicts import Verdict, verdicts
+
+__all__ = ["Capability", "Defect", "OpCapability", "Verdict", "load", "verdicts"]

@@ -1,0 +1,266 @@
+"""How a program stands against a target's table: which ops it takes in integers, and why not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from qir.capability.table import Capability, OpCapability
+from qir.errors import TypeRuleError
+from qir.ir.attrs import Attr, same
+from qir.ir.calls import make_call
+from qir.ir.graph import Graph
+from qir.ir.node import Node, Value
+from qir.ir.ops import spec
+from qir.ir.scheme import RESULT, Scheme
+from qir.ir.types import Array, QuantType
+
+BRIDGES = frozenset({"quantize", "dequantize", "requantize", "recode", "choose_qparams", "qparams"})
+Taken: TypeAlias = Literal["integer", "float", "refused"]
+STRUCTURE = frozenset({"input", "constant", "output", "if", "loop", "scan"})
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What becomes of one op on a target."""
+
+    node: str
+    op: str
+    taken: Taken
+    """Refused is what works on codes, or is plainly meant to, in a way that the target has not."""
+    reason: str = ""
+    """Why not in integers; with an op that another's kernel computes, which that is."""
+    path: str = ""
+    origin: str = ""
+    defect: bool = False
+    """Whether the target would compute it wrongly."""
+
+
+def verdicts(table: Capability, graph: Graph) -> Iterator[Verdict]:
+    """A verdict for every op that computes, in bodies too; integer form, QDQ form or neither."""
+    for path, part in graph.walk():
+        yield from _Judge(table, path).all(part)
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """What stands in a slot."""
+
+    quant: QuantType | None
+    count: bool = False
+    """Plain whole numbers: a bias in the accumulator's unit."""
+    constant: Array | None = None
+    axis: int | None = None
+    """The axis that may have a scale for each index."""
+
+
+def _refused(reason: str) -> tuple[Taken, str]:
+    return "refused", reason
+
+
+class _Judge:
+    def __init__(self, table: Capability, path: str) -> None:
+        self.table = table
+        self.path = path
+        self.heads: dict[Node, Node] = {}
+        """Ops computed in another's kernel."""
+
+    def all(self, graph: Graph) -> Iterator[Verdict]:
+        for node in graph:
+            if node.op in STRUCTURE or node.op in BRIDGES:
+                continue
+            defect = next((d for d in self.table.defects if d.hits(node)), None)
+            taken, reason = self._judge(node) if defect is None else _refused(defect.reason)
+            op = " |> ".join(s.op for s in node.stages) or node.op
+            origin = str(node.origins[0]) if node.origins else ""
+            yield Verdict(node.name, op, taken, reason, self.path, origin, defect is not None)
+
+    def _judge(self, node: Node) -> tuple[Taken, str]:
+        if node.op == "foreign":
+            return "float", f"{node.attrs['op']!r} is not known to QIR"
+        if node in self.heads:
+            return "integer", f"in the kernel of {self.heads[node].name}"
+        if node.stages:
+            said = self._chain(node)
+            return ("refused", said) if said else ("integer", "")
+        if node.bodies:
+            return "float", "a group with a body"
+        on_codes = any(v.type.quant for v in (*node.operands.values(), *node.results))
+        tails, result = self._kernel(node)
+        if on_codes:
+            tails, result = [], node.results[0].type.quant if node.results else None
+        if not on_codes and not self._meant(node, result):
+            return "float", "it works on reals"
+        said = self._obstacle(node, result)
+        if not said:
+            self.heads.update(dict.fromkeys(tails, node))
+            return "integer", ""
+        product = spec(node.op).traits.weight is not None
+        return ("refused" if on_codes or product else "float"), said
+
+    # -- QDQ form -----------------------------------------------------------------------------
+
+    def _kernel(self, node: Node) -> tuple[list[Node], QuantType | None]:
+        """The ops after it that one kernel computes too, and the map that is stored in the end."""
+        tails: list[Node] = []
+        value = node.results[0] if node.results else None
+        while value is not None and (use := value.only_use) is not None:
+            if use.node.op == "quantize":
+                return tails, use.node.result.type.quant
+            ops = (node.op, *(t.op for t in tails), use.node.op)
+            if not use.node.results or not self.table.chain(ops):
+                break
+            tails.append(use.node)
+            value = use.node.results[0]
+        return [], None
+
+    def _meant(self, node: Node, result: QuantType | None) -> bool:
+        """Whether everything that it computes with is read from codes, and its result stored so."""
+        bias = spec(node.op).traits.bias
+        read = [v for s, v in node.operands.items() if s != bias and v.type.express.is_float]
+        return result is not None and bool(read) and all(v.node.op == "dequantize" for v in read)
+
+    # -- one op -------------------------------------------------------------------------------
+
+    def _obstacle(self, node: Node, result: QuantType | None) -> str:
+        """Why the target does not take an op as it stands; empty where it does."""
+        row = self.table.ops.get(node.op)
+        if row is None:
+            return f"{self.table.name} has no integer {node.op}"
+        held = _slots(node.op, node.operands, node.attrs)
+        held[RESULT] = _Held(result)
+        return self._misfit(row, node.attrs, held) or self._unshared(row, held)
+
+    def _chain(self, node: Node) -> str:
+        """Why the target has no such kernel of several ops; empty where it has."""
+        ops = tuple(stage.op for stage in node.stages)
+        row = self.table.ops.get(ops[0])
+        if row is None:
+            return f"{self.table.name} has no integer {ops[0]}"
+        if not self.table.chain(ops):
+            return f"{self.table.name} has no kernel {' |> '.join(ops)}"
+        for stage in node.stages[:-1]:
+            if stage.type is not None:
+                return f"it rounds after {stage.op}; {self.table.name} rounds once, at the end"
+        held = _slots(ops[0], node.stage_operands(0), node.stages[0].attrs)
+        held[RESULT] = _Held(node.result.type.quant)
+        return self._misfit(row, node.stages[0].attrs, held)
+
+    def _misfit(
+        self, row: OpCapability, attrs: Mapping[str, Attr], held: Mapping[str, _Held]
+    ) -> str:
+        name = self.table.name
+        for attr, allowed in (row.when or {}).items():
+            if not any(same(attrs.get(attr), v) for v in allowed):
+                return f"{attr} = {attrs.get(attr)!r}: {name} takes {allowed[0]!r}"
+        for slot, what in held.items():
+            base = slot.split(".")[0]
+            if base in row.constant and what.constant is None:
+                return f"{slot} is computed; {name} wants a constant"
+            allowed_here = row.slots.get(base, ())
+            if not allowed_here:
+                if what.quant is not None:
+                    return f"{slot} holds codes; {name} takes none there"
+                continue
+            if not any(_fits(scheme, what) for scheme in allowed_here):
+                takes = " or ".join(str(a).removesuffix(" minmax") for a in allowed_here)
+                return f"{slot} is {_said(what.quant)}; {name} takes {takes}"
+        return ""
+
+    def _unshared(self, row: OpCapability, held: Mapping[str, _Held]) -> str:
+        """Why codes cannot be moved as they are; empty where they can."""
+        maps = {s: h.quant for s, h in held.items() if s.split(".")[0] in row.share and h.quant}
+        for (one, a), (other, b) in pairwise(maps.items()):
+            if not a.same_map(b):
+                return f"{one} and {other} hold different maps; {self.table.name} only moves codes"
+        return ""
+
+
+def _slots(op: str, operands: Mapping[str, Value], attrs: Mapping[str, Attr]) -> dict[str, _Held]:
+    """What stands in the op's own slots, seen through dequantize."""
+    row = spec(op)
+    out: dict[str, _Held] = {}
+    for slot, value in operands.items():
+        if row.slot(slot) is None:
+            continue
+        whole = not value.type.express.is_float
+        source = value
+        if value.type.quant is None and value.node.op == "dequantize":
+            source = value.node.operands.get("x", value)
+        out[slot] = _Held(
+            source.type.quant, whole, source.constant, _axis(op, slot, operands, attrs)
+        )
+    return out
+
+
+def _axis(
+    op: str, slot: str, operands: Mapping[str, Value], attrs: Mapping[str, Attr]
+) -> int | None:
+    traits = spec(op).traits
+    if slot == traits.bias:
+        return operands[slot].type.rank - 1
+    if slot != traits.weight or traits.weight_axis is None:
+        return None
+    try:
+        return traits.weight_axis(make_call(op, operands, attrs))
+    except TypeRuleError:  # the verifier's own finding
+        return None
+
+
+def _fits(scheme: Scheme, held: _Held) -> bool:
+    """Whether codes are what a slot takes."""
+    quant = held.quant
+    if quant is None:
+        return held.count and scheme.storage.bits == 32
+    if quant.storage != scheme.storage or quant.dynamic or quant.real_zero:
+        return False
+    if quant.kind != "uniform" or quant.plus is not None:
+        return False
+    if not _within(scheme, quant, held.constant):
+        return False
+    per_channel = scheme.grain == "channel" and quant.axis is not None and quant.axis == held.axis
+    if quant.grain is not None and not per_channel:
+        return False
+    zeros = np.asarray(quant.zeros())
+    if scheme.symmetric and (zeros != _middle(quant)).any():
+        return False
+    if scheme.zero is not None and (zeros != scheme.zero).any():
+        return False
+    scales = np.asarray(quant.scales())
+    return scheme.scale is None or bool((scales == np.float32(scheme.scale)).all())
+
+
+def _within(scheme: Scheme, quant: QuantType, constant: Array | None) -> bool:
+    """Whether codes keep to the bounds: by their type, or where they are constant by themselves."""
+    if scheme.low <= quant.low and quant.high <= scheme.high:
+        return True
+    if constant is None or not constant.data.size:
+        return False
+    data = constant.data
+    return bool(scheme.low <= int(data.min()) and int(data.max()) <= scheme.high)
+
+
+def _middle(quant: QuantType) -> int:
+    """The zero point of symmetric codes."""
+    return 0 if quant.storage.kind == "int" else 1 << quant.storage.bits - 1
+
+
+def _said(quant: QuantType | None) -> str:
+    """A map in the words of schemes."""
+    if quant is None:
+        return "real"
+    bounds = f"<{quant.low}:{quant.high}>" if quant.bounds else ""
+    if quant.dynamic:
+        return f"{quant.storage}{bounds} with numbers that come beside"
+    if quant.kind != "uniform":
+        return f"{quant.storage} with a table of codes"
+    zeros = np.asarray(quant.zeros())
+    symmetric = not quant.real_zero and not (zeros != _middle(quant)).any()
+    grain = "tensor"
+    if quant.grain is not None:
+        grain = "blocks" if quant.axis is None else f"axis {quant.axis}"
+    return f"{quant.storage}{bounds} {'symmetric' if symmetric else 'affine'} {grain}"
