@@ -12,6 +12,7 @@ from qir.atomic import claim
 from qir.calibration import Statistics, collect, open_data
 from qir.calibration.data import Item
 from qir.calibration.runner import GraphProgram
+from qir.capability import Verdict
 from qir.errors import DataError, InputError, UsageError
 from qir.frontend import frontend as named_frontend
 from qir.frontend import frontend_for
@@ -115,6 +116,11 @@ def verify(graph: Graph, *, target: str | None = None) -> list[Finding]:
     if target is not None:
         found += named_target(target).verify(graph)
     return found
+
+
+def taken(graph: Graph, *, target: str = "onnxruntime") -> list[Verdict]:
+    """Which ops a target takes in integers as they stand, and why not the others."""
+    return named_target(target).verdicts(graph)
 
 
 def fold(graph: Graph, ledger: Ledger | None = None) -> Graph:
