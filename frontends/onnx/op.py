@@ -29,7 +29,8 @@ _CONTRIB = {
     "QGemm": "A a_scale a_zero_point B b_scale b_zero_point C y_scale y_zero_point",
     "QuantizeLinear": "x y_scale y_zero_point",
     "DequantizeLinear": "x x_scale x_zero_point",
-    "MultiHeadAttention": "query key value bias key_padding_mask attention_bias past_key past_value",
+    "MultiHeadAttention": "query key value bias key_padding_mask attention_bias past_key "
+    "past_value",
     "GroupQueryAttention": "query key value past_key past_value seqlens_k total_sequence_length "
     "cos_cache sin_cache position_ids attention_bias",
     "RotaryEmbedding": "input position_ids cos_cache sin_cache",

@@ -428,7 +428,7 @@ class _Assignment:
             call = make_call(node.op, node.operands, node.attrs)
             shape = tuple(
                 1 if i == 0 and not isinstance(d, int) else d
-                for i, d in enumerate(node.result.type.shape)
+                for i, d in enumerate(node.results[0].type.shape)
             )
             macs = row.cost(call, shape)
         found = {s: str(k) for s, k in schemes.get(node, {}).items()}

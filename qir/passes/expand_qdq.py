@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -75,20 +75,25 @@ def _expand(graph: Graph, node: Node, reals: dict[Value, Value]) -> None:
                 graph.set_origins(known, (*known.origins, *origins))
         if stage.flow is not None and flow is not None:
             operands[stage.flow] = flow
+        within = spec(stage.op).inner
+        operands |= {s: v for s, v in beside.items() if s.rpartition(".")[0] in within}
+        name = graph.fresh(stage.name or f"{node.name}.{stage.op}")
         made = graph.add(
             stage.op,
             operands,
             stage.attrs,
-            name=graph.fresh(stage.name or f"{node.name}.{stage.op}"),
+            name=name if len(node.results) == 1 else [f"{v.name}.{name}" for v in node.results],
             before=node,
             origins=stage.origins,
             profile=node.profile,
+            inner=node.inner,
         )
-        flow = made.result
+        flow = made.results[0]
         if stage.type is not None:
             flow = _through(graph, node, flow, stage.type)
     assert flow is not None
-    _finish(graph, node, flow, {s: v for s, v in beside.items() if "." not in s})
+    numbers = {s: v for s, v in beside.items() if "." not in s}
+    _finish(graph, node, (flow, *made.results[1:]), numbers)
 
 
 def _reals(
@@ -155,19 +160,23 @@ def _through(graph: Graph, node: Node, value: Value, kind: TensorType) -> Value:
     return graph.add("dequantize", {"x": codes.result}, before=node).result
 
 
-def _finish(graph: Graph, node: Node, flow: Value, numbers: Mapping[str, Value]) -> None:
-    old = node.result
-    name, lineage = old.name, old.lineage
-    if old.type.quant is not None:
-        made = graph.add(
-            "quantize",
-            {"x": flow, **numbers},
-            types=[old.type],
-            before=node,
-            origins=node.slot_origins.get("result", ()),
-        )
-        flow = made.result
-    graph.replace(old, flow)
+def _finish(graph: Graph, node: Node, flows: Sequence[Value], numbers: Mapping[str, Value]) -> None:
+    """Puts what was made in the node's place, quantized where its results are codes."""
+    known = [(old.name, old.lineage) for old in node.results]
+    placed: list[Value] = []
+    for old, flow in zip(node.results, flows, strict=True):
+        end = flow
+        if old.type.quant is not None:
+            end = graph.add(
+                "quantize",
+                {"x": flow, **numbers},
+                types=[old.type],
+                before=node,
+                origins=node.slot_origins.get("result", ()),
+            ).result
+        graph.replace(old, end)
+        placed.append(end)
     graph.remove(node)
-    graph.rename(flow, name)
-    graph.set_lineage(flow, lineage)
+    for value, (name, lineage) in zip(placed, known, strict=True):
+        graph.rename(value, name)
+        graph.set_lineage(value, lineage)

@@ -21,6 +21,8 @@ from qir.ir.ops.recurrent import ACTIVATIONS, DIRECTIONS, GATES, USUAL
 from qir.ir.text import parse, print_graph
 from qir.ir.types import QuantType, TensorType, uniform
 from qir.ir.verify import verify
+from qir.ledger import Ledger
+from qir.passes.expand_qdq import ExpandQdq
 from qir.reference.interpreter import run
 from qir.reference.table import compute_all
 from tests.reference.oracles import assert_close, assert_rounded_once
@@ -339,6 +341,18 @@ def test_codes_are_dequantized_first_and_results_quantized_last() -> None:
         assert np.array_equal(found, np.clip(scaled, -128, 127))
     scale = np.float64(0.00048828125)
     assert np.array_equal(np.rint(reals["c"] / scale) * scale, reals["c"])
+
+
+@pytest.mark.parametrize("element", [CODES, "f32"])
+@pytest.mark.parametrize("inner", ["", f"{{h : {CODES}}}", "{h : !quant.uniform<u8:f32, ?:?>}"])
+def test_the_float_form_between_codes_computes_the_same_bytes(inner: str, element: str) -> None:
+    graph = _integers(inner, element)
+    before = run(graph, _inputs())
+    ExpandQdq().run(graph, Ledger())
+    assert verify(graph) == []
+    assert not any(v.type.quant for v in graph["y"].node.operands.values() if element == "f32")
+    after = run(graph, _inputs())
+    assert all(after[name].tobytes() == before[name].tobytes() for name in before)
 
 
 def test_a_map_that_nothing_gives_is_chosen_in_each_step() -> None:

@@ -10,6 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from qir import pipeline
 from qir.backends.onnx.model import to_model
 from qir.errors import Refused
 from qir.frontends.onnx import OnnxFrontend
@@ -153,3 +154,12 @@ def test_what_onnx_cannot_say_is_refused_by_name() -> None:
     graph.set_inner(node, "c", F16)
     with pytest.raises(Refused, match="does not round c inside"):
         to_model(graph, Ledger())
+
+
+@pytest.mark.parametrize("target", ["onnxruntime", "cpu"])
+def test_a_layer_of_several_results_is_planned_as_float(target: str) -> None:
+    graph = parse(LAYER.format(out=5, more="", proj="", inner=""))
+    (found,) = pipeline.plan(graph, target=target).decisions
+    assert (found.op, found.integer) == ("lstm", False)
+    assert found.reason == f"{target} has no integer lstm"
+    assert found.macs == 4 * 3 * 20 * (2 + 5)
