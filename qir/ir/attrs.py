@@ -25,6 +25,8 @@ def arrays(value: Attr) -> Iterator[Array]:
 
 def same(a: Attr, b: Attr) -> bool:
     """Equality that tells 1 from 1.0 and from True, 0.0 from -0.0, and takes NaN for NaN."""
+    if a is b:
+        return True
     if type(a) is not type(b):
         return False
     if isinstance(a, tuple) and isinstance(b, tuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 
 import numpy as np
 
@@ -151,10 +152,7 @@ class _Printer:
             named[flow] = "."
         if op in ("output", "foreign", "fused"):
             return ", ".join(f"{write_name(s)}={v}" for s, v in named.items())
-        out = []
-        for slot in spec(op).operands:
-            if not slot.optional and not slot.variadic and slot.name in named:
-                out.append(named.pop(slot.name))
+        out = [named.pop(slot) for slot in _bare(op) if slot in named]
         rest = sorted(named.items(), key=_slot_order)
         return ", ".join([*out, *(f"{write_name(s)}={v}" for s, v in rest)])
 
@@ -169,7 +167,7 @@ class _Printer:
         return text + (f" : {self.type(stage.type)}" if stage.type else "")
 
     def _attrs(self, op: str, values: Mapping[str, Attr]) -> str:
-        defaults = {a.name: a.default for a in spec(op).attrs if not a.required}
+        defaults = _defaults(op)
         shown = [
             f"{name} = {self.attr(value)}"
             for name, value in values.items()
@@ -206,6 +204,17 @@ class _Printer:
         if any(v.lineage != Lineage(v.name) for v in node.results):
             lines = tuple((v.lineage.tensor, *v.lineage.how) for v in node.results)
             yield f" lineage {self.attr(lines)}"
+
+
+@cache
+def _bare(op: str) -> tuple[str, ...]:
+    """The slots whose operands print without their names."""
+    return tuple(s.name for s in spec(op).operands if not (s.optional or s.variadic))
+
+
+@cache
+def _defaults(op: str) -> dict[str, Attr]:
+    return {a.name: a.default for a in spec(op).attrs if not a.required}
 
 
 def _element(element: Element, at: ArrayName) -> str:

@@ -10,6 +10,7 @@ import math
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -207,10 +208,11 @@ class QuantType:
                 raise TypeRuleError(f"{_count(part)} offsets or range ends for a whole tensor")
         if _count(self.codes) == 0:
             raise TypeRuleError("a table of no codes")
-        if isinstance(self.zero, tuple) and any(
-            abs(z) >= 2**63 for z in self.zero if type(z) is int
+        whole = [z for z in self.zero or () if type(z) is int] if type(self.zero) is tuple else []
+        if whole and not -(2**63) <= min(whole) <= max(whole) < 2 ** (
+            64 if min(whole) >= 0 else 63
         ):
-            raise TypeRuleError("a zero point of more than 63 bits")
+            raise TypeRuleError("a zero point of more than 64 bits")
         if isinstance(self.zero, tuple) and isinstance(self.scale, tuple) and self.zero:
             if len(self.zero) != len(self.scale):
                 raise TypeRuleError(f"{len(self.scale)} scales but {len(self.zero)} zeros")
@@ -258,10 +260,10 @@ class QuantType:
         if isinstance(self.zero, Array):
             data = self.zero.data
             return data if self.real_zero else data.astype(np.int64)
-        shape = np.shape(self.scales())
         if not self.zero:
-            return np.zeros(shape, np.int64)
-        out = np.array(self.zero, np.float64 if self.real_zero else np.int64)
+            return np.zeros(() if self.scale is None else np.shape(self.scales()), np.int64)
+        whole = np.uint64 if max(self.zero) >= 2**63 else np.int64
+        out = np.array(self.zero, np.float64 if self.real_zero else whole)
         return out if self.grain else out[0]
 
     def same_map(self, other: QuantType) -> bool:
@@ -466,10 +468,14 @@ class TensorType:
 
     def text(self, name: ArrayName) -> str:
         """The printed form; `name` gives each array's."""
-        dims = "".join(f"{_dim(d)}x" for d in self.shape)
         if isinstance(self.element, QuantType):
-            return dims + self.element.text(name)
-        return dims + self.element.name
+            return _dims(self.shape) + self.element.text(name)
+        return _dims(self.shape) + self.element.name
+
+
+@lru_cache(4096)
+def _dims(shape: Shape) -> str:
+    return "".join(f"{_dim(d)}x" for d in shape)
 
 
 def _dim(dim: Dim) -> str:
