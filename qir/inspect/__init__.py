@@ -1,10 +1,14 @@
 """What is in a model, said in numbers: pure functions that give frozen records with `to_json`."""
 
+from qir.inspect.codes import in_codes, longest_chain
 from qir.inspect.compare import Difference, compare
 from qir.inspect.environment import Environment, environment
 from qir.inspect.explain import Explanation, explain
+from qir.inspect.export import to_dot, to_graphml, to_json, to_mermaid
+from qir.inspect.overflow import Sums, overflow
 from qir.inspect.ranges import TensorRange, ranges
-from qir.inspect.summary import Summary, summarize
+from qir.inspect.sharing import islands, sharing
+from qir.inspect.summary import Summary, bytes_by_dtype, summarize
 from qir.inspect.timing import Timing, interleave
 
 __all__ = [
@@ -12,12 +16,23 @@ __all__ = [
     "Environment",
     "Explanation",
     "Summary",
+    "Sums",
     "TensorRange",
     "Timing",
+    "bytes_by_dtype",
     "compare",
     "environment",
     "explain",
+    "in_codes",
     "interleave",
+    "islands",
+    "longest_chain",
+    "overflow",
     "ranges",
+    "sharing",
     "summarize",
+    "to_dot",
+    "to_graphml",
+    "to_json",
+    "to_mermaid",
 ]

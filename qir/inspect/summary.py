@@ -120,7 +120,7 @@ def summarize(graph: Graph) -> Summary:
         tuple(frameworks),
         len(graph),
         sum(a.data.size for a in _constants(graph) if str(a.type.dtype) not in ("i64", "bool")),
-        _bytes(graph),
+        bytes_by_dtype(graph),
         sum(layer.macs or 0 for layer in layers),
         sum(layer.macs or 0 for layer in layers if layer.in_codes),
         tuple(node.name for node in longest_chain(graph)),
@@ -160,7 +160,8 @@ def _constants(graph: Graph) -> Iterator[Array]:
             yield array
 
 
-def _bytes(graph: Graph) -> dict[str, int]:
+def bytes_by_dtype(graph: Graph) -> dict[str, int]:
+    """Bytes of constants by element type, most first; `scales` are arrays that types refer to."""
     out: Counter[str] = Counter()
     for array in _constants(graph):
         out[str(array.type.dtype)] += _array_bytes(array)

@@ -108,6 +108,14 @@ class Difference:
         """How many pairs there are of each kind."""
         return dict(Counter(pair.how for pair in self.pairs).most_common())
 
+    def changes(self, *what: What) -> Iterator[Change]:
+        """Every change of these kinds, or of any, those of bodies too."""
+        yield from (c for c in self.graph if not what or c.what in what)
+        for both in self.changed:
+            yield from (c for c in both.changes if not what or c.what in what)
+        for body in self.bodies.values():
+            yield from body.changes(*what)
+
     def to_json(self) -> dict[str, object]:
         """All but the pairs, of which it has the counts, as JSON takes it."""
         return {
