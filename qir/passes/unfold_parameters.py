@@ -64,7 +64,10 @@ def _takes(value: Value, *, inside: bool) -> bool:
     makes = node.op in ("constant", "input") or _told(node)
     if not makes or (inside and node.op == "input") or len(node.results) != 1:
         return False
-    return bool(value.uses) and all(_told(use.node) for use in value.uses)
+    if not all(_told(use.node) for use in value.uses):
+        return False
+    somebody = node.op not in ("constant", "input") and node.op not in _BITS
+    return bool(value.uses) and (somebody or any(u.node.op not in _BITS for u in value.uses))
 
 
 def _told(node: Node) -> bool:
@@ -79,7 +82,7 @@ def _unfold(graph: Graph, value: Value) -> None:
     if (held := value.constant) is not None:
         graph.set_attrs(value.node, data=Array(held.data, kind, held.name))
     graph.set_type(value, kind)
-    if value.node.op not in ("constant", "input"):
+    if value.node.op not in ("constant", "input", *_BITS):
         for name, number in numbers.items():
             graph.set_operand(value.node, name, number)
     for node, slot in list(value.uses):
