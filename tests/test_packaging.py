@@ -107,9 +107,9 @@ def test_the_wheel_holds_every_module_and_no_c_source(wheel: Path) -> None:
 LOAD = """
 import sys
 from importlib.metadata import distribution
-import qir, qir._kernels._cpu, qir._kernels._statistics
+import qir, qir._kernels._codes, qir._kernels._cpu, qir._kernels._statistics
 from qir import backends, frontends
-from qir._kernels import _cpu, _statistics
+from qir._kernels import _codes, _cpu, _statistics
 points = [p for p in distribution("qir").entry_points if p.group.startswith("qir.")]
 for point in points:
     point.load()

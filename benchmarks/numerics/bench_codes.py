@@ -97,7 +97,7 @@ def reals_and_codes(rows: int) -> None:
     x = np.random.default_rng(0).normal(size=(rows, COLUMNS)).astype(np.float32)
     for name, of in maps(rows).items():
         codes = quantize(x, of, PLAIN)
-        if of.storage.is_integer and not name.startswith("nf4"):
+        if of.storage.is_integer:
             line(
                 "quantize",
                 name,

@@ -20,7 +20,7 @@ from qir.numerics.rounding import narrowed
 Codes = NDArray[np.integer]
 Reals = NDArray[np.floating]
 
-LEAST = 8192  # elements; with fewer of them NumPy is as quick
+LEAST = 2048  # elements; with fewer of them NumPy is as quick
 _REACH = 1 << 16  # zero points of codes up to 16 bits
 
 

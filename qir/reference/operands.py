@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from qir.errors import OpError, ParseError
 from qir.ir.dtype import DType, dtype_of
+from qir.numerics.rounding import to_odd
 
 Array: TypeAlias = NDArray[np.generic]
 Wide: TypeAlias = NDArray[np.float64]
@@ -86,16 +87,4 @@ def narrow(y: Array, to: np.dtype[np.generic]) -> Array:
     with np.errstate(all="ignore"):
         if to in (np.float32, np.float16) or y.dtype != np.float64:
             return y.astype(to)
-        return _odd(y.astype(np.float64)).astype(to)
-
-
-def _odd(y: Wide) -> NDArray[np.float32]:
-    """float32 rounded to odd: rounding that again to a narrower type equals rounding y once.
-
-    ml_dtypes goes from float64 to its types by way of float32, which alone would round twice.
-    """
-    near = np.atleast_1d(y.astype(np.float32))
-    bits = near.view(np.uint32)
-    bits -= np.abs(near.astype(np.float64)) > np.abs(y)
-    bits |= (near != y) & ~np.isnan(near)
-    return near.reshape(y.shape)
+        return to_odd(y.astype(np.float64)).astype(to)
