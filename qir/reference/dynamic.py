@@ -158,7 +158,7 @@ def _number(quant: QuantType, name: str, kind: TensorType) -> Tensor:
     whole = found.size == 1 and all(isinstance(d, int) for d in sizes)
     if whole:
         found = np.broadcast_to(found.reshape(()), [d for d in sizes if isinstance(d, int)])
-    return np.ascontiguousarray(found.astype(carrier))
+    return np.asarray(found.astype(carrier), order="C")
 
 
 def _end(quant: QuantType, name: str) -> Tensor:
