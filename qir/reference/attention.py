@@ -50,7 +50,7 @@ def attention(
     keys, values = _behind("past_k", past_k, keys), _behind("past_v", past_v, values)
     _fit(asked, keys, values)
     groups = asked.shape[1] // keys.shape[1]
-    factor = 1 / math.sqrt(asked.shape[3]) if scale is None else scale
+    factor = 1 / math.sqrt(asked.shape[3] or 1) if scale is None else scale
     raw = _grouped(asked, np.swapaxes(keys, 2, 3), groups) * factor
     raw = _at(inner, "scores", raw)
     capped = softcap * np.tanh(raw / softcap) if softcap else raw
@@ -58,7 +58,8 @@ def attention(
     masked = _masked(capped, mask, allowed)
     probs = _at(inner, "probs", _softmax(masked, q, precision))
     made = _grouped(probs, values, groups)
-    y = np.swapaxes(made, 1, 2).reshape(*q.shape[:2], -1) if flat else made
+    wide = asked.shape[1] * values.shape[3]
+    y = np.swapaxes(made, 1, 2).reshape(*q.shape[:2], wide) if flat else made
     results = [y, *([keys, values] if present else [])]
     shown = {"raw": raw, "capped": capped, "masked": masked, "probs": probs}
     results += [shown[qk]] if qk in shown else []

@@ -198,6 +198,26 @@ def test_a_query_that_looks_at_nothing_gives_zeros() -> None:
     np.testing.assert_allclose(probs[0, 0].sum(-1), [1, 0, 1], rtol=1e-6)
 
 
+@pytest.mark.parametrize(
+    "sizes", [(0, 2, 3, 4, 5), (2, 2, 0, 4, 5), (2, 2, 3, 0, 5), (2, 2, 3, 4, 0)]
+)
+def test_nothing_has_an_attention_too(sizes: tuple[int, ...]) -> None:
+    batch, heads, rows, keys, size = sizes
+    rng = np.random.default_rng(0)
+    q, k = real(rng, batch, heads, rows, size), real(rng, batch, heads, keys, size)
+    operands = {"q": q, "k": k, "v": real(rng, batch, heads, keys, 6)}
+    (made,) = assert_rule_agrees("attention", operands)
+    assert keys or not made.any()
+    flat = {s: _rows(x) for s, x in operands.items()}
+    (made,) = assert_rule_agrees("attention", flat, {"heads": heads})
+    assert made.shape == (batch, rows, heads * 6)
+
+
+def _rows(x: Array) -> Array:
+    batch, heads, length, size = x.shape
+    return np.swapaxes(x, 1, 2).reshape(batch, length, heads * size)
+
+
 def test_softmax_in_a_narrower_type_rounds_there() -> None:
     rng = np.random.default_rng(0)
     q, k, v = (real(rng, 1, 2, 3, 8) for _ in range(3))

@@ -211,6 +211,16 @@ def test_float32_is_the_float64_result_rounded_once(op: str) -> None:
             assert one.tobytes() == other.astype(kind).tobytes()
 
 
+@pytest.mark.parametrize("op", GATES)
+@pytest.mark.parametrize("sizes", [(0, 2), (3, 0)])
+def test_nothing_goes_through_a_layer_too(op: str, sizes: tuple[int, int]) -> None:
+    rows = 4 * len(GATES[op])
+    x, w, r = (np.ones(n, np.float32) for n in ((*sizes, 3), (1, rows, 3), (1, rows, 4)))
+    made = assert_rule_agrees(op, {"x": x, "w": w, "r": r})
+    assert made[0].shape == (sizes[0], 1, sizes[1], 4)
+    assert not any(m.any() for m in made)
+
+
 # -- inner slots -----------------------------------------------------------------------------------
 
 PLACES: dict[str, QuantType] = {

@@ -13,8 +13,10 @@ import pytest
 from onnx import TensorProto, helper
 
 from qir.backends.onnx.model import to_model
+from qir.errors import Refused
 from qir.frontends.onnx import OnnxFrontend
 from qir.ir.graph import Graph
+from qir.ir.text import parse
 from qir.ledger import Ledger
 from qir.reference.interpreter import run
 from tests.backends.onnx.operators import Case, Data, assert_comes_through, onnxruntime_runs
@@ -206,3 +208,31 @@ def test_onnxruntimes_own_operators_come_through_or_are_kept(own: Own, tmp_path:
         assert _read(written, tmp_path, "again.onnx") == graph
         for ours, one in zip(run(graph, feeds).values(), theirs, strict=True):
             assert_close(ours, one, 1e-5, own.op)
+
+
+TEXT = """graph main as native {{
+  %q = input() : 2x4x3x16xf32
+  %k = input() : 2x2x5x16xf32
+  %y = attention(%q, %k, %k){more} : 2x4x3x16xf32
+  output(y=%y)
+}}
+"""
+
+
+def test_what_comes_from_nowhere_is_written_in_the_newest_form_it_needs() -> None:
+    for more, opset in (("", 23), (" {left = 2}", 25)):
+        written = to_model(parse(TEXT.format(more=more)), Ledger())
+        assert next(i.version for i in written.opset_import if not i.domain) == opset
+        onnx.checker.check_model(written, full_check=True)
+
+
+def test_an_inner_rounding_is_refused_by_name() -> None:
+    inner = " inner {probs : !quant.uniform<u8:f32, 0.00390625>}"
+    with pytest.raises(Refused, match="does not round probs inside"):
+        to_model(parse(TEXT.format(more=inner)), Ledger())
+
+
+def test_a_mask_of_whole_numbers_is_kept(tmp_path: Path) -> None:
+    case = Case("Attention", {"q": Q, "k": K, "v": V, "m": np.zeros((S, L), np.int32)})
+    graph = _read(case.proto(23), tmp_path)
+    assert [n.op for n in graph if n.op in ("attention", "foreign")] == ["foreign"]

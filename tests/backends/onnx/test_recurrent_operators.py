@@ -141,6 +141,15 @@ def test_a_short_bias_is_filled_up() -> None:
     assert_close(run(graph, feeds)["y"], theirs, 1e-5)
 
 
+def test_lengths_are_written_as_onnx_wants_them() -> None:
+    text = LAYER.format(out=5, more="%n = input() : 3xi64", proj=", lengths=%n", inner="")
+    graph = parse(text)
+    feeds = {"x": real(4, 3, 2), "w": real(1, 20, 2), "r": real(1, 20, 5), "b": real(1, 20)}
+    feeds["n"] = np.array([4, 1, 2])
+    theirs = onnxruntime_runs(to_model(graph, Ledger()), feeds)[0]
+    assert_close(run(graph, feeds)["y"], theirs, 1e-5)
+
+
 def test_what_onnx_cannot_say_is_refused_by_name() -> None:
     projected = LAYER.format(out=3, more="%p = input() : 1x3x5xf32", proj=", proj=%p", inner="")
     with pytest.raises(Refused, match="does not project"):
