@@ -170,13 +170,10 @@ def diff(a: Program, b: Program) -> Difference:
 def _lone(
     nodes: Iterable[Node], taken: Mapping[Node, Node], others: Iterable[Node]
 ) -> tuple[Lone, ...]:
-    holder = holders(others)
-    out = []
-    for node in nodes:
-        if node not in taken:
-            held = holder(node)
-            out.append(Lone(node.name, " |> ".join(ops(node)), held.name if held else ""))
-    return tuple(out)
+    alone = [node for node in nodes if node not in taken]
+    holder = holders(others if alone else ())
+    held = ((node, holder(node)) for node in alone)
+    return tuple(Lone(n.name, " |> ".join(ops(n)), h.name if h else "") for n, h in held)
 
 
 def _graph(a: Program, b: Program) -> Iterator[Change]:

@@ -5,7 +5,6 @@ Every step looks at each node and each use once, so that the whole is linear in 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
@@ -119,8 +118,10 @@ def _told_lineage(node: Node) -> Hashable | None:
     if not node.results:
         return None
     tensor = node.results[0].lineage.tensor
-    made_up = not node.origins and re.fullmatch(rf"{re.escape(node.op)}(?:_\d+)?", tensor)
-    return None if made_up else tensor
+    if node.origins or not tensor.startswith(node.op):
+        return tensor
+    rest = tensor[len(node.op) :]
+    return None if not rest or (rest[0] == "_" and rest[1:].isdecimal()) else tensor
 
 
 def _origin(node: Node) -> Hashable | None:
