@@ -2,9 +2,9 @@
 # cython: freethreading_compatible=True
 """The compiled door of codes; see `codes/codes.h`. Arrays come as bytes, without the GIL."""
 
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+import os
 
-from qir._kernels._environment import best_isa
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 
 
 cdef extern from "isa.h":
@@ -87,14 +87,21 @@ ISAS = tuple(name for name, bit in BITS.items() if bit & DETECTED == bit)
 
 cdef uint32_t allowed(object isa) except? 0xffffffff:
     """The instruction sets from a name on; the environment's where none is given."""
-    name = best_isa(list(BITS)) if isa is None else isa
-    if name not in BITS:
-        raise ValueError(f"isa is {name!r}; known are {', '.join(ISAS)}")
+    if isa is None:
+        return DEFAULT
+    if isa not in BITS:
+        raise ValueError(f"isa is {isa!r}; known are {', '.join(ISAS)}")
     cdef uint32_t kept = 0
     cdef list names = list(BITS)
-    for other in names[names.index(name):]:
+    for other in names[names.index(isa):]:
         kept |= <uint32_t>BITS[other]
     return kept & DETECTED
+
+
+# QIR_ISA caps what is used; a name that is not in the table caps nothing here.
+cdef uint32_t DEFAULT = DETECTED
+if os.environ.get("QIR_ISA") in BITS:
+    DEFAULT = allowed(os.environ["QIR_ISA"])
 
 
 cdef const void *start(const uint8_t[::1] view, Py_ssize_t size, str what) except? NULL:
