@@ -351,8 +351,7 @@ class Graph:
         if len(wanted) != count:
             raise GraphError(f"{op} makes {count} values, {len(wanted)} names are given")
         names: dict[str, None] = {}
-        for each in wanted:
-            found = self.fresh(each)
+        for found in map(self.fresh, wanted):
             while found in names:
                 found = self.fresh(f"{found}_1")
             names[found] = None
@@ -363,10 +362,10 @@ class Graph:
         if base not in self._values:
             return base
         count = self._counts.get(base, 1)
-        while f"{base}_{count}" in self._values:
+        while (name := f"{base}_{count}") in self._values:
             count += 1
         self._counts[base] = count + 1
-        return f"{base}_{count}"
+        return name
 
     # -- editing ------------------------------------------------------------------------------
 

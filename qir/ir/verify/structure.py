@@ -24,14 +24,13 @@ def structure(seen: Seen) -> Iterator[Fault]:
     sees the edge. Only a defect of QIR breaks this rule, or code that writes to private fields.
     """
     node, graph = seen.node, seen.graph
-    edges = graph._store.succ
     for slot, value in seen.operands.items():
         said = ""
         if value.node not in graph._store:
             said = f"reads %{value.name}, which is of another graph"
         elif (node, slot) not in value._uses:
             said = f"reads %{value.name}, which does not know it"
-        elif slot not in edges[value.node].get(node, ()):
+        elif not graph._store.has_edge(value.node, node, slot):
             said = "has no edge"
         elif value.node._rank >= node._rank:
             said = f"reads %{value.name}, which is made later"
@@ -107,7 +106,7 @@ def _results(node: Node, wanted: tuple[TensorType, ...]) -> Iterator[Fault]:
     for value, kind in zip(node.results, wanted, strict=False):
         if node.op == "recode":
             yield from _recoded(value, kind)
-        elif value.type != kind:
+        elif value.type.shape != kind.shape or value.type.express is not kind.express:
             yield from _misfit(value.name, value.type, kind)
 
 
