@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from qir.errors import VerifyError
 from qir.ir.graph import Graph
+from qir.ir.verify.accumulators import SLOTS
 from qir.ir.verify.parameters import (
     axes,
     codes_in_bounds,
@@ -14,9 +15,11 @@ from qir.ir.verify.parameters import (
     zero_in_bounds,
 )
 from qir.ir.verify.products import overflow, static_weights, summed_axis
-from qir.ir.verify.rule import Finding, Look, Rule, Seen
+from qir.ir.verify.rule import Find, Finding, Look, Rule, Seen, Severity
 from qir.ir.verify.sharing import bias_scale, one_tensor, same_map
 from qir.ir.verify.structure import bodies, output, slots, structure, types, unused
+
+_PRODUCTS = frozenset({*SLOTS, "fused"})
 
 RULES: tuple[Rule, ...] = (
     Rule("output", "error", whole=output),
@@ -28,13 +31,13 @@ RULES: tuple[Rule, ...] = (
     Rule("positive-scale", "error", positive_scale, codes=True),
     Rule("zero-in-bounds", "error", zero_in_bounds, codes=True),
     Rule("axes", "error", axes, codes=True),
-    Rule("codes-in-bounds", "error", codes_in_bounds),
+    Rule("codes-in-bounds", "error", codes_in_bounds, ops=frozenset({"constant"})),
     Rule("same-map", "error", same_map, codes=True),
-    Rule("one-tensor", "warning", one_tensor, codes=True),
+    Rule("one-tensor", "warning", one_tensor, codes=True, ops=frozenset({"quantize", "constant"})),
     Rule("bias-scale", "warning", bias_scale, codes=True),
-    Rule("static-weights", "warning", static_weights, codes=True),
-    Rule("summed-axis", "warning", summed_axis, codes=True),
-    Rule("overflow", "warning", overflow, codes=True),
+    Rule("static-weights", "warning", static_weights, codes=True, ops=_PRODUCTS),
+    Rule("summed-axis", "warning", summed_axis, codes=True, ops=_PRODUCTS),
+    Rule("overflow", "warning", overflow, codes=True, ops=_PRODUCTS),
     Rule("unused", "warning", unused),
 )
 """Every rule, in the order in which a node's findings are told."""
@@ -78,11 +81,20 @@ def _findings(graph: Graph, rules: Sequence[Rule]) -> Iterator[Finding]:
         for rule in rules:
             for fault in rule.whole(part) if rule.whole else ():
                 yield Finding(rule.name, rule.severity, part.name, fault.message, path=path)
-    every = [(r.name, r.severity, r.find) for r in rules if r.find]
-    plain = [(r.name, r.severity, r.find) for r in rules if r.find and not r.codes]
+    kept: dict[tuple[str, bool], list[tuple[str, Severity, bool, Find]]] = {}
     for seen in walk(graph):
-        for name, severity, find in every if seen.coded else plain:
+        wrong, key = False, (seen.node.op, seen.coded)
+        if key not in kept:
+            kept[key] = [
+                (r.name, r.severity, r.codes, r.find)
+                for r in rules
+                if r.find and (seen.coded or not r.codes) and (not r.ops or key[0] in r.ops)
+            ]
+        for name, severity, codes, find in kept[key]:
+            if wrong and codes and severity == "warning":
+                continue  # it reads what an error says is not there
             for fault in find(seen):
+                wrong = wrong or severity == "error"
                 node, path = seen.node, seen.look.path
                 origin = str(node.origins[0]) if node.origins else ""
                 said, slot, value = fault

@@ -9,7 +9,6 @@ Sums are of whole numbers throughout: 64-bit ones where they are sure to fit, el
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -90,13 +89,12 @@ class Product:
         return (data, weights) if self.turned else (weights, data)
 
 
-def products(seen: Seen) -> Iterator[Product]:
-    """The products of codes that a node computes, whole or in its chain."""
-    for step in seen.steps:
-        if step.row.name in SLOTS and not step.refused:
-            found = _product(seen, step)
-            if found is not None:
-                yield found
+def products(seen: Seen) -> tuple[Product, ...]:
+    """The products of codes that a node computes, whole or in its chain; looked up once a node."""
+    if seen.products is None:
+        steps = [s for s in seen.steps if s.row.name in SLOTS and not s.refused]
+        seen.products = tuple(p for s in steps if (p := _product(seen, s)) is not None)
+    return seen.products
 
 
 def _product(seen: Seen, step: Step) -> Product | None:
@@ -143,8 +141,8 @@ def _counts(quant: QuantType) -> bool:
 
 def _sound(quant: QuantType) -> bool:
     """Whether its zeros are codes, and as many as scales; other rules tell of it where not."""
-    if not quant.zero:
-        return True
+    if not quant.zero or isinstance(quant.zero, tuple):
+        return not quant.zero or all(quant.low <= zero <= quant.high for zero in quant.zero)
     zeros = np.asarray(quant.zeros())
     scales = 1 if quant.scale is None else np.asarray(quant.scales()).size
     return zeros.size in (1, scales) and not outside(quant, zeros)
@@ -309,7 +307,9 @@ def _ends(quant: QuantType) -> list[tuple[int, int]]:
     The greatest sum is convex in the zero point, so that none in between goes further.
     """
     zeros = {quant.low, quant.high}
-    if quant.zero is not None:
+    if isinstance(quant.zero, tuple):
+        zeros = {int(z) for z in (min(quant.zero), max(quant.zero))} if quant.zero else {0}
+    elif quant.zero is not None:
         found = np.asarray(quant.zeros())
         zeros = {int(found.min()), int(found.max())} if found.size else {0}
     return [(quant.low - zero, quant.high - zero) for zero in sorted(zeros)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -39,10 +40,13 @@ def positive_scale(seen: Seen) -> Iterator[Fault]:
 
 
 def _bad_scale(quant: QuantType) -> str:
-    array = quant.scale if isinstance(quant.scale, Array) else None
+    if isinstance(quant.scale, tuple):  # the usual case, without an array
+        ok = all(0 < scale < math.inf for scale in quant.scale)
+        return "" if ok else "a scale is not positive and finite"
+    array = quant.scale
     inner = array.type.quant if array is not None else None
     if array is None or inner is None:
-        ok = _positive(np.asarray(quant.scales()))
+        ok = array is None or _positive(array.data)
         return "" if ok else "a scale is not positive and finite"
     if inner.dynamic or inner.kind != "uniform" or inner.grain is not None:
         return "" if inner.scale is None else _bad_scale(inner)
@@ -84,6 +88,9 @@ def zero_in_bounds(seen: Seen) -> Iterator[Fault]:
 
 
 def _bad_zero(quant: QuantType) -> str:
+    if isinstance(quant.zero, tuple) and quant.storage.is_integer and not quant.real_zero:
+        inside = all(quant.low <= zero <= quant.high for zero in quant.zero)
+        return "" if inside else f"a zero point lies outside {quant.low}..{quant.high}"
     zeros = np.asarray(quant.zeros())
     if quant.real_zero:
         finite = bool(np.isfinite(zeros.astype(np.float64)).all())
@@ -114,6 +121,8 @@ def axes(seen: Seen) -> Iterator[Fault]:
 
 
 def _counts(quant: QuantType, kind: TensorType) -> Iterator[str]:
+    if quant.grain is None and quant.plus is None and not isinstance(quant.zero, Array):
+        return  # one of each, since no such type is made otherwise
     scales = None if quant.scale is None else np.asarray(quant.scales())
     if scales is not None and quant.zero:
         count = np.asarray(quant.zeros()).size
@@ -198,7 +207,7 @@ def companions(seen: Seen) -> Iterator[Fault]:
     mean and the type says `?`, refused where the type has the number, and shaped as its grain is.
     """
     for step in seen.steps:
-        if step.row.name in _BITS | _RAW or not (seen.coded or step.call.companions):
+        if step.row.name in _BITS | _RAW or not (seen.open or step.call.companions):
             continue
         for base in _bases(seen, step):
             for fault in _beside(seen, step, base):

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from qir.errors import TypeRuleError
 from qir.ir.calls import make_call
@@ -15,6 +15,9 @@ from qir.ir.node import Node, Value
 from qir.ir.ops import Call, OpSpec, spec
 from qir.ir.ops.graph import GIVEN
 from qir.ir.types import Array, QuantType, TensorType
+
+if TYPE_CHECKING:
+    from qir.ir.verify.accumulators import Product
 
 Severity: TypeAlias = Literal["error", "warning"]
 
@@ -39,7 +42,8 @@ class Finding:
     def __str__(self) -> str:
         inside = f"{self.path}: " if "/" in self.path else ""
         origin = f" ({self.origin})" if self.origin else ""
-        return f"{inside}{self.node}{origin}: {self.message} [{self.rule}]"
+        text = f"{inside}{self.node}{origin}: {self.message} [{self.rule}]"
+        return " ".join(text.splitlines())  # a name may hold anything
 
 
 class Fault(NamedTuple):
@@ -103,8 +107,11 @@ class Look:
         """The map of the codes that a value is read from, and the codes where they are constant."""
         value = self.source(value)
         if value.type.quant is None and value.node.op == "dequantize":
-            value = self.source(value.node.operands["x"])
-        return value.type.quant, value.constant
+            coded = self.source(value.node.operands.get("x", value))
+            value = coded if coded.type.shape == value.type.shape else value
+        array = value.constant
+        fits = array is not None and array.type == value.type
+        return value.type.quant, array if fits else None
 
 
 @dataclass(slots=True)
@@ -135,7 +142,7 @@ class Step:
 class Seen:
     """One node as every rule sees it: looked up once."""
 
-    __slots__ = ("coded", "look", "missing", "node", "operands", "row", "steps")
+    __slots__ = ("coded", "look", "missing", "node", "open", "operands", "products", "row", "steps")
 
     def __init__(self, look: Look, node: Node) -> None:
         self.look = look
@@ -143,10 +150,12 @@ class Seen:
         self.row: OpSpec = spec(node.op)
         self.operands: Mapping[str, Value] = node._operands
         self.missing = _missing(node)
-        self.coded = _coded(node)
-        """Whether an operand, a result or something inside holds codes."""
+        self.coded, self.open = _coded(node)
+        """Whether an operand, a result or something inside holds codes; and leaves numbers open."""
         self.steps: Sequence[Step] = ()
         """Its op or those of its chain, up to the first that does not take its operands."""
+        self.products: tuple[Product, ...] | None = None
+        """Its products of codes, once a rule has asked for them."""
         if self.missing:
             return
         if node.stages:
@@ -175,6 +184,8 @@ def _own_type(node: Node) -> TensorType | None:
     """The type of the result: of several, the first that leaves numbers open, else the first."""
     kinds = [value.type for value in node.results]
     first = kinds[0] if kinds else None
+    if len(kinds) < 2:
+        return first
     return next((k for k in kinds if k.quant and k.quant.dynamic), first)
 
 
@@ -195,17 +206,22 @@ def _chain(node: Node) -> Iterator[Step]:
         flow = stage.type or step.made[0]
 
 
+Find: TypeAlias = Callable[[Seen], Iterator[Fault]]
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """A name, how bad it is to break it, and what finds the breaches; its docstring is the rule."""
 
     name: str
     severity: Severity
-    find: Callable[[Seen], Iterator[Fault]] | None = None
+    find: Find | None = None
     whole: Callable[[Graph], Iterator[Fault]] | None = None
     """Instead of `find`, for a rule on a graph and not on its nodes."""
     codes: bool = False
     """Whether only nodes are looked at that hold codes somewhere."""
+    ops: frozenset[str] = frozenset()
+    """The ops that it looks at; none: all."""
 
     @property
     def doc(self) -> str:
@@ -235,12 +251,15 @@ def _needed(op: str) -> tuple[str, ...]:
     return tuple(s.name for s in spec(op).operands if not (s.optional or s.variadic))
 
 
-def _coded(node: Node) -> bool:
-    """Whether codes are near it."""
-    for value in node.results:
-        if isinstance(value.type.element, QuantType):
-            return True
-    for value in node._operands.values():
-        if isinstance(value.type.element, QuantType) or value.node.op == "dequantize":
-            return True
-    return bool(node._inner) or bool(node.stages)
+def _coded(node: Node) -> tuple[bool, bool]:
+    """Whether codes are near it, and whether a type near it leaves numbers open."""
+    coded = bool(node._inner) or bool(node.stages)
+    is_open = coded
+    for value in (*node.results, *node._operands.values()):
+        element = value.type.element
+        if isinstance(element, QuantType):
+            coded = True
+            is_open = is_open or element.scale is None or element.zero is None
+        elif value.node.op == "dequantize":
+            coded = True
+    return coded, is_open
