@@ -6,16 +6,13 @@ Bodies are clusters of their own.
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
-from xml.etree import ElementTree
-
-import networkx as nx
+from xml.sax.saxutils import escape
 
 from qir.inspect.summary import Codes, plain_shape
 from qir.ir.attrs import Attr
@@ -183,41 +180,61 @@ def _mermaid(text: str) -> str:
 # -- GraphML ----------------------------------------------------------------------------------
 
 
+_KEYS = {
+    "graph": ("name", "profile"),
+    "node": ("name", "op", "path", "type", "storage", "attributes", "origin", "colour"),
+    "edge": ("slot", "value", "type", "storage"),
+}
+
+
 def to_graphml(graph: Program) -> str:
     """The graph in GraphML; networkx reads it, and every use is an edge with its slot."""
-    out = nx.MultiDiGraph(name=_xml(graph.name), profile=_xml(graph.profile))
-    _graphml_body(out, graph, "n", "")
-    writer = nx.readwrite.graphml.GraphMLWriter(encoding="utf-8", prettyprint=True)
-    writer.add_graph_element(out)
-    writer.indent(writer.xml)
-    held = io.BytesIO()
-    ElementTree.ElementTree(writer.xml).write(held, encoding="utf-8", xml_declaration=True)
-    return held.getvalue().decode() + "\n"
+    lines = [
+        '<?xml version="1.0" encoding="utf-8"?>',
+        '<graphml xmlns="http://graphml.graphdrawing.org/xmlns">',
+    ]
+    for kind, names in _KEYS.items():
+        for name in names:
+            ids = f'id="{kind}.{name}" for="{kind}"'
+            lines.append(f'  <key {ids} attr.name="{name}" attr.type="string"/>')
+    lines.append('  <graph edgedefault="directed">')
+    lines += _data("graph", (graph.name, graph.profile))
+    lines += _graphml_body(graph, "n", "")
+    return "\n".join([*lines, "  </graph>", "</graphml>"]) + "\n"
 
 
-def _graphml_body(out: nx.MultiDiGraph[str], graph: Program, prefix: str, path: str) -> None:
+def _data(kind: str, texts: Iterable[str]) -> Iterator[str]:
+    for name, text in zip(_KEYS[kind], texts, strict=True):
+        if text:
+            yield f'    <data key="{kind}.{name}">{_xml(text)}</data>'
+
+
+def _graphml_body(graph: Program, prefix: str, path: str) -> Iterator[str]:
     keys: dict[Node, str] = {}
     for i, node in enumerate(graph):
         keys[node] = key = f"{prefix}{i}"
         fill, _ = COLOURS[node_family(node)]
-        told = {
-            "name": node.name,
-            "op": op_name(node),
-            "path": path,
-            "type": ", ".join(str(v.type) for v in node.results),
-            "storage": ", ".join(str(storage(v)) for v in node.results),
-            "attributes": ", ".join(f"{n} = {_short(v)}" for n, v in node.attrs.items()),
-            "origin": str(node.origins[0]) if node.origins else "",
-            "colour": fill,
-        }
-        out.add_node(key, **{name: _xml(text) for name, text in told.items()})
-        for slot, value in node.operands.items():
-            told = {"slot": slot, "value": value.name, "type": str(value.type)}
-            told["storage"] = str(storage(value))
-            out.add_edge(keys[value.node], key, **{n: _xml(text) for n, text in told.items()})
-        for name, body in node.bodies.items():
+        yield f'    <node id="{key}">'
+        told = (
+            node.name,
+            op_name(node),
+            path,
+            ", ".join(str(v.type) for v in node.results),
+            ", ".join(str(storage(v)) for v in node.results),
+            ", ".join(f"{n} = {_short(v)}" for n, v in node.attrs.items()),
+            str(node.origins[0]) if node.origins else "",
+            fill,
+        )
+        yield from _data("node", told)
+        yield "    </node>"
+        for number, (slot, value) in enumerate(node.operands.items()):
+            ends = f'id="{key}.{number}" source="{keys[value.node]}" target="{key}"'
+            yield f"    <edge {ends}>"
+            yield from _data("edge", (slot, value.name, str(value.type), str(storage(value))))
+            yield "    </edge>"
+        for number, (name, body) in enumerate(node.bodies.items()):
             inner = f"{path}/{node.name}/{name}" if path else f"{node.name}/{name}"
-            _graphml_body(out, body, f"{key}_{name}_", inner)
+            yield from _graphml_body(body, f"{key}_{number}_", inner)
 
 
 def _short(value: Attr) -> str:
@@ -230,8 +247,9 @@ _NO_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def _xml(text: str) -> str:
-    """The text without the letters that XML cannot hold: these are spelled out."""
-    return _NO_XML.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    """Text that XML takes for nothing else; letters that it cannot hold are spelled out."""
+    kept = _NO_XML.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return escape(kept, {"\r": "&#13;"})
 
 
 # -- JSON -------------------------------------------------------------------------------------
