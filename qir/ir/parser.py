@@ -191,9 +191,11 @@ class _Parser:
         return Array(flat.reshape(sizes), kind, name)
 
     def _new(self, graph: Graph, names: list[str]) -> None:
-        for i, name in enumerate(names):
-            if graph.has(name) or name in names[:i]:
+        seen: set[str] = set()
+        for name in names:
+            if graph.has(name) or name in seen:
                 raise self.cursor.fail(f"%{name} is made twice")
+            seen.add(name)
 
     def _op(self, graph: Graph, op: str, names: list[str]) -> Node:
         self._new(graph, names)
