@@ -5,7 +5,8 @@ TORCH  ?= torch==2.13.0
 PYTHON ?= $(firstword $(foreach name,python3 python3.11 python3.12 python3.13 python3.14,$(shell \
 	$(name) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $(name))))
 JOBS   ?= 2
-FUZZ_SECONDS  ?= 60
+FUZZ_COUNT    ?= 1000000
+FUZZ_SECONDS  ?=
 BENCH_SECONDS ?= 300
 SANITIZERS    ?= address,undefined
 
@@ -42,8 +43,8 @@ bench: $(STAMP)/test  ## speed of the kernels and of whole networks
 	@for script in $$(find benchmarks -name 'bench_*.py' | sort); do \
 		echo "== $$script"; timeout $(BENCH_SECONDS) $(BIN)/python $$script || exit; done
 
-fuzz: $(STAMP)/test  ## random programs and broken files, for FUZZ_SECONDS
-	@$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS)
+fuzz: $(STAMP)/test  ## broken texts and files, odd calls, random programs: FUZZ_COUNT, or for FUZZ_SECONDS
+	@$(BIN)/python -m tests.fuzz -j $(JOBS) $(if $(FUZZ_SECONDS),--seconds $(FUZZ_SECONDS),--count $(FUZZ_COUNT))
 
 sanitize: $(STAMP)/test  ## the compiled code under the address and undefined-behaviour sanitizers
 	@rm -rf build/sanitize && mkdir -p build/sanitize

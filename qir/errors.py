@@ -8,6 +8,10 @@ class QirError(Exception):
 
     status = 2
 
+    def __str__(self) -> str:
+        """The message in one line, whatever the names in it hold."""
+        return " ".join(super().__str__().splitlines())
+
 
 class UsageError(QirError):
     """A call or a command line that cannot be meant."""

@@ -13,12 +13,12 @@ from qir.calibration import Statistics, collect, open_data
 from qir.calibration.data import Item
 from qir.calibration.runner import GraphProgram
 from qir.capability import Verdict
-from qir.errors import DataError, InputError, UsageError
+from qir.errors import DataError, InputError, QirError, UsageError
 from qir.frontend import frontend as named_frontend
 from qir.frontend import frontend_for
 from qir.ir import file
 from qir.ir.graph import Graph
-from qir.ir.verify import Finding
+from qir.ir.verify import Finding, check
 from qir.ir.verify import verify as verify_graph
 from qir.ledger import Change, Ledger
 from qir.numerics import bring, profile_text
@@ -224,7 +224,13 @@ def run(
         for name in values:
             if not graph.has(name):
                 raise DataError(f"no value {name!r} in this model")
-    return run_reference(graph, inputs, values=values, profile=profile)
+    try:
+        return run_reference(graph, inputs, values=values, profile=profile)
+    except QirError:
+        raise
+    except Exception:  # what is no program is told as that, and anything else is a fault
+        check(graph)
+        raise
 
 
 def compile(graph: Graph, *, target: str = "cpu", threads: int | None = None) -> Executable:

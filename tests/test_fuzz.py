@@ -1,28 +1,132 @@
-"""The fuzzer runs, and tells what fails so that it can be repeated."""
+"""The fuzzer runs, in bounds, and tells what fails so that it can be repeated."""
 
-import random
-from pathlib import Path
+from __future__ import annotations
 
+import os
+import time
+from collections import Counter
+from itertools import islice
+
+import numpy as np
 import pytest
 
+from qir.errors import OpError, ParseError, QirError
+from qir.ir.text import parse
+from qir.ir.verify import verify
+from qir.pipeline import run
 from tests import fuzz
+from tests.fuzzing.judging import Broken, Try, clear
 
 
-def test_a_short_run_of_every_kind_finds_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    assert fuzz.main(["--seconds", "3", "--seed", "7"]) == 0
-    assert "; 0 failed" in capsys.readouterr().out
-
-
-def test_a_failure_names_the_case_that_repeats_it(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def fails_now_and_then(rng: random.Random, folder: Path) -> None:
-        if rng.random() < 0.2:
-            raise RecursionError("too deep")
-
-    monkeypatch.setitem(fuzz.CASES, "text", fails_now_and_then)
-    assert fuzz.main(["--seconds", "0.1", "--seed", "7", "--kind", "text"]) == 1
+def test_three_thousand_cases_find_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert fuzz.main(["--count", "3000", "--seed", "7"]) == 0, capsys.readouterr().out
     said = capsys.readouterr().out
-    case = said.split("--case ")[1].split()[0]
-    assert fuzz.main(["--seed", "7", "--case", case]) == 1
-    assert "too deep" in capsys.readouterr().out
+    assert said.startswith("seed 7, 3000 cases of text, ")
+    assert "1200 text, 450 type, 750 qir, 450 forged, 90 graph," in said
+    assert "; 0 failed" in said
+
+
+def test_a_run_may_have_a_time_instead(capsys: pytest.CaptureFixture[str]) -> None:
+    start = time.monotonic()
+    assert fuzz.main(["--seconds", "0.5", "--seed", "7", "--kind", "text", "-j", "2"]) == 0
+    assert "; 0 failed" in capsys.readouterr().out
+    assert time.monotonic() - start < 30
+
+
+def fails_now_and_then(given: Try) -> None:
+    if given.rng.random() < 0.2:
+        raise RecursionError("too deep")
+
+
+def dies(given: Try) -> None:
+    if given.rng.random() < 0.1:
+        os._exit(1)
+
+
+def fills_the_memory(given: Try) -> None:
+    np.zeros(4 << 30, np.uint8)
+
+
+def takes_long(given: Try) -> None:
+    end = time.monotonic() + 10
+    while time.monotonic() < end:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("case", "said"),
+    [
+        (fails_now_and_then, "RecursionError: too deep"),
+        (dies, "the process ended, or was silent"),
+        (fills_the_memory, "MemoryError"),
+        (takes_long, "it takes more than 1 s"),
+    ],
+)
+def test_a_failure_names_the_case_that_repeats_it(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    case: fuzz.Case,
+    said: str,
+) -> None:
+    monkeypatch.setitem(fuzz.CASES, "text", case)
+    monkeypatch.setattr(fuzz, "SLOW", 1)
+    count = "2" if case is takes_long else "40"
+    assert fuzz.main(["--count", count, "--seed", "7", "--kind", "text"]) == 1
+    told = capsys.readouterr().out
+    assert said in told
+    assert f"{count} text; " in told  # the cases behind the one that failed were run, too
+    if case is fails_now_and_then:
+        number = told.split("--case ")[1].split()[0]
+        assert fuzz.main(["--seed", "7", "--case", number]) == 1
+        assert said in capsys.readouterr().out
+
+
+def test_kinds_take_turns_by_their_shares() -> None:
+    counts = Counter(kind for kind, _ in islice(fuzz.cases(list(fuzz.CASES)), 1000))
+    assert counts == fuzz.SHARES
+    numbers = [n for kind, n in islice(fuzz.cases(list(fuzz.CASES)), 1000) if kind == "graph"]
+    assert numbers == list(range(30))
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "two\nlines",
+        "x" * 300,
+        "'NoneType' object has no attribute x",
+        "KeyError: 5",
+        "unhashable type",
+        "Expecting value: line 1 column 1 (char 0)",
+    ],
+)
+def test_what_is_not_clear_is_found(said: str) -> None:
+    class Raw(QirError):
+        def __str__(self) -> str:
+            return said
+
+    with pytest.raises(Broken):
+        clear(Raw(said))
+
+
+def test_names_may_say_anything() -> None:
+    clear(ParseError("%KeyError is used before it is made, and 'NoneType' is no name"))
+    assert str(OpError("a\nb\u2028c")) == "a b c"
+
+
+def test_absurd_sizes_take_no_memory() -> None:
+    text = """graph main {
+      %x = input() : 999999999x999999999xf32
+      %y = relu(%x) : 999999999x999999999xf32
+      %z = concat(xs.0=%y, xs.1=%y) {axis = 0} : 1999999998x999999999xf32
+      output(z=%z)
+    }"""
+    assert verify(parse(text)) == []
+    wide = """graph main {
+      %s = constant([999999999, 999999, 9]) : 3xi64
+      %x = input() : 1x1x1xf32
+      %y = expand(%x, %s) : 999999999x999999x9xf32
+      %z = add(%y, %y) : 999999999x999999x9xf32
+      output(z=%z)
+    }"""
+    with pytest.raises(OpError, match="does not fit into the memory"):
+        run(parse(wide), {"x": np.ones((1, 1, 1), np.float32)})

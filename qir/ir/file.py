@@ -26,7 +26,7 @@ from qir.ir.graph import Graph
 from qir.ir.text import array_table, parse, print_graph
 
 VERSION = 2
-_KINDS = {
+KINDS = {
     "BOOL": "?",
     "U8": "u1",
     "I8": "i1",
@@ -40,7 +40,7 @@ _KINDS = {
     "F32": "f4",
     "F64": "f8",
 }
-_NAMES = {np.dtype(kind): name for name, kind in _KINDS.items()}
+_NAMES = {np.dtype(kind): name for name, kind in KINDS.items()}
 _MAX_HEADER = 1 << 28
 _MAX_RANK = 64
 _CHUNK = 1 << 20
@@ -163,12 +163,12 @@ def _profiles(text: str) -> dict[str, str]:
 def _place(name: str, row: object, room: int) -> Place:
     known = row if isinstance(row, dict) else {}
     kind, shape, offsets = (known.get(key) for key in ("dtype", "shape", "data_offsets"))
-    if not isinstance(kind, str) or kind not in _KINDS:
+    if not isinstance(kind, str) or kind not in KINDS:
         raise InputError(f"damaged: array {name[:40]!r} is of no type that QIR writes")
     sizes, ends = _wholes(shape), _wholes(offsets)
     if sizes is None or len(sizes) > _MAX_RANK or ends is None or len(ends) != 2:
         raise InputError(f"damaged: array {name[:40]!r} has no shape or place")
-    found = Place(np.dtype(_KINDS[kind]), sizes, *ends)
+    found = Place(np.dtype(KINDS[kind]), sizes, *ends)
     if found.end > room or found.end - found.start != math.prod(sizes) * found.kind.itemsize:
         raise InputError(f"damaged: array {name[:40]!r} lies outside the file")
     return found

@@ -208,10 +208,7 @@ class QuantType:
                 raise TypeRuleError(f"{_count(part)} offsets or range ends for a whole tensor")
         if _count(self.codes) == 0:
             raise TypeRuleError("a table of no codes")
-        whole = [z for z in self.zero or () if type(z) is int] if type(self.zero) is tuple else []
-        if whole and not -(2**63) <= min(whole) <= max(whole) < 2 ** (
-            64 if min(whole) >= 0 else 63
-        ):
+        if isinstance(self.zero, tuple) and not _in_64_bits(self.zero):
             raise TypeRuleError("a zero point of more than 64 bits")
         if isinstance(self.zero, tuple) and isinstance(self.scale, tuple) and self.zero:
             if len(self.zero) != len(self.scale):
@@ -334,6 +331,12 @@ def _param(value: Param, kind: DType | None, name: ArrayName) -> str:
     if len(value) == 1:
         return number(value[0], kind)
     return f"{{{', '.join(number(v, kind) for v in value)}}}"
+
+
+def _in_64_bits(zeros: tuple[float, ...]) -> bool:
+    whole = [z for z in zeros if isinstance(z, int)]
+    low, high = min(whole, default=0), max(whole, default=0)
+    return -(2**63) <= low and high < 2 ** (64 if low >= 0 else 63)
 
 
 def _count(value: Param) -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from qir.errors import DataError, QirError
+from qir.errors import DataError, OpError, QirError
 from qir.frontend import frontend
 from qir.ir import dims
 from qir.ir.dims import Dim
@@ -95,6 +95,8 @@ def _results(
     except QirError as error:
         where = f" ({node.origins[0]})" if node.origins else ""
         raise type(error)(f"{node.name}{where}: {error}") from error
+    except MemoryError as error:
+        raise OpError(f"{node.name}: what it makes does not fit into the memory") from error
 
 
 def run_node(

@@ -75,9 +75,11 @@ def sample_inputs(graph: Graph, seed: int) -> dict[str, NDArray[np.generic]]:
         kind = value.type.dtype
         if kind.is_float:
             out[value.name] = rng.normal(0, 2, known).astype(kind.carrier)
-        else:
-            low, high = kind.bounds
+        elif kind.is_integer:
+            low, high = max(kind.bounds[0], -(1 << 62)), min(kind.bounds[1], 1 << 62)
             out[value.name] = rng.integers(low, high, known, endpoint=True).astype(kind.carrier)
+        else:
+            out[value.name] = rng.integers(0, 2, known).astype(kind.carrier)
     return out
 
 

@@ -80,7 +80,9 @@ def _adaptive(call: Call) -> tuple[TensorType, ...]:
     if call.op == "adaptive_avg_pool":
         floats(call)
     size = call.wholes("size")
-    x = _axes(call, max(len(size), 1))
+    if not size:
+        raise call.fail("size names no axis")
+    x = _axes(call, len(size))
     if min(size, default=0) < -1:
         raise call.fail(f"size {size}: one is negative")
     for wanted, held in zip(size, x[2:], strict=True):

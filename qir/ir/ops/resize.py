@@ -37,7 +37,8 @@ def scaled(size: int, scale: float) -> int:
 def proportion(policy: str, sizes: Sequence[int], wanted: Sequence[int]) -> Fraction:
     """The scale that keeps the proportions, no size larger or none smaller than what is wanted."""
     pick = min if policy == "not_larger" else max
-    return pick(Fraction(w, s) for w, s in zip(wanted, sizes, strict=True))
+    each = (Fraction(w, s) for w, s in zip(wanted, sizes, strict=True))
+    return pick(each, default=Fraction(1))
 
 
 def rounded(size: Fraction) -> int:
@@ -93,7 +94,7 @@ def _sizes(call: Call, held: Shape) -> Sequence[Dim]:
     if call.text("policy") == "stretch":
         return wanted
     known = dims.known(held)
-    if known is None or 0 in known:
+    if not known or 0 in known:
         return [None] * len(held)
     each = proportion(call.text("policy"), known, wanted)
     return [rounded(each * d) for d in known]

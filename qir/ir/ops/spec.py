@@ -68,10 +68,16 @@ class Call:
         return TypeRuleError(f"{self.op}: {message}")
 
     def shape(self, slot: str) -> Shape:
-        return self.types[slot].shape
+        return self._type(slot).shape
 
     def express(self, slot: str) -> DType:
-        return self.types[slot].express
+        return self._type(slot).express
+
+    def _type(self, slot: str) -> TensorType:
+        found = self.types.get(slot)
+        if found is None:
+            raise self.fail(f"{slot} is missing")
+        return found
 
     def variadic(self, prefix: str) -> list[TensorType]:
         found = [k for k in self.types if k.startswith(f"{prefix}.")]

@@ -1,0 +1,151 @@
+"""Files and texts broken at random."""
+
+from __future__ import annotations
+
+import random
+import re
+
+import onnx
+
+
+def break_bytes(rng: random.Random, data: bytes) -> bytes:
+    """Bits flipped, bytes overwritten, cut out, repeated or moved; or the end missing."""
+    out = bytearray(data)
+    for _ in range(rng.choice((1, 1, 2, 5, 20))):
+        at = rng.randrange(len(out) or 1)
+        size = rng.choice((1, 1, 2, 4, 8, 64))
+        match rng.randrange(6):
+            case 0 if out:
+                out[at] ^= 1 << rng.randrange(8)
+            case 1:
+                out[at : at + size] = rng.randbytes(size)
+            case 2:
+                del out[at : at + size]
+            case 3:
+                out[at:at] = out[at : at + size]
+            case 4:
+                out[at : at + size] = rng.choice((b"\0", b"\xff", b"\x80")) * size
+            case _:
+                if rng.random() < 0.2:
+                    del out[at:]
+    return bytes(out)
+
+
+TOKEN = re.compile(r'"(?:[^"\\\n]|\\.)*"|[A-Za-z_][\w.]*|\d+(?:\.\d+)?|\s+|\|>|.', re.DOTALL)
+ODD = (
+    *("0", "-1", "1", "2", "0x", "4294967296", "9223372036854775807", "-9223372036854775808"),
+    *(
+        "9" * 40,
+        "1e400",
+        "nan",
+        "inf",
+        "-inf",
+        "none",
+        "true",
+        '""',
+        '"\\ud800"',
+        "?",
+        "(N)",
+        "(N//0)x",
+    ),
+    *("()", "(1,)", "(1, (2, 3))", "f32", "string", "bool", "u64", "i1", "f4e2m1fn", "@x", "%x"),
+    *"{}()[]<>:,=.|",
+    *("|>", "scale.", "a.scale=%x", "xs.0=%x", "xs.99999=%x", "%x = ", 'bytes"0"', "as", "named"),
+    *("plan", "lineage", "inner", "with body {", "from", "from x {call = 1}", "lineage ((),)"),
+    "!quant.uniform<u8:f32, 0.5:9223372036854775808>",
+    "!quant.uniform<u8:f32, ?:?>",
+    "!quant.uniform<i8:f32, nan>",
+    "!quant.uniform<u8:f32:{0:100000000000000000}, ?>",
+    "!quant.lut<u4:f32, 1.0, codes [nan]>",
+    "999999999999999999x999999999999999999xf32",
+    "1x" * 70 + "f32",
+    "(" * 200 + "N" + ")" * 200 + "xf32",
+)
+
+
+def break_tokens(rng: random.Random, text: str) -> str:
+    """Words replaced, taken out, put in and moved."""
+    tokens = TOKEN.findall(text)
+    for _ in range(rng.choice((1, 1, 1, 2, 3, 6))):
+        at = rng.randrange(len(tokens) or 1)
+        match rng.randrange(6):
+            case 0:
+                tokens[at : at + 1] = [rng.choice(ODD)]
+            case 1 if tokens:
+                tokens[at] = rng.choice(tokens)
+            case 2:
+                del tokens[at : at + rng.choice((1, 1, 2, 5))]
+            case 3:
+                tokens.insert(at, rng.choice(ODD))
+            case 4 if tokens:
+                tokens.insert(at, rng.choice(tokens))
+            case _:
+                start = rng.randrange(len(tokens) or 1)
+                tokens[at:at] = tokens[start : start + rng.randrange(1, 12)]
+    return "".join(tokens)
+
+
+WORDS = (
+    '<>{}()[]:,=%@#"!?*x|. \n\t\\-+0123456789efnainu'.replace(" ", "  "),
+    "é\u2028\0\ud7ff",
+)
+
+
+def break_text(rng: random.Random, text: str) -> str:
+    """Characters and lines changed, and runs of brackets."""
+    out = text
+    for _ in range(rng.choice((1, 1, 2, 4))):
+        lines = out.split("\n")
+        at, line = rng.randrange(len(out) or 1), rng.randrange(len(lines))
+        match rng.randrange(7):
+            case 0:
+                out = out[:at] + rng.choice(rng.choice(WORDS)) + out[at + 1 :]
+            case 1:
+                out = out[:at] + out[at + rng.choice((1, 3, 20)) :]
+            case 2:
+                out = out[:at] + rng.choice("([{<!%") * rng.choice((1, 3, 5000)) + out[at:]
+            case 3:
+                lines[line], lines[0] = lines[0], lines[line]
+                out = "\n".join(lines)
+            case 4:
+                out = "\n".join((*lines[:line], *lines[line + 1 :]))
+            case 5:
+                out = "\n".join((*lines[:line], lines[line], *lines[line:]))
+            case _:
+                out = out[:at] + str(rng.choice((-1, 0, 2**31, 2**63, 10**40))) + out[at:]
+    return out
+
+
+def break_model(rng: random.Random, model: onnx.ModelProto) -> None:
+    """A model that is still protobuf: nodes, names, attributes, shapes and numbers changed."""
+    graph = model.graph
+    nodes, constants = list(graph.node), list(graph.initializer)
+    names = [n for node in nodes for n in (*node.input, *node.output)] + [""]
+    node, constant = rng.choice(nodes), rng.choice(constants) if constants else None
+    match rng.randrange(9):
+        case 0 if node.input:
+            node.input[rng.randrange(len(node.input))] = rng.choice(names)
+        case 1:
+            node.output[0] = rng.choice(names)
+        case 2:
+            node.op_type = rng.choice([n.op_type for n in nodes] + ["If", "Loop", "Nothing"])
+        case 3:
+            graph.node.remove(node)
+        case 4 if node.attribute:
+            attribute = rng.choice(list(node.attribute))
+            numbers = (0, -1, 1, 3, 2**31, -(2**63), 2**63 - 1)
+            attribute.ints[:] = [rng.choice(numbers) for _ in range(rng.randrange(5))]
+            attribute.i = rng.choice(numbers)
+            attribute.type = rng.choice((attribute.type, 1, 2, 3, 7, 5))
+        case 5 if constant is not None:
+            dims = list(constant.dims) or [1]
+            dims[rng.randrange(len(dims))] = rng.choice((0, -1, 1, 2, 2**31, 2**62))
+            constant.dims[:] = dims
+        case 6 if constant is not None:
+            constant.data_type = rng.randrange(26)
+        case 7 if constant is not None:
+            constant.raw_data = break_bytes(rng, constant.raw_data)
+        case _:
+            dims = graph.input[0].type.tensor_type.shape.dim
+            if dims:
+                rng.choice(list(dims)).dim_value = rng.choice((0, -1, 2, 2**40, 2**62))
