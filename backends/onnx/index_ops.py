@@ -11,16 +11,29 @@ from qir.ir.attrs import Attr
 from qir.ir.dtype import DType
 
 from .elements import number
-from .rows import Row, operator
+from .rows import Row, operator, whole
 from .shape_ops import given, listed
 from .writer import MICROSOFT, Wire, Work, Writer
 
 _FRONT = -(2**63)
 
 
+def _picks(onnx_op: str, slot: str, *more: str, **names: str) -> Row:
+    """One operator with an operand of whole numbers; `names` are as for `operator`."""
+
+    def row(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+        ins[slot] = whole(writer, work, ins, slot, *more)
+        attrs: dict[str, Wire] = {theirs: work.whole(ours) for theirs, ours in names.items()}
+        writer.emit(onnx_op, ins.values(), [work.out], attrs, origins=work.origins)
+
+    return row
+
+
 def _scatter(onnx_op: str) -> Row:
     def row(writer: Writer, work: Work, ins: dict[str, str]) -> None:
         attrs: dict[str, Wire] = {}
+        more = () if onnx_op == "ScatterND" else ("i32",)
+        ins["indices"] = whole(writer, work, ins, "indices", *more)
         if work.attrs.get("axis"):
             attrs["axis"] = work.whole("axis")
         if work.attrs["reduction"] != "none":
@@ -82,7 +95,8 @@ def _compress(writer: Writer, work: Work, ins: dict[str, str]) -> None:
 
 
 def _embedding(writer: Writer, work: Work, ins: dict[str, str]) -> None:
-    writer.emit("Gather", [ins["w"], ins["indices"]], [work.out], origins=work.origins)
+    operands = [ins["w"], whole(writer, work, ins, "indices", "i32")]
+    writer.emit("Gather", operands, [work.out], origins=work.origins)
 
 
 def _dropout(writer: Writer, work: Work, ins: dict[str, str]) -> None:
@@ -96,7 +110,7 @@ def _dropout(writer: Writer, work: Work, ins: dict[str, str]) -> None:
 def _resize(writer: Writer, work: Work, ins: dict[str, str]) -> None:
     operands = [ins["x"], _reals(writer, work, "roi"), _reals(writer, work, "scales")]
     if "sizes" in ins:
-        operands.append(ins["sizes"])
+        operands.append(whole(writer, work, ins, "sizes"))
     nearest = work.op == "resize_nearest"
     attrs: dict[str, Wire] = {"mode": "nearest" if nearest else str(work.attrs["mode"])}
     if work.attrs["coordinates"] != "half_pixel":
@@ -142,7 +156,8 @@ def _grid_sample(writer: Writer, work: Work, ins: dict[str, str]) -> None:
 
 def _affine_grid(writer: Writer, work: Work, ins: dict[str, str]) -> None:
     attrs: dict[str, Wire] = {"align_corners": 1} if work.attrs["align_corners"] else {}
-    writer.emit("AffineGrid", ins.values(), [work.out], attrs, origins=work.origins)
+    operands = [ins["theta"], whole(writer, work, ins, "size")]
+    writer.emit("AffineGrid", operands, [work.out], attrs, origins=work.origins)
 
 
 # -- columns ------------------------------------------------------------------------------------
@@ -228,8 +243,8 @@ SINCE = {
 }
 
 OPS: dict[str, Row] = {
-    "gather_elements": operator("GatherElements", axis="axis"),
-    "gather_nd": operator("GatherND", batch_dims="batch"),
+    "gather_elements": _picks("GatherElements", "indices", "i32", axis="axis"),
+    "gather_nd": _picks("GatherND", "indices", batch_dims="batch"),
     "scatter_elements": _scatter("ScatterElements"),
     "scatter_nd": _scatter("ScatterND"),
     "one_hot": _one_hot,
@@ -238,7 +253,7 @@ OPS: dict[str, Row] = {
     "trilu": _trilu,
     "eye_like": _eye,
     "flip": _flip,
-    "reverse_sequence": operator("ReverseSequence", batch_axis="batch", time_axis="time"),
+    "reverse_sequence": _picks("ReverseSequence", "lengths", batch_axis="batch", time_axis="time"),
     "compress": _compress,
     "hardmax": operator("Hardmax", axis="axis"),
     "embedding": _embedding,

@@ -8,7 +8,7 @@ import numpy as np
 
 from qir.ir import dims
 
-from .rows import Row
+from .rows import Row, whole
 from .writer import Wire, Work, Writer
 
 
@@ -70,18 +70,19 @@ def _places(writer: Writer, work: Work, ins: dict[str, str]) -> None:
 def _unpool(writer: Writer, work: Work, ins: dict[str, str]) -> None:
     """Windows that grow each axis to its size, or the size itself where an axis is named."""
     _counted(writer, work)
+    operands = [ins["x"], whole(writer, work, ins, "places")]
     held, size = dims.known(work.operands["x"].type.shape[2:]), work.numbers("size")
     if held is not None and all(s >= h for s, h in zip(size, held, strict=True)):
         kernel = tuple(s - h + 1 for s, h in zip(size, held, strict=True))
         attrs: dict[str, Wire] = {"kernel_shape": kernel}
-        writer.emit("MaxUnpool", ins.values(), [work.out], attrs, origins=work.origins)
+        writer.emit("MaxUnpool", operands, [work.out], attrs, origins=work.origins)
         return
     shape = dims.known(work.kind.shape)
     if shape is None:
         raise writer.refuse(work.node, "ONNX's MaxUnpool takes sizes as numbers, one is named")
     name = writer.constant(np.array(shape, np.int64), f"{work.out}_size")
     attrs = {"kernel_shape": (1,) * len(size)}
-    writer.emit("MaxUnpool", [*ins.values(), name], [work.out], attrs, origins=work.origins)
+    writer.emit("MaxUnpool", [*operands, name], [work.out], attrs, origins=work.origins)
 
 
 def _counted(writer: Writer, work: Work) -> None:

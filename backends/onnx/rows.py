@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
+from onnx import TensorProto
+
 from .writer import Wire, Work, Writer
 
 Row: TypeAlias = "Callable[[Writer, Work, dict[str, str]], None]"
@@ -26,3 +28,13 @@ def _wire(work: Work, name: str) -> Wire:
         return work.numbers(name)
     assert isinstance(value, int | float | str)
     return int(value) if isinstance(value, bool) else value
+
+
+def whole(writer: Writer, work: Work, ins: dict[str, str], slot: str, *more: str) -> str:
+    """An operand of whole numbers as int64, or as a type that the operator takes beside it."""
+    kind = work.operands[slot].type.dtype.name
+    if kind in ("i64", *more):
+        return ins[slot]
+    out = writer.fresh(f"{work.out}_{slot}")
+    writer.emit("Cast", [ins[slot]], [out], {"to": TensorProto.INT64})
+    return out

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir.errors import OpError
-from qir.ir.dtype import DType
+from qir.ir.dtype import DType, dtype_of
 from qir.ir.ops.index import REDUCTIONS
 from qir.reference.moves import axes_of
 from qir.reference.operands import Array, agree, axis_of, element, floats, narrow, wide
@@ -177,6 +177,8 @@ def eye_like(x: Array, *, dtype: DType | None = None, k: int = 0) -> Array:
     """A matrix as large as x with 1 on the k-th diagonal; OpError unless x has 2 axes."""
     if x.ndim != 2:
         raise OpError(f"eye_like: x has {x.ndim} axes, it takes 2")
+    if (dtype or dtype_of(x)).name == "string":
+        raise OpError("eye_like: there is no 1 among strings")
     hit = np.equal(np.arange(x.shape[1]) - np.arange(x.shape[0])[:, None], k)
     made: Array = hit.astype(dtype.carrier if dtype else x.dtype)
     return made

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from qir.ir import dims
 from qir.ir.dims import Dim
-from qir.ir.dtype import BOOL, I64, DType
-from qir.ir.ops.elementwise import floats, numbers, same_express, unary
+from qir.ir.dtype import BOOL, I64, STRING, DType
+from qir.ir.ops.elementwise import floats, keep, numbers, same_express, unary
 from qir.ir.ops.grains import untouched
 from qir.ir.ops.spec import AttrSpec, Call, OpSpec, Slot, Traits
 from qir.ir.types import QuantType, TensorType
@@ -121,6 +121,8 @@ def _eye(call: Call) -> tuple[TensorType, ...]:
     kind, x = call.attrs["dtype"], call.shape("x")
     if len(x) != 2:
         raise call.fail(f"x has {len(x)} axes, it takes 2")
+    if (kind or call.express("x")) == STRING:
+        raise call.fail("there is no 1 among strings")
     return (TensorType(x, kind if isinstance(kind, DType) else call.express("x")),)
 
 
@@ -161,10 +163,6 @@ def _hardmax(call: Call) -> tuple[TensorType, ...]:
 def _move_elements(call: Call, element: QuantType) -> QuantType | None:
     # Each index picks along one axis, but the result may be shorter than x along the others.
     return element if element.grain is None else None
-
-
-def _move_matrix(call: Call, element: QuantType) -> QuantType | None:
-    return element
 
 
 def _move_flip(call: Call, element: QuantType) -> QuantType | None:
@@ -243,7 +241,8 @@ OPS = (
         _X,
         _matrix,
         (AttrSpec("k", "int", 0), AttrSpec("upper", "bool", True)),
-        move=_move_matrix,
+        _KEEPS,
+        keep,
         doc="the last two axes above (or below) the k-th diagonal and on it, 0 elsewhere",
     ),
     OpSpec(

@@ -200,6 +200,10 @@ OTHERS: list[tuple[str, dict[str, str], dict[str, Attr], Change | None]] = [
     ("floor_div", {"a": "n", "b": "step"}, {}, Change.REGROUPED),
     ("flip", {"x": "x"}, {"axes": (0, -1)}, None),
     ("embedding", {"w": "w", "indices": "i"}, {}, None),
+    ("embedding", {"w": "w", "indices": "bytes"}, {}, None),
+    ("gather_elements", {"x": "w", "indices": "bytes"}, {}, None),
+    ("reverse_sequence", {"x": "x", "lengths": "bytes3"}, {}, None),
+    ("resize", {"x": "w", "sizes": "bytes2"}, {}, None),
     ("identity", {"x": "x"}, {}, None),
     ("dropout", {"x": "x"}, {"ratio": 0.25}, None),
     ("inverse", {"x": "square"}, {}, None),
@@ -222,6 +226,9 @@ GIVEN: dict[str, Data] = {
     "w": RNG.normal(size=(5, 3)).astype(np.float32),
     "i": np.array([[0, 4], [2, 2]]),
     "n": WHOLE,
+    "bytes": np.array([[0, 4], [2, 2]], np.uint8),
+    "bytes2": np.array([7, 5], np.uint8),
+    "bytes3": np.array([1, 0, 2], np.uint8),
     "step": np.array([3, -2, 4, -5]),
     "square": SQUARE,
 }
@@ -232,7 +239,7 @@ NAMES = {"max_pool_places": ["y", "places"]}
 
 def programmed(op: str, slots: dict[str, str], attrs: dict[str, Attr]) -> Graph:
     graph = Graph("one", "native")
-    names = {np.dtype(np.float32): "f32", np.dtype(np.int64): "i64"}
+    names = {np.dtype(np.float32): "f32", np.dtype(np.int64): "i64", np.dtype(np.uint8): "u8"}
     operands = {}
     for slot, name in slots.items():
         data = GIVEN[name]
