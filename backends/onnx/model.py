@@ -13,7 +13,7 @@ from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 from qir.ledger import Change, Ledger
 
-from . import attention_ops, control, float_ops, foreign, integer_ops
+from . import attention_ops, control, dynamic_ops, float_ops, foreign, integer_ops
 from .elements import type_proto
 from .writer import STEP, Work, Writer
 
@@ -60,7 +60,7 @@ def _needed(value: Value) -> int:
     quant = value.type.quant
     if quant is None:
         return OLDEST
-    if quant.storage.name in ("u16", "i16"):
+    if quant.storage.name in ("u16", "i16") or (quant.grain and quant.axis is None):
         return 21
     return 19 if quant.express.name == "f16" else OLDEST
 
@@ -104,6 +104,10 @@ def _write(writer: Writer, node: Node) -> None:
             _chain(writer, node)
         case "if" | "loop" | "scan":
             control.write(writer, node, _write)
+        case op if op in dynamic_ops.OPS:
+            dynamic_ops.OPS[op](writer, node)
+        case _ if dynamic_ops.companions(node) and not node.inner:
+            dynamic_ops.around(writer, node)
         case _:
             _plain(writer, node)
 
@@ -143,8 +147,11 @@ def _names(node: Node, op: str, stem: str) -> tuple[str | None, str | None, bool
 
 
 def _quantize(writer: Writer, node: Node) -> None:
+    if node.attrs["round"] not in ("", "even"):
+        raise writer.refuse(node, f"it rounds {node.attrs['round']!s}; ONNX rounds halves to even")
     if len(node.operands) > 1:
-        raise writer.refuse(node, "its scale is computed; the static form is written so far")
+        dynamic_ops.quantize(writer, node)
+        return
     value = node.result
     quant = value.type.quant
     assert quant is not None
@@ -193,7 +200,8 @@ def _tempts(value: Value) -> bool:
 
 def _dequantize(writer: Writer, node: Node) -> None:
     if len(node.operands) > 1:
-        raise writer.refuse(node, "its scale is computed; the static form is written so far")
+        dynamic_ops.dequantize(writer, node)
+        return
     source = node.operands["x"]
     quant = source.type.quant
     assert quant is not None
@@ -205,6 +213,11 @@ def _dequantize(writer: Writer, node: Node) -> None:
 
 
 def _requantize(writer: Writer, node: Node) -> None:
+    if node.attrs["round"] not in ("", "even"):
+        raise writer.refuse(node, f"it rounds {node.attrs['round']!s}; ONNX rounds halves to even")
+    if len(node.operands) > 1:
+        dynamic_ops.requantize(writer, node)
+        return
     value = node.result
     real = writer.real(node.operands["x"], node)
     writer.quantize(real, value.type, writer.name(value), node, value.lineage.tensor)

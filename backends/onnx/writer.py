@@ -108,6 +108,7 @@ class Writer:
         self.bounded = 0
         """Constants whose bounds the format cannot say."""
         self._names: dict[Value, str] = {}
+        self._aliases: set[Value] = set()
         self._taken: set[str] = set(graph.values) | set(graph.outputs)
         self._node_names: set[str] = set()
         self._params: dict[tuple[int, tuple[int, ...], bytes], str] = {}
@@ -125,6 +126,15 @@ class Writer:
     def call(self, value: Value, name: str) -> None:
         """Gives a value's tensor another name than the value has."""
         self._names[value] = name
+
+    def alias(self, value: Value, name: str) -> None:
+        """Lets a value be a tensor that another operator writes."""
+        self._names[value] = name
+        self._aliases.add(value)
+
+    def is_alias(self, value: Value) -> bool:
+        """Whether another operator writes the value's tensor."""
+        return value in self._aliases
 
     def name(self, value: Value) -> str:
         """The tensor that holds a value; constants are written when first asked for."""

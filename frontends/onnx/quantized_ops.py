@@ -7,6 +7,7 @@ from qir.ir.dtype import F32, U8, DType
 from qir.ir.node import Value
 from qir.ir.types import QuantType, TensorType
 
+from . import dynamic_ops
 from .elements import element
 from .float_ops import conv_attrs
 from .meaning import layout
@@ -30,7 +31,12 @@ _POOL = (
 def quantize(reader: Reader, op: Op) -> None:
     """QuantizeLinear with constant parameters, for a whole tensor or along one axis."""
     op.only(*_CODED)
-    if op.integer("block_size", 0) or op.integer("precision", 0):
+    if op.integer("precision", 0):
+        raise Keep
+    if dynamic_ops.computed(reader, op, 1, 2):
+        dynamic_ops.quantize(reader, op)
+        return
+    if op.integer("block_size", 0):
         raise Keep
     wanted = op.integer("output_dtype", 0)
     storage = _zero_type(reader, op.input(2)) or (element(wanted) if wanted else U8)
@@ -56,6 +62,9 @@ def _axis(reader: Reader, op: Op, constant: bool) -> int | None:
 def dequantize(reader: Reader, op: Op) -> None:
     """DequantizeLinear with constant parameters; a constant takes them as its meaning."""
     op.only(*_CODED)
+    if dynamic_ops.computed(reader, op, 1, 2):
+        dynamic_ops.dequantize(reader, op)
+        return
     if op.integer("block_size", 0):
         raise Keep
     name = op.input(0)
@@ -282,4 +291,5 @@ OPS = {
     (MICROSOFT, "QLinearAveragePool"): average_pool,
     (MICROSOFT, "QLinearGlobalAveragePool"): global_average_pool,
     (MICROSOFT, "QLinearConcat"): concat,
+    **dynamic_ops.OPS,
 }

@@ -1,0 +1,352 @@
+"""Numbers that a model computes while it runs: chosen, given beside codes, read raw."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.ir.dtype import F32, U8, DType
+from qir.ir.node import Node, Value
+from qir.ir.ops import spec
+from qir.ir.types import QuantType, TensorType
+from qir.ledger import Change
+
+from . import float_ops
+from .elements import NUMBERS
+from .writer import STEP, Wire, Work, Writer
+
+_STORED = frozenset({"u8", "i8", "u16", "i16", "i32"})
+_BLOCKS = 21
+"""The first operator set whose scales lie along blocks."""
+
+
+def companions(node: Node) -> dict[str, Value]:
+    """The operands of a node that are numbers of its types."""
+    if node.op in ("foreign", "fused", "output"):
+        return {}
+    row = spec(node.op)
+    return {s: v for s, v in node.operands.items() if row.slot(s) is None and row.companion(s)}
+
+
+# -- chosen ---------------------------------------------------------------------------------------
+
+
+def choose(writer: Writer, node: Node) -> None:
+    """DynamicQuantizeLinear, which makes the codes too; Refused for numbers of another rule."""
+    attrs = node.attrs
+    scale, zero = node.results
+    x = node.operands["x"]
+    plain = not (attrs["symmetric"] or attrs["keep"] or attrs["bounds"])
+    kinds = (attrs["storage"], zero.type.element, scale.type.element, x.type.element)
+    if attrs["rule"] != "onnx.dynamic" or not plain or kinds != (U8, U8, F32, F32):
+        raise writer.refuse(
+            node,
+            f"ONNX chooses numbers by DynamicQuantizeLinear alone, u8 for all of an f32 tensor; "
+            f"{attrs['rule']!s} of {attrs['storage']!s} has no form",
+        )
+    made = [use.node for use in scale.uses if _its_codes(use.node, x, scale, zero)]
+    codes = _codes_name(writer, made[0]) if made else writer.fresh(f"{scale.name}_codes")
+    outputs = [codes, writer.name(scale), writer.name(zero)]
+    writer.emit("DynamicQuantizeLinear", [writer.name(x)], outputs, origins=node.origins)
+    for each in made:
+        writer.alias(each.result, codes)
+
+
+def _its_codes(node: Node, x: Value, scale: Value, zero: Value) -> bool:
+    """Whether a quantize makes just the codes that the operator makes."""
+    if node.op != "quantize" or node.attrs["round"] not in ("", "even"):
+        return False
+    quant = node.result.type.quant
+    wanted = QuantType(U8, F32, None, None)
+    return dict(node.operands) == {"x": x, "scale": scale, "zero": zero} and quant == wanted
+
+
+def _codes_name(writer: Writer, node: Node) -> str:
+    """The name of the codes: their own where it is a result's, else that of who reads them raw."""
+    value = node.result
+    if any(value is v for v in writer.graph.outputs.values()):
+        return writer.name(value)
+    raw = (u for u in value.users if u.op == "recode" and u.result.type.element == U8)
+    return next((writer.name(u.result) for u in raw), writer.name(value))
+
+
+# -- given ----------------------------------------------------------------------------------------
+
+
+def quantize(writer: Writer, node: Node) -> None:
+    """QuantizeLinear whose numbers are operands; nothing where DynamicQuantizeLinear made it."""
+    value = node.result
+    if not writer.is_alias(value):
+        _quantized(writer, node, writer.name(node.operands["x"]), writer.name(value))
+
+
+def _quantized(writer: Writer, node: Node, source: str, out: str) -> None:
+    value = node.result
+    quant = _checked(writer, node, value)
+    numbers = _numbers(writer, node, "", value.type, node.op == "quantize")
+    attrs = _along(writer, node, quant)
+    writer.emit("QuantizeLinear", [source, *numbers], [out], attrs, origins=node.origins)
+
+
+def dequantize(writer: Writer, node: Node) -> None:
+    """DequantizeLinear whose numbers are operands."""
+    _dequantized(writer, node, "x", writer.name(node.result))
+
+
+def requantize(writer: Writer, node: Node) -> None:
+    """DequantizeLinear and QuantizeLinear, the numbers of either beside it or in its type."""
+    x, value = node.operands["x"], node.result
+    out, quant = writer.name(value), value.type.quant
+    assert quant is not None
+    if x.type.quant is not None and x.type.quant.dynamic:
+        real = writer.fresh(f"{out}_QuantizeLinear_Input")
+        _dequantized(writer, node, "x", real)
+    else:
+        real = writer.real(x, node)
+    if quant.dynamic:
+        _quantized(writer, node, real, out)
+    else:
+        writer.quantize(real, value.type, out, node, value.lineage.tensor)
+
+
+def _dequantized(writer: Writer, node: Node, slot: str, out: str) -> None:
+    value = node.operands[slot]
+    quant = _checked(writer, node, value)
+    numbers = _numbers(writer, node, slot, value.type, False)
+    attrs = _along(writer, node, quant)
+    origins = node.origins if node.op == "dequantize" else node.slot_origins.get(slot, ())
+    writer.emit("DequantizeLinear", [writer.name(value), *numbers], [out], attrs, origins=origins)
+
+
+def _checked(writer: Writer, node: Node, value: Value) -> QuantType:
+    """The type of codes whose numbers come beside; Refused for what ONNX has no form for."""
+    quant = value.type.quant
+    assert quant is not None
+    odd = quant.kind != "uniform" or quant.plus is not None or quant.storage.name not in _STORED
+    if odd or quant.express.name not in ("f32", "f16"):
+        raise writer.refuse(node, f"ONNX has no form here for codes of {quant}")
+    if quant.bounds and value.constant is None:
+        raise writer.refuse(node, f"ONNX codes fill their storage; {quant} is narrower")
+    return quant
+
+
+def _along(writer: Writer, node: Node, quant: QuantType) -> dict[str, Wire]:
+    """The attributes that say how scales lie."""
+    if quant.grain is None:
+        return {}
+    if quant.axis is not None:
+        return {"axis": quant.axis}
+    wide = [(axis, size) for axis, size in quant.grain.blocks if size > 1]
+    every = len(quant.grain.blocks) == _rank(node, quant)
+    if len(wide) != 1 or not every or quant.grain.by is not None:
+        raise writer.refuse(node, f"ONNX has blocks along one axis; {quant} has others")
+    if writer.opset < _BLOCKS:
+        raise writer.refuse(node, f"blocks need opset {_BLOCKS}")
+    return {"axis": wide[0][0], "block_size": wide[0][1]}
+
+
+def _rank(node: Node, quant: QuantType) -> int:
+    values = (*node.results, *node.operands.values())
+    return next(v.type.rank for v in values if v.type.quant == quant)
+
+
+def _numbers(
+    writer: Writer, node: Node, slot: str, kind: TensorType, first_is_u8: bool
+) -> list[str]:
+    """The tensors of scale and zero point, those that stand in the type among them."""
+    quant = kind.quant
+    assert quant is not None
+    dot = f"{slot}." if slot else ""
+    given = {n: node.operands.get(f"{dot}{n}") for n in ("scale", "zero", "min", "max")}
+    if given["min"] is not None or given["max"] is not None:
+        raise writer.refuse(
+            node, "a range stands beside its codes; ONNX takes scale and zero point"
+        )
+    scale = _number(writer, node, given["scale"], quant, "scale", quant.express)
+    if quant.zero == () and (not first_is_u8 or quant.storage == U8):
+        return [scale]
+    if quant.zero == ():
+        held = given["scale"].type.shape if given["scale"] is not None else ()
+        sizes = [d for d in held if isinstance(d, int)]
+        if len(sizes) < len(held):
+            raise writer.refuse(
+                node, f"a zero point of {quant.storage} for scales of unknown count"
+            )
+        zeros = np.zeros(sizes, quant.storage.carrier)
+        return [scale, writer.parameter(zeros, f"{node.name}_zero_point", None)]
+    return [scale, _number(writer, node, given["zero"], quant, "zero", quant.storage)]
+
+
+def _number(
+    writer: Writer, node: Node, value: Value | None, quant: QuantType, name: str, wanted: DType
+) -> str:
+    """The tensor of one number, in the type and shape that ONNX takes it in."""
+    if value is None:
+        held: NDArray[np.generic] = quant.scales() if name == "scale" else quant.zeros()
+        return writer.parameter(
+            np.asarray(held).astype(wanted.carrier), f"{node.name}_{name}", None
+        )
+    source = writer.name(value)
+    flat = 0 if quant.grain is None else 1
+    if (quant.grain is None or quant.axis is not None) and value.type.rank > flat:
+        shape = writer.constant(np.array([-1] * flat, np.int64), f"{source}_shape")
+        out = writer.fresh(f"{source}_flat")
+        writer.emit("Reshape", [source, shape], [out])
+        source = out
+    if value.type.dtype == wanted:
+        return source
+    if name == "scale" or not value.type.dtype.is_integer:
+        raise writer.refuse(node, f"its {name} is {value.type.dtype}, ONNX takes {wanted} here")
+    out = writer.fresh(f"{source}_{wanted}")
+    writer.emit("Cast", [source], [out], {"to": NUMBERS[wanted.name]})
+    return out
+
+
+# -- around ops -----------------------------------------------------------------------------------
+
+
+def around(writer: Writer, node: Node) -> None:
+    """An op on codes whose numbers stand beside: dequantize, the op on reals, quantize."""
+    beside = companions(node)
+    own = {s: v for s, v in node.operands.items() if s not in beside}
+    if len(node.results) != 1:
+        raise writer.refuse(node, f"{node.op} on codes whose numbers are computed has no form")
+    value = node.result
+    out, quant = writer.name(value), value.type.quant
+    ins: dict[str, str] = {}
+    for slot, operand in own.items():
+        if operand.type.quant is not None and operand.type.quant.dynamic:
+            ins[slot] = writer.fresh(f"{operand.name}_DequantizeLinear_Output")
+            _dequantized(writer, node, slot, ins[slot])
+        elif operand.type.quant is None and slot == spec(node.op).traits.bias:
+            if not operand.type.dtype.is_float:
+                raise writer.refuse(node, f"%{operand.name} counts in a unit that is computed")
+            ins[slot] = writer.name(operand)
+        else:
+            ins[slot] = writer.real(operand, node)
+    made = out if quant is None else writer.fresh(f"{out}_QuantizeLinear_Input")
+    kind = value.type.with_element(value.type.express)
+    work = Work.of(node.op, node.attrs, own, kind, made, node, node.origins)
+    float_ops.write(writer, work, {s: ins[s] for s in work.operands})
+    if quant is not None and quant.dynamic:
+        _quantized(writer, node, made, out)
+    elif quant is not None:
+        writer.quantize(made, value.type, out, node, value.lineage.tensor)
+    writer.ledger.add(
+        Change.REGROUPED, STEP, out, f"{node.op} on codes is written as reals between codes"
+    )
+
+
+# -- read raw, read off ---------------------------------------------------------------------------
+
+
+def recode(writer: Writer, node: Node) -> None:
+    """Codes are plain numbers in ONNX: the same tensor under another name, if it needs one."""
+    x, value = node.operands["x"], node.result
+    if x.type.dtype != value.type.dtype:
+        raise writer.refuse(
+            node, f"ONNX has no form for the bits of {x.type.dtype} as {value.type.dtype}"
+        )
+    _same(writer, writer.name(x), value)
+
+
+def _same(writer: Writer, source: str, value: Value) -> None:
+    """Lets a value be another tensor; a result of the model is a copy of it."""
+    if writer.name(value) == source:
+        return
+    if any(value is v for v in writer.graph.outputs.values()):
+        writer.emit("Identity", [source], [writer.name(value)])
+    else:
+        writer.alias(value, source)
+
+
+def qparams(writer: Writer, node: Node) -> None:
+    """The numbers of a type: the tensors beside it, or constants."""
+    quant = node.operands["x"].type.quant
+    assert quant is not None
+    names = ("scale", "zero") if node.attrs["give"] == "numbers" else ("min", "max")
+    for name, value in zip(names, node.results, strict=True):
+        if (given := node.operands.get(f"x.{name}")) is not None:
+            _same(writer, writer.name(given), value)
+        elif name in ("min", "max"):
+            raise writer.refuse(
+                node, "ONNX has no form for the range of codes; read scale and zero"
+            )
+        else:
+            held = np.asarray(quant.scales() if name == "scale" else quant.zeros())
+            data = held.astype(value.type.dtype.carrier)
+            _same(writer, writer.constant(data, f"{value.name}_held"), value)
+
+
+def fake_quantize(writer: Writer, node: Node) -> None:
+    """QuantizeLinear and DequantizeLinear with the map of the inner slot; training is dropped."""
+    source, value = writer.name(node.operands["x"]), node.result
+    code = node.inner.get("code")
+    if node.attrs["enabled"] is not True:
+        _same(writer, source, value)
+        return
+    if not isinstance(code, QuantType):
+        raise writer.refuse(node, "its inner slot code says no quantized type")
+    out, made = writer.name(value), writer.fresh(f"{writer.name(value)}_codes")
+    kind = value.type.with_element(code)
+    if code.bounds:
+        raise writer.refuse(node, f"ONNX codes fill their storage; {code} is narrower")
+    if code.dynamic:
+        numbers = _numbers(writer, node, "code", kind, True)
+    else:
+        writer.check(node, code, constant=False)
+        numbers = list(writer.pair_of(code, f"{value.lineage.tensor}_code", node))
+    attrs: dict[str, Wire] = {} if code.axis is None else {"axis": code.axis}
+    writer.emit("QuantizeLinear", [source, *numbers], [made], attrs)
+    writer.emit("DequantizeLinear", [made, *numbers], [out], attrs)
+    if node.attrs["learn"]:
+        reason = f"{node.attrs['learn']!s}: how training changes scale and zero point"
+        writer.ledger.add(Change.DROPPED, STEP, out, reason)
+
+
+# -- raw integers ---------------------------------------------------------------------------------
+
+
+def product(writer: Writer, node: Node) -> None:
+    """MatMulInteger or ConvInteger; absent zero points in the middle are empty names."""
+    slots = ("a", "b") if node.op == "matmul_integer" else ("x", "w")
+    names = [*slots, *(f"{s}.zero" for s in slots)]
+    inputs = [writer.name(node.operands[n]) if n in node.operands else "" for n in names]
+    while not inputs[-1]:
+        inputs.pop()
+    if node.op == "matmul_integer":
+        op, attrs = "MatMulInteger", dict[str, Wire]()
+    else:
+        op, attrs = "ConvInteger", _conv_attrs(node)
+    writer.emit(op, inputs, [writer.name(node.result)], attrs, origins=node.origins)
+
+
+def _conv_attrs(node: Node) -> dict[str, Wire]:
+    kernel = node.operands["w"].type.shape[2:]
+    sizes = tuple(k for k in kernel if isinstance(k, int))
+    found: dict[str, Wire] = {"group": _whole(node.attrs)}
+    for theirs, ours in (("dilations", "dilation"), ("pads", "pad"), ("strides", "stride")):
+        value = node.attrs[ours]
+        assert isinstance(value, tuple)
+        if value:
+            found[theirs] = tuple(v for v in value if isinstance(v, int))
+    return {**found, **({"kernel_shape": sizes} if len(sizes) == len(kernel) else {})}
+
+
+def _whole(attrs: Mapping[str, object]) -> int:
+    value = attrs["groups"]
+    assert isinstance(value, int)
+    return value
+
+
+OPS = {
+    "choose_qparams": choose,
+    "recode": recode,
+    "qparams": qparams,
+    "fake_quantize": fake_quantize,
+    "matmul_integer": product,
+    "conv_integer": product,
+}
+"""Ops that are written here whatever their operands are."""
