@@ -83,6 +83,8 @@ LINES = {
     "query quantized.onnx quantized --values": 0,
     "query quantized.onnx false": 0,
     "verify quantized.onnx --target onnxruntime": 0,
+    "verify quantized.qir --target onnxruntime --overflow": 0,
+    "verify quantized.onnx --overflow": 0,
     "verify model.qir": 0,
     "plan model.onnx": 0,
     "plan model.onnx --keep-float /fc/*": 0,
