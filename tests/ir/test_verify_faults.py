@@ -74,10 +74,13 @@ def wrong_count(rng: random.Random, graph: Graph) -> Planted:
     axis = rng.choice(sized)
     size = value.type.shape[axis]
     assert isinstance(size, int)
-    scales = Array.of(np.full(size + 1 + rng.randrange(3), 0.5, np.float32), "s")
-    if size + 1 == 1:
+    count = size + 1 + rng.randrange(3)
+    if count == 1:
         return None
-    retype(graph, value, quant.with_map(scales, grain=Grain(((axis, 1),))))
+    scales = Array.of(np.full(count, 0.5, np.float32), "s")
+    zeros = Array.of(np.full(count, quant.high - 1, np.int32), "z")
+    zero: Array | tuple[int, ...] = zeros if rng.randrange(2) else ()
+    retype(graph, value, quant.with_map(scales, zero, grain=Grain(((axis, 1),))))
     return "axes", value.node.name
 
 

@@ -197,6 +197,42 @@ def turned(rng: np.random.Generator) -> Case:
     return Case(graph, (inner, columns), around(kind), lambda v: np.matmul(centred, v), zero)
 
 
+def raw(rng: np.random.Generator) -> Case:
+    """Plain bytes, whose zeros come beside: one for the input, one or many for the weights."""
+    graph, kinds = Graph(), [(U8, I8)[int(rng.integers(2))] for _ in range(2)]
+    out, inner = (int(v) for v in rng.integers(1, 6, 2))
+    sizes = tuple(int(s) for s in rng.integers(2, 5, 2))
+    conv = bool(rng.integers(2))
+    shape = (inner, *sizes) if conv else (3, inner)
+    tall = (out, inner, 2, 1) if conv else (inner, out)
+    axis = 0 if conv else 1
+    names = ("x", "w") if conv else ("a", "b")
+    data, zeros = [], []
+    for kind, count in zip(kinds, (1, out if rng.integers(2) else 1), strict=True):
+        low, high = kind.bounds
+        zeros.append(rng.integers(low, high, count, endpoint=True).astype(kind.carrier))
+        data.append(rng.integers(low, high, tall, endpoint=True).astype(kind.carrier))
+    x = graph.add("input", types=[TensorType((1, *shape) if conv else shape, kinds[0])]).result
+    operands = {names[0]: x, names[1]: graph.constant(Array.of(data[1], "w"))}
+    for name, zero in zip(names, zeros, strict=True):
+        held = zero if zero.size > 1 else zero.reshape(())
+        operands[f"{name}.zero"] = graph.constant(Array.of(held, "z"))
+    y = graph.add("conv_integer" if conv else "matmul_integer", operands, name="y").result
+    graph.add("output", {"y": y})
+    along = [-1 if i == axis else 1 for i in range(len(tall))]
+    centred = data[1].astype(np.int64) - zeros[1].astype(np.int64).reshape(along)
+    slide = {"stride": (1, 1), "pad": (0,) * 4, "dilation": (1, 1)}
+    low, high = (int(end) - int(zeros[0][0]) for end in kinds[0].bounds)
+
+    def sums(v: Whole) -> Whole:
+        if conv:
+            return convolved(v, centred, slide, 1)
+        made: Whole = v @ centred
+        return made
+
+    return Case(graph, shape, (low, high), sums, np.zeros(1, np.int64))
+
+
 def furthest(case: Case) -> tuple[int, int]:
     """Least and greatest sum, by what each element of the input adds, and met by real inputs."""
     count = math.prod(case.shape)
@@ -215,10 +251,10 @@ def furthest(case: Case) -> tuple[int, int]:
     return out[0], out[1]
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(80))
 def test_the_bounds_are_those_that_some_input_meets(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    case = (convolution, product, turned)[seed % 3](rng)
+    case = (convolution, product, turned, raw)[seed % 4](rng)
     assert [f for f in verify(case.graph) if f.rule not in ("overflow", "bias-scale")] == []
     (found,) = overflow(case.graph)
     assert found.static
@@ -303,6 +339,21 @@ def test_zero_points_of_rows_are_the_worst_of_all_rows() -> None:
     kind = QuantType(U8, scale=one, zero=zeros, grain=Grain(((0, 1),)))
     (sums,) = overflow(linear(10, 3, kind))
     assert (sums.least, sums.greatest) == (-10 * 3 * 7, 10 * 3 * 248)
+
+
+def test_weights_that_come_into_a_body_from_outside_are_those_weights() -> None:
+    q = "!quant.uniform<u8:f32, 0.5:3>"
+    graph = graph_of(
+        f"%n = input() : i64 %x = input() : 2x{q}\n"
+        "%w = constant(@sq) : 2x2x!quant.uniform<i8:f32, 0.25>\n"
+        f"%y = loop(count=%n, vs.0=%x, xs.0=%w) : 2x{q} with body {{\n"
+        f"%i = input() : i64 %go = input() : bool %h = input() : 2x{q}\n"
+        "%k = input() : 2x2x!quant.uniform<i8:f32, 0.25>\n"
+        f"%s = linear(%h, %k) : 2x{q} output(go=%go, h=%s)\n}}\noutput(y=%y)"
+    )
+    (sums,) = overflow(graph)
+    assert (sums.node, sums.path, sums.static) == ("s", "main/y/body", True)
+    assert (sums.least, sums.greatest, sums.channel) == (-7 * 3, 7 * 252, 1)
 
 
 def test_blocks_of_a_sum_are_sums_of_their_own() -> None:

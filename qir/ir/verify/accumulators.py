@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from qir.ir import dims
 from qir.ir.ops import Call
-from qir.ir.types import Array, Grain, QuantType
-from qir.ir.verify.parameters import outside
+from qir.ir.types import Array, Grain, QuantType, TensorType
+from qir.ir.verify.parameters import miscounted, outside
 from qir.ir.verify.rule import Look, Seen, Step
 from qir.ir.verify.sharing import read_map
 
@@ -103,7 +103,7 @@ def _product(seen: Seen, step: Step) -> Product | None:
         x, w = _raw(look, step, data), _raw(look, step, slot)
     else:
         x, w = read_map(seen, step, data), read_map(seen, step, slot)
-    if x is None or w is None or not (_counts(x) and _counts(w)):
+    if x is None or w is None or not all(_counts(q) and _sound(q) for q in (x, w)):
         return None
     weights, turned = _constant(look, step, slot), False
     if weights is None and step.row.name in MATRICES:
@@ -112,6 +112,8 @@ def _product(seen: Seen, step: Step) -> Product | None:
     bias, loose = _bias(look, step, added)
     x, w = (w, x) if turned else (x, w)
     weights = None if w.zero is None else weights
+    if weights is not None and any(miscounted(w, TensorType(weights.data.shape, w))):
+        return None
     return Product(step, x, w, weights, turned, bias, loose)
 
 
@@ -141,8 +143,10 @@ def _counts(quant: QuantType) -> bool:
 
 def _sound(quant: QuantType) -> bool:
     """Whether its zeros are codes, and as many as scales; other rules tell of it where not."""
-    if not quant.zero or isinstance(quant.zero, tuple):
-        return not quant.zero or all(quant.low <= zero <= quant.high for zero in quant.zero)
+    if quant.zero is None:
+        return True
+    if isinstance(quant.zero, tuple):
+        return all(quant.low <= zero <= quant.high for zero in quant.zero)
     zeros = np.asarray(quant.zeros())
     scales = 1 if quant.scale is None else np.asarray(quant.scales()).size
     return zeros.size in (1, scales) and not outside(quant, zeros)

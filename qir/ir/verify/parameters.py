@@ -116,11 +116,12 @@ def axes(seen: Seen) -> Iterator[Fault]:
         quant = kind.quant
         if quant is None:
             continue
-        for said in _counts(quant, kind):
+        for said in miscounted(quant, kind):
             yield Fault(f"{name}: {said}", value=name.removeprefix("%"))
 
 
-def _counts(quant: QuantType, kind: TensorType) -> Iterator[str]:
+def miscounted(quant: QuantType, kind: TensorType) -> Iterator[str]:
+    """What is wrong with how many numbers a map has, for a tensor of that type."""
     if quant.grain is None and quant.plus is None and not isinstance(quant.zero, Array):
         return  # one of each, since no such type is made otherwise
     scales = None if quant.scale is None else np.asarray(quant.scales())
