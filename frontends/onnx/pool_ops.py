@@ -84,7 +84,6 @@ def _unpool(reader: Reader, op: Op) -> None:
     """MaxUnpool, its sizes from its third operand or from the window that was pooled by."""
     floats_of_x = reader.type_of(op, op.input(0)).dtype.is_float
     sizes = dims.known(_sizes(reader, op))
-    n = len(op.integers("kernel_shape", ()))
     if not floats_of_x:
         raise Keep
     if op.input(2):
@@ -92,8 +91,11 @@ def _unpool(reader: Reader, op: Op) -> None:
     elif sizes is None:
         raise Keep
     else:
+        n = len(sizes)
         kernel, stride = op.integers("kernel_shape", ()), op.integers("strides", (1,) * n)
         pad = op.integers("pads", (0,) * 2 * n)
+        if (len(kernel), len(stride), len(pad)) != (n, n, 2 * n):
+            raise op.fail(f"kernel_shape, strides and pads are not for {n} axes")
         sides = zip(sizes, stride, kernel, pad[:n], pad[n:], strict=True)
         size = tuple((s - 1) * a + k - low - high for s, a, k, low, high in sides)
     operands = {"x": reader.value(op, op.input(0)), "places": reader.value(op, op.input(1))}

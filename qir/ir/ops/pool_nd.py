@@ -36,7 +36,7 @@ def slid(call: Call, sizes: Shape) -> list[Dim]:
 def _axes(call: Call, n: int) -> Shape:
     """The shape of x, which has batch, channels and n axes more."""
     x = call.shape("x")
-    if len(x) != n + 2:
+    if not n or len(x) != n + 2:
         raise call.fail(f"x has {len(x)} axes, it takes {n + 2}")
     return x
 
@@ -53,7 +53,7 @@ def _pool(call: Call) -> tuple[TensorType, ...]:
 
 def _with_places(call: Call) -> tuple[TensorType, ...]:
     numbers(call)
-    x = _axes(call, max(len(call.wholes("kernel")), 1))
+    x = _axes(call, len(call.wholes("kernel")))
     if call.text("counted") not in PLACES:
         raise call.fail(f"counted {call.text('counted')!r} is neither tensor nor plane")
     shape = (*x[:2], *slid(call, x[2:]))
@@ -63,7 +63,7 @@ def _with_places(call: Call) -> tuple[TensorType, ...]:
 def _back(call: Call) -> tuple[TensorType, ...]:
     numbers(call)
     size, places = call.wholes("size"), call.types["places"]
-    x = _axes(call, max(len(size), 1))
+    x = _axes(call, len(size))
     if call.text("counted") not in PLACES:
         raise call.fail(f"counted {call.text('counted')!r} is neither tensor nor plane")
     if min(size, default=0) < 0:
