@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import random
 import time
 from collections.abc import Callable
@@ -497,14 +496,6 @@ def test_edges_are_keyed_by_slot() -> None:
 # -- time -------------------------------------------------------------------------------------
 
 
-def chain(count: int) -> Graph:
-    graph, (x,) = start()
-    for _ in range(count):
-        x = graph.add("relu", {"x": x}, name="r").result
-    graph.add("output", {"y": x})
-    return graph
-
-
 def test_two_thousand_uses_are_replaced_at_once() -> None:
     graph, (x, z) = start("x", "z")
     for _ in range(2000):
@@ -514,49 +505,6 @@ def test_two_thousand_uses_are_replaced_at_once() -> None:
     assert graph.replace(x, late) == 2000
     assert time.process_time() - started < 1
     assert sound(graph) == ""
-
-
-def _seconds(count: int) -> dict[str, float]:
-    out: dict[str, float] = {}
-
-    def lap(name: str, began: float) -> float:
-        out[name] = time.process_time() - began
-        gc.collect()
-        return time.process_time()
-
-    now = time.process_time()
-    graph = chain(count)
-    now = lap("build", now)
-    text = print_graph(graph)
-    now = lap("print", now)
-    back = parse(text)
-    now = lap("parse", now)
-    assert not [f for f in verify(graph) if f.severity == "error"]
-    now = lap("verify", now)
-    back.copy()
-    now = lap("copy", now)
-    end = graph.output.operands["y"]
-    for _ in range(count):
-        graph.add("input", types=[KIND], name="i", before=end.node)
-    now = lap("insert", now)
-    graph.remove(graph.output)
-    assert graph.prune() == count
-    lap("prune", now)
-    return out
-
-
-@pytest.mark.slow
-def test_a_graph_of_100_000_nodes_takes_ten_times_as_long_as_one_of_10_000() -> None:
-    _seconds(1000)
-    gc.disable()  # its full collections take as long as everything there is, QIR's or not
-    try:
-        small = [_seconds(10_000) for _ in range(2)]
-        large = _seconds(100_000)
-    finally:
-        gc.enable()
-    for step, seconds in large.items():
-        least = min(s[step] for s in small)
-        assert seconds < 13 * max(least, 0.02), f"{step}: {least:.3f} s, then {seconds:.3f} s"
 
 
 def test_arrays_of_one_name_are_told_apart_in_linear_time() -> None:
