@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
 import pytest
 
+from qir.errors import QirError
+from qir.inspect.overflow import overflow
 from qir.ir.dtype import F16
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Use, Value
@@ -17,6 +20,7 @@ from qir.ir.ops import spec
 from qir.ir.ops.graph import GIVEN
 from qir.ir.types import Array, Grain, QuantType, TensorType
 from qir.ir.verify import verify
+from qir.target import target
 from qir.testing import FORMS, random_graph
 
 Planted: TypeAlias = "tuple[str, str] | None"
@@ -242,3 +246,16 @@ def test_a_planted_fault_is_found_by_its_rule_at_its_node(fault: Fault) -> None:
         told = {(f.rule, f.node) for f in verify(graph)}
         assert place in told, f"seed {seed}: {place} is not among {told}\n{graph}"
     assert planted == PLANTED, f"only {planted} of {SEEDS} graphs take this fault"
+
+
+def test_faults_upon_faults_are_findings_and_never_a_crash() -> None:
+    """A fault may find no place in a graph that another has broken; the verifier has to."""
+    for seed in range(90):
+        rng, graph = random.Random(seed), random_graph(seed, FORMS[seed % 3])
+        for fault in rng.sample(FAULTS, 4):
+            with suppress(QirError, ValueError, KeyError, AssertionError):
+                fault(rng, graph)
+        assert all(f.rule for f in verify(graph)), f"seed {seed}"
+        overflow(graph)
+        for name in ("cpu", "onnxruntime"):
+            target(name).verify(graph)

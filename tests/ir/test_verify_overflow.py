@@ -380,6 +380,11 @@ def test_weights_of_64_bits_are_summed_in_whole_numbers() -> None:
     assert sums.bits == 96
 
 
+def test_codes_of_64_bits_times_nothing_are_nothing() -> None:
+    (sums,) = overflow(linear(4, 0, QuantType(dtype("u64"), scale=(1.0,), zero=(2**63,))))
+    assert (sums.least, sums.greatest, sums.bits) == (0, 0, 1)
+
+
 def test_computed_weights_are_bounded_by_their_type() -> None:
     q = "!quant.uniform<u8:f32, 0.5:3>"
     text = f"%x = input() : 2x4x9x{q} %y = matmul(%x, %x) {{trans_b = true}} : 2x4x4x{q}"

@@ -425,7 +425,7 @@ def _totals(rows: Whole, windows: list[NDArray[np.int64]], cut: int | None) -> W
 def _sums(up: Whole, above: int, down: Whole, below: int, bias: Whole | None) -> Whole:
     """up * above + down * below + bias, exactly."""
     most = int(up.max(initial=0)) * abs(above) - int(down.min(initial=0)) * abs(below)
-    if most >= 1 << 61:
+    if max(most, abs(above), abs(below)) >= 1 << 61:
         up, down = up.astype(object), down.astype(object)
     out: Whole = np.add(np.multiply(up, above), np.multiply(down, below))
     if bias is not None:
