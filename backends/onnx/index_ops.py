@@ -87,6 +87,14 @@ def _flip(writer: Writer, work: Work, ins: dict[str, str]) -> None:
     writer.emit("Slice", [ins["x"], *operands], [work.out], origins=work.origins)
 
 
+def _reverse(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+    axes = {f"{n}_axis": work.whole(n) % work.kind.rank for n in ("batch", "time")}
+    if sorted(axes.values()) != [0, 1]:
+        raise writer.refuse(work.node, f"ONNX turns round along axes 0 and 1, not {axes}")
+    operands, attrs = [ins["x"], whole(writer, work, ins, "lengths")], dict[str, Wire](axes)
+    writer.emit("ReverseSequence", operands, [work.out], attrs, origins=work.origins)
+
+
 def _compress(writer: Writer, work: Work, ins: dict[str, str]) -> None:
     attrs: dict[str, Wire] = {}
     if work.attrs["axis"] is not None:
@@ -253,7 +261,7 @@ OPS: dict[str, Row] = {
     "trilu": _trilu,
     "eye_like": _eye,
     "flip": _flip,
-    "reverse_sequence": _picks("ReverseSequence", "lengths", batch_axis="batch", time_axis="time"),
+    "reverse_sequence": _reverse,
     "compress": _compress,
     "hardmax": operator("Hardmax", axis="axis"),
     "embedding": _embedding,

@@ -170,8 +170,9 @@ def training_refusal(op: Op) -> Refused:
 
 
 def cast(reader: Reader, op: Op) -> None:
-    """Cast between numbers; NumPy converts them alike."""
-    to = element(op.integer("to", 0))
+    """Cast and CastLike between numbers; NumPy converts them alike."""
+    like = op.type == "CastLike"
+    to = reader.type_of(op, op.input(1)).dtype if like else element(op.integer("to", 0))
     kind = reader.type_of(op, op.input(0)).dtype
     plain = ("f16", "f32", "f64", "i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64", "bool")
     if to.name not in plain or kind.name not in plain:
@@ -195,4 +196,5 @@ OPS = {
     "LogSoftmax": softmax,
     "BatchNormalization": batch_norm,
     "Cast": cast,
+    "CastLike": cast,
 }

@@ -161,6 +161,7 @@ PICKS = [
     Case("Einsum", {"x": SQUARE, "y": X}, {"equation": "bij, bjk -> bik"}, (12,)),
     Case("Einsum", {"x": SQUARE, "y": X}, {"equation": "...ij,...jk"}, (12,)),
     Case("Einsum", {"x": SQUARE}, {"equation": "bii->b"}, (12,)),
+    Case("CastLike", {"x": X * 9, "c": row(1)}, opsets=(15, 19)),
     Case("Det", {"x": SQUARE}, opsets=(11, 22)),
     Case(
         "Col2Im",
@@ -268,6 +269,7 @@ def test_what_onnx_has_not_is_said_by_other_operators(
 REFUSED: list[tuple[str, dict[str, str], dict[str, Attr], str]] = [
     ("atan2", {"a": "x", "b": "x"}, {}, "atan2 has no form in ONNX"),
     ("embedding_bag", {"w": "w", "indices": "i"}, {}, "embedding_bag has no form in ONNX"),
+    ("reverse_sequence", {"x": "x", "lengths": "bytes2"}, {"time": 2, "batch": 0}, "axes 0 and 1"),
     ("adaptive_avg_pool", {"x": "image"}, {"size": (3, 4)}, "takes windows of several sizes"),
     (
         "max_pool_places",
