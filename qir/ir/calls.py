@@ -47,7 +47,8 @@ def make_call(
     for slot, value in operands.items():
         apart = op not in GIVEN and row.companion(slot)
         (beside if apart else types)[slot] = value.type
-        if (array := value.constant) is not None:
+        array = value.constant
+        if array is not None and (array.type is value.type or array.type == value.type):
             constants[slot] = array
     if op == "constant" and isinstance(data := attrs["data"], Array):
         constants["data"] = data

@@ -18,14 +18,13 @@ import safetensors.numpy
 
 from qir.errors import InputError
 from qir.ir.dtype import dtype
-from qir.ir.file import VERSION, Bundle, digest, read, write
+from qir.ir.file import VERSION, Bundle, digest, header, layout, read, write
 from qir.ir.graph import Graph
 from qir.ir.text import parse, parse_type, print_graph
 from qir.ir.types import Array, TensorType
+from qir.numerics import profile_text
 from qir.testing import DTYPES, FORMS, NAMES, odd_array, random_graph
 from tests.ir.alike import difference
-
-FIXTURE = Path(__file__).parent / "fixtures" / "version1.qir"
 
 
 def small() -> Graph:
@@ -312,36 +311,109 @@ def test_a_file_that_is_mapped_may_be_written_anew(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) & 0o111 == 0
 
 
-# -- the version that is out in the world -----------------------------------------------------
+# -- large files ------------------------------------------------------------------------------
 
-# The text of the fixture, written by hand here and not read from it.
-FIXTURE_TEXT = """\
-array @w.scale : 9xf32
-graph fixture as ort-1.31 {
-  %x = input() : (N)x4x3x3x!quant.uniform<u8:f32, 0.0235:128>
-  %w = constant(@w) : 9x4x1x1x!quant.uniform<i8<-127:127>:f32:0, @w.scale>
-  %bias = constant(@bias) : 9xi32
-  %bf = constant(@bf) : 3x3xbf16
-  %"odd \\"name\\"" = constant([1.5, -0.0, 0.1]) : 3xf32
-  %y = conv2d(%x, %w, bias=%bias) |> relu : (N)x9x3x3x!quant.uniform<u8:f32, 0.5>
-  %z = dequantize(%y) : (N)x9x3x3xf32 as native plan {x = "u8 affine tensor minmax"}
-  output(z=%z, bf=%bf, o=%"odd \\"name\\"")
-}
+
+def test_places_beyond_four_gigabytes_are_written_and_read(tmp_path: Path) -> None:
+    """A file of holes: the system keeps nothing of it but what is written."""
+    size = 5 << 30
+    meta = {"format": "qir", "version": str(VERSION), "profiles": "{}", "ledger": ""}
+    meta["text"] = f"""graph g {{
+      %big = constant(@big) : {size}xu8
+      %last = constant(@last) : 4xi8
+      output(big=%big, last=%last)
+    }}"""
+    kinds = {"big": (np.dtype("u1"), (size,)), "last": (np.dtype("i1"), (4,))}
+    places = layout(kinds)
+    assert (places["last"].start, places["last"].end) == (size, size + 4)
+    path = tmp_path / "big.qir"
+    head = header(meta | {"hash": ""}, places)
+    with path.open("wb") as out:
+        out.write(head)
+        out.seek(len(head) + size)
+        out.write(np.array([1, -2, 3, -4], np.int8).tobytes())
+    assert path.stat().st_size == len(head) + size + 4
+    graph = read(path, check=False).graph
+    last, big = graph["last"].constant, graph["big"].constant
+    assert last is not None
+    assert big is not None
+    assert last.data.tolist() == [1, -2, 3, -4]
+    assert big.data.shape == (size,)
+    assert big.data[3 << 30] == 0
+    os.truncate(path, len(head) + size)
+    assert "array 'last' lies outside the file" in refusal(path)
+
+
+MEASURE = """
+import sys
+from pathlib import Path
+from qir.ir.file import read
+def resident():
+    row = next(r for r in open("/proc/self/status") if r.startswith("VmRSS"))
+    return int(row.split()[1]) * 1024
+read(Path(sys.argv[1]))
+before = resident()
+graph = read(Path(sys.argv[2])).graph
+print(resident() - before, graph["c"].constant.data[-1])
 """
 
 
-def fixture_graph() -> Graph:
-    arrays: dict[str, np.ndarray[tuple[int, ...], np.dtype[np.generic]]] = {
-        "w.scale": (np.arange(9) + 1).astype(np.float32) / 8,
-        "w": (np.arange(36) - 18).astype(np.int8).reshape(9, 4, 1, 1),
-        "bias": np.arange(9, dtype=np.int32) * 1000,
-        "bf": (np.arange(9) - 4).reshape(3, 3).astype(dtype("bf16").carrier),
-    }
-    return parse(FIXTURE_TEXT, arrays)
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks Linux for its memory")
+def test_a_large_array_is_hashed_and_mapped_and_not_held(tmp_path: Path) -> None:
+    graph = Graph()
+    graph.constant(Array.of(np.arange(200 << 18, dtype=np.int32)), name="c")
+    write(tmp_path / "large.qir", Bundle(graph))
+    write(tmp_path / "small.qir", Bundle(small()))
+    assert (tmp_path / "large.qir").stat().st_size > 200 << 20
+    paths = [str(tmp_path / name) for name in ("small.qir", "large.qir")]
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURE, *paths], capture_output=True, text=True, check=True
+    )
+    grown, last = done.stdout.split()
+    assert int(last) == (200 << 18) - 1
+    assert int(grown) < 16 << 20
+    with (tmp_path / "large.qir").open("r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        file.write(b"\x01")
+    assert "its hash does not match" in refusal(tmp_path / "large.qir")
+    assert read(tmp_path / "large.qir", check=False).graph["c"].type == graph["c"].type
 
 
-def test_a_file_of_version_1_keeps_loading() -> None:
-    found = read(FIXTURE)
-    assert difference(found.graph, fixture_graph()) == ""
-    assert found.profiles == {"ort-1.31": 'name = "ort-1.31"\n'}
-    assert found.ledger == '{"version": 1, "entries": []}'
+# -- profiles -----------------------------------------------------------------------------------
+
+ELSEWHERE = """
+import sys
+import numpy as np
+from qir import pipeline
+from qir.numerics import profile_names
+assert "elsewhere-7" not in profile_names()
+graph = pipeline.load(sys.argv[1])
+ties = np.array([0.5, 1.5, 2.5, 3.5, -0.5], np.float32)
+print(pipeline.run(graph, {"x": ties})["y"].tolist())
+print(pipeline.run(graph, {"x": ties}, profile="native")["y"].tolist())
+"""
+
+
+def test_a_profile_that_is_not_installed_comes_from_the_file(tmp_path: Path) -> None:
+    """Ties are rounded as the file's own profile says, in the graph and in a body of it."""
+    text = profile_text("native")
+    text = text.replace('name = "native"', 'name = "elsewhere-7"')
+    text = text.replace('zero = "after"\nround = "even"', 'zero = "after"\nround = "away"', 1)
+    graph = parse("""graph g as elsewhere-7 {
+      %x = input() : 5xf32
+      %q = fused(x=%x) : 5x!quant.uniform<i8:f32, 1.0> with body as elsewhere-7 {
+        %x = input() : 5xf32
+        %q = quantize(%x) : 5x!quant.uniform<i8:f32, 1.0>
+        output(q=%q)
+      }
+      %y = dequantize(%q) : 5xf32
+      output(y=%y)
+    }""")
+    path = tmp_path / "g.qir"
+    write(path, Bundle(graph, {"elsewhere-7": text}))
+    done = subprocess.run(
+        [sys.executable, "-c", ELSEWHERE, str(path)], capture_output=True, text=True, check=True
+    )
+    own, native = map(json.loads, done.stdout.splitlines())
+    assert own == [1, 2, 3, 4, -1]
+    assert native == [0, 2, 2, 4, 0]
