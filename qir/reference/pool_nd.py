@@ -174,7 +174,12 @@ def max_unpool(x: Array, places: Array, *, size: Ints, counted: str = "tensor") 
     """Zeros with each element of x at its place; OpError for a place that is not there."""
     op = "max_unpool"
     element(op, "x", x)
-    if not size or x.ndim != len(size) + 2 or places.shape != x.shape or places.dtype.kind not in "iu":
+    if (
+        not size
+        or x.ndim != len(size) + 2
+        or places.shape != x.shape
+        or places.dtype.kind not in "iu"
+    ):
         raise OpError(f"{op}: x {list(x.shape)}, places {list(places.shape)}, size {tuple(size)}")
     shape = (*x.shape[:2], *size)
     at = places.astype(np.int64)
