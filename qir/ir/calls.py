@@ -28,7 +28,13 @@ def infer(
         if element is not None:
             moved = row.move(call, element)
             if moved is None:
-                raise TypeRuleError(f"{op}: the quantized axis {element.axis} does not survive")
+                said = (
+                    f"axis {element.axis}"
+                    if element.axis is not None
+                    else f"blocks {element.grain}"
+                )
+                reason = "the op works across them, or breaks them up; dequantize first"
+                raise TypeRuleError(f"{op}: the quantized {said} does not survive: {reason}")
             return (types[0].with_element(moved),)
     return types
 
