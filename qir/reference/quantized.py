@@ -42,27 +42,32 @@ def run_quantized(node: Node, operands: Operands, profile_name: str) -> tuple[Co
     """One op on codes."""
     results = tuple(value.type for value in node.results)
     given = resolved(node.op, node.operands, operands, results, profile_name)
-    if _moves(node.op, given):
+    if _moves(node.op, given.types, given.results) and (_open(given) or len(results) > 1):
         return compute_all(node.op, given.arrays, node.attrs)
     if len(results) > 1:
         raise OpError(f"{node.op} on codes of several maps; requantize them to one map first")
     return (_run(node.op, node.attrs, given.types, given.arrays, given.results[0], profile_name),)
 
 
-def _moves(op: str, given: Resolved) -> bool:
+def _open(given: Resolved) -> bool:
+    """Whether a type still asks for a number."""
+    quants = [kind.quant for kind in (*given.types.values(), *given.results)]
+    return any(quant is not None and quant.dynamic for quant in quants)
+
+
+def _moves(op: str, types: Mapping[str, TensorType], results: tuple[TensorType, ...]) -> bool:
     """Whether the op hands on codes of one map, whatever numbers it has."""
-    if not spec(op).traits.value_preserving or op in _PADS:
+    traits = spec(op).traits
+    if not traits.value_preserving or op in _PADS:
         return False
-    quants = [t.quant for s, t in given.types.items() if t.quant or s == "x" or s[:3] == "xs."]
-    if not all(kind.quant is not None for kind in given.results):
+    moved = [t.quant for s, t in types.items() if s.partition(".")[0] in traits.same_params]
+    quants = [*moved, *(kind.quant for kind in results)]
+    known = [quant for quant in quants if quant is not None]
+    if not moved or len(known) < len(quants):
         return False
-    first = quants[0] if quants else None
-    if first is None or any(q is None for q in quants):
-        return False
-    others = [*quants, *(t.quant for t in given.results)]
-    if any(q is not None and q.dynamic for q in others):
-        return len(quants) == 1 and all(q is not None and q.dynamic for q in others)
-    return first.grain is None and all(q is not None and first.same_map(q) for q in others)
+    if any(quant.dynamic for quant in known):
+        return len(moved) == 1 and all(quant.dynamic for quant in known)
+    return known[0].grain is None and all(map(known[0].same_map, known))
 
 
 def run_chain(node: Node, operands: Operands, profile_name: str) -> Codes:
@@ -183,6 +188,8 @@ def _run(
         return in_reals(kernel, arrays)
     if rule.method is not None:
         return methods.run(kernel, arrays)
+    if _moves(op, types, (result,)):
+        return compute(op, arrays, attrs)
     raise OpError(
         f"{op} on codes is not in profile {profile_name}; expand-qdq computes it in reals"
     )
