@@ -29,7 +29,7 @@ class Sums:
     """Whether the weights are constants; if not, the bounds hold for the worst of their type."""
     pairs: Pairs | None
     """Sums of two products as CPUs without VNNI make them in 16 bits; None for other codes than
-    8-bit ones times signed 8-bit ones."""
+    8-bit ones times signed 8-bit ones, and for transposed convolutions, which fix no order."""
     why: str = ""
     slot: str = ""
     """What stands before the product's slots: nothing, or the place of a later stage: `2.`"""

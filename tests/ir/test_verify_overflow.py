@@ -150,6 +150,46 @@ def convolution(rng: np.random.Generator) -> Case:
     return Case(graph, shape, around(kind), lambda v: convolved(v, centred, slide, groups), added)
 
 
+def transposed(rng: np.random.Generator) -> Case:
+    """A transposed convolution; torch has the oracle again."""
+    n = int(rng.integers(1, 4))
+    groups, each, out = (int(rng.integers(1, 4)) for _ in range(3))
+    sizes, kernel = (tuple(int(s) for s in rng.integers(1, 4, n)) for _ in range(2))
+    stride, dilation = (tuple(int(s) for s in rng.integers(1, 4, n)) for _ in range(2))
+    more = tuple(int(rng.integers(max(s, d))) for s, d in zip(stride, dilation, strict=True))
+    pad = tuple(
+        int(rng.integers((d * (k - 1)) // 2 + 1)) for k, d in zip(kernel, dilation, strict=True)
+    )
+    w, centred = weights(rng, (groups * each, out, *kernel), 1, int(rng.integers(2, 9)))
+    kind = codes(rng, 8, symmetric=False)
+    shape = (groups * each, *sizes)
+    attrs: dict[str, Attr] = {
+        "stride": stride,
+        "pad": (*pad, *pad),
+        "dilation": dilation,
+        "groups": groups,
+        "output_pad": more,
+    }
+    x = TensorType((1, *shape), kind)
+    op = f"conv_transpose{n}d"
+    graph, bias = build(rng, op, x, w, attrs, ("x", "w", "bias"), groups * out)
+    fold = (
+        torch.nn.functional.conv_transpose1d,
+        torch.nn.functional.conv_transpose2d,
+        torch.nn.functional.conv_transpose3d,
+    )
+    filters = torch.tensor(centred, dtype=torch.float64)
+
+    def sums(v: Whole) -> Whole:
+        data = torch.tensor(v, dtype=torch.float64)
+        made = fold[n - 1](data, filters, None, stride, pad, more, groups, dilation)
+        whole: Whole = made.numpy().round().astype(np.int64)
+        return whole
+
+    added = np.broadcast_to(bias.reshape(-1, *(1,) * n), (groups * out, *(1,) * n))
+    return Case(graph, shape, around(kind), sums, added)
+
+
 def around(kind: QuantType) -> tuple[int, int]:
     zero = int(np.asarray(kind.zeros()))
     return kind.low - zero, kind.high - zero
@@ -251,10 +291,10 @@ def furthest(case: Case) -> tuple[int, int]:
     return out[0], out[1]
 
 
-@pytest.mark.parametrize("seed", range(80))
+@pytest.mark.parametrize("seed", range(100))
 def test_the_bounds_are_those_that_some_input_meets(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    case = (convolution, product, turned, raw)[seed % 4](rng)
+    case = (convolution, product, turned, raw, transposed)[seed % 5](rng)
     assert [f for f in verify(case.graph) if f.rule not in ("overflow", "bias-scale")] == []
     (found,) = overflow(case.graph)
     assert found.static
@@ -378,6 +418,18 @@ def test_weights_of_64_bits_are_summed_in_whole_numbers() -> None:
     assert sums.greatest == 4 * 2**62 * (2**31 - 1)
     assert sums.least == -4 * 2**62 * 2**31
     assert sums.bits == 96
+
+
+@pytest.mark.parametrize("size", ["40", "5000", "(N)"])
+def test_every_place_of_a_large_transposed_convolution_is_one_of_a_few(size: str) -> None:
+    graph = graph_of(
+        f"%x = input() : 1x1x{size}x!quant.uniform<u8:f32, 0.5>\n"
+        "%w = constant(@taps) : 1x1x4x!quant.uniform<i8:f32, 0.25>\n"
+        "%y = conv_transpose1d(%x, %w) {stride = (3,), dilation = (2,)} : 1x1x?xf32\noutput(y=%y)"
+    )
+    (sums,) = overflow(graph)  # taps lie at 0, 2, 4, 6: the first and the last meet
+    assert (sums.depth, sums.least, sums.greatest) == (2, -3 * 255, (1 + 100) * 255)
+    assert sums.pairs is None
 
 
 def test_codes_of_64_bits_times_nothing_are_nothing() -> None:

@@ -21,6 +21,7 @@ DATA: dict[str, NDArray[np.generic]] = {
     "u4": np.array([0, 15, 16], np.uint8),
     "k": np.array([[[[3]]], [[[-2]]]], np.int8),
     "sq": np.array([[1, 2], [3, 4]], np.int8),
+    "taps": np.array([[[1, -3, 5, 100]]], np.int8),
     "tall": np.ones((3, 2), np.int8),
     "far": np.full((1, 66312), 127, np.int8),
     "near": np.full((1, 66311), 127, np.int8),

@@ -20,11 +20,15 @@ from qir.ir.types import Array, Grain, QuantType, TensorType
 from qir.ir.verify.parameters import miscounted, outside
 from qir.ir.verify.rule import Look, Seen, Step
 from qir.ir.verify.sharing import read_map
+from qir.ir.verify.windows import gathered, scattered
 
 SLOTS = {
     "conv1d": ("x", "w", "bias"),
     "conv2d": ("x", "w", "bias"),
     "conv3d": ("x", "w", "bias"),
+    "conv_transpose1d": ("x", "w", "bias"),
+    "conv_transpose2d": ("x", "w", "bias"),
+    "conv_transpose3d": ("x", "w", "bias"),
     "linear": ("x", "w", "bias"),
     "matmul": ("a", "b", "bias"),
     "gemm": ("a", "b", "c"),
@@ -38,7 +42,6 @@ MATRICES = frozenset({"matmul", "gemm", "matmul_integer"})
 INT16 = (-(1 << 15), (1 << 15) - 1)
 INT32 = (-(1 << 31), (1 << 31) - 1)
 _BLOCK = 1 << 22  # elements of the weights that are looked at in one go
-_PLACES = 1 << 12  # places along an axis whose windows are looked at one by one
 
 Whole = NDArray[np.generic]
 """Whole numbers: int64, or Python's own in an array of objects."""
@@ -183,7 +186,13 @@ def summed(product: Product) -> tuple[int, ...]:
             rank = len(call.shape(slot))
             last = last != _turned(call, slot)
             return (rank - 1 if last or rank == 1 else rank - 2,)
-    return tuple(range(1, len(call.shape("w"))))
+    rest = tuple(range(2, len(call.shape("w"))))
+    return (0 if transposed(call) else 1, *rest)
+
+
+def transposed(call: Call) -> bool:
+    """Whether it is a transposed convolution, whose weights are [in, out / groups, ...]."""
+    return call.op.startswith("conv_transpose")
 
 
 def _turned(call: Call, slot: str) -> bool:
@@ -195,17 +204,16 @@ def _depth(product: Product) -> int | None:
     call = product.step.call
     mine, other = product.slots
     sizes = dims.known(tuple(call.shape(mine)[axis] for axis in summed(product)))
+    if sizes is not None and transposed(call):  # of the taps, those that reach one place
+        taps = [int(rows.sum(axis=1).max()) for rows in _windows(product, sizes[1:])]
+        sizes = (sizes[0] // call.whole("groups"), *taps)
     if sizes is None and not call.op.startswith("conv"):
         sizes = dims.known((call.shape(other)[met(product)],))
     return None if sizes is None else math.prod(sizes)
 
 
 def _windows(product: Product, kernel: tuple[int, ...]) -> list[NDArray[np.int64]]:
-    """For each axis of a window, rows that say which of its taps meet data, one a place.
-
-    What lies outside the image counts as zero. Where some place sees the whole window, no other
-    goes further, and its row stands alone.
-    """
+    """For each axis of a window, rows that say which of its taps meet data, one a place."""
     call = product.step.call
     if not call.op.startswith("conv"):
         return []
@@ -213,31 +221,20 @@ def _windows(product: Product, kernel: tuple[int, ...]) -> list[NDArray[np.int64
     first = 1 if call.attrs.get("layout") == "NHWC" else 2
     stride, dilation = (call.wholes(a) or (1,) * n for a in ("stride", "dilation"))
     pad = call.wholes("pad") or (0,) * 2 * n
+    more = call.wholes("output_pad") if transposed(call) else (0,) * n
+    taps = scattered if transposed(call) else gathered
     return [
-        _taps(x[first + i], kernel[i], stride[i], dilation[i], (pad[i], pad[n + i]))
+        taps(x[first + i], kernel[i], stride[i], dilation[i], (pad[i], pad[n + i] - more[i]))
         for i in range(n)
     ]
-
-
-def _taps(
-    size: dims.Dim, kernel: int, stride: int, dilation: int, pad: tuple[int, int]
-) -> NDArray[np.int64]:
-    whole = np.ones((1, kernel), np.int64)
-    if not isinstance(size, int):
-        return whole
-    span = (kernel - 1) * dilation
-    count = (size + sum(pad) - span - 1) // stride + 1
-    inner = -(-pad[0] // stride)
-    if (inner < count and inner * stride - pad[0] + span < size) or count > _PLACES or count < 1:
-        return whole
-    at = np.arange(count)[:, None] * stride - pad[0] + np.arange(kernel) * dilation
-    return np.unique(((at >= 0) & (at < size)).astype(np.int64), axis=0)
 
 
 def _cut(product: Product) -> int | str | None:
     """After how many products of the first summed axis a new sum begins; or why nobody can say."""
     first, *more = summed(product)
     size: int | None = None
+    if transposed(product.step.call) and product.w.grain and first in dict(product.w.grain.blocks):
+        return "its scales vary along the channels that are summed up"
     for quant, axis, others in (
         (product.w, first, more),
         (product.x, met(product), slid(product)),
@@ -375,6 +372,11 @@ class _Worst:
 def _rows(product: Product, data: Whole) -> tuple[Whole, tuple[int, ...]]:
     """The weights as channels by summed axes, and the shape that the channels have."""
     over = summed(product)
+    if transposed(product.step.call):
+        groups = product.step.call.whole("groups")
+        split = data.reshape(groups, data.shape[0] // groups, *data.shape[1:]).swapaxes(1, 2)
+        channels = groups * data.shape[1]
+        return split.reshape(channels, *split.shape[2:]), (channels,)
     channels = tuple(i for i in range(data.ndim) if i not in over)
     moved = data.transpose(*channels, *over)
     shape = moved.shape[: len(channels)]
@@ -463,6 +465,8 @@ def pairs(product: Product) -> Pairs | None:
     window is taken to meet data.
     """
     x, w = product.x.storage, product.w.storage
+    if transposed(product.step.call):
+        return None  # who sums what with what depends on the kernel
     if x.bits > 8 or w.bits > 8 or w.kind != "int":
         return None
     shift = 128 if x.kind == "int" else 0

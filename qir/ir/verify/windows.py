@@ -1,0 +1,46 @@
+"""Which taps of a window meet data, place by place: what lies outside counts as zero."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.ir.dims import Dim
+
+_PLACES = 1 << 12  # places along an axis that are looked at one by one
+
+Rows = NDArray[np.int64]
+"""One row for each set of taps that meet data together, 1 where a tap does."""
+
+
+def gathered(size: Dim, kernel: int, stride: int, dilation: int, pad: tuple[int, int]) -> Rows:
+    """The taps of a convolution along one axis.
+
+    Where some place sees the whole window, no other goes further, and its row stands alone.
+    """
+    whole = np.ones((1, kernel), np.int64)
+    if not isinstance(size, int):
+        return whole
+    span = (kernel - 1) * dilation
+    count = (size + sum(pad) - span - 1) // stride + 1
+    inner = -(-pad[0] // stride)
+    if (inner < count and inner * stride - pad[0] + span < size) or count > _PLACES or count < 1:
+        return whole
+    at = np.arange(count)[:, None] * stride - pad[0] + np.arange(kernel) * dilation
+    return np.unique(((at >= 0) & (at < size)).astype(np.int64), axis=0)
+
+
+def scattered(size: Dim, kernel: int, stride: int, dilation: int, pad: tuple[int, int]) -> Rows:
+    """The taps of a transposed convolution along one axis: those that reach one place.
+
+    `pad` is what is cut off in front, and what is cut off behind less what is added there.
+    """
+    reach = np.arange(kernel) * dilation
+    if not isinstance(size, int) or (size - 1) * stride + int(reach[-1:].sum()) >= _PLACES:
+        steps = np.unique(reach % stride)  # far from the ends: those of one step of the stride
+        rows: Rows = (reach % stride == steps[:, None]).astype(np.int64)
+        return rows
+    count = (size - 1) * stride + (kernel - 1) * dilation + 1 - sum(pad)
+    source = np.arange(max(count, 1))[:, None] + pad[0] - reach
+    met = (source % stride == 0) & (source >= 0) & (source < size * stride)
+    return np.unique(met.astype(np.int64), axis=0)
