@@ -21,7 +21,7 @@ CYTHON := $(shell find qir -name '*.pyx' -o -name '*.pxd')
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check test-all bench fuzz sanitize lint format train clean
+.PHONY: help demo test check test-all bench fuzz sanitize lint format docs train clean
 
 help:  ## list the targets
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
@@ -62,6 +62,10 @@ lint: $(STAMP)/test  ## what tests/test_style.py checks, tool by tool
 
 format: $(STAMP)/test  ## put Python and C into the house's form
 	@$(BIN)/ruff check -q --fix . ; $(BIN)/ruff format . && $(BIN)/clang-format -i $(C)
+
+docs: $(STAMP)/test  ## write the pages that are made from the code
+	@for page in tests.pages tests.ir.test_ops_page tests.ir.test_verify_page; do \
+		$(BIN)/python -m $$page || exit; done
 
 train: $(STAMP)/test  ## train the demo's network again
 	@$(BIN)/python examples/digits/train.py

@@ -27,6 +27,7 @@ class Change(Enum):
 
     @property
     def meaning(self) -> str:
+        """What it says of the numbers, in words."""
         return _MEANINGS[self]
 
 

@@ -28,7 +28,8 @@ class Program(Protocol):
         ...
 
     @property
-    def inputs(self) -> Mapping[str, InputSpec]: ...
+    def inputs(self) -> Mapping[str, InputSpec]:
+        """What it takes, by name."""
 
     def run(self, inputs: Mapping[str, Array], observe: Observe) -> None:
         """Run once, calling `observe` with tensor id and value for every tensor.

@@ -51,10 +51,12 @@ class DType:
 
     @property
     def is_float(self) -> bool:
+        """Whether elements are floats, of any width."""
         return self.kind == "float"
 
     @property
     def is_integer(self) -> bool:
+        """Whether elements are integers, of any width."""
         return self.kind in ("int", "uint")
 
     @property

@@ -33,10 +33,12 @@ class Program(Protocol):
     def __iter__(self) -> Iterator[Node]: ...
 
     @property
-    def inputs(self) -> tuple[Value, ...]: ...
+    def inputs(self) -> tuple[Value, ...]:
+        """The values of the input nodes, in order."""
 
     @property
-    def outputs(self) -> Mapping[str, Value]: ...
+    def outputs(self) -> Mapping[str, Value]:
+        """Results by name."""
 
 
 class Value:

@@ -46,10 +46,12 @@ class Scheme:
 
     @property
     def low(self) -> int:
+        """Least code."""
         return (self.bounds or self.storage.bounds)[0]
 
     @property
     def high(self) -> int:
+        """Greatest code."""
         return (self.bounds or self.storage.bounds)[1]
 
     def __repr__(self) -> str:

@@ -130,6 +130,7 @@ class Grain:
         return self.text(_by_content)
 
     def text(self, name: ArrayName) -> str:
+        """The printed form; `name` gives the array's."""
         if self.axis is not None:
             return str(self.axis)
         blocks = ", ".join(f"{axis}:{size}" for axis, size in self.blocks)
@@ -450,12 +451,15 @@ class TensorType:
 
     @property
     def rank(self) -> int:
+        """How many axes there are."""
         return len(self.shape)
 
     def with_shape(self, shape: Shape) -> TensorType:
+        """The type of such elements in another shape."""
         return TensorType(shape, self.element)
 
     def with_element(self, element: DType | QuantType) -> TensorType:
+        """The type of other elements in that shape."""
         return TensorType(self.shape, element)
 
     def arrays(self) -> Iterator[Array]:

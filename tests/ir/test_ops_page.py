@@ -6,16 +6,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from qir.ir.dtype import DType
-from qir.ir.ops import FAMILIES, OPS, AttrSpec, Slot
+from qir.ir.ops import FAMILIES, OPS, AttrSpec, OpSpec, Slot
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "ops.md"
 HEAD = """# Ops
 
 Every op of the language: its operands (`?` may be absent, `*` any number), its attributes with
 what each holds unless it is given (`!` must be given), and what it computes. Sizes follow from the
-operands; a size that hangs on data is `?`. Ops that only move elements carry codes, with their
-scales along an axis or in blocks where these survive the move. Results are computed in float64 and
-rounded once.
+operands; a size that hangs on data is `?`. What an op rounds within itself may have a type and a
+plan, as operands may; bodies are graphs that see their own inputs alone. Ops that only move
+elements carry codes, with their scales along an axis or in blocks where these survive the move.
+Results are computed in float64 and rounded once.
 """
 
 
@@ -32,6 +33,12 @@ def _attr(attr: AttrSpec) -> str:
     return f"{attr.name} = {str(held) if isinstance(held, DType) else repr(held)}"
 
 
+def _within(row: OpSpec) -> str:
+    held = {"rounds within": row.inner, "holds the bodies": row.bodies}
+    found = {said: ", ".join(f"`{n}`" for n in names) for said, names in held.items() if names}
+    return "".join(f"; {said} {names}" for said, names in found.items())
+
+
 def lines() -> Iterator[str]:
     """The rows of the page, family by family."""
     for family in FAMILIES:
@@ -46,7 +53,7 @@ def lines() -> Iterator[str]:
         for row in family.OPS:
             slots = ", ".join(map(_slot, row.operands))
             attrs = ", ".join(map(_attr, row.attrs))
-            doc = row.doc.replace("|", "\\|")
+            doc = row.doc.replace("|", "\\|") + _within(row)
             yield f"| `{row.name}({slots})` | {f'`{attrs}`' if attrs else ''} | {doc} |"
 
 

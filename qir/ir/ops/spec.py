@@ -65,12 +65,15 @@ class Call:
     bodies: Mapping[str, Signature] = field(default_factory=dict)
 
     def fail(self, message: str) -> TypeRuleError:
+        """The error to raise, which names the op."""
         return TypeRuleError(f"{self.op}: {message}")
 
     def shape(self, slot: str) -> Shape:
+        """Shape of an operand; TypeRuleError where it is missing."""
         return self._type(slot).shape
 
     def express(self, slot: str) -> DType:
+        """What the elements of an operand mean; TypeRuleError where it is missing."""
         return self._type(slot).express
 
     def _type(self, slot: str) -> TensorType:
@@ -80,16 +83,19 @@ class Call:
         return found
 
     def variadic(self, prefix: str) -> list[TensorType]:
+        """Types of the operands of a variadic slot, in order."""
         found = [k for k in self.types if k.startswith(f"{prefix}.")]
         return [self.types[k] for k in sorted(found, key=lambda k: int(k.rsplit(".", 1)[1]))]
 
     def whole(self, name: str) -> int:
+        """A whole number among the attributes."""
         value = self.attrs[name]
         if type(value) is not int:
             raise self.fail(f"{name} = {value!r} is no whole number")
         return value
 
     def wholes(self, name: str, count: int | None = None) -> tuple[int, ...]:
+        """Whole numbers among the attributes, `count` of them where that is given."""
         value = self.attrs[name]
         if not isinstance(value, tuple) or not all(type(v) is int for v in value):
             raise self.fail(f"{name} = {value!r} is no list of whole numbers")
@@ -98,24 +104,28 @@ class Call:
         return tuple(v for v in value if isinstance(v, int))
 
     def reals(self, name: str) -> tuple[float, ...]:
+        """Real numbers among the attributes."""
         value = self.attrs[name]
         if not isinstance(value, tuple) or not all(isinstance(v, float) for v in value):
             raise self.fail(f"{name} = {value!r} is no list of real numbers")
         return tuple(v for v in value if isinstance(v, float))
 
     def texts(self, name: str) -> tuple[str, ...]:
+        """Texts among the attributes."""
         value = self.attrs[name]
         if not isinstance(value, tuple) or not all(isinstance(v, str) for v in value):
             raise self.fail(f"{name} = {value!r} is no list of texts")
         return tuple(v for v in value if isinstance(v, str))
 
     def text(self, name: str) -> str:
+        """A text among the attributes."""
         value = self.attrs[name]
         if not isinstance(value, str):
             raise self.fail(f"{name} = {value!r} is no text")
         return value
 
     def flag(self, name: str) -> bool:
+        """Whether an attribute is true."""
         return self.attrs[name] is True
 
     def axis(self, name: str, rank: int) -> int:

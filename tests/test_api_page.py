@@ -1,0 +1,60 @@
+"""The page of public names is current and complete, and every name on it is explained."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+
+import pytest
+
+import qir
+from qir import errors
+from tests import pages
+
+
+def test_the_page_says_what_the_docstrings_say(request: pytest.FixtureRequest) -> None:
+    if request.config.getoption("--update-golden"):
+        pages.PAGE.write_text(pages.api_page(), encoding="utf-8")
+    shown = pages.PAGE.read_text(encoding="utf-8")
+    assert shown == pages.api_page(), "make docs writes it"
+
+
+def section(module: str) -> str:
+    """What the page says of one module."""
+    text = pages.PAGE.read_text(encoding="utf-8")
+    return text.partition(f"## `{module}`\n")[2].partition("\n## ")[0]
+
+
+def test_every_public_name_is_on_the_page() -> None:
+    for name in qir.__all__:
+        assert re.search(rf"^- `{name}\b", section("qir"), re.MULTILINE), name
+    for module in pages.MODULES[1:]:
+        for name in pages.public(importlib.import_module(module)):
+            pattern = rf"^(### `{name}`$|- `{name}[`(])"
+            assert re.search(pattern, section(module), re.MULTILINE), f"{module}.{name}"
+
+
+def test_methods_are_on_the_page() -> None:
+    text = section("qir.ir.graph")
+    for name, method in vars(qir.Graph).items():
+        if not name.startswith("_") and (
+            inspect.isfunction(method) or isinstance(method, property)
+        ):
+            assert re.search(rf"^- `{name}[`(]", text, re.MULTILINE), name
+    for name in ("Node", "Value"):
+        assert f"### `{name}`" in section("qir.ir.node")
+    for name in ("TensorType", "QuantType", "Grain", "Array"):
+        assert f"### `{name}`" in section("qir.ir.types")
+    for name in vars(errors):
+        if name.endswith("Error") or name == "Refused":
+            assert f"- `{name}`: " in section("qir.errors"), name
+
+
+def test_every_name_is_explained_in_a_sentence() -> None:
+    text = pages.PAGE.read_text(encoding="utf-8")
+    lines = [line for line in text.splitlines() if line.startswith("- ")]
+    bare = [line for line in lines if not re.fullmatch(r"- `[^`]+`: \S.*", line)]
+    assert not bare
+    assert len(lines) > 300
+    assert " at 0x" not in text
