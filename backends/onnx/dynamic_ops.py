@@ -7,13 +7,14 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from qir.ir.dims import Shape
 from qir.ir.dtype import F32, U8, DType
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 from qir.ir.types import QuantType, TensorType
 from qir.ledger import Change
 
-from . import float_ops
+from . import chosen_ops, float_ops
 from .elements import NUMBERS
 from .writer import STEP, Wire, Work, Writer
 
@@ -34,18 +35,15 @@ def companions(node: Node) -> dict[str, Value]:
 
 
 def choose(writer: Writer, node: Node) -> None:
-    """DynamicQuantizeLinear, which makes the codes too; Refused for numbers of another rule."""
+    """DynamicQuantizeLinear, which makes the codes too; other rules by primitive operators."""
     attrs = node.attrs
     scale, zero = node.results
     x = node.operands["x"]
     plain = not (attrs["symmetric"] or attrs["keep"] or attrs["bounds"])
     kinds = (attrs["storage"], zero.type.element, scale.type.element, x.type.element)
     if attrs["rule"] != "onnx.dynamic" or not plain or kinds != (U8, U8, F32, F32):
-        raise writer.refuse(
-            node,
-            f"ONNX chooses numbers by DynamicQuantizeLinear alone, u8 for all of an f32 tensor; "
-            f"{attrs['rule']!s} of {attrs['storage']!s} has no form",
-        )
+        chosen_ops.write(writer, node)
+        return
     made = [use.node for use in scale.uses if _its_codes(use.node, x, scale, zero)]
     codes = _codes_name(writer, made[0]) if made else writer.fresh(f"{scale.name}_codes")
     outputs = [codes, writer.name(scale), writer.name(zero)]
@@ -92,7 +90,20 @@ def _quantized(writer: Writer, node: Node, source: str, out: str) -> None:
 
 def dequantize(writer: Writer, node: Node) -> None:
     """DequantizeLinear whose numbers are operands."""
-    _dequantized(writer, node, "x", writer.name(node.result))
+    uses = [(use.node, use.slot) for use in node.result.uses]
+    tempting = not node.origins and any(_tempts(n, s, node.operands["x"]) for n, s in uses)
+    _dequantized(writer, node, "x", writer.name(node.result), fenced=tempting)
+
+
+def _tempts(node: Node, slot: str, codes: Value) -> bool:
+    """Whether onnxruntime's optimizer would make a product integer that its kernel refuses.
+
+    It takes one zero point for the left side, and looks at that only when the model is loaded.
+    """
+    quant = codes.type.quant
+    row = None if node.op in ("output", "foreign", "fused") else spec(node.op)
+    left = row is not None and row.traits.weight is not None and row.traits.data == slot
+    return left and quant is not None and quant.grain is not None
 
 
 def requantize(writer: Writer, node: Node) -> None:
@@ -111,13 +122,18 @@ def requantize(writer: Writer, node: Node) -> None:
         writer.quantize(real, value.type, out, node, value.lineage.tensor)
 
 
-def _dequantized(writer: Writer, node: Node, slot: str, out: str) -> None:
+def _dequantized(writer: Writer, node: Node, slot: str, out: str, *, fenced: bool = False) -> None:
     value = node.operands[slot]
     quant = _checked(writer, node, value)
+    made = writer.fresh(f"{out}_not_fused") if fenced else out
     numbers = _numbers(writer, node, slot, value.type, False)
     attrs = _along(writer, node, quant)
     origins = node.origins if node.op == "dequantize" else node.slot_origins.get(slot, ())
-    writer.emit("DequantizeLinear", [writer.name(value), *numbers], [out], attrs, origins=origins)
+    writer.emit("DequantizeLinear", [writer.name(value), *numbers], [made], attrs, origins=origins)
+    if fenced:  # Max of one operand is that operand, and no optimizer takes it out
+        writer.emit("Max", [made], [out])
+        reason = "kept from onnxruntime's optimizer by a Max"
+        writer.ledger.add(Change.EXACT, STEP, value.name, reason)
 
 
 def _checked(writer: Writer, node: Node, value: Value) -> QuantType:
@@ -138,18 +154,24 @@ def _along(writer: Writer, node: Node, quant: QuantType) -> dict[str, Wire]:
         return {}
     if quant.axis is not None:
         return {"axis": quant.axis}
-    wide = [(axis, size) for axis, size in quant.grain.blocks if size > 1]
-    every = len(quant.grain.blocks) == _rank(node, quant)
-    if len(wide) != 1 or not every or quant.grain.by is not None:
+    shape = _shape(node, quant)
+    blocks = dict(quant.grain.blocks)
+    wide = [(axis, size) for axis, size in blocks.items() if size > 1]
+    left = [axis for axis in range(len(shape)) if axis not in blocks]
+    if not wide and not left:
+        wide = [(len(shape) - 1, 1)]
+    if not wide and len(left) == 1 and isinstance(size := shape[left[0]], int):
+        wide, left = [(left[0], size)], []  # one scale for the whole of an axis is one block
+    if len(wide) != 1 or left or quant.grain.by is not None:
         raise writer.refuse(node, f"ONNX has blocks along one axis; {quant} has others")
     if writer.opset < _BLOCKS:
         raise writer.refuse(node, f"blocks need opset {_BLOCKS}")
     return {"axis": wide[0][0], "block_size": wide[0][1]}
 
 
-def _rank(node: Node, quant: QuantType) -> int:
+def _shape(node: Node, quant: QuantType) -> Shape:
     values = (*node.results, *node.operands.values())
-    return next(v.type.rank for v in values if v.type.quant == quant)
+    return next(v.type.shape for v in values if v.type.quant == quant)
 
 
 def _numbers(
@@ -219,7 +241,8 @@ def around(writer: Writer, node: Node) -> None:
     for slot, operand in own.items():
         if operand.type.quant is not None and operand.type.quant.dynamic:
             ins[slot] = writer.fresh(f"{operand.name}_DequantizeLinear_Output")
-            _dequantized(writer, node, slot, ins[slot])
+            tempting = _tempts(node, slot, operand)
+            _dequantized(writer, node, slot, ins[slot], fenced=tempting)
         elif operand.type.quant is None and slot == spec(node.op).traits.bias:
             if not operand.type.dtype.is_float:
                 raise writer.refuse(node, f"%{operand.name} counts in a unit that is computed")
