@@ -31,7 +31,7 @@ SEED = 24
 
 
 def loaded(proto: onnx.ModelProto, folder: Path) -> Graph:
-    graph = OnnxFrontend().load(save(proto, folder), Ledger())
+    graph: Graph = OnnxFrontend().load(save(proto, folder), Ledger())
     check(graph)
     assert not [n for n in graph if n.op == "foreign"], "an op is kept as foreign"
     return graph
@@ -223,7 +223,7 @@ def test_computed_scales_are_read_and_written_as_they_are(tmp_path: Path, opset:
     assert skeleton(written) == skeleton(proto)
     names = [o.name for o in proto.graph.output]
     for _ in range(10):
-        given = {
+        given: dict[str, Tensor] = {
             "x": rng.normal(size=(2, 3)).astype(F),
             "s": np.array(rng.random() + 0.01, F),
             "z": np.array(rng.integers(-128, 128), np.int8),
@@ -252,7 +252,7 @@ def test_blocks_of_computed_scales(tmp_path: Path) -> None:
         21,
     )
     graph, written = loaded(proto, tmp_path), again(proto, tmp_path)
-    given = {
+    given: dict[str, Tensor] = {
         "x": rng.normal(size=(3, 4)).astype(F),
         "s": (rng.random((3, 2)) + 0.01).astype(F),
         "z": rng.integers(0, 256, (3, 2)).astype(np.uint8),
@@ -270,7 +270,7 @@ def test_static_codes_that_are_multiplied_raw(tmp_path: Path) -> None:
         node("MatMulInteger", ["q", "w", "z"], ["y"], "m"),
         node("DequantizeLinear", ["q", "s", "z"], ["d"], "d"),
     ]
-    constants = {
+    constants: dict[str, Tensor] = {
         "s": np.array(0.1, F),
         "z": np.array(7, np.uint8),
         "w": np.arange(-6, 6, dtype=np.int8).reshape(4, 3),

@@ -7,6 +7,7 @@ import random
 import numpy as np
 from numpy.typing import NDArray
 
+from qir.ir.attrs import Attr
 from qir.ir.dtype import F32, U8, DType, dtype
 from qir.ir.graph import Graph
 from qir.ir.node import Value
@@ -42,7 +43,7 @@ class Dynamic:
         storage = self.rng.choice([dtype("u8"), dtype("i8")])
         blocks = (1, self.rng.randint(1, 4)) if keep == (0, 1) else ()
         rule = self.rng.choice(["onnx.dynamic", "torch.observer", "profile"])
-        attrs = {"rule": rule, "storage": storage, "keep": keep, "blocks": blocks}
+        attrs: dict[str, Attr] = {"rule": rule, "storage": storage, "keep": keep, "blocks": blocks}
         numbers = self.graph.add("choose_qparams", {"x": real}, attrs)
         s, z = numbers.results
         kind = QuantType(storage, F32, None, None, kept(keep, blocks))

@@ -30,7 +30,7 @@ def chosen(x: Tensor, attrs: str, *, more: str = "") -> dict[str, Tensor]:
     kind = TensorType(x.shape, dtype_of(x))
     shapes = parse(f"graph g as native {{\n%x = input() : {kind}\noutput(o=%x)\n}}")
     node = shapes.add("choose_qparams", {"x": shapes["x"]}, _attrs(attrs), name=["s", "z"])
-    quant = f"!quant.uniform<{node.attrs['storage']}:{dtype_of(x)}{more}, ?:?>"
+    quant = f"!quant.uniform<{node.attrs['storage']!s}:{dtype_of(x)}{more}, ?:?>"
     graph = parse(
         f"graph g as native {{\n%x = input() : {kind}\n"
         f"%s, %z = choose_qparams(%x) {{{attrs}}} : {', '.join(str(v.type) for v in node.results)}"
@@ -69,9 +69,9 @@ def session() -> onnxruntime.InferenceSession:
 def tensors(rng: np.random.Generator) -> Iterator[Tensor]:
     """Of every size a float32 has; ties, constants, zeros, denormals, infinities."""
     for _ in range(150):
-        count, power = rng.integers(1, 40), 10.0 ** rng.integers(-44, 38)
+        size, power = rng.integers(1, 40), 10.0 ** rng.integers(-44, 38)
         with np.errstate(over="ignore"):
-            x = (rng.normal(size=count) + rng.normal() * rng.integers(0, 3)) * power
+            x = (rng.normal(size=size) + rng.normal() * rng.integers(0, 3)) * power
             yield np.clip(x, -3e38, 3e38).astype(F)
     for _ in range(150):
         steps = rng.integers(-600, 600, rng.integers(1, 40)) / 2

@@ -112,7 +112,7 @@ output(raw=%raw, lifted=%lifted)"""
 def test_a_lifted_product_has_the_bytes_of_its_raw_form() -> None:
     rng = np.random.default_rng(SEED)
     for _ in range(30):
-        data = {
+        data: dict[str, Tensor] = {
             "wi": rng.integers(0, 256, (7, 4)).astype(np.uint8),
             "wz": rng.integers(0, 256, 4).astype(np.uint8),
             "ws": rng.random(4).astype(F),
@@ -136,13 +136,13 @@ output(s=%s, z=%z, q=%q, y=%y, c=%c)"""
 
 def test_a_scale_a_token_and_a_scale_a_channel_multiply_each_sum() -> None:
     rng = np.random.default_rng(SEED)
-    data = {
+    data: dict[str, Tensor] = {
         "w": rng.integers(-128, 128, (5, 8)).astype(np.int8),
         "ws": rng.random(5).astype(F),
         "b": rng.normal(size=5).astype(F),
     }
     x = (rng.normal(size=(2, 3, 8)) * 10.0 ** rng.integers(-2, 2, (2, 3, 1))).astype(F)
-    found = run(program(TOKENS, data), {"x": x})
+    found: dict[str, Tensor] = dict(run(program(TOKENS, data), {"x": x}))
     acc = (found["q"].astype(np.int64) - found["z"]) @ data["w"].astype(np.int64).T
     scale = (found["s"] * data["ws"]).astype(F)
     assert np.array_equal(found["y"], acc.astype(F) * scale + data["b"])
@@ -162,7 +162,7 @@ output(s=%s, z=%z, q=%q, y=%y)"""
 def test_blocks_along_the_sum_are_computed_in_reals() -> None:
     rng = np.random.default_rng(SEED)
     x, w = rng.normal(size=(2, 10)).astype(F), rng.normal(size=(10, 3)).astype(F)
-    found = run(program(BLOCKS, {"w": w}), {"x": x})
+    found: dict[str, Tensor] = dict(run(program(BLOCKS, {"w": w}), {"x": x}))
     spread = [np.repeat(found[n].astype(F), 4, 1)[:, :10] for n in "sz"]
     reals = (found["q"].astype(F) - spread[1]) * spread[0]
     assert np.abs(reals - x).max() <= spread[0].max() / 2
@@ -182,11 +182,12 @@ def test_convolutions_take_numbers_that_come_beside() -> None:
 %wr = recode(%w) : 3x2x3x3xi8
 %i = conv_integer(%raw, %wr, x.zero=%z) {pad = (1, 1, 1, 1)} : 1x3x5x5xi32
 output(s=%s, y=%y, i=%i)"""
-    data = {
+    data: dict[str, Tensor] = {
         "w": rng.integers(-128, 128, (3, 2, 3, 3)).astype(np.int8),
         "ws": rng.random(3).astype(F),
     }
-    found = run(program(body, data), {"x": rng.normal(size=(1, 2, 5, 5)).astype(F)})
+    x = rng.normal(size=(1, 2, 5, 5)).astype(F)
+    found: dict[str, Tensor] = dict(run(program(body, data), {"x": x}))
     scale = (found["s"] * data["ws"]).astype(F)[:, None, None]
     assert np.array_equal(found["y"], found["i"].astype(F) * scale)
 

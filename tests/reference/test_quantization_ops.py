@@ -200,8 +200,8 @@ def test_numbers_along_an_axis_and_beside_a_type_are_read_off() -> None:
         "output(s=%s, z=%z, t=%t, w=%w, l=%l, h=%h)"
     )
     codes = np.zeros((2, 3), np.uint8)
-    numbers = {"a": np.array(0.3, F), "b": np.array(9, np.uint8)}
-    found = computed(body, x=codes, y=codes, **numbers)
+    numbers: dict[str, Tensor] = {"a": np.array(0.3, F), "b": np.array(9, np.uint8)}
+    found = computed(body, None, x=codes, y=codes, **numbers)
     assert np.array_equal(found["s"], np.array([0.5, 0.25, 1], F))
     assert np.array_equal(found["z"], [1, 2, 3])
     assert (found["t"], found["w"]) == (numbers["a"], numbers["b"])
@@ -242,7 +242,7 @@ def test_codes_of_any_map_become_codes_of_another_by_value(quant: str) -> None:
 
 def test_products_with_blocks_of_weights_and_real_data_are_computed_in_reals() -> None:
     rng = np.random.default_rng(SEED)
-    data = {
+    data: dict[str, Tensor] = {
         "w": rng.integers(0, 16, (5, 8)).astype(np.uint8),
         "s": rng.random((5, 2)).astype(F),
         "z": rng.integers(0, 16, (5, 2)).astype(np.uint8),
@@ -257,7 +257,8 @@ def test_products_with_blocks_of_weights_and_real_data_are_computed_in_reals() -
     scale, zero = (np.repeat(data[n].astype(np.float64), 4, 1) for n in "sz")
     weight = ((data["w"] - zero) * scale).astype(F).astype(np.float64)
     wanted = x.astype(np.float64) @ weight.T
-    assert np.abs(run(graph, {"x": x})["y"] - wanted).max() <= 2.0**-22 * np.abs(wanted).max()
+    found: Tensor = run(graph, {"x": x})["y"]
+    assert np.abs(found - wanted).max() <= 2.0**-22 * np.abs(wanted).max()
 
 
 def test_bfloat16_is_what_reals_are_held_to() -> None:

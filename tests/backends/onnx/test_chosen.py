@@ -97,7 +97,7 @@ def test_blocks_of_a_range_are_refused_by_name() -> None:
         "output(s=%s, z=%z)\n}"
     )
     with pytest.raises(
-        Refused, match="^s: ONNX reduces whole axes; numbers of blocks have no form"
+        Refused, match=r"^s: ONNX reduces whole axes; numbers of blocks have no form"
     ):
         to_model(graph, Ledger())
 
