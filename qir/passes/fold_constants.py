@@ -27,7 +27,7 @@ class FoldConstants(Pass):
     """Replaces float ops on constants by their results.
 
     Ops on codes stay: a dequantized weight is what makes a model quantized. So does what would
-    grow beyond `limit` elements.
+    grow beyond `limit` elements. Numbers that are read off a type become constants too.
     """
 
     name = "fold-constants"
@@ -36,7 +36,7 @@ class FoldConstants(Pass):
     def run(self, graph: Graph, ledger: Ledger) -> int:
         count = 0
         for node in graph:
-            if self._foldable(node):
+            if self._foldable(node) or _read_off(node):
                 self._fold(graph, node, ledger)
                 count += 1
         return count + (graph.prune() if count else 0)
@@ -49,18 +49,28 @@ class FoldConstants(Pass):
         return node.result.type.quant is None and _size(node) <= self.limit
 
     def _fold(self, graph: Graph, node: Node, ledger: Ledger) -> None:
-        operands = {s: v.constant.data for s, v in node.operands.items() if v.constant}
-        (data,) = run_node(node, operands, profile_of(graph, node))
-        old = node.result
-        kind = TensorType(data.shape, old.type.dtype)
-        name = old.name
-        graph.rename(old, graph.fresh(f"{name}.folded"))
-        elements = Array(np.asarray(data, order="C"), kind, name)
-        value = graph.constant(elements, name=name, before=node)
-        graph.set_origins(value.node, node.origins)
-        graph.set_lineage(value, old.lineage)
-        graph.replace(old, value)
-        ledger.add(Change.EXACT, self.name, name, f"{node.op} of constants computed")
+        found = {s: v.constant.data for s, v in node.operands.items() if v.constant}
+        if node.op == "qparams":
+            found["x"] = np.zeros((), node.operands["x"].type.dtype.carrier)  # of no account
+        made = run_node(node, found, profile_of(graph, node))
+        for old, data in zip(node.results, made, strict=True):
+            kind = TensorType(data.shape, old.type.dtype)
+            name = old.name
+            graph.rename(old, graph.fresh(f"{name}.folded"))
+            elements = Array(np.asarray(data, order="C"), kind, name)
+            value = graph.constant(elements, name=name, before=node)
+            graph.set_origins(value.node, node.origins)
+            graph.set_lineage(value, old.lineage)
+            graph.replace(old, value)
+            ledger.add(Change.EXACT, self.name, name, f"{node.op} of constants computed")
+
+
+def _read_off(node: Node) -> bool:
+    """Whether it reads numbers that stand in a type."""
+    if node.op != "qparams" or not node.used or len(node.operands) > 1:
+        return False
+    quant = node.operands["x"].type.quant
+    return quant is not None and not quant.dynamic
 
 
 def _size(node: Node) -> float:
