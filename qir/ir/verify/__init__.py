@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from qir.errors import VerifyError
 from qir.ir.graph import Graph
+from qir.ir.ops import OPS
 from qir.ir.verify.accumulators import SLOTS
 from qir.ir.verify.parameters import (
     axes,
@@ -20,11 +21,14 @@ from qir.ir.verify.sharing import bias_scale, one_tensor, same_map
 from qir.ir.verify.structure import bodies, output, slots, structure, types, unused
 
 _PRODUCTS = frozenset({*SLOTS, "fused"})
+_BIASED = frozenset({*(name for name, row in OPS.items() if row.traits.bias), "fused"})
+_MOVING = frozenset(name for name, row in OPS.items() if row.traits.same_params)
+_HOLDING = frozenset({*(name for name, row in OPS.items() if row.bodies), "foreign"})
 
 RULES: tuple[Rule, ...] = (
     Rule("output", "error", whole=output),
     Rule("structure", "error", structure),
-    Rule("bodies", "error", bodies),
+    Rule("bodies", "error", bodies, ops=_HOLDING),
     Rule("slots", "error", slots),
     Rule("types", "error", types),
     Rule("companions", "error", companions),
@@ -32,9 +36,9 @@ RULES: tuple[Rule, ...] = (
     Rule("zero-in-bounds", "error", zero_in_bounds, codes=True),
     Rule("axes", "error", axes, codes=True),
     Rule("codes-in-bounds", "error", codes_in_bounds, ops=frozenset({"constant"})),
-    Rule("same-map", "error", same_map, codes=True),
+    Rule("same-map", "error", same_map, codes=True, ops=_MOVING),
     Rule("one-tensor", "warning", one_tensor, codes=True, ops=frozenset({"quantize", "constant"})),
-    Rule("bias-scale", "warning", bias_scale, codes=True),
+    Rule("bias-scale", "warning", bias_scale, codes=True, ops=_BIASED),
     Rule("static-weights", "warning", static_weights, codes=True, ops=_PRODUCTS),
     Rule("summed-axis", "warning", summed_axis, codes=True, ops=_PRODUCTS),
     Rule("overflow", "warning", overflow, codes=True, ops=_PRODUCTS),

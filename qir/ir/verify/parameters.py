@@ -31,6 +31,8 @@ def positive_scale(seen: Seen) -> Iterator[Fault]:
     Scales that are codes themselves are finite and not negative: a block of nothing but zeros may
     have a scale of zero there. Constant companion slots are looked at too.
     """
+    if not (seen.makes or seen.open):
+        return
     for name, quant in _maps(seen):
         if quant.scale is not None and (said := _bad_scale(quant)):
             yield Fault(f"{name}: {said}", value=name.removeprefix("%"))
@@ -77,6 +79,8 @@ def zero_in_bounds(seen: Seen) -> Iterator[Fault]:
 
     Real zeros may lie anywhere, and codes that are floats have none.
     """
+    if not (seen.makes or seen.open):
+        return
     for name, quant in _maps(seen):
         if quant.zero and (said := _bad_zero(quant)):
             yield Fault(f"{name}: {said}", value=name.removeprefix("%"))
@@ -112,6 +116,8 @@ def axes(seen: Seen) -> Iterator[Fault]:
     As many zeros and offsets as scales, or one. A grain with `by` names the group of every index of
     its last axis.
     """
+    if not (seen.makes or seen.open):
+        return
     for name, kind in seen.typed():
         quant = kind.quant
         if quant is None:

@@ -142,7 +142,18 @@ class Step:
 class Seen:
     """One node as every rule sees it: looked up once."""
 
-    __slots__ = ("coded", "look", "missing", "node", "open", "operands", "products", "row", "steps")
+    __slots__ = (
+        "coded",
+        "look",
+        "makes",
+        "missing",
+        "node",
+        "open",
+        "operands",
+        "products",
+        "row",
+        "steps",
+    )
 
     def __init__(self, look: Look, node: Node) -> None:
         self.look = look
@@ -150,8 +161,8 @@ class Seen:
         self.row: OpSpec = spec(node.op)
         self.operands: Mapping[str, Value] = node._operands
         self.missing = _missing(node)
-        self.coded, self.open = _coded(node)
-        """Whether an operand, a result or something inside holds codes; and leaves numbers open."""
+        self.coded, self.makes, self.open = _coded(node)
+        """Whether codes are near it, whether it makes some, whether a type leaves numbers open."""
         self.steps: Sequence[Step] = ()
         """Its op or those of its chain, up to the first that does not take its operands."""
         self.products: tuple[Product, ...] | None = None
@@ -251,15 +262,20 @@ def _needed(op: str) -> tuple[str, ...]:
     return tuple(s.name for s in spec(op).operands if not (s.optional or s.variadic))
 
 
-def _coded(node: Node) -> tuple[bool, bool]:
-    """Whether codes are near it, and whether a type near it leaves numbers open."""
-    coded = bool(node._inner) or bool(node.stages)
-    is_open = coded
-    for value in (*node.results, *node._operands.values()):
+def _coded(node: Node) -> tuple[bool, bool, bool]:
+    """Whether codes are near it, whether it makes some, and whether a type leaves numbers open."""
+    makes = is_open = bool(node._inner) or bool(node.stages)
+    coded = makes
+    for value in node.results:
+        element = value.type.element
+        if isinstance(element, QuantType):
+            coded = makes = True
+            is_open = is_open or element.scale is None or element.zero is None
+    for value in node._operands.values():
         element = value.type.element
         if isinstance(element, QuantType):
             coded = True
             is_open = is_open or element.scale is None or element.zero is None
         elif value.node.op == "dequantize":
             coded = True
-    return coded, is_open
+    return coded, makes, is_open

@@ -48,8 +48,6 @@ def bodies(seen: Seen) -> Iterator[Fault]:
     copy it.
     """
     node = seen.node
-    if not node._bodies and not seen.row.bodies:
-        return
     held = {n: b for n, b in node._bodies.items() if isinstance(b, Graph)}
     wanted = set(seen.row.bodies)
     if node.op != "foreign" and (node.op != "fused" or not node.stages):
