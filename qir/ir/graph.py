@@ -21,7 +21,7 @@ from qir.ir.calls import infer
 from qir.ir.growth import growth
 from qir.ir.html import graph_html
 from qir.ir.look import brief_graph
-from qir.ir.node import Node, Stage, Use, Value
+from qir.ir.node import NOTHING, Node, Stage, Use, Value, entered
 from qir.ir.ops import spec
 from qir.ir.ops.graph import GIVEN
 from qir.ir.order import Order
@@ -225,7 +225,7 @@ class Graph:
         if row.results is not None and len(kinds) != row.results:
             raise TypeRuleError(f"{op} makes {row.results} values, {len(kinds)} types are given")
         for slot, element in (inner or {}).items():
-            node._inner[_inner_slot(op, slot)] = element
+            node._inner = entered(node._inner, _inner_slot(op, slot), element)
         self._place(node, operands, kinds, name, before)
         self._hold(node, held)
         if op == "output":
@@ -468,10 +468,8 @@ class Graph:
     def set_inner(self, node: Node, slot: str, element: Element | None) -> None:
         """States what a value inside an op is rounded to; None: it is not."""
         self._own(node)
-        if element is None:
-            node._inner.pop(slot, None)
-        else:
-            node._inner[_inner_slot(node.op, slot)] = element
+        known = slot if element is None else _inner_slot(node.op, slot)
+        node._inner = entered(node._inner, known, element)
         self._touch()
 
     def set_origins(self, node: Node, origins: Iterable[Origin]) -> None:
@@ -482,10 +480,7 @@ class Graph:
     def set_slot_origins(self, node: Node, slot: str, origins: Iterable[Origin]) -> None:
         """States whose quantize or dequantize a slot absorbed; none clears it."""
         self._own(node)
-        if found := tuple(origins):
-            node._slot_origins[slot] = found
-        else:
-            node._slot_origins.pop(slot, None)
+        node._slot_origins = entered(node._slot_origins, slot, tuple(origins) or None)
 
     def set_lineage(self, value: Value, lineage: Lineage) -> None:
         """States which source tensor a value stands for."""
@@ -501,10 +496,7 @@ class Graph:
     def set_scheme(self, node: Node, slot: str, scheme: Scheme | None) -> None:
         """Plans a slot, or clears its plan."""
         self._own(node)
-        if scheme is None:
-            node._schemes.pop(slot, None)
-        else:
-            node._schemes[slot] = scheme
+        node._schemes = entered(node._schemes, slot, scheme)
         self._touch()
 
     @growth()
@@ -514,9 +506,9 @@ class Graph:
         twin: dict[Value, Value] = {}
         for node in self:
             made = Node(node.op, node._attrs, node.origins, node.profile, node.stages)
-            made._slot_origins = dict(node._slot_origins)
-            made._schemes = dict(node._schemes)
-            made._inner = dict(node._inner)
+            made._slot_origins = dict(node._slot_origins) or NOTHING
+            made._schemes = dict(node._schemes) or NOTHING
+            made._inner = dict(node._inner) or NOTHING
             operands = {slot: twin[value] for slot, value in node._operands.items()}
             types = tuple(value.type for value in node.results)
             out._place(made, operands, types, [v.name for v in node.results], None)

@@ -8,13 +8,27 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Never, Protocol, TypeVar
 
 from qir.ir.attrs import Attr
 from qir.ir.ops import spec
 from qir.ir.origin import Lineage, Origin
 from qir.ir.scheme import Scheme
 from qir.ir.types import Array, Element, TensorType
+
+_T = TypeVar("_T")
+NOTHING: Mapping[str, Never] = MappingProxyType({})
+"""The one empty table of all nodes whose table is empty; most are."""
+
+
+def entered(table: Mapping[str, _T], slot: str, item: _T | None) -> Mapping[str, _T]:
+    """A node's table with that entry, or without it; the one that all share is left empty."""
+    own = table if isinstance(table, dict) else {}
+    if item is None:
+        own.pop(slot, None)
+    else:
+        own[slot] = item
+    return own
 
 
 class Use(NamedTuple):
@@ -143,12 +157,12 @@ class Node:
         self._operands: dict[str, Value] = {}
         self.results: tuple[Value, ...] = ()
         self.origins = origins
-        self._slot_origins: dict[str, tuple[Origin, ...]] = {}
+        self._slot_origins: Mapping[str, tuple[Origin, ...]] = NOTHING
         self.profile = profile
         self.stages = stages
-        self._schemes: dict[str, Scheme] = {}
-        self._inner: dict[str, Element] = {}
-        self._bodies: Mapping[str, Program] = {}
+        self._schemes: Mapping[str, Scheme] = NOTHING
+        self._inner: Mapping[str, Element] = NOTHING
+        self._bodies: Mapping[str, Program] = NOTHING
         self._prev: Node | None = None
         self._next: Node | None = None
         self._rank = 0
