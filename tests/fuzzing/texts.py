@@ -20,7 +20,7 @@ from qir.ir.types import Array, TensorType
 from qir.ir.verify import verify
 from qir.testing import EVERY, odd_type, random_graph
 from tests.fuzzing.breaking import ODD, break_bytes, break_text, break_tokens
-from tests.fuzzing.judging import Broken, Try, refused
+from tests.fuzzing.judging import LONGEST, Broken, Try, refused
 
 
 @dataclass(frozen=True)
@@ -161,4 +161,4 @@ def _sealed(table: dict[str, dict[str, object]], data: bytes) -> bytes:
 def _loaded(given: Try, data: bytes) -> Graph | None:
     path = given.folder / "case.qir"
     path.write_bytes(data)
-    return refused(lambda: pipeline.load(path))
+    return refused(lambda: pipeline.load(path), LONGEST + len(str(path)))

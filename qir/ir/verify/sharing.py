@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
 from qir.ir.node import Node, Value
 from qir.ir.types import QuantType
@@ -89,6 +90,12 @@ def _same_reals(a: QuantType, b: QuantType, stored: bool) -> bool:
     return scales and lowest and a.high - a.low == b.high - b.low
 
 
+@np.errstate(over="ignore")
+def _product_of(made: NDArray[np.generic], a: NDArray[np.generic], b: NDArray[np.generic]) -> bool:
+    """Whether numbers are the float32 products of others."""
+    return bool(np.all(a.astype(np.float32) * b.astype(np.float32) == made))
+
+
 def bias_scale(seen: Seen) -> Iterator[Fault]:
     """A quantized bias counts in units of input scale times weight scale, bit for bit.
 
@@ -112,7 +119,7 @@ def _unit(seen: Seen, step: Step, slot: str) -> Iterator[Fault]:
     if len({xs.size, ws.size, bs.size} - {1}) > 1:
         said = f"{bs.size} bias scales for {xs.size} input and {ws.size} weight scales"
         yield Fault(said, slot, value.name)
-    elif not np.all(xs.astype(np.float32) * ws.astype(np.float32) == bs):
+    elif not _product_of(bs, xs, ws):
         said = "the bias scale is not fl32(input scale x weight scale)"
         yield Fault(said, slot, value.name)
     if bias.zero and np.asarray(bias.zeros()).any():
