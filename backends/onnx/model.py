@@ -127,6 +127,8 @@ def _plain(writer: Writer, node: Node) -> None:
 def _chain(writer: Writer, node: Node) -> None:
     if not node.stages:
         raise writer.refuse(node, "a group with a body has no form in ONNX")
+    if any(spec(s.op).slot(n) is None for s in node.stages for n in s.slots):
+        raise writer.refuse(node, "the numbers of its codes are computed; --format qdq would do")
     value = node.result
     out = writer.name(value)
     works = [

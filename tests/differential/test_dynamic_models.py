@@ -342,6 +342,11 @@ def test_programs_of_our_own_are_written_for_onnxruntime(body: str) -> None:
             "q: it rounds up; ONNX rounds halves to even",
         ),
         (
+            "%x = input() : 3x3x!quant.uniform<u8:f32, ?> %s = input() : f32 "
+            "%y = matmul(%x, %x, a.scale=%s, b.scale=%s) |> relu : 3x3xf32 output(y=%y)",
+            "y: the numbers of its codes are computed; --format qdq would do",
+        ),
+        (
             "%x = input() : 3xu8 %y = recode(%x) : 3xi8 output(y=%y)",
             "y: ONNX has no form for the bits of u8 as i8",
         ),

@@ -254,3 +254,28 @@ def test_bfloat16_scales_are_of_their_own_type() -> None:
     found = run(graph, {"x": np.array([0, 1, 255], np.uint8)})["d"]
     step = F(np.array(0.1, F).astype(dtype("bf16").carrier))
     assert np.array_equal(found, np.array([0, 1, 255], F) * step)
+
+
+GROUP = """%x = input() : 3x7xf32
+%w = constant(@w) : 7x4x!quant.uniform<i8:f32, 0.1>
+%s, %z = choose_qparams(%x) {rule = "onnx.dynamic", storage = u8} : f32, u8
+%q = quantize(%x, scale=%s, zero=%z) : 3x7x!quant.uniform<u8:f32, ?:?>
+%b = matmul(%q, %w, a.scale=%s, a.zero=%z) : 3x4xf32
+%a = matmul(%q, %w, a.scale=%s, a.zero=%z) |> relu : 3x4xf32
+%d = matmul(%q, %w, a.scale=%s, a.zero=%z) |> relu : 3x4x!quant.uniform<u8:f32, 0.125:9>
+%e = matmul(%q, %w, a.scale=%s, a.zero=%z) : 3x4x!quant.uniform<u8:f32, 0.125:9>
+  |> mul(., %x4) : 3x4x!quant.uniform<u8:f32, 0.5:100>
+output(a=%a, b=%b, d=%d, e=%e)"""
+
+
+def test_groups_take_numbers_that_come_beside_and_round_where_they_say() -> None:
+    rng = np.random.default_rng(SEED)
+    data = {"w": rng.integers(-128, 128, (7, 4)).astype(np.int8)}
+    x, x4 = rng.normal(size=(3, 7)).astype(F), rng.normal(size=(3, 4)).astype(F)
+    graph = program(GROUP.replace("%x =", "%x4 = input() : 3x4xf32\n%x =", 1), data)
+    found: dict[str, Tensor] = dict(run(graph, {"x": x, "x4": x4}))
+    bounded = np.maximum(found["b"], 0)
+    assert np.array_equal(found["a"], bounded)
+    assert np.array_equal(found["d"], np.clip(np.rint(bounded / F(0.125)) + 9, 0, 255))
+    inner = (np.clip(np.rint(found["b"] / F(0.125)) + 9, 0, 255) - 9).astype(F) * F(0.125)
+    assert np.array_equal(found["e"], np.clip(np.rint(inner * x4 / F(0.5)) + 100, 0, 255))
