@@ -233,6 +233,9 @@ def around(writer: Writer, node: Node) -> None:
     """An op on codes whose numbers stand beside: dequantize, the op on reals, quantize."""
     beside = companions(node)
     own = {s: v for s, v in node.operands.items() if s not in beside}
+    if node.inner:
+        names = ", ".join(sorted(node.inner))
+        raise writer.refuse(node, f"ONNX has no {node.op} that rounds {names} by computed numbers")
     if len(node.results) != 1:
         raise writer.refuse(node, f"{node.op} on codes whose numbers are computed has no form")
     value = node.result

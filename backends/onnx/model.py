@@ -106,7 +106,7 @@ def _write(writer: Writer, node: Node) -> None:
             control.write(writer, node, _write)
         case op if op in dynamic_ops.OPS:
             dynamic_ops.OPS[op](writer, node)
-        case _ if dynamic_ops.companions(node) and not node.inner:
+        case _ if dynamic_ops.companions(node):
             dynamic_ops.around(writer, node)
         case _:
             _plain(writer, node)
