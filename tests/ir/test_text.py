@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from qir.errors import ParseError, QirError
+from qir.errors import ParseError, QirError, TypeRuleError
 from qir.ir.dtype import F32, dtype
 from qir.ir.graph import Graph
 from qir.ir.node import Stage
@@ -249,6 +249,21 @@ HEAD = "graph main as native {\n  %x = input() : 2x3xf32\n"
         (f'{HEAD}  %y = relu(%x) : f32 plan {{x = "q8"}}\n}}', "'q8' is not an element type"),
         (f"{HEAD}  %y = relu(%x) : f32 from onnx {{a = 1}}\n}}", "an origin has no a"),
         (f"{HEAD}  output(y=%x)\n  output(y=%x)\n}}", "graph main has an output already"),
+        (f"{HEAD}  %y = relu(%x) : f32 lineage 5\n}}", "a lineage for each of 1 values"),
+        (f"{HEAD}  %y = relu(%x) : f32 lineage ((),)\n}}", "a list of texts should stand here"),
+        (f"{HEAD}  %y = relu(%x) : f32 from a {{op = 5}}\n}}", "op of an origin is a text"),
+        (f"{HEAD}  %y = relu(%x) : f32 from a {{call = 1.5}}\n}}", "call of an origin is a whole"),
+        (
+            f'{HEAD}  %y = relu(%x) : f32 from a {{operands = (("a",),)}}\n}}',
+            "a pair of texts should stand here",
+        ),
+        (f'{HEAD}  %y = relu(%x) : f32 plan {{x = "u8", x = "i8"}}\n}}', "x is planned twice"),
+        (f'{HEAD}  %y = relu(%x) named "a" : f32\n}}', "a node is not"),
+        (f"{HEAD}  %y = relu(%x) |> clip inner {{h : f32}} : f32\n}}", "inner slots belong to"),
+        (f"{HEAD}  %y = relu(%x) |> input : f32\n}}", "'.' stands where the stage before"),
+        (f"{HEAD}  %y = input() |> relu : f32\n}}", "a stage makes one value of its operands"),
+        (f"{HEAD}  %y = relu(%x) |> if : f32\n}}", "a stage makes one value of its operands"),
+        (f'{HEAD}  %y = cast(%x) {{to = bytes"0"}} : f32\n}}', "pairs of hexadecimal digits"),
     ],
 )
 def test_a_fault_is_told_with_its_place_in_one_line(text: str, message: str) -> None:
@@ -294,6 +309,14 @@ def test_a_fault_is_told_with_its_place_in_one_line(text: str, message: str) -> 
         "(" + "*".join("(A+B)" for _ in range(100)) + ")xf32",
         "(" + "*".join(f"(a{i}+b{i})" for i in range(40)) + ")xf32",
         "(" + "9" * 50 + ")xf32",
+        "\u0663xf32",
+        "!quant.uniform<u8:f32, \u0663.5>",
+        "!quant.uniform<u8:f32, 1.0, plus 1.0, plus 2.0>",
+        "!quant.uniform<u8:f32, 0.5:18446744073709551616>",
+        "!quant.uniform<i8:f32, 0.5:-9223372036854775809>",
+        "3x!quant.uniform<u8:f32:-1, 1.0>",
+        "!quant.uniform<" * 5000,
+        "1000000000000000000xf32",
         "(N*" + "*".join(["999999999999"] * 20) + ")xf32",
     ],
 )
@@ -304,6 +327,27 @@ def test_a_type_that_cannot_be_meant_is_refused(text: str) -> None:
     assert time.process_time() - started < 1
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 240
+
+
+def test_an_array_is_declared_once() -> None:
+    with pytest.raises(ParseError, match="line 1, column 26: array @a is declared twice"):
+        parse("array @a : 1xf32 array @a : 1xf32", {"a": np.ones(1, np.float32)})
+
+
+@pytest.mark.parametrize("size", [-1, 10**18, 10**30])
+def test_a_size_that_no_array_has_is_no_size(size: int) -> None:
+    with pytest.raises(TypeRuleError, match=f"an axis of {size} elements"):
+        TensorType((2, size), F32)
+
+
+def test_sizes_that_grow_beyond_all_bounds_are_unknown_and_read_back() -> None:
+    graph = Graph()
+    x = graph.add("input", types=[parse_type("3xf32")], name="x").result
+    for _ in range(4):
+        x = graph.add("tile", {"x": x}, {"repeats": (10**6,)}).result
+    assert [v.type.shape for v in graph.values.values()][-1] == (None,)
+    graph.add("output", {"y": x})
+    assert difference(graph, reread(graph)) == ""
 
 
 def test_lists_within_lists_end_somewhere() -> None:
