@@ -25,6 +25,7 @@ from qir.numerics.quantize import (
     multiplier,
     quantize,
     requantize,
+    rescaled_bias,
     scale_sum,
 )
 from qir.numerics.ranges import NAMED, choose
@@ -68,6 +69,7 @@ __all__ = [
     "recode",
     "replaced",
     "requantize",
+    "rescaled_bias",
     "same_map",
     "scale_sum",
     "unpack",

@@ -7,10 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from qir.errors import OpError
-from qir.numerics.fields import Rule, refuse
+from qir.errors import OpError, ProfileError
+from qir.numerics import sense
+from qir.numerics.fields import Acc, Rule, refuse
 
 Codes = NDArray[np.generic]
+PLAIN = Acc()
+"""Sums of 32 bits that wrap."""
 
 # Sums of so many products of two 16-bit differences are exact in float64.
 _TERMS = 1 << 19
@@ -21,28 +24,42 @@ def wrap(total: NDArray[np.floating]) -> NDArray[np.int32]:
     return total.astype(np.int64).astype(np.int32)
 
 
-def check(rule: Rule) -> None:
-    """ProfileError for a product that is not executed as a rule says.
+def closed(total: NDArray[np.float64], how: Acc) -> Codes:
+    """Whole numbers below 2^53 in the type that sums have."""
+    if how.type != "i32":
+        return total.astype(np.int64 if how.type == "i64" else np.float32)
+    if how.overflow == "saturate":
+        return np.clip(total, -(2.0**31), 2.0**31 - 1).astype(np.int32)
+    return wrap(total)
 
-    Sums are exact 32-bit ones of codes, a bias is in their unit, later stages work on reals.
-    """
+
+def check(rule: Rule) -> None:
+    """ProfileError for a product whose rule names a method, or says what cannot be meant."""
     if rule.method is not None:
-        raise refuse(rule, "method", str(rule.method))
+        name = rule.profile or "(unnamed)"
+        raise ProfileError(f"profile {name}: no method {rule.method} computes products of codes")
+    sense.check(rule)
     for field, value, can in (
-        ("acc.type", rule.acc.type, ("i32",)),
-        ("acc.overflow", rule.acc.overflow, ("wrap",)),
-        ("acc.pairs", rule.acc.pairs, ("exact",)),
-        ("acc.pad", rule.acc.pad, ("zero_point",)),
-        ("bias.domain", rule.bias.domain, ("given_acc", "rounded_acc")),
-        ("weights.given", rule.weights.given, ("codes",)),
-        ("params.round", rule.params.round, ("none",)),
-        ("stage.relu", rule.stage.relu, ("real",)),
-        ("stage.sum", rule.stage.sum, ("real",)),
-        ("stage.sum_reads", rule.stage.sum_reads, ("as_is",)),
-        ("stage.other", rule.stage.other, ("float",)),
+        ("weights.given", rule.weights.given, "codes"),
+        ("params.round", rule.params.round, "none"),
+        ("stage.sum", rule.stage.sum, "real"),
+        ("stage.sum_reads", rule.stage.sum_reads, "as_is"),
+        ("stage.other", rule.stage.other, "float"),
     ):
-        if value not in can:
+        if value != can:
             raise refuse(rule, field, value)
+
+
+def added(acc: Codes, bias: Codes, how: Acc) -> Codes:
+    """Sums with whole numbers in their own unit added."""
+    if how.type == "f32":
+        return np.asarray(acc.astype(np.float64) + bias.astype(np.float64), np.float32)
+    total = acc.astype(np.int64) + bias.astype(np.int64)
+    if how.type == "i64":
+        return total
+    if how.overflow == "saturate":
+        total = np.clip(total, -(2**31), 2**31 - 1)
+    return total.astype(np.int32)
 
 
 def centred(
@@ -62,16 +79,49 @@ def matmul(
     b: Codes,
     a_zero: int | NDArray[np.integer] = 0,
     b_zero: int | NDArray[np.integer] = 0,
-) -> NDArray[np.int32]:
+    *,
+    how: Acc = PLAIN,
+    raw: tuple[Codes, Codes] | None = None,
+) -> Codes:
     """Sums of (a - a_zero) * (b - b_zero), NumPy's matmul rules; b's zero points lie along columns.
 
-    Raises OpError for a dot product of more terms than are summed exactly.
+    `raw` are the codes where a and b are less their zeros already. Raises OpError for a dot
+    product of more terms than are summed exactly.
     """
     if a.shape[-1] > _TERMS:
         raise OpError(f"a dot product of {a.shape[-1]} terms; up to {_TERMS} are summed exactly")
     left = centred(a, a_zero)
     right = centred(b, b_zero, -1)
-    return wrap(np.matmul(left, right))
+    total = np.matmul(left, right)
+    if _short(how) and (found := _bytes(*(raw or (a, b)))):
+        rows, columns = found
+        rows = rows[None] if rows.ndim == 1 else rows
+        columns = columns[:, None] if columns.ndim == 1 else columns
+        total = total + _cut_pairs(rows, columns).reshape(np.shape(total))
+    return closed(np.asarray(total), how)
+
+
+def _bytes(data: Codes, weight: Codes) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+    """8-bit data as unsigned bytes, and i8 weights; None where no pairs of 16 bits are summed."""
+    if data.dtype.itemsize > 1 or weight.dtype != np.int8 or data.dtype.kind not in "iu":
+        return None
+    moved = 128 if data.dtype.kind == "i" else 0
+    return data.astype(np.int64) + moved, weight.astype(np.int64)
+
+
+def _cut_pairs(a: NDArray[np.int64], b: NDArray[np.int64]) -> NDArray[np.float64]:
+    """What sums of a @ b lose where terms 2i and 2i + 1 are added in 16 bits that saturate."""
+    lost = np.zeros((*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1]))
+    if not a.size or not b.size:
+        return lost
+    reach = np.abs(a).max(axis=tuple(range(a.ndim - 1))) * np.abs(np.moveaxis(b, -2, -1)).max(
+        axis=tuple(range(b.ndim - 1))
+    )
+    last = reach.size // 2 * 2
+    for i in 2 * np.flatnonzero(reach[0:last:2] + reach[1:last:2] > 32767):
+        pair = a[..., i, None] * b[..., None, i, :] + a[..., i + 1, None] * b[..., None, i + 1, :]
+        lost += np.clip(pair, -32768, 32767) - pair
+    return lost
 
 
 def conv2d(
@@ -85,7 +135,8 @@ def conv2d(
     dilation: Sequence[int] = (1, 1),
     groups: int = 1,
     layout: str = "NCHW",
-) -> NDArray[np.int32]:
+    how: Acc = PLAIN,
+) -> Codes:
     """Sums of a convolution on codes; padding counts as the zero point. Weights are OIHW.
 
     Raises OpError for shapes that do not fit.
@@ -99,13 +150,16 @@ def conv2d(
             f"conv2d: x has {channels} channels, w ({w.shape[0]} from {w.shape[1]}) "
             f"in {groups} groups wants {wanted}"
         )
-    padded = np.pad(centred(nchw, x_zero), ((0, 0), (0, 0), (pad[0], pad[2]), (pad[1], pad[3])))
+    sides = ((0, 0), (0, 0), (pad[0], pad[2]), (pad[1], pad[3]))
+    border = int(np.asarray(x_zero)) if how.pad == "zero_point" else 0
+    padded = centred(np.pad(nchw, sides, constant_values=border), x_zero)
     weights = centred(w, w_zero, 0)
     n, oh, ow = nchw.shape[0], *_sizes(padded.shape[2:], w.shape[2:], stride, dilation)
     total = np.zeros((n, w.shape[0], oh, ow))
     split = padded.reshape(n, groups, channels // groups, *padded.shape[2:])
     sums = total.reshape(n, groups, w.shape[0] // groups, oh * ow)
     by_group = weights.reshape(groups, w.shape[0] // groups, w.shape[1], *w.shape[2:])
+    raw = _bytes(np.pad(nchw, sides, constant_values=border), w) if _short(how) else None
     # A product of matrices for each tap of the kernel: no copy of all windows, and fast.
     for i, j in np.ndindex(*w.shape[2:]):
         rows = slice(i * dilation[0], i * dilation[0] + (oh - 1) * stride[0] + 1, stride[0])
@@ -115,8 +169,15 @@ def conv2d(
             sums += by_group[None, :, :, 0, i, j, None] * tap
         else:
             sums += np.matmul(by_group[..., i, j], tap)
-    out = wrap(total)
+        if raw is not None:
+            seen = raw[0].reshape(split.shape)[..., rows, columns].reshape(tap.shape)
+            sums += _cut_pairs(raw[1].reshape(by_group.shape)[..., i, j], seen)
+    out = closed(total, how)
     return out if layout == "NCHW" else np.ascontiguousarray(np.moveaxis(out, 1, -1))
+
+
+def _short(how: Acc) -> bool:
+    return how.pairs == "saturate_i16"
 
 
 def _sizes(

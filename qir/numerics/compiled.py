@@ -16,6 +16,7 @@ from qir.numerics.fields import Rule
 from qir.numerics.layout import Layout, along, layout
 from qir.numerics.maps import AnyMap, Map
 from qir.numerics.rounding import narrowed
+from qir.numerics.sense import clashes
 
 Codes = NDArray[np.integer]
 Reals = NDArray[np.floating]
@@ -179,10 +180,14 @@ def _table(codes: NDArray[np.generic], of: AnyMap, kind: np.dtype[np.floating]) 
 
 
 def requantize(
-    acc: NDArray[np.int32], factor: Reals, y: Affine, rule: Rule, axis: int
+    acc: NDArray[np.generic], factor: Reals, y: Affine, rule: Rule, axis: int
 ) -> Codes | None:
     """Codes of sums, by factors that are floats or are shifted."""
     r = rule.requant
+    if r.multiplier not in ("f32", "f64", "q31") or next(clashes(rule), None):
+        return None
+    if r.multiplier == "q31" and (r.zero == "before" or r.round in ("even", "away")):
+        return None
     if acc.size < LEAST or acc.dtype != np.int32 or factor.dtype not in (F32, F64):
         return None
     if y.axis is not None and (y.axis % acc.ndim != axis % acc.ndim or not factor.ndim):
@@ -214,7 +219,7 @@ def requantize(
 
 
 def _fixed(
-    acc: NDArray[np.int32],
+    acc: NDArray[np.generic],
     factor: Reals,
     y: Affine,
     zero: NDArray[np.generic],

@@ -5,18 +5,29 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from qir.errors import OpError, ProfileError
+from qir.errors import OpError
 from qir.numerics.affine import Affine, Numbers
 from qir.numerics.fields import Rule, refuse
 from qir.numerics.maps import AnyMap, Map
-from qir.numerics.rounding import ROUNDINGS, high_multiply, narrowed, shift_right_away
+from qir.numerics.rounding import (
+    ROUNDINGS,
+    high_multiply,
+    narrowed,
+    shift_right,
+    shift_right_away,
+    to_whole,
+)
+from qir.numerics.sense import check
 
 Codes = NDArray[np.integer]
 Reals = NDArray[np.floating]
+_Kind = TypeVar("_Kind", bound=np.generic)
 F32: np.dtype[np.floating] = np.dtype(np.float32)
 F64: np.dtype[np.floating] = np.dtype(np.float64)
 
@@ -243,71 +254,55 @@ def _centred(
 
 
 def requantize(
-    acc: NDArray[np.int32], factor: Reals, y: Affine, rule: Rule, *, axis: int = 1
+    acc: NDArray[np.generic], factor: NDArray[np.generic], y: Affine, rule: Rule, *, axis: int = 1
 ) -> Codes:
-    """Codes of the result from 32-bit sums, bias included, and what `multiplier` gave."""
+    """Codes of the result from sums, bias included, and what `multiplier` gave."""
     r = rule.requant
-    check_requant(rule)
+    check(rule)
     m = shaped(factor, acc.ndim, axis)
-    zero = y.along(acc.ndim)[1]
-    if r.multiplier == "q31":
-        return _fixed_point(acc, m, y, rule)
-    before = _real(zero, m) if r.zero == "before" else m.dtype.type(0)
+    scale, zero = y.along(acc.ndim)
+    if r.multiplier == "exact":
+        return _exact(acc, m, zero, y, rule)
+    real = m.astype(m.dtype if m.dtype.kind == "f" else F64)
+    if r.multiplier in ("q31", "q15"):
+        return _fixed_point(acc, real, zero.astype(np.int64), y, rule)
+    with np.errstate(all="ignore"):
+        scaled = np.asarray(acc.astype(real.dtype) * real)
+        if r.multiplier == "divide":
+            gain = gains(y, rule, scaled.dtype).reshape(scale.shape)
+            scaled = in_steps(scaled, scale, gain, rule)
+        return rounded(scaled, zero, y, rule)
+
+
+def in_steps(reals: Reals, scale: Reals, gain: Reals, rule: Rule) -> Reals:
+    """Reals in units of the result, in the type they have."""
+    with np.errstate(all="ignore"):
+        match rule.requant.order:
+            case "gy/gx/gw":
+                return np.asarray(reals * gain.astype(reals.dtype))
+            case "(x*w)*(1/y)":
+                return np.asarray(reals * (reals.dtype.type(1) / scale.astype(reals.dtype)))
+            case _:
+                return np.asarray(reals / scale.astype(reals.dtype))
+
+
+def rounded(scaled: Reals, zero: NDArray[np.generic], y: Affine, rule: Rule) -> Codes:
+    """Codes of reals that are in units of the result."""
+    r = rule.requant
     after = zero if r.zero == "after" else np.zeros_like(zero)
     with np.errstate(over="ignore", invalid="ignore"):
-        scaled = acc.astype(m.dtype) * m
         if r.zero == "before":
-            scaled = scaled + before
+            scaled = scaled + _real(zero, scaled)
         if r.clip == "reals":
-            scaled = np.clip(scaled, _real(y.low - after, m), _real(y.high - after, m))
+            scaled = np.clip(scaled, _real(y.low - after, scaled), _real(y.high - after, scaled))
         whole = ROUNDINGS[r.round](scaled).astype(F64) + after
     # maxps and minps give their second operand for a NaN: the low end.
     return stored(np.where(np.isnan(whole), y.low, whole), y.low, y.high, y.carrier)
 
 
-def check_requant(rule: Rule) -> None:
-    """ProfileError for a field that is not executed, or not with those beside it."""
-    r = rule.requant
-    can = {
-        "multiplier": ("f32", "f64", "q31"),
-        "input": ("acc_plus_bias",),
-        "wide": ("plain",),
-        "round": ("half_up", "double") if r.multiplier == "q31" else ("even", "away", "half_up"),
-    }
-    check_beside(rule)
-    for field, values in can.items():
-        if getattr(r, field) not in values:
-            raise refuse(rule, f"requant.{field}", getattr(r, field))
-
-
-_BESIDE: dict[str, dict[str, tuple[str, ...]]] = {
-    "f64": {"compute": ("f64",)},
-    "q31": {
-        "compute": ("f64",),
-        "round": ("half_up", "double"),
-        "zero": ("after", "none"),
-        "clip": ("codes",),
-    },
-}
-"""What stands beside a multiplier where it is executed."""
-
-
-def check_beside(rule: Rule) -> None:
-    """ProfileError for a multiplier that is not executed with the fields beside it."""
-    beside = _BESIDE.get(rule.requant.multiplier, {})
-    amiss = [f for f, can in beside.items() if getattr(rule.requant, f) not in can]
-    if amiss:
-        wanted = ", ".join(f"{f} = {' or '.join(map(repr, can))}" for f, can in beside.items())
-        raise ProfileError(
-            f"profile {rule.profile or '(unnamed)'}: requant.multiplier = "
-            f"{rule.requant.multiplier!r} is executed with {wanted}; "
-            f"{amiss[0]} is {getattr(rule.requant, amiss[0])!r}"
-        )
-
-
-def shaped(factor: Reals, rank: int, axis: int) -> Reals:
-    """One factor, or one a channel, to go with an array of that rank."""
-    if factor.ndim == 0:
+def shaped(factor: NDArray[_Kind], rank: int, axis: int) -> NDArray[_Kind]:
+    """One factor, one a channel, or one for each sum, to go with an array of that rank."""
+    if factor.ndim == 0 or (factor.ndim == rank and rank > 1):
         return factor
     shape = [1] * rank
     shape[axis] = -1
@@ -322,16 +317,55 @@ def mantissa(m: Reals) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     return np.where(over, 1 << 30, q), exponent.astype(np.int64) + over
 
 
-def _fixed_point(acc: NDArray[np.int32], m: Reals, y: Affine, rule: Rule) -> Codes:
-    """gemmlowp's: a 31-bit multiplier and a shift, rounded twice or once."""
+def _fixed_point(
+    acc: NDArray[np.generic], m: Reals, zero: NDArray[np.int64], y: Affine, rule: Rule
+) -> Codes:
+    """gemmlowp's multiplier of 31 bits, or TFLite's of 15, and a shift; rounded twice or once."""
+    r = rule.requant
     q, exponent = mantissa(m)
-    if rule.requant.round == "double":
+    sums = acc.astype(np.int64)
+    if r.round == "double":
         left, right = np.maximum(exponent, 0), np.maximum(-exponent, 0)
-        shifted = (acc.astype(np.int64) << left).astype(np.int32)
-        whole = shift_right_away(high_multiply(shifted, q.astype(np.int32)), right).astype(np.int64)
+        moved = (sums << left).astype(np.int32)
+        whole = shift_right_away(high_multiply(moved, q.astype(np.int32)), right).astype(np.int64)
     else:
-        shift = 31 - exponent
-        whole = (acc.astype(np.int64) * q + (np.int64(1) << (shift - 1))) >> shift
-    zero = y.along(acc.ndim)[1]
-    total = whole + (zero if rule.requant.zero == "after" else 0)
-    return np.clip(total, y.low, y.high).astype(y.carrier)
+        bits = 31
+        if r.multiplier == "q15":
+            bits, q = 15, np.where(q < 0x7FFF0000, (q + (1 << 15)) >> 16, 0x7FFF)
+        inside = zero if r.zero == "before" else np.zeros((), np.int64)
+        whole = shift_right(sums * q, bits - exponent, r.round, inside)
+    total = whole + (0 if r.zero == "none" else zero)
+    return np.asarray(np.clip(total, y.low, y.high).astype(y.carrier))
+
+
+def _exact(
+    acc: NDArray[np.generic],
+    m: NDArray[np.generic],
+    zero: NDArray[np.integer],
+    y: Affine,
+    rule: Rule,
+) -> Codes:
+    """Codes as if numbers had no end of digits: float64, and fractions where that is near a tie."""
+    r = rule.requant
+    with np.errstate(all="ignore"):
+        scaled = np.asarray(acc.astype(F64) * m.astype(F64))
+    zeros = np.broadcast_to(zero, scaled.shape)
+    added = zeros if r.zero != "none" else np.zeros_like(zeros)
+    whole = np.rint(scaled)
+    near = np.abs(np.abs(scaled - np.trunc(scaled)) - 0.5) <= np.abs(scaled) * 2.0**-49
+    near &= (scaled + added > y.low - 1.0) & (scaled + added < y.high + 1.0)
+    if near.any():
+        inside = (zeros if r.zero == "before" else np.zeros_like(zeros))[near]
+        number = np.broadcast_to(np.arange(m.size).reshape(m.shape), scaled.shape)[near]
+        keys = np.stack([acc[near].astype(np.int64), number, inside])
+        each, back = np.unique(keys, axis=1, return_inverse=True)
+        listed = m.reshape(-1)
+        found = [to_whole(listed[n] * int(a), r.round, int(z)) for a, n, z in each.T]
+        whole[near] = np.array(found, F64)[back.reshape(-1)]
+    return stored(whole + added, y.low, y.high, y.carrier)
+
+
+def gains(of: AnyMap, rule: Rule, kind: np.dtype[np.floating]) -> Reals:
+    """Codes a real unit: 1 / scale, in the shape of the scales."""
+    with np.errstate(all="ignore"):
+        return np.asarray(kind.type(1) / of.scale.astype(kind))

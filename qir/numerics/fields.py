@@ -110,9 +110,14 @@ class Acc:
     """How products are summed."""
 
     type: Literal["i32", "i64", "f32"] = "i32"
+    """What holds a sum; `f32` is the exact sum rounded once."""
     overflow: Literal["wrap", "saturate"] = "wrap"
+    """What becomes of a sum that 32 bits do not hold: of the whole sum, and again with a bias."""
     pairs: Literal["exact", "saturate_i16"] = "exact"
+    """`saturate_i16`: 8-bit data, i8 moved up by 128, times i8 weights: terms 2i and 2i + 1, of
+    the channels of one tap, are added in 16 bits that saturate; zero points are taken off after."""
     pad: Literal["zero_point", "zero_code"] = "zero_point"
+    """What padding counts as: the zero point, or code 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +125,11 @@ class Bias:
     """Where a bias comes in, and as what."""
 
     domain: Literal["real_after", "given_acc", "rounded_acc", "rescaled_acc"] = "given_acc"
+    """`real_after`: a real one is added to reals. Else one is added to the sums in their unit:
+    `given_acc` as it is given, `rounded_acc` rounded to it from a real one, `rescaled_acc` from
+    codes that have a scale of their own. Whole numbers without a scale are in that unit."""
+    by: Literal["add", "fma"] = "add"
+    """`fma`: sum * unit + bias is rounded once, where a real bias meets reals."""
     round: Literal["even", "away"] = "even"
     compute: Literal["f32", "f64"] = "f64"
     overflow: Overflow = "wrap"
@@ -144,13 +154,21 @@ class Requant:
     """How a sum becomes a code of the result."""
 
     multiplier: Literal["f32", "f64", "q31", "q15", "exact", "divide"] = "f32"
+    """What sums are multiplied with: one float; `q31`, `q15` so many bits and a shift, for whole
+    sums; `exact` the quotient of the scales without rounding; `divide` sums become reals first
+    (x*w), which are then brought to the result's scale as the order says."""
     order: Literal["(x*w)/y", "x*(w/y)", "(x*w)*(1/y)", "gy/gx/gw"] = "(x*w)/y"
+    """How scales, or gains (codes a real unit), are multiplied, each step rounded."""
     compute: Literal["f32", "f64"] = "f32"
     input: Literal["acc_plus_bias", "acc_then_bias"] = "acc_plus_bias"
+    """`acc_then_bias`: the sum becomes a float, then the bias is added in its unit: bias / (x*w)
+    where it is real, else its whole number."""
     round: Literal["even", "away", "half_up", "double"] = "even"
+    """`double`: gemmlowp's high half of a product, then a shift, halves away."""
     zero: Literal["after", "before", "none"] = "after"
     clip: Literal["codes", "reals"] = "codes"
     wide: Literal["plain", "rescaled"] = "plain"
+    """`rescaled`: codes of 32 bits from weights of many scales are sum * (w / the largest w)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,9 +176,16 @@ class Stages:
     """What a kernel's later stages work on."""
 
     relu: Literal["real", "zero_code"] = "real"
-    sum: Literal["real", "ratio"] = "real"
+    """Of reals, or of codes at the zero point: the same, for rounding is monotone."""
+    sum: Literal["real", "fma", "ratio"] = "real"
+    """`real`: what the summand's codes mean is added to reals, `fma` with one rounding; `ratio`:
+    its codes times the ratio of its scale to the result's are added in units of the result."""
     sum_reads: Literal["as_is", "i8_saturated"] = "as_is"
+    """`i8_saturated`: of summand and result, where one is i8, the unsigned one ends at 127: both
+    lie in one i8 buffer."""
     other: Literal["float", "table", "method"] = "float"
+    """Other activations: on reals; on codes, of which each has its entry; or as the op's own rule
+    says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,6 +281,15 @@ READS: Mapping[str, tuple[str, ...]] = {
     "recode_all": ("quantize", "dequantize"),
     "reals": ("quantize", "dequantize"),
     "move": ("quantize", "dequantize"),
+    "fixed_sum": ("requant",),
+    "fixed_product": ("requant",),
+    "fixed_recode": ("requant",),
+    "fixed_leaky_relu": ("requant",),
+    "fixed_hard_swish": (),
+    "share_table": (),
+    "mean_away": (),
+    "fixed_mean": ("requant",),
+    "fixed_resize": (),
 }
 """The methods that the reference has, and the blocks of a rule that each looks at."""
 

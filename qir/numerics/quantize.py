@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import numpy as np
 from numpy.typing import NDArray
 
 from qir.errors import OpError
 from qir.numerics import compiled, definition
 from qir.numerics.affine import Affine
-from qir.numerics.fields import Rule, refuse
+from qir.numerics.fields import Rule
 from qir.numerics.maps import AnyMap, same_map
 from qir.numerics.rounding import ROUNDINGS
+from qir.numerics.sense import check
 
 Codes = NDArray[np.integer]
 Reals = NDArray[np.floating]
@@ -87,20 +90,19 @@ def multiplier(
 ) -> NDArray[np.floating]:
     """What a sum of code products is multiplied with, one number or one a channel.
 
-    `y` None: to reals (scale_x * scale_w). `gain` is an op's own factor (gemm's alpha), which is
-    multiplied in first. Raises ProfileError for a field that cannot be executed yet.
+    `y` None: to reals, as where the rule divides reals by the result's scale after. `gain` is an
+    op's own factor (gemm's alpha), which is multiplied in first. A multiplier that is exact comes
+    as fractions. Raises ProfileError for fields that do not go together.
     """
+    check(rule)
     r = rule.requant
-    if r.multiplier not in ("f32", "f64", "q31"):
-        raise refuse(rule, "requant.multiplier", r.multiplier)
-    definition.check_beside(rule)
+    if r.multiplier == "exact" and y is not None:
+        return _fractions(x, w, y, gain)
     kind = F64 if r.compute == "f64" else F32
-    sx, sw = x.scale.astype(kind), w.scale.astype(kind)
-    if gain != 1.0:
-        sx = np.asarray(kind.type(np.float32(gain)) * sx, kind)
-    if y is None:
-        return np.asarray(sx * sw, kind)
-    sy = y.scale.astype(kind)
+    if y is None or r.multiplier == "divide":
+        return _unit(x, w, rule, kind, gain)
+    sx, sw, sy = (of.scale.astype(kind) for of in (x, w, y))
+    sx = _times(sx, gain)
     with np.errstate(all="ignore"):
         match r.order:
             case "(x*w)/y":
@@ -110,32 +112,92 @@ def multiplier(
             case "(x*w)*(1/y)":
                 found = (sx * sw) * (kind.type(1) / sy)
             case _:
-                raise refuse(rule, "requant.order", r.order)
-    return np.asarray(found.astype(np.float32) if r.multiplier == "f32" else found)
+                gx, gw, gy = (definition.gains(of, rule, kind) for of in (x, w, y))
+                found = _times(gy, gain) / gx / gw
+    return np.asarray(found.astype(np.float32 if r.multiplier == "f32" else np.float64))
+
+
+def _unit(
+    x: Affine, w: Affine, rule: Rule, kind: np.dtype[np.floating], gain: float
+) -> NDArray[np.floating]:
+    """What one step of a sum means."""
+    with np.errstate(all="ignore"):
+        if rule.requant.order == "gy/gx/gw":
+            gx, gw = (definition.gains(of, rule, kind) for of in (x, w))
+            return np.asarray(_times(np.asarray(kind.type(1) / gx), gain) / gw)
+        return np.asarray(_times(x.scale.astype(kind), gain) * w.scale.astype(kind))
+
+
+def _times(values: NDArray[np.floating], gain: float) -> NDArray[np.floating]:
+    if gain == 1.0:
+        return values
+    return np.asarray(values.dtype.type(np.float32(gain)) * values, values.dtype)
+
+
+def _fractions(x: Affine, w: Affine, y: Affine, gain: float) -> NDArray[np.floating]:
+    """Scales' exact quotients; OpError for scales that have none."""
+    scales = np.broadcast_arrays(x.scale, w.scale, y.scale)
+    if not all(np.isfinite(s).all() for s in scales) or not scales[2].all():
+        raise OpError("an exact multiplier needs scales that are finite, and the result's not 0")
+    a, b, c = (s.reshape(-1).astype(np.float64) for s in scales)
+    alpha = Fraction(float(np.float32(gain)))
+    found = np.empty(a.size, object)
+    for i, (p, q, d) in enumerate(zip(a, b, c, strict=True)):
+        found[i] = alpha * Fraction(p) * Fraction(q) / Fraction(d)
+    return found.reshape(scales[0].shape)
 
 
 def bias_codes(bias: NDArray[np.generic], x: Affine, w: Affine, rule: Rule) -> NDArray[np.int32]:
     """A real bias in units of the accumulator: round(bias / (scale_x * scale_w)).
 
-    The unit is the float32 product of the two scales, as files store it. Raises ProfileError for a
-    field that cannot be executed yet, and OpError for a bias that is no number in that unit, or
+    The unit is the float32 product of the two scales, as files store it; by gains it is
+    round(bias * (gain_x * gain_w)). Raises OpError for a bias that is no number in that unit, or
     that is clipped to more than 32 bits and does not fit them.
     """
     b = rule.bias
-    if b.domain not in ("given_acc", "rounded_acc"):
-        raise refuse(rule, "bias.domain", b.domain)
     kind = F64 if b.compute == "f64" else F32
-    unit = (x.scale.astype(np.float32) * w.scale.astype(np.float32)).astype(kind)
     with np.errstate(all="ignore"):
-        whole = ROUNDINGS[b.round](np.asarray(bias).astype(kind) / unit).astype(F64)
-    if b.overflow.startswith("clip:"):
+        return _fitting(_in_steps(np.asarray(bias).astype(kind), x, w, rule), rule)
+
+
+def rescaled_bias(
+    bias: NDArray[np.generic], of: Affine, x: Affine, w: Affine, rule: Rule
+) -> NDArray[np.int32]:
+    """A bias that is codes of a scale of its own, in units of the accumulator.
+
+    round(code * (scale_b / (scale_x * scale_w))), by gains round(code * (gain_x * gain_w /
+    gain_b)). Raises as `bias_codes`.
+    """
+    kind = F64 if rule.bias.compute == "f64" else F32
+    with np.errstate(all="ignore"):
+        if rule.requant.order == "gy/gx/gw":
+            gx, gw, gb = (definition.gains(m, rule, kind) for m in (x, w, of))
+            ratio = gx * gw / gb
+        else:
+            ratio = of.scale.astype(kind) / (x.scale.astype(kind) * w.scale.astype(kind))
+        centred = (bias.astype(np.int64) - of.zero).astype(kind)
+        return _fitting(np.asarray(centred * ratio), rule)
+
+
+def _in_steps(bias: NDArray[np.floating], x: Affine, w: Affine, rule: Rule) -> NDArray[np.floating]:
+    if rule.requant.order == "gy/gx/gw":
+        gx, gw = (definition.gains(of, rule, bias.dtype) for of in (x, w))
+        return np.asarray(bias * (gx * gw))
+    unit = x.scale.astype(np.float32) * w.scale.astype(np.float32)
+    return np.asarray(bias / unit.astype(bias.dtype))
+
+
+def _fitting(steps: NDArray[np.floating], rule: Rule) -> NDArray[np.int32]:
+    """Reals as whole numbers of 32 bits, as `round` and `overflow` of a bias say."""
+    b = rule.bias
+    whole = ROUNDINGS[b.round](steps).astype(F64)
+    clipped = b.overflow.startswith("clip:")
+    if clipped:
         half = 2.0 ** (int(b.overflow[5:]) - 1)
         whole = np.clip(whole, -half, half - 1)
-    elif b.overflow != "wrap":
-        raise refuse(rule, "bias.overflow", b.overflow)
     if not np.isfinite(whole).all():
         raise OpError("a bias is no number in units of the accumulator; its scale is out of range")
-    if b.overflow == "wrap":
+    if not clipped:
         return np.mod(whole, 2.0**32).astype(np.int64).astype(np.int32)
     if not np.all((whole >= -(2.0**31)) & (whole < 2.0**31)):
         raise OpError(
@@ -145,19 +207,18 @@ def bias_codes(bias: NDArray[np.generic], x: Affine, w: Affine, rule: Rule) -> N
 
 
 def requantize(
-    acc: NDArray[np.int32],
+    acc: NDArray[np.generic],
     factor: NDArray[np.floating],
     y: Affine,
     rule: Rule,
     *,
     axis: int = 1,
 ) -> Codes:
-    """Codes of the result from 32-bit sums, bias included, and what `multiplier` gave.
+    """Codes of the result from sums, bias included, and what `multiplier` gave.
 
-    `axis` is where `factor` lies if it has more than one number. Raises ProfileError for a field
-    that cannot be executed yet.
+    `axis` is where `factor` lies if it has more than one number. Raises ProfileError for fields
+    that do not go together.
     """
-    definition.check_requant(rule)
     codes = compiled.requantize(acc, factor, y, rule, axis)
     return definition.requantize(acc, factor, y, rule, axis=axis) if codes is None else codes
 

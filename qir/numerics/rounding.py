@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
@@ -108,3 +109,34 @@ def shift_right_away(x: NDArray[np.int32], exponent: NDArray[np.integer]) -> NDA
     mask = (np.int64(1) << exponent) - 1
     threshold = (mask >> 1) + (wide < 0)
     return ((wide >> exponent) + ((wide & mask) > threshold)).astype(np.int32)
+
+
+def shift_right(
+    x: NDArray[np.int64], exponent: NDArray[np.int64], how: str, inside: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """x / 2^exponent to whole numbers, rounded once: `even`, `away` or `half_up`.
+
+    `inside` is added before rounding and taken off after: it decides which whole number of two as
+    near is the even one, or lies away from zero. x is below 2^62.
+    """
+    x, exponent = np.broadcast_arrays(x << np.maximum(-exponent, 0), np.maximum(exponent, 0))
+    right = np.minimum(exponent, 62)
+    floor = x >> right
+    rest, half = x - (floor << right), (np.int64(1) << right) >> 1
+    match how:
+        case "even":
+            tied = ((floor + inside) & 1) == 1
+        case "away":
+            tied = floor + inside >= 0
+        case _:
+            tied = np.ones(x.shape, np.bool_)
+    up = (right > 0) & ((rest > half) | ((rest == half) & tied))
+    return np.where(exponent > 62, 0, floor + up)
+
+
+def to_whole(x: Fraction, how: str, inside: int = 0) -> int:
+    """A fraction as a whole number, ties as in `shift_right`."""
+    floor = x.numerator // x.denominator
+    rest = x - floor
+    tied = {"even": (floor + inside) % 2 == 1, "away": floor + inside >= 0}.get(how, True)
+    return floor + (rest > Fraction(1, 2) or (rest == Fraction(1, 2) and tied))

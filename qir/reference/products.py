@@ -22,9 +22,11 @@ from qir.numerics import (
     map_of,
     multiplier,
     requantize,
-    scale_sum,
+    rescaled_bias,
 )
 from qir.numerics.rounding import narrowed
+from qir.numerics.sums import Sum, Summand, reals, unit
+from qir.numerics.sums import codes as codes_of_sum
 from qir.reference.table import Operands
 
 Codes = NDArray[np.generic]
@@ -129,41 +131,66 @@ def _inner(kernel: Kernel, slot: str) -> int:
     return rank - 1 if last or rank < 2 else rank - 2
 
 
-def product(kernel: Kernel, arrays: Operands) -> Codes:
-    """Sums of code products, plus a bias in the same unit, rounded once.
+def product(kernel: Kernel, arrays: Operands, summand: Summand | None = None) -> Codes:
+    """Sums of code products, with a bias, rounded once.
 
-    A real bias is added to a real result, in its own type. Raises OpError for another bias.
+    A real bias is added to a real result, in its own type, and wherever the profile keeps it real.
+    A summand is added in units of the result. Raises OpError for another bias.
     """
+    made, sums = _summed(kernel, arrays)
+    out, rule = kernel.out, kernel.rule
+    if out is None:
+        return narrowed(reals(made), kernel.result.express.carrier)
+    to = _flat(out, made.acc, sums)
+    assert to is not None
+    rescaled = rule.requant.wide == "rescaled" and out.storage.bits >= 32
+    if made.steps is not None or made.bias is not None or summand is not None or rescaled:
+        return codes_of_sum(made, out, to, summand)
+    factor = multiplier(sums.x, sums.w, to, rule, gain=made.gain)
+    if not sums.spread:
+        return requantize(made.acc, factor, out, rule, axis=made.axis)
+    return _requantized(made.acc, factor, out, rule, made.axis)
+
+
+def _summed(kernel: Kernel, arrays: Operands) -> tuple[Sum, _Sums]:
+    """The sums of a product with its bias where that belongs."""
     traits = spec(kernel.op).traits
     accumulate.check(kernel.rule)
-    bias = traits.bias if traits.bias in arrays else None
     simple = all(_one_or_channels(kernel, s or "") for s in (traits.data, traits.weight))
     sums = _simple(kernel, arrays) if simple else _spread(kernel, arrays)
     axis = sums.acc.ndim - 1 if kernel.op != "conv2d" or _last(kernel) else 1
-    acc = sums.acc
-    if bias is not None and not _is_real(kernel, bias):
-        acc = _with_bias(kernel, acc, _counted(kernel, arrays[bias], sums), axis)
-    out = kernel.out
-    to = _flat(out, acc, sums)
-    factor = multiplier(sums.x, sums.w, to, kernel.rule, gain=_gain(kernel))
-    if out is not None and not sums.spread:
-        return requantize(acc, factor, out, kernel.rule, axis=axis)
-    if out is not None:
-        return _requantized(acc, factor, out, kernel.rule, axis)
-    made = _scaled(acc, factor, axis, spread=sums.spread)
-    if bias is not None and _is_real(kernel, bias):
-        shape = [1] * acc.ndim
-        shape[axis] = -1
-        added = arrays[bias].astype(np.float32)
-        made = made + (added.reshape(shape) if added.ndim == 1 else added)
-    return narrowed(made, kernel.result.express.carrier)
+    made = Sum(sums.acc, sums.x, sums.w, kernel.rule, axis, _gain(kernel))
+    if traits.bias in arrays:
+        made = _biased(kernel, made, arrays[traits.bias or ""], sums)
+    return made, sums
+
+
+def _biased(kernel: Kernel, of: Sum, bias: Codes, sums: _Sums) -> Sum:
+    """The sums with a bias beside or in them, as the profile says."""
+    kind = kernel.types[spec(kernel.op).traits.bias or ""]
+    real = kind.quant is None and kind.dtype.is_float
+    shape = [1] * of.acc.ndim
+    shape[of.axis] = -1
+    floats = kernel.rule.requant.input == "acc_then_bias"
+    if real and kernel.result.quant is None:
+        added = bias.astype(np.float32) * np.float32(_beta(kernel))
+        return replace(of, bias=added.reshape(shape) if added.ndim == 1 else added)
+    if real and kernel.rule.bias.domain == "real_after":
+        added = bias.astype(of.kind) * of.kind.type(_beta(kernel))
+        added = added.reshape(shape) if added.ndim == 1 else added
+        return replace(of, steps=added / unit(of)) if floats else replace(of, bias=added)
+    counted = _counted(kernel, bias, sums)
+    counted = counted.reshape(shape) if counted.ndim == 1 else counted
+    if floats:
+        return replace(of, steps=counted)
+    return replace(of, acc=accumulate.added(of.acc, counted, kernel.rule.acc))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Sums:
     """Integer sums, and the maps whose scales go with them."""
 
-    acc: NDArray[np.int32]
+    acc: NDArray[np.generic]
     x: Affine
     w: Affine
     spread: bool
@@ -201,10 +228,12 @@ def _simple(kernel: Kernel, arrays: Operands) -> _Sums:
             x.zero,
             w.zero,
             **{k: kernel.attrs[k] for k in kernel.attrs},  # type: ignore[arg-type]
+            how=kernel.rule.acc,
         )
         return _Sums(acc, x, w, False)
     left, right = (_turned(kernel, s, arrays[s]) for s in (traits.data, traits.weight or ""))
-    return _Sums(accumulate.matmul(left, right, x.zero, w.zero), x, w, False)
+    acc = accumulate.matmul(left, right, x.zero, w.zero, how=kernel.rule.acc)
+    return _Sums(acc, x, w, False)
 
 
 def _turned(kernel: Kernel, slot: str, data: Codes) -> Codes:
@@ -218,7 +247,9 @@ def _spread(kernel: Kernel, arrays: Operands) -> _Sums:
     traits = spec(kernel.op).traits
     parts = [_part(kernel, arrays, s) for s in (traits.data, traits.weight or "")]
     (left, x), (right, w) = parts
-    return _Sums(accumulate.matmul(left, right, 0, 0), x, w, True)
+    raw = tuple(_turned(kernel, s, arrays[s]) for s in (traits.data, traits.weight or ""))
+    acc = accumulate.matmul(left, right, how=kernel.rule.acc, raw=(raw[0], raw[1]))
+    return _Sums(acc, x, w, True)
 
 
 def _part(kernel: Kernel, arrays: Operands, slot: str) -> tuple[Codes, Affine]:
@@ -233,31 +264,26 @@ def _part(kernel: Kernel, arrays: Operands, slot: str) -> tuple[Codes, Affine]:
     return whole, replace(made, express=quant.express)
 
 
-def _is_real(kernel: Kernel, slot: str) -> bool:
-    kind = kernel.types[slot]
-    return kind.quant is None and kind.dtype.is_float and kernel.result.quant is None
+def _beta(kernel: Kernel) -> float:
+    beta = kernel.attrs.get("beta", 1.0)
+    assert isinstance(beta, float)
+    return beta
 
 
 def _counted(kernel: Kernel, bias: Codes, sums: _Sums) -> Codes:
     """The bias in units of the accumulator; a real one is rounded to them, as a profile says."""
     traits = spec(kernel.op).traits
     kind = kernel.types[traits.bias or ""]
-    if kernel.attrs.get("beta", 1.0) != 1.0:
+    if _beta(kernel) != 1.0:
         raise OpError(f"{kernel.op}: beta = {kernel.attrs['beta']!r} has no integer arithmetic")
+    if kind.quant is not None and kernel.rule.bias.domain == "rescaled_acc":
+        of = kernel.affine(traits.bias or "")
+        return rescaled_bias(bias, of, sums.x, sums.w, kernel.rule)
     if kind.dtype.is_integer:
         return bias
     if not kind.dtype.is_float or kind.quant or sums.spread or _gain(kernel) != 1.0:
         raise OpError(f"{kernel.op}: a bias of {kind} is not in units of the accumulator")
     return bias_codes(bias, sums.x, sums.w, kernel.rule)
-
-
-def _with_bias(kernel: Kernel, acc: NDArray[np.int32], bias: Codes, axis: int) -> NDArray[np.int32]:
-    """The sums with a bias in their own unit; i32 arithmetic wraps."""
-    shape = [1] * acc.ndim
-    if bias.ndim == 1:
-        shape[axis] = -1
-        bias = bias.reshape(shape)
-    return np.asarray((acc.astype(np.int64) + bias.astype(np.int64)).astype(np.int32))
 
 
 def _flat(out: Affine | None, acc: Codes, sums: _Sums) -> Affine | None:
@@ -269,7 +295,7 @@ def _flat(out: Affine | None, acc: Codes, sums: _Sums) -> Affine | None:
 
 
 def _requantized(
-    acc: NDArray[np.int32], factor: NDArray[np.floating], out: Affine, rule: Rule, axis: int
+    acc: NDArray[np.generic], factor: NDArray[np.floating], out: Affine, rule: Rule, axis: int
 ) -> Codes:
     """Sums with a factor each: one channel an element."""
     scale, zero = out.along(acc.ndim)
@@ -283,11 +309,3 @@ def _requantized(
     factors = np.ascontiguousarray(np.broadcast_to(factor, acc.shape).reshape(size))
     made = requantize(acc.reshape(size), factors, each, rule, axis=0)
     return made.reshape(acc.shape)
-
-
-def _scaled(
-    acc: NDArray[np.int32], factor: NDArray[np.floating], axis: int, *, spread: bool
-) -> NDArray[np.float32]:
-    if not spread:
-        return scale_sum(acc, factor, axis=axis)
-    return np.asarray(acc.astype(np.float32) * factor.astype(np.float32))

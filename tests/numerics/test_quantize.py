@@ -204,63 +204,12 @@ def test_fixed_point_requantize_is_that_of_tflites_reference(rounding: str) -> N
         assert found.tolist() == [max(-128, min(127, v)) for v in exact], real
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("multiplier", "q15"),
-        ("multiplier", "exact"),
-        ("multiplier", "divide"),
-        ("order", "gy/gx/gw"),
-        ("input", "acc_then_bias"),
-        ("wide", "rescaled"),
-        ("round", "double"),
-    ],
-)
-def test_a_requantize_that_cannot_be_executed_is_refused_by_name(field: str, value: str) -> None:
-    x, rule = affine("u8", 1.0), requantizing(**{field: value})
-    with pytest.raises(ProfileError) as caught:
-        requantize(np.zeros(3, np.int32), multiplier(x, x, x, rule), x, rule, axis=0)
-    assert str(caught.value).startswith(f"profile plain: requant.{field} = {value!r} cannot be")
-
-
 def test_a_number_that_the_field_beside_it_makes_meaningless_is_refused() -> None:
     x = affine("u8", 1.0)
     with pytest.raises(ProfileError, match=r"quantize\.compute = 'f64_reciprocal' cannot be"):
         quantize(np.zeros(3, F), x, quantizing(compute="f64_reciprocal"))
     with pytest.raises(ProfileError, match=r"quantize\.levels = \{'i8': 127.0\} cannot be"):
         quantize(np.zeros(3, F), x, Rule("p", quantize=Quantize(levels=(("i8", 127.0),))))
-
-
-@pytest.mark.parametrize(
-    ("fields", "told"),
-    [
-        ({"multiplier": "f64"}, "'f64' is executed with compute = 'f64'; compute is 'f32'"),
-        (
-            {"multiplier": "q31"},
-            "'q31' is executed with compute = 'f64', round = 'half_up' or 'double', "
-            "zero = 'after' or 'none', clip = 'codes'; compute is 'f32'",
-        ),
-        ({"multiplier": "q31", "compute": "f64"}, "clip = 'codes'; round is 'even'"),
-        (
-            {"multiplier": "q31", "compute": "f64", "round": "double", "zero": "before"},
-            "zero is 'before'",
-        ),
-        (
-            {"multiplier": "q31", "compute": "f64", "round": "double", "clip": "reals"},
-            "clip is 'reals'",
-        ),
-    ],
-)
-def test_a_multiplier_says_beside_what_it_is_executed(fields: dict[str, str], told: str) -> None:
-    x, rule = affine("u8", 1.0), requantizing(**fields)
-    for call in (
-        lambda: multiplier(x, x, x, rule),
-        lambda: requantize(np.zeros(3, np.int32), np.asarray(1.0), x, rule, axis=0),
-    ):
-        with pytest.raises(ProfileError) as caught:
-            call()
-        assert str(caught.value).startswith("profile plain: requant.multiplier = ")
-        assert str(caught.value).endswith(told)
 
 
 def test_sums_that_no_code_can_hold_saturate_whatever_the_multiplier() -> None:

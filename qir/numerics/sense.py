@@ -1,0 +1,103 @@
+"""Which fields of a rule say nothing together: such a profile is refused when it is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from qir.errors import ProfileError
+from qir.numerics.fields import Rule
+
+
+@dataclass(frozen=True, slots=True)
+class Clash:
+    """Fields that do not go together, and why."""
+
+    fields: tuple[str, ...]
+    """As `block.field`, the one to change first."""
+    why: str
+
+    def said(self, rule: Rule) -> str:
+        """The clash as an error says it."""
+        held = [f"{name} = {_value(rule, name)!r}" for name in self.fields]
+        return f"{' with '.join(held)}: {self.why}"
+
+
+def clashes(rule: Rule) -> Iterator[Clash]:
+    """What does not go together in a rule."""
+    yield from _quantize(rule)
+    yield from _acc(rule)
+    yield from _multiplier(rule)
+    yield from _stages(rule)
+
+
+def check(rule: Rule) -> None:
+    """ProfileError for a rule that was not read from a file and says what cannot be meant."""
+    found = next(clashes(rule), None)
+    if found is not None:
+        raise ProfileError(f"profile {rule.profile or '(unnamed)'}: {found.said(rule)}")
+
+
+def _value(rule: Rule, name: str) -> object:
+    block, _, field = name.partition(".")
+    return getattr(getattr(rule, block), field)
+
+
+def _quantize(rule: Rule) -> Iterator[Clash]:
+    q = rule.quantize
+    if q.compute == "f64_reciprocal" and q.by == "divide":
+        why = "a division has no reciprocal; by = 'reciprocal', or compute = 'f64'"
+        yield Clash(("quantize.compute", "quantize.by"), why)
+    if q.by == "span" and q.zero == "before":
+        why = "a span counts from its low end and adds no zero point; zero = 'after' or 'pair'"
+        yield Clash(("quantize.zero", "quantize.by"), why)
+
+
+def _acc(rule: Rule) -> Iterator[Clash]:
+    a = rule.acc
+    if a.type == "f32" and a.overflow == "saturate":
+        yield Clash(("acc.overflow", "acc.type"), "a float32 sum does not reach its ends")
+    if a.type == "f32" and a.pairs == "saturate_i16":
+        yield Clash(("acc.pairs", "acc.type"), "pairs of 16 bits are added to integers")
+    if rule.bias.overflow == "shrink_weights" and rule.bias.domain == "real_after":
+        why = "a real bias does not overflow; domain = 'rounded_acc'"
+        yield Clash(("bias.overflow", "bias.domain"), why)
+
+
+_WHOLE = ("q31", "q15", "exact")
+"""Multipliers that take whole sums."""
+
+
+def _multiplier(rule: Rule) -> Iterator[Clash]:
+    r = rule.requant
+    name = "requant.multiplier"
+    if r.round == "double" and r.multiplier != "q31":
+        yield Clash(("requant.round", name), "only a 31-bit multiplier rounds twice; 'half_up'")
+    if r.round == "double" and r.zero == "before":
+        why = "what is rounded twice gets its zero point after; zero = 'after'"
+        yield Clash(("requant.zero", "requant.round"), why)
+    if r.multiplier in _WHOLE:
+        if rule.acc.type == "f32":
+            yield Clash((name, "acc.type"), "it multiplies whole sums; acc.type = 'i32' or 'i64'")
+        if rule.bias.domain == "real_after":
+            why = "it multiplies sums that have their bias; bias.domain = 'given_acc'"
+            yield Clash((name, "bias.domain"), why)
+        if r.input == "acc_then_bias":
+            why = "it multiplies whole sums; requant.input = 'acc_plus_bias'"
+            yield Clash((name, "requant.input"), why)
+    if r.multiplier == "q31" and rule.acc.type == "i64":
+        yield Clash((name, "acc.type"), "a product of 95 bits; multiplier = 'q15', or acc 'i32'")
+    if r.multiplier == "exact" and r.order == "gy/gx/gw":
+        yield Clash((name, "requant.order"), "gains are rounded; order = '(x*w)/y'")
+    if r.multiplier == "divide" and r.order == "x*(w/y)":
+        why = "sums become reals first, by x*w; order = '(x*w)/y' or '(x*w)*(1/y)'"
+        yield Clash(("requant.order", name), why)
+
+    if rule.bias.by == "fma" and r.compute == "f64":
+        yield Clash(("bias.by", "requant.compute"), "fma is that of float32; compute = 'f32'")
+
+
+def _stages(rule: Rule) -> Iterator[Clash]:
+    if rule.stage.sum == "ratio" and rule.requant.multiplier in (*_WHOLE, "divide"):
+        why = "a summand is added in units of the result; multiplier = 'f32' or 'f64'"
+        yield Clash(("stage.sum", "requant.multiplier"), why)

@@ -1,0 +1,117 @@
+"""From sums to codes where more than one factor is at work: real biases, summands, reals."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.numerics import definition
+from qir.numerics.affine import Affine
+from qir.numerics.definition import F32, F64, Codes, Reals, in_steps, shaped
+from qir.numerics.fields import Rule
+from qir.numerics.quantize import multiplier
+from qir.numerics.rounding import fma
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sum:
+    """Sums of code products, and the maps whose scales go with them along one axis."""
+
+    acc: NDArray[np.generic]
+    x: Affine
+    w: Affine
+    rule: Rule
+    axis: int
+    gain: float = 1.0
+    steps: NDArray[np.generic] | None = None
+    """A bias in units of the sums, to be added as floats."""
+    bias: Reals | None = None
+    """A real bias."""
+
+    @property
+    def kind(self) -> np.dtype[np.floating]:
+        """The type that is computed in."""
+        return F64 if self.rule.requant.compute == "f64" else F32
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Summand:
+    """Codes that are added in units of the result."""
+
+    codes: Codes
+    of: Affine
+
+
+def unit(of: Sum) -> Reals:
+    """What one step of the sums means, shaped to go with them."""
+    found = multiplier(of.x, of.w, None, of.rule, gain=of.gain)
+    return shaped(found, of.acc.ndim, of.axis)
+
+
+def _floats(of: Sum, kind: np.dtype[np.floating]) -> Reals:
+    sums = of.acc.astype(kind)
+    return sums if of.steps is None else np.asarray(sums + of.steps.astype(kind))
+
+
+def reals(of: Sum) -> Reals:
+    """The real numbers that sums are, with their bias."""
+    with np.errstate(all="ignore"):
+        sums, step = _floats(of, of.kind), unit(of)
+        if of.bias is None:
+            return np.asarray(sums * step)
+        added = of.bias.astype(of.kind)
+        if of.rule.bias.by == "fma":
+            return fma(*np.broadcast_arrays(sums, step, added))
+        return np.asarray(sums * step + added)
+
+
+def codes(of: Sum, y: Affine, flat: Affine, summand: Summand | None = None) -> Codes:
+    """Codes of the result; `flat` is its map with scales shaped as the operands' are."""
+    rule, rank = of.rule, of.acc.ndim
+    if rule.requant.wide == "rescaled" and y.storage.bits >= 32 and of.w.scale.size > 1:
+        return _rescaled(of, y)
+    if rule.requant.multiplier == "divide":
+        return from_reals(reals(of), y, rule)
+    scale, zero = y.along(rank)
+    m = shaped(multiplier(of.x, of.w, flat, rule, gain=of.gain), rank, of.axis)
+    gain = definition.gains(y, rule, of.kind).reshape(scale.shape)
+    with np.errstate(all="ignore"):
+        scaled: Reals = np.asarray(_floats(of, m.dtype) * m)
+        if of.bias is not None:
+            offset = in_steps(of.bias.astype(m.dtype), scale, gain, rule)
+            scaled = scaled + offset
+        if summand is not None:
+            scaled = scaled + _summed(summand, scale, gain, rule, m.dtype)
+    return definition.rounded(scaled, zero, y, rule)
+
+
+def _summed(
+    summand: Summand, scale: Reals, gain: Reals, rule: Rule, kind: np.dtype[np.floating]
+) -> Reals:
+    """A summand in units of the result, by the ratio of scales, or of gains."""
+    own, zero = summand.of.along(summand.codes.ndim)
+    steps = (summand.codes.astype(np.int64) - zero).astype(kind)
+    if rule.requant.order == "gy/gx/gw":
+        ratio: Reals = gain / definition.gains(summand.of, rule, gain.dtype).reshape(own.shape)
+    else:
+        ratio = in_steps(own.astype(kind), scale, gain, rule)
+    return np.asarray(steps * ratio.astype(kind))
+
+
+def from_reals(values: Reals, y: Affine, rule: Rule) -> Codes:
+    """Codes of reals as a kernel's last step makes them."""
+    kind = F64 if rule.requant.compute == "f64" else F32
+    scale, zero = y.along(values.ndim)
+    gain = definition.gains(y, rule, kind).reshape(scale.shape)
+    scaled = in_steps(values.astype(kind), scale, gain, rule)
+    return definition.rounded(scaled, zero, y, rule)
+
+
+def _rescaled(of: Sum, y: Affine) -> Codes:
+    """Sums of many scales brought to the largest, whatever scale the result declares."""
+    step = of.w.scale.astype(of.kind)
+    ratio = shaped(np.asarray(step / step.max()), of.acc.ndim, of.axis)
+    zero = np.zeros((), np.int64)
+    return definition.rounded(np.asarray(_floats(of, of.kind) * ratio), zero, y, of.rule)
