@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from qir.errors import OpError
 from qir.ir.dtype import dtype_of
 from qir.ir.node import Value
-from qir.ir.ops import spec
+from qir.ir.ops import COMPANIONS, spec
 from qir.ir.types import Array, Grain, Param, QuantType, TensorType, param
 from qir.numerics import Query, Rule, choose, dequantize, map_of, profile
 from qir.reference.table import Operands
@@ -42,18 +42,23 @@ def resolved(
     A type stays open where an op that only moves codes is given none. Raises OpError for
     companions that no type asks for, or numbers that do not fit.
     """
-    row = spec(op)
-    own = {s: a for s, a in arrays.items() if row.slot(s) is not None or not row.companion(s)}
-    beside = {s: a for s, a in arrays.items() if s not in own}
+    apart = beside(op, arrays)
+    own = {s: a for s, a in arrays.items() if s not in apart}
     types = {s: operands[s].type for s in own}
-    if not beside:
+    given = {s: _plain(operands[s].type, a) for s, a in arrays.items() if s not in own}
+    if not given:
         return Resolved(types, own, results)
-    beside = {s: _plain(operands[s].type, a) for s, a in beside.items()}
-    done = {s: _typed(kind, s, beside, profile_name) for s, kind in types.items()}
-    made = tuple(_typed(kind, "", beside, profile_name) for kind in results)
-    if unread := _unread(types, results, beside):
+    done = {s: _typed(kind, s, given, profile_name) for s, kind in types.items()}
+    made = tuple(_typed(kind, "", given, profile_name) for kind in results)
+    if unread := _unread(types, results, given):
         raise OpError(f"{op}: {unread} is given, and no type asks for it")
     return Resolved(done, own, made)
+
+
+def beside(op: str, slots: Iterable[str]) -> list[str]:
+    """Those of some slots that are companions and no operands of the op's own."""
+    found = [s for s in slots if s.rpartition(".")[2] in COMPANIONS]
+    return [s for s in found if spec(op).slot(s) is None and spec(op).companion(s)]
 
 
 def _plain(kind: TensorType, data: NDArray[np.generic]) -> NDArray[np.generic]:
@@ -62,28 +67,28 @@ def _plain(kind: TensorType, data: NDArray[np.generic]) -> NDArray[np.generic]:
 
 
 def _unread(
-    types: Mapping[str, TensorType], results: tuple[TensorType, ...], beside: Operands
+    types: Mapping[str, TensorType], results: tuple[TensorType, ...], given: Operands
 ) -> str:
     asking = {s for s, kind in types.items() if kind.quant is not None and kind.quant.dynamic}
     if any(kind.quant is not None and kind.quant.dynamic for kind in results):
         asking.add("")
-    return next((s for s in beside if s.rpartition(".")[0] not in asking), "")
+    return next((s for s in given if s.rpartition(".")[0] not in asking), "")
 
 
-def _typed(kind: TensorType, slot: str, beside: Operands, profile_name: str) -> TensorType:
+def _typed(kind: TensorType, slot: str, given: Operands, profile_name: str) -> TensorType:
     if kind.quant is None or not kind.quant.dynamic:
         return kind
-    return kind.with_element(concrete(kind.quant, slot, beside, profile_name))
+    return kind.with_element(concrete(kind.quant, slot, given, profile_name))
 
 
-def concrete(quant: QuantType, slot: str, beside: Operands, profile_name: str) -> QuantType:
+def concrete(quant: QuantType, slot: str, given: Operands, profile_name: str) -> QuantType:
     """The type with the numbers that companions of a slot give; itself where there are none.
 
     A range becomes scale and zero as the profile chooses them: about zero where the type has no
     zero point. Raises OpError for numbers that do not fit the type.
     """
     dot = f"{slot}." if slot else ""
-    found = {n: beside[f"{dot}{n}"] for n in ("scale", "zero", "min", "max") if dot + n in beside}
+    found = {n: given[f"{dot}{n}"] for n in COMPANIONS if dot + n in given}
     if not quant.dynamic or not found:
         return quant
     if "min" in found and "max" in found:

@@ -15,7 +15,7 @@ from qir.ir.dims import Dim
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Program, Value
 from qir.ir.types import TensorType
-from qir.reference import control, dynamic, inner
+from qir.reference import companions, control, dynamic, inner
 from qir.reference.quantized import run_chain, run_quantized
 from qir.reference.table import Operands, compute_all
 
@@ -121,7 +121,12 @@ def run_node(
     types = [v.type for v in (*node.operands.values(), *node.results)]
     if node.op in inner.WITHIN and (node.inner or any(t.quant for t in types)):
         return inner.run(node, operands, profile)
-    if node.op not in MEASURES and any(t.quant for t in types):
+    apart = companions.beside(node.op, operands)
+    if node.op in MEASURES:
+        return compute_all(
+            node.op, {s: operands[s] for s in operands if s not in apart}, node.attrs
+        )
+    if apart or any(t.quant for t in types):
         return run_quantized(node, operands, profile)
     return compute_all(node.op, operands, node.attrs)
 

@@ -228,6 +228,16 @@ def test_numbers_that_do_not_fit_are_told(
         run(graph, {"x": np.zeros(3, np.uint8)})
 
 
+def test_reals_are_given_no_numbers_and_sizes_need_none() -> None:
+    text = "graph g as native {{\n%x = input() : {kind}\n%s = constant(0.5) : f32\n%y = {op}\n}}"
+    wrong = text.format(kind="3xf32", op="relu(%x, x.scale=%s) : 3xf32\noutput(y=%y)")
+    with pytest.raises(OpError, match=r"^y: relu: x\.scale is given, and no type asks for it$"):
+        run(parse(wrong), {"x": np.zeros(3, F)})
+    kind = "3x!quant.uniform<u8:f32, ?>"
+    asked = text.format(kind=kind, op="shape(%x, x.scale=%s) : 1xi64\noutput(y=%y)")
+    assert run(parse(asked), {"x": np.zeros(3, np.uint8)})["y"] == [3]
+
+
 def test_a_dynamic_zero_outside_the_storage_is_told() -> None:
     graph = program(
         "%x = input() : 3xf32\n%s = constant(0.5) : f32\n%z = input() : i32\n"
