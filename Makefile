@@ -39,7 +39,7 @@ check: $(STAMP)/test  ## the fast tests, under 2 minutes
 test-all: $(STAMP)/test  ## every test, then sanitizers, fuzzing and benchmarks; writes docs/test-all.md
 	@$(BIN)/python -m tests.everything -n $(JOBS) --dist loadfile -ra
 
-bench: $(STAMP)/test  ## speed of the kernels and of whole networks
+bench: $(STAMP)/bench  ## speed of kernels, of whole networks and of the language
 	@for script in $$(find benchmarks -name 'bench_*.py' | sort); do \
 		echo "== $$script"; timeout $(BENCH_SECONDS) $(BIN)/python $$script || exit; done
 
@@ -97,4 +97,9 @@ $(TORCH_STAMP): $(STAMP)/venv
 $(STAMP)/test: $(TORCH_STAMP) $(BUILT)
 	@echo "setting up .venv for the tests"
 	@$(BIN)/pip install -q --no-build-isolation -e ".[test]"
+	@touch $@
+
+$(STAMP)/bench: $(STAMP)/test
+	@echo "setting up .venv for the benchmarks"
+	@$(BIN)/pip install -q --no-build-isolation -e ".[bench]"
 	@touch $@
