@@ -286,6 +286,7 @@ READS: Mapping[str, tuple[str, ...]] = {
     "fixed_recode": ("requant",),
     "fixed_leaky_relu": ("requant",),
     "fixed_hard_swish": (),
+    "logistic_steps": ("quantize", "dequantize"),
     "share_table": (),
     "mean_away": (),
     "fixed_mean": ("requant",),

@@ -8,25 +8,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from qir.errors import OpError, ProfileError
-from qir.ir.attrs import Attr
-from qir.ir.types import TensorType
 from qir.numerics.affine import Affine
 from qir.numerics.fields import Rule
 from qir.numerics.quantize import dequantize, quantize
 from qir.numerics.rounding import fma
+from qir.reference import tflite_methods
+from qir.reference.method import (
+    Call,
+    Codes,
+    F,
+    Method,
+    Real32,
+    one_scale,
+    stored,
+    to_whole,
+    variadic,
+)
 from qir.reference.table import compute
 from qir.reference.windows import channels_back, channels_first, padded, windows
-
-Codes = NDArray[np.generic]
-Real32 = NDArray[np.float32]
-F = np.float32
 
 # Coefficients of the rational approximation of the logistic function that Eigen and MLAS use.
 _ALPHA = tuple(
@@ -52,22 +55,6 @@ _BETA = tuple(
 )
 
 
-def _whole(x: Real32) -> NDArray[np.int64]:
-    """To integers, halves to even; what does not fit 32 bits becomes their least, as in SIMD."""
-    with np.errstate(invalid="ignore"):
-        fits = np.abs(x) < F(2.0**31)
-    return np.where(fits, np.rint(np.where(fits, x, 0)), -(2.0**31)).astype(np.int64)
-
-
-def _stored(codes: NDArray[np.int64], out: Affine) -> Codes:
-    return np.clip(codes, out.low, out.high).astype(out.carrier)
-
-
-def _scalar(name: str, *maps: Affine) -> None:
-    if any(m.axis is not None for m in maps):
-        raise OpError(f"{name}: one scale a tensor, not one a channel")
-
-
 def _zero(of: Affine) -> np.float32:
     return F(of.zero)
 
@@ -80,14 +67,14 @@ def fma_sum(a: Codes, b: Codes, a_map: Affine, b_map: Affine, out: Affine) -> Co
 
     The operand that is one number in the innermost run, if it is `a`, changes places with `b`.
     """
-    _scalar("fma_sum", a_map, b_map, out)
+    one_scale("fma_sum", a_map, b_map, out)
     if runs_of_one(a.shape, b.shape):
         a, b, a_map, b_map = b, a, b_map, a_map
     with np.errstate(all="ignore"):
         ra, rb = F(a_map.scale) / F(out.scale), F(b_map.scale) / F(out.scale)
         constant = _zero(out) - fma(ra, _zero(a_map), F(rb * _zero(b_map)))
         total = fma(a.astype(F), ra, fma(b.astype(F), rb, constant))
-    return _stored(_whole(total), out)
+    return stored(to_whole(total), out)
 
 
 def runs_of_one(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
@@ -104,13 +91,13 @@ def runs_of_one(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
 
 def scaled_product(a: Codes, b: Codes, a_map: Affine, b_map: Affine, out: Affine) -> Codes:
     """a * b: rne((a - za) * (b - zb) * m + zc) in float32, m = (sa * sb) / sc."""
-    _scalar("scaled_product", a_map, b_map, out)
+    one_scale("scaled_product", a_map, b_map, out)
     with np.errstate(all="ignore"):
         factor = F(F(a_map.scale) * F(b_map.scale)) / F(out.scale)
         left = (a.astype(np.int32) - int(a_map.zero)).astype(F)
         right = (b.astype(np.int32) - int(b_map.zero)).astype(F)
         total = (left * right) * factor + _zero(out)
-    return _stored(_whole(total), out)
+    return stored(to_whole(total), out)
 
 
 # -- tables ---------------------------------------------------------------------------------------
@@ -144,7 +131,7 @@ def logistic(x: Real32) -> Real32:
 
 def logistic_table(x: Codes, x_map: Affine, out: Affine, *, rule: Rule) -> Codes:
     """Sigmoid: a table of quantize(logistic(dequantize(code)))."""
-    _scalar("logistic_table", x_map, out)
+    one_scale("logistic_table", x_map, out)
     return _looked_up(_table(x_map, out, rule, logistic), x, x_map)
 
 
@@ -172,7 +159,7 @@ def exponent_table(x: Codes, x_map: Affine, out: Affine, *, axis: int = -1) -> C
     1 / floor(1 / scale). A quotient that overflows, as for an axis of length one, gives what
     the conversion of infinity to 32 bits gives: the zero point, or one end of a signed type.
     """
-    _scalar("exponent_table", x_map, out)
+    one_scale("exponent_table", x_map, out)
     if not x.size:
         return np.zeros(x.shape, out.carrier)
     codes = np.moveaxis(x, axis, -1).astype(np.int64)
@@ -188,7 +175,7 @@ def exponent_table(x: Codes, x_map: Affine, out: Affine, *, axis: int = -1) -> C
     least = 0 if out.storage.kind == "uint" else -(2**31)
     whole = np.where(np.isfinite(share), share, least).astype(np.int64) + int(out.zero)
     wrapped = whole.astype(np.int32).astype(np.int64)
-    return np.moveaxis(_stored(wrapped, out), -1, axis)
+    return np.moveaxis(stored(wrapped, out), -1, axis)
 
 
 # -- pooling --------------------------------------------------------------------------------------
@@ -210,7 +197,7 @@ def mean_of_reals(
 
     A window that is the whole image is left to the global pool, as onnxruntime's kernel does.
     """
-    _scalar("mean_of_reals", x_map, out)
+    one_scale("mean_of_reals", x_map, out)
     codes = channels_first("avg_pool2d", x, layout)
     sizes = (codes.shape[2], codes.shape[3])
     if tuple(kernel) == sizes and not any(pad):
@@ -228,51 +215,23 @@ def mean_of_reals(
     with np.errstate(all="ignore"):
         divisor = np.full((), math.prod(kernel), F) if count_pad else count
         mean: Real32 = np.divide(total, divisor, dtype=F)
-        codes_out = _whole(mean / F(out.scale) + _zero(out))
-    return channels_back(_stored(codes_out, out), layout)
+        codes_out = to_whole(mean / F(out.scale) + _zero(out))
+    return channels_back(stored(codes_out, out), layout)
 
 
 def mean_of_codes(x: Codes, x_map: Affine, out: Affine, *, layout: str = "NCHW") -> Codes:
     """Global average pooling: rne(sum(q - z) * (s / (s_out * n))) + z_out, the sum in integers."""
-    _scalar("mean_of_codes", x_map, out)
+    one_scale("mean_of_codes", x_map, out)
     axes = tuple(range(2, x.ndim) if layout == "NCHW" else range(1, x.ndim - 1))
     count = math.prod(x.shape[a] for a in axes)
     total = (x.astype(np.int64) - int(x_map.zero)).sum(axes, keepdims=True).astype(np.int32)
     factor = F(x_map.scale) / F(F(out.scale) * F(count))
     zero = int(out.zero)
     scaled = np.clip(total.astype(F) * factor, F(out.low - zero), F(out.high - zero))
-    return _stored(np.rint(scaled).astype(np.int64) + zero, out)
+    return stored(np.rint(scaled).astype(np.int64) + zero, out)
 
 
 # -- by name --------------------------------------------------------------------------------------
-
-
-class Call(Protocol):
-    """One op on codes: what it is given and what it must give."""
-
-    @property
-    def op(self) -> str: ...
-    @property
-    def attrs(self) -> Mapping[str, Attr]: ...
-    @property
-    def rule(self) -> Rule: ...
-    @property
-    def out(self) -> Affine | None: ...
-    @property
-    def types(self) -> Mapping[str, TensorType]: ...
-    def affine(self, slot: str) -> Affine: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Method:
-    """A function, the operands it takes, and which attributes and parameters."""
-
-    function: Callable[..., Codes]
-    slots: tuple[str, ...] = ("x",)
-    attrs: tuple[str, ...] = ()
-    params: tuple[str, ...] = ()
-    rule: bool = False
-    """Whether it also works by the rule's own quantize and dequantize."""
 
 
 METHODS: Mapping[str, Method] = {
@@ -286,6 +245,7 @@ METHODS: Mapping[str, Method] = {
         mean_of_reals, attrs=("kernel", "stride", "pad", "ceil", "count_pad", "layout")
     ),
     "mean_of_codes": Method(mean_of_codes, attrs=("layout",)),
+    **tflite_methods.METHODS,
 }
 """The functions that work on codes. Two more names are executed by `run` itself: `reals`
 (dequantize, the real op, quantize) and `move` (the result's map first, then the op on codes)."""
@@ -316,6 +276,8 @@ def run(call: Call, arrays: Mapping[str, Codes]) -> Codes:
         )
     if call.out is None:
         raise OpError(f"{call.op}: {wanted.name} makes codes, the result is real")
+    if method.whole:
+        return method.function(call, arrays, **wanted.params)
     operands: list[object] = [arrays[s] for s in method.slots if s != "xs"]
     maps: list[object] = [call.affine(s) for s in method.slots if s != "xs"]
     if "xs" in method.slots:
@@ -324,12 +286,8 @@ def run(call: Call, arrays: Mapping[str, Codes]) -> Codes:
         maps.append([call.affine(s) for s in many])
     named = {name: call.attrs[name] for name in method.attrs}
     rule = {"rule": call.rule} if method.rule else {}
-    return method.function(*operands, *maps, call.out, **named, **wanted.params, **rule)
-
-
-def variadic(arrays: Mapping[str, object]) -> list[str]:
-    """The slots `xs.0`, `xs.1` ... in order."""
-    return sorted((s for s in arrays if s.startswith("xs.")), key=lambda s: int(s[3:]))
+    beside = {slot: arrays[slot] for slot in method.beside if slot in arrays}
+    return method.function(*operands, *maps, call.out, **named, **wanted.params, **rule, **beside)
 
 
 def _reals(call: Call, arrays: Mapping[str, Codes]) -> Codes:

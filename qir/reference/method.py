@@ -1,0 +1,75 @@
+"""What a method is: a function on codes by a name that profiles use, and what it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.errors import OpError
+from qir.ir.attrs import Attr
+from qir.ir.types import TensorType
+from qir.numerics.affine import Affine
+from qir.numerics.fields import Rule
+
+Codes = NDArray[np.generic]
+Real32 = NDArray[np.float32]
+F = np.float32
+
+
+class Call(Protocol):
+    """One op on codes: what it is given and what it must give."""
+
+    @property
+    def op(self) -> str: ...
+    @property
+    def attrs(self) -> Mapping[str, Attr]: ...
+    @property
+    def rule(self) -> Rule: ...
+    @property
+    def out(self) -> Affine | None: ...
+    @property
+    def types(self) -> Mapping[str, TensorType]: ...
+    def affine(self, slot: str) -> Affine: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A function, the operands it takes, and which attributes and parameters."""
+
+    function: Callable[..., Codes]
+    slots: tuple[str, ...] = ("x",)
+    attrs: tuple[str, ...] = ()
+    params: tuple[str, ...] = ()
+    rule: bool = False
+    """Whether it also works by other fields of the rule."""
+    beside: tuple[str, ...] = ()
+    """Operands that hold no codes, given by name where there are any."""
+    whole: bool = False
+    """Whether it is given the call and all arrays, and sees to the rest itself."""
+
+
+def to_whole(x: Real32) -> NDArray[np.int64]:
+    """To integers, halves to even; what does not fit 32 bits becomes their least, as in SIMD."""
+    with np.errstate(invalid="ignore"):
+        fits = np.abs(x) < F(2.0**31)
+    return np.where(fits, np.rint(np.where(fits, x, 0)), -(2.0**31)).astype(np.int64)
+
+
+def stored(codes: NDArray[np.int64], out: Affine) -> Codes:
+    """Whole numbers as codes that saturate."""
+    return np.clip(codes, out.low, out.high).astype(out.carrier)
+
+
+def one_scale(name: str, *maps: Affine) -> None:
+    """OpError for a map that has scales along an axis."""
+    if any(m.axis is not None for m in maps):
+        raise OpError(f"{name}: one scale a tensor, not one a channel")
+
+
+def variadic(arrays: Mapping[str, object]) -> list[str]:
+    """The slots `xs.0`, `xs.1` ... in order."""
+    return sorted((s for s in arrays if s.startswith("xs.")), key=lambda s: int(s[3:]))

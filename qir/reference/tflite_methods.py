@@ -1,0 +1,318 @@
+"""What TensorFlow Lite's integer kernels do beside "accumulate and round once", to the last bit.
+
+Whole numbers are scaled by 31-bit multipliers with a shift, rounded twice or once as the rule's
+`requant.round` says. Each function takes operands' codes, their maps, the result's, and the rule.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.errors import OpError
+from qir.numerics.affine import Affine
+from qir.numerics.fields import Rule
+from qir.numerics.quantize import dequantize, quantize
+from qir.numerics.rounding import high_multiply, shift_right_away
+from qir.reference.method import Method
+from qir.reference.windows import channels_back, channels_first, padded, windows
+
+Codes = NDArray[np.generic]
+Whole = NDArray[np.int64]
+F = np.float32
+
+
+def _stored(whole: Whole, out: Affine) -> Codes:
+    return np.clip(whole, out.low, out.high).astype(out.carrier)
+
+
+def _centred(codes: Codes, of: Affine, name: str) -> Whole:
+    if of.axis is not None:
+        raise OpError(f"{name}: one scale a tensor, not one a channel")
+    return np.asarray(codes.astype(np.int64) - int(of.zero))
+
+
+def multiplier(m: float) -> tuple[int, int]:
+    """A 31-bit whole number and an exponent: m is q * 2^(exponent - 31)."""
+    if not m > 0 or not math.isfinite(m):
+        return 0, 0
+    fraction, exponent = math.frexp(m)
+    q = math.floor(fraction * 2.0**31 + 0.5)
+    if q == 1 << 31:
+        q, exponent = q // 2, exponent + 1
+    return (0, 0) if exponent < -31 else (q, exponent)
+
+
+def scaled(x: Whole, q: int, exponent: int, rule: Rule) -> Whole:
+    """x * q * 2^(exponent - 31), 32-bit numbers that wrap, rounded twice or once."""
+    if rule.requant.round != "double":
+        shift = 31 - exponent
+        return np.asarray((x * q + (1 << (shift - 1))) >> shift)
+    shifted = (x << max(exponent, 0)).astype(np.int32)
+    high = high_multiply(shifted, np.array(q, np.int32))
+    return shift_right_away(high, np.array(max(-exponent, 0))).astype(np.int64)
+
+
+# -- two operands ---------------------------------------------------------------------------------
+
+
+def fixed_sum(
+    a: Codes, b: Codes, a_map: Affine, b_map: Affine, out: Affine, *, rule: Rule, sign: int = 1
+) -> Codes:
+    """a + b, or a - b: both with 20 more bits (15 for 16-bit codes) in units of twice the larger
+    scale, then scaled to the result."""
+    bits = 20 if a_map.storage.bits == 8 else 15
+    twice = 2 * max(float(a_map.scale), float(b_map.scale))
+    parts = [
+        scaled(_centred(x, of, "fixed_sum") << bits, *multiplier(float(of.scale) / twice), rule)
+        for x, of in ((a, a_map), (b, b_map))
+    ]
+    total = (parts[0] + sign * parts[1]).astype(np.int32).astype(np.int64)
+    whole = scaled(total, *multiplier(twice / ((1 << bits) * float(out.scale))), rule)
+    return _stored(whole + int(out.zero), out)
+
+
+def fixed_product(
+    a: Codes, b: Codes, a_map: Affine, b_map: Affine, out: Affine, *, rule: Rule
+) -> Codes:
+    """a * b by the multiplier of (sa * sb) / sc in float32."""
+    m = float(F(F(a_map.scale) * F(b_map.scale)) / F(out.scale))
+    product = _centred(a, a_map, "fixed_product") * _centred(b, b_map, "fixed_product")
+    return _stored(scaled(product, *multiplier(m), rule) + int(out.zero), out)
+
+
+# -- one operand ----------------------------------------------------------------------------------
+
+
+def fixed_recode(x: Codes, x_map: Affine, out: Affine, *, rule: Rule) -> Codes:
+    """Codes to codes: (q - z) by the multiplier of the scales' quotient."""
+    m = float(x_map.scale) / float(out.scale)
+    whole = scaled(_centred(x, x_map, "fixed_recode"), *multiplier(m), rule)
+    return _stored(whole + int(out.zero), out)
+
+
+def fixed_leaky_relu(
+    x: Codes, x_map: Affine, out: Affine, *, rule: Rule, alpha: float = 0.01
+) -> Codes:
+    """By one multiplier from zero up, by another below."""
+    value = _centred(x, x_map, "fixed_leaky_relu")
+    up = float(F(x_map.scale) / F(out.scale))
+    down = float(F(F(x_map.scale) * F(alpha)) / F(out.scale))
+    above, below = (scaled(value, *multiplier(m), rule) for m in (up, down))
+    return _stored(np.where(value >= 0, above, below) + int(out.zero), out)
+
+
+def fixed_hard_swish(x: Codes, x_map: Affine, out: Affine) -> Codes:
+    """In 16 bits: 7 more bits of x, 15-bit multipliers for x and for relu6(x + 3)."""
+    value = _centred(x, x_map, "fixed_hard_swish") << 7
+    fine = F(F(1 / 128) * F(x_map.scale))
+    (by, down), (gate_by, up) = (
+        _short(float(F(fine / unit))) for unit in (F(out.scale), F(3.0 / 32768.0))
+    )
+    if down > 0:
+        raise OpError("fixed_hard_swish: the result's scale is below 1/128 of the operand's")
+    gate = value
+    if up > 0:
+        gate = _short_shift(gate, up - 1)
+    gate = _short_multiply(gate, gate_by)
+    if up > 0:
+        gate = _short_shift(gate, 1)
+    elif up < 0:
+        gate = _halves_away(gate, -up)
+    gate = (gate + (1 << 15)) >> 1
+    product = gate * _short_multiply(value, by)
+    high = np.where(product >= 0, product >> 15, -(-product >> 15))
+    return _stored(_halves_away(high, -down) + int(out.zero), out)
+
+
+def _short(m: float) -> tuple[int, int]:
+    """A 15-bit multiplier and its exponent."""
+    q, exponent = multiplier(m)
+    return min((q + (1 << 15)) >> 16, (1 << 15) - 1), exponent
+
+
+def _short_shift(x: Whole, by: int) -> Whole:
+    return np.clip(x << by, -(1 << 15), (1 << 15) - 1)
+
+
+def _short_multiply(x: Whole, q: int) -> Whole:
+    """The rounding, doubling high half of a product of 16-bit numbers."""
+    nudged = x * q + np.where(x >= 0, 1 << 14, 1 - (1 << 14))
+    return np.where(nudged >= 0, nudged >> 15, -(-nudged >> 15))
+
+
+def _halves_away(x: Whole, exponent: int) -> Whole:
+    return shift_right_away(x.astype(np.int32), np.array(exponent)).astype(np.int64)
+
+
+def logistic_steps(x: Codes, x_map: Affine, out: Affine, *, rule: Rule) -> Codes:
+    """1 / (1 + exp(-x)), each step in float32."""
+    reals = dequantize(x, x_map, rule).astype(np.float64)
+    powers = np.exp(-reals).astype(F)
+    return quantize(F(1) / (F(1) + powers), out, rule)
+
+
+def share_table(x: Codes, x_map: Affine, out: Affine, *, axis: int = -1) -> Codes:
+    """Softmax: exponents of all differences from a float32 table, added in the order of the axis,
+    and one quotient a row that all are multiplied with."""
+    codes = np.moveaxis(_centred(x, x_map, "share_table"), axis, -1)
+    if not codes.size:
+        return np.zeros(x.shape, out.carrier)
+    scale = F(x_map.scale)
+    table = np.exp((-scale * np.arange(256, dtype=F)).astype(np.float64)).astype(F)
+    terms = table[codes.max(-1, keepdims=True) - codes]
+    total = np.cumsum(terms, -1, dtype=F)[..., -1:]
+    share = terms * (F(1) / (total * F(out.scale)))
+    whole = np.floor(share.astype(np.float64) + 0.5).astype(np.int64) + int(out.zero)
+    return np.moveaxis(_stored(whole, out), -1, axis)
+
+
+# -- windows --------------------------------------------------------------------------------------
+
+
+def _quotient_away(total: Whole, count: Whole | int) -> Whole:
+    """Halves away from zero, in whole numbers."""
+    near = np.where(total > 0, total + count // 2, total - count // 2)
+    return np.asarray(np.where(near >= 0, near // count, -(-near // count)))
+
+
+def mean_away(
+    x: Codes,
+    x_map: Affine,
+    out: Affine,
+    *,
+    kernel: Sequence[int],
+    stride: Sequence[int] = (1, 1),
+    pad: Sequence[int] = (0, 0, 0, 0),
+    ceil: bool = False,
+    count_pad: bool = False,
+    layout: str = "NCHW",
+) -> Codes:
+    """Average pooling of raw codes, padding left out, halves away from code zero."""
+    if not x_map.same_map(out) or count_pad:
+        said = "padding is not counted" if count_pad else "operand and result have one map"
+        raise OpError(f"mean_away: {said}")
+    codes = channels_first("avg_pool2d", x, layout).astype(np.int64)
+    sizes = (codes.shape[2], codes.shape[3])
+    height, width = windows("avg_pool2d", sizes, kernel, stride, pad, ceil=ceil)
+    outside = np.zeros((), np.int64)
+    inside = padded(np.ones((1, 1, *sizes), np.int64), height, width, outside)
+    framed = padded(codes, height, width, outside)
+    total = np.zeros((*codes.shape[:2], height.count, width.count), np.int64)
+    count = np.zeros((1, 1, height.count, width.count), np.int64)
+    for i, j in np.ndindex(*kernel):
+        total += framed[..., height.tap(i), width.tap(j)]
+        count += inside[..., height.tap(i), width.tap(j)]
+    return channels_back(_stored(_quotient_away(total, count), out), layout)
+
+
+def fixed_mean(
+    x: Codes,
+    x_map: Affine,
+    out: Affine,
+    *,
+    rule: Rule,
+    axes: Sequence[int] = (),
+    keep: bool = True,
+) -> Codes:
+    """The sum of q - z by a multiplier into which the count is divided."""
+    value = _centred(x, x_map, "fixed_mean")
+    over = tuple(a % x.ndim for a in axes) or tuple(range(x.ndim))
+    count = math.prod(x.shape[a] for a in over)
+    q, exponent = multiplier(float(x_map.scale) / float(out.scale))
+    shift = min(63 - (64 - count.bit_length()), 32, 31 + exponent)
+    q, exponent = (q << shift) // count, exponent - shift
+    total = value.sum(over, keepdims=keep)
+    return _stored(scaled(total, q, exponent, rule) + int(out.zero), out)
+
+
+# -- resizing -------------------------------------------------------------------------------------
+
+
+def fixed_resize(
+    x: Codes,
+    x_map: Affine,
+    out: Affine,
+    *,
+    sizes: Codes | None = None,
+    scales: Sequence[float] = (),
+    axes: Sequence[int] = (),
+    coordinates: str = "half_pixel",
+    mode: str = "linear",
+) -> Codes:
+    """Bilinear: places and weights with 10 bits each, halves away."""
+    if not x_map.same_map(out):
+        raise OpError("fixed_resize: operand and result have one map")
+    over, made = resized(x, sizes, scales, axes)
+    if mode != "linear" or len(over) != 2:
+        raise OpError("fixed_resize: linear, along two axes")
+    codes = x.astype(np.int64)
+    height, width = (_places(x.shape[a], to, coordinates) for a, to in zip(over, made, strict=True))
+    total: Whole | int = 0
+    for rows, by_row in height:
+        for columns, by_column in width:
+            taken = np.take(np.take(codes, rows, over[0]), columns, over[1])
+            total = total + taken * along(by_row, over[0], x.ndim) * along(
+                by_column, over[1], x.ndim
+            )
+    return _stored(_quotient_away(np.asarray(total), 1 << 20), out)
+
+
+def resized(
+    x: Codes, sizes: Codes | None, scales: Sequence[float], axes: Sequence[int]
+) -> tuple[list[int], list[int]]:
+    """The axes whose size changes, and what it becomes."""
+    over = [a % x.ndim for a in axes] or list(range(x.ndim))
+    if sizes is not None:
+        made = [int(n) for n in sizes.ravel()]
+    else:
+        made = [math.floor(x.shape[a] * s) for a, s in zip(over, scales, strict=True)]
+    if not axes:
+        pairs = [(a, n) for a, n in zip(over, made, strict=True) if n != x.shape[a]]
+        over, made = [a for a, _ in pairs], [n for _, n in pairs]
+    return over, made
+
+
+def along(weights: Whole, axis: int, rank: int) -> Whole:
+    """Numbers that lie along one axis of an array."""
+    shape = [1] * rank
+    shape[axis] = -1
+    return weights.reshape(shape)
+
+
+def _places(size: int, to: int, coordinates: str) -> list[tuple[Whole, Whole]]:
+    """The elements below and above each place, and their weights."""
+    one = 1 << 10
+    if coordinates == "align_corners" and to > 1:
+        step = (one * (size - 1) + (to - 1) // 2) // (to - 1)
+    else:
+        step = (one * size + to // 2) // to
+    place = np.arange(to, dtype=np.int64) * step
+    if coordinates == "half_pixel":
+        place = place + step // 2 - one // 2
+    below = np.maximum(np.where(place >= 0, place // one, -(-place // one)), 0)
+    above = np.minimum((place + one - 1) // one, size - 1)
+    rest = place - one * below
+    return [(below, one - rest), (above, rest)]
+
+
+METHODS: Mapping[str, Method] = {
+    "fixed_sum": Method(fixed_sum, ("a", "b"), params=("sign",), rule=True),
+    "fixed_product": Method(fixed_product, ("a", "b"), rule=True),
+    "fixed_recode": Method(fixed_recode, rule=True),
+    "fixed_leaky_relu": Method(fixed_leaky_relu, attrs=("alpha",), rule=True),
+    "fixed_hard_swish": Method(fixed_hard_swish),
+    "logistic_steps": Method(logistic_steps, rule=True),
+    "share_table": Method(share_table, attrs=("axis",)),
+    "mean_away": Method(
+        mean_away, attrs=("kernel", "stride", "pad", "ceil", "count_pad", "layout")
+    ),
+    "fixed_mean": Method(fixed_mean, attrs=("axes", "keep"), rule=True),
+    "fixed_resize": Method(
+        fixed_resize, attrs=("scales", "axes", "coordinates", "mode"), beside=("sizes",)
+    ),
+}
+"""What `methods` knows of these functions."""

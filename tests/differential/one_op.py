@@ -1,0 +1,61 @@
+"""Recorded cases of one op as QIR graphs, and what QIR computes for them under a profile."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.ir.dtype import dtype_of
+from qir.ir.graph import Graph
+from qir.ir.node import Stage, Value
+from qir.ir.ops import spec
+from qir.ir.types import Array, TensorType, uniform
+from qir.reference.interpreter import run
+from tests.oracles.tflite_cases import Case, Operand
+
+_RESIZES = ("resize", "resize_nearest")
+_TAILS = {"relu": ("relu", {}), "relu6": ("clip", {"min": 0.0, "max": 6.0})}
+
+
+def kind_of(of: Operand, shape: tuple[int, ...]) -> TensorType:
+    """The type of codes with a map, or of plain numbers."""
+    storage = dtype_of(of.data)
+    if of.scale is None:
+        return TensorType(shape, storage)
+    scale = np.asarray(of.scale, np.float32)
+    axis = of.axis if scale.ndim else None
+    return TensorType(shape, uniform(storage, scale, of.zero, axis=axis))
+
+
+def graph_of(case: Case, profile: str) -> Graph:
+    """The case as a program whose inputs are what is fed."""
+    graph = Graph(profile=profile)
+    operands: dict[str, Value] = {}
+    for slot, of in case.operands.items():
+        kind = kind_of(of, of.data.shape)
+        if slot == "bias":
+            kind = TensorType(of.data.shape, dtype_of(of.data))
+        if slot in case.fed:
+            operands[slot] = graph.add("input", types=[kind], name=slot.replace(".", "")).result
+        else:
+            operands[slot] = graph.constant(Array(of.data, kind, slot))
+    if case.op in _RESIZES:
+        sizes = np.array(case.shape[1:3], np.int64)
+        operands["sizes"] = graph.constant(Array(sizes, TensorType((2,), dtype_of(sizes)), "sizes"))
+    result = kind_of(case.out, case.shape)
+    if case.activation:
+        op, attrs = _TAILS[case.activation]
+        first = Stage(case.op, spec(case.op).complete(dict(case.attrs)), tuple(operands))
+        last = Stage(op, spec(op).complete(dict(attrs)), (), "x")
+        node = graph.add_chain((first, last), operands, result, name="y")
+    else:
+        node = graph.add(case.op, operands, dict(case.attrs), types=[result], name="y")
+    graph.add("output", {"y": node.result})
+    return graph
+
+
+def computed(case: Case, profile: str) -> NDArray[np.generic]:
+    """What QIR computes for a case."""
+    graph = graph_of(case, profile)
+    given = {slot.replace(".", ""): case.operands[slot].data for slot in case.fed}
+    return run(graph, given)["y"]

@@ -1,0 +1,1 @@
+"""Scripts that record what a framework computes, each run in an environment of its own."""

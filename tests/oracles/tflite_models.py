@@ -1,0 +1,249 @@
+"""Models of one op as TensorFlow Lite files, and the interpreters that run them.
+
+Needs `ai_edge_litert`, or `tensorflow` up to 2.21, whichever is installed.
+"""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+from typing import Any
+
+import flatbuffers  # type: ignore[import-not-found,unused-ignore]
+import numpy as np
+from numpy.typing import NDArray
+
+from tests.oracles.tflite_cases import Case, Operand
+
+Array = NDArray[np.generic]
+RESOLVERS = {
+    "ref": "BUILTIN_REF",
+    "xnnpack": "AUTO",
+    "optimized": "BUILTIN_WITHOUT_DEFAULT_DELEGATES",
+}
+_OPERATORS = {
+    "add": "ADD",
+    "avg_pool2d": "AVERAGE_POOL_2D",
+    "concat": "CONCATENATION",
+    "dequantize": "DEQUANTIZE",
+    "hard_swish": "HARD_SWISH",
+    "leaky_relu": "LEAKY_RELU",
+    "linear": "FULLY_CONNECTED",
+    "max_pool2d": "MAX_POOL_2D",
+    "mul": "MUL",
+    "pad": "PAD",
+    "quantize": "QUANTIZE",
+    "reduce_mean": "MEAN",
+    "requantize": "QUANTIZE",
+    "resize": "RESIZE_BILINEAR",
+    "resize_nearest": "RESIZE_NEAREST_NEIGHBOR",
+    "sigmoid": "LOGISTIC",
+    "softmax": "SOFTMAX",
+    "sub": "SUB",
+    "tanh": "TANH",
+}
+_TYPES = {"float32": 0, "int32": 2, "uint8": 3, "int64": 4, "int16": 7, "int8": 9}
+_ACTIVATIONS = {"": 0, "relu": 1, "relu6": 3}
+
+
+def runtime() -> tuple[str, ModuleType, ModuleType]:
+    """The name and version of what is installed, its schema and its interpreter."""
+    for package, schema, interpreter in (
+        (
+            "tensorflow",
+            "tensorflow.lite.python.schema_py_generated",
+            "tensorflow.lite.python.interpreter",
+        ),
+        ("ai_edge_litert", "ai_edge_litert.schema_py_generated", "ai_edge_litert.interpreter"),
+    ):
+        try:
+            found = importlib.import_module(schema), importlib.import_module(interpreter)
+        except ImportError:
+            continue
+        version = importlib.metadata.version(
+            "tensorflow_cpu" if package == "tensorflow" else "ai-edge-litert"
+        )
+        return f"{package} {version}", *found
+    raise SystemExit("needs ai-edge-litert, or tensorflow-cpu 2.21")
+
+
+class Runner:
+    """Runs cases under one resolver."""
+
+    def __init__(self, schema: ModuleType, interpreter: ModuleType) -> None:
+        self.schema, self.interpreter = schema, interpreter
+
+    def run(self, case: Case, resolver: str, *, twice: bool = False) -> Array:
+        """The codes, or reals, that a case gives."""
+        kinds = self.interpreter.OpResolverType
+        made = self.interpreter.Interpreter(
+            model_content=bytes(Writer(self.schema, case).bytes()),
+            experimental_op_resolver_type=getattr(kinds, RESOLVERS[resolver]),
+            num_threads=1,
+        )
+        made.allocate_tensors()
+        details = made.get_input_details()
+        for detail, slot in zip(details, case.fed, strict=True):
+            made.set_tensor(detail["index"], case.operands[slot].data)
+        made.invoke()
+        result: Array = made.get_tensor(made.get_output_details()[0]["index"]).copy()
+        return result
+
+
+class Writer:
+    """A file of one op."""
+
+    def __init__(self, schema: ModuleType, case: Case) -> None:
+        self.schema, self.case = schema, case
+        self.buffers: list[Any] = [schema.BufferT()]
+        self.tensors: list[Any] = []
+
+    def bytes(self) -> bytes:
+        """The file."""
+        s, case = self.schema, self.case
+        inputs = [self.tensor(case.operands[slot], slot) for slot in case.operands]
+        fed = [i for i, slot in zip(inputs, case.operands, strict=True) if slot in case.fed]
+        inputs += [self.extra(data) for data in self.extras()]
+        result = self.tensor(Operand(case.shaped(), case.out.scale, case.out.zero), "", fed=True)
+        code = s.OperatorCodeT()
+        name = self.operator()
+        code.builtinCode = getattr(s.BuiltinOperator, name)
+        code.deprecatedBuiltinCode = min(code.builtinCode, 127)
+        code.version = {
+            "FULLY_CONNECTED": 4,
+            "CONV_2D": 3,
+            "DEPTHWISE_CONV_2D": 3,
+            "HARD_SWISH": 1,
+        }.get(name, 2)
+        op = s.OperatorT()
+        op.opcodeIndex, op.inputs, op.outputs = 0, inputs, [result]
+        kind, options = self.options()
+        if options is not None:
+            op.builtinOptionsType = getattr(s.BuiltinOptions, kind)
+            op.builtinOptions = options
+        graph = s.SubGraphT()
+        graph.tensors, graph.operators = self.tensors, [op]
+        graph.inputs, graph.outputs, graph.name = fed, [result], "main"
+        model = s.ModelT()
+        model.version, model.operatorCodes, model.subgraphs = 3, [code], [graph]
+        model.buffers, model.description = self.buffers, "one op"
+        builder = flatbuffers.Builder(1024)
+        builder.Finish(model.Pack(builder), b"TFL3")
+        return bytes(builder.Output())
+
+    def operator(self) -> str:
+        if self.case.op == "conv2d":
+            return "DEPTHWISE_CONV_2D" if self.depthwise() else "CONV_2D"
+        return _OPERATORS[self.case.op]
+
+    def depthwise(self) -> bool:
+        return self.case.attrs.get("groups", 1) != 1
+
+    def buffer(self, data: Array | None) -> int:
+        made = self.schema.BufferT()
+        if data is not None:
+            made.data = np.frombuffer(np.ascontiguousarray(data).tobytes(), np.uint8)
+        self.buffers.append(made)
+        return len(self.buffers) - 1
+
+    def extra(self, data: Array) -> int:
+        return self.tensor(Operand(data, None, 0), "extra")
+
+    def tensor(self, of: Operand, slot: str, *, fed: bool = False) -> int:
+        s, data, axis = self.schema, of.data, of.axis
+        if slot == "w" and self.case.op == "conv2d":
+            turn = (1, 2, 3, 0) if self.depthwise() else (0, 2, 3, 1)
+            if self.depthwise():  # (groups * many) x 1 x h x w to 1 x h x w x (groups * many)
+                data = data.transpose(turn)
+                axis = 3
+            else:
+                data = data.transpose(turn)
+        made = s.TensorT()
+        made.shape, made.type = list(data.shape), _TYPES[str(data.dtype)]
+        made.name = slot or "result"
+        made.buffer = self.buffer(None if fed or slot in self.case.fed else data)
+        if of.scale is not None:
+            q = s.QuantizationParametersT()
+            q.scale = [float(v) for v in np.ravel(of.scale)]
+            q.zeroPoint = [int(v) for v in np.broadcast_to(of.zero, np.shape(np.ravel(of.scale)))]
+            q.quantizedDimension = axis
+            made.quantization = q
+        self.tensors.append(made)
+        return len(self.tensors) - 1
+
+    def extras(self) -> list[Array]:
+        """Operands that QIR holds as attributes."""
+        case = self.case
+        rank = next(iter(case.operands.values())).data.ndim
+        if case.op == "reduce_mean":
+            return [np.array(case.attrs["axes"], np.int32)]
+        if case.op == "pad":
+            pads = np.array(case.attrs["pads"], np.int32).reshape(2, rank)
+            return [np.ascontiguousarray(pads.T)]
+        if case.op in ("resize", "resize_nearest"):
+            return [np.array(case.shape[1:3], np.int32)]
+        return []
+
+    def options(self) -> tuple[str, Any]:
+        s, case, attrs = self.schema, self.case, self.case.attrs
+        act = _ACTIVATIONS[case.activation]
+        padding = 0 if case.same else 1
+        match case.op:
+            case "conv2d":
+                o = s.DepthwiseConv2DOptionsT() if self.depthwise() else s.Conv2DOptionsT()
+                o.padding, o.fusedActivationFunction = padding, act
+                o.strideH, o.strideW = attrs.get("stride", (1, 1))
+                o.dilationHFactor, o.dilationWFactor = attrs.get("dilation", (1, 1))
+                if self.depthwise():
+                    o.depthMultiplier = case.operands["w"].data.shape[0] // attrs["groups"]
+                    return "DepthwiseConv2DOptions", o
+                return "Conv2DOptions", o
+            case "linear":
+                o = s.FullyConnectedOptionsT()
+                o.fusedActivationFunction = act
+                return "FullyConnectedOptions", o
+            case "add" | "sub" | "mul":
+                title = case.op.capitalize()
+                o = getattr(s, f"{title}OptionsT")()
+                o.fusedActivationFunction = act
+                if case.op != "mul":
+                    o.potScaleInt16 = False
+                return f"{title}Options", o
+            case "avg_pool2d" | "max_pool2d":
+                o = s.Pool2DOptionsT()
+                o.padding, o.fusedActivationFunction = padding, act
+                o.strideH, o.strideW = attrs["stride"]
+                o.filterHeight, o.filterWidth = attrs["kernel"]
+                return "Pool2DOptions", o
+            case "concat":
+                o = s.ConcatenationOptionsT()
+                o.axis = attrs["axis"]
+                return "ConcatenationOptions", o
+            case "softmax":
+                o = s.SoftmaxOptionsT()
+                o.beta = 1.0
+                return "SoftmaxOptions", o
+            case "leaky_relu":
+                o = s.LeakyReluOptionsT()
+                o.alpha = attrs["alpha"]
+                return "LeakyReluOptions", o
+            case "reduce_mean":
+                o = s.ReducerOptionsT()
+                o.keepDims = attrs["keep"]
+                return "ReducerOptions", o
+            case "resize" | "resize_nearest":
+                title = "ResizeBilinear" if case.op == "resize" else "ResizeNearestNeighbor"
+                o = getattr(s, f"{title}OptionsT")()
+                how = attrs["coordinates"]
+                o.alignCorners = how == "align_corners"
+                o.halfPixelCenters = how == "half_pixel"
+                return f"{title}Options", o
+            case "pad":
+                return "PadOptions", s.PadOptionsT()
+            case "hard_swish":
+                return "HardSwishOptions", s.HardSwishOptionsT()
+            case "quantize" | "requantize":
+                return "QuantizeOptions", s.QuantizeOptionsT()
+            case "dequantize":
+                return "DequantizeOptions", s.DequantizeOptionsT()
+        return "", None
