@@ -31,8 +31,8 @@ class ExpandQdq(Pass):
         reals: dict[Value, Value] = {}
         count = 0
         for node in list(graph):
-            if node.op in _CODES or not _on_codes(node) or _hands_on(node):
-                continue
+            if node.op in _CODES or node.bodies or not _on_codes(node) or _hands_on(node):
+                continue  # what holds bodies hands codes to them; they are unwrapped on their own
             _expand(graph, node, reals)
             ledger.add(Change.REGROUPED, self.name, node.name, "written as reals between codes")
             count += 1

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from qir.errors import QirError
 from qir.ir.calls import infer
 from qir.ir.dims import known
 from qir.ir.graph import Graph
@@ -37,8 +38,7 @@ class FoldConstants(Pass):
         count = 0
         for node in graph:
             if self._foldable(node) or _read_off(node):
-                self._fold(graph, node, ledger)
-                count += 1
+                count += self._fold(graph, node, ledger)
         return count + (graph.prune() if count else 0)
 
     def _foldable(self, node: Node) -> bool:
@@ -48,11 +48,15 @@ class FoldConstants(Pass):
             return False
         return node.result.type.quant is None and _size(node) <= self.limit
 
-    def _fold(self, graph: Graph, node: Node, ledger: Ledger) -> None:
+    def _fold(self, graph: Graph, node: Node, ledger: Ledger) -> bool:
+        """Whether it is computed; what nobody can compute stays, for it may never be run."""
         found = {s: v.constant.data for s, v in node.operands.items() if v.constant}
         if node.op == "qparams":
             found["x"] = np.zeros((), node.operands["x"].type.dtype.carrier)  # of no account
-        made = run_node(node, found, profile_of(graph, node))
+        try:
+            made = run_node(node, found, profile_of(graph, node))
+        except QirError:
+            return False
         for old, data in zip(node.results, made, strict=True):
             kind = TensorType(data.shape, old.type.dtype)
             name = old.name
@@ -63,6 +67,7 @@ class FoldConstants(Pass):
             graph.set_lineage(value, old.lineage)
             graph.replace(old, value)
             ledger.add(Change.EXACT, self.name, name, f"{node.op} of constants computed")
+        return True
 
 
 def _read_off(node: Node) -> bool:
