@@ -21,6 +21,10 @@ _CODES = frozenset(
 )
 
 
+Known = dict[tuple[Value, ...], Value]
+"""The reals of codes that are read by certain numbers."""
+
+
 @dataclass(frozen=True)
 class ExpandQdq(Pass):
     """Each value of codes gets one dequantize; each op on codes a quantize behind it."""
@@ -28,7 +32,7 @@ class ExpandQdq(Pass):
     name = "expand-qdq"
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
-        reals: dict[Value, Value] = {}
+        reals: Known = {}
         count = 0
         for node in list(graph):
             if node.op in _CODES or node.bodies or not _on_codes(node) or _hands_on(node):
@@ -57,7 +61,7 @@ def _companions(op: str, operands: Mapping[str, Value]) -> dict[str, Value]:
     return {s: v for s, v in operands.items() if row.slot(s) is None and row.companion(s)}
 
 
-def _expand(graph: Graph, node: Node, reals: dict[Value, Value]) -> None:
+def _expand(graph: Graph, node: Node, reals: Known) -> None:
     stages = node.stages or (
         Stage(node.op, node.attrs, tuple(node.operands), None, None, "", node.origins),
     )
@@ -103,7 +107,7 @@ def _reals(
     slot: str,
     codes: Mapping[str, Value],
     beside: Mapping[str, Value],
-    known: dict[Value, Value],
+    known: Known,
 ) -> Value:
     value = codes[slot]
     if value.type.quant is None:
@@ -112,20 +116,22 @@ def _reals(
         if value.type.dtype.is_float:
             return value
         value = _bias(graph, node, stage, codes, value)
-    if value not in known:
-        dot = f"{slot}."
-        numbers = {f"x.{s.removeprefix(dot)}": v for s, v in beside.items() if s.startswith(dot)}
-        known[value] = _dequantized(graph, node, value, numbers)
-    return known[value]
+    dot = f"{slot}."
+    numbers = {f"x.{s.removeprefix(dot)}": v for s, v in beside.items() if s.startswith(dot)}
+    key = (value, *(v for _, v in sorted(numbers.items())))
+    if key not in known:
+        known[key] = _dequantized(graph, node, value, numbers)
+    return known[key]
 
 
 def _dequantized(graph: Graph, node: Node, value: Value, numbers: Mapping[str, Value]) -> Value:
     """The reals of a value's codes, made before a node; one that stands later moves there."""
-    old = next((n for n in value.users if n.op == "dequantize"), None)
+    wanted = {"x": value, **numbers}
+    readers = (n for n in value.users if n.op == "dequantize")
+    old = next((n for n in readers if dict(n.operands) == wanted), None)
     if old is not None and old.precedes(node):
         return old.result
-    operands = {"x": value, **numbers}
-    made = graph.add("dequantize", operands, name=f"{value.name}.real", before=node)
+    made = graph.add("dequantize", wanted, name=f"{value.name}.real", before=node)
     graph.set_lineage(made.result, value.lineage)
     if old is not None:
         name, lineage = old.name, old.result.lineage

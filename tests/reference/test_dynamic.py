@@ -289,3 +289,19 @@ def test_groups_take_numbers_that_come_beside_and_round_where_they_say() -> None
     assert np.array_equal(found["d"], np.clip(np.rint(bounded / F(0.125)) + 9, 0, 255))
     inner = (np.clip(np.rint(found["b"] / F(0.125)) + 9, 0, 255) - 9).astype(F) * F(0.125)
     assert np.array_equal(found["e"], np.clip(np.rint(inner * x4 / F(0.5)) + 100, 0, 255))
+
+
+def test_one_tensor_that_is_read_by_two_numbers_has_two_meanings_also_in_reals() -> None:
+    graph = program(
+        "%x = input() : 2x2x!quant.uniform<u8:f32, ?>\n%s = input() : f32\n%t = input() : f32\n"
+        "%y = matmul(%x, %x, a.scale=%s, b.scale=%t) : 2x2xf32\noutput(y=%y)"
+    )
+    inputs: dict[str, Tensor] = {
+        "x": np.array([[1, 2], [3, 4]], np.uint8),
+        "s": np.array(0.5, F),
+        "t": np.array(4, F),
+    }
+    apart = run_passes(graph, [ExpandQdq()], Ledger())
+    assert sum(n.op == "dequantize" for n in apart) == 2
+    for each in (graph, apart):
+        assert np.array_equal(run(each, inputs)["y"], np.array([[14, 20], [30, 44]], F))
