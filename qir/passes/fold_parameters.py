@@ -70,11 +70,11 @@ class FoldParameters(Pass):
 
 
 def _at_edge(value: Value, *, inside: bool) -> bool:
-    """Whether a value goes into a body or comes out of one, where its type is said twice."""
+    """Whether a value goes into a body or group or comes out of one, which say its type too."""
     users = [use.node for use in value.uses]
     if inside and (value.node.op == "input" or any(n.op == "output" for n in users)):
         return True
-    return bool(value.node.bodies) or any(n.bodies for n in users)
+    return any(n.bodies or n.stages for n in (value.node, *users))
 
 
 def _named(graph: Graph, value: Value) -> list[QuantType | None]:
