@@ -12,7 +12,7 @@ from qir.cli.screen import Screen, plural, size
 
 
 @shared.verb(
-    "qir export model.onnx --to dot -o model.dot",
+    "qir export model.onnx --to dot | dot -Tsvg > model.svg",
     "qir export quantized.onnx --to graphml -o quantized.graphml",
     "qir export quantized.onnx --to mermaid -o quantized.mmd",
 )
@@ -24,11 +24,13 @@ from qir.cli.screen import Screen, plural, size
     required=True,
     help="What to write.",
 )
-@shared.output("Where to write it.")
+@shared.output("Where to write it; to standard output if not given, or -.", required=False)
 @shared.force
 @shared.as_json
 @shared.quiet
-def export(model: Path, form: str, output: Path, force: bool, as_json: bool, quiet: bool) -> None:
+def export(
+    model: Path, form: str, output: Path | None, force: bool, as_json: bool, quiet: bool
+) -> None:
     """Write a model as DOT, GraphML, Mermaid or JSON.
 
     Nodes are coloured by what their results are stored as; scales and zero points stand on them.
@@ -40,6 +42,11 @@ def export(model: Path, form: str, output: Path, force: bool, as_json: bool, qui
     from qir.atomic import write_text
     from qir.inspect.export import FORMATS
 
+    if output is None or str(output) == "-":
+        if as_json:
+            raise click.UsageError("--json tells of the file that is written; -o names it")
+        click.echo(FORMATS[form](open_model(model)), nl=False)
+        return
     require_apart([model], [output])
     claim_files(output, force=force)
     graph = open_model(model)

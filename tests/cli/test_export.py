@@ -45,3 +45,12 @@ def test_no_form_and_the_model_itself_are_refused(folder: Path) -> None:
     assert_one_line(qir("export", model, "--to", "svg", "-o", folder / "x"), 2)
     assert_one_line(qir("export", model, "--to", "dot", "-o", model, "-f"), 2)
     assert not (folder / "x").exists()
+
+
+@pytest.mark.parametrize("where", [(), ("-o", "-")])
+def test_without_a_file_the_drawing_is_printed(folder: Path, where: tuple[str, ...]) -> None:
+    told = qir("export", folder / "model.onnx", "--to", "dot", *where)
+    assert told.status == 0
+    assert told.out == FORMATS["dot"](package.load(folder / "model.onnx"))
+    assert not Path("-").exists()
+    assert_one_line(qir("export", folder / "model.onnx", "--to", "dot", "--json", *where), 2)
