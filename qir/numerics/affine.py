@@ -19,6 +19,17 @@ class Numbers:
     scale: NDArray[np.floating]
     zero: NDArray[np.generic]
     plus: NDArray[np.floating] | None = None
+    ends: Ends | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ends:
+    """The range that a framework's file declares for codes, one or as many as there are scales."""
+
+    low: NDArray[np.floating]
+    high: NDArray[np.floating]
+    level: float | None = None
+    """The code that stands for its far end, where the file says it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,6 +47,7 @@ class Affine:
     high: int
     axis: int | None = None
     express: DType | None = None
+    ends: Ends | None = None
 
     @property
     def carrier(self) -> np.dtype[np.generic]:
@@ -67,7 +79,10 @@ class Affine:
         """The numbers for an array of that shape; OpError where they do not fit it."""
         scale, zero = self.along(len(shape))
         self.check(shape)
-        return Numbers(scale, zero)
+        ends = self.ends
+        if ends is not None:
+            ends = Ends(ends.low.reshape(scale.shape), ends.high.reshape(scale.shape), ends.level)
+        return Numbers(scale, zero, None, ends)
 
     def same_map(self, other: Affine) -> bool:
         """Whether equal codes mean equal reals in both."""
@@ -124,7 +139,23 @@ def affine_of(kind: QuantType) -> Affine:
         raise OpError(f"{kind} has quantized scales; kernels on codes take plain ones")
     scale, zero = np.asarray(kind.scales()), np.asarray(kind.zeros(), np.int64)
     plain = affine(kind.storage, widened(scale), zero, axis=kind.axis, bounds=(kind.low, kind.high))
-    return replace(plain, express=kind.express)
+    return replace(plain, express=kind.express, ends=ends_of(kind))
+
+
+def ends_of(kind: QuantType) -> Ends | None:
+    """The range that a type declares, as many ends as it has scales."""
+    if kind.declared is None:
+        return None
+    shape = np.shape(kind.scales())
+    low, high = (
+        np.broadcast_to(held.data if isinstance(held, Array) else np.array(held), shape or (1,))
+        for held in (kind.declared.low, kind.declared.high)
+    )
+    return Ends(
+        low.astype(np.float32).reshape(shape),
+        high.astype(np.float32).reshape(shape),
+        kind.declared.level,
+    )
 
 
 def widened(reals: NDArray[np.generic]) -> NDArray[np.floating]:

@@ -27,11 +27,13 @@ _REACH = 1 << 16  # zero points of codes up to 16 bits
 
 def quantize(x: NDArray[np.generic], to: AnyMap, rule: Rule) -> Codes | None:
     """Codes of reals, for whole codes up to 32 bits."""
-    if x.size < LEAST:
+    q = rule.quantize
+    if x.size < LEAST or q.by not in ("divide", "reciprocal") or q.compute == "f16":
+        return None
+    if q.zero in ("pair", "fused") or q.clip == "range_first" or next(clashes(rule), None):
         return None
     if isinstance(to, Map) and to.table is not None:
         return _nearest(x, to, to.table, rule)
-    q = rule.quantize
     low, high = to.storage.bounds if q.bounds == "storage" else (to.low, to.high)
     kind = F64 if q.compute == "f64" else F32
     zero = np.zeros_like(to.zero) if q.zero == "none" else to.zero
@@ -71,6 +73,8 @@ def _nearest(x: NDArray[np.generic], to: Map, table: Reals, rule: Rule) -> Codes
     q = rule.quantize
     middles, first = definition.neighbours(table)
     if table.size > _ENTRIES or not _holds(to, to.low, to.high, to.zero, None):
+        return None
+    if q.nan == "high":
         return None
     if not (middles[1:] > middles[:-1]).all():
         return None
@@ -132,6 +136,10 @@ def dequantize(codes: NDArray[np.generic], of: AnyMap, rule: Rule) -> Reals | No
     """Reals of codes: whole ones up to 32 bits, and all that are eight bits or fewer."""
     d = rule.dequantize
     kind = F64 if d.compute == "f64" else F32
+    if d.by == "q/gain" or rule.params.round != "none":
+        return None
+    if d.by == "q*s+plus" and of.zero.any():
+        return None
     table = _table(codes, of, kind)
     real = of.zero.dtype.kind == "f"
     if codes.size < LEAST or codes.dtype != of.carrier or of.carrier.itemsize > 4:

@@ -12,11 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir.errors import OpError
-from qir.numerics.affine import Affine, Numbers
-from qir.numerics.fields import Rule, refuse
+from qir.numerics.affine import Affine, Ends, Numbers
+from qir.numerics.fields import Rule, levels_of
 from qir.numerics.maps import AnyMap, Map
 from qir.numerics.rounding import (
     ROUNDINGS,
+    fma,
     high_multiply,
     narrowed,
     shift_right,
@@ -38,21 +39,21 @@ F64: np.dtype[np.floating] = np.dtype(np.float64)
 def quantize(x: NDArray[np.generic], to: AnyMap, rule: Rule) -> NDArray[np.generic]:
     """Codes of real numbers.
 
-    A real zero is added before rounding, wherever the rule has whole ones. Float codes are
-    rounded to nearest even and saturate, infinities too. Of a table the nearest entry is taken,
-    of two as near the one with the lower index; `round`, `clip` and `bounds` say nothing of it.
+    A real zero is added before rounding, wherever the rule has whole ones. Float codes saturate,
+    infinities too. Of a table the nearest entry is taken, of two as near the one with the lower
+    index; `round`, `clip` and `bounds` say nothing of it.
     """
     numbers = to.over(np.shape(x))
     q = rule.quantize
-    check_quantize(to, rule)
-    scaled, zero = _scaled(np.asarray(x), numbers, rule)
+    check(rule)
+    scaled, zero = _scaled(np.asarray(x), numbers, to, rule)
     nan = np.isnan(scaled)
     if isinstance(to, Map) and to.table is not None:
         return _nearest(scaled, nan, to.table, to, rule)
     if to.storage.is_float:
         return _saturated(scaled, nan, to, rule)
     low, high = to.storage.bounds if q.bounds == "storage" else (to.low, to.high)
-    inside = q.zero == "before" or zero.dtype.kind == "f"
+    inside = q.zero in ("before", "fused") or zero.dtype.kind == "f"
     with np.errstate(invalid="ignore"):
         if q.clip == "reals_first" and not inside:
             # low - zero and high - zero are whole: clipping before rounding is exact.
@@ -66,28 +67,13 @@ def quantize(x: NDArray[np.generic], to: AnyMap, rule: Rule) -> NDArray[np.gener
     return np.where(nan, nan_codes(zero, low, high, to.carrier, rule), codes)
 
 
-def check_quantize(to: AnyMap, rule: Rule) -> None:
-    """ProfileError for a field that is not executed, or not with such codes."""
-    q = rule.quantize
-    real = to.zero.dtype.kind == "f"
-    if q.zero == "pair":
-        raise refuse(rule, "quantize.zero", q.zero)
-    if q.by not in ("divide", "reciprocal"):
-        raise refuse(rule, "quantize.by", q.by)
-    if q.compute == "f16" or (q.compute == "f64_reciprocal" and q.by == "divide"):
-        raise refuse(rule, "quantize.compute", q.compute)
-    if q.levels:
-        raise refuse(rule, "quantize.levels", dict(q.levels))
-    if q.clip == "range_first" or (q.clip == "reals_first" and q.zero == "before" and not real):
-        raise refuse(rule, "quantize.clip", q.clip)
-    if to.storage.is_float and q.round != "even":
-        raise refuse(rule, "quantize.round", f"{q.round} to {to.storage}")
+_KINDS: dict[str, np.dtype[np.floating]] = {"f64": F64, "f16": np.dtype(np.float16)}
 
 
 def factor(scale: Reals, rule: Rule) -> Reals:
     """What reals are divided by or multiplied with, in the type that is computed in."""
     q = rule.quantize
-    kind = F64 if q.compute == "f64" else F32
+    kind = _KINDS.get(q.compute, F32)
     with np.errstate(all="ignore"):
         if q.by == "divide":
             return scale.astype(kind)
@@ -96,23 +82,140 @@ def factor(scale: Reals, rule: Rule) -> Reals:
         return np.asarray(kind.type(1) / scale.astype(kind))
 
 
-def _scaled(
-    x: NDArray[np.generic], numbers: Numbers, rule: Rule
-) -> tuple[Reals, NDArray[np.generic]]:
-    """x in units of the scale, with the zero point in it where that comes before rounding."""
+def in_codes(x: NDArray[np.generic], numbers: Numbers, to: AnyMap, rule: Rule) -> Reals:
+    """Reals in units of the scale, or from the low end in units of a span; no zero point yet."""
     q = rule.quantize
-    zero = numbers.zero
-    if q.zero == "none":
-        zero = np.zeros_like(zero)
-    by = factor(numbers.scale, rule)
+    by = _encoding(numbers, to, rule)
     with np.errstate(all="ignore"):
         values: Reals = x.astype(by.dtype)
         if numbers.plus is not None:
             values = values - numbers.plus.astype(by.dtype)
-        out: Reals = values / by if q.by == "divide" else values * by
+        if q.clip == "range_first":
+            values = _within(values, by, numbers, to, rule)
+        if q.by == "divide":
+            return np.asarray(values / by)
+        if q.by == "span" and q.zero != "pair":
+            values = values - _far_ends(numbers, to, by.dtype)[0]
+        return np.asarray(values * by)
+
+
+def _encoding(numbers: Numbers, to: AnyMap, rule: Rule) -> Reals:
+    """The factor of the way reals become codes."""
+    q = rule.quantize
+    if q.by in ("divide", "reciprocal"):
+        return factor(numbers.scale, rule)
+    wide = F64 if q.compute == "f64_reciprocal" else _KINDS.get(q.compute, F32)
+    grain = "channel" if to.scale.size > 1 else "tensor"
+    level = levels_of(q.levels, str(to.storage), grain)
+    with np.errstate(all="ignore"):
+        if q.by == "span":
+            low, high = _far_ends(numbers, to, wide)
+            steps = wide.type(level or to.high - to.low)
+            found: Reals = np.asarray(steps / (high - low))
+        else:
+            found = _gain(numbers.scale, numbers.ends, to, rule, wide, level)
+    return found.astype(F32) if q.compute == "f64_reciprocal" else found
+
+
+def _far_ends(numbers: Numbers, to: AnyMap, kind: np.dtype[np.floating]) -> tuple[Reals, Reals]:
+    """The range that is declared, else what the lowest and the highest code mean."""
+    if numbers.ends is not None:
+        return numbers.ends.low.astype(kind), numbers.ends.high.astype(kind)
+    scale, zero = numbers.scale.astype(kind), numbers.zero.astype(kind)
+    low, high = ((_real(np.asarray(end), scale) - zero) * scale for end in (to.low, to.high))
+    return np.asarray(low), np.asarray(high)
+
+
+def _within(values: Reals, by: Reals, numbers: Numbers, to: AnyMap, rule: Rule) -> Reals:
+    """Reals cut at the ends of the range; of a gain, at what the ends of the codes mean by it."""
+    q = rule.quantize
+    if q.by == "gain" and q.zero != "pair":
+        zero = numbers.zero.astype(by.dtype)
+        least, most = (_real(np.asarray(end), by) - zero for end in (to.low, to.high))
+        return np.asarray(np.clip(values, least / by, most / by))
+    return np.asarray(np.clip(values, *_far_ends(numbers, to, by.dtype)))
+
+
+def _gain(
+    scale: Reals,
+    ends: Ends | None,
+    of: AnyMap,
+    rule: Rule,
+    kind: np.dtype[np.floating],
+    level: float | None,
+) -> Reals:
+    """Codes a real unit: a level over what the declared range reaches, else over level * scale.
+
+    `level` None: the one that readers use, and 1 / scale where nothing names one.
+    """
+    grain = "channel" if of.scale.size > 1 else "tensor"
+    read = levels_of(rule.choose.levels, str(of.storage), grain)
+    if ends is not None and ends.level is not None:
+        read = ends.level
+    far = level or read
+    if ends is not None and rule.choose.reach == "sides":
+        return _by_sides(ends, of, kind)
+    if ends is not None and far is not None:
+        low, high = ends.low.astype(kind), ends.high.astype(kind)
+        reach = {"max": np.maximum(low, high), "span": high - low}.get(
+            rule.choose.reach, np.maximum(np.abs(low), np.abs(high))
+        )
+        return np.asarray(kind.type(far) / reach)
+    if level is None or level == read:
+        return np.asarray(kind.type(1) / scale.astype(kind))
+    assert level is not None
+    half = read or (of.high - of.low) / 2
+    return np.asarray(kind.type(level) / (scale.astype(kind) * kind.type(half)))
+
+
+def _by_sides(ends: Ends, of: AnyMap, kind: np.dtype[np.floating]) -> Reals:
+    """The gain by which neither side leaves the codes."""
+    low, high = ends.low.astype(kind), ends.high.astype(kind)
+    most = np.finfo(kind).max
+    below = np.where(low * of.low > 0, kind.type(of.low) / low, most)
+    above = np.where(high * of.high > 0, kind.type(of.high) / high, most)
+    return np.asarray(np.minimum(below, above), kind)
+
+
+def _scaled(
+    x: NDArray[np.generic], numbers: Numbers, to: AnyMap, rule: Rule
+) -> tuple[Reals, NDArray[np.generic]]:
+    """x in units of the scale, with the zero point in it where that comes before rounding, and
+    the zero point; of a span the low code, of a pair that less the rounded low end."""
+    q = rule.quantize
+    zero = numbers.zero
+    if q.zero == "fused":
+        return _fused(x, numbers, to, rule), zero
+    out = in_codes(x, numbers, to, rule)
+    with np.errstate(all="ignore"):
+        if q.zero == "pair":
+            zero = _paired(out, numbers, to, rule)
+        elif q.by == "span":
+            zero = np.asarray(to.low, np.int64)
+        if q.zero == "none" and q.by != "span":
+            zero = np.zeros_like(zero)
         if q.zero == "before" or zero.dtype.kind == "f":
             out = out + _real(zero, out)
     return out, zero
+
+
+def _fused(x: NDArray[np.generic], numbers: Numbers, to: AnyMap, rule: Rule) -> Reals:
+    """x in units of the scale and the zero point, in one rounding."""
+    with np.errstate(all="ignore"):
+        values = x.astype(F32)
+        if numbers.plus is not None:
+            values = values - numbers.plus.astype(F32)
+        parts = (values, _encoding(numbers, to, rule).astype(F32), numbers.zero.astype(F32))
+        return fma(*np.broadcast_arrays(*parts))
+
+
+def _paired(like: Reals, numbers: Numbers, to: AnyMap, rule: Rule) -> NDArray[np.int64]:
+    """The low code, less the low end of the range rounded as reals are."""
+    by = _encoding(numbers, to, rule)
+    low = _far_ends(numbers, to, like.dtype)[0]
+    steps = low / by if rule.quantize.by == "divide" else low * by
+    whole = ROUNDINGS[rule.quantize.round](np.asarray(steps, like.dtype)).astype(F64)
+    return np.asarray(to.low - np.nan_to_num(whole)).astype(np.int64)
 
 
 def _real(whole: NDArray[np.generic], like: Reals) -> Reals:
@@ -136,6 +239,8 @@ def nan_codes(
     match rule.quantize.nan:
         case "low":
             return np.full(zero.shape, low, carrier)
+        case "high":
+            return np.full(zero.shape, high, carrier)
         case "zero" if zero.dtype.kind == "f":
             return stored(np.nan_to_num(np.rint(zero.astype(F64))), low, high, carrier)
         case "zero":
@@ -155,12 +260,18 @@ def _saturated(
     """Float codes: the nearest there is; NaN stays where the type has it."""
     info = ml_dtypes.finfo(to.carrier)  # type: ignore[no-untyped-call]
     low, high = float(info.min), float(info.max)
+    if rule.quantize.round != "even":
+        exponent = np.maximum(np.frexp(scaled.astype(F64))[1] - 1, int(info.minexp))
+        step = np.ldexp(1.0, exponent - int(info.nmant))
+        scaled = np.clip(scaled.astype(F64), low, high)
+        scaled = np.asarray(ROUNDINGS[rule.quantize.round](scaled / step) * step)
     codes = narrowed(np.clip(scaled, low, high), to.carrier)
     if not nan.any() or np.isnan(np.asarray(np.nan).astype(to.carrier)):
         return codes
     if rule.quantize.nan == "unspecified":
         raise no_code(rule)
-    return np.where(nan, np.asarray(low if rule.quantize.nan == "low" else 0.0, to.carrier), codes)
+    met = {"low": low, "high": high}.get(rule.quantize.nan, 0.0)
+    return np.where(nan, np.asarray(met, to.carrier), codes)
 
 
 def _nearest(
@@ -172,7 +283,8 @@ def _nearest(
     if nan.any():
         if rule.quantize.nan == "unspecified":
             raise no_code(rule)
-        wanted = np.where(nan, -np.inf if rule.quantize.nan == "low" else 0.0, wanted)
+        met = {"low": -np.inf, "high": np.inf}.get(rule.quantize.nan, 0.0)
+        wanted = np.where(nan, met, wanted)
     below, above = (first[np.searchsorted(middles, wanted, side)] for side in ("left", "right"))
     index = np.minimum(below, above)
     if nan.any() and rule.quantize.nan == "low":
@@ -197,25 +309,30 @@ def dequantize(codes: NDArray[np.generic], of: AnyMap, rule: Rule) -> Reals:
     """The real numbers that codes mean, in the type they express."""
     codes = np.asarray(codes)
     numbers = of.over(codes.shape)
-    check_dequantize(of, rule)
     d = rule.dequantize
     kind = F64 if d.compute == "f64" else F32
-    s = numbers.scale.astype(kind)
-    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
-        if d.by == "q*s-z*s":
+    half = rule.params.round == "f16"
+    with np.errstate(over="ignore", invalid="ignore", under="ignore", divide="ignore"):
+        s = _packed(numbers.scale.astype(kind), half)
+        plus = None if numbers.plus is None else numbers.plus.astype(kind)
+        if d.by == "q*s+plus" and numbers.zero.any():
+            plus = (0 if plus is None else plus) - numbers.zero.astype(kind) * s
+            out = _values(codes, of, kind) * s
+        elif d.by == "q*s-z*s":
             out = _values(codes, of, kind) * s - numbers.zero.astype(kind) * s
+        elif d.by == "q/gain":
+            gain = _gain(numbers.scale, numbers.ends, of, rule, kind, None)
+            out = _centred(codes, of, numbers.zero, kind) / _packed(gain, half)
         else:
             out = _centred(codes, of, numbers.zero, kind) * s
-        if numbers.plus is not None:
-            out = out + numbers.plus.astype(kind)
+        if plus is not None:
+            out = out + _packed(np.asarray(plus, kind), half)
         return narrowed(np.asarray(out), result_of(of))
 
 
-def check_dequantize(of: AnyMap, rule: Rule) -> None:
-    """ProfileError for a field that is not executed, or not with such codes."""
-    by = rule.dequantize.by
-    if by == "q/gain" or (by == "q*s+plus" and of.zero.any()):
-        raise refuse(rule, "dequantize.by", by)
+def _packed(numbers: Reals, half: bool) -> Reals:
+    """Numbers as packing leaves them."""
+    return numbers.astype(np.float16).astype(numbers.dtype) if half else numbers
 
 
 def result_of(of: AnyMap) -> np.dtype[np.generic]:
@@ -280,7 +397,7 @@ def in_steps(reals: Reals, scale: Reals, gain: Reals, rule: Rule) -> Reals:
         match rule.requant.order:
             case "gy/gx/gw":
                 return np.asarray(reals * gain.astype(reals.dtype))
-            case "(x*w)*(1/y)":
+            case "(x*w)*(1/y)" | "x*w*(1/y)":
                 return np.asarray(reals * (reals.dtype.type(1) / scale.astype(reals.dtype)))
             case _:
                 return np.asarray(reals / scale.astype(reals.dtype))
@@ -366,6 +483,6 @@ def _exact(
 
 
 def gains(of: AnyMap, rule: Rule, kind: np.dtype[np.floating]) -> Reals:
-    """Codes a real unit: 1 / scale, in the shape of the scales."""
+    """Codes a real unit, as readers have it, in the shape of the scales."""
     with np.errstate(all="ignore"):
-        return np.asarray(kind.type(1) / of.scale.astype(kind))
+        return _gain(of.scale, of.ends, of, rule, kind, None)

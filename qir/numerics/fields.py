@@ -88,13 +88,15 @@ class Quantize:
     by: Literal["divide", "reciprocal", "gain", "span"] = "divide"
     compute: Literal["f32", "f64_reciprocal", "f64", "f16"] = "f32"
     levels: Levels = ()
-    zero: Literal["after", "before", "none", "pair"] = "after"
+    zero: Literal["after", "before", "fused", "none", "pair"] = "after"
     round: Literal[
         "even", "away", "half_up", "half_down", "up", "down", "zero", "floor", "ceil"
     ] = "even"
     clip: Literal["codes", "reals_first", "range_first"] = "codes"
+    """Codes last; what is rounded; or x to the range: the declared one, else what the ends of the
+    codes mean, and by a gain always these."""
     bounds: Literal["type", "storage"] = "type"
-    nan: Literal["zero", "low", "unspecified"] = "unspecified"
+    nan: Literal["zero", "low", "high", "unspecified"] = "unspecified"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,7 @@ class Dequantize:
     """How codes become reals."""
 
     by: Literal["(q-z)*s", "q*s-z*s", "q*s+plus", "q/gain"] = "(q-z)*s"
+    """Each step rounds; plus is one number, with -z*s in it; the gain is that of readers."""
     compute: Literal["f32", "f64"] = "f32"
 
 
@@ -129,7 +132,10 @@ class Bias:
     `given_acc` as it is given, `rounded_acc` rounded to it from a real one, `rescaled_acc` from
     codes that have a scale of their own. Whole numbers without a scale are in that unit."""
     by: Literal["add", "fma"] = "add"
-    """`fma`: sum * unit + bias is rounded once, where a real bias meets reals."""
+    """`fma`: sum * unit + bias is rounded once, where a real bias meets reals; where it meets a
+    float sum in its unit, bias * (1 / unit) + sum is."""
+    unit: Literal["divide", "reciprocal"] = "divide"
+    """How a real bias comes in the unit of the sums: over x*w, or times 1 / (x*w)."""
     round: Literal["even", "away"] = "even"
     compute: Literal["f32", "f64"] = "f64"
     overflow: Overflow = "wrap"
@@ -147,6 +153,7 @@ class Params:
     """What packing does to scales."""
 
     round: Literal["none", "f16"] = "none"
+    """`f16`: scales and offsets are rounded to half precision before they are used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +164,12 @@ class Requant:
     """What sums are multiplied with: one float; `q31`, `q15` so many bits and a shift, for whole
     sums; `exact` the quotient of the scales without rounding; `divide` sums become reals first
     (x*w), which are then brought to the result's scale as the order says."""
-    order: Literal["(x*w)/y", "x*(w/y)", "(x*w)*(1/y)", "gy/gx/gw"] = "(x*w)/y"
-    """How scales, or gains (codes a real unit), are multiplied, each step rounded."""
+    order: Literal["(x*w)/y", "x*(w/y)", "(x*w)*(1/y)", "x*w*(1/y)", "gy/gx/gw"] = "(x*w)/y"
+    """How scales, or gains (codes a real unit), are multiplied, each step rounded; `x*w*(1/y)`:
+    the sum times one after the other."""
+    scales: Literal["given", "x_inverted", "inverted"] = "given"
+    """`x_inverted`: the scale of the data is kept as 1/s, and inverted again; `inverted`: those of
+    the weights too."""
     compute: Literal["f32", "f64"] = "f32"
     input: Literal["acc_plus_bias", "acc_then_bias"] = "acc_plus_bias"
     """`acc_then_bias`: the sum becomes a float, then the bias is added in its unit: bias / (x*w)
@@ -291,6 +302,12 @@ READS: Mapping[str, tuple[str, ...]] = {
     "mean_away": (),
     "fixed_mean": ("requant",),
     "fixed_resize": (),
+    "vectors": (),
+    "channel_vectors": (),
+    "product_of_codes": (),
+    "shifted_sum": (),
+    "mean_of_steps": (),
+    "as_conv2d": ("acc", "bias", "requant", "stage"),
 }
 """The methods that the reference has, and the blocks of a rule that each looks at."""
 

@@ -32,7 +32,6 @@ def quantize(x: NDArray[np.generic], to: AnyMap, rule: Rule) -> Codes:
     """
     x = np.asarray(x)
     to.check(x.shape)
-    definition.check_quantize(to, rule)
     codes = compiled.quantize(x, to, rule)
     if codes is None:
         return definition.quantize(x, to, rule)  # type: ignore[return-value]
@@ -47,7 +46,6 @@ def dequantize(codes: NDArray[np.generic], of: AnyMap, rule: Rule) -> Reals:
     """
     codes = np.asarray(codes)
     of.check(codes.shape)
-    definition.check_dequantize(of, rule)
     reals = compiled.dequantize(codes, of, rule)
     return definition.dequantize(codes, of, rule) if reals is None else reals
 
@@ -101,8 +99,8 @@ def multiplier(
     kind = F64 if r.compute == "f64" else F32
     if y is None or r.multiplier == "divide":
         return _unit(x, w, rule, kind, gain)
-    sx, sw, sy = (of.scale.astype(kind) for of in (x, w, y))
-    sx = _times(sx, gain)
+    sx, sw = (scales(of, rule, slot).astype(kind) for of, slot in ((x, "x"), (w, "w")))
+    sx, sy = _times(sx, gain), y.scale.astype(kind)
     with np.errstate(all="ignore"):
         match r.order:
             case "(x*w)/y":
@@ -125,7 +123,18 @@ def _unit(
         if rule.requant.order == "gy/gx/gw":
             gx, gw = (definition.gains(of, rule, kind) for of in (x, w))
             return np.asarray(_times(np.asarray(kind.type(1) / gx), gain) / gw)
-        return np.asarray(_times(x.scale.astype(kind), gain) * w.scale.astype(kind))
+        sx, sw = (scales(of, rule, slot).astype(kind) for of, slot in ((x, "x"), (w, "w")))
+        return np.asarray(_times(sx, gain) * sw)
+
+
+def scales(of: Affine, rule: Rule, slot: str) -> NDArray[np.floating]:
+    """The scales of the data, `x`, or of the weights, as a kernel keeps them."""
+    kept = rule.requant.scales
+    if kept == "given" or (kept == "x_inverted" and slot != "x"):
+        return of.scale
+    one = np.float32(1)
+    with np.errstate(all="ignore"):
+        return np.asarray(one / (one / of.scale.astype(np.float32)))
 
 
 def _times(values: NDArray[np.floating], gain: float) -> NDArray[np.floating]:
@@ -184,6 +193,8 @@ def _in_steps(bias: NDArray[np.floating], x: Affine, w: Affine, rule: Rule) -> N
         gx, gw = (definition.gains(of, rule, bias.dtype) for of in (x, w))
         return np.asarray(bias * (gx * gw))
     unit = x.scale.astype(np.float32) * w.scale.astype(np.float32)
+    if rule.bias.unit == "reciprocal":
+        return np.asarray(bias * (bias.dtype.type(1) / unit.astype(bias.dtype)))
     return np.asarray(bias / unit.astype(bias.dtype))
 
 

@@ -48,8 +48,8 @@ def _quantize(rule: Rule) -> Iterator[Clash]:
     if q.compute == "f64_reciprocal" and q.by == "divide":
         why = "a division has no reciprocal; by = 'reciprocal', or compute = 'f64'"
         yield Clash(("quantize.compute", "quantize.by"), why)
-    if q.by == "span" and q.zero == "before":
-        why = "a span counts from its low end and adds no zero point; zero = 'after' or 'pair'"
+    if q.zero == "fused" and (q.by in ("divide", "span") or q.compute in ("f64", "f16")):
+        why = "it is a multiply-add of float32; by = 'reciprocal' or 'gain', compute = 'f32'"
         yield Clash(("quantize.zero", "quantize.by"), why)
 
 

@@ -11,7 +11,7 @@ from qir.numerics import definition
 from qir.numerics.affine import Affine
 from qir.numerics.definition import F32, F64, Codes, Reals, in_steps, shaped
 from qir.numerics.fields import Rule
-from qir.numerics.quantize import multiplier
+from qir.numerics.quantize import multiplier, scales
 from qir.numerics.rounding import fma
 
 
@@ -27,6 +27,8 @@ class Sum:
     gain: float = 1.0
     steps: NDArray[np.generic] | None = None
     """A bias in units of the sums, to be added as floats."""
+    share: Reals | None = None
+    """What `steps` is multiplied with as it is added, in one rounding."""
     bias: Reals | None = None
     """A real bias."""
 
@@ -52,19 +54,32 @@ def unit(of: Sum) -> Reals:
 
 def _floats(of: Sum, kind: np.dtype[np.floating]) -> Reals:
     sums = of.acc.astype(kind)
-    return sums if of.steps is None else np.asarray(sums + of.steps.astype(kind))
+    if of.steps is None:
+        return sums
+    if of.share is not None:
+        return fma(*np.broadcast_arrays(of.steps.astype(F32), of.share.astype(F32), sums))
+    return np.asarray(sums + of.steps.astype(kind))
+
+
+def _meant(of: Sum, sums: Reals) -> Reals:
+    """What sums mean without a bias."""
+    if of.rule.requant.order != "x*w*(1/y)":
+        return np.asarray(sums * unit(of))
+    found = (scales(m, of.rule, slot).astype(of.kind) for m, slot in ((of.x, "x"), (of.w, "w")))
+    x, w = (shaped(np.asarray(s), of.acc.ndim, of.axis) for s in found)
+    return np.asarray((sums * (of.kind.type(of.gain) * x)) * w)
 
 
 def reals(of: Sum) -> Reals:
     """The real numbers that sums are, with their bias."""
     with np.errstate(all="ignore"):
-        sums, step = _floats(of, of.kind), unit(of)
+        sums = _floats(of, of.kind)
         if of.bias is None:
-            return np.asarray(sums * step)
+            return _meant(of, sums)
         added = of.bias.astype(of.kind)
         if of.rule.bias.by == "fma":
-            return fma(*np.broadcast_arrays(sums, step, added))
-        return np.asarray(sums * step + added)
+            return fma(*np.broadcast_arrays(sums, unit(of), added))
+        return np.asarray(_meant(of, sums) + added)
 
 
 def codes(of: Sum, y: Affine, flat: Affine, summand: Summand | None = None) -> Codes:

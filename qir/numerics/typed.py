@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from qir.errors import OpError
 from qir.ir.dtype import DType
 from qir.ir.types import Array, QuantType
-from qir.numerics.affine import widened
+from qir.numerics.affine import ends_of, widened
 from qir.numerics.definition import dequantize
 from qir.numerics.fields import Rule
 from qir.numerics.maps import Map
@@ -42,6 +42,7 @@ def map_of(
         kind.grain,
         None if kind.plus is None else _listed(kind.plus, kind.express),
         None if kind.codes is None else _listed(kind.codes, None),
+        ends_of(kind) if scale is None else None,
     )
     if (kind.storage.is_float or made.table is not None) and made.zero.any():
         what = "a table" if made.table is not None else f"{kind.storage}"

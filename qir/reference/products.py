@@ -178,12 +178,23 @@ def _biased(kernel: Kernel, of: Sum, bias: Codes, sums: _Sums) -> Sum:
     if real and kernel.rule.bias.domain == "real_after":
         added = bias.astype(of.kind) * of.kind.type(_beta(kernel))
         added = added.reshape(shape) if added.ndim == 1 else added
-        return replace(of, steps=added / unit(of)) if floats else replace(of, bias=added)
+        return _in_unit(of, added) if floats else replace(of, bias=added)
     counted = _counted(kernel, bias, sums)
     counted = counted.reshape(shape) if counted.ndim == 1 else counted
     if floats:
         return replace(of, steps=counted)
     return replace(of, acc=accumulate.added(of.acc, counted, kernel.rule.acc))
+
+
+def _in_unit(of: Sum, bias: NDArray[np.floating]) -> Sum:
+    """A real bias to be added to the sums as floats."""
+    how, one = of.rule.bias, of.kind.type(1)
+    with np.errstate(all="ignore"):
+        if how.by == "fma":
+            return replace(of, steps=bias, share=np.asarray(one / unit(of)))
+        if how.unit == "reciprocal":
+            return replace(of, steps=bias * (one / unit(of)))
+        return replace(of, steps=bias / unit(of))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

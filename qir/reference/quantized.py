@@ -25,7 +25,7 @@ from qir.numerics import (
     profile,
     quantize,
 )
-from qir.numerics.definition import factor
+from qir.numerics.definition import in_codes
 from qir.numerics.rounding import narrowed
 from qir.reference import methods
 from qir.reference.companions import Resolved, resolved
@@ -240,11 +240,8 @@ def _quantized(kernel: Kernel, x: Codes) -> Codes:
 def _overflowing(x: Codes, out: AnyMap, rule: Rule) -> Codes:
     """Float codes, where what is too large becomes infinite, or NaN if there is no infinity."""
     numbers = out.over(x.shape)
-    by = factor(numbers.scale, rule)
     with np.errstate(all="ignore"):
-        reals = x.astype(by.dtype)
-        scaled = reals / by if rule.quantize.by == "divide" else reals * by
-        return narrowed(np.asarray(scaled), out.carrier)
+        return narrowed(in_codes(x, numbers, out, rule), out.carrier)
 
 
 def _converted(kernel: Kernel, codes: Codes) -> Codes:

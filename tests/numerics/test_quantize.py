@@ -87,18 +87,6 @@ def test_a_nan_becomes_what_the_profile_says_or_is_refused() -> None:
         quantize(x, to, quantizing())
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [("by", "gain"), ("by", "span"), ("compute", "f16"), ("zero", "pair"), ("clip", "range_first")],
-)
-def test_a_quantize_that_cannot_be_executed_is_refused_by_name(field: str, value: str) -> None:
-    with pytest.raises(ProfileError) as caught:
-        quantize(np.zeros(3, F), affine("u8", 1.0), quantizing(**{field: value}))
-    assert (
-        str(caught.value) == f"profile plain: quantize.{field} = {value!r} cannot be executed yet"
-    )
-
-
 @given(
     st.integers(-128, 127),
     st.floats(2.0**-20, 2.0**20, width=32),
@@ -118,8 +106,6 @@ def test_dequantize_in_two_products_differs_in_the_last_bit() -> None:
     s = F(0.1)
     assert np.array_equal(dequantize(codes, of, two), codes.astype(F) * s - F(77) * s)
     assert not np.array_equal(dequantize(codes, of, two), dequantize(codes, of, PLAIN))
-    with pytest.raises(ProfileError, match=r"dequantize\.by = 'q/gain' cannot be executed yet"):
-        dequantize(codes, of, Rule(dequantize=Dequantize(by="q/gain")))
 
 
 def test_scales_along_an_axis_go_with_their_slices() -> None:
@@ -206,10 +192,8 @@ def test_fixed_point_requantize_is_that_of_tflites_reference(rounding: str) -> N
 
 def test_a_number_that_the_field_beside_it_makes_meaningless_is_refused() -> None:
     x = affine("u8", 1.0)
-    with pytest.raises(ProfileError, match=r"quantize\.compute = 'f64_reciprocal' cannot be"):
+    with pytest.raises(ProfileError, match=r"f64_reciprocal' with quantize\.by = 'divide': a d"):
         quantize(np.zeros(3, F), x, quantizing(compute="f64_reciprocal"))
-    with pytest.raises(ProfileError, match=r"quantize\.levels = \{'i8': 127.0\} cannot be"):
-        quantize(np.zeros(3, F), x, Rule("p", quantize=Quantize(levels=(("i8", 127.0),))))
 
 
 def test_sums_that_no_code_can_hold_saturate_whatever_the_multiplier() -> None:
