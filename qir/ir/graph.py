@@ -16,6 +16,7 @@ import networkx as nx
 
 from qir.errors import GraphError, TypeRuleError
 from qir.ir import attrs as attributes
+from qir.ir import store
 from qir.ir.attrs import Attr
 from qir.ir.calls import infer
 from qir.ir.growth import growth
@@ -335,7 +336,7 @@ class Graph:
                 raise GraphError(f"{node.op}: %{value.name} is made after {before.name}")
         names = self._names(node.op, name, len(kinds))
         self._order.insert(node, before)
-        self._store.add_node(node)
+        store.put(self._store, node)
         node.results = tuple(map(Value, repeat(node), range(len(kinds)), names, kinds))
         self._values.update(zip(names, node.results, strict=True))
         for slot, value in operands.items():
@@ -530,7 +531,7 @@ class Graph:
     def _join(self, node: Node, slot: str, value: Value) -> None:
         node._operands[slot] = value
         value._uses[Use(node, slot)] = None
-        self._store.add_edge(value.node, node, key=slot, result=value.index)
+        store.join(self._store, value.node, node, slot, value.index)
 
     def _unbind(self, node: Node, slot: str) -> None:
         self._release(node, slot)
