@@ -109,16 +109,22 @@ class Summary:
 
 
 def summarize(graph: Graph) -> Summary:
-    """Everything that `qir show` tells about a graph."""
-    integer = in_codes(graph)
+    """Everything that `qir show` tells about a graph; what a body holds is counted once."""
+    parts = _parts(graph)
+    integer = {node: done for _, part in parts for node, done in in_codes(part).items()}
     sizes = one_sample(graph)
-    layers = tuple(_layer(node, done, macs(node, sizes)) for node, done in integer.items())
-    frameworks = dict.fromkeys(o.framework for node in graph for o in node.origins)
+    layers = tuple(
+        _layer(f"{path}{node.name}", node, integer[node], macs(node, sizes))
+        for path, part in parts
+        for node in part
+        if node in integer
+    )
+    frameworks = dict.fromkeys(o.framework for _, p in parts for node in p for o in node.origins)
     return Summary(
         graph.name,
         graph.profile,
         tuple(frameworks),
-        len(graph),
+        sum(len(part) for _, part in parts),
         sum(a.data.size for a in _constants(graph) if str(a.type.dtype) not in ("i64", "bool")),
         bytes_by_dtype(graph),
         sum(layer.macs or 0 for layer in layers),
@@ -129,6 +135,13 @@ def summarize(graph: Graph) -> Summary:
         _histogram(graph, integer),
         layers,
     )
+
+
+def _parts(graph: Graph) -> list[tuple[str, Graph]]:
+    """The graph and then the bodies within it, each with what goes before the names it holds."""
+    parts = [(path.partition("/")[2], part) for path, part in graph.walk()]
+    *bodies, (_, whole) = parts
+    return [("", whole), *((f"{path}/", body) for path, body in bodies)]
 
 
 def plain_shape(shape: Shape) -> tuple[int | str | None, ...]:
@@ -153,7 +166,7 @@ def _outputs(graph: Graph) -> Mapping[str, Value]:
 def _constants(graph: Graph) -> Iterator[Array]:
     """Every different constant, once."""
     seen: set[str] = set()
-    for node in graph:
+    for node in (node for _, part in graph.walk() for node in part):
         array = node.results[0].constant if node.op == "constant" else None
         if array is not None and array.digest not in seen:
             seen.add(array.digest)
@@ -165,7 +178,8 @@ def bytes_by_dtype(graph: Graph) -> dict[str, int]:
     out: Counter[str] = Counter()
     for array in _constants(graph):
         out[str(array.type.dtype)] += _array_bytes(array)
-    held = {a.digest: a for n in graph for v in n.results for a in v.type.arrays()}
+    nodes = [node for _, part in graph.walk() for node in part]
+    held = {a.digest: a for n in nodes for v in n.results for a in v.type.arrays()}
     if held:
         out["scales"] = sum(map(_array_bytes, held.values()))
     return dict(out.most_common())
@@ -180,7 +194,7 @@ def _array_bytes(array: Array) -> int:
 def _histogram(graph: Graph, integer: Mapping[Node, bool]) -> tuple[OpCount, ...]:
     counts: Counter[str] = Counter()
     codes: Counter[str] = Counter()
-    for node in graph:
+    for node in (node for _, part in graph.walk() for node in part):
         if node.op in STRUCTURE:
             continue
         text = op_text(node)
@@ -190,11 +204,11 @@ def _histogram(graph: Graph, integer: Mapping[Node, bool]) -> tuple[OpCount, ...
     return tuple(OpCount(op, count, codes[op]) for op, count in rows)
 
 
-def _layer(node: Node, integer: bool, work: int | None) -> Layer:
+def _layer(name: str, node: Node, integer: bool, work: int | None) -> Layer:
     value = node.results[0] if node.results else None
     codes = Codes.of(stored(value)) if value else None
     return Layer(
-        node.name,
+        name,
         op_text(node),
         plain_shape(value.type.shape) if value else (),
         codes.storage if codes else str(value.type.dtype) if value else "",

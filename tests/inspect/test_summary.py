@@ -9,6 +9,7 @@ from qir.errors import UsageError
 from qir.inspect import explain, summarize
 from qir.inspect.codes import in_codes, longest_chain
 from qir.inspect.cost import macs
+from qir.ir.text import parse
 from tests.inspect.programs import FLOAT, INTEGER, QDQ, program
 
 
@@ -138,3 +139,36 @@ def test_a_name_that_is_not_there_is_guessed() -> None:
         explain(program(FLOAT), "relu")
     with pytest.raises(UsageError, match="did you mean wd"):
         explain(program(QDQ), "wdd")
+
+
+def test_what_bodies_hold_is_counted_once() -> None:
+    graph = parse(
+        """graph main as native {
+  %c = input() : bool
+  %x = input() : 2x3xf32
+  %y = if(%c, xs.0=%x) : 2x4xf32 with then {
+    %a = input() : 2x3xf32
+    %w = constant(@w) : 3x4xf32
+    %m = matmul(%a, %w) : 2x4xf32
+    output(m=%m)
+  } with else {
+    %a = input() : 2x3xf32
+    %w = constant(@w) : 3x4xf32
+    %m = matmul(%a, %w) : 2x4xf32
+    %n = neg(%m) : 2x4xf32
+    output(n=%n)
+  }
+  output(y=%y)
+}
+""",
+        {"w": np.ones((3, 4), np.float32)},
+    )
+    found = summarize(graph)
+    assert [(layer.name, layer.macs) for layer in found.layers] == [
+        ("y", 0),
+        ("y/then/m", 24),
+        ("y/else/m", 24),
+        ("y/else/n", 0),
+    ]
+    assert (found.nodes, found.parameters, found.bytes) == (13, 12, {"f32": 48})
+    assert {op.op: op.count for op in found.ops} == {"if": 1, "matmul": 2, "neg": 1}
