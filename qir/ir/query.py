@@ -15,7 +15,7 @@ elements that it looks at.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from qir.ir.expression import Names, Scope, compile_expression
@@ -73,6 +73,18 @@ def query_values(graph: Program, expression: str) -> list[Value]:
         for value in match.node.results
         if truth(code(Scope(value, budget, profile)))
     ]
+
+
+def ask_node(expression: str) -> Callable[[Node], bool]:
+    """An expression as a question to one node; ParseError where it is none."""
+    code = compile_expression(expression, _NODES)
+    return lambda node: truth(code(Scope(node, [_MOST_LOOKS])))
+
+
+def ask_value(expression: str) -> Callable[[Value], bool]:
+    """An expression as a question to one value; ParseError where it is none."""
+    code = compile_expression(expression, _VALUES)
+    return lambda value: truth(code(Scope(value, [_MOST_LOOKS])))
 
 
 def _walk(graph: Program, path: tuple[str, ...], outer: str) -> Iterator[tuple[Match, str]]:
