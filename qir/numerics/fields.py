@@ -66,19 +66,30 @@ class Choose:
 
     range: Literal["widen_to_zero", "as_is"] = "widen_to_zero"
     reach: Literal["absmax", "max", "span", "sides"] = "absmax"
-    """For symmetric schemes; an affine one reaches from low to high."""
+    """For symmetric schemes; an affine one reaches from low to high. `sides`: each end over its
+    own end of the codes, the wider one counts."""
     levels: Levels = ()
     """For symmetric schemes; none named: half the codes' span. An affine one has all of it."""
     keep: Literal["scale", "gain"] = "scale"
+    """`gain`: codes a real unit are computed and stored, and the scale is 1 over them."""
     compute: Literal["f32", "f64"] = "f32"
     store: Literal["f32", "f64", "f16", "bf16", "e8m0_floor", "e8m0_up", "pow2"] = "f32"
+    """What the scale is rounded to once the zero point is known; of powers of two (`e8m0` the one
+    below or above, 2^-127 at least; `pow2` the nearer one by its exponent) it is before."""
     zero: Zero = "qmin-round(min/s)"
+    """`best_end`: from the end of the range whose code and steps are the smaller; `real`: qmin -
+    min/s as it is; `none`: 0."""
     zero_round: Literal["even", "away"] = "even"
     zero_clamp: bool = True
     small: Small = "none"
+    """Scales of at least E; of V where they are below T; ranges of at least R, or R * max(1, |min|,
+    |max|); scales of at least R times the largest beside them."""
     nudge: Literal["none", "range_to_grid"] = "none"
+    """`range_to_grid`: one end of an affine range moves out until zero is a code."""
     reduce: Literal["none", "activations7", "weights7"] = "none"
+    """Bytes of so many bits: 0..127, -64..63, and for weights -64..64; levels are half the span."""
     decimals: Decimals = "exact"
+    """How many digits after the point a range is written with before it is used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +97,15 @@ class Quantize:
     """How reals become codes."""
 
     by: Literal["divide", "reciprocal", "gain", "span"] = "divide"
+    """x / s; x * (1 / s); x * (level / R), R what the declared range reaches as `choose.reach`
+    says, else 1 / s; (x - min) * (level / (max - min)), counted from the lowest code."""
     compute: Literal["f32", "f64_reciprocal", "f64", "f16"] = "f32"
+    """What each step rounds to; `f64_reciprocal`: the factor is made in f64, then all is f32."""
     levels: Levels = ()
+    """Of gains and spans, where it is not that of readers, which the type or `choose` has."""
     zero: Literal["after", "before", "fused", "none", "pair"] = "after"
+    """When the zero point (of a span the lowest code) is added; `fused`: before, by a multiply-add;
+    `pair`: codes are the lowest one and round(x * g) - round(min * g)."""
     round: Literal[
         "even", "away", "half_up", "half_down", "up", "down", "zero", "floor", "ceil"
     ] = "even"
@@ -292,15 +309,19 @@ READS: Mapping[str, tuple[str, ...]] = {
     "recode_all": ("quantize", "dequantize"),
     "reals": ("quantize", "dequantize"),
     "move": ("quantize", "dequantize"),
+    "aligned_sum": (),
     "fixed_sum": ("requant",),
     "fixed_product": ("requant",),
     "fixed_recode": ("requant",),
     "fixed_leaky_relu": ("requant",),
+    "short_recode": (),
+    "short_leaky_relu": (),
     "fixed_hard_swish": (),
     "logistic_steps": ("quantize", "dequantize"),
     "share_table": (),
     "mean_away": (),
     "fixed_mean": ("requant",),
+    "mean_before": (),
     "fixed_resize": (),
     "vectors": (),
     "channel_vectors": (),

@@ -16,7 +16,7 @@ from qir.errors import OpError
 from qir.numerics.affine import Affine
 from qir.numerics.fields import Rule
 from qir.numerics.quantize import dequantize, quantize
-from qir.numerics.rounding import high_multiply, shift_right_away
+from qir.numerics.rounding import ROUNDINGS, Reals, high_multiply, shift_right_away
 from qir.reference.method import Method
 from qir.reference.windows import channels_back, channels_first, padded, windows
 
@@ -78,10 +78,29 @@ def fixed_sum(
 def fixed_product(
     a: Codes, b: Codes, a_map: Affine, b_map: Affine, out: Affine, *, rule: Rule
 ) -> Codes:
-    """a * b by the multiplier of (sa * sb) / sc in float32."""
-    m = float(F(F(a_map.scale) * F(b_map.scale)) / F(out.scale))
+    """a * b by the multiplier of (sa * sb) / sc in float32, or by that number itself."""
+    m = F(F(a_map.scale) * F(b_map.scale)) / F(out.scale)
     product = _centred(a, a_map, "fixed_product") * _centred(b, b_map, "fixed_product")
-    return _stored(scaled(product, *multiplier(m), rule) + int(out.zero), out)
+    if rule.requant.multiplier == "f32":
+        whole = np.rint(np.clip(product.astype(F) * m, -F(2**31), F(2**31))).astype(np.int64)
+    else:
+        whole = scaled(product, *multiplier(float(m)), rule)
+    return _stored(whole + int(out.zero), out)
+
+
+def aligned_sum(
+    a: Codes, b: Codes, a_map: Affine, b_map: Affine, out: Affine, *, sign: int = 1
+) -> Codes:
+    """a + b, or a - b: the quotients of the scales as whole numbers of 21 bits under one shift,
+    rounded once, halves up."""
+    ra, rb = (float(F(of.scale) / F(out.scale)) for of in (a_map, b_map))
+    shift = 20 - (math.frexp(max(ra, rb))[1] - 1)
+    if not 0 < shift < 31:
+        raise OpError("aligned_sum: the scales are too far apart")
+    left, right = (round(math.ldexp(r, shift)) for r in (ra, rb))
+    total = left * _centred(a, a_map, "aligned_sum")
+    total = total + sign * right * _centred(b, b_map, "aligned_sum")
+    return _stored(((total + (1 << (shift - 1))) >> shift) + int(out.zero), out)
 
 
 # -- one operand ----------------------------------------------------------------------------------
@@ -103,6 +122,26 @@ def fixed_leaky_relu(
     down = float(F(F(x_map.scale) * F(alpha)) / F(out.scale))
     above, below = (scaled(value, *multiplier(m), rule) for m in (up, down))
     return _stored(np.where(value >= 0, above, below) + int(out.zero), out)
+
+
+def short_recode(x: Codes, x_map: Affine, out: Affine) -> Codes:
+    """Codes to codes: (q - z) by the scales' quotient with 8 bits behind the point, halves up."""
+    by = _eighth(F(x_map.scale) / F(out.scale))
+    value = _centred(x, x_map, "short_recode")
+    return _stored(((value * by + 128) >> 8) + int(out.zero), out)
+
+
+def short_leaky_relu(x: Codes, x_map: Affine, out: Affine, *, alpha: float = 0.01) -> Codes:
+    """As short_recode, by another number below zero."""
+    ratio = F(x_map.scale) / F(out.scale)
+    value = _centred(x, x_map, "short_leaky_relu")
+    product = np.where(value >= 0, value * _eighth(ratio), value * _eighth(ratio * F(alpha)))
+    return _stored(((product + 128) >> 8) + int(out.zero), out)
+
+
+def _eighth(ratio: np.float32) -> int:
+    """A number with 8 bits behind the point."""
+    return round(float(ratio) * 256)
 
 
 def fixed_hard_swish(x: Codes, x_map: Affine, out: Affine) -> Codes:
@@ -229,6 +268,18 @@ def fixed_mean(
     return _stored(scaled(total, q, exponent, rule) + int(out.zero), out)
 
 
+def mean_before(
+    x: Codes, x_map: Affine, out: Affine, *, axes: Sequence[int] = (), keep: bool = True
+) -> Codes:
+    """The sum of q - z in float32, by (s / s_out) / count, the zero point in the rounding: away."""
+    value = _centred(x, x_map, "mean_before")
+    over = tuple(a % x.ndim for a in axes) or tuple(range(x.ndim))
+    m = F(x_map.scale) / F(out.scale) / F(math.prod(x.shape[a] for a in over))
+    real = value.sum(over, keepdims=keep).astype(F) * m + F(out.zero)
+    whole: Reals = ROUNDINGS["away"](np.clip(real, out.low, out.high))
+    return whole.astype(out.carrier)
+
+
 # -- resizing -------------------------------------------------------------------------------------
 
 
@@ -242,23 +293,27 @@ def fixed_resize(
     axes: Sequence[int] = (),
     coordinates: str = "half_pixel",
     mode: str = "linear",
+    bits: int = 10,
 ) -> Codes:
-    """Bilinear: places and weights with 10 bits each, halves away."""
+    """Bilinear: places and weights with 10 bits each, halves away; or weights with 11 bits of
+    places in float32, halves up."""
     if not x_map.same_map(out):
         raise OpError("fixed_resize: operand and result have one map")
     over, made = resized(x, sizes, scales, axes)
     if mode != "linear" or len(over) != 2:
         raise OpError("fixed_resize: linear, along two axes")
     codes = x.astype(np.int64)
-    height, width = (_places(x.shape[a], to, coordinates) for a, to in zip(over, made, strict=True))
-    total: Whole | int = 0
+    find = _fine_places if bits == 11 else _places
+    height, width = (find(x.shape[a], to, coordinates) for a, to in zip(over, made, strict=True))
+    total: Whole = np.zeros((), np.int64)
     for rows, by_row in height:
         for columns, by_column in width:
             taken = np.take(np.take(codes, rows, over[0]), columns, over[1])
-            total = total + taken * along(by_row, over[0], x.ndim) * along(
-                by_column, over[1], x.ndim
-            )
-    return _stored(_quotient_away(np.asarray(total), 1 << 20), out)
+            weight = along(by_row, over[0], x.ndim) * along(by_column, over[1], x.ndim)
+            total = total + taken * weight
+    if bits == 11:
+        return _stored((total + (1 << 21)) >> 22, out)
+    return _stored(_quotient_away(total, 1 << 20), out)
 
 
 def resized(
@@ -299,11 +354,27 @@ def _places(size: int, to: int, coordinates: str) -> list[tuple[Whole, Whole]]:
     return [(below, one - rest), (above, rest)]
 
 
+def _fine_places(size: int, to: int, coordinates: str) -> list[tuple[Whole, Whole]]:
+    """The same from places in float32."""
+    corners = coordinates == "align_corners" and to > 1
+    step = F(size - 1) / F(to - 1) if corners else F(size) / F(to)
+    number = np.arange(to).astype(F)
+    half = F(0.5)
+    place = (number + half) * step - half if coordinates == "half_pixel" else number * step
+    place = np.clip(place, F(0), F(size - 1))
+    below = place.astype(np.int64)
+    rest = np.rint((place - below.astype(F)) * F(2048)).astype(np.int64)
+    return [(below, 2048 - rest), (np.minimum(below + 1, size - 1), rest)]
+
+
 METHODS: Mapping[str, Method] = {
     "fixed_sum": Method(fixed_sum, ("a", "b"), params=("sign",), rule=True),
+    "aligned_sum": Method(aligned_sum, ("a", "b"), params=("sign",)),
     "fixed_product": Method(fixed_product, ("a", "b"), rule=True),
     "fixed_recode": Method(fixed_recode, rule=True),
     "fixed_leaky_relu": Method(fixed_leaky_relu, attrs=("alpha",), rule=True),
+    "short_recode": Method(short_recode),
+    "short_leaky_relu": Method(short_leaky_relu, attrs=("alpha",)),
     "fixed_hard_swish": Method(fixed_hard_swish),
     "logistic_steps": Method(logistic_steps, rule=True),
     "share_table": Method(share_table, attrs=("axis",)),
@@ -311,8 +382,12 @@ METHODS: Mapping[str, Method] = {
         mean_away, attrs=("kernel", "stride", "pad", "ceil", "count_pad", "layout")
     ),
     "fixed_mean": Method(fixed_mean, attrs=("axes", "keep"), rule=True),
+    "mean_before": Method(mean_before, attrs=("axes", "keep")),
     "fixed_resize": Method(
-        fixed_resize, attrs=("scales", "axes", "coordinates", "mode"), beside=("sizes",)
+        fixed_resize,
+        attrs=("scales", "axes", "coordinates", "mode"),
+        params=("bits",),
+        beside=("sizes",),
     ),
 }
 """What `methods` knows of these functions."""

@@ -25,6 +25,12 @@ class Operand:
     zero: int = 0
     axis: int = 0
 
+    @property
+    def step(self) -> float:
+        """The one scale of all codes."""
+        assert isinstance(self.scale, float)
+        return self.scale
+
 
 @dataclass(frozen=True, eq=False)
 class Case:
@@ -156,7 +162,7 @@ def weights(seed: Seed, number: int, shape: tuple[int, ...], *, many: bool) -> O
 def biased(seed: Seed, x: Operand, w: Operand, count: int, reach: int) -> Operand:
     """A bias in units of the accumulator."""
     kind = "int64" if x.data.dtype == np.int16 else "int32"
-    unit = np.asarray(F(x.scale)) * np.asarray(w.scale, F)
+    unit = np.asarray(F(x.step)) * np.asarray(w.scale, F)
     data = seed.integers(-reach, reach + 1, count).astype(kind)
     return Operand(data, unit if np.ndim(unit) else float(unit))
 
@@ -165,7 +171,7 @@ def fitting(x: Operand, w: Operand, terms: int, number: int) -> float:
     """A scale at which some results saturate; a power of two with those of the operands."""
     low, high = bounds(str(x.data.dtype))
     spread = (high - low) / 3.4 * 73 * math.sqrt(terms)
-    unit = float(np.mean(x.scale)) * float(np.mean(w.scale))  # type: ignore[arg-type]
+    unit = x.step * float(np.mean(np.asarray(w.scale)))
     scale = spread * unit / ((high - low) / 2.6)
     return 2.0 ** round(math.log2(scale)) if number % 3 == 0 else scale
 
@@ -219,7 +225,7 @@ def linear(kind: str, count: int) -> Iterator[Case]:
         yield Case("linear", {"x": x, "w": w, "bias": b}, made, (rows, out), activation=act)
 
 
-def beside(op: str, kind: str, count: int) -> Iterator[Case]:
+def tied(op: str, kind: str, count: int) -> Iterator[Case]:
     """All codes times few weights: results on ties, and one float32 beside them.
 
     Every other case has scales of its own in each channel, some a neighbour of the tie's.
@@ -247,7 +253,7 @@ def beside(op: str, kind: str, count: int) -> Iterator[Case]:
         b = biased(seed, x, of_w, out, 4)
         step = (2, 4, 6, 10)[number % 4] * (256 if kind == "int16" else 1)
         made = result(
-            seed, kind, float(F(F(x.scale) * base * F(step / (128 if kind == "int16" else 1))))
+            seed, kind, float(F(F(x.step) * base * F(step / (128 if kind == "int16" else 1))))
         )
         attrs: dict[str, Value] = {}
         shape: tuple[int, ...] = (256, out)
@@ -263,45 +269,53 @@ def beside(op: str, kind: str, count: int) -> Iterator[Case]:
         yield Case(op, {"x": x, "w": of_w, "bias": b}, made, shape, attrs)
 
 
+def beside(seed: Seed, x: np.float32) -> np.float32:
+    """A number near another, up to a few thousandths of a thousandth off."""
+    return F(x * F(1 + float(seed.choice([-1, 1])) * 2.0 ** -float(seed.integers(12, 24))))
+
+
 def pairs(op: str, kind: str, count: int) -> Iterator[Case]:
-    """Two operands: all pairs of codes, or tensors of 1..70 numbers."""
+    """Two operands: 4,096 pairs of codes, or tensors of 1..70 numbers.
+
+    Of every three results one lies on ties and one just beside them.
+    """
     for number, seed in seeds(f"{op}{kind}", count):
-        if kind == "int8" and number % 2 == 0:
+        if number % 2 == 0:
             left = np.arange(-128, 128).astype(kind).repeat(16).reshape(1, -1)
             right = codes(seed, kind, *left.shape)
         else:
             length = 1 + number * 13 % 70
             left, right = codes(seed, kind, 3, length), codes(seed, kind, 3, length)
-        a = Operand(left, scale_of(seed, number), zero_of(seed, kind))
-        b = Operand(right, scale_of(seed, number), zero_of(seed, kind))
-        low, high = bounds(kind)
-        reach = (high - low) / 2
-        wide = max(a.scale, b.scale) if op != "mul" else a.scale * b.scale * reach  # type: ignore[operator,type-var]
-        ratio = (
-            (0.5, 1.0, 2.0, 0.25)[number % 4] if number % 3 == 0 else float(seed.uniform(0.4, 1.6))
+        near = number % 3 != 2
+        scales = [scale_of(seed, 1), scale_of(seed, 1)]
+        if near and op != "mul":
+            scales[1] = float(F(scales[0]) * F((1.0, 2.0, 0.5)[number % 4 % 3]))
+        a, b = (
+            Operand(data, scale, zero_of(seed, kind))
+            for data, scale in zip((left, right), scales, strict=True)
         )
-        if number % 3 == 0 and op == "mul":
-            wide = 2.0 ** round(math.log2(wide))
-        made = result(seed, kind, wide * ratio)
-        act = ACTIVATIONS[number % 4]
+        if op == "mul":
+            wide = F(a.step) * F(b.step) * F((64, 128, 50, 100)[number % 4])
+        else:
+            wide = F(max(a.step, b.step) * (0.5, 1.0, 2.0)[number // 3 % 3])
+        scale = (wide, beside(seed, wide), wide * F(seed.uniform(0.4, 1.6)))[number % 3]
+        made = result(seed, kind, float(scale))
+        act = ACTIVATIONS[number // 2 % 4]
         yield Case(op, {"a": a, "b": b}, made, left.shape, fed=("a", "b"), activation=act)
 
 
 def every(op: str, kind: str, count: int, fixed: tuple[float, int] | None) -> Iterator[Case]:
-    """One operand of all codes."""
+    """One operand of all codes; of every three results one lies on ties, one just beside them."""
     for number, seed in seeds(f"{op}{kind}", count):
         low, high = bounds(kind)
         data = np.arange(low, high + 1).astype(kind).reshape(1, -1)
-        scale = scale_of(seed, number) * (1 if kind == "int8" else 1 / 256)
-        x = Operand(data, float(F(scale)), zero_of(seed, kind))
-        made = (
-            result(seed, kind, *fixed)
-            if fixed
-            else result(seed, kind, scale * float(seed.uniform(0.5, 2)))
-        )
+        x = Operand(data, scale_of(seed, number // 2), zero_of(seed, kind))
+        ratio = F((0.5, 2.0, 1.0, 0.25, 1.5, 4.0)[number // 3 % 6])
+        wanted = (F(x.step) * ratio, beside(seed, F(x.step) * ratio), seed.uniform(0.5, 2) * x.step)
+        made = result(seed, kind, *(fixed or (float(wanted[number % 3]), zero_of(seed, kind))))
         attrs: dict[str, Value] = {}
         if op == "leaky_relu":
-            attrs["alpha"] = float(F((0.1, 0.25, 0.3, 0.01)[number % 4]))
+            attrs["alpha"] = float(F((0.1, 0.25, 0.3, 0.5)[number % 4]))
         yield Case(op, {"x": x}, made, data.shape, attrs)
 
 
@@ -345,15 +359,15 @@ def concat(kind: str, count: int) -> Iterator[Case]:
 def mean(kind: str, count: int) -> Iterator[Case]:
     """Means over one axis, over height and width, and over all but the first."""
     for number, seed in seeds(f"mean{kind}", count):
-        x = operand(seed, kind, number, 2, *pair(seed, 2, 9), 1 + number * 5 % 40)
         axes = ((1, 2), (3,), (1, 2, 3), (1,))[number % 4]
+        batch, most = (24, 5) if len(axes) > 1 else (2, 9)
+        x = operand(seed, kind, number, batch, *pair(seed, 2, most), 1 + number * 5 % 40)
         keep = number % 3 != 1
         size = x.data.shape
         shape = tuple(1 if i in axes else n for i, n in enumerate(size) if keep or i not in axes)
-        if number % 2:
-            made = Operand(np.zeros(0, kind), x.scale, x.zero)
-        else:
-            made = result(seed, kind, float(x.scale) * float(seed.uniform(0.1, 0.6)))  # type: ignore[arg-type]
+        ratio = (1.0, 1.0, 0.25, seed.uniform(0.1, 0.6))[number // 4 % 4]
+        zero = x.zero if number // 4 % 4 == 0 else zero_of(seed, kind)
+        made = result(seed, kind, x.step * float(ratio), zero)
         yield Case("reduce_mean", {"x": x}, made, shape, {"axes": axes, "keep": keep})
 
 
@@ -396,7 +410,7 @@ def quantizes(kind: str, count: int) -> Iterator[Case]:
             if number % 2
             else np.floor(seed.uniform(-reach, reach, (3, 500))) + 0.5
         )
-        data = (steps * float(made.scale)).astype(F)  # type: ignore[arg-type]
+        data = (steps * made.step).astype(F)
         yield Case("quantize", {"x": Operand(data)}, made, data.shape)
 
 
@@ -413,27 +427,27 @@ SUITES: Mapping[str, Callable[[], Iterator[Case]]] = {
     "conv16": lambda: conv("int16", 24, depth=False),
     "depthwise16": lambda: conv("int16", 24, depth=True),
     "linear16": lambda: linear("int16", 24),
-    "conv_ties": lambda: beside("conv2d", "int8", 16),
-    "linear_ties": lambda: beside("linear", "int8", 16),
-    "conv16_ties": lambda: beside("conv2d", "int16", 8),
-    "linear16_ties": lambda: beside("linear", "int16", 8),
-    "add": lambda: pairs("add", "int8", 24),
-    "sub": lambda: pairs("sub", "int8", 24),
-    "mul": lambda: pairs("mul", "int8", 24),
+    "conv_ties": lambda: tied("conv2d", "int8", 16),
+    "linear_ties": lambda: tied("linear", "int8", 16),
+    "conv16_ties": lambda: tied("conv2d", "int16", 8),
+    "linear16_ties": lambda: tied("linear", "int16", 8),
+    "add": lambda: pairs("add", "int8", 30),
+    "sub": lambda: pairs("sub", "int8", 30),
+    "mul": lambda: pairs("mul", "int8", 30),
     "avg_pool": lambda: pool("avg_pool2d", "int8", 40),
     "max_pool": lambda: pool("max_pool2d", "int8", 16),
     "concat": lambda: concat("int8", 12),
     "softmax": lambda: softmax("int8", 40),
     "sigmoid": lambda: every("sigmoid", "int8", 24, (1 / 256, -128)),
     "tanh": lambda: every("tanh", "int8", 24, (1 / 128, 0)),
-    "hard_swish": lambda: every("hard_swish", "int8", 24, None),
-    "leaky_relu": lambda: every("leaky_relu", "int8", 24, None),
-    "mean": lambda: mean("int8", 40),
+    "hard_swish": lambda: every("hard_swish", "int8", 48, None),
+    "leaky_relu": lambda: every("leaky_relu", "int8", 48, None),
+    "mean": lambda: mean("int8", 80),
     "pad": lambda: pad("int8", 12),
     "resize": lambda: resize("resize", "int8", 36),
     "resize_nearest": lambda: resize("resize_nearest", "int8", 36),
     "quantize": lambda: quantizes("int8", 24),
-    "requantize": lambda: every("requantize", "int8", 24, None),
+    "requantize": lambda: every("requantize", "int8", 48, None),
     "dequantize": lambda: dequantizes("int8", 12),
 }
 """Every suite of cases, by the name of its file."""
