@@ -16,7 +16,7 @@ from qir.numerics.affine import Affine
 from qir.numerics.fields import Rule
 from qir.numerics.quantize import dequantize, quantize
 from qir.numerics.rounding import fma
-from qir.reference import tflite_methods
+from qir.reference import tflite_methods, torch_methods
 from qir.reference.method import (
     Call,
     Codes,
@@ -246,6 +246,7 @@ METHODS: Mapping[str, Method] = {
     ),
     "mean_of_codes": Method(mean_of_codes, attrs=("layout",)),
     **tflite_methods.METHODS,
+    **torch_methods.METHODS,
 }
 """The functions that work on codes. Two more names are executed by `run` itself: `reals`
 (dequantize, the real op, quantize) and `move` (the result's map first, then the op on codes)."""

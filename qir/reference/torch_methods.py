@@ -1,0 +1,274 @@
+"""How torch's quantized kernels compute what is not "accumulate and round once".
+
+Vectors of codes go one way, what is left over at the end of a run another: vectors dequantize by a
+fused multiply-add and add the zero point after rounding, single elements take the zero point off
+first and add it before rounding. Where it is said float32, every step rounds to float32. Elements
+lie in memory as they do in the array.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.errors import OpError
+from qir.ir.types import TensorType
+from qir.numerics.affine import Affine
+from qir.numerics.rounding import fma
+from qir.reference.method import (
+    Call,
+    Codes,
+    F,
+    Method,
+    Real32,
+    one_scale,
+    stored,
+    to_whole,
+    variadic,
+)
+from qir.reference.pool import counts
+from qir.reference.products import Kernel, product
+from qir.reference.table import compute
+from qir.reference.windows import windows_along
+
+Arrays = Mapping[str, Codes]
+
+_MOST = F(2.0**31 - 128)
+"""The greatest float32 below 2^31, at which vectors clip before they round."""
+
+
+# -- vectors and single elements ------------------------------------------------------------------
+
+
+def _reals(codes: Codes, of: Affine, *, vectors: bool) -> Real32:
+    """What codes mean, as vectors or as single elements dequantize."""
+    if vectors:
+        return fma(F(of.scale), codes.astype(F), F(of.scale) * -F(of.zero))
+    return np.asarray((codes.astype(np.int32) - int(of.zero)).astype(F) * F(of.scale), F)
+
+
+def _codes(reals: Real32, out: Affine, *, vectors: bool) -> NDArray[np.int64]:
+    """Codes that are not yet cut to their bounds, as vectors or as single elements quantize."""
+    with np.errstate(all="ignore"):
+        steps = reals * (F(1) / F(out.scale))
+        if not vectors:
+            return to_whole(np.minimum(steps + F(out.zero), _MOST))
+        whole = to_whole(np.where(steps < _MOST, steps, _MOST)) + int(out.zero)
+    return whole.astype(np.int32).astype(np.int64)
+
+
+def runs(shapes: Sequence[tuple[int, ...]], result: tuple[int, ...]) -> int:
+    """The length of the innermost run: axes over which every operand moves, or stays, alike."""
+    rank, length, moving = len(result), 1, None
+    full = [(1,) * (rank - len(s)) + s for s in shapes]
+    for axis in range(rank - 1, -1, -1):
+        if result[axis] == 1:
+            continue
+        now = tuple(s[axis] > 1 for s in full)
+        if moving is not None and now != moving:
+            break
+        moving, length = now, length * result[axis]
+    return length
+
+
+def vectors(call: Call, arrays: Arrays, *, lanes: int) -> Codes:
+    """An op on each element by itself, between dequantize and quantize, in runs of vectors.
+
+    `lanes` codes make a vector; 0: there are none.
+    """
+    out = _coded(call)
+    quant = {s: call.affine(s) for s in arrays if call.types[s].quant is not None}
+    one_scale(call.op, *quant.values(), out)
+
+    def made(*, body: bool) -> NDArray[np.int64]:
+        reals = {
+            s: _reals(a, quant[s], vectors=body) if s in quant else a for s, a in arrays.items()
+        }
+        return _codes(compute(call.op, reals, call.attrs).astype(F), out, vectors=body)
+
+    tail = made(body=False)
+    length = runs([a.shape for a in arrays.values()], tail.shape)
+    if not lanes or length < lanes:
+        return stored(tail, out)
+    places = np.arange(tail.size) % length < length // lanes * lanes
+    return stored(np.where(places.reshape(tail.shape), made(body=True), tail), out)
+
+
+def _coded(call: Call) -> Affine:
+    if call.out is None:
+        raise OpError(f"{call.op}: the method makes codes, the result is real")
+    return call.out
+
+
+def channel_vectors(call: Call, arrays: Arrays, *, lanes: int) -> Codes:
+    """Concat along the last axis: vectors of each operand's channels; equal maps are copied."""
+    out = _coded(call)
+    parts: list[Codes] = []
+    for slot in variadic(arrays):
+        codes, of = arrays[slot], call.affine(slot)
+        one_scale(call.op, of, out)
+        if of.same_map(out):
+            parts.append(codes)
+            continue
+        channels = codes.shape[-1]
+        places = np.broadcast_to(np.arange(channels) < channels // lanes * lanes, codes.shape)
+        body, tail = (_codes(_reals(codes, of, vectors=v), out, vectors=v) for v in (True, False))
+        parts.append(stored(np.where(places, body, tail), out))
+    return np.concatenate(parts, -1)
+
+
+# -- products and sums of codes -------------------------------------------------------------------
+
+
+def product_of_codes(a: Codes, b: Codes, a_map: Affine, b_map: Affine, out: Affine) -> Codes:
+    """a * b: rne((a - za) * (b - zb) * m) + zc in float32, m = (sa * sb) * (1 / sc)."""
+    one_scale("mul", a_map, b_map, out)
+    with np.errstate(all="ignore"):
+        factor = (F(a_map.scale) * F(b_map.scale)) * (F(1) / F(out.scale))
+        left, right = (c.astype(np.int32) - int(m.zero) for c, m in ((a, a_map), (b, b_map)))
+        whole = to_whole((left * right).astype(F) * factor)
+    return stored(whole + int(out.zero), out)
+
+
+def shifted_sum(a: Codes, b: Codes, a_map: Affine, b_map: Affine, out: Affine) -> Codes:
+    """a + b as QNNPACK does: codes times 22-bit multipliers, a shift, halves away from zero."""
+    one_scale("add", a_map, b_map, out)
+    ratios = [F(m.scale) / F(out.scale) for m in (a_map, b_map)]
+    if not all(2.0**-14 <= r < 2.0**8 for r in ratios):
+        raise OpError("add: QNNPACK takes scales from 2^-14 to 2^8 of the result's")
+    shift = 21 - math.frexp(float(max(ratios)))[1]
+    left, right = (int(np.rint(np.float64(r) * 2.0**shift)) for r in ratios)
+    total = a.astype(np.int64) * left + b.astype(np.int64) * right
+    total = total - (int(a_map.zero) * left + int(b_map.zero) * right)
+    rest = (total & ((1 << shift) - 1)) - (total < 0)
+    whole = (total >> shift) + (rest > ((1 << shift) - 1) >> 1)
+    return stored(whole + int(out.zero), out)
+
+
+# -- means ----------------------------------------------------------------------------------------
+
+
+def mean_of_steps(call: Call, arrays: Arrays, *, lanes: int = 0, fused: bool = False) -> Codes:
+    """Means in steps of the code: the sum of q - z is whole, times 1 / n in float32.
+
+    Single elements add the zero point before rounding. `lanes` channels make a vector, which adds
+    it after rounding, or before by one multiply-add where it is `fused`.
+    """
+    x, out = call.affine("x"), _coded(call)
+    one_scale(call.op, x, out)
+    if not x.same_map(out):
+        raise OpError(f"{call.op}: torch's kernel hands its map on; requantize after it")
+    steps = (arrays["x"].astype(np.int64) - int(x.zero)).astype(np.float64)
+    mean = compute(call.op, {"x": steps}, call.attrs).astype(np.float64)
+    number = _number(call, steps.shape)
+    total, share = np.rint(mean * number).astype(F), np.asarray(F(1) / number.astype(F), F)
+    zero = F(out.zero)
+    tail = to_whole(total * share + zero)
+    if not lanes:
+        return stored(tail, out)
+    body = to_whole(fma(total, share, zero)) if fused else to_whole(total * share) + int(out.zero)
+    channels = _channels(call, mean.ndim)
+    places = np.arange(mean.shape[channels]) < mean.shape[channels] // lanes * lanes
+    shape = [-1 if axis == channels else 1 for axis in range(mean.ndim)]
+    return stored(np.where(places.reshape(shape), body, tail), out)
+
+
+def _channels(call: Call, rank: int) -> int:
+    return rank - 1 if call.attrs.get("layout") == "NHWC" else 1
+
+
+def _number(call: Call, shape: tuple[int, ...]) -> NDArray[np.float64]:
+    """By how many elements each mean divides, shaped to go with the result."""
+    channels = _channels(call, len(shape))
+    if call.op == "reduce_mean":
+        axes = [a % len(shape) for a in _ints(call, "axes")] or list(range(len(shape)))
+        return np.array(float(math.prod(shape[a] for a in axes)))
+    sides = [size for axis, size in enumerate(shape) if axis not in (0, channels)]
+    if call.op == "global_avg_pool":
+        return np.array(float(math.prod(sides)))
+    if call.op == "adaptive_avg_pool":
+        each = [_shares(a, b) for a, b in zip(sides, _ints(call, "size"), strict=True)]
+    else:
+        kernel, stride, pad = (_ints(call, name) for name in ("kernel", "stride", "pad"))
+        ceil, still = call.attrs["ceil"] is True, (1,) * len(sides)
+        along = windows_along(call.op, sides, kernel, stride, pad, still, ceil=ceil)
+        each = [counts(w, call.attrs["count_pad"] is True) for w in along]
+    made = each[0]
+    for more in each[1:]:
+        made = made[..., None] * more
+    return made[..., None] if channels != 1 else made
+
+
+def _ints(call: Call, name: str) -> list[int]:
+    value = call.attrs[name]
+    assert isinstance(value, tuple)
+    return [v for v in value if isinstance(v, int)]
+
+
+def _shares(size: int, count: int) -> NDArray[np.float64]:
+    """How many elements of an axis each of `count` means takes."""
+    index = np.arange(count)
+    return (-(-(index + 1) * size // count) - index * size // count).astype(np.float64)
+
+
+# -- convolutions of other ranks ------------------------------------------------------------------
+
+
+def as_conv2d(call: Call, arrays: Arrays) -> Codes:
+    """conv1d and conv3d as the convolution of images that they are: one sum, rounded once."""
+    x, w = arrays["x"], arrays["w"]
+    stride, pad, dilation = (_ints(call, name) for name in ("stride", "pad", "dilation"))
+    if call.op == "conv1d":
+        x, w, depth = x[:, :, None], w[:, :, None], None
+        stride, dilation, pad = [1, *stride], [1, *dilation], [0, pad[0], 0, pad[1]]
+    else:
+        x, w, depth = _slices(x, w, call, stride[0], (pad[0], pad[3]), dilation[0])
+        stride, dilation, pad = stride[1:], dilation[1:], [*pad[1:3], *pad[4:]]
+    attrs = {
+        "stride": tuple(stride),
+        "pad": tuple(pad),
+        "dilation": tuple(dilation),
+        "groups": call.attrs["groups"],
+        "layout": "NCHW",
+    }
+    types = dict(call.types)
+    types["x"], types["w"] = (
+        TensorType(a.shape, call.types[s].element) for s, a in (("x", x), ("w", w))
+    )
+    result = TensorType((1,) * 4, call.result.element)
+    image = Kernel("conv2d", attrs, types, result, replace(call.rule, method=None))
+    made = product(image, {**arrays, "x": x, "w": w})
+    if depth is None:
+        return made[:, :, 0]
+    split = made.reshape(-1, depth, *made.shape[1:])
+    return np.ascontiguousarray(np.moveaxis(split, 1, 2))
+
+
+def _slices(
+    x: Codes, w: Codes, call: Call, stride: int, pad: tuple[int, int], dilation: int
+) -> tuple[Codes, Codes, int]:
+    """Each place along the depth as an image whose channels are those of the slices it sees."""
+    taps, zero = w.shape[2], call.affine("x").zero
+    held = np.pad(x, ((0, 0), (0, 0), pad, (0, 0), (0, 0)), constant_values=int(zero))
+    count = (held.shape[2] - (taps - 1) * dilation - 1) // stride + 1
+    if count < 1:
+        raise OpError(f"{call.op}: a kernel of {taps} does not fit a padded depth")
+    places = np.arange(count)[:, None] * stride + np.arange(taps) * dilation
+    seen = np.moveaxis(held[:, :, places], 2, 1)
+    flat = seen.reshape(x.shape[0] * count, x.shape[1] * taps, *x.shape[3:])
+    return flat, w.reshape(w.shape[0], -1, *w.shape[3:]), count
+
+
+METHODS: Mapping[str, Method] = {
+    "vectors": Method(vectors, params=("lanes",), whole=True),
+    "channel_vectors": Method(channel_vectors, params=("lanes",), whole=True),
+    "product_of_codes": Method(product_of_codes, ("a", "b")),
+    "shifted_sum": Method(shifted_sum, ("a", "b")),
+    "as_conv2d": Method(as_conv2d, whole=True),
+    "mean_of_steps": Method(mean_of_steps, params=("lanes", "fused"), whole=True),
+}
+"""The methods of torch's profiles."""
