@@ -107,7 +107,12 @@ def profile_text(name: str) -> str:
 
 
 def numbers_for(
-    profile: Profile, low: NDArray[np.generic], high: NDArray[np.generic], scheme: Scheme
+    profile: Profile,
+    low: NDArray[np.generic],
+    high: NDArray[np.generic],
+    scheme: Scheme,
+    *,
+    weight: bool = False,
 ) -> tuple[NDArray[np.floating], NDArray[np.int64]]:
     """Scale and zero point, or arrays of them, for ranges stored as a scheme wants it.
 
@@ -123,6 +128,7 @@ def numbers_for(
         bounds=scheme.bounds,
         symmetric=scheme.symmetric,
         grain=scheme.grain,
+        weight=weight,
         profile=profile.name,
     )
     return scale, zero if scheme.zero is None else np.full_like(zero, scheme.zero)

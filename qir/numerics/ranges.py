@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import cast
 
+import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
 from qir.errors import ProfileError
 from qir.ir.dtype import DType
 from qir.numerics.fields import Choose, levels_of
-from qir.numerics.rounding import ROUNDINGS
+from qir.numerics.rounding import ROUNDINGS, narrowed
 
 Reals = NDArray[np.floating]
 Numbers = tuple[NDArray[np.floating], NDArray[np.int64]]
+"""Scales and zero points; a rule that asks for real ones gives floats for these."""
 
 ONEDNN = Choose(levels=(("i8", 127.0),))
 """TensorFlow, IPEX and MXNet, int8: 2 * max(|min|, |max|) / (127 + 128 - 1)."""
@@ -38,10 +41,19 @@ NAMED: Mapping[str, Choose] = {
 """Range rules by name: the formulas of the support matrix, and what today's tools do."""
 
 _REALS: dict[str, np.dtype[np.floating]] = {
-    "f32": np.dtype(np.float32),
     "f64": np.dtype(np.float64),
     "f16": np.dtype(np.float16),
 }
+_F32: np.dtype[np.floating] = np.dtype(np.float32)
+_F64: np.dtype[np.floating] = np.dtype(np.float64)
+_POWERS = ("e8m0_floor", "e8m0_up", "pow2")
+_SEVEN = {
+    ("activations7", True): (-64, 63),
+    ("weights7", True): (-64, 64),
+    ("activations7", False): (0, 127),
+    ("weights7", False): (0, 127),
+}
+"""The codes of signed and unsigned bytes that are held to seven bits."""
 
 
 def choose(
@@ -53,56 +65,81 @@ def choose(
     bounds: tuple[int, int] | None = None,
     symmetric: bool = False,
     grain: str = "tensor",
+    weight: bool = False,
     profile: str = "",
 ) -> Numbers:
     """Scale and zero point for a range, or one each for arrays of ranges.
 
-    Raises ProfileError for a range that is not finite or upside down, for a field that cannot be
-    executed yet, and for a fixed zero point that is no code.
+    The zero point of a symmetric scheme is its middle code, unless it is fixed or there is none;
+    a real one comes as floats. Raises ProfileError for a range that is not finite or upside down,
+    and for a fixed zero point that is no code.
     """
-    _check(rule, profile, symmetric)
-    kind = _REALS[rule.compute]
+    kind = _REALS.get(rule.compute, _F32)
     least, most = np.asarray(low), np.asarray(high)
     if not (np.isfinite(least).all() and np.isfinite(most).all() and np.all(least <= most)):
         raise ProfileError(f"a range {least.min()}..{most.max()} has no scale")
-    if rule.range == "widen_to_zero":
-        least, most = np.minimum(least, 0), np.maximum(most, 0)
-    least, most = least.astype(kind), most.astype(kind)
-    if rule.small.startswith("widen_abs:"):
-        most = np.maximum(most, least + kind.type(rule.small[10:]))
     codes = bounds or storage.bounds
+    seven = _reduced(rule, storage, weight)
+    codes = seven or codes
     fixed = _fixed(rule, storage, codes, profile)
+    least, most = _widened(least, most, rule, kind)
+    if rule.nudge == "range_to_grid" and not symmetric:
+        least, most = _on_grid(least, most, codes)
     if symmetric:
-        level = levels_of(rule.levels, str(storage), grain) or (codes[1] - codes[0]) / 2
-        scale = _floored(_reach(least, most, codes, level, rule), rule)
+        named = None if seven else levels_of(rule.levels, str(storage), grain)
+        scale = _kept(_reach(least, most, codes, named, rule), rule)
         middle = _middle(codes, rule) if fixed is None else fixed
-        zero = np.broadcast_to(np.int64(middle), scale.shape)
+        zero: NDArray[np.generic] = np.broadcast_to(np.int64(middle), scale.shape)
     else:
-        scale = _floored((most - least) / kind.type(codes[1] - codes[0]), rule)
-        zero = _zero(least, scale, codes, rule) if fixed is None else np.full(scale.shape, fixed)
+        scale = _kept((most - least) / kind.type(codes[1] - codes[0]), rule)
+        zero = np.full(scale.shape, fixed) if fixed is not None else np.zeros(0)
+        if fixed is None:
+            zero = _zero(least, most, scale, codes, rule)
     return _replaced(scale, zero, rule)
 
 
-def _check(rule: Choose, profile: str, symmetric: bool) -> None:
-    """ProfileError for what is lawful but not executed yet."""
-    can: dict[str, tuple[str, ...]] = {
-        "keep": ("scale",),
-        "store": tuple(_REALS),
-        "nudge": ("none",),
-        "reduce": ("none",),
-        "decimals": ("exact",),
-        # The zero point of a symmetric scheme is its middle code, unless it is fixed.
-        "zero": ("qmin-round(min/s)", "round(qmin-min/s)"),
-    }
-    if symmetric:
-        can["reach"] = ("absmax", "max", "sides")
-    if rule.small.startswith(("widen_rel", "min_of_max")):
-        can["small"] = ()
-    for field, values in can.items():
-        value = getattr(rule, field)
-        if value not in values and not (field == "zero" and value.startswith("fixed:")):
-            name = profile or "(unnamed)"
-            raise ProfileError(f"profile {name}: choose.{field} = {value!r} cannot be executed yet")
+def _reduced(rule: Choose, storage: DType, weight: bool) -> tuple[int, int] | None:
+    """The codes of a tensor that is held to seven bits; None for others."""
+    if storage.bits != 8 or storage.is_float or (rule.reduce == "weights7") != weight:
+        return None
+    return _SEVEN.get((rule.reduce, storage.bounds[0] < 0))
+
+
+def _widened(
+    least: Reals, most: Reals, rule: Choose, kind: np.dtype[np.floating]
+) -> tuple[Reals, Reals]:
+    """The range that is stored: written with few digits, with zero in it, not too narrow."""
+    if rule.decimals != "exact":
+        least, most = (_written(end, int(rule.decimals)) for end in (least, most))
+    if rule.range == "widen_to_zero":
+        least, most = np.minimum(least, 0), np.maximum(most, 0)
+    least, most = least.astype(kind), most.astype(kind)
+    word, _, share = rule.small.partition(":")
+    if word == "widen_abs":
+        most = np.maximum(most, least + kind.type(share))
+    if word == "widen_rel":
+        size = np.maximum(np.maximum(np.abs(least), np.abs(most)), kind.type(1))
+        most = np.maximum(most, least + kind.type(share) * size)
+    return np.asarray(least), np.asarray(most)
+
+
+def _written(end: Reals, digits: int) -> Reals:
+    """A number as it is read back after `%.nf`."""
+    return np.char.mod(f"%.{digits}f", end.astype(np.float64)).astype(np.float64)
+
+
+def _on_grid(least: Reals, most: Reals, codes: tuple[int, int]) -> tuple[Reals, Reals]:
+    """The range with one end moved out so that zero is a code: the wider one of the two."""
+    kind = least.dtype.type
+    steps = kind(codes[1] - codes[0])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        zero = np.rint(-least * steps / (most - least))
+        lower = np.where(zero < steps, zero / (zero - steps) * most, least)
+        upper = np.where(zero > 0, (zero - steps) / zero * least, most)
+    down = (most - lower) > (upper - least)
+    still = most == least
+    low = np.where(down & ~still, lower, least).astype(least.dtype)
+    return low, np.where(down | still, most, upper).astype(least.dtype)
 
 
 def _fixed(rule: Choose, storage: DType, codes: tuple[int, int], profile: str) -> int | None:
@@ -118,48 +155,102 @@ def _fixed(rule: Choose, storage: DType, codes: tuple[int, int], profile: str) -
     return int(zero)
 
 
-def _reach(least: Reals, most: Reals, codes: tuple[int, int], level: float, rule: Choose) -> Reals:
+def _reach(
+    least: Reals, most: Reals, codes: tuple[int, int], named: float | None, rule: Choose
+) -> Reals:
+    """The scale of a symmetric scheme."""
     kind = least.dtype.type
+    span = codes[1] - codes[0]
+    level = kind(named or (span if rule.reach == "span" else span / 2))
     match rule.reach:
         case "max":
-            return np.asarray(np.maximum(least, most) / kind(level))
+            reach = np.maximum(least, most)
+        case "span":
+            reach = most - least
         case "sides":
             below = -least / kind(max(-codes[0], 1))
             return np.asarray(np.maximum(below, most / kind(codes[1])))
         case _:
-            return np.asarray(np.maximum(np.abs(least), np.abs(most)) / kind(level))
+            reach = np.maximum(np.abs(least), np.abs(most))
+    return np.asarray(reach / level)
+
+
+def _kept(scale: Reals, rule: Choose) -> Reals:
+    """The scale from which the zero point is computed."""
+    word, _, least = rule.small.partition(":")
+    if word == "floor":
+        scale = np.asarray(np.maximum(scale, scale.dtype.type(least)))
+    if word == "min_of_max" and scale.size:
+        scale = np.asarray(np.maximum(scale, scale.max() * scale.dtype.type(least)))
+    if rule.keep == "gain":
+        with np.errstate(divide="ignore"):
+            gain = _stored(np.asarray(scale.dtype.type(1) / scale), rule)
+            scale = np.asarray(scale.dtype.type(1) / gain.astype(scale.dtype))
+    if rule.store in _POWERS:
+        return _power(scale, rule.store)
+    return scale
+
+
+def _power(scale: Reals, how: str) -> Reals:
+    """A power of two instead of a scale."""
+    part, exponent = np.frexp(scale.astype(np.float64))
+    half = {"e8m0_floor": 2.0, "e8m0_up": np.nextafter(0.5, 1)}.get(how, np.sqrt(0.5))
+    power = exponent - (part < half)
+    if how == "pow2":
+        return np.where(scale > 0, np.ldexp(1.0, power), 0.0).astype(scale.dtype)
+    held = np.clip(np.where(scale > 0, power, -127), -127, 127)
+    return np.asarray(np.ldexp(1.0, held), scale.dtype)
+
+
+def _stored(scale: Reals, rule: Choose) -> Reals:
+    """A number in the type it is stored in; bf16 and powers of two are held by float32."""
+    with np.errstate(over="ignore", under="ignore"):
+        if rule.store == "bf16":
+            return np.asarray(narrowed(scale, np.dtype(ml_dtypes.bfloat16)).astype(np.float32))
+        return scale.astype(_REALS.get(rule.store, _F32))
 
 
 def _middle(codes: tuple[int, int], rule: Choose) -> int:
     """The code of zero in a symmetric scheme: the middle code, or the lowest where all are used."""
+    if rule.zero == "none":
+        return 0
     return codes[0] if rule.reach == "max" else round((codes[0] + codes[1]) / 2)
 
 
-def _zero(least: Reals, scale: Reals, codes: tuple[int, int], rule: Choose) -> NDArray[np.int64]:
+def _zero(
+    least: Reals, most: Reals, scale: Reals, codes: tuple[int, int], rule: Choose
+) -> NDArray[np.generic]:
+    if rule.zero == "none":
+        return np.zeros(scale.shape, np.int64)
     rounding = ROUNDINGS[rule.zero_round]
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         steps = np.where(scale > 0, least / scale, 0).astype(scale.dtype)
-    if rule.zero == "round(qmin-min/s)":
-        zero = rounding(codes[0] - steps)
-    else:
-        zero = codes[0] - rounding(steps)
+        above = np.where(scale > 0, most / scale, 0).astype(scale.dtype)
+    match rule.zero:
+        case "real":
+            zero = codes[0] - steps
+            return np.asarray(np.clip(zero, *codes) if rule.zero_clamp else zero)
+        case "round(qmin-min/s)":
+            zero = rounding(codes[0] - steps)
+        case "best_end":
+            lower = abs(codes[0]) + np.abs(steps) < abs(codes[1]) + np.abs(above)
+            exact = np.where(lower, codes[0] - steps, codes[1] - above)
+            zero = rounding(np.asarray(exact, scale.dtype))
+        case _:
+            zero = codes[0] - rounding(steps)
     return (np.clip(zero, *codes) if rule.zero_clamp else zero).astype(np.int64)
 
 
-def _floored(scale: Reals, rule: Choose) -> Reals:
-    """A scale that is not below the least one; the zero point is computed from it."""
-    word, _, least = rule.small.partition(":")
-    return np.asarray(np.maximum(scale, scale.dtype.type(least)) if word == "floor" else scale)
-
-
-def _replaced(scale: Reals, zero: NDArray[np.int64], rule: Choose) -> Numbers:
+def _replaced(scale: Reals, zero: NDArray[np.generic], rule: Choose) -> Numbers:
     """A scale too small to be stored gives way to another, and the zero point to 0."""
     word, _, rest = rule.small.partition(":")
-    store = _REALS[rule.store]
     if word == "replace_below":
         limit, _, value = rest.partition(":")
-        least = float(np.finfo(store).tiny) if limit == "tiny" else float(limit)
+        store = np.finfo(_REALS.get(rule.store, _F32))
+        least = float(store.tiny) if limit == "tiny" else float(limit)
         tiny = scale < least
         scale = np.where(tiny, float(value), scale)
         zero = np.where(tiny, 0, zero)
-    return scale.astype(store), np.array(zero, np.int64)
+    if zero.dtype.kind == "f":
+        return _stored(scale, rule), cast("NDArray[np.int64]", _stored(zero.astype(_F64), rule))
+    return _stored(scale, rule), np.array(zero, np.int64)

@@ -109,33 +109,6 @@ def test_ranges_without_a_scale_are_refused() -> None:
             choose(np.array(low), np.array(high), U8, Choose())
 
 
-@pytest.mark.parametrize(
-    ("rule", "told"),
-    [
-        (Choose(keep="gain"), "choose.keep = 'gain'"),
-        (Choose(store="pow2"), "choose.store = 'pow2'"),
-        (Choose(nudge="range_to_grid"), "choose.nudge = 'range_to_grid'"),
-        (Choose(reduce="weights7"), "choose.reduce = 'weights7'"),
-        (Choose(decimals="6"), "choose.decimals = '6'"),
-        (Choose(zero="best_end"), "choose.zero = 'best_end'"),
-        (Choose(small="widen_rel:0.01"), "choose.small = 'widen_rel:0.01'"),
-    ],
-)
-def test_a_choice_that_cannot_be_executed_is_refused_by_name(rule: Choose, told: str) -> None:
-    with pytest.raises(ProfileError) as caught:
-        choose(np.array(0.0, F), np.array(1.0, F), U8, rule, profile="p")
-    assert str(caught.value) == f"profile p: {told} cannot be executed yet"
-
-
-@pytest.mark.parametrize("zero", ["none", "best_end", "real"])
-@pytest.mark.parametrize("symmetric", [True, False])
-def test_a_zero_point_that_cannot_be_executed_is_refused_in_every_scheme(
-    zero: str, symmetric: bool
-) -> None:
-    with pytest.raises(ProfileError, match=rf"choose\.zero = '{zero}' cannot be executed yet"):
-        choose(np.array(0.0, F), np.array(1.0, F), U8, Choose(zero=zero), symmetric=symmetric)
-
-
 def test_a_fixed_zero_point_is_taken_in_every_scheme() -> None:
     for symmetric in (True, False):
         for word, code in (("fixed:7", 7), ("fixed:255", 255), ("fixed:0", 0)):

@@ -1,0 +1,212 @@
+"""Every field of a range rule against its formula in fractions and plain floats."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from qir.ir.dtype import I8, U8, dtype
+from qir.numerics import choose
+from qir.numerics.fields import Choose
+
+F = np.float32
+SEED = 9
+Tensor = NDArray[Any]
+LEVELS = (("*", 127.0),)
+
+
+def ranges(count: int = 400) -> tuple[Tensor, Tensor]:
+    """Ranges about zero, above it and below it."""
+    rng = np.random.default_rng(SEED)
+    ends = np.sort(rng.normal(size=(2, count)) * 2.0 ** rng.integers(-10, 10, count), axis=0)
+    return ends[0].astype(F), ends[1].astype(F)
+
+
+def wide() -> tuple[Tensor, Tensor]:
+    low, high = ranges()
+    return np.minimum(low, 0), np.maximum(high, 0)
+
+
+def test_a_symmetric_range_reaches_as_far_as_is_said() -> None:
+    low, high = wide()
+    forms = {
+        "absmax": np.maximum(-low, high) / F(127),
+        "max": np.maximum(low, high) / F(127),
+        "span": (high - low) / F(127),
+        "sides": np.maximum(-low / F(128), high / F(127)),
+    }
+    for reach, wanted in forms.items():
+        rule = Choose(reach=reach, levels=LEVELS)  # type: ignore[arg-type]
+        scale, _ = choose(low, high, I8, rule, symmetric=True)
+        assert np.array_equal(scale, wanted), reach
+    scale, _ = choose(low, high, I8, Choose(reach="span"), symmetric=True)
+    assert np.array_equal(scale, (high - low) / F(255))
+
+
+def test_a_range_that_is_not_widened_keeps_its_ends() -> None:
+    low, high = ranges()
+    scale, _ = choose(low, high, U8, Choose(range="as_is"))
+    assert np.array_equal(scale, (high - low) / F(255))
+
+
+@pytest.mark.parametrize("compute", ["f32", "f64"])
+def test_gains_are_kept_and_scales_are_one_over_them(compute: str) -> None:
+    low, high = wide()
+    kind: Any = F if compute == "f32" else np.float64
+    rule = Choose(keep="gain", levels=LEVELS, compute=compute)  # type: ignore[arg-type]
+    scale, _ = choose(low, high, I8, rule, symmetric=True)
+    reach = np.maximum(-low, high).astype(kind)
+    gain = (kind(1) / (reach / kind(127))).astype(F).astype(kind)
+    assert np.array_equal(scale, (kind(1) / gain).astype(F))
+
+
+def nearest_power(value: float) -> float:
+    return 2.0 ** round(math.log2(value))
+
+
+@pytest.mark.parametrize("store", ["f16", "bf16", "f64", "e8m0_floor", "e8m0_up", "pow2"])
+def test_scales_are_stored_in_each_type(store: str) -> None:
+    low, high = wide()
+    rule = Choose(store=store, compute="f64", levels=LEVELS)  # type: ignore[arg-type]
+    found, _ = choose(low, high, I8, rule, symmetric=True)
+    exact = np.maximum(-low, high).astype(np.float64) / 127
+    forms: dict[str, Any] = {
+        "f64": lambda v: v,
+        "f16": lambda v: float(np.float16(v)),
+        "bf16": lambda v: float(ml_dtypes.bfloat16(v)),
+        "e8m0_floor": lambda v: 2.0 ** math.floor(math.log2(v)),
+        "e8m0_up": lambda v: 2.0 ** math.ceil(math.log2(v)),
+        "pow2": nearest_power,
+    }
+    assert found.astype(np.float64).tolist() == [forms[store](v) for v in exact.tolist()]
+    assert found.dtype == {"f16": np.float16, "f64": np.float64}.get(store, F)
+
+
+def test_powers_of_two_stay_and_exponents_have_eight_bits() -> None:
+    ends = np.array([1.0, 0.5, 2.0**-140, 0.0, 2.0**100], F)
+    for store in ("e8m0_floor", "e8m0_up", "pow2"):
+        rule = Choose(store=store, levels=(("*", 1.0),))
+        scale, _ = choose(-ends, ends, I8, rule, symmetric=True)
+        small = 2.0**-140 if store == "pow2" else 2.0**-127
+        none = 0.0 if store == "pow2" else 2.0**-127
+        assert scale.astype(float).tolist() == [1.0, 0.5, small, none, 2.0**100]
+
+
+def exact_whole(value: Fraction, how: str) -> int:
+    down, rest = math.floor(value), value - math.floor(value)
+    if rest == Fraction(1, 2):
+        return down + (down % 2 if how == "even" else value > 0)
+    return down + (rest > Fraction(1, 2))
+
+
+@pytest.mark.parametrize("how", ["even", "away"])
+@pytest.mark.parametrize("clamp", [True, False])
+@pytest.mark.parametrize("zero", ["best_end", "qmin-round(min/s)", "round(qmin-min/s)"])
+@pytest.mark.parametrize("kind", ["u8", "i8"])
+def test_zero_points_are_rounded_from_the_end_that_is_said(
+    kind: str, zero: str, clamp: bool, how: str
+) -> None:
+    """On scales that are powers of two, and ends that lie on halves: every quotient is exact."""
+    rng = np.random.default_rng(SEED)
+    steps = rng.integers(-300, 300, 500) / 2
+    low, high = (steps / 8).astype(F), ((steps + 255) / 8).astype(F)
+    rule = Choose("as_is", zero=zero, zero_round=how, zero_clamp=clamp)  # type: ignore[arg-type]
+    scale, found = choose(low, high, dtype(kind), rule)
+    assert (scale == 0.125).all()
+    least, most = dtype(kind).bounds
+    wanted = []
+    for a, b in zip(low.tolist(), high.tolist(), strict=True):
+        below, above = Fraction(a) * 8, Fraction(b) * 8
+        if zero == "best_end":
+            near = abs(least) + abs(below) < abs(most) + abs(above)
+            value = exact_whole(least - below if near else most - above, how)
+        elif zero == "qmin-round(min/s)":
+            value = least - exact_whole(below, how)
+        else:
+            value = exact_whole(least - below, how)
+        wanted.append(max(least, min(most, value)) if clamp else value)
+    assert found.tolist() == wanted
+
+
+def test_a_zero_point_may_be_real_or_none() -> None:
+    low, high = ranges()
+    scale, zero = choose(low, high, U8, Choose(zero="real"))
+    assert zero.dtype == F
+    assert np.array_equal(zero, np.clip(-np.minimum(low, 0) / scale, 0, 255))
+    for symmetric in (True, False):
+        _, zero = choose(low, high, U8, Choose(zero="none"), symmetric=symmetric)
+        assert not zero.any()
+    for word in ("real", "best_end"):  # a symmetric scheme has its middle code
+        _, zero = choose(low, high, U8, Choose(zero=word), symmetric=True)
+        assert (zero == 128).all()
+
+
+def test_narrow_ranges_are_widened_and_small_scales_raised() -> None:
+    low, high = wide()
+    low, high = np.append(low, F(0)), np.append(high, F(0))
+    size = np.maximum(np.maximum(-low, high), F(1))
+    forms = {
+        "widen_abs:0.25": (np.maximum(high, low + F(0.25)) - low) / F(255),
+        "widen_rel:0.01": (np.maximum(high, low + F(0.01) * size) - low) / F(255),
+        "floor:0.125": np.maximum((high - low) / F(255), F(0.125)),
+        "min_of_max:0.25": np.maximum(
+            (high - low) / F(255), F(0.25) * ((high - low) / F(255)).max()
+        ),
+        "replace_below:0.01:7": np.where((high - low) / F(255) < 0.01, F(7), (high - low) / F(255)),
+    }
+    for small, wanted in forms.items():
+        scale, _ = choose(low, high, U8, Choose(small=small))
+        assert np.array_equal(scale, wanted.astype(F)), small
+
+
+def test_a_range_is_moved_until_zero_is_on_its_grid() -> None:
+    """One end stays, the other moves out: every zero point is then exact."""
+    low, high = wide()
+    crossing = (low < 0) & (high > 0)
+    low, high = low[crossing].astype(np.float64), high[crossing].astype(np.float64)
+    rule = Choose(nudge="range_to_grid", compute="f64", store="f64")
+    scale, zero = choose(low, high, U8, rule)
+    least, most = (0 - zero) * scale, (255 - zero) * scale
+    kept = np.isclose(least, low, rtol=1e-12) | np.isclose(most, high, rtol=1e-12)
+    inside = (zero > 0) & (zero < 255)
+    assert kept.all()
+    assert inside.mean() > 0.5
+    plain = (high - low) / 255
+    assert (scale[inside] >= plain[inside] * (1 - 1e-12)).all()
+    assert (np.abs(scale - plain) <= plain * 0.5 / np.minimum(zero, 255 - zero).clip(1) * 1.01)[
+        inside
+    ].all()
+
+
+def test_seven_bits_are_for_activations_or_for_weights() -> None:
+    low, high = np.array([-1.5], F), np.array([4.0], F)
+    cases = [
+        ("activations7", False, U8, 5.5 / 127, 4.0 / 63.5, 64),
+        ("activations7", False, I8, 5.5 / 127, 4.0 / 63.5, 0),
+        ("weights7", True, I8, 5.5 / 128, 4.0 / 64, 0),
+        ("weights7", True, U8, 5.5 / 127, 4.0 / 63.5, 64),
+        ("activations7", True, I8, 5.5 / 255, 4.0 / 127, 0),
+        ("weights7", False, U8, 5.5 / 255, 4.0 / 127, 128),
+    ]
+    for reduce, weight, storage, affine, symmetric, middle in cases:
+        rule = Choose(reduce=reduce, levels=LEVELS, compute="f64")  # type: ignore[arg-type]
+        scale, zero = choose(low, high, storage, rule, weight=weight)
+        assert scale[0] == F(affine), (reduce, weight)
+        assert storage.bounds[0] <= zero[0] <= storage.bounds[1]
+        scale, zero = choose(low, high, storage, rule, symmetric=True, weight=weight)
+        assert (scale[0], zero[0]) == (F(symmetric), middle), (reduce, weight)
+
+
+@pytest.mark.parametrize("digits", [0, 3, 6])
+def test_ranges_are_written_with_few_digits(digits: int) -> None:
+    low, high = wide()
+    scale, _ = choose(low, high, U8, Choose(decimals=str(digits), compute="f64"))
+    ends = [[float(f"{float(v):.{digits}f}") for v in end] for end in (low, high)]
+    wanted = [(b - a) / 255 for a, b in zip(*ends, strict=True)]
+    assert scale.tolist() == np.array(wanted).astype(F).tolist()
