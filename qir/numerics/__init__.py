@@ -17,7 +17,7 @@ from qir.numerics.library import (
 )
 from qir.numerics.maps import AnyMap, Map, same_map
 from qir.numerics.packing import pack, recode, unpack
-from qir.numerics.profile import Group, Profile, Query, When, query_of
+from qir.numerics.profile import Group, Profile, Query, When, query_of, resolve
 from qir.numerics.quantize import (
     bias_codes,
     convert,
@@ -70,6 +70,7 @@ __all__ = [
     "replaced",
     "requantize",
     "rescaled_bias",
+    "resolve",
     "same_map",
     "scale_sum",
     "unpack",

@@ -41,7 +41,6 @@ def check(rule: Rule) -> None:
     sense.check(rule)
     for field, value, can in (
         ("weights.given", rule.weights.given, "codes"),
-        ("params.round", rule.params.round, "none"),
         ("stage.sum", rule.stage.sum, "real"),
         ("stage.sum_reads", rule.stage.sum_reads, "as_is"),
         ("stage.other", rule.stage.other, "float"),

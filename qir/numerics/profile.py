@@ -190,6 +190,15 @@ class Profile:
         return (*(self.base.layers if self.base else ()), self)
 
     @property
+    def isa(self) -> str:
+        """The instruction set it speaks of: its own, else that of what it extends."""
+        return next((p.head.isa for p in reversed(self.layers) if p.head.isa != "any"), "any")
+
+    def on(self, isa: str) -> Profile:
+        """The profile on another instruction set: `any`, `avx2`, `avx512`, `vnni` or `amx`."""
+        return replace(self, head=replace(self.head, isa=isa))
+
+    @property
     def groups(self) -> tuple[Group, ...]:
         """All groups; one with the chain, result and conditions of one below replaces it."""
         found: dict[tuple[tuple[str, ...], str, str], Group] = {}
@@ -209,12 +218,14 @@ class Profile:
         return state.hexdigest()
 
     def resolve(self, query: Query) -> Rule:
-        """The one record for a query.
+        """The one record for a query; one that names no instruction set asks for the profile's.
 
         Defaults from the lowest profile up, then from the lowest up the most specific rule of each
         that applies. What changes numbers without a claim of its own claims nothing.
         """
         said: dict[tuple[str, str], Field] = {}
+        if query.isa == "any":
+            query = replace(query, isa=self.isa)
         for layer in self.layers:
             said.update(layer.defaults)
         for layer in self.layers:
@@ -234,6 +245,11 @@ class Profile:
         named = [g for g in self.groups if (g.chain, g.result) == (chain, result)]
         found = [g for g in named if g.when.holds(query)]
         return max(found, key=lambda g: g.when.count, default=None)
+
+
+def resolve(profile: Profile, node: Node, isa: str = "any") -> Rule:
+    """What decides the numbers of a node under a profile, on an instruction set."""
+    return profile.resolve(query_of(node, isa=isa))
 
 
 def _record(profile: str, said: Fields) -> Rule:

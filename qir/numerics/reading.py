@@ -23,6 +23,7 @@ from qir.numerics.fields import (
     TEXTS,
     Levels,
     Method,
+    Rule,
     field_types,
     fits,
     said,
@@ -39,6 +40,7 @@ from qir.numerics.profile import (
     When,
     clashes,
 )
+from qir.numerics.sense import clashes as clashing
 
 Json: TypeAlias = "str | int | float | bool | list[Json] | dict[str, Json]"
 Find: TypeAlias = Callable[[str], Profile]
@@ -178,7 +180,30 @@ class _Reader:
                         f"chain, {', '.join(group.chain)}, one result and the same conditions"
                     )
         self.check_methods(rules, base)
-        return Profile(head, defaults, rules, groups, base, self.text)
+        made = Profile(head, defaults, rules, groups, base, self.text)
+        self.check_sense(made)
+        return made
+
+    def check_sense(self, made: Profile) -> None:
+        """ProfileError for fields of this file that say nothing with those they stand beside."""
+        self.check_fields(made, made.resolve(Query("")), None)
+        for layer in made.layers:
+            for index, entry in enumerate(layer.rules):
+                for op in entry.ops:
+                    rule = made.resolve(_met(op, entry.when))
+                    self.check_fields(made, rule, index if layer is made else None)
+
+    def check_fields(self, made: Profile, rule: Rule, index: int | None) -> None:
+        for clash in clashing(rule) if rule.method is None else ():
+            names = [tuple(name.split(".")) for name in clash.fields]
+            own = [] if index is None else [n for n in names if n in made.rules[index].fields]
+            if own:
+                self.place = _Place("rule", index or 0)
+                raise self.error(own[0][0], clash.said(rule))
+            for block, name in (n for n in names if n in made.defaults):
+                self.place = _Place(block) if self._has_table(block) else _Place()
+                key = name if self._has_table(block) else block
+                raise self.error(key, clash.said(rule))
 
     def check_methods(self, rules: tuple[Entry, ...], base: Profile | None) -> None:
         """ProfileError for a rule that sets what the method of its op does not look at."""

@@ -89,6 +89,9 @@ def _multiplier(rule: Rule) -> Iterator[Clash]:
         yield Clash((name, "acc.type"), "a product of 95 bits; multiplier = 'q15', or acc 'i32'")
     if r.multiplier == "exact" and r.order == "gy/gx/gw":
         yield Clash((name, "requant.order"), "gains are rounded; order = '(x*w)/y'")
+    if r.order == "x*w*(1/y)" and r.multiplier != "divide":
+        why = "sums become reals on their way; multiplier = 'divide'"
+        yield Clash(("requant.order", name), why)
     if r.multiplier == "divide" and r.order == "x*(w/y)":
         why = "sums become reals first, by x*w; order = '(x*w)/y' or '(x*w)*(1/y)'"
         yield Clash(("requant.order", name), why)

@@ -144,7 +144,8 @@ def product(kernel: Kernel, arrays: Operands, summand: Summand | None = None) ->
     to = _flat(out, made.acc, sums)
     assert to is not None
     rescaled = rule.requant.wide == "rescaled" and out.storage.bits >= 32
-    if made.steps is not None or made.bias is not None or summand is not None or rescaled:
+    beside = made.steps is not None or made.bias is not None or summand is not None
+    if beside or rescaled or rule.requant.order == "x*w*(1/y)":
         return codes_of_sum(made, out, to, summand)
     factor = multiplier(sums.x, sums.w, to, rule, gain=made.gain)
     if not sums.spread:
@@ -231,7 +232,7 @@ def _one_or_channels(kernel: Kernel, slot: str) -> bool:
 
 def _simple(kernel: Kernel, arrays: Operands) -> _Sums:
     traits = spec(kernel.op).traits
-    x, w = kernel.affine(traits.data), kernel.affine(traits.weight or "")
+    x, w = kernel.affine(traits.data), _packed(kernel, kernel.affine(traits.weight or ""))
     if kernel.op == "conv2d":
         acc = accumulate.conv2d(
             arrays["x"],
@@ -247,6 +248,14 @@ def _simple(kernel: Kernel, arrays: Operands) -> _Sums:
     return _Sums(acc, x, w, False)
 
 
+def _packed(kernel: Kernel, w: Affine) -> Affine:
+    """The weights' map as packing leaves it."""
+    if kernel.rule.params.round == "none":
+        return w
+    with np.errstate(over="ignore", under="ignore"):
+        return replace(w, scale=w.scale.astype(np.float16).astype(w.scale.dtype), ends=None)
+
+
 def _turned(kernel: Kernel, slot: str, data: Codes) -> Codes:
     """An operand as the left or right side of `@`."""
     turn = slot == "w" or kernel.attrs.get(f"trans_{slot}") is True
@@ -258,6 +267,7 @@ def _spread(kernel: Kernel, arrays: Operands) -> _Sums:
     traits = spec(kernel.op).traits
     parts = [_part(kernel, arrays, s) for s in (traits.data, traits.weight or "")]
     (left, x), (right, w) = parts
+    w = _packed(kernel, w)
     raw = tuple(_turned(kernel, s, arrays[s]) for s in (traits.data, traits.weight or ""))
     acc = accumulate.matmul(left, right, how=kernel.rule.acc, raw=(raw[0], raw[1]))
     return _Sums(acc, x, w, True)

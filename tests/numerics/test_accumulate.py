@@ -2,14 +2,15 @@
 
 import itertools
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from qir.errors import OpError, ProfileError
-from qir.numerics.accumulate import check, conv2d, matmul
-from qir.numerics.fields import Method, Rule
+from qir.numerics.accumulate import added, check, conv2d, matmul
+from qir.numerics.fields import Acc, Method, Rule
 
 Codes = NDArray[np.generic]
 
@@ -101,3 +102,66 @@ def test_shapes_that_do_not_fit_are_refused() -> None:
 def test_a_product_by_a_method_is_refused() -> None:
     with pytest.raises(ProfileError, match="profile p: no method reals computes products"):
         check(Rule("p", method=Method("reals")))
+
+
+def test_sums_saturate_or_are_held_in_more_bits_or_in_floats() -> None:
+    a = np.full((3, 70000), 255, np.uint8)
+    b = np.stack([np.full(70000, 127), np.full(70000, -128), np.arange(70000) % 3], 1)
+    exact = a.astype(object) @ b.astype(object)
+    codes = b.astype(np.int8)
+    assert (matmul(a, codes, how=Acc(type="i64")) == exact).all()
+    held = matmul(a, codes, how=Acc(overflow="saturate"))
+    assert (held == np.clip(exact.astype(float), -(2.0**31), 2.0**31 - 1)).all()
+    floats = matmul(a, codes, how=Acc(type="f32"))
+    assert floats.dtype == np.float32
+    assert (floats == exact.astype(np.float32)).all()
+    most = np.array([2**31 - 1, -(2**31)], np.int32)
+    more = np.array([5, -5])
+    assert added(most, more, Acc()).tolist() == [-(2**31) + 4, 2**31 - 5]
+    assert added(most, more, Acc(overflow="saturate")).tolist() == most.tolist()
+    assert added(most.astype(np.int64), more, Acc(type="i64")).tolist() == [
+        2**31 + 4,
+        -(2**31) - 5,
+    ]
+
+
+def cut(value: int) -> int:
+    return max(-32768, min(32767, value))
+
+
+@pytest.mark.parametrize("kind", ["u1", "i1"])
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("pad", ["zero_point", "zero_code"])
+def test_pairs_of_channels_saturate_and_padding_is_a_code(
+    kind: str, groups: int, pad: Literal["zero_point", "zero_code"]
+) -> None:
+    """vpmaddubsw: unsigned bytes times signed ones, channels 2i and 2i + 1 of a tap in 16 bits."""
+    rng = np.random.default_rng(3)
+    info = np.iinfo(kind)
+    channels, moved, zero = 5, -info.min, 3
+    x = rng.choice([info.min, info.max, 7], (1, groups * channels, 4, 4)).astype(kind)
+    w = rng.choice([-128, 127, 100, 1], (4, channels, 3, 3)).astype(np.int8)
+    how = Acc(pairs="saturate_i16", pad=pad)
+    found = conv2d(x, w, zero, 0, pad=(1, 1, 1, 1), groups=groups, how=how)
+    border = zero if pad == "zero_point" else 0
+    image = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)), constant_values=border).astype(int)
+    kernel, lost = w.astype(int), 0
+    for o, i, j in itertools.product(range(4), range(4), range(4)):
+        first = o // (4 // groups) * channels
+        total = plain = 0
+        for p, q in itertools.product(range(3), range(3)):
+            tap = image[0, first : first + channels, i + p, j + q] + moved
+            terms = [int(a) * int(b) for a, b in zip(tap, kernel[o, :, p, q], strict=True)]
+            total += sum(cut(sum(terms[k : k + 2])) for k in range(0, channels, 2))
+            plain += sum(terms)
+        lost += total != plain
+        assert found[0, o, i, j] == total - (zero + moved) * kernel[o].sum()
+    assert lost > 20
+    rows = rng.choice([info.min, info.max], (3, 9)).astype(kind)
+    product = matmul(rows, w[:, :, 0, 0].T[[0, 1, 2, 3, 4, 0, 1, 2, 3]], zero, 0, how=how)
+    weights = w[:, :, 0, 0].T[[0, 1, 2, 3, 4, 0, 1, 2, 3]].astype(int)
+    raw = rows.astype(int) + moved
+    for i, j in itertools.product(range(3), range(4)):
+        terms = (raw[i] * weights[:, j]).tolist()
+        wanted = sum(cut(sum(terms[k : k + 2])) for k in range(0, 9, 2))
+        assert product[i, j] == wanted - (zero + moved) * weights[:, j].sum()

@@ -8,7 +8,8 @@ from typing import get_args, get_origin
 import pytest
 
 from qir.errors import ProfileError
-from qir.numerics import Profile, Query, dumps, load, parse, profile, profile_names
+from qir.ir.text import parse as parse_graph
+from qir.numerics import Profile, Query, dumps, load, parse, profile, profile_names, resolve
 from qir.numerics.fields import BLOCKS, READS, Rule, field_types, fits, levels_of, said
 from qir.numerics.profile import differences
 from qir.reference.methods import METHODS
@@ -99,6 +100,29 @@ def test_before_vnni_the_claim_is_unknown_and_the_sums_are_not_exact() -> None:
     assert (rule.claim, rule.acc.pairs) == ("unknown", "saturate_i16")
 
 
+def test_a_profile_speaks_of_its_own_instruction_set_unless_another_is_asked_for() -> None:
+    query = Query("conv2d")
+    older = profile("ort-1.31").on("avx2")
+    assert (profile("ort-1.31").isa, older.isa) == ("any", "avx2")
+    assert older.resolve(query).acc.pairs == "saturate_i16"
+    assert older.resolve(Query("conv2d", isa="vnni")).acc.pairs == "exact"
+    assert profile("ort-1.31").resolve(query).acc.pairs == "exact"
+    text = 'name = "p"\nextends = "ort-1.31"\nisa = "avx2"\n'
+    assert parse(text, "p", profile).resolve(query).acc.pairs == "saturate_i16"
+    above = parse('name = "q"\nextends = "p"\n', "q", lambda _: parse(text, "p", profile))
+    assert above.resolve(query).acc.pairs == "saturate_i16"
+    node = next(n for n in parse_graph(GRAPH, {}).walk() if n.op == "conv2d")
+    assert resolve(profile("ort-1.31"), node, "avx2").acc.pairs == "saturate_i16"
+    assert resolve(profile("ort-1.31"), node).acc.pairs == "exact"
+
+
+GRAPH = """graph g {
+%x = input() : 1x2x4x4x!quant.uniform<u8:f32, 0.5>
+%w = input() : 3x2x1x1x!quant.uniform<i8:f32, 0.5>
+%y = conv2d(%x, %w) : 1x3x4x4x!quant.uniform<u8:f32, 0.5>
+output(y=%y)
+}"""
+
 # -- resolving ------------------------------------------------------------------------------------
 
 
@@ -171,15 +195,66 @@ def test_every_field_has_a_default_among_its_values() -> None:
                 assert fits(field_types(block)[item.name], item.default), f"{block}.{item.name}"
 
 
+BESIDE = {
+    "quantize.compute=f64_reciprocal": 'by = "reciprocal"',
+    "quantize.zero=fused": 'by = "reciprocal"',
+    "requant.round=double": 'multiplier = "q31"',
+    "requant.order=x*w*(1/y)": 'multiplier = "divide"',
+}
+"""What a value cannot stand without."""
+
+
 def test_every_value_of_every_field_is_read() -> None:
     for block in BLOCKS:
         for name, kind in field_types(block).items():
             for value in get_args(kind) if get_origin(kind) is not None else ():
                 if isinstance(value, str) and fits(kind, value):
-                    text = f'name = "p"\n{block} = {{{name} = "{value}"}}\n'
+                    beside = BESIDE.get(f"{block}.{name}={value}", "")
+                    fields = f'{name} = "{value}"' + (f", {beside}" if beside else "")
+                    text = f'name = "p"\n{block} = {{{fields}}}\n'
                     rule = parse(text, "p").resolve(Query("add"))
                     assert getattr(getattr(rule, block), name) == value
     assert isinstance(Rule(), Rule)
+
+
+NONSENSE = [
+    ('quantize = {compute = "f64_reciprocal"}', 3, "quantize.compute = 'f64_reciprocal' with"),
+    ('[quantize]\nby = "divide"\ncompute = "f64_reciprocal"', 5, "a division has no reciprocal"),
+    ('requant = {round = "double"}', 3, "only a 31-bit multiplier rounds twice"),
+    ('requant = {multiplier = "q31", round = "double", zero = "before"}', 3, "zero = 'after'"),
+    ('requant = {multiplier = "exact", order = "gy/gx/gw"}', 3, "gains are rounded"),
+    ('requant = {multiplier = "divide", order = "x*(w/y)"}', 3, "sums become reals first"),
+    ('requant = {multiplier = "q15", input = "acc_then_bias"}', 3, "it multiplies whole sums"),
+    ('requant = {multiplier = "exact"}\nbias = {domain = "real_after"}', 3, "given_acc"),
+    ('acc = {type = "i64"}\nrequant = {multiplier = "q31"}', 4, "a product of 95 bits"),
+    ('acc = {type = "f32"}\nrequant = {multiplier = "q15"}', 4, "it multiplies whole sums"),
+    ('acc = {type = "f32", overflow = "saturate"}', 3, "does not reach its ends"),
+    ('acc = {type = "f32", pairs = "saturate_i16"}', 3, "added to integers"),
+    ('bias = {domain = "real_after", overflow = "shrink_weights"}', 3, "does not overflow"),
+    ('bias = {by = "fma"}\nrequant = {compute = "f64"}', 3, "fma is that of float32"),
+    ('stage = {sum = "ratio"}\nrequant = {multiplier = "divide"}', 3, "in units of the result"),
+    ('\n[[rule]]\nop = "gemm"\n\nrequant = {round = "double"}', 7, "rounds twice"),
+]
+
+
+@pytest.mark.parametrize(("text", "line", "told"), NONSENSE)
+def test_fields_that_say_nothing_together_are_refused_when_read(
+    text: str, line: int, told: str
+) -> None:
+    with pytest.raises(ProfileError) as caught:
+        parse(f'name = "p"\nextends = "native"\n{text}\n', "p.toml", profile)
+    assert str(caught.value).startswith(f"p.toml, line {line}: ")
+    assert told in str(caught.value)
+
+
+def test_a_default_that_a_rule_from_below_cannot_stand_beside_is_refused() -> None:
+    below = 'name = "b"\n[[rule]]\nop = "gemm"\nrequant = {multiplier = "divide"}\n'
+    with pytest.raises(ProfileError, match=r"line 3: stage\.sum = 'ratio' with requant\.mult"):
+        parse(
+            'name = "p"\nextends = "b"\nstage = {sum = "ratio"}\n',
+            "p.toml",
+            lambda _: parse(below, "b"),
+        )
 
 
 # -- mistakes -------------------------------------------------------------------------------------
