@@ -269,14 +269,22 @@ def fixed_mean(
 
 
 def mean_before(
-    x: Codes, x_map: Affine, out: Affine, *, axes: Sequence[int] = (), keep: bool = True
+    x: Codes,
+    x_map: Affine,
+    out: Affine,
+    *,
+    axes: Sequence[int] = (),
+    keep: bool = True,
+    round: str = "away",
 ) -> Codes:
-    """The sum of q - z in float32, by (s / s_out) / count, the zero point in the rounding: away."""
+    """The sum of q - z in float32, by (s / s_out) / count, the zero point inside the rounding."""
+    if round not in ("away", "even"):
+        raise OpError(f"mean_before: round = {round!r}; it is away or even")
     value = _centred(x, x_map, "mean_before")
     over = tuple(a % x.ndim for a in axes) or tuple(range(x.ndim))
     m = F(x_map.scale) / F(out.scale) / F(math.prod(x.shape[a] for a in over))
     real = value.sum(over, keepdims=keep).astype(F) * m + F(out.zero)
-    whole: Reals = ROUNDINGS["away"](np.clip(real, out.low, out.high))
+    whole: Reals = ROUNDINGS[round](np.clip(real, out.low, out.high))
     return whole.astype(out.carrier)
 
 
@@ -382,7 +390,7 @@ METHODS: Mapping[str, Method] = {
         mean_away, attrs=("kernel", "stride", "pad", "ceil", "count_pad", "layout")
     ),
     "fixed_mean": Method(fixed_mean, attrs=("axes", "keep"), rule=True),
-    "mean_before": Method(mean_before, attrs=("axes", "keep")),
+    "mean_before": Method(mean_before, attrs=("axes", "keep"), params=("round",)),
     "fixed_resize": Method(
         fixed_resize,
         attrs=("scales", "axes", "coordinates", "mode"),

@@ -6,6 +6,7 @@ Needs `ai_edge_litert`, or `tensorflow` up to 2.21, whichever is installed.
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 from types import ModuleType
 from typing import Any
 

@@ -6,28 +6,38 @@ other, how far those of the XNNPACK delegate are from them, and a hash of all in
 
 from __future__ import annotations
 
-import sys
+import argparse
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
-from tests.oracles.tflite_cases import SUITES, digest
+from tests.oracles.tflite_cases import SUITES, Case, digest
 from tests.oracles.tflite_models import Runner, runtime
 
-VECTORS = Path(__file__).parents[1] / "differential" / "vectors" / "tflite"
+VECTORS = Path(__file__).parents[1] / "differential" / "vectors"
+CHANGED = ("conv", "depthwise", "sigmoid", "mean")
+"""What LiteRT computes otherwise than TensorFlow 2.21: only this is recorded of it."""
 
 
-def record(names: list[str], folder: Path) -> None:
-    """Writes a file for each suite."""
+def results(runner: Runner, cases: list[Case]) -> dict[str, NDArray[np.generic]]:
+    """The results of all cases one after the other, by resolver."""
+    return {
+        who: np.concatenate([runner.run(case, who).ravel() for case in cases])
+        for who in ("ref", "xnnpack")
+    }
+
+
+def record(names: list[str], into: Path | None) -> None:
+    """Writes a file for each suite, into a folder or among the tests."""
     version, schema, interpreter = runtime()
     runner = Runner(schema, interpreter)
+    newer = version.startswith("ai_edge_litert")
+    folder = into or VECTORS / ("litert" if newer else "tflite")
     folder.mkdir(parents=True, exist_ok=True)
-    for name in names:
+    for name in names or (CHANGED if newer else list(SUITES)):
         cases = list(SUITES[name]())
-        found = {
-            who: np.concatenate([runner.run(case, who).ravel() for case in cases])
-            for who in ("ref", "xnnpack")
-        }
+        found = results(runner, cases)
         apart = found["xnnpack"].astype(np.float64) - found["ref"].astype(np.float64)
         kind = np.int16 if found["ref"].dtype.kind != "f" else np.float32
         np.savez_compressed(
@@ -41,4 +51,8 @@ def record(names: list[str], folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    record(sys.argv[1:] or list(SUITES), VECTORS)
+    parser = argparse.ArgumentParser(description="Records what TensorFlow Lite computes.")
+    parser.add_argument("--to", type=Path, help="a folder other than the tests' own")
+    parser.add_argument("suite", nargs="*")
+    given = parser.parse_args()
+    record(given.suite, given.to)

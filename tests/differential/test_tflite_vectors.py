@@ -1,0 +1,119 @@
+"""What TensorFlow Lite computed, recorded, and what its profiles say: equal to the byte.
+
+The cases are made again from their seeds; `make oracle-tflite` records their results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from qir.numerics.accumulate import conv2d
+from tests.differential.one_op import computed
+from tests.oracles.tflite_cases import SUITES, Case, digest
+
+VECTORS = Path(__file__).parent / "vectors"
+REFERENCE, DELEGATE, NEWER = "tflite-2.21.ref", "tflite-2.21.xnnpack", "litert-2.3.xnnpack"
+Array = NDArray[np.generic]
+
+
+def recorded(folder: Path, name: str, who: str) -> list[tuple[Case, Array]]:
+    """The cases of a suite and what a runtime gave for each."""
+    cases = list(SUITES[name]())
+    with np.load(folder / f"{name}.npz") as file:
+        assert str(file["inputs"]) == digest(cases), f"{name}: recorded for other inputs"
+        ref = file["ref"]
+        apart = file["xnnpack"] if who == "xnnpack" else np.zeros((), file["xnnpack"].dtype)
+        found = (ref.astype(apart.dtype) + apart).astype(ref.dtype)
+    ends = np.cumsum([np.prod(case.shape) for case in cases])
+    parts = np.split(found, ends[:-1])
+    return [(c, p.reshape(c.shape)) for c, p in zip(cases, parts, strict=True)]
+
+
+def unpadded(case: Case) -> bool:
+    """Whether XNNPACK's defect hits: padded SAME, where along an axis nothing is to be padded."""
+    if case.op != "conv2d" or not case.same:
+        return False
+    size, made = case.operands["x"].data.shape[1:3], case.shape[1:3]
+    reach, stride = case.operands["w"].data.shape[2:], (2, 2)
+    needs = [(o - 1) * s + k - n for n, o, k, s in zip(size, made, reach, stride, strict=True)]
+    return case.attrs["stride"] == stride and min(needs) < 0 and max(reach) > 1
+
+
+def agree(pairs: Iterable[tuple[Case, Array]], profile: str) -> None:
+    """AssertionError where a profile gives other bytes than were recorded."""
+    for number, (case, wanted) in enumerate(pairs):
+        found = computed(case, profile)
+        assert found.dtype == wanted.dtype
+        differ = int(np.count_nonzero(found != wanted))
+        assert not differ, f"case {number} of {case.op}: {differ} of {wanted.size} differ"
+
+
+@pytest.mark.parametrize("name", SUITES)
+def test_the_reference_kernels_are_predicted(name: str) -> None:
+    agree(recorded(VECTORS / "tflite", name, "ref"), REFERENCE)
+
+
+@pytest.mark.parametrize("name", SUITES)
+def test_what_the_delegate_takes_is_predicted(name: str) -> None:
+    pairs = recorded(VECTORS / "tflite", name, "xnnpack")
+    agree((pair for pair in pairs if not unpadded(pair[0])), DELEGATE)
+
+
+@pytest.mark.parametrize("name", ["conv", "depthwise"])
+def test_the_delegate_reads_nothing_where_same_pads_nothing(name: str) -> None:
+    """Its results are those of an image that is all padding: the defect that the profile notes."""
+    pairs = [p for p in recorded(VECTORS / "tflite", name, "xnnpack") if unpadded(p[0])]
+    assert pairs
+    for case, wanted in pairs:
+        x = case.operands["x"]
+        empty = replace(x, data=np.full_like(x.data, x.zero))
+        blank = replace(case, operands={**case.operands, "x": empty})
+        assert (computed(blank, DELEGATE) == wanted).all()
+        assert (computed(case, DELEGATE) != wanted).any()
+
+
+@pytest.mark.parametrize("name", ["conv", "depthwise", "sigmoid", "mean"])
+def test_what_litert_changed_is_predicted(name: str) -> None:
+    agree(recorded(VECTORS / "litert", name, "ref"), REFERENCE)
+    agree(recorded(VECTORS / "litert", name, "xnnpack"), NEWER)
+
+
+def reals(case: Case) -> NDArray[np.float64]:
+    """The exact results of a case in steps of the result, without its zero point."""
+    at = {slot: of.data.astype(np.int64) - of.zero for slot, of in case.operands.items()}
+    steps = {slot: np.asarray(of.scale, np.float64) for slot, of in case.operands.items()}
+    if case.op == "conv2d":
+        named = ("stride", "pad", "dilation", "groups", "layout")
+        kept = {name: case.attrs[name] for name in named}
+        acc = conv2d(at["x"], at["w"], **kept)  # type: ignore[arg-type]
+        found = (acc + at["bias"]) * (steps["x"] * steps["w"])
+    elif case.op == "linear":
+        found = (at["x"] @ at["w"].T + at["bias"]) * (steps["x"] * steps["w"])
+    elif case.op == "mul":
+        found = at["a"] * at["b"] * (steps["a"] * steps["b"])
+    else:
+        found = at["a"] * steps["a"] + at["b"] * steps["b"] * (-1 if case.op == "sub" else 1)
+    return np.asarray(found / case.out.step)
+
+
+POPULATIONS = [("conv", "conv_ties"), ("linear", "linear_ties"), ("add",), ("sub",), ("mul",)]
+
+
+@pytest.mark.parametrize("names", POPULATIONS, ids="-".join)
+def test_the_recorded_cases_are_rich(names: tuple[str, ...]) -> None:
+    ties = low = high = total = odd = cases = 0
+    for case in (case for name in names for case in SUITES[name]()):
+        exact = reals(case)
+        ties += np.count_nonzero(np.abs(exact - np.floor(exact) - 0.5) < 1e-5)
+        whole = np.rint(exact) + case.out.zero
+        low, high = low + np.count_nonzero(whole < -128), high + np.count_nonzero(whole > 127)
+        total, cases, odd = total + exact.size, cases + 1, odd + case.out.zero % 2
+    said = f"{ties} ties, {low} low and {high} high of {total}"
+    assert min(ties, low, high) >= 0.05 * total, said
+    assert odd == cases
