@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -294,8 +294,12 @@ def pairs(op: str, kind: str, count: int) -> Iterator[Case]:
             Operand(data, scale, zero_of(seed, kind))
             for data, scale in zip((left, right), scales, strict=True)
         )
-        if op == "mul":
-            wide = F(a.step) * F(b.step) * F((64, 128, 50, 100)[number % 4])
+        if op == "mul" and number % 4 < 2:
+            few = np.clip(b.zero + seed.integers(-8, 8, right.shape) * 2 + 1, *bounds(kind))
+            b = replace(b, data=few.astype(kind))
+            wide = F(a.step) * F(b.step) * F((2, 4, 6, 10)[number // 4 % 4])
+        elif op == "mul":
+            wide = F(a.step) * F(b.step) * F((64, 128, 50, 100)[number // 4 % 4])
         else:
             wide = F(max(a.step, b.step) * (0.5, 1.0, 2.0)[number // 3 % 3])
         scale = (wide, beside(seed, wide), wide * F(seed.uniform(0.4, 1.6)))[number % 3]
