@@ -1,0 +1,302 @@
+"""Torch's quantized kernels one at a time, as functions on arrays, and QIR's answer to each."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from qir.ir.attrs import Attr
+from qir.ir.dtype import DType, dtype, dtype_of
+from qir.ir.graph import Graph
+from qir.ir.node import Stage, Value
+from qir.ir.ops import spec
+from qir.ir.types import Array as Stored
+from qir.ir.types import QuantType, TensorType, uniform
+from qir.reference.interpreter import run
+
+Array = NDArray[np.generic]
+F = np.float32
+
+warnings.filterwarnings("ignore", message=".*quantized tensor creation functions.*")
+warnings.filterwarnings("ignore", message=".*TypedStorage is deprecated.*")
+
+_TORCH = {"u8": torch.quint8, "i8": torch.qint8, "i32": torch.qint32}
+BOUNDS = {"u8": (0, 255), "i8": (-128, 127), "i32": (-(2**31), 2**31 - 1)}
+
+
+@dataclass(frozen=True, eq=False)
+class Map:
+    """Scale and zero point, one or one each along an axis, and the storage type."""
+
+    storage: str
+    scale: NDArray[np.float32]
+    zero: NDArray[np.int64]
+    axis: int | None = None
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        return BOUNDS[self.storage]
+
+
+@dataclass(frozen=True, eq=False)
+class Held:
+    """Codes and their map; reals where there is none."""
+
+    data: Array
+    map: Map | None = None
+
+
+def of(
+    storage: str, scale: float | np.floating | Array, zero: int | Array = 0, axis: int | None = None
+) -> Map:
+    """A map; one zero goes with many scales."""
+    scales = np.asarray(scale, F)
+    return Map(storage, scales, np.broadcast_to(np.asarray(zero, np.int64), scales.shape), axis)
+
+
+def codes(rng: np.random.Generator, storage: str, *shape: int) -> Array:
+    """Any codes of a storage type of 8 bits."""
+    low, high = BOUNDS[storage]
+    return rng.integers(low, high + 1, shape).astype(np.uint8 if storage == "u8" else np.int8)
+
+
+# -- torch ----------------------------------------------------------------------------------------
+
+
+def tensor(held: Held, *, last: bool = False) -> torch.Tensor:
+    """The quantized tensor, with channels last in memory if so asked."""
+    data, m = torch.from_numpy(np.ascontiguousarray(held.data)), held.map
+    if m is None:
+        return data
+    if m.scale.ndim:
+        made = torch._make_per_channel_quantized_tensor(
+            data, torch.from_numpy(m.scale.astype(np.float64)), torch.tensor(m.zero), m.axis or 0
+        )
+    else:
+        made = torch._make_per_tensor_quantized_tensor(data, float(m.scale), int(m.zero))
+    if not last:
+        return made
+    many = torch.channels_last_3d if data.ndim == 5 else torch.channels_last
+    return made.contiguous(memory_format=many)
+
+
+def taken(made: torch.Tensor) -> Array:
+    """The codes of a quantized tensor, or the elements of another."""
+    found = made.int_repr() if made.is_quantized else made
+    return np.ascontiguousarray(found.detach().numpy())
+
+
+@contextmanager
+def engine(name: str) -> Iterator[None]:
+    """Runs with that quantized engine, on one thread."""
+    before, threads = torch.backends.quantized.engine, torch.get_num_threads()
+    torch.backends.quantized.engine = name
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.backends.quantized.engine = before
+        torch.set_num_threads(threads)
+
+
+@dataclass(frozen=True, eq=False)
+class Product:
+    """A linear layer or a convolution with all that it is given."""
+
+    op: str
+    x: Held
+    w: Held
+    bias: Array | None
+    out: Map
+    stride: int = 1
+    pad: int = 0
+    dilation: int = 1
+    groups: int = 1
+    relu: bool = False
+    summand: Held | None = None
+
+    @property
+    def attrs(self) -> dict[str, Attr]:
+        if self.op == "linear":
+            return {}
+        n = self.x.data.ndim - 2
+        return {
+            "stride": (self.stride,) * n,
+            "pad": (self.pad,) * 2 * n,
+            "dilation": (self.dilation,) * n,
+            "groups": self.groups,
+        }
+
+
+def run_product(name: str, case: Product) -> Array:
+    """What an engine makes of it."""
+    ops = torch.ops.quantized
+    bias = None if case.bias is None else torch.from_numpy(case.bias)
+    with engine(name):
+        x, w = tensor(case.x), tensor(case.w)
+        scale, zero = float(case.out.scale), int(case.out.zero)
+        end = "_relu" if case.relu else ""
+        if case.op == "linear":
+            packed = ops.linear_prepack(w, bias)
+            return taken(getattr(ops, f"linear{end}")(x, packed, scale, zero))
+        n = case.x.data.ndim - 2
+        sides = ([case.stride] * n, [case.pad] * n, [case.dilation] * n)
+        packed = getattr(ops, f"{case.op}_prepack")(w, bias, *sides, case.groups)
+        if case.summand is not None:
+            other = tensor(case.summand)
+            return taken(getattr(ops, f"conv2d_add{end}")(x, other, packed, scale, zero))
+        return taken(getattr(ops, f"{case.op}{end}")(x, packed, scale, zero))
+
+
+def run_products(name: str, cases: Sequence[Product]) -> list[Array]:
+    """What an engine makes of each."""
+    return [run_product(name, case) for case in cases]
+
+
+@contextmanager
+def processor(isa: str) -> Iterator[ProcessPoolExecutor]:
+    """Another process in which oneDNN takes the processor for one of that kind."""
+    name = "ONEDNN_MAX_CPU_ISA"
+    before = os.environ.get(name)
+    os.environ[name] = isa
+    try:
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+            pool.submit(run_products, "onednn", []).result()
+            yield pool
+    finally:
+        os.environ.pop(name)
+        if before is not None:
+            os.environ[name] = before
+
+
+# -- QIR ------------------------------------------------------------------------------------------
+
+
+def kind_of(held: Held) -> TensorType:
+    """The type of what is held."""
+    return TensorType(held.data.shape, element(held.map, held.data))
+
+
+def element(m: Map | None, data: Array | None = None) -> DType | QuantType:
+    """The element type of a map, or of plain data."""
+    if m is None:
+        assert data is not None
+        return dtype_of(data)
+    axis = m.axis if m.scale.ndim else None
+    zero = m.zero if m.scale.ndim else int(m.zero)
+    return uniform(dtype(m.storage), m.scale, zero, axis=axis)
+
+
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """One op, or a row of them, on what is held."""
+
+    op: str
+    operands: Mapping[str, Held]
+    out: Map | None
+    attrs: Mapping[str, Attr] = field(default_factory=dict)
+    tails: tuple[str, ...] = ()
+
+
+def computed(asked: Asked, profile: str) -> Array:
+    """What QIR computes under a profile."""
+    graph = Graph(profile=profile)
+    given: dict[str, Value] = {}
+    fed: dict[str, Array] = {}
+    for slot, held in asked.operands.items():
+        name = slot.replace(".", "")
+        if slot in ("w", "bias", "slope", "gamma", "beta", "mean", "var"):
+            given[slot] = graph.constant(Stored(held.data, kind_of(held), name))
+        else:
+            given[slot] = graph.add("input", types=[kind_of(held)], name=name).result
+            fed[name] = held.data
+    plain = graph.add(asked.op, _meant(graph, given), dict(asked.attrs)).result.type
+    kind = plain.with_element(element(asked.out)) if asked.out else plain
+    if asked.tails:
+        first = Stage(asked.op, spec(asked.op).complete(dict(asked.attrs)), tuple(given))
+        rest = tuple(Stage(op, spec(op).complete({}), (), "x") for op in asked.tails)
+        node = graph.add_chain((first, *rest), given, kind)
+    else:
+        node = graph.add(asked.op, given, dict(asked.attrs), types=[kind])
+    graph.add("output", {"y": node.result})
+    graph.prune()
+    return run(graph, fed)["y"]
+
+
+def _meant(graph: Graph, given: Mapping[str, Value]) -> dict[str, Value]:
+    """The operands dequantized, to learn what shape a result has."""
+    return {
+        slot: graph.add("dequantize", {"x": v}).result if v.type.quant else v
+        for slot, v in given.items()
+    }
+
+
+def product_of(case: Product, profile: str) -> Array:
+    """What QIR computes for a product."""
+    operands = {"x": case.x, "w": case.w}
+    if case.bias is not None:
+        operands["bias"] = Held(case.bias)
+    tails = ("relu",) if case.relu else ()
+    return computed(Asked(case.op, operands, case.out, case.attrs, tails), profile)
+
+
+# -- what is compared -----------------------------------------------------------------------------
+
+
+@dataclass
+class Tally:
+    """How many elements were compared, how many differ, and how rich they were."""
+
+    total: int = 0
+    wrong: int = 0
+    most: int = 0
+    ties: int = 0
+    low: int = 0
+    high: int = 0
+    where: str = ""
+
+    def add(self, found: Array, wanted: Array, where: str) -> None:
+        assert (found.dtype, found.shape) == (wanted.dtype, wanted.shape), where
+        off = np.abs(found.astype(np.float64) - wanted.astype(np.float64))
+        self.total += off.size
+        if off.any():
+            self.where = self.where or where
+            self.wrong += int((off > 0).sum())
+            self.most = max(self.most, int(off.max()))
+
+    def see(self, reals: NDArray[np.float64], out: Map) -> None:
+        """Counts ties and saturation of results, in units of the code from the zero point."""
+        low, high = out.bounds
+        self.ties += int((np.abs(reals - np.floor(reals) - 0.5) < 1e-4).sum())
+        self.low += int((reals + float(out.zero) < low - 0.5).sum())
+        self.high += int((reals + float(out.zero) > high + 0.5).sum())
+
+    def rich(self) -> None:
+        """At least 5 % exact ties, and 5 % saturated at either side."""
+        found = [n / self.total for n in (self.ties, self.low, self.high)]
+        assert min(found) >= 0.05, f"ties, low and high saturated: {found}"
+
+    def exact(self) -> None:
+        said = f"{self.wrong} of {self.total} differ, first at {self.where}"
+        assert self.total, "nothing was compared"
+        assert not self.wrong, said
+
+    def within(self, claim: str) -> None:
+        """Holds to a claim, `exact` or `within:steps:rate`."""
+        if claim == "exact":
+            self.exact()
+            return
+        word, steps, rate = claim.split(":")
+        assert word == "within"
+        said = f"{self.wrong} of {self.total} differ by up to {self.most}, first at {self.where}"
+        assert self.most <= int(steps), said
+        assert self.wrong <= float(rate) * self.total, said

@@ -1,0 +1,147 @@
+"""The rules of torch's profiles for sums of products against torch's engines: every byte."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+
+from qir.numerics import Query, profile
+
+from .kernels_of_torch import F, Held, Map, Product, Tally, codes, of, processor, product_of
+from .kernels_of_torch import run_products as run_in
+
+pytestmark = pytest.mark.skipif(
+    torch.backends.cpu.get_cpu_capability() != "AVX512",
+    reason="torch's profiles speak of AVX512 with VNNI, which this processor has not",
+)
+
+ENGINES = ("fbgemm", "x86", "onednn", "qnnpack")
+
+
+@pytest.fixture(scope="module")
+def vnni() -> Iterator[ProcessPoolExecutor]:
+    """A process whose oneDNN knows no more than VNNI."""
+    with processor("AVX512_CORE_VNNI") as pool:
+        yield pool
+
+
+def maps(rng: np.random.Generator, count: int, many: bool) -> tuple[Map, Map, Map]:
+    """Maps of data, weights and result whose scales' ratio is a hair off an even number."""
+    x = of("u8", F(rng.uniform(0.01, 0.1)), int(rng.integers(0, 256)) | 1)
+    base = F(rng.uniform(0.001, 0.05))
+    beside = np.nextafter(base, rng.choice([0, 1, 10], count).astype(F))
+    w = of("i8", beside, 0, 0) if many else of("i8", base)
+    ratio = F(rng.choice([2, 4, 6, 8]))
+    return x, w, of("u8", F(x.scale * base * ratio), int(rng.integers(60, 200)) | 1)
+
+
+def bias_of(rng: np.random.Generator, x: Map, w: Map, count: int) -> np.ndarray | None:
+    """Half steps of the sum, or nothing."""
+    if rng.random() < 0.4:
+        return None
+    return np.asarray(rng.integers(-400, 400, count) * (x.scale * w.scale) * F(0.5), F)
+
+
+def linear(seed: int, many: bool) -> Product:
+    rng = np.random.default_rng(seed)
+    rows, terms, count = (int(v) for v in rng.integers(1, 71, 3))
+    x, w, y = maps(rng, count, many)
+    weights = rng.integers(-9, 10, (count, terms)).astype(np.int8)
+    return Product(
+        "linear",
+        Held(codes(rng, "u8", rows, terms), x),
+        Held(weights, w),
+        bias_of(rng, x, w, count),
+        y,
+        relu=bool(seed & 1),
+    )
+
+
+def conv(seed: int, many: bool, rank: int) -> Product:
+    rng = np.random.default_rng(seed)
+    groups, into, outof = (
+        int(rng.choice(v)) for v in ([1, 1, 2, 4], [1, 2, 3, 5, 16], [1, 2, 4, 7])
+    )
+    kernel = int(rng.integers(1, 4))
+    sizes = [int(v) for v in rng.integers(6, 9, rank)]
+    if rank == 3:
+        sizes[0] = 5
+    count = groups * outof
+    x, w, y = maps(rng, count, many)
+    weights = rng.integers(-9, 10, (count, into, *[kernel] * rank)).astype(np.int8)
+    return Product(
+        f"conv{rank}d",
+        Held(codes(rng, "u8", 2, groups * into, *sizes), x),
+        Held(weights, w),
+        bias_of(rng, x, w, count),
+        y,
+        stride=int(rng.integers(1, 3)),
+        pad=int(rng.integers(0, kernel)),
+        dilation=int(rng.integers(1, 3)),
+        groups=groups,
+        relu=bool(seed & 1),
+    )
+
+
+def exact_reals(case: Product) -> np.ndarray:
+    """The result in units of its code, in float64."""
+    assert case.x.map is not None
+    assert case.w.map is not None
+    x = torch.from_numpy(case.x.data.astype(np.float64) - float(case.x.map.zero))
+    w = torch.from_numpy(case.w.data.astype(np.float64))
+    shape: tuple[int, ...] = (1, -1)
+    if case.op == "linear":
+        acc = torch.nn.functional.linear(x, w).numpy()
+    else:
+        rank = case.x.data.ndim - 2
+        run = getattr(torch.nn.functional, case.op)
+        sides = (case.stride, case.pad, case.dilation, case.groups)
+        acc, shape = run(x, w, None, *sides).numpy(), (1, -1, *[1] * rank)
+    step = case.x.map.scale.astype(np.float64) * case.w.map.scale.astype(np.float64)
+    real = acc * (step.reshape(shape) if step.ndim else step)
+    if case.bias is not None:
+        real = real + case.bias.astype(np.float64).reshape(shape)
+    return np.asarray(real / float(case.out.scale))
+
+
+def compared(cases: list[Product], made: list[np.ndarray], name: str) -> Tally:
+    tally = Tally()
+    for number, (case, wanted) in enumerate(zip(cases, made, strict=True)):
+        tally.see(exact_reals(case), case.out)
+        tally.add(product_of(case, name), wanted, f"case {number}")
+    tally.rich()
+    return tally
+
+
+def claim(engine: str, op: str, many: bool) -> str:
+    query = Query(op, {"x": "u8", "w": "i8", "result": "u8"}, "channel" if many else "tensor")
+    return profile(f"torch-2.13.{engine}").resolve(query).claim
+
+
+def made_by(pool: ProcessPoolExecutor, engine: str, cases: list[Product]) -> list[np.ndarray]:
+    return list(pool.submit(run_in, engine, cases).result())
+
+
+@pytest.mark.parametrize("many", [False, True], ids=["tensor", "channel"])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_linear_is_the_engines(engine: str, many: bool, vnni: ProcessPoolExecutor) -> None:
+    cases = [linear(seed, many) for seed in range(40)]
+    tally = compared(cases, made_by(vnni, engine, cases), f"torch-2.13.{engine}")
+    tally.within(claim(engine, "linear", many))
+
+
+@pytest.mark.parametrize("many", [False, True], ids=["tensor", "channel"])
+@pytest.mark.parametrize("rank", [1, 2, 3])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_convolutions_are_the_engines(
+    engine: str, rank: int, many: bool, vnni: ProcessPoolExecutor
+) -> None:
+    # The convolutions of engine onednn are those of x86.
+    few = (12, 10, 12) if engine == "onednn" else (40, 30, 16)
+    cases = [conv(seed, many, rank) for seed in range(few[rank - 1])]
+    tally = compared(cases, made_by(vnni, engine, cases), f"torch-2.13.{engine}")
+    tally.within(claim(engine, f"conv{rank}d", many))
