@@ -1,4 +1,4 @@
-"""How graphs are rewritten: passes, and the driver that runs them."""
+"""How graphs are rewritten: passes, the driver that runs them, and patterns."""
 
 from qir.rewrite.driver import Pass, Report, run_passes
 
