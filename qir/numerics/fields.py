@@ -163,6 +163,10 @@ class Weights:
     """What a kernel is given for weights: codes, or reals that it quantizes itself."""
 
     given: Literal["codes", "float"] = "codes"
+    """`float`: reals become i8 codes by the rule's own `choose` and `quantize`; about zero where
+    `choose` has no zero point or a fixed one."""
+    grain: Literal["tensor", "channel"] = "tensor"
+    """Whether these have one scale, or one an output channel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,6 +327,7 @@ READS: Mapping[str, tuple[str, ...]] = {
     "fixed_mean": ("requant",),
     "mean_before": (),
     "fixed_resize": (),
+    "raw_mean": (),
     "vectors": (),
     "channel_vectors": (),
     "product_of_codes": (),

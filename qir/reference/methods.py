@@ -16,7 +16,7 @@ from qir.numerics.affine import Affine
 from qir.numerics.fields import Rule
 from qir.numerics.quantize import dequantize, quantize
 from qir.numerics.rounding import fma
-from qir.reference import tflite_methods, torch_methods
+from qir.reference import ipex_methods, tflite_methods, torch_methods
 from qir.reference.method import (
     Call,
     Codes,
@@ -245,6 +245,7 @@ METHODS: Mapping[str, Method] = {
         mean_of_reals, attrs=("kernel", "stride", "pad", "ceil", "count_pad", "layout")
     ),
     "mean_of_codes": Method(mean_of_codes, attrs=("layout",)),
+    **ipex_methods.METHODS,
     **tflite_methods.METHODS,
     **torch_methods.METHODS,
 }
@@ -277,6 +278,11 @@ def run(call: Call, arrays: Mapping[str, Codes]) -> Codes:
         )
     if call.out is None:
         raise OpError(f"{call.op}: {wanted.name} makes codes, the result is real")
+    lacks = {s for s in method.slots if s != "xs" and s not in arrays}
+    lacks |= {"xs"} if "xs" in method.slots and "xs.0" not in arrays else set()
+    lacks |= {name for name in method.attrs if name not in call.attrs}
+    if lacks and not method.whole:
+        raise OpError(f"{call.op} has no {min(lacks)}, which method {wanted.name} needs")
     if method.whole:
         return method.function(call, arrays, **wanted.params)
     operands: list[object] = [arrays[s] for s in method.slots if s != "xs"]
