@@ -9,7 +9,8 @@ from dataclasses import asdict, dataclass
 
 from qir.ir.graph import Graph
 from qir.ir.verify import Seen, walk
-from qir.ir.verify.accumulators import INT32, Pairs, Product, bits, bound, pairs, products
+from qir.ir.verify.accumulators import INT32, Pairs, bits, bound, pairs, products
+from qir.ir.verify.step import Product
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,7 @@ QIR_INLINE struct column interleave(__m512i r0, __m512i r1, __m512i r2, __m512i 
                           _mm512_unpacklo_epi16(b, e), _mm512_unpackhi_epi16(b, e)}};
 }
 
-QIR_INLINE struct column start(const struct block *b) {
+QIR_INLINE struct column opening(const struct block *b) {
   struct column sum;
   UNROLL for (int i = 0; i < 4; ++i) sum.v[i] = _mm512_loadu_si512(b->bias + 16 * i);
   return sum;
@@ -90,7 +90,7 @@ QIR_INLINE void any_window(const struct qir_depthwise_run *run, const struct blo
   const size_t taps = run->groups * LANES;
   for (size_t ox = first; ox < end; ++ox) {
     const size_t at = ox * run->step;
-    struct column sum = start(b);
+    struct column sum = opening(b);
     for (size_t t = 0; t < taps; t += LANES) {
       const struct column x =
           interleave(load(b, t, at), load(b, t + 1, at), load(b, t + 2, at), load(b, t + 3, at));
@@ -116,7 +116,7 @@ QIR_INLINE void jump(const struct qir_depthwise_run *run, const struct block *b,
   const struct column right = weights_at(b->weights, 2 * BLOCK * LANES);
   for (size_t ox = first; ox < end; ++ox) {
     const size_t at = ox * run->step;
-    struct column sum = start(b);
+    struct column sum = opening(b);
     struct column x = column_at(b, 0, at);
     add(&sum, &x, &left);
     x = column_at(b, LANES, at);
@@ -138,7 +138,7 @@ QIR_INLINE void slide(const struct qir_depthwise_run *run, const struct block *b
   const struct column left = weights_at(b->weights, 0);
   const struct column middle = weights_at(b->weights, BLOCK * LANES);
   const struct column right = weights_at(b->weights, 2 * BLOCK * LANES);
-  struct column s0 = start(b), s1 = start(b), s2;
+  struct column s0 = opening(b), s1 = opening(b), s2;
   struct column x = column_at(b, 0, first * step);
   add(&s0, &x, &left);
   x = column_at(b, 0, (first + 1) * step);
@@ -146,7 +146,7 @@ QIR_INLINE void slide(const struct qir_depthwise_run *run, const struct block *b
   add(&s1, &x, &left);
 #define PIXEL(ox, now, next, last)        \
   x = column_at(b, 0, ((ox) + 2) * step); \
-  last = start(b);                        \
+  last = opening(b);                        \
   add(&now, &x, &right);                  \
   store(b, (ox) * channels, &now, &code); \
   add(&next, &x, &middle);                \

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from qir.errors import VerifyError
 from qir.ir.graph import Graph
 from qir.ir.ops import OPS
-from qir.ir.verify.accumulators import SLOTS
 from qir.ir.verify.parameters import (
     axes,
     codes_in_bounds,
@@ -18,6 +17,7 @@ from qir.ir.verify.parameters import (
 from qir.ir.verify.products import overflow, static_weights, summed_axis
 from qir.ir.verify.rule import Find, Finding, Look, Rule, Seen, Severity
 from qir.ir.verify.sharing import bias_scale, one_tensor, same_map
+from qir.ir.verify.step import SLOTS
 from qir.ir.verify.structure import bodies, output, slots, structure, types, unused
 
 _PRODUCTS = frozenset({*SLOTS, "fused"})

@@ -18,24 +18,11 @@ from qir.ir import dims
 from qir.ir.ops import Call
 from qir.ir.types import Array, Grain, QuantType, TensorType
 from qir.ir.verify.parameters import miscounted, outside
-from qir.ir.verify.rule import Look, Seen, Step
+from qir.ir.verify.rule import Look, Seen
 from qir.ir.verify.sharing import read_map
+from qir.ir.verify.step import SLOTS, Product, Step
 from qir.ir.verify.windows import gathered, scattered
 
-SLOTS = {
-    "conv1d": ("x", "w", "bias"),
-    "conv2d": ("x", "w", "bias"),
-    "conv3d": ("x", "w", "bias"),
-    "conv_transpose1d": ("x", "w", "bias"),
-    "conv_transpose2d": ("x", "w", "bias"),
-    "conv_transpose3d": ("x", "w", "bias"),
-    "linear": ("x", "w", "bias"),
-    "matmul": ("a", "b", "bias"),
-    "gemm": ("a", "b", "c"),
-    "matmul_integer": ("a", "b", ""),
-    "conv_integer": ("x", "w", ""),
-}
-"""The products, with their slots of data, weights and bias."""
 RAW = frozenset({"matmul_integer", "conv_integer"})
 """Products of plain numbers, whose zeros come beside."""
 MATRICES = frozenset({"matmul", "gemm", "matmul_integer"})
@@ -65,31 +52,6 @@ class Pairs:
     def saturates(self) -> bool:
         """Whether some input leaves 16 bits."""
         return self.least < INT16[0] or self.greatest > INT16[1]
-
-
-@dataclass(frozen=True, slots=True)
-class Product:
-    """A product of codes: who sums what, and where the numbers are."""
-
-    step: Step
-    x: QuantType
-    """The codes that come from outside."""
-    w: QuantType
-    """The codes of the weights."""
-    weights: Array | None
-    """None where they are computed."""
-    turned: bool = False
-    """Whether the constant is the left operand of a matrix product."""
-    bias: Array | None = None
-    """In units of the sum."""
-    loose: str = ""
-    """Why nothing bounds the sum, where nothing does."""
-
-    @property
-    def slots(self) -> tuple[str, str]:
-        """The slots of the weights and of what comes from outside."""
-        data, weights, _ = SLOTS[self.step.row.name]
-        return (data, weights) if self.turned else (weights, data)
 
 
 def products(seen: Seen) -> tuple[Product, ...]:

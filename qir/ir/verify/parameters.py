@@ -12,7 +12,8 @@ from qir.ir import dims
 from qir.ir.ops import COMPANIONS
 from qir.ir.ops.graph import GIVEN
 from qir.ir.types import Array, QuantType, TensorType
-from qir.ir.verify.rule import Fault, Seen, Step
+from qir.ir.verify.rule import Fault, Seen
+from qir.ir.verify.step import Step
 
 
 def _maps(seen: Seen) -> Iterator[tuple[str, QuantType]]:

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from qir.ir.verify.accumulators import (
     INT32,
     MATRICES,
-    SLOTS,
-    Product,
     bits,
     bound,
     met,
@@ -18,6 +16,7 @@ from qir.ir.verify.accumulators import (
     summed,
 )
 from qir.ir.verify.rule import Fault, Seen
+from qir.ir.verify.step import SLOTS, Product
 
 
 def static_weights(seen: Seen) -> Iterator[Fault]:

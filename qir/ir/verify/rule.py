@@ -6,18 +6,15 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
-from qir.errors import TypeRuleError
 from qir.ir.calls import make_call
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
-from qir.ir.ops import Call, OpSpec, spec
+from qir.ir.ops import OpSpec, spec
 from qir.ir.ops.graph import GIVEN
 from qir.ir.types import Array, QuantType, TensorType
-
-if TYPE_CHECKING:
-    from qir.ir.verify.accumulators import Product
+from qir.ir.verify.step import Product, Step
 
 Severity: TypeAlias = Literal["error", "warning"]
 
@@ -112,31 +109,6 @@ class Look:
         array = value.constant
         fits = array is not None and array.type == value.type
         return value.type.quant, array if fits else None
-
-
-@dataclass(slots=True)
-class Step:
-    """One op: a node's own, or a stage of its chain; slots are named as the op names them."""
-
-    prefix: str
-    """What stands before the slot's name on the node: nothing, or `2.`."""
-    row: OpSpec
-    call: Call
-    operands: Mapping[str, Value]
-    """Without the slot where the stage before flows in."""
-    result: TensorType | None
-    """The stated type; None where a stage stays in working precision."""
-    made: tuple[TensorType, ...] = ()
-    """What the op's type rule makes of the operands."""
-    refused: str = ""
-    """Why it makes nothing of them."""
-
-    def infer(self) -> None:
-        """Asks the op's type rule."""
-        try:
-            self.made = self.row.rule(self.call)
-        except TypeRuleError as error:
-            self.refused = str(error)
 
 
 class Seen:

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from qir.ir.node import Node, Value
 from qir.ir.types import QuantType
-from qir.ir.verify.rule import Fault, Seen, Step
+from qir.ir.verify.rule import Fault, Seen
+from qir.ir.verify.step import Step
 
 
 def same_map(seen: Seen) -> Iterator[Fault]:

@@ -1,0 +1,76 @@
+"""One op as the verifier looks at it, and the product of codes that it may be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from qir.errors import TypeRuleError
+from qir.ir.node import Value
+from qir.ir.ops import Call, OpSpec
+from qir.ir.types import Array, QuantType, TensorType
+
+SLOTS = {
+    "conv1d": ("x", "w", "bias"),
+    "conv2d": ("x", "w", "bias"),
+    "conv3d": ("x", "w", "bias"),
+    "conv_transpose1d": ("x", "w", "bias"),
+    "conv_transpose2d": ("x", "w", "bias"),
+    "conv_transpose3d": ("x", "w", "bias"),
+    "linear": ("x", "w", "bias"),
+    "matmul": ("a", "b", "bias"),
+    "gemm": ("a", "b", "c"),
+    "matmul_integer": ("a", "b", ""),
+    "conv_integer": ("x", "w", ""),
+}
+"""The products, with their slots of data, weights and bias."""
+
+
+@dataclass(slots=True)
+class Step:
+    """One op: a node's own, or a stage of its chain; slots are named as the op names them."""
+
+    prefix: str
+    """What stands before the slot's name on the node: nothing, or `2.`."""
+    row: OpSpec
+    call: Call
+    operands: Mapping[str, Value]
+    """Without the slot where the stage before flows in."""
+    result: TensorType | None
+    """The stated type; None where a stage stays in working precision."""
+    made: tuple[TensorType, ...] = ()
+    """What the op's type rule makes of the operands."""
+    refused: str = ""
+    """Why it makes nothing of them."""
+
+    def infer(self) -> None:
+        """Asks the op's type rule."""
+        try:
+            self.made = self.row.rule(self.call)
+        except TypeRuleError as error:
+            self.refused = str(error)
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A product of codes: who sums what, and where the numbers are."""
+
+    step: Step
+    x: QuantType
+    """The codes that come from outside."""
+    w: QuantType
+    """The codes of the weights."""
+    weights: Array | None
+    """None where they are computed."""
+    turned: bool = False
+    """Whether the constant is the left operand of a matrix product."""
+    bias: Array | None = None
+    """In units of the sum."""
+    loose: str = ""
+    """Why nothing bounds the sum, where nothing does."""
+
+    @property
+    def slots(self) -> tuple[str, str]:
+        """The slots of the weights and of what comes from outside."""
+        data, weights, _ = SLOTS[self.step.row.name]
+        return (data, weights) if self.turned else (weights, data)
