@@ -30,7 +30,11 @@ def quantize(x: NDArray[np.generic], to: AnyMap, rule: Rule) -> Codes | None:
     q = rule.quantize
     if x.size < LEAST or q.by not in ("divide", "reciprocal") or q.compute == "f16":
         return None
-    if q.zero in ("pair", "fused") or q.clip == "range_first" or next(clashes(rule), None):
+    if (
+        q.zero in ("pair", "pair_once", "fused")
+        or q.clip == "range_first"
+        or next(clashes(rule), None)
+    ):
         return None
     if isinstance(to, Map) and to.table is not None:
         return _nearest(x, to, to.table, rule)

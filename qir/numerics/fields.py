@@ -11,8 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Literal, TypeAlias, get_args, get_origin, get_type_hints
 
-from qir.errors import ProfileError
-
 
 @dataclass(frozen=True, slots=True)
 class Shape:
@@ -103,9 +101,10 @@ class Quantize:
     """What each step rounds to; `f64_reciprocal`: the factor is made in f64, then all is f32."""
     levels: Levels = ()
     """Of gains and spans, where it is not that of readers, which the type or `choose` has."""
-    zero: Literal["after", "before", "fused", "none", "pair"] = "after"
+    zero: Literal["after", "before", "fused", "none", "pair", "pair_once"] = "after"
     """When the zero point (of a span the lowest code) is added; `fused`: before, by a multiply-add;
-    `pair`: codes are the lowest one and round(x * g) - round(min * g)."""
+    `pair`: codes are the lowest one and round(x * g) - round(min * g); `pair_once`: the lowest one
+    and round(x * g - min * g)."""
     round: Literal[
         "even", "away", "half_up", "half_down", "up", "down", "zero", "floor", "ceil"
     ] = "even"
@@ -185,9 +184,11 @@ class Requant:
     """What sums are multiplied with: one float; `q31`, `q15` so many bits and a shift, for whole
     sums; `exact` the quotient of the scales without rounding; `divide` sums become reals first
     (x*w), which are then brought to the result's scale as the order says."""
-    order: Literal["(x*w)/y", "x*(w/y)", "(x*w)*(1/y)", "x*w*(1/y)", "gy/gx/gw"] = "(x*w)/y"
+    order: Literal["(x*w)/y", "x*(w/y)", "(x*w)*(1/y)", "x*w*(1/y)", "(x*w)*gy", "gy/gx/gw"] = (
+        "(x*w)/y"
+    )
     """How scales, or gains (codes a real unit), are multiplied, each step rounded; `x*w*(1/y)`:
-    the sum times one after the other."""
+    the sum times one after the other; `(x*w)*gy`: reals times the result's gain."""
     scales: Literal["given", "x_inverted", "inverted"] = "given"
     """`x_inverted`: the scale of the data is kept as 1/s, and inverted again; `inverted`: those of
     the weights too."""
@@ -254,12 +255,6 @@ class Rule:
     """None: accumulate, and round once."""
     claim: Claim = "unknown"
     evidence: str = ""
-
-
-def refuse(rule: Rule, field: str, value: object) -> ProfileError:
-    """The error for a value that is lawful but cannot be executed yet."""
-    name = rule.profile or "(unnamed)"
-    return ProfileError(f"profile {name}: {field} = {value!r} cannot be executed yet")
 
 
 def _blocks() -> Mapping[str, type]:

@@ -17,7 +17,7 @@ from qir.errors import PluginError, ProfileError
 from qir.ir.scheme import Scheme
 from qir.ir.types import QuantType
 from qir.numerics.fields import Rule
-from qir.numerics.profile import Profile, Query
+from qir.numerics.profile import Profile, Query, bounds_of
 from qir.numerics.quantize import dequantize, quantize
 from qir.numerics.ranges import choose
 from qir.numerics.reading import load, parse
@@ -137,7 +137,8 @@ def numbers_for(
 def _rule(profile: Profile, op: str, kind: QuantType) -> Rule:
     storage = str(kind.storage)
     grain = "channel" if kind.grain else "tensor"
-    return profile.resolve(Query(op, {"x": storage, "result": storage}, grain))
+    asked = Query(op, {"x": storage, "result": storage}, grain, bounds=bounds_of(kind))
+    return profile.resolve(asked)
 
 
 def codes_of(profile: Profile, data: NDArray[np.generic], kind: QuantType) -> NDArray[np.integer]:

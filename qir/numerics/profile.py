@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 from qir.ir.attrs import Attr, same
 from qir.ir.node import Node
+from qir.ir.types import QuantType
 from qir.numerics.fields import BLOCKS, Levels, Method, Rule
 
 Field: TypeAlias = "str | bool | Levels | Method | None"
@@ -29,6 +30,8 @@ class Query:
     grain: str = "tensor"
     attrs: Mapping[str, Attr] = field(default_factory=dict)
     isa: str = "any"
+    bounds: str = "full"
+    """Whether the result's codes are all that its storage type has, or `narrow`."""
 
     @property
     def data(self) -> str:
@@ -43,12 +46,19 @@ def query_of(node: Node, *, isa: str = "any") -> Query:
         for slot, value in node.operands.items()
         if value.type.quant
     }
-    if node.results and (result := node.results[0].type.quant):
+    result = node.results[0].type.quant if node.results else None
+    if result:
         storage["result"] = str(result.storage)
     weight = node.operands.get("w") or node.operands.get("b")
     many = weight is not None and weight.type.quant is not None and weight.type.quant.grain
     first = node.stages[0] if node.stages else node
-    return Query(first.op, storage, "channel" if many else "tensor", first.attrs, isa)
+    bounds = bounds_of(result) if result else "full"
+    return Query(first.op, storage, "channel" if many else "tensor", first.attrs, isa, bounds)
+
+
+def bounds_of(kind: QuantType) -> str:
+    """`narrow` where a type does not have all codes of its storage, else `full`."""
+    return "narrow" if kind.bounds else "full"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +70,14 @@ class When:
     grain: tuple[str, ...] = ()
     attrs: Mapping[str, Attr] = field(default_factory=dict)
     isa: tuple[str, ...] = ()
+    bounds: tuple[str, ...] = ()
+    """Of the result's codes: `full`, or `narrow`."""
 
     @property
     def count(self) -> int:
         """How many conditions there are: the more, the more specific."""
-        return len(self.storage) + len(self.attrs) + bool(self.grain) + bool(self.isa)
+        named = (self.grain, self.isa, self.bounds)
+        return len(self.storage) + len(self.attrs) + sum(map(bool, named))
 
     def holds(self, query: Query) -> bool:
         """Whether a query meets them all."""
@@ -72,6 +85,7 @@ class When:
             all(self._stored(query, slot) in kinds for slot, kinds in self.storage.items())
             and (not self.grain or query.grain in self.grain)
             and (not self.isa or query.isa in self.isa)
+            and (not self.bounds or query.bounds in self.bounds)
             and all(n in query.attrs and same(query.attrs[n], v) for n, v in self.attrs.items())
         )
 
@@ -85,6 +99,7 @@ class When:
             all(set(self.storage[s]) & set(other.storage[s]) for s in slots)
             and _overlap(self.grain, other.grain)
             and _overlap(self.isa, other.isa)
+            and _overlap(self.bounds, other.bounds)
             and all(same(v, other.attrs[n]) for n, v in self.attrs.items() if n in other.attrs)
         )
 

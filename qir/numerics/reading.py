@@ -56,8 +56,9 @@ _HEAD = (*_HEAD_TEXTS, "settings", "notes")
 _LONGEST = 239
 _RULE = ("op", "when", *BLOCKS, *TEXTS, "method", "evidence")
 _GROUP = ("chain", "when", "needs", "result", "propagates", "claim", "evidence")
-_WHEN = ("storage", "grain", "attrs", "isa")
+_WHEN = ("storage", "grain", "attrs", "isa", "bounds")
 _GRAINS = ("tensor", "channel")
+_BOUNDS = ("full", "narrow")
 _ELEMENTS = tuple("i8 u8 i16 u16 i32 u32 i64 u64 i4 u4 f32 f16 bf16 f64 f8e4m3fn f8e5m2".split())
 """The element types that an error offers; others that there are may be named too."""
 _VERSIONS = re.compile(r"(?:(?:[=!~]=|[<>]=?)\s*\d+(?:\.\d+)*(?:\.\*)?\s*(?:,\s*(?=\S)|$))*")
@@ -366,9 +367,11 @@ class _Reader:
             self.words("grain", value.get("grain", [])),
             {name: self.attr(name, item) for name, item in attrs.items()},
             self.words("isa", value.get("isa", [])),
+            self.words("bounds", value.get("bounds", [])),
         )
         self.known(when.grain, _GRAINS, "granularity", at="grain")
         self.known(when.isa, _HEAD_WORDS["isa"], "instruction set", at="isa")
+        self.known(when.bounds, _BOUNDS, "bounds", at="bounds")
         self.attributes(when.attrs, ops)
         return when
 
@@ -420,7 +423,8 @@ def _met(op: str, when: When) -> Query:
     if data := storage.pop("data", ""):
         storage = dict.fromkeys(DATA_SLOTS, data) | storage
     grain, isa = next(iter(when.grain), "tensor"), next(iter(when.isa), "any")
-    return Query(op, storage, grain, when.attrs, isa)
+    bounds = next(iter(when.bounds), "full")
+    return Query(op, storage, grain, when.attrs, isa, bounds)
 
 
 # -- writing --------------------------------------------------------------------------------------

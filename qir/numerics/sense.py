@@ -48,6 +48,9 @@ def _quantize(rule: Rule) -> Iterator[Clash]:
     if q.compute == "f64_reciprocal" and q.by == "divide":
         why = "a division has no reciprocal; by = 'reciprocal', or compute = 'f64'"
         yield Clash(("quantize.compute", "quantize.by"), why)
+    if q.zero == "pair_once" and q.by == "divide":
+        why = "the low end is multiplied as reals are; by = 'span' or 'gain'"
+        yield Clash(("quantize.zero", "quantize.by"), why)
     if q.zero == "fused" and (q.by in ("divide", "span") or q.compute in ("f64", "f16")):
         why = "it is a multiply-add of float32; by = 'reciprocal' or 'gain', compute = 'f32'"
         yield Clash(("quantize.zero", "quantize.by"), why)
@@ -89,7 +92,7 @@ def _multiplier(rule: Rule) -> Iterator[Clash]:
         yield Clash((name, "acc.type"), "a product of 95 bits; multiplier = 'q15', or acc 'i32'")
     if r.multiplier == "exact" and r.order == "gy/gx/gw":
         yield Clash((name, "requant.order"), "gains are rounded; order = '(x*w)/y'")
-    if r.order == "x*w*(1/y)" and r.multiplier != "divide":
+    if r.order in ("x*w*(1/y)", "(x*w)*gy") and r.multiplier != "divide":
         why = "sums become reals on their way; multiplier = 'divide'"
         yield Clash(("requant.order", name), why)
     if r.multiplier == "divide" and r.order == "x*(w/y)":
