@@ -21,7 +21,7 @@ CYTHON := $(shell find qir -name '*.pyx' -o -name '*.pxd')
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check test-all bench fuzz sanitize lint format docs train clean
+.PHONY: help demo test check test-all bench fuzz sanitize lint format docs train clean oracle-tflite oracle-ipex
 
 help:  ## list the targets
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
@@ -69,6 +69,15 @@ docs: $(STAMP)/test  ## write the pages that are made from the code
 
 train: $(STAMP)/test  ## train the demo's network again
 	@$(BIN)/python examples/digits/train.py
+
+oracle-tflite:  ## record what TensorFlow Lite and LiteRT compute, each in an environment of its own
+	@for want in tensorflow-cpu==2.21.0 ai-edge-litert==2.3.0; do \
+		lab=build/oracles/$${want%%=*}; test -x $$lab/bin/python || $(PYTHON) -m venv $$lab; \
+		$$lab/bin/pip install -q "$$want" && $$lab/bin/python -m tests.oracles.tflite_vectors || exit; done
+
+oracle-ipex: $(STAMP)/test  ## pack what tests/oracles/ipex_vectors.py (read its head) wrote to FROM=out/ipex
+	@test -n "$(FROM)" || { sed -n '3,15p' tests/oracles/ipex_vectors.py; exit 1; }
+	@$(BIN)/python -m tests.oracles.ipex_pack "$(FROM)"
 
 clean:  ## remove all that was built, .venv too
 	@rm -rf .venv build dist *.egg-info .hypothesis
