@@ -328,6 +328,14 @@ READS: Mapping[str, tuple[str, ...]] = {
     "product_of_codes": (),
     "shifted_sum": (),
     "mean_of_steps": (),
+    "range_recode": (),
+    "range_recode_all": (),
+    "range_bounds": (),
+    "cut_mean": (),
+    "gain_recode": (),
+    "gain_recode_all": ("choose",),
+    "gain_sum": ("choose",),
+    "folded_norm": (),
     "as_conv2d": ("acc", "bias", "requant", "stage"),
 }
 """The methods that the reference has, and the blocks of a rule that each looks at."""

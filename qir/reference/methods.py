@@ -16,7 +16,13 @@ from qir.numerics.affine import Affine
 from qir.numerics.fields import Rule
 from qir.numerics.quantize import dequantize, quantize
 from qir.numerics.rounding import fma
-from qir.reference import ipex_methods, tflite_methods, torch_methods
+from qir.reference import (
+    ipex_methods,
+    mxnet_methods,
+    tensorflow_methods,
+    tflite_methods,
+    torch_methods,
+)
 from qir.reference.method import (
     Call,
     Codes,
@@ -248,6 +254,8 @@ METHODS: Mapping[str, Method] = {
     **ipex_methods.METHODS,
     **tflite_methods.METHODS,
     **torch_methods.METHODS,
+    **tensorflow_methods.METHODS,
+    **mxnet_methods.METHODS,
 }
 """The functions that work on codes. Two more names are executed by `run` itself: `reals`
 (dequantize, the real op, quantize) and `move` (the result's map first, then the op on codes)."""

@@ -1,0 +1,203 @@
+"""How TensorFlow's own quantized kernels compute what is not "accumulate and round once".
+
+They work by the ranges that types declare, low and high, some in float64, some in float32 as Eigen
+writes it, one in fixed point of 16 bits. Where a type declares no range, it is what the ends of the
+codes mean.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.errors import OpError
+from qir.numerics.affine import Affine
+from qir.numerics.rounding import ROUNDINGS
+from qir.reference.method import Call, Codes, F, Method, one_scale, stored, variadic
+from qir.reference.windows import channels_back, channels_first, padded, windows
+
+Arrays = Mapping[str, Codes]
+Real64 = NDArray[np.float64]
+_AWAY = ROUNDINGS["away"]
+_POINT = 16
+"""Binary places of the fixed point that 32-bit sums are brought to bytes in."""
+
+
+def ends(of: Affine) -> tuple[np.float32, np.float32]:
+    """The range that a map declares, else what its lowest and highest code mean."""
+    if of.ends is not None:
+        return F(of.ends.low), F(of.ends.high)
+    low, high = ((code - of.zero) * of.scale for code in (of.low, of.high))
+    return F(low), F(high)
+
+
+def _steps(of: Affine) -> float:
+    """How many codes the storage type has, narrow or not."""
+    return 2.0**of.storage.bits
+
+
+# -- in float64 -----------------------------------------------------------------------------------
+
+
+def to_reals(codes: Codes, of: Affine) -> NDArray[np.float32]:
+    """What codes mean between the ends of their range: QuantizedToFloat."""
+    low, high = ends(of)
+    if low == high:
+        return np.full(codes.shape, low)
+    count = _steps(of)
+    step = float(high - low) * (count / (count - 1)) / count
+    start = float(_AWAY(np.asarray(low / F(step), F)) * F(step))
+    from_low = codes.astype(np.float64) - of.storage.bounds[0]
+    return np.asarray((start + from_low * step).astype(F))
+
+
+def to_codes(reals: NDArray[np.float32], of: Affine) -> NDArray[np.int64]:
+    """The codes of reals, counted from the rounded low end: FloatToQuantized."""
+    low, high = ends(of)
+    least, most = of.storage.bounds
+    if low == high:
+        return np.full(reals.shape, least, np.int64)
+    count = _steps(of)
+    gain = count / (float(high - low) * (count / (count - 1)))
+    from_low = _AWAY(reals.astype(np.float64) * gain) - _AWAY(np.asarray(float(low) * gain))
+    return np.asarray(np.clip(from_low + least, least, most)).astype(np.int64)
+
+
+# -- in float32 -----------------------------------------------------------------------------------
+
+
+def _reals_by_eigen(codes: Codes, of: Affine) -> NDArray[np.float32]:
+    low, high = ends(of)
+    step = (high - low) / F(_steps(of) - 1)
+    start = F(_AWAY(np.asarray(low / step, F))) * step - F(of.storage.bounds[0]) * step
+    return np.asarray(start + codes.astype(F) * step)
+
+
+def _codes_by_eigen(reals: NDArray[np.float32], of: Affine) -> NDArray[np.int64]:
+    low, high = ends(of)
+    least, most = of.storage.bounds
+    gain = F(_steps(of) - 1) / (high - low)
+    start = F(_AWAY(np.asarray(low * gain, F)))
+    steps = _AWAY(np.asarray(np.clip(reals, low, high) * gain, F)) - start + F(least)
+    return np.asarray(np.clip(steps, least, most)).astype(np.int64)
+
+
+def range_recode_all(call: Call, arrays: Arrays) -> Codes:
+    """Concat: what has the result's range is copied, the rest goes through reals, each step in
+    float32."""
+    out = call.out
+    assert out is not None
+    parts = []
+    for slot in variadic(arrays):
+        of, codes = call.affine(slot), arrays[slot]
+        one_scale("range_recode_all", of, out)
+        if ends(of) != ends(out):
+            codes = stored(_codes_by_eigen(_reals_by_eigen(codes, of), out), out)
+        parts.append(codes)
+    axis = call.attrs["axis"]
+    assert isinstance(axis, int)
+    return np.concatenate(parts, axis)
+
+
+# -- 32 bits to bytes -----------------------------------------------------------------------------
+
+
+def range_recode(call: Call, arrays: Arrays) -> Codes:
+    """Requantize. One scale a channel: one float32 factor, halves to even. Else to u8 by 16-bit
+    fixed point, and to i8 through reals in float64."""
+    x, out = call.affine("x"), call.out
+    assert out is not None
+    if out.axis is not None or out.storage.bits != 8 or x.storage.bits != 32:
+        raise OpError("range_recode: 32-bit codes become bytes of one scale")
+    if x.axis is not None:
+        return _by_channels(arrays["x"], x, out)
+    if out.storage.bounds[0] < 0:
+        return stored(to_codes(to_reals(arrays["x"], x), out), out)
+    return stored(_fixed(arrays["x"], x, out), out)
+
+
+def _by_channels(codes: Codes, x: Affine, out: Affine) -> Codes:
+    scale, _ = x.along(codes.ndim)
+    reach = scale.astype(F) * F(2.0**31)
+    if x.ends is not None:
+        shape = np.shape(scale)
+        reach = np.maximum(np.abs(x.ends.low), np.abs(x.ends.high)).astype(F).reshape(shape)
+    factor = F(out.storage.bounds[1]) * (reach / ends(out)[1]) / F(2.0**31)
+    return stored(np.rint(codes.astype(F) * factor).astype(np.int64), out)
+
+
+def _fixed(codes: Codes, x: Affine, out: Affine) -> NDArray[np.int64]:
+    """64-bit arithmetic that wraps."""
+    (low, high), (least, most) = ends(x), ends(out)
+    one = 1 << _POINT
+    span = float(most - least)
+    factor = int(255.0 * one * float(high - low) / span)
+    middle = (low + high) / F(2) * F(255.0 / (most - least))
+    start = int(F(middle * F(one))) - int(one * (float(least) * 255.0) / span)
+    with np.errstate(over="ignore"):
+        products = codes.astype(np.int64) * np.int64(factor)
+    return np.asarray((products >> 32) + start + one // 2 >> _POINT)
+
+
+# -- activations and pools ------------------------------------------------------------------------
+
+
+def range_bounds(call: Call, arrays: Arrays) -> Codes:
+    """Relu and clip: codes are held between those of the bounds."""
+    x, out = call.affine("x"), call.out
+    assert out is not None
+    if not x.same_map(out):
+        raise OpError(f"range_bounds: {call.op} passes its operand's range on")
+    low, high = (0.0, None) if call.op == "relu" else (call.attrs["min"], call.attrs["max"])
+    codes = arrays["x"]
+    if isinstance(low, float):
+        codes = np.maximum(codes, _code(low, x))
+    return np.minimum(codes, _code(high, x)) if isinstance(high, float) else codes
+
+
+def _code(real: float, of: Affine) -> np.generic:
+    return of.carrier.type(int(to_codes(np.asarray(real, F), of)))
+
+
+def cut_mean(
+    x: Codes,
+    x_map: Affine,
+    out: Affine,
+    *,
+    kernel: Sequence[int],
+    stride: Sequence[int] = (1, 1),
+    pad: Sequence[int] = (0, 0, 0, 0),
+    ceil: bool = False,
+    count_pad: bool = False,
+    layout: str = "NCHW",
+) -> Codes:
+    """Average pooling of raw codes in integers, what is left of the division cut off."""
+    one_scale("cut_mean", x_map, out)
+    if not x_map.same_map(out):
+        raise OpError("cut_mean: operand and result have one map")
+    codes = channels_first("avg_pool2d", x, layout).astype(np.int64)
+    sizes = (codes.shape[2], codes.shape[3])
+    height, width = windows("avg_pool2d", sizes, kernel, stride, pad, ceil=ceil)
+    outside = np.zeros((), np.int64)
+    inside = padded(np.ones((1, 1, *sizes), np.int64), height, width, outside)
+    framed = padded(codes, height, width, outside)
+    total = np.zeros((*codes.shape[:2], height.count, width.count), np.int64)
+    count = np.zeros((1, 1, height.count, width.count), np.int64)
+    for i, j in np.ndindex(*kernel):
+        total += framed[..., height.tap(i), width.tap(j)]
+        count += inside[..., height.tap(i), width.tap(j)]
+    divisor = np.full((), math.prod(kernel)) if count_pad else count
+    whole = np.sign(total) * (np.abs(total) // divisor)
+    return channels_back(stored(whole, out), layout)
+
+
+METHODS: Mapping[str, Method] = {
+    "range_recode": Method(range_recode, whole=True),
+    "range_recode_all": Method(range_recode_all, whole=True),
+    "range_bounds": Method(range_bounds, whole=True),
+    "cut_mean": Method(cut_mean, attrs=("kernel", "stride", "pad", "ceil", "count_pad", "layout")),
+}
+"""The methods of TensorFlow's profiles."""
