@@ -88,7 +88,7 @@ def vectors(call: Call, arrays: Arrays, *, lanes: int) -> Codes:
         reals = {
             s: _reals(a, quant[s], vectors=body) if s in quant else a for s, a in arrays.items()
         }
-        return _codes(compute(call.op, reals, call.attrs).astype(F), out, vectors=body)
+        return _codes(_made(call, reals), out, vectors=body)
 
     tail = made(body=False)
     length = runs([a.shape for a in arrays.values()], tail.shape)
@@ -96,6 +96,17 @@ def vectors(call: Call, arrays: Arrays, *, lanes: int) -> Codes:
         return stored(tail, out)
     places = np.arange(tail.size) % length < length // lanes * lanes
     return stored(np.where(places.reshape(tail.shape), made(body=True), tail), out)
+
+
+def hard_swish(x: Real32) -> Real32:
+    """x * min(max(x + 3, 0), 6) / 6, each step in float32."""
+    return np.asarray(x * np.minimum(np.maximum(x + F(3), F(0)), F(6)) / F(6), F)
+
+
+def _made(call: Call, reals: Mapping[str, Codes]) -> Real32:
+    if call.op == "hard_swish":
+        return hard_swish(reals["x"].astype(F))
+    return compute(call.op, reals, call.attrs).astype(F)
 
 
 def _coded(call: Call) -> Affine:
@@ -152,11 +163,20 @@ def shifted_sum(a: Codes, b: Codes, a_map: Affine, b_map: Affine, out: Affine) -
 # -- means ----------------------------------------------------------------------------------------
 
 
-def mean_of_steps(call: Call, arrays: Arrays, *, lanes: int = 0, fused: bool = False) -> Codes:
+def mean_of_steps(
+    call: Call,
+    arrays: Arrays,
+    *,
+    lanes: int = 0,
+    fused: bool = False,
+    raw: bool = False,
+    divide: bool = False,
+) -> Codes:
     """Means in steps of the code: the sum of q - z is whole, times 1 / n in float32.
 
     Single elements add the zero point before rounding. `lanes` channels make a vector, which adds
-    it after rounding, or before by one multiply-add where it is `fused`.
+    it after rounding, or before by one multiply-add where it is `fused`. `raw`: the zero point is
+    in the sum from the start; `divide`: the sum is divided by n.
     """
     x, out = call.affine("x"), _coded(call)
     one_scale(call.op, x, out)
@@ -165,12 +185,15 @@ def mean_of_steps(call: Call, arrays: Arrays, *, lanes: int = 0, fused: bool = F
     steps = (arrays["x"].astype(np.int64) - int(x.zero)).astype(np.float64)
     mean = compute(call.op, {"x": steps}, call.attrs).astype(np.float64)
     number = _number(call, steps.shape)
-    total, share = np.rint(mean * number).astype(F), np.asarray(F(1) / number.astype(F), F)
-    zero = F(out.zero)
-    tail = to_whole(total * share + zero)
+    whole, zero = np.rint(mean * number), F(out.zero)
+    if raw:
+        whole, zero = whole + float(out.zero) * number, F(0)
+    total, n = whole.astype(F), number.astype(F)
+    scaled = total / n if divide else total * (F(1) / n)
+    tail = to_whole(np.asarray(scaled + zero, F))
     if not lanes:
         return stored(tail, out)
-    body = to_whole(fma(total, share, zero)) if fused else to_whole(total * share) + int(out.zero)
+    body = to_whole(fma(total, F(1) / n, zero)) if fused else to_whole(scaled) + int(out.zero)
     channels = _channels(call, mean.ndim)
     places = np.arange(mean.shape[channels]) < mean.shape[channels] // lanes * lanes
     shape = [-1 if axis == channels else 1 for axis in range(mean.ndim)]
@@ -182,7 +205,7 @@ def _channels(call: Call, rank: int) -> int:
 
 
 def _number(call: Call, shape: tuple[int, ...]) -> NDArray[np.float64]:
-    """By how many elements each mean divides, shaped to go with the result."""
+    """By how many elements each sum is divided, shaped to go with the result."""
     channels = _channels(call, len(shape))
     if call.op == "reduce_mean":
         axes = [a % len(shape) for a in _ints(call, "axes")] or list(range(len(shape)))
@@ -196,11 +219,16 @@ def _number(call: Call, shape: tuple[int, ...]) -> NDArray[np.float64]:
         kernel, stride, pad = (_ints(call, name) for name in ("kernel", "stride", "pad"))
         ceil, still = call.attrs["ceil"] is True, (1,) * len(sides)
         along = windows_along(call.op, sides, kernel, stride, pad, still, ceil=ceil)
-        each = [counts(w, call.attrs["count_pad"] is True) for w in along]
-    made = each[0]
-    for more in each[1:]:
-        made = made[..., None] * more
-    return made[..., None] if channels != 1 else made
+        each = [counts(window, call.attrs["count_pad"] is True) for window in along]
+    made = np.ones(())
+    for i, numbers in enumerate(each):
+        made = made * _placed(numbers, i, len(sides), channels != 1)
+    return made
+
+
+def _placed(numbers: NDArray[np.float64], index: int, rank: int, last: bool) -> NDArray[np.float64]:
+    """Numbers along one of the sides of a result, whose channels may be last."""
+    return numbers.reshape(-1, *(1,) * (rank - 1 - index + last))
 
 
 def _ints(call: Call, name: str) -> list[int]:
@@ -269,6 +297,6 @@ METHODS: Mapping[str, Method] = {
     "product_of_codes": Method(product_of_codes, ("a", "b")),
     "shifted_sum": Method(shifted_sum, ("a", "b")),
     "as_conv2d": Method(as_conv2d, whole=True),
-    "mean_of_steps": Method(mean_of_steps, params=("lanes", "fused"), whole=True),
+    "mean_of_steps": Method(mean_of_steps, params=("lanes", "fused", "raw", "divide"), whole=True),
 }
 """The methods of torch's profiles."""

@@ -1,0 +1,385 @@
+"""Torch's kernels on elements, means and norms against the methods of its profiles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from qir.ir.attrs import Attr
+from qir.numerics import Query, profile
+
+from .kernels_of_torch import (
+    BOUNDS,
+    Array,
+    Asked,
+    F,
+    Held,
+    Tally,
+    codes,
+    computed,
+    engine,
+    of,
+    taken,
+    tensor,
+)
+
+pytestmark = pytest.mark.skipif(
+    torch.backends.cpu.get_cpu_capability() != "AVX512",
+    reason="torch's profiles speak of AVX512, which this processor has not",
+)
+
+KINDS = ("u8", "i8")
+LENGTHS = (*range(1, 71), 127, 128, 129, 200, 1000)
+OPS = torch.ops.quantized
+Rng = np.random.Generator
+
+
+def odd(rng: Rng, kind: str) -> int:
+    low, high = BOUNDS[kind]
+    return int(rng.integers(low + 1, high - 1)) | 1
+
+
+def claim(name: str, asked: Asked) -> str:
+    storage = {s: h.map.storage for s, h in asked.operands.items() if h.map}
+    if asked.out is not None:
+        storage["result"] = asked.out.storage
+    return profile(name).resolve(Query(asked.op, storage, attrs=asked.attrs)).claim
+
+
+def hold(tally: Tally, name: str, asked: Asked, made: torch.Tensor, where: object) -> None:
+    """Compares what QIR computes with what torch made."""
+    tally.add(computed(asked, name), taken(made), f"{asked.op} {where}")
+
+
+# -- two operands ---------------------------------------------------------------------------------
+
+
+def reals(held: Held) -> NDArray[np.float64]:
+    assert held.map is not None
+    steps = held.data.astype(np.float64) - held.map.zero.astype(np.float64)
+    return np.asarray(steps * held.map.scale.astype(np.float64))
+
+
+def pair(rng: Rng, op: str, kind: str, a: tuple[int, ...], b: tuple[int, ...]) -> Asked:
+    """Operands whose results are at ties, often."""
+    one = F(rng.uniform(0.01, 0.3))
+    other = one if rng.random() < 0.6 else F(one * F(0.5))
+    by = 2.0 ** int(rng.integers(-1, 2) if op == "add" else rng.integers(3, 7))
+    out = F(one * F(by)) if op == "add" else F(one * other * F(by))
+    operands = {
+        "a": Held(codes(rng, kind, *a), of(kind, one, odd(rng, kind))),
+        "b": Held(codes(rng, kind, *b), of(kind, other, odd(rng, kind))),
+    }
+    return Asked(op, operands, of(kind, out, odd(rng, kind)))
+
+
+def torch_pair(asked: Asked, relu: bool) -> torch.Tensor:
+    assert asked.out is not None
+    run = getattr(OPS, asked.op + ("_relu" if relu else ""))
+    a, b = (tensor(asked.operands[s]) for s in "ab")
+    made: torch.Tensor = run(a, b, float(asked.out.scale), int(asked.out.zero))
+    return made
+
+
+@pytest.mark.parametrize("relu", [False, True], ids=["plain", "relu"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("op", ["add", "mul"])
+@pytest.mark.parametrize("name", ["x86", "qnnpack"])
+def test_sums_and_products_of_codes_are_torchs(name: str, op: str, kind: str, relu: bool) -> None:
+    tally, where = Tally(), f"torch-2.13.{name}"
+    with engine(name):
+        for length in LENGTHS:
+            rng = np.random.default_rng(length)
+            asked = pair(rng, op, kind, (length,), (length,))
+            assert asked.out is not None
+            left, right = (reals(asked.operands[s]) for s in "ab")
+            exact = (left + right if op == "add" else left * right) / float(asked.out.scale)
+            tally.see(np.maximum(exact, 0) if relu else exact, asked.out)
+            full = Asked(op, asked.operands, asked.out, tails=("relu",) if relu else ())
+            hold(tally, where, full, torch_pair(asked, relu), length)
+    if not relu:
+        tally.rich()
+    tally.within(claim(where, asked))
+
+
+SHAPES: dict[str, Callable[[int], tuple[tuple[int, ...], tuple[int, ...]]]] = {
+    "b one": lambda n: ((n,), (1,)),
+    "b a row": lambda n: ((3, n), (1, n)),
+    "b a column": lambda n: ((3, n), (3, 1)),
+    "b a channel": lambda n: ((2, 3, n), (1, 3, 1)),
+    "all alike": lambda n: ((2, 3, n), (2, 3, n)),
+    "ones inside": lambda n: ((n, 1, 2), (n, 1, 2)),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_vectors_run_as_far_as_operands_move_alike(shape: str) -> None:
+    tally = Tally()
+    with engine("x86"):
+        for length in (*range(1, 71, 3), 100, 130, 300):
+            rng = np.random.default_rng(length)
+            asked = pair(rng, "add", KINDS[length % 2], *SHAPES[shape](length))
+            hold(tally, "torch-2.13.x86", asked, torch_pair(asked, False), (shape, length))
+    tally.exact()
+
+
+# -- one operand ----------------------------------------------------------------------------------
+
+Unary = Callable[[torch.Tensor, float, int], torch.Tensor]
+UNARY: dict[str, tuple[Unary, Mapping[str, Attr]]] = {
+    "sigmoid": (lambda x, s, z: OPS.sigmoid(x, s, z), {}),
+    "tanh": (lambda x, s, z: torch.tanh(x), {}),
+    "leaky_relu": (lambda x, s, z: OPS.leaky_relu(x, 0.125, False, s, z), {"alpha": 0.125}),
+    "elu": (lambda x, s, z: OPS.elu(x, s, z, 1.5, 1.0, 1.0), {"alpha": 1.5}),
+    "celu": (lambda x, s, z: OPS.celu(x, s, z, 1.25), {"alpha": 1.25}),
+    "hard_swish": (lambda x, s, z: OPS.hardswish(x, s, z), {}),
+    "hard_sigmoid": (
+        lambda x, s, z: torch.nn.functional.hardsigmoid(x),
+        {"alpha": float(F(1) / F(6)), "beta": 0.5},
+    ),
+    "gelu": (lambda x, s, z: torch.nn.functional.gelu(x), {}),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("op", UNARY)
+@pytest.mark.parametrize("name", ["x86", "qnnpack"])
+def test_activations_of_every_code_are_torchs(name: str, op: str, kind: str) -> None:
+    run, attrs = UNARY[op]
+    tally, where = Tally(), f"torch-2.13.{name}"
+    low, high = BOUNDS[kind]
+    with engine(name):
+        for number in range(24):
+            rng = np.random.default_rng(number)
+            scale = F(2.0 ** -int(rng.integers(2, 7))) if number % 2 else F(rng.uniform(0.01, 0.1))
+            length = int(rng.integers(257, 400))
+            data = np.resize(np.arange(low, high + 1), length).astype(codes(rng, kind).dtype)
+            x = Held(data, of(kind, scale, odd(rng, kind)))
+            wanted = of(kind, F(scale * F(2 ** int(rng.integers(-1, 2)))), odd(rng, kind))
+            if op == "sigmoid" and name == "qnnpack" and kind == "u8":
+                wanted = of(kind, 1 / 256, 0)
+            made = run(tensor(x), float(wanted.scale), int(wanted.zero))
+            out = of(kind, made.q_scale(), made.q_zero_point())
+            asked = Asked(op, {"x": x}, out, attrs)
+            hold(tally, where, asked, made, number)
+    tally.within(claim(where, asked))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_bounds_are_torchs(kind: str) -> None:
+    tally = Tally()
+    with engine("x86"):
+        for length in range(1, 71):
+            rng = np.random.default_rng(length)
+            x = Held(codes(rng, kind, length), of(kind, rng.uniform(0.01, 0.1), odd(rng, kind)))
+            low, high = (float(F(v)) for v in np.sort(rng.normal(size=2) * 3))
+            made = {
+                "relu": (torch.relu(tensor(x)), {}),
+                "clip": (torch.clamp(tensor(x), low, high), {"min": low, "max": high}),
+            }
+            for op, (wanted, attrs) in made.items():
+                hold(tally, "torch-2.13.x86", Asked(op, {"x": x}, x.map, attrs), wanted, length)
+            six = Asked("clip", {"x": x}, x.map, {"min": 0.0, "max": 6.0})
+            hold(tally, "torch-2.13.x86", six, OPS.relu6(tensor(x)), length)
+    tally.exact()
+
+
+# -- concat ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("relu", [False, True], ids=["plain", "relu"])
+@pytest.mark.parametrize("last", [False, True], ids=["contiguous", "channels last"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_concat_is_torchs(kind: str, last: bool, relu: bool) -> None:
+    tally = Tally()
+    with engine("x86"):
+        for length in (*range(2, 71), 100, 200):  # one channel lies both ways in memory
+            rng = np.random.default_rng(length)
+            out = of(kind, rng.uniform(0.02, 0.1), odd(rng, kind))
+            held: list[Held] = []
+            for _ in range(3):
+                ratio = F(rng.choice([0.5, 0.25, 1.5]))
+                of_x = of(kind, F(out.scale * ratio), odd(rng, kind))
+                if rng.random() < 0.2:
+                    of_x = out
+                held.append(Held(codes(rng, kind, 2, length, 2, 3), of_x))
+            run = OPS.cat_relu if relu else OPS.cat
+            tensors = [tensor(h, last=last) for h in held]
+            made = taken(run(tensors, 1, float(out.scale), int(out.zero)))
+            if last:
+                held = [Held(back(h.data), h.map) for h in held]
+                made = back(made)
+            operands = {f"xs.{i}": h for i, h in enumerate(held)}
+            tails = ("relu",) if relu else ()
+            asked = Asked("concat", operands, out, {"axis": 3 if last else 1}, tails)
+            tally.add(computed(asked, "torch-2.13.x86"), made, f"length {length}")
+    tally.within(claim("torch-2.13.x86", asked))
+
+
+def back(data: Array) -> Array:
+    """Channels last."""
+    return np.ascontiguousarray(np.moveaxis(data, 1, -1))
+
+
+# -- means ----------------------------------------------------------------------------------------
+
+
+def image(rng: Rng, kind: str, *sizes: int) -> Held:
+    """An image of codes about the zero point, where means are not all alike."""
+    m = of(kind, rng.uniform(0.01, 0.1), odd(rng, kind))
+    return Held(codes(rng, kind, *sizes), m)
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["contiguous", "channels last"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_average_pools_are_torchs(kind: str, last: bool) -> None:
+    tally = Tally()
+    for number in range(80):
+        rng = np.random.default_rng(number)
+        kernel = tuple(int(v) for v in rng.integers(1, 5, 2))
+        stride = tuple(int(v) for v in rng.integers(1, 4, 2))
+        pad = tuple(int(rng.integers(0, k // 2 + 1)) for k in kernel)
+        ceil, counted = bool(number & 1), bool(number & 2)
+        x = image(rng, kind, 2, int(rng.integers(1, 70)), *(int(v) for v in rng.integers(4, 9, 2)))
+        with engine("x86"):
+            made = torch.nn.functional.avg_pool2d(
+                tensor(x, last=last), kernel, stride, pad, ceil, counted
+            )
+        attrs: dict[str, Attr] = {
+            "kernel": kernel,
+            "stride": stride,
+            "pad": pad * 2,
+            "ceil": ceil,
+            "count_pad": counted,
+        }
+        compare_pool(tally, "avg_pool2d", x, made, attrs, last, number)
+    tally.exact()
+
+
+def compare_pool(
+    tally: Tally,
+    op: str,
+    x: Held,
+    made: torch.Tensor,
+    attrs: Mapping[str, Attr],
+    last: bool,
+    where: int,
+    name: str = "torch-2.13.x86",
+) -> None:
+    wanted = taken(made)
+    if last:
+        x, wanted, attrs = Held(back(x.data), x.map), back(wanted), {**attrs, "layout": "NHWC"}
+    asked = Asked(op, {"x": x}, x.map, attrs)
+    assert claim(name, asked) == "exact"
+    tally.add(computed(asked, name), wanted, f"{op} {where}")
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["contiguous", "channels last"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_global_means_are_torchs(kind: str, last: bool) -> None:
+    tally = Tally()
+    for number in range(60):
+        rng = np.random.default_rng(number)
+        sizes = [int(v) for v in rng.integers(2, 9, 2)]
+        x = image(rng, kind, 2, int(rng.integers(2, 70)), *sizes)
+        with engine("x86"):
+            made = torch.nn.functional.adaptive_avg_pool2d(tensor(x, last=last), 1)
+            compare_pool(tally, "global_avg_pool", x, made, {}, last, number)
+            if not last:
+                mean = tensor(x).mean([2, 3], keepdim=True)
+                attrs: dict[str, Attr] = {"axes": (2, 3), "keep": True}
+                compare_pool(tally, "reduce_mean", x, mean, attrs, last, number)
+    tally.exact()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_means_of_parts_and_of_volumes_are_torchs(kind: str) -> None:
+    tally = Tally()
+    for number in range(40):
+        rng = np.random.default_rng(number)
+        sizes = [int(v) for v in rng.integers(3, 9, 2)]
+        size = (int(rng.integers(1, sizes[0] + 1)), int(rng.integers(1, sizes[1] + 1)))
+        x = image(rng, kind, 2, int(rng.integers(2, 40)), *sizes)
+        with engine("x86"):
+            made = torch.nn.functional.adaptive_avg_pool2d(tensor(x), size)
+            compare_pool(tally, "adaptive_avg_pool", x, made, {"size": size}, False, number)
+            cube = image(rng, kind, 1, int(rng.integers(1, 70)), 4, *sizes)
+            made = torch.nn.functional.avg_pool3d(tensor(cube), (2, 2, 3), (1, 2, 1))
+            attrs: dict[str, Attr] = {"kernel": (2, 2, 3), "stride": (1, 2, 1)}
+            compare_pool(tally, "avg_pool3d", cube, made, attrs, False, number)
+    tally.exact()
+
+
+# -- codes that only move -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_greatest_codes_are_torchs(kind: str) -> None:
+    tally = Tally()
+    for number in range(20):
+        rng = np.random.default_rng(number)
+        x = image(rng, kind, 2, 3, *(int(v) for v in rng.integers(5, 9, 2)))
+        with engine("x86"):
+            made = torch.nn.functional.max_pool2d(tensor(x), (3, 2), (2, 1), (1, 0))
+        attrs: dict[str, Attr] = {"kernel": (3, 2), "stride": (2, 1), "pad": (1, 0, 1, 0)}
+        compare_pool(tally, "max_pool2d", x, made, attrs, False, number)
+    tally.exact()
+
+
+# -- norms ----------------------------------------------------------------------------------------
+
+Norm = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, float, int], torch.Tensor]
+NORMS: dict[str, tuple[Norm, Mapping[str, Attr]]] = {
+    "layer_norm": (
+        lambda x, g, b, s, z: OPS.layer_norm(x, list(x.shape[-1:]), g, b, 1e-5, s, z),
+        {"axis": -1},
+    ),
+    "instance_norm": (lambda x, g, b, s, z: OPS.instance_norm(x, g, b, 1e-5, s, z), {}),
+    "group_norm": (
+        lambda x, g, b, s, z: OPS.group_norm(x, 2, g, b, 1e-5, s, z),
+        {"groups": 2},
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("op", NORMS)
+def test_norms_are_as_near_to_torchs_as_is_claimed(op: str, kind: str) -> None:
+    run, attrs = NORMS[op]
+    tally = Tally()
+    for number in range(40):
+        rng = np.random.default_rng(number)
+        x = image(rng, kind, 3, 2 * int(rng.integers(1, 9)), 4, int(rng.integers(2, 40)))
+        size = x.data.shape[-1 if op == "layer_norm" else 1]
+        gamma, beta = (np.asarray(rng.normal(size=size), F) for _ in range(2))
+        out = of(kind, F(2.0 ** -int(rng.integers(3, 8))), odd(rng, kind))
+        with engine("x86"):
+            made = run(
+                tensor(x),
+                torch.from_numpy(gamma),
+                torch.from_numpy(beta),
+                float(out.scale),
+                int(out.zero),
+            )
+        operands = {"x": x, "gamma": Held(gamma), "beta": Held(beta)}
+        asked = Asked(op, operands, out, attrs)
+        hold(tally, "torch-2.13.x86", asked, made, number)
+    tally.within(claim("torch-2.13.x86", asked))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_softmax_is_as_near_to_torchs_as_is_claimed(kind: str) -> None:
+    tally = Tally()
+    out = of(kind, 1 / 256, 0 if kind == "u8" else -128)
+    for length in (*range(1, 71), 500):
+        rng = np.random.default_rng(length)
+        x = image(rng, kind, 5, length)
+        with engine("x86"):
+            made = OPS.softmax(tensor(x), 1, float(out.scale), int(out.zero))
+        asked = Asked("softmax", {"x": x}, out, {"axis": 1})
+        hold(tally, "torch-2.13.x86", asked, made, length)
+    tally.within(claim("torch-2.13.x86", asked))
