@@ -82,7 +82,10 @@ def fixed_product(
     m = F(F(a_map.scale) * F(b_map.scale)) / F(out.scale)
     product = _centred(a, a_map, "fixed_product") * _centred(b, b_map, "fixed_product")
     if rule.requant.multiplier == "f32":
-        whole = np.rint(np.clip(product.astype(F) * m, -F(2**31), F(2**31))).astype(np.int64)
+        if rule.requant.round not in ROUNDINGS:
+            raise OpError("fixed_product: a float32 factor is rounded once")
+        real: Reals = np.clip(product.astype(F) * m, F(-(2**31)), F(2**31))
+        whole = ROUNDINGS[rule.requant.round](real).astype(np.int64)
     else:
         whole = scaled(product, *multiplier(float(m)), rule)
     return _stored(whole + int(out.zero), out)

@@ -184,10 +184,13 @@ def conv(kind: str, count: int, *, depth: bool) -> Iterator[Case]:
         dilation = (1, 1) if max(stride) > 1 else pair(seed, 1, 3)
         size = pair(seed, 6, 10)
         into = int(seed.integers(1, 20 if kind == "int8" else 8))
+        if long := kind == "int16" and number == 6 and not depth:
+            into, kernel = 140, (3, 3)  # sums beyond 32 bits
         many = int(seed.integers(1, 3)) if depth else 1
         out = into * many if depth else int(seed.integers(1, 24))
         x = operand(seed, kind, number, 1, *size, into)
         w = weights(seed, number, (out, 1 if depth else into, *kernel), many=number % 4 != 1)
+        x, w = (one_sided(x), one_sided(w)) if long else (x, w)
         terms = (1 if depth else into) * kernel[0] * kernel[1]
         b = biased(seed, x, w, out, 2000)
         sizes, pad = window(size, kernel, stride, dilation, same=same)
@@ -200,7 +203,7 @@ def conv(kind: str, count: int, *, depth: bool) -> Iterator[Case]:
         attrs["groups"] = into if depth else 1
         if depth and into == 1:
             continue
-        made = result(seed, kind, fitting(x, w, terms, number))
+        made = result(seed, kind, fitting(x, w, terms, number) * (40 if long else 1))
         act = ACTIVATIONS[number % 4]
         yield Case(
             "conv2d",
@@ -217,12 +220,26 @@ def linear(kind: str, count: int) -> Iterator[Case]:
     """Fully connected layers of 1..70 inputs and outputs."""
     for number, seed in seeds(f"fc{kind}", count):
         into, out, rows = 1 + number * 7 % 70, 1 + number * 11 % 70, int(seed.integers(1, 6))
+        if long := kind == "int16" and number == 6:
+            into = 1600  # sums beyond 32 bits
         x = operand(seed, kind, number, rows, into)
         w = weights(seed, number, (out, into), many=number % 4 == 1)
-        made = result(seed, kind, fitting(x, w, into, number))
+        x, w = (one_sided(x), one_sided(w)) if long else (x, w)
+        made = result(seed, kind, fitting(x, w, into, number) * (40 if long else 1))
         b = biased(seed, x, w, out, 2000)
         act = ACTIVATIONS[number % 4]
         yield Case("linear", {"x": x, "w": w, "bias": b}, made, (rows, out), activation=act)
+
+
+def one_sided(of: Operand) -> Operand:
+    """The same with codes of the upper half alone."""
+    low, high = bounds(str(of.data.dtype))
+    return replace(
+        of,
+        data=np.maximum(np.abs(of.data.astype(np.int32)), high // 2)
+        .clip(low, high)
+        .astype(of.data.dtype),
+    )
 
 
 def tied(op: str, kind: str, count: int) -> Iterator[Case]:

@@ -1,0 +1,75 @@
+"""Every change of one field that a profile's file states, to hold each against recorded results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Literal, get_args, get_origin
+
+from qir.errors import QirError
+from qir.numerics import Profile
+from qir.numerics.fields import Method, field_types
+from qir.numerics.library import replaced
+from qir.numerics.profile import Field, Fields
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A profile with one field changed."""
+
+    said: str
+    """Such as `conv2d requant.round = even`; of defaults without an op."""
+    block: str
+    ops: tuple[str, ...]
+    profile: Profile
+
+
+def mutants(profile: Profile, *, but: tuple[str, ...] = ("choose",)) -> Iterator[Mutant]:
+    """All of the profile's own statements changed one by one, blocks `but` aside."""
+    for (block, name), value, fields in _changes(profile.defaults, but):
+        said = f"{block}.{name} = {value}"
+        yield Mutant(said, block, (), replace(profile, defaults=fields))
+    for number, entry in enumerate(profile.rules):
+        for (block, name), value, fields in _changes(entry.fields, but):
+            rules = list(profile.rules)
+            rules[number] = replace(entry, fields=fields)
+            where = f"{entry.ops[0]}{_stored(entry.when.storage)}"
+            said = f"{where} {block}.{name} = {value}" if block else f"{where} {name} = {value}"
+            yield Mutant(said, block, entry.ops, replace(profile, rules=tuple(rules)))
+
+
+def _stored(storage: object) -> str:
+    return "/i16" if "i16" in str(storage) else ""
+
+
+def _changes(
+    fields: Fields, but: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, str], Field, Fields]]:
+    for (block, name), now in fields.items():
+        if block in but:
+            continue
+        for value in _others(block, name, now):
+            yield (block, name), value, {**fields, (block, name): value}
+
+
+def _others(block: str, name: str, now: Field) -> Iterator[Field]:
+    """Other values of a field; of a method, none, and another for each parameter."""
+    if block:
+        kind = field_types(block)[name]
+        if get_origin(kind) is Literal:
+            yield from (value for value in get_args(kind) if value != now)
+    elif isinstance(now, Method) and now.name != "reals":
+        yield Method("reals")
+
+
+def survivors(profile: Profile, agrees: Callable[[Mutant], None]) -> set[str]:
+    """The changes that no comparison tells from the right profile."""
+    left = set()
+    for mutant in mutants(profile):
+        with replaced(mutant.profile):
+            try:
+                agrees(mutant)
+            except (AssertionError, QirError):
+                continue
+        left.add(mutant.said)
+    return left
