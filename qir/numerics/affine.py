@@ -30,6 +30,13 @@ class Ends:
     high: NDArray[np.floating]
     level: float | None = None
     """The code that stands for its far end, where the file says it."""
+    gain: NDArray[np.floating] | None = None
+    """Codes a real unit, where a kernel made them itself."""
+
+    def reshaped(self, shape: tuple[int, ...]) -> Ends:
+        """The same numbers in another shape."""
+        gain = None if self.gain is None else self.gain.reshape(shape)
+        return Ends(self.low.reshape(shape), self.high.reshape(shape), self.level, gain)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,9 +86,7 @@ class Affine:
         """The numbers for an array of that shape; OpError where they do not fit it."""
         scale, zero = self.along(len(shape))
         self.check(shape)
-        ends = self.ends
-        if ends is not None:
-            ends = Ends(ends.low.reshape(scale.shape), ends.high.reshape(scale.shape), ends.level)
+        ends = None if self.ends is None else self.ends.reshaped(scale.shape)
         return Numbers(scale, zero, None, ends)
 
     def same_map(self, other: Affine) -> bool:

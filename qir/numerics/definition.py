@@ -88,15 +88,20 @@ def in_codes(x: NDArray[np.generic], numbers: Numbers, to: AnyMap, rule: Rule) -
     by = _encoding(numbers, to, rule)
     with np.errstate(all="ignore"):
         values: Reals = x.astype(by.dtype)
-        if numbers.plus is not None:
+        if numbers.plus is not None and not _from_low(rule):
             values = values - numbers.plus.astype(by.dtype)
         if q.clip == "range_first":
             values = _within(values, by, numbers, to, rule)
         if q.by == "divide":
             return np.asarray(values / by)
-        if q.by == "span" and q.zero != "pair":
+        if q.by == "span" and q.zero not in ("pair", "pair_once"):
             values = values - _far_ends(numbers, to, by.dtype)[0]
         return np.asarray(values * by)
+
+
+def _from_low(rule: Rule) -> bool:
+    """Whether codes are counted from the low end of the range, which an offset moves along."""
+    return rule.quantize.by == "span" or rule.quantize.zero in ("pair", "pair_once")
 
 
 def _encoding(numbers: Numbers, to: AnyMap, rule: Rule) -> Reals:
@@ -123,13 +128,14 @@ def _far_ends(numbers: Numbers, to: AnyMap, kind: np.dtype[np.floating]) -> tupl
         return numbers.ends.low.astype(kind), numbers.ends.high.astype(kind)
     scale, zero = numbers.scale.astype(kind), numbers.zero.astype(kind)
     low, high = ((_real(np.asarray(end), scale) - zero) * scale for end in (to.low, to.high))
-    return np.asarray(low), np.asarray(high)
+    plus = scale.dtype.type(0) if numbers.plus is None else numbers.plus.astype(kind)
+    return np.asarray(low + plus), np.asarray(high + plus)
 
 
 def _within(values: Reals, by: Reals, numbers: Numbers, to: AnyMap, rule: Rule) -> Reals:
     """Reals cut at the ends of the range; of a gain, at what the ends of the codes mean by it."""
     q = rule.quantize
-    if q.by == "gain" and q.zero != "pair":
+    if q.by == "gain" and not _from_low(rule):
         zero = numbers.zero.astype(by.dtype)
         least, most = (_real(np.asarray(end), by) - zero for end in (to.low, to.high))
         return np.asarray(np.clip(values, least / by, most / by))
@@ -150,6 +156,8 @@ def _gain(
     """
     grain = "channel" if of.scale.size > 1 else "tensor"
     read = levels_of(rule.choose.levels, str(of.storage), grain)
+    if ends is not None and ends.gain is not None:
+        return ends.gain.astype(kind)
     if ends is not None and ends.level is not None:
         read = ends.level
     far = level or read
@@ -188,7 +196,12 @@ def _scaled(
         return _fused(x, numbers, to, rule), zero
     out = in_codes(x, numbers, to, rule)
     with np.errstate(all="ignore"):
-        if q.zero == "pair":
+        if q.zero == "pair_once":
+            out = out - np.asarray(
+                _far_ends(numbers, to, out.dtype)[0] * _encoding(numbers, to, rule)
+            )
+            zero = np.asarray(to.low, np.int64)
+        elif q.zero == "pair":
             zero = _paired(out, numbers, to, rule)
         elif q.by == "span":
             zero = np.asarray(to.low, np.int64)
@@ -395,7 +408,7 @@ def in_steps(reals: Reals, scale: Reals, gain: Reals, rule: Rule) -> Reals:
     """Reals in units of the result, in the type they have."""
     with np.errstate(all="ignore"):
         match rule.requant.order:
-            case "gy/gx/gw":
+            case "gy/gx/gw" | "(x*w)*gy":
                 return np.asarray(reals * gain.astype(reals.dtype))
             case "(x*w)*(1/y)" | "x*w*(1/y)":
                 return np.asarray(reals * (reals.dtype.type(1) / scale.astype(reals.dtype)))

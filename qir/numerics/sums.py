@@ -42,7 +42,7 @@ class Sum:
 class Summand:
     """Codes that are added in units of the result."""
 
-    codes: Codes
+    codes: NDArray[np.generic]
     of: Affine
 
 
@@ -98,21 +98,25 @@ def codes(of: Sum, y: Affine, flat: Affine, summand: Summand | None = None) -> C
             offset = in_steps(of.bias.astype(m.dtype), scale, gain, rule)
             scaled = scaled + offset
         if summand is not None:
-            scaled = scaled + _summed(summand, scale, gain, rule, m.dtype)
+            scaled = _with_summand(scaled, summand, scale, gain, rule)
     return definition.rounded(scaled, zero, y, rule)
 
 
-def _summed(
-    summand: Summand, scale: Reals, gain: Reals, rule: Rule, kind: np.dtype[np.floating]
-) -> Reals:
-    """A summand in units of the result, by the ratio of scales, or of gains."""
+def _with_summand(scaled: Reals, summand: Summand, scale: Reals, gain: Reals, rule: Rule) -> Reals:
+    """Sums and a summand in units of the result, by the ratio of scales, or of gains.
+
+    float32 is multiplied and added in one rounding.
+    """
+    kind = scaled.dtype
     own, zero = summand.of.along(summand.codes.ndim)
     steps = (summand.codes.astype(np.int64) - zero).astype(kind)
     if rule.requant.order == "gy/gx/gw":
         ratio: Reals = gain / definition.gains(summand.of, rule, gain.dtype).reshape(own.shape)
     else:
         ratio = in_steps(own.astype(kind), scale, gain, rule)
-    return np.asarray(steps * ratio.astype(kind))
+    if kind == F32:
+        return fma(*np.broadcast_arrays(steps, ratio.astype(F32), scaled))
+    return np.asarray(scaled + steps * ratio.astype(kind))
 
 
 def from_reals(values: Reals, y: Affine, rule: Rule) -> Codes:

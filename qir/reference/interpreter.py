@@ -16,7 +16,8 @@ from qir.ir.graph import Graph
 from qir.ir.node import Node, Program, Value
 from qir.ir.types import TensorType
 from qir.reference import companions, control, dynamic, inner
-from qir.reference.quantized import run_chain, run_quantized
+from qir.reference.chains import run_chain
+from qir.reference.quantized import run_quantized
 from qir.reference.table import Operands, compute_all
 
 Tensor = NDArray[np.generic]

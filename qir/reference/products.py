@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,10 +42,12 @@ class Kernel:
     types: Mapping[str, TensorType]
     result: TensorType
     rule: Rule
+    maps: Mapping[str, Affine] = field(default_factory=dict)
+    """Maps that the kernel made itself, for operands whose types do not say all of them."""
 
     def affine(self, slot: str) -> Affine:
         """The map of an operand; OpError where it holds no codes, or other than plain ones."""
-        return affine_of(self.quant(slot))
+        return self.maps[slot] if slot in self.maps else affine_of(self.quant(slot))
 
     def map(self, slot: str) -> AnyMap:
         """The map of an operand, of any kind; OpError where it holds no codes."""

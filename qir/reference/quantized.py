@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from qir.errors import OpError
 from qir.ir.attrs import Attr
-from qir.ir.dtype import dtype_of
-from qir.ir.node import Node, Stage
+from qir.ir.node import Node
 from qir.ir.ops import spec
 from qir.ir.types import TensorType
 from qir.numerics import (
@@ -19,21 +18,21 @@ from qir.numerics import (
     AnyMap,
     Query,
     Rule,
-    affine_of,
     convert,
     dequantize,
     profile,
     quantize,
 )
 from qir.numerics.definition import in_codes
+from qir.numerics.profile import bounds_of
 from qir.numerics.rounding import narrowed
 from qir.reference import methods
 from qir.reference.companions import Resolved, resolved
 from qir.reference.products import PRODUCTS, Kernel, any_map, integral, plain, product
 from qir.reference.table import Operands, compute, compute_all
+from qir.reference.weights import coded
 
 Codes = NDArray[np.generic]
-_TAILS = frozenset({"relu", "clip"})
 _PADS = frozenset({"pad", "unfold"})
 """Ops that move elements and put others, zeros, beside them."""
 
@@ -46,7 +45,7 @@ def run_quantized(node: Node, operands: Operands, profile_name: str) -> tuple[Co
         return compute_all(node.op, given.arrays, node.attrs)
     if len(results) > 1:
         raise OpError(f"{node.op} on codes of several maps; requantize them to one map first")
-    return (_run(node.op, node.attrs, given.types, given.arrays, given.results[0], profile_name),)
+    return (run_op(node.op, node.attrs, given.types, given.arrays, given.results[0], profile_name),)
 
 
 def _open(given: Resolved) -> bool:
@@ -70,76 +69,6 @@ def _moves(op: str, types: Mapping[str, TensorType], results: tuple[TensorType, 
     return known[0].grain is None and all(map(known[0].same_map, known))
 
 
-def run_chain(node: Node, operands: Operands, profile_name: str) -> Codes:
-    """A group: an op and activations that only bound its codes, else stage by stage in reals.
-
-    Rounding is monotone and zero is a code, so bounding the codes is bounding the reals first.
-    """
-    head, *tails = node.stages
-    out = node.result.type
-    bounded = not any(s.type is not None for s in node.stages)
-    if out.quant is None or not bounded or any(s.op not in _TAILS for s in tails):
-        return _by_stages(node, operands, profile_name)
-    values = node.stage_operands(0)
-    arrays = {slot: operands[slot] for slot in values}
-    given = resolved(head.op, values, arrays, (out,), profile_name)
-    (out,) = given.results
-    assert out.quant is not None
-    if not plain(out.quant):
-        return _by_stages(node, operands, profile_name)
-    data = _run(head.op, head.attrs, given.types, given.arrays, out, profile_name)
-    for stage in tails:
-        low, high = bounds(
-            stage.op, stage.attrs, affine_of(out.quant), _quantizing(out, profile_name)
-        )
-        data = np.clip(data, low, high).astype(data.dtype)
-    return data
-
-
-def _by_stages(node: Node, operands: Operands, profile_name: str) -> Codes:
-    """Every stage on reals, rounded where a type stands behind it and at the end."""
-    flow: Codes | None = None
-    for i, stage in enumerate(node.stages):
-        values = node.stage_operands(i)
-        groups = dict(zip(stage.slots, stage.group_slots(i), strict=True))
-        arrays = {slot: operands[groups[slot]] for slot in values}
-        last = i == len(node.stages) - 1
-        kind = node.result.type if last else stage.type or node.result.type
-        given = resolved(stage.op, values, arrays, (kind,), profile_name)
-        (kind,) = given.results
-        types, found = dict(given.types), dict(given.arrays)
-        if flow is not None and stage.flow is not None:
-            found[stage.flow] = flow
-            types[stage.flow] = TensorType(flow.shape, dtype_of(flow))
-        real = kind.with_element(kind.express)
-        flow = _real_stage(stage, types, found, real, profile_name)
-        if kind.quant is not None and (last or stage.type is not None):
-            rule = _quantizing(kind, profile_name)
-            codes = quantize(flow, any_map(kind.quant), rule)
-            if last:
-                return codes
-            flow = dequantize(codes, any_map(kind.quant), rule)
-    assert flow is not None
-    return flow
-
-
-def _real_stage(
-    stage: Stage,
-    types: Mapping[str, TensorType],
-    arrays: Operands,
-    result: TensorType,
-    profile_name: str,
-) -> Codes:
-    """The reals that one stage gives: exact sums of codes where there are, else in reals."""
-    if not any(t.quant for t in types.values()):
-        return compute(stage.op, arrays, stage.attrs)
-    rule = profile(profile_name).resolve(_query(stage.op, stage.attrs, types, result))
-    kernel = Kernel(stage.op, stage.attrs, types, result, rule)
-    if stage.op in PRODUCTS and integral(kernel):
-        return product(kernel, arrays)
-    return in_reals(kernel, arrays)
-
-
 def bounds(op: str, attrs: Mapping[str, Attr], out: Affine, rule: Rule) -> tuple[int, int]:
     """The least and greatest code that an activation leaves."""
     least = 0.0 if op == "relu" else attrs.get("min")
@@ -151,22 +80,25 @@ def bounds(op: str, attrs: Mapping[str, Attr], out: Affine, rule: Rule) -> tuple
     return min(ends), ends[1]
 
 
-def _quantizing(kind: TensorType, profile_name: str) -> Rule:
-    return profile(profile_name).resolve(_query("quantize", {}, {}, kind))
+def quantizing(kind: TensorType, profile_name: str) -> Rule:
+    """The rule by which reals become codes of a type."""
+    return profile(profile_name).resolve(query("quantize", {}, {}, kind))
 
 
-def _query(
+def query(
     op: str, attrs: Mapping[str, Attr], types: Mapping[str, TensorType], result: TensorType
 ) -> Query:
+    """What a profile is asked for an op on such operands."""
     storage = {slot: str(t.quant.storage) for slot, t in types.items() if t.quant}
     if result.quant is not None:
         storage["result"] = str(result.quant.storage)
     weight = types.get(spec(op).traits.weight or "")
     many = weight is not None and weight.quant is not None and weight.quant.grain is not None
-    return Query(op, storage, "channel" if many else "tensor", attrs)
+    bounds = bounds_of(result.quant) if result.quant else "full"
+    return Query(op, storage, "channel" if many else "tensor", attrs, bounds=bounds)
 
 
-def _run(
+def run_op(
     op: str,
     attrs: Mapping[str, Attr],
     types: Mapping[str, TensorType],
@@ -174,7 +106,8 @@ def _run(
     result: TensorType,
     profile_name: str,
 ) -> Codes:
-    rule = profile(profile_name).resolve(_query(op, attrs, types, result))
+    """One op on codes: a conversion, a product, or the method that the profile names."""
+    rule = profile(profile_name).resolve(query(op, attrs, types, result))
     kernel = Kernel(op, attrs, types, result, rule)
     if op == "quantize":
         return _quantized(kernel, arrays["x"])
@@ -183,6 +116,7 @@ def _run(
     if op == "requantize":
         return _converted(kernel, arrays["x"])
     if op in PRODUCTS:
+        kernel, arrays = coded(kernel, arrays)
         return product(kernel, arrays) if integral(kernel) else in_reals(kernel, arrays)
     if not all(t.quant is None or plain(t.quant) for t in (*types.values(), result)):
         return in_reals(kernel, arrays)
@@ -263,6 +197,6 @@ def fake_quantized(
     """Reals through the codes of a type and back, as a profile's `fake_quantize` does."""
     quant = code.quant
     assert quant is not None
-    rule = profile(profile_name).resolve(_query("fake_quantize", attrs, {"x": code}, code))
+    rule = profile(profile_name).resolve(query("fake_quantize", attrs, {"x": code}, code))
     through = any_map(quant)
     return narrowed(dequantize(quantize(x, through, rule), through, rule), x.dtype)

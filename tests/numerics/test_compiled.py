@@ -245,9 +245,10 @@ def test_random_requantize_gives_the_definitions_bytes() -> None:
         acc = rng.integers(-(2**31), 2**31, shape) >> rng.integers(0, 20, shape)
         r = chosen(Requant, rng, multiplier=multiplier, compute=compute, input="acc_plus_bias")
         r |= {"wide": "plain", "round": str(rng.choice(["even", "away", "half_up"]))}
+        r |= {"order": "(x*w)/y"}
         if multiplier == "q31":
-            zero, twice = str(rng.choice(["after", "none"])), str(rng.choice(["double", "half_up"]))
-            r |= {"clip": "codes", "zero": zero, "round": twice}
+            r |= {"clip": "codes", "round": str(rng.choice(["double", "half_up", "even"]))}
+            r |= {"zero": str(rng.choice(["after", "none"]))} if r["round"] == "double" else {}
         rule = Rule("p", requant=Requant(**r))  # type: ignore[arg-type]
         said = f"seed {seed}, case {case}: {y} {r} {factor.dtype} {shape} {axis}"
         sums = acc.astype(np.int32)

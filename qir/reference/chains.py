@@ -1,0 +1,245 @@
+"""Groups printed as chains: several ops of one kernel, each on what the one before it gives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.ir.dtype import I8, U8, dtype_of
+from qir.ir.node import Node, Stage
+from qir.ir.types import QuantType, TensorType
+from qir.numerics import Rule, affine_of, dequantize, profile, quantize
+from qir.numerics.rounding import fma
+from qir.numerics.sums import Summand, from_reals
+from qir.reference.companions import resolved
+from qir.reference.products import PRODUCTS, Kernel, any_map, integral, plain, product
+from qir.reference.quantized import bounds, in_reals, quantizing, query, run_op
+from qir.reference.table import Operands, compute
+from qir.reference.weights import coded
+
+Codes = NDArray[np.generic]
+_TAILS = frozenset({"relu", "clip"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Link:
+    """One stage, its operands' types and arrays, and the type of what it gives."""
+
+    stage: Stage
+    types: Mapping[str, TensorType]
+    arrays: Operands
+    result: TensorType
+
+
+def run_chain(node: Node, operands: Operands, profile_name: str) -> Codes:
+    """A group: an op and activations that only bound its codes, or with a summand in units of its
+    result, else stage by stage in reals.
+
+    Rounding is monotone and zero is a code, so bounding the codes is bounding the reals first.
+    """
+    stages = node.stages
+    quant = node.result.type.quant
+    if quant is None or any(s.type is not None for s in stages):
+        return _by_stages(node, operands, profile_name)
+    head = _link(node, 0, operands, node.result.type, profile_name)
+    out = head.result.quant
+    assert out is not None
+    if not plain(out):
+        return _by_stages(node, operands, profile_name)
+    made, done = None, 1
+    if len(stages) > 1 and stages[1].op == "add":
+        made, done = _with_summand(node, head, operands, profile_name), 2
+    if any(s.op not in _TAILS for s in stages[done:]) or (made is None and done == 2):
+        return _by_stages(node, operands, profile_name)
+    if made is None:
+        made = run_op(
+            stages[0].op, stages[0].attrs, head.types, head.arrays, head.result, profile_name
+        )
+    return _bounded(made, stages[done:], head.result, profile_name)
+
+
+def _bounded(codes: Codes, tails: tuple[Stage, ...], kind: TensorType, profile_name: str) -> Codes:
+    assert kind.quant is not None
+    for stage in tails:
+        rule = quantizing(kind, profile_name)
+        low, high = bounds(stage.op, stage.attrs, affine_of(kind.quant), rule)
+        codes = np.clip(codes, low, high).astype(codes.dtype)
+    return codes
+
+
+def _link(node: Node, index: int, operands: Operands, kind: TensorType, profile_name: str) -> _Link:
+    """A stage with the operands that it has of its own."""
+    stage = node.stages[index]
+    values = node.stage_operands(index)
+    groups = dict(zip(stage.slots, node.stages[index].group_slots(index), strict=True))
+    arrays = {slot: operands[groups[slot]] for slot in values}
+    given = resolved(stage.op, values, arrays, (kind,), profile_name)
+    return _Link(stage, given.types, given.arrays, given.results[0])
+
+
+def _rule(link: _Link, profile_name: str) -> Rule:
+    asked = query(link.stage.op, link.stage.attrs, link.types, link.result)
+    return profile(profile_name).resolve(asked)
+
+
+# -- sums -----------------------------------------------------------------------------------------
+
+
+def _with_summand(node: Node, head: _Link, operands: Operands, profile_name: str) -> Codes | None:
+    """A product and a summand of codes in units of the result; None where they are not that."""
+    rule = _rule(head, profile_name)
+    if rule.stage.sum != "ratio" or head.stage.op not in PRODUCTS or rule.method is not None:
+        return None
+    kernel, arrays = coded(
+        Kernel(head.stage.op, head.stage.attrs, head.types, head.result, rule), head.arrays
+    )
+    other = _link(node, 1, operands, head.result, profile_name)
+    ((slot, kind),) = other.types.items()
+    if not integral(kernel) or kind.quant is None or not plain(kind.quant):
+        return None
+    assert head.result.quant is not None
+    summand = _read(other.arrays[slot], kind.quant, head.result.quant, rule)
+    made = product(kernel, arrays, Summand(summand, affine_of(kind.quant)))
+    return _written(made, kind.quant, head.result.quant, rule)
+
+
+def _read(codes: Codes, of: QuantType, result: QuantType, rule: Rule) -> Codes:
+    """A summand as it is read: unsigned codes beside an i8 result may end at 127."""
+    mixed = (of.storage, result.storage) == (U8, I8)
+    if rule.stage.sum_reads == "as_is" or not mixed:
+        return codes
+    return np.minimum(codes, codes.dtype.type(127))
+
+
+def _written(codes: Codes, of: QuantType, result: QuantType, rule: Rule) -> Codes:
+    """A result where an i8 summand lay: unsigned codes may end at 127."""
+    mixed = (of.storage, result.storage) == (I8, U8)
+    if rule.stage.sum_reads == "as_is" or not mixed:
+        return codes
+    return np.minimum(codes, codes.dtype.type(127))
+
+
+# -- stage by stage -------------------------------------------------------------------------------
+
+
+def _by_stages(node: Node, operands: Operands, profile_name: str) -> Codes:
+    """Every stage on reals, rounded where a type stands behind it and at the end."""
+    flow: Codes | None = None
+    rule: Rule | None = None
+    summand: QuantType | None = None
+    for i, stage in enumerate(node.stages):
+        last = i == len(node.stages) - 1
+        kind = node.result.type if last else stage.type or node.result.type
+        link = _link(node, i, operands, kind, profile_name)
+        out = link.result.quant
+        codes: Codes | None = None
+        if i == 0:
+            rule = _head_rule(link, profile_name)
+        if flow is None or stage.flow is None:
+            flow = _real_stage(link, profile_name)
+        elif rule is not None and out is not None and _on_codes(link, rule):
+            codes = _coded_stage(link, flow, node.result.type, rule, profile_name)
+        elif rule is not None and (found := _summand(link)) is not None:
+            flow, summand = _summed(flow, link, node.result.type, rule), found
+        else:
+            flow = _real_stage(_fed(link, flow, None), profile_name)
+        if out is None or not (last or stage.type is not None or codes is not None):
+            continue
+        if codes is None:
+            codes = _rounded(flow, out, link.result, rule, profile_name)
+            if summand is not None and rule is not None:
+                codes = _written(codes, summand, out, rule)
+        rule = rule if stage.type is None else None
+        if last:
+            return codes
+        flow = dequantize(codes, any_map(out), quantizing(link.result, profile_name))
+    assert flow is not None
+    return flow
+
+
+def _head_rule(link: _Link, profile_name: str) -> Rule | None:
+    """The rule of a product of codes, which says what its kernel's later stages work on."""
+    rule = _rule(link, profile_name)
+    kernel = Kernel(link.stage.op, link.stage.attrs, link.types, link.result, rule)
+    if link.stage.op not in PRODUCTS or rule.method is not None:
+        return None
+    return rule if integral(coded(kernel, link.arrays)[0]) else None
+
+
+def _fed(link: _Link, flow: Codes, quant: QuantType | None) -> _Link:
+    """A stage with what flows in: reals, or codes."""
+    assert link.stage.flow is not None
+    kind = TensorType(flow.shape, quant or dtype_of(flow))
+    types = {**link.types, link.stage.flow: kind}
+    return _Link(link.stage, types, {**link.arrays, link.stage.flow: flow}, link.result)
+
+
+def _real_stage(link: _Link, profile_name: str) -> Codes:
+    """The reals that one stage gives: exact sums of codes where there are, else in reals."""
+    stage, arrays = link.stage, link.arrays
+    if not any(t.quant for t in link.types.values()):
+        return compute(stage.op, arrays, stage.attrs)
+    real = link.result.with_element(link.result.express)
+    rule = profile(profile_name).resolve(query(stage.op, stage.attrs, link.types, real))
+    kernel, arrays = coded(Kernel(stage.op, stage.attrs, link.types, real, rule), arrays)
+    if stage.op in PRODUCTS and integral(kernel):
+        return product(kernel, arrays)
+    return in_reals(kernel, arrays)
+
+
+def _rounded(
+    flow: Codes, quant: QuantType, kind: TensorType, rule: Rule | None, profile_name: str
+) -> Codes:
+    """Codes of what flows: by the last step of a product that became reals, else as reals are."""
+    if rule is not None and rule.requant.multiplier == "divide" and plain(quant):
+        return from_reals(flow.astype(np.float32), affine_of(quant), rule)
+    return quantize(flow, any_map(quant), quantizing(kind, profile_name))
+
+
+def _on_codes(link: _Link, rule: Rule) -> bool:
+    """Whether a stage is one that the kernel computes on codes."""
+    others = link.stage.op not in (*_TAILS, "add") and not link.arrays
+    return others and rule.stage.other != "float"
+
+
+def _coded_stage(
+    link: _Link, flow: Codes, result: TensorType, rule: Rule, profile_name: str
+) -> Codes:
+    """Another activation on codes of the result's map, by a table or as its own rule says."""
+    assert result.quant is not None
+    codes = _rounded(flow, result.quant, result, rule, profile_name)
+    fed = _fed(link, codes, result.quant)
+    if rule.stage.other == "method":
+        stage = link.stage
+        return run_op(stage.op, stage.attrs, fed.types, fed.arrays, link.result, profile_name)
+    own = _rule(fed, profile_name)
+    return in_reals(
+        Kernel(link.stage.op, link.stage.attrs, fed.types, link.result, own), fed.arrays
+    )
+
+
+def _summand(link: _Link) -> QuantType | None:
+    """The map of the codes that a stage adds to what flows; None for other stages."""
+    if link.stage.op != "add" or len(link.types) != 1:
+        return None
+    quant = next(iter(link.types.values())).quant
+    return quant if quant is not None and plain(quant) else None
+
+
+def _summed(flow: Codes, link: _Link, result: TensorType, rule: Rule) -> Codes:
+    """Reals and what the codes of a summand mean."""
+    ((slot, kind),) = link.types.items()
+    assert kind.quant is not None
+    codes, of = link.arrays[slot], affine_of(kind.quant)
+    if result.quant is not None:
+        codes = _read(codes, kind.quant, result.quant, rule)
+    scale, zero = of.along(codes.ndim)
+    steps = (codes.astype(np.int64) - zero).astype(np.float32)
+    unit, reals = scale.astype(np.float32), flow.astype(np.float32)
+    with np.errstate(all="ignore"):
+        if rule.stage.sum == "fma":
+            return fma(*np.broadcast_arrays(steps, unit, reals)).astype(flow.dtype)
+        return np.asarray(reals + steps * unit).astype(flow.dtype)

@@ -1,0 +1,118 @@
+"""Weights that a kernel is given as reals, or that leave no room for a bias."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.ir.dtype import I8
+from qir.ir.ops import Call, spec
+from qir.ir.types import uniform
+from qir.numerics import Affine, affine, choose, quantize
+from qir.numerics.affine import Ends
+from qir.numerics.definition import F32, gains
+from qir.reference.products import PRODUCTS, Kernel, plain
+from qir.reference.table import Operands
+
+Codes = NDArray[np.generic]
+Reals = NDArray[np.floating]
+_HALF = np.float32(2**31 // 2)
+"""Half of what 32 bits hold, which a bias may take."""
+
+
+def coded(kernel: Kernel, arrays: Operands) -> tuple[Kernel, Operands]:
+    """The kernel on codes: real weights quantized as the profile says, with room for the bias.
+
+    What is given codes that leave room, or real data, is left as it is.
+    """
+    if kernel.op not in PRODUCTS or kernel.rule.method is not None:
+        return kernel, arrays
+    traits = spec(kernel.op).traits
+    slot = traits.weight or ""
+    kind, data = kernel.types[slot], kernel.types[traits.data].quant
+    if data is None or data.dynamic or not plain(data):
+        return kernel, arrays
+    if kind.quant is None:
+        real = kind.dtype.is_float and kernel.rule.weights.given == "float"
+        return _quantized(kernel, arrays, slot) if real else (kernel, arrays)
+    if not plain(kind.quant) or kernel.rule.bias.overflow != "shrink_weights":
+        return kernel, arrays
+    return _shrunk(kernel, arrays, slot)
+
+
+def _quantized(kernel: Kernel, arrays: Operands, slot: str) -> tuple[Kernel, Operands]:
+    """The kernel with codes for its real weights."""
+    data, rule = arrays[slot].astype(np.float32), kernel.rule
+    axis = None
+    if rule.weights.grain == "channel" and (find := spec(kernel.op).traits.weight_axis):
+        axis = find(Call(kernel.op, kernel.types, kernel.attrs))
+    rest = tuple(i for i in range(data.ndim) if i != axis)
+    low, high = data.min(axis=rest, initial=0), data.max(axis=rest, initial=0)
+    symmetric = rule.choose.zero == "none" or rule.choose.zero.startswith("fixed:")
+    grain = "tensor" if axis is None else "channel"
+    scale, zero = choose(low, high, I8, rule.choose, symmetric=symmetric, grain=grain, weight=True)
+    of = replace(affine(I8, np.asarray(scale), zero, axis=axis), ends=Ends(low, high))
+    if rule.bias.overflow == "shrink_weights":
+        of = _with_room(kernel, arrays, of)
+    return _given(kernel, arrays, slot, quantize(data, of, rule), of)
+
+
+def _given(
+    kernel: Kernel, arrays: Operands, slot: str, codes: Codes, of: Affine
+) -> tuple[Kernel, Operands]:
+    """The kernel with these codes and their map."""
+    kind = kernel.types[slot].with_element(uniform(of.storage, of.scale, of.zero, axis=of.axis))
+    made = replace(kernel, types={**kernel.types, slot: kind}, maps={**kernel.maps, slot: of})
+    return made, {**arrays, slot: codes}
+
+
+def _shrunk(kernel: Kernel, arrays: Operands, slot: str) -> tuple[Kernel, Operands]:
+    """The kernel with smaller weight codes where a bias would not fit beside their sums."""
+    of = kernel.affine(slot)
+    less = _with_room(kernel, arrays, of)
+    if less is of:
+        return kernel, arrays
+    share: Reals = gains(less, kernel.rule, F32) / gains(of, kernel.rule, F32)
+    if share.ndim:
+        share = replace(of, scale=share).along(arrays[slot].ndim)[0]
+    codes = np.clip(np.rint(arrays[slot].astype(np.float32) * share), of.low, of.high)
+    return _given(kernel, arrays, slot, codes.astype(of.carrier), less)
+
+
+def _with_room(kernel: Kernel, arrays: Operands, of: Affine) -> Affine:
+    """The weights' map with gains by which the bias takes at most half of 32 bits."""
+    traits = spec(kernel.op).traits
+    if traits.bias is None or traits.bias not in arrays:
+        return of
+    most = _most(kernel, arrays[traits.bias], kernel.affine(traits.data))
+    if most is None:
+        return of
+    gain = gains(of, kernel.rule, F32)
+    if most.size != gain.size:
+        most = np.asarray(most.min(initial=np.inf))
+    if not (most < gain).any():
+        return of
+    held = np.asarray(np.minimum(gain, most), np.float32)
+    ends = of.ends or Ends(np.full(held.shape, -np.inf, F32), np.full(held.shape, np.inf, F32))
+    return replace(of, scale=np.float32(1) / held, ends=replace(ends, gain=held))
+
+
+def _most(kernel: Kernel, bias: Codes, x: Affine) -> Reals | None:
+    """The largest gains of weights beside which a bias fits; None where it needs no room."""
+    slot = spec(kernel.op).traits.bias or ""
+    kind, rule = kernel.types[slot], kernel.rule
+    data = gains(x, rule, F32)
+    with np.errstate(all="ignore"):
+        if kind.quant is None and kind.dtype.is_float:
+            reals = np.abs(bias.astype(np.float32))
+            found: Reals = _HALF / reals / data
+            return np.where(reals > 0, found, np.float32(np.inf))
+        if kind.quant is None or rule.bias.domain != "rescaled_acc":
+            return None
+        of = kernel.affine(slot)
+        reach = of.scale.astype(F32) * np.float32(of.high)
+        if of.ends is not None:
+            reach = np.maximum(np.abs(of.ends.low), np.abs(of.ends.high)).astype(F32)
+        return np.asarray(_HALF / reach / data, np.float32)
