@@ -16,6 +16,7 @@ KINDS = {
     "qir.profiles": "profile",
     "qir.passes": "pass",
     "qir.observers": "observer",
+    "qir.probes": "probe",
 }
 
 

@@ -15,7 +15,14 @@ DECLARED = {
     for group, names in PROJECT["entry-points"].items()
     for name, value in names.items()
 }
-KINDS = {"qir.frontends", "qir.targets", "qir.passes", "qir.profiles", "qir.observers"}
+KINDS = {
+    "qir.frontends",
+    "qir.targets",
+    "qir.passes",
+    "qir.profiles",
+    "qir.probes",
+    "qir.observers",
+}
 
 
 def installed() -> dict[tuple[str, str], EntryPoint]:

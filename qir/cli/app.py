@@ -18,6 +18,7 @@ from qir.cli.doctor import doctor
 from qir.cli.export import export
 from qir.cli.failures import one_line
 from qir.cli.plan import plan
+from qir.cli.probe import probe
 from qir.cli.quantize import quantize
 from qir.cli.query import query
 from qir.cli.run import run
@@ -37,6 +38,7 @@ VERBS = (
     run,
     bench,
     export,
+    probe,
     doctor,
 )
 STATUSES = """\

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
@@ -11,12 +13,29 @@ from qir.cli.screen import Cell, Column, Screen, plural
 
 if TYPE_CHECKING:
     from qir.inspect.environment import Plugin
+    from qir.inspect.measurements import Runtime
 
 
 def _state(plugin: Plugin) -> Cell:
     if not plugin.fault:
         return Cell("ok", "green")
     return Cell("not usable", "yellow") if plugin.missing else Cell("broken", "red")
+
+
+def _show_runtimes(screen: Screen, known: Sequence[Runtime]) -> None:
+    rows = [(r.name, r.version or "", _known(r), r.profile) for r in known]
+    columns = (Column("runtime"), Column("version"), Column("its bytes are"), Column("profile"))
+    screen.table(columns, rows, title="runtimes")
+
+
+def _known(runtime: Runtime) -> Cell:
+    styles = {"measured": "green", "assumed": "yellow", "unknown": "red"}
+    said = str(runtime.state)
+    if runtime.date:
+        said += (
+            f" {runtime.date}: {plural(runtime.drifts, 'drift') if runtime.drifts else 'as filed'}"
+        )
+    return Cell(said, "red" if runtime.drifts else styles.get(runtime.state, "dim"))
 
 
 @shared.verb("qir doctor", "qir doctor --json > machine.json")
@@ -26,19 +45,23 @@ def doctor(context: click.Context, as_json: bool) -> None:
     """Show what QIR finds on this machine.
 
     Frameworks with their versions, plugins, profiles, the processor and its threads. Plugins are
-    loaded to see whether they work; frameworks that none of them needs are not. Ends with status 1
-    where one is broken.
+    loaded to see whether they work; frameworks that none of them needs are not. What a runtime
+    computes is measured, where `qir probe` did so here; assumed, where only a profile says it; or
+    unknown. Ends with status 1 where a plugin is broken.
 
     --json prints {qir, python, platform, libraries, frameworks, plugins: [{kind, name,
-    distribution, place, fault, missing}], features, isa, threads, kernels}.
+    distribution, place, fault, missing}], features, isa, threads, kernels, runtimes: [{name,
+    version, profile, state, date, drifts}]}.
     """
     from qir import __version__
     from qir.inspect import environment
+    from qir.inspect.measurements import runtimes
 
     found = environment(__version__)
+    known = runtimes()
     screen = Screen()
     if as_json:
-        screen.json(found.to_json())
+        screen.json({**found.to_json(), "runtimes": [asdict(r) for r in known]})
     else:
         screen.line(f"qir {found.qir}", "bold")
         libraries = ", ".join(f"{name} {v or 'missing'}" for name, v in found.libraries.items())
@@ -75,6 +98,7 @@ def doctor(context: click.Context, as_json: bool) -> None:
             Column("where, or what is wrong", fit="wrap"),
         )
         screen.table(columns, plugins, title="plugins")
+        _show_runtimes(screen, known)
         if found.faults:
             screen.line()
             screen.line(f"{plural(found.faults, 'fault')} found", "red")

@@ -136,7 +136,7 @@ def _lacks_framework(error: PluginError) -> bool:
     return wanted not in ("", "qir")
 
 
-def _features(known: tuple[str, ...]) -> tuple[str, ...]:
+def processor_features(known: tuple[str, ...]) -> tuple[str, ...]:
     """The processor's features by the system's account; where it gives none, `known`."""
     try:
         lines = CPUINFO.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -150,9 +150,10 @@ def _processor() -> tuple[tuple[str, ...], tuple[str, ...], int, str]:
     try:
         from qir._kernels import _cpu
     except ImportError as error:
-        return _features(()), (), len(os.sched_getaffinity(0)), " ".join(str(error).split())
+        threads = len(os.sched_getaffinity(0))
+        return processor_features(()), (), threads, " ".join(str(error).split())
     try:
-        features = _features(tuple(_cpu.cpu_features()))
+        features = processor_features(tuple(_cpu.cpu_features()))
         return features, tuple(_cpu.isa()), _cpu.default_threads(), ""
     except _cpu.SettingError as error:
         raise UsageError(str(error)) from None

@@ -101,6 +101,7 @@ LINES = {
     "bench quantized.onnx --with cpu --runs 3 --profile": 0,
     "bench model.onnx --with reference --runs 3": 0,
     "export quantized.onnx --to json -o new.json": 0,
+    "probe onnxruntime.none": 0,
     "doctor": 0,
 }
 

@@ -282,7 +282,9 @@ KEYS = {
     "run quantized.onnx --data samples.npy --compare cpu,onnxruntime": "file engines samples"
     " outputs",
     "bench quantized.onnx --runs 2 --profile": "file batch threads inputs engines fallbacks steps",
-    "doctor": "qir python platform libraries frameworks plugins features isa threads kernels",
+    "doctor": "qir python platform libraries frameworks plugins features isa threads kernels"
+    " runtimes",
+    "probe onnxruntime.none": "runtimes output",
 }
 
 

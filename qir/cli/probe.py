@@ -1,0 +1,133 @@
+"""`qir probe`: what the runtimes of this machine really compute, beside what files say of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from qir.cli import verb as shared
+from qir.cli.screen import Cell, Column, Screen, plural
+from qir.errors import UsageError
+
+if TYPE_CHECKING:
+    from qir.inspect.probing import Measured, OpReading, Reading
+
+
+@shared.verb(
+    "qir probe",
+    "qir probe onnxruntime.all --json > measured.json",
+    "qir probe torch.fbgemm -o torch-next.fbgemm.toml",
+)
+@click.argument("runtimes", nargs=-1, metavar="[RUNTIME]...")
+@click.option("--all", "every", is_flag=True, help="Show fields that nothing tells apart, too.")
+@shared.output("Write a profile file of what was measured, for one runtime.", required=False)
+@shared.force
+@shared.as_json
+@shared.quiet
+@click.pass_context
+def probe(
+    context: click.Context,
+    runtimes: tuple[str, ...],
+    every: bool,
+    output: Path | None,
+    force: bool,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Measure what runtimes compute, and hold it beside their profiles.
+
+    Each RUNTIME (all that are installed, for none) is given small models rich in ties; the
+    reference computes the same under the profile and under each other value of every field. Fields
+    are shown where some other value gives other bytes: what the file says, what the runtime obeys,
+    and how many elements the next best value gets wrong. -o writes a profile that extends the
+    nearest by what differs. Ends with status 1 where a claim of a file does not hold.
+
+    --json prints {runtimes: [{name, version, settings, profile, covered, cases, elements, drifts,
+    skipped, ops: [{op, kinds, cases, elements, differ, gap, claim, holds, found, left, fields:
+    [{field, filed, obeyed, told, agrees}]}]}], output}.
+    """
+    from qir.atomic import claim, write_text
+    from qir.inspect.measurements import draft, keep, to_json
+    from qir.inspect.probing import chosen, measure
+
+    asked = chosen(runtimes)
+    if output is not None:
+        claim(output, force=force)
+        if len(asked) != 1:
+            names = ", ".join(p.name for p in asked) or "none"
+            raise UsageError(f"-o takes one runtime, these are {names}")
+    screen = Screen(quiet=quiet)
+    found = []
+    with screen.progress("probing") as tell:
+        for i, runtime in enumerate(asked):
+            tell(i, len(asked))
+            found.append(measure(runtime))
+            keep(runtime, found[-1])
+    if output is not None:
+        write_text(output, draft(found[0], output.name.removesuffix(".toml")))
+    if as_json:
+        written = None if output is None else str(output)
+        screen.json({"runtimes": [to_json(m) for m in found], "output": written})
+    else:
+        for measured in found:
+            _show(screen, measured, every)
+        if not found:
+            screen.line("no runtime that can be probed is installed")
+    if any(m.drifts for m in found):
+        context.exit(1)
+
+
+def _show(screen: Screen, measured: Measured, every: bool) -> None:
+    known = measured.profile
+    if not measured.covered:
+        known += ", the nearest: no file speaks of this version"
+    screen.line(f"{measured.name} {measured.version}, beside {known}", "bold")
+    rows = [
+        (
+            op.op,
+            "; ".join(op.kinds),
+            field.field,
+            field.filed,
+            _measured(field),
+            f"{field.told:,}" if field.told else "",
+            Cell("yes", "green") if field.agrees else Cell("no", "red"),
+        )
+        for op in measured.ops
+        for field in op.fields
+        if every or field.told or not field.agrees
+    ]
+    columns = (
+        Column("op", fit="shorten"),
+        Column("on", fit="drop"),
+        Column("field"),
+        Column("file says", fit="shorten"),
+        Column("measured", fit="wrap"),
+        Column("told by", "right"),
+        Column("agree"),
+    )
+    screen.table(columns, rows)
+    for op in measured.drifts:
+        screen.line(f"{op.op} ({'; '.join(op.kinds)}): {_drift(op)}", "red")
+    for what, why in measured.skipped.items():
+        screen.line(f"{what} is not run: {why}", "yellow")
+    shown = f"{plural(measured.cases, 'case')}, {plural(measured.elements, 'element')}"
+    if measured.drifts:
+        screen.line(f"{plural(len(measured.drifts), 'drift')} in {shown}", "red")
+    else:
+        screen.line(f"no drift in {shown}", "green")
+    screen.line()
+
+
+def _measured(field: Reading) -> str:
+    return field.obeyed[0] if len(field.obeyed) == 1 else f"{' or '.join(field.obeyed)}"
+
+
+def _drift(op: OpReading) -> str:
+    said = f"{op.differ:,} of {op.elements:,} elements differ, by {plural(op.gap, 'code')} at most"
+    said += f", though the file claims {op.claim}"
+    if not op.found:
+        return f"{said}; no field says why"
+    changes = ", ".join(f"{name} = {value}" for name, value in op.found.items())
+    return f"{said}; with {changes} {op.left:,} do"

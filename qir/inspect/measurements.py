@@ -1,0 +1,174 @@
+"""What probes measured on this machine, kept between runs; and new profile files made of it."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+import os
+import platform
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+from qir.atomic import write_text
+from qir.errors import ProfileError, QirError
+from qir.inspect.environment import processor_features
+from qir.inspect.probing import Measured, OpReading, Probe, filed, head_of, probes
+from qir.inspect.versions import release
+from qir.numerics import dumps, parse, profile, profile_names
+from qir.numerics.profile import Entry, Field, Head, Profile
+
+State = Literal["measured", "assumed", "unknown", "not installed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """A runtime, and how it is known what it computes."""
+
+    name: str
+    version: str | None
+    profile: str
+    state: State
+    """`assumed`: a file speaks of this version, and nobody measured it here; `unknown`: no file
+    does."""
+    date: str = ""
+    drifts: int = 0
+    """Ops whose claim did not hold when it was measured."""
+
+
+def runtimes() -> tuple[Runtime, ...]:
+    """Every runtime that plugins can probe, and what is known of it."""
+    return tuple(_known(probe) for probe in probes())
+
+
+def _known(probe: Probe) -> Runtime:
+    version = probe.version
+    files, covered = filed(probe)
+    if version is None:
+        return Runtime(probe.name, None, files[0].name if covered else "", "not installed")
+    for of in files:
+        if kept := _kept(_place(probe, of.name, of.digest)):
+            date, drifts = kept
+            return Runtime(probe.name, version, of.name, "measured", date, drifts)
+    state: State = "assumed" if covered else "unknown"
+    return Runtime(probe.name, version, files[0].name if covered else "", state)
+
+
+def keep(probe: Probe, measured: Measured) -> None:
+    """Keeps what was found; where nothing can be written, nothing is."""
+    place = _place(probe, measured.profile, measured.digest)
+    data = {"name": measured.name, "date": today(), "drifts": len(measured.drifts)}
+    with suppress(OSError, QirError):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        write_text(place, json.dumps(data))
+
+
+def _kept(place: Path) -> tuple[str, int] | None:
+    try:
+        data = json.loads(place.read_text(encoding="utf-8"))
+        return str(data["date"]), int(data["drifts"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _place(probe: Probe, name: str, digest: str) -> Path:
+    """A file for one runtime, version, setting, profile and processor."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    parts = [probe.name, probe.version, name, digest, platform.machine(), *processor_features(())]
+    key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+    return Path(base) / "qir" / "probes" / f"{key[:32]}.json"
+
+
+def today() -> str:
+    """The day, as evidence names it."""
+    return datetime.date.today().isoformat()
+
+
+# -- a new file -----------------------------------------------------------------------------------
+
+
+def draft(measured: Measured, name: str) -> str:
+    """The text of a profile file: the nearest one, and the fields in which the runtime differs.
+
+    Raises ProfileError for a name that is taken, or where some op obeys no arithmetic that fields
+    can say.
+    """
+    if name in profile_names():
+        raise ProfileError(f"there is a profile {name!r} already; name the file otherwise")
+    base = profile(measured.profile)
+    drifted = [o for o in measured.drifts if o.change and not o.left]
+    rules = tuple(_rule(measured, o) for o in drifted)
+    lost = [f"{o.op}: {o.left:,} of {o.elements:,} elements differ" for o in measured.drifts]
+    notes = tuple(
+        f"{said}; no field says why"
+        for o, said in zip(measured.drifts, lost, strict=True)
+        if o.left
+    )
+    versions = release(measured.version)
+    head = Head(
+        name,
+        base.name,
+        measured.backend if head_of(base).backend != measured.backend else "",
+        versions if head_of(base).versions != versions else "",
+        dict(measured.settings),
+        evidence=f"{_evidence(measured)}: {measured.cases} cases, {measured.elements:,} elements",
+        notes=notes,
+    )
+    unclaimed = tuple(_unclaimed(measured, o) for o in measured.drifts if o.left)
+    text = dumps(Profile(head, {}, (*rules, *unclaimed), (), base, ""))
+    parse(text, f"{name}.toml", profile)
+    return text
+
+
+def _rule(measured: Measured, of: OpReading) -> Entry:
+    said = f"{_evidence(measured)}: {of.elements:,} elements, 0 differ"
+    fields: Mapping[tuple[str, str], Field] = {
+        **of.change,
+        ("", "claim"): "exact",
+        ("", "evidence"): said,
+    }
+    return Entry((of.op,), of.when, fields)
+
+
+def _unclaimed(measured: Measured, of: OpReading) -> Entry:
+    said = f"{_evidence(measured)}: {of.differ:,} of {of.elements:,} differ"
+    return Entry((of.op,), of.when, {("", "claim"): "unknown", ("", "evidence"): said})
+
+
+def _evidence(measured: Measured) -> str:
+    return f"qir probe, {measured.name} {measured.version}, {today()}"
+
+
+def to_json(measured: Measured) -> dict[str, object]:
+    """What was measured as JSON takes it."""
+    return {
+        "name": measured.name,
+        "version": measured.version,
+        "settings": dict(measured.settings),
+        "profile": measured.profile,
+        "covered": measured.covered,
+        "cases": measured.cases,
+        "elements": measured.elements,
+        "drifts": len(measured.drifts),
+        "skipped": dict(measured.skipped),
+        "ops": [_op_json(o) for o in measured.ops],
+    }
+
+
+def _op_json(of: OpReading) -> dict[str, object]:
+    return {
+        "op": of.op,
+        "kinds": list(of.kinds),
+        "cases": of.cases,
+        "elements": of.elements,
+        "differ": of.differ,
+        "gap": of.gap,
+        "claim": of.claim,
+        "holds": of.holds,
+        "found": dict(of.found),
+        "left": of.left,
+        "fields": [{**asdict(f), "obeyed": list(f.obeyed), "agrees": f.agrees} for f in of.fields],
+    }

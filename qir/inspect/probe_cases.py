@@ -1,0 +1,341 @@
+"""Small programs on which the arithmetics that profiles can say part ways: rich in ties.
+
+Every case is one op on codes, its inputs given as codes. Where scales meet, their quotient is all
+but a power of two: every order in which they are multiplied lands on another side of some tie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.ir.attrs import Attr
+from qir.ir.calls import infer
+from qir.ir.dtype import F32, I8, dtype
+from qir.ir.graph import Graph
+from qir.ir.node import Value
+from qir.ir.ops import spec
+from qir.ir.types import Array, QuantType, TensorType, uniform
+
+Tensor = NDArray[np.generic]
+Grain: TypeAlias = Literal["tensor", "channel"]
+Bias: TypeAlias = Literal["codes", "real", "none"]
+F = np.float32
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Case:
+    """One op and what it is fed; `told` says what kind of case it is."""
+
+    op: str
+    told: str
+    graph: Graph
+    feeds: Mapping[str, Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Forms:
+    """What a runtime has kernels for, of what cases can ask."""
+
+    ops: tuple[str, ...]
+    storages: tuple[str, ...] = ("u8", "i8")
+    products: tuple[str, ...] = ("u8",)
+    """Storage types of the data of products; weights are i8."""
+    grains: tuple[Grain, ...] = ("tensor", "channel")
+    bias: Bias = "codes"
+    rounds: int = 3
+    """How many sets of numbers each op is given."""
+
+
+def cases(forms: Forms) -> Iterator[Case]:
+    """The cases of a runtime, the same ones every time."""
+    for op in forms.ops:
+        yield from _MAKERS[op](op, forms)
+
+
+# -- reals and codes ------------------------------------------------------------------------------
+
+_SPECIAL = np.array([np.nan, np.inf, -np.inf, 3e38, -3e38, 1e-40, -0.0, 2.0**31], F)
+
+
+def _quantize(op: str, forms: Forms) -> Iterator[Case]:
+    for storage in forms.storages:
+        for grain in forms.grains:
+            for number in range(forms.rounds):
+                rng = _rng(op, number)
+                count = 3
+                scales = rng.uniform(0.01, 0.3, count).astype(F)
+                scales[0] = F(0.25)
+                kind = _kind(rng, storage, scales if grain == "channel" else scales[number % count])
+                steps = rng.integers(-600, 601, (count, 997)) * F(0.5)
+                along = scales[:, None] if grain == "channel" else scales[number % count]
+                x = (steps.astype(F) * along).astype(F)
+                x[:, 200:400] = np.nextafter(x[:, 200:400], F(np.inf))
+                x[:, 400:600] = np.nextafter(x[:, 400:600], F(-np.inf))
+                x[:, : len(_SPECIAL)] = _SPECIAL
+                graph = Graph()
+                given = graph.add("input", types=[TensorType(x.shape, F32)], name="x").result
+                yield _one(op, f"{storage}, {grain}", graph, {"x": given}, {}, kind, {"x": x})
+
+
+def _dequantize(op: str, forms: Forms) -> Iterator[Case]:
+    for storage in forms.storages:
+        for grain in forms.grains:
+            rng = _rng(op, 0)
+            scales = rng.uniform(0.01, 0.3, 5).astype(F)
+            kind = _kind(rng, storage, scales if grain == "channel" else scales[0])
+            x = np.tile(_all(storage), (5, 1))
+            graph = Graph()
+            given = _fed(graph, "x", x, kind)
+            made = graph.add(op, {"x": given}, name="y")
+            graph.add("output", {"y": made.result})
+            yield Case(op, f"{storage}, {grain}", graph, {"x": x})
+
+
+# -- products -------------------------------------------------------------------------------------
+
+
+def _product(op: str, forms: Forms) -> Iterator[Case]:
+    for storage in forms.products:
+        for grain in forms.grains:
+            for number in range(forms.rounds):
+                yield _rounding(op, forms, storage, grain, number)
+        yield _extremes(op, forms, storage)
+    if op in ("matmul", "linear"):
+        for storage in forms.products:
+            yield _wrapping(op, forms, storage)
+
+
+def _rounding(op: str, forms: Forms, storage: str, grain: Grain, number: int) -> Case:
+    """Sums a good part of which are ties, or nearly."""
+    rng = _rng(f"{op} {storage} {grain}", number)
+    channels, depth = 16, 18
+    steps = np.exp2(rng.integers(3, 6, channels if grain == "channel" else ())).astype(F)
+    x_scale, y_scale = _parting(rng, number)
+    w_scale = np.asarray(y_scale / (x_scale * steps), F)
+    if number == 0:
+        x_scale, y_scale = F(0.25), F(0.5)
+        w_scale = np.asarray(F(2) / steps, F)
+    zero = _odd(rng, storage)
+    x_kind = uniform(dtype(storage), x_scale, zero)
+    w = rng.integers(-9, 10, (channels, depth)).astype(np.int8)
+    spread = rng.choice(_all(storage), (160, depth))
+    near = np.clip(zero + rng.integers(-25, 26, spread.shape), *dtype(storage).bounds)
+    x = np.where(rng.random(spread.shape) < 0.5, spread, near).astype(spread.dtype)
+    y_kind = uniform(dtype(storage), y_scale, _odd(rng, storage))
+    unit = np.asarray(w_scale * x_scale, F)
+    told = f"{storage} x i8, {grain}"
+    return _multiplied(op, told, (x, x_kind), (w, w_scale), y_kind, (forms.bias, unit, rng))
+
+
+def _parting(rng: np.random.Generator, number: int) -> tuple[np.float32, np.float32]:
+    """Scales of data and result for which, with weights of their quotient, orders part ways."""
+    while True:
+        x, y = (F(v) for v in rng.uniform(0.02, 0.2, 2))
+        w = F(y / x)
+        first = F(F(x * w) / y)
+        inverted = F(F(1) / F(F(1) / x))
+        others = (F(x * F(w / y)), F(F(x * w) * F(F(1) / y)), F(F(inverted * w) / y))
+        if first == 1 and others[number % 3] != first:
+            return x, y
+
+
+def _extremes(op: str, forms: Forms, storage: str) -> Case:
+    """Pairs of products that leave 16 bits, and sums that saturate."""
+    rng = _rng(f"{op} {storage} extremes", 0)
+    ends = np.array(dtype(storage).bounds)
+    x = rng.choice(ends, (80, 18)).astype(dtype(storage).carrier)
+    w = rng.choice(np.array([-128, 127, 126, -3]), (16, 18)).astype(np.int8)
+    x_kind, y_kind = (uniform(dtype(storage), F(s), _odd(rng, storage)) for s in (0.11, 23.7))
+    scale = np.asarray(F(0.07))
+    unit = np.asarray(F(0.11) * scale, F)
+    told = f"{storage} x i8, tensor"
+    return _multiplied(op, told, (x, x_kind), (w, scale), y_kind, (forms.bias, unit, rng))
+
+
+def _wrapping(op: str, forms: Forms, storage: str) -> Case:
+    """A sum that 32 bits do not hold."""
+    low, high = dtype(storage).bounds
+    depth = 135_300 if low else 66_300
+    x = np.full((2, depth), high, dtype(storage).carrier)
+    x[1, ::3] = low
+    w = np.full((2, depth), 127, np.int8)
+    w[1] = -128
+    x_kind, y_kind = (uniform(dtype(storage), F(s), low) for s in (0.01, 2e4))
+    told = f"{storage} x i8, tensor"
+    given = ("none", np.asarray(F(1)), _rng(op, 0))
+    return _multiplied(op, told, (x, x_kind), (w, np.asarray(F(0.1))), y_kind, given)
+
+
+def _multiplied(
+    op: str,
+    told: str,
+    data: tuple[Tensor, QuantType],
+    weights: tuple[Tensor, NDArray[np.floating]],
+    y_kind: QuantType,
+    bias: tuple[str, NDArray[np.floating], np.random.Generator],
+) -> Case:
+    """Rows of data times rows of weights, laid out as the op takes them."""
+    (x, x_kind), (w, w_scale), (how, unit, rng) = data, weights, bias
+    attrs: dict[str, Attr] = {}
+    slots, w_axis = ("x", "w", "bias"), 0
+    if op == "conv2d":
+        image = np.resize(x, (4, 2, 12, 12))
+        x, w = image, w.reshape(len(w), 2, 3, 3)
+        attrs = {"pad": (1, 1, 1, 1)}
+    elif op in ("matmul", "gemm"):
+        slots, w, w_axis = ("a", "b", "c"), np.ascontiguousarray(w.T), 1
+    graph = Graph()
+    given = _fed(graph, slots[0], x, x_kind)
+    kind = uniform(I8, w_scale, axis=w_axis if w_scale.ndim else None, name="w")
+    operands = {slots[0]: given, slots[1]: _held(graph, slots[1], w, kind)}
+    count = w.shape[w_axis]
+    if how == "codes" and op != "matmul":
+        codes = rng.integers(-40, 41, count).astype(np.int32)
+        operands[slots[2]] = graph.constant(Array.of(codes, slots[2]))
+    elif how == "real" and op != "matmul":
+        reals = (rng.integers(-80, 81, count) * F(0.5) * unit).astype(F)
+        operands[slots[2]] = graph.constant(Array.of(reals, slots[2]))
+    return _one(op, told, graph, operands, attrs, y_kind, {slots[0]: x})
+
+
+# -- one element at a time ------------------------------------------------------------------------
+
+
+def _pairwise(op: str, forms: Forms) -> Iterator[Case]:
+    for storage in forms.storages:
+        for number in range(forms.rounds + 2):
+            rng = _rng(f"{op} {storage}", number)
+            a, b = (F(v) for v in rng.uniform(0.003, 0.3, 2))
+            b = a if number % 2 else b
+            out = F(a * 2) if op == "add" else F(a * b * 2.0 ** rng.integers(3, 9))
+            if number == 0:
+                a, b, out = F(0.25), F(0.25), F(0.5) if op == "add" else F(2)
+            every = _all(storage)
+            feeds = {"a": np.repeat(every, len(every)), "b": np.tile(every, len(every))}
+            graph = Graph()
+            operands = {
+                slot: _fed(graph, slot, feeds[slot], _kind(rng, storage, s))
+                for slot, s in (("a", a), ("b", b))
+            }
+            yield _one(op, storage, graph, operands, {}, _kind(rng, storage, out), feeds)
+
+
+def _pointwise(op: str, forms: Forms) -> Iterator[Case]:
+    ends = {"sigmoid": 1 / 256, "tanh": 1 / 128, "softmax": 1 / 256}
+    for storage in forms.storages:
+        for number in range(8 * forms.rounds):
+            rng = _rng(f"{op} {storage}", number)
+            scale = F(2.0**-5 if number == 0 else rng.uniform(0.003, 0.3))
+            to = F(ends.get(op, float(scale) * 0.75) if number < 4 else rng.uniform(0.002, 0.02))
+            x = _all(storage) if op != "softmax" else rng.choice(_all(storage), (60, 37))
+            graph = Graph()
+            operands = {"x": _fed(graph, "x", x, _kind(rng, storage, scale))}
+            attrs: dict[str, Attr] = {"axis": 1} if op == "softmax" else {}
+            yield _one(op, storage, graph, operands, attrs, _kind(rng, storage, to), {"x": x})
+
+
+# -- windows and parts ----------------------------------------------------------------------------
+
+
+def _pool(op: str, forms: Forms) -> Iterator[Case]:
+    for storage in forms.storages:
+        for number in range(forms.rounds):
+            rng = _rng(f"{op} {storage}", number)
+            kind = _kind(rng, storage, F(rng.uniform(0.01, 0.2)))
+            x = rng.choice(_all(storage), (6, 20, 7, 4))
+            graph = Graph()
+            operands = {"x": _fed(graph, "x", x, kind)}
+            attrs: dict[str, Attr] = {}
+            if op == "avg_pool2d":
+                attrs = {"kernel": (2, 2), "stride": (1, 1), "pad": (0, 1, 0, 1)}
+            yield _one(op, storage, graph, operands, attrs, kind, {"x": x})
+
+
+def _concat(op: str, forms: Forms) -> Iterator[Case]:
+    for storage in forms.storages:
+        for number in range(forms.rounds):
+            rng = _rng(f"{op} {storage}", number)
+            scales = rng.uniform(0.01, 0.2, 3).astype(F)
+            if number == 0:
+                scales = np.array([0.125, 0.25, 0.5], F)
+            every = _all(storage).reshape(1, -1)
+            graph = Graph()
+            feeds = {"xs.0": every, "xs.1": every[:, ::-1].copy()}
+            operands = {
+                slot: _fed(graph, slot.replace(".", ""), feeds[slot], _kind(rng, storage, s))
+                for slot, s in zip(feeds, scales[:2], strict=True)
+            }
+            named = {slot.replace(".", ""): data for slot, data in feeds.items()}
+            kind = _kind(rng, storage, scales[2])
+            yield _one(op, storage, graph, operands, {"axis": 1}, kind, named)
+
+
+# -- parts of cases -------------------------------------------------------------------------------
+
+
+def _rng(name: str, number: int) -> np.random.Generator:
+    return np.random.default_rng([number, *name.encode()])
+
+
+def _all(storage: str) -> Tensor:
+    """Every code."""
+    low, high = dtype(storage).bounds
+    return np.arange(low, high + 1).astype(dtype(storage).carrier)
+
+
+def _odd(rng: np.random.Generator, storage: str) -> int:
+    """An odd zero point, where rounding before it and after it differ at ties."""
+    low, high = dtype(storage).bounds
+    return int(rng.integers(low + 90, high - 90)) | 1
+
+
+def _kind(rng: np.random.Generator, storage: str, scale: NDArray[np.floating] | F) -> QuantType:
+    scale = np.asarray(scale)
+    zeros = np.array([_odd(rng, storage) for _ in range(scale.size)]).reshape(scale.shape)
+    return uniform(dtype(storage), scale, zeros, axis=0 if scale.ndim else None, name="k")
+
+
+def _fed(graph: Graph, name: str, data: Tensor, kind: QuantType) -> Value:
+    return graph.add("input", types=[TensorType(data.shape, kind)], name=name).result
+
+
+def _held(graph: Graph, name: str, data: Tensor, kind: QuantType) -> Value:
+    return graph.constant(Array(data, TensorType(data.shape, kind), name))
+
+
+def _one(
+    op: str,
+    told: str,
+    graph: Graph,
+    operands: Mapping[str, Value],
+    attrs: Mapping[str, Attr],
+    kind: QuantType,
+    feeds: Mapping[str, Tensor],
+) -> Case:
+    """The case of an op whose result has that map."""
+    if op == "quantize":
+        shaped = operands["x"].type
+    else:
+        shaped = infer(op, operands, spec(op).complete(attrs))[0]
+    node = graph.add(op, operands, attrs, types=[shaped.with_element(kind)], name="y")
+    graph.add("output", {"y": node.result})
+    return Case(op, told, graph, feeds)
+
+
+_Maker: TypeAlias = Callable[[str, Forms], Iterator[Case]]
+_MAKERS: Mapping[str, _Maker] = {
+    "quantize": _quantize,
+    "dequantize": _dequantize,
+    **dict.fromkeys(("conv2d", "linear", "matmul", "gemm"), _product),
+    **dict.fromkeys(("add", "mul"), _pairwise),
+    **dict.fromkeys(("sigmoid", "tanh", "leaky_relu", "softmax"), _pointwise),
+    **dict.fromkeys(("avg_pool2d", "global_avg_pool"), _pool),
+    "concat": _concat,
+}
+OPS: Sequence[str] = tuple(_MAKERS)
+"""The ops that there are cases of."""

@@ -1,0 +1,485 @@
+"""What a runtime on this machine obeys: each field of a profile measured, and held beside the file.
+
+A runtime is given small programs and answers in bytes; the reference computes the same programs
+under the profile of the file, and under each other value that one field may have. What the runtime
+obeys is what gets its bytes right.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib import metadata
+from typing import ClassVar, Literal, get_args, get_origin
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir import registry
+from qir.errors import PluginError, QirError, UsageError
+from qir.inspect.probe_cases import Case, Forms, cases
+from qir.inspect.versions import covers
+from qir.ir.graph import Graph
+from qir.ledger import Ledger
+from qir.numerics import Method, Profile, Query, Rule, profile, profile_names, query_of
+from qir.numerics.fields import BLOCKS, READS, field_types
+from qir.numerics.library import replaced
+from qir.numerics.profile import Entry, Field, Fields, Head, When
+from qir.passes.expand_qdq import ExpandQdq
+from qir.passes.group import Group
+from qir.reference.interpreter import run
+from qir.reference.products import PRODUCTS
+
+Tensor = NDArray[np.generic]
+Key = tuple[str, str]
+"""A field as profiles keep it: its block, and its name."""
+
+
+class Probe(ABC):
+    """One runtime in one setting, to be asked for bytes.
+
+    A plugin names a tuple of them as an entry point of the group `qir.probes`.
+    """
+
+    name: ClassVar[str]
+    backend: ClassVar[str]
+    """As in the head of the profiles that speak of it."""
+    settings: ClassVar[Mapping[str, str]] = {}
+    distributions: ClassVar[tuple[str, ...]] = ()
+    """The packages that bring it, any of them."""
+    forms: ClassVar[Forms]
+    grouped: ClassVar[bool] = False
+    """Whether programs come in QDQ form and the runtime makes kernels of them itself."""
+
+    @abstractmethod
+    def run(self, graph: Graph, feeds: Mapping[str, Tensor]) -> Tensor:
+        """What the runtime gives for the one output; QirError for what it has no kernel for."""
+
+    @property
+    def version(self) -> str | None:
+        """The version that is installed; None where none is. Nothing is imported."""
+        for name in self.distributions:
+            try:
+                return metadata.version(name)
+            except metadata.PackageNotFoundError:
+                continue
+        return None
+
+
+def probes() -> tuple[Probe, ...]:
+    """The probes of all plugins, by name; a plugin that does not load brings none."""
+    found: list[Probe] = []
+    for name in registry.names("qir.probes"):
+        try:
+            listed = registry.find("qir.probes", name)
+        except PluginError:
+            continue
+        if isinstance(listed, tuple):
+            found += [probe for probe in listed if isinstance(probe, Probe)]
+    return tuple(sorted(found, key=lambda p: p.name))
+
+
+def chosen(words: Sequence[str]) -> tuple[Probe, ...]:
+    """The probes of runtimes that are named, whole or by backend; of all installed for no name.
+
+    Raises UsageError for a name that nothing has, or a runtime that is not installed.
+    """
+    known = probes()
+    if not words:
+        return tuple(p for p in known if p.version)
+    found: list[Probe] = []
+    for word in words:
+        named = [p for p in known if word in (p.name, p.backend)]
+        if not named:
+            names = sorted({p.backend for p in known} | {p.name for p in known})
+            raise UsageError(f"no probe {word!r}; known: {', '.join(names) or 'none'}")
+        if not any(p.version for p in named):
+            raise UsageError(f"{word} is not installed: {' or '.join(named[0].distributions)}")
+        found += [p for p in named if p.version and p not in found]
+    return tuple(found)
+
+
+# -- which file speaks of a runtime ---------------------------------------------------------------
+
+
+def head_of(of: Profile) -> Head:
+    """The head with what it does not say taken from those below."""
+    head = of.head
+    for layer in reversed(of.layers[:-1]):
+        head = replace(
+            head,
+            backend=head.backend or layer.head.backend,
+            versions=head.versions or layer.head.versions,
+            settings=head.settings or layer.head.settings,
+        )
+    return head
+
+
+def filed(probe: Probe) -> tuple[tuple[Profile, ...], bool]:
+    """The profiles that speak of a runtime as it is installed, and whether of its version too.
+
+    Where none does, those of other versions, else of other settings of it, else all.
+    """
+    known = [profile(name) for name in profile_names()]
+    mine = [p for p in known if head_of(p).backend == probe.backend]
+    alike = [p for p in mine if _suits(head_of(p).settings, probe.settings)]
+    right = [p for p in alike if covers(head_of(p).versions, probe.version or "")]
+    return tuple(right or alike or mine or known), bool(right)
+
+
+def _suits(said: Mapping[str, str], of: Mapping[str, str]) -> bool:
+    """Whether a file's settings are a runtime's; those that a runtime does not name are free."""
+    return all(said.get(name, value) == value for name, value in of.items())
+
+
+# -- what was measured ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One field of one op: what the file says, and what the runtime does."""
+
+    field: str
+    filed: str
+    obeyed: tuple[str, ...]
+    """The values that get most bytes right; several where no case tells them apart."""
+    told: int
+    """Elements that the best of the others gets wrong beyond those; 0 where there are none."""
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the file's value is one that the runtime obeys."""
+        return self.filed in self.obeyed
+
+
+@dataclass(frozen=True, slots=True)
+class OpReading:
+    """One op, in the kinds of cases for which the file has one rule."""
+
+    op: str
+    kinds: tuple[str, ...]
+    cases: int
+    elements: int
+    differ: int
+    """Elements that the file's rule gets wrong."""
+    gap: int
+    """The most codes by which it is wrong."""
+    claim: str
+    fields: tuple[Reading, ...]
+    found: Mapping[str, str] = field(default_factory=dict)
+    """Where the file is wrong: the changes that get most right."""
+    left: int = 0
+    """Elements that are wrong with them all the same."""
+    change: Fields = field(default_factory=dict, repr=False)
+    when: When = field(default_factory=When, repr=False)
+
+    @property
+    def holds(self) -> bool:
+        """Whether the file's claim holds; what claims nothing cannot be wrong."""
+        if not self.differ or not self.claim.startswith(("exact", "within")):
+            return True
+        if self.claim == "exact":
+            return False
+        _, most, rate = self.claim.split(":")
+        return self.gap <= int(most) and self.differ <= max(1, float(rate) * self.elements)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A runtime beside its profile."""
+
+    name: str
+    backend: str
+    version: str
+    settings: Mapping[str, str]
+    profile: str
+    digest: str
+    covered: bool
+    """Whether the file speaks of this version."""
+    ops: tuple[OpReading, ...]
+    skipped: Mapping[str, str]
+    """Cases that the runtime did not run, and why."""
+
+    @property
+    def drifts(self) -> tuple[OpReading, ...]:
+        """The ops whose claim does not hold."""
+        return tuple(o for o in self.ops if not o.holds)
+
+    @property
+    def cases(self) -> int:
+        """How many cases were run."""
+        return sum(o.cases for o in self.ops)
+
+    @property
+    def elements(self) -> int:
+        """How many elements were compared."""
+        return sum(o.elements for o in self.ops)
+
+
+# -- measuring ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Answer:
+    """A case, the runtime's answer, and the graph by which the reference predicts it."""
+
+    case: Case
+    given: Tensor
+    graph: Graph
+    query: Query
+
+
+def measure(probe: Probe) -> Measured:
+    """Runs the suite and finds which value of each field the runtime obeys."""
+    asked, skipped = _ask(probe)
+    known, covered = filed(probe)
+    of = min(known, key=lambda p: _total(asked, p, probe.grouped))
+    answers = [_predicted(a, of, probe.grouped) for a in asked]
+    readings = tuple(_read(of, group) for group in _by_rule(of, answers))
+    return Measured(
+        probe.name,
+        probe.backend,
+        probe.version or "",
+        probe.settings,
+        of.name,
+        of.digest,
+        covered,
+        readings,
+        skipped,
+    )
+
+
+def _ask(probe: Probe) -> tuple[list[_Answer], dict[str, str]]:
+    answers: list[_Answer] = []
+    skipped: dict[str, str] = {}
+    for case in cases(probe.forms):
+        graph = case.graph
+        if probe.grouped:
+            graph = graph.copy()
+            ExpandQdq().run(graph, Ledger())
+        try:
+            given = probe.run(graph, case.feeds)
+        except QirError as error:
+            skipped[f"{case.op} {case.told}"] = str(error)
+            continue
+        answers.append(_Answer(case, given, graph, _query(case)))
+    return answers, skipped
+
+
+def _query(case: Case) -> Query:
+    query = query_of(case.graph["y"].node)
+    return replace(query, grain="channel" if "channel" in case.told else query.grain)
+
+
+def _predicted(answer: _Answer, of: Profile, grouped: bool) -> _Answer:
+    """The answer with the graph that the profile's runtime makes of what it was given."""
+    if not grouped:
+        return answer
+    graph = answer.graph.copy()
+    Group(of.name).run(graph, Ledger())
+    return replace(answer, graph=graph)
+
+
+def _by_rule(of: Profile, answers: Sequence[_Answer]) -> Iterator[list[_Answer]]:
+    """Answers of one op for which a profile has one rule."""
+    found: dict[tuple[str, Rule], list[_Answer]] = {}
+    for answer in answers:
+        rule = of.resolve(answer.query)
+        found.setdefault((answer.case.op, replace(rule, evidence="")), []).append(answer)
+    yield from found.values()
+
+
+def _total(answers: Sequence[_Answer], of: Profile, grouped: bool) -> int:
+    """How many elements a profile gets wrong in all."""
+    total = 0
+    for answer in answers:
+        found = _differ(_predicted(answer, of, grouped), of.name)
+        total += answer.given.size if found is None else found[0]
+    return total
+
+
+def _differ(answer: _Answer, name: str) -> tuple[int, int] | None:
+    """How many elements a profile gets wrong, and by how much; None for what it cannot compute."""
+    try:
+        mine = next(iter(run(answer.graph, answer.case.feeds, profile=name).values()))
+    except QirError:
+        return None
+    given = answer.given
+    if mine.shape != given.shape or mine.dtype != given.dtype:
+        return given.size, 0
+    wrong = mine.view(f"u{mine.itemsize}") != given.view(f"u{given.itemsize}")
+    if not wrong.any() or mine.dtype.kind not in "iu":
+        return int(wrong.sum()), 0
+    gap = np.abs(mine[wrong].astype(np.int64) - given[wrong].astype(np.int64))
+    return int(wrong.sum()), int(gap.max())
+
+
+def _wrong(answers: Sequence[_Answer], of: Profile, change: Fields) -> int | None:
+    """How many elements differ under a changed profile; None where it cannot be meant."""
+    (op,) = {a.case.op for a in answers}
+    name = f"{of.name[:70]}.changed"
+    entry = Entry((op,), When(), change)
+    other = Profile(Head(name, of.name), {}, (entry,), (), of, "")
+    total = 0
+    with replaced(other):
+        for answer in answers:
+            found = _differ(answer, name)
+            if found is None:
+                return None
+            total += found[0]
+    return total
+
+
+def _read(of: Profile, answers: Sequence[_Answer]) -> OpReading:
+    """One op measured field by field, and explained where the file does not."""
+    first = answers[0]
+    rule = of.resolve(first.query)
+    found = [_differ(a, of.name) for a in answers]
+    differ = sum(a.given.size if f is None else f[0] for a, f in zip(answers, found, strict=True))
+    fields = tuple(
+        _field(of, answers, key, value, differ)
+        for key, value in _read_fields(rule, first.case.op, _biased(answers))
+    )
+    reading = OpReading(
+        first.case.op,
+        tuple(dict.fromkeys(a.case.told for a in answers)),
+        len(answers),
+        sum(a.given.size for a in answers),
+        differ,
+        max((f[1] for f in found if f is not None), default=0),
+        rule.claim,
+        fields,
+        left=differ,
+    )
+    if reading.holds and (not differ or rule.claim != "unknown"):
+        return reading
+    change, left = _explain(of, answers, rule, differ)
+    said = {said_key(key): said_value(value) for key, value in change.items()}
+    return replace(reading, found=said, left=left, change=change, when=_when(answers))
+
+
+def _field(of: Profile, answers: Sequence[_Answer], key: Key, value: Field, differ: int) -> Reading:
+    op = answers[0].case.op
+    counts: dict[str, int] = {said_value(value): differ}
+    for other in _values(key, value, op):
+        wrong = _wrong(answers, of, {key: other})
+        if wrong is not None:
+            counts[said_value(other)] = wrong
+    least = min(counts.values())
+    others = [n - least for n in counts.values() if n > least]
+    obeyed = tuple(v for v, n in counts.items() if n == least)
+    return Reading(said_key(key), said_value(value), obeyed, min(others, default=0))
+
+
+def _explain(
+    of: Profile, answers: Sequence[_Answer], rule: Rule, differ: int
+) -> tuple[dict[Key, Field], int]:
+    """The fewest changes that get most right: one at a time, two where one alone is no better."""
+    change: dict[Key, Field] = {}
+    op = answers[0].case.op
+    while differ:
+        single = [
+            (key, other)
+            for key, value in _read_fields(rule, op, _biased(answers))
+            for other in _values(key, value, op)
+            if key not in change
+        ]
+        best = _best(of, answers, change, [{k: v} for k, v in single], differ)
+        if best is None and len(single) <= 60:
+            pairs = [
+                {k: v, j: w} for i, (k, v) in enumerate(single) for j, w in single[:i] if j != k
+            ]
+            best = _best(of, answers, change, pairs, differ)
+        if best is None:
+            break
+        change, differ = best
+    return change, differ
+
+
+def _best(
+    of: Profile,
+    answers: Sequence[_Answer],
+    change: Mapping[Key, Field],
+    more: Sequence[Mapping[Key, Field]],
+    differ: int,
+) -> tuple[dict[Key, Field], int] | None:
+    found: tuple[dict[Key, Field], int] | None = None
+    for step in more:
+        tried = {**change, **step}
+        wrong = _wrong(answers, of, tried)
+        if wrong is not None and wrong < (differ if found is None else found[1]):
+            found = tried, wrong
+        if found is not None and not found[1]:
+            break
+    return found
+
+
+def _biased(answers: Sequence[_Answer]) -> bool:
+    """Whether a bias is added in any of them."""
+    return any(a.case.graph["y"].node.operands.keys() & {"bias", "c"} for a in answers)
+
+
+def _when(answers: Sequence[_Answer]) -> When:
+    """Conditions that the queries of some answers meet."""
+    queries = [a.query for a in answers]
+    slot = "data" if all(q.data for q in queries) else "result"
+    kinds = dict.fromkeys(q.data or q.storage.get("result", "") for q in queries)
+    grains = tuple(dict.fromkeys(q.grain for q in queries))
+    return When({slot: tuple(kinds)} if "" not in kinds else {}, grains)
+
+
+# -- the fields that can be measured --------------------------------------------------------------
+
+
+def _read_fields(rule: Rule, op: str, biased: bool) -> Iterator[tuple[Key, Field]]:
+    """The fields that decide the bytes of an op under a rule, with their values."""
+    if rule.method is not None:
+        yield ("", "method"), rule.method
+        blocks = READS[rule.method.name]
+    elif op in PRODUCTS:
+        blocks = ("acc", "bias", "requant") if biased else ("acc", "requant")
+    else:
+        blocks = (op,) if op in BLOCKS else ("quantize", "dequantize")
+    for block in blocks:
+        for name in field_types(block):
+            if name != "levels" and (name != "pad" or op == "conv2d"):
+                yield (block, name), getattr(getattr(rule, block), name)
+
+
+def _values(key: Key, value: Field, op: str) -> Iterator[Field]:
+    """The other values that a field may have, of those that can be listed."""
+    block, name = key
+    if not block:
+        yield from (m for m in _methods(op) if m != value)
+        return
+    kind = field_types(block)[name]
+    if get_origin(kind) is Literal:
+        yield from (v for v in get_args(kind) if v != value)
+    elif isinstance(value, bool):
+        yield not value
+    elif key == ("bias", "overflow"):
+        yield from (v for v in ("wrap", "clip:32") if v != value)
+
+
+@cache
+def _methods(op: str) -> tuple[Method, ...]:
+    """The methods that any profile names for an op, with the parameters it gives."""
+    found = [Method("reals")]
+    for name in profile_names():
+        for entry in profile(name).rules:
+            named = entry.fields.get(("", "method"))
+            if op in entry.ops and isinstance(named, Method) and named not in found:
+                found.append(named)
+    return tuple(found)
+
+
+def said_key(key: Key) -> str:
+    """A field as it is written: `requant.round`, `method`."""
+    return ".".join(part for part in key if part)
+
+
+def said_value(value: Field) -> str:
+    """A value as tables show it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,59 @@
+"""`qir probe` and what `qir doctor` says of it, with the runtimes that are installed."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from qir.numerics import parse, profile
+from tests.cli.command import assert_one_line, process, qir
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def test_a_runtime_is_held_beside_its_file_and_doctor_knows_it_then(tmp_path: Path) -> None:
+    before = json.loads(qir("doctor", "--json").out)["runtimes"]
+    assert {r["state"] for r in before if r["name"] == "onnxruntime.none"} == {"assumed"}
+    outcome = qir("probe", "onnxruntime.none")
+    assert outcome.status == 0, outcome
+    lines = outcome.out.splitlines()
+    assert lines[0].startswith("onnxruntime.none 1.")
+    assert lines[0].endswith(", beside ort-1.31.noopt")
+    assert any(line.split()[-5:-2] == ["requant.round", "even", "even"] for line in lines), outcome
+    assert any(line.startswith("no drift in ") for line in lines), outcome
+    after = json.loads(qir("doctor", "--json").out)["runtimes"]
+    (kept,) = (r for r in after if r["name"] == "onnxruntime.none")
+    assert (kept["state"], kept["profile"], kept["drifts"]) == ("measured", "ort-1.31.noopt", 0)
+    assert f"measured {kept['date']}: as filed" in qir("doctor").out
+
+
+def test_what_was_measured_becomes_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "mine-1.31.toml"
+    outcome = qir("probe", "onnxruntime.none", "-o", file, "--quiet")
+    assert (outcome.status, outcome.out) == (0, ""), outcome
+    made = parse(file.read_text(), file.name, profile)
+    assert made.name == "mine-1.31"
+    assert made.head.extends == "ort-1.31.noopt"
+    assert not made.rules
+    again = qir("probe", "onnxruntime.none", "-o", file)
+    assert again.status == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("nobody",), "qir: no probe 'nobody'; known: "),
+        (("onnxruntime", "-o", "x.toml"), "qir: -o takes one runtime, these are onnxruntime.all"),
+        (("onnxruntime.none", "-o", "no/x.toml"), "qir: no/x.toml: there is no folder no"),
+    ],
+)
+def test_what_cannot_be_probed_is_one_line(
+    words: tuple[str, ...], said: str, tmp_path: Path
+) -> None:
+    outcome = process("probe", *words, cwd=tmp_path)
+    assert_one_line(outcome, 2)
+    assert outcome.err.startswith(said), outcome
+    assert not list(tmp_path.glob("*.toml"))

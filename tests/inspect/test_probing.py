@@ -1,0 +1,216 @@
+"""What probes find: installed runtimes obey their files, and one that does not is found out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from typing import ClassVar
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from qir.errors import OpError, ProfileError, UsageError
+from qir.inspect import probing
+from qir.inspect.measurements import draft, keep, runtimes
+from qir.inspect.probe_cases import OPS, Forms, cases
+from qir.inspect.probing import Measured, Probe, chosen, head_of, measure, probes
+from qir.inspect.versions import covers
+from qir.ir.graph import Graph
+from qir.ir.verify import verify
+from qir.numerics import Method, Profile, parse, profile
+from qir.numerics.library import replaced
+from qir.numerics.profile import Entry, Field, Fields, Head, When
+from qir.reference.interpreter import run
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+
+
+class Stranger(Probe):
+    """A runtime that computes as onnxruntime does, but for some fields of some ops."""
+
+    name = "stranger"
+    backend = "onnxruntime"
+    settings: ClassVar[Mapping[str, str]] = {"optimizer": "none"}
+    forms = Forms(("quantize", "conv2d", "matmul", "add", "concat"))
+
+    def __init__(self, changes: Mapping[str, Fields], version: str = "1.31.9") -> None:
+        base = profile("ort-1.31.noopt")
+        rules = tuple(Entry((op,), When(), fields) for op, fields in changes.items())
+        self.own = Profile(Head("stranger", base.name), {}, rules, (), base, "")
+        self.number = version
+
+    @property
+    def version(self) -> str:
+        return self.number
+
+    def run(self, graph: Graph, feeds: Mapping[str, NDArray[np.generic]]) -> NDArray[np.generic]:
+        with replaced(self.own):
+            return run(graph, feeds, profile="stranger")["y"]
+
+
+@cache
+def measured(name: str) -> Measured:
+    (probe,) = chosen([name])
+    return measure(probe)
+
+
+@pytest.mark.parametrize("probe", probes(), ids=lambda p: p.name)
+def test_installed_runtimes_obey_their_profiles(probe: Probe) -> None:
+    if not probe.version:
+        pytest.skip(f"{probe.name} is not installed")
+    found = measured(probe.name)
+    assert found.covered, f"no profile speaks of {probe.name} {probe.version}"
+    assert not found.drifts, found.drifts
+    assert not found.skipped
+    assert {o.op for o in found.ops} == set(probe.forms.ops)
+    assert all(f.agrees for o in found.ops if o.claim == "exact" for f in o.fields)
+
+
+def test_what_decides_bytes_is_told_apart_by_the_cases() -> None:
+    told = {(o.op, f.field) for o in measured("onnxruntime.none").ops for f in o.fields if f.told}
+    products = {"requant.order", "requant.round", "requant.zero", "acc.pairs"}
+    wanted = {(op, field) for op in ("conv2d", "matmul", "gemm") for field in products}
+    wanted |= {("conv2d", "acc.pad"), ("matmul", "acc.overflow"), ("matmul", "acc.type")}
+    wanted |= {("quantize", f"quantize.{f}") for f in ("by", "compute", "zero", "round", "nan")}
+    wanted |= {("dequantize", "dequantize.by"), ("add", "method"), ("mul", "method")}
+    assert not wanted - told
+
+
+CHANGES: dict[str, tuple[str, Fields]] = {
+    "ties away": ("quantize", {("quantize", "round"): "away"}),
+    "by the reciprocal": ("quantize", {("quantize", "by"): "reciprocal"}),
+    "zero inside": ("conv2d", {("requant", "zero"): "before"}),
+    "another order": ("matmul", {("requant", "order"): "(x*w)*(1/y)"}),
+    "saturating sums": ("matmul", {("acc", "overflow"): "saturate"}),
+    "pairs in 16 bits": ("conv2d", {("acc", "pairs"): "saturate_i16"}),
+    "two fields": ("conv2d", {("requant", "round"): "half_up", ("requant", "zero"): "before"}),
+    "another method": ("add", {("", "method"): Method("reals")}),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_runtime_that_drifts_is_found_explained_and_filed(name: str) -> None:
+    op, change = CHANGES[name]
+    stranger = Stranger({op: change})
+    found = measure(stranger)
+    assert found.profile == "ort-1.31.noopt"
+    assert [o.op for o in found.drifts] == [op]
+    (reading,) = found.drifts
+    assert reading.left == 0
+    text = draft(found, "stranger-1.31")
+    made = parse(text, "stranger-1.31.toml", profile)
+    assert made.head.extends == "ort-1.31.noopt"
+    assert len(made.rules) == 1
+    assert found.elements > 100_000
+    with replaced(made):
+        assert all(_predicted(stranger, case.graph, case.feeds) for case in cases(stranger.forms))
+
+
+def _predicted(stranger: Stranger, graph: Graph, feeds: Mapping[str, NDArray[np.generic]]) -> bool:
+    mine = run(graph, feeds, profile="stranger-1.31")["y"]
+    return np.array_equal(mine, stranger.run(graph, feeds), equal_nan=mine.dtype.kind == "f")
+
+
+def test_a_version_that_no_file_speaks_of_is_held_beside_the_nearest() -> None:
+    change: dict[tuple[str, str], Field] = {("requant", "round"): "away"}
+    found = measure(Stranger({"conv2d": change, "matmul": change}, "1.99.0"))
+    assert not found.covered
+    assert head_of(profile(found.profile)).backend == "onnxruntime"
+    made = parse(draft(found, "new"), "new.toml", profile)
+    assert made.head.versions == "==1.99.*"
+    assert {(e.ops, e.fields["requant", "round"]) for e in made.rules} == {
+        (("conv2d",), "away"),
+        (("matmul",), "away"),
+    }
+    assert all("qir probe" in str(e.fields["", "evidence"]) for e in made.rules)
+
+
+def test_arithmetic_that_no_field_says_is_filed_without_a_claim() -> None:
+    class Odd(Stranger):
+        forms = Forms(("conv2d", "quantize"), rounds=1)
+
+        def run(
+            self, graph: Graph, feeds: Mapping[str, NDArray[np.generic]]
+        ) -> NDArray[np.generic]:
+            made = super().run(graph, feeds)
+            return made ^ 1 if graph["y"].node.op == "conv2d" else made  # type: ignore[return-value]
+
+    found = measure(Odd({}))
+    (reading,) = found.drifts
+    assert reading.left
+    made = parse(draft(found, "odd"), "odd.toml", profile)
+    assert [e.fields["", "claim"] for e in made.rules] == ["unknown"]
+    with pytest.raises(ProfileError, match="there is a profile 'native' already"):
+        draft(found, "native")
+
+
+def test_what_a_runtime_has_no_kernel_for_is_said() -> None:
+    class Lacking(Stranger):
+        forms = Forms(("quantize", "add"), rounds=1)
+
+        def run(
+            self, graph: Graph, feeds: Mapping[str, NDArray[np.generic]]
+        ) -> NDArray[np.generic]:
+            if graph["y"].node.op == "add":
+                raise OpError("no sums here")
+            return super().run(graph, feeds)
+
+    found = measure(Lacking({}))
+    assert found.skipped == {"add u8": "no sums here", "add i8": "no sums here"}
+    assert not found.drifts
+
+
+def test_a_runtime_is_assumed_until_it_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    known, new = Stranger({}), Stranger({}, "1.99.0")
+    new.__class__ = type("New", (Stranger,), {"name": "new"})
+    for where in ("qir.inspect.probing.probes", "qir.inspect.measurements.probes"):
+        monkeypatch.setattr(where, lambda: (known, new))
+    assert [r.state for r in runtimes()] == ["assumed", "unknown"]
+    drifting = replace(measure(known), name="stranger")
+    keep(known, drifting)
+    first, second = runtimes()
+    assert (first.state, first.profile, first.drifts) == ("measured", "ort-1.31.noopt", 0)
+    assert first.date
+    assert second.state == "unknown"
+    known.number = "1.31.10"
+    assert runtimes()[0].state == "assumed", "another version was not measured"
+
+
+def test_names_that_nothing_has_are_refused() -> None:
+    with pytest.raises(UsageError, match="no probe 'nobody'; known: "):
+        chosen(["nobody"])
+    assert {p.name for p in chosen(["onnxruntime"])} == {"onnxruntime.all", "onnxruntime.none"}
+    assert probing.chosen(["onnxruntime.all", "onnxruntime"])[0].name == "onnxruntime.all"
+
+
+def test_every_case_is_a_well_formed_program() -> None:
+    forms = Forms(tuple(OPS), products=("u8", "i8"), rounds=1)
+    for case in cases(forms):
+        wrong = [f for f in verify(case.graph) if f.severity == "error"]
+        assert all("wrap" in f.message for f in wrong), (case.op, case.told, wrong)
+
+
+@pytest.mark.parametrize(
+    ("said", "version", "meets"),
+    [
+        ("==1.31.*", "1.31.1", True),
+        ("==1.31.*", "1.32.0", False),
+        (">=1.20, <2", "1.31.1+cpu", True),
+        (">=1.20, <2", "2.0", False),
+        ("~=2.13", "2.14.1", True),
+        ("~=2.13", "3.0", False),
+        ("!=1.31.*", "1.31.1", False),
+        (">1.31", "1.31.0", False),
+        ("<=1.31", "1.31", True),
+        ("==1.31", "1.31.0", True),
+        ("", "1.0", True),
+        ("", "", False),
+    ],
+)
+def test_versions_are_met(said: str, version: str, meets: bool) -> None:
+    assert covers(said, version) is meets
