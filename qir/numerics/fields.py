@@ -149,7 +149,7 @@ class Bias:
     codes that have a scale of their own. Whole numbers without a scale are in that unit."""
     by: Literal["add", "fma"] = "add"
     """`fma`: sum * unit + bias is rounded once, where a real bias meets reals; where it meets a
-    float sum in its unit, bias * (1 / unit) + sum is."""
+    float sum in its unit and is not divided by it, bias * (1 / unit) + sum is."""
     unit: Literal["divide", "reciprocal"] = "divide"
     """How a real bias comes in the unit of the sums: over x*w, or times 1 / (x*w)."""
     round: Literal["even", "away"] = "even"
@@ -327,6 +327,8 @@ READS: Mapping[str, tuple[str, ...]] = {
     "channel_vectors": (),
     "product_of_codes": (),
     "shifted_sum": (),
+    "prelu_of_codes": (),
+    "scaled_steps": (),
     "mean_of_steps": (),
     "range_recode": (),
     "range_recode_all": (),

@@ -193,7 +193,7 @@ def _in_unit(of: Sum, bias: NDArray[np.floating]) -> Sum:
     """A real bias to be added to the sums as floats."""
     how, one = of.rule.bias, of.kind.type(1)
     with np.errstate(all="ignore"):
-        if how.by == "fma":
+        if how.by == "fma" and how.unit == "reciprocal":
             return replace(of, steps=bias, share=np.asarray(one / unit(of)))
         if how.unit == "reciprocal":
             return replace(of, steps=bias * (one / unit(of)))

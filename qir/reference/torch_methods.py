@@ -145,6 +145,43 @@ def product_of_codes(a: Codes, b: Codes, a_map: Affine, b_map: Affine, out: Affi
     return stored(whole + int(out.zero), out)
 
 
+def _channelled(values: NDArray[np.generic], rank: int) -> NDArray[np.generic]:
+    """One value a channel, shaped to go with an array whose channels are axis 1."""
+    return values.reshape(-1) if rank == 1 else values.reshape(-1, *(1,) * (rank - 2))
+
+
+def prelu_of_codes(call: Call, arrays: Arrays) -> Codes:
+    """x times 1 or the slope, in steps: a slope of 1 is what the slope's own map makes of it."""
+    x, slope, out = call.affine("x"), call.affine("slope"), _coded(call)
+    one_scale(call.op, x, slope, out)
+    with np.errstate(all="ignore"):
+        one = np.rint(F(1) / F(slope.scale) + F(slope.zero))
+        straight = np.clip(one, slope.low, slope.high) - float(slope.zero)
+        factor = (F(x.scale) * F(slope.scale)) * (F(1) / F(out.scale))
+        steps = (arrays["x"].astype(np.int32) - int(x.zero)).astype(F)
+        bent = arrays["slope"].astype(np.int32) - int(slope.zero)
+        by = np.where(steps > 0, F(straight), bent.astype(F))
+        whole = to_whole((steps * by) * factor)
+    return stored(whole + int(out.zero), out)
+
+
+def scaled_steps(call: Call, arrays: Arrays) -> Codes:
+    """Batch norm: one multiply-add of q - z by numbers that were folded in float32."""
+    x, out = call.affine("x"), _coded(call)
+    one_scale(call.op, x, out)
+    eps = call.attrs["eps"]
+    assert isinstance(eps, float)
+    numbers = {s: arrays[s].astype(F) for s in ("gamma", "beta", "mean", "var")}
+    with np.errstate(all="ignore"):
+        inverse = F(1) / np.sqrt(numbers["var"] + F(eps))
+        factor = (inverse * numbers["gamma"]) * (F(x.scale) / F(out.scale))
+        moved = numbers["beta"] - numbers["mean"] * inverse * numbers["gamma"]
+        steps = (arrays["x"].astype(np.int32) - int(x.zero)).astype(F)
+        parts = (_channelled(v.astype(F), steps.ndim) for v in (factor, moved / F(out.scale)))
+        whole = to_whole(fma(*np.broadcast_arrays(steps, *parts)))
+    return stored(whole + int(out.zero), out)
+
+
 def shifted_sum(a: Codes, b: Codes, a_map: Affine, b_map: Affine, out: Affine) -> Codes:
     """a + b as QNNPACK does: codes times 22-bit multipliers, a shift, halves away from zero."""
     one_scale("add", a_map, b_map, out)
@@ -295,6 +332,8 @@ METHODS: Mapping[str, Method] = {
     "vectors": Method(vectors, params=("lanes",), whole=True),
     "channel_vectors": Method(channel_vectors, params=("lanes",), whole=True),
     "product_of_codes": Method(product_of_codes, ("a", "b")),
+    "prelu_of_codes": Method(prelu_of_codes, whole=True),
+    "scaled_steps": Method(scaled_steps, whole=True),
     "shifted_sum": Method(shifted_sum, ("a", "b")),
     "as_conv2d": Method(as_conv2d, whole=True),
     "mean_of_steps": Method(mean_of_steps, params=("lanes", "fused", "raw", "divide"), whole=True),

@@ -330,6 +330,54 @@ def test_greatest_codes_are_torchs(kind: str) -> None:
     tally.exact()
 
 
+# -- numbers a channel ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_batch_norm_is_torchs(kind: str) -> None:
+    tally = Tally()
+    for number in range(60):
+        rng = np.random.default_rng(number)
+        x = image(rng, kind, 2, int(rng.integers(1, 71)), 3, 4)
+        assert x.map is not None
+        count = x.data.shape[1]
+        out = of(kind, F(x.map.scale * F(2.0 ** int(rng.integers(0, 3)))), odd(rng, kind))
+        held = {
+            "gamma": 2.0 ** rng.integers(-2, 2, count) * 1.5,
+            "beta": rng.integers(-8, 8, count) * float(out.scale) / 2,
+            "mean": rng.integers(-9, 9, count) * float(x.map.scale),
+            "var": rng.uniform(0.3, 2, count) if number % 2 else np.full(count, 4.0),
+        }
+        reals = {slot: np.asarray(v, F) for slot, v in held.items()}
+        eps = 1e-5 if number % 2 else 0.0
+        with engine("x86"):
+            given = [torch.from_numpy(v) for v in reals.values()]
+            made = OPS.batch_norm2d(tensor(x), *given, eps, float(out.scale), int(out.zero))
+        operands = {"x": x, **{slot: Held(v) for slot, v in reals.items()}}
+        asked = Asked("batch_norm", operands, out, {"eps": float(F(eps))})
+        hold(tally, "torch-2.13.x86", asked, made, number)
+    tally.within(claim("torch-2.13.x86", asked))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_prelu_is_torchs(kind: str) -> None:
+    tally = Tally()
+    for number in range(60):
+        rng = np.random.default_rng(number)
+        x = image(rng, kind, 2, int(rng.integers(1, 71)), 3, 4)
+        assert x.map is not None
+        count = x.data.shape[1]
+        scale = F(2.0 ** -int(rng.integers(5, 9))) if number % 2 else F(rng.uniform(0.005, 0.02))
+        slope = Held(codes(rng, kind, count), of(kind, scale, odd(rng, kind)))
+        out = of(kind, F(x.map.scale * F(2.0 ** int(rng.integers(-1, 2)))), odd(rng, kind))
+        with engine("x86"):
+            made = OPS.prelu(tensor(x), tensor(slope), float(out.scale), int(out.zero))
+        shaped = Held(slope.data.reshape(count, 1, 1), slope.map)
+        asked = Asked("prelu", {"x": x, "slope": shaped}, out)
+        hold(tally, "torch-2.13.x86", asked, made, number)
+    tally.within(claim("torch-2.13.x86", asked))
+
+
 # -- norms ----------------------------------------------------------------------------------------
 
 Norm = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, float, int], torch.Tensor]
