@@ -19,13 +19,15 @@ from qir.ir.dtype import F32, dtype, dtype_of
 from qir.ir.graph import Graph
 from qir.ir.node import Stage, Value
 from qir.ir.ops import spec
+from qir.ir.scheme import Scheme
 from qir.ir.types import Array, QuantType, TensorType, uniform
-from qir.numerics.library import codes_of, profile
+from qir.numerics.library import codes_of, numbers_for, profile
 from qir.reference.interpreter import run
 
 VECTORS = Path(__file__).parent / "vectors" / "ipex"
 PROFILE = "ipex-2.8"
 Codes = NDArray[np.generic]
+F = np.float32
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ class Record:
     def map(self, name: str, operand: int = 0) -> QuantType:
         """The map of an operand of an op."""
         scale, zero = self.tensors[str(self.op(name)["inputs"][operand]["id"])]
-        return uniform(dtype(self.storage), np.float32(scale), zero)
+        return uniform(dtype(self.storage), F(scale), zero)
 
     @property
     def wanted(self) -> Codes:
@@ -228,6 +230,39 @@ def test_sums_of_codes_are_predicted() -> None:
         slots = zip("ab", ("x0", "x1"), strict=True)
         operands = {s: program.input(x, record.map("add", i)) for i, (s, x) in enumerate(slots)}
         same(record, program.run(program.add("add", operands, record.map("probe"))))
+
+
+OBSERVED = {
+    "conv": "c",
+    "conv_float": "c",
+    "conv_wide": "c",
+    "depthwise": "c",
+    "linear": "l",
+    "linear_relu": "l",
+    "quantize_random": "probe",
+}
+
+
+def chosen() -> Iterator[tuple[Codes, Scheme, Codes, Codes]]:
+    """Reals that an observer has seen, what was wanted, and the scale and zero point it chose."""
+    for case, name in OBSERVED.items():
+        for record in (r for r in records(case) if r.key.endswith("minmax")):
+            fixed = 128 if record.key.startswith("u8sym") else None
+            wanted = Scheme(dtype(record.storage), symmetric="sym" in record.key, zero=fixed)
+            scale, zero = record.tensors[str(record.op(name)["inputs"][0]["id"])]
+            yield record.arrays["x0"].reshape(1, -1), wanted, np.array([scale], F), np.array([zero])
+            if name != "probe":
+                weight = record.arrays[f"p.{name}.weight"]
+                scales = np.asarray(record.op(name)["weights"][0], F)
+                wanted = Scheme(dtype("i8"), symmetric=True, grain="channel")
+                yield weight.reshape(scales.size, -1), wanted, scales, np.zeros(scales.size)
+
+
+def test_scales_are_chosen_as_by_its_observers() -> None:
+    for data, wanted, scale, zero in chosen():
+        made = numbers_for(profile(PROFILE), data.min(1), data.max(1), wanted)
+        assert (made[0] == scale).all()
+        assert (made[1] == zero).all()
 
 
 POOLS: Mapping[str, tuple[str, Mapping[str, Attr]]] = {

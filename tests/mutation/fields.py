@@ -12,6 +12,14 @@ from qir.numerics.fields import Method, field_types
 from qir.numerics.library import replaced
 from qir.numerics.profile import Field, Fields
 
+_WORDS: dict[str, tuple[Field, ...]] = {
+    "zero": ("none", "qmin-round(min/s)", "round(qmin-min/s)", "best_end", "real"),
+    "small": ("none", "floor:0.05"),
+    "levels": ((), (("*", 127.0),), (("*", 128.0),)),
+    "decimals": ("exact", "3"),
+}
+"""Values of fields that are texts or numbers of many kinds."""
+
 
 @dataclass(frozen=True)
 class Mutant:
@@ -24,7 +32,7 @@ class Mutant:
     profile: Profile
 
 
-def mutants(profile: Profile, *, but: tuple[str, ...] = ("choose",)) -> Iterator[Mutant]:
+def mutants(profile: Profile, *, but: tuple[str, ...] = ()) -> Iterator[Mutant]:
     """All of the profile's own statements changed one by one, blocks `but` aside."""
     for (block, name), value, fields in _changes(profile.defaults, but):
         said = f"{block}.{name} = {value}"
@@ -56,16 +64,24 @@ def _others(block: str, name: str, now: Field) -> Iterator[Field]:
     """Other values of a field; of a method, none, and another for each parameter."""
     if block:
         kind = field_types(block)[name]
+        known: tuple[Field, ...] = ()
         if get_origin(kind) is Literal:
-            yield from (value for value in get_args(kind) if value != now)
+            known = get_args(kind)
+        elif kind is bool:
+            known = (True, False)
+        else:
+            known = _WORDS.get(name, ())
+        yield from (value for value in known if value != now)
     elif isinstance(now, Method) and now.name != "reals":
         yield Method("reals")
 
 
-def survivors(profile: Profile, agrees: Callable[[Mutant], None]) -> set[str]:
-    """The changes that no comparison tells from the right profile."""
+def survivors(
+    profile: Profile, agrees: Callable[[Mutant], None], *, but: tuple[str, ...] = ()
+) -> set[str]:
+    """The changes that no comparison tells from the right profile, blocks `but` aside."""
     left = set()
-    for mutant in mutants(profile):
+    for mutant in mutants(profile, but=but):
         with replaced(mutant.profile):
             try:
                 agrees(mutant)

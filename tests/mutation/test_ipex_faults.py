@@ -43,10 +43,15 @@ def adaptive_pools() -> None:
         recorded.test_adaptive_pools_are_predicted(case)
 
 
+def activations() -> None:
+    recorded.test_layers_are_predicted("linear_gelu")
+
+
 CHECKS: Mapping[str, tuple[Check, ...]] = {
     "quantize": (edges,),
     "dequantize": (recorded.test_what_becomes_real_at_the_end_is_predicted,),
-    "stage": (sums, layers),
+    "stage": (sums, layers, activations),
+    "choose": (recorded.test_scales_are_chosen_as_by_its_observers,),
     "add": (recorded.test_sums_of_codes_are_predicted,),
     "avg_pool2d": (pools,),
     "max_pool2d": (pools,),
@@ -59,6 +64,12 @@ SAME: Mapping[str, str] = {
     "acc.type = f32": _EXACT,
     "acc.type = i64": _EXACT,
     "bias.compute = f64": "a real bias is added as it is",
+    "choose.levels = ()": "half the span of all codes is that level",
+    "choose.range = as_is": "every observed range holds zero",
+    "choose.small = none": "no observed range was so small",
+    "choose.store = f64": "a quotient made in float32 stays what it is",
+    "choose.zero = best_end": "both ends gave one zero point",
+    "choose.zero = round(qmin-min/s)": "no quotient lay on a tie",
     "dequantize.compute = f64": "one product, rounded once",
     "max_pool2d method = reals": "codes of one map pass through reals unchanged",
     "quantize.bounds = storage": "bounds are those of the storage",
@@ -69,8 +80,6 @@ SAME: Mapping[str, str] = {
     "quantize.zero = pair": "where the zero point is whole, it is the same",
     "requant.clip = reals": "where the ends are codes, it is the same",
     "requant.order = (x*w)*gy": "the gain is 1 / s too",
-    "stage.other = method": "gelu has no rule of its own",
-    "stage.other = table": "no comparison with gelu lay close enough to a tie",
     "stage.relu = zero_code": "rounding is monotone",
 }
 """What nothing recorded tells apart, and why."""
