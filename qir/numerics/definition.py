@@ -232,7 +232,8 @@ def _paired(like: Reals, numbers: Numbers, to: AnyMap, rule: Rule) -> NDArray[np
 
 
 def _real(whole: NDArray[np.generic], like: Reals) -> Reals:
-    return np.asarray(whole).astype(like.dtype)
+    with np.errstate(over="ignore"):
+        return np.asarray(whole).astype(like.dtype)
 
 
 def stored(whole: NDArray[np.float64], low: int, high: int, carrier: np.dtype[np.generic]) -> Codes:

@@ -212,7 +212,8 @@ class Stages:
     """Of reals, or of codes at the zero point: the same, for rounding is monotone."""
     sum: Literal["real", "fma", "ratio"] = "real"
     """`real`: what the summand's codes mean is added to reals, `fma` with one rounding; `ratio`:
-    its codes times the ratio of its scale to the result's are added in units of the result."""
+    its codes times the ratio of its scale to the result's are added in units of the result, in one
+    rounding where that is float32."""
     sum_reads: Literal["as_is", "i8_saturated"] = "as_is"
     """`i8_saturated`: of summand and result, where one is i8, the unsigned one ends at 127: both
     lie in one i8 buffer."""

@@ -239,8 +239,7 @@ class Profile:
         that applies. What changes numbers without a claim of its own claims nothing.
         """
         said: dict[tuple[str, str], Field] = {}
-        if query.isa == "any":
-            query = replace(query, isa=self.isa)
+        query = self.asked(query)
         for layer in self.layers:
             said.update(layer.defaults)
         for layer in self.layers:
@@ -250,6 +249,10 @@ class Profile:
                 said.update(entry.fields)
         return _record(self.name, said)
 
+    def asked(self, query: Query) -> Query:
+        """The query on the profile's instruction set, if it names none itself."""
+        return replace(query, isa=self.isa) if query.isa == "any" else query
+
     def entry(self, query: Query) -> Entry | None:
         """The most specific of this profile's own rules that applies."""
         found = [e for e in self.rules if e.applies(query)]
@@ -257,6 +260,7 @@ class Profile:
 
     def group(self, chain: tuple[str, ...], query: Query, *, result: str = "codes") -> Group | None:
         """The group for ops in a row with such a result, the most specific that applies."""
+        query = self.asked(query)
         named = [g for g in self.groups if (g.chain, g.result) == (chain, result)]
         found = [g for g in named if g.when.holds(query)]
         return max(found, key=lambda g: g.when.count, default=None)

@@ -16,7 +16,7 @@ from qir.errors import OpError
 from qir.ir.dtype import dtype_of
 from qir.ir.node import Value
 from qir.ir.ops import COMPANIONS, spec
-from qir.ir.types import Array, Grain, Param, QuantType, TensorType, param
+from qir.ir.types import Array, Declared, Grain, Param, QuantType, TensorType, param
 from qir.numerics import Query, Rule, choose, dequantize, map_of, profile
 from qir.reference.table import Operands
 
@@ -104,7 +104,22 @@ def concrete(quant: QuantType, slot: str, given: Operands, profile_name: str) ->
         if "zero" not in found:
             raise OpError(f"{dot}zero is missing")
         zero = _zeros(quant, found["zero"], f"{dot}zero")
-    return replace(quant, zero=_spread(zero, scale))
+    return replace(quant, zero=_spread(zero, scale), declared=_declared(quant, found, dot))
+
+
+def _declared(
+    quant: QuantType, found: Mapping[str, NDArray[np.generic]], dot: str
+) -> Declared | None:
+    """The range that companions give, which profiles may compute with as it is."""
+    if not ("min" in found and "max" in found):
+        return quant.declared
+    low, high = (_ends(found[n], quant.grain, dot + n) for n in ("min", "max"))
+    return Declared(low, high)
+
+
+def _ends(values: NDArray[np.generic], grain: Grain | None, name: str) -> tuple[float, ...] | Array:
+    held = _param(values.astype(np.float32), grain, name)
+    return held if isinstance(held, Array) else tuple(float(v) for v in held or ())
 
 
 def _scaled(quant: QuantType, scale: NDArray[np.generic], name: str) -> QuantType:

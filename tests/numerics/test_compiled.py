@@ -120,10 +120,10 @@ def test_random_quantize_gives_the_definitions_bytes() -> None:
         shape = SHAPES[rng.integers(len(SHAPES))]
         step = float(2.0 ** rng.integers(-6, 4))
         to, x = maps(rng, shape, step), reals(rng, shape, step)
-        by = rng.choice(["divide", "reciprocal"])
-        zero = rng.choice(["after", "after", "before", "none"])
-        compute = rng.choice(["f32", "f32", "f64", "f64_reciprocal"])
-        clip = "codes" if zero == "before" else rng.choice(["codes", "reals_first"])
+        by = rng.choice([*["divide", "reciprocal"] * 4, "gain", "span"])
+        zero = rng.choice([*["after", "after", "before", "none"] * 2, "pair"])
+        compute = rng.choice([*["f32", "f32", "f64", "f64_reciprocal"] * 2, "f16"])
+        clip = rng.choice([*["codes", "reals_first"] * 3, "range_first"])
         q = chosen(Quantize, rng, by=by, zero=zero, compute=compute, clip=clip)
         if rng.random() < 0.5:
             x = np.where(rng.random(shape) < 0.01, np.nan, x).astype(x.dtype)
@@ -137,7 +137,7 @@ def test_random_quantize_gives_the_definitions_bytes() -> None:
             )
             and compiled.quantize(x, to, rule) is not None
         )
-    assert covered > 200, f"seed {seed}: {covered}"
+    assert covered > 130, f"seed {seed}: {covered}"
 
 
 def test_random_dequantize_gives_the_definitions_bytes() -> None:
@@ -147,7 +147,7 @@ def test_random_dequantize_gives_the_definitions_bytes() -> None:
         rng = np.random.default_rng([seed, case])
         shape = SHAPES[rng.integers(len(SHAPES))]
         of = maps(rng, shape, 0.25)
-        by = rng.choice(["(q-z)*s", "(q-z)*s", "q*s-z*s", "q*s+plus"])
+        by = rng.choice([*["(q-z)*s", "(q-z)*s", "q*s-z*s", "q*s+plus"] * 2, "q/gain"])
         if rng.random() < 0.3 and isinstance(of, Map):
             of = floating(rng, of)
         raw = rng.integers(0, 1 << 8 * of.carrier.itemsize, shape)
@@ -167,7 +167,7 @@ def test_random_dequantize_gives_the_definitions_bytes() -> None:
             )
             and compiled.dequantize(codes, of, rule) is not None
         )
-    assert covered > 200, f"seed {seed}: {covered}"
+    assert covered > 130, f"seed {seed}: {covered}"
 
 
 def floating(rng: np.random.Generator, of: Map) -> Map:
@@ -259,7 +259,7 @@ def test_random_requantize_gives_the_definitions_bytes() -> None:
             said,
         ), said
         covered += compiled.requantize(sums, factor, y, rule, axis) is not None
-    assert covered > 200, f"seed {seed}: {covered}"
+    assert covered > 130, f"seed {seed}: {covered}"
 
 
 def test_random_conversions_are_dequantize_and_quantize() -> None:

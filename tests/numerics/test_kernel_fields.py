@@ -46,7 +46,7 @@ def test_a_summand_is_added_to_reals_or_in_units_of_the_result(how: str, tail: s
     steps = arrays["r"].astype(F) - F(9)
     real = acc * (sx * sw) + arrays["b"]
     if how == "ratio":
-        scaled = acc * ((sx * sw) / sy) + arrays["b"] / sy + steps * (sz / sy)
+        scaled = fused(steps, sz / sy, acc * ((sx * sw) / sy) + arrays["b"] / sy)
         wanted = np.rint(scaled) + 3
         fields = AFTER
     else:
@@ -75,7 +75,7 @@ def test_summand_and_result_of_two_kinds_lie_in_one_i8_buffer(
     cut = reads == "i8_saturated" and storage != result
     codes = np.minimum(arrays["r"], 127) if cut and storage == "u8" else arrays["r"]
     if how == "ratio":
-        scaled = acc * ((sx * sw) / sy) + arrays["b"] / sy + codes.astype(F) * (sz / sy)
+        scaled = fused(codes, sz / sy, acc * ((sx * sw) / sy) + arrays["b"] / sy)
         fields = AFTER
     else:
         scaled = (acc * (sx * sw) + arrays["b"] + codes.astype(F) * sz) / sy
@@ -163,3 +163,61 @@ def test_packing_rounds_the_scales_of_weights() -> None:
     unit = F(0.25) * F(np.float16(0.0701))
     found = computed('params = {round = "f16"}', text, **arrays)
     assert np.array_equal(found, sums(**arrays).astype(F) * unit)
+
+
+# -- sums -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fields", "form"),
+    [
+        ('bias = {domain = "real_after"}\nrequant = {multiplier = "divide"}', "divide"),
+        ('bias = {domain = "real_after"}', "factor"),
+        ('bias = {domain = "real_after"}\nrequant = {input = "acc_then_bias"}', "floats"),
+    ],
+)
+def test_scales_of_rows_go_with_a_real_bias_in_each_way(fields: str, form: str) -> None:
+    rng = np.random.default_rng(SEED)
+    x = rng.integers(0, 256, (5, 24)).astype(np.uint8)
+    w = rng.integers(-127, 128, (8, 24)).astype(np.int8)
+    rows, b = rng.uniform(0.01, 0.03, 5).astype(F), rng.normal(size=8).astype(F)
+    listed = ", ".join(repr(float(v)) for v in rows)
+    text = (
+        f"%x = input() : 5x24x!quant.uniform<u8:f32:0, {{{listed}}}>\n"
+        "%w = input() : 8x24x!quant.uniform<i8:f32, 0.07>\n%b = input() : 8xf32\n"
+        "%y = linear(%x, %w, bias=%b) : 5x8x!quant.uniform<u8:f32, 0.9:3>"
+    )
+    acc = (x.astype(np.int64) @ w.astype(np.int64).T).astype(F)
+    unit, sy = (rows * F(0.07))[:, None], F(0.9)
+    scaled = {
+        "divide": (acc * unit + b) / sy,
+        "factor": acc * (unit / sy) + b / sy,
+        "floats": (acc + b / unit) * (unit / sy),
+    }[form]
+    found = computed(fields, text, x=x, w=w, b=b)
+    assert np.array_equal(found, np.clip(np.rint(scaled) + 3, 0, 255)), f"seed {SEED}"
+
+
+def test_sums_are_held_as_the_profile_says_under_each_multiplier() -> None:
+    """2^16 terms of 16-bit codes: 32 bits wrap or saturate, 64 hold them, floats round them."""
+    rng = np.random.default_rng(SEED)
+    x = rng.integers(-32768, 32768, (6, 300)).astype(np.int16)
+    w = rng.integers(-32768, 32768, (4, 300)).astype(np.int16)
+    text = (
+        "%x = input() : 6x300x!quant.uniform<i16:f32, 0.5>\n"
+        "%w = input() : 4x300x!quant.uniform<i16:f32, 0.25>\n"
+        "%y = linear(%x, %w) : 6x4x!quant.uniform<i16:f32, 262144.0>"
+    )
+    exact = x.astype(np.int64) @ w.astype(np.int64).T
+    assert (np.abs(exact) > 2.0**31).any()
+    m = 2.0**-21
+    forms = {
+        'acc = {type = "i64"}\nrequant = {multiplier = "q15"}': exact * m,
+        'acc = {type = "i64"}\nrequant = {multiplier = "exact"}': exact * m,
+        'acc = {type = "f32"}': exact.astype(F) * F(m),
+        'acc = {overflow = "saturate"}': np.clip(exact, -(2**31), 2**31 - 1) * m,
+        'acc = {overflow = "wrap"}': exact.astype(np.int32) * m,
+    }
+    for fields, scaled in forms.items():
+        found = computed(fields, text, x=x, w=w)
+        assert np.array_equal(found, np.clip(np.rint(scaled), -32768, 32767)), fields

@@ -15,6 +15,8 @@ from qir.numerics import Rule, dequantize, map_of, quantize
 from qir.numerics.affine import affine_of
 from qir.numerics.fields import Choose, Dequantize, Params, Quantize
 
+from .profiles import computed
+
 F = np.float32
 SEED = 4
 Tensor = NDArray[Any]
@@ -197,3 +199,16 @@ def test_gains_along_an_axis_are_those_of_each_range() -> None:
     assert np.array_equal(
         quantize(x, affine_of(kind), rule(by="gain", levels=(("i8/channel", 127.5),))), wanted
     )
+
+
+def test_a_range_that_comes_while_running_is_taken_as_it_is() -> None:
+    x = reals(-1.3, 2.1, 127.5 / 2.1)
+    found = computed(
+        'quantize = {by = "gain", zero = "none", clip = "codes", levels = {i8 = 127.5}}',
+        f"%x = input() : {x.size}xf32\n%lo = input() : f32\n%hi = input() : f32\n"
+        f"%y = quantize(%x, min=%lo, max=%hi) : {x.size}x!quant.uniform<i8:f32, ?>",
+        x=x,
+        lo=np.asarray(F(-1.3)),
+        hi=np.asarray(F(2.1)),
+    )
+    assert np.array_equal(found, np.clip(np.rint(x * (F(127.5) / F(2.1))), -128, 127))
