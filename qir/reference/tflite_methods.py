@@ -177,7 +177,7 @@ def _short(m: float) -> tuple[int, int]:
 
 
 def _short_shift(x: Whole, by: int) -> Whole:
-    return np.clip(x << by, -(1 << 15), (1 << 15) - 1)
+    return np.asarray(np.clip(x << by, -(1 << 15), (1 << 15) - 1))
 
 
 def _short_multiply(x: Whole, q: int) -> Whole:
@@ -221,6 +221,32 @@ def _quotient_away(total: Whole, count: Whole | int) -> Whole:
     return np.asarray(np.where(near >= 0, near // count, -(-near // count)))
 
 
+def code_sums(
+    x: Codes,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    pad: Sequence[int],
+    *,
+    ceil: bool,
+    layout: str,
+) -> tuple[Whole, Whole]:
+    """The sum of raw codes in each window, channels first, and how many there are."""
+    codes = channels_first("avg_pool2d", x, layout).astype(np.int64)
+    sizes = (codes.shape[2], codes.shape[3])
+    height, width = windows("avg_pool2d", sizes, kernel, stride, pad, ceil=ceil)
+    outside = np.zeros((), np.int64)
+    ones = np.ones((1, 1, *sizes), np.int64)
+    inside, framed = (
+        padded(part, height, width, outside).astype(np.int64) for part in (ones, codes)
+    )
+    total = np.zeros((*codes.shape[:2], height.count, width.count), np.int64)
+    count = np.zeros((1, 1, height.count, width.count), np.int64)
+    for i, j in np.ndindex(*kernel):
+        total += framed[..., height.tap(i), width.tap(j)]
+        count += inside[..., height.tap(i), width.tap(j)]
+    return total, count
+
+
 def mean_away(
     x: Codes,
     x_map: Affine,
@@ -237,17 +263,7 @@ def mean_away(
     if not x_map.same_map(out) or count_pad:
         said = "padding is not counted" if count_pad else "operand and result have one map"
         raise OpError(f"mean_away: {said}")
-    codes = channels_first("avg_pool2d", x, layout).astype(np.int64)
-    sizes = (codes.shape[2], codes.shape[3])
-    height, width = windows("avg_pool2d", sizes, kernel, stride, pad, ceil=ceil)
-    outside = np.zeros((), np.int64)
-    inside = padded(np.ones((1, 1, *sizes), np.int64), height, width, outside)
-    framed = padded(codes, height, width, outside)
-    total = np.zeros((*codes.shape[:2], height.count, width.count), np.int64)
-    count = np.zeros((1, 1, height.count, width.count), np.int64)
-    for i, j in np.ndindex(*kernel):
-        total += framed[..., height.tap(i), width.tap(j)]
-        count += inside[..., height.tap(i), width.tap(j)]
+    total, count = code_sums(x, kernel, stride, pad, ceil=ceil, layout=layout)
     return channels_back(_stored(_quotient_away(total, count), out), layout)
 
 

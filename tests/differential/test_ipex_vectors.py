@@ -143,7 +143,7 @@ def layer(record: Record, name: str, *tails: str, to: QuantType | None) -> Codes
     conv = record.arrays[f"p.{name}.weight"].ndim == 4
     x = program.input("x0", record.map(name))
     operands = {"x": x, **program.weights(name)}
-    chain = [(tail, {}) for tail in tails]
+    chain: list[tuple[str, Mapping[str, Value]]] = [(tail, {}) for tail in tails]
     attrs = padding(record, name) if conv else {}
     return program.run(program.add("conv2d" if conv else "linear", operands, to, *chain, **attrs))
 

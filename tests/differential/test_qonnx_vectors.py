@@ -63,9 +63,9 @@ def test_the_recorded_cases_are_rich() -> None:
     ties = low = high = total = 0
     for case in cases():
         steps = case.x.astype(np.float64) / case.scale + case.zero
-        ties += np.count_nonzero(np.abs(steps - np.floor(steps) - 0.5) < 1e-6)
-        low += np.count_nonzero(np.rint(steps) < case.bounds[0])
-        high += np.count_nonzero(np.rint(steps) > case.bounds[1])
+        ties += int(np.count_nonzero(np.abs(steps - np.floor(steps) - 0.5) < 1e-6))
+        low += int(np.count_nonzero(np.rint(steps) < case.bounds[0]))
+        high += int(np.count_nonzero(np.rint(steps) > case.bounds[1]))
         total += steps.size
     assert min(ties, low, high) >= 0.05 * total
 

@@ -110,9 +110,10 @@ def test_the_recorded_cases_are_rich(names: tuple[str, ...]) -> None:
     ties = low = high = total = odd = cases = 0
     for case in (case for name in names for case in SUITES[name]()):
         exact = reals(case)
-        ties += np.count_nonzero(np.abs(exact - np.floor(exact) - 0.5) < 1e-5)
+        ties += int(np.count_nonzero(np.abs(exact - np.floor(exact) - 0.5) < 1e-5))
         whole = np.rint(exact) + case.out.zero
-        low, high = low + np.count_nonzero(whole < -128), high + np.count_nonzero(whole > 127)
+        low += int(np.count_nonzero(whole < -128))
+        high += int(np.count_nonzero(whole > 127))
         total, cases, odd = total + exact.size, cases + 1, odd + case.out.zero % 2
     said = f"{ties} ties, {low} low and {high} high of {total}"
     assert min(ties, low, high) >= 0.05 * total, said

@@ -49,6 +49,12 @@ class Case:
         """An array of the result's shape and type."""
         return np.zeros(self.shape, self.out.data.dtype)
 
+    def pair(self, name: str) -> tuple[int, int]:
+        """An attribute of two whole numbers."""
+        value = self.attrs[name]
+        assert isinstance(value, tuple)
+        return value[0], value[1]
+
     def digest(self) -> str:
         """A hash of all it is given."""
         told = (self.op, sorted(self.attrs.items()), self.shape, self.activation, self.same)

@@ -10,7 +10,7 @@ import importlib.metadata
 from types import ModuleType
 from typing import Any
 
-import flatbuffers  # type: ignore[import-not-found,unused-ignore]
+import flatbuffers  # type: ignore[import-not-found,import-untyped,unused-ignore]
 import numpy as np
 from numpy.typing import NDArray
 
@@ -193,8 +193,8 @@ class Writer:
             case "conv2d":
                 o = s.DepthwiseConv2DOptionsT() if self.depthwise() else s.Conv2DOptionsT()
                 o.padding, o.fusedActivationFunction = padding, act
-                o.strideH, o.strideW = attrs.get("stride", (1, 1))
-                o.dilationHFactor, o.dilationWFactor = attrs.get("dilation", (1, 1))
+                o.strideH, o.strideW = case.pair("stride")
+                o.dilationHFactor, o.dilationWFactor = case.pair("dilation")
                 if self.depthwise():
                     o.depthMultiplier = case.operands["w"].data.shape[0] // attrs["groups"]
                     return "DepthwiseConv2DOptions", o
@@ -213,8 +213,8 @@ class Writer:
             case "avg_pool2d" | "max_pool2d":
                 o = s.Pool2DOptionsT()
                 o.padding, o.fusedActivationFunction = padding, act
-                o.strideH, o.strideW = attrs["stride"]
-                o.filterHeight, o.filterWidth = attrs["kernel"]
+                o.strideH, o.strideW = case.pair("stride")
+                o.filterHeight, o.filterWidth = case.pair("kernel")
                 return "Pool2DOptions", o
             case "concat":
                 o = s.ConcatenationOptionsT()
