@@ -63,6 +63,7 @@ class Choose:
     """How a range becomes a scale and a zero point."""
 
     range: Literal["widen_to_zero", "as_is"] = "widen_to_zero"
+    """Whether a range that leaves zero out is stretched to it."""
     reach: Literal["absmax", "max", "span", "sides"] = "absmax"
     """For symmetric schemes; an affine one reaches from low to high. `sides`: each end over its
     own end of the codes, the wider one counts."""
@@ -71,6 +72,7 @@ class Choose:
     keep: Literal["scale", "gain"] = "scale"
     """`gain`: codes a real unit are computed and stored, and the scale is 1 over them."""
     compute: Literal["f32", "f64"] = "f32"
+    """What ranges, scales and zero points are computed in, before they are stored."""
     store: Literal["f32", "f64", "f16", "bf16", "e8m0_floor", "e8m0_up", "pow2"] = "f32"
     """What the scale is rounded to once the zero point is known; of powers of two (`e8m0` the one
     below or above, 2^-127 at least; `pow2` the nearer one by its exponent) it is before."""
@@ -78,7 +80,9 @@ class Choose:
     """`best_end`: from the end of the range whose code and steps are the smaller; `real`: qmin -
     min/s as it is; `none`: 0."""
     zero_round: Literal["even", "away"] = "even"
+    """Of two codes as near, the even one or the one away from zero."""
     zero_clamp: bool = True
+    """Whether a zero point beyond the codes becomes the nearest one."""
     small: Small = "none"
     """Scales of at least E; of V where they are below T; ranges of at least R, or R * max(1, |min|,
     |max|); scales of at least R times the largest beside them."""
@@ -108,11 +112,15 @@ class Quantize:
     round: Literal[
         "even", "away", "half_up", "half_down", "up", "down", "zero", "floor", "ceil"
     ] = "even"
+    """To nearest with ties even, away from zero, up or down; or away from zero, towards it (`down`
+    and `zero`), down or up."""
     clip: Literal["codes", "reals_first", "range_first"] = "codes"
     """Codes last; what is rounded; or x to the range: the declared one, else what the ends of the
     codes mean, and by a gain always these."""
     bounds: Literal["type", "storage"] = "type"
+    """Where codes end: at the bounds the type names, or at those of its storage."""
     nan: Literal["zero", "low", "high", "unspecified"] = "unspecified"
+    """What a NaN becomes: the zero point, an end of the codes, or nothing: it is refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +130,7 @@ class Dequantize:
     by: Literal["(q-z)*s", "q*s-z*s", "q*s+plus", "q/gain"] = "(q-z)*s"
     """Each step rounds; plus is one number, with -z*s in it; the gain is that of readers."""
     compute: Literal["f32", "f64"] = "f32"
+    """What each step rounds to; the result is rounded once to what the type expresses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +162,12 @@ class Bias:
     unit: Literal["divide", "reciprocal"] = "divide"
     """How a real bias comes in the unit of the sums: over x*w, or times 1 / (x*w)."""
     round: Literal["even", "away"] = "even"
+    """How a real bias, or one that is rescaled, becomes whole."""
     compute: Literal["f32", "f64"] = "f64"
+    """What it is divided or multiplied in; x*w is a float32 product."""
     overflow: Overflow = "wrap"
+    """What 32 bits do not hold wraps; or ends at so many bits; or weights get a smaller gain, by
+    which a bias takes at most half of 32 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,13 +206,16 @@ class Requant:
     """`x_inverted`: the scale of the data is kept as 1/s, and inverted again; `inverted`: those of
     the weights too."""
     compute: Literal["f32", "f64"] = "f32"
+    """What the multiplier is made in, and reals where there are any."""
     input: Literal["acc_plus_bias", "acc_then_bias"] = "acc_plus_bias"
     """`acc_then_bias`: the sum becomes a float, then the bias is added in its unit: bias / (x*w)
     where it is real, else its whole number."""
     round: Literal["even", "away", "half_up", "double"] = "even"
-    """`double`: gemmlowp's high half of a product, then a shift, halves away."""
+    """Ties; `double`: gemmlowp's high half of a product, then a shift, halves away."""
     zero: Literal["after", "before", "none"] = "after"
+    """When the result's zero point is added, of which rounding depends at ties."""
     clip: Literal["codes", "reals"] = "codes"
+    """What is cut at the ends of the codes: these, or reals before they are rounded."""
     wide: Literal["plain", "rescaled"] = "plain"
     """`rescaled`: codes of 32 bits from weights of many scales are sum * (w / the largest w)."""
 

@@ -157,6 +157,35 @@ bias = {{domain = "rounded_acc", overflow = "shrink_weights", compute = "f32"}}"
     assert np.array_equal(found, np.clip(np.rint(scaled), -128, 127)), f"seed {SEED}"
 
 
+@pytest.mark.parametrize("large", [False, True])
+def test_weight_codes_shrink_where_a_rescaled_bias_has_no_room(large: bool) -> None:
+    """MXNet's fully connected layer on codes made before: 2^30 / reach of the bias / its gain."""
+    rng = np.random.default_rng(SEED)
+    x = rng.integers(0, 256, (64, 24)).astype(np.uint8)
+    w = rng.integers(-128, 128, (8, 24)).astype(np.int8)
+    b = rng.integers(-128, 128, 8).astype(np.int8)
+    reach = F(40000 if large else 3)
+    gx, gw, gb, gy = F(255.5) / F(2.5), F(127.5) / F(0.01), F(127.5) / reach, F(127.5) / F(6)
+    most = F(2.0**30) / reach / gx
+    assert (gw > most) == large
+    held = min(gw, most)
+    codes = np.clip(np.rint(w.astype(F) * (held / gw)), -128, 127).astype(np.int64)
+    ratio = gx * held / gb
+    steps = b.astype(F) * ratio
+    whole = np.trunc(steps + np.copysign(F(0.5), steps).astype(np.float64)).astype(np.int64)
+    acc = x.astype(np.int64) @ codes.T + whole
+    assert (np.abs(acc) < 2**31).all()
+    wanted = np.clip(np.rint(acc.astype(F) * (gy / gx / held)), -128, 127)
+    said = f"""{MXNET}
+bias = {{domain = "rescaled_acc", overflow = "shrink_weights", round = "away", compute = "f32"}}"""
+    text = f"""%x = input() : 64x24x!quant.uniform<u8:f32, 0.01, from 0.0..2.5 / 255.5>
+%w = input() : 8x24x!quant.uniform<i8:f32, 0.0001, from -0.01..0.01 / 127.5>
+%b = input() : 8x!quant.uniform<i8:f32, 0.1, from -{reach}..{reach} / 127.5>
+%y = linear(%x, %w, bias=%b) : 64x8x!quant.uniform<i8:f32, 0.05, from -6.0..5.5 / 127.5>"""
+    found = computed(said, text, x=x, w=w, b=b)
+    assert np.array_equal(found, wanted), f"seed {SEED}"
+
+
 def test_packing_rounds_the_scales_of_weights() -> None:
     arrays = operands(SEED)
     text = linear("", "f32").replace("0.125", "0.0701")
