@@ -11,7 +11,7 @@ from qir.ir.dtype import I32
 from qir.ir.graph import Graph
 from qir.ir.ops import spec
 from qir.ledger import Ledger
-from qir.numerics import affine_of, profile, query_of
+from qir.numerics import Profile, affine_of, profile, query_of
 from qir.reference.quantized import bounds
 from qir.rewrite.fusing import PRODUCTS, Fusing, Match, accumulator_scale, moves_codes
 from qir.rewrite.loading import load
@@ -29,15 +29,21 @@ class Group(Fusing):
     profile: str = ""
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
-        named = profile(self.profile or graph.profile)
+        named = self.named(graph)
         count = load(graph, named, ledger) + super().run(graph, ledger)
         if self.profile and self.profile != graph.profile:
             graph.profile = self.profile
             count += 1
         return count
 
+    def named(self, graph: Graph) -> Profile:
+        return profile(self.profile or graph.profile)
+
+    def known(self, graph: Graph) -> frozenset[str]:
+        return frozenset(op for group in self.named(graph).groups for op in group.chain)
+
     def allows(self, match: Match, graph: Graph) -> bool:
-        found = profile(self.profile or graph.profile)
+        found = self.named(graph)
         storage = {s: str(v.type.quant.storage) for s, v in match.codes.items() if v.type.quant}
         if match.result is not None:
             storage["result"] = str(match.result.storage)
@@ -45,6 +51,11 @@ class Group(Fusing):
         kind = "real" if match.result is None else "codes"
         group = found.group(tuple(n.op for n in match.ops), query, result=kind)
         return group is not None and all(NEEDS[need](match) for need in group.needs)
+
+
+def _kept_map(match: Match) -> bool:
+    first = next(iter(match.codes.values())).type.quant
+    return first is not None and match.result is not None and first.same_map(match.result)
 
 
 def _same_storage(match: Match) -> bool:
@@ -105,6 +116,7 @@ def _no_dilation(match: Match) -> bool:
 
 NEEDS: Mapping[str, Callable[[Match], bool]] = {
     "same_map": moves_codes,
+    "kept_map": _kept_map,
     "same_storage": _same_storage,
     "redundant_tail": _redundant_tail,
     "bias_unit": _bias_unit,

@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir.ir.calls import make_call
-from qir.ir.dtype import I32
+from qir.ir.dtype import F32, I32
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Stage, Value
 from qir.ir.ops import spec
 from qir.ir.types import Array, QuantType, TensorType
 from qir.ledger import Change, Ledger
-from qir.numerics import affine_of, bias_codes, profile, query_of
+from qir.numerics import Profile, Rule, affine_of, bias_codes, profile, query_of, reals_of
 from qir.rewrite.driver import Pass
 
 INTEGER = frozenset(
@@ -28,6 +28,8 @@ PRODUCTS = frozenset({"conv2d", "gemm", "matmul", "linear"})
 """Those of them whose sum may also stay real."""
 TAILS = frozenset({"relu", "clip"})
 """Ops that a kernel does before it rounds."""
+_NUMBERS = frozenset({"gamma", "beta", "mean", "var"})
+"""Slots of norms, which stay real."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,14 @@ class Fusing(Pass):
     def allows(self, match: Match, graph: Graph) -> bool:
         """Whether these ops are one kernel."""
 
+    def named(self, graph: Graph) -> Profile | None:
+        """The profile by which kernels compute; None where a body leaves it to its holder."""
+        return profile(graph.profile) if graph.profile else None
+
+    def known(self, graph: Graph) -> frozenset[str]:
+        """The ops that rows are made of."""
+        return INTEGER
+
     def run(self, graph: Graph, ledger: Ledger) -> int:
         count = 0
         ends = [n for n in graph if n.op == "quantize"]
@@ -78,7 +88,7 @@ class Fusing(Pass):
             if match is None:
                 continue
             said = " |> ".join(n.op for n in match.ops) + " on codes, rounded once"
-            _fuse(graph, match)
+            _fuse(graph, match, self.named(graph))
             ledger.add(Change.REGROUPED, self.name, match.head.name, said)
             count += 1
         return count + (graph.prune() if count else 0)
@@ -86,7 +96,7 @@ class Fusing(Pass):
     def _best(self, end: Node, graph: Graph) -> Match | None:
         """The longest allowed row that ends here."""
         quantize = end if end.op == "quantize" else None
-        rows = _rows(end) if quantize else [(end,)]
+        rows = _rows(end, self.known(graph)) if quantize else [(end,)]
         for ops in reversed(rows):
             match = _match(ops, quantize)
             if match is not None and self.allows(match, graph):
@@ -94,12 +104,12 @@ class Fusing(Pass):
         return None
 
 
-def _rows(quantize: Node) -> list[tuple[Node, ...]]:
+def _rows(quantize: Node, known: frozenset[str]) -> list[tuple[Node, ...]]:
     """Rows of ops that end in a quantize and are read by nothing else, shortest first."""
     out: list[tuple[Node, ...]] = []
     row: tuple[Node, ...] = ()
     value = quantize.operands["x"]
-    while value.only_use is not None and value.node.op in INTEGER and not value.node.stages:
+    while value.only_use is not None and value.node.op in known and not value.node.stages:
         row = (value.node, *row)
         out.append(row)
         if value.node.op not in TAILS:
@@ -131,7 +141,8 @@ def _codes(node: Node, slot: str, value: Value) -> Value | None:
     if value.type.quant is not None:
         return None
     if value.node.op != "dequantize":
-        return value if slot == traits.bias and value.constant is not None else None
+        kept = traits.bias == slot or slot in _NUMBERS
+        return value if kept and value.constant is not None else None
     source = value.node.operands["x"]
     quant = source.type.quant
     if quant is None or not _counts(quant):
@@ -185,9 +196,10 @@ def counts_accumulator(match: Match) -> bool:
     return bool(np.all(np.broadcast_to(wanted, shape) == np.broadcast_to(quant.scales(), shape)))
 
 
-def _fuse(graph: Graph, match: Match) -> None:
+def _fuse(graph: Graph, match: Match, named: Profile | None) -> None:
     head, last = match.head, match.last
-    operands = {slot: _raw(graph, match, slot, value) for slot, value in match.codes.items()}
+    found = profile(head.profile) if head.profile else named
+    operands = {slot: _raw(graph, match, slot, value, found) for slot, value in match.codes.items()}
     kind = last.result.type
     if len(match.ops) == 1:
         node = graph.add(
@@ -226,31 +238,35 @@ def _fuse(graph: Graph, match: Match) -> None:
     graph.set_lineage(node.result, lineage)
 
 
-def _raw(graph: Graph, match: Match, slot: str, value: Value) -> Value:
-    """A bias in accumulator units is plain i32: its slot says what it means."""
+def _raw(graph: Graph, match: Match, slot: str, value: Value, found: Profile | None) -> Value:
+    """A bias in accumulator units is plain i32: its slot says what it means.
+
+    One that the profile keeps real stays real, and becomes so if it was codes.
+    """
     if slot != spec(match.head.op).traits.bias or value.constant is None:
         return value
     data = value.constant.data
-    if value.type.quant is None:
-        data = _as_codes(graph, match, data)
-    raw = Array(data, TensorType(value.type.shape, I32), value.constant.name)
+    rule = found.resolve(query_of(match.head)) if found else Rule()
+    if found and rule.bias.domain == "real_after":
+        if value.type.quant is None:
+            return value
+        kept = reals_of(found, data, value.type.quant).astype(np.float32)
+        raw = Array(kept, TensorType(value.type.shape, F32), value.constant.name)
+    else:
+        if value.type.quant is None:
+            data = _as_codes(match, data, rule)
+        raw = Array(data, TensorType(value.type.shape, I32), value.constant.name)
     made = graph.constant(raw, name=graph.fresh(f"{value.name}.raw"), before=match.head)
     graph.set_origins(made.node, value.node.origins)
     graph.set_lineage(made, value.lineage)
     return made
 
 
-def _as_codes(graph: Graph, match: Match, bias: NDArray[np.generic]) -> NDArray[np.int32]:
+def _as_codes(match: Match, bias: NDArray[np.generic], rule: Rule) -> NDArray[np.int32]:
     """A real bias as the runtime itself makes it integer when it builds the kernel."""
     traits = spec(match.head.op).traits
     x = match.codes[traits.data].type.quant
     w = match.codes[traits.weight or ""].type.quant
     assert x is not None
     assert w is not None
-    found = profile(match.head.profile or graph.profile)
-    return bias_codes(
-        np.asarray(bias, np.float64),
-        affine_of(x),
-        affine_of(w),
-        found.resolve(query_of(match.head)),
-    )
+    return bias_codes(np.asarray(bias, np.float64), affine_of(x), affine_of(w), rule)

@@ -1,0 +1,179 @@
+"""Networks between quantize and dequantize, grouped as torch's engines fuse them: every byte."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+
+from qir.ir.dtype import F32, dtype
+from qir.ir.graph import Graph
+from qir.ir.node import Value
+from qir.ir.types import Array as Stored
+from qir.ir.types import TensorType, uniform
+from qir.ledger import Ledger
+from qir.passes.group import Group
+from qir.reference.interpreter import run
+
+from .kernels_of_torch import Array, F, Map, Tally, codes, engine, of, processor, taken, tensor
+from .kernels_of_torch import Held as Codes
+
+pytestmark = pytest.mark.skipif(
+    torch.backends.cpu.get_cpu_capability() != "AVX512",
+    reason="torch's profiles speak of AVX512 with VNNI, which this processor has not",
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Numbers:
+    """What a small network is made of: weights as codes, biases as reals, maps between layers."""
+
+    x: Codes
+    first: Codes
+    second: Codes
+    last: Codes
+    biases: tuple[Array, Array, Array]
+    maps: tuple[Map, ...]
+    kernel: int
+
+
+def numbers(seed: int) -> Numbers:
+    rng = np.random.default_rng(seed)
+    channels, classes = int(rng.integers(2, 20)), int(rng.integers(2, 40))
+    x = Codes(codes(rng, "u8", 2, 3, 8, 8), of("u8", F(rng.uniform(0.01, 0.1)), 121))
+
+    def weights(*shape: int) -> Codes:
+        scales = rng.uniform(0.005, 0.03, shape[0]).astype(F)
+        return Codes(rng.integers(-60, 61, shape).astype(np.int8), of("i8", scales, 0, 0))
+
+    first, second = weights(channels, 3, 3, 3), weights(channels, channels, 1, 1)
+    last = weights(classes, channels)
+    biases = tuple(rng.normal(size=len(w.data)).astype(F) for w in (first, second, last))
+    maps = tuple(of("u8", F(rng.uniform(0.03, 0.2)), int(rng.integers(3, 140)) | 1) for _ in "1234")
+    return Numbers(x, first, second, last, biases, maps, 2)  # type: ignore[arg-type]
+
+
+def torch_network(name: str, n: Numbers) -> Array:
+    """quantized::conv2d_relu, conv2d, add_relu, max pool, mean, linear."""
+    ops, func = torch.ops.quantized, torch.nn.functional
+    at = [(float(m.scale), int(m.zero)) for m in n.maps]
+    b1, b2, b3 = (torch.from_numpy(b) for b in n.biases)
+    with engine(name):
+        one = ops.conv2d_prepack(tensor(n.first), b1, [1, 1], [1, 1], [1, 1], 1)
+        two = ops.conv2d_prepack(tensor(n.second), b2, [1, 1], [0, 0], [1, 1], 1)
+        three = ops.linear_prepack(tensor(n.last), b3)
+        a = ops.conv2d_relu(tensor(n.x), one, *at[0])
+        b = ops.conv2d(a, two, *at[1])
+        # Elements lie as they do in the graph: what convolutions make is turned back.
+        c = ops.add_relu(a.contiguous(), b.contiguous(), *at[2])
+        d = func.max_pool2d(c, n.kernel, n.kernel).contiguous()
+        e = func.adaptive_avg_pool2d(d, 1)
+        return taken(ops.linear(torch.flatten(e, 1), three, *at[3]))
+
+
+def torch_networks(name: str, many: list[Numbers]) -> list[Array]:
+    return [torch_network(name, n) for n in many]
+
+
+def kind_of(shape: tuple[int, ...], m: Map) -> TensorType:
+    zero = m.zero if m.scale.ndim else int(m.zero)
+    return TensorType(shape, uniform(dtype(m.storage), m.scale, zero, axis=m.axis))
+
+
+class Net:
+    """The same network in QDQ form."""
+
+    def __init__(self, profile: str) -> None:
+        self.graph = Graph(profile=profile)
+
+    def constant(self, held: Codes, name: str) -> Value:
+        assert held.map is not None
+        kind = kind_of(held.data.shape, held.map)
+        return self.real(self.graph.constant(Stored(held.data, kind, name)))
+
+    def real(self, value: Value) -> Value:
+        return self.graph.add("dequantize", {"x": value}).result
+
+    def through(self, value: Value, m: Map) -> Value:
+        kind = kind_of(value.type.shape, m)  # type: ignore[arg-type]
+        return self.real(self.graph.add("quantize", {"x": value}, types=[kind]).result)
+
+    def plain(self, data: Array, name: str) -> Value:
+        return self.graph.constant(Stored(data, TensorType(data.shape, F32), name))
+
+
+def network(n: Numbers, profile: str) -> Graph:
+    net = Net(profile)
+    add = net.graph.add
+    assert n.x.map is not None
+    x = net.real(add("input", types=[kind_of(n.x.data.shape, n.x.map)], name="x").result)
+    made = {"x": x, "w": net.constant(n.first, "w1"), "bias": net.plain(n.biases[0], "b1")}
+    a = add("relu", {"x": add("conv2d", made, {"pad": (1, 1, 1, 1)}).result}).result
+    a = net.through(a, n.maps[0])
+    made = {"x": a, "w": net.constant(n.second, "w2"), "bias": net.plain(n.biases[1], "b2")}
+    b = net.through(add("conv2d", made).result, n.maps[1])
+    c = net.through(add("relu", {"x": add("add", {"a": a, "b": b}).result}).result, n.maps[2])
+    side = {"kernel": (n.kernel,) * 2, "stride": (n.kernel,) * 2}
+    d = net.through(add("max_pool2d", {"x": c}, side).result, n.maps[2])
+    e = net.through(add("global_avg_pool", {"x": d}).result, n.maps[2])
+    f = net.through(add("flatten", {"x": e}).result, n.maps[2])
+    made = {"x": f, "w": net.constant(n.last, "w3"), "bias": net.plain(n.biases[2], "b3")}
+    y = net.through(add("linear", made).result, n.maps[3])
+    add("output", {"y": y.node.operands["x"]})
+    net.graph.prune()
+    return net.graph
+
+
+@pytest.fixture(scope="module")
+def vnni() -> Iterator[ProcessPoolExecutor]:
+    """A process whose oneDNN knows no more than VNNI."""
+    with processor("AVX512_CORE_VNNI") as pool:
+        yield pool
+
+
+@pytest.mark.parametrize("name", ["fbgemm", "x86", "onednn"])
+def test_a_grouped_network_is_the_engines(name: str, vnni: ProcessPoolExecutor) -> None:
+    many = [numbers(seed) for seed in range(12)]
+    made = vnni.submit(torch_networks, name, many).result()
+    apart, tally = 0, Tally()
+    for seed, (n, wanted) in enumerate(zip(many, made, strict=True)):
+        graph = network(n, "native")
+        ungrouped = run(network(n, f"torch-2.13.{name}"), {"x": n.x.data})["y"]
+        assert Group(f"torch-2.13.{name}").run(graph, Ledger())
+        assert graph.profile == f"torch-2.13.{name}"
+        assert not [node for node in graph if node.op == "dequantize"], "not all is grouped"
+        found = run(graph, {"x": n.x.data})["y"]
+        tally.add(found, wanted, f"seed {seed}")
+        apart += not np.array_equal(ungrouped, found)
+    tally.exact()
+    assert apart, "a network that is not grouped gives the same bytes; nothing was shown"
+
+
+def test_a_bias_of_codes_becomes_real_again() -> None:
+    n = numbers(3)
+    net = Net("native")
+    add = net.graph.add
+    assert n.x.map is not None
+    assert n.first.map is not None
+    x = net.real(add("input", types=[kind_of(n.x.data.shape, n.x.map)], name="x").result)
+    unit = np.asarray(n.x.map.scale * n.first.map.scale, F)
+    whole = np.rint(n.biases[0] / unit).astype(np.int32)
+    bias = net.constant(Codes(whole, of("i32", unit, 0, 0)), "b")
+    made = {"x": x, "w": net.constant(n.first, "w"), "bias": bias}
+    y = net.through(add("conv2d", made).result, n.maps[0])
+    add("output", {"y": y.node.operands["x"]})
+    net.graph.prune()
+    Group("torch-2.13.fbgemm").run(net.graph, Ledger())
+    found = run(net.graph, {"x": n.x.data})["y"]
+    with engine("fbgemm"):
+        real = torch.from_numpy(np.asarray(whole * unit, F))
+        packed = torch.ops.quantized.conv2d_prepack(
+            tensor(n.first), real, [1, 1], [0, 0], [1, 1], 1
+        )
+        at = float(n.maps[0].scale), int(n.maps[0].zero)
+        wanted = taken(torch.ops.quantized.conv2d(tensor(n.x), packed, *at))
+    assert np.array_equal(found, wanted)
