@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from qir.ir.node import Value
 from qir.rewrite.pattern import Chain, Repeat, Rest, Term
 
 
-class Cell(NamedTuple):
+class Cell:
     """One thing to meet, and what is to be met after it."""
 
-    term: Term
-    value: Value
-    rest: Goals
+    __slots__ = ("rest", "tag", "term", "value")
+
+    def __init__(self, term: Term, value: Value, rest: Goals) -> None:
+        self.term = term
+        self.value = value
+        self.rest = rest
+        self.tag = 0
+        """Cells of one attempt that have equal tags are equal; 0: not known yet."""
 
 
 Goals: TypeAlias = "Cell | None"
@@ -68,5 +74,27 @@ class Keep(Term):
     key: str
 
 
-FAILED = Cell.__new__(Cell, None, None, None)  # type: ignore[arg-type]
+class Choice:
+    """Ways that are left to go on from a state."""
+
+    __slots__ = ("mark", "reached", "state", "tainted", "ways")
+
+    def __init__(self, mark: int, state: Cell) -> None:
+        self.ways: Iterator[Goals] = iter(())
+        self.mark = mark
+        self.state = state
+        self.reached = False
+        """Whether a way has met its own part, and gone on to what stands after it."""
+        self.tainted = False
+        """Whether a failure below it hung on more than what was yet to be met."""
+
+
+@dataclass(frozen=True, eq=False)
+class Reached(Term):
+    """Stands behind what a choice is about."""
+
+    choice: Choice
+
+
+FAILED = Cell.__new__(Cell)
 """Given where something is not met."""

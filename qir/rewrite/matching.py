@@ -8,12 +8,13 @@ an attempt that goes on for too long is given up: the cost of a match is bounded
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 
 from qir.ir import attrs as attributes
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
-from qir.rewrite.goals import FAILED, Cell, Deal, Goals, Result
+from qir.rewrite.goals import FAILED, Cell, Choice, Deal, Goals, Reached, Result
 from qir.rewrite.match import Bound, Match
 from qir.rewrite.pattern import (
     Condition,
@@ -29,7 +30,7 @@ from qir.rewrite.pattern import (
 from qir.rewrite.plan import Key, plan
 from qir.rewrite.steps import STEPS, node_words, thing_name
 
-_MOST_STEPS = 50_000
+_MOST_STEPS = 20_000
 """An attempt of more steps is given up."""
 _SMALL = 64
 """Steps before it pays to remember what failed."""
@@ -38,16 +39,11 @@ _CODED = frozenset(
 )
 
 
-class _Choice:
-    """Ways that are left to go on from a state."""
+@dataclass(frozen=True)
+class _Sides(Term):
+    """The two operands of a commutative op."""
 
-    __slots__ = ("key", "mark", "tainted", "ways")
-
-    def __init__(self, ways: Iterator[Goals], mark: int, key: tuple[object, ...] | None) -> None:
-        self.ways = ways
-        self.mark = mark
-        self.key = key
-        self.tainted = False
+    op: Op
 
 
 class Attempt:
@@ -57,10 +53,12 @@ class Attempt:
         self, pattern: Pattern, failure: Callable[[int, Node, str], None] | None = None
     ) -> None:
         self.plan = plan(pattern)
+        self.shared = self.plan.shared
         self.bound: dict[Key, Bound] = {}
         self.trail: list[Key] = []
-        self.choices: list[_Choice] = []
+        self.choices: list[Choice] = []
         self.failed: set[tuple[object, ...]] = set()
+        self.tags: dict[tuple[Term, Value, int], int] = {}
         self.failure = failure
         self.steps = 0
         self.roots: list[Value] = []
@@ -103,23 +101,40 @@ class Attempt:
         self.bound[key] = thing
         self.trail.append(key)
 
-    def choose(self, term: Term, value: Value, rest: Goals, ways: Iterator[Goals]) -> Goals:
-        """The first way that leads on; the others are kept."""
-        key = self._state(term, value, rest) if self.steps > _SMALL else None
-        if key is not None and key in self.failed:
+    def choose(
+        self, term: Term, value: Value, rest: Goals, ways: Callable[[Goals], Iterator[Goals]]
+    ) -> Goals:
+        """The first way that leads on to the rest; the others are kept."""
+        state = Cell(term, value, rest)
+        if self.failed and not self.failed.isdisjoint(self._keys(state)):
             return FAILED
-        self.choices.append(_Choice(ways, len(self.trail), key))
+        choice = Choice(len(self.trail), state)
+        choice.ways = ways(Cell(Reached(choice), value, rest))
+        self.choices.append(choice)
         return self._back()
 
-    def _state(self, term: Term, value: Value, rest: Goals) -> tuple[object, ...]:
-        """All that what is still to be met depends on."""
-        out: list[object] = [term, value]
-        while rest is not None:
-            out += (rest.term, rest.value)
-            rest = rest.rest
-        keys = self.trail if self.plan.open or self.plan.ways else self.plan.shared
-        out += [(key, self.bound.get(key)) for key in keys]
-        return tuple(out)
+    def _keys(self, state: Cell) -> tuple[tuple[object, ...], tuple[object, ...]]:
+        """All that a failure can hang on: of the choice itself, and of all that is to be met."""
+        bound: tuple[object, ...]
+        if self.plan.open or self.plan.ways:
+            bound = tuple((key, self.bound[key]) for key in self.trail)
+        else:
+            bound = tuple(self.bound.get(key) for key in self.shared)
+        return (state.term, state.value, bound), (self._tag(state), bound)
+
+    def _tag(self, state: Cell) -> int:
+        """A number that equal cells with equal rests share."""
+        untagged: list[Cell] = []
+        goals: Goals = state
+        while goals is not None and not goals.tag:
+            untagged.append(goals)
+            goals = goals.rest
+        tag = goals.tag if goals is not None else 0
+        for cell in reversed(untagged):
+            if not isinstance(cell.term, Reached):
+                tag = self.tags.setdefault((cell.term, cell.value, tag), len(self.tags) + 1)
+            cell.tag = tag
+        return state.tag
 
     def _back(self) -> Goals:
         """The next way from the last choice that has one."""
@@ -130,8 +145,9 @@ class Attempt:
             for way in choice.ways:
                 return way
             self.choices.pop()
-            if choice.key is not None and not choice.tainted:
-                self.failed.add(choice.key)
+            if self.steps > _SMALL and not choice.tainted:
+                alone, whole = self._keys(choice.state)
+                self.failed.add(whole if choice.reached else alone)
         return FAILED
 
     # -- the whole ----------------------------------------------------------------------------
@@ -235,8 +251,12 @@ class Attempt:
         if term.swaps and isinstance(a, Term) and isinstance(b, Term):
             x, y = slots.get("a"), slots.get("b")
             if x is not y and x and y and spec(node.op).traits.commutative and a is not b:
-                ways = (Cell(a, p, Cell(b, q, rest)) for p, q in ((x, y), (y, x)))
-                return self.choose(term, node.results[0], rest, ways)
+                pairs = ((x, y), (y, x))
+
+                def ways(rest: Goals) -> Iterator[Goals]:
+                    return (Cell(a, p, Cell(b, q, rest)) for p, q in pairs)
+
+                return self.choose(_Sides(term), node.results[0], rest, ways)
         for slot in reversed(wanted):
             rest = self.operand(node, slot, wanted[slot], rest)
             if rest is FAILED:

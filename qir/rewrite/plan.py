@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from types import EllipsisType
 from typing import TypeAlias
 
@@ -59,9 +59,9 @@ class Plan:
     _private: dict[Repeat | Every, frozenset[Key]] = field(default_factory=dict)
     _rounds: dict[tuple[Repeat | Every, int], Round] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def shared(self) -> tuple[Key, ...]:
-        """What more than one place refers to, or a condition on the whole."""
+        """What more than one place refers to."""
         return tuple(key for key, count in self.counts.items() if count > 1)
 
     def round(self, term: Repeat | Every, index: int) -> Round:

@@ -18,6 +18,7 @@ from qir.rewrite.goals import (
     Deal,
     Goals,
     Keep,
+    Reached,
     Result,
     Stages,
     Stop,
@@ -112,7 +113,8 @@ def _holds(data: NDArray[np.generic], wanted: Number) -> bool:
 
 def _meet_either(run: Attempt, term: Term, value: Value, rest: Goals) -> Goals:
     assert isinstance(term, Either)
-    return run.choose(term, value, rest, (Cell(t, value, rest) for t in term.terms))
+    terms = term.terms
+    return run.choose(term, value, rest, lambda rest: (Cell(t, value, rest) for t in terms))
 
 
 def _meet_repeat(run: Attempt, term: Term, value: Value, rest: Goals) -> Goals:
@@ -126,14 +128,14 @@ def _meet_repeat(run: Attempt, term: Term, value: Value, rest: Goals) -> Goals:
 def _go_round(run: Attempt, term: Again, value: Value, rest: Goals) -> Goals:
     loop, index = term.repeat, term.index
 
-    def ways() -> Iterator[Goals]:
+    def ways(rest: Goals) -> Iterator[Goals]:
         if index < loop.most:
             body = run.plan.round(loop, index).body
             yield Cell(body, value, Cell(Again(loop, index + 1), value, rest))
         if index >= loop.least:
             yield Cell(Stop(loop, index), value, rest)
 
-    return run.choose(term, value, rest, ways())
+    return run.choose(term, value, rest, ways)
 
 
 def _meet_again(run: Attempt, term: Term, value: Value, rest: Goals) -> Goals:
@@ -164,14 +166,14 @@ def _meet_deal(run: Attempt, term: Term, value: Value, rest: Goals) -> Goals:
     others = (*items[:first], *items[first + 1 :])
     assert isinstance(wanted, Term)
 
-    def ways() -> Iterator[Goals]:
+    def ways(rest: Goals) -> Iterator[Goals]:
         for i, one in enumerate(values):
             if one in values[:i]:
                 continue
             left = (*values[:i], *values[i + 1 :])
             yield Cell(wanted, one, Cell(Deal(others, left), one, rest) if others else rest)
 
-    return run.choose(term, value, rest, ways())
+    return run.choose(term, value, rest, ways)
 
 
 def _meet_chain(run: Attempt, term: Term, value: Value, rest: Goals) -> Goals:
@@ -198,8 +200,13 @@ def _meet_stages(run: Attempt, term: Term, value: Value, rest: Goals) -> Goals:
     one = wanted[term.place]
     if isinstance(one, EllipsisType):
         ends = range(len(node.stages), term.at - 1, -1)
-        ways = (Cell(Stages(term.chain, term.place + 1, end), value, rest) for end in ends)
-        return run.choose(term, value, rest, ways)
+        chain, place = term.chain, term.place + 1
+        return run.choose(
+            term,
+            value,
+            rest,
+            lambda rest: (Cell(Stages(chain, place, end), value, rest) for end in ends),
+        )
     if term.at == len(node.stages):
         return run.no(node, "has no stage {}", " or ".join(one.ops))
     after = Cell(Stages(term.chain, term.place + 1, term.at + 1), value, rest)
@@ -249,13 +256,13 @@ def _meet_result(run: Attempt, term: Term, value: Value, rest: Goals) -> Goals:
     wanted = run.plan.pattern.results[term.place]
     key = f"result {term.place}"
 
-    def ways() -> Iterator[Goals]:
+    def ways(rest: Goals) -> Iterator[Goals]:
         for one in level:
             yield Cell(Keep(key), one, Cell(wanted, one, rest))
 
     if not level:
         return run.no(value.node, "nobody uses it as result {} does", term.place)
-    return run.choose(term, value, rest, ways())
+    return run.choose(term, value, rest, ways)
 
 
 def _meet_keep(run: Attempt, term: Term, value: Value, rest: Goals) -> Goals:
@@ -283,6 +290,12 @@ def climb(values: Sequence[Value], way: Sequence[Term]) -> list[Value]:
     return level
 
 
+def _meet_reached(run: Attempt, term: Term, value: Value, rest: Goals) -> Goals:
+    assert isinstance(term, Reached)
+    term.choice.reached = True
+    return rest
+
+
 STEPS: dict[type[Term], Callable[[Attempt, Term, Value, Goals], Goals]] = {
     Op: _meet_op,
     Out: _meet_out,
@@ -297,4 +310,5 @@ STEPS: dict[type[Term], Callable[[Attempt, Term, Value, Goals], Goals]] = {
     Stages: _meet_stages,
     Result: _meet_result,
     Keep: _meet_keep,
+    Reached: _meet_reached,
 }
