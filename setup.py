@@ -59,6 +59,16 @@ def scanner() -> Extension:
     )
 
 
+def view() -> Extension:
+    """What patterns are looked for in: a graph as integers."""
+    return Extension(
+        "qir.rewrite._view",
+        ["qir/rewrite/_view.pyx"],
+        extra_compile_args=["-O3", *flags()],
+        extra_link_args=flags(),
+    )
+
+
 def extensions() -> list[Extension]:
     """The kernels; statistics and codes are extensions of their own, without the thread pool."""
     statistics = set(KERNELS.glob("statistics/*.c"))
@@ -68,6 +78,7 @@ def extensions() -> list[Extension]:
         extension("statistics", sorted(statistics)),
         extension("codes", sorted({*codes, KERNELS / "isa.c"})),
         scanner(),
+        view(),
     ]
 
 

@@ -28,6 +28,7 @@ from qir.rewrite.pattern import (
     Term,
 )
 from qir.rewrite.plan import Key, plan
+from qir.rewrite.prefilter import candidates
 from qir.rewrite.steps import STEPS, node_words, thing_name
 
 _MOST_STEPS = 20_000
@@ -326,5 +327,5 @@ def match_at(pattern: Pattern, node: Node) -> Match | None:
 
 def matches(graph: Graph, pattern: Pattern) -> list[Match]:
     """Every place where a pattern fits, last ones first; places may overlap."""
-    found = (match_at(pattern, node) for node in reversed(list(graph)))
+    found = (match_at(pattern, node) for node in reversed(candidates(graph, [pattern])))
     return [match for match in found if match is not None]

@@ -212,7 +212,9 @@ def _count(out: Plan, term: Term, seen: set[Term]) -> None:
     seen.add(term)
     if isinstance(term, Op | Chain | Repeat):
         _name(out, term.name, term)
-    out.open = out.open or isinstance(term, Repeat | Chain)
+    out.open = (
+        out.open or isinstance(term, Repeat | Chain) or (isinstance(term, Op) and term.others)
+    )
     out.endless = out.endless or isinstance(term, Repeat)
     for operand in operands(term):
         out.edges += 1

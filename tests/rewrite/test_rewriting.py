@@ -266,7 +266,7 @@ def network(seed: int, length: int) -> Graph:
     values = [work.add("input", types=[kind], name="x").result]
 
     def number(value: float) -> Value:
-        return work.constant(Array.of(np.float32(value)))
+        return work.constant(Array.of(np.array(value, np.float32)))
 
     def two(op: str, a: Value, b: Value) -> Value:
         a, b = (a, b) if pick.randrange(2) or op == "div" else (b, a)
@@ -302,7 +302,7 @@ def test_random_networks_compute_the_same_and_end_where_nothing_matches(seed: in
     data = {"x": np.random.default_rng(seed).normal(0, 1, (2, 3)).astype(np.float32)}
     want, got = run(before, data), run(after, data)
     for name in want:
-        np.testing.assert_allclose(got[name], want[name], rtol=1e-5, atol=1e-6, err_msg=str(seed))
+        assert np.allclose(got[name], want[name], rtol=1e-5, atol=1e-6), seed
 
 
 def test_many_users_of_one_value_are_followed_in_another_sweep() -> None:
