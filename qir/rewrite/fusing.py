@@ -31,6 +31,9 @@ TAILS = frozenset({"relu", "clip"})
 _NUMBERS = frozenset({"gamma", "beta", "mean", "var"})
 """Slots of norms, which stay real."""
 
+_SIZES = frozenset({("reshape", "shape"), ("resize", "sizes"), ("resize_nearest", "sizes")})
+"""Slots of whole numbers that say how large the result is."""
+
 
 @dataclass(frozen=True, slots=True)
 class Match:
@@ -136,7 +139,7 @@ def _match(ops: tuple[Node, ...], quantize: Node | None) -> Match | None:
 def _codes(node: Node, slot: str, value: Value) -> Value | None:
     """The codes that an operand dequantizes; the operand itself where reals may stand."""
     traits = spec(node.op).traits
-    if node.op == "reshape" and slot == "shape":
+    if (node.op, slot) in _SIZES:
         return value
     if value.type.quant is not None:
         return None

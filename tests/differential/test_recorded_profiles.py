@@ -1,0 +1,89 @@
+"""The profiles that rest on recorded results: their files, and what they group."""
+
+from __future__ import annotations
+
+import pytest
+
+from qir.ledger import Ledger
+from qir.numerics import dumps, parse, profile
+from qir.passes.expand_qdq import ExpandQdq
+from qir.passes.group import Group
+from qir.reference.interpreter import run
+from tests.differential.one_op import graph_of
+from tests.differential.test_tflite_vectors import DELEGATE, REFERENCE, VECTORS, recorded, unpadded
+from tests.oracles.tflite_cases import Case
+
+NAMES = (
+    REFERENCE,
+    DELEGATE,
+    "tflite-2.21.single",
+    "litert-2.3.xnnpack",
+    "ipex-2.8",
+    "qonnx-1.0",
+)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_profile_reads_back_equal_and_claims_nothing_without_evidence(name: str) -> None:
+    found = profile(name)
+    assert parse(dumps(found), name, profile) == found
+    for entry in found.rules:
+        claim = entry.fields.get(("", "claim"), "unknown")
+        assert claim == "unknown" or entry.fields.get(("", "evidence")), f"line {entry.line}"
+    for group in found.own_groups:
+        assert group.claim == "unknown" or group.evidence, f"line {group.line}"
+
+
+def test_one_rounding_is_claimed_by_nobody() -> None:
+    """No wheel rounds once, so what rounds by a multiplier claims nothing; softmax does not."""
+    single = profile("tflite-2.21.single")
+    claims = {op: entry.fields["", "claim"] for entry in single.rules for op in entry.ops}
+    assert set(claims.values()) == {"unknown"}
+    assert {"conv2d", "add", "sub", "mul", "requantize", "leaky_relu", "reduce_mean"} == set(claims)
+
+
+GROUPED = (
+    "conv",
+    "depthwise",
+    "linear",
+    "add",
+    "sub",
+    "mul",
+    "avg_pool",
+    "max_pool",
+    "softmax",
+    "sigmoid",
+    "tanh",
+    "hard_swish",
+    "leaky_relu",
+    "mean",
+    "resize",
+    "resize_nearest",
+    "concat",
+    "pad",
+)
+
+
+def as_pairs(case: Case, name: str) -> tuple[bool, object]:
+    """Whether a case that was written as pairs is one kernel again, and what it gives."""
+    graph = graph_of(case, name)
+    ExpandQdq().run(graph, Ledger())
+    pairs = {node.op for node in graph}
+    Group(profile=name).run(graph, Ledger())
+    graph.prune()
+    left = {node.op for node in graph}
+    given = {slot.replace(".", ""): case.operands[slot].data for slot in case.fed}
+    whole = "dequantize" in pairs and "dequantize" not in left
+    return whole, run(graph, given)["y"]
+
+
+@pytest.mark.parametrize("suite", GROUPED)
+@pytest.mark.parametrize(("name", "who"), [(REFERENCE, "ref"), (DELEGATE, "xnnpack")])
+def test_pairs_are_grouped_to_the_kernels_that_were_recorded(
+    suite: str, name: str, who: str
+) -> None:
+    for case, wanted in recorded(VECTORS / "tflite", suite, who)[:12]:
+        if who == "ref" or not unpadded(case):
+            whole, found = as_pairs(case, name)
+            assert whole
+            assert (found == wanted).all()
