@@ -21,7 +21,7 @@ CYTHON := $(shell find qir -name '*.pyx' -o -name '*.pxd')
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check test-all bench fuzz sanitize lint format docs train clean oracle-tflite oracle-ipex
+.PHONY: help demo test check test-all bench fuzz sanitize lint format docs train clean oracle-tflite oracle-ipex oracle-mxnet
 
 help:  ## list the targets
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
@@ -78,6 +78,14 @@ oracle-tflite:  ## record what TensorFlow Lite and LiteRT compute, each in an en
 oracle-ipex: $(STAMP)/test  ## pack what tests/oracles/ipex_vectors.py (read its head) wrote to FROM=out/ipex
 	@test -n "$(FROM)" || { sed -n '3,15p' tests/oracles/ipex_vectors.py; exit 1; }
 	@$(BIN)/python -m tests.oracles.ipex_pack "$(FROM)"
+
+oracle-mxnet:  ## record what MXNet 1.9.1 computes, in an environment of its own (Python up to 3.11)
+	@lab=build/oracles/mxnet; old=$$(for name in python3.11 python3.10 python3.9 python3.8; do \
+		$$name -c '' 2>/dev/null && echo $$name && break; done); \
+	test -n "$$old" || { echo "no Python from 3.8 to 3.11 found: the recorded results stay" >&2; exit 1; }; \
+	test -x $$lab/bin/python || $$old -m venv $$lab; \
+	$$lab/bin/pip install -q mxnet==1.9.1 "numpy<1.24" scipy && \
+		$$lab/bin/python -W ignore tests/oracles/mxnet_vectors.py tests/differential/vectors/mxnet
 
 clean:  ## remove all that was built, .venv too
 	@rm -rf .venv build dist *.egg-info .hypothesis

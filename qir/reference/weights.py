@@ -86,10 +86,10 @@ def _with_room(kernel: Kernel, arrays: Operands, of: Affine) -> Affine:
     traits = spec(kernel.op).traits
     if traits.bias is None or traits.bias not in arrays:
         return of
-    most = _most(kernel, arrays[traits.bias], kernel.affine(traits.data))
+    gain = gains(of, kernel.rule, F32)
+    most = _most(kernel, arrays[traits.bias], kernel.affine(traits.data), gain)
     if most is None:
         return of
-    gain = gains(of, kernel.rule, F32)
     if most.size != gain.size:
         most = np.asarray(most.min(initial=np.inf))
     if not (most < gain).any():
@@ -99,8 +99,11 @@ def _with_room(kernel: Kernel, arrays: Operands, of: Affine) -> Affine:
     return replace(of, scale=np.float32(1) / held, ends=replace(ends, gain=held))
 
 
-def _most(kernel: Kernel, bias: Codes, x: Affine) -> Reals | None:
-    """The largest gains of weights beside which a bias fits; None where it needs no room."""
+def _most(kernel: Kernel, bias: Codes, x: Affine, gain: Reals) -> Reals | None:
+    """The largest gains of weights beside which a bias fits; None where it needs no room.
+
+    Of a bias in codes it is a share of the gain that there is, each step rounded as MXNet does.
+    """
     slot = spec(kernel.op).traits.bias or ""
     kind, rule = kernel.types[slot], kernel.rule
     data = gains(x, rule, F32)
@@ -115,4 +118,6 @@ def _most(kernel: Kernel, bias: Codes, x: Affine) -> Reals | None:
         reach = of.scale.astype(F32) * np.float32(of.high)
         if of.ends is not None:
             reach = np.maximum(np.abs(of.ends.low), np.abs(of.ends.high)).astype(F32)
-        return np.asarray(_HALF / reach / data, np.float32)
+        own = gains(of, rule, F32)
+        share = (_HALF / reach / own) * own / data / gain
+        return np.asarray(gain * share, np.float32)

@@ -1,0 +1,137 @@
+"""What QIR says one kernel of a runtime gives: a graph of one node or chain, run by a profile."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.ir.attrs import Attr
+from qir.ir.dtype import dtype, dtype_of
+from qir.ir.graph import Graph
+from qir.ir.node import Stage, Value
+from qir.ir.ops import spec
+from qir.ir.types import Array as Stored
+from qir.ir.types import Declared, QuantType, TensorType, uniform
+from qir.reference.interpreter import run
+
+Array = NDArray[np.generic]
+F = np.float32
+
+
+def ranged(
+    storage: str,
+    scale: float | Array,
+    low: float | Array,
+    high: float | Array,
+    level: float | None = None,
+    *,
+    axis: int | None = None,
+    bounds: tuple[int, int] | None = None,
+    plus: float | None = None,
+) -> QuantType:
+    """A type that declares a range."""
+    kind = uniform(dtype(storage), np.asarray(scale, F), axis=axis, bounds=bounds)
+    ends = [tuple(float(F(v)) for v in np.atleast_1d(end)) for end in (low, high)]
+    offset = None if plus is None else (float(F(plus)),)
+    return replace(kind, declared=Declared(*ends, level), plus=offset)
+
+
+@dataclass(frozen=True)
+class Held:
+    """An operand: codes and their type, or reals."""
+
+    data: Array
+    kind: QuantType | None = None
+
+
+@dataclass(frozen=True)
+class Then:
+    """A later stage of a kernel."""
+
+    op: str
+    flow: str = "x"
+    attrs: Mapping[str, Attr] = field(default_factory=dict)
+    operands: Mapping[str, Held] = field(default_factory=dict)
+
+
+def predicted(
+    profile: str,
+    op: str,
+    operands: Mapping[str, Held],
+    result: QuantType | None,
+    shape: Sequence[int],
+    attrs: Mapping[str, Attr] | None = None,
+    then: Sequence[Then] = (),
+) -> Array:
+    """The codes (or reals, where the result has no type) that a profile foresees."""
+    graph = Graph("one", profile=profile)
+    given = {slot: _placed(graph, held) for slot, held in operands.items()}
+    kind = TensorType(tuple(shape), dtype("f32") if result is None else result)
+    if not then:
+        node = graph.add(op, given, dict(attrs or {}), types=[kind])
+    else:
+        stages = [Stage(op, spec(op).complete(dict(attrs or {})), tuple(given))]
+        for i, stage in enumerate(then, 1):
+            more = {f"{i}.{s}": _placed(graph, held) for s, held in stage.operands.items()}
+            done = spec(stage.op).complete(dict(stage.attrs))
+            stages.append(Stage(stage.op, done, tuple(stage.operands), flow=stage.flow))
+            given |= more
+        node = graph.add_chain(stages, given, kind)
+    graph.add("output", {"y": node.result})
+    return np.asarray(run(graph, {})["y"])
+
+
+def _placed(graph: Graph, held: Held) -> Value:
+    kind = TensorType(held.data.shape, held.kind or dtype_of(held.data))
+    return graph.constant(Stored(held.data, kind))
+
+
+@dataclass
+class Count:
+    """How many elements were compared, how many differ, and how rich in ties and ends they are."""
+
+    total: int = 0
+    wrong: int = 0
+    most: float = 0
+    seen: int = 0
+    ties: int = 0
+    low: int = 0
+    high: int = 0
+    where: str = ""
+
+    def add(self, found: Array, wanted: Array, where: object) -> None:
+        said = f"{where}: {found.dtype}{found.shape} for {wanted.dtype}{wanted.shape}"
+        assert (found.dtype, found.shape) == (wanted.dtype, wanted.shape), said
+        off = np.abs(found.astype(np.float64) - wanted.astype(np.float64))
+        self.total += off.size
+        self.wrong += int((off > 0).sum())
+        if off.any():
+            self.where = self.where or str(where)
+            self.most = max(self.most, float(off.max()))
+
+    def see(self, steps: NDArray[np.floating], low: int, high: int) -> None:
+        """Counts ties and ends of results in steps of the codes, before they are rounded."""
+        self.seen += steps.size
+        self.ties += int((np.abs(steps - np.floor(steps) - 0.5) < 1e-3).sum())
+        self.low += int((steps < low - 0.5).sum())
+        self.high += int((steps > high + 0.5).sum())
+
+    def rich(self, least: float = 0.05) -> None:
+        """At least 5 % ties, and 5 % beyond either end."""
+        found = [n / self.seen for n in (self.ties, self.low, self.high)]
+        assert min(found) >= least, f"ties, low and high: {found}"
+
+    def holds(self, claim: str) -> None:
+        """Holds to a claim, `exact` or `within:steps:rate`."""
+        assert self.total, "nothing was compared"
+        told = f"{self.wrong} of {self.total} differ by up to {self.most}, first at {self.where}"
+        if claim == "exact":
+            assert not self.wrong, told
+            return
+        word, steps, rate = claim.split(":")
+        assert word == "within", claim
+        assert self.most <= int(steps), told
+        assert self.wrong <= float(rate) * self.total, told

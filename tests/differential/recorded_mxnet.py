@@ -1,0 +1,192 @@
+"""MXNet's recorded results, and what the profile `mxnet-1.9` foresees for each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.ir.types import QuantType
+
+from .predictions import Array, F, Held, Then, predicted, ranged
+
+VECTORS = Path(__file__).with_name("vectors") / "mxnet"
+PROFILE = "mxnet-1.9"
+LEVELS = {"int8": 127.5, "uint8": 255.5}
+NAMES = {"int8": "i8", "uint8": "u8", "int32": "i32"}
+Said = Mapping[str, Any]
+Reals = NDArray[np.float64]
+Case = tuple[Said, Mapping[str, Array]]
+
+
+def cases(name: str, folder: Path = VECTORS) -> Iterator[Case]:
+    """What was given to an op and what it made, case by case."""
+    held = np.load(folder / f"{name}.npz")
+    for i in range(len(held.files)):
+        if f"{i}.said" not in held:
+            return
+        arrays = {k.split(".", 1)[1]: held[k] for k in held.files if k.startswith(f"{i}.")}
+        yield json.loads(str(arrays.pop("said"))), arrays
+
+
+def bytes_of(kind: str, high: float, low: float | None = None) -> QuantType:
+    """Bytes of a range, as MXNet reads them."""
+    least = (-high if kind == "int8" else 0.0) if low is None else low
+    scale = F(max(abs(F(least)), abs(F(high)))) / F(LEVELS[kind])
+    return ranged(NAMES[kind], scale, least, high, LEVELS[kind])
+
+
+def made_of(said: Said, arrays: Mapping[str, Array]) -> QuantType:
+    """The type of a result, by the range that the op gave out."""
+    low, high = (float(v) for v in arrays["range"])
+    return bytes_of(str(arrays["y"].dtype), high, low)
+
+
+def quantize_v2(said: Said, arrays: Mapping[str, Array]) -> Array:
+    kind = bytes_of(said["kind"], said["max"], said["min"])
+    return predicted(PROFILE, "quantize", {"x": Held(arrays["x"])}, kind, arrays["x"].shape)
+
+
+def dequantize(said: Said, arrays: Mapping[str, Array]) -> Array:
+    x = Held(arrays["x"], bytes_of(said["kind"], said["max"], said["min"]))
+    return predicted(PROFILE, "dequantize", {"x": x}, None, x.data.shape)
+
+
+def requantize(said: Said, arrays: Mapping[str, Array]) -> Array:
+    high = said["high"]
+    kind = ranged("i32", F(high) / F(2**31 - 1), -high, high, 2.0**31 - 1)
+    x = Held(arrays["x"], kind)
+    return predicted(PROFILE, "requantize", {"x": x}, made_of(said, arrays), x.data.shape)
+
+
+def pooling(said: Said, arrays: Mapping[str, Array]) -> Array:
+    kind = bytes_of(said["kind"], 3.0)
+    height, width = arrays["x"].shape[2:]
+    size, stride, pad = said["size"], said["stride"], said["pad"]
+    attrs: dict[str, Any] = {"kernel": (size, size), "stride": (stride,) * 2, "pad": (pad,) * 4}
+    if said["whole"]:
+        attrs = {"kernel": (height, width)}
+    if said["what"] == "avg":
+        attrs["count_pad"] = said["counts"]
+    op = f"{said['what']}_pool2d"
+    given = {"x": Held(arrays["x"], kind)}
+    return predicted(PROFILE, op, given, kind, arrays["y"].shape, attrs)
+
+
+def act(said: Said, arrays: Mapping[str, Array]) -> Array:
+    kind = bytes_of(said["kind"], 3.0)
+    return predicted(PROFILE, "relu", {"x": Held(arrays["x"], kind)}, kind, arrays["y"].shape)
+
+
+def add(said: Said, arrays: Mapping[str, Array]) -> Array:
+    maps = [bytes_of(k, r) for k, r in zip(said["kinds"], said["ranges"], strict=True)]
+    given = {s: Held(arrays[s], kind) for s, kind in zip("ab", maps, strict=True)}
+    return predicted(PROFILE, "add", given, made_of(said, arrays), arrays["y"].shape)
+
+
+def concat(said: Said, arrays: Mapping[str, Array]) -> Array:
+    maps = [bytes_of(k, r) for k, r in zip(said["kinds"], said["ranges"], strict=True)]
+    given = {f"xs.{i}": Held(arrays[f"x{i}"], kind) for i, kind in enumerate(maps)}
+    kind = made_of(said, arrays)
+    return predicted(PROFILE, "concat", given, kind, arrays["y"].shape, {"axis": 1})
+
+
+def batch_norm(said: Said, arrays: Mapping[str, Array]) -> Array:
+    given = {"x": Held(arrays["x"], bytes_of(said["kind"], said["high"]))}
+    given |= {s: Held(arrays[s]) for s in ("gamma", "beta", "mean", "var")}
+    kind = bytes_of("int8", said["top"])
+    return predicted(PROFILE, "batch_norm", given, kind, arrays["y"].shape, {"eps": said["eps"]})
+
+
+def conv(said: Said, arrays: Mapping[str, Array]) -> Array:
+    """32-bit sums: the range that is given out counts 127 and 255, which is not looked at."""
+    x, w = bytes_of(said["kind"], said["high"]), bytes_of("int8", said["span"])
+    given = {"x": Held(arrays["x"], x), "w": Held(arrays["w"], w)}
+    step = F(F(1) / F(F(LEVELS[said["kind"]]) / F(said["high"]))) / F(F(127.5) / F(said["span"]))
+    kind = ranged("i32", step, -step * 2.0**31, step * 2.0**31, 2.0**31)
+    return predicted(PROFILE, "conv2d", given, kind, arrays["y"].shape, {"pad": (1, 1, 1, 1)})
+
+
+def fused_conv(said: Said, arrays: Mapping[str, Array]) -> Array:
+    given = {"x": Held(arrays["x"], bytes_of(said["kind"], said["high"])), "w": Held(arrays["w"])}
+    if said["has_bias"]:
+        given["bias"] = Held(arrays["bias"])
+    then = []
+    if said["sum"]:
+        other = Held(arrays["sum"], bytes_of(said["sum"], said["sum_high"]))
+        then.append(Then("add", "a", {}, {"b": other}))
+    if said["relu"]:
+        then.append(Then("relu"))
+    kind = made_of(said, arrays)
+    return predicted(PROFILE, "conv2d", given, kind, arrays["y"].shape, then=then)
+
+
+def fused_linear(said: Said, arrays: Mapping[str, Array]) -> Array:
+    given = {s: Held(arrays[s]) for s in ("w", "bias")}
+    if said.get("whole"):
+        given = {
+            "w": Held(arrays["w"], bytes_of("int8", said["span"])),
+            "bias": Held(arrays["bias"], bytes_of("int8", said["bias_span"])),
+        }
+    given = {"x": Held(arrays["x"], bytes_of(said["kind"], said["high"])), **given}
+    then = [Then("relu")] if said["relu"] else []
+    kind = None if said["real"] else made_of(said, arrays)
+    return predicted(PROFILE, "linear", given, kind, arrays["y"].shape, then=then)
+
+
+FORESEEN: Mapping[str, Callable[[Said, Mapping[str, Array]], Array]] = {
+    "quantize_v2": quantize_v2,
+    "dequantize": dequantize,
+    "requantize": requantize,
+    "pooling": pooling,
+    "act": act,
+    "add": add,
+    "concat": concat,
+    "batch_norm": batch_norm,
+    "conv": conv,
+    "fused_conv": fused_conv,
+    "fused_linear": fused_linear,
+    "fused_linear_codes": fused_linear,
+}
+"""What the profile foresees, by the name of the file that recorded it."""
+
+
+# -- richness -------------------------------------------------------------------------------------
+
+
+def in_steps(name: str, said: Said, arrays: Mapping[str, Array]) -> Reals:
+    """Results before they are rounded, in steps of their codes, in float64."""
+    if name == "quantize_v2":
+        reach = max(abs(said["min"]), abs(said["max"]))
+        return arrays["x"].astype(np.float64) * LEVELS[said["kind"]] / reach
+    if name == "requantize":
+        most = 127 if said["kind"] == "int8" else 255
+        return arrays["x"].astype(np.float64) * said["high"] / (2**31 - 1) * most / said["max"]
+    if name == "add":
+        terms = [
+            arrays[slot].astype(np.float64) * reach / LEVELS[kind]
+            for slot, kind, reach in zip("ab", said["kinds"], said["ranges"], strict=True)
+        ]
+        return (terms[0] + terms[1]) * LEVELS[str(arrays["y"].dtype)] / said["top"]
+    return _sums(said, arrays)
+
+
+def _sums(said: Said, arrays: Mapping[str, Array]) -> Reals:
+    """A layer's sums of codes, weights quantized one scale a channel."""
+    data = LEVELS[said["kind"]] / said["high"]
+    weights = arrays["w"].reshape(len(arrays["w"]), -1).astype(np.float64)
+    gains = 127.5 / np.abs(weights).max(1)
+    codes = np.clip(np.rint(weights * gains[:, None]), -128, 127)
+    x = np.moveaxis(arrays["x"].astype(np.float64), 1, -1)
+    total = x @ codes.T
+    if "bias" in arrays:
+        total = total + np.rint(arrays["bias"] * gains * data)
+    real = total / gains / data
+    if said.get("sum"):
+        other = np.moveaxis(arrays["sum"].astype(np.float64), 1, -1)
+        real = real + other * said["sum_high"] / LEVELS[said["sum"]]
+    return np.asarray(real * LEVELS[said["made"]] / said["top"])

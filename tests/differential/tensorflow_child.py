@@ -1,0 +1,133 @@
+"""Runs TensorFlow graphs that come in on standard input, and writes their results to the output.
+
+Started by `kernels_of_tensorflow`; it knows nothing of QIR.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from typing import Any
+
+import numpy as np
+
+STREAM = os.fdopen(os.dup(1), "wb")
+os.dup2(2, 1)  # what TensorFlow prints stays out of the answers
+
+import tensorflow as tf  # noqa: E402
+from tensorflow.core.framework import graph_pb2  # noqa: E402
+from tensorflow.python.framework import tensor_util  # noqa: E402
+
+CODES = {"quint8": np.uint8, "qint8": np.int8, "qint32": np.int32, "quint16": np.uint16}
+CODES["qint16"] = np.int16
+
+
+def kind(name: str) -> int:
+    return int(tf.as_dtype(name).as_datatype_enum)
+
+
+def plain(value: Any) -> Any:
+    if isinstance(value, list):
+        return [plain(v) for v in value]
+    if isinstance(value, dict):
+        return {k: plain(v) for k, v in value.items()}
+    if isinstance(value, tuple) and value and value[0] == "tuple":
+        return tuple(plain(v) for v in value[1])
+    return value
+
+
+def put(attr: Any, value: Any) -> None:
+    match value:
+        case ("kind", name):
+            attr.type = kind(name)
+        case ("kinds", names):
+            attr.list.SetInParent()
+            attr.list.type.extend([kind(name) for name in plain(names)])
+        case bool():
+            attr.b = value
+        case int():
+            attr.i = value
+        case float():
+            attr.f = value
+        case str():
+            attr.s = value.encode()
+        case _:
+            attr.list.SetInParent()
+            if value and isinstance(value[0], str):
+                attr.list.s.extend([v.encode() for v in value])
+            else:
+                attr.list.i.extend(value)
+
+
+def constant(graph: Any, name: str, array: Any, codes: str) -> None:
+    node = graph.node.add()
+    node.op, node.name = "Const", name
+    tensor = node.attr["value"].tensor
+    if codes:
+        held = np.asarray(array, CODES[codes])
+        tensor.dtype = kind(codes)
+        tensor.tensor_shape.SetInParent()
+        for size in held.shape:
+            tensor.tensor_shape.dim.add().size = size
+        tensor.tensor_content = held.tobytes()
+    else:
+        tensor.CopyFrom(tensor_util.make_tensor_proto(array))
+    node.attr["dtype"].type = tensor.dtype
+
+
+def codes_for(array: Any, codes: str) -> Any:
+    """Plain numbers as TensorFlow takes them from outside."""
+    return np.asarray(array, CODES[codes]).astype(tf.as_dtype(codes).as_numpy_dtype)
+
+
+def run(constants: Any, fed: Any, nodes: Any, fetches: Any) -> list[Any]:
+    graph = graph_pb2.GraphDef()
+    graph.versions.producer = 1882
+    for name, (held, codes) in fed.items():
+        node = graph.node.add()
+        node.op, node.name = "Placeholder", name
+        node.attr["dtype"].type = kind(codes or str(held.dtype))
+    for name, (held, codes) in constants.items():
+        constant(graph, name, held, codes)
+    for op, name, inputs, attrs in nodes:
+        node = graph.node.add()
+        node.op, node.name = op, name
+        node.input.extend(inputs)
+        for key, value in attrs.items():
+            put(node.attr[key], value)
+    config = tf.compat.v1.ConfigProto(
+        intra_op_parallelism_threads=1, inter_op_parallelism_threads=1
+    )
+    config.graph_options.rewrite_options.disable_meta_optimizer = True
+    built = tf.Graph()
+    with built.as_default():
+        tf.compat.v1.import_graph_def(graph, name="")
+    with tf.compat.v1.Session(graph=built, config=config) as session:
+        feed = {f"{n}:0": codes_for(a, c) if c else a for n, (a, c) in fed.items()}
+        found = session.run(list(fetches), feed)
+    return [array(f) for f in found]
+
+
+def array(found: Any) -> Any:
+    """A result as plain numbers: TensorFlow's types of codes are records of one field."""
+    held = np.asarray(found)
+    return held.view(held.dtype[0]) if held.dtype.names else held
+
+
+def main() -> None:
+    while True:
+        try:
+            asked = pickle.load(sys.stdin.buffer)
+        except EOFError:
+            return
+        try:
+            answer: Any = run(*plain(asked))
+        except Exception as error:
+            said = " ".join(str(error).split())
+            answer = f"{type(error).__name__}: {said[:400]}"
+        pickle.dump(answer, STREAM)
+        STREAM.flush()
+
+
+main()

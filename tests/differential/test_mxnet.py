@@ -1,0 +1,94 @@
+"""The rules of `mxnet-1.9` against what MXNet 1.9.1 made of inputs that are rich in ties.
+
+`make oracle-mxnet` records again, in an environment of its own; where that lies here, recorded and
+live results are compared too.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from qir.ir.dtype import dtype
+from qir.ir.scheme import Scheme
+from qir.numerics import Query, numbers_for, profile
+
+from .predictions import Array, Count, F
+from .recorded_mxnet import FORESEEN, PROFILE, VECTORS, cases, in_steps
+
+ROOT = Path(__file__).parents[2]
+PYTHON = Path(os.environ.get("QIR_MXNET", ROOT / "build/oracles/mxnet/bin/python"))
+
+
+def rule_of(name: str) -> str:
+    """The op whose rule a file of recorded results holds."""
+    known = {"quantize_v2": "quantize", "fused_conv": "conv2d", "conv": "conv2d", "act": "relu"}
+    known |= {"fused_linear": "linear", "fused_linear_codes": "linear", "pooling": "avg_pool2d"}
+    return known.get(name, name)
+
+
+def close(found: Array, wanted: Array, tolerance: str) -> bool:
+    """Whether floats agree to what a rule says: exactly, or to units in the last place."""
+    word, _, many = tolerance.partition(":")
+    steps = int(many) if word == "ulp" else 0
+    return bool((np.abs(found - wanted) <= steps * np.spacing(np.abs(wanted))).all())
+
+
+@pytest.mark.parametrize("name", FORESEEN)
+def test_recorded_results_are_foreseen(name: str) -> None:
+    codes, active = Count(), Count()
+    storage = {"bias": "i8"} if name == "fused_linear_codes" else {}
+    rule = profile(PROFILE).resolve(Query(rule_of(name), storage))
+    for i, (said, arrays) in enumerate(cases(name)):
+        found, wanted = FORESEEN[name](said, arrays), arrays["y"]
+        if wanted.dtype == np.float32 and name != "dequantize":
+            assert close(found, wanted, rule.float), f"{name} {i} {dict(said)}"
+        else:
+            count = active if "linear" in name and said["relu"] else codes
+            count.add(found, wanted, f"{name} {i} {dict(said)}")
+    codes.holds(rule.claim)
+    if active.total:
+        chain = ("linear", "relu")
+        active.holds(next(g.claim for g in profile(PROFILE).groups if g.chain == chain))
+
+
+def test_scales_are_chosen_from_ranges_of_six_decimals() -> None:
+    rng = np.random.default_rng(3)
+    for kind, level in (("i8", 127.5), ("u8", 255.5)):
+        high = (10.0 ** rng.uniform(-3, 3, 400)).astype(F)
+        low = np.asarray(-high * rng.uniform(0, 2, 400) if kind == "i8" else high * 0.1, F)
+        printed = [[float(f"{v:f}") for v in end] for end in (low, high)]
+        reach = np.abs(np.array(printed)).max(0).astype(F)
+        scheme = Scheme(dtype(kind), symmetric=True)
+        scale, zero = numbers_for(profile(PROFILE), low, high, scheme)
+        assert scale.dtype == F
+        assert not zero.any()
+        assert np.array_equal(scale, reach / F(level)), kind
+
+
+@pytest.mark.parametrize("name", ["quantize_v2", "requantize", "add", "fused_conv", "fused_linear"])
+def test_recorded_inputs_are_rich_in_ties_and_ends(name: str) -> None:
+    count = Count()
+    for said, arrays in cases(name):
+        low, high = (-128, 127) if arrays["y"].dtype == np.int8 else (0, 255)
+        count.see(in_steps(name, said, arrays), low, high)
+    count.rich()
+
+
+def test_recorded_results_are_what_mxnet_makes_today(tmp_path: Path) -> None:
+    if not PYTHON.exists():
+        told = f"MXNet is not at {PYTHON} (make oracle-mxnet): recorded results alone are held"
+        warnings.warn(told, stacklevel=1)
+        pytest.skip(told)
+    script = ROOT / "tests" / "oracles" / "mxnet_vectors.py"
+    subprocess.run([str(PYTHON), "-W", "ignore", str(script), str(tmp_path)], check=True)
+    for path in sorted(VECTORS.glob("*.npz")):
+        held, live = np.load(path), np.load(tmp_path / path.name)
+        assert sorted(held.files) == sorted(live.files), path.name
+        for key in held.files:
+            assert np.array_equal(held[key], live[key]), f"{path.name} {key}"
