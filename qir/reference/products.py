@@ -175,7 +175,7 @@ def _biased(kernel: Kernel, of: Sum, bias: Codes, sums: _Sums) -> Sum:
     shape = [1] * of.acc.ndim
     shape[of.axis] = -1
     floats = kernel.rule.requant.input == "acc_then_bias"
-    if real and kernel.result.quant is None:
+    if real and kernel.result.quant is None and kernel.rule.weights.given != "float":
         added = bias.astype(np.float32) * np.float32(_beta(kernel))
         return replace(of, bias=added.reshape(shape) if added.ndim == 1 else added)
     if real and kernel.rule.bias.domain == "real_after":
