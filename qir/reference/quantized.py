@@ -124,9 +124,7 @@ def run_op(
         return methods.run(kernel, arrays)
     if _moves(op, types, (result,)):
         return compute(op, arrays, attrs)
-    raise OpError(
-        f"{op} on codes is not in profile {profile_name}; expand-qdq computes it in reals"
-    )
+    return in_reals(kernel, arrays)
 
 
 def in_reals(kernel: Kernel, arrays: Operands) -> Codes:

@@ -66,7 +66,7 @@ OPS = (
         (Slot("w"), Slot("indices")),
         _embedding,
         (_PADDING,),
-        Traits(same_params=("w",), value_preserving=True),
+        Traits(value_preserving=True),
         _move,
         doc="the rows of w that the indices name; training leaves the row `padding` alone",
     ),

@@ -16,7 +16,7 @@ from qir.ir.verify.parameters import (
 )
 from qir.ir.verify.products import overflow, static_weights, summed_axis
 from qir.ir.verify.rule import Find, Finding, Look, Rule, Seen, Severity
-from qir.ir.verify.sharing import bias_scale, one_tensor, same_map
+from qir.ir.verify.sharing import bias_scale, one_number, one_tensor, same_map
 from qir.ir.verify.step import SLOTS
 from qir.ir.verify.structure import bodies, output, slots, structure, types, unused
 
@@ -38,6 +38,7 @@ RULES: tuple[Rule, ...] = (
     Rule("codes-in-bounds", "error", codes_in_bounds, ops=frozenset({"constant"})),
     Rule("same-map", "error", same_map, codes=True, ops=_MOVING),
     Rule("one-tensor", "warning", one_tensor, codes=True, ops=frozenset({"quantize", "constant"})),
+    Rule("one-number", "warning", one_number, codes=True),
     Rule("bias-scale", "warning", bias_scale, codes=True, ops=_BIASED),
     Rule("static-weights", "warning", static_weights, codes=True, ops=_PRODUCTS),
     Rule("summed-axis", "warning", summed_axis, codes=True, ops=_PRODUCTS),

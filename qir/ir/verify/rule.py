@@ -54,7 +54,7 @@ class Fault(NamedTuple):
 class Look:
     """One graph under verification, and what is known of the graphs around it."""
 
-    __slots__ = ("bound", "graph", "maps", "moving", "path")
+    __slots__ = ("bound", "graph", "maps", "moving", "numbers", "path")
 
     def __init__(self, graph: Graph, path: str, outer: Look | None = None) -> None:
         self.graph = graph
@@ -65,6 +65,8 @@ class Look:
         """Nodes seen so far whose values are not the same in every run."""
         self.maps: dict[object, tuple[QuantType, str]] = {}
         """One map and the name of its value, for each tensor that has one (`one-tensor`)."""
+        self.numbers: dict[Value, tuple[tuple[object, ...], str]] = {}
+        """The companions of each value whose type asks for numbers, and the node that said them."""
 
     def pass_by(self, node: Node) -> None:
         """Notes whether a node's values are the same in every run."""

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir.ir.node import Node, Value
+from qir.ir.ops import COMPANIONS
 from qir.ir.types import QuantType
 from qir.ir.verify.rule import Fault, Seen
 from qir.ir.verify.step import Step
@@ -65,6 +66,36 @@ def one_tensor(seen: Seen) -> Iterator[Fault]:
     if first is not quant and not _same_reals(first, quant, node.op == "quantize"):
         said = f"it reads a tensor as {quant} that %{name} reads as {first}"
         yield Fault(said, value=value.name)
+
+
+def one_number(seen: Seen) -> Iterator[Fault]:
+    """Who makes and who reads codes of an open type take the same numbers for them.
+
+    Numbers are the same where they are one value, or constants of equal elements.
+    """
+    node = seen.node
+    if not seen.open:
+        return
+    made = [("", v) for v in node.results[:1]]
+    read = [(f"{slot}.", v) for slot, v in seen.operands.items() if seen.row.slot(slot) is not None]
+    for prefix, value in (*read, *made):
+        if value.type.quant is None or not value.type.quant.dynamic:
+            continue
+        found = tuple(_number(seen.operands.get(f"{prefix}{name}")) for name in COMPANIONS)
+        if not any(found):
+            continue
+        first, name = seen.look.numbers.setdefault(value, (found, node.name))
+        if first != found:
+            said = f"%{value.name} has other numbers here than at {name}"
+            yield Fault(said, prefix.rstrip("."), value.name)
+
+
+def _number(value: Value | None) -> object:
+    """What tells numbers apart: the elements of a constant, else the value itself."""
+    if value is None:
+        return None
+    array = value.constant
+    return value if array is None else array.digest
 
 
 def _tensor(node: Node) -> object:

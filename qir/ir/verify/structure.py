@@ -71,6 +71,12 @@ def slots(seen: Seen) -> Iterator[Fault]:
         for slot in seen.operands:
             if row.slot(slot) is None and not row.companion(slot):
                 yield Fault(f"{node.op} has no slot {slot}", slot)
+        for several in (s.name for s in row.operands if s.variadic):
+            count = len(node.variadic(several))
+            for i in range(count):
+                if f"{several}.{i}" not in seen.operands:
+                    yield Fault(f"{several}.{i} is missing, and one behind it is there")
+                    break
     for slot in seen.missing:
         yield Fault(f"{slot} is missing", slot)
 
@@ -104,6 +110,9 @@ def _results(node: Node, wanted: tuple[TensorType, ...]) -> Iterator[Fault]:
     for value, kind in zip(node.results, wanted, strict=False):
         if node.op == "recode":
             yield from _recoded(value, kind)
+        elif node._bodies and not _alike(value.type, kind):
+            said = f"%{value.name} is {value.type}, its bodies make {kind}"
+            yield Fault(said, value=value.name)
         elif value.type.shape != kind.shape or value.type.express is not kind.express:
             yield from _misfit(value.name, value.type, kind)
 
