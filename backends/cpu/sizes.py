@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from qir.errors import DataError, Refused, TypeRuleError
 from qir.ir import dims
-from qir.ir.dims import Dim, Shape, Sym
 from qir.ir.calls import make_call
+from qir.ir.dims import Dim, Shape, Sym
 from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.ops import Call, spec

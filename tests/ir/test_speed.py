@@ -140,6 +140,7 @@ def test_100_000_nodes_take_ten_seconds_in_all() -> None:
     assert verify(network(100)) == []
     sums = []
     for _ in range(3):  # the machine may have much else to do
+        gc.collect()
         found = laps(network, 100_000)
         sums.append(sum(found[step] for step in TOGETHER))
         if sums[-1] < 10:
