@@ -200,6 +200,8 @@ def logistic_steps(x: Codes, x_map: Affine, out: Affine, *, rule: Rule) -> Codes
 def share_table(x: Codes, x_map: Affine, out: Affine, *, axis: int = -1) -> Codes:
     """Softmax: exponents of all differences from a float32 table, added in the order of the axis,
     and one quotient a row that all are multiplied with."""
+    if x_map.storage.bits > 8:
+        raise OpError("share_table: a table over 8-bit codes; codes of more bits are not taken")
     codes = np.moveaxis(_centred(x, x_map, "share_table"), axis, -1)
     if not codes.size:
         return np.zeros(x.shape, out.carrier)

@@ -10,7 +10,8 @@ import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,6 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.generic]
+KINDS = {"qint8": "i8", "quint8": "u8", "qint32": "i32"}
+BOUNDS = {"qint8": (-128, 127), "quint8": (0, 255), "qint32": (-(2**31), 2**31 - 1)}
+SETTINGS = {"tf-2.21.onednn": True, "tf-2.21.core": False}
+"""The profiles that differ by whether oneDNN is on."""
+_CARRIERS = {"qint8": np.int8, "quint8": np.uint8, "qint32": np.int32}
 
 
 @dataclass(frozen=True)
@@ -124,6 +130,23 @@ class TensorFlow:
         assert self.child.stdin is not None
         self.child.stdin.close()
         self.child.wait(60)
+
+
+@contextmanager
+def started() -> Iterator[dict[str, TensorFlow]]:
+    """A runtime for each profile, which ends with the block."""
+    made = {name: TensorFlow(onednn=on) for name, on in SETTINGS.items()}
+    try:
+        yield made
+    finally:
+        for runtime in made.values():
+            runtime.close()
+
+
+def codes(rng: np.random.Generator, kind: str, *shape: int) -> Array:
+    """Any codes of a type."""
+    low, high = BOUNDS[kind]
+    return rng.integers(low, high, shape, endpoint=True).astype(_CARRIERS[kind])
 
 
 def _plain(value: object) -> object:

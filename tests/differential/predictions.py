@@ -31,9 +31,10 @@ def ranged(
     axis: int | None = None,
     bounds: tuple[int, int] | None = None,
     plus: float | None = None,
+    zero: int = 0,
 ) -> QuantType:
     """A type that declares a range."""
-    kind = uniform(dtype(storage), np.asarray(scale, F), axis=axis, bounds=bounds)
+    kind = uniform(dtype(storage), np.asarray(scale, F), zero, axis=axis, bounds=bounds)
     ends = [tuple(float(F(v)) for v in np.atleast_1d(end)) for end in (low, high)]
     offset = None if plus is None else (float(F(plus)),)
     return replace(kind, declared=Declared(*ends, level), plus=offset)

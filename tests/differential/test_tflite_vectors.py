@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from qir.numerics import Query, profile
 from qir.numerics.accumulate import conv2d
 from tests.differential.one_op import computed
 from tests.oracles.tflite_cases import SUITES, Case, digest
@@ -59,7 +60,31 @@ def test_the_reference_kernels_are_predicted(name: str) -> None:
     agree(recorded(VECTORS / "tflite", name, "ref"), REFERENCE)
 
 
-@pytest.mark.parametrize("name", SUITES)
+WITHIN = {"add16": 0.0001, "quantize16": 0.001}
+"""The share of results that are one code off, as the delegate's profile claims it."""
+
+
+def nearly_agree(name: str) -> None:
+    """AssertionError where more results differ, or by more, than the profile claims."""
+    apart = [
+        np.abs(computed(case, DELEGATE).astype(int) - wanted.astype(int))
+        for case, wanted in recorded(VECTORS / "tflite", name, "xnnpack")
+    ]
+    assert max(int(part.max()) for part in apart) == 1
+    total, differ = sum(p.size for p in apart), sum(np.count_nonzero(p) for p in apart)
+    assert differ <= WITHIN[name] * total
+
+
+@pytest.mark.parametrize("name", WITHIN)
+def test_what_is_nearly_predicted_is_as_near_as_claimed(name: str) -> None:
+    nearly_agree(name)
+    case = next(iter(SUITES[name]()))
+    storage = {slot: "i16" for slot, of in case.operands.items() if of.scale is not None}
+    rule = profile(DELEGATE).resolve(Query(case.op, storage | {"result": "i16"}))
+    assert rule.claim == f"within:1:{WITHIN[name]}"
+
+
+@pytest.mark.parametrize("name", [name for name in SUITES if name not in WITHIN])
 def test_what_the_delegate_takes_is_predicted(name: str) -> None:
     pairs = recorded(VECTORS / "tflite", name, "xnnpack")
     agree((pair for pair in pairs if not unpadded(pair[0])), DELEGATE)

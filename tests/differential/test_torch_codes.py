@@ -16,8 +16,7 @@ from qir.numerics import Query, affine, choose, dequantize, profile, quantize
 
 from .kernels_of_torch import BOUNDS, F, Tally, codes, of
 
-FBGEMM = profile("torch-2.13.fbgemm")
-PT2E = profile("torch-2.13.pt2e")
+FBGEMM, PT2E = "torch-2.13.fbgemm", "torch-2.13.pt2e"
 Real: TypeAlias = "np.floating | NDArray[np.float32]"
 KINDS = ("u8", "i8", "i32")
 _TORCH = {"u8": torch.quint8, "i8": torch.qint8, "i32": torch.qint32}
@@ -42,7 +41,7 @@ def asked(kind: str, grain: str = "tensor", op: str = "quantize") -> Query:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_quantize_per_tensor_is_torchs_for_every_length_and_special_value(kind: str) -> None:
-    rule, tally = FBGEMM.resolve(asked(kind)), Tally()
+    rule, tally = profile(FBGEMM).resolve(asked(kind)), Tally()
     for length in (*range(1, 71), 4000):
         rng = np.random.default_rng(length)
         for scale in (F(0.5), F(rng.uniform(0.001, 2)), F(rng.uniform(0.001, 2)), F(1e-38)):
@@ -66,7 +65,7 @@ def test_quantize_per_tensor_is_torchs_for_every_length_and_special_value(kind: 
 @pytest.mark.parametrize("axis", [0, 1, 2])
 @pytest.mark.parametrize("kind", ["u8", "i8"])
 def test_quantize_per_channel_is_torchs(kind: str, axis: int) -> None:
-    rule, tally = FBGEMM.resolve(asked(kind, "channel")), Tally()
+    rule, tally = profile(FBGEMM).resolve(asked(kind, "channel")), Tally()
     for length in range(1, 71):
         rng = np.random.default_rng(length)
         shape = [3, 4, 2]
@@ -92,7 +91,7 @@ def test_quantize_per_channel_is_torchs(kind: str, axis: int) -> None:
 @pytest.mark.parametrize("many", [False, True], ids=["tensor", "channel"])
 @pytest.mark.parametrize("kind", ["u8", "i8"])
 def test_dequantize_is_torchs(kind: str, many: bool) -> None:
-    rule, tally = FBGEMM.resolve(Query("dequantize", {"x": kind})), Tally()
+    rule, tally = profile(FBGEMM).resolve(Query("dequantize", {"x": kind})), Tally()
     for length in range(1, 71):
         rng = np.random.default_rng(length)
         x = codes(rng, kind, 3, length)
@@ -116,7 +115,7 @@ def test_dequantize_is_torchs(kind: str, many: bool) -> None:
 
 @pytest.mark.parametrize("many", [False, True], ids=["tensor", "channel"])
 def test_fake_quantize_is_torchs(many: bool) -> None:
-    rule = FBGEMM.resolve(asked("i8", "channel" if many else "tensor", "fake_quantize"))
+    rule = profile(FBGEMM).resolve(asked("i8", "channel" if many else "tensor", "fake_quantize"))
     tally = Tally()
     for length in range(1, 71):
         rng = np.random.default_rng(length)
@@ -156,8 +155,8 @@ def decomposed(name: str) -> object:
 
 @pytest.mark.parametrize("kind", ["u8", "i8", "i16", "i32"])
 def test_decomposed_quantize_and_dequantize_are_torchs(kind: str) -> None:
-    rule = PT2E.resolve(asked(kind))
-    back, tally = PT2E.resolve(Query("dequantize", {"x": kind})), Tally()
+    rule = profile(PT2E).resolve(asked(kind))
+    back, tally = profile(PT2E).resolve(Query("dequantize", {"x": kind})), Tally()
     low, high = affine(kind, 1.0).storage.bounds
     into, out = decomposed("quantize_per_tensor"), decomposed("dequantize_per_tensor")
     assert callable(into)
@@ -178,7 +177,7 @@ def test_decomposed_quantize_and_dequantize_are_torchs(kind: str) -> None:
 
 @pytest.mark.parametrize("axis", [0, 1])
 def test_decomposed_quantize_per_channel_is_torchs(axis: int) -> None:
-    rule, tally = PT2E.resolve(asked("i8", "channel")), Tally()
+    rule, tally = profile(PT2E).resolve(asked("i8", "channel")), Tally()
     into = decomposed("quantize_per_channel")
     assert callable(into)
     for length in range(1, 71):
@@ -250,7 +249,7 @@ def test_scales_and_zero_points_are_those_of_torchs_observers(
 @pytest.mark.parametrize("short", [False, True])
 def test_the_numbers_of_dynamic_layers_are_torchs(short: bool) -> None:
     """The codes of linear_dynamic's data, told by a layer that hands them on."""
-    rule = FBGEMM.resolve(Query("choose_qparams", {"result": "u8"})).choose
+    rule = profile(FBGEMM).resolve(Query("choose_qparams", {"result": "u8"})).choose
     rule = replace(rule, reduce="activations7" if short else "none")
     low, high = ranges(2000)
     for least, most in zip(low, high, strict=True):

@@ -88,7 +88,7 @@ def torch_pair(asked: Asked, relu: bool) -> torch.Tensor:
 @pytest.mark.parametrize("relu", [False, True], ids=["plain", "relu"])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("op", ["add", "mul"])
-@pytest.mark.parametrize("name", ["x86", "qnnpack"])
+@pytest.mark.parametrize("name", ["fbgemm", "qnnpack"])
 def test_sums_and_products_of_codes_are_torchs(name: str, op: str, kind: str, relu: bool) -> None:
     tally, where = Tally(), f"torch-2.13.{name}"
     with engine(name):
@@ -119,11 +119,11 @@ SHAPES: dict[str, Callable[[int], tuple[tuple[int, ...], tuple[int, ...]]]] = {
 @pytest.mark.parametrize("shape", SHAPES)
 def test_vectors_run_as_far_as_operands_move_alike(shape: str) -> None:
     tally = Tally()
-    with engine("x86"):
+    with engine("fbgemm"):
         for length in (*range(1, 71, 3), 100, 130, 300):
             rng = np.random.default_rng(length)
             asked = pair(rng, "add", KINDS[length % 2], *SHAPES[shape](length))
-            hold(tally, "torch-2.13.x86", asked, torch_pair(asked, False), (shape, length))
+            hold(tally, "torch-2.13.fbgemm", asked, torch_pair(asked, False), (shape, length))
     tally.exact()
 
 
@@ -147,7 +147,7 @@ UNARY: dict[str, tuple[Unary, Mapping[str, Attr]]] = {
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("op", UNARY)
-@pytest.mark.parametrize("name", ["x86", "qnnpack"])
+@pytest.mark.parametrize("name", ["fbgemm", "qnnpack"])
 def test_activations_of_every_code_are_torchs(name: str, op: str, kind: str) -> None:
     run, attrs = UNARY[op]
     tally, where = Tally(), f"torch-2.13.{name}"
@@ -172,7 +172,7 @@ def test_activations_of_every_code_are_torchs(name: str, op: str, kind: str) -> 
 @pytest.mark.parametrize("kind", KINDS)
 def test_bounds_are_torchs(kind: str) -> None:
     tally = Tally()
-    with engine("x86"):
+    with engine("fbgemm"):
         for length in range(1, 71):
             rng = np.random.default_rng(length)
             x = Held(codes(rng, kind, length), of(kind, rng.uniform(0.01, 0.1), odd(rng, kind)))
@@ -182,9 +182,9 @@ def test_bounds_are_torchs(kind: str) -> None:
                 "clip": (torch.clamp(tensor(x), low, high), {"min": low, "max": high}),
             }
             for op, (wanted, attrs) in made.items():
-                hold(tally, "torch-2.13.x86", Asked(op, {"x": x}, x.map, attrs), wanted, length)
+                hold(tally, "torch-2.13.fbgemm", Asked(op, {"x": x}, x.map, attrs), wanted, length)
             six = Asked("clip", {"x": x}, x.map, {"min": 0.0, "max": 6.0})
-            hold(tally, "torch-2.13.x86", six, OPS.relu6(tensor(x)), length)
+            hold(tally, "torch-2.13.fbgemm", six, OPS.relu6(tensor(x)), length)
     tally.exact()
 
 
@@ -196,7 +196,7 @@ def test_bounds_are_torchs(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_concat_is_torchs(kind: str, last: bool, relu: bool) -> None:
     tally = Tally()
-    with engine("x86"):
+    with engine("fbgemm"):
         for length in (*range(2, 71), 100, 200):  # one channel lies both ways in memory
             rng = np.random.default_rng(length)
             out = of(kind, rng.uniform(0.02, 0.1), odd(rng, kind))
@@ -216,8 +216,8 @@ def test_concat_is_torchs(kind: str, last: bool, relu: bool) -> None:
             operands = {f"xs.{i}": h for i, h in enumerate(held)}
             tails = ("relu",) if relu else ()
             asked = Asked("concat", operands, out, {"axis": 3 if last else 1}, tails)
-            tally.add(computed(asked, "torch-2.13.x86"), made, f"length {length}")
-    tally.within(claim("torch-2.13.x86", asked))
+            tally.add(computed(asked, "torch-2.13.fbgemm"), made, f"length {length}")
+    tally.within(claim("torch-2.13.fbgemm", asked))
 
 
 def back(data: Array) -> Array:
@@ -245,7 +245,7 @@ def test_average_pools_are_torchs(kind: str, last: bool) -> None:
         pad = tuple(int(rng.integers(0, k // 2 + 1)) for k in kernel)
         ceil, counted = bool(number & 1), bool(number & 2)
         x = image(rng, kind, 2, int(rng.integers(1, 70)), *(int(v) for v in rng.integers(4, 9, 2)))
-        with engine("x86"):
+        with engine("fbgemm"):
             made = torch.nn.functional.avg_pool2d(
                 tensor(x, last=last), kernel, stride, pad, ceil, counted
             )
@@ -268,7 +268,7 @@ def compare_pool(
     attrs: Mapping[str, Attr],
     last: bool,
     where: int,
-    name: str = "torch-2.13.x86",
+    name: str = "torch-2.13.fbgemm",
 ) -> None:
     wanted = taken(made)
     if last:
@@ -286,7 +286,7 @@ def test_global_means_are_torchs(kind: str, last: bool) -> None:
         rng = np.random.default_rng(number)
         sizes = [int(v) for v in rng.integers(2, 9, 2)]
         x = image(rng, kind, 2, int(rng.integers(2, 70)), *sizes)
-        with engine("x86"):
+        with engine("fbgemm"):
             made = torch.nn.functional.adaptive_avg_pool2d(tensor(x, last=last), 1)
             compare_pool(tally, "global_avg_pool", x, made, {}, last, number)
             if not last:
@@ -304,7 +304,7 @@ def test_means_of_parts_and_of_volumes_are_torchs(kind: str) -> None:
         sizes = [int(v) for v in rng.integers(3, 9, 2)]
         size = (int(rng.integers(1, sizes[0] + 1)), int(rng.integers(1, sizes[1] + 1)))
         x = image(rng, kind, 2, int(rng.integers(2, 40)), *sizes)
-        with engine("x86"):
+        with engine("fbgemm"):
             made = torch.nn.functional.adaptive_avg_pool2d(tensor(x), size)
             compare_pool(tally, "adaptive_avg_pool", x, made, {"size": size}, False, number)
             cube = image(rng, kind, 1, int(rng.integers(1, 70)), 4, *sizes)
@@ -323,7 +323,7 @@ def test_greatest_codes_are_torchs(kind: str) -> None:
     for number in range(20):
         rng = np.random.default_rng(number)
         x = image(rng, kind, 2, 3, *(int(v) for v in rng.integers(5, 9, 2)))
-        with engine("x86"):
+        with engine("fbgemm"):
             made = torch.nn.functional.max_pool2d(tensor(x), (3, 2), (2, 1), (1, 0))
         attrs: dict[str, Attr] = {"kernel": (3, 2), "stride": (2, 1), "pad": (1, 0, 1, 0)}
         compare_pool(tally, "max_pool2d", x, made, attrs, False, number)
@@ -350,13 +350,13 @@ def test_batch_norm_is_torchs(kind: str) -> None:
         }
         reals = {slot: np.asarray(v, F) for slot, v in held.items()}
         eps = 1e-5 if number % 2 else 0.0
-        with engine("x86"):
+        with engine("fbgemm"):
             given = [torch.from_numpy(v) for v in reals.values()]
             made = OPS.batch_norm2d(tensor(x), *given, eps, float(out.scale), int(out.zero))
         operands = {"x": x, **{slot: Held(v) for slot, v in reals.items()}}
         asked = Asked("batch_norm", operands, out, {"eps": float(F(eps))})
-        hold(tally, "torch-2.13.x86", asked, made, number)
-    tally.within(claim("torch-2.13.x86", asked))
+        hold(tally, "torch-2.13.fbgemm", asked, made, number)
+    tally.within(claim("torch-2.13.fbgemm", asked))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -370,12 +370,12 @@ def test_prelu_is_torchs(kind: str) -> None:
         scale = F(2.0 ** -int(rng.integers(5, 9))) if number % 2 else F(rng.uniform(0.005, 0.02))
         slope = Held(codes(rng, kind, count), of(kind, scale, odd(rng, kind)))
         out = of(kind, F(x.map.scale * F(2.0 ** int(rng.integers(-1, 2)))), odd(rng, kind))
-        with engine("x86"):
+        with engine("fbgemm"):
             made = OPS.prelu(tensor(x), tensor(slope), float(out.scale), int(out.zero))
         shaped = Held(slope.data.reshape(count, 1, 1), slope.map)
         asked = Asked("prelu", {"x": x, "slope": shaped}, out)
-        hold(tally, "torch-2.13.x86", asked, made, number)
-    tally.within(claim("torch-2.13.x86", asked))
+        hold(tally, "torch-2.13.fbgemm", asked, made, number)
+    tally.within(claim("torch-2.13.fbgemm", asked))
 
 
 # -- norms ----------------------------------------------------------------------------------------
@@ -405,7 +405,7 @@ def test_norms_are_as_near_to_torchs_as_is_claimed(op: str, kind: str) -> None:
         size = x.data.shape[-1 if op == "layer_norm" else 1]
         gamma, beta = (np.asarray(rng.normal(size=size), F) for _ in range(2))
         out = of(kind, F(2.0 ** -int(rng.integers(3, 8))), odd(rng, kind))
-        with engine("x86"):
+        with engine("fbgemm"):
             made = run(
                 tensor(x),
                 torch.from_numpy(gamma),
@@ -415,8 +415,8 @@ def test_norms_are_as_near_to_torchs_as_is_claimed(op: str, kind: str) -> None:
             )
         operands = {"x": x, "gamma": Held(gamma), "beta": Held(beta)}
         asked = Asked(op, operands, out, attrs)
-        hold(tally, "torch-2.13.x86", asked, made, number)
-    tally.within(claim("torch-2.13.x86", asked))
+        hold(tally, "torch-2.13.fbgemm", asked, made, number)
+    tally.within(claim("torch-2.13.fbgemm", asked))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -426,8 +426,8 @@ def test_softmax_is_as_near_to_torchs_as_is_claimed(kind: str) -> None:
     for length in (*range(1, 71), 500):
         rng = np.random.default_rng(length)
         x = image(rng, kind, 5, length)
-        with engine("x86"):
+        with engine("fbgemm"):
             made = OPS.softmax(tensor(x), 1, float(out.scale), int(out.zero))
         asked = Asked("softmax", {"x": x}, out, {"axis": 1})
-        hold(tally, "torch-2.13.x86", asked, made, length)
-    tally.within(claim("torch-2.13.x86", asked))
+        hold(tally, "torch-2.13.fbgemm", asked, made, length)
+    tally.within(claim("torch-2.13.fbgemm", asked))

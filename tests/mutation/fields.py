@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, get_args, get_origin
 
@@ -46,8 +46,10 @@ def mutants(profile: Profile, *, but: tuple[str, ...] = ()) -> Iterator[Mutant]:
             yield Mutant(said, block, entry.ops, replace(profile, rules=tuple(rules)))
 
 
-def _stored(storage: object) -> str:
-    return "/i16" if "i16" in str(storage) else ""
+def _stored(storage: Mapping[str, tuple[str, ...]]) -> str:
+    """`/i16` for a rule of 16-bit data alone."""
+    data = {kind for slot, kinds in storage.items() if slot != "w" for kind in kinds}
+    return "/i16" if data == {"i16"} else ""
 
 
 def _changes(

@@ -335,7 +335,8 @@ def every(op: str, kind: str, count: int, fixed: tuple[float, int] | None) -> It
     """One operand of all codes; of every three results one lies on ties, one just beside them."""
     for number, seed in seeds(f"{op}{kind}", count):
         low, high = bounds(kind)
-        data = np.arange(low, high + 1).astype(kind).reshape(1, -1)
+        step = 1 if high - low < 256 else 61
+        data = np.arange(low, high + 1, step).astype(kind).reshape(1, -1)
         x = Operand(data, scale_of(seed, number // 2), zero_of(seed, kind))
         ratio = F((0.5, 2.0, 1.0, 0.25, 1.5, 4.0)[number // 3 % 6])
         wanted = (F(x.step) * ratio, beside(seed, F(x.step) * ratio), seed.uniform(0.5, 2) * x.step)
@@ -353,7 +354,7 @@ def softmax(kind: str, count: int) -> Iterator[Case]:
         x = operand(seed, kind, number, 12, length)
         if number % 5 == 0:
             x = Operand(np.clip(x.data // 16, *bounds(kind)).astype(kind), x.scale, x.zero)
-        fixed = (1 / 256, -128) if kind == "int8" else (1 / 32768, 0)
+        fixed = (1 / 256, bounds(kind)[0])
         yield Case("softmax", {"x": x}, result(seed, kind, *fixed), x.data.shape, {"axis": -1})
 
 
@@ -447,7 +448,9 @@ def dequantizes(kind: str, count: int) -> Iterator[Case]:
         yield Case("dequantize", case.operands, Operand(np.zeros(0, F)), case.shape)
 
 
-SUITES: Mapping[str, Callable[[], Iterator[Case]]] = {
+Suites = dict[str, Callable[[], Iterator[Case]]]
+
+SUITES: Suites = {
     "conv": lambda: conv("int8", 48, depth=False),
     "depthwise": lambda: conv("int8", 48, depth=True),
     "linear": lambda: linear("int8", 48),
@@ -477,6 +480,36 @@ SUITES: Mapping[str, Callable[[], Iterator[Case]]] = {
     "requantize": lambda: every("requantize", "int8", 48, None),
     "dequantize": lambda: dequantizes("int8", 12),
 }
+
+
+def others(kind: str, zero: int, mark: str) -> Suites:
+    """Suites of another kind of codes, of whose ops that take it; `zero` is sigmoid's."""
+    found: Suites = {
+        "add": lambda: pairs("add", kind, 30),
+        "sub": lambda: pairs("sub", kind, 30),
+        "mul": lambda: pairs("mul", kind, 12),
+        "avg_pool": lambda: pool("avg_pool2d", kind, 16),
+        "max_pool": lambda: pool("max_pool2d", kind, 8),
+        "concat": lambda: concat(kind, 8),
+        "leaky_relu": lambda: every("leaky_relu", kind, 18, None),
+        "mean": lambda: mean(kind, 40),
+        "pad": lambda: pad(kind, 8),
+        "resize_nearest": lambda: resize("resize_nearest", kind, 12),
+        "quantize": lambda: quantizes(kind, 8),
+        "requantize": lambda: every("requantize", kind, 18, None),
+        "dequantize": lambda: dequantizes(kind, 6),
+    }
+    if kind == "int16":
+        found["resize"] = lambda: resize("resize", kind, 12)
+    else:
+        found["hard_swish"] = lambda: every("hard_swish", kind, 18, None)
+        found["sigmoid"] = lambda: every("sigmoid", kind, 12, (1 / 256, zero))
+        found["tanh"] = lambda: every("tanh", kind, 12, (1 / 128, 128))
+        found["softmax"] = lambda: softmax(kind, 16)
+    return {f"{name}{mark}": suite for name, suite in found.items()}
+
+
+SUITES |= others("int16", 0, "16") | others("uint8", 0, "_u8")
 """Every suite of cases, by the name of its file."""
 
 
