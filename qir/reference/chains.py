@@ -8,13 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from qir.ir.dtype import I8, U8, dtype_of
+from qir.ir.dtype import I8, U8, DType, dtype_of
 from qir.ir.node import Node, Stage
-from qir.ir.types import QuantType, TensorType
+from qir.ir.ops import Call, spec
+from qir.ir.types import Element, QuantType, TensorType
 from qir.numerics import Rule, affine_of, dequantize, profile, quantize
 from qir.numerics.rounding import fma
 from qir.numerics.sums import Summand, from_reals
 from qir.reference.companions import resolved
+from qir.reference.operands import wrapped
 from qir.reference.products import PRODUCTS, Kernel, any_map, integral, plain, product
 from qir.reference.quantized import bounds, in_reals, quantizing, query, run_op
 from qir.reference.table import Operands, compute
@@ -128,24 +130,25 @@ def _written(codes: Codes, of: QuantType, result: QuantType, rule: Rule) -> Code
 def _by_stages(node: Node, operands: Operands, profile_name: str) -> Codes:
     """Every stage on reals, rounded where a type stands behind it and at the end."""
     flow: Codes | None = None
+    kind: DType | None = None
     rule: Rule | None = None
     summand: QuantType | None = None
     for i, stage in enumerate(node.stages):
         last = i == len(node.stages) - 1
-        kind = node.result.type if last else stage.type or node.result.type
-        link = _link(node, i, operands, kind, profile_name)
+        stored = node.result.type if last else stage.type or node.result.type
+        link = _link(node, i, operands, stored, profile_name)
         out = link.result.quant
         codes: Codes | None = None
         if i == 0:
             rule = _head_rule(link, profile_name)
         if flow is None or stage.flow is None:
-            flow = _real_stage(link, profile_name)
+            flow, kind = _plain_stage(link, profile_name)
         elif rule is not None and out is not None and _on_codes(link, rule):
             codes = _coded_stage(link, flow, node.result.type, rule, profile_name)
         elif rule is not None and (found := _summand(link)) is not None:
             flow, summand = _summed(flow, link, node.result.type, rule), found
         else:
-            flow = _real_stage(_fed(link, flow, None), profile_name)
+            flow, kind = _plain_stage(_fed(link, flow, kind), profile_name)
         if out is None or not (last or stage.type is not None or codes is not None):
             continue
         if codes is None:
@@ -155,7 +158,7 @@ def _by_stages(node: Node, operands: Operands, profile_name: str) -> Codes:
         rule = rule if stage.type is None else None
         if last:
             return codes
-        flow = dequantize(codes, any_map(out), quantizing(link.result, profile_name))
+        flow, kind = dequantize(codes, any_map(out), quantizing(link.result, profile_name)), None
     assert flow is not None
     return flow
 
@@ -169,12 +172,24 @@ def _head_rule(link: _Link, profile_name: str) -> Rule | None:
     return rule if integral(coded(kernel, link.arrays)[0]) else None
 
 
-def _fed(link: _Link, flow: Codes, quant: QuantType | None) -> _Link:
+def _fed(link: _Link, flow: Codes, element: Element | None) -> _Link:
     """A stage with what flows in: reals, or codes."""
     assert link.stage.flow is not None
-    kind = TensorType(flow.shape, quant or dtype_of(flow))
+    kind = TensorType(flow.shape, element or dtype_of(flow))
     types = {**link.types, link.stage.flow: kind}
     return _Link(link.stage, types, {**link.arrays, link.stage.flow: flow}, link.result)
+
+
+def _plain_stage(link: _Link, profile_name: str) -> tuple[Codes, DType | None]:
+    """What one stage gives without a map, and its element type where that is an integer of a
+    width that no NumPy type has."""
+    made = _real_stage(link, profile_name)
+    kinds = [t.dtype for t in link.types.values() if t.quant is None]
+    kinds += [to for to in link.stage.attrs.values() if isinstance(to, DType)]
+    if not any(k.is_integer and k.bits < 8 * k.carrier.itemsize for k in kinds):
+        return made, None
+    (found,) = spec(link.stage.op).rule(Call(link.stage.op, link.types, link.stage.attrs))
+    return wrapped(made, found.dtype), found.dtype
 
 
 def _real_stage(link: _Link, profile_name: str) -> Codes:

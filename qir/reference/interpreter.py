@@ -17,6 +17,7 @@ from qir.ir.node import Node, Program, Value
 from qir.ir.types import TensorType
 from qir.reference import companions, control, dynamic, inner
 from qir.reference.chains import run_chain
+from qir.reference.operands import settled, wrapped
 from qir.reference.quantized import run_quantized
 from qir.reference.table import Operands, compute_all
 
@@ -103,7 +104,7 @@ def _results(
 def run_node(
     node: Node, operands: Operands, profile: str, forced: str | None = None
 ) -> tuple[Tensor, ...]:
-    """One node on arrays by slot: reals as reals, codes as codes.
+    """One node on arrays by slot: reals as reals, codes as codes, integers wrapped to their width.
 
     `forced` is a profile that takes the place of every one that nodes within bodies name.
     """
@@ -111,6 +112,17 @@ def run_node(
         data = node.result.constant
         assert data is not None
         return (data.data,)
+    made = _computed(node, {s: settled(x) for s, x in operands.items()}, profile, forced)
+    kinds = [value.type for value in node.results]
+    if not any(kind.dtype.is_integer and kind.quant is None for kind in kinds):
+        return made
+    pairs = zip(made, kinds, strict=True)
+    return tuple(data if kind.quant else wrapped(data, kind.dtype) for data, kind in pairs)
+
+
+def _computed(
+    node: Node, operands: Operands, profile: str, forced: str | None
+) -> tuple[Tensor, ...]:
     if node.bodies and node.op != "foreign":
         return _run_bodies(node, operands, profile, forced)
     if node.op == "foreign":

@@ -88,3 +88,19 @@ def narrow(y: Array, to: np.dtype[np.generic]) -> Array:
         if to in (np.float32, np.float16) or y.dtype != np.float64:
             return y.astype(to)
         return to_odd(y.astype(np.float64)).astype(to)
+
+
+def wrapped(y: Array, kind: DType) -> Array:
+    """Integers of a width that no NumPy type has, in two's complement of that width."""
+    spare = 8 * y.dtype.itemsize - kind.bits
+    if not kind.is_integer or not spare or y.dtype != kind.carrier:
+        return y
+    by = y.dtype.type(spare)
+    return np.asarray(np.right_shift(np.left_shift(y, by), by))
+
+
+def settled(x: Array) -> Array:
+    """The same elements in rows without gaps, so that what is computed hangs on them alone."""
+    if x.flags.c_contiguous and x.flags.aligned:
+        return x
+    return np.array(x, order="C")

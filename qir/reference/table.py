@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from qir.errors import OpError
 from qir.ir.attrs import Attr
-from qir.ir.dtype import DType
+from qir.ir.dtype import DType, dtype_of
 from qir.reference import (
     activations,
     attention,
@@ -34,7 +34,7 @@ from qir.reference import (
     sizes,
     unary,
 )
-from qir.reference.operands import narrow
+from qir.reference.operands import narrow, settled, wrapped
 
 Operands: TypeAlias = Mapping[str, NDArray[np.generic]]
 
@@ -120,6 +120,7 @@ def _made(op: str, operands: Operands, attrs: Mapping[str, Attr]) -> Made:
         function = FUNCTIONS[op]
     except KeyError:
         raise OpError(f"no reference for op {op}") from None
+    operands = {slot: settled(x) for slot, x in operands.items()}
     if "xs.0" in operands:
         order = sorted(operands, key=lambda s: int(s.rpartition(".")[2]))
         return function([operands[s] for s in order], **attrs)
@@ -127,10 +128,56 @@ def _made(op: str, operands: Operands, attrs: Mapping[str, Attr]) -> Made:
 
 
 def cast(x: NDArray[np.generic], to: Attr) -> NDArray[np.generic]:
-    """Values in another element type; reals to whole numbers cut towards zero."""
+    """Values in another element type; integers keep the low bits that the type has.
+
+    Reals become whole numbers as `_cut` says. OpError for texts that are no such numbers.
+    """
     if not isinstance(to, DType):
         raise OpError(f"cast: to = {to!r} is no element type")
+    if to.is_integer and x.dtype.kind != "b" and dtype_of(x).is_float:
+        return wrapped(_cut(x, to), to)
     if x.dtype == np.float64 and to.is_float:
         return narrow(x, to.carrier)
+    if x.dtype.kind in "OUST" and to.kind != "string":
+        return wrapped(_read(x, to), to)
     with np.errstate(invalid="ignore", over="ignore"):
-        return x.astype(to.carrier)
+        return wrapped(x.astype(to.carrier), to)
+
+
+def _cut(x: NDArray[np.generic], to: DType) -> NDArray[np.generic]:
+    """Reals cut toward zero, of which the low bits are kept, on every machine alike.
+
+    They pass through i32 where `to` has up to 16 bits, or is signed and has up to 32, else
+    through i64 (u64 above it if `to` is wide enough); what does not fit there, NaN too, becomes
+    its least number: -2^31 or -2^63. So do onnxruntime and NumPy on x86.
+    """
+    through = 32 if to.bits <= 16 or (to.kind == "int" and to.bits <= 32) else 64
+    far = 2.0 ** (through - 1)
+    whole = np.trunc(x.astype(np.float64))
+    fits = (whole >= -far) & (whole < far)
+    out = np.where(fits, whole, -far).astype(f"i{through // 8}").astype(to.carrier)
+    if to.bits < 64 or to.kind == "int":
+        return np.asarray(out)
+    above = (whole >= far) & (whole < 2 * far)
+    return np.where(above, np.where(above, whole, 0).astype(np.uint64), out)
+
+
+def _read(x: NDArray[np.generic], to: DType) -> NDArray[np.generic]:
+    """Texts as the numbers that they are; OpError for others."""
+    out = np.zeros(x.shape, to.carrier)
+    for at, text in np.ndenumerate(x):
+        try:
+            out[at] = _number(text, to)
+        except (ValueError, OverflowError, TypeError):
+            raise OpError(f"cast: x at {list(at)} is {text!r:.40}, no {to}") from None
+    return out
+
+
+def _number(text: object, to: DType) -> float:
+    text = text.decode() if isinstance(text, bytes) else str(text)
+    if not to.is_integer:
+        return float(text)
+    low, high = to.bounds
+    if not low <= (whole := int(text)) <= high:
+        raise ValueError
+    return whole

@@ -232,6 +232,8 @@ OPS = (
         (Slot("x"),),
         _cast,
         (AttrSpec("to", "dtype", required=True),),
-        doc="values converted to another element type, as NumPy converts them",
+        doc="values in another element type: integers keep their low bits, reals are cut toward "
+        "zero; past the range of i32 (results of up to 16 bits, and i32) or of i64 they, and "
+        "NaN, become its least number first",
     ),
 )
