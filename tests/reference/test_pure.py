@@ -14,7 +14,10 @@ import numpy as np
 import pytest
 
 from qir.ir.ops import OPS
+from qir.ir.text import parse
+from qir.reference.interpreter import run
 from tests.reference.cases import CASES, digest, missing
+from tests.reference.oracles import Array
 
 ROOT = Path(__file__).parents[2]
 THREADS = "OMP_NUM_THREADS OPENBLAS_NUM_THREADS MKL_NUM_THREADS QIR_NUM_THREADS".split()
@@ -59,3 +62,44 @@ def test_an_op_leaves_its_operands_alone(op: str) -> None:
     for slot, data in arrays.items():
         assert np.array_equal(data, before[slot]), slot
         assert not data.flags.writeable
+
+
+def _laid_out(data: Array, form: str) -> Array:
+    """The same elements, otherwise in memory."""
+    if form == "columns":
+        out = np.array(data, order="F")
+    elif form == "backwards":
+        every = (slice(None, None, -1),) * data.ndim
+        out = np.array(data[every], order="C")[every]
+    else:
+        wide = np.zeros([2 * size for size in data.shape], data.dtype)
+        out = wide[(slice(None, None, 2),) * data.ndim] if data.ndim else wide
+        out[...] = data
+    out.setflags(write=False)
+    return out
+
+
+@pytest.mark.parametrize("form", ["columns", "backwards", "gaps"])
+def test_how_operands_lie_in_memory_changes_no_byte(form: str) -> None:
+    different = set()
+    for op, case in CASES.items():
+        arrays = case.arrays(0)
+        laid = {slot: _laid_out(data, form) for slot, data in arrays.items()}
+        assert all(np.array_equal(laid[s], arrays[s]) for s in arrays)
+        made, again = case.compute(op, arrays), case.compute(op, laid)
+        pairs = zip(made, again, strict=True)
+        if any(a.tobytes() != b.tobytes() or a.shape != b.shape for a, b in pairs):
+            different.add(op)
+    assert different == set()
+
+
+def test_a_sum_of_moved_axes_is_the_sum_of_moved_elements() -> None:
+    data = np.random.default_rng(3).standard_normal((37, 211)).astype(np.float32) * 1e3
+    text = (
+        "graph m as native {{\n%x = input() : {}xf32\n{}%s = reduce_sum({}) "
+        "{{axes = (1,)}} : 211x1xf32\noutput(s=%s)\n}}"
+    )
+    moved = parse(text.format("37x211", "%t = transpose(%x) {perm = (1, 0)} : 211x37xf32\n", "%t"))
+    given = parse(text.format("211x37", "", "%x"))
+    plain = np.array(data.T, order="C")
+    assert run(moved, {"x": data})["s"].tobytes() == run(given, {"x": plain})["s"].tobytes()
