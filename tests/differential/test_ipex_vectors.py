@@ -183,6 +183,26 @@ def test_layers_are_predicted(case: str) -> None:
         same(record, layer(record, name, *tails, to=record.map("probe")))
 
 
+RICH = [
+    ("conv", "conv_wide", "conv_nobias", "conv_relu", "depthwise"),
+    ("linear", "linear_wide", "linear_relu"),
+]
+
+
+@pytest.mark.parametrize("cases", RICH, ids=lambda cases: str(cases[0]))
+def test_the_recorded_layers_are_rich(cases: tuple[str, ...]) -> None:
+    ties = low = high = total = 0
+    for record in (record for case in cases for record in records(case)):
+        quant = record.map("probe")
+        steps = layer(record, LAYERS[record.case][0], to=None).astype(np.float64)
+        steps = steps / quant.scales() + quant.zeros()
+        ties += int(np.count_nonzero(np.abs(steps - np.floor(steps) - 0.5) < 1e-4))
+        low += int(np.count_nonzero(np.rint(steps) < quant.low))
+        high += int(np.count_nonzero(np.rint(steps) > quant.high))
+        total += steps.size
+    assert min(ties, low, high) >= 0.05 * total, f"{ties} ties, {low} low, {high} high of {total}"
+
+
 @pytest.mark.parametrize("case", ["conv_float", "linear_float", "weight_quantize"])
 def test_layers_with_real_results_are_predicted(case: str) -> None:
     for record in records(case):
