@@ -25,10 +25,12 @@ from qir.cli.run import run
 from qir.cli.show import show
 from qir.cli.verb import DEBUG
 from qir.cli.verify import verify
+from qir.cli.why_not import why_not
 
 VERBS = (
     show,
     query,
+    why_not,
     verify,
     plan,
     calibrate,

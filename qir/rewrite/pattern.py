@@ -47,6 +47,8 @@ class Condition(Generic[_T]):
     holds: Callable[[_T], bool]
     written: bool = False
     """Whether the text is an expression of queries, which the text form can hold."""
+    values: tuple[Attr, ...] = ()
+    """For an attribute: the values of which it is one, if that is the condition."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,7 +128,7 @@ class Every:
 
 Operand: TypeAlias = "Term | Maybe | Many | Every | None"
 Given: TypeAlias = (
-    "Term | Maybe | Every | int | float | bool | Sequence[Term | Rest | int | float] | None"
+    "Term | Maybe | Many | Every | Rest | int | float | bool | Sequence[object] | None"
 )
 """What may be written where an operand stands."""
 Wanted: TypeAlias = "Attr | Condition[Attr]"
@@ -285,7 +287,9 @@ def chain(*stages: Op | EllipsisType) -> Chain:
 def one_of(*values: Attr) -> Condition[Attr]:
     """For an attribute: one of these values."""
     text = f"is one of {', '.join(map(repr, values))}"
-    return Condition(text, lambda found: any(attributes.same(found, v) for v in values))
+    return Condition(
+        text, lambda found: any(attributes.same(found, v) for v in values), values=values
+    )
 
 
 def such(text: str, holds: Callable[[Attr], bool]) -> Condition[Attr]:
@@ -327,7 +331,7 @@ def _split(
         raise TypeRuleError(f"{row.name}: '...' stands last")
     slots = {slot: operand_of(operand) for slot, operand in zip(fixed, given, strict=False)}
     if listed:
-        slots[lists[0]] = _list_of(row.name, listed)
+        slots[lists[0]] = list_of(listed, row.name)
     attrs: dict[str, Wanted] = {}
     for name, thing in more.items():
         if is_slot(row, name):
@@ -359,11 +363,12 @@ def operand_of(thing: Given | Wanted | EllipsisType) -> Operand:
     if isinstance(thing, bool | int | float):
         return Number(thing)
     if isinstance(thing, list | tuple):
-        return _list_of("list", list(thing))
+        return list_of(thing)
     raise TypeRuleError(f"{thing!r} is no operand of a pattern")
 
 
-def _list_of(op: str, things: Sequence[object]) -> Many | Every:
+def list_of(things: Sequence[object], op: str = "list") -> Many | Every:
+    """The operands of a variadic slot; TypeRuleError for what is none."""
     if len(things) == 1 and isinstance(things[0], Every):
         return things[0]
     items: list[Term | Rest] = []
@@ -433,6 +438,14 @@ class Pattern:
     def __post_init__(self) -> None:
         if not self.results or not isinstance(self.results[0], Op | Out | Chain | Repeat | Either):
             raise UsageError(f"pattern {self.name}: its first result is that of an op")
+
+    def __str__(self) -> str:
+        """Its text form; conditions of Python code stand in it as comments."""
+        from qir.rewrite.pattern_print import print_pattern
+
+        return print_pattern(self)
+
+    __repr__ = __str__
 
     def check(self, text: str, holds: Callable[[Match], bool]) -> Pattern:
         """With a condition on the whole match, and its words."""

@@ -30,6 +30,7 @@ VERBS: dict[str, tuple[str, ...]] = {
     "bench": ("--runs", "1"),
     "diff": ("model.qir",),
     "query": ("uses > 1",),
+    "why-not": ("relu1", "relu(%x)"),
     "export": ("--to", "json", "-o", "new.json"),
 }
 

@@ -82,6 +82,8 @@ LINES = {
     "query quantized.onnx w.bits==8": 0,
     "query quantized.onnx quantized --values": 0,
     "query quantized.onnx false": 0,
+    "why-not model.onnx relu1 relu(%x)": 0,
+    "why-not model.onnx relu1 relu(erf(%x))": 1,
     "verify quantized.onnx --target onnxruntime": 0,
     "verify quantized.qir --target onnxruntime --overflow": 0,
     "verify quantized.onnx --overflow": 0,

@@ -1,0 +1,63 @@
+"""Patterns by name: those of every pass that is installed, and those that a user writes as text."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from pathlib import Path
+
+from qir import registry
+from qir.errors import InputError, PluginError, UsageError
+from qir.rewrite.pattern import Pattern
+from qir.rewrite.pattern_text import parse_pattern
+from qir.rewrite.rewriting import PatternPass
+
+SUFFIX = ".pattern"
+
+
+def patterns() -> Iterator[tuple[str, Pattern]]:
+    """Every pattern of a pass that is installed, by `pass.pattern`; broken passes are left out."""
+    for name in registry.names("qir.passes"):
+        try:
+            found = registry.find("qir.passes", name)
+        except PluginError:
+            continue
+        if isinstance(found, type) and issubclass(found, PatternPass):
+            for rewrite in found.rewrites:
+                yield f"{name}.{rewrite.name}", rewrite.pattern
+
+
+def find_pattern(text: str) -> Pattern:
+    """A pattern by its name, a file that holds its text, or the text itself.
+
+    Raises UsageError for a name that none has or that several have, ParseError for text that is
+    none.
+    """
+    if "(" in text or "{" in text:
+        return parse_pattern(text)
+    if text.endswith(SUFFIX):
+        return _read(Path(text))
+    known = dict(patterns())
+    if text in known:
+        return known[text]
+    found = [name for name in known if name.partition(".")[2] == text]
+    if len(found) == 1:
+        return known[found[0]]
+    if found:
+        raise UsageError(f"pattern {text}: {' and '.join(found)} have that name; name one in full")
+    every = [*known, *(name.partition(".")[2] for name in known)]
+    near = difflib.get_close_matches(text, every, 1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    some = ", ".join(known) or "none"
+    raise UsageError(
+        f"no pattern {text!r}; {hint}write one, such as 'relu(conv2d(%x, %w, ...))', or name one"
+        f" of a pass: {some}"
+    )
+
+
+def _read(path: Path) -> Pattern:
+    try:
+        return parse_pattern(path.read_text(encoding="utf-8"), path.stem)
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise InputError(f"{path}: {reason}") from None
