@@ -61,12 +61,19 @@ def _key(monomial: Monomial) -> tuple[int, list[str]]:
 def _atom(atom: Atom) -> str:
     if isinstance(atom, str):
         return atom
-    return f"({atom.above})//({atom.below})"
+    return f"{_bracketed(atom.above)}//{_bracketed(atom.below)}"
+
+
+def _bracketed(text: str) -> str:
+    return text if text.isidentifier() or text.isdecimal() else f"({text})"
 
 
 def _signed(monomial: Monomial, count: int, first: bool) -> str:
     sign = "-" if count < 0 else "" if first else "+"
-    names = "*".join(f"({_atom(a)})" if isinstance(a, Floor) else a for a in monomial)
+    alone = len(monomial) == 1 and count == 1
+    names = "*".join(
+        f"({_atom(a)})" if isinstance(a, Floor) and not alone else _atom(a) for a in monomial
+    )
     size = str(abs(count))
     body = size if not names else names if size == "1" else f"{names}*{size}"
     return sign + body

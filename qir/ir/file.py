@@ -41,6 +41,7 @@ KINDS = {
     "F64": "f8",
 }
 _NAMES = {np.dtype(kind): name for name, kind in KINDS.items()}
+_PARTS = frozenset({"text", "profiles", "ledger", "hash"})
 _MAX_HEADER = 1 << 28
 _MAX_RANK = 64
 _CHUNK = 1 << 20
@@ -136,10 +137,15 @@ def _header(data: bytes, room: int) -> tuple[dict[str, str], dict[str, Place]]:
     version = texts.get("version", "none")
     if version not in map(str, range(1, VERSION + 1)):
         raise InputError(f"version {version[:20]}, this QIR reads up to {VERSION}")
-    for part in ("text", "profiles", "ledger"):
-        if part not in texts:
+    for part in _PARTS:
+        if part not in texts and part != "hash":
             raise InputError(f"damaged: it has no {part}")
-    return texts, {name: _place(name, row, room) for name, row in table.items()}
+    if strange := sorted(texts.keys() - _PARTS - {"format", "version"}):
+        raise InputError(f"damaged: its header has {strange[0][:40]!r}, which QIR does not write")
+    places = {name: _place(name, row, room) for name, row in table.items()}
+    if (over := room - max((place.end for place in places.values()), default=0)) > 0:
+        raise InputError(f"damaged: {over} bytes stand behind what the file holds")
+    return texts, places
 
 
 def _object(data: bytes | str, what: str) -> dict[str, object]:

@@ -417,3 +417,17 @@ def test_a_profile_that_is_not_installed_comes_from_the_file(tmp_path: Path) -> 
     own, native = map(json.loads, done.stdout.splitlines())
     assert own == [1, 2, 3, 4, -1]
     assert native == [0, 2, 2, 4, 0]
+
+
+def test_what_the_hash_does_not_cover_is_damage(tmp_path: Path) -> None:
+    path = tmp_path / "m.qir"
+    write(path, Bundle(random_graph(3)))
+    data = path.read_bytes()
+    path.write_bytes(data + b"x")
+    with pytest.raises(InputError, match="1 bytes stand behind"):
+        read(path)
+    length = int.from_bytes(data[:8], "little")
+    head = data[8 : 8 + length].rstrip().replace(b'"format":', b'"more":"x","format":', 1)
+    path.write_bytes(len(head).to_bytes(8, "little") + head + data[8 + length :])
+    with pytest.raises(InputError, match="has 'more', which QIR does not write"):
+        read(path)
