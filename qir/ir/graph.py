@@ -13,6 +13,8 @@ from itertools import repeat
 from types import MappingProxyType
 
 import networkx as nx
+import numpy as np
+from numpy.typing import ArrayLike
 
 from qir.errors import GraphError, TypeRuleError
 from qir.ir import attrs as attributes
@@ -300,15 +302,19 @@ class Graph:
         return node
 
     def constant(
-        self, data: Array, *, name: str | None = None, before: Node | None = None
+        self, data: Array | ArrayLike, *, name: str | None = None, before: Node | None = None
     ) -> Value:
-        """Adds a constant and gives its value."""
+        """Adds a constant and gives its value; elements alone have their own plain type."""
+        held = data if isinstance(data, Array) else Array.of(np.asarray(data))
         return self.add(
-            "constant", {}, {"data": data}, name=name or data.name or None, before=before
+            "constant", {}, {"data": held}, name=name or held.name or None, before=before
         ).result
 
     def _check_slots(self, op: str, operands: Mapping[str, Value], *, whole: bool = True) -> None:
         row = spec(op)
+        for slot, value in operands.items():
+            if not isinstance(value, Value):
+                raise GraphError(f"{op}: {slot} is {type(value).__name__}, it takes a value")
         if op in ("output", "foreign", "fused"):
             return
         for slot in operands:

@@ -518,3 +518,12 @@ def test_arrays_of_one_name_are_told_apart_in_linear_time() -> None:
     assert time.process_time() - started < 2
     assert text.count("array @same") == 3000
     assert graph.copy() == graph
+
+
+def test_what_is_no_value_is_refused_and_elements_become_a_constant() -> None:
+    graph = Graph()
+    with pytest.raises(GraphError, match="relu: x is int, it takes a value"):
+        graph.add("relu", {"x": 3})  # type: ignore[dict-item]
+    value = graph.constant(np.ones(3), name="k")
+    assert str(value.type) == "3xf64"
+    assert graph.constant([[1, 2]]).type.dtype.name == "i64"
