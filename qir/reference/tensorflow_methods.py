@@ -49,20 +49,23 @@ def to_reals(codes: Codes, of: Affine) -> NDArray[np.float32]:
         return np.full(codes.shape, low)
     count = _steps(of)
     step = float(high - low) * (count / (count - 1)) / count
-    start = float(_AWAY(np.asarray(low / F(step), F)) * F(step))
+    start = float(_AWAY(np.asarray(low / F(step), F))) * step
     from_low = codes.astype(np.float64) - of.storage.bounds[0]
     return np.asarray((start + from_low * step).astype(F))
 
 
-def to_codes(reals: NDArray[np.float32], of: Affine) -> NDArray[np.int64]:
-    """The codes of reals, counted from the rounded low end: FloatToQuantized."""
+def to_codes(
+    reals: NDArray[np.float32], of: Affine, kind: type[np.floating] = np.float64
+) -> NDArray[np.int64]:
+    """The codes of reals, counted from the rounded low end: FloatToQuantized, in a type."""
     low, high = ends(of)
     least, most = of.storage.bounds
     if low == high:
         return np.full(reals.shape, least, np.int64)
     count = _steps(of)
-    gain = count / (float(high - low) * (count / (count - 1)))
-    from_low = _AWAY(reals.astype(np.float64) * gain) - _AWAY(np.asarray(float(low) * gain))
+    gain = kind(count / (float(high - low) * (count / (count - 1))))
+    start = _AWAY(np.asarray(kind(low) * gain, kind))
+    from_low = _AWAY(np.asarray(reals.astype(kind) * gain, kind)).astype(np.float64) - start
     return np.asarray(np.clip(from_low + least, least, most)).astype(np.int64)
 
 
@@ -107,7 +110,7 @@ def range_recode_all(call: Call, arrays: Arrays) -> Codes:
 
 def range_recode(call: Call, arrays: Arrays) -> Codes:
     """Requantize. One scale a channel: one float32 factor, halves to even. Else to u8 by 16-bit
-    fixed point, and to i8 through reals in float64."""
+    fixed point, and to i8 through reals."""
     x, out = call.affine("x"), call.out
     assert out is not None
     if out.axis is not None or out.storage.bits != 8 or x.storage.bits != 32:
@@ -115,7 +118,7 @@ def range_recode(call: Call, arrays: Arrays) -> Codes:
     if x.axis is not None:
         return _by_channels(arrays["x"], x, out)
     if out.storage.bounds[0] < 0:
-        return stored(to_codes(to_reals(arrays["x"], x), out), out)
+        return stored(to_codes(to_reals(arrays["x"], x), out, F), out)
     return stored(_fixed(arrays["x"], x, out), out)
 
 

@@ -1,0 +1,164 @@
+"""The rules of TensorFlow's profiles that make and move codes, against its own kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import pytest
+
+from qir.ir.attrs import Attr
+from qir.ir.types import QuantType
+from qir.numerics import Query, profile
+from qir.numerics.rounding import ROUNDINGS
+
+from .kernels_of_tensorflow import BOUNDS, KINDS, SETTINGS, Kind, TensorFlow, started
+from .predictions import Array, Count, F, Held, predicted, ranged
+
+
+@pytest.fixture(scope="module")
+def runtimes() -> Iterator[Mapping[str, TensorFlow]]:
+    with started() as made:
+        yield made
+
+
+def widened(low: float, high: float) -> tuple[np.float32, np.float32]:
+    """A range as kernels use it: with zero in it, and not too narrow."""
+    least = min(F(0), F(low))
+    room = F(max(F(1), abs(F(low)), abs(F(high))) * F(0.01))
+    return least, max(F(0), F(high), F(least + room))
+
+
+def ranges(seed: int) -> tuple[float, float]:
+    """Any range, ones whose steps are powers of two among them."""
+    rng = np.random.default_rng(seed)
+    if seed % 4 == 0:
+        return -127.5 * 2.0 ** -(seed % 5), 127.5 * 2.0 ** -(seed % 5)
+    if seed % 4 == 1:
+        return -128.0 / 2 ** (seed % 3), 127.0 / 2 ** (seed % 3)
+    low = -rng.uniform(0, 8) if seed % 8 != 2 else rng.uniform(0, 0.5)
+    return float(F(low)), float(F(max(low, 0) + rng.uniform(0.3, 9)))
+
+
+def reals(seed: int, step: float, low: int, high: int) -> Array:
+    """Half steps and their neighbours, beyond the codes too; a count up to 70, or many."""
+    rng = np.random.default_rng(seed)
+    length = 1500 if seed % 3 else int(rng.integers(1, 71))
+    span = high - low
+    halves = rng.integers(2 * low - span // 2, 2 * high + span // 2, length)
+    x = (halves * 0.5 * step).astype(F)
+    return np.where(rng.random(length) < 0.3, np.nextafter(x, rng.choice([-9, 9])), x).astype(F)
+
+
+# -- QuantizeV2 -----------------------------------------------------------------------------------
+
+ROUNDS = {"HALF_AWAY_FROM_ZERO": "away", "HALF_TO_EVEN": "even"}
+
+
+def scaled(kind: str, low: float, high: float, *, narrow: bool) -> QuantType:
+    """The type of mode SCALED for a range that is asked for."""
+    least, most = widened(low, high)
+    begin, end = BOUNDS[kind]
+    bounds = (begin + 1, end) if narrow else None
+    scale = max(most / F(end), abs(least) / F(max(-begin, 1))) if begin else most / F(end)
+    return ranged(KINDS[kind], scale, least, most, float(end), bounds=bounds)
+
+
+def quantized(
+    name: str, runtime: TensorFlow, kind: str, how: str, *, narrow: bool, trials: range
+) -> tuple[Count, Count]:
+    """What differs, and how rich the inputs were."""
+    count, seen = Count(), Count()
+    begin, end = BOUNDS[kind]
+    for seed in trials:
+        low, high = ranges(seed)
+        to = scaled(kind, low, high, narrow=narrow)
+        reach = float(max(abs(F(low)), abs(F(high))))
+        step = reach / (255 if kind == "quint8" else 127.5 if seed % 2 else 127)
+        x = reals(seed, step, begin, end)
+        wanted = runtime.op(
+            "QuantizeV2",
+            [x, low, high],
+            T=Kind(kind),
+            mode="SCALED",
+            round_mode=how,
+            narrow_range=narrow,
+        )[0]
+        attrs: dict[str, Attr] = {"round": ROUNDS[how]}
+        found = predicted(name, "quantize", {"x": Held(x)}, to, x.shape, attrs)
+        count.add(found, wanted, (seed, low, high))
+        seen.see(x.astype(np.float64) / step, begin, end)
+    return count, seen
+
+
+@pytest.mark.parametrize("narrow", [False, True])
+@pytest.mark.parametrize("how", ROUNDS)
+@pytest.mark.parametrize("kind", ["qint8", "quint8"])
+@pytest.mark.parametrize("name", SETTINGS)
+def test_quantize_v2_scaled(
+    runtimes: Mapping[str, TensorFlow], name: str, kind: str, how: str, narrow: bool
+) -> None:
+    count, seen = quantized(name, runtimes[name], kind, how, narrow=narrow, trials=range(24))
+    count.holds(profile(name).resolve(Query("quantize")).claim)
+    seen.rich()
+
+
+def offset(kind: str, low: float, high: float, *, first: bool) -> QuantType:
+    """The type of modes MIN_FIRST and MIN_COMBINED: steps from an end, no code for zero."""
+    least, most = widened(low, high)
+    begin = BOUNDS[kind][0]
+    step = (most - least) / F(255)
+    if not first:
+        return ranged(KINDS[kind], step, least, most, 255.0, plus=least, zero=begin)
+    plus = F(ROUNDINGS["away"](np.asarray(least / step, F))) * step
+    return ranged(KINDS[kind], step, least, most, 255.0, plus=plus - F(begin) * step)
+
+
+MODES = {
+    ("tf-2.21.onednn", "MIN_FIRST"): "tf-2.21.onednn.min_first",
+    ("tf-2.21.core", "MIN_FIRST"): "tf-2.21.min_first",
+    ("tf-2.21.onednn", "MIN_COMBINED"): "tf-2.21.min_combined",
+    ("tf-2.21.core", "MIN_COMBINED"): "tf-2.21.min_combined",
+}
+
+
+@pytest.mark.parametrize("kind", ["qint8", "quint8"])
+@pytest.mark.parametrize(("name", "mode"), MODES)
+def test_quantize_v2_from_the_low_end(
+    runtimes: Mapping[str, TensorFlow], name: str, mode: str, kind: str
+) -> None:
+    count, seen = Count(), Count()
+    for seed in range(24):
+        low, high = ranges(seed)
+        least, most = widened(low, high)
+        to = offset(kind, low, high, first=mode == "MIN_FIRST")
+        x = reals(seed, float(most - least) / 255, 0, 255)
+        x = np.asarray(x if mode == "MIN_FIRST" and seed % 2 else x + least, F)
+        wanted = runtimes[name].op("QuantizeV2", [x, low, high], T=Kind(kind), mode=mode)[0]
+        found = predicted(MODES[name, mode], "quantize", {"x": Held(x)}, to, x.shape)
+        count.add(found, wanted, (seed, low, high))
+        seen.see((x.astype(np.float64) - float(least)) * 255 / float(most - least), 0, 255)
+    rule = profile(MODES[name, mode]).resolve(Query("quantize", {"result": KINDS[kind]}))
+    count.holds(rule.claim)
+    seen.rich()
+
+
+# -- Dequantize -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["SCALED", "MIN_FIRST", "MIN_COMBINED"])
+@pytest.mark.parametrize("kind", ["qint8", "quint8"])
+@pytest.mark.parametrize("name", SETTINGS)
+def test_dequantize(runtimes: Mapping[str, TensorFlow], name: str, kind: str, mode: str) -> None:
+    begin, end = BOUNDS[kind]
+    x = np.arange(begin, end + 1).astype(np.int8 if begin else np.uint8)
+    for seed in range(12):
+        low, high = widened(*ranges(seed))
+        if mode == "SCALED":
+            scale = max(high / F(end), low / F(begin)) if begin else high / F(end)
+            of = ranged(KINDS[kind], scale, low, high)
+        else:
+            of = offset(kind, low, high, first=mode == "MIN_FIRST")
+        wanted = runtimes[name].op("Dequantize", [(x, kind), low, high], T=Kind(kind), mode=mode)[0]
+        found = predicted(name, "dequantize", {"x": Held(x, of)}, None, x.shape)
+        assert np.array_equal(found, wanted), (seed, low, high)
