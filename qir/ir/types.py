@@ -257,7 +257,9 @@ class QuantType:
             raise TypeRuleError(f"{self}: the zero comes from a companion slot")
         if isinstance(self.zero, Array):
             data = self.zero.data
-            return data if self.real_zero else data.astype(np.int64)
+            if self.real_zero or (data.dtype == np.uint64 and (data >= 1 << 63).any()):
+                return data
+            return data.astype(np.int64)
         if not self.zero:
             return np.zeros(() if self.scale is None else np.shape(self.scales()), np.int64)
         whole = np.uint64 if max(self.zero) >= 2**63 else np.int64

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from qir.errors import OpError
 from qir.ir.dtype import DType, dtype
 from qir.ir.types import Array, QuantType
+from qir.numerics.wide import whole_zeros
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -116,11 +117,11 @@ def affine(
     scales = np.asarray(scale if isinstance(scale, np.ndarray | np.generic) else np.float32(scale))
     if scales.dtype.kind != "f":
         raise OpError(f"scales are real numbers, not {scales.dtype}")
-    zeros = np.asarray(zero, np.int64)
+    zeros = whole_zeros(np.asarray(zero))
     if (axis is None) != (scales.ndim == 0):
         raise OpError(f"{scales.size} scales {'without an' if axis is None else 'for an'} axis")
     if zeros.ndim == 0 and scales.ndim:
-        zeros = np.full(scales.shape, zeros, np.int64)
+        zeros = np.full(scales.shape, zeros)
     if zeros.shape != scales.shape:
         raise OpError(f"there are {scales.size} scales but {zeros.size} zero points")
     low, high = bounds or kind.bounds
@@ -142,7 +143,7 @@ def affine_of(kind: QuantType) -> Affine:
         raise OpError(f"{kind} has blocks of scales; kernels on codes take one scale an axis")
     if isinstance(kind.scale, Array) and kind.scale.type.quant is not None:
         raise OpError(f"{kind} has quantized scales; kernels on codes take plain ones")
-    scale, zero = np.asarray(kind.scales()), np.asarray(kind.zeros(), np.int64)
+    scale, zero = np.asarray(kind.scales()), whole_zeros(np.asarray(kind.zeros()))
     plain = affine(kind.storage, widened(scale), zero, axis=kind.axis, bounds=(kind.low, kind.high))
     return replace(plain, express=kind.express, ends=ends_of(kind))
 

@@ -25,6 +25,7 @@ from qir.numerics.rounding import (
     to_whole,
 )
 from qir.numerics.sense import check
+from qir.numerics.wide import added, difference
 
 Codes = NDArray[np.integer]
 Reals = NDArray[np.floating]
@@ -55,13 +56,12 @@ def quantize(x: NDArray[np.generic], to: AnyMap, rule: Rule) -> NDArray[np.gener
     low, high = to.storage.bounds if q.bounds == "storage" else (to.low, to.high)
     inside = q.zero in ("before", "fused") or zero.dtype.kind == "f"
     with np.errstate(invalid="ignore"):
-        if q.clip == "reals_first" and not inside:
+        if q.clip == "reals_first" and not inside and to.storage.bits <= 32:
             # low - zero and high - zero are whole: clipping before rounding is exact.
             scaled = np.clip(scaled, _real(low - zero, scaled), _real(high - zero, scaled))
         whole = ROUNDINGS[q.round](scaled).astype(F64)
-    if not inside:
-        whole = whole + zero
-    codes = stored(np.where(nan, 0, whole), low, high, to.carrier)
+    moved = np.zeros((), np.int64) if inside else zero
+    codes = stored(np.where(nan, 0, whole), low, high, to.carrier, moved)
     if not nan.any():
         return codes
     return np.where(nan, nan_codes(zero, low, high, to.carrier, rule), codes)
@@ -236,8 +236,17 @@ def _real(whole: NDArray[np.generic], like: Reals) -> Reals:
         return np.asarray(whole).astype(like.dtype)
 
 
-def stored(whole: NDArray[np.float64], low: int, high: int, carrier: np.dtype[np.generic]) -> Codes:
-    """Whole numbers in float64 as codes that saturate."""
+def stored(
+    whole: NDArray[np.float64],
+    low: int,
+    high: int,
+    carrier: np.dtype[np.generic],
+    zero: NDArray[np.generic] | None = None,
+) -> Codes:
+    """Whole numbers in float64, and a zero point to them, as codes that saturate."""
+    if zero is not None and carrier.itemsize == 8 and zero.any():
+        return added(whole, zero, low, high, carrier)
+    whole = whole if zero is None else whole + zero
     most = float(high)
     if int(most) <= high:
         return np.clip(whole, low, high).astype(carrier)
@@ -376,8 +385,8 @@ def _centred(
         return np.asarray(_values(codes, of, kind) - zero.astype(kind))
     if not zero.any():
         return _values(codes, of, kind)
-    if of.storage.bits == 64:
-        return np.asarray(codes.astype(F64) - zero, kind)
+    if of.storage.bits > 32:
+        return difference(codes, zero, kind)
     return np.asarray((codes.astype(np.int64) - zero.astype(np.int64)).astype(kind))
 
 
@@ -424,11 +433,13 @@ def rounded(scaled: Reals, zero: NDArray[np.generic], y: Affine, rule: Rule) -> 
     with np.errstate(over="ignore", invalid="ignore"):
         if r.zero == "before":
             scaled = scaled + _real(zero, scaled)
-        if r.clip == "reals":
+        if r.clip == "reals" and y.storage.bits <= 32:
             scaled = np.clip(scaled, _real(y.low - after, scaled), _real(y.high - after, scaled))
-        whole = ROUNDINGS[r.round](scaled).astype(F64) + after
+        whole = ROUNDINGS[r.round](scaled).astype(F64)
+    nan = np.isnan(whole)
+    codes = stored(np.where(nan, 0, whole), y.low, y.high, y.carrier, after)
     # maxps and minps give their second operand for a NaN: the low end.
-    return stored(np.where(np.isnan(whole), y.low, whole), y.low, y.high, y.carrier)
+    return np.where(nan, y.carrier.type(y.low), codes) if nan.any() else codes
 
 
 def shaped(factor: NDArray[_Kind], rank: int, axis: int) -> NDArray[_Kind]:
@@ -481,10 +492,10 @@ def _exact(
     with np.errstate(all="ignore"):
         scaled = np.asarray(acc.astype(F64) * m.astype(F64))
     zeros = np.broadcast_to(zero, scaled.shape)
-    added = zeros if r.zero != "none" else np.zeros_like(zeros)
+    moved = zeros if r.zero != "none" else np.zeros_like(zeros)
     whole = np.rint(scaled)
     near = np.abs(np.abs(scaled - np.trunc(scaled)) - 0.5) <= np.abs(scaled) * 2.0**-49
-    near &= (scaled + added > y.low - 1.0) & (scaled + added < y.high + 1.0)
+    near &= (scaled + moved > y.low - 1.0) & (scaled + moved < y.high + 1.0)
     if near.any():
         inside = (zeros if r.zero == "before" else np.zeros_like(zeros))[near]
         number = np.broadcast_to(np.arange(m.size).reshape(m.shape), scaled.shape)[near]
@@ -493,7 +504,7 @@ def _exact(
         listed = m.reshape(-1)
         found = [to_whole(listed[n] * int(a), r.round, int(z)) for a, n, z in each.T]
         whole[near] = np.array(found, F64)[back.reshape(-1)]
-    return stored(whole + added, y.low, y.high, y.carrier)
+    return stored(whole, y.low, y.high, y.carrier, moved)
 
 
 def gains(of: AnyMap, rule: Rule, kind: np.dtype[np.floating]) -> Reals:

@@ -12,6 +12,7 @@ from qir.numerics.affine import ends_of, widened
 from qir.numerics.definition import dequantize
 from qir.numerics.fields import Rule
 from qir.numerics.maps import Map
+from qir.numerics.wide import whole_zeros
 
 Reals = NDArray[np.floating]
 
@@ -36,7 +37,7 @@ def map_of(
         kind.storage,
         kind.express,
         widened(np.asarray(scales)),
-        zeros.astype(np.int64) if whole else widened(np.asarray(zeros)),
+        whole_zeros(zeros) if whole else widened(np.asarray(zeros)),
         kind.low,
         kind.high,
         kind.grain,
