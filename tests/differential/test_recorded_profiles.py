@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
+from qir.ir.node import Value
 from qir.ledger import Ledger
 from qir.numerics import dumps, parse, profile
 from qir.passes.expand_qdq import ExpandQdq
 from qir.passes.group import Group
 from qir.reference.interpreter import run
+from tests.differential import test_ipex_vectors as ipex
 from tests.differential.one_op import graph_of
 from tests.differential.test_tflite_vectors import DELEGATE, REFERENCE, VECTORS, recorded, unpadded
 from tests.oracles.tflite_cases import Case
@@ -87,3 +91,24 @@ def test_pairs_are_grouped_to_the_kernels_that_were_recorded(
             whole, found = as_pairs(case, name)
             assert whole
             assert (found == wanted).all()
+
+
+@pytest.mark.parametrize("case", ["conv", "conv_relu", "depthwise", "linear", "linear_relu"])
+def test_pairs_are_grouped_to_the_kernels_of_ipex(case: str) -> None:
+    name, *tails = ipex.LAYERS[case]
+    for record in ipex.records(case):
+        program = ipex.Program(record)
+        operands = {"x": program.input("x0", record.map(name)), **program.weights(name)}
+        conv = name == "c"
+        attrs = ipex.padding(record, name) if conv else {}
+        chain: list[tuple[str, Mapping[str, Value]]] = [(tail, {}) for tail in tails]
+        to = record.map("probe")
+        made = program.add("conv2d" if conv else "linear", operands, to, *chain, **attrs)
+        graph = program.graph
+        graph.add("output", {"y": made})
+        ExpandQdq().run(graph, Ledger())
+        assert "dequantize" in {node.op for node in graph}
+        Group(profile=ipex.PROFILE).run(graph, Ledger())
+        graph.prune()
+        assert "dequantize" not in {node.op for node in graph}
+        ipex.same(record, run(graph, program.fed)["y"])
