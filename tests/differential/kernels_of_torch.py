@@ -157,8 +157,29 @@ def run_product(name: str, case: Product) -> Array:
         return taken(getattr(ops, f"{case.op}{end}")(x, packed, scale, zero))
 
 
+def run_pointwise(case: Product) -> Array:
+    """What inductor's kernels of oneDNN make of it; weights have a scale a channel."""
+    ops, m = torch.ops.onednn, case.x.map
+    assert m is not None
+    assert case.w.map is not None
+    x, w = torch.from_numpy(case.x.data), torch.from_numpy(case.w.data)
+    scales = torch.from_numpy(np.broadcast_to(case.w.map.scale, len(case.w.data)).copy())
+    zeros = torch.zeros(len(case.w.data), dtype=torch.long)
+    bias = None if case.bias is None else torch.from_numpy(case.bias)
+    given = (float(m.scale), int(m.zero))
+    end = (float(case.out.scale), int(case.out.zero), torch.uint8, "relu" if case.relu else "none")
+    if case.op == "linear":
+        packed = ops.qlinear_prepack(w, None)
+        return taken(ops.qlinear_pointwise(x, *given, packed, scales, zeros, bias, *end, [], ""))
+    sides = ([case.stride] * 2, [case.pad] * 2, [case.dilation] * 2, case.groups)
+    packed = ops.qconv_prepack(w, scales, *given, *sides, list(x.shape))
+    return taken(ops.qconv_pointwise(x, *given, packed, scales, zeros, bias, *sides, *end, [], ""))
+
+
 def run_products(name: str, cases: Sequence[Product]) -> list[Array]:
-    """What an engine makes of each."""
+    """What an engine makes of each, or oneDNN's own kernels."""
+    if name == "pt2e":
+        return [run_pointwise(case) for case in cases]
     return [run_product(name, case) for case in cases]
 
 

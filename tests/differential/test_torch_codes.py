@@ -113,9 +113,10 @@ def test_dequantize_is_torchs(kind: str, many: bool) -> None:
     tally.within(rule.claim)
 
 
+@pytest.mark.parametrize("name", [FBGEMM, PT2E])
 @pytest.mark.parametrize("many", [False, True], ids=["tensor", "channel"])
-def test_fake_quantize_is_torchs(many: bool) -> None:
-    rule = profile(FBGEMM).resolve(asked("i8", "channel" if many else "tensor", "fake_quantize"))
+def test_fake_quantize_is_torchs(many: bool, name: str) -> None:
+    rule = profile(name).resolve(asked("i8", "channel" if many else "tensor", "fake_quantize"))
     tally = Tally()
     for length in range(1, 71):
         rng = np.random.default_rng(length)
@@ -148,7 +149,7 @@ def test_fake_quantize_is_torchs(many: bool) -> None:
 
 
 def decomposed(name: str) -> object:
-    import torch.ao.quantization.fx._decomposed  # noqa: F401  (it registers the ops)
+    import torch.ao.quantization.fx._decomposed
 
     return getattr(torch.ops.quantized_decomposed, name)
 
@@ -227,7 +228,7 @@ def test_scales_and_zero_points_are_those_of_torchs_observers(
 
     found = profile(f"torch-2.13.{engine}").resolve(asked(kind)).choose
     qscheme, symmetric = SCHEMES[scheme]
-    short = found.reduce == "activations7"
+    short = engine == "fbgemm"
     if short and (kind, symmetric) == ("u8", True):
         pytest.skip("torch's observers reduce no symmetric u8")
     low, high = ranges(300)
@@ -244,6 +245,20 @@ def test_scales_and_zero_points_are_those_of_torchs_observers(
             scale, zero = watcher.calculate_qparams()
             mine = choose(least, most, dtype(kind), found, symmetric=symmetric)
             assert (float(scale), int(zero)) == (float(mine[0]), int(mine[1])), (least, most)
+
+
+def test_scales_of_weights_are_those_of_torchs_observers() -> None:
+    """Weights keep all their codes, whatever activations do."""
+    from torch.ao.quantization.observer import MinMaxObserver
+
+    found = replace(profile(FBGEMM).resolve(asked("i8")).choose, reduce="none")
+    low, high = ranges(300)
+    for least, most in zip(low, high, strict=True):
+        watcher = MinMaxObserver(dtype=torch.qint8, qscheme=torch.per_tensor_symmetric)
+        watcher(torch.tensor([least, most]))
+        scale, zero = watcher.calculate_qparams()
+        mine = choose(least, most, dtype("i8"), found, symmetric=True)
+        assert (float(scale), int(zero)) == (float(mine[0]), int(mine[1])), (least, most)
 
 
 @pytest.mark.parametrize("short", [False, True])

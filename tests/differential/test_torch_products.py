@@ -134,6 +134,13 @@ def test_linear_is_the_engines(engine: str, many: bool, vnni: ProcessPoolExecuto
     tally.within(claim(engine, "linear", many))
 
 
+@pytest.mark.parametrize("op", ["linear", "conv2d"])
+def test_kernels_that_inductor_calls_are_onednns(op: str, vnni: ProcessPoolExecutor) -> None:
+    cases = [linear(seed, True) if op == "linear" else conv(seed, True, 2) for seed in range(24)]
+    tally = compared(cases, made_by(vnni, "pt2e", cases), "torch-2.13.pt2e")
+    tally.within(claim("pt2e", op, True))
+
+
 @pytest.mark.parametrize("many", [False, True], ids=["tensor", "channel"])
 @pytest.mark.parametrize("rank", [1, 2, 3])
 @pytest.mark.parametrize("engine", ENGINES)
