@@ -12,6 +12,7 @@ import click
 from qir import __version__
 from qir.cli.bench import bench
 from qir.cli.calibrate import calibrate
+from qir.cli.certify import certify
 from qir.cli.convert import convert
 from qir.cli.diff import diff
 from qir.cli.doctor import doctor
@@ -32,6 +33,7 @@ VERBS = (
     query,
     why_not,
     verify,
+    certify,
     plan,
     calibrate,
     quantize,

@@ -72,10 +72,11 @@ class Sums:
 
 def overflow(graph: Graph) -> tuple[Sums, ...]:
     """The sums of every product of codes, in either form of a program and in bodies too."""
-    return tuple(_sums(seen, product) for seen in walk(graph) for product in products(seen))
+    return tuple(sums_of(seen, product) for seen in walk(graph) for product in products(seen))
 
 
-def _sums(seen: Seen, product: Product) -> Sums:
+def sums_of(seen: Seen, product: Product) -> Sums:
+    """The sums of one product of codes."""
     node, found = seen.node, bound(product)
     depth, least, greatest, channel = (None,) * 4 if isinstance(found, str) else found
     static = product.weights is not None

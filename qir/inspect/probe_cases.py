@@ -198,7 +198,7 @@ def _multiplied(
         codes = rng.integers(-40, 41, count).astype(np.int32)
         operands[slots[2]] = graph.constant(Array.of(codes, slots[2]))
     elif how == "real" and op != "matmul":
-        reals = (rng.integers(-80, 81, count) * F(0.5) * unit).astype(F)
+        reals = np.asarray(rng.integers(-80, 81, count) * F(0.5) * unit, F)
         operands[slots[2]] = graph.constant(Array.of(reals, slots[2]))
     return _one(op, told, graph, operands, attrs, y_kind, {slots[0]: x})
 

@@ -88,6 +88,8 @@ LINES = {
     "verify quantized.qir --target onnxruntime --overflow": 0,
     "verify quantized.onnx --overflow": 0,
     "verify model.qir": 0,
+    "certify quantized.onnx": 0,
+    "certify quantized.onnx --profiles native,torch-2.13.fbgemm": 0,
     "plan model.onnx": 0,
     "plan model.onnx --keep-float /fc/*": 0,
     "calibrate model.onnx --data samples.npy -o new.stats": 0,

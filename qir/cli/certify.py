@@ -1,0 +1,133 @@
+"""`qir certify`: what is certain of the sums of every layer, on any input."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from qir.cli import verb as shared
+from qir.cli.models import open_model
+from qir.cli.screen import Cell, Column, Row, Screen, plural
+
+if TYPE_CHECKING:
+    from qir.inspect.certificates import Certificate, Ties
+
+
+@shared.verb(
+    "qir certify quantized.onnx",
+    "qir certify quantized.onnx --profiles ort-1.31,torch-2.13.onednn",
+    "qir certify quantized.qir --layer conv1 --profiles native,tflite-2.21.ref --json > layer.json",
+)
+@shared.model
+@click.option("--layer", metavar="NAME", help="Certify this layer alone.")
+@click.option("--profiles", metavar="A,B", default="", help="Runtimes whose codes are compared.")
+@shared.whole("--most", "Ulps by which a scale is nudged at most.", 1024)
+@shared.as_json
+@shared.quiet
+@click.pass_context
+def certify(
+    context: click.Context,
+    model: Path,
+    layer: str | None,
+    profiles: str,
+    most: int,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Prove what sums of a model's layers can do, whatever the input.
+
+    From the weights: whether 32 bits hold every sum, and whether pairs of products saturate in 16
+    bits on processors without VNNI. With --profiles: whether runtimes make the same code of every
+    sum that the weights allow; and if not, the fewest ulps of float32 by which the scale of the
+    weights, or of each channel, is to change for that. Each sum is looked at, or those around each
+    step of codes, which never fall. Ends with status 1 where sums wrap or profiles part ways.
+
+    --json prints {file, profiles, layers: [{node, op, path, origin, least, greatest, bits, wraps,
+    classes, why, ties: {profiles, proof, sums, differ, free, nudges, scales, why}}]}; least,
+    greatest, bits and wraps are null where nothing bounds a sum, ties without --profiles.
+    """
+    from qir.inspect.certificates import certify as certificates
+
+    names = tuple(dict.fromkeys(name.strip() for name in profiles.split(",") if name.strip()))
+    found = certificates(open_model(model), names, layer=layer, most=most)
+    screen = Screen(quiet=quiet)
+    if as_json:
+        rows = [_to_json(c) for c in found]
+        screen.json({"file": str(model), "profiles": list(names), "layers": rows})
+    else:
+        _show(screen, found, names)
+    if any(c.sums.wraps or (c.ties is not None and c.ties.differ) for c in found):
+        context.exit(1)
+
+
+def _to_json(found: Certificate) -> dict[str, object]:
+    sums, ties = found.sums, found.ties
+    return {
+        "node": sums.node,
+        "op": sums.op,
+        "path": sums.path,
+        "origin": sums.origin,
+        "least": sums.least,
+        "greatest": sums.greatest,
+        "bits": sums.bits,
+        "wraps": sums.wraps,
+        "classes": dict(found.classes),
+        "why": sums.why,
+        "ties": None if ties is None else {**asdict(ties), "free": ties.free},
+    }
+
+
+def _show(screen: Screen, found: Sequence[Certificate], names: Sequence[str]) -> None:
+    if not found:
+        screen.line("no op sums products of codes")
+        return
+    columns = [
+        Column("layer", fit="shorten"),
+        Column("op"),
+        Column("bits", "right"),
+        Column("in 32 bits"),
+        Column("pairs without VNNI"),
+    ]
+    if names:
+        columns += [Column("on how many sums they differ", "right"), Column("nudge", fit="wrap")]
+    screen.table(columns, [_row(c) for c in found])
+    if names:
+        free = sum(c.ties is not None and c.ties.free for c in found)
+        screen.line(
+            f"{', '.join(names)} agree on every sum of {free:,} of {plural(len(found), 'layer')}",
+            "green" if free == len(found) else "yellow",
+        )
+
+
+def _row(found: Certificate) -> Row:
+    sums, ties = found.sums, found.ties
+    held = {None: Cell(sums.why or "?", "yellow"), True: Cell("can wrap", "red")}
+    pairs = {"saturate": Cell("can saturate", "yellow"), "exact": Cell("exact", "green")}
+    row: list[str | Cell] = [
+        f"{sums.path}: {sums.node}" if "/" in sums.path else sums.node,
+        sums.op,
+        "" if sums.bits is None else str(sums.bits),
+        held.get(sums.wraps, Cell("never wrap", "green")),
+        pairs.get(found.classes.get("avx2", ""), "none"),
+    ]
+    return row if ties is None else [*row, *_ties(ties)]
+
+
+def _ties(ties: Ties) -> tuple[str | Cell, str | Cell]:
+    if not ties.proof:
+        return "?", Cell(ties.why, "yellow")
+    count = f"{ties.differ:,} of {ties.sums:,}"
+    if ties.free:
+        return Cell(count, "green"), Cell("none needed", "green")
+    if ties.why:
+        return Cell(count, "red"), Cell(f"refused: {ties.why}", "red")
+    moved = sum(n != 0 for n in ties.nudges)
+    if len(ties.nudges) == 1:
+        return Cell(count, "yellow"), f"{ties.furthest:+d} ulp: {ties.scales[0]!r}"
+    return Cell(
+        count, "yellow"
+    ), f"{moved:,} of {len(ties.nudges):,} scales, {ties.furthest:+d} ulp at most"

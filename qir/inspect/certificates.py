@@ -1,0 +1,464 @@
+"""What is certain of a layer's sums: whether they wrap, and on which of them two runtimes differ.
+
+A kernel brings a sum to a code by a map that never falls. So two profiles agree on every sum that
+weights allow if and only if their codes step at the same sums: it is enough to look at the sums
+around each step. Where there are few sums, each is looked at. All codes are the reference's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.errors import QirError, UsageError
+from qir.inspect.overflow import Sums, sums_of
+from qir.ir.dtype import F32, dtype
+from qir.ir.graph import Graph
+from qir.ir.node import Node
+from qir.ir.types import Array, Element, QuantType, TensorType, uniform
+from qir.ir.verify import Seen, accumulators, walk
+from qir.ir.verify.accumulators import products, summed, transposed
+from qir.ir.verify.step import SLOTS, Product
+from qir.ledger import Ledger
+from qir.numerics import Query, Rule, affine_of, profile, query_of
+from qir.passes.fuse_qdq import FuseQdq
+from qir.reference.products import PRODUCTS, Kernel, product
+from qir.reference.quantized import bounds
+
+MOST = 1024
+"""Ulps by which a scale is nudged at most, unless asked for more."""
+_EACH = 1 << 12  # sums of a channel of which each is looked at
+_DIGIT, _DIGITS = 1 << 14, 5
+_TRIED = 64  # sums, and channels, on which many nudges are tried first
+_TAILS = frozenset({"relu", "clip"})
+_WIDE = dtype("i16")
+Whole = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Ties:
+    """Where profiles part ways on the sums of one layer, and how to keep them together."""
+
+    profiles: tuple[str, ...]
+    proof: str = ""
+    """`sums`: each was looked at; `steps`: those around each step of a map that never falls."""
+    sums: int = 0
+    """Sums that the weights allow, over all channels."""
+    differ: int = 0
+    """Those of which the profiles make different codes."""
+    nudges: tuple[int, ...] = ()
+    """Ulps of float32 by which each scale of the weights is to change, for all to agree."""
+    scales: tuple[float, ...] = ()
+    """The scales after that."""
+    why: str = ""
+    """Why nothing can be said, or no nudge does; empty where one does."""
+
+    @property
+    def free(self) -> bool:
+        """Whether the profiles agree on every sum as it is."""
+        return not self.why and not self.differ
+
+    @property
+    def furthest(self) -> int:
+        """The nudge that goes furthest."""
+        return max(self.nudges, key=abs, default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """One product of codes."""
+
+    sums: Sums
+    ties: Ties | None
+    """None where no profiles were named."""
+
+    @property
+    def classes(self) -> Mapping[str, str]:
+        """What becomes of pairs of products, for each class of processors."""
+        if self.sums.pairs is None:
+            return {}
+        return {"avx2": "saturate" if self.sums.saturates else "exact", "vnni": "exact"}
+
+
+def certify(
+    graph: Graph, profiles: Sequence[str] = (), *, layer: str | None = None, most: int = MOST
+) -> tuple[Certificate, ...]:
+    """The certificates of every product of codes, or of one node.
+
+    Raises UsageError for a layer that there is not, or for one profile alone; ProfileError for a
+    profile that there is not.
+    """
+    if len(set(profiles)) == 1:
+        raise UsageError("two profiles or more are compared; one alone agrees with itself")
+    for name in profiles:
+        profile(name)
+    formed = graph.copy()
+    FuseQdq().run(formed, Ledger())
+    found = tuple(
+        Certificate(sums_of(seen, made), _ties(seen, made, tuple(profiles), most))
+        for seen in walk(formed)
+        for made in products(seen)
+        if layer is None or seen.node.name == layer
+    )
+    if layer is not None and not found:
+        raise UsageError(f"no product of codes is named {layer!r}")
+    return found
+
+
+def _ties(seen: Seen, made: Product, profiles: tuple[str, ...], most: int) -> Ties | None:
+    if not profiles:
+        return None
+    found = sums_of(seen, made)
+    if found.wraps is not False:
+        return Ties(profiles, why=found.why or "its sums can wrap in 32 bits")
+    try:
+        layer = _layer(seen.node, made, profiles)
+        return layer if isinstance(layer, Ties) else _settled(layer, profiles, most)
+    except QirError as error:
+        return Ties(profiles, why=str(error))
+
+
+# -- one layer ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Layer:
+    """A product whose sums decide its codes, each channel for itself."""
+
+    x: QuantType
+    result: QuantType
+    scales: NDArray[np.float32]
+    """Of the weights; one, or one a channel."""
+    bias: Array | None
+    gain: float
+    rules: tuple[Rule, ...]
+    ends: tuple[int, int]
+    """The codes that activations leave."""
+    least: Whole
+    greatest: Whole
+    """The sums of each channel, without the bias."""
+
+    @property
+    def channels(self) -> int:
+        """How many channels there are."""
+        return len(self.least)
+
+    def scale(self, channel: int) -> np.float32:
+        """The scale of a channel's weights."""
+        return np.float32(self.scales[channel if self.scales.size > 1 else 0])
+
+    @property
+    def sums(self) -> int:
+        """How many sums there are, over all channels."""
+        return int((self.greatest - self.least + 1).sum())
+
+
+def _layer(node: Node, made: Product, profiles: tuple[str, ...]) -> _Layer | Ties:
+    """The layer, or why its sums decide nothing."""
+    result, weights = node.result.type.quant, made.weights
+    why = _unfit(node, made)
+    if why or result is None or weights is None:
+        return Ties(profiles, why=why)
+    bias = _bias(node, made)
+    if isinstance(bias, str):
+        return Ties(profiles, why=bias)
+    rules: list[Rule] = []
+    ends: list[tuple[int, int]] = []
+    for name in profiles:
+        rule = profile(name).resolve(query_of(node))
+        if why := _unsaid(rule, name, node, made, result):
+            return Ties(profiles, why=why)
+        rules.append(replace(rule, acc=replace(rule.acc, pairs="exact")))
+        ends.append(_ends(node, result, name))
+    if len(set(ends)) > 1:
+        return Ties(profiles, why="its activations cut at codes of which profiles differ")
+    scales = np.asarray(made.w.scales(), np.float32).reshape(-1)
+    least, greatest = _reach(made, weights)
+    return _Layer(made.x, result, scales, bias, _gain(node), tuple(rules), ends[0], least, greatest)
+
+
+def _unfit(node: Node, made: Product) -> str:
+    """Why the codes of a product are no function of its sums and their channel."""
+    step, result = made.step, node.result.type.quant
+    if step.row.name not in PRODUCTS or made.turned or transposed(step.call):
+        return f"{step.row.name} is not laid out as one row of weights a channel"
+    if made.weights is None:
+        return "its weights are computed"
+    if step.prefix or any(s.op not in _TAILS or s.type for s in node.stages[1:]):
+        return "its kernel adds more than a bias to its sums"
+    if result is None or (node.stages and node.stages[0].type):
+        return "its result is not stored as codes"
+    if made.x.dynamic or made.w.dynamic or result.dynamic:
+        return "its scales are computed"
+    if made.x.grain or result.grain or (made.w.grain and made.w.axis != _across(made)):
+        return "its scales are not one a tensor, or one a channel of the weights"
+    if any(q.scale_dtype not in (None, F32) for q in (made.x, made.w, result)):
+        return "its scales are no float32"
+    if not all(np.all(np.asarray(q.scales()) > 0) for q in (made.x, made.w, result)):
+        return "its scales are not above zero"
+    if _gain(node) <= 0:
+        return "its sums are multiplied with no number above zero"
+    return ""
+
+
+def _unsaid(rule: Rule, name: str, node: Node, made: Product, result: QuantType) -> str:
+    """Why a profile's codes are not to be had from sums alone."""
+    if rule.method is not None:
+        return f"{name} computes {made.step.row.name} by method {rule.method}"
+    saturates = accumulators.pairs(made)
+    if rule.acc.pairs == "saturate_i16" and saturates is not None and saturates.saturates:
+        return f"pairs of products can saturate in 16 bits under {name}"
+    worth = _gain(node) * _ratio(made, result)
+    if rule.requant.round == "double" and worth >= 1:
+        return f"its sums are shifted up under {name}, and may leave 32 bits"
+    declared = any(q.declared is not None for q in (made.x, made.w, result))
+    if rule.requant.order == "gy/gx/gw" and declared:
+        return f"{name} takes gains from the ranges that are declared, not from scales"
+    return ""
+
+
+def _gain(node: Node) -> float:
+    """What a product is multiplied with by its own op."""
+    attrs = node.stages[0].attrs if node.stages else node.attrs
+    gain = attrs.get("alpha", 1.0)
+    return gain if isinstance(gain, float) else 1.0
+
+
+def _ratio(made: Product, result: QuantType) -> float:
+    """The most codes that a sum is worth."""
+    x, w, y = (float(np.asarray(q.scales()).max()) for q in (made.x, made.w, result))
+    return x * w / y
+
+
+def _across(made: Product) -> int:
+    """The axis of the weights that channels lie along."""
+    (rank, over) = made.step.call.types[made.slots[0]].rank, summed(made)
+    return next(i for i in range(rank) if i not in over)
+
+
+def _bias(node: Node, made: Product) -> Array | str | None:
+    """The bias, whatever it counts in; or why it is not known."""
+    step = made.step
+    value = step.operands.get(SLOTS[step.row.name][2])
+    if value is None:
+        return None
+    if step.call.attrs.get("beta", 1.0) != 1.0:
+        return "it multiplies its bias"
+    array = value.constant
+    if array is None or array.data.ndim != 1:
+        return "its bias is computed" if array is None else "its bias is not one a channel"
+    return array
+
+
+def _ends(node: Node, result: QuantType, name: str) -> tuple[int, int]:
+    """The codes that activations leave, under a profile."""
+    low, high = result.low, result.high
+    rule = profile(name).resolve(Query("quantize", {"result": str(result.storage)}))
+    for stage in node.stages[1:]:
+        least, most = bounds(stage.op, stage.attrs, affine_of(result), rule)
+        low, high = max(low, least), min(high, most)
+    return low, high
+
+
+def _reach(made: Product, weights: Array) -> tuple[Whole, Whole]:
+    """The least and the greatest sum of each channel, without the bias."""
+    axis = _across(made)
+    rows = np.moveaxis(weights.data.astype(np.int64), axis, 0).reshape(weights.data.shape[axis], -1)
+    zeros = np.asarray(made.w.zeros(), np.int64).reshape(-1, 1)
+    rows = rows - zeros
+    zero = int(np.asarray(made.x.zeros()).reshape(-1)[0])
+    low, high = min(made.x.low - zero, 0), max(made.x.high - zero, 0)
+    up, down = np.maximum(rows, 0).sum(1), np.minimum(rows, 0).sum(1)
+    return up * low + down * high, up * high + down * low
+
+
+# -- codes of sums --------------------------------------------------------------------------------
+
+
+def _codes(
+    of: _Layer, rule: Rule, sums: Whole, channel: int, scales: NDArray[np.float32]
+) -> NDArray[np.int64]:
+    """The reference's codes of some sums of one channel, for each of some scales of its weights.
+
+    Sums are brought about as products of digits and powers of two.
+    """
+    high, low = np.divmod(sums, _DIGIT)
+    digits = []
+    for _ in range(_DIGITS):
+        digits.append(np.clip(high, -(1 << 15), (1 << 15) - 1))
+        high = high - digits[-1]
+    x = np.stack([*digits, low], 1).astype(np.int16)
+    row = np.array([_DIGIT] * _DIGITS + [1], np.int16)
+    w = np.tile(row, (scales.size, 1))
+    arrays: dict[str, NDArray[np.generic]] = {"x": x, "w": w}
+    x_scale = np.asarray(of.x.scales(), np.float32).reshape(())
+    types = {
+        "x": TensorType(x.shape, uniform(_WIDE, x_scale)),
+        "w": TensorType(w.shape, uniform(_WIDE, scales, axis=0, name="w")),
+    }
+    if of.bias is not None:
+        arrays["bias"] = np.repeat(of.bias.data[channel : channel + 1], scales.size)
+        types["bias"] = TensorType((scales.size,), _bias_element(of.bias, channel))
+    kind = TensorType((sums.size, scales.size), of.result)
+    kernel = Kernel("linear", {"alpha": of.gain}, types, kind, rule)
+    return np.clip(product(kernel, arrays).astype(np.int64), *of.ends)
+
+
+def _bias_element(bias: Array, channel: int) -> Element:
+    quant = bias.type.quant
+    if quant is None:
+        return bias.type.element
+    found = np.asarray(quant.scales(), np.float32).reshape(-1)
+    zeros = np.asarray(quant.zeros()).reshape(-1)
+    scale, zero = found[channel % found.size], zeros[channel % zeros.size]
+    return uniform(quant.storage, np.asarray(scale), zero)
+
+
+def _unit(of: _Layer, channel: int) -> tuple[float, float]:
+    """About how many codes a sum is worth, and the bias in sums."""
+    x, y = (float(np.asarray(q.scales()).reshape(-1)[0]) for q in (of.x, of.result))
+    unit = of.gain * x * float(of.scale(channel))
+    if of.bias is None:
+        return unit / y, 0.0
+    bias = float(of.bias.data[channel])
+    quant = of.bias.type.quant
+    if quant is None:
+        return unit / y, bias if of.bias.type.dtype.is_integer else bias / unit
+    return unit / y, bias  # in units of the sums, or nearly
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Steps:
+    """The sums of one channel that are looked at, and what is to hold at the ends of each run."""
+
+    sums: Whole
+    runs: NDArray[np.int64] | None
+    """Rows of three: the index of the first sum of a run, that of its last, and the code that the
+    first must not pass and the last must. None: all sums there are."""
+
+    def hold(self, codes: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Whether no code steps outside the runs, for each column of codes."""
+        if self.runs is None:
+            return np.ones(codes.shape[1], bool)
+        if not len(self.runs):
+            still: NDArray[np.bool_] = codes[0] == codes[-1]
+            return still
+        first, last, code = self.runs.T
+        low, high = self.sums[0], self.sums[-1]
+        before = (codes[first] <= code[:, None]) | (self.sums[first] == low)[:, None]
+        after = (codes[last] > code[:, None]) | (self.sums[last] == high)[:, None]
+        rises = (np.diff(codes, axis=0) >= 0).all(0)
+        ends = (codes[0] >= code[0]) & (codes[-1] <= code[-1] + 1)
+        found: NDArray[np.bool_] = rises & ends & before.all(0) & after.all(0)
+        return found
+
+
+def _steps(of: _Layer, channel: int) -> _Steps:
+    """All sums of a channel where they are few, else those near the steps of its codes."""
+    least, greatest = int(of.least[channel]), int(of.greatest[channel])
+    if greatest - least < _EACH:
+        return _Steps(np.arange(least, greatest + 1), None)
+    worth, bias = _unit(of, channel)
+    zero = int(np.asarray(of.result.zeros()).reshape(-1)[0])
+    code = np.arange(of.ends[0], of.ends[1])
+    at = (code - zero + 0.5) / worth - bias
+    reach = 3 + np.ceil(np.abs(at) * 2.0**-18 + abs(bias) * 2.0**-18 + 1 / worth * 2.0**-12)
+    near = (at + reach >= least) & (at - reach <= greatest)
+    code, at, reach = code[near], at[near], reach[near]
+    first = np.clip(np.floor(at - reach), least, greatest).astype(np.int64)
+    last = np.clip(np.ceil(at + reach), least, greatest).astype(np.int64)
+    spans = [np.arange(a, b + 1) for a, b in zip(first, last, strict=True)]
+    sums = np.unique(np.concatenate([*spans, [least, greatest]]))
+    runs = np.stack([np.searchsorted(sums, first), np.searchsorted(sums, last), code], 1)
+    return _Steps(sums, runs)
+
+
+# -- the search -----------------------------------------------------------------------------------
+
+
+def _settled(of: _Layer, profiles: tuple[str, ...], most: int) -> Ties:
+    """The smallest nudges for which profiles agree on every sum."""
+    each = [_steps(of, channel) for channel in range(of.channels)]
+    proof = "sums" if all(s.runs is None for s in each) else "steps"
+    found = [_differ(of, each[c], c, [0]) for c in range(of.channels)]
+    ties = Ties(profiles, proof, of.sums, sum(f.counts[0] for f in found))
+    if of.scales.size > 1:
+        sets = [[c] for c in range(of.channels)]
+    else:
+        sets = [list(range(of.channels))]
+    nudges = [_smallest(of, each, found, channels, most) for channels in sets]
+    if None in nudges:
+        lacking = sum(n is None for n in nudges)
+        said = f"{lacking} of its {len(nudges)} scales" if len(nudges) > 1 else "its scale"
+        return replace(ties, why=f"no nudge of {said} by up to {most} ulps keeps them together")
+    known = tuple(n for n in nudges if n is not None)
+    scales = tuple(float(nudged(s, n)) for s, n in zip(of.scales, known, strict=True))
+    return replace(ties, nudges=known, scales=scales)
+
+
+def _smallest(
+    of: _Layer, each: Sequence[_Steps], found: Sequence[_Found], channels: list[int], most: int
+) -> int | None:
+    """The smallest nudge of one scale for which profiles agree on all channels that have it.
+
+    Nudges are tried on the sums that part profiles as it is, and what passes on all.
+    """
+    if not any(found[c].counts[0] for c in channels):
+        return 0
+    worst = sorted(channels, key=lambda c: -found[c].counts[0])
+    for left in _batches(most):
+        for channel in worst[:_TRIED]:
+            few = each[channel].sums[found[channel].where][:_TRIED]
+            if few.size and left:
+                counts = _differ(of, _Steps(few, None), channel, left).counts
+                left = [n for n, count in zip(left, counts, strict=True) if not count]
+        for channel in worst:
+            if not left:
+                break
+            counts = _differ(of, each[channel], channel, left).counts
+            left = [n for n, count in zip(left, counts, strict=True) if not count]
+        if left:
+            return left[0]
+    return None
+
+
+def _batches(most: int) -> Iterator[list[int]]:
+    """Nudges in the order of their size, some at a time."""
+    order = [sign * size for size in range(1, most + 1) for sign in (1, -1)]
+    width = 8
+    while order:
+        yield order[:width]
+        order, width = order[width:], min(64, 2 * width)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Found:
+    """On how many sums profiles differ for each nudge, and on which for the first."""
+
+    counts: list[int]
+    where: NDArray[np.int64]
+
+
+def _differ(of: _Layer, steps: _Steps, channel: int, nudges: Sequence[int]) -> _Found:
+    """Where profiles differ, for each nudge; on all sums, where nothing proves the rest."""
+    scale = of.scale(channel)
+    scales = np.array([nudged(scale, n) for n in nudges], np.float32)
+    made = [_codes(of, rule, steps.sums, channel, scales) for rule in of.rules]
+    same = np.ones(made[0].shape, bool)
+    proven = np.isfinite(scales) & (scales > 0)
+    for codes in made:
+        same &= codes == made[0]
+        proven &= steps.hold(codes)
+    wrong = (~same).sum(0)
+    every = int(of.greatest[channel] - of.least[channel]) + 1
+    counts = [int(w) if ok else every for w, ok in zip(wrong, proven, strict=True)]
+    return _Found(counts, np.flatnonzero(~same[:, 0]))
+
+
+def nudged(scale: np.float32, ulps: int) -> np.float32:
+    """The float32 so many steps away."""
+    bits = np.float32(scale).view(np.int32) + np.int32(ulps)
+    return bits.view(np.float32)

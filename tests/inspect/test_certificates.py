@@ -1,0 +1,186 @@
+"""Certificates against every sum there is: each looked at, by the rules of requantizing alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from qir.errors import ProfileError, UsageError
+from qir.inspect import certificates
+from qir.inspect.certificates import Certificate, certify, nudged
+from qir.ir.dtype import I8, U8, dtype_of
+from qir.ir.graph import Graph
+from qir.ir.node import Stage
+from qir.ir.ops import spec
+from qir.ir.types import Array, TensorType, uniform
+from qir.numerics import Query, affine, multiplier, profile, requantize
+from qir.reference.interpreter import run
+
+F = np.float32
+PAIR = ("native", "torch-2.13.onednn")
+
+
+def layer(
+    w: NDArray[np.int8],
+    scales: tuple[float, NDArray[np.float32] | np.float32, float],
+    zeros: tuple[int, int] = (121, 77),
+    bias: NDArray[np.generic] | None = None,
+    tail: str = "",
+) -> Graph:
+    """One linear layer on u8 codes."""
+    x_scale, w_scale, y_scale = scales
+    graph = Graph()
+    kind = TensorType((1, w.shape[1]), uniform(U8, F(x_scale), zeros[0]))
+    operands = {"x": graph.add("input", types=[kind], name="x").result}
+    held = np.asarray(w_scale, np.float32)
+    of = uniform(I8, held, axis=0 if held.ndim else None, name="w")
+    operands["w"] = graph.constant(Array(w, TensorType(w.shape, of), "w"))
+    if bias is not None:
+        operands["bias"] = graph.constant(Array(bias, TensorType(bias.shape, dtype_of(bias)), "b"))
+    result = TensorType((1, len(w)), uniform(U8, F(y_scale), zeros[1]))
+    if tail:
+        first = Stage("linear", spec("linear").complete({}), tuple(operands))
+        last = Stage(tail, spec(tail).complete({}), (), "x")
+        node = graph.add_chain((first, last), operands, result, name="y")
+    else:
+        node = graph.add("linear", operands, types=[result], name="y")
+    graph.add("output", {"y": node.result})
+    return graph
+
+
+def every_code(
+    name: str, graph: Graph, scale: np.float32, sums: NDArray[np.int64]
+) -> NDArray[np.generic]:
+    """The codes of sums, straight from the definition of requantizing."""
+    rule = profile(name).resolve(Query("linear", {"x": "u8", "w": "i8", "result": "u8"}))
+    x, y = graph["x"].type.quant, graph["y"].type.quant
+    assert x is not None
+    assert y is not None
+    maps = [affine("u8", F(np.asarray(q.scales())), int(q.zeros())) for q in (x, y)]
+    factor = multiplier(maps[0], affine("i8", F(scale)), maps[1], rule)
+    if rule.requant.order == "x*w*(1/y)":  # torch's onednn: three products, scales inverted twice
+        one = F(1)
+        steps = sums.astype(F) * (one / (one / F(maps[0].scale))) * (one / (one / F(scale)))
+        moved = np.rint(steps * (one / F(maps[1].scale)) + F(int(maps[1].zero)))
+        return np.clip(moved, 0, 255).astype(np.uint8)
+    return requantize(sums.astype(np.int32), factor, maps[1], rule, axis=0)
+
+
+def reach(w: NDArray[np.int8], zero: int) -> NDArray[np.int64]:
+    """Every sum of one row of weights, and those between."""
+    ends = np.sort([w.astype(np.int64) * (0 - zero), w.astype(np.int64) * (255 - zero)], axis=0)
+    return np.arange(ends[0].sum(), ends[1].sum() + 1)
+
+
+def only(found: tuple[Certificate, ...]) -> certificates.Ties:
+    (certificate,) = found
+    assert certificate.ties is not None
+    return certificate.ties
+
+
+@settings(max_examples=25)
+@given(st.integers(0, 1 << 30), st.integers(1, 40), st.booleans(), st.booleans())
+def test_certificates_are_what_looking_at_every_sum_shows(
+    seed: int, depth: int, dyadic: bool, other: bool
+) -> None:
+    rng = np.random.default_rng(seed)
+    w = rng.integers(-12, 13, (1, depth)).astype(np.int8)
+    x_scale, y_scale = (F(v) for v in rng.uniform(0.01, 0.3, 2))
+    w_scale = F(y_scale / (x_scale * F(2.0 ** rng.integers(2, 7))))
+    if not dyadic:
+        w_scale = F(w_scale * F(rng.uniform(0.6, 1.4)))
+    pair = ("native", "tflite-2.21.ref") if other else PAIR
+    graph = layer(w, (x_scale, w_scale, y_scale))
+    ties = only(certify(graph, pair, most=64))
+    sums = reach(w[0], 121)
+    assert ties.sums == sums.size
+    made = [every_code(name, graph, w_scale, sums) for name in pair]
+    assert ties.differ == int((made[0] != made[1]).sum()), (seed, ties)
+    if ties.why:
+        assert "no nudge of its scale by up to 64 ulps" in ties.why
+        tried = range(-64, 65) if sums.size < 9000 else range(-3, 4)
+        assert not any(_agree(pair, graph, nudged(w_scale, n), sums) for n in tried)
+        return
+    (nudge,) = ties.nudges
+    assert ties.scales == (float(nudged(w_scale, nudge)),)
+    assert _agree(pair, graph, nudged(w_scale, nudge), sums), (seed, ties)
+    less = [n for n in range(-abs(nudge) + 1, abs(nudge))]
+    assert not any(_agree(pair, graph, nudged(w_scale, n), sums) for n in less), (seed, ties)
+
+
+def _agree(pair: tuple[str, str], graph: Graph, scale: np.float32, sums: NDArray[np.int64]) -> bool:
+    one, two = (every_code(name, graph, scale, sums) for name in pair)
+    return np.array_equal(one, two)
+
+
+def test_each_channel_is_nudged_for_itself_and_runs_agree_then() -> None:
+    rng = np.random.default_rng(3)
+    w = rng.integers(-12, 13, (6, 30)).astype(np.int8)
+    x_scale, y_scale = F(0.0373), F(0.0911)
+    scales = np.asarray(y_scale / (x_scale * np.exp2(rng.integers(3, 6, 6))), F)
+    real = (rng.integers(-60, 60, 6) * F(0.5) * scales * x_scale).astype(F)
+    for bias in (None, rng.integers(-300, 300, 6).astype(np.int32), real):
+        for tail in ("", "relu"):
+            ties = only(certify(layer(w, (x_scale, scales, y_scale), bias=bias, tail=tail), PAIR))
+            assert ties.differ
+            if bias is real and ties.why:
+                continue  # one rounds it to the unit of the sums, the other does not
+            assert not ties.why
+            assert len(ties.nudges) == 6
+            right = layer(w, (x_scale, np.array(ties.scales, F), y_scale), bias=bias, tail=tail)
+            again = only(certify(right, PAIR))
+            assert again.free
+            assert set(again.nudges) == {0}
+            for seed in range(40):
+                x = np.random.default_rng(seed).integers(0, 256, (1, 30)).astype(np.uint8)
+                one, two = (run(right, {"x": x}, profile=name)["y"] for name in PAIR)
+                assert np.array_equal(one, two), seed
+
+
+def test_proofs_by_steps_and_by_sums_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(8)
+    for number in range(6):
+        w = rng.integers(-12, 13, (2, 14)).astype(np.int8)
+        x_scale, y_scale = (F(v) for v in rng.uniform(0.01, 0.3, 2))
+        w_scale = F(y_scale / (x_scale * F(2.0 ** rng.integers(2, 7))))
+        bias = rng.integers(-300, 300, 2).astype(np.int32) if number % 2 else None
+        graph = layer(w, (x_scale, w_scale, y_scale), bias=bias)
+        found = []
+        for each in (1 << 30, 0):
+            monkeypatch.setattr(certificates, "_EACH", each)
+            ties = only(certify(graph, PAIR, most=100))
+            found.append((ties.differ, ties.nudges, ties.why))
+            assert ties.proof == ("sums" if each else "steps")
+        assert found[0] == found[1], number
+
+
+def test_sums_that_wrap_or_pairs_that_saturate_are_said() -> None:
+    wide = layer(np.full((1, 66_400), 127, np.int8), (0.1, F(0.1), 9e3), zeros=(0, 0))
+    (found,) = certify(wide, PAIR)
+    assert found.sums.wraps
+    assert found.classes == {"avx2": "saturate", "vnni": "exact"}
+    assert found.ties is not None
+    assert "wrap" in found.ties.why
+    (narrow,) = certify(layer(np.full((2, 4), 60, np.int8), (0.1, F(0.1), 1.0)))
+    assert not narrow.sums.wraps
+    assert narrow.classes == {"avx2": "exact", "vnni": "exact"}
+    assert narrow.ties is None
+
+
+def test_what_cannot_be_certified_is_said() -> None:
+    graph = layer(np.ones((1, 4), np.int8), (0.1, F(0.1), 1.0))
+    with pytest.raises(UsageError, match="two profiles or more"):
+        certify(graph, ("native",))
+    with pytest.raises(ProfileError, match="no profile 'nobody'"):
+        certify(graph, ("native", "nobody"))
+    with pytest.raises(UsageError, match="no product of codes is named 'z'"):
+        certify(graph, layer="z")
+    assert only(certify(graph, PAIR, layer="y")).proof == "sums"
+    real = Graph()
+    x = real.add("input", types=[graph["x"].type], name="x").result
+    w = real.constant(graph["y"].node.operands["w"].constant or Array.of(np.ones(1)))
+    real.add("output", {"y": real.add("linear", {"x": x, "w": w}, name="y").result})
+    assert only(certify(real, PAIR)).why == "its result is not stored as codes"
