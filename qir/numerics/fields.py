@@ -153,9 +153,10 @@ class Bias:
     """Where a bias comes in, and as what."""
 
     domain: Literal["real_after", "given_acc", "rounded_acc", "rescaled_acc"] = "given_acc"
-    """`real_after`: a real one is added to reals. Else one is added to the sums in their unit:
-    `given_acc` as it is given, `rounded_acc` rounded to it from a real one, `rescaled_acc` from
-    codes that have a scale of their own. Whole numbers without a scale are in that unit."""
+    """`real_after`: a real one, or what codes with a scale mean, is added to reals. Else one is
+    added to the sums in their unit: `given_acc` as it is given, `rounded_acc` rounded to it from a
+    real one, `rescaled_acc` from codes that have a scale of their own. Whole numbers without a
+    scale are in that unit."""
     by: Literal["add", "fma"] = "add"
     """`fma`: sum * unit + bias is rounded once, where a real bias meets reals; where it meets a
     float sum in its unit and is not divided by it, bias * (1 / unit) + sum is."""

@@ -19,6 +19,7 @@ from qir.numerics import (
     accumulate,
     affine_of,
     bias_codes,
+    dequantize,
     map_of,
     multiplier,
     requantize,
@@ -172,6 +173,9 @@ def _biased(kernel: Kernel, of: Sum, bias: Codes, sums: _Sums) -> Sum:
     """The sums with a bias beside or in them, as the profile says."""
     kind = kernel.types[spec(kernel.op).traits.bias or ""]
     real = kind.quant is None and kind.dtype.is_float
+    if kind.quant is not None and kernel.rule.bias.domain == "real_after":
+        bias = dequantize(bias, kernel.map(spec(kernel.op).traits.bias or ""), kernel.rule)
+        real = True
     shape = [1] * of.acc.ndim
     shape[of.axis] = -1
     floats = kernel.rule.requant.input == "acc_then_bias"

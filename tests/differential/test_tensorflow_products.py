@@ -1,0 +1,274 @@
+"""TensorFlow's fused convolutions and matrix products of codes with oneDNN, to the byte."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from qir.numerics import Query, profile
+
+from .kernels_of_tensorflow import BOUNDS, KINDS, Asked, Kind, Kinds, TensorFlow, codes
+from .predictions import Array, Count, F, Held, Then, predicted, ranged
+
+NAME = "tf-2.21.onednn"
+DEPTHWISE = "_FusedQuantizedDepthwiseConv2D"
+LEVELS = {"quint8": 255, "qint8": 127}
+
+
+@pytest.fixture(scope="module")
+def runtime() -> Iterator[TensorFlow]:
+    made = TensorFlow(onednn=True)
+    yield made
+    made.close()
+
+
+@dataclass(frozen=True)
+class Form:
+    """A fused op: what it is given and what it does after the sums."""
+
+    data: str
+    made: str
+    stages: tuple[str, ...]
+    summand: str = ""
+    op: str = "_FusedQuantizedConv2D"
+    whole_bias: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """Codes, ranges and bias of one layer, weights last axis out."""
+
+    x: Array
+    w: Array
+    x_reach: np.float32
+    w_reach: Array
+    bias: Array
+    out: np.float32
+    summand: Array | None = None
+    summand_reach: float = 0.0
+
+
+def layer(form: Form, seed: int, *, flat: bool) -> Layer:
+    """Scales whose ratio to the result's is a hair off a power of two, so that ties are many."""
+    rng = np.random.default_rng(seed)
+    deep, many = int(rng.integers(1, 9) if seed % 4 else rng.integers(22, 71)), 8
+    shape = (300, deep) if flat else (1, 15, 20, deep)
+    x = codes(rng, form.data, *shape)
+    w = rng.integers(-127, 128, (deep, many)).astype(np.int8)
+    if form.op == DEPTHWISE:
+        x, w = codes(rng, form.data, *shape[:-1], many), w[:1]
+    x_reach = F(rng.uniform(0.5, 9))
+    w_reach = np.asarray(rng.uniform(0.2, 3) * 2.0 ** -rng.integers(0, 2, many), F)
+    w_reach = w_reach if seed % 2 else w_reach[:1]
+    unit = float(F(x_reach / F(LEVELS[form.data])) * F(w_reach.max() / F(127)))
+    most = 127 * LEVELS[form.data] * np.sqrt(w.shape[0]) / 2
+    if seed % 3:  # few codes: each step of the result is two or four sums
+        few = 6 if form.op == DEPTHWISE else 3
+        x = np.asarray(rng.integers(1 - few if form.data == "qint8" else 0, few, x.shape), x.dtype)
+        most = 70 * 2 * np.sqrt(w.shape[0])
+    levels = LEVELS.get(form.made, 255)
+    power = max(2.0 ** np.round(np.log2(most / levels)), 1.0) * (0.5 if "Sum" in form.stages else 1)
+    out = F(unit * levels * power)
+    bias = (rng.integers(-int(most / 2) - 2, int(most / 2) + 2, many) * 0.5 * unit).astype(F)
+    if form.whole_bias:
+        bias = rng.integers(-int(most / 2) - 2, int(most / 2) + 2, many).astype(np.int32)
+    if not form.summand:
+        return Layer(x, w, x_reach, w_reach, bias, out)
+    summand = codes(rng, form.summand, *x.shape[:-1], many)
+    reach = float(F(out / levels * LEVELS[form.summand] * rng.choice([0.5, 0.3])))
+    return Layer(x, w, x_reach, w_reach, bias, out, summand, reach)
+
+
+def reach_of(kind: str, reach: float) -> tuple[float, float]:
+    return (-float(reach) if kind == "qint8" else 0.0), float(reach)
+
+
+def theirs(runtime: TensorFlow, form: Form, of: Layer) -> Array:
+    asked = Asked()
+    depthwise = form.op == DEPTHWISE
+    flat = of.x.ndim == 2
+    filters = of.w if flat else of.w.T[None, None] if depthwise else of.w[None, None]
+    inputs = [asked.fed(of.x, form.data), asked.constant(filters, "qint8")]
+    bias = "qint32" if form.whole_bias else ""
+    types = [form.data, "qint8", bias or "float"]
+    inputs.append(asked.constant(of.bias, bias))
+    if of.summand is not None:
+        # One op makes the summand, as another owner of it would end the process.
+        most = 127.5 if form.summand == "qint8" else 255.0
+        ends = [asked.constant(v) for v in reach_of(form.summand, most)]
+        given = [asked.fed(of.summand.astype(F)), *ends]
+        how = {"mode": "SCALED", "round_mode": "HALF_TO_EVEN"}
+        inputs.append(asked.node("QuantizeV2", given, T=Kind(form.summand), **how))
+        types.append(form.summand)
+    one = of.w_reach if of.w_reach.size > 1 else of.w_reach[0]
+    numbers: list[Array | float] = [*reach_of(form.data, float(of.x_reach)), -one, one]
+    if of.summand is not None:
+        numbers += reach_of(form.summand, of.summand_reach)
+    if "Requantize" in form.stages:
+        numbers += reach_of(form.made, float(of.out))
+    inputs += [asked.constant(np.asarray(v, F)) for v in numbers]
+    many = 1 if form.made == "float" else 3
+    outputs = (form.made, "float", "float")[:many]
+    common = {
+        "fused_ops": form.stages,
+        "Thost_inputs": Kinds((*types, *("float",) * len(numbers))),
+        "Tdevice_inputs": Kinds(()),
+        "Thost_outputs": Kinds(outputs),
+        "Tdevice_outputs": Kinds(()),
+        "Tbias": Kind(bias or "float"),
+        "is_bias_const": True,
+    }
+    if flat:
+        node = asked.node(
+            "_QuantizedMatMul",
+            inputs,
+            T1=Kind(form.data),
+            T2=Kind("qint8"),
+            U=Kind("float"),
+            Tout=Kind(form.made),
+            is_weight_const=True,
+            leakyrelu_alpha=0.25,
+            **common,
+        )
+    else:
+        node = asked.node(
+            form.op,
+            inputs,
+            Tinput=Kind(form.data),
+            Tfilter=Kind("qint8"),
+            Tsummand=Kind(form.summand or form.made),
+            out_type=Kind(form.made),
+            data_format="NHWC",
+            strides=(1, 1, 1, 1),
+            dilations=(1, 1, 1, 1),
+            padding="VALID",
+            is_filter_const=True,
+            **common,
+        )
+    return runtime.run(asked, f"{node}:0")[0]
+
+
+STAGES = {
+    "Relu": Then("relu"),
+    "Relu6": Then("clip", attrs={"min": 0.0, "max": 6.0}),
+    "LeakyRelu": Then("leaky_relu", attrs={"alpha": 0.25}),
+}
+
+
+def ours(form: Form, of: Layer, shape: tuple[int, ...]) -> Array:
+    depthwise = form.op == DEPTHWISE
+    flat = of.x.ndim == 2
+    level = LEVELS[form.data]
+    x = ranged(
+        KINDS[form.data], of.x_reach / F(level), *reach_of(form.data, float(of.x_reach)), level
+    )
+    scales = np.asarray(of.w_reach / F(127), F)
+    axis = 0 if scales.size > 1 else None
+    w = ranged("i8", scales if axis == 0 else scales[0], -of.w_reach, of.w_reach, 127, axis=axis)
+    weights = of.w.T if flat else of.w.T[..., None, None]
+    given = {"x": Held(of.x, x), "w": Held(np.ascontiguousarray(weights), w)}
+    unit = (of.x_reach / F(level)) * scales
+    if form.whole_bias:
+        step = F(1) / (F(level * 127) / (of.x_reach * of.w_reach))
+        kind = ranged("i32", step if axis == 0 else step[0], -1.0, 1.0, axis=axis)
+        given["bias"] = Held(of.bias, kind)
+    else:
+        given["bias"] = Held(of.bias)
+    to = None
+    if form.made == "qint32":
+        most = float(unit.max())
+        to = ranged("i32", most, -most * 2.0**31, most * 2.0**31, 2.0**31)
+    elif form.made != "float":
+        end = LEVELS[form.made]
+        to = ranged(
+            KINDS[form.made], of.out / F(end), *reach_of(form.made, float(of.out)), float(end)
+        )
+    then = []
+    if of.summand is not None:
+        end, ends = LEVELS[form.summand], reach_of(form.summand, of.summand_reach)
+        kind = ranged(KINDS[form.summand], F(of.summand_reach) / F(end), *ends, float(end))
+        then.append(Then("add", "a", {}, {"b": Held(of.summand, kind)}))
+    then += [STAGES[s] for s in form.stages if s in STAGES]
+    attrs = {} if flat else {"layout": "NHWC", "groups": 8 if depthwise else 1}
+    return predicted(NAME, "linear" if flat else "conv2d", given, to, shape, attrs, then)
+
+
+def in_steps(form: Form, of: Layer) -> Array:
+    """Results before they are rounded, in steps of their codes, in float64."""
+    x, w = of.x.astype(np.float64), of.w.astype(np.float64)
+    total = x * w[0] if form.op == DEPTHWISE else x @ w
+    unit = float(of.x_reach) / LEVELS[form.data] * of.w_reach.astype(np.float64) / 127
+    real = (total + of.bias) * unit if form.whole_bias else total * unit + of.bias
+    if of.summand is not None:
+        real = real + of.summand * of.summand_reach / LEVELS[form.summand]
+    return np.asarray(real * LEVELS[form.made] / float(of.out))
+
+
+def compared(runtime: TensorFlow, form: Form, *, flat: bool, trials: int) -> tuple[Count, Count]:
+    count, seen = Count(), Count()
+    for seed in range(trials):
+        of = layer(form, seed, flat=flat)
+        wanted = theirs(runtime, form, of)
+        count.add(ours(form, of, wanted.shape), wanted, (form, seed))
+        if form.made in LEVELS:
+            seen.see(in_steps(form, of), *BOUNDS[form.made])
+    return count, seen
+
+
+BIAS, RELU = ("BiasAdd", "Requantize"), ("BiasAdd", "Relu", "Requantize")
+SUM = ("BiasAdd", "Sum", "Relu", "Requantize")
+CONVOLUTIONS = [
+    form
+    for data in LEVELS
+    for form in (
+        Form(data, "qint8", BIAS),
+        Form(data, "quint8", RELU),
+        Form(data, "quint8", SUM, "quint8"),
+        Form(data, "quint8", SUM, "qint8"),
+        Form(data, "qint32", ("BiasAdd",)),
+        Form(data, "qint32", ("BiasAdd", "Relu")),
+        Form(data, "qint8", BIAS, op=DEPTHWISE),
+        Form(data, "quint8", RELU, op=DEPTHWISE),
+    )
+]
+
+
+@pytest.mark.parametrize("form", CONVOLUTIONS, ids=str)
+def test_convolutions(runtime: TensorFlow, form: Form) -> None:
+    count, seen = compared(runtime, form, flat=False, trials=12)
+    count.holds(profile(NAME).resolve(Query("conv2d")).claim)
+    if seen.seen:
+        seen.rich(0.03)
+
+
+@pytest.mark.parametrize("data", LEVELS)
+@pytest.mark.parametrize("made", ["qint8", "quint8"])
+def test_convolutions_with_whole_biases(runtime: TensorFlow, data: str, made: str) -> None:
+    form = Form(data, made, BIAS if made == "qint8" else RELU, whole_bias=True)
+    count, _ = compared(runtime, form, flat=False, trials=12)
+    count.holds(profile(NAME).resolve(Query("conv2d")).claim)
+
+
+PRODUCTS = [
+    form
+    for data in LEVELS
+    for form in (
+        Form(data, "qint8", BIAS),
+        Form(data, "quint8", RELU),
+        Form(data, "quint8", ("BiasAdd", "Relu6", "Requantize")),
+        Form(data, "qint8", ("BiasAdd", "LeakyRelu", "Requantize")),
+        Form(data, "float", ("BiasAdd", "Dequantize")),
+        Form(data, "float", ("BiasAdd", "Relu", "Dequantize")),
+    )
+]
+
+
+@pytest.mark.parametrize("form", PRODUCTS, ids=str)
+def test_matrix_products(runtime: TensorFlow, form: Form) -> None:
+    count, seen = compared(runtime, form, flat=True, trials=12)
+    count.holds(profile(NAME).resolve(Query("linear")).claim)
+    if seen.seen:
+        seen.rich(0.03)
