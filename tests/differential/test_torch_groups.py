@@ -161,7 +161,7 @@ def test_a_bias_of_codes_becomes_real_again() -> None:
     assert n.first.map is not None
     x = net.real(add("input", types=[kind_of(n.x.data.shape, n.x.map)], name="x").result)
     unit = np.asarray(n.x.map.scale * n.first.map.scale, F)
-    whole = np.rint(n.biases[0] / unit).astype(np.int32)
+    whole = np.rint(n.biases[0].astype(F) / unit).astype(np.int32)
     bias = net.constant(Codes(whole, of("i32", unit, 0, 0)), "b")
     made = {"x": x, "w": net.constant(n.first, "w"), "bias": bias}
     y = net.through(add("conv2d", made).result, n.maps[0])

@@ -1,0 +1,299 @@
+"""One field of a profile of torch's engines changed: it is found, or listed with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from qir.numerics import Profile, profile
+from tests.differential import test_torch_codes as whole
+from tests.differential import test_torch_elements as elements
+from tests.differential import test_torch_products as products
+from tests.differential.kernels_of_torch import F, Held, Product, Tally, of, processor, product_of
+from tests.differential.kernels_of_torch import run_products as run_in
+from tests.mutation.fields import Mutant, survivors
+
+Check = Callable[[], None]
+
+pytestmark = [products.pytestmark, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def vnni() -> Iterator[ProcessPoolExecutor]:
+    with processor("AVX512_CORE_VNNI") as pool:
+        yield pool
+
+
+def long(seed: int) -> Product:
+    """A sum that 32 bits do not hold, of pairs that 16 bits do not."""
+    rng = np.random.default_rng(seed)
+    terms = 67_000 + seed
+    weights = np.full((3, terms), 127, np.int8) - rng.integers(0, 2, (3, terms)).astype(np.int8)
+    data = np.full((2, terms), 255, np.uint8)
+    wide = of("u8", F(2.0**25), 121)
+    return Product("linear", Held(data, of("u8", 1.0, 0)), Held(weights, of("i8", 1.0)), None, wide)
+
+
+def cases() -> list[Product]:
+    found = [products.linear(seed, many) for seed in range(7) for many in (False, True)]
+    found += [products.conv(seed, many, 2) for seed in range(6) for many in (False, True)]
+    found += [products.conv(seed, many, 1) for seed in range(10) for many in (False, True)]
+    return [*found, *(long(seed) for seed in range(3))]
+
+
+def many_scales(case: Product) -> bool:
+    return case.w.map is not None and case.w.map.scale.ndim > 0
+
+
+class Sums:
+    """What an engine made of sums of products, to be compared again and again."""
+
+    def __init__(self, engine: str, pool: ProcessPoolExecutor) -> None:
+        self.name = f"torch-2.13.{engine}"
+        self.cases = cases()
+        if engine == "x86":
+            self.cases += [
+                products.conv(seed, many, 2) for seed in range(6, 40) for many in (False, True)
+            ]
+            self.cases += [
+                products.conv(seed, many, 3) for seed in range(8) for many in (False, True)
+            ]
+        if engine == "pt2e":
+            kinds = ("linear", "conv2d")
+            self.cases = [c for c in self.cases if c.op in kinds and many_scales(c)]
+        self.made = pool.submit(run_in, engine, self.cases).result()
+
+    def check(self, op: str = "") -> None:
+        tally = Tally()
+        for case, wanted in zip(self.cases, self.made, strict=True):
+            if not op or case.op == op:
+                tally.add(product_of(case, self.name), wanted, case.op)
+                tally.exact()
+
+
+def codes() -> None:
+    for kind in whole.KINDS:
+        whole.test_quantize_per_tensor_is_torchs_for_every_length_and_special_value(kind)
+
+
+def channels() -> None:
+    for kind in ("u8", "i8"):
+        whole.test_quantize_per_channel_is_torchs(kind, 1)
+
+
+def fakes() -> None:
+    for many in (False, True):
+        whole.test_fake_quantize_is_torchs(many, whole.FBGEMM)
+
+
+def reals() -> None:
+    for many in (False, True):
+        whole.test_dequantize_is_torchs("u8", many)
+
+
+def ranges(engine: str) -> None:
+    engine = "fbgemm" if engine == "x86" else engine
+    for kind, scheme in (("u8", "affine"), ("i8", "affine"), ("i8", "symmetric")):
+        whole.test_scales_and_zero_points_are_those_of_torchs_observers(engine, kind, scheme)
+    whole.test_scales_of_weights_are_those_of_torchs_observers()
+
+
+def dynamic() -> None:
+    whole.test_the_numbers_of_dynamic_layers_are_torchs(False)
+
+
+def pools() -> None:
+    for kind in elements.KINDS:
+        for last in (False, True):
+            elements.test_average_pools_are_torchs(kind, last)
+            elements.test_global_means_are_torchs(kind, last)
+        elements.test_means_of_parts_and_of_volumes_are_torchs(kind)
+
+
+def unary(engine: str) -> None:
+    for op in elements.UNARY:
+        elements.test_activations_of_every_code_are_torchs(engine, op, "u8")
+
+
+def two(engine: str, op: str) -> Check:
+    def check() -> None:
+        elements.test_sums_and_products_of_codes_are_torchs(engine, op, "u8", False)
+
+    return check
+
+
+def joined() -> None:
+    for last in (False, True):
+        elements.test_concat_is_torchs("u8", last, False)
+
+
+def norms() -> None:
+    for op in elements.NORMS:
+        elements.test_norms_are_as_near_to_torchs_as_is_claimed(op, "u8")
+    elements.test_softmax_is_as_near_to_torchs_as_is_claimed("u8")
+
+
+def codes_alone() -> None:
+    elements.test_batch_norm_is_torchs("u8")
+    elements.test_prelu_is_torchs("u8")
+    elements.test_greatest_codes_are_torchs("u8")
+
+
+def decomposed() -> None:
+    for kind in ("u8", "i8", "i32"):
+        whole.test_decomposed_quantize_and_dequantize_are_torchs(kind)
+
+
+def decomposed_channels() -> None:
+    whole.test_decomposed_quantize_per_channel_is_torchs(1)
+
+
+_ENDS = "where the ends are codes, it is the same"
+_WHOLE = "where the zero point is whole, it is the same"
+_GAIN = "1 / s is the gain of a type without a declared range"
+_REAL = "a real bias is rounded to the sums under each"
+_WEIGHTS = "it speaks of weights, which are asked for with all their codes"
+SAME: Mapping[str, Mapping[str, str]] = {
+    "torch-2.13.fbgemm": {
+        "choose.levels = ()": "half the span of all codes is that level",
+        "choose.store = f64": "a quotient made in float32 stays what it is",
+        "choose.zero = round(qmin-min/s)": "no quotient lay on a tie",
+        "choose.zero_clamp = False": "no zero point lay outside the codes",
+        "choose.zero_round = away": "no quotient lay on a tie",
+        "choose_qparams choose.zero = qmin-round(min/s)": "both ends gave one zero point",
+        "choose_qparams choose.zero = round(qmin-min/s)": "both ends gave one zero point",
+        "dequantize.compute = f64": "one product, rounded once",
+        "fake_quantize quantize.zero = pair": _WHOLE,
+        "max_pool1d method = reals": "codes of one map pass through reals unchanged",
+        "quantize quantize.nan = high": "of i8 codes a channel, NaN is code 0, which no value says",
+        "quantize quantize.nan = low": "of i8 codes a channel, NaN is code 0, which no value says",
+        "quantize quantize.nan = zero": "of i8 codes a channel, NaN is code 0, which no value says",
+        "quantize.bounds = storage": "bounds are those of the storage",
+        "quantize.by = gain": _GAIN,
+        "quantize.clip = reals_first": _ENDS,
+        "quantize.compute = f64_reciprocal": "1 / s in float64, rounded, is 1 / s in float32",
+        "requant.clip = reals": _ENDS,
+        "softmax quantize.zero = after": "what is claimed leaves room for it",
+        "softmax quantize.zero = fused": "what is claimed leaves room for it",
+        "softmax quantize.zero = pair": "what is claimed leaves room for it",
+        "softmax quantize.zero = pair_once": "what is claimed leaves room for it",
+    },
+    "torch-2.13.onednn": {"choose.reduce = weights7": _WEIGHTS},
+    "torch-2.13.qnnpack": {
+        "bias.by = fma": "the bias is rounded before it meets the sum",
+        "bias.domain = given_acc": _REAL,
+        "bias.domain = rescaled_acc": _REAL,
+        "choose.reduce = weights7": _WEIGHTS,
+        "hard_swish method = reals": "no real lay beside a tie",
+        "requant.input = acc_then_bias": "sums of these lengths are whole below 2^24",
+    },
+    "torch-2.13.pt2e": {
+        "fake_quantize quantize.compute = f64_reciprocal": "1 / s in float64, rounded, is the same",
+        "fake_quantize quantize.zero = pair": _WHOLE,
+        "quantize quantize.compute = f64_reciprocal": "1 / s in float64, rounded, is the same",
+        "quantize quantize.zero = pair": _WHOLE,
+        "quantize.by = gain": _GAIN,
+        "quantize.clip = range_first": _ENDS,
+        "quantize.clip = reals_first": _ENDS,
+        "quantize.compute = f32": "1 / s in float64, rounded, is the same",
+        "quantize.nan = high": "what becomes of NaN was not looked at",
+        "quantize.nan = low": "what becomes of NaN was not looked at",
+        "quantize.nan = zero": "what becomes of NaN was not looked at",
+        "quantize.zero = pair": _WHOLE,
+    },
+}
+"""For each profile, what nothing tells apart, and why; docs/reference/torch.md lists it."""
+
+
+def stated(name: str) -> Profile:
+    """The profile without what it says of other processors."""
+    found = profile(name)
+    return replace(found, rules=tuple(r for r in found.rules if not r.when.isa))
+
+
+def checks(engine: str, sums: Sums) -> Mapping[str, tuple[Check, ...]]:
+    """What a change of a block, or of an op's rule, can show in."""
+    shared: dict[str, tuple[Check, ...]] = {
+        "choose": (lambda: ranges(engine),),
+        "conv2d": (lambda: sums.check("conv2d"), lambda: sums.check("linear")),
+        "linear": (lambda: sums.check("linear"),),
+        "conv1d": (lambda: sums.check("conv1d"), lambda: sums.check("conv3d")),
+        "add": (two(engine, "add"),),
+        "hard_swish": (lambda: unary(engine),),
+    }
+    if engine != "fbgemm":
+        return shared
+    return shared | {
+        "quantize": (codes, channels, fakes),
+        "dequantize": (reals,),
+        "choose_qparams": (dynamic,),
+        "fake_quantize": (fakes,),
+        "mul": (two(engine, "mul"),),
+        "sigmoid": (lambda: unary(engine),),
+        "relu": (lambda: elements.test_bounds_are_torchs("u8"),),
+        "concat": (joined,),
+        "softmax": (norms,),
+        "batch_norm": (codes_alone,),
+        "prelu": (codes_alone,),
+        "max_pool1d": (codes_alone,),
+        **dict.fromkeys(
+            ("avg_pool1d", "avg_pool2d", "avg_pool3d", "global_avg_pool", "reduce_mean"), (pools,)
+        ),
+    }
+
+
+@pytest.mark.parametrize("engine", products.ENGINES)
+def test_a_changed_field_is_found_or_listed(engine: str, vnni: ProcessPoolExecutor) -> None:
+    sums = Sums(engine, vnni)
+    sums.check()
+    table = checks(engine, sums)
+
+    def agrees(mutant: Mutant) -> None:
+        key = mutant.ops[0] if mutant.ops else mutant.block
+        for check in table.get(key, (sums.check,)):
+            check()
+
+    name = f"torch-2.13.{engine}"
+    left = survivors(stated(name), agrees)
+    print("LEFT", name, sorted(left))
+    assert left == set(SAME.get(name, ()))
+
+
+def test_a_changed_field_of_exported_programs_is_found_or_listed(
+    vnni: ProcessPoolExecutor,
+) -> None:
+    name = "torch-2.13.pt2e"
+    sums = Sums("pt2e", vnni)
+    sums.check()
+
+    def agrees(mutant: Mutant) -> None:
+        key = mutant.ops[0] if mutant.ops else mutant.block
+        if key == "choose":
+            assert profile(name).resolve(whole.asked("u8")).choose.reduce == "none"
+        elif key == "fake_quantize":
+            for many in (False, True):
+                whole.test_fake_quantize_is_torchs(many, name)
+        elif key == "conv2d":
+            sums.check()
+        else:
+            decomposed()
+            decomposed_channels()
+
+    left = survivors(stated(name), agrees)
+    print("LEFT", name, sorted(left))
+    assert left == set(SAME.get(name, ()))
+
+
+def test_the_page_lists_what_nothing_tells_apart() -> None:
+    page = Path(__file__).parents[2] / "docs" / "reference" / "torch.md"
+    rows = [
+        f"| {name} | {change} | {why} |"
+        for name, table in SAME.items()
+        for change, why in sorted(table.items())
+    ]
+    assert [line for line in page.read_text().splitlines() if " = " in line] == rows
