@@ -64,7 +64,8 @@ format: $(STAMP)/test  ## put Python and C into the house's form
 	@$(BIN)/ruff check -q --fix . ; $(BIN)/ruff format . && $(BIN)/clang-format -i $(C)
 
 docs: $(STAMP)/test  ## write the pages that are made from the code
-	@for page in tests.pages tests.ir.test_ops_page tests.ir.test_verify_page; do \
+	@for page in tests.pages tests.ir.test_ops_page tests.ir.test_verify_page \
+		tests.frontends.onnx.conformance; do \
 		$(BIN)/python -m $$page || exit; done
 
 train: $(STAMP)/test  ## train the demo's network again

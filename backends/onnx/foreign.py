@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Mapping, Sequence
 
 import onnx
 from onnx import AttributeProto, helper, version_converter
 
 from qir.ir.attrs import Attr
-from qir.ir.node import Node
+from qir.ir.node import Node, Value
 from qir.ir.types import Array
 from qir.ledger import Change
 
-from .elements import tensor, type_proto
+from .elements import number, tensor, type_proto
 from .writer import STEP, Writer
+
+_COMPATIBLE = 26
+"""From here on, operator sets only add types and attributes to ops that are there."""
 
 
 def version(node: Node) -> int:
@@ -21,6 +25,44 @@ def version(node: Node) -> int:
     found = node.attrs["version"]
     assert isinstance(found, int)
     return found
+
+
+def since(node: Node) -> int:
+    """The first version of the operator set that has the node's form."""
+    proto = onnx.NodeProto(op_type=str(node.attrs["op"]), domain=str(node.attrs["domain"]))
+    return _since(proto, version(node))
+
+
+def fits(node: Node, opset: int) -> bool:
+    """Whether an older operator set has the node as it is: its types, its attributes.
+
+    What later versions of these sets changed are types and attributes alone.
+    """
+    name, pairs = str(node.attrs["op"]), node.attrs["attrs"]
+    try:
+        schema = onnx.defs.get_schema(name, opset, "")
+    except onnx.defs.SchemaError:
+        return False
+    if not _COMPATIBLE <= opset < version(node):
+        return False
+    given = {str(p[0]) for p in (pairs if isinstance(pairs, tuple) else ()) if isinstance(p, tuple)}
+    if not given <= set(schema.attributes):
+        return False
+    slots = node.attrs["slots"]
+    ins, outs = (_places(p) for p in slots) if isinstance(slots, tuple) else ([], [])
+    placed = [
+        *zip(ins, node.variadic("xs"), itertools.repeat(schema.inputs)),
+        *zip(outs, node.results, itertools.repeat(schema.outputs)),
+    ]
+    return all(_takes(formal, at, value) for at, value, formal in placed)
+
+
+def _takes(formal: Sequence[onnx.defs.OpSchema.FormalParameter], at: int, value: Value) -> bool:
+    if not formal:
+        return False
+    one = formal[min(at, len(formal) - 1)]
+    kind = onnx.TensorProto.DataType.Name(number(value.type.dtype)).lower()
+    return f"tensor({kind})" in one.types
 
 
 def write(writer: Writer, node: Node) -> None:
@@ -32,7 +74,7 @@ def write(writer: Writer, node: Node) -> None:
     if domain:
         writer.domains[domain] = max(version(node), writer.domains.get(domain, 1))
         writer.nodes.append(proto)
-    elif _since(proto, version(node)) == _since(proto, writer.opset):
+    elif _since(proto, version(node)) == _since(proto, writer.opset) or fits(node, writer.opset):
         writer.nodes.append(proto)
     else:
         _converted(writer, node, proto)

@@ -20,6 +20,8 @@ from .writer import STEP, Work, Writer
 OPSET = 21
 OLDEST = 13
 """The first whose QuantizeLinear has an axis."""
+NEWEST = 26
+"""The newest that onnxruntime 1.31 takes."""
 IR_VERSION = 10
 """The newest that every onnxruntime since 1.18 reads."""
 
@@ -39,10 +41,13 @@ def to_model(graph: Graph, ledger: Ledger) -> onnx.ModelProto:
 
 
 def _opset(graph: Graph) -> int:
-    """The operator set of the source, raised to what the graph needs; ours for other sources."""
+    """The operator set of the source, raised to what the graph needs; ours for other sources.
+
+    One newer than onnxruntime takes is lowered as far as the graph's ops let it.
+    """
     nodes = [node for _, each in graph.walk() for node in each]
-    theirs = [
-        foreign.version(n)
+    kept = [
+        n
         for n in nodes
         if n.op == "foreign" and n.attrs["framework"] == "onnx" and not n.attrs["domain"]
     ]
@@ -52,7 +57,12 @@ def _opset(graph: Graph) -> int:
     needed = max((_needed(v) for n in nodes for v in n.results), default=OLDEST)
     since = max((float_ops.since(n.op, n.attrs) for n in nodes), default=OLDEST)
     newest = [since, *map(attention_ops.since, nodes)]
-    return max([source, OLDEST, *theirs, needed, *newest, 14 if zeros else 0])
+    least = max([OLDEST, needed, *newest, 14 if zeros else 0])
+    wanted = max([source, least, *map(foreign.version, kept)])
+    if wanted <= NEWEST:
+        return wanted
+    bound = [foreign.since(n) for n in kept if not foreign.fits(n, NEWEST)]
+    return max([NEWEST, least, *bound])
 
 
 def _needed(value: Value) -> int:

@@ -82,9 +82,22 @@ def _text(data: bytes) -> Attr:
 # -- what it gives ------------------------------------------------------------------------------
 
 
+def unsaid(reader: Reader, op: Op) -> bool:
+    """Whether neither ONNX's inference nor the file says what the op gives."""
+    if any(_graphs(a) for a in op.proto.attribute):
+        return False
+    values = [reader.value(op, name) for name in op.inputs if name]
+    known = {**reader.declared, **_inferred(reader, op, values)}
+    return any(name and name not in known for name in op.outputs)
+
+
+def _graphs(attribute: AttributeProto) -> bool:
+    return attribute.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS)
+
+
 def _types(reader: Reader, op: Op, values: list[Value]) -> list[TensorType]:
     """The types of the results that have names: inferred, or as the file declares them."""
-    inferred = _inferred(reader, op, values)
+    inferred = {**_ranked(op, values), **_inferred(reader, op, values)}
     out = []
     for name in (n for n in op.outputs if n):
         found = inferred.get(name) or reader.declared.get(name)
@@ -92,6 +105,26 @@ def _types(reader: Reader, op: Op, values: list[Value]) -> list[TensorType]:
             raise op.fail(f"nothing says what {name!r} is; run ONNX's shape inference first")
         out.append(_refined(found, reader.declared.get(name)))
     return out
+
+
+def _ranked(op: Op, values: list[Value]) -> dict[str, TensorType]:
+    """The result of an op whose axes are computed: its rank, which their number says."""
+    reduces = op.type.startswith("Reduce")
+    if op.domain or len(values) != 2 or not (reduces or op.type == "Squeeze"):
+        return {}
+    (kind, axes), count = (v.type for v in values), values[1].type.shape[0]
+    if kind.quant or axes.rank != 1 or not isinstance(count, int):
+        return {}
+    if not count:
+        if not reduces:
+            return {}
+        none = bool(op.integer("noop_with_empty_axes", 0))
+        sizes = kind.shape if none else (1,) * (kind.rank * op.integer("keepdims", 1))
+    elif reduces and op.integer("keepdims", 1):
+        sizes = (None,) * kind.rank
+    else:
+        sizes = (None,) * (kind.rank - count)
+    return {op.outputs[0]: kind.with_shape(sizes)}
 
 
 def _refined(found: TensorType, declared: TensorType | None) -> TensorType:

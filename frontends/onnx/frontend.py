@@ -244,11 +244,25 @@ def _read(reader: Reader, op: Op) -> None:
     try:
         if handler is None or not (op.domain or _plain(reader, op)):
             raise Keep
-        handler(reader, op)
+        _handle(reader, op, handler)
     except Keep:
         foreign.keep(reader, op)
     except (ValueError, OverflowError) as error:
         raise op.fail(str(error)) from error
+
+
+def _handle(reader: Reader, op: Op, handler: Callable[[Reader, Op], None]) -> None:
+    """Reads an op; one whose results nobody knows otherwise, by numbers computed at once."""
+    try:
+        handler(reader, op)
+    except Keep:
+        if not foreign.unsaid(reader, op):
+            raise
+        reader.settling = True
+        try:
+            handler(reader, op)
+        finally:
+            reader.settling = False
 
 
 def _plain(reader: Reader, op: Op) -> bool:

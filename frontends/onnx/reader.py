@@ -22,6 +22,7 @@ from .elements import Dimensions
 from .faults import fault
 from .files import ModelFile
 from .op import Keep, Op
+from .settling import settled
 
 STEP = "onnx frontend"
 Stored: TypeAlias = "onnx.TensorProto | Array"
@@ -73,6 +74,9 @@ class Reader:
         self._arrays: dict[str, Array] = {}
         self._constants: dict[tuple[str, QuantType | None], Value] = {}
         self._needed: set[str] = set()
+        self.settling = False
+        """Whether numbers may be computed where a handler would have them constant."""
+        self._settled: dict[Value, NDArray[np.generic] | None] = {}
 
     # -- names and constants ------------------------------------------------------------------
 
@@ -115,11 +119,18 @@ class Reader:
         return found.type.dtype
 
     def numbers(self, name: str) -> NDArray[np.generic]:
-        """A constant's elements; Keep for what is computed."""
+        """A constant's elements; Keep for what is computed.
+
+        While settling, what hangs on constants and known sizes alone is computed at once.
+        """
         found = self.array(name)
-        if found is None:
+        if found is not None:
+            return found.data
+        value = self._values.get(self.resolve(name))
+        data = settled(value, self._settled) if self.settling and value is not None else None
+        if data is None:
             raise Keep
-        return found.data
+        return data
 
     def unneeded(self) -> list[str]:
         """Constants of the file that nothing needed, in the file's order."""

@@ -98,6 +98,8 @@ def _to_space(reader: Reader, op: Op) -> None:
 
 
 def _to_depth(reader: Reader, op: Op) -> None:
+    if op.text("mode", "DCR") != "DCR":
+        raise Keep
     attrs: dict[str, Attr] = {"block": op.integer("blocksize", 0)}
     reader.add(op, "space_to_depth", {"x": _x(reader, op)}, attrs)
 

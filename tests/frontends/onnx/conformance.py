@@ -1,0 +1,368 @@
+"""The `onnx` package's node tests: read, run, written back; the page that says how each goes.
+
+`python -m tests.frontends.onnx.conformance` writes docs/reference/onnx.md.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+from qir.backends.onnx import OnnxRuntimeTarget
+from qir.errors import QirError
+from qir.frontends.onnx import OnnxFrontend
+from qir.ir.graph import Graph
+from qir.ledger import Ledger
+from qir.reference.interpreter import run
+
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "onnx.md"
+OPSET, IR_VERSION = 26, 13
+"""The newest that onnxruntime 1.31 takes."""
+SAME = "same"
+_PLAIN = frozenset(
+    {
+        *(TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BOOL),
+        *(TensorProto.INT8, TensorProto.INT16, TensorProto.INT32, TensorProto.INT64),
+        *(TensorProto.UINT8, TensorProto.UINT16, TensorProto.UINT32, TensorProto.UINT64),
+        TensorProto.STRING,
+    }
+)
+"""Element types that onnxruntime takes from NumPy and gives to it."""
+_CARRIERS = {"int2": np.int8, "int4": np.int8, "uint2": np.uint8, "uint4": np.uint8}
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A model with what goes in and what has to come out."""
+
+    name: str
+    model: onnx.ModelProto
+    inputs: Sequence[Any]
+    outputs: Sequence[Any]
+    rtol: float
+    atol: float
+
+    @property
+    def ops(self) -> tuple[str, ...]:
+        """The operators of the model, each once."""
+        nodes = self.model.graph.node
+        named = (f"{n.domain}.{n.op_type}" if n.domain else n.op_type for n in nodes)
+        return tuple(dict.fromkeys(named))
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a case goes in onnxruntime as it is, in the interpreter, and in onnxruntime rewritten."""
+
+    case: str
+    ops: tuple[str, ...]
+    runtime: str
+    interpreter: str
+    written: str
+    read: bool
+    foreign: bool
+
+    @property
+    def both(self) -> bool:
+        """Whether both ways give what the case expects."""
+        return self.interpreter == self.written == SAME
+
+
+def cases() -> list[Case]:
+    """Every node test of the package, by name."""
+    from onnx.backend.test.case.node import collect_testcases
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = collect_testcases(None)
+    out = []
+    for each in found:
+        ((inputs, outputs),) = each.data_sets
+        out.append(Case(each.name, each.model, inputs, outputs, each.rtol, each.atol))
+    return sorted(out, key=lambda case: case.name)
+
+
+# -- the three ways -------------------------------------------------------------------------------
+
+
+def outcome(case: Case, folder: Path) -> Outcome:
+    """How a case goes."""
+    direct = _said(lambda: _in_runtime(case, _capped(case.model)))
+    path = folder / "case.onnx"
+    path.write_bytes(case.model.SerializeToString())
+    try:
+        graph = OnnxFrontend().load(path, Ledger())
+    except QirError as error:
+        reason = f"refused: {_plain(error, folder)}"
+        return Outcome(case.name, case.ops, direct, reason, reason, read=False, foreign=False)
+    foreign = any(node.op == "foreign" for _, each in graph.walk() for node in each)
+    found = _said(lambda: _in_interpreter(case, graph))
+    back = folder / "back.onnx"
+    written = _said(lambda: _written(case, graph, back))
+    return Outcome(case.name, case.ops, direct, found, written, read=True, foreign=foreign)
+
+
+def _said(way: Callable[[], str]) -> str:
+    try:
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            return way()
+    except QirError as error:
+        return f"refused: {_plain(error)}"
+
+
+def _plain(error: Exception, folder: Path | None = None) -> str:
+    """What an error says, without what differs from run to run."""
+    text = " ".join(str(error).split())
+    text = re.sub(r"\S*/(case|back)\.onnx: ?", "", text)
+    return text[:110].replace("|", "\\|").strip()
+
+
+def _in_interpreter(case: Case, graph: Graph) -> str:
+    names = [i.name for i in case.model.graph.input]
+    given = {n: _array(x) for n, x in zip(names, case.inputs, strict=False)}
+    kinds = {v.name: v.type.dtype.carrier for v in graph.inputs}
+    found = run(graph, {n: given[n].astype(kinds[n]) for n in kinds if n in given})
+    return _compared(case, [found[o.name] for o in case.model.graph.output])
+
+
+def _written(case: Case, graph: Graph, path: Path) -> str:
+    path.unlink(missing_ok=True)
+    OnnxRuntimeTarget().emit(graph, path, Ledger(), lossy=True)
+    return _in_runtime(case, onnx.load(path))
+
+
+def _in_runtime(case: Case, model: onnx.ModelProto) -> str:
+    import onnxruntime
+
+    names = [i.name for i in case.model.graph.input]
+    given = dict(zip(names, case.inputs, strict=False))
+    kinds = {i.name: i.type for i in model.graph.input}
+    ready = onnx.ModelProto()
+    ready.CopyFrom(model)
+    feed: dict[str, Any] = {}
+    for name, kind in kinds.items():
+        if name not in given:
+            continue
+        if _exotic(kind):
+            _hold(ready, name, given[name])
+        else:
+            feed[name] = _fed(given[name])
+    outputs = _readable(ready)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 4
+    try:
+        session = onnxruntime.InferenceSession(ready.SerializeToString(), options)
+        found = session.run(outputs, feed)
+    except Exception as error:  # its errors share no base of their own
+        return f"onnxruntime: {_plain(error).rpartition(' : ')[2].strip()}"
+    return _compared(case, found)
+
+
+def _capped(model: onnx.ModelProto) -> onnx.ModelProto:
+    out = onnx.ModelProto()
+    out.CopyFrom(model)
+    out.ir_version = min(out.ir_version, IR_VERSION)
+    for entry in out.opset_import:
+        if entry.domain in ("", "ai.onnx"):
+            entry.version = min(entry.version, OPSET)
+    return out
+
+
+def _exotic(kind: onnx.TypeProto) -> bool:
+    return kind.HasField("tensor_type") and kind.tensor_type.elem_type not in _PLAIN
+
+
+def _hold(model: onnx.ModelProto, name: str, given: Any) -> None:
+    """Makes an input a constant, which has elements of any type."""
+    (info,) = (i for i in model.graph.input if i.name == name)
+    kind = info.type.tensor_type.elem_type
+    if not isinstance(given, TensorProto):
+        given = helper.make_tensor(name, kind, np.shape(given), np.ravel(given).astype(np.float64))
+    held = onnx.TensorProto()
+    held.CopyFrom(given)
+    held.name = name
+    model.graph.initializer.append(held)
+    model.graph.input.remove(info)
+
+
+def _readable(model: onnx.ModelProto) -> list[str]:
+    """Names of the outputs; those of types that NumPy lacks are cast to float32."""
+    names = []
+    for info in list(model.graph.output):
+        name = info.name
+        if _exotic(info.type):
+            name = f"{name}_as_float"
+            model.graph.node.append(helper.make_node("Cast", [info.name], [name], to=1))
+            if not any(o.domain in ("", "ai.onnx") for o in model.opset_import):
+                model.opset_import.append(helper.make_opsetid("", OPSET))
+            shape = helper.make_tensor_value_info(name, 1, None)
+            model.graph.output.append(shape)
+        names.append(name)
+    return names
+
+
+def _fed(given: Any) -> Any:
+    if isinstance(given, TensorProto):
+        return numpy_helper.to_array(given)
+    if isinstance(given, list):
+        return [_fed(each) for each in given]
+    return given if given is None else np.asarray(given)
+
+
+# -- what has to come out -------------------------------------------------------------------------
+
+
+def _array(given: Any) -> Any:
+    found = _fed(given)
+    return found if isinstance(found, list) or found is None else np.asarray(found)
+
+
+def _compared(case: Case, found: Sequence[Any]) -> str:
+    for info, wanted, got in zip(case.model.graph.output, case.outputs, found, strict=True):
+        said = _differs(_array(wanted), got, case)
+        if said:
+            return f"differs: {info.name} {said}"
+    return SAME
+
+
+def _differs(wanted: Any, got: Any, case: Case) -> str:
+    if wanted is None or got is None:
+        return "" if wanted is got else "is absent on one side"
+    if isinstance(wanted, list):
+        if not isinstance(got, list) or len(got) != len(wanted):
+            return "is no list of that length"
+        return next(
+            (d for w, g in zip(wanted, got, strict=True) if (d := _differs(w, g, case))), ""
+        )
+    a, b = np.asarray(wanted), np.asarray(got)
+    if a.shape != b.shape:
+        return f"has shape {list(b.shape)}, not {list(a.shape)}"
+    if a.dtype.kind in "OSUT":
+        return "" if _words(a) == _words(b) else "holds other text"
+    if b.dtype not in (a.dtype, _CARRIERS.get(a.dtype.name, a.dtype), np.float32):
+        return f"is {b.dtype}, not {a.dtype}"
+    x, y = _real(a), _real(b)
+    if a.dtype.kind == "b" or a.dtype.kind in "iu":
+        same = x == y
+    else:
+        same = np.isclose(y, x, rtol=case.rtol, atol=case.atol, equal_nan=True)
+    return "" if np.all(same) else "holds other numbers"
+
+
+def _words(data: NDArray[Any]) -> list[str]:
+    return [w.decode() if isinstance(w, bytes) else str(w) for w in data.reshape(-1).tolist()]
+
+
+def _real(data: NDArray[Any]) -> NDArray[Any]:
+    return data if data.dtype.kind in "biuc" else data.astype(np.float64)
+
+
+# -- the page -------------------------------------------------------------------------------------
+
+_HEAD = """# ONNX, case by case
+
+The node tests that the `onnx` package ships ({onnx}), made by
+`python -m tests.frontends.onnx.conformance`: each is read and run by QIR's interpreter, and read,
+written back and run by onnxruntime {runtime} (which takes operator sets up to {opset}). Its own
+column says how many onnxruntime passes as they are. A kept op is one that QIR does not know or
+whose form it does not: it is run by ONNX's own evaluator and written back as it was.
+
+| | cases |
+|---|---|
+| all | {all} |
+| passed by onnxruntime as they are | {direct} |
+| of those, right in the interpreter and right when written back | {both} |
+| right in the interpreter | {interpreter} |
+| right when written back | {written} |
+| read without any kept op | {known} |
+| of those, right in the interpreter | {alone} |
+
+Bernoulli draws numbers at random; nobody draws those of the case. onnxruntime lacks kernels for
+what its messages name.
+"""
+COMPOSED = "(several operators)"
+
+
+def page(found: Sequence[Outcome]) -> str:
+    """The text of docs/reference/onnx.md."""
+    import onnxruntime
+
+    direct = [o for o in found if o.runtime == SAME]
+    known = [o for o in found if o.read and not o.foreign]
+    counts = {
+        "all": len(found),
+        "direct": len(direct),
+        "both": sum(o.both for o in direct),
+        "interpreter": sum(o.interpreter == SAME for o in found),
+        "written": sum(o.written == SAME for o in found),
+        "known": len(known),
+        "alone": sum(o.interpreter == SAME for o in known),
+    }
+    head = _HEAD.format(
+        **counts, onnx=onnx.__version__, runtime=onnxruntime.__version__, opset=OPSET
+    )
+    return "\n".join([head, *_failing(found), "", *_by_op(found)]) + "\n"
+
+
+def _failing(found: Iterable[Outcome]) -> Iterator[str]:
+    yield "## What is refused or differs"
+    for title, way in (("In the interpreter", "interpreter"), ("Written back", "written")):
+        rows: dict[str, list[str]] = {}
+        for one in found:
+            if (said := getattr(one, way)) != SAME:
+                rows.setdefault(said, []).append(_shown(one))
+        yield from ("", f"### {title}", "", "| what | cases |", "|---|---|")
+        yield from (f"| {said} | {' '.join(names)} |" for said, names in sorted(rows.items()))
+
+
+def _shown(one: Outcome) -> str:
+    """The case's name, marked where onnxruntime fails on it as it is."""
+    return one.case.removeprefix("test_") + ("" if one.runtime == SAME else "\\*")
+
+
+def _by_op(found: Iterable[Outcome]) -> Iterator[str]:
+    rows: dict[str, list[Outcome]] = {}
+    for one in found:
+        rows.setdefault(one.ops[0] if len(one.ops) == 1 else COMPOSED, []).append(one)
+    yield from ("## Operator by operator", "", f"Cases of one operator; {COMPOSED} are the rest.")
+    yield from ("", "| operator | cases | onnxruntime | interpreter | written | kept |")
+    yield "|---|---|---|---|---|---|"
+    for op, each in sorted(rows.items()):
+        ways = [sum(getattr(o, w) == SAME for o in each) for w in ("runtime", "interpreter")]
+        ways += [sum(o.written == SAME for o in each), sum(o.foreign for o in each)]
+        yield f"| {op} | {len(each)} | " + " | ".join(map(str, ways)) + " |"
+
+
+def listed(text: str, way: str) -> dict[str, str]:
+    """What the page says of each case that fails on one of the ways, `interpreter` or `written`."""
+    title = {"interpreter": "### In the interpreter", "written": "### Written back"}[way]
+    part = re.split(r"\n##", text.partition(title)[2])[0]
+    rows = re.findall(r"^\| (.+?) \| ([^|]+) \|$", part, re.MULTILINE)
+    out = {}
+    for said, names in rows[1:] if rows and rows[0][0] == "what" else rows:
+        for name in names.split():
+            out["test_" + name.removesuffix("\\*")] = said
+    return out
+
+
+def outcomes(every: int = 1, first: int = 0) -> Iterator[Outcome]:
+    """How the cases go, or every so-many-th of them."""
+    with tempfile.TemporaryDirectory() as name:
+        for case in cases()[first::every]:
+            yield outcome(case, Path(name))
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(list(outcomes())), encoding="utf-8")

@@ -1,0 +1,69 @@
+"""The node tests of the `onnx` package go as docs/reference/onnx.md says."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto
+
+from .conformance import PAGE, SAME, Case, Outcome, _differs, listed, outcomes, page
+
+_ELSEWHERE = frozenset({"ImageDecoder"})
+"""Ops whose case hangs on what else is installed."""
+
+
+def _is_same_age() -> bool:
+    """Whether the page was made with the packages that are here."""
+    text = PAGE.read_text(encoding="utf-8")
+    found = re.search(r"ships \((.+?)\).*?onnxruntime (\S+) ", text, re.DOTALL)
+    return found is not None and found.groups() == (onnx.__version__, onnxruntime.__version__)
+
+
+def _agrees(found: Outcome, way: str, said: dict[str, str]) -> bool:
+    wanted = said.get(found.case, SAME)
+    got = str(getattr(found, way))
+    return wanted == got or bool(_ELSEWHERE & set(found.ops))
+
+
+@pytest.mark.slow
+def test_a_third_of_the_cases_goes_as_the_page_says() -> None:
+    if not _is_same_age():
+        pytest.skip("the page was made with other versions of onnx or onnxruntime")
+    text = PAGE.read_text(encoding="utf-8")
+    said = {way: listed(text, way) for way in ("interpreter", "written")}
+    wrong = [
+        (one.case, way, getattr(one, way))
+        for one in outcomes(3)
+        for way in said
+        if not _agrees(one, way, said[way])
+    ]
+    assert not wrong, wrong[:5]
+
+
+@pytest.mark.long
+def test_the_page_is_current_and_cases_pass_both_ways() -> None:
+    found = list(outcomes())
+    direct = [one for one in found if one.runtime == SAME]
+    assert sum(one.both for one in direct) >= 1440
+    if _is_same_age():
+        steady = [line for line in page(found).splitlines() if "image_decoder" not in line]
+        held = PAGE.read_text(encoding="utf-8").splitlines()
+        assert steady == [line for line in held if "image_decoder" not in line]
+
+
+def test_a_difference_is_seen() -> None:
+    case = Case("one", onnx.ModelProto(), (), (), 1e-3, 1e-7)
+    wanted = np.array([1, 2], np.float32)
+    assert not _differs(wanted, wanted + np.float32(1e-4), case)
+    assert "numbers" in _differs(wanted, wanted + np.float32(0.1), case)
+    assert "shape" in _differs(wanted, wanted[:1], case)
+    assert "float64" in _differs(wanted, wanted.astype(np.float64), case)
+    assert "list" in _differs([wanted], [], case)
+    assert "text" in _differs(np.array(["a"], object), np.array([b"b"], object), case)
+    small = np.array([1, 3]).astype(onnx.helper.tensor_dtype_to_np_dtype(TensorProto.INT4))
+    assert not _differs(small, np.array([1, 3], np.int8), case)
+    assert "numbers" in _differs(small, np.array([1, 2], np.int8), case)
