@@ -364,13 +364,20 @@ def _maps(where: str, a: QuantType, b: QuantType) -> Iterator[Change]:
         if a.scale is not None and b.scale is not None:
             measured = measure(np.asarray(a.scales()), np.asarray(b.scales()))
         yield Change("scale", where, _param(a.scale), _param(b.scale), measured)
-    if a.zero != b.zero:
+    if a.zero != b.zero or a.real_zero != b.real_zero:
         measured = None
-        if None not in (a.zero, b.zero, a.scale, b.scale):
+        known = None not in (a.zero, b.zero, a.scale, b.scale)
+        if known and a.real_zero == b.real_zero:
             measured = measure(np.asarray(a.zeros()), np.asarray(b.zeros()))
-        yield Change("zero", where, _param(a.zero or (0,)), _param(b.zero or (0,)), measured)
-    if (a.plus, a.declared, a.codes) != (b.plus, b.declared, b.codes):
+        yield Change("zero", where, _zero(a), _zero(b), measured)
+    offsets = [(q.plus, q.declared, q.codes, q.signs[q.real_zero :]) for q in (a, b)]
+    if offsets[0] != offsets[1]:
         yield Change("type", f"{where} offset, declared range or table".strip(), str(a), str(b))
+
+
+def _zero(quant: QuantType) -> str:
+    text = "0" if quant.zero == () else _param(quant.zero)
+    return f"real {text}" if quant.real_zero else text
 
 
 def _param(value: Param) -> str:

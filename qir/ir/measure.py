@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from qir.ir import dims
 from qir.ir.types import Grain, QuantType
 
 
@@ -125,7 +127,10 @@ def spread(
     if (axis := grain.axis) is not None and values.ndim == 1:
         return values.reshape([-1 if i == axis else 1 for i in range(len(shape))])
     if values.ndim != len(shape):
-        return None
+        grid = dims.known(grain.grid(shape))
+        if grid is None or values.size != math.prod(grid):
+            return None
+        values = values.reshape(grid)
     for axis, size in grain.blocks:
         values = np.repeat(values, size, axis)
         values = values[(slice(None),) * axis + (slice(shape[axis]),)]

@@ -9,7 +9,7 @@ import hashlib
 import math
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Literal, TypeAlias
 
@@ -173,6 +173,8 @@ class QuantType:
     declared: Declared | None = None
     kind: Literal["uniform", "lut"] = "uniform"
     codes: tuple[float, ...] | Array | None = None
+    signs: tuple[bool | str, ...] = field(init=False, repr=False)
+    """What `==` of numbers does not tell apart: 3 from 3.0 as a zero, 0.0 from -0.0."""
 
     def __post_init__(self) -> None:
         if not (self.storage.is_float or self.storage.is_integer):
@@ -190,13 +192,43 @@ class QuantType:
             object.__setattr__(self, "scale_dtype", None)
         object.__setattr__(self, "scale", _held(self.scale, self.scale_dtype or self.express))
         object.__setattr__(self, "plus", _held(self.plus, self.express))
-        if isinstance(self.zero, tuple) and all(type(z) is int and z == 0 for z in self.zero):
-            object.__setattr__(self, "zero", ())
+        if isinstance(self.zero, tuple) and self.zero:
+            if all(type(z) is int and z == 0 for z in self.zero):
+                object.__setattr__(self, "zero", ())
+            elif any(isinstance(z, float) for z in self.zero):
+                object.__setattr__(self, "zero", tuple(float(z) for z in self.zero))
         if (self.kind == "lut") != (self.codes is not None):
             raise TypeRuleError(
                 f"a {self.kind} type {'needs' if self.kind == 'lut' else 'has no'} codes"
             )
         self._check_counts()
+        if self.codes is not None:
+            self._check_table(self.codes)
+        object.__setattr__(self, "signs", self._signs())
+
+    def _signs(self) -> tuple[bool | str, ...]:
+        real = isinstance(self.zero, tuple) and bool(self.zero) and isinstance(self.zero[0], float)
+        if not real and self.plus is None and self.codes is None and self.declared is None:
+            if not isinstance(self.scale, tuple) or 0.0 not in self.scale:
+                return ()  # the usual case
+        ends = (self.declared.low, self.declared.high) if self.declared else ()
+        out: list[bool | str] = [True] if real else []
+        for part in (self.scale, self.zero if real else (), self.plus, self.codes, *ends):
+            if isinstance(part, tuple) and 0.0 in part:
+                out.append("".join("-" if math.copysign(1.0, v) < 0 else "+" for v in part))
+        return tuple(out)
+
+    def _check_table(self, codes: tuple[float, ...] | Array) -> None:
+        """What a table asks for: whole codes, no zero, and entries that are numbers."""
+        if not self.storage.is_integer:
+            raise TypeRuleError(f"a table is looked up by whole codes, and {self.storage} has none")
+        if self.zero != ():
+            raise TypeRuleError("codes of a table have no zero; plus moves the reals")
+        most = self.high - self.low + 1
+        if (count := _count(codes)) > most:
+            raise TypeRuleError(f"a table of {count} entries, but {self.storage} has {most} codes")
+        if not _all(math.isfinite, codes):
+            raise TypeRuleError("an entry of a table is not finite")
 
     def _check_counts(self) -> None:
         if isinstance(self.scale, tuple) and not 1 <= len(self.scale) <= INLINE:
@@ -207,6 +239,10 @@ class QuantType:
         for part in (self.plus, *declared):
             if self.grain is None and _count(part) != 1:
                 raise TypeRuleError(f"{_count(part)} offsets or range ends for a whole tensor")
+        if self.plus is not None and not _all(_numeric, self.plus):
+            raise TypeRuleError("an offset is no number")
+        if not all(_all(_numeric, end) for end in declared):
+            raise TypeRuleError("an end of a declared range is no number")
         if _count(self.codes) == 0:
             raise TypeRuleError("a table of no codes")
         if isinstance(self.zero, tuple) and not _in_64_bits(self.zero):
@@ -346,6 +382,19 @@ def _count(value: Param) -> int:
     if value is None:
         return 1
     return value.data.size if isinstance(value, Array) else len(value)
+
+
+def _numeric(value: float) -> bool:
+    return value == value
+
+
+def _all(test: Callable[[float], bool], values: tuple[float, ...] | Array) -> bool:
+    """Whether a test holds for all numbers; of codes that have a map it is not asked."""
+    if not isinstance(values, Array):
+        return all(map(test, values))
+    if not values.type.dtype.is_float or values.type.quant is not None:
+        return True
+    return all(map(test, values.data.astype(np.float64).reshape(-1).tolist()))
 
 
 def _held(value: Param, kind: DType) -> tuple[float, ...] | Array | None:

@@ -107,6 +107,7 @@ class Map:
             (self.storage, self.express, self.low, self.high, self.grain)
             == (other.storage, other.express, other.low, other.high, other.grain)
             and np.array_equal(self.scale, other.scale)
+            and self.real_zero == other.real_zero
             and np.array_equal(self.zero, other.zero)
             and _same(self.plus, other.plus)
             and _same(self.table, other.table)

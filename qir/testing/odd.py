@@ -114,7 +114,8 @@ def odd_quant(pick: Pick, shape: dims.Shape, *, nested: bool) -> QuantType:
     plus = (odd_number(pick),) if pick(5) == 0 else None
     table = None
     if storage.is_integer and storage.bits <= 4 and pick(2):
-        table = tuple(odd_number(pick) for _ in range(1 << storage.bits))
+        low, high = bounds or storage.bounds
+        table, zero = tuple(odd_number(pick) for _ in range(high - low + 1)), ()
     kind: Literal["uniform", "lut"] = "lut" if table else "uniform"
     return QuantType(
         storage, express, scale, zero, grain, bounds, scale_dtype, plus, declared, kind, table

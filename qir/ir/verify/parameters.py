@@ -150,9 +150,11 @@ def miscounted(quant: QuantType, kind: TensorType) -> Iterator[str]:
         yield from _groups(quant, kind, grain.by, scales.shape)
     elif grain.axis is not None:
         size = kind.shape[grain.axis]
-        if isinstance(size, int) and scales.size not in (1, size):
+        if isinstance(size, int) and scales.size != size:
             yield f"{scales.size} scales for {size} indices of axis {grain.axis}"
     elif (grid := dims.known(grain.grid(kind.shape))) is not None and scales.shape != grid:
+        if isinstance(quant.scale, tuple) and scales.size == math.prod(grid):
+            return  # in line they stand in the grid's order
         yield f"scales are {list(scales.shape)}, the blocks make {list(grid)}"
 
 
