@@ -16,6 +16,7 @@ that matched to the new nodes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import ClassVar, TypeAlias
@@ -36,6 +37,13 @@ Replacement: TypeAlias = "Callable[[Graph, Match], Value | Sequence[Value] | Non
 """Builds what stands instead, by the graph's own methods; None: declines, and has changed nothing.
 
 It removes nothing: what matched goes by itself. New nodes need no place; they move to their users.
+"""
+
+Watch: TypeAlias = "Callable[[str, Rewrite, Match], bool]"
+watching: ContextVar[Watch | None] = ContextVar("watching", default=None)
+"""Asked before every rewrite, of pass, rewrite and match, whether to do it.
+
+Who runs passes numbers rewrites by it, keeps what they were, and stops them after so many.
 """
 
 _CROWD = 64
@@ -101,6 +109,7 @@ class _Run:
     done: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        self.watch = watching.get()
         self.most = len(self.graph) + _AGES
         self.by_op: dict[str, list[Rewrite]] = {}
         for one in self.rewrites:
@@ -138,6 +147,8 @@ class _Run:
 
     def apply(self, one: Rewrite, match: Match) -> list[Node] | None:
         """Puts the replacement in the place of a match; None where it declines."""
+        if self.watch is not None and not self.watch(self.step, one, match):
+            return None
         where = f"pass {self.step}: rewrite {one.name} at {match.root.name}"
         edits, count = self.graph.version, len(self.graph._values)
         subject, ops = match.root.name, " ".join(dict.fromkeys(n.op for n in match.nodes))

@@ -21,7 +21,7 @@ from qir.rewrite import run_passes
 from qir.rewrite.match import Match
 from qir.rewrite.matching import matches
 from qir.rewrite.pattern import Ops, Pattern, Term, Var, maybe, near, pattern, repeated
-from qir.rewrite.rewriting import PatternPass, Rewrite, rewrite
+from qir.rewrite.rewriting import PatternPass, Rewrite, rewrite, watching
 from tests.rewrite.graphs import GELU, graph, residual
 
 
@@ -201,6 +201,29 @@ def test_bodies_are_rewritten_by_themselves() -> None:
     (held,) = (body for _, body in after.walk() if body is not after)
     assert ops(held) == ["gelu"]
     assert ops(after) == ["fused"]
+
+
+def test_who_watches_may_number_rewrites_and_stop_them() -> None:
+    told: list[str] = []
+
+    def watch(step: str, rewrite: Rewrite, match: Match) -> bool:
+        if len(told) == 2:
+            return False
+        told.append(f"{step}: {rewrite.name} at {match.root.name}")
+        return True
+
+    work = graph(
+        "\n".join(f"%r{i + 1} = relu(%{f'r{i}' if i else 'x'})" for i in range(5))
+        + "\noutput(y=%r5)"
+    )
+    token = watching.set(watch)
+    try:
+        assert once(work, RELU_TWICE) == 2
+    finally:
+        watching.reset(token)
+    assert told == ["test: relu-twice at r5", "test: relu-twice at r5"]
+    assert ops(work) == ["relu"] * 3
+    assert once(work, RELU_TWICE) == 2
 
 
 # -- what goes wrong is named --------------------------------------------------------------------
