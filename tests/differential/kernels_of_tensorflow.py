@@ -6,6 +6,7 @@ child process that is asked for graphs, given as plain data.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import pickle
 import subprocess
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 Array = NDArray[np.generic]
@@ -74,6 +76,9 @@ class TensorFlow:
     """A child process in which TensorFlow runs what it is asked for."""
 
     def __init__(self, *, onednn: bool) -> None:
+        if importlib.util.find_spec("tensorflow") is None:
+            pytest.skip("TensorFlow is not installed: its kernels are not compared")
+        self.known: dict[bytes, list[Array]] = {}
         env = {
             **os.environ,
             "TF_ENABLE_ONEDNN_OPTS": str(int(onednn)),
@@ -94,7 +99,10 @@ class TensorFlow:
         assert self.child.stdin is not None
         assert self.child.stdout is not None
         plain = (asked.constants, asked.given, asked.nodes, fetches)
-        pickle.dump(_plain(plain), self.child.stdin)
+        question = pickle.dumps(_plain(plain))
+        if question in self.known:
+            return self.known[question]
+        self.child.stdin.write(question)
         self.child.stdin.flush()
         try:
             answer = pickle.load(self.child.stdout)
@@ -103,6 +111,7 @@ class TensorFlow:
         if isinstance(answer, str):
             raise RuntimeError(answer)
         assert isinstance(answer, list)
+        self.known[question] = answer
         return answer
 
     def op(

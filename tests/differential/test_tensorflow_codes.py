@@ -8,9 +8,14 @@ import numpy as np
 import pytest
 
 from qir.ir.attrs import Attr
-from qir.ir.types import QuantType
-from qir.numerics import Query, profile
+from qir.ir.dtype import dtype
+from qir.ir.graph import Graph
+from qir.ir.scheme import Scheme
+from qir.ir.types import Array as Stored
+from qir.ir.types import QuantType, TensorType
+from qir.numerics import Query, numbers_for, profile
 from qir.numerics.rounding import ROUNDINGS
+from qir.reference.interpreter import run
 
 from .kernels_of_tensorflow import BOUNDS, KINDS, SETTINGS, Kind, TensorFlow, started
 from .predictions import Array, Count, F, Held, predicted, ranged
@@ -53,6 +58,8 @@ def reals(seed: int, step: float, low: int, high: int) -> Array:
 # -- QuantizeV2 -----------------------------------------------------------------------------------
 
 ROUNDS = {"HALF_AWAY_FROM_ZERO": "away", "HALF_TO_EVEN": "even"}
+DEFAULT = {"tf-2.21.onednn": "HALF_TO_EVEN", "tf-2.21.core": "HALF_AWAY_FROM_ZERO"}
+"""How a profile rounds where the node does not say it."""
 
 
 def scaled(kind: str, low: float, high: float, *, narrow: bool) -> QuantType:
@@ -85,6 +92,8 @@ def quantized(
             narrow_range=narrow,
         )[0]
         attrs: dict[str, Attr] = {"round": ROUNDS[how]}
+        if how == DEFAULT[name] and seed % 2:
+            attrs = {}
         found = predicted(name, "quantize", {"x": Held(x)}, to, x.shape, attrs)
         count.add(found, wanted, (seed, low, high))
         seen.see(x.astype(np.float64) / step, begin, end)
@@ -162,3 +171,58 @@ def test_dequantize(runtimes: Mapping[str, TensorFlow], name: str, kind: str, mo
         wanted = runtimes[name].op("Dequantize", [(x, kind), low, high], T=Kind(kind), mode=mode)[0]
         found = predicted(name, "dequantize", {"x": Held(x, of)}, None, x.shape)
         assert np.array_equal(found, wanted), (seed, low, high)
+
+
+# -- ranges and fake quantization -----------------------------------------------------------------
+
+
+def chosen(name: str) -> None:
+    """Scales of ranges, ones that are widened among them, by the formula of the kernels."""
+    rng = np.random.default_rng(5)
+    low = np.asarray(-rng.uniform(0, 8, 400) * rng.choice([0, 0.001, 1], 400), F)
+    high = np.asarray(low + rng.uniform(0.0001, 9, 400) * rng.choice([0.001, 1], 400), F)
+    ends = [widened(float(a), float(b)) for a, b in zip(low, high, strict=True)]
+    for kind in ("qint8", "quint8"):
+        begin, end = BOUNDS[kind]
+        scheme = Scheme(dtype(KINDS[kind]), symmetric=True)
+        scale, zero = numbers_for(profile(name), low, high, scheme)
+        if name == "tf-2.21.core":
+            wanted = [max(b / F(end), a / F(min(begin, -1)) if begin else F(0)) for a, b in ends]
+        else:
+            wanted = [max(abs(a), abs(b)) / F(end) for a, b in ends]
+        if begin or name != "tf-2.21.core":
+            assert np.array_equal(scale, np.array(wanted, F)), kind
+        assert not zero.any()
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_scales_of_ranges(name: str) -> None:
+    chosen(name)
+
+
+def faked(runtime: TensorFlow, name: str) -> Count:
+    """What differs, in steps."""
+    count = Count()
+    for seed in range(24):
+        rng = np.random.default_rng(seed)
+        low, high = F(-rng.uniform(0.1, 8)), F(rng.uniform(0.1, 9))
+        step = (high - low) / F(255)
+        zero = int(np.clip(ROUNDINGS["away"](np.asarray(-low / step, F)), 0, 255))
+        x = reals(seed, float(step), -zero, 255 - zero)
+        wanted = runtime.op("FakeQuantWithMinMaxVars", [x, low, high], num_bits=8)[0]
+        kind = ranged("u8", step, low, high, zero=zero)
+        graph = Graph("one", profile=name)
+        value = graph.constant(Stored(x, TensorType(x.shape, dtype("f32"))))
+        node = graph.add("fake_quantize", {"x": value}, inner={"code": kind})
+        graph.add("output", {"y": node.result})
+        found = run(graph, {})["y"]
+        in_steps = [np.rint(v.astype(np.float64) / float(step)) for v in (found, wanted)]
+        assert np.allclose(wanted, in_steps[1] * float(step), rtol=1e-6, atol=1e-7)
+        count.add(in_steps[0], in_steps[1], seed)
+    return count
+
+
+def test_fake_quantization(runtimes: Mapping[str, TensorFlow]) -> None:
+    name = "tf-2.21.core"
+    rule = profile(name).resolve(Query("fake_quantize"))
+    faked(runtimes[name], name).holds(rule.claim)
