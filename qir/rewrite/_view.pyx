@@ -20,8 +20,7 @@ cdef class View:
     def __init__(self, graph, dict numbers not None, str group not None):
         cdef Py_ssize_t count = len(graph), place = 0, edges = 0, known = 0
         cdef dict places = {}
-        cdef dict operands
-        cdef object node, value, kind
+        cdef object node, value, kind, operands
         self.nodes = []
         self.kinds = array_of("i", count)
         self.most = array_of("i", count)
@@ -36,8 +35,8 @@ cdef class View:
             kinds[place] = -1 if kind is None else kind
             uses = 0
             for value in node.results:
-                if len(<dict> value._uses) > uses:
-                    uses = len(<dict> value._uses)
+                if len(value._uses) > uses:
+                    uses = len(value._uses)
             most[place] = uses
             operands = node._operands
             if edges + len(operands) > known:
@@ -46,7 +45,7 @@ cdef class View:
                 self.sources.frombytes(bytes(4 * (known - len(self.sources))))
                 sources = self.sources
             for value in operands.values():
-                sources[edges] = <int32_t> (<object> places[value.node])
+                sources[edges] = places[value.node]
                 edges += 1
             places[node] = place
             self.nodes.append(node)
@@ -67,7 +66,7 @@ cdef class View:
         cdef int32_t[::1] sources = self.sources
         cdef Py_ssize_t count = len(self.nodes), i, e
         cdef int32_t kind, term, k
-        cdef uint64_t here, below
+        cdef uint64_t here
         cdef bint fits, met
         bits = array_of("Q", count)
         cdef uint64_t[::1] marks = bits
