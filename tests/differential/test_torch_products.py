@@ -4,14 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
+from qir.ir.graph import Graph
+from qir.ir.node import Stage
+from qir.ir.ops import spec
+from qir.ir.types import TensorType
 from qir.numerics import Query, profile
+from qir.reference.interpreter import run
 
-from .kernels_of_torch import F, Held, Map, Product, Tally, codes, of, processor, product_of
+from .kernels_of_torch import (
+    F,
+    Held,
+    Map,
+    Product,
+    Tally,
+    codes,
+    element,
+    kind_of,
+    of,
+    processor,
+    product_of,
+)
 from .kernels_of_torch import run_products as run_in
 
 pytestmark = pytest.mark.skipif(
@@ -152,3 +170,50 @@ def test_convolutions_are_the_engines(
     cases = [conv(seed, many, rank) for seed in range(few[rank - 1])]
     tally = compared(cases, made_by(vnni, engine, cases), f"torch-2.13.{engine}")
     tally.within(claim(engine, f"conv{rank}d", many))
+
+
+# -- sums in a convolution ------------------------------------------------------------------------
+
+
+def summed(seed: int) -> Product:
+    """A convolution and a summand, whose shape torch tells."""
+    case = conv(seed, bool(seed & 2), 2)
+    rng = np.random.default_rng(seed)
+    shape = exact_reals(case).shape
+    scale = F(case.out.scale * F(rng.choice([0.5, 1, 1.5])))
+    held = Held(codes(rng, "u8", *shape), of("u8", scale, int(rng.integers(0, 255)) | 1))
+    return replace(case, summand=held)
+
+
+def chained(case: Product, name: str) -> np.ndarray:
+    """What QIR computes for a convolution with a summand."""
+    assert case.summand is not None
+    graph = Graph(profile=name)
+    held = {"x": case.x, "w": case.w, "1.b": case.summand}
+    if case.bias is not None:
+        held["bias"] = Held(case.bias)
+    operands = {
+        slot: graph.add("input", types=[kind_of(h)], name=slot.replace("1.", "")).result
+        for slot, h in held.items()
+    }
+    stages = [
+        Stage("conv2d", spec("conv2d").complete(case.attrs), tuple(s for s in held if s != "1.b")),
+        Stage("add", {}, ("b",), "a"),
+    ]
+    if case.relu:
+        stages.append(Stage("relu", {}, (), "x"))
+    kind = TensorType(case.summand.data.shape, element(case.out))
+    graph.add("output", {"y": graph.add_chain(stages, operands, kind).result})
+    return run(graph, {slot.replace("1.", ""): h.data for slot, h in held.items()})["y"]
+
+
+def test_sums_in_a_convolution_are_as_near_to_the_engines_as_is_claimed(
+    vnni: ProcessPoolExecutor,
+) -> None:
+    cases = [summed(seed) for seed in range(24)]
+    tally, name = Tally(), "torch-2.13.onednn"
+    for case, wanted in zip(cases, made_by(vnni, "onednn", cases), strict=True):
+        tally.add(chained(case, name), wanted, "a sum")
+    found = profile(name).group(("conv2d", "add"), Query("conv2d", {"x": "u8", "result": "u8"}))
+    assert found is not None
+    tally.within(found.claim)
