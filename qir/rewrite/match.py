@@ -43,7 +43,9 @@ class Bindings:
         """As `get`; UsageError where there is none, as in an alternative that was not taken."""
         found = self.get(name)
         if found is None:
-            raise UsageError(f"pattern {self._plan.pattern.name}: {name} stands for no value here")
+            said = "has a value in each of rounds(...)"
+            said = said if self._plan.repeats(name) else "has no value here"
+            raise UsageError(f"pattern {self._plan.pattern.name}: {name} {said}")
         return found
 
     def find(self, name: str) -> Node | None:

@@ -64,6 +64,10 @@ class Plan:
         """What more than one place refers to."""
         return tuple(key for key, count in self.counts.items() if count > 1)
 
+    def repeats(self, name: str) -> bool:
+        """Whether a name is of the rounds of a repetition, and has something in each."""
+        return any(self.names[name] in private for private in self._private.values())
+
     def round(self, term: Repeat | Every, index: int) -> Round:
         """The body of a repetition with terms of its own."""
         found = self._rounds.get((term, index))

@@ -211,6 +211,45 @@ def test_every_operand_of_a_list() -> None:
     parts = only(body.format("relu"), wanted).rounds("part")
     assert [part["x"].name for part in parts] == ["x", "r", "z"]
     assert count(body.format("tanh"), wanted) == 0
+    with pytest.raises(UsageError, match=r"x has a value in each of rounds\("):
+        only(body.format("relu"), wanted)["x"]
+
+
+def test_repetitions_stand_within_each_other() -> None:
+    lines = [
+        f"%a{i} = relu(%{f'b{i - 1}' if i else 'x'})\n%c{i} = sigmoid(%a{i})\n"
+        f"%d{i} = sigmoid(%c{i})\n%b{i} = tanh(%d{i})"
+        for i in range(3)
+    ]
+    body = "\n".join([*lines, "output(y=%b2)"])
+
+    @pattern
+    def nest(op: Ops, x: Var) -> Term:
+        def block(h: Var) -> Term:
+            return op.tanh(repeated(lambda k: op.sigmoid(k), op.relu(h), name="inner"))
+
+        return repeated(block, x, name="outer")
+
+    outer = matches(graph(body), nest)[0].rounds("outer")
+    assert [r.node("relu").name for r in outer] == ["a2", "a1", "a0"]
+    inner = [[s.node("sigmoid").name for s in r.rounds("inner")] for r in outer]
+    assert inner == [["d2", "c2"], ["d1", "c1"], ["d0", "c0"]]
+
+
+def test_lists_stand_within_repetitions() -> None:
+    lines = [
+        f"%a{i} = relu(%{h})\n%b{i} = relu(%{h})\n%s{i} = sum(xs.0=%a{i}, xs.1=%b{i})"
+        for i, h in enumerate(("x", "s0"))
+    ]
+    body = "\n".join([*lines, "output(y=%s1)"])
+
+    @pattern
+    def sums(op: Ops, x: Var) -> Term:
+        return repeated(lambda h: op.sum(op.relu(h), op.relu(h), rest("more")), x)
+
+    found = matches(graph(body), sums)[0]
+    assert found["x"].name == "x"
+    assert [r.several("more") for r in found.rounds()] == [(), ()]
 
 
 def test_operands_of_a_commutative_list_in_any_order() -> None:
