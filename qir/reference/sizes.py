@@ -23,15 +23,21 @@ def size(x: Array) -> Array:
 
 
 def numbers(start: Array, limit: Array, step: Array) -> Array:
-    """Numbers from start to before limit; OpError for a step of 0 and for misfits."""
+    """Numbers from start to before limit; OpError for a step of 0, no end, and for misfits."""
     kind = agree("range", start=start, limit=limit, step=step)
-    if start.size != 1 or limit.size != 1 or step.size != 1 or not step.reshape(()):
-        raise OpError(f"range: start {start}, limit {limit}, step {step} are not one number each")
+    for slot, x in (("start", start), ("limit", limit), ("step", step)):
+        if x.size != 1:
+            raise OpError(f"range: {slot} has {x.size} elements, it takes one number")
+    if not step.reshape(()):
+        raise OpError("range: step is 0, with which no limit is reached")
     first, last, by = (x.reshape(()).astype(np.float64).item() for x in (start, limit, step))
     if kind.is_integer:
         first, last, by = (int(x.reshape(())) for x in (start, limit, step))
         return np.arange(first, last, by, dtype=start.dtype)
-    count = max(math.ceil((last - first) / by), 0)
+    steps = (last - first) / by
+    if not (math.isfinite(first) and math.isfinite(steps)):
+        raise OpError(f"range: from {first} to {last} by {by} there is no finite count of numbers")
+    count = max(math.ceil(steps), 0)
     return narrow(first + np.arange(count, dtype=np.float64) * by, start.dtype)
 
 

@@ -234,9 +234,15 @@ class OpSpec:
                 raise TypeRuleError(f"{self.name} needs {spec.name}")
             value = attrs.get(spec.name, spec.default)
             if not spec.takes(value):
-                raise TypeRuleError(f"{self.name}: {spec.name} = {value!r} is not {spec.kind}")
+                said = f"{self.name}: {spec.name} = {value!r} is not {spec.kind}"
+                raise TypeRuleError(said + _WRITTEN.get(spec.kind, "").format(spec.name))
             out[spec.name] = value
         return out
+
+
+_WRITTEN = {
+    "array": "; arrays are declared before the graph, as `array @v : f32`, and named: {} = @v"
+}
 
 
 def _fits(value: Attr, spec: AttrSpec) -> bool:
