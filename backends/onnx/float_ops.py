@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
+from numpy.typing import NDArray
 
 from qir.ir.attrs import Attr
 
@@ -133,6 +134,7 @@ def _pad(writer: Writer, work: Work, ins: dict[str, str]) -> None:
         given = {}
     operands = [ins["x"], writer.parameter(pads, f"{work.out}_pads", given.get("pads"))]
     mode = str(work.attrs["mode"])
+    _check_pad(writer, work, mode, pads)
     if mode == "constant":
         data = _filler(work)
         if data or "constant_value" in given:
@@ -140,6 +142,20 @@ def _pad(writer: Writer, work: Work, ins: dict[str, str]) -> None:
             operands.append(writer.parameter(data, f"{work.out}_value", name))
     attrs: dict[str, Wire] = {} if mode == "constant" else {"mode": mode}
     writer.emit("Pad", operands, [work.out], attrs, origins=work.origins)
+
+
+def _check_pad(writer: Writer, work: Work, mode: str, pads: NDArray[np.int64]) -> None:
+    if mode == "symmetric":
+        raise writer.refuse(work.node, "ONNX's Pad has no mode symmetric")
+    shape = work.operands["x"].type.shape
+    ends = zip(shape, pads[: len(shape)], pads[len(shape) :], strict=True)
+    for axis, (dim, *sides) in enumerate(ends):
+        if not isinstance(dim, int) or mode not in ("reflect", "wrap"):
+            continue
+        left = dim + sum(int(min(side, 0)) for side in sides)
+        if max(*sides, 0) > left - (mode == "reflect"):
+            said = f"axis {axis} of {left} is too short for {mode} pads"
+            raise writer.refuse(work.node, f"{said} in ONNX: {int(max(sides))}")
 
 
 def _filler(work: Work) -> np.ndarray:

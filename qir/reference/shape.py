@@ -9,6 +9,7 @@ import numpy as np
 
 from qir.errors import OpError
 from qir.ir.dtype import dtype_of
+from qir.ir.ops.shape import PADS
 from qir.reference.operands import Array, axis_of, narrow, whole
 
 
@@ -65,10 +66,10 @@ def concat(xs: Sequence[Array], *, axis: int) -> Array:
 
 
 def pad(x: Array, *, pads: Sequence[int], mode: str = "constant", value: float = 0.0) -> Array:
-    """x with `pads` more elements before and after each axis, less where negative; OpError
-    where nothing is left to cut from, to copy or to reflect."""
-    if mode not in ("constant", "reflect", "edge", "wrap"):
-        raise OpError(f"pad: mode {mode!r} is not constant, reflect, edge or wrap")
+    """x with `pads` more elements before and after each axis, less where negative, as `numpy.pad`
+    has the modes; OpError where nothing is left to cut from or to copy."""
+    if mode not in PADS:
+        raise OpError(f"pad: mode {mode!r} is not one of {', '.join(PADS)}")
     counts = whole("pad", "pads", pads, 2 * x.ndim, -(1 << 62))
     before, after = counts[: x.ndim], counts[x.ndim :]
     x = x[tuple(_kept(i, x.shape[i], before[i], after[i]) for i in range(x.ndim))]
@@ -76,12 +77,9 @@ def pad(x: Array, *, pads: Sequence[int], mode: str = "constant", value: float =
     if mode == "constant":
         return _framed(x, more, value)
     for i, (size, sides) in enumerate(zip(x.shape, more, strict=True)):
-        least = max(sides) + (mode == "reflect") if mode != "edge" else 1
-        if max(sides) and size < least:
+        if max(sides) and not size:
             raise OpError(f"pad: axis {i} of {size} is too short for {mode} pads {sides}")
-    if not more or mode == "edge":
-        return np.pad(x, more, "edge") if more else x
-    return np.pad(x, more, "reflect") if mode == "reflect" else np.pad(x, more, "wrap")
+    return np.pad(x, more, mode) if more else x  # type: ignore[call-overload,no-any-return]
 
 
 def _without(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:

@@ -56,7 +56,10 @@ _WORDS: dict[str, tuple[str, ...]] = {
     "direction": ("left", "right", "forward", "reverse", "bidirectional"),
     "equation": ("ij,jk->ik", "ij->ji", "...i->...", "ii->i", "i,j->ij", "abc,abd->acd", "ij,ij"),
     "layout": ("NCHW", "NHWC"),
-    "mode": ("constant", "reflect", "edge", "wrap", "DCR", "CRD", "linear", "cubic", "sum", "max"),
+    "mode": (
+        *("constant", "reflect", "edge", "wrap", "symmetric"),
+        *("DCR", "CRD", "linear", "cubic", "sum", "max"),
+    ),
     "policy": ("stretch", "not_larger"),
     "reduction": ("none", "add", "mul", "max", "min"),
     "rounding": ("floor", "ceil", "round_prefer_ceil"),

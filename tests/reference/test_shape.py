@@ -156,8 +156,6 @@ def test_moves_say_what_does_not_fit() -> None:
         pad(x, pads=(0, 0))
     with pytest.raises(OpError, match=r"pads -2, -1 take away more than axis 0 has, 2"):
         pad(x, pads=(-2, 0, -1, 0))
-    with pytest.raises(OpError, match=r"axis 1 of 3 is too short for reflect pads \(3, 0\)"):
-        pad(x, pads=(0, 3, 0, 0), mode="reflect")
     with pytest.raises(OpError, match=r"axis 0 of 0 is too short for edge pads \(0, 1\)"):
         pad(x[:0], pads=(0, 0, 1, 0), mode="edge")
     with pytest.raises(OpError, match=r"value 0\.5 is no i8"):

@@ -88,10 +88,14 @@ def _concat(call: Call) -> tuple[TensorType, ...]:
     return (TensorType(tuple(shape), parts[0].express),)
 
 
+PADS = ("constant", "reflect", "edge", "wrap", "symmetric")
+"""What elements are put beside: one value, or those that are there, as `numpy.pad` has them."""
+
+
 def _pad(call: Call) -> tuple[TensorType, ...]:
     x, pads = call.shape("x"), call.wholes("pads", 2 * len(call.shape("x")))
-    if call.text("mode") not in ("constant", "reflect", "edge", "wrap"):
-        raise call.fail(f"mode {call.text('mode')!r} is not constant, reflect, edge or wrap")
+    if call.text("mode") not in PADS:
+        raise call.fail(f"mode {call.text('mode')!r} is not one of {', '.join(PADS)}")
     shape = tuple(dims.add(d, pads[i] + pads[i + len(x)]) for i, d in enumerate(x))
     for i, size in enumerate(x):
         if isinstance(size, int):
@@ -104,8 +108,7 @@ def _check_pad(call: Call, axis: int, size: int, pads: tuple[int, int]) -> None:
     if left < 0:
         raise call.fail(f"pads {pads} take away more than axis {axis} has, {size}")
     mode, most = call.text("mode"), max(*pads, 0)
-    short = most >= max(left, 1) if mode == "reflect" else mode != "constant" and most and not left
-    if short or (mode == "wrap" and most > left):
+    if mode != "constant" and most and not left:
         raise call.fail(f"axis {axis} of {left} is too short for {mode} pads {pads}")
 
 
@@ -181,6 +184,7 @@ OPS = (
         ),
         _KEEPS,
         move=_move_pad,
-        doc="elements added around; pads is all fronts, then all backs",
+        doc="elements added around; pads is all fronts, then all backs; mode is constant, reflect, "
+        "edge, wrap or symmetric, as NumPy's pad has them",
     ),
 )
