@@ -44,9 +44,37 @@ def _is_inf(writer: Writer, work: Work, ins: dict[str, str]) -> None:
     writer.emit("IsInf", ins.values(), [work.out], attrs, origins=work.origins)
 
 
+def _pow(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+    kind = work.kind.express
+    if kind.is_integer and kind.name not in ("i32", "i64"):
+        raise writer.refuse(work.node, f"ONNX's Pow takes i32 and i64 of integers, a is {kind}")
+    writer.emit("Pow", ins.values(), [work.out], origins=work.origins)
+
+
+def _sum(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+    parts = list(ins.values())
+    if not work.kind.express.is_integer or len(parts) == 1:
+        writer.emit("Sum", parts, [work.out], origins=work.origins)
+        return
+    for i, part in enumerate(parts[1:], 1):
+        last = i == len(parts) - 1
+        made = work.out if last else writer.fresh(f"{work.out}_sum")
+        writer.emit("Add", [parts[0], part], [made], origins=work.origins if last else ())
+        parts[0] = made
+
+
+def _equal(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+    if work.op == "equal":
+        writer.emit("Equal", ins.values(), [work.out], origins=work.origins)
+        return
+    same = writer.fresh(f"{work.out}_equal")
+    writer.emit("Equal", ins.values(), [same])
+    writer.emit("Not", [same], [work.out], origins=work.origins)
+
+
 _SAME_NAME = (
     "Tanh Erf Exp Log Sqrt Reciprocal Floor Ceil Round Sin Cos Tan Asin Acos Atan Sinh Cosh Asinh "
-    "Acosh Atanh Softplus Softsign Mish Abs Neg Sign Pow Min Max Sum Mean"
+    "Acosh Atanh Softplus Softsign Mish Abs Neg Sign Min Max Mean"
 ).split()
 
 SINCE = {
@@ -71,7 +99,10 @@ OPS: dict[str, Row] = {
     "gelu": operator("Gelu", approximate="approximate"),
     "silu": _silu,
     "mod": _mod,
-    "equal": operator("Equal"),
+    "pow": _pow,
+    "sum": _sum,
+    "equal": _equal,
+    "not_equal": _equal,
     "less": operator("Less"),
     "less_equal": operator("LessOrEqual"),
     "greater": operator("Greater"),

@@ -8,13 +8,14 @@ import onnx
 from onnx import helper
 
 from qir import __version__
+from qir.ir.dtype import STRING
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 from qir.ledger import Change, Ledger
 
 from . import attention_ops, control, dynamic_ops, float_ops, foreign, integer_ops
-from .elements import type_proto
+from .elements import ir_version, since, type_proto
 from .writer import STEP, Work, Writer
 
 OPSET = 21
@@ -55,9 +56,10 @@ def _opset(graph: Graph) -> int:
     source = next((int(p[6:]) for p in paths if re.fullmatch(r"opset \d+", p)), OPSET)
     zeros = any(n.op == "reshape" and n.attrs["allow_zero"] for n in nodes)
     needed = max((_needed(v) for n in nodes for v in n.results), default=OLDEST)
-    since = max((float_ops.since(n.op, n.attrs) for n in nodes), default=OLDEST)
-    newest = [since, *map(attention_ops.since, nodes)]
-    least = max([OLDEST, needed, *newest, 14 if zeros else 0])
+    first = max((float_ops.since(n.op, n.attrs) for n in nodes), default=OLDEST)
+    newest = [first, *map(attention_ops.since, nodes)]
+    texts = any(n.op in ("equal", "not_equal") and _on_texts(n) for n in nodes)
+    least = max([OLDEST, needed, *newest, 14 if zeros else 0, 19 if texts else 0])
     wanted = max([source, least, *map(foreign.version, kept)])
     if wanted <= NEWEST:
         return wanted
@@ -65,14 +67,17 @@ def _opset(graph: Graph) -> int:
     return max([NEWEST, least, *bound])
 
 
+def _on_texts(node: Node) -> bool:
+    return any(value.type.dtype == STRING for value in node.operands.values())
+
+
 def _needed(value: Value) -> int:
     """The first operator set that can hold such codes."""
     quant = value.type.quant
     if quant is None:
         return OLDEST
-    if quant.storage.name in ("u16", "i16") or (quant.grain and quant.axis is None):
-        return 21
-    return 19 if quant.express.name == "f16" else OLDEST
+    half = 19 if quant.express.name == "f16" else OLDEST
+    return max(since(quant.storage), 21 if quant.grain and quant.axis is None else half)
 
 
 def _name_outputs(writer: Writer) -> list[tuple[Value, str]]:
@@ -257,9 +262,9 @@ def _finished(writer: Writer) -> onnx.ModelProto:
         value_info=[i for i in writer.infos if i.name not in shown],
     )
     imports = [helper.make_opsetid(d, v) for d, v in sorted(writer.domains.items())]
-    model = helper.make_model(
-        proto, opset_imports=imports, ir_version=IR_VERSION, producer_name="qir"
-    )
+    kinds = {value.type.dtype for _, each in graph.walk() for value in each.values.values()}
+    version = max([IR_VERSION, *map(ir_version, kinds)])
+    model = helper.make_model(proto, opset_imports=imports, ir_version=version, producer_name="qir")
     model.producer_version = __version__
     helper.set_model_props(model, {"qir.profile": graph.profile})
     return model

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from qir.ir.attrs import Attr
-from qir.ir.dtype import BOOL, DType
+from qir.ir.dtype import BOOL, STRING, DType
 from qir.ir.ops.activations import SELU_ALPHA, SELU_GAMMA
 
 from .op import Keep, Op
@@ -54,7 +54,7 @@ def _gelu(reader: Reader, op: Op) -> None:
 
 def _pow(reader: Reader, op: Op) -> None:
     a, b = (reader.type_of(op, n).dtype for n in op.inputs)
-    if not a.is_float or not (b.is_float or b.is_integer):
+    if not (_is_number(a) and _is_number(b)):
         raise Keep
     operands = {s: reader.value(op, n) for s, n in zip("ab", op.inputs, strict=True)}
     reader.add(op, "pow", operands)
@@ -138,7 +138,7 @@ OPS: dict[str, Handler] = {
     "PRelu": _prelu,
     "Pow": _pow,
     "Mod": _mod,
-    "Equal": _pair("equal", lambda kind: _is_number(kind) or kind == BOOL),
+    "Equal": _pair("equal", lambda kind: _is_number(kind) or kind in (BOOL, STRING)),
     "Less": _pair("less", _is_number),
     "LessOrEqual": _pair("less_equal", _is_number),
     "Greater": _pair("greater", _is_number),

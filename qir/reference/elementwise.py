@@ -14,7 +14,7 @@ import numpy as np
 
 from qir.errors import OpError
 from qir.ir.dtype import DType
-from qir.reference.operands import Array, agree, element, floats, narrow, wide
+from qir.reference.operands import Array, agree, cut, element, floats, narrow, wide
 
 
 @np.errstate(all="ignore")
@@ -85,13 +85,32 @@ def sigmoid(x: Array) -> Array:
 
 @np.errstate(all="ignore")
 def power(a: Array, b: Array) -> Array:
-    """a to the power b, in the type of a; OpError unless a is float and b a number."""
-    floats("pow", a=a)
-    element("pow", "b", b)
+    """a to the power b, in the type of a; OpError for what holds no numbers, and 0 to less than 0.
+
+    Integers to integers wrap, and to less than 0 lose their fraction; to floats they are computed
+    in float64 and cast back.
+    """
+    kind, by = element("pow", "a", a), element("pow", "b", b)
     _shape("pow", a, b)
+    if kind.is_integer and by.is_integer:
+        return _whole_power(a, b)
     exponent = wide(b).astype(np.float64, copy=False)
     exact = np.power(wide(a).astype(np.float64, copy=False), exponent)
+    if kind.is_integer:
+        return cut(np.asarray(exact), kind)
     return np.asarray(narrow(np.asarray(exact), a.dtype))
+
+
+def _whole_power(a: Array, b: Array) -> Array:
+    """Integers to integers: all bits that the type has, whatever the true power."""
+    a, b = np.broadcast_arrays(a, b)
+    below = np.less(b, 0)
+    if (below & (a == 0)).any():
+        raise OpError("pow: 0 to a power below 0 has no value")
+    raised = np.power(a.astype(np.uint64), np.where(below, 0, b).astype(np.uint64))
+    odd = np.where(b % 2 == 0, np.abs(a), a)
+    inverse = np.where(np.abs(a) == 1, odd, 0).astype(a.dtype)
+    return np.where(below, inverse, raised.astype(a.dtype))
 
 
 @np.errstate(all="ignore")
@@ -135,7 +154,9 @@ def greatest(xs: Sequence[Array]) -> Array:
 
 
 def total(xs: Sequence[Array]) -> Array:
-    """The sum of all operands, rounded once; OpError unless they are floats that fit."""
+    """The sum of all operands, rounded once, of integers wrapped; OpError for misfits."""
+    if agree("sum", **_named("sum", xs)).is_integer:
+        return _fold("sum", np.add, xs)
     return _sum("sum", xs, 1)
 
 

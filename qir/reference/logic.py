@@ -19,16 +19,26 @@ def _fit(op: str, *operands: Array) -> None:
 
 
 def _compare(op: str, function: np.ufunc) -> Callable[[Array, Array], Array]:
-    """NaN is unlike everything, and neither less nor greater."""
+    """NaN is unlike everything, and neither less nor greater; texts are compared by their bytes."""
 
     def run(a: Array, b: Array) -> Array:
-        if not (op == "equal" and a.dtype == b.dtype == np.bool_):
+        alike = a.dtype == b.dtype and op in ("equal", "not_equal")
+        if not (alike and a.dtype.kind in "bO"):
             agree(op, a=a, b=b)
         _fit(op, a, b)
+        if a.dtype.kind == "O":
+            a, b = _texts(a), _texts(b)
         with np.errstate(invalid="ignore"):
             return np.asarray(function(a, b), np.bool_)
 
     return run
+
+
+def _texts(x: Array) -> Array:
+    out = np.empty(x.shape, object)
+    for at, text in np.ndenumerate(x):
+        out[at] = text if isinstance(text, bytes) else str(text).encode(errors="surrogatepass")
+    return out
 
 
 def _of_kind(op: str, function: np.ufunc, letters: str, named: str) -> Callable[..., Array]:
@@ -85,6 +95,7 @@ def where(condition: Array, a: Array, b: Array) -> Array:
 
 FUNCTIONS: dict[str, Callable[..., Array]] = {
     "equal": _compare("equal", np.equal),
+    "not_equal": _compare("not_equal", np.not_equal),
     "less": _compare("less", np.less),
     "less_equal": _compare("less_equal", np.less_equal),
     "greater": _compare("greater", np.greater),

@@ -104,3 +104,21 @@ def settled(x: Array) -> Array:
     if x.flags.c_contiguous and x.flags.aligned:
         return x
     return np.array(x, order="C")
+
+
+def cut(x: Array, to: DType) -> Array:
+    """Reals cut toward zero, of which the low bits are kept, on every machine alike.
+
+    They pass through i32 where `to` has up to 16 bits, or is signed and has up to 32, else
+    through i64 (u64 above it if `to` is wide enough); what does not fit there, NaN too, becomes
+    its least number: -2^31 or -2^63. So do onnxruntime and NumPy on x86.
+    """
+    through = 32 if to.bits <= 16 or (to.kind == "int" and to.bits <= 32) else 64
+    far = 2.0 ** (through - 1)
+    whole = np.trunc(x.astype(np.float64))
+    fits = (whole >= -far) & (whole < far)
+    out = np.where(fits, whole, -far).astype(f"i{through // 8}").astype(to.carrier)
+    if to.bits < 64 or to.kind == "int":
+        return np.asarray(out)
+    above = (whole >= far) & (whole < 2 * far)
+    return np.where(above, np.where(above, whole, 0).astype(np.uint64), out)

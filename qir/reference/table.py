@@ -34,7 +34,7 @@ from qir.reference import (
     sizes,
     unary,
 )
-from qir.reference.operands import narrow, settled, wrapped
+from qir.reference.operands import cut, narrow, settled, wrapped
 
 Operands: TypeAlias = Mapping[str, NDArray[np.generic]]
 
@@ -130,36 +130,18 @@ def _made(op: str, operands: Operands, attrs: Mapping[str, Attr]) -> Made:
 def cast(x: NDArray[np.generic], to: Attr) -> NDArray[np.generic]:
     """Values in another element type; integers keep the low bits that the type has.
 
-    Reals become whole numbers as `_cut` says. OpError for texts that are no such numbers.
+    Reals become whole numbers as `operands.cut` says. OpError for texts that are no such numbers.
     """
     if not isinstance(to, DType):
         raise OpError(f"cast: to = {to!r} is no element type")
     if to.is_integer and x.dtype.kind != "b" and dtype_of(x).is_float:
-        return wrapped(_cut(x, to), to)
+        return wrapped(cut(x, to), to)
     if x.dtype == np.float64 and to.is_float:
         return narrow(x, to.carrier)
     if x.dtype.kind in "OUST" and to.kind != "string":
         return wrapped(_read(x, to), to)
     with np.errstate(invalid="ignore", over="ignore"):
         return wrapped(x.astype(to.carrier), to)
-
-
-def _cut(x: NDArray[np.generic], to: DType) -> NDArray[np.generic]:
-    """Reals cut toward zero, of which the low bits are kept, on every machine alike.
-
-    They pass through i32 where `to` has up to 16 bits, or is signed and has up to 32, else
-    through i64 (u64 above it if `to` is wide enough); what does not fit there, NaN too, becomes
-    its least number: -2^31 or -2^63. So do onnxruntime and NumPy on x86.
-    """
-    through = 32 if to.bits <= 16 or (to.kind == "int" and to.bits <= 32) else 64
-    far = 2.0 ** (through - 1)
-    whole = np.trunc(x.astype(np.float64))
-    fits = (whole >= -far) & (whole < far)
-    out = np.where(fits, whole, -far).astype(f"i{through // 8}").astype(to.carrier)
-    if to.bits < 64 or to.kind == "int":
-        return np.asarray(out)
-    above = (whole >= far) & (whole < 2 * far)
-    return np.where(above, np.where(above, whole, 0).astype(np.uint64), out)
 
 
 def _read(x: NDArray[np.generic], to: DType) -> NDArray[np.generic]:

@@ -164,7 +164,8 @@ CASES: dict[str, Case] = {
     "pow": Case({"a": between(0.1, 9, 3, 40), "b": normal(40)}),
     **{op: Case(MANY) for op in ("sum", "mean", "min", "max")},
     **{
-        op: Case(PAIR, k=None) for op in ("equal", "less", "less_equal", "greater", "greater_equal")
+        op: Case(PAIR, k=None)
+        for op in ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
     },
     **{f"logical_{op}": Case(TRUTH, k=None) for op in ("and", "or", "xor")},
     "logical_not": Case({"x": flags(4, 9)}, k=None),

@@ -83,7 +83,7 @@ def _float_binary(call: Call) -> tuple[TensorType, ...]:
 
 
 def _power(call: Call) -> tuple[TensorType, ...]:
-    floats(call, "a")
+    numbers(call, "a")
     numbers(call, "b")
     return (TensorType(broadcast(call, call.shape("a"), call.shape("b")), call.express("a")),)
 
@@ -140,7 +140,7 @@ OPS = (
     OpSpec("atan2", _AB, _float_binary, doc="angle of the point that lies at (b, a)"),
     OpSpec("min", _XS, _many, traits=Traits(commutative=True), doc="least of all operands"),
     OpSpec("max", _XS, _many, traits=Traits(commutative=True), doc="greatest of all operands"),
-    OpSpec("sum", _XS, _float_many, traits=Traits(commutative=True), doc="sum of all operands"),
+    OpSpec("sum", _XS, _many, traits=Traits(commutative=True), doc="sum of all operands"),
     OpSpec("mean", _XS, _float_many, traits=Traits(commutative=True), doc="mean of all operands"),
 )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qir.ir.dtype import BOOL
+from qir.ir.dtype import BOOL, STRING
 from qir.ir.ops.elementwise import broadcast, floats, numbers, same_express, unary
 from qir.ir.ops.spec import AttrSpec, Call, OpSpec, Slot, Traits
 from qir.ir.types import TensorType
@@ -10,7 +10,7 @@ from qir.ir.types import TensorType
 
 def _compare(call: Call) -> tuple[TensorType, ...]:
     same_express(call, "a", "b")
-    if call.op != "equal" or call.express("a") != BOOL:
+    if call.op not in ("equal", "not_equal") or call.express("a") not in (BOOL, STRING):
         numbers(call, "a")
     return (TensorType(broadcast(call, call.shape("a"), call.shape("b")), BOOL),)
 
@@ -71,6 +71,7 @@ _SWAPS = Traits(commutative=True)
 
 OPS = (
     OpSpec("equal", _AB, _compare, traits=_SWAPS, doc="a = b"),
+    OpSpec("not_equal", _AB, _compare, traits=_SWAPS, doc="a and b differ"),
     OpSpec("less", _AB, _compare, doc="a < b"),
     OpSpec("less_equal", _AB, _compare, doc="a <= b"),
     OpSpec("greater", _AB, _compare, doc="a > b"),

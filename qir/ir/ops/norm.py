@@ -129,7 +129,8 @@ OPS = (
             AttrSpec("beta", "float", 0.75),
             AttrSpec("bias", "float", 1.0),
         ),
-        doc="x / (bias + alpha / size * sum of squares of the channels around) ^ beta",
+        doc="x / (bias + alpha / size * sum of squares of the channels around) ^ beta; "
+        "of size channels (size - 1) // 2 lie before it and size // 2 behind",
     ),
     OpSpec(
         "lp_normalize",
