@@ -181,7 +181,7 @@ def cut_mean(
     one_scale("cut_mean", x_map, out)
     if not x_map.same_map(out):
         raise OpError("cut_mean: operand and result have one map")
-    codes = channels_first("avg_pool2d", x, layout).astype(np.int64)
+    codes: NDArray[np.int64] = channels_first("avg_pool2d", x, layout).astype(np.int64)
     sizes = (codes.shape[2], codes.shape[3])
     height, width = windows("avg_pool2d", sizes, kernel, stride, pad, ceil=ceil)
     outside = np.zeros((), np.int64)
@@ -190,8 +190,9 @@ def cut_mean(
     total = np.zeros((*codes.shape[:2], height.count, width.count), np.int64)
     count = np.zeros((1, 1, height.count, width.count), np.int64)
     for i, j in np.ndindex(*kernel):
-        total += framed[..., height.tap(i), width.tap(j)]
-        count += inside[..., height.tap(i), width.tap(j)]
+        taps = (..., height.tap(i), width.tap(j))
+        total += framed[taps].astype(np.int64)
+        count += inside[taps].astype(np.int64)
     divisor = np.full((), math.prod(kernel)) if count_pad else count
     whole = np.sign(total) * (np.abs(total) // divisor)
     return channels_back(stored(whole, out), layout)

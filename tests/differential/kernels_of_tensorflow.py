@@ -15,12 +15,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-Array = NDArray[np.generic]
+Array = NDArray[Any]
 KINDS = {"qint8": "i8", "quint8": "u8", "qint32": "i32"}
 BOUNDS = {"qint8": (-128, 127), "quint8": (0, 255), "qint32": (-(2**31), 2**31 - 1)}
 SETTINGS = {"tf-2.21.onednn": True, "tf-2.21.core": False}
@@ -53,7 +54,7 @@ class Asked:
     given: dict[str, tuple[Array, str]] = field(default_factory=dict)
     nodes: list[tuple[str, str, tuple[str, ...], dict[str, Attr]]] = field(default_factory=list)
 
-    def constant(self, value: Array | float, kind: str = "") -> str:
+    def constant(self, value: Array | float | np.generic, kind: str = "") -> str:
         """A constant; `kind` is named where the array holds codes."""
         name = f"c{len(self.constants)}"
         held = np.asarray(value, np.float32) if isinstance(value, float) else np.asarray(value)
@@ -117,11 +118,11 @@ class TensorFlow:
     def op(
         self,
         name: str,
-        operands: Sequence[tuple[Array | float, str] | Array | float],
-        outputs: int = 1,
+        operands: Sequence[Any],
         **attrs: Attr,
     ) -> list[Array]:
-        """One op on arrays that are fed and numbers that are constant; codes name their type."""
+        """One op on arrays that are fed and numbers that are constant; codes come in a pair with
+        the name of their type."""
         asked = Asked()
         names = [
             asked.fed(*o)
@@ -132,7 +133,7 @@ class TensorFlow:
             for o in operands
         ]
         node = asked.node(name, names, **attrs)
-        return self.run(asked, *(f"{node}:{i}" for i in range(outputs)))
+        return self.run(asked, f"{node}:0")
 
     def close(self) -> None:
         """Ends the child."""

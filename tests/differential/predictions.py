@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,27 +18,28 @@ from qir.ir.types import Array as Stored
 from qir.ir.types import Declared, QuantType, TensorType, uniform
 from qir.reference.interpreter import run
 
-Array = NDArray[np.generic]
+Array = NDArray[Any]
 F = np.float32
+Number = float | np.floating
 
 
 def ranged(
     storage: str,
-    scale: float | Array,
-    low: float | Array,
-    high: float | Array,
+    scale: Number | Array,
+    low: Number | Array,
+    high: Number | Array,
     level: float | None = None,
     *,
     axis: int | None = None,
     bounds: tuple[int, int] | None = None,
-    plus: float | None = None,
+    plus: Number | None = None,
     zero: int = 0,
 ) -> QuantType:
     """A type that declares a range."""
     kind = uniform(dtype(storage), np.asarray(scale, F), zero, axis=axis, bounds=bounds)
-    ends = [tuple(float(F(v)) for v in np.atleast_1d(end)) for end in (low, high)]
+    least, most = (tuple(float(F(v)) for v in np.atleast_1d(end)) for end in (low, high))
     offset = None if plus is None else (float(F(plus)),)
-    return replace(kind, declared=Declared(*ends, level), plus=offset)
+    return replace(kind, declared=Declared(least, most, level), plus=offset)
 
 
 @dataclass(frozen=True)

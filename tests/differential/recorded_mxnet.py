@@ -162,16 +162,18 @@ def in_steps(name: str, said: Said, arrays: Mapping[str, Array]) -> Reals:
     """Results before they are rounded, in steps of their codes, in float64."""
     if name == "quantize_v2":
         reach = max(abs(said["min"]), abs(said["max"]))
-        return arrays["x"].astype(np.float64) * LEVELS[said["kind"]] / reach
+        return np.asarray(arrays["x"] * (LEVELS[said["kind"]] / reach), np.float64)
     if name == "requantize":
         most = 127 if said["kind"] == "int8" else 255
-        return arrays["x"].astype(np.float64) * said["high"] / (2**31 - 1) * most / said["max"]
+        step = said["high"] / (2**31 - 1) * most / said["max"]
+        return np.asarray(arrays["x"] * step, np.float64)
     if name == "add":
         terms = [
             arrays[slot].astype(np.float64) * reach / LEVELS[kind]
             for slot, kind, reach in zip("ab", said["kinds"], said["ranges"], strict=True)
         ]
-        return (terms[0] + terms[1]) * LEVELS[str(arrays["y"].dtype)] / said["top"]
+        gain = LEVELS[str(arrays["y"].dtype)] / said["top"]
+        return np.asarray((terms[0] + terms[1]) * gain, np.float64)
     return _sums(said, arrays)
 
 

@@ -18,7 +18,7 @@ from qir.numerics.rounding import ROUNDINGS
 from qir.reference.interpreter import run
 
 from .kernels_of_tensorflow import BOUNDS, KINDS, SETTINGS, Kind, TensorFlow, started
-from .predictions import Array, Count, F, Held, predicted, ranged
+from .predictions import Array, Count, F, Held, Number, predicted, ranged
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def runtimes() -> Iterator[Mapping[str, TensorFlow]]:
         yield made
 
 
-def widened(low: float, high: float) -> tuple[np.float32, np.float32]:
+def widened(low: Number, high: Number) -> tuple[np.float32, np.float32]:
     """A range as kernels use it: with zero in it, and not too narrow."""
     least = min(F(0), F(low))
     room = F(max(F(1), abs(F(low)), abs(F(high))) * F(0.01))
@@ -112,7 +112,7 @@ def test_quantize_v2_scaled(
     seen.rich()
 
 
-def offset(kind: str, low: float, high: float, *, first: bool) -> QuantType:
+def offset(kind: str, low: Number, high: Number, *, first: bool) -> QuantType:
     """The type of modes MIN_FIRST and MIN_COMBINED: steps from an end, no code for zero."""
     least, most = widened(low, high)
     begin = BOUNDS[kind][0]
@@ -142,7 +142,7 @@ def test_quantize_v2_from_the_low_end(
         least, most = widened(low, high)
         to = offset(kind, low, high, first=mode == "MIN_FIRST")
         x = reals(seed, float(most - least) / 255, 0, 255)
-        x = np.asarray(x if mode == "MIN_FIRST" and seed % 2 else x + least, F)
+        x = x if mode == "MIN_FIRST" and seed % 2 else np.add(x, least, dtype=F)
         wanted = runtimes[name].op("QuantizeV2", [x, low, high], T=Kind(kind), mode=mode)[0]
         found = predicted(MODES[name, mode], "quantize", {"x": Held(x)}, to, x.shape)
         count.add(found, wanted, (seed, low, high))

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import pytest
 
+from qir.ir.attrs import Attr
 from qir.ir.types import QuantType
 from qir.numerics import Query, profile
 
@@ -152,7 +153,11 @@ def test_pools(runtimes: Mapping[str, TensorFlow], name: str, op: str, kind: str
             strides=(1, stride, stride, 1),
             padding="VALID",
         )[0]
-        attrs = {"kernel": (size, size), "stride": (stride, stride), "layout": "NHWC"}
+        attrs: dict[str, Attr] = {
+            "kernel": (size, size),
+            "stride": (stride, stride),
+            "layout": "NHWC",
+        }
         count.add(predicted(name, op, {"x": Held(x, to)}, to, wanted.shape, attrs), wanted, seed)
     count.holds(profile(name).resolve(Query(op)).claim)
 
@@ -168,6 +173,7 @@ def test_activations(runtimes: Mapping[str, TensorFlow], op: str, kind: str) -> 
         x, to = codes(rng, kind, 3, 70), of(kind, low, high)
         kinds = {"Tinput": Kind(kind), "out_type": Kind(kind)}
         wanted = runtimes[name].op(op, [(x, kind), low, high], **kinds)[0]
-        ours, attrs = ("relu", {}) if op == "QuantizedRelu" else ("clip", {"min": 0.0, "max": 6.0})
+        attrs: dict[str, Attr] = {} if op == "QuantizedRelu" else {"min": 0.0, "max": 6.0}
+        ours = "clip" if attrs else "relu"
         count.add(predicted(name, ours, {"x": Held(x, to)}, to, x.shape, attrs), wanted, seed)
     count.holds(profile(name).resolve(Query("clip")).claim)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -112,7 +113,7 @@ def theirs(runtime: TensorFlow, form: Form, of: Layer) -> Array:
     inputs += [asked.constant(np.asarray(v, F)) for v in numbers]
     many = 1 if form.made == "float" else 3
     outputs = (form.made, "float", "float")[:many]
-    common = {
+    common: dict[str, Any] = {
         "fused_ops": form.stages,
         "Thost_inputs": Kinds((*types, *("float",) * len(numbers))),
         "Tdevice_inputs": Kinds(()),

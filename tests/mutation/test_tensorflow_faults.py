@@ -81,7 +81,8 @@ def faked(runtimes: Runtimes, name: str) -> None:
     made.faked(runtimes[name], name).holds(FAKED)
 
 
-FAKED = "within:1:0.1"
+FAKED = "within:1:0.062"
+"""What is counted today: a change that makes it more is found."""
 CHECKS: Mapping[str, tuple[Check, ...]] = {
     "quantize": (quantized,),
     "choose": (chosen, quantized, multiplied),
@@ -122,6 +123,9 @@ SAME: Mapping[str, Mapping[str, str]] = {
     "tf-2.21.core": {
         "choose.range = as_is": "a range is widened by more than to zero",
         "choose.store = f64": "a quotient made in float32 stays what it is",
+        "fake_quantize quantize.clip = range_first": _ENDS,
+        "fake_quantize quantize.round = away": "with the zero point in it, no half is below zero",
+        "fake_quantize quantize.clip = reals_first": _ENDS,
         "max_pool2d method = reals": "codes of one map pass through reals unchanged",
         **_CODES,
     },

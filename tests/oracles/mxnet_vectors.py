@@ -34,7 +34,7 @@ def nd(array: Any) -> Any:
     return mx.nd.array(array, dtype=np.asarray(array).dtype)
 
 
-def one(value: float) -> Any:
+def one(value: Any) -> Any:
     return mx.nd.array(np.array([value], F))
 
 
@@ -208,7 +208,8 @@ def batch_norm(rng: np.random.RandomState) -> list[Case]:
         x = codes(rng, kind, 2, channels, 9, 11)
         high = printed(rng.uniform(1, 9))
         top = printed(rng.uniform(1, 9))
-        gamma, var = rng.uniform(0.5, 1.5, channels), rng.uniform(0.5, 1.5, channels)
+        gamma: Any = rng.uniform(0.5, 1.5, channels)
+        var: Any = rng.uniform(0.5, 1.5, channels)
         beta, mean = rng.randn(channels), rng.randn(channels)
         if trial % 3 == 0:
             high = top = 127.5 / 16
@@ -325,7 +326,7 @@ def fused_conv(rng: np.random.RandomState) -> list[Case]:
         x = codes(rng, kind, *shape)
         if small:
             x = rng.randint(-3 if kind == "int8" else 0, 4, shape).astype(x.dtype)
-        w = (rng.randint(-127, 128, (many, shape[1], 1, 1)) * rng.uniform(0.1, 0.2)).astype(F)
+        w: Any = (rng.randint(-127, 128, (many, shape[1], 1, 1)) * rng.uniform(0.1, 0.2)).astype(F)
         spans = [127.5 * 2.0**-k for k in rng.randint(2, 4, many)]
         for c in range(many):
             w[c, 0] = spans[c] if dyadic or trial % 2 else w[c, 0]
@@ -425,7 +426,7 @@ def _linear_graph(said: dict[str, Any]) -> dict[str, Any]:
     flow = inner.add("FullyConnected", "fc", tuple((p, 0) for p in places), {"num_hidden": 8})
     if said["relu"]:
         flow = inner.add("Activation", "relu", ((flow, 0),), {"act_type": "relu"})
-    names = ("data", "weight", "bias", "data_min", "data_max")
+    names: tuple[str, ...] = ("data", "weight", "bias", "data_min", "data_max")
     if said.get("whole"):
         names += ("weight_min", "weight_max", "bias_min", "bias_max")
     inputs = tuple((outer.add("null", n), 0) for n in names)
