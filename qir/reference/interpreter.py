@@ -14,7 +14,7 @@ from qir.ir import dims
 from qir.ir.dims import Dim
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Program, Value
-from qir.ir.types import TensorType
+from qir.ir.types import Array, TensorType
 from qir.reference import companions, control, dynamic, inner
 from qir.reference.chains import run_chain
 from qir.reference.operands import settled, wrapped
@@ -45,6 +45,7 @@ def run(
     after their last use. Raises DataError for inputs that do not fit, OpError where an op cannot
     compute, naming the node.
     """
+    inputs = {name: _native(data) for name, data in inputs.items()}
     bind_inputs(graph, inputs)
     wanted = None if values is None else {graph[name].name for name in values}
     return _run(graph, inputs, wanted, profile or graph.profile, profile, observe)
@@ -189,8 +190,16 @@ def bind_inputs(graph: Graph, inputs: Mapping[str, Tensor]) -> dict[str, int]:
     for name, value in known.items():
         if name not in inputs:
             raise DataError(f"input {name!r} is missing")
-        _check(value, np.asarray(inputs[name]), sizes)
+        _check(value, _native(inputs[name]), sizes)
     return sizes
+
+
+def _native(data: Tensor) -> Tensor:
+    """Elements in this machine's order of bytes, texts as objects."""
+    data = np.asarray(data)
+    if data.dtype.kind in "UST":
+        return data.astype(object)
+    return data if data.dtype.isnative else data.astype(data.dtype.newbyteorder("="))
 
 
 def _check(value: Value, data: Tensor, sizes: dict[str, int]) -> None:
@@ -203,6 +212,24 @@ def _check(value: Value, data: Tensor, sizes: dict[str, int]) -> None:
     for dim, size in zip(kind.shape, data.shape, strict=True):
         if not _fits(dim, size, sizes):
             raise DataError(f"input {value.name!r} is {list(data.shape)}, the model takes {wanted}")
+    if kind.dtype.is_integer and data.size:
+        _check_codes(value, data)
+
+
+def _check_codes(value: Value, data: Tensor) -> None:
+    kind, quant = value.type, value.type.quant
+    low, high = (quant.low, quant.high) if quant else kind.dtype.bounds
+    if quant and quant.codes is not None:
+        count = quant.codes.data.size if isinstance(quant.codes, Array) else len(quant.codes)
+        high = min(high, low + count - 1)
+    info = np.iinfo(data.dtype)
+    if low <= info.min and info.max <= high:
+        return
+    least, most = int(data.min()), int(data.max())
+    if least < low or most > high:
+        what = "codes" if quant else "numbers"
+        said = f"input {value.name!r} holds {least if least < low else most}"
+        raise DataError(f"{said}; its {what}, {kind.dtype}, lie in {low}..{high}")
 
 
 def _fits(dim: Dim, size: int, sizes: dict[str, int]) -> bool:
