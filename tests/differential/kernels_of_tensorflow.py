@@ -26,6 +26,9 @@ KINDS = {"qint8": "i8", "quint8": "u8", "qint32": "i32"}
 BOUNDS = {"qint8": (-128, 127), "quint8": (0, 255), "qint32": (-(2**31), 2**31 - 1)}
 SETTINGS = {"tf-2.21.onednn": True, "tf-2.21.core": False}
 """The profiles that differ by whether oneDNN is on."""
+CPU = Path("/proc/cpuinfo")
+HAS_VNNI = not CPU.exists() or "vnni" in CPU.read_text()
+"""Whether oneDNN adds products of bytes without saturating pairs, as the profiles say it does."""
 _CARRIERS = {"qint8": np.int8, "quint8": np.uint8, "qint32": np.int32}
 
 

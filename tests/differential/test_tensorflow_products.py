@@ -11,9 +11,10 @@ import pytest
 
 from qir.numerics import Query, profile
 
-from .kernels_of_tensorflow import BOUNDS, KINDS, Asked, Kind, Kinds, TensorFlow, codes
+from .kernels_of_tensorflow import BOUNDS, HAS_VNNI, KINDS, Asked, Kind, Kinds, TensorFlow, codes
 from .predictions import Array, Count, F, Held, Then, predicted, ranged
 
+pytestmark = pytest.mark.skipif(not HAS_VNNI, reason="the profile speaks of processors with VNNI")
 NAME = "tf-2.21.onednn"
 DEPTHWISE = "_FusedQuantizedDepthwiseConv2D"
 LEVELS = {"quint8": 255, "qint8": 127}

@@ -10,10 +10,13 @@ from qir.numerics import profile
 from tests.differential import test_tensorflow_codes as made
 from tests.differential import test_tensorflow_moves as moved
 from tests.differential import test_tensorflow_products as products
-from tests.differential.kernels_of_tensorflow import TensorFlow, started
+from tests.differential.kernels_of_tensorflow import HAS_VNNI, TensorFlow, started
 from tests.mutation.fields import Mutant, survivors
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not HAS_VNNI, reason="the profile speaks of processors with VNNI"),
+]
 Runtimes = Mapping[str, TensorFlow]
 Check = Callable[[Runtimes, str], None]
 
