@@ -97,27 +97,27 @@ def test_what_fits_the_table_is_taken(table: Capability, body: str) -> None:
 WRONG = [
     (
         conv(x="!quant.uniform<i8:f32, 0.5>", rest=")"),
-        "x is i8 symmetric tensor; toy takes u8 affine tensor",
+        "x is i8 symmetric tensor; the table of toy has u8 affine tensor",
     ),
     (
         conv(w="2x2x1x1x!quant.uniform<i8:f32, 0.5:1>", rest=")"),
-        "w is i8 affine tensor; toy takes i8<-127:127> symmetric channel",
+        "w is i8 affine tensor; the table of toy has i8<-127:127> symmetric channel",
     ),
     (
         conv(w="2x2x1x1x!quant.uniform<i8:f32:1, {0.1, 0.2}>", rest=")"),
-        "w is i8 symmetric axis 1; toy takes i8<-127:127> symmetric channel",
+        "w is i8 symmetric axis 1; the table of toy has i8<-127:127> symmetric channel",
     ),
     (
         conv(w="2x2x1x1x!quant.uniform<i8:f32, 0.5>", rest=")", name="far"),
-        "w is i8 symmetric tensor; toy takes i8<-127:127> symmetric channel",
+        "w is i8 symmetric tensor; the table of toy has i8<-127:127> symmetric channel",
     ),
     (
         conv(made="f32", rest=")"),
-        "result is real; toy takes u8 affine tensor",
+        "result is real; the table of toy has u8 affine tensor",
     ),
     (
         conv(rest=') {layout = "NHWC"}').replace("1x2x4x4x", "1x4x4x2x"),
-        "layout = 'NHWC': toy takes 'NCHW'",
+        "layout = 'NHWC': the table of toy has 'NCHW'",
     ),
     (
         conv(rest=")").replace("constant(@w)", "input()"),
@@ -134,7 +134,7 @@ WRONG = [
     ),
     (
         f"%x = input() : 2x4x{U8} %y = softmax(%x) : 2x4x{U8} output(y=%y)",
-        "result is u8 affine tensor; toy takes u8 affine tensor fixed(0.00390625:0)",
+        "result is u8 affine tensor; the table of toy has u8 affine tensor fixed(0.00390625:0)",
     ),
     (
         f"%x = input() : 2x4x{U8} %y = tanh(%x) : 2x4x{U8} output(y=%y)",
@@ -148,7 +148,7 @@ WRONG = [
     (
         f"%s = input() : f32 %x = input() : 2x4x!quant.uniform<u8:f32, ?>\n"
         f"%y = softmax(%x, x.scale=%s) : 2x4x{U8} output(y=%y)",
-        "x is u8 with numbers that come beside; toy takes u8 affine tensor",
+        "x is u8 with numbers that come beside; the table of toy has u8 affine tensor",
     ),
 ]
 
@@ -174,7 +174,7 @@ class Toy(Target):
 def test_a_refusal_is_a_finding_and_a_defect_an_error(table: Capability) -> None:
     (finding,) = Toy(table).verify(graph_of(conv(rest=") |> sigmoid")))
     assert (finding.rule, finding.severity, finding.node) == ("target", "warning", "y")
-    said = "conv2d |> sigmoid stays in reals: toy has no kernel conv2d |> sigmoid"
+    said = "conv2d |> sigmoid is not asked of it in integers: toy has no kernel conv2d |> sigmoid"
     assert finding.message == said
     text = "%x = input() : 1x2x4x4xf32 %y = max_pool2d(%x) {kernel = (3, 3), ceil = true}"
     (finding,) = Toy(table).verify(graph_of(f"{text} : 1x2x2x2xf32 output(y=%y)"))
@@ -199,7 +199,7 @@ def test_a_product_that_is_meant_to_be_integer_is_refused_and_other_ops_are_floa
 ) -> None:
     wide = QDQ.replace("<u8:f32, 0.5:3>", "<u16:f32, 0.5:3>")
     told = [(v.node, v.taken, v.reason) for v in verdicts(table, graph_of(wide))]
-    said = "x is u16 affine tensor; toy takes u8 affine tensor"
+    said = "x is u16 affine tensor; the table of toy has u8 affine tensor"
     assert told == [("c", "refused", said), ("r", "float", "it works on reals")]
     between = f"%x = input() : 2x{U8} %a = dequantize(%x) : 2xf32 %b = tanh(%a) : 2xf32"
     between = f"{between} %y = quantize(%b) : 2x{U8} output(y=%y)"

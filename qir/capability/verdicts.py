@@ -156,7 +156,7 @@ class _Judge:
         name = self.table.name
         for attr, allowed in (row.when or {}).items():
             if not any(same(attrs.get(attr), v) for v in allowed):
-                return f"{attr} = {attrs.get(attr)!r}: {name} takes {allowed[0]!r}"
+                return f"{attr} = {attrs.get(attr)!r}: the table of {name} has {allowed[0]!r}"
         for slot, what in held.items():
             base = slot.split(".")[0]
             if base in row.constant and what.constant is None:
@@ -164,11 +164,11 @@ class _Judge:
             allowed_here = row.slots.get(base, ())
             if not allowed_here:
                 if what.quant is not None:
-                    return f"{slot} holds codes; {name} takes none there"
+                    return f"{slot} holds codes; the table of {name} has none there"
                 continue
             if not any(_fits(scheme, what) for scheme in allowed_here):
                 takes = " or ".join(str(a).removesuffix(" minmax") for a in allowed_here)
-                return f"{slot} is {_said(what.quant)}; {name} takes {takes}"
+                return f"{slot} is {_said(what.quant)}; the table of {name} has {takes}"
         return ""
 
     def _unshared(self, row: OpCapability, held: Mapping[str, _Held]) -> str:

@@ -12,6 +12,8 @@ from qir.ir.ops import spec
 from qir.ir.types import QuantType
 
 STRUCTURE = frozenset({"input", "constant", "output"})
+RAW = frozenset({"matmul_integer", "conv_integer"})
+"""Products of plain integers, as files have them that quantize while they run."""
 BRIDGES = frozenset({"quantize", "dequantize", "requantize"})
 
 
@@ -37,8 +39,17 @@ def in_codes(graph: Graph) -> dict[Node, bool]:
     out: dict[Node, bool] = {}
     for node in graph:
         if node.op not in STRUCTURE and node.op not in BRIDGES:
-            out[node] = _reads_codes(node, out) and _makes_codes(node)
+            out[node] = _sums_codes(node) or (_reads_codes(node, out) and _makes_codes(node))
     return out
+
+
+def _sums_codes(node: Node) -> bool:
+    """Whether it is a product of codes, or of plain integers, whatever its result is."""
+    traits = spec(node.op).traits
+    if node.op in RAW or traits.weight is None:
+        return node.op in RAW
+    pair = [node.operands.get(slot) for slot in (traits.data, traits.weight)]
+    return all(value is not None and value.type.quant is not None for value in pair)
 
 
 def _reads_codes(node: Node, known: dict[Node, bool]) -> bool:

@@ -213,6 +213,9 @@ class Node:
         """Whether it stands before another node of its graph."""
         return self._rank < other._rank
 
+    def __lt__(self, other: Node) -> bool:
+        return self._rank < other._rank
+
     @property
     def used(self) -> bool:
         """Whether somebody uses a result."""
@@ -224,7 +227,8 @@ class Node:
 
     def variadic(self, prefix: str) -> list[Value]:
         """The operands of a variadic slot, in order."""
-        found = [s for s in self._operands if s.startswith(f"{prefix}.")]
+        start = len(prefix) + 1
+        found = [s for s in self._operands if s[:start] == f"{prefix}." and s[start:].isdigit()]
         return [self._operands[s] for s in sorted(found, key=lambda s: int(s.rpartition(".")[2]))]
 
     def stage_operands(self, index: int) -> Mapping[str, Value]:

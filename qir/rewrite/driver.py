@@ -52,6 +52,9 @@ def run_passes(
     Raises PassError, naming pass and node, where a pass breaks its contract or fails.
     """
     work = graph.copy()
+    passes = tuple(passes)
+    if passes and (faults := errors(work)):
+        raise PassError(f"no pass runs on a graph that is broken: {faults[0]}")
     for one in passes:
         before, started = work.version, time.perf_counter()
         try:

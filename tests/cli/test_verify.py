@@ -71,10 +71,10 @@ def test_a_sum_that_can_wrap_is_a_finding_with_its_layer(wraps: Path) -> None:
 def test_a_target_is_asked_op_by_op(right: Path) -> None:
     outcome = qir("verify", right, "--target", "cpu")
     assert outcome.status == 0, outcome
-    assert "cpu computes 1 of 1 op in integers" in outcome.out
+    assert "the table of cpu has 1 of 1 op in integers" in outcome.out
     refused = qir("verify", right, "--target", "onnxruntime")
     assert refused.status == 1
-    assert "linear stays in reals: onnxruntime has no integer linear" in refused.out
+    assert "linear is not asked of it in integers: onnxruntime has no integer linear" in refused.out
     found = json.loads(qir("verify", right, "--target", "onnxruntime", "--json").out)
     assert [f["rule"] for f in found["findings"]] == ["target"]
     (op,) = found["ops"]
