@@ -15,10 +15,9 @@ from qir.ir.types import QuantType, TensorType
 from qir.ledger import Change
 
 from . import chosen_ops, float_ops
-from .elements import NUMBERS
+from .elements import NUMBERS, STORED
 from .writer import STEP, Wire, Work, Writer
 
-_STORED = frozenset({"u8", "i8", "u16", "i16", "i32"})
 _BLOCKS = 21
 """The first operator set whose scales lie along blocks."""
 
@@ -140,7 +139,7 @@ def _checked(writer: Writer, node: Node, value: Value) -> QuantType:
     """The type of codes whose numbers come beside; Refused for what ONNX has no form for."""
     quant = value.type.quant
     assert quant is not None
-    odd = quant.kind != "uniform" or quant.plus is not None or quant.storage.name not in _STORED
+    odd = quant.kind != "uniform" or quant.plus is not None or quant.storage.name not in STORED
     if odd or quant.express.name not in ("f32", "f16"):
         raise writer.refuse(node, f"ONNX has no form here for codes of {quant}")
     if quant.bounds and value.constant is None:
@@ -197,7 +196,7 @@ def _numbers(
                 node, f"a zero point of {quant.storage} for scales of unknown count"
             )
         zeros = np.zeros(sizes, quant.storage.carrier)
-        return [scale, writer.parameter(zeros, f"{node.name}_zero_point", None)]
+        return [scale, writer.parameter(zeros, f"{node.name}_zero_point", None, quant.storage)]
     return [scale, _number(writer, node, given["zero"], quant, "zero", quant.storage)]
 
 
@@ -208,11 +207,13 @@ def _number(
     if value is None:
         held: NDArray[np.generic] = quant.scales() if name == "scale" else quant.zeros()
         return writer.parameter(
-            np.asarray(held).astype(wanted.carrier), f"{node.name}_{name}", None
+            np.asarray(held).astype(wanted.carrier), f"{node.name}_{name}", None, wanted
         )
     source = writer.name(value)
     flat = 0 if quant.grain is None else 1
-    if (quant.grain is None or quant.axis is not None) and value.type.rank > flat:
+    # onnxruntime takes a list of one for a number, and does not reshape codes under a byte.
+    listed = value.type.dtype.bits < 8 and value.type.shape == (1,)
+    if (quant.grain is None or quant.axis is not None) and value.type.rank > flat and not listed:
         shape = writer.constant(np.array([-1] * flat, np.int64), f"{source}_shape")
         out = writer.fresh(f"{source}_flat")
         writer.emit("Reshape", [source, shape], [out])

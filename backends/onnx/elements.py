@@ -18,6 +18,24 @@ NUMBERS = {name: number for number, name in enumerate(_NAMES, 1) if name != "-"}
 """ONNX's numbers by element type."""
 
 
+STORED = frozenset(
+    "u8 i8 u16 i16 i32 i4 u4 i2 u2 f8e4m3fn f8e4m3fnuz f8e5m2 f8e5m2fnuz f4e2m1fn".split()
+)
+"""Codes that QuantizeLinear makes and DequantizeLinear reads."""
+_SINCE = {"u16": 21, "i16": 21, "i4": 21, "u4": 21, "f4e2m1fn": 23, "i2": 25, "u2": 25}
+_VERSIONS = {"i4": 10, "u4": 10, "f4e2m1fn": 11, "f8e8m0": 12, "i2": 13, "u2": 13}
+
+
+def since(kind: DType) -> int:
+    """The first operator set whose QuantizeLinear makes such codes."""
+    return _SINCE.get(kind.name, 19 if kind.is_float and kind.bits == 8 else 0)
+
+
+def ir_version(kind: DType) -> int:
+    """The first version of the format that has such elements."""
+    return _VERSIONS.get(kind.name, 0)
+
+
 def number(kind: DType) -> int:
     """ONNX's number of an element type; LookupError if it has none."""
     return NUMBERS[kind.name]

@@ -13,7 +13,7 @@ from onnx import helper
 
 from qir.errors import Refused
 from qir.ir.attrs import Attr
-from qir.ir.dtype import dtype_of
+from qir.ir.dtype import DType, dtype_of
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
@@ -21,11 +21,10 @@ from qir.ir.origin import Origin
 from qir.ir.types import Array, QuantType, TensorType
 from qir.ledger import Change, Ledger
 
-from .elements import number, raw, tensor, type_proto
+from .elements import STORED, tensor, type_proto
 
 STEP = "onnxruntime emitter"
 MICROSOFT = "com.microsoft"
-_STORED = frozenset({"u8", "i8", "u16", "i16", "i32"})
 Wire: TypeAlias = (
     "int | float | str | tuple[float, ...] | tuple[str, ...] | onnx.TensorProto | onnx.GraphProto"
 )
@@ -111,7 +110,7 @@ class Writer:
         self._aliases: set[Value] = set()
         self._taken: set[str] = set(graph.values) | set(graph.outputs)
         self._node_names: set[str] = set()
-        self._params: dict[tuple[int, tuple[int, ...], bytes], str] = {}
+        self._params: dict[bytes, str] = {}
         self._reals: dict[Value, str] = {}
         self._twins: dict[str, list[tuple[Array, str]]] = {}
         if outer is not None:
@@ -176,18 +175,21 @@ class Writer:
         self.initializers[name] = tensor(Array.of(data), name)
         return name
 
-    def parameter(self, data: NDArray[np.generic], name: str, given: str | None) -> str:
+    def parameter(
+        self, data: NDArray[np.generic], name: str, given: str | None, kind: DType | None = None
+    ) -> str:
         """A scale or zero point, under the name its source gave it; equal ones are shared."""
         if self.outer is not None:
-            return self.outer.parameter(data, name, given)
-        proto = raw(data, number(dtype_of(data)), "")
-        key = (proto.data_type, tuple(proto.dims), proto.raw_data)
+            return self.outer.parameter(data, name, given, kind)
+        kind = kind or dtype_of(data)
+        proto = tensor(Array(data, TensorType(data.shape, kind)), "")
+        key = _nameless(proto)
         if given is None:
             if key in self._params:
                 return self._params[key]
             given = self.fresh(name)
         elif (old := self.initializers.get(given)) is not None:
-            if (old.data_type, tuple(old.dims), old.raw_data) == key:
+            if _nameless(old) == key:
                 return given
             given = self.fresh(given)
         elif given in self._taken:
@@ -242,7 +244,7 @@ class Writer:
             or quant.dynamic
             or quant.real_zero
             or quant.plus is not None
-            or quant.storage.name not in _STORED
+            or quant.storage.name not in STORED
             or quant.express.name not in ("f32", "f16")
             or (quant.grain is not None and quant.axis is None)
         )
@@ -275,7 +277,7 @@ class Writer:
         zeros = np.asarray(quant.zeros()).astype(quant.storage.carrier)
         return (
             self.parameter(single, f"{stem}_scale", given[0]),
-            self.parameter(zeros, f"{stem}_zero_point", given[1]),
+            self.parameter(zeros, f"{stem}_zero_point", given[1], quant.storage),
         )
 
     def real(self, value: Value, node: Node) -> str:
@@ -330,6 +332,14 @@ class Writer:
     def info(self, value: Value) -> None:
         """States the type of a tensor inside."""
         self.infos.append(helper.make_value_info(self.name(value), type_proto(value.type)))
+
+
+def _nameless(proto: onnx.TensorProto) -> bytes:
+    """What a tensor holds, whatever it is called."""
+    out = onnx.TensorProto()
+    out.CopyFrom(proto)
+    out.ClearField("name")
+    return bytes(out.SerializeToString(deterministic=True))
 
 
 def _axis(quant: QuantType) -> dict[str, Wire]:

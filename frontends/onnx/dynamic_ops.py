@@ -11,9 +11,7 @@ from qir.ir.types import Grain, QuantType, TensorType
 from .elements import element
 from .float_ops import conv_attrs
 from .op import Keep, Op
-from .reader import Reader
-
-_STORAGES = frozenset({"u8", "i8", "u16", "i16", "i32"})
+from .reader import CODES, Reader
 
 
 def computed(reader: Reader, op: Op, *places: int) -> bool:
@@ -79,7 +77,7 @@ def _open(
 ) -> tuple[QuantType, dict[str, Value]]:
     """The map that asks for its numbers, and the numbers; Keep for what has no such form."""
     scale = reader.value(op, op.input(1))
-    if storage.name not in _STORAGES or scale.type.element not in _REALS or scale.type.quant:
+    if storage.name not in CODES or scale.type.element not in _REALS or scale.type.quant:
         raise Keep
     numbers = {"scale": scale}
     if op.input(2):

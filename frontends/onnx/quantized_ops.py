@@ -40,6 +40,8 @@ def quantize(reader: Reader, op: Op) -> None:
         raise Keep
     wanted = op.integer("output_dtype", 0)
     storage = _zero_type(reader, op.input(2)) or (element(wanted) if wanted else U8)
+    if storage.is_float and not op.integer("saturate", 1):
+        raise Keep
     x = reader.value(op, op.input(0))
     axis = _axis(reader, op, x.constant is not None)
     quant = _map(reader, op, (1, 2), x.type.with_element(storage), axis)

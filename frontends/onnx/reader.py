@@ -26,7 +26,10 @@ from .settling import settled
 
 STEP = "onnx frontend"
 Stored: TypeAlias = "onnx.TensorProto | Array"
-_CODES = frozenset({"i8", "u8", "i16", "u16", "i32"})
+CODES = frozenset(
+    "i8 u8 i16 u16 i32 i4 u4 i2 u2 f8e4m3fn f8e4m3fnuz f8e5m2 f8e5m2fnuz f4e2m1fn".split()
+)
+"""What QuantizeLinear makes and DequantizeLinear reads."""
 
 
 class ReadBody(Protocol):
@@ -181,7 +184,7 @@ class Reader:
     def meaning(self, name: str, kind: TensorType) -> QuantType | None:
         """What raw codes of that name mean, where all of it is known."""
         pair = self.meanings.get(name)
-        if pair is None or kind.quant or kind.dtype.name not in _CODES:
+        if pair is None or kind.quant or kind.dtype.name not in CODES:
             return None
         try:
             quant = self.quant(*pair, kind.dtype)
@@ -282,12 +285,14 @@ class Reader:
     def _zeros(
         self, name: str, storage: DType, scales: NDArray[np.floating]
     ) -> NDArray[np.integer]:
-        if storage.name not in _CODES:
+        if storage.name not in CODES:
             raise Keep
         if not name:
             return np.zeros(scales.shape, np.int64)
         zeros = self.numbers(name)
         if zeros.dtype != storage.carrier or zeros.size != scales.size:
+            raise Keep
+        if storage.is_float and zeros.astype(np.float32).any():
             raise Keep
         return zeros.astype(np.int64).reshape(scales.shape)
 

@@ -87,6 +87,8 @@ def cases() -> list[Case]:
         found = collect_testcases(None)
     out = []
     for each in found:
+        assert each.data_sets is not None
+        assert each.model is not None
         ((inputs, outputs),) = each.data_sets
         out.append(Case(each.name, each.model, inputs, outputs, each.rtol, each.atol))
     return sorted(out, key=lambda case: case.name)
