@@ -51,7 +51,9 @@ class Target(ABC):
                 "target",
                 "error" if v.defect else "warning",
                 v.node,
-                f"{self.name}: {v.reason}" if v.defect else f"{v.op} is not asked of it in integers: {v.reason}",
+                f"{self.name}: {v.reason}"
+                if v.defect
+                else f"{v.op} is not asked of it in integers: {v.reason}",
                 v.origin,
                 path=v.path,
             )

@@ -146,7 +146,7 @@ QIR_INLINE void slide(const struct qir_depthwise_run *run, const struct block *b
   add(&s1, &x, &left);
 #define PIXEL(ox, now, next, last)        \
   x = column_at(b, 0, ((ox) + 2) * step); \
-  last = opening(b);                        \
+  last = opening(b);                      \
   add(&now, &x, &right);                  \
   store(b, (ox) * channels, &now, &code); \
   add(&next, &x, &middle);                \
