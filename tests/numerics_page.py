@@ -107,7 +107,7 @@ def _when(when: When) -> str:
         for slot, kinds in when.storage.items()
     ]
     said += [f"per {grain}" for grain in when.grain]
-    said += [f"{name} = {value}" for name, value in when.attrs.items()]
+    said += [f"{name} = {value!s}" for name, value in when.attrs.items()]
     said += [" or ".join(when.isa)] if when.isa else []
     return ", ".join(said)
 

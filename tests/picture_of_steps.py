@@ -92,8 +92,8 @@ def _lane(row: NDArray[np.generic], top: int) -> Iterator[str]:
 
 def _axis(differ: NDArray[np.bool_]) -> Iterator[str]:
     bottom = TOP + 3 * LANE
-    for at in np.flatnonzero(differ):
-        x = LEFT + int(at) * CELL
+    for wrong in np.flatnonzero(differ):
+        x = LEFT + int(wrong) * CELL
         yield (
             f'<rect x="{x + 1}" y="{TOP - 6}" width="{CELL - 2}" height="{bottom - TOP - 4}" '
             f'fill="{WRONG}" fill-opacity="0.10" stroke="{WRONG}" stroke-width="1.3"/>'

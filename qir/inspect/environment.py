@@ -146,6 +146,15 @@ def processor_features(known: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(word for word in words if word.startswith(FEATURES)) or known
 
 
+def best_isa() -> str:
+    """The best of the instruction sets of which profiles speak, of those this processor has."""
+    found = processor_features(())
+    for isa, start in (("amx", "amx_int8"), ("vnni", "avx512_vnni"), ("avx512", "avx512f")):
+        if start in found:
+            return isa
+    return "avx2" if "avx2" in found else "any"
+
+
 def _processor() -> tuple[tuple[str, ...], tuple[str, ...], int, str]:
     try:
         from qir._kernels import _cpu

@@ -47,6 +47,8 @@ class Forms:
     """Storage types of the data of products; weights are i8."""
     grains: tuple[Grain, ...] = ("tensor", "channel")
     bias: Bias = "codes"
+    special: tuple[Grain, ...] = ("tensor", "channel")
+    """By which maps NaN, infinities and what 32 bits do not hold are quantized too."""
     rounds: int = 3
     """How many sets of numbers each op is given."""
 
@@ -76,7 +78,8 @@ def _quantize(op: str, forms: Forms) -> Iterator[Case]:
                 x = (steps.astype(F) * along).astype(F)
                 x[:, 200:400] = np.nextafter(x[:, 200:400], F(np.inf))
                 x[:, 400:600] = np.nextafter(x[:, 400:600], F(-np.inf))
-                x[:, : len(_SPECIAL)] = _SPECIAL
+                if grain in forms.special:
+                    x[:, : len(_SPECIAL)] = _SPECIAL
                 graph = Graph()
                 given = graph.add("input", types=[TensorType(x.shape, F32)], name="x").result
                 yield _one(op, f"{storage}, {grain}", graph, {"x": given}, {}, kind, {"x": x})
@@ -195,10 +198,10 @@ def _multiplied(
     operands = {slots[0]: given, slots[1]: _held(graph, slots[1], w, kind)}
     count = w.shape[w_axis]
     if how == "codes" and op != "matmul":
-        codes = rng.integers(-40, 41, count).astype(np.int32)
+        codes = rng.integers(-40, 41, (count,)).astype(np.int32)
         operands[slots[2]] = graph.constant(Array.of(codes, slots[2]))
     elif how == "real" and op != "matmul":
-        reals = np.asarray(rng.integers(-80, 81, count) * F(0.5) * unit, F)
+        reals = np.asarray(rng.integers(-80, 81, (count,)) * F(0.5) * unit, F)
         operands[slots[2]] = graph.constant(Array.of(reals, slots[2]))
     return _one(op, told, graph, operands, attrs, y_kind, {slots[0]: x})
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import metadata
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 
 from qir import registry
 from qir.errors import PluginError, QirError, UsageError
+from qir.inspect.environment import best_isa
 from qir.inspect.probe_cases import Case, Forms, cases
 from qir.inspect.versions import covers
 from qir.ir.graph import Graph
@@ -236,8 +238,10 @@ def measure(probe: Probe) -> Measured:
     asked, skipped = _ask(probe)
     known, covered = filed(probe)
     of = min(known, key=lambda p: _total(asked, p, probe.grouped))
-    answers = [_predicted(a, of, probe.grouped) for a in asked]
-    readings = tuple(_read(of, group) for group in _by_rule(of, answers))
+    here = _here(of)
+    with replaced(here) if here is not of else nullcontext():
+        answers = [_predicted(a, here, probe.grouped) for a in asked]
+        readings = tuple(_read(here, group) for group in _by_rule(here, answers))
     return Measured(
         probe.name,
         probe.backend,
@@ -249,6 +253,17 @@ def measure(probe: Probe) -> Measured:
         readings,
         skipped,
     )
+
+
+def _here(of: Profile) -> Profile:
+    """A profile with what it says of this processor said of any."""
+    isa = best_isa()
+    entries = [e for layer in of.layers for e in layer.rules if isa in e.when.isa]
+    if not entries:
+        return of
+    rules = tuple(replace(e, when=replace(e.when, isa=())) for e in entries)
+    head = replace(of.head, name=f"{of.name[:70]}.here", extends=of.name, groups="inherited")
+    return Profile(head, {}, rules, (), of, "")
 
 
 def _ask(probe: Probe) -> tuple[list[_Answer], dict[str, str]]:

@@ -33,6 +33,8 @@ from qir.reference.table import Operands, compute, compute_all
 from qir.reference.weights import coded
 
 Codes = NDArray[np.generic]
+_MAPS = frozenset({"quantize", "dequantize", "requantize", "fake_quantize"})
+"""Ops that know no weights: their grain is that of the codes they make or take."""
 _PADS = frozenset({"pad", "unfold"})
 """Ops that move elements and put others, zeros, beside them."""
 
@@ -94,6 +96,10 @@ def query(
         storage["result"] = str(result.quant.storage)
     weight = types.get(spec(op).traits.weight or "")
     many = weight is not None and weight.quant is not None and weight.quant.grain is not None
+    if op in _MAPS:
+        many = any(
+            t.quant is not None and t.quant.grain is not None for t in (*types.values(), result)
+        )
     bounds = bounds_of(result.quant) if result.quant else "full"
     return Query(op, storage, "channel" if many else "tensor", attrs, bounds=bounds)
 

@@ -25,7 +25,7 @@ PAIR = ("native", "torch-2.13.onednn")
 
 def layer(
     w: NDArray[np.int8],
-    scales: tuple[float, NDArray[np.float32] | np.float32, float],
+    scales: tuple[float | np.floating, NDArray[np.floating] | np.floating, float | np.floating],
     zeros: tuple[int, int] = (121, 77),
     bias: NDArray[np.generic] | None = None,
     tail: str = "",
@@ -59,13 +59,13 @@ def every_code(
     x, y = graph["x"].type.quant, graph["y"].type.quant
     assert x is not None
     assert y is not None
-    maps = [affine("u8", F(np.asarray(q.scales())), int(q.zeros())) for q in (x, y)]
-    factor = multiplier(maps[0], affine("i8", F(scale)), maps[1], rule)
+    maps = [affine("u8", np.asarray(q.scales(), F), int(np.asarray(q.zeros()))) for q in (x, y)]
+    factor = multiplier(maps[0], affine("i8", np.asarray(scale)), maps[1], rule)
     if rule.requant.order == "x*w*(1/y)":  # torch's onednn: three products, scales inverted twice
         one = F(1)
         steps = sums.astype(F) * (one / (one / F(maps[0].scale))) * (one / (one / F(scale)))
         moved = np.rint(steps * (one / F(maps[1].scale)) + F(int(maps[1].zero)))
-        return np.clip(moved, 0, 255).astype(np.uint8)
+        return np.asarray(np.clip(moved, 0, 255)).astype(np.uint8)
     return requantize(sums.astype(np.int32), factor, maps[1], rule, axis=0)
 
 

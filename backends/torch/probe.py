@@ -1,0 +1,250 @@
+"""Probes of torch's quantized engines; torch is imported when one is run."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.errors import OpError
+from qir.inspect.probe_cases import Forms
+from qir.inspect.probing import Probe
+from qir.ir.graph import Graph
+from qir.ir.node import Node
+from qir.ir.types import QuantType, TensorType
+
+if TYPE_CHECKING:
+    import torch
+
+Array = NDArray[np.generic]
+Tensors = Mapping[str, "torch.Tensor"]
+
+_OPS = (
+    "quantize",
+    "dequantize",
+    "conv2d",
+    "linear",
+    "add",
+    "mul",
+    "sigmoid",
+    "leaky_relu",
+    "avg_pool2d",
+    "global_avg_pool",
+    "concat",
+)
+
+
+class Engine(Probe):
+    """Quantized tensors under one engine, on one thread."""
+
+    backend = "torch"
+    distributions = ("torch",)
+    forms = Forms(_OPS, bias="real", special=("tensor",))
+    engine: ClassVar[str]
+
+    def run(self, graph: Graph, feeds: Mapping[str, Array]) -> Array:
+        import torch
+
+        if self.engine not in torch.backends.quantized.supported_engines:
+            raise OpError(f"this torch has no engine {self.engine}")
+        node = graph["y"].node
+        with _under(self.engine), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # quantized tensors are deprecated, which is known
+            given = {slot: _tensor(node, slot, feeds) for slot in node.operands}
+            try:
+                made = _RUN[node.op](node, given)
+            except RuntimeError as error:
+                raise OpError(" ".join(str(error).split())[:160]) from error
+            found = made.int_repr() if made.is_quantized else made
+            return np.asarray(found.numpy())
+
+
+@contextmanager
+def _under(engine: str) -> Iterator[None]:
+    """An engine and one thread, for a while."""
+    import torch
+
+    before = torch.backends.quantized.engine, torch.get_num_threads()
+    torch.backends.quantized.engine = engine
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.backends.quantized.engine = before[0]
+        torch.set_num_threads(before[1])
+
+
+def _tensor(node: Node, slot: str, feeds: Mapping[str, Array]) -> torch.Tensor:
+    """An operand as torch holds it."""
+    value = node.operands[slot]
+    held = value.constant
+    data = feeds[value.name] if held is None else held.data
+    return _coded(np.ascontiguousarray(data), value.type)
+
+
+def _coded(data: Array, kind: TensorType) -> torch.Tensor:
+    import torch
+
+    plain = torch.from_numpy(data.copy())
+    quant = kind.quant
+    if quant is None:
+        return plain
+    scales, zeros = _numbers(quant)
+    if quant.axis is None:
+        return torch._make_per_tensor_quantized_tensor(plain, float(scales), int(zeros))
+    many = torch.from_numpy(scales.astype(np.float64)), torch.from_numpy(zeros.astype(np.int64))
+    return torch._make_per_channel_quantized_tensor(plain, *many, quant.axis)
+
+
+def _numbers(quant: QuantType) -> tuple[Array, Array]:
+    scales = np.asarray(quant.scales())
+    zeros = np.broadcast_to(np.asarray(quant.zeros()), scales.shape)
+    return scales, np.array(zeros)
+
+
+def _result(node: Node) -> tuple[float, int]:
+    """Scale and zero point of the result."""
+    quant = node.result.type.quant
+    assert quant is not None
+    scales, zeros = _numbers(quant)
+    return float(scales), int(zeros)
+
+
+def _whole(node: Node, name: str) -> list[int]:
+    value = node.attrs[name]
+    assert isinstance(value, tuple)
+    return [int(v) for v in value]  # type: ignore[arg-type]
+
+
+# -- the ops --------------------------------------------------------------------------------------
+
+
+def _quantize(node: Node, given: Tensors) -> torch.Tensor:
+    import torch
+
+    quant = node.result.type.quant
+    assert quant is not None
+    kind = {"u8": torch.quint8, "i8": torch.qint8}[str(quant.storage)]
+    if quant.axis is None:
+        return torch.quantize_per_tensor(given["x"], *_result(node), kind)
+    scales, zeros = _numbers(quant)
+    many = torch.from_numpy(scales.astype(np.float64)), torch.from_numpy(zeros.astype(np.int64))
+    return torch.quantize_per_channel(given["x"], *many, quant.axis, kind)
+
+
+def _dequantize(node: Node, given: Tensors) -> torch.Tensor:
+    return given["x"].dequantize()
+
+
+def _conv2d(node: Node, given: Tensors) -> torch.Tensor:
+    import torch
+
+    top, left, bottom, right = _whole(node, "pad")
+    if (top, left) != (bottom, right):
+        raise OpError("torch pads both sides alike")
+    stride, dilation = _whole(node, "stride"), _whole(node, "dilation")
+    packed = torch.ops.quantized.conv2d_prepack(
+        given["w"], given.get("bias"), stride, [top, left], dilation, 1
+    )
+    made: torch.Tensor = torch.ops.quantized.conv2d(given["x"], packed, *_result(node))
+    return made.contiguous()
+
+
+def _linear(node: Node, given: Tensors) -> torch.Tensor:
+    import torch
+
+    packed = torch.ops.quantized.linear_prepack(given["w"], given.get("bias"))
+    made: torch.Tensor = torch.ops.quantized.linear(given["x"], packed, *_result(node))
+    return made
+
+
+def _pairwise(node: Node, given: Tensors) -> torch.Tensor:
+    import torch
+
+    kernel = {"add": torch.ops.quantized.add, "mul": torch.ops.quantized.mul}[node.op]
+    made: torch.Tensor = kernel(given["a"], given["b"], *_result(node))
+    return made
+
+
+def _pointwise(node: Node, given: Tensors) -> torch.Tensor:
+    import torch
+
+    if node.op == "sigmoid":
+        made: torch.Tensor = torch.ops.quantized.sigmoid(given["x"], *_result(node))
+        return made
+    alpha = node.attrs["alpha"]
+    leaky: torch.Tensor = torch.ops.quantized.leaky_relu(given["x"], alpha, False, *_result(node))
+    return leaky
+
+
+def _pool(node: Node, given: Tensors) -> torch.Tensor:
+    import torch
+
+    if node.op == "global_avg_pool":
+        return torch.nn.functional.adaptive_avg_pool2d(given["x"], 1)
+    top, left, *_ = _whole(node, "pad")
+    kernel, stride = _whole(node, "kernel"), _whole(node, "stride")
+    return torch.nn.functional.avg_pool2d(
+        given["x"], kernel, stride, (top, left), count_include_pad=bool(node.attrs["count_pad"])
+    )
+
+
+def _concat(node: Node, given: Tensors) -> torch.Tensor:
+    import torch
+
+    parts = [given[slot] for slot in sorted(given)]
+    made: torch.Tensor = torch.ops.quantized.cat(parts, node.attrs["axis"], *_result(node))
+    return made
+
+
+_RUN: Mapping[str, Callable[[Node, Tensors], torch.Tensor]] = {
+    "quantize": _quantize,
+    "dequantize": _dequantize,
+    "conv2d": _conv2d,
+    "linear": _linear,
+    **dict.fromkeys(("add", "mul"), _pairwise),
+    **dict.fromkeys(("sigmoid", "leaky_relu"), _pointwise),
+    **dict.fromkeys(("avg_pool2d", "global_avg_pool"), _pool),
+    "concat": _concat,
+}
+
+
+class Fbgemm(Engine):
+    """Engine fbgemm."""
+
+    name = "torch.fbgemm"
+    engine = "fbgemm"
+    settings: ClassVar[Mapping[str, str]] = {"engine": "fbgemm"}
+
+
+class X86(Engine):
+    """Engine x86."""
+
+    name = "torch.x86"
+    engine = "x86"
+    settings: ClassVar[Mapping[str, str]] = {"engine": "x86"}
+
+
+class Onednn(Engine):
+    """Engine onednn."""
+
+    name = "torch.onednn"
+    engine = "onednn"
+    settings: ClassVar[Mapping[str, str]] = {"engine": "onednn"}
+
+
+class Qnnpack(Engine):
+    """Engine qnnpack."""
+
+    name = "torch.qnnpack"
+    forms = replace(Engine.forms, ops=tuple(op for op in _OPS if op != "sigmoid"))
+    engine = "qnnpack"
+    settings: ClassVar[Mapping[str, str]] = {"engine": "qnnpack"}
+
+
+PROBES: tuple[Probe, ...] = (Fbgemm(), X86(), Onednn(), Qnnpack())
