@@ -1,6 +1,6 @@
 """What differs between two graphs: structure, types, parameters, codes.
 
-Nodes are paired by lineage, then by origin, then by structure. Names of inner values, their order
+Nodes are paired by origin, then by lineage, then by structure. Names of inner values, their order
 and their origins are no difference; the names of inputs and outputs are.
 """
 
@@ -9,19 +9,20 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Literal, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from qir.ir import attrs as attributes
+from qir.ir.alignment import Held, aligned, in_one_order, orders
 from qir.ir.attrs import Attr
 from qir.ir.look import codes, shape
 from qir.ir.measure import Measure, measure, reals
 from qir.ir.node import Node, Program, Value
 from qir.ir.pairing import How, Pairing, holders, ops, pair
-from qir.ir.types import Array, Grain, Param, QuantType, TensorType
+from qir.ir.raw import raw_map
+from qir.ir.types import Array, Param, QuantType, TensorType
 
 What: TypeAlias = Literal[
     "op",
@@ -288,47 +289,7 @@ def _results(a: Node, b: Node) -> Iterator[Change]:
         yield Change("results", "", f"{len(a.results)}", f"{len(b.results)}")
     for mine, theirs in zip(a.results, b.results, strict=False):
         where = mine.name if len(a.results) > 1 else ""
-        yield from _types(where, *_in_one_order(mine, theirs))
-
-
-_IDLE = re.compile("coded|permuted")  # steps that leave every real number as it was
-_PERMUTED = re.compile(r"permuted\(([\d, ]+)\)")
-
-
-def _in_one_order(a: Value, b: Value) -> tuple[TensorType, TensorType]:
-    """Their types, with the axes in the order of the source where the two orders differ."""
-    orders = _orders(a, b)
-    if orders is None:
-        return a.type, b.type
-    return _turned(a.type, orders[0]), _turned(b.type, orders[1])
-
-
-def _orders(a: Value, b: Value) -> tuple[list[int], list[int]] | None:
-    """Where each axis stands in the source, of both; None where they are laid out alike."""
-    if a.lineage.tensor != b.lineage.tensor or a.type.rank != b.type.rank:
-        return None
-    found = _order(a), _order(b)
-    return None if found[0] == found[1] else found
-
-
-def _order(value: Value) -> list[int]:
-    """The source's axis that each axis of a value is."""
-    axes = list(range(value.type.rank))
-    for step in value.lineage.how:
-        if told := _PERMUTED.fullmatch(step):
-            perm = [int(p) for p in told[1].split(",")]
-            if sorted(perm) == list(range(value.type.rank)):
-                axes = [axes[p] for p in perm]
-    return axes
-
-
-def _turned(kind: TensorType, axes: list[int]) -> TensorType:
-    shape = tuple(kind.shape[axes.index(i)] for i in range(kind.rank))
-    quant = kind.quant
-    if quant is None or quant.grain is None or quant.axis is None:
-        return TensorType(shape, kind.element)
-    grain = Grain(((axes[quant.axis], 1),))
-    return TensorType(shape, replace(quant, grain=grain))
+        yield from _types(where, *in_one_order(mine, theirs))
 
 
 def _types(where: str, a: TensorType, b: TensorType) -> Iterator[Change]:
@@ -392,15 +353,16 @@ def _param(value: Param) -> str:
 
 # -- constants --------------------------------------------------------------------------------
 
+_IDLE = re.compile("coded|permuted")  # steps that leave every real number as it was
+
 
 def _constants(a: Value, b: Value) -> Iterator[Change]:
     one, other = a.constant, b.constant
     if one is None or other is None or one is other:
         return
-    if (orders := _orders(a, b)) is not None:
-        x, y = (_aligned(array, axes) for array, axes in zip((one, other), orders, strict=True))
-    else:
-        x, y = (one.data, one.type.quant), (other.data, other.type.quant)
+    axes = orders(a, b) or (None, None)
+    maps = [v.type.quant or raw_map(v) for v in (a, b)]
+    x, y = (aligned(h, q, o) for h, q, o in zip((one, other), maps, axes, strict=True))
     if x[0].shape != y[0].shape:
         return  # the types say so
     steps = [{s for s in v.lineage.how if not _IDLE.match(s)} for v in (a, b)]
@@ -414,16 +376,7 @@ def _constants(a: Value, b: Value) -> Iterator[Change]:
         yield Change(what, "", _held(one), _held(other), found)
 
 
-_Held: TypeAlias = "tuple[NDArray[np.generic], QuantType | None]"
-
-
-def _aligned(array: Array, axes: list[int]) -> _Held:
-    """Elements and their map with the axes in the source's order."""
-    kind = _turned(array.type, axes)
-    return np.transpose(array.data, [axes.index(i) for i in range(len(axes))]), kind.quant
-
-
-def _codes(a: _Held, b: _Held) -> Measure | None:
+def _codes(a: Held, b: Held) -> Measure | None:
     """The distance of two arrays of one kind of codes, where both hold integers."""
     storages = {q.storage for _, q in (a, b) if q is not None}
     if len(storages) != 1 or a[0].dtype != b[0].dtype or a[0].dtype.kind not in "iu":
@@ -431,7 +384,7 @@ def _codes(a: _Held, b: _Held) -> Measure | None:
     return measure(a[0], b[0], np.ones(()))
 
 
-def _elements(a: _Held, b: _Held) -> Measure | None:
+def _elements(a: Held, b: Held) -> Measure | None:
     """The distance of the reals; in steps where one of the two holds codes."""
     values, step = [], None
     for data, quant in (a, b):

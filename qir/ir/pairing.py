@@ -1,10 +1,13 @@
-"""Which nodes of two graphs are the same one: by lineage, then by origin, then by structure.
+"""Which nodes of two graphs are the same one: by origin, then by lineage, then by structure.
 
-Every step looks at each node and each use once, so that the whole is linear in the graphs.
+Names join ops that do the same, or of which one is an integer form of the other; a quantizer gives
+what absorbs a relu the relu's tensor name. Ops that do something else pair only at the end. Every
+step looks at each node and each use once, so that the whole is linear in the graphs.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
@@ -17,6 +20,13 @@ from qir.ir.printer import print_graph
 How: TypeAlias = Literal["lineage", "origin", "structure"]
 BRIDGES = frozenset({"quantize", "dequantize", "requantize", "recode"})
 _APART = BRIDGES | {"input", "constant", "output"}
+_FORMS = {
+    **dict.fromkeys(("conv1d", "conv2d", "conv3d", "conv_integer"), "conv"),
+    **dict.fromkeys(("matmul", "gemm", "linear", "matmul_integer"), "matmul"),
+}
+"""What an op does, whatever form its numbers have."""
+_CODED = re.compile(r"(_MatMul)?_quant(ized)?\Z")
+"""What quantizers add to the name of an op or a weight that they write in integers."""
 
 
 @dataclass(slots=True)
@@ -63,13 +73,18 @@ def pair(a: Program, b: Program) -> Pairing:
     found = Pairing()
     mine, theirs = list(a), list(b)
     _ends(found, mine, theirs)
-    _by_key(found, mine, theirs, "lineage", _told_lineage)
     _by_key(found, mine, theirs, "origin", _origin)
+    _by_key(found, mine, theirs, "lineage", _told_lineage)
+    _by_key(found, mine, theirs, "origin", _float_origin)
+    _by_key(found, mine, theirs, "lineage", _float_lineage)
     _by_structure(found, mine, theirs)
     _spread(found, mine)
     _by_key(found, mine, theirs, "lineage", _lineage)
     _spread(found, mine)
     _replaced(found, mine)
+    _by_key(found, mine, theirs, "origin", _origin, strict=False)
+    _by_key(found, mine, theirs, "lineage", _told_lineage, strict=False)
+    _spread(found, mine)
     return found
 
 
@@ -81,8 +96,8 @@ def ops(node: Node) -> tuple[str, ...]:
 
 
 def _akin(a: Node, b: Node) -> bool:
-    """Whether one does what the other does, or a part of it."""
-    return not set(ops(a)).isdisjoint(ops(b))
+    """Whether one does what the other does, in whatever form, or a part of it."""
+    return not {_FORMS.get(op, op) for op in ops(a)}.isdisjoint(_FORMS.get(op, op) for op in ops(b))
 
 
 def _role(node: Node) -> str:
@@ -129,6 +144,19 @@ def _origin(node: Node) -> Hashable | None:
     return told if any(name or path for name, path, _ in told) else None
 
 
+def _float_origin(node: Node) -> Hashable | None:
+    """Where an op or weight stood before a quantizer wrote it in integers."""
+    if node.op in BRIDGES or len(node.origins) != 1 or not node.origins[0].name:
+        return None
+    name, path, call = _place(node.origins[0])
+    return _CODED.sub("", name), path, call
+
+
+def _float_lineage(node: Node) -> Hashable | None:
+    """The tensor that a weight was before a quantizer wrote it in integers."""
+    return _CODED.sub("", node.result.lineage.tensor) if node.op == "constant" else None
+
+
 def _place(origin: Origin) -> tuple[str, str, int]:
     """Where in its source an op stands."""
     return origin.name, origin.path, origin.call
@@ -140,13 +168,19 @@ def _by_key(
     b: Iterable[Node],
     how: How,
     key: Callable[[Node], Hashable | None],
+    *,
+    strict: bool = True,
 ) -> None:
-    """Joins what has one key: one and one, or as many on both sides of the same ops."""
+    """Joins what has one key: one and one, or as many on both sides of the same ops.
+
+    Unless it is strict, one and one may do different things where both have origins.
+    """
     mine, theirs = _index(a, found.of_a, key), _index(b, found.of_b, key)
     for told, nodes in mine.items():
         others = theirs.get(told, [])
         alone = len(nodes) == len(others) == 1
-        if alone and (_akin(nodes[0], others[0]) or (nodes[0].origins and others[0].origins)):
+        loose = not strict and all(side and side[0].origins for side in (nodes, others))
+        if alone and (loose or _akin(nodes[0], others[0])):
             found.join(nodes[0], others[0], how)
         elif len(nodes) == len(others) and list(map(ops, nodes)) == list(map(ops, others)):
             for one, other in zip(nodes, others, strict=True):

@@ -1,0 +1,78 @@
+"""Laying two values of different layout side by side: axes in the order of the source tensor."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.ir.node import Value
+from qir.ir.types import Array, Grain, QuantType, TensorType
+
+_PERMUTED = re.compile(r"permuted\(([\d, ]+)\)")
+
+Held: TypeAlias = "tuple[NDArray[np.generic], QuantType | None]"
+"""Elements and, where they are codes, their map."""
+
+
+def in_one_order(a: Value, b: Value) -> tuple[TensorType, TensorType]:
+    """Their types, with the axes in the order of the source where the two orders differ."""
+    found = orders(a, b)
+    if found is None:
+        return a.type, b.type
+    return turned(a.type, found[0]), turned(b.type, found[1])
+
+
+def orders(a: Value, b: Value) -> tuple[list[int], list[int]] | None:
+    """Where each axis stands in the source, of both; None where they are laid out alike."""
+    if a.type.rank != b.type.rank:
+        return None
+    found = (_order(a), _order(b)) if a.lineage.tensor == b.lineage.tensor else None
+    if (found is None or found[0] == found[1]) and _flipped(a) != _flipped(b):
+        return ([0, 1], [1, 0]) if _flipped(b) else ([1, 0], [0, 1])
+    return None if found is None or found[0] == found[1] else found
+
+
+def _order(value: Value) -> list[int]:
+    """The source's axis that each axis of a value is."""
+    axes = list(range(value.type.rank))
+    for step in value.lineage.how:
+        if told := _PERMUTED.fullmatch(step):
+            perm = [int(p) for p in told[1].split(",")]
+            if sorted(perm) == list(range(value.type.rank)):
+                axes = [axes[p] for p in perm]
+    return axes
+
+
+def _flipped(value: Value) -> bool:
+    """Whether a matrix is read with its axes the other way round, through its codes too."""
+    if value.type.rank != 2 or (value.node.op not in ("constant", "dequantize")):
+        return False
+    use = value.only_use
+    if use is not None and use.node.op == "dequantize" and use.slot == "x":
+        use = use.node.result.only_use
+    if use is None or use.slot not in ("a", "b"):
+        return False
+    attrs = use.node.stages[0].attrs if use.node.stages else use.node.attrs
+    return attrs.get(f"trans_{use.slot}") is True
+
+
+def turned(kind: TensorType, axes: list[int]) -> TensorType:
+    """A type with its axes moved to where they stand in the source."""
+    shape = tuple(kind.shape[axes.index(i)] for i in range(kind.rank))
+    quant = kind.quant
+    if quant is None or quant.grain is None or quant.axis is None:
+        return TensorType(shape, kind.element)
+    grain = Grain(((axes[quant.axis], 1),))
+    return TensorType(shape, replace(quant, grain=grain))
+
+
+def aligned(array: Array, quant: QuantType | None, axes: list[int] | None) -> Held:
+    """Elements and their map, with the axes in the source's order where that is given."""
+    if axes is None:
+        return array.data, quant
+    kind = turned(TensorType(array.type.shape, quant or array.type.dtype), axes)
+    return np.transpose(array.data, [axes.index(i) for i in range(len(axes))]), kind.quant
