@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from qir.inspect.probing import head_of, probes
+from qir.inspect.probing import head_of, probes, suits
 from qir.numerics import Profile, profile, profile_names
 from qir.numerics.profile import Entry, When
 
@@ -76,8 +76,7 @@ def _commands(of: Profile) -> list[str]:
     head = head_of(of)
     found = [f"pytest {path}" for path in _FILE.findall(of.head.evidence)]
     for probe in probes():
-        said = all(head.settings.get(k, v) == v for k, v in probe.settings.items())
-        if said and head.backend == probe.backend:
+        if suits(head.settings, probe.settings) and head.backend == probe.backend:
             found.append(f"qir probe {probe.name}")
     return found
 

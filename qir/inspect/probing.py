@@ -126,14 +126,14 @@ def filed(probe: Probe) -> tuple[tuple[Profile, ...], bool]:
     """
     known = [profile(name) for name in profile_names()]
     mine = [p for p in known if head_of(p).backend == probe.backend]
-    alike = [p for p in mine if _suits(head_of(p).settings, probe.settings)]
+    alike = [p for p in mine if suits(head_of(p).settings, probe.settings)]
     right = [p for p in alike if covers(head_of(p).versions, probe.version or "")]
     return tuple(right or alike or mine or known), bool(right)
 
 
-def _suits(said: Mapping[str, str], of: Mapping[str, str]) -> bool:
-    """Whether a file's settings are a runtime's; those that a runtime does not name are free."""
-    return all(said.get(name, value) == value for name, value in of.items())
+def suits(said: Mapping[str, str], of: Mapping[str, str]) -> bool:
+    """Whether a file names a runtime's settings; others than the number of threads are none."""
+    return {name: value for name, value in said.items() if name != "threads"} == dict(of)
 
 
 # -- what was measured ----------------------------------------------------------------------------
