@@ -293,7 +293,9 @@ class QuantType:
             raise TypeRuleError(f"{self}: the zero comes from a companion slot")
         if isinstance(self.zero, Array):
             data = self.zero.data
-            if self.real_zero or (data.dtype == np.uint64 and (data >= 1 << 63).any()):
+            if self.real_zero or (
+                data.dtype == np.uint64 and np.greater_equal(data, 1 << 63).any()
+            ):
                 return data
             return data.astype(np.int64)
         if not self.zero:

@@ -246,7 +246,7 @@ def stored(
     """Whole numbers in float64, and a zero point to them, as codes that saturate."""
     if zero is not None and carrier.itemsize == 8 and zero.any():
         return added(whole, zero, low, high, carrier)
-    whole = whole if zero is None else whole + zero
+    whole = whole if zero is None else np.asarray(np.add(whole, zero), F64)
     most = float(high)
     if int(most) <= high:
         return np.clip(whole, low, high).astype(carrier)

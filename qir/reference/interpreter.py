@@ -12,6 +12,7 @@ from qir.errors import DataError, OpError, QirError
 from qir.frontend import frontend
 from qir.ir import dims
 from qir.ir.dims import Dim
+from qir.ir.dtype import dtype_of
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Program, Value
 from qir.ir.types import Array, TensorType
@@ -222,9 +223,9 @@ def _check_codes(value: Value, data: Tensor) -> None:
     if quant and quant.codes is not None:
         count = quant.codes.data.size if isinstance(quant.codes, Array) else len(quant.codes)
         high = min(high, low + count - 1)
-    info = np.iinfo(data.dtype)
-    if low <= info.min and info.max <= high:
-        return
+    least, most = dtype_of(data).bounds
+    if low <= least and most <= high:
+        return  # there is nothing to look at
     least, most = int(data.min()), int(data.max())
     if least < low or most > high:
         what = "codes" if quant else "numbers"

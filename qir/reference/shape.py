@@ -79,7 +79,7 @@ def pad(x: Array, *, pads: Sequence[int], mode: str = "constant", value: float =
     for i, (size, sides) in enumerate(zip(x.shape, more, strict=True)):
         if max(sides) and not size:
             raise OpError(f"pad: axis {i} of {size} is too short for {mode} pads {sides}")
-    return np.pad(x, more, mode) if more else x  # type: ignore[call-overload,no-any-return]
+    return np.pad(x, more, mode) if more else x  # type: ignore[call-overload]
 
 
 def _without(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:

@@ -85,7 +85,7 @@ def test_a_zero_of_64_bits_may_stand_in_an_array() -> None:
 @pytest.mark.parametrize("clip", ["codes", "reals"])
 def test_sums_become_codes_of_64_bits(clip: Any) -> None:
     sums = np.array([7, -(2**31), 2**31 - 1, 0], np.int32)
-    y = affine("i64", np.float32(1), np.array(2**62 + 1))
+    y = affine("i64", 1.0, np.array(2**62 + 1))
     rule = Rule("r", requant=Requant(clip=clip))
     got = requantize(sums, np.asarray(np.float32(1)), y, rule)
     assert got.tolist() == [int(np.float32(s)) + 2**62 + 1 for s in sums]
