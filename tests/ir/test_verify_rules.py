@@ -426,7 +426,15 @@ def test_what_nobody_uses_is_a_warning() -> None:
 def test_every_rule_is_tried_here() -> None:
     tried = {case[0] for case in CASES}
     elsewhere = {"output", "structure", "bodies", "slots", "overflow"}
-    beside = {"companions", "one-tensor", "bias-scale", "static-weights", "summed-axis", "unused"}
+    beside = {
+        "companions",
+        "one-tensor",
+        "one-number",
+        "bias-scale",
+        "static-weights",
+        "summed-axis",
+        "unused",
+    }
     assert [r.name for r in RULES] == sorted(
         tried | elsewhere | beside, key=[r.name for r in RULES].index
     )
