@@ -48,7 +48,7 @@ FRAMEWORKS = {"mxnet", "onnx", "onnxruntime", "tensorflow", "torch"}
 
 # A plugin's one framework; onnxruntime runs what onnx writes. Formats of mxnet and ipex need none.
 PLUGINS = {
-    "frontends.onnx": {"onnx"},
+    "frontends.onnx": {"onnx", "onnxruntime"},
     "frontends.torch": {"torch"},
     "frontends.tensorflow": {"tensorflow"},
     "frontends.mxnet": set[str](),

@@ -52,7 +52,7 @@ def _opset(graph: Graph) -> int:
         for n in nodes
         if n.op == "foreign" and n.attrs["framework"] == "onnx" and not n.attrs["domain"]
     ]
-    paths = [o.path for o in graph.output.origins if o.framework == "onnx"]
+    paths = [o.path for o in graph.output.origins if (o.framework, o.op) == ("onnx", "Output")]
     source = next((int(p[6:]) for p in paths if re.fullmatch(r"opset \d+", p)), OPSET)
     zeros = any(n.op == "reshape" and n.attrs["allow_zero"] for n in nodes)
     needed = max((_needed(v) for n in nodes for v in n.results), default=OLDEST)
@@ -266,5 +266,11 @@ def _finished(writer: Writer) -> onnx.ModelProto:
     version = max([IR_VERSION, *map(ir_version, kinds)])
     model = helper.make_model(proto, opset_imports=imports, ir_version=version, producer_name="qir")
     model.producer_version = __version__
-    helper.set_model_props(model, {"qir.profile": graph.profile})
+    origins = [o for o in graph.output.origins if o.framework == "onnx"]
+    kept = {o.name: o.path for o in origins if o.op == "Metadata"}
+    helper.set_model_props(model, {**kept, "qir.profile": graph.profile})
+    notes = {o.name: o.path for o in origins if o.op == "Doc"}
+    for name, part in (("Model", model), ("Graph", model.graph)):
+        if name in notes:
+            part.doc_string = notes[name]
     return model

@@ -39,15 +39,46 @@ def to_array(tensor: onnx.TensorProto, name: str = "") -> Array:
         raise ValueError(f"shape {list(shape)} has a negative size")
     if tensor.HasField("segment"):
         raise ValueError("it is stored in segments")
-    size = math.prod(shape)
     if tensor.HasField("raw_data"):
-        wanted = -(-size * kind.bits // 8) if kind.bits < 8 else size * max(kind.bits // 8, 1)
-        if kind.name == "bool":
-            wanted = size
-        if kind.name == "string" or len(tensor.raw_data) != wanted:
-            held = len(tensor.raw_data)
-            raise ValueError(f"{list(shape)} of {kind} takes {wanted} bytes, it holds {held}")
+        check_size(kind, shape, len(tensor.raw_data))
     return Array(_elements(tensor, kind, shape), TensorType(shape, kind), name)
+
+
+def check_size(kind: DType, shape: tuple[int, ...], held: int) -> None:
+    """ValueError where so many bytes are not the elements of that shape."""
+    if any(d < 0 for d in shape):
+        raise ValueError(f"shape {list(shape)} has a negative size")
+    size = math.prod(shape)
+    wanted = -(-size * kind.bits // 8) if kind.bits < 8 else size * max(kind.bits // 8, 1)
+    if kind.name == "bool":
+        wanted = size
+    if kind.name == "string" or held != wanted:
+        raise ValueError(f"{list(shape)} of {kind} takes {wanted} bytes, it holds {held}")
+
+
+_MOST_DENSE = 1 << 28
+
+
+def dense(shape: tuple[int, ...], values: Array, indices: Array, name: str) -> Array:
+    """A sparse tensor with its zeros; ValueError where indices and values do not fit the shape."""
+    size = math.prod(shape)
+    if any(d < 0 for d in shape) or size > _MOST_DENSE:
+        raise ValueError(f"sparse, of shape {list(shape)}")
+    if values.data.ndim != 1 or indices.data.shape[:1] != values.data.shape:
+        raise ValueError(f"{values.type} at indices {indices.type}")
+    at = indices.data.astype(np.int64)
+    if at.ndim == 2 and at.shape[1] == len(shape):
+        limits = np.array(shape, np.int64)
+        inside = bool(((at >= 0) & (at < limits)).all())
+        places = at @ np.array([math.prod(shape[i + 1 :]) for i in range(len(shape))], np.int64)
+    else:
+        inside = at.ndim == 1 and bool(((at >= 0) & (at < size)).all())
+        places = at
+    if not inside:
+        raise ValueError(f"sparse, with indices outside {list(shape)}")
+    data = np.zeros(size, values.data.dtype)
+    data[places] = values.data
+    return Array(data.reshape(shape), TensorType(shape, values.type.dtype), name)
 
 
 def _elements(tensor: onnx.TensorProto, kind: DType, shape: tuple[int, ...]) -> NDArray[np.generic]:

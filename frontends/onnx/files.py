@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+import numpy as np
 import onnx
 from onnx import inliner
 
-from qir.ir.types import Array
+from qir.ir.types import Array, TensorType
 
-from .elements import to_array
+from .elements import check_size, element, to_array
 from .faults import fault
 
 OLDEST = 7
@@ -31,7 +32,7 @@ class ModelFile:
         place = f"tensor {name or '(no name)'}"
         try:
             if tensor.data_location == onnx.TensorProto.EXTERNAL:
-                tensor = _fetch(tensor, self.path.parent)
+                return _fetch(tensor, self.path.parent, name)
             return to_array(tensor, name)
         except (ValueError, TypeError, OverflowError, MemoryError) as error:
             raise fault(self.path, place, str(error) or type(error).__name__) from error
@@ -92,7 +93,8 @@ def _opsets(path: Path, proto: onnx.ModelProto) -> dict[str, int]:
     return found
 
 
-def _fetch(tensor: onnx.TensorProto, folder: Path) -> onnx.TensorProto:
+def _fetch(tensor: onnx.TensorProto, folder: Path, name: str) -> Array:
+    """A tensor beside the model: mapped, so that its pages come when they are read."""
     entries = {e.key: e.value for e in tensor.external_data}
     place = entries.get("location", "")
     file = _beside(folder, place)
@@ -101,12 +103,19 @@ def _fetch(tensor: onnx.TensorProto, folder: Path) -> onnx.TensorProto:
     length = held - offset if length < 0 else length
     if offset < 0 or length < 0 or length > _TENSOR_LIMIT or offset + length > held:
         raise ValueError(f"bytes {offset} to {offset + length} of {place!r}, which holds {held}")
+    kind, shape = element(tensor.data_type), tuple(tensor.dims)
+    size = kind.carrier.itemsize
+    if kind.bits >= 8 and kind.name != "string" and length and offset % size == 0:
+        check_size(kind, shape, length)
+        mapped = np.memmap(file, np.uint8, "r", offset, (length,))
+        data = np.asarray(mapped).view(kind.carrier).reshape(shape)
+        return Array(data, TensorType(shape, kind), name)
     with file.open("rb") as stream:
         stream.seek(offset)
-        data = stream.read(length)
+        read = stream.read(length)
     out = onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
-    out.raw_data = data
-    return out
+    out.raw_data = read
+    return to_array(out, name)
 
 
 def _beside(folder: Path, place: str) -> Path:

@@ -34,6 +34,7 @@ from . import (
     resize_ops,
     shape_ops,
 )
+from .elements import dense
 from .faults import fault, refusal
 from .files import ModelFile, read_model
 from .meaning import meanings, moves
@@ -137,13 +138,15 @@ def _op(file: ModelFile, index: int, node: onnx.NodeProto) -> Op:
 def _stored(reader: Reader, ops: Sequence[Op]) -> set[str]:
     """Keeps initializers and Constant nodes; gives their names."""
     file, names = reader.file, set[str]()
-    if reader.proto.sparse_initializer:
-        raise refusal(file.path, "initializers", "some are sparse, which is not read yet")
     entries: list[tuple[str, str, Stored]] = [
         ("initializers", t.name, t) for t in reader.proto.initializer
     ]
     entries += [
-        (op.place, op.proto.output[0], _constant(op)) for op in ops if op.type == "Constant"
+        ("initializers", t.values.name, _dense(file, t, t.values.name))
+        for t in reader.proto.sparse_initializer
+    ]
+    entries += [
+        (op.place, op.proto.output[0], _constant(file, op)) for op in ops if op.type == "Constant"
     ]
     for place, name, tensor in entries:
         reader.check_name(name, place)
@@ -154,7 +157,15 @@ def _stored(reader: Reader, ops: Sequence[Op]) -> set[str]:
     return names
 
 
-def _constant(op: Op) -> Stored:
+def _dense(file: ModelFile, sparse: onnx.SparseTensorProto, name: str) -> Array:
+    values, indices = file.array(sparse.values, name), file.array(sparse.indices, name)
+    try:
+        return dense(tuple(sparse.dims), values, indices, name)
+    except (ValueError, OverflowError) as error:
+        raise fault(file.path, f"tensor {name}", str(error)) from error
+
+
+def _constant(file: ModelFile, op: Op) -> Stored:
     (attribute,) = op.proto.attribute if len(op.proto.attribute) == 1 else (None,)
     name = op.proto.output[0]
     match attribute:
@@ -168,6 +179,12 @@ def _constant(op: Op) -> Stored:
             return Array.of(np.array(attribute.i, np.int64), name)
         case onnx.AttributeProto(name="value_ints"):
             return Array.of(np.array(attribute.ints, np.int64), name)
+        case onnx.AttributeProto(name="value_string"):
+            return Array.of(np.array(attribute.s, object), name)
+        case onnx.AttributeProto(name="value_strings"):
+            return Array.of(np.array(list(attribute.strings), object), name)
+        case onnx.AttributeProto(name="sparse_value"):
+            return _dense(file, attribute.sparse_tensor, name)
     raise refusal(op.path, op.place, "holds no plain tensor of numbers")
 
 
@@ -290,15 +307,22 @@ def _output(reader: Reader) -> None:
     # Runtimes compute some ops by other kernels from one operator set to the next.
     opset = f"opset {file.opsets['']}" if "" in file.opsets else ""
     origin = Origin("onnx", "Output", path=opset, operands=tuple(zip(slots, names, strict=True)))
-    reader.graph.add("output", found, origins=[origin])
+    said = [] if reader.outer else _said(file.proto)
+    reader.graph.add("output", found, origins=[origin, *said])
+
+
+def _said(proto: onnx.ModelProto) -> list[Origin]:
+    """What a model's author wrote about it."""
+    notes = {"Model": proto.doc_string, "Graph": proto.graph.doc_string}
+    out = [Origin("onnx", "Doc", name, path=text) for name, text in notes.items() if text]
+    pairs = ((str(p.key), str(p.value)) for p in proto.metadata_props)
+    return [*out, *(Origin("onnx", "Metadata", key, path=value) for key, value in pairs)]
 
 
 def _dropped(reader: Reader) -> None:
     proto = reader.file.proto
     for name in reader.unneeded():
         reader.note(Change.DROPPED, name, "a constant that nothing uses")
-    for pair in proto.metadata_props:
-        reader.note(Change.DROPPED, str(pair.key), "metadata of the model file")
     if proto.training_info:
         reader.note(Change.DROPPED, proto.graph.name or "main", "how the model is trained")
     if proto.graph.quantization_annotation:

@@ -179,3 +179,15 @@ def test_a_reduction_along_axes_given_while_running_has_a_rank(tmp_path: Path, k
     x = np.arange(60, dtype=np.float32).reshape(3, 4, 5)
     found = run(graph, {"x": x, "axes": np.array([0, 2])})["y"]
     assert np.array_equal(found, -x.sum((0, 2), keepdims=bool(keep)))
+
+
+def test_an_op_of_onnxruntimes_own_runs_where_that_is_installed(tmp_path: Path) -> None:
+    """ONNX's evaluator does not know it."""
+    node = helper.make_node(
+        "CDist", ["x", "x"], ["y"], domain="com.microsoft", metric="sqeuclidean"
+    )
+    proto = model([node], {"x": (FLOAT, [3, 4])}, {"y": (FLOAT, [3, 3])}, domains=["com.microsoft"])
+    graph = load(proto, tmp_path)
+    assert [n.op for n in graph if n.op == "foreign"]
+    x = np.random.default_rng(8).normal(size=(3, 4)).astype(np.float32)
+    assert np.array_equal(run(graph, {"x": x})["y"], in_runtime(tmp_path / "m.onnx", x))
