@@ -9,13 +9,12 @@ import click
 
 from qir.cli import verb as shared
 from qir.cli.models import open_model
-from qir.cli.screen import Cell, Column, Screen, percent, plural, real
+from qir.cli.screen import Cell, Column, Screen, plural
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from qir.ir.diff import Change, Difference, Lone
-    from qir.ir.measure import Measure
+    from qir.ir.diff import Difference, Lone
 
 MOST = 60
 """Rows of one table; --json has all."""
@@ -33,7 +32,7 @@ MOST = 60
 def diff(context: click.Context, a: Path, b: Path, as_json: bool, quiet: bool) -> None:
     """Show what differs between two models.
 
-    Ops are matched by the tensors they make, then by where they came from, then by what they
+    Ops are matched by where they came from, then by the tensors they make, then by what they
     compute; then structure, types, scales, zero points, codes and weights are compared. Names of
     inner values and the order of ops are no difference. Ends with status 1 where there is one.
 
@@ -86,7 +85,7 @@ def _show_changes(screen: Screen, names: tuple[str, str], found: Difference) -> 
         for i, change in enumerate(pair.changes):
             head = (_pair(pair.a, pair.b), pair.op) if i == 0 else ("", "")
             values = (change.a, change.b)
-            rows.append((*head, change.what, change.where, *values, _distance(change)))
+            rows.append((*head, change.what, change.where, *values, change.far))
     columns = (
         Column("node", fit="shorten"),
         Column("op", fit="drop"),
@@ -102,27 +101,6 @@ def _show_changes(screen: Screen, names: tuple[str, str], found: Difference) -> 
 
 def _pair(a: str, b: str) -> str:
     return a if a == b else f"{a} ~ {b}"
-
-
-def _distance(change: Change) -> str:
-    """How far numbers lie apart, in the words that suit them."""
-    found = change.measure
-    if found is None or not found.differ:
-        return ""
-    parts = [_share(found)] if found.elements > 1 else []
-    if change.what == "scale":
-        parts += [f"by up to {percent(found.relative)}"] if found.relative is not None else []
-        parts += [plural(found.ulps, "ulp")] if found.ulps is not None and found.ulps < 1000 else []
-    elif found.steps is not None:
-        parts.append(f"by up to {real(found.steps, 3)} {'step' if found.steps == 1 else 'steps'}")
-    elif found.largest is not None:
-        parts.append(f"by up to {real(found.largest, 3)}")
-        parts += [plural(found.ulps, "ulp")] if found.ulps is not None and found.ulps < 1000 else []
-    return ", ".join(parts)
-
-
-def _share(found: Measure) -> str:
-    return "all" if found.differ == found.elements else f"{found.differ:,} of {found.elements:,}"
 
 
 def _show_lone(screen: Screen, name: str, other: str, lone: Sequence[Lone]) -> None:

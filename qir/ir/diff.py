@@ -13,16 +13,17 @@ from dataclasses import asdict, dataclass
 from typing import Literal, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from qir.ir import attrs as attributes
 from qir.ir.alignment import Held, aligned, in_one_order, orders
 from qir.ir.attrs import Attr
 from qir.ir.look import codes, shape
-from qir.ir.measure import Measure, measure, reals
+from qir.ir.measure import Measure, measure, number, reals
 from qir.ir.node import Node, Program, Value
 from qir.ir.pairing import How, Pairing, holders, ops, pair
 from qir.ir.raw import raw_map
-from qir.ir.types import Array, Param, QuantType, TensorType
+from qir.ir.types import Array, QuantType, TensorType
 
 What: TypeAlias = Literal[
     "op",
@@ -54,6 +55,43 @@ class Change:
     b: str
     measure: Measure | None = None
     """How far numbers lie apart."""
+
+    def __str__(self) -> str:
+        head = f"{self.what} {self.where}".strip()
+        return f"{head}: {self.a} -> {self.b}{f' ({self.far})' if self.far else ''}"
+
+    @property
+    def far(self) -> str:
+        """How far numbers lie apart, in words; nothing where there are none."""
+        found = self.measure
+        if found is None or not found.differ:
+            return ""
+        every = found.differ == found.elements
+        first = None if every and self.what == "elements" else found.first
+        parts = ["all" if every else f"{found.differ:,} of {found.elements:,}"]
+        if found.elements == 1:
+            parts = []
+        elif first is not None and first.texts != (self.a, self.b):
+            parts.append(f"first {first.place}: {first.a} -> {first.b}")
+        if by := _by(self.what, found):
+            parts.append(f"by up to {by}" if found.elements > 1 else f"by {by}")
+        return ", ".join(parts)
+
+
+def _by(what: What, found: Measure) -> str:
+    """The largest distance, in the unit that suits it."""
+    if found.ulps is not None and found.ulps < 1000:
+        ulps = f"{found.ulps} ulp{'' if found.ulps == 1 else 's'}"
+        return ulps if what == "scale" else f"{found.largest or 0.0:.3g}, {ulps}"
+    if what == "scale":
+        return "" if found.relative is None else f"{100 * found.relative:,.4g} %"
+    if found.steps is not None:
+        return f"{_short(found.steps)} step{'' if found.steps == 1 else 's'}"
+    return "" if found.largest is None else _short(found.largest)
+
+
+def _short(amount: float) -> str:
+    return f"{amount:,.0f}" if amount == round(amount) or amount >= 1000 else f"{amount:.3g}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +171,9 @@ class Difference:
     def __str__(self) -> str:
         if self.equal:
             return "no difference"
-        lines = [f"{c.what} {c.where}: {c.a} -> {c.b}" for c in self.graph]
+        lines = [str(change) for change in self.graph]
         for found in self.changed:
-            lines += [f"{found.b}: {c.what} {c.where}: {c.a} -> {c.b}" for c in found.changes]
+            lines += [f"{found.b}: {change}" for change in found.changes]
         lines += [f"- {lone.name} = {lone.op}" for lone in self.only_a]
         lines += [f"+ {lone.name} = {lone.op}" for lone in self.only_b]
         lines += [f"{path}: {found}" for path, found in self.bodies.items()]
@@ -232,9 +270,10 @@ def _attributes(a: Node, b: Node) -> Iterator[Change]:
     for prefix, mine, theirs in _stages(a, b):
         for name in _union(mine, theirs):
             if name not in mine or name not in theirs:
-                yield Change("attribute", prefix + name, _attr(mine, name), _attr(theirs, name))
+                texts = _attr(mine.get(name, "nothing")), _attr(theirs.get(name, "nothing"))
+                yield Change("attribute", prefix + name, *texts)
             elif name != "data" and not attributes.same(mine[name], theirs[name]):
-                yield Change("attribute", prefix + name, _attr(mine, name), _attr(theirs, name))
+                yield Change("attribute", prefix + name, *_apart(mine[name], theirs[name]))
     if ops(a) == ops(b):
         for i, (one, other) in enumerate(zip(a.stages, b.stages, strict=False)):
             if one.type != other.type:
@@ -263,9 +302,26 @@ def _parts(node: Node) -> Sequence[tuple[str, Mapping[str, Attr]]]:
     return [(s.op, s.attrs) for s in node.stages] or [(node.op, node.attrs)]
 
 
-def _attr(attrs: Mapping[str, Attr], name: str) -> str:
-    value = attrs.get(name, "nothing")
+def _attr(value: Attr) -> str:
     return value.hex() if isinstance(value, bytes) else str(value)
+
+
+def _apart(a: Attr, b: Attr) -> tuple[str, str]:
+    """Two attributes that differ, told so that the texts do too."""
+    if isinstance(a, Array) and isinstance(b, Array):
+        found = measure(a.data, b.data) if a.type.element == b.type.element else None
+        return found.first.texts if found and found.first else (repr(a), repr(b))
+    texts = _attr(a), _attr(b)
+    if texts[0] != texts[1]:
+        return texts
+    if isinstance(a, tuple) and isinstance(b, tuple) and len(a) == len(b):
+        for one, other in zip(a, b, strict=True):
+            if not attributes.same(one, other):
+                named = isinstance(one, tuple) and len(one) == 2 and isinstance(one[0], str)
+                name = f"{one[0]!s} = " if named and isinstance(one, tuple) else ""
+                mine, theirs = _apart(one, other)
+                return f"{name}{mine}", f"{name}{theirs}"
+    return f"{texts[0]} ({type(a).__name__})", f"{texts[1]} ({type(b).__name__})"
 
 
 def _operands(pairs: Pairing, a: Node, b: Node) -> Iterator[Change]:
@@ -324,31 +380,45 @@ def _maps(where: str, a: QuantType, b: QuantType) -> Iterator[Change]:
         measured = None
         if a.scale is not None and b.scale is not None:
             measured = measure(np.asarray(a.scales()), np.asarray(b.scales()))
-        yield Change("scale", where, _param(a.scale), _param(b.scale), measured)
+        yield _moved("scale", where, (_scale(a), _scale(b)), measured)
     if a.zero != b.zero or a.real_zero != b.real_zero:
         measured = None
         known = None not in (a.zero, b.zero, a.scale, b.scale)
         if known and a.real_zero == b.real_zero:
             measured = measure(np.asarray(a.zeros()), np.asarray(b.zeros()))
-        yield Change("zero", where, _zero(a), _zero(b), measured)
+        yield _moved("zero", where, (_zero(a), _zero(b)), measured)
     offsets = [(q.plus, q.declared, q.codes, q.signs[q.real_zero :]) for q in (a, b)]
     if offsets[0] != offsets[1]:
         yield Change("type", f"{where} offset, declared range or table".strip(), str(a), str(b))
 
 
+def _moved(what: What, where: str, texts: tuple[str, str], measured: Measure | None) -> Change:
+    """A change of numbers; of the first that differs where both look alike in short."""
+    if texts[0] == texts[1] and measured is not None and measured.first is not None:
+        texts = measured.first.texts
+    return Change(what, where, *texts, measured)
+
+
+def _scale(quant: QuantType) -> str:
+    return "?" if quant.scale is None else _numbers(np.asarray(quant.scales()))
+
+
 def _zero(quant: QuantType) -> str:
-    text = "0" if quant.zero == () else _param(quant.zero)
+    held = quant.zero.data if isinstance(quant.zero, Array) else quant.zero
+    if held is None:
+        return "?"
+    text = _numbers(np.asarray(held)) if len(held) else "0"
     return f"real {text}" if quant.real_zero else text
 
 
-def _param(value: Param) -> str:
-    """Numbers in short: one, or the least and the greatest."""
-    if value is None:
-        return "?"
-    numbers = np.asarray(value.data if isinstance(value, Array) else value).astype(np.float64)
-    if numbers.size == 1:
-        return f"{numbers.item():.7g}"
-    return f"{numbers.min():.4g}..{numbers.max():.4g}"
+def _numbers(held: NDArray[np.generic]) -> str:
+    """One number to the last bit, or the least and the greatest in short."""
+    flat = held.reshape(-1)
+    if flat.size == 1:
+        return number(flat[0])
+    wide = flat.astype(np.float64)
+    low, high = f"{wide.min():.7g}", f"{wide.max():.7g}"
+    return f"{low} each" if (flat == flat[:1]).all() else f"{low}..{high}"
 
 
 # -- constants --------------------------------------------------------------------------------
@@ -372,8 +442,7 @@ def _constants(a: Value, b: Value) -> Iterator[Change]:
     in_codes = _codes(x, y)
     found = in_codes or _elements(x, y)
     if found is not None and found.differ:
-        what: What = "codes" if in_codes else "elements"
-        yield Change(what, "", _held(one), _held(other), found)
+        yield _moved("codes" if in_codes else "elements", "", (_held(one), _held(other)), found)
 
 
 def _codes(a: Held, b: Held) -> Measure | None:
@@ -386,18 +455,20 @@ def _codes(a: Held, b: Held) -> Measure | None:
 
 def _elements(a: Held, b: Held) -> Measure | None:
     """The distance of the reals; in steps where one of the two holds codes."""
-    values, step = [], None
+    values, shown, step = [], [], None
     for data, quant in (a, b):
         if quant is None:
             values.append(data)
+            shown.append(data)
             continue
         if (found := reals(data, quant)) is None:
             return None
         values.append(found[0])
+        shown.append(found[0].astype(quant.express.carrier))
         step = found[1]
     if step is not None:
         values = [np.asarray(v).astype(np.float64) for v in values]
-    return measure(values[0], values[1], step)
+    return measure(values[0], values[1], step, (shown[0], shown[1]))
 
 
 def _held(array: Array) -> str:

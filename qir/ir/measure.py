@@ -13,6 +13,25 @@ from qir.ir.types import Grain, QuantType
 
 
 @dataclass(frozen=True, slots=True)
+class First:
+    """The first element that differs: where it stands, and both numbers to the last bit."""
+
+    index: tuple[int, ...]
+    a: str
+    b: str
+
+    @property
+    def place(self) -> str:
+        """`[0, 3]`, or nothing where there is one element."""
+        return f"[{', '.join(map(str, self.index))}]" if self.index else ""
+
+    @property
+    def texts(self) -> tuple[str, str]:
+        """Both numbers, each with its place."""
+        return f"{self.place} {self.a}".strip(), f"{self.place} {self.b}".strip()
+
+
+@dataclass(frozen=True, slots=True)
 class Measure:
     """The distance of two arrays of one shape."""
 
@@ -22,23 +41,31 @@ class Measure:
     largest: float | None = None
     """The largest difference; None where it is infinite, or there are no numbers."""
     relative: float | None = None
-    """The largest difference as a share of the greater of the two."""
+    """The largest difference as a share of the first's number; None where that is 0."""
     ulps: int | None = None
     """The largest difference in steps of the float type, where both have one type."""
     steps: float | None = None
     """The largest difference in codes."""
+    first: First | None = None
 
 
 def measure(
-    a: NDArray[np.generic], b: NDArray[np.generic], step: NDArray[np.float64] | None = None
+    a: NDArray[np.generic],
+    b: NDArray[np.generic],
+    step: NDArray[np.float64] | None = None,
+    shown: tuple[NDArray[np.generic], NDArray[np.generic]] | None = None,
 ) -> Measure | None:
-    """The distance, or None where the shapes differ; `step` is what one code is worth."""
+    """The distance, or None where the shapes differ; `step` is what one code is worth.
+
+    The first that differs is told by the elements of `shown` where that is given.
+    """
     if a.shape != b.shape:
         return None
-    if "O" in (a.dtype.kind, b.dtype.kind):
-        return Measure(a.size, sum(x != y for x, y in zip(a.flat, b.flat, strict=True)))
-    differ = _differ(a, b)
+    texts = "O" in (a.dtype.kind, b.dtype.kind)
+    differ = np.asarray(a != b).reshape(a.shape) if texts else _differ(a, b)
     count = int(differ.sum())
+    if texts:
+        return Measure(a.size, count, first=_first(differ, a, b))
     if not count:
         return Measure(a.size, 0, 0.0, 0.0, None, 0.0 if step is not None else None)
     x, y = a[differ], b[differ]
@@ -48,10 +75,28 @@ def measure(
         a.size,
         count,
         _finite(float(gaps.max())),
-        _finite(_relative(x, y, gaps)),
+        _finite(_relative(x, gaps)),
         _ulps(x, y) if step is None else None,
         _finite(codes) if step is not None else None,
+        _first(differ, *(shown or (a, b))),
     )
+
+
+def _first(
+    differ: NDArray[np.bool_], a: NDArray[np.generic], b: NDArray[np.generic]
+) -> First | None:
+    if not differ.any():
+        return None
+    index = tuple(int(i) for i in np.unravel_index(int(differ.argmax()), differ.shape))
+    x, y = number(a[index]), number(b[index])
+    if x == y:  # two that are no numbers, or are printed alike
+        x, y = (f"{x} ({np.asarray(v[index]).tobytes()[::-1].hex()})" for v in (a, b))
+    return First(index, x, y)
+
+
+def number(value: object) -> str:
+    """The shortest text that tells a number from its neighbours."""
+    return repr(value) if isinstance(value, str | bytes) else str(value)
 
 
 def _finite(number: float) -> float | None:
@@ -80,10 +125,9 @@ def _gaps(a: NDArray[np.generic], b: NDArray[np.generic]) -> NDArray[np.float64]
         return np.abs(a.astype(np.float64) - b.astype(np.float64))
 
 
-def _relative(a: NDArray[np.generic], b: NDArray[np.generic], gaps: NDArray[np.float64]) -> float:
+def _relative(a: NDArray[np.generic], gaps: NDArray[np.float64]) -> float:
     with np.errstate(all="ignore"):
-        size = np.maximum(np.abs(a.astype(np.float64)), np.abs(b.astype(np.float64)))
-        return float(np.where(size > 0, gaps / size, 0.0).max())
+        return float((gaps / np.abs(a.astype(np.float64))).max())
 
 
 def _ulps(a: NDArray[np.generic], b: NDArray[np.generic]) -> int | None:

@@ -29,14 +29,15 @@ def raw_map(value: Value) -> QuantType | None:
     return None if scale is None else _map(value, scale, 0, None)
 
 
-def _map(value: Value, scale: NDArray[np.floating], axis: int, use: Use | None) -> QuantType | None:
+def _map(value: Value, given: NDArray[np.generic], axis: int, use: Use | None) -> QuantType | None:
     beside = use.node.operands.get(f"{use.slot}.zero") if use is not None else None
     zero: NDArray[np.generic] = np.zeros((), np.int64)
     if beside is not None:
         if beside.constant is None or not beside.type.dtype.is_integer:
             return None
         zero = beside.constant.data.reshape(-1).astype(np.int64)
-    scale, count = scale.reshape(-1), max(scale.size, zero.size)
+    scale = given.reshape(-1).astype(np.float32)
+    count = max(scale.size, zero.size)
     shape = value.type.shape
     if count == 1:
         return uniform(value.type.dtype, scale[0], int(zero.reshape(-1)[0]))
@@ -46,7 +47,7 @@ def _map(value: Value, scale: NDArray[np.floating], axis: int, use: Use | None) 
     return uniform(value.type.dtype, wide, np.broadcast_to(zero, count), axis=axis)
 
 
-def _multiplier(value: Value) -> NDArray[np.floating] | None:
+def _multiplier(value: Value) -> NDArray[np.generic] | None:
     """The constant factor of what an integer product's result is multiplied by."""
     use = value.only_use
     if use is not None and use.node.op == "cast":
@@ -59,7 +60,7 @@ def _multiplier(value: Value) -> NDArray[np.floating] | None:
     return known[0] if len(known) == 1 and known[0].dtype.kind == "f" else None
 
 
-def _unit(node: Node, slot: str) -> NDArray[np.floating] | None:
+def _unit(node: Node, slot: str) -> NDArray[np.generic] | None:
     """scale(data) * scale(weight), where the slot is that of a bias."""
     traits = OPS[node.stages[0].op if node.stages else node.op].traits
     data, weight = node.operands.get(traits.data), node.operands.get(traits.weight or "")

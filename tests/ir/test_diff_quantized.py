@@ -17,6 +17,7 @@ import qir
 from qir.ir.diff import Difference, diff
 
 WEIGHTS = {"k1": (8, 3, 3, 3), "k2": (8, 8, 3, 3), "m": (8, 16), "g": (5, 16)}
+PAD = [1, 1, 1, 1]
 BIASES = {"k1.bias": (8,), "k2.bias": (8,), "g.bias": (5,)}
 FORMS = {
     "qdq": {"quant_format": QuantFormat.QDQ, "per_channel": True},
@@ -27,7 +28,7 @@ FORMS = {
 }
 
 
-class Batches(CalibrationDataReader):
+class Batches(CalibrationDataReader):  # type: ignore[misc]
     """Three random batches."""
 
     def __init__(self) -> None:
@@ -42,12 +43,11 @@ def build(path: Path) -> dict[str, np.ndarray]:
     """Two convolutions with relus and a sum, a product and a layer whose weights lie turned."""
     random = np.random.default_rng(4)
     arrays = {n: random.normal(0, 0.3, s).astype("f4") for n, s in (WEIGHTS | BIASES).items()}
-    pad = {"pads": [1, 1, 1, 1]}
     nodes = [
-        helper.make_node("Conv", ["x", "k1", "k1.bias"], ["/a/Conv_out"], "/a/Conv", **pad),
+        helper.make_node("Conv", ["x", "k1", "k1.bias"], ["/a/Conv_out"], "/a/Conv", pads=PAD),
         helper.make_node("Relu", ["/a/Conv_out"], ["/a/Relu_out"], "/a/Relu"),
         helper.make_node(
-            "Conv", ["/a/Relu_out", "k2", "k2.bias"], ["/b/Conv_out"], "/b/Conv", **pad
+            "Conv", ["/a/Relu_out", "k2", "k2.bias"], ["/b/Conv_out"], "/b/Conv", pads=PAD
         ),
         helper.make_node("Add", ["/b/Conv_out", "/a/Relu_out"], ["/b/Add_out"], "/b/Add"),
         helper.make_node("Relu", ["/b/Add_out"], ["/b/Relu_out"], "/b/Relu"),
