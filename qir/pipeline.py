@@ -28,6 +28,7 @@ from qir.passes.fold_constants import FoldConstants
 from qir.passes.materialize import Materialize
 from qir.passes.prune import Prune
 from qir.passes.turn_sums import TurnSums
+from qir.reference.constants import computed
 from qir.reference.interpreter import run as run_reference
 from qir.rewrite import run_passes
 from qir.target import Executable
@@ -112,7 +113,7 @@ def _profiles(graph: Graph) -> list[str]:
 
 def verify(graph: Graph, *, target: str | None = None) -> list[Finding]:
     """What is wrong with a graph, and with a target named, what that target cannot take."""
-    found = verify_graph(graph)
+    found = verify_graph(graph, computed)
     if target is not None:
         found += named_target(target).verify(graph)
     return found

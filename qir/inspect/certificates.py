@@ -25,6 +25,7 @@ from qir.ir.verify.step import SLOTS, Product
 from qir.ledger import Ledger
 from qir.numerics import Query, Rule, affine_of, profile, query_of
 from qir.passes.fuse_qdq import FuseQdq
+from qir.reference.constants import computed
 from qir.reference.products import PRODUCTS, Kernel, product
 from qir.reference.quantized import bounds
 
@@ -99,7 +100,7 @@ def certify(
     FuseQdq().run(formed, Ledger())
     found = tuple(
         Certificate(sums_of(seen, made), _ties(seen, made, tuple(profiles), most))
-        for seen in walk(formed)
+        for seen in walk(formed, computed)
         for made in products(seen)
         if layer is None or seen.node.name == layer
     )

@@ -11,6 +11,7 @@ from qir.ir.graph import Graph
 from qir.ir.verify import Seen, walk
 from qir.ir.verify.accumulators import INT32, Pairs, bits, bound, pairs, products
 from qir.ir.verify.step import Product
+from qir.reference.constants import computed
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,9 @@ class Sums:
 
 def overflow(graph: Graph) -> tuple[Sums, ...]:
     """The sums of every product of codes, in either form of a program and in bodies too."""
-    return tuple(sums_of(seen, product) for seen in walk(graph) for product in products(seen))
+    return tuple(
+        sums_of(seen, product) for seen in walk(graph, computed) for product in products(seen)
+    )
 
 
 def sums_of(seen: Seen, product: Product) -> Sums:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from qir.errors import VerifyError
 from qir.ir.graph import Graph
 from qir.ir.ops import OPS
+from qir.ir.verify.following import Compute
 from qir.ir.verify.parameters import (
     axes,
     codes_in_bounds,
@@ -48,9 +49,12 @@ RULES: tuple[Rule, ...] = (
 """Every rule, in the order in which a node's findings are told."""
 
 
-def verify(graph: Graph) -> list[Finding]:
-    """Every finding of every rule, in the order of the nodes, each before those of its bodies."""
-    return list(_findings(graph, RULES))
+def verify(graph: Graph, compute: Compute | None = None) -> list[Finding]:
+    """Every finding of every rule, in the order of the nodes, each before those of its bodies.
+
+    Weights that constants make are known where `compute` is given, which computes one node.
+    """
+    return list(_findings(graph, RULES, compute))
 
 
 def errors(graph: Graph) -> list[Finding]:
@@ -66,9 +70,9 @@ def check(graph: Graph) -> None:
         raise error
 
 
-def walk(graph: Graph) -> Iterator[Seen]:
+def walk(graph: Graph, compute: Compute | None = None) -> Iterator[Seen]:
     """Every node of a graph and of the bodies within it, as rules see it."""
-    yield from _walk(Look(graph, graph.name))
+    yield from _walk(Look(graph, graph.name, compute=compute))
 
 
 def _walk(look: Look) -> Iterator[Seen]:
@@ -81,13 +85,15 @@ def _walk(look: Look) -> Iterator[Seen]:
                 yield from _walk(Look(body, f"{look.path}/{node.name}/{name}", look))
 
 
-def _findings(graph: Graph, rules: Sequence[Rule]) -> Iterator[Finding]:
+def _findings(
+    graph: Graph, rules: Sequence[Rule], compute: Compute | None = None
+) -> Iterator[Finding]:
     for path, part in graph.walk():
         for rule in rules:
             for fault in rule.whole(part) if rule.whole else ():
                 yield Finding(rule.name, rule.severity, part.name, fault.message, path=path)
     kept: dict[tuple[str, bool], list[tuple[str, Severity, bool, Find]]] = {}
-    for seen in walk(graph):
+    for seen in walk(graph, compute):
         wrong, key = False, (seen.node.op, seen.coded)
         if key not in kept:
             kept[key] = [
@@ -119,4 +125,4 @@ def _around(graph: Graph, finding: Finding, count: int = 5) -> str:
     return "\n".join(lines)
 
 
-__all__ = ["RULES", "Finding", "Rule", "Seen", "check", "errors", "verify", "walk"]
+__all__ = ["RULES", "Compute", "Finding", "Rule", "Seen", "check", "errors", "verify", "walk"]

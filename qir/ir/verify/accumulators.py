@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from qir.ir import dims
 from qir.ir.ops import Call
 from qir.ir.types import Array, Grain, QuantType, TensorType
+from qir.ir.verify.following import follow, reach
 from qir.ir.verify.parameters import miscounted, outside
 from qir.ir.verify.rule import Look, Seen
 from qir.ir.verify.sharing import read_map
@@ -28,6 +29,7 @@ RAW = frozenset({"matmul_integer", "conv_integer"})
 MATRICES = frozenset({"matmul", "gemm", "matmul_integer"})
 INT16 = (-(1 << 15), (1 << 15) - 1)
 INT32 = (-(1 << 31), (1 << 31) - 1)
+_ALL = (-math.inf, math.inf)
 _BLOCK = 1 << 22  # elements of the weights that are looked at in one go
 
 Whole = NDArray[np.generic]
@@ -76,10 +78,39 @@ def _product(seen: Seen, step: Step) -> Product | None:
         turned = weights is not None
     bias, loose = _bias(look, step, added)
     x, w = (w, x) if turned else (x, w)
-    weights = None if w.zero is None else weights
+    within, lost = _within(look, step, slot if turned else data), _lost(look, step, (data, slot))
+    weights = None if w.zero is None or lost else weights
     if weights is not None and any(miscounted(w, TensorType(weights.data.shape, w))):
         return None
-    return Product(step, x, w, weights, turned, bias, loose)
+    if weights is None and w.zero is not None:
+        loose = loose or _unmade(look, step, slot, data)
+    return Product(step, x, w, weights, turned, bias, loose, within, lost)
+
+
+def _unmade(look: Look, step: Step, slot: str, data: str) -> str:
+    """Why weights that are the same in every run are not known."""
+    for name in (slot, data) if step.row.name in MATRICES else (slot,):
+        value = step.operands.get(name)
+        if value is None or not look.static(value):
+            continue
+        trail = follow(look, value)
+        makers = [v.node.op for v in (trail.start, *trail.path)]
+        maker = next((op for op in makers if op not in ("constant", "dequantize")), "")
+        if maker:
+            return f"its weights are made of constants by {maker}, and not computed"
+    return ""
+
+
+def _within(look: Look, step: Step, slot: str) -> tuple[float, float]:
+    value = step.operands.get(slot)
+    if value is None or step.row.name in RAW:
+        return -math.inf, math.inf
+    return reach(look, follow(look, value))
+
+
+def _lost(look: Look, step: Step, slots: tuple[str, ...]) -> str:
+    found = (follow(look, v).lost for s in slots if (v := step.operands.get(s)) is not None)
+    return next(filter(None, found), "")
 
 
 def _raw(look: Look, step: Step, slot: str) -> QuantType | None:
@@ -238,6 +269,8 @@ def slid(product: Product) -> list[int]:
 
 def bound(product: Product) -> tuple[int, int, int, int] | str:
     """Depth, least and greatest sum, and the channel that goes furthest; or why none is known."""
+    if product.lost:
+        return product.lost
     depth, cut = _depth(product), _cut(product)
     if depth is None:
         return "the length of its sums is not known"
@@ -258,16 +291,17 @@ def bits(least: int, greatest: int) -> int:
 def safe(product: Product) -> bool:
     """Whether the types alone prove that 32 bits hold every sum, which takes no time."""
     depth = _depth(product)
-    if depth is None or product.loose:
+    if depth is None or product.loose or product.lost:
         return False
     least, greatest = _any_weights(product, depth)
     return INT32[0] <= least and greatest <= INT32[1]
 
 
-def _ends(quant: QuantType) -> list[tuple[int, int]]:
+def _ends(quant: QuantType, within: tuple[float, float]) -> list[tuple[int, int]]:
     """Least and greatest code - zero, for the zeros that lie furthest out.
 
-    The greatest sum is convex in the zero point, so that none in between goes further.
+    `within` holds what is known of them beyond the storage. The greatest sum is convex in the
+    zero point, so that none in between goes further.
     """
     zeros = {quant.low, quant.high}
     if isinstance(quant.zero, tuple):
@@ -275,12 +309,19 @@ def _ends(quant: QuantType) -> list[tuple[int, int]]:
     elif quant.zero is not None:
         found = np.asarray(quant.zeros())
         zeros = {int(found.min()), int(found.max())} if found.size else {0}
-    return [(quant.low - zero, quant.high - zero) for zero in sorted(zeros)]
+    return [_kept(quant.low - zero, quant.high - zero, within) for zero in sorted(zeros)]
+
+
+def _kept(low: int, high: int, within: tuple[float, float]) -> tuple[int, int]:
+    """The part of low..high that lies within bounds; where none does, the end that is nearest."""
+    least, greatest = (min(max(end, low), high) for end in within)
+    return int(least), int(greatest)
 
 
 def _any_weights(product: Product, depth: int) -> tuple[int, int]:
     """Least and greatest sum over all weights of the type."""
-    corners = [a * b for x in _ends(product.x) for w in _ends(product.w) for a in x for b in w]
+    ends = _ends(product.x, product.within)
+    corners = [a * b for x in ends for w in _ends(product.w, _ALL) for a in x for b in w]
     low, high = _bias_ends(product)
     return depth * min(0, *corners) + low, depth * max(0, *corners) + high
 
@@ -303,7 +344,7 @@ def _these_weights(product: Product, weights: Array, cut: int | None) -> tuple[i
         up = _totals(np.maximum(rows[part], 0), windows, cut)
         down = _totals(np.minimum(rows[part], 0), windows, cut)
         low, high = (None if b is None else b[part] for b in biases)
-        for least, greatest in _ends(product.x):
+        for least, greatest in _ends(product.x, product.within):
             worst.take(_sums(up, greatest, down, least, high), start)
             worst.take(_sums(up, least, down, greatest, low), start)
     return worst.least, worst.greatest, worst.channel
@@ -427,12 +468,12 @@ def pairs(product: Product) -> Pairs | None:
     window is taken to meet data.
     """
     x, w = product.x.storage, product.w.storage
-    if transposed(product.step.call):
+    if transposed(product.step.call) or product.lost:
         return None  # who sums what with what depends on the kernel
     if x.bits > 8 or w.bits > 8 or w.kind != "int":
         return None
     shift = 128 if x.kind == "int" else 0
-    ends = (product.x.low + shift, product.x.high + shift)
+    ends = _bytes(product, shift)
     if product.weights is None:
         extremes = np.array([[product.w.low] * 2, [product.w.high] * 2])
         return _furthest(extremes, ends, 0, None)
@@ -443,6 +484,19 @@ def pairs(product: Product) -> Pairs | None:
     for start in range(0, len(rows), each):
         found = _furthest(rows[start : start + each], ends, start, found)
     return found
+
+
+def _bytes(product: Product, shift: int) -> tuple[int, int]:
+    """The least and greatest code of x as an unsigned byte; padding has the zero's."""
+    quant, (least, greatest) = product.x, product.within
+    if quant.zero is None:
+        return quant.low + shift, quant.high + shift
+    if product.step.call.op.startswith("conv"):
+        least, greatest = min(least, 0), max(greatest, 0)
+    zeros = np.asarray(quant.zeros())
+    low, high = (int(zeros.min()), int(zeros.max())) if zeros.size else (0, 0)
+    low, high = _kept(quant.low, quant.high, (low + least, high + greatest))
+    return low + shift, high + shift
 
 
 def _furthest(rows: Whole, ends: tuple[int, int], start: int, so_far: Pairs | None) -> Pairs | None:

@@ -45,6 +45,8 @@ def summed_axis(seen: Seen) -> Iterator[Fault]:
     hold the sum. Blocks of several indices are a sum each.
     """
     for product in products(seen):
+        if product.lost:
+            continue
         mine, other = product.slots
         for slot, quant, over in (
             (mine, product.w, summed(product)),

@@ -14,6 +14,7 @@ from qir.ir.node import Node, Value
 from qir.ir.ops import OpSpec, spec
 from qir.ir.ops.graph import GIVEN
 from qir.ir.types import Array, QuantType, TensorType
+from qir.ir.verify.following import MOVES, Compute, elements, follow
 from qir.ir.verify.step import Product, Step
 
 Severity: TypeAlias = Literal["error", "warning"]
@@ -54,11 +55,16 @@ class Fault(NamedTuple):
 class Look:
     """One graph under verification, and what is known of the graphs around it."""
 
-    __slots__ = ("bound", "graph", "maps", "moving", "numbers", "path")
+    __slots__ = ("bound", "compute", "graph", "maps", "moving", "numbers", "path", "profile")
 
-    def __init__(self, graph: Graph, path: str, outer: Look | None = None) -> None:
+    def __init__(
+        self, graph: Graph, path: str, outer: Look | None = None, compute: Compute | None = None
+    ) -> None:
         self.graph = graph
         self.path = path
+        self.compute: Compute | None = outer.compute if outer else compute
+        """What computes a node of constants; None where nobody does."""
+        self.profile: str = graph.profile or (outer.profile if outer else "")
         self.bound: dict[Value, Value] = outer.bound if outer else {}
         """Inputs of bodies, and the values outside that they always are."""
         self.moving: set[Node] = outer.moving if outer else set()
@@ -102,15 +108,14 @@ class Look:
         """Whether it is the same in every run: made of constants alone."""
         return self.source(value).node not in self.moving
 
+    def map(self, value: Value) -> QuantType | None:
+        """The map of the codes that a value is read from, seen through what moves them."""
+        return follow(self, value).quant
+
     def codes(self, value: Value) -> tuple[QuantType | None, Array | None]:
-        """The map of the codes that a value is read from, and the codes where they are constant."""
-        value = self.source(value)
-        if value.type.quant is None and value.node.op == "dequantize":
-            coded = self.source(value.node.operands.get("x", value))
-            value = coded if coded.type.shape == value.type.shape else value
-        array = value.constant
-        fits = array is not None and array.type == value.type
-        return value.type.quant, array if fits else None
+        """That map, and the codes where they are constant; the elements where it is no codes."""
+        trail = follow(self, value)
+        return trail.quant, elements(self, trail)
 
 
 class Seen:
@@ -236,6 +241,10 @@ def _needed(op: str) -> tuple[str, ...]:
     return tuple(s.name for s in spec(op).operands if not (s.optional or s.variadic))
 
 
+_REALS_OF_CODES = MOVES | {"dequantize"}
+"""Ops that may give what codes mean."""
+
+
 def _coded(node: Node) -> tuple[bool, bool, bool]:
     """Whether codes are near it, whether it makes some, and whether a type leaves numbers open."""
     makes = is_open = bool(node._inner) or bool(node.stages)
@@ -250,6 +259,6 @@ def _coded(node: Node) -> tuple[bool, bool, bool]:
         if isinstance(element, QuantType):
             coded = True
             is_open = is_open or element.scale is None or element.zero is None
-        elif value.node.op == "dequantize":
+        elif value.node.op in _REALS_OF_CODES:
             coded = True
     return coded, makes, is_open

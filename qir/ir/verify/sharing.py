@@ -142,7 +142,7 @@ def bias_scale(seen: Seen) -> Iterator[Fault]:
 
 def _unit(seen: Seen, step: Step, slot: str) -> Iterator[Fault]:
     value = step.operands[slot]
-    bias, _ = seen.look.codes(value)
+    bias = seen.look.map(value)
     x, w = (read_map(seen, step, s) for s in (step.row.traits.data, step.row.traits.weight or ""))
     if any(q is None or q.scale is None for q in (x, w, bias)) or not (x and w and bias):
         return
@@ -162,6 +162,6 @@ def read_map(seen: Seen, step: Step, slot: str) -> QuantType | None:
     """The map of the codes in a slot: an operand's, seen through dequantize, or the flow's."""
     value = step.operands.get(slot)
     if value is not None:
-        return seen.look.codes(value)[0]
+        return seen.look.map(value)
     kind = step.call.types.get(slot)
     return kind.quant if kind is not None else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -68,6 +69,10 @@ class Product:
     """In units of the sum."""
     loose: str = ""
     """Why nothing bounds the sum, where nothing does."""
+    within: tuple[float, float] = (-math.inf, math.inf)
+    """Bounds of code - zero of what comes from outside, beyond those of its storage."""
+    lost: str = ""
+    """Why the maps are not the whole truth, where they are not."""
 
     @property
     def slots(self) -> tuple[str, str]:

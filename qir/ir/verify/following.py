@@ -1,0 +1,252 @@
+"""Codes followed back to who makes them: through what only moves them, and what constants make.
+
+A runtime moves codes where a model moves reals between `dequantize` and a product. What hangs on
+constants alone is computed by whoever verifies: the reference, which stands above this package.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.ir import dims
+from qir.ir.attrs import Attr
+from qir.ir.calls import make_call
+from qir.ir.node import Node, Value
+from qir.ir.ops import OPS
+from qir.ir.types import Array, QuantType, TensorType
+
+if TYPE_CHECKING:
+    from qir.ir.verify.rule import Look
+
+Compute: TypeAlias = Callable[
+    [Node, Mapping[str, NDArray[np.generic]], str], tuple[NDArray[np.generic], ...]
+]
+"""One node on arrays by slot, under a profile; nothing where it cannot be computed."""
+Ends: TypeAlias = tuple[float, float]
+
+MOVES = frozenset(name for name, row in OPS.items() if row.traits.value_preserving)
+"""Ops whose results are elements of an operand."""
+_FILLS = frozenset({"pad", "trilu"})
+"""Those that put zeros among them."""
+_NEVER = frozenset({"foreign", "fused", "if", "loop", "scan"})
+_MOST = 64
+"""Ops that are followed one behind the other, or computed for one constant."""
+_SIZE = 1 << 26  # elements of a constant that are computed
+_ALL: Ends = (-math.inf, math.inf)
+
+
+@dataclass(frozen=True, slots=True)
+class Trail:
+    """How codes came to where a value is read."""
+
+    start: Value
+    """The value that holds what is moved."""
+    path: tuple[Value, ...]
+    """What it becomes on the way, the value that is read last."""
+    quant: QuantType | None
+    """The map of the codes as they are read; None where there are none."""
+    lost: str = ""
+    """Why that map is not the whole truth."""
+
+
+def follow(look: Look, value: Value) -> Trail:
+    """Where the codes that a value is read from come from; the value itself where it has none."""
+    value = read = look.source(value)
+    path: list[Value] = []
+    while len(path) < _MOST and (before := _before(look, value)) is not None:
+        path.append(value)
+        value = before
+    path.reverse()
+    quant, lost = value.type.quant, ""
+    if quant is None and len(path) == _MOST and _before(look, value) is not None:
+        return Trail(read, (), None)
+    for made in path:
+        node = made.node
+        if quant is None or node.op == "dequantize":
+            continue
+        if made.type.quant is None:
+            lost = lost or _mixes(node)
+        moved = made.type.quant or _moved(node, quant)
+        if moved is None:
+            lost = lost or f"its scales do not keep to one axis through {node.op}"
+        quant = moved or quant
+    if quant is None and not value.type.dtype.is_integer:
+        return Trail(read, (), None)
+    return Trail(value, tuple(path), quant, lost)
+
+
+def _before(look: Look, value: Value) -> Value | None:
+    """The value whose codes another one is, perhaps moved; None where it is made of none."""
+    node = value.node
+    if node.stages or node._bodies:
+        return None
+    if node.op == "dequantize":
+        before = node._operands.get("x")
+        before = look.source(before) if before is not None else None
+        return before if before is not None and before.type.shape == value.type.shape else None
+    found = node._operands.get(_data(node)) if node.op in MOVES else None
+    return look.source(found) if found is not None else None
+
+
+def _data(node: Node) -> str:
+    slot = OPS[node.op].operands[0]
+    return f"{slot.name}.0" if slot.variadic else slot.name
+
+
+def _mixes(node: Node) -> str:
+    """Why the reals that an op gives are not the codes of its operand alone."""
+    if node.op == "concat" and len(node._operands) > 1:
+        return "concat joins codes that are dequantized each for themselves"
+    return "pad puts reals beside the codes" if _pads_reals(node) else ""
+
+
+def _pads_reals(node: Node) -> bool:
+    return node.op == "pad" and node._attrs.get("value", 0.0) != 0.0
+
+
+def _moved(node: Node, quant: QuantType) -> QuantType | None:
+    if quant.grain is None:
+        return quant
+    move = OPS[node.op].move
+    return move(make_call(node.op, node._operands, node._attrs), quant) if move else None
+
+
+# -- what constants make ------------------------------------------------------------------------
+
+
+def elements(look: Look, trail: Trail) -> Array | None:
+    """The codes, or plain elements, that are read; None where they are not known."""
+    array = trail.start.constant
+    if array is not None and array.type != trail.start.type:
+        return None
+    data = array.data if array is not None else _made(look, trail.start, {})
+    for made in trail.path:
+        if data is None:
+            return None
+        if made.node.op != "dequantize":
+            data = _carried(look, made, data)
+    if data is None:
+        return None
+    if array is not None and not trail.path:
+        return array
+    read = trail.path[-1].type if trail.path else trail.start.type
+    element = trail.quant or read.element
+    return Array(np.asarray(data, order="C"), TensorType(data.shape, element), "")
+
+
+def _carried(look: Look, made: Value, data: NDArray[np.generic]) -> NDArray[np.generic] | None:
+    """The elements after an op that moves them."""
+    node = made.node
+    if look.compute is None or node.op in _FILLS or node.op == "concat":
+        return None
+    operands = {_data(node): data}
+    done: dict[Value, NDArray[np.generic] | None] = {}
+    for slot, value in node._operands.items():
+        if slot not in operands:
+            found = _made(look, value, done)
+            if found is None:
+                return None
+            operands[slot] = found
+    out = look.compute(node, operands, look.profile)
+    moved = out[made.index] if made.index < len(out) else None
+    return moved if moved is not None and moved.dtype == data.dtype else None
+
+
+def _made(
+    look: Look, value: Value, done: dict[Value, NDArray[np.generic] | None]
+) -> NDArray[np.generic] | None:
+    """The elements of what is made of constants alone, if that is not too much to compute."""
+    value = look.source(value)
+    if value.constant is not None:
+        return value.constant.data
+    if value in done:
+        return done[value]
+    done[value] = None
+    sizes = dims.known(value.type.shape)
+    small = sizes is not None and math.prod(sizes) <= _SIZE and len(done) <= _MOST
+    if look.compute is None or not small or not look.static(value) or value.node.op in _NEVER:
+        return None
+    operands = {}
+    for slot, operand in value.node._operands.items():
+        found = _made(look, operand, done)
+        if found is None:
+            return None
+        operands[slot] = found
+    out = look.compute(value.node, operands, look.profile)
+    done[value] = out[value.index] if value.index < len(out) else None
+    return done[value]
+
+
+# -- how far codes go ---------------------------------------------------------------------------
+
+
+def reach(look: Look, trail: Trail) -> Ends:
+    """Bounds of code - zero that what makes the codes keeps to: a Relu leaves none below 0."""
+    low, high = _scaled(trail.start.type.quant, *_reals(look, trail.start))
+    if trail.lost or any(_pads_reals(made.node) or made.node.op == "concat" for made in trail.path):
+        return _ALL
+    if any(made.node.op in _FILLS for made in trail.path):
+        low, high = min(low, 0), max(high, 0)
+    return low, high
+
+
+def _scaled(quant: QuantType | None, low: float, high: float) -> Ends:
+    """Real bounds in units of the scale, outwards to whole numbers."""
+    if quant is None or quant.scale is None:
+        return (0 if low >= 0 else -math.inf), (0 if high <= 0 else math.inf)
+    scales = np.asarray(quant.scales(), np.float64).reshape(-1)
+    if not scales.size or not (np.isfinite(scales) & (scales > 0)).all():
+        return _ALL
+    least, greatest = float(scales.min()), float(scales.max())
+    low = low / (greatest if low > 0 else least)
+    high = high / (least if high > 0 else greatest)
+    return (
+        math.floor(low) if math.isfinite(low) else low,
+        math.ceil(high) if math.isfinite(high) else high,
+    )
+
+
+def _reals(look: Look, value: Value) -> Ends:
+    """Bounds of the reals that a value is made of."""
+    filled = False
+    for _ in range(_MOST):
+        node = value.node
+        if node.op == "quantize":
+            before = node._operands.get("x")
+        elif node.op in MOVES and node.op != "concat" and not _pads_reals(node):
+            filled = filled or node.op in _FILLS
+            before = node._operands.get(_data(node))
+        else:
+            break
+        if before is None:
+            return _ALL
+        value = look.source(before)
+    low, high = _range(value.node)
+    return (min(low, 0.0), max(high, 0.0)) if filled else (low, high)
+
+
+def _range(node: Node) -> Ends:
+    """Bounds that an op, or the last stage of a chain, gives its result."""
+    stage = node.stages[-1] if node.stages else None
+    op, attrs = (stage.op, stage.attrs) if stage else (node.op, node._attrs)
+    match op:
+        case "relu" | "abs":
+            return 0.0, math.inf
+        case "sigmoid" | "hard_sigmoid" | "softmax":
+            return 0.0, 1.0
+        case "clip":
+            low, high = (_bound(attrs, name) for name in ("min", "max"))
+            high = math.inf if high is None else high
+            return min(-math.inf if low is None else low, high), high
+    return _ALL
+
+
+def _bound(attrs: Mapping[str, Attr], name: str) -> float | None:
+    found = attrs.get(name)
+    return found if isinstance(found, float) and not math.isnan(found) else None
