@@ -503,6 +503,16 @@ class TensorType:
         return self.element.express if isinstance(self.element, QuantType) else self.element
 
     @property
+    def bounds(self) -> tuple[int, int]:
+        """Least and greatest integer that an element may be; (0, 0) where they are no integers."""
+        quant = self.quant
+        if quant is None or not quant.storage.is_integer:
+            return self.dtype.bounds
+        if quant.codes is None:
+            return quant.low, quant.high
+        return quant.low, min(quant.high, quant.low + _count(quant.codes) - 1)
+
+    @property
     def rank(self) -> int:
         """How many axes there are."""
         return len(self.shape)

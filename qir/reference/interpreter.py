@@ -15,7 +15,7 @@ from qir.ir.dims import Dim
 from qir.ir.dtype import dtype_of
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Program, Value
-from qir.ir.types import Array, TensorType
+from qir.ir.types import TensorType
 from qir.reference import companions, control, dynamic, inner
 from qir.reference.chains import run_chain
 from qir.reference.operands import settled, wrapped
@@ -218,17 +218,14 @@ def _check(value: Value, data: Tensor, sizes: dict[str, int]) -> None:
 
 
 def _check_codes(value: Value, data: Tensor) -> None:
-    kind, quant = value.type, value.type.quant
-    low, high = (quant.low, quant.high) if quant else kind.dtype.bounds
-    if quant and quant.codes is not None:
-        count = quant.codes.data.size if isinstance(quant.codes, Array) else len(quant.codes)
-        high = min(high, low + count - 1)
+    kind = value.type
+    low, high = kind.bounds
     least, most = dtype_of(data).bounds
     if low <= least and most <= high:
         return  # there is nothing to look at
     least, most = int(data.min()), int(data.max())
     if least < low or most > high:
-        what = "codes" if quant else "numbers"
+        what = "codes" if kind.quant else "numbers"
         said = f"input {value.name!r} holds {least if least < low else most}"
         raise DataError(f"{said}; its {what}, {kind.dtype}, lie in {low}..{high}")
 

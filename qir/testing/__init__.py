@@ -76,7 +76,8 @@ def sample_inputs(graph: Graph, seed: int) -> dict[str, NDArray[np.generic]]:
         if kind.is_float:
             out[value.name] = rng.normal(0, 2, known).astype(kind.carrier)
         elif kind.is_integer:
-            low, high = max(kind.bounds[0], -(1 << 62)), min(kind.bounds[1], 1 << 62)
+            low, high = value.type.bounds
+            low, high = max(low, -(1 << 62)), min(high, 1 << 62)
             out[value.name] = rng.integers(low, high, known, endpoint=True).astype(kind.carrier)
         else:
             out[value.name] = rng.integers(0, 2, known).astype(kind.carrier)

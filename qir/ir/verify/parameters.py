@@ -180,13 +180,10 @@ def codes_in_bounds(seen: Seen) -> Iterator[Fault]:
     """
     if seen.node.op != "constant" or (array := seen.node.result.constant) is None:
         return
-    kind, quant, data = array.type.dtype, array.type.quant, array.data
-    if not kind.is_integer or not data.size:
+    data = array.data
+    if not array.type.dtype.is_integer or not data.size:
         return
-    low, high = (quant.low, quant.high) if quant else kind.bounds
-    if quant and quant.codes is not None:
-        count = len(quant.codes) if isinstance(quant.codes, tuple) else quant.codes.data.size
-        high = min(high, low + count - 1)
+    low, high = array.type.bounds
     if _fills(data, low, high):
         return
     least, greatest = int(data.min()), int(data.max())
