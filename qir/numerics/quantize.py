@@ -235,7 +235,7 @@ def requantize(
 
 
 def scale_sum(
-    acc: NDArray[np.int32], factor: NDArray[np.floating], *, axis: int = 1
+    acc: NDArray[np.integer], factor: NDArray[np.floating], *, axis: int = 1
 ) -> NDArray[np.float32]:
     """The real result of a sum that is not stored as codes: float32(sum) * factor."""
     return acc.astype(np.float32) * definition.shaped(factor, acc.ndim, axis).astype(np.float32)
