@@ -35,7 +35,8 @@ def query(model: Path, expression: str, values: bool, as_json: bool) -> None:
     with facts of values (w.bits, x.scale, x.node.op, result.shape), and attributes (stride,
     attr.axis); with --values, facts of a value. There are and, or, not, comparisons, in, sums,
     len(a), any(a, .. it ..), all(a, .. it ..), has(a), matches("glob"), min(a), max(a), sum(a),
-    abs(a). What is not there makes a comparison false.
+    abs(a). What is not there makes a comparison false; a list compared with a number holds where
+    each of its elements does.
 
     --json prints {file, expression, nodes: [{name, op, stages, path, operands, results: [{name,
     type}], origin}]}, or, with --values, {file, expression, values: [{name, type, op, uses}]}.

@@ -31,6 +31,19 @@ def _ordered(compare: Callable[[float | str, float | str], bool]) -> Callable[[I
     return run
 
 
+def _each(compare: Comparison) -> Comparison:
+    """A list compared with a number holds where it is not empty and each element does."""
+
+    def run(a: Item, b: Item) -> bool:
+        if isinstance(a, tuple) and isinstance(b, int | float):
+            return bool(a) and all(run(each, b) for each in a)
+        if isinstance(b, tuple) and isinstance(a, int | float):
+            return bool(b) and all(run(a, each) for each in b)
+        return a is not None and b is not None and compare(a, b)
+
+    return run
+
+
 def _inside(a: Item, b: Item) -> bool:
     if isinstance(b, tuple):
         return any(_same(a, each) for each in b)
@@ -38,12 +51,12 @@ def _inside(a: Item, b: Item) -> bool:
 
 
 COMPARISONS: dict[str, Comparison] = {
-    "==": _same,
-    "!=": lambda a, b: not _same(a, b),
-    "<": _ordered(operator.lt),
-    "<=": _ordered(operator.le),
-    ">": _ordered(operator.gt),
-    ">=": _ordered(operator.ge),
+    "==": _each(_same),
+    "!=": _each(lambda a, b: not _same(a, b)),
+    "<": _each(_ordered(operator.lt)),
+    "<=": _each(_ordered(operator.le)),
+    ">": _each(_ordered(operator.gt)),
+    ">=": _each(_ordered(operator.ge)),
     "in": _inside,
     "not in": lambda a, b: not _inside(a, b),
 }

@@ -49,6 +49,40 @@ _POWERS = (
     | dict.fromkeys(("*", "/", "//", "%"), _PRODUCT)
 )
 _FLAGS = {"true": True, "false": False}
+_FRACTION = re.compile(r"[ \t\r\n]*(?P<number>\.\d+(?:[eE][-+]?\d+)?)")
+_WIDE = 32
+"""Rows of so many users are gathered once in a query."""
+
+
+class Effort:
+    """What a whole query may still look at, and the long rows that it need not look at again."""
+
+    __slots__ = ("_answers", "_ids", "_rows", "left")
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+        self._rows: dict[int, tuple[Item, ...]] = {}
+        self._ids: set[int] = set()
+        self._answers: dict[tuple[int, int], bool] = {}
+
+    def row(self, item: Node | Value) -> tuple[Item, ...] | None:
+        """The users of something, where they were gathered."""
+        return self._rows.get(id(item))
+
+    def keep(self, item: Node | Value, row: tuple[Item, ...]) -> None:
+        """Keeps a long row of users; the graph keeps whose they are."""
+        if len(row) >= _WIDE:
+            self._rows[id(item)] = row
+            self._ids.add(id(row))
+
+    def answer(self, row: tuple[Item, ...], question: int) -> bool | None:
+        """What is known of a row that is kept."""
+        return self._answers.get((id(row), question))
+
+    def learn(self, row: tuple[Item, ...], question: int, answer: bool) -> None:
+        """Keeps what a question that asks of nothing else found in a row that is kept."""
+        if id(row) in self._ids:
+            self._answers[id(row), question] = answer
 
 
 @dataclass(slots=True)
@@ -56,16 +90,16 @@ class Scope:
     """What an expression is asked of."""
 
     subject: Node | Value
-    budget: list[int]
-    """How many elements may still be looked at; shared by a whole query."""
+    effort: Effort
+    """Shared by a whole query."""
     profile: str = ""
     """The graph's, for nodes that name none."""
     it: Item = None
 
     def look(self, count: int) -> None:
         """Counts elements; ParseError when it comes to too many."""
-        self.budget[0] -= count
-        if self.budget[0] < 0:
+        self.effort.left -= count
+        if self.effort.left < 0:
             raise ParseError("the expression looks at too many elements of too many nodes")
 
 
@@ -104,6 +138,8 @@ def fail(column: int, message: str) -> NoReturn:
 
 def compile_expression(text: str, names: Names) -> Code:
     """The function of an expression; ParseError with the column where it is none."""
+    if not isinstance(text, str):
+        raise ParseError(f"an expression is a text, not {text!r:.40}")
     if len(text) > MOST_LETTERS:
         raise ParseError(f"an expression of {len(text)} letters; at most {MOST_LETTERS}")
     return _Parser(_tokens(text), names).whole().code
@@ -114,6 +150,8 @@ def _tokens(text: str) -> list[Token]:
     at, end = 0, len(text.rstrip())
     while at < end:
         found = _TOKEN.match(text, at)
+        if found and found["mark"] == "." and not _ends(out):
+            found = _FRACTION.match(text, at) or found
         if not found:
             at += len(text[at:]) - len(text[at:].lstrip())
             mark = text[at]
@@ -127,6 +165,14 @@ def _tokens(text: str) -> list[Token]:
     return [*out, Token("end", "", len(text) + 1)]
 
 
+def _ends(tokens: list[Token]) -> bool:
+    """Whether the last token ends a part, so that a point after it asks for more of it."""
+    if not tokens:
+        return False
+    kind, text, _ = tokens[-1]
+    return text not in _POWERS if kind == "name" else kind != "mark" or text in (")", "]", ".")
+
+
 class _Parser:
     def __init__(self, tokens: list[Token], names: Names) -> None:
         self.tokens = tokens
@@ -134,6 +180,7 @@ class _Parser:
         self.at = 0
         self.depth = 0
         self.inside = 0  # any and all within each other
+        self.asked = 0  # parts that ask the subject, and not `it`
 
     @property
     def next(self) -> Token:
@@ -269,10 +316,12 @@ class _Parser:
                 fail(token.column, "`it` is the element that any(.., ..) and all(.., ..) look at")
             return Part(lambda s: s.it)
         if name == "attr" and "op" in self.names.alone:
+            self.asked += 1
             self.expect(".", " and an attribute's name")
             wanted = self.word("an attribute's name")
             return Part(lambda s: attribute(s.subject, wanted.text))
         if name in self.names.alone:
+            self.asked += 1
             ask = _asking(name)
             return Part(lambda s: ask(s, s.subject), name)
         if name in _POWERS:
@@ -286,6 +335,10 @@ class _Parser:
             return f"{name} {hint}"
         if f"{name}(" in _CALLS:
             return f"{name} is a function: {_CALLS[f'{name}(']}"
+        if name.lower() in _FLAGS:
+            return f"{name} is written {name.lower()}"
+        if name in OPS:
+            return f"{name} is an op; quote it: '{name}'"
         near = _near(name, self.names.alone) or "; attr.NAME and slot('NAME') ask for any"
         return f"no fact, slot or attribute {name}{near}"
 
@@ -304,6 +357,8 @@ class _Parser:
                 self.expect("]")
             elif self.next.kind == "number":
                 token = self.advance()
+                if not token.text.isdecimal():
+                    fail(token.column, f"put each index in brackets, such as [0], not {token.text}")
                 steps.append(_indexing(_constant(_number(token))))
             else:
                 steps.append(self.dotted())
@@ -320,6 +375,7 @@ class _Parser:
             return lambda s, item: attribute(item, wanted)
         if name not in self.names.dotted:
             fail(token.column, f"nothing has a fact {name}{_near(name, self.names.dotted)}")
+        self.asked += name == "profile"  # which may be that of the graph
         return _asking(name)
 
     # -- functions ----------------------------------------------------------------------------
@@ -343,29 +399,13 @@ class _Parser:
         """`any` and `all`, with what is asked of each element."""
         rows = self.parse(_OR).code
         ask: Code = lambda s: s.it  # noqa: E731
+        asked = self.asked
         if self.take(","):
             self.inside += 1
             ask = self.parse(_OR).code
             self.inside -= 1
         self.expect(")")
-        wanted = name == "any"
-
-        def run(scope: Scope) -> Item:
-            row = rows(scope)
-            if not isinstance(row, tuple):
-                return None if row is None else False
-            kept = scope.it
-            try:
-                for item in row:
-                    scope.look(1)
-                    scope.it = item
-                    if truth(ask(scope)) is wanted:
-                        return wanted
-            finally:
-                scope.it = kept
-            return not wanted
-
-        return Part(run)
+        return Part(_over(rows, ask, name == "any", self.asked == asked))
 
     def called(self, token: Token, parts: list[Part]) -> Part:
         name, codes = token.text, [part.code for part in parts]
@@ -373,6 +413,7 @@ class _Parser:
             literal = parts[-1].literal if parts else None
             if literal is None or len(parts) > (2 if name == "matches" else 1):
                 fail(token.column, f"write such as {_CALLS[f'{name}(']}")
+            self.asked += name == "slot" or len(parts) == 1
             if name == "slot":
                 return Part(lambda s: _slot(s.subject, literal))
             glob = re.compile(glob_pattern(literal))
@@ -433,13 +474,44 @@ def _all_of(codes: list[Code]) -> Code:
     return lambda s: all(truth(code(s)) for code in codes)
 
 
+def _over(rows: Code, ask: Code, wanted: bool, alone: bool) -> Code:
+    """Whether an element answers as wanted; `alone`: what is asked is asked of nothing else."""
+
+    def run(scope: Scope) -> Item:
+        row = rows(scope)
+        if not isinstance(row, tuple):
+            return None if row is None else False
+        if alone and (known := scope.effort.answer(row, id(run))) is not None:
+            return known
+        kept, answer = scope.it, not wanted
+        try:
+            for item in row:
+                scope.look(1)
+                scope.it = item
+                if truth(ask(scope)) is wanted:
+                    answer = wanted
+                    break
+        finally:
+            scope.it = kept
+        if alone:
+            scope.effort.learn(row, id(run), answer)
+        return answer
+
+    return run
+
+
 def _asking(name: str) -> Callable[[Scope, Item], Item]:
     def ask(scope: Scope, item: Item) -> Item:
         if isinstance(item, tuple):
             scope.look(len(item))
+        whose = item if name == "users" and isinstance(item, Node | Value) else None
+        if whose is not None and (row := scope.effort.row(whose)) is not None:
+            return row
         found = fact(item, name)
         if isinstance(found, tuple):
             scope.look(len(found))
+            if whose is not None:
+                scope.effort.keep(whose, found)
         if name == "profile" and found is None and isinstance(item, Node):
             return scope.profile or None
         return found

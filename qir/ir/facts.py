@@ -179,10 +179,27 @@ def fact(item: Item, name: str) -> Item:
 
 
 def _part(node: Node, name: str) -> Item:
-    """The operands in a slot, else an attribute."""
+    """The operands in a slot, else an attribute; `x`, `w` and `bias` by what they are for."""
     if name in VARIADIC and (found := node.variadic(name)):
         return tuple(found)
-    return node.operands[name] if name in node.operands else attribute(node, name)
+    if name in node.operands:
+        return node.operands[name]
+    role = _ROLES.get((node.stages[0].op if node.stages else node.op, name))
+    return node.operands[role] if role and role in node.operands else attribute(node, name)
+
+
+def _roles() -> dict[tuple[str, str], str]:
+    """The slots of data, weights and bias, where an op calls them otherwise."""
+    out = {("matmul_integer", "x"): "a", ("matmul_integer", "w"): "b"}
+    for op, row in OPS.items():
+        if row.traits.weight is None:
+            continue
+        told = {"x": row.traits.data, "w": row.traits.weight, "bias": row.traits.bias}
+        out |= {(op, n): slot for n, slot in told.items() if slot and row.slot(n) is None}
+    return out
+
+
+_ROLES = _roles()
 
 
 def attribute(item: Item, name: str) -> Item:

@@ -8,9 +8,11 @@
                slot("name") min(a) max(a) sum(a) abs(a)
 
 A name is a fact of the node (`op`, `uses`), one of its slots (`w.bits`) or an attribute (`stride`,
-or `attr.stride`); `it` is the element that `any` and `all` look at. What is not there makes every
-comparison false. The length and the depth of an expression are bounded, and so is the number of
-elements that it looks at.
+or `attr.stride`); `it` is the element that `any` and `all` look at. `x`, `w` and `bias` are the
+data, the weights and the bias also where an op names these slots otherwise. What is not there makes
+every comparison false; a list compared with a number holds where each of its elements does. The
+length and the depth of an expression are bounded, and so is the number of elements that it looks
+at.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from qir.ir.expression import Names, Scope, compile_expression
+from qir.ir.expression import Effort, Names, Scope, compile_expression
 from qir.ir.facts import ATTRS, KNOWN, OF_NODES, SLOTS, VALUE, truth
 from qir.ir.node import Node, Program, Value
 
@@ -55,8 +57,8 @@ def search(graph: Program, expression: str) -> list[Match]:
     """As `query`, each node with the path to it: `loop/body` for a node in that body of `loop`."""
     code = compile_expression(expression, _NODES)
     walk = list(_walk(graph, (), graph.profile))
-    budget = [_MOST_LOOKS + 100 * len(walk)]
-    return [m for m, profile in walk if truth(code(Scope(m.node, budget, profile)))]
+    effort = Effort(_MOST_LOOKS + 100 * len(walk))
+    return [m for m, profile in walk if truth(code(Scope(m.node, effort, profile)))]
 
 
 def query_values(graph: Program, expression: str) -> list[Value]:
@@ -66,25 +68,25 @@ def query_values(graph: Program, expression: str) -> list[Value]:
     """
     code = compile_expression(expression, _VALUES)
     walk = list(_walk(graph, (), graph.profile))
-    budget = [_MOST_LOOKS + 100 * len(walk)]
+    effort = Effort(_MOST_LOOKS + 100 * len(walk))
     return [
         value
         for match, profile in walk
         for value in match.node.results
-        if truth(code(Scope(value, budget, profile)))
+        if truth(code(Scope(value, effort, profile)))
     ]
 
 
 def ask_node(expression: str) -> Callable[[Node], bool]:
     """An expression as a question to one node; ParseError where it is none."""
     code = compile_expression(expression, _NODES)
-    return lambda node: truth(code(Scope(node, [_MOST_LOOKS])))
+    return lambda node: truth(code(Scope(node, Effort(_MOST_LOOKS))))
 
 
 def ask_value(expression: str) -> Callable[[Value], bool]:
     """An expression as a question to one value; ParseError where it is none."""
     code = compile_expression(expression, _VALUES)
-    return lambda value: truth(code(Scope(value, [_MOST_LOOKS])))
+    return lambda value: truth(code(Scope(value, Effort(_MOST_LOOKS))))
 
 
 def _walk(graph: Program, path: tuple[str, ...], outer: str) -> Iterator[tuple[Match, str]]:

@@ -1,7 +1,9 @@
 """Expressions over nodes and values: what they find, and how they fail."""
 
 import random
+import time
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -32,8 +34,28 @@ graph main as native {
 """
 
 
+LAYERS = """
+graph layers as native {
+  %x = input() : 2x3xf32
+  %w = constant(@w) : 3x3x!quant.uniform<i8:f32:1, {0.5, 0.25, 0.125}>
+  %wd = dequantize(%w) : 3x3xf32
+  %y = matmul(%x, %wd) : 2x3xf32
+  %u = constant(@u) : 3x3x!quant.uniform<i8:f32:1, {0.5:1, 0.01:2, 0.5:3}>
+  %ud = dequantize(%u) : 3x3xf32
+  %v = matmul(%y, %ud) : 2x3xf32
+  %g = constant(@g) : 3x3x!quant.uniform<i8:f32:0, {0.5:0, 0.01:2, 0.5:3}>
+  %gd = dequantize(%g) : 3x3xf32
+  %c = constant([1.0, 2.0, 3.0]) : 3xf32
+  %z = gemm(%v, %gd, c=%c) {trans_b = true} : 2x3xf32
+  output(z=%z)
+}
+"""
+
+
 def found(text: str, expression: str) -> list[str]:
-    return [node.name for node in program(text).query(expression)]
+    held = {name: np.ones((3, 3), np.int8) for name in ("w", "u", "g")}
+    graph = parse(text, held) if text is LAYERS else program(text)
+    return [node.name for node in graph.query(expression)]
 
 
 # What each finds by the programs' own text, read by a person.
@@ -71,6 +93,16 @@ CASES = [
     (INTEGER, 'w.scale < "a" or name > 3', []),
     (INTEGER, "has(w) and max(w.scale, 3) == 3 and min(w.scale, 3) == 0.25", ["y", "d"]),
     (INTEGER, "has(a) and abs(-a.zero) == 3", ["s"]),
+    (LAYERS, "w.scale > .1", ["y"]),
+    (LAYERS, "w.zero == 0 and 0 == w.zero", ["y"]),
+    (LAYERS, "w.zero != 0", ["v"]),
+    (LAYERS, "any(w.zero, it != 0)", ["v", "z"]),
+    (LAYERS, "not (w.zero == 0) and has(w)", ["v", "z"]),
+    (LAYERS, "() == 0 or result.shape == 1", []),
+    (LAYERS, 'w.bits == 8 and x.dtype == "f32"', ["y", "v", "z"]),
+    (LAYERS, 'op == "gemm" and bias.dtype == "f32" and not has(slot("bias"))', ["z"]),
+    (LAYERS, 'op == "matmul" and has(bias)', []),
+    (LAYERS, '-.5e1 == -5 and op == "output"', ["output"]),
 ]
 
 
@@ -111,6 +143,9 @@ def test_nodes_of_bodies_are_found_with_their_path() -> None:
 
 
 BAD = {
+    "op == conv2d": (7, "quote it: 'conv2d'"),
+    "x.constant == True": (15, "True is written true"),
+    "x.0.1 == 2": (3, "[0]"),
     "op = 3": (4, "write =="),
     "bits > 3": (1, "result.bits"),
     'op == "conv2"': (4, "did you mean conv2d"),
@@ -190,7 +225,40 @@ def test_a_query_that_would_look_at_everything_of_everything_is_refused(
     assert len(graph.query('op == "relu" and x.uses == 600')) == 600
     assert [n.name for n in graph.query('any(users, it.op == "relu")')] == ["x"]
     with pytest.raises(ParseError, match="too many elements"):
-        graph.query('all(x.users, it.op == "relu")')
+        graph.query("all(x.users, it.op == op)")
+
+
+def test_a_row_of_users_is_looked_at_once_for_all_its_readers() -> None:
+    graph = Graph()
+    x = graph.add("input", types=[GRAPH["x"].type], name="x").result
+    for i in range(20_000):
+        graph.add("tanh" if i == 19_999 else "relu", {"x": x})
+    start = time.process_time()
+    assert len(graph.query('any(x.users, it.op == "tanh") and all(x.users, it.x.name == "x")')) == (
+        20_000
+    )
+    assert len(graph.query('all(x.users, it.op == "relu")')) == 0
+    assert time.process_time() - start < 5
+    assert (
+        len(graph.query("any(x.users, it.op == op) and uses == 0 and len(x.users) > 9")) == 20_000
+    )
+
+
+def test_what_is_asked_of_the_subject_is_asked_anew() -> None:
+    graph = Graph()
+    x = graph.add("input", types=[GRAPH["x"].type], name="x").result
+    for i in range(40):
+        graph.add("relu", {"x": x}, name=f"r{i}")
+    wanted = [f"r{i}" for i in range(40)]
+    for question in ("any(x.users, it.name == name)", "any(x.users, all(users, it.op == 'add'))"):
+        assert [n.name for n in graph.query(question)] == wanted
+    assert graph.query("all(x.users, it.name == name)") == []
+
+
+@pytest.mark.parametrize("expression", [5, None, b"op"])
+def test_an_expression_is_a_text(expression: object) -> None:
+    with pytest.raises(ParseError, match="an expression is a text, not "):
+        GRAPH.query(expression)  # type: ignore[arg-type]
 
 
 def plain(node: Node) -> bool:
