@@ -16,7 +16,7 @@ from .op import Keep, Op
 from .reader import Reader
 from .windows import pads
 
-_INTEGERS = ("i32", "i64")
+_INTEGERS = ("i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64")
 _SOFTMAX = {"Softmax": "softmax", "LogSoftmax": "log_softmax"}
 
 
@@ -84,9 +84,9 @@ def _only_floats(reader: Reader, op: Op) -> None:
 
 
 def binary(reader: Reader, op: Op) -> None:
-    """Add, Sub, Mul and Div; integers where nothing can be rounded or saturate."""
+    """Add, Sub, Mul and Div; integers keep the low bits, and are cut toward zero by Div."""
     kinds = [reader.type_of(op, n).dtype for n in op.inputs]
-    whole = op.type != "Div" and all(k.name in _INTEGERS for k in kinds)
+    whole = all(k.name in _INTEGERS for k in kinds)
     if not whole and not all(k.is_float for k in kinds):
         raise Keep
     a, b = (reader.value(op, n) for n in op.inputs)
@@ -174,7 +174,7 @@ def cast(reader: Reader, op: Op) -> None:
     like = op.type == "CastLike"
     to = reader.type_of(op, op.input(1)).dtype if like else element(op.integer("to", 0))
     kind = reader.type_of(op, op.input(0)).dtype
-    plain = ("f16", "f32", "f64", "i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64", "bool")
+    plain = ("f16", "f32", "f64", "bf16", "bool", "i4", "u4", "i2", "u2", *_INTEGERS)
     if to.name not in plain or kind.name not in plain:
         raise Keep
     reader.add(op, "cast", {"x": reader.value(op, op.input(0))}, {"to": to})

@@ -24,8 +24,9 @@ def _is_same_age() -> bool:
 
 
 def _agrees(found: Outcome, way: str, said: dict[str, str]) -> bool:
-    wanted = said.get(found.case, SAME)
-    got = str(getattr(found, way))
+    """Whether it is the same, differs, or is refused, as the page says; words may change."""
+    wanted = said.get(found.case, SAME).partition(":")[0]
+    got = str(getattr(found, way)).partition(":")[0]
     return wanted == got or bool(_ELSEWHERE & set(found.ops))
 
 

@@ -191,3 +191,17 @@ def test_an_op_of_onnxruntimes_own_runs_where_that_is_installed(tmp_path: Path) 
     assert [n.op for n in graph if n.op == "foreign"]
     x = np.random.default_rng(8).normal(size=(3, 4)).astype(np.float32)
     assert np.array_equal(run(graph, {"x": x})["y"], in_runtime(tmp_path / "m.onnx", x))
+
+
+@pytest.mark.parametrize("kind", [TensorProto.INT32, TensorProto.INT64])
+def test_whole_numbers_are_divided_toward_zero(tmp_path: Path, kind: int) -> None:
+    node = helper.make_node("Div", ["a", "b"], ["y"])
+    proto = model([node], {"a": (kind, [200]), "b": (kind, [200])}, {"y": (kind, [200])})
+    graph = load(proto, tmp_path)
+    assert graph["y"].node.op == "div"
+    rng = np.random.default_rng(kind)
+    dtype = helper.tensor_dtype_to_np_dtype(kind)
+    a = rng.integers(-100, 100, 200).astype(dtype)
+    b = (rng.integers(1, 9, 200) * rng.choice([-1, 1], 200)).astype(dtype)
+    session = OnnxRuntimeTarget().session(tmp_path / "m.onnx", threads=1, optimize=False)
+    assert np.array_equal(run(graph, {"a": a, "b": b})["y"], np.asarray(session(a=a, b=b)["y"]))
