@@ -11,6 +11,7 @@ from enum import Enum
 from qir.errors import Refused
 
 VERSION = 1
+"""Of saved ledgers."""
 
 
 class Change(Enum):

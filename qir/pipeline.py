@@ -35,7 +35,9 @@ from qir.target import Executable
 from qir.target import target as named_target
 
 SUFFIX = ".qir"
+"""Of QIR's own files."""
 GRANULARITIES = ("channel", "tensor")
+"""What one scale of a weight may stand for."""
 
 
 def load(source: str | Path, *, frontend: str | None = None, ledger: Ledger | None = None) -> Graph:
@@ -87,7 +89,8 @@ def save(
 ) -> None:
     """Writes a model: a `.qir` file, or a target's own kind in one of its forms.
 
-    Raises UsageError for an existing file unless `force`, and Refused where something would be
+    Raises UsageError for an existing file unless `force`, VerifyError for a graph that is no
+    program, which a target's file would hide, and Refused where something would be
     lost that nobody agreed to lose, unless `lossy`; then nothing is written.
     """
     path = Path(destination)
@@ -101,6 +104,7 @@ def save(
     backend = named_target(target)
     if backend.suffix and path.suffix.lower() != backend.suffix:
         raise UsageError(f"{path}: target {target} writes {backend.suffix} files")
+    check(graph)
     backend.emit(graph, path, ledger, format=format, lossy=lossy)
 
 

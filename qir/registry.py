@@ -18,6 +18,7 @@ KINDS = {
     "qir.observers": "observer",
     "qir.probes": "probe",
 }
+"""The groups of entry points, and what each finds."""
 
 
 @cache

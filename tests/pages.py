@@ -5,20 +5,25 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import importlib
 import inspect
+import pkgutil
 import re
+import sys
 from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
 from types import FunctionType, ModuleType
 
 import qir
+from qir.ir.dtype import DType
 
 PAGE = Path(__file__).parent.parent / "docs" / "reference" / "api.md"
 MODULES = (
     "qir",
+    "qir.pipeline",
     "qir.ir.graph",
     "qir.ir.node",
     "qir.ir.types",
@@ -32,6 +37,7 @@ MODULES = (
     "qir.ir.verify",
     "qir.ir.query",
     "qir.ir.diff",
+    "qir.ir.measure",
     "qir.reference.interpreter",
     "qir.numerics",
     "qir.calibration",
@@ -42,15 +48,46 @@ MODULES = (
     "qir.rewrite.matching",
     "qir.rewrite.rewriting",
     "qir.rewrite.why",
+    "qir.passes.assign_schemes",
+    "qir.passes.expand_qdq",
+    "qir.passes.fold_batch_norm",
+    "qir.passes.fold_constants",
+    "qir.passes.fold_parameters",
+    "qir.passes.fuse_qdq",
+    "qir.passes.group",
+    "qir.passes.materialize",
+    "qir.passes.prune",
+    "qir.passes.turn_sums",
+    "qir.passes.unfold_parameters",
+    "qir.inspect",
     "qir.frontend",
     "qir.target",
     "qir.capability",
     "qir.registry",
     "qir.ledger",
     "qir.testing",
+    "qir.atomic",
     "qir.errors",
 )
 """What a user or a plugin imports; a name that begins with `_` is nobody's business."""
+WITHIN = (
+    "qir.calibration",
+    "qir.capability",
+    "qir.cli",
+    "qir.inspect",
+    "qir.ir.ops",
+    "qir.ir.verify",
+    "qir.numerics",
+    "qir.reference",
+    "qir.rewrite",
+    "qir.testing",
+)
+"""Packages whose modules nobody imports but by the package, unless they are on the page."""
+INNER = (
+    *("alignment attrs calls evaluation expression facts growth html lexer look".split()),
+    *("order pairing parser printer raw store typetext".split()),
+)
+"""Modules of `qir.ir` that only the core imports."""
 
 
 # -- api.md ---------------------------------------------------------------------------------------
@@ -68,6 +105,59 @@ def public(module: ModuleType) -> dict[str, object]:
         mine = {n: v for n, v in vars(module).items() if getattr(v, "__module__", "") == name}
         found = {n: v for n, v in mine.items() if not n.startswith("_")}
     return {n: v for n, v in found.items() if inspect.isclass(v) or inspect.isroutine(v)}
+
+
+def constants(module: ModuleType) -> dict[str, str]:
+    """The public constants and aliases of a module, with the sentence that stands after each."""
+    listed = getattr(module, "__all__", None)
+    found: dict[str, str] = {}
+    inside = [m for n, m in sorted(sys.modules.items()) if n.startswith(f"{module.__name__}.")]
+    for place in (module, *(inside if listed is not None else ())):
+        for name, said in _assigned(place).items():
+            if not name.startswith("_") and (listed is None or name in listed):
+                if getattr(module, name, None) is getattr(place, name):
+                    found[name] = found.get(name) or said or _of_type(getattr(place, name))
+    routines = public(module)
+    return {name: said for name, said in found.items() if name not in routines}
+
+
+def _of_type(value: object) -> str:
+    return f"The element type `{value}`." if isinstance(value, DType) else ""
+
+
+def _assigned(module: ModuleType) -> dict[str, str]:
+    """What a module assigns at its top, with the text that follows."""
+    if not (module.__file__ or "").endswith(".py"):
+        return {}
+    body = ast.parse(Path(module.__file__ or "").read_text(encoding="utf-8")).body
+    found: dict[str, str] = {}
+    for statement, after in zip(body, [*body[1:], None], strict=True):
+        said = ""
+        if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
+            said = " ".join(str(after.value.value).split())
+        targets: list[ast.expr] = []
+        if isinstance(statement, ast.Assign):
+            targets = statement.targets
+        elif isinstance(statement, ast.AnnAssign):
+            targets = [statement.target]
+        for target in targets:
+            each = target.elts if isinstance(target, ast.Tuple) else [target]
+            found |= {name.id: said for name in each if isinstance(name, ast.Name)}
+    return found
+
+
+def modules() -> list[str]:
+    """Every module of the core that others may import, by walking its folders."""
+    found = [m.name for m in pkgutil.walk_packages(qir.__path__, "qir.")]
+    plugins = ("qir.frontends", "qir.backends", "qir.__main__")
+    return [
+        name
+        for name in found
+        if not name.startswith((*plugins, *(f"{package}." for package in WITHIN)))
+        and not any(part.startswith("_") for part in name.split("."))
+        and name not in (*WITHIN, "qir.ir", "qir.passes")  # which hold modules and no names
+        and name not in {f"qir.ir.{inner}" for inner in INNER}
+    ]
 
 
 def members(kind: type) -> dict[str, object]:
@@ -89,7 +179,11 @@ def sentence(item: object) -> str:
     text = item.__doc__ if isinstance(item, type | property) else inspect.getdoc(item)
     if not text or (isinstance(item, type) and text.startswith(f"{item.__name__}(")):
         return ""
-    text = " ".join(inspect.cleandoc(text).split("\n\n")[0].split())
+    return _first(" ".join(inspect.cleandoc(text).split("\n\n")[0].split()))
+
+
+def _first(text: str) -> str:
+    """The first sentence of a text."""
     return re.split(r"(?<=[.])\s", text)[0].replace("|", "\\|")
 
 
@@ -153,7 +247,9 @@ def _module(module: ModuleType) -> Iterator[str]:
         if module is qir or not members(kind):
             lines.append(_line(name, kind))
     yield from lines
-    if lines:
+    told = {} if module is qir else constants(module)
+    yield from (f"- `{name}`: {_first(said)}" for name, said in sorted(told.items()))
+    if lines or told:
         yield ""
     for name, kind in classes.items():
         if module is not qir and members(kind):

@@ -35,6 +35,24 @@ def test_every_public_name_is_on_the_page() -> None:
             assert re.search(pattern, section(module), re.MULTILINE), f"{module}.{name}"
 
 
+def test_every_public_constant_is_on_the_page() -> None:
+    for module in pages.MODULES[1:]:
+        for name in pages.constants(importlib.import_module(module)):
+            assert f"\n- `{name}`: " in section(module), f"{module}.{name}"
+    for module, name in (
+        ("qir.ir.ops", "OPS"),
+        ("qir.ir.verify", "RULES"),
+        ("qir.ir.dtype", "F32"),
+        ("qir.numerics", "NAMED"),
+    ):
+        assert f"\n- `{name}`: " in section(module), name
+
+
+def test_every_public_module_is_on_the_page() -> None:
+    assert set(pages.modules()) <= set(pages.MODULES), "on the page, or said to be an inner one"
+    assert set(pages.WITHIN) - {"qir.cli", "qir.reference", "qir.ir.ops"} <= set(pages.MODULES)
+
+
 def test_methods_are_on_the_page() -> None:
     text = section("qir.ir.graph")
     for name, method in vars(qir.Graph).items():

@@ -20,10 +20,12 @@ class Timing:
 
     @property
     def median(self) -> float:
+        """The middle one of the seconds."""
         return statistics.median(self.seconds)
 
     @property
     def least(self) -> float:
+        """The least of the seconds."""
         return min(self.seconds)
 
     @property

@@ -42,6 +42,7 @@ What: TypeAlias = Literal[
     "name",
     "order",
 ]
+"""What kind of thing is another."""
 
 
 @dataclass(frozen=True, slots=True)

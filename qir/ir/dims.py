@@ -22,7 +22,9 @@ class Floor:
 
 
 Atom: TypeAlias = "str | Floor"
+"""What a size is made of: a name, or a division rounded down."""
 Monomial: TypeAlias = "tuple[Atom, ...]"
+"""Atoms that are multiplied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +46,10 @@ class Sym:
         return multiply(self, other)
 
 
-Dim: TypeAlias = "int | Sym | None"  # None is a dimension that nobody knows: "?"
+Dim: TypeAlias = "int | Sym | None"
+"""A size, a symbolic one, or None for one that nobody knows: `?`."""
 Shape: TypeAlias = "tuple[Dim, ...]"
+"""The dimensions of a tensor, in order."""
 
 # What grows beyond these is unknown, so that every dimension prints as a text that reads back.
 _MOST_TERMS = 64

@@ -26,6 +26,7 @@ from qir.ir.graph import Graph
 from qir.ir.text import array_table, parse, print_graph
 
 VERSION = 2
+"""Of files that are written; older ones keep loading."""
 KINDS = {
     "BOOL": "?",
     "U8": "u1",
@@ -40,6 +41,7 @@ KINDS = {
     "F32": "f4",
     "F64": "f8",
 }
+"""NumPy's name of each of safetensors' element types."""
 _NAMES = {np.dtype(kind): name for name, kind in KINDS.items()}
 _PARTS = frozenset({"text", "profiles", "ledger", "hash"})
 _MAX_HEADER = 1 << 28
@@ -47,6 +49,7 @@ _MAX_RANK = 64
 _CHUNK = 1 << 20
 
 Tensor: TypeAlias = NDArray[np.generic]
+"""Where an array lies in a file."""
 
 
 @dataclass(frozen=True, slots=True)

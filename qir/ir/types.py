@@ -24,12 +24,14 @@ _MOST_DEPTH = 8  # arrays of scales whose scales are arrays whose scales ...
 _MOST_SIZE = 10**18  # elements along one axis
 _SINGLE = struct.Struct("f")
 _TAME = 2.0**127  # below this nothing rounds to infinity
-INLINE = 8  # so many parameters print in line; more are an array
+INLINE = 8
+"""So many parameters print in line; more are an array."""
 
 Param: TypeAlias = "tuple[float, ...] | tuple[int, ...] | Array | None"
 """Numbers, an array of them, or None where a companion slot gives them (`?`)."""
 
 ArrayName: TypeAlias = "Callable[[Array], str]"
+"""What gives an array the name that it prints under."""
 
 
 class Array:

@@ -25,6 +25,7 @@ from qir.ledger import Ledger
 from qir.rewrite import Pass
 
 STRUCTURE = frozenset({"input", "constant", "output"})
+"""Ops that compute nothing."""
 ALREADY = "quantized already"
 """The reason of an op that has codes beside it before anything is planned."""
 
@@ -126,6 +127,7 @@ class AssignSchemes(Pass):
 
 
 Schemes = dict[Node, dict[str, Scheme]]
+"""The schemes of every node's slots."""
 
 
 def assign(

@@ -21,6 +21,7 @@ from qir.numerics import Query, affine, affine_of, bias_codes, codes_of, numbers
 from qir.rewrite import Pass
 
 Range: TypeAlias = "tuple[float, float]"
+"""Least and greatest."""
 _INT32 = 2**31 - 1
 
 

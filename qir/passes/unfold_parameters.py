@@ -16,6 +16,7 @@ from qir.rewrite import Pass
 from qir.rewrite.ties import tied
 
 Numbers = dict[str, Value]
+"""Values that hold scales and zeros, by the companion's name."""
 _BITS = frozenset({"recode", "shape", "size"})
 """Ops that do not ask what codes mean."""
 

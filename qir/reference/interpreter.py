@@ -23,6 +23,7 @@ from qir.reference.quantized import run_quantized
 from qir.reference.table import Operands, compute_all
 
 Tensor = NDArray[np.generic]
+"""Elements of any type."""
 MEASURES = frozenset({"shape", "size"})
 """Ops that ask how large a tensor is and not what it holds."""
 

@@ -11,6 +11,7 @@ from qir.rewrite.pattern import Every, Pattern, Repeat
 from qir.rewrite.plan import Key, Plan
 
 Bound: TypeAlias = "Value | Node | tuple[Value, ...] | int"
+"""What a variable was matched with."""
 
 
 class Bindings:

@@ -127,11 +127,13 @@ class Every:
 
 
 Operand: TypeAlias = "Term | Maybe | Many | Every | None"
+"""What may stand in a slot."""
 Given: TypeAlias = (
     "Term | Maybe | Many | Every | Rest | int | float | bool | Sequence[object] | None"
 )
 """What may be written where an operand stands."""
 Wanted: TypeAlias = "Attr | Condition[Attr]"
+"""What an attribute is to be."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -453,6 +455,7 @@ class Pattern:
 
 
 Writer: TypeAlias = "Callable[..., Term | tuple[Term, ...]]"
+"""A function that writes a pattern."""
 
 
 @overload

@@ -40,6 +40,7 @@ It removes nothing: what matched goes by itself. New nodes need no place; they m
 """
 
 Watch: TypeAlias = "Callable[[str, Rewrite, Match], bool]"
+"""Whether to do a rewrite, asked of pass, rewrite and match."""
 watching: ContextVar[Watch | None] = ContextVar("watching", default=None)
 """Asked before every rewrite, of pass, rewrite and match, whether to do it.
 

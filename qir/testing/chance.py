@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Literal, TypeAlias
 
 Form: TypeAlias = Literal["float", "qdq", "integer", "whole"]
+"""What kind of graph is made."""
 Pick: TypeAlias = Callable[[int], int]
 """A whole number from 0 to below another: the one source of chance."""
 

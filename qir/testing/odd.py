@@ -16,6 +16,7 @@ DTYPES = (
     "f64 f32 f16 bf16 f8e4m3fn f8e4m3fnuz f8e5m2 f8e5m2fnuz f8e8m0 f6e2m3fn f6e3m2fn f4e2m1fn "
     "bool string i8 u8 i16 u16 i32 u32 i64 u64 i1 u1 u2 i3 i4 u4 i7 u9 i12 u17 i31 i33 u63"
 ).split()
+"""Element types of every family and width."""
 NAMES = (
     "plain",
     "a.b",
@@ -46,6 +47,7 @@ NAMES = (
     "as",
     "é",
 )
+"""Names that need care in texts and files."""
 
 
 def odd_name(pick: Pick) -> str:

@@ -61,7 +61,9 @@ FAMILIES = (
     attention,
     control,
 )
+"""The modules that hold the ops, in the order of their page."""
 OPS: dict[str, OpSpec] = {op.name: op for family in FAMILIES for op in family.OPS}
+"""Every op, by name."""
 
 
 def spec(name: str) -> OpSpec:
