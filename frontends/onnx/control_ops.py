@@ -55,7 +55,7 @@ def _loop(reader: Reader, op: Op) -> None:
 
 def _scan(reader: Reader, op: Op) -> None:
     if op.opset < 9:
-        raise Keep
+        raise Keep("Scan of opset 8 has an axis of batches; convert the model to opset 9 or newer")
     proto, count = op.graph("body"), op.integer("num_scan_inputs", 1)
     values = [reader.value(op, name) for name in op.inputs]
     n = len(values) - count

@@ -15,6 +15,7 @@ from qir.errors import PluginError
 from qir.ir.attrs import Attr
 from qir.ir.node import Node, Value
 from qir.ir.types import Array, TensorType
+from qir.ledger import Change
 
 from .elements import tensor_proto, type_proto
 from .faults import refusal
@@ -26,11 +27,15 @@ _LIKE_FIRST = frozenset({"QLinearLeakyRelu", "Gelu", "FastGelu", "QuickGelu", "B
 _SMALL = 1024  # so many elements of a constant may decide a shape
 
 
-def keep(reader: Reader, op: Op) -> None:
+def keep(reader: Reader, op: Op, why: str = "") -> None:
     """Adds the op as a foreign node.
 
-    Refused for one that holds graphs; InputError if nobody knows what it gives.
+    `why` says what is wrong with an op that is known. Refused for one that holds graphs; InputError
+    if nobody knows what it gives.
     """
+    for attribute in filter(_graphs, op.proto.attribute):
+        said = why or "of ops that hold graphs, only If, Loop and Scan of opset 9 on are read"
+        raise refusal(op.path, op.place, f"attribute {attribute.name!r} holds a graph: {said}")
     attrs = tuple((a.name, _attr(reader, op, a)) for a in op.proto.attribute)
     places = tuple(i for i, name in enumerate(op.inputs) if name)
     values = [reader.value(op, op.inputs[i]) for i in places]
@@ -46,9 +51,13 @@ def keep(reader: Reader, op: Op) -> None:
             "version": op.opset,
             "slots": (places, results),
             "attrs": attrs,
+            "why": why,
         },
         types=_types(reader, op, values),
     )
+    if why:
+        said = f"kept as onnx {op.type}: {why}"
+        reader.note(Change.EXACT, next(filter(None, op.outputs), op.place), said)
 
 
 def _attr(reader: Reader, op: Op, attribute: AttributeProto) -> Attr:
@@ -69,9 +78,8 @@ def _attr(reader: Reader, op: Op, attribute: AttributeProto) -> Attr:
             return reader.file.array(attribute.t, attribute.name)
         case AttributeProto.TENSORS:
             return tuple(reader.file.array(t, attribute.name) for t in attribute.tensors)
-    what = "a graph" if attribute.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS) else "what"
-    rest = "" if what == "a graph" else " the language has no form for"
-    raise refusal(op.path, op.place, f"attribute {attribute.name!r} holds {what}{rest}")
+    said = f"attribute {attribute.name!r} holds what the language has no form for"
+    raise refusal(op.path, op.place, said)
 
 
 def _text(data: bytes) -> Attr:

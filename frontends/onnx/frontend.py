@@ -259,11 +259,13 @@ def _count_readers(reader: Reader, ops: Sequence[Op]) -> None:
 def _read(reader: Reader, op: Op) -> None:
     handler = _HANDLERS.get((op.domain, op.type))
     try:
-        if handler is None or not (op.domain or _plain(reader, op)):
+        if handler is None:
             raise Keep
+        if not op.domain and (codes := _codes(reader, op)):
+            raise Keep(f"{codes}; dequantize before it and quantize after" if op.holds else "")
         _handle(reader, op, handler)
-    except Keep:
-        foreign.keep(reader, op)
+    except Keep as kept:
+        foreign.keep(reader, op, str(kept))
     except (ValueError, OverflowError) as error:
         raise op.fail(str(error)) from error
 
@@ -282,16 +284,18 @@ def _handle(reader: Reader, op: Op, handler: Callable[[Reader, Op], None]) -> No
             reader.settling = False
 
 
-def _plain(reader: Reader, op: Op) -> bool:
-    """Whether an op of the standard may be read by its meaning in reals.
+def _codes(reader: Reader, op: Op) -> str:
+    """What keeps an op of the standard from being read by its meaning in reals.
 
     One that computes on codes is kept: ONNX means the codes themselves.
     """
     if moves(op) or (op.domain, op.type) in quantized_ops.OPS:
-        return True
-    if any(n and not reader.is_constant(n) and reader.value(op, n).type.quant for n in op.inputs):
-        return False
-    return not any(reader.has_meaning(n) for n in op.outputs)
+        return ""
+    for name in op.inputs:
+        if name and not reader.is_constant(name) and (quant := reader.value(op, name).type.quant):
+            return f"its operand {name!r} holds codes, {quant}"
+    made = next((n for n in op.outputs if reader.has_meaning(n)), "")
+    return f"its result {made!r} is read as codes" if made else ""
 
 
 def _output(reader: Reader) -> None:

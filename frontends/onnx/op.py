@@ -38,7 +38,10 @@ _CONTRIB = {
 
 
 class Keep(Exception):
-    """The op cannot be said in the language exactly, and is kept as the file has it."""
+    """The op cannot be said in the language exactly, and is kept as the file has it.
+
+    A text says why where whoever made the model should know.
+    """
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,6 +76,11 @@ class Op:
         """Names of all it reads: its operands, and what graphs within it use from outside."""
         inside = (n for a in self.proto.attribute for g in held_graphs(a) for n in free_names(g))
         return tuple(dict.fromkeys((*self.inputs, *inside)))
+
+    @property
+    def holds(self) -> bool:
+        """Whether it holds graphs."""
+        return any(held_graphs(a) for a in self.proto.attribute)
 
     def graph(self, name: str) -> onnx.GraphProto:
         """The graph that an attribute holds."""

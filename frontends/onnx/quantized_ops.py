@@ -79,8 +79,10 @@ def dequantize(reader: Reader, op: Op) -> None:
     if not constant:
         if kind.quant is None and axis is not None:
             reader.mean(op, name, quant)
-        elif kind.quant is None or not kind.quant.same_map(quant):
+        elif kind.quant is None:
             raise Keep
+        elif not kind.quant.same_map(quant):
+            raise Keep(f"it reads {kind.quant} as {quant}")
     reader.add(op, "dequantize", {"x": reader.value(op, name, quant if constant else None)})
 
 

@@ -278,8 +278,11 @@ class Reader:
         if kind.name not in ("f32", "f16") or data.ndim > 1 or not data.size:
             raise Keep
         scales: NDArray[np.floating] = data.astype(kind.carrier)
-        if not (np.isfinite(scales) & (scales > 0)).all():
-            raise Keep
+        fine = np.isfinite(scales) & (scales > 0)
+        if not fine.all():
+            bad, count = scales[~fine].reshape(-1)[0], scales.size
+            which = f"scale {bad}" if count == 1 else f"scale {bad}, one of {count},"
+            raise Keep(f"its {which} is not positive and finite")
         return scales, kind
 
     def _zeros(
@@ -290,7 +293,9 @@ class Reader:
         if not name:
             return np.zeros(scales.shape, np.int64)
         zeros = self.numbers(name)
-        if zeros.dtype != storage.carrier or zeros.size != scales.size:
+        if zeros.size != scales.size:
+            raise Keep(f"it has {zeros.size} zero points for {scales.size} scales")
+        if zeros.dtype != storage.carrier:
             raise Keep
         if storage.is_float and zeros.astype(np.float32).any():
             raise Keep

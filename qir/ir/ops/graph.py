@@ -53,9 +53,11 @@ OPS = (
             AttrSpec("version", "int", 0),
             AttrSpec("slots", "any", ()),
             AttrSpec("attrs", "any", ()),
+            AttrSpec("why", "text", ""),
         ),
         results=None,
-        doc="An op of a framework that QIR does not know; kept whole and given back unchanged.",
+        doc="An op of a framework that QIR does not know; kept whole and given back unchanged. "
+        "`why` says what is wrong with one that it does know.",
     ),
 )
 

@@ -19,7 +19,7 @@ from qir.ir.verify.products import overflow, static_weights, summed_axis
 from qir.ir.verify.rule import Find, Finding, Look, Rule, Seen, Severity
 from qir.ir.verify.sharing import bias_scale, one_number, one_tensor, same_map
 from qir.ir.verify.step import SLOTS
-from qir.ir.verify.structure import bodies, output, slots, structure, types, unused
+from qir.ir.verify.structure import bodies, kept, output, slots, structure, types, unused
 
 _PRODUCTS = frozenset({*SLOTS, "fused"})
 _BIASED = frozenset({*(name for name, row in OPS.items() if row.traits.bias), "fused"})
@@ -44,6 +44,7 @@ RULES: tuple[Rule, ...] = (
     Rule("static-weights", "warning", static_weights, codes=True, ops=_PRODUCTS),
     Rule("summed-axis", "warning", summed_axis, codes=True, ops=_PRODUCTS),
     Rule("overflow", "warning", overflow, codes=True, ops=_PRODUCTS),
+    Rule("kept", "warning", kept, ops=frozenset({"foreign"})),
     Rule("unused", "warning", unused),
 )
 """Every rule, in the order in which a node's findings are told."""
@@ -92,16 +93,16 @@ def _findings(
         for rule in rules:
             for fault in rule.whole(part) if rule.whole else ():
                 yield Finding(rule.name, rule.severity, part.name, fault.message, path=path)
-    kept: dict[tuple[str, bool], list[tuple[str, Severity, bool, Find]]] = {}
+    chosen: dict[tuple[str, bool], list[tuple[str, Severity, bool, Find]]] = {}
     for seen in walk(graph, compute):
         wrong, key = False, (seen.node.op, seen.coded)
-        if key not in kept:
-            kept[key] = [
+        if key not in chosen:
+            chosen[key] = [
                 (r.name, r.severity, r.codes, r.find)
                 for r in rules
                 if r.find and (seen.coded or not r.codes) and (not r.ops or key[0] in r.ops)
             ]
-        for name, severity, codes, find in kept[key]:
+        for name, severity, codes, find in chosen[key]:
             if wrong and codes and severity == "warning":
                 continue  # it reads what an error says is not there
             for fault in find(seen):

@@ -173,6 +173,17 @@ def _alike(a: TensorType, b: TensorType) -> bool:
     return a.element == b.element and a.rank == b.rank and all(map(dims.agree, a.shape, b.shape))
 
 
+def kept(seen: Seen) -> Iterator[Fault]:
+    """A foreign op is one that QIR does not know.
+
+    One that it knows and could not read, since its numbers make no sense, says why.
+    """
+    attrs = seen.node._attrs
+    framework, op, why = (str(attrs.get(name, "")) for name in ("framework", "op", "why"))
+    if why:
+        yield Fault(f"kept as {framework} {op}: {why}")
+
+
 def unused(seen: Seen) -> Iterator[Fault]:
     """Nothing is computed for nobody; `prune` takes such nodes out."""
     node = seen.node

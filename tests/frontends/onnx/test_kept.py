@@ -1,0 +1,109 @@
+"""Ops about codes whose numbers make no sense are kept, and say why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from qir import pipeline
+from qir.errors import Refused, VerifyError
+from qir.ir.text import parse
+from qir.ledger import Ledger
+
+
+def written(
+    folder: Path, nodes: list[onnx.NodeProto], scales: dict[str, object], opset: int = 20
+) -> Path:
+    """A model from x to y, 2 x 3, with these numbers."""
+    held = [numpy_helper.from_array(np.asarray(v), k) for k, v in scales.items()]
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, (2, 3)) for n in "xy")
+    graph = helper.make_graph(nodes, "g", [x], [y], held)
+    path, imports = folder / "m.onnx", [helper.make_opsetid("", opset)]
+    onnx.save(helper.make_model(graph, opset_imports=imports, ir_version=9), path)
+    return path
+
+
+def pair(read: str = "s") -> list[onnx.NodeProto]:
+    """Quantizes with s and z, and reads with another scale and the same zero."""
+    return [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", read, "z"], ["y"]),
+    ]
+
+
+@pytest.mark.parametrize("bad", [-0.5, 0.0, np.nan, np.inf])
+def test_a_scale_that_is_no_scale_is_found(tmp_path: Path, bad: float) -> None:
+    path, ledger = written(tmp_path, pair(), {"s": np.float32(bad), "z": np.uint8(3)}), Ledger()
+    graph = pipeline.load(path, ledger=ledger)
+    found = [(f.rule, f.severity, f.node, f.message) for f in pipeline.verify(graph)]
+    said = f"its scale {bad} is not positive and finite"
+    assert found == [
+        ("kept", "warning", "q", f"kept as onnx QuantizeLinear: {said}"),
+        ("kept", "warning", "y", f"kept as onnx DequantizeLinear: {said}"),
+    ]
+    notes = [(e.subject, e.reason) for e in ledger if "kept" in e.reason]
+    assert notes == [(node, message) for _, _, node, message in found]
+    pipeline.save(graph, tmp_path / "m.qir")
+    assert pipeline.load(tmp_path / "m.qir") == graph
+    again = tmp_path / "again.onnx"
+    pipeline.save(graph, again)  # it is given back as it was
+    assert [n.op_type for n in onnx.load(again).graph.node] == [
+        "QuantizeLinear",
+        "DequantizeLinear",
+    ]
+
+
+def test_codes_read_by_another_scale_than_made_them_are_found(tmp_path: Path) -> None:
+    scales: dict[str, object] = {"s": np.float32(0.5), "t": np.float32(0.25), "z": np.uint8(3)}
+    (found,) = pipeline.verify(pipeline.load(written(tmp_path, pair("t"), scales)))
+    made, read = (f"!quant.uniform<u8:f32, {scale}:3>" for scale in (0.5, 0.25))
+    assert (found.rule, found.node) == ("kept", "y")
+    assert found.message == f"kept as onnx DequantizeLinear: it reads {made} as {read}"
+
+
+def test_an_op_that_is_not_known_is_no_finding(tmp_path: Path) -> None:
+    nodes = [helper.make_node("MeanVarianceNormalization", ["x"], ["y"], axes=[0, 1])]
+    assert pipeline.verify(pipeline.load(written(tmp_path, nodes, {}))) == []
+
+
+def test_a_loop_that_is_refused_says_which_value_and_what_to_do(tmp_path: Path) -> None:
+    given = [
+        helper.make_tensor_value_info("i", TensorProto.INT64, ()),
+        helper.make_tensor_value_info("go", TensorProto.BOOL, ()),
+        helper.make_tensor_value_info("h", TensorProto.UINT8, (2, 3)),
+    ]
+    body = helper.make_graph(
+        [helper.make_node("Identity", [a], [b]) for a, b in (("go", "on"), ("h", "k"))],
+        "body",
+        given,
+        [
+            helper.make_tensor_value_info("on", TensorProto.BOOL, ()),
+            helper.make_tensor_value_info("k", TensorProto.UINT8, (2, 3)),
+        ],
+    )
+    first, last = pair()
+    last.input[0] = "o"
+    loop = helper.make_node("Loop", ["n", "", "q"], ["o"], name="round", body=body)
+    scales: dict[str, object] = {"s": np.float32(0.5), "z": np.uint8(3), "n": np.int64(2)}
+    with pytest.raises(Refused) as caught:
+        pipeline.load(written(tmp_path, [first, loop, last], scales))
+    assert str(caught.value).endswith(
+        "node round (Loop): attribute 'body' holds a graph: its operand 'q' holds codes, "
+        "!quant.uniform<u8:f32, 0.5:3>; dequantize before it and quantize after"
+    ), str(caught.value)
+
+
+def test_what_is_no_program_is_not_written_for_a_target(tmp_path: Path) -> None:
+    text = (
+        "graph main as native {\n%x = input() : 2xf32\n"
+        "%q = quantize(%x) : 2x!quant.uniform<u8:f32, -0.5:3>\n%y = dequantize(%q) : 2xf32\n"
+        "output(y=%y)\n}"
+    )
+    out = tmp_path / "out.onnx"
+    with pytest.raises(VerifyError, match="a scale is not positive and finite"):
+        pipeline.save(parse(text, {}), out)
+    assert not out.exists()
