@@ -154,11 +154,11 @@ def show_sums(screen: Screen, sums: Sequence[Sums]) -> None:
             f"{s.path}: {s.node}" if "/" in s.path else s.node,
             s.op,
             "" if s.depth is None else f"{s.depth:,}",
-            s.why or f"{_furthest(s):,}",
-            "any" if s.channel is None else f"{s.channel:,}",
+            f"not known: {s.why}" if s.why else f"{_furthest(s):,}",
+            ("" if s.why else "any") if s.channel is None else f"{s.channel:,}",
             "" if s.bits is None else str(s.bits),
             "" if s.headroom is None else Cell(str(s.headroom), "red" if s.wraps else ""),
-            pairs_text(s),
+            "" if s.why and s.pairs is None else pairs_text(s),
         )
         for s in sums
     ]

@@ -5,13 +5,19 @@ The bounds are proofs from weights, zero points, biases and bounds of codes: som
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
 from qir.ir.graph import Graph
+from qir.ir.types import TensorType
 from qir.ir.verify import Seen, walk
 from qir.ir.verify.accumulators import INT32, Pairs, bits, bound, pairs, products
 from qir.ir.verify.step import Product
 from qir.reference.constants import computed
+
+_SUMS = re.compile("conv|matmul|gemm|linear|einsum|lstm|gru|rnn|attention", re.IGNORECASE)
+"""What names of foreign ops hold that sum products."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +78,45 @@ class Sums:
 
 
 def overflow(graph: Graph) -> tuple[Sums, ...]:
-    """The sums of every product of codes, in either form of a program and in bodies too."""
-    return tuple(
-        sums_of(seen, product) for seen in walk(graph, computed) for product in products(seen)
+    """The sums of every product of codes, in either form of a program and in bodies too.
+
+    Of a foreign op that sums codes by its name it is told that nothing is known.
+    """
+    found: list[Sums] = []
+    for seen in walk(graph, computed):
+        found += [sums_of(seen, product) for product in products(seen)]
+        found += _unknown(seen)
+    return tuple(found)
+
+
+def _unknown(seen: Seen) -> Iterator[Sums]:
+    """What is to be said of a foreign op: it may sum codes, and nobody knows how."""
+    node = seen.node
+    if node.op != "foreign":
+        return
+    framework, op = (str(node.attrs.get(name, "")) for name in ("framework", "op"))
+    if not _SUMS.search(op) or not any(_holds_codes(v.type) for v in node.operands.values()):
+        return
+    kept = f"kept as {framework} {op}"
+    yield Sums(
+        node.name,
+        op,
+        None,
+        None,
+        None,
+        None,
+        static=False,
+        pairs=None,
+        why=kept,
+        path=seen.look.path,
+        origin=str(node.origins[0]) if node.origins else "",
     )
+
+
+def _holds_codes(kind: TensorType) -> bool:
+    """Whether it is a tensor of codes, or of whole numbers as narrow as codes."""
+    dtype = kind.dtype
+    return kind.rank > 1 and (kind.quant is not None or (dtype.is_integer and dtype.bits <= 16))
 
 
 def sums_of(seen: Seen, product: Product) -> Sums:

@@ -11,6 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from qir import pipeline
 from qir.errors import Refused, VerifyError
+from qir.inspect.overflow import overflow
 from qir.ir.text import parse
 from qir.ledger import Ledger
 
@@ -107,3 +108,24 @@ def test_what_is_no_program_is_not_written_for_a_target(tmp_path: Path) -> None:
     with pytest.raises(VerifyError, match="a scale is not positive and finite"):
         pipeline.save(parse(text, {}), out)
     assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("op", "domain", "told"),
+    [("MatMulIntegerToFloat", "com.microsoft", True), ("QEmbedLookup", "com.microsoft", False)],
+)
+def test_a_kept_op_that_sums_codes_has_a_row_of_its_own(
+    tmp_path: Path, op: str, domain: str, told: bool
+) -> None:
+    node = helper.make_node(op, ["q", "w", "s", "s", "z"], ["y"], domain=domain)
+    first = helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"])
+    scales = {"s": np.float32(0.5), "z": np.uint8(3), "w": np.ones((3, 4), np.int8)}
+    held = [numpy_helper.from_array(np.asarray(v), k) for k, v in scales.items()]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, (2, 3))
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, (2, 4))
+    graph = helper.make_graph([first, node], "g", [x], [y], held)
+    imports = [helper.make_opsetid("", 20), helper.make_opsetid(domain, 1)]
+    path = tmp_path / "m.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=imports, ir_version=9), path)
+    found = [(s.node, s.op, s.wraps, s.why) for s in overflow(pipeline.load(path))]
+    assert found == [("y", op, None, f"kept as onnx {op}")] * told
