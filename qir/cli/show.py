@@ -136,7 +136,7 @@ def _explain(screen: Screen, node: Explanation) -> None:
         "computes as": node.profile,
         "work": f"{amount(node.macs)} multiply-adds for one sample" if node.macs else "",
         "on codes": "yes" if node.in_codes else "no",
-        **{f"{name} =": value for name, value in node.attributes.items()},
+        **{name: f"= {value}" for name, value in node.attributes.items()},
         **{f"plan for {slot}": plan for slot, plan in node.plans.items()},
         "used by": ", ".join(node.used_by) or "nobody",
     }

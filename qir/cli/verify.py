@@ -80,7 +80,8 @@ def verify(
         if found:
             show_findings(screen, model.name, found)
         else:
-            looked = f"{plural(len(graph), 'node')}, {plural(rules, 'rule')}"
+            nodes = sum(len(part) for _, part in graph.walk())
+            looked = f"{plural(nodes, 'node')}, {plural(rules, 'rule')}"
             screen.line(f"{model.name}: no findings in {looked}", "green")
         if ops is not None and target is not None:
             show_ops(screen, target, ops)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from qir.ir import attrs as attributes
 from qir.ir.alignment import Held, aligned, in_one_order, orders
 from qir.ir.attrs import Attr
+from qir.ir.html import rows_html
 from qir.ir.look import codes, shape
 from qir.ir.measure import Measure, measure, number, reals
 from qir.ir.node import Node, Program, Value
@@ -25,6 +26,7 @@ from qir.ir.pairing import How, Pairing, holders, ops, pair
 from qir.ir.raw import raw_map
 from qir.ir.types import Array, QuantType, TensorType
 
+_MOST_ROWS = 60
 What: TypeAlias = Literal[
     "op",
     "attribute",
@@ -130,11 +132,13 @@ class Difference:
     """What differs between graphs a and b; `to_json` has the keys of the fields and `equal`."""
 
     nodes: tuple[int, int]
+    """How many there are, those of bodies too."""
     graph: tuple[Change, ...]
     changed: tuple[Changed, ...]
     only_a: tuple[Lone, ...]
     only_b: tuple[Lone, ...]
     pairs: tuple[Pair, ...]
+    """Those of bodies by their path, after the graph's own."""
     bodies: Mapping[str, Difference]
     """The bodies that differ, by the path of the node that holds them."""
 
@@ -169,6 +173,17 @@ class Difference:
             "bodies": {path: found.to_json() for path, found in self.bodies.items()},
         }
 
+    def _repr_html_(self) -> str:
+        rows: list[tuple[str, ...]] = [("", c.what, c.where, c.a, c.b, c.far) for c in self.graph]
+        for both in self.changed:
+            rows += [(both.b, c.what, c.where, c.a, c.b, c.far) for c in both.changes]
+        rows += [(lone.name, "only in a", "", lone.op, "", "") for lone in self.only_a]
+        rows += [(lone.name, "only in b", "", "", lone.op, "") for lone in self.only_b]
+        rows += [(path, "body", "", "", str(found), "") for path, found in self.bodies.items()]
+        heads = ("node", "what", "where", "a", "b", "how far")
+        rows = rows or [("", "no difference", "", "", "", "")]
+        return rows_html(heads, rows[:_MOST_ROWS], max(len(rows) - _MOST_ROWS, 0))
+
     def __str__(self) -> str:
         if self.equal:
             return "no difference"
@@ -186,25 +201,34 @@ def diff(a: Program, b: Program) -> Difference:
     pairs = pair(a, b)
     changed: list[Changed] = []
     bodies: dict[str, Difference] = {}
+    inner: list[Pair] = []
     for one, other in pairs.of_a.items():
         if changes := tuple(_changes(pairs, a, b, one, other)):
             how = pairs.how[one]
             changed.append(Changed(one.name, other.name, " |> ".join(ops(other)), how, changes))
-        for name in one.bodies.keys() & other.bodies.keys():
-            if not (found := diff(one.bodies[name], other.bodies[name])).equal:
-                bodies[f"{one.name}/{name}"] = found
+        for name in sorted(one.bodies.keys() & other.bodies.keys()):
+            within = diff(one.bodies[name], other.bodies[name])
+            paths = f"{one.name}/{name}", f"{other.name}/{name}"
+            inner += [Pair(f"{paths[0]}/{p.a}", f"{paths[1]}/{p.b}", p.how) for p in within.pairs]
+            if not within.equal:
+                bodies[paths[0]] = within
     place = {node.name: i for i, node in enumerate(a)}
     changed.sort(key=lambda c: place[c.a])
     mine, theirs = list(a), list(b)
     return Difference(
-        (len(mine), len(theirs)),
+        (_count(mine), _count(theirs)),
         tuple(_graph(a, b)),
         tuple(changed),
         _lone(mine, pairs.of_a, theirs),
         _lone(theirs, pairs.of_b, mine),
-        tuple(Pair(n.name, p.name, pairs.how[n]) for n, p in pairs.of_a.items()),
+        (*(Pair(n.name, p.name, pairs.how[n]) for n, p in pairs.of_a.items()), *inner),
         dict(sorted(bodies.items())),
     )
+
+
+def _count(nodes: Iterable[Node]) -> int:
+    """How many nodes there are, those of bodies too."""
+    return sum(1 + sum(map(_count, node.bodies.values())) for node in nodes)
 
 
 def _lone(

@@ -6,7 +6,7 @@ Its colours are translucent and its text has the page's own, so that it suits an
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from qir.ir import attrs as attributes
 from qir.ir.attrs import Attr
@@ -19,6 +19,7 @@ from qir.ir.types import Array
 MOST_ROWS = 300
 _MOST_PARTS = 12
 _MOST_LETTERS = 160
+_HEADS = ("node", "op", "reads", "makes", "numbers")
 _TINTS = (
     "20,160,140",
     "60,160,60",
@@ -46,18 +47,49 @@ border-bottom:1px solid rgba(128,128,128,.25);overflow-wrap:anywhere}
 
 def graph_html(graph: Program) -> str:
     """The table of a graph; what is over some hundred rows is only counted."""
-    room = [MOST_ROWS]
+    head = _text(f"{graph.name} as {graph.profile}")
+    counts = f"{sum(1 for _ in graph):,} nodes"
+    inside = _table(graph, [MOST_ROWS])
+    return _page(f"<div><strong>{head}</strong> <small>{counts}</small></div>{inside}")
+
+
+def node_html(node: Node) -> str:
+    """A node as one row of such a table."""
+    return _page(_framed(_HEADS, [_row(node, [MOST_ROWS])]))
+
+
+def value_html(value: Value) -> str:
+    """A value as one row: what it is called, what makes it, what it holds, who reads it."""
+    told = (
+        f"<code>{_text(value.name)}</code>",
+        f"<code>{_text(op_name(value.node))}</code>",
+        f"{_shape(value)} {_chip(value)}",
+        _numbers(value),
+        _joined(f"<code>{_text(user.name)}</code>" for user in value.users),
+    )
+    row = f"<tr>{''.join(f'<td>{cell}</td>' for cell in told)}</tr>"
+    return _page(_framed(("value", "made by", "holds", "numbers", "read by"), [row]))
+
+
+def rows_html(heads: Sequence[str], rows: Sequence[Sequence[str]], left: int = 0) -> str:
+    """A table of plain texts, and how many rows more there are."""
+    told = [f"<tr>{''.join(f'<td>{_text(cell)}</td>' for cell in row)}</tr>" for row in rows]
+    if left:
+        told.append(f'<tr><td colspan="{len(heads)}"><small>and {left:,} more</small></td></tr>')
+    return _page(_framed(heads, told))
+
+
+def _page(inside: str) -> str:
     tints = "".join(
         f".qir b.{name}{{background:rgba({tint},{'.12' if name == 'float32' else '.28'})}}\n"
         for name, tint in zip(FAMILIES, _TINTS, strict=True)
     )
-    head = _text(f"{graph.name} as {graph.profile}")
-    counts = f"{sum(1 for _ in graph):,} nodes"
-    inside = _table(graph, room)
-    return (
-        f'<div class="qir"><style>{_STYLE}{tints}</style>'
-        f"<div><strong>{head}</strong> <small>{counts}</small></div>{inside}</div>"
-    )
+    return f'<div class="qir"><style>{_STYLE}{tints}</style>{inside}</div>'
+
+
+def _framed(heads: Sequence[str], rows: Sequence[str]) -> str:
+    told = "".join(f"<th>{name}</th>" for name in heads)
+    return f"<table><thead><tr>{told}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
 
 
 def _table(graph: Program, room: list[int]) -> str:
@@ -74,8 +106,7 @@ def _table(graph: Program, room: list[int]) -> str:
     if left:
         said = f"and {left:,} more nodes; graph.query(..) finds any"
         rows.append(f'<tr><td colspan="5"><small>{said}</small></td></tr>')
-    heads = "".join(f"<th>{name}</th>" for name in ("node", "op", "reads", "makes", "numbers"))
-    return f"<table><thead><tr>{heads}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+    return _framed(_HEADS, rows)
 
 
 def _row(node: Node, room: list[int]) -> str:

@@ -6,7 +6,7 @@ import numpy as np
 
 from qir.ir.dtype import DType
 from qir.ir.facts import coded
-from qir.ir.node import Node, Program, Value
+from qir.ir.node import Node, Program, Value, in_line
 from qir.ir.types import Array, Param, QuantType, TensorType
 
 FAMILIES = ("int4", "int8", "int16", "int32", "float8", "float16", "float32", "other")
@@ -95,4 +95,5 @@ def brief_graph(graph: Program) -> str:
     held = sum(value.type.quant is not None for node in nodes for value in node.results)
     codes = f", {held:,} values in codes" if held else ""
     count = f"{len(nodes):,} node{'' if len(nodes) == 1 else 's'}"
-    return f"<graph {graph.name} as {graph.profile}: {takes} -> {gives}, {count}{codes}>"
+    said = f"<graph {graph.name} as {graph.profile}: {takes} -> {gives}, {count}{codes}>"
+    return in_line(said)

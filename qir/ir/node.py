@@ -31,6 +31,13 @@ def entered(table: Mapping[str, _T], slot: str, item: _T | None) -> Mapping[str,
     return own
 
 
+def in_line(name: str) -> str:
+    """A name for a prompt, in one line whatever it holds."""
+    if name.isprintable():
+        return name
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
+
+
 class Use(NamedTuple):
     """One use of a value: an edge of the graph, keyed by slot."""
 
@@ -95,7 +102,12 @@ class Value:
         return next(iter(self._uses)) if len(self._uses) == 1 else None
 
     def __repr__(self) -> str:
-        return f"%{self.name} : {self.type!r}"
+        return f"%{in_line(self.name)} : {self.type!r}"
+
+    def _repr_html_(self) -> str:
+        from qir.ir.html import value_html  # which looks at nodes
+
+        return value_html(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,9 +257,14 @@ class Node:
         return self._operands.get(slot) if slot else None
 
     def __repr__(self) -> str:
-        made = ", ".join(f"%{v.name}" for v in self.results)
-        used = ", ".join(f"{s}=%{v.name}" for s, v in self._operands.items())
+        made = ", ".join(f"%{in_line(v.name)}" for v in self.results)
+        used = ", ".join(f"{s}=%{in_line(v.name)}" for s, v in self._operands.items())
         kinds = ", ".join(repr(v.type) for v in self.results)
         op = " |> ".join(stage.op for stage in self.stages) or self.op
         op = str(self._attrs["op"]) if op == "foreign" else op
         return f"{made}{' = ' if made else ''}{op}({used}){' : ' if kinds else ''}{kinds}"
+
+    def _repr_html_(self) -> str:
+        from qir.ir.html import node_html  # which looks at nodes
+
+        return node_html(self)

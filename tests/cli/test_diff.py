@@ -7,7 +7,9 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from qir import parse, save
 from tests.cli.command import assert_one_line, qir
+from tests.ir.test_query import LOOP
 
 
 def test_a_model_and_its_qir_file_are_equal(folder: Path) -> None:
@@ -74,3 +76,11 @@ def test_what_cannot_be_read_is_told_in_a_line(folder: Path) -> None:
     assert_one_line(qir("diff", folder / "model.onnx", folder / "nobody.onnx"), 2)
     assert_one_line(qir("diff", folder / "samples.npy", folder / "model.onnx"), 2)
     assert_one_line(qir("diff", folder / "model.onnx"), 2)
+
+
+def test_nodes_of_bodies_are_counted_alike_by_every_verb(tmp_path: Path) -> None:
+    save(parse(LOOP), tmp_path / "loop.qir")
+    assert "graph        main, 10 nodes" in qir("show", tmp_path / "loop.qir").out
+    assert "no findings in 10 nodes" in qir("verify", tmp_path / "loop.qir").out
+    both = qir("diff", tmp_path / "loop.qir", tmp_path / "loop.qir").out
+    assert "no difference in 10 nodes" in both
