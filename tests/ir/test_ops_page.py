@@ -53,7 +53,8 @@ def lines() -> Iterator[str]:
         for row in family.OPS:
             slots = ", ".join(map(_slot, row.operands))
             attrs = ", ".join(map(_attr, row.attrs))
-            doc = row.doc.replace("|", "\\|") + _within(row)
+            within = _within(row)
+            doc = row.doc.replace("|", "\\|").removesuffix("." if within else "") + within
             yield f"| `{row.name}({slots})` | {f'`{attrs}`' if attrs else ''} | {doc} |"
 
 
