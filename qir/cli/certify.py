@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
 @shared.verb(
     "qir certify quantized.onnx",
-    "qir certify quantized.onnx --profiles ort-1.31,torch-2.13.onednn",
-    "qir certify quantized.qir --layer conv1 --profiles native,tflite-2.21.ref --json > layer.json",
+    "qir certify quantized.onnx --profiles ort-1.31,native --json > sums.json",
 )
 @shared.model
 @click.option("--layer", metavar="NAME", help="Certify this layer alone.")

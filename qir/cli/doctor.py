@@ -24,7 +24,12 @@ def _state(plugin: Plugin) -> Cell:
 
 def _show_runtimes(screen: Screen, known: Sequence[Runtime]) -> None:
     rows = [(r.name, r.version or "", _known(r), r.profile) for r in known]
-    columns = (Column("runtime"), Column("version"), Column("its bytes are"), Column("profile"))
+    columns = (
+        Column("runtime"),
+        Column("version", fit="drop"),
+        Column("its bytes are", fit="wrap"),
+        Column("profile"),
+    )
     screen.table(columns, rows, title="runtimes")
 
 

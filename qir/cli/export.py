@@ -12,7 +12,7 @@ from qir.cli.screen import Screen, plural, size
 
 
 @shared.verb(
-    "qir export model.onnx --to dot | dot -Tsvg > model.svg",
+    "qir export model.onnx --to dot > model.dot",
     "qir export quantized.onnx --to graphml -o quantized.graphml",
     "qir export quantized.onnx --to mermaid -o quantized.mmd",
 )
