@@ -104,11 +104,6 @@ class Value:
     def __repr__(self) -> str:
         return f"%{in_line(self.name)} : {self.type!r}"
 
-    def _repr_html_(self) -> str:
-        from qir.ir.html import value_html  # which looks at nodes
-
-        return value_html(self)
-
 
 @dataclass(frozen=True, slots=True)
 class Stage:
@@ -263,8 +258,3 @@ class Node:
         op = " |> ".join(stage.op for stage in self.stages) or self.op
         op = str(self._attrs["op"]) if op == "foreign" else op
         return f"{made}{' = ' if made else ''}{op}({used}){' : ' if kinds else ''}{kinds}"
-
-    def _repr_html_(self) -> str:
-        from qir.ir.html import node_html  # which looks at nodes
-
-        return node_html(self)

@@ -5,6 +5,7 @@ from html.parser import HTMLParser
 from qir.ir.diff import diff
 from qir.ir.dtype import F32
 from qir.ir.graph import Graph
+from qir.ir.html import node_html, value_html
 from qir.ir.text import parse
 from qir.ir.types import TensorType
 from tests.inspect.programs import FLOAT, INTEGER, program
@@ -56,14 +57,14 @@ def test_a_prompt_shows_one_line_whatever_a_name_holds() -> None:
 
 def test_a_node_is_a_row_and_a_value_too() -> None:
     graph = program(INTEGER)
-    cells = Page(graph["y"].node._repr_html_()).cells
+    cells = Page(node_html(graph["y"].node)).cells
     assert cells[0] == "y"
     assert "conv2d |> relu" in cells[1]
     assert "Nx6x8x8" in cells[3]
-    cells = Page(graph["y"]._repr_html_()).cells
+    cells = Page(value_html(graph["y"])).cells
     assert cells == ["y", "conv2d |> relu", "Nx6x8x8 u8", "0.5:3", "ds"]
-    assert "a&lt;b&gt;" in odd()[f"{ODD}2"]._repr_html_()
-    assert len(Page(odd()[ODD]._repr_html_()).cells) == 5
+    assert "a&lt;b&gt;" in value_html(odd()[f"{ODD}2"])
+    assert len(Page(value_html(odd()[ODD])).cells) == 5
 
 
 def test_a_difference_is_a_table_and_a_short_one() -> None:

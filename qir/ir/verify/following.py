@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +20,6 @@ from qir.ir.calls import make_call
 from qir.ir.node import Node, Value
 from qir.ir.ops import OPS
 from qir.ir.types import Array, QuantType, TensorType
-
-if TYPE_CHECKING:
-    from qir.ir.verify.rule import Look
 
 Compute: TypeAlias = Callable[
     [Node, Mapping[str, NDArray[np.generic]], str], tuple[NDArray[np.generic], ...]
@@ -41,6 +38,17 @@ _SIZE = 1 << 26  # elements of a constant that are computed
 _ALL: Ends = (-math.inf, math.inf)
 
 
+class Sight(Protocol):
+    """A graph under verification, as far as codes are followed in it."""
+
+    compute: Compute | None
+    profile: str
+
+    def source(self, value: Value) -> Value: ...
+
+    def static(self, value: Value) -> bool: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Trail:
     """How codes came to where a value is read."""
@@ -55,7 +63,7 @@ class Trail:
     """Why that map is not the whole truth."""
 
 
-def follow(look: Look, value: Value) -> Trail:
+def follow(look: Sight, value: Value) -> Trail:
     """Where the codes that a value is read from come from; the value itself where it has none."""
     value = read = look.source(value)
     path: list[Value] = []
@@ -81,7 +89,7 @@ def follow(look: Look, value: Value) -> Trail:
     return Trail(value, tuple(path), quant, lost)
 
 
-def _before(look: Look, value: Value) -> Value | None:
+def _before(look: Sight, value: Value) -> Value | None:
     """The value whose codes another one is, perhaps moved; None where it is made of none."""
     node = value.node
     if node.stages or node._bodies:
@@ -120,7 +128,7 @@ def _moved(node: Node, quant: QuantType) -> QuantType | None:
 # -- what constants make ------------------------------------------------------------------------
 
 
-def elements(look: Look, trail: Trail) -> Array | None:
+def elements(look: Sight, trail: Trail) -> Array | None:
     """The codes, or plain elements, that are read; None where they are not known."""
     array = trail.start.constant
     if array is not None and array.type != trail.start.type:
@@ -140,7 +148,7 @@ def elements(look: Look, trail: Trail) -> Array | None:
     return Array(np.asarray(data, order="C"), TensorType(data.shape, element), "")
 
 
-def _carried(look: Look, made: Value, data: NDArray[np.generic]) -> NDArray[np.generic] | None:
+def _carried(look: Sight, made: Value, data: NDArray[np.generic]) -> NDArray[np.generic] | None:
     """The elements after an op that moves them."""
     node = made.node
     if look.compute is None or node.op in _FILLS or node.op == "concat":
@@ -159,7 +167,7 @@ def _carried(look: Look, made: Value, data: NDArray[np.generic]) -> NDArray[np.g
 
 
 def _made(
-    look: Look, value: Value, done: dict[Value, NDArray[np.generic] | None]
+    look: Sight, value: Value, done: dict[Value, NDArray[np.generic] | None]
 ) -> NDArray[np.generic] | None:
     """The elements of what is made of constants alone, if that is not too much to compute."""
     value = look.source(value)
@@ -186,7 +194,7 @@ def _made(
 # -- how far codes go ---------------------------------------------------------------------------
 
 
-def reach(look: Look, trail: Trail) -> Ends:
+def reach(look: Sight, trail: Trail) -> Ends:
     """Bounds of code - zero that what makes the codes keeps to: a Relu leaves none below 0."""
     low, high = _scaled(trail.start.type.quant, *_reals(look, trail.start))
     if trail.lost or any(_pads_reals(made.node) or made.node.op == "concat" for made in trail.path):
@@ -212,7 +220,7 @@ def _scaled(quant: QuantType | None, low: float, high: float) -> Ends:
     )
 
 
-def _reals(look: Look, value: Value) -> Ends:
+def _reals(look: Sight, value: Value) -> Ends:
     """Bounds of the reals that a value is made of."""
     filled = False
     for _ in range(_MOST):
