@@ -105,7 +105,9 @@ def cases(kinds: Sequence[str]) -> Iterator[tuple[str, int]]:
 
 def work(pipe: Connection, seed: int) -> None:
     """Runs the cases that come through a pipe, in little memory, and says how each went."""
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    room = max(MEMORY, pages * resource.getpagesize() + MEMORY // 2)  # who forked it may hold much
+    resource.setrlimit(resource.RLIMIT_AS, (room, room))
     with tempfile.TemporaryDirectory() as folder:
         while (batch := pipe.recv()) is not None:
             for kind, number in batch:

@@ -25,6 +25,7 @@ from qir.numerics.typed import map_of
 
 PROFILES = Path(__file__).parent
 """The folder of the profiles that the core holds."""
+_SHOWN = 6
 
 
 def _folders() -> tuple[list[Path], list[str]]:
@@ -96,9 +97,11 @@ def _read(name: str, above: tuple[str, ...]) -> Profile:
         path = folder / f"{name}.toml"
         if path.parent == folder and path.exists():
             return load(path, lambda base: _read(base, line), above=above)
-    near = difflib.get_close_matches(name, profile_names(), 1)
-    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(profile_names())}"
-    raise ProfileError("; ".join([f"no profile {name!r}; {hint}", *broken]))
+    known = profile_names()
+    near = difflib.get_close_matches(name, known, 1)
+    some = ", ".join(known[:_SHOWN]) + (", ..." if len(known) > _SHOWN else "")
+    hint = f"did you mean {near[0]!r}?" if near else f"known: {some}"
+    raise ProfileError("; ".join([f"no profile {name[:40]!r}; {hint}", *broken]))
 
 
 def profile_text(name: str) -> str:

@@ -11,7 +11,7 @@ from qir.ir.dtype import I8
 from qir.ir.graph import Graph
 from qir.ir.node import Use
 from qir.ir.origin import Origin
-from qir.ir.text import parse
+from qir.ir.text import parse, parse_type
 from qir.ir.types import QuantType, TensorType
 from qir.ir.verify import Finding, check, errors, verify
 from qir.testing import graphs
@@ -248,3 +248,10 @@ def test_what_bodies_give_is_what_their_node_says(op: str) -> None:
             f.rule for f in verify(graph_of(f"{given}{node} output(o=%y)")) if f.rule != "unused"
         ]
         assert found == ([] if "0.25" in said else ["types"])
+
+
+def test_a_meaning_of_an_axis_that_is_not_there_is_a_finding() -> None:
+    graph = graph_of("%x = input() : 2x3xi8\n%y = recode(%x) : 2x3xi8\noutput(o=%y)")
+    kind = parse_type("1x2x3x!quant.uniform<i8:f32:2, {1.0, 2.0, 3.0}>")
+    graph.set_type(graph["y"], kind)
+    assert [f.rule for f in verify(graph) if f.severity == "error"] == ["types"]

@@ -120,7 +120,7 @@ def _results(node: Node, wanted: tuple[TensorType, ...]) -> Iterator[Fault]:
 def _recoded(value: Value, wanted: TensorType) -> Iterator[Fault]:
     """The same bits may have any meaning; their number and the shape stay."""
     kind = value.type
-    yield from _misfit(value.name, kind, wanted.with_element(kind.element))
+    yield from _misfit(value.name, TensorType(kind.shape, wanted.express), wanted)
     if kind.dtype.bits != wanted.dtype.bits:
         said = f"%{value.name} has {kind.dtype.bits} bits an element, x has {wanted.dtype.bits}"
         yield Fault(said, value=value.name)
