@@ -13,7 +13,7 @@ from qir.calibration import Statistics, collect, open_data
 from qir.calibration.data import Item
 from qir.calibration.runner import GraphProgram
 from qir.capability import Verdict
-from qir.errors import DataError, InputError, QirError, UsageError
+from qir.errors import DataError, GraphError, InputError, QirError, UsageError
 from qir.frontend import frontend as named_frontend
 from qir.frontend import frontend_for
 from qir.ir import file
@@ -29,6 +29,7 @@ from qir.passes.materialize import Materialize
 from qir.passes.prune import Prune
 from qir.passes.turn_sums import TurnSums
 from qir.reference.constants import computed
+from qir.reference.interpreter import find
 from qir.reference.interpreter import run as run_reference
 from qir.rewrite import run_passes
 from qir.target import Executable
@@ -223,12 +224,17 @@ def run(
     values: Iterable[str] | None = None,
     profile: str | None = None,
 ) -> dict[str, NDArray[np.generic]]:
-    """Runs a graph by the reference; gives outputs by name, or the named values."""
+    """Runs a graph by the reference; gives outputs by name, or the named values.
+
+    A value of a body is named by its path, `y/body/h`, and is that of the last round.
+    """
     if values is not None:
         values = list(values)
         for name in values:
-            if not graph.has(name):
-                raise DataError(f"no value {name!r} in this model")
+            try:
+                find(graph, name)
+            except GraphError:
+                raise DataError(f"no value {name!r} in this model") from None
     try:
         return run_reference(graph, inputs, values=values, profile=profile)
     except QirError:

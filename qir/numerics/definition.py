@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TypeVar
 
 import ml_dtypes
@@ -17,12 +18,12 @@ from qir.numerics.fields import Rule, levels_of
 from qir.numerics.maps import AnyMap, Map
 from qir.numerics.rounding import (
     ROUNDINGS,
+    divide_whole,
     fma,
     high_multiply,
     narrowed,
     shift_right,
     shift_right_away,
-    to_whole,
 )
 from qir.numerics.sense import check
 from qir.numerics.wide import added, difference
@@ -32,6 +33,8 @@ Reals = NDArray[np.floating]
 _Kind = TypeVar("_Kind", bound=np.generic)
 F32: np.dtype[np.floating] = np.dtype(np.float32)
 F64: np.dtype[np.floating] = np.dtype(np.float64)
+_ABOVE = np.frompyfunc(attrgetter("numerator"), 1, 1)
+_BELOW = np.frompyfunc(attrgetter("denominator"), 1, 1)
 
 
 # -- reals to codes -------------------------------------------------------------------------------
@@ -498,12 +501,10 @@ def _exact(
     near &= (scaled + moved > y.low - 1.0) & (scaled + moved < y.high + 1.0)
     if near.any():
         inside = (zeros if r.zero == "before" else np.zeros_like(zeros))[near]
-        number = np.broadcast_to(np.arange(m.size).reshape(m.shape), scaled.shape)[near]
-        keys = np.stack([acc[near].astype(np.int64), number, inside])
-        each, back = np.unique(keys, axis=1, return_inverse=True)
-        listed = m.reshape(-1)
-        found = [to_whole(listed[n] * int(a), r.round, int(z)) for a, n, z in each.T]
-        whole[near] = np.array(found, F64)[back.reshape(-1)]
+        above, below = (np.broadcast_to(part(m), scaled.shape)[near] for part in (_ABOVE, _BELOW))
+        sums = acc[near].astype(np.int64).astype(object)
+        found = divide_whole(above * sums, below, r.round, inside.astype(object))
+        whole[near] = found.astype(F64)
     return stored(whole, y.low, y.high, y.carrier, moved)
 
 

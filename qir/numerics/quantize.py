@@ -19,6 +19,7 @@ Codes = NDArray[np.integer]
 Reals = NDArray[np.floating]
 F32: np.dtype[np.floating] = np.dtype(np.float32)
 F64: np.dtype[np.floating] = np.dtype(np.float64)
+_FRACTION = np.frompyfunc(Fraction, 1, 1)
 
 
 # -- reals and codes ------------------------------------------------------------------------------
@@ -148,12 +149,8 @@ def _fractions(x: Affine, w: Affine, y: Affine, gain: float) -> NDArray[np.float
     scales = np.broadcast_arrays(x.scale, w.scale, y.scale)
     if not all(np.isfinite(s).all() for s in scales) or not scales[2].all():
         raise OpError("an exact multiplier needs scales that are finite, and the result's not 0")
-    a, b, c = (s.reshape(-1).astype(np.float64) for s in scales)
-    alpha = Fraction(float(np.float32(gain)))
-    found = np.empty(a.size, object)
-    for i, (p, q, d) in enumerate(zip(a, b, c, strict=True)):
-        found[i] = alpha * Fraction(p) * Fraction(q) / Fraction(d)
-    return found.reshape(scales[0].shape)
+    a, b, c = (_FRACTION(np.asarray(s, np.float64)) for s in scales)
+    return np.asarray(Fraction(float(np.float32(gain))) * a * b / c)
 
 
 def bias_codes(bias: NDArray[np.generic], x: Affine, w: Affine, rule: Rule) -> NDArray[np.int32]:

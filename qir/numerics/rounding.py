@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
@@ -134,9 +133,18 @@ def shift_right(
     return np.where(exponent > 62, 0, floor + up)
 
 
-def to_whole(x: Fraction, how: str, inside: int = 0) -> int:
-    """A fraction as a whole number, ties as in `shift_right`."""
-    floor = x.numerator // x.denominator
-    rest = x - floor
-    tied = {"even": (floor + inside) % 2 == 1, "away": floor + inside >= 0}.get(how, True)
-    return floor + (rest > Fraction(1, 2) or (rest == Fraction(1, 2) and tied))
+def divide_whole(
+    above: NDArray[np.object_], below: NDArray[np.object_], how: str, inside: NDArray[np.object_]
+) -> NDArray[np.object_]:
+    """Quotients of whole numbers of any size as whole numbers, ties as in `shift_right`."""
+    floor = above // below
+    twice = 2 * (above - floor * below)
+    match how:
+        case "even":
+            tied = (floor + inside) % 2 == 1
+        case "away":
+            tied = floor + inside >= 0
+        case _:
+            tied = np.ones(floor.shape, np.bool_)
+    up = (twice > below) | ((twice == below) & tied)
+    return np.asarray(floor + up.astype(np.int64))

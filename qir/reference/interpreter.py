@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,8 @@ from qir.reference.quantized import run_quantized
 from qir.reference.table import Operands, compute_all
 
 Tensor = NDArray[np.generic]
+See: TypeAlias = Callable[[Value, Tensor], None]
+"""Sees a value as it is made."""
 """Elements of any type."""
 MEASURES = frozenset({"shape", "size"})
 """Ops that ask how large a tensor is and not what it holds."""
@@ -39,51 +42,82 @@ def run(
     *,
     values: Iterable[str] | None = None,
     profile: str | None = None,
-    observe: Callable[[Value, Tensor], None] | None = None,
+    observe: See | None = None,
 ) -> dict[str, Tensor]:
     """Runs a graph; gives its outputs by name, or the named values.
 
-    `profile` replaces the graph's; `observe` sees every value as it is made. Values are dropped
-    after their last use. Raises DataError for inputs that do not fit, OpError where an op cannot
-    compute, naming the node.
+    A value of a body is named by its path, `y/body/h`; it is that of the last round. `profile`
+    replaces the graph's; `observe` sees every value of the graph itself as it is made. Values are
+    dropped after their last use. Raises DataError for inputs that do not fit and for values that
+    this run did not come to, OpError where an op cannot compute, naming the node.
     """
     inputs = {name: _native(data) for name, data in inputs.items()}
     bind_inputs(graph, inputs)
-    wanted = None if values is None else {graph[name].name for name in values}
-    return _run(graph, inputs, wanted, profile or graph.profile, profile, observe)
+    if values is None:
+        made = _run(graph, inputs, profile or graph.profile, profile, observe, None)
+        return {name: made[name] for name in graph.outputs}
+    wanted = {name: find(graph, name) for name in values}
+    kept: dict[Value, Tensor | None] = dict.fromkeys(wanted.values())
+
+    def keep(value: Value, data: Tensor) -> None:
+        if value in kept:
+            kept[value] = data
+
+    def see(value: Value, data: Tensor) -> None:
+        keep(value, data)
+        if observe is not None:
+            observe(value, data)
+
+    _run(graph, inputs, profile or graph.profile, profile, see, keep)
+    found = {name: kept[value] for name, value in wanted.items()}
+    for name, data in found.items():
+        if data is None:
+            raise DataError(f"{name!r} was not computed: no branch or round of this run made it")
+    return {name: data for name, data in found.items() if data is not None}
+
+
+def find(graph: Graph, name: str) -> Value:
+    """The value of a name, or of a path into a body; GraphError if there is none."""
+    if not graph.has(name):
+        for path, body in graph.walk():
+            inside = f"{path.partition('/')[2]}/"
+            if name.startswith(inside) and body.has(name[len(inside) :]):
+                return body[name[len(inside) :]]
+    return graph[name]
 
 
 def _run(
     graph: Program,
     inputs: Mapping[str, Tensor],
-    wanted: set[str] | None,
     default: str,
     forced: str | None,
-    observe: Callable[[Value, Tensor], None] | None,
+    observe: See | None,
+    inside: See | None,
 ) -> dict[str, Tensor]:
-    """Runs a graph or a body; nodes that name no profile follow the default."""
+    """Runs a graph or a body; nodes that name no profile follow the default.
+
+    `observe` sees its values, `inside` those of bodies within it.
+    """
     live: dict[Value, Tensor] = {}
     left: dict[Value, int] = {}
-    kept: dict[str, Tensor] = {}
+    given: dict[str, Tensor] = {}
     for node in graph:
         if node.op == "output":
+            given = {slot: live[value] for slot, value in node.operands.items()}
             continue
         operands = {slot: live[value] for slot, value in node.operands.items()}
         left.update((value, len(value.uses)) for value in node.results)
-        results = _results(node, operands, inputs, forced or node.profile or default, forced)
+        manner = forced or node.profile or default
+        results = _results(node, operands, inputs, manner, forced, inside)
         for value, data in zip(node.results, results, strict=True):
             live[value] = data
-            if wanted is not None and value.name in wanted:
-                kept[value.name] = data
             if observe is not None:
                 observe(value, data)
         for value in node.operands.values():
             left[value] -= 1
             if not left[value]:
                 del live[value]
-    if wanted is not None:
-        return kept
-    return {name: live[value] for name, value in graph.outputs.items()}
+    return given
 
 
 def _results(
@@ -92,11 +126,12 @@ def _results(
     inputs: Mapping[str, Tensor],
     profile: str,
     forced: str | None,
+    inside: See | None,
 ) -> tuple[Tensor, ...]:
     if node.op == "input":
         return (np.asarray(inputs[node.name]),)
     try:
-        return run_node(node, operands, profile, forced)
+        return run_node(node, operands, profile, forced, inside)
     except QirError as error:
         where = f" ({node.origins[0]})" if node.origins else ""
         raise type(error)(f"{node.name}{where}: {error}") from error
@@ -105,17 +140,23 @@ def _results(
 
 
 def run_node(
-    node: Node, operands: Operands, profile: str, forced: str | None = None
+    node: Node,
+    operands: Operands,
+    profile: str,
+    forced: str | None = None,
+    inside: See | None = None,
 ) -> tuple[Tensor, ...]:
     """One node on arrays by slot: reals as reals, codes as codes, integers wrapped to their width.
 
-    `forced` is a profile that takes the place of every one that nodes within bodies name.
+    `forced` is a profile that takes the place of every one that nodes within bodies name; `inside`
+    sees the values of those bodies.
     """
     if node.op == "constant":
         data = node.result.constant
         assert data is not None
         return (data.data,)
-    made = _computed(node, {s: settled(x) for s, x in operands.items()}, profile, forced)
+    settled_ones = {s: settled(x) for s, x in operands.items()}
+    made = _computed(node, settled_ones, profile, forced, inside)
     kinds = [value.type for value in node.results]
     if not any(kind.dtype.is_integer and kind.quant is None for kind in kinds):
         return made
@@ -124,10 +165,10 @@ def run_node(
 
 
 def _computed(
-    node: Node, operands: Operands, profile: str, forced: str | None
+    node: Node, operands: Operands, profile: str, forced: str | None, inside: See | None
 ) -> tuple[Tensor, ...]:
     if node.bodies and node.op != "foreign":
-        return _run_bodies(node, operands, profile, forced)
+        return _run_bodies(node, operands, profile, forced, inside)
     if node.op == "foreign":
         return frontend(str(node.attrs["framework"])).run_foreign(node, operands)
     if node.stages:
@@ -154,6 +195,7 @@ class _Body:
     graph: Program
     profile: str
     forced: str | None
+    inside: See | None
 
     @property
     def takes(self) -> list[TensorType]:
@@ -167,15 +209,15 @@ class _Body:
         names = [value.name for value in self.graph.inputs]
         inputs = dict(zip(names, given, strict=True))
         default = self.graph.profile or self.profile
-        made = _run(self.graph, inputs, None, default, self.forced, None)
+        made = _run(self.graph, inputs, default, self.forced, self.inside, self.inside)
         return [made[name] for name in self.graph.outputs]
 
 
 def _run_bodies(
-    node: Node, operands: Operands, profile: str, forced: str | None
+    node: Node, operands: Operands, profile: str, forced: str | None, inside: See | None
 ) -> tuple[Tensor, ...]:
     """A node that holds graphs: a group's body once, control as often as it says."""
-    bodies = {name: _Body(body, profile, forced) for name, body in node.bodies.items()}
+    bodies = {name: _Body(body, profile, forced, inside) for name, body in node.bodies.items()}
     if node.op == "fused":
         body = bodies["body"]
         return tuple(body([operands[value.name] for value in body.graph.inputs]))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from qir.errors import GraphError, ParseError, TypeRuleError
+from qir import pipeline
+from qir.errors import DataError, GraphError, ParseError, TypeRuleError
 from qir.ir.dtype import F32, I64, dtype
 from qir.ir.graph import Graph
 from qir.ir.text import parse, print_graph
@@ -269,3 +270,21 @@ graph main as native {
         bodies={"body": graph.body(graph["y"].node).copy()},
     )
     assert again.result.type == graph["y"].type
+
+
+def test_a_value_of_a_body_is_had_by_its_path() -> None:
+    x, c = np.arange(4, dtype=np.float32), np.array([0.5, 1, 1.5, 2], np.float32)
+    loop = parse(LOOP)
+    made = run(loop, {"x": x, "n": np.array(3)}, values=["y/body/h", "y/body/s", "y"])
+    assert np.array_equal(made["y/body/h"], x + 2 * c)  # of the last round
+    assert np.array_equal(made["y/body/s"], x + 3 * c)
+    assert list(made) == ["y/body/h", "y/body/s", "y"]
+    with pytest.raises(DataError, match="'y/body/h' was not computed"):
+        run(loop, {"x": x, "n": np.array(0)}, values=["y/body/h"])
+    one = np.array([[1, -2, 3, -4]], np.float32)
+    branch = {"c": np.array(False), "x": one}
+    assert run(parse(IF), branch, values=["y/else/r"])["y/else/r"].tolist() == [[1, -2]]
+    with pytest.raises(DataError, match="no branch or round"):
+        run(parse(IF), branch, values=["y/then/r"])
+    with pytest.raises(DataError, match="no value 'y/then/q'"):
+        pipeline.run(parse(IF), branch, values=["y/then/q"])
