@@ -28,6 +28,7 @@ from qir.numerics.fields import (
     fits,
     said,
 )
+from qir.numerics.parameters import fault
 from qir.numerics.profile import (
     DATA_SLOTS,
     NEEDS,
@@ -314,7 +315,7 @@ class _Reader:
             return None
         if isinstance(value, str):
             self.known([value], (*READS, "none"), "method", at="method")
-            return Method(value)
+            return self.complete(Method(value))
         if not isinstance(value, dict) or not isinstance(value.get("name"), str):
             raise self.error("method", "method is a name, or a table with a name and parameters")
         params: dict[str, str | int | float | bool] = {}
@@ -324,7 +325,13 @@ class _Reader:
             if key != "name":
                 params[key] = item
         self.known([str(value["name"])], READS, "method", at="method")
-        return Method(str(value["name"]), params)
+        return self.complete(Method(str(value["name"]), params))
+
+    def complete(self, method: Method) -> Method:
+        """A method with the parameters that it needs and no others; else ProfileError."""
+        if wrong := fault(method):
+            raise self.error("method", wrong)
+        return method
 
     def group(self, row: dict[str, Json], index: int) -> Group:
         self.place = _Place("group", index)

@@ -14,6 +14,7 @@ import numpy as np
 from qir.errors import OpError, ProfileError
 from qir.numerics.affine import Affine
 from qir.numerics.fields import Rule
+from qir.numerics.parameters import fault
 from qir.numerics.quantize import dequantize, quantize
 from qir.numerics.rounding import fma
 from qir.reference import (
@@ -280,10 +281,8 @@ def run(call: Call, arrays: Mapping[str, Codes]) -> Codes:
         raise ProfileError(
             f"profile {call.rule.profile}: no method {wanted.name!r}; known: {known}"
         )
-    if unknown := wanted.params.keys() - set(method.params):
-        raise ProfileError(
-            f"profile {call.rule.profile}: {wanted.name} has no parameter {min(unknown)!r}"
-        )
+    if wrong := fault(wanted):
+        raise ProfileError(f"profile {call.rule.profile}: {wrong}")
     if call.out is None:
         raise OpError(f"{call.op}: {wanted.name} makes codes, the result is real")
     lacks = {s for s in method.slots if s != "xs" and s not in arrays}

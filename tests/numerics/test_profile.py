@@ -35,7 +35,7 @@ claim = "within:1:0.01"
 [[rule]]
 op = "softmax"
 when = {attrs = {axis = -1}}
-method = {name = "exponent_table", floor = true}
+method = {name = "vectors", lanes = 8}
 
 [[group]]
 chain = ["conv2d", "relu"]
