@@ -1,5 +1,6 @@
 """How graphs are rewritten: passes, the driver that runs them, and patterns."""
 
 from qir.rewrite.driver import Pass, Report, run_passes
+from qir.rewrite.tolerance import ANOTHER, EXACT, REGROUPED, Tolerance
 
-__all__ = ["Pass", "Report", "run_passes"]
+__all__ = ["ANOTHER", "EXACT", "REGROUPED", "Pass", "Report", "Tolerance", "run_passes"]

@@ -12,6 +12,7 @@ from qir.errors import PassError, QirError
 from qir.ir.graph import Graph
 from qir.ir.verify import errors
 from qir.ledger import Ledger
+from qir.rewrite.tolerance import EXACT, Tolerance
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,12 @@ class Pass(ABC):
     name: ClassVar[str]
     nested: ClassVar[bool] = True
     """Whether it runs on bodies too, each by itself, inner ones first."""
+    requires: ClassVar[tuple[str, ...]] = ()
+    """Names of properties (`qir.rewrite.properties`) that a graph must have for it to run."""
+    ensures: ClassVar[tuple[str, ...]] = ()
+    """Names of properties that every graph has when it has run."""
+    tolerance: ClassVar[Tolerance] = EXACT
+    """How far it may move numbers; what says nothing may move none."""
 
     @abstractmethod
     def run(self, graph: Graph, ledger: Ledger) -> int:

@@ -16,7 +16,6 @@ that matched to the new nodes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import ClassVar, TypeAlias
@@ -32,19 +31,12 @@ from qir.rewrite.matching import match_at
 from qir.rewrite.pattern import Pattern
 from qir.rewrite.plan import plan
 from qir.rewrite.prefilter import candidates, roots
+from qir.rewrite.watch import watching
 
 Replacement: TypeAlias = "Callable[[Graph, Match], Value | Sequence[Value] | None]"
 """Builds what stands instead, by the graph's own methods; None: declines, and has changed nothing.
 
 It removes nothing: what matched goes by itself. New nodes need no place; they move to their users.
-"""
-
-Watch: TypeAlias = "Callable[[str, Rewrite, Match], bool]"
-"""Whether to do a rewrite, asked of pass, rewrite and match."""
-watching: ContextVar[Watch | None] = ContextVar("watching", default=None)
-"""Asked before every rewrite, of pass, rewrite and match, whether to do it.
-
-Who runs passes numbers rewrites by it, keeps what they were, and stops them after so many.
 """
 
 _CROWD = 64
@@ -148,7 +140,7 @@ class _Run:
 
     def apply(self, one: Rewrite, match: Match) -> list[Node] | None:
         """Puts the replacement in the place of a match; None where it declines."""
-        if self.watch is not None and not self.watch(self.step, one, match):
+        if self.watch is not None and not self.watch(self.step, one.name, about(match)):
             return None
         where = f"pass {self.step}: rewrite {one.name} at {match.root.name}"
         edits, count = self.graph.version, len(self.graph._values)
@@ -254,6 +246,11 @@ class _Run:
                 break
         kept = [node for node in found if ("" if node.stages else node.op) in self.by_op]
         return sorted(kept, key=lambda node: node._rank)
+
+
+def about(match: Match) -> tuple[Node, ...]:
+    """The nodes of a match, the one it is named by first."""
+    return (match.root, *(node for node in match.nodes if node is not match.root))
 
 
 def _fits(new: TensorType, old: TensorType) -> bool:

@@ -11,7 +11,7 @@ import pytest
 from qir.errors import PassError
 from qir.ir.dtype import F32
 from qir.ir.graph import Graph
-from qir.ir.node import Value
+from qir.ir.node import Node, Value
 from qir.ir.origin import Lineage, Origin
 from qir.ir.types import Array, TensorType
 from qir.ir.verify import errors
@@ -21,7 +21,8 @@ from qir.rewrite import run_passes
 from qir.rewrite.match import Match
 from qir.rewrite.matching import matches
 from qir.rewrite.pattern import Ops, Pattern, Term, Var, maybe, near, pattern, repeated
-from qir.rewrite.rewriting import PatternPass, Rewrite, rewrite, watching
+from qir.rewrite.rewriting import PatternPass, Rewrite, rewrite
+from qir.rewrite.watch import watching
 from tests.rewrite.graphs import GELU, graph, residual
 
 
@@ -206,10 +207,10 @@ def test_bodies_are_rewritten_by_themselves() -> None:
 def test_who_watches_may_number_rewrites_and_stop_them() -> None:
     told: list[str] = []
 
-    def watch(step: str, rewrite: Rewrite, match: Match) -> bool:
+    def watch(step: str, rewrite: str, nodes: tuple[Node, ...]) -> bool:
         if len(told) == 2:
             return False
-        told.append(f"{step}: {rewrite.name} at {match.root.name}")
+        told.append(f"{step}: {rewrite} at {nodes[0].name}")
         return True
 
     work = graph(

@@ -1,0 +1,133 @@
+"""What passes may require of a graph, and ensure: named questions, asked at run time."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from qir.errors import PassError
+from qir.ir.graph import Graph
+from qir.ir.node import Node
+
+Fault: TypeAlias = "tuple[Node | None, str]"
+"""The node that has the property not, and why; no node where it is the graph as a whole."""
+Find: TypeAlias = Callable[[Graph], "Fault | None"]
+
+
+@dataclass(frozen=True, slots=True)
+class Property:
+    """Something that is true of a graph or not, its bodies included."""
+
+    name: str
+    doc: str
+    find: Find
+
+
+def _no_node(graph: Graph, wrong: Callable[[Node], str]) -> Fault | None:
+    """The first node of a graph or of its bodies that something is wrong with."""
+    for _, part in graph.walk():
+        for node in part:
+            if said := wrong(node):
+                return node, said
+    return None
+
+
+_QDQ = frozenset({"quantize", "dequantize", "recode", "choose_qparams", "qparams"})
+
+
+def _codes(node: Node) -> str:
+    coded = next((v.name for v in node.results if v.type.quant), "")
+    return f"%{coded} holds codes" if coded else ""
+
+
+def _integer(node: Node) -> str:
+    if node.op in _QDQ or node.op in ("input", "constant", "output", "requantize") or node.bodies:
+        return ""
+    coded = [v for v in (*node.operands.values(), *node.results) if v.type.quant]
+    return f"{node.op} computes on codes, %{coded[0].name}" if coded else ""
+
+
+def _dynamic(node: Node) -> str:
+    opened = next((v.name for v in node.results if v.type.quant and v.type.quant.dynamic), "")
+    return f"the type of %{opened} leaves its numbers open" if opened else ""
+
+
+PROPERTIES: dict[str, Property] = {
+    row.name: row
+    for row in (
+        Property(
+            "no-qdq",
+            "no quantize and no dequantize stands in it",
+            lambda graph: _no_node(
+                graph, lambda n: f"it is a {n.op}" if n.op in ("quantize", "dequantize") else ""
+            ),
+        ),
+        Property("float", "no value holds codes", lambda graph: _no_node(graph, _codes)),
+        Property(
+            "qdq-form",
+            "only ops about quantization have codes beside them",
+            lambda graph: _no_node(graph, _integer),
+        ),
+        Property(
+            "no-dynamic",
+            "every type of codes has its numbers",
+            lambda graph: _no_node(graph, _dynamic),
+        ),
+        Property(
+            "ungrouped",
+            "no node is a group of several ops",
+            lambda graph: _no_node(graph, lambda n: "it is a group" if n.op == "fused" else ""),
+        ),
+        Property(
+            "no-schemes",
+            "no slot has a plan",
+            lambda graph: _no_node(
+                graph, lambda n: f"its slot {next(iter(n.schemes))} has a plan" if n.schemes else ""
+            ),
+        ),
+        Property(
+            "pruned",
+            "every node but an input is used",
+            lambda graph: _no_node(
+                graph,
+                lambda n: (
+                    "nobody uses it" if n.op not in ("input", "output") and not n.used else ""
+                ),
+            ),
+        ),
+        Property(
+            "no-foreign",
+            "every op is one that QIR knows",
+            lambda graph: _no_node(
+                graph, lambda n: f"it is {n.attrs['op']!s}, kept" if n.op == "foreign" else ""
+            ),
+        ),
+        Property(
+            "no-batch-norm",
+            "no batch normalization stands by itself",
+            lambda graph: _no_node(
+                graph, lambda n: "it normalizes" if n.op == "batch_norm" else ""
+            ),
+        ),
+    )
+}
+"""Every property by name."""
+
+
+def named(name: str, by: str) -> Property:
+    """The property of a name; PassError, naming who asks, where there is none."""
+    if name in PROPERTIES:
+        return PROPERTIES[name]
+    near = difflib.get_close_matches(name, PROPERTIES, 1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    raise PassError(f"{by}: no property {name!r}; {hint}known: {', '.join(PROPERTIES)}")
+
+
+def broken(graph: Graph, names: Iterable[str], by: str) -> tuple[str, Fault] | None:
+    """The first of these properties that a graph has not, with the node that shows it."""
+    for name in names:
+        if (fault := named(name, by).find(graph)) is not None:
+            return name, fault
+    return None

@@ -1,0 +1,45 @@
+"""How far a pass may move numbers: what it declares, and validation holds it to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """How far a tensor may move, given that all tensors before it are what they were."""
+
+    ulps: float = 0.0
+    """Reals: units in the last place of the tensor's largest number, in the tensor's own type."""
+    codes: float = 0
+    """Codes: steps; reals read off codes: steps of the coarsest that are read."""
+    why: str = ""
+
+    @property
+    def exact(self) -> bool:
+        """Whether nothing may move at all."""
+        return not self.ulps and not self.codes
+
+    @property
+    def compared(self) -> bool:
+        """Whether there is a limit that numbers are held to."""
+        return self.ulps != float("inf")
+
+    def __str__(self) -> str:
+        if not self.compared:
+            text = "not compared"
+        elif self.exact:
+            text = "exact"
+        else:
+            codes = f"{self.codes:g} code{'s' if self.codes != 1 else ''}"
+            parts = [f"{self.ulps:g} ulp" if self.ulps else "", codes if self.codes else ""]
+            text = " and ".join(part for part in parts if part)
+        return f"{text}: {self.why}" if self.why else text
+
+
+EXACT = Tolerance(why="numbers stay what they are, to the bit")
+"""Of what moves, renames or removes, and of what computes the same in the same order."""
+REGROUPED = Tolerance(64, 1, "equal in reals, rounded in another place")
+"""Of what computes the same reals in another order, or rounds elsewhere."""
+ANOTHER = Tolerance(float("inf"), float("inf"), "the program means something else afterwards")
+"""Of what is asked to change the meaning, such as quantizing: only its form is checked."""
