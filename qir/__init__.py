@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from qir.pipeline import calibrate, compile, fold, load, plan, quantize, run, save, verify
 
 __version__ = "0.1.0"
+qir_api = 1
+"""The plugin interface that the passes, frontends and targets here are written for."""
 
 _HOMES = {
     "Graph": "qir.ir.graph",

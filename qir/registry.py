@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import ast
 import difflib
 import sys
 from contextlib import redirect_stdout
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
+from pathlib import Path
 
 from qir.errors import PluginError
 
+API = 1
+"""The plugin interface that this QIR has; a plugin says `qir_api = 1` to be written for it."""
 KINDS = {
     "qir.frontends": "frontend",
     "qir.targets": "target",
     "qir.profiles": "profile",
     "qir.passes": "pass",
     "qir.observers": "observer",
+    "qir.ops": "op",
+    "qir.methods": "method",
+    "qir.metrics": "metric",
     "qir.probes": "probe",
 }
 """The groups of entry points, and what each finds."""
@@ -61,17 +69,74 @@ def find(kind: str, name: str) -> object:
     if len(found) > 1:
         owners = " and ".join(_owner(p) for p in found)
         raise PluginError(f"{short} {name!r} is claimed by {owners}; remove one of them")
+    return _load(found[0], f"{short} {name!r} of {_owner(found[0])}")
+
+
+def _load(point: EntryPoint, who: str) -> object:
+    """What an entry point names; PluginError where it does not load or is for another API."""
     try:
         with redirect_stdout(sys.stderr):  # what it prints is not what was asked for
-            loaded: object = found[0].load()
-    except ImportError as error:
-        missing = error.name or str(error)
-        raise PluginError(f"{short} {name!r} of {_owner(found[0])} needs {missing}") from error
-    except SystemExit as error:
-        raise PluginError(f"{short} {name!r} of {_owner(found[0])} breaks: it exits") from error
-    except Exception as error:
-        raise PluginError(f"{short} {name!r} of {_owner(found[0])} breaks: {error}") from error
+            loaded: object = point.load()
+    except (Exception, SystemExit) as error:
+        number = _written(point.module)
+        _require_api(API if number is None else number, who, point.module)
+        if isinstance(error, ModuleNotFoundError):
+            raise PluginError(f"{who} needs {error.name or str(error)}") from error
+        said = "it exits" if isinstance(error, SystemExit) else str(error)
+        raise PluginError(f"{who} breaks: {said}") from error
+    _require_api(_stated(point.module), who, point.module)
     return loaded
+
+
+def _require_api(number: object, who: str, module: str) -> None:
+    if number is None:
+        said = f"write qir_api = {API} in {module}, or in a package above it"
+        raise PluginError(f"{who} does not say which plugin API it is written for; {said}")
+    if number != API:
+        newer = isinstance(number, int) and number > API
+        would = "a newer qir" if newer else "a newer version of it"
+        said = f"is written for plugin API {number}, this qir has {API}"
+        raise PluginError(f"{who} {said}; install {would}")
+
+
+def _stated(module: str) -> object:
+    """The `qir_api` of a module that is loaded, or of the nearest package above it."""
+    while module:
+        number: object = getattr(sys.modules.get(module), "qir_api", None)
+        if number is not None:
+            return number
+        module = module.rpartition(".")[0]
+    return None
+
+
+def _written(module: str) -> object:
+    """The `qir_api` in the source of a module that does not load, or of a package above it."""
+    top, *inner = module.split(".")
+    try:
+        found = find_spec(top)
+    except (ImportError, ValueError):
+        return None
+    if found is None or found.origin is None:
+        return None
+    origin = Path(found.origin)
+    places = [origin]
+    for depth in range(1, len(inner) + 1):
+        path = origin.parent.joinpath(*inner[:depth])
+        places += [path / "__init__.py", path.with_suffix(".py")]
+    numbers = (_number_in(place) for place in reversed(places))
+    return next((number for number in numbers if number is not None), None)
+
+
+def _number_in(source: Path) -> object:
+    try:
+        tree = ast.parse(source.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return None
+    for line in tree.body:
+        match line:
+            case ast.Assign(targets=[ast.Name(id="qir_api")], value=ast.Constant(value=number)):
+                return number
+    return None
 
 
 def forget() -> None:

@@ -22,6 +22,9 @@ KINDS = {
     "qir.profiles",
     "qir.probes",
     "qir.observers",
+    "qir.ops",
+    "qir.methods",
+    "qir.metrics",
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import qir
 from qir import registry
 from qir.errors import PluginError
 
@@ -33,8 +35,9 @@ def distribution(folder: Path, name: str, points: dict[str, str], kind: str = KI
     (info / "entry_points.txt").write_text(f"[{kind}]\n{rows}")
 
 
-def module(folder: Path, name: str, text: str) -> None:
-    (folder / f"{name}.py").write_text(text)
+def module(folder: Path, name: str, text: str, api: str = "qir_api = 1\n") -> None:
+    (folder / f"{name}.py").write_text(api + text)
+    importlib.invalidate_caches()
     sys.modules.pop(name, None)
 
 
@@ -137,3 +140,40 @@ def test_what_a_plugin_prints_is_no_output(
     distribution(installed, "acme", {"loud": "acme_loud:P"})
     assert registry.find(KIND, "loud") == 1
     assert capsys.readouterr() == ("", "hello\n")
+
+
+@pytest.mark.parametrize("number", [0, 2, 99])
+@pytest.mark.parametrize("text", ["P = 1\n", "from qir import what_only_that_api_has\n"])
+def test_a_plugin_for_another_api_is_told_as_that_even_if_it_does_not_load(
+    installed: Path, number: int, text: str
+) -> None:
+    module(installed, "acme_other", text, f"qir_api = {number}\n")
+    distribution(installed, "acme", {"other": "acme_other:P"})
+    with pytest.raises(PluginError) as caught:
+        registry.find(KIND, "other")
+    who = "a newer qir" if number > 1 else "a newer version of it"
+    said = f"pass 'other' of acme 1.0 is written for plugin API {number}, this qir has 1"
+    assert str(caught.value) == f"{said}; install {who}"
+
+
+def test_a_plugin_that_states_no_api_is_told_what_to_write(installed: Path) -> None:
+    module(installed, "acme_bare", "P = 1\n", "")
+    distribution(installed, "acme", {"bare": "acme_bare:P"})
+    with pytest.raises(PluginError, match="write qir_api = 1 in acme_bare, or in a package above"):
+        registry.find(KIND, "bare")
+
+
+def test_a_package_states_the_api_for_its_modules(installed: Path) -> None:
+    package = installed / "acme_many"
+    package.mkdir()
+    (package / "__init__.py").write_text("qir_api = 1\n")
+    (package / "good.py").write_text("P = 1\n")
+    (package / "late.py").write_text("qir_api = 3\nfrom qir import what_only_that_api_has\n")
+    distribution(installed, "acme", {"good": "acme_many.good:P", "late": "acme_many.late:P"})
+    assert registry.find(KIND, "good") == 1
+    with pytest.raises(PluginError, match="written for plugin API 3, this qir has 1"):
+        registry.find(KIND, "late")
+
+
+def test_what_qir_brings_is_written_for_the_api_that_it_has() -> None:
+    assert qir.qir_api == registry.API
