@@ -53,6 +53,12 @@ class PassError(QirError):
     """A pass that broke its contract; names pass and node."""
 
 
+class MovedError(PassError):
+    """A pass that moved a tensor further than it declares; names pass, rewrite and tensor."""
+
+    status = 1
+
+
 class SchemeError(QirError):
     """Wishes for a tensor's storage that cannot hold together."""
 

@@ -54,7 +54,7 @@ class Graph:
         self._output: Node | None = None
         self._bodies: dict[Node, dict[str, Graph]] = {}
         self._holder: Graph | None = None
-        self._edits = 0
+        self._edits, self._most = 0, float("inf")
 
     # -- reading ------------------------------------------------------------------------------
 
@@ -99,6 +99,8 @@ class Graph:
 
     def _touch(self) -> None:
         self._edits += 1
+        if self._edits > self._most:
+            raise GraphError(f"graph {self.name} is edited for ever: {self._edits:,} times by now")
         if self._holder is not None:
             self._holder._touch()
 
