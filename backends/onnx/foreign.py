@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import onnx
 from onnx import AttributeProto, helper, version_converter
@@ -49,7 +49,7 @@ def fits(node: Node, opset: int) -> bool:
     if not given <= set(schema.attributes):
         return False
     slots = node.attrs["slots"]
-    ins, outs = (_places(p) for p in slots) if isinstance(slots, tuple) else ([], [])
+    ins, outs = (places(p) for p in slots) if isinstance(slots, tuple) else ([], [])
     placed = [
         *zip(ins, node.variadic("xs"), itertools.repeat(schema.inputs)),
         *zip(outs, node.results, itertools.repeat(schema.outputs)),
@@ -125,34 +125,39 @@ def _converted(writer: Writer, node: Node, proto: onnx.NodeProto) -> None:
 
 def _proto(writer: Writer, node: Node) -> onnx.NodeProto:
     slots = node.attrs["slots"]
-    places = slots if isinstance(slots, tuple) else ()
-    ins, outs = (_places(p) for p in places) if len(places) == 2 else ([], [])
+    both = slots if isinstance(slots, tuple) else ()
+    ins, outs = (places(p) for p in both) if len(both) == 2 else ([], [])
     origin = next((o for o in node.origins if o.framework == "onnx"), None)
     proto = onnx.NodeProto(op_type=str(node.attrs["op"]), domain=str(node.attrs["domain"]))
     proto.name = origin.name if origin else f"{node.name}_{proto.op_type}"
-    proto.input.extend(_placed(ins, [writer.name(v) for v in node.variadic("xs")]))
-    proto.output.extend(_placed(outs, [writer.name(v) for v in node.results]))
-    attrs = node.attrs["attrs"]
-    pairs: Mapping[str, Attr] = {
-        str(p[0]): p[1] for p in (attrs if isinstance(attrs, tuple) else ()) if isinstance(p, tuple)
-    }
-    for name, value in pairs.items():
-        proto.attribute.append(_attribute(proto, version(node), name, value))
+    proto.input.extend(placed(ins, [writer.name(v) for v in node.variadic("xs")]))
+    proto.output.extend(placed(outs, [writer.name(v) for v in node.results]))
+    for name, value in pairs(node.attrs["attrs"]).items():
+        proto.attribute.append(attribute(proto, version(node), name, value))
     return proto
 
 
-def _places(given: Attr) -> list[int]:
+def pairs(given: Attr) -> dict[str, Attr]:
+    """Attributes by name, as a node holds those of its framework."""
+    held = given if isinstance(given, tuple) else ()
+    return {str(p[0]): p[1] for p in held if isinstance(p, tuple)}
+
+
+def places(given: Attr) -> list[int]:
+    """Where operands or results stand in an operator's list."""
     return [p for p in given if isinstance(p, int)] if isinstance(given, tuple) else []
 
 
-def _placed(places: list[int], names: list[str]) -> list[str]:
-    out = [""] * (max(places, default=-1) + 1)
-    for place, name in zip(places, names, strict=True):
+def placed(at: list[int], names: list[str]) -> list[str]:
+    """Names at their places, empty ones between."""
+    out = [""] * (max(at, default=-1) + 1)
+    for place, name in zip(at, names, strict=True):
         out[place] = name
     return out
 
 
-def _attribute(proto: onnx.NodeProto, opset: int, name: str, value: Attr) -> AttributeProto:
+def attribute(proto: onnx.NodeProto, opset: int, name: str, value: Attr) -> AttributeProto:
+    """An attribute as ONNX has it."""
     if isinstance(value, Array):
         return helper.make_attribute(name, tensor(value, value.name))
     if isinstance(value, tuple) and value and isinstance(value[0], Array):

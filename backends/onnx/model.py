@@ -14,7 +14,7 @@ from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 from qir.ledger import Change, Ledger
 
-from . import attention_ops, control, dynamic_ops, float_ops, foreign, integer_ops
+from . import attention_ops, contrib_ops, control, dynamic_ops, float_ops, foreign, integer_ops
 from .elements import ir_version, since, type_proto
 from .writer import STEP, Work, Writer
 
@@ -140,6 +140,9 @@ def _plain(writer: Writer, node: Node) -> None:
 
 
 def _chain(writer: Writer, node: Node) -> None:
+    if contrib_ops.known(node):
+        contrib_ops.write(writer, node)
+        return
     if not node.stages:
         raise writer.refuse(node, "a group with a body has no form in ONNX")
     if any(spec(s.op).slot(n) is None for s in node.stages for n in s.slots):

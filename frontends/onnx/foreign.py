@@ -36,7 +36,7 @@ def keep(reader: Reader, op: Op, why: str = "") -> None:
     for attribute in filter(_graphs, op.proto.attribute):
         said = why or "of ops that hold graphs, only If, Loop and Scan of opset 9 on are read"
         raise refusal(op.path, op.place, f"attribute {attribute.name!r} holds a graph: {said}")
-    attrs = tuple((a.name, _attr(reader, op, a)) for a in op.proto.attribute)
+    attrs = tuple((a.name, attr(reader, op, a)) for a in op.proto.attribute)
     places = tuple(i for i, name in enumerate(op.inputs) if name)
     values = [reader.value(op, op.inputs[i]) for i in places]
     results = tuple(i for i, name in enumerate(op.outputs) if name)
@@ -60,7 +60,8 @@ def keep(reader: Reader, op: Op, why: str = "") -> None:
         reader.note(Change.EXACT, next(filter(None, op.outputs), op.place), said)
 
 
-def _attr(reader: Reader, op: Op, attribute: AttributeProto) -> Attr:
+def attr(reader: Reader, op: Op, attribute: AttributeProto) -> Attr:
+    """An attribute as the language holds it; Refused for what it has no form for."""
     match attribute.type:
         case AttributeProto.INT:
             return attribute.i

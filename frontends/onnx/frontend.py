@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from qir.errors import QirError
 from qir.frontend import Frontend
 from qir.ir.graph import Graph
+from qir.ir.growth import growth
 from qir.ir.node import Node
 from qir.ir.origin import Origin
 from qir.ir.types import Array, TensorType
@@ -21,6 +22,7 @@ from qir.ledger import Change, Ledger
 
 from . import (
     attention_ops,
+    contrib,
     control_ops,
     elementwise_ops,
     float_ops,
@@ -54,6 +56,7 @@ _HANDLERS = {
     **{("", name): handler for name, handler in control_ops.OPS.items()},
     **{("", name): handler for name, handler in recurrent_ops.OPS.items()},
     **{("", name): handler for name, handler in attention_ops.OPS.items()},
+    **contrib.OPS,
     **attention_ops.CONTRIB,
     **quantized_ops.OPS,
 }
@@ -83,6 +86,7 @@ class OnnxFrontend(Frontend):
         return foreign.run(node, operands)
 
 
+@growth()
 def _load(file: ModelFile, ledger: Ledger) -> Graph:
     reader = Reader(file, file.proto.graph, ledger, _body)
     _fill(reader, _inputs)
@@ -226,7 +230,7 @@ def _ordered(ops: Sequence[Op], known: set[str]) -> list[Op]:
     """The ops, producers first, else as they stand; InputError for a cycle or a double name."""
     maker: dict[str, int] = {}
     for i, op in enumerate(ops):
-        for name in op.outputs:
+        for name in filter(None, op.outputs):
             if name in known or maker.setdefault(name, i) != i:
                 raise op.fail(f"makes {name!r}, which is made elsewhere")
     needs = [{maker[n] for n in op.reads if n in maker} for op in ops]

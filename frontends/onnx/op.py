@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -12,29 +13,10 @@ from onnx import AttributeProto
 from qir.errors import InputError
 from qir.ir.origin import Origin
 
+from .contrib_names import OPERANDS
 from .faults import fault
 
 MICROSOFT = "com.microsoft"
-_PAIR = "A A_scale A_zero_point B B_scale B_zero_point C_scale C_zero_point"
-_UNARY = "X X_scale X_zero_point Y_scale Y_zero_point"
-_CONTRIB = {
-    "QLinearConv": "x x_scale x_zero_point w w_scale w_zero_point y_scale y_zero_point B",
-    "QLinearAdd": _PAIR,
-    "QLinearMul": _PAIR,
-    "QLinearSigmoid": _UNARY,
-    "QLinearLeakyRelu": _UNARY,
-    "QLinearSoftmax": "X X_scale x_zero_point y_scale y_zero_point",
-    "QLinearAveragePool": "X x_scale x_zero_point y_scale y_zero_point",
-    "QLinearGlobalAveragePool": "X x_scale x_zero_point y_scale y_zero_point",
-    "QGemm": "A a_scale a_zero_point B b_scale b_zero_point C y_scale y_zero_point",
-    "QuantizeLinear": "x y_scale y_zero_point",
-    "DequantizeLinear": "x x_scale x_zero_point",
-    "MultiHeadAttention": "query key value bias key_padding_mask attention_bias past_key "
-    "past_value",
-    "GroupQueryAttention": "query key value past_key past_value seqlens_k total_sequence_length "
-    "cos_cache sin_cache position_ids attention_bias",
-    "RotaryEmbedding": "input position_ids cos_cache sin_cache",
-}
 
 
 class Keep(Exception):
@@ -53,34 +35,30 @@ class Op:
     domain: str
     opset: int
     path: Path
+    type: str = field(init=False)
+    inputs: tuple[str, ...] = field(init=False)
+    """Names of the operands; an absent one is empty, absent ones at the end are left out."""
+    outputs: tuple[str, ...] = field(init=False)
+    reads: tuple[str, ...] = field(init=False)
+    """Names of all it reads: its operands, and what graphs within it use from outside."""
+    holds: bool = field(init=False)
+    """Whether it holds graphs."""
 
-    @property
-    def type(self) -> str:
-        return self.proto.op_type
+    def __post_init__(self) -> None:
+        # Each is asked for many times, and asking protobuf takes long.
+        proto = self.proto
+        inside = [g for a in proto.attribute for g in held_graphs(a)]
+        inputs = _trim(tuple(proto.input))
+        free = [n for g in inside for n in free_names(g)]
+        object.__setattr__(self, "type", proto.op_type)
+        object.__setattr__(self, "inputs", inputs)
+        object.__setattr__(self, "outputs", _trim(tuple(proto.output)))
+        object.__setattr__(self, "reads", tuple(dict.fromkeys((*inputs, *free))))
+        object.__setattr__(self, "holds", bool(inside))
 
     @property
     def place(self) -> str:
         return f"node {self.proto.name or self.index} ({self.type})"
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """Names of the operands; an absent one is empty, absent ones at the end are left out."""
-        return _trim(tuple(self.proto.input))
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        return _trim(tuple(self.proto.output))
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        """Names of all it reads: its operands, and what graphs within it use from outside."""
-        inside = (n for a in self.proto.attribute for g in held_graphs(a) for n in free_names(g))
-        return tuple(dict.fromkeys((*self.inputs, *inside)))
-
-    @property
-    def holds(self) -> bool:
-        """Whether it holds graphs."""
-        return any(held_graphs(a) for a in self.proto.attribute)
 
     def graph(self, name: str) -> onnx.GraphProto:
         """The graph that an attribute holds."""
@@ -91,45 +69,41 @@ class Op:
 
     def input(self, index: int) -> str:
         """The name of an operand, empty where it is absent."""
-        return self.proto.input[index] if index < len(self.proto.input) else ""
+        return self.inputs[index] if index < len(self.inputs) else ""
 
     def fail(self, what: str) -> InputError:
         return fault(self.path, self.place, what)
 
     def schema(self) -> onnx.defs.OpSchema | None:
         """ONNX's own description; None for an op of another domain."""
-        try:
-            return onnx.defs.get_schema(self.type, self.opset, self.domain)
-        except onnx.defs.SchemaError:
-            return None
+        return _schema(self.type, self.opset, self.domain)
 
     def check(self) -> None:
         """InputError where the node is not what ONNX's description of its op allows."""
         given = [a.name for a in self.proto.attribute]
         if len(set(given)) != len(given):
             raise self.fail("gives an attribute twice")
-        schema = self.schema()
-        if schema is None:
+        form = _form(self.type, self.opset, self.domain)
+        if form is None:
             if self.domain == "":
                 raise self.fail(f"is no operator of opset {self.opset}")
             return
-        if not schema.min_input <= len(self.proto.input) <= schema.max_input:
+        if not form.operands[0] <= len(self.proto.input) <= form.operands[1]:
             raise self.fail(f"has {len(self.proto.input)} operands")
-        if not schema.min_output <= len(self.proto.output) <= schema.max_output:
+        if not form.results[0] <= len(self.proto.output) <= form.results[1]:
             raise self.fail(f"has {len(self.proto.output)} results")
         for attribute in self.proto.attribute:
-            known = schema.attributes.get(attribute.name)
+            known = form.attributes.get(attribute.name)
             if known is None:
                 raise self.fail(f"opset {self.opset} has no attribute {attribute.name!r}")
-            if attribute_type(known) != attribute.type:
+            if known != attribute.type:
                 raise self.fail(f"attribute {attribute.name!r} is of the wrong type")
-        for name, known in schema.attributes.items():
-            if known.required and name not in given:
+        for name in form.required:
+            if name not in given:
                 raise self.fail(f"lacks attribute {name!r}")
-        one = onnx.defs.OpSchema.FormalParameterOption.Single
-        for name, formal in zip(self.proto.input, schema.inputs, strict=False):
-            if not name and formal.option == one:
-                raise self.fail(f"lacks operand {formal.name}")
+        for name, formal, single in zip(self.inputs, form.names, form.single, strict=False):
+            if not name and single:
+                raise self.fail(f"lacks operand {formal}")
 
     def origin(self) -> Origin:
         """Where the node came from, with the names of all it reads."""
@@ -143,12 +117,12 @@ class Op:
             for i in range((count - 2) // 3 + 1):
                 formal += [f"X.{i}", f"X_scale.{i}", f"X_zero_point.{i}"]
             return formal[:count]
-        if self.domain == MICROSOFT and self.type in _CONTRIB:
-            formal = _CONTRIB[self.type].split()
+        if self.domain == MICROSOFT and self.type in OPERANDS:
+            formal = OPERANDS[self.type].split()
         else:
-            schema = self.schema()
-            formal = [p.name for p in schema.inputs] if schema else []
-            if schema and count > len(formal) - 1 and len(schema.inputs) < schema.max_input:
+            form = _form(self.type, self.opset, self.domain)
+            formal = list(form.names) if form else []
+            if form and count > len(formal) - 1 and len(formal) < form.operands[1]:
                 last = formal.pop()
                 formal += [f"{last}.{i}" for i in range(count - len(formal))]
         return [formal[i] if i < len(formal) else f"input.{i}" for i in range(count)]
@@ -185,6 +159,43 @@ class Op:
         """Keep if the node has an attribute other than these."""
         if any(a.name not in names for a in self.proto.attribute):
             raise Keep
+
+
+@lru_cache(1024)
+def _schema(name: str, opset: int, domain: str) -> onnx.defs.OpSchema | None:
+    try:
+        return onnx.defs.get_schema(name, opset, domain)
+    except onnx.defs.SchemaError:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """What ONNX's description of an op allows; reading it off takes long."""
+
+    operands: tuple[int, int]
+    results: tuple[int, int]
+    attributes: dict[str, int]
+    required: tuple[str, ...]
+    names: tuple[str, ...]
+    single: tuple[bool, ...]
+
+
+@lru_cache(1024)
+def _form(name: str, opset: int, domain: str) -> _Form | None:
+    schema = _schema(name, opset, domain)
+    if schema is None:
+        return None
+    known = schema.attributes
+    one = onnx.defs.OpSchema.FormalParameterOption.Single
+    return _Form(
+        (schema.min_input, schema.max_input),
+        (schema.min_output, schema.max_output),
+        {n: attribute_type(a) for n, a in known.items()},
+        tuple(n for n, a in known.items() if a.required),
+        tuple(p.name for p in schema.inputs),
+        tuple(p.option == one for p in schema.inputs),
+    )
 
 
 def held_graphs(attribute: AttributeProto) -> list[onnx.GraphProto]:

@@ -37,10 +37,15 @@ OPS = (
         "fused",
         (),
         _given,
-        (AttrSpec("kernel", "text", ""),),
+        (
+            AttrSpec("kernel", "text", ""),
+            AttrSpec("slots", "any", ()),
+            AttrSpec("attrs", "any", ()),
+        ),
         results=None,
         bodies=("body",),
-        doc="Several ops that one kernel computes: a chain of stages, or a body.",
+        doc="Several ops that one kernel computes: a chain of stages, or a body. `slots` and "
+        "`attrs` are what the op of that name has in its framework, as a foreign op has them.",
     ),
     OpSpec(
         "foreign",
