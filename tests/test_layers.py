@@ -17,8 +17,8 @@ ROOT = Path(__file__).parent.parent
 CORE = {
     "errors": "",
     "atomic": "errors",
-    "ir": "errors atomic",
     "registry": "errors",
+    "ir": "errors atomic registry",
     "ledger": "errors atomic ir",
     "capability": "errors ir",
     "numerics": "errors ir registry _kernels",

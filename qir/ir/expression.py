@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass, field
 from typing import NamedTuple, NoReturn, TypeAlias
 
@@ -126,8 +126,8 @@ class Part(NamedTuple):
 class Names:
     """The names that may stand alone, and those after a point."""
 
-    alone: frozenset[str]
-    dotted: frozenset[str]
+    alone: Set[str]
+    dotted: Set[str]
     hints: dict[str, str] = field(default_factory=dict)
 
 

@@ -17,7 +17,8 @@ from qir.ir import dims
 from qir.ir.attrs import Attr
 from qir.ir.dtype import DType
 from qir.ir.node import Node, Value
-from qir.ir.ops import OPS
+from qir.ir.ops import OPS, OpSpec
+from qir.ir.ops.plugin import gather
 from qir.ir.origin import Origin
 from qir.ir.types import Array, QuantType
 
@@ -157,11 +158,17 @@ ORIGIN: Mapping[str, Callable[[Origin], Item]] = {
     "path": lambda origin: origin.path,
 }
 
-SLOTS = frozenset(slot.name for row in OPS.values() for slot in row.operands)
-VARIADIC = frozenset(s.name for row in OPS.values() for s in row.operands if s.variadic)
-ATTRS = frozenset(attr.name for row in OPS.values() for attr in row.attrs)
-OF_NODES = frozenset(NODE) | SLOTS | ATTRS
-KNOWN = OF_NODES | frozenset(VALUE) | frozenset(ORIGIN)
+
+def _names(row: OpSpec) -> list[str]:
+    return [*(slot.name for slot in row.operands), *(attr.name for attr in row.attrs)]
+
+
+_ROWS = OPS.values()
+SLOTS = gather(_ROWS, lambda row: [slot.name for slot in row.operands])
+VARIADIC = gather(_ROWS, lambda row: [slot.name for slot in row.operands if slot.variadic])
+ATTRS = gather(_ROWS, lambda row: [attr.name for attr in row.attrs])
+OF_NODES = gather(_ROWS, _names, NODE)
+KNOWN = gather(_ROWS, _names, [*NODE, *VALUE, *ORIGIN])
 
 
 def fact(item: Item, name: str) -> Item:

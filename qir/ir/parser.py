@@ -18,7 +18,7 @@ from qir.ir.graph import Graph
 from qir.ir.growth import growth
 from qir.ir.lexer import Cursor
 from qir.ir.node import Node, Stage, Value
-from qir.ir.ops import OPS, OpSpec, spec
+from qir.ir.ops import OPS, OpSpec, no_op, spec
 from qir.ir.origin import Lineage, Origin
 from qir.ir.scheme import Scheme, parse_scheme
 from qir.ir.types import Array, Element, TensorType
@@ -125,7 +125,7 @@ class _Parser:
         op = cursor.identifier()
         if op not in OPS:
             cursor.at -= len(op)
-            raise cursor.fail(f"no op {op!r}")
+            raise cursor.fail(no_op(op))
         try:
             node = self._constant(graph, names) if op == "constant" else self._op(graph, op, names)
         except ParseError:
@@ -235,7 +235,7 @@ class _Parser:
     def _stage(self, op: str, index: int) -> _Stage:
         cursor = self.cursor
         if op not in OPS:
-            raise cursor.fail(f"no op {op!r}")
+            raise cursor.fail(no_op(op))
         out = _Stage(op)
         if index == 0 or cursor.peek("("):
             out.operands, out.flow = self._operands(spec(op))

@@ -302,7 +302,7 @@ class _Reader:
         ops = self.words("op", row.get("op", []))
         if not ops:
             raise self.error("", 'a rule has an op, or "*"')
-        self.known(ops, (*OPS, "*"), "op", at="op")
+        self.known([op for op in ops if op not in OPS], (*OPS, "*"), "op", at="op")
         said_ = self.blocks({k: v for k, v in row.items() if k in (*BLOCKS, *TEXTS)})
         if "method" in row:
             said_["", "method"] = self.method(row["method"])
@@ -340,7 +340,7 @@ class _Reader:
         needs = self.words("needs", row.get("needs", []))
         if not chain:
             raise self.error("", "a group has a chain of ops")
-        self.known(chain, OPS, "op", at="chain")
+        self.known([op for op in chain if op not in OPS], OPS, "op", at="chain")
         self.known(needs, NEEDS, "condition")
         result = self.word("result", row.get("result", "codes"))
         if result not in ("codes", "real"):

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from qir.errors import OpError
 from qir.ir.attrs import Attr
 from qir.ir.dtype import DType, dtype_of
+from qir.ir.ops import OPS, plugin_op
 from qir.reference import (
     activations,
     attention,
@@ -116,15 +117,25 @@ def compute_all(
 def _made(op: str, operands: Operands, attrs: Mapping[str, Attr]) -> Made:
     if op == "cast":
         return cast(operands["x"], attrs["to"])
-    try:
-        function = FUNCTIONS[op]
-    except KeyError:
-        raise OpError(f"no reference for op {op}") from None
+    function = FUNCTIONS.get(op) or _of_plugin(op)
     operands = {slot: settled(x) for slot, x in operands.items()}
     if "xs.0" in operands:
         order = sorted(operands, key=lambda s: int(s.rpartition(".")[2]))
         return function([operands[s] for s in order], **attrs)
     return function(**operands, **attrs)
+
+
+def _of_plugin(op: str) -> Callable[..., Made]:
+    """The function of an op that a plugin brings; OpError for an op that has none."""
+    if dict.__contains__(OPS, op) or op not in OPS:
+        raise OpError(f"no reference for op {op}")
+    function = plugin_op(op).reference
+
+    def run(*operands: object, **named: object) -> Made:
+        made = function(*operands, **named)
+        return tuple(map(np.asarray, made)) if isinstance(made, tuple) else np.asarray(made)
+
+    return run
 
 
 def cast(x: NDArray[np.generic], to: Attr) -> NDArray[np.generic]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 
+from qir import registry
 from qir.errors import TypeRuleError
 from qir.ir.ops import (
     activations,
@@ -32,6 +33,7 @@ from qir.ir.ops import (
     sizes,
     unary,
 )
+from qir.ir.ops.plugin import KIND, Elsewhere, OpTable, PluginOp, plugin_op
 from qir.ir.ops.spec import COMPANIONS, AttrSpec, Call, OpSpec, Signature, Slot, Traits
 
 FAMILIES = (
@@ -62,18 +64,23 @@ FAMILIES = (
     control,
 )
 """The modules that hold the ops, in the order of their page."""
-OPS: dict[str, OpSpec] = {op.name: op for family in FAMILIES for op in family.OPS}
-"""Every op, by name."""
+OPS: OpTable = OpTable((op.name, op) for family in FAMILIES for op in family.OPS)
+"""Every op, by name; those of plugins are in it, but it does not go through them."""
 
 
 def spec(name: str) -> OpSpec:
-    """The op of that name; TypeRuleError if there is none."""
+    """The op of that name; TypeRuleError if there is none, PluginError if a plugin's is broken."""
     try:
         return OPS[name]
     except KeyError:
-        near = difflib.get_close_matches(name, OPS, 1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        raise TypeRuleError(f"no op {name!r}{hint}") from None
+        raise TypeRuleError(no_op(name)) from None
+
+
+def no_op(name: str) -> str:
+    """What to say of an op that there is not."""
+    near = difflib.get_close_matches(name, (*OPS, *registry.names(KIND)), 1)
+    hint = f"did you mean {near[0]}?" if near else "no plugin here brings it"
+    return f"no op {name!r}; {hint}"
 
 
 __all__ = [
@@ -82,9 +89,13 @@ __all__ = [
     "OPS",
     "AttrSpec",
     "Call",
+    "Elsewhere",
     "OpSpec",
+    "OpTable",
+    "PluginOp",
     "Signature",
     "Slot",
     "Traits",
+    "plugin_op",
     "spec",
 ]

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from qir.errors import VerifyError
 from qir.ir.graph import Graph
 from qir.ir.ops import OPS
+from qir.ir.ops.plugin import having
 from qir.ir.verify.following import Compute
 from qir.ir.verify.parameters import (
     axes,
@@ -22,9 +23,9 @@ from qir.ir.verify.step import SLOTS
 from qir.ir.verify.structure import bodies, kept, output, slots, structure, types, unused
 
 _PRODUCTS = frozenset({*SLOTS, "fused"})
-_BIASED = frozenset({*(name for name, row in OPS.items() if row.traits.bias), "fused"})
-_MOVING = frozenset(name for name, row in OPS.items() if row.traits.same_params)
-_HOLDING = frozenset({*(name for name, row in OPS.items() if row.bodies), "foreign"})
+_BIASED = having(OPS.values(), lambda row: row.traits.bias, "fused")
+_MOVING = having(OPS.values(), lambda row: row.traits.same_params)
+_HOLDING = having(OPS.values(), lambda row: row.bodies, "foreign")
 
 RULES: tuple[Rule, ...] = (
     Rule("output", "error", whole=output),

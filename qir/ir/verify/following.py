@@ -19,6 +19,7 @@ from qir.ir.attrs import Attr
 from qir.ir.calls import make_call
 from qir.ir.node import Node, Value
 from qir.ir.ops import OPS
+from qir.ir.ops.plugin import having
 from qir.ir.types import Array, QuantType, TensorType
 
 Compute: TypeAlias = Callable[
@@ -27,7 +28,7 @@ Compute: TypeAlias = Callable[
 """One node on arrays by slot, under a profile; nothing where it cannot be computed."""
 Ends: TypeAlias = tuple[float, float]
 
-MOVES = frozenset(name for name, row in OPS.items() if row.traits.value_preserving)
+MOVES = having(OPS.values(), lambda row: row.traits.value_preserving)
 """Ops whose results are elements of an operand."""
 _FILLS = frozenset({"pad", "trilu"})
 """Those that put zeros among them."""

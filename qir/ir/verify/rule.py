@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal, NamedTuple, TypeAlias
@@ -11,10 +11,11 @@ from typing import Literal, NamedTuple, TypeAlias
 from qir.ir.calls import make_call
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
-from qir.ir.ops import OpSpec, spec
+from qir.ir.ops import OPS, OpSpec, spec
 from qir.ir.ops.graph import GIVEN
+from qir.ir.ops.plugin import having
 from qir.ir.types import Array, QuantType, TensorType
-from qir.ir.verify.following import MOVES, Compute, elements, follow
+from qir.ir.verify.following import Compute, elements, follow
 from qir.ir.verify.step import Product, Step
 
 Severity: TypeAlias = Literal["error", "warning"]
@@ -210,7 +211,7 @@ class Rule:
     """Instead of `find`, for a rule on a graph and not on its nodes."""
     codes: bool = False
     """Whether only nodes are looked at that hold codes somewhere."""
-    ops: frozenset[str] = frozenset()
+    ops: Set[str] = frozenset()
     """The ops that it looks at; none: all."""
 
     @property
@@ -241,7 +242,7 @@ def _needed(op: str) -> tuple[str, ...]:
     return tuple(s.name for s in spec(op).operands if not (s.optional or s.variadic))
 
 
-_REALS_OF_CODES = MOVES | {"dequantize"}
+_REALS_OF_CODES = having(OPS.values(), lambda row: row.traits.value_preserving, "dequantize")
 """Ops that may give what codes mean."""
 
 
