@@ -5,6 +5,7 @@ where two sizes are compared; where seconds are counted it takes part.
 """
 
 import gc
+import json
 import time
 import tracemalloc
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from qir.ir.verify import verify
 
 KIND = TensorType((1, 8, 16, 16), F32)
 TOGETHER = ("build", "order", "verify", "print", "parse")
+BESIDE = 4.5  # times; 3.2 to 3.7 measured
 Build = Callable[[int], Graph]
 
 
@@ -135,17 +137,35 @@ def _faults(few: dict[str, float], many: dict[str, float]) -> list[str]:
     return out + (["together"] if whole[1] > 13 * whole[0] else [])
 
 
+def plain(count: int) -> None:
+    """The same structure in networkx alone: built, ordered, written as JSON and read back."""
+    graph: nx.MultiDiGraph[int] = nx.MultiDiGraph()
+    for i in range(count):
+        graph.add_node(i, op="conv2d", type=str(KIND), scale=0.01 + i * 1e-5, name=f"y_{i}")
+        for slot, back in (("x", 1), ("w", 3)):
+            if i >= back:
+                graph.add_edge(i - back, i, key=slot, result=0)
+    list(nx.topological_sort(graph))
+    text = json.dumps(nx.node_link_data(graph, edges="edges"))
+    nx.node_link_graph(json.loads(text), edges="edges")
+
+
 @pytest.mark.slow
-def test_100_000_nodes_take_ten_seconds_in_all() -> None:
+def test_100_000_nodes_keep_near_networkx_alone() -> None:
+    """Typed, verified and as text: a few times what structure alone takes."""
     assert verify(network(100)) == []
-    sums = []
+    ratios = []
     for _ in range(3):  # the machine may have much else to do
         gc.collect()
+        began = time.process_time()
+        plain(100_000)
+        alone = time.process_time() - began
+        gc.collect()
         found = laps(network, 100_000)
-        sums.append(sum(found[step] for step in TOGETHER))
-        if sums[-1] < 10:
+        ratios.append(sum(found[step] for step in TOGETHER) / alone)
+        if ratios[-1] < BESIDE:
             return
-    raise AssertionError(f"{min(sums):.1f} s")
+    raise AssertionError(f"{ratios}")
 
 
 @pytest.mark.slow
