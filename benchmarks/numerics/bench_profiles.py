@@ -1,0 +1,49 @@
+"""MobileNetV2 by the reference under every profile, beside the real network, in one run."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+import qir
+from qir.numerics import profile_names
+from qir.passes.fuse_qdq import FuseQdq
+from qir.passes.group import Group
+from qir.rewrite import run_passes
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+from tests.reference.mobilenet import mobilenet_v2
+
+ROUNDS = 3
+
+
+def seconds(graph: qir.Graph, data: np.ndarray, profile: str | None = None) -> float:
+    """The shortest of some runs."""
+    taken = []
+    for _ in range(ROUNDS):
+        started = time.perf_counter()
+        qir.run(graph, {"x": data}, profile=profile)
+        taken.append(time.perf_counter() - started)
+    return min(taken)
+
+
+def main() -> None:
+    """Prints a table."""
+    real = mobilenet_v2()
+    data = np.random.default_rng(1).normal(size=(1, 3, 224, 224)).astype(np.float32)
+    rules = ["op=global_avg_pool: float"]
+    quantized = qir.quantize(real, qir.calibrate(real, data), rules=rules)
+    whole = run_passes(quantized, [FuseQdq()], qir.Ledger())
+    print(f"{'s, one image of 224 x 224':28}{'all on codes':>14}{'its groups':>12}")
+    print(f"{'real':28}{seconds(real, data):14.2f}", flush=True)
+    for name in profile_names():
+        grouped = run_passes(quantized, [Group(name)], qir.Ledger())
+        cells = f"{seconds(whole, data, name):14.2f}{seconds(grouped, data, name):12.2f}"
+        print(f"{name:28}{cells}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
