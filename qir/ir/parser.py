@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Mapping
 
 import numpy as np
@@ -12,8 +11,9 @@ from numpy.typing import NDArray
 
 from qir.errors import ParseError, QirError
 from qir.ir.attrs import Attr
+from qir.ir.attrtext import read_attr
 from qir.ir.dims import known
-from qir.ir.dtype import DType, dtype
+from qir.ir.dtype import DType
 from qir.ir.graph import Graph
 from qir.ir.growth import growth
 from qir.ir.lexer import Cursor
@@ -24,10 +24,8 @@ from qir.ir.scheme import Scheme, parse_scheme
 from qir.ir.types import Array, Element, TensorType
 from qir.ir.typetext import read_element, read_type
 
-_MAX_DEPTH = 40
 _MAX_BODIES = 32
 _TEXTS = ("op", "name", "path")
-_HEX = re.compile(r"(?:[0-9a-fA-F]{2})*")
 
 
 @growth()
@@ -319,48 +317,8 @@ class _Parser:
             if name in out:
                 raise cursor.fail(f"{name} is given twice")
             cursor.expect("=")
-            out[name] = self._attr(0)
+            out[name] = read_attr(cursor, self.arrays)
         return out
-
-    def _attr(self, depth: int) -> Attr:
-        cursor = self.cursor
-        if depth > _MAX_DEPTH:
-            raise cursor.fail(f"lists within lists, more than {_MAX_DEPTH} deep")
-        if cursor.take("("):
-            items: list[Attr] = []
-            while not cursor.take(")"):
-                if items:
-                    cursor.expect(",")
-                    if cursor.take(")"):
-                        break
-                items.append(self._attr(depth + 1))
-            return tuple(items)
-        if cursor.peek('"'):
-            return cursor.string()
-        if cursor.take("@"):
-            name = cursor.name()
-            if name not in self.arrays:
-                raise cursor.fail(f"array @{name} is named before it is declared")
-            return self.arrays[name]
-        if cursor.at_number():
-            return cursor.number()
-        return self._word()
-
-    def _word(self) -> Attr:
-        cursor = self.cursor
-        word = cursor.identifier()
-        if word == "bytes":
-            digits = cursor.string()
-            if not _HEX.fullmatch(digits):
-                raise cursor.fail("bytes are written as pairs of hexadecimal digits")
-            return bytes.fromhex(digits)
-        words: dict[str, Attr] = {"true": True, "false": False, "none": None}
-        if word in words:
-            return words[word]
-        try:
-            return dtype(word)
-        except ParseError as error:
-            raise cursor.fail(str(error)) from None
 
     def _clauses(self, graph: Graph, node: Node) -> None:
         cursor = self.cursor
@@ -383,7 +341,7 @@ class _Parser:
         if origins:
             graph.set_origins(node, (*node.origins, *origins))
         if cursor.take_word("lineage"):
-            lines = self._attr(0)
+            lines = read_attr(cursor, self.arrays)
             if not isinstance(lines, tuple) or len(lines) != len(node.results):
                 raise cursor.fail(f"a lineage for each of {len(node.results)} values")
             for value, line in zip(node.results, lines, strict=True):

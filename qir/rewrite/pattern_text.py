@@ -28,8 +28,7 @@ from dataclasses import replace
 from types import EllipsisType
 
 from qir.errors import ParseError, QirError
-from qir.ir.attrs import Attr
-from qir.ir.dtype import dtype
+from qir.ir.attrtext import read_attr
 from qir.ir.lexer import Cursor
 from qir.ir.ops import OPS, spec
 from qir.ir.query import ask_node, ask_value
@@ -345,28 +344,7 @@ class _Reader:
             if name in more:
                 raise cursor.fail(f"{name} is given twice")
             cursor.expect("=")
-            values = [self.attr(0)]
+            values = [read_attr(cursor, {})]
             while cursor.take_word("or"):
-                values.append(self.attr(0))
+                values.append(read_attr(cursor, {}))
             more[name] = values[0] if len(values) == 1 else one_of(*values)
-
-    def attr(self, depth: int) -> Attr:
-        cursor = self.cursor
-        if depth > 40:
-            raise cursor.fail("lists within lists, more than 40 deep")
-        if cursor.take("("):
-            items: list[Attr] = []
-            while not cursor.take(")"):
-                if items:
-                    cursor.expect(",")
-                    if cursor.take(")"):
-                        break
-                items.append(self.attr(depth + 1))
-            return tuple(items)
-        if cursor.peek('"'):
-            return cursor.string()
-        if cursor.at_number():
-            return cursor.number()
-        words: dict[str, Attr] = {"true": True, "false": False, "none": None}
-        word = self.word()
-        return words[word] if word in words else dtype(word)
