@@ -24,9 +24,9 @@ from qir.reference.quantized import run_quantized
 from qir.reference.table import Operands, compute_all
 
 Tensor = NDArray[np.generic]
-See: TypeAlias = Callable[[Value, Tensor], None]
-"""Sees a value as it is made."""
 """Elements of any type."""
+See: TypeAlias = "Callable[[Value, Tensor], Tensor | None]"
+"""Sees a value as it is made; may give other elements, which take their place."""
 MEASURES = frozenset({"shape", "size"})
 """Ops that ask how large a tensor is and not what it holds."""
 
@@ -63,10 +63,9 @@ def run(
         if value in kept:
             kept[value] = data
 
-    def see(value: Value, data: Tensor) -> None:
+    def see(value: Value, data: Tensor) -> Tensor | None:
         keep(value, data)
-        if observe is not None:
-            observe(value, data)
+        return None if observe is None else observe(value, data)
 
     _run(graph, inputs, profile or graph.profile, profile, see, keep)
     found = {name: kept[value] for name, value in wanted.items()}
@@ -110,9 +109,8 @@ def _run(
         manner = forced or node.profile or default
         results = _results(node, operands, inputs, manner, forced, inside)
         for value, data in zip(node.results, results, strict=True):
-            live[value] = data
-            if observe is not None:
-                observe(value, data)
+            seen = None if observe is None else observe(value, data)
+            live[value] = data if seen is None else seen
         for value in node.operands.values():
             left[value] -= 1
             if not left[value]:

@@ -12,7 +12,7 @@ class Tolerance:
     ulps: float = 0.0
     """Reals: units in the last place of the tensor's largest number, in the tensor's own type."""
     codes: float = 0
-    """Codes: steps; reals read off codes: steps of the coarsest that are read."""
+    """Codes: steps."""
     why: str = ""
 
     @property
@@ -37,7 +37,7 @@ class Tolerance:
         return f"{text}: {self.why}" if self.why else text
 
 
-EXACT = Tolerance(why="numbers stay what they are, to the bit")
+EXACT = Tolerance(why="numbers stay what they are")
 """Of what moves, renames or removes, and of what computes the same in the same order."""
 REGROUPED = Tolerance(64, 1, "equal in reals, rounded in another place")
 """Of what computes the same reals in another order, or rounds elsewhere."""
