@@ -2,8 +2,9 @@
 
 from qir.calibration.collect import Program, collect
 from qir.calibration.data import InputSpec, Source, open_data
+from qir.calibration.observers import Observer, Parameter, Rule, Seen, observer, parse_rule
 from qir.calibration.record import BatchId, Key, Log
-from qir.calibration.rules import Range, Rule, parse_rule
+from qir.calibration.rules import Range
 from qir.calibration.statistics import Batch, Statistics
 from qir.calibration.summary import Extremes, Summary
 
@@ -14,13 +15,17 @@ __all__ = [
     "InputSpec",
     "Key",
     "Log",
+    "Observer",
+    "Parameter",
     "Program",
     "Range",
     "Rule",
+    "Seen",
     "Source",
     "Statistics",
     "Summary",
     "collect",
+    "observer",
     "open_data",
     "parse_rule",
 ]

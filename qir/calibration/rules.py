@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import NamedTuple, TypeVar
 
@@ -149,87 +148,6 @@ def moving_average(log: Log, constant: float = 0.01) -> Range:
         low += step * (batch_low - low)
         high += step * (batch_high - high)
     return Range(np.asarray(low), np.asarray(high))
-
-
-@dataclass(frozen=True)
-class Rule:
-    """A range rule with its parameter, written `minmax`, `percentile:99.99`, `average:0.01` ..."""
-
-    name: str
-    parameter: float = math.nan
-
-    def __str__(self) -> str:
-        return self.name if math.isnan(self.parameter) else f"{self.name}:{self.parameter!r}"
-
-    def range(
-        self,
-        summary: Summary,
-        log: Log | None = None,
-        *,
-        levels: int = 256,
-        symmetric: bool = False,
-    ) -> Range:
-        """Apply the rule; the rules that search do it for so many levels, with zero amid or not.
-
-        DataError when nothing finite was seen, or without the log that an ordered rule reads;
-        UsageError for channels where the rule needs a histogram.
-        """
-        match self.name:
-            case "minmax":
-                return minmax(summary)
-            case "percentile":
-                return percentile(summary, self.parameter)
-            case "entropy":
-                return entropy(summary, levels, symmetric)
-            case "mse":
-                return mse(summary, levels, symmetric)
-            case "average" if log is not None:
-                return moving_average(log, self.parameter)
-            case "average":
-                raise DataError("a moving average needs the log of the batches")
-        raise UsageError(unknown(self.name))
-
-
-class Parameter(NamedTuple):
-    """The parameter of a rule: what it is without one given, and the most it may be."""
-
-    default: float
-    most: float
-
-
-RULES: dict[str, Parameter | None] = {
-    "minmax": None,
-    "percentile": Parameter(99.99, 100.0),
-    "entropy": None,
-    "mse": None,
-    "average": Parameter(0.01, 1.0),
-}
-
-
-def unknown(name: str) -> str:
-    """What to say of a rule that does not exist."""
-    return f"no range rule {name!r}: there are {', '.join(RULES)}"
-
-
-def parse_rule(text: str) -> Rule:
-    """Read a rule; UsageError names those that exist, or what is wrong with the parameter."""
-    name, colon, given = text.partition(":")
-    if name not in RULES:
-        raise UsageError(unknown(name))
-    parameter = RULES[name]
-    if parameter is None:
-        if colon:
-            raise UsageError(f"range rule {name} takes no parameter, {text!r} gives one")
-        return Rule(name)
-    if not colon:
-        return Rule(name, parameter.default)
-    try:
-        value = float(given)
-    except ValueError:
-        raise UsageError(f"range rule {text!r}: {given!r} is not a number") from None
-    if not 0 < value <= parameter.most:
-        raise UsageError(f"range rule {text!r}: give more than 0 and at most {parameter.most:g}")
-    return Rule(name, value)
 
 
 def require_values(summary: Summary) -> None:

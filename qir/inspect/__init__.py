@@ -5,6 +5,7 @@ from qir.inspect.compare import Difference, compare
 from qir.inspect.environment import Environment, environment
 from qir.inspect.explain import Explanation, explain
 from qir.inspect.export import to_dot, to_graphml, to_json, to_mermaid
+from qir.inspect.metrics import Metric, metric
 from qir.inspect.overflow import Sums, overflow
 from qir.inspect.ranges import TensorRange, ranges
 from qir.inspect.sharing import islands, sharing
@@ -15,6 +16,7 @@ __all__ = [
     "Difference",
     "Environment",
     "Explanation",
+    "Metric",
     "Summary",
     "Sums",
     "TensorRange",
@@ -27,6 +29,7 @@ __all__ = [
     "interleave",
     "islands",
     "longest_chain",
+    "metric",
     "overflow",
     "ranges",
     "sharing",

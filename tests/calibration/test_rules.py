@@ -221,7 +221,7 @@ def test_rules_are_read_from_text_and_print_as_it() -> None:
     assert str(parse_rule("percentile:99.999")) == "percentile:99.999"
     assert parse_rule("average:0.1").parameter == 0.1
     for text, said in {
-        "median": "no range rule 'median': there are minmax, percentile",
+        "median": "no range rule 'median': there are average, entropy, minmax, mse",
         "minmax:3": "takes no parameter",
         "percentile:many": "'many' is not a number",
         "percentile:": "'' is not a number",

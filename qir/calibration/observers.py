@@ -1,0 +1,194 @@
+"""Range rules by name: those of plugins, ours among them, and how they are written.
+
+An observer looks at a tensor's statistics, never at the tensor: so it serves data that were
+calibrated before it was written.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from qir import registry
+from qir.calibration.record import Log
+from qir.calibration.rules import Range, entropy, minmax, moving_average, mse, percentile
+from qir.calibration.summary import Summary
+from qir.errors import DataError, PluginError, UsageError
+
+KIND = "qir.observers"
+
+
+class Parameter(NamedTuple):
+    """The parameter of a rule: what it is without one given, and the most it may be."""
+
+    default: float
+    most: float
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What is known of a tensor whose range is wanted, and what the range is for."""
+
+    summary: Summary
+    """Counts, extremes, moments and a histogram of all values."""
+    parameter: float = math.nan
+    """What stands after the colon of `name:parameter`, or the default."""
+    levels: int = 256
+    """How many codes there will be."""
+    symmetric: bool = False
+    """Whether the codes lie around zero."""
+    log: Log | None = None
+    """The extremes of each batch, in order; for rules that say `ordered`."""
+
+
+class Observer(ABC):
+    """A range rule: what part of the values of a tensor the codes shall cover.
+
+    It must be a function of what it is given, so that the same batches give the same range in any
+    order, on any machine. `ordered` says that it reads the batches one after another.
+    """
+
+    name: ClassVar[str]
+    parameter: ClassVar[Parameter | None] = None
+    """The parameter that it takes; None: none."""
+    ordered: ClassVar[bool] = False
+
+    @abstractmethod
+    def range(self, seen: Seen) -> Range:
+        """The least and the largest value to cover, no wider than what was seen.
+
+        DataError when nothing finite was seen; UsageError for channels (`seen.summary.axis`) where
+        it knows only whole tensors.
+        """
+
+
+class MinMax(Observer):
+    """All values that were seen."""
+
+    name = "minmax"
+
+    def range(self, seen: Seen) -> Range:
+        return minmax(seen.summary)
+
+
+class Percentile(Observer):
+    """The middle so many percent of the values."""
+
+    name = "percentile"
+    parameter = Parameter(99.99, 100.0)
+
+    def range(self, seen: Seen) -> Range:
+        return percentile(seen.summary, seen.parameter)
+
+
+class Entropy(Observer):
+    """The range whose codes keep the most information."""
+
+    name = "entropy"
+
+    def range(self, seen: Seen) -> Range:
+        return entropy(seen.summary, seen.levels, seen.symmetric)
+
+
+class Mse(Observer):
+    """The range whose codes have the least mean squared error."""
+
+    name = "mse"
+
+    def range(self, seen: Seen) -> Range:
+        return mse(seen.summary, seen.levels, seen.symmetric)
+
+
+class Average(Observer):
+    """Averages that follow the extremes of each batch."""
+
+    name = "average"
+    parameter = Parameter(0.01, 1.0)
+    ordered = True
+
+    def range(self, seen: Seen) -> Range:
+        if seen.log is None:
+            raise DataError("a moving average needs the log of the batches")
+        return moving_average(seen.log, seen.parameter)
+
+
+def observer(name: str) -> Observer:
+    """The range rule of that name.
+
+    Raises UsageError if there is none, PluginError for one that is broken.
+    """
+    if name not in registry.names(KIND):
+        raise UsageError(unknown(name))
+    found = registry.find(KIND, name)
+    if not (isinstance(found, type) and issubclass(found, Observer)):
+        raise PluginError(f"observer {name!r} is no class derived from qir.calibration.Observer")
+    return found()
+
+
+def unknown(name: str) -> str:
+    """What to say of a rule that does not exist."""
+    return f"no range rule {name!r}: there are {', '.join(registry.names(KIND))}"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A range rule with its parameter, written `minmax`, `percentile:99.99`, `average:0.01` ..."""
+
+    name: str
+    parameter: float = math.nan
+
+    def __str__(self) -> str:
+        return self.name if math.isnan(self.parameter) else f"{self.name}:{self.parameter!r}"
+
+    @property
+    def ordered(self) -> bool:
+        """Whether it reads the log of the batches."""
+        return observer(self.name).ordered
+
+    def range(
+        self,
+        summary: Summary,
+        log: Log | None = None,
+        *,
+        levels: int = 256,
+        symmetric: bool = False,
+    ) -> Range:
+        """Apply the rule; the rules that search do it for so many levels, with zero amid or not.
+
+        DataError when nothing finite was seen, or without the log that an ordered rule reads;
+        UsageError for channels where the rule needs a histogram; PluginError for a rule that gives
+        no range.
+        """
+        seen = Seen(summary, self.parameter, levels, symmetric, log)
+        low, high = map(_float32, observer(self.name).range(seen))
+        if not (np.isfinite(low).all() and np.isfinite(high).all() and (low <= high).all()):
+            raise PluginError(f"observer {self.name!r} gives {low}..{high}, which is no range")
+        return Range(low, high)
+
+
+def _float32(end: ArrayLike) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
+    return np.asarray(end, np.float32) + np.float32(0)
+
+
+def parse_rule(text: str) -> Rule:
+    """Read a rule; UsageError names those that exist, or what is wrong with the parameter."""
+    name, colon, given = text.partition(":")
+    parameter = observer(name).parameter
+    if parameter is None:
+        if colon:
+            raise UsageError(f"range rule {name} takes no parameter, {text!r} gives one")
+        return Rule(name)
+    if not colon:
+        return Rule(name, parameter.default)
+    try:
+        value = float(given)
+    except ValueError:
+        raise UsageError(f"range rule {text!r}: {given!r} is not a number") from None
+    if not 0 < value <= parameter.most:
+        raise UsageError(f"range rule {text!r}: give more than 0 and at most {parameter.most:g}")
+    return Rule(name, value)
