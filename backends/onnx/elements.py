@@ -55,6 +55,29 @@ def tensor(array: Array, name: str) -> onnx.TensorProto:
     return raw(array.data, number(kind), name)
 
 
+LARGE = 1 << 14
+"""So many bytes are written from where they lie; fewer stand in the message."""
+
+
+def is_large(array: Array) -> bool:
+    """Whether its elements are whole bytes, and many."""
+    kind = array.type.dtype
+    whole = kind.name != "string" and (kind.bits >= 8 or kind.name == "bool")
+    return whole and array.data.nbytes >= LARGE
+
+
+def head(array: Array, name: str) -> onnx.TensorProto:
+    """An array's name, type and shape, without its elements."""
+    kind = number(array.type.dtype)
+    return onnx.TensorProto(name=name, data_type=kind, dims=array.data.shape)
+
+
+def content(data: NDArray[np.generic]) -> memoryview:
+    """The bytes of elements in the order of files, without a copy where they lie so."""
+    little = data.astype(data.dtype.newbyteorder("<"), copy=False)
+    return np.ascontiguousarray(little).reshape(-1).view(np.uint8).data
+
+
 def raw(data: NDArray[np.generic], kind: int, name: str) -> onnx.TensorProto:
     """A tensor of whole bytes."""
     out = onnx.TensorProto(name=name, data_type=kind, dims=data.shape)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
+import numpy as np
 import onnx
+from numpy.typing import NDArray
 from onnx import helper
 
 from qir import __version__
@@ -15,7 +18,7 @@ from qir.ir.ops import spec
 from qir.ledger import Change, Ledger
 
 from . import attention_ops, contrib_ops, control, dynamic_ops, float_ops, foreign, integer_ops
-from .elements import ir_version, since, type_proto
+from .elements import content, ir_version, since, type_proto
 from .writer import STEP, Work, Writer
 
 OPSET = 21
@@ -29,6 +32,17 @@ IR_VERSION = 10
 
 def to_model(graph: Graph, ledger: Ledger) -> onnx.ModelProto:
     """Writes a graph of any form; Refused for what ONNX cannot say, naming the node."""
+    model, large = to_parts(graph, ledger)
+    for tensor in model.graph.initializer:
+        if tensor.name in large:
+            tensor.raw_data = bytes(content(large[tensor.name]))
+    return model
+
+
+def to_parts(
+    graph: Graph, ledger: Ledger
+) -> tuple[onnx.ModelProto, Mapping[str, NDArray[np.generic]]]:
+    """A model whose large initializers have no elements, and these by name."""
     writer = Writer(graph, ledger, _opset(graph))
     copies = _name_outputs(writer)
     for node in graph:
@@ -38,7 +52,7 @@ def to_model(graph: Graph, ledger: Ledger) -> onnx.ModelProto:
     if writer.bounded:
         reason = f"of {writer.bounded} constants, whose codes keep to them"
         ledger.add(Change.DROPPED, STEP, "bounds", reason)
-    return _finished(writer)
+    return _finished(writer), writer.large
 
 
 def _opset(graph: Graph) -> int:

@@ -1,40 +1,97 @@
-"""Model files that arrive whole; large ones keep their tensors beside them."""
+"""Model files that arrive whole; large ones keep their tensors beside them.
+
+Elements go from where they lie to the file, and are never part of a message in memory.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import BinaryIO, TypeAlias
 
+import numpy as np
 import onnx
+from numpy.typing import NDArray
 
 from qir.atomic import replacing
+
+from .elements import content
 
 LIMIT = 2_000_000_000
 """Bytes that one file of protobuf can hold, with room for the rest of the model."""
 _ALIGN = 64
+_LEAST = 1024
+"""Bytes of a tensor that is worth a place beside the model."""
+_GRAPH, _INITIALIZER, _RAW = 7, 5, 9
+Large: TypeAlias = "Mapping[str, NDArray[np.generic]]"
 
 
-def save(model: onnx.ModelProto, path: Path, *, limit: int = LIMIT) -> None:
-    """Writes a model by rename; InputError where the system refuses."""
-    if sum(len(t.raw_data) for t in model.graph.initializer) > limit:
-        _split(model, path.with_name(f"{path.name}.data"))
-    with replacing(path) as draft:
-        draft.write_bytes(model.SerializeToString(deterministic=True))
+def save(
+    model: onnx.ModelProto, path: Path, large: Large | None = None, *, limit: int = LIMIT
+) -> None:
+    """Writes a model by rename; `large` has the elements of initializers that stand without.
+
+    Raises InputError where the system refuses.
+    """
+    held = dict(large or {})
+    inside = sum(len(t.raw_data) for t in model.graph.initializer)
+    if inside + sum(a.nbytes for a in held.values()) > limit:
+        _split(model, path.with_name(f"{path.name}.data"), held)
+        held = {}
+    with replacing(path) as draft, draft.open("wb") as stream:
+        if held:
+            _whole(model, held, stream)
+        else:
+            stream.write(model.SerializeToString(deterministic=True))
 
 
-def _split(model: onnx.ModelProto, beside: Path) -> None:
+def _split(model: onnx.ModelProto, beside: Path, large: Large) -> None:
     """Moves the tensors of a model to a file of their own."""
     with replacing(beside) as draft, draft.open("wb") as stream:
         for tensor in model.graph.initializer:
-            if len(tensor.raw_data) < 1024:
+            data = content(large[tensor.name]) if tensor.name in large else tensor.raw_data
+            if len(data) < _LEAST:
                 continue
             stream.write(bytes(-stream.tell() % _ALIGN))
             place = {
                 "location": beside.name,
                 "offset": str(stream.tell()),
-                "length": str(len(tensor.raw_data)),
+                "length": str(len(data)),
             }
-            stream.write(tensor.raw_data)
+            stream.write(data)
             tensor.ClearField("raw_data")
             tensor.data_location = onnx.TensorProto.EXTERNAL
             for key, value in place.items():
                 tensor.external_data.add(key=key, value=value)
+
+
+def _whole(model: onnx.ModelProto, large: Large, stream: BinaryIO) -> None:
+    """Writes the model as one message, its tensors in their order behind all else."""
+    shell = onnx.ModelProto()
+    shell.CopyFrom(model)
+    del shell.graph.initializer[:]
+    inner = shell.graph.SerializeToString(deterministic=True)
+    shell.ClearField("graph")
+    parts: list[bytes | memoryview] = [inner]
+    for tensor in model.graph.initializer:
+        said = tensor.SerializeToString(deterministic=True)
+        data = memoryview(b"")
+        if tensor.name in large:
+            data = content(large[tensor.name])
+            said += _number(_RAW << 3 | 2) + _number(len(data))
+        start = _number(_INITIALIZER << 3 | 2) + _number(len(said) + len(data))
+        parts += [start + said, data]
+    stream.write(shell.SerializeToString(deterministic=True))
+    stream.write(_number(_GRAPH << 3 | 2) + _number(sum(map(len, parts))))
+    for part in parts:
+        stream.write(part)
+
+
+def _number(value: int) -> bytes:
+    """A number as protobuf writes it."""
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    out.append(value)
+    return bytes(out)

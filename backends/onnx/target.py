@@ -12,7 +12,7 @@ from qir.passes.expand_qdq import ExpandQdq
 from qir.passes.fuse_qdq import FuseQdq
 from qir.target import Executable, Target
 
-from .model import to_model
+from .model import to_model, to_parts
 from .saving import save
 
 
@@ -48,9 +48,9 @@ class OnnxRuntimeTarget(Target):
             raise UsageError(f"target {self.name} has no format {wanted!r}; it has {known}")
         formed = graph.copy()
         (ExpandQdq() if wanted == "qdq" else FuseQdq()).run(formed, ledger)
-        model = to_model(formed, ledger)
+        model, large = to_parts(formed, ledger)
         ledger.check(lossy=lossy)
-        save(model, path)
+        save(model, path, large)
 
     def compile(self, graph: Graph, *, threads: int | None = None) -> Executable:
         """Runs a graph in onnxruntime, written node by node in the form it has."""

@@ -21,7 +21,7 @@ from qir.ir.origin import Origin
 from qir.ir.types import Array, QuantType, TensorType
 from qir.ledger import Change, Ledger
 
-from .elements import STORED, tensor, type_proto
+from .elements import STORED, head, is_large, tensor, type_proto
 
 STEP = "onnxruntime emitter"
 MICROSOFT = "com.microsoft"
@@ -102,6 +102,8 @@ class Writer:
         self.opset = opset
         self.nodes: list[onnx.NodeProto] = []
         self.initializers: dict[str, onnx.TensorProto] = {}
+        self.large: dict[str, NDArray[np.generic]] = {}
+        """Elements of initializers that stand here without them."""
         self.infos: list[onnx.ValueInfoProto] = []
         self.domains: dict[str, int] = {"": opset}
         self.bounded = 0
@@ -162,7 +164,10 @@ class Writer:
         if name in self.graph.outputs or inside:
             name = self.fresh(f"{name}_constant" if name in self.graph.outputs else name)
         twins.append((array, name))
-        self.initializers[name] = tensor(array, name)
+        if is_large(array):
+            self.initializers[name], self.large[name] = head(array, name), array.data
+        else:
+            self.initializers[name] = tensor(array, name)
         if array.type.quant and array.type.quant.bounds:
             self.bounded += 1
         return name

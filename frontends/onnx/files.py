@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import TypeAlias
 
 import numpy as np
 import onnx
@@ -13,10 +15,25 @@ from qir.ir.types import Array, TensorType
 
 from .elements import check_size, element, to_array
 from .faults import fault
+from .wire import split
 
 OLDEST = 7
 _LIMIT = (1 << 31) - 1
+_APART = 1 << 20
+"""Files of so many bytes are worth reading with their tensors apart."""
 _TENSOR_LIMIT = 1 << 36
+
+
+@dataclass(frozen=True, slots=True)
+class Large:
+    """A tensor of the file whose data are not in the message, but at this place of the file."""
+
+    proto: onnx.TensorProto
+    offset: int
+    length: int
+
+
+Stored: TypeAlias = "onnx.TensorProto | Large | Array"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +43,21 @@ class ModelFile:
     path: Path
     proto: onnx.ModelProto
     opsets: dict[str, int]
+    places: Mapping[int, tuple[int, int]]
+    """Where the data of large initializers lie in the file, which the message does not hold."""
 
-    def array(self, tensor: onnx.TensorProto, name: str) -> Array:
+    def initializers(self) -> list[Stored]:
+        """The tensors of the model's graph, the large ones apart from the message."""
+        places = self.places
+        found = enumerate(self.proto.graph.initializer)
+        return [Large(t, *places[i]) if i in places else t for i, t in found]
+
+    def array(self, tensor: onnx.TensorProto | Large, name: str) -> Array:
         """A tensor's elements, from the file or beside it; InputError where they do not fit."""
         place = f"tensor {name or '(no name)'}"
         try:
+            if isinstance(tensor, Large):
+                return _cut(tensor, self.path, name)
             if tensor.data_location == onnx.TensorProto.EXTERNAL:
                 return _fetch(tensor, self.path.parent, name)
             return to_array(tensor, name)
@@ -42,7 +69,8 @@ class ModelFile:
 
 def read_model(path: Path) -> ModelFile:
     """Reads a model; InputError if it is none, naming the file."""
-    proto = _parse(path, _read(path))
+    data, places = _read(path)
+    proto = _parse(path, data)
     if not proto.HasField("graph") or not (proto.graph.output or proto.graph.node):
         raise fault(path, "", "is no ONNX model: it holds no graph")
     if proto.functions:
@@ -50,10 +78,11 @@ def read_model(path: Path) -> ModelFile:
             proto = inliner.inline_local_functions(proto)
         except Exception as error:  # whatever the library raises, the file is at fault
             raise fault(path, "functions", f"cannot be written out: {error}") from error
-    return ModelFile(path, proto, _opsets(path, proto))
+    return ModelFile(path, proto, _opsets(path, proto), places)
 
 
-def _read(path: Path) -> bytes:
+def _read(path: Path) -> tuple[bytes, Mapping[int, tuple[int, int]]]:
+    """The message, and where the data lie that were left out of it."""
     try:
         if path.is_dir():
             raise fault(path, "", "is a folder; name a file")
@@ -61,13 +90,15 @@ def _read(path: Path) -> bytes:
             raise fault(path, "", "does not exist")
         if (size := path.stat().st_size) > _LIMIT:
             raise fault(path, "", f"holds {size} bytes; an ONNX file ends at 2 GiB")
+        if size >= _APART and (found := split(path)) is not None:
+            return found.message, found.places
         data = path.read_bytes()
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise fault(path, "", f"cannot be read: {reason}") from error
     if not data:
         raise fault(path, "", "is empty")
-    return data
+    return data, {}
 
 
 def _parse(path: Path, data: bytes) -> onnx.ModelProto:
@@ -91,6 +122,25 @@ def _opsets(path: Path, proto: onnx.ModelProto) -> dict[str, int]:
     if "" in found and not OLDEST <= found[""] <= newest:
         raise fault(path, "", f"uses opset {found['']}; {OLDEST} to {newest} are read")
     return found
+
+
+def _cut(tensor: Large, path: Path, name: str) -> Array:
+    """A large tensor of the file, read at once into the place where it stays."""
+    proto, size = tensor.proto, tensor.length
+    kind, shape = element(proto.data_type), tuple(proto.dims)
+    if kind.bits < 8 or kind.carrier.itemsize * 8 != kind.bits or proto.HasField("segment"):
+        with path.open("rb") as stream:
+            stream.seek(tensor.offset)
+            whole = onnx.TensorProto()
+            whole.CopyFrom(proto)
+            whole.raw_data = stream.read(size)
+        return to_array(whole, name)
+    check_size(kind, shape, size)
+    read = np.fromfile(path, np.uint8, size, offset=tensor.offset)
+    if read.size != size:
+        raise ValueError("the file was changed while it was read")
+    read.flags.writeable = False
+    return Array(read.view(kind.carrier).reshape(shape), TensorType(shape, kind), name)
 
 
 def _fetch(tensor: onnx.TensorProto, folder: Path, name: str) -> Array:

@@ -23,6 +23,7 @@ from qir.ledger import Change, Ledger
 from . import (
     attention_ops,
     contrib,
+    contrib_codes,
     control_ops,
     elementwise_ops,
     float_ops,
@@ -38,10 +39,10 @@ from . import (
 )
 from .elements import dense
 from .faults import fault, refusal
-from .files import ModelFile, read_model
+from .files import Large, ModelFile, Stored, read_model
 from .meaning import meanings, moves
 from .op import MICROSOFT, Keep, Op
-from .reader import Reader, Stored
+from .reader import Reader
 
 _HANDLERS = {
     **{("", name): handler for name, handler in float_ops.OPS.items()},
@@ -57,6 +58,7 @@ _HANDLERS = {
     **{("", name): handler for name, handler in recurrent_ops.OPS.items()},
     **{("", name): handler for name, handler in attention_ops.OPS.items()},
     **contrib.OPS,
+    **contrib_codes.OPS,
     **attention_ops.CONTRIB,
     **quantized_ops.OPS,
 }
@@ -142,8 +144,9 @@ def _op(file: ModelFile, index: int, node: onnx.NodeProto) -> Op:
 def _stored(reader: Reader, ops: Sequence[Op]) -> set[str]:
     """Keeps initializers and Constant nodes; gives their names."""
     file, names = reader.file, set[str]()
+    held = list(reader.proto.initializer) if reader.outer else file.initializers()
     entries: list[tuple[str, str, Stored]] = [
-        ("initializers", t.name, t) for t in reader.proto.initializer
+        ("initializers", t.proto.name if isinstance(t, Large) else t.name, t) for t in held
     ]
     entries += [
         ("initializers", t.values.name, _dense(file, t, t.values.name))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 import numpy as np
 import onnx
@@ -20,12 +20,11 @@ from qir.ledger import Change, Ledger
 
 from .elements import Dimensions
 from .faults import fault
-from .files import ModelFile
+from .files import ModelFile, Stored
 from .op import Keep, Op
 from .settling import settled
 
 STEP = "onnx frontend"
-Stored: TypeAlias = "onnx.TensorProto | Array"
 CODES = frozenset(
     "i8 u8 i16 u16 i32 i4 u4 i2 u2 f8e4m3fn f8e4m3fnuz f8e5m2 f8e5m2fnuz f4e2m1fn".split()
 )

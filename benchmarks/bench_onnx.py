@@ -1,0 +1,125 @@
+"""Reading and writing ONNX beside onnx.load and onnx.save, and what memory a large model takes.
+
+Seconds of the clock, the median of several runs that take turns; memory is the peak of what a
+process holds for itself, without the pages of mapped files.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import onnx
+from onnx_models import bert, beside, long, resnet50
+
+import qir
+
+ROUNDS = 5
+NODES = int(os.environ.get("BENCH_NODES", "100000"))
+BYTES = int(os.environ.get("BENCH_BYTES", str(2 << 30)))
+SETTLE = 0.002
+"""Seconds between two looks at the memory."""
+
+
+def by_onnx(source: Path, made: Path) -> None:
+    """What QIR is held against."""
+    onnx.save(onnx.load(source), made)
+
+
+def by_qir(source: Path, made: Path) -> None:
+    """Read and written back."""
+    qir.save(qir.load(source), made, force=True)
+
+
+def seconds(do: Callable[[Path, Path], None], source: Path, made: Path) -> float:
+    begin = time.perf_counter()
+    do(source, made)
+    return time.perf_counter() - begin
+
+
+def both_ways(name: str, model: onnx.ModelProto, folder: Path) -> float:
+    """Prints how long reading and writing takes, and gives the ratio."""
+    source, made = folder / f"{name}.onnx", folder / "made.onnx"
+    onnx.save(model, source)
+    size = source.stat().st_size
+    found = [(seconds(by_onnx, source, made), seconds(by_qir, source, made)) for _ in range(ROUNDS)]
+    theirs, ours = (statistics.median(column) for column in zip(*found, strict=True))
+    print(
+        f"{name:12}{size / 1e6:8.0f} MB{theirs:10.3f}{ours:10.3f}{ours / theirs:8.2f}x", flush=True
+    )
+    source.unlink()
+    made.unlink()
+    return ours / theirs
+
+
+def reading(folder: Path) -> float:
+    """Seconds to read a long model."""
+    source = folder / "long.onnx"
+    onnx.save(long(NODES), source)
+    return min(seconds(lambda s, m: qir.load(s) and None, source, source) for _ in range(2))
+
+
+def anonymous(pid: int) -> int:
+    """Bytes that a process holds for itself."""
+    for line in Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines():
+        if line.startswith("RssAnon"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def peak(arguments: list[str]) -> tuple[int, float]:
+    """The most that a process holds for itself, and how long it runs."""
+    begin = time.perf_counter()
+    process = subprocess.Popen([sys.executable, *arguments])
+    most, done = 0, threading.Event()
+
+    def watch() -> None:
+        nonlocal most
+        while not done.is_set():
+            try:
+                most = max(most, anonymous(process.pid))
+            except OSError:
+                return
+            done.wait(SETTLE)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    code = process.wait()
+    done.set()
+    watcher.join()
+    if code:
+        raise SystemExit(f"{arguments}: status {code}")
+    return most, time.perf_counter() - begin
+
+
+def converted(folder: Path) -> tuple[int, float]:
+    """The memory and time of `qir convert` on a model whose weights lie beside it."""
+    beside(folder / "large.onnx", BYTES)
+    into = str(folder / "made.onnx")
+    return peak(["-m", "qir", "convert", str(folder / "large.onnx"), "-o", into, "--quiet"])
+
+
+def main() -> None:
+    """Prints the table."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        print(f"{'read + write':12}{'':>11}{'onnx s':>10}{'qir s':>10}{'ratio':>9}")
+        both_ways("ResNet-50", resnet50(), folder)
+        both_ways("BERT-base", bert(), folder)
+        print(f"{NODES} nodes are read in {reading(folder):.2f} s")
+        most, spent = converted(folder)
+        print(
+            f"{BYTES / 2**30:.1f} GiB of data beside a model are converted in {spent:.1f} s, "
+            f"with {most / 2**20:.0f} MiB of its own"
+        )
+
+
+if __name__ == "__main__":
+    main()
