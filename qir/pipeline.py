@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -148,10 +149,10 @@ def plan(
     return assign(fold(graph), table, _granularity(granularity), wishes)[0]
 
 
-def _granularity(name: str) -> str:
+def _granularity(name: str) -> Literal["channel", "tensor"]:
     if name not in GRANULARITIES:
         raise UsageError(f"granularity {name!r} is neither channel nor tensor")
-    return name
+    return "tensor" if name == "tensor" else "channel"
 
 
 def calibrate(

@@ -11,7 +11,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from itertools import pairwise
+from typing import Literal
 
+from qir.calibration import parse_rule
 from qir.capability import Capability, OpCapability
 from qir.errors import SchemeError
 from qir.ir.attrs import same
@@ -22,7 +24,9 @@ from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 from qir.ir.scheme import RESULT, Scheme, parse_scheme
 from qir.ledger import Ledger
-from qir.rewrite import Pass
+from qir.rewrite import Pass, Tolerance
+from qir.rewrite.options import option
+from qir.target import target
 
 STRUCTURE = frozenset({"input", "constant", "output"})
 """Ops that compute nothing."""
@@ -105,16 +109,46 @@ class Plan:
         return sum(d.macs for d in self.decisions if d.integer) / total if total else 0.0
 
 
+def _capability(name: str | list[str]) -> Capability:
+    return target(str(name)).capability()
+
+
+def _name(table: object) -> str:
+    return table.name if isinstance(table, Capability) else ""
+
+
+def _range(text: str | list[str]) -> str:
+    parse_rule(str(text))
+    return str(text)
+
+
+def _texts(wishes: object) -> list[str]:
+    return [w.text for w in wishes if isinstance(w, Wish)] if isinstance(wishes, tuple) else []
+
+
+def _wishes(texts: str | list[str]) -> tuple[Wish, ...]:
+    return tuple(map(Wish.parse, [texts] if isinstance(texts, str) else texts))
+
+
 @dataclass(frozen=True)
 class AssignSchemes(Pass):
     """Writes schemes on slots, for one target."""
 
     name = "assign-schemes"
     nested = False
-    capability: Capability = field(default_factory=lambda: Capability("none", {}))
-    granularity: str = "channel"
-    wishes: tuple[Wish, ...] = ()
-    range_rule: str = "minmax"
+    tolerance = Tolerance(why="it writes plans; no number moves")
+    capability: Capability = field(
+        default_factory=lambda: Capability("none", {}),
+        metadata=option(name="target", read=_capability, write=_name, kind="target"),
+    )
+    """What the target takes in integers."""
+    granularity: Literal["channel", "tensor"] = "channel"
+    """What one scale of a weight stands for."""
+    wishes: tuple[Wish, ...] = field(
+        default=(), metadata=option(name="rules", read=_wishes, write=_texts, kind="list of rule")
+    )
+    """The user's rules, such as "op=softmax: float"; the last that speaks of a slot wins."""
+    range_rule: str = field(default="minmax", metadata=option(name="range", read=_range))
     """The range rule of slots for which neither table nor user names one."""
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
@@ -312,8 +346,8 @@ class _Assignment:
             raise SchemeError(f"{names} share one map, but their fixed scales differ")
         wanted = self._wanted(users)
         options = [wanted] if wanted else list(laws) or list(self._allowed(*users[0]))
-        for option in options:
-            fitted: Scheme | None = option
+        for each in options:
+            fitted: Scheme | None = each
             for n, slot in users:
                 if fitted is None:
                     break

@@ -12,8 +12,9 @@ from qir.ir.node import Node, Stage, Value
 from qir.ir.ops import spec
 from qir.ir.types import Array, TensorType, uniform
 from qir.ledger import Change, Ledger
-from qir.rewrite import Pass
+from qir.rewrite import REGROUPED, Pass
 from qir.rewrite.fusing import accumulator_scale
+from qir.rewrite.watch import may
 
 _CODES = frozenset(
     "input constant output foreign quantize dequantize requantize recode choose_qparams "
@@ -30,6 +31,7 @@ class ExpandQdq(Pass):
     """Each value of codes gets one dequantize; each op on codes a quantize behind it."""
 
     name = "expand-qdq"
+    tolerance = REGROUPED
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
         reals: Known = {}
@@ -37,6 +39,8 @@ class ExpandQdq(Pass):
         for node in list(graph):
             if node.op in _CODES or node.bodies or not _on_codes(node) or _hands_on(node):
                 continue  # what holds bodies hands codes to them; they are unwrapped on their own
+            if not may(self.name, f"expand {node.op}", node):
+                continue
             _expand(graph, node, reals)
             ledger.add(Change.REGROUPED, self.name, node.name, "written as reals between codes")
             count += 1

@@ -13,7 +13,8 @@ from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 from qir.ir.types import Array
 from qir.ledger import Change, Ledger
-from qir.rewrite import Pass
+from qir.rewrite import Pass, Tolerance
+from qir.rewrite.watch import may
 
 _PRODUCERS = frozenset({"conv2d", "linear", "gemm", "matmul"})
 
@@ -26,11 +27,14 @@ class FoldBatchNorm(Pass):
     """
 
     name = "fold-batch-norm"
+    tolerance = Tolerance(1024, 0, "equal in reals; new weights are rounded")
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
         count = 0
         for node in graph:
             if node.op == "batch_norm" and (producer := _producer(node)):
+                if not may(self.name, "fold", node, producer):
+                    continue
                 _fold(graph, producer, node)
                 ledger.add(
                     Change.REGROUPED, self.name, node.name, f"folded into {producer.name}'s weights"

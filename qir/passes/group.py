@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -12,21 +12,23 @@ from qir.ir.graph import Graph
 from qir.ir.ops import spec
 from qir.ledger import Ledger
 from qir.numerics import Profile, affine_of, profile, query_of
+from qir.numerics.profile import Group as Row
 from qir.reference.quantized import bounds
+from qir.rewrite import Tolerance
 from qir.rewrite.fusing import PRODUCTS, Fusing, Match, accumulator_scale, moves_codes
 from qir.rewrite.loading import load
+from qir.rewrite.options import option
 
 
 @dataclass(frozen=True)
 class Group(Fusing):
-    """Wraps by the groups of a profile; the graph follows that profile afterwards.
-
-    `profile` empty: the graph's own.
-    """
+    """Wraps by the groups of a profile; the graph follows that profile afterwards."""
 
     name = "group"
     nested = False
-    profile: str = ""
+    tolerance = Tolerance(64, 2, "rounded where and as that runtime does")
+    profile: str = field(default="", metadata=option(name="as", kind="profile"))
+    """The profile whose groups are wrapped; empty: the graph's own."""
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
         named = self.named(graph)
@@ -42,15 +44,26 @@ class Group(Fusing):
     def known(self, graph: Graph) -> frozenset[str]:
         return frozenset(op for group in self.named(graph).groups for op in group.chain)
 
+    def rewrite(self, match: Match, graph: Graph) -> str:
+        """The chain, and the row of the profile that says it is one kernel."""
+        row = self._row(match, graph)
+        layers = self.named(graph).layers
+        by = next((m.head.name for m in layers if row in m.own_groups), self.named(graph).head.name)
+        return f"{super().rewrite(match, graph)} by {by}.toml:{row.line if row else 0}"
+
     def allows(self, match: Match, graph: Graph) -> bool:
+        row = self._row(match, graph)
+        return row is not None and all(NEEDS[need](match) for need in row.needs)
+
+    def _row(self, match: Match, graph: Graph) -> Row | None:
+        """The row of the profile that speaks of these ops."""
         found = self.named(graph)
         storage = {s: str(v.type.quant.storage) for s, v in match.codes.items() if v.type.quant}
         if match.result is not None:
             storage["result"] = str(match.result.storage)
         query = replace(query_of(match.head), storage=storage)
         kind = "real" if match.result is None else "codes"
-        group = found.group(tuple(n.op for n in match.ops), query, result=kind)
-        return group is not None and all(NEEDS[need](match) for need in group.needs)
+        return found.group(tuple(n.op for n in match.ops), query, result=kind)
 
 
 def _kept_map(match: Match) -> bool:

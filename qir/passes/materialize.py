@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
@@ -18,11 +19,18 @@ from qir.ir.scheme import RESULT, Scheme
 from qir.ir.types import Array, QuantType, TensorType, number, uniform
 from qir.ledger import Change, Ledger
 from qir.numerics import Query, affine, affine_of, bias_codes, codes_of, numbers_for, profile
-from qir.rewrite import Pass
+from qir.rewrite import ANOTHER, Pass
+from qir.rewrite.options import option
 
 Range: TypeAlias = "tuple[float, float]"
 """Least and greatest."""
 _INT32 = 2**31 - 1
+
+
+def _statistics(path: str | list[str]) -> Statistics:
+    if isinstance(path, list):
+        raise ValueError("a list")
+    return Statistics.load(Path(path))
 
 
 @dataclass(frozen=True)
@@ -31,8 +39,14 @@ class Materialize(Pass):
 
     name = "materialize"
     nested = False
-    statistics: Statistics = field(default_factory=lambda: Statistics(""))
+    ensures = ("no-schemes",)
+    tolerance = ANOTHER
+    statistics: Statistics = field(
+        default_factory=lambda: Statistics(""), metadata=option(read=_statistics, kind="file")
+    )
+    """Of the float model; a file that `qir calibrate` wrote."""
     profile: str = "native"
+    """Whose rules the numbers are found by."""
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
         work = _Materializing(graph, self.statistics, self.profile, ledger, self.name)
@@ -123,9 +137,10 @@ class _Materializing:
             return float(data.min(initial=0)), float(data.max(initial=0))
         summary = self._summary(value)
         levels = scheme.high - scheme.low + 1
-        found = parse_rule(scheme.range).range(
+        rule = parse_rule(scheme.range)
+        found = rule.range(
             summary,
-            self._log(value) if scheme.range.startswith("average") else None,
+            self._log(value) if rule.ordered else None,
             levels=levels,
             symmetric=scheme.symmetric,
         )

@@ -14,6 +14,7 @@ class Prune(Pass):
     """Removes nodes whose values reach no output; inputs stay, since callers name them."""
 
     name = "prune"
+    ensures = ("pruned",)
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
         return graph.prune()

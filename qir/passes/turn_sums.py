@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from qir.ir.graph import Graph
 from qir.ledger import Change, Ledger
 from qir.rewrite import Pass
+from qir.rewrite.watch import may
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,8 @@ class TurnSums(Pass):
             a, b = node.operands["a"], node.operands["b"]
             shape = node.result.type.shape
             if a.type.shape == shape or b.type.shape != shape or a.type.quant or b.type.quant:
+                continue
+            if not may(self.name, "turn", node):
                 continue
             graph.set_operand(node, "a", b)
             graph.set_operand(node, "b", a)

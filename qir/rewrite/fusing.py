@@ -18,6 +18,8 @@ from qir.ir.types import Array, QuantType, TensorType
 from qir.ledger import Change, Ledger
 from qir.numerics import Profile, Rule, affine_of, bias_codes, profile, query_of, reals_of
 from qir.rewrite.driver import Pass
+from qir.rewrite.tolerance import REGROUPED
+from qir.rewrite.watch import may
 
 INTEGER = frozenset(
     "conv2d gemm matmul linear add mul avg_pool2d global_avg_pool sigmoid softmax concat "
@@ -70,6 +72,8 @@ class Match:
 class Fusing(Pass):
     """Wraps rows of ops into kernels; `allows` says which kernels there are."""
 
+    tolerance = REGROUPED
+
     @abstractmethod
     def allows(self, match: Match, graph: Graph) -> bool:
         """Whether these ops are one kernel."""
@@ -82,6 +86,10 @@ class Fusing(Pass):
         """The ops that rows are made of."""
         return INTEGER
 
+    def rewrite(self, match: Match, graph: Graph) -> str:
+        """What wrapping these ops is called."""
+        return " |> ".join(node.op for node in match.ops)
+
     def run(self, graph: Graph, ledger: Ledger) -> int:
         count = 0
         ends = [n for n in graph if n.op == "quantize"]
@@ -89,6 +97,8 @@ class Fusing(Pass):
         for end in ends:
             match = self._best(end, graph) if end in graph else None
             if match is None:
+                continue
+            if not may(self.name, self.rewrite(match, graph), match.head, *match.ops[1:]):
                 continue
             said = " |> ".join(n.op for n in match.ops) + " on codes, rounded once"
             _fuse(graph, match, self.named(graph))

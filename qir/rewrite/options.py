@@ -10,13 +10,13 @@ import ast
 import difflib
 import inspect
 import textwrap
-from collections.abc import Callable, Iterator
-from dataclasses import MISSING, Field, dataclass, field, fields
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, Field, dataclass, fields
 from enum import Enum
 from functools import cache
 from itertools import pairwise
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Literal, Union, get_args, get_origin, get_type_hints
 
 from qir import registry
 from qir.errors import PluginError, QirError, UsageError
@@ -24,9 +24,10 @@ from qir.errors import PluginError, QirError, UsageError
 if TYPE_CHECKING:
     from qir.rewrite.driver import Pass
 
-Kind = TypeVar("Kind")
-Read = Callable[[str], object]
+Read = Callable[["str | list[str]"], object]
 """Makes a field's value of a text."""
+Write = Callable[[object], "str | list[str]"]
+"""The text, or texts, that a field's value was made of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +45,14 @@ class Option:
 
 
 def option(
-    default: Kind, *, name: str = "", read: Callable[[str], Kind] | None = None, kind: str = ""
-) -> Kind:
-    """A field of a pass whose text has another name, or is read by a function of its own."""
-    metadata = {"name": name, "read": read, "kind": kind}
-    made: Kind = (
-        field(default_factory=lambda: default, metadata=metadata)
-        if type(default).__hash__ is None
-        else field(default=default, metadata=metadata)
-    )
-    return made
+    *, name: str = "", read: Read | None = None, write: Write | None = None, kind: str = ""
+) -> Mapping[str, object]:
+    """The metadata of a field whose text has another name, or is read by a function of its own.
+
+    `kind` says in a word what the text is. The function gets one text, or a list where the text is
+    one in brackets; it raises ValueError, or what QIR raises on purpose. `write` gives it back.
+    """
+    return {"name": name, "read": read, "write": write, "kind": kind}
 
 
 # -- what options there are -----------------------------------------------------------------------
@@ -155,7 +154,8 @@ def options_text(one: Pass) -> str:
         if not row.init or value is default or _same(value, default):
             continue
         try:
-            parts.append(f"{_name(row)}={value_text(value)}")
+            write = row.metadata.get("write")
+            parts.append(f"{_name(row)}={value_text(write(value) if write else value)}")
         except UsageError:
             parts.append(f"{_name(row)}=..")
     return f"{one.name}{{{', '.join(parts)}}}" if parts else one.name
