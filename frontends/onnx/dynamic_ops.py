@@ -68,7 +68,7 @@ def dequantize(reader: Reader, op: Op) -> None:
     wanted = op.integer("output_dtype", 0)
     if wanted and element(wanted) != kind.express:
         raise Keep
-    x = reader.value(op, name, kind) if reader.is_constant(name) else _meant(reader, op, name, kind)
+    x = reader.value(op, name, kind) if reader.is_constant(name) else meant(reader, op, name, kind)
     reader.add(op, "dequantize", {"x": x, **{f"x.{n}": v for n, v in numbers.items()}})
 
 
@@ -112,7 +112,7 @@ def _grain(op: Op, kind: TensorType, scale: TensorType) -> Grain | None:
     return Grain(((axis, 1),))
 
 
-def _meant(reader: Reader, op: Op, name: str, kind: QuantType) -> Value:
+def meant(reader: Reader, op: Op, name: str, kind: QuantType) -> Value:
     """The codes of a tensor with that map: as they were before they were read raw, or read anew."""
     value = reader.value(op, name)
     if value.type.element == kind:

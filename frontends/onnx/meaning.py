@@ -46,6 +46,11 @@ _LAYOUTS = {
     (MICROSOFT, "QLinearSigmoid"): _ONE,
     (MICROSOFT, "QLinearLeakyRelu"): _ONE,
     (MICROSOFT, "QLinearSoftmax"): _ONE,
+    (MICROSOFT, "QLinearReduceMean"): _ONE,
+    (MICROSOFT, "QLinearWhere"): Layout(((1, 2, 3), (4, 5, 6)), (7, 8)),
+    (MICROSOFT, "MatMulIntegerToFloat"): Layout(((0, 2, 4), (1, 3, 5))),
+    (MICROSOFT, "DynamicQuantizeMatMul"): Layout(((1, 2, 3),)),
+    (MICROSOFT, "QAttention"): Layout(((0, 3, 6), (1, 4, 7))),
 }
 
 

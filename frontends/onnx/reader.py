@@ -161,10 +161,14 @@ class Reader:
         return self.value(op, name, self.meaning(self.resolve(name), array.type))
 
     def _constant(self, name: str, array: Array, quant: QuantType | None) -> Value:
+        if quant is not None and (name, quant) not in self._constants:
+            array = Array(array.data, array.type.with_element(quant), name)
+        return self.hold(name, array, quant)
+
+    def hold(self, name: str, array: Array, quant: QuantType | None) -> Value:
+        """The constant of a name in the file and a meaning; these elements where it is missing."""
         key = (name, quant)
         if key not in self._constants:
-            if quant is not None:
-                array = Array(array.data, array.type.with_element(quant), name)
             free = name if not self.graph.has(name) else self.spare(name)
             value = self.graph.constant(array, name=free)
             self.graph.set_origins(value.node, [Origin("onnx", op="Constant", name=name)])
