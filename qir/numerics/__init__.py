@@ -17,6 +17,8 @@ from qir.numerics.library import (
 )
 from qir.numerics.maps import AnyMap, Map, same_map
 from qir.numerics.packing import pack, recode, unpack
+from qir.numerics.parameters import Param
+from qir.numerics.plugin_methods import PluginMethod
 from qir.numerics.profile import Group, Profile, Query, When, query_of, resolve
 from qir.numerics.quantize import (
     bias_codes,
@@ -41,6 +43,8 @@ __all__ = [
     "Group",
     "Map",
     "Method",
+    "Param",
+    "PluginMethod",
     "Profile",
     "Query",
     "Rule",

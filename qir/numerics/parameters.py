@@ -49,16 +49,16 @@ PARAMS: Mapping[str, Mapping[str, Param]] = {
 """Of the methods that take any: their parameters by name."""
 
 
-def fault(method: Method) -> str:
+def fault(method: Method, of: Mapping[str, Param] | None = None) -> str:
     """What is wrong with a method's parameters, in a line; nothing where all is well."""
-    known = PARAMS.get(method.name, {})
+    known = PARAMS.get(method.name, {}) if of is None else of
     for name, value in method.params.items():
         if name not in known:
             has = f"; it has {', '.join(known)}" if known else ""
             return f"method {method.name} has no parameter {name!r}{has}"
         if not known[name].takes(value):
             return f"method {method.name}: {name} = {value!r}; it is {known[name].said}"
-    lacks = [name for name, of in known.items() if of.needed and name not in method.params]
+    lacks = [name for name, one in known.items() if one.needed and name not in method.params]
     if lacks:
         return f"method {method.name} needs {lacks[0]}, which is {known[lacks[0]].said}"
     return ""

@@ -19,7 +19,6 @@ from qir.ir.ops import OPS
 from qir.ir.scheme import RESULT
 from qir.numerics.fields import (
     BLOCKS,
-    READS,
     TEXTS,
     Levels,
     Method,
@@ -29,6 +28,7 @@ from qir.numerics.fields import (
     said,
 )
 from qir.numerics.parameters import fault
+from qir.numerics.plugin_methods import method_names, params, reads
 from qir.numerics.profile import (
     DATA_SLOTS,
     NEEDS,
@@ -219,7 +219,7 @@ class _Reader:
 
     def check_method(self, op: str, method: str, entry: Entry) -> None:
         for block in dict.fromkeys(block for block, _ in entry.fields if block):
-            if block not in READS[method]:
+            if block not in reads(method):
                 why = f"{op} is computed by method {method}, which does not read {block}"
                 raise self.error(block, why)
 
@@ -314,22 +314,22 @@ class _Reader:
         if value == "none":
             return None
         if isinstance(value, str):
-            self.known([value], (*READS, "none"), "method", at="method")
+            self.known([value], (*method_names(), "none"), "method", at="method")
             return self.complete(Method(value))
         if not isinstance(value, dict) or not isinstance(value.get("name"), str):
             raise self.error("method", "method is a name, or a table with a name and parameters")
-        params: dict[str, str | int | float | bool] = {}
+        given: dict[str, str | int | float | bool] = {}
         for key, item in value.items():
             if isinstance(item, list | dict):
                 raise self.error("method", f"method parameter {key} is a word or a number")
             if key != "name":
-                params[key] = item
-        self.known([str(value["name"])], READS, "method", at="method")
-        return self.complete(Method(str(value["name"]), params))
+                given[key] = item
+        self.known([str(value["name"])], method_names(), "method", at="method")
+        return self.complete(Method(str(value["name"]), given))
 
     def complete(self, method: Method) -> Method:
         """A method with the parameters that it needs and no others; else ProfileError."""
-        if wrong := fault(method):
+        if wrong := fault(method, params(method.name)):
             raise self.error("method", wrong)
         return method
 

@@ -15,6 +15,7 @@ from qir.errors import OpError, ProfileError
 from qir.numerics.affine import Affine
 from qir.numerics.fields import Rule
 from qir.numerics.parameters import fault
+from qir.numerics.plugin_methods import params, plugin_method
 from qir.numerics.quantize import dequantize, quantize
 from qir.numerics.rounding import fma
 from qir.reference import (
@@ -275,13 +276,13 @@ def run(call: Call, arrays: Mapping[str, Codes]) -> Codes:
         return _reals(call, arrays)
     if wanted.name == "move":
         return _move(call, arrays)
-    method = METHODS.get(wanted.name)
+    method = METHODS.get(wanted.name) or _of_plugin(wanted.name)
     if method is None:
         known = ", ".join((*METHODS, "reals", "move"))
         raise ProfileError(
             f"profile {call.rule.profile}: no method {wanted.name!r}; known: {known}"
         )
-    if wrong := fault(wanted):
+    if wrong := fault(wanted, params(wanted.name)):
         raise ProfileError(f"profile {call.rule.profile}: {wrong}")
     if call.out is None:
         raise OpError(f"{call.op}: {wanted.name} makes codes, the result is real")
@@ -302,6 +303,11 @@ def run(call: Call, arrays: Mapping[str, Codes]) -> Codes:
     rule = {"rule": call.rule} if method.rule else {}
     beside = {slot: arrays[slot] for slot in method.beside if slot in arrays}
     return method.function(*operands, *maps, call.out, **named, **wanted.params, **rule, **beside)
+
+
+def _of_plugin(name: str) -> Method | None:
+    found = plugin_method(name)
+    return None if found is None else Method(found.function, whole=True)
 
 
 def _reals(call: Call, arrays: Mapping[str, Codes]) -> Codes:
