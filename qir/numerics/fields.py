@@ -357,6 +357,9 @@ READS: Mapping[str, tuple[str, ...]] = {
     "gain_sum": ("choose",),
     "folded_norm": (),
     "as_conv2d": ("acc", "bias", "requant", "stage"),
+    "transposed": ("acc", "bias", "requant", "stage"),
+    "rows_of_codes": ("params",),
+    "bilinear": (),
 }
 """The methods that the reference has, and the blocks of a rule that each looks at."""
 

@@ -44,6 +44,7 @@ PARAMS: Mapping[str, Mapping[str, Param]] = {
     "fixed_resize": {"bits": Param((10, 11))},
     "vectors": {"lanes": Param(needed=True)},
     "channel_vectors": {"lanes": Param(needed=True, least=1)},
+    "bilinear": {"lanes": Param()},
     "mean_of_steps": {"lanes": Param(), "fused": _FLAG, "raw": _FLAG, "divide": _FLAG},
 }
 """Of the methods that take any: their parameters by name."""

@@ -135,7 +135,8 @@ def scales(of: Affine, rule: Rule, slot: str) -> NDArray[np.floating]:
         return of.scale
     one = np.float32(1)
     with np.errstate(all="ignore"):
-        return np.asarray(one / (one / of.scale.astype(np.float32)))
+        inverse = (of.scale.dtype.type(1) / of.scale).astype(np.float32)
+        return np.asarray(one / inverse)
 
 
 def _times(values: NDArray[np.floating], gain: float) -> NDArray[np.floating]:

@@ -49,7 +49,7 @@ def embedding_bag(
         raise OpError(f"{op}: mode {mode!r}{' with weights' if weights is not None else ''}")
     if weights is not None and weights.shape != indices.shape:
         raise OpError(f"{op}: weights {list(weights.shape)}, indices {list(indices.shape)}")
-    starts = _starts(op, rows, offsets, last)
+    starts = starts_of(op, rows, offsets, last)
     flat = rows.reshape(-1)
     share = np.ones(flat.shape) if weights is None else wide(weights).reshape(-1)
     counts = np.ones(flat.shape, np.bool_) if padding is None else flat != padding % len(w)
@@ -69,7 +69,7 @@ def _bag(rows: Wide, share: Array, mode: str) -> Wide:
     return np.asarray(total / len(rows) if mode == "mean" else total)
 
 
-def _starts(op: str, rows: Array, offsets: Array | None, last: bool) -> list[int]:
+def starts_of(op: str, rows: Array, offsets: Array | None, last: bool) -> list[int]:
     """Where each bag starts among all rows, and at the end where the last one ends."""
     if offsets is None:
         rank(op, "indices", rows, 2)

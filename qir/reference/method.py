@@ -14,6 +14,7 @@ from qir.ir.attrs import Attr
 from qir.ir.types import TensorType
 from qir.numerics.affine import Affine
 from qir.numerics.fields import Rule
+from qir.numerics.maps import AnyMap
 
 Codes = NDArray[np.generic]
 Real32 = NDArray[np.float32]
@@ -36,6 +37,7 @@ class Call(Protocol):
     @property
     def result(self) -> TensorType: ...
     def affine(self, slot: str) -> Affine: ...
+    def map(self, slot: str) -> AnyMap: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,8 @@ class Method:
     """Operands that hold no codes, given by name where there are any."""
     whole: bool = False
     """Whether it is given the call and all arrays, and sees to the rest itself."""
+    any_map: bool = False
+    """Whether it takes codes of maps of every kind, and may make reals of them."""
 
 
 def to_whole(x: Real32) -> NDArray[np.int64]:

@@ -23,6 +23,7 @@ from qir.reference import (
     mxnet_methods,
     tensorflow_methods,
     tflite_methods,
+    torch_layers,
     torch_methods,
 )
 from qir.reference.method import (
@@ -256,11 +257,18 @@ METHODS: Mapping[str, Method] = {
     **ipex_methods.METHODS,
     **tflite_methods.METHODS,
     **torch_methods.METHODS,
+    **torch_layers.METHODS,
     **tensorflow_methods.METHODS,
     **mxnet_methods.METHODS,
 }
 """The functions that work on codes. Two more names are executed by `run` itself: `reals`
 (dequantize, the real op, quantize) and `move` (the result's map first, then the op on codes)."""
+
+
+def for_reals(rule: Rule) -> bool:
+    """Whether the method that a rule names makes reals of codes of any map."""
+    method = METHODS.get(rule.method.name) if rule.method else None
+    return method is not None and method.any_map
 
 
 def run(call: Call, arrays: Mapping[str, Codes]) -> Codes:
@@ -284,7 +292,7 @@ def run(call: Call, arrays: Mapping[str, Codes]) -> Codes:
         )
     if wrong := fault(wanted, params(wanted.name)):
         raise ProfileError(f"profile {call.rule.profile}: {wrong}")
-    if call.out is None:
+    if call.out is None and not method.any_map:
         raise OpError(f"{call.op}: {wanted.name} makes codes, the result is real")
     lacks = {s for s in method.slots if s != "xs" and s not in arrays}
     lacks |= {"xs"} if "xs" in method.slots and "xs.0" not in arrays else set()

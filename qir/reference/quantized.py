@@ -124,6 +124,8 @@ def run_op(
     if op in PRODUCTS:
         kernel, arrays = coded(kernel, arrays)
         return product(kernel, arrays) if integral(kernel) else in_reals(kernel, arrays)
+    if methods.for_reals(rule):
+        return methods.run(kernel, arrays) if result.quant is None else in_reals(kernel, arrays)
     if not all(t.quant is None or plain(t.quant) for t in (*types.values(), result)):
         return in_reals(kernel, arrays)
     if rule.method is not None:

@@ -1,0 +1,364 @@
+"""Torch's transposed convolutions, tables of codes and resizes against its profiles."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from qir.ir.attrs import Attr
+from qir.ir.dtype import F16, F32, dtype
+from qir.ir.graph import Graph
+from qir.ir.types import Array as Stored
+from qir.ir.types import Grain, QuantType, TensorType
+from qir.numerics import Query, profile
+from qir.reference.interpreter import run
+from qir.reference.torch_layers import packed_rows, unpacked_rows
+
+from .kernels_of_torch import (
+    Array,
+    Asked,
+    F,
+    Held,
+    Tally,
+    codes,
+    computed,
+    engine,
+    of,
+    taken,
+    tensor,
+)
+
+pytestmark = pytest.mark.skipif(
+    torch.backends.cpu.get_cpu_capability() != "AVX512",
+    reason="torch's profiles speak of AVX512, which this processor has not",
+)
+
+OPS = torch.ops.quantized
+Rng = np.random.Generator
+
+
+def claimed(
+    name: str, op: str, storage: dict[str, str], attrs: dict[str, Attr] | None = None
+) -> str:
+    return profile(f"torch-2.13.{name}").resolve(Query(op, storage, attrs=attrs or {})).claim
+
+
+# -- transposed convolutions ----------------------------------------------------------------------
+
+
+def transposed(rng: Rng, rank: int, many: bool, alike: bool) -> tuple[Asked, list[list[int]]]:
+    """A transposed convolution, sums often at ties; `alike`: as many channels out as in."""
+    groups, into, outof = (int(rng.choice(v)) for v in ([1, 1, 2], [1, 2, 3, 8], [1, 2, 5, 9]))
+    into = outof if alike else into
+    kernel, stride, dilation = (int(rng.integers(1, n)) for n in (4, 3, 3))
+    pad = int(rng.integers(0, kernel))
+    more = 0 if alike else int(rng.integers(0, max(stride, dilation)))
+    sizes = [int(v) for v in rng.integers(4, 7, rank)]
+    x = of("u8", F(rng.uniform(0.01, 0.1)), int(rng.integers(0, 256)) | 1)
+    base = F(rng.uniform(0.001, 0.05))
+    beside = np.nextafter(base, rng.choice([0, 1, 10], outof).astype(F))
+    w = of("i8", beside, 0, 1) if many else of("i8", base)
+    out = of("u8", F(x.scale * base * F(rng.choice([2, 4, 6, 8]))), int(rng.integers(60, 200)) | 1)
+    weights = rng.integers(-9, 10, (groups * into, outof, *[kernel] * rank)).astype(np.int8)
+    operands = {
+        "x": Held(codes(rng, "u8", 2, groups * into, *sizes), x),
+        "w": Held(weights, w),
+    }
+    if rng.random() < 0.6:
+        steps = rng.integers(-400, 400, groups * outof)
+        operands["bias"] = Held(np.asarray(steps * (x.scale * base) * F(0.5), F))
+    sides = [[v] * rank for v in (stride, pad, more, dilation)]
+    attrs: dict[str, Attr] = {
+        "stride": tuple(sides[0]),
+        "pad": (pad,) * 2 * rank,
+        "output_pad": tuple(sides[2]),
+        "dilation": tuple(sides[3]),
+        "groups": groups,
+    }
+    return Asked(f"conv_transpose{rank}d", operands, out, attrs), sides
+
+
+def torchs_transposed(asked: Asked, sides: list[list[int]]) -> torch.Tensor:
+    bias = asked.operands.get("bias")
+    packed = getattr(OPS, f"{asked.op}_prepack")(
+        tensor(asked.operands["w"]),
+        None if bias is None else torch.from_numpy(bias.data),
+        *sides,
+        asked.attrs["groups"],
+    )
+    assert asked.out is not None
+    run_it = getattr(OPS, asked.op)
+    made: torch.Tensor = run_it(
+        tensor(asked.operands["x"]), packed, float(asked.out.scale), int(asked.out.zero)
+    )
+    return made
+
+
+def exact_transposed(asked: Asked, sides: list[list[int]]) -> NDArray[np.float64]:
+    """The result in units of its code."""
+    x, w, bias = (asked.operands.get(s) for s in ("x", "w", "bias"))
+    assert x is not None
+    assert x.map is not None
+    assert w is not None
+    assert w.map is not None
+    assert asked.out is not None
+    stride, pad, more, dilation = sides
+    rank = len(stride)
+    groups = int(str(asked.attrs["groups"]))
+    sums = getattr(torch.nn.functional, asked.op)(
+        torch.from_numpy(x.data.astype(np.float64) - float(x.map.zero)),
+        torch.from_numpy(w.data.astype(np.float64)),
+        None,
+        stride,
+        pad,
+        more,
+        groups,
+        dilation,
+    ).numpy()
+    shape = (1, -1, *(1,) * rank)
+    scale = w.map.scale.astype(np.float64)
+    scale = np.tile(scale, groups).reshape(shape) if scale.ndim else scale
+    real = sums * scale * float(x.map.scale)
+    if bias is not None:
+        real = real + bias.data.astype(np.float64).reshape(shape)
+    return np.asarray(real / float(asked.out.scale))
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("name", "many"), [("fbgemm", False), ("qnnpack", False), ("qnnpack", True)]
+)
+def test_transposed_convolutions_are_the_engines(name: str, many: bool, rank: int) -> None:
+    if (name, rank) == ("qnnpack", 3):  # which gives other sums
+        assert claimed(name, "conv_transpose3d", {"x": "u8", "w": "i8"}) == "unknown"
+        return
+    tally, where = Tally(), f"torch-2.13.{name}"
+    asked = Asked("", {}, None)
+    with engine(name):
+        for seed in range((40, 30, 12)[rank - 1]):
+            asked, sides = transposed(np.random.default_rng(seed), rank, many, False)
+            if many and asked.attrs["groups"] != 1:
+                continue  # qnnpack fails to read scales a channel in groups
+            made = torchs_transposed(asked, sides)
+            tally.see(exact_transposed(asked, sides), asked.out or of("u8", 1.0))
+            tally.add(computed(asked, where), taken(made), f"seed {seed}")
+    tally.rich()
+    tally.within(claimed(name, asked.op, {"x": "u8", "w": "i8", "result": "u8"}))
+
+
+def test_onednn_misreads_transposed_weights_of_other_channels_and_nothing_is_claimed() -> None:
+    """As many channels as before are computed as convolutions are; others are read amiss."""
+    for name in ("x86", "onednn"):
+        for rank in (1, 2, 3):
+            assert claimed(name, f"conv_transpose{rank}d", {"x": "u8", "w": "i8"}) == "unknown"
+    wrong = {True: 0.0, False: 0.0}
+    with engine("onednn"):
+        for alike, seed in itertools.product(wrong, range(20)):
+            rng = np.random.default_rng(seed)
+            asked, sides = transposed(rng, 2, False, alike)
+            if any(sides[2]):
+                continue
+            made = taken(torchs_transposed(asked, sides))
+            found = computed(asked, "torch-2.13.onednn")
+            wrong[alike] = max(wrong[alike], float((found != made).mean()))
+    assert wrong[True] < 0.01 < 0.3 < wrong[False], wrong
+
+
+# -- rows of a table ------------------------------------------------------------------------------
+
+BITS = {"u8": 8, "u4": 4, "u2": 2}
+
+
+def packed_row(kind: str, table: Array) -> NDArray[np.uint8]:
+    """The rows as torch's prepack leaves them, from reals."""
+    word = {"u8": "byte", "u4": "4bit", "u2": "2bit"}[kind]
+    made: NDArray[np.uint8] = getattr(OPS, f"embedding_bag_{word}_prepack")(
+        torch.from_numpy(table)
+    ).numpy()
+    return made
+
+
+def opened(kind: str, packed: NDArray[np.uint8], width: int) -> tuple[Array, Array, Array]:
+    """Codes, scales and offsets that lie in packed rows."""
+    count, number = 8 // BITS[kind], np.dtype(F if kind == "u8" else np.float16)
+    held = -(-width // count)
+    parts = [(packed[:, :held] >> (BITS[kind] * i)) & ((1 << BITS[kind]) - 1) for i in range(count)]
+    data = np.stack(parts, -1).reshape(len(packed), -1)[:, :width]
+    ends = np.ascontiguousarray(packed[:, held:]).view(number)
+    return np.ascontiguousarray(data), ends[:, 0].copy(), ends[:, 1].copy()
+
+
+def table_of(rng: Rng, width: int) -> Array:
+    table = rng.normal(size=(23, width)).astype(F) * F(rng.uniform(0.1, 30))
+    table[3], table[4] = F(0.5), F(0)
+    table[5] = rng.integers(-9, 10, width) * F(0.5)
+    return np.asarray(table, F)
+
+
+def row_type(kind: str, scale: Array, plus: Array) -> QuantType:
+    """Codes of rows with a scale and an offset each."""
+    express = F32 if kind == "u8" else F16
+    grain = Grain(((0, 1),))
+    held = [
+        Stored(a.copy(), TensorType(a.shape, express), n) for a, n in ((scale, "s"), (plus, "p"))
+    ]
+    return QuantType(dtype(kind), F32, held[0], (0,), grain, plus=held[1], scale_dtype=express)
+
+
+def bags(rng: Rng) -> tuple[Array, Array]:
+    starts = np.sort(rng.integers(0, 60, 9))
+    starts[0] = 0
+    return rng.integers(0, 23, 60), starts
+
+
+def looked_up(
+    op: str, kind: str, quant: QuantType, held: dict[str, Array], name: str = "torch-2.13.fbgemm"
+) -> Array:
+    graph = Graph(profile=name)
+    given = {}
+    for slot, data in held.items():
+        element = quant if slot == "w" else {"i": dtype("i64"), "f": F32}[data.dtype.kind]
+        shape = TensorType(data.shape, element)
+        if slot == "w":
+            given[slot] = graph.constant(Stored(data, shape, slot))
+        else:
+            given[slot] = graph.add("input", types=[shape], name=slot).result
+    attrs: dict[str, Attr] = {"mode": "sum"} if op == "embedding_bag" else {}
+    rows = held["offsets"] if op == "embedding_bag" else held["indices"]
+    result = TensorType((len(rows), held["w"].shape[1]), F32)
+    graph.add("output", {"y": graph.add(op, given, attrs, types=[result]).result})
+    return run(graph, {s: a for s, a in held.items() if s != "w"})["y"]
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("kind", BITS)
+def test_bags_of_rows_of_codes_are_torchs(kind: str, weighted: bool) -> None:
+    tally, step = Tally(), 8 // BITS[kind]
+    word = {"u8": "byte", "u4": "4bit", "u2": "2bit"}[kind]
+    for width in range(step, 71, step):
+        rng = np.random.default_rng(width)
+        packed = packed_row(kind, table_of(rng, width))
+        data, scale, plus = opened(kind, packed, width)
+        rows, starts = bags(rng)
+        share = rng.normal(size=60).astype(F) if weighted else None
+        made = getattr(OPS, f"embedding_bag_{word}_rowwise_offsets")(
+            torch.from_numpy(packed),
+            torch.from_numpy(rows),
+            torch.from_numpy(starts),
+            False,
+            0,
+            False,
+            None if share is None else torch.from_numpy(share),
+            None,
+            False,
+        )
+        held = {"w": data, "indices": rows, "offsets": starts}
+        if share is not None:
+            held["weights"] = share
+        found = looked_up("embedding_bag", kind, row_type(kind, scale, plus), held)
+        tally.add(found, made.numpy(), f"width {width}")
+    tally.within(claimed("fbgemm", "embedding_bag", {"w": kind}))
+
+
+@pytest.mark.parametrize("kind", BITS)
+def test_rows_are_packed_and_unpacked_as_torch_does(kind: str) -> None:
+    tally, step = Tally(), 8 // BITS[kind]
+    word = {"u8": "byte", "u4": "4bit", "u2": "2bit"}[kind]
+    for width in range(step, 71, step):
+        table = table_of(np.random.default_rng(width), width)
+        packed = packed_row(kind, table)
+        wanted, found = opened(kind, packed, width), packed_rows(table, BITS[kind])
+        for theirs, mine in zip(wanted, found, strict=True):
+            tally.add(mine.astype(F), theirs.astype(F), f"width {width}")
+        back = getattr(OPS, f"embedding_bag_{word}_unpack")(torch.from_numpy(packed)).numpy()
+        tally.add(unpacked_rows(*wanted), back, f"width {width}, unpacked")
+    tally.exact()
+
+
+@pytest.mark.parametrize("kind", ["u8", "u4"])
+def test_single_rows_of_codes_are_torchs(kind: str) -> None:
+    """Tables that hold codes with real zero points from the start, as observers make them."""
+    tally = Tally()
+    word = "byte" if kind == "u8" else "4bit"
+    for width in range(2, 71, 2):
+        rng = np.random.default_rng(width)
+        scale = rng.uniform(0.01, 0.1, 23).astype(F)
+        zero = rng.uniform(0, 15, 23).astype(F)
+        made = torch.quantize_per_channel(
+            torch.from_numpy(table_of(rng, width)),
+            torch.from_numpy(scale),
+            torch.from_numpy(zero),
+            0,
+            torch.quint8 if kind == "u8" else torch.quint4x2,
+        )
+        packed = OPS.embedding_bag_prepack(made)
+        raw = OPS.embedding_bag_unpack(packed)
+        bits = raw.int_repr().numpy()
+        data = bits if kind == "u8" else np.stack([bits & 15, bits >> 4], -1).reshape(23, width)
+        rows = rng.integers(0, 23, 60)
+        wanted = getattr(OPS, f"embedding_{word}")(packed, torch.from_numpy(rows), False).numpy()
+        held = [
+            Stored(a.copy(), TensorType(a.shape, F32), n) for a, n in ((scale, "s"), (zero, "z"))
+        ]
+        quant = QuantType(dtype(kind), F32, held[0], held[1], Grain(((0, 1),)))
+        found = looked_up("embedding", kind, quant, {"w": data, "indices": rows})
+        tally.add(found, wanted, f"width {width}")
+    tally.within(claimed("fbgemm", "embedding", {"w": kind}))
+
+
+# -- resizing -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["contiguous", "channels last"])
+@pytest.mark.parametrize("kind", ["u8", "i8"])
+@pytest.mark.parametrize("mode", ["bilinear", "nearest"])
+def test_resizes_are_torchs(mode: str, kind: str, last: bool) -> None:
+    tally, halves, total = Tally(), 0, 0
+    op = "resize" if mode == "bilinear" else "resize_nearest"
+    for seed in range(48):
+        rng = np.random.default_rng(seed)
+        sizes = [int(v) for v in rng.integers(1, 9, 2)]
+        channels = int(rng.choice([2, 3, 16, 17, 33, 70]))
+        if sizes == [1, 1]:
+            continue  # an image of one element lies both ways
+        # Half the size gives means of pairs, many of them exact halves.
+        sizes = [2 * v for v in sizes] if seed & 2 else sizes
+        to = [
+            v // 2 if seed & 2 and seed & 4 << i else int(rng.integers(1, 20))
+            for i, v in enumerate(sizes)
+        ]
+        corners = bool(seed & 1) and mode == "bilinear"
+        m = of(
+            kind,
+            F(rng.uniform(0.01, 0.1)),
+            int(rng.integers(-60, 60)) * 2 + 1 + (128 if kind == "u8" else 0),
+        )
+        x = Held(codes(rng, kind, int(rng.integers(1, 3)), channels, *sizes), m)
+        more = {"align_corners": corners} if mode == "bilinear" else {}
+        made = torch.nn.functional.interpolate(tensor(x, last=last), to, mode=mode, **more)
+        at = (1, 2) if last else (2, 3)
+        attrs: dict[str, Attr] = {
+            "axes": at,
+            "coordinates": "align_corners" if corners else "half_pixel",
+        }
+        if mode == "nearest":
+            attrs |= {"coordinates": "asymmetric", "rounding": "floor"}
+        held = Held(np.ascontiguousarray(np.moveaxis(x.data, 1, -1)), m) if last else x
+        asked = Asked(op, {"x": held, "sizes": Held(np.array(to, np.int64))}, m, attrs)
+        wanted = taken(made)
+        wanted = np.ascontiguousarray(np.moveaxis(wanted, 1, -1)) if last else wanted
+        tally.add(computed(asked, "torch-2.13.fbgemm"), wanted, f"seed {seed}")
+        exact = torch.nn.functional.interpolate(
+            torch.from_numpy(x.data.astype(np.float64)), to, mode=mode, **more
+        ).numpy()
+        halves += int((np.abs(exact - np.floor(exact) - 0.5) < 1e-9).sum())
+        total += exact.size
+    if mode == "bilinear":
+        assert halves >= 0.05 * total, f"{halves} of {total} on ties"
+    tally.within(
+        claimed("fbgemm", op, {"x": kind, "result": kind}, {"axes": (1, 2) if last else (2, 3)})
+    )
