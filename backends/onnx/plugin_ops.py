@@ -1,0 +1,63 @@
+"""Ops that plugins bring, written under the names that they say ONNX has for them."""
+
+from __future__ import annotations
+
+from qir.ir.attrs import Attr
+from qir.ir.node import Node
+from qir.ir.ops import OPS, Elsewhere, plugin_op, spec
+
+from .writer import Wire, Writer
+
+
+def known(node: Node) -> bool:
+    """Whether the node is an op that a plugin brings."""
+    return not OPS.own(node.op)
+
+
+def write(writer: Writer, node: Node) -> None:
+    """Writes one; Refused where ONNX has no name for it, or where it computes on codes."""
+    form = plugin_op(node.op).elsewhere.get("onnx")
+    if form is None:
+        raise writer.refuse(node, f"{node.op} has no form in ONNX; the plugin names none")
+    if any(v.type.quant for v in (*node.operands.values(), *node.results)):
+        raise writer.refuse(node, f"{node.op} computes on codes; --format qdq would do")
+    row = spec(node.op)
+    slots = [slot.name for slot in row.operands]
+    if any(slot.variadic for slot in row.operands):
+        ins = [writer.name(value) for value in node.variadic("xs")]
+    else:
+        given = node.operands
+        ins = [writer.name(given[slot]) if slot in given else "" for slot in slots]
+        while ins and not ins[-1]:
+            ins.pop()
+    attrs = {
+        form.attrs.get(name, name): _wire(writer, node, name, value)
+        for name, value in node.attrs.items()
+        if value is not None
+    }
+    writer.domains[form.domain] = max(form.version, writer.domains.get(form.domain, 1))
+    _emit(writer, node, form, ins, attrs)
+
+
+def _emit(
+    writer: Writer, node: Node, form: Elsewhere, ins: list[str], attrs: dict[str, Wire]
+) -> None:
+    outs = [writer.name(value) for value in node.results]
+    writer.emit(form.op, ins, outs, attrs, domain=form.domain, origins=node.origins)
+    for value in node.results:
+        writer.info(value)
+
+
+def _wire(writer: Writer, node: Node, name: str, value: Attr) -> Wire:
+    match value:
+        case bool():
+            return int(value)
+        case int() | float() | str():
+            return value
+        case (_, *_) if all(type(v) is int for v in value):
+            return tuple(v for v in value if type(v) is int)
+        case (_, *_) if all(isinstance(v, float) for v in value):
+            return tuple(v for v in value if isinstance(v, float))
+        case (_, *_) if all(isinstance(v, str) for v in value):
+            return tuple(v for v in value if isinstance(v, str))
+    raise writer.refuse(node, f"attribute {name} = {value!r} has no form in ONNX")
