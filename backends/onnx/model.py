@@ -17,7 +17,16 @@ from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 from qir.ledger import Change, Ledger
 
-from . import attention_ops, contrib_ops, control, dynamic_ops, float_ops, foreign, integer_ops
+from . import (
+    attention_ops,
+    contrib_ops,
+    control,
+    dynamic_ops,
+    float_ops,
+    foreign,
+    integer_ops,
+    plugin_ops,
+)
 from .elements import content, ir_version, since, type_proto
 from .writer import STEP, Work, Writer
 
@@ -129,6 +138,8 @@ def _write(writer: Writer, node: Node) -> None:
             _dequantize(writer, node)
         case "requantize":
             _requantize(writer, node)
+        case _ if plugin_ops.known(node):
+            plugin_ops.write(writer, node)
         case "fused":
             _chain(writer, node)
         case "if" | "loop" | "scan":

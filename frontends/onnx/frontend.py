@@ -30,6 +30,7 @@ from . import (
     foreign,
     index_ops,
     moving_ops,
+    plugin_ops,
     pool_ops,
     quantized_ops,
     recurrent_ops,
@@ -264,7 +265,7 @@ def _count_readers(reader: Reader, ops: Sequence[Op]) -> None:
 
 
 def _read(reader: Reader, op: Op) -> None:
-    handler = _HANDLERS.get((op.domain, op.type))
+    handler = _HANDLERS.get((op.domain, op.type)) or plugin_ops.handler(op)
     try:
         if handler is None:
             raise Keep

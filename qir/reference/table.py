@@ -127,7 +127,7 @@ def _made(op: str, operands: Operands, attrs: Mapping[str, Attr]) -> Made:
 
 def _of_plugin(op: str) -> Callable[..., Made]:
     """The function of an op that a plugin brings; OpError for an op that has none."""
-    if dict.__contains__(OPS, op) or op not in OPS:
+    if OPS.own(op) or op not in OPS:
         raise OpError(f"no reference for op {op}")
     function = plugin_op(op).reference
 

@@ -33,7 +33,7 @@ from qir.ir.ops import (
     sizes,
     unary,
 )
-from qir.ir.ops.plugin import KIND, Elsewhere, OpTable, PluginOp, plugin_op
+from qir.ir.ops.plugin import KIND, Elsewhere, OpTable, PluginOp, found_elsewhere, plugin_op
 from qir.ir.ops.spec import COMPANIONS, AttrSpec, Call, OpSpec, Signature, Slot, Traits
 
 FAMILIES = (
@@ -96,6 +96,7 @@ __all__ = [
     "Signature",
     "Slot",
     "Traits",
+    "found_elsewhere",
     "plugin_op",
     "spec",
 ]

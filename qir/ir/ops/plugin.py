@@ -50,6 +50,10 @@ class OpTable(dict[str, OpSpec]):
     def __contains__(self, name: object) -> bool:
         return super().__contains__(name) or name in registry.names(KIND)
 
+    def own(self, name: str) -> bool:
+        """Whether the core itself has the op, and no plugin brings it."""
+        return super().__contains__(name)
+
 
 _gathered: list[tuple[set[str], Callable[[OpSpec], Iterable[str]]]] = []
 _adopted: dict[str, PluginOp] = {}
@@ -93,7 +97,7 @@ def _fault(name: str, found: PluginOp) -> str:
     from qir.ir.ops import OPS
 
     row = found.spec
-    if dict.__contains__(OPS, name):
+    if OPS.own(name):
         return "has the name of an op of qir itself; give it one of its own"
     if not name.isidentifier():
         return "is no name: letters, digits and _ are"
