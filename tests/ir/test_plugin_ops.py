@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 import qir
 from qir import registry
-from qir.errors import ParseError, PluginError, TypeRuleError
+from qir.errors import InputError, ParseError, PluginError, Refused, TypeRuleError
 from qir.ir.dtype import F32
 from qir.ir.graph import Graph
-from qir.ir.ops import OPS, AttrSpec, OpSpec, PluginOp, Slot, Traits, spec
+from qir.ir.ops import OPS, AttrSpec, Elsewhere, OpSpec, PluginOp, Slot, Traits, spec
 from qir.ir.ops.elementwise import float_unary
 from qir.ir.query import query
 from qir.ir.types import TensorType
@@ -156,3 +158,24 @@ def test_one_that_is_broken_harms_only_programs_that_use_it(installed: dict[str,
     assert qir.parse(TEXT.replace("acme_hush(%x) {loudness = 1.0}", "relu(%x)"))
     with pytest.raises(ParseError, match=r"op 'acme_bad' of acme 1\.0 breaks: it exits"):
         qir.parse(TEXT.replace("acme_hush(%x) {loudness = 1.0}", "acme_bad(%x)"))
+
+
+def test_it_goes_to_onnx_and_back_under_the_name_that_it_has_there(
+    tmp_path: Path, installed: dict[str, object]
+) -> None:
+    with pytest.raises(Refused, match="acme_hush has no form in ONNX; the plugin names none"):
+        qir.save(program(), tmp_path / "a.onnx")
+    there = Elsewhere("com.acme", "Hush", 2, {"loudness": "level"})
+    installed["acme_hush"] = dataclasses.replace(HUSH, elsewhere={"onnx": there})
+    qir.save(program(), tmp_path / "a.onnx")
+    model = onnx.load(tmp_path / "a.onnx")
+    (node,) = model.graph.node
+    assert (node.domain, node.op_type, list(node.input)) == ("com.acme", "Hush", ["x"])
+    assert {a.name: a.f for a in node.attribute} == {"level": 1.0}
+    assert {o.domain: o.version for o in model.opset_import}["com.acme"] == 2
+    back = qir.load(tmp_path / "a.onnx")
+    assert str(back) == str(program()).replace("native", "ort-1.31")
+    node.attribute[0].name = "volume"
+    onnx.save(model, tmp_path / "b.onnx")
+    with pytest.raises(InputError, match="attribute 'volume' that acme_hush does not take"):
+        qir.load(tmp_path / "b.onnx")
