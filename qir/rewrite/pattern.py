@@ -354,8 +354,9 @@ def _split(
 
 def is_slot(row: OpSpec, name: str) -> bool:
     """Whether an op has a slot, or a companion, of that name; a variadic one by its base."""
-    known = any(slot.name == name for slot in row.operands)
-    return known or row.slot(name) is not None or row.companion(name)
+    if any(slot.name == name for slot in row.operands) or row.slot(name) is not None:
+        return True
+    return row.companion(name) and all(attr.name != name for attr in row.attrs)
 
 
 def operand_of(thing: Given | Wanted | EllipsisType) -> Operand:

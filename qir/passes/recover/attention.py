@@ -1,0 +1,133 @@
+"""Attention from two products with a softmax between them."""
+
+from __future__ import annotations
+
+import math
+
+from qir.ir.attrs import Attr
+from qir.ir.graph import Graph
+from qir.ir.node import Node, Value
+from qir.passes.recover.making import number, real
+from qir.rewrite.match import Match
+from qir.rewrite.pattern import Either, Ops, Term, Var, pattern
+from qir.rewrite.rewriting import Rewrite
+
+
+def _scaled(op: Ops, x: Term, where: str) -> Either:
+    """x, or x times or divided by a number."""
+    return op.mul(x, number(f"{where}_times")) | op.div(x, number(f"{where}_by")) | x
+
+
+def _is_low(value: Value) -> bool:
+    held = value.constant
+    return held is not None and held.data.size > 0 and bool((held.data == -math.inf).all())
+
+
+@pattern
+def attention(op: Ops, q: Var, k: Var, v: Var) -> Term:
+    """softmax(q @ k.T * scale + mask) @ v; k turned by a transpose or by the product itself.
+
+    The scale may lie on the product, on q, on k or on several, as factor or divisor; none is 1.
+    The mask is added, or chooses by `where` between scores and -inf.
+    """
+    turned = op.transpose(_scaled(op, k, "before")).named("turn")
+    keys = _scaled(op, turned, "k") | _scaled(op, k, "k")
+    raw = op.matmul(_scaled(op, q, "q"), keys, trans_a=False).named("scores")
+    scores = _scaled(op, raw, "s")
+    allowed = Var("allowed").where("dtype == 'bool'")
+    low = Var("low").check("is -inf", _is_low)
+    kept = op.where(allowed, scores, low).named("kept")
+    dropped = op.where(allowed, low, scores).named("dropped")
+    probs = op.softmax(kept | dropped | op.add(scores, Var("mask")) | scores)
+    return op.matmul(probs, v, trans_a=False, trans_b=False).named("out")
+
+
+def _scale(match: Match) -> float:
+    """What the scores are multiplied with in all."""
+    scale = 1.0
+    for where in ("before", "k", "q", "s"):
+        if (value := match.get(f"{where}_times")) is not None:
+            scale *= real(value) or 0.0
+        if (value := match.get(f"{where}_by")) is not None:
+            scale /= real(value) or math.inf
+    return scale
+
+
+def _fits(match: Match) -> bool:
+    """Whether q, k and v have one rank, softmax goes along the keys, and k is turned just once."""
+    ranks = {match[name].type.rank for name in "qkv"}
+    rank = match["q"].type.rank
+    axis, turn = match.node("softmax").attrs["axis"], match.find("turn")
+    if ranks not in ({3}, {4}) or not isinstance(axis, int) or axis % rank != rank - 1:
+        return False
+    scores = match.node("scores")
+    if (turn is None) == (scores.attrs["trans_b"] is not True):
+        return False
+    # A mask that would widen the scores is another program.
+    wide = match.node("softmax").result.type.shape
+    return wide == scores.result.type.shape and _scale(match) != 0
+
+
+def _turned(graph: Graph, match: Match, turn: Node | None) -> Value:
+    """k with its keys where attention wants them: its own transpose, the last two axes back."""
+    k = match["k"]
+    perm = [] if turn is None else [p for p in _axes(turn.attrs["perm"])]
+    if not perm:
+        return k
+    perm[-2:] = perm[:-3:-1]
+    if perm == sorted(perm):
+        return k
+    return graph.add("transpose", {"x": k}, {"perm": tuple(perm)}).result
+
+
+def _axes(perm: Attr) -> list[int]:
+    return [p for p in perm if isinstance(p, int)] if isinstance(perm, tuple) else []
+
+
+def _mask(graph: Graph, match: Match) -> Value | None:
+    """What is added, or which keys are looked at, with the axes that attention gives it."""
+    mask = match.get("mask") or match.get("allowed")
+    if mask is None:
+        return None
+    if match.find("dropped") is not None:
+        mask = graph.add("logical_not", {"x": mask}).result
+    lone = match["q"].type.rank == 3  # scores have an axis of one head there
+    if lone and mask.type.rank == 3:
+        mask = graph.add("unsqueeze", {"x": mask}, {"axes": (1,)}).result
+    return mask
+
+
+def _replace(graph: Graph, match: Match) -> Value:
+    operands = {"q": match["q"], "k": _turned(graph, match, match.find("turn")), "v": match["v"]}
+    mask = _mask(graph, match)
+    if mask is not None:
+        operands["mask"] = mask
+    return graph.add("attention", operands, _attrs(match)).results[0]
+
+
+def _attrs(match: Match) -> dict[str, Attr]:
+    heads = 1 if match["q"].type.rank == 3 else None
+    return {"scale": _scale(match), "heads": heads}
+
+
+def _typed(match: Match) -> bool:
+    """Whether attention takes q, v and a k of such sizes."""
+    turn, k = match.find("turn"), match["k"].type
+    perm = list(range(k.rank)) if turn is None else _axes(turn.attrs["perm"])
+    if turn is not None:
+        perm[-2:] = perm[:-3:-1]
+    kind = k.with_shape(tuple(k.shape[p] for p in perm))
+    q, v, out = match["q"].type, match["v"].type, match.results[0].type
+    batched = q.shape[:-2] == kind.shape[:-2] == v.shape[:-2] == out.shape[:-2]
+    return batched and q.element == kind.element == v.element == out.element
+
+
+REWRITES = (
+    Rewrite(
+        attention.check("softmax goes along the keys, and k is turned once", _fits).check(
+            "q, k and v have the same batches and heads", _typed
+        ),
+        _replace,
+        says="{nodes} is attention",
+    ),
+)

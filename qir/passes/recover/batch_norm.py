@@ -1,0 +1,91 @@
+"""Batch norm from a factor and a shift for each channel that are constants."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.ir.graph import Graph
+from qir.ir.node import Value
+from qir.passes.recover.making import fits, stored
+from qir.rewrite.match import Match
+from qir.rewrite.pattern import Ops, Term, Var, pattern
+from qir.rewrite.rewriting import Rewrite
+
+_PRODUCTS = frozenset(
+    "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d "
+    "linear gemm matmul".split()
+)
+_ROWS = ("mean", "spread", "gain", "beta")
+
+
+@pattern
+def batch_norm(op: Ops, x: Var) -> Term:
+    """(x - mean) / spread * gain + beta, all of them constants that lie along the channels.
+
+    What it becomes has eps 0 and the variance 1, so that nothing is approximated. Channels are the
+    second axis of an image, and the last one behind a product.
+    """
+    mean, spread, gain, beta = (Var(name).where("constant") for name in _ROWS)
+    less = op.sub(x, mean)
+    slope = op.mul(op.div(less, spread), gain) | op.mul(less, gain) | op.div(less, spread)
+    plain = op.mul(x, gain) | op.div(x, spread)
+    return op.add(slope | plain, beta)
+
+
+def _axis(match: Match) -> int | None:
+    """The one axis along which all constants lie; None where there is none, or another."""
+    x = match["x"].type
+    found: set[int] = set()
+    for value in _given(match).values():
+        shape = (1,) * (x.rank - value.type.rank) + tuple(value.type.shape)
+        if len(shape) > x.rank or value.type.element != x.element:
+            return None
+        found |= {i for i, size in enumerate(shape) if size != 1}
+    if len(found) != 1 or x.rank < 2:
+        return None
+    axis = found.pop()
+    behind = match["x"].node.op in _PRODUCTS
+    image = x.rank > 2 and axis == 1
+    return axis if image or (behind and axis == x.rank - 1) else None
+
+
+def _along_channels(match: Match) -> bool:
+    axis, x = _axis(match), match["x"].type
+    return axis is not None and isinstance(x.shape[axis], int) and fits(x, match.results[0].type)
+
+
+def _given(match: Match) -> dict[str, Value]:
+    return {name: value for name in _ROWS if (value := match.get(name)) is not None}
+
+
+def _replace(graph: Graph, match: Match) -> Value:
+    x, axis = match["x"], _axis(match)
+    assert axis is not None
+    count = x.type.shape[axis]
+    assert isinstance(count, int)
+    rows = {name: _row(value, count) for name, value in _given(match).items()}
+    slots = {
+        "gamma": rows.get("gain", np.ones(count)) / rows.get("spread", np.ones(count)),
+        "beta": rows.get("beta", np.zeros(count)),
+        "mean": rows.get("mean", np.zeros(count)),
+        "var": np.ones(count),
+    }
+    stem = match.root.name
+    made = {slot: stored(row, x, graph, f"{stem}.{slot}") for slot, row in slots.items()}
+    return graph.add("batch_norm", {"x": x, **made}, {"eps": 0.0, "axis": axis}).result
+
+
+def _row(value: Value, count: int) -> NDArray[np.float64]:
+    assert value.constant is not None
+    row = np.asarray(value.constant.data, np.float64).reshape(-1)
+    return np.asarray(np.broadcast_to(row, (count,)))
+
+
+REWRITES = (
+    Rewrite(
+        batch_norm.check("its constants lie along the channels", _along_channels),
+        _replace,
+        says="{nodes} is batch_norm",
+    ),
+)

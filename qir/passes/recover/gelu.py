@@ -1,0 +1,66 @@
+"""Gelu, exact and by tanh, in every order in which exporters multiply."""
+
+from __future__ import annotations
+
+import math
+
+from qir.passes.recover.making import exactly, scaled, single, squared, times
+from qir.rewrite.pattern import Either, Ops, Term, Var, pattern
+from qir.rewrite.rewriting import Rewrite
+
+_ROOT = math.sqrt(2)
+_SLOPE = math.sqrt(2 / math.pi)
+_CUBIC = 0.044715
+
+
+def _square_times(op: Ops, x: Var, factor: float) -> Either:
+    return times(op, squared(op, x), factor) | op.mul(x, times(op, x, factor))
+
+
+def _inner(op: Ops, x: Var, slope: float) -> Either:
+    """slope * (x + 0.044715 * x ** 3), however the powers are made."""
+    cube = op.pow(x, 3.0) | op.mul(x, squared(op, x))
+    cubic = times(op, cube, _CUBIC) | op.mul(x, _square_times(op, x, _CUBIC))
+    even = op.add(_square_times(op, x, _CUBIC), 1.0)
+    spread = op.add(_square_times(op, x, slope * _CUBIC), exactly(slope))
+    sum_first = times(op, op.add(x, cubic), slope)
+    return sum_first | scaled(op, x, even, slope) | op.mul(x, spread)
+
+
+@pattern
+def gelu(op: Ops, x: Var) -> Term:
+    """x * 0.5 * (1 + erf(x / sqrt(2))), or x * 0.5 * erfc(-x / sqrt(2))."""
+    error = op.erf(times(op, x, 1 / _ROOT))
+    both = op.add(error, 1.0)
+    halved = op.add(times(op, error, 0.5), 0.5)
+    turned = op.neg(times(op, x, 1 / _ROOT)) | times(op, op.neg(x), 1 / _ROOT)
+    rest = op.erfc(times(op, x, -1 / _ROOT) | turned)
+    return scaled(op, x, both, 0.5) | op.mul(x, halved) | scaled(op, x, rest, 0.5)
+
+
+@pattern
+def gelu_by_tanh(op: Ops, x: Var) -> Term:
+    """x * 0.5 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x ** 3)))."""
+    bent = op.tanh(_inner(op, x, _SLOPE))
+    both = op.add(bent, 1.0)
+    halved = op.add(times(op, bent, 0.5), 0.5)
+    return scaled(op, x, both, 0.5) | op.mul(x, halved)
+
+
+@pattern
+def gelu_by_sigmoid(op: Ops, x: Var) -> Term:
+    """x * sigmoid(2 * sqrt(2 / pi) * (x + 0.044715 * x ** 3)), which is the same in reals."""
+    return op.mul(x, op.sigmoid(_inner(op, x, 2 * _SLOPE)))
+
+
+REWRITES = (
+    Rewrite(gelu, single("gelu", x="x"), says="{nodes} is gelu"),
+    Rewrite(
+        gelu_by_tanh, single("gelu", {"approximate": "tanh"}, x="x"), says="{nodes} is gelu by tanh"
+    ),
+    Rewrite(
+        gelu_by_sigmoid,
+        single("gelu", {"approximate": "tanh"}, x="x"),
+        says="{nodes} is gelu by tanh",
+    ),
+)

@@ -1,0 +1,87 @@
+"""Leaky relu and PReLU from relu, abs, minima and choices."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from qir.ir.graph import Graph
+from qir.ir.node import Value
+from qir.passes.recover.making import real, stored, suits, times
+from qir.rewrite.match import Match
+from qir.rewrite.pattern import Either, Ops, Term, Var, pattern
+from qir.rewrite.rewriting import Rewrite
+
+
+def _high(op: Ops, x: Var) -> Either:
+    return op.relu(x) | op.max(x, 0.0) | op.clip(x, min=0.0, max=None)
+
+
+def _share(value: Value) -> bool:
+    found = real(value)
+    return found is not None and 0 <= found <= 1
+
+
+@pattern
+def prelu(op: Ops, x: Var, slope: Var) -> Term:
+    """relu(x) + slope * min(x, 0), where min(x, 0) may be (x - |x|) / 2 or -relu(-x)."""
+    low = op.min(x, 0.0) | op.clip(x, min=None, max=0.0) | op.neg(op.relu(op.neg(x)))
+    twice = op.sub(x, op.abs(x))
+    part = op.mul(slope, low | times(op, twice, 0.5)) | times(op, op.mul(slope, twice), 0.5)
+    part = part | op.mul(times(op, slope, 0.5), twice)
+    return op.add(_high(op, x), part) | op.sub(_high(op, x), op.mul(slope, op.relu(op.neg(x))))
+
+
+@pattern
+def prelu_of_two(op: Ops, x: Var) -> Term:
+    """relu(x) + halves * (x - |x|), where the slope is twice a constant."""
+    halves = Var("halves").where("constant")
+    return op.add(_high(op, x), op.mul(halves, op.sub(x, op.abs(x))))
+
+
+@pattern
+def prelu_negated(op: Ops, x: Var) -> Term:
+    """relu(x) + turned * relu(-x), where the slope is a constant of the other sign."""
+    turned = Var("turned").where("constant")
+    return op.add(_high(op, x), op.mul(turned, op.relu(op.neg(x))))
+
+
+@pattern
+def prelu_by_choice(op: Ops, x: Var, slope: Var) -> Term:
+    """x where it is above 0, else slope * x; or the other way round."""
+    low = op.mul(x, slope)
+    above = op.any_of("greater", "greater_equal")(x, 0.0) | op.any_of("less", "less_equal")(0.0, x)
+    below = op.any_of("less", "less_equal")(x, 0.0) | op.any_of("greater", "greater_equal")(0.0, x)
+    return op.where(above, x, low) | op.where(below, low, x)
+
+
+@pattern
+def leaky_by_max(op: Ops, x: Var) -> Term:
+    """max(x, slope * x), where the slope is one number from 0 to 1."""
+    slope = Var("slope").check("is one number from 0 to 1", _share)
+    return op.max(x, op.mul(x, slope))
+
+
+def _replace(graph: Graph, match: Match) -> Value | None:
+    """A leaky_relu where the slope is one number, else a prelu."""
+    x = match["x"]
+    name = {"prelu-of-two": "halves", "prelu-negated": "turned"}.get(match.pattern.name, "slope")
+    factor = {"halves": 2.0, "turned": -1.0, "slope": 1.0}[name]
+    given = match[name]
+    single = real(given)
+    if single is not None:
+        attrs = {"alpha": single * factor}
+        fit = suits("leaky_relu", {"x": x}, attrs, match.results[0])
+        return graph.add("leaky_relu", {"x": x}, attrs).result if fit else None
+    if not suits("prelu", {"x": x, "slope": given}, {}, match.results[0]):
+        return None
+    if factor != 1.0:
+        assert given.constant is not None
+        data = given.constant.data.astype(np.float64) * factor
+        given = stored(data, given, graph, f"{given.name}.slope")
+    return graph.add("prelu", {"x": x, "slope": given}).result
+
+
+REWRITES = tuple(
+    Rewrite(wanted, _replace, says="{nodes} is prelu, or leaky_relu of one number")
+    for wanted in (prelu, prelu_of_two, prelu_negated, prelu_by_choice, leaky_by_max)
+)

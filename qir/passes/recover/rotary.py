@@ -1,0 +1,256 @@
+"""Rotary embedding: the halves or the neighbours of each head, turned by cosines and sines.
+
+x is [batch, heads, length, size], or [sequences, length, size]; cosines and sines lie along length
+and size, the same for every head, for every batch or each. What a rotation by halves multiplies
+with has two equal halves: a constant that has, or what is made of a concat of something with itself
+by ops that go element by element or leave the last axis alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from qir.ir.graph import Graph
+from qir.ir.node import Node, Value
+from qir.passes.recover.making import fits, stored
+from qir.rewrite.match import Match
+from qir.rewrite.pattern import Ops, Pattern, Term, Var, pattern
+from qir.rewrite.rewriting import Rewrite
+
+_DEEPEST = 24
+_BY_ELEMENT = frozenset("cos sin neg cast identity".split())
+"""Ops that make equal halves of equal halves."""
+
+
+@pattern
+def rotate_half(op: Ops, x: Var, cos: Var, sin: Var) -> Term:
+    """x * cos + concat(-second half of x, first half of x) * sin."""
+    first, second = op.slice(x).named("first"), op.slice(x).named("second")
+    turned = op.concat(op.neg(second), first).named("halves")
+    return op.add(op.mul(x, cos), op.mul(turned, sin))
+
+
+@pattern
+def rotate_half_of_split(op: Ops, x: Var, cos: Var, sin: Var) -> Term:
+    """x * cos + concat(-b, a) * sin, where a and b are the parts of a split."""
+    parts = op.split(x).named("parts")
+    turned = op.concat(op.neg(parts[1]), parts[0]).named("halves")
+    return op.add(op.mul(x, cos), op.mul(turned, sin))
+
+
+@pattern
+def rotate_parts(op: Ops, x: Var, cos: Var, sin: Var) -> Term:
+    """concat(a * cos - b * sin, a * sin + b * cos), where a and b are the halves of x."""
+    a, b = op.slice(x).named("first"), op.slice(x).named("second")
+    low = op.sub(op.mul(a, cos), op.mul(b, sin))
+    return op.concat(low, op.add(op.mul(a, sin), op.mul(b, cos))).named("halves")
+
+
+@pattern
+def rotate_parts_of_split(op: Ops, x: Var, cos: Var, sin: Var) -> Term:
+    """The same, where a and b are the parts of a split."""
+    parts = op.split(x).named("parts")
+    low = op.sub(op.mul(parts, cos), op.mul(parts[1], sin))
+    return op.concat(low, op.add(op.mul(parts, sin), op.mul(parts[1], cos))).named("halves")
+
+
+@pattern
+def rotate_neighbours(op: Ops, x: Var, cos: Var, sin: Var) -> Term:
+    """a * cos - b * sin and a * sin + b * cos in turn, where a and b are every other element."""
+    a, b = op.slice(x).named("first"), op.slice(x).named("second")
+    low = op.unsqueeze(op.sub(op.mul(a, cos), op.mul(b, sin))).named("even")
+    high = op.unsqueeze(op.add(op.mul(a, sin), op.mul(b, cos))).named("odd")
+    return op.reshape(op.concat(low, high).named("pairs"), Var("sizes"), ...)
+
+
+def _size(match: Match) -> int:
+    """How many elements a head has; 0 where nobody knows, or it has no pairs."""
+    x = match["x"].type
+    size = x.shape[-1] if x.rank in (3, 4) else None
+    return size if isinstance(size, int) and size % 2 == 0 and size > 0 else 0
+
+
+def _halves(match: Match) -> bool:
+    """Whether the parts are the two halves of the last axis, and are joined along it."""
+    size, rank = _size(match), match["x"].type.rank
+    if not size or not _last(match.node("halves"), "axis", rank):
+        return False
+    if "split" in match.pattern.name:
+        parts = match.node("parts")
+        return parts.attrs["sizes"] == (size // 2, size // 2) and _last(parts, "axis", rank)
+    return _slices(match) == ((0, size // 2, 1), (size // 2, size, 1))
+
+
+def _pairs(match: Match) -> bool:
+    """Whether the parts are every other element, put in turn again."""
+    size, rank = _size(match), match["x"].type.rank
+    pairs = match.node("pairs")
+    joined = _last(pairs, "axis", rank + 1)
+    apart = all(match.node(n).attrs["axes"] in ((-1,), (rank,)) for n in ("even", "odd"))
+    same = fits(match["x"].type, match.results[0].type) and None not in match.results[0].type.shape
+    return (
+        bool(size)
+        and joined
+        and apart
+        and same
+        and _slices(match)
+        == (
+            (0, size, 2),
+            (1, size, 2),
+        )
+    )
+
+
+def _last(node: Node, name: str, rank: int) -> bool:
+    axis = node.attrs[name]
+    return isinstance(axis, int) and axis % rank == rank - 1
+
+
+def _slices(match: Match) -> tuple[tuple[int, ...] | None, ...]:
+    """Start, end and step of the two slices along the last axis."""
+    found = (match.find("first"), match.find("second"))
+    return tuple(None if node is None else _bounds(node, _size(match)) for node in found)
+
+
+def _bounds(node: Node, size: int) -> tuple[int, ...] | None:
+    rank = node.result.type.rank
+    names = ("starts", "ends", "axes", "steps")
+    rows = [node.attrs[name] for name in names]
+    if any(not isinstance(row, tuple) or len(row) != 1 for row in rows):
+        return None
+    start, end, axis, step = (row[0] for row in rows if isinstance(row, tuple))
+    if not all(isinstance(n, int) for n in (start, end, axis, step)):
+        return None
+    assert isinstance(start, int)
+    assert isinstance(end, int)
+    assert isinstance(axis, int)
+    assert isinstance(step, int)
+    if axis % rank != rank - 1 or step < 1:
+        return None
+    low, high, by = slice(start, end, step).indices(size)
+    return (low, size if by == 2 and high >= size - 1 and low == 0 else high, by)
+
+
+# -- cosines and sines ----------------------------------------------------------------------------
+
+
+def _table(value: Value, match: Match, *, whole: bool) -> str:
+    """How the numbers lie: "rows" for one row a place, "batch" for those of each batch; or ""."""
+    x, rank = match["x"].type, match["x"].type.rank
+    size = _size(match) if whole else _size(match) // 2
+    shape = (1,) * (rank - value.type.rank) + tuple(value.type.shape)
+    if len(shape) != rank or value.type.element != x.element or shape[-1] != size:
+        return ""
+    if shape[-2] != x.shape[-2] or shape[-2] is None or (rank == 4 and shape[1] != 1):
+        return ""
+    if whole and not _equal_halves(value):
+        return ""
+    if shape[0] == 1:
+        return "rows"
+    return "batch" if rank == 4 and shape[0] == x.shape[0] and shape[0] is not None else ""
+
+
+def _equal_halves(value: Value, depth: int = 0) -> bool:
+    """Whether the first half of the last axis equals the second, by how it was made."""
+    held, node = value.constant, value.node
+    if held is not None:
+        half = held.data.shape[-1] // 2
+        return bool(np.array_equal(held.data[..., :half], held.data[..., half:]))
+    rank = value.type.rank
+    if node.op == "concat" and _last(node, "axis", rank):
+        both = node.variadic("xs")
+        return len(both) == 2 and both[0] is both[1]
+    x = node.operands.get("x")
+    if depth > _DEEPEST or (x is None and node.op != "mul"):
+        return False
+    if node.op == "mul":
+        a, b = node.operands["a"], node.operands["b"]
+        one, other = (a, b) if b.constant is not None and b.constant.data.size == 1 else (b, a)
+        single = other.constant is not None and other.constant.data.size == 1
+        return single and _equal_halves(one, depth + 1)
+    assert x is not None
+    return _keeps_last(node, x) and _equal_halves(x, depth + 1)
+
+
+def _keeps_last(node: Node, x: Value) -> bool:
+    """Whether an op leaves the elements of the last axis together, in their order."""
+    made, rank = node.results[0].type, x.type.rank
+    size = made.shape[-1] if made.rank else None
+    if not rank or size is None or size != x.type.shape[-1]:
+        return False
+    if node.op in ("slice", "squeeze", "unsqueeze"):
+        axes, full = node.attrs["axes"], made.rank if node.op == "unsqueeze" else rank
+        named = [a % full for a in axes if isinstance(a, int)] if isinstance(axes, tuple) else []
+        return bool(named) and full - 1 not in named
+    if node.op == "gather":
+        return not _last(node, "axis", rank)
+    if node.op == "transpose":
+        perm = node.attrs["perm"]
+        return isinstance(perm, tuple) and perm[-1] == rank - 1
+    return node.op in _BY_ELEMENT or node.op in ("reshape", "expand")
+
+
+def _rows(graph: Graph, value: Value, match: Match, how: str, *, whole: bool) -> Value:
+    """The numbers as the op takes them: half of each row, without the axes of 1."""
+    half, rank = _size(match) // 2, value.type.rank
+    held = value.constant
+    if held is not None:
+        data = held.data[..., :half]
+        shape = data.shape[-2:] if how == "rows" else (*data.shape[:1], *data.shape[2:])
+        if shape == held.data.shape:
+            return value
+        data = data.reshape(shape)
+        return stored(data, value, graph, f"{value.name}.half" if whole else value.name)
+    if whole:
+        attrs = {"starts": (0,), "ends": (half,), "axes": (rank - 1,), "steps": (1,)}
+        value = graph.add("slice", {"x": value}, attrs).result
+    loose = (1,) if how == "batch" else tuple(range(rank - 2))
+    return graph.add("squeeze", {"x": value}, {"axes": loose}).result if loose else value
+
+
+def _replacement(*, whole: bool, interleaved: bool) -> Callable[[Graph, Match], Value]:
+    def replace(graph: Graph, match: Match) -> Value:
+        how = _table(match["cos"], match, whole=whole)
+        names = ("cos", "sin")
+        operands = {"x": match["x"]}
+        for name in names:
+            operands[name] = _rows(graph, match[name], match, how, whole=whole)
+        if how == "rows":
+            first = graph.fresh(f"{match.root.name}.first")
+            operands["positions"] = graph.constant(np.zeros(1, np.int64), name=first)
+        heads = 1 if match["x"].type.rank == 3 else None
+        return graph.add("rotary", operands, {"interleaved": interleaved, "heads": heads}).result
+
+    return replace
+
+
+def _tables(*, whole: bool) -> Callable[[Match], bool]:
+    def fit(match: Match) -> bool:
+        found = {_table(match[name], match, whole=whole) for name in ("cos", "sin")}
+        return len(found) == 1 and "" not in found and fits(match["x"].type, match.results[0].type)
+
+    return fit
+
+
+_CUT = ("the parts are the two halves of a head", "the parts are every other element of a head")
+_EQUAL = "cos and sin are one row a place, of two equal halves"
+_HALF = "cos and sin are one row a place"
+
+
+def _rewrite(wanted: Pattern, *, whole: bool, interleaved: bool = False) -> Rewrite:
+    cut = wanted.check(_CUT[interleaved], _pairs if interleaved else _halves)
+    full = cut.check(_EQUAL if whole else _HALF, _tables(whole=whole))
+    return Rewrite(
+        full, _replacement(whole=whole, interleaved=interleaved), says="{nodes} is rotary"
+    )
+
+
+REWRITES = (
+    _rewrite(rotate_half, whole=True),
+    _rewrite(rotate_half_of_split, whole=True),
+    _rewrite(rotate_parts, whole=False),
+    _rewrite(rotate_parts_of_split, whole=False),
+    _rewrite(rotate_neighbours, whole=False, interleaved=True),
+)

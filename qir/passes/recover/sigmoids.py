@@ -1,0 +1,95 @@
+"""Sigmoid, hard sigmoid, silu and hard swish; log of sigmoid."""
+
+from __future__ import annotations
+
+import math
+
+from qir.ir.attrs import Attr
+from qir.passes.recover.making import (
+    exactly,
+    number,
+    one_over,
+    positive,
+    scaled,
+    single,
+    the_number,
+    times,
+)
+from qir.rewrite.match import Match
+from qir.rewrite.pattern import Ops, Term, Var, pattern, such
+from qir.rewrite.rewriting import Rewrite
+
+_SIXTH = such("is 1 / 6", lambda found: _is(found, 1 / 6))
+_HALF = such("is 1 / 2", lambda found: _is(found, 0.5))
+
+
+def _is(found: Attr, wanted: float) -> bool:
+    return isinstance(found, float) and math.isclose(found, wanted, rel_tol=1e-6)
+
+
+def _relu6(op: Ops, x: Var) -> Term:
+    return op.clip(op.add(x, exactly(3.0)), min=0.0, max=6.0)
+
+
+@pattern
+def sigmoid(op: Ops, x: Var) -> Term:
+    """1 / (1 + exp(-x))."""
+    return one_over(op, op.add(op.exp(op.neg(x)), 1.0))
+
+
+@pattern
+def hard_sigmoid(op: Ops, x: Var) -> Term:
+    """alpha * x + beta, kept in 0..1, with the slope as a factor or a divisor."""
+    slope = op.mul(x, positive("alpha")) | op.div(x, positive("by"))
+    return op.clip(op.add(slope, number("beta")), min=0.0, max=1.0)
+
+
+@pattern
+def hard_sigmoid_by_six(op: Ops, x: Var) -> Term:
+    """relu6(x + 3) / 6."""
+    return times(op, _relu6(op, x), 1 / 6)
+
+
+@pattern
+def silu(op: Ops, x: Var) -> Term:
+    """x * sigmoid(x), or x / (1 + exp(-x)); the x of sigmoid may have a factor."""
+    return op.mul(x, op.sigmoid(op.mul(x, number("alpha")) | x)) | op.div(
+        x, op.add(op.exp(op.neg(x)), 1.0)
+    )
+
+
+@pattern
+def hard_swish(op: Ops, x: Var) -> Term:
+    """x times its hard sigmoid of slope 1 / 6, or x * relu6(x + 3) / 6 in any order."""
+    gate = op.hard_sigmoid(x, alpha=_SIXTH, beta=_HALF)
+    return op.mul(x, gate) | scaled(op, x, _relu6(op, x), 1 / 6)
+
+
+@pattern
+def log_sigmoid(op: Ops, x: Var) -> Term:
+    """log(sigmoid(x)), or -softplus(-x)."""
+    return op.log(op.sigmoid(x)) | op.neg(op.softplus(op.neg(x)))
+
+
+def _slope(match: Match) -> dict[str, Attr] | None:
+    divided = match.get("alpha") is None
+    slope = 1 / the_number(match, "by") if divided else the_number(match, "alpha")
+    return {"alpha": slope, "beta": the_number(match, "beta")}
+
+
+def _alpha(match: Match) -> dict[str, Attr]:
+    return {"alpha": 1.0 if match.get("alpha") is None else the_number(match, "alpha")}
+
+
+REWRITES: tuple[Rewrite, ...] = (
+    Rewrite(sigmoid, single("sigmoid", x="x"), says="{nodes} is sigmoid"),
+    Rewrite(hard_swish, single("hard_swish", x="x"), says="{nodes} is hard_swish"),
+    Rewrite(hard_sigmoid, single("hard_sigmoid", _slope, x="x"), says="{nodes} is hard_sigmoid"),
+    Rewrite(
+        hard_sigmoid_by_six,
+        single("hard_sigmoid", {"alpha": 1 / 6, "beta": 0.5}, x="x"),
+        says="{nodes} is hard_sigmoid",
+    ),
+    Rewrite(silu, single("silu", _alpha, x="x"), says="{nodes} is silu"),
+    Rewrite(log_sigmoid, single("log_sigmoid", x="x"), says="{nodes} is log_sigmoid"),
+)
