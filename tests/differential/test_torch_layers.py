@@ -182,7 +182,9 @@ def packed_row(kind: str, table: Array) -> NDArray[np.uint8]:
     return made
 
 
-def opened(kind: str, packed: NDArray[np.uint8], width: int) -> tuple[Array, Array, Array]:
+def opened(
+    kind: str, packed: NDArray[np.uint8], width: int
+) -> tuple[Array, NDArray[np.float32], NDArray[np.float32]]:
     """Codes, scales and offsets that lie in packed rows."""
     count, number = 8 // BITS[kind], np.dtype(F if kind == "u8" else np.float16)
     held = -(-width // count)
@@ -192,7 +194,7 @@ def opened(kind: str, packed: NDArray[np.uint8], width: int) -> tuple[Array, Arr
     return np.ascontiguousarray(data), ends[:, 0].copy(), ends[:, 1].copy()
 
 
-def table_of(rng: Rng, width: int) -> Array:
+def table_of(rng: Rng, width: int) -> NDArray[np.float32]:
     table = rng.normal(size=(23, width)).astype(F) * F(rng.uniform(0.1, 30))
     table[3], table[4] = F(0.5), F(0)
     table[5] = rng.integers(-9, 10, width) * F(0.5)
