@@ -128,6 +128,8 @@ def _nbits(reader: Reader, op: Op) -> None:
     blocks.check(op)
     operands = given(reader, op, "B", "scales", "zero_points", "g_idx")
     places = [op.input(i) for i in range(1, 5)]
+    if op.input(3) and op.input(4):
+        raise Keep("onnxruntime leaves out zero points where g_idx names groups")
     if any(name and not reader.is_constant(name) for name in places):
         operands = given(reader, op)
     else:

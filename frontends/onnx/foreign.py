@@ -151,7 +151,7 @@ def _inferred(reader: Reader, op: Op, values: list[Value]) -> dict[str, TensorTy
         if op.domain == MICROSOFT and op.type in _LIKE_FIRST and values and op.outputs:
             kind = values[0].type
             return {op.outputs[0]: kind.with_element(kind.dtype)}
-        return {}
+        return _by_runtime(reader, op, values)
     names = [n for n in op.inputs if n]
     types = {n: type_proto(v.type) for n, v in zip(names, values, strict=True)}
     data = {
@@ -168,6 +168,45 @@ def _inferred(reader: Reader, op: Op, values: list[Value]) -> dict[str, TensorTy
     except Exception as error:  # whatever the library raises, the node is at fault
         raise op.fail(f"its results have no shape: {error}") from error
     return {n: t for n, t in read.items() if t is not None}
+
+
+def _by_runtime(reader: Reader, op: Op, values: list[Value]) -> dict[str, TensorType]:
+    """What onnxruntime says that an op of its own gives; nothing where it is not there."""
+    names = [n for n in op.inputs if n]
+    given = dict(zip(names, values, strict=True))
+    stored = {n: a for n, v in given.items() if (a := v.constant) and a.data.size <= _SMALL}
+    made = [n for n in op.outputs if n]
+    ranks = [onnx.helper.make_node("Shape", [n], [f"rank.{n}"]) for n in made]
+    graph = onnx.helper.make_graph(
+        [op.proto, *ranks],  # what is not known and what is a scalar are told apart by these
+        "foreign",
+        [_info_of(n, v) for n, v in given.items() if n not in stored],
+        [onnx.ValueInfoProto(name=n) for n in (*made, *(f"rank.{m}" for m in made))],
+        [tensor_proto(a, n) for n, a in stored.items()],
+    )
+    imports = [onnx.helper.make_opsetid(op.domain, op.opset), onnx.helper.make_opsetid("", _NEWEST)]
+    model = onnx.helper.make_model(graph, opset_imports=imports, ir_version=_IR_VERSION)
+    try:
+        shown = {o.name: o for o in _session(model.SerializeToString()).get_outputs()}
+    except Exception:  # its errors share no base of their own; nobody knows then
+        return {}
+    out = {}
+    for name in made:
+        kind, sizes = _ELEMENTS.get(shown[name].type), shown[name].shape
+        if kind is not None and shown[f"rank.{name}"].shape == [len(sizes)]:
+            proto = onnx.helper.make_tensor_type_proto(kind, sizes)
+            out[name] = reader.dims.tensor_type(proto)
+    return {n: t for n, t in out.items() if t is not None}
+
+
+_ELEMENTS = {
+    f"tensor({name})": kind
+    for name, kind in (
+        *(("float", 1), ("uint8", 2), ("int8", 3), ("uint16", 4), ("int16", 5), ("int32", 6)),
+        *(("int64", 7), ("string", 8), ("bool", 9), ("float16", 10), ("double", 11)),
+        *(("uint32", 12), ("uint64", 13), ("bfloat16", 16), ("uint4", 21), ("int4", 22)),
+    )
+}
 
 
 # -- running and giving back --------------------------------------------------------------------
@@ -225,7 +264,11 @@ def _version(node: Node) -> int:
 
 
 def _info(value: Value) -> onnx.ValueInfoProto:
-    return onnx.helper.make_value_info(value.name, type_proto(value.type))
+    return _info_of(value.name, value)
+
+
+def _info_of(name: str, value: Value) -> onnx.ValueInfoProto:
+    return onnx.helper.make_value_info(name, type_proto(value.type))
 
 
 def run(node: Node, operands: Mapping[str, NDArray[np.generic]]) -> tuple[NDArray[np.generic], ...]:
@@ -285,7 +328,15 @@ def _in_runtime(model: bytes, feed: Mapping[str, NDArray[np.generic]]) -> Sequen
     return found
 
 
+class _Shown(Protocol):
+    name: str
+    type: str
+    shape: list[int | str | None]
+
+
 class _Session(Protocol):
+    def get_outputs(self) -> Sequence[_Shown]: ...
+
     def run(self, outputs: None, feed: dict[str, NDArray[np.generic]]) -> Sequence[object]: ...
 
 

@@ -112,7 +112,7 @@ def test_what_is_no_program_is_not_written_for_a_target(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("op", "domain", "told"),
-    [("MatMulIntegerToFloat", "com.microsoft", True), ("QEmbedLookup", "com.microsoft", False)],
+    [("QLinearMatMul", "com.example", True), ("QEmbedLookup", "com.microsoft", False)],
 )
 def test_a_kept_op_that_sums_codes_has_a_row_of_its_own(
     tmp_path: Path, op: str, domain: str, told: bool
