@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from qir.atomic import claim
+from qir.atomic import claim, write_text
 from qir.calibration import Statistics, collect, open_data
 from qir.calibration.data import Item
 from qir.calibration.runner import GraphProgram
@@ -32,7 +32,11 @@ from qir.passes.turn_sums import TurnSums
 from qir.reference.constants import computed
 from qir.reference.interpreter import find
 from qir.reference.interpreter import run as run_reference
-from qir.rewrite import run_passes
+from qir.rewrite import Pass, Report, run_passes
+from qir.rewrite.driver import After
+from qir.rewrite.journal import Journal
+from qir.rewrite.options import parse_passes
+from qir.rewrite.validation import Validation
 from qir.target import Executable
 from qir.target import target as named_target
 
@@ -79,6 +83,17 @@ def read_ledger(source: str | Path) -> Ledger:
         raise InputError(f"{path}: its ledger cannot be read: {error}") from error
 
 
+def read_journal(source: str | Path) -> Journal:
+    """The passes that were run on the graph of a `.qir` file; empty for other files."""
+    path = Path(source)
+    if path.suffix.lower() != SUFFIX:
+        return Journal()
+    try:
+        return Journal.from_json(file.texts(path).get("journal", ""))
+    except (ValueError, TypeError) as error:
+        raise InputError(f"{path}: its journal cannot be read: {error}") from error
+
+
 def save(
     graph: Graph,
     destination: str | Path,
@@ -86,10 +101,13 @@ def save(
     target: str = "onnxruntime",
     format: str | None = None,
     ledger: Ledger | None = None,
+    journal: Journal | None = None,
     lossy: bool = False,
     force: bool = False,
 ) -> None:
     """Writes a model: a `.qir` file, or a target's own kind in one of its forms.
+
+    Ledger and journal travel in `.qir` files.
 
     Raises UsageError for an existing file unless `force`, VerifyError for a graph that is no
     program, which a target's file would hide, and Refused where something would be
@@ -101,7 +119,8 @@ def save(
     if path.suffix.lower() == SUFFIX:
         ledger.check(lossy=lossy)
         profiles = {name: profile_text(name) for name in _profiles(graph)}
-        file.write(path, file.Bundle(graph, profiles, ledger.to_json()))
+        told = journal.to_json() if journal is not None else ""
+        file.write(path, file.Bundle(graph, profiles, ledger.to_json(), told))
         return
     backend = named_target(target)
     if backend.suffix and path.suffix.lower() != backend.suffix:
@@ -130,10 +149,68 @@ def taken(graph: Graph, *, target: str = "onnxruntime") -> list[Verdict]:
     return named_target(target).verdicts(graph)
 
 
-def fold(graph: Graph, ledger: Ledger | None = None) -> Graph:
+def optimize(
+    graph: Graph,
+    passes: str | Iterable[Pass],
+    *,
+    ledger: Ledger | None = None,
+    journal: Journal | None = None,
+    samples: Iterable[Mapping[str, NDArray[np.generic]]] = (),
+    dump: str | Path | None = None,
+    after: After | None = None,
+) -> Graph:
+    """Runs passes, such as `"prune; fold-constants{limit=4096}"`; the graph given stays as it was.
+
+    With samples the graph is run on them before and after each pass, and MovedError names the first
+    tensor that moved further than its pass declares, and the rewrite. `dump` is a folder that gets
+    the graph after each pass.
+    """
+    steps = parse_passes(passes) if isinstance(passes, str) else tuple(passes)
+    kept = list(samples)
+    told: list[After] = [after] if after else []
+    if dump is not None:
+        told.append(Dump(Path(dump), graph))
+
+    def tell(report: Report, graph: Graph) -> None:
+        for each in told:
+            each(report, graph)
+
+    return run_passes(
+        graph,
+        steps,
+        ledger if ledger is not None else Ledger(),
+        after=tell,
+        journal=journal,
+        validation=Validation(run_reference, kept) if kept else None,
+    )
+
+
+class Dump:
+    """Writes a graph as it is given, and again after each pass, numbered, as text and `.qir`."""
+
+    def __init__(self, folder: Path, graph: Graph) -> None:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"{folder}: {error.strerror or error}") from error
+        self.folder = folder
+        self.count = 0
+        self._write("before", graph)
+
+    def __call__(self, report: Report, graph: Graph) -> None:
+        self.count += 1
+        self._write(report.name, graph)
+
+    def _write(self, name: str, graph: Graph) -> None:
+        stem = f"{self.count:02d}-{name}"
+        write_text(self.folder / f"{stem}.txt", str(graph))
+        save(graph, self.folder / f"{stem}.qir", force=True)
+
+
+def fold(graph: Graph, ledger: Ledger | None = None, *, journal: Journal | None = None) -> Graph:
     """The float graph as it will be quantized: pruned, constants and batch norms folded."""
     steps = (Prune(), FoldConstants(), FoldBatchNorm())
-    return run_passes(graph, steps, ledger if ledger is not None else Ledger())
+    return run_passes(graph, steps, ledger if ledger is not None else Ledger(), journal=journal)
 
 
 def plan(
@@ -192,6 +269,7 @@ def quantize(
     rules: Iterable[str] = (),
     range_rule: str = "minmax",
     ledger: Ledger | None = None,
+    journal: Journal | None = None,
 ) -> Graph:
     """The quantized graph in QDQ form, for a target; the graph given stays as it was.
 
@@ -204,7 +282,7 @@ def quantize(
         )
     ledger = ledger if ledger is not None else Ledger()
     backend = named_target(target)
-    folded = fold(graph, ledger)
+    folded = fold(graph, ledger, journal=journal)
     statistics.require_model(GraphProgram(folded).digest)
     wishes = tuple(Wish.parse(text) for text in rules)
     steps = (
@@ -213,7 +291,7 @@ def quantize(
         TurnSums(),
         Prune(),
     )
-    out = run_passes(folded, steps, ledger)
+    out = run_passes(folded, steps, ledger, journal=journal)
     out.profile = backend.profile
     return out
 

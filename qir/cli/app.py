@@ -11,6 +11,7 @@ import click
 
 from qir import __version__
 from qir.cli.bench import bench
+from qir.cli.bisect import bisect
 from qir.cli.calibrate import calibrate
 from qir.cli.certify import certify
 from qir.cli.convert import convert
@@ -18,6 +19,9 @@ from qir.cli.diff import diff
 from qir.cli.doctor import doctor
 from qir.cli.export import export
 from qir.cli.failures import one_line
+from qir.cli.group import group
+from qir.cli.opt import opt
+from qir.cli.passes import passes
 from qir.cli.plan import plan
 from qir.cli.probe import probe
 from qir.cli.quantize import quantize
@@ -38,6 +42,10 @@ VERBS = (
     calibrate,
     quantize,
     convert,
+    opt,
+    group,
+    bisect,
+    passes,
     diff,
     run,
     bench,

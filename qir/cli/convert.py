@@ -58,7 +58,14 @@ def convert(
     ledger = Ledger()
     graph = open_model(model, ledger)
     pipeline.save(
-        graph, output, target=target, format=form, ledger=ledger, lossy=lossy, force=force
+        graph,
+        output,
+        target=target,
+        format=form,
+        ledger=ledger,
+        journal=pipeline.read_journal(model),
+        lossy=lossy,
+        force=force,
     )
     save_ledger(ledger, ledger_file)
     length = output.stat().st_size

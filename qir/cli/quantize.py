@@ -115,6 +115,7 @@ def quantize(
         assert data is not None
         quietly = Screen(quiet=quiet or as_json)
         statistics = observe(quietly, graph, data, limit=limit, batch=batch, threads=threads)
+    journal = pipeline.read_journal(model)
     quantized = pipeline.quantize(
         graph,
         statistics,
@@ -123,9 +124,17 @@ def quantize(
         rules=wishes,
         range_rule=range_rule,
         ledger=ledger,
+        journal=journal,
     )
     pipeline.save(
-        quantized, output, target=target, format=form, ledger=ledger, lossy=lossy, force=force
+        quantized,
+        output,
+        target=target,
+        format=form,
+        ledger=ledger,
+        journal=journal,
+        lossy=lossy,
+        force=force,
     )
     save_ledger(ledger, ledger_file)
     lengths = model.stat().st_size, output.stat().st_size

@@ -15,6 +15,7 @@ from qir.cli.words import scale, shape, weights
 if TYPE_CHECKING:
     from qir.inspect.explain import Contents, Explanation
     from qir.inspect.summary import Summary, Tensor
+    from qir.rewrite.journal import Journal
 
 
 @shared.verb(
@@ -35,7 +36,8 @@ def show(model: Path, text: bool, node: str | None, as_json: bool) -> None:
     the scale and zero point of its result. Work is counted for one sample.
 
     --json prints {file, file_bytes, name, profile, frameworks, nodes, parameters, bytes, macs,
-    integer_macs, longest_integer_chain, inputs, outputs, ops, layers}; with --node {name, op, doc,
+    integer_macs, longest_integer_chain, inputs, outputs, ops, layers, journal: [{name, text, by,
+    changed, rewrites}]}; with --node {name, op, doc,
     text, attributes, operands, results, used_by, origins, source_names, profile, plans, macs,
     in_codes}.
     """
@@ -56,17 +58,22 @@ def show(model: Path, text: bool, node: str | None, as_json: bool) -> None:
         else:
             _explain(screen, explanation)
     else:
+        from dataclasses import asdict
+
+        from qir import pipeline
         from qir.inspect import summarize
 
+        journal = pipeline.read_journal(model)
         summary = summarize(graph)
         length = model.stat().st_size
         if as_json:
-            screen.json({"file": str(model), "file_bytes": length, **summary.to_json()})
+            head = {"file": str(model), "file_bytes": length, **summary.to_json()}
+            screen.json({**head, "journal": [asdict(entry) for entry in journal]})
         else:
-            _summary(screen, model, length, summary)
+            _summary(screen, model, length, summary, journal)
 
 
-def _summary(screen: Screen, path: Path, length: int, summary: Summary) -> None:
+def _summary(screen: Screen, path: Path, length: int, summary: Summary, journal: Journal) -> None:
     screen.line(f"{path.name}  {size(length)}", "bold")
     held = ", ".join(f"{kind} {size(count)}" for kind, count in summary.bytes.items())
     chain = summary.longest_integer_chain
@@ -85,6 +92,9 @@ def _summary(screen: Screen, path: Path, length: int, summary: Summary) -> None:
         ends = chain[0] if len(chain) == 1 else f"{chain[0]} to {chain[-1]}"
         run = f"longest run {plural(len(chain), 'op')}, {ends}"
         facts["on codes"] = f"{percent(share)} of the work; {run}" if summary.macs else run
+    if len(journal):
+        told = [f"{e.text} ({e.changed:,})" if e.changed else f"{e.text} (-)" for e in journal]
+        facts["passes"] = ", ".join(told)
     screen.facts(facts)
     for title, tensors in (("inputs", summary.inputs), ("outputs", summary.outputs)):
         screen.table(_TENSOR, [_tensor(t) for t in tensors], title=title)

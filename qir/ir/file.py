@@ -2,7 +2,8 @@
 
 Arrays lie in it by the names the text gives them and are memory-mapped; the profiles the graph
 names travel along, and a hash covers everything. Version 2 has bodies and inner slots in its text,
-and keeps texts as texts; version 1 has only bytes for them.
+and keeps texts as texts; version 1 has only bytes for them. A journal of passes is there where
+passes were run, and is no part of older files.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import math
 import mmap
 import os
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, TypeAlias
@@ -44,6 +46,7 @@ KINDS = {
 """NumPy's name of each of safetensors' element types."""
 _NAMES = {np.dtype(kind): name for name, kind in KINDS.items()}
 _PARTS = frozenset({"text", "profiles", "ledger", "hash"})
+_EXTRA = frozenset({"format", "version", "journal"})
 _MAX_HEADER = 1 << 28
 _MAX_RANK = 64
 _CHUNK = 1 << 20
@@ -61,6 +64,8 @@ class Bundle:
     """Text of the profiles that the graph names."""
     ledger: str = ""
     """The ledger's JSON."""
+    journal: str = ""
+    """The JSON of the journal of passes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +89,8 @@ def write(path: Path, bundle: Bundle) -> None:
         "profiles": json.dumps(dict(sorted(bundle.profiles.items()))),
         "ledger": bundle.ledger,
     }
+    if bundle.journal:
+        meta["journal"] = bundle.journal
     places = layout({name: (data.dtype, data.shape) for name, data in arrays.items()})
     meta["hash"] = digest(meta, places, lambda name: iter((_bytes(arrays[name]),)))
     head = header(meta, places)
@@ -98,23 +105,40 @@ def read(path: Path, *, check: bool = True) -> Bundle:
 
     Arrays are mapped, not read: their bytes pass by once for the hash, unless `check` says no.
     """
+    with _opened(path) as file:
+        return _read(file, check)
+
+
+def texts(path: Path) -> Mapping[str, str]:
+    """The texts of a file by name, graph and arrays left unread; raises as `read` does."""
+    with _opened(path) as file:
+        return _head(file)[0]
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
     try:
         with path.open("rb") as file:
-            return _read(file, check)
+            yield file
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}") from error
     except QirError as error:
         raise InputError(f"{path}: {error}") from error
 
 
-def _read(file: BinaryIO, check: bool) -> Bundle:
+def _head(file: BinaryIO) -> tuple[dict[str, str], dict[str, Place], int]:
+    """The texts, where each array lies, and how long the header is."""
     size = os.fstat(file.fileno()).st_size
     if size < 10:
         raise InputError(f"{size} bytes are no .qir file")
     length = int.from_bytes(file.read(8), "little")
     if length > min(size - 8, _MAX_HEADER):
         raise InputError("no .qir file, or cut off")
-    meta, places = _header(file.read(length), size - 8 - length)
+    return (*_header(file.read(length), size - 8 - length), length)
+
+
+def _read(file: BinaryIO, check: bool) -> Bundle:
+    meta, places, length = _head(file)
 
     def chunks(name: str) -> Iterator[bytes]:
         place = places[name]
@@ -125,7 +149,8 @@ def _read(file: BinaryIO, check: bool) -> Bundle:
         raise InputError("damaged: its hash does not match its contents")
     mapped = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))[8 + length :]
     arrays = {name: _mapped(mapped, place) for name, place in places.items()}
-    return Bundle(parse(meta["text"], arrays), _profiles(meta["profiles"]), meta["ledger"])
+    graph, profiles = parse(meta["text"], arrays), _profiles(meta["profiles"])
+    return Bundle(graph, profiles, meta["ledger"], meta.get("journal", ""))
 
 
 def _header(data: bytes, room: int) -> tuple[dict[str, str], dict[str, Place]]:
@@ -143,7 +168,7 @@ def _header(data: bytes, room: int) -> tuple[dict[str, str], dict[str, Place]]:
     for part in _PARTS:
         if part not in texts and part != "hash":
             raise InputError(f"damaged: it has no {part}")
-    if strange := sorted(texts.keys() - _PARTS - {"format", "version"}):
+    if strange := sorted(texts.keys() - _PARTS - _EXTRA):
         raise InputError(f"damaged: its header has {strange[0][:40]!r}, which QIR does not write")
     places = {name: _place(name, row, room) for name, row in table.items()}
     if (over := room - max((place.end for place in places.values()), default=0)) > 0:
@@ -246,7 +271,7 @@ def digest(
 ) -> str:
     """The hash of a file's contents, wherever they lie: its texts, and each array by name."""
     state = hashlib.blake2b(digest_size=32)
-    for key in ("version", "text", "profiles", "ledger"):
+    for key in ("version", "text", "profiles", "ledger", *(("journal",) * ("journal" in meta))):
         part = meta.get(key, "").encode(errors="surrogatepass")
         state.update(len(part).to_bytes(8, "little") + part)
     for name in sorted(places):

@@ -35,10 +35,9 @@ class FoldBatchNorm(Pass):
             if node.op == "batch_norm" and (producer := _producer(node)):
                 if not may(self.name, "fold", node, producer):
                     continue
+                subject, into = node.name, producer.name
                 _fold(graph, producer, node)
-                ledger.add(
-                    Change.REGROUPED, self.name, node.name, f"folded into {producer.name}'s weights"
-                )
+                ledger.add(Change.REGROUPED, self.name, subject, f"folded into {into}'s weights")
                 count += 1
         return count + (graph.prune() if count else 0)
 

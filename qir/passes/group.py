@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from math import inf
 
 import numpy as np
 
@@ -26,7 +27,7 @@ class Group(Fusing):
 
     name = "group"
     nested = False
-    tolerance = Tolerance(64, 2, "rounded where and as that runtime does")
+    tolerance = Tolerance(inf, inf, "numbers become those that the runtime computes")
     profile: str = field(default="", metadata=option(name="as", kind="profile"))
     """The profile whose groups are wrapped; empty: the graph's own."""
 

@@ -95,7 +95,7 @@ class Fusing(Pass):
         ends = [n for n in graph if n.op == "quantize"]
         ends += [n for n in graph if n.op in PRODUCTS and not n.stages]
         for end in ends:
-            match = self._best(end, graph) if end in graph else None
+            match = self._best(end, graph) if end in graph and end.used else None
             if match is None:
                 continue
             if not may(self.name, self.rewrite(match, graph), match.head, *match.ops[1:]):

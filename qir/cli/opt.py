@@ -1,0 +1,140 @@
+"""`qir opt`: runs passes on a model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from qir.cli import passing
+from qir.cli import verb as shared
+from qir.cli.models import (
+    claim_files,
+    claim_model,
+    ledger_json,
+    open_model,
+    require_apart,
+    save_ledger,
+    show_ledger,
+)
+from qir.cli.screen import Screen, size
+
+if TYPE_CHECKING:
+    from qir.ir.graph import Graph
+    from qir.rewrite import Report
+
+
+@shared.verb(
+    "qir opt model.onnx -p prune -p 'fold-constants{limit=4096}' -o folded.qir",
+    "qir opt model.onnx -p 'fold-batch-norm; prune' --validate -o folded.onnx",
+    "qir opt quantized.onnx -p 'group{as=ort-1.31}' --dump steps -o grouped.qir",
+)
+@shared.model
+@passing.passes
+@shared.output("Where to write it: a .qir file, or the target's own kind.")
+@shared.target
+@shared.format_
+@click.option(
+    "--validate",
+    is_flag=True,
+    help="Run the model before and after each pass, and name the first tensor that moved further"
+    " than its pass declares, with the rewrite that moved it.",
+)
+@shared.data("Samples to validate with; without it they are drawn, by a fixed seed.")
+@passing.size
+@shared.whole("--limit", "Validate with so many samples.", 4)
+@click.option(
+    "--dump",
+    type=shared.PATH,
+    metavar="DIR",
+    help="Write the graph before and after each pass into a folder, numbered, as text and .qir.",
+)
+@shared.lossy
+@shared.force
+@shared.save_ledger
+@shared.as_json
+@shared.quiet
+def opt(
+    model: Path,
+    texts: tuple[str, ...],
+    output: Path,
+    target: str,
+    form: str | None,
+    validate: bool,
+    data: Path | None,
+    sizes: tuple[str, ...],
+    limit: int,
+    dump: Path | None,
+    lossy: bool,
+    force: bool,
+    ledger_file: Path | None,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Run passes on a model, in the order given.
+
+    `qir passes` lists them with their options. The graph is verified after each; what was run
+    travels in a .qir file, and `qir show` tells it. Ends with status 1 where --validate finds a
+    tensor that moved; then, as after any failure, nothing is written.
+
+    --json prints {file, output, output_bytes, validated, passes: [{name, text, changed, seconds,
+    nodes_before, nodes_after, rewrites: [{number, rewrite, node, origins}]}], ledger: {kind:
+    count}}.
+    """
+    from qir import pipeline
+    from qir.errors import UsageError
+    from qir.ledger import Ledger
+
+    if (data is not None or sizes) and not validate:
+        raise UsageError("--data and --size are what --validate runs on; give --validate too")
+    steps = passing.parse(texts)
+    require_apart([model, data], [output, ledger_file])
+    claim_model(output, target, form, force=force)
+    claim_files(ledger_file, force=force)
+    screen = Screen(quiet=quiet)
+    ledger, journal = Ledger(), pipeline.read_journal(model)
+    graph = open_model(model, ledger)
+    reports: list[Report] = []
+    with screen.progress("passes") as progress, passing.surroundings():
+
+        def after(report: Report, graph: Graph) -> None:
+            reports.append(report)
+            progress(len(reports), len(steps))
+
+        done = pipeline.optimize(
+            graph,
+            steps,
+            ledger=ledger,
+            journal=journal,
+            samples=passing.samples(graph, data, sizes, limit) if validate else (),
+            dump=dump,
+            after=after,
+        )
+    pipeline.save(
+        done,
+        output,
+        target=target,
+        format=form,
+        ledger=ledger,
+        journal=journal,
+        lossy=lossy,
+        force=force,
+    )
+    save_ledger(ledger, ledger_file)
+    if as_json:
+        screen.json(
+            {
+                "file": str(model),
+                "output": str(output),
+                "output_bytes": output.stat().st_size,
+                "validated": validate,
+                "passes": [passing.report_json(report) for report in reports],
+                "ledger": ledger_json(ledger),
+            }
+        )
+        return
+    said = ", validated" if validate else ""
+    screen.line(f"{model.name} -> {output.name} {size(output.stat().st_size)}{said}", "bold")
+    passing.show(screen, reports)
+    show_ledger(screen, ledger)

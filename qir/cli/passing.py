@@ -1,0 +1,151 @@
+"""What the verbs that run passes share: the options, the samples, and what is said of a run."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from qir.cli.failures import printable
+from qir.cli.screen import Column, Screen, plural
+
+if TYPE_CHECKING:
+    from qir.cli.engines import Tensors
+    from qir.ir.graph import Graph
+    from qir.rewrite import Pass, Report
+
+MOST = 20
+"""Rows of rewrites that are shown; --json has all."""
+SEED = 1
+"""Of samples that nobody gives."""
+
+passes = click.option(
+    "-p",
+    "--pass",
+    "--passes",
+    "texts",
+    multiple=True,
+    required=True,
+    metavar="TEXT",
+    help="A pass with its options, 'fold-constants{limit=4096}', or several: 'prune; cse'. May be"
+    " given several times.",
+)
+size = click.option(
+    "--size",
+    "sizes",
+    multiple=True,
+    metavar="DIM=N",
+    help="Size of a named dimension that is left open, for samples that are drawn.",
+)
+
+
+def parse(texts: Sequence[str]) -> tuple[Pass, ...]:
+    """The passes that were named, in order."""
+    from qir.rewrite.options import parse_passes
+
+    return tuple(one for text in texts for one in parse_passes(text))
+
+
+def text_of(one: Pass) -> str:
+    """A pass as text, with the options that are not its defaults."""
+    from qir.rewrite.options import options_text
+
+    return options_text(one)
+
+
+def samples(graph: Graph, data: Path | None, sizes: Sequence[str], limit: int) -> Iterable[Tensors]:
+    """Batches to run a graph on: of data, or drawn."""
+    from qir.calibration import open_data
+    from qir.cli.engines import input_specs, random_inputs
+
+    if data is not None:
+        return list(open_data(data, input_specs(graph), batch=None, limit=limit))
+    return [random_inputs(graph, SEED, limit, _sizes(sizes))]
+
+
+def _sizes(texts: Sequence[str]) -> Mapping[str, int]:
+    from qir.errors import UsageError
+
+    out: dict[str, int] = {}
+    for text in texts:
+        name, equals, number = text.partition("=")
+        if not equals or not number.isdecimal():
+            raise UsageError(f"--size {text!r} is not NAME=NUMBER")
+        out[name] = int(number)
+    return out
+
+
+@contextmanager
+def surroundings() -> Iterator[None]:
+    """Prints the nodes around the place where a pass went wrong, before the line that says it."""
+    from qir.errors import PassError
+
+    try:
+        yield
+    except PassError as error:
+        for note in getattr(error, "__notes__", ()):
+            for line in note.splitlines():
+                print(f"  {printable(line)}", file=sys.stderr)
+        raise
+
+
+def show(screen: Screen, reports: Sequence[Report]) -> None:
+    """Prints what each pass did, and where."""
+    columns = (
+        Column("pass", fit="shorten"),
+        Column("changes", "right"),
+        Column("nodes", "right"),
+        Column("seconds", "right"),
+    )
+    rows = [
+        (r.options, f"{r.changed:,}", f"{r.nodes[0]:,} -> {r.nodes[1]:,}", f"{r.seconds:.2f}")
+        for r in reports
+    ]
+    screen.table(columns, rows, title="passes")
+    show_steps(screen, reports)
+
+
+def show_steps(screen: Screen, reports: Sequence[Report]) -> None:
+    """Prints the rewrites, those that are alike in one row."""
+    alike: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    for report in reports:
+        for step in report.steps:
+            origin = str(step.origins[0]) if step.origins else ""
+            alike.setdefault((step.by, step.rewrite), []).append((step.node, origin))
+    rows = [(f"{len(found):,}", by, rewrite, *found[0]) for (by, rewrite), found in alike.items()]
+    columns = (
+        Column("count", "right"),
+        Column("pass", fit="drop"),
+        Column("rewrite", fit="wrap"),
+        Column("such as", fit="shorten"),
+        Column("came from", fit="drop"),
+    )
+    screen.table(columns, rows[:MOST], title="rewrites")
+    if len(rows) > MOST:
+        more = plural(len(rows) - MOST, "more kind")
+        screen.line(f"  and {more}; --json has all", "dim")
+
+
+def report_json(report: Report) -> dict[str, object]:
+    """What a pass did, as JSON takes it."""
+    return {
+        "name": report.name,
+        "text": report.options,
+        "changed": report.changed,
+        "seconds": report.seconds,
+        "nodes_before": report.nodes[0],
+        "nodes_after": report.nodes[1],
+        "rewrites": [
+            {
+                "number": step.number,
+                "rewrite": step.rewrite,
+                "node": step.node,
+                "origins": [str(origin) for origin in step.origins],
+            }
+            for step in report.steps
+        ],
+    }
