@@ -7,6 +7,7 @@ import random
 import ml_dtypes
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from qir.ir.attrs import Attr
 from qir.ir.dtype import BOOL, F32, I8, I32, U8, DType, dtype
@@ -19,8 +20,7 @@ from qir.passes.clean_moves import CleanMoves, holds
 from qir.rewrite import run_passes
 from tests.passes.keeping import keep, keeps
 
-KINDS = ("f32", "f64", "f16", "bf16", "f8e4m3fn", "f8e5m2", "f4e2m1fn", "i4", "i8", "u8", "i16")
-KINDS += ("u16", "i32", "u32", "bool")
+KINDS = "f32 f64 f16 bf16 f8e4m3fn f8e5m2 f4e2m1fn i4 i8 u8 i16 u16 i32 u32 bool".split()
 
 
 def cleaned(graph: Graph) -> Graph:
@@ -163,7 +163,7 @@ def test_what_moves_or_loses_something_stays(lines: tuple[str, ...]) -> None:
     assert CleanMoves().run(text(*lines), Ledger()) == 0
 
 
-def every(kind: DType) -> np.ndarray:
+def every(kind: DType) -> NDArray[np.generic]:
     """Every number of a small type, the ends and some of a wide one."""
     if kind == BOOL:
         return np.array([False, True])
@@ -177,7 +177,7 @@ def every(kind: DType) -> np.ndarray:
         bits = np.arange(1 << kind.bits, dtype=f"u{kind.bits // 8}").view(kind.carrier)
         with np.errstate(invalid="ignore"):
             return bits[np.isfinite(bits.astype(np.float64))]
-    tiny = np.finfo(kind.carrier)
+    tiny = np.finfo(np.float32 if kind == F32 else np.float64)
     return np.array([0.1, -0.0, tiny.tiny, tiny.max, -1 / 3, np.inf], kind.carrier)
 
 
