@@ -37,7 +37,7 @@ def recovered(before: Graph, seed: int = 1) -> Graph:
         now = run(after, given)[name]
         assert was.dtype == now.dtype
         ulp = np.spacing(np.abs(was).max())
-        assert np.abs(was.astype(np.float64) - now).max() <= 16 * ulp, name
+        assert np.abs(was.astype(np.float64) - now.astype(np.float64)).max() <= 16 * ulp, name
     twice = run_passes(after, [Recover()], Ledger())
     assert twice.version == after.copy().version
     return after
@@ -246,7 +246,8 @@ def test_one_slope_a_channel_is_a_prelu() -> None:
         ("mish", "%s = softplus(%x); %t = tanh(%s); %y = mul(%r, %t)"),
         ("leaky_relu", "%m = mul(%x, %k); %y = max(xs.0=%x, xs.1=%m)"),
         ("leaky_relu", "%m = mul(%x, %low); %y = max(xs.0=%x, xs.1=%m)"),
-        ("leaky_relu", "%p = relu(%x); %n = min(xs.0=%r, xs.1=%zero); %m = mul(%n, %a); %y = add(%p, %m)"),
+        ("leaky_relu", "%p = relu(%x); %n = min(xs.0=%r, xs.1=%zero); %m = mul(%n, %a)"
+         "; %y = add(%p, %m)"),
         ("leaky_relu", "%g = greater(%x, %one) : 2x3xbool; %m = mul(%x, %a)"
          "; %y = where(%g, %x, %m)"),
         ("prelu", "%p = relu(%x); %a0 = abs(%r); %d = sub(%x, %a0); %n = mul(%z, %d)"
