@@ -23,6 +23,7 @@ from qir.ledger import Change, Ledger
 from . import (
     attention_ops,
     contrib,
+    contrib_attention,
     contrib_codes,
     control_ops,
     elementwise_ops,
@@ -59,6 +60,7 @@ _HANDLERS = {
     **{("", name): handler for name, handler in recurrent_ops.OPS.items()},
     **{("", name): handler for name, handler in attention_ops.OPS.items()},
     **contrib.OPS,
+    **contrib_attention.OPS,
     **contrib_codes.OPS,
     **attention_ops.CONTRIB,
     **quantized_ops.OPS,
