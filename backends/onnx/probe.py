@@ -30,6 +30,8 @@ _OPS = (
     "concat",
 )
 
+_ROWS = (("conv2d", "relu"), ("matmul", "relu"), ("gemm", "relu"))
+
 
 class _OnnxRuntime(Probe):
     """A model of one op in one session, on one thread."""
@@ -56,7 +58,7 @@ class Optimized(_OnnxRuntime):
 
     name = "onnxruntime.all"
     settings: ClassVar[Mapping[str, str]] = {"optimizer": "all"}
-    forms = Forms(_OPS)
+    forms = Forms(_OPS, tails=_ROWS)
     grouped = True
 
 

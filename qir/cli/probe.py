@@ -45,7 +45,7 @@ def probe(
     nearest by what differs. Ends with status 1 where a claim of a file does not hold.
 
     --json prints {runtimes: [{name, version, settings, profile, covered, cases, elements, drifts,
-    skipped, ops: [{op, kinds, cases, elements, differ, gap, claim, holds, found, left, fields:
+    skipped, ops: [{op, tail, kinds, cases, elements, differ, gap, claim, holds, found, left, fields:
     [{field, filed, obeyed, told, agrees}]}]}], output}.
     """
     from qir.atomic import claim, write_text
@@ -86,7 +86,7 @@ def _show(screen: Screen, measured: Measured, every: bool) -> None:
     screen.line(f"{measured.name} {measured.version}, beside {known}", "bold")
     rows = [
         (
-            op.op,
+            op.said,
             "; ".join(op.kinds),
             field.field,
             field.filed,
@@ -109,7 +109,7 @@ def _show(screen: Screen, measured: Measured, every: bool) -> None:
     )
     screen.table(columns, rows)
     for op in measured.drifts:
-        screen.line(f"{op.op} ({'; '.join(op.kinds)}): {_drift(op)}", "red")
+        screen.line(f"{op.said} ({'; '.join(op.kinds)}): {_drift(op)}", "red")
     for what, why in measured.skipped.items():
         screen.line(f"{what} is not run: {why}", "yellow")
     shown = f"{plural(measured.cases, 'case')}, {plural(measured.elements, 'element')}"

@@ -101,7 +101,7 @@ def draft(measured: Measured, name: str) -> str:
     base = profile(measured.profile)
     drifted = [o for o in measured.drifts if o.change and not o.left]
     rules = tuple(_rule(measured, o) for o in drifted)
-    lost = [f"{o.op}: {o.left:,} of {o.elements:,} elements differ" for o in measured.drifts]
+    lost = [f"{o.said}: {o.left:,} of {o.elements:,} elements differ" for o in measured.drifts]
     notes = tuple(
         f"{said}; no field says why"
         for o, said in zip(measured.drifts, lost, strict=True)
@@ -161,6 +161,7 @@ def to_json(measured: Measured) -> dict[str, object]:
 def _op_json(of: OpReading) -> dict[str, object]:
     return {
         "op": of.op,
+        "tail": list(of.tail),
         "kinds": list(of.kinds),
         "cases": of.cases,
         "elements": of.elements,

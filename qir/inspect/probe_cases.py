@@ -7,7 +7,7 @@ but a power of two: every order in which they are multiplied lands on another si
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -17,9 +17,9 @@ from qir.ir.attrs import Attr
 from qir.ir.calls import infer
 from qir.ir.dtype import F32, I8, dtype
 from qir.ir.graph import Graph
-from qir.ir.node import Value
+from qir.ir.node import Stage, Value
 from qir.ir.ops import spec
-from qir.ir.types import Array, QuantType, TensorType, uniform
+from qir.ir.types import Array, Declared, QuantType, TensorType, uniform
 
 Tensor = NDArray[np.generic]
 Grain: TypeAlias = Literal["tensor", "channel"]
@@ -35,6 +35,8 @@ class Case:
     told: str
     graph: Graph
     feeds: Mapping[str, Tensor]
+    tail: tuple[str, ...] = ()
+    """Ops that one kernel computes after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,28 @@ class Forms:
     """By which maps NaN, infinities and what 32 bits do not hold are quantized too."""
     rounds: int = 3
     """How many sets of numbers each op is given."""
+    weights: tuple[Grain, ...] = ("tensor", "channel")
+    """Whether weights have one scale, or one a channel."""
+    zeros: Literal["odd", "none"] = "odd"
+    """`none`: code 0 stands for zero, and types declare a range, of which runtimes are told."""
+    about_zero: bool = False
+    """Whether weights have no code -128."""
+    layout: str = "NCHW"
+    tails: tuple[tuple[str, ...], ...] = ()
+    """Rows of ops that one kernel computes, the first among `ops`."""
+    padded: bool = True
+    """Whether windows may stand beyond the edge."""
+    joined: bool = True
+    """Whether parts of other maps than the result's are put together."""
+    parts: tuple[str, ...] = ("u8", "i8")
+    """Storage types of what is put together."""
+    wraps: bool = True
+    """Whether sums may be longer than 32 bits hold."""
+
+    def after(self, op: str) -> Iterator[tuple[str, ...]]:
+        """What may follow an op in its kernel; nothing first."""
+        yield ()
+        yield from (row[1:] for row in self.tails if row[0] == op)
 
 
 def cases(forms: Forms) -> Iterator[Case]:
@@ -72,7 +96,8 @@ def _quantize(op: str, forms: Forms) -> Iterator[Case]:
                 count = 3
                 scales = rng.uniform(0.01, 0.3, count).astype(F)
                 scales[0] = F(0.25)
-                kind = _kind(rng, storage, scales if grain == "channel" else scales[number % count])
+                one = scales if grain == "channel" else scales[number % count]
+                kind = _kind(rng, storage, one, forms)
                 steps = rng.integers(-600, 601, (count, 997)) * F(0.5)
                 along = scales[:, None] if grain == "channel" else scales[number % count]
                 x = (steps.astype(F) * along).astype(F)
@@ -90,7 +115,7 @@ def _dequantize(op: str, forms: Forms) -> Iterator[Case]:
         for grain in forms.grains:
             rng = _rng(op, 0)
             scales = rng.uniform(0.01, 0.3, 5).astype(F)
-            kind = _kind(rng, storage, scales if grain == "channel" else scales[0])
+            kind = _kind(rng, storage, scales if grain == "channel" else scales[0], forms)
             x = np.tile(_all(storage), (5, 1))
             graph = Graph()
             given = _fed(graph, "x", x, kind)
@@ -104,16 +129,19 @@ def _dequantize(op: str, forms: Forms) -> Iterator[Case]:
 
 def _product(op: str, forms: Forms) -> Iterator[Case]:
     for storage in forms.products:
-        for grain in forms.grains:
-            for number in range(forms.rounds):
-                yield _rounding(op, forms, storage, grain, number)
+        for grain in forms.weights:
+            for tail in forms.after(op):
+                for number in range(2 if tail else forms.rounds):
+                    yield _rounding(op, forms, storage, grain, number, tail)
         yield _extremes(op, forms, storage)
-    if op in ("matmul", "linear"):
+    if op in ("matmul", "linear") and forms.wraps:
         for storage in forms.products:
             yield _wrapping(op, forms, storage)
 
 
-def _rounding(op: str, forms: Forms, storage: str, grain: Grain, number: int) -> Case:
+def _rounding(
+    op: str, forms: Forms, storage: str, grain: Grain, number: int, tail: tuple[str, ...]
+) -> Case:
     """Sums a good part of which are ties, or nearly."""
     rng = _rng(f"{op} {storage} {grain}", number)
     channels, depth = 16, 18
@@ -123,16 +151,27 @@ def _rounding(op: str, forms: Forms, storage: str, grain: Grain, number: int) ->
     if number == 0:
         x_scale, y_scale = F(0.25), F(0.5)
         w_scale = np.asarray(F(2) / steps, F)
-    zero = _odd(rng, storage)
-    x_kind = uniform(dtype(storage), x_scale, zero)
+    x_kind = _kind(rng, storage, np.asarray(x_scale), forms)
+    zero = int(np.asarray(x_kind.zeros()))
     w = rng.integers(-9, 10, (channels, depth)).astype(np.int8)
     spread = rng.choice(_all(storage), (160, depth))
     near = np.clip(zero + rng.integers(-25, 26, spread.shape), *dtype(storage).bounds)
     x = np.where(rng.random(spread.shape) < 0.5, spread, near).astype(spread.dtype)
-    y_kind = uniform(dtype(storage), y_scale, _odd(rng, storage))
+    made = _made(storage, forms, tail)
+    y_kind = _kind(rng, made, np.asarray(y_scale), forms)
+    if number % 2 and tail and tail[-1] in ("relu", "clip") and forms.zeros == "odd":
+        y_kind = uniform(dtype(made), y_scale, dtype(made).bounds[0])
     unit = np.asarray(w_scale * x_scale, F)
     told = f"{storage} x i8, {grain}"
-    return _multiplied(op, told, (x, x_kind), (w, w_scale), y_kind, (forms.bias, unit, rng))
+    bias = (forms.bias, unit, rng)
+    return _multiplied(op, told, (x, x_kind), (w, w_scale), y_kind, bias, forms, tail)
+
+
+def _made(storage: str, forms: Forms, tail: tuple[str, ...]) -> str:
+    """The storage type of a product's result."""
+    if forms.zeros == "odd":
+        return storage
+    return "u8" if tail and tail[-1] == "relu" else "i8"
 
 
 def _parting(rng: np.random.Generator, number: int) -> tuple[np.float32, np.float32]:
@@ -152,12 +191,14 @@ def _extremes(op: str, forms: Forms, storage: str) -> Case:
     rng = _rng(f"{op} {storage} extremes", 0)
     ends = np.array(dtype(storage).bounds)
     x = rng.choice(ends, (80, 18)).astype(dtype(storage).carrier)
-    w = rng.choice(np.array([-128, 127, 126, -3]), (16, 18)).astype(np.int8)
-    x_kind, y_kind = (uniform(dtype(storage), F(s), _odd(rng, storage)) for s in (0.11, 23.7))
+    least = -127 if forms.about_zero else -128
+    w = rng.choice(np.array([least, 127, 126, -3]), (16, 18)).astype(np.int8)
+    kinds = (storage, 0.11), (_made(storage, forms, ()), 23.7)
+    x_kind, y_kind = (_kind(rng, kind, np.asarray(F(s)), forms) for kind, s in kinds)
     scale = np.asarray(F(0.07))
     unit = np.asarray(F(0.11) * scale, F)
     told = f"{storage} x i8, tensor"
-    return _multiplied(op, told, (x, x_kind), (w, scale), y_kind, (forms.bias, unit, rng))
+    return _multiplied(op, told, (x, x_kind), (w, scale), y_kind, (forms.bias, unit, rng), forms)
 
 
 def _wrapping(op: str, forms: Forms, storage: str) -> Case:
@@ -171,7 +212,7 @@ def _wrapping(op: str, forms: Forms, storage: str) -> Case:
     x_kind, y_kind = (uniform(dtype(storage), F(s), low) for s in (0.01, 2e4))
     told = f"{storage} x i8, tensor"
     given = ("none", np.asarray(F(1)), _rng(op, 0))
-    return _multiplied(op, told, (x, x_kind), (w, np.asarray(F(0.1))), y_kind, given)
+    return _multiplied(op, told, (x, x_kind), (w, np.asarray(F(0.1))), y_kind, given, forms)
 
 
 def _multiplied(
@@ -181,6 +222,8 @@ def _multiplied(
     weights: tuple[Tensor, NDArray[np.floating]],
     y_kind: QuantType,
     bias: tuple[str, NDArray[np.floating], np.random.Generator],
+    forms: Forms,
+    tail: tuple[str, ...] = (),
 ) -> Case:
     """Rows of data times rows of weights, laid out as the op takes them."""
     (x, x_kind), (w, w_scale), (how, unit, rng) = data, weights, bias
@@ -189,12 +232,15 @@ def _multiplied(
     if op == "conv2d":
         image = np.resize(x, (4, 2, 12, 12))
         x, w = image, w.reshape(len(w), 2, 3, 3)
-        attrs = {"pad": (1, 1, 1, 1)}
+        attrs = {"pad": (1, 1, 1, 1), "layout": forms.layout}
+        x = np.ascontiguousarray(x.transpose(0, 2, 3, 1)) if forms.layout == "NHWC" else x
     elif op in ("matmul", "gemm"):
         slots, w, w_axis = ("a", "b", "c"), np.ascontiguousarray(w.T), 1
     graph = Graph()
     given = _fed(graph, slots[0], x, x_kind)
     kind = uniform(I8, w_scale, axis=w_axis if w_scale.ndim else None, name="w")
+    if forms.zeros == "none":
+        kind = _ranged("i8", w_scale, w_axis if w_scale.ndim else None)
     operands = {slots[0]: given, slots[1]: _held(graph, slots[1], w, kind)}
     count = w.shape[w_axis]
     if how == "codes" and op != "matmul":
@@ -203,7 +249,7 @@ def _multiplied(
     elif how == "real" and op != "matmul":
         reals = np.asarray(rng.integers(-80, 81, (count,)) * F(0.5) * unit, F)
         operands[slots[2]] = graph.constant(Array.of(reals, slots[2]))
-    return _one(op, told, graph, operands, attrs, y_kind, {slots[0]: x})
+    return _one(op, told, graph, operands, attrs, y_kind, {slots[0]: x}, tail)
 
 
 # -- one element at a time ------------------------------------------------------------------------
@@ -222,10 +268,10 @@ def _pairwise(op: str, forms: Forms) -> Iterator[Case]:
             feeds = {"a": np.repeat(every, len(every)), "b": np.tile(every, len(every))}
             graph = Graph()
             operands = {
-                slot: _fed(graph, slot, feeds[slot], _kind(rng, storage, s))
+                slot: _fed(graph, slot, feeds[slot], _kind(rng, storage, s, forms))
                 for slot, s in (("a", a), ("b", b))
             }
-            yield _one(op, storage, graph, operands, {}, _kind(rng, storage, out), feeds)
+            yield _one(op, storage, graph, operands, {}, _kind(rng, storage, out, forms), feeds)
 
 
 def _pointwise(op: str, forms: Forms) -> Iterator[Case]:
@@ -237,9 +283,11 @@ def _pointwise(op: str, forms: Forms) -> Iterator[Case]:
             to = F(ends.get(op, float(scale) * 0.75) if number < 4 else rng.uniform(0.002, 0.02))
             x = _all(storage) if op != "softmax" else rng.choice(_all(storage), (60, 37))
             graph = Graph()
-            operands = {"x": _fed(graph, "x", x, _kind(rng, storage, scale))}
+            operands = {"x": _fed(graph, "x", x, _kind(rng, storage, scale, forms))}
             attrs: dict[str, Attr] = {"axis": 1} if op == "softmax" else {}
-            yield _one(op, storage, graph, operands, attrs, _kind(rng, storage, to), {"x": x})
+            yield _one(
+                op, storage, graph, operands, attrs, _kind(rng, storage, to, forms), {"x": x}
+            )
 
 
 # -- windows and parts ----------------------------------------------------------------------------
@@ -249,32 +297,39 @@ def _pool(op: str, forms: Forms) -> Iterator[Case]:
     for storage in forms.storages:
         for number in range(forms.rounds):
             rng = _rng(f"{op} {storage}", number)
-            kind = _kind(rng, storage, F(rng.uniform(0.01, 0.2)))
+            kind = _kind(rng, storage, F(rng.uniform(0.01, 0.2)), forms)
             x = rng.choice(_all(storage), (6, 20, 7, 4))
+            if forms.layout == "NHWC":
+                x = np.ascontiguousarray(x.transpose(0, 2, 3, 1))
             graph = Graph()
             operands = {"x": _fed(graph, "x", x, kind)}
-            attrs: dict[str, Attr] = {}
+            attrs: dict[str, Attr] = {"layout": forms.layout}
             if op == "avg_pool2d":
-                attrs = {"kernel": (2, 2), "stride": (1, 1), "pad": (0, 1, 0, 1)}
+                attrs |= {"kernel": (2, 2), "stride": (1, 1)}
+                attrs |= {"pad": (0, 1, 0, 1)} if forms.padded else {}
             yield _one(op, storage, graph, operands, attrs, kind, {"x": x})
 
 
 def _concat(op: str, forms: Forms) -> Iterator[Case]:
-    for storage in forms.storages:
+    for storage in forms.parts:
         for number in range(forms.rounds):
             rng = _rng(f"{op} {storage}", number)
             scales = rng.uniform(0.01, 0.2, 3).astype(F)
             if number == 0:
                 scales = np.array([0.125, 0.25, 0.5], F)
+            if forms.zeros == "none":
+                scales[2] = scales[:2].max()
+            if not forms.joined:
+                scales[:] = scales[0]
             every = _all(storage).reshape(1, -1)
             graph = Graph()
             feeds = {"xs.0": every, "xs.1": every[:, ::-1].copy()}
             operands = {
-                slot: _fed(graph, slot.replace(".", ""), feeds[slot], _kind(rng, storage, s))
+                slot: _fed(graph, slot.replace(".", ""), feeds[slot], _kind(rng, storage, s, forms))
                 for slot, s in zip(feeds, scales[:2], strict=True)
             }
             named = {slot.replace(".", ""): data for slot, data in feeds.items()}
-            kind = _kind(rng, storage, scales[2])
+            kind = _kind(rng, storage, scales[2], forms)
             yield _one(op, storage, graph, operands, {"axis": 1}, kind, named)
 
 
@@ -297,10 +352,24 @@ def _odd(rng: np.random.Generator, storage: str) -> int:
     return int(rng.integers(low + 90, high - 90)) | 1
 
 
-def _kind(rng: np.random.Generator, storage: str, scale: NDArray[np.floating] | F) -> QuantType:
+def _kind(
+    rng: np.random.Generator, storage: str, scale: NDArray[np.floating] | F, forms: Forms
+) -> QuantType:
     scale = np.asarray(scale)
+    if forms.zeros == "none":
+        return _ranged(storage, scale, 0 if scale.ndim else None)
     zeros = np.array([_odd(rng, storage) for _ in range(scale.size)]).reshape(scale.shape)
     return uniform(dtype(storage), scale, zeros, axis=0 if scale.ndim else None, name="k")
+
+
+def _ranged(storage: str, scale: NDArray[np.floating], axis: int | None) -> QuantType:
+    """The type of a range about zero, or from it; its scale is the range over the last code."""
+    level = F(dtype(storage).bounds[1])
+    reach = np.asarray(scale * level, F)
+    kind = uniform(dtype(storage), np.asarray(reach / level, F), axis=axis, name="k")
+    high = tuple(float(v) for v in reach.reshape(-1))
+    low = tuple(-v for v in high) if dtype(storage).bounds[0] else (0.0,) * len(high)
+    return replace(kind, declared=Declared(low, high, float(level)))
 
 
 def _fed(graph: Graph, name: str, data: Tensor, kind: QuantType) -> Value:
@@ -319,15 +388,45 @@ def _one(
     attrs: Mapping[str, Attr],
     kind: QuantType,
     feeds: Mapping[str, Tensor],
+    tail: tuple[str, ...] = (),
 ) -> Case:
-    """The case of an op whose result has that map."""
-    if op == "quantize":
-        shaped = operands["x"].type
-    else:
-        shaped = infer(op, operands, spec(op).complete(attrs))[0]
-    node = graph.add(op, operands, attrs, types=[shaped.with_element(kind)], name="y")
+    """The case of an op, or a row of them, whose result has that map."""
+    full = spec(op).complete(attrs)
+    shaped = operands["x"].type if op == "quantize" else infer(op, operands, full)[0]
+    if not tail:
+        node = graph.add(op, operands, attrs, types=[shaped.with_element(kind)], name="y")
+        graph.add("output", {"y": node.result})
+        return Case(op, told, graph, feeds)
+    given, fed = dict(operands), dict(feeds)
+    stages = [Stage(op, full, tuple(operands))]
+    for number, name in enumerate(tail, 1):
+        done = spec(name).complete(_TAILS.get(name, {}))
+        if name == "add":
+            fed["s"], of = _summand(shaped, kind)
+            given[f"{number}.b"] = _fed(graph, "s", fed["s"], of)
+            stages.append(Stage(name, done, ("b",), "a"))
+        else:
+            stages.append(Stage(name, done, (), "x"))
+    node = graph.add_chain(stages, given, shaped.with_element(kind), name="y")
     graph.add("output", {"y": node.result})
-    return Case(op, told, graph, feeds)
+    return Case(op, told, graph, fed, tail)
+
+
+_TAILS: Mapping[str, Mapping[str, Attr]] = {
+    "clip": {"min": 0.0, "max": 6.0},
+    "leaky_relu": {"alpha": 0.25},
+}
+
+
+def _summand(shaped: TensorType, kind: QuantType) -> tuple[Tensor, QuantType]:
+    """Codes to be added to what has that map, in another map."""
+    shape = tuple(d for d in shaped.shape if isinstance(d, int))
+    rng, storage = _rng("summand", len(shape)), str(kind.storage)
+    scale = np.asarray(kind.scales() * F(0.7), F)
+    ranged = kind.declared is not None
+    other = uniform(kind.storage, scale, _odd(rng, storage))
+    of = _ranged(storage, scale, None) if ranged else other
+    return rng.choice(_all(storage), shape), of
 
 
 _Maker: TypeAlias = Callable[[str, Forms], Iterator[Case]]

@@ -176,6 +176,13 @@ class OpReading:
     """Elements that are wrong with them all the same."""
     change: Fields = field(default_factory=dict, repr=False)
     when: When = field(default_factory=When, repr=False)
+    tail: tuple[str, ...] = ()
+    """Ops that the same kernel computes after it."""
+
+    @property
+    def said(self) -> str:
+        """The op with those after it."""
+        return " > ".join((self.op, *self.tail))
 
     @property
     def holds(self) -> bool:
@@ -231,6 +238,8 @@ class _Answer:
     given: Tensor
     graph: Graph
     query: Query
+    apart: Graph | None = None
+    """The graph before kernels are made of it, for runtimes that make them."""
 
 
 def measure(probe: Probe) -> Measured:
@@ -277,7 +286,7 @@ def _ask(probe: Probe) -> tuple[list[_Answer], dict[str, str]]:
         try:
             given = probe.run(graph, case.feeds)
         except QirError as error:
-            skipped[f"{case.op} {case.told}"] = str(error)
+            skipped[" > ".join((case.op, *case.tail)) + f" {case.told}"] = str(error)
             continue
         answers.append(_Answer(case, given, graph, _query(case)))
     return answers, skipped
@@ -292,17 +301,18 @@ def _predicted(answer: _Answer, of: Profile, grouped: bool) -> _Answer:
     """The answer with the graph that the profile's runtime makes of what it was given."""
     if not grouped:
         return answer
-    graph = answer.graph.copy()
+    apart = answer.apart or answer.graph
+    graph = apart.copy()
     Group(of.name).run(graph, Ledger())
-    return replace(answer, graph=graph)
+    return replace(answer, graph=graph, apart=apart)
 
 
 def _by_rule(of: Profile, answers: Sequence[_Answer]) -> Iterator[list[_Answer]]:
     """Answers of one op for which a profile has one rule."""
-    found: dict[tuple[str, Rule], list[_Answer]] = {}
+    found: dict[tuple[str, tuple[str, ...], Rule], list[_Answer]] = {}
     for answer in answers:
-        rule = of.resolve(answer.query)
-        found.setdefault((answer.case.op, replace(rule, evidence="")), []).append(answer)
+        rule = replace(of.resolve(answer.query), evidence="")
+        found.setdefault((answer.case.op, answer.case.tail, rule), []).append(answer)
     yield from found.values()
 
 
@@ -354,9 +364,9 @@ def _read(of: Profile, answers: Sequence[_Answer]) -> OpReading:
     found = [_differ(a, of.name) for a in answers]
     differ = sum(a.given.size if f is None else f[0] for a, f in zip(answers, found, strict=True))
     fields = tuple(
-        _field(of, answers, key, value, differ)
-        for key, value in _read_fields(rule, first.case.op, _biased(answers))
+        _field(of, answers, key, value, differ) for key, value in _read_fields(rule, answers)
     )
+    fields += _kernels(of, answers, differ)
     reading = OpReading(
         first.case.op,
         tuple(dict.fromkeys(a.case.told for a in answers)),
@@ -367,6 +377,7 @@ def _read(of: Profile, answers: Sequence[_Answer]) -> OpReading:
         rule.claim,
         fields,
         left=differ,
+        tail=first.case.tail,
     )
     if reading.holds and (not differ or rule.claim != "unknown"):
         return reading
@@ -382,10 +393,33 @@ def _field(of: Profile, answers: Sequence[_Answer], key: Key, value: Field, diff
         wrong = _wrong(answers, of, {key: other})
         if wrong is not None:
             counts[said_value(other)] = wrong
+    return _reading(said_key(key), said_value(value), counts)
+
+
+_LISTED, _APART, _WHOLE = "as listed", "none", "every row"
+
+
+def _kernels(of: Profile, answers: Sequence[_Answer], differ: int) -> tuple[Reading, ...]:
+    """Whether the runtime makes kernels of what the groups of a profile list, no less and no more.
+
+    The alternatives are to compute each op by itself, and to make a kernel of every row.
+    """
+    if any(a.apart is None for a in answers):
+        return ()
+    counts = {_LISTED: differ, _APART: 0, _WHOLE: 0}
+    for answer in answers:
+        for said, graph in ((_APART, answer.apart), (_WHOLE, answer.case.graph)):
+            assert graph is not None
+            found = _differ(replace(answer, graph=graph), of.name)
+            counts[said] += answer.given.size if found is None else found[0]
+    return (_reading("group", _LISTED, counts),)
+
+
+def _reading(name: str, filed: str, counts: Mapping[str, int]) -> Reading:
     least = min(counts.values())
     others = [n - least for n in counts.values() if n > least]
     obeyed = tuple(v for v, n in counts.items() if n == least)
-    return Reading(said_key(key), said_value(value), obeyed, min(others, default=0))
+    return Reading(name, filed, obeyed, min(others, default=0))
 
 
 def _explain(
@@ -397,7 +431,7 @@ def _explain(
     while differ:
         single = [
             (key, other)
-            for key, value in _read_fields(rule, op, _biased(answers))
+            for key, value in _read_fields(rule, answers)
             for other in _values(key, value, op)
             if key not in change
         ]
@@ -448,19 +482,27 @@ def _when(answers: Sequence[_Answer]) -> When:
 # -- the fields that can be measured --------------------------------------------------------------
 
 
-def _read_fields(rule: Rule, op: str, biased: bool) -> Iterator[tuple[Key, Field]]:
+def _read_fields(rule: Rule, answers: Sequence[_Answer]) -> Iterator[tuple[Key, Field]]:
     """The fields that decide the bytes of an op under a rule, with their values."""
+    op, tail = answers[0].case.op, answers[0].case.tail
     if rule.method is not None:
         yield ("", "method"), rule.method
         blocks = READS[rule.method.name]
     elif op in PRODUCTS:
-        blocks = ("acc", "bias", "requant") if biased else ("acc", "requant")
+        blocks = ("acc", "bias", "requant") if _biased(answers) else ("acc", "requant")
     else:
         blocks = (op,) if op in BLOCKS else ("quantize", "dequantize")
     for block in blocks:
         for name in field_types(block):
             if name != "levels" and (name != "pad" or op == "conv2d"):
                 yield (block, name), getattr(getattr(rule, block), name)
+    for name in field_types("stage") if tail and rule.method is None else ():
+        if _STAGES.get(name, tail)[0] in tail:
+            yield ("stage", name), getattr(rule.stage, name)
+
+
+_STAGES: Mapping[str, tuple[str, ...]] = {"relu": ("relu",), "sum": ("add",), "sum_reads": ("add",)}
+"""The stages of which a field speaks; others speak of any."""
 
 
 def _values(key: Key, value: Field, op: str) -> Iterator[Field]:

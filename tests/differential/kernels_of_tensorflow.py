@@ -1,25 +1,21 @@
-"""TensorFlow's own kernels, run op by op in a process of their own, with oneDNN or without it.
-
-TensorFlow takes seconds to import and decides at import whether oneDNN is on, so each setting is a
-child process that is asked for graphs, given as plain data.
-"""
+"""TensorFlow's own kernels, run op by op in a process of their own, with oneDNN or without it."""
 
 from __future__ import annotations
 
 import importlib.util
-import os
-import pickle
-import subprocess
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from backends.tensorflow import asking
+else:
+    from qir.backends.tensorflow import asking
 
 Array = NDArray[Any]
 KINDS = {"qint8": "i8", "quint8": "u8", "qint32": "i32"}
@@ -30,119 +26,16 @@ CPU = Path("/proc/cpuinfo")
 HAS_VNNI = not CPU.exists() or "vnni" in CPU.read_text()
 """Whether oneDNN adds products of bytes without saturating pairs, as the profiles say it does."""
 _CARRIERS = {"qint8": np.int8, "quint8": np.uint8, "qint32": np.int32}
+Asked, Attr, Kind, Kinds = asking.Asked, asking.Attr, asking.Kind, asking.Kinds
 
 
-@dataclass(frozen=True)
-class Kind:
-    """An attribute that is an element type, such as quint8."""
-
-    name: str
-
-
-@dataclass(frozen=True)
-class Kinds:
-    """An attribute that is a list of element types."""
-
-    names: tuple[str, ...]
-
-
-Attr = str | int | float | bool | Kind | Kinds | tuple[int, ...] | tuple[str, ...]
-
-
-@dataclass
-class Asked:
-    """A graph: constants and inputs by name (with the type of codes), nodes in order."""
-
-    constants: dict[str, tuple[Array, str]] = field(default_factory=dict)
-    given: dict[str, tuple[Array, str]] = field(default_factory=dict)
-    nodes: list[tuple[str, str, tuple[str, ...], dict[str, Attr]]] = field(default_factory=list)
-
-    def constant(self, value: Array | float | np.generic, kind: str = "") -> str:
-        """A constant; `kind` is named where the array holds codes."""
-        name = f"c{len(self.constants)}"
-        held = np.asarray(value, np.float32) if isinstance(value, float) else np.asarray(value)
-        self.constants[name] = (held, kind)
-        return name
-
-    def fed(self, value: Array, kind: str = "") -> str:
-        """An input, which no folding of constants sees."""
-        name = f"x{len(self.given)}"
-        self.given[name] = (value, kind)
-        return name
-
-    def node(self, op: str, inputs: Sequence[str], **attrs: Attr) -> str:
-        name = f"n{len(self.nodes)}"
-        self.nodes.append((op, name, tuple(inputs), attrs))
-        return name
-
-
-class TensorFlow:
+class TensorFlow(asking.TensorFlow):
     """A child process in which TensorFlow runs what it is asked for."""
 
     def __init__(self, *, onednn: bool) -> None:
         if importlib.util.find_spec("tensorflow") is None:
             pytest.skip("TensorFlow is not installed: its kernels are not compared")
-        self.known: dict[bytes, list[Array]] = {}
-        env = {
-            **os.environ,
-            "TF_ENABLE_ONEDNN_OPTS": str(int(onednn)),
-            "TF_CPP_MIN_LOG_LEVEL": "3",
-            "CUDA_VISIBLE_DEVICES": "",
-        }
-        script = Path(__file__).with_name("tensorflow_child.py")
-        self.child = subprocess.Popen(
-            [sys.executable, str(script)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=env,
-        )
-
-    def run(self, asked: Asked, *fetches: str) -> list[Array]:
-        """The arrays of some results; RuntimeError with TensorFlow's words where it refuses."""
-        assert self.child.stdin is not None
-        assert self.child.stdout is not None
-        plain = (asked.constants, asked.given, asked.nodes, fetches)
-        question = pickle.dumps(_plain(plain))
-        if question in self.known:
-            return self.known[question]
-        self.child.stdin.write(question)
-        self.child.stdin.flush()
-        try:
-            answer = pickle.load(self.child.stdout)
-        except EOFError:
-            raise RuntimeError(f"TensorFlow ended: {self.child.wait()}") from None
-        if isinstance(answer, str):
-            raise RuntimeError(answer)
-        assert isinstance(answer, list)
-        self.known[question] = answer
-        return answer
-
-    def op(
-        self,
-        name: str,
-        operands: Sequence[Any],
-        **attrs: Attr,
-    ) -> list[Array]:
-        """One op on arrays that are fed and numbers that are constant; codes come in a pair with
-        the name of their type."""
-        asked = Asked()
-        names = [
-            asked.fed(*o)
-            if isinstance(o, tuple)
-            else asked.fed(o)
-            if isinstance(o, np.ndarray) and o.ndim
-            else asked.constant(o)
-            for o in operands
-        ]
-        node = asked.node(name, names, **attrs)
-        return self.run(asked, f"{node}:0")
-
-    def close(self) -> None:
-        """Ends the child."""
-        assert self.child.stdin is not None
-        self.child.stdin.close()
-        self.child.wait(60)
+        super().__init__(onednn=onednn)
 
 
 @contextmanager
@@ -160,18 +53,3 @@ def codes(rng: np.random.Generator, kind: str, *shape: int) -> Array:
     """Any codes of a type."""
     low, high = BOUNDS[kind]
     return rng.integers(low, high, shape, endpoint=True).astype(_CARRIERS[kind])
-
-
-def _plain(value: object) -> object:
-    """Tagged tuples in place of this module's classes, which the child does not import."""
-    if isinstance(value, Kind):
-        return ("kind", value.name)
-    if isinstance(value, Kinds):
-        return ("kinds", value.names)
-    if isinstance(value, Mapping):
-        return {k: _plain(v) for k, v in value.items()}
-    if isinstance(value, list):
-        return [_plain(v) for v in value]
-    if isinstance(value, tuple):
-        return ("tuple", [_plain(v) for v in value])
-    return value

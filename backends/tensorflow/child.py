@@ -1,6 +1,6 @@
 """Runs TensorFlow graphs that come in on standard input, and writes their results to the output.
 
-Started by `kernels_of_tensorflow`; it knows nothing of QIR.
+Started by `asking`; it knows nothing of QIR.
 """
 
 from __future__ import annotations

@@ -1,0 +1,148 @@
+"""TensorFlow's own kernels, run op by op in a process of their own, with oneDNN or without it.
+
+TensorFlow takes seconds to import and decides at import whether oneDNN is on, so each setting is a
+child process that is asked for graphs, given as plain data.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.generic]
+Operand: TypeAlias = "Array | float | np.generic | tuple[Array, str]"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """An attribute that is an element type, such as quint8."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Kinds:
+    """An attribute that is a list of element types."""
+
+    names: tuple[str, ...]
+
+
+Attr = str | int | float | bool | Kind | Kinds | tuple[int, ...] | tuple[str, ...]
+
+
+@dataclass
+class Asked:
+    """A graph: constants and inputs by name (with the type of codes), nodes in order."""
+
+    constants: dict[str, tuple[Array, str]] = field(default_factory=dict)
+    given: dict[str, tuple[Array, str]] = field(default_factory=dict)
+    nodes: list[tuple[str, str, tuple[str, ...], dict[str, Attr]]] = field(default_factory=list)
+
+    def constant(self, value: Array | float | np.generic, kind: str = "") -> str:
+        """A constant; `kind` is named where the array holds codes."""
+        name = f"c{len(self.constants)}"
+        held = np.asarray(value, np.float32) if isinstance(value, float) else np.asarray(value)
+        self.constants[name] = (held, kind)
+        return name
+
+    def fed(self, value: Array, kind: str = "") -> str:
+        """An input, which no folding of constants sees."""
+        name = f"x{len(self.given)}"
+        self.given[name] = (value, kind)
+        return name
+
+    def node(self, op: str, inputs: Sequence[str], **attrs: Attr) -> str:
+        name = f"n{len(self.nodes)}"
+        self.nodes.append((op, name, tuple(inputs), attrs))
+        return name
+
+
+class TensorFlow:
+    """A child process in which TensorFlow runs what it is asked for."""
+
+    def __init__(self, *, onednn: bool) -> None:
+        self.known: dict[bytes, list[Array]] = {}
+        env = {
+            **os.environ,
+            "TF_ENABLE_ONEDNN_OPTS": str(int(onednn)),
+            "TF_CPP_MIN_LOG_LEVEL": "3",
+            "CUDA_VISIBLE_DEVICES": "",
+        }
+        script = Path(__file__).with_name("child.py")
+        self.child = subprocess.Popen(
+            [sys.executable, str(script)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=env,
+        )
+
+    def run(self, asked: Asked, *fetches: str) -> list[Array]:
+        """The arrays of some results; RuntimeError with TensorFlow's words where it refuses."""
+        assert self.child.stdin is not None
+        assert self.child.stdout is not None
+        plain = (asked.constants, asked.given, asked.nodes, fetches)
+        question = pickle.dumps(_plain(plain))
+        if question in self.known:
+            return self.known[question]
+        self.child.stdin.write(question)
+        self.child.stdin.flush()
+        try:
+            answer = pickle.load(self.child.stdout)
+        except EOFError:
+            raise RuntimeError(f"TensorFlow ended: {self.child.wait()}") from None
+        if isinstance(answer, str):
+            raise RuntimeError(answer)
+        assert isinstance(answer, list)
+        self.known[question] = answer
+        return answer
+
+    def op(
+        self,
+        name: str,
+        operands: Sequence[Operand],
+        **attrs: Attr,
+    ) -> list[Array]:
+        """One op on arrays that are fed and numbers that are constant; codes come in a pair with
+        the name of their type."""
+        asked = Asked()
+        names = [
+            asked.fed(*o)
+            if isinstance(o, tuple)
+            else asked.fed(o)
+            if isinstance(o, np.ndarray) and o.ndim
+            else asked.constant(o)
+            for o in operands
+        ]
+        node = asked.node(name, names, **attrs)
+        return self.run(asked, f"{node}:0")
+
+    def close(self) -> None:
+        """Ends the child."""
+        assert self.child.stdin is not None
+        self.child.stdin.close()
+        self.child.wait(60)
+
+
+def _plain(value: object) -> object:
+    """Tagged tuples in place of this module's classes, which the child does not import."""
+    if isinstance(value, Kind):
+        return ("kind", value.name)
+    if isinstance(value, Kinds):
+        return ("kinds", value.names)
+    if isinstance(value, Mapping):
+        return {k: _plain(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_plain(v) for v in value]
+    if isinstance(value, tuple):
+        return ("tuple", [_plain(v) for v in value])
+    return value

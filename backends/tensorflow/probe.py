@@ -1,0 +1,246 @@
+"""Probes of TensorFlow's kernels on codes, with oneDNN and without, in child processes."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping
+from typing import ClassVar, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.errors import OpError
+from qir.inspect.probe_cases import Forms
+from qir.inspect.probing import Probe
+from qir.ir.graph import Graph
+from qir.ir.node import Node
+from qir.ir.types import QuantType
+
+from .asking import Asked, Attr, Kind, Kinds, TensorFlow
+
+Array = NDArray[np.generic]
+Feeds: TypeAlias = "Mapping[str, Array]"
+F = np.float32
+
+_CODES = {"u8": "quint8", "i8": "qint8"}
+
+
+class _Kernels(Probe):
+    """Kernels by name, one in a graph."""
+
+    backend = "tensorflow"
+    distributions = ("tensorflow", "tensorflow-cpu")
+    onednn: ClassVar[bool]
+
+    def __init__(self) -> None:
+        self.child: TensorFlow | None = None
+
+    def run(self, graph: Graph, feeds: Feeds) -> Array:
+        if self.child is None:
+            self.child = TensorFlow(onednn=self.onednn)
+            weakref.finalize(self, self.child.close)
+        node, asked = graph["y"].node, Asked()
+        head = node.stages[0].op if node.stages else node.op
+        try:
+            return self.child.run(asked, _RUN[head](self, node, asked, feeds))[0]
+        except RuntimeError as error:
+            self.child.close()
+            self.child = None
+            raise OpError(str(error)[:160]) from error
+
+
+class Core(_Kernels):
+    """TensorFlow's own kernels."""
+
+    name = "tensorflow.core"
+    onednn = False
+    settings: ClassVar[Mapping[str, str]] = {"onednn": "off"}
+    forms = Forms(
+        ("quantize", "dequantize", "avg_pool2d", "concat"),
+        grains=("tensor",),
+        special=(),
+        zeros="none",
+        layout="NHWC",
+        padded=False,
+        parts=("u8",),
+    )
+
+
+class Onednn(_Kernels):
+    """The kernels that oneDNN brings."""
+
+    name = "tensorflow.onednn"
+    onednn = True
+    settings: ClassVar[Mapping[str, str]] = {"onednn": "on"}
+    forms = Forms(
+        ("quantize", "dequantize", "conv2d", "linear", "avg_pool2d", "concat"),
+        products=("u8", "i8"),
+        grains=("tensor",),
+        bias="real",
+        special=(),
+        zeros="none",
+        about_zero=True,
+        layout="NHWC",
+        padded=False,
+        wraps=False,
+        tails=(
+            ("conv2d", "relu"),
+            ("conv2d", "add", "relu"),
+            ("linear", "relu"),
+            ("linear", "leaky_relu"),
+        ),
+    )
+
+
+# -- what an op is given --------------------------------------------------------------------------
+
+
+def _data(node: Node, slot: str, feeds: Feeds) -> Array:
+    value = node.operands[slot]
+    held = value.constant
+    return np.ascontiguousarray(feeds[value.name] if held is None else held.data)
+
+
+def _kind(node: Node, slot: str) -> str:
+    """The type of an operand's codes, or of the result's; empty where they are real."""
+    return _CODES[str(quant.storage)] if (quant := _quant(node, slot)) else ""
+
+
+def _quant(node: Node, slot: str) -> QuantType | None:
+    return (node.operands[slot] if slot else node.result).type.quant
+
+
+def _ends(node: Node, slot: str) -> tuple[Array, Array]:
+    """The range of an operand, or of the result; arrays where there is one a channel."""
+    quant = _quant(node, slot)
+    assert quant is not None
+    declared = quant.declared
+    if declared is None:
+        raise OpError("TensorFlow wants the range of its codes")
+    low, high = (_flat(end) for end in (declared.low, declared.high))
+    return (low, high) if low.size > 1 else (low.reshape(()), high.reshape(()))
+
+
+def _flat(end: object) -> Array:
+    return np.asarray(getattr(end, "data", end), F).reshape(-1)
+
+
+def _ranges(asked: Asked, *ends: tuple[Array, Array]) -> list[str]:
+    return [asked.constant(v) for pair in ends for v in pair]
+
+
+def _quantize(probe: _Kernels, node: Node, asked: Asked, feeds: Feeds) -> str:
+    how = "HALF_TO_EVEN" if probe.onednn else "HALF_AWAY_FROM_ZERO"
+    given = [asked.fed(_data(node, "x", feeds)), *_ranges(asked, _ends(node, ""))]
+    attrs = {"mode": "SCALED", "round_mode": how}
+    return f"{asked.node('QuantizeV2', given, T=Kind(_kind(node, '')), **attrs)}:0"
+
+
+def _dequantize(probe: _Kernels, node: Node, asked: Asked, feeds: Feeds) -> str:
+    kind = _kind(node, "x")
+    given = [asked.fed(_data(node, "x", feeds), kind), *_ranges(asked, _ends(node, "x"))]
+    return f"{asked.node('Dequantize', given, T=Kind(kind), mode='SCALED')}:0"
+
+
+def _pool(probe: _Kernels, node: Node, asked: Asked, feeds: Feeds) -> str:
+    kind, (height, width) = _kind(node, "x"), _pair(node, "kernel")
+    given = [asked.fed(_data(node, "x", feeds), kind), *_ranges(asked, _ends(node, "x"))]
+    down, right = _pair(node, "stride")
+    sizes = {"ksize": (1, height, width, 1), "strides": (1, down, right, 1)}
+    return f"{asked.node('QuantizedAvgPool', given, T=Kind(kind), padding='VALID', **sizes)}:0"
+
+
+def _pair(node: Node, name: str) -> tuple[int, int]:
+    value = node.attrs[name]
+    assert isinstance(value, tuple)
+    first, second = value
+    return int(first), int(second)  # type: ignore[arg-type]
+
+
+def _concat(probe: _Kernels, node: Node, asked: Asked, feeds: Feeds) -> str:
+    kind, slots = _kind(node, ""), sorted(node.operands)
+    parts = [asked.fed(_data(node, slot, feeds), kind) for slot in slots]
+    ends = [_ends(node, slot) for slot in slots]
+    lows, highs = ([asked.constant(pair[i]) for pair in ends] for i in (0, 1))
+    axis = asked.constant(np.int32(1))
+    attrs: dict[str, Attr] = {"N": len(slots), "T": Kind(kind)}
+    if probe.onednn:
+        given = [*parts, axis, *lows, *highs]
+        return f"{asked.node('QuantizedConcatV2', given, Tidx=Kind('int32'), **attrs)}:0"
+    return f"{asked.node('QuantizedConcat', [axis, *parts, *lows, *highs], **attrs)}:0"
+
+
+# -- products -------------------------------------------------------------------------------------
+
+_STAGES = {"relu": "Relu", "leaky_relu": "LeakyRelu", "add": "Sum"}
+
+
+def _product(probe: _Kernels, node: Node, asked: Asked, feeds: Feeds) -> str:
+    """A fused kernel: data, weights, a real bias, maybe a summand, then what is done with sums."""
+    flat = len(node.result.type.shape) == 2
+    data, made = _kind(node, "x"), _kind(node, "")
+    w = _data(node, "w", feeds)
+    w = w.T if flat else w.transpose(2, 3, 1, 0)
+    inputs = [asked.fed(_data(node, "x", feeds), data), asked.constant(w.copy(), "qint8")]
+    bias = _data(node, "bias", feeds) if "bias" in node.operands else np.zeros(w.shape[-1], F)
+    inputs.append(asked.constant(bias))
+    types, ends = [data, "qint8", "float"], [_ends(node, "x"), _ends(node, "w")]
+    summand = next((s for s in node.operands if s.endswith(".b")), "")
+    if summand:
+        # One op makes the summand, as another owner of it would end the process.
+        types.append(_kind(node, summand))
+        ends.append(_ends(node, summand))
+        inputs.append(_made(asked, _data(node, summand, feeds), types[-1]))
+    ends.append(_ends(node, ""))
+    inputs += _ranges(asked, *ends)
+    stages = [_STAGES[stage.op] for stage in node.stages[1:]]
+    common: dict[str, Attr] = {
+        "fused_ops": ("BiasAdd", *stages, "Requantize"),
+        "Thost_inputs": Kinds((*types, *("float",) * (2 * len(ends)))),
+        "Tdevice_inputs": Kinds(()),
+        "Thost_outputs": Kinds((made, "float", "float")),
+        "Tdevice_outputs": Kinds(()),
+        "Tbias": Kind("float"),
+        "is_bias_const": True,
+    }
+    if flat:
+        types_: dict[str, Attr] = {
+            "T1": Kind(data),
+            "T2": Kind("qint8"),
+            "U": Kind("float"),
+            "Tout": Kind(made),
+        }
+        more: dict[str, Attr] = {"is_weight_const": True, "leakyrelu_alpha": 0.25}
+        return f"{asked.node('_QuantizedMatMul', inputs, **types_, **more, **common)}:0"
+    types_ = {
+        "Tinput": Kind(data),
+        "Tfilter": Kind("qint8"),
+        "Tsummand": Kind(types[3] if summand else made),
+        "out_type": Kind(made),
+    }
+    more = {"data_format": "NHWC", "padding": "SAME", "is_filter_const": True}
+    sides = {"strides": (1, 1, 1, 1), "dilations": (1, 1, 1, 1)}
+    name = "_FusedQuantizedConv2D"
+    return f"{asked.node(name, inputs, **types_, **more, **sides, **common)}:0"
+
+
+def _made(asked: Asked, codes: Array, kind: str) -> str:
+    """The same codes, quantized from reals."""
+    most = F(127.5 if kind == "qint8" else 255)
+    ends = (np.asarray(-most if kind == "qint8" else F(0)), np.asarray(most))
+    given = [asked.fed(codes.astype(F)), *_ranges(asked, ends)]
+    how = {"mode": "SCALED", "round_mode": "HALF_TO_EVEN"}
+    return asked.node("QuantizeV2", given, T=Kind(kind), **how)
+
+
+_Asking: TypeAlias = Callable[[_Kernels, Node, Asked, Feeds], str]
+_RUN: Mapping[str, _Asking] = {
+    "quantize": _quantize,
+    "dequantize": _dequantize,
+    "conv2d": _product,
+    "linear": _product,
+    "avg_pool2d": _pool,
+    "concat": _concat,
+}
+
+PROBES: tuple[Probe, ...] = (Core(), Onednn())
