@@ -45,7 +45,8 @@ class Rms(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         scale = torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)
-        return self.weight * (x * scale)
+        made: Tensor = self.weight * (x * scale)
+        return made
 
 
 class Excite(nn.Module):
@@ -58,7 +59,8 @@ class Excite(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         mean = x.mean((2, 3), keepdim=True)
-        return x * self.gate(self.second(self.act(self.first(mean))))
+        made: Tensor = x * self.gate(self.second(self.act(self.first(mean))))
+        return made
 
 
 class Heads(nn.Module):
@@ -196,4 +198,4 @@ def test_what_torch_exports_is_found_and_computes_what_torch_computes(
     (got,) = run(after, inputs).values()
     with torch.no_grad():
         expected = module(*given).numpy()
-    np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(np.asarray(got, np.float64), expected, rtol=1e-4, atol=1e-5)

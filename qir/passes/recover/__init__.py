@@ -26,6 +26,7 @@ from qir.passes.recover import (
     softplus,
     squeeze_excite,
 )
+from qir.rewrite.pattern import Either, Many, Op, Out
 from qir.rewrite.rewriting import PatternPass, Rewrite, rewrite
 from qir.rewrite.tolerance import REGROUPED
 
@@ -73,7 +74,32 @@ class Recover(PatternPass):
         return tuple(one for name in named for one in FAMILIES[name])
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
-        """Family by family, so that a graph without them costs one look each."""
-        named = self._named()
-        found = [family for name, family in FAMILIES.items() if not named or name in named]
-        return sum(rewrite(graph, family, ledger, self.name) for family in found)
+        """Family by family; one whose ops the graph does not have costs nothing."""
+        named, count, made = self._named(), 0, -1
+        for name, family in FAMILIES.items():
+            if named and name not in named:
+                continue
+            if made:
+                here = frozenset(node.op for node in graph)
+            if any(_may_stand(one.pattern.results[0], here) for one in family):
+                made = rewrite(graph, family, ledger, self.name)
+                count += made
+            else:
+                made = 0
+        return count
+
+
+def _may_stand(term: object, here: frozenset[str]) -> bool:
+    """Whether a graph of such ops has all that a pattern cannot do without."""
+    match term:
+        case Op():
+            return not here.isdisjoint(term.ops) and all(
+                _may_stand(operand, here) for operand in term.operands.values()
+            )
+        case Out():
+            return _may_stand(term.op, here)
+        case Either():
+            return any(_may_stand(one, here) for one in term.terms)
+        case Many():
+            return all(_may_stand(item, here) for item in term.items)
+    return True
