@@ -55,7 +55,9 @@ class Method:
     whole: bool = False
     """Whether it is given the call and all arrays, and sees to the rest itself."""
     any_map: bool = False
-    """Whether it takes codes of maps of every kind, and may make reals of them."""
+    """Whether it takes codes of maps of every kind, and makes reals of them."""
+    reals: bool = False
+    """Whether it may make reals where the result is to be real."""
 
 
 def to_whole(x: Real32) -> NDArray[np.int64]:

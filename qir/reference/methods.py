@@ -292,7 +292,7 @@ def run(call: Call, arrays: Mapping[str, Codes]) -> Codes:
         )
     if wrong := fault(wanted, params(wanted.name)):
         raise ProfileError(f"profile {call.rule.profile}: {wrong}")
-    if call.out is None and not method.any_map:
+    if call.out is None and not (method.any_map or method.reals):
         raise OpError(f"{call.op}: {wanted.name} makes codes, the result is real")
     lacks = {s for s in method.slots if s != "xs" and s not in arrays}
     lacks |= {"xs"} if "xs" in method.slots and "xs.0" not in arrays else set()

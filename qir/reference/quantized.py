@@ -121,6 +121,8 @@ def run_op(
         return dequantize(arrays["x"], kernel.map("x"), rule)
     if op == "requantize":
         return _converted(kernel, arrays["x"])
+    if op in PRODUCTS and rule.method is not None and rule.method.name == "reals":
+        return in_reals(kernel, arrays)
     if op in PRODUCTS:
         kernel, arrays = coded(kernel, arrays)
         return product(kernel, arrays) if integral(kernel) else in_reals(kernel, arrays)

@@ -303,7 +303,7 @@ def _coded(call: Call) -> Affine:
 
 
 METHODS: Mapping[str, Method] = {
-    "transposed": Method(transposed, whole=True),
+    "transposed": Method(transposed, whole=True, reals=True),
     "rows_of_codes": Method(rows_of_codes, whole=True, any_map=True),
     "bilinear": Method(bilinear, params=("lanes",), whole=True),
 }

@@ -335,7 +335,7 @@ METHODS: Mapping[str, Method] = {
     "prelu_of_codes": Method(prelu_of_codes, whole=True),
     "scaled_steps": Method(scaled_steps, whole=True),
     "shifted_sum": Method(shifted_sum, ("a", "b")),
-    "as_conv2d": Method(as_conv2d, whole=True),
+    "as_conv2d": Method(as_conv2d, whole=True, reals=True),
     "mean_of_steps": Method(mean_of_steps, params=("lanes", "fused", "raw", "divide"), whole=True),
 }
 """The methods of torch's profiles."""

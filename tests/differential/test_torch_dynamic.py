@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -14,18 +14,22 @@ from numpy.typing import NDArray
 from qir.ir.attrs import Attr
 from qir.ir.dtype import F32, dtype
 from qir.ir.graph import Graph
+from qir.ir.node import Value
 from qir.ir.types import Array as Stored
 from qir.ir.types import QuantType, TensorType
 from qir.numerics import Query, profile
 from qir.reference.interpreter import run
 
-from .kernels_of_torch import Array, F, Held, Tally, engine, kind_of, of, processor, tensor
+from .kernels_of_torch import Array, Asked, F, Held, Tally, engine, kind_of, of, processor, tensor
+from .test_torch_layers import transposed
 
 pytestmark = pytest.mark.skipif(
     torch.backends.cpu.get_cpu_capability() != "AVX512",
     reason="torch's profiles speak of AVX512 with VNNI, which this processor has not",
 )
 
+OPS = torch.ops.quantized
+CODES = QuantType(dtype("u8"), F32, None, None, scale_dtype=dtype("f64"))
 ENGINES = ("fbgemm", "x86", "onednn", "qnnpack")
 
 
@@ -80,26 +84,35 @@ def run_layers(name: str, layers: list[Layer]) -> list[Array]:
     return made
 
 
+def chosen(graph: Graph, x: Value, *, short: bool) -> tuple[Value, dict[str, Value]]:
+    """The data's codes, and their numbers. What is chosen for seven bits is cut at eight."""
+    attrs: dict[str, Attr] = {"rule": "torch.dynamic", "storage": dtype("u8")}
+    attrs["scale_type"] = dtype("f64")
+    if short:
+        attrs["bounds"] = (0, 127)
+    numbers = dict(
+        zip(("scale", "zero"), graph.add("choose_qparams", {"x": x}, attrs).results, strict=True)
+    )
+    kind = x.type.with_element(CODES)
+    return graph.add("quantize", {"x": x, **numbers}, types=[kind]).result, numbers
+
+
+def held(graph: Graph, operands: Mapping[str, Held]) -> dict[str, Value]:
+    """Weights and biases as constants."""
+    return {
+        slot: graph.constant(Stored(h.data, kind_of(h), slot))
+        for slot, h in operands.items()
+        if slot != "x"
+    }
+
+
 def computed(one: Layer, name: str) -> Array:
     """What QIR makes of it: numbers are chosen, the data quantized, the codes multiplied."""
     graph = Graph(profile=f"torch-2.13.{name}")
     x = graph.add("input", types=[TensorType(one.x.shape, F32)], name="x").result
-    attrs: dict[str, Attr] = {
-        "rule": "torch.dynamic",
-        "storage": dtype("u8"),
-        "scale_type": dtype("f64"),
-    }
-    if one.short:
-        attrs["bounds"] = (0, 127)
-    scale, zero = graph.add("choose_qparams", {"x": x}, attrs).results
-    bounds = (0, 127) if one.short else None
-    code = QuantType(dtype("u8"), F32, None, None, bounds=bounds, scale_dtype=dtype("f64"))
-    numbers = {"scale": scale, "zero": zero}
-    q = graph.add("quantize", {"x": x, **numbers}, types=[TensorType(one.x.shape, code)]).result
-    given = {"x": q, "w": graph.constant(Stored(one.w.data, kind_of(one.w), "w"))}
-    if one.bias is not None:
-        given["bias"] = graph.constant(Stored(one.bias, TensorType(one.bias.shape, F32), "b"))
-    given |= {"x.scale": scale, "x.zero": zero}
+    q, numbers = chosen(graph, x, short=one.short)
+    operands = {"w": one.w} if one.bias is None else {"w": one.w, "bias": Held(one.bias)}
+    given = {"x": q, **held(graph, operands)} | {f"x.{n}": v for n, v in numbers.items()}
     y = graph.add("linear", given).result
     y = graph.add("relu", {"x": y}).result if one.relu else y
     graph.add("output", {"y": y})
@@ -131,6 +144,118 @@ def test_dynamic_linear_layers_are_the_engines(
     assert rich.mean() >= 0.05, f"{rich.mean():.3f} of the data lie on ties"
     query = Query("linear", {"x": "u8", "w": "i8"}, "channel" if many else "tensor")
     tally.within(profile(f"torch-2.13.{name}").resolve(query).claim)
+
+
+# -- convolutions ---------------------------------------------------------------------------------
+
+
+def convolution(seed: int, rank: int, many: bool) -> tuple[Asked, list[list[int]]]:
+    """A convolution of any data; its weights have one scale, or one a channel."""
+    rng = np.random.default_rng(seed)
+    groups, into, outof = (int(rng.choice(v)) for v in ([1, 1, 2], [1, 2, 3, 8], [1, 2, 5]))
+    kernel, stride, dilation = (int(rng.integers(1, n)) for n in (4, 3, 3))
+    pad = int(rng.integers(0, kernel))
+    count = groups * outof
+    scale = rng.uniform(0.001, 0.05, count if many else ()).astype(F)
+    sizes = [int(v) for v in rng.integers(6, 9, rank)]
+    weights = rng.integers(-127, 128, (count, into, *[kernel] * rank)).astype(np.int8)
+    operands = {
+        "x": Held(rng.normal(size=(2, groups * into, *sizes)).astype(F)),
+        "w": Held(weights, of("i8", scale, 0, 0) if many else of("i8", scale)),
+    }
+    if seed % 3:
+        operands["bias"] = Held(rng.normal(size=count).astype(F))
+    attrs: dict[str, Attr] = {
+        "stride": (stride,) * rank,
+        "pad": (pad,) * 2 * rank,
+        "dilation": (dilation,) * rank,
+        "groups": groups,
+    }
+    return Asked(f"conv{rank}d", operands, None, attrs), [
+        [v] * rank for v in (stride, pad, dilation)
+    ]
+
+
+def spread(seed: int, rank: int) -> tuple[Asked, list[list[int]]]:
+    """A transposed convolution of any data."""
+    asked, sides = transposed(np.random.default_rng(seed), rank, False, False)
+    return asked, sides
+
+
+def with_data(asked: Asked, seed: int) -> Asked:
+    """The same for reals, of which every other time half lie on ties."""
+    rng = np.random.default_rng(seed + 100)
+    shape = asked.operands["x"].data.shape
+    if seed & 1:
+        x = rng.normal(size=shape).astype(F)
+    else:
+        x = rng.integers(-200, 311, shape) * F(2.0 ** -int(rng.integers(3, 9)))
+        x.flat[0], x.flat[-1] = x.min(), x.min() + F(510) * np.abs(x[x != 0]).min()
+    return replace(asked, operands={**asked.operands, "x": Held(np.asarray(x, F))})
+
+
+def run_convolutions(
+    name: str, cases: list[tuple[Asked, list[list[int]]]], short: bool
+) -> list[Array]:
+    """What an engine makes of each."""
+    made: list[Array] = []
+    with engine(name):
+        for asked, sides in cases:
+            bias = asked.operands.get("bias")
+            packed = getattr(OPS, f"{asked.op}_prepack")(
+                tensor(asked.operands["w"]),
+                None if bias is None else torch.from_numpy(bias.data),
+                *sides,
+                asked.attrs["groups"],
+            )
+            x = torch.from_numpy(asked.operands["x"].data)
+            made.append(getattr(OPS, f"{asked.op}_dynamic")(x, packed, short).numpy())
+    return made
+
+
+def convolved(asked: Asked, name: str, *, short: bool) -> Array:
+    """What QIR makes of it: the result's codes have the numbers of the data's."""
+    graph = Graph(profile=f"torch-2.13.{name}")
+    data = asked.operands["x"].data
+    x = graph.add("input", types=[TensorType(data.shape, F32)], name="x").result
+    q, numbers = chosen(graph, x, short=short)
+    given = {"x": q, **held(graph, asked.operands)}
+    plain = {"x": x, "w": graph.add("dequantize", {"x": given["w"]}).result}
+    shape = graph.add(asked.op, plain, asked.attrs).result.type
+    own = {f"x.{n}": v for n, v in numbers.items()}
+    kind = shape.with_element(CODES)
+    y = graph.add(asked.op, given | own | numbers, asked.attrs, types=[kind]).result
+    graph.add("output", {"y": graph.add("dequantize", {"x": y} | own).result})
+    graph.prune()
+    return run(graph, {"x": data})["y"]
+
+
+@pytest.mark.parametrize("form", ["tensor", "channel", "transposed"])
+@pytest.mark.parametrize("rank", [1, 2, 3])
+@pytest.mark.parametrize("name", ["fbgemm", "x86", "qnnpack"])
+def test_dynamic_convolutions_give_codes_of_the_datas_own_scale(
+    name: str, rank: int, form: str, vnni: ProcessPoolExecutor
+) -> None:
+    """What lies beyond the range of the data is cut off, in the result as well."""
+    if form == "transposed" and (name == "x86" or (name, rank) == ("qnnpack", 3)):
+        return  # nothing is claimed
+    cases = [
+        spread(seed, rank) if form == "transposed" else convolution(seed, rank, form == "channel")
+        for seed in range(6 if rank == 3 else 16)
+    ]
+    cases = [(with_data(asked, seed), sides) for seed, (asked, sides) in enumerate(cases)]
+    tally, claims = Tally(), set()
+    for short in (False, True)[: 1 if name == "qnnpack" else 2]:
+        made = vnni.submit(run_convolutions, name, cases, short).result()
+        for seed, ((asked, _), wanted) in enumerate(zip(cases, made, strict=True)):
+            found = convolved(asked, name, short=short)
+            tally.add(found, wanted, f"seed {seed}")
+            storage = {"x": "u8", "w": "i8", "result": "u8"}
+            query = Query(asked.op, storage, "channel" if form == "channel" else "tensor")
+            claims.add(profile(f"torch-2.13.{name}").resolve(query).claim)
+    (claim,) = claims
+    assert claim in ("exact", "within:1:0.001")
+    assert tally.wrong <= (0 if claim == "exact" else 0.001) * tally.total, tally
 
 
 @pytest.mark.parametrize("name", ENGINES)
