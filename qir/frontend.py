@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -34,6 +34,13 @@ class Frontend(ABC):
     @abstractmethod
     def load(self, source: object, ledger: Ledger) -> Graph:
         """Reads a source; InputError for one that is damaged, naming file and place."""
+
+    def samples(self, folder: Path) -> Sequence[Path]:
+        """Writes small models into a folder and gives their paths; `qir plugins check` reads them.
+
+        They should hold what the frontend reads; without any it cannot be checked.
+        """
+        return ()
 
     def run_foreign(
         self, node: Node, operands: Mapping[str, NDArray[np.generic]]

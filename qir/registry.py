@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 import difflib
 import sys
-from contextlib import redirect_stdout
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
@@ -29,6 +30,9 @@ KINDS = {
 """The groups of entry points, and what each finds."""
 
 
+_offered: dict[tuple[str, str], object] = {}
+
+
 @cache
 def _points(kind: str) -> dict[str, tuple[EntryPoint, ...]]:
     out: dict[str, tuple[EntryPoint, ...]] = {}
@@ -45,20 +49,46 @@ def _owner(point: EntryPoint) -> str:
 
 def names(kind: str) -> tuple[str, ...]:
     """The names known for a kind, sorted; nothing is imported."""
+    if _offered:
+        return tuple(sorted({*_points(kind), *(n for k, n in _offered if k == kind)}))
+    return _names(kind)
+
+
+@cache
+def _names(kind: str) -> tuple[str, ...]:
     return tuple(sorted(_points(kind)))
 
 
 def owner(kind: str, name: str) -> str:
     """The distribution that brings a plugin."""
+    if (kind, name) in _offered:
+        return "this program"
     return ", ".join(_owner(p) for p in _points(kind).get(name, ()))
 
 
-@cache
+@contextmanager
+def offer(kind: str, name: str, plugin: object) -> Iterator[None]:
+    """Within this, a plugin is found though it is not installed: to try it, and to test it."""
+    before = dict(_offered)
+    _offered[kind, name] = plugin
+    try:
+        yield
+    finally:
+        _offered.clear()
+        _offered.update(before)
+
+
 def find(kind: str, name: str) -> object:
     """Loads the plugin of that name.
 
-    Raises PluginError if there is none, if two distributions claim the name, or if it breaks.
+    Raises PluginError if there is none, if two distributions claim the name, if it is written for
+    another plugin API, or if it breaks.
     """
+    return _offered[kind, name] if (kind, name) in _offered else _found(kind, name)
+
+
+@cache
+def _found(kind: str, name: str) -> object:
     found = _points(kind).get(name, ())
     short = KINDS.get(kind, kind)
     if not found:
@@ -141,5 +171,5 @@ def _number_in(source: Path) -> object:
 
 def forget() -> None:
     """Forgets what was found, so that packages installed since are seen."""
-    _points.cache_clear()
-    find.cache_clear()
+    for kept in (_points, _names, _found):
+        kept.cache_clear()

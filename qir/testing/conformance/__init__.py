@@ -1,0 +1,161 @@
+"""Conformance: what a plugin of each kind is held to, a stranger's and ours alike.
+
+Each check makes a list of `Check`s and raises nothing; `require` raises for those that failed.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from qir import registry
+from qir.calibration import Observer
+from qir.errors import PluginError
+from qir.frontend import Frontend
+from qir.inspect.metrics import Metric
+from qir.inspect.probing import Probe
+from qir.ir.ops import PluginOp, plugin_op
+from qir.numerics import PluginMethod, dumps, load, profile
+from qir.numerics.plugin_methods import plugin_method
+from qir.rewrite import Pass
+from qir.target import Target
+from qir.testing.conformance.checklist import Broken, Check, Checklist, demand, require
+from qir.testing.conformance.frontends import check_frontend
+from qir.testing.conformance.methods import check_method
+from qir.testing.conformance.metrics import check_metric
+from qir.testing.conformance.observers import check_observer
+from qir.testing.conformance.ops import check_op
+from qir.testing.conformance.passes import check_pass
+from qir.testing.conformance.targets import check_target
+
+
+def check_plugin(kind: str, name: str) -> tuple[Check, ...]:
+    """The checks of an installed plugin; `kind` is such as `pass` or `qir.passes`.
+
+    Raises PluginError for a name or a kind that there is not.
+    """
+    group = next((g for g, short in registry.KINDS.items() if kind in (g, short)), None)
+    if group is None:
+        raise PluginError(f"no kind {kind!r}; kinds: {', '.join(registry.KINDS.values())}")
+    if name not in registry.names(group):
+        registry.find(group, name)  # says what is near
+    checks = Checklist()
+    found: list[object] = []
+
+    def loads() -> str:
+        found.append(_loaded(group, name))
+        return f"{registry.owner(group, name)}, for plugin API {registry.API}"
+
+    if not checks.check("loads", loads):
+        return checks.told()
+    checks.check("is called as its entry point", lambda: _called(found[0], name))
+    return (*checks.told(), *_checked(name, found[0]))
+
+
+_DERIVED: dict[str, type] = {
+    "qir.frontends": Frontend,
+    "qir.targets": Target,
+    "qir.passes": Pass,
+    "qir.observers": Observer,
+    "qir.metrics": Metric,
+}
+
+
+def _loaded(group: str, name: str) -> object:
+    """The plugin, if it is what its kind must be."""
+    if group == "qir.ops":
+        return plugin_op(name)
+    if group == "qir.methods":
+        return plugin_method(name)
+    found = registry.find(group, name)
+    wanted = _DERIVED.get(group)
+    if wanted is not None:
+        fits = isinstance(found, type) and issubclass(found, wanted)
+        demand(fits, f"{found!r} is no class derived from {wanted.__module__}.{wanted.__name__}")
+    elif group == "qir.profiles":
+        demand(isinstance(found, Path), f"{found!r} is no pathlib.Path of a file or folder")
+    else:
+        fits = isinstance(found, tuple) and all(isinstance(one, Probe) for one in found)
+        demand(fits, f"{found!r} is no tuple of qir.inspect.probing.Probe")
+    return found
+
+
+def _called(found: object, name: str) -> str | None:
+    own = getattr(found, "name", None)
+    own = found.spec.name if isinstance(found, PluginOp) else own
+    if isinstance(own, str) and not isinstance(found, Path):
+        demand(own == name, f"it calls itself {own!r}, the entry point {name!r}")
+        return own
+    return None
+
+
+def _checked(name: str, found: object) -> tuple[Check, ...]:
+    if isinstance(found, PluginOp):
+        return check_op(found)
+    if isinstance(found, PluginMethod):
+        return check_method(name, found)
+    if isinstance(found, Path):
+        return _check_profiles(found)
+    if isinstance(found, tuple):
+        return _check_probes(found)
+    assert isinstance(found, type)
+    if issubclass(found, Pass):
+        return check_pass(found)
+    if issubclass(found, Frontend):
+        return check_frontend(found)
+    if issubclass(found, Target):
+        return check_target(found)
+    if issubclass(found, Observer):
+        return check_observer(found)
+    assert issubclass(found, Metric)
+    return check_metric(found)
+
+
+def _check_profiles(place: Path) -> tuple[Check, ...]:
+    checks = Checklist()
+    files = sorted(place.glob("*.toml")) if place.is_dir() else [place]
+
+    def reads() -> str:
+        demand(files, f"{place} holds no .toml")
+        for path in files:
+            made = load(path, profile)
+            stem = path.name.removesuffix(".toml")
+            demand(made.name == stem, f"{path.name} calls itself {made.name}")
+        return ", ".join(path.name for path in files)
+
+    def again() -> None:
+        for path in files:
+            text = dumps(load(path, profile))
+            demand(text, f"{path.name} is written as nothing")
+
+    checks.check("its profiles are read, and called as their files", reads)
+    checks.check("they are written back", again)
+    return checks.told()
+
+
+def _check_probes(found: tuple[object, ...]) -> tuple[Check, ...]:
+    checks = Checklist()
+
+    def names() -> str:
+        known = [probe.name for probe in found if isinstance(probe, Probe)]
+        demand(known, "there is no probe")
+        demand(len(set(known)) == len(known), "two probes have one name")
+        return ", ".join(known)
+
+    checks.check("each probe has a name of its own", names)
+    return checks.told()
+
+
+__all__ = [
+    "Broken",
+    "Check",
+    "Checklist",
+    "check_frontend",
+    "check_method",
+    "check_metric",
+    "check_observer",
+    "check_op",
+    "check_pass",
+    "check_plugin",
+    "check_target",
+    "require",
+]

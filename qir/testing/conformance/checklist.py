@@ -1,0 +1,98 @@
+"""A list of checks: each passed or failed, and what was seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+
+from qir.errors import QirError
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One check of a plugin; `to_json` has the keys of the fields."""
+
+    name: str
+    passed: bool
+    detail: str = ""
+    """What was tried; of one that failed, what was seen first."""
+
+    def __str__(self) -> str:
+        return f"{'ok' if self.passed else 'FAILED'}  {self.name}: {self.detail}".rstrip(": ")
+
+    def to_json(self) -> dict[str, object]:
+        """The fields as JSON takes them."""
+        return asdict(self)
+
+
+class Broken(Exception):
+    """What a check found."""
+
+
+class Checklist:
+    """Checks as they are made; nothing that a plugin raises ends them."""
+
+    def __init__(self) -> None:
+        self._rows: list[Check] = []
+
+    def __iter__(self) -> Iterator[Check]:
+        return iter(self._rows)
+
+    def check(self, name: str, look: Callable[[], str | None]) -> bool:
+        """Makes one check: `look` gives what it tried, and raises what is wrong."""
+        try:
+            said = look()
+        except Exception as error:  # whatever a plugin raises
+            self._rows.append(Check(name, False, told(error)))
+            return False
+        self._rows.append(Check(name, True, said or ""))
+        return True
+
+    def told(self) -> tuple[Check, ...]:
+        """All of them."""
+        return tuple(self._rows)
+
+
+def told(error: BaseException) -> str:
+    """An error in one line."""
+    plain = isinstance(error, QirError | Broken)
+    text = " ".join(str(error).split())
+    return text if plain and text else f"{type(error).__name__}: {text}".rstrip(": ")
+
+
+def demand(holds: object, said: str) -> None:
+    """Raises Broken where something does not hold."""
+    if not holds:
+        raise Broken(said)
+
+
+class _Raised:
+    error: BaseException | None = None
+
+
+@contextmanager
+def refusing(what: str) -> Iterator[_Raised]:
+    """Demands that a call refuses, in one line: a QirError and nothing else."""
+    raised = _Raised()
+    try:
+        yield raised
+    except QirError as error:
+        raised.error = error
+    except Exception as error:
+        said = f"{what} raises {type(error).__name__}: {error}; errors of qir.errors are for that"
+        raise Broken(said) from error
+    else:
+        raise Broken(f"{what} is taken without a word")
+    lines = str(raised.error).splitlines()
+    demand(len(lines) == 1 and lines[0], f"{what} is refused in {len(lines)} lines, not in one")
+
+
+def require(checks: Iterable[Check]) -> None:
+    """AssertionError that lists the checks that failed; nothing where all passed."""
+    failed = [str(check) for check in checks if not check.passed]
+    if failed:
+        raise AssertionError("\n".join(failed))
+
+
+__all__ = ["Broken", "Check", "Checklist", "demand", "refusing", "require", "told"]

@@ -1,0 +1,132 @@
+"""What every method is held to: codes within bounds, as near to the op in reals as it says."""
+
+from __future__ import annotations
+
+import random
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir import registry
+from qir.errors import OpError
+from qir.ir.dtype import F32, I8, U8
+from qir.ir.graph import Graph
+from qir.ir.ops import spec
+from qir.ir.types import TensorType
+from qir.numerics import Method, PluginMethod, profile
+from qir.numerics.plugin_methods import plugin_method
+from qir.reference import methods
+from qir.reference.products import PRODUCTS, Kernel
+from qir.reference.quantized import in_reals, query
+from qir.testing.codes import random_map
+from qir.testing.conformance.checklist import Check, Checklist, demand
+from qir.testing.feeding import feed
+
+COUNT = 30
+"""So many calls of each op are looked for."""
+Codes = dict[str, NDArray[np.generic]]
+
+
+def check_method(name: str, given: PluginMethod) -> tuple[Check, ...]:
+    """Holds a method to its contract, on random codes of the ops that it computes."""
+    checks = Checklist()
+    with ExitStack() as stack:
+        if name not in registry.names("qir.methods"):
+            stack.enter_context(registry.offer("qir.methods", name, given))
+        checks.check("names ops, and blocks that there are", partial(_form, name, given))
+        for op in given.ops:
+            calls: list[tuple[Kernel, Codes]] = []
+
+            def found(op: str = op, calls: list[tuple[Kernel, Codes]] = calls) -> str:
+                calls.extend(_calls(name, op))
+                demand(calls, f"no call of {op} on codes was found")
+                return f"{len(calls)} calls"
+
+            if checks.check(f"{op}: there are calls on codes", found):
+                look = partial(_near, calls, given.within)
+                checks.check(f"{op}: gives codes, {given.within} from the op in reals", look)
+                checks.check(f"{op}: same codes, same bytes", partial(_pure, calls))
+    return checks.told()
+
+
+def _form(name: str, given: PluginMethod) -> str:
+    demand(plugin_method(name), f"{name} is the name of a method of qir itself")
+    demand(given.ops, "ops is empty: no profile could use it")
+    for op in given.ops:
+        spec(op)
+        demand(op not in PRODUCTS, f"{op} accumulates; a profile says how by its fields")
+    demand(given.within >= 0, f"within = {given.within} is less than 0")
+    return ", ".join(given.ops)
+
+
+def _calls(name: str, op: str) -> list[tuple[Kernel, Codes]]:
+    """Uses of an op with codes of random maps in the place of its reals."""
+    out: list[tuple[Kernel, Codes]] = []
+    manner = profile("native")
+    for seed in range(COUNT):
+        chance = random.Random(seed)
+        pick, rng = chance.randrange, np.random.default_rng(seed)
+        node = feed(pick, Graph("main"), op, [])
+        if node is None or len(node.results) != 1 or node.result.type.dtype is not F32:
+            continue
+        types: dict[str, TensorType] = {}
+        arrays: Codes = {}
+        for slot, value in node.operands.items():
+            assert value.constant is not None
+            types[slot], arrays[slot] = value.type, value.constant.data
+            if value.type.dtype is F32:
+                kind = random_map(pick, (U8, I8)[pick(2)])
+                types[slot] = value.type.with_element(kind)
+                codes = rng.integers(kind.low, kind.high, arrays[slot].shape, endpoint=True)
+                arrays[slot] = codes.astype(kind.storage.carrier)
+        if not any(kind.quant for kind in types.values()):
+            continue
+        result = node.result.type.with_element(random_map(pick, (U8, I8)[pick(2)]))
+        rule = manner.resolve(query(op, node.attrs, types, result))
+        out.append((Kernel(op, node.attrs, types, result, replace(rule, method=None)), arrays))
+    return [(replace(k, rule=replace(k.rule, method=Method(name))), a) for k, a in out]
+
+
+def _near(calls: list[tuple[Kernel, Codes]], within: int) -> str:
+    tried = furthest = 0
+    refused = ""
+    for kernel, arrays in calls:
+        try:
+            made = methods.run(kernel, arrays)
+        except OpError as error:
+            refused = str(error)
+            continue
+        quant = kernel.result.quant
+        assert quant is not None
+        wanted = in_reals(replace(kernel, rule=replace(kernel.rule, method=None)), arrays)
+        said = f"{kernel.op} on {', '.join(map(str, kernel.types.values()))}"
+        demand(made.shape == wanted.shape, f"{said}: {list(made.shape)}, not {list(wanted.shape)}")
+        demand(made.dtype == quant.storage.carrier, f"{said}: {made.dtype}, not {quant.storage}")
+        if made.size:
+            low, high = int(made.min()), int(made.max())
+            bounds = f"{low}..{high}, the codes are {quant.low}..{quant.high}"
+            demand(quant.low <= low and high <= quant.high, f"{said}: {bounds}")
+            far = int(np.abs(made.astype(np.int64) - wanted.astype(np.int64)).max())
+            demand(far <= within, f"{said}: {far} codes from the op in reals")
+            furthest = max(furthest, far)
+        tried += 1
+    demand(tried, f"it refuses every call: {refused}")
+    return f"{tried} calls, {len(calls) - tried} refused, at most {furthest} codes off"
+
+
+def _pure(calls: list[tuple[Kernel, Codes]]) -> None:
+    for kernel, arrays in calls:
+        before = {slot: data.tobytes() for slot, data in arrays.items()}
+        try:
+            made = [methods.run(kernel, arrays).tobytes() for _ in range(2)]
+        except OpError:
+            continue
+        demand(made[0] == made[1], f"{kernel.op}: other bytes the second time")
+        after = {slot: data.tobytes() for slot, data in arrays.items()}
+        demand(before == after, f"{kernel.op}: an operand has changed")
+
+
+__all__ = ["check_method"]

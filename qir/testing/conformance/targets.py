@@ -1,0 +1,247 @@
+"""What every target is held to: its table, its profile, what it writes and what it runs."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir import pipeline, registry
+from qir.capability import Capability
+from qir.errors import PluginError, QirError, Refused, UsageError
+from qir.frontend import Frontend, frontend_for
+from qir.inspect.compare import compare
+from qir.ir.graph import Graph
+from qir.ir.text import print_graph
+from qir.ir.verify import errors
+from qir.ledger import Ledger
+from qir.numerics import profile
+from qir.passes.group import Group
+from qir.rewrite import run_passes
+from qir.target import Target
+from qir.testing.conformance.checklist import Broken, Check, Checklist, demand, refusing
+from qir.testing.generated import random_graph, sample_inputs
+
+SEEDS = (1, 2, 3, 5)
+"""Of the networks that are tried."""
+REALS = 1e-4
+"""Reals may differ by so much of the largest, as sums are made in another order."""
+Arrays = Mapping[str, NDArray[np.generic]]
+
+
+def check_target(
+    given: Target | type[Target], graphs: Sequence[Graph] = (), *, codes: int = 1
+) -> tuple[Check, ...]:
+    """Holds a target to its contract, on these float graphs or on random ones.
+
+    What it makes of codes may lie `codes` from what the reference computes under its profile.
+    """
+    target = given() if isinstance(given, type) else given
+    checks = Checklist()
+    checks.check("has a name, forms and a suffix that fit", partial(_form, target))
+    checks.check("its profile is known", partial(_profile, target))
+    if not checks.check("its table is read and about ops that there are", partial(_table, target)):
+        return checks.told()
+    floats = list(graphs) or [random_graph(seed) for seed in SEEDS]
+    quantized: list[Graph] = []
+
+    def quantize() -> str:
+        quantized.extend(_quantized(target, graph) for graph in floats)
+        held = sum(v.type.quant is not None for g in quantized for v in g.values.values())
+        return f"{len(quantized)} networks, {held} values in codes"
+
+    if not checks.check("models are quantized by its table", quantize):
+        return checks.told()
+    checks.check("takes what its table says it takes", partial(_taken, target, quantized))
+    programs = [*floats, *quantized]
+    if target.formats:
+        checks.check(
+            "writes files, each at once, the same again", partial(_emits, target, programs)
+        )
+        checks.check("refuses a form that it does not have", partial(_no_form, target, floats[0]))
+        look = partial(_reads_back, target, programs, codes)
+        checks.check("what it writes means what was written", look)
+    if type(target).compile is not Target.compile:
+        look = partial(_runs, target, programs, codes)
+        checks.check("runs as the reference does under its profile", look)
+        checks.check("runs again to the same bytes", partial(_again, target, programs))
+    return checks.told()
+
+
+def _form(target: Target) -> str:
+    kind = type(target)
+    for name in ("name", "profile"):
+        demand(isinstance(getattr(kind, name, None), str), f"{kind.__name__} has no {name}")
+    writes, runs = bool(kind.formats), kind.compile is not Target.compile
+    demand(writes or runs, "it has no formats and does not compile: nothing can be done with it")
+    demand(writes == (kind.emit is not Target.emit), "formats and emit are there together")
+    demand(not writes or kind.suffix.startswith("."), f"suffix {kind.suffix!r} begins with a point")
+    doing = [
+        *(["writes " + ", ".join(kind.formats)] if writes else []),
+        *(["runs"] if runs else []),
+    ]
+    return " and ".join(doing)
+
+
+def _profile(target: Target) -> str:
+    return profile(target.profile).name
+
+
+def _table(target: Target) -> str:
+    table = target.capability()
+    demand(isinstance(table, Capability), "capability() gives no qir.capability.Capability")
+    demand(table.name == target.name, f"the table calls itself {table.name!r}")
+    return f"{len(table.ops)} ops, {len(table.chains)} chains"
+
+
+def _quantized(target: Target, graph: Graph) -> Graph:
+    samples = [sample_inputs(graph, seed) for seed in range(3)]
+    with _offered(target):
+        statistics = pipeline.calibrate(graph, samples)
+        made = pipeline.quantize(graph, statistics, target=target.name)
+    if faults := errors(made):
+        raise Broken(f"a model quantized for it is no program: {faults[0]}")
+    return made
+
+
+def _offered(target: Target) -> AbstractContextManager[None]:
+    """Within this the target is found by its name, though it is not installed."""
+    known = target.name in registry.names("qir.targets")
+    return nullcontext() if known else registry.offer("qir.targets", target.name, type(target))
+
+
+def _taken(target: Target, quantized: Sequence[Graph]) -> str:
+    refused = taken = 0
+    for graph in quantized:
+        for verdict in target.verdicts(graph):
+            taken += verdict.taken != "refused"
+            refused += verdict.taken == "refused"
+        found = [f for f in target.verify(graph) if f.severity == "error"]
+        demand(not found, f"it refuses what was quantized for it: {found and found[0]}")
+    return f"{taken} ops taken, {refused} left to reals"
+
+
+def _emits(target: Target, programs: Sequence[Graph]) -> str:
+    count = {form: 0 for form in target.formats}
+    for form in target.formats:
+        for number, graph in enumerate(programs):
+            text = print_graph(graph)
+            with tempfile.TemporaryDirectory() as folder:
+                paths = [Path(folder, f"{name}{target.suffix}") for name in "ab"]
+                if not all([_written(target, graph, path, form) for path in paths]):
+                    demand(not list(Path(folder).iterdir()), f"{form}: refused, and a file is left")
+                    continue
+                left = sorted(p.name for p in Path(folder).iterdir())
+                wrote = {p.stem for p in Path(folder).iterdir()}
+                demand(wrote == {"a", "b"}, f"{form}: {', '.join(left) or 'nothing'} is there")
+                a, b = (path.read_bytes() for path in paths)
+                demand(a == b, f"{form}: program {number} is written as other bytes again")
+            demand(print_graph(graph) == text, f"{form}: program {number} has changed")
+            count[form] += 1
+    demand(count[target.formats[0]], f"{target.formats[0]}, the default form, is always refused")
+    return ", ".join(f"{many} {form}" for form, many in count.items())
+
+
+def _written(target: Target, graph: Graph, path: Path, form: str) -> bool:
+    """Writes a program; False where it has no such form, and Refused says so."""
+    try:
+        target.emit(graph, path, Ledger(), format=form, lossy=True)
+    except Refused as error:
+        demand(len(str(error).splitlines()) == 1, f"{form} is refused, but not in one line")
+        return False
+    return True
+
+
+def _no_form(target: Target, graph: Graph) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, f"a{target.suffix}")
+        with refusing("a form that there is not") as raised:
+            target.emit(graph, path, Ledger(), format="no-such-form")
+        demand(isinstance(raised.error, UsageError), "a form that there is not is no UsageError")
+        demand(not path.exists(), "a file is there, though the form was refused")
+
+
+def _reader(target: Target, path: Path) -> Frontend | None:
+    try:
+        return frontend_for(path)
+    except QirError:
+        return None
+
+
+def _reads_back(target: Target, programs: Sequence[Graph], codes: int) -> str:
+    count = 0
+    for form in target.formats:
+        for number, graph in enumerate(programs):
+            with tempfile.TemporaryDirectory() as folder:
+                path = Path(folder, f"a{target.suffix}")
+                if not _written(target, graph, path, form):
+                    continue
+                reader = _reader(target, path)
+                if reader is None:
+                    return f"no frontend reads {target.suffix}, so nobody can tell"
+                back = reader.load(path, Ledger())
+            inputs = sample_inputs(graph, number)
+            names = dict(zip(inputs, (v.name for v in back.inputs), strict=True))
+            again = {names[name]: data for name, data in inputs.items()}
+            wanted, given = pipeline.run(graph, inputs), pipeline.run(back, again)
+            _near(graph, wanted, given, codes, f"{form}: program {number}, read back,")
+            count += 1
+    return f"{count} files, by frontend {reader.name if reader else ''}"
+
+
+def _near(graph: Graph, wanted: Arrays, given: Arrays, codes: int, what: str) -> None:
+    """Demands that results are as near as they must be: codes by steps, reals by their size."""
+    for found in compare(graph, wanted, given):
+        if found.equal:
+            continue
+        if found.codes is not None:
+            near = found.codes <= codes + 1e-3
+            far = f"{found.codes:g} codes from the reference, {codes} may be"
+        else:
+            size = float(np.abs(wanted[found.name].astype(np.float64)).max(initial=1e-30))
+            near = found.largest <= REALS * size
+            far = f"{found.largest:g} from the reference, which reaches {size:g}"
+        demand(near, f"{what} output {found.name} lies {far}")
+
+
+def _grouped(target: Target, graph: Graph) -> Graph:
+    """The program as the runtime of a target groups it."""
+    return run_passes(graph, [Group(target.profile)], Ledger())
+
+
+def _runs(target: Target, programs: Sequence[Graph], codes: int) -> str:
+    ran, equal = 0, 0
+    for number, graph in enumerate(programs):
+        inputs = sample_inputs(graph, number)
+        wanted = pipeline.run(_grouped(target, graph), inputs, profile=target.profile)
+        try:
+            made = target.compile(graph)(**inputs)
+        except PluginError as error:
+            return f"not tried: {error}"
+        given = {name: np.asarray(data) for name, data in made.items()}
+        _near(graph, wanted, given, codes, f"program {number}, run by it,")
+        ran += 1
+        equal += all(found.equal for found in compare(graph, wanted, given))
+    return f"{ran} programs, {equal} to the byte"
+
+
+def _again(target: Target, programs: Sequence[Graph]) -> str:
+    for number, graph in enumerate(programs):
+        inputs = sample_inputs(graph, number)
+        try:
+            ready = [target.compile(graph, threads=count) for count in (1, 2)]
+        except PluginError as error:
+            return f"not tried: {error}"
+        runs = [one(**inputs) for one in (*ready, *ready)]
+        made = [{n: np.asarray(a).tobytes() for n, a in run.items()} for run in runs]
+        same = all(one == made[0] for one in made)
+        demand(same, f"program {number}: other bytes again, or with another number of threads")
+    return f"{len(programs)} programs, twice, with one thread and two"
+
+
+__all__ = ["check_target"]
