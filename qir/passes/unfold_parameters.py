@@ -65,8 +65,8 @@ def _takes(value: Value, *, inside: bool) -> bool:
     makes = node.op in ("constant", "input") or _told(node)
     if not makes or (inside and node.op == "input") or len(node.results) != 1:
         return False
-    if not all(_told(use.node) for use in value.uses):
-        return False
+    if not all(_told(node) and spec(node.op).slot(slot) for node, slot in value.uses):
+        return False  # numbers that are codes keep theirs
     somebody = node.op not in ("constant", "input") and node.op not in _BITS
     return bool(value.uses) and (somebody or any(u.node.op not in _BITS for u in value.uses))
 
