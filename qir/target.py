@@ -24,6 +24,10 @@ class Target(ABC):
     """Forms it can be written in, the default first; none: it runs and is not written."""
     suffix: ClassVar[str] = ""
 
+    def at(self, opset: int) -> Target:
+        """The target that writes that operator set; UsageError where it has no such sets."""
+        raise UsageError(f"target {self.name} has no operator sets to choose from")
+
     @abstractmethod
     def capability(self) -> Capability:
         """What may be asked of this backend."""

@@ -76,6 +76,7 @@ def write(writer: Writer, node: Node) -> None:
     proto.output.extend(foreign.placed(outs, [writer.name(v) for v in node.results]))
     for name, value in foreign.pairs(node.attrs["attrs"]).items():
         proto.attribute.append(foreign.attribute(proto, 1, name, value))
+    writer.check_domain(op, domain, node.name)
     writer.domains.setdefault(domain, 1)
     writer.nodes.append(proto)
 

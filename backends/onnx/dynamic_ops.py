@@ -7,7 +7,6 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from qir.ir.dims import Shape
 from qir.ir.dtype import F32, U8, DType
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
@@ -17,9 +16,6 @@ from qir.ledger import Change
 from . import chosen_ops, float_ops
 from .elements import NUMBERS, STORED
 from .writer import STEP, Wire, Work, Writer
-
-_BLOCKS = 21
-"""The first operator set whose scales lie along blocks."""
 
 
 def companions(node: Node) -> dict[str, Value]:
@@ -82,9 +78,9 @@ def quantize(writer: Writer, node: Node) -> None:
 def _quantized(writer: Writer, node: Node, source: str, out: str) -> None:
     value = node.result
     quant = _checked(writer, node, value)
-    numbers = _numbers(writer, node, "", value.type, node.op == "quantize")
-    attrs = _along(writer, node, quant)
-    writer.emit("QuantizeLinear", [source, *numbers], [out], attrs, origins=node.origins)
+    given = numbers(writer, node, "", value.type, node.op == "quantize")
+    attrs = writer.along(quant, value.type.shape, node)
+    writer.emit("QuantizeLinear", [source, *given], [out], attrs, origins=node.origins)
 
 
 def dequantize(writer: Writer, node: Node) -> None:
@@ -125,10 +121,10 @@ def _dequantized(writer: Writer, node: Node, slot: str, out: str, *, fenced: boo
     value = node.operands[slot]
     quant = _checked(writer, node, value)
     made = writer.fresh(f"{out}_not_fused") if fenced else out
-    numbers = _numbers(writer, node, slot, value.type, False)
-    attrs = _along(writer, node, quant)
+    given = numbers(writer, node, slot, value.type, False)
+    attrs = writer.along(quant, value.type.shape, node)
     origins = node.origins if node.op == "dequantize" else node.slot_origins.get(slot, ())
-    writer.emit("DequantizeLinear", [writer.name(value), *numbers], [made], attrs, origins=origins)
+    writer.emit("DequantizeLinear", [writer.name(value), *given], [made], attrs, origins=origins)
     if fenced:  # Max of one operand is that operand, and no optimizer takes it out
         writer.emit("Max", [made], [out])
         reason = "kept from onnxruntime's optimizer by a Max"
@@ -147,33 +143,7 @@ def _checked(writer: Writer, node: Node, value: Value) -> QuantType:
     return quant
 
 
-def _along(writer: Writer, node: Node, quant: QuantType) -> dict[str, Wire]:
-    """The attributes that say how scales lie."""
-    if quant.grain is None:
-        return {}
-    if quant.axis is not None:
-        return {"axis": quant.axis}
-    shape = _shape(node, quant)
-    blocks = dict(quant.grain.blocks)
-    wide = [(axis, size) for axis, size in blocks.items() if size > 1]
-    left = [axis for axis in range(len(shape)) if axis not in blocks]
-    if not wide and not left:
-        wide = [(len(shape) - 1, 1)]
-    if not wide and len(left) == 1 and isinstance(size := shape[left[0]], int):
-        wide, left = [(left[0], size)], []  # one scale for the whole of an axis is one block
-    if len(wide) != 1 or left or quant.grain.by is not None:
-        raise writer.refuse(node, f"ONNX has blocks along one axis; {quant} has others")
-    if writer.opset < _BLOCKS:
-        raise writer.refuse(node, f"blocks need opset {_BLOCKS}")
-    return {"axis": wide[0][0], "block_size": wide[0][1]}
-
-
-def _shape(node: Node, quant: QuantType) -> Shape:
-    values = (*node.results, *node.operands.values())
-    return next(v.type.shape for v in values if v.type.quant == quant)
-
-
-def _numbers(
+def numbers(
     writer: Writer, node: Node, slot: str, kind: TensorType, first_is_u8: bool
 ) -> list[str]:
     """The tensors of scale and zero point, those that stand in the type among them."""
@@ -321,13 +291,13 @@ def fake_quantize(writer: Writer, node: Node) -> None:
     if code.bounds:
         raise writer.refuse(node, f"ONNX codes fill their storage; {code} is narrower")
     if code.dynamic:
-        numbers = _numbers(writer, node, "code", kind, True)
+        held = numbers(writer, node, "code", kind, True)
     else:
         writer.check(node, code, constant=False)
-        numbers = list(writer.pair_of(code, f"{value.lineage.tensor}_code", node))
+        held = list(writer.pair_of(code, f"{value.lineage.tensor}_code", node))
     attrs: dict[str, Wire] = {} if code.axis is None else {"axis": code.axis}
-    writer.emit("QuantizeLinear", [source, *numbers], [made], attrs)
-    writer.emit("DequantizeLinear", [made, *numbers], [out], attrs)
+    writer.emit("QuantizeLinear", [source, *held], [made], attrs)
+    writer.emit("DequantizeLinear", [made, *held], [out], attrs)
     if node.attrs["learn"]:
         reason = f"{node.attrs['learn']!s}: how training changes scale and zero point"
         writer.ledger.add(Change.DROPPED, STEP, out, reason)

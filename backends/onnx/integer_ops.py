@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 
 from qir.ir.dtype import I32
-from qir.ir.node import Value
+from qir.ir.node import Node, Value
 from qir.ir.origin import Origin
 from qir.ir.types import QuantType, TensorType, uniform
 from qir.ledger import Change
 
-from . import float_ops
+from . import dynamic_ops, float_ops
 from .float_ops import conv_attrs
 from .pool_ops import pool_attrs
 from .writer import MICROSOFT, STEP, Wire, Work, Writer
@@ -147,13 +147,29 @@ def _triple(writer: Writer, work: Work, slot: str) -> list[str]:
     value = work.operands[slot]
     quant = value.type.quant
     assert quant is not None
+    if quant.dynamic:
+        return [writer.name(value), *_computed(writer, work, slot, value.type)]
     writer.check(work.node, quant, constant=value.constant is not None)
     return [writer.name(value), *writer.pair(value, work.node, _given(work, slot))]
+
+
+def _computed(writer: Writer, work: Work, slot: str, kind: TensorType) -> list[str]:
+    """Scale and zero point that stand beside an op; a zero point of 0 where there is none."""
+    quant = kind.quant
+    assert quant is not None
+    numbers = dynamic_ops.numbers(writer, work.node, slot, kind, False)
+    if len(numbers) > 1:
+        return numbers
+    zero = np.zeros((), quant.storage.carrier)
+    name = f"{work.node.name}_{slot or 'result'}_zero_point"
+    return [*numbers, writer.parameter(zero, name, None, quant.storage)]
 
 
 def _result(writer: Writer, work: Work) -> list[str]:
     quant = work.kind.quant
     assert quant is not None
+    if quant.dynamic:
+        return _computed(writer, work, "", work.kind)
     writer.check(work.node, quant, constant=False)
     stem = work.node.result.lineage.tensor
     return list(writer.pair_of(quant, stem, work.node, _given(work, "result")))
@@ -175,6 +191,8 @@ def _emit(
     attrs: dict[str, Wire] | None = None,
     domain: str = MICROSOFT,
 ) -> bool:
+    if domain and writer.standard:
+        return False
     writer.emit(op, operands, [work.out], attrs, domain=domain, origins=work.origins)
     return True
 
@@ -182,12 +200,20 @@ def _emit(
 # -- the operators -------------------------------------------------------------------------------
 
 
+def _own(work: Work) -> bool:
+    """Whether the source had the operator of onnxruntime's own domain."""
+    return any(o.path == f"domain {MICROSOFT}" for o in work.origins)
+
+
 def _conv(writer: Writer, work: Work) -> bool:
     bias = _bias(writer, work, "bias")
-    if bias is None or work.last or not _weighted(work, "x", "w", 0):
+    if bias is None or not _weighted(work, "x", "w", 0):
         return False
     operands = [*_triple(writer, work, "x"), *_triple(writer, work, "w"), *_result(writer, work)]
-    return _emit(writer, work, "QLinearConv", [*operands, *bias], conv_attrs(work), "")
+    attrs = {**conv_attrs(work), **_last(work)}
+    return _emit(
+        writer, work, "QLinearConv", [*operands, *bias], attrs, MICROSOFT if work.last else ""
+    )
 
 
 def _matmul(writer: Writer, work: Work) -> bool:
@@ -264,7 +290,10 @@ def _concat(writer: Writer, work: Work) -> bool:
     parts = [name for s in slots for name in _concat_part(writer, work, s)]
     first, second = _concat_names(work, "Y_scale"), _concat_names(work, "Y_zero_point")
     stem = work.node.result.lineage.tensor
-    pair = writer.pair_of(work.kind.quant, stem, work.node, (first, second))
+    if work.kind.quant is not None and work.kind.quant.dynamic:
+        pair = _result(writer, work)
+    else:
+        pair = [*writer.pair_of(work.kind.quant, stem, work.node, (first, second))]
     axis: dict[str, Wire] = {"axis": work.whole("axis")}
     return _emit(writer, work, "QLinearConcat", [*pair, *parts], axis)
 
@@ -272,6 +301,8 @@ def _concat(writer: Writer, work: Work) -> bool:
 def _concat_part(writer: Writer, work: Work, slot: str) -> list[str]:
     at = slot.rpartition(".")[2]
     value = work.operands[slot]
+    if value.type.quant is not None and value.type.quant.dynamic:
+        return _triple(writer, work, slot)
     names = _concat_names(work, f"X_scale.{at}"), _concat_names(work, f"X_zero_point.{at}")
     return [writer.name(value), *writer.pair(value, work.node, names)]
 
@@ -281,8 +312,48 @@ def _concat_names(work: Work, slot: str) -> str | None:
     return dict(found[0].operands).get(slot) if found else None
 
 
+def _where(writer: Writer, work: Work) -> bool:
+    if not _alike(work, ("a", "b")):
+        return False
+    operands = [*_triple(writer, work, "a"), *_triple(writer, work, "b"), *_result(writer, work)]
+    condition = writer.name(work.operands["condition"])
+    return _emit(writer, work, "QLinearWhere", [condition, *operands])
+
+
+def _mean(writer: Writer, work: Work) -> bool:
+    """QLinearReduceMean where the source had it: onnxruntime has no kernel for it."""
+    if not any(o.op == "QLinearReduceMean" for o in work.origins) or not _alike(work, ("x",)):
+        return False
+    attrs: dict[str, Wire] = {
+        "axes": work.numbers("axes"),
+        "keepdims": int(work.attrs["keep"] is True),
+    }
+    operands = [*_triple(writer, work, "x"), *_result(writer, work)]
+    return _emit(writer, work, "QLinearReduceMean", operands, attrs)
+
+
+def beside(writer: Writer, node: Node) -> bool:
+    """Writes an op on codes whose numbers stand beside it, where onnxruntime has one for it."""
+    row = _OPS.get(node.op)
+    kinds = (node.results[0].type, *(v.type for v in node.operands.values()))
+    if row is None or len(node.results) != 1:
+        return False
+    if node.results[0].type.quant is None and node.op != "gemm":
+        return False
+    if any(k.quant is not None and k.quant.real_zero for k in kinds):
+        return False
+    apart = dynamic_ops.companions(node)
+    own = {s: v for s, v in node.operands.items() if s not in apart}
+    value = node.result
+    out = writer.name(value)
+    work = Work.of(node.op, node.attrs, own, value.type, out, node, node.origins)
+    return row(writer, work)
+
+
 _OPS: dict[str, Row] = {
+    "conv1d": _conv,
     "conv2d": _conv,
+    "conv3d": _conv,
     "matmul": _matmul,
     "linear": _linear,
     "gemm": _gemm,
@@ -291,7 +362,11 @@ _OPS: dict[str, Row] = {
     "sigmoid": _unary("QLinearSigmoid", lambda work: {}),
     "leaky_relu": _unary("QLinearLeakyRelu", lambda work: {"alpha": work.real("alpha")}),
     "softmax": _unary("QLinearSoftmax", lambda work: {"axis": work.whole("axis"), "opset": 13}),
+    "where": _where,
+    "reduce_mean": _mean,
+    "avg_pool1d": _unary("QLinearAveragePool", pool_attrs),
     "avg_pool2d": _unary("QLinearAveragePool", lambda work: {**pool_attrs(work), **_last(work)}),
+    "avg_pool3d": _unary("QLinearAveragePool", pool_attrs),
     "global_avg_pool": _unary("QLinearGlobalAveragePool", _last),
     "concat": _concat,
 }

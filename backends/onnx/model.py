@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import onnx
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from onnx import helper
 
 from qir import __version__
+from qir.errors import Refused, UsageError
 from qir.ir.dtype import STRING
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
@@ -39,9 +41,20 @@ IR_VERSION = 10
 """The newest that every onnxruntime since 1.18 reads."""
 
 
-def to_model(graph: Graph, ledger: Ledger) -> onnx.ModelProto:
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """Which operators a model may have."""
+
+    standard: bool = False
+    """ONNX's own alone."""
+    opset: int | None = None
+    """This operator set, where it is asked for."""
+    newest: int = NEWEST
+
+
+def to_model(graph: Graph, ledger: Ledger, dialect: Dialect | None = None) -> onnx.ModelProto:
     """Writes a graph of any form; Refused for what ONNX cannot say, naming the node."""
-    model, large = to_parts(graph, ledger)
+    model, large = to_parts(graph, ledger, dialect)
     for tensor in model.graph.initializer:
         if tensor.name in large:
             tensor.raw_data = bytes(content(large[tensor.name]))
@@ -49,10 +62,12 @@ def to_model(graph: Graph, ledger: Ledger) -> onnx.ModelProto:
 
 
 def to_parts(
-    graph: Graph, ledger: Ledger
+    graph: Graph, ledger: Ledger, dialect: Dialect | None = None
 ) -> tuple[onnx.ModelProto, Mapping[str, NDArray[np.generic]]]:
     """A model whose large initializers have no elements, and these by name."""
-    writer = Writer(graph, ledger, _opset(graph))
+    said = dialect or Dialect()
+    writer = Writer(graph, ledger, _opset(graph, said))
+    writer.standard = said.standard
     copies = _name_outputs(writer)
     for node in graph:
         _write(writer, node)
@@ -64,10 +79,11 @@ def to_parts(
     return _finished(writer), writer.large
 
 
-def _opset(graph: Graph) -> int:
+def _opset(graph: Graph, dialect: Dialect) -> int:
     """The operator set of the source, raised to what the graph needs; ours for other sources.
 
-    One newer than onnxruntime takes is lowered as far as the graph's ops let it.
+    One newer than onnxruntime takes is lowered as far as the graph's ops let it. Refused where one
+    is asked for that the graph does not fit.
     """
     nodes = [node for _, each in graph.walk() for node in each]
     kept = [
@@ -80,14 +96,30 @@ def _opset(graph: Graph) -> int:
     zeros = any(n.op == "reshape" and n.attrs["allow_zero"] for n in nodes)
     needed = max((_needed(v) for n in nodes for v in n.results), default=OLDEST)
     first = max((float_ops.since(n.op, n.attrs) for n in nodes), default=OLDEST)
-    newest = [first, *map(attention_ops.since, nodes)]
+    firsts = [first, *map(attention_ops.since, nodes)]
     texts = any(n.op in ("equal", "not_equal") and _on_texts(n) for n in nodes)
-    least = max([OLDEST, needed, *newest, 14 if zeros else 0, 19 if texts else 0])
+    least = max([OLDEST, needed, *firsts, 14 if zeros else 0, 19 if texts else 0])
+    newest = dialect.newest
+    if dialect.opset is not None:
+        return _asked(graph, dialect.opset, least, kept)
     wanted = max([source, least, *map(foreign.version, kept)])
-    if wanted <= NEWEST:
+    if wanted <= newest:
         return wanted
-    bound = [foreign.since(n) for n in kept if not foreign.fits(n, NEWEST)]
-    return max([NEWEST, least, *bound])
+    bound = [foreign.since(n) for n in kept if not foreign.fits(n, newest)]
+    return max([newest, least, *bound])
+
+
+def _asked(graph: Graph, opset: int, least: int, kept: list[Node]) -> int:
+    most = int(onnx.defs.onnx_opset_version())
+    if not OLDEST <= opset <= most:
+        raise UsageError(f"opset {opset}: from {OLDEST} to {most} are written")
+    if opset < least:
+        raise Refused(f"{graph.name}: what it holds needs opset {least}; {opset} is asked for")
+    for node in kept:
+        if foreign.since(node) > opset and not foreign.fits(node, opset):
+            said = f"{node.attrs['op']!s} is of opset {foreign.since(node)}"
+            raise Refused(f"{node.name}: {said}; {opset} is asked for")
+    return opset
 
 
 def _on_texts(node: Node) -> bool:
@@ -147,7 +179,8 @@ def _write(writer: Writer, node: Node) -> None:
         case op if op in dynamic_ops.OPS:
             dynamic_ops.OPS[op](writer, node)
         case _ if dynamic_ops.companions(node):
-            dynamic_ops.around(writer, node)
+            if not integer_ops.beside(writer, node):
+                dynamic_ops.around(writer, node)
         case _:
             _plain(writer, node)
 

@@ -1,28 +1,40 @@
-"""The target: what onnxruntime can run, and how models are written for it."""
+"""The targets: onnxruntime, and ONNX itself, whatever runs it; how models are written for them."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import onnx
+
 from qir.capability import Capability, load
 from qir.errors import PluginError, UsageError
 from qir.ir.graph import Graph
 from qir.ledger import Ledger
-from qir.passes.expand_qdq import ExpandQdq
-from qir.passes.fuse_qdq import FuseQdq
 from qir.target import Executable, Target
 
-from .model import to_model, to_parts
+from .formats import FORMATS, formed
+from .model import Dialect, to_model, to_parts
 from .saving import save
 
 
 class OnnxRuntimeTarget(Target):
-    """onnxruntime's CPU provider, by QDQ or by QOperator models."""
+    """onnxruntime's CPU provider, by models of ONNX's operators and its own."""
 
     name = "onnxruntime"
     profile = "ort-1.31"
-    formats = ("qdq", "qoperator")
+    formats = FORMATS
     suffix = ".onnx"
+
+    def __init__(self, opset: int | None = None) -> None:
+        self.opset = opset
+
+    def at(self, opset: int) -> Target:
+        """The target that writes models of that operator set."""
+        return type(self)(opset)
+
+    def dialect(self) -> Dialect:
+        """Which operators its models may have."""
+        return Dialect(opset=self.opset)
 
     def capability(self) -> Capability:
         """What onnxruntime computes in integers."""
@@ -42,13 +54,12 @@ class OnnxRuntimeTarget(Target):
         Raises UsageError for a form that there is not, Refused for what ONNX cannot say or what
         would be lost unasked.
         """
-        wanted = format or self.formats[0]
-        if wanted not in self.formats:
-            known = " and ".join(self.formats)
-            raise UsageError(f"target {self.name} has no format {wanted!r}; it has {known}")
-        formed = graph.copy()
-        (ExpandQdq() if wanted == "qdq" else FuseQdq()).run(formed, ledger)
-        model, large = to_parts(formed, ledger)
+        if format is not None and format not in self.formats:
+            known = f"{', '.join(self.formats[:-1])} and {self.formats[-1]}"
+            raise UsageError(f"target {self.name} has no format {format!r}; it has {known}")
+        dialect = self.dialect()
+        made = formed(graph, format, ledger, standard=dialect.standard)
+        model, large = to_parts(made, ledger, dialect)
         ledger.check(lossy=lossy)
         save(model, path, large)
 
@@ -68,6 +79,25 @@ class OnnxRuntimeTarget(Target):
         except ImportError as error:
             raise PluginError(f"target {self.name} needs {error.name} to run models") from error
         if isinstance(model, Graph):
-            data = to_model(model.copy(), Ledger()).SerializeToString()
+            data = to_model(model.copy(), Ledger(), self.dialect()).SerializeToString()
             return Session(data, threads=threads, optimize=optimize)
         return Session(model, threads=threads, optimize=optimize)
+
+
+class OnnxTarget(OnnxRuntimeTarget):
+    """ONNX itself: its own operators alone, in any operator set that the `onnx` package knows.
+
+    onnxruntime's numerics stand for the standard's where somebody runs it; other runtimes may round
+    elsewhere.
+    """
+
+    name = "onnx"
+
+    def dialect(self) -> Dialect:
+        """ONNX's own operators, the newest there are."""
+        newest = int(onnx.defs.onnx_opset_version())
+        return Dialect(standard=True, opset=self.opset, newest=newest)
+
+    def capability(self) -> Capability:
+        """What ONNX has operators on codes for, and what QDQ form says of the others."""
+        return load(Path(__file__).with_name("standard.toml"))

@@ -13,6 +13,7 @@ from onnx import helper
 
 from qir.errors import Refused
 from qir.ir.attrs import Attr
+from qir.ir.dims import Shape
 from qir.ir.dtype import DType, dtype_of
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
@@ -25,6 +26,8 @@ from .elements import STORED, head, is_large, tensor, type_proto
 
 STEP = "onnxruntime emitter"
 MICROSOFT = "com.microsoft"
+BLOCKS = 21
+"""The first operator set whose scales lie along blocks."""
 Wire: TypeAlias = (
     "int | float | str | tuple[float, ...] | tuple[str, ...] | onnx.TensorProto | onnx.GraphProto"
 )
@@ -106,6 +109,8 @@ class Writer:
         """Elements of initializers that stand here without them."""
         self.infos: list[onnx.ValueInfoProto] = []
         self.domains: dict[str, int] = {"": opset}
+        self.standard = outer.standard if outer else False
+        """Whether operators of other domains than ONNX's own are refused."""
         self.bounded = 0
         """Constants whose bounds the format cannot say."""
         self._names: dict[Value, str] = {}
@@ -219,6 +224,7 @@ class Writer:
     ) -> None:
         """Writes one node, under its source's name where the source had that op."""
         outputs = list(outputs)
+        self.check_domain(op, domain, outputs[0])
         known = (o.name for o in origins if o.framework == "onnx" and o.op == op and o.name)
         name = next(known, f"{outputs[0]}_{op}")
         while name in self._node_names:
@@ -229,6 +235,12 @@ class Writer:
         for key, value in (attrs or {}).items():
             node.attribute.append(helper.make_attribute(key, value))
         self.nodes.append(node)
+
+    def check_domain(self, op: str, domain: str, name: str) -> None:
+        """Refused for an operator that ONNX itself does not have, where only those are wanted."""
+        if self.standard and domain and not domain.startswith("ai.onnx"):
+            said = f"{op} is {domain}'s and no operator of ONNX itself; --target onnxruntime has it"
+            raise Refused(f"{name}: {said}"[:239])
 
     def transposed(self, source: str, perm: tuple[int, ...], out: str | None = None) -> str:
         """Writes a Transpose and gives its result's name."""
@@ -251,7 +263,6 @@ class Writer:
             or quant.plus is not None
             or quant.storage.name not in STORED
             or quant.express.name not in ("f32", "f16")
-            or (quant.grain is not None and quant.axis is None)
         )
         if odd:
             raise self.refuse(node, f"ONNX has no form here for codes of {quant}")
@@ -311,7 +322,8 @@ class Writer:
         self.check(node, quant, constant=value.constant is not None)
         scale, offset = self.pair(value, node, given)
         operands = [self.name(value), scale, *([offset] if zero else [])]
-        self.emit("DequantizeLinear", operands, [out], _axis(quant), origins=node.origins)
+        attrs = self.along(quant, value.type.shape, node)
+        self.emit("DequantizeLinear", operands, [out], attrs, origins=node.origins)
 
     def quantize(
         self,
@@ -330,7 +342,27 @@ class Writer:
         self.check(node, quant, constant=False)
         scale, offset = self.pair_of(quant, stem, node, given)
         operands = [source, scale, *([offset] if zero else [])]
-        self.emit("QuantizeLinear", operands, [out], _axis(quant), origins=node.origins)
+        attrs = self.along(quant, kind.shape, node)
+        self.emit("QuantizeLinear", operands, [out], attrs, origins=node.origins)
+
+    def along(self, quant: QuantType, shape: Shape, node: Node) -> dict[str, Wire]:
+        """The attributes that say how scales lie; Refused for blocks that ONNX has not."""
+        if quant.grain is None:
+            return {}
+        if quant.axis is not None:
+            return {"axis": quant.axis}
+        blocks = dict(quant.grain.blocks)
+        wide = [(axis, size) for axis, size in blocks.items() if size > 1]
+        left = [axis for axis in range(len(shape)) if axis not in blocks]
+        if not wide and not left:
+            wide = [(len(shape) - 1, 1)]
+        if not wide and len(left) == 1 and isinstance(size := shape[left[0]], int):
+            wide, left = [(left[0], size)], []  # one scale for the whole of an axis is one block
+        if len(wide) != 1 or left or quant.grain.by is not None:
+            raise self.refuse(node, f"ONNX has blocks along one axis; {quant} has others")
+        if self.opset < BLOCKS:
+            raise self.refuse(node, f"blocks need opset {BLOCKS}")
+        return {"axis": wide[0][0], "block_size": wide[0][1]}
 
     # -- the whole ----------------------------------------------------------------------------
 
@@ -345,7 +377,3 @@ def _nameless(proto: onnx.TensorProto) -> bytes:
     out.CopyFrom(proto)
     out.ClearField("name")
     return bytes(out.SerializeToString(deterministic=True))
-
-
-def _axis(quant: QuantType) -> dict[str, Wire]:
-    return {} if quant.axis is None else {"axis": quant.axis}

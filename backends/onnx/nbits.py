@@ -1,0 +1,145 @@
+"""Products with weights in blocks of few bits, as onnxruntime's MatMulNBits."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.errors import Refused
+from qir.ir.dtype import F32, dtype
+from qir.ir.graph import Graph
+from qir.ir.node import Node, Value
+from qir.ir.ops import spec
+from qir.ir.types import Array, Grain, QuantType, TensorType
+from qir.ledger import Change, Ledger
+
+from .writer import STEP
+
+KERNEL = "onnx:com.microsoft.MatMulNBits"
+_BITS = {"i2": 2, "u2": 2, "i4": 4, "u4": 4, "i8": 8, "u8": 8}
+_LEAST = 16
+"""The kernel takes blocks of powers of two from here."""
+_NONE = "no product here has weights in blocks of few bits; qir quantize --weights makes them"
+
+
+def to_nbits(graph: Graph, ledger: Ledger) -> None:
+    """Groups what the kernel computes; Refused where there is nothing of that form."""
+    count = sum(1 for n in graph if n.op == "fused" and n.attrs["kernel"] == KERNEL)
+    for node in list(graph):
+        if node.op not in ("matmul", "gemm", "linear"):
+            continue
+        slot = spec(node.op).traits.weight or ""
+        weight = node.operands[slot]
+        array = weight.node.operands["x"].constant if weight.node.op == "dequantize" else None
+        if array is None or len(weight.node.operands) > 1:
+            continue
+        found = _rows(array, node)
+        if isinstance(found, str):
+            ledger.add(Change.EXACT, STEP, node.name, f"stays as it is: {found}")
+            continue
+        _group(graph, node, found, weight)
+        said = "written as MatMulNBits, whose codes count from the middle"
+        ledger.add(Change.REGROUPED, STEP, node.name, said)
+        count += 1
+    if not count:
+        raise Refused(f"{graph.name}: {_NONE}")
+    graph.prune()
+
+
+def _rows(array: Array, node: Node) -> Array | str:
+    """The weights as rows of unsigned codes in blocks, or why they are none."""
+    quant, data = array.type.quant, array.data
+    assert quant is not None
+    if node.attrs.get("trans_a") is True or node.attrs.get("alpha", 1.0) != 1.0:
+        return "the kernel neither turns its left side nor multiplies"
+    if node.operands.keys() & {"c", "bias"} and node.attrs.get("beta", 1.0) != 1.0:
+        return "the kernel does not multiply its bias"
+    bits = _BITS.get(quant.storage.name)
+    plain = quant.kind == "uniform" and quant.plus is None and quant.express == F32
+    if bits is None or not plain or data.ndim != 2 or quant.dynamic:
+        return f"codes of {quant.storage} with such a map are none of the kernel's"
+    turned = node.op == "linear" or node.attrs.get("trans_b") is True
+    deep = 1 if turned else 0
+    size = _size(quant, deep, data.shape[deep])
+    if size is None or size < _LEAST or size & (size - 1):
+        return "the kernel takes blocks of 16, 32, 64 ... codes along the sum"
+    signed = quant.storage.name.startswith("i")
+    move = 1 << (bits - 1) if signed else 0
+    scales, zeros = (_spread(n, quant, data.shape, deep) for n in (quant.scales(), quant.zeros()))
+    codes = data.astype(np.int64) + move
+    rows = codes if turned else codes.T
+    scales, zeros = (n if turned else n.T for n in (scales, zeros))
+    storage = dtype(f"u{bits}")
+    scale = Array.of(np.ascontiguousarray(scales, np.float32), f"{array.name}.scales")
+    if quant.real_zero:
+        moved: NDArray[np.generic] = (zeros + move).astype(np.float32)
+    else:
+        moved = (zeros.astype(np.int64) + move).astype(np.uint8)
+    zero = Array.of(np.ascontiguousarray(moved), f"{array.name}.zeros")
+    kind = QuantType(storage, F32, scale, zero, Grain(((0, 1), (1, size))))
+    held = np.ascontiguousarray(rows).astype(storage.carrier)
+    return Array(held, TensorType(held.shape, kind), array.name)
+
+
+def _spread(
+    numbers: NDArray[np.generic], quant: QuantType, shape: tuple[int, ...], deep: int
+) -> NDArray[np.generic]:
+    """Numbers as one a block of each row or column."""
+    sizes = dict(quant.grain.blocks) if quant.grain else {}
+    grid = tuple(-(-d // sizes[i]) if i in sizes else 1 for i, d in enumerate(shape))
+    blocks = grid[deep] if deep in sizes else 1
+    whole = (shape[0], blocks) if deep else (blocks, shape[1])
+    return np.broadcast_to(np.asarray(numbers).reshape(grid), whole)
+
+
+def _size(quant: QuantType, deep: int, depth: int) -> int | None:
+    """How many codes of a row share a scale; what lies along rows alone is one block."""
+    whole = max(_LEAST, 1 << max(depth - 1, 0).bit_length())
+    if quant.grain is None:
+        return whole
+    if quant.grain.by is not None:
+        return None
+    blocks = dict(quant.grain.blocks)
+    if blocks.get(1 - deep, 1) != 1:
+        return None
+    return blocks.get(deep, whole)
+
+
+def _group(graph: Graph, node: Node, rows: Array, weight: Value) -> None:
+    codes = weight.node.operands["x"]
+    made = graph.constant(rows, name=graph.fresh(f"{rows.name}.rows"), before=node)
+    graph.set_lineage(made, codes.lineage)
+    traits = spec(node.op).traits
+    data, bias = node.operands[traits.data], node.operands.get(traits.bias or "")
+    quant = rows.type.quant
+    assert quant is not None
+    assert quant.grain is not None
+    (count, depth), size = rows.data.shape, quant.grain.blocks[1][1]
+    one = bias is not None and bias.type.rank == 1
+    operands = {"A": data, "B": made, **({"bias": bias} if bias is not None and one else {})}
+    body = Graph("body", "")
+    ins = {s: body.add("input", types=[v.type], name=s).result for s, v in operands.items()}
+    real = body.add("dequantize", {"x": ins["B"]}).result
+    inner = {"a": ins["A"], "b": real, **({"bias": ins["bias"]} if one else {})}
+    end = body.add("matmul", inner, {"trans_b": True}).result
+    body.add("output", {"output": end})
+    given = (("K", depth), ("N", count), ("bits", quant.storage.bits), ("block_size", size))
+    group = graph.add(
+        "fused",
+        operands,
+        {"kernel": KERNEL, "slots": ((0, 1, 5) if one else (0, 1), (0,)), "attrs": given},
+        types=[end.type],
+        name=graph.fresh(f"{node.name}.nbits"),
+        before=node,
+        profile=node.profile,
+        bodies={"body": body},
+    )
+    new = group.result
+    if bias is not None and not one:
+        new = graph.add("add", {"a": new, "b": bias}, before=node).result
+    old = node.result
+    name, lineage = old.name, old.lineage
+    graph.replace(old, new)
+    graph.remove(node)
+    graph.rename(new, name)
+    graph.set_lineage(new, lineage)

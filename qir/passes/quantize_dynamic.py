@@ -1,0 +1,340 @@
+"""Quantizes while the model runs, and weights alone: what needs no data to calibrate with."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.capability import Capability, OpCapability
+from qir.errors import DataError, SchemeError
+from qir.ir.attrs import Attr, same
+from qir.ir.calls import make_call
+from qir.ir.dtype import F32, I8, U8, DType, dtype
+from qir.ir.graph import Graph
+from qir.ir.node import Node, Value
+from qir.ir.ops import spec
+from qir.ir.scheme import RESULT, Scheme
+from qir.ir.types import Array, Grain, QuantType, uniform
+from qir.ledger import Change, Ledger
+from qir.numerics import codes_of, numbers_for, profile
+from qir.passes.assign_schemes import ALREADY, STRUCTURE, Decision, Plan, Wish
+from qir.rewrite import ANOTHER, Pass
+from qir.rewrite.watch import may
+
+PRODUCTS = frozenset({"matmul", "linear", "gemm", "conv1d", "conv2d", "conv3d"})
+"""Ops whose sums a runtime forms in integers while it chooses the numbers of one side."""
+_MATRICES = frozenset({"matmul", "linear", "gemm"})
+RULE = "onnx.dynamic"
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """How weights alone are stored: the codes, and how many of a column share a scale."""
+
+    storage: DType
+    size: int
+
+    @classmethod
+    def parse(cls, text: str) -> Blocks:
+        """Reads `u4:32`: affine codes of 4 bits, 32 a block; `i8:64` is symmetric.
+
+        Raises SchemeError for text that says no such thing.
+        """
+        found = re.fullmatch(r"([iu][248]):(\d{1,6})", text.strip())
+        if not found or int(found[2]) < 1:
+            raise SchemeError(f"{text[:40]!r} is no way to store weights, such as u4:32 or i8:64")
+        return cls(dtype(found[1]), int(found[2]))
+
+    @property
+    def symmetric(self) -> bool:
+        return self.storage.name.startswith("i")
+
+    def __str__(self) -> str:
+        return f"{self.storage}:{self.size}"
+
+
+def plan_dynamic(
+    graph: Graph, table: Capability, granularity: str, wishes: Iterable[Wish] = ()
+) -> tuple[Plan, dict[Node, Scheme]]:
+    """What would be summed in integers without data, and how its weights are stored."""
+    wished = tuple(wishes)
+    chosen: dict[Node, Scheme] = {}
+    reasons: dict[Node, str] = {}
+    for node in graph:
+        if node.op in STRUCTURE:
+            continue
+        found = _scheme(node, table, granularity, wished)
+        if isinstance(found, Scheme):
+            chosen[node] = found
+        reasons[node] = "" if isinstance(found, Scheme) else found
+    _check(graph, wished)
+    decisions = tuple(_decision(n, r, chosen.get(n)) for n, r in reasons.items())
+    return Plan(table.name, decisions, ()), chosen
+
+
+def plan_weights(
+    graph: Graph, name: str, blocks: Blocks, wishes: Iterable[Wish] = ()
+) -> tuple[Plan, list[Node]]:
+    """Which products would have their weights stored in blocks, and why not the others."""
+    wished = tuple(wishes)
+    reasons = {n: _stays(n, wished) for n in graph if n.op not in STRUCTURE}
+    _check(graph, wished)
+    decisions = tuple(
+        replace(_decision(n, r, None), schemes={} if r else {"w": f"{blocks} weights alone"})
+        for n, r in reasons.items()
+    )
+    return Plan(name, decisions, ()), [n for n, r in reasons.items() if not r]
+
+
+def _check(graph: Graph, wishes: tuple[Wish, ...]) -> None:
+    for wish in wishes:
+        if not any(wish.matches(n) for n in graph if n.op not in STRUCTURE):
+            raise SchemeError(f"rule {wish} hits no op of this model")
+
+
+def _float(node: Node, wishes: tuple[Wish, ...]) -> bool:
+    last = [w for w in wishes if w.slot == RESULT and w.matches(node)]
+    return bool(last) and last[-1].scheme is None
+
+
+def _stays(node: Node, wishes: tuple[Wish, ...], ops: frozenset[str] = _MATRICES) -> str:
+    """Why an op keeps float weights; empty where nothing keeps it."""
+    near = [*node.operands.values(), *node.results]
+    if any(v.type.quant or v.node.op == "dequantize" for v in near):
+        return ALREADY
+    if node.op not in ops:
+        return "only products with weights are quantized without data"
+    if _float(node, wishes):
+        return "a rule keeps it float"
+    traits = spec(node.op).traits
+    weight = node.operands[traits.weight or ""]
+    if weight.constant is None:
+        return "its weights are computed"
+    if any(v.type.element != F32 for v in (weight, node.operands[traits.data], node.result)):
+        return "it does not compute in f32"
+    if node.op in _MATRICES and weight.type.rank != 2:
+        return f"its weights have {weight.type.rank} axes, a kernel takes 2"
+    return ""
+
+
+def _scheme(
+    node: Node, table: Capability, granularity: str, wishes: tuple[Wish, ...]
+) -> Scheme | str:
+    """How an op's weights are stored, or why it stays float."""
+    if reason := _stays(node, wishes, PRODUCTS):
+        return reason
+    row = table.ops.get(node.op)
+    if node.attrs.get("layout", "NCHW") != "NCHW":
+        return "its channels stand last"
+    options = _options(node, row, granularity)
+    wanted = [w.scheme for w in wishes if w.scheme and w.slot == "w" and w.matches(node)]
+    if not wanted:
+        return options[0]
+    if wanted[-1].storage not in (I8, U8):
+        raise SchemeError(f"{node.name}: {table.name} sums weights of i8 and u8, not {wanted[-1]}")
+    if node.op in _convs() and wanted[-1].grain == "channel" and not wanted[-1].symmetric:
+        raise SchemeError(f"{node.name}: weights of convolutions have one zero point")
+    return wanted[-1]
+
+
+def _convs() -> frozenset[str]:
+    return PRODUCTS - _MATRICES
+
+
+def _options(node: Node, row: OpCapability | None, granularity: str) -> tuple[Scheme, ...]:
+    slot = spec(node.op).traits.weight or ""
+    usual = Scheme(I8, True, "channel", (-127, 127))
+    found = row.slots.get(slot, ()) if row is not None and _suits(node, row) else ()
+    listed = [s for s in found if s.grain == granularity and s.storage in (I8, U8)]
+    return tuple(listed) or (
+        replace(usual, grain="channel" if granularity == "channel" else "tensor"),
+    )
+
+
+def _suits(node: Node, row: OpCapability) -> bool:
+    return all(
+        any(same(node.attrs.get(name), v) for v in allowed)
+        for name, allowed in (row.when or {}).items()
+    )
+
+
+def _decision(node: Node, reason: str, scheme: Scheme | None) -> Decision:
+    origin = str(node.origins[0]) if node.origins else ""
+    macs, row = 0, spec(node.op)
+    if row.cost and node.results:
+        call = make_call(node.op, node.operands, node.attrs)
+        shape = node.results[0].type.shape
+        macs = row.cost(call, tuple(1 if not isinstance(d, int) else d for d in shape))
+    traits = row.traits
+    schemes = {} if scheme is None else {traits.data: f"u8 affine tensor {RULE}"}
+    if scheme is not None and traits.weight:
+        schemes[traits.weight] = str(scheme)
+    return Decision(node.name, node.op, not reason, reason, "", schemes, macs, origin)
+
+
+# -- what is done ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class QuantizeDynamic(Pass):
+    """Products with constant weights take codes whose numbers are chosen while the model runs.
+
+    The data of each is quantized as a whole to u8 by its own range, once for all who read it; the
+    weights by their range, now. Everything between stays in reals.
+    """
+
+    name = "quantize-dynamic"
+    nested = False
+    tolerance = ANOTHER
+    capability: Capability = field(default_factory=lambda: Capability("none", {}))
+    granularity: str = "channel"
+    wishes: tuple[Wish, ...] = ()
+    profile: str = "native"
+
+    def run(self, graph: Graph, ledger: Ledger) -> int:
+        _, chosen = plan_dynamic(graph, self.capability, self.granularity, self.wishes)
+        reals: dict[Value, Value] = {}
+        weights: dict[tuple[Value, Scheme, int | None], Value] = {}
+        count = 0
+        for node, scheme in chosen.items():
+            if not may(self.name, f"quantize {node.op}", node):
+                continue
+            traits = spec(node.op).traits
+            data = node.operands[traits.data]
+            if data not in reals:
+                reals[data] = _dynamic(graph, data)
+                reason = f"u8 by {RULE}, chosen while the model runs"
+                ledger.add(Change.QUANTIZED, self.name, data.name, reason)
+            self._weight(graph, node, scheme, weights, ledger)
+            graph.set_operand(node, traits.data, reals[data])
+            count += 1
+        return count
+
+    def _weight(
+        self,
+        graph: Graph,
+        node: Node,
+        scheme: Scheme,
+        known: dict[tuple[Value, Scheme, int | None], Value],
+        ledger: Ledger,
+    ) -> None:
+        traits = spec(node.op).traits
+        slot = traits.weight or ""
+        value, axis = node.operands[slot], None
+        if scheme.grain == "channel" and traits.weight_axis is not None:
+            axis = traits.weight_axis(make_call(node.op, node.operands, node.attrs))
+        key = (value, scheme, axis)
+        if key not in known:
+            data = _finite(value)
+            rest = None if axis is None else tuple(i for i in range(data.ndim) if i != axis)
+            low, high = data.min(axis=rest, initial=0), data.max(axis=rest, initial=0)
+            rules = profile(self.profile)
+            scales, zeros = numbers_for(rules, low, high, scheme, weight=True)
+            single = np.asarray(scales, np.float32)
+            kind = uniform(
+                scheme.storage, single, zeros, axis=axis, bounds=scheme.bounds, name=value.name
+            )
+            codes = codes_of(rules, data, kind)
+            known[key] = _stored(graph, value, Array(codes, value.type.with_element(kind)))
+            said = f"{scheme.storage} {scheme.grain}, {single.size} scales"
+            ledger.add(Change.QUANTIZED, self.name, value.name, said)
+        graph.set_operand(node, slot, known[key])
+
+
+def _finite(value: Value) -> NDArray[np.generic]:
+    assert value.constant is not None
+    data = value.constant.data
+    if not np.isfinite(data).all():
+        raise DataError(f"%{value.name}: a weight is NaN or infinite")
+    return data
+
+
+def _first(value: Value) -> Node:
+    return min((u.node for u in value.uses), key=lambda n: n._rank)
+
+
+def _dynamic(graph: Graph, value: Value) -> Value:
+    """Codes of a whole tensor by its own range, and what dequantizes them."""
+    first, stem = _first(value), value.name
+    attrs: dict[str, Attr] = {"rule": RULE, "storage": U8}
+    names = [graph.fresh(f"{stem}.scale"), graph.fresh(f"{stem}.zero")]
+    made = graph.add("choose_qparams", {"x": value}, attrs, name=names, before=first)
+    scale, zero = made.results
+    kind = value.type.with_element(QuantType(U8, F32, None, None))
+    operands = {"x": value, "scale": scale, "zero": zero}
+    name = graph.fresh(f"{stem}.q")
+    codes = graph.add("quantize", operands, types=[kind], name=name, before=first).result
+    graph.set_lineage(codes, value.lineage.then("coded"))
+    operands = {"x": codes, "x.scale": scale, "x.zero": zero}
+    reals = graph.add("dequantize", operands, name=graph.fresh(f"{stem}.dq"), before=first).result
+    graph.set_lineage(reals, value.lineage)
+    return reals
+
+
+def _stored(graph: Graph, value: Value, held: Array) -> Value:
+    """A constant's codes, and what dequantizes them."""
+    first = _first(value)
+    named = Array(held.data, held.type, value.name)
+    made = graph.constant(named, name=graph.fresh(f"{value.name}.q"), before=first)
+    graph.set_origins(made.node, value.node.origins)
+    graph.set_lineage(made, value.lineage.then("coded"))
+    name = graph.fresh(f"{value.name}.dq")
+    reals = graph.add("dequantize", {"x": made}, name=name, before=first).result
+    graph.set_lineage(reals, value.lineage)
+    return reals
+
+
+@dataclass(frozen=True)
+class QuantizeWeights(Pass):
+    """Weights of matrix products are stored in blocks of few bits; all else stays in reals."""
+
+    name = "quantize-weights"
+    nested = False
+    tolerance = ANOTHER
+    blocks: Blocks = Blocks(dtype("u4"), 32)
+    wishes: tuple[Wish, ...] = ()
+    profile: str = "native"
+
+    def run(self, graph: Graph, ledger: Ledger) -> int:
+        _, chosen = plan_weights(graph, "", self.blocks, self.wishes)
+        known: dict[tuple[Value, int], Value] = {}
+        count = 0
+        for node in chosen:
+            if not may(self.name, f"quantize {node.op}", node):
+                continue
+            slot = spec(node.op).traits.weight or ""
+            value = node.operands[slot]
+            deep = 1 if node.op == "linear" or node.attrs.get("trans_b") is True else 0
+            if (value, deep) not in known:
+                held = blocked(_finite(value), self.blocks, deep, self.profile, value.name)
+                known[value, deep] = _stored(graph, value, held)
+                ledger.add(Change.QUANTIZED, self.name, value.name, f"{self.blocks} in blocks")
+            graph.set_operand(node, slot, known[value, deep])
+            count += 1
+        return count
+
+
+def blocked(data: NDArray[np.generic], blocks: Blocks, axis: int, rules: str, name: str) -> Array:
+    """A matrix in blocks along one axis, each with a scale, and a zero point where affine."""
+    size, depth = blocks.size, data.shape[axis]
+    grain = Grain(tuple((i, size if i == axis else 1) for i in range(data.ndim)))
+    starts = np.arange(0, max(depth, 1), size)
+    zero = np.zeros((), data.dtype)
+    low = np.minimum(np.minimum.reduceat(data, starts, axis=axis), zero)
+    high = np.maximum(np.maximum.reduceat(data, starts, axis=axis), zero)
+    symmetric = blocks.symmetric
+    bounds = (-blocks.storage.bounds[1], blocks.storage.bounds[1]) if symmetric else None
+    scheme = Scheme(blocks.storage, symmetric, "channel", bounds)
+    scales, zeros = numbers_for(profile(rules), low, high, scheme, weight=True)
+    scale = Array.of(np.asarray(scales, np.float32), f"{name}.scale")
+    held: Array | tuple[int, ...] = ()
+    if not symmetric:
+        codes = np.asarray(zeros).astype(blocks.storage.carrier)
+        held = Array(codes, scale.type.with_element(blocks.storage), f"{name}.zero")
+    kind = QuantType(blocks.storage, F32, scale, held, grain, bounds)
+    made = codes_of(profile(rules), data, kind)
+    return Array(made, scale.type.with_shape(data.shape).with_element(kind), name)
