@@ -37,6 +37,7 @@ from . import (
     recurrent_ops,
     reduce_ops,
     resize_ops,
+    samples,
     shape_ops,
 )
 from .elements import dense
@@ -83,6 +84,10 @@ class OnnxFrontend(Frontend):
             raise
         except (ValueError, TypeError, LookupError, ArithmeticError, MemoryError) as error:
             raise fault(path, "", f"is damaged: {error or type(error).__name__}") from error
+
+    def samples(self, folder: Path) -> Sequence[Path]:
+        """A float model, a QDQ model, and one whose scales are computed."""
+        return samples.write(folder)
 
     def run_foreign(
         self, node: Node, operands: Mapping[str, NDArray[np.generic]]
