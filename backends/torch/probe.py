@@ -14,9 +14,12 @@ from numpy.typing import NDArray
 from qir.errors import OpError
 from qir.inspect.probe_cases import Forms
 from qir.inspect.probing import Probe
+from qir.ir.attrs import Attr
 from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.types import QuantType, TensorType
+
+from .exported import Exported
 
 if TYPE_CHECKING:
     import torch
@@ -37,6 +40,7 @@ _OPS = (
     "global_avg_pool",
     "concat",
 )
+_ROWS = (("conv2d", "relu"), ("linear", "relu"))
 
 
 class Engine(Probe):
@@ -44,7 +48,7 @@ class Engine(Probe):
 
     backend = "torch"
     distributions = ("torch",)
-    forms = Forms(_OPS, bias="real", special=("tensor",))
+    forms = Forms(_OPS, bias="real", special=("tensor",), tails=_ROWS)
     engine: ClassVar[str]
 
     def run(self, graph: Graph, feeds: Mapping[str, Array]) -> Array:
@@ -57,11 +61,25 @@ class Engine(Probe):
             warnings.simplefilter("ignore")  # quantized tensors are deprecated, which is known
             given = {slot: _tensor(node, slot, feeds) for slot in node.operands}
             try:
-                made = _RUN[node.op](node, given)
+                made = _RUN[_head(node)](node, given)
             except RuntimeError as error:
                 raise OpError(" ".join(str(error).split())[:160]) from error
             found = made.int_repr() if made.is_quantized else made
             return np.asarray(found.numpy())
+
+
+def _head(node: Node) -> str:
+    """The op, or the first of a row of them."""
+    return node.stages[0].op if node.stages else node.op
+
+
+def _tail(node: Node) -> str:
+    """What the name of a kernel adds for the ops after the first."""
+    return "".join(f"_{stage.op}" for stage in node.stages[1:])
+
+
+def _attr(node: Node, name: str) -> Attr:
+    return (node.stages[0] if node.stages else node).attrs[name]
 
 
 @contextmanager
@@ -116,7 +134,7 @@ def _result(node: Node) -> tuple[float, int]:
 
 
 def _whole(node: Node, name: str) -> list[int]:
-    value = node.attrs[name]
+    value = _attr(node, name)
     assert isinstance(value, tuple)
     return [int(v) for v in value]  # type: ignore[arg-type]
 
@@ -151,7 +169,9 @@ def _conv2d(node: Node, given: Tensors) -> torch.Tensor:
     packed = torch.ops.quantized.conv2d_prepack(
         given["w"], given.get("bias"), stride, [top, left], dilation, 1
     )
-    made: torch.Tensor = torch.ops.quantized.conv2d(given["x"], packed, *_result(node))
+    kernel = getattr(torch.ops.quantized, f"conv2d{_tail(node)}")
+    beside = [given[slot] for slot in given if slot.endswith(".b")]
+    made: torch.Tensor = kernel(given["x"], *beside, packed, *_result(node))
     return made.contiguous()
 
 
@@ -159,7 +179,8 @@ def _linear(node: Node, given: Tensors) -> torch.Tensor:
     import torch
 
     packed = torch.ops.quantized.linear_prepack(given["w"], given.get("bias"))
-    made: torch.Tensor = torch.ops.quantized.linear(given["x"], packed, *_result(node))
+    kernel = getattr(torch.ops.quantized, f"linear{_tail(node)}")
+    made: torch.Tensor = kernel(given["x"], packed, *_result(node))
     return made
 
 
@@ -235,6 +256,7 @@ class Onednn(Engine):
 
     name = "torch.onednn"
     engine = "onednn"
+    forms = replace(Engine.forms, tails=(*_ROWS, ("conv2d", "add"), ("conv2d", "add", "relu")))
     settings: ClassVar[Mapping[str, str]] = {"engine": "onednn"}
 
 
@@ -247,4 +269,4 @@ class Qnnpack(Engine):
     settings: ClassVar[Mapping[str, str]] = {"engine": "qnnpack"}
 
 
-PROBES: tuple[Probe, ...] = (Fbgemm(), X86(), Onednn(), Qnnpack())
+PROBES: tuple[Probe, ...] = (Fbgemm(), X86(), Onednn(), Qnnpack(), Exported())

@@ -45,8 +45,8 @@ def probe(
     nearest by what differs. Ends with status 1 where a claim of a file does not hold.
 
     --json prints {runtimes: [{name, version, settings, profile, covered, cases, elements, drifts,
-    skipped, ops: [{op, tail, kinds, cases, elements, differ, gap, claim, holds, found, left, fields:
-    [{field, filed, obeyed, told, agrees}]}]}], output}.
+    skipped, ops: [{op, tail, kinds, cases, elements, differ, gap, claim, holds, found, left,
+    fields: [{field, filed, obeyed, told, agrees}]}]}], output}.
     """
     from qir.atomic import claim, write_text
     from qir.inspect.measurements import draft, keep, to_json

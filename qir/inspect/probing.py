@@ -374,16 +374,23 @@ def _read(of: Profile, answers: Sequence[_Answer]) -> OpReading:
         sum(a.given.size for a in answers),
         differ,
         max((f[1] for f in found if f is not None), default=0),
-        rule.claim,
+        _claim(of, first, rule),
         fields,
         left=differ,
         tail=first.case.tail,
     )
-    if reading.holds and (not differ or rule.claim != "unknown"):
+    if reading.holds and (not differ or reading.claim != "unknown"):
         return reading
     change, left = _explain(of, answers, rule, differ)
     said = {said_key(key): said_value(value) for key, value in change.items()}
     return replace(reading, found=said, left=left, change=change, when=_when(answers))
+
+
+def _claim(of: Profile, answer: _Answer, rule: Rule) -> str:
+    """What a profile claims of an op; of a row of them, what its group does."""
+    tail = answer.case.tail
+    group = of.group((answer.case.op, *tail), answer.query) if tail else None
+    return group.claim if group else rule.claim
 
 
 def _field(of: Profile, answers: Sequence[_Answer], key: Key, value: Field, differ: int) -> Reading:
