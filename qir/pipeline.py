@@ -28,6 +28,13 @@ from qir.passes.fold_batch_norm import FoldBatchNorm
 from qir.passes.fold_constants import FoldConstants
 from qir.passes.materialize import Materialize
 from qir.passes.prune import Prune
+from qir.passes.quantize_dynamic import (
+    Blocks,
+    QuantizeDynamic,
+    QuantizeWeights,
+    plan_dynamic,
+    plan_weights,
+)
 from qir.passes.turn_sums import TurnSums
 from qir.reference.constants import computed
 from qir.reference.interpreter import find
@@ -104,10 +111,12 @@ def save(
     journal: Journal | None = None,
     lossy: bool = False,
     force: bool = False,
+    opset: int | None = None,
 ) -> None:
     """Writes a model: a `.qir` file, or a target's own kind in one of its forms.
 
-    Ledger and journal travel in `.qir` files.
+    Ledger and journal travel in `.qir` files. `opset` is the operator set, for targets that have
+    several.
 
     Raises UsageError for an existing file unless `force`, VerifyError for a graph that is no
     program, which a target's file would hide, and Refused where something would be
@@ -123,6 +132,7 @@ def save(
         file.write(path, file.Bundle(graph, profiles, ledger.to_json(), told))
         return
     backend = named_target(target)
+    backend = backend if opset is None else backend.at(opset)
     if backend.suffix and path.suffix.lower() != backend.suffix:
         raise UsageError(f"{path}: target {target} writes {backend.suffix} files")
     check(graph)
@@ -219,10 +229,19 @@ def plan(
     target: str = "onnxruntime",
     granularity: str = "channel",
     rules: Iterable[str] = (),
+    dynamic: bool = False,
+    weights: str | None = None,
 ) -> Plan:
-    """What would be integer, what stays float and why, before any work."""
+    """What would be integer, what stays float and why, before any work.
+
+    `dynamic` and `weights` as `quantize_dynamic` and `quantize_weights` mean them.
+    """
     table = named_target(target).capability()
     wishes = [Wish.parse(text) for text in rules]
+    if weights is not None:
+        return plan_weights(fold(graph), table.name, Blocks.parse(weights), wishes)[0]
+    if dynamic:
+        return plan_dynamic(fold(graph), table, _granularity(granularity), wishes)[0]
     return assign(fold(graph), table, _granularity(granularity), wishes)[0]
 
 
@@ -276,10 +295,7 @@ def quantize(
     Raises DataError where the statistics are of another model, UsageError for a model that holds
     codes already.
     """
-    if held := [v.name for v in graph.values.values() if v.type.quant]:
-        raise UsageError(
-            f"the model is quantized already: {len(held)} values hold codes, {held[0]} first"
-        )
+    _require_float(graph)
     ledger = ledger if ledger is not None else Ledger()
     backend = named_target(target)
     folded = fold(graph, ledger, journal=journal)
@@ -293,6 +309,64 @@ def quantize(
     )
     out = run_passes(folded, steps, ledger, journal=journal)
     out.profile = backend.profile
+    return out
+
+
+def _require_float(graph: Graph) -> None:
+    if held := [v.name for v in graph.values.values() if v.type.quant]:
+        raise UsageError(
+            f"the model is quantized already: {len(held)} values hold codes, {held[0]} first"
+        )
+
+
+def quantize_dynamic(
+    graph: Graph,
+    *,
+    target: str = "onnxruntime",
+    granularity: str = "channel",
+    rules: Iterable[str] = (),
+    ledger: Ledger | None = None,
+    journal: Journal | None = None,
+) -> Graph:
+    """The graph whose products choose the numbers of their data while it runs: no data needed.
+
+    In QDQ form, numbers beside codes; format "integer" of ONNX has the usual operators for it.
+    Raises UsageError for a model that holds codes already.
+    """
+    _require_float(graph)
+    backend = named_target(target)
+    wishes = tuple(Wish.parse(text) for text in rules)
+    made = QuantizeDynamic(backend.capability(), _granularity(granularity), wishes, backend.profile)
+    return _without_data(graph, made, backend.profile, ledger, journal)
+
+
+def quantize_weights(
+    graph: Graph,
+    weights: str = "u4:32",
+    *,
+    target: str = "onnxruntime",
+    rules: Iterable[str] = (),
+    ledger: Ledger | None = None,
+    journal: Journal | None = None,
+) -> Graph:
+    """The graph whose matrix products have their weights stored in blocks, such as `u4:32`.
+
+    That is 4 bits, affine (`i4` is symmetric), a scale for 32 along the sum. Data stay real. Raises
+    UsageError for a model that holds codes already, SchemeError for other words.
+    """
+    _require_float(graph)
+    backend = named_target(target)
+    wishes = tuple(Wish.parse(text) for text in rules)
+    made = QuantizeWeights(Blocks.parse(weights), wishes, backend.profile)
+    return _without_data(graph, made, backend.profile, ledger, journal)
+
+
+def _without_data(
+    graph: Graph, made: Pass, profile: str, ledger: Ledger | None, journal: Journal | None
+) -> Graph:
+    ledger = ledger if ledger is not None else Ledger()
+    out = run_passes(fold(graph, ledger, journal=journal), (made, Prune()), ledger, journal=journal)
+    out.profile = profile
     return out
 
 

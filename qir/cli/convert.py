@@ -21,11 +21,13 @@ from qir.cli.screen import Screen, size
     "qir convert model.onnx -o model.qir",
     "qir convert quantized.onnx -o operators.onnx --format qoperator",
     "qir convert quantized.onnx -o again.onnx --ledger ledger.json",
+    "qir convert quantized.onnx -o plain.onnx --target onnx --opset 21",
 )
 @shared.model
 @shared.output("Where to write it: a .qir file, or the target's own kind.")
 @shared.target
 @shared.format_
+@shared.opset
 @shared.lossy
 @shared.force
 @shared.save_ledger
@@ -36,6 +38,7 @@ def convert(
     output: Path,
     target: str,
     form: str | None,
+    opset: int | None,
     lossy: bool,
     force: bool,
     ledger_file: Path | None,
@@ -66,6 +69,7 @@ def convert(
         journal=pipeline.read_journal(model),
         lossy=lossy,
         force=force,
+        opset=opset,
     )
     save_ledger(ledger, ledger_file)
     length = output.stat().st_size

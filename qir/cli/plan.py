@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 @shared.granularity
 @shared.rules
 @shared.keep_float
+@shared.dynamic
+@shared.weights
 @shared.as_json
 @shared.quiet
 def plan(
@@ -31,6 +33,8 @@ def plan(
     granularity: str,
     rules: tuple[str, ...],
     floats: tuple[str, ...],
+    dynamic: bool,
+    weights: str | None,
     as_json: bool,
     quiet: bool,
 ) -> None:
@@ -49,7 +53,12 @@ def plan(
 
     graph = open_model(model)
     found = pipeline.plan(
-        graph, target=target, granularity=granularity, rules=shared.all_rules(rules, floats)
+        graph,
+        target=target,
+        granularity=granularity,
+        rules=shared.all_rules(rules, floats),
+        dynamic=dynamic,
+        weights=weights,
     )
     screen = Screen(quiet=quiet)
     if as_json:

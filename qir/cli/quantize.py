@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 import click
 
@@ -25,13 +25,25 @@ from qir.cli.screen import Column, Screen, percent, size
 
 if TYPE_CHECKING:
     from qir.calibration import Statistics
+    from qir.ledger import Ledger
     from qir.passes.assign_schemes import Plan
+    from qir.rewrite.journal import Journal
+
+
+class Common(TypedDict):
+    """What every way of quantizing is told."""
+
+    target: str
+    rules: tuple[str, ...]
+    ledger: Ledger
+    journal: Journal
 
 
 @shared.verb(
     "qir quantize model.onnx --data samples.npy -o quantized.onnx",
     "qir quantize model.onnx --stats model.stats --range percentile:99.99 -o tighter.onnx",
     "qir quantize model.onnx --data samples.npy --keep-float '/fc/*' -o mixed.qir",
+    "qir quantize model.onnx --dynamic -o dynamic.onnx",
 )
 @shared.model
 @shared.data("Samples to calibrate with: an .npy or .npz file, or a folder of them.")
@@ -50,6 +62,9 @@ if TYPE_CHECKING:
 )
 @shared.rules
 @shared.keep_float
+@shared.dynamic
+@shared.weights
+@shared.opset
 @shared.whole("--limit", "Calibrate with only so many samples.")
 @shared.whole("--batch", "Samples in a batch.")
 @shared.threads
@@ -69,6 +84,9 @@ def quantize(
     range_rule: str,
     rules: tuple[str, ...],
     floats: tuple[str, ...],
+    dynamic: bool,
+    weights: str | None,
+    opset: int | None,
     limit: int | None,
     batch: int | None,
     threads: int | None,
@@ -78,11 +96,11 @@ def quantize(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Quantize a float model to 8-bit integers for one target.
+    """Quantize a float model to 8-bit integers for one target, or its weights to fewer bits.
 
     Folds constants and batch norms, calibrates (or takes the statistics of `qir calibrate`), plans
-    as `qir plan` shows, and writes the model. Same inputs give the same bytes, for any number of
-    threads.
+    as `qir plan` shows, and writes the model. --dynamic and --weights need no samples. Same inputs
+    give the same bytes, for any number of threads.
 
     --json prints {file, output, file_bytes, output_bytes, target, integer_macs, integer_ops, ops,
     ledger: {kind: count}}.
@@ -91,12 +109,19 @@ def quantize(
     from qir.calibration import Statistics, parse_rule
     from qir.errors import UsageError
     from qir.ledger import Ledger
+    from qir.target import target as named_target
 
-    if (data is None) == (stats is None):
+    alone = dynamic or weights is not None
+    if alone and (data or stats or (dynamic and weights)):
+        raise UsageError("--dynamic and --weights stand alone: they take no --data and no --stats")
+    if not alone and (data is None) == (stats is None):
         raise UsageError("give either --data with samples, or --stats of `qir calibrate`")
     if stats is not None and (limit or batch):
         raise UsageError("--limit and --batch go with --data: statistics are ready")
     require_apart([model, data, stats], [output, ledger_file])
+    if alone and form is None and output.suffix.lower() != pipeline.SUFFIX:
+        usual = "integer" if dynamic else "nbits"
+        form = usual if usual in named_target(target).formats else None
     claim_model(output, target, form, force=force)
     claim_files(ledger_file, force=force)
     parse_rule(range_rule)
@@ -104,28 +129,38 @@ def quantize(
     ledger = Ledger()
     graph = open_model(model, ledger)
     wishes = shared.all_rules(rules, floats)
-    plan = pipeline.plan(graph, target=target, granularity=granularity, rules=wishes)
+    plan = pipeline.plan(
+        graph,
+        target=target,
+        granularity=granularity,
+        rules=wishes,
+        dynamic=dynamic,
+        weights=weights,
+    )
     _require_work(model, plan)
-    statistics: Statistics
+    statistics: Statistics | None = None
     if stats is not None:
         statistics = Statistics.load(stats)
         if statistics.unfinished:
             raise UsageError(f"{stats} is unfinished; qir calibrate --resume goes on with it")
-    else:
-        assert data is not None
+    elif data is not None:
         quietly = Screen(quiet=quiet or as_json)
         statistics = observe(quietly, graph, data, limit=limit, batch=batch, threads=threads)
     journal = pipeline.read_journal(model)
-    quantized = pipeline.quantize(
-        graph,
-        statistics,
-        target=target,
-        granularity=granularity,
-        rules=wishes,
-        range_rule=range_rule,
-        ledger=ledger,
-        journal=journal,
-    )
+    common: Common = {
+        "target": target,
+        "rules": wishes,
+        "ledger": ledger,
+        "journal": journal,
+    }
+    if statistics is not None:
+        quantized = pipeline.quantize(
+            graph, statistics, granularity=granularity, range_rule=range_rule, **common
+        )
+    elif weights is not None:
+        quantized = pipeline.quantize_weights(graph, weights, **common)
+    else:
+        quantized = pipeline.quantize_dynamic(graph, granularity=granularity, **common)
     pipeline.save(
         quantized,
         output,
@@ -135,6 +170,7 @@ def quantize(
         journal=journal,
         lossy=lossy,
         force=force,
+        opset=opset,
     )
     save_ledger(ledger, ledger_file)
     lengths = model.stat().st_size, output.stat().st_size

@@ -122,6 +122,20 @@ target = click.option(
 format_ = click.option(
     "--format", "form", metavar="FORM", help="Form to write it in, such as qdq or qoperator."
 )
+opset = whole(
+    "--opset", "Operator set to write, for targets onnx and onnxruntime; the source's unless said."
+)
+dynamic = click.option(
+    "--dynamic",
+    is_flag=True,
+    help="Choose the numbers of data while the model runs: products alone, no samples needed.",
+)
+weights = click.option(
+    "--weights",
+    metavar="TEXT",
+    help="Store weights of matrix products alone, in blocks: u4:32 is 4 bits and affine, i8:64 is"
+    " 8 bits and symmetric.",
+)
 granularity = click.option(
     "--granularity",
     type=click.Choice(["channel", "tensor"]),
