@@ -1,0 +1,238 @@
+"""Sums of raw integers between a quantize and a scaling become products of codes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.ir.attrs import Attr
+from qir.ir.dtype import F32
+from qir.ir.graph import Graph
+from qir.ir.node import Node, Value
+from qir.ir.types import Array, QuantType, uniform
+from qir.ledger import Change
+from qir.numerics import Query, Rule, profile
+from qir.reference.interpreter import profile_of
+from qir.rewrite.match import Match
+from qir.rewrite.pattern import Either, Op, Ops, Pattern, Term, Var, pattern
+from qir.rewrite.rewriting import PatternPass, Rewrite
+from qir.rewrite.tolerance import EXACT
+
+_WEIGHTS = {"matmul_integer": "b", "conv_integer": "w"}
+_DATA = {"matmul_integer": "a", "conv_integer": "x"}
+_ORDERS = ("(x*w)/y", "x*(w/y)", "(x*w)*(1/y)")
+"""Orders in which a real result is the sum times the product of both scales."""
+_BECOMES = {"matmul_integer": "matmul", "conv_integer": "conv2d"}
+
+
+def _scaled(op: Ops, total: Op) -> Either:
+    """float(sum) * (scale of the data * scale of the weights), and a bias."""
+    real = op.cast(total.named("sum")).named("real")
+    scale = op.mul(Var("scale"), Var("weights")).named("scales")
+    made = op.mul(real, scale)
+    return op.add(made, Var("bias").where("constant")) | made
+
+
+@pattern
+def integer_product(op: Ops) -> Term:
+    """matmul_integer of raw codes and constant weights, made a float and scaled."""
+    return _scaled(op, op.matmul_integer(Var("data"), Var("held").where("constant"), ...))
+
+
+@pattern
+def integer_conv(op: Ops) -> Term:
+    """conv_integer of raw codes and constant weights, made a float and scaled."""
+    return _scaled(op, op.conv_integer(Var("data"), Var("held").where("constant"), ...))
+
+
+# -- the conditions, each by its name -------------------------------------------------------------
+
+
+def _to_f32(match: Match) -> bool:
+    return match.node("real").attrs["to"] == F32
+
+
+def _codes(match: Match) -> Value | None:
+    """The codes of the data, of which the sum reads the raw numbers."""
+    node = match["data"].node
+    x = node.operands.get("x") if node.op == "recode" else None
+    quant = None if x is None else x.type.quant
+    if quant is None or x is None or quant.storage != match["data"].type.element:
+        return None
+    whole = quant.kind == "uniform" and quant.grain is None and quant.plus is None
+    return x if whole and quant.dynamic and quant.express == F32 else None
+
+
+def _numbers(match: Match) -> dict[str, Value]:
+    """Scale and zero by which the data were quantized."""
+    codes = _codes(match)
+    assert codes is not None
+    found = codes.node.operands
+    return {name: found[name] for name in ("scale", "zero") if name in found}
+
+
+def _raw(match: Match) -> bool:
+    codes = _codes(match)
+    return codes is not None and codes.node.op == "quantize" and "scale" in codes.node.operands
+
+
+def _own_numbers(match: Match) -> bool:
+    """Whether the sum takes off the zero, and the product has the scale, of this quantize."""
+    node, own = match.node("sum"), _numbers(match)
+    slot = f"{_DATA[node.op]}.zero"
+    return node.operands.get(slot) is own.get("zero") and match["scale"] is own["scale"]
+
+
+def _columns(match: Match) -> int:
+    """How many output channels the weights have; 0 where they are no matrix and no filter."""
+    node, held = match.node("sum"), match["held"].constant
+    assert held is not None
+    wanted = 2 if node.op == "matmul_integer" else 4
+    if held.data.ndim != wanted or match["data"].type.rank < 2:
+        return 0
+    if node.op == "conv_integer" and match["data"].type.rank != 4:
+        return 0
+    return int(held.data.shape[1 if wanted == 2 else 0])
+
+
+def _row(value: Value | None, match: Match, *, raw: bool) -> NDArray[np.generic] | None:
+    """Constant numbers of the weights: one, or one a channel; None for others."""
+    held = None if value is None else value.constant
+    if held is None or held.type.quant:
+        return None
+    if held.data.size == 1:
+        return held.data.reshape(())
+    count, shape = _columns(match), held.data.shape
+    conv = match.node("sum").op == "conv_integer" and not raw
+    wanted = (count, 1, 1) if conv else (count,)
+    lined = shape[-len(wanted) :] == wanted and held.data.size == count
+    return held.data.reshape(-1) if lined else None
+
+
+def _weights(match: Match) -> bool:
+    """Whether scales and zeros of the weights are constants that lie along the channels."""
+    node = match.node("sum")
+    zero = node.operands.get(f"{_WEIGHTS[node.op]}.zero")
+    known = zero is None or _row(zero, match, raw=True) is not None
+    return bool(_columns(match)) and known and _row(match["weights"], match, raw=False) is not None
+
+
+def _bias(match: Match) -> bool:
+    value = match.get("bias")
+    if value is None:
+        return True
+    held, row = value.constant, _row(value, match, raw=False)
+    return held is not None and held.type.element == F32 and row is not None and row.ndim == 1
+
+
+_CONDITIONS: tuple[tuple[str, Callable[[Match], bool]], ...] = (
+    ("the sum is cast to f32", _to_f32),
+    ("the data are raw codes of a quantize whose numbers are computed, one for all", _raw),
+    ("zero and scale are those of that quantize", _own_numbers),
+    ("the weights' numbers are constants, one or one an output channel", _weights),
+    ("the bias is one f32 an output channel", _bias),
+)
+
+
+# -- what stands instead --------------------------------------------------------------------------
+
+
+def _same_bytes(rule: Rule, *, bias: bool) -> bool:
+    """Whether a profile computes float(sum) * (scale * scale) + bias, each step rounded to f32."""
+    r, acc = rule.requant, rule.acc
+    scale = r.compute == "f32" and r.scales == "given" and r.order in _ORDERS
+    exact = acc.type == "i32" and acc.overflow == "wrap" and acc.pairs == "exact"
+    plain = rule.method is None and rule.weights.given == "codes" and rule.params.round == "none"
+    return scale and exact and plain and acc.pad == "zero_point" and not (bias and _fused(rule))
+
+
+def _fused(rule: Rule) -> bool:
+    return rule.bias.by == "fma" or rule.requant.input == "acc_then_bias"
+
+
+def _quantized(match: Match, node: Node) -> QuantType:
+    """The map of the weights, from the numbers beside them."""
+    held, axis = match["held"], 1 if node.op == "matmul_integer" else 0
+    zero = _row(node.operands.get(f"{_WEIGHTS[node.op]}.zero"), match, raw=True)
+    scales = _row(match["weights"], match, raw=False)
+    zeros = np.zeros((), np.int64) if zero is None else zero.astype(np.int64)
+    assert scales is not None
+    several = scales.ndim or zeros.ndim
+    if several:
+        scales, zeros = np.broadcast_arrays(scales, zeros)
+    name = held.name
+    steps = scales.astype(np.float32)
+    return uniform(held.type.dtype, steps, zeros, axis=axis if several else None, name=name)
+
+
+def _replace(graph: Graph, match: Match) -> Value | None:
+    node, codes = match.node("sum"), _codes(match)
+    assert codes is not None
+    quant = _quantized(match, node)
+    storage = {"matmul_integer": ("a", "b"), "conv_integer": ("x", "w")}[node.op]
+    kinds = dict(zip(storage, (match["data"].type, match["held"].type), strict=True))
+    op, grain = _BECOMES[node.op], "channel" if quant.grain else "tensor"
+    attrs = _attrs(node)
+    query = Query(op, {slot: str(kind.element) for slot, kind in kinds.items()}, grain, attrs)
+    bias = match.get("bias")
+    holder = profile_of(graph, node)
+    if not holder or not _same_bytes(profile(holder).resolve(query), bias=bias is not None):
+        return None
+    held = match["held"]
+    array = held.constant
+    assert array is not None
+    made = Array(array.data, held.type.with_element(quant), held.name)
+    weights = graph.constant(made, name=graph.fresh(f"{held.name}.codes"))
+    graph.set_origins(weights.node, held.node.origins)
+    graph.set_lineage(weights, held.lineage.then("coded"))
+    data, weight = storage
+    operands = {data: codes, weight: weights}
+    operands |= {f"{data}.{name}": value for name, value in _numbers(match).items()}
+    if bias is not None:
+        operands["bias"] = _lined(graph, bias, match)
+    return graph.add(op, operands, attrs).result
+
+
+def _lined(graph: Graph, bias: Value, match: Match) -> Value:
+    """A bias of one axis."""
+    row = _row(bias, match, raw=False)
+    assert row is not None
+    return bias if bias.type.rank == 1 else graph.constant(row, name=graph.fresh(bias.name))
+
+
+def _attrs(node: Node) -> dict[str, Attr]:
+    if node.op == "matmul_integer":
+        return {}
+    usual = {"stride": (1, 1), "pad": (0, 0, 0, 0), "dilation": (1, 1)}
+    given = {name: node.attrs[name] or value for name, value in usual.items()}
+    return {**given, "groups": node.attrs["groups"]}
+
+
+def _rewrite(wanted: Pattern) -> Rewrite:
+    for words, holds in _CONDITIONS:
+        wanted = wanted.check(words, holds)
+    return Rewrite(wanted, _replace, Change.EXACT, "{nodes} is a product of codes")
+
+
+@dataclass(frozen=True)
+class LiftDynamic(PatternPass):
+    """`matmul_integer` and `conv_integer` between a quantize and a scaling become ops on codes.
+
+    `mul(cast(matmul_integer(recode(q), w, a.zero=z, b.zero=wz)), mul(s, ws)) + bias` becomes
+    `matmul(q, codes, a.scale=s, a.zero=z, bias=bias)`, byte for byte, where
+
+    - `q` is a quantize whose scale s and zero z are values, one each for the whole tensor;
+    - the sum takes off that very z, and is multiplied by that very s, first with the scale of the
+      weights and then with the sum: in another order other bits come out;
+    - the weights, their scales and zeros are constants, one each or one an output channel; the
+      bias is a constant of one f32 an output channel;
+    - sum, cast, scales and product have no other use, and follow one profile;
+    - the profile sums in 32 bits that wrap, scales in f32 in that order, and adds a bias after.
+    """
+
+    name = "lift-dynamic"
+    tolerance = EXACT
+    rewrites = (_rewrite(integer_product), _rewrite(integer_conv))
