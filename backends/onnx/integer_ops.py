@@ -128,7 +128,11 @@ def _given(work: Work, slot: str) -> tuple[str | None, str | None]:
     """Names that the source had for scale and zero point of an operand or of the result."""
     for origin in (*work.node.slot_origins.get(slot, ()), *work.origins):
         found = dict(origin.operands)
-        if origin.op.startswith("Q") and origin.op not in ("QuantizeLinear", "QLinearConcat"):
+        if origin.op == "QLinearWhere":
+            stems = [{"a": "x", "b": "y", "result": "z"}[slot]]
+        elif origin.op == "QLinearReduceMean":
+            stems = ["data" if slot == "x" else "reduced"]
+        elif origin.op.startswith("Q") and origin.op not in ("QuantizeLinear", "QLinearConcat"):
             stems = list(_PREFIXES.get(slot, ""))
         elif origin.op == "QuantizeLinear" and slot == "result":
             stems = ["y"]
@@ -211,9 +215,8 @@ def _conv(writer: Writer, work: Work) -> bool:
         return False
     operands = [*_triple(writer, work, "x"), *_triple(writer, work, "w"), *_result(writer, work)]
     attrs = {**conv_attrs(work), **_last(work)}
-    return _emit(
-        writer, work, "QLinearConv", [*operands, *bias], attrs, MICROSOFT if work.last else ""
-    )
+    domain = MICROSOFT if work.last or _own(work) else ""
+    return _emit(writer, work, "QLinearConv", [*operands, *bias], attrs, domain)
 
 
 def _matmul(writer: Writer, work: Work) -> bool:

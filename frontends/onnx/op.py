@@ -17,6 +17,8 @@ from .contrib_names import OPERANDS
 from .faults import fault
 
 MICROSOFT = "com.microsoft"
+_STANDARD = frozenset({"QLinearConv", "QuantizeLinear", "DequantizeLinear"})
+"""Names that operators of ONNX and of onnxruntime have, whose origin says which it was."""
 
 
 class Keep(Exception):
@@ -109,7 +111,8 @@ class Op:
         """Where the node came from, with the names of all it reads."""
         slots = self._slots(len(self.inputs))
         operands = tuple((s, n) for s, n in zip(slots, self.inputs, strict=True) if n)
-        return Origin("onnx", op=self.type, name=self.proto.name, operands=operands)
+        own = f"domain {self.domain}" if self.domain and self.type in _STANDARD else ""
+        return Origin("onnx", op=self.type, name=self.proto.name, path=own, operands=operands)
 
     def _slots(self, count: int) -> list[str]:
         if self.domain == MICROSOFT and self.type == "QLinearConcat":

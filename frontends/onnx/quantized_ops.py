@@ -5,7 +5,7 @@ from __future__ import annotations
 from qir.ir.attrs import Attr
 from qir.ir.dtype import F32, U8, DType
 from qir.ir.node import Value
-from qir.ir.types import QuantType, TensorType
+from qir.ir.types import Grain, QuantType, TensorType
 
 from . import dynamic_ops
 from .elements import element
@@ -13,7 +13,7 @@ from .float_ops import conv_attrs
 from .meaning import layout
 from .op import MICROSOFT, Keep, Op
 from .reader import Reader
-from .windows import pads, planar
+from .windows import pads
 
 _CODED = ("axis", "saturate", "precision", "output_dtype", "block_size")
 _CONV = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides", "channels_last")
@@ -99,8 +99,10 @@ def _map(
 # -- operators on codes -------------------------------------------------------------------------
 
 
-def _operand(reader: Reader, op: Op, index: int, axis: int | None = None) -> Value:
-    """One (tensor, scale, zero) operand with its meaning.
+def _operand(
+    reader: Reader, op: Op, index: int, slot: str, axis: int | None = None
+) -> dict[str, Value]:
+    """One (tensor, scale, zero) operand with its meaning, and its numbers where computed.
 
     InputError where the tensor's codes mean something else already.
     """
@@ -109,22 +111,48 @@ def _operand(reader: Reader, op: Op, index: int, axis: int | None = None) -> Val
     data, scale, zero = places.operands[index]
     name = op.input(data)
     kind = reader.type_of(op, name)
+    if dynamic_ops.computed(reader, op, scale, zero):
+        quant, numbers = _open(reader, op, (scale, zero), kind.dtype, axis)
+        return {slot: dynamic_ops.meant(reader, op, name, quant), **_beside(f"{slot}.", numbers)}
     quant = _map(reader, op, (scale, zero), kind, axis)
     if reader.is_constant(name):
-        return reader.value(op, name, quant)
+        return {slot: reader.value(op, name, quant)}
+    if kind.quant is None and axis is not None:
+        return {slot: dynamic_ops.meant(reader, op, name, quant)}
     if kind.quant is None or not kind.quant.same_map(quant):
         known = kind.quant or f"no codes but {kind.dtype}"
         raise op.fail(f"reads {name!r} as {quant}, but it holds {known}")
-    return reader.value(op, name)
+    return {slot: reader.value(op, name)}
 
 
-def _result(reader: Reader, op: Op, kind: DType) -> QuantType:
-    """The result's map; `kind` is its storage where no zero point says it."""
+def _beside(prefix: str, numbers: dict[str, Value]) -> dict[str, Value]:
+    return {f"{prefix}{name}": value for name, value in numbers.items()}
+
+
+def _open(
+    reader: Reader, op: Op, at: tuple[int, int], storage: DType, axis: int | None = None
+) -> tuple[QuantType, dict[str, Value]]:
+    """The map that asks for its numbers, and these; Keep for numbers of other types."""
+    numbers = {"scale": reader.value(op, op.input(at[0]))}
+    if op.input(at[1]):
+        numbers["zero"] = reader.value(op, op.input(at[1]))
+    wanted = {"scale": F32, "zero": storage}
+    if any(v.type.quant or v.type.dtype != wanted[n] for n, v in numbers.items()):
+        raise Keep("its scale is no f32, or its zero point of another type than its codes")
+    grain = None if axis is None else Grain(((axis, 1),))
+    return QuantType(storage, F32, None, None if "zero" in numbers else (), grain), numbers
+
+
+def _result(reader: Reader, op: Op, kind: DType) -> tuple[QuantType, dict[str, Value]]:
+    """The result's map and its numbers where computed; `kind` is its storage unless a zero says."""
     places = layout(op)
     assert places is not None
     assert places.result is not None
     scale, zero = places.result
-    return reader.quant(op.input(scale), op.input(zero), _zero_type(reader, op.input(zero)) or kind)
+    storage = reader.type_of(op, op.input(zero)).dtype if op.input(zero) else kind
+    if dynamic_ops.computed(reader, op, scale, zero):
+        return _open(reader, op, places.result, storage)
+    return reader.quant(op.input(scale), op.input(zero), storage), {}
 
 
 def _raw_bias(reader: Reader, op: Op, index: int) -> dict[str, Value]:
@@ -140,25 +168,33 @@ def _add(
     reader: Reader, op: Op, kind: str, operands: dict[str, Value], attrs: dict[str, Attr]
 ) -> None:
     """Adds the node in integer form: the op's own type rule, with the result's map."""
-    first = next(iter(operands.values()))
-    quant = _result(reader, op, first.type.dtype)
-    node = reader.add(op, kind, operands, attrs)
+    first = next(v for v in operands.values() if v.type.quant)
+    quant, numbers = _result(reader, op, first.type.dtype)
+    node = reader.add(op, kind, {**operands, **numbers}, attrs)
     reader.graph.set_type(node.result, node.result.type.with_element(quant))
 
 
+def _many(reader: Reader, op: Op, place: int) -> bool:
+    """Whether there is more than one scale at a place."""
+    return reader.type_of(op, op.input(place)).shape not in ((), (1,))
+
+
 def conv(reader: Reader, op: Op) -> None:
-    """QLinearConv on images; the bias stays raw, in units of the accumulator."""
+    """QLinearConv along one to three axes; the bias stays raw, in units of the accumulator."""
     op.only(*_CONV)
-    x, w = planar(op, reader, op.input(0)), planar(op, reader, op.input(3))
+    x, w = (reader.type_of(op, op.input(i)).shape for i in (0, 3))
     last = op.integer("channels_last", 0) != 0
-    attrs = conv_attrs(op, x[1:3] if last else x[2:], w)
-    single = reader.numbers(op.input(4)).size == 1 and not reader.is_constant(op.input(3))
+    if len(x) != len(w) or not 3 <= len(x) <= 5 or (last and len(x) != 4):
+        raise Keep
+    attrs = conv_attrs(op, x[1:-1] if last else x[2:], w)
+    single = not _many(reader, op, 4) and not reader.is_constant(op.input(3))
+    computed = dynamic_ops.computed(reader, op, 4, 5) and not _many(reader, op, 4)
     operands = {
-        "x": _operand(reader, op, 0),
-        "w": _operand(reader, op, 1, None if single else 0),
+        **_operand(reader, op, 0, "x"),
+        **_operand(reader, op, 1, "w", None if single or computed else 0),
         **_raw_bias(reader, op, 8),
     }
-    _add(reader, op, "conv2d", operands, {**attrs, **_layout(last)})
+    _add(reader, op, f"conv{len(x) - 2}d", operands, {**attrs, **_layout(last)})
 
 
 def _layout(last: bool) -> dict[str, Attr]:
@@ -167,7 +203,7 @@ def _layout(last: bool) -> dict[str, Attr]:
 
 def _columns(reader: Reader, op: Op, transposed: bool) -> int | None:
     """The axis of one scale a column, None for a single scale."""
-    if reader.numbers(op.input(4)).size == 1:
+    if not _many(reader, op, 4):
         return None
     rank = reader.type_of(op, op.input(3)).rank
     return max(rank - 2 if transposed else rank - 1, 0)
@@ -177,7 +213,7 @@ def matmul(reader: Reader, op: Op) -> None:
     """QLinearMatMul with one scale for a, and one or one a column for b."""
     op.only()
     axis = _columns(reader, op, False)
-    operands = {"a": _operand(reader, op, 0), "b": _operand(reader, op, 1, axis)}
+    operands = {**_operand(reader, op, 0, "a"), **_operand(reader, op, 1, "b", axis)}
     _add(reader, op, "matmul", operands, {})
 
 
@@ -187,8 +223,8 @@ def gemm(reader: Reader, op: Op) -> None:
     turned = op.integer("transB", 0) != 0
     bias = _raw_bias(reader, op, 6)
     operands = {
-        "a": _operand(reader, op, 0),
-        "b": _operand(reader, op, 1, _columns(reader, op, turned)),
+        **_operand(reader, op, 0, "a"),
+        **_operand(reader, op, 1, "b", _columns(reader, op, turned)),
         **({"c": bias["bias"]} if bias else {}),
     }
     attrs: dict[str, Attr] = {
@@ -206,60 +242,86 @@ def gemm(reader: Reader, op: Op) -> None:
 def binary(reader: Reader, op: Op) -> None:
     """QLinearAdd and QLinearMul."""
     op.only()
-    operands = {"a": _operand(reader, op, 0), "b": _operand(reader, op, 1)}
+    operands = {**_operand(reader, op, 0, "a"), **_operand(reader, op, 1, "b")}
     _add(reader, op, "add" if op.type == "QLinearAdd" else "mul", operands, {})
+
+
+def where(reader: Reader, op: Op) -> None:
+    """QLinearWhere, which takes codes of two maps to those of a third."""
+    op.only()
+    operands = {
+        "condition": reader.value(op, op.input(0)),
+        **_operand(reader, op, 0, "a"),
+        **_operand(reader, op, 1, "b"),
+    }
+    _add(reader, op, "where", operands, {})
 
 
 def sigmoid(reader: Reader, op: Op) -> None:
     """QLinearSigmoid."""
     op.only()
-    _add(reader, op, "sigmoid", {"x": _operand(reader, op, 0)}, {})
+    _add(reader, op, "sigmoid", _operand(reader, op, 0, "x"), {})
 
 
 def leaky_relu(reader: Reader, op: Op) -> None:
     """QLinearLeakyRelu."""
     op.only("alpha")
     alpha: dict[str, Attr] = {"alpha": op.real("alpha", 0.01)}
-    _add(reader, op, "leaky_relu", {"x": _operand(reader, op, 0)}, alpha)
+    _add(reader, op, "leaky_relu", _operand(reader, op, 0, "x"), alpha)
+
+
+def reduce_mean(reader: Reader, op: Op) -> None:
+    """QLinearReduceMean, for which onnxruntime has a description and no kernel."""
+    op.only("axes", "keepdims")
+    operands = _operand(reader, op, 0, "x")
+    attrs: dict[str, Attr] = {
+        "axes": op.integers("axes", ()),
+        "keep": op.integer("keepdims", 1) != 0,
+    }
+    _add(reader, op, "reduce_mean", operands, attrs)
 
 
 def softmax(reader: Reader, op: Op) -> None:
     """QLinearSoftmax; in the flattened form before opset 13 only along the last axis."""
     op.only("axis", "opset")
-    x = _operand(reader, op, 0)
+    operands = _operand(reader, op, 0, "x")
     old = op.integer("opset", 13) < 13
     axis = op.integer("axis", 1 if old else -1)
-    rank = x.type.rank
+    rank = operands["x"].type.rank
     if not -rank <= axis < rank:
         raise op.fail(f"axis {axis}, but its operand has {rank} axes")
     if old and axis % rank != rank - 1:
         raise Keep
-    _add(reader, op, "softmax", {"x": x}, {"axis": axis % rank})
+    _add(reader, op, "softmax", operands, {"axis": axis % rank})
 
 
 def average_pool(reader: Reader, op: Op) -> None:
-    """QLinearAveragePool on images."""
+    """QLinearAveragePool along one to three axes."""
     op.only(*_POOL)
-    x = planar(op, reader, op.input(0))
+    x = reader.type_of(op, op.input(0)).shape
     last = op.integer("channels_last", 0) != 0
-    kernel, stride = op.integers("kernel_shape", ()), op.integers("strides", (1, 1))
+    if not 3 <= len(x) <= 5 or (last and len(x) != 4):
+        raise Keep
+    n = len(x) - 2
+    kernel, stride = op.integers("kernel_shape", ()), op.integers("strides", (1,) * n)
     attrs: dict[str, Attr] = {
         "kernel": kernel,
         "stride": stride,
-        "pad": pads(op, x[1:3] if last else x[2:], kernel, stride, (1, 1)),
+        "pad": pads(op, x[1:-1] if last else x[2:], kernel, stride, (1,) * n, n),
         "ceil": op.integer("ceil_mode", 0) != 0,
         "count_pad": op.integer("count_include_pad", 0) != 0,
         **_layout(last),
     }
-    _add(reader, op, "avg_pool2d", {"x": _operand(reader, op, 0)}, attrs)
+    _add(reader, op, f"avg_pool{n}d", _operand(reader, op, 0, "x"), attrs)
 
 
 def global_average_pool(reader: Reader, op: Op) -> None:
-    """QLinearGlobalAveragePool on images."""
+    """QLinearGlobalAveragePool along any axes."""
     op.only("channels_last")
-    planar(op, reader, op.input(0))
+    if not 3 <= reader.type_of(op, op.input(0)).rank <= 5:
+        raise Keep
     attrs = _layout(op.integer("channels_last", 0) != 0)
-    _add(reader, op, "global_avg_pool", {"x": _operand(reader, op, 0)}, attrs)
+    _add(reader, op, "global_avg_pool", _operand(reader, op, 0, "x"), attrs)
 
 
 def concat(reader: Reader, op: Op) -> None:
@@ -270,11 +332,12 @@ def concat(reader: Reader, op: Op) -> None:
         raise op.fail("joins nothing")
     if any(reader.type_of(op, op.input(p[0])).dtype.is_float for p in places.operands):
         raise Keep
-    parts = [_operand(reader, op, i) for i in range(len(places.operands))]
-    quant = _result(reader, op, parts[0].type.dtype)
-    raw = {f"xs.{i}": p for i, p in enumerate(parts)}
+    raw: dict[str, Value] = {}
+    for i in range(len(places.operands)):
+        raw |= _operand(reader, op, i, f"xs.{i}")
+    quant, numbers = _result(reader, op, raw["xs.0"].type.dtype)
     attrs: dict[str, Attr] = {"axis": op.integer("axis", 0)}
-    node = reader.add(op, "concat", raw, attrs)
+    node = reader.add(op, "concat", {**raw, **numbers}, attrs)
     reader.graph.set_type(node.result, node.result.type.with_element(quant))
 
 
@@ -289,6 +352,8 @@ OPS = {
     (MICROSOFT, "QGemm"): gemm,
     (MICROSOFT, "QLinearAdd"): binary,
     (MICROSOFT, "QLinearMul"): binary,
+    (MICROSOFT, "QLinearWhere"): where,
+    (MICROSOFT, "QLinearReduceMean"): reduce_mean,
     (MICROSOFT, "QLinearSigmoid"): sigmoid,
     (MICROSOFT, "QLinearLeakyRelu"): leaky_relu,
     (MICROSOFT, "QLinearSoftmax"): softmax,

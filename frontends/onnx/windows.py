@@ -5,15 +5,6 @@ from __future__ import annotations
 from qir.ir.dims import Shape
 
 from .op import Keep, Op
-from .reader import Reader
-
-
-def planar(op: Op, reader: Reader, name: str) -> Shape:
-    """The shape of a 4-axis operand; Keep for another rank."""
-    shape = reader.type_of(op, name).shape
-    if len(shape) != 4:
-        raise Keep
-    return shape
 
 
 def pads(

@@ -38,7 +38,7 @@ from qir.reference.method import (
     variadic,
 )
 from qir.reference.table import compute
-from qir.reference.windows import channels_back, channels_first, padded, windows
+from qir.reference.windows import channels_back, channels_first, framed, windows_along
 
 # Coefficients of the rational approximation of the logistic function that Eigen and MLAS use.
 _ALPHA = tuple(
@@ -207,25 +207,28 @@ def mean_of_reals(
     A window that is the whole image is left to the global pool, as onnxruntime's kernel does.
     """
     one_scale("mean_of_reals", x_map, out)
-    codes = channels_first("avg_pool2d", x, layout)
-    sizes = (codes.shape[2], codes.shape[3])
+    codes = x if x.ndim != 4 else channels_first("avg_pool2d", x, layout)
+    sizes, n = codes.shape[2:], x.ndim - 2
     if tuple(kernel) == sizes and not any(pad):
         return mean_of_codes(x, x_map, out, layout=layout)
-    height, width = windows("avg_pool2d", sizes, kernel, stride, pad, ceil=ceil)
+    along = windows_along(f"avg_pool{n}d", sizes, kernel, stride, pad, (1,) * n, ceil=ceil)
     reals = F(x_map.scale) * (codes.astype(np.int32) - int(x_map.zero)).astype(F)
     outside = np.zeros((), F)
-    inside = padded(np.ones((1, 1, *sizes), F), height, width, outside)
-    framed = padded(reals, height, width, outside)
-    total = np.zeros((*codes.shape[:2], height.count, width.count), F)
-    count = np.zeros((1, 1, height.count, width.count), F)
-    for i, j in np.ndindex(*kernel):
-        total = np.add(total, framed[..., height.tap(i), width.tap(j)], dtype=F)
-        count = np.add(count, inside[..., height.tap(i), width.tap(j)], dtype=F)
+    inside = framed(np.ones((1, 1, *sizes), F), along, outside)
+    held = framed(reals, along, outside)
+    counts = tuple(window.count for window in along)
+    total = np.zeros((*codes.shape[:2], *counts), F)
+    count = np.zeros((1, 1, *counts), F)
+    for at in np.ndindex(*kernel):
+        taps = (..., *(window.tap(i) for window, i in zip(along, at, strict=True)))
+        total = np.add(total, held[taps], dtype=F)
+        count = np.add(count, inside[taps], dtype=F)
     with np.errstate(all="ignore"):
         divisor = np.full((), math.prod(kernel), F) if count_pad else count
         mean: Real32 = np.divide(total, divisor, dtype=F)
         codes_out = to_whole(mean / F(out.scale) + _zero(out))
-    return channels_back(stored(codes_out, out), layout)
+    made = stored(codes_out, out)
+    return made if n != 2 else channels_back(made, layout)
 
 
 def mean_of_codes(x: Codes, x_map: Affine, out: Affine, *, layout: str = "NCHW") -> Codes:
@@ -253,6 +256,7 @@ METHODS: Mapping[str, Method] = {
     "mean_of_reals": Method(
         mean_of_reals, attrs=("kernel", "stride", "pad", "ceil", "count_pad", "layout")
     ),
+    "mean_along": Method(mean_of_reals, attrs=("kernel", "stride", "pad", "ceil", "count_pad")),
     "mean_of_codes": Method(mean_of_codes, attrs=("layout",)),
     **ipex_methods.METHODS,
     **tflite_methods.METHODS,

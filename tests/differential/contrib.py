@@ -123,24 +123,46 @@ def through(case: Case, *, known: bool = True) -> tuple[dict[str, Tensor], dict[
     return theirs, run(graph, dict(case.feeds))
 
 
+_DEFAULTS = {
+    "strides": {1},
+    "dilations": {1},
+    "pads": {0},
+    "group": {1},
+    "ceil_mode": {0},
+    "count_include_pad": {0},
+    "channels_last": {0},
+    "alpha": {1.0},
+    "transA": {0},
+    "transB": {0},
+    "kernel_shape": set(),
+}
+"""What attributes say that need not be there; a kernel's shape is its weights'."""
+
+
+def _attributes(node: onnx.NodeProto) -> dict[str, Any]:
+    """What attributes say, those left out that say what holds without them."""
+    found = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    out = {}
+    for name, value in found.items():
+        values = set(value) if isinstance(value, list) else {value}
+        usual = name == "kernel_shape" and "Pool" not in node.op_type
+        if not usual and not values <= _DEFAULTS.get(name, set()):
+            out[name] = value
+    return dict(sorted(out.items()))
+
+
 def same_nodes(proto: onnx.ModelProto, written: onnx.ModelProto) -> None:
     """The same operators under the same names, with the same attributes, operands and results."""
 
     def shown(m: onnx.ModelProto) -> list[Any]:
         return sorted(
-            (
-                n.domain,
-                n.op_type,
-                n.name,
-                sorted(a.SerializeToString(deterministic=True) for a in n.attribute),
-                list(n.input),
-                list(n.output),
-            )
+            (n.domain, n.op_type, n.name, str(_attributes(n)), list(n.input), list(n.output))
             for n in m.graph.node
             if n.op_type != "Constant"
         )
 
-    assert shown(written) == shown(proto)
+    for mine, theirs in zip(shown(written), shown(proto), strict=True):
+        assert mine == theirs, f"{mine} was {theirs}"
 
 
 def equal(case: Case, **options: bool) -> None:
