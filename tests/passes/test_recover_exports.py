@@ -13,16 +13,15 @@ from torch import Tensor, nn
 from torch.nn import functional as f
 
 import qir
-from qir import registry
 from qir.ir.graph import Graph
 from qir.ledger import Ledger
 from qir.passes.fold_constants import FoldConstants
+from qir.passes.fold_shapes import FoldShapes
 from qir.passes.recover import Recover
 from qir.reference.interpreter import run
 from qir.rewrite import Pass, run_passes
 
 Function = Callable[..., Tensor]
-SHAPES = "fold-shapes"
 
 
 class Module(nn.Module):
@@ -33,7 +32,8 @@ class Module(nn.Module):
         self.function = function
 
     def forward(self, *given: Tensor) -> Tensor:
-        return self.function(*given)
+        made: Tensor = self.function(*given)
+        return made
 
 
 class Rms(nn.Module):
@@ -73,7 +73,8 @@ class Heads(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = (m(x).view(2, 6, 2, 4).transpose(1, 2) for m in (self.q, self.k, self.v))
         probs = torch.softmax(q @ k.transpose(-1, -2) / 2.0, -1)
-        return (probs @ v).transpose(1, 2).reshape(2, 6, 8)
+        made: Tensor = (probs @ v).transpose(1, 2).reshape(2, 6, 8)
+        return made
 
 
 class Rotary(nn.Module):
@@ -158,8 +159,6 @@ CASES: dict[str, tuple[nn.Module | Function, list[tuple[int, ...]], int, list[st
     "heads": (Heads(), [(2, 6, 8)], 17, ["attention"]),
     "rotary": (Rotary(), [Q, (2, 6)], 17, ["rotary"]),
 }
-SIZED = frozenset({"torch's own attention", "rotary by neighbours"})
-"""What asks for sizes while it runs."""
 OWN = frozenset({"masked attention", "heads", "rotary"})
 """What has ops of its own around the one that is looked for."""
 
@@ -176,17 +175,12 @@ def test_what_torch_exports_is_found_and_computes_what_torch_computes(
     name: str, tmp_path: Path
 ) -> None:
     function, shapes, opset, wanted = CASES[name]
-    if name in SIZED and SHAPES not in registry.names("qir.passes"):
-        pytest.skip("sizes are not folded")
     torch.manual_seed(len(name))
     module = function if isinstance(function, nn.Module) else Module(function)
     module = module.eval()
     given = [rows(*shape) for shape in shapes]
     read = exported(module, given, opset, tmp_path / "m.onnx")
-    folded: list[Pass] = [FoldConstants(), Recover()]
-    if SHAPES in registry.names("qir.passes"):
-        made = registry.find("qir.passes", SHAPES)
-        folded.insert(0, made())  # type: ignore[operator]
+    folded: list[Pass] = [FoldShapes(), FoldConstants(), Recover()]
     after = run_passes(read, folded, Ledger())
     found = [node.op for node in after if node.op not in ("input", "constant", "output")]
     if name in OWN:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from qir.ir.calls import infer
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.passes.recover.making import fits, stored
@@ -62,7 +63,7 @@ def rotate_neighbours(op: Ops, x: Var, cos: Var, sin: Var) -> Term:
     a, b = op.slice(x).named("first"), op.slice(x).named("second")
     low = op.unsqueeze(op.sub(op.mul(a, cos), op.mul(b, sin))).named("even")
     high = op.unsqueeze(op.add(op.mul(a, sin), op.mul(b, cos))).named("odd")
-    return op.reshape(op.concat(low, high).named("pairs"), Var("sizes"), ...)
+    return op.reshape(op.concat(low, high).named("pairs"), Var("sizes")).named("back")
 
 
 def _size(match: Match) -> int:
@@ -89,7 +90,8 @@ def _pairs(match: Match) -> bool:
     pairs = match.node("pairs")
     joined = _last(pairs, "axis", rank + 1)
     apart = all(match.node(n).attrs["axes"] in ((-1,), (rank,)) for n in ("even", "odd"))
-    same = fits(match["x"].type, match.results[0].type) and None not in match.results[0].type.shape
+    node = match.node("back")
+    same = infer(node.op, node.operands, node.attrs)[0].shape == match["x"].type.shape
     return (
         bool(size)
         and joined
