@@ -77,7 +77,10 @@ def write(writer: Writer, node: Node) -> None:
     for name, value in foreign.pairs(node.attrs["attrs"]).items():
         proto.attribute.append(foreign.attribute(proto, 1, name, value))
     writer.check_domain(op, domain, node.name)
-    writer.domains.setdefault(domain, 1)
+    slots = node.attrs["slots"]
+    version = slots[2] if isinstance(slots, tuple) and len(slots) > 2 else 1
+    assert isinstance(version, int)
+    writer.domains[domain] = max(version, writer.domains.get(domain, 1))
     writer.nodes.append(proto)
 
 
@@ -85,7 +88,7 @@ def _places(node: Node) -> tuple[list[int], list[int]]:
     """Where operands and results stand in the operator's lists; in order unless stated."""
     slots = node.attrs["slots"]
     found: list[Attr] = list(slots) if isinstance(slots, tuple) else []
-    if len(found) != 2:
+    if len(found) < 2:
         return list(range(len(node.operands))), list(range(len(node.results)))
     return foreign.places(found[0]), foreign.places(found[1])
 

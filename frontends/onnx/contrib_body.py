@@ -126,8 +126,7 @@ def group(reader: Reader, op: Op, operands: Mapping[str, Value], build: Build) -
         body.graph.add("output", given)
     except (TypeRuleError, GraphError, OpError, ParseError, KeyError) as error:
         raise Keep(f"{error}") from error
-    formal = OPERANDS[op.type].split()
-    places = tuple(formal.index(slot) for slot in operands)
+    places = _places(op, operands)
     made_at = tuple(i for i, name in enumerate(op.outputs) if name)
     attrs = tuple((a.name, attr(reader, op, a)) for a in op.proto.attribute)
     return reader.add(
@@ -136,12 +135,20 @@ def group(reader: Reader, op: Op, operands: Mapping[str, Value], build: Build) -
         operands,
         {
             "kernel": f"onnx:{op.domain}.{op.type}",
-            "slots": (places, made_at),
+            "slots": (places, made_at) if op.opset == 1 else (places, made_at, op.opset),
             "attrs": attrs,
         },
         types=[value.type for value in given.values()],
         bodies={"body": body.graph},
     )
+
+
+def _places(op: Op, operands: Iterable[str]) -> tuple[int, ...]:
+    """Where operands stand in the operator's list."""
+    formal = OPERANDS[op.type].split()
+    if op.type == "Trunc" and len(op.inputs) == 5:
+        formal.remove("output_scale")  # which version 1 lacks
+    return tuple(formal.index(slot) for slot in operands)
 
 
 def given(reader: Reader, op: Op, *but: str) -> dict[str, Value]:

@@ -1,10 +1,11 @@
-"""Names that onnxruntime's own operators have for their operands, as its schemas give them."""
+"""Names that operators of other domains have for their operands: onnxruntime's and QONNX's."""
 
 _PAIR = "A A_scale A_zero_point B B_scale B_zero_point C_scale C_zero_point"
 _UNARY = "X X_scale X_zero_point Y_scale Y_zero_point"
 OPERANDS = {
     "Attention": "input weights bias mask_index past attention_bias past_sequence_length",
     "BiasGelu": "A B",
+    "BipolarQuant": "X scale",
     "DequantizeLinear": "x x_scale x_zero_point",
     "DynamicQuantizeLSTM": "X W R B sequence_lens initial_h initial_c P W_scale W_zero_point "
     "R_scale R_zero_point",
@@ -21,6 +22,7 @@ OPERANDS = {
     "GroupQueryAttention": "query key value past_key past_value seqlens_k total_sequence_length "
     "cos_cache sin_cache position_ids attention_bias head_sink k_scale v_scale q_norm_weight "
     "k_norm_weight",
+    "IntQuant": "X scale zeropt bitwidth",
     "MatMulBnb4": "A B absmax",
     "MatMulFpQ4": "A B B_shape",
     "MatMulInteger16": "A B",
@@ -52,12 +54,14 @@ OPERANDS = {
     "fc3_experts_bias fc1_zero_points fc2_zero_points fc3_zero_points router_weights "
     "fc1_global_scale fc2_global_scale fc1_act_scale fc2_act_scale fc1_act_block_scale "
     "fc2_act_block_scale",
+    "Quant": "X scale zeropt bitwidth",
     "QuantizeLinear": "x y_scale y_zero_point",
     "QuickGelu": "X",
     "RotaryEmbedding": "input position_ids cos_cache sin_cache",
     "SkipLayerNormalization": "input skip gamma beta bias",
     "SkipSimplifiedLayerNormalization": "input skip gamma bias",
     "TransposeMatMul": "A B",
+    "Trunc": "X scale zeropt input_bitwidth output_scale output_bitwidth",
 }
 RESULTS = {
     "Attention": "output present",

@@ -1,0 +1,199 @@
+"""QONNX's Quant, BipolarQuant and Trunc, which give reals that lie on a grid, as groups.
+
+With constant numbers a Quant is a quantize and a dequantize of QONNX's own arithmetic; where scale,
+zero point or bit width are computed, or no storage type holds the codes, it is its formula.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.ir.dtype import F32, dtype
+from qir.ir.node import Value
+from qir.ir.types import QuantType, TensorType, uniform
+
+from .contrib_body import Body, given, group
+from .op import Keep, Op
+from .reader import Reader
+
+DOMAINS = ("qonnx.custom_op.general", "onnx.brevitas", "finn.custom_op.general")
+PROFILE = "qonnx-1.0"
+_ROUNDS = {
+    "ROUND": "even",
+    "HALF_EVEN": "even",
+    "CEIL": "ceil",
+    "FLOOR": "floor",
+    "UP": "up",
+    "DOWN": "down",
+    "HALF_UP": "away",
+}
+"""Its rounding modes and what they are called here; HALF_DOWN is none of ours."""
+_KNOWN = frozenset((*_ROUNDS, "HALF_DOWN"))
+_MOST_BITS = 24
+"""Whole numbers of so many bits are exact in float32."""
+Numbers = NDArray[np.float32]
+
+
+def _mode(op: Op, default: str) -> str:
+    mode = op.text("rounding_mode", default).upper()
+    if mode not in _KNOWN:
+        raise op.fail(f"rounding_mode {mode!r} is none that QONNX has")
+    return mode
+
+
+def _reals(op: Op, operands: dict[str, Value], count: int) -> None:
+    if len(operands) != count:
+        raise op.fail(f"has {len(operands)} operands, it takes {count}")
+    if any(v.type.element != F32 for v in operands.values()):
+        raise Keep("an operand is no f32")
+
+
+def _quant(reader: Reader, op: Op) -> None:
+    """Quant, also called IntQuant."""
+    op.only("signed", "narrow", "rounding_mode")
+    operands = given(reader, op)
+    _reals(op, operands, 4)
+    signed, narrow = op.integer("signed", 1) != 0, op.integer("narrow", 1) != 0
+    mode = _mode(op, "ROUND")
+    kind = _map(reader, op, operands["X"].type, signed, narrow) if mode in _ROUNDS else None
+
+    def build(body: Body) -> list[Value]:
+        if kind is None:
+            return [_formula(body, mode, signed, narrow)]
+        stated = "" if _ROUNDS[mode] == "even" else _ROUNDS[mode]
+        x = body["X"]
+        codes = body.graph.add(
+            "quantize",
+            {"x": x},
+            {"round": stated},
+            types=[x.type.with_element(kind)],
+            profile=PROFILE,
+        )
+        return [body.graph.add("dequantize", {"x": codes.result}, profile=PROFILE).result]
+
+    group(reader, op, operands, build)
+
+
+def _map(reader: Reader, op: Op, x: TensorType, signed: bool, narrow: bool) -> QuantType | None:
+    """The map of codes that constants say; None where no type says it."""
+    if not all(reader.is_constant(op.input(i)) for i in (1, 2, 3)):
+        return None
+    scale, zero, wide = (np.asarray(reader.numbers(op.input(i)), np.float32) for i in (1, 2, 3))
+    axes = [i for i, n in enumerate(scale.shape) if n > 1]
+    bits = float(wide.reshape(-1)[0]) if wide.size == 1 else 0.0
+    if len(axes) > 1 or scale.ndim > x.rank or not bits.is_integer():
+        return None
+    if not (1 if not signed else 2) <= bits <= _MOST_BITS or (bits == 1 and narrow):
+        return None
+    storage = dtype(f"{'i' if signed else 'u'}{int(bits)}")
+    low, high = storage.bounds
+    bounds = (low + 1, high) if signed and narrow else (low, high - (narrow and not signed))
+    axis = x.rank - scale.ndim + axes[0] if axes else None
+    if axis is not None and x.shape[axis] != scale.size:
+        return None
+    if not (np.isfinite(scale) & (scale > 0)).all() or zero.size not in (1, scale.size):
+        return None
+    if (zero != np.rint(zero)).any() or (zero < low).any() or (zero > high).any():
+        return None
+    flat = scale.reshape(-1) if axes else scale.reshape(-1)[0]
+    zeros = np.broadcast_to(zero.reshape(-1), scale.size).astype(np.int64)
+    return uniform(storage, flat, zeros if axes else zeros[0], axis=axis, bounds=bounds)
+
+
+def _formula(body: Body, mode: str, signed: bool, narrow: bool) -> Value:
+    """Divide, add the zero point, keep between the ends, round, and back."""
+    zero, scale = body["zeropt"], body["scale"]
+    y = body.op("add", body.op("div", body["X"], scale), zero)
+    held = _kept(body, y, body["bitwidth"], signed, narrow)
+    made = _rounded(body, held, mode)
+    if signed:
+        one = body.constant(1.0)
+        side = body.op("greater_equal", y, body.constant(0.0))
+        both = body.op("where", side, one, body.op("neg", one))
+        made = body.op("where", body.op("equal", body["bitwidth"], one), both, made)
+    return body.op("mul", body.op("sub", made, zero), scale)
+
+
+def _kept(body: Body, y: Value, bits: Value, signed: bool, narrow: bool) -> Value:
+    """y between the least and the greatest whole number of so many bits."""
+    one, two = body.constant(1.0), body.constant(2.0)
+    if signed:
+        half = body.op("pow", two, body.op("sub", bits, one))
+        high, low = body.op("sub", half, one), body.op("neg", half)
+        low = body.op("add", low, one) if narrow else low
+    else:
+        high = body.op("sub", body.op("pow", two, bits), two if narrow else one)
+        low = body.constant(0.0)
+    return body.op("max", body.op("min", y, high), low)
+
+
+def _rounded(body: Body, x: Value, mode: str) -> Value:
+    if mode in ("ROUND", "HALF_EVEN"):
+        return body.op("round", x)
+    if mode in ("CEIL", "FLOOR"):
+        return body.op(mode.lower(), x)
+    if mode == "DOWN":
+        return body.op("trunc", x)
+    size, half = body.op("abs", x), body.constant(0.5)
+    if mode == "UP":
+        size = body.op("ceil", size)
+    elif mode == "HALF_UP":
+        size = body.op("floor", body.op("add", size, half))
+    else:
+        size = body.op("ceil", body.op("sub", size, half))
+    return body.op("mul", body.op("sign", x), size)
+
+
+def _bipolar(reader: Reader, op: Op) -> None:
+    """BipolarQuant: the scale, negative where x is."""
+    op.only()
+    operands = given(reader, op)
+    _reals(op, operands, 2)
+
+    def build(body: Body) -> list[Value]:
+        one = body.constant(1.0)
+        side = body.op("greater_equal", body["X"], body.constant(0.0))
+        return [body.op("mul", body.op("where", side, one, body.op("neg", one)), body["scale"])]
+
+    group(reader, op, operands, build)
+
+
+def _trunc(reader: Reader, op: Op) -> None:
+    """Trunc of version 1, which drops bits, or 2, which states the scale of what is left."""
+    op.only("rounding_mode", "signed", "narrow")
+    later = len(op.inputs) == 6
+    formal = ("X", "scale", "zeropt", "input_bitwidth", "output_scale", "output_bitwidth")
+    names = formal if later else (*formal[:4], "output_bitwidth")
+    if len(op.inputs) not in (5, 6) or not all(op.inputs):
+        raise op.fail(f"has {len(op.inputs)} operands, it takes 5, or 6 since version 2")
+    operands = {s: reader.value(op, n) for s, n in zip(names, op.inputs, strict=True)}
+    _reals(op, operands, len(names))
+    mode = _mode(op, "FLOOR")
+    signed, narrow = op.integer("signed", 1) != 0, op.integer("narrow", 0) != 0
+
+    def build(body: Body) -> list[Value]:
+        scale, zero, two = body["scale"], body["zeropt"], body.constant(2.0)
+        y = body.op("round", body.op("add", body.op("div", body["X"], scale), zero))
+        if not later:
+            bits = body.op("sub", body["input_bitwidth"], body["output_bitwidth"])
+            made = _rounded(body, body.op("div", y, body.op("pow", two, bits)), mode)
+            return [body.op("mul", body.op("sub", made, zero), scale)]
+        ratio = body.op("log2", body.op("div", body["output_scale"], scale))
+        step = body.op("pow", two, body.op("round", ratio))
+        held = _kept(body, body.op("div", y, step), body["output_bitwidth"], signed, narrow)
+        made = body.op("sub", _rounded(body, held, mode), body.op("div", zero, step))
+        return [body.op("mul", made, body["output_scale"])]
+
+    group(reader, op, operands, build)
+
+
+_HANDLERS: dict[str, Callable[[Reader, Op], None]] = {
+    "Quant": _quant,
+    "IntQuant": _quant,
+    "BipolarQuant": _bipolar,
+    "Trunc": _trunc,
+}
+OPS = {(domain, name): handler for domain in DOMAINS for name, handler in _HANDLERS.items()}

@@ -1,0 +1,161 @@
+"""QONNX models: what their ops give is what the package's NumPy code gives, and they go back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from onnx import TensorProto, helper
+
+from qir.backends.onnx.model import to_model
+from qir.frontends.onnx import OnnxFrontend
+from qir.ir.verify import check
+from qir.ledger import Ledger
+from qir.reference.interpreter import run
+from tests.differential.contrib import same_nodes
+from tests.frontends.onnx.models import save
+from tests.oracles.qonnx_vectors import VECTORS, cases, digest
+
+F = np.float32
+Reals = NDArray[np.float32]
+MODES = ("ROUND", "HALF_EVEN", "CEIL", "FLOOR", "UP", "DOWN", "HALF_UP", "HALF_DOWN")
+DOMAIN = "qonnx.custom_op.general"
+
+
+def rounded(x: Reals, mode: str) -> Reals:
+    """As `resolve_rounding_mode` of qonnx 1.0.0 has it."""
+    with_sign = {
+        "UP": lambda a: np.ceil(a),
+        "HALF_UP": lambda a: np.floor(a + F(0.5)),
+        "HALF_DOWN": lambda a: np.ceil(a - F(0.5)),
+    }
+    if mode in with_sign:
+        return np.asarray(np.sign(x) * with_sign[mode](np.abs(x)), F)
+    plain: dict[str, Any] = {"CEIL": np.ceil, "FLOOR": np.floor, "DOWN": np.fix}
+    return np.asarray(plain.get(mode, np.round)(x), F)
+
+
+def ends(bits: Reals, signed: bool, narrow: bool) -> tuple[Reals, Reals]:
+    if signed:
+        half = np.asarray(2 ** (bits - F(1)), F)
+        return np.asarray(-half + F(narrow), F), np.asarray(half - F(1), F)
+    return np.asarray(0 * bits, F), np.asarray(2**bits - F(1 + narrow), F)
+
+
+def quant(
+    x: Reals, scale: Reals, zero: Reals, bits: Reals, signed: bool, narrow: bool, mode: str
+) -> Reals:
+    """As `int_quant` of qonnx 1.0.0 has it."""
+    y = x / scale + zero
+    if bits == 1 and signed:
+        y = np.where(y >= 0, F(1), F(-1))
+    else:
+        low, high = ends(bits, signed, narrow)
+        y = rounded(np.where(y < low, low, np.where(y > high, high, y)), mode)
+    return np.asarray((y - zero) * scale, F)
+
+
+def through(
+    op: str,
+    feeds: dict[str, Any],
+    constants: dict[str, Any],
+    folder: Path,
+    version: int = 1,
+    **attrs: Any,
+) -> tuple[Reals, list[str]]:
+    """What the interpreter gives, and the ops within; the model is written back as it was."""
+    names = {**feeds, **constants}
+    order = [n for n in "x s z b os ob".split() if n in names]
+    node = helper.make_node(op, order, ["y"], "it", domain=DOMAIN, **attrs)
+    info = helper.make_tensor_value_info
+    from onnx import numpy_helper
+
+    graph = helper.make_graph(
+        [node],
+        "g",
+        [info(n, TensorProto.FLOAT, a.shape) for n, a in feeds.items()],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(np.asarray(a), n) for n, a in constants.items()],
+    )
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid(DOMAIN, version)]
+    proto = helper.make_model(graph, opset_imports=imports, ir_version=8)
+    read = OnnxFrontend().load(save(proto, folder), Ledger())
+    check(read)
+    written = to_model(read, Ledger())
+    same_nodes(proto, written)
+    assert {o.domain: o.version for o in written.opset_import}[DOMAIN] == version
+    assert OnnxFrontend().load(save(written, folder, "again.onnx"), Ledger()) == read
+    ops = [n.op for _, each in read.walk() for n in each]
+    return run(read, feeds)["y"], ops
+
+
+def test_recorded_cases_are_read_as_they_are(tmp_path: Path) -> None:
+    with np.load(Path(VECTORS) / "quant.npz") as file:
+        assert str(file["inputs"]) == digest()
+        wanted = file["y"]
+    for case, y in zip(cases(), wanted, strict=True):
+        constants = {"s": F(case.scale), "z": F(case.zero), "b": F(case.bits)}
+        attrs = {"signed": int(case.signed), "narrow": int(case.narrow)}
+        found, ops = through(
+            "Quant", {"x": case.x}, constants, tmp_path, rounding_mode=case.mode, **attrs
+        )
+        assert "quantize" in ops
+        assert np.array_equal(found, y), case.mode
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("signed", [0, 1])
+@pytest.mark.parametrize("computed", [False, True])
+def test_any_numbers(tmp_path: Path, mode: str, signed: int, computed: bool) -> None:
+    rng = np.random.default_rng(31)
+    for bits, narrow, size, zero in (
+        (3.0, 0, (), 0.0),
+        (4.0, 1, (1, 5, 1), 1.0),
+        (5.0, 0, (4, 1, 1), 2.5),
+        (2.5, 0, (), 0.0),
+        (1.0, 0, (), 0.0),
+        (7.0, 1, (4, 5, 1), 3.0),
+    ):
+        scale = np.asarray(2.0 ** rng.integers(-3, 1, size), F)
+        x = np.asarray(rng.integers(-40, 41, (4, 5, 6)) / 8, F)
+        held = {"s": scale, "z": np.array(zero, F), "b": np.array(bits, F)}
+        feeds = {"x": x, **(held if computed else {})}
+        found, _ = through(
+            *("Quant", feeds, {} if computed else held, tmp_path),
+            rounding_mode=mode,
+            signed=signed,
+            narrow=narrow,
+        )
+        wanted = quant(x, scale, held["z"], held["b"], signed != 0, narrow != 0, mode)
+        assert np.array_equal(found, wanted), f"{bits} bits of {mode}"
+
+
+@pytest.mark.parametrize("size", [(), (5, 1)])
+def test_two_numbers_of_one_bit(tmp_path: Path, size: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(32)
+    x = rng.integers(-2, 3, (4, 5, 6)).astype(F)
+    scale = np.asarray(rng.random(size) + 0.1, F)
+    found, _ = through("BipolarQuant", {"x": x}, {"s": scale}, tmp_path)
+    assert np.array_equal(found, np.where(x >= 0, F(1), F(-1)) * scale)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("computed", [False, True])
+def test_bits_are_dropped(tmp_path: Path, mode: str, computed: bool) -> None:
+    rng = np.random.default_rng(33)
+    x = np.asarray(rng.integers(-128, 128, (4, 6)) * 0.25, F)
+    held = {"s": F(0.25), "z": F(3), "b": F(8)}
+    for version, more in ((1, {"ob": F(5)}), (2, {"os": F(2.0), "ob": F(5)})):
+        numbers = {n: np.asarray(v, F) for n, v in {**held, **more}.items()}
+        feeds = {"x": x, **(numbers if computed else {})}
+        constants = {} if computed else numbers
+        found, _ = through("Trunc", feeds, constants, tmp_path, version, rounding_mode=mode)
+        y = np.round(x / F(0.25) + F(3))
+        if version == 1:
+            wanted = (rounded(y / F(8), mode) - F(3)) * F(0.25)
+        else:
+            wanted = (rounded(np.clip(y / F(8), -16, 15), mode) - F(3) / F(8)) * F(2)
+        assert np.array_equal(found, wanted), f"version {version}"
