@@ -40,8 +40,7 @@ def formed(graph: Graph, form: str | None, ledger: Ledger, *, standard: bool) ->
                 ledger.add(Change.EXACT, STEP, out.name, said)
         case "nbits":
             ExpandQdq().run(out, ledger)
-            if not standard:
-                to_nbits(out, ledger)
+            to_nbits(out, ledger, standard=standard)
         case _:
             ExpandQdq().run(out, ledger)
     return out

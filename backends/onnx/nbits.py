@@ -22,20 +22,29 @@ _LEAST = 16
 _NONE = "no product here has weights in blocks of few bits; qir quantize --weights makes them"
 
 
-def to_nbits(graph: Graph, ledger: Ledger) -> None:
-    """Groups what the kernel computes; Refused where there is nothing of that form."""
+def to_nbits(graph: Graph, ledger: Ledger, *, standard: bool) -> None:
+    """Groups what the kernel computes, or leaves it dequantized where only ONNX's own is wanted.
+
+    Refused where there is nothing of that form.
+    """
     count = sum(1 for n in graph if n.op == "fused" and n.attrs["kernel"] == KERNEL)
     for node in list(graph):
         if node.op not in ("matmul", "gemm", "linear"):
             continue
         slot = spec(node.op).traits.weight or ""
         weight = node.operands[slot]
+        turned = node.op == "linear" or node.attrs.get("trans_b") is True
+        if weight.node.op == "transpose" and weight.node.attrs["perm"] == (1, 0):
+            weight, turned = weight.node.operands["x"], not turned
         array = weight.node.operands["x"].constant if weight.node.op == "dequantize" else None
         if array is None or len(weight.node.operands) > 1:
             continue
-        found = _rows(array, node)
+        found = _rows(array, node, turned=turned)
         if isinstance(found, str):
             ledger.add(Change.EXACT, STEP, node.name, f"stays as it is: {found}")
+            continue
+        if standard:
+            count += 1
             continue
         _group(graph, node, found, weight)
         said = "written as MatMulNBits, whose codes count from the middle"
@@ -46,7 +55,7 @@ def to_nbits(graph: Graph, ledger: Ledger) -> None:
     graph.prune()
 
 
-def _rows(array: Array, node: Node) -> Array | str:
+def _rows(array: Array, node: Node, *, turned: bool) -> Array | str:
     """The weights as rows of unsigned codes in blocks, or why they are none."""
     quant, data = array.type.quant, array.data
     assert quant is not None
@@ -58,7 +67,6 @@ def _rows(array: Array, node: Node) -> Array | str:
     plain = quant.kind == "uniform" and quant.plus is None and quant.express == F32
     if bits is None or not plain or data.ndim != 2 or quant.dynamic:
         return f"codes of {quant.storage} with such a map are none of the kernel's"
-    turned = node.op == "linear" or node.attrs.get("trans_b") is True
     deep = 1 if turned else 0
     size = _size(quant, deep, data.shape[deep])
     if size is None or size < _LEAST or size & (size - 1):

@@ -36,14 +36,12 @@ def quantize(reader: Reader, op: Op) -> None:
     if dynamic_ops.computed(reader, op, 1, 2):
         dynamic_ops.quantize(reader, op)
         return
-    if op.integer("block_size", 0):
-        raise Keep
     wanted = op.integer("output_dtype", 0)
     storage = _zero_type(reader, op.input(2)) or (element(wanted) if wanted else U8)
     if storage.is_float and not op.integer("saturate", 1):
         raise Keep
     x = reader.value(op, op.input(0))
-    axis = _axis(reader, op, x.constant is not None)
+    axis = None if op.integer("block_size", 0) else _axis(reader, op, x.constant is not None)
     quant = _map(reader, op, (1, 2), x.type.with_element(storage), axis)
     if quant.express != x.type.express or x.type.quant:
         raise Keep
@@ -67,17 +65,15 @@ def dequantize(reader: Reader, op: Op) -> None:
     if dynamic_ops.computed(reader, op, 1, 2):
         dynamic_ops.dequantize(reader, op)
         return
-    if op.integer("block_size", 0):
-        raise Keep
-    name = op.input(0)
+    name, blocks = op.input(0), op.integer("block_size", 0)
     kind, constant = reader.type_of(op, name), reader.is_constant(name)
-    axis = _axis(reader, op, constant)
+    axis = None if blocks else _axis(reader, op, constant)
     quant = _map(reader, op, (1, 2), kind, axis)
     wanted = op.integer("output_dtype", 0)
     if wanted and element(wanted) != quant.express:
         raise Keep
     if not constant:
-        if kind.quant is None and axis is not None:
+        if kind.quant is None and (axis is not None or blocks):
             reader.mean(op, name, quant)
         elif kind.quant is None:
             raise Keep
@@ -90,6 +86,11 @@ def _map(
     reader: Reader, op: Op, at: tuple[int, int], kind: TensorType, axis: int | None
 ) -> QuantType:
     scale, zero = op.input(at[0]), op.input(at[1])
+    if size := op.integer("block_size", 0):
+        along = op.integer("axis", 1)
+        if not -kind.rank <= along < kind.rank:
+            raise op.fail(f"axis {along}, but its operand has {kind.rank} axes")
+        return reader.blocks(scale, zero, kind, along % kind.rank, size)
     if axis is None:
         return reader.quant(scale, zero, kind.dtype)
     # Rank 1 has one axis, whatever the attribute says.

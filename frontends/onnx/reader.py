@@ -15,7 +15,7 @@ from qir.ir.dtype import DType, dtype_of
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.origin import Lineage, Origin
-from qir.ir.types import Array, QuantType, TensorType, uniform
+from qir.ir.types import Array, Grain, QuantType, TensorType, uniform
 from qir.ledger import Change, Ledger
 
 from .elements import Dimensions
@@ -275,13 +275,29 @@ class Reader:
             storage, scales, zeros, axis=axis, express=kind, name=scale.removesuffix("_scale")
         )
 
-    def _scales(self, name: str) -> tuple[NDArray[np.floating], DType]:
+    def blocks(self, scale: str, zero: str, kind: TensorType, axis: int, size: int) -> QuantType:
+        """The map of one scale a block along an axis; Keep for what is held otherwise."""
+        scales, express = self._scales(scale, kind.rank)
+        grain = Grain(tuple((i, size if i == axis else 1) for i in range(kind.rank)))
+        wanted = grain.grid(kind.shape)
+        if scales.ndim != kind.rank or size < 1:
+            raise Keep(f"blocks of {size} of {kind.rank} axes have scales of {scales.ndim}")
+        if any(isinstance(w, int) and w != s for w, s in zip(wanted, scales.shape, strict=True)):
+            raise Keep(f"it has {scales.shape} scales for {kind} in blocks of {size}")
+        zeros = self._zeros(zero, kind.dtype, scales)
+        held: Array | tuple[int, ...] = ()
+        if zeros.any():
+            codes = zeros.astype(kind.dtype.carrier)
+            held = Array(codes, TensorType(codes.shape, kind.dtype), zero)
+        return QuantType(kind.dtype, express, Array.of(scales, scale), held, grain)
+
+    def _scales(self, name: str, most: int = 1) -> tuple[NDArray[np.floating], DType]:
         data = self.numbers(name)
         kind = dtype_of(data)
-        if kind.name not in ("f32", "f16") or data.ndim > 1 or not data.size:
+        if kind.name not in ("f32", "f16") or data.ndim > most or not data.size:
             raise Keep
         scales: NDArray[np.floating] = data.astype(kind.carrier)
-        fine = np.isfinite(scales) & (scales > 0)
+        fine = np.isfinite(scales) & ((scales > 0) | (most > 1))  # blocks have any sign, or none
         if not fine.all():
             bad, count = scales[~fine].reshape(-1)[0], scales.size
             which = f"scale {bad}" if count == 1 else f"scale {bad}, one of {count},"

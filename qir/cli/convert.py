@@ -20,8 +20,7 @@ from qir.cli.screen import Screen, size
 @shared.verb(
     "qir convert model.onnx -o model.qir",
     "qir convert quantized.onnx -o operators.onnx --format qoperator",
-    "qir convert quantized.onnx -o again.onnx --ledger ledger.json",
-    "qir convert quantized.onnx -o plain.onnx --target onnx --opset 21",
+    "qir convert quantized.onnx -o again.onnx --target onnx --opset 21 --ledger ledger.json",
 )
 @shared.model
 @shared.output("Where to write it: a .qir file, or the target's own kind.")

@@ -41,8 +41,7 @@ class Common(TypedDict):
 
 @shared.verb(
     "qir quantize model.onnx --data samples.npy -o quantized.onnx",
-    "qir quantize model.onnx --stats model.stats --range percentile:99.99 -o tighter.onnx",
-    "qir quantize model.onnx --data samples.npy --keep-float '/fc/*' -o mixed.qir",
+    "qir quantize model.onnx --stats model.stats --keep-float '/fc/*' -o mixed.qir",
     "qir quantize model.onnx --dynamic -o dynamic.onnx",
 )
 @shared.model

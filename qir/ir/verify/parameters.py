@@ -27,8 +27,9 @@ def _maps(seen: Seen) -> Iterator[tuple[str, QuantType]]:
 
 
 def positive_scale(seen: Seen) -> Iterator[Fault]:
-    """Every scale is a positive, finite number.
+    """Every scale is a positive, finite number; an array of those of blocks is only finite.
 
+    Tools give a block the sign of its largest weight, and a block of zeros a scale of zero.
     Scales that are codes themselves are finite and not negative: a block of nothing but zeros may
     have a scale of zero there. Constant companion slots are looked at too.
     """
@@ -49,6 +50,11 @@ def _bad_scale(quant: QuantType) -> str:
     array = quant.scale
     inner = array.type.quant if array is not None else None
     if array is None or inner is None:
+        blocks = quant.grain is not None and quant.axis is None
+        if array is not None and blocks and array.type.dtype.is_float:
+            return (
+                "" if np.isfinite(array.data.astype(np.float64)).all() else "a scale is not finite"
+            )
         ok = array is None or _positive(array.data)
         return "" if ok else "a scale is not positive and finite"
     if inner.dynamic or inner.kind != "uniform" or inner.grain is not None:

@@ -1,0 +1,141 @@
+"""Models quantized by onnxruntime's own tools, in all the variants that they have."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+from onnxruntime.quantization import (
+    CalibrationDataReader,
+    QuantFormat,
+    QuantType,
+    quantize_dynamic,
+    quantize_static,
+)
+from onnxruntime.quantization.matmul_nbits_quantizer import (
+    DefaultWeightOnlyQuantConfig,
+    MatMulNBitsQuantizer,
+)
+
+Feeds = dict[str, NDArray[np.float32]]
+OPSET = 21
+
+
+def network(seed: int = 0) -> onnx.ModelProto:
+    """Convolutions, a depthwise one, a residual sum, pools, a concatenation, and two products."""
+    rng = np.random.default_rng(seed)
+    held: list[onnx.TensorProto] = []
+
+    def weight(name: str, *shape: int) -> str:
+        data = (rng.standard_normal(shape) / np.sqrt(np.prod(shape[1:]) or 1)).astype(np.float32)
+        held.append(numpy_helper.from_array(data, name))
+        return name
+
+    node, pads = helper.make_node, [1, 1, 1, 1]
+    nodes = [
+        node("Conv", ["x", weight("w0", 8, 3, 3, 3), weight("b0", 8)], ["c0"], "c0", pads=pads),
+        node("Relu", ["c0"], ["r0"], "r0"),
+        node("Conv", ["r0", weight("w1", 8, 1, 3, 3)], ["c1"], "c1", pads=pads, group=8),
+        node("Add", ["c1", "r0"], ["s1"], "s1"),
+        node("MaxPool", ["s1"], ["p1"], "p1", kernel_shape=[2, 2], strides=[2, 2]),
+        node("Conv", ["p1", weight("w2", 8, 8, 1, 1), weight("b2", 8)], ["c2"], "c2"),
+        node("Concat", ["c2", "p1"], ["k"], "k", axis=1),
+        node("GlobalAveragePool", ["k"], ["g"], "g"),
+        node("Flatten", ["g"], ["f"], "f"),
+        node("MatMul", ["f", weight("w3", 16, 64)], ["m"], "m"),
+        node("Sigmoid", ["m"], ["a"], "a"),
+        node("Gemm", ["a", weight("w4", 64, 10), weight("b4", 10)], ["y"], "y"),
+    ]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 3, 8, 8])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 10])
+    graph = helper.make_graph(nodes, "net", [x], [y], held)
+    opset = helper.make_opsetid("", OPSET)
+    return helper.make_model(graph, opset_imports=[opset], ir_version=10)
+
+
+def samples(count: int = 6, seed: int = 1) -> list[Feeds]:
+    """Batches of two."""
+    rng = np.random.default_rng(seed)
+    return [{"x": rng.standard_normal((2, 3, 8, 8)).astype(np.float32)} for _ in range(count)]
+
+
+class _Reader(CalibrationDataReader):  # type: ignore[misc]
+    def __init__(self, feeds: Sequence[Feeds]) -> None:
+        self.left: Iterator[Feeds] = iter(feeds)
+
+    def get_next(self) -> Feeds | None:
+        return next(self.left, None)
+
+
+STATIC = {
+    f"{form.name.lower()}-{a.name}-{w.name}{'-channel' if channel else ''}": (form, a, w, channel)
+    for form in (QuantFormat.QDQ, QuantFormat.QOperator)
+    for a, w, channel in (
+        (QuantType.QUInt8, QuantType.QInt8, False),
+        (QuantType.QUInt8, QuantType.QInt8, True),
+        (QuantType.QUInt8, QuantType.QUInt8, False),
+        (QuantType.QInt8, QuantType.QInt8, True),
+    )
+} | {
+    "qdq-QUInt16-QInt8": (QuantFormat.QDQ, QuantType.QUInt16, QuantType.QInt8, False),
+    "qdq-QInt16-QInt16": (QuantFormat.QDQ, QuantType.QInt16, QuantType.QInt16, False),
+    "qdq-QUInt8-QInt4": (QuantFormat.QDQ, QuantType.QUInt8, QuantType.QInt4, False),
+}
+"""What `quantize_static` is told."""
+DYNAMIC = {
+    f"dynamic-{w.name}{'-channel' if channel else ''}": (w, channel)
+    for w, channel in (
+        (QuantType.QInt8, False),
+        (QuantType.QUInt8, False),
+        (QuantType.QInt8, True),
+    )
+}
+"""What `quantize_dynamic` is told."""
+NBITS = {
+    f"nbits-{bits}-{'symmetric' if even else 'affine'}-{form.name.lower()}": (bits, even, form)
+    for bits, forms in (
+        (4, (QuantFormat.QOperator, QuantFormat.QDQ)),
+        (8, (QuantFormat.QOperator,)),
+    )
+    for even in (True, False)
+    for form in forms
+}
+"""What the quantizer of weights in blocks is told."""
+ALL = (*STATIC, *DYNAMIC, *NBITS)
+
+
+def quantized(name: str, seed: int = 0) -> onnx.ModelProto:
+    """The network as a tool quantizes it."""
+    logging.getLogger().setLevel(logging.ERROR)
+    with tempfile.TemporaryDirectory() as folder:
+        source, made = Path(folder) / "float.onnx", Path(folder) / "made.onnx"
+        onnx.save(network(seed), source)
+        if name in STATIC:
+            form, activations, weights, channel = STATIC[name]
+            quantize_static(
+                source,
+                made,
+                _Reader(samples()),
+                quant_format=form,
+                activation_type=activations,
+                weight_type=weights,
+                per_channel=channel,
+            )
+        elif name in DYNAMIC:
+            kind, channel = DYNAMIC[name]
+            quantize_dynamic(source, made, weight_type=kind, per_channel=channel)
+        else:
+            bits, even, form = NBITS[name]
+            config = DefaultWeightOnlyQuantConfig(
+                block_size=16, is_symmetric=even, bits=bits, quant_format=form
+            )
+            tool = MatMulNBitsQuantizer(onnx.load(source), algo_config=config)
+            tool.process()
+            onnx.save(tool.model.model, made)
+        return onnx.load(made)
