@@ -8,6 +8,7 @@ from qir.ledger import Change, Ledger
 from qir.passes.expand_qdq import ExpandQdq
 from qir.passes.fold_parameters import FoldParameters
 from qir.passes.fuse_qdq import FuseQdq
+from qir.passes.lift_dynamic import LiftDynamic
 from qir.passes.lower_integer import LowerInteger
 from qir.passes.open_groups import OpenGroups
 from qir.reference.constants import computed
@@ -29,6 +30,8 @@ def formed(graph: Graph, form: str | None, ledger: Ledger, *, standard: bool) ->
     out = graph.copy()
     if standard or form in ("qdq", "integer"):
         OpenGroups(_WEIGHTED).run(out, ledger)
+    if form in ("qdq", "qoperator"):
+        LiftDynamic().run(out, ledger)
     _settle(out, ledger)
     match form:
         case "qoperator":

@@ -1,0 +1,159 @@
+"""Forms of a model: what is quantized without data, operator sets, numbers that settle."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+from qir import pipeline
+from qir.errors import Refused, SchemeError, UsageError
+from qir.ir.graph import Graph
+from qir.ir.text import parse
+from qir.ledger import Change, Ledger
+from qir.target import target as named_target
+from tests.differential.ort_tools import network, samples
+from tests.differential.runtime import run
+
+
+def float_model(tmp_path: Path) -> Graph:
+    path = tmp_path / "float.onnx"
+    onnx.save(network(), path)
+    return pipeline.load(path)
+
+
+def written(graph: Graph, tmp_path: Path, **more: object) -> onnx.ModelProto:
+    path = tmp_path / "made.onnx"
+    pipeline.save(graph, path, force=True, **more)  # type: ignore[arg-type]
+    return onnx.load(path)
+
+
+def ops(proto: onnx.ModelProto) -> list[str]:
+    return [n.op_type for n in proto.graph.node]
+
+
+def off(found: NDArray[np.generic], wanted: NDArray[np.generic]) -> float:
+    """The error beside the numbers, as a share."""
+    error = np.square(np.subtract(found, wanted, dtype=np.float64)).mean()
+    return float(np.sqrt(error / np.square(wanted.astype(np.float64)).mean()))
+
+
+def test_a_model_quantized_while_it_runs_needs_no_data(tmp_path: Path) -> None:
+    graph = float_model(tmp_path)
+    feeds = samples(1, seed=3)[0]
+    wanted = run(network(), feeds, optimize=False)["y"]
+    made = pipeline.quantize_dynamic(graph)
+    forms = [written(made, tmp_path, format=f) for f in ("integer", "qdq")]
+    names = ops(forms[0])
+    assert (names.count("ConvInteger"), names.count("MatMulInteger")) == (3, 2)
+    assert names.count("DynamicQuantizeLinear") == 5
+    for proto in forms:
+        found = run(proto, feeds, optimize=False)["y"]
+        assert off(found, wanted) < 0.05
+        # Codes may move by one where a sum of reals before them differs in its last bit.
+        assert off(pipeline.run(made, feeds)["y"], found) < 0.01
+
+
+def test_a_plan_without_data_names_reasons_and_obeys_rules(tmp_path: Path) -> None:
+    graph = float_model(tmp_path)
+    plan = pipeline.plan(graph, dynamic=True, rules=["op=gemm: float", "name=m slot=w: u8 affine"])
+    found = {d.node: d for d in plan.decisions}
+    assert found["c0"].integer
+    assert found["y"].reason == "a rule keeps it float"
+    assert "without data" in found["g"].reason
+    with pytest.raises(SchemeError, match="hits no op"):
+        pipeline.plan(graph, dynamic=True, rules=["op=lstm: float"])
+
+
+@pytest.mark.parametrize("weights", ["u4:16", "i4:32", "u8:16", "i8:64", "u2:16"])
+@pytest.mark.parametrize("target", ["onnx", "onnxruntime"])
+def test_weights_alone_are_stored_in_blocks(tmp_path: Path, weights: str, target: str) -> None:
+    graph = float_model(tmp_path)
+    made = pipeline.quantize_weights(graph, weights, target=target)
+    proto = written(made, tmp_path, format="nbits", target=target)
+    wanted = "MatMulNBits" if target == "onnxruntime" else "DequantizeLinear"
+    assert ops(proto).count(wanted) == 2
+    if weights == "u2:16":
+        return  # onnxruntime has a kernel for two bits on some processors alone
+    feeds = samples(1, seed=3)[0]
+    found = run(proto, feeds, optimize=False)["y"]
+    np.testing.assert_allclose(pipeline.run(made, feeds)["y"], found, rtol=0, atol=1e-5)
+    float32 = run(network(), feeds, optimize=False)["y"]
+    assert off(found, float32) < (0.2 if "4" in weights.partition(":")[0] else 0.02)
+    back = pipeline.load(tmp_path / "made.onnx")
+    np.testing.assert_allclose(pipeline.run(back, feeds)["y"], found, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("text", ["u4", "f8:16", "u4:0", "q4:16", "u3:16"])
+def test_other_words_for_weights_are_told(tmp_path: Path, text: str) -> None:
+    with pytest.raises(SchemeError, match="such as u4:32"):
+        pipeline.quantize_weights(float_model(tmp_path), text)
+
+
+def test_nothing_of_a_form_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="no product here has weights in blocks"):
+        written(float_model(tmp_path), tmp_path, format="nbits")
+
+
+def test_an_operator_set_is_asked_for_and_refused_where_codes_need_more(tmp_path: Path) -> None:
+    graph = float_model(tmp_path)
+    proto = written(graph, tmp_path, target="onnx", opset=17)
+    assert [(o.domain, o.version) for o in proto.opset_import] == [("", 17)]
+    blocks = pipeline.quantize_weights(graph, "u4:16")
+    with pytest.raises(Refused, match="needs opset 21; 17 is asked for"):
+        written(blocks, tmp_path, target="onnx", format="qdq", opset=17)
+    with pytest.raises(UsageError, match="from 13 to"):
+        written(graph, tmp_path, target="onnx", opset=99)
+    with pytest.raises(UsageError, match="no operator sets"):
+        named_target("cpu").at(21)
+
+
+INVERSE = """graph main as native {
+  %x = input() : 3x3xf32
+  %y = inverse(%x) : 3x3xf32
+  output(y=%y)
+}"""
+
+
+def test_an_operator_of_onnxruntimes_own_is_none_of_plain_onnx(tmp_path: Path) -> None:
+    graph = parse(INVERSE)
+    assert ops(written(graph, tmp_path)) == ["Inverse"]
+    with pytest.raises(Refused, match="microsoft's and no operator of ONNX itself"):
+        written(graph, tmp_path, target="onnx")
+
+
+def test_numbers_that_turn_out_constant_are_folded_into_a_static_model(tmp_path: Path) -> None:
+    """A scale that is a quotient of constants, codes that are summed in integers."""
+    rng = np.random.default_rng(5)
+    w = rng.integers(-127, 128, (6, 4)).astype(np.int8)
+    held = {"top": np.float32(6), "steps": np.float32(255), "z": np.uint8(9), "w": w}
+    held |= {"w_scale": np.float32(0.02)}
+    node = helper.make_node
+    nodes = [
+        node("Div", ["top", "steps"], ["s"]),
+        node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        node("MatMulInteger", ["q", "w", "z"], ["i"]),
+        node("Cast", ["i"], ["f"], to=TensorProto.FLOAT),
+        node("Mul", ["s", "w_scale"], ["m"]),
+        node("Mul", ["f", "m"], ["y"]),
+    ]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [3, 6])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [3, 4])
+    tensors = [numpy_helper.from_array(np.asarray(a), n) for n, a in held.items()]
+    graph = helper.make_graph(nodes, "g", [x], [y], tensors)
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    path = tmp_path / "m.onnx"
+    onnx.save(proto, path)
+    ledger = Ledger()
+    made = written(pipeline.load(path), tmp_path, format="qdq", ledger=ledger)
+    assert ops(made) == ["QuantizeLinear", "DequantizeLinear", "DequantizeLinear", "MatMul"]
+    assert Change.EXACT in ledger.counts()
+    feeds = {"x": (rng.standard_normal((3, 6)) * 3).astype(np.float32)}
+    one, other = (run(p, feeds, optimize=False)["y"] for p in (proto, made))
+    np.testing.assert_allclose(other, one, rtol=1e-6, atol=1e-6)
+    back = pipeline.load(tmp_path / "made.onnx")
+    assert not [v for v in back.values.values() if v.type.quant and v.type.quant.dynamic]
