@@ -12,7 +12,7 @@ from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
 
-from qir.errors import PluginError
+from qir.errors import ApiError, PluginError
 
 API = 1
 """The plugin interface that this QIR has; a plugin says `qir_api = 1` to be written for it."""
@@ -64,6 +64,11 @@ def owner(kind: str, name: str) -> str:
     if (kind, name) in _offered:
         return "this program"
     return ", ".join(_owner(p) for p in _points(kind).get(name, ()))
+
+
+def place(kind: str, name: str) -> str:
+    """The module that a plugin is in, as its entry point says."""
+    return ", ".join(p.module for p in _points(kind).get(name, ()))
 
 
 @contextmanager
@@ -121,12 +126,12 @@ def _load(point: EntryPoint, who: str) -> object:
 def _require_api(number: object, who: str, module: str) -> None:
     if number is None:
         said = f"write qir_api = {API} in {module}, or in a package above it"
-        raise PluginError(f"{who} does not say which plugin API it is written for; {said}")
+        raise ApiError(f"{who} does not say which plugin API it is written for; {said}")
     if number != API:
         newer = isinstance(number, int) and number > API
         would = "a newer qir" if newer else "a newer version of it"
         said = f"is written for plugin API {number}, this qir has {API}"
-        raise PluginError(f"{who} {said}; install {would}")
+        raise ApiError(f"{who} {said}; install {would}")
 
 
 def _stated(module: str) -> object:

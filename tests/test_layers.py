@@ -35,7 +35,7 @@ BELOW = " ".join(CORE)
 CORE |= {
     "pipeline": BELOW,
     "inspect": BELOW,
-    "cli": f"{BELOW} pipeline inspect __init__",
+    "cli": f"{BELOW} pipeline inspect testing __init__",
     "testing": f"{BELOW} pipeline inspect",
     "__init__": f"{BELOW} pipeline inspect testing",
     "__main__": "cli",

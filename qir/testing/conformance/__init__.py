@@ -9,13 +9,12 @@ from pathlib import Path
 
 from qir import registry
 from qir.calibration import Observer
-from qir.errors import PluginError
 from qir.frontend import Frontend
 from qir.inspect.metrics import Metric
+from qir.inspect.plugins import group_of, load_plugin
 from qir.inspect.probing import Probe
-from qir.ir.ops import PluginOp, plugin_op
+from qir.ir.ops import PluginOp
 from qir.numerics import PluginMethod, dumps, load, profile
-from qir.numerics.plugin_methods import plugin_method
 from qir.rewrite import Pass
 from qir.target import Target
 from qir.testing.conformance.checklist import Broken, Check, Checklist, demand, require
@@ -33,50 +32,20 @@ def check_plugin(kind: str, name: str) -> tuple[Check, ...]:
 
     Raises PluginError for a name or a kind that there is not.
     """
-    group = next((g for g, short in registry.KINDS.items() if kind in (g, short)), None)
-    if group is None:
-        raise PluginError(f"no kind {kind!r}; kinds: {', '.join(registry.KINDS.values())}")
+    group = group_of(kind)
     if name not in registry.names(group):
         registry.find(group, name)  # says what is near
     checks = Checklist()
     found: list[object] = []
 
     def loads() -> str:
-        found.append(_loaded(group, name))
+        found.append(load_plugin(group, name))
         return f"{registry.owner(group, name)}, for plugin API {registry.API}"
 
     if not checks.check("loads", loads):
         return checks.told()
     checks.check("is called as its entry point", lambda: _called(found[0], name))
     return (*checks.told(), *_checked(name, found[0]))
-
-
-_DERIVED: dict[str, type] = {
-    "qir.frontends": Frontend,
-    "qir.targets": Target,
-    "qir.passes": Pass,
-    "qir.observers": Observer,
-    "qir.metrics": Metric,
-}
-
-
-def _loaded(group: str, name: str) -> object:
-    """The plugin, if it is what its kind must be."""
-    if group == "qir.ops":
-        return plugin_op(name)
-    if group == "qir.methods":
-        return plugin_method(name)
-    found = registry.find(group, name)
-    wanted = _DERIVED.get(group)
-    if wanted is not None:
-        fits = isinstance(found, type) and issubclass(found, wanted)
-        demand(fits, f"{found!r} is no class derived from {wanted.__module__}.{wanted.__name__}")
-    elif group == "qir.profiles":
-        demand(isinstance(found, Path), f"{found!r} is no pathlib.Path of a file or folder")
-    else:
-        fits = isinstance(found, tuple) and all(isinstance(one, Probe) for one in found)
-        demand(fits, f"{found!r} is no tuple of qir.inspect.probing.Probe")
-    return found
 
 
 def _called(found: object, name: str) -> str | None:

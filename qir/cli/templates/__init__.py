@@ -1,0 +1,40 @@
+"""What `qir new` writes: small packages that install, pass their tests, and read well."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from string import Template
+
+from qir.cli.templates import frontend, observer, rewriting, target
+from qir.cli.templates.shared import SHARED
+
+KINDS: Mapping[str, Mapping[str, str]] = {
+    "pass": rewriting.FILES,
+    "frontend": frontend.FILES,
+    "target": target.FILES,
+    "observer": observer.FILES,
+}
+"""The files of each kind, by path; `$$name`, `$$module` and `$$Class` stand in paths and texts."""
+
+
+_ENDINGS = {"frontend": "Frontend", "target": "Target"}
+
+
+def package(kind: str, name: str) -> dict[str, str]:
+    """The files of a new package, by path."""
+    module = f"qir_{name.replace('-', '_')}"
+    words = {
+        "name": name,
+        "module": module,
+        "Class": "".join(word.capitalize() for word in name.split("-")) + _ENDINGS.get(kind, ""),
+        "kind": kind,
+        "a_kind": f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}",
+    }
+    own = KINDS[kind]
+    files = {**SHARED, **own}
+    words |= {key: Template(own[f"={key}"]).substitute(words) for key in ("points", "about", "use")}
+    out = {}
+    for path, text in files.items():
+        if not path.startswith("="):
+            out[Template(path).substitute(words)] = Template(text).substitute(words)
+    return out

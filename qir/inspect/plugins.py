@@ -1,0 +1,112 @@
+"""The plugins that are installed: what each is, who brings it, and whether it works."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+from qir import registry
+from qir.calibration import Observer
+from qir.errors import ApiError, PluginError
+from qir.frontend import Frontend
+from qir.inspect.metrics import Metric
+from qir.inspect.probing import Probe
+from qir.ir.ops import plugin_op
+from qir.numerics.plugin_methods import plugin_method
+from qir.rewrite import Pass
+from qir.target import Target
+
+State = Literal["ok", "clashing", "other API", "not usable", "broken"]
+"""`clashing`: two distributions claim its name; `not usable`: what it needs is not installed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plugin:
+    """One name of a kind; `to_json` has the keys of the fields."""
+
+    kind: str
+    name: str
+    distribution: str
+    version: str
+    place: str
+    """The module it is in, or the folder of its files."""
+    state: State
+    fault: str
+    """Why it cannot be used; empty where it can."""
+
+    def to_json(self) -> dict[str, object]:
+        """The fields as JSON takes them."""
+        return asdict(self)
+
+
+def plugins(kind: str = "") -> tuple[Plugin, ...]:
+    """The plugins of a kind, or all; each is loaded to see whether it works."""
+    groups = [group_of(kind)] if kind else list(registry.KINDS)
+    return tuple(look(group, name) for group in groups for name in registry.names(group))
+
+
+def group_of(kind: str) -> str:
+    """The entry points of a kind, named as `pass` or `qir.passes`; PluginError for no kind."""
+    for group, short in registry.KINDS.items():
+        if kind in (group, short):
+            return group
+    raise PluginError(f"no kind {kind!r}; kinds: {', '.join(registry.KINDS.values())}")
+
+
+def load_plugin(group: str, name: str) -> object:
+    """The plugin of that name, which is what its kind must be; PluginError where it is not."""
+    if group == "qir.ops":
+        return plugin_op(name)
+    found = registry.find(group, name)
+    said = f"{registry.KINDS[group]} {name!r} of {registry.owner(group, name)}"
+    if group == "qir.methods":
+        if (method := plugin_method(name)) is None:
+            raise PluginError(f"{said} has the name of a method of qir itself")
+        return method
+    if wanted := _DERIVED.get(group):
+        if not (isinstance(found, type) and issubclass(found, wanted)):
+            derived = f"{wanted.__module__}.{wanted.__name__}"
+            raise PluginError(f"{said} is no class derived from {derived}")
+    elif group == "qir.profiles":
+        if not isinstance(found, Path):
+            raise PluginError(f"{said} is no pathlib.Path of a folder")
+    elif not (isinstance(found, tuple) and all(isinstance(one, Probe) for one in found)):
+        raise PluginError(f"{said} is no tuple of qir.inspect.probing.Probe")
+    return found
+
+
+_DERIVED: dict[str, type] = {
+    "qir.frontends": Frontend,
+    "qir.targets": Target,
+    "qir.passes": Pass,
+    "qir.observers": Observer,
+    "qir.metrics": Metric,
+}
+
+
+def look(group: str, name: str) -> Plugin:
+    """One plugin, loaded to see whether it works."""
+    state: State = "ok"
+    fault = place = ""
+    try:
+        found = load_plugin(group, name)
+        place = str(found) if isinstance(found, Path) else registry.place(group, name)
+    except PluginError as error:
+        fault, state = str(error), _state(group, name, error)
+    owners = registry.owner(group, name).split(", ")
+    pairs = [owner.rpartition(" ")[::2] for owner in owners]
+    distributions = ", ".join(dist or version for dist, version in pairs)
+    versions = ", ".join(version for dist, version in pairs if dist)
+    kind = registry.KINDS[group]
+    return Plugin(kind, name, distributions, versions, place, state, fault)
+
+
+def _state(group: str, name: str, error: PluginError) -> State:
+    if isinstance(error, ApiError):
+        return "other API"
+    if ", " in registry.owner(group, name):
+        return "clashing"
+    cause = error.__cause__
+    lacks = (cause.name or "").partition(".")[0] if isinstance(cause, ModuleNotFoundError) else ""
+    return "not usable" if lacks not in ("", "qir") else "broken"
