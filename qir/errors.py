@@ -49,6 +49,10 @@ class PluginError(QirError):
     """A plugin that is missing, broken, or clashes with another."""
 
 
+class ApiError(PluginError):
+    """A plugin that is written for another plugin API."""
+
+
 class PassError(QirError):
     """A pass that broke its contract; names pass and node."""
 

@@ -20,9 +20,11 @@ from qir.cli.doctor import doctor
 from qir.cli.export import export
 from qir.cli.failures import one_line
 from qir.cli.group import group
+from qir.cli.new import new
 from qir.cli.opt import opt
 from qir.cli.passes import passes
 from qir.cli.plan import plan
+from qir.cli.plugins import plugins
 from qir.cli.probe import probe
 from qir.cli.quantize import quantize
 from qir.cli.query import query
@@ -51,6 +53,8 @@ VERBS = (
     bench,
     export,
     probe,
+    plugins,
+    new,
     doctor,
 )
 STATUSES = """\
