@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import onnx
 from onnx import AttributeProto, helper, version_converter
@@ -49,7 +49,7 @@ def fits(node: Node, opset: int) -> bool:
     if not given <= set(schema.attributes):
         return False
     slots = node.attrs["slots"]
-    ins, outs = (places(p) for p in slots) if isinstance(slots, tuple) else ([], [])
+    ins, outs = (places(p) for p in slots[:2]) if isinstance(slots, tuple) else ([], [])
     placed = [
         *zip(ins, node.variadic("xs"), itertools.repeat(schema.inputs)),
         *zip(outs, node.results, itertools.repeat(schema.outputs)),
@@ -126,16 +126,42 @@ def _converted(writer: Writer, node: Node, proto: onnx.NodeProto) -> None:
 
 def _proto(writer: Writer, node: Node) -> onnx.NodeProto:
     slots = node.attrs["slots"]
-    both = slots if isinstance(slots, tuple) else ()
-    ins, outs = (places(p) for p in both) if len(both) == 2 else ([], [])
+    held = slots if isinstance(slots, tuple) else ()
+    ins, outs = (places(p) for p in held[:2]) if len(held) > 1 else ([], [])
+    outside = held[2] if len(held) > 2 and isinstance(held[2], tuple) else ()
     origin = next((o for o in node.origins if o.framework == "onnx"), None)
     proto = onnx.NodeProto(op_type=str(node.attrs["op"]), domain=str(node.attrs["domain"]))
     proto.name = origin.name if origin else f"{node.name}_{proto.op_type}"
-    proto.input.extend(placed(ins, [writer.name(v) for v in node.variadic("xs")]))
+    names = [writer.name(v) for v in node.variadic("xs")]
+    proto.input.extend(placed(ins, names[: len(names) - len(outside)]))
     proto.output.extend(placed(outs, [writer.name(v) for v in node.results]))
+    now = dict(zip(map(str, outside), names[len(names) - len(outside) :], strict=True))
     for name, value in pairs(node.attrs["attrs"]).items():
-        proto.attribute.append(attribute(proto, version(node), name, value))
+        made = attribute(proto, version(node), name, value)
+        for graph in _held(made):
+            _rename(graph, now)
+        proto.attribute.append(made)
     return proto
+
+
+def _held(given: AttributeProto) -> list[onnx.GraphProto]:
+    return [*([given.g] if given.HasField("g") else []), *given.graphs]
+
+
+def _rename(graph: onnx.GraphProto, now: Mapping[str, str]) -> None:
+    """Lets a graph use what is outside by the names that it has now."""
+    own = {*(i.name for i in graph.input), *(t.name for t in graph.initializer)}
+    own |= {name for node in graph.node for name in node.output}
+    changed = {old: new for old, new in now.items() if old not in own and old != new}
+    if not changed:
+        return
+    for node in graph.node:
+        node.input[:] = [changed.get(name, name) for name in node.input]
+        for each in node.attribute:
+            for inner in _held(each):
+                _rename(inner, changed)
+    for info in graph.output:
+        info.name = changed.get(info.name, info.name)
 
 
 def pairs(given: Attr) -> dict[str, Attr]:
@@ -159,6 +185,8 @@ def placed(at: list[int], names: list[str]) -> list[str]:
 
 def attribute(proto: onnx.NodeProto, opset: int, name: str, value: Attr) -> AttributeProto:
     """An attribute as ONNX has it."""
+    if isinstance(value, tuple) and len(value) == 2 and value[0] is None:
+        return AttributeProto.FromString(value[1] if isinstance(value[1], bytes) else b"")
     if isinstance(value, Array):
         return helper.make_attribute(name, tensor(value, value.name))
     if isinstance(value, tuple) and value and isinstance(value[0], Array):

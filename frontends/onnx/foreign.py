@@ -19,7 +19,7 @@ from qir.ledger import Change
 
 from .elements import tensor_proto, type_proto
 from .faults import refusal
-from .op import MICROSOFT, Op, attribute_type
+from .op import MICROSOFT, Op, attribute_type, held_graphs
 from .reader import Reader
 
 _LIKE_FIRST = frozenset({"QLinearLeakyRelu", "Gelu", "FastGelu", "QuickGelu", "BiasGelu"})
@@ -30,26 +30,29 @@ _SMALL = 1024  # so many elements of a constant may decide a shape
 def keep(reader: Reader, op: Op, why: str = "") -> None:
     """Adds the op as a foreign node.
 
-    `why` says what is wrong with an op that is known. Refused for one that holds graphs; InputError
-    if nobody knows what it gives.
+    `why` says what is wrong with an op that is known. What its graphs use from outside are operands
+    behind its own. Refused for If and Loop, whose results hang on their graphs; InputError if
+    nobody knows what it gives.
     """
     for attribute in filter(_graphs, op.proto.attribute):
-        said = why or "of ops that hold graphs, only If, Loop and Scan of opset 9 on are read"
-        raise refusal(op.path, op.place, f"attribute {attribute.name!r} holds a graph: {said}")
+        if why and op.type in ("If", "Loop"):
+            raise refusal(op.path, op.place, f"attribute {attribute.name!r} holds a graph: {why}")
     attrs = tuple((a.name, attr(reader, op, a)) for a in op.proto.attribute)
     places = tuple(i for i, name in enumerate(op.inputs) if name)
     values = [reader.value(op, op.inputs[i]) for i in places]
     results = tuple(i for i, name in enumerate(op.outputs) if name)
+    outside = tuple(n for n in op.reads if n and n not in op.inputs) if op.holds else ()
+    used = [*values, *(reader.value(op, name) for name in outside)]
     reader.add(
         op,
         "foreign",
-        {f"xs.{i}": v for i, v in enumerate(values)},
+        {f"xs.{i}": v for i, v in enumerate(used)},
         {
             "framework": "onnx",
             "op": op.type,
             "domain": op.domain,
             "version": op.opset,
-            "slots": (places, results),
+            "slots": (places, results, outside) if op.holds else (places, results),
             "attrs": attrs,
             "why": why,
         },
@@ -61,7 +64,7 @@ def keep(reader: Reader, op: Op, why: str = "") -> None:
 
 
 def attr(reader: Reader, op: Op, attribute: AttributeProto) -> Attr:
-    """An attribute as the language holds it; Refused for what it has no form for."""
+    """An attribute as the language holds it; graphs and types as the bytes of their attribute."""
     match attribute.type:
         case AttributeProto.INT:
             return attribute.i
@@ -79,8 +82,23 @@ def attr(reader: Reader, op: Op, attribute: AttributeProto) -> Attr:
             return reader.file.array(attribute.t, attribute.name)
         case AttributeProto.TENSORS:
             return tuple(reader.file.array(t, attribute.name) for t in attribute.tensors)
-    said = f"attribute {attribute.name!r} holds what the language has no form for"
-    raise refusal(op.path, op.place, said)
+    held = AttributeProto()
+    held.CopyFrom(attribute)
+    for graph in held_graphs(held):
+        _filled(reader, graph)
+    return None, held.SerializeToString(deterministic=True)
+
+
+def _filled(reader: Reader, graph: onnx.GraphProto) -> None:
+    """Puts data that lie beside the model into a graph that is carried."""
+    inner = [a for node in graph.node for a in node.attribute]
+    tensors = [*graph.initializer, *(a.t for a in inner if a.type == AttributeProto.TENSOR)]
+    for tensor in tensors:
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            tensor.CopyFrom(tensor_proto(reader.file.array(tensor, tensor.name), tensor.name))
+    for attribute in inner:
+        for held in held_graphs(attribute):
+            _filled(reader, held)
 
 
 def _text(data: bytes) -> Attr:
@@ -95,8 +113,6 @@ def _text(data: bytes) -> Attr:
 
 def unsaid(reader: Reader, op: Op) -> bool:
     """Whether neither ONNX's inference nor the file says what the op gives."""
-    if any(_graphs(a) for a in op.proto.attribute):
-        return False
     values = [reader.value(op, name) for name in op.inputs if name]
     known = {**reader.declared, **_inferred(reader, op, values)}
     return any(name and name not in known for name in op.outputs)
@@ -217,15 +233,37 @@ def node_proto(node: Node) -> onnx.NodeProto:
     places, results = node.attrs["slots"], node.attrs["attrs"]
     assert isinstance(places, tuple)
     assert isinstance(results, tuple)
-    ins, outs = (p if isinstance(p, tuple) else () for p in places)
+    ins, outs, *more = (p if isinstance(p, tuple) else () for p in places)
     proto = onnx.NodeProto(op_type=str(node.attrs["op"]), domain=str(node.attrs["domain"]))
-    proto.input.extend(_placed(ins, [v.name for v in node.variadic("xs")]))
+    names = [v.name for v in node.variadic("xs")]
+    outside = more[0] if more else ()
+    proto.input.extend(_placed(ins, names[: len(names) - len(outside)]))
     proto.output.extend(_placed(outs, [v.name for v in node.results]))
+    now = dict(zip(map(str, outside), names[len(names) - len(outside) :], strict=True))
     for pair in results:
         assert isinstance(pair, tuple)
         name, value = pair
-        proto.attribute.append(_attribute(node, str(name), value))
+        made = _attribute(node, str(name), value)
+        for graph in held_graphs(made):
+            _rename(graph, now)
+        proto.attribute.append(made)
     return proto
+
+
+def _rename(graph: onnx.GraphProto, now: Mapping[str, str]) -> None:
+    """Lets a graph use what is outside by the names that it has now."""
+    own = {*(i.name for i in graph.input), *(t.name for t in graph.initializer)}
+    own |= {name for node in graph.node for name in node.output}
+    changed = {old: new for old, new in now.items() if old not in own and old != new}
+    if not changed:
+        return
+    for node in graph.node:
+        node.input[:] = [changed.get(name, name) for name in node.input]
+        for attribute in node.attribute:
+            for held in held_graphs(attribute):
+                _rename(held, changed)
+    for info in graph.output:
+        info.name = changed.get(info.name, info.name)
 
 
 def _placed(places: tuple[Attr, ...], names: list[str]) -> list[str]:
@@ -237,6 +275,8 @@ def _placed(places: tuple[Attr, ...], names: list[str]) -> list[str]:
 
 
 def _attribute(node: Node, name: str, value: Attr) -> AttributeProto:
+    if isinstance(value, tuple) and len(value) == 2 and value[0] is None:
+        return AttributeProto.FromString(value[1] if isinstance(value[1], bytes) else b"")
     if isinstance(value, Array):
         return onnx.helper.make_attribute(name, tensor_proto(value, value.name))
     if isinstance(value, tuple) and value and isinstance(value[0], Array):

@@ -290,11 +290,11 @@ def test_foreign_ops_run_by_the_evaluator_of_onnx(tmp_path: Path) -> None:
     assert found.dtype == np.float32
 
 
-def test_an_op_that_holds_graphs_and_is_unknown_is_refused_by_name(tmp_path: Path) -> None:
+def test_an_op_whose_graph_maps_sequences_is_told_apart(tmp_path: Path) -> None:
     body = helper.make_graph([], "body", [], [helper.make_tensor_value_info("x", FLOAT, [2])])
     node = helper.make_node("SequenceMap", ["x"], ["y"], "each", body=body)
     proto = model([node], {"x": (FLOAT, [2])}, {"y": (FLOAT, [2])})
-    with pytest.raises(Refused, match=r"node each \(SequenceMap\): attribute 'body' holds a graph"):
+    with pytest.raises(InputError, match=r"node each \(SequenceMap\): its results have no shape"):
         load(proto, tmp_path)
 
 
