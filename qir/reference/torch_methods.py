@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from qir.errors import OpError
 from qir.ir.types import TensorType
 from qir.numerics.affine import Affine
+from qir.numerics.quantize import quantize
 from qir.numerics.rounding import fma
 from qir.reference.method import (
     Call,
@@ -213,12 +215,18 @@ def mean_of_steps(
 
     Single elements add the zero point before rounding. `lanes` channels make a vector, which adds
     it after rounding, or before by one multiply-add where it is `fused`. `raw`: the zero point is
-    in the sum from the start; `divide`: the sum is divided by n.
+    in the sum from the start; `divide`: the sum is divided by n. A volume's whole mean is one over
+    its last axes; a mean over axes that are not the last ones passes through reals.
     """
     x, out = call.affine("x"), _coded(call)
     one_scale(call.op, x, out)
     if not x.same_map(out):
         raise OpError(f"{call.op}: torch's kernel hands its map on; requantize after it")
+    if call.op == "reduce_mean" and not _inner(call, arrays["x"].ndim):
+        reals = (arrays["x"].astype(np.int32) - int(x.zero)).astype(F) * F(x.scale)
+        return quantize(compute(call.op, {"x": reals}, call.attrs), out, call.rule)
+    if arrays["x"].ndim == 5 and _whole(call):
+        raw, divide = False, True
     steps = (arrays["x"].astype(np.int64) - int(x.zero)).astype(np.float64)
     mean = compute(call.op, {"x": steps}, call.attrs).astype(np.float64)
     number = _number(call, steps.shape)
@@ -235,6 +243,60 @@ def mean_of_steps(
     places = np.arange(mean.shape[channels]) < mean.shape[channels] // lanes * lanes
     shape = [-1 if axis == channels else 1 for axis in range(mean.ndim)]
     return stored(np.where(places.reshape(shape), body, tail), out)
+
+
+def _inner(call: Call, rank: int) -> bool:
+    """Whether a mean is over the last axes, all of them."""
+    axes = sorted(a % rank for a in _ints(call, "axes")) or list(range(rank))
+    return axes == list(range(rank - len(axes), rank))
+
+
+def _whole(call: Call) -> bool:
+    """Whether each image has one mean."""
+    if call.op == "adaptive_avg_pool":
+        return set(_ints(call, "size")) == {1}
+    return call.op == "global_avg_pool"
+
+
+def mean_by_ratio(call: Call, arrays: Arrays) -> Codes:
+    """Means of u8 as QNNPACK makes them: sums of q - z times s / (s * n) in float32, the zero
+    point added after rounding; padding counts always.
+
+    What QNNPACK does not take is left to torch: windows that `ceil` adds, parts of an image that
+    do not divide it, volumes, means over other axes than 2 and 3, which torch compares as they are
+    written.
+    """
+    x, out = call.affine("x"), _coded(call)
+    data = arrays["x"]
+    last = call.attrs.get("layout") == "NHWC"
+    if not _taken(call, data.shape, last=last):
+        raw = call.op in ("global_avg_pool", "adaptive_avg_pool")
+        lanes, divide = 16 if last else 0, call.op == "reduce_mean"
+        return mean_of_steps(call, arrays, lanes=lanes, raw=raw, divide=divide)
+    one_scale(call.op, x, out)
+    if not x.same_map(out):
+        raise OpError(f"{call.op}: torch's kernel hands its map on; requantize after it")
+    steps = (data.astype(np.int64) - int(x.zero)).astype(np.float64)
+    attrs = dict(call.attrs) | ({"count_pad": True} if "count_pad" in call.attrs else {})
+    counted = replace(cast("Kernel", call), attrs=attrs)
+    number = _number(counted, steps.shape)
+    total = np.rint(compute(call.op, {"x": steps}, attrs).astype(np.float64) * number).astype(F)
+    scale = F(x.scale)
+    return stored(to_whole(total * (scale / (scale * number.astype(F)))) + int(out.zero), out)
+
+
+def _taken(call: Call, shape: tuple[int, ...], *, last: bool) -> bool:
+    """Whether QNNPACK computes a mean."""
+    if call.op.startswith("avg_pool"):
+        return call.attrs["ceil"] is not True
+    if call.op == "reduce_mean":
+        return len(shape) == 4 and sorted(_ints(call, "axes")) == [2, 3]
+    sides = shape[1:-1] if last else shape[2:]
+    if len(sides) > 2:
+        return False
+    if call.op == "global_avg_pool":
+        return True
+    return all(a % b == 0 for a, b in zip(sides, _ints(call, "size"), strict=True))
 
 
 def _channels(call: Call, rank: int) -> int:
@@ -336,6 +398,7 @@ METHODS: Mapping[str, Method] = {
     "scaled_steps": Method(scaled_steps, whole=True),
     "shifted_sum": Method(shifted_sum, ("a", "b")),
     "as_conv2d": Method(as_conv2d, whole=True, reals=True),
+    "mean_by_ratio": Method(mean_by_ratio, whole=True),
     "mean_of_steps": Method(mean_of_steps, params=("lanes", "fused", "raw", "divide"), whole=True),
 }
 """The methods of torch's profiles."""

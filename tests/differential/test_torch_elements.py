@@ -290,8 +290,8 @@ def test_global_means_are_torchs(kind: str, last: bool) -> None:
             made = torch.nn.functional.adaptive_avg_pool2d(tensor(x, last=last), 1)
             compare_pool(tally, "global_avg_pool", x, made, {}, last, number)
             if not last:
-                mean = tensor(x).mean([2, 3], keepdim=True)
-                attrs: dict[str, Attr] = {"axes": (2, 3), "keep": True}
+                mean = tensor(x).mean([-2, -1], keepdim=True)
+                attrs: dict[str, Attr] = {"axes": (-2, -1), "keep": True}
                 compare_pool(tally, "reduce_mean", x, mean, attrs, last, number)
     tally.exact()
 
@@ -356,6 +356,69 @@ def test_batch_norm_is_torchs(kind: str) -> None:
         operands = {"x": x, **{slot: Held(v) for slot, v in reals.items()}}
         asked = Asked("batch_norm", operands, out, {"eps": float(F(eps))})
         hold(tally, "torch-2.13.fbgemm", asked, made, number)
+    tally.within(claim("torch-2.13.fbgemm", asked))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("rank", [1, 3])
+def test_batch_norms_of_lines_and_volumes_are_torchs(rank: int, kind: str) -> None:
+    tally = Tally()
+    for number in range(40):
+        rng = np.random.default_rng(number)
+        x = image(
+            rng, kind, 2, int(rng.integers(1, 71)), *(int(v) for v in rng.integers(2, 5, rank))
+        )
+        assert x.map is not None
+        count = x.data.shape[1]
+        out = of(kind, F(x.map.scale * F(2.0 ** int(rng.integers(0, 3)))), odd(rng, kind))
+        spread = [
+            2.0 ** rng.integers(-2, 2, count),
+            rng.integers(-8, 8, count) * float(out.scale) / 2,
+        ]
+        spread += [rng.integers(-9, 9, count) * float(x.map.scale), rng.uniform(0.3, 2, count)]
+        reals = [np.asarray(v, F) for v in spread]
+        run = getattr(OPS, f"batch_norm{rank}d")
+        with engine("fbgemm"):
+            made = run(
+                tensor(x), *map(torch.from_numpy, reals), 1e-5, float(out.scale), int(out.zero)
+            )
+        slots = ("gamma", "beta", "mean", "var")
+        operands = {"x": x, **{s: Held(v) for s, v in zip(slots, reals, strict=True)}}
+        asked = Asked("batch_norm", operands, out, {"eps": float(F(1e-5))})
+        hold(tally, "torch-2.13.fbgemm", asked, made, number)
+    tally.within(claim("torch-2.13.fbgemm", asked))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_thresholds_are_torchs(kind: str) -> None:
+    tally = Tally()
+    for length in LENGTHS:
+        rng = np.random.default_rng(length)
+        x = image(rng, kind, length)
+        assert x.map is not None
+        step = int(rng.integers(*BOUNDS[kind])) - int(x.map.zero)
+        alpha = float(F(step * x.map.scale)) if length & 1 else float(F(rng.uniform(-3, 3)))
+        asked = Asked("thresholded_relu", {"x": x}, x.map, {"alpha": alpha})
+        hold(tally, "torch-2.13.fbgemm", asked, OPS.threshold(tensor(x), alpha, 0.0), length)
+    tally.within(claim("torch-2.13.fbgemm", asked))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_products_of_two_tensors_are_as_near_to_torchs_as_is_claimed(kind: str) -> None:
+    tally = Tally()
+    for number in range(60):
+        rng = np.random.default_rng(number)
+        m, k, n = (int(v) for v in rng.integers(1, 71, 3))
+        one, two = F(2.0 ** -int(rng.integers(3, 8))), F(rng.uniform(0.01, 0.1))
+        a = Held(codes(rng, kind, 2, m, k), of(kind, one, odd(rng, kind)))
+        b = Held(codes(rng, kind, 2, k, n), of(kind, two, odd(rng, kind)))
+        out = of(kind, F(one * two * F(2.0 ** int(rng.integers(6, 9)))), odd(rng, kind))
+        asked = Asked("matmul", {"a": a, "b": b}, out)
+        tally.see(reals(a) @ reals(b) / float(out.scale), out)
+        made = OPS.matmul(tensor(a), tensor(b), float(out.scale), int(out.zero))
+        hold(tally, "torch-2.13.fbgemm", asked, made, number)
+    assert min(tally.low, tally.high) >= 0.05 * tally.total
+    assert tally.ties >= 0.002 * tally.total, f"{tally.ties} of {tally.total} on ties"
     tally.within(claim("torch-2.13.fbgemm", asked))
 
 

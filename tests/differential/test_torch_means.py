@@ -1,0 +1,126 @@
+"""Torch's means and greatest codes along lines, images and volumes, on its two kinds of kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+
+from qir.ir.attrs import Attr
+
+from .kernels_of_torch import Array, Asked, Held, Tally, computed, engine, taken, tensor
+from .test_torch_elements import KINDS, back, claim, image
+from .test_torch_elements import pytestmark as pytestmark
+
+nf = torch.nn.functional
+Case = tuple[str, torch.Tensor, dict[str, Attr]]
+
+
+def hold(tally: Tally, name: str, x: Held, case: Case, *, last: bool = False) -> str:
+    """Compares one result; gives the claim that is made for it."""
+    op, made, attrs = case
+    wanted: Array = taken(made)
+    if last:
+        x, wanted, attrs = Held(back(x.data), x.map), back(wanted), {**attrs, "layout": "NHWC"}
+    asked = Asked(op, {"x": x}, x.map, attrs)
+    tally.add(computed(asked, name), wanted, f"{op} {x.data.shape} {attrs}")
+    return claim(name, asked)
+
+
+def along_lines(rng: np.random.Generator, x: Held, q: torch.Tensor) -> Iterator[Case]:
+    kernel, stride = (int(v) for v in rng.integers(2, 5, 2))
+    pad = int(rng.integers(0, kernel // 2 + 1))
+    slide: dict[str, Attr] = {"kernel": (kernel,), "stride": (stride,), "pad": (pad, pad)}
+    for ceil in (False, True):
+        for counted in (False, True):
+            made = nf.avg_pool1d(q, kernel, stride, pad, ceil, counted)
+            yield "avg_pool1d", made, slide | {"ceil": ceil, "count_pad": counted}
+        made = nf.max_pool1d(q, kernel, stride, pad, 1, ceil)
+        yield "max_pool1d", made, slide | {"ceil": ceil}
+    size = int(rng.integers(1, 5))
+    yield "adaptive_avg_pool", nf.adaptive_avg_pool1d(q, size), {"size": (size,)}
+    yield "global_avg_pool", nf.adaptive_avg_pool1d(q, 1), {}
+    yield "reduce_mean", q.mean([-1]), {"axes": (-1,), "keep": False}
+
+
+def over_images(
+    rng: np.random.Generator, x: Held, q: torch.Tensor, *, last: bool
+) -> Iterator[Case]:
+    kernel, stride = (tuple(int(v) for v in rng.integers(1, n, 2)) for n in (5, 4))
+    kernel = (2, 3) if kernel == (1, 1) else kernel
+    pad = tuple(int(rng.integers(0, k // 2 + 1)) for k in kernel)
+    slide: dict[str, Attr] = {"kernel": kernel, "stride": stride, "pad": pad * 2}
+    for ceil in (False, True):
+        for counted in (False, True):
+            made = nf.avg_pool2d(q, kernel, stride, pad, ceil, counted)
+            yield "avg_pool2d", made, slide | {"ceil": ceil, "count_pad": counted}
+    yield "global_avg_pool", nf.adaptive_avg_pool2d(q, 1), {}
+    if last:
+        return
+    size = tuple(int(rng.integers(1, n + 1)) for n in x.data.shape[2:])
+    yield "adaptive_avg_pool", nf.adaptive_avg_pool2d(q, (size[0], size[1])), {"size": size}
+    half = tuple(n // 2 for n in x.data.shape[2:])
+    yield "adaptive_avg_pool", nf.adaptive_avg_pool2d(q, (half[0], half[1])), {"size": half}
+    yield "reduce_mean", q.mean([2, 3]), {"axes": (2, 3), "keep": False}
+    yield "reduce_mean", q.mean([-2, -1]), {"axes": (-2, -1), "keep": False}
+
+
+def over_volumes(rng: np.random.Generator, q: torch.Tensor, name: str) -> Iterator[Case]:
+    kernel, stride = (tuple(int(v) for v in rng.integers(1, 4, 3)) for _ in range(2))
+    pad = tuple(k // 2 for k in kernel)
+    if name == "fbgemm":  # QNNPACK has none, and torch does not go on to the other kernel
+        slide: dict[str, Attr] = {"kernel": kernel, "stride": stride, "pad": pad * 2}
+        yield "max_pool3d", nf.max_pool3d(q, kernel, stride, pad), slide
+    size = tuple(int(v) for v in rng.integers(1, 4, 3))
+    yield (
+        "adaptive_avg_pool",
+        nf.adaptive_avg_pool3d(q, (size[0], size[1], size[2])),
+        {"size": size},
+    )
+    yield "global_avg_pool", nf.adaptive_avg_pool3d(q, 1), {}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["fbgemm", "qnnpack"])
+def test_means_along_lines_and_over_volumes_are_torchs(name: str, kind: str) -> None:
+    tally, where, claims = Tally(), f"torch-2.13.{name}", set()
+    for number in range(40):
+        rng = np.random.default_rng(number)
+        x = image(rng, kind, 2, int(rng.integers(2, 70)), int(rng.integers(5, 40)))
+        sizes = (int(v) for v in rng.integers(3, 7, 3))
+        cube = image(rng, kind, 2, int(rng.integers(2, 20)), *sizes)
+        with engine(name):
+            claims |= {hold(tally, where, x, c) for c in along_lines(rng, x, tensor(x))}
+            claims |= {hold(tally, where, cube, c) for c in over_volumes(rng, tensor(cube), name)}
+    assert claims == {"exact"}
+    tally.exact()
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["contiguous", "channels last"])
+def test_means_over_images_are_those_of_qnnpack(last: bool) -> None:
+    tally, claims = Tally(), set()
+    for number in range(60):
+        rng = np.random.default_rng(number)
+        x = image(rng, "u8", 2, int(rng.integers(2, 70)), *(int(v) for v in rng.integers(5, 12, 2)))
+        with engine("qnnpack"):
+            cases = over_images(rng, x, tensor(x, last=last), last=last)
+            claims |= {hold(tally, "torch-2.13.qnnpack", x, c, last=last) for c in cases}
+    assert claims == {"exact", "within:1:0.02"} - ({"within:1:0.02"} if last else set())
+    tally.exact()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_means_over_other_axes_are_as_near_as_is_claimed(kind: str) -> None:
+    tally, claims = Tally(), set()
+    for number in range(15):
+        rng = np.random.default_rng(number)
+        x = image(rng, kind, *(int(v) for v in rng.integers(2, 30, 3)))
+        for axes in ((0,), (1,), (0, 1), (0, 2)):
+            made = tensor(x).mean(list(axes))
+            case: Case = ("reduce_mean", made, {"axes": axes, "keep": False})
+            claims.add(hold(tally, "torch-2.13.fbgemm", x, case))
+    (said,) = claims
+    assert tally.wrong, "what is claimed to be near is exact"
+    tally.within(said)
