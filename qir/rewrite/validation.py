@@ -9,7 +9,7 @@ what is computed from them is.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 import ml_dtypes
@@ -130,7 +130,6 @@ class _Look:
     profile: str
     moved: Moved | None = None
     last: str = ""
-    done: set[str] = field(default_factory=set)
 
     def __call__(self, value: Value, data: Tensor) -> Tensor | None:
         self.last = value.name
@@ -144,15 +143,13 @@ class _Look:
             self.moved = Moved(value.name, far, self.sample)
             raise _Found
         same = old.type.element == value.type.element and old.data.shape == data.shape
-        if same:
-            self.done.add(value.name)
         return old.data if same else None
 
     def outputs(self, graph: Graph, made: Mapping[str, Tensor]) -> None:
-        """Looks at the results that no tensor of the same name stands for."""
+        """Looks at the results, which may be other tensors now, each what it was."""
         for name, value in graph.outputs.items():
             known = self.before.outputs[self.sample].get(name)
-            if known is None or value.name in self.done or self.moved is not None:
+            if known is None or self.moved is not None:
                 continue
             if far := self._far(known, value.type, made[name]):
                 self.moved = Moved(name, far, self.sample)
