@@ -40,9 +40,9 @@ def group(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Wrap the ops that a runtime computes as one kernel, as its profile says.
+    """Wrap what a runtime computes as one kernel.
 
-    A runtime rounds where it groups, so the bytes of a model with quantize and dequantize nodes are
+    Its profile says what. A runtime rounds where it groups, so the bytes of a model with quantize and dequantize nodes are
     those of the grouped one, which follows that profile: `qir run` predicts them. As a pass:
     qir opt -p 'group{as=PROFILE}'.
 

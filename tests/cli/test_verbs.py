@@ -269,7 +269,7 @@ def test_quiet_verbs_print_nothing(folder: Path) -> None:
 
 KEYS = {
     "show model.onnx": "file file_bytes name profile frameworks nodes parameters bytes macs"
-    " integer_macs longest_integer_chain inputs outputs ops layers",
+    " integer_macs longest_integer_chain inputs outputs ops layers journal",
     "show model.onnx --node conv1": "name op doc text attributes operands results used_by origins"
     " source_names profile plans macs in_codes",
     "verify model.onnx": "file target nodes rules findings sums ops",
@@ -279,6 +279,10 @@ KEYS = {
     "quantize model.onnx --data samples.npy -o j.onnx": "file output file_bytes output_bytes target"
     " integer_macs integer_ops ops ledger",
     "convert model.onnx -o j.qir": "file output output_bytes ledger",
+    "opt model.onnx -p prune -o j.qir": "file output output_bytes validated passes ledger",
+    "group quantized.onnx --as ort-1.31 -o j.qir": "file output output_bytes profile groups loaded",
+    "bisect model.onnx -p prune --check true": "file check passes found trials",
+    "passes": "passes",
     "run model.onnx --data samples.npy": "file engine samples outputs",
     "run quantized.onnx --data samples.npy --compare cpu,onnxruntime": "file engines samples"
     " outputs",
