@@ -68,6 +68,8 @@ class Forms:
     """Whether parts of other maps than the result's are put together."""
     parts: tuple[str, ...] = ("u8", "i8")
     """Storage types of what is put together."""
+    whole_ends: bool = False
+    """Whether shares and logistics come in steps of 1/256 from the least code, and no others."""
     wraps: bool = True
     """Whether sums may be longer than 32 bits hold."""
 
@@ -281,13 +283,15 @@ def _pointwise(op: str, forms: Forms) -> Iterator[Case]:
             rng = _rng(f"{op} {storage}", number)
             scale = F(2.0**-5 if number == 0 else rng.uniform(0.003, 0.3))
             to = F(ends.get(op, float(scale) * 0.75) if number < 4 else rng.uniform(0.002, 0.02))
+            made = _kind(rng, storage, to, forms)
+            if forms.whole_ends and op in ends:
+                low = dtype(storage).bounds[0]
+                made = uniform(dtype(storage), F(ends[op]), low if op != "tanh" else 0)
             x = _all(storage) if op != "softmax" else rng.choice(_all(storage), (60, 37))
             graph = Graph()
             operands = {"x": _fed(graph, "x", x, _kind(rng, storage, scale, forms))}
             attrs: dict[str, Attr] = {"axis": 1} if op == "softmax" else {}
-            yield _one(
-                op, storage, graph, operands, attrs, _kind(rng, storage, to, forms), {"x": x}
-            )
+            yield _one(op, storage, graph, operands, attrs, made, {"x": x})
 
 
 # -- windows and parts ----------------------------------------------------------------------------
@@ -319,18 +323,17 @@ def _concat(op: str, forms: Forms) -> Iterator[Case]:
                 scales = np.array([0.125, 0.25, 0.5], F)
             if forms.zeros == "none":
                 scales[2] = scales[:2].max()
-            if not forms.joined:
-                scales[:] = scales[0]
             every = _all(storage).reshape(1, -1)
             graph = Graph()
             feeds = {"xs.0": every, "xs.1": every[:, ::-1].copy()}
+            kinds = [_kind(rng, storage, s, forms) for s in scales]
+            kinds = kinds if forms.joined else kinds[:1] * 3
             operands = {
-                slot: _fed(graph, slot.replace(".", ""), feeds[slot], _kind(rng, storage, s, forms))
-                for slot, s in zip(feeds, scales[:2], strict=True)
+                slot: _fed(graph, slot.replace(".", ""), feeds[slot], kind)
+                for slot, kind in zip(feeds, kinds[:2], strict=True)
             }
             named = {slot.replace(".", ""): data for slot, data in feeds.items()}
-            kind = _kind(rng, storage, scales[2], forms)
-            yield _one(op, storage, graph, operands, {"axis": 1}, kind, named)
+            yield _one(op, storage, graph, operands, {"axis": 1}, kinds[2], named)
 
 
 # -- parts of cases -------------------------------------------------------------------------------

@@ -4,67 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[np.generic]
-Numbers = float | NDArray[np.float32]
-Value = int | float | bool | str | tuple[int, ...]
-F = np.float32
-
-
-@dataclass(frozen=True, eq=False)
-class Operand:
-    """Codes with their map, or reals without one."""
-
-    data: Array
-    scale: Numbers | None = None
-    zero: int = 0
-    axis: int = 0
-
-    @property
-    def step(self) -> float:
-        """The one scale of all codes."""
-        assert isinstance(self.scale, float)
-        return self.scale
-
-
-@dataclass(frozen=True, eq=False)
-class Case:
-    """One op on codes, in QIR's words; `out` holds the result's map and an empty array of codes."""
-
-    op: str
-    operands: Mapping[str, Operand]
-    out: Operand
-    shape: tuple[int, ...]
-    attrs: Mapping[str, Value] = field(default_factory=dict)
-    fed: tuple[str, ...] = ("x",)
-    same: bool = False
-    activation: str = ""
-
-    def shaped(self) -> Array:
-        """An array of the result's shape and type."""
-        return np.zeros(self.shape, self.out.data.dtype)
-
-    def pair(self, name: str) -> tuple[int, int]:
-        """An attribute of two whole numbers."""
-        value = self.attrs[name]
-        assert isinstance(value, tuple)
-        return value[0], value[1]
-
-    def digest(self) -> str:
-        """A hash of all it is given."""
-        told = (self.op, sorted(self.attrs.items()), self.shape, self.activation, self.same)
-        state = hashlib.sha256(repr((*told, self.out.scale, self.out.zero)).encode())
-        for slot, operand in self.operands.items():
-            state.update(f"{slot} {operand.data.dtype} {operand.zero}".encode())
-            state.update(np.ascontiguousarray(operand.data).tobytes())
-            state.update(np.asarray(0 if operand.scale is None else operand.scale, F).tobytes())
-        return state.hexdigest()[:16]
-
+from backends.tflite.models import Array, F, Value
+from backends.tflite.models import Case as Case
+from backends.tflite.models import Operand as Operand
 
 Seed = np.random.Generator
 

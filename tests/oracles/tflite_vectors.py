@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.oracles.tflite_cases import SUITES, Case, digest
-from tests.oracles.tflite_models import Runner, runtime
+from backends.tflite.models import Case, Runner, runtime
+from tests.oracles.tflite_cases import SUITES, digest
 
 VECTORS = Path(__file__).parents[1] / "differential" / "vectors"
 CHANGED = ("conv", "depthwise", "sigmoid", "mean")

@@ -1,22 +1,26 @@
-"""Models of one op as TensorFlow Lite files, and the interpreters that run them.
+"""Models of one op as TensorFlow Lite files, and the interpreters that run them; knows no QIR.
 
 Needs `ai_edge_litert`, or `tensorflow` up to 2.21, whichever is installed.
 """
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import importlib.metadata
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
-import flatbuffers  # type: ignore[import-not-found,import-untyped,unused-ignore]
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.oracles.tflite_cases import Case, Operand
-
 Array = NDArray[np.generic]
+Numbers = float | NDArray[np.float32]
+Value = int | float | bool | str | tuple[int, ...]
+F = np.float32
+
 RESOLVERS = {
     "ref": "BUILTIN_REF",
     "xnnpack": "AUTO",
@@ -47,25 +51,77 @@ _TYPES = {"float32": 0, "int32": 2, "uint8": 3, "int64": 4, "int16": 7, "int8": 
 _ACTIVATIONS = {"": 0, "relu": 1, "relu6": 3}
 
 
-def runtime() -> tuple[str, ModuleType, ModuleType]:
-    """The name and version of what is installed, its schema and its interpreter."""
-    for package, schema, interpreter in (
-        (
-            "tensorflow",
-            "tensorflow.lite.python.schema_py_generated",
-            "tensorflow.lite.python.interpreter",
-        ),
-        ("ai_edge_litert", "ai_edge_litert.schema_py_generated", "ai_edge_litert.interpreter"),
-    ):
+@dataclass(frozen=True, eq=False)
+class Operand:
+    """Codes with their map, or reals without one."""
+
+    data: Array
+    scale: Numbers | None = None
+    zero: int = 0
+    axis: int = 0
+
+    @property
+    def step(self) -> float:
+        """The one scale of all codes."""
+        assert isinstance(self.scale, float)
+        return self.scale
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """One op on codes, in QIR's words; `out` holds the result's map and an empty array of codes."""
+
+    op: str
+    operands: Mapping[str, Operand]
+    out: Operand
+    shape: tuple[int, ...]
+    attrs: Mapping[str, Value] = field(default_factory=dict)
+    fed: tuple[str, ...] = ("x",)
+    same: bool = False
+    activation: str = ""
+
+    def shaped(self) -> Array:
+        """An array of the result's shape and type."""
+        return np.zeros(self.shape, self.out.data.dtype)
+
+    def pair(self, name: str) -> tuple[int, int]:
+        """An attribute of two whole numbers."""
+        value = self.attrs[name]
+        assert isinstance(value, tuple)
+        return value[0], value[1]
+
+    def digest(self) -> str:
+        """A hash of all it is given."""
+        told = (self.op, sorted(self.attrs.items()), self.shape, self.activation, self.same)
+        state = hashlib.sha256(repr((*told, self.out.scale, self.out.zero)).encode())
+        for slot, operand in self.operands.items():
+            state.update(f"{slot} {operand.data.dtype} {operand.zero}".encode())
+            state.update(np.ascontiguousarray(operand.data).tobytes())
+            state.update(np.asarray(0 if operand.scale is None else operand.scale, F).tobytes())
+        return state.hexdigest()[:16]
+
+
+_PACKAGES = {
+    "tensorflow": ("tensorflow_cpu", "tensorflow.lite.python"),
+    "ai_edge_litert": ("ai-edge-litert", "ai_edge_litert"),
+}
+
+
+def runtime(*packages: str) -> tuple[str, ModuleType, ModuleType]:
+    """The name and version of what is installed, its schema and its interpreter.
+
+    Raises ImportError where none of the packages is.
+    """
+    for package in packages or _PACKAGES:
+        distribution, place = _PACKAGES[package]
         try:
-            found = importlib.import_module(schema), importlib.import_module(interpreter)
+            schema = importlib.import_module(f"{place}.schema_py_generated")
+            interpreter = importlib.import_module(f"{place}.interpreter")
+            version = importlib.metadata.version(distribution)
         except ImportError:
             continue
-        version = importlib.metadata.version(
-            "tensorflow_cpu" if package == "tensorflow" else "ai-edge-litert"
-        )
-        return f"{package} {version}", *found
-    raise SystemExit("needs ai-edge-litert, or tensorflow-cpu 2.21")
+        return f"{package} {version}", schema, interpreter
+    raise ImportError("needs ai-edge-litert, or tensorflow-cpu 2.21")
 
 
 class Runner:
@@ -128,6 +184,8 @@ class Writer:
         model = s.ModelT()
         model.version, model.operatorCodes, model.subgraphs = 3, [code], [graph]
         model.buffers, model.description = self.buffers, "one op"
+        import flatbuffers  # type: ignore[import-not-found,import-untyped,unused-ignore]
+
         builder = flatbuffers.Builder(1024)
         builder.Finish(model.Pack(builder), b"TFL3")
         return bytes(builder.Output())

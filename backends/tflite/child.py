@@ -1,0 +1,34 @@
+"""Runs models of one op that come in on standard input, and writes their results to the output."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+
+STREAM = os.fdopen(os.dup(1), "wb")
+os.dup2(2, 1)  # what the interpreters print stays out of the answers
+
+
+def main(package: str) -> None:
+    """Answers (case, resolver) by an array, or by a text that says why not."""
+    from qir.backends.tflite.models import Runner, runtime
+
+    runner: Runner | None = None
+    while True:
+        try:
+            case, resolver = pickle.load(sys.stdin.buffer)
+        except EOFError:
+            return
+        try:
+            if runner is None:
+                runner = Runner(*runtime(package)[1:])
+            answer: object = runner.run(case, resolver)
+        except Exception as error:
+            answer = f"{type(error).__name__}: {' '.join(str(error).split())[:400]}"
+        pickle.dump(answer, STREAM)
+        STREAM.flush()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,189 @@
+"""Probes of TensorFlow Lite's interpreters, TensorFlow's and LiteRT's, in child processes."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+import weakref
+from collections.abc import Mapping
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.errors import OpError
+from qir.inspect.probe_cases import Forms
+from qir.inspect.probing import Probe
+from qir.ir.graph import Graph
+from qir.ir.node import Node
+from qir.ir.types import TensorType
+
+from .models import Case, Operand, Value
+
+Array = NDArray[np.generic]
+F = np.float32
+
+
+class _Child:
+    """A process in which one package runs models; it ends with this one."""
+
+    def __init__(self, package: str) -> None:
+        env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "qir.backends.tflite.child", package],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=env,
+        )
+
+    def run(self, case: Case, resolver: str) -> Array:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        try:
+            pickle.dump((case, resolver), self.process.stdin)
+            self.process.stdin.flush()
+            answer = pickle.load(self.process.stdout)
+        except (EOFError, BrokenPipeError):
+            raise OpError(f"the interpreter ended: {self.process.wait()}") from None
+        if isinstance(answer, str):
+            raise OpError(answer[:160])
+        return np.asarray(answer)
+
+    def close(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait(60)
+
+
+_CHILDREN: dict[str, _Child] = {}
+"""One process a package, for all its resolvers."""
+
+
+class _Interpreter(Probe):
+    """A model of one op in one interpreter, on one thread."""
+
+    backend = "tflite"
+    distributions: ClassVar[tuple[str, ...]] = ("tensorflow", "tensorflow-cpu")
+    package: ClassVar[str] = "tensorflow"
+    resolver: ClassVar[str]
+    forms = Forms(
+        (
+            "quantize",
+            "dequantize",
+            "conv2d",
+            "linear",
+            "add",
+            "mul",
+            "sigmoid",
+            "leaky_relu",
+            "softmax",
+            "avg_pool2d",
+            "concat",
+        ),
+        storages=("i8",),
+        products=("i8",),
+        grains=("tensor",),
+        special=(),
+        about_zero=True,
+        layout="NHWC",
+        padded=False,
+        parts=("i8",),
+        joined=False,
+        wraps=False,
+        whole_ends=True,
+        tails=(("conv2d", "relu"), ("conv2d", "clip"), ("linear", "relu")),
+    )
+
+    def run(self, graph: Graph, feeds: Mapping[str, Array]) -> Array:
+        child = _CHILDREN.get(self.package)
+        if child is None:
+            child = _CHILDREN[self.package] = _Child(self.package)
+            weakref.finalize(child, child.close)
+        try:
+            return child.run(_case(graph["y"].node, feeds), self.resolver)
+        except OpError:
+            if child.process.poll() is not None:
+                del _CHILDREN[self.package]
+            raise
+
+
+class Reference(_Interpreter):
+    """The reference kernels."""
+
+    name = "tflite.reference"
+    resolver = "ref"
+    settings: ClassVar[Mapping[str, str]] = {"resolver": "reference", "rounding": "double"}
+
+
+class Delegate(_Interpreter):
+    """The interpreter as it comes, with XNNPACK."""
+
+    name = "tflite.xnnpack"
+    resolver = "xnnpack"
+    settings: ClassVar[Mapping[str, str]] = {"resolver": "default", "delegate": "xnnpack"}
+
+
+class LiteRt(Delegate):
+    """LiteRT's interpreter as it comes."""
+
+    name = "litert.xnnpack"
+    package = "ai_edge_litert"
+    distributions = ("ai-edge-litert",)
+
+
+# -- a graph as a case ----------------------------------------------------------------------------
+
+
+def _case(node: Node, feeds: Mapping[str, Array]) -> Case:
+    """An op, or one with an activation, as a model has it."""
+    first = node.stages[0] if node.stages else node
+    operands = {slot: _operand(node, slot, feeds) for slot in node.operands}
+    if "bias" in operands:
+        x, w = operands["x"], operands["w"]
+        unit = np.asarray(np.asarray(w.scale, F) * F(x.step), F)
+        operands["bias"] = Operand(operands["bias"].data, unit if unit.ndim else float(unit))
+    attrs: dict[str, Value] = {}
+    for name, value in first.attrs.items():
+        if isinstance(value, tuple):
+            attrs[name] = tuple(int(v) for v in value)  # type: ignore[arg-type]
+        elif isinstance(value, int | float | bool | str):
+            attrs[name] = value
+    pad = attrs.get("pad", ())
+    shape = tuple(d for d in node.result.type.shape if isinstance(d, int))
+    after = {"relu": "relu", "clip": "relu6"}
+    return Case(
+        first.op,
+        operands,
+        _held(np.zeros(0, _carrier(node.result.type)), node.result.type),
+        shape,
+        attrs,
+        tuple(slot for slot in operands if node.operands[slot].constant is None),
+        isinstance(pad, tuple) and any(pad),
+        after[node.stages[1].op] if node.stages else "",
+    )
+
+
+def _operand(node: Node, slot: str, feeds: Mapping[str, Array]) -> Operand:
+    value = node.operands[slot]
+    held = value.constant
+    return _held(feeds[value.name] if held is None else held.data, value.type)
+
+
+def _carrier(kind: TensorType) -> np.dtype[np.generic]:
+    return kind.quant.storage.carrier if kind.quant else kind.dtype.carrier
+
+
+def _held(data: Array, kind: TensorType) -> Operand:
+    quant = kind.quant
+    if quant is None:
+        return Operand(data)
+    scales, zeros = np.asarray(quant.scales(), F), np.asarray(quant.zeros())
+    if quant.axis is not None:
+        return Operand(data, scales, 0, quant.axis)
+    return Operand(data, float(scales), int(zeros))
+
+
+PROBES: tuple[Probe, ...] = (Reference(), Delegate(), LiteRt())
