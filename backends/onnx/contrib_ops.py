@@ -31,10 +31,6 @@ _CODES: Mapping[str, tuple[tuple[int, _Place, _Place], ...]] = {
         (0, (3, "input_scale"), (6, "input_zero_point")),
         (1, (4, "weight_scale"), (7, "weight_zero_point")),
     ),
-    "DynamicQuantizeLSTM": (
-        (1, (8, "W_scale"), (9, "W_zero_point")),
-        (2, (10, "R_scale"), (11, "R_zero_point")),
-    ),
     "QEmbedLayerNormalization": tuple(
         (2 + i, (8 + i, f"{stem}_scale"), (13 + i, f"{stem}_zero_point"))
         for i, stem in enumerate(
