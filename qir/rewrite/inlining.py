@@ -19,7 +19,8 @@ def inline(
     origin get the one of `before`.
     """
     known = dict(zip(body.inputs, given, strict=True))
-    manner = body.profile if body.profile != graph.profile else ""
+    manner = body.profile or before.profile or ""
+    manner = manner if manner != graph.profile else ""
     for node in body:
         if node.op not in ("input", "output"):
             twin = _twin(graph, body, node, known, before, manner, prefix)
