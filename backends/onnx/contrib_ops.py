@@ -20,6 +20,7 @@ from .writer import Writer
 Tensor = NDArray[np.generic]
 _KERNEL = "onnx:"
 _Place = tuple[int, str]
+_Pack = Callable[[Writer, Node, Value, dict[str, str]], dict[int, str]]
 
 _CODES: Mapping[str, tuple[tuple[int, _Place, _Place], ...]] = {
     "MatMulIntegerToFloat": (
@@ -202,9 +203,31 @@ def _rows(writer: Writer, node: Node, value: Value, given: dict[str, str]) -> di
     return out
 
 
-_Pack = Callable[[Writer, Node, Value, dict[str, str]], dict[int, str]]
+def _experts(first: int, scale: int, zero: int, stem: str) -> _Pack:
+    """Weights of QMoE's first or second product."""
+
+    def pack(writer: Writer, node: Node, value: Value, given: dict[str, str]) -> dict[int, str]:
+        data, quant = _array(writer, node, value)
+        bits, name = quant.storage.bits, value.name
+        blocks = _whole(node, "block_size", 0) > 0
+        shape = quant.scales().shape if blocks else quant.scales().shape[:2]
+        scales, zeros = (np.asarray(n).reshape(shape) for n in (quant.scales(), quant.zeros()))
+        out = {
+            first: _own(writer, packed(data, bits), value),
+            scale: _held(writer, scales, f"{name}_scales", given.get(f"{stem}_scales")),
+        }
+        if f"{stem}_zero_points" in given or (zeros != 1 << (bits - 1)).any():
+            bytes_ = packed(zeros, bits)
+            out[zero] = _held(writer, bytes_, f"{name}_zeros", given.get(f"{stem}_zero_points"))
+        return out
+
+    return pack
+
+
 _PACKED: Mapping[tuple[str, int], _Pack] = {
     ("MatMulNBits", 1): _nbits,
     ("MatMulBnb4", 1): _bnb4,
     ("GatherBlockQuantized", 0): _rows,
+    ("QMoE", 2): _experts(2, 3, 11, "fc1"),
+    ("QMoE", 5): _experts(5, 6, 12, "fc2"),
 }

@@ -25,8 +25,10 @@ from . import (
     contrib,
     contrib_attention,
     contrib_codes,
+    contrib_experts,
     contrib_recurrent,
     control_ops,
+    custom,
     elementwise_ops,
     float_ops,
     foreign,
@@ -45,6 +47,7 @@ from . import (
 from .elements import dense
 from .faults import fault, refusal
 from .files import Large, ModelFile, Stored, read_model
+from .functions import DOMAIN
 from .meaning import meanings, moves
 from .op import MICROSOFT, Keep, Op
 from .reader import Reader
@@ -63,6 +66,7 @@ _HANDLERS = {
     **{("", name): handler for name, handler in recurrent_ops.OPS.items()},
     **{("", name): handler for name, handler in attention_ops.OPS.items()},
     **contrib.OPS,
+    **contrib_experts.OPS,
     **contrib_recurrent.OPS,
     **qonnx_ops.OPS,
     **contrib_attention.OPS,
@@ -276,6 +280,9 @@ def _count_readers(reader: Reader, ops: Sequence[Op]) -> None:
 
 
 def _read(reader: Reader, op: Op) -> None:
+    if op.domain == DOMAIN and (found := reader.file.customs.get(op.type)) is not None:
+        custom.read(reader, op, found)
+        return
     handler = _HANDLERS.get((op.domain, op.type)) or plugin_ops.handler(op)
     try:
         if handler is None:
