@@ -71,6 +71,32 @@ def test_installed_runtimes_obey_their_profiles(probe: Probe) -> None:
     assert all(f.agrees for o in found.ops if o.claim == "exact" for f in o.fields)
 
 
+PLANTED = {"even": "half_up", "away": "even", "half_up": "even"}
+
+
+@pytest.mark.parametrize("probe", probes(), ids=lambda p: p.name)
+def test_a_wrong_value_in_a_runtimes_file_is_found_and_the_right_one_named(
+    probe: Probe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not probe.version:
+        pytest.skip(f"{probe.name} is not installed")
+    monkeypatch.setattr(probe, "forms", replace(probe.forms, ops=("quantize",)))
+    right = measure(probe)
+    assert not right.drifts
+    base = profile(right.profile)
+    reading = next(f for f in right.ops[0].fields if f.field == "quantize.round")
+    wrong: Fields = {("quantize", "round"): PLANTED[reading.filed], ("", "claim"): "exact"}
+    made = Profile(
+        Head(base.name, base.name), {}, (Entry(("quantize",), When(), wrong),), (), base, ""
+    )
+    with replaced(made):
+        found = measure(probe)
+    assert {o.op for o in found.drifts} == {"quantize"}
+    for drift in found.drifts:
+        assert drift.found["quantize.round"] in reading.obeyed, drift
+        assert not drift.left
+
+
 def test_what_decides_bytes_is_told_apart_by_the_cases() -> None:
     told = {(o.op, f.field) for o in measured("onnxruntime.none").ops for f in o.fields if f.told}
     products = {"requant.order", "requant.round", "requant.zero", "acc.pairs"}
