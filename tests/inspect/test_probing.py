@@ -89,6 +89,7 @@ def test_a_wrong_value_in_a_runtimes_file_is_found_and_the_right_one_named(
     made = Profile(
         Head(base.name, base.name), {}, (Entry(("quantize",), When(), wrong),), (), base, ""
     )
+    monkeypatch.setattr(probing, "filed", lambda _: ((profile(right.profile),), True))
     with replaced(made):
         found = measure(probe)
     assert {o.op for o in found.drifts} == {"quantize"}
