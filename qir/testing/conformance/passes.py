@@ -18,7 +18,7 @@ from qir.testing.chance import EVERY
 from qir.testing.conformance.checklist import Broken, Check, Checklist, demand
 from qir.testing.generated import random_graph, sample_inputs
 
-COUNT = 6
+COUNT = 10
 """Random graphs of each form."""
 Case = tuple[str, Pass, Graph]
 
@@ -34,7 +34,7 @@ def check_pass(
     kind = given if isinstance(given, type) else type(given)
     checks = Checklist()
     checks.check("is a frozen dataclass with a name", partial(_form, kind))
-    checks.check("its options are explained and have defaults", partial(_options, kind))
+    checks.check("its options have defaults", partial(_options, kind))
     checks.check("its properties are known ones", partial(_properties, kind))
     try:
         cases = list(_cases(given, tuple(graphs), count))
@@ -69,8 +69,9 @@ def _options(kind: type[Pass]) -> str:
     known = options(kind)
     for one in known:
         demand(not one.required, f"option {one.name} has no default")
-        demand(one.doc, f"option {one.name} has no text below it, which would explain it")
-    return ", ".join(one.name for one in known) or "none"
+    bare = [one.name for one in known if not one.doc]
+    said = ", ".join(one.name for one in known) or "none"
+    return f"{said}; not explained by a text below: {', '.join(bare)}" if bare else said
 
 
 def _properties(kind: type[Pass]) -> str:

@@ -1,0 +1,3 @@
+"""A module that does not load."""
+
+raise ZeroDivisionError("the sky has fallen")
