@@ -36,6 +36,8 @@ def _show_runtimes(screen: Screen, known: Sequence[Runtime]) -> None:
 def _known(runtime: Runtime) -> Cell:
     styles = {"measured": "green", "assumed": "yellow", "unknown": "red"}
     said = str(runtime.state)
+    if runtime.evidence:
+        said = f"not installed: assumed, on {runtime.evidence}"
     if runtime.date:
         said += (
             f" {runtime.date}: {plural(runtime.drifts, 'drift') if runtime.drifts else 'as filed'}"
@@ -56,7 +58,7 @@ def doctor(context: click.Context, as_json: bool) -> None:
 
     --json prints {qir, python, platform, libraries, frameworks, plugins: [{kind, name,
     distribution, place, fault, missing}], features, isa, threads, kernels, runtimes: [{name,
-    version, profile, state, date, drifts}]}.
+    version, profile, state, date, drifts, evidence}]}.
     """
     from qir import __version__
     from qir.inspect import environment

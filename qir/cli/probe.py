@@ -49,7 +49,7 @@ def probe(
     fields: [{field, filed, obeyed, told, agrees}]}]}], output}.
     """
     from qir.atomic import claim, write_text
-    from qir.inspect.measurements import draft, keep, to_json
+    from qir.inspect.measurements import assumed, draft, keep, to_json
     from qir.inspect.probing import chosen, measure
 
     asked = chosen(runtimes)
@@ -73,6 +73,8 @@ def probe(
     else:
         for measured in found:
             _show(screen, measured, every)
+        for runtime in () if runtimes else assumed():
+            screen.line(f"{runtime.name} is not installed: assumed, on {runtime.evidence}", "dim")
         if not found:
             screen.line("no runtime that can be probed is installed")
     if any(m.drifts for m in found):

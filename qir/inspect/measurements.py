@@ -16,7 +16,7 @@ from typing import Literal
 from qir.atomic import write_text
 from qir.errors import ProfileError, QirError
 from qir.inspect.environment import processor_features
-from qir.inspect.probing import Measured, OpReading, Probe, filed, head_of, probes
+from qir.inspect.probing import Measured, OpReading, Probe, filed, head_of, probes, suits
 from qir.inspect.versions import release
 from qir.numerics import dumps, parse, profile, profile_names
 from qir.numerics.profile import Entry, Field, Head, Profile
@@ -37,11 +37,26 @@ class Runtime:
     date: str = ""
     drifts: int = 0
     """Ops whose claim did not hold when it was measured."""
+    evidence: str = ""
+    """On what a file rests that speaks of a runtime which cannot be measured here."""
 
 
 def runtimes() -> tuple[Runtime, ...]:
-    """Every runtime that plugins can probe, and what is known of it."""
-    return tuple(_known(probe) for probe in probes())
+    """Every runtime that plugins can probe or have a file of, and what is known of it."""
+    return (*(_known(probe) for probe in probes()), *assumed())
+
+
+def assumed() -> tuple[Runtime, ...]:
+    """The runtimes that no probe measures: what their files say is assumed, on what they rest."""
+    found = []
+    for name in profile_names():
+        of = profile(name)
+        head = head_of(of)
+        mine = [p for p in probes() if p.backend == head.backend]
+        if head.backend in ("", "qir") or any(suits(head.settings, p.settings) for p in mine):
+            continue
+        found.append(Runtime(name, None, name, "assumed", evidence=of.head.evidence))
+    return tuple(found)
 
 
 def _known(probe: Probe) -> Runtime:

@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 
 from qir.errors import OpError, ProfileError, UsageError
 from qir.inspect import probing
-from qir.inspect.measurements import draft, keep, runtimes
+from qir.inspect.measurements import assumed, draft, keep, runtimes
 from qir.inspect.probe_cases import OPS, Forms, cases
 from qir.inspect.probing import Measured, Probe, chosen, head_of, measure, probes
 from qir.inspect.versions import covers
 from qir.ir.graph import Graph
 from qir.ir.verify import verify
-from qir.numerics import Method, Profile, parse, profile
+from qir.numerics import Method, Profile, parse, profile, profile_names
 from qir.numerics.library import replaced
 from qir.numerics.profile import Entry, Field, Fields, Head, When
 from qir.reference.interpreter import run
@@ -197,15 +197,24 @@ def test_a_runtime_is_assumed_until_it_is_measured(monkeypatch: pytest.MonkeyPat
     new.__class__ = type("New", (Stranger,), {"name": "new"})
     for where in ("qir.inspect.probing.probes", "qir.inspect.measurements.probes"):
         monkeypatch.setattr(where, lambda: (known, new))
-    assert [r.state for r in runtimes()] == ["assumed", "unknown"]
+    assert [r.state for r in runtimes()[:2]] == ["assumed", "unknown"]
     drifting = replace(measure(known), name="stranger")
     keep(known, drifting)
-    first, second = runtimes()
+    first, second = runtimes()[:2]
     assert (first.state, first.profile, first.drifts) == ("measured", "ort-1.31.noopt", 0)
     assert first.date
     assert second.state == "unknown"
     known.number = "1.31.10"
     assert runtimes()[0].state == "assumed", "another version was not measured"
+
+
+def test_a_runtime_that_no_probe_measures_is_assumed_on_the_evidence_of_its_file() -> None:
+    found = {r.name: r for r in assumed()}
+    assert {"mxnet-1.9", "ipex-2.8", "qonnx-1.0", "tflite-2.21.single"} == set(found)
+    assert {r.state for r in found.values()} == {"assumed"}
+    assert "mxnet 1.9.1" in found["mxnet-1.9"].evidence
+    known = {head_of(profile(r.profile)).backend for r in runtimes() if r.profile}
+    assert known == {head_of(profile(n)).backend for n in profile_names()} - {"", "qir"}
 
 
 def test_names_that_nothing_has_are_refused() -> None:
