@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from qir.ir.attrs import Attr
 from qir.ir.dtype import F32, U8, DType
 from qir.ir.node import Value
 from qir.ir.types import Grain, QuantType, TensorType
 
-from . import dynamic_ops
+from . import clipped, dynamic_ops
 from .elements import element
 from .float_ops import conv_attrs
 from .meaning import layout
@@ -77,9 +79,12 @@ def dequantize(reader: Reader, op: Op) -> None:
             reader.mean(op, name, quant)
         elif kind.quant is None:
             raise Keep
-        elif not kind.quant.same_map(quant):
+        elif not kind.quant.same_map(replace(quant, bounds=kind.quant.bounds)):
             raise Keep(f"it reads {kind.quant} as {quant}")
-    reader.add(op, "dequantize", {"x": reader.value(op, name, quant if constant else None)})
+        reader.add(op, "dequantize", {"x": reader.value(op, name)})
+        return
+    x = reader.value(op, name, clipped.bounded(reader, name, quant))
+    reader.add(op, "dequantize", {"x": clipped.mark(reader, name, x)})
 
 
 def _map(
@@ -117,12 +122,14 @@ def _operand(
         return {slot: dynamic_ops.meant(reader, op, name, quant), **_beside(f"{slot}.", numbers)}
     quant = _map(reader, op, (scale, zero), kind, axis)
     if reader.is_constant(name):
-        return {slot: reader.value(op, name, quant)}
+        x = reader.value(op, name, clipped.bounded(reader, name, quant))
+        return {slot: clipped.mark(reader, name, x)}
     if kind.quant is None and axis is not None:
         return {slot: dynamic_ops.meant(reader, op, name, quant)}
-    if kind.quant is None or not kind.quant.same_map(quant):
-        known = kind.quant or f"no codes but {kind.dtype}"
-        raise op.fail(f"reads {name!r} as {quant}, but it holds {known}")
+    known = kind.quant
+    if known is None or not known.same_map(replace(quant, bounds=known.bounds)):
+        held = known or f"no codes but {kind.dtype}"
+        raise op.fail(f"reads {name!r} as {quant}, but it holds {held}")
     return {slot: reader.value(op, name)}
 
 
@@ -343,6 +350,7 @@ def concat(reader: Reader, op: Op) -> None:
 
 
 OPS = {
+    ("", "Clip"): clipped.clip,
     ("", "QuantizeLinear"): quantize,
     (MICROSOFT, "QuantizeLinear"): quantize,
     ("", "DequantizeLinear"): dequantize,

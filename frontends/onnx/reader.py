@@ -70,6 +70,8 @@ class Reader:
         """Every name of the source, so that made-up ones stay clear of them."""
         self.meanings: Mapping[str, tuple[str, str]] = {}
         """Names of scale and zero point of tensors whose codes somebody gives a meaning."""
+        self.narrow: dict[str, tuple[tuple[int, int], Origin]] = {}
+        """Bounds of constant codes that a Clip keeps them in, and where it was."""
         self._values: dict[str, Value] = {}
         self._alias: dict[str, str] = {}
         self._stored: dict[str, Stored] = {}
