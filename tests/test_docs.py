@@ -7,6 +7,7 @@ The blocks of one page share a namespace and a working folder, empty but for a c
   comment at its end gives, `# exit 3`; a backslash or lines after `> ` continue it. With the word
   `same` after `console` the output shown is compared, where `...` stands for anything.
   `make` is asked with `-n` whether it knows the target: the tests do not run themselves.
+  What `pip` installs goes to a folder of the page, on the path of its other commands.
 - `sh` is a whole script, `toml` and `json` are parsed, `text` is left alone; nothing else is known.
 """
 
@@ -33,6 +34,7 @@ FENCE = re.compile(r"^( *)```([^`\n]*)\n(.*?)^\1```[ ]*$", re.MULTILINE | re.DOT
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s#]+)(?:#[^)]*)?\)")
 STATUS = re.compile(r"\s+# exit (\d+)$")
 SECONDS = 600
+SITE = ".site"
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,15 @@ def shell(script: str, folder: Path) -> tuple[int, str]:
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "COLUMNS": "100",
         "NO_COLOR": "1",
+        "PIP_TARGET": str(folder / SITE),
+        "PIP_NO_DEPS": "1",
+        "PIP_NO_INDEX": "1",
+        "PIP_UPGRADE": "1",
+        "PIP_QUIET": "1",
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+        "PYTHONPATH": os.pathsep.join(
+            [str(folder / SITE), *filter(None, [os.environ.get("PYTHONPATH")])]
+        ),
     }
     run = subprocess.run(
         ["bash", "-o", "pipefail", "-ec", script],
