@@ -7,7 +7,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper
 
-from qir.ir.dtype import DType
+from qir.ir.dtype import DType, dtype_of
 from qir.ir.types import Array, TensorType
 
 _NAMES = (
@@ -37,7 +37,12 @@ def ir_version(kind: DType) -> int:
 
 
 def number(kind: DType) -> int:
-    """ONNX's number of an element type; LookupError if it has none."""
+    """ONNX's number of an element type, of what holds it for codes of other widths.
+
+    LookupError if it has none.
+    """
+    if kind.name not in NUMBERS and kind.is_integer:
+        return NUMBERS[dtype_of(np.empty(0, kind.carrier)).name]
     return NUMBERS[kind.name]
 
 
@@ -49,7 +54,7 @@ def tensor(array: Array, name: str) -> onnx.TensorProto:
         for item in array.data.reshape(-1).tolist():
             out.string_data.append(item if isinstance(item, bytes) else str(item).encode())
         return out
-    if kind.bits < 8 and kind.name != "bool":
+    if kind.bits < 8 and kind.name != "bool" and kind.name in NUMBERS:
         codes = array.data.reshape(-1).astype(np.float64)
         return helper.make_tensor(name, number(kind), array.data.shape, codes)
     return raw(array.data, number(kind), name)
@@ -62,7 +67,8 @@ LARGE = 1 << 14
 def is_large(array: Array) -> bool:
     """Whether its elements are whole bytes, and many."""
     kind = array.type.dtype
-    whole = kind.name != "string" and (kind.bits >= 8 or kind.name == "bool")
+    few = kind.bits < 8 and kind.name != "bool" and kind.name in NUMBERS
+    whole = kind.name != "string" and not few
     return whole and array.data.nbytes >= LARGE
 
 

@@ -13,7 +13,7 @@ from qir.ir.origin import Origin
 from qir.ir.types import QuantType, TensorType, uniform
 from qir.ledger import Change
 
-from . import dynamic_ops, float_ops
+from . import custom, dynamic_ops, float_ops
 from .float_ops import conv_attrs
 from .pool_ops import pool_attrs
 from .writer import MICROSOFT, STEP, Wire, Work, Writer
@@ -100,6 +100,7 @@ def _moves(work: Work) -> bool:
 def _single(quant: QuantType | None, *storages: str) -> bool:
     return (
         quant is not None
+        and not custom.odd(quant, constant=True)
         and quant.grain is None
         and quant.express.name == "f32"
         and quant.storage.name in storages
@@ -117,7 +118,7 @@ def _weighted(work: Work, data: str, weight: str, axis: int, *, real: bool = Fal
     x, w = work.operands[data].type.quant, work.operands[weight].type.quant
     if x is None or w is None or w.express.name != "f32" or w.storage.name not in ("u8", "i8"):
         return False
-    if w.grain is not None and w.axis != axis:
+    if custom.odd(w, constant=True) or (w.grain is not None and w.axis != axis):
         return False
     if _single(x, "u8"):
         return real or _single(work.kind.quant, "u8")

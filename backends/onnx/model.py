@@ -21,6 +21,7 @@ from qir.ledger import Change, Ledger
 
 from . import (
     attention_ops,
+    clipped,
     contrib_ops,
     control,
     dynamic_ops,
@@ -225,9 +226,8 @@ def _names(node: Node, op: str, stem: str) -> tuple[str | None, str | None, bool
 
 
 def _quantize(writer: Writer, node: Node) -> None:
-    if node.attrs["round"] not in ("", "even"):
-        raise writer.refuse(node, f"it rounds {node.attrs['round']!s}; ONNX rounds halves to even")
     if len(node.operands) > 1:
+        _even(writer, node)
         dynamic_ops.quantize(writer, node)
         return
     value = node.result
@@ -247,6 +247,8 @@ def _quantize(writer: Writer, node: Node) -> None:
             "kept from onnxruntime's optimizer by a Max",
         )
         source = fenced
+    if clipped.quantize(writer, node, source, (scale, zero), zero=needed):
+        return
     writer.quantize(
         source,
         value.type,
@@ -255,7 +257,14 @@ def _quantize(writer: Writer, node: Node) -> None:
         value.lineage.tensor,
         (scale, zero),
         zero=needed,
+        rounding=str(node.attrs["round"]),
     )
+
+
+def _even(writer: Writer, node: Node) -> None:
+    """Refused for another rounding, where scale and zero point are computed."""
+    if node.attrs["round"] not in ("", "even"):
+        raise writer.refuse(node, f"it rounds {node.attrs['round']!s}; ONNX rounds halves to even")
 
 
 def _tempts(value: Value) -> bool:
@@ -287,18 +296,20 @@ def _dequantize(writer: Writer, node: Node) -> None:
     if zero is None and quant.storage.name == "i32":
         given = False
     needed = given or bool(quant.zeros().any())
+    clipped.constant(writer, node, source)
     writer.dequantize(source, writer.name(node.result), node, (scale, zero), zero=needed)
 
 
 def _requantize(writer: Writer, node: Node) -> None:
-    if node.attrs["round"] not in ("", "even"):
-        raise writer.refuse(node, f"it rounds {node.attrs['round']!s}; ONNX rounds halves to even")
     if len(node.operands) > 1:
+        _even(writer, node)
         dynamic_ops.requantize(writer, node)
         return
     value = node.result
     real = writer.real(node.operands["x"], node)
-    writer.quantize(real, value.type, writer.name(value), node, value.lineage.tensor)
+    rounding = str(node.attrs["round"])
+    out, stem = writer.name(value), value.lineage.tensor
+    writer.quantize(real, value.type, out, node, stem, rounding=rounding)
 
 
 def _outputs(graph: Graph) -> list[tuple[str, Value]]:
@@ -327,6 +338,7 @@ def _finished(writer: Writer) -> onnx.ModelProto:
     version = max([IR_VERSION, *map(ir_version, kinds)])
     model = helper.make_model(proto, opset_imports=imports, ir_version=version, producer_name="qir")
     model.producer_version = __version__
+    model.functions.extend(writer.functions[name] for name in sorted(writer.functions))
     origins = [o for o in graph.output.origins if o.framework == "onnx"]
     kept = {o.name: o.path for o in origins if o.op == "Metadata"}
     helper.set_model_props(model, {**kept, "qir.profile": graph.profile})

@@ -22,6 +22,7 @@ from qir.ir.origin import Origin
 from qir.ir.types import Array, QuantType, TensorType
 from qir.ledger import Change, Ledger
 
+from . import custom
 from .elements import STORED, head, is_large, tensor, type_proto
 
 STEP = "onnxruntime emitter"
@@ -109,8 +110,10 @@ class Writer:
         """Elements of initializers that stand here without them."""
         self.infos: list[onnx.ValueInfoProto] = []
         self.domains: dict[str, int] = {"": opset}
-        self.standard = outer.standard if outer else False
+        self.standard: bool = outer.standard if outer else False
         """Whether operators of other domains than ONNX's own are refused."""
+        self.functions: dict[str, onnx.FunctionProto] = outer.functions if outer else {}
+        """The model's own, by name."""
         self.bounded = 0
         """Constants whose bounds the format cannot say."""
         self._names: dict[Value, str] = {}
@@ -238,7 +241,8 @@ class Writer:
 
     def check_domain(self, op: str, domain: str, name: str) -> None:
         """Refused for an operator that ONNX itself does not have, where only those are wanted."""
-        if self.standard and domain and not domain.startswith("ai.onnx"):
+        own = domain == custom.DOMAIN or domain.startswith("ai.onnx")
+        if self.standard and domain and not own:
             said = f"{op} is {domain}'s and no operator of ONNX itself; --target onnxruntime has it"
             raise Refused(f"{name}: {said}"[:239])
 
@@ -319,7 +323,11 @@ class Writer:
         """Writes a DequantizeLinear of a value's codes."""
         quant = value.type.quant
         assert quant is not None
-        self.check(node, quant, constant=value.constant is not None)
+        kept = value.constant is not None or _clipped(value)
+        if custom.odd(quant, constant=kept):
+            custom.dequantize(self, self.name(value), value.type, out, node)
+            return
+        self.check(node, quant, constant=kept)
         scale, offset = self.pair(value, node, given)
         operands = [self.name(value), scale, *([offset] if zero else [])]
         attrs = self.along(quant, value.type.shape, node)
@@ -335,10 +343,14 @@ class Writer:
         given: tuple[str | None, str | None] = (None, None),
         *,
         zero: bool = True,
+        rounding: str = "",
     ) -> None:
         """Writes a QuantizeLinear of a tensor of reals."""
         quant = kind.quant
         assert quant is not None
+        if custom.odd(quant, constant=False) or rounding not in ("", "even"):
+            custom.quantize(self, source, kind, out, node, rounding)
+            return
         self.check(node, quant, constant=False)
         scale, offset = self.pair_of(quant, stem, node, given)
         operands = [source, scale, *([offset] if zero else [])]
@@ -366,9 +378,19 @@ class Writer:
 
     # -- the whole ----------------------------------------------------------------------------
 
+    def function(self, made: onnx.FunctionProto) -> None:
+        """Gives the model a function of its own, once."""
+        self.functions.setdefault(made.name, made)
+
     def info(self, value: Value) -> None:
         """States the type of a tensor inside."""
         self.infos.append(helper.make_value_info(self.name(value), type_proto(value.type)))
+
+
+def _clipped(value: Value) -> bool:
+    """Whether a Clip behind its quantize keeps codes within their bounds."""
+    found = any((o.framework, o.op) == ("onnx", "Clip") for o in value.node.origins)
+    return found and value.node.op == "quantize"
 
 
 def _nameless(proto: onnx.TensorProto) -> bytes:

@@ -15,6 +15,7 @@ from qir.ir.types import Array, TensorType
 
 from .elements import check_size, element, to_array
 from .faults import fault
+from .functions import Custom, customs
 from .wire import split
 
 OLDEST = 7
@@ -45,6 +46,8 @@ class ModelFile:
     opsets: dict[str, int]
     places: Mapping[int, tuple[int, int]]
     """Where the data of large initializers lie in the file, which the message does not hold."""
+    customs: Mapping[str, Custom]
+    """Functions that stand for maps."""
 
     def initializers(self) -> list[Stored]:
         """The tensors of the model's graph, the large ones apart from the message."""
@@ -73,12 +76,14 @@ def read_model(path: Path) -> ModelFile:
     proto = _parse(path, data)
     if not proto.HasField("graph") or not (proto.graph.output or proto.graph.node):
         raise fault(path, "", "is no ONNX model: it holds no graph")
-    if proto.functions:
+    known = customs(proto.functions)
+    if len(proto.functions) > len(known):
         try:
-            proto = inliner.inline_local_functions(proto)
+            kept = [(f.domain, f.name) for f in proto.functions if f.name in known]
+            proto = inliner.inline_selected_functions(proto, kept, exclude=True)
         except Exception as error:  # whatever the library raises, the file is at fault
             raise fault(path, "functions", f"cannot be written out: {error}") from error
-    return ModelFile(path, proto, _opsets(path, proto), places)
+    return ModelFile(path, proto, _opsets(path, proto), places, known)
 
 
 def _read(path: Path) -> tuple[bytes, Mapping[int, tuple[int, int]]]:

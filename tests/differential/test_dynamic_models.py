@@ -337,8 +337,8 @@ def test_programs_of_our_own_are_written_for_onnxruntime(body: str) -> None:
             "s: the range rule 'torch.dynamic' has no form in ONNX",
         ),
         (
-            '%x = input() : 3xf32 %q = quantize(%x) {round = "up"} : '
-            "3x!quant.uniform<u8:f32, 0.5> output(q=%q)",
+            '%x = input() : 3xf32 %s = input() : f32 %q = quantize(%x, scale=%s) {round = "up"} : '
+            "3x!quant.uniform<u8:f32, ?> output(q=%q)",
             "q: it rounds up; ONNX rounds halves to even",
         ),
         (

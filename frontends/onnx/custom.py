@@ -1,0 +1,79 @@
+"""Calls of functions that stand for maps: quantize and dequantize by what ONNX has no form for."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.errors import QirError
+from qir.ir.attrs import Attr
+from qir.ir.dtype import dtype
+from qir.ir.node import Value
+from qir.ir.types import Array, QuantType, TensorType
+
+from .functions import Custom
+from .op import Op
+from .reader import Reader
+
+
+def read(reader: Reader, op: Op, custom: Custom) -> None:
+    """A call becomes quantize or dequantize; InputError where it does not fit its type."""
+    if len(op.inputs) != 1 + len(custom.arrays) or len(op.outputs) != 1:
+        raise op.fail(f"has {len(op.inputs)} operands, its type names {len(custom.arrays)} arrays")
+    try:
+        held = {
+            name: _array(reader, op, given, kind)
+            for given, (name, kind) in zip(op.inputs[1:], custom.arrays, strict=True)
+        }
+        quant = custom.quant(held, reader.type_of(op, op.input(0)).rank)
+        if custom.op == "Quantize":
+            _quantize(reader, op, quant, custom.round)
+        else:
+            reader.add(op, "dequantize", {"x": _codes(reader, op, quant)})
+    except (QirError, ValueError, KeyError) as error:
+        raise op.fail(f"is no {custom.op.lower()} by {custom.text[:60]}: {error}") from error
+
+
+def _array(reader: Reader, op: Op, name: str, kind: str) -> Array:
+    found = reader.array(name)
+    if found is None:
+        raise ValueError(f"{name!r} is computed")
+    wanted = dtype(kind)
+    if found.data.dtype != wanted.carrier:
+        raise ValueError(f"{name!r} is {found.type}, its type says {wanted}")
+    return Array(found.data, TensorType(found.data.shape, wanted), name)
+
+
+def _quantize(reader: Reader, op: Op, quant: QuantType, rounding: str) -> None:
+    x = reader.value(op, op.input(0))
+    attrs: dict[str, Attr] = {"round": rounding} if rounding else {}
+    reader.add(op, "quantize", {"x": x}, attrs, types=[x.type.with_element(quant)])
+
+
+def _codes(reader: Reader, op: Op, quant: QuantType) -> Value:
+    """The codes with their meaning: a constant takes it, and so does what nobody reads raw."""
+    name = op.input(0)
+    found = reader.array(name)
+    if found is not None:
+        _check(found.data, quant, name)
+        return reader.hold(reader.resolve(name), _typed(found, quant), quant)
+    value = reader.value(op, name)
+    if value.type.quant is not None and value.type.quant.same_map(quant):
+        return value
+    if value.type.quant is not None:
+        raise ValueError(f"{name!r} holds {value.type.quant}")
+    if value.type.dtype.carrier != quant.storage.carrier or value.node.op != "input" or value.uses:
+        raise ValueError(f"{name!r} is {value.type}")
+    reader.graph.set_type(value, value.type.with_element(quant))
+    return value
+
+
+def _typed(array: Array, quant: QuantType) -> Array:
+    return Array(array.data, TensorType(array.data.shape, quant), array.name)
+
+
+def _check(data: NDArray[np.generic], quant: QuantType, name: str) -> None:
+    if data.dtype != quant.storage.carrier:
+        raise ValueError(f"{name!r} is {data.dtype}, codes are {quant.storage}")
+    if data.size and not quant.low <= int(data.min()) <= int(data.max()) <= quant.high:
+        raise ValueError(f"{name!r} holds codes beyond {quant.low}..{quant.high}")
