@@ -205,18 +205,13 @@ def _emit(
 # -- the operators -------------------------------------------------------------------------------
 
 
-def _own(work: Work) -> bool:
-    """Whether the source had the operator of onnxruntime's own domain."""
-    return any(o.path == f"domain {MICROSOFT}" for o in work.origins)
-
-
 def _conv(writer: Writer, work: Work) -> bool:
     bias = _bias(writer, work, "bias")
     if bias is None or not _weighted(work, "x", "w", 0):
         return False
     operands = [*_triple(writer, work, "x"), *_triple(writer, work, "w"), *_result(writer, work)]
     attrs = {**conv_attrs(work), **_last(work)}
-    domain = MICROSOFT if work.last or _own(work) else ""
+    domain = MICROSOFT if work.last else ""
     return _emit(writer, work, "QLinearConv", [*operands, *bias], attrs, domain)
 
 

@@ -226,7 +226,11 @@ class Writer:
         origins: Iterable[Origin] = (),
     ) -> None:
         """Writes one node, under its source's name where the source had that op."""
-        outputs = list(outputs)
+        outputs, origins = list(outputs), list(origins)
+        if not domain and not self.standard and "block_size" not in (attrs or {}):
+            # Some names are onnxruntime's too, which is said where a source had those.
+            own = (o.path for o in origins if o.op == op and o.path.startswith("domain "))
+            domain = next(own, "").removeprefix("domain ")
         self.check_domain(op, domain, outputs[0])
         known = (o.name for o in origins if o.framework == "onnx" and o.op == op and o.name)
         name = next(known, f"{outputs[0]}_{op}")
