@@ -1,0 +1,108 @@
+"""Every named range rule against its formula as it is printed, on thousands of ranges, with ==."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from qir.ir.dtype import dtype
+from qir.numerics import NAMED, choose
+
+F = np.float32
+Reals = NDArray[np.float32]
+Pair = tuple[NDArray[np.generic], NDArray[np.generic]]
+TINY = np.finfo(F).tiny
+EPS = F(2.0**-23)
+
+
+def int8(rmin: Reals, rmax: Reals) -> Pair:
+    scale = F(2) * np.maximum(abs(rmin), abs(rmax)) / F(127 + 128 - 1)
+    return scale, np.zeros(len(scale))
+
+
+def uint8(rmin: Reals, rmax: Reals) -> Pair:
+    scale = np.maximum(rmin, rmax) / F(255)
+    return scale, np.zeros(len(scale))
+
+
+def halves(rmin: Reals, rmax: Reals, *, middle: int) -> Pair:
+    scale = np.maximum(abs(rmin), abs(rmax)) / F(255 / 2)
+    return scale, np.full(len(scale), middle)
+
+
+def affine(rmin: Reals, rmax: Reals) -> Pair:
+    scale = (rmax - rmin) / F(255)
+    return scale, 0 - np.rint(rmin / scale)
+
+
+def tool(rmin: Reals, rmax: Reals) -> Pair:
+    low, high = rmin.astype(np.float64), rmax.astype(np.float64)
+    scale = ((high - low) / 255).astype(F)
+    return scale, np.rint(0 - low / scale)
+
+
+def observer(rmin: Reals, rmax: Reals) -> Pair:
+    scale = np.maximum((rmax - rmin) / F(255), EPS)
+    return scale, np.clip(0 - np.rint(rmin / scale), 0, 255)
+
+
+Formula = Callable[[Reals, Reals], Pair]
+PRINTED: Mapping[str, tuple[str, bool, str, Formula]] = {
+    "onednn.i8": ("i8", True, "scale = 2*max(|rmin|,|rmax|)/(127+128-1)", int8),
+    "onnxruntime.i8": ("i8", True, "scale = 2*max(|rmin|,|rmax|)/(127+128-1)", int8),
+    "onednn.u8": ("u8", True, "scale = max(rmin,rmax)/255", uint8),
+    "fbgemm.symmetric": (
+        "u8",
+        True,
+        "scale = max(|rmin|,|rmax|)/(255/2), zero_point = 128",
+        lambda a, b: halves(a, b, middle=128),
+    ),
+    "fbgemm.affine": ("u8", False, "scale = (rmax-rmin)/255, zero = 0-round(rmin/scale)", affine),
+    "onnxruntime.u8": ("u8", False, "scale = (rmax-rmin)/255, zero = 0-round(rmin/scale)", affine),
+    "onnxruntime.tool": ("u8", False, "in float64; zero = round(0-rmin/scale)", tool),
+    "torch.observer": ("u8", False, "scale = max((rmax-rmin)/255, eps)", observer),
+}
+"""Storage, whether about zero, the formula as it is printed, and the formula in NumPy."""
+
+
+def ranges(seed: int, *, positive: bool) -> tuple[Reals, Reals]:
+    """Ranges with zero in them, as the formulas take them; quotients on ties among them."""
+    rng = np.random.default_rng(seed)
+    size = np.exp2(rng.uniform(-20, 20, 4000))
+    low = np.zeros(4000) if positive else -rng.random(4000) * size
+    high = rng.random(4000) * size
+    ties = rng.integers(0, 255, 1000) + 0.5
+    scale = np.exp2(rng.integers(-9, 9, 1000))
+    if not positive:
+        low[:1000] = -ties * scale
+        high[:1000] = (255 - ties) * scale
+    return low.astype(F), high.astype(F)
+
+
+@pytest.mark.parametrize("name", PRINTED)
+def test_a_named_rule_is_its_printed_formula(name: str) -> None:
+    storage, symmetric, said, formula = PRINTED[name]
+    low, high = ranges(3, positive=name == "onednn.u8")
+    scale, zero = formula(low, high)
+    if not symmetric:
+        quotient = (low / scale).astype(np.float64)
+        assert (np.abs(quotient - np.floor(quotient)) == 0.5).mean() >= 0.05, "too few ties"
+    found, zeros = choose(low, high, dtype(storage), NAMED[name], symmetric=symmetric)
+    assert found.dtype == F
+    assert np.array_equal(found, scale), f"{name}: {said}"
+    assert np.array_equal(zeros, zero), f"{name}: {said}"
+
+
+def test_every_named_rule_has_its_formula_here() -> None:
+    assert PRINTED.keys() == NAMED.keys()
+
+
+def test_signed_codes_of_fbgemm_are_about_zero() -> None:
+    low, high = ranges(4, positive=False)
+    found, zeros = choose(low, high, dtype("i8"), NAMED["fbgemm.symmetric"], symmetric=True)
+    scale, zero = halves(low, high, middle=0)
+    assert np.array_equal(found, scale)
+    assert np.array_equal(zeros, zero)
