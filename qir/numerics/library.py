@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -122,7 +123,7 @@ def numbers_for(
     A zero point that the scheme fixes is kept. Raises ProfileError as `choose`.
     """
     storage = str(scheme.storage)
-    rule = profile.resolve(Query("quantize", {"x": storage, "result": storage}, scheme.grain))
+    rule = _resolved(profile, "quantize", storage, scheme.grain, "full")
     scale, zero = choose(
         np.asarray(low, np.float64) if np.asarray(low).dtype.kind != "f" else np.asarray(low),
         np.asarray(high, np.float64) if np.asarray(high).dtype.kind != "f" else np.asarray(high),
@@ -140,8 +141,24 @@ def numbers_for(
 def _rule(profile: Profile, op: str, kind: QuantType) -> Rule:
     storage = str(kind.storage)
     grain = "channel" if kind.grain else "tensor"
-    asked = Query(op, {"x": storage, "result": storage}, grain, bounds=bounds_of(kind))
-    return profile.resolve(asked)
+    return _resolved(profile, op, storage, grain, bounds_of(kind))
+
+
+_Asked: TypeAlias = "tuple[int, str, str, str, str]"
+_RESOLVED: dict[_Asked, tuple[Profile, Rule]] = {}
+_MOST = 4096
+
+
+def _resolved(profile: Profile, op: str, storage: str, grain: str, bounds: str) -> Rule:
+    """What a profile says of plain codes; the same is asked for every tensor of a model."""
+    key = (id(profile), op, storage, grain, bounds)
+    held = _RESOLVED.get(key)
+    if held is None or held[0] is not profile:
+        if len(_RESOLVED) > _MOST:
+            _RESOLVED.clear()
+        asked = Query(op, {"x": storage, "result": storage}, grain, bounds=bounds)
+        held = _RESOLVED[key] = profile, profile.resolve(asked)
+    return held[1]
 
 
 def codes_of(profile: Profile, data: NDArray[np.generic], kind: QuantType) -> NDArray[np.integer]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import weakref
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -11,6 +12,7 @@ from typing import ClassVar
 
 from qir.errors import MovedError, PassError
 from qir.ir.graph import Graph
+from qir.ir.growth import growth
 from qir.ir.verify import errors
 from qir.ledger import Ledger
 from qir.rewrite.journal import Entry, Journal, written_by
@@ -92,16 +94,37 @@ def run_passes(
     """
     passes = tuple(passes)
     run = _Run(graph.copy(), validation, limit)
-    if passes and (faults := errors(run.work)):
+    if passes and not _SOUND.holds(graph) and (faults := errors(run.work)):
         raise PassError(f"no pass runs on a graph that is broken: {faults[0]}")
     for one in passes:
         report = run.once(one)
         if report is not None and after:
             after(report, run.work)
+    if passes:
+        _SOUND.note(run.work)
     ledger.extend(run.ledger)
     if journal is not None:
         journal.extend(run.journal)
     return run.work
+
+
+class _Sound:
+    """The graph that was verified last: what one run leaves is not looked at again by the next."""
+
+    def __init__(self) -> None:
+        self._graph: Callable[[], Graph | None] = lambda: None
+        self._version = -1
+
+    def note(self, graph: Graph) -> None:
+        """The graph is a program, as it is now."""
+        self._graph, self._version = weakref.ref(graph), graph.version
+
+    def holds(self, graph: Graph) -> bool:
+        """Whether it is known to be one."""
+        return self._graph() is graph and self._version == graph.version
+
+
+_SOUND = _Sound()
 
 
 @dataclass
@@ -151,7 +174,7 @@ class _Run:
         numbering.begin()
         work._most = version + EDITS + 1000 * len(work)
         try:
-            with watched(numbering):
+            with watched(numbering), growth():
                 changed = self._run(one)
         except Exception as error:
             meant = failed(one.name, error, numbering, before)
@@ -180,7 +203,9 @@ class _Run:
 
     def _check(self, one: Pass, steps: tuple[Step, ...], before: Graph) -> None:
         """PassError where the graph is no program now, or has not what the pass ensures."""
-        if faults := errors(self.work):
+        with growth():
+            faults = errors(self.work)
+        if faults:
             last = f", last {steps[-1]}" if steps else ""
             error = PassError(f"pass {one.name} leaves a broken graph: {faults[0]}{last}")
             raise noted(error, self.work, before, faults[0].node)

@@ -248,7 +248,7 @@ def asks_for_ever(graph: Graph, node: Node) -> None:
         graph.set_type(node.result, node.result.type)
 
 
-WRONG = {
+WRONG: dict[Callable[[Graph, Node], None], str] = {
     spoil: "pass touch leaves a broken graph: r7: %r7 means f16",
     fail: "pass touch: rewrite touch at r7: ZeroDivisionError: by nothing",
     misuse: "pass touch: rewrite touch at r7: cannot remove r7: r8 uses %r7",
