@@ -2,8 +2,9 @@
 
 A network of convolutions with batch norms, sums and activations, no two with the same weights;
 seconds of processor time, pass by pass with verification, and last how many times as long ten times
-the nodes take. The copy that leaves the user's graph as it was is in the first of each half. `fold` and `quantize` are
-the two halves of the pipeline; `convert` is QDQ form to integer form and back.
+the nodes take. The copy that leaves the user's graph as it was is in the first pass of each part.
+`fold` and `quantize` are the two halves of the pipeline; `convert` is QDQ form to integer form and
+back.
 """
 
 from __future__ import annotations
