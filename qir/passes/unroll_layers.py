@@ -155,11 +155,8 @@ class _Layer:
     def outputs(self, made: list[list[Value]]) -> Value:
         """The states of all steps and directions."""
         axes, step, way = ((1, 2), 1, 2) if self.first else ((0, 1), 0, 1)
-        rows = []
-        for parts in zip(*made, strict=True):
-            wide = [self.add("unsqueeze", {"axes": axes}, x=part) for part in parts]
-            rows.append(self.join(wide, way))
-        return self.join(rows, step)
+        wide = [[self.add("unsqueeze", {"axes": axes}, x=part) for part in parts] for parts in made]
+        return self.join([self.join(parts, step) for parts in wide], way)
 
     def last(self, parts: list[Value]) -> Value:
         """The last states of the directions."""

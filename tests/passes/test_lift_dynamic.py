@@ -19,6 +19,7 @@ from qir.passes.lift_dynamic import LiftDynamic
 from qir.reference.interpreter import run
 from qir.rewrite import run_passes
 from tests.golden.reading import generated
+from tests.passes.keeping import keeps
 
 CHAIN = """graph main as {profile} {{
   %a = input() : 5x64xf32
@@ -171,3 +172,7 @@ def test_a_network_of_onnxruntimes_own_tool_is_lifted_whole(
     x = np.random.default_rng(6).normal(0, 1, (4, 16)).astype(np.float32)
     (wanted,) = session.run(None, {"x": x})
     assert run(made, {"x": x})["y"].tobytes() == wanted.tobytes()
+
+
+def test_generated_graphs_keep_every_byte() -> None:
+    keeps(LiftDynamic(), range(6))

@@ -13,6 +13,7 @@ from qir.passes.recover import FAMILIES, Recover
 from qir.reference.interpreter import run
 from qir.rewrite import run_passes
 from qir.testing import sample_inputs
+from tests.passes.keeping import keeps
 from tests.rewrite.graphs import LAYER_NORM, SOFTMAX, graph
 
 
@@ -316,3 +317,7 @@ def test_bodies_are_looked_into() -> None:
 def test_layer_norm_and_softmax_are_found_as_the_patterns_page_writes_them() -> None:
     assert ops(recovered(graph(LAYER_NORM))) == ["layer_norm"]
     assert ops(recovered(graph(SOFTMAX))) == ["softmax"]
+
+
+def test_generated_graphs_keep_what_they_compute() -> None:
+    keeps(Recover(), range(6), 1e-5)
