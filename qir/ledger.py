@@ -89,6 +89,10 @@ class Ledger:
         """Takes over the entries of another ledger."""
         self._entries.extend(other)
 
+    def withdraw(self, step: str) -> None:
+        """Takes back what a step said that did not come to pass."""
+        self._entries = [e for e in self._entries if e.step != step]
+
     def counts(self) -> dict[Change, int]:
         """How many entries there are of each kind, mildest first."""
         return {c: n for c in Change if (n := sum(e.change is c for e in self._entries))}

@@ -44,6 +44,7 @@ from qir.rewrite.driver import After
 from qir.rewrite.journal import Journal
 from qir.rewrite.options import parse_passes
 from qir.rewrite.validation import Validation
+from qir.source import remember
 from qir.target import Executable
 from qir.target import target as named_target
 
@@ -65,7 +66,9 @@ def load(source: str | Path, *, frontend: str | None = None, ledger: Ledger | No
     reader = named_frontend(frontend) if frontend else frontend_for(path)
     if not path.exists():
         raise InputError(f"{path}: there is no such file")
-    return reader.load(path, ledger)
+    graph = reader.load(path, ledger)
+    remember(graph, path)
+    return graph
 
 
 def _opened(path: Path, ledger: Ledger) -> Graph:

@@ -20,6 +20,7 @@ CORE = {
     "registry": "errors",
     "ir": "errors atomic registry",
     "ledger": "errors atomic ir",
+    "source": "ir",
     "capability": "errors ir",
     "numerics": "errors ir registry _kernels",
     "frontend": "errors ir ledger registry numerics",

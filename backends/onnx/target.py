@@ -15,6 +15,7 @@ from qir.target import Executable, Target
 from .formats import FORMATS, formed
 from .model import Dialect, to_model, to_parts
 from .saving import save
+from .untouched import give_back
 
 
 class OnnxRuntimeTarget(Target):
@@ -58,6 +59,9 @@ class OnnxRuntimeTarget(Target):
             known = f"{', '.join(self.formats[:-1])} and {self.formats[-1]}"
             raise UsageError(f"target {self.name} has no format {format!r}; it has {known}")
         dialect = self.dialect()
+        if format is None and give_back(graph, path, dialect):
+            ledger.withdraw("onnx frontend")
+            return
         made = formed(graph, format, ledger, standard=dialect.standard)
         model, large = to_parts(made, ledger, dialect)
         ledger.check(lossy=lossy)

@@ -1,0 +1,91 @@
+"""A float model that nobody changed is given back as its file has it."""
+
+from __future__ import annotations
+
+import mmap
+import re
+import shutil
+from pathlib import Path, PurePosixPath
+
+import onnx
+from onnx.external_data_helper import ExternalDataInfo, _get_all_tensors, uses_external_data
+
+from qir.atomic import replacing
+from qir.ir.graph import Graph
+from qir.source import untouched
+
+from .model import Dialect
+
+_NEWEST_IR = 13
+"""The newest version of the format that onnxruntime 1.31 takes."""
+
+
+def give_back(graph: Graph, path: Path, dialect: Dialect) -> bool:
+    """Copies the file of an untouched float graph, and what lies beside it, where that will do.
+
+    It will not where the graph holds codes, or where the target takes no operator set, format or
+    domain that the file names. InputError where the system refuses.
+    """
+    source = untouched(graph)
+    if source is None or source.suffix.lower() != ".onnx" or dialect.opset is not None:
+        return False
+    if _quantized(graph) or not _taken(graph, source, dialect):
+        return False
+    beside = _beside(source)
+    if beside is None or not _free(source, path, beside):
+        return False
+    for place in beside:
+        _copy(source.parent / place, path.parent / place)
+    _copy(source, path)
+    return True
+
+
+def _copy(source: Path, to: Path) -> None:
+    if to.exists() and to.samefile(source):
+        return
+    to.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(to) as draft:
+        shutil.copyfile(source, draft)
+
+
+def _quantized(graph: Graph) -> bool:
+    values = (v for _, each in graph.walk() for v in each.values.values())
+    return any(v.type.quant is not None for v in values)
+
+
+def _taken(graph: Graph, source: Path, dialect: Dialect) -> bool:
+    """Whether the target takes the file's format, operator set and domains."""
+    paths = [o.path for o in graph.output.origins if (o.framework, o.op) == ("onnx", "Output")]
+    opset = next((int(p[6:]) for p in paths if re.fullmatch(r"opset \d+", p)), None)
+    with source.open("rb") as stream:
+        head = stream.read(2)
+    version = (
+        head[1] if len(head) == 2 and head[0] == 8 else 128
+    )  # the first field, as all write it
+    if opset is None or opset > dialect.newest or version > 127:
+        return False
+    if not dialect.standard:
+        return version <= _NEWEST_IR
+    kept = [n for _, each in graph.walk() for n in each if n.op == "foreign"]
+    return not any(str(n.attrs["domain"]).startswith("com.microsoft") for n in kept)
+
+
+def _beside(source: Path) -> list[PurePosixPath] | None:
+    """The files of data that the model names; None where a name leads elsewhere."""
+    with (
+        source.open("rb") as stream,
+        mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as held,
+    ):
+        if held.find(b"location") < 0:
+            return []
+    model = onnx.load(str(source), load_external_data=False)
+    tensors = [t for t in _get_all_tensors(model) if uses_external_data(t)]
+    places = dict.fromkeys(PurePosixPath(ExternalDataInfo(t).location) for t in tensors)
+    inside = all(not p.is_absolute() and ".." not in p.parts for p in places)
+    return list(places) if inside else None
+
+
+def _free(source: Path, path: Path, beside: list[PurePosixPath]) -> bool:
+    """Whether nothing else has the names of the data in the new place."""
+    places = [(source.parent / p, path.parent / p) for p in beside]
+    return all(old.is_file() and (not new.exists() or new.samefile(old)) for old, new in places)

@@ -1,0 +1,43 @@
+"""The file that a graph was read from, as long as neither was changed since."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from weakref import WeakKeyDictionary
+
+from qir.ir.graph import Graph
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    path: Path
+    size: int
+    time: int
+    version: int
+
+
+_SOURCES: WeakKeyDictionary[Graph, _Source] = WeakKeyDictionary()
+
+
+def remember(graph: Graph, path: Path) -> None:
+    """Notes that a graph says what a file says."""
+    try:
+        held = path.stat()
+        whole = path.resolve()
+    except OSError:
+        return
+    _SOURCES[graph] = _Source(whole, held.st_size, held.st_mtime_ns, graph.version)
+
+
+def untouched(graph: Graph) -> Path | None:
+    """The file of a graph that nobody edited, where it is as it was; else nothing."""
+    found = _SOURCES.get(graph)
+    if found is None or found.version != graph.version:
+        return None
+    try:
+        held = found.path.stat()
+    except OSError:
+        return None
+    same = (held.st_size, held.st_mtime_ns) == (found.size, found.time)
+    return found.path if same else None
