@@ -71,8 +71,8 @@ def write(writer: Writer, node: Node) -> None:
     ordered = sorted(names)
     proto.input.extend(foreign.placed(ordered, [names[i] for i in ordered]))
     proto.output.extend(foreign.placed(outs, [writer.name(v) for v in node.results]))
-    for name, value in foreign.pairs(node.attrs["attrs"]).items():
-        proto.attribute.append(foreign.attribute(proto, 1, name, value))
+    for name, stated in foreign.pairs(node.attrs["attrs"]).items():
+        proto.attribute.append(foreign.attribute(proto, 1, name, stated))
     writer.check_domain(op, domain, node.name)
     slots = node.attrs["slots"]
     version = slots[2] if isinstance(slots, tuple) and len(slots) > 2 else 1

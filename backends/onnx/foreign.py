@@ -186,7 +186,9 @@ def placed(at: list[int], names: list[str]) -> list[str]:
 def attribute(proto: onnx.NodeProto, opset: int, name: str, value: Attr) -> AttributeProto:
     """An attribute as ONNX has it."""
     if isinstance(value, tuple) and len(value) == 2 and value[0] is None:
-        return AttributeProto.FromString(value[1] if isinstance(value[1], bytes) else b"")
+        made = AttributeProto()
+        made.ParseFromString(value[1] if isinstance(value[1], bytes) else b"")
+        return made
     if isinstance(value, Array):
         return helper.make_attribute(name, tensor(value, value.name))
     if isinstance(value, tuple) and value and isinstance(value[0], Array):

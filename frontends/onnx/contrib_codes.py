@@ -236,7 +236,7 @@ def rounded(body: Body, a: Value, blocks: Blocks) -> Value:
     gain = body.op("div", body.constant(127.0), most)
     gain = body.op("where", none, body.constant(0.0), gain)
     q = body.op("round", body.op("mul", parts, gain))
-    scale = body.op("mul", most, body.constant(np.float32(1) / np.float32(127)))
+    scale = body.op("mul", most, body.constant(np.asarray(np.float32(1) / np.float32(127))))
     back = body.reshaped(body.op("mul", q, scale), *lead, wide)
     if wide == depth:
         return back
@@ -257,10 +257,11 @@ def _bnb4(reader: Reader, op: Op) -> None:
     count = rows * depth
     operands = {"A": reader.value(op, op.input(0))}
     if reader.is_constant(op.input(1)) and reader.is_constant(op.input(2)):
-        held, scales = (reader.numbers(op.input(i)).reshape(-1) for i in (1, 2))
+        held = reader.numbers(op.input(1)).reshape(-1).astype(np.uint8)
+        scales = reader.numbers(op.input(2)).reshape(-1)
         if held.size < (count + 1) // 2 or scales.size != -(-count // size):
             raise op.fail(f"has {held.size} bytes and {scales.size} scales for {count} weights")
-        data = np.stack([held >> 4, held & 15], 1).reshape(-1)[:count]
+        data = np.stack([held >> np.uint8(4), held & np.uint8(15)], 1).reshape(-1)[:count]
         scale = Array.of(scales, op.input(2))
         quant = QuantType(dtype("u4"), F32, scale, (), Grain(((0, size),)), kind="lut", codes=table)
         operands["B"] = weight(reader, op.input(1), data.astype(np.uint8), quant)

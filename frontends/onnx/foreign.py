@@ -276,7 +276,9 @@ def _placed(places: tuple[Attr, ...], names: list[str]) -> list[str]:
 
 def _attribute(node: Node, name: str, value: Attr) -> AttributeProto:
     if isinstance(value, tuple) and len(value) == 2 and value[0] is None:
-        return AttributeProto.FromString(value[1] if isinstance(value[1], bytes) else b"")
+        made = AttributeProto()
+        made.ParseFromString(value[1] if isinstance(value[1], bytes) else b"")
+        return made
     if isinstance(value, Array):
         return onnx.helper.make_attribute(name, tensor_proto(value, value.name))
     if isinstance(value, tuple) and value and isinstance(value[0], Array):

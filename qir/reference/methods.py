@@ -220,7 +220,8 @@ def mean_of_reals(
     total = np.zeros((*codes.shape[:2], *counts), F)
     count = np.zeros((1, 1, *counts), F)
     for at in np.ndindex(*kernel):
-        taps = (..., *(window.tap(i) for window, i in zip(along, at, strict=True)))
+        places = [window.tap(i) for window, i in zip(along, at, strict=True)]
+        taps = (slice(None), slice(None), *places)
         total = np.add(total, held[taps], dtype=F)
         count = np.add(count, inside[taps], dtype=F)
     with np.errstate(all="ignore"):

@@ -123,7 +123,7 @@ def through(case: Case, *, known: bool = True) -> tuple[dict[str, Tensor], dict[
     return theirs, run(graph, dict(case.feeds))
 
 
-_DEFAULTS = {
+_DEFAULTS: dict[str, set[Any]] = {
     "strides": {1},
     "dilations": {1},
     "pads": {0},
@@ -141,10 +141,10 @@ _DEFAULTS = {
 
 def _attributes(node: onnx.NodeProto) -> dict[str, Any]:
     """What attributes say, those left out that say what holds without them."""
-    found = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    found: dict[str, Any] = {a.name: helper.get_attribute_value(a) for a in node.attribute}
     out = {}
     for name, value in found.items():
-        values = set(value) if isinstance(value, list) else {value}
+        values: set[Any] = set(value) if isinstance(value, list) else {value}
         usual = name == "kernel_shape" and "Pool" not in node.op_type
         if not usual and not values <= _DEFAULTS.get(name, set()):
             out[name] = value

@@ -57,7 +57,7 @@ def test_attention_with_a_bias_of_scores_and_widths_apart() -> None:
         None,
         ("r", rng.normal(size=(2, 4, 5, 5)).astype(F)),
     ]
-    attrs = {"num_heads": 4, "qkv_hidden_sizes": [8, 8, 12], "scale": 0.3}
+    attrs: dict[str, Any] = {"num_heads": 4, "qkv_hidden_sizes": [8, 8, 12], "scale": 0.3}
     near(one("Attention", operands, ["x", "r"], {"y": FLOAT}, **attrs), BOUND)
 
 
@@ -85,7 +85,7 @@ def test_attention_of_codes(kind: str, form: str, causal: int, past: bool) -> No
     ]
     fed = ["x", *(o[0] for o in operands if o and o[0] in "mp")]
     results = {"y": FLOAT, "pr": FLOAT} if past else {"y": FLOAT}
-    attrs = {"num_heads": heads, "unidirectional": causal}
+    attrs: dict[str, Any] = {"num_heads": heads, "unidirectional": causal}
     near(one("QAttention", operands, fed, results, **attrs), BOUND)
     if not past:
         fed = [*fed, "xs", "ws", "xz", "wz"]

@@ -98,7 +98,7 @@ def packed(data: Any, bits: int) -> Any:
 
 def nbits(
     seed: int, bits: int, size: int, zero: str, *, level: int = 0, bias: bool = False, k: int = 0
-) -> tuple[list[Any], dict[str, int]]:
+) -> tuple[list[Any], dict[str, Any]]:
     rng = np.random.default_rng(seed)
     n, k = int(rng.integers(1, 20)), k or int(rng.integers(1, 5 * size))
     count = -(-k // size)
@@ -117,7 +117,7 @@ def nbits(
         None,
         ("c", rng.normal(size=n).astype(F)) if bias else None,
     ]
-    attrs = {"K": k, "N": n, "bits": bits, "block_size": size}
+    attrs: dict[str, Any] = {"K": k, "N": n, "bits": bits, "block_size": size}
     if level:
         attrs["accuracy_level"] = level
     return operands, attrs
@@ -168,7 +168,7 @@ def test_weights_by_a_table(table: int, size: int, fed: str) -> None:
         ("w", held),
         ("s", scales(rng, -(-n * k // size))),
     ]
-    attrs = {"K": k, "N": n, "block_size": size, "quant_type": table}
+    attrs: dict[str, Any] = {"K": k, "N": n, "block_size": size, "quant_type": table}
     near(one("MatMulBnb4", operands, fed.split(), {"y": FLOAT}, **attrs), BOUND)
 
 
@@ -209,7 +209,7 @@ def test_gathered_rows_of_blocks(storage: str, zeros: bool, axes: tuple[int, int
             for n, s in (("d", shape), ("z", grid))
         ]
     tensors.append(numpy_helper.from_array(scales(rng, *grid), "s"))
-    attrs = {"gather_axis": along, "quantize_axis": axis, "block_size": 16}
+    attrs: dict[str, Any] = {"gather_axis": along, "quantize_axis": axis, "block_size": 16}
     if packs:
         attrs["bits"] = bits
     names = ["d", "i", "s", *(["z"] if zeros else [])]

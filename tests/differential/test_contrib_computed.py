@@ -6,14 +6,14 @@ Scales are powers of two, or nearly, and sums small: so many results lie between
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from .contrib import MS, F, Case, case, equal
+from .contrib import MS, Case, F, case, equal
 
 U8, I8, FLOAT = TensorProto.UINT8, TensorProto.INT8, TensorProto.FLOAT
 CODE = {"u8": (np.uint8, U8), "i8": (np.int8, I8)}
@@ -52,7 +52,11 @@ class Maker:
             self.feeds[name] = data
         else:
             self.feeds[f"{name}_in"] = data
-            kind = TensorProto.FLOAT if data.dtype == F else CODE["u8" if data.dtype == np.uint8 else "i8"][1]
+            kind = (
+                TensorProto.FLOAT
+                if data.dtype == F
+                else CODE["u8" if data.dtype == np.uint8 else "i8"][1]
+            )
             wide = helper.make_node("Cast", [f"{name}_in"], [f"{name}_f"], f"{name}_f", to=11)
             self.before += [wide, helper.make_node("Cast", [wide.output[0]], [name], name, to=kind)]
         return name
@@ -121,12 +125,12 @@ def test_functions_of_codes(kind: str, form: str, op: str) -> None:
         shape = (3, 5, 7) if op == "QLinearSoftmax" else (1, 300)
         parts = [m.codes("x", *shape), *m.pair("xs", power=-5)]
         out = m.pair("ys", power=-5 if op == "QLinearLeakyRelu" else -8)
-        attrs: Mapping[str, Any] = {
+        choices: dict[str, dict[str, Any]] = {
             "QLinearSigmoid": {},
             "QLinearLeakyRelu": {"alpha": 0.3},
             "QLinearSoftmax": {"axis": (2, 1, 0)[seed], "opset": 13},
-        }[op]
-        check(m.made(op, [*parts, *out], **attrs))
+        }
+        check(m.made(op, [*parts, *out], **choices[op]))
 
 
 @repeated
@@ -183,7 +187,7 @@ def test_general_products_of_codes(kind: str, form: str, real: bool, turned: int
         b = [m.codes("b", *shape, kind=right, fed=False), *m.pair("bs", power=-5, kind=right)]
         m.constants["c"] = m.rng.integers(-900, 900, 5).astype(np.int32)
         out = [] if real else m.pair("ys", power=1)
-        alpha = {} if seed else {"alpha": 0.5}
+        alpha: dict[str, Any] = {} if seed else {"alpha": 0.5}
         result = FLOAT if real else 0
         check(m.made("QGemm", [*a, *b, "c", *out], result=result, transB=turned, **alpha))
 
@@ -211,7 +215,7 @@ def test_means_of_windows_of_codes(kind: str, form: str, axes: int) -> None:
 def test_means_of_windows_with_channels_last(kind: str, form: str) -> None:
     m = Maker(3, kind, form)
     x = [m.codes("x", 2, 9, 8, 3), *m.pair("xs")]
-    attrs = {"kernel_shape": [3, 2], "channels_last": 1}
+    attrs: dict[str, Any] = {"kernel_shape": [3, 2], "channels_last": 1}
     check(m.made("QLinearAveragePool", [*x, *m.pair("ys")], **attrs))
     m = Maker(4, kind, form)
     x = [m.codes("x", 5, 9, 8, 9), *m.pair("xs")]

@@ -54,7 +54,7 @@ class Net:
         layers = [self.conv, self.depthwise, self.conv, self.add, self.add, self.mul, self.gate]
         layers += [self.concat, self.where, self.sigmoid, self.leaky, self.pool, self.turn]
         self.layers: list[Callable[[], None]] = [*layers, self.matmul, self.residual]
-        self.rng.shuffle(self.layers)  # type: ignore[arg-type]
+        self.rng.shuffle(self.layers)
 
     # -- numbers ------------------------------------------------------------------------------
 
@@ -276,7 +276,7 @@ class Net:
         self.emit("DynamicQuantizeMatMul", ["sums", *codes], "again")
         packed = self.rng.integers(0, 256, (5, 1, 8)).astype(np.uint8)
         self.constants |= {"wn": packed, "sn": np.full((5, 1), 0.03, F)}
-        attrs = {"K": wide, "N": 5, "bits": 4, "block_size": 16}
+        attrs: dict[str, Any] = {"K": wide, "N": 5, "bits": 4, "block_size": 16}
         self.emit("MatMulNBits", ["normal", "wn", "sn"], "blocks", **attrs)
         self.reals += ["sums", "normal", "again", "blocks"]
         if not self.signed:

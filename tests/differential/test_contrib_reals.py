@@ -51,7 +51,6 @@ def test_norms_of_a_sum(bias: bool, beta: bool, total: bool, simple: bool) -> No
     parts = [("x", normal(1, 2, 3, 16)), ("s", normal(2, 2, 3, 16)), ("g", normal(3, 16))]
     more = [] if simple else [("be", normal(4, 16)) if beta else None]
     tail = [("bi", normal(5, 16)) if bias else None]
-    results = {"y": FLOAT, "": 0, "z": FLOAT}
     case = one(op, [*parts, *more, *tail], ["x", "s"], {"y": FLOAT}, epsilon=1e-5)
     if total:
         node = case.proto.graph.node[0]
@@ -96,7 +95,7 @@ def test_products_of_turned_factors(a: bool, b: bool, batch: tuple[int, int]) ->
         left = np.ascontiguousarray(np.moveaxis(left, 2, 0))
     if batch[1]:
         right = np.ascontiguousarray(np.moveaxis(right, 2, 0))
-    attrs = {"transA": int(a), "transB": int(b), "alpha": 0.3}
+    attrs: dict[str, Any] = {"transA": int(a), "transB": int(b), "alpha": 0.3}
     attrs |= {"transBatchA": batch[0], "transBatchB": batch[1]}
     case = one("FusedMatMul", [("a", left), ("b", right)], ["a", "b"], {"y": FLOAT}, **attrs)
     near(case, BOUND)
@@ -112,7 +111,7 @@ def test_products_of_turned_factors(a: bool, b: bool, batch: tuple[int, int]) ->
         ("HardSigmoid", {"activation_alpha": 0.3, "activation_beta": 0.4}),
     ],
 )
-def test_gemms_and_convolutions_with_an_activation(name: str, attrs: dict[str, float]) -> None:
+def test_gemms_and_convolutions_with_an_activation(name: str, attrs: dict[str, Any]) -> None:
     given = [("a", normal(1, 4, 7)), ("b", normal(2, 5, 7)), ("c", normal(3, 5))]
     gemm = one(
         "FusedGemm", given, ["a"], {"y": FLOAT}, activation=name, transB=1, alpha=0.5, **attrs

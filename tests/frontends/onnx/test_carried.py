@@ -31,7 +31,7 @@ def repeated(operator_set: int = 1) -> onnx.ModelProto:
         "body",
         [info("each", FLOAT, [3])],
         [info("b", FLOAT, [3])],
-        [numpy_helper.from_array(np.float32(7), "own")],
+        [numpy_helper.from_array(np.array(7, np.float32), "own")],
     )
     nodes = [
         helper.make_node("Mul", ["x", "k"], ["half"], "halved"),

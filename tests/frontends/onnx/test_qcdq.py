@@ -47,7 +47,7 @@ def network(kind: Any, bounds: tuple[int | None, int | None], *, channels: bool)
         "ws": np.asarray(2.0 ** rng.integers(-4, 0, size), F),
         "wz": np.zeros(size, kind),
     }
-    axis = {"axis": 0} if channels else {}
+    axis: dict[str, Any] = {"axis": 0} if channels else {}
     nodes = [
         node("QuantizeLinear", ["x", "s", "z"], ["q"], "quantize"),
         node("Clip", ["q", *named], ["c"], "narrow"),
@@ -107,7 +107,11 @@ def test_a_clip_that_others_see_around_is_kept(tmp_path: Path) -> None:
         node("DequantizeLinear", ["c", "s", "z"], ["d"], "back"),
         node("DequantizeLinear", ["q", "s", "z"], ["e"], "whole"),
     ]
-    held = {"s": np.array(0.5, F), "z": np.array(0, np.int8), "low": np.array(-8, np.int8)}
+    held: dict[str, Any] = {
+        "s": np.array(0.5, F),
+        "z": np.array(0, np.int8),
+        "low": np.array(-8, np.int8),
+    }
     proto = model(nodes, {"x": (FLOAT, [9])}, {"d": (FLOAT, [9]), "e": (FLOAT, [9])}, held)
     graph = OnnxFrontend().load(save(proto, tmp_path), Ledger())
     check(graph)

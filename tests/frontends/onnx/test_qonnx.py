@@ -89,7 +89,7 @@ def through(
     assert {o.domain: o.version for o in written.opset_import}[DOMAIN] == version
     assert OnnxFrontend().load(save(written, folder, "again.onnx"), Ledger()) == read
     ops = [n.op for _, each in read.walk() for n in each]
-    return run(read, feeds)["y"], ops
+    return np.asarray(run(read, feeds)["y"], F), ops
 
 
 def test_recorded_cases_are_read_as_they_are(tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_bits_are_dropped(tmp_path: Path, mode: str, computed: bool) -> None:
         feeds = {"x": x, **(numbers if computed else {})}
         constants = {} if computed else numbers
         found, _ = through("Trunc", feeds, constants, tmp_path, version, rounding_mode=mode)
-        y = np.round(x / F(0.25) + F(3))
+        y = np.asarray(np.round(x / F(0.25) + F(3)), F)
         if version == 1:
             wanted = (rounded(y / F(8), mode) - F(3)) * F(0.25)
         else:
