@@ -105,7 +105,8 @@ class _Turning:
         """The slots that turn with a node; none where it cannot turn."""
         if not node.results or node.bodies or node.op in ("transpose", "input", "constant"):
             return frozenset()
-        if any(part.attrs.get("layout") == self.step.to.upper() for part in (node, *node.stages)):
+        attrs = (node.attrs, *(stage.attrs for stage in node.stages))
+        if any(held.get("layout") == self.step.to.upper() for held in attrs):
             return frozenset()
         ranks = {value.type.rank for value in node.results}
         if len(ranks) > 1 or min(ranks) < 3:
