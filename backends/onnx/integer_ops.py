@@ -28,7 +28,7 @@ _MOVES = frozenset(
 
 def write(writer: Writer, work: Work) -> None:
     """Writes an op on codes; Refused for codes that ONNX has no form for."""
-    if _moves(work):
+    if _moves(work) and not any(o.op == "QLinearConcat" for o in work.origins):
         float_ops.write(writer, work, {s: writer.name(v) for s, v in work.operands.items()})
         return
     row = _OPS.get(work.op)

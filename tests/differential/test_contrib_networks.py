@@ -19,8 +19,8 @@ from .population import Population, census
 
 FLOAT, U8, I8 = TensorProto.FLOAT, TensorProto.UINT8, TensorProto.INT8
 COUNT = 60
-BOUND = 1e-3
-"""What a recurrent layer is held to, the least exact of them."""
+BOUND, STATE = 1e-5, 2e-2
+"""What reals are held to; in a recurrent layer a state at a tie moves by a step of its range."""
 
 
 @dataclass(frozen=True)
@@ -320,7 +320,8 @@ def agrees(seed: int) -> Population:
         else:
             most = float(np.abs(data).max())
             far = float(np.abs(mine[name] - data).max())
-            assert far <= BOUND * most, f"seed {seed}: {name} by {far / most}"
+            bound = STATE if name == "run" else BOUND
+            assert far <= bound * most, f"seed {seed}: {name} by {far / most}"
     return census(made.proto, {**net.known, **net.feeds, **theirs})
 
 
