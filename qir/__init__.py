@@ -10,7 +10,18 @@ if TYPE_CHECKING:
     from qir.ir.graph import Graph
     from qir.ir.text import parse, print_graph
     from qir.ledger import Ledger
-    from qir.pipeline import calibrate, compile, fold, load, plan, quantize, run, save, verify
+    from qir.pipeline import (
+        calibrate,
+        compile,
+        fold,
+        load,
+        optimize,
+        plan,
+        quantize,
+        run,
+        save,
+        verify,
+    )
 
 __version__ = "0.1.0"
 qir_api = 1
@@ -25,6 +36,7 @@ _HOMES = {
     "diff": "qir.ir.diff",
     "fold": "qir.pipeline",
     "load": "qir.pipeline",
+    "optimize": "qir.pipeline",
     "parse": "qir.ir.text",
     "plan": "qir.pipeline",
     "print_graph": "qir.ir.text",
@@ -59,6 +71,7 @@ __all__ = [
     "diff",
     "fold",
     "load",
+    "optimize",
     "parse",
     "plan",
     "print_graph",

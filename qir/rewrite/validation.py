@@ -134,7 +134,9 @@ class _Look:
     def __call__(self, value: Value, data: Tensor) -> Tensor | None:
         self.last = value.name
         old = self.before.samples[self.sample].get(value.name)
-        if old is None or value.node.op == "constant" or old.lineage != value.lineage:
+        if old is None or value.node.op == "constant":
+            return None
+        if old.lineage != value.lineage and not _untold(value):
             return None
         if (old.made_up or _made_up(value)) and value not in self.before.held:
             return None
@@ -171,9 +173,17 @@ class _Look:
 
 def _made_up(value: Value) -> bool:
     """Whether a name says only the op: such a name may be given again."""
-    op, name = value.node.op, value.name
+    return not value.node.origins and _only_op(value.name, value.node.op)
+
+
+def _untold(value: Value) -> bool:
+    """Whether nobody said which tensor it stands for: then its name does."""
+    return not value.lineage.how and _only_op(value.lineage.tensor, value.node.op)
+
+
+def _only_op(name: str, op: str) -> bool:
     rest = name[len(op) :] if name.startswith(op) else "-"
-    return not value.node.origins and (not rest or (rest[0] in "_." and rest[1:].isdecimal()))
+    return not rest or (rest[0] in "_." and rest[1:].isdecimal())
 
 
 def far_reals(old: Tensor, new: Tensor, ulps: float, more: float = 0.0) -> str:
