@@ -28,13 +28,16 @@ _NEVER = frozenset(
 class FoldConstants(Pass):
     """Replaces float ops on constants by their results.
 
-    Ops on codes stay: a dequantized weight is what makes a model quantized. So does what would
-    grow beyond `limit` elements. Numbers that are read off a type become constants too.
+    Ops on codes stay: a dequantized weight is what makes a model quantized. So does what has more
+    than `limit` elements, or `growth` more than the constants that it is made of. Numbers that
+    are read off a type become constants too.
     """
 
     name = "fold-constants"
     limit: int = 1 << 26
-    """Elements of a result that is computed; what is larger stays."""
+    """Elements of what one op makes; what is larger stays."""
+    growth: int = 1 << 22
+    """Elements by which what one op makes may be more than what it is made of."""
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
         count = 0
@@ -44,11 +47,14 @@ class FoldConstants(Pass):
         return count + (graph.prune() if count else 0)
 
     def _foldable(self, node: Node) -> bool:
-        if node.op in _NEVER or not node.operands or len(node.results) != 1:
+        if node.op in _NEVER or not node.operands or not node.results:
             return False
         if any(v.constant is None or v.type.quant for v in node.operands.values()):
             return False
-        return node.result.type.quant is None and _size(node) <= self.limit
+        if any(v.type.quant for v in node.results):
+            return False
+        given = {v: v.constant.data.size for v in node.operands.values() if v.constant}
+        return _size(node) <= min(self.limit, sum(given.values()) + self.growth)
 
     def _fold(self, graph: Graph, node: Node, ledger: Ledger) -> bool:
         """Whether it is computed; what nobody can compute stays, for it may never be run."""
@@ -83,8 +89,9 @@ def _read_off(node: Node) -> bool:
 
 
 def _size(node: Node) -> float:
-    """How many elements the result has; infinite where nobody knows."""
-    sizes = known(node.result.type.shape)
-    if sizes is None and not node.stages:
-        sizes = known(infer(node.op, node.operands, node.attrs, node.bodies)[0].shape)
-    return math.inf if sizes is None else math.prod(sizes)
+    """How many elements the results have; infinite where nobody knows."""
+    shapes = [known(value.type.shape) for value in node.results]
+    if None in shapes and not node.stages:
+        types = infer(node.op, node.operands, node.attrs, node.bodies)
+        shapes = [known(kind.shape) for kind in types]
+    return sum(math.inf if sizes is None else math.prod(sizes) for sizes in shapes)
