@@ -49,8 +49,9 @@ def test_an_entry_point_loads_what_an_import_by_name_gives(group: str, name: str
     assert installed()[group, name].load() is getattr(importlib.import_module(module), attribute)
 
 
-def test_every_pass_has_a_file_a_class_and_an_entry_point_of_one_name() -> None:
+def test_every_pass_has_a_file_or_folder_a_class_and_an_entry_point_of_one_name() -> None:
     files = {p.stem for p in (ROOT / "qir/passes").glob("*.py") if not p.stem.startswith("_")}
+    files |= {p.parent.name for p in (ROOT / "qir/passes").glob("*/__init__.py")}
     wanted = {
         stem.replace("_", "-"): f"qir.passes.{stem}:{stem.title().replace('_', '')}"
         for stem in files

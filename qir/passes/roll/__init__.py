@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ledger import Change, Ledger
-from qir.passes.roll_layers import find_layer
-from qir.passes.roll_steps import Row, Steps, last_rows, put_scan, sequences
+from qir.passes.roll.layers import find_layer
+from qir.passes.roll.steps import Row, Steps, last_rows, put_scan, sequences
 from qir.rewrite.driver import Pass
 from qir.rewrite.tolerance import REGROUPED
 from qir.rewrite.watch import may
