@@ -124,6 +124,7 @@ def group(reader: Reader, op: Op, operands: Mapping[str, Value], build: Build) -
         wanted = dict(zip(RESULTS.get(op.type, "output").split(), made, strict=False))
         given = {name: wanted[name] for name in results_of(op)}
         body.graph.add("output", given)
+        body.graph.prune()
     except (TypeRuleError, GraphError, OpError, ParseError, KeyError) as error:
         raise Keep(f"{error}") from error
     places = _places(op, operands)

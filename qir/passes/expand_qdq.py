@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from qir.ir.dtype import F32
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Stage, Value
 from qir.ir.ops import spec
@@ -119,6 +120,8 @@ def _reals(
             return value
         if value.type.dtype.is_float:
             return value
+        if _computed(stage, codes):
+            return _counted(graph, node, stage, codes, beside, value)
         value = _bias(graph, node, stage, codes, value)
     dot = f"{slot}."
     numbers = {f"x.{s.removeprefix(dot)}": v for s, v in beside.items() if s.startswith(dot)}
@@ -147,6 +150,47 @@ def _dequantized(graph: Graph, node: Node, value: Value, numbers: Mapping[str, V
     return made.result
 
 
+def _computed(stage: Stage, codes: Mapping[str, Value]) -> bool:
+    """Whether a number of what an accumulator counts in is computed."""
+    traits = spec(stage.op).traits
+    quants = [codes[slot or ""].type.quant for slot in (traits.data, traits.weight)]
+    return any(quant is not None and quant.scale is None for quant in quants)
+
+
+def _counted(
+    graph: Graph,
+    node: Node,
+    stage: Stage,
+    codes: Mapping[str, Value],
+    beside: Mapping[str, Value],
+    value: Value,
+) -> Value:
+    """A bias in a unit that is computed: its codes times the product of both scales."""
+    traits = spec(stage.op).traits
+    scales = []
+    for slot in (traits.data, traits.weight or ""):
+        found, quant = beside.get(f"{slot}.scale"), codes[slot].type.quant
+        if found is None and quant is not None:
+            held = np.asarray(quant.scales(), np.float32)
+            found = graph.constant(Array.of(held), name=f"{value.name}.{slot}", before=node)
+        assert found is not None
+        scales.append(found)
+    pair = {"a": scales[0], "b": scales[1]}
+    unit = graph.add("mul", pair, name=f"{value.name}.unit", before=node).result
+    if (gain := _gain(stage)) != 1.0:
+        held = graph.constant(Array.of(np.asarray(gain)), name=f"{value.name}.gain", before=node)
+        unit = graph.add("mul", {"a": unit, "b": held}, before=node).result
+    reals = graph.add("cast", {"x": value}, {"to": F32}, before=node).result
+    made = graph.add("mul", {"a": reals, "b": unit}, name=f"{value.name}.real", before=node)
+    return made.result
+
+
+def _gain(stage: Stage) -> np.float32:
+    """What an op multiplies its sums by, which a bias in their unit is multiplied by too."""
+    alpha = stage.attrs.get("alpha", 1.0)
+    return np.float32(alpha if isinstance(alpha, float) and spec(stage.op).traits.weight else 1.0)
+
+
 def _bias(
     graph: Graph, node: Node, stage: Stage, codes: Mapping[str, Value], value: Value
 ) -> Value:
@@ -154,6 +198,7 @@ def _bias(
     scale = accumulator_scale(stage, codes)
     assert scale is not None
     assert value.constant is not None
+    scale = np.asarray(scale * _gain(stage), np.float32)
     axis = 0 if scale.ndim else None
     kind = uniform(value.type.dtype, scale.astype(np.float32), axis=axis, name=value.name)
     name = value.name.removesuffix(".raw")

@@ -13,7 +13,12 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from .contrib import MS, Case, F, case, equal
+from qir.backends.onnx.formats import formed
+from qir.backends.onnx.model import to_model
+from qir.ledger import Ledger
+
+from . import runtime
+from .contrib import MS, Case, F, case, equal, loaded
 
 U8, I8, FLOAT = TensorProto.UINT8, TensorProto.INT8, TensorProto.FLOAT
 CODE = {"u8": (np.uint8, U8), "i8": (np.int8, I8)}
@@ -230,3 +235,17 @@ def test_tensors_of_several_maps_are_joined(kind: str, form: str) -> None:
         for name, size in zip("abc", (3, 1, 4), strict=True):
             parts += [m.codes(name, 2, size, 5), *m.pair(f"{name}s")]
         check(m.made("QLinearConcat", parts, axis=1))
+
+
+@pytest.mark.parametrize("form", ["constants", "inputs"])
+def test_a_gain_reaches_the_bias_between_codes_as_well(form: str) -> None:
+    """A QGemm written as reals between codes: its bias counts in units of the sums times alpha."""
+    m = Maker(1, "u8", form)
+    a = [m.codes("a", 3, 9), *m.pair("as")]
+    b = [m.codes("b", 9, 5, kind="i8", fed=False), *m.pair("bs", power=-5, kind="i8")]
+    m.constants["c"] = m.rng.integers(-9000, 9000, 5).astype(np.int32)
+    made = m.made("QGemm", [*a, *b, "c", *m.pair("ys", power=2)], alpha=0.5)
+    reals = to_model(formed(loaded(made.proto), "qdq", Ledger(), standard=False), Ledger())
+    assert "Gemm" in {n.op_type for n in reals.graph.node}
+    found = runtime.run(reals, made.feeds, optimize=False)["y"]
+    assert np.array_equal(found, made.judged()["y"])
