@@ -45,6 +45,9 @@ class Group(Fusing):
     def known(self, graph: Graph) -> frozenset[str]:
         return frozenset(op for group in self.named(graph).groups for op in group.chain)
 
+    def sums(self, graph: Graph) -> bool:
+        return any("add" in group.chain[1:] for group in self.named(graph).groups)
+
     def rewrite(self, match: Match, graph: Graph) -> str:
         """The chain, and the row of the profile that says it is one kernel."""
         row = self._row(match, graph)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +46,8 @@ class Match:
     """Slots of the first op with the codes that stand behind them (or what stands there)."""
     quantize: Node | None
     """None where the result stays real."""
+    summands: Mapping[int, Value] = field(default_factory=dict)
+    """The codes that later ops of the row, by their place in it, add to what flows through it."""
 
     @property
     def head(self) -> Node:
@@ -86,6 +88,10 @@ class Fusing(Pass):
         """The ops that rows are made of."""
         return INTEGER
 
+    def sums(self, graph: Graph) -> bool:
+        """Whether a row may go on through an add of other codes."""
+        return False
+
     def rewrite(self, match: Match, graph: Graph) -> str:
         """What wrapping these ops is called."""
         return " |> ".join(node.op for node in match.ops)
@@ -109,7 +115,8 @@ class Fusing(Pass):
     def _best(self, end: Node, graph: Graph) -> Match | None:
         """The longest allowed row that ends here."""
         quantize = end if end.op == "quantize" else None
-        rows = _rows(end, self.known(graph)) if quantize else [(end,)]
+        sums = self.sums(graph)
+        rows = _rows(end, self.known(graph), sums=sums) if quantize else [(end,)]
         for ops in reversed(rows):
             match = _match(ops, quantize)
             if match is not None and self.allows(match, graph):
@@ -117,18 +124,36 @@ class Fusing(Pass):
         return None
 
 
-def _rows(quantize: Node, known: frozenset[str]) -> list[tuple[Node, ...]]:
-    """Rows of ops that end in a quantize and are read by nothing else, shortest first."""
+def _rows(quantize: Node, known: frozenset[str], *, sums: bool) -> list[tuple[Node, ...]]:
+    """Rows of ops that end in a quantize and are read by nothing else, shortest first.
+
+    With `sums` a row goes on through an add whose other operand is codes.
+    """
     out: list[tuple[Node, ...]] = []
     row: tuple[Node, ...] = ()
     value = quantize.operands["x"]
     while value.only_use is not None and value.node.op in known and not value.node.stages:
         row = (value.node, *row)
         out.append(row)
-        if value.node.op not in TAILS:
+        if value.node.op in TAILS:
+            value = value.node.operands["x"]
+            continue
+        flow = _flow(value.node) if sums else None
+        if flow is None:
             break
-        value = value.node.operands["x"]
+        value = value.node.operands[flow]
     return out
+
+
+def _flow(node: Node) -> str | None:
+    """The operand of an add that a product makes, where the other one is codes dequantized."""
+    if node.op != "add":
+        return None
+    for flow, other in (("a", "b"), ("b", "a")):
+        made, beside = (node.operands[slot].node.op for slot in (flow, other))
+        if made in PRODUCTS and beside == "dequantize":
+            return flow
+    return None
 
 
 def _match(ops: tuple[Node, ...], quantize: Node | None) -> Match | None:
@@ -143,7 +168,18 @@ def _match(ops: tuple[Node, ...], quantize: Node | None) -> Match | None:
         if source is None:
             return None
         codes[slot] = source
-    return Match(ops, codes, quantize)
+    summands: dict[int, Value] = {}
+    for i, node in enumerate(ops[1:], 1):
+        if node.op in TAILS:
+            continue
+        flow = _flow(node)
+        other = "b" if flow == "a" else "a"
+        source = _codes(node, other, node.operands[other])
+        shapes = (node.operands[other].type.shape, node.result.type.shape)
+        if source is None or source.type.quant is None or shapes[0] != shapes[1]:
+            return None
+        summands[i] = source
+    return Match(ops, codes, quantize, summands)
 
 
 def _codes(node: Node, slot: str, value: Value) -> Value | None:
@@ -225,22 +261,16 @@ def _fuse(graph: Graph, match: Match, named: Profile | None) -> None:
             profile=head.profile,
         )
     else:
-        stages = [
-            Stage(
-                n.op,
-                n.attrs,
-                tuple(operands) if i == 0 else (),
-                "x" if i else None,
-                None,
-                n.name,
-                n.origins,
-            )
-            for i, n in enumerate(match.ops)
-        ]
+        stages = [_stage(match, i, tuple(operands)) for i in range(len(match.ops))]
+        operands |= {f"{i}.b": value for i, value in match.summands.items()}
         node = graph.add_chain(stages, operands, kind, before=last, profile=head.profile)
     for slot, value in head.operands.items():
         if value.node.op == "dequantize":
             graph.set_slot_origins(node, slot, value.node.origins)
+    for i in match.summands:
+        flow = _flow(match.ops[i])
+        other = match.ops[i].operands["b" if flow == "a" else "a"]
+        graph.set_slot_origins(node, f"{i}.b", other.node.origins)
     if match.quantize:
         graph.set_slot_origins(node, "result", match.quantize.origins)
     old = last.result
@@ -249,6 +279,16 @@ def _fuse(graph: Graph, match: Match, named: Profile | None) -> None:
     graph.remove(last)
     graph.rename(node.result, name)
     graph.set_lineage(node.result, lineage)
+
+
+def _stage(match: Match, place: int, first: tuple[str, ...]) -> Stage:
+    """An op of the row as a stage of the kernel."""
+    node = match.ops[place]
+    if place == 0:
+        return Stage(node.op, node.attrs, first, None, None, node.name, node.origins)
+    summed = place in match.summands
+    own, flow = (("b",), "a") if summed else ((), "x")
+    return Stage(node.op, node.attrs, own, flow, None, node.name, node.origins)
 
 
 def _raw(graph: Graph, match: Match, slot: str, value: Value, found: Profile | None) -> Value:

@@ -15,12 +15,15 @@ from qir.ir.graph import Graph
 from qir.ir.node import Value
 from qir.ir.types import Array as Stored
 from qir.ir.types import TensorType, uniform
+from qir.ir.verify import check
 from qir.ledger import Ledger
+from qir.numerics import profile, query_of
 from qir.passes.group import Group
 from qir.reference.interpreter import run
 
 from .kernels_of_torch import Array, F, Map, Tally, codes, engine, of, processor, taken, tensor
 from .kernels_of_torch import Held as Codes
+from .test_torch_products import chained, summed
 
 pytestmark = pytest.mark.skipif(
     torch.backends.cpu.get_cpu_capability() != "AVX512",
@@ -177,3 +180,52 @@ def test_a_bias_of_codes_becomes_real_again() -> None:
         at = float(n.maps[0].scale), int(n.maps[0].zero)
         wanted = taken(torch.ops.quantized.conv2d(tensor(n.x), packed, *at))
     assert np.array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("name", ["torch-2.13.onednn", "tf-2.21.onednn", "mxnet-1.9", "ipex-2.8"])
+@pytest.mark.parametrize("turned", [False, True], ids=["sum first", "codes first"])
+def test_codes_that_are_added_to_a_convolution_join_its_kernel(name: str, turned: bool) -> None:
+    """What the graph computes then is what the same stages compute as a group from the start."""
+    for seed in range(3, 40, 4):
+        case = summed(seed)
+        assert case.relu
+        assert case.x.map is not None
+        net, named = Net("native"), profile(name)
+        add = net.graph.add
+        data = add("input", types=[kind_of(case.x.data.shape, case.x.map)], name="x").result
+        assert case.summand is not None
+        assert case.summand.map is not None
+        more = add("input", types=[kind_of(case.summand.data.shape, case.summand.map)], name="b")
+        given = {"x": net.real(data), "w": net.constant(case.w, "w")}
+        if case.bias is not None:
+            given["bias"] = net.plain(case.bias, "bias")
+        sum_, other = add("conv2d", given, case.attrs).result, net.real(more.result)
+        pair = {"a": other, "b": sum_} if turned else {"a": sum_, "b": other}
+        y = net.through(add("relu", {"x": add("add", pair).result}).result, case.out)
+        add("output", {"y": y.node.operands["x"]})
+        net.graph.prune()
+        Group(name).run(net.graph, Ledger())
+        check(net.graph)
+        (kernel,) = (n for n in net.graph if n.stages)
+        assert [stage.op for stage in kernel.stages] == ["conv2d", "add", "relu"]
+        assert named.group(("conv2d", "add", "relu"), query_of(kernel)) is not None
+        found = run(net.graph, {"x": case.x.data, "b": case.summand.data})["y"]
+        assert np.array_equal(found, chained(case, name)), seed
+
+
+def test_a_sum_that_something_else_reads_stays_apart() -> None:
+    net = Net("native")
+    add, n = net.graph.add, numbers(3)
+    assert n.x.map is not None
+    data = add("input", types=[kind_of(n.x.data.shape, n.x.map)], name="x").result
+    x = net.real(data)
+    sum_ = add("conv2d", {"x": x, "w": net.constant(n.first, "w")}, {"pad": (1, 1, 1, 1)}).result
+    more = add(
+        "input", types=[sum_.type.with_element(kind_of((), n.maps[0]).element)], name="b"
+    ).result
+    y = net.through(add("add", {"a": sum_, "b": net.real(more)}).result, n.maps[0])
+    z = net.through(add("relu", {"x": sum_}).result, n.maps[0])
+    add("output", {"y": y.node.operands["x"], "z": z.node.operands["x"]})
+    net.graph.prune()
+    Group("torch-2.13.onednn").run(net.graph, Ledger())
+    assert not [node for node in net.graph if node.stages]
