@@ -353,6 +353,7 @@ READS: Mapping[str, tuple[str, ...]] = {
     "range_recode": (),
     "range_recode_all": (),
     "range_bounds": (),
+    "range_product": (),
     "cut_mean": (),
     "gain_recode": (),
     "gain_recode_all": ("choose",),

@@ -133,16 +133,31 @@ def _by_channels(codes: Codes, x: Affine, out: Affine) -> Codes:
 
 
 def _fixed(codes: Codes, x: Affine, out: Affine) -> NDArray[np.int64]:
-    """64-bit arithmetic that wraps."""
+    """64-bit arithmetic that wraps, on codes that have been float32 numbers."""
     (low, high), (least, most) = ends(x), ends(out)
     one = 1 << _POINT
     span = float(most - least)
     factor = int(255.0 * one * float(high - low) / span)
     middle = (low + high) / F(2) * F(255.0 / (most - least))
-    start = int(F(middle * F(one))) - int(one * (float(least) * 255.0) / span)
+    start = int(F(middle * F(one))) - int(_AWAY(np.asarray(one * (float(least) * 255.0) / span)))
     with np.errstate(over="ignore"):
-        products = codes.astype(np.int64) * np.int64(factor)
+        products = codes.astype(F).astype(np.int64) * np.int64(factor)
     return np.asarray((products >> 32) + start + one // 2 >> _POINT)
+
+
+# -- products of two tensors ----------------------------------------------------------------------
+
+
+def range_product(call: Call, arrays: Arrays) -> Codes:
+    """QuantizedMul: the product of codes less the codes of zero, as it is, in 32 bits."""
+    a, b, out = call.affine("a"), call.affine("b"), call.out
+    if out is None or out.storage.bits != 32:
+        raise OpError("range_product: products of codes have 32 bits")
+    left, right = (
+        arrays[s].astype(np.int64) - int(to_codes(np.asarray(0, F), of))
+        for s, of in (("a", a), ("b", b))
+    )
+    return stored(left * right, out)
 
 
 # -- activations and pools ------------------------------------------------------------------------
@@ -201,6 +216,7 @@ def cut_mean(
 METHODS: Mapping[str, Method] = {
     "range_recode": Method(range_recode, whole=True),
     "range_recode_all": Method(range_recode_all, whole=True),
+    "range_product": Method(range_product, whole=True),
     "range_bounds": Method(range_bounds, whole=True),
     "cut_mean": Method(cut_mean, attrs=("kernel", "stride", "pad", "ceil", "count_pad", "layout")),
 }

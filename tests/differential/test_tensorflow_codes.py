@@ -112,6 +112,46 @@ def test_quantize_v2_scaled(
     seen.rich()
 
 
+@pytest.mark.parametrize("narrow", [False, True])
+@pytest.mark.parametrize("how", ROUNDS)
+@pytest.mark.parametrize("kind", ["qint8", "quint8"])
+@pytest.mark.parametrize("name", SETTINGS)
+def test_quantize_v2_along_an_axis(
+    runtimes: Mapping[str, TensorFlow], name: str, kind: str, how: str, narrow: bool
+) -> None:
+    """Each index of the axis as a tensor of its own would be, by its own range."""
+    count = Count()
+    begin, end = BOUNDS[kind]
+    for seed in range(8):
+        pairs = [ranges(8 * seed + i) for i in range(8)]
+        kinds = [scaled(kind, *pair, narrow=narrow) for pair in pairs]
+        reach = [max(abs(F(low)), abs(F(high))) for low, high in pairs]
+        steps = np.asarray(reach, F) / F(255 if kind == "quint8" else 127.5 if seed % 2 else 127)
+        x = np.stack([reals(seed, float(s), begin, end).reshape(-1)[:400] for s in steps], 1)
+        lows, highs = (np.asarray(ends, F) for ends in zip(*pairs, strict=True))
+        wanted = runtimes[name].op(
+            "QuantizeV2",
+            [x, lows, highs],
+            T=Kind(kind),
+            mode="SCALED",
+            round_mode=how,
+            narrow_range=narrow,
+            axis=1,
+        )[0]
+        declared = [k.declared for k in kinds]
+        least, most = (
+            np.asarray([d.low[0] if i == 0 else d.high[0] for d in declared], F)  # type: ignore[union-attr, index]
+            for i in (0, 1)
+        )
+        scales = np.asarray([k.scale[0] for k in kinds], F)  # type: ignore[index]
+        bounds = (begin + 1, end) if narrow and begin else kinds[0].bounds
+        to = ranged(KINDS[kind], scales, least, most, float(end), axis=1, bounds=bounds)
+        attrs: dict[str, Attr] = {"round": ROUNDS[how]}
+        count.add(predicted(name, "quantize", {"x": Held(x)}, to, x.shape, attrs), wanted, seed)
+    rule = profile(name).resolve(Query("quantize", {"result": KINDS[kind]}, "channel"))
+    count.holds(rule.claim)
+
+
 def offset(kind: str, low: Number, high: Number, *, first: bool) -> QuantType:
     """The type of modes MIN_FIRST and MIN_COMBINED: steps from an end, no code for zero."""
     least, most = widened(low, high)

@@ -47,7 +47,7 @@ def test_requantize(runtimes: Mapping[str, TensorFlow], name: str, kind: str) ->
         halves = rng.integers(2 * begin - 200, 2 * end + 200, 400) * 0.5
         unit = high / 2.0**31
         x = np.clip(np.rint(halves * step / unit), -(2.0**31), 2.0**31 - 1).astype(np.int32)
-        if seed % 8 == 6 and begin:
+        if seed % 8 >= 6:  # all of the 32 bits
             x = codes(rng, "qint32", 400)
         operands = [(x, "qint32"), -high, high, least, most]
         kinds = {"Tinput": Kind("qint32"), "out_type": Kind(kind)}
@@ -80,6 +80,32 @@ def test_requantize_by_channels(runtimes: Mapping[str, TensorFlow], kind: str) -
         given = {"x": Held(x, kind_of)}
         count.add(predicted(name, "requantize", given, to, x.shape), wanted, seed)
     count.holds("exact")
+
+
+# -- products of two tensors ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_products_of_two_tensors(runtimes: Mapping[str, TensorFlow], name: str) -> None:
+    count = Count()
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        shapes = (((7, 9), (7, 9)), ((70,), ()), ((6, seed + 1), (seed + 1,)))[seed % 3]
+        a, b = (np.asarray(codes(rng, "quint8", *shape)) for shape in shapes)
+        ends = [float(F(v)) for v in rng.uniform(0.1, 3, 4) * (-1, 1, -1, 1)]
+        asked = Asked()
+        inputs = [asked.fed(a, "quint8"), asked.fed(b, "quint8")]
+        inputs += [asked.constant(F(end)) for end in ends]
+        types = {"T1": Kind("quint8"), "T2": Kind("quint8"), "Toutput": Kind("qint32")}
+        node = asked.node("QuantizedMul", inputs, **types)
+        wanted, low, high = runtimes[name].run(asked, *(f"{node}:{i}" for i in range(3)))
+        given = {
+            slot: Held(x, ranged("u8", F(end[1]) / F(255), end[0], end[1], 255.0))
+            for slot, x, end in (("a", a, ends[:2]), ("b", b, ends[2:]))
+        }
+        to = ranged("i32", F(high) / F(2.0**31), float(low), float(high), 2.0**31)
+        count.add(predicted(name, "mul", given, to, wanted.shape), wanted, seed)
+    count.holds(profile(name).resolve(Query("mul")).claim)
 
 
 # -- concat ---------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -157,6 +157,11 @@ STAGES = {
     "Relu": Then("relu"),
     "Relu6": Then("clip", attrs={"min": 0.0, "max": 6.0}),
     "LeakyRelu": Then("leaky_relu", attrs={"alpha": 0.25}),
+    "Elu": Then("elu"),
+    "Tanh": Then("tanh"),
+    "Sigmoid": Then("sigmoid"),
+    "GeluExact": Then("gelu"),
+    "GeluApproximate": Then("gelu", attrs={"approximate": "tanh"}),
 }
 
 
@@ -274,3 +279,34 @@ def test_matrix_products(runtime: TensorFlow, form: Form) -> None:
     count.holds(profile(NAME).resolve(Query("linear")).claim)
     if seen.seen:
         seen.rich(0.03)
+
+
+CURVES = ("Elu", "Tanh", "Sigmoid", "GeluExact", "GeluApproximate")
+
+
+@pytest.mark.parametrize("made", ["qint8", "quint8", "float"])
+@pytest.mark.parametrize("curve", CURVES)
+def test_curves_after_products_are_as_near_as_is_claimed(
+    runtime: TensorFlow, curve: str, made: str
+) -> None:
+    """Of reals before they are rounded: other exponentials than ours, last bits apart."""
+    count, chain = Count(), ("linear", STAGES[curve].op)
+    for seed in range(12):
+        form = Form(
+            "quint8" if seed & 1 else "qint8",
+            made,
+            ("BiasAdd", curve, "Dequantize" if made == "float" else "Requantize"),
+        )
+        of = layer(form, seed, flat=True)
+        if curve in ("Tanh", "Sigmoid"):
+            of = replace(of, out=F(1))
+        wanted = theirs(runtime, form, of)
+        count.add(ours(form, of, wanted.shape), wanted, (form, seed))
+    result = "real" if made == "float" else "codes"
+    found = profile(NAME).group(chain, Query("linear"), result=result)
+    assert found is not None
+    if made == "float":
+        assert found.claim.startswith("close:")
+        assert count.most <= float(found.claim[6:])
+    else:
+        count.holds(found.claim)
