@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from onnx import TensorProto
 
 from qir.inspect.probe_cases import Forms
 from qir.inspect.probing import Probe
@@ -28,8 +29,10 @@ _OPS = (
     "avg_pool2d",
     "global_avg_pool",
     "concat",
+    "choose_qparams",
 )
 
+_CHOSEN = (("u8", False), ("i8", False), ("i8", True))
 _ROWS = (("conv2d", "relu"), ("matmul", "relu"), ("gemm", "relu"))
 
 
@@ -40,9 +43,26 @@ class _OnnxRuntime(Probe):
     distributions = ("onnxruntime", "onnxruntime-gpu")
 
     def run(self, graph: Graph, feeds: Mapping[str, NDArray[np.generic]]) -> NDArray[np.generic]:
+        if graph["y"].node.op == "choose_qparams":
+            return _chosen(graph, feeds["x"])
         session = OnnxRuntimeTarget().session(graph, threads=1, optimize=self.grouped)
         (made,) = session(**feeds).values()
         return np.asarray(made)
+
+
+def _chosen(graph: Graph, ranges: NDArray[np.generic]) -> NDArray[np.generic]:
+    """Scales or zero points by the function of onnxruntime's quantization tool."""
+    from onnxruntime.quantization.quant_utils import compute_scale_zp, get_qmin_qmax_for_qType
+
+    node = graph["y"].node
+    about_zero, kind = node.attrs["symmetric"] is True, str(node.attrs["storage"])
+    number = TensorProto.UINT8 if kind == "u8" else TensorProto.INT8
+    least, most = get_qmin_qmax_for_qType(number, symmetric=about_zero)
+    found = [compute_scale_zp(a, b, least, most, about_zero) for a, b in ranges]
+    wanted = graph.outputs["y"]
+    at = 1 - node.results.index(wanted)
+    made = np.array([pair[at] for pair in found])
+    return made.reshape(-1, 1).astype(wanted.type.dtype.carrier)
 
 
 class Plain(_OnnxRuntime):
@@ -50,7 +70,7 @@ class Plain(_OnnxRuntime):
 
     name = "onnxruntime.none"
     settings: ClassVar[Mapping[str, str]] = {"optimizer": "none"}
-    forms = Forms(_OPS)
+    forms = Forms(_OPS, chosen=_CHOSEN)
 
 
 class Optimized(_OnnxRuntime):
@@ -58,7 +78,7 @@ class Optimized(_OnnxRuntime):
 
     name = "onnxruntime.all"
     settings: ClassVar[Mapping[str, str]] = {"optimizer": "all"}
-    forms = Forms(_OPS, tails=_ROWS)
+    forms = Forms(_OPS, tails=_ROWS, chosen=_CHOSEN)
     grouped = True
 
 

@@ -13,13 +13,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.generic]
-Operand: TypeAlias = "Array | float | np.generic | tuple[Array, str]"
 
 
 @dataclass(frozen=True)
@@ -109,7 +108,7 @@ class TensorFlow:
     def op(
         self,
         name: str,
-        operands: Sequence[Operand],
+        operands: Sequence[Any],
         **attrs: Attr,
     ) -> list[Array]:
         """One op on arrays that are fed and numbers that are constant; codes come in a pair with

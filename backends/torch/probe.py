@@ -39,6 +39,7 @@ _OPS = (
     "avg_pool2d",
     "global_avg_pool",
     "concat",
+    "choose_qparams",
 )
 _ROWS = (("conv2d", "relu"), ("linear", "relu"))
 
@@ -57,6 +58,8 @@ class Engine(Probe):
         if self.engine not in torch.backends.quantized.supported_engines:
             raise OpError(f"this torch has no engine {self.engine}")
         node = graph["y"].node
+        if node.op == "choose_qparams":
+            return _chosen(self.engine, graph, feeds["x"])
         with _under(self.engine), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # quantized tensors are deprecated, which is known
             given = {slot: _tensor(node, slot, feeds) for slot in node.operands}
@@ -66,6 +69,29 @@ class Engine(Probe):
                 raise OpError(" ".join(str(error).split())[:160]) from error
             found = made.int_repr() if made.is_quantized else made
             return np.asarray(found.numpy())
+
+
+def _chosen(engine: str, graph: Graph, ranges: Array) -> Array:
+    """Scales or zero points by the kind of observer that an engine's configuration names."""
+    import torch
+    from torch.ao.quantization import PerChannelMinMaxObserver, get_default_qconfig
+    from torch.ao.quantization.qconfig import default_symmetric_qnnpack_qconfig
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        small = default_symmetric_qnnpack_qconfig if engine == "qnnpack" else None
+        named = (small or get_default_qconfig(engine)).activation()
+        observer = PerChannelMinMaxObserver(
+            dtype=torch.quint8,
+            qscheme=torch.per_channel_affine,
+            reduce_range=named.reduce_range,
+            eps=float(named.eps),
+        )
+        observer(torch.from_numpy(np.array(ranges)))
+        found = observer.calculate_qparams()
+    wanted = graph.outputs["y"]
+    made = found[graph["y"].node.results.index(wanted)].numpy()
+    return np.asarray(made.reshape(-1, 1).astype(wanted.type.dtype.carrier))
 
 
 def _head(node: Node) -> str:

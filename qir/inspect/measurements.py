@@ -16,7 +16,7 @@ from typing import Literal
 from qir.atomic import write_text
 from qir.errors import ProfileError, QirError
 from qir.inspect.environment import processor_features
-from qir.inspect.probing import Measured, OpReading, Probe, filed, head_of, probes, suits
+from qir.inspect.probing import Measured, OpReading, Probe, filed, head_of, probes, ruled, suits
 from qir.inspect.versions import release
 from qir.numerics import dumps, parse, profile, profile_names
 from qir.numerics.profile import Entry, Field, Head, Profile
@@ -145,12 +145,12 @@ def _rule(measured: Measured, of: OpReading) -> Entry:
         ("", "claim"): "exact",
         ("", "evidence"): said,
     }
-    return Entry((of.op,), of.when, fields)
+    return Entry((ruled(of.op),), of.when, fields)
 
 
 def _unclaimed(measured: Measured, of: OpReading) -> Entry:
     said = f"{_evidence(measured)}: {of.differ:,} of {of.elements:,} differ"
-    return Entry((of.op,), of.when, {("", "claim"): "unknown", ("", "evidence"): said})
+    return Entry((ruled(of.op),), of.when, {("", "claim"): "unknown", ("", "evidence"): said})
 
 
 def _evidence(measured: Measured) -> str:

@@ -70,6 +70,8 @@ class Forms:
     """Storage types of what is put together."""
     whole_ends: bool = False
     """Whether shares and logistics come in steps of 1/256 from the least code, and no others."""
+    chosen: tuple[tuple[str, bool], ...] = (("u8", False),)
+    """For which codes scales are chosen: storage, and whether about zero."""
     wraps: bool = True
     """Whether sums may be longer than 32 bits hold."""
 
@@ -124,6 +126,27 @@ def _dequantize(op: str, forms: Forms) -> Iterator[Case]:
             made = graph.add(op, {"x": given}, name="y")
             graph.add("output", {"y": made.result})
             yield Case(op, f"{storage}, {grain}", graph, {"x": x})
+
+
+def _choose(op: str, forms: Forms) -> Iterator[Case]:
+    """Ranges of which the scale, or the zero point, is wanted: ties, one-sided ones and tiny."""
+    rng = _rng(op, 0)
+    reach = np.exp2(rng.uniform(-12, 12, 400))
+    x = np.sort(rng.normal(size=(400, 2)) * reach[:, None], axis=1).astype(F)
+    ties = rng.integers(0, 255, 100) + F(0.5)
+    steps = np.exp2(rng.integers(-6, 6, 100)).astype(F)
+    x[:100, 0], x[:100, 1] = -ties * steps, (255 - ties) * steps
+    x[100:104] = [[0, 0], [0, 1e-38], [-1e-42, 0], [3, 5]]
+    for storage, symmetric in forms.chosen:
+        for number, what in enumerate(("scale", "zero")):
+            graph = Graph()
+            given = graph.add("input", types=[TensorType(x.shape, F32)], name="x").result
+            attrs = {"rule": "profile", "storage": dtype(storage), "keep": (0,)}
+            full: dict[str, Attr] = {**attrs, "symmetric": symmetric}
+            node = graph.add(op, {"x": given}, full, name="y")
+            graph.add("output", {"y": node.results[number]})
+            how = "symmetric" if symmetric else "affine"
+            yield Case(op, f"{storage} {how}, {what}", graph, {"x": x})
 
 
 # -- products -------------------------------------------------------------------------------------
@@ -441,6 +464,7 @@ _MAKERS: Mapping[str, _Maker] = {
     **dict.fromkeys(("sigmoid", "tanh", "leaky_relu", "softmax"), _pointwise),
     **dict.fromkeys(("avg_pool2d", "global_avg_pool"), _pool),
     "concat": _concat,
+    "choose_qparams": _choose,
 }
 OPS: Sequence[str] = tuple(_MAKERS)
 """The ops that there are cases of."""

@@ -292,8 +292,16 @@ def _ask(probe: Probe) -> tuple[list[_Answer], dict[str, str]]:
     return answers, skipped
 
 
+def ruled(op: str) -> str:
+    """The op whose rule says what an op computes: numbers are chosen as for a quantize."""
+    return "quantize" if op == "choose_qparams" else op
+
+
 def _query(case: Case) -> Query:
     query = query_of(case.graph["y"].node)
+    if case.op == "choose_qparams":
+        storage = str(case.graph["y"].node.attrs["storage"])
+        return Query(ruled(case.op), {"x": storage, "result": storage})
     return replace(query, grain="channel" if "channel" in case.told else query.grain)
 
 
@@ -345,7 +353,7 @@ def _wrong(answers: Sequence[_Answer], of: Profile, change: Fields) -> int | Non
     """How many elements differ under a changed profile; None where it cannot be meant."""
     (op,) = {a.case.op for a in answers}
     name = f"{of.name[:70]}.changed"
-    entry = Entry((op,), When(), change)
+    entry = Entry((ruled(op),), When(), change)
     other = Profile(Head(name, of.name), {}, (entry,), (), of, "")
     total = 0
     with replaced(other):
@@ -495,6 +503,8 @@ def _read_fields(rule: Rule, answers: Sequence[_Answer]) -> Iterator[tuple[Key, 
     if rule.method is not None:
         yield ("", "method"), rule.method
         blocks = READS[rule.method.name]
+    elif op == "choose_qparams":
+        blocks = ("choose",)
     elif op in PRODUCTS:
         blocks = ("acc", "bias", "requant") if _biased(answers) else ("acc", "requant")
     else:
