@@ -20,10 +20,12 @@ from qir.ir.ops import spec
 from qir.ledger import Change, Ledger
 
 from . import (
+    annotations,
     attention_ops,
     clipped,
     contrib_ops,
     control,
+    custom,
     dynamic_ops,
     float_ops,
     foreign,
@@ -312,6 +314,23 @@ def _requantize(writer: Writer, node: Node) -> None:
     writer.quantize(real, value.type, out, node, stem, rounding=rounding)
 
 
+def _annotate(writer: Writer, graph: onnx.GraphProto) -> None:
+    """Says of the model's inputs and results that are codes by what numbers they are."""
+    known = {t.name for t in graph.initializer}
+    given = [*((v.name, v) for v in writer.graph.inputs), *_outputs(writer.graph)]
+    for name, value in given:
+        quant = value.type.quant
+        if quant is None or quant.dynamic or custom.odd(quant, constant=False):
+            continue
+        pair = writer.pair_of(quant, value.lineage.tensor, value.node)
+        each = graph.quantization_annotation.add(tensor_name=name)
+        for key, held in zip(("SCALE_TENSOR", "ZERO_POINT_TENSOR"), pair, strict=True):
+            each.quant_parameter_tensor_names.add(key=key, value=held)
+            if held not in known:
+                known.add(held)
+                graph.initializer.append(writer.initializers[held])
+
+
 def _outputs(graph: Graph) -> list[tuple[str, Value]]:
     """The results in the source's order, which edits do not keep."""
     names = [slot for o in graph.output.origins for slot, _ in o.operands]
@@ -325,6 +344,8 @@ def _finished(writer: Writer) -> onnx.ModelProto:
     outputs = [helper.make_value_info(n, type_proto(v.type)) for n, v in _outputs(graph)]
     shown = {i.name for i in (*inputs, *outputs)}
     used = set(control.names_read(writer.nodes))
+    notes = annotations.needed(writer, used)
+    used |= {p.value for note in notes for p in note.quant_parameter_tensor_names}
     proto = helper.make_graph(
         writer.nodes,
         graph.name,
@@ -333,17 +354,19 @@ def _finished(writer: Writer) -> onnx.ModelProto:
         [t for n, t in writer.initializers.items() if n in used],
         value_info=[i for i in writer.infos if i.name not in shown],
     )
+    proto.quantization_annotation.extend(notes)
     imports = [helper.make_opsetid(d, v) for d, v in sorted(writer.domains.items())]
     kinds = {value.type.dtype for _, each in graph.walk() for value in each.values.values()}
     version = max([IR_VERSION, *map(ir_version, kinds)])
     model = helper.make_model(proto, opset_imports=imports, ir_version=version, producer_name="qir")
     model.producer_version = __version__
+    _annotate(writer, model.graph)
     model.functions.extend(writer.functions[name] for name in sorted(writer.functions))
     origins = [o for o in graph.output.origins if o.framework == "onnx"]
     kept = {o.name: o.path for o in origins if o.op == "Metadata"}
     helper.set_model_props(model, {**kept, "qir.profile": graph.profile})
-    notes = {o.name: o.path for o in origins if o.op == "Doc"}
+    docs = {o.name: o.path for o in origins if o.op == "Doc"}
     for name, part in (("Model", model), ("Graph", model.graph)):
-        if name in notes:
-            part.doc_string = notes[name]
+        if name in docs:
+            part.doc_string = docs[name]
     return model

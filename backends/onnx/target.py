@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import onnx
+from onnx import helper
 
 from qir.capability import Capability, load
 from qir.errors import PluginError, UsageError
@@ -65,6 +66,7 @@ class OnnxRuntimeTarget(Target):
         made = formed(graph, format, ledger, standard=dialect.standard)
         model, large = to_parts(made, ledger, dialect)
         ledger.check(lossy=lossy)
+        _say(model, {"qir.form": format or "", "qir.changes": _changes(ledger)})
         save(model, path, large)
 
     def compile(self, graph: Graph, *, threads: int | None = None) -> Executable:
@@ -86,6 +88,17 @@ class OnnxRuntimeTarget(Target):
             data = to_model(model.copy(), Ledger(), self.dialect()).SerializeToString()
             return Session(data, threads=threads, optimize=optimize)
         return Session(model, threads=threads, optimize=optimize)
+
+
+def _changes(ledger: Ledger) -> str:
+    """What was done to the numbers on the way, in short."""
+    return ", ".join(f"{change.value} {count}" for change, count in ledger.counts().items())
+
+
+def _say(model: onnx.ModelProto, said: dict[str, str]) -> None:
+    """Notes where a model comes from, in place of what an earlier writing noted."""
+    kept = {p.key: p.value for p in model.metadata_props} | said
+    helper.set_model_props(model, {key: text for key, text in kept.items() if text})
 
 
 class OnnxTarget(OnnxRuntimeTarget):

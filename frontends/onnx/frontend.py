@@ -21,6 +21,7 @@ from qir.ir.types import Array, TensorType
 from qir.ledger import Change, Ledger
 
 from . import (
+    annotations,
     attention_ops,
     contrib,
     contrib_attention,
@@ -44,13 +45,13 @@ from . import (
     samples,
     shape_ops,
 )
-from .elements import dense
+from .elements import NUMBERS, dense
 from .faults import fault, refusal
 from .files import Large, ModelFile, Stored, read_model
 from .functions import DOMAIN
 from .meaning import meanings, moves
 from .op import MICROSOFT, Keep, Op
-from .reader import Reader
+from .reader import CODES, Reader
 
 _HANDLERS = {
     **{("", name): handler for name, handler in float_ops.OPS.items()},
@@ -135,7 +136,7 @@ def _fill(reader: Reader, make_inputs: Callable[[Reader, set[str]], set[str]]) -
     """Reads what a graph holds."""
     file = reader.file
     ops = [_op(file, i, node) for i, node in enumerate(reader.proto.node)]
-    reader.meanings = meanings(ops)
+    reader.meanings = {**_annotated(reader)[0], **meanings(ops)}
     made = _stored(reader, ops)
     _count_readers(reader, ops)
     inputs = make_inputs(reader, made)
@@ -345,6 +346,7 @@ def _said(proto: onnx.ModelProto) -> list[Origin]:
     """What a model's author wrote about it."""
     notes = {"Model": proto.doc_string, "Graph": proto.graph.doc_string}
     out = [Origin("onnx", "Doc", name, path=text) for name, text in notes.items() if text]
+    out += annotations.origins(proto.graph)
     pairs = ((str(p.key), str(p.value)) for p in proto.metadata_props)
     return [*out, *(Origin("onnx", "Metadata", key, path=value) for key, value in pairs)]
 
@@ -355,5 +357,29 @@ def _dropped(reader: Reader) -> None:
         reader.note(Change.DROPPED, name, "a constant that nothing uses")
     if proto.training_info:
         reader.note(Change.DROPPED, proto.graph.name or "main", "how the model is trained")
-    if proto.graph.quantization_annotation:
-        reader.note(Change.DROPPED, proto.graph.name or "main", "annotations of quantized tensors")
+    for name in _annotated(reader)[1]:
+        reader.note(Change.DROPPED, name, "an annotation of what is no codes that come in")
+
+
+def _annotated(reader: Reader) -> tuple[dict[str, tuple[str, str]], list[str]]:
+    """Names of scale and zero point that annotations give to inputs of codes; what else has some.
+
+    Others' codes are made by operators, which say what they mean.
+    """
+    if reader.outer is not None:
+        return {}, []
+    whole = {i.name for i in reader.proto.input if i.type.tensor_type.elem_type in _WHOLE}
+    found: dict[str, tuple[str, str]] = {}
+    rest: list[str] = []
+    made = {o for n in reader.proto.node for o in n.output}
+    for each in reader.proto.quantization_annotation:
+        said = {p.key: p.value for p in each.quant_parameter_tensor_names}
+        if each.tensor_name in whole and "SCALE_TENSOR" in said:
+            found[each.tensor_name] = (said["SCALE_TENSOR"], said.get("ZERO_POINT_TENSOR", ""))
+        elif each.tensor_name not in made:
+            rest.append(each.tensor_name)
+    return found, rest
+
+
+_WHOLE = frozenset(NUMBERS[kind] for kind in CODES if kind in NUMBERS)
+"""ONNX's numbers of what may be codes."""
