@@ -20,7 +20,6 @@ from qir.ir.ops import spec
 from qir.ledger import Change, Ledger
 
 from . import (
-    annotations,
     attention_ops,
     clipped,
     contrib_ops,
@@ -344,8 +343,6 @@ def _finished(writer: Writer) -> onnx.ModelProto:
     outputs = [helper.make_value_info(n, type_proto(v.type)) for n, v in _outputs(graph)]
     shown = {i.name for i in (*inputs, *outputs)}
     used = set(control.names_read(writer.nodes))
-    notes = annotations.needed(writer, used)
-    used |= {p.value for note in notes for p in note.quant_parameter_tensor_names}
     proto = helper.make_graph(
         writer.nodes,
         graph.name,
@@ -354,7 +351,6 @@ def _finished(writer: Writer) -> onnx.ModelProto:
         [t for n, t in writer.initializers.items() if n in used],
         value_info=[i for i in writer.infos if i.name not in shown],
     )
-    proto.quantization_annotation.extend(notes)
     imports = [helper.make_opsetid(d, v) for d, v in sorted(writer.domains.items())]
     kinds = {value.type.dtype for _, each in graph.walk() for value in each.values.values()}
     version = max([IR_VERSION, *map(ir_version, kinds)])
@@ -365,8 +361,8 @@ def _finished(writer: Writer) -> onnx.ModelProto:
     origins = [o for o in graph.output.origins if o.framework == "onnx"]
     kept = {o.name: o.path for o in origins if o.op == "Metadata"}
     helper.set_model_props(model, {**kept, "qir.profile": graph.profile})
-    docs = {o.name: o.path for o in origins if o.op == "Doc"}
+    notes = {o.name: o.path for o in origins if o.op == "Doc"}
     for name, part in (("Model", model), ("Graph", model.graph)):
-        if name in docs:
-            part.doc_string = docs[name]
+        if name in notes:
+            part.doc_string = notes[name]
     return model

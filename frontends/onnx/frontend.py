@@ -21,7 +21,6 @@ from qir.ir.types import Array, TensorType
 from qir.ledger import Change, Ledger
 
 from . import (
-    annotations,
     attention_ops,
     contrib,
     contrib_attention,
@@ -346,7 +345,6 @@ def _said(proto: onnx.ModelProto) -> list[Origin]:
     """What a model's author wrote about it."""
     notes = {"Model": proto.doc_string, "Graph": proto.graph.doc_string}
     out = [Origin("onnx", "Doc", name, path=text) for name, text in notes.items() if text]
-    out += annotations.origins(proto.graph)
     pairs = ((str(p.key), str(p.value)) for p in proto.metadata_props)
     return [*out, *(Origin("onnx", "Metadata", key, path=value) for key, value in pairs)]
 
