@@ -65,7 +65,8 @@ format: $(STAMP)/test  ## put Python and C into the house's form
 
 docs: $(STAMP)/test  ## write the pages that are made from the code
 	@for page in tests.pages tests.ir.test_ops_page tests.ir.test_verify_page \
-		tests.frontends.onnx.conformance tests.numerics_page tests.picture_of_steps; do \
+		tests.frontends.onnx.conformance tests.frontends.onnx.coverage tests.numerics_page tests.picture_of_steps \
+		tests.mutation.page tests.mutation.indistinct; do \
 		$(BIN)/python -m $$page || exit; done
 
 train: $(STAMP)/test  ## train the demo's network again

@@ -10,10 +10,12 @@ from qir.errors import QirError
 from qir.numerics import Profile
 from qir.numerics.fields import Method, field_types
 from qir.numerics.library import replaced
-from qir.numerics.profile import Field, Fields
+from qir.numerics.parameters import PARAMS
+from qir.numerics.profile import Field, Fields, When
 
 _WORDS: dict[str, tuple[Field, ...]] = {
     "zero": ("none", "qmin-round(min/s)", "round(qmin-min/s)", "best_end", "real"),
+    "overflow": ("wrap", "clip:32", "shrink_weights"),
     "small": ("none", "floor:0.05"),
     "levels": ((), (("*", 127.0),), (("*", 128.0),)),
     "decimals": ("exact", "3"),
@@ -37,11 +39,16 @@ def mutants(profile: Profile, *, but: tuple[str, ...] = ()) -> Iterator[Mutant]:
     for (block, name), value, fields in _changes(profile.defaults, but):
         said = f"{block}.{name} = {value}"
         yield Mutant(said, block, (), replace(profile, defaults=fields))
+    seen: set[str] = set()
     for number, entry in enumerate(profile.rules):
+        if entry.when.isa:
+            continue  # of other processors: `qir probe` measures them there
+        where = f"{entry.ops[0]}{_stored(entry.when.storage)}"
+        where = f"{where} ({_told(entry.when)})" if where in seen else where
+        seen.add(where)
         for (block, name), value, fields in _changes(entry.fields, but):
             rules = list(profile.rules)
             rules[number] = replace(entry, fields=fields)
-            where = f"{entry.ops[0]}{_stored(entry.when.storage)}"
             said = f"{where} {block}.{name} = {value}" if block else f"{where} {name} = {value}"
             yield Mutant(said, block, entry.ops, replace(profile, rules=tuple(rules)))
 
@@ -52,17 +59,24 @@ def _stored(storage: Mapping[str, tuple[str, ...]]) -> str:
     return "/i16" if data == {"i16"} else ""
 
 
+def _told(when: When) -> str:
+    """The conditions of a rule that is not the first of its op."""
+    said = [f"{slot} {' or '.join(kinds)}" for slot, kinds in when.storage.items()]
+    said += [f"{name} = {value!s}" for name, value in when.attrs.items()]
+    return ", ".join((*said, *when.grain, *when.bounds)) or "again"
+
+
 def _changes(
     fields: Fields, but: tuple[str, ...]
 ) -> Iterator[tuple[tuple[str, str], Field, Fields]]:
     for (block, name), now in fields.items():
         if block in but:
             continue
-        for value in _others(block, name, now):
+        for value in others(block, name, now):
             yield (block, name), value, {**fields, (block, name): value}
 
 
-def _others(block: str, name: str, now: Field) -> Iterator[Field]:
+def others(block: str, name: str, now: Field) -> Iterator[Field]:
     """Other values of a field; of a method, none, and another for each parameter."""
     if block:
         kind = field_types(block)[name]
@@ -74,8 +88,14 @@ def _others(block: str, name: str, now: Field) -> Iterator[Field]:
         else:
             known = _WORDS.get(name, ())
         yield from (value for value in known if value != now)
-    elif isinstance(now, Method) and now.name != "reals":
-        yield Method("reals")
+    elif isinstance(now, Method):
+        yield Method("move" if now.name == "reals" else "reals")
+        for param, kind in PARAMS.get(now.name, {}).items():
+            first = kind.values[0] if kind.values else 0
+            said = now.params.get(param, first)
+            for value in kind.values or (8 if said != 8 else 16,):
+                if value != said:
+                    yield Method(now.name, {**now.params, param: value})
 
 
 def survivors(

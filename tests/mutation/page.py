@@ -1,20 +1,17 @@
-"""The page of profiles that rest on recorded results, and of what these do not tell apart.
+"""The page of profiles that rest on recorded results.
 
 `python -m tests.mutation.page` writes docs/reference/recorded.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 from qir.numerics import profile
 from tests.differential.test_ipex_vectors import PROFILE as IPEX
 from tests.differential.test_qonnx_vectors import PROFILE as QONNX
-from tests.differential.test_qonnx_vectors import SAME as QONNX_SAME
-from tests.differential.test_tflite_vectors import NEWER
-from tests.mutation.test_ipex_faults import SAME as IPEX_SAME
-from tests.mutation.test_tflite_faults import SAME as TFLITE_SAME
+from tests.differential.test_tflite_vectors import DELEGATE, NEWER, REFERENCE
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "recorded.md"
 HEAD = """# Profiles that rest on recorded results
@@ -33,20 +30,16 @@ read the head of `tests/oracles/ipex_vectors.py` |
 | QONNX 1.0 | `python -m tests.oracles.qonnx_vectors` | the package `qonnx` |
 
 A test changes each field that these profiles state to each other value it may have, one at a time.
-The recorded results find it, or it is listed here with the reason: of these nothing is claimed.
+The recorded results find it, or it is listed [with the reason](indistinct.md): of these nothing is
+claimed.
 """
-SAME: Mapping[str, Mapping[str, str]] = {
-    **TFLITE_SAME,
-    NEWER: {},
-    IPEX: IPEX_SAME,
-    QONNX: QONNX_SAME,
-}
+RECORDED = (REFERENCE, DELEGATE, NEWER, IPEX, QONNX)
 
 
 def lines() -> Iterator[str]:
     """The page, line by line."""
     yield HEAD
-    for name, same in SAME.items():
+    for name in RECORDED:
         found = profile(name)
         yield f"## {name}\n"
         if found.head.extends:
@@ -54,12 +47,6 @@ def lines() -> Iterator[str]:
         yield from (f"- {note}" for note in found.head.notes)
         if found.head.notes:
             yield ""
-        if not same:
-            yield "Every change of a field is found.\n"
-            continue
-        yield "| change that is not found | why |\n|---|---|"
-        yield from (f"| `{change}` | {why} |" for change, why in sorted(same.items()))
-        yield ""
     yield "In TensorFlow Lite's profiles nothing recorded chooses scales: `choose` is what its"
     yield "specification says of files, and is not claimed."
 

@@ -10,8 +10,9 @@ from qir.numerics import profile
 from tests.differential import test_tensorflow_codes as made
 from tests.differential import test_tensorflow_moves as moved
 from tests.differential import test_tensorflow_products as products
-from tests.differential.kernels_of_tensorflow import HAS_VNNI, TensorFlow, started
+from tests.differential.kernels_of_tensorflow import HAS_VNNI, SETTINGS, TensorFlow, started
 from tests.mutation.fields import Mutant, survivors
+from tests.mutation.indistinct import same
 
 pytestmark = [
     pytest.mark.slow,
@@ -48,6 +49,10 @@ def dequantized(runtimes: Runtimes, name: str) -> None:
 def requantized(runtimes: Runtimes, name: str) -> None:
     for kind in moved.BYTES:
         moved.test_requantize(runtimes, name, kind)
+
+
+def both(runtimes: Runtimes, name: str) -> None:
+    moved.test_products_of_two_tensors(runtimes, name)
 
 
 def joined(runtimes: Runtimes, name: str) -> None:
@@ -93,64 +98,41 @@ CHECKS: Mapping[str, tuple[Check, ...]] = {
     "dequantize": (dequantized,),
     "requantize": (requantized,),
     "concat": (joined,),
+    "mul": (both,),
     "relu": (active,),
     "avg_pool2d": (pooled,),
     "conv2d": (convolved,),
     "linear": (multiplied,),
 }
 """What a change of a block, or of an op's rule, can show in."""
-_ENDS = "where the ends are codes, it is the same"
-_ZERO = "no code but 0 stands for zero"
-_CODES = {
-    "concat method = reals": "steps of 2^-24 of a range: no code lay so near a tie",
-    "quantize.bounds = storage": "narrow codes have the gain of their own ends",
-    "quantize.clip = codes": _ENDS,
-    "quantize.clip = reals_first": _ENDS,
-    "quantize.compute = f64_reciprocal": "a quotient rounded from float64 is that of float32",
-    "quantize.round = half_up": "of halves below zero that no node states none was asked",
-    "quantize.zero = after": _ZERO,
-    "quantize.zero = before": _ZERO,
-    "quantize.zero = fused": _ZERO,
-}
-_SUMS = {
-    f"{op} {field}": why
-    for op in ("conv2d", "linear")
-    for field, why in (
-        ("requant.clip = reals", _ENDS),
-        ("requant.zero = after", _ZERO),
-        ("requant.zero = before", _ZERO),
-    )
-}
-_STATED = "even away half_up half_down up down zero floor ceil".split()
-SAME: Mapping[str, Mapping[str, str]] = {
-    "tf-2.21.core": {
-        "choose.range = as_is": "a range is widened by more than to zero",
-        "choose.store = f64": "a quotient made in float32 stays what it is",
-        "fake_quantize quantize.clip = range_first": _ENDS,
-        "fake_quantize quantize.round = away": "with the zero point in it, no half is below zero",
-        "fake_quantize quantize.clip = reals_first": _ENDS,
-        "max_pool2d method = reals": "codes of one map pass through reals unchanged",
-        **_CODES,
-    },
-    "tf-2.21.onednn": {
-        "concat method = reals": _CODES["concat method = reals"],
-        "conv2d acc.pairs = exact": "of older processors, not measured",
-        **_SUMS,
-        **{
-            f"quantize quantize.clip = {clip}": _ENDS
-            for clip in ("codes", "range_first", "reals_first")
-        },
-        **{f"quantize quantize.round = {how}": "the node states it" for how in _STATED},
-    },
-}
-"""What nothing tells apart, and why."""
 
 
-@pytest.mark.parametrize("name", SAME)
+@pytest.mark.parametrize("name", SETTINGS)
 def test_a_changed_field_is_found_or_listed(runtimes: Runtimes, name: str) -> None:
     def agrees(mutant: Mutant) -> None:
         key = mutant.ops[0] if mutant.ops else mutant.block
         for check in CHECKS.get(key, ()):
             check(runtimes, name)
 
-    assert survivors(profile(name), agrees) == set(SAME[name])
+    left = survivors(profile(name), agrees)
+    print("LEFT", name, sorted(left))
+    assert left == same(name)
+
+
+MODES: Mapping[str, tuple[str, str]] = {
+    "tf-2.21.min_first": ("tf-2.21.core", "MIN_FIRST"),
+    "tf-2.21.min_combined": ("tf-2.21.core", "MIN_COMBINED"),
+    "tf-2.21.onednn.min_first": ("tf-2.21.onednn", "MIN_FIRST"),
+}
+"""The profiles of modes that a node names, and the runtime and mode that show each."""
+
+
+@pytest.mark.parametrize("name", MODES)
+def test_a_changed_field_of_a_mode_is_found_or_listed(runtimes: Runtimes, name: str) -> None:
+    def agrees(mutant: Mutant) -> None:
+        for kind in moved.BYTES:
+            made.test_quantize_v2_from_the_low_end(runtimes, *MODES[name], kind)
+
+    left = survivors(profile(name), agrees)
+    print("LEFT", name, sorted(left))
+    assert left == same(name)
