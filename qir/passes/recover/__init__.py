@@ -45,6 +45,7 @@ FAMILIES: dict[str, tuple[Rewrite, ...]] = {
     "batch-norm": batch_norm.REWRITES,
     "squeeze-excite": squeeze_excite.REWRITES,
 }
+"""The rewrites of each family, in the order in which they are looked for."""
 
 
 @dataclass(frozen=True)
