@@ -31,7 +31,7 @@ def test_ends_are_told_apart_from_numbers(name: str) -> None:
     assert not math.isnan(found(zeros, zeros))
     assert math.isnan(found(zeros, np.full_like(zeros, np.nan)))
     assert math.isnan(found(zeros[:0], zeros[:0]))
-    assert math.isfinite(found(np.float32(2), np.float32(3)))
+    assert math.isfinite(found(np.array(2, np.float32), np.array(3, np.float32)))
     with pytest.raises(DataError, match=r"one shape, not \[2, 2\] and \[1, 2\]"):
         found(zeros, zeros[:1])
     with pytest.raises(DataError, match="compares numbers"):

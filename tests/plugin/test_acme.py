@@ -139,7 +139,7 @@ def test_a_model_is_quantized_for_it_by_its_rule_and_measured_by_its_metric() ->
     wanted, given = qir.run(graph, samples[0]), qir.run(made, samples[0])
     for name, data in wanted.items():
         far = metric("acme-furthest")(data, given[name])
-        assert far == np.abs(data.astype(np.float64) - given[name]).max()
+        assert far == np.abs(data.astype(np.float64) - given[name].astype(np.float64)).max()
 
 
 def test_its_profile_names_its_method_and_its_op() -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -75,11 +75,12 @@ def _statistics(batches: Batches, order: Sequence[int], data: str = "data") -> S
     return out
 
 
-def _range(observer: Observer, found: Statistics, **wanted: object) -> Range:
-    parameter = {} if observer.parameter is None else {"parameter": observer.parameter.default}
+def _range(
+    observer: Observer, found: Statistics, levels: int = 256, symmetric: bool = False
+) -> Range:
+    parameter = math.nan if observer.parameter is None else observer.parameter.default
     log = found.log(_T) if observer.ordered else None
-    seen = replace(Seen(found[_T], log=log, **parameter), **wanted)
-    low, high = observer.range(seen)
+    low, high = observer.range(Seen(found[_T], parameter, levels, symmetric, log))
     return Range(np.asarray(low, np.float32), np.asarray(high, np.float32))
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir import registry
-from qir.errors import QirError
+from qir.errors import OpError, QirError
 from qir.ir import dims
 from qir.ir.calls import infer
 from qir.ir.graph import Graph
@@ -40,9 +40,11 @@ def check_op(given: PluginOp) -> tuple[Check, ...]:
         calls: list[Graph] = []
 
         def found() -> str:
-            calls.extend(_calls(given))
-            demand(calls, "no guess fits its rule: give it examples")
-            return f"{len(calls)} calls"
+            made = list(_calls(given))
+            demand(made, "no guess fits its rule: give it examples")
+            calls.extend(graph for graph in made if _takes(graph))
+            demand(calls, "its reference refuses all of them: give it examples")
+            return f"{len(made)} calls, {len(made) - len(calls)} refused for what they hold"
 
         if checks.check("there are calls that its rule takes", found):
             checks.check("rule and reference agree on types and shapes", partial(_agree, calls))
@@ -109,7 +111,7 @@ def _node(graph: Graph) -> Node:
 def _said(graph: Graph) -> str:
     node = _node(graph)
     operands = ", ".join(f"{slot} {value.type}" for slot, value in node.operands.items())
-    attrs = ", ".join(f"{name} = {value}" for name, value in node.attrs.items())
+    attrs = ", ".join(f"{name} = {value!r}" for name, value in node.attrs.items())
     return f"{node.op}({operands}) {{{attrs}}}"
 
 
@@ -126,6 +128,15 @@ def _agree(calls: list[Graph]) -> str:
             if shape is not None:
                 demand(data.shape == shape, f"{_said(graph)}: {wanted}, {given}")
     return f"{len(calls)} calls"
+
+
+def _takes(graph: Graph) -> bool:
+    """Whether the reference takes what a call holds; no op divides by zero."""
+    try:
+        run(graph, {})
+    except OpError:
+        return False
+    return True
 
 
 def _bytes(arrays: Tensors) -> dict[str, bytes]:

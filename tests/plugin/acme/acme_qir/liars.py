@@ -51,7 +51,7 @@ class Forgetful(Observer):
 
     def range(self, seen: Seen) -> Range:
         low, high = seen.summary.extremes
-        return Range(low, np.float32(high) + np.float32(next(_count)))
+        return Range(np.asarray(low), np.asarray(high) + np.float32(next(_count)))
 
 
 def moody(x: NDArray[np.generic]) -> NDArray[np.generic]:

@@ -86,7 +86,8 @@ def cut(call: CodesCall, arrays: Mapping[str, NDArray[np.generic]]) -> NDArray[n
     reals = (arrays["x"].astype(np.float32) - np.float32(x.zero)) * np.float32(x.scale)
     steps = np.maximum(reals, np.float32(0)) / np.float32(out.scale)
     codes = np.trunc(steps + np.copysign(np.float32(0.5), steps)) + np.float32(out.zero)
-    return np.clip(codes, out.low, out.high).astype(out.carrier)
+    made: NDArray[np.generic] = np.clip(codes, out.low, out.high).astype(out.carrier)
+    return made
 
 
 CUT = PluginMethod(cut, ("relu",))
