@@ -23,6 +23,7 @@ from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 from qir.ir.scheme import RESULT, Scheme, parse_scheme
+from qir.ir.text import parse
 from qir.ledger import Ledger
 from qir.rewrite import Pass, Tolerance
 from qir.rewrite.options import option
@@ -151,13 +152,27 @@ class AssignSchemes(Pass):
     range_rule: str = field(default="minmax", metadata=option(name="range", read=_range))
     """The range rule of slots for which neither table nor user names one."""
 
+    @classmethod
+    def samples(cls) -> Iterable[tuple[Pass, Graph]]:
+        """A product and an activation, for QIR's own kernels."""
+        text = (
+            "graph main as native {\n  %x = input() : 2x3xf32\n"
+            "  %w = constant([1.0, 0.5, -1.0]) : 1x3xf32\n  %m = linear(%x, %w) : 2x1xf32\n"
+            "  %r = relu(%m) : 2x1xf32\n  output(y=%r)\n}\n"
+        )
+        yield cls(_capability("cpu")), parse(text)
+
     def run(self, graph: Graph, ledger: Ledger) -> int:
         _, schemes = assign(graph, self.capability, self.granularity, self.wishes)
+        count = 0
         for node, slots in schemes.items():
             for slot, scheme in slots.items():
                 rule = self.range_rule if scheme.range == "minmax" else scheme.range
-                graph.set_scheme(node, slot, replace(scheme, range=rule))
-        return sum(len(slots) for slots in schemes.values())
+                wanted = replace(scheme, range=rule)
+                if node.schemes.get(slot) != wanted:
+                    graph.set_scheme(node, slot, wanted)
+                    count += 1
+        return count
 
 
 Schemes = dict[Node, dict[str, Scheme]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from qir.calibration import Key, Log, Statistics, Summary, parse_rule
 from qir.errors import DataError, SchemeError
 from qir.ir.calls import make_call
+from qir.ir.dtype import F32, U8
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
@@ -47,6 +49,23 @@ class Materialize(Pass):
     """Of the float model; a file that `qir calibrate` wrote."""
     profile: str = "native"
     """Whose rules the numbers are found by."""
+
+    @classmethod
+    def samples(cls) -> Iterable[tuple[Pass, Graph]]:
+        """A sum of two inputs, each with a plan for its codes."""
+        scheme, kind = Scheme(U8), TensorType((4,), F32)
+        graph = Graph("main")
+        values = [graph.add("input", types=[kind], name=name).result for name in "ab"]
+        node = graph.add("add", dict(zip("ab", values, strict=True)), name="y")
+        graph.add("output", {"y": node.result})
+        statistics = Statistics("sample")
+        ramp = np.linspace(-2, 3, 4, dtype=np.float32)
+        with statistics.batch("sample", 0) as batch:
+            for value in (*values, node.result):
+                batch.update(value.lineage.tensor, ramp)
+        for slot in ("a", "b", RESULT):
+            graph.set_scheme(node, slot, scheme)
+        yield cls(statistics), graph
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
         work = _Materializing(graph, self.statistics, self.profile, ledger, self.name)
