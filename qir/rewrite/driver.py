@@ -72,6 +72,7 @@ class Report:
 
 
 After = Callable[[Report, Graph], None]
+"""Is told what a pass did, and of the graph as it left it."""
 
 
 def run_passes(

@@ -191,6 +191,7 @@ def parse_passes(text: str) -> tuple[Pass, ...]:
 
 
 Given = dict[str, "str | list[str]"]
+"""Texts of options by name."""
 
 
 def make_pass(name: str, given: Given) -> Pass:

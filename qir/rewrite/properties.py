@@ -14,6 +14,7 @@ from qir.ir.node import Node
 Fault: TypeAlias = "tuple[Node | None, str]"
 """The node that has the property not, and why; no node where it is the graph as a whole."""
 Find: TypeAlias = Callable[[Graph], "Fault | None"]
+"""Looks for what a graph lacks; None where it has the property."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,9 @@ from qir.numerics import profile, reals_of
 from qir.rewrite.tolerance import Tolerance
 
 Tensor: TypeAlias = NDArray[np.generic]
+"""Elements of any type."""
 See: TypeAlias = "Callable[[Value, Tensor], Tensor | None]"
+"""Sees a value as it is made; may give other elements, which take their place."""
 
 
 class Run(Protocol):
