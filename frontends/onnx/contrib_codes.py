@@ -140,7 +140,7 @@ def _nbits(reader: Reader, op: Op) -> None:
     def build(body: Body) -> list[Value]:
         w = body.real("B") if "scales" not in body else _computed(body, blocks)
         a = body["A"]
-        if op.integer("accuracy_level", 0) == 4 and a.type.element == F32:
+        if op.integer("accuracy_level", 0) == 4 and a.type.element == F32 and _rounds(body, blocks):
             a = rounded(body, a, blocks)
         added = [body["bias"]] if "bias" in body else []
         w = body.cast(w, a.type.dtype)
@@ -148,6 +148,18 @@ def _nbits(reader: Reader, op: Op) -> None:
 
     order = [s for s in OPERANDS[op.type].split() if s in operands]
     group(reader, op, {s: operands[s] for s in order}, build)
+
+
+def _rounds(body: Body, blocks: Blocks) -> bool:
+    """Whether a kernel for eight bits beside few takes these weights, which nobody computes."""
+    quant = body["B"].type.quant
+    if quant is None or quant.real_zero or (quant.grain is not None and quant.grain.by is not None):
+        return False
+    return blocks.bits != 2 or blocks.size >= _LEAST_OF_TWO
+
+
+_LEAST_OF_TWO = 32
+"""Codes of two bits in blocks that the kernel for eight bits beside them takes, at least."""
 
 
 def _blocked(reader: Reader, op: Op, blocks: Blocks) -> Value:

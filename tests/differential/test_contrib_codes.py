@@ -134,10 +134,13 @@ def test_weights_of_few_bits(bits: int, size: int, zero: str) -> None:
         near(one("MatMulNBits", operands, ["a"], {"y": FLOAT}, **attrs), BOUND)
 
 
-@pytest.mark.parametrize("bits", [4, 8])
-@pytest.mark.parametrize("size", [16, 32, 128])
-@pytest.mark.parametrize("zero", ["none", "codes"])
+@pytest.mark.parametrize("bits", [2, 4, 8])
+@pytest.mark.parametrize("size", [16, 32, 64, 128])
+@pytest.mark.parametrize("zero", ["none", "codes", "reals"])
 def test_weights_of_few_bits_beside_a_side_of_eight(bits: int, size: int, zero: str) -> None:
+    """Real zero points, and two bits in small blocks, have no kernel for eight bits beside them."""
+    if (bits, zero) == (8, "reals"):
+        return  # onnxruntime refuses that
     operands, attrs = nbits(7, bits, size, zero, level=4, bias=True)
     near(one("MatMulNBits", operands, ["a"], {"y": FLOAT}, **attrs), BOUND)
 
