@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
 
 from qir import registry
 from qir.errors import PluginError
+from qir.ir.attrs import Attr
 from qir.ir.ops.spec import COMPANIONS, OpSpec
 
 KIND = "qir.ops"
@@ -37,6 +41,8 @@ class PluginOp:
     reference: Callable[..., object]
     elsewhere: Mapping[str, Elsewhere] = field(default_factory=dict)
     """By the name of a frontend: what its framework calls the op."""
+    examples: Sequence[tuple[Mapping[str, NDArray[np.generic]], Mapping[str, Attr]]] = ()
+    """Operands by slot, and attributes, for the checks: where a guess would never find any."""
 
 
 class OpTable(dict[str, OpSpec]):
