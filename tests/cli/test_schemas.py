@@ -111,6 +111,9 @@ LINES = {
     "bench model.onnx --with reference --runs 3": 0,
     "export quantized.onnx --to json -o new.json": 0,
     "probe onnxruntime.none": 0,
+    "plugins": 0,
+    "plugins check sqnr": 0,
+    "new observer robust -o fresh": 0,
     "doctor": 0,
 }
 
