@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,8 @@ from qir.rewrite import Pass
 from qir.rewrite.tolerance import Tolerance
 from qir.rewrite.watch import may
 
-Reals = NDArray[np.float64]
+Reals: TypeAlias = NDArray[np.float64]
+"""Numbers as they are reckoned with, before they are rounded once."""
 
 _CONVS = frozenset({"conv1d", "conv2d", "conv3d"})
 _TURNED = frozenset({"conv_transpose1d", "conv_transpose2d", "conv_transpose3d"})

@@ -200,6 +200,7 @@ def _spread(x: Shape, wanted: list[Dim]) -> list[int] | None:
 # -- rules ----------------------------------------------------------------------------------------
 
 Known: TypeAlias = Mapping[str, Sizes]
+"""What is known of the operands, by slot."""
 
 
 def _int(node: Node, name: str) -> int:

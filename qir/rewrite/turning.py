@@ -20,7 +20,9 @@ from qir.ir.origin import Lineage
 from qir.ir.types import Array, Element, QuantType, TensorType
 
 Perm: TypeAlias = tuple[int, ...]
+"""An order of axes."""
 LAYOUTS = ("nhwc", "nchw")
+"""Where channels stand: last, or second."""
 
 
 def perm_to(layout: str, rank: int) -> Perm:
@@ -101,6 +103,7 @@ class Turned:
 Given: TypeAlias = "Mapping[str, Value | None]"
 """Operands by slot; None is what a stage before gives."""
 Rule: TypeAlias = "Callable[[Mapping[str, Attr], Perm], Mapping[str, Attr] | None]"
+"""The attributes for another order of axes; None where they cannot say it."""
 
 
 def turned(op: str, attrs: Mapping[str, Attr], given: Given, perm: Perm) -> Turned | None:
