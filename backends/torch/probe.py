@@ -80,7 +80,7 @@ def _chosen(engine: str, graph: Graph, ranges: Array) -> Array:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         small = default_symmetric_qnnpack_qconfig if engine == "qnnpack" else None
-        named = (small or get_default_qconfig(engine)).activation()
+        named = (small or get_default_qconfig(engine)).activation()  # type: ignore[no-untyped-call]
         observer = PerChannelMinMaxObserver(
             dtype=torch.quint8,
             qscheme=torch.per_channel_affine,

@@ -136,13 +136,13 @@ def _choose(op: str, forms: Forms) -> Iterator[Case]:
     ties = rng.integers(0, 255, 100) + F(0.5)
     steps = np.exp2(rng.integers(-6, 6, 100)).astype(F)
     x[:100, 0], x[:100, 1] = -ties * steps, (255 - ties) * steps
-    x[100:104] = [[0, 0], [0, 1e-38], [-1e-42, 0], [3, 5]]
+    x[100:104] = np.array([[0, 0], [0, 1e-38], [-1e-42, 0], [3, 5]], F)
     for storage, symmetric in forms.chosen:
         for number, what in enumerate(("scale", "zero")):
             graph = Graph()
             given = graph.add("input", types=[TensorType(x.shape, F32)], name="x").result
-            attrs = {"rule": "profile", "storage": dtype(storage), "keep": (0,)}
-            full: dict[str, Attr] = {**attrs, "symmetric": symmetric}
+            full: dict[str, Attr] = {"rule": "profile", "storage": dtype(storage)}
+            full |= {"keep": (0,), "symmetric": symmetric}
             node = graph.add(op, {"x": given}, full, name="y")
             graph.add("output", {"y": node.results[number]})
             how = "symmetric" if symmetric else "affine"
