@@ -42,9 +42,9 @@ def group(
 ) -> None:
     """Wrap what a runtime computes as one kernel.
 
-    Its profile says what. A runtime rounds where it groups, so the bytes of a model with quantize and dequantize nodes are
-    those of the grouped one, which follows that profile: `qir run` predicts them. As a pass:
-    qir opt -p 'group{as=PROFILE}'.
+    Its profile says what. A runtime rounds where it groups, so the bytes of a model with quantize
+    and dequantize nodes are those of the grouped one, which follows that profile: `qir run`
+    predicts them. As a pass: qir opt -p 'group{as=PROFILE}'.
 
     --json prints {file, output, output_bytes, profile, groups: [{node, chain, row, origins}],
     loaded}; loaded counts what the runtime changes when it loads the model, before it groups.
