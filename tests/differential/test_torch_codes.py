@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -12,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from qir.ir.dtype import dtype
-from qir.numerics import Query, affine, choose, dequantize, profile, quantize
+from qir.numerics import Query, affine, choose, convert, dequantize, profile, quantize
 
 from .kernels_of_torch import BOUNDS, F, Tally, codes, of
 
@@ -148,10 +149,11 @@ def test_fake_quantize_is_torchs(many: bool, name: str) -> None:
 # -- quantized_decomposed -------------------------------------------------------------------------
 
 
-def decomposed(name: str) -> object:
+def decomposed(name: str) -> Callable[..., torch.Tensor]:
     import torch.ao.quantization.fx._decomposed
 
-    return getattr(torch.ops.quantized_decomposed, name)
+    found: Callable[..., torch.Tensor] = getattr(torch.ops.quantized_decomposed, name)
+    return found
 
 
 @pytest.mark.parametrize("kind", ["u8", "i8", "i16", "i32"])
@@ -198,6 +200,37 @@ def test_decomposed_quantize_per_channel_is_torchs(axis: int) -> None:
         )
         found = quantize(x, affine("i8", scales, zeros, axis=axis), rule)
         tally.add(found, made.numpy(), f"length {length}")
+    tally.within(rule.claim)
+
+
+@pytest.mark.parametrize("name", [FBGEMM, PT2E])
+@pytest.mark.parametrize("kind", ["u8", "i8"])
+def test_codes_pass_to_another_map_by_way_of_reals_as_torchs_do(kind: str, name: str) -> None:
+    """Torch has no kernel from codes to codes: it dequantizes and quantizes."""
+    rule, tally = profile(name).resolve(asked(kind, op="requantize")), Tally()
+    for length in range(1, 71):
+        rng = np.random.default_rng(length)
+        one = F(rng.uniform(0.01, 0.3))
+        two, zeros = F(one * F(rng.choice([0.5, 1, 2, 4]))), [odd_zero(rng, kind) for _ in range(2)]
+        data = codes(rng, kind, 4 * length)
+        if name == FBGEMM:
+            held = torch._make_per_tensor_quantized_tensor(
+                torch.from_numpy(data), float(one), zeros[0]
+            )
+            made = torch.quantize_per_tensor(
+                held.dequantize(), float(two), zeros[1], _TORCH[kind]
+            ).int_repr()
+        else:
+            low, high = BOUNDS[kind]
+            plain = _PLAIN[kind]
+            back, there = (decomposed(f"{n}_per_tensor") for n in ("dequantize", "quantize"))
+            real = back(torch.from_numpy(data), float(one), zeros[0], low, high, plain)
+            made = there(real, float(two), zeros[1], low, high, plain)
+        first, second = affine(kind, float(one), zeros[0]), affine(kind, float(two), zeros[1])
+        steps = (data.astype(np.float64) - zeros[0]) * float(one) / float(two)
+        tally.see(steps, of(kind, two, zeros[1]))
+        tally.add(convert(data, first, second, rule), made.numpy(), f"length {length}")
+    assert tally.ties >= 0.05 * tally.total
     tally.within(rule.claim)
 
 

@@ -372,10 +372,11 @@ def test_batch_norms_of_lines_and_volumes_are_torchs(rank: int, kind: str) -> No
         count = x.data.shape[1]
         out = of(kind, F(x.map.scale * F(2.0 ** int(rng.integers(0, 3)))), odd(rng, kind))
         spread = [
-            2.0 ** rng.integers(-2, 2, count),
+            np.exp2(rng.integers(-2, 2, count)),
             rng.integers(-8, 8, count) * float(out.scale) / 2,
         ]
-        spread += [rng.integers(-9, 9, count) * float(x.map.scale), rng.uniform(0.3, 2, count)]
+        spread += [rng.integers(-9, 9, count) * float(x.map.scale)]
+        spread += [rng.uniform(0.3, 2, count)]
         reals = [np.asarray(v, F) for v in spread]
         run = getattr(OPS, f"batch_norm{rank}d")
         with engine("fbgemm"):
