@@ -347,7 +347,7 @@ def test_many_more_networks_agree(chunk: int) -> None:
 
 
 def test_networks_are_written_by_operators_of_onnx_alone() -> None:
-    """Groups are opened; at ties QLinearMul rounds otherwise, and what hangs on such codes moves."""
+    """Groups are opened; at ties QLinearMul rounds otherwise, and what hangs on that moves."""
     moved = total = 0
     for seed in range(0, COUNT, 8):
         net = Net(seed)
