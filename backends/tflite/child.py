@@ -12,7 +12,7 @@ os.dup2(2, 1)  # what the interpreters print stays out of the answers
 
 def main(package: str) -> None:
     """Answers (case, resolver) by an array, or by a text that says why not."""
-    from qir.backends.tflite.models import Runner, runtime
+    from .models import Runner, runtime
 
     runner: Runner | None = None
     while True:

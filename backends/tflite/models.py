@@ -184,8 +184,7 @@ class Writer:
         model = s.ModelT()
         model.version, model.operatorCodes, model.subgraphs = 3, [code], [graph]
         model.buffers, model.description = self.buffers, "one op"
-        import flatbuffers  # type: ignore[import-not-found,import-untyped,unused-ignore]
-
+        flatbuffers = importlib.import_module("flatbuffers")
         builder = flatbuffers.Builder(1024)
         builder.Finish(model.Pack(builder), b"TFL3")
         return bytes(builder.Output())
