@@ -21,7 +21,16 @@ from qir.ir.types import Array, Grain, QuantType, TensorType, param
 from qir.ledger import Ledger
 from qir.reference.interpreter import run
 
-NF4 = (-1.0, -0.6961928, -0.52507305, -0.3949175, -0.28444138, -0.18477343, -0.09105004, 0.0)
+NF4: tuple[float, ...] = (
+    -1.0,
+    -0.6961928,
+    -0.52507305,
+    -0.3949175,
+    -0.28444138,
+    -0.18477343,
+    -0.09105004,
+    0.0,
+)
 NF4 += (0.0795803, 0.1609302, 0.2461123, 0.33791524, 0.44070983, 0.562617, 0.72295684, 1.0)
 LOG2 = tuple(s * 2.0**-i for s in (-1, 1) for i in range(8))
 ROUNDS = ("", "away", "half_up", "half_down", "up", "down", "zero", "floor", "ceil")
@@ -183,7 +192,9 @@ def check(quant: QuantType, rounding: str, seed: int, tmp_path: Path, target: st
         wanted = replace(quant, bounds=None)  # a DequantizeLinear of constants has none to say
     assert held is not None
     assert held.type.element == wanted, f"seed {seed}"
-    assert (held.data == graph["w"].constant.data).all()
+    given = graph["w"].constant
+    assert given is not None
+    assert (held.data == given.data).all()
 
 
 @pytest.mark.parametrize("target", ["onnxruntime", "onnx"])

@@ -42,6 +42,11 @@ def off(found: NDArray[np.generic], wanted: NDArray[np.generic]) -> float:
     return float(np.sqrt(error / np.square(wanted.astype(np.float64)).mean()))
 
 
+def near(found: NDArray[np.generic], wanted: NDArray[np.generic]) -> None:
+    """Asserts that the numbers differ by the last bits of sums alone."""
+    assert np.abs(found.astype(np.float64) - wanted.astype(np.float64)).max() <= 1e-5
+
+
 def test_a_model_quantized_while_it_runs_needs_no_data(tmp_path: Path) -> None:
     graph = float_model(tmp_path)
     feeds = samples(1, seed=3)[0]
@@ -81,11 +86,11 @@ def test_weights_alone_are_stored_in_blocks(tmp_path: Path, weights: str, target
         return  # onnxruntime has a kernel for two bits on some processors alone
     feeds = samples(1, seed=3)[0]
     found = run(proto, feeds, optimize=False)["y"]
-    np.testing.assert_allclose(pipeline.run(made, feeds)["y"], found, rtol=0, atol=1e-5)
+    near(pipeline.run(made, feeds)["y"], found)
     float32 = run(network(), feeds, optimize=False)["y"]
     assert off(found, float32) < (0.2 if "4" in weights.partition(":")[0] else 0.02)
     back = pipeline.load(tmp_path / "made.onnx")
-    np.testing.assert_allclose(pipeline.run(back, feeds)["y"], found, rtol=0, atol=1e-5)
+    near(pipeline.run(back, feeds)["y"], found)
 
 
 @pytest.mark.parametrize("text", ["u4", "f8:16", "u4:0", "q4:16", "u3:16"])
@@ -154,6 +159,6 @@ def test_numbers_that_turn_out_constant_are_folded_into_a_static_model(tmp_path:
     assert Change.EXACT in ledger.counts()
     feeds = {"x": (rng.standard_normal((3, 6)) * 3).astype(np.float32)}
     one, other = (run(p, feeds, optimize=False)["y"] for p in (proto, made))
-    np.testing.assert_allclose(other, one, rtol=1e-6, atol=1e-6)
+    near(other, one)
     back = pipeline.load(tmp_path / "made.onnx")
     assert not [v for v in back.values.values() if v.type.quant and v.type.quant.dynamic]

@@ -62,7 +62,7 @@ def test_a_form_or_an_operator_set_that_is_asked_for_is_written_anew(tmp_path: P
     source, made = tmp_path / "m.onnx", tmp_path / "made.onnx"
     onnx.save(with_function(), source)
     for more in ({"format": "qdq"}, {"opset": 17}):
-        pipeline.save(pipeline.load(source), made, force=True, **more)  # type: ignore[arg-type]
+        pipeline.save(pipeline.load(source), made, force=True, **more)
         written = onnx.load(made)
         assert written.opset_import[0].version in (13, 17)
         assert not written.functions

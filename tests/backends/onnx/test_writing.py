@@ -305,7 +305,9 @@ def test_codes_with_narrow_bounds_are_made_by_a_function_unless_they_are_constan
 def test_an_unknown_format_is_told_with_the_known_ones(tmp_path: Path) -> None:
     graph, value = graph_of(4)
     graph.add("output", {"y": graph.add("relu", {"x": value}).result})
-    with pytest.raises(UsageError, match="no format 'tflite'; it has qdq, qoperator, integer and nbits"):
+    with pytest.raises(
+        UsageError, match="no format 'tflite'; it has qdq, qoperator, integer and nbits"
+    ):
         OnnxRuntimeTarget().emit(graph, tmp_path / "m.onnx", Ledger(), format="tflite")
     assert not list(tmp_path.iterdir())
 

@@ -28,11 +28,11 @@ KINDS = {
 }
 
 
-def many(kinds: dict[int, np.dtype] = KINDS) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+def many() -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
     """A model over a megabyte of tensors, large and small, of every kind of element."""
     rng = np.random.default_rng(7)
     tensors, arrays = [], {}
-    for kind, carrier in kinds.items():
+    for kind, carrier in KINDS.items():
         for i, shape in enumerate(((700, 601), (3,), (20_000,))):
             data = rng.integers(0, 2, shape).astype(carrier)
             tensor = TensorProto(name=f"t{kind}_{i}", data_type=kind, dims=shape)
@@ -51,7 +51,8 @@ def many(kinds: dict[int, np.dtype] = KINDS) -> tuple[onnx.ModelProto, dict[str,
 
 
 def load(path: Path) -> Graph:
-    return OnnxFrontend().load(path, Ledger())
+    graph: Graph = OnnxFrontend().load(path, Ledger())
+    return graph
 
 
 def test_tensors_of_all_kinds_are_what_they_are(tmp_path: Path) -> None:
