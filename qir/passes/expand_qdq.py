@@ -171,8 +171,8 @@ def _counted(
     for slot in (traits.data, traits.weight or ""):
         found, quant = beside.get(f"{slot}.scale"), codes[slot].type.quant
         if found is None and quant is not None:
-            held = np.asarray(quant.scales(), np.float32)
-            found = graph.constant(Array.of(held), name=f"{value.name}.{slot}", before=node)
+            scale = Array.of(np.asarray(quant.scales(), np.float32))
+            found = graph.constant(scale, name=f"{value.name}.{slot}", before=node)
         assert found is not None
         scales.append(found)
     pair = {"a": scales[0], "b": scales[1]}
