@@ -57,6 +57,7 @@ PLUGINS = {
     "backends.cpu": set[str](),
     "backends.torch": {"torch"},
     "backends.tensorflow": {"tensorflow"},
+    "backends.tflite": {"flatbuffers"},
     "backends.mxnet": set[str](),
     "backends.ipex": set[str](),
 }
