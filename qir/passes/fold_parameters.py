@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from qir.errors import QirError
@@ -10,6 +11,7 @@ from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops import COMPANIONS, spec
 from qir.ir.ops.graph import GIVEN
+from qir.ir.text import parse
 from qir.ir.types import Array, QuantType
 from qir.ledger import Change, Ledger
 from qir.reference.companions import concrete
@@ -31,6 +33,17 @@ class FoldParameters(Pass):
 
     name = "fold-parameters"
     nested = False
+
+    @classmethod
+    def samples(cls) -> Iterable[tuple[Pass, Graph]]:
+        """Codes whose scale and zero point are constants beside them."""
+        text = (
+            "graph main as native {\n  %x = input() : 2x3xf32\n  %s = constant(0.5) : f32\n"
+            "  %z = constant(3) : u8\n"
+            "  %q = quantize(%x, scale=%s, zero=%z) : 2x3x!quant.uniform<u8:f32, ?:?>\n"
+            "  %d = dequantize(%q, x.scale=%s, x.zero=%z) : 2x3xf32\n  output(y=%d)\n}\n"
+        )
+        yield cls(), parse(text)
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
         count = 0
