@@ -75,6 +75,9 @@ MODULES = (
     "qir.passes.fuse_qdq",
     "qir.passes.group",
     "qir.passes.lift_dynamic",
+    "qir.passes.lower_integer",
+    "qir.passes.open_groups",
+    "qir.passes.quantize_dynamic",
     "qir.passes.materialize",
     "qir.passes.prune",
     "qir.passes.recover",
@@ -90,6 +93,7 @@ MODULES = (
     "qir.ledger",
     "qir.testing",
     "qir.atomic",
+    "qir.source",
     "qir.errors",
 )
 """What a user or a plugin imports; a name that begins with `_` is nobody's business."""
@@ -110,7 +114,7 @@ WITHIN = (
 )
 """Packages whose modules nobody imports but by the package, unless they are on the page."""
 INNER = (
-    *("alignment attrs calls evaluation expression facts growth html lexer look".split()),
+    *("alignment attrs attrtext calls evaluation expression facts growth html lexer look".split()),
     *("order pairing parser printer raw store typetext".split()),
 )
 """Modules of `qir.ir` that only the core imports."""

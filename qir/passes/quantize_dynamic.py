@@ -29,6 +29,7 @@ PRODUCTS = frozenset({"matmul", "linear", "gemm", "conv1d", "conv2d", "conv3d"})
 """Ops whose sums a runtime forms in integers while it chooses the numbers of one side."""
 _MATRICES = frozenset({"matmul", "linear", "gemm"})
 RULE = "onnx.dynamic"
+"""How numbers are chosen while a model runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,7 @@ class Blocks:
 
     @property
     def symmetric(self) -> bool:
+        """Whether codes have no zero point: signed ones."""
         return self.storage.name.startswith("i")
 
     def __str__(self) -> str:
