@@ -140,8 +140,7 @@ def test_functions_of_codes(kind: str, form: str, op: str) -> None:
 
 @repeated
 @pytest.mark.parametrize("axes", [1, 2, 3])
-@pytest.mark.parametrize("domain", ["", MS])
-def test_convolutions_of_codes(kind: str, form: str, axes: int, domain: str) -> None:
+def test_convolutions_of_codes(kind: str, form: str, axes: int) -> None:
     for seed in range(3):
         m = Maker(seed, kind, form)
         groups = (1, 2, 4)[seed]
@@ -157,7 +156,7 @@ def test_convolutions_of_codes(kind: str, form: str, axes: int, domain: str) -> 
             parts.append("b")
         pads = [1, 0, 1, 0, 1, 1][: 2 * axes]
         attrs: dict[str, Any] = {"pads": pads, "group": groups, "strides": [2, 1, 1][:axes]}
-        check(m.made("QLinearConv", parts, domain, **attrs))
+        check(m.made("QLinearConv", parts, MS if (seed + axes) % 2 else "", **attrs))
 
 
 @repeated
