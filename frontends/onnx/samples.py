@@ -36,7 +36,9 @@ def _model(
 
 
 def _node(op: str, inputs: str, out: str, **attrs: object) -> onnx.NodeProto:
-    return helper.make_node(op, inputs.split(), [out], f"/{out}/{op}", **attrs)
+    node = helper.make_node(op, inputs.split(), [out], f"/{out}/{op}")
+    node.attribute.extend(helper.make_attribute(name, held) for name, held in attrs.items())
+    return node
 
 
 def _weights(*shape: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:

@@ -73,8 +73,8 @@ def probe(
     else:
         for measured in found:
             _show(screen, measured, every)
-        for runtime in () if runtimes else assumed():
-            screen.line(f"{runtime.name} is not installed: assumed, on {runtime.evidence}", "dim")
+        for other in () if runtimes else assumed():
+            screen.line(f"{other.name} is not installed: assumed, on {other.evidence}", "dim")
         if not found:
             screen.line("no runtime that can be probed is installed")
     if any(m.drifts for m in found):

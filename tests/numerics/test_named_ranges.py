@@ -88,7 +88,7 @@ def test_a_named_rule_is_its_printed_formula(name: str) -> None:
     low, high = ranges(3, positive=name == "onednn.u8")
     scale, zero = formula(low, high)
     if not symmetric:
-        quotient = (low / scale).astype(np.float64)
+        quotient = (low / scale.astype(F)).astype(np.float64)
         assert (np.abs(quotient - np.floor(quotient)) == 0.5).mean() >= 0.05, "too few ties"
     found, zeros = choose(low, high, dtype(storage), NAMED[name], symmetric=symmetric)
     assert found.dtype == F

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from qir.ir.attrs import Attr
 from qir.ir.dtype import F32
 from qir.ir.graph import Graph
 from qir.ir.node import Value
@@ -42,7 +43,7 @@ class _Network:
         spread = (2 / (depth * kernel * kernel)) ** 0.5
         w = self.held("w", out, depth, kernel, kernel, spread=spread)
         operands = {"x": self.last, "w": w, "bias": self.held("b", out, spread=0.1)}
-        attrs = {
+        attrs: dict[str, Attr] = {
             "stride": (stride, stride),
             "pad": (kernel // 2,) * 4,
             "groups": given if deep else 1,
