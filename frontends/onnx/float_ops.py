@@ -101,6 +101,9 @@ def unary(reader: Reader, op: Op) -> None:
 
 def clip(reader: Reader, op: Op) -> None:
     """Clip, its bounds from attributes before opset 11 and from operands since."""
+    if reader.type_of(op, op.input(0)).dtype.name in _WIDE:
+        _clip_whole(reader, op)
+        return
     _only_floats(reader, op)
     if op.opset < 11:
         given = [op.real(n, 0.0) if op.attribute(n) else None for n in ("min", "max")]
@@ -108,6 +111,23 @@ def clip(reader: Reader, op: Op) -> None:
         given = [_bound(reader, op.input(1)), _bound(reader, op.input(2))]
     bounds: dict[str, Attr] = {n: v for n, v in zip(("min", "max"), given, strict=True)}
     reader.add(op, "clip", {"x": reader.value(op, op.input(0))}, bounds)
+
+
+_WIDE = frozenset("i32 i64 u32 u64".split())
+"""Whole numbers that onnxruntime takes the lesser and greater of."""
+
+
+def _clip_whole(reader: Reader, op: Op) -> None:
+    """Clip of whole numbers: the greater of them and one bound, then the lesser of the other."""
+    bounds = {
+        k: reader.value(op, n) for k, n in zip(("max", "min"), op.inputs[1:], strict=False) if n
+    }
+    if not bounds or any(v.type.rank for v in bounds.values()):
+        raise Keep
+    value, last = reader.value(op, op.input(0)), list(bounds)[-1]
+    for kind, bound in bounds.items():
+        name = op.outputs[0] if kind == last else reader.spare(f"{op.outputs[0]}.{kind}")
+        value = reader.add(op, kind, {"xs.0": value, "xs.1": bound}, names=[name]).result
 
 
 def _bound(reader: Reader, name: str) -> float | None:

@@ -49,7 +49,7 @@ from .faults import fault, refusal
 from .files import Large, ModelFile, Stored, read_model
 from .functions import DOMAIN
 from .meaning import meanings, moves
-from .op import MICROSOFT, Keep, Op
+from .op import MICROSOFT, Computed, Keep, Op
 from .reader import CODES, Reader
 
 _HANDLERS = {
@@ -297,11 +297,14 @@ def _read(reader: Reader, op: Op) -> None:
 
 
 def _handle(reader: Reader, op: Op, handler: Callable[[Reader, Op], None]) -> None:
-    """Reads an op; one whose results nobody knows otherwise, by numbers computed at once."""
+    """Reads an op; where that asks for numbers that are computed, by computing them at once.
+
+    So is one whose results nobody knows otherwise.
+    """
     try:
         handler(reader, op)
-    except Keep:
-        if not foreign.unsaid(reader, op):
+    except Keep as kept:
+        if not isinstance(kept, Computed) and not foreign.unsaid(reader, op):
             raise
         reader.settling = True
         try:

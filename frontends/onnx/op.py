@@ -28,6 +28,10 @@ class Keep(Exception):
     """
 
 
+class Computed(Keep):
+    """Numbers that the language has as constants are computed in the file."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Op:
     """A node with its place in the file and the version of its operator set."""

@@ -21,7 +21,7 @@ from qir.ledger import Change, Ledger
 from .elements import Dimensions
 from .faults import fault
 from .files import ModelFile, Stored
-from .op import Keep, Op
+from .op import Computed, Keep, Op
 from .settling import settled
 
 STEP = "onnx frontend"
@@ -123,7 +123,7 @@ class Reader:
         return found.type.dtype
 
     def numbers(self, name: str) -> NDArray[np.generic]:
-        """A constant's elements; Keep for what is computed.
+        """A constant's elements; Computed for what is computed.
 
         While settling, what hangs on constants and known sizes alone is computed at once.
         """
@@ -133,7 +133,7 @@ class Reader:
         value = self._values.get(self.resolve(name))
         data = settled(value, self._settled) if self.settling and value is not None else None
         if data is None:
-            raise Keep
+            raise Computed
         return data
 
     def unneeded(self) -> list[str]:

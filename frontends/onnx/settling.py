@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,12 +11,15 @@ from numpy.typing import NDArray
 from qir.errors import QirError
 from qir.ir.dims import known
 from qir.ir.node import Node, Value
+from qir.passes.fold_shapes import reckoned, whole
 from qir.reference.interpreter import run_node
 
 _MOST = 1 << 12
 """Elements of a value that may decide a shape."""
 _DEEPEST = 10_000
 Known = dict[Value, "NDArray[np.generic] | None"]
+"""Elements; as objects where some of them are symbolic or not known."""
+_ASKS = ("shape", "size")
 
 
 def settled(value: Value, done: Known) -> NDArray[np.generic] | None:
@@ -30,53 +34,59 @@ def settled(value: Value, done: Known) -> NDArray[np.generic] | None:
         if missing:
             waiting += missing
             continue
-        found = _computed(node, done)
+        made = _computed(node, done)
         for i, result in enumerate(node.results):
-            done[result] = None if found is None else found[i]
-    return done.get(value)
+            done[result] = None if made is None else made[i]
+    found = done.get(value)
+    return None if found is None or found.dtype == object else found
 
 
 def _needed(node: Node) -> list[Value]:
     """What has to be known before the node is."""
-    if _measures(node) or node.op in ("input", "constant", "foreign") or node.bodies:
+    if node.op in (*_ASKS, "input", "constant", "foreign") or node.bodies:
         return []
     return list(node.operands.values())
 
 
-def _measures(node: Node) -> bool:
-    return node.op in ("shape", "size") and known(node.operands["x"].type.shape) is not None
-
-
-def _computed(node: Node, done: Known) -> tuple[NDArray[np.generic], ...] | None:
+def _computed(node: Node, done: Known) -> Sequence[NDArray[np.generic]] | None:
     if node.op == "constant":
         array = node.result.constant
         return None if array is None or array.type.quant else (array.data,)
     if node.op in ("input", "foreign") or node.bodies:
         return None
-    if _measures(node):
-        return (_measured(node),)
-    operands = {slot: done[value] for slot, value in node.operands.items()}
-    present = {slot: data for slot, data in operands.items() if data is not None}
-    if len(present) < len(operands) or any(v.type.quant for v in node.results):
+    held = {slot: done.get(value) for slot, value in node.operands.items()}
+    present = {slot: data for slot, data in held.items() if data is not None}
+    if node.op not in _ASKS and len(present) < len(held):
+        return None
+    if node.op in _ASKS or any(data.dtype == object for data in present.values()):
+        return _reckoned(node, done)
+    return _run(node, present)
+
+
+def _reckoned(node: Node, done: Known) -> list[NDArray[np.generic]] | None:
+    """What sizes say of the results, some of them symbolic."""
+    parts = {v: data for v in node.operands.values() if (data := done.get(v)) is not None}
+    found = reckoned(node, {v: data.astype(object) for v, data in parts.items()}, _MOST)
+    if len(found) < len(node.results):
+        return None
+    pairs = zip(found, node.results, strict=False)
+    return [sizes.astype(v.type.dtype.carrier) if whole(sizes) else sizes for sizes, v in pairs]
+
+
+def _run(
+    node: Node, operands: dict[str, NDArray[np.generic]]
+) -> tuple[NDArray[np.generic], ...] | None:
+    if any(v.type.quant for v in node.results):
         return None
     sizes = [known(v.type.shape) for v in node.results]
     if any(s is not None and math.prod(s) > _MOST for s in sizes):
         return None
-    if node.op in ("range", "expand", "constant_of_shape", "tile") and _grows(node, present):
+    if node.op in ("range", "expand", "constant_of_shape", "tile") and _grows(node, operands):
         return None
     try:
-        return run_node(node, present, "")
+        return run_node(node, operands, "")
     except QirError:
         return None
-
-
-def _measured(node: Node) -> NDArray[np.generic]:
-    sizes = known(node.operands["x"].type.shape) or ()
-    if node.op == "size":
-        return np.array(math.prod(sizes), np.int64)
-    start, end = node.attrs["start"], node.attrs["end"]
-    assert isinstance(start, int)
-    return np.array(sizes[start : end if isinstance(end, int) else None], np.int64)
 
 
 def _grows(node: Node, operands: dict[str, NDArray[np.generic]]) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -17,6 +17,7 @@ from qir.ir.dtype import BOOL, DType
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops.graph import GIVEN
+from qir.ir.text import parse
 from qir.ir.types import Array, TensorType
 from qir.ledger import Change, Ledger
 from qir.rewrite import Pass
@@ -37,6 +38,18 @@ class FoldShapes(Pass):
 
     name = "fold-shapes"
     limit: int = 1024
+
+    @classmethod
+    def samples(cls) -> Iterable[tuple[Pass, Graph]]:
+        """A reshape to sizes that are taken from a tensor of known ones."""
+        text = (
+            "graph main as native {\n  %x = input() : (N)x8x7xf32\n  %s = shape(%x) : 3xi64\n"
+            "  %zero = constant([0]) : 1xi64\n  %n = gather(%s, %zero) : 1xi64\n"
+            "  %rest = constant([-1]) : 1xi64\n"
+            "  %t = concat(xs.0=%n, xs.1=%rest) {axis = 0} : 2xi64\n"
+            "  %a = reshape(%x, %t) : ?x?xf32\n  output(y=%a)\n}\n"
+        )
+        yield cls(), parse(text)
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
         return _Run(graph, ledger, self.name, self.limit).sweep()
@@ -59,33 +72,14 @@ class _Run:
                 count += self._settle(node)
             if any(value in self.changed for value in node.operands.values()):
                 self._refine(node)
-            found = self._sizes(node)
+            found = reckoned(node, self.known, self.limit)
             for value, sizes in zip(node.results, found, strict=False):
                 if sizes.size > self.limit:
                     continue
                 self.known[value] = sizes
-                if node.op != "constant" and value.uses and _whole(sizes):
+                if node.op != "constant" and value.uses and whole(sizes):
                     count += self._fold(value, sizes)
         return count + (self.graph.prune() if count else 0)
-
-    def _sizes(self, node: Node) -> list[Sizes]:
-        """What is known of a node's results."""
-        if node.op == "constant":
-            array = node.result.constant
-            small = array is not None and array.data.size <= self.limit
-            return [array.data.astype(object)] if array and small and _plain(array.type) else []
-        rule = _RULES.get(node.op)
-        if rule is None or node.stages or not all(_plain(v.type) for v in node.results):
-            return []
-        operands = {slot: self.known.get(value) for slot, value in node.operands.items()}
-        if node.op not in _ASKS and any(found is None for found in operands.values()):
-            return []
-        try:
-            made = rule(node, {s: x for s, x in operands.items() if x is not None})
-        except (IndexError, ValueError, TypeError, ZeroDivisionError):
-            return []  # no program, or nothing that is known
-        pairs = zip(made, node.results, strict=False)
-        return [_held(np.asarray(sizes, object), value.type.dtype) for sizes, value in pairs]
 
     def _fold(self, old: Value, sizes: Sizes) -> bool:
         node, graph = old.node, self.graph
@@ -108,7 +102,7 @@ class _Run:
         """Gives a reshape or expand a constant shape, where that says as much."""
         old = node.operands["shape"]
         sizes = self.known.get(old)
-        if sizes is None or sizes.ndim != 1 or _whole(sizes) or old.constant is not None:
+        if sizes is None or sizes.ndim != 1 or whole(sizes) or old.constant is not None:
             return False
         x = node.operands["x"].type.shape
         made = _copied(x, list(sizes), node) if node.op == "reshape" else _spread(x, list(sizes))
@@ -139,12 +133,33 @@ class _Run:
                 self.changed.add(value)
 
 
+def reckoned(node: Node, known: Mapping[Value, Sizes], limit: int) -> list[Sizes]:
+    """What is known of a node's results, one after another, from sizes and what is `known`."""
+    if node.op == "constant":
+        array = node.result.constant
+        small = array is not None and array.data.size <= limit
+        return [array.data.astype(object)] if array and small and _plain(array.type) else []
+    rule = _RULES.get(node.op)
+    if rule is None or node.stages or not all(_plain(v.type) for v in node.results):
+        return []
+    operands = {slot: known.get(value) for slot, value in node.operands.items()}
+    if node.op not in _ASKS and any(found is None for found in operands.values()):
+        return []
+    try:
+        made = rule(node, {s: x for s, x in operands.items() if x is not None})
+    except (IndexError, ValueError, TypeError, ZeroDivisionError):
+        return []  # no program, or nothing that is known
+    pairs = zip(made, node.results, strict=False)
+    return [_held(np.asarray(sizes, object), value.type.dtype) for sizes, value in pairs]
+
+
+def whole(sizes: Sizes) -> bool:
+    """Whether every one of them is a number."""
+    return all(isinstance(size, int) for size in sizes.flat)
+
+
 def _plain(kind: TensorType) -> bool:
     return kind.quant is None and (kind.dtype.is_integer or kind.dtype == BOOL)
-
-
-def _whole(sizes: Sizes) -> bool:
-    return all(isinstance(size, int) for size in sizes.flat)
 
 
 def _held(sizes: Sizes, kind: DType) -> Sizes:
