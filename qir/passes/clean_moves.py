@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -19,8 +19,10 @@ from qir.ir.node import Node, Value
 from qir.ir.ops.grains import reshaped
 from qir.ir.ops.moves import places
 from qir.ir.origin import Origin
+from qir.ir.text import parse
 from qir.ir.types import TensorType
 from qir.ledger import Change
+from qir.rewrite import Pass
 from qir.rewrite.match import Match
 from qir.rewrite.pattern import Op, Pattern, Var, op
 from qir.rewrite.rewriting import PatternPass, Replacement, Rewrite
@@ -426,3 +428,14 @@ class CleanMoves(PatternPass):
 
     name = "clean-moves"
     rewrites = _REWRITES
+
+    @classmethod
+    def samples(cls) -> Iterable[tuple[Pass, Graph]]:
+        """A transpose and the one that undoes it."""
+        text = (
+            "graph main as native {\n  %x = input() : 2x3xf32\n"
+            "  %t = transpose(%x) {perm = (1, 0)} : 3x2xf32\n"
+            "  %u = transpose(%t) {perm = (1, 0)} : 2x3xf32\n  %y = relu(%u) : 2x3xf32\n"
+            "  output(y=%y)\n}\n"
+        )
+        yield cls(), parse(text)

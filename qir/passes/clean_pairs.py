@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,10 +11,12 @@ from numpy.typing import NDArray
 from qir.errors import QirError
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
+from qir.ir.text import parse
 from qir.ir.types import QuantType, TensorType
 from qir.ledger import Change
 from qir.numerics import Profile, profile
 from qir.reference.interpreter import profile_of, run_node
+from qir.rewrite import Pass
 from qir.rewrite.match import Match
 from qir.rewrite.pattern import Pattern, Var, op
 from qir.rewrite.rewriting import PatternPass, Rewrite
@@ -155,3 +158,15 @@ class CleanPairs(PatternPass):
 
     name = "clean-pairs"
     rewrites = (_PAIRS, _RECODES)
+
+    @classmethod
+    def samples(cls) -> Iterable[tuple[Pass, Graph]]:
+        """Codes that are quantized again by the same numbers."""
+        text = (
+            "graph main as ort-1.31 {\n  %x = input() : 2x4xf32\n"
+            "  %q = quantize(%x) : 2x4x!quant.uniform<u8:f32, 0.3:128>\n"
+            "  %d = dequantize(%q) : 2x4xf32\n"
+            "  %p = quantize(%d) : 2x4x!quant.uniform<u8:f32, 0.3:128>\n"
+            "  %e = dequantize(%p) : 2x4xf32\n  output(y=%e)\n}\n"
+        )
+        yield cls(), parse(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,8 +12,10 @@ from qir.ir.calls import make_call
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
+from qir.ir.text import parse
 from qir.ir.types import Array
 from qir.ledger import Change
+from qir.rewrite import Pass
 from qir.rewrite.match import Match
 from qir.rewrite.pattern import Op, Pattern, Var, op
 from qir.rewrite.rewriting import PatternPass, Rewrite
@@ -98,3 +101,14 @@ class FoldBias(PatternPass):
         _rewrite("bias", op.any_of(*_CONVS)(Var("x"), ...)),
         _rewrite("product-bias", op.any_of("matmul", "gemm")(Var("x"), ...)),
     )
+
+    @classmethod
+    def samples(cls) -> Iterable[tuple[Pass, Graph]]:
+        """A row that is added to a product."""
+        text = (
+            "graph main as native {\n  %x = input() : 2x2xf32\n"
+            "  %w = constant([1.0, 3.0, -1.0, 2.0]) : 2x2xf32\n"
+            "  %k = constant([0.5, -1.0]) : 2xf32\n  %p = linear(%x, %w) : 2x2xf32\n"
+            "  %s = add(%p, %k) : 2x2xf32\n  output(y=%s)\n}\n"
+        )
+        yield cls(), parse(text)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,10 +12,12 @@ from qir.ir.attrs import Attr
 from qir.ir.dtype import F32
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
+from qir.ir.text import parse
 from qir.ir.types import Array, QuantType, uniform
 from qir.ledger import Change
 from qir.numerics import Query, Rule, profile
 from qir.reference.interpreter import profile_of
+from qir.rewrite import Pass
 from qir.rewrite.match import Match
 from qir.rewrite.pattern import Either, Op, Ops, Pattern, Term, Var, pattern
 from qir.rewrite.rewriting import PatternPass, Rewrite
@@ -236,3 +238,18 @@ class LiftDynamic(PatternPass):
     name = "lift-dynamic"
     tolerance = EXACT
     rewrites = (_rewrite(integer_product), _rewrite(integer_conv))
+
+    @classmethod
+    def samples(cls) -> Iterable[tuple[Pass, Graph]]:
+        """A product of raw integers whose scale is computed."""
+        text = (
+            "graph main as ort-1.31 {\n  %a = input() : (B)x4xf32\n"
+            "  %w = constant([1, -2, 3, 4]) : 4x1xi8\n  %ws = constant(0.0125) : f32\n"
+            '  %s, %z = choose_qparams(%a) {rule = "onnx.dynamic", storage = u8} : f32, u8\n'
+            "  %q = quantize(%a, scale=%s, zero=%z) : (B)x4x!quant.uniform<u8:f32, ?:?>\n"
+            "  %i = recode(%q, x.scale=%s, x.zero=%z) : (B)x4xu8\n"
+            "  %p = matmul_integer(%i, %w, a.zero=%z) : (B)x1xi32\n"
+            "  %f = cast(%p) {to = f32} : (B)x1xf32\n  %m = mul(%s, %ws) : f32\n"
+            "  %y = mul(%f, %m) : (B)x1xf32\n  output(y=%y)\n}\n"
+        )
+        yield cls(), parse(text)

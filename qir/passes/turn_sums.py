@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from qir.ir.graph import Graph
+from qir.ir.text import parse
 from qir.ledger import Change, Ledger
 from qir.rewrite import Pass
 from qir.rewrite.watch import may
@@ -20,6 +22,16 @@ class TurnSums(Pass):
     """
 
     name = "turn-sums"
+
+    @classmethod
+    def samples(cls) -> Iterable[tuple[Pass, Graph]]:
+        """A constant row before what it is added to."""
+        text = (
+            "graph main as native {\n  %x = input() : 2x3xf32\n"
+            "  %c = constant([1.0, 2.0, 3.0]) : 3xf32\n  %s = add(%c, %x) : 2x3xf32\n"
+            "  output(y=%s)\n}\n"
+        )
+        yield cls(), parse(text)
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
         count = 0

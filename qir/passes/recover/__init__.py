@@ -6,10 +6,12 @@ one, in an order in which what one makes is there when another asks for it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from qir.errors import UsageError
 from qir.ir.graph import Graph
+from qir.ir.text import parse
 from qir.ledger import Ledger
 from qir.passes.recover import (
     attention,
@@ -26,6 +28,7 @@ from qir.passes.recover import (
     softplus,
     squeeze_excite,
 )
+from qir.rewrite import Pass
 from qir.rewrite.pattern import Either, Many, Op, Out
 from qir.rewrite.rewriting import PatternPass, Rewrite, rewrite
 from qir.rewrite.tolerance import REGROUPED
@@ -61,6 +64,18 @@ class Recover(PatternPass):
     tolerance = REGROUPED
     rewrites = tuple(one for family in FAMILIES.values() for one in family)
     only: str = ""
+
+    @classmethod
+    def samples(cls) -> Iterable[tuple[Pass, Graph]]:
+        """A gelu in its parts."""
+        text = (
+            "graph main as native {\n  %x = input() : 2x3xf32\n"
+            "  %root = constant(1.4142135) : f32\n  %half = constant(0.5) : f32\n"
+            "  %one = constant(1.0) : f32\n  %d = div(%x, %root) : 2x3xf32\n"
+            "  %e = erf(%d) : 2x3xf32\n  %p = add(%e, %one) : 2x3xf32\n"
+            "  %m = mul(%x, %p) : 2x3xf32\n  %y = mul(%m, %half) : 2x3xf32\n  output(y=%y)\n}\n"
+        )
+        yield cls(), parse(text)
 
     def __post_init__(self) -> None:
         for name in self._named():

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from qir.ir.graph import Graph
 from qir.ir.node import Node
+from qir.ir.text import parse
 from qir.ledger import Change, Ledger
 from qir.passes.roll.layers import find_layer
 from qir.passes.roll.steps import Row, Steps, last_rows, put_scan, sequences
@@ -39,6 +41,18 @@ class Roll(Pass):
     tolerance = REGROUPED
     layers: bool = True
     least: int = 2
+
+    @classmethod
+    def samples(cls) -> Iterable[tuple[Pass, Graph]]:
+        """Two steps of a sum along a sequence."""
+        text = (
+            "graph main as native {\n  %x = input() : 2x1x3xf32\n  %h = input() : 1x3xf32\n"
+            "  %zero = constant(0) : i64\n  %one = constant(1) : i64\n"
+            "  %a = gather(%x, %zero) : 1x3xf32\n  %b = gather(%x, %one) : 1x3xf32\n"
+            "  %c = add(%a, %h) : 1x3xf32\n  %d = tanh(%c) : 1x3xf32\n"
+            "  %e = add(%b, %d) : 1x3xf32\n  %y = tanh(%e) : 1x3xf32\n  output(y=%y)\n}\n"
+        )
+        yield cls(), parse(text)
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
         count = sum(self._roll(graph, group, ledger) for group in list(sequences(graph)))
