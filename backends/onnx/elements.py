@@ -94,5 +94,10 @@ def raw(data: NDArray[np.generic], kind: int, name: str) -> onnx.TensorProto:
 
 def type_proto(kind: TensorType) -> onnx.TypeProto:
     """A type; composed dimensions are written as their expression."""
+    if kind.dtype.is_opaque:
+        said = kind.dtype.opaque_text.replace("[]", "").replace("[...]", "[]")
+        text = f"g ({said} x) => () {{}}"
+        found: onnx.TypeProto = onnx.parser.parse_graph(text).input[0].type
+        return found
     shape = [d if d is None or isinstance(d, int) else str(d) for d in kind.shape]
     return helper.make_tensor_type_proto(number(kind.dtype), shape)

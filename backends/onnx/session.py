@@ -46,7 +46,12 @@ class Session(Executable):
         Raises DataError for inputs that onnxruntime does not take.
         """
         names = [output.name for output in self._session.get_outputs()]
-        arrays = {name: np.asarray(value) for name, value in inputs.items()}
+        lists = {i.name for i in self._session.get_inputs() if not i.type.startswith("tensor")}
+        given = {
+            n: v.item() if isinstance(v, np.ndarray) and n in lists else v
+            for n, v in inputs.items()
+        }
+        arrays = {n: v if n in lists else np.asarray(v) for n, v in given.items()}
         try:
             results = self._session.run(names, arrays)
         except Exception as error:

@@ -13,7 +13,7 @@ from qir.errors import GraphError, TypeRuleError
 from qir.ir import dims
 from qir.ir.attrs import Attr
 from qir.ir.calls import infer
-from qir.ir.dtype import BOOL, I64
+from qir.ir.dtype import BOOL, I64, met
 from qir.ir.graph import Graph
 from qir.ir.node import Value
 from qir.ir.types import TensorType
@@ -137,6 +137,8 @@ def _stated(reader: Reader, op: Op, info: onnx.ValueInfoProto, kind: TensorType)
     stated = reader.dims.tensor_type(info.type)
     if stated is None:
         return kind
+    if kind.dtype.is_opaque:
+        return kind
     if stated.dtype != kind.dtype or (stated.rank != kind.rank and kind.rank):
         raise op.fail(f"its body takes {stated} as {info.name!r}, it gets {kind}")
     if not kind.rank:
@@ -146,10 +148,15 @@ def _stated(reader: Reader, op: Op, info: onnx.ValueInfoProto, kind: TensorType)
 
 
 def _meet(op: Op, a: TensorType, b: TensorType) -> TensorType:
-    if a.element != b.element or a.rank != b.rank:
+    element = a.element if a.element == b.element else None
+    if element is None and not (a.quant or b.quant):
+        element = met(a.dtype, b.dtype)
+    if element is None and (a.dtype.is_opaque or b.dtype.is_opaque):
+        raise Keep
+    if element is None or a.rank != b.rank:
         raise op.fail(f"a carried value is {a} before a round and {b} after it")
     sizes = zip(a.shape, b.shape, strict=True)
-    return a.with_shape(tuple(x if x == y else None for x, y in sizes))
+    return TensorType(tuple(x if x == y else None for x, y in sizes), element)
 
 
 def _add(

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from onnx import numpy_helper
 
 from qir.ir.dims import Dim, symbol
-from qir.ir.dtype import DType, dtype
+from qir.ir.dtype import DType, dtype, opaque
 from qir.ir.types import Array, TensorType
 
 _NAMES = (
@@ -94,6 +94,11 @@ def _elements(tensor: onnx.TensorProto, kind: DType, shape: tuple[int, ...]) -> 
     return data.astype(kind.carrier) if data.dtype != kind.carrier else data
 
 
+_WORDS = {number: name.lower() for name, number in onnx.TensorProto.DataType.items() if number}
+"""Element types as ONNX's text form has them."""
+_LONGEST = 1000
+
+
 class Dimensions:
     """Gives sizes their form; names that are no identifiers get one, each its own."""
 
@@ -122,18 +127,55 @@ class Dimensions:
         return self.names[given]
 
     def tensor_type(self, proto: onnx.TypeProto) -> TensorType | None:
-        """The type, or None where element type or rank is not said or it is no tensor."""
+        """The type, or None where element type or rank is not said.
+
+        Sequences, optional values and maps are opaque.
+        """
         if proto.WhichOneof("value") != "tensor_type":
-            return None
+            said = self._opaque(proto)
+            return TensorType((), opaque(said)) if said and len(said) <= _LONGEST else None
         tensor = proto.tensor_type
         if not tensor.elem_type or not tensor.HasField("shape"):
             return None
         kind = element(tensor.elem_type)
         return TensorType(tuple(self.read(d) for d in tensor.shape.dim), kind)
 
+    def _opaque(self, proto: onnx.TypeProto) -> str:
+        """A type nearly as ONNX's text form has it; empty where the file does not say all of it.
+
+        That one has nothing behind what has no axes, and `[]` where they are unknown.
+        """
+        match proto.WhichOneof("value"):
+            case "tensor_type":
+                return self._tensor(proto.tensor_type)
+            case "sequence_type":
+                inner = self._opaque(proto.sequence_type.elem_type)
+                return inner and f"seq({inner})"
+            case "optional_type":
+                inner = self._opaque(proto.optional_type.elem_type)
+                return inner and f"optional({inner})"
+            case "map_type":
+                inner = self._opaque(proto.map_type.value_type)
+                key = _WORDS.get(proto.map_type.key_type)
+                return f"map({key}, {inner})" if key and inner else ""
+        return ""
+
+    def _tensor(self, proto: onnx.TypeProto.Tensor) -> str:
+        word = _WORDS.get(proto.elem_type, "")
+        if not word or not proto.HasField("shape"):
+            return word and f"{word}[...]"
+        sizes = (self.read(d) for d in proto.shape.dim)
+        text = ",".join("?" if d is None else str(d) for d in sizes)
+        return f"{word}[{text}]"
+
 
 def type_proto(kind: TensorType) -> onnx.TypeProto:
     """The type in ONNX's form; codes are plain numbers there."""
+    if kind.dtype.is_opaque:
+        said = kind.dtype.opaque_text.replace("[]", "").replace("[...]", "[]")
+        text = f"g ({said} x) => () {{}}"
+        found: onnx.TypeProto = onnx.parser.parse_graph(text).input[0].type
+        return found
     shape = [d if d is None or isinstance(d, int) else str(d) for d in kind.shape]
     return onnx.helper.make_tensor_type_proto(NUMBERS[kind.dtype.name], shape)
 

@@ -13,10 +13,12 @@ from onnx import AttributeProto
 
 from qir.errors import PluginError
 from qir.ir.attrs import Attr
+from qir.ir.dtype import boxed
 from qir.ir.node import Node, Value
 from qir.ir.types import Array, TensorType
 from qir.ledger import Change
 
+from . import optional
 from .elements import tensor_proto, type_proto
 from .faults import refusal
 from .op import MICROSOFT, Op, attribute_type, held_graphs
@@ -324,24 +326,34 @@ def run(node: Node, operands: Mapping[str, NDArray[np.generic]]) -> tuple[NDArra
     outputs = [_info(v) for v in node.results]
     graph = onnx.helper.make_graph([proto], "foreign", inputs, outputs)
     domain = str(node.attrs["domain"])
+    feed = {
+        values[slot].name: data.item() if values[slot].type.dtype.is_opaque else data
+        for slot, data in operands.items()
+    }
+    if not domain and (own := optional.FUNCTIONS.get(proto.op_type)) is not None:
+        try:
+            return (_held(own([feed[v.name] for v in values.values()]), node.result),)
+        except PluginError as error:
+            raise PluginError(f"{node.name} (onnx {proto.op_type}): {error}") from error
     imports = [onnx.helper.make_opsetid(domain, _version(node))]
     if domain:
         imports.append(onnx.helper.make_opsetid("", _NEWEST))
     model = onnx.helper.make_model(graph, opset_imports=imports, ir_version=_IR_VERSION)
-    feed = {values[slot].name: array for slot, array in operands.items()}
     kinds = [v.type.dtype for v in (*values.values(), *node.results)]
     try:
         found = _in_evaluator(model, feed)
     except Exception as error:  # the evaluator raises what its NumPy code raises
-        plain = all(kind.name in _PLAIN for kind in kinds)
+        plain = all(kind.name in _PLAIN or kind.is_opaque for kind in kinds)
         other = _in_runtime(model.SerializeToString(), feed) if plain else None
         if other is None:
             raise PluginError(f"{node.name} (onnx {proto.op_type}): {error}") from error
         found = other
-    return tuple(
-        np.asarray(a).astype(v.type.dtype.carrier, copy=False)
-        for a, v in zip(found, node.results, strict=True)
-    )
+    return tuple(_held(a, v) for a, v in zip(found, node.results, strict=True))
+
+
+def _held(made: object, value: Value) -> NDArray[np.generic]:
+    kind = value.type.dtype
+    return boxed(made) if kind.is_opaque else np.asarray(made).astype(kind.carrier, copy=False)
 
 
 _NEWEST, _IR_VERSION = 26, 10
@@ -350,15 +362,13 @@ _PLAIN = frozenset("f64 f32 f16 i8 i16 i32 i64 u8 u16 u32 u64 bool string".split
 """Elements that onnxruntime takes from NumPy and gives to it."""
 
 
-def _in_evaluator(
-    model: onnx.ModelProto, feed: Mapping[str, NDArray[np.generic]]
-) -> Sequence[object]:
+def _in_evaluator(model: onnx.ModelProto, feed: Mapping[str, object]) -> Sequence[object]:
     from onnx.reference import ReferenceEvaluator
 
     return list(ReferenceEvaluator(model).run(None, dict(feed)))
 
 
-def _in_runtime(model: bytes, feed: Mapping[str, NDArray[np.generic]]) -> Sequence[object] | None:
+def _in_runtime(model: bytes, feed: Mapping[str, object]) -> Sequence[object] | None:
     """What onnxruntime computes; None where it is not there or does not take the model."""
     try:
         session = _session(model)
@@ -379,7 +389,7 @@ class _Shown(Protocol):
 class _Session(Protocol):
     def get_outputs(self) -> Sequence[_Shown]: ...
 
-    def run(self, outputs: None, feed: dict[str, NDArray[np.generic]]) -> Sequence[object]: ...
+    def run(self, outputs: None, feed: dict[str, object]) -> Sequence[object]: ...
 
 
 @lru_cache(maxsize=64)

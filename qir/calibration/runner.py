@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from qir.calibration.collect import Observe
 from qir.calibration.data import InputSpec
 from qir.calibration.record import Key
+from qir.errors import DataError
 from qir.ir.graph import Graph
 from qir.ir.node import Value
 from qir.ir.printer import print_graph
@@ -57,6 +58,9 @@ def watched(value: Value) -> bool:
 
 
 def input_spec(value: Value) -> InputSpec:
-    """What an input takes, as data sources see it."""
+    """What an input takes, as data sources see it; DataError for what is no tensor."""
+    if value.type.dtype.is_opaque:
+        what = f"input {value.name!r} is {value.type}, which files of data do not hold"
+        raise DataError(f"{what}; run it from Python, by qir.run")
     shape = tuple(d if isinstance(d, int) else None for d in value.type.shape)
     return InputSpec(shape, value.type.dtype.carrier)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir.errors import UsageError
+from qir.ir.dtype import boxed
 
 if TYPE_CHECKING:
     from qir.calibration import InputSpec
@@ -69,7 +70,9 @@ def engine(name: str, graph: Graph, path: Path, threads: int | None = None) -> E
 
 
 def _called(executable: Executable, inputs: Tensors) -> dict[str, Tensor]:
-    return {name: np.asarray(value) for name, value in executable(**inputs).items()}
+    found = executable(**inputs).items()
+    arrays = np.ndarray, np.generic
+    return {n: np.asarray(v) if isinstance(v, arrays) else boxed(v) for n, v in found}
 
 
 def input_specs(graph: Graph) -> dict[str, InputSpec]:

@@ -14,8 +14,6 @@ from qir.cli.screen import Cell, Column, Screen, plural, real
 from qir.cli.words import shape
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from qir.cli.engines import Engine, Tensor, Tensors
     from qir.inspect.compare import Difference
     from qir.ir.graph import Graph
@@ -249,8 +247,13 @@ def _show(screen: Screen, results: Tensors) -> None:
     screen.table(columns, rows)
 
 
-def _element(value: np.generic) -> str:
-    return str(value) if value.dtype.kind in "biuO" else real(float(value))
+def _element(value: object) -> str:
+    """An element; a list or the like, which is no tensor, as Python shows it."""
+    import numpy as np
+
+    if not isinstance(value, np.generic) or value.dtype.kind in "biuO":
+        return str(value)
+    return real(float(value))
 
 
 def _show_differences(

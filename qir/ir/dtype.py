@@ -27,6 +27,8 @@ _FLOATS: dict[str, tuple[int, object]] = {
     "f4e2m1fn": (4, ml_dtypes.float4_e2m1fn),
 }
 _INT = re.compile(r"([iu])([1-9][0-9]?)")
+_OPAQUE = re.compile(r'opaque<"([ !#-\[\]-~]{1,1000})">')
+_SIZES = re.compile(r"\[[^\[\]]*\]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,7 @@ class DType:
             return np.dtype(_FLOATS[self.name][1])  # type: ignore[call-overload,no-any-return]
         if self.kind == "bool":
             return np.dtype(np.bool_)
-        if self.kind == "string":
+        if self.kind in ("string", "opaque"):
             return np.dtype(object)
         width = next(w for w in (8, 16, 32, 64) if self.bits <= w)
         return np.dtype(f"{'i' if self.kind == 'int' else 'u'}{width // 8}")
@@ -58,6 +60,17 @@ class DType:
     def is_integer(self) -> bool:
         """Whether elements are integers, of any width."""
         return self.kind in ("int", "uint")
+
+    @property
+    def is_opaque(self) -> bool:
+        """Whether this is no element of a tensor, but a list or the like of a framework."""
+        return self.kind == "opaque"
+
+    @property
+    def opaque_text(self) -> str:
+        """What the framework calls it; empty for an element of a tensor."""
+        found = _OPAQUE.fullmatch(self.name)
+        return found[1] if found else ""
 
     @property
     def bounds(self) -> tuple[int, int]:
@@ -84,9 +97,39 @@ def dtype(name: str) -> DType:
         return DType(name, "bool", 1)
     if name == "string":
         return DType(name, "string", 0)
+    if _OPAQUE.fullmatch(name):
+        return DType(name, "opaque", 0)
     if (found := _INT.fullmatch(name)) and int(found[2]) <= 64:
         return DType(name, "int" if found[1] == "i" else "uint", int(found[2]))
     raise ParseError(f"{name!r} is not an element type; such as f32, bf16, i8, u8, i32, bool")
+
+
+def opaque(text: str) -> DType:
+    """The type of what is no tensor, as its framework writes it.
+
+    Sizes stand in brackets, `[...]` where they are unknown. ParseError for a text that no type
+    could hold.
+    """
+    return dtype(f'opaque<"{text}">')
+
+
+def met(a: DType, b: DType) -> DType | None:
+    """The type that holds both: opaque ones with their sizes left out; None if there is none."""
+    if a == b:
+        return a
+    if not (a.is_opaque and b.is_opaque):
+        return None
+    loose = _SIZES.sub("[...]", a.name)
+    return dtype(loose) if loose == _SIZES.sub("[...]", b.name) else None
+
+
+def boxed(thing: object) -> NDArray[np.generic]:
+    """What is no tensor, as the one element of an array, which is how values of it are held."""
+    if isinstance(thing, np.ndarray) and thing.dtype == object and not thing.ndim:
+        return thing
+    out = np.empty((), object)
+    out[()] = thing
+    return out
 
 
 _BY_CARRIER: dict[np.dtype[np.generic], DType] = (

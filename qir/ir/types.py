@@ -44,6 +44,8 @@ class Array:
     __slots__ = ("_digest", "data", "depth", "name", "type")
 
     def __init__(self, data: NDArray[np.generic], type: TensorType, name: str = "") -> None:
+        if type.dtype.is_opaque:
+            raise GraphError(f"array {name or '?'}: {type} is no tensor, and no constant holds it")
         if type.dtype.carrier != data.dtype or tuple(type.shape) != data.shape:
             held = f"{data.dtype} {list(data.shape)}"
             raise GraphError(f"array {name or '?'}: holds {held}, its type is {type}")
@@ -484,6 +486,8 @@ class TensorType:
         for dim in self.shape:
             if isinstance(dim, int) and not 0 <= dim < _MOST_SIZE:
                 raise TypeRuleError(f"an axis of {dim} elements; 0 to 10^18 are possible")
+        if isinstance(self.element, DType) and self.element.is_opaque and self.shape:
+            raise TypeRuleError(f"{self}: what is no tensor has no axes")
         if isinstance(self.element, QuantType) and self.element.grain:
             for axis, _ in self.element.grain.blocks:
                 if axis >= len(self.shape):

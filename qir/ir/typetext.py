@@ -10,7 +10,7 @@ from typing import TypeAlias
 from qir.errors import ParseError, QirError
 from qir.ir import dims
 from qir.ir.dims import Dim
-from qir.ir.dtype import DType, dtype
+from qir.ir.dtype import DType, dtype, opaque
 from qir.ir.lexer import Cursor
 from qir.ir.types import Array, Declared, Element, Grain, Param, QuantType, TensorType
 
@@ -23,6 +23,7 @@ _CLOSED = re.compile(
     r"(?:(?:[0-9]{1,18}|\?|\([^()\n]*+\))x)*+"
     r"(?:[a-z]\w*+|!quant\.[a-z]++<(?:[^<>@#/\n]++|<[^<>@#/\n]*+>)*+>)"
 )
+_OPAQUE = re.compile(r"opaque\b")
 _LONGEST = 200  # letters of a type that is remembered
 
 
@@ -83,7 +84,20 @@ def _read_type(cursor: Cursor, find: FindArray) -> TensorType:
 
 def read_element(cursor: Cursor, find: FindArray) -> Element:
     """Reads what each element is, where the cursor stands."""
-    return _quant(cursor, find) if cursor.peek("!") else _dtype(cursor)
+    if cursor.peek("!"):
+        return _quant(cursor, find)
+    return _opaque(cursor) if _OPAQUE.match(cursor.text, cursor.at) else _dtype(cursor)
+
+
+def _opaque(cursor: Cursor) -> DType:
+    cursor.identifier()
+    cursor.expect("<")
+    text = cursor.string()
+    cursor.expect(">")
+    try:
+        return opaque(text)
+    except ParseError:
+        raise cursor.fail("an opaque type is named by up to 1000 plain letters") from None
 
 
 def _symbolic(cursor: Cursor) -> Dim:

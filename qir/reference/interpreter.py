@@ -13,7 +13,7 @@ from qir.errors import DataError, OpError, QirError
 from qir.frontend import frontend
 from qir.ir import dims
 from qir.ir.dims import Dim
-from qir.ir.dtype import dtype_of
+from qir.ir.dtype import boxed, dtype_of
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Program, Value
 from qir.ir.types import TensorType
@@ -51,7 +51,8 @@ def run(
     dropped after their last use. Raises DataError for inputs that do not fit and for values that
     this run did not come to, OpError where an op cannot compute, naming the node.
     """
-    inputs = {name: _native(data) for name, data in inputs.items()}
+    lists = {value.name for value in graph.inputs if value.type.dtype.is_opaque}
+    inputs = {n: boxed(data) if n in lists else _native(data) for n, data in inputs.items()}
     bind_inputs(graph, inputs)
     if values is None:
         made = _run(graph, inputs, profile or graph.profile, profile, observe, None)
@@ -232,6 +233,8 @@ def bind_inputs(graph: Graph, inputs: Mapping[str, Tensor]) -> dict[str, int]:
     for name, value in known.items():
         if name not in inputs:
             raise DataError(f"input {name!r} is missing")
+        if value.type.dtype.is_opaque:
+            continue  # its framework looks at it
         _check(value, _native(inputs[name]), sizes)
     return sizes
 

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 
 from qir.ir import dims
 from qir.ir.dims import Dim, Shape
-from qir.ir.dtype import I64
+from qir.ir.dtype import I64, met
 from qir.ir.ops.grains import relocated
 from qir.ir.ops.spec import AttrSpec, Call, OpSpec, Signature, Slot
-from qir.ir.types import QuantType, TensorType
+from qir.ir.types import Element, QuantType, TensorType
 
 
 def _takes(call: Call, body: str, given: Sequence[TensorType]) -> Signature:
@@ -28,17 +28,27 @@ def _takes(call: Call, body: str, given: Sequence[TensorType]) -> Signature:
 
 
 def _fits(a: TensorType, b: TensorType) -> bool:
-    return a.element == b.element and a.rank == b.rank and all(map(dims.agree, a.shape, b.shape))
+    same = _one_element(a, b) is not None and a.rank == b.rank
+    return same and all(map(dims.agree, a.shape, b.shape))
 
 
 def _meet(call: Call, what: str, *kinds: TensorType) -> TensorType:
     """The type that holds all of these: sizes that differ are unknown."""
     first = kinds[0]
     for kind in kinds[1:]:
-        if kind.element != first.element or kind.rank != first.rank:
+        element = _one_element(first, kind)
+        if element is None or kind.rank != first.rank:
             raise call.fail(f"{what} is {first} here and {kind} there")
+        first = first.with_element(element)
     sizes = zip(*(kind.shape for kind in kinds), strict=True)
     return first.with_shape(tuple(_same(s) for s in sizes))
+
+
+def _one_element(a: TensorType, b: TensorType) -> Element | None:
+    """The element of both; None where they differ."""
+    if a.quant or b.quant:
+        return a.element if a.element == b.element else None
+    return met(a.dtype, b.dtype)
 
 
 def _same(sizes: tuple[Dim, ...]) -> Dim:

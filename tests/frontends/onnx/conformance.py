@@ -133,9 +133,16 @@ def _plain(error: Exception, folder: Path | None = None) -> str:
 def _in_interpreter(case: Case, graph: Graph) -> str:
     names = [i.name for i in case.model.graph.input]
     given = {n: _array(x) for n, x in zip(names, case.inputs, strict=False)}
-    kinds = {v.name: v.type.dtype.carrier for v in graph.inputs}
-    found = run(graph, {n: given[n].astype(kinds[n]) for n in kinds if n in given})
-    return _compared(case, [found[o.name] for o in case.model.graph.output])
+    kinds = {v.name: v.type.dtype for v in graph.inputs}
+    ready = {
+        n: given[n] if kind.is_opaque else given[n].astype(kind.carrier)
+        for n, kind in kinds.items()
+        if n in given
+    }
+    found = run(graph, ready)
+    opaque = {name for name, value in graph.outputs.items() if value.type.dtype.is_opaque}
+    names = [o.name for o in case.model.graph.output]
+    return _compared(case, [found[n].item() if n in opaque else found[n] for n in names])
 
 
 def _written(case: Case, graph: Graph, path: Path) -> str:
