@@ -28,13 +28,8 @@ from qir.passes.fold_batch_norm import FoldBatchNorm
 from qir.passes.fold_constants import FoldConstants
 from qir.passes.materialize import Materialize
 from qir.passes.prune import Prune
-from qir.passes.quantize_dynamic import (
-    Blocks,
-    QuantizeDynamic,
-    QuantizeWeights,
-    plan_dynamic,
-    plan_weights,
-)
+from qir.passes.quantize_dynamic import QuantizeDynamic, plan_dynamic
+from qir.passes.quantize_weights import Blocks, QuantizeWeights, plan_weights
 from qir.passes.turn_sums import TurnSums
 from qir.reference.constants import computed
 from qir.reference.interpreter import find

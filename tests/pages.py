@@ -78,6 +78,7 @@ MODULES = (
     "qir.passes.lower_integer",
     "qir.passes.open_groups",
     "qir.passes.quantize_dynamic",
+    "qir.passes.quantize_weights",
     "qir.passes.materialize",
     "qir.passes.prune",
     "qir.passes.recover",

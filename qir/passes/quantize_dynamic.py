@@ -1,8 +1,7 @@
-"""Quantizes while the model runs, and weights alone: what needs no data to calibrate with."""
+"""Quantizes while the model runs, which needs no data to calibrate with."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
@@ -13,12 +12,12 @@ from qir.capability import Capability, OpCapability
 from qir.errors import DataError, SchemeError
 from qir.ir.attrs import Attr, same
 from qir.ir.calls import make_call
-from qir.ir.dtype import F32, I8, U8, DType, dtype
+from qir.ir.dtype import F32, I8, U8
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 from qir.ir.scheme import RESULT, Scheme
-from qir.ir.types import Array, Grain, QuantType, uniform
+from qir.ir.types import Array, QuantType, uniform
 from qir.ledger import Change, Ledger
 from qir.numerics import codes_of, numbers_for, profile
 from qir.passes.assign_schemes import ALREADY, STRUCTURE, Decision, Plan, Wish
@@ -27,36 +26,10 @@ from qir.rewrite.watch import may
 
 PRODUCTS = frozenset({"matmul", "linear", "gemm", "conv1d", "conv2d", "conv3d"})
 """Ops whose sums a runtime forms in integers while it chooses the numbers of one side."""
-_MATRICES = frozenset({"matmul", "linear", "gemm"})
+MATRICES = frozenset({"matmul", "linear", "gemm"})
+"""Products whose weights are a matrix."""
 RULE = "onnx.dynamic"
 """How numbers are chosen while a model runs."""
-
-
-@dataclass(frozen=True, slots=True)
-class Blocks:
-    """How weights alone are stored: the codes, and how many of a column share a scale."""
-
-    storage: DType
-    size: int
-
-    @classmethod
-    def parse(cls, text: str) -> Blocks:
-        """Reads `u4:32`: affine codes of 4 bits, 32 a block; `i8:64` is symmetric.
-
-        Raises SchemeError for text that says no such thing.
-        """
-        found = re.fullmatch(r"([iu][248]):(\d{1,6})", text.strip())
-        if not found or int(found[2]) < 1:
-            raise SchemeError(f"{text[:40]!r} is no way to store weights, such as u4:32 or i8:64")
-        return cls(dtype(found[1]), int(found[2]))
-
-    @property
-    def symmetric(self) -> bool:
-        """Whether codes have no zero point: signed ones."""
-        return self.storage.name.startswith("i")
-
-    def __str__(self) -> str:
-        return f"{self.storage}:{self.size}"
 
 
 def plan_dynamic(
@@ -73,26 +46,12 @@ def plan_dynamic(
         if isinstance(found, Scheme):
             chosen[node] = found
         reasons[node] = "" if isinstance(found, Scheme) else found
-    _check(graph, wished)
-    decisions = tuple(_decision(n, r, chosen.get(n)) for n, r in reasons.items())
+    hits(graph, wished)
+    decisions = tuple(decision(n, r, chosen.get(n)) for n, r in reasons.items())
     return Plan(table.name, decisions, ()), chosen
 
 
-def plan_weights(
-    graph: Graph, name: str, blocks: Blocks, wishes: Iterable[Wish] = ()
-) -> tuple[Plan, list[Node]]:
-    """Which products would have their weights stored in blocks, and why not the others."""
-    wished = tuple(wishes)
-    reasons = {n: _stays(n, wished) for n in graph if n.op not in STRUCTURE}
-    _check(graph, wished)
-    decisions = tuple(
-        replace(_decision(n, r, None), schemes={} if r else {"w": f"{blocks} weights alone"})
-        for n, r in reasons.items()
-    )
-    return Plan(name, decisions, ()), [n for n, r in reasons.items() if not r]
-
-
-def _check(graph: Graph, wishes: tuple[Wish, ...]) -> None:
+def hits(graph: Graph, wishes: tuple[Wish, ...]) -> None:
     for wish in wishes:
         if not any(wish.matches(n) for n in graph if n.op not in STRUCTURE):
             raise SchemeError(f"rule {wish} hits no op of this model")
@@ -103,7 +62,7 @@ def _float(node: Node, wishes: tuple[Wish, ...]) -> bool:
     return bool(last) and last[-1].scheme is None
 
 
-def _stays(node: Node, wishes: tuple[Wish, ...], ops: frozenset[str] = _MATRICES) -> str:
+def stays(node: Node, wishes: tuple[Wish, ...], ops: frozenset[str] = MATRICES) -> str:
     """Why an op keeps float weights; empty where nothing keeps it."""
     near = [*node.operands.values(), *node.results]
     if any(v.type.quant or v.node.op == "dequantize" for v in near):
@@ -118,7 +77,7 @@ def _stays(node: Node, wishes: tuple[Wish, ...], ops: frozenset[str] = _MATRICES
         return "its weights are computed"
     if any(v.type.element != F32 for v in (weight, node.operands[traits.data], node.result)):
         return "it does not compute in f32"
-    if node.op in _MATRICES and weight.type.rank != 2:
+    if node.op in MATRICES and weight.type.rank != 2:
         return f"its weights have {weight.type.rank} axes, a kernel takes 2"
     return ""
 
@@ -127,7 +86,7 @@ def _scheme(
     node: Node, table: Capability, granularity: str, wishes: tuple[Wish, ...]
 ) -> Scheme | str:
     """How an op's weights are stored, or why it stays float."""
-    if reason := _stays(node, wishes, PRODUCTS):
+    if reason := stays(node, wishes, PRODUCTS):
         return reason
     row = table.ops.get(node.op)
     if node.attrs.get("layout", "NCHW") != "NCHW":
@@ -144,7 +103,7 @@ def _scheme(
 
 
 def _convs() -> frozenset[str]:
-    return PRODUCTS - _MATRICES
+    return PRODUCTS - MATRICES
 
 
 def _options(node: Node, row: OpCapability | None, granularity: str) -> tuple[Scheme, ...]:
@@ -164,7 +123,7 @@ def _suits(node: Node, row: OpCapability) -> bool:
     )
 
 
-def _decision(node: Node, reason: str, scheme: Scheme | None) -> Decision:
+def decision(node: Node, reason: str, scheme: Scheme | None) -> Decision:
     origin = str(node.origins[0]) if node.origins else ""
     macs, row = 0, spec(node.op)
     if row.cost and node.results:
@@ -231,7 +190,7 @@ class QuantizeDynamic(Pass):
             axis = traits.weight_axis(make_call(node.op, node.operands, node.attrs))
         key = (value, scheme, axis)
         if key not in known:
-            data = _finite(value)
+            data = finite(value)
             rest = None if axis is None else tuple(i for i in range(data.ndim) if i != axis)
             low, high = data.min(axis=rest, initial=0), data.max(axis=rest, initial=0)
             rules = profile(self.profile)
@@ -241,13 +200,13 @@ class QuantizeDynamic(Pass):
                 scheme.storage, single, zeros, axis=axis, bounds=scheme.bounds, name=value.name
             )
             codes = codes_of(rules, data, kind)
-            known[key] = _stored(graph, value, Array(codes, value.type.with_element(kind)))
+            known[key] = stored(graph, value, Array(codes, value.type.with_element(kind)))
             said = f"{scheme.storage} {scheme.grain}, {single.size} scales"
             ledger.add(Change.QUANTIZED, self.name, value.name, said)
         graph.set_operand(node, slot, known[key])
 
 
-def _finite(value: Value) -> NDArray[np.generic]:
+def finite(value: Value) -> NDArray[np.generic]:
     assert value.constant is not None
     data = value.constant.data
     if not np.isfinite(data).all():
@@ -277,7 +236,7 @@ def _dynamic(graph: Graph, value: Value) -> Value:
     return reals
 
 
-def _stored(graph: Graph, value: Value, held: Array) -> Value:
+def stored(graph: Graph, value: Value, held: Array) -> Value:
     """A constant's codes, and what dequantizes them."""
     first = _first(value)
     named = Array(held.data, held.type, value.name)
@@ -290,53 +249,4 @@ def _stored(graph: Graph, value: Value, held: Array) -> Value:
     return reals
 
 
-@dataclass(frozen=True)
-class QuantizeWeights(Pass):
-    """Weights of matrix products are stored in blocks of few bits; all else stays in reals."""
-
-    name = "quantize-weights"
-    nested = False
-    tolerance = ANOTHER
-    blocks: Blocks = Blocks(dtype("u4"), 32)
-    wishes: tuple[Wish, ...] = ()
-    profile: str = "native"
-
-    def run(self, graph: Graph, ledger: Ledger) -> int:
-        _, chosen = plan_weights(graph, "", self.blocks, self.wishes)
-        known: dict[tuple[Value, int], Value] = {}
-        count = 0
-        for node in chosen:
-            if not may(self.name, f"quantize {node.op}", node):
-                continue
-            slot = spec(node.op).traits.weight or ""
-            value = node.operands[slot]
-            deep = 1 if node.op == "linear" or node.attrs.get("trans_b") is True else 0
-            if (value, deep) not in known:
-                held = blocked(_finite(value), self.blocks, deep, self.profile, value.name)
-                known[value, deep] = _stored(graph, value, held)
-                ledger.add(Change.QUANTIZED, self.name, value.name, f"{self.blocks} in blocks")
-            graph.set_operand(node, slot, known[value, deep])
-            count += 1
-        return count
-
-
-def blocked(data: NDArray[np.generic], blocks: Blocks, axis: int, rules: str, name: str) -> Array:
-    """A matrix in blocks along one axis, each with a scale, and a zero point where affine."""
-    size, depth = blocks.size, data.shape[axis]
-    grain = Grain(tuple((i, size if i == axis else 1) for i in range(data.ndim)))
-    starts = np.arange(0, max(depth, 1), size)
-    zero = np.zeros((), data.dtype)
-    low = np.minimum(np.minimum.reduceat(data, starts, axis=axis), zero)
-    high = np.maximum(np.maximum.reduceat(data, starts, axis=axis), zero)
-    symmetric = blocks.symmetric
-    bounds = (-blocks.storage.bounds[1], blocks.storage.bounds[1]) if symmetric else None
-    scheme = Scheme(blocks.storage, symmetric, "channel", bounds)
-    scales, zeros = numbers_for(profile(rules), low, high, scheme, weight=True)
-    scale = Array.of(np.asarray(scales, np.float32), f"{name}.scale")
-    held: Array | tuple[int, ...] = ()
-    if not symmetric:
-        codes = np.asarray(zeros).astype(blocks.storage.carrier)
-        held = Array(codes, scale.type.with_element(blocks.storage), f"{name}.zero")
-    kind = QuantType(blocks.storage, F32, scale, held, grain, bounds)
-    made = codes_of(profile(rules), data, kind)
-    return Array(made, scale.type.with_shape(data.shape).with_element(kind), name)
+__all__ = ["PRODUCTS", "RULE", "QuantizeDynamic", "plan_dynamic"]

@@ -1,0 +1,117 @@
+"""Stores weights alone in few bits, which needs no data to calibrate with."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.errors import SchemeError
+from qir.ir.dtype import F32, DType, dtype
+from qir.ir.graph import Graph
+from qir.ir.node import Node, Value
+from qir.ir.ops import spec
+from qir.ir.scheme import Scheme
+from qir.ir.types import Array, Grain, QuantType
+from qir.ledger import Change, Ledger
+from qir.numerics import codes_of, numbers_for, profile
+from qir.passes.assign_schemes import STRUCTURE, Plan, Wish
+from qir.passes.quantize_dynamic import decision, finite, hits, stays, stored
+from qir.rewrite import ANOTHER, Pass
+from qir.rewrite.watch import may
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """How weights alone are stored: the codes, and how many of a column share a scale."""
+
+    storage: DType
+    size: int
+
+    @classmethod
+    def parse(cls, text: str) -> Blocks:
+        """Reads `u4:32`: affine codes of 4 bits, 32 a block; `i8:64` is symmetric.
+
+        Raises SchemeError for text that says no such thing.
+        """
+        found = re.fullmatch(r"([iu][248]):(\d{1,6})", text.strip())
+        if not found or int(found[2]) < 1:
+            raise SchemeError(f"{text[:40]!r} is no way to store weights, such as u4:32 or i8:64")
+        return cls(dtype(found[1]), int(found[2]))
+
+    @property
+    def symmetric(self) -> bool:
+        """Whether codes have no zero point: signed ones."""
+        return self.storage.name.startswith("i")
+
+    def __str__(self) -> str:
+        return f"{self.storage}:{self.size}"
+
+
+def plan_weights(
+    graph: Graph, name: str, blocks: Blocks, wishes: Iterable[Wish] = ()
+) -> tuple[Plan, list[Node]]:
+    """Which products would have their weights stored in blocks, and why not the others."""
+    wished = tuple(wishes)
+    reasons = {n: stays(n, wished) for n in graph if n.op not in STRUCTURE}
+    hits(graph, wished)
+    decisions = tuple(
+        replace(decision(n, r, None), schemes={} if r else {"w": f"{blocks} weights alone"})
+        for n, r in reasons.items()
+    )
+    return Plan(name, decisions, ()), [n for n, r in reasons.items() if not r]
+
+
+@dataclass(frozen=True)
+class QuantizeWeights(Pass):
+    """Weights of matrix products are stored in blocks of few bits; all else stays in reals."""
+
+    name = "quantize-weights"
+    nested = False
+    tolerance = ANOTHER
+    blocks: Blocks = Blocks(dtype("u4"), 32)
+    wishes: tuple[Wish, ...] = ()
+    profile: str = "native"
+
+    def run(self, graph: Graph, ledger: Ledger) -> int:
+        _, chosen = plan_weights(graph, "", self.blocks, self.wishes)
+        known: dict[tuple[Value, int], Value] = {}
+        count = 0
+        for node in chosen:
+            if not may(self.name, f"quantize {node.op}", node):
+                continue
+            slot = spec(node.op).traits.weight or ""
+            value = node.operands[slot]
+            deep = 1 if node.op == "linear" or node.attrs.get("trans_b") is True else 0
+            if (value, deep) not in known:
+                held = blocked(finite(value), self.blocks, deep, self.profile, value.name)
+                known[value, deep] = stored(graph, value, held)
+                ledger.add(Change.QUANTIZED, self.name, value.name, f"{self.blocks} in blocks")
+            graph.set_operand(node, slot, known[value, deep])
+            count += 1
+        return count
+
+
+def blocked(data: NDArray[np.generic], blocks: Blocks, axis: int, rules: str, name: str) -> Array:
+    """A matrix in blocks along one axis, each with a scale, and a zero point where affine."""
+    size, depth = blocks.size, data.shape[axis]
+    grain = Grain(tuple((i, size if i == axis else 1) for i in range(data.ndim)))
+    starts = np.arange(0, max(depth, 1), size)
+    zero = np.zeros((), data.dtype)
+    low = np.minimum(np.minimum.reduceat(data, starts, axis=axis), zero)
+    high = np.maximum(np.maximum.reduceat(data, starts, axis=axis), zero)
+    symmetric = blocks.symmetric
+    bounds = (-blocks.storage.bounds[1], blocks.storage.bounds[1]) if symmetric else None
+    scheme = Scheme(blocks.storage, symmetric, "channel", bounds)
+    scales, zeros = numbers_for(profile(rules), low, high, scheme, weight=True)
+    scale = Array.of(np.asarray(scales, np.float32), f"{name}.scale")
+    held: Array | tuple[int, ...] = ()
+    if not symmetric:
+        codes = np.asarray(zeros).astype(blocks.storage.carrier)
+        held = Array(codes, scale.type.with_element(blocks.storage), f"{name}.zero")
+    kind = QuantType(blocks.storage, F32, scale, held, grain, bounds)
+    made = codes_of(profile(rules), data, kind)
+    return Array(made, scale.type.with_shape(data.shape).with_element(kind), name)
