@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from qir.rewrite import Pass
     from qir.rewrite.options import Option
 
+_SHORT = 20  # letters of a default in the list; `qir passes NAME` tells it whole
+
 
 @shared.verb(
     "qir passes",
@@ -101,7 +103,7 @@ def _show(screen: Screen, rows: list[dict[str, object]]) -> None:
     table = []
     for row in rows:
         given = [
-            f"{o['name']}={o['default']}" if o["default"].strip('"[]') else o["name"]
+            f"{o['name']}={_short(o['default'])}" if o["default"].strip('"[]') else o["name"]
             for o in _rows(row["options"])
         ]
         doc = Cell(str(row["fault"]), "red") if row["fault"] else Cell(str(row["doc"]))
@@ -115,6 +117,10 @@ def _show(screen: Screen, rows: list[dict[str, object]]) -> None:
     screen.table(columns, table)
     screen.line()
     screen.line("qir passes NAME tells more; qir opt MODEL -p 'NAME{option=value}' runs one", "dim")
+
+
+def _short(default: str) -> str:
+    return default if len(default) <= _SHORT else "..."
 
 
 def _show_one(screen: Screen, row: dict[str, object]) -> None:
