@@ -49,6 +49,12 @@ def _slice(writer: Writer, work: Work, ins: dict[str, str]) -> None:
     writer.emit("Slice", [ins["x"], *operands], [work.out], origins=work.origins)
 
 
+def _slice_at(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+    names = ["axes", "steps"] if work.numbers("steps") else ["axes"]
+    operands = [listed(writer, work, name, "Slice") for name in names]
+    writer.emit("Slice", [*ins.values(), *operands], [work.out], origins=work.origins)
+
+
 def _split(writer: Writer, work: Work, ins: dict[str, str]) -> None:
     outs = [writer.name(value) for value in work.node.results]
     sizes, attrs = work.numbers("sizes"), {"axis": work.whole("axis")}
@@ -105,6 +111,7 @@ OPS: dict[str, Row] = {
     "squeeze": _squeeze,
     "unsqueeze": _unsqueeze,
     "slice": _slice,
+    "slice_at": _slice_at,
     "split": _split,
     "gather": _gather,
     "expand": operator("Expand"),

@@ -12,7 +12,7 @@ from qir.ir.node import Value
 from qir.ir.types import Array
 
 from .moving_ops import add
-from .op import Keep, Op
+from .op import Computed, Keep, Op
 from .reader import Reader
 
 Handler = Callable[[Reader, Op], None]
@@ -45,18 +45,39 @@ def _unsqueeze(reader: Reader, op: Op) -> None:
 
 
 def _slice(reader: Reader, op: Op) -> None:
-    starts, ends, axes, steps = (
-        _list(reader, op, name, i + 1, 10)
-        for i, name in enumerate(("starts", "ends", "axes", "steps"))
-    )
+    try:
+        starts, ends = (_list(reader, op, n, i + 1, 10) for i, n in enumerate(("starts", "ends")))
+    except Computed:
+        if not reader.settling:
+            raise
+        _slice_at(reader, op)
+        return
     if starts is None or ends is None:
         raise Keep
-    axes = tuple(range(len(starts))) if axes is None else axes
-    steps = (1,) * len(starts) if steps is None else steps
+    axes, steps = _axes_and_steps(reader, op, len(starts))
     if any(step < 0 and end >= _END for end, step in zip(ends, steps, strict=False)):
         raise Keep  # ONNX ends at the back here, onnxruntime at the front
     attrs: dict[str, Attr] = {"starts": starts, "ends": ends, "axes": axes, "steps": steps}
     add(reader, op, "slice", {"x": reader.moved(op, op.input(0))}, attrs)
+
+
+def _axes_and_steps(reader: Reader, op: Op, count: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    axes, steps = (_list(reader, op, n, i + 3, 10) for i, n in enumerate(("axes", "steps")))
+    return tuple(range(count)) if axes is None else axes, (1,) * count if steps is None else steps
+
+
+def _slice_at(reader: Reader, op: Op) -> None:
+    """Slice by bounds that are known only when it runs."""
+    bounds = {slot: reader.value(op, op.input(i + 1)) for i, slot in enumerate(("starts", "ends"))}
+    counts = [v.type.shape[0] for v in bounds.values() if v.type.rank == 1]
+    count = next((n for n in counts if isinstance(n, int)), None)
+    if count is None:
+        raise Keep
+    axes, steps = _axes_and_steps(reader, op, count)
+    if min(steps, default=1) < 0:
+        raise Keep
+    attrs: dict[str, Attr] = {"axes": axes, "steps": steps if op.input(4) else ()}
+    add(reader, op, "slice_at", {"x": reader.moved(op, op.input(0)), **bounds}, attrs)
 
 
 def _split(reader: Reader, op: Op) -> None:

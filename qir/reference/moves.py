@@ -64,6 +64,16 @@ def cut(
     return x[tuple(parts)]
 
 
+def cut_at(
+    x: Array, starts: Array, ends: Array, *, axes: Sequence[int], steps: Sequence[int] = ()
+) -> Array:
+    """The elements from start to before end, which are rows; OpError as for `cut`."""
+    if starts.ndim != 1 or ends.ndim != 1 or {starts.dtype.kind, ends.dtype.kind} - {*"iu"}:
+        raise OpError(f"slice_at: starts {starts.tolist()} and ends {ends.tolist()} are no rows")
+    bounds = [[int(v) for v in row] for row in (starts, ends)]
+    return cut(x, starts=bounds[0], ends=bounds[1], axes=axes, steps=steps or (1,) * len(axes))
+
+
 def split(x: Array, *, sizes: Sequence[int], axis: int = 0) -> tuple[Array, ...]:
     """The parts along the axis; OpError unless the sizes make up all of it."""
     along = axis_of("split", axis, x.ndim)
@@ -141,6 +151,7 @@ FUNCTIONS: dict[str, Callable[..., Array | tuple[Array, ...]]] = {
     "squeeze": squeeze,
     "unsqueeze": unsqueeze,
     "slice": cut,
+    "slice_at": cut_at,
     "split": split,
     "gather": gather,
     "expand": expand,

@@ -230,6 +230,7 @@ CASES: dict[str, Case] = {
     "concat": Case({"xs.0": normal(2, 5), "xs.1": normal(2, 3)}, ALONG),
     "split": Case(X, {"sizes": (10, 30), "axis": 1}),
     "slice": Case(X, {"starts": (-1,), "ends": (3,), "axes": (1,), "steps": (-2,)}),
+    "slice_at": Case({**X, "starts": just(-1), "ends": just(3)}, {"axes": (1,), "steps": (-2,)}),
     "pad": Case(X, {"pads": (1, 2, -1, 3), "mode": "edge"}),
     "expand": Case({"x": normal(3, 1), "shape": just(2, 1, 4)}, constant=("shape",)),
     "tile": Case(X, {"repeats": (2, 1)}),

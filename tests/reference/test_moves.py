@@ -64,6 +64,13 @@ def test_slice_equals_onnxruntimes(seed: int) -> None:
     (got,) = assert_rule_agrees("slice", {"x": x}, attrs, note=f"seed {seed}")
     assert got.shape == theirs.shape, f"seed {seed} {attrs}"
     assert np.array_equal(got, theirs), f"seed {seed} {attrs}"
+    bounds = {"x": x, "starts": _i64(starts), "ends": _i64(ends)}
+    rest: dict[str, Attr] = {"axes": tuple(axes), "steps": tuple(steps)}
+    for constant in ((), ("starts", "ends")):
+        (computed,) = assert_rule_agrees(
+            "slice_at", bounds, rest, constant=constant, unknown=True, note=f"seed {seed}"
+        )
+        assert np.array_equal(computed, theirs), f"seed {seed} {attrs}"
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -58,6 +58,27 @@ def _slice(call: Call) -> tuple[TensorType, ...]:
     return _like(call, tuple(shape))
 
 
+def _slice_at(call: Call) -> tuple[TensorType, ...]:
+    x = call.shape("x")
+    axes = call.axes("axes", len(x))
+    steps = call.wholes("steps") or (1,) * len(axes)
+    if len(steps) != len(axes) or 0 in steps:
+        raise call.fail(f"steps {steps} for {len(axes)} axes; one an axis, and none of them 0")
+    for slot in ("starts", "ends"):
+        kind = call.types[slot]
+        fits = kind.rank == 1 and dims.agree(kind.shape[0], len(axes))
+        if not fits or kind.quant or not kind.dtype.is_integer:
+            raise call.fail(f"{slot} is {kind}, it takes a row of {len(axes)} whole numbers")
+    shape = list(x)
+    starts, ends = call.constant("starts"), call.constant("ends")
+    for i, axis in enumerate(axes):
+        if starts is None or ends is None:
+            shape[axis] = None
+        else:
+            shape[axis] = _part(x[axis], int(starts[i]), int(ends[i]), steps[i])
+    return _like(call, tuple(shape))
+
+
 def _part(size: Dim, start: int, end: int, step: int) -> Dim:
     """How many elements a slice leaves; for an unknown size only where it leaves all of them."""
     if isinstance(size, int):
@@ -179,6 +200,10 @@ def _move_slice(call: Call, element: QuantType) -> QuantType | None:
     return cut(element, x, parts)
 
 
+def _move_slice_at(call: Call, element: QuantType) -> QuantType | None:
+    return untouched(element, *call.axes("axes", len(call.shape("x"))))
+
+
 def _move_gather(call: Call, element: QuantType) -> QuantType | None:
     x, at = call.shape("x"), call.axis("axis", len(call.shape("x")))
     more = call.types["indices"].rank - 1
@@ -255,6 +280,15 @@ OPS = (
         _KEEPS,
         _move_slice,
         doc="every `step`-th element from start to before end, bounds kept inside the axis",
+    ),
+    OpSpec(
+        "slice_at",
+        (Slot("x"), Slot("starts"), Slot("ends")),
+        _slice_at,
+        (_AXES, AttrSpec("steps", "ints", ())),
+        _KEEPS,
+        _move_slice_at,
+        doc="slice with bounds that are computed; every element unless there are steps",
     ),
     OpSpec(
         "split",
