@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 @shared.verb(
-    "qir group quantized.onnx --as ort-1.31 -o grouped.qir",
-    "qir group quantized.onnx --as torch-2.13.fbgemm -o grouped.qir --json",
+    "qir group quantized.onnx --as ort-1.31 -o ort.qir",
+    "qir group quantized.onnx --as torch-2.13.fbgemm -o torch.qir --json",
 )
 @shared.model
 @click.option(
