@@ -30,15 +30,21 @@ _OPERATORS = {
     "add": "ADD",
     "avg_pool2d": "AVERAGE_POOL_2D",
     "concat": "CONCATENATION",
+    "conv_transpose2d": "TRANSPOSE_CONV",
     "dequantize": "DEQUANTIZE",
     "hard_swish": "HARD_SWISH",
     "leaky_relu": "LEAKY_RELU",
     "linear": "FULLY_CONNECTED",
+    "matmul": "BATCH_MATMUL",
+    "max": "MAXIMUM",
     "max_pool2d": "MAX_POOL_2D",
+    "min": "MINIMUM",
     "mul": "MUL",
     "pad": "PAD",
+    "prelu": "PRELU",
     "quantize": "QUANTIZE",
     "reduce_mean": "MEAN",
+    "reduce_sum": "SUM",
     "requantize": "QUANTIZE",
     "resize": "RESIZE_BILINEAR",
     "resize_nearest": "RESIZE_NEAREST_NEIGHBOR",
@@ -124,6 +130,13 @@ def runtime(*packages: str) -> tuple[str, ModuleType, ModuleType]:
     raise ImportError("needs ai-edge-litert, or tensorflow-cpu 2.21")
 
 
+def turned(case: Case, data: Array, *, back: bool = False) -> Array:
+    """An image with its channels last, or back as QIR's op has it."""
+    if case.op != "conv_transpose2d":
+        return data
+    return np.ascontiguousarray(data.transpose((0, 3, 1, 2) if back else (0, 2, 3, 1)))
+
+
 class Runner:
     """Runs cases under one resolver."""
 
@@ -141,10 +154,10 @@ class Runner:
         made.allocate_tensors()
         details = made.get_input_details()
         for detail, slot in zip(details, case.fed, strict=True):
-            made.set_tensor(detail["index"], case.operands[slot].data)
+            made.set_tensor(detail["index"], turned(case, case.operands[slot].data))
         made.invoke()
         result: Array = made.get_tensor(made.get_output_details()[0]["index"]).copy()
-        return result
+        return turned(case, result, back=True)
 
 
 class Writer:
@@ -160,8 +173,14 @@ class Writer:
         s, case = self.schema, self.case
         inputs = [self.tensor(case.operands[slot], slot) for slot in case.operands]
         fed = [i for i, slot in zip(inputs, case.operands, strict=True) if slot in case.fed]
-        inputs += [self.extra(data) for data in self.extras()]
-        result = self.tensor(Operand(case.shaped(), case.out.scale, case.out.zero), "", fed=True)
+        more = [self.extra(data) for data in self.extras()]
+        if case.op == "conv_transpose2d":  # the result's sizes, weights, data, bias
+            x, w, *rest = inputs
+            inputs = [*more, w, x, *rest]
+        else:
+            inputs += more
+        made = turned(case, case.shaped())
+        result = self.tensor(Operand(made, case.out.scale, case.out.zero), "", fed=True)
         code = s.OperatorCodeT()
         name = self.operator()
         code.builtinCode = getattr(s.BuiltinOperator, name)
@@ -170,7 +189,9 @@ class Writer:
             "FULLY_CONNECTED": 4,
             "CONV_2D": 3,
             "DEPTHWISE_CONV_2D": 3,
+            "TRANSPOSE_CONV": 3,
             "HARD_SWISH": 1,
+            "PRELU": 1,
         }.get(name, 2)
         op = s.OperatorT()
         op.opcodeIndex, op.inputs, op.outputs = 0, inputs, [result]
@@ -216,6 +237,10 @@ class Writer:
                 axis = 3
             else:
                 data = data.transpose(turn)
+        if slot == "w" and self.case.op == "conv_transpose2d":
+            data, axis = data.transpose(1, 2, 3, 0), 0
+        elif slot == "x":
+            data = turned(self.case, data)
         made = s.TensorT()
         made.shape, made.type = list(data.shape), _TYPES[str(data.dtype)]
         made.name = slot or "result"
@@ -233,11 +258,13 @@ class Writer:
         """Operands that QIR holds as attributes."""
         case = self.case
         rank = next(iter(case.operands.values())).data.ndim
-        if case.op == "reduce_mean":
+        if case.op in ("reduce_mean", "reduce_sum"):
             return [np.array(case.attrs["axes"], np.int32)]
         if case.op == "pad":
             pads = np.array(case.attrs["pads"], np.int32).reshape(2, rank)
             return [np.ascontiguousarray(pads.T)]
+        if case.op == "conv_transpose2d":
+            return [np.array(turned(case, case.shaped()).shape, np.int32)]
         if case.op in ("resize", "resize_nearest"):
             return [np.array(case.shape[1:3], np.int32)]
         return []
@@ -285,7 +312,7 @@ class Writer:
                 o = s.LeakyReluOptionsT()
                 o.alpha = attrs["alpha"]
                 return "LeakyReluOptions", o
-            case "reduce_mean":
+            case "reduce_mean" | "reduce_sum":
                 o = s.ReducerOptionsT()
                 o.keepDims = attrs["keep"]
                 return "ReducerOptions", o
@@ -296,6 +323,15 @@ class Writer:
                 o.alignCorners = how == "align_corners"
                 o.halfPixelCenters = how == "half_pixel"
                 return f"{title}Options", o
+            case "conv_transpose2d":
+                o = s.TransposeConvOptionsT()
+                o.padding = padding
+                o.strideH, o.strideW = case.pair("stride")
+                return "TransposeConvOptions", o
+            case "matmul":
+                return "BatchMatMulOptions", s.BatchMatMulOptionsT()
+            case "max" | "min":
+                return "MaximumMinimumOptions", s.MaximumMinimumOptionsT()
             case "pad":
                 return "PadOptions", s.PadOptionsT()
             case "hard_swish":

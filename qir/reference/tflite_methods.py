@@ -18,6 +18,7 @@ from qir.numerics.fields import Rule
 from qir.numerics.quantize import dequantize, quantize
 from qir.numerics.rounding import ROUNDINGS, Reals, high_multiply, shift_right_away
 from qir.reference.method import Method
+from qir.reference.powers import expf
 from qir.reference.windows import channels_back, channels_first, padded, windows
 
 Codes = NDArray[np.generic]
@@ -192,8 +193,7 @@ def _halves_away(x: Whole, exponent: int) -> Whole:
 
 def logistic_steps(x: Codes, x_map: Affine, out: Affine, *, rule: Rule) -> Codes:
     """1 / (1 + exp(-x)), each step in float32."""
-    reals = dequantize(x, x_map, rule).astype(np.float64)
-    powers = np.exp(-reals).astype(F)
+    powers = expf(-dequantize(x, x_map, rule).astype(F))
     return quantize(F(1) / (F(1) + powers), out, rule)
 
 
@@ -206,7 +206,7 @@ def share_table(x: Codes, x_map: Affine, out: Affine, *, axis: int = -1) -> Code
     if not codes.size:
         return np.zeros(x.shape, out.carrier)
     scale = F(x_map.scale)
-    table = np.exp((-scale * np.arange(256, dtype=F)).astype(np.float64)).astype(F)
+    table = expf(-scale * np.arange(256, dtype=F))
     terms = table[codes.max(-1, keepdims=True) - codes]
     total = np.cumsum(terms, -1, dtype=F)[..., -1:]
     share = terms * (F(1) / (total * F(out.scale)))

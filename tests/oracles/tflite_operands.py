@@ -1,0 +1,145 @@
+"""Operands, weights, scales and sizes of recorded cases, made from seeds: NumPy alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from backends.tflite.models import Array, Case, F, Operand
+
+Seed = np.random.Generator
+
+
+def bounds(kind: str) -> tuple[int, int]:
+    """The least and the greatest code."""
+    info = np.iinfo(kind)
+    return int(info.min), int(info.max)
+
+
+def codes(seed: Seed, kind: str, *shape: int) -> Array:
+    """Codes of all values, extremes among them."""
+    low, high = bounds(kind)
+    made = seed.integers(low, high + 1, shape)
+    ends = seed.random(shape) < 0.05
+    return np.where(ends, seed.choice([low, high], shape), made).astype(kind)
+
+
+def scale_of(seed: Seed, number: int, least: float = 0.002, most: float = 0.2) -> float:
+    """Every third one a power of two, where ties lie."""
+    if number % 3 == 0:
+        return float(2.0 ** -int(seed.integers(3, 8)))
+    return float(F(seed.uniform(least, most)))
+
+
+def zero_of(seed: Seed, kind: str) -> int:
+    """An odd zero point; 16-bit codes have none."""
+    if kind == "int16":
+        return 0
+    low, high = bounds(kind)
+    return int(seed.integers(low // 2, high // 2)) * 2 + 1
+
+
+def operand(seed: Seed, kind: str, number: int, *shape: int) -> Operand:
+    """Codes and a map."""
+    return Operand(codes(seed, kind, *shape), scale_of(seed, number), zero_of(seed, kind))
+
+
+def result(seed: Seed, kind: str, scale: float, zero: int | None = None) -> Operand:
+    """A map for the result."""
+    empty = np.zeros(0, kind)
+    return Operand(empty, float(F(scale)), zero_of(seed, kind) if zero is None else zero)
+
+
+def seeds(op: str, count: int) -> Iterator[tuple[int, Seed]]:
+    """As many random generators, each with its number."""
+    name = int.from_bytes(op.encode()[:8].ljust(8), "little")
+    for number in range(count):
+        yield number, np.random.default_rng((name, number))
+
+
+def same_pad(size: int, kernel: int, stride: int, dilation: int) -> tuple[int, int, int]:
+    """The result's size and what is put before and after, as `SAME` has it."""
+    out = -(-size // stride)
+    reach = (kernel - 1) * dilation + 1
+    total = max(0, (out - 1) * stride + reach - size)
+    return out, total // 2, total - total // 2
+
+
+def window(
+    size: tuple[int, int],
+    kernel: tuple[int, int],
+    stride: tuple[int, int],
+    dilation: tuple[int, int],
+    *,
+    same: bool,
+) -> tuple[tuple[int, int], tuple[int, int, int, int]]:
+    """The result's sizes and the padding, top left bottom right."""
+    if not same:
+        found = [
+            (s - (k - 1) * d - 1) // t + 1
+            for s, k, t, d in zip(size, kernel, stride, dilation, strict=True)
+        ]
+        return (found[0], found[1]), (0, 0, 0, 0)
+    (h, top, bottom), (w, left, right) = (
+        same_pad(*sizes) for sizes in zip(size, kernel, stride, dilation, strict=True)
+    )
+    return (h, w), (top, left, bottom, right)
+
+
+ACTIVATIONS = ("", "relu", "", "relu6")
+
+
+def pair(seed: Seed, low: int, high: int) -> tuple[int, int]:
+    """Two whole numbers."""
+    return int(seed.integers(low, high)), int(seed.integers(low, high))
+
+
+def weights(seed: Seed, number: int, shape: tuple[int, ...], *, many: bool) -> Operand:
+    """Weights with one scale, or one a channel."""
+    data = seed.integers(-127, 128, shape).astype(np.int8)
+    if number % 3 == 0:
+        return Operand(
+            data,
+            (2.0 ** -seed.integers(4, 8, shape[0] if many else ())).astype(F) if many else 2.0**-6,
+        )
+    scale = seed.uniform(0.001, 0.02, shape[0]).astype(F)
+    return Operand(data, scale if many else float(scale[0]))
+
+
+def biased(seed: Seed, x: Operand, w: Operand, count: int, reach: int) -> Operand:
+    """A bias in units of the accumulator."""
+    kind = "int64" if x.data.dtype == np.int16 else "int32"
+    unit = np.asarray(F(x.step)) * np.asarray(w.scale, F)
+    data = seed.integers(-reach, reach + 1, count).astype(kind)
+    return Operand(data, unit if np.ndim(unit) else float(unit))
+
+
+def fitting(x: Operand, w: Operand, terms: int, number: int) -> float:
+    """A scale at which some results saturate; a power of two with those of the operands."""
+    low, high = bounds(str(x.data.dtype))
+    spread = (high - low) / 3.4 * 73 * math.sqrt(terms)
+    unit = x.step * float(np.mean(np.asarray(w.scale)))
+    scale = spread * unit / ((high - low) / 2.6)
+    return 2.0 ** round(math.log2(scale)) if number % 3 == 0 else scale
+
+
+def one_sided(of: Operand) -> Operand:
+    """The same with codes of the upper half alone."""
+    low, high = bounds(str(of.data.dtype))
+    return replace(
+        of,
+        data=np.maximum(np.abs(of.data.astype(np.int32)), high // 2)
+        .clip(low, high)
+        .astype(of.data.dtype),
+    )
+
+
+def beside(seed: Seed, x: np.float32) -> np.float32:
+    """A number near another, up to a few thousandths of a thousandth off."""
+    return F(x * F(1 + float(seed.choice([-1, 1])) * 2.0 ** -float(seed.integers(12, 24))))
+
+
+Suites = dict[str, Callable[[], Iterator[Case]]]
