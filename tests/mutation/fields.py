@@ -11,7 +11,7 @@ from qir.numerics import Profile
 from qir.numerics.fields import Method, field_types
 from qir.numerics.library import replaced
 from qir.numerics.parameters import PARAMS
-from qir.numerics.profile import Field, Fields, When
+from qir.numerics.profile import Entry, Field, Fields, When
 
 _WORDS: dict[str, tuple[Field, ...]] = {
     "zero": ("none", "qmin-round(min/s)", "round(qmin-min/s)", "best_end", "real"),
@@ -35,14 +35,17 @@ class Mutant:
 
 
 def mutants(profile: Profile, *, but: tuple[str, ...] = ()) -> Iterator[Mutant]:
-    """All of the profile's own statements changed one by one, blocks `but` aside."""
+    """All that the profile itself states changed one by one, blocks `but` aside.
+
+    Rules that claim nothing, and rules of other processors, are left as they are.
+    """
     for (block, name), value, fields in _changes(profile.defaults, but):
         said = f"{block}.{name} = {value}"
         yield Mutant(said, block, (), replace(profile, defaults=fields))
     seen: set[str] = set()
     for number, entry in enumerate(profile.rules):
-        if entry.when.isa:
-            continue  # of other processors: `qir probe` measures them there
+        if not changed(entry):
+            continue
         where = f"{entry.ops[0]}{_stored(entry.when.storage)}"
         where = f"{where} ({_told(entry.when)})" if where in seen else where
         seen.add(where)
@@ -51,6 +54,11 @@ def mutants(profile: Profile, *, but: tuple[str, ...] = ()) -> Iterator[Mutant]:
             rules[number] = replace(entry, fields=fields)
             said = f"{where} {block}.{name} = {value}" if block else f"{where} {name} = {value}"
             yield Mutant(said, block, entry.ops, replace(profile, rules=tuple(rules)))
+
+
+def changed(entry: Entry) -> bool:
+    """Whether a rule claims anything, and of the processor that tests run on."""
+    return not entry.when.isa and entry.fields.get(("", "claim"), "unknown") != "unknown"
 
 
 def _stored(storage: Mapping[str, tuple[str, ...]]) -> str:
@@ -99,15 +107,21 @@ def others(block: str, name: str, now: Field) -> Iterator[Field]:
 
 
 def survivors(
-    profile: Profile, agrees: Callable[[Mutant], None], *, but: tuple[str, ...] = ()
+    profile: Profile,
+    agrees: Callable[[Mutant], None],
+    *,
+    but: tuple[str, ...] = (),
+    among: Callable[[str], bool] = lambda said: True,
 ) -> set[str]:
-    """The changes that no comparison tells from the right profile, blocks `but` aside."""
+    """The changes that no comparison tells from the right profile, of those asked for."""
     left = set()
     for mutant in mutants(profile, but=but):
+        if not among(mutant.said):
+            continue
         with replaced(mutant.profile):
             try:
                 agrees(mutant)
-            except (AssertionError, QirError):
+            except (AssertionError, QirError, ValueError):  # of a number that fits no shape, too
                 continue
         left.add(mutant.said)
     return left

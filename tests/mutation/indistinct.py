@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from qir.numerics import profile, profile_names
-from tests.mutation.fields import mutants
+from tests.mutation.fields import Mutant, changed, mutants, survivors
 
 _FILE = Path(__file__).with_suffix(".toml")
 SAME: Mapping[str, Mapping[str, str]] = tomllib.loads(_FILE.read_text(encoding="utf-8"))
@@ -22,20 +22,49 @@ A profile is a list of fields, and each could say what is wrong. So a test chang
 every profile states, to each other value that it may have, one at a time, and runs the comparisons
 with the runtime, or with what was recorded of it. A change that no comparison finds is listed here
 with the reason: of these values nothing is claimed, for another gives the same bytes wherever
-somebody looked. The tests hold `tests/mutation/indistinct.toml`, from which this page is made, to
-be just that: a change that is found and listed fails them, and so does one that is neither.
+somebody looked. `make test` holds that every change that is not listed is found, `make test-all`
+that none that is listed is; the list is `tests/mutation/indistinct.toml`. Where a profile claims
+to be near and not exact, a change is found if more elements differ than with the right profile.
 
 Tolerances of real results (`float`) are held by the comparisons alone. Rules that speak of another
-processor are not changed here: `qir probe` measures them there.
+processor are not changed here: `qir probe` measures them there. Rules whose claim is `unknown` are
+not changed either, and are at the end of this page.
 
 | profile | changes | found | listed |
 |---|---:|---:|---:|
+"""
+
+UNCLAIMED = """
+## Of which nothing is claimed
+
+| profile | ops with a rule that claims nothing |
+|---|---|
 """
 
 
 def same(name: str) -> set[str]:
     """The changes of a profile that nothing finds."""
     return set(SAME.get(name, {}))
+
+
+def all_found(name: str, agrees: Callable[[Mutant], None]) -> None:
+    """AssertionError for a change that is neither found nor listed."""
+    listed = same(name)
+    left = survivors(profile(name), agrees, among=lambda said: said not in listed)
+    assert not left, f"{name}: neither found nor listed: {sorted(left)}"
+
+
+def none_found(name: str, agrees: Callable[[Mutant], None]) -> None:
+    """AssertionError for a change that is listed, yet is found."""
+    listed = same(name)
+    left = survivors(profile(name), agrees, among=lambda said: said in listed)
+    assert left == listed, f"{name}: listed and found: {sorted(listed - left)}"
+
+
+def unclaimed(name: str) -> list[str]:
+    """The ops of rules that claim nothing, on this processor, and so are not changed."""
+    rules = [e for e in profile(name).rules if not e.when.isa and not changed(e)]
+    return sorted({op for entry in rules for op in entry.ops})
 
 
 def lines() -> Iterator[str]:
@@ -48,6 +77,10 @@ def lines() -> Iterator[str]:
         if table := SAME.get(name):
             yield f"\n## {name}\n\n| change that is not found | why |\n|---|---|\n"
             yield from (f"| `{change}` | {why} |\n" for change, why in sorted(table.items()))
+    yield UNCLAIMED
+    for name in profile_names():
+        if ops := unclaimed(name):
+            yield f"| `{name}` | {', '.join(f'`{op}`' for op in ops)} |\n"
 
 
 def text() -> str:

@@ -54,9 +54,9 @@ def wrong(change: Change) -> AbstractContextManager[None]:
 
 def found() -> bool:
     """Whether the differential test of some chunk of networks turns red by a difference."""
-    reds = [str(red) for chunk in range(CHUNKS) if (red := _red(chunk))]
-    assert all(" differ, first " in red for red in reds), reds
-    return bool(reds)
+    red = next((red for chunk in range(CHUNKS) if (red := _red(chunk))), None)
+    assert red is None or " differ, first " in str(red), red
+    return red is not None
 
 
 def _red(chunk: int) -> AssertionError | None:
@@ -121,5 +121,6 @@ def test_a_bias_that_is_made_of_reals_otherwise_is_found(name: str, value: str) 
 
 
 def test_the_right_profile_is_not_found_wanting() -> None:
+    """On one chunk: the tests of the networks run the others."""
     with wrong(lambda native: native):
-        assert not found()
+        assert not _red(0)
