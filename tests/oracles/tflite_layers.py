@@ -44,7 +44,9 @@ def softmax(count: int) -> Iterator[Case]:
     """Softmax of 16-bit codes."""
     for number, seed in seeds("softmax16", count):
         length = (1 + number * 9 % 70, 300)[number % 8 == 7]
-        data = codes(seed, "int16", 12, length) // np.int16((1, 8, 60)[number % 3])
+        data = np.floor_divide(
+            codes(seed, "int16", 12, length).astype(np.int64), (1, 8, 60)[number % 3]
+        )
         x = Operand(data.astype("int16"), scale_of(seed, number, 1e-4, 1e-2))
         made = result(seed, "int16", 2.0**-15, 0)
         yield Case("softmax", {"x": x}, made, data.shape, {"axis": -1})
