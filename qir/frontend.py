@@ -48,6 +48,14 @@ class Frontend(ABC):
         """Computes a foreign node; PluginError if it cannot."""
         raise PluginError(f"{node.name}: frontend {self.name} does not run foreign ops")
 
+    def read_again(self, node: Node) -> Graph | None:
+        """A foreign node in ops of the language, now that more of its operands are constants.
+
+        The graph's inputs have the names of those that are not, its outputs the order of the
+        results. None where the node has to stay as it is.
+        """
+        return None
+
 
 def frontend(name: str) -> Frontend:
     """The frontend of that name; PluginError if there is none."""

@@ -27,8 +27,8 @@ CORE = {
     "target": "errors ir ledger registry numerics capability",
     "reference": "errors ir ledger registry numerics frontend",
     "rewrite": "errors ir ledger registry numerics",
-    "passes": "errors atomic ir ledger registry numerics capability target reference rewrite "
-    "calibration",
+    "passes": "errors atomic ir ledger registry numerics frontend capability target reference "
+    "rewrite calibration",
     "calibration": "errors atomic ir ledger registry numerics reference rewrite _kernels",
     "_kernels": "",
 }

@@ -307,6 +307,32 @@ def _version(node: Node) -> int:
     return version
 
 
+def alone(node: Node) -> onnx.ModelProto | None:
+    """A model of that node, whose inputs are the operands that are no constants; None for codes."""
+    values = dict.fromkeys(node.operands.values())
+    if any(v.type.quant or v.type.dtype.is_opaque for v in (*values, *node.results)):
+        return None
+    held = {v: a for v in values if (a := v.constant) is not None}
+    domain = str(node.attrs["domain"])
+    imports = [onnx.helper.make_opsetid(domain, _version(node))]
+    graph = onnx.helper.make_graph(
+        [node_proto(node)],
+        "foreign",
+        [_plain(v) for v in values if v not in held],
+        [onnx.ValueInfoProto(name=v.name) for v in node.results],
+        [tensor_proto(array, v.name) for v, array in held.items()],
+        value_info=[_plain(v) for v in node.results],
+    )
+    return onnx.helper.make_model(graph, opset_imports=imports, ir_version=_IR_VERSION)
+
+
+def _plain(value: Value) -> onnx.ValueInfoProto:
+    """A value whose sizes are numbers and names, or nobody's."""
+    sizes = (d if isinstance(d, int) or str(d).isidentifier() else None for d in value.type.shape)
+    kind = value.type.with_shape(tuple(sizes))
+    return onnx.helper.make_value_info(value.name, type_proto(kind))
+
+
 def _info(value: Value) -> onnx.ValueInfoProto:
     return _info_of(value.name, value)
 

@@ -103,6 +103,17 @@ class OnnxFrontend(Frontend):
         """Computes a foreign node by ONNX's reference evaluator; PluginError if it cannot."""
         return foreign.run(node, operands)
 
+    def read_again(self, node: Node) -> Graph | None:
+        """A standard op that was kept, by what its operands have become; None if it is kept."""
+        domain, version = str(node.attrs["domain"]), node.attrs["version"]
+        known = (domain, str(node.attrs["op"])) in _HANDLERS and isinstance(version, int)
+        model = foreign.alone(node) if known else None
+        if model is None or not isinstance(version, int):
+            return None
+        place = Path(node.name)
+        graph = _load(ModelFile(place, model, {domain: version}, {}, {}), Ledger())
+        return None if any(n.op == "foreign" for n in graph) else graph
+
 
 @growth()
 def _load(file: ModelFile, ledger: Ledger) -> Graph:
@@ -367,7 +378,7 @@ def _annotated(reader: Reader) -> tuple[dict[str, tuple[str, str]], list[str]]:
 
     Others' codes are made by operators, which say what they mean.
     """
-    if reader.outer is not None:
+    if reader.outer is not None or not reader.proto.quantization_annotation:
         return {}, []
     whole = {i.name for i in reader.proto.input if i.type.tensor_type.elem_type in _WHOLE}
     found: dict[str, tuple[str, str]] = {}

@@ -14,6 +14,7 @@ from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.types import Array, TensorType
 from qir.ledger import Change, Ledger
+from qir.passes.foreign import read_again
 from qir.reference.interpreter import profile_of, run_node
 from qir.rewrite import Pass
 from qir.rewrite.watch import may
@@ -30,7 +31,7 @@ class FoldConstants(Pass):
 
     Ops on codes stay: a dequantized weight is what makes a model quantized. So does what has more
     than `limit` elements, or `growth` more than the constants that it is made of. Numbers that
-    are read off a type become constants too.
+    are read off a type become constants too. A foreign op with constant operands is read again.
     """
 
     name = "fold-constants"
@@ -41,9 +42,11 @@ class FoldConstants(Pass):
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
         count = 0
-        for node in graph:
+        for node in list(graph):
             if self._foldable(node) or _read_off(node):
                 count += self._fold(graph, node, ledger)
+            elif node.op == "foreign":
+                count += bool(read_again(graph, node, ledger, self.name))
         return count + (graph.prune() if count else 0)
 
     def _foldable(self, node: Node) -> bool:

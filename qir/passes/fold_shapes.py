@@ -20,6 +20,7 @@ from qir.ir.ops.graph import GIVEN
 from qir.ir.text import parse
 from qir.ir.types import Array, TensorType
 from qir.ledger import Change, Ledger
+from qir.passes.foreign import read_again
 from qir.rewrite import Pass
 from qir.rewrite.watch import may
 
@@ -66,20 +67,29 @@ class _Run:
     """Values of which more is known than before."""
 
     def sweep(self) -> int:
-        count = 0
-        for node in list(self.graph):
-            if node.op in ("reshape", "expand") and not node.schemes:
-                count += self._settle(node)
-            if any(value in self.changed for value in node.operands.values()):
-                self._refine(node)
-            found = reckoned(node, self.known, self.limit)
-            for value, sizes in zip(node.results, found, strict=False):
-                if sizes.size > self.limit:
-                    continue
-                self.known[value] = sizes
-                if node.op != "constant" and value.uses and whole(sizes):
-                    count += self._fold(value, sizes)
+        count = sum(self._visit(node) for node in list(self.graph))
         return count + (self.graph.prune() if count else 0)
+
+    def _visit(self, node: Node) -> int:
+        count = 0
+        if node.op == "foreign":
+            made = read_again(self.graph, node, self.ledger, self.step)
+            self.changed.update(value for each in made for value in each.results)
+            return bool(made) + sum(self._visit(each) for each in made)
+        if node.op in ("reshape", "expand") and not node.schemes:
+            count += self._settle(node)
+        if any(value in self.changed for value in node.operands.values()):
+            self._refine(node)
+        if node.op == "slice_at" and not node.schemes and self._cut(node):
+            return 1
+        found = reckoned(node, self.known, self.limit)
+        for value, sizes in zip(node.results, found, strict=False):
+            if sizes.size > self.limit:
+                continue
+            self.known[value] = sizes
+            if node.op != "constant" and value.uses and whole(sizes):
+                count += self._fold(value, sizes)
+        return count
 
     def _fold(self, old: Value, sizes: Sizes) -> bool:
         node, graph = old.node, self.graph
@@ -113,6 +123,28 @@ class _Run:
         self.graph.set_operand(node, "shape", value)
         self.changed.add(value)
         self.ledger.add(Change.EXACT, self.step, node.name, f"{node.op} to sizes that are known")
+        return True
+
+    def _cut(self, node: Node) -> bool:
+        """Makes a slice with bounds that are known an ordinary one."""
+        bounds = [self.known.get(node.operands[slot]) for slot in ("starts", "ends")]
+        if any(b is None or not whole(b) for b in bounds) or not may(self.step, node.op, node):
+            return False
+        axes, old, graph = node.attrs["axes"], node.result, self.graph
+        starts, ends = (tuple(b.tolist()) for b in bounds if b is not None)
+        attrs = {"starts": starts, "ends": ends, "axes": axes}
+        attrs["steps"] = node.attrs["steps"] or (1,) * len(starts)
+        name = old.name
+        graph.rename(old, graph.fresh(f"{name}.folded"))
+        x = {"x": node.operands["x"]}
+        new = graph.add("slice", x, attrs, name=name, before=node, origins=node.origins)
+        if any(use.node.op == "output" for use in old.uses):
+            graph.set_type(new.result, old.type)
+        graph.set_lineage(new.result, old.lineage)
+        graph.replace(old, new.result)
+        self.changed.add(new.result)
+        self.ledger.add(Change.EXACT, self.step, name, "bounds are known")
+        self._visit(new)
         return True
 
     def _refine(self, node: Node) -> None:
