@@ -103,9 +103,21 @@ def integral(kernel: Kernel) -> bool:
     result = kernel.result.quant
     if result is not None and not plain(result):
         return False
+    if _along_others(kernel):
+        return False
     if kernel.op == "conv2d":
         return data.grain is None and weight.axis in (None, 0)
     return _outside(kernel, traits.data) and _outside(kernel, traits.weight or "")
+
+
+def _along_others(kernel: Kernel) -> bool:
+    """Whether the result alone has scales along rows or batches, so that none go with channels."""
+    traits, result = spec(kernel.op).traits, kernel.result.quant
+    if result is None or result.axis is None:
+        return False
+    channels = kernel.result.rank - 1 if kernel.op != "conv2d" or _last(kernel) else 1
+    simple = all(_one_or_channels(kernel, s or "") for s in (traits.data, traits.weight))
+    return simple and result.axis != channels
 
 
 def _whole(quant: QuantType) -> bool:
