@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ from qir.cli.words import shape
 if TYPE_CHECKING:
     from qir.cli.engines import Engine, Tensor, Tensors
     from qir.inspect.compare import Difference
+    from qir.inspect.metrics import Metric
     from qir.ir.graph import Graph
 
 FIRST = 4
@@ -24,7 +26,7 @@ FIRST = 4
 @shared.verb(
     "qir run quantized.onnx --data samples.npy -o results.npz",
     "qir run quantized.onnx --data samples.npy --limit 8 --with cpu",
-    "qir run quantized.onnx --data samples.npy --compare cpu,onnxruntime",
+    "qir run quantized.onnx --data samples.npy --compare cpu,onnxruntime --metric cosine",
 )
 @shared.model
 @shared.data("An .npy or .npz file, or a folder of them.", required=True)
@@ -38,6 +40,14 @@ FIRST = 4
     help="What runs it: reference, cpu, onnxruntime, or onnxruntime:plain, without its optimizer.",
 )
 @click.option("--compare", metavar="A,B", help="Run two engines and tell how their results differ.")
+@click.option(
+    "--metric",
+    "metrics",
+    multiple=True,
+    metavar="NAME",
+    help="Measure with --compare, the first engine being right: sqnr, cosine, mean-error, top1, or"
+    " a plugin's; may be given several times.",
+)
 @click.option(
     "--values",
     multiple=True,
@@ -58,6 +68,7 @@ def run(
     output: Path | None,
     engine: str,
     compare: str | None,
+    metrics: tuple[str, ...],
     values: tuple[str, ...],
     limit: int | None,
     batch: int | None,
@@ -70,15 +81,21 @@ def run(
 
     Without --with the reference runs it, which defines what every op computes. Data are arrays
     with samples along the first axis, named as the inputs; results of all batches are joined.
-    --compare A,B ends with status 1 where the bytes of the two differ.
+    --compare A,B ends with status 1 where the bytes of the two differ; --metric tells how near they
+    are, on codes as they are.
 
     --json prints {file, engine, samples, outputs: [{name, shape, dtype, low, high}]}, or, with
-    --compare, {file, engines, samples, outputs: [{name, elements, differ, largest, codes, equal}]}.
+    --compare, {file, engines, samples, outputs: [{name, elements, differ, largest, codes, equal,
+    metrics}]}; metrics has a number by name, text where it is infinite, null where it is none.
     """
     from qir.errors import UsageError
+    from qir.inspect.metrics import metric
 
     require_apart([model, data], [output])
     _check(output, engine, compare, values, force)
+    if metrics and not compare:
+        raise UsageError("--metric measures two runs: give --compare A,B")
+    chosen = [metric(name) for name in dict.fromkeys(metrics)]
     screen = Screen(quiet=quiet)
     graph = open_model(model)
     names = _pair(compare) if compare else [engine]
@@ -92,12 +109,14 @@ def run(
         from qir.inspect import compare as differences
 
         found = differences(graph, joined[0], joined[1])
+        measured = _measured(chosen, joined[0], joined[1])
         if as_json:
-            rows = [d.to_json() for d in found]
+            rows = [_row(d, measured) for d in found]
             head = {"file": str(model), "engines": names, "samples": samples}
             screen.json({**head, "outputs": rows})
         else:
             _show_differences(screen, names, samples, found)
+            _show_measured(screen, chosen, measured)
         if not all(d.equal for d in found):
             context.exit(1)
         return
@@ -199,6 +218,38 @@ def _save(path: Path, results: Tensors) -> None:
 
     with replacing(path) as draft, draft.open("wb") as file:
         np.savez(file, **results)  # type: ignore[arg-type]
+
+
+def _measured(
+    metrics: Sequence[Metric], wanted: Tensors, given: Tensors
+) -> dict[str, dict[str, float]]:
+    """By output and metric, how near two runs are."""
+    if not metrics:
+        return {}
+    return {name: {m.name: m(wanted[name], given[name]) for m in metrics} for name in wanted}
+
+
+def _row(found: Difference, measured: dict[str, dict[str, float]]) -> dict[str, object]:
+    metrics = {name: _number(x) for name, x in measured.get(found.name, {}).items()}
+    return {**found.to_json(), "metrics": metrics}
+
+
+def _number(x: float) -> float | str | None:
+    """A number as JSON has it, which knows no infinite ones."""
+    if math.isnan(x):
+        return None
+    return str(x) if math.isinf(x) else x
+
+
+def _show_measured(
+    screen: Screen, metrics: Sequence[Metric], measured: dict[str, dict[str, float]]
+) -> None:
+    if not metrics:
+        return
+    names = (f"{m.name} {m.unit}".rstrip() for m in metrics)
+    columns = (Column("output", fit="shorten"), *(Column(name, "right") for name in names))
+    rows = [(name, *(real(x) for x in row.values())) for name, row in measured.items()]
+    screen.table(columns, rows)
 
 
 def _described(name: str, array: Tensor) -> dict[str, object]:

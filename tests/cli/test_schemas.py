@@ -105,7 +105,7 @@ LINES = {
     "diff model.onnx quantized.onnx": 1,
     "diff quantized.qir quantized.onnx": 1,
     "run model.onnx --data samples.npy": 0,
-    "run quantized.onnx --data samples.npy --compare reference,cpu": 0,
+    "run quantized.onnx --data samples.npy --compare reference,cpu --metric sqnr --metric top1": 0,
     "run quantized.onnx --data samples.npy --compare reference,onnxruntime": 0,
     "bench quantized.onnx --with cpu --runs 3 --profile": 0,
     "bench model.onnx --with reference --runs 3": 0,
