@@ -21,7 +21,7 @@ CYTHON := $(shell find qir -name '*.pyx' -o -name '*.pxd')
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check test-all bench fuzz sanitize lint format docs train clean oracle-tflite oracle-ipex oracle-mxnet
+.PHONY: help demo test check test-loopback test-all bench fuzz sanitize lint format docs train clean oracle-tflite oracle-ipex oracle-mxnet
 
 help:  ## list the targets
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
@@ -35,6 +35,9 @@ test: $(STAMP)/test  ## every test but the long ones, under 25 minutes
 
 check: $(STAMP)/test  ## the fast tests, under 2 minutes
 	@$(PYTEST) -m "not slow and not long"
+
+test-loopback: $(STAMP)/test  ## the tests that run programs, each sent out by a plugin's target and back
+	@$(PYTEST) -m "not slow and not long" --through loopback tests/reference tests/backends tests/differential
 
 test-all: $(STAMP)/test  ## every test, then sanitizers, fuzzing and benchmarks; writes docs/test-all.md
 	@$(BIN)/python -m tests.everything -n $(JOBS) --dist loadfile -ra

@@ -70,7 +70,7 @@ def main() -> int:
         run("tests", sys.executable, "-P", "-m", "pytest", *sys.argv[1:]),
         *(
             run(name, "make", "--no-print-directory", name)
-            for name in ("sanitize", "fuzz", "bench")
+            for name in ("test-loopback", "sanitize", "fuzz", "bench")
         ),
     ]
     PAGE.parent.mkdir(exist_ok=True)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -170,3 +172,20 @@ def test_the_command_line_knows_it(site: Path, tmp_path: Path) -> None:
     assert "FAILED  same data, same range" in outcome.out
     outcome = command("plugins", "check", "acme-next")
     assert "written for plugin API 2" in outcome.out
+
+
+@pytest.mark.slow
+def test_a_part_of_the_suite_runs_through_it() -> None:
+    words = ["-q", "-n", "0", "-p", "no:cacheprovider", "--through", "loopback"]
+    parts = ["tests/reference/test_scales_of_rows.py"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *words, *parts],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    told = re.search(r"([\d,]+) programs through target loopback", done.stdout)
+    assert told, done.stdout
+    assert int(told[1].replace(",", "")) >= 12
