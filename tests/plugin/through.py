@@ -85,5 +85,5 @@ def begin(name: str) -> Through:
         sys.path.insert(0, str(install_acme(Path(tempfile.mkdtemp(prefix="loopback-")))))
         registry.forget()
     made = Through(name)
-    interpreter.run = made  # type: ignore[assignment]
+    interpreter.run = made
     return made
