@@ -13,6 +13,7 @@ from qir.passes.lower_integer import LowerInteger
 from qir.passes.open_groups import OpenGroups
 from qir.reference.constants import computed
 
+from . import hanging
 from .nbits import to_nbits
 from .writer import STEP
 
@@ -33,6 +34,14 @@ def formed(graph: Graph, form: str | None, ledger: Ledger, *, standard: bool) ->
     if form in ("qdq", "qoperator"):
         LiftDynamic().run(out, ledger)
     _settle(out, ledger)
+    if standard or form != "qoperator":
+        hanging.padded(out, ledger)
+    with hanging.kept(ledger):
+        _made(out, form, ledger, standard=standard)
+    return out
+
+
+def _made(out: Graph, form: str | None, ledger: Ledger, *, standard: bool) -> None:
     match form:
         case "qoperator":
             FuseQdq().run(out, ledger)
@@ -46,7 +55,6 @@ def formed(graph: Graph, form: str | None, ledger: Ledger, *, standard: bool) ->
             to_nbits(out, ledger, standard=standard)
         case _:
             ExpandQdq().run(out, ledger)
-    return out
 
 
 def _sums(graph: Graph) -> bool:

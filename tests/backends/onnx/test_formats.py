@@ -162,3 +162,26 @@ def test_numbers_that_turn_out_constant_are_folded_into_a_static_model(tmp_path:
     near(other, one)
     back = pipeline.load(tmp_path / "made.onnx")
     assert not [v for v in back.values.values() if v.type.quant and v.type.quant.dynamic]
+
+
+def test_a_product_of_codes_that_ends_in_reals_is_told_where_its_parts_are_written(
+    tmp_path: Path,
+) -> None:
+    rng = np.random.default_rng(6)
+    held = {"s": np.float32(0.5), "z": np.uint8(120), "t": np.float32(0.25), "u": np.int8(0)}
+    held["w"] = rng.integers(-128, 128, (8, 5)).astype(np.int8)
+    node = helper.make_node("QGemm", ["x", "s", "z", "w", "t", "u"], ["y"], domain="com.microsoft")
+    x = helper.make_tensor_value_info("x", TensorProto.UINT8, [3, 8])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [3, 5])
+    tensors = [numpy_helper.from_array(np.asarray(a), n) for n, a in held.items()]
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    proto = helper.make_model(
+        helper.make_graph([node], "g", [x], [y], tensors), opset_imports=imports, ir_version=9
+    )
+    onnx.save(proto, tmp_path / "m.onnx")
+    graph, ledger = pipeline.load(tmp_path / "m.onnx"), Ledger()
+    made = written(graph, tmp_path, format="qoperator", target="onnx", ledger=ledger)
+    assert "QGemm" not in ops(made)
+    assert [(e.change, e.subject) for e in ledger] == [(Change.REGROUPED, "y")]
+    feeds = {"x": rng.integers(0, 256, (3, 8)).astype(np.uint8)}
+    near(run(made, feeds, optimize=False)["y"], run(proto, feeds, optimize=False)["y"])
