@@ -150,6 +150,10 @@ class Reader:
     def value(self, op: Op, name: str, quant: QuantType | None = None) -> Value:
         """An operand; a constant is made where it is missing, with the meaning given."""
         name = self.resolve(name)
+        if name in self._values and name not in self._stored:
+            return self._values[name]
+        if quant is None and (held := self._constants.get((name, None))) is not None:
+            return held
         if (array := self.array(name)) is not None:
             return self._constant(name, array, quant)
         if name not in self._values:
