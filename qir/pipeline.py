@@ -22,7 +22,7 @@ from qir.ir.graph import Graph
 from qir.ir.verify import Finding, check
 from qir.ir.verify import verify as verify_graph
 from qir.ledger import Change, Ledger
-from qir.numerics import bring, profile_text
+from qir.numerics import bring, given, profile_text
 from qir.passes.assign_schemes import AssignSchemes, Plan, Wish, assign
 from qir.passes.fold_batch_norm import FoldBatchNorm
 from qir.passes.fold_constants import FoldConstants
@@ -377,8 +377,10 @@ def run(
 ) -> dict[str, NDArray[np.generic]]:
     """Runs a graph by the reference; gives outputs by name, or the named values.
 
-    A value of a body is named by its path, `y/body/h`, and is that of the last round.
+    A value of a body is named by its path, `y/body/h`, and is that of the last round. `profile`
+    takes the place of every one that the graph names: a name, or the path of a `.toml` file.
     """
+    profile = profile and given(profile)
     if values is not None:
         values = list(values)
         for name in values:

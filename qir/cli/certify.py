@@ -23,7 +23,12 @@ if TYPE_CHECKING:
 )
 @shared.model
 @click.option("--layer", metavar="NAME", help="Certify this layer alone.")
-@click.option("--profiles", metavar="A,B", default="", help="Runtimes whose codes are compared.")
+@click.option(
+    "--profiles",
+    metavar="A,B",
+    default="",
+    help="Runtimes whose codes are compared, or .toml files.",
+)
 @shared.whole("--most", "Ulps by which a scale is nudged at most.", 1024)
 @shared.as_json
 @shared.quiet
@@ -50,8 +55,10 @@ def certify(
     greatest, bits and wraps are null where nothing bounds a sum, ties without --profiles.
     """
     from qir.inspect.certificates import certify as certificates
+    from qir.numerics import given
 
-    names = tuple(dict.fromkeys(name.strip() for name in profiles.split(",") if name.strip()))
+    asked = (name.strip() for name in profiles.split(","))
+    names = tuple(dict.fromkeys(given(name) for name in asked if name))
     found = certificates(open_model(model), names, layer=layer, most=most)
     screen = Screen(quiet=quiet)
     if as_json:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     "profile",
     required=True,
     metavar="PROFILE",
-    help="Numerics profile of the runtime: ort-1.31, tflite-xnnpack, a .toml file.",
+    help="Numerics profile of the runtime: ort-1.31, tflite-2.21.xnnpack, or a .toml file.",
 )
 @shared.output("Where to write it: a .qir file.")
 @shared.force
@@ -61,9 +61,11 @@ def group(
     ledger, journal = Ledger(), pipeline.read_journal(model)
     graph = open_model(model, ledger)
     reports: list[Report] = []
+    wanted = Group(profile)
+    profile = wanted.profile
     done = pipeline.optimize(
         graph,
-        [Group(profile)],
+        [wanted],
         ledger=ledger,
         journal=journal,
         after=lambda report, _: reports.append(report),

@@ -23,7 +23,7 @@ from qir.ir.verify import Seen, accumulators, walk
 from qir.ir.verify.accumulators import products, summed, transposed
 from qir.ir.verify.step import SLOTS, Product
 from qir.ledger import Ledger
-from qir.numerics import Query, Rule, affine_of, profile, query_of
+from qir.numerics import Query, Rule, affine_of, given, profile, query_of
 from qir.passes.fuse_qdq import FuseQdq
 from qir.reference.constants import computed
 from qir.reference.products import PRODUCTS, Kernel, product
@@ -89,9 +89,10 @@ def certify(
 ) -> tuple[Certificate, ...]:
     """The certificates of every product of codes, or of one node.
 
-    Raises UsageError for a layer that there is not, or for one profile alone; ProfileError for a
+    A profile is named, or a path of its `.toml` file. Raises UsageError for a layer that there is not, or for one profile alone; ProfileError for a
     profile that there is not.
     """
+    profiles = [given(name) for name in profiles]
     if len(set(profiles)) == 1:
         raise UsageError("two profiles or more are compared; one alone agrees with itself")
     for name in profiles:

@@ -27,6 +27,7 @@ from qir.numerics.typed import map_of
 PROFILES = Path(__file__).parent
 """The folder of the profiles that the core holds."""
 _SHOWN = 6
+_NAME = re.compile(r"[\w.+-]{1,80}")
 
 
 def _folders() -> tuple[list[Path], list[str]]:
@@ -75,6 +76,26 @@ def bring(name: str, text: str) -> bool:
     return True
 
 
+def given(said: str) -> str:
+    """The name of the profile that a user names, by its name or by the path of a `.toml` file.
+
+    The profile of a file has the name that the file says, and is known by it from then on; what it
+    extends is installed. ProfileError for a file that is no profile, or whose name is taken.
+    """
+    if not said.endswith(".toml"):
+        return said
+    path = Path(said)
+    found = load(path, profile)
+    if not _NAME.fullmatch(found.name):
+        raise ProfileError(f"{path.name}, line 1: {_no_name(found.name)}")
+    if not bring(found.name, found.text):
+        raise ProfileError(
+            f"{path.name}: an installed profile is named {found.name} and says something else; "
+            f"give this one another name"
+        )
+    return found.name
+
+
 @contextmanager
 def replaced(other: Profile) -> Iterator[None]:
     """Lets another profile stand under its name for a while, to see what a change does."""
@@ -88,9 +109,13 @@ def replaced(other: Profile) -> Iterator[None]:
             _GUESTS[other.name] = before
 
 
+def _no_name(name: str) -> str:
+    return f"{name[:40]!r} is no name of a profile: letters, digits and . + - _"
+
+
 def _read(name: str, above: tuple[str, ...]) -> Profile:
-    if not re.fullmatch(r"[\w.+-]{1,80}", name):
-        raise ProfileError(f"{name[:40]!r} is no name of a profile: letters, digits and . + - _")
+    if not _NAME.fullmatch(name):
+        raise ProfileError(_no_name(name))
     line = (*above, name)
     core = PROFILES / f"{name}.toml"
     folders, broken = ([PROFILES], []) if core.exists() else _folders()

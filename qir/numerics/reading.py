@@ -79,7 +79,7 @@ def load(path: Path, find: Find | None = None, *, above: tuple[str, ...] = ()) -
 
     def found(name: str) -> Profile:
         if name in line:
-            raise ProfileError(f"{path.name}: {' extends '.join((*line, name))}, in a circle")
+            raise ProfileError(f"{' extends '.join((*line, name))}, in a circle")
         return find(name) if find else load(path.parent / f"{name}.toml", above=line)
 
     return parse(text, path.name, found)
@@ -90,7 +90,10 @@ def parse(text: str, name: str, find: Find | None = None) -> Profile:
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ProfileError(f"{name}: {error}") from error
+        said, _, place = str(error).partition(" (at ")
+        found = re.match(r"line (\d+)", place)
+        line = int(found[1]) if found else max(len(text.splitlines()), 1)
+        raise ProfileError(f"{name}, line {line}: {said}") from error
     except RecursionError as error:
         raise ProfileError(f"{name}: its tables are nested too deep") from error
     return _Reader(name, text, find).profile(data)
@@ -163,9 +166,7 @@ class _Reader:
         head = self.head(data)
         base = None
         if head.extends:
-            if self.find is None:
-                raise self.error("extends", f"{head.extends!r} is not at hand")
-            base = self.find(head.extends)
+            base = self.base(head)
         defaults = self.blocks({k: v for k, v in data.items() if k in (*BLOCKS, *TEXTS)}, top=True)
         rules = tuple(self.rule(row, i) for i, row in enumerate(self.rows(data, "rule")))
         groups = tuple(self.group(row, i) for i, row in enumerate(self.rows(data, "group")))
@@ -185,6 +186,19 @@ class _Reader:
         made = Profile(head, defaults, rules, groups, base, self.text)
         self.check_sense(made)
         return made
+
+    def base(self, head: Head) -> Profile:
+        """What a profile extends; ProfileError of this line where that cannot be had."""
+        if head.extends == head.name:
+            raise self.error("extends", f"{head.name} extends itself")
+        if self.find is None:
+            raise self.error("extends", f"{head.extends!r} is not at hand")
+        try:
+            return self.find(head.extends)
+        except ProfileError as error:
+            if re.match(r".+, line \d+: ", str(error)):  # what is wrong is within that file
+                raise
+            raise self.error("extends", f"extends: {error}") from error
 
     def check_sense(self, made: Profile) -> None:
         """ProfileError for fields of this file that say nothing with those they stand beside."""

@@ -12,7 +12,7 @@ from qir.ir.dtype import I32
 from qir.ir.graph import Graph
 from qir.ir.ops import spec
 from qir.ledger import Ledger
-from qir.numerics import Profile, affine_of, profile, query_of
+from qir.numerics import Profile, affine_of, given, profile, query_of
 from qir.numerics.profile import Group as Row
 from qir.reference.quantized import bounds
 from qir.rewrite import Tolerance
@@ -29,7 +29,10 @@ class Group(Fusing):
     nested = False
     tolerance = Tolerance(inf, inf, "numbers become those that the runtime computes")
     profile: str = field(default="", metadata=option(name="as", kind="profile"))
-    """The profile whose groups are wrapped; empty: the graph's own."""
+    """The profile whose groups are wrapped, by name or as a file; empty: the graph's own."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "profile", given(self.profile))
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
         named = self.named(graph)

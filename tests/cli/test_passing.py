@@ -13,7 +13,7 @@ from qir import pipeline
 from qir.ir import file
 from qir.rewrite.options import find_pass, make_pass, options_text, parse_passes
 from qir.testing import random_graph
-from tests.cli.command import assert_one_line, qir
+from tests.cli.command import assert_one_line, process, qir
 from tests.cli.test_schemas import SCHEMAS
 
 MARK = """
@@ -202,6 +202,21 @@ def test_group_tells_nodes_and_rows_of_the_profile(folder: Path) -> None:
 
 
 # -- bisect ----------------------------------------------------------------------------------------
+
+
+def test_a_profile_file_groups_and_travels_in_what_is_written(folder: Path, tmp_path: Path) -> None:
+    path, named, opted = tmp_path / "next.toml", tmp_path / "a.qir", tmp_path / "b.qir"
+    path.write_text('name = "mine-2"\nextends = "ort-1.31"\n')
+    done = qir("group", folder / "quantized.onnx", "--as", path, "-o", named, "--json")
+    assert done.status == 0, done
+    assert json.loads(done.out)["profile"] == "mine-2"
+    assert json.loads(done.out)["groups"]
+    done = qir("opt", folder / "quantized.onnx", "-p", f"group{{as={path}}}", "-o", opted)
+    assert done.status == 0, done
+    path.unlink()
+    done = process("show", named, "--json")
+    assert json.loads(done.out)["profile"] == "mine-2", done
+    assert process("run", opted, "--data", folder / "samples.npy").status == 0
 
 
 def test_bisect_finds_the_pass_and_the_rewrite(folder: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from qir.errors import ProfileError
 from qir.ir.text import parse as parse_graph
-from qir.numerics import Profile, Query, dumps, load, parse, profile, profile_names, resolve
+from qir.numerics import Profile, Query, dumps, given, load, parse, profile, profile_names, resolve
 from qir.numerics.fields import BLOCKS, READS, field_types, fits, levels_of, said
 from qir.numerics.profile import differences
 from qir.reference.methods import METHODS
@@ -326,7 +326,10 @@ MISTAKES = [
         'method = "scaled_product"\nrequant = {round = "away"}\n',
         "line 8: mul is computed by method scaled_product, which does not read requant",
     ),
-    ('name = "p"\nname = "p"\n', "p.toml: Cannot overwrite a value (at line 2"),
+    ('name = "p"\nname = "p"\n', "p.toml, line 2: Cannot overwrite a value"),
+    ('name = "p"\n[[rule]\n', "p.toml, line 2: "),
+    ('name = "p"\nisa = [', "p.toml, line 2: "),
+    ('name = "p"\nextends = "p"\n', "p.toml, line 2: p extends itself"),
     ('name = "p"\nextends = "q"\n', "line 2: 'q' is not at hand"),
 ]
 
@@ -406,10 +409,33 @@ def test_two_groups_that_hold_for_the_same_are_an_error() -> None:
 def test_a_profile_that_extends_itself_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text('name = "a"\nextends = "b"\n')
     (tmp_path / "b.toml").write_text('name = "b"\nextends = "a"\n')
-    with pytest.raises(ProfileError, match=r"b\.toml: a extends b extends a, in a circle"):
+    with pytest.raises(ProfileError, match=r"b\.toml, line 2: extends: a extends b extends a, in"):
         load(tmp_path / "a.toml")
     with pytest.raises(ProfileError, match="cannot be read"):
         load(tmp_path / "c.toml")
+
+
+def test_what_is_extended_and_is_not_there_is_told_with_its_line() -> None:
+    with pytest.raises(ProfileError) as caught:
+        parse('name = "p"\n\nextends = "zzz"\n', "p.toml", profile)
+    assert str(caught.value).startswith("p.toml, line 3: extends: no profile 'zzz'; known: ")
+
+
+def test_a_profile_is_given_by_its_name_or_by_its_file(tmp_path: Path) -> None:
+    assert given("ort-1.31") == "ort-1.31"
+    path = tmp_path / "next.toml"
+    for rounding in ("away", "half_up"):  # a file that is changed is read again
+        path.write_text(f'name = "mine"\nextends = "native"\nrequant = {{round = "{rounding}"}}\n')
+        assert given(str(path)) == "mine"
+        assert profile("mine").resolve(Query("conv2d")).requant.round == rounding
+    path.write_text('name = "native"\n')
+    with pytest.raises(ProfileError, match=r"next\.toml: an installed profile is named native"):
+        given(str(path))
+    path.write_text('name = "no name"\n')
+    with pytest.raises(ProfileError, match=r"next\.toml, line 1: 'no name' is no name of"):
+        given(str(path))
+    with pytest.raises(ProfileError, match=r"gone\.toml: cannot be read"):
+        given(str(tmp_path / "gone.toml"))
 
 
 def test_what_an_error_offers_is_what_is_accepted() -> None:
