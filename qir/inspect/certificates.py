@@ -89,8 +89,8 @@ def certify(
 ) -> tuple[Certificate, ...]:
     """The certificates of every product of codes, or of one node.
 
-    A profile is named, or a path of its `.toml` file. Raises UsageError for a layer that there is not, or for one profile alone; ProfileError for a
-    profile that there is not.
+    A profile is given by its name or as a `.toml` file. Raises UsageError for a layer that there is
+    not, or for one profile alone; ProfileError for a profile that there is not.
     """
     profiles = [given(name) for name in profiles]
     if len(set(profiles)) == 1:

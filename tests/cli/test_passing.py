@@ -214,9 +214,9 @@ def test_a_profile_file_groups_and_travels_in_what_is_written(folder: Path, tmp_
     done = qir("opt", folder / "quantized.onnx", "-p", f"group{{as={path}}}", "-o", opted)
     assert done.status == 0, done
     path.unlink()
-    done = process("show", named, "--json")
+    done = process("show", named, "--json", cwd=tmp_path)
     assert json.loads(done.out)["profile"] == "mine-2", done
-    assert process("run", opted, "--data", folder / "samples.npy").status == 0
+    assert process("run", opted, "--data", folder / "samples.npy", cwd=tmp_path).status == 0
 
 
 def test_bisect_finds_the_pass_and_the_rewrite(folder: Path) -> None:
