@@ -30,6 +30,7 @@ KINDS = {
 """The groups of entry points, and what each finds."""
 
 
+_LIST = 120  # letters of names that still fit a line
 _offered: dict[tuple[str, str], object] = {}
 
 
@@ -100,7 +101,8 @@ def _found(kind: str, name: str) -> object:
         near = difflib.get_close_matches(name, names(kind), 1)
         hint = f"did you mean {near[0]!r}? " if near else ""
         known = ", ".join(names(kind)) or "none (is qir installed?)"
-        raise PluginError(f"no {short} {name!r}; {hint}known: {known}")
+        where = f"known: {known}" if len(known) < _LIST else "`qir plugins` lists those there are"
+        raise PluginError(f"no {short} {name!r}; {hint}{where}")
     if len(found) > 1:
         owners = " and ".join(_owner(p) for p in found)
         raise PluginError(f"{short} {name!r} is claimed by {owners}; remove one of them")

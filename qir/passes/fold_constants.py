@@ -14,7 +14,7 @@ from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.types import Array, TensorType
 from qir.ledger import Change, Ledger
-from qir.passes.foreign import read_again
+from qir.passes._foreign import read_again
 from qir.reference.interpreter import profile_of, run_node
 from qir.rewrite import Pass
 from qir.rewrite.watch import may

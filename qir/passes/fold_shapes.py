@@ -20,7 +20,7 @@ from qir.ir.ops.graph import GIVEN
 from qir.ir.text import parse
 from qir.ir.types import Array, TensorType
 from qir.ledger import Change, Ledger
-from qir.passes.foreign import read_again
+from qir.passes._foreign import read_again
 from qir.rewrite import Pass
 from qir.rewrite.watch import may
 

@@ -184,6 +184,9 @@ class _Run:
             raise meant from error
         finally:
             work._most = float("inf")
+        if not isinstance(changed, int):
+            kind = type(changed).__name__
+            raise PassError(f"pass {one.name} gives {kind}; run() is to give how much it changed")
         steps = numbering.end(one.name, changed)
         if (changed == 0) != (work.version == version):
             said = "no change" if changed == 0 else f"{changed} changes"
@@ -199,7 +202,10 @@ class _Run:
         for path, graph in list(self.work.walk()):
             inside = path.partition("/")[2]
             self.numbering.path = f"{inside}/" if inside else ""
-            changed += one.run(graph, self.ledger)
+            part = one.run(graph, self.ledger)
+            if not isinstance(part, int):
+                return part
+            changed += part
         return changed
 
     def _check(self, one: Pass, steps: tuple[Step, ...], before: Graph) -> None:

@@ -45,13 +45,18 @@ def find_pattern(text: str) -> Pattern:
         return known[found[0]]
     if found:
         raise UsageError(f"pattern {text}: {' and '.join(found)} have that name; name one in full")
+    owner = text.partition(".")[0]
+    if owner in registry.names("qir.passes") and not any(k.startswith(f"{owner}.") for k in known):
+        raise UsageError(
+            f"pass {owner} finds its places without patterns; write what it looks for as one,"
+            " such as 'relu(conv2d(%x, %w, ...))'"
+        )
     every = [*known, *(name.partition(".")[2] for name in known)]
     near = difflib.get_close_matches(text, every, 1)
     hint = f"did you mean {near[0]!r}? " if near else ""
-    some = ", ".join(known) or "none"
     raise UsageError(
         f"no pattern {text!r}; {hint}write one, such as 'relu(conv2d(%x, %w, ...))', or name one"
-        f" of a pass: {some}"
+        " that `qir passes NAME` lists"
     )
 
 

@@ -49,6 +49,8 @@ def test_a_pass_that_reports_another_number_is_told() -> None:
         run_passes(relu(), [Doing(rename, 0)], Ledger())
     with pytest.raises(PassError, match="pass doing reports 3 changes, the graph says otherwise"):
         run_passes(relu(), [Doing(says=3)], Ledger())
+    with pytest.raises(PassError, match="pass doing gives NoneType; run"):
+        run_passes(relu(), [Doing(rename, None)], Ledger())  # type: ignore[arg-type]
 
 
 def test_a_pass_that_leaves_a_broken_graph_is_told_with_the_node() -> None:
