@@ -32,7 +32,7 @@ from . import (
     plugin_ops,
 )
 from .elements import content, ir_version, since, type_proto
-from .writer import STEP, Work, Writer
+from .writer import MICROSOFT, STEP, Work, Writer
 
 OPSET = 21
 OLDEST = 13
@@ -96,7 +96,8 @@ def _opset(graph: Graph, dialect: Dialect) -> int:
     paths = [o.path for o in graph.output.origins if (o.framework, o.op) == ("onnx", "Output")]
     source = next((int(p[6:]) for p in paths if re.fullmatch(r"opset \d+", p)), OPSET)
     zeros = any(n.op == "reshape" and n.attrs["allow_zero"] for n in nodes)
-    needed = max((_needed(v) for n in nodes for v in n.results), default=OLDEST)
+    own = not dialect.standard
+    needed = max((_needed(v, own=own) for n in nodes for v in n.results), default=OLDEST)
     first = max((float_ops.since(n.op, n.attrs) for n in nodes), default=OLDEST)
     firsts = [first, *map(attention_ops.since, nodes)]
     texts = any(n.op in ("equal", "not_equal") and _on_texts(n) for n in nodes)
@@ -128,13 +129,25 @@ def _on_texts(node: Node) -> bool:
     return any(value.type.dtype == STRING for value in node.operands.values())
 
 
-def _needed(value: Value) -> int:
-    """The first operator set that can hold such codes."""
+def _needed(value: Value, *, own: bool) -> int:
+    """The first operator set that can hold such codes, unless only onnxruntime's own meet them."""
     quant = value.type.quant
     if quant is None:
         return OLDEST
+    if own and (quant.grain is None or quant.axis is not None) and _microsoft(value):
+        return OLDEST
     half = 19 if quant.express.name == "f16" else OLDEST
     return max(since(quant.storage), 21 if quant.grain and quant.axis is None else half)
+
+
+def _microsoft(value: Value) -> bool:
+    """Whether all that makes and reads codes was onnxruntime's own in the source, as it stays."""
+    makers = () if value.node.op in ("constant", "input") else (value.node,)
+    wanted = {"quantize": "QuantizeLinear", "dequantize": "DequantizeLinear"}
+    return bool(value.users) and all(
+        any((o.op, o.path) == (wanted.get(n.op), f"domain {MICROSOFT}") for o in n.origins)
+        for n in (*makers, *value.users)
+    )
 
 
 def _name_outputs(writer: Writer) -> list[tuple[Value, str]]:

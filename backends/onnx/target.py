@@ -13,6 +13,7 @@ from qir.ir.graph import Graph
 from qir.ledger import Ledger
 from qir.target import Executable, Target
 
+from . import staying
 from .formats import FORMATS, formed
 from .model import Dialect, to_model, to_parts
 from .saving import save
@@ -65,6 +66,8 @@ class OnnxRuntimeTarget(Target):
             return
         made = formed(graph, format, ledger, standard=dialect.standard)
         model, large = to_parts(made, ledger, dialect)
+        if format is not None:
+            staying.told(model, format, ledger, standard=dialect.standard)
         ledger.check(lossy=lossy)
         _say(model, {"qir.form": format or "", "qir.changes": _changes(ledger)})
         save(model, path, large)

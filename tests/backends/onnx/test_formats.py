@@ -182,6 +182,6 @@ def test_a_product_of_codes_that_ends_in_reals_is_told_where_its_parts_are_writt
     graph, ledger = pipeline.load(tmp_path / "m.onnx"), Ledger()
     made = written(graph, tmp_path, format="qoperator", target="onnx", ledger=ledger)
     assert "QGemm" not in ops(made)
-    assert [(e.change, e.subject) for e in ledger] == [(Change.REGROUPED, "y")]
+    assert [e.subject for e in ledger if e.change is Change.REGROUPED] == ["y"]
     feeds = {"x": rng.integers(0, 256, (3, 8)).astype(np.uint8)}
     near(run(made, feeds, optimize=False)["y"], run(proto, feeds, optimize=False)["y"])

@@ -1,0 +1,103 @@
+"""What is not in the form that was asked for is counted, and what need not change stays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from qir import pipeline
+from qir.ledger import Change, Ledger
+from tests.differential.runtime import run
+from tests.frontends.onnx.models import model
+
+FLOAT = TensorProto.FLOAT
+
+
+def product(weights: int, codes: int, *, domain: str = "", opset: int = 21) -> onnx.ModelProto:
+    """A product of codes with weights of some type, and a Selu on codes behind it."""
+    rng = np.random.default_rng(4)
+
+    def node(op: str, ins: list[str], out: str) -> onnx.NodeProto:
+        own = domain if op.endswith("Linear") else ""
+        return helper.make_node(op, ins, [out], domain=own or None)
+
+    nodes = [
+        node("QuantizeLinear", ["x", "s", "z"], "q"),
+        node("DequantizeLinear", ["q", "s", "z"], "a"),
+        node("DequantizeLinear", ["w", "t", "o"], "b"),
+        node("MatMul", ["a", "b"], "c"),
+        node("QuantizeLinear", ["c", "u", "z"], "d"),
+        node("DequantizeLinear", ["d", "u", "z"], "e"),
+        node("Selu", ["e"], "f"),
+        node("QuantizeLinear", ["f", "u", "z"], "g"),
+        node("DequantizeLinear", ["g", "u", "z"], "y"),
+    ]
+    scales = {"s": np.float32(0.02), "t": np.float32(0.1), "u": np.float32(0.1)}
+    domains = [domain] if domain else []
+    x, y = {"x": (FLOAT, [3, 32])}, {"y": (FLOAT, [3, 5])}
+    proto = model(nodes, x, y, scales, opset=opset, domains=domains)
+    proto.ir_version = 10
+    w = rng.integers(-8, 8, 32 * 5)
+    proto.graph.initializer.append(helper.make_tensor("w", weights, [32, 5], w))
+    proto.graph.initializer.append(helper.make_tensor("o", weights, [], [0]))
+    proto.graph.initializer.append(helper.make_tensor("z", codes, [], [100]))
+    return proto
+
+
+def converted(proto: onnx.ModelProto, folder: Path, form: str) -> tuple[onnx.ModelProto, Ledger]:
+    path, out, ledger = folder / "m.onnx", folder / "out.onnx", Ledger()
+    onnx.save(proto, path)
+    pipeline.save(pipeline.load(path), out, format=form, ledger=ledger, force=True)
+    return onnx.load(out), ledger
+
+
+U8, U16 = TensorProto.UINT8, TensorProto.UINT16
+I8, I4 = TensorProto.INT8, TensorProto.INT4
+
+
+@pytest.mark.parametrize(
+    ("weights", "codes", "form", "said"),
+    [
+        (I8, U16, "qoperator", ["no operator on codes takes u16: 2 ops stay"]),
+        (
+            I4,
+            U8,
+            "qoperator",
+            [
+                "no operator on codes takes i4: 1 op stays",
+                "has no operator on codes for them: 1 op",
+            ],
+        ),
+        (I8, U8, "qoperator", ["has no operator on codes for them: 1 op stays on reals (1 Selu)"]),
+        (I4, U8, "integer", ["both sides of a matrix product or convolution: 1 op stays"]),
+        (I8, U8, "integer", []),
+        (I8, U8, "qdq", []),
+    ],
+)
+def test_a_form_says_what_stays_out_of_it(
+    tmp_path: Path, weights: int, codes: int, form: str, said: list[str]
+) -> None:
+    _, ledger = converted(product(weights, codes), tmp_path, form)
+    told = [e for e in ledger if e.subject == f"format {form}"]
+    assert all(e.change is Change.EXACT for e in told)
+    assert len(told) == len(said)
+    for entry, part in zip(told, said, strict=True):
+        assert part in entry.reason
+
+
+@pytest.mark.parametrize(("weights", "codes"), [(I4, U8), (I8, U16), (I4, U16)])
+def test_codes_of_onnxruntimes_own_operators_need_no_newer_operator_set(
+    tmp_path: Path, weights: int, codes: int
+) -> None:
+    proto = product(weights, codes, domain="com.microsoft", opset=17)
+    made, ledger = converted(proto, tmp_path, "qdq")
+    assert {o.domain: o.version for o in made.opset_import} == {"": 17, "com.microsoft": 1}
+    assert not len(ledger)
+    feeds = {"x": np.random.default_rng(5).standard_normal((3, 32)).astype(np.float32)}
+    for optimize in (False, True):
+        wanted = run(proto, feeds, optimize=optimize)["y"]
+        np.testing.assert_array_equal(run(made, feeds, optimize=optimize)["y"], wanted)
