@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -153,7 +154,7 @@ def _fetch(tensor: onnx.TensorProto, folder: Path, name: str) -> Array:
     entries = {e.key: e.value for e in tensor.external_data}
     place = entries.get("location", "")
     file = _beside(folder, place)
-    offset, length = int(entries.get("offset", "0")), int(entries.get("length", "-1"))
+    offset, length = _number(entries, "offset", 0), _number(entries, "length", -1)
     held = file.stat().st_size
     length = held - offset if length < 0 else length
     if offset < 0 or length < 0 or length > _TENSOR_LIMIT or offset + length > held:
@@ -173,6 +174,16 @@ def _fetch(tensor: onnx.TensorProto, folder: Path, name: str) -> Array:
     return to_array(out, name)
 
 
+def _number(entries: Mapping[str, str], key: str, default: int) -> int:
+    """How many bytes an entry says; ValueError for what is no number."""
+    said = entries.get(key)
+    if said is None:
+        return default
+    if not re.fullmatch(r"-?[0-9]{1,40}", said.strip()):
+        raise ValueError(f"its {key} {said[:40]!r} is no number of bytes that a file has")
+    return int(said)
+
+
 def _beside(folder: Path, place: str) -> Path:
     parts = PurePosixPath(place.replace("\\", "/"))
     if not place or "\0" in place or parts.is_absolute() or ".." in parts.parts:
@@ -181,6 +192,8 @@ def _beside(folder: Path, place: str) -> Path:
     file = (home / parts).resolve()
     if not file.is_relative_to(home):
         raise ValueError(f"its data at {place!r} lead out of the model's folder")
+    if file.is_dir():
+        raise ValueError(f"its data are at {place!r}, which is a folder; name a file")
     if not file.is_file():
         raise ValueError(f"its data file {place!r} is not there")
     return file

@@ -40,7 +40,7 @@ Numbers = NDArray[np.float32]
 def _mode(op: Op, default: str) -> str:
     mode = op.text("rounding_mode", default).upper()
     if mode not in _KNOWN:
-        raise op.fail(f"rounding_mode {mode!r} is none that QONNX has")
+        raise Keep(f"rounding_mode {mode[:40]!r} is none that QONNX has")
     return mode
 
 

@@ -140,7 +140,7 @@ def test_shapes_that_do_not_fit_an_op_name_the_node(tmp_path: Path) -> None:
 # -- data beside the model ----------------------------------------------------------------------
 
 
-def external(folder: Path, location: str, length: int = 16, offset: int = 0) -> Path:
+def external(folder: Path, location: str, length: int = 16, offset: int | str = 0) -> Path:
     nodes = [helper.make_node("Add", ["x", "c"], ["y"])]
     proto = model(nodes, {"x": (FLOAT, [4])}, {"y": (FLOAT, [4])}, {"c": np.ones(4, np.float32)})
     tensor = proto.graph.initializer[0]
@@ -172,6 +172,19 @@ def test_data_outside_the_models_folder_are_not_read(tmp_path: Path, location: s
 def test_data_of_the_wrong_size_are_told(tmp_path: Path, length: int, offset: int) -> None:
     (tmp_path / "d.bin").write_bytes(bytes(20))
     assert "tensor c: " in message(external(tmp_path, "d.bin", length, offset))
+
+
+@pytest.mark.parametrize("offset", ["abc", "", "1.5", "9" * 5000])
+def test_an_offset_that_is_no_number_is_told(tmp_path: Path, offset: str) -> None:
+    (tmp_path / "d.bin").write_bytes(bytes(20))
+    said = message(external(tmp_path, "d.bin", 16, offset))
+    assert "tensor c: its offset " in said
+    assert said.endswith("is no number of bytes that a file has")
+
+
+def test_data_that_are_a_folder_are_told(tmp_path: Path) -> None:
+    (tmp_path / "d").mkdir()
+    assert "tensor c: its data are at 'd', which is a folder" in message(external(tmp_path, "d"))
 
 
 # -- damage -------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from qir.ir.verify import check
 from qir.ledger import Ledger
 from qir.reference.interpreter import run
 from tests.differential.contrib import same_nodes
-from tests.frontends.onnx.models import save
+from tests.frontends.onnx.models import model, save
 from tests.oracles.qonnx_vectors import VECTORS, cases, digest
 
 F = np.float32
@@ -159,3 +159,17 @@ def test_bits_are_dropped(tmp_path: Path, mode: str, computed: bool) -> None:
         else:
             wanted = (rounded(np.clip(y / F(8), -16, 15), mode) - F(3) / F(8)) * F(2)
         assert np.array_equal(found, wanted), f"version {version}"
+
+
+@pytest.mark.parametrize("op", ["Quant", "Trunc"])
+def test_an_op_whose_rounding_nobody_knows_is_kept(tmp_path: Path, op: str) -> None:
+    held = {"s": F(0.25), "z": F(0), "b": F(8), **({"ob": F(4)} if op == "Trunc" else {})}
+    node = helper.make_node(
+        op, ["x", *held], ["y"], "it", domain=DOMAIN, rounding_mode="ROUND_TO_ZERO"
+    )
+    proto = model([node], {"x": (1, [4, 6])}, {"y": (1, [4, 6])}, held, domains=[DOMAIN])
+    ledger = Ledger()
+    read = OnnxFrontend().load(save(proto, tmp_path), ledger)
+    assert [n.op for n in read if n.op not in ("input", "constant", "output")] == ["foreign"]
+    assert "rounding_mode 'ROUND_TO_ZERO' is none that QONNX has" in str([*ledger])
+    same_nodes(proto, to_model(read, Ledger()))
