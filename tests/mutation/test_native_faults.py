@@ -97,7 +97,7 @@ def beside_ties() -> None:
 
 def convolved(factor: np.float32, biases: Codes) -> None:
     """A convolution of one code 1 by weights of 1, so that biases and 1 are the sums."""
-    constants = {
+    constants: dict[str, Codes] = {
         "xs": np.asarray(factor),
         "xz": np.asarray(np.uint8(0)),
         "w": np.ones((len(biases), 1, 1, 1), np.int8),
@@ -108,7 +108,7 @@ def convolved(factor: np.float32, biases: Codes) -> None:
         "b": biases.astype(np.int32),
     }
     node = helper.make_node("QLinearConv", ["x", *constants], ["y"], "it")
-    fed = {"x": np.ones((1, 1, 1, 1), np.uint8)}
+    fed: dict[str, Codes] = {"x": np.ones((1, 1, 1, 1), np.uint8)}
     contrib.equal(one_model([node], fed, constants, {"y": TensorProto.UINT8}))
 
 

@@ -48,7 +48,7 @@ def by_formula(case: Case) -> Whole:
         one, two, out = (np.float32(s) for s in (step["a"], step["b"], case.out.scale))
         real = np.asarray(one * two / out, np.float64)
     codes = multiplied(np.asarray(acc, np.int64), np.asarray(real)) + case.out.zero
-    ends = np.iinfo(case.out.data.dtype)
+    ends = np.iinfo(case.out.data.dtype.str)
     return np.clip(codes, ends.min, ends.max)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -15,8 +16,13 @@ from tests.differential.runtime import run
 from tests.frontends.onnx.models import model
 
 FLOAT, U8 = TensorProto.FLOAT, TensorProto.UINT8
-WINDOW = {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1], "ceil_mode": 1}
-HELD = {"s": np.float32(0.0625), "z": np.uint8(120)}
+WINDOW: dict[str, Any] = {
+    "kernel_shape": [3, 3],
+    "strides": [2, 2],
+    "pads": [1, 1, 1, 1],
+    "ceil_mode": 1,
+}
+HELD = {"s": np.asarray(np.float32(0.0625)), "z": np.asarray(np.uint8(120))}
 
 
 def on_codes(*, last: bool = False) -> onnx.ModelProto:
