@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from qir import pipeline
@@ -22,7 +23,10 @@ WINDOW: dict[str, Any] = {
     "pads": [1, 1, 1, 1],
     "ceil_mode": 1,
 }
-HELD = {"s": np.asarray(np.float32(0.0625)), "z": np.asarray(np.uint8(120))}
+HELD: dict[str, NDArray[np.generic]] = {
+    "s": np.asarray(np.float32(0.0625)),
+    "z": np.asarray(np.uint8(120)),
+}
 
 
 def on_codes(*, last: bool = False) -> onnx.ModelProto:
