@@ -35,6 +35,7 @@ TYPE, ARRAYS, HASH, ROUND = "qir.type", "qir.arrays", "qir.hash", "qir.round"
 """Keys of a function's metadata: what it stands for, its arrays' types, what it is made of."""
 _WIDEST = 16
 """Codes of so many bits are whole in float32, and sums of them."""
+_ZEROS = ("after", "before")
 _REALS = ("f32", "f16", "bf16", "f64")
 
 
@@ -47,6 +48,17 @@ def odd(quant: QuantType, *, constant: bool) -> bool:
     unlike = quant.kind != "uniform" or quant.real_zero or quant.plus is not None
     stored = quant.storage.name in STORED and quant.express.name in ("f32", "f16")
     return unlike or several or narrow or not stored
+
+
+def early(quant: QuantType, name: str | None) -> bool:
+    """Whether a profile adds a zero point before it rounds, which QuantizeLinear does not."""
+    rule = profile(name or "native").resolve(_query(quant))
+    return rule.quantize.zero == "before" and bool(np.asarray(quant.zeros()).any())
+
+
+def _query(quant: QuantType) -> Query:
+    storage = str(quant.storage)
+    return Query("quantize", {"x": storage, "result": storage})
 
 
 def _scattered(quant: QuantType) -> bool:
@@ -136,6 +148,7 @@ class _Form:
         self.numbers = _Numbers()
         self.text = self.quant.text(self.numbers.name)
         self.memo: dict[str, str] = {}
+        self.zeros = bool(np.asarray(quant.zeros()).any())
 
     def spread(self, held: object, data: NDArray[np.generic]) -> str:
         """Numbers as float32, in a form that goes with every element of the tensor."""
@@ -237,10 +250,11 @@ class _Form:
             self._nearest(x)
             return
         zero, nan = self.zero(), steps.do("IsNaN", x)
-        if zero is not None and quant.real_zero:
+        before = quant.real_zero or rule.zero == "before"
+        if zero is not None and before:
             x = steps.do("Add", x, zero)
         whole = self._rounded(x, rounding or rule.round)
-        if zero is not None and not quant.real_zero:
+        if zero is not None and not before:
             whole = steps.do("Add", whole, zero)
         low, high = quant.storage.bounds if rule.bounds == "storage" else (quant.low, quant.high)
         cut = steps.do("Clip", whole, steps.real(low), steps.real(high))
@@ -320,10 +334,8 @@ def _call(
 ) -> None:
     quant = kind.quant
     assert quant is not None
-    storage = str(quant.storage)
-    query = Query("quantize", {"x": storage, "result": storage})
     name = node.profile or writer.graph.profile or "native"
-    rule = profile(name).resolve(query)
+    rule = profile(name).resolve(_query(quant))
     said = why_not(quant, kind.shape) or _beyond(rule)
     if said:
         raise writer.refuse(node, f"ONNX has no form here for codes of {quant}: {said}")
@@ -347,7 +359,7 @@ def _call(
 
 def _beyond(rule: Rule) -> str:
     q, d = rule.quantize, rule.dequantize
-    if q.by not in ("divide", "reciprocal") or q.compute != "f32" or q.zero != "after":
+    if q.by not in ("divide", "reciprocal") or q.compute != "f32" or q.zero not in _ZEROS:
         return f"{rule.profile} quantizes by {q.by} in {q.compute}, zero {q.zero}"
     if q.clip == "range_first" or d.by != "(q-z)*s" or d.compute != "f32":
         return f"{rule.profile} cuts {q.clip} and dequantizes by {d.by} in {d.compute}"
@@ -367,6 +379,8 @@ def _function(op: str, form: _Form, opset: int, rounding: str) -> FunctionProto:
         form.steps.nodes,
         [helper.make_opsetid("", opset)],
     )
+    if form.rule.quantize.zero == "before" and form.zeros:
+        return out  # a reader's own profile would round the type elsewhere: its operators tell
     for key, value in {**stated, HASH: digest}.items():
         out.metadata_props.add(key=key, value=value)
     return out

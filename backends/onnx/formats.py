@@ -13,7 +13,7 @@ from qir.passes.lower_integer import LowerInteger
 from qir.passes.open_groups import OpenGroups
 from qir.reference.constants import computed
 
-from . import hanging
+from . import hanging, qonnx
 from .nbits import to_nbits
 from .writer import STEP
 
@@ -29,6 +29,8 @@ def formed(graph: Graph, form: str | None, ledger: Ledger, *, standard: bool) ->
     Refused where a form has nothing to hold.
     """
     out = graph.copy()
+    if standard or form is not None:
+        qonnx.opened(out, ledger)
     if standard or form in ("qdq", "integer"):
         OpenGroups(_WEIGHTED).run(out, ledger)
     if form in ("qdq", "qoperator"):

@@ -13,7 +13,7 @@ from qir.ir.graph import Graph
 from qir.ledger import Ledger
 from qir.target import Executable, Target
 
-from . import staying
+from . import qonnx, staying
 from .formats import FORMATS, formed
 from .model import Dialect, to_model, to_parts
 from .saving import save
@@ -63,8 +63,10 @@ class OnnxRuntimeTarget(Target):
         dialect = self.dialect()
         if format is None and give_back(graph, path, dialect):
             ledger.withdraw("onnx frontend")
+            qonnx.told(graph, ledger)
             return
         made = formed(graph, format, ledger, standard=dialect.standard)
+        qonnx.told(made, ledger)
         model, large = to_parts(made, ledger, dialect)
         if format is not None:
             staying.told(model, format, ledger, standard=dialect.standard)

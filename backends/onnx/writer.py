@@ -247,7 +247,8 @@ class Writer:
         """Refused for an operator that ONNX itself does not have, where only those are wanted."""
         own = domain == custom.DOMAIN or domain.startswith("ai.onnx")
         if self.standard and domain and not own:
-            said = f"{op} is {domain}'s and no operator of ONNX itself; --target onnxruntime has it"
+            said = f"{op} is {domain}'s and no operator of ONNX itself"
+            said += "; --target onnxruntime has it" if domain == MICROSOFT else ""
             raise Refused(f"{name}: {said}"[:239])
 
     def transposed(self, source: str, perm: tuple[int, ...], out: str | None = None) -> str:
@@ -352,7 +353,8 @@ class Writer:
         """Writes a QuantizeLinear of a tensor of reals."""
         quant = kind.quant
         assert quant is not None
-        if custom.odd(quant, constant=False) or rounding not in ("", "even"):
+        early = custom.early(quant, node.profile or self.graph.profile)
+        if custom.odd(quant, constant=False) or early or rounding not in ("", "even"):
             custom.quantize(self, source, kind, out, node, rounding)
             return
         self.check(node, quant, constant=False)

@@ -1,0 +1,75 @@
+"""QONNX's operators are written by operators that run, or said to run nowhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from qir import pipeline
+from qir.errors import Refused
+from qir.ledger import Change, Ledger
+from qir.reference.interpreter import run as interpreted
+from tests.differential.runtime import run
+from tests.frontends.onnx.models import model
+from tests.frontends.onnx.test_qonnx import DOMAIN, MODES, F, Reals, quant
+
+FLOAT = onnx.TensorProto.FLOAT
+X = np.asarray(np.random.default_rng(41).integers(-60, 61, (4, 6)) / 8, F)
+
+
+def saved(
+    op: str, held: dict[str, Any], folder: Path, form: str | None, target: str, **attrs: object
+) -> tuple[onnx.ModelProto, Ledger]:
+    node = helper.make_node(op, ["x", *held], ["y"], "it", domain=DOMAIN, **attrs)
+    proto = model([node], {"x": (FLOAT, [4, 6])}, {"y": (FLOAT, [4, 6])}, held, domains=[DOMAIN])
+    path, out, ledger = folder / "m.onnx", folder / "out.onnx", Ledger()
+    onnx.save(proto, path)
+    pipeline.save(pipeline.load(path), out, format=form, target=target, ledger=ledger, force=True)
+    return onnx.load(out), ledger
+
+
+def runs(made: onnx.ModelProto, folder: Path, wanted: Reals) -> None:
+    assert not {n.domain for n in made.graph.node} & {DOMAIN}
+    for optimize in (False, True):
+        np.testing.assert_array_equal(run(made, {"x": X}, optimize=optimize)["y"], wanted)
+    again = pipeline.load(folder / "out.onnx")
+    np.testing.assert_array_equal(interpreted(again, {"x": X})["y"], wanted)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("bits", "zero"), [(4, 0), (4, 3), (5, 0), (8, 1), (1, 0)])
+@pytest.mark.parametrize("signed", [0, 1])
+def test_quant_is_written_by_operators_that_run(
+    tmp_path: Path, mode: str, bits: int, zero: int, signed: int
+) -> None:
+    for narrow, size in ((0, ()), (bits > 1, (1, 6))):
+        scale = np.asarray(np.full(size, 0.25), F)
+        held = {"s": scale, "z": F(zero), "b": F(bits)}
+        attrs = {"signed": signed, "narrow": int(narrow), "rounding_mode": mode}
+        made, ledger = saved("Quant", held, tmp_path, "qdq", "onnxruntime", **attrs)
+        assert Change.REGROUPED in ledger.counts()
+        wanted = quant(X, scale, F(zero), F(bits), signed != 0, bool(narrow), mode)
+        runs(made, tmp_path, wanted)
+
+
+@pytest.mark.parametrize("form", ["qdq", "qoperator", "integer"])
+@pytest.mark.parametrize("target", ["onnxruntime", "onnx"])
+def test_two_numbers_of_one_bit_are_written_in_every_form(
+    tmp_path: Path, form: str, target: str
+) -> None:
+    made, _ = saved("BipolarQuant", {"s": F(0.5)}, tmp_path, form, target)
+    runs(made, tmp_path, np.where(X >= 0, F(0.5), F(-0.5)))
+
+
+def test_an_operator_that_is_kept_is_said_to_run_nowhere(tmp_path: Path) -> None:
+    held = {"s": F(0.25), "z": F(0), "b": F(4)}
+    made, ledger = saved("Quant", held, tmp_path, None, "onnxruntime")
+    assert [n.op_type for n in made.graph.node] == ["Quant"]
+    assert "no runtime of ONNX has a kernel for it; --format qdq" in str([*ledger])
+    with pytest.raises(Refused, match=r"no operator of ONNX itself$"):
+        saved("Quant", held, tmp_path, "qdq", "onnx", rounding_mode="NO_SUCH")
