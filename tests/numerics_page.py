@@ -11,15 +11,12 @@ from pathlib import Path
 
 from qir.inspect.probing import head_of, probes, suits
 from qir.numerics import Profile, profile, profile_names
+from qir.numerics.evidence import counted
 from qir.numerics.profile import Entry, When
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "reference" / "numerics.md"
 
-_NUMBER = r"\d{1,3}(?:,\d{3})+|\d+"
-_OF = re.compile(rf"({_NUMBER}) of ({_NUMBER})(?: \w+)? differ")
-_ALL = re.compile(rf"({_NUMBER}) (?:elements|outputs|cases)\b.*?\b({_NUMBER}) differ")
-_NONE = re.compile(r"\b(\d+) differ\b")
 _FILE = re.compile(r"tests/[\w/*.-]+\.py")
 
 
@@ -29,9 +26,12 @@ def numerics_page() -> str:
         "# What every backend computes",
         "",
         "Every rule of every profile with its claim, the cases that were compared with the runtime"
-        " and how many differed. *exact*: every byte; *within n codes at a rate*: no more than"
-        " that; *unknown*: nothing is claimed, and the ledger of a conversion says so. A profile"
-        " says only what differs from the one that it extends. Made from the files by"
+        " and how many differed, by the measurement that the profile states: one run of the command"
+        " compares as many as its time allows, often fewer. *exact*: every byte; *within n codes"
+        " at a rate*: no more than that; *unknown*: nothing is claimed, and the ledger of a"
+        " conversion says so. A profile"
+        " says only what differs from the one that it extends. Rows without figures rest on another"
+        " rule (`as ...`), or compute nothing (`moves: ...`). Made from the files by"
         " `python -m tests.numerics_page`; what the fields mean is in [profiles](profiles.md), why"
         " there is so much of it in [bytes](../guide/bytes.md).",
         "",
@@ -84,20 +84,11 @@ def _commands(of: Profile) -> list[str]:
 def _row(entry: Entry) -> str:
     claim = str(entry.fields.get(("", "claim"), "unknown"))
     evidence = str(entry.fields.get(("", "evidence"), ""))
-    compared, differ = counted(evidence)
+    found = counted(evidence)
+    compared, differ = (f"{n:,}" for n in found) if found else ("", "")
     ops = ", ".join(entry.ops)
     cells = (ops, _when(entry.when), _claim(claim), compared, differ, evidence)
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-
-
-def counted(evidence: str) -> tuple[str, str]:
-    """How many elements an evidence says were compared, and how many differed; empty if not."""
-    if found := _OF.search(evidence):
-        return found[2], found[1]
-    if found := _ALL.search(evidence):
-        return found[1], found[2]
-    found = _NONE.search(evidence)
-    return "", found[1] if found else ""
 
 
 def _when(when: When) -> str:

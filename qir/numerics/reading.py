@@ -17,6 +17,7 @@ from qir.ir.attrs import Attr
 from qir.ir.dtype import dtype
 from qir.ir.ops import OPS
 from qir.ir.scheme import RESULT
+from qir.numerics.evidence import counted, lacking
 from qir.numerics.fields import (
     BLOCKS,
     TEXTS,
@@ -183,6 +184,7 @@ class _Reader:
                         f"chain, {', '.join(group.chain)}, one result and the same conditions"
                     )
         self.check_methods(rules, base)
+        self.check_claims(head, rules, base)
         made = Profile(head, defaults, rules, groups, base, self.text)
         self.check_sense(made)
         return made
@@ -220,6 +222,28 @@ class _Reader:
                 self.place = _Place(block) if self._has_table(block) else _Place()
                 key = name if self._has_table(block) else block
                 raise self.error(key, clash.said(rule))
+
+    def check_claims(self, head: Head, rules: tuple[Entry, ...], base: Profile | None) -> None:
+        """ProfileError for a claim that the evidence beside it does not bear."""
+
+        def known(op: str, name: str) -> bool:
+            own = name in ("", head.name)
+            try:
+                of = base if own else self.find(name) if self.find else None
+            except ProfileError:
+                return False
+            held = [
+                *(rules if own else ()),
+                *(e for m in (of.layers if of else ()) for e in m.rules),
+            ]
+            return any(op in e.ops and counted(_text(e, "evidence")) is not None for e in held)
+
+        for index, entry in enumerate(rules):
+            self.place = _Place("rule", index)
+            evidence, method = _text(entry, "evidence"), entry.fields.get(("", "method"))
+            moves = isinstance(method, Method) and method.name in ("move", "reals")
+            if why := lacking(_text(entry, "claim"), evidence, moves, known):
+                raise self.error("evidence" if evidence else "claim", why)
 
     def check_methods(self, rules: tuple[Entry, ...], base: Profile | None) -> None:
         """ProfileError for a rule that sets what the method of its op does not look at."""
@@ -436,6 +460,10 @@ class _Reader:
 def _hint(name: str, names: Iterable[str]) -> str:
     near = difflib.get_close_matches(name, tuple(names), 1)
     return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}"
+
+
+def _text(entry: Entry, key: str) -> str:
+    return str(entry.fields.get(("", key), ""))
 
 
 def _met(op: str, when: When) -> Query:

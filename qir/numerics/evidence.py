@@ -1,0 +1,74 @@
+"""What evidence says was measured: how many results were compared, and how many differed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+MOVES = "moves: "
+"""How evidence begins that is an argument and no measurement: codes are moved, or compared."""
+
+_NUMBER = r"\d{1,3}(?:,\d{3})+|\d+"
+_OF = re.compile(rf"(?<![\d,.])({_NUMBER}) of ({_NUMBER})(?![\d,]*\d)")
+_THINGS = "results|elements|outputs|cases|codes|weights"
+_SAID = re.compile(rf"(?<![\d,.])({_NUMBER}) (?:{_THINGS})\b")
+_ALL = re.compile(rf"\ball code( pairs|s)\b.*?\b({_NUMBER}) (?:maps|sets)\b")
+_DIFFER = re.compile(rf"(?<![\d,.])({_NUMBER}) differ")
+_AS = re.compile(r"as (\w+)(?: of ([\w.+-]*\w))?(?=$|[,;:])")
+
+
+def counted(evidence: str) -> tuple[int, int] | None:
+    """Results compared and results that differed, by what stands before the first semicolon.
+
+    `0 of 7,000 differ` (several are added), `7,000 results, 0 differ`, `all codes for 7 maps, 0
+    differ`; None where no such numbers are said.
+    """
+    first = evidence.partition(";")[0]
+    pairs = [(_whole(b), _whole(a)) for a, b in _OF.findall(first)]
+    pairs = [pair for pair in pairs if pair[1] <= pair[0]]
+    if pairs:
+        return sum(pair[0] for pair in pairs), sum(pair[1] for pair in pairs)
+    differ = _DIFFER.search(first)
+    if differ is None:
+        return None
+    if said := _SAID.findall(first):
+        return sum(map(_whole, said)), _whole(differ[1])
+    if found := _ALL.search(first):
+        each = 1 << (16 if found[1] == " pairs" else 8)
+        return each * _whole(found[2]), _whole(differ[1])
+    return None
+
+
+def same_as(evidence: str) -> tuple[str, str] | None:
+    """The op, and the profile where it is another, whose evidence this one is: `as OP of NAME`."""
+    found = _AS.match(evidence)
+    return (found[1], found[2] or "") if found else None
+
+
+def lacking(claim: str, evidence: str, moves: bool, known: Callable[[str, str], bool]) -> str:
+    """Why evidence does not bear a claim; empty where it does.
+
+    `moves`: the rule computes nothing; `known(op, profile)`: that rule has a measurement.
+    """
+    if not claim.startswith(("exact", "within:")):
+        return ""
+    said = claim.partition(":")[0]
+    if evidence.startswith(MOVES):
+        return "" if moves else f"claim = {said!r}: only methods move and reals rest on `{MOVES}`"
+    if (other := same_as(evidence)) and counted(evidence) is None:
+        where = f" of {other[1]}" if other[1] else ""
+        return "" if known(*other) else f"no rule of {other[0]}{where} has a measurement"
+    found = counted(evidence)
+    if found is None or not found[0]:
+        return (
+            f"claim = {said!r} needs evidence with how many results were compared and differed: "
+            f"`7,000 results, 0 differ`, or `as OP`"
+        )
+    most = float(claim.rpartition(":")[2]) if claim.startswith("within:") else 0.0
+    if found[1] > most * found[0]:
+        return f"claim = {claim!r}, and {found[1]:,} of {found[0]:,} differ by its evidence"
+    return ""
+
+
+def _whole(text: str) -> int:
+    return int(text.replace(",", ""))
