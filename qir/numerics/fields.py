@@ -26,6 +26,9 @@ class Shape:
 
 _REAL = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 
+_SIZE = r"(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+_RATE = r"0?\.\d+|0(?:\.\d*)?|1(?:\.0*)?|\d(?:\.\d*)?[eE]-\d+"
+
 Levels: TypeAlias = tuple[tuple[str, float], ...]
 """Real numbers by storage type, or by `storage/grain`, which is more exact; `*` is any."""
 
@@ -39,20 +42,23 @@ Zero = Annotated[
 Small = Annotated[
     str,
     Shape(
-        rf"none|floor:{_REAL}|replace_below:(?:tiny|{_REAL}):{_REAL}"
-        rf"|widen_abs:{_REAL}|widen_rel:{_REAL}|min_of_max:{_REAL}",
+        rf"none|floor:{_SIZE}|replace_below:(?:tiny|{_SIZE}):{_SIZE}"
+        rf"|widen_abs:{_SIZE}|widen_rel:{_SIZE}|min_of_max:{_SIZE}",
         "none, floor:E, replace_below:T:V, widen_abs:R, widen_rel:R, min_of_max:R",
     ),
 ]
 Decimals = Annotated[str, Shape(r"exact|\d+", "exact, or a number of digits")]
-Overflow = Annotated[str, Shape(r"wrap|clip:\d+|shrink_weights", "wrap, clip:BITS, shrink_weights")]
+Overflow = Annotated[
+    str,
+    Shape(r"wrap|clip:(?:[2-9]|[1-5]\d|6[0-4])|shrink_weights", "wrap, clip:BITS, shrink_weights"),
+]
 Tolerance = Annotated[
     str, Shape(rf"exact|ulp:\d+|relative:{_REAL}|unknown", "exact, ulp:N, relative:R, unknown")
 ]
 Claim = Annotated[
     str,
     Shape(
-        rf"exact|within:\d+:{_REAL}|close:{_REAL}|unknown",
+        rf"exact|within:\d+:(?:{_RATE})|close:{_REAL}|unknown",
         "exact, within:N:RATE, close:R, unknown",
     ),
 ]

@@ -72,13 +72,23 @@ def choose(
 
     The zero point of a symmetric scheme is its middle code, unless it is fixed or there is none;
     a real one comes as floats. Raises ProfileError for a range that is not finite or upside down,
-    and for a fixed zero point that is no code.
+    for a fixed zero point that is no code, and where only the greatest counts, for signed codes
+    and for ranges with nothing above zero. Zero alone has scale 0, unless `small` says otherwise.
     """
     kind = _REALS.get(rule.compute, _F32)
     least, most = np.asarray(low), np.asarray(high)
     if not (np.isfinite(least).all() and np.isfinite(most).all() and np.all(least <= most)):
         raise ProfileError(f"a range {least.min()}..{most.max()} has no scale")
     codes = bounds or storage.bounds
+    if symmetric and rule.reach == "max" and codes[0] < 0:
+        raise ProfileError(
+            f"choose.reach = 'max' counts from zero up; {storage} has codes below it: take u8"
+        )
+    if symmetric and rule.reach == "max" and np.any((most <= 0) & (least < 0)):
+        raise ProfileError(
+            f"a range {least.min()}..{most.max()} holds nothing above zero, and "
+            f"choose.reach = 'max' gives it no scale"
+        )
     seven = _reduced(rule, storage, weight)
     codes = seven or codes
     fixed = _fixed(rule, storage, codes, profile)

@@ -22,8 +22,9 @@ A profile is a list of fields, and each could say what is wrong. So a test chang
 every profile states, to each other value that it may have, one at a time, and runs the comparisons
 with the runtime, or with what was recorded of it. A change that no comparison finds is listed here
 with the reason: of these values nothing is claimed, for another gives the same bytes wherever
-somebody looked. `make test` holds that every change that is not listed is found, `make test-all`
-that none that is listed is; the list is `tests/mutation/indistinct.toml`. Where a profile claims
+somebody looked. The claim of the rule that holds one stands: it speaks of bytes, not of values.
+`make test` holds that every change that is not listed is found, `make test-all` that none that is
+listed is; the list is `tests/mutation/indistinct.toml`. Where a profile claims
 to be near and not exact, a change is found if more elements differ than with the right profile.
 
 Tolerances of real results (`float`) are held by the comparisons alone. Rules that speak of another

@@ -103,6 +103,14 @@ def test_torch_observers_numbers_are_ours() -> None:
             assert int(found[1]) == int(zero), (a, b, scheme)
 
 
+def test_a_rule_of_the_greatest_alone_refuses_what_it_gives_no_scale() -> None:
+    rule = NAMED["onednn.u8"]
+    with pytest.raises(ProfileError, match=r"a range -3\.0\.\.-1\.0 holds nothing above zero"):
+        choose(np.array(-3.0), np.array(-1.0), U8, rule, symmetric=True)
+    with pytest.raises(ProfileError, match="i8 has codes below it: take u8"):
+        choose(np.array(-1.0), np.array(3.0), I8, rule, symmetric=True)
+
+
 def test_ranges_without_a_scale_are_refused() -> None:
     for low, high in ((np.nan, 1.0), (0.0, np.inf), (2.0, 1.0)):
         with pytest.raises(ProfileError, match="has no scale"):
