@@ -168,8 +168,14 @@ def test_a_product_of_codes_that_ends_in_reals_is_told_where_its_parts_are_writt
     tmp_path: Path,
 ) -> None:
     rng = np.random.default_rng(6)
-    held = {"s": np.float32(0.5), "z": np.uint8(120), "t": np.float32(0.25), "u": np.int8(0)}
-    held["w"] = rng.integers(-128, 128, (8, 5)).astype(np.int8)
+    w = rng.integers(-128, 128, (8, 5)).astype(np.int8)
+    held: dict[str, object] = {
+        "s": np.float32(0.5),
+        "z": np.uint8(120),
+        "t": np.float32(0.25),
+        "u": np.int8(0),
+    }
+    held["w"] = w
     node = helper.make_node("QGemm", ["x", "s", "z", "w", "t", "u"], ["y"], domain="com.microsoft")
     x = helper.make_tensor_value_info("x", TensorProto.UINT8, [3, 8])
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [3, 5])

@@ -23,7 +23,7 @@ X = np.asarray(np.random.default_rng(41).integers(-60, 61, (4, 6)) / 8, F)
 
 
 def saved(
-    op: str, held: dict[str, Any], folder: Path, form: str | None, target: str, **attrs: object
+    op: str, held: dict[str, Any], folder: Path, form: str | None, target: str, **attrs: Any
 ) -> tuple[onnx.ModelProto, Ledger]:
     node = helper.make_node(op, ["x", *held], ["y"], "it", domain=DOMAIN, **attrs)
     proto = model([node], {"x": (FLOAT, [4, 6])}, {"y": (FLOAT, [4, 6])}, held, domains=[DOMAIN])
@@ -53,7 +53,8 @@ def test_quant_is_written_by_operators_that_run(
         attrs = {"signed": signed, "narrow": int(narrow), "rounding_mode": mode}
         made, ledger = saved("Quant", held, tmp_path, "qdq", "onnxruntime", **attrs)
         assert Change.REGROUPED in ledger.counts()
-        wanted = quant(X, scale, F(zero), F(bits), signed != 0, bool(narrow), mode)
+        numbers = np.asarray(zero, F), np.asarray(bits, F)
+        wanted = quant(X, scale, *numbers, signed != 0, bool(narrow), mode)
         runs(made, tmp_path, wanted)
 
 

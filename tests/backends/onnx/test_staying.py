@@ -36,7 +36,7 @@ def product(weights: int, codes: int, *, domain: str = "", opset: int = 21) -> o
         node("QuantizeLinear", ["f", "u", "z"], "g"),
         node("DequantizeLinear", ["g", "u", "z"], "y"),
     ]
-    scales = {"s": np.float32(0.02), "t": np.float32(0.1), "u": np.float32(0.1)}
+    scales = {n: np.asarray(v, np.float32) for n, v in (("s", 0.02), ("t", 0.1), ("u", 0.1))}
     domains = [domain] if domain else []
     x, y = {"x": (FLOAT, [3, 32])}, {"y": (FLOAT, [3, 5])}
     proto = model(nodes, x, y, scales, opset=opset, domains=domains)

@@ -163,7 +163,8 @@ def test_bits_are_dropped(tmp_path: Path, mode: str, computed: bool) -> None:
 
 @pytest.mark.parametrize("op", ["Quant", "Trunc"])
 def test_an_op_whose_rounding_nobody_knows_is_kept(tmp_path: Path, op: str) -> None:
-    held = {"s": F(0.25), "z": F(0), "b": F(8), **({"ob": F(4)} if op == "Trunc" else {})}
+    given = {"s": 0.25, "z": 0, "b": 8, **({"ob": 4} if op == "Trunc" else {})}
+    held = {name: np.asarray(number, F) for name, number in given.items()}
     node = helper.make_node(
         op, ["x", *held], ["y"], "it", domain=DOMAIN, rounding_mode="ROUND_TO_ZERO"
     )
