@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from qir.cli import verb as shared
-from qir.cli.screen import Cell, Column, Screen, plural
+from qir.cli.screen import PAGE, Cell, Column, Screen, plural
 
 if TYPE_CHECKING:
     from qir.inspect.environment import Plugin
@@ -66,7 +66,7 @@ def doctor(context: click.Context, as_json: bool) -> None:
 
     found = environment(__version__)
     known = runtimes()
-    screen = Screen()
+    screen = Screen(elsewhere=PAGE)
     if as_json:
         screen.json({**found.to_json(), "runtimes": [asdict(r) for r in known]})
     else:

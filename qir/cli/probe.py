@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from qir.cli import verb as shared
-from qir.cli.screen import Cell, Column, Screen, plural
+from qir.cli.screen import PAGE, Cell, Column, Screen, plural
 from qir.errors import UsageError
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def probe(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Measure what runtimes compute, and hold it beside their profiles.
+    """Measure what runtimes compute, beside their profiles.
 
     Each RUNTIME (all that are installed, for none) is given small models rich in ties; the
     reference computes the same under the profile and under each other value of every field. Fields
@@ -58,7 +58,7 @@ def probe(
         if len(asked) != 1:
             names = ", ".join(p.name for p in asked) or "none"
             raise UsageError(f"-o takes one runtime, these are {names}")
-    screen = Screen(quiet=quiet)
+    screen = Screen(quiet=quiet, elsewhere=PAGE)
     found = []
     with screen.progress("probing") as tell:
         for i, runtime in enumerate(asked):
@@ -104,7 +104,7 @@ def _show(screen: Screen, measured: Measured, every: bool) -> None:
         Column("op", fit="shorten"),
         Column("on", fit="drop"),
         Column("field"),
-        Column("file says", fit="shorten"),
+        Column("file says", fit="wrap"),
         Column("measured", fit="wrap"),
         Column("told by", "right"),
         Column("agree"),

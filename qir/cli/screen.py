@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 GAP = "  "
 LEAST = 12
 """A column that gives way keeps so many characters."""
+PAGE = 100
+"""Columns of tables that would be wider than a page, where they are not printed on a terminal."""
 NARROW = 40
 """No terminal is taken for narrower than this."""
 
@@ -49,8 +51,10 @@ Row = Sequence["str | Cell"]
 class Screen:
     """Standard output of one verb: lines and tables, or nothing where it is to be quiet."""
 
-    def __init__(self, *, quiet: bool = False) -> None:
+    def __init__(self, *, quiet: bool = False, elsewhere: int | None = None) -> None:
+        """`elsewhere`: how wide it is where that is no terminal; as wide as it comes for None."""
         self.quiet = quiet
+        self.elsewhere = elsewhere
 
     @cached_property
     def _console(self) -> Console:
@@ -62,7 +66,7 @@ class Screen:
     def width(self) -> int | None:
         """Columns of the terminal; None where the output goes elsewhere and may be any length."""
         if not sys.stdout.isatty():
-            return None
+            return self.elsewhere
         return max(NARROW, shutil.get_terminal_size().columns)
 
     def line(self, text: str = "", style: str = "") -> None:
@@ -113,7 +117,7 @@ class Screen:
     def _print(self, parts: Sequence[tuple[str, str]]) -> None:
         if self.quiet:
             return
-        if self.width is None:
+        if not sys.stdout.isatty():
             print("".join(text for text, _ in parts).rstrip())
             return
         self._console.print(_text(parts), soft_wrap=True)

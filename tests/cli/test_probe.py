@@ -24,6 +24,8 @@ def test_a_runtime_is_held_beside_its_file_and_doctor_knows_it_then(tmp_path: Pa
     assert lines[0].endswith(", beside ort-1.31.noopt")
     assert any(line.split()[-5:-2] == ["requant.round", "even", "even"] for line in lines), outcome
     assert any(line.startswith("no drift in ") for line in lines), outcome
+    assert max(map(len, lines)) <= 100, "it fits a page where it is not on a terminal"
+    assert max(map(len, qir("doctor").out.splitlines())) <= 100
     after = json.loads(qir("doctor", "--json").out)["runtimes"]
     (kept,) = (r for r in after if r["name"] == "onnxruntime.none")
     assert (kept["state"], kept["profile"], kept["drifts"]) == ("measured", "ort-1.31.noopt", 0)
