@@ -40,7 +40,7 @@ def kept(ledger: Ledger) -> Iterator[None]:
     outer, told = watching.get(), set[str]()
 
     def watch(step: str, rewrite: str, nodes: tuple[Node, ...]) -> bool:
-        pool = next((n for n in nodes if _differs(n)), None)
+        pool = next((n for n in nodes if differs(n)), None)
         if pool is None:
             return outer is None or outer(step, rewrite, nodes)
         if pool.name not in told:
@@ -56,7 +56,8 @@ def kept(ledger: Ledger) -> Iterator[None]:
         watching.reset(token)
 
 
-def _differs(node: Node) -> bool:
+def differs(node: Node) -> bool:
+    """Whether a pool has windows that hang over the padding, or may have."""
     if node.stages:
         head, value = node.stages[0], node.stage_operands(0).get("x")
         return head.op in _POOLS and bool(_over(head.attrs, value, node.results[0]))

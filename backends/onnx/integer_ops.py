@@ -13,7 +13,7 @@ from qir.ir.origin import Origin
 from qir.ir.types import QuantType, TensorType, uniform
 from qir.ledger import Change
 
-from . import custom, dynamic_ops, float_ops
+from . import custom, dynamic_ops, float_ops, hanging
 from .float_ops import conv_attrs
 from .pool_ops import pool_attrs
 from .writer import MICROSOFT, STEP, Wire, Work, Writer
@@ -39,6 +39,9 @@ def write(writer: Writer, work: Work) -> None:
 
 def around(writer: Writer, work: Work) -> None:
     """Writes dequantize, the op on reals, quantize."""
+    if hanging.differs(work.node):
+        said = "windows that hang over the padding count otherwise on reals"
+        raise writer.refuse(work.node, f"{said}; --target onnxruntime has the pool on codes")
     ins = {s: _real(writer, work, s) for s in work.operands}
     quant = work.kind.quant
     said = f"{work.op} on codes is written as reals between codes"

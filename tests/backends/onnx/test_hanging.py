@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from qir import pipeline
+from qir.errors import Refused
 from qir.ledger import Change, Ledger
 from tests.differential.runtime import run
 from tests.frontends.onnx.models import model
@@ -70,3 +71,16 @@ def test_no_form_changes_what_a_window_is_divided_by(
     np.testing.assert_array_equal(run(onnx.load(out), feeds, optimize=False)["y"], wanted)
     if (kind == "reals") == (form == "qoperator"):
         assert any(e.change is Change.EXACT and "window" in e.reason for e in ledger)
+
+
+def test_sizes_that_nobody_knows_keep_the_pool_on_codes_or_are_refused(tmp_path: Path) -> None:
+    proto = on_codes()
+    proto.graph.input[0].type.tensor_type.shape.dim[2].dim_param = "h"
+    path, out = tmp_path / "m.onnx", tmp_path / "out.onnx"
+    onnx.save(proto, path)
+    graph = pipeline.load(path)
+    pipeline.save(graph, out, format="qdq", force=True)
+    assert [n.op_type for n in onnx.load(out).graph.node] == ["QLinearAveragePool"]
+    for form in ("qdq", "qoperator"):
+        with pytest.raises(Refused, match="hang over the padding"):
+            pipeline.save(graph, out, format=form, target="onnx", force=True)
