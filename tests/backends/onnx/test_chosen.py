@@ -54,6 +54,8 @@ def test_a_range_rule_written_by_operators_chooses_the_same_numbers(
     for i in range(12):
         x = (rng.normal(size=(3, 4, 5)) * 10.0 ** rng.integers(-30, 30, (3, 4, 1))).astype(F)
         x = np.abs(x) if i % 4 == 1 else np.zeros_like(x) if i == 3 else x
+        if rule == "onednn.u8":  # counts from zero up, and refuses what holds nothing above it
+            x[..., 0] = np.abs(x[..., 0])
         mine, theirs = run(graph, {"x": x}), session(x=x)
         for name, data in mine.items():
             other = np.asarray(theirs[name])
