@@ -17,7 +17,7 @@ from . import qonnx, staying
 from .formats import FORMATS, formed
 from .model import Dialect, to_model, to_parts
 from .saving import save
-from .untouched import give_back
+from .untouched import copy, kept_files
 
 
 class OnnxRuntimeTarget(Target):
@@ -61,9 +61,12 @@ class OnnxRuntimeTarget(Target):
             known = f"{', '.join(self.formats[:-1])} and {self.formats[-1]}"
             raise UsageError(f"target {self.name} has no format {format!r}; it has {known}")
         dialect = self.dialect()
-        if format is None and give_back(graph, path, dialect):
+        if format is None and (kept := kept_files(graph, path, dialect)):
             ledger.withdraw("onnx frontend")
             qonnx.told(graph, ledger)
+            ledger.check(lossy=lossy)
+            for old, new in kept:
+                copy(old, new)
             return
         made = formed(graph, format, ledger, standard=dialect.standard)
         qonnx.told(made, ledger)

@@ -20,27 +20,25 @@ _NEWEST_IR = 13
 """The newest version of the format that onnxruntime 1.31 takes."""
 
 
-def give_back(graph: Graph, path: Path, dialect: Dialect) -> bool:
-    """Copies the file of an untouched float graph, and what lies beside it, where that will do.
+def kept_files(graph: Graph, path: Path, dialect: Dialect) -> list[tuple[Path, Path]]:
+    """What to copy for an untouched float graph, and where to; nothing where that will not do.
 
     It will not where the graph holds codes, or where the target takes no operator set, format or
-    domain that the file names. InputError where the system refuses.
+    domain that the file names. What lies beside the model comes first.
     """
     source = untouched(graph)
     if source is None or source.suffix.lower() != ".onnx" or dialect.opset is not None:
-        return False
+        return []
     if _quantized(graph) or not _taken(graph, source, dialect):
-        return False
+        return []
     beside = _beside(source)
     if beside is None or not _free(source, path, beside):
-        return False
-    for place in beside:
-        _copy(source.parent / place, path.parent / place)
-    _copy(source, path)
-    return True
+        return []
+    return [*((source.parent / place, path.parent / place) for place in beside), (source, path)]
 
 
-def _copy(source: Path, to: Path) -> None:
+def copy(source: Path, to: Path) -> None:
+    """Copies a file, by rename; InputError where the system refuses."""
     if to.exists() and to.samefile(source):
         return
     to.parent.mkdir(parents=True, exist_ok=True)

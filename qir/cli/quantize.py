@@ -95,7 +95,7 @@ def quantize(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Quantize a float model to 8-bit integers for one target, or its weights to fewer bits.
+    """Quantize a float model to integers of 8 bits, or of fewer.
 
     Folds constants and batch norms, calibrates (or takes the statistics of `qir calibrate`), plans
     as `qir plan` shows, and writes the model. --dynamic and --weights need no samples. Same inputs

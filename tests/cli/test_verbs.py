@@ -328,10 +328,18 @@ def plugin(folder: Path, entry_points: str) -> Path:
     return place
 
 
+def row(out: str, word: str) -> str:
+    """The one row of a table that begins where a word stands, its wrapped lines joined."""
+    lines = out.splitlines()
+    (at,) = [i for i, line in enumerate(lines) if f" {word} " in line]
+    more = [line for line in lines[at + 1 :][:3] if line.startswith(" " * 20)]
+    return " ".join(" ".join([lines[at], *more]).split())
+
+
 def test_doctor_tells_of_a_broken_plugin_and_whose_it_is(tmp_path: Path) -> None:
     place = plugin(tmp_path, "[qir.targets]\nfaulty = stranger:Target\n")
     outcome = expect(process("doctor", cwd=tmp_path, PYTHONPATH=str(place)), 1)
-    (line,) = [line for line in outcome.out.splitlines() if "faulty" in line]
+    line = row(outcome.out, "faulty")
     assert "broken" in line
     assert "stranger 1.5" in line
     assert "division by zero" in line
@@ -341,7 +349,7 @@ def test_doctor_tells_of_a_broken_plugin_and_whose_it_is(tmp_path: Path) -> None
 def test_doctor_takes_a_missing_framework_for_no_fault(tmp_path: Path) -> None:
     place = plugin(tmp_path, "[qir.frontends]\nabsent = lacking:Frontend\n")
     outcome = expect(process("doctor", cwd=tmp_path, PYTHONPATH=str(place)))
-    (line,) = [line for line in outcome.out.splitlines() if "absent" in line]
+    line = row(outcome.out, "absent")
     assert "not usable" in line
     assert "needs a_framework_nobody_has" in line
 
