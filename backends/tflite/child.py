@@ -6,14 +6,13 @@ import os
 import pickle
 import sys
 
-STREAM = os.fdopen(os.dup(1), "wb")
-os.dup2(2, 1)  # what the interpreters print stays out of the answers
-
 
 def main(package: str) -> None:
     """Answers (case, resolver) by an array, or by a text that says why not."""
     from .models import Runner, runtime
 
+    stream = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what the interpreters print stays out of the answers
     runner: Runner | None = None
     while True:
         try:
@@ -26,8 +25,8 @@ def main(package: str) -> None:
             answer: object = runner.run(case, resolver)
         except Exception as error:
             answer = f"{type(error).__name__}: {' '.join(str(error).split())[:400]}"
-        pickle.dump(answer, STREAM)
-        STREAM.flush()
+        pickle.dump(answer, stream)
+        stream.flush()
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from qir.errors import ProfileError
 from qir.ir.dtype import I8, U8, dtype
 from qir.numerics import choose
 from qir.numerics.fields import Choose
@@ -37,7 +38,6 @@ def test_a_symmetric_range_reaches_as_far_as_is_said() -> None:
     low, high = wide()
     forms = {
         "absmax": np.maximum(-low, high) / F(127),
-        "max": np.maximum(low, high) / F(127),
         "span": (high - low) / F(127),
         "sides": np.maximum(-low / F(128), high / F(127)),
     }
@@ -45,6 +45,13 @@ def test_a_symmetric_range_reaches_as_far_as_is_said() -> None:
         rule = Choose(reach=reach, levels=LEVELS)  # type: ignore[arg-type]
         scale, _ = choose(low, high, I8, rule, symmetric=True)
         assert np.array_equal(scale, wanted), reach
+    above, most = high > 0, Choose(reach="max", levels=LEVELS)
+    scale, _ = choose(low[above], high[above], U8, most, symmetric=True)
+    assert np.array_equal(scale, high[above] / F(127))
+    with pytest.raises(ProfileError, match="counts from zero up"):
+        choose(low[above], high[above], I8, most, symmetric=True)
+    with pytest.raises(ProfileError, match="nothing above zero"):
+        choose(low, high, U8, most, symmetric=True)
     scale, _ = choose(low, high, I8, Choose(reach="span"), symmetric=True)
     assert np.array_equal(scale, (high - low) / F(255))
 
