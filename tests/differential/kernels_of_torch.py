@@ -188,15 +188,15 @@ def processor(isa: str) -> Iterator[ProcessPoolExecutor]:
     """Another process in which oneDNN takes the processor for one of that kind."""
     name = "ONEDNN_MAX_CPU_ISA"
     before = os.environ.get(name)
-    os.environ[name] = isa
-    try:
-        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        os.environ[name] = isa
+        try:
             pool.submit(run_products, "onednn", []).result()
-            yield pool
-    finally:
-        os.environ.pop(name)
-        if before is not None:
-            os.environ[name] = before
+        finally:  # this process's own oneDNN reads it too, once and for all
+            os.environ.pop(name)
+            if before is not None:
+                os.environ[name] = before
+        yield pool
 
 
 # -- QIR ------------------------------------------------------------------------------------------
