@@ -87,6 +87,7 @@ MODULES = (
     "qir.passes.unfold_parameters",
     "qir.passes.unroll",
     "qir.inspect",
+    "qir.inspect.pipe",
     "qir.frontend",
     "qir.target",
     "qir.capability",

@@ -7,16 +7,16 @@ child process that is asked for graphs, given as plain data.
 from __future__ import annotations
 
 import os
-import pickle
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from qir.inspect.pipe import Plain, pack, receive
 
 Array = NDArray[np.generic]
 
@@ -76,9 +76,8 @@ class TensorFlow:
             "TF_CPP_MIN_LOG_LEVEL": "3",
             "CUDA_VISIBLE_DEVICES": "",
         }
-        script = Path(__file__).with_name("child.py")
         self.child = subprocess.Popen(
-            [sys.executable, str(script)],
+            [sys.executable, "-m", "qir.backends.tensorflow.child"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -90,20 +89,20 @@ class TensorFlow:
         assert self.child.stdin is not None
         assert self.child.stdout is not None
         plain = (asked.constants, asked.given, asked.nodes, fetches)
-        question = pickle.dumps(_plain(plain))
+        question = pack(_plain(plain))
         if question in self.known:
             return self.known[question]
         self.child.stdin.write(question)
         self.child.stdin.flush()
         try:
-            answer = pickle.load(self.child.stdout)
+            answer = receive(self.child.stdout)
         except EOFError:
             raise RuntimeError(f"TensorFlow ended: {self.child.wait()}") from None
         if isinstance(answer, str):
             raise RuntimeError(answer)
         assert isinstance(answer, list)
-        self.known[question] = answer
-        return answer
+        self.known[question] = found = [np.asarray(array) for array in answer]
+        return found
 
     def op(
         self,
@@ -132,16 +131,18 @@ class TensorFlow:
         self.child.wait(60)
 
 
-def _plain(value: object) -> object:
-    """Tagged tuples in place of this module's classes, which the child does not import."""
-    if isinstance(value, Kind):
-        return ("kind", value.name)
-    if isinstance(value, Kinds):
-        return ("kinds", value.names)
-    if isinstance(value, Mapping):
-        return {k: _plain(v) for k, v in value.items()}
-    if isinstance(value, list):
-        return [_plain(v) for v in value]
-    if isinstance(value, tuple):
-        return ("tuple", [_plain(v) for v in value])
-    return value
+def _plain(value: Any) -> Plain:
+    """Tagged tuples in place of this module's classes."""
+    match value:
+        case Kind():
+            return ("kind", value.name)
+        case Kinds():
+            return ("kinds", value.names)
+        case Mapping():
+            return {name: _plain(v) for name, v in value.items()}
+        case list():
+            return [_plain(v) for v in value]
+        case tuple():
+            return tuple(_plain(v) for v in value)
+    plain: Plain = value
+    return plain

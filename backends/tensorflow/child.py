@@ -1,16 +1,17 @@
 """Runs TensorFlow graphs that come in on standard input, and writes their results to the output.
 
-Started by `asking`; it knows nothing of QIR.
+Started by `asking`.
 """
 
 from __future__ import annotations
 
 import os
-import pickle
 import sys
 from typing import Any
 
 import numpy as np
+
+from qir.inspect.pipe import pack, receive
 
 if __name__ == "__main__":  # what TensorFlow prints, while it loads too, stays out of the answers
     STREAM = os.fdopen(os.dup(1), "wb")
@@ -28,23 +29,13 @@ def kind(name: str) -> int:
     return int(tf.as_dtype(name).as_datatype_enum)
 
 
-def plain(value: Any) -> Any:
-    if isinstance(value, list):
-        return [plain(v) for v in value]
-    if isinstance(value, dict):
-        return {k: plain(v) for k, v in value.items()}
-    if isinstance(value, tuple) and value and value[0] == "tuple":
-        return tuple(plain(v) for v in value[1])
-    return value
-
-
 def put(attr: Any, value: Any) -> None:
     match value:
         case ("kind", name):
             attr.type = kind(name)
         case ("kinds", names):
             attr.list.SetInParent()
-            attr.list.type.extend([kind(name) for name in plain(names)])
+            attr.list.type.extend([kind(name) for name in names])
         case bool():
             attr.b = value
         case int():
@@ -119,15 +110,15 @@ def array(found: Any) -> Any:
 def main() -> None:
     while True:
         try:
-            asked = pickle.load(sys.stdin.buffer)
+            asked: Any = receive(sys.stdin.buffer)
         except EOFError:
             return
         try:
-            answer: Any = run(*plain(asked))
+            answer: Any = run(*asked)
         except Exception as error:
             said = " ".join(str(error).split())
             answer = f"{type(error).__name__}: {said[:400]}"
-        pickle.dump(answer, STREAM)
+        STREAM.write(pack(answer))
         STREAM.flush()
 
 

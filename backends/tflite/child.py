@@ -3,29 +3,36 @@
 from __future__ import annotations
 
 import os
-import pickle
 import sys
+from typing import Any
+
+from qir.inspect.pipe import Plain, pack, receive
 
 
 def main(package: str) -> None:
     """Answers (case, resolver) by an array, or by a text that says why not."""
-    from .models import Runner, runtime
+    from .models import Case, Operand, Runner, runtime
+
+    def case(told: Any) -> Case:
+        held, out, rest = told
+        operands = {slot: Operand(*of) for slot, of in held.items()}
+        return Case(operands=operands, out=Operand(*out), **rest)
 
     stream = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what the interpreters print stays out of the answers
     runner: Runner | None = None
     while True:
         try:
-            case, resolver = pickle.load(sys.stdin.buffer)
+            asked: Any = receive(sys.stdin.buffer)
         except EOFError:
             return
         try:
             if runner is None:
                 runner = Runner(*runtime(package)[1:])
-            answer: object = runner.run(case, resolver)
+            answer: Plain = runner.run(case(asked[0]), asked[1])
         except Exception as error:
             answer = f"{type(error).__name__}: {' '.join(str(error).split())[:400]}"
-        pickle.dump(answer, stream)
+        stream.write(pack(answer))
         stream.flush()
 
 

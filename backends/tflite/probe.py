@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
-import pickle
 import subprocess
 import sys
 import weakref
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from qir.errors import OpError
+from qir.inspect.pipe import Plain, pack, receive
 from qir.inspect.probe_cases import Forms
 from qir.inspect.probing import Probe
 from qir.ir.graph import Graph
@@ -43,9 +44,9 @@ class _Child:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         try:
-            pickle.dump((case, resolver), self.process.stdin)
+            self.process.stdin.write(pack((_told(case), resolver)))
             self.process.stdin.flush()
-            answer = pickle.load(self.process.stdout)
+            answer = receive(self.process.stdout)
         except (EOFError, BrokenPipeError):
             raise OpError(f"the interpreter ended: {self.process.wait()}") from None
         if isinstance(answer, str):
@@ -56,6 +57,18 @@ class _Child:
         assert self.process.stdin is not None
         self.process.stdin.close()
         self.process.wait(60)
+
+
+def _told(case: Case) -> Plain:
+    """A case as plain values: its operands, its result, and the rest by name."""
+    held = {f.name: getattr(case, f.name) for f in fields(case)}
+    operands = {slot: _parts(of) for slot, of in held.pop("operands").items()}
+    out = _parts(held.pop("out"))
+    return (operands, out, {**held, "attrs": dict(case.attrs)})
+
+
+def _parts(of: Operand) -> Plain:
+    return tuple(getattr(of, f.name) for f in fields(of))
 
 
 _CHILDREN: dict[str, _Child] = {}

@@ -1,0 +1,89 @@
+"""Plain values and arrays between a program and a child that it started, over a pipe.
+
+A message is JSON and the arrays that it tells of, in NumPy's own format; nothing in it is run.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import IO, TypeAlias, Union
+
+import numpy as np
+from numpy.typing import NDArray
+
+Plain: TypeAlias = Union[
+    "NDArray[np.generic]",
+    np.generic,
+    str,
+    int,
+    float,
+    bool,
+    list["Plain"],
+    tuple["Plain", ...],
+    dict[str, "Plain"],
+    None,
+]
+"""What a message may hold."""
+_SIZE = 8  # bytes of a length
+
+
+def pack(value: Plain) -> bytes:
+    """The bytes of a message; TypeError for what none may hold."""
+    arrays: list[NDArray[np.generic]] = []
+    parts = [json.dumps(_told(value, arrays)).encode()]
+    for array in arrays:
+        block = io.BytesIO()
+        np.lib.format.write_array(block, array, allow_pickle=False)
+        parts.append(block.getvalue())
+    count = len(parts).to_bytes(_SIZE, "little")
+    return count + b"".join(len(p).to_bytes(_SIZE, "little") + p for p in parts)
+
+
+def receive(stream: IO[bytes]) -> Plain:
+    """The next message of a stream; EOFError where it ends."""
+    count = int.from_bytes(_read(stream, _SIZE), "little")
+    parts = [_read(stream, int.from_bytes(_read(stream, _SIZE), "little")) for _ in range(count)]
+    blocks = map(io.BytesIO, parts[1:])
+    return _meant(
+        json.loads(parts[0]), [np.lib.format.read_array(b, allow_pickle=False) for b in blocks]
+    )
+
+
+def _read(stream: IO[bytes], count: int) -> bytes:
+    out = stream.read(count)
+    if len(out) < count:
+        raise EOFError("the stream ends within a message")
+    return out
+
+
+def _told(value: Plain, arrays: list[NDArray[np.generic]]) -> object:
+    """A value as JSON has it: what is no list, text or number is an object of one key."""
+    match value:
+        case np.ndarray() | np.generic():
+            arrays.append(np.asarray(value))
+            return {"array": len(arrays) - 1}
+        case tuple():
+            return {"tuple": [_told(v, arrays) for v in value]}
+        case dict():
+            return {"dict": {name: _told(v, arrays) for name, v in value.items()}}
+        case list():
+            return [_told(v, arrays) for v in value]
+        case None | bool() | int() | float() | str():
+            return value
+    raise TypeError(f"{type(value).__name__} goes through no pipe")
+
+
+def _meant(told: object, arrays: list[NDArray[np.generic]]) -> Plain:
+    match told:
+        case {"array": int() as i}:
+            return arrays[i]
+        case {"tuple": list() as items}:
+            return tuple(_meant(v, arrays) for v in items)
+        case {"dict": dict() as items}:
+            return {name: _meant(v, arrays) for name, v in items.items()}
+        case list():
+            return [_meant(v, arrays) for v in told]
+        case None | bool() | int() | float() | str():
+            return told
+    raise TypeError(f"{type(told).__name__} came through a pipe")

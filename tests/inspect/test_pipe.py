@@ -1,0 +1,54 @@
+"""Messages between a program and its child come out as they went in, and run nothing."""
+
+from __future__ import annotations
+
+import io
+import math
+import pickle
+
+import numpy as np
+import pytest
+
+from qir.inspect.pipe import Plain, pack, receive
+
+
+def test_values_come_out_as_they_went_in() -> None:
+    value: Plain = {
+        "a": (1, 2.5, True, None, "text", -math.inf),
+        "b": [{"array": 1}, {}, ()],
+        "c": ("tuple", ["x"]),
+        "": 0.1 + 0.2,
+    }
+    stream = io.BytesIO(pack(value) + pack([]))
+    assert receive(stream) == value
+    assert receive(stream) == []
+    with pytest.raises(EOFError):
+        receive(stream)
+
+
+@pytest.mark.parametrize("kind", ["u1", "i1", "i2", "i4", "i8", "f2", "f4", "f8", "?"])
+def test_arrays_keep_bytes_type_and_shape(kind: str) -> None:
+    rng = np.random.default_rng(3)
+    for shape in ((), (0,), (3, 1, 4)):
+        array = np.frombuffer(rng.bytes(8 * math.prod(shape)), "u1").astype(kind)
+        array = array[: math.prod(shape)].reshape(shape)
+        back = receive(io.BytesIO(pack((array, array.T))))
+        assert isinstance(back, tuple)
+        for found, wanted in zip(back, (array, array.T), strict=True):
+            assert isinstance(found, np.ndarray)
+            assert found.dtype == wanted.dtype
+            assert found.shape == wanted.shape
+            assert found.tobytes() == wanted.tobytes()
+
+
+def test_what_is_cut_short_ends_and_what_is_no_plain_value_is_refused() -> None:
+    whole = pack([1, np.zeros(3)])
+    for count in range(len(whole)):
+        with pytest.raises(EOFError):
+            receive(io.BytesIO(whole[:count]))
+    with pytest.raises(TypeError, match="object goes through no pipe"):
+        pack([object()])  # type: ignore[list-item]
+    with pytest.raises(ValueError, match="allow_pickle=False"):
+        pack(np.array([object()]))
+    with pytest.raises((ValueError, EOFError, MemoryError, OverflowError)):
+        receive(io.BytesIO(pickle.dumps([1, 2, 3])))
