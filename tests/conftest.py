@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
 
 if TYPE_CHECKING:
+    from tests.counting import Recorder
     from tests.plugin.through import Through
 
 # Shared machines are slow at odd moments: a deadline would fail tests that are right.
@@ -27,8 +30,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="TARGET",
         help="send what the reference is to run out by this target and back, such as loopback",
     )
+    parser.addoption(
+        "--counts",
+        action="store_true",
+        help="count what is compared by the tests that run, into tests/differential/counts.json",
+    )
 
 
+_COUNTS: pytest.StashKey[Recorder] = pytest.StashKey()
 _THROUGH: pytest.StashKey[Through] = pytest.StashKey()
 
 
@@ -37,6 +46,46 @@ def pytest_configure(config: pytest.Config) -> None:
         from tests.plugin.through import begin  # before any test imports what it replaces
 
         config.stash[_THROUGH] = begin(name)
+    if config.getoption("--counts"):
+        from tests.counting import Recorder, listen
+
+        config.stash[_COUNTS] = Recorder()
+        config.add_cleanup(listen(config.stash[_COUNTS]).close)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    recorder = item.config.stash.get(_COUNTS, None)
+    if recorder is not None:
+        recorder.begin(item.nodeid.partition("[")[0])
+    yield
+    if recorder is not None:  # not where it was skipped or failed
+        recorder.ran.add(recorder.test)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Writes the counts, or hands those of a worker to the session that writes them."""
+    recorder = session.config.stash.get(_COUNTS, None)
+    if recorder is None:
+        return
+    if (output := getattr(session.config, "workeroutput", None)) is not None:
+        output["counts"] = json.dumps([recorder.found, sorted(recorder.ran)])
+        return
+    from tests.counting import write
+
+    write(recorder.found, recorder.ran)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: object) -> None:
+    output = getattr(node, "workeroutput", {})
+    recorder = node.config.stash.get(_COUNTS, None)  # type: ignore[attr-defined]
+    if recorder is not None and "counts" in output:
+        from tests.counting import merge
+
+        found, ran = json.loads(output["counts"])
+        merge(recorder.found, found)
+        recorder.ran.update(ran)
 
 
 def pytest_terminal_summary(

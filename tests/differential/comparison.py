@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from qir import pipeline
 from qir.ir.graph import Graph
+from tests.counting import note
 
 Tensors = Mapping[str, NDArray[np.generic]]
 
@@ -41,6 +42,7 @@ def compare(
     for name in names:
         mine, theirs = predicted[name], judge[name]
         compared += 1
+        note(mine, theirs)
         if mine.dtype != theirs.dtype or mine.shape != theirs.shape:
             kinds = f"{mine.dtype}{list(mine.shape)} for {theirs.dtype}{list(theirs.shape)}"
             found.append(Difference(where, name, theirs.size, theirs.size, kinds))

@@ -21,6 +21,7 @@ from qir.ir.text import parse
 from qir.ir.verify import check
 from qir.ledger import Ledger
 from qir.reference.interpreter import run
+from tests.counting import note
 from tests.differential import runtime
 from tests.frontends.onnx.models import model, save
 
@@ -171,6 +172,7 @@ def equal(case: Case, **options: bool) -> None:
     for name, data in theirs.items():
         assert mine[name].dtype == data.dtype, name
         assert mine[name].shape == data.shape, name
+        note(mine[name], data)
         different = np.count_nonzero(mine[name] != data)
         assert mine[name].tobytes() == data.tobytes(), f"{name}: {different} of {data.size} differ"
 

@@ -22,6 +22,7 @@ from qir.ir.ops import spec
 from qir.ir.types import Array as Stored
 from qir.ir.types import QuantType, TensorType, uniform
 from qir.reference.interpreter import run
+from tests.counting import note
 
 Array = NDArray[np.generic]
 F = np.float32
@@ -289,6 +290,7 @@ class Tally:
         assert (found.dtype, found.shape) == (wanted.dtype, wanted.shape), where
         off = np.abs(found.astype(np.float64) - wanted.astype(np.float64))
         self.total += off.size
+        note(found, wanted)
         if off.any():
             self.where = self.where or where
             self.wrong += int((off > 0).sum())

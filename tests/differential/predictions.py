@@ -17,6 +17,7 @@ from qir.ir.ops import spec
 from qir.ir.types import Array as Stored
 from qir.ir.types import Declared, QuantType, TensorType, uniform
 from qir.reference.interpreter import run
+from tests.counting import note
 
 Array = NDArray[Any]
 F = np.float32
@@ -110,6 +111,7 @@ class Count:
         assert (found.dtype, found.shape) == (wanted.dtype, wanted.shape), said
         off = np.abs(found.astype(np.float64) - wanted.astype(np.float64))
         self.total += off.size
+        note(found, wanted)
         self.wrong += int((off > 0).sum())
         if off.any():
             self.where = self.where or str(where)

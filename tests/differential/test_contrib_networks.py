@@ -17,6 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 from qir.backends.onnx.formats import formed
 from qir.backends.onnx.model import Dialect, to_model
 from qir.ledger import Ledger
+from tests.counting import note
 
 from . import runtime
 from .contrib import MS, F, case, loaded, through
@@ -320,6 +321,7 @@ def agrees(seed: int) -> Population:
     for name, data in theirs.items():
         assert mine[name].dtype == data.dtype, f"seed {seed}: {name}"
         if name not in net.reals or name in ("sums", "again"):
+            note(mine[name], data)
             differ = int(np.count_nonzero(mine[name] != data))
             assert not differ, f"seed {seed}: {differ} of {data.size} of {name} differ"
         else:

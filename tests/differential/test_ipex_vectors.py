@@ -23,6 +23,7 @@ from qir.ir.scheme import Scheme
 from qir.ir.types import Array, QuantType, TensorType, uniform
 from qir.numerics.library import codes_of, numbers_for, profile
 from qir.reference.interpreter import run
+from tests.counting import note
 
 VECTORS = Path(__file__).parent / "vectors" / "ipex"
 PROFILE = "ipex-2.8"
@@ -152,6 +153,7 @@ def same(record: Record, found: Codes) -> None:
     """AssertionError where a result is not what was recorded."""
     wanted = record.wanted
     assert found.dtype == wanted.dtype
+    note(found, wanted)
     differ = int(np.count_nonzero(found != wanted))
     assert not differ, f"{record.case} {record.key}: {differ} of {wanted.size} differ"
 

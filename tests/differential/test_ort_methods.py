@@ -20,6 +20,7 @@ from qir.numerics import (
 )
 from qir.numerics.accumulate import conv2d, matmul
 from qir.reference import methods
+from tests.counting import note
 
 from .kernels_of_onnxruntime import MS, Array, numbers, run_operator
 
@@ -75,6 +76,7 @@ def rich(reals: NDArray[np.float64], out: Affine, seed: object) -> None:
 def same(found: Array, wanted: Array, seed: object) -> None:
     assert found.dtype == wanted.dtype, f"seed {seed}: {found.dtype} for {wanted.dtype}"
     assert found.shape == wanted.shape, f"seed {seed}: {found.shape} for {wanted.shape}"
+    note(found, wanted)
     wrong = found.view(np.uint8) != wanted.view(np.uint8)
     assert not wrong.any(), f"seed {seed}: {int(wrong.sum())} of {wrong.size} bytes differ"
 

@@ -11,6 +11,7 @@ from qir.ir.graph import Graph
 from qir.ir.types import TensorType, uniform
 from qir.numerics import profile
 from qir.reference.interpreter import run
+from tests.counting import note
 from tests.mutation.fields import Mutant, survivors
 from tests.mutation.indistinct import same
 from tests.oracles.qonnx_vectors import VECTORS, Case, cases, digest
@@ -47,6 +48,7 @@ def all_agree() -> None:
         wanted = file["y"]
     for case, y in zip(cases(), wanted, strict=True):
         found = run(program(case), {"x": case.x})["y"]
+        note(found, y)
         differ = int(np.count_nonzero(found != y))
         assert not differ, f"{case.mode} of {case.bits} bits: {differ} of {y.size} differ"
 

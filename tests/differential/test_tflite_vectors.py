@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from qir.ir.dtype import dtype_of
 from qir.numerics import Query, profile
 from qir.numerics.accumulate import conv2d
+from tests.counting import note
 from tests.differential.one_op import computed
 from tests.oracles.tflite_cases import SUITES, Case, digest
 
@@ -52,6 +53,7 @@ def agree(pairs: Iterable[tuple[Case, Array]], profile: str) -> None:
     for number, (case, wanted) in enumerate(pairs):
         found = computed(case, profile)
         assert found.dtype == wanted.dtype
+        note(found, wanted)
         differ = int(np.count_nonzero(found != wanted))
         assert not differ, f"case {number} of {case.op}: {differ} of {wanted.size} differ"
 
@@ -77,10 +79,11 @@ UNKNOWN = ("matmul", "sum_u8", "tanh16", "sigmoid16")
 
 def nearly_agree(name: str) -> None:
     """AssertionError where more results differ, or by more, than the profile claims."""
-    apart = [
-        np.abs(computed(case, DELEGATE).astype(int) - wanted.astype(int))
-        for case, wanted in recorded(VECTORS / "tflite", name, "xnnpack")
-    ]
+    apart = []
+    for case, wanted in recorded(VECTORS / "tflite", name, "xnnpack"):
+        found = computed(case, DELEGATE)
+        note(found, wanted)
+        apart.append(np.abs(found.astype(int) - wanted.astype(int)))
     assert max(int(part.max()) for part in apart) == 1
     total, differ = sum(p.size for p in apart), sum(np.count_nonzero(p) for p in apart)
     assert differ <= WITHIN[name] * total

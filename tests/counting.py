@@ -1,0 +1,256 @@
+"""How many results each rule of a profile was held to by the tests, counted while they compare.
+
+`make counts`, or `pytest --counts FILES`, writes tests/differential/counts.json: profile,
+rule, test, and of that test the results compared and those that differed. A test is counted
+whole: what an earlier run counted of it is replaced. Every program that the reference runs leaves
+behind which rules decided each of its results; where a test compares one, these are credited.
+"""
+
+from __future__ import annotations
+
+import json
+import weakref
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.atomic import write_text
+from qir.ir.node import Node
+from qir.numerics import Profile, Query, library, profile
+from qir.numerics.fields import Rule
+from qir.numerics.profile import Entry, Group, When, query_of
+from qir.reference import interpreter
+
+FILE = Path(__file__).parent / "differential" / "counts.json"
+Array = NDArray[np.generic]
+Credit = tuple[str, str]
+"""A profile, and one of its rules or groups as the page names it."""
+Counts = dict[str, dict[str, dict[str, list[int]]]]
+_FEW = 3
+"""The computing nodes that a program has at most where one of its results speaks for all."""
+
+
+def told(when: When) -> str:
+    """The conditions of a rule."""
+    said = [
+        f"{'' if slot == 'data' else slot + ' '}{' or '.join(kinds)}"
+        for slot, kinds in when.storage.items()
+    ]
+    said += [f"per {grain}" for grain in when.grain]
+    said += [f"{name} = {value!s}" for name, value in when.attrs.items()]
+    said += [" or ".join(when.bounds)] if when.bounds else []
+    said += [" or ".join(when.isa)] if when.isa else []
+    return ", ".join(said)
+
+
+def rule_key(entry: Entry) -> str:
+    """A rule by its ops and conditions."""
+    return " | ".join((", ".join(entry.ops), told(entry.when))).rstrip(" |")
+
+
+def group_key(group: Group) -> str:
+    """A group by its chain, result and conditions."""
+    chain = " > ".join(group.chain)
+    return " | ".join((f"[{chain}] to {group.result}", told(group.when))).rstrip(" |")
+
+
+def counts() -> Counts:
+    """What the file says."""
+    found: Counts = json.loads(FILE.read_text(encoding="utf-8"))
+    return found
+
+
+def totals(of: Mapping[str, Sequence[int]]) -> tuple[int, int]:
+    """Results compared and results that differed, of all tests."""
+    return sum(pair[0] for pair in of.values()), sum(pair[1] for pair in of.values())
+
+
+def write(found: Counts, ran: Iterable[str], *, whole: bool = False) -> None:
+    """Puts the counts of these tests in the place of what the file says of them."""
+    names = set(ran)
+    kept: Counts = {}
+    held = counts() if FILE.exists() and not whole else {}
+    for name, rules in held.items():
+        for rule, tests in rules.items():
+            left = {test: pair for test, pair in tests.items() if test not in names}
+            if left:
+                kept.setdefault(name, {})[rule] = left
+    merge(kept, found)
+    write_text(FILE, "".join(_lines(kept)))
+
+
+def _lines(found: Counts) -> Iterator[str]:
+    """JSON of one line a test, sorted."""
+    of_profiles = []
+    for name, rules in sorted(found.items()):
+        of_rules = []
+        for rule, tests in sorted(rules.items()):
+            each = [f"{json.dumps(test)}: {pair}" for test, pair in sorted(tests.items())]
+            of_rules.append(f"{json.dumps(rule)}: {{\n" + ",\n".join(each) + "}")
+        of_profiles.append(f"{json.dumps(name)}: {{\n" + ",\n".join(of_rules) + "}")
+    yield "{\n" + ",\n".join(of_profiles) + "}\n"
+
+
+def merge(into: Counts, found: Counts) -> None:
+    """Adds counts to counts."""
+    for name, rules in found.items():
+        for rule, tests in rules.items():
+            for test, (compared, differ) in tests.items():
+                pair = into.setdefault(name, {}).setdefault(rule, {}).setdefault(test, [0, 0])
+                pair[0] += compared
+                pair[1] += differ
+
+
+@dataclass
+class Recorder:
+    """What is compared while it listens."""
+
+    found: Counts = field(default_factory=dict)
+    ran: set[str] = field(default_factory=set)
+    test: str = ""
+    _asked: list[tuple[str, Credit]] = field(default_factory=list)
+    """Ops and rules that were looked up since the last node began."""
+    _made: dict[int, tuple[weakref.ref[Any], frozenset[Credit]]] = field(default_factory=dict)
+    _last: list[frozenset[Credit]] = field(default_factory=list)
+    """Of the last program, what decided each of its nodes."""
+    _programs: int = 0
+
+    def begin(self, test: str) -> None:
+        """From now on results are those of another test."""
+        self.test = test
+        self._asked.clear()
+        self._made.clear()
+        self._last.clear()
+        self._programs = 0
+
+    def note(self, found: Array, wanted: Array) -> None:
+        """One comparison of what was predicted with what a runtime gave."""
+        credits = self._of(found)
+        size = int(np.size(wanted))
+        differ = differing(np.asarray(found), np.asarray(wanted))
+        for name, rule in credits:
+            tests = self.found.setdefault(name, {}).setdefault(rule, {})
+            pair = tests.setdefault(self.test, [0, 0])
+            pair[0] += size
+            pair[1] += differ
+
+    def _of(self, found: Array) -> frozenset[Credit]:
+        at: Any = found
+        while at is not None:
+            held = self._made.get(id(at))
+            if held is not None and held[0]() is at:
+                few = len(self._last) <= _FEW and held[1] in self._last
+                return frozenset().union(*self._last) if few else held[1]
+            at = getattr(at, "base", None)
+        if not self._programs:
+            return frozenset(credit for _, credit in self._asked)
+        return frozenset().union(*self._last) if len(self._last) <= _FEW else frozenset()
+
+    # -- what it listens to
+
+    def resolve(self, of: Profile, query: Query) -> Rule:
+        if (credit := credited(of, query)) is not None:
+            self._asked.append((query.op, credit))
+        return _RESOLVE(of, query)
+
+    def run(self, *args: Any, **more: Any) -> dict[str, Array]:
+        self._last.clear()
+        self._programs += 1
+        return _RUN(*args, **more)
+
+    def node(self, node: Node, operands: Any, name: str, *more: Any) -> tuple[Array, ...]:
+        if node.op in ("constant", "input") or node.bodies:
+            return _NODE(node, operands, name, *more)
+        library._RESOLVED.clear()
+        before, self._asked = self._asked, []
+        made = _NODE(node, operands, name, *more)
+        ops = {node.op, *(stage.op for stage in node.stages)}
+        own = {credit for op, credit in self._asked if op in ops}
+        given = frozenset(own or {credit for _, credit in self._asked})
+        for credit, claim in grouped(node, name):
+            # What is not exact of a chain alone is no news of the rule of its first op.
+            alone = len(node.stages) > 1 and claim != "exact"
+            given = frozenset({credit}) | (frozenset() if alone else given)
+        self._asked = before
+        if given:
+            self._last.append(given)
+            for data in made:
+                self._made[id(data)] = weakref.ref(data), given
+        return made
+
+
+def credited(of: Profile, query: Query) -> Credit | None:
+    """The uppermost rule that speaks of a query, where the profile is as it is installed."""
+    if not installed(of):
+        return None
+    query = of.asked(query)
+    for layer in reversed(of.layers):
+        if (entry := layer.entry(query)) is not None:
+            return layer.name, rule_key(entry)
+    return None
+
+
+def installed(of: Profile) -> bool:
+    """Whether a profile is one that is found by name, on whatever processor."""
+    try:
+        found = library._installed(of.name)
+    except Exception:
+        return False
+    pairs = zip(of.layers, found.layers, strict=False)
+    same = all(a.rules is b.rules and a.defaults is b.defaults for a, b in pairs)
+    return same and len(of.layers) == len(found.layers)
+
+
+def grouped(node: Node, name: str) -> Iterator[tuple[Credit, str]]:
+    """The group of a profile that a node is, and its claim."""
+    if not name or not node.results:
+        return
+    of, query = profile(name), query_of(node)
+    chain = tuple(stage.op for stage in node.stages) or (node.op,)
+    codes = node.results[0].type.quant is not None
+    group = of.group(chain, query, result="codes" if codes else "real")
+    for layer in reversed(of.layers) if installed(of) else ():
+        if group is not None and any(group is one for one in layer.own_groups):
+            yield (layer.name, group_key(group)), group.claim
+            return
+
+
+def differing(found: Array, wanted: Array) -> int:
+    """How many elements are not the same; NaN is."""
+    if (found.dtype, found.shape) != (wanted.dtype, wanted.shape):
+        return int(wanted.size)
+    same = found == wanted
+    if found.dtype.kind == "f":
+        same = same | (np.isnan(found) & np.isnan(wanted))
+    return int(same.size - np.count_nonzero(same))
+
+
+_RESOLVE, _RUN, _NODE = Profile.resolve, interpreter._run, interpreter.run_node
+_HEARD: list[Recorder] = []
+
+
+def note(found: Array, wanted: Array) -> None:
+    """Tells who listens of one comparison."""
+    for recorder in _HEARD:
+        recorder.note(found, wanted)
+
+
+def listen(recorder: Recorder) -> ExitStack:
+    """Lets a recorder listen until the stack is closed."""
+    stack = ExitStack()
+    hear = (
+        (Profile, "resolve", lambda of, query: recorder.resolve(of, query)),
+        (interpreter, "_run", recorder.run),
+        (interpreter, "run_node", recorder.node),
+    )
+    for owner, name, heard in hear:
+        stack.enter_context(patch.object(owner, name, heard))
+    _HEARD.append(recorder)
+    stack.callback(_HEARD.remove, recorder)
+    return stack
