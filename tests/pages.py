@@ -42,6 +42,7 @@ MODULES = (
     "qir.numerics",
     "qir.calibration",
     "qir.rewrite",
+    "qir.rewrite.terms",
     "qir.rewrite.pattern",
     "qir.rewrite.pattern_text",
     "qir.rewrite.match",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from qir.ir.node import Value
-from qir.rewrite.pattern import Chain, Repeat, Rest, Term
+from qir.rewrite.terms import Chain, Repeat, Rest, Term
 
 
 class Cell:

@@ -7,8 +7,8 @@ from typing import TypeAlias
 
 from qir.errors import UsageError
 from qir.ir.node import Node, Value
-from qir.rewrite.pattern import Every, Pattern, Repeat
-from qir.rewrite.plan import Key, Plan
+from qir.rewrite.plan import Plan
+from qir.rewrite.terms import Every, Key, Repeat
 
 Bound: TypeAlias = "Value | Node | tuple[Value, ...] | int"
 """What a variable was matched with."""
@@ -27,9 +27,7 @@ class Bindings:
     def _key(self, name: str) -> Key:
         if name not in self._plan.names:
             known = ", ".join(sorted(self._plan.names))
-            raise UsageError(
-                f"pattern {self._plan.pattern.name} names nothing {name}; it names {known}"
-            )
+            raise UsageError(f"pattern {self._plan.name} names nothing {name}; it names {known}")
         key = self._plan.names[name]
         return self._twins.get(key, key)
 
@@ -46,7 +44,7 @@ class Bindings:
         if found is None:
             said = "has a value in each of rounds(...)"
             said = said if self._plan.repeats(name) else "has no value here"
-            raise UsageError(f"pattern {self._plan.pattern.name}: {name} {said}")
+            raise UsageError(f"pattern {self._plan.name}: {name} {said}")
         return found
 
     def find(self, name: str) -> Node | None:
@@ -58,7 +56,7 @@ class Bindings:
         """As `find`; UsageError where it is missing."""
         found = self.find(name)
         if found is None:
-            raise UsageError(f"pattern {self._plan.pattern.name}: {name} is no node here")
+            raise UsageError(f"pattern {self._plan.name}: {name} is no node here")
         return found
 
     def several(self, name: str) -> tuple[Value, ...]:
@@ -100,9 +98,9 @@ class Match(Bindings):
         """The nodes of the ops that the pattern names, producers first."""
 
     @property
-    def pattern(self) -> Pattern:
-        """The pattern that fits."""
-        return self._plan.pattern
+    def name(self) -> str:
+        """The name of the pattern that fits."""
+        return self._plan.name
 
     @property
     def root(self) -> Node:
@@ -110,4 +108,4 @@ class Match(Bindings):
         return self.results[0].node
 
     def __repr__(self) -> str:
-        return f"<{self.pattern.name} at {self.root.name}: {len(self.nodes)} nodes>"
+        return f"<{self.name} at {self.root.name}: {len(self.nodes)} nodes>"

@@ -18,215 +18,71 @@ Whether inner values have other uses need not be asked: then the pattern does no
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from types import EllipsisType
-from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar, overload
+from typing import TypeAlias, overload
 
 from qir.errors import TypeRuleError, UsageError
 from qir.ir import attrs as attributes
 from qir.ir.attrs import Attr
-from qir.ir.node import Node, Value
 from qir.ir.ops import OpSpec, spec
-from qir.ir.query import ask_node, ask_value
-
-if TYPE_CHECKING:
-    from qir.rewrite.match import Match
-
-_T = TypeVar("_T")
-_NEVER = frozenset({"input", "constant", "output", "fused"})
-_NAME = re.compile(r"[A-Za-z_]\w*")
-
-
-@dataclass(frozen=True, slots=True)
-class Condition(Generic[_T]):
-    """A condition, and the words in which *why not* names it."""
-
-    text: str
-    holds: Callable[[_T], bool]
-    written: bool = False
-    """Whether the text is an expression of queries, which the text form can hold."""
-    values: tuple[Attr, ...] = ()
-    """For an attribute: the values of which it is one, if that is the condition."""
-
-
-@dataclass(frozen=True, eq=False)
-class Term:
-    """A value as a pattern describes it; the same term twice is the same value."""
-
-    def __or__(self, other: Term) -> Either:
-        """This or, where it does not fit, the other."""
-        mine = self.terms if isinstance(self, Either) else (self,)
-        return Either((*mine, *(other.terms if isinstance(other, Either) else (other,))))
-
-
-@dataclass(frozen=True, eq=False)
-class Var(Term):
-    """Any value; the same name twice is the same value, or an equal constant."""
-
-    name: str
-    tests: tuple[Condition[Value], ...] = ()
-
-    def where(self, expression: str) -> Var:
-        """With a condition as queries ask it of values: `constant and rank == 4`."""
-        test = Condition(expression, ask_value(expression), written=True)
-        return replace(self, tests=(*self.tests, test))
-
-    def check(self, text: str, holds: Callable[[Value], bool]) -> Var:
-        """With a condition of one's own, and its words."""
-        return replace(self, tests=(*self.tests, Condition(text, holds)))
-
-
-@dataclass(frozen=True, eq=False)
-class Number(Term):
-    """A constant whose elements all are one number.
-
-    Without a tolerance it is that number once rounded to the constant's own type.
-    """
-
-    value: int | float | bool
-    tolerance: float | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class Either(Term):
-    """The first of several terms that fits."""
-
-    terms: tuple[Term, ...]
-
-
-@dataclass(frozen=True, eq=False)
-class Maybe:
-    """In a slot: empty, or what the term says."""
-
-    term: Term
-
-
-@dataclass(frozen=True, eq=False)
-class Rest:
-    """In a list of operands: any number of values, kept by name where it has one."""
-
-    name: str = ""
-
-
-@dataclass(frozen=True, eq=False)
-class Many:
-    """The operands of a variadic slot, one after another; at most one is a Rest."""
-
-    items: tuple[Term | Rest, ...]
-
-
-@dataclass(frozen=True, eq=False)
-class Every:
-    """Any number of operands, each as the term says; what it names is kept for each."""
-
-    term: Term
-    name: str = ""
-    least: int = 1
-
-
-Operand: TypeAlias = "Term | Maybe | Many | Every | None"
-"""What may stand in a slot."""
-Given: TypeAlias = (
-    "Term | Maybe | Many | Every | Rest | int | float | bool | Sequence[object] | None"
+from qir.rewrite.match import Match
+from qir.rewrite.pattern_print import print_terms
+from qir.rewrite.plan import Plan, plan
+from qir.rewrite.terms import (
+    FLOW,
+    Chain,
+    Condition,
+    Either,
+    Every,
+    Given,
+    Many,
+    Maybe,
+    Number,
+    Op,
+    Operand,
+    Out,
+    Repeat,
+    Rest,
+    Term,
+    Var,
+    Wanted,
 )
-"""What may be written where an operand stands."""
-Wanted: TypeAlias = "Attr | Condition[Attr]"
-"""What an attribute is to be."""
 
+__all__ = [
+    "FLOW",
+    "Chain",
+    "Condition",
+    "Either",
+    "Every",
+    "Maker",
+    "Many",
+    "Maybe",
+    "Number",
+    "Op",
+    "Ops",
+    "Out",
+    "Pattern",
+    "Repeat",
+    "Rest",
+    "Term",
+    "Var",
+    "chain",
+    "every",
+    "maybe",
+    "near",
+    "one_of",
+    "op",
+    "optional",
+    "pattern",
+    "repeated",
+    "rest",
+    "such",
+]
 
-@dataclass(frozen=True, eq=False)
-class Op(Term):
-    """The result of one op, or of one of several."""
-
-    ops: tuple[str, ...]
-    operands: dict[str, Operand]
-    attrs: Mapping[str, Wanted] = field(default_factory=dict)
-    others: bool = False
-    """Whether slots that it does not name may hold something."""
-    name: str = ""
-    tests: tuple[Condition[Node], ...] = ()
-    swaps: bool = True
-    """Whether operands of a commutative op are tried the other way round."""
-
-    def named(self, name: str) -> Op:
-        """With a name by which the match gives the node; else its op's, where that is unique."""
-        if not _NAME.fullmatch(name):
-            raise UsageError(f"{name!r} is no name for a node of a pattern")
-        return replace(self, name=name)
-
-    def where(self, expression: str) -> Op:
-        """With a condition as queries ask it of nodes: `w.bits == 8 and result.uses == 1`."""
-        test = Condition(expression, ask_node(expression), written=True)
-        return replace(self, tests=(*self.tests, test))
-
-    def check(self, text: str, holds: Callable[[Node], bool]) -> Op:
-        """With a condition of one's own, and its words."""
-        return replace(self, tests=(*self.tests, Condition(text, holds)))
-
-    def ordered(self) -> Op:
-        """With its operands in this order alone."""
-        return replace(self, swaps=False)
-
-    def __getitem__(self, index: int) -> Out:
-        """Another of its results than the first."""
-        return Out(self, index)
-
-
-@dataclass(frozen=True, eq=False)
-class Out(Term):
-    """One of the results of an op that makes several."""
-
-    op: Op
-    index: int
-
-
-@dataclass(frozen=True, eq=False)
-class _Flow(Term):
-    """Where the stage before flows in."""
-
-
-FLOW = _Flow()
-"""In a stage of a chain: what the stage before made."""
-
-
-@dataclass(frozen=True, eq=False)
-class Chain(Term):
-    """A group that is a chain of such stages; an ellipsis is any number of any stages."""
-
-    stages: tuple[Op | EllipsisType, ...]
-    name: str = ""
-    tests: tuple[Condition[Node], ...] = ()
-
-    def named(self, name: str) -> Chain:
-        """With a name by which the match gives the group."""
-        return replace(self, name=name)
-
-    def where(self, expression: str) -> Chain:
-        """With a condition as queries ask it of nodes."""
-        test = Condition(expression, ask_node(expression), written=True)
-        return replace(self, tests=(*self.tests, test))
-
-    def check(self, text: str, holds: Callable[[Node], bool]) -> Chain:
-        """With a condition of one's own, and its words."""
-        return replace(self, tests=(*self.tests, Condition(text, holds)))
-
-
-@dataclass(frozen=True, eq=False)
-class Repeat(Term):
-    """The same subgraph again and again, as often as it fits; then what it starts from.
-
-    Variables of the body are new in each round, save those that stand outside it too.
-    """
-
-    body: Term
-    flow: Var
-    """Where the round before flows into the body."""
-    start: Term
-    least: int = 1
-    most: int = 1000
-    name: str = "rounds"
+_NEVER = frozenset({"input", "constant", "output", "fused"})
 
 
 def near(value: float, tolerance: float = 1e-3) -> Number:
@@ -444,11 +300,15 @@ class Pattern:
 
     def __str__(self) -> str:
         """Its text form; conditions of Python code stand in it as comments."""
-        from qir.rewrite.pattern_print import print_pattern
-
-        return print_pattern(self)
+        tests = [test.text for test in self.tests]
+        return print_terms(self.name, self.results, tests, codes=self.codes)
 
     __repr__ = __str__
+
+    @cached_property
+    def plan(self) -> Plan:
+        """It, looked through once; UsageError where two things have one name, or lie apart."""
+        return plan(self.name, self.results)
 
     def check(self, text: str, holds: Callable[[Match], bool]) -> Pattern:
         """With a condition on the whole match, and its words."""

@@ -2,43 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypeVar
 
 from qir.ir.attrs import Attr
 from qir.ir.dtype import DType
 from qir.ir.lexer import quote, write_name
-from qir.rewrite.pattern import (
+from qir.rewrite.terms import (
     FLOW,
     Chain,
     Condition,
     Either,
     Every,
+    Key,
     Many,
     Maybe,
     Number,
     Op,
     Operand,
     Out,
-    Pattern,
     Repeat,
     Rest,
     Term,
     Var,
     Wanted,
+    children,
+    key_of,
 )
-from qir.rewrite.plan import Key, children, key_of
 
 _T = TypeVar("_T")
 
 
-def print_pattern(pattern: Pattern) -> str:
-    """The text form; what only Python can hold stands in comments."""
-    return _Writer(pattern).text()
+def print_terms(
+    name: str, results: Sequence[Term], tests: Sequence[str], *, codes: bool = False
+) -> str:
+    """The text form of a pattern; what only Python can hold stands in comments."""
+    writer = _Writer(results)
+    last = ", ".join(writer.term(result) for result in results)
+    lines = [f"pattern {name or 'pattern'}{' codes' if codes else ''} {{"]
+    lines += [f"  {line}" for line in writer.lines]
+    lines += [f"  # and: {test}" for test in tests]
+    return "\n".join([*lines, f"  return {last}", "}"]) + "\n"
 
 
 class _Writer:
-    def __init__(self, pattern: Pattern) -> None:
-        self.pattern = pattern
+    def __init__(self, results: Sequence[Term]) -> None:
         self.lines: list[str] = []
         self.names: dict[Term, str] = {}
         self.taken: set[str] = set()
@@ -46,7 +54,7 @@ class _Writer:
         self.asked: set[str] = set()
         self.within = 0
         """Repetitions around what is written: their bodies are one term, without lines."""
-        for result in pattern.results:
+        for result in results:
             self.count(result, set())
 
     def count(self, term: Term, seen: set[Term]) -> None:
@@ -61,14 +69,6 @@ class _Writer:
             seen.add(term)
             for below in children(term):
                 self.count(below, seen)
-
-    def text(self) -> str:
-        results = ", ".join(self.term(result) for result in self.pattern.results)
-        codes = " codes" if self.pattern.codes else ""
-        lines = [f"pattern {self.pattern.name or 'pattern'}{codes} {{"]
-        lines += [f"  {line}" for line in self.lines]
-        lines += [f"  # and: {test.text}" for test in self.pattern.tests]
-        return "\n".join([*lines, f"  return {results}", "}"]) + "\n"
 
     def term(self, term: Term) -> str:
         match term:

@@ -32,7 +32,8 @@ from qir.ir.attrtext import read_attr
 from qir.ir.lexer import Cursor
 from qir.ir.ops import OPS, spec
 from qir.ir.query import ask_node, ask_value
-from qir.rewrite.pattern import (
+from qir.rewrite.pattern import Ops, Pattern, chain, is_slot, list_of, one_of, optional
+from qir.rewrite.terms import (
     FLOW,
     Chain,
     Every,
@@ -40,19 +41,12 @@ from qir.rewrite.pattern import (
     Maybe,
     Number,
     Op,
-    Ops,
     Out,
-    Pattern,
     Repeat,
     Rest,
     Term,
     Var,
     Wanted,
-    chain,
-    is_slot,
-    list_of,
-    one_of,
-    optional,
 )
 
 _MAX_DEPTH = 60

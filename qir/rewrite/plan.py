@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from types import EllipsisType
-from typing import TypeAlias
 
 from qir.errors import UsageError
-from qir.rewrite.pattern import (
+from qir.rewrite.terms import (
     Chain,
     Either,
     Every,
+    Key,
     Many,
     Maybe,
     Op,
     Operand,
     Out,
-    Pattern,
     Repeat,
     Rest,
     Term,
     Var,
+    children,
+    key_of,
+    operands,
+    terms_in,
 )
 
 _DEEPEST = 400
-Key: TypeAlias = "str | Term | Every"
-"""What a match binds: a variable or a rest by its name, an op by its term."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,8 @@ class Round:
 class Plan:
     """A pattern, looked through once."""
 
-    pattern: Pattern
+    name: str
+    results: tuple[Term, ...]
     names: dict[str, Key] = field(default_factory=dict)
     counts: dict[Key, int] = field(default_factory=dict)
     edges: int = 0
@@ -159,40 +161,32 @@ class Plan:
         self._private[new] = own
 
 
-def key_of(term: Term) -> Key | None:
-    """What a match binds for a term; None where it binds nothing."""
-    if isinstance(term, Var):
-        return term.name
-    return term if isinstance(term, Op | Chain | Repeat) else None
-
-
-@lru_cache(maxsize=4096)
-def plan(pattern: Pattern) -> Plan:
+def plan(name: str, results: tuple[Term, ...]) -> Plan:
     """The plan of a pattern; UsageError where two things have one name, or lie apart."""
-    out = Plan(pattern)
+    out = Plan(name, results)
     seen: set[Term] = set()
-    for result in pattern.results:
-        out.depth = max(out.depth, _height(pattern, result, {}, 1))
+    for result in results:
+        out.depth = max(out.depth, _height(out, result, {}, 1))
         _count(out, result, seen)
     named: dict[str, list[Op]] = {}
     for term in seen:
         if isinstance(term, Op) and not term.name and len(term.ops) == 1:
             named.setdefault(term.ops[0], []).append(term)
-    for name, terms in named.items():
+    for op, terms in named.items():
         if len(terms) == 1:
-            out.names.setdefault(name, terms[0])
+            out.names.setdefault(op, terms[0])
     _find_private(out)
-    for place, result in enumerate(pattern.results[1:], 1):
-        out.ways.append(_way(pattern, place, result))
+    for place, result in enumerate(results[1:], 1):
+        out.ways.append(_way(out, place, result))
     return out
 
 
-def _height(pattern: Pattern, term: Term, known: dict[Term, int], depth: int) -> int:
+def _height(out: Plan, term: Term, known: dict[Term, int], depth: int) -> int:
     """How many terms lie one below the other."""
     if depth > _DEEPEST:
-        raise UsageError(f"pattern {pattern.name}: ops within ops, more than {_DEEPEST} deep")
+        raise UsageError(f"pattern {out.name}: ops within ops, more than {_DEEPEST} deep")
     if term not in known:
-        below = [_height(pattern, t, known, depth + 1) for t in children(term)]
+        below = [_height(out, t, known, depth + 1) for t in children(term)]
         known[term] = 1 + max(below, default=0)
     return known[term]
 
@@ -201,7 +195,7 @@ def _name(out: Plan, name: str, key: Key) -> None:
     if not name:
         return
     if name in out.names and out.names[name] != key:
-        raise UsageError(f"pattern {out.pattern.name}: two things are named {name}")
+        raise UsageError(f"pattern {out.name}: two things are named {name}")
     out.names[name] = key
 
 
@@ -235,41 +229,6 @@ def _count(out: Plan, term: Term, seen: set[Term]) -> None:
         _count(out, below, seen)
 
 
-def operands(term: Term) -> Iterator[Operand]:
-    """What stands in the slots of a term."""
-    if isinstance(term, Op):
-        yield from term.operands.values()
-    elif isinstance(term, Chain):
-        for stage in term.stages:
-            if isinstance(stage, Op):
-                yield from stage.operands.values()
-
-
-def children(term: Term) -> Iterator[Term]:
-    """The terms directly below a term."""
-    match term:
-        case Op() | Chain():
-            for operand in operands(term):
-                yield from _terms(operand)
-        case Out():
-            yield term.op
-        case Either():
-            yield from term.terms
-        case Repeat():
-            yield term.body
-            yield term.start
-
-
-def _terms(operand: Operand) -> Iterator[Term]:
-    match operand:
-        case Term():
-            yield operand
-        case Maybe() | Every():
-            yield operand.term
-        case Many():
-            yield from (item for item in operand.items if isinstance(item, Term))
-
-
 def _keys(term: Term, stop: Term | Every | None, into: set[Key]) -> None:
     """Keys in a term, but for what lies in the body of `stop`."""
     key = key_of(term)
@@ -290,7 +249,7 @@ def _keys(term: Term, stop: Term | Every | None, into: set[Key]) -> None:
                 continue
         if isinstance(operand, Many):
             into.update(i.name for i in operand.items if isinstance(i, Rest) and i.name)
-        for below in _terms(operand):
+        for below in terms_in(operand):
             _keys(below, stop, into)
     if not isinstance(term, Op | Chain):
         for below in children(term):
@@ -300,12 +259,12 @@ def _keys(term: Term, stop: Term | Every | None, into: set[Key]) -> None:
 def _find_private(out: Plan) -> None:
     loops: set[Repeat | Every] = set()
     everything: set[Key] = set()
-    for result in out.pattern.results:
+    for result in out.results:
         _keys(result, None, everything)
     loops.update(key for key in everything if isinstance(key, Repeat | Every))
     for loop in loops:
         outside: set[Key] = set()
-        for result in out.pattern.results:
+        for result in out.results:
             _keys(result, loop, outside)
         inside: set[Key] = set()
         _keys(loop.body if isinstance(loop, Repeat) else loop.term, None, inside)
@@ -315,10 +274,10 @@ def _find_private(out: Plan) -> None:
         out._private[loop] = frozenset(inside - outside)
 
 
-def _way(pattern: Pattern, place: int, result: Term) -> tuple[Term, ...]:
+def _way(out: Plan, place: int, result: Term) -> tuple[Term, ...]:
     """From a result down to what an earlier result binds; UsageError where there is nothing."""
     before: set[Key] = set()
-    for earlier in pattern.results[:place]:
+    for earlier in out.results[:place]:
         _keys(earlier, None, before)
     todo: list[tuple[Term, ...]] = [(result,)]
     for way in todo:
@@ -327,6 +286,4 @@ def _way(pattern: Pattern, place: int, result: Term) -> tuple[Term, ...]:
             return way
         if isinstance(last, Op | Out):
             todo += [(*way, below) for below in children(last)]
-    raise UsageError(
-        f"pattern {pattern.name}: result {place} has nothing in common with those before"
-    )
+    raise UsageError(f"pattern {out.name}: result {place} has nothing in common with those before")

@@ -17,19 +17,8 @@ from qir.errors import UsageError
 from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.rewrite._view import View
-from qir.rewrite.pattern import (
-    Chain,
-    Either,
-    Every,
-    Many,
-    Number,
-    Op,
-    Out,
-    Pattern,
-    Repeat,
-    Term,
-)
-from qir.rewrite.plan import plan
+from qir.rewrite.pattern import Pattern
+from qir.rewrite.terms import Chain, Either, Every, Many, Number, Op, Out, Repeat, Term
 
 GROUP = ""
 """Stands for a group of stages where ops are named."""
@@ -112,7 +101,7 @@ class _Bits:
 
 
 def _bits(pattern: Pattern, bits: _Bits) -> _Bits:
-    facts = plan(pattern)
+    facts = pattern.plan
     most = _ANY if facts.open else facts.edges
     tops = {t.op if isinstance(t, Out) else t for t in pattern.results}
     root = pattern.results[0]

@@ -29,7 +29,6 @@ from qir.rewrite.driver import Pass
 from qir.rewrite.match import Match
 from qir.rewrite.matching import match_at
 from qir.rewrite.pattern import Pattern
-from qir.rewrite.plan import plan
 from qir.rewrite.prefilter import candidates, roots
 from qir.rewrite.watch import watching
 
@@ -108,7 +107,7 @@ class _Run:
         for one in self.rewrites:
             for op in roots(one.pattern):
                 self.by_op.setdefault(op, []).append(one)
-        plans = [plan(r.pattern) for r in self.rewrites]
+        plans = [r.pattern.plan for r in self.rewrites]
         self.widest = max((p.edges for p in plans), default=0)
         if any(p.open for p in plans):
             self.widest = max(self.widest, _CROWD)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from types import EllipsisType
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from qir.ir.node import Node, Value
+from qir.rewrite.attempt import Attempt, node_words, thing_name
 from qir.rewrite.goals import (
     FAILED,
     Again,
@@ -23,33 +23,7 @@ from qir.rewrite.goals import (
     Stages,
     Stop,
 )
-from qir.rewrite.match import Bound
-from qir.rewrite.pattern import (
-    FLOW,
-    Chain,
-    Either,
-    Maybe,
-    Number,
-    Op,
-    Out,
-    Repeat,
-    Rest,
-    Term,
-    Var,
-)
-
-if TYPE_CHECKING:
-    from qir.rewrite.matching import Attempt
-
-
-def node_words(node: Node) -> str:
-    """Its op, or the ops of its stages."""
-    return " |> ".join(stage.op for stage in node.stages) or node.op
-
-
-def thing_name(thing: Bound) -> str:
-    """The name of what is bound."""
-    return thing.name if isinstance(thing, Node | Value) else str(thing)
+from qir.rewrite.terms import FLOW, Chain, Either, Maybe, Number, Op, Out, Repeat, Rest, Term, Var
 
 
 def _meet_op(run: Attempt, term: Term, value: Value, rest: Goals) -> Goals:
@@ -253,7 +227,7 @@ def _meet_result(run: Attempt, term: Term, value: Value, rest: Goals) -> Goals:
     else:
         return run.no(value.node, "nothing leads to result {}", term.place)
     level = climb(level, way[:-1])
-    wanted = run.plan.pattern.results[term.place]
+    wanted = run.plan.results[term.place]
     key = f"result {term.place}"
 
     def ways(rest: Goals) -> Iterator[Goals]:

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 from qir.ir.node import Node, Value
 from qir.rewrite.match import Match
-from qir.rewrite.matching import Attempt
-from qir.rewrite.pattern import Chain, Op, Out, Pattern, Term
-from qir.rewrite.plan import children, plan
+from qir.rewrite.matching import match_from
+from qir.rewrite.pattern import Pattern
 from qir.rewrite.prefilter import GROUP, roots
+from qir.rewrite.terms import Chain, Op, Out, Term, children
 
 _MOST_ROOTS = 64
 _FURTHEST = 1000
@@ -73,7 +73,7 @@ def _explain(pattern: Pattern, value: Value, wanted: Node) -> WhyNot:
         if not failures or met > failures[-1][0]:
             failures.append((met, node, text))
 
-    match = Attempt(pattern, failed).at(value)
+    match = match_from(pattern, value, failed)
     if match is not None and wanted in match.nodes:
         return WhyNot(pattern, match, value.node)
     if match is not None:
@@ -106,7 +106,7 @@ def _roots(pattern: Pattern, node: Node) -> Iterator[Value]:
     seen: dict[Node, None] = {node: None}
     level = [node] if node.op in inner or (node.stages and groups) else []
     depth, count = 0, 0
-    facts = plan(pattern)
+    facts = pattern.plan
     while level and depth <= (_FURTHEST if facts.endless else facts.depth):
         for one in level:
             if (GROUP if one.stages else one.op) in tops:

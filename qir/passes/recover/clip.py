@@ -43,7 +43,7 @@ def upper_bound(op: Ops, x: Var) -> Term:
 
 def _bounded(graph: Graph, match: Match) -> Value | None:
     """The clip of these bounds; a relu where nothing but 0 bounds from below."""
-    names = match.pattern.name
+    names = match.name
     low = high = None
     if names != "upper-bound":
         low = 0.0 if names == "min-of-relu" else the_number(match, "low")

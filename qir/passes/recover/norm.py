@@ -62,7 +62,7 @@ def rms_norm(op: Ops, x: Var, gamma: Var) -> Term:
 def _axis(match: Match) -> int | None:
     """The axis from which on all are averaged, each time."""
     rank = match["x"].type.rank
-    names = ("first", "second") if "layer" in match.pattern.name else ("second",)
+    names = ("first", "second") if "layer" in match.name else ("second",)
     found = {last_axes(match.node(name).attrs["axes"], rank) for name in names}
     return found.pop() if len(found) == 1 else None
 
@@ -74,7 +74,7 @@ def _averages(match: Match) -> bool:
 def _lies_along(match: Match) -> bool:
     """Whether gamma and beta have the averaged axes alone."""
     axis, rank = _axis(match), match["x"].type.rank
-    names = ("gamma", "beta") if "layer" in match.pattern.name else ("gamma",)
+    names = ("gamma", "beta") if "layer" in match.name else ("gamma",)
     given = [value for name in names if (value := match.get(name)) is not None]
     return axis is not None and all(_along(value, rank - axis) for value in given)
 

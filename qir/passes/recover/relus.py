@@ -64,7 +64,7 @@ def leaky_by_max(op: Ops, x: Var) -> Term:
 def _replace(graph: Graph, match: Match) -> Value | None:
     """A leaky_relu where the slope is one number, else a prelu."""
     x = match["x"]
-    name = {"prelu-of-two": "halves", "prelu-negated": "turned"}.get(match.pattern.name, "slope")
+    name = {"prelu-of-two": "halves", "prelu-negated": "turned"}.get(match.name, "slope")
     factor = {"halves": 2.0, "turned": -1.0, "slope": 1.0}[name]
     given = match[name]
     single = real(given)

@@ -78,7 +78,7 @@ def _halves(match: Match) -> bool:
     size, rank = _size(match), match["x"].type.rank
     if not size or not _last(match.node("halves"), "axis", rank):
         return False
-    if "split" in match.pattern.name:
+    if "split" in match.name:
         parts = match.node("parts")
         return parts.attrs["sizes"] == (size // 2, size // 2) and _last(parts, "axis", rank)
     return _slices(match) == ((0, size // 2, 1), (size // 2, size, 1))
