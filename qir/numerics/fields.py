@@ -365,6 +365,7 @@ READS: Mapping[str, tuple[str, ...]] = {
     "range_recode_all": (),
     "range_bounds": (),
     "range_product": (),
+    "range_sum": (),
     "cut_mean": (),
     "gain_recode": (),
     "gain_recode_all": ("choose",),

@@ -42,14 +42,16 @@ def _steps(of: Affine) -> float:
 # -- in float64 -----------------------------------------------------------------------------------
 
 
-def to_reals(codes: Codes, of: Affine) -> NDArray[np.float32]:
-    """What codes mean between the ends of their range: QuantizedToFloat."""
+def to_reals(
+    codes: Codes, of: Affine, kind: type[np.floating] = np.float64
+) -> NDArray[np.float32]:
+    """What codes mean between the ends of their range: QuantizedToFloat, the low end in a type."""
     low, high = ends(of)
     if low == high:
         return np.full(codes.shape, low)
     count = _steps(of)
     step = float(high - low) * (count / (count - 1)) / count
-    start = float(_AWAY(np.asarray(low / F(step), F))) * step
+    start = float(kind(_AWAY(np.asarray(low / F(step), F))) * kind(step))
     from_low = codes.astype(np.float64) - of.storage.bounds[0]
     return np.asarray((start + from_low * step).astype(F))
 
@@ -160,6 +162,30 @@ def range_product(call: Call, arrays: Arrays) -> Codes:
     return stored(left * right, out)
 
 
+def range_sum(call: Call, arrays: Arrays) -> Codes:
+    """QuantizedAdd: codes of 32 bits a step of each operand, made whole once, and added.
+
+    The first operand that is a single number is brought to the result's range through reals.
+    """
+    out = call.out
+    if out is None or out.storage.bits != 32:
+        raise OpError("range_sum: sums of codes have 32 bits")
+    alone = next((slot for slot in ("a", "b") if arrays[slot].size == 1), "")
+    total: NDArray[np.int64] = np.zeros((), np.int64)
+    for slot in ("a", "b"):
+        of, codes = call.affine(slot), arrays[slot]
+        one_scale("range_sum", of, out)
+        if of.storage.bits > 8 or of.storage.bounds[0] < 0:
+            raise OpError(f"range_sum: {slot} holds {of.storage}, not u8")
+        if slot == alone:
+            total = total + to_codes(to_reals(codes, of, F), out)
+        else:
+            first, second = to_codes(to_reals(np.arange(2, dtype=np.uint8), of, F), out)
+            scaled = first + codes.astype(np.int64) * (second - first)
+            total = total + np.clip(scaled, *out.storage.bounds)
+    return np.asarray(total).astype(np.int32)
+
+
 # -- activations and pools ------------------------------------------------------------------------
 
 
@@ -217,6 +243,7 @@ METHODS: Mapping[str, Method] = {
     "range_recode": Method(range_recode, whole=True),
     "range_recode_all": Method(range_recode_all, whole=True),
     "range_product": Method(range_product, whole=True),
+    "range_sum": Method(range_sum, whole=True),
     "range_bounds": Method(range_bounds, whole=True),
     "cut_mean": Method(cut_mean, attrs=("kernel", "stride", "pad", "ceil", "count_pad", "layout")),
 }

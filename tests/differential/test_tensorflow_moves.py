@@ -85,27 +85,32 @@ def test_requantize_by_channels(runtimes: Mapping[str, TensorFlow], kind: str) -
 # -- products of two tensors ----------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("op", ["QuantizedMul", "QuantizedAdd"])
 @pytest.mark.parametrize("name", SETTINGS)
-def test_products_of_two_tensors(runtimes: Mapping[str, TensorFlow], name: str) -> None:
-    count = Count()
-    for seed in range(40):
+def test_two_tensors(runtimes: Mapping[str, TensorFlow], name: str, op: str) -> None:
+    """Results of 32 bits: of vectors, vectors beside rows, and single numbers on either side."""
+    count, ours = Count(), "mul" if op == "QuantizedMul" else "add"
+    for seed in range(72):
         rng = np.random.default_rng(seed)
-        shapes = (((7, 9), (7, 9)), ((70,), ()), ((6, seed + 1), (seed + 1,)))[seed % 3]
+        shapes = (((7, 9), (7, 9)), ((seed,), ()), ((6, seed + 1), (seed + 1,)), ((), ()))[seed % 4]
         a, b = (np.asarray(codes(rng, "quint8", *shape)) for shape in shapes)
         ends = [float(F(v)) for v in rng.uniform(0.1, 3, 4) * (-1, 1, -1, 1)]
+        ends[0] = 0.0 if seed % 5 == 1 else ends[0]
+        ends[2:] = (-4.0, -0.5) if seed % 7 == 1 and ours == "add" else ends[2:]
+        pairs = [(a, ends[:2]), (b, ends[2:])][:: -1 if seed % 3 else 1]
         asked = Asked()
-        inputs = [asked.fed(a, "quint8"), asked.fed(b, "quint8")]
-        inputs += [asked.constant(F(end)) for end in ends]
+        inputs = [asked.fed(x, "quint8") for x, _ in pairs]
+        inputs += [asked.constant(F(v)) for _, end in pairs for v in end]
         types = {"T1": Kind("quint8"), "T2": Kind("quint8"), "Toutput": Kind("qint32")}
-        node = asked.node("QuantizedMul", inputs, **types)
+        node = asked.node(op, inputs, **types)
         wanted, low, high = runtimes[name].run(asked, *(f"{node}:{i}" for i in range(3)))
         given = {
             slot: Held(x, ranged("u8", F(end[1]) / F(255), end[0], end[1], 255.0))
-            for slot, x, end in (("a", a, ends[:2]), ("b", b, ends[2:]))
+            for slot, (x, end) in zip("ab", pairs, strict=True)
         }
         to = ranged("i32", F(high) / F(2.0**31), float(low), float(high), 2.0**31)
-        count.add(predicted(name, "mul", given, to, wanted.shape), wanted, seed)
-    count.holds(profile(name).resolve(Query("mul")).claim)
+        count.add(predicted(name, ours, given, to, wanted.shape), wanted, seed)
+    count.holds(profile(name).resolve(Query(ours)).claim)
 
 
 # -- concat ---------------------------------------------------------------------------------------

@@ -91,7 +91,8 @@ ONLY: Mapping[str, tuple[Check, ...]] = {
         dequantized,
         requantized,
         active,
-        lambda runtimes, name: moved.test_products_of_two_tensors(runtimes, name),
+        lambda runtimes, name: moved.test_two_tensors(runtimes, name, "QuantizedMul"),
+        lambda runtimes, name: moved.test_two_tensors(runtimes, name, "QuantizedAdd"),
     ),
 }
 """What of its kernels can tell fields of a profile apart."""
