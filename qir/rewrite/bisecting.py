@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from qir.errors import UsageError
 from qir.ir.graph import Graph
 from qir.ledger import Ledger
-from qir.rewrite.driver import Pass, Report, run_passes, search
+from qir.rewrite.contract import Pass
+from qir.rewrite.driver import Report, run_passes, search
 from qir.rewrite.numbering import WHOLE, Step
 from qir.rewrite.options import options_text
 

@@ -4,51 +4,25 @@ from __future__ import annotations
 
 import time
 import weakref
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from qir.errors import MovedError, PassError
 from qir.ir.graph import Graph
 from qir.ir.growth import growth
 from qir.ir.verify import errors
 from qir.ledger import Ledger
+from qir.rewrite.contract import Pass
 from qir.rewrite.journal import Entry, Journal, written_by
 from qir.rewrite.numbering import WHOLE, Numbering, Step, watched
 from qir.rewrite.options import options_text
 from qir.rewrite.properties import broken
-from qir.rewrite.tolerance import EXACT, Tolerance
 from qir.rewrite.trouble import around, failed, noted
 from qir.rewrite.validation import Moved, Picture, Validation
 
 EDITS = 200_000
 """So many edits a pass may make, and a thousand more for each node: more are no end."""
-
-
-@dataclass(frozen=True)
-class Pass(ABC):
-    """One rewriting of a graph; its fields are its options.
-
-    `run` changes the graph in place and says how many things it changed: 0 means untouched. It
-    need not leave a valid graph in the middle, but must at the end. Before each change it asks
-    `qir.rewrite.watch.may`, so that its changes are numbered and can be searched.
-    """
-
-    name: ClassVar[str]
-    nested: ClassVar[bool] = True
-    """Whether it runs on bodies too, each by itself, inner ones first."""
-    requires: ClassVar[tuple[str, ...]] = ()
-    """Names of properties (`qir.rewrite.properties`) that a graph must have for it to run."""
-    ensures: ClassVar[tuple[str, ...]] = ()
-    """Names of properties that every graph has when it has run."""
-    tolerance: ClassVar[Tolerance] = EXACT
-    """How far it may move numbers; what says nothing may move none."""
-
-    @abstractmethod
-    def run(self, graph: Graph, ledger: Ledger) -> int:
-        """Rewrites the graph; the ledger hears of every change of numbers."""
 
 
 @dataclass(frozen=True, slots=True)

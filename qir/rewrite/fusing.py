@@ -17,7 +17,7 @@ from qir.ir.ops import spec
 from qir.ir.types import Array, QuantType, TensorType
 from qir.ledger import Change, Ledger
 from qir.numerics import Profile, Rule, affine_of, bias_codes, profile, query_of, reals_of
-from qir.rewrite.driver import Pass
+from qir.rewrite.contract import Pass
 from qir.rewrite.tolerance import REGROUPED
 from qir.rewrite.watch import may
 

@@ -8,13 +8,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING
 
 from qir import registry
 from qir.errors import PluginError
-
-if TYPE_CHECKING:
-    from qir.rewrite.driver import Pass
+from qir.rewrite.contract import Pass
 
 VERSION = 1
 """Of journals that are written."""

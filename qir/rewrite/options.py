@@ -16,13 +16,11 @@ from enum import Enum
 from functools import cache
 from itertools import pairwise
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Literal, Union, get_args, get_origin, get_type_hints
 
 from qir import registry
 from qir.errors import PluginError, QirError, UsageError
-
-if TYPE_CHECKING:
-    from qir.rewrite.driver import Pass
+from qir.rewrite.contract import Pass
 
 Read = Callable[["str | list[str]"], object]
 """Makes a field's value of a text."""
@@ -170,8 +168,6 @@ def _same(value: object, default: object) -> bool:
 
 def find_pass(name: str) -> type[Pass]:
     """The pass of a name, loaded. Raises PluginError where there is none, or it is no pass."""
-    from qir.rewrite.driver import Pass
-
     found = registry.find("qir.passes", name)
     if not (isinstance(found, type) and issubclass(found, Pass)):
         raise PluginError(f"pass {name!r} of {registry.owner('qir.passes', name)} is no Pass")

@@ -25,7 +25,7 @@ from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.types import TensorType
 from qir.ledger import Change, Ledger
-from qir.rewrite.driver import Pass
+from qir.rewrite.contract import Pass
 from qir.rewrite.match import Match
 from qir.rewrite.matching import match_at
 from qir.rewrite.pattern import Pattern

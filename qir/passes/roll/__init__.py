@@ -11,7 +11,7 @@ from qir.ir.text import parse
 from qir.ledger import Change, Ledger
 from qir.passes.roll.layers import find_layer
 from qir.passes.roll.steps import Row, Steps, last_rows, put_scan, sequences
-from qir.rewrite.driver import Pass
+from qir.rewrite.contract import Pass
 from qir.rewrite.tolerance import REGROUPED
 from qir.rewrite.watch import may
 

@@ -12,7 +12,7 @@ from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ledger import Change, Ledger
 from qir.passes.unroll.layers import LAYERS, Steps, layer_size, put_layer
-from qir.rewrite.driver import Pass
+from qir.rewrite.contract import Pass
 from qir.rewrite.inlining import inline
 from qir.rewrite.tolerance import REGROUPED
 from qir.rewrite.watch import may

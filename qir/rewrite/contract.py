@@ -1,0 +1,35 @@
+"""What a pass is, and what it promises."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+from qir.ir.graph import Graph
+from qir.ledger import Ledger
+from qir.rewrite.tolerance import EXACT, Tolerance
+
+
+@dataclass(frozen=True)
+class Pass(ABC):
+    """One rewriting of a graph; its fields are its options.
+
+    `run` changes the graph in place and says how many things it changed: 0 means untouched. It
+    need not leave a valid graph in the middle, but must at the end. Before each change it asks
+    `qir.rewrite.watch.may`, so that its changes are numbered and can be searched.
+    """
+
+    name: ClassVar[str]
+    nested: ClassVar[bool] = True
+    """Whether it runs on bodies too, each by itself, inner ones first."""
+    requires: ClassVar[tuple[str, ...]] = ()
+    """Names of properties (`qir.rewrite.properties`) that a graph must have for it to run."""
+    ensures: ClassVar[tuple[str, ...]] = ()
+    """Names of properties that every graph has when it has run."""
+    tolerance: ClassVar[Tolerance] = EXACT
+    """How far it may move numbers; what says nothing may move none."""
+
+    @abstractmethod
+    def run(self, graph: Graph, ledger: Ledger) -> int:
+        """Rewrites the graph; the ledger hears of every change of numbers."""
