@@ -9,26 +9,20 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import FunctionProto, NodeProto, TensorProto, helper, numpy_helper
 
+from qir.errors import Refused
 from qir.ir.dims import Shape
-from qir.ir.dtype import dtype_of
-from qir.ir.node import Node
 from qir.ir.types import Array, QuantType, TensorType
-from qir.ledger import Change
 from qir.numerics import Query, profile
 from qir.numerics.definition import neighbours
 from qir.numerics.fields import Rule
 
 from .elements import NUMBERS, STORED, number
-
-if TYPE_CHECKING:
-    from .writer import Writer
 
 DOMAIN = "qir"
 TYPE, ARRAYS, HASH, ROUND = "qir.type", "qir.arrays", "qir.hash", "qir.round"
@@ -314,47 +308,28 @@ def _carrier(quant: QuantType) -> int:
     return number(quant.storage)
 
 
-# -- the call --------------------------------------------------------------------------------------
+# -- the function ----------------------------------------------------------------------------------
 
 
-def dequantize(writer: Writer, source: str, kind: TensorType, out: str, node: Node) -> None:
-    """Writes a call of the function that dequantizes by a map."""
-    _call(writer, "Dequantize", source, kind, out, node, "")
+def made(
+    op: str, kind: TensorType, name: str, opset: int, rounding: str = ""
+) -> tuple[FunctionProto, Mapping[str, Array]]:
+    """The function that quantizes or dequantizes by a map as a profile does, and its arrays.
 
-
-def quantize(
-    writer: Writer, source: str, kind: TensorType, out: str, node: Node, rounding: str
-) -> None:
-    """Writes a call of the function that quantizes by a map, with a rounding of its own."""
-    _call(writer, "Quantize", source, kind, out, node, rounding)
-
-
-def _call(
-    writer: Writer, op: str, source: str, kind: TensorType, out: str, node: Node, rounding: str
-) -> None:
+    Raises Refused where primitive operators cannot say it.
+    """
     quant = kind.quant
     assert quant is not None
-    name = node.profile or writer.graph.profile or "native"
     rule = profile(name).resolve(_query(quant))
     said = why_not(quant, kind.shape) or _beyond(rule)
     if said:
-        raise writer.refuse(node, f"ONNX has no form here for codes of {quant}: {said}")
+        raise Refused(f"ONNX has no form here for codes of {quant}: {said}")
     form = _Form(quant, kind.shape, rule)
     if op == "Quantize":
         form.quantize(rounding)
     else:
         form.dequantize()
-    function = _function(op, form, writer.opset, rounding)
-    writer.function(function)
-    stem = node.result.lineage.tensor or node.name
-    arrays = [
-        writer.parameter(a.data, a.name or f"{stem}_{n}", None, dtype_of(a.data))
-        for n, a in form.numbers.arrays.items()
-    ]
-    writer.emit(function.name, [source, *arrays], [out], domain=DOMAIN, origins=node.origins)
-    writer.ledger.add(
-        Change.EXACT, "onnx emitter", out, f"{op.lower()} by a function of primitive operators"
-    )
+    return _function(op, form, opset, rounding), form.numbers.arrays
 
 
 def _beyond(rule: Rule) -> str:

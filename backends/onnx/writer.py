@@ -330,7 +330,7 @@ class Writer:
         assert quant is not None
         kept = value.constant is not None or _clipped(value)
         if custom.odd(quant, constant=kept):
-            custom.dequantize(self, self.name(value), value.type, out, node)
+            self._custom("Dequantize", self.name(value), value.type, out, node)
             return
         self.check(node, quant, constant=kept)
         scale, offset = self.pair(value, node, given)
@@ -355,13 +355,33 @@ class Writer:
         assert quant is not None
         early = custom.early(quant, node.profile or self.graph.profile)
         if custom.odd(quant, constant=False) or early or rounding not in ("", "even"):
-            custom.quantize(self, source, kind, out, node, rounding)
+            self._custom("Quantize", source, kind, out, node, rounding)
             return
         self.check(node, quant, constant=False)
         scale, offset = self.pair_of(quant, stem, node, given)
         operands = [source, scale, *([offset] if zero else [])]
         attrs = self.along(quant, kind.shape, node)
         self.emit("QuantizeLinear", operands, [out], attrs, origins=node.origins)
+
+    def _custom(
+        self, op: str, source: str, kind: TensorType, out: str, node: Node, rounding: str = ""
+    ) -> None:
+        """Writes a call of the function that quantizes or dequantizes by a map that ONNX lacks."""
+        name = node.profile or self.graph.profile or "native"
+        try:
+            function, arrays = custom.made(op, kind, name, self.opset, rounding)
+        except Refused as error:
+            raise self.refuse(node, str(error)) from None
+        self.function(function)
+        stem = node.result.lineage.tensor or node.name
+        operands = [
+            self.parameter(a.data, a.name or f"{stem}_{n}", None, dtype_of(a.data))
+            for n, a in arrays.items()
+        ]
+        origins = node.origins
+        self.emit(function.name, [source, *operands], [out], domain=custom.DOMAIN, origins=origins)
+        said = f"{op.lower()} by a function of primitive operators"
+        self.ledger.add(Change.EXACT, "onnx emitter", out, said)
 
     def along(self, quant: QuantType, shape: Shape, node: Node) -> dict[str, Wire]:
         """The attributes that say how scales lie; Refused for blocks that ONNX has not."""
