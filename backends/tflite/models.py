@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .options import OPERATORS, VERSIONS, Value, clipping, extras, options
+
 Array = NDArray[np.generic]
 Numbers = float | NDArray[np.float32]
-Value = int | float | bool | str | tuple[int, ...]
 F = np.float32
 
 RESOLVERS = {
@@ -26,35 +27,16 @@ RESOLVERS = {
     "xnnpack": "AUTO",
     "optimized": "BUILTIN_WITHOUT_DEFAULT_DELEGATES",
 }
-_OPERATORS = {
-    "add": "ADD",
-    "avg_pool2d": "AVERAGE_POOL_2D",
-    "concat": "CONCATENATION",
-    "conv_transpose2d": "TRANSPOSE_CONV",
-    "dequantize": "DEQUANTIZE",
-    "hard_swish": "HARD_SWISH",
-    "leaky_relu": "LEAKY_RELU",
-    "linear": "FULLY_CONNECTED",
-    "matmul": "BATCH_MATMUL",
-    "max": "MAXIMUM",
-    "max_pool2d": "MAX_POOL_2D",
-    "min": "MINIMUM",
-    "mul": "MUL",
-    "pad": "PAD",
-    "prelu": "PRELU",
-    "quantize": "QUANTIZE",
-    "reduce_mean": "MEAN",
-    "reduce_sum": "SUM",
-    "requantize": "QUANTIZE",
-    "resize": "RESIZE_BILINEAR",
-    "resize_nearest": "RESIZE_NEAREST_NEIGHBOR",
-    "sigmoid": "LOGISTIC",
-    "softmax": "SOFTMAX",
-    "sub": "SUB",
-    "tanh": "TANH",
+_TYPES = {
+    "float32": 0,
+    "int32": 2,
+    "uint8": 3,
+    "int64": 4,
+    "bool": 6,
+    "int16": 7,
+    "int8": 9,
 }
-_TYPES = {"float32": 0, "int32": 2, "uint8": 3, "int64": 4, "int16": 7, "int8": 9}
-_ACTIVATIONS = {"": 0, "relu": 1, "relu6": 3}
+_INT4 = 17
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +47,8 @@ class Operand:
     scale: Numbers | None = None
     zero: int = 0
     axis: int = 0
+    bits: int = 8
+    """Of codes that bytes hold; two of four share a byte in the file."""
 
     @property
     def step(self) -> float:
@@ -104,6 +88,7 @@ class Case:
             state.update(f"{slot} {operand.data.dtype} {operand.zero}".encode())
             state.update(np.ascontiguousarray(operand.data).tobytes())
             state.update(np.asarray(0 if operand.scale is None else operand.scale, F).tobytes())
+            state.update(b"" if operand.bits == 8 else bytes([operand.bits]))
         return state.hexdigest()[:16]
 
 
@@ -135,6 +120,12 @@ def turned(case: Case, data: Array, *, back: bool = False) -> Array:
     if case.op != "conv_transpose2d":
         return data
     return np.ascontiguousarray(data.transpose((0, 3, 1, 2) if back else (0, 2, 3, 1)))
+
+
+def _paired(codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Codes of four bits two a byte, the first of each in the lower half."""
+    even = np.append(codes, np.uint8(0))[: codes.size + codes.size % 2] & 15
+    return even[::2] | (even[1::2] << 4)
 
 
 class Runner:
@@ -185,20 +176,13 @@ class Writer:
         name = self.operator()
         code.builtinCode = getattr(s.BuiltinOperator, name)
         code.deprecatedBuiltinCode = min(code.builtinCode, 127)
-        code.version = {
-            "FULLY_CONNECTED": 4,
-            "CONV_2D": 3,
-            "DEPTHWISE_CONV_2D": 3,
-            "TRANSPOSE_CONV": 3,
-            "HARD_SWISH": 1,
-            "PRELU": 1,
-        }.get(name, 2)
+        code.version = VERSIONS.get(name, 2)
         op = s.OperatorT()
         op.opcodeIndex, op.inputs, op.outputs = 0, inputs, [result]
-        kind, options = self.options()
-        if options is not None:
+        kind, said = options(s, case, self.many())
+        if said is not None:
             op.builtinOptionsType = getattr(s.BuiltinOptions, kind)
-            op.builtinOptions = options
+            op.builtinOptions = said
         graph = s.SubGraphT()
         graph.tensors, graph.operators = self.tensors, [op]
         graph.inputs, graph.outputs, graph.name = fed, [result], "main"
@@ -212,16 +196,22 @@ class Writer:
 
     def operator(self) -> str:
         if self.case.op == "conv2d":
-            return "DEPTHWISE_CONV_2D" if self.depthwise() else "CONV_2D"
-        return _OPERATORS[self.case.op]
+            return "DEPTHWISE_CONV_2D" if self.many() else "CONV_2D"
+        return clipping(self.case) if self.case.op == "clip" else OPERATORS[self.case.op]
 
-    def depthwise(self) -> bool:
-        return self.case.attrs.get("groups", 1) != 1
+    def many(self) -> int:
+        """How many results a depthwise convolution makes of each channel; 0 of all else."""
+        groups = self.case.attrs.get("groups", 1)
+        assert isinstance(groups, int)
+        if groups == 1 or self.case.operands["w"].data.shape[1] != 1:
+            return 0
+        return int(self.case.operands["w"].data.shape[0]) // groups
 
-    def buffer(self, data: Array | None) -> int:
+    def buffer(self, data: Array | None, bits: int) -> int:
         made = self.schema.BufferT()
         if data is not None:
-            made.data = np.frombuffer(np.ascontiguousarray(data).tobytes(), np.uint8)
+            whole = np.frombuffer(np.ascontiguousarray(data).tobytes(), np.uint8)
+            made.data = whole if bits == 8 else _paired(whole)
         self.buffers.append(made)
         return len(self.buffers) - 1
 
@@ -231,8 +221,8 @@ class Writer:
     def tensor(self, of: Operand, slot: str, *, fed: bool = False) -> int:
         s, data, axis = self.schema, of.data, of.axis
         if slot == "w" and self.case.op == "conv2d":
-            turn = (1, 2, 3, 0) if self.depthwise() else (0, 2, 3, 1)
-            if self.depthwise():  # (groups * many) x 1 x h x w to 1 x h x w x (groups * many)
+            turn = (1, 2, 3, 0) if self.many() else (0, 2, 3, 1)
+            if self.many():  # (groups * many) x 1 x h x w to 1 x h x w x (groups * many)
                 data = data.transpose(turn)
                 axis = 3
             else:
@@ -242,9 +232,10 @@ class Writer:
         elif slot == "x":
             data = turned(self.case, data)
         made = s.TensorT()
-        made.shape, made.type = list(data.shape), _TYPES[str(data.dtype)]
+        made.shape = list(data.shape)
+        made.type = _TYPES[str(data.dtype)] if of.bits == 8 else _INT4
         made.name = slot or "result"
-        made.buffer = self.buffer(None if fed or slot in self.case.fed else data)
+        made.buffer = self.buffer(None if fed or slot in self.case.fed else data, of.bits)
         if of.scale is not None:
             q = s.QuantizationParametersT()
             q.scale = [float(v) for v in np.ravel(of.scale)]
@@ -257,87 +248,6 @@ class Writer:
     def extras(self) -> list[Array]:
         """Operands that QIR holds as attributes."""
         case = self.case
-        rank = next(iter(case.operands.values())).data.ndim
-        if case.op in ("reduce_mean", "reduce_sum"):
-            return [np.array(case.attrs["axes"], np.int32)]
-        if case.op == "pad":
-            pads = np.array(case.attrs["pads"], np.int32).reshape(2, rank)
-            return [np.ascontiguousarray(pads.T)]
         if case.op == "conv_transpose2d":
             return [np.array(turned(case, case.shaped()).shape, np.int32)]
-        if case.op in ("resize", "resize_nearest"):
-            return [np.array(case.shape[1:3], np.int32)]
-        return []
-
-    def options(self) -> tuple[str, Any]:
-        s, case, attrs = self.schema, self.case, self.case.attrs
-        act = _ACTIVATIONS[case.activation]
-        padding = 0 if case.same else 1
-        match case.op:
-            case "conv2d":
-                o = s.DepthwiseConv2DOptionsT() if self.depthwise() else s.Conv2DOptionsT()
-                o.padding, o.fusedActivationFunction = padding, act
-                o.strideH, o.strideW = case.pair("stride")
-                o.dilationHFactor, o.dilationWFactor = case.pair("dilation")
-                if self.depthwise():
-                    o.depthMultiplier = case.operands["w"].data.shape[0] // attrs["groups"]
-                    return "DepthwiseConv2DOptions", o
-                return "Conv2DOptions", o
-            case "linear":
-                o = s.FullyConnectedOptionsT()
-                o.fusedActivationFunction = act
-                return "FullyConnectedOptions", o
-            case "add" | "sub" | "mul":
-                title = case.op.capitalize()
-                o = getattr(s, f"{title}OptionsT")()
-                o.fusedActivationFunction = act
-                if case.op != "mul":
-                    o.potScaleInt16 = False
-                return f"{title}Options", o
-            case "avg_pool2d" | "max_pool2d":
-                o = s.Pool2DOptionsT()
-                o.padding, o.fusedActivationFunction = padding, act
-                o.strideH, o.strideW = case.pair("stride")
-                o.filterHeight, o.filterWidth = case.pair("kernel")
-                return "Pool2DOptions", o
-            case "concat":
-                o = s.ConcatenationOptionsT()
-                o.axis = attrs["axis"]
-                return "ConcatenationOptions", o
-            case "softmax":
-                o = s.SoftmaxOptionsT()
-                o.beta = 1.0
-                return "SoftmaxOptions", o
-            case "leaky_relu":
-                o = s.LeakyReluOptionsT()
-                o.alpha = attrs["alpha"]
-                return "LeakyReluOptions", o
-            case "reduce_mean" | "reduce_sum":
-                o = s.ReducerOptionsT()
-                o.keepDims = attrs["keep"]
-                return "ReducerOptions", o
-            case "resize" | "resize_nearest":
-                title = "ResizeBilinear" if case.op == "resize" else "ResizeNearestNeighbor"
-                o = getattr(s, f"{title}OptionsT")()
-                how = attrs["coordinates"]
-                o.alignCorners = how == "align_corners"
-                o.halfPixelCenters = how == "half_pixel"
-                return f"{title}Options", o
-            case "conv_transpose2d":
-                o = s.TransposeConvOptionsT()
-                o.padding = padding
-                o.strideH, o.strideW = case.pair("stride")
-                return "TransposeConvOptions", o
-            case "matmul":
-                return "BatchMatMulOptions", s.BatchMatMulOptionsT()
-            case "max" | "min":
-                return "MaximumMinimumOptions", s.MaximumMinimumOptionsT()
-            case "pad":
-                return "PadOptions", s.PadOptionsT()
-            case "hard_swish":
-                return "HardSwishOptions", s.HardSwishOptionsT()
-            case "quantize" | "requantize":
-                return "QuantizeOptions", s.QuantizeOptionsT()
-            case "dequantize":
-                return "DequantizeOptions", s.DequantizeOptionsT()
-        return "", None
+        return extras(case, next(iter(case.operands.values())).data.ndim)

@@ -1,0 +1,276 @@
+"""What each op is called in a TensorFlow Lite file, its options, and operands that were attributes.
+
+Knows no QIR; a case is that of `models`, the schema is the one that a wheel brings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.generic]
+Value = int | float | bool | str | tuple[int, ...]
+
+OPERATORS: Mapping[str, str] = {
+    "abs": "ABS",
+    "add": "ADD",
+    "arg_max": "ARG_MAX",
+    "arg_min": "ARG_MIN",
+    "avg_pool2d": "AVERAGE_POOL_2D",
+    "concat": "CONCATENATION",
+    "conv_transpose2d": "TRANSPOSE_CONV",
+    "depth_to_space": "DEPTH_TO_SPACE",
+    "dequantize": "DEQUANTIZE",
+    "div": "DIV",
+    "elu": "ELU",
+    "embedding": "EMBEDDING_LOOKUP",
+    "equal": "EQUAL",
+    "exp": "EXP",
+    "expand": "BROADCAST_TO",
+    "flip": "REVERSE_V2",
+    "gather": "GATHER",
+    "gather_nd": "GATHER_ND",
+    "gelu": "GELU",
+    "greater": "GREATER",
+    "greater_equal": "GREATER_EQUAL",
+    "hard_swish": "HARD_SWISH",
+    "leaky_relu": "LEAKY_RELU",
+    "less": "LESS",
+    "less_equal": "LESS_EQUAL",
+    "linear": "FULLY_CONNECTED",
+    "log": "LOG",
+    "log_softmax": "LOG_SOFTMAX",
+    "lp_normalize": "L2_NORMALIZATION",
+    "lstm": "UNIDIRECTIONAL_SEQUENCE_LSTM",
+    "matmul": "BATCH_MATMUL",
+    "max": "MAXIMUM",
+    "max_pool2d": "MAX_POOL_2D",
+    "min": "MINIMUM",
+    "mul": "MUL",
+    "not_equal": "NOT_EQUAL",
+    "pad": "PAD",
+    "prelu": "PRELU",
+    "quantize": "QUANTIZE",
+    "reduce_max": "REDUCE_MAX",
+    "reduce_mean": "MEAN",
+    "reduce_min": "REDUCE_MIN",
+    "reduce_prod": "REDUCE_PROD",
+    "reduce_sum": "SUM",
+    "relu": "RELU",
+    "requantize": "QUANTIZE",
+    "reshape": "RESHAPE",
+    "resize": "RESIZE_BILINEAR",
+    "resize_nearest": "RESIZE_NEAREST_NEIGHBOR",
+    "rsqrt": "RSQRT",
+    "sigmoid": "LOGISTIC",
+    "slice": "SLICE",
+    "softmax": "SOFTMAX",
+    "space_to_depth": "SPACE_TO_DEPTH",
+    "sub": "SUB",
+    "tanh": "TANH",
+    "tile": "TILE",
+    "transpose": "TRANSPOSE",
+    "where": "SELECT_V2",
+}
+_CLIPS = {(0.0, 6.0): "RELU6", (-1.0, 1.0): "RELU_N1_TO_1", (0.0, 1.0): "RELU_0_TO_1"}
+_ACTIVATIONS = {"": 0, "relu": 1, "relu1": 2, "relu6": 3}
+_REDUCTIONS = ("reduce_mean", "reduce_sum", "reduce_max", "reduce_min", "reduce_prod")
+VERSIONS: Mapping[str, int] = {
+    "CONV_2D": 3,
+    "DEPTHWISE_CONV_2D": 3,
+    "FULLY_CONNECTED": 4,
+    "HARD_SWISH": 1,
+    "PRELU": 1,
+    "TRANSPOSE_CONV": 3,
+}
+"""Versions of operators, where they are not 2."""
+
+
+class Asked(Protocol):
+    """What is read of a case."""
+
+    @property
+    def op(self) -> str: ...
+    @property
+    def attrs(self) -> Mapping[str, Value]: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def same(self) -> bool: ...
+    @property
+    def activation(self) -> str: ...
+    def pair(self, name: str) -> tuple[int, int]: ...
+
+
+def clipping(case: Asked) -> str:
+    """The operator that keeps numbers between two ends."""
+    low, high = case.attrs["min"], case.attrs["max"]
+    assert isinstance(low, float)
+    assert isinstance(high, float)
+    return _CLIPS[low, high]
+
+
+def extras(case: Asked, rank: int) -> list[Array]:
+    """Operands that QIR holds as attributes, for data of some rank."""
+    attrs = case.attrs
+    if case.op in _REDUCTIONS or case.op == "flip":
+        return [np.array(attrs["axes"], np.int32)]
+    if case.op in ("arg_max", "arg_min"):
+        return [np.array(attrs["axis"], np.int32)]
+    if case.op == "pad":
+        pads = np.array(attrs["pads"], np.int32).reshape(2, rank)
+        return [np.ascontiguousarray(pads.T)]
+    if case.op in ("resize", "resize_nearest"):
+        return [np.array(case.shape[1:3], np.int32)]
+    if case.op in ("reshape", "expand"):
+        return [np.array(case.shape, np.int32)]
+    if case.op == "transpose":
+        return [np.array(attrs["perm"], np.int32)]
+    if case.op == "tile":
+        return [np.array(attrs["repeats"], np.int32)]
+    if case.op == "slice":
+        return [np.array(attrs["starts"], np.int32), np.array(case.shape, np.int32)]
+    return []
+
+
+def options(s: ModuleType, case: Asked, many: int) -> tuple[str, Any]:
+    """The name of an op's options and they themselves; `many`: a depthwise layer's results each."""
+    for made in (_windows, _pairs, _simple, _more):
+        found = made(s, case, many)
+        if found is not None:
+            title, o = found
+            return f"{title}Options", o
+    return "", None
+
+
+def _windows(s: ModuleType, case: Asked, many: int) -> tuple[str, Any] | None:
+    """Of ops that go over an image."""
+    act, padding = _ACTIVATIONS[case.activation], 0 if case.same else 1
+    match case.op:
+        case "conv2d":
+            o = s.DepthwiseConv2DOptionsT() if many else s.Conv2DOptionsT()
+            o.padding, o.fusedActivationFunction = padding, act
+            o.strideH, o.strideW = case.pair("stride")
+            o.dilationHFactor, o.dilationWFactor = case.pair("dilation")
+            if many:
+                o.depthMultiplier = many
+            return "DepthwiseConv2D" if many else "Conv2D", o
+        case "avg_pool2d" | "max_pool2d":
+            o = s.Pool2DOptionsT()
+            o.padding, o.fusedActivationFunction = padding, act
+            o.strideH, o.strideW = case.pair("stride")
+            o.filterHeight, o.filterWidth = case.pair("kernel")
+            return "Pool2D", o
+        case "conv_transpose2d":
+            o = s.TransposeConvOptionsT()
+            o.padding = padding
+            o.strideH, o.strideW = case.pair("stride")
+            return "TransposeConv", o
+        case "resize" | "resize_nearest":
+            title = "ResizeBilinear" if case.op == "resize" else "ResizeNearestNeighbor"
+            o = getattr(s, f"{title}OptionsT")()
+            how = case.attrs["coordinates"]
+            o.alignCorners = how == "align_corners"
+            o.halfPixelCenters = how == "half_pixel"
+            return title, o
+        case "depth_to_space" | "space_to_depth":
+            title = "DepthToSpace" if case.op == "depth_to_space" else "SpaceToDepth"
+            o = getattr(s, f"{title}OptionsT")()
+            o.blockSize = case.attrs["block"]
+            return title, o
+    return None
+
+
+def _pairs(s: ModuleType, case: Asked, many: int) -> tuple[str, Any] | None:
+    """Of ops of several operands."""
+    act = _ACTIVATIONS[case.activation]
+    match case.op:
+        case "linear":
+            o = s.FullyConnectedOptionsT()
+            o.fusedActivationFunction = act
+            o.asymmetricQuantizeInputs = bool(case.attrs.get("asymmetric"))
+            return "FullyConnected", o
+        case "add" | "sub" | "mul" | "div":
+            title = case.op.capitalize()
+            o = getattr(s, f"{title}OptionsT")()
+            o.fusedActivationFunction = act
+            if case.op in ("add", "sub"):
+                o.potScaleInt16 = False
+            return title, o
+        case "concat":
+            o = s.ConcatenationOptionsT()
+            o.axis = case.attrs["axis"]
+            return "Concatenation", o
+        case "gather":
+            o = s.GatherOptionsT()
+            o.axis = case.attrs["axis"]
+            return "Gather", o
+        case "max" | "min":
+            return "MaximumMinimum", s.MaximumMinimumOptionsT()
+        case "matmul":
+            return "BatchMatMul", s.BatchMatMulOptionsT()
+        case "equal" | "not_equal" | "greater" | "greater_equal" | "less" | "less_equal":
+            title = "".join(word.capitalize() for word in case.op.split("_"))
+            return title, getattr(s, f"{title}OptionsT")()
+    return None
+
+
+def _simple(s: ModuleType, case: Asked, many: int) -> tuple[str, Any] | None:
+    """Of ops of one operand that say something."""
+    attrs = case.attrs
+    match case.op:
+        case "softmax":
+            o = s.SoftmaxOptionsT()
+            o.beta = 1.0
+            return "Softmax", o
+        case "leaky_relu":
+            o = s.LeakyReluOptionsT()
+            o.alpha = attrs["alpha"]
+            return "LeakyRelu", o
+        case "gelu":
+            o = s.GeluOptionsT()
+            o.approximate = attrs["approximate"] == "tanh"
+            return "Gelu", o
+        case "lp_normalize":
+            o = s.L2NormOptionsT()
+            o.fusedActivationFunction = 0
+            return "L2Norm", o
+        case "arg_max" | "arg_min":
+            title = "ArgMax" if case.op == "arg_max" else "ArgMin"
+            o = getattr(s, f"{title}OptionsT")()
+            o.outputType = 2
+            return title, o
+        case op if op in _REDUCTIONS:
+            o = s.ReducerOptionsT()
+            o.keepDims = attrs["keep"]
+            return "Reducer", o
+    return None
+
+
+_PLAIN = {
+    "abs": "Abs",
+    "dequantize": "Dequantize",
+    "exp": "Exp",
+    "expand": "BroadcastTo",
+    "flip": "ReverseV2",
+    "gather_nd": "GatherNd",
+    "hard_swish": "HardSwish",
+    "log_softmax": "LogSoftmax",
+    "pad": "Pad",
+    "quantize": "Quantize",
+    "requantize": "Quantize",
+    "slice": "Slice",
+    "tile": "Tile",
+    "transpose": "Transpose",
+    "where": "SelectV2",
+}
+
+
+def _more(s: ModuleType, case: Asked, many: int) -> tuple[str, Any] | None:
+    """Of ops whose options say nothing."""
+    title = _PLAIN.get(case.op)
+    return None if title is None else (title, getattr(s, f"{title}OptionsT")())
