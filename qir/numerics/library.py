@@ -6,7 +6,6 @@ import difflib
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 from typing import TypeAlias
 
@@ -60,9 +59,15 @@ def profile(name: str) -> Profile:
     return _GUESTS.get(name) or _installed(name)
 
 
-@cache
-def _installed(name: str) -> Profile:
-    return _read(name, ())
+_READ: dict[str, Profile] = {}
+"""The profiles that were read from files."""
+
+
+def _installed(name: str, above: tuple[str, ...] = ()) -> Profile:
+    found = _READ.get(name)
+    if found is None:
+        found = _READ[name] = _read(name, above)
+    return found
 
 
 def bring(name: str, text: str) -> bool:
@@ -122,7 +127,7 @@ def _read(name: str, above: tuple[str, ...]) -> Profile:
     for folder in folders:
         path = folder / f"{name}.toml"
         if path.parent == folder and path.exists():
-            return load(path, lambda base: _read(base, line), above=above)
+            return load(path, lambda base: _installed(base, line), above=above)
     known = profile_names()
     near = difflib.get_close_matches(name, known, 1)
     some = ", ".join(known[:_SHOWN]) + (", ..." if len(known) > _SHOWN else "")

@@ -9,6 +9,7 @@ import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TypeAlias
 
@@ -123,8 +124,8 @@ class _Reader:
 
     def line(self, key: str = "") -> int:
         """The line of a key in the present table, else the line of the table itself."""
-        lines = self.text.splitlines()
-        start, end = self._extent(lines)
+        lines = self._lines
+        start, end = self._extent()
         pattern = re.compile(rf"""(?:^|[{{,\s])["']?{re.escape(key)}["']?\s*=""")
         if key:
             for number in range(start, end):
@@ -132,10 +133,20 @@ class _Reader:
                     return number + 1
         return start + 1
 
-    def _extent(self, lines: list[str]) -> tuple[int, int]:
+    @cached_property
+    def _lines(self) -> list[str]:
+        return self.text.splitlines()
+
+    @cached_property
+    def _heads(self) -> list[int]:
+        """The lines at which tables begin."""
+        lines = self._lines
         heads = [i for i, line in enumerate(lines) if line.lstrip().startswith("[")]
         # Inside a list a line may start with a bracket too; a table's name tells them apart.
-        heads = [i for i in heads if re.match(r"\s*\[\[?[\w.\-\" ]+\]\]?\s*(#|$)", lines[i])]
+        return [i for i in heads if re.match(r"\s*\[\[?[\w.\-\" ]+\]\]?\s*(#|$)", lines[i])]
+
+    def _extent(self) -> tuple[int, int]:
+        lines, heads = self._lines, self._heads
         if not self.place.table:
             return 0, heads[0] if heads else len(lines)
         named = [i for i in heads if lines[i].strip(" []\t").split("]")[0] == self.place.table]

@@ -17,7 +17,7 @@ from qir import pipeline, registry
 from qir.errors import PluginError, QirError
 from qir.inspect import metric
 from qir.inspect.plugins import plugins
-from qir.numerics.library import _installed
+from qir.numerics.library import _READ
 from qir.reference.interpreter import run
 from qir.rewrite.options import parse_passes
 from qir.testing import Check, check_plugin, random_graph, require, sample_inputs
@@ -53,13 +53,13 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     place = install_acme(tmp_path_factory.mktemp("acme"))
     sys.path.insert(0, str(place))
     registry.forget()
-    _installed.cache_clear()
+    _READ.clear()
     yield place
     sys.path.remove(str(place))
     for name in [name for name in sys.modules if name.partition(".")[0] == "acme_qir"]:
         del sys.modules[name]
     registry.forget()
-    _installed.cache_clear()
+    _READ.clear()
 
 
 pytestmark = pytest.mark.usefixtures("site")
