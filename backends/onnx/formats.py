@@ -11,6 +11,7 @@ from qir.passes.fuse_qdq import FuseQdq
 from qir.passes.lift_dynamic import LiftDynamic
 from qir.passes.lower_integer import LowerInteger
 from qir.passes.open_groups import OpenGroups
+from qir.passes.raise_integer import RaiseInteger
 from qir.reference.constants import computed
 
 from . import hanging, qonnx
@@ -36,6 +37,8 @@ def formed(graph: Graph, form: str | None, ledger: Ledger, *, standard: bool) ->
     if form in ("qdq", "qoperator"):
         LiftDynamic().run(out, ledger)
     _settle(out, ledger)
+    if form in ("qdq", "qoperator"):
+        RaiseInteger().run(out, ledger)
     if standard or form != "qoperator":
         hanging.padded(out, ledger)
     with hanging.kept(ledger):

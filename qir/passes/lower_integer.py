@@ -198,15 +198,16 @@ class _Build:
         return None if held is None else self.held(held, f"{side.codes.name}.zero")
 
     def scale(self, x: _Side, w: _Side, spread: int) -> Value:
-        """The product of both scales, and of what else the op multiplies by."""
+        """The product of both scales, and of what else the op multiplies by.
+
+        Constants stay apart, so that whoever reads the sum knows both of them.
+        """
         parts = [self._scale(x), self._scale(w)]
         alpha = self.node.attrs.get("alpha", 1.0)
         assert isinstance(alpha, float)
-        if all(isinstance(p, np.ndarray) for p in parts):
-            known = np.asarray(parts[0]) * np.asarray(parts[1]) * np.float32(alpha)
-            single = np.asarray(known, np.float32)
-            wide = single.reshape(-1, *(1,) * spread) if spread else single
-            return self.held(wide, f"{self.node.name}.scales")
+        if isinstance(parts[1], np.ndarray) and parts[1].ndim and isinstance(parts[0], np.ndarray):
+            parts[1] = parts[1].reshape(-1, *(1,) * spread)
+            spread = 0
         if alpha != 1.0:
             parts.append(np.asarray(alpha, np.float32))
         values = [
