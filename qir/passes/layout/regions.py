@@ -1,16 +1,15 @@
-"""Brings channels last, or second: ops, types, plans and history, and transposes only between."""
+"""Regions that turn as one: ops, types, plans and history, and transposes only at their edges."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from qir.errors import UsageError
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Use, Value
 from qir.ledger import Change, Ledger
-from qir.rewrite import Pass
-from qir.rewrite.tolerance import REGROUPED
+from qir.passes.layout.crossing import plan
+from qir.passes.layout.passing import raised
 from qir.rewrite.turning import (
     LAYOUTS,
     SPATIAL,
@@ -28,32 +27,6 @@ from qir.rewrite.turning import (
 from qir.rewrite.watch import may
 
 
-@dataclass(frozen=True)
-class Layout(Pass):
-    """Turns ops that name their layout to the one that `to` names, and what stands between them.
-
-    What works element by element, along named axes, or joins and pads, turns with its neighbours;
-    so no transpose stands between two ops that turn. A part of the graph without an op that names
-    its layout turns where that takes away more transposes than it brings. Constants are turned
-    here and now. Inputs, outputs and weights stay as they are; so does an op whose result's map
-    cannot be turned. Windows are summed in another order, so reals may differ in the last place.
-    """
-
-    name = "layout"
-    tolerance = REGROUPED
-    to: str = "nhwc"
-
-    def __post_init__(self) -> None:
-        if self.to not in LAYOUTS:
-            raise UsageError(f"layout: to = {self.to!r} is neither nhwc nor nchw")
-
-    def run(self, graph: Graph, ledger: Ledger) -> int:
-        count = 0
-        while more := _Turning(graph, self, ledger).run():
-            count += more  # what turned may have put transposes where others can take them away
-        return count
-
-
 @dataclass(eq=False)
 class _Region:
     """Nodes that turn together or not at all."""
@@ -63,9 +36,11 @@ class _Region:
 
 
 @dataclass
-class _Turning:
+class Turning:
     graph: Graph
-    step: Layout
+    name: str
+    """The pass that it is done for."""
+    to: str
     ledger: Ledger
     slots: dict[Node, frozenset[str]] = field(default_factory=dict)
     """The operands that turn with a node, for nodes that can turn."""
@@ -97,7 +72,7 @@ class _Turning:
         return len(nodes)
 
     def _perm(self, rank: int) -> Perm:
-        return perm_to(self.step.to, rank)
+        return perm_to(self.to, rank)
 
     # -- what can turn, and what does -------------------------------------------------------------
 
@@ -106,7 +81,7 @@ class _Turning:
         if not node.results or node.bodies or node.op in ("transpose", "input", "constant"):
             return frozenset()
         attrs = (node.attrs, *(stage.attrs for stage in node.stages))
-        if any(held.get("layout") == self.step.to.upper() for held in attrs):
+        if any(held.get("layout") == self.to.upper() for held in attrs):
             return frozenset()
         ranks = {value.type.rank for value in node.results}
         if len(ranks) > 1 or min(ranks) < 3:
@@ -146,7 +121,7 @@ class _Turning:
         return list(regions.values())
 
     def _may(self, region: _Region) -> bool:
-        return may(self.step.name, self.step.to, *region.nodes)
+        return may(self.name, self.to, *region.nodes)
 
     def _gain(self, region: _Region) -> int:
         """How many transposes fewer there would be."""
@@ -156,7 +131,9 @@ class _Turning:
             rank = value.type.rank
             if value.node in inside or value.constant is not None or not rank:
                 continue
-            gain -= not _undoes(value, self._perm(rank))
+            order = self._perm(rank)
+            found = raised(value, order)
+            gain -= not (_undoes(value, order) or (found and still(found.perm)))
             if value.node.op == "transpose":
                 gain += all(self._turns_in(use, inside) for use in value.uses)
         for value in (v for node in region.nodes for v in node.results):
@@ -164,7 +141,8 @@ class _Turning:
             moves = [use.node for use in left if use.node.op == "transpose"]
             perm = self._perm(value.type.rank)
             gain += sum(move.attrs["perm"] == perm for move in moves)
-            gain -= len(moves) < len(left)
+            others = [use for use in left if use.node.op != "transpose"]
+            gain -= bool(others) and plan(others, inverse(perm)) is None
         return gain
 
     def _turns_in(self, use: Use, inside: Iterable[Node]) -> bool:
@@ -181,8 +159,8 @@ class _Turning:
                 self.graph.set_operand(node, slot, self._coming(value, node))
         perm = self._perm(node.results[0].type.rank)
         if any(op in SPATIAL for op in (node.op, *(stage.op for stage in node.stages))):
-            said = f"computed as {self.step.to.upper()}"
-            self.ledger.add(Change.REGROUPED, self.step.name, node.name, said)
+            said = f"computed as {self.to.upper()}"
+            self.ledger.add(Change.REGROUPED, self.name, node.name, said)
         if node.stages:
             return self._turn_chain(node, perm)
         found = turned(node.op, node.attrs, node.operands, perm)
@@ -253,7 +231,7 @@ class _Turning:
                 "constant",
                 {},
                 {**value.node.attrs, "data": array},
-                name=f"{value.name}.{self.step.to}",
+                name=f"{value.name}.{self.to}",
                 before=user,
                 origins=value.node.origins,
             ).result
@@ -268,7 +246,7 @@ class _Turning:
         if still(perm):
             return x
         made = self.graph.add(
-            "transpose", {"x": x}, {"perm": perm}, name=f"{value.name}.{self.step.to}", before=user
+            "transpose", {"x": x}, {"perm": perm}, name=f"{value.name}.{self.to}", before=user
         ).result
         self.graph.set_lineage(made, lineage)
         self.fresh.add(made.node)
@@ -290,7 +268,7 @@ class _Turning:
                     graph.set_attrs(node, perm=whole)
                 continue
             if plain is None:
-                other = next(name for name in LAYOUTS if name != self.step.to)
+                other = next(name for name in LAYOUTS if name != self.to)
                 name, attrs = f"{value.name}.{other}", {"perm": perm}
                 plain = graph.add("transpose", {"x": value}, attrs, name=name, before=node).result
                 graph.set_lineage(plain, turned_lineage(value.lineage, perm))

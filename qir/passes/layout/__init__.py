@@ -1,0 +1,47 @@
+"""Brings channels last, or second, and leaves transposes only at the edges of the graph."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from qir.errors import UsageError
+from qir.ir.graph import Graph
+from qir.ir.node import Node
+from qir.ledger import Ledger
+from qir.passes.layout.passing import Passing
+from qir.passes.layout.regions import Turning
+from qir.rewrite import Pass
+from qir.rewrite.tolerance import REGROUPED
+from qir.rewrite.turning import LAYOUTS
+
+
+@dataclass(frozen=True)
+class Layout(Pass):
+    """Turns ops that name their layout to the one that `to` names, and what stands between them.
+
+    What works element by element, along named axes, or joins and pads, turns with its neighbours;
+    so no transpose stands between two ops that turn. A part of the graph without an op that names
+    its layout turns where that takes away more transposes than it brings. What takes axes out, puts
+    them in or joins them is said of the turned axes, constant weights of a product behind it come
+    into the new order. Constants are turned here and now. Inputs, outputs and the weights of
+    convolutions stay as they are; so does an op whose result's map cannot be turned. Windows and
+    products are summed in another order, so reals may differ in the last place.
+    """
+
+    name = "layout"
+    tolerance = REGROUPED
+    to: str = "nhwc"
+
+    def __post_init__(self) -> None:
+        if self.to not in LAYOUTS:
+            raise UsageError(f"layout: to = {self.to!r} is neither nhwc nor nchw")
+
+    def run(self, graph: Graph, ledger: Ledger) -> int:
+        count, left = 0, set[Node]()
+        while more := self._round(graph, ledger, left):
+            count += more  # what turned may have put transposes where others can take them away
+        return count
+
+    def _round(self, graph: Graph, ledger: Ledger, left: set[Node]) -> int:
+        turned = Turning(graph, self.name, self.to, ledger).run()
+        return turned + Passing(graph, self.name, ledger, left).run()
