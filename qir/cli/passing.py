@@ -82,11 +82,11 @@ def _sizes(texts: Sequence[str]) -> Mapping[str, int]:
 @contextmanager
 def surroundings() -> Iterator[None]:
     """Prints the nodes around the place where a pass went wrong, before the line that says it."""
-    from qir.errors import PassError
+    from qir.errors import QirError
 
     try:
         yield
-    except PassError as error:
+    except QirError as error:
         for note in getattr(error, "__notes__", ()):
             for line in note.splitlines():
                 print(f"  {printable(line)}", file=sys.stderr)

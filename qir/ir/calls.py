@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from qir.errors import TypeRuleError
+from qir.errors import GraphError, TypeRuleError
 from qir.ir.attrs import Attr
-from qir.ir.node import Program, Value
+from qir.ir.node import Program, Stage, Value
 from qir.ir.ops import Call, Signature, spec
 from qir.ir.ops.graph import GIVEN
 from qir.ir.types import Array, TensorType
@@ -65,3 +65,18 @@ def make_call(
 def _signature(body: Program) -> Signature:
     made = tuple(v.type for v in body.outputs.values())
     return Signature(tuple(v.type for v in body.inputs), made)
+
+
+def check_chain(stages: tuple[Stage, ...]) -> None:
+    """GraphError where stages are not a chain: one value each, made of the one before."""
+    if len(stages) < 2:
+        raise GraphError(f"a chain of {len(stages)} stages; one op alone is a plain node")
+    for i, stage in enumerate(stages):
+        row = spec(stage.op)
+        if row.results != 1 or row.bodies or not row.operands or stage.op in GIVEN:
+            raise GraphError(f"stage {i}, {stage.op}: a stage makes one value of its operands")
+        flow = row.slot(stage.flow) if stage.flow else None
+        if (i > 0) != (flow is not None) or stage.flow in stage.slots:
+            raise GraphError(f"stage {i}, {stage.op}: the flow from the stage before is amiss")
+    if stages[-1].type is not None:
+        raise GraphError("the last stage's type is the group's")

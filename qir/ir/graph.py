@@ -20,7 +20,7 @@ from qir.errors import GraphError, TypeRuleError
 from qir.ir import attrs as attributes
 from qir.ir import store
 from qir.ir.attrs import Attr
-from qir.ir.calls import infer
+from qir.ir.calls import check_chain, infer
 from qir.ir.growth import growth
 from qir.ir.html import graph_html
 from qir.ir.look import brief_graph
@@ -54,7 +54,7 @@ class Graph:
         self._output: Node | None = None
         self._bodies: dict[Node, dict[str, Graph]] = {}
         self._holder: Graph | None = None
-        self._edits, self._most = 0, float("inf")
+        self._edits, self._most, self._kept = 0, float("inf"), 0
 
     # -- reading ------------------------------------------------------------------------------
 
@@ -111,12 +111,12 @@ class Graph:
 
     @profile.setter
     def profile(self, name: str) -> None:
+        self._free()
         self._profile = name
         self._touch()
 
     def body(self, node: Node, name: str = "body") -> Graph:
         """A body of one of its nodes; GraphError where there is none of that name."""
-        self._own(node)
         try:
             return self._bodies[node][name]
         except KeyError:
@@ -292,7 +292,7 @@ class Graph:
         Raises GraphError if stages and operands do not belong together.
         """
         kept = tuple(stages)
-        _check_chain(kept)
+        check_chain(kept)
         wanted = [slot for i, s in enumerate(kept) for slot in s.group_slots(i)]
         if sorted(wanted) != sorted(operands):
             raise GraphError(
@@ -335,6 +335,7 @@ class Graph:
         name: str | Iterable[str] | None,
         before: Node | None,
     ) -> None:
+        self._free()
         if before is not None:
             self._own(before)
         for slot, value in operands.items():
@@ -550,7 +551,12 @@ class Graph:
             del value._uses[Use(node, slot)]
             self._store.remove_edge(value.node, node, key=slot)
 
+    def _free(self) -> None:
+        if self._kept:
+            raise GraphError(f"graph {self.name} stays as it is while passes run on its copy")
+
     def _own(self, node: Node) -> None:
+        self._free()
         if node not in self:
             raise GraphError(f"{node.name} is of another graph, or was removed")
 
@@ -576,20 +582,6 @@ class Graph:
 
 def _cycle(user: Node, producer: Node) -> GraphError:
     return GraphError(f"{user.name} would need its own result, through {producer.name}")
-
-
-def _check_chain(stages: tuple[Stage, ...]) -> None:
-    if len(stages) < 2:
-        raise GraphError(f"a chain of {len(stages)} stages; one op alone is a plain node")
-    for i, stage in enumerate(stages):
-        row = spec(stage.op)
-        if row.results != 1 or row.bodies or not row.operands or stage.op in GIVEN:
-            raise GraphError(f"stage {i}, {stage.op}: a stage makes one value of its operands")
-        flow = row.slot(stage.flow) if stage.flow else None
-        if (i > 0) != (flow is not None) or stage.flow in stage.slots:
-            raise GraphError(f"stage {i}, {stage.op}: the flow from the stage before is amiss")
-    if stages[-1].type is not None:
-        raise GraphError("the last stage's type is the group's")
 
 
 def _inner_slot(op: str, slot: str) -> str:

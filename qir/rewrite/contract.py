@@ -16,8 +16,9 @@ class Pass(ABC):
     """One rewriting of a graph; its fields are its options.
 
     `run` changes the graph in place and says how many things it changed: 0 means untouched. It
-    need not leave a valid graph in the middle, but must at the end. Before each change it asks
-    `qir.rewrite.watch.may`, so that its changes are numbered and can be searched.
+    need not leave a valid graph in the middle, but must at the end, with the inputs and outputs
+    that it had. Before each change it asks `qir.rewrite.watch.may`, so that its changes are
+    numbered and can be searched; a change is at least one edit, and may be several.
     """
 
     name: ClassVar[str]

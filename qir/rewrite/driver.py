@@ -6,19 +6,21 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
-from qir.errors import MovedError, PassError
+from qir.errors import MovedError, PassError, QirError
 from qir.ir.graph import Graph
 from qir.ir.growth import growth
 from qir.ir.verify import errors
 from qir.ledger import Ledger
+from qir.rewrite.blame import Claims, difference, kept, located
 from qir.rewrite.contract import Pass
 from qir.rewrite.journal import Entry, Journal, written_by
 from qir.rewrite.numbering import WHOLE, Numbering, Step, watched
 from qir.rewrite.options import options_text
 from qir.rewrite.properties import broken
-from qir.rewrite.trouble import around, failed, noted
+from qir.rewrite.trouble import failed, noted, place
 from qir.rewrite.validation import Moved, Picture, Validation
 
 EDITS = 200_000
@@ -68,11 +70,12 @@ def run_passes(
     as they were.
     """
     passes = tuple(passes)
-    run = _Run(graph.copy(), validation, limit)
+    run = _Run(graph, validation, limit)
     if passes and not _SOUND.holds(graph) and (faults := errors(run.work)):
         raise PassError(f"no pass runs on a graph that is broken: {faults[0]}")
     for one in passes:
-        report = run.once(one)
+        with kept(graph):
+            report = run.once(one)
         if report is not None and after:
             after(report, run.work)
     if passes:
@@ -104,15 +107,17 @@ _SOUND = _Sound()
 
 @dataclass
 class _Run:
-    """Passes over one graph."""
+    """Passes over a copy of a graph."""
 
-    work: Graph
+    given: Graph
     validation: Validation | None
     limit: int | None = None
     ledger: Ledger = field(default_factory=Ledger)
     journal: list[Entry] = field(default_factory=list)
+    ran: list[Pass] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        self.work = self.given.copy()
         self.numbering = Numbering(self.work, self.limit)
 
     def once(self, one: Pass) -> Report | None:
@@ -120,18 +125,19 @@ class _Run:
         if self.numbering.full:
             return None
         self._require(one)
-        before = self.work.copy() if self.validation else self.work
+        before = self.work.copy() if self.validation else None
         picture = self.validation.picture(self.work) if self.validation else None
         size, started = len(self.work), time.perf_counter()
         changed, steps = self._change(one, before)
         seconds = time.perf_counter() - started
-        if changed and self.validation and picture is not None:
+        if changed and self.validation and picture is not None and before is not None:
             moved = self.validation.moved(picture, self.work, one.tolerance)
             if moved is not None:
                 raise self._blame(one, before, picture, moved)
         text = options_text(one)
         counts = dict(sorted(Counter(s.rewrite for s in steps).items()))
         self.journal.append(Entry(one.name, text, written_by(one), changed, counts))
+        self.ran.append(one)
         return Report(one.name, changed, seconds, text, steps, (size, len(self.work)))
 
     def _require(self, one: Pass) -> None:
@@ -140,72 +146,119 @@ class _Run:
             name, (node, why) = lack
             where = f"{node.name}: " if node else ""
             error = PassError(f"pass {one.name} requires {name}: {where}{why}")
-            raise noted(error, self.work, self.work, node.name if node else "")
+            raise noted(error, node.name if node else "", self.work)
 
-    def _change(self, one: Pass, before: Graph) -> tuple[int, tuple[Step, ...]]:
+    def _change(self, one: Pass, before: Graph | None) -> tuple[int, tuple[Step, ...]]:
         """Runs a pass and looks whether it kept its word."""
         work, numbering = self.work, self.numbering
-        version = work.version
-        numbering.begin()
-        work._most = version + EDITS + 1000 * len(work)
+        version, ends = work.version, _ends(work)
         try:
-            with watched(numbering), growth():
-                changed = self._run(one)
+            changed = self.apply(one)
         except Exception as error:
-            meant = failed(one.name, error, numbering, before)
+            meant, node = failed(one.name, error, numbering)
             if meant is error:
                 raise
-            raise meant from error
-        finally:
-            work._most = float("inf")
-        if not isinstance(changed, int):
-            kind = type(changed).__name__
-            raise PassError(f"pass {one.name} gives {kind}; run() is to give how much it changed")
+            graphs = [work] if located(work, node) else [self._before(before) or work, work]
+            raise noted(meant, node, *graphs) from error
+        except KeyboardInterrupt as error:
+            where = place(numbering, "")
+            raise KeyboardInterrupt(f"interrupted in pass {one.name}: {where}") from error
+        if isinstance(changed, bool) or not isinstance(changed, int):
+            said = f"gives {type(changed).__name__}; run() is to give how much it changed"
+            raise self._broke(one, before, said)
         steps = numbering.end(one.name, changed)
-        if (changed == 0) != (work.version == version):
-            said = "no change" if changed == 0 else f"{changed} changes"
-            raise PassError(f"pass {one.name} reports {said}, the graph says otherwise")
+        if said := _miscounted(changed, steps, work.version - version):
+            raise self._broke(one, before, said)
         if changed:
-            self._check(one, steps, before)
+            self._check(one, before, ends)
         return changed, steps
 
-    def _run(self, one: Pass) -> int:
-        if not one.nested:
-            return one.run(self.work, self.ledger)
-        changed = 0
-        for path, graph in list(self.work.walk()):
-            inside = path.partition("/")[2]
-            self.numbering.path = f"{inside}/" if inside else ""
-            part = one.run(graph, self.ledger)
-            if not isinstance(part, int):
-                return part
-            changed += part
+    def apply(self, one: Pass) -> int:
+        """Runs a pass on the graph and its bodies, whatever becomes of them."""
+        work, changed = self.work, 0
+        self.numbering.begin()
+        work._most = work.version + EDITS + 1000 * len(work)
+        try:
+            with watched(self.numbering), growth():
+                for path, graph in list(work.walk()) if one.nested else [("", work)]:
+                    inside = path.partition("/")[2]
+                    self.numbering.path = f"{inside}/" if inside else ""
+                    part = one.run(graph, self.ledger)
+                    if isinstance(part, bool) or not isinstance(part, int):
+                        return part
+                    changed += part
+        finally:
+            work._most = float("inf")
         return changed
 
-    def _check(self, one: Pass, steps: tuple[Step, ...], before: Graph) -> None:
+    def _check(self, one: Pass, before: Graph | None, ends: Mapping[str, list[str]]) -> None:
         """PassError where the graph is no program now, or has not what the pass ensures."""
         with growth():
             faults = errors(self.work)
         if faults:
-            last = f", last {steps[-1]}" if steps else ""
-            error = PassError(f"pass {one.name} leaves a broken graph: {faults[0]}{last}")
-            raise noted(error, self.work, before, faults[0].node)
+            raise self._broke(one, before, f"leaves a broken graph: {faults[0]}", faults[0].node)
+        for kind, names in _ends(self.work).items():
+            if names != ends[kind]:
+                had, has = (", ".join(each) or "none" for each in (ends[kind], names))
+                raise self._broke(one, before, f"changes the {kind} of the graph: {had} -> {has}")
         ensured = () if self.numbering.stopped else one.ensures
         lack = broken(self.work, ensured, f"pass {one.name}")
         if lack is not None:
             name, (node, why) = lack
             where = f"{node.name}: " if node else ""
-            error = PassError(f"pass {one.name} does not ensure {name}: {where}{why}")
-            raise noted(error, self.work, before, node.name if node else "")
+            said = f"does not ensure {name}: {where}{why}"
+            raise self._broke(one, before, said, node.name if node else "")
 
-    def _blame(self, one: Pass, before: Graph, picture: Picture, moved: Moved) -> MovedError:
+    def _before(self, before: Graph | None) -> Graph | None:
+        """The graph as the pass that runs was given it; None where it cannot be made again."""
+        if before is None:
+            again = _Run(self.given, None, self.limit)
+            with suppress(Exception):
+                for one in self.ran:
+                    again.numbering.end(one.name, again.apply(one))
+                before = again.work
+        return before
+
+    def _broke(self, one: Pass, before: Graph | None, said: str, node: str = "") -> QirError:
+        """The error for a pass that broke its word: at which node, and which rewrite did it."""
+        before, was = self._before(before), ""
+        if not node and before is not None:
+            found = difference(before, self.work)
+            node = f"{found.path}{found.node}" if found else ""
+            said += f"; {found}" if found else "; no node differs from before"
+            was = found.was if found else ""
+        by = self._claimed(one, before, node) if before is not None else ""
+        error = PassError(f"pass {one.name} {said}{f'; {by}' if by else ''}")
+        asked = self.numbering.told
+        raised = noted(
+            error, node or (asked.node if asked else ""), *filter(None, (self.work, before))
+        )
+        if was:
+            raised.add_note(f"before: {was}")
+        return raised
+
+    def _claimed(self, one: Pass, before: Graph, node: str) -> str:
+        """Which rewrite it was that changed a node, in words."""
+        last = self.numbering.told
+        if not node:
+            return f"it asked for {last}" if last else "it asked for no rewrite"
+        left = None if self.limit is None else self.limit - self.numbering.first
+        again = _Run(before, None, left)
+        claims = Claims(again.numbering, node)
+        again.numbering.asked = claims
+        with suppress(Exception):
+            again.apply(one)
+        claims()
+        return claims.told()
+
+    def _blame(self, one: Pass, before: Graph, picture: Picture, moved: Moved) -> QirError:
         """The error that names the first tensor that moved, and the rewrite that moved it."""
         validation, total = self.validation, len(self.numbering.done)
         assert validation is not None
         found = {total: (moved, self.numbering.done[-1])}
 
         def moves(count: int) -> bool:
-            again = _Run(before.copy(), None, count)
+            again = _Run(before, None, count)
             held = picture.of(again.work)
             try:
                 again.once(one)
@@ -219,10 +272,29 @@ class _Run:
 
         first = search(0, total, moves)
         moved, step = found[first]
-        by = "" if step.rewrite == WHOLE else f"; by {step}, number {first} of {total}"
-        error = MovedError(f"pass {one.name}: {moved}{by}; it declares {one.tolerance}")
-        error.add_note(around(self.work, moved.tensor) or around(before, moved.tensor))
-        return error
+        by = f"by {step}, number {first} of {total}"
+        by = "no rewrite claims it" if step.rewrite == WHOLE else by
+        error = MovedError(f"pass {one.name}: {moved}; {by}; it declares {one.tolerance}")
+        return noted(error, moved.tensor, self.work, before)
+
+
+def _miscounted(changed: int, steps: tuple[Step, ...], edits: int) -> str:
+    """What is wrong with the number of changes that a pass reports; empty where nothing is."""
+    said = "no change" if changed == 0 else f"{changed} change{'' if changed == 1 else 's'}"
+    if changed < 0 or (changed == 0 and edits):
+        return f"reports {said}, the graph was edited"
+    if changed and not edits:
+        return f"reports {said}, the graph was not edited"
+    if changed < len(steps):
+        return f"reports {said}, {len(steps)} rewrites were done"
+    if changed > edits:
+        return f"reports {said}, the graph was edited {edits} time{'' if edits == 1 else 's'}"
+    return ""
+
+
+def _ends(graph: Graph) -> dict[str, list[str]]:
+    """What a graph takes and gives, by name."""
+    return {"inputs": [v.name for v in graph.inputs], "outputs": list(graph.outputs)}
 
 
 def search(good: int, bad: int, fails: Callable[[int], bool]) -> int:

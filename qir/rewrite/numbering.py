@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -48,6 +48,9 @@ class Numbering:
     """Whether a rewrite was left out."""
     nodes: tuple[Node, ...] = ()
     """What the last rewrite was about."""
+    asked: Callable[[], None] = lambda: None
+    """Called before each rewrite."""
+    _asked: Step | None = None
     _seen: int = -1
     _first: int = 0
     _most: int = 0
@@ -63,6 +66,16 @@ class Numbering:
         return self.steps[-1] if len(self.steps) > self._first else None
 
     @property
+    def first(self) -> int:
+        """How many rewrites the passes before this one did."""
+        return self._first
+
+    @property
+    def told(self) -> Step | None:
+        """The last rewrite that this pass began, though it may have changed nothing."""
+        return self._asked
+
+    @property
     def done(self) -> list[Step]:
         """The rewrites of the pass that runs, or ran last."""
         return self.steps[self._first :]
@@ -70,6 +83,7 @@ class Numbering:
     def begin(self) -> None:
         """Forgets what the pass before was about, and allows this one so many rewrites."""
         self._first, self.nodes, self.path = len(self.steps), (), ""
+        self._asked = None
         self._most = _MOST * (len(self.graph) + _MOST)
         self._seen = -1
 
@@ -82,6 +96,7 @@ class Numbering:
 
     def __call__(self, by: str, rewrite: str, nodes: tuple[Node, ...]) -> bool:
         self._settle()
+        self.asked()
         if self.full:
             self.stopped = True
             return False
@@ -93,7 +108,8 @@ class Numbering:
             )
         origins = tuple(dict.fromkeys(o for n in nodes for o in n.origins))
         number, name = len(self.steps) + 1, f"{self.path}{node.name}"
-        self.steps.append(Step(number, by, rewrite, name, origins))
+        self._asked = Step(number, by, rewrite, name, origins)
+        self.steps.append(self._asked)
         self.nodes, self._seen = nodes, self.graph.version
         return True
 

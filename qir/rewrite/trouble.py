@@ -2,56 +2,84 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from types import TracebackType
 
-from qir.errors import GraphError, ParseError, PassError, QirError, TypeRuleError
+from qir.errors import (
+    GraphError,
+    OpError,
+    ParseError,
+    PassError,
+    QirError,
+    TypeRuleError,
+    VerifyError,
+)
 from qir.ir.graph import Graph
 from qir.ir.node import Node
+from qir.rewrite.blame import located
 from qir.rewrite.numbering import Numbering
 
 AROUND = 10
 """Nodes that are shown, the one that it is about among them."""
-FAULTS = (GraphError, TypeRuleError, ParseError)
+FAULTS = (GraphError, TypeRuleError, ParseError, OpError, VerifyError)
 """What a pass does not raise on purpose."""
 
 
-def failed(name: str, error: Exception, numbering: Numbering, before: Graph) -> QirError:
-    """The error to raise where a pass raised one: its own, if it was meant, else a PassError."""
+def failed(name: str, error: Exception, numbering: Numbering) -> tuple[QirError, str]:
+    """The error to raise where a pass raised one, and the node that it was at, if any.
+
+    What was meant for a user stays what it is; raised within a rewrite, it says which.
+    """
     node = _node_of(error, numbering)
-    if isinstance(error, QirError) and not isinstance(error, (PassError, *FAULTS)):
-        return error
+    at = f"{numbering.path}{node.name}" if node else ""
     said = str(error) if isinstance(error, QirError) else f"{type(error).__name__}: {error}"
-    if not (isinstance(error, PassError) and said.startswith(f"pass {name}")):
-        said = f"pass {name}: {_place(numbering, node)}{said}"
-    return noted(PassError(said), numbering.graph, before, node.name if node else "")
+    named = said.startswith(f"pass {name}")
+    if isinstance(error, QirError) and not isinstance(error, (PassError, *FAULTS)):
+        if numbering.last is None or named:
+            return error, at
+        return type(error)(f"pass {name}: {numbering.last}: {said}"), at
+    if not (isinstance(error, PassError) and named):
+        said = f"pass {name}: {place(numbering, at)}: {said}"
+    return PassError(said), at
 
 
-def noted(error: PassError, graph: Graph, before: Graph, node: str) -> PassError:
-    """An error with the nodes around one as a note, as they are now, or else were before."""
-    shown = around(graph, node) or around(before, node)
-    if shown:
-        error.add_note(shown)
+def noted(error: QirError, node: str, *graphs: Graph) -> QirError:
+    """An error with ten nodes as a note: around one, in the first graph that has it.
+
+    Where it is about no node, they are the first ones of the first graph.
+    """
+    shown = next(filter(None, (around(graph, node) for graph in graphs)), "")
+    error.add_note(shown or _beginning(graphs[0]))
     return error
 
 
 def around(graph: Graph, name: str) -> str:
-    """Ten nodes of the graph or body that has a value of that name, an arrow at its own."""
-    for path, part in graph.walk():
-        if not part.has(name):
-            continue
-        nodes, wanted = list(part), part[name].node
-        at = nodes.index(wanted)
-        first = max(0, min(at - AROUND // 2, len(nodes) - AROUND))
-        lines = [f"{'->' if n is wanted else '  '} {n!r}" for n in nodes[first : first + AROUND]]
-        return "\n".join([f"in {path}:", *lines])
-    return ""
+    """Ten nodes of the graph or body that has a node of that name, an arrow at it.
+
+    The name may have the path of its body before it.
+    """
+    found = located(graph, name) if name else None
+    if found is None:
+        return ""
+    path, wanted, part = found
+    nodes = list(part)
+    at = nodes.index(wanted)
+    first = max(0, min(at - AROUND // 2, len(nodes) - AROUND))
+    lines = [f"{'->' if n is wanted else '  '} {n!r}" for n in nodes[first : first + AROUND]]
+    where = f"{graph.name}/{path}".removesuffix("/")
+    return "\n".join([f"in {where}:", *lines])
 
 
-def _place(numbering: Numbering, node: Node | None) -> str:
-    step = numbering.last
-    if step is not None:
-        return f"{step}: "
-    return f"at {node.name}: " if node is not None else ""
+def _beginning(graph: Graph) -> str:
+    lines = [f"   {node!r}" for node in islice(graph, AROUND)]
+    return "\n".join([f"{graph.name} begins with:", *lines])
+
+
+def place(numbering: Numbering, node: str) -> str:
+    """The rewrite that a pass was in, else the node that it was at, in words."""
+    if numbering.last is not None:
+        return str(numbering.last)
+    return f"at {node}, before any rewrite" if node else "before any rewrite, at no node"
 
 
 def _node_of(error: Exception, numbering: Numbering) -> Node | None:

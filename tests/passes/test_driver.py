@@ -45,9 +45,10 @@ def test_the_graph_that_is_given_stays_as_it_was() -> None:
 
 
 def test_a_pass_that_reports_another_number_is_told() -> None:
-    with pytest.raises(PassError, match="pass doing reports no change, the graph says otherwise"):
+    said = "pass doing reports no change, the graph was edited; z is new; no rewrite claims it"
+    with pytest.raises(PassError, match=said):
         run_passes(relu(), [Doing(rename, 0)], Ledger())
-    with pytest.raises(PassError, match="pass doing reports 3 changes, the graph says otherwise"):
+    with pytest.raises(PassError, match="pass doing reports 3 changes, the graph was not edited"):
         run_passes(relu(), [Doing(says=3)], Ledger())
     with pytest.raises(PassError, match="pass doing gives NoneType; run"):
         run_passes(relu(), [Doing(rename, None)], Ledger())  # type: ignore[arg-type]
@@ -68,7 +69,7 @@ def test_a_pass_that_fails_is_named_and_what_it_says_on_purpose_goes_through() -
     def refuse(graph: Graph) -> None:
         raise Refused("not this")
 
-    with pytest.raises(PassError, match="pass doing: ZeroDivisionError: by nothing"):
+    with pytest.raises(PassError, match="pass doing: .* at no node: ZeroDivisionError: by nothing"):
         run_passes(relu(), [Doing(fail)], Ledger())
     with pytest.raises(Refused, match="not this"):
         run_passes(relu(), [Doing(refuse)], Ledger())

@@ -6,24 +6,22 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import qir
-from qir import pipeline, registry
+from qir import pipeline
 from qir.errors import PluginError, QirError
 from qir.inspect import metric
 from qir.inspect.plugins import plugins
-from qir.numerics.library import _READ
 from qir.reference.interpreter import run
 from qir.rewrite.options import parse_passes
 from qir.testing import Check, check_plugin, random_graph, require, sample_inputs
 from qir.testing.chance import EVERY, Form
 from tests.cli.command import qir as command
-from tests.plugin.installing import install_acme, python
+from tests.plugin.installing import python
 
 GOOD = {
     ("frontend", "loopback"),
@@ -37,6 +35,7 @@ GOOD = {
     ("metric", "acme-furthest"),
 }
 LIARS = {
+    ("pass", "acme-breach"): "moves no number further than it declares",
     ("pass", "acme-liar"): "moves no number further than it declares",
     ("observer", "acme-forgetful"): "same data, same range",
     ("op", "acme_moody"): "rule and reference agree on types and shapes",
@@ -45,21 +44,6 @@ BROKEN = {
     ("pass", "acme-broken"): ("broken", "breaks: the sky has fallen"),
     ("pass", "acme-next"): ("other API", "is written for plugin API 2, this qir has 1"),
 }
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The folder that acme is installed in, on the path."""
-    place = install_acme(tmp_path_factory.mktemp("acme"))
-    sys.path.insert(0, str(place))
-    registry.forget()
-    _READ.clear()
-    yield place
-    sys.path.remove(str(place))
-    for name in [name for name in sys.modules if name.partition(".")[0] == "acme_qir"]:
-        del sys.modules[name]
-    registry.forget()
-    _READ.clear()
 
 
 pytestmark = pytest.mark.usefixtures("site")
