@@ -80,6 +80,12 @@ _CLIPS = {(0.0, 6.0): "RELU6", (-1.0, 1.0): "RELU_N1_TO_1", (0.0, 1.0): "RELU_0_
 _ACTIVATIONS = {"": 0, "relu": 1, "relu1": 2, "relu6": 3}
 _REDUCTIONS = ("reduce_mean", "reduce_sum", "reduce_max", "reduce_min", "reduce_prod")
 VERSIONS: Mapping[str, int] = {
+    "DEPTH_TO_SPACE": 1,
+    "ELU": 1,
+    "RELU_0_TO_1": 1,
+    "RELU_N1_TO_1": 1,
+    "SELECT_V2": 1,
+    "SPACE_TO_DEPTH": 1,
     "CONV_2D": 3,
     "DEPTHWISE_CONV_2D": 3,
     "FULLY_CONNECTED": 4,

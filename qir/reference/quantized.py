@@ -123,6 +123,8 @@ def run_op(
         return _converted(kernel, arrays["x"])
     if op in PRODUCTS and rule.method is not None and rule.method.name == "reals":
         return in_reals(kernel, arrays)
+    if op in PRODUCTS and rule.method is not None:
+        return methods.run(kernel, arrays)
     if op in PRODUCTS:
         kernel, arrays = coded(kernel, arrays)
         return product(kernel, arrays) if integral(kernel) else in_reals(kernel, arrays)

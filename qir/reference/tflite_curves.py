@@ -16,6 +16,7 @@ from qir.numerics.affine import Affine
 from qir.numerics.fields import Rule
 from qir.numerics.rounding import ROUNDINGS
 from qir.reference.method import Codes, F, Method, one_scale, stored
+from qir.reference.tflite_fixed import SHORT
 from qir.reference.tflite_methods import multiplier, scaled
 
 Whole = NDArray[np.int64]
@@ -70,9 +71,14 @@ def _between(places: Whole, bits: int) -> Whole:
     return np.asarray((table[at] << bits) + rest * (table[at + 1] - table[at]))
 
 
-def logistic_between(x: Codes, x_map: Affine, out: Affine) -> Codes:
-    """Sigmoid of 16-bit codes: between 256 numbers, rounded once."""
+def logistic_between(x: Codes, x_map: Affine, out: Affine, *, newton: bool = False) -> Codes:
+    """Sigmoid of 16-bit codes: between 256 numbers, rounded once.
+
+    `newton`: where the scale is 2^-12, by powers of e and Newton's division in 16 bits.
+    """
     _alone("logistic_between", x_map, out, 2.0**-15)
+    if newton and float(x_map.scale) == 2.0**-12:
+        return stored(SHORT.logistic(x.astype(np.int64), 3), out)
     data = _eighths(x, x_map)
     places = np.abs(data)
     value = np.where(places >> 9 >= 255, 0x7FFF << 10, _between(places, 9))
@@ -80,9 +86,15 @@ def logistic_between(x: Codes, x_map: Affine, out: Affine) -> Codes:
     return stored(value >> 10, out)
 
 
-def tanh_between(x: Codes, x_map: Affine, out: Affine) -> Codes:
-    """Tanh of 16-bit codes: twice the logistic function of the double, less one."""
+def tanh_between(x: Codes, x_map: Affine, out: Affine, *, newton: bool = False) -> Codes:
+    """Tanh of 16-bit codes: twice the logistic function of the double, less one.
+
+    `newton`: where the scale is 2^-12 or 2^-11, by powers of e and Newton's division in 16 bits.
+    """
     _alone("tanh_between", x_map, out, 2.0**-15)
+    if newton and float(x_map.scale) in (2.0**-12, 2.0**-11):
+        twice = 0 if float(x_map.scale) == 2.0**-12 else 1
+        return stored(SHORT.tanh(SHORT.power(x.astype(np.int64), twice), 3), out)
     data = _eighths(x, x_map)
     places = np.abs(data)
     value = np.where(places >> 8 >= 255, 0xFFFF << 8, _between(places, 8))
@@ -176,8 +188,8 @@ def fixed_slope(
 METHODS: Mapping[str, Method] = {
     "fixed_total": Method(fixed_total, attrs=("axes", "keep"), rule=True),
     "fixed_slope": Method(fixed_slope, ("x", "slope"), rule=True),
-    "logistic_between": Method(logistic_between),
-    "tanh_between": Method(tanh_between),
+    "logistic_between": Method(logistic_between, params=("newton",)),
+    "tanh_between": Method(tanh_between, params=("newton",)),
     "share_between": Method(share_between, attrs=("axis",), rule=True),
 }
 """What `methods` knows of these functions."""

@@ -309,6 +309,25 @@ def mean_before(
     return whole.astype(out.carrier)
 
 
+def total_before(
+    x: Codes,
+    x_map: Affine,
+    out: Affine,
+    *,
+    axes: Sequence[int] = (),
+    keep: bool = True,
+    round: str = "away",
+) -> Codes:
+    """The sum of q - z in float32, by s / s_out, the zero point inside the rounding."""
+    if round not in ("away", "even"):
+        raise OpError(f"total_before: round = {round!r}; it is away or even")
+    over = tuple(a % x.ndim for a in axes) or tuple(range(x.ndim))
+    total = _centred(x, x_map, "total_before").sum(over, keepdims=keep).astype(F)
+    real = total * (F(x_map.scale) / F(out.scale)) + F(out.zero)
+    whole: Reals = ROUNDINGS[round](np.clip(real, out.low, out.high))
+    return whole.astype(out.carrier)
+
+
 # -- resizing -------------------------------------------------------------------------------------
 
 
@@ -345,6 +364,50 @@ def fixed_resize(
     return _stored(_quotient_away(total, 1 << 20), out)
 
 
+def real_resize(
+    x: Codes,
+    x_map: Affine,
+    out: Affine,
+    *,
+    sizes: Codes | None = None,
+    scales: Sequence[float] = (),
+    axes: Sequence[int] = (),
+    coordinates: str = "half_pixel",
+    mode: str = "linear",
+) -> Codes:
+    """Bilinear: codes by two weights each, added in float32, a half more, what is behind the point
+    left out."""
+    if not x_map.same_map(out):
+        raise OpError("real_resize: operand and result have one map")
+    over, made = resized(x, sizes, scales, axes)
+    if mode != "linear" or len(over) != 2 or x_map.storage.kind != "uint":
+        raise OpError("real_resize: linear, along two axes, of unsigned codes")
+    height, width = (
+        _real_places(x.shape[a], to, coordinates) for a, to in zip(over, made, strict=True)
+    )
+    total: NDArray[np.float32] | None = None
+    for columns, by_column in width:  # above, below; then the next column
+        for rows, by_row in height:
+            taken = np.take(np.take(x, rows, over[0]), columns, over[1]).astype(F)
+            weights = (along(by_row, over[0], x.ndim), along(by_column, over[1], x.ndim))
+            term = taken * weights[0] * weights[1]
+            total = term if total is None else total + term
+    assert total is not None
+    return _stored((total + F(0.5)).astype(np.int64), out)
+
+
+def _real_places(size: int, to: int, coordinates: str) -> list[tuple[Whole, NDArray[np.float32]]]:
+    """The elements below and above each place, and their weights in float32."""
+    corners = coordinates == "align_corners" and to > 1
+    step = F(size - 1) / F(to - 1) if corners else F(size) / F(to)
+    number, half = np.arange(to).astype(F), F(0.5)
+    place = (number + half) * step - half if coordinates == "half_pixel" else number * step
+    below = np.maximum(np.floor(place).astype(np.int64), 0)
+    above = np.minimum(np.ceil(place).astype(np.int64), size - 1)
+    rest = place - below.astype(F)
+    return [(below, F(1) - rest), (above, rest)]
+
+
 def resized(
     x: Codes, sizes: Codes | None, scales: Sequence[float], axes: Sequence[int]
 ) -> tuple[list[int], list[int]]:
@@ -360,7 +423,7 @@ def resized(
     return over, made
 
 
-def along(weights: Whole, axis: int, rank: int) -> Whole:
+def along(weights: Codes, axis: int, rank: int) -> Codes:
     """Numbers that lie along one axis of an array."""
     shape = [1] * rank
     shape[axis] = -1
@@ -412,6 +475,10 @@ METHODS: Mapping[str, Method] = {
     ),
     "fixed_mean": Method(fixed_mean, attrs=("axes", "keep"), rule=True),
     "mean_before": Method(mean_before, attrs=("axes", "keep"), params=("round",)),
+    "total_before": Method(total_before, attrs=("axes", "keep"), params=("round",)),
+    "real_resize": Method(
+        real_resize, attrs=("scales", "axes", "coordinates", "mode"), beside=("sizes",)
+    ),
     "fixed_resize": Method(
         fixed_resize,
         attrs=("scales", "axes", "coordinates", "mode"),

@@ -1,0 +1,215 @@
+"""What TensorFlow Lite's integer kernels do to elements one by one, and to products along an axis.
+
+Whole numbers are scaled by 31-bit multipliers with a shift, rounded twice or once as the rule's
+`requant.round` says; curves of 16-bit codes lie between 513 numbers of a table.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.errors import OpError
+from qir.numerics.affine import Affine
+from qir.numerics.fields import Rule
+from qir.numerics.rounding import ROUNDINGS
+from qir.reference.method import Call, Codes, F, Method, Real32, one_scale, stored
+from qir.reference.products import Kernel, product
+from qir.reference.table import compute
+from qir.reference.tflite_fixed import LONG, away, bits_of, reciprocal
+from qir.reference.tflite_methods import multiplier, scaled
+
+Whole = NDArray[np.int64]
+_AWAY = ROUNDINGS["away"]
+
+
+def _centred(codes: Codes, of: Affine) -> Whole:
+    return np.asarray(codes.astype(np.int64) - int(of.zero))
+
+
+# -- by one multiplier ----------------------------------------------------------------------------
+
+
+def fixed_abs(x: Codes, x_map: Affine, out: Affine, *, rule: Rule) -> Codes:
+    """|q - z| by the multiplier of the scales' quotient."""
+    one_scale("fixed_abs", x_map, out)
+    value = np.abs(_centred(x, x_map))
+    if F(x_map.scale) != F(out.scale):
+        value = scaled(value, *multiplier(float(F(x_map.scale) / F(out.scale))), rule)
+    return stored(value + int(out.zero), out)
+
+
+def fixed_clip(
+    x: Codes,
+    x_map: Affine,
+    out: Affine,
+    *,
+    rule: Rule,
+    min: float | None = None,
+    max: float | None = None,
+) -> Codes:
+    """(q - z) by the multiplier of the scales' quotient, between the codes of two ends."""
+    one_scale("fixed_clip", x_map, out)
+    by = multiplier(float(F(x_map.scale) / F(out.scale)))
+    whole = scaled(_centred(x, x_map), *by, rule) + int(out.zero)
+    low, high = (
+        end if value is None else int(_AWAY(F(F(value) / F(out.scale)))) + int(out.zero)
+        for value, end in ((min, out.low), (max, out.high))
+    )
+    return stored(np.clip(whole, low, high), out)
+
+
+def fixed_relu(x: Codes, x_map: Affine, out: Affine, *, rule: Rule) -> Codes:
+    """`fixed_clip` from zero up."""
+    return fixed_clip(x, x_map, out, rule=rule, min=0.0)
+
+
+# -- two operands ---------------------------------------------------------------------------------
+
+
+def fixed_compare(call: Call, arrays: Mapping[str, Codes]) -> Codes:
+    """A comparison of q - z with eight more bits, each by the multiplier of its own scale."""
+    sides = {slot: _compared(call, slot, arrays[slot]) for slot in ("a", "b")}
+    return compute(call.op, sides, call.attrs)
+
+
+def _compared(call: Call, slot: str, codes: Codes) -> Whole:
+    of = call.affine(slot)
+    one_scale("fixed_compare", of)
+    q, exponent = multiplier(float(F(of.scale)))
+    if exponent > 0:
+        raise OpError(f"fixed_compare: {slot} has scale {float(of.scale)}; it takes less than 1")
+    return scaled(_centred(codes, of) << 8, q, exponent, call.rule)
+
+
+def code_compare(call: Call, arrays: Mapping[str, Codes]) -> Codes:
+    """A comparison of the codes, whatever their scales."""
+    return compute(call.op, arrays, call.attrs)
+
+
+def fixed_quotient(
+    a: Codes, b: Codes, a_map: Affine, b_map: Affine, out: Affine, *, rule: Rule
+) -> Codes:
+    """a / b by a reciprocal of 31 bits, then by the multiplier of sa / (sb * sc)."""
+    one_scale("fixed_quotient", a_map, b_map, out)
+    over, under = np.broadcast_arrays(_centred(a, a_map), _centred(b, b_map))
+    if not under.all():
+        raise OpError("fixed_quotient: a divisor is zero")
+    over, under = np.where(under < 0, -over, over), np.abs(under)
+    inverse, shift = reciprocal(under, 31)
+    room = 31 - bits_of(np.where(over < 0, -over - 1, over) * 2 + 1) + 1
+    quotient = LONG.times(LONG.wrap(over << room), inverse)
+    by = float(F(a_map.scale) / F(F(b_map.scale) * F(out.scale)))
+    factor, exponent = multiplier(by)
+    made = _down(LONG.times(quotient, factor), shift + room - exponent)
+    return stored(made + int(out.zero), out)
+
+
+def _down(x: Whole, by: Whole) -> Whole:
+    """x / 2^by, halves away from zero; beyond 31 a shift counts from zero again, as on x86."""
+    beyond = by > 31
+    near = away(x, np.where(beyond, 0, by))
+    return np.where(beyond, (x >> (by & 31)) + (x >= 0), near)
+
+
+def unshifted(call: Call, arrays: Mapping[str, Codes]) -> Codes:
+    """A product of two tensors in which the zero point of b counts as 0."""
+    if not isinstance(call, Kernel) or "b" not in arrays:
+        raise OpError(f"{call.op}: unshifted is of products of two tensors, a and b")
+    b = call.affine("b")
+    return product(replace(call, maps={**call.maps, "b": replace(b, zero=b.zero * 0)}), arrays)
+
+
+# -- along axes -----------------------------------------------------------------------------------
+
+
+def fixed_powers(
+    x: Codes,
+    x_map: Affine,
+    out: Affine,
+    *,
+    axes: Sequence[int] = (),
+    keep: bool = True,
+) -> Codes:
+    """The product of q - z, one after the other, by a 15-bit multiplier after each."""
+    one_scale("fixed_powers", x_map, out)
+    over = tuple(a % x.ndim for a in axes) or tuple(range(x.ndim))
+    kept = [a for a in range(x.ndim) if a not in over]
+    count = math.prod(x.shape[a] for a in over)
+    value = _centred(x, x_map).transpose(*kept, *over)
+    value = value.reshape(*(x.shape[a] for a in kept), count)
+    if not count:
+        raise OpError("fixed_powers: a product of no codes")
+    by = float(F(x_map.scale)) / float(F(out.scale)) ** (1.0 / count)
+    q, exponent = multiplier(by)
+    short = min((q + (1 << 15)) >> 16, (1 << 15) - 1)
+    rest, half = 15 - exponent, np.int64(1) << (14 - exponent)
+    total = value[..., 0]
+    for index in range(1, count + 1):
+        product = total * value[..., index] if index < count else total
+        total = LONG.wrap((product * short + half) >> rest)
+    made = stored(total + int(out.zero), out)
+    return np.expand_dims(made, over) if keep else made
+
+
+# -- curves of 16-bit codes -----------------------------------------------------------------------
+
+
+def _table(call: Call, function: Callable[[Real32], Real32]) -> Whole:
+    """513 numbers in float32, each moved by half of what the middle after it would be off."""
+    x, out = call.affine("x"), call.out
+    assert out is not None
+    low, high = x.storage.bounds
+    start, end = (F(F(x.scale) * F(code - int(x.zero))) for code in (low, high))
+    least, most = (F(F(out.scale) * F(code - int(out.zero))) for code in (low, high))
+    step = F(end - start) / F(512)
+    steps = F(65536) / F(most - least)
+    places = np.arange(512, dtype=F) * step
+    after = np.arange(1, 513, dtype=F) * step
+    here = function(start + places) * steps
+    middle = _AWAY(function(start + places + step / F(2)) * steps)
+    first = _AWAY(here)
+    off = _AWAY((function(start + after) * steps + first) / F(2)) - middle
+    last = _AWAY(function(np.array([end], F)) * steps)
+    made = np.append(first - _AWAY(off / F(2)), last)
+    return np.clip(made, low, high).astype(np.int64)
+
+
+def between(call: Call, arrays: Mapping[str, Codes]) -> Codes:
+    """A curve of 16-bit codes between 513 numbers; of what has no value, the end it goes to."""
+    out = call.out
+    if out is None or out.storage.bits != 16 or call.affine("x").storage.bits != 16:
+        raise OpError("between: 16-bit codes")
+    one_scale("between", call.affine("x"), out)
+    least, most = (F(out.scale) * F(code - int(out.zero)) for code in out.storage.bounds)
+
+    def curve(x: Real32) -> Real32:
+        with np.errstate(all="ignore"):
+            made = compute(call.op, {"x": x}, call.attrs).astype(F)
+        if call.op in ("log", "rsqrt"):
+            made = np.where(x <= 0, least if call.op == "log" else most, made)
+        return np.asarray(made, F)
+
+    table = _table(call, curve)
+    codes = arrays["x"].astype(np.int64)
+    at, rest = 256 + (codes >> 7), codes & 0x7F
+    slope = (table[at + 1] - table[at]) * rest
+    return stored(table[at] + ((slope + 64) >> 7), out)
+
+
+METHODS: Mapping[str, Method] = {
+    "fixed_abs": Method(fixed_abs, rule=True),
+    "fixed_clip": Method(fixed_clip, attrs=("min", "max"), rule=True),
+    "fixed_relu": Method(fixed_relu, rule=True),
+    "fixed_compare": Method(fixed_compare, whole=True, reals=True),
+    "code_compare": Method(code_compare, whole=True, reals=True),
+    "fixed_quotient": Method(fixed_quotient, ("a", "b"), rule=True),
+    "fixed_powers": Method(fixed_powers, attrs=("axes", "keep")),
+    "between": Method(between, whole=True),
+    "unshifted": Method(unshifted, whole=True),
+}
+"""What `methods` knows of these functions."""
