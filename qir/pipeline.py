@@ -166,12 +166,13 @@ def optimize(
     samples: Iterable[Mapping[str, NDArray[np.generic]]] = (),
     dump: str | Path | None = None,
     after: After | None = None,
+    seconds: float | None = None,
 ) -> Graph:
     """Runs passes, such as `"prune; fold-constants{limit=4096}"`; the graph given stays as it was.
 
     With samples the graph is run on them before and after each pass, and MovedError names the first
     tensor that moved further than its pass declares, and the rewrite. `dump` is a folder that gets
-    the graph after each pass.
+    the graph after each pass. A pass that takes more than so many `seconds` is stopped.
     """
     steps = parse_passes(passes) if isinstance(passes, str) else tuple(passes)
     kept = list(samples)
@@ -190,6 +191,7 @@ def optimize(
         after=tell,
         journal=journal,
         validation=Validation(run_reference, kept) if kept else None,
+        seconds=seconds,
     )
 
 

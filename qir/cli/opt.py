@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     metavar="DIR",
     help="Write the graph before and after each pass into a folder, numbered, as text and .qir.",
 )
+@shared.whole("--seconds", "Stop a pass that takes longer, and say where it was.")
 @shared.lossy
 @shared.force
 @shared.save_ledger
@@ -66,6 +67,7 @@ def opt(
     sizes: tuple[str, ...],
     limit: int,
     dump: Path | None,
+    seconds: int | None,
     lossy: bool,
     force: bool,
     ledger_file: Path | None,
@@ -110,6 +112,7 @@ def opt(
             samples=passing.samples(graph, data, sizes, limit) if validate else (),
             dump=dump,
             after=after,
+            seconds=seconds,
         )
     pipeline.save(
         done,

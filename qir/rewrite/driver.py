@@ -19,6 +19,7 @@ from qir.rewrite.contract import Pass
 from qir.rewrite.journal import Entry, Journal, written_by
 from qir.rewrite.numbering import WHOLE, Numbering, Step, watched
 from qir.rewrite.options import options_text
+from qir.rewrite.patience import TooLong, within
 from qir.rewrite.properties import broken
 from qir.rewrite.trouble import failed, noted, place
 from qir.rewrite.validation import Moved, Picture, Validation
@@ -60,17 +61,18 @@ def run_passes(
     journal: Journal | None = None,
     validation: Validation | None = None,
     limit: int | None = None,
+    seconds: float | None = None,
 ) -> Graph:
     """Runs passes on a copy and gives the copy; the caller's graph stays as it was.
 
     `after` is told of every pass, `journal` keeps what was run. With `validation` the graph is run
-    before and after each pass. Only `limit` rewrites are done, all if it is not given. Raises
-    PassError, naming pass, rewrite and node, where a pass breaks its contract or fails,
-    and MovedError where it moves a tensor further than it declares; ledger and journal are then
-    as they were.
+    before and after each pass. Only `limit` rewrites are done, all if it is not given; a pass that
+    takes more than so many `seconds` is stopped. Raises PassError, naming pass, rewrite and node,
+    where a pass breaks its contract or fails, and MovedError where it moves a tensor further than
+    it declares; ledger and journal are then as they were.
     """
     passes = tuple(passes)
-    run = _Run(graph, validation, limit)
+    run = _Run(graph, validation, limit, seconds)
     if passes and not _SOUND.holds(graph) and (faults := errors(run.work)):
         raise PassError(f"no pass runs on a graph that is broken: {faults[0]}")
     for one in passes:
@@ -112,6 +114,7 @@ class _Run:
     given: Graph
     validation: Validation | None
     limit: int | None = None
+    seconds: float | None = None
     ledger: Ledger = field(default_factory=Ledger)
     journal: list[Entry] = field(default_factory=list)
     ran: list[Pass] = field(default_factory=list)
@@ -154,7 +157,9 @@ class _Run:
         version, ends = work.version, _ends(work)
         try:
             changed = self.apply(one)
-        except Exception as error:
+        except (Exception, TooLong) as error:
+            if isinstance(error, TooLong):
+                error.args = (f"it takes more than {self.seconds:g} s",)
             meant, node = failed(one.name, error, numbering)
             if meant is error:
                 raise
@@ -179,7 +184,7 @@ class _Run:
         self.numbering.begin()
         work._most = work.version + EDITS + 1000 * len(work)
         try:
-            with watched(self.numbering), growth():
+            with watched(self.numbering), growth(), within(self.seconds):
                 for path, graph in list(work.walk()) if one.nested else [("", work)]:
                     inside = path.partition("/")[2]
                     self.numbering.path = f"{inside}/" if inside else ""
@@ -212,8 +217,8 @@ class _Run:
     def _before(self, before: Graph | None) -> Graph | None:
         """The graph as the pass that runs was given it; None where it cannot be made again."""
         if before is None:
-            again = _Run(self.given, None, self.limit)
-            with suppress(Exception):
+            again = _Run(self.given, None, self.limit, self.seconds)
+            with suppress(Exception, TooLong):
                 for one in self.ran:
                     again.numbering.end(one.name, again.apply(one))
                 before = again.work
@@ -243,10 +248,10 @@ class _Run:
         if not node:
             return f"it asked for {last}" if last else "it asked for no rewrite"
         left = None if self.limit is None else self.limit - self.numbering.first
-        again = _Run(before, None, left)
+        again = _Run(before, None, left, self.seconds)
         claims = Claims(again.numbering, node)
         again.numbering.asked = claims
-        with suppress(Exception):
+        with suppress(Exception, TooLong):
             again.apply(one)
         claims()
         return claims.told()
@@ -258,7 +263,7 @@ class _Run:
         found = {total: (moved, self.numbering.done[-1])}
 
         def moves(count: int) -> bool:
-            again = _Run(before, None, count)
+            again = _Run(before, None, count, self.seconds)
             held = picture.of(again.work)
             try:
                 again.once(one)

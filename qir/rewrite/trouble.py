@@ -18,6 +18,7 @@ from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.rewrite.blame import located
 from qir.rewrite.numbering import Numbering
+from qir.rewrite.patience import TooLong
 
 AROUND = 10
 """Nodes that are shown, the one that it is about among them."""
@@ -25,14 +26,15 @@ FAULTS = (GraphError, TypeRuleError, ParseError, OpError, VerifyError)
 """What a pass does not raise on purpose."""
 
 
-def failed(name: str, error: Exception, numbering: Numbering) -> tuple[QirError, str]:
+def failed(name: str, error: BaseException, numbering: Numbering) -> tuple[QirError, str]:
     """The error to raise where a pass raised one, and the node that it was at, if any.
 
     What was meant for a user stays what it is; raised within a rewrite, it says which.
     """
     node = _node_of(error, numbering)
     at = f"{numbering.path}{node.name}" if node else ""
-    said = str(error) if isinstance(error, QirError) else f"{type(error).__name__}: {error}"
+    plain = isinstance(error, QirError | TooLong)
+    said = str(error) if plain else f"{type(error).__name__}: {error}"
     named = said.startswith(f"pass {name}")
     if isinstance(error, QirError) and not isinstance(error, (PassError, *FAULTS)):
         if numbering.last is None or named:
@@ -82,7 +84,7 @@ def place(numbering: Numbering, node: str) -> str:
     return f"at {node}, before any rewrite" if node else "before any rewrite, at no node"
 
 
-def _node_of(error: Exception, numbering: Numbering) -> Node | None:
+def _node_of(error: BaseException, numbering: Numbering) -> Node | None:
     """The node that a pass was at: of its last rewrite, else what its innermost frames hold."""
     if numbering.nodes:
         return numbering.nodes[0]

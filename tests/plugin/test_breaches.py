@@ -13,6 +13,7 @@ import pytest
 import qir
 from qir.errors import MovedError, PassError, QirError, Refused
 from qir.ir.graph import Graph
+from qir.ir.node import Node
 from qir.ledger import Ledger
 from qir.reference.interpreter import run
 from qir.rewrite import Pass, run_passes
@@ -146,6 +147,33 @@ def test_the_graph_of_the_user_is_not_edited_while_passes_run() -> None:
         run_passes(graph, parse_passes("acme-breach{at=r7, how=reaches}"), Ledger())
     assert str(graph) == str(model())
     graph.rename(graph["r7"], "seven")  # and may be afterwards
+
+
+@pytest.mark.parametrize("how", ["computes_on", "edits_slowly"])
+def test_what_goes_on_without_an_end_is_stopped_where_somebody_says_when(
+    how: str, tmp_path: Path
+) -> None:
+    text = f"acme-breach{{at=r7, how={how}}}"
+    said = f"{HEAD}: rewrite touch at r7: it takes more than 0.2 s"
+    graph = model()
+    with pytest.raises(PassError, match=said) as error:
+        qir.optimize(graph, text, seconds=0.2)
+    assert "-> %r7" in error.value.__notes__[0]
+    assert str(graph) == str(model())
+    qir.save(graph, tmp_path / "a.qir")
+    words = ("-p", text, "--seconds", "1", "-o", tmp_path / "b.qir")
+    done = command("opt", tmp_path / "a.qir", *words)
+    assert (done.status, (tmp_path / "b.qir").exists()) == (2, False), done
+    assert "rewrite touch at r7: it takes more than 1 s" in done.err
+
+
+def test_who_interrupts_a_pass_is_told_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(graph: Graph, node: Node) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(sys.modules["acme_qir.breaches"].HOW, "nothing", interrupted)
+    with pytest.raises(KeyboardInterrupt, match="in pass acme-breach: rewrite touch at r7"):
+        run_passes(model(), parse_passes("acme-breach{only=true, at=r7}"), Ledger())
 
 
 def test_what_passes_before_did_is_there_when_one_is_blamed() -> None:

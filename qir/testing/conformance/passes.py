@@ -20,6 +20,8 @@ from qir.testing.generated import random_graph, sample_inputs
 
 COUNT = 10
 """Random graphs of each form."""
+SECONDS = 60
+"""For one small graph: a pass that takes longer has no end."""
 Case = tuple[str, Pass, Graph]
 
 
@@ -174,9 +176,15 @@ def _unfit(one: Pass, graph: Graph) -> bool:
 
 def _run(name: str, one: Pass, graph: Graph, reports: list[Report]) -> Graph:
     try:
-        return run_passes(graph, [one], Ledger(), after=lambda r, _: reports.append(r))
+        done = run_passes(
+            graph, [one], Ledger(), after=lambda r, _: reports.append(r), seconds=SECONDS
+        )
     except PassError as error:
         raise Broken(f"{name}: {error}") from error
+    if not reports[-1].changed:
+        said = f"{name}: reports no change, but what it gives is another graph"
+        demand(print_graph(done) == print_graph(graph), said)
+    return done
 
 
 def _validated(name: str, one: Pass, graph: Graph) -> bool:

@@ -75,6 +75,12 @@ def computes_on(graph: Graph, node: Node) -> None:
         time.sleep(0.001)
 
 
+def edits_slowly(graph: Graph, node: Node) -> None:
+    while True:
+        time.sleep(0.001)
+        graph.set_type(node.result, node.result.type)
+
+
 def writes(graph: Graph, node: Node) -> None:
     """Writes into elements that the user's graph has too."""
     held = next(n.result.constant for n in graph if n.op == "constant")
@@ -103,7 +109,7 @@ HOW: dict[str, Callable[[Graph, Node], None]] = {
     each.__name__: each
     for each in (
         nothing, unasked, raises, fails, refuses, misuses, spoils, loosens, edits_on, asks_on,
-        computes_on, writes, reaches, moves, drops,
+        computes_on, edits_slowly, writes, reaches, moves, drops,
     )
 }  # fmt: skip
 """What it may do at the node that it is told."""

@@ -1,0 +1,48 @@
+"""An end to what goes on for ever without asking anybody."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class TooLong(BaseException):
+    """Raised in the thread that takes too long; nothing but its starter is to catch it."""
+
+
+@contextmanager
+def within(seconds: float | None) -> Iterator[None]:
+    """Raises TooLong in what runs inside, once so many seconds are over; None: never.
+
+    Compiled code is not stopped, but what called it is when it gives back.
+    """
+    if seconds is None:
+        yield
+        return
+    thread = ctypes.c_ulong(threading.get_ident())
+    guard, ended, raised = threading.Lock(), False, False
+
+    def stop() -> None:
+        nonlocal raised
+        with guard:
+            if not ended:
+                raised = True
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(TooLong))
+
+    timer = threading.Timer(seconds, stop)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    except TooLong:
+        raised = False
+        raise
+    finally:
+        with guard:
+            ended = True
+        timer.cancel()
+        while raised:  # it is on its way
+            time.sleep(0)
