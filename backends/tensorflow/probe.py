@@ -35,16 +35,23 @@ class _Kernels(Probe):
     def __init__(self) -> None:
         self.child: TensorFlow | None = None
 
-    def run(self, graph: Graph, feeds: Feeds) -> Array:
+    def begin(self) -> None:
+        self._started()
+
+    def _started(self) -> TensorFlow:
         if self.child is None:
             self.child = TensorFlow(onednn=self.onednn)
             weakref.finalize(self, self.child.close)
+        return self.child
+
+    def run(self, graph: Graph, feeds: Feeds) -> Array:
+        child = self._started()
         node, asked = graph["y"].node, Asked()
         head = node.stages[0].op if node.stages else node.op
         try:
-            return self.child.run(asked, _RUN[head](self, node, asked, feeds))[0]
+            return child.run(asked, _RUN[head](self, node, asked, feeds))[0]
         except RuntimeError as error:
-            self.child.close()
+            child.close()
             self.child = None
             raise OpError(str(error)[:160]) from error
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from typing import Any
 
 from qir.inspect.pipe import Plain, pack, receive
@@ -21,6 +22,8 @@ def main(package: str) -> None:
     stream = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what the interpreters print stays out of the answers
     runner: Runner | None = None
+    with suppress(ImportError):  # which is told when something is asked for
+        runner = Runner(*runtime(package)[1:])
     while True:
         try:
             asked: Any = receive(sys.stdin.buffer)

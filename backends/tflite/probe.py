@@ -110,11 +110,18 @@ class _Interpreter(Probe):
         tails=(("conv2d", "relu"), ("conv2d", "clip"), ("linear", "relu")),
     )
 
-    def run(self, graph: Graph, feeds: Mapping[str, Array]) -> Array:
+    def begin(self) -> None:
+        self._started()
+
+    def _started(self) -> _Child:
         child = _CHILDREN.get(self.package)
         if child is None:
             child = _CHILDREN[self.package] = _Child(self.package)
             weakref.finalize(child, child.close)
+        return child
+
+    def run(self, graph: Graph, feeds: Mapping[str, Array]) -> Array:
+        child = self._started()
         try:
             return child.run(_case(graph["y"].node, feeds), self.resolver)
         except OpError:

@@ -60,9 +60,11 @@ def probe(
             raise UsageError(f"-o takes one runtime, these are {names}")
     screen = Screen(quiet=quiet, elsewhere=PAGE)
     found = []
+    for runtime in asked:
+        runtime.begin()
     with screen.progress("probing") as tell:
         for i, runtime in enumerate(asked):
-            tell(i, len(asked))
+            tell(i, len(asked), runtime.name)
             found.append(measure(runtime))
             keep(runtime, found[-1])
     if output is not None:

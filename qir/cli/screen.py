@@ -6,11 +6,11 @@ import json
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from qir.cli.failures import printable
 
@@ -46,6 +46,12 @@ class Cell:
 
 
 Row = Sequence["str | Cell"]
+
+
+class Tell(Protocol):
+    """Takes how many steps of how many are done, and what is being done now."""
+
+    def __call__(self, done: int, total: int | None, now: str = "") -> None: ...
 
 
 class Screen:
@@ -123,10 +129,10 @@ class Screen:
         self._console.print(_text(parts), soft_wrap=True)
 
     @contextmanager
-    def progress(self, what: str) -> Iterator[Callable[[int, int | None], None]]:
+    def progress(self, what: str) -> Iterator[Tell]:
         """A bar on standard error, where that is a terminal; gives what is to be told of steps."""
         if self.quiet or not sys.stderr.isatty():
-            yield lambda done, total: None
+            yield lambda done, total, now="": None
             return
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
@@ -140,7 +146,12 @@ class Screen:
         )
         with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
             task = bar.add_task(what, total=None)
-            yield lambda done, total: bar.update(task, completed=done, total=total)
+
+            def tell(done: int, total: int | None, now: str = "") -> None:
+                said = f"{what} {now}" if now else what
+                bar.update(task, completed=done, total=total, description=said)
+
+            yield tell
 
 
 def _text(parts: Sequence[tuple[str, str]]) -> Text:

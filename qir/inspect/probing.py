@@ -55,6 +55,10 @@ class Probe(ABC):
     grouped: ClassVar[bool] = False
     """Whether programs come in QDQ form and the runtime makes kernels of them itself."""
 
+    def begin(self) -> None:
+        """Starts what takes long to start, such as a process of its own, and does not wait."""
+        return
+
     @abstractmethod
     def run(self, graph: Graph, feeds: Mapping[str, Tensor]) -> Tensor:
         """What the runtime gives for the one output; QirError for what it has no kernel for."""
@@ -148,7 +152,7 @@ class Reading:
     obeyed: tuple[str, ...]
     """The values that get most bytes right; several where no case tells them apart."""
     told: int
-    """Elements that the best of the others gets wrong beyond those; 0 where there are none."""
+    """Elements, at least, that each of the others gets wrong beyond those; 0 for no others."""
 
     @property
     def agrees(self) -> bool:
@@ -246,7 +250,9 @@ def measure(probe: Probe) -> Measured:
     """Runs the suite and finds which value of each field the runtime obeys."""
     asked, skipped = _ask(probe)
     known, covered = filed(probe)
-    of = min(known, key=lambda p: _total(asked, p, probe.grouped))
+    of = known[0]
+    if len(known) > 1:
+        of = min(known, key=lambda p: _total(asked, p, probe.grouped))
     here = _here(of)
     with replaced(here) if here is not of else nullcontext():
         answers = [_predicted(a, here, probe.grouped) for a in asked]
@@ -349,19 +355,25 @@ def _differ(answer: _Answer, name: str) -> tuple[int, int] | None:
     return int(wrong.sum()), int(gap.max())
 
 
-def _wrong(answers: Sequence[_Answer], of: Profile, change: Fields) -> int | None:
-    """How many elements differ under a changed profile; None where it cannot be meant."""
+def _wrong(answers: list[_Answer], of: Profile, change: Fields, most: int) -> int | None:
+    """How many elements differ under a changed profile; None where it cannot be meant.
+
+    Beyond `most` it stops counting, and looks first next time at what led there.
+    """
     (op,) = {a.case.op for a in answers}
     name = f"{of.name[:70]}.changed"
     entry = Entry((ruled(op),), When(), change)
     other = Profile(Head(name, of.name), {}, (entry,), (), of, "")
     total = 0
     with replaced(other):
-        for answer in answers:
+        for number, answer in enumerate(answers):
             found = _differ(answer, name)
             if found is None:
                 return None
             total += found[0]
+            if total > most:
+                answers.insert(0, answers.pop(number))
+                break
     return total
 
 
@@ -371,8 +383,9 @@ def _read(of: Profile, answers: Sequence[_Answer]) -> OpReading:
     rule = of.resolve(first.query)
     found = [_differ(a, of.name) for a in answers]
     differ = sum(a.given.size if f is None else f[0] for a, f in zip(answers, found, strict=True))
+    turns = list(answers)
     fields = tuple(
-        _field(of, answers, key, value, differ) for key, value in _read_fields(rule, answers)
+        _field(of, turns, key, value, differ) for key, value in _read_fields(rule, answers)
     )
     fields += _kernels(of, answers, differ)
     reading = OpReading(
@@ -401,11 +414,11 @@ def _claim(of: Profile, answer: _Answer, rule: Rule) -> str:
     return group.claim if group else rule.claim
 
 
-def _field(of: Profile, answers: Sequence[_Answer], key: Key, value: Field, differ: int) -> Reading:
+def _field(of: Profile, answers: list[_Answer], key: Key, value: Field, differ: int) -> Reading:
     op = answers[0].case.op
     counts: dict[str, int] = {said_value(value): differ}
     for other in _values(key, value, op):
-        wrong = _wrong(answers, of, {key: other})
+        wrong = _wrong(answers, of, {key: other}, differ)
         if wrong is not None:
             counts[said_value(other)] = wrong
     return _reading(said_key(key), said_value(value), counts)
@@ -425,6 +438,8 @@ def _kernels(of: Profile, answers: Sequence[_Answer], differ: int) -> tuple[Read
     for answer in answers:
         for said, graph in ((_APART, answer.apart), (_WHOLE, answer.case.graph)):
             assert graph is not None
+            if counts[said] > differ:
+                continue
             found = _differ(replace(answer, graph=graph), of.name)
             counts[said] += answer.given.size if found is None else found[0]
     return (_reading("group", _LISTED, counts),)
@@ -442,7 +457,7 @@ def _explain(
 ) -> tuple[dict[Key, Field], int]:
     """The fewest changes that get most right: one at a time, two where one alone is no better."""
     change: dict[Key, Field] = {}
-    op = answers[0].case.op
+    op, turns = answers[0].case.op, list(answers)
     while differ:
         single = [
             (key, other)
@@ -450,12 +465,12 @@ def _explain(
             for other in _values(key, value, op)
             if key not in change
         ]
-        best = _best(of, answers, change, [{k: v} for k, v in single], differ)
+        best = _best(of, turns, change, [{k: v} for k, v in single], differ)
         if best is None and len(single) <= 60:
             pairs = [
                 {k: v, j: w} for i, (k, v) in enumerate(single) for j, w in single[:i] if j != k
             ]
-            best = _best(of, answers, change, pairs, differ)
+            best = _best(of, turns, change, pairs, differ)
         if best is None:
             break
         change, differ = best
@@ -464,7 +479,7 @@ def _explain(
 
 def _best(
     of: Profile,
-    answers: Sequence[_Answer],
+    answers: list[_Answer],
     change: Mapping[Key, Field],
     more: Sequence[Mapping[Key, Field]],
     differ: int,
@@ -472,8 +487,9 @@ def _best(
     found: tuple[dict[Key, Field], int] | None = None
     for step in more:
         tried = {**change, **step}
-        wrong = _wrong(answers, of, tried)
-        if wrong is not None and wrong < (differ if found is None else found[1]):
+        least = differ if found is None else found[1]
+        wrong = _wrong(answers, of, tried, least)
+        if wrong is not None and wrong < least:
             found = tried, wrong
         if found is not None and not found[1]:
             break
