@@ -172,6 +172,9 @@ class Bias:
     """How a real bias, or one that is rescaled, becomes whole."""
     compute: Literal["f32", "f64"] = "f64"
     """What it is divided or multiplied in; x*w is a float32 product."""
+    plus: Literal["reals", "ends"] = "reals"
+    """What the offset of a type of data becomes: `reals` are multiplied; or sums of weights times
+    it, made of the ends of the declared range, are added to the bias: `ends`."""
     overflow: Overflow = "wrap"
     """What 32 bits do not hold wraps; or ends at so many bits; or weights get a smaller gain, by
     which a bias takes at most half of 32 bits."""
@@ -223,6 +226,9 @@ class Requant:
     """When the result's zero point is added, of which rounding depends at ties."""
     clip: Literal["codes", "reals"] = "codes"
     """What is cut at the ends of the codes: these, or reals before they are rounded."""
+    plus: Literal["quantize", "ends"] = "quantize"
+    """How reals become codes of a type with an offset: as `quantize` says; or `ends`: times the
+    gain of the declared range, less its low end in steps, in one rounding."""
     wide: Literal["plain", "rescaled"] = "plain"
     """`rescaled`: codes of 32 bits from weights of many scales are sum * (w / the largest w)."""
 
@@ -231,8 +237,10 @@ class Requant:
 class Stages:
     """What a kernel's later stages work on."""
 
-    relu: Literal["real", "zero_code"] = "real"
-    """Of reals, or of codes at the zero point: the same, for rounding is monotone."""
+    relu: Literal["real", "zero_code", "apart"] = "real"
+    """Of reals, or of codes at the zero point: the same, for rounding is monotone. `apart`: sums
+    become reals first where an activation follows, which are brought to the result's scale after
+    it."""
     sum: Literal["real", "fma", "ratio"] = "real"
     """`real`: what the summand's codes mean is added to reals, `fma` with one rounding; `ratio`:
     its codes times the ratio of its scale to the result's are added in units of the result, in one

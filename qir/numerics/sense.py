@@ -62,6 +62,9 @@ def _acc(rule: Rule) -> Iterator[Clash]:
         yield Clash(("acc.overflow", "acc.type"), "a float32 sum does not reach its ends")
     if a.type == "f32" and a.pairs == "saturate_i16":
         yield Clash(("acc.pairs", "acc.type"), "pairs of 16 bits are added to integers")
+    if rule.bias.plus == "ends" and rule.bias.domain != "real_after":
+        why = "what an offset adds is real; domain = 'real_after'"
+        yield Clash(("bias.plus", "bias.domain"), why)
     if rule.bias.overflow == "shrink_weights" and rule.bias.domain == "real_after":
         why = "a real bias does not overflow; domain = 'rounded_acc'"
         yield Clash(("bias.overflow", "bias.domain"), why)
@@ -74,6 +77,9 @@ _WHOLE = ("q31", "q15", "exact")
 def _multiplier(rule: Rule) -> Iterator[Clash]:
     r = rule.requant
     name = "requant.multiplier"
+    if r.plus == "ends" and r.multiplier != "divide":
+        why = "reals are brought to codes; multiplier = 'divide'"
+        yield Clash(("requant.plus", name), why)
     if r.round == "double" and r.multiplier != "q31":
         yield Clash(("requant.round", name), "only a 31-bit multiplier rounds twice; 'half_up'")
     if r.round == "double" and r.zero == "before":
@@ -104,6 +110,9 @@ def _multiplier(rule: Rule) -> Iterator[Clash]:
 
 
 def _stages(rule: Rule) -> Iterator[Clash]:
+    if rule.stage.relu == "apart" and rule.requant.multiplier in _WHOLE:
+        why = "sums become reals where an activation follows; multiplier = 'f32' or 'f64'"
+        yield Clash(("stage.relu", "requant.multiplier"), why)
     if rule.stage.sum == "ratio" and rule.requant.multiplier in (*_WHOLE, "divide"):
         why = "a summand is added in units of the result; multiplier = 'f32' or 'f64'"
         yield Clash(("stage.sum", "requant.multiplier"), why)

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from qir.errors import OpError
 from qir.numerics import definition
 from qir.numerics.affine import Affine
 from qir.numerics.definition import F32, F64, Codes, Reals, in_steps, shaped
 from qir.numerics.fields import Rule
+from qir.numerics.maps import Map
 from qir.numerics.quantize import multiplier, scales
-from qir.numerics.rounding import fma
+from qir.numerics.rounding import ROUNDINGS, fma
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -126,6 +128,41 @@ def from_reals(values: Reals, y: Affine, rule: Rule) -> Codes:
     gain = definition.gains(y, rule, kind).reshape(scale.shape)
     scaled = in_steps(values.astype(kind), scale, gain, rule)
     return definition.rounded(scaled, zero, y, rule)
+
+
+def offset(weights: NDArray[np.generic], x: Affine, w: Affine) -> Reals:
+    """What sums of codes lack whose map has an offset: the low end times the sum of the weights.
+
+    In float32 by the ends of the declared ranges; `weights` are the sums of an output each.
+    """
+    assert x.ends is not None
+    if x.storage.bounds[0] < 0:
+        raise OpError(f"no kernel takes {x.storage} with an offset; u8 it can be")
+    low, high = F32.type(x.ends.low), F32.type(x.ends.high)
+    levels = F32.type((2**x.storage.bits - 1) * w.storage.bounds[1])
+    reach = (w.scale * F32.type(w.storage.bounds[1])).astype(F32)
+    if w.ends is not None:
+        reach = np.maximum(np.abs(w.ends.low), np.abs(w.ends.high)).astype(F32)
+    with np.errstate(all="ignore"):
+        span = high - low
+        steps = F32.type(2**x.storage.bits - 1) * low / span
+        return np.asarray((weights.astype(F32) * steps) / (levels / (span * reach)), F32)
+
+
+def from_ends(values: Reals, y: Map, rule: Rule) -> Codes:
+    """Codes of reals between the ends of a declared range: one multiply-add, from the low end."""
+    if y.ends is None or y.ends.low.size > 1:
+        raise OpError("the ends of one range are to say what codes mean; the type declares none")
+    if y.storage.bounds[0] < 0:
+        raise OpError(f"no kernel makes {y.storage} of the ends of a range; u8 it can be")
+    low, high = F32.type(y.ends.low), F32.type(y.ends.high)
+    levels = F32.type(2**y.storage.bits - 1)
+    with np.errstate(all="ignore"):
+        gain, start = levels / (high - low), (-low * levels) / (high - low)
+        scaled = fma(*np.broadcast_arrays(values.astype(F32), gain, start))
+    begin = np.asarray(y.storage.bounds[0], np.int64)
+    whole = np.clip(ROUNDINGS[rule.requant.round](scaled).astype(np.float64), 0, float(levels))
+    return np.asarray(whole.astype(np.int64) + begin).astype(y.carrier)
 
 
 def _rescaled(of: Sum, y: Affine) -> Codes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,12 +12,12 @@ from qir.ir.dtype import I8, U8, DType, dtype_of
 from qir.ir.node import Node, Stage
 from qir.ir.ops import Call, spec
 from qir.ir.types import Element, QuantType, TensorType
-from qir.numerics import Rule, affine_of, dequantize, profile, quantize
+from qir.numerics import Rule, affine_of, dequantize, map_of, profile, quantize
 from qir.numerics.rounding import fma
-from qir.numerics.sums import Summand, from_reals
+from qir.numerics.sums import Summand, from_ends, from_reals
 from qir.reference.companions import resolved
 from qir.reference.operands import wrapped
-from qir.reference.products import PRODUCTS, Kernel, any_map, integral, plain, product
+from qir.reference.products import PRODUCTS, Kernel, any_map, between_ends, integral, plain, product
 from qir.reference.quantized import bounds, in_reals, quantizing, query, run_op
 from qir.reference.table import Operands, compute
 from qir.reference.weights import coded
@@ -54,7 +54,9 @@ def run_chain(node: Node, operands: Operands, profile_name: str) -> Codes:
     made, done = None, 1
     if len(stages) > 1 and stages[1].op == "add":
         made, done = _with_summand(node, head, operands, profile_name), 2
-    if any(s.op not in _TAILS for s in stages[done:]) or (made is None and done == 2):
+    others = any(s.op not in _TAILS for s in stages[done:])
+    apart = len(stages) > done and _rule(head, profile_name).stage.relu == "apart"
+    if others or (made is None and (done == 2 or apart)):
         return _by_stages(node, operands, profile_name)
     if made is None:
         made = run_op(
@@ -169,6 +171,8 @@ def _head_rule(link: _Link, profile_name: str) -> Rule | None:
     kernel = Kernel(link.stage.op, link.stage.attrs, link.types, link.result, rule)
     if link.stage.op not in PRODUCTS or rule.method is not None:
         return None
+    if rule.stage.relu == "apart":
+        rule = replace(rule, requant=replace(rule.requant, multiplier="divide"))
     return rule if integral(coded(kernel, link.arrays)[0]) else None
 
 
@@ -211,6 +215,8 @@ def _rounded(
     """Codes of what flows: by the last step of a product that became reals, else as reals are."""
     if rule is not None and rule.requant.multiplier == "divide" and plain(quant):
         return from_reals(flow.astype(np.float32), affine_of(quant), rule)
+    if rule is not None and between_ends(quant, rule):
+        return from_ends(flow.astype(np.float32), map_of(quant), rule)
     return quantize(flow, any_map(quant), quantizing(kind, profile_name))
 
 

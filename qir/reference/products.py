@@ -26,7 +26,7 @@ from qir.numerics import (
     rescaled_bias,
 )
 from qir.numerics.rounding import narrowed
-from qir.numerics.sums import Sum, Summand, reals, unit
+from qir.numerics.sums import Sum, Summand, from_ends, offset, reals, unit
 from qir.numerics.sums import codes as codes_of_sum
 from qir.reference.table import Operands
 
@@ -98,16 +98,35 @@ def integral(kernel: Kernel) -> bool:
     """Whether the product is one of whole numbers: scales can be taken out of every sum."""
     traits = spec(kernel.op).traits
     data, weight = (kernel.types[s or ""].quant for s in (traits.data, traits.weight))
-    if data is None or weight is None or not (_whole(data) and _whole(weight)):
+    if data is None or weight is None:
+        return False
+    if offset_by_ends(kernel):
+        data = replace(data, plus=None)
+    if not (_whole(data) and _whole(weight)):
         return False
     result = kernel.result.quant
-    if result is not None and not plain(result):
+    if result is not None and not (plain(result) or between_ends(result, kernel.rule)):
         return False
     if _along_others(kernel):
         return False
     if kernel.op == "conv2d":
         return data.grain is None and weight.axis in (None, 0)
     return _outside(kernel, traits.data) and _outside(kernel, traits.weight or "")
+
+
+def offset_by_ends(kernel: Kernel) -> bool:
+    """Whether sums of codes with an offset are those of codes, and a number beside them."""
+    traits = spec(kernel.op).traits
+    data, weight = (kernel.types[s or ""].quant for s in (traits.data, traits.weight))
+    if kernel.rule.bias.plus != "ends" or kernel.op == "conv2d" or data is None or weight is None:
+        return False
+    one = data.grain is None and data.declared is not None
+    return one and data.plus is not None and _one_or_channels(kernel, traits.weight or "")
+
+
+def between_ends(result: QuantType, rule: Rule) -> bool:
+    """Whether codes of a type with an offset are made of the ends of its range."""
+    return rule.requant.plus == "ends" and result.plus is not None and result.declared is not None
 
 
 def _along_others(kernel: Kernel) -> bool:
@@ -153,7 +172,10 @@ def product(kernel: Kernel, arrays: Operands, summand: Summand | None = None) ->
     A summand is added in units of the result. Raises OpError for another bias.
     """
     made, sums = _summed(kernel, arrays)
-    out, rule = kernel.out, kernel.rule
+    result, rule = kernel.result.quant, kernel.rule
+    if result is not None and between_ends(result, rule):
+        return from_ends(reals(made), map_of(result), rule)
+    out = kernel.out
     if out is None:
         return narrowed(reals(made), kernel.result.express.carrier)
     to = _flat(out, made.acc, sums)
@@ -172,13 +194,26 @@ def _summed(kernel: Kernel, arrays: Operands) -> tuple[Sum, _Sums]:
     """The sums of a product with its bias where that belongs."""
     traits = spec(kernel.op).traits
     accumulate.check(kernel.rule)
+    beside = offset_by_ends(kernel)
+    if beside:
+        plain_data = affine_of(replace(kernel.quant(traits.data), plus=None))
+        kernel = replace(kernel, maps={**kernel.maps, traits.data: plain_data})
     simple = all(_one_or_channels(kernel, s or "") for s in (traits.data, traits.weight))
     sums = _simple(kernel, arrays) if simple else _spread(kernel, arrays)
     axis = sums.acc.ndim - 1 if kernel.op != "conv2d" or _last(kernel) else 1
     made = Sum(sums.acc, sums.x, sums.w, kernel.rule, axis, _gain(kernel))
     if traits.bias in arrays:
         made = _biased(kernel, made, arrays[traits.bias or ""], sums)
-    return made, sums
+    return (_with_offset(kernel, made, arrays, sums) if beside else made), sums
+
+
+def _with_offset(kernel: Kernel, of: Sum, arrays: Operands, sums: _Sums) -> Sum:
+    """The sums with what the offset of the data adds to them beside the bias."""
+    slot = spec(kernel.op).traits.weight or ""
+    weights = _turned(kernel, slot, arrays[slot]).astype(np.int64) - sums.w.zero
+    added = offset(weights.sum(-2), sums.x, sums.w)
+    with np.errstate(all="ignore"):
+        return replace(of, bias=added if of.bias is None else np.asarray(of.bias + added))
 
 
 def _biased(kernel: Kernel, of: Sum, bias: Codes, sums: _Sums) -> Sum:

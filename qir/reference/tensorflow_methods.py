@@ -42,9 +42,7 @@ def _steps(of: Affine) -> float:
 # -- in float64 -----------------------------------------------------------------------------------
 
 
-def to_reals(
-    codes: Codes, of: Affine, kind: type[np.floating] = np.float64
-) -> NDArray[np.float32]:
+def to_reals(codes: Codes, of: Affine, kind: type[np.floating] = np.float64) -> NDArray[np.float32]:
     """What codes mean between the ends of their range: QuantizedToFloat, the low end in a type."""
     low, high = ends(of)
     if low == high:

@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterator, Mapping
 import pytest
 
 from tests.differential import test_tensorflow_codes as made
+from tests.differential import test_tensorflow_min_first as from_low
 from tests.differential import test_tensorflow_moves as moved
 from tests.differential import test_tensorflow_products as products
+from tests.differential import test_tensorflow_sums as sums
 from tests.differential.kernels_of_tensorflow import HAS_VNNI, SETTINGS, TensorFlow, started
 from tests.mutation.fields import Mutant
 from tests.mutation.indistinct import all_found, none_found
@@ -83,7 +85,12 @@ def multiplied(runtimes: Runtimes, name: str) -> None:
         count.holds("exact")
 
 
-BOTH: tuple[Check, ...] = (quantized, along_an_axis, joined, pooled)
+def summed(runtimes: Runtimes, name: str) -> None:
+    sums.multiplied(runtimes[name], name, range(6)).holds("exact")
+    sums.convolved(runtimes[name], name, range(8)).holds("exact")
+
+
+BOTH: tuple[Check, ...] = (quantized, along_an_axis, joined, pooled, summed)
 ONLY: Mapping[str, tuple[Check, ...]] = {
     "tf-2.21.onednn": (*BOTH, convolved, multiplied),
     "tf-2.21.core": (
@@ -144,6 +151,13 @@ def in_mode(runtimes: Runtimes, name: str) -> Callable[[Mutant], None]:
                 runtimes, *MODES[name], kind
             )
         )
+    if name == from_low.NAME:
+        for form in from_low.FORMS:
+            replay.add(
+                lambda form=form: (  # type: ignore[misc]
+                    from_low.compared(runtimes["tf-2.21.onednn"], *form)[0].holds("exact")
+                )
+            )
     return lambda mutant: replay.agrees()
 
 
