@@ -52,6 +52,64 @@ PARAMS: Mapping[str, Mapping[str, Param]] = {
 }
 """Of the methods that take any: their parameters by name."""
 
+_AVERAGES = ("avg_pool1d", "avg_pool2d", "avg_pool3d")
+_WHOLE = ("global_avg_pool", "adaptive_avg_pool")
+_ALL_MEANS = (*_AVERAGES, *_WHOLE, "reduce_mean")
+COMPUTES: Mapping[str, tuple[str, ...]] = {
+    "fma_sum": ("add",),
+    "aligned_sum": ("add", "sub"),
+    "fixed_sum": ("add", "sub"),
+    "shifted_sum": ("add",),
+    "range_sum": ("add",),
+    "gain_sum": ("add",),
+    "scaled_product": ("mul",),
+    "fixed_product": ("mul",),
+    "product_of_codes": ("mul",),
+    "range_product": ("mul",),
+    "exponent_table": ("softmax",),
+    "share_table": ("softmax",),
+    "share_between": ("softmax",),
+    "logistic_table": ("sigmoid",),
+    "logistic_steps": ("sigmoid",),
+    "logistic_between": ("sigmoid",),
+    "tanh_between": ("tanh",),
+    "fixed_leaky_relu": ("leaky_relu",),
+    "short_leaky_relu": ("leaky_relu",),
+    "fixed_hard_swish": ("hard_swish",),
+    "fixed_slope": ("prelu",),
+    "prelu_of_codes": ("prelu",),
+    "range_bounds": ("relu", "clip"),
+    "mean_of_reals": _AVERAGES,
+    "mean_along": _AVERAGES,
+    "mean_away": _AVERAGES,
+    "raw_mean": _AVERAGES,
+    "cut_mean": _AVERAGES,
+    "mean_of_codes": _WHOLE,
+    "mean_of_steps": _ALL_MEANS,
+    "mean_by_ratio": _ALL_MEANS,
+    "mean_before": ("reduce_mean",),
+    "fixed_mean": ("reduce_mean",),
+    "fixed_total": ("reduce_sum",),
+    "total_before": ("reduce_sum",),
+    "recode": ("requantize",),
+    "fixed_recode": ("requantize",),
+    "short_recode": ("requantize",),
+    "range_recode": ("requantize",),
+    "gain_recode": ("requantize",),
+    "recode_all": ("concat",),
+    "range_recode_all": ("concat",),
+    "gain_recode_all": ("concat",),
+    "channel_vectors": ("concat",),
+    "fixed_resize": ("resize",),
+    "bilinear": ("resize",),
+    "scaled_steps": ("batch_norm",),
+    "folded_norm": ("batch_norm",),
+    "as_conv2d": ("conv1d", "conv3d"),
+    "transposed": ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
+    "rows_of_codes": ("embedding", "embedding_bag"),
+}
+"""The ops of which each method is the arithmetic; methods that are not named compute any."""
+
 
 def fault(method: Method, of: Mapping[str, Param] | None = None) -> str:
     """What is wrong with a method's parameters, in a line; nothing where all is well."""

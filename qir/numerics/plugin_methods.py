@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from qir import registry
 from qir.errors import PluginError
 from qir.numerics.fields import BLOCKS, READS
-from qir.numerics.parameters import PARAMS, Param
+from qir.numerics.parameters import COMPUTES, PARAMS, Param
 
 KIND = "qir.methods"
 """The entry points of methods; each is named as profiles name it."""
@@ -56,6 +56,12 @@ def reads(name: str) -> tuple[str, ...]:
     """The blocks of a rule that a method looks at."""
     found = plugin_method(name)
     return found.reads if found is not None else READS[name]
+
+
+def computes(name: str) -> tuple[str, ...]:
+    """The ops that a method computes; nothing for one that computes any."""
+    found = plugin_method(name)
+    return found.ops if found is not None else COMPUTES.get(name, ())
 
 
 def method_names() -> tuple[str, ...]:

@@ -30,7 +30,7 @@ from qir.numerics.fields import (
     said,
 )
 from qir.numerics.parameters import fault
-from qir.numerics.plugin_methods import method_names, params, reads
+from qir.numerics.plugin_methods import computes, method_names, params, reads
 from qir.numerics.profile import (
     DATA_SLOTS,
     NEEDS,
@@ -197,6 +197,7 @@ class _Reader:
         self.check_methods(rules, base)
         self.check_claims(head, rules, base)
         made = Profile(head, defaults, rules, groups, base, self.text)
+        self.check_groups(made)
         self.check_sense(made)
         return made
 
@@ -256,10 +257,37 @@ class _Reader:
             if why := lacking(_text(entry, "claim"), evidence, moves, known):
                 raise self.error("evidence" if evidence else "claim", why)
 
+    def check_groups(self, made: Profile) -> None:
+        """ProfileError for a group's claim that neither its evidence nor its first op's bears."""
+        for index, group in enumerate(made.own_groups):
+            self.place = _Place("group", index)
+            key, head = "evidence" if group.evidence else "claim", group.chain[0]
+            if not group.claim.startswith(("exact", "within:")):
+                continue
+            if not group.evidence:
+                raise self.error(key, f"claim = {group.claim!r} of a group needs evidence")
+            if counted(group.evidence) is not None:
+                if why := lacking(group.claim, group.evidence, False, lambda *_: False):
+                    raise self.error(key, why)
+                continue
+            entries = [e for m in made.layers for e in m.rules if e.when.meets(group.when)]
+            claims = [_text(e, "claim") for e in entries if {head, "*"} & set(e.ops)]
+            if not any(c.startswith(("exact", "within:")) for c in claims):
+                raise self.error(
+                    key,
+                    f"claim = {group.claim!r} needs evidence with how many results were compared "
+                    f"and differed: no rule of {head} has a claim on which it could rest",
+                )
+
     def check_methods(self, rules: tuple[Entry, ...], base: Profile | None) -> None:
         """ProfileError for a rule that sets what the method of its op does not look at."""
         for index, entry in enumerate(rules):
             self.place = _Place("rule", index)
+            own = entry.fields.get(("", "method"))
+            if isinstance(own, Method) and (of := computes(own.name)):
+                if strange := [op for op in entry.ops if op not in of]:
+                    why = f"method {own.name} computes {', '.join(of)}, not {strange[0]}"
+                    raise self.error("method", why)
             for op in (op for op in entry.ops if op != "*"):
                 below = base.resolve(_met(op, entry.when)).method if base else None
                 method = entry.fields.get(("", "method"), below)

@@ -44,6 +44,7 @@ chain = ["conv2d", "relu"]
 when = {storage = ["u8", "i8"]}
 needs = "redundant_tail"
 claim = "exact"
+evidence = "300 outputs, 0 differ"
 """
 
 
@@ -370,6 +371,27 @@ MISTAKES = [
         'name = "p"\n[[rule]]\nop = "add"\nmethod = "fma_sum"\n[[rule]]\nop = "mul"\n'
         'method = "scaled_product"\nrequant = {round = "away"}\n',
         "line 8: mul is computed by method scaled_product, which does not read requant",
+    ),
+    (
+        'name = "p"\n[[rule]]\nop = ["add", "mul"]\nmethod = "fma_sum"\n',
+        "line 4: method fma_sum computes add, not mul",
+    ),
+    (
+        'name = "p"\n[[rule]]\nop = "*"\nmethod = "exponent_table"\n',
+        "line 4: method exponent_table computes softmax, not *",
+    ),
+    (
+        'name = "p"\n[[group]]\nchain = "add"\nclaim = "exact"\n',
+        "line 4: claim = 'exact' of a group needs evidence",
+    ),
+    (
+        'name = "p"\n[[group]]\nchain = "add"\nclaim = "exact"\nevidence = "their sum"\n',
+        "line 5: claim = 'exact' needs evidence with how many results were compared and differed",
+    ),
+    (
+        'name = "p"\n[[group]]\nchain = "add"\nclaim = "exact"\n'
+        'evidence = "9,000 results, 2 differ"\n',
+        "line 5: claim = 'exact', and 2 of 9,000 differ by its evidence",
     ),
     ('name = "p"\nname = "p"\n', "p.toml, line 2: Cannot overwrite a value"),
     ('name = "p"\n[[rule]\n', "p.toml, line 2: "),
