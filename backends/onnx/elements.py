@@ -60,6 +60,8 @@ def tensor(array: Array, name: str) -> onnx.TensorProto:
     return raw(array.data, number(kind), name)
 
 
+UNKNOWN = 'opaque<"?[...]">'
+"""A tensor of which neither rank nor elements are known."""
 LARGE = 1 << 14
 """So many bytes are written from where they lie; fewer stand in the message."""
 
@@ -94,6 +96,8 @@ def raw(data: NDArray[np.generic], kind: int, name: str) -> onnx.TensorProto:
 
 def type_proto(kind: TensorType) -> onnx.TypeProto:
     """A type; composed dimensions are written as their expression."""
+    if kind.dtype.name == UNKNOWN:
+        return onnx.TypeProto()
     if kind.dtype.is_opaque:
         said = kind.dtype.opaque_text.replace("[]", "").replace("[...]", "[]")
         text = f"g ({said} x) => () {{}}"

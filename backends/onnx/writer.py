@@ -23,7 +23,7 @@ from qir.ir.types import Array, QuantType, TensorType
 from qir.ledger import Change, Ledger
 
 from . import custom
-from .elements import STORED, head, is_large, tensor, type_proto
+from .elements import STORED, UNKNOWN, head, is_large, tensor, type_proto
 
 STEP = "onnxruntime emitter"
 MICROSOFT = "com.microsoft"
@@ -409,7 +409,9 @@ class Writer:
         self.functions.setdefault(made.name, made)
 
     def info(self, value: Value) -> None:
-        """States the type of a tensor inside."""
+        """States the type of a tensor inside, as far as it is known."""
+        if value.type.dtype.name == UNKNOWN:
+            return
         self.infos.append(helper.make_value_info(self.name(value), type_proto(value.type)))
 
 

@@ -34,6 +34,9 @@ def _if(reader: Reader, op: Op) -> None:
         if proto.input:
             raise op.fail(f"{name} takes inputs; a branch has none")
         bodies[name] = reader.read_body(reader, proto, takes, reader.ledger)
+    made = [list(body.outputs.values()) for body in bodies.values()]
+    if any(a.type.rank != b.type.rank for a, b in zip(*made, strict=False)):
+        raise Keep  # nobody knows then how many axes the result has
     operands = {"cond": reader.value(op, op.input(0)), **_slots("xs", given.values())}
     _add(reader, op, "if", operands, {}, bodies)
 
@@ -153,7 +156,9 @@ def _meet(op: Op, a: TensorType, b: TensorType) -> TensorType:
         element = met(a.dtype, b.dtype)
     if element is None and (a.dtype.is_opaque or b.dtype.is_opaque):
         raise Keep
-    if element is None or a.rank != b.rank:
+    if a.rank != b.rank:
+        raise Keep  # nobody knows then how many axes it has
+    if element is None:
         raise op.fail(f"a carried value is {a} before a round and {b} after it")
     sizes = zip(a.shape, b.shape, strict=True)
     return TensorType(tuple(x if x == y else None for x, y in sizes), element)

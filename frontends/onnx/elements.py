@@ -114,6 +114,8 @@ class Dimensions:
                 return dim.dim_value
             case "dim_param" if dim.dim_param and not dim.dim_param.startswith("unk__"):
                 return symbol(self._name(dim.dim_param))
+UNKNOWN = 'opaque<"?[...]">'
+"""A tensor of which neither rank nor elements are known."""
         return None
 
     def _name(self, given: str) -> str:
@@ -121,6 +123,8 @@ class Dimensions:
             base = re.sub(r"\W", "_", given, flags=re.ASCII)
             base = base if re.match(r"[A-Za-z_]", base) else f"_{base}"
             name, count = base, 1
+        self.loose = False
+        """Whether there is a tensor of unknown rank."""
             while name in self.names.values():
                 name, count = f"{base}_{count}", count + 1
             self.names[given] = name
@@ -157,6 +161,15 @@ class Dimensions:
             case "map_type":
                 inner = self._opaque(proto.map_type.value_type)
                 key = _WORDS.get(proto.map_type.key_type)
+    def loose_type(self, proto: onnx.TypeProto | None = None) -> TensorType:
+        """The type of a tensor of which the rank is not said, and perhaps no element type."""
+        kind = None if proto is None else self.tensor_type(proto)
+        if kind is not None:
+            return kind
+        self.loose = True
+        number = 0 if proto is None else proto.tensor_type.elem_type
+        return TensorType((), opaque(f"{_WORDS.get(number, '?')}[...]"))
+
                 return f"map({key}, {inner})" if key and inner else ""
         return ""
 
@@ -188,6 +201,8 @@ def tensor_proto(array: Array, name: str = "") -> onnx.TensorProto:
         return onnx.helper.make_tensor(name, number, data.shape, data.reshape(-1).tolist())
     if kind.name == "string":
         return onnx.helper.make_tensor(name, number, data.shape, list(data.reshape(-1)))
+    if kind.dtype.name == UNKNOWN:
+        return onnx.TypeProto()
     out = onnx.TensorProto(name=name, data_type=number, dims=data.shape)
     out.raw_data = np.ascontiguousarray(data).tobytes()
     return out

@@ -19,13 +19,15 @@ from qir.ir.types import Array, TensorType
 from qir.ledger import Change
 
 from . import optional
-from .elements import tensor_proto, type_proto
+from .elements import UNKNOWN, element, tensor_proto, type_proto
 from .faults import refusal
 from .op import MICROSOFT, Op, attribute_type, held_graphs
 from .reader import Reader
 
 _LIKE_FIRST = frozenset({"QLinearLeakyRelu", "Gelu", "FastGelu", "QuickGelu", "BiasGelu"})
 """Ops of onnxruntime's own domain whose result has the type of their first operand."""
+_FLAT = ("Flatten", "Gemm")
+"""Ops whose result has two axes, whatever they take."""
 _SMALL = 1024  # so many elements of a constant may decide a shape
 
 
@@ -131,8 +133,25 @@ def _types(reader: Reader, op: Op, values: list[Value]) -> list[TensorType]:
     for name in (n for n in op.outputs if n):
         found = inferred.get(name) or reader.declared.get(name)
         if found is None:
-            raise op.fail(f"nothing says what {name!r} is; run ONNX's shape inference first")
+            return _loose(reader, op, values)
         out.append(_refined(found, reader.declared.get(name)))
+    return out
+
+
+def _loose(reader: Reader, op: Op, values: list[Value]) -> list[TensorType]:
+    """The types of the results where not all ranks are known."""
+    found = _outputs(op, values) if op.schema() is not None else {}
+    out = []
+    for name in (n for n in op.outputs if n):
+        proto = found.get(name) or reader.stated.get(name)
+        kind = reader.dims.loose_type(proto)
+        if kind.dtype.is_loose and name in reader.declared:
+            kind = reader.declared[name]
+        elif kind.dtype.is_loose and op.type in _FLAT and not op.domain and proto is not None:
+            kind = TensorType((None, None), element(proto.tensor_type.elem_type))
+        out.append(_refined(kind, reader.declared.get(name)))
+        if kind.dtype.is_loose and not any(v.type.dtype.is_loose for v in values):
+            reader.note(Change.EXACT, name, "nothing says how many axes it has: kept as it is")
     return out
 
 
@@ -170,8 +189,23 @@ def _inferred(reader: Reader, op: Op, values: list[Value]) -> dict[str, TensorTy
             kind = values[0].type
             return {op.outputs[0]: kind.with_element(kind.dtype)}
         return _by_runtime(reader, op, values)
+    try:
+        read = {n: reader.dims.tensor_type(t) for n, t in _outputs(op, values).items()}
+    except ValueError as error:
+        raise op.fail(f"its results have no shape: {error}") from error
+    return {n: t for n, t in read.items() if t is not None}
+
+
+def _outputs(op: Op, values: list[Value]) -> dict[str, onnx.TypeProto]:
+    """What ONNX's inference says of the results of an op that it describes."""
+    schema = op.schema()
+    assert schema is not None
     names = [n for n in op.inputs if n]
-    types = {n: type_proto(v.type) for n, v in zip(names, values, strict=True)}
+    types = {
+        n: type_proto(v.type)
+        for n, v in zip(names, values, strict=True)
+        if v.type.dtype.name != UNKNOWN
+    }
     data = {
         n: tensor_proto(a, n)
         for n, v in zip(names, values, strict=True)
@@ -179,13 +213,15 @@ def _inferred(reader: Reader, op: Op, values: list[Value]) -> dict[str, TensorTy
     }
     imports = [onnx.helper.make_opsetid(op.domain, op.opset)]
     try:
-        found = onnx.shape_inference.infer_node_outputs(
-            schema, op.proto, types, data, opset_imports=imports
+        return dict(
+            onnx.shape_inference.infer_node_outputs(
+                schema, op.proto, types, data, opset_imports=imports
+            )
         )
-        read = {n: reader.dims.tensor_type(t) for n, t in found.items()}
     except Exception as error:  # whatever the library raises, the node is at fault
+        if len(types) < len(set(names)):
+            return {}  # it asks for what nobody knows
         raise op.fail(f"its results have no shape: {error}") from error
-    return {n: t for n, t in read.items() if t is not None}
 
 
 def _by_runtime(reader: Reader, op: Op, values: list[Value]) -> dict[str, TensorType]:
@@ -353,7 +389,7 @@ def run(node: Node, operands: Mapping[str, NDArray[np.generic]]) -> tuple[NDArra
     graph = onnx.helper.make_graph([proto], "foreign", inputs, outputs)
     domain = str(node.attrs["domain"])
     feed = {
-        values[slot].name: data.item() if values[slot].type.dtype.is_opaque else data
+        values[slot].name: data.item() if _is_list(values[slot]) else data
         for slot, data in operands.items()
     }
     if not domain and (own := optional.FUNCTIONS.get(proto.op_type)) is not None:
@@ -361,6 +397,12 @@ def run(node: Node, operands: Mapping[str, NDArray[np.generic]]) -> tuple[NDArra
             return (_held(own([feed[v.name] for v in values.values()]), node.result),)
         except PluginError as error:
             raise PluginError(f"{node.name} (onnx {proto.op_type}): {error}") from error
+    if (proto.op_type, domain) == ("Loop", "") and not proto.input[1]:
+        # ONNX's evaluator takes a condition that is absent for one that does not hold.
+        proto.input[1] = "condition of the first round"
+        always = onnx.helper.make_tensor(proto.input[1], onnx.TensorProto.BOOL, (), [True])
+        graph.node[0].CopyFrom(proto)
+        graph.initializer.append(always)
     imports = [onnx.helper.make_opsetid(domain, _version(node))]
     if domain:
         imports.append(onnx.helper.make_opsetid("", _NEWEST))
@@ -379,7 +421,14 @@ def run(node: Node, operands: Mapping[str, NDArray[np.generic]]) -> tuple[NDArra
 
 def _held(made: object, value: Value) -> NDArray[np.generic]:
     kind = value.type.dtype
+    if kind.is_loose:
+        return np.asarray(made)
     return boxed(made) if kind.is_opaque else np.asarray(made).astype(kind.carrier, copy=False)
+
+
+def _is_list(value: Value) -> bool:
+    """Whether it is held in a box, as what is no tensor."""
+    return value.type.dtype.is_opaque and not value.type.dtype.is_loose
 
 
 _NEWEST, _IR_VERSION = 26, 10

@@ -40,11 +40,12 @@ from . import (
     quantized_ops,
     recurrent_ops,
     reduce_ops,
+    ranks,
     resize_ops,
     samples,
     shape_ops,
 )
-from .elements import NUMBERS, dense
+from .elements import NUMBERS, dense, element
 from .faults import fault, refusal
 from .files import Large, ModelFile, Stored, read_model
 from .functions import DOMAIN
@@ -236,8 +237,9 @@ def _inputs(reader: Reader, stored: set[str]) -> set[str]:
                 reader.note(Change.DROPPED, info.name, "an input with a default is a constant here")
             continue
         kind = reader.dims.tensor_type(info.type)
-        if kind is None:
-            raise refusal(file.path, place, "is no tensor whose type and rank the file says")
+        if kind is None and not info.type.tensor_type.elem_type:
+            raise refusal(file.path, place, "is no tensor whose type the file says")
+        kind = kind or _counted(reader, info) or reader.dims.loose_type(info.type)
         node = reader.graph.add(
             "input", types=[kind], name=info.name, origins=[Origin("onnx", "Input", info.name)]
         )
@@ -257,11 +259,28 @@ def _declare(reader: Reader) -> None:
 
 
 def _ordered(ops: Sequence[Op], known: set[str]) -> list[Op]:
+def _counted(reader: Reader, info: onnx.ValueInfoProto) -> TensorType | None:
+    """The type of an input whose rank follows from what takes it."""
+
+    def rank(name: str) -> int | None:
+        array = reader.array(name)
+        return None if array is None else array.type.rank
+
+    found = ranks.of(info.name, reader.proto.node, rank)
+    if found is None:
+        return None
+    axes, op = found
+    reader.note(Change.EXACT, info.name, f"has {axes} axes, as {op} takes; the file says none")
+    return TensorType((None,) * axes, element(info.type.tensor_type.elem_type))
+
+
     """The ops, producers first, else as they stand; InputError for a cycle or a double name."""
     maker: dict[str, int] = {}
     for i, op in enumerate(ops):
         for name in filter(None, op.outputs):
             if name in known or maker.setdefault(name, i) != i:
+        elif info.type.tensor_type.elem_type:
+            reader.stated[info.name] = info.type
                 raise op.fail(f"makes {name!r}, which is made elsewhere")
     needs = [{maker[n] for n in op.reads if n in maker} for op in ops]
     users: dict[int, list[int]] = {}
@@ -323,6 +342,8 @@ def _handle(reader: Reader, op: Op, handler: Callable[[Reader, Op], None]) -> No
         finally:
             reader.settling = False
 
+        if reader.dims.loose and _loose(reader, op):
+            raise Keep("" if op.holds else "nothing says how many axes its operands have")
 
 def _codes(reader: Reader, op: Op) -> str:
     """What keeps an op of the standard from being read by its meaning in reals.
@@ -349,6 +370,12 @@ def _output(reader: Reader) -> None:
     slots = [name if name not in names[:i] else f"{name}.{i}" for i, name in enumerate(names)]
     found = {slot: reader.result(name) for slot, name in zip(slots, names, strict=True)}
     # Runtimes compute some ops by other kernels from one operator set to the next.
+def _loose(reader: Reader, op: Op) -> bool:
+    """Whether nobody knows how many axes some operand has, so that none of ours takes it."""
+    names = (n for n in op.inputs if n and not reader.is_constant(n))
+    return any(reader.value(op, n).type.dtype.is_loose for n in names)
+
+
     opset = f"opset {file.opsets['']}" if "" in file.opsets else ""
     origin = Origin("onnx", "Output", path=opset, operands=tuple(zip(slots, names, strict=True)))
     said = [] if reader.outer else _said(file.proto)

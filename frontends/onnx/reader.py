@@ -69,6 +69,8 @@ class Reader:
         self.reserved: set[str] = set()
         """Every name of the source, so that made-up ones stay clear of them."""
         self.meanings: Mapping[str, tuple[str, str]] = {}
+        self.stated: dict[str, onnx.TypeProto] = {}
+        """Types of tensors inside whose rank it does not say."""
         """Names of scale and zero point of tensors whose codes somebody gives a meaning."""
         self.narrow: dict[str, tuple[tuple[int, int], Origin]] = {}
         """Bounds of constant codes that a Clip keeps them in, and where it was."""

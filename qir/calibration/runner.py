@@ -59,6 +59,11 @@ def watched(value: Value) -> bool:
 
 def input_spec(value: Value) -> InputSpec:
     """What an input takes, as data sources see it; DataError for what is no tensor."""
+    if value.type.dtype.is_loose:
+        what = (
+            f"input {value.name!r} has axes that nothing counts, so its samples are not told apart"
+        )
+        raise DataError(f"{what}; give it a shape in the model, or run it from Python, by qir.run")
     if value.type.dtype.is_opaque:
         what = f"input {value.name!r} is {value.type}, which files of data do not hold"
         raise DataError(f"{what}; run it from Python, by qir.run")

@@ -81,7 +81,7 @@ class _Judge:
 
     def _judge(self, node: Node) -> tuple[Taken, str]:
         if node.op == "foreign":
-            return "float", f"{node.attrs['op']!r} is not known to QIR"
+            return "float", str(node.attrs["why"]) or f"{node.attrs['op']!r} is not known to QIR"
         if node in self.heads:
             return "integer", f"in the kernel of {self.heads[node].name}"
         if node.stages:

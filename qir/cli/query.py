@@ -126,7 +126,7 @@ def _show_values(screen: Screen, values: Sequence[Value]) -> None:
         codes = Codes.of(coded(value))
         uses = f"{len(value.uses):,}"
         kind = plain.dtype
-        rows.append((value.name, shape(plain.shape), kind, scale(codes), value.node.op, uses))
+        rows.append((value.name, shape(plain.shape, kind), kind, scale(codes), value.node.op, uses))
     columns = (
         Column("name", fit="shorten"),
         Column("shape"),

@@ -105,7 +105,7 @@ def _summary(screen: Screen, path: Path, length: int, summary: Summary, journal:
         (
             Cell(layer.name, "" if layer.in_codes else "yellow"),
             layer.op,
-            shape(layer.shape),
+            shape(layer.shape, layer.storage),
             layer.storage,
             scale(layer.codes),
             weights(layer.weights),
@@ -135,7 +135,7 @@ _LAYER = (
 
 
 def _tensor(tensor: Tensor) -> tuple[str, str, str, str]:
-    return tensor.name, shape(tensor.shape), tensor.dtype, scale(tensor.codes)
+    return tensor.name, shape(tensor.shape, tensor.dtype), tensor.dtype, scale(tensor.codes)
 
 
 def _explain(screen: Screen, node: Explanation) -> None:
@@ -156,7 +156,7 @@ def _explain(screen: Screen, node: Explanation) -> None:
             operand.slot,
             operand.tensor.name,
             operand.made_by,
-            shape(operand.tensor.shape),
+            shape(operand.tensor.shape, operand.tensor.dtype),
             operand.tensor.codes.storage if operand.tensor.codes else operand.tensor.dtype,
             scale(operand.tensor.codes),
             _contents(operand.contents),
@@ -174,7 +174,7 @@ def _explain(screen: Screen, node: Explanation) -> None:
     )
     screen.table(columns, rows, title="reads")
     results = [
-        (t.name, shape(t.shape), t.codes.storage if t.codes else t.dtype, scale(t.codes))
+        (t.name, shape(t.shape, t.dtype), t.codes.storage if t.codes else t.dtype, scale(t.codes))
         for t in node.results
     ]
     screen.table(_TENSOR, results, title="makes")

@@ -11,8 +11,10 @@ if TYPE_CHECKING:
     from qir.inspect.summary import Codes, Tensor
 
 
-def shape(sizes: Sequence[int | str | None]) -> str:
-    """`Nx1x8x8`; `scalar` where there are no axes."""
+def shape(sizes: Sequence[int | str | None], kind: str = "") -> str:
+    """`Nx1x8x8`; `scalar` where there are no axes, `?` where nobody knows how many there are."""
+    if kind.startswith("opaque"):
+        return "?" if kind.endswith('[...]">') else "-"
     return "x".join("?" if s is None else _size(s) for s in sizes) or "scalar"
 
 

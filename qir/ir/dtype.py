@@ -63,8 +63,16 @@ class DType:
 
     @property
     def is_opaque(self) -> bool:
-        """Whether this is no element of a tensor, but a list or the like of a framework."""
+        """Whether this is no element of a tensor, but a list or the like of a framework.
+
+        So is a tensor of unknown rank, since sizes of elements are what the language counts in.
+        """
         return self.kind == "opaque"
+
+    @property
+    def is_loose(self) -> bool:
+        """Whether this is a tensor of which nobody knows how many axes it has."""
+        return self.is_opaque and self.name.endswith('[...]">')
 
     @property
     def opaque_text(self) -> str:

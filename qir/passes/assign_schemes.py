@@ -261,7 +261,7 @@ class _Assignment:
         if any(v.type.quant or v.node.op == "dequantize" for v in near):
             return ALREADY
         if node.op == "foreign":
-            return f"{node.attrs['op']!r} is not known to QIR"
+            return str(node.attrs["why"]) or f"{node.attrs['op']!r} is not known to QIR"
         if row is None:
             return self._left_out(node) or f"{self.table.name} has no integer {node.op}"
         if self._wished_float(node):

@@ -51,7 +51,8 @@ def run(
     dropped after their last use. Raises DataError for inputs that do not fit and for values that
     this run did not come to, OpError where an op cannot compute, naming the node.
     """
-    lists = {value.name for value in graph.inputs if value.type.dtype.is_opaque}
+    kinds = {value.name: value.type.dtype for value in graph.inputs}
+    lists = {n for n, kind in kinds.items() if kind.is_opaque and not kind.is_loose}
     inputs = {n: boxed(data) if n in lists else _native(data) for n, data in inputs.items()}
     bind_inputs(graph, inputs)
     if values is None:

@@ -184,9 +184,9 @@ def test_a_branch_may_give_what_is_outside(tmp_path: Path) -> None:
         ),
         (
             "g (float[2] x, int64 n) => (float[2] y) { y = Loop(n, , x) <body = one"
-            " (int64 i, bool c, float[2] h) => (bool c, float[1,2] d) {"
-            " d = Unsqueeze(h, zero) }> }",
-            "a carried value is 2xf32 before a round and 1x2xf32 after it",
+            " (int64 i, bool c, float[2] h) => (bool c, int64[2] d) {"
+            " d = Cast <to = 7> (h) }> }",
+            "a carried value is 2xf32 before a round and 2xi64 after it",
         ),
     ],
 )
