@@ -25,6 +25,7 @@ def read(reader: Reader, op: Op, custom: Custom) -> None:
             name: _array(reader, op, given, kind)
             for given, (name, kind) in zip(op.inputs[1:], custom.arrays, strict=True)
         }
+        reader.doubtful = True
         quant = custom.quant(held, reader.type_of(op, op.input(0)).rank)
         if custom.op == "Quantize":
             _quantize(reader, op, quant, custom.round)

@@ -56,14 +56,28 @@ def check_size(kind: DType, shape: tuple[int, ...], held: int) -> None:
         raise ValueError(f"{list(shape)} of {kind} takes {wanted} bytes, it holds {held}")
 
 
-_MOST_DENSE = 1 << 28
+class Room:
+    """What sparse tensors of a file may take together once their zeros are there."""
+
+    most = 1 << 30
+
+    def __init__(self) -> None:
+        self.left = self.most
+
+    def take(self, shape: tuple[int, ...], kind: DType) -> None:
+        """ValueError where a tensor of that shape is one too many."""
+        size = math.prod(shape) * kind.carrier.itemsize
+        if any(d < 0 for d in shape) or size > self.left:
+            said = f"sparse, of shape {list(shape)}"
+            raise ValueError(
+                f"{said}; with their zeros all such tensors may take {self.most} bytes"
+            )
+        self.left -= size
 
 
 def dense(shape: tuple[int, ...], values: Array, indices: Array, name: str) -> Array:
     """A sparse tensor with its zeros; ValueError where indices and values do not fit the shape."""
     size = math.prod(shape)
-    if any(d < 0 for d in shape) or size > _MOST_DENSE:
-        raise ValueError(f"sparse, of shape {list(shape)}")
     if values.data.ndim != 1 or indices.data.shape[:1] != values.data.shape:
         raise ValueError(f"{values.type} at indices {indices.type}")
     at = indices.data.astype(np.int64)
@@ -88,7 +102,10 @@ def _elements(tensor: onnx.TensorProto, kind: DType, shape: tuple[int, ...]) -> 
         text = np.empty(len(tensor.string_data), object)
         text[:] = list(tensor.string_data)
         return text.reshape(shape)
-    data: NDArray[np.generic] = numpy_helper.to_array(tensor)
+    try:
+        data: NDArray[np.generic] = numpy_helper.to_array(tensor)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise ValueError(f"its data do not make up {list(shape)} of {kind}") from error
     if data.shape != shape:
         raise ValueError(f"{list(shape)}, it holds {list(data.shape)}")
     return data.astype(kind.carrier) if data.dtype != kind.carrier else data
@@ -97,6 +114,8 @@ def _elements(tensor: onnx.TensorProto, kind: DType, shape: tuple[int, ...]) -> 
 _WORDS = {number: name.lower() for name, number in onnx.TensorProto.DataType.items() if number}
 """Element types as ONNX's text form has them."""
 _LONGEST = 1000
+UNKNOWN = 'opaque<"?[...]">'
+"""A tensor of which neither rank nor elements are known."""
 
 
 class Dimensions:
@@ -104,6 +123,8 @@ class Dimensions:
 
     def __init__(self) -> None:
         self.names: dict[str, str] = {}
+        self.loose = False
+        """Whether there is a tensor of unknown rank."""
 
     def read(self, dim: onnx.TensorShapeProto.Dimension) -> Dim:
         """One size; ValueError if it is negative."""
@@ -114,8 +135,6 @@ class Dimensions:
                 return dim.dim_value
             case "dim_param" if dim.dim_param and not dim.dim_param.startswith("unk__"):
                 return symbol(self._name(dim.dim_param))
-UNKNOWN = 'opaque<"?[...]">'
-"""A tensor of which neither rank nor elements are known."""
         return None
 
     def _name(self, given: str) -> str:
@@ -123,8 +142,6 @@ UNKNOWN = 'opaque<"?[...]">'
             base = re.sub(r"\W", "_", given, flags=re.ASCII)
             base = base if re.match(r"[A-Za-z_]", base) else f"_{base}"
             name, count = base, 1
-        self.loose = False
-        """Whether there is a tensor of unknown rank."""
             while name in self.names.values():
                 name, count = f"{base}_{count}", count + 1
             self.names[given] = name
@@ -144,6 +161,15 @@ UNKNOWN = 'opaque<"?[...]">'
         kind = element(tensor.elem_type)
         return TensorType(tuple(self.read(d) for d in tensor.shape.dim), kind)
 
+    def loose_type(self, proto: onnx.TypeProto | None = None) -> TensorType:
+        """The type of a tensor of which the rank is not said, and perhaps no element type."""
+        kind = None if proto is None else self.tensor_type(proto)
+        if kind is not None:
+            return kind
+        self.loose = True
+        number = 0 if proto is None else proto.tensor_type.elem_type
+        return TensorType((), opaque(f"{_WORDS.get(number, '?')}[...]"))
+
     def _opaque(self, proto: onnx.TypeProto) -> str:
         """A type nearly as ONNX's text form has it; empty where the file does not say all of it.
 
@@ -161,15 +187,6 @@ UNKNOWN = 'opaque<"?[...]">'
             case "map_type":
                 inner = self._opaque(proto.map_type.value_type)
                 key = _WORDS.get(proto.map_type.key_type)
-    def loose_type(self, proto: onnx.TypeProto | None = None) -> TensorType:
-        """The type of a tensor of which the rank is not said, and perhaps no element type."""
-        kind = None if proto is None else self.tensor_type(proto)
-        if kind is not None:
-            return kind
-        self.loose = True
-        number = 0 if proto is None else proto.tensor_type.elem_type
-        return TensorType((), opaque(f"{_WORDS.get(number, '?')}[...]"))
-
                 return f"map({key}, {inner})" if key and inner else ""
         return ""
 
@@ -184,6 +201,8 @@ UNKNOWN = 'opaque<"?[...]">'
 
 def type_proto(kind: TensorType) -> onnx.TypeProto:
     """The type in ONNX's form; codes are plain numbers there."""
+    if kind.dtype.name == UNKNOWN:
+        return onnx.TypeProto()
     if kind.dtype.is_opaque:
         said = kind.dtype.opaque_text.replace("[]", "").replace("[...]", "[]")
         text = f"g ({said} x) => () {{}}"
@@ -201,8 +220,6 @@ def tensor_proto(array: Array, name: str = "") -> onnx.TensorProto:
         return onnx.helper.make_tensor(name, number, data.shape, data.reshape(-1).tolist())
     if kind.name == "string":
         return onnx.helper.make_tensor(name, number, data.shape, list(data.reshape(-1)))
-    if kind.dtype.name == UNKNOWN:
-        return onnx.TypeProto()
     out = onnx.TensorProto(name=name, data_type=number, dims=data.shape)
     out.raw_data = np.ascontiguousarray(data).tobytes()
     return out

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TypeAlias
 
@@ -14,16 +14,17 @@ from onnx import inliner
 
 from qir.ir.types import Array, TensorType
 
-from .elements import check_size, element, to_array
+from .elements import Room, check_size, element, to_array
 from .faults import fault
-from .functions import Custom, customs
+from .functions import Custom, customs, written_out
 from .wire import split
 
 OLDEST = 7
 _LIMIT = (1 << 31) - 1
 _APART = 1 << 20
 """Files of so many bytes are worth reading with their tensors apart."""
-_TENSOR_LIMIT = 1 << 36
+_MOST_NODES = 1 << 20
+"""Operators that functions may grow to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,7 @@ class ModelFile:
     """Where the data of large initializers lie in the file, which the message does not hold."""
     customs: Mapping[str, Custom]
     """Functions that stand for maps."""
+    room: Room = field(default_factory=Room)
 
     def initializers(self) -> list[Stored]:
         """The tensors of the model's graph, the large ones apart from the message."""
@@ -79,6 +81,10 @@ def read_model(path: Path) -> ModelFile:
         raise fault(path, "", "is no ONNX model: it holds no graph")
     known = customs(proto.functions)
     if len(proto.functions) > len(known):
+        count, size = written_out(proto, known)
+        if count > _MOST_NODES or size > _LIMIT:
+            said = f"written out they are {count} operators of {size} bytes"
+            raise fault(path, "functions", f"{said}; {_MOST_NODES} of 2 GiB are read")
         try:
             kept = [(f.domain, f.name) for f in proto.functions if f.name in known]
             proto = inliner.inline_selected_functions(proto, kept, exclude=True)
@@ -96,6 +102,8 @@ def _read(path: Path) -> tuple[bytes, Mapping[int, tuple[int, int]]]:
             raise fault(path, "", "does not exist")
         if (size := path.stat().st_size) > _LIMIT:
             raise fault(path, "", f"holds {size} bytes; an ONNX file ends at 2 GiB")
+        if not path.is_file():  # a pipe or a device, which may never end
+            return _piped(path), {}
         if size >= _APART and (found := split(path)) is not None:
             return found.message, found.places
         data = path.read_bytes()
@@ -105,6 +113,16 @@ def _read(path: Path) -> tuple[bytes, Mapping[int, tuple[int, int]]]:
     if not data:
         raise fault(path, "", "is empty")
     return data, {}
+
+
+def _piped(path: Path) -> bytes:
+    with path.open("rb") as stream:
+        data = stream.read(_LIMIT + 1)
+    if not data or len(data) > _LIMIT:
+        raise fault(
+            path, "", "does not end before 2 GiB, as an ONNX file does" if data else "is empty"
+        )
+    return data
 
 
 def _parse(path: Path, data: bytes) -> onnx.ModelProto:
@@ -157,12 +175,12 @@ def _fetch(tensor: onnx.TensorProto, folder: Path, name: str) -> Array:
     offset, length = _number(entries, "offset", 0), _number(entries, "length", -1)
     held = file.stat().st_size
     length = held - offset if length < 0 else length
-    if offset < 0 or length < 0 or length > _TENSOR_LIMIT or offset + length > held:
+    if offset < 0 or length < 0 or offset + length > held:
         raise ValueError(f"bytes {offset} to {offset + length} of {place!r}, which holds {held}")
     kind, shape = element(tensor.data_type), tuple(tensor.dims)
     size = kind.carrier.itemsize
-    if kind.bits >= 8 and kind.name != "string" and length and offset % size == 0:
-        check_size(kind, shape, length)
+    check_size(kind, shape, length)
+    if kind.bits >= 8 and length and offset % size == 0:
         mapped = np.memmap(file, np.uint8, "r", offset, (length,))
         data = np.asarray(mapped).view(kind.carrier).reshape(shape)
         return Array(data, TensorType(shape, kind), name)
@@ -196,4 +214,6 @@ def _beside(folder: Path, place: str) -> Path:
         raise ValueError(f"its data are at {place!r}, which is a folder; name a file")
     if not file.is_file():
         raise ValueError(f"its data file {place!r} is not there")
+    if file.stat().st_nlink > 1:  # it may be any file of the system
+        raise ValueError(f"its data file {place!r} has another name (a hard link); copy it")
     return file

@@ -8,13 +8,15 @@ makes another reads.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 
 import onnx
 
 from qir.ir.types import Array, QuantType
 from qir.ir.typetext import parse_type
+
+from .op import held_graphs
 
 DOMAIN = "qir"
 _TYPE, _ARRAYS, _HASH, _ROUND = "qir.type", "qir.arrays", "qir.hash", "qir.round"
@@ -43,6 +45,9 @@ def customs(functions: Iterable[onnx.FunctionProto]) -> dict[str, Custom]:
     found: dict[str, Custom] = {}
     for function in functions:
         said = {p.key: p.value for p in function.metadata_props}
+        texts = [function.name, *function.input, *function.output, *said, *said.values()]
+        if not all(isinstance(text, str) for text in texts):
+            continue  # no text: whoever writes the function out says that
         op = function.name.partition("_")[0]
         if function.domain != DOMAIN or op not in ("Quantize", "Dequantize"):
             continue
@@ -58,6 +63,39 @@ def customs(functions: Iterable[onnx.FunctionProto]) -> dict[str, Custom]:
         if [name for name, _ in arrays] == names:
             found[function.name] = Custom(op, said[_TYPE], arrays, said[_ROUND])
     return found
+
+
+_DEEPEST = 100
+"""Calls within calls; the library that writes functions out takes no more."""
+
+
+def written_out(proto: onnx.ModelProto, kept: Container[str]) -> tuple[int, int]:
+    """How many operators a model has, and bytes of them, once its functions are written out."""
+    functions = {_key(f.domain, f.name, f.overload): f for f in proto.functions}
+    done: dict[tuple[str, str, str], tuple[int, int]] = {}
+
+    def called(key: tuple[str, str, str], depth: int) -> tuple[int, int]:
+        if key not in done:
+            done[key] = 0, 0  # of what calls itself the library tells
+            done[key] = (0, 0) if depth > _DEEPEST else sums(functions[key].node, depth)
+        return done[key]
+
+    def sums(nodes: Iterable[onnx.NodeProto], depth: int) -> tuple[int, int]:
+        count = size = 0
+        for node in nodes:
+            key = _key(node.domain, node.op_type, node.overload)
+            known = key in functions and not (key[0] == DOMAIN and key[1] in kept)
+            parts = [called(key, depth + 1) if known else (1, node.ByteSize())]
+            parts += [sums(g.node, depth) for a in node.attribute for g in held_graphs(a)]
+            count += sum(part[0] for part in parts)
+            size += sum(part[1] for part in parts)
+        return count, size
+
+    return sums(proto.graph.node, 0)
+
+
+def _key(domain: str, name: str, overload: str) -> tuple[str, str, str]:
+    return "" if domain == "ai.onnx" else domain, name, overload
 
 
 def _digest(

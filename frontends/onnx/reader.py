@@ -30,6 +30,9 @@ CODES = frozenset(
 )
 """What QuantizeLinear makes and DequantizeLinear reads."""
 
+_BESIDE = ("scale", "zero")
+"""How slots end that take numbers of codes."""
+
 
 class ReadBody(Protocol):
     """Reads a graph that a node holds."""
@@ -66,11 +69,11 @@ class Reader:
         """How often each tensor is read, a graph output counting as one reading."""
         self.declared: dict[str, TensorType] = {}
         """Types that the file states for tensors inside."""
+        self.stated: dict[str, onnx.TypeProto] = {}
+        """Types of tensors inside whose rank it does not say."""
         self.reserved: set[str] = set()
         """Every name of the source, so that made-up ones stay clear of them."""
         self.meanings: Mapping[str, tuple[str, str]] = {}
-        self.stated: dict[str, onnx.TypeProto] = {}
-        """Types of tensors inside whose rank it does not say."""
         """Names of scale and zero point of tensors whose codes somebody gives a meaning."""
         self.narrow: dict[str, tuple[tuple[int, int], Origin]] = {}
         """Bounds of constant codes that a Clip keeps them in, and where it was."""
@@ -82,6 +85,8 @@ class Reader:
         self._needed: set[str] = set()
         self.settling = False
         """Whether numbers may be computed where a handler would have them constant."""
+        self.doubtful = False
+        """Whether something was read that only the verifier knows to be sound."""
         self._settled: dict[Value, NDArray[np.generic] | None] = {}
 
     # -- names and constants ------------------------------------------------------------------
@@ -246,6 +251,8 @@ class Reader:
         Results that have no name in the file have one in `names`.
         """
         given = [n for n in op.outputs if n]
+        if kind == "fused" or any(s.endswith(_BESIDE) for s in operands):
+            self.doubtful = True
         try:
             node = self.graph.add(
                 kind,

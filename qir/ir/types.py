@@ -22,6 +22,7 @@ from qir.ir.dtype import F16, F32, F64, STRING, DType, dtype_of
 
 _MOST_DEPTH = 8  # arrays of scales whose scales are arrays whose scales ...
 _MOST_SIZE = 10**18  # elements along one axis
+_MOST_AXES = 64  # NumPy has no more
 _SINGLE = struct.Struct("f")
 _TAME = 2.0**127  # below this nothing rounds to infinity
 INLINE = 8
@@ -483,6 +484,8 @@ class TensorType:
     element: DType | QuantType
 
     def __post_init__(self) -> None:
+        if len(self.shape) > _MOST_AXES:
+            raise TypeRuleError(f"a tensor of {len(self.shape)} axes; {_MOST_AXES} are possible")
         for dim in self.shape:
             if isinstance(dim, int) and not 0 <= dim < _MOST_SIZE:
                 raise TypeRuleError(f"an axis of {dim} elements; 0 to 10^18 are possible")

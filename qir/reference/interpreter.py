@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -135,8 +136,14 @@ def _results(
     except QirError as error:
         where = f" ({node.origins[0]})" if node.origins else ""
         raise type(error)(f"{node.name}{where}: {error}") from error
-    except MemoryError as error:
+    except (MemoryError, ValueError) as error:
+        if isinstance(error, ValueError) and not _TOO_BIG.search(str(error)):
+            raise
         raise OpError(f"{node.name}: what it makes does not fit into the memory") from error
+
+
+_TOO_BIG = re.compile("array is too big|[Mm]aximum allowed")
+"""What NumPy says of sizes that no machine has."""
 
 
 def run_node(

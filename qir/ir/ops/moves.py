@@ -41,7 +41,7 @@ def _new(call: Call) -> tuple[int, ...]:
 
 
 def _unsqueeze(call: Call) -> tuple[TensorType, ...]:
-    new, left = _new(call), iter(call.shape("x"))
+    new, left = set(_new(call)), iter(call.shape("x"))
     rank = len(call.shape("x")) + len(new)
     return _like(call, tuple(1 if i in new else next(left) for i in range(rank)))
 
