@@ -19,13 +19,13 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from types import FrameType
 
-from tests.fuzzing import graphs, models, texts
+from tests.fuzzing import corpus, graphs, models, texts
 from tests.fuzzing.judging import Broken, Try
 
 SLOW = 20
@@ -43,20 +43,31 @@ CASES: dict[str, Case] = {
     "forged": texts.forged_case,
     "graph": graphs.graph_case,
     "onnx": models.onnx_case,
+    "beside": models.beside_case,
+    "large": models.large_case,
     "profile": models.profile_case,
     "program": models.program_case,
 }
 SHARES: Mapping[str, int] = {
-    "text": 400,
-    "qir": 250,
-    "forged": 150,
-    "type": 150,
+    "text": 300,
+    "qir": 200,
+    "onnx": 200,
+    "forged": 100,
+    "type": 100,
     "graph": 30,
-    "profile": 10,
-    "onnx": 9,
+    "beside": 40,
+    "profile": 9,
+    "large": 20,
     "program": 1,
 }
 """Of a thousand cases, so many of each kind: what is quick is tried more often."""
+BREAK_MODELS = frozenset({"onnx", "beside"})
+
+
+def make_ready(kinds: Iterable[str]) -> None:
+    """Makes once what cases of these kinds break; processes that are split off have it."""
+    if not BREAK_MODELS.isdisjoint(kinds):
+        corpus.whole()
 
 
 # -- one case -------------------------------------------------------------------------------------
@@ -70,6 +81,7 @@ def attempt(kind: str, seed: int, number: int, folder: Path) -> str:
     """One case; why it failed, or nothing."""
     block = f"{kind}/{seed}/{number // SHARED}"
     given = Try(random.Random(f"{kind}/{seed}/{number}"), folder, block)
+    make_ready([kind])  # which is no part of the case's time
     signal.signal(signal.SIGALRM, _too_slow)
     signal.alarm(SLOW)
     try:
@@ -162,6 +174,7 @@ class Run:
         most = f"{self.count} cases" if self.count is not None else f"{self.seconds:g} s"
         print(f"seed {self.seed}, {most} of {', '.join(self.kinds)}", flush=True)
         left = self.batches()
+        make_ready(self.kinds)
         workers = [Worker(self.seed) for _ in range(self.jobs)]
         shown = start
         try:

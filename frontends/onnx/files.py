@@ -207,7 +207,10 @@ def _beside(folder: Path, place: str) -> Path:
     if not place or "\0" in place or parts.is_absolute() or ".." in parts.parts:
         raise ValueError(f"its data are at {place!r}, which is not inside the model's folder")
     home = folder.resolve()
-    file = (home / parts).resolve()
+    try:
+        file = (home / parts).resolve()
+    except (OSError, RuntimeError) as error:  # links in a circle, names that are too long
+        raise ValueError(f"its data at {place!r} cannot be found: no such path") from error
     if not file.is_relative_to(home):
         raise ValueError(f"its data at {place!r} lead out of the model's folder")
     if file.is_dir():

@@ -120,12 +120,14 @@ def break_model(rng: random.Random, model: onnx.ModelProto) -> None:
     """A model that is still protobuf: nodes, names, attributes, shapes and numbers changed."""
     graph = model.graph
     nodes, constants = list(graph.node), list(graph.initializer)
+    if not nodes:
+        return
     names = [n for node in nodes for n in (*node.input, *node.output)] + [""]
     node, constant = rng.choice(nodes), rng.choice(constants) if constants else None
     match rng.randrange(9):
         case 0 if node.input:
             node.input[rng.randrange(len(node.input))] = rng.choice(names)
-        case 1:
+        case 1 if node.output:
             node.output[0] = rng.choice(names)
         case 2:
             node.op_type = rng.choice([n.op_type for n in nodes] + ["If", "Loop", "Nothing"])

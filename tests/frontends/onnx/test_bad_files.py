@@ -182,6 +182,33 @@ def test_an_offset_that_is_no_number_is_told(tmp_path: Path, offset: str) -> Non
     assert said.endswith("is no number of bytes that a file has")
 
 
+def test_links_that_lead_nowhere_or_to_a_second_name_are_told(tmp_path: Path) -> None:
+    (tmp_path / "round.bin").symlink_to("round.bin")
+    assert "cannot be found" in message(external(tmp_path, "round.bin"))
+    assert "tensor c: " in message(external(tmp_path, "é" * 400))
+    (tmp_path / "secret").write_bytes(bytes(16))
+    os.link(tmp_path / "secret", tmp_path / "hard.bin")
+    said = message(external(tmp_path, "hard.bin"))
+    assert "'hard.bin' has another name (a hard link); copy it" in said
+
+
+@pytest.mark.parametrize(
+    "place", ["file:///etc/passwd", "http://h/d.bin", "D.BIN", "d.bin\0x", "~/d"]
+)
+def test_a_place_is_a_path_and_nothing_else(tmp_path: Path, place: str) -> None:
+    (tmp_path / "d.bin").write_bytes(bytes(16))
+    assert "tensor c: its data" in message(external(tmp_path, place))
+
+
+def test_data_of_few_bits_are_not_read_before_their_size_is_right(tmp_path: Path) -> None:
+    with (tmp_path / "d.bin").open("wb") as stream:
+        stream.truncate(1 << 40)  # a hole, which no memory holds
+    path = external(tmp_path, "d.bin", 1 << 40)
+    proto = onnx.load(path, load_external_data=False)
+    proto.graph.initializer[0].data_type = TensorProto.INT4
+    assert "[4] of i4 takes 2 bytes" in message(save(proto, tmp_path))
+
+
 def test_data_that_are_a_folder_are_told(tmp_path: Path) -> None:
     (tmp_path / "d").mkdir()
     assert "tensor c: its data are at 'd', which is a folder" in message(external(tmp_path, "d"))
