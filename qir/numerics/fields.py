@@ -213,10 +213,12 @@ class Requant:
     """How scales, or gains (codes a real unit), are multiplied, each step rounded; `x*w*(1/y)`:
     the sum times one after the other; `(x*w)*gy`: reals times the result's gain."""
     scales: Literal["given", "x_inverted", "inverted"] = "given"
-    """`x_inverted`: the scale of the data is kept as 1/s, and inverted again; `inverted`: those of
-    the weights too."""
+    """`x_inverted`: the scale of the data is kept as 1/s, and inverted again, and so is that of a
+    summand; `inverted`: those of the weights too."""
     compute: Literal["f32", "f64"] = "f32"
     """What the multiplier is made in, and reals where there are any."""
+    unit: Literal["plain", "f32"] = "plain"
+    """`f32`: the product of the scales of data and weights is a float32, whatever comes after."""
     input: Literal["acc_plus_bias", "acc_then_bias"] = "acc_plus_bias"
     """`acc_then_bias`: the sum becomes a float, then the bias is added in its unit: bias / (x*w)
     where it is real, else its whole number."""
@@ -351,6 +353,22 @@ READS: Mapping[str, tuple[str, ...]] = {
     "fixed_hard_swish": (),
     "logistic_steps": ("quantize", "dequantize"),
     "share_table": (),
+    "share_fixed": (),
+    "unit_fixed": (),
+    "fixed_inverse_root": ("requant",),
+    "fixed_abs": ("requant",),
+    "fixed_clip": ("requant",),
+    "fixed_relu": ("requant",),
+    "fixed_compare": ("requant",),
+    "code_compare": (),
+    "fixed_quotient": (),
+    "fixed_powers": (),
+    "between": (),
+    "each_code": ("quantize", "dequantize"),
+    "unshifted": ("acc", "bias", "requant", "stage"),
+    "total_before": (),
+    "real_resize": (),
+    "quantize_vectors": (),
     "fixed_total": ("requant",),
     "fixed_slope": ("requant",),
     "logistic_between": (),

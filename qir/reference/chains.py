@@ -261,6 +261,8 @@ def _summed(flow: Codes, link: _Link, result: TensorType, rule: Rule) -> Codes:
     steps = (codes.astype(np.int64) - zero).astype(np.float32)
     unit, reals = scale.astype(np.float32), flow.astype(np.float32)
     with np.errstate(all="ignore"):
+        if rule.requant.scales != "given":
+            unit = np.float32(1) / (np.float32(1) / unit)
         if rule.stage.sum == "fma":
             return fma(*np.broadcast_arrays(steps, unit, reals)).astype(flow.dtype)
         return np.asarray(reals + steps * unit).astype(flow.dtype)
