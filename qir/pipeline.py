@@ -287,10 +287,13 @@ def quantize(
     granularity: str = "channel",
     rules: Iterable[str] = (),
     range_rule: str = "minmax",
+    scales: str = "profile",
     ledger: Ledger | None = None,
     journal: Journal | None = None,
 ) -> Graph:
     """The quantized graph in QDQ form, for a target; the graph given stays as it was.
+
+    Scales are those of the target's profile, or of a named rule or family (`qir.numerics.NAMED`).
 
     Raises DataError where the statistics are of another model, UsageError for a model that holds
     codes already.
@@ -303,7 +306,7 @@ def quantize(
     wishes = tuple(Wish.parse(text) for text in rules)
     steps = (
         AssignSchemes(backend.capability(), _granularity(granularity), wishes, range_rule),
-        Materialize(statistics, backend.profile),
+        Materialize(statistics, backend.profile, scales),
         TurnSums(),
         Prune(),
     )

@@ -58,17 +58,20 @@ def doctor(context: click.Context, as_json: bool) -> None:
 
     --json prints {qir, python, platform, libraries, frameworks, plugins: [{kind, name,
     distribution, place, fault, missing}], features, isa, threads, kernels, runtimes: [{name,
-    version, profile, state, date, drifts, evidence}]}.
+    version, profile, state, date, drifts, evidence}], scales: [{name, codes, formula}]}.
     """
     from qir import __version__
     from qir.inspect import environment
     from qir.inspect.measurements import runtimes
+    from qir.numerics.ranges import FORMULAS
 
     found = environment(__version__)
     known = runtimes()
     screen = Screen(elsewhere=PAGE)
     if as_json:
-        screen.json({**found.to_json(), "runtimes": [asdict(r) for r in known]})
+        scales = [{"name": n, "codes": of.of, "formula": of.said} for n, of in FORMULAS.items()]
+        told = {"runtimes": [asdict(r) for r in known], "scales": scales}
+        screen.json({**found.to_json(), **told})
     else:
         screen.line(f"qir {found.qir}", "bold")
         libraries = ", ".join(f"{name} {v or 'missing'}" for name, v in found.libraries.items())
@@ -106,6 +109,9 @@ def doctor(context: click.Context, as_json: bool) -> None:
         )
         screen.table(columns, plugins, title="plugins")
         _show_runtimes(screen, known)
+        rules = [(name, of.of, of.said) for name, of in FORMULAS.items()]
+        columns = (Column("--scales"), Column("of codes"), Column("formula", fit="wrap"))
+        screen.table(columns, rows=rules, title="named rules of scales")
         if found.faults:
             screen.line()
             screen.line(f"{plural(found.faults, 'fault')} found", "red")

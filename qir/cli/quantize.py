@@ -59,6 +59,14 @@ class Common(TypedDict):
     metavar="RULE",
     help="How ranges are read off: minmax, percentile:99.99, entropy, mse, average:0.01.",
 )
+@click.option(
+    "--scales",
+    default="profile",
+    show_default=True,
+    metavar="RULE",
+    help="How a range gives scale and zero point: as the target's profile says, or by a named"
+    " formula, such as onednn, fbgemm or torch.observer (`qir doctor` lists them).",
+)
 @shared.rules
 @shared.keep_float
 @shared.dynamic
@@ -81,6 +89,7 @@ def quantize(
     form: str | None,
     granularity: str,
     range_rule: str,
+    scales: str,
     rules: tuple[str, ...],
     floats: tuple[str, ...],
     dynamic: bool,
@@ -108,6 +117,7 @@ def quantize(
     from qir.calibration import Statistics, parse_rule
     from qir.errors import UsageError
     from qir.ledger import Ledger
+    from qir.numerics.ranges import known_scales
     from qir.target import target as named_target
 
     alone = dynamic or weights is not None
@@ -124,6 +134,11 @@ def quantize(
     claim_model(output, target, form, force=force)
     claim_files(ledger_file, force=force)
     parse_rule(range_rule)
+    known_scales(scales)
+    if alone and scales != "profile":
+        raise UsageError(
+            "--scales goes with samples: --dynamic and --weights choose by the profile"
+        )
     screen = Screen(quiet=quiet)
     ledger = Ledger()
     graph = open_model(model, ledger)
@@ -154,7 +169,12 @@ def quantize(
     }
     if statistics is not None:
         quantized = pipeline.quantize(
-            graph, statistics, granularity=granularity, range_rule=range_rule, **common
+            graph,
+            statistics,
+            granularity=granularity,
+            range_rule=range_rule,
+            scales=scales,
+            **common,
         )
     elif weights is not None:
         quantized = pipeline.quantize_weights(graph, weights, **common)

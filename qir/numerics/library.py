@@ -19,7 +19,7 @@ from qir.ir.types import QuantType
 from qir.numerics.fields import Rule
 from qir.numerics.profile import Profile, Query, bounds_of
 from qir.numerics.quantize import dequantize, quantize
-from qir.numerics.ranges import choose
+from qir.numerics.ranges import choose, named_scales
 from qir.numerics.reading import load, parse
 from qir.numerics.typed import map_of
 
@@ -147,20 +147,33 @@ def numbers_for(
     scheme: Scheme,
     *,
     weight: bool = False,
+    scales: str = "profile",
 ) -> tuple[NDArray[np.floating], NDArray[np.int64]]:
     """Scale and zero point, or arrays of them, for ranges stored as a scheme wants it.
 
-    A zero point that the scheme fixes is kept. Raises ProfileError as `choose`.
+    `scales` names a range rule, or a family of them, that takes the place of the profile's. A zero
+    point that the scheme fixes is kept. Raises ProfileError as `choose`.
     """
     storage = str(scheme.storage)
-    rule = _resolved(profile, "quantize", storage, scheme.grain, "full")
+    named = named_scales(scales, storage, scheme.symmetric)
+    if named is None:
+        rule = _resolved(profile, "quantize", storage, scheme.grain, "full").choose
+        symmetric = scheme.symmetric
+    else:
+        rule, symmetric = named
+        if rule.reach == "max" and np.min(low, initial=0) < 0:
+            raise ProfileError(
+                f"a range {np.min(low):.6g}..{np.max(high):.6g} goes below zero, from which "
+                f"{scales} counts up: keep it float or name other codes with --rule, or other "
+                f"--scales"
+            )
     scale, zero = choose(
         np.asarray(low, np.float64) if np.asarray(low).dtype.kind != "f" else np.asarray(low),
         np.asarray(high, np.float64) if np.asarray(high).dtype.kind != "f" else np.asarray(high),
         scheme.storage,
-        rule.choose,
+        rule,
         bounds=scheme.bounds,
-        symmetric=scheme.symmetric,
+        symmetric=symmetric,
         grain=scheme.grain,
         weight=weight,
         profile=profile.name,

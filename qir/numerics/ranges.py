@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import cast
 
 import ml_dtypes
@@ -39,6 +40,81 @@ NAMED: Mapping[str, Choose] = {
     ),
 }
 """Range rules by name: the formulas of the support matrix, and what today's tools do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Formula:
+    """What a named range rule is, as it is printed, and of which codes it speaks."""
+
+    said: str
+    storages: tuple[str, ...] = ()
+    """Storage types; any where none is named."""
+    symmetric: bool | None = None
+    """Whether codes lie about zero, or from it; None where the formula has both."""
+
+    def fits(self, storage: str, symmetric: bool) -> bool:
+        """Whether it says how such codes get their scale."""
+        kinds = not self.storages or storage in self.storages
+        return kinds and self.symmetric in (None, symmetric)
+
+    @property
+    def of(self) -> str:
+        """Of which codes it speaks, in words."""
+        how = {True: "symmetric", False: "affine", None: ""}[self.symmetric]
+        return " ".join(part for part in (" or ".join(self.storages) or "any", how) if part)
+
+
+_EIGHT = ("u8", "i8")
+_ABOUT = "scale = 2*max(|rmin|,|rmax|)/(127+128-1)"
+_AFFINE = "scale = (rmax-rmin)/255, zero = 0-round(rmin/scale)"
+FORMULAS: Mapping[str, Formula] = {
+    "onednn.i8": Formula(_ABOUT, ("i8",), True),
+    "onednn.u8": Formula("scale = max(rmin,rmax)/255", ("u8",), True),
+    "fbgemm.symmetric": Formula(
+        "scale = max(|rmin|,|rmax|)/(255/2), zero = 128 of u8", _EIGHT, True
+    ),
+    "fbgemm.affine": Formula(_AFFINE, _EIGHT, False),
+    "onnxruntime.i8": Formula(_ABOUT, ("i8",), True),
+    "onnxruntime.u8": Formula(_AFFINE, ("u8",), False),
+    "onnxruntime.tool": Formula("in float64: scale = (rmax-rmin)/255, zero = round(0-rmin/scale)"),
+    "torch.observer": Formula("scale = max((rmax-rmin)/255, 2^-23), zero = 0-round(rmin/scale)"),
+}
+"""The named range rules as they are printed."""
+FAMILIES: Mapping[str, tuple[str, ...]] = {
+    "onednn": ("onednn.i8", "onednn.u8"),
+    "fbgemm": ("fbgemm.symmetric", "fbgemm.affine"),
+    "onnxruntime": ("onnxruntime.i8", "onnxruntime.u8"),
+}
+"""Rules that go together: each type of codes takes the one that speaks of it."""
+
+
+def known_scales(word: str) -> str:
+    """The name of a range rule, or of a family of them, or `profile`; ProfileError for others."""
+    known = ("profile", *FAMILIES, *NAMED)
+    if word not in known:
+        raise ProfileError(f"no rule of scales {word[:40]!r}; known: {', '.join(known)}")
+    return word
+
+
+def named_scales(word: str, storage: str, symmetric: bool) -> tuple[Choose, bool] | None:
+    """The range rule of that name for such codes, and whether it has them symmetric.
+
+    None for `profile`. Unsigned codes that may have any zero point take one that a symmetric rule
+    has. Raises ProfileError where none says how such codes get their scale.
+    """
+    if known_scales(word) == "profile":
+        return None
+    names = FAMILIES.get(word, (word,))
+    for how in dict.fromkeys((symmetric, storage.startswith("u") or symmetric)):
+        for name in names:
+            if FORMULAS[name].fits(storage, how):
+                return NAMED[name], how
+    said = ", ".join(f"{name} of {FORMULAS[name].of}" for name in names)
+    raise ProfileError(
+        f"{storage} {'symmetric' if symmetric else 'affine'} codes have no scale by {word} "
+        f"({said}): name other codes for them with --rule, or other --scales"
+    )
+
 
 _REALS: dict[str, np.dtype[np.floating]] = {
     "f64": np.dtype(np.float64),

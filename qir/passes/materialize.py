@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir.calibration import Key, Log, Statistics, Summary, parse_rule
-from qir.errors import DataError, SchemeError
+from qir.errors import DataError, ProfileError, SchemeError
 from qir.ir.calls import make_call
 from qir.ir.dtype import F32, U8
 from qir.ir.graph import Graph
@@ -21,6 +21,7 @@ from qir.ir.scheme import RESULT, Scheme
 from qir.ir.types import Array, QuantType, TensorType, number, uniform
 from qir.ledger import Change, Ledger
 from qir.numerics import Query, affine, affine_of, bias_codes, codes_of, numbers_for, profile
+from qir.numerics.ranges import known_scales
 from qir.rewrite import ANOTHER, Pass
 from qir.rewrite.options import option
 
@@ -33,6 +34,10 @@ def _statistics(path: str | list[str]) -> Statistics:
     if isinstance(path, list):
         raise ValueError("a list")
     return Statistics.load(Path(path))
+
+
+def _scales(text: str | list[str]) -> str:
+    return known_scales(str(text))
 
 
 @dataclass(frozen=True)
@@ -49,6 +54,8 @@ class Materialize(Pass):
     """Of the float model; a file that `qir calibrate` wrote."""
     profile: str = "native"
     """Whose rules the numbers are found by."""
+    scales: str = field(default="profile", metadata=option(read=_scales))
+    """The range rule, or the family of them, that takes the place of the profile's."""
 
     @classmethod
     def samples(cls) -> Iterable[tuple[Pass, Graph]]:
@@ -68,19 +75,28 @@ class Materialize(Pass):
         yield cls(statistics), graph
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
-        work = _Materializing(graph, self.statistics, self.profile, ledger, self.name)
+        work = _Materializing(
+            graph, self.statistics, self.profile, ledger, self.name, known_scales(self.scales)
+        )
         return work.run()
 
 
 class _Materializing:
     def __init__(
-        self, graph: Graph, statistics: Statistics, profile_name: str, ledger: Ledger, step: str
+        self,
+        graph: Graph,
+        statistics: Statistics,
+        profile_name: str,
+        ledger: Ledger,
+        step: str,
+        scales: str,
     ) -> None:
         self.graph = graph
         self.statistics = statistics
         self.profile = profile(profile_name)
         self.ledger = ledger
         self.step = step
+        self.scales = scales
         self.types: dict[str, QuantType] = {}
         self.real: dict[Value, Value] = {}
         """Value -> what dequantizes its codes."""
@@ -137,9 +153,11 @@ class _Materializing:
             )
         ranges = [self._range(v, scheme) for v in values]
         low, high = min(r[0] for r in ranges), max(r[1] for r in ranges)
-        scale, zero = numbers_for(
-            self.profile, np.asarray(low, np.float32), np.asarray(high, np.float32), scheme
-        )
+        ends = np.asarray(low, np.float32), np.asarray(high, np.float32)
+        try:
+            scale, zero = numbers_for(self.profile, *ends, scheme, scales=self.scales)
+        except ProfileError as error:
+            raise ProfileError(f"{values[0].name}: {error}") from error
         kind = uniform(scheme.storage, scale, zero, bounds=scheme.bounds)
         for value in values:
             self.ledger.add(
@@ -257,7 +275,7 @@ class _Materializing:
         rest = tuple(i for i in range(data.ndim) if i != axis) if axis is not None else None
         low = data.min(axis=rest, initial=0)
         high = data.max(axis=rest, initial=0)
-        return numbers_for(self.profile, low, high, scheme, weight=True)
+        return numbers_for(self.profile, low, high, scheme, weight=True, scales=self.scales)
 
     def _room_for_bias(
         self, node: Node, bias: Value, data: np.float32, scales: NDArray[np.floating]
