@@ -89,6 +89,7 @@ def shell(script: str, folder: Path) -> tuple[int, str]:
         "COLUMNS": "100",
         "NO_COLOR": "1",
         "PIP_TARGET": str(folder / SITE),
+        "PIP_NO_BUILD_ISOLATION": "0",  # it says whether there is isolation
         "PIP_NO_DEPS": "1",
         "PIP_NO_INDEX": "1",
         "PIP_UPGRADE": "1",

@@ -107,7 +107,7 @@ def show_ledger(screen: Screen, ledger: Ledger, limit: int = 12) -> None:
             f"{len(entries):,}",
             step,
             entries[0].subject,
-            gist if len(entries) > 1 else entries[0].reason,
+            gist if len({entry.reason for entry in entries}) > 1 else entries[0].reason,
         )
         for (change, step, gist), entries in list(alike.items())[:limit]
     ]

@@ -58,5 +58,5 @@ def new(kind: str, name: str, output: Path | None, as_json: bool, quiet: bool) -
     for path in files:
         screen.line(f"  {path}")
     screen.line()
-    screen.line(f"  pip install --no-build-isolation -e {folder}")
+    screen.line(f"  pip install -e {folder}")
     screen.line(f"  qir plugins check {name}")

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import ast
 import json
+import os
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -14,8 +17,9 @@ from qir.cli.templates import KINDS, package
 from qir.errors import ApiError, PluginError
 from tests.cli.command import assert_one_line
 from tests.cli.command import qir as command
-from tests.plugin.installing import install, python
+from tests.plugin.installing import install, install_for_work, python, venv
 
+ROOT = Path(__file__).parents[2]
 NAMES = {"pass": "drop-twice", "frontend": "layers", "target": "my-chip", "observer": "robust"}
 
 
@@ -127,19 +131,70 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     assert (tmp_path / "kept").read_text() == "mine"
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_new_package_is_in_the_form_that_it_asks_for(kind: str, tmp_path: Path) -> None:
+    assert command("new", kind, NAMES[kind], "-o", tmp_path / "new").status == 0
+    for words in (("check",), ("check", "--select", "I,B,UP,SIM"), ("format", "--check")):
+        done = subprocess.run(
+            [sys.executable, "-m", "ruff", *words, "--no-cache", "."],
+            cwd=tmp_path / "new",
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout
+
+
+PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--import-mode=importlib", "--rootdir")
+
+
+def written(folder: Path) -> list[Path]:
+    """A new package of each kind."""
+    for kind, name in NAMES.items():
+        assert command("new", kind, name, "-o", folder / name).status == 0
+    return [folder / name for name in NAMES.values()]
+
+
 @pytest.mark.slow
 def test_new_packages_install_and_pass_their_own_tests(tmp_path: Path) -> None:
-    for kind, name in NAMES.items():
-        assert command("new", kind, name, "-o", tmp_path / name).status == 0
-    install([tmp_path / name for name in NAMES.values()], tmp_path / "site")
-    tests = [str(tmp_path / name / "tests") for name in NAMES.values()]
-    options = (
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "--import-mode=importlib",
-        "--rootdir",
-        str(tmp_path),
-    )
-    done = python(tmp_path / "site", "-m", "pytest", *options, *tests, cwd=tmp_path)
+    packages = written(tmp_path)
+    install(packages, tmp_path / "site")
+    tests = [str(package / "tests") for package in packages]
+    done = python(tmp_path / "site", *PYTEST, str(tmp_path), *tests, cwd=tmp_path)
     assert done.returncode == 0, done.stdout
+    check = ("-m", "qir", "plugins", "check", NAMES["observer"])
+    done = python(tmp_path / "site", *check, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.long
+def test_new_packages_are_worked_on_where_they_lie(tmp_path: Path) -> None:
+    """Installed by `pip install -e`: what is changed in the folder is changed in the plugin."""
+    packages = written(tmp_path)
+    here = venv(tmp_path / "venv")
+    install_for_work(packages, here)
+
+    def run(*words: str, cwd: Path = tmp_path) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [str(here), *words],
+            cwd=cwd,
+            env=os.environ | {"COLUMNS": "160", "MYPYPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    done = run("-m", "qir", "plugins", "check", *NAMES.values())
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count("checks passed") == len(NAMES) + 1, done.stdout  # a profile
+    for folder in packages:
+        done = run("-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=folder)
+        assert done.returncode == 0, done.stdout
+        quiet = ("--follow-imports", "silent", "--cache-dir", str(tmp_path / "mypy"))
+        done = run("-m", "mypy", *quiet, cwd=folder)
+        assert done.returncode == 0, done.stdout
+    source = tmp_path / "drop-twice" / "qir_drop_twice" / "__init__.py"
+    source.write_text(source.read_text().replace("qir_api = 1", "qir_api = 2"))
+    done = run("-m", "qir", "plugins", "check", "drop-twice")
+    assert done.returncode == 1
+    assert "written for plugin API 2" in " ".join(done.stdout.split())

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 ACME = Path(__file__).parent / "acme"
@@ -18,6 +19,26 @@ def install(sources: list[Path], site: Path) -> None:
     done = subprocess.run(
         [*command, *map(str, sources)], capture_output=True, text=True, check=False
     )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def venv(folder: Path) -> Path:
+    """A throw-away environment that sees what this one has; gives its Python."""
+    command = [sys.executable, "-m", "venv", "--without-pip", str(folder)]
+    subprocess.run(command, capture_output=True, check=True)
+    house = sysconfig.get_path("purelib")
+    site = sysconfig.get_path("purelib", vars={"base": str(folder), "platbase": str(folder)})
+    Path(site, "house.pth").write_text(f"import site; site.addsitedir({house!r})\n")
+    return folder / "bin" / "python"
+
+
+def install_for_work(sources: list[Path], environment: Path) -> None:
+    """Installs packages into an environment as those do who work on them: `pip install -e`."""
+    command = [sys.executable, "-m", "pip", "--python", str(environment), "install", "-q"]
+    command += ["--no-deps", "--no-index", "--no-build-isolation", "--disable-pip-version-check"]
+    for source in sources:
+        command += ["-e", str(source)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -30,6 +30,13 @@ packages = ["$module"]
 
 [tool.pytest.ini_options]
 testpaths = ["tests"]
+
+[tool.ruff]
+line-length = 100
+
+[tool.mypy]
+files = ["$module", "tests"]
+strict = true
 """,
     "README.md": """\
 # qir-$name
@@ -37,7 +44,7 @@ testpaths = ["tests"]
 $about
 
 ```text
-pip install --no-build-isolation -e .
+pip install -e '.[test]'
 qir plugins check $name
 pytest
 ```
