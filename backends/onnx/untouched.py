@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path, PurePosixPath
 
 import onnx
-from onnx.external_data_helper import ExternalDataInfo, _get_all_tensors, uses_external_data
+from onnx.external_data_helper import _get_all_tensors, uses_external_data
 
 from qir.atomic import replacing
 from qir.ir.graph import Graph
@@ -78,9 +78,23 @@ def _beside(source: Path) -> list[PurePosixPath] | None:
             return []
     model = onnx.load(str(source), load_external_data=False)
     tensors = [t for t in _get_all_tensors(model) if uses_external_data(t)]
-    places = dict.fromkeys(PurePosixPath(ExternalDataInfo(t).location) for t in tensors)
-    inside = all(not p.is_absolute() and ".." not in p.parts for p in places)
-    return list(places) if inside else None
+    said = [e.value for t in tensors for e in t.external_data if e.key == "location"]
+    places = dict.fromkeys(map(PurePosixPath, said))
+    return list(places) if all(_inside(source.parent, place) for place in said) else None
+
+
+def _inside(folder: Path, place: str) -> bool:
+    """Whether a file of a model's data lies beside it, no link leading to it from elsewhere."""
+    parts = PurePosixPath(place.replace("\\", "/"))
+    if "\0" in place or not parts.parts or parts.is_absolute() or ".." in parts.parts:
+        return False
+    try:
+        home = folder.resolve()
+        file = (home / parts).resolve()
+        alone = file.is_file() and file.stat().st_nlink == 1
+    except (OSError, RuntimeError):  # links in a circle, names that are too long
+        return False
+    return alone and file.is_relative_to(home)
 
 
 def _free(source: Path, path: Path, beside: list[PurePosixPath]) -> bool:

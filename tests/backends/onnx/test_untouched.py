@@ -110,3 +110,25 @@ def test_an_operator_set_that_the_runtime_lacks_is_written_anew(tmp_path: Path) 
     assert max(o.version for o in onnx.load(made).opset_import if not o.domain) <= 26
     pipeline.save(pipeline.load(source), made, target="onnx", force=True)
     assert onnx.load(made) == onnx.load(source)
+
+
+@pytest.mark.parametrize(
+    "place", ["../secret.bin", "link.bin", "hard.bin", "/etc/hostname", "d\\e"]
+)
+def test_data_that_nothing_reads_are_not_fetched_from_elsewhere(tmp_path: Path, place: str) -> None:
+    inner, there = tmp_path / "inner", tmp_path / "there"
+    inner.mkdir()
+    there.mkdir()
+    (tmp_path / "secret.bin").write_bytes(b"key=1234")
+    (inner / "link.bin").symlink_to("../secret.bin")
+    os.link(tmp_path / "secret.bin", inner / "hard.bin")
+    proto = with_function(13)
+    spare = proto.graph.initializer[1]
+    spare.ClearField("raw_data")
+    spare.data_location = TensorProto.EXTERNAL
+    for key, value in (("location", place), ("offset", "1e3"), ("length", "8")):
+        spare.external_data.add(key=key, value=value)
+    (inner / "m.onnx").write_bytes(proto.SerializeToString())
+    pipeline.save(pipeline.load(inner / "m.onnx"), there / "made.onnx", lossy=True)
+    assert [p.name for p in there.iterdir()] == ["made.onnx"]
+    assert [t.name for t in onnx.load(there / "made.onnx").graph.initializer] == ["w"]
