@@ -34,17 +34,18 @@ class Mutant:
     profile: Profile
 
 
-def mutants(profile: Profile, *, but: tuple[str, ...] = ()) -> Iterator[Mutant]:
+def mutants(profile: Profile, *, but: tuple[str, ...] = (), isa: str = "") -> Iterator[Mutant]:
     """All that the profile itself states changed one by one, blocks `but` aside.
 
-    Rules that claim nothing, and rules of other processors, are left as they are.
+    Rules that claim nothing, and rules of other processors, are left as they are; with an
+    instruction set named, its rules alone are changed.
     """
-    for (block, name), value, fields in _changes(profile.defaults, but):
+    for (block, name), value, fields in _changes({} if isa else profile.defaults, but):
         said = f"{block}.{name} = {value}"
         yield Mutant(said, block, (), replace(profile, defaults=fields))
     seen: set[str] = set()
     for number, entry in enumerate(profile.rules):
-        if not changed(entry):
+        if not changed(entry, isa):
             continue
         where = f"{entry.ops[0]}{_stored(entry.when.storage)}"
         where = f"{where} ({_told(entry.when)})" if where in seen else where
@@ -56,9 +57,10 @@ def mutants(profile: Profile, *, but: tuple[str, ...] = ()) -> Iterator[Mutant]:
             yield Mutant(said, block, entry.ops, replace(profile, rules=tuple(rules)))
 
 
-def changed(entry: Entry) -> bool:
-    """Whether a rule claims anything, and of the processor that tests run on."""
-    return not entry.when.isa and entry.fields.get(("", "claim"), "unknown") != "unknown"
+def changed(entry: Entry, isa: str = "") -> bool:
+    """Whether a rule claims anything, and of the processor that tests run on, or of another."""
+    spoken = isa in entry.when.isa if isa else not entry.when.isa
+    return spoken and entry.fields.get(("", "claim"), "unknown") != "unknown"
 
 
 def _stored(storage: Mapping[str, tuple[str, ...]]) -> str:

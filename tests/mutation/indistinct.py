@@ -28,7 +28,9 @@ listed is; the list is `tests/mutation/indistinct.toml`. Where a profile claims
 to be near and not exact, a change is found if more elements differ than with the right profile.
 
 Tolerances of real results (`float`) are held by the comparisons alone. Rules that speak of another
-processor are not changed here: `qir probe` measures them there. Rules whose claim is `unknown` are
+processor are not in the counts: those of torch's oneDNN are changed one by one on a oneDNN that is
+told to take this processor for that one (`tests/mutation/test_torch_processors.py`), the others
+`qir probe` measures there. Rules whose claim is `unknown` are
 not changed either, and are at the end of this page.
 
 | profile | changes | found | listed |

@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 
 from qir.numerics import profile
+from tests.differential import pointwise_of_torch
 from tests.differential import test_torch_codes as whole
 from tests.differential import test_torch_elements as elements
 from tests.differential import test_torch_layers as layers
 from tests.differential import test_torch_means as means
+from tests.differential import test_torch_pointwise as pointwise
 from tests.differential import test_torch_products as products
 from tests.differential.kernels_of_torch import F, Held, Product, Tally, of, processor, product_of
 from tests.mutation.fields import Mutant
@@ -217,6 +219,12 @@ def replayed(engine: str, pool: ProcessPoolExecutor) -> Replay:
     replay = Replay()
     for check in found:
         replay.add(check)
+    if engine == "pt2e":
+        for op in ("conv2d", "linear"):
+            replay.add(
+                lambda op=op: pointwise.test_summands(op, "relu", pool),  # type: ignore[misc]
+                pointwise_of_torch,
+            )
     return replay
 
 
