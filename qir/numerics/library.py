@@ -152,7 +152,7 @@ def numbers_for(
     """Scale and zero point, or arrays of them, for ranges stored as a scheme wants it.
 
     `scales` names a range rule, or a family of them, that takes the place of the profile's. A zero
-    point that the scheme fixes is kept. Raises ProfileError as `choose`.
+    point that the scheme fixes is kept. Raises ProfileError as `choose`, and for a scale of 0.
     """
     storage = str(scheme.storage)
     named = named_scales(scales, storage, scheme.symmetric)
@@ -178,6 +178,12 @@ def numbers_for(
         weight=weight,
         profile=profile.name,
     )
+    if scale.dtype.kind == "f" and np.any(scale == 0):
+        by = profile.name if scales == "profile" else scales
+        raise ProfileError(
+            f"a range of zeros alone, or too near to them, has no scale by {by}: keep it float "
+            f"with --rule, or take other --scales, such as torch.observer"
+        )
     return scale, zero if scheme.zero is None else np.full_like(zero, scheme.zero)
 
 

@@ -275,7 +275,10 @@ class _Materializing:
         rest = tuple(i for i in range(data.ndim) if i != axis) if axis is not None else None
         low = data.min(axis=rest, initial=0)
         high = data.max(axis=rest, initial=0)
-        return numbers_for(self.profile, low, high, scheme, weight=True, scales=self.scales)
+        try:
+            return numbers_for(self.profile, low, high, scheme, weight=True, scales=self.scales)
+        except ProfileError as error:
+            raise ProfileError(f"{weight.name}: {error}") from error
 
     def _room_for_bias(
         self, node: Node, bias: Value, data: np.float32, scales: NDArray[np.floating]

@@ -106,6 +106,20 @@ def test_what_has_no_scale_by_a_formula_is_one_line(
     assert not (folder / "no.qir").exists()
 
 
+def test_zeros_alone_have_no_scale_by_a_formula_that_gives_none(
+    made: tuple[Path, object],
+) -> None:
+    folder, _ = made
+    np.save(folder / "zeros.npy", np.zeros((8, 6), F))
+    words = ("--data", "zeros.npy", "-o", "z.qir", "--force", "--scales")
+    outcome = process("quantize", "model.qir", *words, "fbgemm", cwd=folder)
+    assert_one_line(outcome, 2)
+    assert outcome.err.startswith("qir: x: a range of zeros alone"), outcome
+    for scales in ("profile", "torch.observer", "onnxruntime.tool"):
+        outcome = process("quantize", "model.qir", *words, scales, cwd=folder)
+        assert outcome.status == 0, outcome
+
+
 def test_doctor_lists_every_rule_with_its_formula() -> None:
     listed = {r["name"]: r["formula"] for r in json.loads(qir("doctor", "--json").out)["scales"]}
     assert listed.keys() == NAMED.keys() == FORMULAS.keys()
