@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import re
+import sys
+from functools import lru_cache
 
 import numpy as np
 import onnx
@@ -22,6 +24,8 @@ ELEMENTS: dict[int, DType] = {i: dtype(n) for i, n in enumerate(_NAMES, 1) if n 
 """Element types by ONNX's numbers; complex numbers have none."""
 
 NUMBERS = {kind.name: number for number, kind in ELEMENTS.items()}
+LITTLE = sys.byteorder == "little"
+"""Whether numbers lie in memory as they lie in files."""
 
 
 def element(number: int) -> DType:
@@ -40,8 +44,22 @@ def to_array(tensor: onnx.TensorProto, name: str = "") -> Array:
     if tensor.HasField("segment"):
         raise ValueError("it is stored in segments")
     if tensor.HasField("raw_data"):
-        check_size(kind, shape, len(tensor.raw_data))
-    return Array(_elements(tensor, kind, shape), TensorType(shape, kind), name)
+        raw = tensor.raw_data
+        check_size(kind, shape, len(raw))
+        if raw and kind.name in _NATIVE:
+            data: NDArray[np.generic] = np.frombuffer(raw, kind.carrier).reshape(shape)
+            return Array(data, _plain(shape, tensor.data_type), name)
+    return Array(_elements(tensor, kind, shape), _plain(shape, tensor.data_type), name)
+
+
+_NATIVE = frozenset("bool u8 i8 u16 i16 u32 i32 u64 i64 f16 f32 f64".split() * LITTLE)
+"""Element types whose bytes in a file are those that NumPy has."""
+
+
+@lru_cache(4096)
+def _plain(shape: tuple[int, ...], number: int) -> TensorType:
+    """The type of a tensor; one object for all that are alike."""
+    return TensorType(shape, ELEMENTS[number])
 
 
 def check_size(kind: DType, shape: tuple[int, ...], held: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from qir.ir.growth import growth
 from qir.ir.node import Node
 from qir.ir.origin import Origin
 from qir.ir.types import Array, TensorType
+from qir.ir.verify import errors
 from qir.ledger import Change, Ledger
 
 from . import (
@@ -38,9 +40,9 @@ from . import (
     pool_ops,
     qonnx_ops,
     quantized_ops,
+    ranks,
     recurrent_ops,
     reduce_ops,
-    ranks,
     resize_ops,
     samples,
     shape_ops,
@@ -121,6 +123,8 @@ def _load(file: ModelFile, ledger: Ledger) -> Graph:
     reader = Reader(file, file.proto.graph, ledger, _body)
     _fill(reader, _inputs)
     _dropped(reader)
+    if reader.doubtful and (found := errors(reader.graph)):
+        raise fault(file.path, "", str(found[0]))
     return reader.graph
 
 
@@ -140,6 +144,7 @@ def _body(
         return {name for name, _ in takes}
 
     _fill(reader, make_inputs)
+    outer.doubtful = outer.doubtful or reader.doubtful
     return reader.graph
 
 
@@ -160,9 +165,10 @@ def _fill(reader: Reader, make_inputs: Callable[[Reader, set[str]], set[str]]) -
 def _op(file: ModelFile, index: int, node: onnx.NodeProto) -> Op:
     domain = "" if node.domain == "ai.onnx" else node.domain
     op = Op(node, index, domain, file.opsets.get(domain, 0), file.path)
-    names = (op.type, op.domain, node.name, *node.input, *node.output)
-    if not all(isinstance(n, str) for n in (*names, *(a.name for a in node.attribute))):
-        raise fault(file.path, f"node {index}", "holds a name that is not UTF-8")
+    try:
+        "".join((op.type, domain, op.name, *op.inputs, *op.outputs, *op.attributes))
+    except TypeError:  # protobuf gives what is no text as bytes
+        raise fault(file.path, f"node {index}", "holds a name that is not UTF-8") from None
     if not op.opset:
         raise op.fail(f"is of domain {domain or 'ai.onnx'!r}, which the file does not import")
     op.check()
@@ -194,8 +200,10 @@ def _stored(reader: Reader, ops: Sequence[Op]) -> set[str]:
 
 def _dense(file: ModelFile, sparse: onnx.SparseTensorProto, name: str) -> Array:
     values, indices = file.array(sparse.values, name), file.array(sparse.indices, name)
+    shape = tuple(sparse.dims)
     try:
-        return dense(tuple(sparse.dims), values, indices, name)
+        file.room.take(shape, values.type.dtype)
+        return dense(shape, values, indices, name)
     except (ValueError, OverflowError) as error:
         raise fault(file.path, f"tensor {name}", str(error)) from error
 
@@ -251,14 +259,6 @@ def _inputs(reader: Reader, stored: set[str]) -> set[str]:
     return names
 
 
-def _declare(reader: Reader) -> None:
-    for info in (*reader.proto.value_info, *reader.proto.output):
-        kind = reader.dims.tensor_type(info.type)
-        if kind is not None:
-            reader.declared[info.name] = kind
-
-
-def _ordered(ops: Sequence[Op], known: set[str]) -> list[Op]:
 def _counted(reader: Reader, info: onnx.ValueInfoProto) -> TensorType | None:
     """The type of an input whose rank follows from what takes it."""
 
@@ -274,13 +274,23 @@ def _counted(reader: Reader, info: onnx.ValueInfoProto) -> TensorType | None:
     return TensorType((None,) * axes, element(info.type.tensor_type.elem_type))
 
 
+def _declare(reader: Reader) -> None:
+    for info in (*reader.proto.value_info, *reader.proto.output):
+        kind = reader.dims.tensor_type(info.type)
+        if kind is not None:
+            reader.declared[info.name] = kind
+        elif info.type.tensor_type.elem_type:
+            reader.stated[info.name] = info.type
+
+
+def _ordered(ops: Sequence[Op], known: set[str]) -> list[Op]:
     """The ops, producers first, else as they stand; InputError for a cycle or a double name."""
+    if _in_order(ops, known):
+        return list(ops)
     maker: dict[str, int] = {}
     for i, op in enumerate(ops):
         for name in filter(None, op.outputs):
             if name in known or maker.setdefault(name, i) != i:
-        elif info.type.tensor_type.elem_type:
-            reader.stated[info.name] = info.type
                 raise op.fail(f"makes {name!r}, which is made elsewhere")
     needs = [{maker[n] for n in op.reads if n in maker} for op in ops]
     users: dict[int, list[int]] = {}
@@ -303,10 +313,25 @@ def _counted(reader: Reader, info: onnx.ValueInfoProto) -> TensorType | None:
     return out
 
 
+def _in_order(ops: Sequence[Op], known: set[str]) -> bool:
+    """Whether they stand producers first, each name made once: exporters write them so."""
+    made, early = set(known), set[str]()
+    for op in ops:
+        for name in op.reads:
+            if name not in made:
+                early.add(name)
+        for name in op.outputs:
+            if name and (name in made or name in early):
+                return False
+            made.add(name)
+    return True
+
+
 def _count_readers(reader: Reader, ops: Sequence[Op]) -> None:
     outputs = [info.name for info in reader.proto.output]
-    reader.readers = Counter([*(n for op in ops for n in op.reads), *outputs])
-    reader.reserved = {n for op in ops for n in (*op.reads, *op.outputs)} | set(outputs)
+    read = list(chain.from_iterable(op.reads for op in ops))
+    reader.readers = Counter([*read, *outputs])
+    reader.reserved = {*read, *chain.from_iterable(op.outputs for op in ops), *outputs}
 
 
 def _read(reader: Reader, op: Op) -> None:
@@ -317,6 +342,8 @@ def _read(reader: Reader, op: Op) -> None:
     try:
         if handler is None:
             raise Keep
+        if reader.dims.loose and _loose(reader, op):
+            raise Keep("" if op.holds else "nothing says how many axes its operands have")
         if not op.domain and (codes := _codes(reader, op)):
             raise Keep(f"{codes}; dequantize before it and quantize after" if op.holds else "")
         _handle(reader, op, handler)
@@ -342,8 +369,12 @@ def _handle(reader: Reader, op: Op, handler: Callable[[Reader, Op], None]) -> No
         finally:
             reader.settling = False
 
-        if reader.dims.loose and _loose(reader, op):
-            raise Keep("" if op.holds else "nothing says how many axes its operands have")
+
+def _loose(reader: Reader, op: Op) -> bool:
+    """Whether nobody knows how many axes some operand has, so that none of ours takes it."""
+    names = (n for n in op.inputs if n and not reader.is_constant(n))
+    return any(reader.value(op, n).type.dtype.is_loose for n in names)
+
 
 def _codes(reader: Reader, op: Op) -> str:
     """What keeps an op of the standard from being read by its meaning in reals.
@@ -355,8 +386,10 @@ def _codes(reader: Reader, op: Op) -> str:
     for name in op.inputs:
         if name and not reader.is_constant(name) and (quant := reader.value(op, name).type.quant):
             return f"its operand {name!r} holds codes, {quant}"
-    made = next((n for n in op.outputs if reader.has_meaning(n)), "")
-    return f"its result {made!r} is read as codes" if made else ""
+    for name in op.outputs:
+        if reader.has_meaning(name):
+            return f"its result {name!r} is read as codes"
+    return ""
 
 
 def _output(reader: Reader) -> None:
@@ -370,12 +403,6 @@ def _output(reader: Reader) -> None:
     slots = [name if name not in names[:i] else f"{name}.{i}" for i, name in enumerate(names)]
     found = {slot: reader.result(name) for slot, name in zip(slots, names, strict=True)}
     # Runtimes compute some ops by other kernels from one operator set to the next.
-def _loose(reader: Reader, op: Op) -> bool:
-    """Whether nobody knows how many axes some operand has, so that none of ours takes it."""
-    names = (n for n in op.inputs if n and not reader.is_constant(n))
-    return any(reader.value(op, n).type.dtype.is_loose for n in names)
-
-
     opset = f"opset {file.opsets['']}" if "" in file.opsets else ""
     origin = Origin("onnx", "Output", path=opset, operands=tuple(zip(slots, names, strict=True)))
     said = [] if reader.outer else _said(file.proto)

@@ -7,7 +7,7 @@ that only move codes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import networkx as nx
@@ -56,7 +56,7 @@ _LAYOUTS = {
 
 def layout(op: Op) -> Layout | None:
     """The layout of an op that names scales; None for one that does not."""
-    if (op.domain, op.type) == (MICROSOFT, "QLinearConcat"):
+    if op.type == "QLinearConcat" and op.domain == MICROSOFT:
         triples = tuple((i, i + 1, i + 2) for i in range(2, len(op.inputs) - 1, 3))
         return Layout(triples, (0, 1))
     return _LAYOUTS.get((op.domain, op.type))
@@ -67,17 +67,20 @@ def moves(op: Op) -> bool:
     return op.domain == "" and op.type in MOVES
 
 
-def meanings(ops: Iterable[Op]) -> dict[str, tuple[str, str]]:
+def meanings(ops: Sequence[Op]) -> dict[str, tuple[str, str]]:
     """Names of scale and zero point of every tensor whose codes somebody gives a meaning."""
     together: nx.Graph[str] = nx.Graph()
     made: dict[str, tuple[str, str]] = {}
     read: dict[str, tuple[str, str]] = {}
     for op in ops:
-        if moves(op):
-            _join(together, op)
         for name, pair, is_result in _demands(op):
             (made if is_result else read).setdefault(name, pair)
     found = {**read, **made}
+    if not found:
+        return found
+    for op in ops:
+        if moves(op):
+            _join(together, op)
     for group in nx.connected_components(together):
         pairs = [p for known in (made, read) for n in sorted(group) if (p := known.get(n))]
         if pairs:

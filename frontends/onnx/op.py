@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -32,39 +32,53 @@ class Computed(Keep):
     """Numbers that the language has as constants are computed in the file."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Op:
     """A node with its place in the file and the version of its operator set."""
 
-    proto: onnx.NodeProto
-    index: int
-    domain: str
-    opset: int
-    path: Path
-    type: str = field(init=False)
-    inputs: tuple[str, ...] = field(init=False)
-    """Names of the operands; an absent one is empty, absent ones at the end are left out."""
-    outputs: tuple[str, ...] = field(init=False)
-    reads: tuple[str, ...] = field(init=False)
-    """Names of all it reads: its operands, and what graphs within it use from outside."""
-    holds: bool = field(init=False)
-    """Whether it holds graphs."""
+    __slots__ = (
+        "_counts",
+        "attributes",
+        "domain",
+        "holds",
+        "index",
+        "inputs",
+        "name",
+        "opset",
+        "outputs",
+        "path",
+        "proto",
+        "reads",
+        "type",
+    )
 
-    def __post_init__(self) -> None:
+    def __init__(
+        self, proto: onnx.NodeProto, index: int, domain: str, opset: int, path: Path
+    ) -> None:
         # Each is asked for many times, and asking protobuf takes long.
-        proto = self.proto
-        inside = [g for a in proto.attribute for g in held_graphs(a)]
-        inputs = _trim(tuple(proto.input))
+        self.proto = proto
+        self.index = index
+        self.domain = domain
+        self.opset = opset
+        self.path = path
+        self.type: str = proto.op_type
+        self.name: str = proto.name
+        given, made = tuple(proto.input), tuple(proto.output)
+        held = list(proto.attribute)
+        self.attributes = {a.name: a for a in held}
+        self._counts = len(given), len(made), len(held)
+        self.inputs: tuple[str, ...] = _trim(given)
+        """Names of the operands; an absent one is empty, absent ones at the end are left out."""
+        self.outputs: tuple[str, ...] = _trim(made)
+        inside = [g for a in held for g in held_graphs(a)]
+        self.holds = bool(inside)
+        """Whether it holds graphs."""
         free = [n for g in inside for n in free_names(g)]
-        object.__setattr__(self, "type", proto.op_type)
-        object.__setattr__(self, "inputs", inputs)
-        object.__setattr__(self, "outputs", _trim(tuple(proto.output)))
-        object.__setattr__(self, "reads", tuple(dict.fromkeys((*inputs, *free))))
-        object.__setattr__(self, "holds", bool(inside))
+        self.reads = tuple(dict.fromkeys((*self.inputs, *free)))
+        """Names of all it reads: its operands, and what graphs within it use from outside."""
 
     @property
     def place(self) -> str:
-        return f"node {self.proto.name or self.index} ({self.type})"
+        return f"node {self.name or self.index} ({self.type})"
 
     def graph(self, name: str) -> onnx.GraphProto:
         """The graph that an attribute holds."""
@@ -86,58 +100,48 @@ class Op:
 
     def check(self) -> None:
         """InputError where the node is not what ONNX's description of its op allows."""
-        given = [a.name for a in self.proto.attribute]
-        if len(set(given)) != len(given):
+        operands, results, count = self._counts
+        given = self.attributes
+        if len(given) != count:
             raise self.fail("gives an attribute twice")
         form = _form(self.type, self.opset, self.domain)
         if form is None:
             if self.domain == "":
                 raise self.fail(f"is no operator of opset {self.opset}")
             return
-        if not form.operands[0] <= len(self.proto.input) <= form.operands[1]:
-            raise self.fail(f"has {len(self.proto.input)} operands")
-        if not form.results[0] <= len(self.proto.output) <= form.results[1]:
-            raise self.fail(f"has {len(self.proto.output)} results")
-        for attribute in self.proto.attribute:
-            known = form.attributes.get(attribute.name)
+        if not form.operands[0] <= operands <= form.operands[1]:
+            raise self.fail(f"has {operands} operands")
+        if not form.results[0] <= results <= form.results[1]:
+            raise self.fail(f"has {results} results")
+        for name, attribute in given.items():
+            known = form.attributes.get(name)
             if known is None:
-                raise self.fail(f"opset {self.opset} has no attribute {attribute.name!r}")
+                raise self.fail(f"opset {self.opset} has no attribute {name!r}")
             if known != attribute.type:
-                raise self.fail(f"attribute {attribute.name!r} is of the wrong type")
+                raise self.fail(f"attribute {name!r} is of the wrong type")
         for name in form.required:
             if name not in given:
                 raise self.fail(f"lacks attribute {name!r}")
-        for name, formal, single in zip(self.inputs, form.names, form.single, strict=False):
-            if not name and single:
-                raise self.fail(f"lacks operand {formal}")
+        if "" in self.inputs:
+            for name, formal, single in zip(self.inputs, form.names, form.single, strict=False):
+                if not name and single:
+                    raise self.fail(f"lacks operand {formal}")
 
     def origin(self) -> Origin:
         """Where the node came from, with the names of all it reads."""
-        slots = self._slots(len(self.inputs))
-        operands = tuple((s, n) for s, n in zip(slots, self.inputs, strict=True) if n)
+        given = self.inputs
+        slots = _slots(self.type, self.opset, self.domain, len(given))
+        operands = tuple(zip(slots, given, strict=True))
+        if "" in given:
+            operands = tuple((s, n) for s, n in operands if n)
         own = f"domain {self.domain}" if self.domain and self.type in _STANDARD else ""
-        return Origin("onnx", op=self.type, name=self.proto.name, path=own, operands=operands)
-
-    def _slots(self, count: int) -> list[str]:
-        if self.domain == MICROSOFT and self.type == "QLinearConcat":
-            formal = ["Y_scale", "Y_zero_point"]
-            for i in range((count - 2) // 3 + 1):
-                formal += [f"X.{i}", f"X_scale.{i}", f"X_zero_point.{i}"]
-            return formal[:count]
-        if self.domain == MICROSOFT and self.type in OPERANDS:
-            formal = OPERANDS[self.type].split()
-        else:
-            form = _form(self.type, self.opset, self.domain)
-            formal = list(form.names) if form else []
-            if form and count > len(formal) - 1 and len(formal) < form.operands[1]:
-                last = formal.pop()
-                formal += [f"{last}.{i}" for i in range(count - len(formal))]
-        return [formal[i] if i < len(formal) else f"input.{i}" for i in range(count)]
+        return Origin("onnx", self.type, self.name, own, 0, operands)
 
     # -- attributes ---------------------------------------------------------------------------
 
     def attribute(self, name: str) -> AttributeProto | None:
-        return next((a for a in self.proto.attribute if a.name == name), None)
+        """The attribute of that name, if the node has it."""
+        return self.attributes.get(name)
 
     def _read(self, name: str, kind: int) -> AttributeProto | None:
         found = self.attribute(name)
@@ -164,7 +168,7 @@ class Op:
 
     def only(self, *names: str) -> None:
         """Keep if the node has an attribute other than these."""
-        if any(a.name not in names for a in self.proto.attribute):
+        if any(name not in names for name in self.attributes):
             raise Keep
 
 
@@ -203,6 +207,25 @@ def _form(name: str, opset: int, domain: str) -> _Form | None:
         tuple(p.name for p in schema.inputs),
         tuple(p.option == one for p in schema.inputs),
     )
+
+
+@lru_cache(4096)
+def _slots(kind: str, opset: int, domain: str, count: int) -> tuple[str, ...]:
+    """What ONNX or onnxruntime calls so many operands of an op."""
+    if domain == MICROSOFT and kind == "QLinearConcat":
+        formal = ["Y_scale", "Y_zero_point"]
+        for i in range((count - 2) // 3 + 1):
+            formal += [f"X.{i}", f"X_scale.{i}", f"X_zero_point.{i}"]
+        return tuple(formal[:count])
+    if domain == MICROSOFT and kind in OPERANDS:
+        formal = OPERANDS[kind].split()
+    else:
+        form = _form(kind, opset, domain)
+        formal = list(form.names) if form else []
+        if form and count > len(formal) - 1 and len(formal) < form.operands[1]:
+            last = formal.pop()
+            formal += [f"{last}.{i}" for i in range(count - len(formal))]
+    return tuple(formal[i] if i < len(formal) else f"input.{i}" for i in range(count))
 
 
 def held_graphs(attribute: AttributeProto) -> list[onnx.GraphProto]:

@@ -97,7 +97,7 @@ class Reader:
 
     def resolve(self, name: str) -> str:
         """The tensor that a name stands for."""
-        return self._alias.get(name, name)
+        return self._alias.get(name, name) if self._alias else name
 
     def store(self, name: str, tensor: Stored) -> None:
         """Keeps a tensor of the file until somebody needs it."""
@@ -112,15 +112,14 @@ class Reader:
     def array(self, name: str) -> Array | None:
         """A constant's elements, without making a node; None for what is computed."""
         name = self.resolve(name)
-        if name not in self._stored:
+        if (found := self._arrays.get(name)) is not None:
+            return found
+        if (stored := self._stored.get(name)) is None:
             return None if self.outer is None or name in self._values else self.outer.array(name)
         self._needed.add(name)
-        if name not in self._arrays:
-            stored = self._stored[name]
-            self._arrays[name] = (
-                stored if isinstance(stored, Array) else self.file.array(stored, name)
-            )
-        return self._arrays[name]
+        found = stored if isinstance(stored, Array) else self.file.array(stored, name)
+        self._arrays[name] = found
+        return found
 
     def kind_of(self, name: str) -> DType:
         """A constant's element type; Keep for what is computed."""
@@ -151,14 +150,17 @@ class Reader:
 
     def type_of(self, op: Op, name: str) -> TensorType:
         """The type of an operand; a constant's is that of its raw elements."""
+        name = self.resolve(name)
+        if name not in self._stored and (value := self._values.get(name)) is not None:
+            return value.type
         found = self.array(name)
         return found.type if found else self.value(op, name).type
 
     def value(self, op: Op, name: str, quant: QuantType | None = None) -> Value:
         """An operand; a constant is made where it is missing, with the meaning given."""
         name = self.resolve(name)
-        if name in self._values and name not in self._stored:
-            return self._values[name]
+        if name not in self._stored and (found := self._values.get(name)) is not None:
+            return found
         if quant is None and (held := self._constants.get((name, None))) is not None:
             return held
         if (array := self.array(name)) is not None:
@@ -183,9 +185,16 @@ class Reader:
         key = (name, quant)
         if key not in self._constants:
             free = name if not self.graph.has(name) else self.spare(name)
-            value = self.graph.constant(array, name=free)
-            self.graph.set_origins(value.node, [Origin("onnx", op="Constant", name=name)])
-            self.graph.set_lineage(value, Lineage(name))
+            value = self.graph.add(
+                "constant",
+                None,
+                {"data": array},
+                types=(array.type,),
+                name=free,
+                origins=(Origin("onnx", "Constant", name),),
+            ).result
+            if free != name:
+                self.graph.set_lineage(value, Lineage(name))
             self._constants[key] = value
         return self._constants[key]
 
@@ -230,8 +239,7 @@ class Reader:
 
     def bind(self, name: str, value: Value) -> None:
         """Enters a value under its name in the file."""
-        quant = self.meaning(name, value.type)
-        if quant is not None:
+        if name in self.meanings and (quant := self.meaning(name, value.type)) is not None:
             self.graph.set_type(value, value.type.with_element(quant))
         self._values[name] = value
 

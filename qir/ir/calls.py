@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from qir.errors import GraphError, TypeRuleError
 from qir.ir.attrs import Attr
+from qir.ir.dtype import DType
 from qir.ir.node import Program, Stage, Value
-from qir.ir.ops import Call, Signature, spec
+from qir.ir.ops import OPS, Call, Signature, spec
 from qir.ir.ops.graph import GIVEN
 from qir.ir.types import Array, TensorType
 
@@ -19,6 +21,8 @@ def infer(
     bodies: Mapping[str, Program] | None = None,
 ) -> tuple[TensorType, ...]:
     """The result types by the op's rule; codes stay codes where the op only moves them."""
+    if op in _STEADY and (key := _key(operands, attrs)) is not None:
+        return _inferred(op, key, operands, attrs)
     row = spec(op)
     call = make_call(op, operands, attrs, bodies)
     types = row.rule(call)
@@ -36,6 +40,71 @@ def infer(
                 reason = "the op works across them, or breaks them up; dequantize first"
                 raise TypeRuleError(f"{op}: the quantized {said} does not survive: {reason}")
             return (types[0].with_element(moved),)
+    return types
+
+
+_STEADY = {
+    name: dict[tuple[object, ...], "tuple[TensorType, ...] | None"]()
+    for name, row in OPS.items()
+    if name not in GIVEN and not row.bodies and not any(a.kind == "array" for a in row.attrs)
+}
+"""The core's ops whose result types are looked up, by slots, types of operands and attributes.
+
+None stands where the rule asks for elements of constants, which are no part of the key.
+"""
+_MOST = 2048
+"""So many answers of one op are kept."""
+_FORMS = 256
+"""So many ways to fill the slots of one op are kept."""
+
+
+class _Asked(Mapping[str, Array]):
+    """Constants, which remember whether a rule asked for any."""
+
+    def __init__(self, held: Mapping[str, Array]) -> None:
+        self.held = held
+        self.asked = False
+
+    def __getitem__(self, slot: str) -> Array:
+        self.asked = True
+        return self.held[slot]
+
+    def __iter__(self) -> Iterator[str]:
+        self.asked = True
+        return iter(self.held)
+
+    def __len__(self) -> int:
+        self.asked = True
+        return len(self.held)
+
+
+def _key(operands: Mapping[str, Value], attrs: Mapping[str, Attr]) -> tuple[object, ...] | None:
+    """All that a rule looks at but constants; None where codes have types of their own."""
+    types = [value.type for value in operands.values()]
+    for kind in types:
+        if kind.element.__class__ is not DType:
+            return None
+    return (*operands, *types, *attrs.values())
+
+
+def _inferred(
+    op: str,
+    key: tuple[object, ...],
+    operands: Mapping[str, Value],
+    attrs: Mapping[str, Attr],
+) -> tuple[TensorType, ...]:
+    """What the rule says of operands without codes, asked once for what is alike."""
+    found = _STEADY[op].get(key, ())
+    if found:
+        return found
+    call = make_call(op, operands, attrs)
+    if found is None:
+        return spec(op).rule(call)
+    asked = _Asked(call.constants)
+    types = spec(op).rule(replace(call, constants=asked))
+    if len(_STEADY[op]) == _MOST:
+        _STEADY[op].clear()
+    _STEADY[op][key] = None if asked.asked else types
     return types
 
 
@@ -80,3 +149,25 @@ def check_chain(stages: tuple[Stage, ...]) -> None:
             raise GraphError(f"stage {i}, {stage.op}: the flow from the stage before is amiss")
     if stages[-1].type is not None:
         raise GraphError("the last stage's type is the group's")
+
+
+def check_slots(op: str, operands: Mapping[str, Value], *, whole: bool = True) -> None:
+    """GraphError for what is no value, TypeRuleError for operands that the op does not take.
+
+    Where not the whole is given, none is missed.
+    """
+    for slot, value in operands.items():
+        if not isinstance(value, Value):
+            raise GraphError(f"{op}: {slot} is {type(value).__name__}, it takes a value")
+    row = spec(op)
+    if op in ("output", "foreign", "fused") or tuple(operands) in row.fitting:
+        return
+    for slot in operands:
+        if row.slot(slot) is None and not row.companion(slot):
+            known = ", ".join(s.name for s in row.operands) or "none"
+            raise TypeRuleError(f"{op} has no slot {slot}; its slots: {known}")
+    for needed in row.operands if whole else ():
+        if not (needed.optional or needed.variadic) and needed.name not in operands:
+            raise TypeRuleError(f"{op} needs {needed.name}")
+    if whole and len(row.fitting) < _FORMS:
+        row.fitting.add(tuple(operands))

@@ -42,14 +42,8 @@ class DType:
     @property
     def carrier(self) -> np.dtype[np.generic]:
         """The NumPy type whose array holds such elements, one a slot, never packed."""
-        if self.kind == "float":
-            return np.dtype(_FLOATS[self.name][1])  # type: ignore[call-overload,no-any-return]
-        if self.kind == "bool":
-            return np.dtype(np.bool_)
-        if self.kind in ("string", "opaque"):
-            return np.dtype(object)
-        width = next(w for w in (8, 16, 32, 64) if self.bits <= w)
-        return np.dtype(f"{'i' if self.kind == 'int' else 'u'}{width // 8}")
+        found = _CARRIERS.get(self.name)
+        return _carrier(self) if found is None else found
 
     @property
     def is_float(self) -> bool:
@@ -94,6 +88,23 @@ class DType:
 
     def __repr__(self) -> str:
         return f"dtype({self.name!r})"
+
+
+def _carrier(kind: DType) -> np.dtype[np.generic]:
+    found = np.dtype(object)
+    if kind.kind == "float":
+        found = np.dtype(_FLOATS[kind.name][1])  # type: ignore[call-overload]
+    elif kind.kind == "bool":
+        found = np.dtype(np.bool_)
+    elif kind.is_integer:
+        width = next(w for w in (8, 16, 32, 64) if kind.bits <= w)
+        found = np.dtype(f"{'i' if kind.kind == 'int' else 'u'}{width // 8}")
+    if not kind.is_opaque:  # of these there may be any number
+        _CARRIERS[kind.name] = found
+    return found
+
+
+_CARRIERS: dict[str, np.dtype[np.generic]] = {}
 
 
 @cache

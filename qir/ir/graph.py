@@ -20,7 +20,7 @@ from qir.errors import GraphError, TypeRuleError
 from qir.ir import attrs as attributes
 from qir.ir import store
 from qir.ir.attrs import Attr
-from qir.ir.calls import check_chain, infer
+from qir.ir.calls import check_chain, check_slots, infer
 from qir.ir.growth import growth
 from qir.ir.html import graph_html
 from qir.ir.look import brief_graph
@@ -35,6 +35,7 @@ from qir.ir.scheme import Scheme
 from qir.ir.types import Array, Element, QuantType, TensorType
 
 _DEEPEST = 32  # bodies within bodies
+_USE = tuple.__new__  # of a use, without going through Python
 
 
 class Graph:
@@ -52,7 +53,7 @@ class Graph:
         self._values: dict[str, Value] = {}
         self._counts: dict[str, int] = {}
         self._output: Node | None = None
-        self._bodies: dict[Node, dict[str, Graph]] = {}
+        self._bodies: dict[Node, Mapping[str, Graph]] = {}
         self._holder: Graph | None = None
         self._edits, self._most, self._kept = 0, float("inf"), 0
 
@@ -210,13 +211,13 @@ class Graph:
         node holds is to be copied first. Raises TypeRuleError if the op does not take these
         operands, GraphError for a place before an operand or operands of another graph.
         """
-        operands = dict(operands or {})
+        operands = operands or NOTHING
         row = spec(op)
-        held = dict(bodies or {})
+        held = dict(bodies) if bodies else NOTHING
         if op == "fused" and not held:
             raise GraphError("a group is made by add_chain, or it has a body")
-        full = row.complete(attrs or {})
-        self._check_slots(op, operands)
+        full = row.usual if not attrs and row.usual is not None else row.complete(attrs or {})
+        check_slots(op, operands)
         if held or row.bodies:
             self._check_bodies(op, operands, held)
         if op == "output" and self._output is not None:
@@ -229,15 +230,16 @@ class Graph:
         kinds = tuple(types)
         if row.results is not None and len(kinds) != row.results:
             raise TypeRuleError(f"{op} makes {row.results} values, {len(kinds)} types are given")
-        for slot, element in (inner or {}).items():
+        for slot, element in inner.items() if inner else ():
             node._inner = entered(node._inner, _inner_slot(op, slot), element)
         self._place(node, operands, kinds, name, before)
-        self._hold(node, held)
+        if held:
+            self._hold(node, held)
         if op == "output":
             self._output = node
         return node
 
-    def _hold(self, node: Node, bodies: dict[str, Graph]) -> None:
+    def _hold(self, node: Node, bodies: Mapping[str, Graph]) -> None:
         for name, body in bodies.items():
             body._holder, body.name = self, name
         if bodies:
@@ -308,24 +310,11 @@ class Graph:
     ) -> Value:
         """Adds a constant and gives its value; elements alone have their own plain type."""
         held = data if isinstance(data, Array) else Array.of(np.asarray(data))
+        told = name or held.name or None
+        attrs = {"data": held}
         return self.add(
-            "constant", {}, {"data": held}, name=name or held.name or None, before=before
+            "constant", None, attrs, types=(held.type,), name=told, before=before
         ).result
-
-    def _check_slots(self, op: str, operands: Mapping[str, Value], *, whole: bool = True) -> None:
-        row = spec(op)
-        for slot, value in operands.items():
-            if not isinstance(value, Value):
-                raise GraphError(f"{op}: {slot} is {type(value).__name__}, it takes a value")
-        if op in ("output", "foreign", "fused"):
-            return
-        for slot in operands:
-            if row.slot(slot) is None and not row.companion(slot):
-                known = ", ".join(s.name for s in row.operands) or "none"
-                raise TypeRuleError(f"{op} has no slot {slot}; its slots: {known}")
-        for needed in row.operands if whole else ():
-            if not (needed.optional or needed.variadic) and needed.name not in operands:
-                raise TypeRuleError(f"{op} needs {needed.name}")
 
     def _place(
         self,
@@ -338,28 +327,40 @@ class Graph:
         self._free()
         if before is not None:
             self._own(before)
+        here = self._store._node
         for slot, value in operands.items():
-            if value.node not in self:
+            if value.node not in here:
                 raise GraphError(f"{node.op}: %{value.name} in {slot} is of another graph")
             if before is not None and value.node._rank >= before._rank:
                 raise GraphError(f"{node.op}: %{value.name} is made after {before.name}")
         names = self._names(node.op, name, len(kinds))
         self._order.insert(node, before)
         store.put(self._store, node)
-        node.results = tuple(map(Value, repeat(node), range(len(kinds)), names, kinds))
-        self._values.update(zip(names, node.results, strict=True))
+        if len(kinds) == 1:
+            made = self._values[names[0]] = Value(node, 0, names[0], kinds[0])
+            node.results = (made,)
+        else:
+            node.results = tuple(map(Value, repeat(node), range(len(kinds)), names, kinds))
+            self._values.update(zip(names, node.results, strict=True))
+        bound = node._operands
         for slot, value in operands.items():
-            self._join(node, slot, value)
+            bound[slot] = value
+            value._uses[_USE(Use, (node, slot))] = None
+            store.join(self._store, value.node, node, slot, value.index)
         self._touch()
 
     def _names(self, op: str, name: str | Iterable[str] | None, count: int) -> list[str]:
         if name is None or isinstance(name, str):
             base = op if name is None else name
+            if count == 1:
+                return [base if base not in self._values else self.fresh(base)]
             wanted = [base if i == 0 else f"{base}.{i}" for i in range(count)]
         else:
             wanted = list(name)
         if len(wanted) != count:
             raise GraphError(f"{op} makes {count} values, {len(wanted)} names are given")
+        if count == 1:
+            return [self.fresh(wanted[0])]
         names: dict[str, None] = {}
         for found in map(self.fresh, wanted):
             while found in names:
@@ -387,7 +388,7 @@ class Graph:
         """
         self._own(node)
         if value is not None and slot not in node._operands:
-            self._check_slots(node.op, {slot: value}, whole=False)
+            check_slots(node.op, {slot: value}, whole=False)
         if value is not None:
             self._own(value.node)
             self._lift(self._late(value.node, node), node)

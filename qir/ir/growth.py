@@ -6,14 +6,35 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+_MUCH = 200_000
+"""Objects that are worth setting aside."""
+_aside: list[int] = []
+"""How many whole searches there had been when much was last set aside."""
+
 
 @contextmanager
 def growth() -> Iterator[None]:
-    """No search for cycles inside, which would look at all that was made again and again."""
+    """No search for cycles inside, which would look at all that was made again and again.
+
+    Much that was made is not looked through at the end either, but left for the next search of
+    everything; once between two such searches, so that what is dropped does not pile up.
+    """
     searched = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
         if searched:
+            _set_aside()
             gc.enable()
+
+
+def _set_aside() -> None:
+    """Makes all there is old, where much is new and nobody froze anything."""
+    if gc.get_count()[0] < _MUCH or gc.get_freeze_count():
+        return
+    past = gc.get_stats()[-1]["collections"]
+    if past not in _aside:
+        _aside[:] = [past]
+        gc.freeze()
+        gc.unfreeze()

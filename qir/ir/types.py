@@ -45,12 +45,15 @@ class Array:
     __slots__ = ("_digest", "data", "depth", "name", "type")
 
     def __init__(self, data: NDArray[np.generic], type: TensorType, name: str = "") -> None:
-        if type.dtype.is_opaque:
+        kind = type.dtype
+        if kind.is_opaque:
             raise GraphError(f"array {name or '?'}: {type} is no tensor, and no constant holds it")
-        if type.dtype.carrier != data.dtype or tuple(type.shape) != data.shape:
+        if kind.carrier != data.dtype or tuple(type.shape) != data.shape:
             held = f"{data.dtype} {list(data.shape)}"
             raise GraphError(f"array {name or '?'}: holds {held}, its type is {type}")
-        self.depth: int = 1 + max((a.depth for a in type.arrays()), default=0)
+        self.depth = 1
+        if kind is not type.element:
+            self.depth += max((a.depth for a in type.arrays()), default=0)
         if self.depth > _MOST_DEPTH:
             raise GraphError(f"array {name or '?'}: arrays within types, over {_MOST_DEPTH} deep")
         if data.flags.writeable:
@@ -476,12 +479,27 @@ Element: TypeAlias = DType | QuantType
 """What each element of a tensor is: a plain type, or codes with the map that gives them meaning."""
 
 
+class _Hashed:
+    """Room for a hash, which is asked for often."""
+
+    __slots__ = ("_hash",)
+    _hash: int
+
+
 @dataclass(frozen=True, slots=True)
-class TensorType:
+class TensorType(_Hashed):
     """Shape and element; the element is a plain type or a map from codes."""
 
     shape: Shape
     element: DType | QuantType
+
+    def __hash__(self) -> int:
+        try:
+            return self._hash
+        except AttributeError:
+            found = hash((self.shape, self.element))
+            object.__setattr__(self, "_hash", found)
+            return found
 
     def __post_init__(self) -> None:
         if len(self.shape) > _MOST_AXES:

@@ -201,6 +201,20 @@ class OpSpec:
     """Names of values that it rounds within itself, which may have a type and a scheme."""
     bodies: tuple[str, ...] = ()
     """Names of the closed graphs that it holds."""
+    known: Mapping[str, AttrSpec] = field(init=False, repr=False, compare=False)
+    """Its attributes by name."""
+    usual: Mapping[str, Attr] | None = field(init=False, repr=False, compare=False)
+    """The attributes of a node that says nothing of them; None where it has to."""
+
+    fitting: set[tuple[str, ...]] = field(init=False, repr=False, compare=False)
+    """Names of operands that were found to be what it takes."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "fitting", set())
+        whole = all(a.takes(a.default) and not a.required for a in self.attrs)
+        usual = {a.name: a.default for a in self.attrs} if whole else None
+        object.__setattr__(self, "known", {a.name: a for a in self.attrs})
+        object.__setattr__(self, "usual", usual)
 
     def slot(self, name: str) -> Slot | None:
         """The slot that an operand name belongs to."""
@@ -222,10 +236,9 @@ class OpSpec:
 
     def complete(self, attrs: Mapping[str, Attr]) -> dict[str, Attr]:
         """The attributes in the spec's order, defaults filled in; TypeRuleError for a stranger."""
-        known = {a.name: a for a in self.attrs}
         for name in attrs:
-            if name not in known:
-                near = difflib.get_close_matches(name, known, 1)
+            if name not in self.known:
+                near = difflib.get_close_matches(name, self.known, 1)
                 hint = f"; did you mean {near[0]}?" if near else ""
                 raise TypeRuleError(f"{self.name} has no attribute {name}{hint}")
         out: dict[str, Attr] = {}
@@ -233,7 +246,7 @@ class OpSpec:
             if spec.required and spec.name not in attrs:
                 raise TypeRuleError(f"{self.name} needs {spec.name}")
             value = attrs.get(spec.name, spec.default)
-            if not spec.takes(value):
+            if not _fits(value, spec):
                 said = f"{self.name}: {spec.name} = {value!r} is not {spec.kind}"
                 raise TypeRuleError(said + _WRITTEN.get(spec.kind, "").format(spec.name))
             out[spec.name] = value
