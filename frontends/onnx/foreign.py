@@ -213,11 +213,15 @@ def _outputs(op: Op, values: list[Value]) -> dict[str, onnx.TypeProto]:
     }
     imports = [onnx.helper.make_opsetid(op.domain, op.opset)]
     try:
-        return dict(
+        found = dict(
             onnx.shape_inference.infer_node_outputs(
                 schema, op.proto, types, data, opset_imports=imports
             )
         )
+        for size in (d for t in found.values() for d in t.tensor_type.shape.dim):
+            if size.dim_value < 0:  # of an op that fails where it is run
+                size.Clear()
+        return found
     except Exception as error:  # whatever the library raises, the node is at fault
         if len(types) < len(set(names)):
             return {}  # it asks for what nobody knows

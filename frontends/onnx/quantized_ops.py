@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from qir.ir.attrs import Attr
-from qir.ir.dtype import F32, U8, DType
+from qir.ir.dtype import F16, F32, U8, DType
 from qir.ir.node import Value
 from qir.ir.types import Grain, QuantType, TensorType
 
@@ -41,7 +41,7 @@ def quantize(reader: Reader, op: Op) -> None:
     wanted = op.integer("output_dtype", 0)
     storage = _zero_type(reader, op.input(2)) or (element(wanted) if wanted else U8)
     if storage.is_float and not op.integer("saturate", 1):
-        raise Keep
+        raise Keep("float codes that do not saturate differ from one runtime to the next")
     x = reader.value(op, op.input(0))
     axis = None if op.integer("block_size", 0) else _axis(reader, op, x.constant is not None)
     quant = _map(reader, op, (1, 2), x.type.with_element(storage), axis)
@@ -144,11 +144,12 @@ def _open(
     numbers = {"scale": reader.value(op, op.input(at[0]))}
     if op.input(at[1]):
         numbers["zero"] = reader.value(op, op.input(at[1]))
-    wanted = {"scale": F32, "zero": storage}
+    express = numbers["scale"].type.dtype
+    wanted = {"scale": F16 if express == F16 and op.domain == "" else F32, "zero": storage}
     if any(v.type.quant or v.type.dtype != wanted[n] for n, v in numbers.items()):
         raise Keep("its scale is no f32, or its zero point of another type than its codes")
     grain = None if axis is None else Grain(((axis, 1),))
-    return QuantType(storage, F32, None, None if "zero" in numbers else (), grain), numbers
+    return QuantType(storage, express, None, None if "zero" in numbers else (), grain), numbers
 
 
 def _result(reader: Reader, op: Op, kind: DType) -> tuple[QuantType, dict[str, Value]]:

@@ -91,6 +91,8 @@ def _split(reader: Reader, op: Op) -> None:
             raise Keep
         each = -(-whole // count)
         sizes = (*(each,) * (count - 1), whole - each * (count - 1))
+        if sizes[-1] < 0 and reader.outer is not None:  # a branch that nobody may take
+            raise Keep(f"{whole} elements in {count} parts of {each}")
     if len(sizes) != count:
         raise op.fail(f"gives {count} parts of {len(sizes)} sizes")
     reader.add(op, "split", {"x": x}, {"sizes": sizes, "axis": axis})

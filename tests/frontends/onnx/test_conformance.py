@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -43,6 +47,24 @@ def test_a_third_of_the_cases_goes_as_the_page_says() -> None:
         if not _agrees(one, way, said[way])
     ]
     assert not wrong, wrong[:5]
+
+
+@pytest.mark.slow
+def test_what_the_language_knows_needs_no_framework() -> None:
+    """All cases of quantization are right, and the others are as the page says."""
+    made = subprocess.run(
+        [sys.executable, "-m", "tests.frontends.onnx.alone"],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).parents[3],
+    )
+    found = json.loads(made.stdout.splitlines()[-1])
+    assert set(found["quantization"].values()) == {SAME}
+    assert len(found["quantization"]) >= 45
+    if _is_same_age():
+        said = listed(PAGE.read_text(encoding="utf-8"), "interpreter")
+        assert set(found["differ"]) <= set(said)
 
 
 @pytest.mark.long
