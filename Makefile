@@ -22,7 +22,7 @@ CYTHON := $(shell find qir -name '*.pyx' -o -name '*.pxd')
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check test-loopback test-all bench fuzz sanitize lint format docs train clean oracle-tflite oracle-ipex oracle-mxnet
+.PHONY: help demo test check test-loopback test-all bench fuzz sanitize lint format docs counts train clean oracle-tflite oracle-ipex oracle-mxnet
 
 help:  ## list the targets
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
@@ -73,6 +73,10 @@ docs: $(STAMP)/test  ## write the pages that are made from the code
 		tests.frontends.onnx.conformance tests.frontends.onnx.coverage tests.numerics_page tests.picture_of_steps \
 		tests.mutation.page tests.mutation.indistinct; do \
 		$(BIN)/python -m $$page || exit; done
+
+counts: $(STAMP)/test  ## count what the tests compare rule by rule, for docs/reference/numerics.md
+	@rm -f tests/differential/counts.json
+	@$(PYTEST) -q -m "not long" --counts tests/differential && $(BIN)/python -m tests.numerics_page
 
 train: $(STAMP)/test  ## train the demo's network again
 	@$(BIN)/python examples/digits/train.py

@@ -57,9 +57,10 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     recorder = item.config.stash.get(_COUNTS, None)
     if recorder is not None:
-        recorder.begin(item.nodeid.partition("[")[0])
+        name = "" if item.get_closest_marker("uncounted") else item.nodeid.partition("[")[0]
+        recorder.begin(name)
     yield
-    if recorder is not None:  # not where it was skipped or failed
+    if recorder is not None and recorder.test:  # not where it was skipped or failed
         recorder.ran.add(recorder.test)
 
 

@@ -9,6 +9,7 @@ behind which rules decided each of its results; where a test compares one, these
 from __future__ import annotations
 
 import json
+import os
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -27,7 +28,7 @@ from qir.numerics.fields import Rule
 from qir.numerics.profile import Entry, Group, When, query_of
 from qir.reference import interpreter
 
-FILE = Path(__file__).parent / "differential" / "counts.json"
+FILE = Path(os.environ.get("QIR_COUNTS") or Path(__file__).parent / "differential" / "counts.json")
 Array = NDArray[np.generic]
 Credit = tuple[str, str]
 """A profile, and one of its rules or groups as the page names it."""
@@ -122,7 +123,7 @@ class Recorder:
     _programs: int = 0
 
     def begin(self, test: str) -> None:
-        """From now on results are those of another test."""
+        """From now on results are those of another test; of none for an empty name."""
         self.test = test
         self._asked.clear()
         self._made.clear()
@@ -131,6 +132,8 @@ class Recorder:
 
     def note(self, found: Array, wanted: Array) -> None:
         """One comparison of what was predicted with what a runtime gave."""
+        if not self.test:
+            return
         credits = self._of(found)
         size = int(np.size(wanted))
         differ = differing(np.asarray(found), np.asarray(wanted))
@@ -213,12 +216,22 @@ def grouped(node: Node, name: str) -> Iterator[tuple[Credit, str]]:
         return
     of, query = profile(name), query_of(node)
     chain = tuple(stage.op for stage in node.stages) or (node.op,)
-    codes = node.results[0].type.quant is not None
-    group = of.group(chain, query, result="codes" if codes else "real")
+    result = "codes" if node.results[0].type.quant is not None else "real"
+    key = (id(of), chain, result, repr(query))
+    if key not in _GROUPED:
+        _GROUPED[key] = of, _group(of, chain, query, result)
+    if (found := _GROUPED[key][1]) is not None:
+        yield found
+
+
+def _group(
+    of: Profile, chain: tuple[str, ...], query: Query, result: str
+) -> tuple[Credit, str] | None:
+    group = of.group(chain, query, result=result)
     for layer in reversed(of.layers) if installed(of) else ():
         if group is not None and any(group is one for one in layer.own_groups):
-            yield (layer.name, group_key(group)), group.claim
-            return
+            return (layer.name, group_key(group)), group.claim
+    return None
 
 
 def differing(found: Array, wanted: Array) -> int:
@@ -233,6 +246,10 @@ def differing(found: Array, wanted: Array) -> int:
 
 _RESOLVE, _RUN, _NODE = Profile.resolve, interpreter._run, interpreter.run_node
 _HEARD: list[Recorder] = []
+_GROUPED: dict[
+    tuple[int, tuple[str, ...], str, str], tuple[Profile, tuple[Credit, str] | None]
+] = {}
+"""What was looked up already; the profiles are held, so that no other one takes their place."""
 
 
 def note(found: Array, wanted: Array) -> None:

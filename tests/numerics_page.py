@@ -1,23 +1,25 @@
 """The page of what every profile claims, with the evidence: backend by backend, op by op.
 
+Figures are those that tests counted while they compared (`make counts`).
 `python -m tests.numerics_page` writes docs/reference/numerics.md.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from qir.inspect.probing import head_of, probes, suits
 from qir.numerics import Profile, profile, profile_names
-from qir.numerics.evidence import counted
-from qir.numerics.profile import Entry, When
+from qir.numerics.profile import Entry, Group
+from tests.counting import counts, group_key, rule_key, told, totals
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "reference" / "numerics.md"
 
-_FILE = re.compile(r"tests/[\w/*.-]+\.py")
+_TESTS = "tests/differential/"
+Tests = Mapping[str, Sequence[int]]
+"""By test, results compared and results that differed."""
 
 
 def numerics_page() -> str:
@@ -25,23 +27,26 @@ def numerics_page() -> str:
     lines = [
         "# What every backend computes",
         "",
-        "Every rule of every profile with its claim, the cases that were compared with the runtime"
-        " and how many differed, by the measurement that the profile states: one run of the command"
-        " compares as many as its time allows, often fewer. *exact*: every byte; *within n codes"
-        " at a rate*: no more than that; *unknown*: nothing is claimed, and the ledger of a"
-        " conversion says so. A profile"
-        " says only what differs from the one that it extends. Rows without figures rest on another"
-        " rule (`as ...`), or compute nothing (`moves: ...`). Made from the files by"
+        "Every rule of every profile with its claim, how many results of the runtime were compared"
+        " with what the rule foresees, how many differed, and the test that compares most of them:"
+        " `pytest tests/differential/TEST` shows it. These figures are counted by the tests while"
+        " they compare; `make counts` counts again. What is said under *evidence* was measured when"
+        " the rule was written, often on more. *exact*: every byte; *within n codes at a rate*: no"
+        " more than that; *unknown*: nothing is claimed, and the ledger of a conversion says so. A"
+        " profile says only what differs from the one that it extends. Rows without figures are"
+        " held by another rule (`as ...`), compute nothing (`moves: ...`), or speak of a processor"
+        " on which the tests run a runtime but count nothing. Made from the files by"
         " `python -m tests.numerics_page`; what the fields mean is in [profiles](profiles.md), why"
         " there is so much of it in [bytes](../guide/bytes.md).",
         "",
     ]
+    counted = counts()
     for name in sorted(profile_names(), key=lambda n: (head_of(profile(n)).backend, n)):
-        lines += _profile(profile(name))
+        lines += _profile(profile(name), counted.get(name, {}))
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _profile(of: Profile) -> Iterator[str]:
+def _profile(of: Profile, counted: Mapping[str, Tests]) -> Iterator[str]:
     head = head_of(of)
     yield f"## `{of.name}`"
     yield ""
@@ -51,20 +56,18 @@ def _profile(of: Profile) -> Iterator[str]:
     extends = f"; extends `{head.extends}`" if head.extends else ""
     yield "; ".join(part for part in parts if part) + extends + "."
     yield ""
-    if commands := _commands(of):
+    if commands := _commands(of, counted):
         yield "Shown by " + ", ".join(f"`{c}`" for c in commands) + "."
         yield ""
     if of.rules:
-        yield "| op | where | claim | compared | differ | evidence |"
-        yield "|---|---|---|---:|---:|---|"
-        yield from (_row(entry) for entry in of.rules)
+        yield "| op | where | claim | compared | differ | most of them by | evidence |"
+        yield "|---|---|---|---:|---:|---|---|"
+        yield from (_row(entry, counted.get(rule_key(entry), {})) for entry in of.rules)
         yield ""
     if of.own_groups:
-        yield "One kernel each:"
-        yield ""
-        for claim in dict.fromkeys(g.claim for g in of.own_groups):
-            chains = dict.fromkeys(" > ".join(g.chain) for g in of.own_groups if g.claim == claim)
-            yield f"- {_claim(claim)}: {', '.join(f'`{c}`' for c in chains)}"
+        yield "| one kernel | where | claim | compared | differ | most of them by | evidence |"
+        yield "|---|---|---|---:|---:|---|---|"
+        yield from (_kernel(group, counted.get(group_key(group), {})) for group in of.own_groups)
         yield ""
     for note in of.head.notes:
         yield f"- {note}"
@@ -72,34 +75,33 @@ def _profile(of: Profile) -> Iterator[str]:
         yield ""
 
 
-def _commands(of: Profile) -> list[str]:
+def _commands(of: Profile, counted: Mapping[str, Tests]) -> list[str]:
     head = head_of(of)
-    found = [f"pytest {path}" for path in _FILE.findall(of.head.evidence)]
+    files = {test.partition("::")[0] for tests in counted.values() for test in tests}
+    found = [f"pytest {path}" for path in sorted(files)]
     for probe in probes():
         if suits(head.settings, probe.settings) and head.backend == probe.backend:
             found.append(f"qir probe {probe.name}")
     return found
 
 
-def _row(entry: Entry) -> str:
+def _row(entry: Entry, tests: Tests) -> str:
     claim = str(entry.fields.get(("", "claim"), "unknown"))
     evidence = str(entry.fields.get(("", "evidence"), ""))
-    found = counted(evidence)
-    compared, differ = (f"{n:,}" for n in found) if found else ("", "")
-    ops = ", ".join(entry.ops)
-    cells = (ops, _when(entry.when), _claim(claim), compared, differ, evidence)
+    return _cells(", ".join(entry.ops), told(entry.when), claim, tests, evidence)
+
+
+def _kernel(group: Group, tests: Tests) -> str:
+    chain = " > ".join(group.chain) + (" to reals" if group.result == "real" else "")
+    return _cells(f"`{chain}`", told(group.when), group.claim, tests, group.evidence)
+
+
+def _cells(what: str, where: str, claim: str, tests: Tests, evidence: str) -> str:
+    compared, differ = (f"{n:,}" for n in totals(tests)) if tests else ("", "")
+    most = max(tests, key=lambda test: tests[test][0], default="").removeprefix(_TESTS)
+    test = f"`{most}`" if most else ""
+    cells = (what, where, _claim(claim), compared, differ, test, evidence)
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-
-
-def _when(when: When) -> str:
-    said = [
-        f"{'' if slot == 'data' else slot + ' '}{' or '.join(kinds)}"
-        for slot, kinds in when.storage.items()
-    ]
-    said += [f"per {grain}" for grain in when.grain]
-    said += [f"{name} = {value!s}" for name, value in when.attrs.items()]
-    said += [" or ".join(when.isa)] if when.isa else []
-    return ", ".join(said)
 
 
 def _claim(claim: str) -> str:

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from qir import pipeline
-from tests.counting import note
 
 from .comparison import read
 from .models import Model, Style, Taste, make
@@ -51,7 +50,6 @@ def examine(model: Model, found: Findings) -> None:
         mine = pipeline.run(read(part.proto), part.feeds, profile=PROFILE)[name]
         theirs = judge[name]
         found.compared += theirs.size
-        note(mine, theirs)
         ops = {n.op_type for n in part.proto.graph.node}
         where = f"seed {model.seed}, {name} by {' '.join(sorted(ops))}"
         if not ops & SUMS:

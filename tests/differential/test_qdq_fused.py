@@ -140,6 +140,7 @@ def test_their_inputs_tie_and_saturate_often() -> None:
     found.check()
 
 
+@pytest.mark.uncounted
 def test_a_sum_whose_first_operand_is_repeated_may_change_turns() -> None:
     """The one sum that is not foreseen, and why networks here have their narrow operand second.
 

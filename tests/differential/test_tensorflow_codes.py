@@ -16,6 +16,7 @@ from qir.ir.types import QuantType, TensorType
 from qir.numerics import Query, numbers_for, profile
 from qir.numerics.rounding import ROUNDINGS
 from qir.reference.interpreter import run
+from tests.counting import note
 
 from .kernels_of_tensorflow import BOUNDS, KINDS, SETTINGS, Kind, TensorFlow, started
 from .predictions import Array, Count, F, Held, Number, predicted, ranged
@@ -210,6 +211,7 @@ def test_dequantize(runtimes: Mapping[str, TensorFlow], name: str, kind: str, mo
             of = offset(kind, low, high, first=mode == "MIN_FIRST")
         wanted = runtimes[name].op("Dequantize", [(x, kind), low, high], T=Kind(kind), mode=mode)[0]
         found = predicted(name, "dequantize", {"x": Held(x, of)}, None, x.shape)
+        note(found, wanted)
         assert np.array_equal(found, wanted), (seed, low, high)
 
 

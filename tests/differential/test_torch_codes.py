@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from qir.ir.dtype import dtype
 from qir.numerics import Query, affine, choose, convert, dequantize, profile, quantize
+from tests.counting import note
 
 from .kernels_of_torch import BOUNDS, F, Tally, codes, of
 
@@ -305,4 +306,5 @@ def test_the_numbers_of_dynamic_layers_are_torchs(short: bool) -> None:
             continue
         scale, zero = torch._choose_qparams_per_tensor(torch.tensor([least, most]), short)
         mine = choose(least, most, dtype("u8"), rule)
+        note(np.array([mine[0], mine[1]], F), np.array([scale, zero], F))
         assert (F(scale), int(zero)) == (F(mine[0]), int(mine[1])), (least, most)
