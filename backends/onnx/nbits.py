@@ -28,6 +28,8 @@ def to_nbits(graph: Graph, ledger: Ledger, *, standard: bool) -> None:
     Refused where there is nothing of that form.
     """
     count = sum(1 for n in graph if n.op == "fused" and n.attrs["kernel"] == KERNEL)
+    if not standard:  # what is kept has that form already
+        count += sum(1 for n in graph if n.op == "foreign" and n.attrs["op"] == "MatMulNBits")
     for node in list(graph):
         if node.op not in ("matmul", "gemm", "linear"):
             continue

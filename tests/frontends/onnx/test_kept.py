@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -129,3 +130,34 @@ def test_a_kept_op_that_sums_codes_has_a_row_of_its_own(
     onnx.save(helper.make_model(graph, opset_imports=imports, ir_version=9), path)
     found = [(s.node, s.op, s.wraps, s.why) for s in overflow(pipeline.load(path))]
     assert found == [("y", op, None, f"kept as onnx {op}")] * told
+
+
+@pytest.mark.parametrize("kind", ["FLOAT8E4M3FN", "FLOAT8E5M2FNUZ"])
+def test_float_codes_that_do_not_saturate_are_kept_and_given_back(
+    tmp_path: Path, kind: str
+) -> None:
+    x = np.array([0, 1, -447, 449, 1e6, np.inf, -np.inf, np.nan], np.float32)
+    zero = helper.make_tensor("z", getattr(TensorProto, kind), [], [0])
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"], saturate=0),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["y"]),
+    ]
+    given, made = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [8]) for n in "xy")
+    one = numpy_helper.from_array(np.array(1, np.float32), "s")
+    graph = helper.make_graph(nodes, "g", [given], [made], [one, zero])
+    imports = [helper.make_opsetid("", 21)]
+    path, back = tmp_path / "m.onnx", tmp_path / "back.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=imports, ir_version=10), path)
+    read = pipeline.load(path)
+    (finding,) = pipeline.verify(read)
+    assert "float codes that do not saturate differ from one runtime" in finding.message
+    for form in ("qdq", "qoperator"):
+        pipeline.save(pipeline.load(path), back, format=form, force=True)
+        first = onnx.load(back).graph.node[0]
+        assert [(a.name, a.i) for a in first.attribute if a.name == "saturate"] == [("saturate", 0)]
+        found = [
+            onnxruntime.InferenceSession(p, providers=["CPUExecutionProvider"]).run(None, {"x": x})
+            for p in (path, back)
+        ]
+        assert found[0][0].tobytes() == found[1][0].tobytes()
+    assert np.array_equal(pipeline.run(read, {"x": x})["y"], found[0][0], equal_nan=True)
