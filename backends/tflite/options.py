@@ -248,7 +248,7 @@ def _simple(s: ModuleType, case: Asked, many: int) -> tuple[str, Any] | None:
         case "arg_max" | "arg_min":
             title = "ArgMax" if case.op == "arg_max" else "ArgMin"
             o = getattr(s, f"{title}OptionsT")()
-            o.outputType = 2
+            o.outputType = 4
             return title, o
         case op if op in _REDUCTIONS:
             o = s.ReducerOptionsT()

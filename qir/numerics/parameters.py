@@ -38,12 +38,13 @@ class Param:
 _FLAG = Param((False, True))
 _SIGN = Param((1, -1))
 PARAMS: Mapping[str, Mapping[str, Param]] = {
-    "fixed_sum": {"sign": _SIGN},
+    "fixed_sum": {"sign": _SIGN, "once": _FLAG},
     "aligned_sum": {"sign": _SIGN},
     "mean_before": {"round": Param(("away", "even"))},
     "total_before": {"round": Param(("away", "even"))},
     "logistic_between": {"newton": _FLAG},
     "tanh_between": {"newton": _FLAG},
+    "unshifted": {"apart": _FLAG},
     "fixed_resize": {"bits": Param((10, 11))},
     "vectors": {"lanes": Param(needed=True)},
     "channel_vectors": {"lanes": Param(needed=True, least=1)},
@@ -55,6 +56,7 @@ PARAMS: Mapping[str, Mapping[str, Param]] = {
 _AVERAGES = ("avg_pool1d", "avg_pool2d", "avg_pool3d")
 _WHOLE = ("global_avg_pool", "adaptive_avg_pool")
 _ALL_MEANS = (*_AVERAGES, *_WHOLE, "reduce_mean")
+_ORDERS = ("equal", "not_equal", "greater", "greater_equal", "less", "less_equal")
 COMPUTES: Mapping[str, tuple[str, ...]] = {
     "fma_sum": ("add",),
     "aligned_sum": ("add", "sub"),
@@ -69,6 +71,21 @@ COMPUTES: Mapping[str, tuple[str, ...]] = {
     "exponent_table": ("softmax",),
     "share_table": ("softmax",),
     "share_between": ("softmax",),
+    "share_fixed": ("softmax",),
+    "unit_fixed": ("lp_normalize",),
+    "fixed_inverse_root": ("rsqrt",),
+    "fixed_abs": ("abs",),
+    "fixed_relu": ("relu",),
+    "fixed_clip": ("clip",),
+    "fixed_compare": _ORDERS,
+    "code_compare": _ORDERS,
+    "fixed_quotient": ("div",),
+    "fixed_powers": ("reduce_prod",),
+    "between": ("exp", "log", "rsqrt", "gelu", "elu"),
+    "each_code": ("exp", "log", "elu"),
+    "unshifted": ("matmul",),
+    "quantize_vectors": ("quantize",),
+    "real_resize": ("resize",),
     "logistic_table": ("sigmoid",),
     "logistic_steps": ("sigmoid",),
     "logistic_between": ("sigmoid",),

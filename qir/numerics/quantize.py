@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -97,6 +98,10 @@ def multiplier(
     r = rule.requant
     if r.multiplier == "exact" and y is not None:
         return _fractions(x, w, y, gain)
+    if r.unit == "f32":
+        with np.errstate(all="ignore"):
+            one = x.scale.astype(F32) * w.scale.astype(F32)
+        x, w = replace(x, scale=np.ones((), F32), axis=None), replace(w, scale=one)
     kind = F64 if r.compute == "f64" else F32
     if y is None or r.multiplier == "divide":
         return _unit(x, w, rule, kind, gain)

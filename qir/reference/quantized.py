@@ -174,6 +174,9 @@ def _quantized(kernel: Kernel, x: Codes) -> Codes:
     out = kernel.out_map
     assert out is not None
     rule = _stated(kernel.rule, kernel.attrs)
+    quant = kernel.result.quant
+    if rule.method is not None and rule == kernel.rule and quant is not None and plain(quant):
+        return methods.run(kernel, {"x": x})
     if kernel.attrs["saturate"] is True:
         return quantize(x, out, rule)
     if not out.storage.is_float:

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from qir.errors import OpError
 from qir.numerics.affine import Affine
-from qir.numerics.fields import Rule
+from qir.numerics.fields import Requant, Rule
+from qir.numerics.quantize import dequantize, quantize
 from qir.numerics.rounding import ROUNDINGS
 from qir.reference.method import Call, Codes, F, Method, Real32, one_scale, stored
 from qir.reference.products import Kernel, product
@@ -91,9 +92,7 @@ def code_compare(call: Call, arrays: Mapping[str, Codes]) -> Codes:
     return compute(call.op, arrays, call.attrs)
 
 
-def fixed_quotient(
-    a: Codes, b: Codes, a_map: Affine, b_map: Affine, out: Affine, *, rule: Rule
-) -> Codes:
+def fixed_quotient(a: Codes, b: Codes, a_map: Affine, b_map: Affine, out: Affine) -> Codes:
     """a / b by a reciprocal of 31 bits, then by the multiplier of sa / (sb * sc)."""
     one_scale("fixed_quotient", a_map, b_map, out)
     over, under = np.broadcast_arrays(_centred(a, a_map), _centred(b, b_map))
@@ -116,12 +115,20 @@ def _down(x: Whole, by: Whole) -> Whole:
     return np.where(beyond, (x >> (by & 31)) + (x >= 0), near)
 
 
-def unshifted(call: Call, arrays: Mapping[str, Codes]) -> Codes:
-    """A product of two tensors in which the zero point of b counts as 0."""
+def unshifted(call: Call, arrays: Mapping[str, Codes], *, apart: bool = False) -> Codes:
+    """A product of two tensors in which the zero point of b counts as 0.
+
+    `apart`: it counts, and where it is not 0 sums are rounded twice by a 31-bit multiplier.
+    """
     if not isinstance(call, Kernel) or "b" not in arrays:
         raise OpError(f"{call.op}: unshifted is of products of two tensors, a and b")
     b = call.affine("b")
-    return product(replace(call, maps={**call.maps, "b": replace(b, zero=b.zero * 0)}), arrays)
+    rule = replace(call.rule, method=None)
+    if apart and b.zero.any():
+        twice = Requant(multiplier="q31", compute="f64", unit="f32", round="double")
+        return product(replace(call, rule=replace(rule, requant=twice)), arrays)
+    maps = {**call.maps, "b": replace(b, zero=b.zero * 0)}
+    return product(replace(call, rule=rule, maps=maps), arrays)
 
 
 # -- along axes -----------------------------------------------------------------------------------
@@ -156,6 +163,25 @@ def fixed_powers(
     return np.expand_dims(made, over) if keep else made
 
 
+# -- in vectors -----------------------------------------------------------------------------------
+
+
+def quantize_vectors(call: Call, arrays: Mapping[str, Codes]) -> Codes:
+    """Reals to codes: eight at a time by 1 / s, halves to even; those left over by s in
+    float64, away."""
+    out = call.out
+    if out is None or call.types["x"].quant is not None:
+        raise OpError("quantize_vectors: makes codes of reals")
+    one_scale("quantize_vectors", out)
+    x = arrays["x"].astype(F)
+    with np.errstate(all="ignore"):
+        body = np.rint(x * (F(1) / F(out.scale)))
+        tail = _AWAY(x.astype(np.float64) / float(out.scale)).astype(F)
+    places = np.arange(x.size).reshape(x.shape) < x.size // 8 * 8
+    made = np.where(places, body, tail) + F(out.zero)
+    return np.clip(np.nan_to_num(made), out.low, out.high).astype(out.carrier)
+
+
 # -- curves of 16-bit codes -----------------------------------------------------------------------
 
 
@@ -179,22 +205,47 @@ def _table(call: Call, function: Callable[[Real32], Real32]) -> Whole:
     return np.clip(made, low, high).astype(np.int64)
 
 
+def _curve(call: Call, x: Real32) -> Real32:
+    """A function in float32; where it has no value, the end of the codes that it goes to."""
+    out = call.out
+    assert out is not None
+    with np.errstate(all="ignore"):
+        if call.op == "rsqrt":
+            made = F(1) / np.sqrt(x)
+        elif call.op == "gelu" and call.attrs["approximate"] == "none":
+            tail = compute("erfc", {"x": x * F(-math.sqrt(0.5))}, {}).astype(F)
+            made = F(0.5) * x * tail
+        elif call.op == "gelu":
+            wide = F(_GELU) * (x + F(0.044715) * x * x * x)
+            made = F(0.5) * x * (F(1) + np.tanh(wide.astype(np.float64)).astype(F))
+        else:
+            made = compute(call.op, {"x": x}, call.attrs).astype(F)
+    if call.op in ("log", "rsqrt"):
+        end = out.low if call.op == "log" else out.high
+        made = np.where(x <= 0, F(out.scale) * F(end - int(out.zero)), made)
+    return np.asarray(made, F)
+
+
+_GELU = math.sqrt(2 / math.pi)
+
+
+def each_code(call: Call, arrays: Mapping[str, Codes]) -> Codes:
+    """A curve in float32 of what codes mean; of what has no value, the end that it goes to."""
+    out = call.out
+    if out is None:
+        raise OpError("each_code: makes codes")
+    return quantize(
+        _curve(call, dequantize(arrays["x"], call.affine("x"), call.rule)), out, call.rule
+    )
+
+
 def between(call: Call, arrays: Mapping[str, Codes]) -> Codes:
     """A curve of 16-bit codes between 513 numbers; of what has no value, the end it goes to."""
     out = call.out
     if out is None or out.storage.bits != 16 or call.affine("x").storage.bits != 16:
         raise OpError("between: 16-bit codes")
     one_scale("between", call.affine("x"), out)
-    least, most = (F(out.scale) * F(code - int(out.zero)) for code in out.storage.bounds)
-
-    def curve(x: Real32) -> Real32:
-        with np.errstate(all="ignore"):
-            made = compute(call.op, {"x": x}, call.attrs).astype(F)
-        if call.op in ("log", "rsqrt"):
-            made = np.where(x <= 0, least if call.op == "log" else most, made)
-        return np.asarray(made, F)
-
-    table = _table(call, curve)
+    table = _table(call, lambda x: _curve(call, x))
     codes = arrays["x"].astype(np.int64)
     at, rest = 256 + (codes >> 7), codes & 0x7F
     slope = (table[at + 1] - table[at]) * rest
@@ -207,9 +258,11 @@ METHODS: Mapping[str, Method] = {
     "fixed_relu": Method(fixed_relu, rule=True),
     "fixed_compare": Method(fixed_compare, whole=True, reals=True),
     "code_compare": Method(code_compare, whole=True, reals=True),
-    "fixed_quotient": Method(fixed_quotient, ("a", "b"), rule=True),
+    "fixed_quotient": Method(fixed_quotient, ("a", "b")),
     "fixed_powers": Method(fixed_powers, attrs=("axes", "keep")),
     "between": Method(between, whole=True),
-    "unshifted": Method(unshifted, whole=True),
+    "each_code": Method(each_code, whole=True),
+    "unshifted": Method(unshifted, params=("apart",), whole=True),
+    "quantize_vectors": Method(quantize_vectors, whole=True),
 }
 """What `methods` knows of these functions."""

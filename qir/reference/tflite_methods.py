@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,14 +62,23 @@ def scaled(x: Whole, q: int, exponent: int, rule: Rule) -> Whole:
 
 
 def fixed_sum(
-    a: Codes, b: Codes, a_map: Affine, b_map: Affine, out: Affine, *, rule: Rule, sign: int = 1
+    a: Codes,
+    b: Codes,
+    a_map: Affine,
+    b_map: Affine,
+    out: Affine,
+    *,
+    rule: Rule,
+    sign: int = 1,
+    once: bool = False,
 ) -> Codes:
     """a + b, or a - b: both with 20 more bits (15 for 16-bit codes) in units of twice the larger
-    scale, then scaled to the result."""
+    scale, then scaled to the result. `once`: the two are rounded once, halves up."""
+    first = replace(rule, requant=replace(rule.requant, round="half_up")) if once else rule
     bits = 20 if a_map.storage.bits == 8 else 15
     twice = 2 * max(float(a_map.scale), float(b_map.scale))
     parts = [
-        scaled(_centred(x, of, "fixed_sum") << bits, *multiplier(float(of.scale) / twice), rule)
+        scaled(_centred(x, of, "fixed_sum") << bits, *multiplier(float(of.scale) / twice), first)
         for x, of in ((a, a_map), (b, b_map))
     ]
     total = (parts[0] + sign * parts[1]).astype(np.int32).astype(np.int64)
@@ -460,7 +470,7 @@ def _fine_places(size: int, to: int, coordinates: str) -> list[tuple[Whole, Whol
 
 
 METHODS: Mapping[str, Method] = {
-    "fixed_sum": Method(fixed_sum, ("a", "b"), params=("sign",), rule=True),
+    "fixed_sum": Method(fixed_sum, ("a", "b"), params=("sign", "once"), rule=True),
     "aligned_sum": Method(aligned_sum, ("a", "b"), params=("sign",)),
     "fixed_product": Method(fixed_product, ("a", "b"), rule=True),
     "fixed_recode": Method(fixed_recode, rule=True),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from qir.ir.dtype import dtype_of
+from qir.ir.dtype import DType, dtype, dtype_of
 from qir.ir.graph import Graph
 from qir.ir.node import Stage, Value
 from qir.ir.ops import spec
@@ -17,9 +17,14 @@ _RESIZES = ("resize", "resize_nearest")
 _TAILS = {"relu": ("relu", {}), "relu6": ("clip", {"min": 0.0, "max": 6.0})}
 
 
+def storage_of(of: Operand) -> DType:
+    """What holds an operand's codes."""
+    return dtype("i4") if of.bits == 4 else dtype_of(of.data)
+
+
 def kind_of(of: Operand, shape: tuple[int, ...]) -> TensorType:
     """The type of codes with a map, or of plain numbers."""
-    storage = dtype_of(of.data)
+    storage = storage_of(of)
     if of.scale is None:
         return TensorType(shape, storage)
     scale = np.asarray(of.scale, np.float32)

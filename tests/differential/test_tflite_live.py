@@ -9,8 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.differential.test_tflite_vectors import NEWER, PREDICTED, REFERENCE, agree, recorded
+from tests.differential.test_tflite_vectors import (
+    NEWER,
+    PREDICTED,
+    REFERENCE,
+    agree,
+    left_over,
+    recorded,
+)
 from tests.oracles.tflite_cases import SUITES
+from tests.oracles.tflite_more import WITHOUT_REFERENCE
 
 ROOT = Path(__file__).parents[2]
 LAB = ROOT / "build" / "oracles" / "ai-edge-litert"
@@ -41,6 +49,8 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("name", SUITES)
 def test_litert_gives_the_bytes_of_its_profiles(live: Path, name: str) -> None:
-    agree(recorded(live, name, "ref"), REFERENCE)
+    if name not in WITHOUT_REFERENCE:
+        agree(recorded(live, name, "ref"), REFERENCE)
     if name in PREDICTED:
-        agree(recorded(live, name, "xnnpack"), NEWER)
+        pairs = recorded(live, name, "xnnpack")
+        agree((pair for pair in pairs if not left_over(pair[0])), NEWER)

@@ -5,7 +5,7 @@ The cases are made again from their seeds; `make oracle-tflite` records their re
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,8 +17,10 @@ from qir.ir.dtype import dtype_of
 from qir.numerics import Query, profile
 from qir.numerics.accumulate import conv2d
 from tests.counting import note
-from tests.differential.one_op import computed
+from tests.differential.one_op import computed, storage_of
 from tests.oracles.tflite_cases import SUITES, Case, digest
+from tests.oracles.tflite_more import WITHOUT_REFERENCE
+from tests.oracles.tflite_vectors import CHANGED
 
 VECTORS = Path(__file__).parent / "vectors"
 REFERENCE, DELEGATE, NEWER = "tflite-2.21.ref", "tflite-2.21.xnnpack", "litert-2.3.xnnpack"
@@ -58,32 +60,33 @@ def agree(pairs: Iterable[tuple[Case, Array]], profile: str) -> None:
         assert not differ, f"case {number} of {case.op}: {differ} of {wanted.size} differ"
 
 
-@pytest.mark.parametrize("name", SUITES)
+def left_over(case: Case) -> bool:
+    """Whether XNNPACK leaves a transposed convolution to a kernel that was not fitted: padded SAME,
+    with a stride beyond its kernel."""
+    pad = case.attrs.get("output_pad", ())
+    return isinstance(pad, tuple) and any(pad)
+
+
+@pytest.mark.parametrize("name", [name for name in SUITES if name not in WITHOUT_REFERENCE])
 def test_the_reference_kernels_are_predicted(name: str) -> None:
     agree(recorded(VECTORS / "tflite", name, "ref"), REFERENCE)
 
 
-WITHIN = {
-    "add16": 0.0001,
-    "quantize16": 0.001,
-    "depthwise_u8": 0.01,
-    "transposed": 0.002,
-    "transposed_u8": 0.002,
-}
-"""The share of results that are one code off, as the delegate's profile claims it."""
+WITHIN = {"transposed": 0.02, "transposed_u8": 0.02}
+"""The share of results that are one code off, as the delegate's profile claims it of some."""
 
 
-UNKNOWN = ("matmul", "sum_u8", "tanh16", "sigmoid16")
+UNKNOWN = ("recode_u8_i8", "conv_i4", "linear_i4")
 """Suites of which the delegate's profile claims nothing."""
 
 
 def nearly_agree(name: str) -> None:
     """AssertionError where more results differ, or by more, than the profile claims."""
-    apart = []
-    for case, wanted in recorded(VECTORS / "tflite", name, "xnnpack"):
-        found = computed(case, DELEGATE)
-        note(found, wanted)
-        apart.append(np.abs(found.astype(int) - wanted.astype(int)))
+    apart = [
+        np.abs(computed(case, DELEGATE).astype(int) - wanted.astype(int))
+        for case, wanted in recorded(VECTORS / "tflite", name, "xnnpack")
+        if left_over(case)
+    ]
     assert max(int(part.max()) for part in apart) == 1
     total, differ = sum(p.size for p in apart), sum(np.count_nonzero(p) for p in apart)
     assert differ <= WITHIN[name] * total
@@ -92,30 +95,43 @@ def nearly_agree(name: str) -> None:
 @pytest.mark.parametrize("name", WITHIN)
 def test_what_is_nearly_predicted_is_as_near_as_claimed(name: str) -> None:
     nearly_agree(name)
-    assert claim(name) == f"within:1:{WITHIN[name]}"
+    assert claims(name, left_over) == {f"within:1:{WITHIN[name]}"}
 
 
-def claim(name: str) -> str:
-    """What the delegate's profile claims of a suite."""
-    case = next(iter(SUITES[name]()))
+def claims(name: str, among: Callable[[Case], bool] = lambda case: True) -> set[str]:
+    """What the delegate's profile claims of the cases of a suite."""
+    return {claim(case) for case in SUITES[name]() if among(case)}
+
+
+def claim(case: Case) -> str:
+    """What the delegate's profile claims of a case."""
     given = {slot: of for slot, of in case.operands.items() if of.scale is not None}
-    storage = {slot: str(dtype_of(of.data)) for slot, of in given.items() if slot != "bias"}
-    storage["result"] = str(dtype_of(case.out.data))
-    return str(profile(DELEGATE).resolve(Query(case.op, storage)).claim)
+    storage = {slot: str(storage_of(of)) for slot, of in given.items() if slot != "bias"}
+    if case.out.scale is not None:
+        storage["result"] = str(dtype_of(case.out.data))
+    return str(profile(DELEGATE).resolve(Query(case.op, storage, attrs=case.attrs)).claim)
 
 
 @pytest.mark.parametrize("name", UNKNOWN)
 def test_nothing_is_claimed_of_what_is_not_predicted(name: str) -> None:
-    assert claim(name) == "unknown"
+    assert claims(name) == {"unknown"}
 
 
-PREDICTED = [name for name in SUITES if name not in (*WITHIN, *UNKNOWN)]
+@pytest.mark.parametrize("name", WITHOUT_REFERENCE)
+def test_nothing_is_claimed_where_the_reference_has_no_kernel(name: str) -> None:
+    case = next(iter(SUITES[name]()))
+    kind = str(dtype_of(case.out.data))
+    query = Query(case.op, {"x": kind, "result": kind}, attrs=case.attrs)
+    assert profile(REFERENCE).resolve(query).claim == "unknown"
+
+
+PREDICTED = [name for name in SUITES if name not in UNKNOWN]
 
 
 @pytest.mark.parametrize("name", PREDICTED)
 def test_what_the_delegate_takes_is_predicted(name: str) -> None:
     pairs = recorded(VECTORS / "tflite", name, "xnnpack")
-    agree((pair for pair in pairs if not unpadded(pair[0])), DELEGATE)
+    agree((p for p in pairs if not unpadded(p[0]) and not left_over(p[0])), DELEGATE)
 
 
 @pytest.mark.parametrize("name", ["conv", "depthwise"])
@@ -131,9 +147,10 @@ def test_the_delegate_reads_nothing_where_same_pads_nothing(name: str) -> None:
         assert (computed(case, DELEGATE) != wanted).any()
 
 
-@pytest.mark.parametrize("name", ["conv", "depthwise", "sigmoid", "mean"])
+@pytest.mark.parametrize("name", CHANGED)
 def test_what_litert_changed_is_predicted(name: str) -> None:
-    agree(recorded(VECTORS / "litert", name, "ref"), REFERENCE)
+    if name not in WITHOUT_REFERENCE:
+        agree(recorded(VECTORS / "litert", name, "ref"), REFERENCE)
     agree(recorded(VECTORS / "litert", name, "xnnpack"), NEWER)
 
 

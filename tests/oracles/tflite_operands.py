@@ -117,6 +117,13 @@ def biased(seed: Seed, x: Operand, w: Operand, count: int, reach: int) -> Operan
     return Operand(data, unit if np.ndim(unit) else float(unit))
 
 
+def unsigned(seed: Seed, w: Operand) -> Operand:
+    """Weights as unsigned codes of one scale with a zero point."""
+    zero = int(seed.integers(50, 100)) * 2 + 1
+    data = np.clip(w.data.astype(np.int32) + zero, 0, 255).astype(np.uint8)
+    return Operand(data, float(np.ravel(np.asarray(w.scale))[0]), zero)
+
+
 def fitting(x: Operand, w: Operand, terms: int, number: int) -> float:
     """A scale at which some results saturate; a power of two with those of the operands."""
     low, high = bounds(str(x.data.dtype))

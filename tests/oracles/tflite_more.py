@@ -1,0 +1,269 @@
+"""Recorded cases of curves, comparisons, quotients and moves, and of layers with few bits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from backends.tflite.models import Array, Case, F, Operand, Value
+from tests.oracles.tflite_elements import every, sums
+from tests.oracles.tflite_operands import (
+    Suites,
+    beside,
+    biased,
+    bounds,
+    codes,
+    fitting,
+    operand,
+    pair,
+    result,
+    scale_of,
+    seeds,
+    weights,
+    window,
+    zero_of,
+)
+from tests.oracles.tflite_products import conv, linear
+
+Attrs = dict[str, Value]
+COMPARISONS = ("equal", "not_equal", "greater", "greater_equal", "less", "less_equal")
+
+
+def clips(low: float, high: float, kind: str, count: int) -> Iterator[Case]:
+    """Numbers kept between two ends; of every three results one lies on ties, one just beside."""
+    for case in every("clip", kind, count, None):
+        yield replace(case, attrs={"min": low, "max": high})
+
+
+def curve(op: str, kind: str, count: int) -> Iterator[Case]:
+    """All codes of 8 bits, or one of 13 of 16, in many maps; roots of none below zero."""
+    for number, seed in seeds(f"{op}{kind}", count):
+        low, high = bounds(kind)
+        zero = zero_of(seed, kind)
+        if op == "rsqrt":
+            zero = low + 1 if kind == "int8" and number % 2 else zero
+        start = max(low, zero + (kind == "int16")) if op == "rsqrt" else low + number % 13
+        data = np.arange(start, high + 1, 1 if kind != "int16" else 13).astype(kind)
+        least, most = (0.004, 0.08) if kind != "int16" else (5e-5, 4e-4)
+        x = Operand(data.reshape(1, -1), scale_of(seed, number, least, most), zero)
+        if kind == "int16" and number % 3 == 0:
+            x = replace(x, scale=2.0 ** -int(seed.integers(10, 15)))
+        to = float(2.0 ** -int(seed.integers(3, 7))) if number % 2 else seed.uniform(least, most)
+        made = result(seed, kind, to / (256 if kind == "int16" and number % 2 else 1))
+        attrs: Attrs = {}
+        if op == "gelu":
+            attrs["approximate"] = ("none", "tanh")[number % 2]
+        if op == "elu":
+            attrs["alpha"] = 1.0
+        yield Case(op, {"x": x}, made, x.data.shape, attrs)
+
+
+def compared(kind: str, count: int) -> Iterator[Case]:
+    """Each comparison of two tensors, of one map, of one with twice its scale, and of any."""
+    for number, seed in seeds(f"cmp{kind}", count):
+        a = operand(seed, kind, number // 6, 3, 1 + number * 7 % 70)
+        other = float(F(a.step * (1.0, 2.0, 1.3)[number // 6 % 3]))
+        same = number // 6 % 3 == 0 and number % 2 == 0
+        b = Operand(
+            codes(seed, kind, *a.data.shape), other, a.zero if same else zero_of(seed, kind)
+        )
+        near = np.clip(
+            np.rint((a.data.astype(int) - a.zero) * a.step / other) + b.zero, *bounds(kind)
+        )
+        b = replace(b, data=np.where(seed.random(near.shape) < 0.5, near, b.data).astype(kind))
+        made = Operand(np.zeros(0, np.bool_))
+        yield Case(COMPARISONS[number % 6], {"a": a, "b": b}, made, a.data.shape, fed=("a", "b"))
+
+
+def quotients(kind: str, count: int) -> Iterator[Case]:
+    """a / b; no divisor is zero, nor has the code 0, which the kernel refuses."""
+    for number, seed in seeds(f"div{kind}", count):
+        a = operand(seed, kind, number, 3, 1 + number * 13 % 70)
+        b = operand(seed, kind, number + 1, *a.data.shape)
+        for _ in range(2):
+            data = np.where((b.data == b.zero) | (b.data == 0), b.data + 1, b.data).astype(kind)
+            b = replace(b, data=data)
+        wide = (0.5, 0.25, a.step, seed.uniform(0.01, 0.1))[number % 4]
+        made = result(seed, kind, float(wide) / (256 if kind == "int16" else 1))
+        yield Case("div", {"a": a, "b": b}, made, a.data.shape, fed=("a", "b"))
+
+
+def powers(kind: str, count: int) -> Iterator[Case]:
+    """Products along an axis of two to seven codes: of one, the kernel takes what memory holds."""
+    for number, seed in seeds(f"prod{kind}", count):
+        length = 2 + number % 6
+        x = operand(seed, kind, number, 60, length)
+        x = replace(x, data=(x.data // (1, 4, 8, 16, 16, 16)[number % 6]).astype(kind))
+        values = np.prod((x.data.astype(np.float64) - x.zero) * x.step, 1)
+        scale = float(np.quantile(np.abs(values), 0.8)) / bounds(kind)[1]
+        keep = number % 2 == 0
+        made = result(seed, kind, max(scale, 1e-6))
+        yield Case(
+            "reduce_prod", {"x": x}, made, (60, 1) if keep else (60,), {"axes": (1,), "keep": keep}
+        )
+
+
+def ends(op: str, kind: str, count: int) -> Iterator[Case]:
+    """The greatest or least along axes, or where it is."""
+    for number, seed in seeds(f"{op}{kind}", count):
+        x = operand(seed, kind, number, 2, *pair(seed, 2, 9), 1 + number * 5 % 40)
+        size = x.data.shape
+        if op.startswith("arg"):
+            axis = number % 3 + 1
+            shape = tuple(n for i, n in enumerate(size) if i != axis)
+            attrs: Attrs = {"axis": axis, "keep": False}
+            yield Case(op, {"x": x}, Operand(np.zeros(0, np.int64)), shape, attrs)
+            continue
+        axes, keep = ((1, 2), (3,), (1, 2, 3), (1,))[number % 4], number % 3 != 1
+        shape = tuple(1 if i in axes else n for i, n in enumerate(size) if keep or i not in axes)
+        made = Operand(np.zeros(0, kind), x.scale, x.zero)
+        yield Case(op, {"x": x}, made, shape, {"axes": axes, "keep": keep})
+
+
+def rows(op: str, kind: str, count: int) -> Iterator[Case]:
+    """Rows of 1..70 numbers, far apart or near the zero point."""
+    for number, seed in seeds(f"{op}{kind}", count):
+        x = operand(seed, kind, number, 12, 1 + number * 9 % 70)
+        low, high = bounds(kind)
+        if number % 3 == 0:
+            near = np.clip(seed.integers(-3, 4, x.data.shape) + x.zero, low, high)
+            x = replace(x, data=near.astype(kind))
+        if op == "log_softmax":
+            made, attrs = Operand(np.zeros(0, kind), 16 / 256, high), {"axis": -1}
+        else:
+            made, attrs = Operand(np.zeros(0, kind), 1 / 128, low + 128), {"axis": -1, "p": 2}
+        yield Case(op, {"x": x}, made, x.data.shape, dict(attrs))
+
+
+def moves(kind: str, count: int) -> Iterator[Case]:
+    """What hands codes on: each op in turn."""
+    for number, seed in seeds(f"move{kind}", count):
+        x = operand(seed, kind, number, 2, 4, 6, 8)
+        op, shape, attrs = _MOVES[number % len(_MOVES)]
+        made = Operand(np.zeros(0, kind), x.scale, x.zero)
+        given = {"x": x}
+        if op in _BESIDE:
+            given["indices"] = Operand(_BESIDE[op])
+        yield Case(op, given, made, shape, dict(attrs))
+
+
+_BESIDE: Mapping[str, Array] = {
+    "gather": np.array([3, 1, 2, 2, 0], np.int32),
+    "gather_nd": np.array([[1, 2], [0, 3], [1, 0]], np.int32),
+}
+_MOVES: tuple[tuple[str, tuple[int, ...], Mapping[str, Value]], ...] = (
+    ("gather", (2, 5, 6, 8), {"axis": 1}),
+    ("gather_nd", (3, 6, 8), {}),
+    ("flip", (2, 4, 6, 8), {"axes": (2,)}),
+    ("transpose", (8, 2, 4, 6), {"perm": (3, 0, 1, 2)}),
+    (
+        "slice",
+        (2, 2, 6, 5),
+        {"starts": (0, 1, 0, 2), "ends": (2, 3, 6, 7), "axes": (0, 1, 2, 3), "steps": (1, 1, 1, 1)},
+    ),
+    ("depth_to_space", (2, 8, 12, 2), {"block": 2, "layout": "NHWC", "mode": "DCR"}),
+    ("space_to_depth", (2, 2, 3, 32), {"block": 2, "layout": "NHWC"}),
+    ("tile", (4, 4, 6, 24), {"repeats": (2, 1, 1, 3)}),
+)
+
+
+def chosen(kind: str, count: int) -> Iterator[Case]:
+    """Elements of one of two tensors of one map."""
+    for number, seed in seeds(f"where{kind}", count):
+        a = operand(seed, kind, number, 3, 1 + number * 13 % 70)
+        b = replace(a, data=codes(seed, kind, *a.data.shape))
+        which = Operand(seed.random(a.data.shape) < 0.5)
+        made = Operand(np.zeros(0, kind), a.scale, a.zero)
+        given = {"condition": which, "a": a, "b": b}
+        yield Case("where", given, made, a.data.shape, fed=tuple(given))
+
+
+def recoded(kind: str, to: str, count: int) -> Iterator[Case]:
+    """Codes of one kind as codes of another; of every three one lies on ties, one just beside."""
+    for number, seed in seeds(f"re{kind}{to}", count):
+        low, high = bounds(kind)
+        data = np.arange(low, high + 1, 1 if high - low < 256 else 61).astype(kind).reshape(1, -1)
+        x = Operand(data, scale_of(seed, number // 2), zero_of(seed, kind))
+        wide = (bounds(kind)[1] + 1) / (bounds(to)[1] + 1) if to != "int32" else 2.0**-10
+        ratio = F(x.step * max(wide, 2.0**-10)) * F((1.0, 0.5, 2.0)[number // 3 % 3])
+        wanted = (ratio, beside(seed, ratio), ratio * F(seed.uniform(0.5, 2)))[number % 3]
+        zero = 0 if to == "int32" else None
+        yield Case("requantize", {"x": x}, result(seed, to, float(wanted), zero), data.shape)
+
+
+def grouped(count: int) -> Iterator[Case]:
+    """Convolutions of two or three groups of several channels."""
+    for number, seed in seeds("groups", count):
+        groups, each, more = 2 + number % 2, int(seed.integers(2, 8)), int(seed.integers(2, 8))
+        kernel, size = pair(seed, 1, 4), pair(seed, 5, 9)
+        x = operand(seed, "int8", number, 1, *size, groups * each)
+        w = weights(seed, number, (groups * more, each, *kernel), many=number % 4 != 1)
+        b = biased(seed, x, w, groups * more, 2000)
+        sizes, pad = window(size, kernel, (1, 1), (1, 1), same=False)
+        attrs: Attrs = {"stride": (1, 1), "pad": pad, "dilation": (1, 1), "layout": "NHWC"}
+        attrs["groups"] = groups
+        made = result(seed, "int8", fitting(x, w, each * math.prod(kernel), number))
+        given = {"x": x, "w": w, "bias": b}
+        yield Case("conv2d", given, made, (1, *sizes, groups * more), attrs)
+
+
+def nibbles(cases: Iterator[Case]) -> Iterator[Case]:
+    """The same with weights of four bits."""
+    for case in cases:
+        w = case.operands["w"]
+        few = replace(w, data=(w.data // 18).astype(np.int8), bits=4)
+        made = replace(case.out, scale=case.out.step / 16)
+        yield replace(case, operands={**case.operands, "w": few}, out=made)
+
+
+def _of(kind: str, mark: str) -> Suites:
+    """Suites of ops that take a kind of codes."""
+    eight = kind != "int16"
+    found: Suites = {
+        "relu": lambda: every("relu", kind, 18, None),
+        "relu6": lambda: clips(0.0, 6.0, kind, 18),
+        "compare": lambda: compared(kind, 36),
+        "div": lambda: quotients(kind, 24),
+        "reduce_max": lambda: ends("reduce_max", kind, 8),
+        "reduce_min": lambda: ends("reduce_min", kind, 8),
+        "moves": lambda: moves(kind, 5 if kind == "int16" else 8),
+        "where": lambda: chosen(kind, 6),
+        "gelu": lambda: curve("gelu", kind, 24),
+    }
+    if eight:
+        found["relu1"] = lambda: clips(-1.0, 1.0, kind, 18)
+        found["relu01"] = lambda: clips(0.0, 1.0, kind, 18)
+        found["arg_max"] = lambda: ends("arg_max", kind, 6)
+        found["arg_min"] = lambda: ends("arg_min", kind, 6)
+        found["l2_norm"] = lambda: rows("lp_normalize", kind, 24)
+        found["log_softmax"] = lambda: rows("log_softmax", kind, 24)
+    if kind != "uint8":
+        found["abs"] = lambda: every("abs", kind, 18, None)
+        found["exp"] = lambda: curve("exp", kind, 24)
+        found["log"] = lambda: curve("log", kind, 24)
+        found["rsqrt"] = lambda: curve("rsqrt", kind, 24)
+        found["prod"] = lambda: powers(kind, 24)
+        found["sum"] = lambda: sums(kind, 20)
+    return {f"{name}{mark}": suite for name, suite in found.items()}
+
+
+WITHOUT_REFERENCE = ("elu", "sum", "sum16")
+"""Suites of which the reference kernels give nothing: there is none, or memory that is not theirs
+tells what a sum is."""
+MORE: Suites = {
+    **_of("int8", ""),
+    **_of("int16", "16"),
+    **_of("uint8", "_u8"),
+    "elu": lambda: curve("elu", "int8", 24),
+    "recode_i8_u8": lambda: recoded("int8", "uint8", 18),
+    "recode_u8_i8": lambda: recoded("uint8", "int8", 18),
+    "recode_i16_i8": lambda: recoded("int16", "int8", 9),
+    "recode_i16_i32": lambda: recoded("int16", "int32", 9),
+    "conv_groups": lambda: grouped(16),
+    "conv_i4": lambda: nibbles(conv("int8", 16, depth=False)),
+    "linear_i4": lambda: nibbles(linear("int8", 24)),
+}
+"""Suites of cases, by the names of their files."""
