@@ -18,7 +18,7 @@ from qir import registry
 from qir.calibration.record import Log
 from qir.calibration.rules import Range, entropy, minmax, moving_average, mse, percentile
 from qir.calibration.summary import Summary
-from qir.errors import DataError, PluginError, UsageError
+from qir.errors import DataError, PluginError, QirError, UsageError
 
 KIND = "qir.observers"
 
@@ -165,7 +165,13 @@ class Rule:
         no range.
         """
         seen = Seen(summary, self.parameter, levels, symmetric, log)
-        low, high = map(_float32, observer(self.name).range(seen))
+        try:
+            low, high = map(_float32, observer(self.name).range(seen))
+        except QirError:
+            raise
+        except Exception as error:
+            said = f"{type(error).__name__}: {error}"
+            raise PluginError(f"observer {self.name!r} breaks: {said}") from error
         if not (np.isfinite(low).all() and np.isfinite(high).all() and (low <= high).all()):
             raise PluginError(f"observer {self.name!r} gives {low}..{high}, which is no range")
         return Range(low, high)

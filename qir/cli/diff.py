@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from qir.cli import verb as shared
+from qir.cli.measuring import measured, number, run_all, show_measured
 from qir.cli.models import open_model
 from qir.cli.screen import Cell, Column, Screen, plural
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from qir.cli.engines import Tensor, Tensors
     from qir.ir.diff import Difference, Lone
+    from qir.ir.graph import Graph
 
 MOST = 60
 """Rows of one table; --json has all."""
@@ -23,33 +27,104 @@ MOST = 60
 @shared.verb(
     "qir diff model.onnx model.qir",
     "qir diff quantized.onnx again.onnx --json > changes.json",
+    "qir diff model.onnx quantized.onnx --data samples.npy --limit 8 --metric sqnr --metric cosine",
 )
 @click.argument("a", type=shared.PATH)
 @click.argument("b", type=shared.PATH)
+@shared.data("Run both models on these samples too, by the reference, and measure their results.")
+@click.option(
+    "--metric",
+    "metrics",
+    multiple=True,
+    metavar="NAME",
+    help="What to measure with --data, the first model being right: sqnr unless said, or cosine,"
+    " mean-error, top1, or a plugin's; may be given several times.",
+)
+@shared.whole("--limit", "Run only so many samples.")
 @shared.as_json
 @shared.quiet
 @click.pass_context
-def diff(context: click.Context, a: Path, b: Path, as_json: bool, quiet: bool) -> None:
+def diff(
+    context: click.Context,
+    a: Path,
+    b: Path,
+    data: Path | None,
+    metrics: tuple[str, ...],
+    limit: int | None,
+    as_json: bool,
+    quiet: bool,
+) -> None:
     """Show what differs between two models.
 
     Ops are matched by where they came from, then by the tensors they make, then by what they
     compute; then structure, types, scales, zero points, codes and weights are compared. Names of
     inner values and the order of ops are no difference. Ends with status 1 where there is one.
+    --data tells also how near their results are, codes as the reals that they mean.
 
     --json prints {a, b, equal, nodes, matched, graph, changed: [{a, b, op, how, changes: [{what,
-    where, a, b, measure}]}], only_a: [{name, op, held_by}], only_b, bodies}.
+    where, a, b, measure}]}], only_a: [{name, op, held_by}], only_b, bodies, samples, outputs:
+    [{name, metrics}]}; samples is null without --data, metrics are as in `qir run`.
     """
+    from qir.errors import UsageError
+    from qir.inspect.metrics import metric
     from qir.ir.diff import diff as compare
 
-    found = compare(open_model(a), open_model(b))
+    if data is None and (metrics or limit):
+        raise UsageError("--metric and --limit are for --data: give samples to run on")
+    chosen = [metric(name) for name in dict.fromkeys(metrics or ("sqnr",))]
+    graphs = open_model(a), open_model(b)
+    found = compare(*graphs)
     screen = Screen(quiet=quiet)
+    results = _results(screen, graphs, data, limit) if data is not None else []
+    near = measured(chosen, *results) if results else {}
     if as_json:
-        screen.json({"a": str(a), "b": str(b), **found.to_json()})
+        rows = ((name, {m: number(x) for m, x in row.items()}) for name, row in near.items())
+        head: dict[str, object] = {"a": str(a), "b": str(b), **found.to_json()}
+        head["samples"] = next((len(r) for r in results[0].values()), 0) if results else None
+        head["outputs"] = [{"name": name, "metrics": row} for name, row in rows]
+        screen.json(head)
     else:
         names = (a.name, b.name) if a.name != b.name else (str(a), str(b))
         _show(screen, names, found)
+        if results:
+            screen.line()
+            show_measured(screen, chosen, near)
     if not found.equal:
         context.exit(1)
+
+
+def _results(
+    screen: Screen, graphs: tuple[Graph, Graph], data: Path, limit: int | None
+) -> list[dict[str, Tensor]]:
+    """What both models make of the samples, as reals: the outputs that both have."""
+    from qir.calibration import open_data
+    from qir.cli.engines import Engine, input_specs
+    from qir.errors import UsageError
+
+    takes = [{value.name: value.type.element for value in graph.inputs} for graph in graphs]
+    if takes[0] != takes[1]:
+        a, b = (", ".join(f"{n} {e}" for n, e in each.items()) for each in takes)
+        raise UsageError(f"--data: the models take other inputs, {a} and {b}")
+    names = [name for name in graphs[0].outputs if name in graphs[1].outputs]
+    if not names:
+        raise UsageError("--data: the models have no output of one name")
+    engines = [Engine("reference", partial(_reals, graph, names), None) for graph in graphs]
+    batches = open_data(data, input_specs(graphs[0]), batch=None, limit=limit)
+    return run_all(screen, engines, batches)
+
+
+def _reals(graph: Graph, names: Sequence[str], inputs: Tensors) -> dict[str, Tensor]:
+    """Results by name; codes as what they mean."""
+    from qir import pipeline
+    from qir.numerics import profile, reals_of
+
+    made = pipeline.run(graph, inputs)
+    kinds = {name: graph.outputs[name].type.quant for name in names}
+    known = profile(graph.profile)
+    return {
+        name: made[name] if quant is None or quant.dynamic else reals_of(known, made[name], quant)
+        for name, quant in kinds.items()
+    }
 
 
 def _show(screen: Screen, names: tuple[str, str], found: Difference) -> None:

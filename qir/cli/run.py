@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from qir.cli import verb as shared
+from qir.cli.measuring import measured, number, run_all, show_measured
 from qir.cli.models import claim_files, open_model, require_apart
 from qir.cli.screen import Cell, Column, Screen, plural, real
 from qir.cli.words import shape
@@ -17,7 +17,6 @@ from qir.cli.words import shape
 if TYPE_CHECKING:
     from qir.cli.engines import Engine, Tensor, Tensors
     from qir.inspect.compare import Difference
-    from qir.inspect.metrics import Metric
     from qir.ir.graph import Graph
 
 FIRST = 4
@@ -101,7 +100,7 @@ def run(
     names = _pair(compare) if compare else [engine]
     engines = [_engine(name, graph, model, threads, values) for name in names]
     batches = _batches(graph, data, batch, limit)
-    joined = _run(screen, engines, batches)
+    joined = run_all(screen, engines, batches)
     samples = next((len(a) for a in joined[0].values() if a.ndim), 0)
     if output is not None:
         _save(output, joined[0])
@@ -109,14 +108,14 @@ def run(
         from qir.inspect import compare as differences
 
         found = differences(graph, joined[0], joined[1])
-        measured = _measured(chosen, joined[0], joined[1])
+        near = measured(chosen, joined[0], joined[1])
         if as_json:
-            rows = [_row(d, measured) for d in found]
+            rows = [_row(d, near) for d in found]
             head = {"file": str(model), "engines": names, "samples": samples}
             screen.json({**head, "outputs": rows})
         else:
             _show_differences(screen, names, samples, found)
-            _show_measured(screen, chosen, measured)
+            show_measured(screen, chosen, near)
         if not all(d.equal for d in found):
             context.exit(1)
         return
@@ -180,37 +179,6 @@ def _batches(
     return open_data(data, input_specs(graph), batch=batch, limit=limit)
 
 
-def _run(
-    screen: Screen, engines: Sequence[Engine], batches: Iterable[Tensors]
-) -> list[dict[str, Tensor]]:
-    """The results of each engine, all batches joined."""
-    import numpy as np
-
-    parts: list[dict[str, list[Tensor]]] = [{} for _ in engines]
-    total = getattr(batches, "batches", None)
-    with screen.progress("running") as progress:
-        for done, inputs in enumerate(batches, 1):
-            for engine, held in zip(engines, parts, strict=True):
-                for name, array in engine.run(inputs).items():
-                    held.setdefault(name, []).append(np.atleast_1d(array))
-            progress(done, total)
-    return [{name: _join(name, a) for name, a in held.items()} for held in parts]
-
-
-def _join(name: str, arrays: Sequence[Tensor]) -> Tensor:
-    import numpy as np
-
-    from qir.errors import DataError
-
-    shapes = {array.shape[1:] for array in arrays}
-    if len(shapes) > 1:
-        first, other = sorted(shapes)[:2]
-        raise DataError(
-            f"{name}: batches give shapes {list(first)} and {list(other)}; use --batch, or --limit"
-        )
-    return np.concatenate(arrays)
-
-
 def _save(path: Path, results: Tensors) -> None:
     import numpy as np
 
@@ -220,36 +188,9 @@ def _save(path: Path, results: Tensors) -> None:
         np.savez(file, **results)  # type: ignore[arg-type]
 
 
-def _measured(
-    metrics: Sequence[Metric], wanted: Tensors, given: Tensors
-) -> dict[str, dict[str, float]]:
-    """By output and metric, how near two runs are."""
-    if not metrics:
-        return {}
-    return {name: {m.name: m(wanted[name], given[name]) for m in metrics} for name in wanted}
-
-
-def _row(found: Difference, measured: dict[str, dict[str, float]]) -> dict[str, object]:
-    metrics = {name: _number(x) for name, x in measured.get(found.name, {}).items()}
+def _row(found: Difference, near: Mapping[str, Mapping[str, float]]) -> dict[str, object]:
+    metrics = {name: number(x) for name, x in near.get(found.name, {}).items()}
     return {**found.to_json(), "metrics": metrics}
-
-
-def _number(x: float) -> float | str | None:
-    """A number as JSON has it, which knows no infinite ones."""
-    if math.isnan(x):
-        return None
-    return str(x) if math.isinf(x) else x
-
-
-def _show_measured(
-    screen: Screen, metrics: Sequence[Metric], measured: dict[str, dict[str, float]]
-) -> None:
-    if not metrics:
-        return
-    names = (f"{m.name} {m.unit}".rstrip() for m in metrics)
-    columns = (Column("output", fit="shorten"), *(Column(name, "right") for name in names))
-    rows = [(name, *(real(x) for x in row.values())) for name, row in measured.items()]
-    screen.table(columns, rows)
 
 
 def _described(name: str, array: Tensor) -> dict[str, object]:

@@ -3,12 +3,15 @@
 import json
 from pathlib import Path
 
+import jsonschema
 import numpy as np
 import onnx
+import onnxruntime
 from onnx import numpy_helper
 
 from qir import parse, save
 from tests.cli.command import assert_one_line, qir
+from tests.cli.test_schemas import SCHEMAS
 from tests.ir.test_query import LOOP
 
 
@@ -84,3 +87,44 @@ def test_nodes_of_bodies_are_counted_alike_by_every_verb(tmp_path: Path) -> None
     assert "no findings in 10 nodes" in qir("verify", tmp_path / "loop.qir").out
     both = qir("diff", tmp_path / "loop.qir", tmp_path / "loop.qir").out
     assert "no difference in 10 nodes" in both
+
+
+def test_results_are_measured_beside_what_differs(folder: Path) -> None:
+    words = ("diff", folder / "model.onnx", folder / "quantized.onnx")
+    asked = ("--data", folder / "samples.npy", "--limit", "8")
+    both = ("--metric", "sqnr", "--metric", "top1")
+    outcome = qir(*words, *asked, *both, "--json")
+    assert outcome.status == 1, outcome
+    told = json.loads(outcome.out)
+    jsonschema.validate(told, SCHEMAS["diff"])
+    (row,) = told["outputs"]
+    inputs = {"images": np.load(folder / "samples.npy")[:8]}
+    a, b = (
+        onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"]).run(None, inputs)[0]
+        for path in (folder / "model.onnx", folder / "quantized.onnx")
+    )
+    noise = 10 * np.log10(np.sum(a.astype(float) ** 2) / np.sum((a.astype(float) - b) ** 2))
+    assert told["samples"] == 8
+    assert abs(row["metrics"]["sqnr"] - noise) < 1.0
+    assert set(row["metrics"]) == {"sqnr", "top1"}
+    text = qir(*words, *asked)
+    assert text.out.splitlines()[-2].split() == ["output", "sqnr", "dB"]
+    same = qir("diff", words[1], words[1], *asked[:2])
+    assert same.status == 0, same
+    assert same.out.splitlines()[-1].split()[-1] == "inf"
+
+
+def test_what_cannot_be_measured_is_told_in_a_line(folder: Path, tmp_path: Path) -> None:
+    save(parse("graph main as native {%x = input() : 2xf32 output(z=%x)}"), tmp_path / "z.qir")
+    save(parse("graph main as native {%x = input() : 2xf32 output(y=%x)}"), tmp_path / "y.qir")
+    np.save(tmp_path / "x.npy", np.zeros(2, np.float32))
+    model, data = folder / "model.onnx", ("--data", folder / "samples.npy")
+    for words, said in (
+        ((model, model, "--metric", "sqnr"), "give samples to run on"),
+        ((model, model, *data, "--metric", "none"), "no metric 'none'"),
+        ((model, tmp_path / "z.qir", *data), "the models take other inputs"),
+        ((tmp_path / "y.qir", tmp_path / "z.qir", "--data", tmp_path / "x.npy"), "of one name"),
+    ):
+        outcome = qir("diff", *words)
+        assert_one_line(outcome, 2)
+        assert said in outcome.err

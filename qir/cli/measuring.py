@@ -1,0 +1,72 @@
+"""Running models beside each other, and how near their results are by metrics."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from qir.cli.screen import Column, Screen, real
+
+if TYPE_CHECKING:
+    from qir.cli.engines import Engine, Tensor, Tensors
+    from qir.inspect.metrics import Metric
+
+
+def run_all(
+    screen: Screen, engines: Sequence[Engine], batches: Iterable[Tensors]
+) -> list[dict[str, Tensor]]:
+    """The results of each engine, all batches joined."""
+    import numpy as np
+
+    parts: list[dict[str, list[Tensor]]] = [{} for _ in engines]
+    total = getattr(batches, "batches", None)
+    with screen.progress("running") as progress:
+        for done, inputs in enumerate(batches, 1):
+            for engine, held in zip(engines, parts, strict=True):
+                for name, array in engine.run(inputs).items():
+                    held.setdefault(name, []).append(np.atleast_1d(array))
+            progress(done, total)
+    return [{name: _joined(name, a) for name, a in held.items()} for held in parts]
+
+
+def _joined(name: str, arrays: Sequence[Tensor]) -> Tensor:
+    import numpy as np
+
+    from qir.errors import DataError
+
+    shapes = {array.shape[1:] for array in arrays}
+    if len(shapes) > 1:
+        first, other = sorted(shapes)[:2]
+        raise DataError(
+            f"{name}: batches give shapes {list(first)} and {list(other)}; use --batch, or --limit"
+        )
+    return np.concatenate(arrays)
+
+
+def measured(
+    metrics: Sequence[Metric], wanted: Tensors, given: Tensors
+) -> dict[str, dict[str, float]]:
+    """By output and metric, how near two runs are."""
+    if not metrics:
+        return {}
+    return {name: {m.name: m(wanted[name], given[name]) for m in metrics} for name in wanted}
+
+
+def number(x: float) -> float | str | None:
+    """A number as JSON has it, which knows no infinite ones."""
+    if math.isnan(x):
+        return None
+    return str(x) if math.isinf(x) else x
+
+
+def show_measured(
+    screen: Screen, metrics: Sequence[Metric], near: dict[str, dict[str, float]]
+) -> None:
+    """Prints what was measured, a row for each output."""
+    if not metrics:
+        return
+    names = (f"{m.name} {m.unit}".rstrip() for m in metrics)
+    columns = (Column("output", fit="shorten"), *(Column(name, "right") for name in names))
+    rows = [(name, *(real(x) for x in row.values())) for name, row in near.items()]
+    screen.table(columns, rows)
