@@ -211,7 +211,9 @@ def _unsaid(rule: Rule, name: str, node: Node, made: Product, result: QuantType)
     if rule.method is not None:
         return f"{name} computes {made.step.row.name} by method {rule.method}"
     saturates = accumulators.pairs(made)
-    if rule.acc.pairs == "saturate_i16" and saturates is not None and saturates.saturates:
+    if rule.acc.pairs == "halve_signed" and made.x.storage.kind == "int":
+        return f"weights of signed data are halved under {name}"
+    if rule.acc.pairs != "exact" and saturates is not None and saturates.saturates:
         return f"pairs of products can saturate in 16 bits under {name}"
     worth = _gain(node) * _ratio(made, result)
     if rule.requant.round == "double" and worth >= 1:

@@ -149,13 +149,15 @@ def conv2d(
     sides = ((0, 0), (0, 0), (pad[0], pad[2]), (pad[1], pad[3]))
     border = int(np.asarray(x_zero)) if how.pad == "zero_point" else 0
     padded = centred(np.pad(nchw, sides, constant_values=border), x_zero)
-    weights = centred(w, w_zero, 0)
+    halved = how.pairs == "halve_signed" and x.dtype == np.int8 and w.dtype == np.int8
+    weights = 2 * np.rint(centred(w, w_zero, 0) / 2) if halved else centred(w, w_zero, 0)
     n, oh, ow = nchw.shape[0], *_sizes(padded.shape[2:], w.shape[2:], stride, dilation)
     total = np.zeros((n, w.shape[0], oh, ow))
     split = padded.reshape(n, groups, channels // groups, *padded.shape[2:])
     sums = total.reshape(n, groups, w.shape[0] // groups, oh * ow)
     by_group = weights.reshape(groups, w.shape[0] // groups, w.shape[1], *w.shape[2:])
-    raw = _bytes(np.pad(nchw, sides, constant_values=border), w) if _short(how) else None
+    short = _short(how) and not halved
+    raw = _bytes(np.pad(nchw, sides, constant_values=border), w) if short else None
     # A product of matrices for each tap of the kernel: no copy of all windows, and fast.
     for i, j in np.ndindex(*w.shape[2:]):
         rows = slice(i * dilation[0], i * dilation[0] + (oh - 1) * stride[0] + 1, stride[0])
@@ -173,7 +175,7 @@ def conv2d(
 
 
 def _short(how: Acc) -> bool:
-    return how.pairs == "saturate_i16"
+    return how.pairs != "exact"
 
 
 def _sizes(

@@ -60,7 +60,7 @@ def _acc(rule: Rule) -> Iterator[Clash]:
     a = rule.acc
     if a.type == "f32" and a.overflow == "saturate":
         yield Clash(("acc.overflow", "acc.type"), "a float32 sum does not reach its ends")
-    if a.type == "f32" and a.pairs == "saturate_i16":
+    if a.type == "f32" and a.pairs != "exact":
         yield Clash(("acc.pairs", "acc.type"), "pairs of 16 bits are added to integers")
     if rule.bias.plus == "ends" and rule.bias.domain != "real_after":
         why = "what an offset adds is real; domain = 'real_after'"

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from qir.numerics import Query, profile
+from qir.numerics.library import replaced
 
 from .kernels_of_tensorflow import BOUNDS, HAS_VNNI, KINDS, Asked, Kind, Kinds, TensorFlow, codes
 from .predictions import Array, Count, F, Held, Then, predicted, ranged
@@ -290,6 +291,26 @@ def test_matrix_products(runtime: TensorFlow, form: Form, op: str) -> None:
     count.holds(profile(NAME).resolve(Query(op)).claim)
     if seen.seen and op == "linear":
         seen.rich(0.03)
+
+
+ISAS = {"avx2": "AVX2", "avx512": "AVX512_CORE"}
+"""What oneDNN may take the processor for, by the name that profiles have for it."""
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_processors_without_vnni(monkeypatch: pytest.MonkeyPatch, isa: str) -> None:
+    """Pairs of products saturate in 16 bits; of signed data weights are halved before."""
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", ISAS[isa])
+    runtime, other = TensorFlow(onednn=True), profile(NAME).on(isa)
+    try:
+        with replaced(other):
+            for flat, forms in ((False, CONVOLUTIONS), (True, PRODUCTS)):
+                for form in forms:
+                    count, _ = compared(runtime, form, flat=flat, trials=4)
+                    op = "linear" if flat else "conv2d"
+                    count.holds(other.resolve(Query(op, {"x": KINDS[form.data], "w": "i8"})).claim)
+    finally:
+        runtime.close()
 
 
 CURVES = ("Elu", "Tanh", "Sigmoid", "GeluExact", "GeluApproximate")

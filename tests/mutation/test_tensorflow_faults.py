@@ -6,13 +6,16 @@ from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
+from qir.errors import QirError
+from qir.numerics import profile
+from qir.numerics.library import replaced
 from tests.differential import test_tensorflow_codes as made
 from tests.differential import test_tensorflow_min_first as from_low
 from tests.differential import test_tensorflow_moves as moved
 from tests.differential import test_tensorflow_products as products
 from tests.differential import test_tensorflow_sums as sums
 from tests.differential.kernels_of_tensorflow import HAS_VNNI, SETTINGS, TensorFlow, started
-from tests.mutation.fields import Mutant
+from tests.mutation.fields import Mutant, mutants
 from tests.mutation.indistinct import all_found, none_found
 from tests.mutation.replay import Replay
 
@@ -133,6 +136,39 @@ def test_a_changed_field_is_found_or_listed(runtimes: Runtimes, name: str) -> No
 @pytest.mark.parametrize("name", SETTINGS)
 def test_what_is_listed_is_not_found(runtimes: Runtimes, name: str) -> None:
     none_found(name, agreeing(runtimes, name))
+
+
+SAME_THERE = {
+    *(f"{op} requant.clip = reals" for op in ("conv2d", "linear")),
+    *(f"{op} requant.zero = {when}" for op in ("conv2d", "linear") for when in ("after", "before")),
+    "linear acc.pairs = halve_signed",
+}
+"""Where the ends are codes, and zero is code 0, it is the same; only convolutions halve weights."""
+
+
+@pytest.mark.parametrize("isa", products.ISAS)
+def test_a_changed_field_of_another_processor_is_found(
+    monkeypatch: pytest.MonkeyPatch, isa: str
+) -> None:
+    """On a oneDNN that takes this processor for one without VNNI."""
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", products.ISAS[isa])
+    name, replay = products.NAME, Replay()
+    held, runtime = profile(name), TensorFlow(onednn=True)
+    try:
+        with replaced(held.on(isa)):
+            replay.add(lambda: convolved({name: runtime}, name))
+            replay.add(lambda: multiplied({name: runtime}, name))
+    finally:
+        runtime.close()
+    left = set()
+    for mutant in mutants(held, isa=isa):
+        with replaced(mutant.profile.on(isa)):
+            try:
+                replay.agrees()
+            except (AssertionError, QirError, ValueError):
+                continue
+        left.add(mutant.said)
+    assert left == SAME_THERE, sorted(left ^ SAME_THERE)
 
 
 MODES: Mapping[str, tuple[str, str]] = {
