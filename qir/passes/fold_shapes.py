@@ -21,6 +21,7 @@ from qir.ir.text import parse
 from qir.ir.types import Array, TensorType
 from qir.ledger import Change, Ledger
 from qir.passes._foreign import read_again
+from qir.passes._sizes import SPREADING, carried, first_of, opened, spread, spread_within
 from qir.rewrite import Pass
 from qir.rewrite.watch import may
 
@@ -33,8 +34,8 @@ class FoldShapes(Pass):
     """What is computed from sizes that types know becomes a constant, up to `limit` elements.
 
     A reshape or expand to sizes of which some are symbolic gets a constant too, where copied
-    sizes and one that is left open say the same. Sizes that become known go on to the types of
-    what follows; those of the outputs stay as they are stated.
+    sizes and one that is left open say the same; else its type says what is known. Sizes that
+    become known go on to the types of what follows; those of the outputs stay as they are stated.
     """
 
     name = "fold-shapes"
@@ -65,6 +66,8 @@ class _Run:
     known: dict[Value, Sizes] = field(default_factory=dict)
     changed: set[Value] = field(default_factory=set)
     """Values of which more is known than before."""
+    within: dict[Value, dict[int, Dim]] = field(default_factory=dict)
+    """Sizes that unknown ones do not exceed, by axis: a broadcast of both has that size."""
 
     def sweep(self) -> int:
         count = sum(self._visit(node) for node in list(self.graph))
@@ -78,10 +81,13 @@ class _Run:
             return bool(made) + sum(self._visit(each) for each in made)
         if node.op in ("reshape", "expand") and not node.schemes:
             count += self._settle(node)
+        if node.op in _MADE_TO or (node.op in SPREADING and self.within):
+            count += self._state(node)
         if any(value in self.changed for value in node.operands.values()):
             self._refine(node)
         if node.op == "slice_at" and not node.schemes and self._cut(node):
-            return 1
+            return count + 1
+        self._bound(node)
         found = reckoned(node, self.known, self.limit)
         for value, sizes in zip(node.results, found, strict=False):
             if sizes.size > self.limit:
@@ -118,6 +124,8 @@ class _Run:
         made = _copied(x, list(sizes), node) if node.op == "reshape" else _spread(x, list(sizes))
         if made is None or not may(self.step, node.op, node):
             return False
+        if node.op == "reshape" and node.attrs["allow_zero"]:
+            self.graph.set_attrs(node, allow_zero=False)  # none of the sizes is written as 0
         data = np.array(made, old.type.dtype.carrier)
         value = self.graph.constant(data, name=f"{node.name}.shape", before=node)
         self.graph.set_operand(node, "shape", value)
@@ -146,6 +154,45 @@ class _Run:
         self.ledger.add(Change.EXACT, self.step, name, "bounds are known")
         self._visit(new)
         return True
+
+    def _state(self, node: Node) -> bool:
+        """Writes into a type the sizes that follow from what is known while nothing runs."""
+        old = node.result.type.shape
+        if None not in old or any(use.node.op == "output" for use in node.result.uses):
+            return False
+        shape = self._wanted(node)
+        if shape is None or len(shape) != len(old):
+            return False
+        more = tuple(n if o is None else o for o, n in zip(old, shape, strict=True))
+        if more == old or not may(self.step, node.op, node):
+            return False
+        self.graph.set_type(node.result, node.result.type.with_shape(more))
+        self.changed.add(node.result)
+        return True
+
+    def _wanted(self, node: Node) -> Shape | None:
+        """The shape that a node makes; None where nothing is known of it."""
+        if node.op not in _MADE_TO:
+            return spread_within(node, self.within)
+        sizes = self.known.get(node.operands["shape"])
+        if sizes is None or sizes.ndim != 1 or node.schemes:
+            return None
+        if node.op == "constant_of_shape":
+            return tuple(sizes)
+        x = node.operands["x"].type.shape
+        return opened(x, list(sizes), node) if node.op == "reshape" else spread(x, list(sizes))
+
+    def _bound(self, node: Node) -> None:
+        """Keeps what the sizes of a part do not exceed."""
+        if len(node.results) != 1 or None not in node.result.type.shape:
+            return
+        if node.op == "slice_at":
+            starts, ends = (self.known.get(node.operands[slot]) for slot in ("starts", "ends"))
+            found = first_of(node, starts, ends, self.within)
+        else:
+            found = carried(node, self.within)
+        if found:
+            self.within[node.result] = found
 
     def _refine(self, node: Node) -> None:
         """Sizes that follow from what has become known; outputs keep the type they are stated."""
@@ -223,8 +270,6 @@ def _copied(x: Shape, wanted: list[Dim], node: Node) -> list[int] | None:
             made.append(size)
         else:
             made.append(0 if size is not None and i < len(x) and x[i] == size else -1)
-    if node.attrs["allow_zero"] and 0 in made:
-        return None
     opened = made.count(-1) > list(wanted).count(-1)
     if made.count(-1) > 1 or (opened and 0 in made):
         return None  # beside a copied size that may be 0, nothing follows from the count
@@ -374,6 +419,8 @@ def _filled(node: Node, known: Known) -> list[Sizes]:
     return [np.full(shape, value.data.reshape(()).item(), object)]
 
 
+_MADE_TO = frozenset({"reshape", "expand", "constant_of_shape"})
+"""Ops that make what has the shape that they are given."""
 _ASKS = frozenset({"shape", "size"})
 """Ops that ask how large something is, whatever it holds."""
 _RULES: Mapping[str, Callable[[Node, Known], list[Sizes]]] = {

@@ -27,10 +27,14 @@ def _is_low(value: Value) -> bool:
 def attention(op: Ops, q: Var, k: Var, v: Var) -> Term:
     """softmax(q @ k.T * scale + mask) @ v; k turned by a transpose or by the product itself.
 
+    The transpose may stand between two reshapes that make one axis of all heads and part it again.
+
     The scale may lie on the product, on q, on k or on several, as factor or divisor; none is 1.
     The mask is added, or chooses by `where` between scores and -inf.
     """
-    turned = op.transpose(_scaled(op, k, "before")).named("turn")
+    swapped = op.transpose(_scaled(op, k, "before")).named("turn")
+    rows = op.transpose(op.reshape(k, ...).named("rows"), perm=(0, 2, 1))
+    turned = op.reshape(rows, ...).named("columns") | swapped
     keys = _scaled(op, turned, "k") | _scaled(op, k, "k")
     raw = op.matmul(_scaled(op, q, "q"), keys, trans_a=False).named("scores")
     scores = _scaled(op, raw, "s")
@@ -61,11 +65,22 @@ def _fits(match: Match) -> bool:
     if ranks not in ({3}, {4}) or not isinstance(axis, int) or axis % rank != rank - 1:
         return False
     scores = match.node("scores")
-    if (turn is None) == (scores.attrs["trans_b"] is not True):
+    turned = turn is not None or match.find("columns") is not None
+    if turned == (scores.attrs["trans_b"] is True) or not _columns(match):
         return False
     # A mask that would widen the scores is another program.
     wide = match.node("softmax").result.type.shape
     return wide == scores.result.type.shape and _scale(match) != 0
+
+
+def _columns(match: Match) -> bool:
+    """Whether a turn between two reshapes, where there is one, swaps the last two axes of k."""
+    columns = match.find("columns")
+    if columns is None:
+        return True
+    k, rows = match["k"].type.shape, match.node("rows").result.type.shape
+    wanted = (*k[:-2], k[-1], k[-2])
+    return None not in k and rows[-2:] == k[-2:] and columns.result.type.shape == wanted
 
 
 def _turned(graph: Graph, match: Match, turn: Node | None) -> Value:

@@ -1,4 +1,7 @@
-"""Group norm: an instance norm on channels put together, a factor and a shift a channel."""
+"""Group norm: channels put together, normalized and apart again, a factor and a shift a channel.
+
+What normalizes is an instance norm, or a layer norm over all that a group has.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,18 @@ import numpy as np
 
 from qir.ir.dims import Shape
 from qir.ir.graph import Graph
-from qir.ir.node import Value
-from qir.passes.recover.making import fits, stored
+from qir.ir.node import Node, Value
+from qir.passes.recover.making import fits, real, stored
 from qir.rewrite.match import Match
-from qir.rewrite.pattern import Ops, Term, Var, pattern
+from qir.rewrite.pattern import Either, Ops, Term, Var, maybe, pattern
 from qir.rewrite.rewriting import Rewrite
+
+
+def _by_channels(op: Ops, whole: Term) -> Either:
+    """What was normalized, times gamma and plus beta where they are."""
+    gamma, beta = Var("gamma").where("constant"), Var("beta").where("constant")
+    factor = op.mul(whole, gamma)
+    return op.add(factor, beta) | factor | op.add(whole, beta) | whole
 
 
 @pattern
@@ -20,9 +30,18 @@ def group_norm(op: Ops, x: Var) -> Term:
     made = op.instance_norm(groups, 1.0, 0.0)
     back = op.shape(x, start=0, end=None) | Var("sizes").where("constant")
     whole = op.reshape(made, back).named("joined")
-    gamma, beta = Var("gamma").where("constant"), Var("beta").where("constant")
-    factor = op.mul(whole, gamma)
-    return op.add(factor, beta) | factor | op.add(whole, beta) | whole
+    return _by_channels(op, whole)
+
+
+@pattern
+def group_norm_of_layers(op: Ops, x: Var) -> Term:
+    """The same by a layer norm over all axes of a group, without numbers of its own."""
+    groups = op.reshape(x, Var("grouped"), ...).named("split")
+    ones = Var("ones").check("is 1 throughout", lambda value: real(value) == 1)
+    zeros = Var("zeros").check("is 0 throughout", lambda value: real(value) == 0)
+    made = op.layer_norm(groups, ones, maybe(zeros))
+    whole = op.reshape(made, Var("sizes"), ...).named("joined")
+    return _by_channels(op, whole)
 
 
 def _groups(match: Match) -> int | None:
@@ -34,8 +53,27 @@ def _groups(match: Match) -> int | None:
     if not isinstance(channels, int) or not isinstance(groups, int) or channels % groups:
         return None
     joined = match.node("joined")
-    by_shape = joined.operands["shape"].node.op == "shape"
-    return groups if by_shape or joined.result.type.shape == x else None
+    shape = joined.operands["shape"].node
+    by_shape = shape.op == "shape" and shape.operands["x"] is match["x"]
+    made = joined.result.type.shape
+    known = None not in x and len(made) == len(x) and made.count(None) < 2
+    same = known and all(a in (None, b) for a, b in zip(made, x, strict=True))
+    if not (by_shape or same):
+        return None
+    return groups if _whole(_norm(match)) else None
+
+
+def _norm(match: Match) -> Node:
+    """What normalizes the groups."""
+    return next(node for node in match.nodes if node.op in ("instance_norm", "layer_norm"))
+
+
+def _whole(norm: Node) -> bool:
+    """Whether a norm goes over all axes behind those of batch and groups."""
+    if norm.op == "instance_norm":
+        return True
+    axis, rank = norm.attrs["axis"], norm.result.type.rank
+    return isinstance(axis, int) and axis % rank == 2
 
 
 def _in_groups(match: Match) -> bool:
@@ -64,16 +102,17 @@ def _replace(graph: Graph, match: Match) -> Value:
         held = np.full(1, usual) if given is None or not given.constant else given.constant.data
         row = np.broadcast_to(held.reshape(-1), (channels,))
         operands[slot] = stored(row, x, graph, f"{match.root.name}.{slot}")
-    eps = match.node("instance_norm").attrs["eps"]
+    eps = _norm(match).attrs["eps"]
     return graph.add("group_norm", operands, {"groups": _groups(match), "eps": eps}).result
 
 
-REWRITES = (
+REWRITES = tuple(
     Rewrite(
-        group_norm.check("channels are put in groups, and apart again", _in_groups).check(
+        wanted.check("channels are put in groups, and apart again", _in_groups).check(
             "gamma and beta are one number a channel", _by_channel
         ),
         _replace,
         says="{nodes} is group_norm",
-    ),
+    )
+    for wanted in (group_norm, group_norm_of_layers)
 )

@@ -20,8 +20,11 @@ from qir.rewrite.rewriting import Replacement, Rewrite
 
 
 def _mean_square(op: Ops, x: Term) -> Term:
-    """The mean of squares, and eps on it."""
-    return op.add(op.reduce_mean(squared(op, x), keep=True).named("second"), positive("eps"))
+    """The mean of squares, and eps on it; the axes kept, or taken out and put in again."""
+    kept = op.reduce_mean(squared(op, x), keep=True)
+    gone = op.reduce_mean(squared(op, x), keep=False)
+    back = op.reshape(gone, Var("sizes"), ...) | op.unsqueeze(gone)
+    return op.add(kept | back, positive("eps"))
 
 
 def _inverse(op: Ops, room: Term) -> Either:
@@ -37,9 +40,10 @@ def _over_root(op: Ops, x: Term, room: Term) -> Either:
 @pattern
 def layer_norm(op: Ops, x: Var, gamma: Var, beta: Var) -> Term:
     """(x - mean) / sqrt(mean of its squares + eps), times gamma, plus beta, over the last axes."""
-    mean = op.reduce_mean(x, keep=True).named("first")
+    mean = op.reduce_mean(x, keep=True)
     less = op.sub(x, mean)
-    made = _over_root(op, less, _mean_square(op, less | op.sub(x, mean)))
+    again = op.sub(x, op.reduce_mean(x, keep=True))
+    made = _over_root(op, less, _mean_square(op, less | op.sub(x, mean) | again))
     factor = op.mul(made, gamma)
     return op.add(factor, beta) | factor | op.add(made, beta) | made
 
@@ -47,7 +51,7 @@ def layer_norm(op: Ops, x: Var, gamma: Var, beta: Var) -> Term:
 @pattern
 def layer_norm_by_gain(op: Ops, x: Var, gamma: Var, beta: Var) -> Term:
     """x * gain + (beta - mean * gain), where gain is gamma / sqrt(mean of squares + eps)."""
-    mean = op.reduce_mean(x, keep=True).named("first")
+    mean = op.reduce_mean(x, keep=True)
     gain = op.mul(_inverse(op, _mean_square(op, op.sub(x, mean))), gamma)
     return op.add(op.mul(x, gain), op.sub(beta, op.mul(mean, gain)))
 
@@ -62,9 +66,14 @@ def rms_norm(op: Ops, x: Var, gamma: Var) -> Term:
 def _axis(match: Match) -> int | None:
     """The axis from which on all are averaged, each time."""
     rank = match["x"].type.rank
-    names = ("first", "second") if "layer" in match.name else ("second",)
-    found = {last_axes(match.node(name).attrs["axes"], rank) for name in names}
-    return found.pop() if len(found) == 1 else None
+    nodes = [node for node in match.nodes if node.op == "reduce_mean"]
+    found = {last_axes(node.attrs["axes"], rank) for node in nodes}
+    back = next((n for n in match.nodes if n.op in ("reshape", "unsqueeze")), None)
+    axis = found.pop()
+    if found or axis is None or back is None:
+        return None if found else axis
+    ones = match["x"].type.shape[:axis] + (1,) * (rank - axis)
+    return axis if back.result.type.shape == ones else None
 
 
 def _averages(match: Match) -> bool:

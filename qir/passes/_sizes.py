@@ -1,0 +1,132 @@
+"""What follows for shapes from sizes that are symbolic, or known not to exceed others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.ir import dims
+from qir.ir.dims import Dim, Shape, Sym
+from qir.ir.node import Node, Value
+from qir.ir.ops import spec
+
+Within: TypeAlias = "Mapping[Value, Mapping[int, Dim]]"
+"""Sizes that unknown ones do not exceed, by value and axis; where those are 1, so are these."""
+
+SPREADING = frozenset(
+    "add sub mul div min max where equal not_equal less less_equal greater greater_equal "
+    "logical_and logical_or logical_xor".split()
+)
+"""Ops that spread their operands along each other."""
+
+
+def opened(x: Shape, wanted: list[Dim], node: Node) -> Shape | None:
+    """The shape that a reshape makes: 0 copies a size of x, -1 is what is left."""
+    made: list[Dim] = []
+    for i, size in enumerate(wanted):
+        if size == 0 and not node.attrs["allow_zero"]:
+            made.append(x[i] if i < len(x) else None)
+        else:
+            made.append(size if not isinstance(size, int) or size >= 0 else None)
+    if wanted.count(-1) == 1:
+        rest = dims.product(tuple(size for size in made if size is not None))
+        if made.count(None) == 1 and _positive(rest):
+            found = dims.divide(dims.product(x), rest)
+            made = [found if size is None else size for size in made]
+    return tuple(made)
+
+
+def _positive(size: Dim) -> bool:
+    return size is not None and size != 0
+
+
+def spread(x: Shape, wanted: list[Dim]) -> Shape | None:
+    """The shape that an expand makes of a tensor."""
+    rank = max(len(x), len(wanted))
+    one: Shape = (*(1,) * (rank - len(x)), *x)
+    other: Shape = (*(1,) * (rank - len(wanted)), *wanted)
+    return tuple(_both(a, b) for a, b in zip(one, other, strict=True))
+
+
+def _both(a: Dim, b: Dim) -> Dim:
+    """The size of two along each other."""
+    if a == b or b == 1:
+        return a
+    if a == 1:
+        return b
+    return next((size for size in (a, b) if isinstance(size, int) and size > 1), None)
+
+
+def first_of(
+    node: Node,
+    starts: NDArray[np.object_] | None,
+    ends: NDArray[np.object_] | None,
+    within: Within,
+) -> dict[int, Dim]:
+    """What the sizes of a slice do not exceed, where it takes the first ones of axes of 1 or more.
+
+    The first n of an axis are n or fewer, and one where n is 1.
+    """
+    axes, steps = node.attrs["axes"], node.attrs["steps"]
+    x = node.operands["x"]
+    found = dict(within.get(x, {}))
+    if starts is None or ends is None or not isinstance(axes, tuple):
+        return {}
+    where = axes or tuple(range(len(starts)))
+    by = steps if isinstance(steps, tuple) and steps else (1,) * len(where)
+    for axis, start, end, step in zip(where, starts, ends, by, strict=False):
+        if not isinstance(axis, int):
+            return {}
+        size = x.type.shape[axis % x.type.rank]
+        found.pop(axis % x.type.rank, None)
+        first = start == 0 and step == 1 and isinstance(size, int) and size > 0
+        if first and isinstance(end, Sym) and all(count > 0 for _, count in end.terms):
+            found[axis % x.type.rank] = end
+    return found
+
+
+def carried(node: Node, within: Within) -> dict[int, Dim]:
+    """The same of what goes element by element from one such value, and of its new axes."""
+    given = {slot: v for slot, v in node.operands.items() if v in within}
+    if len(given) != 1:
+        return {}
+    value = next(iter(given.values()))
+    rank = node.result.type.rank
+    if node.op == "unsqueeze":
+        axes = node.attrs["axes"]
+        new = {a % rank for a in axes if isinstance(a, int)} if isinstance(axes, tuple) else set()
+        left = [i for i in range(rank) if i not in new]
+        return {left[axis]: size for axis, size in within[value].items()}
+    alone = spec(node.op).traits.elementwise or node.op in ("cast", "identity")
+    others = [v for v in node.operands.values() if v is not value]
+    if not alone and node.op not in SPREADING:
+        return {}
+    if any(set(v.type.shape) - {1} for v in others):
+        return {}
+    lead = rank - value.type.rank
+    return {axis + lead: size for axis, size in within[value].items()}
+
+
+def spread_within(node: Node, within: Within) -> Shape | None:
+    """The shape of operands spread along each other, one of which has sizes that fit the others."""
+    if not any(value in within for value in node.operands.values()):
+        return None
+    rank = node.result.type.rank
+    made: list[Dim] = []
+    for axis in range(rank):
+        sizes: set[Dim] = set()
+        kept: set[Dim] = set()
+        for value in node.operands.values():
+            at = axis - rank + value.type.rank
+            if at < 0:
+                continue
+            size = value.type.shape[at]
+            if size is None and value in within and at in within[value]:
+                kept.add(within[value][at])
+            elif size != 1:
+                sizes.add(size)
+        made.append(next(iter(sizes)) if len(sizes) == 1 and kept <= sizes else None)
+    return tuple(made)
