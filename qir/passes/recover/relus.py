@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from qir.ir.graph import Graph
 from qir.ir.node import Value
@@ -25,6 +26,7 @@ def _share(value: Value) -> bool:
 def prelu(op: Ops, x: Var, slope: Var) -> Term:
     """relu(x) + slope * min(x, 0), where min(x, 0) may be (x - |x|) / 2 or -relu(-x)."""
     low = op.min(x, 0.0) | op.clip(x, min=None, max=0.0) | op.neg(op.relu(op.neg(x)))
+    low = low | op.sub(x, _high(op, x))
     twice = op.sub(x, op.abs(x))
     part = op.mul(slope, low | times(op, twice, 0.5)) | times(op, op.mul(slope, twice), 0.5)
     part = part | op.mul(times(op, slope, 0.5), twice)
@@ -46,6 +48,28 @@ def prelu_negated(op: Ops, x: Var) -> Term:
 
 
 @pattern
+def prelu_of_halves(op: Ops, x: Var) -> Term:
+    """up * x + down * |x| by constants that make one together; the slope is up - down."""
+    up, down = Var("up").where("constant"), Var("down").where("constant")
+    return op.add(op.mul(up, x), op.mul(down, op.abs(x)))
+
+
+def _make_one(match: Match) -> bool:
+    """Whether what lies above 0 stays as it is."""
+    up, down = (_reals(match[name]) for name in ("up", "down"))
+    try:
+        whole = up + down
+    except ValueError:
+        return False
+    return bool(whole.size) and bool(np.all(np.abs(whole - 1) <= 1e-6))
+
+
+def _reals(value: Value) -> NDArray[np.float64]:
+    assert value.constant is not None
+    return value.constant.data.astype(np.float64)
+
+
+@pattern
 def prelu_by_choice(op: Ops, x: Var, slope: Var) -> Term:
     """x where it is above 0, else slope * x; or the other way round."""
     low = op.mul(x, slope)
@@ -64,6 +88,8 @@ def leaky_by_max(op: Ops, x: Var) -> Term:
 def _replace(graph: Graph, match: Match) -> Value | None:
     """A leaky_relu where the slope is one number, else a prelu."""
     x = match["x"]
+    if match.name == "prelu-of-halves":
+        return _replace_halves(graph, match)
     name = {"prelu-of-two": "halves", "prelu-negated": "turned"}.get(match.name, "slope")
     factor = {"halves": 2.0, "turned": -1.0, "slope": 1.0}[name]
     given = match[name]
@@ -75,13 +101,23 @@ def _replace(graph: Graph, match: Match) -> Value | None:
     if not suits("prelu", {"x": x, "slope": given}, {}, match.results[0]):
         return None
     if factor != 1.0:
-        assert given.constant is not None
-        data = given.constant.data.astype(np.float64) * factor
-        given = stored(data, given, graph, f"{given.name}.slope")
+        given = stored(_reals(given) * factor, given, graph, f"{given.name}.slope")
     return graph.add("prelu", {"x": x, "slope": given}).result
 
 
+def _replace_halves(graph: Graph, match: Match) -> Value | None:
+    x, parts = match["x"], [match["up"], match["down"]]
+    if not all(suits("prelu", {"x": x, "slope": part}, {}, match.results[0]) for part in parts):
+        return None
+    slope = _reals(parts[0]) - _reals(parts[1])
+    if np.all(slope == slope.reshape(-1)[0]):
+        return graph.add("leaky_relu", {"x": x}, {"alpha": float(slope.reshape(-1)[0])}).result
+    given = stored(slope, x, graph, f"{match.root.name}.slope")
+    return graph.add("prelu", {"x": x, "slope": given}).result
+
+
+_HALVES = prelu_of_halves.check("both factors together are 1", _make_one)
 REWRITES = tuple(
     Rewrite(wanted, _replace, says="{nodes} is prelu, or leaky_relu of one number")
-    for wanted in (prelu, prelu_of_two, prelu_negated, prelu_by_choice, leaky_by_max)
+    for wanted in (prelu, prelu_of_two, prelu_negated, _HALVES, prelu_by_choice, leaky_by_max)
 )
