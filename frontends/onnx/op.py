@@ -122,6 +122,8 @@ class Op:
         for name in form.required:
             if name not in given:
                 raise self.fail(f"lacks attribute {name!r}")
+        if len(self.inputs) < form.operands[0] <= len(form.names):
+            raise self.fail(f"lacks operand {form.names[len(self.inputs)]}")
         if "" in self.inputs:
             for name, formal, single in zip(self.inputs, form.names, form.single, strict=False):
                 if not name and single:
