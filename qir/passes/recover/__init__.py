@@ -57,13 +57,15 @@ class Recover(PatternPass):
 
     A constant may be off by 1e-5 of itself, as six written digits are; what has other uses inside
     stays. `only` names the families to look for, with a + between two. Sizes and scales that a
-    model computes at run time are to be folded first (fold-shapes, fold-constants).
+    model computes at run time are to be folded first (fold-shapes, fold-constants). `halves` says
+    that cosines and sines that come in as inputs have two equal halves, as rotary wants them.
     """
 
     name = "recover"
     tolerance = REGROUPED
     rewrites = tuple(one for family in FAMILIES.values() for one in family)
     only: str = ""
+    halves: bool = False
 
     @classmethod
     def samples(cls) -> Iterable[tuple[Pass, Graph]]:
@@ -87,14 +89,19 @@ class Recover(PatternPass):
 
     def chosen(self) -> tuple[Rewrite, ...]:
         named = self._named() or list(FAMILIES)
-        return tuple(one for name in named for one in FAMILIES[name])
+        return tuple(one for name in named for one in self._family(name))
+
+    def _family(self, name: str) -> tuple[Rewrite, ...]:
+        more = rotary.GIVEN if self.halves and name == "rotary" else ()
+        return (*FAMILIES[name], *more)
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
         """Family by family; one whose ops the graph does not have costs nothing."""
         named, count, made = self._named(), 0, -1
-        for name, family in FAMILIES.items():
+        for name in FAMILIES:
             if named and name not in named:
                 continue
+            family = self._family(name)
             if made:
                 here = frozenset(node.op for node in graph)
             if any(_may_stand(one.pattern.results[0], here) for one in family):

@@ -9,6 +9,7 @@ by ops that go element by element or leave the last axis alone.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -138,7 +139,7 @@ def _bounds(node: Node, size: int) -> tuple[int, ...] | None:
 # -- cosines and sines ----------------------------------------------------------------------------
 
 
-def _table(value: Value, match: Match, *, whole: bool) -> str:
+def _table(value: Value, match: Match, *, whole: bool, given: bool = False) -> str:
     """How the numbers lie: "rows" for one row a place, "batch" for those of each batch; or ""."""
     x, rank = match["x"].type, match["x"].type.rank
     size = _size(match) if whole else _size(match) // 2
@@ -147,15 +148,18 @@ def _table(value: Value, match: Match, *, whole: bool) -> str:
         return ""
     if shape[-2] != x.shape[-2] or shape[-2] is None or (rank == 4 and shape[1] != 1):
         return ""
-    if whole and not _equal_halves(value):
+    if whole and not _equal_halves(value, given):
         return ""
     if shape[0] == 1:
         return "rows"
     return "batch" if rank == 4 and shape[0] == x.shape[0] and shape[0] is not None else ""
 
 
-def _equal_halves(value: Value, depth: int = 0) -> bool:
-    """Whether the first half of the last axis equals the second, by how it was made."""
+def _equal_halves(value: Value, given: bool, depth: int = 0) -> bool:
+    """Whether the first half of the last axis equals the second, by how it was made.
+
+    `given`: an input has such halves, as the user says.
+    """
     held, node = value.constant, value.node
     if held is not None:
         half = held.data.shape[-1] // 2
@@ -164,6 +168,8 @@ def _equal_halves(value: Value, depth: int = 0) -> bool:
     if node.op == "concat" and _last(node, "axis", rank):
         both = node.variadic("xs")
         return len(both) == 2 and both[0] is both[1]
+    if node.op == "input":
+        return given
     x = node.operands.get("x")
     if depth > _DEEPEST or (x is None and node.op != "mul"):
         return False
@@ -171,9 +177,9 @@ def _equal_halves(value: Value, depth: int = 0) -> bool:
         a, b = node.operands["a"], node.operands["b"]
         one, other = (a, b) if b.constant is not None and b.constant.data.size == 1 else (b, a)
         single = other.constant is not None and other.constant.data.size == 1
-        return single and _equal_halves(one, depth + 1)
+        return single and _equal_halves(one, given, depth + 1)
     assert x is not None
-    return _keeps_last(node, x) and _equal_halves(x, depth + 1)
+    return _keeps_last(node, x) and _equal_halves(x, given, depth + 1)
 
 
 def _keeps_last(node: Node, x: Value) -> bool:
@@ -212,9 +218,9 @@ def _rows(graph: Graph, value: Value, match: Match, how: str, *, whole: bool) ->
     return graph.add("squeeze", {"x": value}, {"axes": loose}).result if loose else value
 
 
-def _replacement(*, whole: bool, interleaved: bool) -> Callable[[Graph, Match], Value]:
-    def replace(graph: Graph, match: Match) -> Value:
-        how = _table(match["cos"], match, whole=whole)
+def _replacement(*, whole: bool, interleaved: bool, given: bool) -> Callable[[Graph, Match], Value]:
+    def make(graph: Graph, match: Match) -> Value:
+        how = _table(match["cos"], match, whole=whole, given=given)
         names = ("cos", "sin")
         operands = {"x": match["x"]}
         for name in names:
@@ -225,12 +231,12 @@ def _replacement(*, whole: bool, interleaved: bool) -> Callable[[Graph, Match], 
         heads = 1 if match["x"].type.rank == 3 else None
         return graph.add("rotary", operands, {"interleaved": interleaved, "heads": heads}).result
 
-    return replace
+    return make
 
 
-def _tables(*, whole: bool) -> Callable[[Match], bool]:
+def _tables(*, whole: bool, given: bool) -> Callable[[Match], bool]:
     def fit(match: Match) -> bool:
-        found = {_table(match[name], match, whole=whole) for name in ("cos", "sin")}
+        found = {_table(match[n], match, whole=whole, given=given) for n in ("cos", "sin")}
         return len(found) == 1 and "" not in found and fits(match["x"].type, match.results[0].type)
 
     return fit
@@ -241,12 +247,13 @@ _EQUAL = "cos and sin are one row a place, of two equal halves"
 _HALF = "cos and sin are one row a place"
 
 
-def _rewrite(wanted: Pattern, *, whole: bool, interleaved: bool = False) -> Rewrite:
+def _rewrite(
+    wanted: Pattern, *, whole: bool, interleaved: bool = False, given: bool = False
+) -> Rewrite:
     cut = wanted.check(_CUT[interleaved], _pairs if interleaved else _halves)
-    full = cut.check(_EQUAL if whole else _HALF, _tables(whole=whole))
-    return Rewrite(
-        full, _replacement(whole=whole, interleaved=interleaved), says="{nodes} is rotary"
-    )
+    full = cut.check(_EQUAL if whole else _HALF, _tables(whole=whole, given=given))
+    make = _replacement(whole=whole, interleaved=interleaved, given=given)
+    return Rewrite(full, make, says="{nodes} is rotary")
 
 
 REWRITES = (
@@ -256,3 +263,8 @@ REWRITES = (
     _rewrite(rotate_parts_of_split, whole=False),
     _rewrite(rotate_neighbours, whole=False, interleaved=True),
 )
+GIVEN = (
+    _rewrite(replace(rotate_half, name="rotate-half-given"), whole=True, given=True),
+    _rewrite(replace(rotate_half_of_split, name="rotate-split-given"), whole=True, given=True),
+)
+"""The same where inputs are said to have two equal halves."""
