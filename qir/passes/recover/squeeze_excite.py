@@ -1,4 +1,6 @@
-"""Squeeze and excite: an image times what two small convolutions make of its channel means.
+"""Squeeze and excite: an image times what two small layers make of its channel means.
+
+The layers are convolutions of one place, or products of what the means are without their places.
 
 There is no op of that name: the nodes become one group, whose body holds them as they were.
 """
@@ -6,7 +8,7 @@ There is no op of that name: the nodes become one group, whose body holds them a
 from __future__ import annotations
 
 from qir.ir.graph import Graph
-from qir.ir.node import Value
+from qir.ir.node import Node, Value
 from qir.rewrite.match import Match
 from qir.rewrite.pattern import Ops, Term, Var, maybe, pattern
 from qir.rewrite.rewriting import Rewrite
@@ -25,6 +27,55 @@ def squeeze_excite(op: Ops, x: Var, w1: Var, b1: Var, w2: Var, b2: Var) -> Term:
     return op.mul(x, gate)
 
 
+def _dense(op: Ops, x: Term, n: int) -> Term:
+    """A linear layer, however it is written."""
+    w, b = Var(f"w{n}"), Var(f"b{n}")
+    product = op.matmul(x, w, bias=maybe(b), trans_a=False)
+    layer = op.linear(x, w, bias=maybe(b)) | op.gemm(x, w, c=maybe(b), trans_a=False)
+    return layer | op.add(product, b) | product
+
+
+@pattern
+def squeeze_excite_of_rows(op: Ops, x: Var) -> Term:
+    """x * gate(linear2(act(linear1(mean of x over height and width, in a row)))), spread again."""
+    mean = op.global_avg_pool(x) | op.reduce_mean(x, keep=True)
+    row = op.flatten(mean) | op.reshape(mean, Var("s1"), ...) | op.squeeze(mean)
+    first = _dense(op, row | op.reduce_mean(x, keep=False), 1)
+    between = op.any_of("relu", "silu", "hard_swish", "gelu", "clip")(first)
+    gate = op.any_of("sigmoid", "hard_sigmoid", "clip")(_dense(op, between, 2))
+    plane = op.reshape(gate, Var("s2"), ...) | op.unsqueeze(op.unsqueeze(gate) | gate)
+    return op.mul(x, plane | op.expand(plane, Var("s3")))
+
+
+def _of_rows(match: Match) -> bool:
+    """Whether the mean goes over height and width, and the gate lies along the channels."""
+    x, nodes = match["x"].type, match.nodes
+    mean = next(n for n in nodes if n.op in ("global_avg_pool", "reduce_mean"))
+    if x.rank != 4 or match.results[0].type.rank != 4:
+        return False
+    axes = mean.attrs.get("axes", (2, 3) if mean.attrs.get("layout") == "NCHW" else (1, 2))
+    named = sorted(a % 4 for a in axes if isinstance(a, int)) if isinstance(axes, tuple) else []
+    if named not in ([2, 3], [1, 2]):
+        return False
+    at = 1 if named == [2, 3] else 3
+    rows = [n.result.type for n in nodes if n.op in ("linear", "gemm", "matmul")]
+    planes = [n.result.type for n in nodes if n.op in ("reshape", "unsqueeze") and _wide(n)]
+    alone = tuple(size if i in (0, at) else 1 for i, size in enumerate(x.shape))
+    flat = (x.shape[0], x.shape[at])
+    first = [n for n in nodes if n.op in ("flatten", "reshape", "squeeze") and not _wide(n)]
+    return (
+        None not in flat
+        and [kind.shape[-1] for kind in rows][-1:] == [x.shape[at]]
+        and all(kind.rank == 2 for kind in rows)
+        and [kind.shape for kind in planes][-1:] == [alone]
+        and all(n.result.type.shape == flat for n in first)
+    )
+
+
+def _wide(node: Node) -> bool:
+    return node.result.type.rank == 4
+
+
 def _of_images(match: Match) -> bool:
     """Whether the mean goes over height and width alone, and nothing else holds just this."""
     mean, x = match.find("mean"), match["x"].type
@@ -41,12 +92,15 @@ def _group(graph: Graph, match: Match) -> Value | None:
     body = Graph("body", "")
     inner: dict[Value, Value] = {}
     operands: dict[str, Value] = {}
-    for name in ("x", "w1", "b1", "w2", "b2"):
+    for name in ("x", "w1", "b1", "w2", "b2", *(("s1", "s2") if "rows" in match.name else ())):
         value = match.get(name)
         if value is not None:
             operands[name] = value
             inner[value] = body.add("input", {}, types=[value.type], name=name).result
     for node in match.nodes:
+        if node.op == "expand":  # the product spreads by itself
+            inner[node.result] = inner[node.operands["x"]]
+            continue
         slots = {slot: inner[value] for slot, value in node.operands.items()}
         kinds = [value.type for value in node.results]
         made = body.add(node.op, slots, node.attrs, types=kinds, name=node.name)
@@ -61,6 +115,13 @@ def _group(graph: Graph, match: Match) -> Value | None:
 REWRITES = (
     Rewrite(
         squeeze_excite.check("the mean goes over height and width of an image", _of_images),
+        _group,
+        says="{nodes} is one group, squeeze-excite",
+    ),
+    Rewrite(
+        squeeze_excite_of_rows.check(
+            "the mean goes over height and width of an image, the gate along its channels", _of_rows
+        ),
         _group,
         says="{nodes} is one group, squeeze-excite",
     ),
