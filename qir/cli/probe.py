@@ -21,6 +21,11 @@ if TYPE_CHECKING:
     "qir probe torch.fbgemm -o torch-next.fbgemm.toml",
 )
 @click.argument("runtimes", nargs=-1, metavar="[RUNTIME]...")
+@click.option(
+    "--python",
+    metavar="FILE",
+    help="A Python that has the named runtime, where QIR's own has not: mxnet.",
+)
 @click.option("--all", "every", is_flag=True, help="Show fields that nothing tells apart, too.")
 @shared.output("Write a profile file of what was measured, for one runtime.", required=False)
 @shared.force
@@ -30,6 +35,7 @@ if TYPE_CHECKING:
 def probe(
     context: click.Context,
     runtimes: tuple[str, ...],
+    python: str | None,
     every: bool,
     output: Path | None,
     force: bool,
@@ -41,8 +47,8 @@ def probe(
     Each RUNTIME (all that are installed, for none) is given small models rich in ties; the
     reference computes the same under the profile and under each other value of every field. Fields
     are shown where some other value gives other bytes: what the file says, what the runtime obeys,
-    and how many elements the next best value gets wrong. -o writes a profile that extends the
-    nearest by what differs. Ends with status 1 where a claim of a file does not hold.
+    and how many elements, at least, each other value gets wrong. -o writes a profile that extends
+    the nearest by what differs. Ends with status 1 where a claim of a file does not hold.
 
     --json prints {runtimes: [{name, version, settings, profile, covered, cases, elements, drifts,
     skipped, ops: [{op, tail, kinds, cases, elements, differ, gap, claim, holds, found, left,
@@ -50,8 +56,10 @@ def probe(
     """
     from qir.atomic import claim, write_text
     from qir.inspect.measurements import assumed, draft, keep, to_json
-    from qir.inspect.probing import chosen, measure
+    from qir.inspect.probing import chosen, measure, place
 
+    if python is not None:
+        place(runtimes, python)
     asked = chosen(runtimes)
     if output is not None:
         claim(output, force=force)

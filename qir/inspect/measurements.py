@@ -55,15 +55,24 @@ def assumed() -> tuple[Runtime, ...]:
         mine = [p for p in probes() if p.backend == head.backend]
         if head.backend in ("", "qir") or any(suits(head.settings, p.settings) for p in mine):
             continue
-        found.append(Runtime(name, None, name, "assumed", evidence=of.head.evidence))
+        found.append(Runtime(name, None, name, "assumed", evidence=head_evidence(of)))
     return tuple(found)
+
+
+def head_evidence(of: Profile) -> str:
+    """On what a file rests, or the nearest of those that it extends that says so."""
+    return next((p.head.evidence for p in reversed(of.layers) if p.head.evidence), "")
 
 
 def _known(probe: Probe) -> Runtime:
     version = probe.version
     files, covered = filed(probe)
     if version is None:
-        return Runtime(probe.name, None, files[0].name if covered else "", "not installed")
+        speaks = [f for f in files if suits(head_of(f).settings, probe.settings)]
+        if not speaks:
+            return Runtime(probe.name, None, "", "not installed")
+        rests = head_evidence(speaks[0])
+        return Runtime(probe.name, None, speaks[0].name, "assumed", evidence=rests)
     for of in files:
         if kept := _kept(_place(probe, of.name, of.digest)):
             date, drifts = kept

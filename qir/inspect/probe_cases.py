@@ -72,6 +72,8 @@ class Forms:
     """Whether shares and logistics come in steps of 1/256 from the least code, and no others."""
     chosen: tuple[tuple[str, bool], ...] = (("u8", False),)
     """For which codes scales are chosen: storage, and whether about zero."""
+    level: float = 0.0
+    """By how much the level of a declared range lies beyond the last code."""
     wraps: bool = True
     """Whether sums may be longer than 32 bits hold."""
 
@@ -386,14 +388,16 @@ def _kind(
 ) -> QuantType:
     scale = np.asarray(scale)
     if forms.zeros == "none":
-        return _ranged(storage, scale, 0 if scale.ndim else None)
+        return _ranged(storage, scale, 0 if scale.ndim else None, forms.level)
     zeros = np.array([_odd(rng, storage) for _ in range(scale.size)]).reshape(scale.shape)
     return uniform(dtype(storage), scale, zeros, axis=0 if scale.ndim else None, name="k")
 
 
-def _ranged(storage: str, scale: NDArray[np.floating], axis: int | None) -> QuantType:
+def _ranged(
+    storage: str, scale: NDArray[np.floating], axis: int | None, more: float = 0.0
+) -> QuantType:
     """The type of a range about zero, or from it; its scale is the range over the last code."""
-    level = F(dtype(storage).bounds[1])
+    level = F(dtype(storage).bounds[1] + more)
     reach = np.asarray(scale * level, F)
     kind = uniform(dtype(storage), np.asarray(reach / level, F), axis=axis, name="k")
     high = tuple(float(v) for v in reach.reshape(-1))

@@ -7,6 +7,9 @@ obeys is what gets its bytes right.
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -51,6 +54,8 @@ class Probe(ABC):
     settings: ClassVar[Mapping[str, str]] = {}
     distributions: ClassVar[tuple[str, ...]] = ()
     """The packages that bring it, any of them."""
+    elsewhere: ClassVar[str] = ""
+    """The variable of the environment that names a Python which has it, where QIR's need not."""
     forms: ClassVar[Forms]
     grouped: ClassVar[bool] = False
     """Whether programs come in QDQ form and the runtime makes kernels of them itself."""
@@ -66,12 +71,47 @@ class Probe(ABC):
     @property
     def version(self) -> str | None:
         """The version that is installed; None where none is. Nothing is imported."""
+        if self.python != sys.executable:
+            return _version_at(self.python, self.distributions)
         for name in self.distributions:
             try:
                 return metadata.version(name)
             except metadata.PackageNotFoundError:
                 continue
         return None
+
+    @property
+    def python(self) -> str:
+        """The Python in which it runs."""
+        return (self.elsewhere and os.environ.get(self.elsewhere)) or sys.executable
+
+
+_ASKED = """
+import sys
+from importlib import metadata
+for name in sys.argv[1:]:
+    try:
+        print(metadata.version(name))
+        break
+    except metadata.PackageNotFoundError:
+        pass
+"""
+
+
+@cache
+def _version_at(python: str, distributions: tuple[str, ...]) -> str | None:
+    """The version of a package in another Python; None where it, or that Python, is not there."""
+    try:
+        done = subprocess.run(
+            [python, "-c", _ASKED, *distributions],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None
 
 
 def probes() -> tuple[Probe, ...]:
@@ -85,6 +125,18 @@ def probes() -> tuple[Probe, ...]:
         if isinstance(listed, tuple):
             found += [probe for probe in listed if isinstance(probe, Probe)]
     return tuple(sorted(found, key=lambda p: p.name))
+
+
+def place(words: Sequence[str], python: str) -> None:
+    """Lets the runtimes that are named run in another Python. UsageError where they cannot."""
+    named = [p for p in probes() if {p.name, p.backend} & set(words)]
+    if not words or not named or not all(p.elsewhere for p in named):
+        able = ", ".join(p.name for p in probes() if p.elsewhere)
+        raise UsageError(f"--python goes with a runtime that can be elsewhere: {able}")
+    if not os.access(python, os.X_OK):
+        raise UsageError(f"{python} is no Python that can be run")
+    for probe in named:
+        os.environ[probe.elsewhere] = python
 
 
 def chosen(words: Sequence[str]) -> tuple[Probe, ...]:
@@ -102,7 +154,10 @@ def chosen(words: Sequence[str]) -> tuple[Probe, ...]:
             names = sorted({p.backend for p in known} | {p.name for p in known})
             raise UsageError(f"no probe {word!r}; known: {', '.join(names) or 'none'}")
         if not any(p.version for p in named):
-            raise UsageError(f"{word} is not installed: {' or '.join(named[0].distributions)}")
+            what = " or ".join(named[0].distributions)
+            other = named[0].elsewhere
+            place = f", which --python or {other} may name in a Python of its own" if other else ""
+            raise UsageError(f"{word} is not installed: {what}{place}")
         found += [p for p in named if p.version and p not in found]
     return tuple(found)
 

@@ -50,6 +50,8 @@ def test_what_was_measured_becomes_a_file(tmp_path: Path) -> None:
         (("nobody",), "qir: no probe 'nobody'; known: "),
         (("onnxruntime", "-o", "x.toml"), "qir: -o takes one runtime, these are onnxruntime.all"),
         (("onnxruntime.none", "-o", "no/x.toml"), "qir: no/x.toml: there is no folder no"),
+        (("onnxruntime.none", "--python", "x"), "qir: --python goes with a runtime that can be"),
+        (("mxnet", "--python", "nobody"), "qir: nobody is no Python that can be run"),
     ],
 )
 def test_what_cannot_be_probed_is_one_line(

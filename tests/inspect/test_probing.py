@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -24,10 +26,15 @@ from qir.numerics.library import replaced
 from qir.numerics.profile import Entry, Field, Fields, Head, When
 from qir.reference.interpreter import run
 
+MXNET = Path(__file__).parents[2] / "build" / "oracles" / "mxnet" / "bin" / "python"
+"""Where `make oracle-mxnet` puts a Python with MXNet."""
+
 
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+    if MXNET.exists():
+        monkeypatch.setenv("QIR_MXNET", os.environ.get("QIR_MXNET", str(MXNET)))
 
 
 class Stranger(Probe):
@@ -208,11 +215,19 @@ def test_a_runtime_is_assumed_until_it_is_measured(monkeypatch: pytest.MonkeyPat
     assert runtimes()[0].state == "assumed", "another version was not measured"
 
 
-def test_a_runtime_that_no_probe_measures_is_assumed_on_the_evidence_of_its_file() -> None:
+def test_a_runtime_that_no_probe_measures_is_assumed_on_the_evidence_of_its_file(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     found = {r.name: r for r in assumed()}
-    assert {"mxnet-1.9", "ipex-2.8", "qonnx-1.0", "tflite-2.21.single"} == set(found)
+    assert {"ipex-2.8", "qonnx-1.0", "tflite-2.21.single"} <= set(found)
     assert {r.state for r in found.values()} == {"assumed"}
-    assert "mxnet 1.9.1" in found["mxnet-1.9"].evidence
+    assert "torch 2.8.0" in found["ipex-2.8"].evidence
+    monkeypatch.setenv("QIR_MXNET", "/nowhere/python")
+    elsewhere = next(r for r in runtimes() if r.name == "mxnet")
+    assert (elsewhere.version, elsewhere.profile, elsewhere.state) == (None, "mxnet-1.9", "assumed")
+    assert "mxnet 1.9.1" in elsewhere.evidence
+    with pytest.raises(UsageError, match="which --python or QIR_MXNET may name"):
+        chosen(["mxnet"])
     known = {head_of(profile(r.profile)).backend for r in runtimes() if r.profile}
     assert known == {head_of(profile(n)).backend for n in profile_names()} - {"", "qir"}
 

@@ -1,0 +1,82 @@
+"""Runs MXNet's kernels on codes, which come in on standard input, in a Python that has MXNet.
+
+`python child.py PIPE`, with the path of `qir/inspect/pipe.py`: QIR itself is not imported, as MXNet
+wants an older Python and an older NumPy. Started by `probe`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from typing import Any
+
+STREAM = os.fdopen(os.dup(1), "wb")
+os.dup2(2, 1)  # what MXNet prints stays out of the answers
+
+import mxnet as mx  # type: ignore[import-not-found]  # noqa: E402
+import numpy as np  # noqa: E402
+
+
+def nd(array: Any) -> Any:
+    return mx.nd.array(array, dtype=np.asarray(array).dtype)
+
+
+def ends(*ranges: tuple[float, float]) -> list[Any]:
+    """Ranges as operands, one array an end."""
+    return [mx.nd.array(np.array([end], np.float32)) for pair in ranges for end in pair]
+
+
+def quantize(arrays: Any, ranges: Any, made: Any, **attrs: Any) -> Any:
+    low, high = made
+    named = {"min_calib_range": low, "max_calib_range": high}
+    return mx.nd.contrib.quantize_v2(nd(arrays[0]), **named, **attrs)[0]
+
+
+def dequantize(arrays: Any, ranges: Any, made: Any) -> Any:
+    return mx.nd.contrib.dequantize(nd(arrays[0]), *ends(*ranges))
+
+
+def add(arrays: Any, ranges: Any, made: Any) -> Any:
+    named = {"min_calib_range": made[0], "max_calib_range": made[1]}
+    return mx.nd.contrib.quantized_elemwise_add(*[nd(a) for a in arrays], *ends(*ranges), **named)[
+        0
+    ]
+
+
+def concat(arrays: Any, ranges: Any, made: Any) -> Any:
+    given = [nd(a) for a in arrays]
+    return mx.nd.contrib.quantized_concat(*given, *ends(*ranges), num_args=len(given), dim=1)[0]
+
+
+def avg_pool2d(arrays: Any, ranges: Any, made: Any, **attrs: Any) -> Any:
+    return mx.nd.contrib.quantized_pooling(nd(arrays[0]), *ends(*ranges), pool_type="avg", **attrs)[
+        0
+    ]
+
+
+OPS = {f.__name__: f for f in (quantize, dequantize, add, concat, avg_pool2d)}
+
+
+def main(pipe: str) -> None:
+    """Answers (op, arrays, ranges, the result's range, attributes) by an array or a text."""
+    spec = importlib.util.spec_from_file_location("pipe", pipe)
+    assert spec is not None
+    assert spec.loader is not None
+    messages = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(messages)
+    while True:
+        try:
+            op, arrays, ranges, made, attrs = messages.receive(sys.stdin.buffer)
+        except EOFError:
+            return
+        try:
+            answer = OPS[op](arrays, ranges, made, **attrs).asnumpy()
+        except Exception as error:
+            answer = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        STREAM.write(messages.pack(answer))
+        STREAM.flush()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,98 @@
+"""The probe of MXNet's kernels on codes, in a Python of its own, which `QIR_MXNET` names.
+
+MXNet 1.9 wants Python 3.11 or older and NumPy below 1.24, so it is seldom where QIR is.
+Its products take weights in reals, which the cases have as codes: recorded results hold those.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import weakref
+from collections.abc import Mapping
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+import qir.inspect.pipe as pipe
+from qir.errors import OpError
+from qir.inspect.probe_cases import Forms
+from qir.inspect.probing import Probe
+from qir.ir.graph import Graph
+from qir.ir.types import TensorType
+
+Array = NDArray[np.generic]
+_CHILD = Path(__file__).with_name("child.py")
+_STORED = {"u8": "uint8", "i8": "int8"}
+
+
+class MxNet(Probe):
+    """Kernels by name, as MXNet's modules call them."""
+
+    name = "mxnet"
+    backend = "mxnet"
+    settings: ClassVar[Mapping[str, str]] = {"library": "onednn"}
+    distributions = ("mxnet",)
+    elsewhere = "QIR_MXNET"
+    forms = Forms(
+        ("quantize", "dequantize", "add", "concat", "avg_pool2d"),
+        grains=("tensor",),
+        special=(),
+        zeros="none",
+        level=0.5,
+    )
+
+    def __init__(self) -> None:
+        self.child: subprocess.Popen[bytes] | None = None
+
+    def begin(self) -> None:
+        if self.child is None:
+            command = [self.python, "-W", "ignore", str(_CHILD), str(Path(pipe.__file__))]
+            streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+            self.child = subprocess.Popen(command, stderr=subprocess.DEVNULL, **streams)
+            weakref.finalize(self, _end, self.child)
+
+    def run(self, graph: Graph, feeds: Mapping[str, Array]) -> Array:
+        self.begin()
+        child, node = self.child, graph["y"].node
+        assert child is not None
+        assert child.stdin is not None
+        assert child.stdout is not None
+        given = [value.type for value in node.operands.values()]
+        attrs: dict[str, pipe.Plain] = {}
+        if node.op == "quantize":
+            attrs["out_type"] = _STORED[str(node.result.type.dtype)]
+        if node.op == "avg_pool2d":
+            top, left, *rest = node.attrs["pad"]
+            if [top, left] != rest:
+                raise OpError("pads one side as the other")
+            attrs |= {"pad": (top, left), "kernel": node.attrs["kernel"]}
+            attrs |= {"stride": node.attrs["stride"], "count_include_pad": False}
+        arrays = list(feeds.values())
+        told = (node.op, arrays, [_ends(t) for t in given], _ends(node.result.type), attrs)
+        try:
+            child.stdin.write(pipe.pack(told))
+            child.stdin.flush()
+            answer = pipe.receive(child.stdout)
+        except (EOFError, BrokenPipeError):
+            self.child = None
+            raise OpError(f"{self.python} ended: {child.wait()}") from None
+        if isinstance(answer, str):
+            raise OpError(answer[:160])
+        return np.asarray(answer)
+
+
+def _ends(kind: TensorType) -> tuple[float, float]:
+    """The range that a type declares; nothing for reals."""
+    declared = kind.quant.declared if kind.quant else None
+    return (declared.low[0], declared.high[0]) if declared else (0.0, 0.0)
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    assert child.stdin is not None
+    child.stdin.close()
+    child.wait(60)
+
+
+PROBES = (MxNet(),)
