@@ -60,7 +60,7 @@ def _taken(graph: Graph, source: Path, dialect: Dialect) -> bool:
     version = (
         head[1] if len(head) == 2 and head[0] == 8 else 128
     )  # the first field, as all write it
-    if opset is None or opset > dialect.newest or version > 127:
+    if not paths or version > 127 or (opset is not None and opset > dialect.newest):
         return False
     if not dialect.standard:
         return version <= _NEWEST_IR

@@ -129,8 +129,8 @@ def test_what_its_author_wrote_comes_back(tmp_path: Path) -> None:
 
 
 _LIGHT = Path(onnx.backend.test.__file__).parent / "data" / "light"
-_ASSETS = os.environ.get("QIR_ASSETS", "")
-_FOUND = sorted(glob.glob(f"{_ASSETS}/**/*.onnx", recursive=True)) if _ASSETS else []
+_ASSETS = os.environ.get("QIR_ASSETS") or Path(__file__).parents[4] / "shared" / "assets"
+_FOUND = sorted(glob.glob(f"{_ASSETS}/**/*.onnx", recursive=True))
 _KINDS = {"tensor(float)": np.float32, "tensor(int64)": np.int64, "tensor(bool)": np.bool_}
 
 
@@ -165,7 +165,7 @@ def test_the_networks_of_the_package_keep_their_numbers(tmp_path: Path, path: Pa
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not _FOUND, reason="QIR_ASSETS names no folder with models")
+@pytest.mark.skipif(not _FOUND, reason="no models: neither QIR_ASSETS nor ../shared/assets")
 @pytest.mark.parametrize("name", _FOUND, ids=lambda name: Path(str(name)).stem)
 def test_trained_networks_keep_their_numbers(tmp_path: Path, name: str) -> None:
     _same_numbers(Path(name), tmp_path)
