@@ -27,7 +27,7 @@ MOST = 60
 @shared.verb(
     "qir diff model.onnx model.qir",
     "qir diff quantized.onnx again.onnx --json > changes.json",
-    "qir diff model.onnx quantized.onnx --data samples.npy --limit 8 --metric sqnr --metric cosine",
+    "qir diff quantized.onnx again.onnx --data samples.npy --metric sqnr",
 )
 @click.argument("a", type=shared.PATH)
 @click.argument("b", type=shared.PATH)
