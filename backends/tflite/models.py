@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import importlib.metadata
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .lstm import layer
+from .lstm import options as recurrent_options
 from .options import OPERATORS, VERSIONS, Value, clipping, extras, options
 
 Array = NDArray[np.generic]
@@ -162,6 +164,8 @@ class Writer:
     def bytes(self) -> bytes:
         """The file."""
         s, case = self.schema, self.case
+        if case.op == "lstm":
+            return self.recurrent()
         inputs = [self.tensor(case.operands[slot], slot) for slot in case.operands]
         fed = [i for i, slot in zip(inputs, case.operands, strict=True) if slot in case.fed]
         more = [self.extra(data) for data in self.extras()]
@@ -172,6 +176,39 @@ class Writer:
             inputs += more
         made = turned(case, case.shaped())
         result = self.tensor(Operand(made, case.out.scale, case.out.zero), "", fed=True)
+        kind, said = options(s, case, self.many())
+        return self.file(inputs, fed, result, kind, said)
+
+    def recurrent(self) -> bytes:
+        """The file of a layer that keeps a state."""
+        s, case = self.schema, self.case
+
+        def add(
+            data: Array, scale: float, zero: int, *, fed: bool = False, kept: bool = False
+        ) -> int:
+            made = self.tensor(Operand(data, scale, zero), "part", fed=fed or kept)
+            self.tensors[made].isVariable = kept and data.size > 0
+            return made
+
+        cell = case.attrs["cell"]
+        assert isinstance(cell, int)
+        inputs, inside = layer(s, case.operands, case.out, cell, add)
+        made = Operand(np.zeros(case.shape, np.int8), case.out.scale, case.out.zero)
+        result = self.tensor(made, "", fed=True)
+        kind, said = recurrent_options(s)
+        return self.file(inputs, [inputs[0]], result, kind, said, inside)
+
+    def file(
+        self,
+        inputs: list[int],
+        fed: list[int],
+        result: int,
+        kind: str,
+        said: Any,
+        inside: Sequence[int] = (),
+    ) -> bytes:
+        """A model of one operator on tensors that are there."""
+        s = self.schema
         code = s.OperatorCodeT()
         name = self.operator()
         code.builtinCode = getattr(s.BuiltinOperator, name)
@@ -179,7 +216,8 @@ class Writer:
         code.version = VERSIONS.get(name, 2)
         op = s.OperatorT()
         op.opcodeIndex, op.inputs, op.outputs = 0, inputs, [result]
-        kind, said = options(s, case, self.many())
+        if inside:
+            op.intermediates = list(inside)
         if said is not None:
             op.builtinOptionsType = getattr(s.BuiltinOptions, kind)
             op.builtinOptions = said

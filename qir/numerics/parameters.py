@@ -83,6 +83,7 @@ COMPUTES: Mapping[str, tuple[str, ...]] = {
     "fixed_powers": ("reduce_prod",),
     "between": ("exp", "log", "rsqrt", "gelu", "elu"),
     "each_code": ("exp", "log", "elu"),
+    "fixed_cell": ("lstm",),
     "unshifted": ("matmul",),
     "quantize_vectors": ("quantize",),
     "real_resize": ("resize",),

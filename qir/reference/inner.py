@@ -29,9 +29,12 @@ from qir.numerics import (
     profile,
     quantize,
 )
-from qir.reference.companions import concrete, resolved
+from qir.reference.companions import Resolved, concrete, resolved
 from qir.reference.operands import narrow, wide
+from qir.reference.products import Kernel
+from qir.reference.quantized import query
 from qir.reference.table import FUNCTIONS, Operands
+from qir.reference.tflite_lstm import MANY
 
 Tensor = NDArray[np.generic]
 Wide = NDArray[np.float64]
@@ -46,6 +49,9 @@ def run(node: Node, operands: Operands, profile_name: str) -> tuple[Tensor, ...]
     outside = {s: a for s, a in operands.items() if s not in places}
     kinds = tuple(value.type for value in node.results)
     known = resolved(node.op, node.operands, outside, kinds, profile_name)
+    by_method = None if node.inner else _by_method(node, known, profile_name)
+    if by_method is not None:
+        return by_method
     given: dict[str, Tensor] = {}
     for slot, data in known.arrays.items():
         quant = known.types[slot].quant
@@ -64,6 +70,17 @@ def run(node: Node, operands: Operands, profile_name: str) -> tuple[Tensor, ...]
         quant = kind.quant
         out.append(data if quant is None else _Place(manner, "its result", quant).codes(data))
     return tuple(out)
+
+
+def _by_method(node: Node, given: Resolved, profile_name: str) -> tuple[Tensor, ...] | None:
+    """All results by the method that a profile names for such codes; None where it names none."""
+    asked = query(node.op, node.attrs, given.types, given.results[0])
+    rule = profile(profile_name).resolve(asked)
+    method = MANY.get(rule.method.name) if rule.method else None
+    if method is None:
+        return None
+    kernel = Kernel(node.op, node.attrs, given.types, given.results[0], rule)
+    return method(kernel, given.arrays, given.results)
 
 
 def _cast(kind: DType) -> Callable[[Wide], Wide]:

@@ -209,7 +209,7 @@ def fixed_inverse_root(x: Codes, x_map: Affine, out: Affine, *, rule: Rule) -> C
     if (value < 0).any():
         raise OpError("fixed_inverse_root: a code below the zero point has no root")
     q, exponent = _inverse_root(np.maximum(value, 1))
-    wide = _by_each(np.full(value.shape, 1 << 20, np.int64), q, exponent)
+    wide = _by_each(np.ones(value.shape, np.int64), q, exponent + 20)
     by = 1.0 / (float(np.sqrt(F(x_map.scale))) * float(F(out.scale)))
     factor, shift = multiplier(by)
     made = scaled(wide, factor, shift - 20, rule) + int(out.zero)

@@ -38,7 +38,7 @@ def graph_of(case: Case, profile: str) -> Graph:
     operands: dict[str, Value] = {}
     for slot, of in case.operands.items():
         kind = kind_of(of, of.data.shape)
-        if slot == "bias":
+        if slot == "bias" and case.op != "lstm":
             kind = TensorType(of.data.shape, dtype_of(of.data))
         if slot in case.fed:
             operands[slot] = graph.add("input", types=[kind], name=slot.replace(".", "")).result
@@ -53,14 +53,26 @@ def graph_of(case: Case, profile: str) -> Graph:
         first = Stage(case.op, spec(case.op).complete(dict(case.attrs)), tuple(operands))
         last = Stage(op, spec(op).complete(dict(attrs)), (), "x")
         node = graph.add_chain((first, last), operands, result, name="y")
+    elif case.op == "lstm":
+        node = graph.add(case.op, operands, types=layer_types(case), name=("y", "h", "c"))
     else:
         node = graph.add(case.op, operands, dict(case.attrs), types=[result], name="y")
-    graph.add("output", {"y": node.result})
+    graph.add("output", {"y": node.results[0]})
     return graph
+
+
+def layer_types(case: Case) -> list[TensorType]:
+    """The types of a recurrent layer's states, its last one, and its cell."""
+    steps, batch, hidden = case.shape
+    cell = case.attrs["cell"]
+    assert isinstance(cell, int)
+    last = (1, batch, hidden)
+    kinds = [kind_of(case.out, shape) for shape in ((steps, *last), last)]
+    return [*kinds, TensorType(last, uniform(dtype("i16"), 2.0**cell, 0))]
 
 
 def computed(case: Case, profile: str) -> NDArray[np.generic]:
     """What QIR computes for a case."""
     graph = graph_of(case, profile)
     given = {slot.replace(".", ""): case.operands[slot].data for slot in case.fed}
-    return run(graph, given)["y"]
+    return run(graph, given)["y"].reshape(case.shape)

@@ -219,6 +219,28 @@ def nibbles(cases: Iterator[Case]) -> Iterator[Case]:
         yield replace(case, operands={**case.operands, "w": few}, out=made)
 
 
+def memories(count: int) -> Iterator[Case]:
+    """Long short-term memories of 1..70 numbers a step, 1..40 in the state, a scale a gate."""
+    for number, seed in seeds("lstm", count):
+        steps, batch = int(seed.integers(1, 8)), int(seed.integers(1, 4))
+        into, hidden = 1 + number * 7 % 70, 1 + number * 3 % 40
+        x = replace(
+            operand(seed, "int8", number, steps, batch, into),
+            scale=scale_of(seed, number, 0.01, 0.05),
+        )
+        gates = [np.repeat(seed.uniform(0.002, 0.02, 4).astype(F), hidden) for _ in "wr"]
+        data = [
+            seed.integers(-127, 128, (1, 4 * hidden, size)).astype(np.int8)
+            for size in (into, hidden)
+        ]
+        w, r = (Operand(d, scale, 0, 1) for d, scale in zip(data, gates, strict=True))
+        b = seed.integers(-2000, 2001, (1, 4 * hidden)).astype(np.int32)
+        given = {"x": x, "w": w, "r": r, "bias": Operand(b, (gates[0] * F(x.step)).astype(F), 0, 1)}
+        made = result(seed, "int8", seed.uniform(0.003, 0.01))
+        attrs: Attrs = {"cell": int(seed.integers(-13, -9))}
+        yield Case("lstm", given, made, (steps, batch, hidden), attrs)
+
+
 def _of(kind: str, mark: str) -> Suites:
     """Suites of ops that take a kind of codes."""
     eight = kind != "int16"
@@ -262,6 +284,7 @@ MORE: Suites = {
     "recode_u8_i8": lambda: recoded("uint8", "int8", 18),
     "recode_i16_i8": lambda: recoded("int16", "int8", 9),
     "recode_i16_i32": lambda: recoded("int16", "int32", 9),
+    "lstm": lambda: memories(30),
     "conv_groups": lambda: grouped(16),
     "conv_i4": lambda: nibbles(conv("int8", 16, depth=False)),
     "linear_i4": lambda: nibbles(linear("int8", 24)),
