@@ -22,8 +22,14 @@ Row = Callable[[Writer, Work], bool]
 _PREFIXES = {"x": "xXAa", "a": "aA", "w": "w", "b": "bB", "result": "yYC"}
 _MOVES = frozenset(
     "reshape flatten transpose squeeze unsqueeze slice concat pad max_pool1d max_pool2d "
-    "max_pool3d".split()
+    "max_pool3d gather expand tile depth_to_space resize_nearest".split()
 )
+_EIGHT = frozenset(
+    "pad max_pool1d max_pool2d max_pool3d gather expand tile depth_to_space resize_nearest".split()
+)
+"""Ops that runtimes have for codes of eight bits."""
+_BESIDE = ("shape", "indices", "sizes")
+"""Operands that say where elements go."""
 
 
 def write(writer: Writer, work: Work) -> None:
@@ -90,12 +96,11 @@ def _moves(work: Work) -> bool:
     quant = work.kind.quant
     if work.op not in _MOVES or quant is None:
         return False
-    few = work.op == "pad" or work.op.startswith("max_pool")
-    if few and quant.storage.name not in ("u8", "i8"):
+    if work.op in _EIGHT and quant.storage.name not in ("u8", "i8"):
         return False
     if work.op == "pad" and quant.grain is not None:
         return False
-    given = [v.type.quant for s, v in work.operands.items() if s != "shape"]
+    given = [v.type.quant for s, v in work.operands.items() if s not in _BESIDE]
     turned = work.op in ("transpose", "squeeze", "unsqueeze")
     return all(g is not None and (turned or g.same_map(quant)) for g in given)
 

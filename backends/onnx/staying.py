@@ -21,7 +21,10 @@ _STANDARD = "Conv MatMul"
 _OWN = (
     "Conv MatMul Gemm Add Mul Sigmoid LeakyRelu Softmax Where AveragePool GlobalAveragePool Concat"
 )
-_MOVES = "Reshape Flatten Transpose Squeeze Unsqueeze Slice Concat Pad MaxPool".split()
+_MOVES = (
+    "Reshape Flatten Transpose Squeeze Unsqueeze Slice Concat Pad MaxPool Gather Expand Tile "
+    "DepthToSpace Resize"
+).split()
 _BYTES = frozenset({"u8", "i8"})
 _SUMS = "integers are summed of u8 and i8 codes on both sides of a matrix product or convolution"
 _BITS = "MatMulNBits is for matrices of weights in 2, 4 or 8 bits, in blocks along the sum"

@@ -15,7 +15,8 @@ import networkx as nx
 from .op import MICROSOFT, Op
 
 MOVES = frozenset(
-    "MaxPool Reshape Transpose Flatten Squeeze Unsqueeze Slice Concat Pad Identity Dropout".split()
+    "MaxPool Reshape Transpose Flatten Squeeze Unsqueeze Slice Concat Pad Identity Dropout Gather "
+    "Expand Tile DepthToSpace".split()
 )
 """Standard ops whose result holds codes of their operand."""
 
@@ -64,6 +65,8 @@ def layout(op: Op) -> Layout | None:
 
 def moves(op: Op) -> bool:
     """Whether the op only moves elements."""
+    if op.domain == "" and op.type == "Resize":
+        return op.text("mode", "nearest") == "nearest"
     return op.domain == "" and op.type in MOVES
 
 

@@ -8,6 +8,7 @@ from qir.ir.attrs import Attr
 from qir.ir.node import Value
 
 from .elementwise_ops import floats
+from .moving_ops import add
 from .op import Keep, Op
 from .reader import Reader
 
@@ -27,7 +28,7 @@ def _resize(reader: Reader, op: Op) -> None:
         attrs["axes"] = axes
     if coordinates == "tf_crop_and_resize":
         attrs["extrapolation"] = op.real("extrapolation_value", 0.0)
-    operands = {"x": reader.value(op, op.input(0))}
+    operands = {"x": reader.moved(op, op.input(0))}
     scales = reader.numbers(op.input(2)).astype(np.float64) if op.input(2) else np.zeros(0)
     if scales.size:
         attrs["scales"] = tuple(scales.reshape(-1).tolist())
@@ -48,13 +49,13 @@ def _upsample(reader: Reader, op: Op) -> None:
     attrs: dict[str, Attr] = {"coordinates": "asymmetric", "scales": tuple(map(float, scales))}
     if op.text("mode", "nearest") == "nearest":
         attrs["rounding"] = "floor"
-    _add(reader, op, {"x": reader.value(op, op.input(0))}, attrs)
+    _add(reader, op, {"x": reader.moved(op, op.input(0))}, attrs)
 
 
 def _add(reader: Reader, op: Op, operands: dict[str, Value], attrs: dict[str, Attr]) -> None:
     mode = op.text("mode", "nearest")
     if mode == "nearest":
-        reader.add(op, "resize_nearest", operands, attrs)
+        add(reader, op, "resize_nearest", operands, attrs)
         return
     if not reader.type_of(op, op.input(0)).dtype.is_float:
         raise Keep

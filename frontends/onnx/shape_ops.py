@@ -99,25 +99,26 @@ def _split(reader: Reader, op: Op) -> None:
 
 
 def _gather(reader: Reader, op: Op) -> None:
-    operands = {"x": _x(reader, op), "indices": reader.value(op, op.input(1))}
-    reader.add(op, "gather", operands, {"axis": op.integer("axis", 0)})
+    x = reader.moved(op, op.input(0))
+    operands = {"x": x, "indices": reader.value(op, op.input(1))}
+    add(reader, op, "gather", operands, {"axis": op.integer("axis", 0)})
 
 
 def _expand(reader: Reader, op: Op) -> None:
     shape = reader.value(op, op.input(1))
     if shape.constant is None and not isinstance(shape.type.shape[0], int):
         raise Keep
-    reader.add(op, "expand", {"x": _x(reader, op), "shape": shape})
+    add(reader, op, "expand", {"x": reader.moved(op, op.input(0)), "shape": shape}, {})
 
 
 def _tile(reader: Reader, op: Op) -> None:
     repeats = tuple(int(v) for v in reader.numbers(op.input(1)).reshape(-1))
-    reader.add(op, "tile", {"x": _x(reader, op)}, {"repeats": repeats})
+    add(reader, op, "tile", {"x": reader.moved(op, op.input(0))}, {"repeats": repeats})
 
 
 def _to_space(reader: Reader, op: Op) -> None:
     attrs: dict[str, Attr] = {"block": op.integer("blocksize", 0), "mode": op.text("mode", "DCR")}
-    reader.add(op, "depth_to_space", {"x": _x(reader, op)}, attrs)
+    add(reader, op, "depth_to_space", {"x": reader.moved(op, op.input(0))}, attrs)
 
 
 def _to_depth(reader: Reader, op: Op) -> None:
