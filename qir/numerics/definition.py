@@ -78,7 +78,7 @@ def factor(scale: Reals, rule: Rule) -> Reals:
     q = rule.quantize
     kind = _KINDS.get(q.compute, F32)
     with np.errstate(all="ignore"):
-        if q.by == "divide":
+        if q.by in ("divide", "low_end"):
             return scale.astype(kind)
         if q.compute == "f64_reciprocal":
             return np.asarray((1.0 / scale.astype(F64)).astype(F32))
@@ -93,6 +93,8 @@ def in_codes(x: NDArray[np.generic], numbers: Numbers, to: AnyMap, rule: Rule) -
         values: Reals = x.astype(by.dtype)
         if numbers.plus is not None and not _from_low(rule):
             values = values - numbers.plus.astype(by.dtype)
+        if q.by == "low_end":
+            return _above_low(values, by, numbers, to, rule)
         if q.clip == "range_first":
             values = _within(values, by, numbers, to, rule)
         if q.by == "divide":
@@ -100,6 +102,14 @@ def in_codes(x: NDArray[np.generic], numbers: Numbers, to: AnyMap, rule: Rule) -
         if q.by == "span" and q.zero not in ("pair", "pair_once"):
             values = values - _far_ends(numbers, to, by.dtype)[0]
         return np.asarray(values * by)
+
+
+def _above_low(values: Reals, by: Reals, numbers: Numbers, to: AnyMap, rule: Rule) -> Reals:
+    """Steps from what the lowest code means, less those from there to the zero point."""
+    ends = _far_ends(Numbers(numbers.scale, numbers.zero), to, by.dtype)
+    if rule.quantize.clip == "range_first":
+        values = np.clip(values, *ends)
+    return np.asarray((values - ends[0]) / by - (_real(numbers.zero, by) - by.dtype.type(to.low)))
 
 
 def _from_low(rule: Rule) -> bool:
@@ -110,7 +120,7 @@ def _from_low(rule: Rule) -> bool:
 def _encoding(numbers: Numbers, to: AnyMap, rule: Rule) -> Reals:
     """The factor of the way reals become codes."""
     q = rule.quantize
-    if q.by in ("divide", "reciprocal"):
+    if q.by in ("divide", "reciprocal", "low_end"):
         return factor(numbers.scale, rule)
     wide = F64 if q.compute == "f64_reciprocal" else _KINDS.get(q.compute, F32)
     grain = "channel" if to.scale.size > 1 else "tensor"

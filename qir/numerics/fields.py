@@ -104,9 +104,10 @@ class Choose:
 class Quantize:
     """How reals become codes."""
 
-    by: Literal["divide", "reciprocal", "gain", "span"] = "divide"
+    by: Literal["divide", "reciprocal", "gain", "span", "low_end"] = "divide"
     """x / s; x * (1 / s); x * (level / R), R what the declared range reaches as `choose.reach`
-    says, else 1 / s; (x - min) * (level / (max - min)), counted from the lowest code."""
+    says, else 1 / s; (x - min) * (level / (max - min)), counted from the lowest code;
+    (x - low) / s, low what the lowest code means, less the steps from there to the zero point."""
     compute: Literal["f32", "f64_reciprocal", "f64", "f16"] = "f32"
     """What each step rounds to; `f64_reciprocal`: the factor is made in f64, then all is f32."""
     levels: Levels = ()
@@ -366,6 +367,7 @@ READS: Mapping[str, tuple[str, ...]] = {
     "fixed_quotient": (),
     "fixed_powers": (),
     "between": (),
+    "fixed_cell": ("requant",),
     "each_code": ("quantize", "dequantize"),
     "unshifted": ("acc", "bias", "requant", "stage"),
     "total_before": (),

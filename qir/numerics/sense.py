@@ -45,7 +45,10 @@ def _value(rule: Rule, name: str) -> object:
 
 def _quantize(rule: Rule) -> Iterator[Clash]:
     q = rule.quantize
-    if q.compute == "f64_reciprocal" and q.by == "divide":
+    if q.by == "low_end" and q.zero not in ("after", "before"):
+        why = "steps are counted to the zero point; zero = 'after' or 'before'"
+        yield Clash(("quantize.by", "quantize.zero"), why)
+    if q.compute == "f64_reciprocal" and q.by in ("divide", "low_end"):
         why = "a division has no reciprocal; by = 'reciprocal', or compute = 'f64'"
         yield Clash(("quantize.compute", "quantize.by"), why)
     if q.zero == "pair_once" and q.by == "divide":

@@ -242,6 +242,10 @@ def ranges(count: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     rng = np.random.default_rng(count)
     ends = np.sort(rng.normal(size=(2, count)).astype(F) * F(3), 0)
     ends[:, :4] = [[0, -1e-9, 2, -5], [0, 1e-9, 3, -1]]
+    for i, levels in enumerate((127, 255) * 12, 4):  # zero lies between two codes
+        step = F(2.0 ** -int(rng.integers(3, 9)))
+        ends[0, i] = -(int(rng.integers(0, levels)) + 0.5) * step
+        ends[1, i] = ends[0, i] + levels * step
     return ends[0], ends[1]
 
 

@@ -10,12 +10,24 @@ import torch
 
 from qir.ir.attrs import Attr
 
-from .kernels_of_torch import Array, Asked, Held, Tally, computed, engine, taken, tensor
+from .kernels_of_torch import (
+    BOUNDS,
+    Array,
+    Asked,
+    Held,
+    Tally,
+    computed,
+    engine,
+    of,
+    taken,
+    tensor,
+)
 from .test_torch_elements import KINDS, back, claim, image
 from .test_torch_elements import pytestmark as pytestmark
 
 nf = torch.nn.functional
 Case = tuple[str, torch.Tensor, dict[str, Attr]]
+Rng = np.random.Generator
 
 
 def hold(tally: Tally, name: str, x: Held, case: Case, *, last: bool = False) -> str:
@@ -124,3 +136,61 @@ def test_means_over_other_axes_are_as_near_as_is_claimed(kind: str) -> None:
     (said,) = claims
     assert tally.wrong, "what is claimed to be near is exact"
     tally.within(said)
+
+
+# -- ties -----------------------------------------------------------------------------------------
+
+TELLING = (14, 26, 30, 126)
+"""Counts of elements of which 1 / n in float32 puts some ties on another side than division."""
+
+
+def tied(rng: Rng, kind: str, zero: int, *shape: int) -> Array:
+    """Codes of which each row of the last axis has a mean that lies between two codes."""
+    low, high = BOUNDS[kind]
+    base = rng.integers(max(low - zero, -100), min(high - zero - 1, 100) + 1, shape[:-1])
+    raised = np.argsort(rng.random(shape), -1) < shape[-1] // 2
+    return np.asarray(zero + base[..., None] + raised, np.uint8 if kind == "u8" else np.int8)
+
+
+def means_of_ties(rng: Rng, kind: str, n: int) -> Iterator[tuple[Held, Case, bool]]:
+    """Windows beside each other, each of them on a tie: along lines, over images and volumes."""
+    low, _ = BOUNDS[kind]
+    of_map = of(kind, rng.uniform(0.01, 0.1), int(rng.choice([0, low, low + 121, low + 200])))
+    zero, half = int(of_map.zero), n // 2
+
+    def asked(data: Array, *, last: bool = False) -> tuple[Held, torch.Tensor]:
+        x = Held(np.ascontiguousarray(data), of_map)
+        return x, tensor(x, last=last)
+
+    x, q = asked(tied(rng, kind, zero, 2, 17, 5, n).reshape(2, 17, 5 * n))
+    slide: dict[str, Attr] = {"kernel": (n,), "stride": (n,)}
+    yield x, ("avg_pool1d", nf.avg_pool1d(q, n, n), slide), False
+    lines = tied(rng, kind, zero, 2, 17, 5, n)
+    x, q = asked(lines)
+    yield x, ("reduce_mean", q.mean([-1]), {"axes": (-1,), "keep": False}), False
+    x, q = asked(lines.reshape(2, 17, 5, 2, half)[:, :, 0])
+    yield x, ("reduce_mean", q.mean([-2, -1]), {"axes": (-2, -1), "keep": False}), False
+    yield x, ("global_avg_pool", nf.adaptive_avg_pool2d(q, 1), {}), False
+    many = tied(rng, kind, zero, 2, 37, 3, 4, n).reshape(2, 37, 3, 4, 2, half)
+    many = many.transpose(0, 1, 2, 4, 3, 5).reshape(2, 37, 6, 4 * half)
+    slide = {"kernel": (2, half), "stride": (2, half)}
+    for last in (False, True):
+        x, q = asked(many, last=last)
+        yield x, ("avg_pool2d", nf.avg_pool2d(q, (2, half), (2, half)), slide), last
+        x, q = asked(many[:, :, :2, :half], last=last)
+        yield x, ("global_avg_pool", nf.adaptive_avg_pool2d(q, 1), {}), last
+    cube = many.reshape(2, 37, 3, 2, 4 * half).transpose(0, 1, 3, 2, 4)  # depth 2, three rows
+    x, q = asked(cube)
+    kernel = (2, 1, half)
+    made = nf.avg_pool3d(q, kernel, kernel)
+    yield x, ("avg_pool3d", made, {"kernel": kernel, "stride": kernel}), False
+
+
+@pytest.mark.parametrize("kind", ["u8", "i8"])
+def test_ties_of_means_are_torchs(kind: str) -> None:
+    tally, name = Tally(), "torch-2.13.fbgemm"
+    for seed, n in enumerate(TELLING * 3):
+        with engine("fbgemm"):
+            for x, case, last in means_of_ties(np.random.default_rng(seed), kind, n):
+                assert hold(tally, name, x, case, last=last) == "exact", case[0]
+    tally.exact()

@@ -106,8 +106,6 @@ ONLY: Mapping[str, tuple[Check, ...]] = {
     ),
 }
 """What of its kernels can tell fields of a profile apart."""
-FAKED = "within:1:0.062"
-"""What is counted today: a change that makes it more is found."""
 
 
 def agreeing(runtimes: Runtimes, name: str) -> Callable[[Mutant], None]:
@@ -120,7 +118,7 @@ def agreeing(runtimes: Runtimes, name: str) -> Callable[[Mutant], None]:
         if mutant.block == "choose":
             made.chosen(name)
         elif "fake_quantize" in mutant.ops:
-            made.faked(runtimes[name], name).holds(FAKED)
+            made.faked(runtimes[name], name).holds("exact")
             return
         replay.agrees()
 

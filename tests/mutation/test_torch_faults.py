@@ -178,6 +178,11 @@ def along_lines(engine: str) -> Check:
     return lambda: means.test_means_along_lines_and_over_volumes_are_torchs(engine, "u8")
 
 
+def ties_of_means() -> None:
+    for kind in ("u8", "i8"):
+        means.test_ties_of_means_are_torchs(kind)
+
+
 def over_images() -> None:
     for last in (False, True):
         means.test_means_over_images_are_those_of_qnnpack(last)
@@ -213,7 +218,7 @@ def replayed(engine: str, pool: ProcessPoolExecutor) -> Replay:
         found += [along_lines(engine), over_images]
     else:
         found += [pools, joined, softmax, codes_alone, tables, resizes, products_of_data]
-        found += [two(engine, "mul"), along_lines(engine), over_other_axes]
+        found += [two(engine, "mul"), along_lines(engine), over_other_axes, ties_of_means]
         found.append(lambda: elements.test_bounds_are_torchs("u8"))
         found.append(lambda: elements.test_thresholds_are_torchs("u8"))
     replay = Replay()
