@@ -101,22 +101,26 @@ def test_products_of_turned_factors(a: bool, b: bool, batch: tuple[int, int]) ->
     near(case, BOUND)
 
 
-@pytest.mark.parametrize(
-    ("name", "attrs"),
-    [
-        ("Relu", {}),
-        ("LeakyRelu", {"activation_alpha": 0.2}),
-        ("Tanh", {}),
-        ("Sigmoid", {}),
-        ("HardSigmoid", {"activation_alpha": 0.3, "activation_beta": 0.4}),
-    ],
-)
-def test_gemms_and_convolutions_with_an_activation(name: str, attrs: dict[str, Any]) -> None:
+ACTIVATIONS: list[tuple[str, dict[str, Any]]] = [
+    ("Relu", {}),
+    ("LeakyRelu", {"activation_alpha": 0.2}),
+    ("Tanh", {}),
+    ("Sigmoid", {}),
+    ("HardSigmoid", {"activation_alpha": 0.3, "activation_beta": 0.4}),
+]
+
+
+@pytest.mark.parametrize(("name", "attrs"), ACTIVATIONS)
+def test_gemms_with_an_activation(name: str, attrs: dict[str, Any]) -> None:
     given = [("a", normal(1, 4, 7)), ("b", normal(2, 5, 7)), ("c", normal(3, 5))]
     gemm = one(
         "FusedGemm", given, ["a"], {"y": FLOAT}, activation=name, transB=1, alpha=0.5, **attrs
     )
     near(gemm, BOUND)
+
+
+@pytest.mark.parametrize(("name", "attrs"), ACTIVATIONS)
+def test_convolutions_with_an_activation(name: str, attrs: dict[str, Any]) -> None:
     parts = [("x", normal(1, 2, 4, 7, 7)), ("w", normal(2, 6, 4, 3, 3)), ("b", normal(3, 6))]
     more: dict[str, Any] = {"activation_params": list(attrs.values())} if attrs else {}
     conv = one("FusedConv", parts, ["x"], {"y": FLOAT}, activation=name, pads=[1] * 4, **more)

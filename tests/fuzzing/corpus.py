@@ -7,11 +7,8 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import product
 from pathlib import Path
-from types import ModuleType
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import onnx
@@ -21,15 +18,7 @@ from qir.backends.onnx.model import to_model
 from qir.errors import QirError
 from qir.frontends.onnx import samples
 from qir.ledger import Ledger
-from tests.differential import (
-    contrib,
-    test_contrib_attention,
-    test_contrib_codes,
-    test_contrib_computed,
-    test_contrib_experts,
-    test_contrib_reals,
-    test_contrib_recurrent,
-)
+from tests.differential import compared
 from tests.differential.models import STYLES, Taste, make
 from tests.differential.networks import network
 from tests.differential.test_contrib_networks import Net
@@ -37,14 +26,6 @@ from tests.differential.test_custom_maps import generated, graph_of, named
 
 _LARGEST = 40_000
 """Bytes of a model that is worth breaking many times."""
-_CONTRIB = (
-    test_contrib_attention,
-    test_contrib_codes,
-    test_contrib_computed,
-    test_contrib_experts,
-    test_contrib_reals,
-    test_contrib_recurrent,
-)
 _QONNX = "qonnx.custom_op.general"
 _FLOAT = TensorProto.FLOAT
 
@@ -88,50 +69,9 @@ def _standard() -> Iterator[onnx.ModelProto]:
             yield each.model
 
 
-class _Found(Exception):
-    """Ends a test once its model is there."""
-
-
 def _contrib() -> Iterator[onnx.ModelProto]:
-    """The models of the tests of onnxruntime's own operators, each with a few of its parameters."""
-    found: list[onnx.ModelProto] = []
-
-    def keep(proto: onnx.ModelProto) -> None:
-        found.append(proto)
-        raise _Found
-
-    with (
-        patch.object(contrib, "loaded", keep),
-        patch.object(contrib.Case, "judged", lambda case: keep(case.proto)),
-    ):
-        for test, given in _tests(_CONTRIB):
-            try:
-                test(**given)
-            except _Found:
-                continue
-    yield from found
-
-
-def _tests(
-    modules: Sequence[ModuleType], most: int = 3
-) -> Iterator[tuple[Callable[..., None], dict[str, Any]]]:
-    """The tests of modules with the first, a middle and the last of their parameters."""
-    for module in modules:
-        for name, test in vars(module).items():
-            if not name.startswith("test_") or not callable(test):
-                continue
-            marks = [m for m in getattr(test, "pytestmark", ()) if m.name == "parametrize"]
-            rows = [[_bound(m.args[0], value) for value in m.args[1]] for m in marks]
-            sets = [dict(p for part in each for p in part.items()) for each in product(*rows)]
-            for at in sorted({i * (len(sets) - 1) // (most - 1) for i in range(most)}):
-                yield test, sets[at]
-
-
-def _bound(names: Any, value: Any) -> dict[str, Any]:
-    split = [n.strip() for n in names.split(",")] if isinstance(names, str) else list(names)
-    values = getattr(value, "values", value)
-    values = values() if callable(values) else values
-    return dict(zip(split, values if len(split) > 1 else [values], strict=True))
+    """What the tests of onnxruntime's own operators hand to it."""
+    return compared.models(["test_contrib*.py"], 3)
 
 
 def _networks() -> Iterator[onnx.ModelProto]:
