@@ -245,7 +245,7 @@ def test_random_requantize_gives_the_definitions_bytes() -> None:
         acc = rng.integers(-(2**31), 2**31, shape) >> rng.integers(0, 20, shape)
         r = chosen(Requant, rng, multiplier=multiplier, compute=compute, input="acc_plus_bias")
         r |= {"wide": "plain", "round": str(rng.choice(["even", "away", "half_up"]))}
-        r |= {"order": "(x*w)/y"}
+        r |= {"order": "(x*w)/y", "plus": "quantize"}
         if multiplier == "q31":
             r |= {"clip": "codes", "round": str(rng.choice(["double", "half_up", "even"]))}
             r |= {"zero": str(rng.choice(["after", "none"]))} if r["round"] == "double" else {}
