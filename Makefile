@@ -86,9 +86,20 @@ oracle-tflite:  ## record what TensorFlow Lite and LiteRT compute, each in an en
 		lab=build/oracles/$${want%%=*}; test -x $$lab/bin/python || $(PYTHON) -m venv $$lab; \
 		$$lab/bin/pip install -q "$$want" && $$lab/bin/python -m tests.oracles.tflite_vectors || exit; done
 
-oracle-ipex: $(STAMP)/test  ## pack what tests/oracles/ipex_vectors.py (read its head) wrote to FROM=out/ipex
-	@test -n "$(FROM)" || { sed -n '3,15p' tests/oracles/ipex_vectors.py; exit 1; }
-	@$(BIN)/python -m tests.oracles.ipex_pack "$(FROM)"
+oracle-ipex:  ## record what IPEX 2.8 computes, in an environment of its own of 6 GB, or pack FROM=DIR
+	@lab=build/oracles/ipex; from="$(FROM)"; stay="the recorded results stay"; \
+	if test -z "$$from"; then \
+		free=$$(df -Pk . | awk 'NR == 2 {print int($$4 / 1048576)}'); \
+		test "$$free" -ge 16 || { echo "it takes 16 GB of disk, $$free are free: $$stay" >&2; exit 1; }; \
+		grep -qs avx512_vnni /proc/cpuinfo || { echo "no AVX512-VNNI here: $$stay" >&2; exit 1; }; \
+		test -x $$lab/bin/python || $(PYTHON) -m venv $$lab || exit; \
+		$$lab/bin/pip install -q torch==2.8.0 intel-extension-for-pytorch==2.8.0 numpy || \
+			{ echo "torch 2.8.0 and its extension cannot be had: $$stay" >&2; exit 1; }; \
+		from=$$lab/out; rm -rf $$from; \
+		ONEDNN_MAX_CPU_ISA=AVX512_CORE_VNNI $$lab/bin/python -m tests.oracles.ipex_vectors $$from || exit; \
+	fi; \
+	python=$(BIN)/python; test -x $$lab/bin/python && python=$$lab/bin/python; \
+	$$python -m tests.oracles.ipex_pack "$$from"
 
 oracle-mxnet:  ## record what MXNet 1.9.1 computes, in an environment of its own (Python up to 3.11)
 	@lab=build/oracles/mxnet; old=$$(for name in python3.11 python3.10 python3.9 python3.8; do \

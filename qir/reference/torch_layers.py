@@ -217,6 +217,11 @@ def bilinear(call: Call, arrays: Arrays, *, lanes: int = 0) -> Codes:
     over, made = resized(arrays["x"], arrays.get("sizes"), scales, _ints(call.attrs, "axes"))
     _check(call, over, x.same_map(out))
     codes = arrays["x"]
+    if lanes and codes.ndim - 1 in over:
+        raise OpError(
+            f"{call.op}: method bilinear with lanes is that of channels last, and the last axis "
+            f"is resized; without lanes it is that of others"
+        )
     height, width = (
         _side(codes.shape[a], n, call.attrs["coordinates"] == "align_corners", fused=lanes > 0)
         for a, n in zip(over, made, strict=True)

@@ -24,7 +24,7 @@ test` holds their profiles to it. Inputs are made from seeds; a hash says that t
 |---|---|---|
 | TensorFlow Lite 2.21 and LiteRT 2.3 | `make oracle-tflite` \
 | two environments of their own; `make test-all` also runs LiteRT live |
-| Intel's extension for PyTorch 2.8 | `make oracle-ipex FROM=out/ipex` \
+| Intel's extension for PyTorch 2.8 | `make oracle-ipex` \
 | a laboratory of 6 GB, archived, with known security issues: \
 read the head of `tests/oracles/ipex_vectors.py` |
 | QONNX 1.0 | `python -m tests.oracles.qonnx_vectors` | the package `qonnx` |

@@ -67,4 +67,7 @@ def pack(folder: Path) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Packs recorded results of IPEX for the tests.")
     parser.add_argument("folder", type=Path, help="where ipex_vectors wrote: out/ipex")
-    pack(parser.parse_args().folder)
+    given = parser.parse_args().folder
+    if not (given / "index.json").is_file():
+        parser.error(f"{given} has no index.json, which ipex_vectors writes last")
+    pack(given)

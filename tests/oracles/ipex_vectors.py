@@ -4,9 +4,9 @@ It needs an environment of its own with torch 2.8.0 and intel-extension-for-pyto
 6 GB. The extension is archived and gets no fixes, and this torch has known security issues: make
 it in a container without secrets, run this, keep the files, and throw the environment away.
 
-    python -m venv lab && lab/bin/pip install torch==2.8.0 intel-extension-for-pytorch==2.8.0 numpy
-    lab/bin/python -m tests.oracles.ipex_vectors             writes out/ipex/*.npz and index.json
-    make oracle-ipex FROM=out/ipex                           packs them for the tests
+    make oracle-ipex                                   does all of it, in build/oracles/ipex
+    python -m tests.oracles.ipex_vectors out/ipex      writes out/ipex/*.npz and index.json alone
+    make oracle-ipex FROM=out/ipex                     packs them for the tests
 
 A module is prepared and calibrated; the scales of its recipe are edited to those of the plan; it is
 prepared again, converted, traced and frozen, and its third run is recorded. index.json holds every
@@ -36,7 +36,7 @@ from tests.oracles.ipex_cases import CASES, PLANS, SETTINGS, Ctx, T
 
 warnings.filterwarnings("ignore")
 logging.disable(logging.WARNING)
-OUT = os.path.join("out", "ipex")
+OUT = sys.argv[1] if len(sys.argv) > 1 else os.path.join("out", "ipex")
 
 
 def qconfig(setting):

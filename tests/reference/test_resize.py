@@ -12,11 +12,13 @@ from torch.nn import functional
 from qir.errors import OpError, TypeRuleError
 from qir.ir import dims
 from qir.ir.attrs import Attr
-from qir.ir.dtype import F32
+from qir.ir.dtype import F32, dtype
 from qir.ir.graph import Graph
 from qir.ir.ops import spec
 from qir.ir.ops.resize import COORDINATES, ROUNDINGS
-from qir.ir.types import TensorType
+from qir.ir.types import Array as StoredArray
+from qir.ir.types import TensorType, uniform
+from qir.reference.interpreter import run
 from qir.reference.table import compute
 from tests.reference.oracles import Array, assert_close, onnxruntime_runs
 from tests.reference.rules import assert_rule_agrees
@@ -164,3 +166,17 @@ def test_what_does_not_fit_is_told(attrs: dict[str, Attr], why: str) -> None:
     value = graph.add("input", types=[TensorType((2, 2), F32)]).result
     with pytest.raises(TypeRuleError, match=why):
         graph.add("resize", {"x": value}, attrs)
+
+
+def test_lanes_of_channels_need_channels_last() -> None:
+    """Torch's kernel on channels last, asked for an image that has none."""
+    codes = uniform(dtype("u8"), np.float32(0.5), 3)
+    graph = Graph("one", profile="torch-2.13.fbgemm")
+    x = graph.add("input", types=[TensorType((2, 6, 8), codes)], name="x").result
+    sizes = graph.constant(StoredArray.of(np.array([12, 16], np.int64), "sizes"))
+    attrs: dict[str, Attr] = {"axes": (1, 2), "mode": "linear", "coordinates": "half_pixel"}
+    made = TensorType((2, 12, 16), codes)
+    y = graph.add("resize", {"x": x, "sizes": sizes}, attrs, types=[made], name="y").result
+    graph.add("output", {"y": y})
+    with pytest.raises(OpError, match="^y: resize: method bilinear with lanes is that of channels"):
+        run(graph, {"x": np.zeros((2, 6, 8), np.uint8)})
