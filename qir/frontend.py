@@ -61,7 +61,10 @@ def frontend(name: str) -> Frontend:
     """The frontend of that name; PluginError if there is none."""
     found = registry.find("qir.frontends", name)
     if not (isinstance(found, type) and issubclass(found, Frontend)):
-        raise PluginError(f"frontend {name!r} is no class derived from qir.frontend.Frontend")
+        by = registry.owner("qir.frontends", name)
+        raise PluginError(
+            f"frontend {name!r} of {by} is no class derived from qir.frontend.Frontend"
+        )
     return found()
 
 

@@ -40,7 +40,7 @@ def _points(kind: str) -> dict[str, tuple[EntryPoint, ...]]:
     for point in entry_points(group=kind):
         known = out.get(point.name, ())
         if all(p.value != point.value or _owner(p) != _owner(point) for p in known):
-            out[point.name] = (*known, point)
+            out[point.name] = tuple(sorted((*known, point), key=_owner))
     return out
 
 

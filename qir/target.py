@@ -86,5 +86,6 @@ def target(name: str) -> Target:
     """The target of that name; PluginError if there is none."""
     found = registry.find("qir.targets", name)
     if not (isinstance(found, type) and issubclass(found, Target)):
-        raise PluginError(f"target {name!r} is no class derived from qir.target.Target")
+        by = registry.owner("qir.targets", name)
+        raise PluginError(f"target {name!r} of {by} is no class derived from qir.target.Target")
     return found()

@@ -126,7 +126,10 @@ def observer(name: str) -> Observer:
         raise UsageError(unknown(name))
     found = registry.find(KIND, name)
     if not (isinstance(found, type) and issubclass(found, Observer)):
-        raise PluginError(f"observer {name!r} is no class derived from qir.calibration.Observer")
+        by = registry.owner(KIND, name)
+        raise PluginError(
+            f"observer {name!r} of {by} is no class derived from qir.calibration.Observer"
+        )
     return found()
 
 

@@ -139,7 +139,8 @@ def _show(screen: Screen, found: Sequence[Plugin]) -> None:
 
 
 def _show_checks(screen: Screen, one: Plugin, checks: Sequence[Check]) -> None:
-    screen.line(f"{one.kind} {one.name}, of {one.distribution} {one.version}", "bold")
+    pairs = zip(one.distribution.split(", "), one.version.split(", "), strict=False)
+    screen.line(f"{one.kind} {one.name}, of {' and '.join(map(' '.join, pairs))}", "bold")
     rows = [
         (Cell("ok", "green") if c.passed else Cell("FAILED", "red"), c.name, c.detail)
         for c in checks

@@ -109,5 +109,6 @@ def metric(name: str) -> Metric:
         raise UsageError(f"no metric {name!r}: there are {', '.join(registry.names(KIND))}")
     found = registry.find(KIND, name)
     if not (isinstance(found, type) and issubclass(found, Metric)):
-        raise PluginError(f"metric {name!r} is no class derived from qir.inspect.Metric")
+        by = registry.owner(KIND, name)
+        raise PluginError(f"metric {name!r} of {by} is no class derived from qir.inspect.Metric")
     return found()

@@ -64,9 +64,9 @@ def load_plugin(group: str, name: str) -> object:
         if (method := plugin_method(name)) is None:
             raise PluginError(f"{said} has the name of a method of qir itself")
         return method
-    if wanted := _DERIVED.get(group):
+    if group in _DERIVED:
+        wanted, derived = _DERIVED[group]
         if not (isinstance(found, type) and issubclass(found, wanted)):
-            derived = f"{wanted.__module__}.{wanted.__name__}"
             raise PluginError(f"{said} is no class derived from {derived}")
     elif group == "qir.profiles":
         if not isinstance(found, Path):
@@ -76,13 +76,14 @@ def load_plugin(group: str, name: str) -> object:
     return found
 
 
-_DERIVED: dict[str, type] = {
-    "qir.frontends": Frontend,
-    "qir.targets": Target,
-    "qir.passes": Pass,
-    "qir.observers": Observer,
-    "qir.metrics": Metric,
+_DERIVED: dict[str, tuple[type, str]] = {
+    "qir.frontends": (Frontend, "qir.frontend.Frontend"),
+    "qir.targets": (Target, "qir.target.Target"),
+    "qir.passes": (Pass, "qir.rewrite.Pass"),
+    "qir.observers": (Observer, "qir.calibration.Observer"),
+    "qir.metrics": (Metric, "qir.inspect.Metric"),
 }
+"""What plugins of a kind are derived from, and its public name."""
 
 
 def look(group: str, name: str) -> Plugin:

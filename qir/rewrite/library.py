@@ -47,6 +47,7 @@ def find_pattern(text: str) -> Pattern:
         raise UsageError(f"pattern {text}: {' and '.join(found)} have that name; name one in full")
     owner = text.partition(".")[0]
     if owner in registry.names("qir.passes") and not any(k.startswith(f"{owner}.") for k in known):
+        registry.find("qir.passes", owner)  # what is wrong with it comes first
         raise UsageError(
             f"pass {owner} finds its places without patterns; write what it looks for as one,"
             " such as 'relu(conv2d(%x, %w, ...))'"
