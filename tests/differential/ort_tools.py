@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import logging
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -13,13 +16,16 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.quantization import (
     CalibrationDataReader,
+    CalibrationMethod,
     QuantFormat,
     QuantType,
     quantize_dynamic,
     quantize_static,
 )
+from onnxruntime.quantization.matmul_bnb4_quantizer import MatMulBnb4Quantizer
 from onnxruntime.quantization.matmul_nbits_quantizer import (
     DefaultWeightOnlyQuantConfig,
+    HQQWeightOnlyQuantConfig,
     MatMulNBitsQuantizer,
 )
 
@@ -107,7 +113,58 @@ NBITS = {
     for form in forms
 }
 """What the quantizer of weights in blocks is told."""
-ALL = (*STATIC, *DYNAMIC, *NBITS)
+QDQ, OPERATOR = QuantFormat.QDQ, QuantFormat.QOperator
+U8, I8, F8 = QuantType.QUInt8, QuantType.QInt8, QuantType.QFLOAT8E4M3FN
+
+
+def _static(form: QuantFormat, a: QuantType, w: QuantType, **more: Any) -> dict[str, Any]:
+    return {"quant_format": form, "activation_type": a, "weight_type": w, **more}
+
+
+MORE: dict[str, dict[str, Any]] = {
+    f"{form.name.lower()}-{name}": _static(form, a, w, **more)
+    for form in (QDQ, OPERATOR)
+    for name, a, w, more in (
+        ("reduced", U8, I8, {"reduce_range": True}),
+        ("reduced-channel", U8, I8, {"reduce_range": True, "per_channel": True}),
+        ("affine-weights", U8, I8, {"extra_options": {"WeightSymmetric": False}}),
+        ("symmetric", I8, I8, {"extra_options": {"ActivationSymmetric": True}}),
+        ("u8-channel", U8, U8, {"per_channel": True}),
+        ("entropy", I8, I8, {"calibrate_method": CalibrationMethod.Entropy}),
+        ("some-ops", U8, I8, {"op_types_to_quantize": ["Conv", "MatMul"]}),
+    )
+} | {
+    f"qdq-{name}": _static(QDQ, U8, I8, extra_options=options)
+    for name, options in (
+        ("own-pairs", {"DedicatedQDQPair": True}),
+        ("real-bias", {"QuantizeBias": False}),
+        ("weights-quantized-there", {"AddQDQPairToWeight": True}),
+        ("contrib", {"UseQDQContribOps": True}),
+        ("removable", {"QDQKeepRemovableActivations": True}),
+    )
+}
+MORE |= {
+    f"qdq-{a.name}-{w.name}{'-channel' if channel else ''}": _static(QDQ, a, w, per_channel=channel)
+    for a in (QuantType.QUInt16, QuantType.QInt16)
+    for w in (I8, QuantType.QUInt16, QuantType.QInt4, QuantType.QUInt4)
+    for channel in (False, True)
+}
+MORE["qdq-float8"] = _static(QDQ, F8, F8, calibrate_method=CalibrationMethod.Distribution)
+"""What else `quantize_static` may be told."""
+MORE_DYNAMIC: dict[str, dict[str, Any]] = {
+    f"dynamic-{w.name}-{name}": {"weight_type": w, **more}
+    for w in (U8, I8)
+    for name, more in (
+        ("reduced", {"reduce_range": True}),
+        ("reduced-channel", {"reduce_range": True, "per_channel": True}),
+        ("affine", {"extra_options": {"WeightSymmetric": False}}),
+        ("symmetric", {"extra_options": {"WeightSymmetric": True}}),
+    )
+}
+"""What else `quantize_dynamic` may be told."""
+TABLES = {f"table-{kind}": number for number, kind in enumerate(("fp4", "nf4"))}
+"""Weights by a table of four bits."""
+ALL = (*STATIC, *DYNAMIC, *NBITS, *MORE, *MORE_DYNAMIC, *TABLES, "nbits-hqq")
 
 
 def quantized(name: str, seed: int = 0) -> onnx.ModelProto:
@@ -130,6 +187,21 @@ def quantized(name: str, seed: int = 0) -> onnx.ModelProto:
         elif name in DYNAMIC:
             kind, channel = DYNAMIC[name]
             quantize_dynamic(source, made, weight_type=kind, per_channel=channel)
+        elif name in MORE:
+            with contextlib.redirect_stdout(io.StringIO()):
+                quantize_static(source, made, _Reader(samples()), **MORE[name])
+        elif name in MORE_DYNAMIC:
+            quantize_dynamic(source, made, **MORE_DYNAMIC[name])
+        elif name in TABLES:
+            by_table = MatMulBnb4Quantizer(onnx.load(source), TABLES[name], 16)
+            by_table.process()
+            onnx.save(by_table.model.model, made)
+        elif name == "nbits-hqq":
+            tool = MatMulNBitsQuantizer(
+                onnx.load(source), algo_config=HQQWeightOnlyQuantConfig(block_size=16, axis=1)
+            )
+            tool.process()
+            onnx.save(tool.model.model, made)
         else:
             bits, even, form = NBITS[name]
             config = DefaultWeightOnlyQuantConfig(
