@@ -59,7 +59,8 @@ def bisect(
     """Find the rewrite after which a model is no longer good.
 
     Passes are run as far as needed, halving what is left: first the pass is found, then the rewrite
-    in it. Ends with status 1 where one is found, 0 where the model is good after all passes.
+    in it, which is then judged once more. A command that crashes says bad. Ends with status 1 where
+    a rewrite is found, 0 where the model is good after all passes.
 
     --json prints {file, check, passes, found: {index, pass, rewrite, node, number, rewrites, whole,
     origins} or null, trials: [{passes, rewrites, good}]}.
@@ -87,7 +88,11 @@ def bisect(
 
         def good(candidate: Graph) -> bool:
             path = Path(folder) / f"{len(trials):02d}{suffix}"
-            return _check(words, candidate, path, target)
+            how = _check(words, candidate, path, target)
+            if how and not trials:
+                said = "fails before any pass has run, so there is nothing to search"
+                raise UsageError(f"--check {said}: {how}")
+            return not how
 
         with passing.surroundings():
             found = search(graph, steps, good, tell=tell)
@@ -115,8 +120,8 @@ def _suffix(target: str | None) -> str:
     return suffix
 
 
-def _check(words: list[str], graph: Graph, path: Path, target: str | None) -> bool:
-    """Writes a graph and asks the command about it."""
+def _check(words: list[str], graph: Graph, path: Path, target: str | None) -> str:
+    """Writes a graph and asks the command about it; how it failed, or nothing where it is good."""
     from qir import pipeline
     from qir.errors import UsageError
 
@@ -127,12 +132,14 @@ def _check(words: list[str], graph: Graph, path: Path, target: str | None) -> bo
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
     except OSError as error:
         raise UsageError(f"--check: cannot run {words[0]}: {error.strerror or error}") from None
+    last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
+    said = f": {last[0]}" if last else ""
     if done.returncode in UNABLE:
-        last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
-        said = f": {last[0]}" if last else ""
         raise UsageError(f"--check: {words[0]} ends with {done.returncode}, it cannot tell{said}")
     path.unlink(missing_ok=True)
-    return done.returncode == 0
+    if done.returncode < 0:
+        return f"{words[0]} is ended by signal {-done.returncode}{said}"
+    return f"{words[0]} ends with {done.returncode}{said}" if done.returncode else ""
 
 
 def _said(trial: Trial, steps: tuple[Pass, ...]) -> str:

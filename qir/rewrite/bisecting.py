@@ -13,6 +13,8 @@ from qir.rewrite.driver import Report, run_passes, search
 from qir.rewrite.numbering import WHOLE, Step
 from qir.rewrite.options import options_text
 
+_UNSTEADY = "the check is not steady, so nothing can be found by it:"
+
 
 @dataclass(frozen=True, slots=True)
 class Trial:
@@ -53,7 +55,8 @@ def bisect(
 ) -> Culprit | None:
     """The first rewrite after which a graph is not good; None where all passes leave it good.
 
-    Raises UsageError for a graph that is not good to begin with, PassError where a pass fails.
+    Raises UsageError for a graph that is not good to begin with, and where one graph was judged
+    both good and bad; PassError where a pass fails.
     """
 
     def judge(done: Graph, count: int, rewrites: int | None = None) -> bool:
@@ -73,10 +76,17 @@ def bisect(
     reports: list[Report] = []
     run_passes(base, [one], Ledger(), after=lambda report, _: reports.append(report))
     total = len(reports[0].steps)
+    if not total:
+        raise UsageError(f"{_UNSTEADY} {one.name} changes nothing, and was said to make it bad")
 
     def partly(count: int) -> bool:
         done = run_passes(base, [one], Ledger(), limit=count)
         return not judge(done, bad, count)
 
     first = search(0, total, partly)
+    for count, wanted in ((first - 1, True), (first, False)):  # once more: it may be chance
+        if judge(run_passes(base, [one], Ledger(), limit=count), bad, count) is not wanted:
+            before, now = ("good", "bad") if wanted else ("bad", "good")
+            said = f"{count} rewrites of {one.name} were said to be {before}, and then {now}"
+            raise UsageError(f"{_UNSTEADY} {said}")
     return Culprit(bad - 1, options_text(one), reports[0].steps[first - 1], total)

@@ -248,6 +248,42 @@ def test_a_check_that_cannot_tell_ends_the_search(folder: Path) -> None:
     assert "ends with 125, it cannot tell" in done.err
 
 
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("raise SystemExit(3)", "ends with 3"),
+        ("raise ValueError('no such model')", "ends with 1: ValueError: no such model"),
+        ("import os; os.kill(os.getpid(), 11)", "is ended by signal 11"),
+    ],
+)
+def test_a_check_that_fails_for_the_model_as_it_is_says_how(
+    script: str, said: str, folder: Path
+) -> None:
+    (folder / "wrong.py").write_text(script)
+    words = ("-p", "fold-batch-norm", "--check", f"'{sys.executable}' '{folder / 'wrong.py'}'")
+    done = qir("bisect", folder / "model.onnx", *words)
+    assert_one_line(done, 2)
+    assert "fails before any pass has run" in done.err
+    assert said in done.err
+
+
+def test_a_check_that_crashes_says_bad_and_one_that_is_not_steady_is_told(folder: Path) -> None:
+    crash = "import os, sys\nif b'batch_norm(' not in open(sys.argv[1], 'rb').read():\n"
+    (folder / "crash.py").write_text(f"{crash}    os.kill(os.getpid(), 11)\n")
+    words = ("bisect", folder / "model.onnx", "-p", "prune; fold-batch-norm", "--check")
+    done = qir(*words, f"'{sys.executable}' '{folder / 'crash.py'}'")
+    assert done.status == 1, done
+    assert "fold-batch-norm, number 2" in done.out
+    often = folder / "often"
+    (folder / "flaky.py").write_text(
+        f"import os, sys\nopen({str(often)!r}, 'a').write('x')\n"
+        f"sys.exit(os.path.getsize({str(often)!r}) == 2)\n"
+    )
+    done = qir(*words, f"'{sys.executable}' '{folder / 'flaky.py'}'")
+    assert_one_line(done, 2)
+    assert "the check is not steady" in done.err
+
+
 # -- passes and their text -------------------------------------------------------------------------
 
 

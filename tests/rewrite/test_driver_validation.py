@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -249,7 +250,7 @@ def test_bisecting_finds_pass_and_rewrite_in_few_trials() -> None:
         assert (found.index, found.step.node) == (bad, f"m{index}")
         assert (found.step.number, found.rewrites) == (index + 1, COUNT)
         assert found.text == f"scale{{wrong=m{index}, by=2.0}}"
-        assert len(trials) <= 2 + 2 + 6
+        assert len(trials) <= 2 + 2 + 6 + 2
 
 
 def test_bisecting_says_that_nothing_is_bad_or_that_all_is() -> None:
@@ -257,3 +258,21 @@ def test_bisecting_says_that_nothing_is_bad_or_that_all_is() -> None:
     assert bisect(row(), [], judged) is None
     with pytest.raises(UsageError, match="fails before any pass has run"):
         bisect(row(), [Scale()], lambda graph: False)
+
+
+def test_a_check_that_is_not_steady_is_found_out() -> None:
+    """What was found is judged once more, and a pass that does nothing cannot be to blame."""
+    passes = [Scale(), Scale("m7", 2.0), Scale(), Prune()]
+    trials: list[Trial] = []
+    assert bisect(row(), passes, judged, tell=trials.append) is not None
+    for flipped in (len(trials) - 2, len(trials) - 1):
+        turn = iter(range(100))
+
+        def good(graph: Graph, turn: Iterator[int] = turn, flipped: int = flipped) -> bool:
+            return judged(graph) != (next(turn) == flipped)
+
+        with pytest.raises(UsageError, match=r"the check is not steady.* of scale were said to be"):
+            bisect(row(), passes, good)
+    calls = iter([True, False])
+    with pytest.raises(UsageError, match="prune changes nothing, and was said to make it bad"):
+        bisect(row(), [Prune()], lambda graph: next(calls))
