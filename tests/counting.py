@@ -183,7 +183,7 @@ class Recorder:
         self._asked = before
         if given:
             self._last.append(given)
-            for data in made:
+            for data in (one for one in made if isinstance(one, np.ndarray)):
                 self._made[id(data)] = weakref.ref(data), given
         return made
 
@@ -201,9 +201,8 @@ def credited(of: Profile, query: Query) -> Credit | None:
 
 def installed(of: Profile) -> bool:
     """Whether a profile is one that is found by name, on whatever processor."""
-    try:
-        found = library._installed(of.name)
-    except Exception:
+    found = library._READ.get(of.name)
+    if found is None:  # it is being read, or is nobody's
         return False
     pairs = zip(of.layers, found.layers, strict=False)
     same = all(a.rules is b.rules and a.defaults is b.defaults for a, b in pairs)

@@ -29,15 +29,15 @@ def numerics_page() -> str:
         "",
         "Every rule of every profile with its claim, how many results of the runtime were compared"
         " with what the rule foresees, how many differed, and the test that compares most of them:"
-        " `pytest tests/differential/TEST` shows it. These figures are counted by the tests while"
-        " they compare; `make counts` counts again. What is said under *evidence* was measured when"
+        " `pytest` of it in `tests/differential` shows it. Tests count these figures while they"
+        " compare, and `make counts` lets them count again. What *evidence* says was measured when"
         " the rule was written, often on more. *exact*: every byte; *within n codes at a rate*: no"
         " more than that; *unknown*: nothing is claimed, and the ledger of a conversion says so. A"
         " profile says only what differs from the one that it extends. Rows without figures are"
-        " held by another rule (`as ...`), compute nothing (`moves: ...`), or speak of a processor"
-        " on which the tests run a runtime but count nothing. Made from the files by"
-        " `python -m tests.numerics_page`; what the fields mean is in [profiles](profiles.md), why"
-        " there is so much of it in [bytes](../guide/bytes.md).",
+        " held by another rule (`as ...`), compute nothing (`moves: ...`), are kernels that rest on"
+        " the rule of their first op, or speak of a processor of which the tests count nothing."
+        " Made from the files by `python -m tests.numerics_page`; what the fields mean is in"
+        " [profiles](profiles.md), why there is so much of it in [bytes](../guide/bytes.md).",
         "",
     ]
     counted = counts()

@@ -26,7 +26,9 @@ ROOT = Path(__file__).parents[2]
 MOVED = frozenset("reshape flatten transpose squeeze unsqueeze slice relu".split())
 """Ops of which no kernel looks at more than the codes' order: the reference's tests say how."""
 
-ELSEWHERE: Mapping[tuple[str, str], str] = {}
+ELSEWHERE: Mapping[tuple[str, str], str] = {
+    ("ort-1.31", "constant"): "test_real_weights_become_the_codes_that_onnxruntime_makes_of_them",
+}
 """Rules whose comparisons no program of the reference makes, and what makes them."""
 
 SAMPLE = (
@@ -107,7 +109,9 @@ def test_what_was_counted_is_of_rules_and_tests_that_there_are() -> None:
 
 
 def test_exceptions_are_rules_that_claim() -> None:
-    for name, key in ELSEWHERE:
+    for (name, key), test in ELSEWHERE.items():
+        files = (ROOT / "tests" / "differential").glob("test_*.py")
+        assert any(f"def {test}(" in file.read_text(encoding="utf-8") for file in files), test
         assert key in {known for known, *_ in claims(profile(name))}, (name, key)
         assert key not in counted().get(name, {}), f"{name} {key} is counted"
 
@@ -116,7 +120,7 @@ def test_exceptions_are_rules_that_claim() -> None:
 def test_a_sample_of_the_tests_counts_the_same_again(tmp_path: Path) -> None:
     file = tmp_path / "counts.json"
     named = [f"tests/differential/{test}" for test in SAMPLE]
-    words = ["-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "--counts", *named]
+    words = ["-m", "pytest", "-q", "-n", "0", "--counts", *named]
     env = {**os.environ, "QIR_COUNTS": str(file), "PYTEST_ADDOPTS": ""}
     done = subprocess.run(
         [sys.executable, *words], cwd=ROOT, env=env, capture_output=True, text=True, check=False
