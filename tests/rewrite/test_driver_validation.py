@@ -262,7 +262,7 @@ def test_bisecting_says_that_nothing_is_bad_or_that_all_is() -> None:
 
 def test_a_check_that_is_not_steady_is_found_out() -> None:
     """What was found is judged once more, and a pass that does nothing cannot be to blame."""
-    passes = [Scale(), Scale("m7", 2.0), Scale(), Prune()]
+    passes = [Scale(), Scale("m7", 2.0), Prune()]
     trials: list[Trial] = []
     assert bisect(row(), passes, judged, tell=trials.append) is not None
     for flipped in (len(trials) - 2, len(trials) - 1):
