@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,7 +32,7 @@ def of(low: float, high: float) -> QuantType:
     return ranged("u8", (F(high) - F(low)) / F(255), low, high, 255.0, zero=zero)
 
 
-def held(runtime: TensorFlow, asked: Asked, node: str, a: QuantType, b: QuantType) -> Array:
+def held(runtime: TensorFlow, asked: Any, node: str, a: QuantType, b: QuantType) -> Array:
     """The sums, whose range must be that of the product of both scales."""
     sums, low, high = runtime.run(asked, *(f"{node}:{i}" for i in range(3)))
     step = a.scale[0] * b.scale[0]  # type: ignore[index]
