@@ -6,7 +6,7 @@ import math
 
 from qir.ir.attrs import Attr
 from qir.ir.graph import Graph
-from qir.ir.node import Node, Value
+from qir.ir.node import Value
 from qir.passes.recover.making import number, real
 from qir.rewrite.match import Match
 from qir.rewrite.pattern import Either, Ops, Term, Var, pattern
@@ -66,7 +66,7 @@ def _fits(match: Match) -> bool:
         return False
     scores = match.node("scores")
     turned = turn is not None or match.find("columns") is not None
-    if turned == (scores.attrs["trans_b"] is True) or not _columns(match):
+    if (turned and scores.attrs["trans_b"] is True) or not _columns(match):
         return False
     # A mask that would widen the scores is another program.
     wide = match.node("softmax").result.type.shape
@@ -83,16 +83,26 @@ def _columns(match: Match) -> bool:
     return None not in k and rows[-2:] == k[-2:] and columns.result.type.shape == wanted
 
 
-def _turned(graph: Graph, match: Match, turn: Node | None) -> Value:
-    """k with its keys where attention wants them: its own transpose, the last two axes back."""
-    k = match["k"]
-    perm = [] if turn is None else [p for p in _axes(turn.attrs["perm"])]
-    if not perm:
-        return k
+def _perm(match: Match) -> list[int]:
+    """The transpose of k that attention is to read: its own, the last two axes back."""
+    turn, rank = match.find("turn"), match["k"].type.rank
+    if turn is None:
+        perm = list(range(rank))
+        by_product = match.node("scores").attrs["trans_b"] is True
+        if by_product or match.find("columns") is not None:
+            return perm
+    else:
+        perm = _axes(turn.attrs["perm"])
     perm[-2:] = perm[:-3:-1]
+    return perm
+
+
+def _turned(graph: Graph, match: Match) -> Value:
+    """k with its keys where attention wants them."""
+    perm = _perm(match)
     if perm == sorted(perm):
-        return k
-    return graph.add("transpose", {"x": k}, {"perm": tuple(perm)}).result
+        return match["k"]
+    return graph.add("transpose", {"x": match["k"]}, {"perm": tuple(perm)}).result
 
 
 def _axes(perm: Attr) -> list[int]:
@@ -113,7 +123,7 @@ def _mask(graph: Graph, match: Match) -> Value | None:
 
 
 def _replace(graph: Graph, match: Match) -> Value:
-    operands = {"q": match["q"], "k": _turned(graph, match, match.find("turn")), "v": match["v"]}
+    operands = {"q": match["q"], "k": _turned(graph, match), "v": match["v"]}
     mask = _mask(graph, match)
     if mask is not None:
         operands["mask"] = mask
@@ -127,11 +137,8 @@ def _attrs(match: Match) -> dict[str, Attr]:
 
 def _typed(match: Match) -> bool:
     """Whether attention takes q, v and a k of such sizes."""
-    turn, k = match.find("turn"), match["k"].type
-    perm = list(range(k.rank)) if turn is None else _axes(turn.attrs["perm"])
-    if turn is not None:
-        perm[-2:] = perm[:-3:-1]
-    kind = k.with_shape(tuple(k.shape[p] for p in perm))
+    k = match["k"].type
+    kind = k.with_shape(tuple(k.shape[p] for p in _perm(match)))
     q, v, out = match["q"].type, match["v"].type, match.results[0].type
     batched = q.shape[:-2] == kind.shape[:-2] == v.shape[:-2] == out.shape[:-2]
     return batched and q.element == kind.element == v.element == out.element
