@@ -83,6 +83,8 @@ def vectors(call: Call, arrays: Arrays, *, lanes: int) -> Codes:
     `lanes` codes make a vector; 0: there are none.
     """
     out = _coded(call)
+    if call.op == "add" and (found := _beside_a_number(call, arrays)) is not None:
+        return moved_by(*found, out)
     quant = {s: call.affine(s) for s in arrays if call.types[s].quant is not None}
     one_scale(call.op, *quant.values(), out)
 
@@ -137,8 +139,43 @@ def channel_vectors(call: Call, arrays: Arrays, *, lanes: int) -> Codes:
 # -- products and sums of codes -------------------------------------------------------------------
 
 
-def product_of_codes(a: Codes, b: Codes, a_map: Affine, b_map: Affine, out: Affine) -> Codes:
-    """a * b: rne((a - za) * (b - zb) * m) + zc in float32, m = (sa * sb) * (1 / sc)."""
+def _beside_a_number(call: Call, arrays: Arrays) -> tuple[Codes, Affine, float] | None:
+    """Codes, their map and the real number beside them; None where both operands are codes.
+
+    OpError for reals that are more than one number, for which torch has no kernel.
+    """
+    real = [s for s in ("a", "b") if call.types[s].quant is None]
+    if not real:
+        return None
+    coded = "b" if real == ["a"] else "a"
+    if len(real) > 1 or arrays[real[0]].ndim:
+        raise OpError(f"{call.op}: {real[0]} is real; beside codes torch takes a single number")
+    of = call.affine(coded)
+    one_scale(call.op, of)
+    return arrays[coded], of, float(arrays[real[0]])
+
+
+def moved_by(codes: Codes, of: Affine, number: float, out: Affine) -> Codes:
+    """add_scalar: the number in whole steps is added, and the sum brought to the result's scale."""
+    with np.errstate(all="ignore"):
+        steps = codes.astype(np.int64) - int(of.zero) + int(np.rint(number / float(of.scale)))
+        factor = F(of.scale) * (F(1) / F(out.scale))
+        return stored(to_whole(steps.astype(F) * factor) + int(out.zero), out)
+
+
+def product_of_codes(call: Call, arrays: Arrays) -> Codes:
+    """a * b: rne((a - za) * (b - zb) * m) + zc in float32, m = (sa * sb) * (1 / sc).
+
+    Times a number codes stay what they are, or are turned about zero: its scale is in the result's.
+    """
+    out = _coded(call)
+    if (found := _beside_a_number(call, arrays)) is not None:
+        codes, of, number = found
+        with np.errstate(all="ignore"):
+            real = (codes.astype(np.int64) - int(of.zero)) * float(of.scale) * number
+            turned = to_whole(np.asarray(real / float(out.scale), F))
+        return stored(turned + int(out.zero), out)
+    a, b, a_map, b_map = arrays["a"], arrays["b"], call.affine("a"), call.affine("b")
     one_scale("mul", a_map, b_map, out)
     with np.errstate(all="ignore"):
         factor = (F(a_map.scale) * F(b_map.scale)) * (F(1) / F(out.scale))
@@ -393,7 +430,7 @@ def _slices(
 METHODS: Mapping[str, Method] = {
     "vectors": Method(vectors, params=("lanes",), whole=True),
     "channel_vectors": Method(channel_vectors, params=("lanes",), whole=True),
-    "product_of_codes": Method(product_of_codes, ("a", "b")),
+    "product_of_codes": Method(product_of_codes, whole=True),
     "prelu_of_codes": Method(prelu_of_codes, whole=True),
     "scaled_steps": Method(scaled_steps, whole=True),
     "shifted_sum": Method(shifted_sum, ("a", "b")),

@@ -12,8 +12,23 @@ import pytest
 from qir.numerics import Query, profile
 from qir.numerics.library import replaced
 
-from .kernels_of_torch import F, Held, Product, Tally, codes, of, processor, product_of
+from .kernels_of_torch import (
+    Asked,
+    F,
+    Held,
+    Product,
+    Tally,
+    codes,
+    computed,
+    engine,
+    of,
+    processor,
+    product_of,
+    taken,
+    tensor,
+)
 from .pointwise_of_torch import TAILS, Form, foreseen, in_engine, made
+from .test_torch_elements import OPS, image
 from .test_torch_products import chained, conv, exact_reals, linear, made_by, pytestmark, summed
 
 __all__ = ["pytestmark"]
@@ -142,3 +157,22 @@ def test_sums_of_engine_onednn(vnni: ProcessPoolExecutor) -> None:
     for case, wanted in zip(cases, made_by(vnni, "onednn", cases), strict=True):
         tally.add(chained(case, ENGINE), wanted, "a sum")
     tally.within(claim(("conv2d", "add"), ENGINE))
+
+
+@pytest.mark.parametrize("tail", ["", "_relu"])
+@pytest.mark.parametrize("op", ["add", "mul"])
+@pytest.mark.parametrize("kind", ["u8", "i8"])
+def test_numbers_beside_codes(kind: str, op: str, tail: str) -> None:
+    """add_scalar and mul_scalar, whose result's numbers torch makes of the operand's."""
+    tally, name = Tally(), "torch-2.13.fbgemm"
+    for length in range(1, 71):
+        rng = np.random.default_rng(length)
+        x = image(rng, kind, 3, length)
+        number = F(rng.normal() * 2 * 10.0 ** rng.integers(-1, 2))
+        with engine("fbgemm"):
+            made = getattr(OPS, f"{op}_scalar{tail}")(tensor(x), float(number))
+        out = of(kind, F(made.q_scale()), made.q_zero_point())
+        operands = {"a": x, "b": Held(np.asarray(number))}
+        asked = Asked(op, operands, out, tails=("relu",) if tail else ())
+        tally.add(computed(asked, name), taken(made), f"{op} {length}")
+    tally.within(profile(name).resolve(Query(op)).claim)
