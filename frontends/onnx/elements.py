@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import sys
+from collections import Counter
 from functools import lru_cache
 
 import numpy as np
@@ -141,6 +142,8 @@ class Dimensions:
 
     def __init__(self) -> None:
         self.names: dict[str, str] = {}
+        self._taken: set[str] = set()
+        self._counts: Counter[str] = Counter()
         self.loose = False
         """Whether there is a tensor of unknown rank."""
 
@@ -159,9 +162,11 @@ class Dimensions:
         if given not in self.names:
             base = re.sub(r"\W", "_", given, flags=re.ASCII)
             base = base if re.match(r"[A-Za-z_]", base) else f"_{base}"
-            name, count = base, 1
-            while name in self.names.values():
-                name, count = f"{base}_{count}", count + 1
+            name = base
+            while name in self._taken:
+                self._counts[base] += 1
+                name = f"{base}_{self._counts[base]}"
+            self._taken.add(name)
             self.names[given] = name
         return self.names[given]
 

@@ -397,10 +397,11 @@ def _output(reader: Reader) -> None:
     names = [info.name for info in reader.proto.output]
     if "" in names or not (names or reader.outer):
         raise fault(file.path, "outputs", "there is none, or one has no name")
-    again = next((n for n in names if names.count(n) > 1), None)
+    first = {name: i for i, name in reversed(list(enumerate(names)))}
+    again = next((n for i, n in enumerate(names) if first[n] != i), None)
     if again and reader.outer is None:
         raise fault(file.path, "outputs", f"{again!r} is there twice")
-    slots = [name if name not in names[:i] else f"{name}.{i}" for i, name in enumerate(names)]
+    slots = [name if first[name] == i else f"{name}.{i}" for i, name in enumerate(names)]
     found = {slot: reader.result(name) for slot, name in zip(slots, names, strict=True)}
     # Runtimes compute some ops by other kernels from one operator set to the next.
     opset = f"opset {file.opsets['']}" if "" in file.opsets else ""

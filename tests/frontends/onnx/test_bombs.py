@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -249,3 +250,21 @@ def test_a_function_whose_name_is_no_text_and_that_nobody_calls_is_passed_over(
     path = tmp_path / "m.onnx"
     path.write_bytes(data)
     assert pipeline.load(path)["y"].node.op == "relu"
+
+
+def test_many_sizes_whose_names_become_one_and_many_outputs_take_little_time(
+    tmp_path: Path,
+) -> None:
+    """A second here; minutes where each name is looked for among all others."""
+    count = 20_000
+    marks = ["".join("-+*/"[i >> 2 * k & 3] for k in range(8)) for i in range(count)]
+    made = net([node("Relu", [f"x{i}"], [f"y{i}"]) for i in range(count)])
+    made.graph.ClearField("input")
+    made.graph.ClearField("output")
+    made.graph.input.extend(info(f"x{i}", FLOAT, [f"n{m}"]) for i, m in enumerate(marks))
+    made.graph.output.extend(info(f"y{i}", FLOAT, None) for i in range(count))
+    path = save(made, tmp_path)
+    start = time.process_time()
+    graph = pipeline.load(path)
+    assert time.process_time() - start < 15
+    assert len({str(v.type.shape) for v in graph.inputs}) == count
