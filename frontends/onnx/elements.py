@@ -25,6 +25,7 @@ ELEMENTS: dict[int, DType] = {i: dtype(n) for i, n in enumerate(_NAMES, 1) if n 
 """Element types by ONNX's numbers; complex numbers have none."""
 
 NUMBERS = {kind.name: number for number, kind in ELEMENTS.items()}
+FLOATS = frozenset(kind.name for kind in ELEMENTS.values() if kind.is_float)
 LITTLE = sys.byteorder == "little"
 """Whether numbers lie in memory as they lie in files."""
 

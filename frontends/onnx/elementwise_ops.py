@@ -17,8 +17,9 @@ Handler = Callable[[Reader, Op], None]
 
 def floats(reader: Reader, op: Op) -> None:
     """Keep unless every operand is floats."""
-    if any(n and not reader.type_of(op, n).dtype.is_float for n in op.inputs):
-        raise Keep
+    for name in op.inputs:
+        if name and not reader.type_of(op, name).dtype.is_float:
+            raise Keep
 
 
 def _numbers(reader: Reader, op: Op) -> None:

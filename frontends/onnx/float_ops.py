@@ -10,13 +10,13 @@ from qir.ir.dims import Shape
 from qir.ir.types import Array
 from qir.ledger import Change
 
-from .elements import element
+from .elements import FLOATS, element
 from .faults import refusal
 from .op import Keep, Op
 from .reader import Reader
 from .windows import pads
 
-_INTEGERS = ("i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64")
+_INTEGERS = frozenset(("i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64"))
 _SOFTMAX = {"Softmax": "softmax", "LogSoftmax": "log_softmax"}
 
 
@@ -79,17 +79,17 @@ def gemm(reader: Reader, op: Op) -> None:
 
 
 def _only_floats(reader: Reader, op: Op) -> None:
-    if any(n and not reader.type_of(op, n).dtype.is_float for n in op.inputs):
-        raise Keep
+    for name in op.inputs:
+        if name and not reader.type_of(op, name).dtype.is_float:
+            raise Keep
 
 
 def binary(reader: Reader, op: Op) -> None:
     """Add, Sub, Mul and Div; integers keep the low bits, and are cut toward zero by Div."""
-    kinds = [reader.type_of(op, n).dtype for n in op.inputs]
-    whole = all(k.name in _INTEGERS for k in kinds)
-    if not whole and not all(k.is_float for k in kinds):
+    kinds = {reader.type_of(op, n).dtype.name for n in op.inputs}
+    if not kinds <= FLOATS and not kinds <= _INTEGERS:
         raise Keep
-    a, b = (reader.value(op, n) for n in op.inputs)
+    a, b = [reader.value(op, n) for n in op.inputs]
     reader.add(op, op.type.lower(), {"a": a, "b": b})
 
 

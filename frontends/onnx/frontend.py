@@ -384,7 +384,7 @@ def _codes(reader: Reader, op: Op) -> str:
     if moves(op) or (op.domain, op.type) in quantized_ops.OPS:
         return ""
     for name in op.inputs:
-        if name and not reader.is_constant(name) and (quant := reader.value(op, name).type.quant):
+        if name and (quant := reader.map_of(op, name)):
             return f"its operand {name!r} holds codes, {quant}"
     for name in op.outputs:
         if reader.has_meaning(name):

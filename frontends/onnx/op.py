@@ -73,7 +73,9 @@ class Op:
         self.holds = bool(inside)
         """Whether it holds graphs."""
         free = [n for g in inside for n in free_names(g)]
-        self.reads = tuple(dict.fromkeys((*self.inputs, *free)))
+        self.reads = self.inputs
+        if free or len(given) > 1:
+            self.reads = tuple(dict.fromkeys((*self.inputs, *free)))
         """Names of all it reads: its operands, and what graphs within it use from outside."""
 
     @property

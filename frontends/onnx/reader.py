@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
@@ -169,6 +170,13 @@ class Reader:
             raise op.fail(f"reads {name!r}, which nothing makes" if name else "lacks an operand")
         return self._values[name]
 
+    def map_of(self, op: Op, name: str) -> QuantType | None:
+        """The map of an operand that is computed and holds codes."""
+        name = self.resolve(name)
+        if name not in self._stored and (found := self._values.get(name)) is not None:
+            return found.type.quant
+        return None if self.is_constant(name) else self.value(op, name).type.quant
+
     def moved(self, op: Op, name: str) -> Value:
         """An operand of an op that moves codes: a constant takes the meaning its readers give."""
         if (array := self.array(name)) is None:
@@ -259,7 +267,7 @@ class Reader:
         Results that have no name in the file have one in `names`.
         """
         given = [n for n in op.outputs if n]
-        if kind == "fused" or any(s.endswith(_BESIDE) for s in operands):
+        if kind == "fused" or _beside(tuple(operands)):
             self.doubtful = True
         try:
             node = self.graph.add(
@@ -352,6 +360,11 @@ class Reader:
         """InputError for an empty name, or one that is no text."""
         if not name or not isinstance(name, str):
             raise fault(self.file.path, place, "one has no name, or none in UTF-8")
+
+
+@lru_cache(4096)
+def _beside(slots: tuple[str, ...]) -> bool:
+    return any(slot.endswith(_BESIDE) for slot in slots)
 
 
 def _per_axis(scales: NDArray[np.floating], shape: tuple[object, ...], axis: int) -> bool:

@@ -335,7 +335,7 @@ class Graph:
                 raise GraphError(f"{node.op}: %{value.name} is made after {before.name}")
         names = self._names(node.op, name, len(kinds))
         self._order.insert(node, before)
-        store.put(self._store, node)
+        store.put(self._store, node, operands)
         if len(kinds) == 1:
             made = self._values[names[0]] = Value(node, 0, names[0], kinds[0])
             node.results = (made,)
@@ -346,7 +346,6 @@ class Graph:
         for slot, value in operands.items():
             bound[slot] = value
             value._uses[_USE(Use, (node, slot))] = None
-            store.join(self._store, value.node, node, slot, value.index)
         self._touch()
 
     def _names(self, op: str, name: str | Iterable[str] | None, count: int) -> list[str]:

@@ -38,6 +38,12 @@ class Order:
 
     def insert(self, node: Node, before: Node | None) -> None:
         """Puts a node before another, or last."""
+        if before is None and self._last is not None:
+            node._prev = last = self._last
+            node._next = None
+            node._rank = last._rank + _GAP
+            last._next = self._last = node
+            return
         after = self._last if before is None else before._prev
         node._rank = self._between(after, before)
         node._prev, node._next = after, before

@@ -6,16 +6,24 @@ taken out goes through networkx.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import networkx as nx
 
-from qir.ir.node import Node
+from qir.ir.node import Node, Value
 
 
-def put(store: nx.MultiDiGraph[Node], node: Node) -> None:
-    """`add_node` for a node that is not there."""
+def put(store: nx.MultiDiGraph[Node], node: Node, operands: Mapping[str, Value]) -> None:
+    """`add_node` for a node that is not there, and `add_edge` for all that it reads."""
     store._node[node] = {}
-    store._succ[node] = {}
-    store._pred[node] = {}
+    users = store._succ
+    users[node] = {}
+    mine = store._pred[node] = {}
+    for slot, value in operands.items():
+        producer = value.node
+        if (slots := mine.get(producer)) is None:
+            slots = mine[producer] = users[producer][node] = {}
+        slots[slot] = {"result": value.index}
 
 
 def join(store: nx.MultiDiGraph[Node], producer: Node, user: Node, slot: str, result: int) -> None:

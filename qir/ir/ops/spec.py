@@ -242,14 +242,18 @@ class OpSpec:
                 hint = f"; did you mean {near[0]}?" if near else ""
                 raise TypeRuleError(f"{self.name} has no attribute {name}{hint}")
         out: dict[str, Attr] = {}
-        for spec in self.attrs:
-            if spec.required and spec.name not in attrs:
-                raise TypeRuleError(f"{self.name} needs {spec.name}")
-            value = attrs.get(spec.name, spec.default)
-            if not _fits(value, spec):
-                said = f"{self.name}: {spec.name} = {value!r} is not {spec.kind}"
-                raise TypeRuleError(said + _WRITTEN.get(spec.kind, "").format(spec.name))
-            out[spec.name] = value
+        for name, spec in self.known.items():
+            if name in attrs:
+                value = attrs[name]
+            elif spec.required:
+                raise TypeRuleError(f"{self.name} needs {name}")
+            else:
+                value = spec.default
+            sound = self.usual is not None and value is spec.default
+            if not sound and not _fits(value, spec):
+                said = f"{self.name}: {name} = {value!r} is not {spec.kind}"
+                raise TypeRuleError(said + _WRITTEN.get(spec.kind, "").format(name))
+            out[name] = value
         return out
 
 
