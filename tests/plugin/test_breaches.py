@@ -19,6 +19,7 @@ from qir.reference.interpreter import run
 from qir.rewrite import Pass, run_passes
 from qir.rewrite.options import parse_passes
 from qir.rewrite.validation import Validation
+from qir.testing import check_pass
 from tests.cli.command import Outcome
 from tests.cli.command import qir as command
 
@@ -198,3 +199,31 @@ def test_a_pass_that_changes_nothing_and_says_so_is_told_with_what_it_asked_for(
     with pytest.raises(PassError, match=said) as error:
         run_passes(model(), [Boaster()], Ledger())
     assert "-> %r12" in error.value.__notes__[0]
+
+
+def test_the_checks_find_changes_behind_the_graphs_back_and_passes_without_an_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    @dataclass(frozen=True)
+    class Sly(Pass):
+        """Writes into nodes, past the methods of the graph."""
+
+        name = "sly"
+
+        def run(self, graph: Graph, ledger: Ledger) -> int:
+            for node in graph:
+                node.op = "neg" if node.op == "abs" else node.op
+            return 0
+
+    @dataclass(frozen=True)
+    class Endless(Sly):
+        """Never comes back."""
+
+        def run(self, graph: Graph, ledger: Ledger) -> int:
+            while True:
+                pass
+
+    monkeypatch.setattr("qir.testing.conformance.passes.SECONDS", 0.2)
+    for one, said in ((Sly(), "what it gives is another graph"), (Endless(), "more than 0.2 s")):
+        failed = {c.name: c.detail for c in check_pass(one, [model()], count=1) if not c.passed}
+        assert said in failed["keeps its word: honest counts, whole graphs"], failed

@@ -196,7 +196,8 @@ def _validated(name: str, one: Pass, graph: Graph) -> bool:
     except QirError:
         return False
     try:
-        run_passes(graph, [one], Ledger(), validation=Validation(run, samples))
+        held = Validation(run, samples)
+        run_passes(graph, [one], Ledger(), validation=held, seconds=SECONDS)
     except PassError as error:
         raise Broken(f"{name}: {error}") from error
     return True
