@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from qir.errors import QirError
+from qir.errors import QirError, TypeRuleError
 from qir.frontend import Frontend
 from qir.ir.graph import Graph
 from qir.ir.growth import growth
@@ -244,7 +244,7 @@ def _inputs(reader: Reader, stored: set[str]) -> set[str]:
             if file.proto.ir_version >= 4:
                 reader.note(Change.DROPPED, info.name, "an input with a default is a constant here")
             continue
-        kind = reader.dims.tensor_type(info.type)
+        kind = _stated(reader, place, info)
         if kind is None and not info.type.tensor_type.elem_type:
             raise refusal(file.path, place, "is no tensor whose type the file says")
         kind = kind or _counted(reader, info) or reader.dims.loose_type(info.type)
@@ -257,6 +257,18 @@ def _inputs(reader: Reader, stored: set[str]) -> set[str]:
             reader.note(Change.DROPPED, given, f"the dimension is called {name} here")
     _declare(reader)
     return names
+
+
+def _stated(reader: Reader, place: str, info: onnx.ValueInfoProto) -> TensorType | None:
+    """The type that the file says; None where it says no rank. InputError for what is no type."""
+    try:
+        kind = reader.dims.tensor_type(info.type)
+        number = info.type.tensor_type.elem_type
+        if kind is None and number not in onnx.TensorProto.DataType.values():
+            element(number)
+    except (ValueError, TypeRuleError) as error:
+        raise fault(reader.file.path, place, str(error)) from error
+    return kind
 
 
 def _counted(reader: Reader, info: onnx.ValueInfoProto) -> TensorType | None:
@@ -276,7 +288,7 @@ def _counted(reader: Reader, info: onnx.ValueInfoProto) -> TensorType | None:
 
 def _declare(reader: Reader) -> None:
     for info in (*reader.proto.value_info, *reader.proto.output):
-        kind = reader.dims.tensor_type(info.type)
+        kind = _stated(reader, f"tensor {info.name}", info)
         if kind is not None:
             reader.declared[info.name] = kind
         elif info.type.tensor_type.elem_type:
@@ -349,8 +361,15 @@ def _read(reader: Reader, op: Op) -> None:
         _handle(reader, op, handler)
     except Keep as kept:
         foreign.keep(reader, op, str(kept))
-    except (ValueError, OverflowError) as error:
-        raise op.fail(str(error)) from error
+    except (ValueError, LookupError, TypeError, ArithmeticError) as error:
+        raise op.fail(_in_words(op, error)) from error
+
+
+def _in_words(op: Op, error: Exception) -> str:
+    """What a handler says of numbers, or that a node is not what the handler is for."""
+    ours = isinstance(error, ValueError | OverflowError) and "to unpack" not in str(error)
+    parts = f"{len(op.inputs)} operands, {len(op.outputs)} results"
+    return str(error) if ours else f"{parts}: not as its operator is"
 
 
 def _handle(reader: Reader, op: Op, handler: Callable[[Reader, Op], None]) -> None:

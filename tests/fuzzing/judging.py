@@ -17,7 +17,9 @@ PYTHON = re.compile(
     r"NoneType|(Key|Index|Type|Value|Attribute|Overflow|Memory|Recursion)Error|unhashable"
     r"|object has no attribute|object is not|not subscriptable|not iterable|codec can't"
     r"|positional argument|keyword argument|<class|to unpack|ufunc|np\.|numpy|invalid literal"
-    r"|too large to convert|cannot reshape|list index|indices must be|fromhex|\(char \d"
+    r"|too large to convert|cannot reshape|index out of range|indices must be|fromhex|\(char \d"
+    r"|could not (convert|be) |must be (str|int|real)|unsupported operand|has no len"
+    r"|onnx: is damaged: "
 )
 """What Python and NumPy say, and QIR does not."""
 QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|[%@]\S+")

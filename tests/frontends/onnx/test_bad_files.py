@@ -255,3 +255,28 @@ def test_damaged_bytes_give_a_graph_or_one_line(tmp_path: Path, kind: str) -> No
             told += 1
     assert read > 10
     assert told > 100
+
+
+@pytest.mark.parametrize("place", ["input x", "tensor h", "tensor y"])
+@pytest.mark.parametrize(
+    ("size", "axes", "kind", "said"),
+    [
+        (-1, 1, 1, "a size of -1"),
+        (2**62, 1, 1, "an axis of 4611686018427387904 elements"),
+        (1, 65, 1, "a tensor of 65 axes; 64 are possible"),
+        (1, 1, 99, "element type 99 is unknown here"),
+        (1, -1, 99, "element type 99 is unknown here"),
+    ],
+)
+def test_a_type_that_is_none_is_told_with_the_tensor_that_has_it(
+    tmp_path: Path, place: str, size: int, axes: int, kind: int, said: str
+) -> None:
+    proto = relu()
+    proto.graph.value_info.append(helper.make_tensor_value_info("h", FLOAT, [2]))
+    infos = {"x": proto.graph.input[0], "h": proto.graph.value_info[0], "y": proto.graph.output[0]}
+    tensor = infos[place.split()[1]].type.tensor_type
+    tensor.elem_type = kind
+    tensor.ClearField("shape")
+    for _ in range(axes):
+        tensor.shape.dim.add(dim_value=size)
+    assert f"{place}: {said}" in message(save(proto, tmp_path))

@@ -268,3 +268,10 @@ def test_many_sizes_whose_names_become_one_and_many_outputs_take_little_time(
     graph = pipeline.load(path)
     assert time.process_time() - start < 15
     assert len({str(v.type.shape) for v in graph.inputs}) == count
+
+
+def test_an_operator_of_onnxruntime_that_lacks_its_parts_is_told(tmp_path: Path) -> None:
+    made = net([node("FastGelu", [], ["y"], "it", domain="com.microsoft")])
+    made.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    said = refused(save(made, tmp_path))
+    assert said.endswith("node it (FastGelu): 0 operands, 1 results: not as its operator is")
