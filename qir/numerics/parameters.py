@@ -82,7 +82,7 @@ COMPUTES: Mapping[str, tuple[str, ...]] = {
     "fixed_quotient": ("div",),
     "fixed_powers": ("reduce_prod",),
     "between": ("exp", "log", "rsqrt", "gelu", "elu"),
-    "each_code": ("exp", "log", "elu"),
+    "each_code": ("exp", "log", "elu", "gelu"),
     "fixed_cell": ("lstm",),
     "unshifted": ("matmul",),
     "quantize_vectors": ("quantize",),

@@ -66,7 +66,8 @@ def every(op: str, kind: str, count: int, fixed: tuple[float, int] | None) -> It
         step = 1 if high - low < 256 else 61
         data = np.arange(low, high + 1, step).astype(kind).reshape(1, -1)
         x = Operand(data, scale_of(seed, number // 2), zero_of(seed, kind))
-        ratio = F((0.5, 2.0, 1.0, 0.25, 1.5, 4.0)[number // 3 % 6])
+        ratios = (0.5, 2.0, 1.0, 0.25, 1.5, 4.0) if step == 1 else (0.5, 2.0, 0.25, 2.0, 1.5, 4.0)
+        ratio = F(ratios[number // 3 % 6])
         wanted = (F(x.step) * ratio, beside(seed, F(x.step) * ratio), seed.uniform(0.5, 2) * x.step)
         made = result(seed, kind, *(fixed or (float(wanted[number % 3]), zero_of(seed, kind))))
         attrs: dict[str, Value] = {}
@@ -273,11 +274,11 @@ def others(kind: str, zero: int, mark: str) -> Suites:
     found: Suites = {
         "add": lambda: pairs("add", kind, 30),
         "sub": lambda: pairs("sub", kind, 30),
-        "mul": lambda: pairs("mul", kind, 12),
+        "mul": lambda: pairs("mul", kind, 30),
         "avg_pool": lambda: pool("avg_pool2d", kind, 16),
         "max_pool": lambda: pool("max_pool2d", kind, 8),
         "concat": lambda: concat(kind, 8),
-        "leaky_relu": lambda: every("leaky_relu", kind, 18, None),
+        "leaky_relu": lambda: every("leaky_relu", kind, 36, None),
         "mean": lambda: mean(kind, 40),
         "pad": lambda: pad(kind, 8),
         "resize_nearest": lambda: resize("resize_nearest", kind, 12),

@@ -26,7 +26,7 @@ from tests.oracles.tflite_operands import (
     window,
     zero_of,
 )
-from tests.oracles.tflite_products import conv, linear
+from tests.oracles.tflite_products import conv, linear, tied
 
 Attrs = dict[str, Value]
 COMPARISONS = ("equal", "not_equal", "greater", "greater_equal", "less", "less_equal")
@@ -52,6 +52,8 @@ def curve(op: str, kind: str, count: int) -> Iterator[Case]:
         if kind == "int16" and number % 3 == 0:
             x = replace(x, scale=2.0 ** -int(seed.integers(10, 15)))
         to = float(2.0 ** -int(seed.integers(3, 7))) if number % 2 else seed.uniform(least, most)
+        if op in ("gelu", "elu") and number % 4 == 2 and kind != "int16":
+            to = 2 * x.step  # the line that the curve becomes lies on ties
         made = result(seed, kind, to / (256 if kind == "int16" and number % 2 else 1))
         attrs: Attrs = {}
         if op == "gelu":
@@ -138,6 +140,21 @@ def rows(op: str, kind: str, count: int) -> Iterator[Case]:
         yield Case(op, {"x": x}, made, x.data.shape, dict(attrs))
 
 
+_CLOSE: Mapping[float, list[list[int]]] = {
+    0.125: [[127, 124, 79], [127, 90, 49], [27, 72, 75]],
+    0.0625: [[127, 121, 31], [127, 38, 28], [127, 53, -29]],
+}
+"""Rows whose shares lie so near to ties that 32-bit fractions miss what float32 rounds to."""
+
+
+def close_rows() -> Iterator[Case]:
+    """Softmax of such rows."""
+    for scale, of in _CLOSE.items():
+        x = Operand(np.array(of, np.int8), scale, 1)
+        made = Operand(np.zeros(0, np.int8), 1 / 256, -128)
+        yield Case("softmax", {"x": x}, made, x.data.shape, {"axis": -1})
+
+
 def moves(kind: str, count: int) -> Iterator[Case]:
     """What hands codes on: each op in turn."""
     for number, seed in seeds(f"move{kind}", count):
@@ -211,12 +228,14 @@ def grouped(count: int) -> Iterator[Case]:
 
 
 def nibbles(cases: Iterator[Case]) -> Iterator[Case]:
-    """The same with weights of four bits."""
+    """The same with weights of four bits: of all codes the upper half, few ones cut."""
     for case in cases:
         w = case.operands["w"]
-        few = replace(w, data=(w.data // 18).astype(np.int8), bits=4)
-        made = replace(case.out, scale=case.out.step / 16)
-        yield replace(case, operands={**case.operands, "w": few}, out=made)
+        small = int(np.abs(w.data.astype(int)).max()) < 32
+        data = np.clip(w.data, -8, 7) if small else w.data // 18
+        held = {**case.operands, "w": replace(w, data=data.astype(np.int8), bits=4)}
+        out = case.out if small else replace(case.out, scale=case.out.step / 16)
+        yield replace(case, operands=held, out=out)
 
 
 def memories(count: int) -> Iterator[Case]:
@@ -241,11 +260,25 @@ def memories(count: int) -> Iterator[Case]:
         yield Case("lstm", given, made, (steps, batch, hidden), attrs)
 
 
+def lengths(kind: str) -> Iterator[Case]:
+    """Tensors of each length from 1 to 70: where vectors end, and what is left over."""
+    for number, seed in seeds(f"len{kind}", 5 * 70):
+        op = ("add", "sub", "mul", "requantize", "leaky_relu")[number // 70]
+        a = operand(seed, kind, number, 1, 1 + number % 70)
+        b = operand(seed, kind, number + 1, 1, 1 + number % 70)
+        wide = a.step * b.step * 100 if op == "mul" else max(a.step, b.step)
+        made = result(seed, kind, wide)
+        given = {"a": a, "b": b} if number < 210 else {"x": a}
+        attrs: Attrs = {"alpha": 0.25} if op == "leaky_relu" else {}
+        yield Case(op, given, made, a.data.shape, attrs, fed=tuple(given))
+
+
 def _of(kind: str, mark: str) -> Suites:
     """Suites of ops that take a kind of codes."""
     eight = kind != "int16"
     found: Suites = {
         "relu": lambda: every("relu", kind, 18, None),
+        "lengths": lambda: lengths(kind),
         "relu6": lambda: clips(0.0, 6.0, kind, 18),
         "compare": lambda: compared(kind, 36),
         "div": lambda: quotients(kind, 24),
@@ -284,9 +317,11 @@ MORE: Suites = {
     "recode_u8_i8": lambda: recoded("uint8", "int8", 18),
     "recode_i16_i8": lambda: recoded("int16", "int8", 9),
     "recode_i16_i32": lambda: recoded("int16", "int32", 9),
+    "softmax_close": close_rows,
     "lstm": lambda: memories(30),
     "conv_groups": lambda: grouped(16),
     "conv_i4": lambda: nibbles(conv("int8", 16, depth=False)),
     "linear_i4": lambda: nibbles(linear("int8", 24)),
+    "linear_i4_ties": lambda: nibbles(tied("linear", "int8", 8)),
 }
 """Suites of cases, by the names of their files."""

@@ -76,7 +76,7 @@ def conv(kind: str, count: int, *, depth: bool) -> Iterator[Case]:
 def linear(kind: str, count: int) -> Iterator[Case]:
     """Fully connected layers of 1..70 inputs and outputs."""
     for number, seed in seeds(f"fc{kind}", count):
-        into, out, rows = 1 + number * 7 % 70, 1 + number * 11 % 70, int(seed.integers(1, 6))
+        into, out, rows = 1 + number * 29 % 70, 1 + number * 11 % 70, int(seed.integers(1, 6))
         if long := kind == "int16" and number == 6:
             into = 1600  # sums beyond 32 bits
         x = operand(seed, kind, number, rows, into)
@@ -89,19 +89,37 @@ def linear(kind: str, count: int) -> Iterator[Case]:
         yield Case("linear", {"x": x, "w": w, "bias": b}, made, (rows, out), activation=act)
 
 
+def long_sums(count: int) -> Iterator[Case]:
+    """Fully connected layers of 8-bit codes whose sums 32 bits do not hold."""
+    for number, seed in seeds("longsum", count):
+        size = 112000 + number * 1000
+        x = one_sided(operand(seed, "int8", 1, 2, size))
+        x = replace(x, zero=-127)
+        w = one_sided(weights(seed, 1, (3, size), many=False))
+        made = result(seed, "int8", x.step * w.step * 2.0**25)
+        yield Case("linear", {"x": x, "w": w, "bias": biased(seed, x, w, 3, 2000)}, made, (2, 3))
+
+
 def tied(op: str, kind: str, count: int) -> Iterator[Case]:
     """All codes times few weights: results on ties, and one float32 beside them.
 
+    Of every eight cases four have multipliers of which no binary fraction is the value.
     Every other case has scales of its own in each channel, some a neighbour of the tie's.
     """
     for number, seed in seeds(f"{op[:3]}{op[4:5]}tie{kind}", count):
         out, many = 16, number % 2 == 1 and kind != "uint8" and op != "matmul"
+        many = many and (kind != "int16" or number == 3)
         low, high = bounds(kind)
         every = np.linspace(low, high, 256).round().astype(kind)
-        x = Operand(every.reshape(_DATA.get(op, (256, 1))), scale_of(seed, 1), zero_of(seed, kind))
+        wide = kind == "int16"
+        exact = number // 4 % 2 == 1 or (wide and number % 4 != 2)
+        step = 2.0 ** -int(seed.integers(3, 8)) if exact else scale_of(seed, 1)
+        x = Operand(every.reshape(_DATA.get(op, (256, 1))), step, zero_of(seed, kind))
         reach = (9, 31)[number // 2 % 2]
         base = F(seed.uniform(0.001, 0.01))
-        scale = np.nextafter(base, F(seed.choice([0.0, 1.0]))) if number % 4 == 2 else base
+        base = F(round(float(base) * 2**20) / 2**20) if exact else base
+        beside = number % 4 == 2 or (number % 2 == 1 and not many and not wide)
+        scale = np.nextafter(base, F(seed.choice([0.0, 1.0]))) if beside else base
         scales = np.where(
             np.arange(out) % 3, np.nextafter(base, seed.choice([F(0), F(1)], out)), base
         ).astype(F)
@@ -110,7 +128,8 @@ def tied(op: str, kind: str, count: int) -> Iterator[Case]:
         w = replace(w, data=w.data.reshape(_WEIGHTS[op]))
         if many:
             w = replace(w, scale=scales, axis=1 if op == "conv_transpose2d" else 0)
-        step = (2, 4, 6, 10)[number % 4] * (256 if kind == "int16" else 1)
+        step = (6, 10, 14, 22)[number % 4] if exact else (2, 4, 6, 10)[number % 4]
+        step = (2, 3, 5, 6)[number % 4] * 256 if wide else step
         unit = F(F(x.step) * base)
         made = result(seed, kind, float(F(unit * F(step / (128 if kind == "int16" else 1)))))
         if op == "matmul":
@@ -154,8 +173,11 @@ def transposed(kind: str, count: int) -> Iterator[Case]:
     for number, seed in seeds(f"tc{kind}", count):
         into, out = int(seed.integers(1, 20)), int(seed.integers(1, 16))
         kernel, stride, size = pair(seed, 1, 5), pair(seed, 1, 4), pair(seed, 2, 7)
+        if long := kind == "int16" and number == 6:
+            into, kernel, stride = 1500, (1, 1), (1, 1)  # sums beyond 32 bits
         x = operand(seed, kind, number, 1, into, *size)
         w = weights(seed, number, (into, out, *kernel), many=False)
+        x, w = (one_sided(x), one_sided(w)) if long else (x, w)
         if kind == "uint8":
             w = unsigned(seed, w)
         elif number % 3 != 1:
@@ -173,7 +195,7 @@ def transposed(kind: str, count: int) -> Iterator[Case]:
         pad = (*(t // 2 for t in total), *(t - t // 2 for t in total))
         attrs: dict[str, Value] = {"stride": stride, "pad": pad, "output_pad": more}
         terms = max(1, into * kernel[0] * kernel[1] // (stride[0] * stride[1]))
-        made = result(seed, kind, fitting(x, w, terms, number))
+        made = result(seed, kind, fitting(x, w, terms, number) * (40 if long else 1))
         shape = (1, out, *sizes)
         given = {"x": x, "w": w, "bias": b}
         yield Case("conv_transpose2d", given, made, shape, attrs, same=same)
@@ -182,7 +204,7 @@ def transposed(kind: str, count: int) -> Iterator[Case]:
 def products(kind: str, count: int) -> Iterator[Case]:
     """Products of two tensors, in batches."""
     for number, seed in seeds(f"bmm{kind}", count):
-        rows, into, out = int(seed.integers(1, 9)), 1 + number * 7 % 70, int(seed.integers(1, 40))
+        rows, into, out = int(seed.integers(1, 9)), 1 + number * 29 % 70, int(seed.integers(1, 40))
         a = operand(seed, kind, number, 2, rows, into)
         b = operand(seed, kind, number, 2, into, out)
         made = result(seed, kind, fitting(a, b, into, number))
@@ -192,18 +214,19 @@ def products(kind: str, count: int) -> Iterator[Case]:
 PRODUCTS: Suites = {
     "conv": lambda: conv("int8", 48, depth=False),
     "depthwise": lambda: conv("int8", 48, depth=True),
-    "linear": lambda: linear("int8", 48),
+    "linear": lambda: linear("int8", 70),
     "conv16": lambda: conv("int16", 24, depth=False),
     "depthwise16": lambda: conv("int16", 24, depth=True),
-    "linear16": lambda: linear("int16", 24),
+    "linear16": lambda: linear("int16", 70),
     "conv_u8": lambda: conv("uint8", 24, depth=False),
     "depthwise_u8": lambda: conv("uint8", 24, depth=True),
-    "linear_u8": lambda: linear("uint8", 24),
+    "linear_u8": lambda: linear("uint8", 70),
     "transposed": lambda: transposed("int8", 24),
     "transposed16": lambda: transposed("int16", 12),
     "transposed_u8": lambda: transposed("uint8", 24),
-    "matmul": lambda: products("int8", 24),
+    "matmul": lambda: products("int8", 70),
     "matmul16": lambda: products("int16", 12),
+    "linear_long": lambda: long_sums(4),
     "conv_ties": lambda: tied("conv2d", "int8", 16),
     "conv_u8_ties": lambda: tied("conv2d", "uint8", 8),
     "conv16_ties": lambda: tied("conv2d", "int16", 8),
