@@ -32,6 +32,7 @@ def quantize(x: NDArray[np.generic], to: AnyMap, rule: Rule) -> Codes | None:
         return None
     if (
         q.zero in ("pair", "pair_once", "fused")
+        or q.round == "half_added"
         or q.clip == "range_first"
         or next(clashes(rule), None)
     ):

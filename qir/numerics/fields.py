@@ -117,10 +117,19 @@ class Quantize:
     `pair`: codes are the lowest one and round(x * g) - round(min * g); `pair_once`: the lowest one
     and round(x * g - min * g)."""
     round: Literal[
-        "even", "away", "half_up", "half_down", "up", "down", "zero", "floor", "ceil"
+        "even",
+        "away",
+        "half_up",
+        "half_added",
+        "half_down",
+        "up",
+        "down",
+        "zero",
+        "floor",
+        "ceil",
     ] = "even"
-    """To nearest with ties even, away from zero, up or down; or away from zero, towards it (`down`
-    and `zero`), down or up."""
+    """To nearest with ties even, away from zero, up or down (`half_added`: down, after a half was
+    added and that sum rounded); or away from zero, towards it (`down` and `zero`), down or up."""
     clip: Literal["codes", "reals_first", "range_first"] = "codes"
     """Codes last; what is rounded; or x to the range: the declared one, else what the ends of the
     codes mean, and by a gain always these."""

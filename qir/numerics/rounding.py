@@ -23,6 +23,10 @@ def _half_up(x: Reals) -> Reals:
     return _moved(whole, x - whole >= 0.5, x - whole < -0.5)
 
 
+def _half_added(x: Reals) -> Reals:
+    return np.floor(x + x.dtype.type(0.5))
+
+
 def _half_down(x: Reals) -> Reals:
     whole: Reals = np.trunc(x)
     return _moved(whole, x - whole > 0.5, x - whole <= -0.5)
@@ -40,6 +44,7 @@ ROUNDINGS: dict[str, Callable[[Reals], Reals]] = {
     "even": np.rint,
     "away": _away,  # halves away from zero
     "half_up": _half_up,  # halves towards plus infinity
+    "half_added": _half_added,  # down, after a half was added and that sum rounded
     "half_down": _half_down,  # halves towards minus infinity
     "up": _up,  # away from zero
     "down": np.trunc,

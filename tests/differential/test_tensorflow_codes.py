@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -191,6 +192,38 @@ def test_quantize_v2_from_the_low_end(
     rule = profile(MODES[name, mode]).resolve(Query("quantize", {"result": KINDS[kind]}))
     count.holds(rule.claim)
     seen.rich()
+
+
+def along(kind: str, pairs: Sequence[tuple[float, float]]) -> QuantType:
+    """The type of mode MIN_COMBINED with a range for each index of axis 1."""
+    kinds = [offset(kind, *pair, first=False) for pair in pairs]
+    ends = [np.asarray(end, F) for end in zip(*(widened(*p) for p in pairs), strict=True)]
+    scales = np.asarray([k.scale[0] for k in kinds], F)  # type: ignore[index]
+    made = ranged(KINDS[kind], scales, *ends, 255.0, axis=1, zero=BOUNDS[kind][0])
+    return replace(made, plus=tuple(k.plus[0] for k in kinds))  # type: ignore[index]
+
+
+@pytest.mark.parametrize("kind", ["qint8", "quint8"])
+@pytest.mark.parametrize("name", SETTINGS)
+def test_quantize_v2_from_the_low_end_along_an_axis(
+    runtimes: Mapping[str, TensorFlow], name: str, kind: str
+) -> None:
+    """Mode MIN_COMBINED alone has such a kernel."""
+    count, mode = Count(), "tf-2.21.min_combined"
+    for seed in range(12):
+        pairs = [ranges(8 * seed + i) for i in range(8)]
+        ends = [widened(*pair) for pair in pairs]
+        many = enumerate(ends)
+        x = [reals(24 * seed + 3 * i + 1, float(b - a) / 255, 0, 255)[:400] for i, (a, b) in many]
+        x = [np.add(v, a, dtype=F) if seed % 2 else v for v, (a, _) in zip(x, ends, strict=True)]
+        data = np.stack(x, 1)
+        lows, highs = (np.asarray(end, F) for end in zip(*pairs, strict=True))
+        asked = {"T": Kind(kind), "mode": "MIN_COMBINED", "axis": 1}
+        wanted = runtimes[name].op("QuantizeV2", [data, lows, highs], **asked)[0]
+        found = predicted(mode, "quantize", {"x": Held(data)}, along(kind, pairs), data.shape)
+        count.add(found, wanted, seed)
+    rule = profile(mode).resolve(Query("quantize", {"result": KINDS[kind]}, "channel"))
+    count.holds(rule.claim)
 
 
 # -- Dequantize -----------------------------------------------------------------------------------

@@ -185,6 +185,12 @@ def in_mode(runtimes: Runtimes, name: str) -> Callable[[Mutant], None]:
                 runtimes, *MODES[name], kind
             )
         )
+        if name.endswith("min_combined"):
+            replay.add(
+                lambda kind=kind: made.test_quantize_v2_from_the_low_end_along_an_axis(  # type: ignore[misc]
+                    runtimes, MODES[name][0], kind
+                )
+            )
     if name == from_low.NAME:
         for form in from_low.FORMS:
             replay.add(

@@ -33,8 +33,15 @@ EXACT: dict[str, Callable[[Fraction], int]] = {
 }
 
 
+def test_a_half_that_is_added_may_carry() -> None:
+    below = np.nextafter(np.float32(0.5), np.float32(0))
+    found = ROUNDINGS["half_added"](np.array([below, -0.5, 1.5, -1.5], np.float32))
+    assert found.tolist() == [1, 0, 2, -1]
+    assert ROUNDINGS["half_up"](np.array([below], np.float32)).tolist() == [0]
+
+
 @pytest.mark.parametrize("kind", [np.float32, np.float64])
-@pytest.mark.parametrize("name", ROUNDINGS)
+@pytest.mark.parametrize("name", EXACT)
 def test_each_rounding_is_exact_at_ties_and_beside_them(
     name: str, kind: type[np.float32] | type[np.float64]
 ) -> None:
