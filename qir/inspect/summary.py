@@ -150,11 +150,14 @@ def plain_shape(shape: Shape) -> tuple[int | str | None, ...]:
 
 
 def op_text(node: Node) -> str:
-    """What a node computes: its op, the ops of its chain, or the foreign op's own name."""
+    """What a node computes: its op, the ops of its chain, or its framework's own name for it."""
     if node.stages:
         return " |> ".join(stage.op for stage in node.stages)
     if node.op == "foreign":
         return " ".join(str(node.attrs[name]) for name in ("framework", "op"))
+    if node.op == "fused" and (kernel := str(node.attrs["kernel"])):
+        framework, _, name = kernel.partition(":")
+        return f"{framework} {name.rpartition('.')[2]}" if name else kernel
     return node.op
 
 
