@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from onnx import numpy_helper
 
 from qir.ir.dims import Dim, symbol
-from qir.ir.dtype import DType, dtype, opaque
+from qir.ir.dtype import DType, dtype, dtype_of, opaque
 from qir.ir.types import Array, TensorType
 
 _NAMES = (
@@ -233,13 +233,18 @@ def type_proto(kind: TensorType) -> onnx.TypeProto:
         found: onnx.TypeProto = onnx.parser.parse_graph(text).input[0].type
         return found
     shape = [d if d is None or isinstance(d, int) else str(d) for d in kind.shape]
-    return onnx.helper.make_tensor_type_proto(NUMBERS[kind.dtype.name], shape)
+    return onnx.helper.make_tensor_type_proto(_number(kind.dtype), shape)
+
+
+def _number(kind: DType) -> int:
+    """ONNX's number of a type, of what carries it where ONNX has none of that width."""
+    return NUMBERS.get(kind.name) or NUMBERS[dtype_of(np.empty(0, kind.carrier)).name]
 
 
 def tensor_proto(array: Array, name: str = "") -> onnx.TensorProto:
     """The tensor in ONNX's form."""
     kind, data = array.type.dtype, array.data
-    number = NUMBERS[kind.name]
+    number = _number(kind)
     if kind.bits < 8 and kind.name != "bool":
         return onnx.helper.make_tensor(name, number, data.shape, data.reshape(-1).tolist())
     if kind.name == "string":

@@ -244,3 +244,21 @@ def test_what_primitive_operators_do_not_say_is_refused(tmp_path: Path) -> None:
     wide = QuantType(dtype("i24"), F32, scale=(0.01,))
     with pytest.raises(Refused, match="codes of i24"):
         pipeline.save(graph_of(wide, "", 1), tmp_path / "m.onnx")
+
+
+def test_codes_of_a_width_that_onnx_lacks_go_on_to_what_is_kept(tmp_path: Path) -> None:
+    quant, rounding = named(np.random.default_rng(1))["six bits, symmetric"]
+    path, again = tmp_path / "m.onnx", tmp_path / "again.onnx"
+    pipeline.save(graph_of(quant, rounding, 3), path)
+    proto = onnx.load(path)
+    node = onnx.helper.make_node("ReduceMax", ["q"], ["most"], keepdims=0)
+    proto.graph.node.append(node)
+    proto.graph.output.append(onnx.helper.make_tensor_value_info("most", 3, []))
+    onnx.save(proto, path)
+    graph = pipeline.load(path)
+    assert str(graph["most"].type) == "i8"
+    pipeline.save(graph, again)
+    feeds = {"x": reals(quant, 3)}
+    (wanted,) = onnxruntime.InferenceSession(str(path)).run(["most"], feeds)
+    (found,) = onnxruntime.InferenceSession(str(again)).run(["most"], feeds)
+    assert wanted == found == run(graph, feeds)["most"] == 31
