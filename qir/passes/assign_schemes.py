@@ -258,7 +258,7 @@ class _Assignment:
     def _obstacle(self, node: Node, row: OpCapability | None) -> str:
         """Why an op stays float; empty where nothing keeps it from integers."""
         near = [*node.operands.values(), *node.results]
-        if any(v.type.quant or v.node.op == "dequantize" for v in near):
+        if any(v.type.quant or v.node.op == "dequantize" for v in near) or _sums(node):
             return ALREADY
         if node.op == "foreign":
             return str(node.attrs["why"]) or f"{node.attrs['op']!r} is not known to QIR"
@@ -487,6 +487,15 @@ class _Assignment:
             found[RESULT] = str(schemes.get(tail, {}).get(RESULT, ""))
         reason = self.reason[node]
         return Decision(node.name, node.op, not reason, reason, "", found, macs, origin)
+
+
+def _sums(node: Node, steps: int = 3) -> bool:
+    """Whether it sums raw integers, or scales such a sum and adds a bias to it."""
+    if node.op in ("matmul_integer", "conv_integer"):
+        return True
+    if not steps or node.op not in ("cast", "mul", "add"):
+        return False
+    return any(_sums(value.node, steps - 1) for value in node.operands.values())
 
 
 def _fit(allowed: Scheme, wanted: Scheme) -> Scheme | None:

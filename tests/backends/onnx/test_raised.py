@@ -130,3 +130,12 @@ def test_a_dynamic_model_whose_numbers_turn_out_constant_is_a_static_one(
             # Where sums of reals are rounded elsewhere a code may be the next one.
             assert off.max() <= 1.01
             assert Change.REGROUPED in ledger.counts()
+
+
+def test_sums_of_raw_integers_are_planned_as_quantized_already(tmp_path: Path) -> None:
+    source = tmp_path / "m.onnx"
+    onnx.save(quantized(FEW[0]), source)
+    plan = pipeline.plan(pipeline.load(written(source, "integer")))
+    found = [d for d in plan.decisions if d.op in ("conv_integer", "matmul_integer", "mul")]
+    assert len(found) >= 10
+    assert {d.reason for d in found} == {"quantized already"}
