@@ -49,6 +49,7 @@ MODULES = (
     "qir.rewrite.matching",
     "qir.rewrite.rewriting",
     "qir.rewrite.why",
+    "qir.rewrite.places",
     "qir.rewrite.contract",
     "qir.rewrite.driver",
     "qir.rewrite.tolerance",

@@ -73,6 +73,7 @@ def _about(kind: type[Pass]) -> dict[str, object]:
         key: [{"name": n, "doc": named(n, f"pass {kind.name}").doc} for n in names]
         for key, names in (("requires", kind.requires), ("ensures", kind.ensures))
     }
+    rewrites = kind.rewrites if issubclass(kind, PatternPass) else kind.places
     return {
         "doc": " ".join(text.partition("\n\n")[0].split()),
         "about": [" ".join(part.split()) for part in text.split("\n\n")[1:]],
@@ -80,7 +81,7 @@ def _about(kind: type[Pass]) -> dict[str, object]:
         "nested": kind.nested,
         **properties,
         "tolerance": str(kind.tolerance),
-        "rewrites": [r.name for r in kind.rewrites] if issubclass(kind, PatternPass) else [],
+        "rewrites": [r.name for r in rewrites],
     }
 
 

@@ -15,11 +15,13 @@ from qir.cli.screen import Screen, plural
 if TYPE_CHECKING:
     from qir.ir.graph import Graph
     from qir.ir.node import Node
+    from qir.rewrite.places import Told
     from qir.rewrite.why import WhyNot
 
 
 @shared.verb(
     "qir why-not model.onnx conv1 'relu(conv2d(%x, %w, bias=maybe %b))'",
+    "qir why-not model.onnx norm2 fold-batch-norm",
     "qir why-not model.onnx norm2 'relu|clip(batch_norm(conv2d(%x, %w), ...))' --json",
     "qir why-not model.onnx classes 'softmax(gemm(%x, %w, ...) where (trans_b)) {axis = 1 or -1}'",
 )
@@ -34,16 +36,25 @@ def why_not(context: click.Context, model: Path, node: str, pattern: str, as_jso
     The first condition that failed is named, and where. NODE is the name of a value that it makes,
     or the path of one in a body: loop/body/y. It may stand anywhere in the pattern. PATTERN is its
     text, such as 'relu(add(%x, %y))', a file of it that ends in .pattern, or the name of a pattern
-    of an installed pass. Ends with status 1 where the pattern does not match.
+    of an installed pass. A pass that is written in Python may be named too, where it says what it
+    asks: fold-batch-norm. Ends with status 1 where nothing matches.
 
     --json prints {file, node, pattern, matches, root, nodes, at, reason, text}.
     """
-    from qir.rewrite.library import find_pattern
+    from qir.rewrite.library import find_pattern, find_places
+    from qir.rewrite.places import ask
     from qir.rewrite.why import why_not as explain
 
+    screen = Screen()
+    if places := find_places(pattern):
+        told = ask(places, _find(open_model(model), node))
+        if as_json:
+            screen.json({"file": str(model), "node": node, **_place_json(told[0])})
+        else:
+            _show_places(screen, told)
+        context.exit(0 if told[0].hindrance is None else 1)
     wanted = find_pattern(pattern)
     found = explain(wanted, _find(open_model(model), node))
-    screen = Screen()
     if as_json:
         screen.json({"file": str(model), "node": node, **_json(found)})
     else:
@@ -81,6 +92,27 @@ def _json(found: WhyNot) -> dict[str, object]:
         "reason": found.reason,
         "text": str(found.pattern),
     }
+
+
+def _place_json(told: Told) -> dict[str, object]:
+    hindrance = told.hindrance
+    return {
+        "pattern": told.name,
+        "matches": hindrance is None,
+        "root": told.root.name if told.root else None,
+        "nodes": [told.root.name] if told.root and hindrance is None else [],
+        "at": hindrance.at.name if hindrance else None,
+        "reason": hindrance.reason if hindrance else "",
+        "text": str(told.place),
+    }
+
+
+def _show_places(screen: Screen, told: list[Told]) -> None:
+    for one in told:
+        screen.line(str(one), "green" if one.hindrance is None else "yellow")
+        screen.line(f"  {one.place}", "dim")
+        if one.hindrance is not None and one.hindrance.met > 0:
+            screen.line(f"  {plural(one.hindrance.met, 'condition')} held before that", "dim")
 
 
 def _show(screen: Screen, found: WhyNot) -> None:

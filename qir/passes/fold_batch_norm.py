@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -16,6 +16,7 @@ from qir.ir.ops import spec
 from qir.ir.types import Array
 from qir.ledger import Change, Ledger
 from qir.rewrite import Pass
+from qir.rewrite.places import Condition, Place, first_failed
 from qir.rewrite.tolerance import Tolerance
 from qir.rewrite.watch import may
 
@@ -50,8 +51,11 @@ class FoldBatchNorm(Pass):
         return count + (graph.prune() if count else 0)
 
     def _after(self, graph: Graph, norm: Node, ledger: Ledger) -> bool:
-        node, parts = _producer(norm), _affine(norm)
-        if node is None or parts is None or not may(self.name, "after", norm, node):
+        if first_failed(_asked_after(norm)) is not None:
+            return False
+        node, parts = norm.operands["x"].node, _affine(norm)
+        assert parts is not None
+        if not may(self.name, "after", norm, node):
             return False
         _, w, b = _operands(node)
         subject, into = norm.name, node.name
@@ -62,12 +66,12 @@ class FoldBatchNorm(Pass):
         return True
 
     def _before(self, graph: Graph, norm: Node, ledger: Ledger) -> bool:
-        node, parts = _consumer(norm) if self.before else None, _affine(norm)
-        if node is None or parts is None:
+        if not self.before or first_failed(_asked_before(norm)) is not None:
             return False
-        gain, shift = parts.gain, parts.beta - parts.mean * parts.gain
-        if shift.any() and not _even(node):
-            return False
+        use, parts = norm.result.only_use, _affine(norm)
+        assert use is not None
+        assert parts is not None
+        node, gain, shift = use.node, parts.gain, parts.beta - parts.mean * parts.gain
         if not may(self.name, "before", norm, node):
             return False
         _, w, b = _operands(node)
@@ -94,48 +98,90 @@ def _operands(node: Node) -> tuple[Value, Value, Value | None]:
     return node.operands[x], node.operands[w], node.operands.get(bias)
 
 
-def _fits(node: Node) -> bool:
-    """Whether weights and bias are constants that may be changed, and all is real."""
-    if node.op not in _CONVS | _TURNED | _PRODUCTS or node.schemes:
-        return False
+def _takes(norm: Node, node: Node) -> Iterator[Condition]:
+    """What is asked of the op beside a normalization, that is to take it in."""
+    known = node.op in _CONVS | _TURNED | _PRODUCTS
+    article = "an" if node.op[:1] in "aeiou" else "a"
+    stands = f"{article} {node.op} stands there, which takes in no batch norm"
+    yield Condition(known, node, _between(norm, node) or stands)
+    yield Condition(not node.schemes and not norm.schemes, node, "a scheme is planned for it")
     _, weight, bias = _operands(node)
-    if weight.constant is None:
-        return False
-    if bias is not None and (bias.constant is None or bias.type.rank != 1):
-        return False
-    if node.op == "gemm" and node.attrs["beta"] != 1.0:
-        return False
-    if node.op == "matmul" and weight.type.rank != 2:
-        return False
-    return all(v.type.quant is None for v in (*node.operands.values(), *node.results))
+    yield Condition(weight.constant is not None, node, f"its weight %{weight.name} is not constant")
+    if bias is not None:
+        said = f"its bias %{bias.name} is no constant row"
+        yield Condition(bias.constant is not None and bias.type.rank == 1, node, said)
+    yield Condition(node.attrs.get("beta", 1.0) == 1.0, node, "its beta is not 1")
+    flat = node.op != "matmul" or weight.type.rank == 2
+    yield Condition(flat, node, f"its weight %{weight.name} has more than two axes")
+    plain = all(v.type.quant is None for v in (*node.operands.values(), *node.results))
+    yield Condition(plain, node, "it computes on codes")
+    same = norm.profile == node.profile
+    yield Condition(same, node, f"it computes by another profile than {norm.name}")
 
 
-def _producer(norm: Node) -> Node | None:
-    """The op before that can take the normalization in; None if its result has other uses."""
+def _between(norm: Node, node: Node) -> str:
+    """What is said of an op that stands between a normalization and one that would take it in."""
+    makers = [value.node for value in node.operands.values() if value.node is not norm]
+    users = [user for value in node.results for user in value.users if user is not norm]
+    beyond = [other for other in (*makers, *users) if other.op in _CONVS | _TURNED | _PRODUCTS]
+    article = "an" if node.op[:1] in "aeiou" else "a"
+    if not beyond:
+        return ""
+    return f"{article} {node.op} stands between it and {beyond[0].op} {beyond[0].name}"
+
+
+def _plain(norm: Node) -> Iterator[Condition]:
+    """What is asked of the normalization itself."""
+    for slot in ("gamma", "beta", "mean", "var"):
+        value = norm.operands[slot]
+        real = value.constant is not None and value.type.quant is None
+        yield Condition(real, norm, f"its {slot} %{value.name} is not constant")
+    yield Condition(norm.result.type.quant is None, norm, "it computes on codes")
+    yield Condition(_affine(norm) is not None, norm, "its factors are not finite")
+
+
+def _asked_after(norm: Node) -> Iterator[Condition]:
+    """What is asked where the op before takes the normalization in."""
+    yield Condition(norm.op == "batch_norm", norm, f"it is {norm.op}, not batch_norm")
     x = norm.operands["x"]
-    if x.only_use is None or norm.schemes or not _fits(x.node) or _manners(norm, x.node):
-        return None
-    return x.node if _axis(norm) == _result_axis(x.node) else None
+    node = x.node
+    if node.op in _CONVS | _TURNED | _PRODUCTS:
+        others = ", ".join(user.name for user in x.users if user is not norm) or "it twice"
+        yield Condition(x.only_use is not None, node, f"%{x.name} is also read by {others}")
+    yield from _takes(norm, node)
+    along = _axis(norm) == _result_axis(node)
+    yield Condition(along, norm, f"it goes along another axis than the channels of {node.name}")
+    yield from _plain(norm)
 
 
-def _consumer(norm: Node) -> Node | None:
-    """The one op behind that can, if it is the only one to read the normalization."""
-    use = norm.result.only_use
-    if use is None or norm.schemes or not _fits(use.node) or _manners(norm, use.node):
-        return None
+def _asked_before(norm: Node) -> Iterator[Condition]:
+    """What is asked where the op behind takes the normalization in."""
+    yield Condition(norm.op == "batch_norm", norm, f"it is {norm.op}, not batch_norm")
+    use, readers = norm.result.only_use, ", ".join(u.name for u in norm.result.users)
+    yield Condition(use is not None, norm, f"%{norm.result.name} is read by {readers or 'nobody'}")
+    assert use is not None
     node = use.node
+    yield from _takes(norm, node)
     x, w, _ = _operands(node)
-    if x is not norm.result or w is norm.result:
-        return None
+    data = x is norm.result and w is not norm.result
+    yield Condition(data, node, f"%{norm.result.name} is not its data")
+    channels = f"it goes along another axis than the one that {node.name} sums over"
+    yield Condition(_axis(norm) == _summed(node, x), norm, channels)
+    yield from _plain(norm)
+    parts = _affine(norm)
+    assert parts is not None
+    shifts = bool((parts.beta - parts.mean * parts.gain).any())
+    padded = "it pads with zeros, or spreads, beside what would be shifted"
+    yield Condition(not shifts or _even(node), node, padded)
+
+
+def _summed(node: Node, x: Value) -> int | None:
+    """The axis of its data that an op sums over; None where it is none that weights lie along."""
     if node.op in _PRODUCTS:
-        turned = node.attrs.get("trans_a") is True
-        return node if _axis(norm) == x.type.rank - 1 and not turned and x.type.rank > 1 else None
-    last = node.attrs.get("layout") == "NHWC"
-    return node if _axis(norm) == (x.type.rank - 1 if last else 1) else None
-
-
-def _manners(norm: Node, node: Node) -> bool:
-    return norm.profile != node.profile
+        return (
+            x.type.rank - 1 if node.attrs.get("trans_a") is not True and x.type.rank > 1 else None
+        )
+    return x.type.rank - 1 if node.attrs.get("layout") == "NHWC" else 1
 
 
 def _axis(norm: Node) -> int:
@@ -265,3 +311,9 @@ def _take_over(graph: Graph, node: Node, norm: Node) -> None:
 def _reals(value: Value) -> Reals:
     assert value.constant is not None
     return value.constant.data.astype(np.float64)
+
+
+FoldBatchNorm.places = (
+    Place("after", ("batch_norm",), _asked_after, "a batch norm goes into the op before it"),
+    Place("before", ("batch_norm",), _asked_before, "a batch norm goes into the op behind it"),
+)

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from qir.ir.graph import Graph
 from qir.ledger import Ledger
+from qir.rewrite.places import Place
 from qir.rewrite.tolerance import EXACT, Tolerance
 
 
@@ -30,6 +31,8 @@ class Pass(ABC):
     """Names of properties that every graph has when it has run."""
     tolerance: ClassVar[Tolerance] = EXACT
     """How far it may move numbers; what says nothing may move none."""
+    places: ClassVar[tuple[Place, ...]] = ()
+    """Where it does its rewrites, for `qir why-not`; one that is patterns need say nothing."""
 
     @abstractmethod
     def run(self, graph: Graph, ledger: Ledger) -> int:

@@ -8,8 +8,10 @@ from pathlib import Path
 
 from qir import registry
 from qir.errors import InputError, PluginError, UsageError
+from qir.rewrite.contract import Pass
 from qir.rewrite.pattern import Pattern
 from qir.rewrite.pattern_text import parse_pattern
+from qir.rewrite.places import Place
 from qir.rewrite.rewriting import PatternPass
 
 SUFFIX = ".pattern"
@@ -25,6 +27,23 @@ def patterns() -> Iterator[tuple[str, Pattern]]:
         if isinstance(found, type) and issubclass(found, PatternPass):
             for rewrite in found.rewrites:
                 yield f"{name}.{rewrite.name}", rewrite.pattern
+
+
+def places() -> Iterator[tuple[str, Place]]:
+    """Every place of an installed pass that is written in Python, by `pass.place`."""
+    for name in registry.names("qir.passes"):
+        try:
+            found = registry.find("qir.passes", name)
+        except PluginError:
+            continue
+        if isinstance(found, type) and issubclass(found, Pass):
+            for place in found.places:
+                yield f"{name}.{place.name}", place
+
+
+def find_places(text: str) -> list[tuple[str, Place]]:
+    """The places of that name, or of the pass of that name; none where there are none."""
+    return [(n, place) for n, place in places() if text in (n, n.partition(".")[0])]
 
 
 def find_pattern(text: str) -> Pattern:

@@ -109,14 +109,16 @@ def test_an_option_leaves_what_stands_before() -> None:
 
 
 @pytest.mark.parametrize("where", ["before", "after"])
-def test_a_relu_between_or_another_reader_keeps_it(where: str) -> None:
+@pytest.mark.parametrize("case", CASES)
+def test_a_relu_between_or_another_reader_keeps_it(case: str, where: str) -> None:
     for between in (True, False):
-        graph = network("conv2d", 0, where=where, bias=True)
-        inner = next(n for n in graph if n.op == ("batch_norm" if where == "before" else "conv2d"))
-        user = inner.result.users[0]
+        graph = network(case, 0, where=where, bias=True)
+        wanted = "batch_norm" if where == "before" else CASES[case][0]
+        inner = next(n for n in graph if n.op == wanted)
+        user, slot = next(iter(inner.result.uses))
         if between:
             relu = graph.add("relu", {"x": inner.result}).result
-            graph.set_operand(user, "x", relu)
+            graph.set_operand(user, slot, relu)
         else:
             graph.set_operand(graph.output, "z", inner.result)
         assert FoldBatchNorm().run(graph, Ledger()) == 0

@@ -1,0 +1,116 @@
+"""Where passes written in Python do their rewrites: the conditions, in the order they are asked.
+
+A pass asks the conditions that it declares, and *why not* tells the first that failed:
+
+    def asked(node: Node) -> Iterator[Condition]:
+        yield Condition(node.op == "relu", node, f"it is {node.op}")
+
+    class Mine(Pass):
+        places = (Place("mine", ("relu",), asked, "what it does"),)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from qir.ir.node import Node
+
+
+class Condition(NamedTuple):
+    """Whether something is so; the node that it is asked of, and what is said where it is not."""
+
+    holds: bool
+    at: Node
+    otherwise: str
+
+
+@dataclass(frozen=True)
+class Hindrance:
+    """The first condition that failed, and how many held before it."""
+
+    at: Node
+    reason: str
+    met: int
+
+
+@dataclass(frozen=True)
+class Place:
+    """One rewrite of a pass: at which ops it begins, and what it asks there.
+
+    Conditions are asked one after another, and none after one that failed.
+    """
+
+    name: str
+    ops: tuple[str, ...]
+    conditions: Callable[[Node], Iterable[Condition]]
+    doc: str
+
+    def __str__(self) -> str:
+        """What it does, in a line."""
+        return self.doc
+
+    def hindrance(self, node: Node) -> Hindrance | None:
+        """What first stands in the way at a node; None where nothing does."""
+        return first_failed(self.conditions(node))
+
+    def near(self, node: Node, most: int = 3) -> Node | None:
+        """The node at which it would begin: this one, or the nearest above or below."""
+        seen, level = {node}, [node]
+        for _ in range(most + 1):
+            for one in level:
+                if one.op in self.ops:
+                    return one
+            level = list(dict.fromkeys(o for n in level for o in _beside(n) if o not in seen))
+            seen.update(level)
+        return None
+
+
+@dataclass(frozen=True)
+class Told:
+    """What came of asking for a node whether a pass does something there."""
+
+    name: str
+    place: Place
+    root: Node | None
+    """The node at which it begins; None where none stands near."""
+    hindrance: Hindrance | None
+
+    def __str__(self) -> str:
+        """In one line."""
+        if self.hindrance is None:
+            return f"{self.name} is done at {self.root.name if self.root else 'no node'}"
+        at = self.hindrance.at.name
+        root = self.root
+        laid = f" (asked at {root.name})" if root and root.name != at else ""
+        return f"{self.name} is not done at {at}: {self.hindrance.reason}{laid}"
+
+
+def ask(places: Iterable[tuple[str, Place]], node: Node) -> list[Told]:
+    """The place that fits at a node or beside it; else all, first where most conditions held."""
+    told: list[Told] = []
+    for name, place in places:
+        root = place.near(node)
+        wanted = " or ".join(place.ops)
+        missing = Hindrance(node, f"it is {node.op}, and no {wanted} stands near", -1)
+        found = Told(name, place, root, missing if root is None else place.hindrance(root))
+        if found.hindrance is None:
+            return [found]
+        told.append(found)
+    return sorted(told, key=lambda one: -one.hindrance.met if one.hindrance else 0)
+
+
+def first_failed(conditions: Iterable[Condition]) -> Hindrance | None:
+    """The first of the conditions that does not hold."""
+    for met, asked in enumerate(conditions):
+        if not asked.holds:
+            return Hindrance(asked.at, asked.otherwise, met)
+    return None
+
+
+def _beside(node: Node) -> Iterator[Node]:
+    for value in node.operands.values():
+        yield value.node
+    for value in node.results:
+        yield from value.users
