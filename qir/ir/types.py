@@ -164,6 +164,8 @@ class Declared:
     def __post_init__(self) -> None:
         object.__setattr__(self, "low", _held(self.low, F32))
         object.__setattr__(self, "high", _held(self.high, F32))
+        if isinstance(self.level, int):  # as its text reads
+            object.__setattr__(self, "level", float(self.level))
 
 
 @dataclass(frozen=True, slots=True)
