@@ -92,7 +92,7 @@ def linear(kind: str, count: int) -> Iterator[Case]:
 def long_sums(count: int) -> Iterator[Case]:
     """Fully connected layers of 8-bit codes whose sums 32 bits do not hold."""
     for number, seed in seeds("longsum", count):
-        size = 112000 + number * 1000
+        size = 150000 + number * 1000
         x = one_sided(operand(seed, "int8", 1, 2, size))
         x = replace(x, zero=-127)
         w = one_sided(weights(seed, 1, (3, size), many=False))
@@ -237,6 +237,6 @@ PRODUCTS: Suites = {
     "transposed_u8_ties": lambda: tied("conv_transpose2d", "uint8", 8),
     "transposed16_ties": lambda: tied("conv_transpose2d", "int16", 8),
     "matmul_ties": lambda: tied("matmul", "int8", 8),
-    "matmul16_ties": lambda: tied("matmul", "int16", 8),
+    "matmul16_ties": lambda: tied("matmul", "int16", 12),
 }
 """Suites of cases, by the names of their files."""
