@@ -57,6 +57,14 @@ def reals(seed: int, step: float, low: int, high: int) -> Array:
     return np.where(rng.random(length) < 0.3, np.nextafter(x, rng.choice([-9, 9])), x).astype(F)
 
 
+def below_half(step: np.float32) -> Array:
+    """Half a step and what lies just below it, where adding a half may carry."""
+    found = [F(0.5) * step]
+    for _ in range(8):
+        found.append(np.nextafter(found[-1], F(0)))
+    return np.asarray(found, F)
+
+
 # -- QuantizeV2 -----------------------------------------------------------------------------------
 
 ROUNDS = {"HALF_AWAY_FROM_ZERO": "away", "HALF_TO_EVEN": "even"}
@@ -217,6 +225,8 @@ def test_quantize_v2_from_the_low_end_along_an_axis(
         x = [reals(24 * seed + 3 * i + 1, float(b - a) / 255, 0, 255)[:400] for i, (a, b) in many]
         x = [np.add(v, a, dtype=F) if seed % 2 else v for v, (a, _) in zip(x, ends, strict=True)]
         data = np.stack(x, 1)
+        for i, (low, high) in enumerate(ends):
+            data[:9, i] = low + below_half((high - low) / F(255))
         lows, highs = (np.asarray(end, F) for end in zip(*pairs, strict=True))
         asked = {"T": Kind(kind), "mode": "MIN_COMBINED", "axis": 1}
         wanted = runtimes[name].op("QuantizeV2", [data, lows, highs], **asked)[0]
@@ -281,9 +291,11 @@ def faked(runtime: TensorFlow, name: str) -> Count:
     for seed in range(24):
         rng = np.random.default_rng(seed)
         low, high = F(-rng.uniform(0.1, 8)), F(rng.uniform(0.1, 9))
+        low = F(0) if seed % 4 == 0 else low
         step = (high - low) / F(255)
         zero = int(np.clip(ROUNDINGS["away"](np.asarray(-low / step, F)), 0, 255))
         x = reals(seed, float(step), -zero, 255 - zero)
+        x[:9] = x[:9] if low else below_half(step)[: len(x)]
         wanted = runtime.op("FakeQuantWithMinMaxVars", [x, low, high], num_bits=8)[0]
         kind = ranged("u8", step, low, high, zero=zero)
         graph = Graph("one", profile=name)
