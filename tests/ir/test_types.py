@@ -242,6 +242,6 @@ def test_equal_types_have_one_text_for_every_float() -> None:
 
 
 def test_a_level_that_is_given_as_a_whole_number_prints_as_it_reads_back() -> None:
-    kind = replace(uniform(U8, 0.5), declared=Declared((0.0,), (127.5,), 255))
+    kind = replace(uniform(U8, np.float32(0.5)), declared=Declared((0.0,), (127.5,), 255))
     assert str(kind) == "!quant.uniform<u8:f32, 0.5, from 0.0..127.5 / 255.0>"
     assert str(parse_type(f"4x{kind}")) == f"4x{kind}"
