@@ -71,3 +71,38 @@ def test_an_export_gives_its_numbers_and_comes_back(
     model = export(net, tmp_path / "e.onnx", dynamic=dynamic)
     assert onnx.load_from_string(model).producer_name == "pytorch"
     assert set(foreign(check(model, feed, tmp_path))) == SEQUENCES.get(name, set())
+
+
+class Quantized(torch.nn.Module):
+    """A convolution between codes, as torch's quantizer of exported programs writes it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("w", torch.randint(-127, 128, (4, 3, 3, 3), dtype=torch.int8))
+        self.register_buffer("scales", torch.rand(4) * 0.01 + 0.001)
+        self.register_buffer("zeros", torch.zeros(4, dtype=torch.int64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        op = torch.ops.quantized_decomposed
+        ends = (0, 255, torch.uint8)
+        x = op.quantize_per_tensor(x, 0.02, 128, *ends)
+        x = op.dequantize_per_tensor(x, 0.02, 128, *ends)
+        numbers = (self.scales, self.zeros, 0, -128, 127, torch.int8)
+        w = op.dequantize_per_channel(self.w, *numbers)
+        y = torch.relu(torch.nn.functional.conv2d(x, w))
+        y = op.quantize_per_tensor(y, 0.05, 0, *ends)
+        made: torch.Tensor = op.dequantize_per_tensor(y, 0.05, 0, *ends)
+        return made
+
+
+def test_a_program_that_torch_quantized_arrives_on_codes(tmp_path: Path) -> None:
+    from torch.ao.quantization.fx import _decomposed  # registers the operators
+
+    assert _decomposed
+    torch.manual_seed(3)
+    net = Net(Quantized(), (torch.randn(1, 3, 8, 8),), ({},))
+    model = export(net, tmp_path / "e.onnx", dynamic=False)
+    graph = check(model, {"in0": net.given[0].numpy()}, tmp_path)
+    ops = [n.op for n in graph if n.op not in ("input", "constant", "output")]
+    assert (ops.count("quantize"), ops.count("dequantize"), ops.count("conv2d")) == (2, 3, 1)
+    assert foreign(graph) == []
