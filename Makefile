@@ -37,7 +37,7 @@ test: $(STAMP)/test  ## every test but the long ones, under 25 minutes
 check: $(STAMP)/test  ## the fast tests, under 2 minutes
 	@$(PYTEST) -m "not slow and not long"
 
-test-loopback: $(STAMP)/test  ## the tests that run programs, each sent out by a plugin's target and back
+test-loopback: $(STAMP)/test  ## the fast tests that run programs, each sent out by a plugin's target and back; under 20 minutes
 	@$(PYTEST) -m "not slow and not long" --through loopback tests/reference tests/backends tests/differential
 
 test-all: $(STAMP)/test  ## every test, then sanitizers, fuzzing and benchmarks; writes docs/test-all.md
