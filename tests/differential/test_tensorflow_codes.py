@@ -205,9 +205,9 @@ def test_quantize_v2_from_the_low_end(
 def along(kind: str, pairs: Sequence[tuple[float, float]]) -> QuantType:
     """The type of mode MIN_COMBINED with a range for each index of axis 1."""
     kinds = [offset(kind, *pair, first=False) for pair in pairs]
-    ends = [np.asarray(end, F) for end in zip(*(widened(*p) for p in pairs), strict=True)]
+    low, high = (np.asarray(end, F) for end in zip(*(widened(*p) for p in pairs), strict=True))
     scales = np.asarray([k.scale[0] for k in kinds], F)  # type: ignore[index]
-    made = ranged(KINDS[kind], scales, *ends, 255.0, axis=1, zero=BOUNDS[kind][0])
+    made = ranged(KINDS[kind], scales, low, high, 255.0, axis=1, zero=BOUNDS[kind][0])
     return replace(made, plus=tuple(k.plus[0] for k in kinds))  # type: ignore[index]
 
 
@@ -228,8 +228,9 @@ def test_quantize_v2_from_the_low_end_along_an_axis(
         for i, (low, high) in enumerate(ends):
             data[:9, i] = low + below_half((high - low) / F(255))
         lows, highs = (np.asarray(end, F) for end in zip(*pairs, strict=True))
-        asked = {"T": Kind(kind), "mode": "MIN_COMBINED", "axis": 1}
-        wanted = runtimes[name].op("QuantizeV2", [data, lows, highs], **asked)[0]
+        wanted = runtimes[name].op(
+            "QuantizeV2", [data, lows, highs], T=Kind(kind), mode="MIN_COMBINED", axis=1
+        )[0]
         found = predicted(mode, "quantize", {"x": Held(data)}, along(kind, pairs), data.shape)
         count.add(found, wanted, seed)
     rule = profile(mode).resolve(Query("quantize", {"result": KINDS[kind]}, "channel"))

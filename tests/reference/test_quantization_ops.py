@@ -16,7 +16,6 @@ from qir.ir.text import parse
 from qir.ir.types import TensorType
 from qir.ir.verify import check
 from qir.ledger import Ledger
-from qir.numerics.rounding import ROUNDINGS
 from qir.passes.fold_constants import FoldConstants
 from qir.passes.fuse_qdq import FuseQdq
 from qir.reference.interpreter import run
