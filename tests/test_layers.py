@@ -47,18 +47,19 @@ LIBRARIES = {"ml_dtypes", "networkx", "numpy", "safetensors"}
 MORE_LIBRARIES = {"cli": {"click", "rich"}, "inspect": {"rich"}, "testing": {"hypothesis"}}
 FRAMEWORKS = {"mxnet", "onnx", "onnxruntime", "tensorflow", "torch"}
 
-# A plugin's one framework; onnxruntime runs what onnx writes. Formats of mxnet and ipex need none.
+# A plugin's one framework; onnxruntime runs what onnx writes. Formats of mxnet and ipex need none,
+# but mxnet's probe runs it.
 PLUGINS = {
     "frontends.onnx": {"onnx", "onnxruntime"},
     "frontends.torch": {"torch"},
     "frontends.tensorflow": {"tensorflow"},
     "frontends.mxnet": set[str](),
-    "backends.onnx": {"onnx", "onnxruntime"},
+    "backends.onnx": {"onnx", "onnxruntime", "qonnx"},
     "backends.cpu": set[str](),
     "backends.torch": {"torch"},
     "backends.tensorflow": {"tensorflow"},
     "backends.tflite": {"flatbuffers"},
-    "backends.mxnet": set[str](),
+    "backends.mxnet": {"mxnet"},
     "backends.ipex": set[str](),
 }
 CYTHON = {"cpython", "cython", "libc"}

@@ -14,7 +14,7 @@ from typing import Any
 STREAM = os.fdopen(os.dup(1), "wb")
 os.dup2(2, 1)  # what MXNet prints stays out of the answers
 
-import mxnet as mx  # type: ignore[import-not-found]  # noqa: E402
+import mxnet as mx  # noqa: E402
 import numpy as np  # noqa: E402
 
 

@@ -49,8 +49,12 @@ class MxNet(Probe):
     def begin(self) -> None:
         if self.child is None:
             command = [self.python, "-W", "ignore", str(_CHILD), str(Path(pipe.__file__))]
-            streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-            self.child = subprocess.Popen(command, stderr=subprocess.DEVNULL, **streams)
+            self.child = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+            )
             weakref.finalize(self, _end, self.child)
 
     def run(self, graph: Graph, feeds: Mapping[str, Array]) -> Array:
@@ -64,13 +68,14 @@ class MxNet(Probe):
         if node.op == "quantize":
             attrs["out_type"] = _STORED[str(node.result.type.dtype)]
         if node.op == "avg_pool2d":
-            top, left, *rest = node.attrs["pad"]
+            top, left, *rest = _numbers(node.attrs["pad"])
             if [top, left] != rest:
                 raise OpError("pads one side as the other")
-            attrs |= {"pad": (top, left), "kernel": node.attrs["kernel"]}
-            attrs |= {"stride": node.attrs["stride"], "count_include_pad": False}
-        arrays = list(feeds.values())
-        told = (node.op, arrays, [_ends(t) for t in given], _ends(node.result.type), attrs)
+            attrs |= {"pad": (top, left), "kernel": _numbers(node.attrs["kernel"])}
+            attrs |= {"stride": _numbers(node.attrs["stride"]), "count_include_pad": False}
+        arrays: list[pipe.Plain] = list(feeds.values())
+        ranges: list[pipe.Plain] = [_ends(t) for t in given]
+        told: pipe.Plain = (node.op, arrays, ranges, _ends(node.result.type), attrs)
         try:
             child.stdin.write(pipe.pack(told))
             child.stdin.flush()
@@ -83,10 +88,19 @@ class MxNet(Probe):
         return np.asarray(answer)
 
 
+def _numbers(value: object) -> tuple[int, ...]:
+    assert isinstance(value, tuple)
+    return tuple(int(v) for v in value)
+
+
 def _ends(kind: TensorType) -> tuple[float, float]:
     """The range that a type declares; nothing for reals."""
     declared = kind.quant.declared if kind.quant else None
-    return (declared.low[0], declared.high[0]) if declared else (0.0, 0.0)
+    if declared is None:
+        return 0.0, 0.0
+    assert isinstance(declared.low, tuple)
+    assert isinstance(declared.high, tuple)
+    return declared.low[0], declared.high[0]
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:

@@ -110,8 +110,8 @@ def doctor(context: click.Context, as_json: bool) -> None:
         screen.table(columns, plugins, title="plugins")
         _show_runtimes(screen, known)
         rules = [(name, of.of, of.said) for name, of in FORMULAS.items()]
-        columns = (Column("--scales"), Column("of codes"), Column("formula", fit="wrap"))
-        screen.table(columns, rows=rules, title="named rules of scales")
+        named = (Column("--scales"), Column("of codes"), Column("formula", fit="wrap"))
+        screen.table(named, rules, title="named rules of scales")
         if found.faults:
             screen.line()
             screen.line(f"{plural(found.faults, 'fault')} found", "red")

@@ -68,7 +68,7 @@ def digest() -> str:
 
 def record() -> None:
     """Writes the results of all cases, one after the other."""
-    from qonnx.custom_op.general.intquant import int_quant  # type: ignore[import-not-found]
+    from qonnx.custom_op.general.intquant import int_quant
 
     found = [
         int_quant(

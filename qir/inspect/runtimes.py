@@ -1,0 +1,142 @@
+"""Runtimes that can be asked for bytes: what a probe is, and which of them are installed where."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib import metadata
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir import registry
+from qir.errors import PluginError, UsageError
+from qir.inspect.probe_cases import Forms
+from qir.ir.graph import Graph
+
+Tensor = NDArray[np.generic]
+
+
+class Probe(ABC):
+    """One runtime in one setting, to be asked for bytes.
+
+    A plugin names a tuple of them as an entry point of the group `qir.probes`.
+    """
+
+    name: ClassVar[str]
+    backend: ClassVar[str]
+    """As in the head of the profiles that speak of it."""
+    settings: ClassVar[Mapping[str, str]] = {}
+    distributions: ClassVar[tuple[str, ...]] = ()
+    """The packages that bring it, any of them."""
+    elsewhere: ClassVar[str] = ""
+    """The variable of the environment that names a Python which has it, where QIR's need not."""
+    forms: ClassVar[Forms]
+    grouped: ClassVar[bool] = False
+    """Whether programs come in QDQ form and the runtime makes kernels of them itself."""
+
+    def begin(self) -> None:
+        """Starts what takes long to start, such as a process of its own, and does not wait."""
+        return
+
+    @abstractmethod
+    def run(self, graph: Graph, feeds: Mapping[str, Tensor]) -> Tensor:
+        """What the runtime gives for the one output; QirError for what it has no kernel for."""
+
+    @property
+    def version(self) -> str | None:
+        """The version that is installed; None where none is. Nothing is imported."""
+        if self.python != sys.executable:
+            return _version_at(self.python, self.distributions)
+        for name in self.distributions:
+            try:
+                return metadata.version(name)
+            except metadata.PackageNotFoundError:
+                continue
+        return None
+
+    @property
+    def python(self) -> str:
+        """The Python in which it runs."""
+        return (self.elsewhere and os.environ.get(self.elsewhere)) or sys.executable
+
+
+_ASKED = """
+import sys
+from importlib import metadata
+for name in sys.argv[1:]:
+    try:
+        print(metadata.version(name))
+        break
+    except metadata.PackageNotFoundError:
+        pass
+"""
+
+
+@cache
+def _version_at(python: str, distributions: tuple[str, ...]) -> str | None:
+    """The version of a package in another Python; None where it, or that Python, is not there."""
+    try:
+        done = subprocess.run(
+            [python, "-c", _ASKED, *distributions],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None
+
+
+def probes() -> tuple[Probe, ...]:
+    """The probes of all plugins, by name; a plugin that does not load brings none."""
+    found: list[Probe] = []
+    for name in registry.names("qir.probes"):
+        try:
+            listed = registry.find("qir.probes", name)
+        except PluginError:
+            continue
+        if isinstance(listed, tuple):
+            found += [probe for probe in listed if isinstance(probe, Probe)]
+    return tuple(sorted(found, key=lambda p: p.name))
+
+
+def place(words: Sequence[str], python: str) -> None:
+    """Lets the runtimes that are named run in another Python. UsageError where they cannot."""
+    named = [p for p in probes() if {p.name, p.backend} & set(words)]
+    if not words or not named or not all(p.elsewhere for p in named):
+        able = ", ".join(p.name for p in probes() if p.elsewhere)
+        raise UsageError(f"--python goes with a runtime that can be elsewhere: {able}")
+    if not os.access(python, os.X_OK):
+        raise UsageError(f"{python} is no Python that can be run")
+    for probe in named:
+        os.environ[probe.elsewhere] = python
+
+
+def chosen(words: Sequence[str]) -> tuple[Probe, ...]:
+    """The probes of runtimes that are named, whole or by backend; of all installed for no name.
+
+    Raises UsageError for a name that nothing has, or a runtime that is not installed.
+    """
+    known = probes()
+    if not words:
+        return tuple(p for p in known if p.version)
+    found: list[Probe] = []
+    for word in words:
+        named = [p for p in known if word in (p.name, p.backend)]
+        if not named:
+            names = sorted({p.backend for p in known} | {p.name for p in known})
+            raise UsageError(f"no probe {word!r}; known: {', '.join(names) or 'none'}")
+        if not any(p.version for p in named):
+            what = " or ".join(named[0].distributions)
+            other = named[0].elsewhere
+            place = f", which --python or {other} may name in a Python of its own" if other else ""
+            raise UsageError(f"{word} is not installed: {what}{place}")
+        found += [p for p in named if p.version and p not in found]
+    return tuple(found)
