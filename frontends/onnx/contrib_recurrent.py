@@ -22,6 +22,9 @@ _OWN = (
 _USUAL = ("sigmoid", "tanh", "tanh")
 _SIDES = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
 
+_MOST_ZEROS = 1 << 20
+"""Of a state at the start; more of them are made when the model runs."""
+
 
 def _lstm(reader: Reader, op: Op) -> None:
     """The layer as a scan over steps whose products are sums of codes."""
@@ -92,7 +95,7 @@ class _Layer:
         if slot in body:
             return body.op("squeeze", _part(body, body[slot], index), axes=(0,))
         batch = x.type.shape[1]
-        if isinstance(batch, int):
+        if isinstance(batch, int) and batch * self.hidden <= _MOST_ZEROS:
             return body.constant(np.zeros((batch, self.hidden), np.float32))
         wide = body.constant(np.zeros((1, self.hidden), np.float32))
         rows = body.op("shape", x, start=1, end=2)

@@ -160,8 +160,8 @@ def _ranked(op: Op, values: list[Value]) -> dict[str, TensorType]:
     reduces = op.type.startswith("Reduce")
     if op.domain or len(values) != 2 or not (reduces or op.type == "Squeeze"):
         return {}
-    (kind, axes), count = (v.type for v in values), values[1].type.shape[0]
-    if kind.quant or axes.rank != 1 or not isinstance(count, int):
+    kind, axes = (v.type for v in values)
+    if kind.quant or axes.rank != 1 or not isinstance(count := axes.shape[0], int):
         return {}
     if not count:
         if not reduces:

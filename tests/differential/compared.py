@@ -29,8 +29,8 @@ def models(patterns: Sequence[str], most: int) -> Iterator[onnx.ModelProto]:
     found: list[onnx.ModelProto] = []
 
     def keep(model: bytes | str, *rest: object, **options: object) -> None:
-        read = onnx.load_model_from_string if isinstance(model, bytes) else onnx.load
-        made = read(model)
+        whole = isinstance(model, bytes)
+        made = onnx.load_model_from_string(model) if whole else onnx.load(str(model))
         if made.graph.name == "foreign":  # asked what an op gives, and not to compute
             raise ValueError
         found.append(made)

@@ -10,7 +10,7 @@ from onnx import TensorProto
 
 from .contrib import F, equal, one
 
-KINDS = {
+KINDS: dict[str, tuple[Any, int]] = {
     "u8": (np.uint8, TensorProto.UINT8),
     "i8": (np.int8, TensorProto.INT8),
     "u16": (np.uint16, TensorProto.UINT16),
@@ -27,7 +27,7 @@ def numbers(kind: str, count: int) -> list[Any]:
     return [("s", scale), ("z", np.asarray(zero))]
 
 
-def along(count: int) -> dict[str, int]:
+def along(count: int) -> dict[str, Any]:
     """An axis where it says something."""
     return {"axis": 1} if count > 1 else {}
 

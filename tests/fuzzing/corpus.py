@@ -102,7 +102,7 @@ def _qonnx() -> Iterator[onnx.ModelProto]:
     wide = {"s": np.full((1, 6), 0.5, np.float32), "z": np.float32(0), "b": np.float32(8)}
     for numbers in (held, wide):
         for mode in ("ROUND", "FLOOR", "HALF_UP"):
-            attrs = {"signed": 1, "narrow": 1, "rounding_mode": mode}
+            attrs: dict[str, Any] = {"signed": 1, "narrow": 1, "rounding_mode": mode}
             yield _one(helper.make_node("Quant", ["x", *numbers], ["y"], **attrs), numbers)
     scale = {"s": np.float32(0.5)}
     yield _one(helper.make_node("BipolarQuant", ["x", "s"], ["y"]), scale)
@@ -235,7 +235,7 @@ def _stored() -> Iterator[onnx.ModelProto]:
     yield typed
     words = _model([node("Identity", ["w"], ["text"]), node("Relu", ["x"], ["y"])], {})
     words.graph.initializer.append(
-        helper.make_tensor("w", TensorProto.STRING, [2], [b"a", b"\xff"])
+        helper.make_tensor("w", TensorProto.STRING, [2], [b"a", b"\xff"])  # type: ignore[list-item]
     )
     words.graph.output.append(helper.make_tensor_value_info("text", TensorProto.STRING, [2]))
     yield words

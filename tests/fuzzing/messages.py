@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import onnx
-from google.protobuf.descriptor import FieldDescriptor
-from google.protobuf.message import Message
+from google.protobuf.descriptor import FieldDescriptor  # type: ignore[import-untyped]
+from google.protobuf.message import Message  # type: ignore[import-untyped]
 
 from tests.fuzzing.breaking import break_bytes
 

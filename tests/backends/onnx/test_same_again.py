@@ -79,7 +79,7 @@ def _sparse(model: onnx.ModelProto) -> None:
 
 def _words(model: onnx.ModelProto) -> None:
     model.graph.initializer.append(
-        helper.make_tensor("t", TensorProto.STRING, [2], [b"a", b"\xff\0"])
+        helper.make_tensor("t", TensorProto.STRING, [2], [b"a", b"\xff\0"])  # type: ignore[list-item]
     )
     model.graph.node.append(node("Identity", ["t"], ["text"]))
     model.graph.output.append(info("text", TensorProto.STRING, [2]))

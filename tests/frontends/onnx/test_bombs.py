@@ -275,3 +275,9 @@ def test_an_operator_of_onnxruntime_that_lacks_its_parts_is_told(tmp_path: Path)
     made.opset_import.append(helper.make_opsetid("com.microsoft", 1))
     said = refused(save(made, tmp_path))
     assert said.endswith("node it (FastGelu): 0 operands, 1 results: not as its operator is")
+
+
+def test_axes_that_are_one_number_do_not_stop_the_reader(tmp_path: Path) -> None:
+    made = net([node("ReduceSum", ["x", "a"], ["y"], "it")])
+    made.graph.input.append(info("a", TensorProto.INT64, []))
+    assert pipeline.load(save(made, tmp_path))["y"].node.op == "foreign"
