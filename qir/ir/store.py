@@ -18,7 +18,8 @@ def put(store: nx.MultiDiGraph[Node], node: Node, operands: Mapping[str, Value])
     store._node[node] = {}
     users = store._succ
     users[node] = {}
-    mine = store._pred[node] = {}
+    mine: dict[Node, dict[str, dict[str, int]]] = {}
+    store._pred[node] = mine
     for slot, value in operands.items():
         producer = value.node
         if (slots := mine.get(producer)) is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from pathlib import Path
+from typing import Any
 
 import networkx as nx
 import numpy as np
@@ -32,7 +33,7 @@ def layers(count: int) -> onnx.ModelProto:
         weights[-1].raw_data = raw
         return name
 
-    def node(op: str, *inputs: str, **attrs: object) -> str:
+    def node(op: str, *inputs: str, **attrs: Any) -> str:
         out = f"{op}_{len(nodes)}"
         nodes.append(helper.make_node(op, inputs, [out], f"/{out}", **attrs))
         return out
