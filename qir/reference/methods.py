@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from qir.errors import OpError, ProfileError
+from qir.ir.attrs import Attr
 from qir.numerics.affine import Affine
 from qir.numerics.fields import Rule
 from qir.numerics.parameters import fault
@@ -341,11 +342,25 @@ def _reals(call: Call, arrays: Mapping[str, Codes]) -> Codes:
     return result if call.out is None else quantize(result, call.out, call.rule)
 
 
+def _goes_along(given: Affine, out: Affine, perm: Attr) -> bool:
+    """Whether a map is the same, its axis moved as the elements are."""
+    if given.axis is None or out.axis is None or not isinstance(perm, tuple):
+        return False
+    same = np.array_equal(given.scale, out.scale) and np.array_equal(given.zero, out.zero)
+    return same and perm[out.axis] == given.axis
+
+
 def _move(call: Call, arrays: Mapping[str, Codes]) -> Codes:
     """The op on codes, after they are in the result's map."""
     if call.out is None:
         return _reals(call, arrays)
     out = call.out
+    maps = {slot: call.affine(slot) for slot in arrays if call.types[slot].quant}
+    if call.op == "transpose" and "x" in maps and out.axis is not None:
+        along = _goes_along(maps["x"], out, call.attrs["perm"])
+        return compute(call.op, arrays, call.attrs) if along else _reals(call, arrays)
+    if any(given.axis != out.axis for given in maps.values() if given.axis is not None):
+        return _reals(call, arrays)  # no map of the result can be said of what is not moved yet
     moved = {
         slot: recode(data, call.affine(slot), out, rule=call.rule)
         if call.types[slot].quant
