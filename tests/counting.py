@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -28,7 +29,8 @@ from qir.numerics.fields import Rule
 from qir.numerics.profile import Entry, Group, When, query_of
 from qir.reference import interpreter
 
-FILE = Path(os.environ.get("QIR_COUNTS") or Path(__file__).parent / "differential" / "counts.json")
+FOLDER = Path(__file__).parent / "differential"
+FILE = Path(os.environ.get("QIR_COUNTS") or FOLDER / "counts.json")
 Array = NDArray[np.generic]
 Credit = tuple[str, str]
 """A profile, and one of its rules or groups as the page names it."""
@@ -79,7 +81,7 @@ def write(found: Counts, ran: Iterable[str], *, whole: bool = False) -> None:
     held = counts() if FILE.exists() and not whole else {}
     for name, rules in held.items():
         for rule, tests in rules.items():
-            left = {test: pair for test, pair in tests.items() if test not in names}
+            left = {t: pair for t, pair in tests.items() if t not in names and there(t)}
             if left:
                 kept.setdefault(name, {})[rule] = left
     merge(kept, found)
@@ -96,6 +98,14 @@ def _lines(found: Counts) -> Iterator[str]:
             of_rules.append(f"{json.dumps(rule)}: {{\n" + ",\n".join(each) + "}")
         of_profiles.append(f"{json.dumps(name)}: {{\n" + ",\n".join(of_rules) + "}")
     yield "{\n" + ",\n".join(of_profiles) + "}\n"
+
+
+@cache
+def there(test: str) -> bool:
+    """Whether there is such a test, still."""
+    path, _, function = test.partition("::")
+    file = FOLDER.parents[1] / path
+    return file.exists() and f"def {function}(" in file.read_text(encoding="utf-8")
 
 
 def merge(into: Counts, found: Counts) -> None:

@@ -219,9 +219,9 @@ def agree(made: Built, found: Array, wanted: Array, reals: Array | None, where: 
     """Equal codes; or, where reals are given, one off at ties alone."""
     assert found.dtype == wanted.dtype
     assert found.shape == wanted.shape
-    note(found, wanted)
     gap = found.astype(np.int64) - wanted
     if reals is None:
+        note(found, wanted)
         assert not gap.any(), f"{where}: {np.count_nonzero(gap)} of {gap.size} differ"
         return
     units = reals.astype(np.float64) / made.scale + made.zero
