@@ -111,6 +111,7 @@ WITHIN = (
     "qir.ir.ops",
     "qir.ir.verify",
     "qir.numerics",
+    "qir.passes.layout",
     "qir.passes.recover",
     "qir.passes.roll",
     "qir.passes.unroll",
