@@ -178,5 +178,7 @@ def test_lanes_of_channels_need_channels_last() -> None:
     made = TensorType((2, 12, 16), codes)
     y = graph.add("resize", {"x": x, "sizes": sizes}, attrs, types=[made], name="y").result
     graph.add("output", {"y": y})
-    with pytest.raises(OpError, match=r"^y: resize: method bilinear with lanes is that of channels"):
+    with pytest.raises(
+        OpError, match=r"^y: resize: method bilinear with lanes is that of channels"
+    ):
         run(graph, {"x": np.zeros((2, 6, 8), np.uint8)})
