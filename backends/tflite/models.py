@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from .lstm import layer
 from .lstm import options as recurrent_options
-from .options import OPERATORS, VERSIONS, Value, clipping, extras, options
+from .options import OPERATORS, VERSIONS, clipping, extras, options
+from .options import Value as Value
 
 Array = NDArray[np.generic]
 Numbers = float | NDArray[np.float32]
@@ -127,7 +128,7 @@ def turned(case: Case, data: Array, *, back: bool = False) -> Array:
 def _paired(codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Codes of four bits two a byte, the first of each in the lower half."""
     even = np.append(codes, np.uint8(0))[: codes.size + codes.size % 2] & 15
-    return even[::2] | (even[1::2] << 4)
+    return np.asarray(even[::2] | (even[1::2] << 4), np.uint8)
 
 
 class Runner:
@@ -140,7 +141,7 @@ class Runner:
         """The codes, or reals, that a case gives."""
         kinds = self.interpreter.OpResolverType
         made = self.interpreter.Interpreter(
-            model_content=bytes(Writer(self.schema, case).bytes()),
+            model_content=Writer(self.schema, case).model(),
             experimental_op_resolver_type=getattr(kinds, RESOLVERS[resolver]),
             num_threads=1,
         )
@@ -161,7 +162,7 @@ class Writer:
         self.buffers: list[Any] = [schema.BufferT()]
         self.tensors: list[Any] = []
 
-    def bytes(self) -> bytes:
+    def model(self) -> bytes:
         """The file."""
         s, case = self.schema, self.case
         if case.op == "lstm":

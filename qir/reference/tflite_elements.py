@@ -58,7 +58,7 @@ def fixed_clip(
     by = multiplier(float(F(x_map.scale) / F(out.scale)))
     whole = scaled(_centred(x, x_map), *by, rule) + int(out.zero)
     low, high = (
-        end if value is None else int(_AWAY(F(F(value) / F(out.scale)))) + int(out.zero)
+        end if value is None else int(_AWAY(np.asarray(F(value) / F(out.scale)))) + int(out.zero)
         for value, end in ((min, out.low), (max, out.high))
     )
     return stored(np.clip(whole, low, high), out)
@@ -202,13 +202,14 @@ def _table(call: Call, function: Callable[[Real32], Real32]) -> Whole:
     off = _AWAY((function(start + after) * steps + first) / F(2)) - middle
     last = _AWAY(function(np.array([end], F)) * steps)
     made = np.append(first - _AWAY(off / F(2)), last)
-    return np.clip(made, low, high).astype(np.int64)
+    return np.asarray(np.clip(made, low, high), np.int64)
 
 
 def _curve(call: Call, x: Real32) -> Real32:
     """A function in float32; where it has no value, the end of the codes that it goes to."""
     out = call.out
     assert out is not None
+    made: Real32
     with np.errstate(all="ignore"):
         if call.op == "rsqrt":
             made = F(1) / np.sqrt(x)
@@ -216,13 +217,13 @@ def _curve(call: Call, x: Real32) -> Real32:
             tail = compute("erfc", {"x": x * F(-math.sqrt(0.5))}, {}).astype(F)
             made = F(0.5) * x * tail
         elif call.op == "gelu":
-            wide = F(_GELU) * (x + F(0.044715) * x * x * x)
-            made = F(0.5) * x * (F(1) + np.tanh(wide.astype(np.float64)).astype(F))
+            wide = (F(_GELU) * (x + F(0.044715) * x * x * x)).astype(np.float64)
+            made = F(0.5) * x * (F(1) + np.tanh(wide).astype(F))
         else:
             made = compute(call.op, {"x": x}, call.attrs).astype(F)
     if call.op in ("log", "rsqrt"):
         end = out.low if call.op == "log" else out.high
-        made = np.where(x <= 0, F(out.scale) * F(end - int(out.zero)), made)
+        made = np.where(x <= 0, F(out.scale) * F(end - int(out.zero)), made).astype(F)
     return np.asarray(made, F)
 
 

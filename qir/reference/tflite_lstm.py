@@ -112,8 +112,8 @@ def _gates(call: Call, arrays: Arrays, state: Affine) -> list[_Gate]:
         w, r = (_one(call, slot, rows) for slot in ("w", "r"))
         units = (F(F(w * F(of.scale)) / F(2.0**-12)) for w, of in ((w, x), (r, state)))
         by = [multiplier(float(unit)) for unit in units]
-        parts = (arrays[slot][0, rows].astype(np.int64) for slot in ("w", "r"))
-        found.append(_Gate(*parts, bias[rows], *by))
+        ws, rs = (arrays[slot][0, rows].astype(np.int64) for slot in ("w", "r"))
+        found.append(_Gate(ws, rs, bias[rows], by[0], by[1]))
     return found
 
 

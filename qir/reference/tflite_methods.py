@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -433,7 +434,10 @@ def resized(
     return over, made
 
 
-def along(weights: Codes, axis: int, rank: int) -> Codes:
+Weights = TypeVar("Weights", Whole, NDArray[np.float32])
+
+
+def along(weights: Weights, axis: int, rank: int) -> Weights:
     """Numbers that lie along one axis of an array."""
     shape = [1] * rank
     shape[axis] = -1

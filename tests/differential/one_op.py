@@ -68,7 +68,7 @@ def layer_types(case: Case) -> list[TensorType]:
     assert isinstance(cell, int)
     last = (1, batch, hidden)
     kinds = [kind_of(case.out, shape) for shape in ((steps, *last), last)]
-    return [*kinds, TensorType(last, uniform(dtype("i16"), 2.0**cell, 0))]
+    return [*kinds, TensorType(last, uniform(dtype("i16"), np.float32(2.0**cell), 0))]
 
 
 def computed(case: Case, profile: str) -> NDArray[np.generic]:

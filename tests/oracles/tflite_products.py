@@ -134,7 +134,7 @@ def tied(op: str, kind: str, count: int) -> Iterator[Case]:
         made = result(seed, kind, float(F(unit * F(step / (128 if kind == "int16" else 1)))))
         if op == "matmul":
             zero = 0 if kind == "int16" or number % 4 < 2 else zero_of(seed, kind) // 2 | 1
-            w = replace(w, data=(w.data + np.int8(zero)).astype(kind), zero=zero)
+            w = replace(w, data=(w.data.astype(np.int64) + zero).astype(kind), zero=zero)
             given = {"a": x, "b": w}
             yield Case(op, given, made, (256, out), fed=("a", "b"))
             continue
