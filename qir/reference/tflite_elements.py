@@ -212,7 +212,7 @@ def _curve(call: Call, x: Real32) -> Real32:
     made: Real32
     with np.errstate(all="ignore"):
         if call.op == "rsqrt":
-            made = F(1) / np.sqrt(x)
+            made = np.asarray(F(1) / np.sqrt(x), F)
         elif call.op == "gelu" and call.attrs["approximate"] == "none":
             tail = compute("erfc", {"x": x * F(-math.sqrt(0.5))}, {}).astype(F)
             made = F(0.5) * x * tail
