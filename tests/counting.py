@@ -186,7 +186,8 @@ class Recorder:
         ops = {node.op, *(stage.op for stage in node.stages)}
         own = {credit for op, credit in self._asked if op in ops}
         given = frozenset(own or {credit for _, credit in self._asked})
-        for credit, claim in grouped(node, name):
+        # What a processor's own rule claims is no news of a group, which speaks of any.
+        for credit, claim in () if given & _OF_PROCESSORS else grouped(node, name):
             # What is not exact of a chain alone is no news of the rule of its first op.
             alone = len(node.stages) > 1 and claim != "exact"
             given = frozenset({credit}) | (frozenset() if alone else given)
@@ -205,7 +206,10 @@ def credited(of: Profile, query: Query) -> Credit | None:
     query = of.asked(query)
     for layer in reversed(of.layers):
         if (entry := layer.entry(query)) is not None:
-            return layer.name, rule_key(entry)
+            credit = layer.name, rule_key(entry)
+            if entry.when.isa:
+                _OF_PROCESSORS.add(credit)
+            return credit
     return None
 
 
@@ -255,6 +259,8 @@ def differing(found: Array, wanted: Array) -> int:
 
 _RESOLVE, _RUN, _NODE = Profile.resolve, interpreter._run, interpreter.run_node
 _HEARD: list[Recorder] = []
+_OF_PROCESSORS: set[Credit] = set()
+"""Rules of processors that they name."""
 _GROUPED: dict[
     tuple[int, tuple[str, ...], str, str], tuple[Profile, tuple[Credit, str] | None]
 ] = {}
