@@ -60,7 +60,7 @@ def bisect(
     """
 
     def judge(done: Graph, count: int, rewrites: int | None = None) -> bool:
-        found = good(done)
+        found = bool(good(done))  # NumPy's own is neither True nor False
         tell(Trial(count, rewrites, found))
         return found
 

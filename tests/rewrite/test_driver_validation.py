@@ -260,6 +260,12 @@ def test_bisecting_says_that_nothing_is_bad_or_that_all_is() -> None:
         bisect(row(), [Scale()], lambda graph: False)
 
 
+def test_a_check_may_answer_by_a_boolean_of_numpy() -> None:
+    found = bisect(row(), [Scale("m7", 2.0)], lambda graph: np.bool_(judged(graph)))  # type: ignore[arg-type, return-value]
+    assert found is not None
+    assert found.step.node == "m7"
+
+
 def test_a_check_that_is_not_steady_is_found_out() -> None:
     """What was found is judged once more, and a pass that does nothing cannot be to blame."""
     passes = [Scale(), Scale("m7", 2.0), Prune()]
