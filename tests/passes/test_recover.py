@@ -274,17 +274,17 @@ def test_bounds_that_cross_stay_two_clips() -> None:
 
 def test_only_the_families_that_are_named_are_looked_for() -> None:
     both = text(FEW + "%s = sigmoid(%x); %m = mul(%s, %x); %t = tanh(%m); %y = sub(%m, %t)")
-    assert ops(run_passes(both, [Recover(only="softplus")], Ledger())) == [
+    assert ops(run_passes(both, [Recover(only=("softplus",))], Ledger())) == [
         "sigmoid",
         "mul",
         "tanh_shrink",
     ]
-    assert ops(run_passes(both, [Recover(only="softplus+sigmoids")], Ledger())) == [
+    assert ops(run_passes(both, [Recover(only=("softplus", "sigmoids"))], Ledger())) == [
         "silu",
         "tanh_shrink",
     ]
     with pytest.raises(UsageError, match="no family 'relu'; it has relus, clip, gelu"):
-        Recover(only="relu")
+        Recover(only=("relu",))
 
 
 def test_every_pattern_has_its_own_name_and_says_what_it_is() -> None:

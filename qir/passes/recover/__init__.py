@@ -56,15 +56,15 @@ class Recover(PatternPass):
     """Decomposed patterns become the ops that they are: gelu, layer_norm, softmax, attention.
 
     A constant may be off by 1e-5 of itself, as six written digits are; what has other uses inside
-    stays. `only` names the families to look for, with a + between two. Sizes and scales that a
-    model computes at run time are to be folded first (fold-shapes, fold-constants). `halves` says
-    that cosines and sines that come in as inputs have two equal halves, as rotary wants them.
+    stays. `only` names the families to look for: `only=[gelu, norm]`. Sizes and scales that a model
+    computes at run time are to be folded first (fold-shapes, fold-constants). `halves` says that
+    cosines and sines that come in as inputs have two equal halves, as rotary wants them.
     """
 
     name = "recover"
     tolerance = REGROUPED
     rewrites = tuple(one for family in FAMILIES.values() for one in family)
-    only: str = ""
+    only: tuple[str, ...] = ()
     halves: bool = False
 
     @classmethod
@@ -80,15 +80,14 @@ class Recover(PatternPass):
         yield cls(), parse(text)
 
     def __post_init__(self) -> None:
-        for name in self._named():
+        named = (self.only,) if isinstance(self.only, str) else tuple(self.only)
+        object.__setattr__(self, "only", named)
+        for name in named:
             if name not in FAMILIES:
                 raise UsageError(f"recover has no family {name!r}; it has {', '.join(FAMILIES)}")
 
-    def _named(self) -> list[str]:
-        return [name.strip() for name in self.only.split("+") if name.strip()]
-
     def chosen(self) -> tuple[Rewrite, ...]:
-        named = self._named() or list(FAMILIES)
+        named = self.only or tuple(FAMILIES)
         return tuple(one for name in named for one in self._family(name))
 
     def _family(self, name: str) -> tuple[Rewrite, ...]:
@@ -97,7 +96,7 @@ class Recover(PatternPass):
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
         """Family by family; one whose ops the graph does not have costs nothing."""
-        named, count, made = self._named(), 0, -1
+        named, count, made = self.only, 0, -1
         for name in FAMILIES:
             if named and name not in named:
                 continue

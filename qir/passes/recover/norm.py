@@ -20,11 +20,11 @@ from qir.rewrite.rewriting import Replacement, Rewrite
 
 
 def _mean_square(op: Ops, x: Term) -> Term:
-    """The mean of squares, and eps on it; the axes kept, or taken out and put in again."""
+    """The mean of squares, and eps on it or none; the axes kept, or taken out and put in again."""
     kept = op.reduce_mean(squared(op, x), keep=True)
     gone = op.reduce_mean(squared(op, x), keep=False)
     back = op.reshape(gone, Var("sizes"), ...) | op.unsqueeze(gone)
-    return op.add(kept | back, positive("eps"))
+    return op.add(kept | back, positive("eps")) | kept | back
 
 
 def _inverse(op: Ops, room: Term) -> Either:
@@ -39,7 +39,10 @@ def _over_root(op: Ops, x: Term, room: Term) -> Either:
 
 @pattern
 def layer_norm(op: Ops, x: Var, gamma: Var, beta: Var) -> Term:
-    """(x - mean) / sqrt(mean of its squares + eps), times gamma, plus beta, over the last axes."""
+    """(x - mean) / sqrt(mean of its squares + eps), times gamma, plus beta, over the last axes.
+
+    One without eps has an eps of 0.
+    """
     mean = op.reduce_mean(x, keep=True)
     less = op.sub(x, mean)
     again = op.sub(x, op.reduce_mean(x, keep=True))
@@ -96,7 +99,8 @@ def _norm(op: str) -> Replacement:
     def replace(graph: Graph, match: Match) -> Value | None:
         x, axis = match["x"], _axis(match)
         assert axis is not None
-        attrs: dict[str, Attr] = {"axis": axis, "eps": the_number(match, "eps")}
+        eps = 0.0 if match.get("eps") is None else the_number(match, "eps")
+        attrs: dict[str, Attr] = {"axis": axis, "eps": eps}
         beta = match.get("beta") if op == "layer_norm" else None
         given = {"gamma": match.get("gamma"), "beta": beta}
         operands = {"x": x, **{slot: value for slot, value in given.items() if value is not None}}

@@ -2,22 +2,49 @@
 
 from __future__ import annotations
 
-from qir.passes.recover.making import single
-from qir.rewrite.pattern import Ops, Term, Var, pattern
+import math
+
+from qir.ir.node import Value
+from qir.passes.recover.making import real, single
+from qir.rewrite.pattern import Either, Ops, Term, Var, pattern
 from qir.rewrite.rewriting import Rewrite
+
+_BITS = {"f64": 52, "f32": 23, "f16": 10, "bf16": 7}
+"""Bits of a float's fraction."""
+
+
+def _far(limit: Value) -> bool:
+    """Whether softplus of what is larger rounds to it: log(1 + exp(-x)) is less than half a ulp."""
+    found, bits = real(limit), _BITS.get(limit.type.dtype.name)
+    if found is None or found <= 0 or bits is None:
+        return False
+    return math.log1p(math.exp(-found)) < math.ldexp(1.0, math.frexp(found)[1] - 2 - bits)
+
+
+def _parts(op: Ops, x: Var) -> Either:
+    return op.log(op.add(op.exp(x), 1.0)) | op.log1p(op.exp(x))
+
+
+def _chosen(op: Ops, x: Var) -> Either:
+    """x itself above a limit from which on softplus is x, else softplus, as torch writes it."""
+    limit = Var("limit").check("softplus of what is larger is that number", _far)
+    plus = op.softplus(x) | _parts(op, x)
+    above = op.greater(x, limit) | op.greater_equal(x, limit)
+    below = op.less(x, limit) | op.less_equal(x, limit)
+    above = above | op.less(limit, x) | op.less_equal(limit, x)
+    return op.where(above, x, plus) | op.where(below, plus, x)
 
 
 @pattern
 def softplus(op: Ops, x: Var) -> Term:
     """log(1 + exp(x)); where exp(x) would have no room, softplus is x."""
-    return op.log(op.add(op.exp(x), 1.0)) | op.log1p(op.exp(x))
+    return _parts(op, x) | _chosen(op, x)
 
 
 @pattern
 def mish(op: Ops, x: Var) -> Term:
     """x * tanh(softplus(x)), softplus itself or in its parts."""
-    plus = op.softplus(x) | op.log(op.add(op.exp(x), 1.0)) | op.log1p(op.exp(x))
-    return op.mul(x, op.tanh(plus))
+    return op.mul(x, op.tanh(op.softplus(x) | _parts(op, x) | _chosen(op, x)))
 
 
 @pattern
