@@ -218,9 +218,9 @@ def around(writer: Writer, node: Node) -> None:
             tempting = _tempts(node, slot, operand)
             _dequantized(writer, node, slot, ins[slot], fenced=tempting)
         elif operand.type.quant is None and slot == spec(node.op).traits.bias:
-            if not operand.type.dtype.is_float:
-                raise writer.refuse(node, f"%{operand.name} counts in a unit that is computed")
-            ins[slot] = writer.name(operand)
+            raw = operand.type.dtype.is_integer
+            work = Work.of(node.op, node.attrs, own, value.type, out, node, node.origins)
+            ins[slot] = counted(writer, work, slot) if raw else writer.name(operand)
         else:
             ins[slot] = writer.real(operand, node)
     made = out if quant is None else writer.fresh(f"{out}_QuantizeLinear_Input")
@@ -234,6 +234,35 @@ def around(writer: Writer, node: Node) -> None:
     writer.ledger.add(
         Change.REGROUPED, STEP, out, f"{node.op} on codes is written as reals between codes"
     )
+
+
+def counted(writer: Writer, work: Work, slot: str) -> str:
+    """A bias of raw integers as reals: times the product of both scales, and of a gain."""
+    traits = spec(work.op).traits
+    bias = work.operands[slot]
+    out = writer.fresh(f"{bias.name}_real")
+    made = writer.fresh(f"{bias.name}_Cast")
+    writer.emit("Cast", [writer.name(bias)], [made], {"to": NUMBERS["f32"]})
+    unit = ""
+    for side in (traits.data, traits.weight or ""):
+        kind = work.operands[side].type
+        if kind.quant is None or kind.quant.express != F32:
+            said = f"its bias counts sums of codes, and its {side} is {kind.element}"
+            raise writer.refuse(work.node, f"{said}; give it a bias of {kind.express}")
+        scale = numbers(writer, work.node, side, kind, False)[0]
+        unit = _times(writer, unit, scale, f"{bias.name}_unit") if unit else scale
+    alpha = work.attrs.get("alpha", 1.0)
+    if isinstance(alpha, float) and alpha != 1.0:
+        gain = writer.constant(np.asarray(alpha, np.float32), f"{bias.name}_gain")
+        unit = _times(writer, unit, gain, f"{bias.name}_gained")
+    writer.emit("Mul", [made, unit], [out])
+    return out
+
+
+def _times(writer: Writer, a: str, b: str, name: str) -> str:
+    out = writer.fresh(name)
+    writer.emit("Mul", [a, b], [out])
+    return out
 
 
 # -- read raw, read off ---------------------------------------------------------------------------

@@ -66,19 +66,22 @@ def around(writer: Writer, work: Work) -> None:
 def _real(writer: Writer, work: Work, slot: str) -> str:
     value = work.operands[slot]
     if value.type.dtype == I32 and value.type.quant is None and slot in ("bias", "c"):
-        return _real_bias(writer, work, value)
+        return _real_bias(writer, work, slot, value)
     return writer.real(value, work.node)
 
 
-def _real_bias(writer: Writer, work: Work, value: Value) -> str:
+def _real_bias(writer: Writer, work: Work, slot: str, value: Value) -> str:
     """A bias that counts in the accumulator's unit, dequantized."""
     data, weight = ("x", "w") if "x" in work.operands else ("a", "b")
     x, w = work.operands[data].type.quant, work.operands[weight].type.quant
     if x is None or w is None:
-        raise writer.refuse(work.node, f"%{value.name} counts in a unit that nothing says")
+        said = f"its {slot} counts sums of codes, and not both sides are codes"
+        raise writer.refuse(work.node, f"{said}; give it a {slot} of reals")
     alpha = work.real("alpha") if "alpha" in work.attrs else 1.0
     scales = (np.asarray(q.scales(), np.float32) for q in (x, w))
     unit = np.asarray(next(scales) * next(scales) * np.float32(alpha), np.float32)
+    if unit.ndim and (not value.type.shape or value.type.shape[-1] != unit.size):
+        return dynamic_ops.counted(writer, work, slot)
     axis = value.type.rank - 1 if unit.ndim else None
     quant = uniform(I32, unit, axis=axis, name=value.name)
     scale, _ = writer.pair_of(quant, value.lineage.tensor, work.node)

@@ -6,12 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
+from qir.errors import Refused, TypeRuleError
 from qir.ir.dtype import F32
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Stage, Value
 from qir.ir.ops import spec
-from qir.ir.types import Array, TensorType, uniform
+from qir.ir.types import Array, QuantType, TensorType, uniform
 from qir.ledger import Change, Ledger
 from qir.rewrite import REGROUPED, Pass
 from qir.rewrite.fusing import accumulator_scale
@@ -42,7 +44,12 @@ class ExpandQdq(Pass):
                 continue  # what holds bodies hands codes to them; they are unwrapped on their own
             if not may(self.name, f"expand {node.op}", node):
                 continue
-            _expand(graph, node, reals)
+            try:
+                _expand(graph, node, reals)
+            except TypeRuleError as error:
+                where = f" ({node.origins[0]})" if node.origins else ""
+                said = f"{node.name}{where}: reals cannot stand between its codes: {error}"
+                raise Refused(said) from error
             ledger.add(Change.REGROUPED, self.name, node.name, "written as reals between codes")
             count += 1
         return count + (graph.prune() if count else 0)
@@ -116,13 +123,14 @@ def _reals(
 ) -> Value:
     value = codes[slot]
     if value.type.quant is None:
-        if slot != spec(stage.op).traits.bias or value.constant is None:
+        if slot != spec(stage.op).traits.bias or not value.type.dtype.is_integer:
             return value
-        if value.type.dtype.is_float:
+        if not _coded(stage, codes):
             return value
-        if _computed(stage, codes):
+        scale = None if _computed(stage, codes) else accumulator_scale(stage, codes)
+        if scale is None or not _along(value, scale):
             return _counted(graph, node, stage, codes, beside, value)
-        value = _bias(graph, node, stage, codes, value)
+        value = _bias(graph, node, stage, scale, value)
     dot = f"{slot}."
     numbers = {f"x.{s.removeprefix(dot)}": v for s, v in beside.items() if s.startswith(dot)}
     key = (value, *(v for _, v in sorted(numbers.items())))
@@ -150,11 +158,20 @@ def _dequantized(graph: Graph, node: Node, value: Value, numbers: Mapping[str, V
     return made.result
 
 
+def _sides(stage: Stage, codes: Mapping[str, Value]) -> list[QuantType | None]:
+    traits = spec(stage.op).traits
+    return [codes[s].type.quant for s in (traits.data, traits.weight or "") if s in codes]
+
+
+def _coded(stage: Stage, codes: Mapping[str, Value]) -> bool:
+    """Whether an accumulator counts in the product of two scales, which a raw bias does too."""
+    sides = _sides(stage, codes)
+    return len(sides) == 2 and None not in sides
+
+
 def _computed(stage: Stage, codes: Mapping[str, Value]) -> bool:
     """Whether a number of what an accumulator counts in is computed."""
-    traits = spec(stage.op).traits
-    quants = [codes[slot or ""].type.quant for slot in (traits.data, traits.weight)]
-    return any(quant is not None and quant.scale is None for quant in quants)
+    return any(quant is not None and quant.scale is None for quant in _sides(stage, codes))
 
 
 def _counted(
@@ -191,17 +208,24 @@ def _gain(stage: Stage) -> np.float32:
     return np.float32(alpha if isinstance(alpha, float) and spec(stage.op).traits.weight else 1.0)
 
 
+def _along(value: Value, scale: NDArray[np.generic]) -> bool:
+    """Whether a type can say a bias's scales: one for all, or one for each of the last axis."""
+    shape = value.type.shape
+    return not scale.ndim or bool(shape and shape[-1] == scale.size)
+
+
 def _bias(
-    graph: Graph, node: Node, stage: Stage, codes: Mapping[str, Value], value: Value
+    graph: Graph, node: Node, stage: Stage, scale: NDArray[np.generic], value: Value
 ) -> Value:
     """A bias in accumulator units, with the scale that its slot gives it."""
-    scale = accumulator_scale(stage, codes)
-    assert scale is not None
-    assert value.constant is not None
     scale = np.asarray(scale * _gain(stage), np.float32)
-    axis = 0 if scale.ndim else None
+    axis = value.type.rank - 1 if scale.ndim else None
     kind = uniform(value.type.dtype, scale.astype(np.float32), axis=axis, name=value.name)
     name = value.name.removesuffix(".raw")
+    if value.constant is None:
+        name = graph.fresh(f"{name}.codes")
+        meant = value.type.with_element(kind)
+        return graph.add("recode", {"x": value}, types=[meant], name=name, before=node).result
     data = Array(value.constant.data, TensorType(value.type.shape, kind), name)
     made = graph.constant(data, name=graph.fresh(name), before=node)
     graph.set_origins(made.node, value.node.origins)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir.ir.attrs import Attr
-from qir.ir.dtype import F32, I8, U8
+from qir.ir.dtype import F32, I8, I32, U8
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
@@ -235,11 +235,29 @@ class _Build:
 
     def bias(self, value: Value, axes: int) -> Value:
         """What is added: reals, or sums in the accumulator's unit dequantized."""
+        value = self._counted(value) if axes else value
         beta = self.node.attrs.get("beta", 1.0)
         if beta != 1.0:
             factor = self.held(np.asarray(beta, np.float32), "beta")
             value = self.add("mul", {"a": value, "b": factor})
         return self._spread(value, axes) if value.type.rank == 1 else value
+
+    def _counted(self, value: Value) -> Value:
+        """Reals of raw sums as these times their unit.
+
+        A dequantize would be reshaped, and onnxruntime moves the rounding of such sums there.
+        """
+        codes = value.node.operands["x"] if value.node.op == "dequantize" else value
+        quant, source = codes.type.quant, codes.node.operands.get("x")
+        if codes.node.op != "recode" or quant is None or source is None:
+            return value
+        if quant.storage != I32 or source.type.element != I32 or quant.zero is None:
+            return value
+        if quant.dynamic or np.any(quant.zeros()):
+            return value
+        real = self.add("cast", {"x": source}, {"to": F32}, name=f"{source.name}.float")
+        unit = self.held(np.asarray(quant.scales(), np.float32), f"{source.name}.unit")
+        return self.add("mul", {"a": real, "b": unit}, name=f"{source.name}.real")
 
     def replace(self, made: Value) -> None:
         """Puts a value in the place of the node's."""
