@@ -288,7 +288,7 @@ KEYS = {
     " outputs",
     "bench quantized.onnx --runs 2 --profile": "file batch threads inputs engines fallbacks steps",
     "doctor": "qir python platform libraries frameworks plugins features isa threads kernels"
-    " runtimes",
+    " runtimes scales",
     "probe onnxruntime.none": "runtimes output",
 }
 
