@@ -78,6 +78,7 @@ def quantize(writer: Writer, node: Node) -> None:
 def _quantized(writer: Writer, node: Node, source: str, out: str) -> None:
     value = node.result
     quant = _checked(writer, node, value)
+    writer.check_made(node, quant)
     given = numbers(writer, node, "", value.type, node.op == "quantize")
     attrs = writer.along(quant, value.type.shape, node)
     writer.emit("QuantizeLinear", [source, *given], [out], attrs, origins=node.origins)

@@ -14,7 +14,7 @@ from onnx import helper
 from qir.errors import Refused
 from qir.ir.attrs import Attr
 from qir.ir.dims import Shape
-from qir.ir.dtype import DType, dtype_of
+from qir.ir.dtype import I32, DType, dtype_of
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
@@ -25,7 +25,7 @@ from qir.ledger import Change, Ledger
 from . import custom
 from .elements import STORED, UNKNOWN, head, is_large, tensor, type_proto
 
-STEP = "onnxruntime emitter"
+STEP = "onnx emitter"
 MICROSOFT = "com.microsoft"
 BLOCKS = 21
 """The first operator set whose scales lie along blocks."""
@@ -278,6 +278,12 @@ class Writer:
         if quant.bounds and not constant:
             raise self.refuse(node, f"ONNX codes fill their storage; {quant} is narrower")
 
+    def check_made(self, node: Node, quant: QuantType) -> None:
+        """Refused for codes that DequantizeLinear reads and QuantizeLinear does not make."""
+        if quant.storage == I32:
+            said = "QuantizeLinear makes codes of 2 to 16 bits and of floats of 4 and 8, not of i32"
+            raise self.refuse(node, f"{said}; i32 may be a constant's or an input's")
+
     def pair(
         self, value: Value, node: Node, given: tuple[str | None, str | None] = (None, None)
     ) -> tuple[str, str]:
@@ -358,6 +364,7 @@ class Writer:
             self._custom("Quantize", source, kind, out, node, rounding)
             return
         self.check(node, quant, constant=False)
+        self.check_made(node, quant)
         scale, offset = self.pair_of(quant, stem, node, given)
         operands = [source, scale, *([offset] if zero else [])]
         attrs = self.along(quant, kind.shape, node)

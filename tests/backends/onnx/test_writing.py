@@ -11,6 +11,7 @@ import onnxruntime as ort
 import pytest
 from numpy.typing import NDArray
 
+from qir import pipeline
 from qir.backends.onnx import OnnxRuntimeTarget
 from qir.backends.onnx.model import to_model
 from qir.backends.onnx.saving import save
@@ -348,3 +349,31 @@ def test_i32_constants_that_are_codes_are_dequantized_without_a_zero_point() -> 
     found = run(model, x=np.zeros(2, np.float32))
     np.testing.assert_array_equal(found, [1.5, -1.0])
     assert len(model.graph.node[0].input) == 2
+
+
+@pytest.mark.parametrize("zero", [0, 3])
+@pytest.mark.parametrize("target", ["onnxruntime", "onnx"])
+def test_codes_of_32_bits_are_read_and_never_made(tmp_path: Path, target: str, zero: int) -> None:
+    wide = uniform(I32, np.array(0.5, np.float32), zero)
+    graph, x = graph_of(4)
+    codes = graph.add("quantize", {"x": x}, types=[TensorType((4,), wide)], name="q").result
+    graph.add("output", {"y": graph.add("dequantize", {"x": codes}).result})
+    with pytest.raises(Refused, match=r"^q: QuantizeLinear makes codes of .* not of i32"):
+        pipeline.save(graph, tmp_path / "made.onnx", target=target)
+    graph, x = graph_of(4, element=wide)
+    graph.add("output", {"y": graph.add("dequantize", {"x": x}).result})
+    pipeline.save(graph, tmp_path / "made.onnx", target=target)
+    onnx.checker.check_model(onnx.load(tmp_path / "made.onnx"), full_check=True)
+    feeds = {"x": np.array([-700, 3, 2, 1 << 30], np.int32)}
+    found = ort.InferenceSession(tmp_path / "made.onnx").run(None, feeds)[0]
+    assert np.array_equal(found, ((feeds["x"] - zero) * 0.5).astype(np.float32))
+
+
+def test_codes_of_32_bits_by_computed_scales_are_refused(tmp_path: Path) -> None:
+    graph, x = graph_of(4)
+    scale = graph.add("input", types=[TensorType((), F32)], name="s").result
+    kind = TensorType((4,), QuantType(I32, F32, None, ()))
+    made = graph.add("quantize", {"x": x, "scale": scale}, types=[kind], name="q").result
+    graph.add("output", {"y": graph.add("dequantize", {"x": made, "x.scale": scale}).result})
+    with pytest.raises(Refused, match=r"^q: QuantizeLinear makes codes of .* not of i32"):
+        pipeline.save(graph, tmp_path / "made.onnx")
