@@ -23,14 +23,14 @@ def told(graph: Graph, ledger: Ledger) -> None:
     """Says of those that are written as they are that they do not run."""
     for _, each in graph.walk():
         for node in each:
-            domain, op = _named(node)
+            domain, op = named(node)
             if domain in _DOMAINS:
                 more = "" if node.op == "foreign" else "; --format qdq writes what it does"
                 said = f"{domain}'s {op} is kept, {_ADVICE}{more}"
                 ledger.add(Change.EXACT, STEP, node.name, said)
 
 
-def _named(node: Node) -> tuple[str, str]:
+def named(node: Node) -> tuple[str, str]:
     """The domain and name of the operator that a node is of."""
     if node.op == "foreign":
         return str(node.attrs["domain"]), str(node.attrs["op"])

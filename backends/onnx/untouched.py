@@ -14,6 +14,8 @@ from qir.atomic import replacing
 from qir.ir.graph import Graph
 from qir.source import untouched
 
+from . import qonnx
+from .custom import DOMAIN
 from .model import Dialect
 
 _NEWEST_IR = 13
@@ -64,8 +66,8 @@ def _taken(graph: Graph, source: Path, dialect: Dialect) -> bool:
         return False
     if not dialect.standard:
         return version <= _NEWEST_IR
-    kept = [n for _, each in graph.walk() for n in each if n.op == "foreign"]
-    return not any(str(n.attrs["domain"]).startswith("com.microsoft") for n in kept)
+    domains = {qonnx.named(n)[0] for _, each in graph.walk() for n in each}
+    return all(not d or d == DOMAIN or d.startswith("ai.onnx") for d in domains)
 
 
 def _beside(source: Path) -> list[PurePosixPath] | None:

@@ -74,3 +74,23 @@ def test_an_operator_that_is_kept_is_said_to_run_nowhere(tmp_path: Path) -> None
     assert "no runtime of ONNX has a kernel for it; --format qdq" in str([*ledger])
     with pytest.raises(Refused, match=r"no operator of ONNX itself$"):
         saved("Quant", held, tmp_path, "qdq", "onnx", rounding_mode="NO_SUCH")
+
+
+@pytest.mark.parametrize("form", ["qdq", None])
+@pytest.mark.parametrize("mode", MODES)
+def test_for_onnx_itself_an_untouched_quant_is_written_by_operators_that_run(
+    tmp_path: Path, mode: str, form: str | None
+) -> None:
+    held = {"s": F(0.25), "z": F(0), "b": F(4)}
+    made, _ = saved("Quant", held, tmp_path, form, "onnx", rounding_mode=mode)
+    runs(made, tmp_path, quant(X, F(0.25), F(0), F(4), True, True, mode))
+
+
+def test_for_onnx_itself_what_it_lacks_is_never_copied(tmp_path: Path) -> None:
+    made, _ = saved("BipolarQuant", {"s": F(0.5)}, tmp_path, None, "onnx")
+    runs(made, tmp_path, np.where(X >= 0, F(0.5), F(-0.5)))
+    held = {"s": F(0.25), "z": F(0), "b": F(4)}
+    with pytest.raises(Refused, match=r"no operator of ONNX itself$"):
+        saved("Quant", held, tmp_path, None, "onnx", rounding_mode="NO_SUCH")
+    made, ledger = saved("Quant", held, tmp_path, None, "onnx", rounding_mode="HALF_DOWN")
+    assert {e.step for e in ledger} <= {"onnx emitter", "open-groups"}
