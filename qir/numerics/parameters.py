@@ -128,6 +128,9 @@ COMPUTES: Mapping[str, tuple[str, ...]] = {
 }
 """The ops of which each method is the arithmetic; methods that are not named compute any."""
 
+MOST_BITS: Mapping[str, int] = {"exponent_table": 8}
+"""Of the methods that do not take codes of any width: the bits of the widest."""
+
 
 def fault(method: Method, of: Mapping[str, Param] | None = None) -> str:
     """What is wrong with a method's parameters, in a line; nothing where all is well."""

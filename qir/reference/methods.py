@@ -15,7 +15,7 @@ from qir.errors import OpError, ProfileError
 from qir.ir.attrs import Attr
 from qir.numerics.affine import Affine
 from qir.numerics.fields import Rule
-from qir.numerics.parameters import fault
+from qir.numerics.parameters import MOST_BITS, fault
 from qir.numerics.plugin_methods import params, plugin_method
 from qir.numerics.quantize import dequantize, quantize
 from qir.numerics.rounding import fma
@@ -174,6 +174,11 @@ def exponent_table(x: Codes, x_map: Affine, out: Affine, *, axis: int = -1) -> C
     the conversion of infinity to 32 bits gives: the zero point, or one end of a signed type.
     """
     one_scale("exponent_table", x_map, out)
+    if x_map.storage.bits > MOST_BITS["exponent_table"]:
+        raise OpError(
+            f"softmax: exponent_table has an exponent for each of 256 codes, {x_map.storage} has "
+            "more; dequantize before it and quantize after it"
+        )
     if not x.size:
         return np.zeros(x.shape, out.carrier)
     codes = np.moveaxis(x, axis, -1).astype(np.int64)
