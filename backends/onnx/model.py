@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -30,6 +29,7 @@ from . import (
     foreign,
     integer_ops,
     plugin_ops,
+    provenance,
 )
 from .elements import content, ir_version, since, type_proto
 from .writer import MICROSOFT, STEP, Work, Writer
@@ -78,7 +78,19 @@ def to_parts(
     if writer.bounded:
         reason = f"of {writer.bounded} constants, whose codes keep to them"
         ledger.add(Change.DROPPED, STEP, "bounds", reason)
-    return _finished(writer), writer.large
+    model = _finished(writer)
+    provenance.restore(graph, model, ledger)
+    provenance.versions(graph, model, _why(writer.opset, graph, said), ledger)
+    return model, writer.large
+
+
+def _why(opset: int, graph: Graph, dialect: Dialect) -> str:
+    """Why a model is of another operator set than its source."""
+    if dialect.opset is not None:
+        return "as asked for"
+    if opset > (provenance.source_opset(graph) or OPSET):
+        return "what it holds needs it"
+    return f"the newest that {'the onnx package' if dialect.standard else 'onnxruntime 1.31'} has"
 
 
 def _opset(graph: Graph, dialect: Dialect) -> int:
@@ -93,8 +105,7 @@ def _opset(graph: Graph, dialect: Dialect) -> int:
         for n in nodes
         if n.op == "foreign" and n.attrs["framework"] == "onnx" and not n.attrs["domain"]
     ]
-    paths = [o.path for o in graph.output.origins if (o.framework, o.op) == ("onnx", "Output")]
-    source = next((int(p[6:]) for p in paths if re.fullmatch(r"opset \d+", p)), OPSET)
+    source = provenance.source_opset(graph) or OPSET
     zeros = any(n.op == "reshape" and n.attrs["allow_zero"] for n in nodes)
     own = not dialect.standard
     needed = max((_needed(v, own=own) for n in nodes for v in n.results), default=OLDEST)
@@ -345,7 +356,8 @@ def _annotate(writer: Writer, graph: onnx.GraphProto) -> None:
 
 def _outputs(graph: Graph) -> list[tuple[str, Value]]:
     """The results in the source's order, which edits do not keep."""
-    names = [slot for o in graph.output.origins for slot, _ in o.operands]
+    outputs = [o for o in graph.output.origins if o.op == "Output"]
+    names = [slot for o in outputs for slot, _ in o.operands]
     known = {name: i for i, name in enumerate(names)}
     return sorted(graph.outputs.items(), key=lambda item: known.get(item[0], len(known)))
 
@@ -371,11 +383,4 @@ def _finished(writer: Writer) -> onnx.ModelProto:
     model.producer_version = __version__
     _annotate(writer, model.graph)
     model.functions.extend(writer.functions[name] for name in sorted(writer.functions))
-    origins = [o for o in graph.output.origins if o.framework == "onnx"]
-    kept = {o.name: o.path for o in origins if o.op == "Metadata"}
-    helper.set_model_props(model, {**kept, "qir.profile": graph.profile})
-    notes = {o.name: o.path for o in origins if o.op == "Doc"}
-    for name, part in (("Model", model), ("Graph", model.graph)):
-        if name in notes:
-            part.doc_string = notes[name]
     return model

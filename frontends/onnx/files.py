@@ -14,7 +14,7 @@ from onnx import inliner
 
 from qir.ir.types import Array, TensorType
 
-from .elements import Room, check_size, element, to_array
+from .elements import Room, check_size, element, stored_size, to_array
 from .faults import fault
 from .functions import Custom, customs, written_out
 from .wire import split
@@ -51,6 +51,8 @@ class ModelFile:
     customs: Mapping[str, Custom]
     """Functions that stand for maps."""
     room: Room = field(default_factory=Room)
+    functions: tuple[str, ...] = ()
+    """The others, which were written out."""
 
     def initializers(self) -> list[Stored]:
         """The tensors of the model's graph, the large ones apart from the message."""
@@ -80,6 +82,7 @@ def read_model(path: Path) -> ModelFile:
     if not proto.HasField("graph") or not (proto.graph.output or proto.graph.node):
         raise fault(path, "", "is no ONNX model: it holds no graph")
     known = customs(proto.functions)
+    others = tuple(f.name for f in proto.functions if f.name not in known)
     if len(proto.functions) > len(known):
         count, size = written_out(proto, known)
         if count > _MOST_NODES or size > _LIMIT:
@@ -90,7 +93,7 @@ def read_model(path: Path) -> ModelFile:
             proto = inliner.inline_selected_functions(proto, kept, exclude=True)
         except Exception as error:  # whatever the library raises, the file is at fault
             raise fault(path, "functions", f"cannot be written out: {error}") from error
-    return ModelFile(path, proto, _opsets(path, proto), places, known)
+    return ModelFile(path, proto, _opsets(path, proto), places, known, functions=others)
 
 
 def _read(path: Path) -> tuple[bytes, Mapping[int, tuple[int, int]]]:
@@ -172,12 +175,12 @@ def _fetch(tensor: onnx.TensorProto, folder: Path, name: str) -> Array:
     entries = {e.key: e.value for e in tensor.external_data}
     place = entries.get("location", "")
     file = _beside(folder, place)
-    offset, length = _number(entries, "offset", 0), _number(entries, "length", -1)
-    held = file.stat().st_size
-    length = held - offset if length < 0 else length
-    if offset < 0 or length < 0 or offset + length > held:
-        raise ValueError(f"bytes {offset} to {offset + length} of {place!r}, which holds {held}")
     kind, shape = element(tensor.data_type), tuple(tensor.dims)
+    offset = _number(entries, "offset", 0)
+    length = _number(entries, "length", stored_size(kind, shape))
+    held = file.stat().st_size
+    if offset + length > held:
+        raise ValueError(f"bytes {offset} to {offset + length} of {place!r}, which holds {held}")
     size = kind.carrier.itemsize
     check_size(kind, shape, length)
     if kind.bits >= 8 and length and offset % size == 0:
@@ -199,6 +202,8 @@ def _number(entries: Mapping[str, str], key: str, default: int) -> int:
         return default
     if not re.fullmatch(r"-?[0-9]{1,40}", said.strip()):
         raise ValueError(f"its {key} {said[:40]!r} is no number of bytes that a file has")
+    if int(said) < 0:
+        raise ValueError(f"its {key} is {int(said)}, below 0")
     return int(said)
 
 
@@ -215,8 +220,10 @@ def _beside(folder: Path, place: str) -> Path:
         raise ValueError(f"its data at {place!r} lead out of the model's folder")
     if file.is_dir():
         raise ValueError(f"its data are at {place!r}, which is a folder; name a file")
-    if not file.is_file():
+    if not file.exists():
         raise ValueError(f"its data file {place!r} is not there")
+    if not file.is_file():
+        raise ValueError(f"its data are at {place!r}, which is no regular file but a pipe or such")
     if file.stat().st_nlink > 1:  # it may be any file of the system
         raise ValueError(f"its data file {place!r} has another name (a hard link); copy it")
     return file

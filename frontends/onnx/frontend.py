@@ -36,6 +36,7 @@ from . import (
     foreign,
     index_ops,
     moving_ops,
+    notes,
     plugin_ops,
     pool_ops,
     qonnx_ops,
@@ -425,22 +426,16 @@ def _output(reader: Reader) -> None:
     # Runtimes compute some ops by other kernels from one operator set to the next.
     opset = f"opset {file.opsets['']}" if "" in file.opsets else ""
     origin = Origin("onnx", "Output", path=opset, operands=tuple(zip(slots, names, strict=True)))
-    said = [] if reader.outer else _said(file.proto)
+    said = [] if reader.outer else notes.said(file.proto)
     reader.graph.add("output", found, origins=[origin, *said])
-
-
-def _said(proto: onnx.ModelProto) -> list[Origin]:
-    """What a model's author wrote about it."""
-    notes = {"Model": proto.doc_string, "Graph": proto.graph.doc_string}
-    out = [Origin("onnx", "Doc", name, path=text) for name, text in notes.items() if text]
-    pairs = ((str(p.key), str(p.value)) for p in proto.metadata_props)
-    return [*out, *(Origin("onnx", "Metadata", key, path=value) for key, value in pairs)]
 
 
 def _dropped(reader: Reader) -> None:
     proto = reader.file.proto
     for name in reader.unneeded():
         reader.note(Change.DROPPED, name, "a constant that nothing uses")
+    for entry in notes.lost(reader.file):
+        reader.note(*entry)
     if proto.training_info:
         reader.note(Change.DROPPED, proto.graph.name or "main", "how the model is trained")
     for name in _annotated(reader)[1]:

@@ -1,0 +1,107 @@
+"""Where a model comes from: what its source said of itself, and of what had to change."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+import onnx
+
+from qir.ir.graph import Graph
+from qir.ir.origin import Origin
+from qir.ledger import Change, Ledger
+
+from .writer import STEP
+
+PRODUCER = "qir.producer"
+"""The key under which the source's producer stands in a model of ours."""
+
+
+def source_opset(graph: Graph) -> int | None:
+    """The operator set of the file that a graph was read from."""
+    paths = [o.path for o in graph.output.origins if (o.framework, o.op) == ("onnx", "Output")]
+    return next((int(p[6:]) for p in paths if re.fullmatch(r"opset \d+", p)), None)
+
+
+def restore(graph: Graph, model: onnx.ModelProto, ledger: Ledger) -> None:
+    """Gives a model the notes of its source; the ledger has how many find no place."""
+    origins = [o for o in graph.output.origins if o.framework == "onnx"]
+    props = {o.name: o.path for o in origins if o.op == "Metadata"}
+    for origin in origins:
+        match origin.op:
+            case "Doc":
+                part = model if origin.name == "Model" else model.graph
+                part.doc_string = origin.path
+            case "Domain":
+                model.domain = origin.path
+            case "ModelVersion":
+                model.model_version = int(origin.path)
+            case "Producer" if origin.name != "qir":
+                props[PRODUCER] = f"{origin.name} {origin.path}".strip()
+            case "GraphMetadata":
+                _add(model.graph, origin.operands)
+    onnx.helper.set_model_props(model, {**props, "qir.profile": graph.profile})
+    for kind, infos in (("InputNotes", model.graph.input), ("OutputNotes", model.graph.output)):
+        found = {i.name: i for i in infos}
+        notes = [o for o in origins if o.op == kind]
+        gone = [o for o in notes if o.name not in found]
+        for each in notes:
+            if each.name in found:
+                _add(found[each.name], each.operands)
+        _told(ledger, gone, "inputs and results that are not there")
+    _nodes(model, [o for o in origins if o.op == "NodeNotes"], ledger)
+
+
+def versions(graph: Graph, model: onnx.ModelProto, why: str, ledger: Ledger) -> None:
+    """Says where a model is of another operator set or format than its source."""
+    opset, own = source_opset(graph), ("", "ai.onnx")
+    written = next(i.version for i in model.opset_import if i.domain in own)
+    if opset is not None and opset != written:
+        ledger.add(Change.EXACT, STEP, graph.name, f"opset {opset} -> {written}: {why}")
+    formats = [o.path for o in graph.output.origins if (o.framework, o.op) == ("onnx", "Format")]
+    if formats and int(formats[0]) != model.ir_version:
+        said = f"IR version {formats[0]} -> {model.ir_version}: the one that is written"
+        ledger.add(Change.EXACT, STEP, graph.name, said)
+
+
+def _nodes(model: onnx.ModelProto, notes: list[Origin], ledger: Ledger) -> None:
+    """Puts notes back on the nodes that are still what they were."""
+    wanted: dict[tuple[str, str], list[Origin]] = {}
+    for each in notes:
+        wanted.setdefault((each.name, each.path), []).append(each)
+    if not wanted:
+        return
+    for node in _walk(model.graph):
+        if found := wanted.get((node.name, node.op_type)):
+            _add(node, found.pop(0).operands)
+    gone = [each for rest in wanted.values() for each in rest]
+    _told(ledger, gone, "nodes that are written as others")
+
+
+def _told(ledger: Ledger, gone: list[Origin], where: str) -> None:
+    docs = sum(not key for each in gone for key, _ in each.operands)
+    props = sum(bool(key) for each in gone for key, _ in each.operands)
+    words = (docs, "doc string", "doc strings"), (props, "metadata property", "metadata properties")
+    for count, one, many in words:
+        if count:
+            said = f"{count} {one if count == 1 else many} of {where} dropped"
+            ledger.add(Change.DROPPED, STEP, gone[0].name, said)
+
+
+def _add(
+    part: onnx.NodeProto | onnx.ValueInfoProto | onnx.GraphProto,
+    notes: Iterable[tuple[str, str]],
+) -> None:
+    for key, text in notes:
+        if key:
+            part.metadata_props.add(key=key, value=text)
+        else:
+            part.doc_string = text
+
+
+def _walk(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs):
+                yield from _walk(inner)
