@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,7 @@ from qir.reference.embedding import starts_of
 from qir.reference.method import Call, Codes, F, Method, Real32, one_scale, stored, to_whole
 from qir.reference.products import Kernel, product
 from qir.reference.tflite_methods import resized
-from qir.reference.torch_methods import as_conv2d
+from qir.reference.torch_methods import as_conv2d, handed_on
 
 Arrays = Mapping[str, Codes]
 
@@ -213,9 +214,11 @@ def bilinear(call: Call, arrays: Arrays, *, lanes: int = 0) -> Codes:
     """
     x, out = call.affine("x"), _coded(call)
     one_scale(call.op, x, out)
+    if not x.same_map(out):
+        return handed_on(partial(bilinear, lanes=lanes), call, arrays)
     scales = [float(s) for s in _reals(call.attrs, "scales")]
     over, made = resized(arrays["x"], arrays.get("sizes"), scales, _ints(call.attrs, "axes"))
-    _check(call, over, x.same_map(out))
+    _check(call, over)
     codes = arrays["x"]
     if lanes and codes.ndim - 1 in over:
         raise OpError(
@@ -242,10 +245,8 @@ def bilinear(call: Call, arrays: Arrays, *, lanes: int = 0) -> Codes:
     return _finished(np.where(body, vectors, rest), out)
 
 
-def _check(call: Call, over: Sequence[int], same: bool) -> None:
+def _check(call: Call, over: Sequence[int]) -> None:
     attrs = call.attrs
-    if not same:
-        raise OpError(f"{call.op}: torch's kernel hands its map on; requantize after it")
     known = attrs["mode"] == "linear" and attrs["antialias"] is False
     if not known or attrs["policy"] != "stretch" or len(over) != 2:
         raise OpError(f"{call.op}: torch's kernel on codes is bilinear, along two axes")

@@ -9,8 +9,9 @@ lie in memory as they do in the array.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import cast
 
 import numpy as np
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 from qir.errors import OpError
 from qir.ir.types import TensorType
 from qir.numerics.affine import Affine
-from qir.numerics.quantize import quantize
+from qir.numerics.quantize import dequantize, quantize
 from qir.numerics.rounding import fma
 from qir.reference.method import (
     Call,
@@ -239,6 +240,15 @@ def shifted_sum(a: Codes, b: Codes, a_map: Affine, b_map: Affine, out: Affine) -
 # -- means ----------------------------------------------------------------------------------------
 
 
+def handed_on(kernel: Callable[[Call, Arrays], Codes], call: Call, arrays: Arrays) -> Codes:
+    """What a kernel makes in its operand's map, dequantized and quantized to the result's: all that
+    a model can do, as the kernel makes no other."""
+    x, out = call.affine("x"), _coded(call)
+    kept = TensorType(call.result.shape, call.types["x"].element)
+    made = kernel(replace(cast("Kernel", call), result=kept), arrays)
+    return quantize(dequantize(made, x, call.rule), out, call.rule)
+
+
 def mean_of_steps(
     call: Call,
     arrays: Arrays,
@@ -258,7 +268,8 @@ def mean_of_steps(
     x, out = call.affine("x"), _coded(call)
     one_scale(call.op, x, out)
     if not x.same_map(out):
-        raise OpError(f"{call.op}: torch's kernel hands its map on; requantize after it")
+        options = {"lanes": lanes, "fused": fused, "raw": raw, "divide": divide}
+        return handed_on(partial(mean_of_steps, **options), call, arrays)
     if call.op == "reduce_mean" and not _inner(call, arrays["x"].ndim):
         reals = (arrays["x"].astype(np.int32) - int(x.zero)).astype(F) * F(x.scale)
         return quantize(compute(call.op, {"x": reals}, call.attrs), out, call.rule)
@@ -312,7 +323,7 @@ def mean_by_ratio(call: Call, arrays: Arrays) -> Codes:
         return mean_of_steps(call, arrays, lanes=lanes, raw=raw, divide=divide)
     one_scale(call.op, x, out)
     if not x.same_map(out):
-        raise OpError(f"{call.op}: torch's kernel hands its map on; requantize after it")
+        return handed_on(mean_by_ratio, call, arrays)
     steps = (data.astype(np.int64) - int(x.zero)).astype(np.float64)
     attrs = dict(call.attrs) | ({"count_pad": True} if "count_pad" in call.attrs else {})
     counted = replace(cast("Kernel", call), attrs=attrs)

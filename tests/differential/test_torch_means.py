@@ -14,7 +14,9 @@ from .kernels_of_torch import (
     BOUNDS,
     Array,
     Asked,
+    F,
     Held,
+    Map,
     Tally,
     computed,
     engine,
@@ -194,3 +196,37 @@ def test_ties_of_means_are_torchs(kind: str) -> None:
             for x, case, last in means_of_ties(np.random.default_rng(seed), kind, n):
                 assert hold(tally, name, x, case, last=last) == "exact", case[0]
     tally.exact()
+
+
+# -- results of another map -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["fbgemm", "qnnpack", "onednn", "x86"])
+def test_a_mean_in_another_map_is_torchs_mean_requantized(name: str, kind: str) -> None:
+    tally = Tally()
+    for number in range(40):
+        rng = np.random.default_rng(number)
+        sizes = (int(v) for v in rng.integers(4, 10, 2))
+        x = image(rng, kind, 2, int(rng.integers(2, 40)), *sizes)
+        assert x.map is not None
+        out = of(kind, x.map.scale * F(rng.choice([0.5, 0.37, 2])), int(x.map.zero) + 3)
+        side: dict[str, Attr] = {"kernel": (2, 3), "stride": (1, 2)}
+        doubled: dict[str, Attr] = {"axes": (2, 3), "scales": (2.0, 2.0), "mode": "linear"}
+        with engine(name):
+            q = tensor(x)
+            cases: list[Case] = [
+                ("global_avg_pool", nf.adaptive_avg_pool2d(q, 1), {}),
+                ("avg_pool2d", nf.avg_pool2d(q, (2, 3), (1, 2)), side),
+                ("resize", nf.interpolate(q, scale_factor=2, mode="bilinear"), doubled),
+            ]
+            for op, made, attrs in cases:
+                asked = Asked(op, {"x": x}, out, attrs)
+                wanted = tensor_of(made.dequantize(), out)
+                tally.add(computed(asked, f"torch-2.13.{name}"), wanted, f"{op} seed {number}")
+    tally.exact()
+
+
+def tensor_of(reals: torch.Tensor, m: Map) -> Array:
+    kind = torch.quint8 if m.storage == "u8" else torch.qint8
+    return taken(torch.quantize_per_tensor(reals, float(m.scale), int(m.zero), kind))
