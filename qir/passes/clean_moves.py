@@ -22,6 +22,7 @@ from qir.ir.origin import Origin
 from qir.ir.text import parse
 from qir.ir.types import TensorType
 from qir.ledger import Change
+from qir.passes._nothing import NOTHING, THROUGH
 from qir.rewrite import Pass
 from qir.rewrite.match import Match
 from qir.rewrite.pattern import Op, Pattern, Var, op
@@ -414,16 +415,21 @@ _REWRITES = (
         "part-of-concat", op.slice(_made("concat")), _cut_out, "a slice takes out what was joined"
     ),
     _rewrite("casts", op.cast(_made("cast")), _cast, "casts as one"),
+    THROUGH,
+    *NOTHING,
 )
 
 
 @dataclass(frozen=True)
 class CleanMoves(PatternPass):
-    """Takes out identity, dropout, and what moves or casts nothing; two moves become one.
+    """Takes out identity, dropout, and what moves, casts or adds nothing; two moves become one.
 
-    Transposes are composed, reshapes (also flatten, squeeze, unsqueeze) follow the last one where
-    all sizes but one are known, what slices cut and concat joins again is what was cut. Casts go
-    where the first has every number of the type before it; NaN stays NaN, whatever its bits.
+    Transposes are composed, also where ops on each element stand between that nobody else reads;
+    `layout` takes them through all others. Reshapes (also flatten, squeeze, unsqueeze) follow the
+    last one where all sizes but one are known, what slices cut and concat joins again is what was
+    cut. Casts go where the first has every number of the type before it. x * 1, x / 1, x - 0.0,
+    x + -0.0 and -(-x) are x; x + 0.0 stays, since it makes 0.0 of -0.0. NaN stays NaN, whatever its
+    bits.
     """
 
     name = "clean-moves"

@@ -9,20 +9,24 @@ from dataclasses import dataclass
 from qir.ir.attrs import Attr
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Stage
+from qir.ir.ops import spec
 from qir.ir.types import Array
 from qir.ledger import Change, Ledger
 from qir.rewrite import Pass
 from qir.rewrite.watch import may
 
 _APART = frozenset({"input", "output", "foreign"})
+_ORDERED = frozenset({"min", "max"})
 
 
 @dataclass(frozen=True)
 class Cse(Pass):
     """Keeps the first of several nodes of equal op, attributes, operands, types and profile.
 
-    Constants are equal where type and bytes are. Nodes that are planned, that hold bodies or that
-    train stay, and so do foreign ones, of which nobody knows whether they keep a state.
+    Sums and products of two are equal either way round; least and greatest are not, since 0.0 and
+    -0.0 are equal to them. Constants are equal where type and bytes are. Nodes that are planned,
+    that hold bodies or that train stay, and so do foreign ones, of which nobody knows whether they
+    keep a state.
     """
 
     name = "cse"
@@ -59,11 +63,22 @@ def _meaning(node: Node) -> Hashable:
         node.op,
         node.profile,
         _attrs(node),
-        tuple(node.operands.items()),
+        _operands(node),
         tuple(value.type for value in node.results),
         tuple(node.inner.items()),
         tuple(_stage(stage) for stage in node.stages),
     )
+
+
+def _operands(node: Node) -> Hashable:
+    """By slot; of an op that may be turned round, in no order."""
+    rows = tuple(node.operands.items())
+    if node.op in _ORDERED or len(rows) != 2 or not spec(node.op).traits.commutative:
+        return rows
+    values = [value for _, value in rows]
+    if node.inner or node.stages or any(value.type.quant for value in values):
+        return rows
+    return frozenset(values) if values[0] is not values[1] else rows
 
 
 def _stage(stage: Stage) -> Hashable:
