@@ -77,3 +77,7 @@ class Refused(QirError):
     """A conversion that would lose something nobody agreed to lose."""
 
     status = 3
+
+
+class Stopped(BaseException):
+    """The system asked the process to end; files half written are cleared away on the way out."""

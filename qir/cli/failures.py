@@ -15,16 +15,12 @@ from types import FrameType
 
 import click
 
-from qir.errors import QirError
+from qir.errors import QirError, Stopped
 
 LONGEST = 239
 """Characters of the line, its end not counted."""
 FAILED, INTERRUPTED, TERMINATED, PIPE_BROKEN = 2, 130, 143, 141
 _FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EIO)
-
-
-class Stopped(BaseException):
-    """The system asked the process to end; files half written are cleared away on the way out."""
 
 
 @contextmanager

@@ -6,21 +6,21 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 
-from qir.errors import MovedError, PassError, QirError
+from qir.errors import MovedError, PassError, QirError, Stopped
 from qir.ir.graph import Graph
 from qir.ir.growth import growth
 from qir.ir.verify import errors
 from qir.ledger import Ledger
 from qir.rewrite.blame import Claims, difference, kept, located
 from qir.rewrite.contract import Pass
+from qir.rewrite.ends import Ends
 from qir.rewrite.journal import Entry, Journal, written_by
 from qir.rewrite.numbering import WHOLE, Numbering, Step, watched
 from qir.rewrite.options import options_text
-from qir.rewrite.patience import TooLong, within
-from qir.rewrite.properties import broken
+from qir.rewrite.patience import TooLong, suppressed, within
+from qir.rewrite.properties import broken, named
 from qir.rewrite.trouble import failed, noted, place
 from qir.rewrite.validation import Moved, Picture, Validation
 
@@ -144,6 +144,8 @@ class _Run:
         return Report(one.name, changed, seconds, text, steps, (size, len(self.work)))
 
     def _require(self, one: Pass) -> None:
+        for name in one.ensures:
+            named(name, f"pass {one.name}")
         lack = broken(self.work, one.requires, f"pass {one.name}")
         if lack is not None:
             name, (node, why) = lack
@@ -154,29 +156,42 @@ class _Run:
     def _change(self, one: Pass, before: Graph | None) -> tuple[int, tuple[Step, ...]]:
         """Runs a pass and looks whether it kept its word."""
         work, numbering = self.work, self.numbering
-        version, ends = work.version, _ends(work)
+        version, ends = work.version, Ends.of(work)
         try:
             changed = self.apply(one)
-        except (Exception, TooLong) as error:
-            if isinstance(error, TooLong):
-                error.args = (f"it takes more than {self.seconds:g} s",)
-            meant, node = failed(one.name, error, numbering)
-            if meant is error:
-                raise
-            graphs = [work] if located(work, node) else [self._before(before) or work, work]
-            raise noted(meant, node, *graphs) from error
         except KeyboardInterrupt as error:
             where = place(numbering, "")
             raise KeyboardInterrupt(f"interrupted in pass {one.name}: {where}") from error
+        except Stopped:
+            raise
+        except BaseException as error:  # whatever a pass raises, SystemExit too
+            raised = self._failed(one, before, error)
+            if raised is error:
+                raise
+            raise raised from error
         if isinstance(changed, bool) or not isinstance(changed, int):
             said = f"gives {type(changed).__name__}; run() is to give how much it changed"
             raise self._broke(one, before, said)
         steps = numbering.end(one.name, changed)
-        if said := _miscounted(changed, steps, work.version - version):
-            raise self._broke(one, before, said)
+        edits = work.version - version
+        if said := _miscounted(changed, steps, edits):
+            raise self._broke(one, before, said, compared=edits > 0)
         if changed:
             self._check(one, before, ends)
+        self._ensure(one, before)
         return changed, steps
+
+    def _failed(self, one: Pass, before: Graph | None, error: BaseException) -> QirError:
+        """What to raise where a pass raised."""
+        work, numbering = self.work, self.numbering
+        if isinstance(error, TooLong):
+            error.args = (f"it takes more than {self.seconds:g} s",)
+        meant, node = failed(one.name, error, numbering)
+        if meant is error:
+            return meant
+        beside = [value.node.name for value in numbering.beside]
+        graphs = [work] if located(work, node) else [self._before(before) or work, work]
+        return noted(meant, node, *graphs, beside=beside)
 
     def apply(self, one: Pass) -> int:
         """Runs a pass on the graph and its bodies, whatever becomes of them."""
@@ -196,16 +211,20 @@ class _Run:
             work._most = float("inf")
         return changed
 
-    def _check(self, one: Pass, before: Graph | None, ends: Mapping[str, list[str]]) -> None:
-        """PassError where the graph is no program now, or has not what the pass ensures."""
+    def _check(self, one: Pass, before: Graph | None, ends: Ends) -> None:
+        """PassError where the graph is no program now, or takes and gives something else."""
         with growth():
             faults = errors(self.work)
         if faults:
             raise self._broke(one, before, f"leaves a broken graph: {faults[0]}", faults[0].node)
-        for kind, names in _ends(self.work).items():
-            if names != ends[kind]:
-                had, has = (", ".join(each) or "none" for each in (ends[kind], names))
-                raise self._broke(one, before, f"changes the {kind} of the graph: {had} -> {has}")
+        if said := ends.renamed(self.work):
+            raise self._broke(one, before, said)
+        if one.tolerance.compared and (other := ends.retyped(self.work)) is not None:
+            said, node = other
+            raise self._broke(one, before, said, node)
+
+    def _ensure(self, one: Pass, before: Graph | None) -> None:
+        """PassError where the graph has not what the pass ensures, changed or not."""
         ensured = () if self.numbering.stopped else one.ensures
         lack = broken(self.work, ensured, f"pass {one.name}")
         if lack is not None:
@@ -218,16 +237,24 @@ class _Run:
         """The graph as the pass that runs was given it; None where it cannot be made again."""
         if before is None:
             again = _Run(self.given, None, self.limit, self.seconds)
-            with suppress(Exception, TooLong):
+            with suppressed():
                 for one in self.ran:
                     again.numbering.end(one.name, again.apply(one))
                 before = again.work
         return before
 
-    def _broke(self, one: Pass, before: Graph | None, said: str, node: str = "") -> QirError:
+    def _broke(
+        self,
+        one: Pass,
+        before: Graph | None,
+        said: str,
+        node: str = "",
+        *,
+        compared: bool = True,
+    ) -> QirError:
         """The error for a pass that broke its word: at which node, and which rewrite did it."""
         before, was = self._before(before), ""
-        if not node and before is not None:
+        if not node and compared and before is not None:
             found = difference(before, self.work)
             node = f"{found.path}{found.node}" if found else ""
             said += f"; {found}" if found else "; no node differs from before"
@@ -251,7 +278,7 @@ class _Run:
         again = _Run(before, None, left, self.seconds)
         claims = Claims(again.numbering, node)
         again.numbering.asked = claims
-        with suppress(Exception, TooLong):
+        with suppressed():
             again.apply(one)
         claims()
         return claims.told()
@@ -262,30 +289,40 @@ class _Run:
         assert validation is not None
         found = {total: (moved, self.numbering.done[-1])}
 
+        odd: list[str] = []
+
         def moves(count: int) -> bool:
             again = _Run(before, None, count, self.seconds)
-            held = picture.of(again.work)
-            try:
-                again.once(one)
-            except PassError as error:  # cut short, it may leave no program
-                where: Moved | None = Moved(moved.tensor, f"more than can be told: {error}")
+            held, changed, version = picture.of(again.work), None, again.work.version
+            with suppressed():
+                changed = again.apply(one)
+            if changed is None or errors(again.work):
+                said = "more than can be told: cut short, it leaves no program"
+                where: Moved | None = Moved(moved.tensor, said)
             else:
+                edits = again.work.version - version
+                steps = again.numbering.end(one.name, changed)
+                if wrong := _miscounted(changed, steps, edits):
+                    odd.append(f"; cut short after {count} of its rewrites it {wrong}")
                 where = validation.moved(held, again.work, one.tolerance)
             if where is not None:
-                found[count] = where, again.numbering.done[-1]
+                found[count] = where, (again.numbering.done or self.numbering.done)[-1]
             return where is not None
 
         first = search(0, total, moves)
         moved, step = found[first]
         by = f"by {step}, number {first} of {total}"
         by = "no rewrite claims it" if step.rewrite == WHOLE else by
-        error = MovedError(f"pass {one.name}: {moved}; {by}; it declares {one.tolerance}")
+        more = odd[-1] if odd else ""
+        error = MovedError(f"pass {one.name}: {moved}; {by}; it declares {one.tolerance}{more}")
         return noted(error, moved.tensor, self.work, before)
 
 
 def _miscounted(changed: int, steps: tuple[Step, ...], edits: int) -> str:
     """What is wrong with the number of changes that a pass reports; empty where nothing is."""
     said = "no change" if changed == 0 else f"{changed} change{'' if changed == 1 else 's'}"
+    if changed < 0 and not edits:
+        return f"reports {said}, which is no number of changes; the graph was not edited"
     if changed < 0 or (changed == 0 and edits):
         return f"reports {said}, the graph was edited"
     if changed and not edits:
@@ -295,11 +332,6 @@ def _miscounted(changed: int, steps: tuple[Step, ...], edits: int) -> str:
     if changed > edits:
         return f"reports {said}, the graph was edited {edits} time{'' if edits == 1 else 's'}"
     return ""
-
-
-def _ends(graph: Graph) -> dict[str, list[str]]:
-    """What a graph takes and gives, by name."""
-    return {"inputs": [v.name for v in graph.inputs], "outputs": list(graph.outputs)}
 
 
 def search(good: int, bad: int, fails: Callable[[int], bool]) -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from qir.errors import PassError
 from qir.ir.graph import Graph
-from qir.ir.node import Node
+from qir.ir.node import Node, Value
 from qir.ir.origin import Origin
 from qir.rewrite.watch import watching
 
@@ -48,6 +48,8 @@ class Numbering:
     """Whether a rewrite was left out."""
     nodes: tuple[Node, ...] = ()
     """What the last rewrite was about."""
+    beside: tuple[Value, ...] = ()
+    """The operands that its node had, which tell where it stood when it is gone."""
     asked: Callable[[], None] = lambda: None
     """Called before each rewrite."""
     _asked: Step | None = None
@@ -83,6 +85,7 @@ class Numbering:
     def begin(self) -> None:
         """Forgets what the pass before was about, and allows this one so many rewrites."""
         self._first, self.nodes, self.path = len(self.steps), (), ""
+        self.beside = ()
         self._asked = None
         self._most = _MOST * (len(self.graph) + _MOST)
         self._seen = -1
@@ -101,7 +104,9 @@ class Numbering:
             self.stopped = True
             return False
         node = nodes[0]
+        self.beside = tuple(node.operands.values())
         if len(self.steps) - self._first >= self._most:
+            self.nodes = nodes
             raise PassError(
                 f"pass {by}: rewrite {rewrite} at {node.name}: it goes on for ever; "
                 f"{self._most:,} rewrites were done"

@@ -8,9 +8,26 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from qir.errors import Stopped
+
 
 class TooLong(BaseException):
     """Raised in the thread that takes too long; nothing but its starter is to catch it."""
+
+
+ENDING = (KeyboardInterrupt, Stopped)
+"""What ends the whole program, and is nobody else's to catch."""
+
+
+@contextmanager
+def suppressed() -> Iterator[None]:
+    """Lets what runs inside fail in any way; what ends the program ends it."""
+    try:
+        yield
+    except ENDING:
+        raise
+    except BaseException:  # whatever a pass raises, SystemExit too
+        return
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import islice
 from types import TracebackType
 
@@ -34,7 +35,7 @@ def failed(name: str, error: BaseException, numbering: Numbering) -> tuple[QirEr
     node = _node_of(error, numbering)
     at = f"{numbering.path}{node.name}" if node else ""
     plain = isinstance(error, QirError | TooLong)
-    said = str(error) if plain else f"{type(error).__name__}: {error}"
+    said = str(error) if plain else f"{type(error).__name__}: {error}".rstrip(": ")
     named = said.startswith(f"pass {name}")
     if isinstance(error, QirError) and not isinstance(error, (PassError, *FAULTS)):
         if numbering.last is None or named:
@@ -45,12 +46,15 @@ def failed(name: str, error: BaseException, numbering: Numbering) -> tuple[QirEr
     return PassError(said), at
 
 
-def noted(error: QirError, node: str, *graphs: Graph) -> QirError:
+def noted(error: QirError, node: str, *graphs: Graph, beside: Iterable[str] = ()) -> QirError:
     """An error with ten nodes as a note: around one, in the first graph that has it.
 
-    Where it is about no node, they are the first ones of the first graph.
+    Where none has it they are around the first of those that stood beside it; where it is about
+    no node, they are the first ones of the first graph.
     """
     shown = next(filter(None, (around(graph, node) for graph in graphs)), "")
+    for other in () if shown else beside:
+        shown = shown or next(filter(None, (around(graph, other) for graph in graphs)), "")
     error.add_note(shown or _beginning(graphs[0]))
     return error
 

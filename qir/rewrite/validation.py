@@ -22,6 +22,7 @@ from qir.ir.node import Value
 from qir.ir.origin import Lineage
 from qir.ir.types import QuantType, TensorType
 from qir.numerics import profile, reals_of
+from qir.rewrite.ends import refines
 from qir.rewrite.tolerance import Tolerance
 
 Tensor: TypeAlias = NDArray[np.generic]
@@ -155,7 +156,11 @@ class _Look:
             known = self.before.outputs[self.sample].get(name)
             if known is None or self.moved is not None:
                 continue
-            if far := self._far(known, value.type, made[name]):
+            if known.data.shape != made[name].shape or not refines(known.type, value.type):
+                far = f"more than can be told: it was {known.type}, and is {value.type}"
+            else:
+                far = self._far(known, value.type, made[name])
+            if far:
                 self.moved = Moved(name, far, self.sample)
 
     def _far(self, old: Seen, kind: TensorType, new: Tensor) -> str:
@@ -189,9 +194,12 @@ def _only_op(name: str, op: str) -> bool:
 
 
 def far_reals(old: Tensor, new: Tensor, ulps: float, more: float = 0.0) -> str:
-    """How far reals lie apart, in words; empty where it is no further than they may."""
-    if old.dtype != new.dtype or old.dtype.kind not in "fV":
-        return "" if old.dtype != new.dtype or np.array_equal(old, new) else _unequal(old, new)
+    """How far reals lie apart, in words; empty where it is no further than they may.
+
+    Of two types, it is by the units of the old one.
+    """
+    if old.dtype.kind not in "fV" or new.dtype.kind not in "fV":
+        return "" if np.array_equal(old, new) else _unequal(old, new)
     a, b = old.astype(np.float64), new.astype(np.float64)
     with np.errstate(all="ignore"):
         gap = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, np.abs(a - b))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
@@ -9,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from qir.errors import GraphError, PassError, Refused
+from qir.errors import GraphError, PassError, Refused, Stopped
 from qir.ir.dtype import F16
 from qir.ir.graph import Graph
 from qir.ir.node import Node
@@ -370,3 +371,90 @@ def test_time_of_keeping_the_graph_of_a_user_is_small() -> None:
         patch.undo()
     assert copies == 1
     assert np.all([node.op != "abs" for node in graph])
+
+
+# -- programs that end, counts that are none -------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [SystemExit, GeneratorExit, BaseException])
+def test_a_pass_that_would_end_the_program_is_told_with_rewrite_and_node(
+    kind: type[BaseException],
+) -> None:
+    def leave(graph: Graph, node: Node) -> None:
+        raise kind
+
+    said = f"^pass touch: rewrite touch at r7: {kind.__name__}\nin main"
+    with pytest.raises(PassError, match=said) as error:
+        run_passes(relus(), [Touch(at("r7", leave))], Ledger())
+    assert any(line.startswith("-> %r7 ") for line in notes(error))
+
+
+def test_a_pass_that_ends_the_program_after_an_edit_is_run_again_without_ending_it() -> None:
+    """Its last rewrite is looked for by running it once more, which ends it once more."""
+
+    def leave(graph: Graph, node: Node) -> None:
+        abs_instead(graph, node)
+        sys.exit("enough")
+
+    said = "^pass touch: rewrite touch at r7: SystemExit: enough\nin main"
+    with pytest.raises(PassError, match=said) as error:
+        run_passes(relus(), [Touch(at("r7", leave))], Ledger())
+    assert any(line.startswith("-> %r7 ") for line in notes(error))
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, Stopped])
+def test_what_the_user_or_the_system_ends_is_ended(kind: type[BaseException]) -> None:
+    def leave(graph: Graph, node: Node) -> None:
+        raise kind
+
+    with pytest.raises(kind):
+        run_passes(relus(), [Touch(at("r7", leave))], Ledger())
+
+
+def test_a_loop_by_hand_is_shown_around_the_node_it_is_at() -> None:
+    @dataclass(frozen=True)
+    class Loops(Pass):
+        name = "loops"
+
+        def run(self, graph: Graph, ledger: Ledger) -> int:
+            while True:
+                node = next(n for n in graph if n.op == "relu" and not n.name.startswith("r1"))
+                may(self.name, "again", node)
+                made = graph.add("relu", {"x": node.operands["x"]}, before=node)
+                graph.replace(node.result, made.result)
+                graph.remove(node)
+
+    with pytest.raises(PassError, match=r"rewrite again at (\S+): it goes on for ever") as error:
+        run_passes(relus(20), [Loops()], Ledger())
+    name = str(error.value).split(" at ")[1].split(":")[0]
+    assert any(line.startswith(f"-> %{name} ") for line in notes(error))
+
+
+def test_a_node_that_is_gone_is_shown_by_what_it_stood_on() -> None:
+    def vanish(graph: Graph, node: Node) -> None:
+        made = graph.add("neg", {"x": node.operands["x"]}, before=node, name="extra")
+        graph.replace(node.result, made.result)
+        graph.remove(node)
+        again = graph.add("relu", {"x": made.result}, before=graph.output, name="gone")
+        assert may("touch", "again", again.result.node)
+        graph.remove(again)
+        raise ValueError("now")
+
+    with pytest.raises(PassError, match="rewrite again at gone: ValueError: now") as error:
+        run_passes(relus(), [Touch(at("r7", vanish))], Ledger())
+    assert any(line.startswith("-> %extra ") for line in notes(error))
+
+
+def test_less_than_no_change_without_an_edit_is_told_as_that() -> None:
+    @dataclass(frozen=True)
+    class Less(Pass):
+        name = "less"
+
+        def run(self, graph: Graph, ledger: Ledger) -> int:
+            return -1
+
+    with pytest.raises(PassError) as error:
+        run_passes(relus(), [Less()], Ledger())
+    said = "pass less reports -1 changes, which is no number of changes; the graph was not edited"
+    assert str(error.value).startswith(said)
+    assert "differs" not in str(error.value)

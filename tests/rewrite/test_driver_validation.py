@@ -230,6 +230,23 @@ def test_validation_of_quantizing_passes_on_random_graphs() -> None:
         pipeline.optimize(graph, text, samples=samples)
 
 
+def test_a_pass_whose_count_is_fixed_is_blamed_for_the_rewrite_that_moved_a_tensor() -> None:
+    """Cut short in the search it reports what it always does; that is no move of numbers."""
+
+    @dataclass(frozen=True)
+    class Fixed(Scale):
+        def run(self, graph: Graph, ledger: Ledger) -> int:
+            super().run(graph, ledger)
+            return COUNT
+
+    with pytest.raises(MovedError) as error:
+        validated(row(), Fixed("m7", 2.0))
+    said = str(error.value)
+    assert "pass scale: %m7 moved by" in said
+    assert f"by rewrite scale at m7, number 8 of {COUNT}" in said
+    assert f"of its rewrites it reports {COUNT} changes" in said
+
+
 # -- bisecting -----------------------------------------------------------------------------------
 
 

@@ -43,7 +43,7 @@ class Checklist:
         """Makes one check: `look` gives what it tried, and raises what is wrong."""
         try:
             said = look()
-        except Exception as error:  # whatever a plugin raises
+        except (Exception, SystemExit) as error:  # whatever a plugin raises
             self._rows.append(Check(name, False, told(error)))
             return False
         self._rows.append(Check(name, True, said or ""))

@@ -1,0 +1,72 @@
+"""What a graph takes and gives, by name and type: passes keep it, though sizes may get known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from qir.ir.dims import Dim
+from qir.ir.graph import Graph
+from qir.ir.types import QuantType, TensorType
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """The inputs and outputs of a graph as they were."""
+
+    inputs: Mapping[str, TensorType]
+    outputs: Mapping[str, TensorType]
+
+    @classmethod
+    def of(cls, graph: Graph) -> Ends:
+        """Those of a graph as it is now."""
+        return cls(
+            {value.name: value.type for value in graph.inputs},
+            {name: value.type for name, value in graph.outputs.items()},
+        )
+
+    def renamed(self, graph: Graph) -> str:
+        """What is wrong with the names that a changed graph takes and gives; empty: nothing."""
+        now = Ends.of(graph)
+        for kind, were, are in (
+            ("inputs", list(self.inputs), list(now.inputs)),
+            ("outputs", list(self.outputs), list(now.outputs)),
+        ):
+            if were != are:
+                had, has = (", ".join(each) or "none" for each in (were, are))
+                return f"changes the {kind} of the graph: {had} -> {has}"
+        return ""
+
+    def retyped(self, graph: Graph) -> tuple[str, str] | None:
+        """The first input or output of another type, in words, and the node that makes it."""
+        for value in graph.inputs:
+            if not refines(self.inputs[value.name], value.type):
+                was = self.inputs[value.name]
+                return f"changes the type of input {value.name}: {was} -> {value.type}", value.name
+        for name, value in graph.outputs.items():
+            if not refines(self.outputs[name], value.type):
+                was = self.outputs[name]
+                return f"changes the type of output {name}: {was} -> {value.type}", value.node.name
+        return None
+
+
+def refines(old: TensorType, new: TensorType) -> bool:
+    """Whether a type is what another was, with sizes and maps that were open known now."""
+    if old == new:
+        return True
+    if old.rank != new.rank or not _element(old, new):
+        return False
+    return all(_size(a, b) for a, b in zip(old.shape, new.shape, strict=True))
+
+
+def _size(old: Dim, new: Dim) -> bool:
+    return old == new or old is None or (not isinstance(old, int) and new is not None)
+
+
+def _element(old: TensorType, new: TensorType) -> bool:
+    if old.element == new.element:
+        return True
+    if not (isinstance(old.element, QuantType) and isinstance(new.element, QuantType)):
+        return False
+    opened = old.element.dynamic or new.element.dynamic
+    return opened and (old.dtype, old.express) == (new.dtype, new.express)
