@@ -66,14 +66,19 @@ def _plain(shape: tuple[int, ...], number: int) -> TensorType:
 
 def check_size(kind: DType, shape: tuple[int, ...], held: int) -> None:
     """ValueError where so many bytes are not the elements of that shape."""
+    wanted = stored_size(kind, shape)
+    if kind.name == "string" or held != wanted:
+        raise ValueError(f"{list(shape)} of {kind} takes {wanted} bytes, it holds {held}")
+
+
+def stored_size(kind: DType, shape: tuple[int, ...]) -> int:
+    """How many bytes the elements of a shape take in a file; ValueError for a negative size."""
     if any(d < 0 for d in shape):
         raise ValueError(f"shape {list(shape)} has a negative size")
     size = math.prod(shape)
-    wanted = -(-size * kind.bits // 8) if kind.bits < 8 else size * max(kind.bits // 8, 1)
     if kind.name == "bool":
-        wanted = size
-    if kind.name == "string" or held != wanted:
-        raise ValueError(f"{list(shape)} of {kind} takes {wanted} bytes, it holds {held}")
+        return size
+    return -(-size * kind.bits // 8) if kind.bits < 8 else size * max(kind.bits // 8, 1)
 
 
 class Room:

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
 from qir.errors import InputError, QirError
 from qir.frontends.onnx import OnnxFrontend
 from qir.ledger import Ledger
+from qir.reference.interpreter import run
 
 from .models import conv_net, model, quantized, save
 
@@ -140,14 +142,15 @@ def test_shapes_that_do_not_fit_an_op_name_the_node(tmp_path: Path) -> None:
 # -- data beside the model ----------------------------------------------------------------------
 
 
-def external(folder: Path, location: str, length: int = 16, offset: int | str = 0) -> Path:
+def external(folder: Path, location: str, length: int | None = 16, offset: int | str = 0) -> Path:
     nodes = [helper.make_node("Add", ["x", "c"], ["y"])]
     proto = model(nodes, {"x": (FLOAT, [4])}, {"y": (FLOAT, [4])}, {"c": np.ones(4, np.float32)})
     tensor = proto.graph.initializer[0]
     tensor.ClearField("raw_data")
     tensor.data_location = TensorProto.EXTERNAL
     for key, value in (("location", location), ("offset", offset), ("length", length)):
-        tensor.external_data.add(key=key, value=str(value))
+        if value is not None:
+            tensor.external_data.add(key=key, value=str(value))
     return save(proto, folder)
 
 
@@ -157,6 +160,25 @@ def test_data_beside_the_model_are_read(tmp_path: Path) -> None:
     array = graph["c"].constant
     assert array is not None
     np.testing.assert_array_equal(array.data, [0, 1, 2, 3])
+
+
+def test_data_without_a_length_are_as_long_as_their_type_says(tmp_path: Path) -> None:
+    held = np.arange(9, dtype=np.float32)
+    (tmp_path / "d.bin").write_bytes(held.tobytes())
+    x = np.zeros(4, np.float32)
+    for first in (0, 1, 5):
+        path = external(tmp_path, "d.bin", None, 4 * first)
+        found = run(OnnxFrontend().load(path, Ledger()), {"x": x})["y"]
+        assert np.array_equal(found, held[first : first + 4])
+        assert np.array_equal(ort.InferenceSession(path).run(None, {"x": x})[0], found)
+    said = message(external(tmp_path, "d.bin", None, 24))
+    assert "tensor c: bytes 24 to 40 of 'd.bin', which holds 36" in said
+
+
+def test_numbers_of_bytes_below_zero_are_told(tmp_path: Path) -> None:
+    (tmp_path / "d.bin").write_bytes(bytes(64))
+    assert "tensor c: its length is -3, below 0" in message(external(tmp_path, "d.bin", -3))
+    assert "tensor c: its offset is -8, below 0" in message(external(tmp_path, "d.bin", 16, -8))
 
 
 @pytest.mark.parametrize("location", ["../secret.bin", "/etc/passwd", "link.bin", "a/../../s", ""])
@@ -212,6 +234,13 @@ def test_data_of_few_bits_are_not_read_before_their_size_is_right(tmp_path: Path
 def test_data_that_are_a_folder_are_told(tmp_path: Path) -> None:
     (tmp_path / "d").mkdir()
     assert "tensor c: its data are at 'd', which is a folder" in message(external(tmp_path, "d"))
+
+
+def test_data_that_are_a_pipe_are_told_and_never_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "d")
+    said = message(external(tmp_path, "d"))
+    assert "tensor c: its data are at 'd', which is no regular file" in said
+    assert "its data file 'e' is not there" in message(external(tmp_path, "e"))
 
 
 # -- damage -------------------------------------------------------------------------------------
