@@ -22,6 +22,10 @@ from qir.rewrite.pattern import Pattern, Var, op
 from qir.rewrite.rewriting import PatternPass, Rewrite
 
 _STEPS = frozenset({"quantize", "dequantize", "requantize"})
+_MOVES = frozenset(
+    "transpose reshape flatten squeeze unsqueeze slice flip expand tile identity".split()
+)
+"""What moves elements, whatever they are."""
 _LONGEST = 4
 _MOST = 1 << 20
 """Codes times scales that a proof tries; what has more stays."""
@@ -40,6 +44,37 @@ def _back(graph: Graph, match: Match) -> Value | None:
             return x
         node = x.node
     return None
+
+
+def _moved(graph: Graph, match: Match) -> Value | None:
+    """Codes that are moved instead of their numbers, where these are quantized by the same map."""
+    root = match.root
+    moves = _moves(root.operands["x"])
+    back = moves[-1].operands["x"].node if moves else root
+    if back.op != "dequantize" or back.schemes or len(back.operands) > 1 or len(root.operands) > 1:
+        return None
+    value, element = back.operands["x"], root.result.type.element
+    quant = value.type.quant
+    if value.type.element != element or quant is None or quant.grain is not None:
+        return None
+    if not _gives_back(graph, value, [back, root]):
+        return None
+    for node in reversed(moves):
+        kind = TensorType(node.result.type.shape, element)
+        made = graph.add(
+            node.op, {**node.operands, "x": value}, node.attrs, types=[kind], origins=node.origins
+        )
+        value = made.result
+    return value
+
+
+def _moves(value: Value) -> list[Node]:
+    """The moves that a value has behind it and nobody else reads, the last one first."""
+    found: list[Node] = []
+    while value.node.op in _MOVES and value.only_use is not None and not value.node.schemes:
+        found.append(value.node)
+        value = value.node.operands["x"]
+    return found
 
 
 def _recoded(graph: Graph, match: Match) -> Value | None:
@@ -138,6 +173,21 @@ _PAIRS = Rewrite(
     Change.EXACT,
     "every code gives itself back",
 )
+_MOVED = Rewrite(
+    Pattern(
+        "moved-codes",
+        (
+            op.quantize(
+                Var("x").check("nobody else reads it, moves made it", lambda x: bool(_moves(x)))
+            ),
+        ),
+        codes=True,
+        doc="Codes that come back to themselves in other places.",
+    ),
+    _moved,
+    Change.EXACT,
+    "every code gives itself back, codes are moved",
+)
 _RECODES = Rewrite(
     Pattern("same-bits", (op.recode(Var("x")),), codes=True, doc="Bits read as they were."),
     _recoded,
@@ -152,12 +202,14 @@ class CleanPairs(PatternPass):
 
     The proof is a trial: every code of the type goes through the ops by the profile that they
     follow, by every scale of the axis, and all must come back as the bytes they were; so nothing
-    is assumed about rounding. The types on both ends are equal. What cannot be tried stays: scales
-    that are computed or lie in blocks, and codes of more than 2^20 values, such as 32-bit biases.
+    is assumed about rounding. The types on both ends are equal. Where moves (transpose, reshape,
+    slice and their like) stand between and one map goes for all elements, codes are moved. What
+    cannot be tried stays: scales that are computed or lie in blocks, and codes of more than 2^20
+    values, such as 32-bit biases.
     """
 
     name = "clean-pairs"
-    rewrites = (_PAIRS, _RECODES)
+    rewrites = (_PAIRS, _MOVED, _RECODES)
 
     @classmethod
     def samples(cls) -> Iterable[tuple[Pass, Graph]]:

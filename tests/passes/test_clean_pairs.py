@@ -10,11 +10,13 @@ import pytest
 from qir.ir.dims import symbol
 from qir.ir.dtype import BF16, F16, F32, I8, I16, U8, dtype
 from qir.ir.graph import Graph
+from qir.ir.text import parse
 from qir.ir.types import Array, QuantType, TensorType, uniform
 from qir.ledger import Ledger
 from qir.numerics import profile_names
 from qir.passes.clean_pairs import CleanPairs
 from qir.reference.interpreter import run
+from qir.rewrite import run_passes
 from tests.passes.keeping import keep, keeps
 
 
@@ -104,3 +106,23 @@ def test_bits_that_are_read_as_they_were_stay_where_they_are() -> None:
     back = graph.add("recode", {"x": raw}, types=[kind]).result
     graph.add("output", {"y": back, "raw": raw})
     assert keep(CleanPairs(), graph, 0) == 1
+
+
+@pytest.mark.parametrize("profile", ["native", "ort-1.31"])
+def test_codes_are_moved_instead_of_their_numbers(profile: str) -> None:
+    text = """graph main as PROFILE {
+      %x = input() : 2x3x4x!quant.uniform<u8:f32, 0.3:128>
+      %d = dequantize(%x) : 2x3x4xf32
+      %t = transpose(%d) {perm = (2, 0, 1)} : 4x2x3xf32
+      %s = slice(%t) {starts = (1,), ends = (3,), axes = (0,), steps = (1,)} : 2x2x3xf32
+      %q = quantize(%s) : 2x2x3x!quant.uniform<u8:f32, SCALE:128>
+      %e = dequantize(%q) : 2x2x3xf32
+      output(q=%q, e=%e)
+    }""".replace("PROFILE", profile)
+    graph = parse(text.replace("SCALE", "0.3"))
+    assert keep(CleanPairs(), graph, 1) == 1
+    after = run_passes(graph, [CleanPairs()], Ledger())
+    assert [n.op for n in after][1:-1] == ["transpose", "slice", "dequantize"]
+    codes = np.random.default_rng(3).integers(0, 256, (2, 3, 4)).astype(np.uint8)
+    assert np.array_equal(run(after, {"x": codes})["q"], codes.transpose(2, 0, 1)[1:3])
+    assert keep(CleanPairs(), parse(text.replace("SCALE", "0.31")), 1) == 0
