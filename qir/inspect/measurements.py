@@ -131,13 +131,13 @@ def draft(measured: Measured, name: str) -> str:
         for o, said in zip(measured.drifts, lost, strict=True)
         if o.left
     )
-    versions = release(measured.version)
+    versions, below = release(measured.version), head_of(base)
     head = Head(
         name,
         base.name,
-        measured.backend if head_of(base).backend != measured.backend else "",
-        versions if head_of(base).versions != versions else "",
-        dict(measured.settings),
+        measured.backend if below.backend != measured.backend else "",
+        versions if below.versions != versions else "",
+        {} if suits(below.settings, measured.settings) else dict(measured.settings),
         evidence=f"{_evidence(measured)}: {measured.cases} cases, {measured.elements:,} elements",
         notes=notes,
     )

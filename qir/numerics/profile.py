@@ -174,12 +174,13 @@ class Head:
     isa: str = "any"
     groups: str = "inherited"
     """`own`: the groups of what it extends are not its."""
-    signed: str = "kept"
+    signed: str = ""
     """`private_unsigned`: 8-bit signed codes that one dequantize alone reads, for one reader and
-    not as a result of the model, become unsigned ones with 128 more, before anything is grouped."""
-    doubled: str = "kept"
+    not as a result of the model, become unsigned ones with 128 more, before anything is grouped.
+    `kept`: they stay; empty: as what it extends says."""
+    doubled: str = ""
     """`merged`: of quantize, dequantize, quantize, dequantize in a row one pair stays, its range
-    what the two have in common."""
+    what the two have in common. `kept`: both stay; empty: as what it extends says."""
     evidence: str = ""
     notes: tuple[str, ...] = ()
 
@@ -209,6 +210,16 @@ class Profile:
     def isa(self) -> str:
         """The instruction set it speaks of: its own, else that of what it extends."""
         return next((p.head.isa for p in reversed(self.layers) if p.head.isa != "any"), "any")
+
+    @property
+    def signed(self) -> str:
+        """What becomes of private signed codes: what it says itself, else what it extends."""
+        return next((p.head.signed for p in reversed(self.layers) if p.head.signed), "kept")
+
+    @property
+    def doubled(self) -> str:
+        """What becomes of two pairs in a row: what it says itself, else what it extends."""
+        return next((p.head.doubled for p in reversed(self.layers) if p.head.doubled), "kept")
 
     def on(self, isa: str) -> Profile:
         """The profile on another instruction set: `any`, `avx2`, `avx512`, `vnni` or `amx`."""

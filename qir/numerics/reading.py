@@ -520,8 +520,9 @@ def _met(op: str, when: When) -> Query:
 
 def dumps(profile: Profile) -> str:
     """The profile (without what it extends) as TOML that reads back equal."""
-    head = profile.head
-    lines = [f"{k} = {_toml(v)}" for k in _HEAD if (v := getattr(head, k))]
+    head, plain = profile.head, Head("")
+    said_ = {k: v for k in _HEAD if (v := getattr(head, k)) != getattr(plain, k)}
+    lines = [f"{k} = {_toml(v)}" for k, v in said_.items()]
     lines += _fields(profile.defaults)
     for entry in profile.rules:
         lines += ["", "[[rule]]", f"op = {_toml(entry.ops)}", *_when(entry.when)]

@@ -14,6 +14,7 @@ from qir.ir.types import Array, QuantType, uniform
 from qir.ledger import Change, Ledger
 from qir.numerics import Profile, Query, Rule, affine_of, choose, quantize
 from qir.rewrite.fusing import TAILS
+from qir.rewrite.linear import as_linear
 
 _NAME = "group"
 
@@ -22,14 +23,14 @@ def load(graph: Graph, profile: Profile, ledger: Ledger) -> int:
     """Does all that a profile's runtime does; says how many places changed."""
     moving = frozenset(g.chain[0] for g in profile.groups if g.propagates)
     count = _move_up(graph, moving) + _move_down(graph, moving)
-    if profile.head.doubled == "merged":
+    if profile.doubled == "merged":
         count += _merge(graph, ledger)
     rule = profile.resolve(Query("constant"))
     if rule.weights.given == "float":
         count += _code_weights(graph, ledger, rule)
-    if profile.head.signed == "private_unsigned":
+    if profile.signed == "private_unsigned":
         count += _unsign(graph, ledger)
-    return count
+    return count + as_linear(graph, profile, ledger)
 
 
 def _pair(graph: Graph, value: Value, quant: QuantType, before: Node | None = None) -> Value:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
@@ -21,7 +22,7 @@ from qir.inspect.probing import Measured, Probe, chosen, head_of, measure, probe
 from qir.inspect.versions import covers
 from qir.ir.graph import Graph
 from qir.ir.verify import verify
-from qir.numerics import Method, Profile, parse, profile, profile_names
+from qir.numerics import Method, Profile, Query, parse, profile, profile_names
 from qir.numerics.library import replaced
 from qir.numerics.profile import Entry, Field, Fields, Head, When
 from qir.reference.interpreter import run
@@ -162,6 +163,53 @@ def test_a_version_that_no_file_speaks_of_is_held_beside_the_nearest() -> None:
         (("matmul",), "away"),
     }
     assert all("qir probe" in str(e.fields["", "evidence"]) for e in made.rules)
+
+
+@pytest.mark.parametrize("version", ["as it is", "99.0"])
+@pytest.mark.parametrize("probe", probes(), ids=lambda p: p.name)
+def test_a_file_of_what_does_not_drift_says_what_the_one_it_extends_does(
+    probe: Probe, version: str
+) -> None:
+    if not probe.version:
+        pytest.skip(f"{probe.name} is not installed")
+    found = measured(probe.name)
+    if version != "as it is":
+        found = replace(found, version=version, covered=False)
+    text = draft(found, "written")
+    assert not {"signed", "doubled", "groups", "isa", "rule", "group"} & tomllib.loads(text).keys()
+    _same(parse(text, "written.toml", profile), profile(found.profile))
+
+
+def _same(made: Profile, base: Profile) -> None:
+    """One profile says what another does of every op, on every instruction set."""
+    assert (made.groups, made.isa) == (base.groups, base.isa)
+    assert (made.signed, made.doubled) == (base.signed, base.doubled)
+    for op in sorted({op for layer in base.layers for e in layer.rules for op in e.ops}):
+        for entry in (e for layer in base.layers for e in layer.rules if op in e.ops):
+            for isa in ("any", "avx2", "vnni"):
+                storage = {slot: kinds[0] for slot, kinds in entry.when.storage.items()}
+                grain = next(iter(entry.when.grain), "tensor")
+                query = Query(op, storage, grain, entry.when.attrs, isa)
+                assert replace(made.resolve(query), profile="") == replace(
+                    base.resolve(query), profile=""
+                )
+
+
+def test_a_version_that_no_file_speaks_of_groups_as_the_nearest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (probe,) = chosen(["onnxruntime.all"])
+    monkeypatch.setattr(type(probe), "version", "1.99.0")
+    found = measure(probe)
+    assert not found.covered
+    assert not found.drifts
+    made = parse(draft(found, "written"), "written.toml", profile)
+    assert made.base is not None
+    assert (made.base.name, made.head.versions) == ("ort-1.31", "==1.99.*")
+    _same(made, profile("ort-1.31"))
+    assert (made.signed, made.doubled) == ("private_unsigned", "merged")
+    undone = parse('name = "x"\nextends = "ort-1.31"\nsigned = "kept"\n', "x.toml", profile)
+    assert (undone.signed, undone.doubled) == ("kept", "merged")
 
 
 def test_arithmetic_that_no_field_says_is_filed_without_a_claim() -> None:
