@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Literal
@@ -45,6 +46,8 @@ from qir.target import target as named_target
 
 SUFFIX = ".qir"
 """Of QIR's own files."""
+_STEM = re.compile(r"[0-9]{2,}-.+")
+"""Of the names of a dump's files."""
 GRANULARITIES = ("channel", "tensor")
 """What one scale of a weight may stand for."""
 
@@ -167,18 +170,20 @@ def optimize(
     dump: str | Path | None = None,
     after: After | None = None,
     seconds: float | None = None,
+    force: bool = False,
 ) -> Graph:
     """Runs passes, such as `"prune; fold-constants{limit=4096}"`; the graph given stays as it was.
 
     With samples the graph is run on them before and after each pass, and MovedError names the first
     tensor that moved further than its pass declares, and the rewrite. `dump` is a folder that gets
-    the graph after each pass. A pass that takes more than so many `seconds` is stopped.
+    the graph after each pass; UsageError where it holds those of another run, which `force` puts
+    away. A pass that takes more than so many `seconds` is stopped.
     """
     steps = parse_passes(passes) if isinstance(passes, str) else tuple(passes)
     kept = list(samples)
     told: list[After] = [after] if after else []
     if dump is not None:
-        told.append(Dump(Path(dump), graph))
+        told.append(Dump(Path(dump), graph, force=force))
 
     def tell(report: Report, graph: Graph) -> None:
         for each in told:
@@ -198,9 +203,12 @@ def optimize(
 class Dump:
     """Writes a graph as it is given, and again after each pass, numbered, as text and `.qir`."""
 
-    def __init__(self, folder: Path, graph: Graph) -> None:
+    def __init__(self, folder: Path, graph: Graph, *, force: bool = False) -> None:
+        self.claim(folder, force=force)
         try:
             folder.mkdir(parents=True, exist_ok=True)
+            for path in self.held(folder):
+                path.unlink()
         except OSError as error:
             raise InputError(f"{folder}: {error.strerror or error}") from error
         self.folder = folder
@@ -210,6 +218,22 @@ class Dump:
     def __call__(self, report: Report, graph: Graph) -> None:
         self.count += 1
         self._write(report.name, graph)
+
+    @classmethod
+    def claim(cls, folder: Path, *, force: bool = False) -> None:
+        """UsageError unless a run may be written there: none is, unless `force`."""
+        if folder.exists() and not folder.is_dir():
+            raise UsageError(f"{folder}: it is no folder; name one for the graphs")
+        if not force and (found := cls.held(folder)):
+            name = found[0].name
+            raise UsageError(f"{folder} holds another run, {name} first; --force replaces it")
+
+    @staticmethod
+    def held(folder: Path) -> list[Path]:
+        """The files of a run that was written there: a text and a `.qir` file of each name."""
+        texts = sorted(folder.glob("[0-9][0-9]*-*.txt"))
+        pairs = [(path, path.with_suffix(SUFFIX)) for path in texts if _STEM.fullmatch(path.stem)]
+        return [path for pair in pairs if pair[1].exists() for path in pair]
 
     def _write(self, name: str, graph: Graph) -> None:
         stem = f"{self.count:02d}-{name}"

@@ -19,13 +19,19 @@ if TYPE_CHECKING:
 def open_model(path: Path, ledger: Ledger | None = None) -> Graph:
     """Reads a model; a `.qir` file's own ledger goes before what reading adds."""
     from qir import pipeline
+
+    require_file(path)
+    if ledger is not None:
+        ledger.extend(pipeline.read_ledger(path))
+    return pipeline.load(path, ledger=ledger)
+
+
+def require_file(path: Path) -> None:
+    """InputError where nothing is there to be read."""
     from qir.errors import InputError
 
     if not path.exists():
         raise InputError(f"{path}: there is no such file")
-    if ledger is not None:
-        ledger.extend(pipeline.read_ledger(path))
-    return pipeline.load(path, ledger=ledger)
 
 
 def claim_model(path: Path, target: str, form: str | None, *, force: bool) -> None:
@@ -60,9 +66,14 @@ def claim_files(*paths: Path | None, force: bool) -> None:
 
 
 def require_apart(reads: Sequence[Path | None], writes: Sequence[Path | None]) -> None:
-    """UsageError where a file that is to be written is also read, or written for two reasons."""
+    """UsageError where a file that is to be written is also read, or written for two reasons.
+
+    The model comes first of what is read: InputError where it is not there.
+    """
     from qir.errors import UsageError
 
+    if reads and reads[0] is not None:
+        require_file(reads[0])
     taken = [path for path in reads if path is not None]
     for path in writes:
         if path is None:

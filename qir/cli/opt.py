@@ -48,7 +48,8 @@ if TYPE_CHECKING:
     "--dump",
     type=shared.PATH,
     metavar="DIR",
-    help="Write the graph before and after each pass into a folder, numbered, as text and .qir.",
+    help="Write the graph before and after each pass into a folder, numbered, as text and .qir;"
+    " --force replaces those of another run.",
 )
 @shared.whole("--seconds", "Stop a pass that takes longer, and say where it was.")
 @shared.lossy
@@ -94,6 +95,8 @@ def opt(
     require_apart([model, data], [output, ledger_file])
     claim_model(output, target, form, force=force)
     claim_files(ledger_file, force=force)
+    if dump is not None:
+        pipeline.Dump.claim(dump, force=force)
     screen = Screen(quiet=quiet)
     ledger, journal = Ledger(), pipeline.read_journal(model)
     graph = open_model(model, ledger)
@@ -113,6 +116,7 @@ def opt(
             dump=dump,
             after=after,
             seconds=seconds,
+            force=force,
         )
     pipeline.save(
         done,

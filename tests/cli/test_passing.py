@@ -10,6 +10,7 @@ import onnxruntime
 import pytest
 
 from qir import pipeline
+from qir.errors import UsageError
 from qir.ir import file
 from qir.rewrite.options import find_pass, make_pass, options_text, parse_passes
 from qir.testing import random_graph
@@ -107,6 +108,33 @@ def test_dump_holds_the_graph_after_each_pass(folder: Path) -> None:
     for name in names:
         assert str(pipeline.load(steps / f"{name}.qir")) == (steps / f"{name}.txt").read_text()
     assert pipeline.load(steps / f"{names[-1]}.qir") == pipeline.load(folder / "o.qir")
+
+
+def test_a_dump_of_another_run_stays_unless_force_replaces_it(folder: Path) -> None:
+    steps, out, source = folder / "steps", folder / "o.qir", folder / "model.onnx"
+    words = ("opt", source, "-p", "prune; cse; fold-batch-norm", "--dump", steps)
+    assert qir(*words, "-o", out).status == 0
+    (steps / "01-mine.txt").write_text("a note")
+    held = {path.name: path.read_bytes() for path in steps.iterdir()}
+    done = qir("opt", source, "-p", "prune", "--dump", steps, "-o", folder / "other.qir")
+    assert_one_line(done, 2)
+    assert f"{steps} holds another run, 00-before.txt first; --force replaces it" in done.err
+    assert {path.name: path.read_bytes() for path in steps.iterdir()} == held
+    assert not (folder / "other.qir").exists()
+    with pytest.raises(UsageError, match="holds another run"):
+        pipeline.optimize(pipeline.load(source), "cse", dump=steps)
+    assert qir("opt", source, "-p", "cse", "--dump", steps, "-o", out, "--force").status == 0
+    names = [f"{name}.{kind}" for name in ("00-before", "01-cse") for kind in ("qir", "txt")]
+    assert sorted(p.name for p in steps.iterdir()) == sorted([*names, "01-mine.txt"])
+
+
+def test_a_model_that_is_missing_is_told_before_what_would_be_written(folder: Path) -> None:
+    held = folder / "model.onnx"
+    for words in (("opt", "-p", "prune"), ("convert",), ("group", "--as", "ort-1.31")):
+        verb, *more = words
+        done = qir(verb, folder / "no.onnx", *more, "-o", held)
+        assert_one_line(done, 2)
+        assert "no.onnx: there is no such file" in done.err
 
 
 def test_validation_that_finds_a_tensor_ends_with_1_and_writes_nothing(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import keyword
 import re
 import tempfile
 from collections.abc import Mapping
@@ -14,6 +15,8 @@ from qir.errors import InputError, UsageError
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _LONGEST = 40
+_TAKEN = ("qir", "none", "true", "false")
+"""What stands for something else where names of plugins are written."""
 _GROUPS = {short: group for group, short in registry.KINDS.items()}
 
 
@@ -29,7 +32,7 @@ def check_name(kind: str, name: str) -> None:
         raise UsageError(
             f"there is {'an' if kind[0] == 'o' else 'a'} {kind} {name!r}: {owner} has it"
         )
-    if not _reads(package(kind, name)):
+    if keyword.iskeyword(name) or name in _TAKEN or not _reads(package(kind, name)):
         raise UsageError(f"{name!r} is a word of Python or of qir; take another, such as my-{name}")
 
 
