@@ -291,7 +291,7 @@ def reduce_mean(reader: Reader, op: Op) -> None:
 
 
 def softmax(reader: Reader, op: Op) -> None:
-    """QLinearSoftmax; in the flattened form before opset 13 only along the last axis."""
+    """QLinearSoftmax; before opset 13, where it flattens, only along the last axis but ones."""
     op.only("axis", "opset")
     operands = _operand(reader, op, 0, "x")
     old = op.integer("opset", 13) < 13
@@ -299,8 +299,8 @@ def softmax(reader: Reader, op: Op) -> None:
     rank = operands["x"].type.rank
     if not -rank <= axis < rank:
         raise op.fail(f"axis {axis}, but its operand has {rank} axes")
-    if old and axis % rank != rank - 1:
-        raise Keep
+    if old and any(d != 1 for d in operands["x"].type.shape[axis % rank + 1 :]):
+        raise Keep(f"before opset 13 it takes all axes from {axis} on as one")
     _add(reader, op, "softmax", operands, {"axis": axis % rank})
 
 

@@ -16,6 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 from qir.backends.onnx.formats import formed
 from qir.backends.onnx.model import to_model
 from qir.ledger import Ledger
+from qir.reference.interpreter import run as interpreted
 
 from . import runtime
 from .contrib import MS, Case, F, case, equal, loaded
@@ -136,6 +137,23 @@ def test_functions_of_codes(kind: str, form: str, op: str) -> None:
             "QLinearSoftmax": {"axis": (2, 1, 0)[seed], "opset": 13},
         }
         check(m.made(op, [*parts, *out], **choices[op]))
+
+
+def test_a_softmax_that_flattens_is_read_along_its_last_axis_and_else_kept() -> None:
+    for seed, (shape, axis, read) in enumerate(
+        (((3, 5, 7), 2, True), ((3, 7, 1, 1), 1, True), ((3, 5, 7), 1, False))
+    ):
+        m = Maker(seed, "u8", "constants")
+        parts = [m.codes("x", *shape), *m.pair("xs", power=-5), *m.pair("ys", power=-8)]
+        made = m.made("QLinearSoftmax", parts, axis=axis, opset=12)
+        graph = loaded(made.proto)
+        ops = [n.op for n in graph]
+        assert ("softmax" in ops, "foreign" in ops) == (read, not read)
+        written = to_model(formed(graph, None, Ledger(), standard=False), Ledger())
+        wanted = made.judged()["y"]
+        assert np.array_equal(runtime.run(written, made.feeds, optimize=True)["y"], wanted)
+        if read:
+            assert np.array_equal(interpreted(graph, made.feeds)["y"], wanted)
 
 
 @repeated
