@@ -16,7 +16,7 @@ from qir.numerics import Profile, affine_of, given, profile, query_of
 from qir.numerics.profile import Group as Row
 from qir.reference.quantized import bounds
 from qir.rewrite import Tolerance
-from qir.rewrite.fusing import PRODUCTS, Fusing, Match, accumulator_scale, moves_codes
+from qir.rewrite.fusing import LINES, PRODUCTS, Fusing, Match, accumulator_scale, moves_codes
 from qir.rewrite.loading import load
 from qir.rewrite.options import option
 
@@ -80,7 +80,7 @@ def _kept_map(match: Match) -> bool:
 
 def _same_storage(match: Match) -> bool:
     parameters = {spec(match.head.op).traits.bias}
-    if match.head.op in PRODUCTS:
+    if match.head.op in PRODUCTS | LINES:
         parameters.add(spec(match.head.op).traits.weight)
     kinds = {
         v.type.quant.storage for s, v in match.codes.items() if v.type.quant and s not in parameters

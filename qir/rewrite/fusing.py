@@ -28,6 +28,8 @@ INTEGER = frozenset(
 """Ops that have an integer form."""
 PRODUCTS = frozenset({"conv2d", "gemm", "matmul", "linear"})
 """Those of them whose sum may also stay real."""
+LINES = frozenset({"conv1d", "conv3d"})
+"""Convolutions along one and three axes, whose sum is always rounded."""
 TAILS = frozenset({"relu", "clip"})
 """Ops that a kernel does before it rounds."""
 _NUMBERS = frozenset({"gamma", "beta", "mean", "var"})

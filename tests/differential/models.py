@@ -539,16 +539,16 @@ class Maker:
 
 def window(
     size: tuple[int, ...],
-    kernel: tuple[int, int],
-    stride: tuple[int, int],
+    kernel: tuple[int, ...],
+    stride: tuple[int, ...],
     pads: tuple[int, ...],
-    dilation: tuple[int, int],
+    dilation: tuple[int, ...],
     ceil: bool = False,
 ) -> tuple[int, ...] | None:
     """How often a window fits; None where it does not, or where it lies in padding alone."""
     found = []
-    for i in range(2):
-        room = size[i] + pads[i] + pads[i + 2] - (kernel[i] - 1) * dilation[i] - 1
+    for i in range(len(size)):
+        room = size[i] + pads[i] + pads[i + len(size)] - (kernel[i] - 1) * dilation[i] - 1
         if room < 0:
             return None
         count = (-(-room // stride[i]) if ceil else room // stride[i]) + 1

@@ -23,6 +23,14 @@ def conv(m: Model, bias: str | None = "unit") -> str:
     return m.op("Conv", m.data(*IMAGE), m.weights(6, 4, 3, 3), *biases[bias])
 
 
+def convolution(m: Model, axes: int) -> str:
+    return m.op("Conv", m.data(1, 4, *[8] * axes), m.weights(6, 4, *[3] * axes), m.bias(6))
+
+
+def mean(m: Model, axes: int) -> str:
+    return m.op("AveragePool", m.data(1, 4, *[8] * axes), kernel_shape=[2] * axes)
+
+
 def gemm(m: Model, bias: str = "unit", **attrs: float) -> str:
     made = m.constant(np.ones(6)) if bias == "real" else m.bias(6, 0.1 if bias == "other" else 5e-4)
     return m.op("Gemm", m.data(5, 16), m.weights(16, 6), made, **attrs)
@@ -38,6 +46,8 @@ def both(m: Model, kind: str, second: str | None = None) -> str:
 
 HEADS: dict[str, Callable[[Model], str]] = {
     "conv2d": conv,
+    "conv1d": lambda m: convolution(m, 1),
+    "conv3d": lambda m: convolution(m, 3),
     "matmul": lambda m: m.op("MatMul", m.data(5, 16), m.weights(16, 6)),
     "gemm": gemm,
     "add": lambda m: both(m, "Add"),
@@ -46,6 +56,8 @@ HEADS: dict[str, Callable[[Model], str]] = {
     "leaky_relu": lambda m: m.op("LeakyRelu", m.data(*IMAGE), alpha=0.1),
     "softmax": lambda m: m.op("Softmax", m.data(*IMAGE), axis=1),
     "avg_pool2d": lambda m: pool(m, "AveragePool"),
+    "avg_pool1d": lambda m: mean(m, 1),
+    "avg_pool3d": lambda m: mean(m, 3),
     "global_avg_pool": lambda m: m.op("GlobalAveragePool", m.data(*IMAGE)),
     "concat": lambda m: m.op("Concat", m.data(*IMAGE), m.data(*IMAGE, scale=0.07), axis=1),
     "max_pool2d": lambda m: pool(m, "MaxPool"),
@@ -111,7 +123,7 @@ def in_group(chain: tuple[str, ...], need: str, result: str = "codes") -> bool:
 
 
 @pytest.mark.parametrize("op", ["relu", "clip"])
-@pytest.mark.parametrize("head", ["conv2d", "matmul", "gemm", "add", "mul"])
+@pytest.mark.parametrize("head", ["conv1d", "conv2d", "conv3d", "matmul", "gemm", "add", "mul"])
 def test_an_activation_that_cuts_codes_stays_real(head: str, op: str, tmp_path: Path) -> None:
     assert in_group((head, op), "redundant_tail")
     kernel = next(g.evidence.split()[0].rstrip(";") for g in GROUPS if g.chain == (head,))
