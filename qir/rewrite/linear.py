@@ -1,0 +1,143 @@
+"""Products that a runtime takes for linear layers: gemm, matmul, and an add of a bias behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from qir.ir.alignment import turned
+from qir.ir.dtype import I32
+from qir.ir.graph import Graph
+from qir.ir.node import Node, Value
+from qir.ir.ops import spec
+from qir.ir.types import Array, TensorType
+from qir.ledger import Change, Ledger
+from qir.numerics import Profile
+
+_PLAIN: Mapping[str, float | bool] = {"trans_a": False, "alpha": 1.0, "beta": 1.0}
+
+
+def as_linear(graph: Graph, profile: Profile, ledger: Ledger) -> int:
+    """Makes linear layers of products of data with constant codes, where a profile knows linear
+    layers and no gemm; says how many."""
+    heads = {group.chain[0] for group in profile.groups}
+    if "linear" not in heads or "gemm" in heads:
+        return 0
+    count = 0
+    for node in list(graph):
+        if node in graph and node.op in ("gemm", "matmul") and _layer(node):
+            said = _replace(graph, node)
+            ledger.add(Change.REGROUPED, "group", node.name, said)
+            count += 1
+    if count:
+        graph.prune()
+    return count
+
+
+def _layer(node: Node) -> bool:
+    """Whether a product is one of coded data with a matrix of constant codes."""
+    a, b = node.operands["a"], node.operands["b"]
+    if node.stages or node.schemes or any(node.attrs.get(k, v) != v for k, v in _PLAIN.items()):
+        return False
+    if any(v.node.op != "dequantize" or v.type.quant for v in (a, b)):
+        return False
+    codes = b.node.operands["x"]
+    quant = codes.type.quant
+    known = (
+        quant is not None and not quant.dynamic and (quant.grain is None or quant.axis in (0, 1))
+    )
+    fits = codes.constant is not None and codes.type.rank == 2 and known and a.type.rank >= 2
+    bias = node.operands.get(spec(node.op).traits.bias or "")
+    return fits and (bias is None or _row(bias, codes, node) is not None)
+
+
+def _row(value: Value, weight: Value, node: Node) -> tuple[Value, Array] | None:
+    """A constant that is added to each row: where it stands, and its elements along one axis."""
+    source = value.node.operands["x"] if value.node.op == "dequantize" else value
+    held, quant = source.constant, source.type.quant
+    if held is None or (quant is None) is (source is not value):
+        return None
+    if quant is not None and quant.storage != I32:
+        return None
+    wide = weight.type.shape[0 if node.attrs.get("trans_b") is True else 1]
+    if source.type.shape == (wide,):
+        return source, held
+    if (quant and quant.grain) or held.data.shape[-1:] not in ((), (1,), (wide,)):
+        return None
+    if held.data.size not in (1, wide) or held.data.ndim > node.result.type.rank:
+        return None
+    data = np.broadcast_to(held.data.reshape(-1), (wide,))
+    return source, Array(data, TensorType((wide,), source.type.element), held.name)
+
+
+def _added(node: Node, weight: Value) -> tuple[Node, Value] | None:
+    """The add behind a product without a bias that alone reads it, and what it adds to rows."""
+    use = node.result.only_use
+    if use is None or use.node.op != "add" or use.node.stages or use.node.schemes:
+        return None
+    other = use.node.operands["b" if use.slot == "a" else "a"]
+    same = use.node.result.type == node.result.type and use.node.profile == node.profile
+    return (use.node, other) if same and _row(other, weight, node) else None
+
+
+def _replace(graph: Graph, node: Node) -> str:
+    """Puts a linear layer in the place of a product; says what became one."""
+    codes = node.operands["b"].node.operands["x"]
+    bias = node.operands.get(spec(node.op).traits.bias or "")
+    behind = None if bias else _added(node, codes)
+    last = behind[0] if behind else node
+    bias = behind[1] if behind else bias
+    operands = {"x": node.operands["a"], "w": _weight(graph, node, codes)}
+    if bias is not None:
+        operands["bias"] = _bias(graph, node, bias, codes)
+    origins = [*node.origins, *(last.origins if behind else ())]
+    made = graph.add(
+        "linear",
+        operands,
+        types=[last.result.type],
+        before=last,
+        origins=origins,
+        profile=node.profile,
+    )
+    said = f"{node.op} and add" if behind else node.op
+    name, lineage = last.result.name, last.result.lineage
+    graph.replace(last.result, made.result)
+    for old in dict.fromkeys((last, node)):
+        graph.remove(old)
+    graph.rename(made.result, name)
+    graph.set_lineage(made.result, lineage)
+    return f"{said} of constant codes is a linear layer"
+
+
+def _weight(graph: Graph, node: Node, codes: Value) -> Value:
+    """The codes of a matrix [out, in], dequantized."""
+    old, held = node.operands["b"], codes.constant
+    assert held is not None
+    if node.attrs.get("trans_b") is True:
+        return old
+    kind = turned(codes.type, [1, 0])
+    return _real(graph, node, old, codes, Array(np.ascontiguousarray(held.data.T), kind, held.name))
+
+
+def _bias(graph: Graph, node: Node, value: Value, weight: Value) -> Value:
+    found = _row(value, weight, node)
+    assert found is not None
+    source, held = found
+    if held is source.constant:
+        return value
+    if source is not value:
+        return _real(graph, node, value, source, held)
+    made = graph.constant(held, name=graph.fresh(f"{value.name}.row"), before=node)
+    graph.set_origins(made.node, value.node.origins)
+    return made
+
+
+def _real(graph: Graph, node: Node, old: Value, codes: Value, held: Array) -> Value:
+    """Other constant codes, dequantized as the old ones are."""
+    made = graph.constant(held, name=graph.fresh(f"{codes.name}.turned"), before=node)
+    graph.set_origins(made.node, codes.node.origins)
+    from_codes = graph.add(
+        "dequantize", {"x": made}, old.node.attrs, before=node, origins=old.node.origins
+    )
+    return from_codes.result
