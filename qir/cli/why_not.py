@@ -36,14 +36,15 @@ def why_not(context: click.Context, model: Path, node: str, pattern: str, as_jso
     The first condition that failed is named, and where. NODE is the name of a value that it makes,
     or the path of one in a body: loop/body/y. It may stand anywhere in the pattern. PATTERN is its
     text, such as 'relu(add(%x, %y))', a file of it that ends in .pattern, or the name of a pattern
-    of an installed pass. A pass that is written in Python may be named too, where it says what it
-    asks: fold-batch-norm. Ends with status 1 where nothing matches.
+    of an installed pass. Of a pass by its name alone, such as recover, all patterns are tried, and
+    the one that came nearest is told. A pass that is written in Python may be named too, where it
+    says what it asks: fold-batch-norm. Ends with status 1 where nothing matches.
 
     --json prints {file, node, pattern, matches, root, nodes, at, reason, text}.
     """
-    from qir.rewrite.library import find_pattern, find_places
+    from qir.rewrite.library import find_patterns, find_places
     from qir.rewrite.places import ask
-    from qir.rewrite.why import why_not as explain
+    from qir.rewrite.why import nearest
 
     screen = Screen()
     if places := find_places(pattern):
@@ -53,12 +54,15 @@ def why_not(context: click.Context, model: Path, node: str, pattern: str, as_jso
         else:
             _show_places(screen, told)
         context.exit(0 if told[0].hindrance is None else 1)
-    wanted = find_pattern(pattern)
-    found = explain(wanted, _find(open_model(model), node))
+    wanted = find_patterns(pattern)
+    found = nearest(wanted, _find(open_model(model), node))
     if as_json:
         screen.json({"file": str(model), "node": node, **_json(found)})
     else:
         _show(screen, found)
+        if found.match is None and len(wanted) > 1:
+            others = plural(len(wanted) - 1, "other pattern")
+            screen.line(f"  of {pattern} it came nearest; {others} tried too", "dim")
     context.exit(0 if found.match is not None else 1)
 
 

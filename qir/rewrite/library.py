@@ -46,6 +46,12 @@ def find_places(text: str) -> list[tuple[str, Place]]:
     return [(n, place) for n, place in places() if text in (n, n.partition(".")[0])]
 
 
+def find_patterns(text: str) -> list[Pattern]:
+    """Every pattern of the pass of that name; else the one that `find_pattern` finds."""
+    held = [wanted for name, wanted in patterns() if name.partition(".")[0] == text]
+    return held or [find_pattern(text)]
+
+
 def find_pattern(text: str) -> Pattern:
     """A pattern by its name, a file that holds its text, or the text itself.
 
@@ -67,6 +73,8 @@ def find_pattern(text: str) -> Pattern:
     owner = text.partition(".")[0]
     if owner in registry.names("qir.passes") and not any(k.startswith(f"{owner}.") for k in known):
         registry.find("qir.passes", owner)  # what is wrong with it comes first
+        if named := [name for name, _ in places() if name.startswith(f"{owner}.")]:
+            raise UsageError(f"no place {text!r}; pass {owner} has {' and '.join(named)}")
         raise UsageError(
             f"pass {owner} finds its places without patterns; write what it looks for as one,"
             " such as 'relu(conv2d(%x, %w, ...))'"

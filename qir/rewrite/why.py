@@ -7,9 +7,10 @@ most parts before it failed is told; among equals the first.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from qir.errors import UsageError
 from qir.ir.node import Node, Value
 from qir.rewrite.match import Match
 from qir.rewrite.matching import match_from
@@ -64,6 +65,20 @@ def why_not(pattern: Pattern, node: Node) -> WhyNot:
     else:
         reason = f"it is {op}, which the pattern does not have; it ends in {ends}"
     return WhyNot(pattern, None, None, node, reason)
+
+
+def nearest(patterns: Iterable[Pattern], node: Node) -> WhyNot:
+    """Of several patterns the first that matches, or else the one that came furthest."""
+    best: WhyNot | None = None
+    for pattern in patterns:
+        found = why_not(pattern, node)
+        if found.match is not None:
+            return found
+        if best is None or (found.met, found.root is not None) > (best.met, best.root is not None):
+            best = found
+    if best is None:
+        raise UsageError("no pattern is given")
+    return best
 
 
 def _explain(pattern: Pattern, value: Value, wanted: Node) -> WhyNot:

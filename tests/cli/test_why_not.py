@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import qir as qir_api
 from qir import registry
 from qir.rewrite.library import find_pattern, patterns
 from qir.rewrite.pattern import Pattern
@@ -60,6 +61,8 @@ def test_a_pattern_lies_in_a_file(folder: Path, tmp_path: Path) -> None:
         ("relu1", "reluu(%x)", "did you mean relu"),
         ("relu1", "no-such-pattern", "no pattern 'no-such-pattern'"),
         ("relu1", "", "no pattern ''"),
+        ("relu1", "recover.nope", "no pattern 'recover.nope'; did you mean 'recover."),
+        ("relu1", "fold-batch-norm.nope", "has fold-batch-norm.after and fold-batch-norm.before"),
         ("relu1", "prune", "finds its places without patterns"),
         ("relu1", "relu(%x) or %x", "may be anything"),
     ],
@@ -68,6 +71,34 @@ def test_what_cannot_be_meant_is_one_line(folder: Path, node: str, pattern: str,
     outcome = qir("why-not", folder / "model.onnx", node, pattern)
     assert_one_line(outcome, 2)
     assert said in outcome.err
+
+
+def test_of_a_pass_by_its_name_all_patterns_are_tried(tmp_path: Path) -> None:
+    text = """graph main as native {
+      %x = input() : 2x3xf32
+      %half = constant(0.5) : f32
+      %root = constant(1.4142135) : f32
+      %two = constant(2.0) : f32
+      %d = div(%x, %root) : 2x3xf32
+      %e = erf(%d) : 2x3xf32
+      %a = add(%e, %two) : 2x3xf32
+      %m = mul(%x, %half) : 2x3xf32
+      %y = mul(%m, %a) : 2x3xf32
+      %s = sigmoid(%x) : 2x3xf32
+      %z = mul(%x, %s) : 2x3xf32
+      output(y=%y, z=%z)
+    }"""
+    file = tmp_path / "gelu.qir"
+    qir_api.save(qir_api.parse(text), file)
+    outcome = qir("why-not", file, "y", "recover")
+    assert outcome.status == 1
+    assert outcome.out.startswith("gelu"), outcome
+    assert "does not match at" in outcome.out
+    assert "of recover it came nearest" in outcome.out
+    outcome = qir("why-not", file, "z", "recover")
+    assert outcome.status == 0
+    assert outcome.out.startswith("silu matches at z")
+    assert qir("why-not", file, "y", "fold-bias").status == 1
 
 
 def test_patterns_of_installed_passes_are_found_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
