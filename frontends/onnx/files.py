@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from onnx import inliner
 
 from qir.ir.types import Array, TensorType
 
+from .damage import damage
 from .elements import Room, check_size, element, stored_size, to_array
 from .faults import fault
 from .functions import Custom, customs, written_out
@@ -132,7 +134,18 @@ def _parse(path: Path, data: bytes) -> onnx.ModelProto:
     try:
         return onnx.load_model_from_string(data)
     except Exception as error:  # protobuf's own error, which is not onnx's to import
-        raise fault(path, "", "is no ONNX model, or is damaged: it does not parse") from error
+        raise fault(path, *_damage(path, data)) from error
+
+
+def _damage(path: Path, data: bytes) -> tuple[str, str]:
+    """Where the file is damaged: the whole, of which the message may be a part."""
+    if not path.is_file() or not data:
+        return damage(data)
+    with (
+        path.open("rb") as stream,
+        mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as held,
+    ):
+        return damage(held)
 
 
 def _opsets(path: Path, proto: onnx.ModelProto) -> dict[str, int]:
