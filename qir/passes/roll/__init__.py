@@ -54,6 +54,9 @@ class Roll(Pass):
         )
         yield cls(), parse(text)
 
+    def __post_init__(self) -> None:
+        self.require_least(least=2)
+
     def run(self, graph: Graph, ledger: Ledger) -> int:
         count = sum(self._roll(graph, group, ledger) for group in list(sequences(graph)))
         if self.layers:
@@ -84,7 +87,7 @@ class Roll(Pass):
         if any(value.node not in graph for value in entries):
             return None
         for row in last_rows(entries):
-            steps = Steps()
+            steps = Steps(graph)
             if steps.trace(row) and steps.carried and steps.serve():
                 return steps
         return None

@@ -10,6 +10,7 @@ from qir.ir import attrs as attributes
 from qir.ir.attrs import Attr
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
+from qir.passes.roll.folded import Folded, zeros
 
 Row: TypeAlias = tuple[Value, ...]
 """What stands at one place of every step, in the order of the steps."""
@@ -144,6 +145,7 @@ class Stack:
 class Steps:
     """Rows that were found to be alike, from those that others read down to what they read."""
 
+    graph: Graph
     rows: dict[Row, None] = field(default_factory=dict)
     """Of nodes, one of every step."""
     entries: dict[Row, tuple[Value, int, bool]] = field(default_factory=dict)
@@ -154,6 +156,10 @@ class Steps:
     parts: dict[Row, list[Stack]] = field(default_factory=dict)
     shifts: dict[Row, Row] = field(default_factory=dict)
     nodes: set[Node] = field(default_factory=set)
+    begun: dict[Row, Value] = field(default_factory=dict)
+    """What the first step begins with, for each row that is handed on."""
+    folded: set[tuple[Node, ...]] = field(default_factory=set)
+    """Nodes of all steps but the first, of whose node somebody has left a constant."""
 
     @property
     def carried(self) -> list[Row]:
@@ -179,6 +185,12 @@ class Steps:
                     moved = True
                     slots = one[0].node.operands
                     pending += [tuple(v.node.operands[slot] for v in one) for slot in slots]
+                elif (firsts := self._folded(one)) is not None:
+                    moved = True
+                    pending += [
+                        (first, *(v.node.operands[slot] for v in one[1:]))
+                        for slot, first in firsts.items()
+                    ]
                 else:
                     stuck.append(one)  # it may be handed on by a row that is yet to be met
             if stuck and not moved:
@@ -195,8 +207,11 @@ class Steps:
             self.shared[row] = first
             return True
         if (before := self.shifts.get(row[1:])) is not None and first.type == before[0].type:
-            self.handed[row] = before
-            return True
+            start = self.begun.setdefault(before, first)
+            if start is first or _equal_constants((start, first)):
+                self.handed[row] = before
+                return True
+            return False  # one state begins with two values
         found = [entry_of(value) for value in row]
         sources = {(e.source, e.axis) if e else None for e in found}
         if None in sources or len(sources) > 1:
@@ -225,6 +240,29 @@ class Steps:
             self.shifts[made[:-1]] = made
         return True
 
+    def _folded(self, row: Row) -> dict[str, Value] | None:
+        """The operands of the first step, of which somebody has left what they make, a constant."""
+        nodes = [value.node for value in row[1:]]
+        if row[0].constant is None or nodes[0].op in _NEVER or len(set(nodes)) < len(nodes):
+            return None
+        firsts = Folded(self.graph, self._begins, _same_node).firsts(row)
+        again = tuple(nodes) in self.folded  # another result of the same op
+        if firsts is None or not (again or self.nodes.isdisjoint(nodes)):
+            return None
+        self.nodes.update(nodes)
+        self.folded.add(tuple(nodes))
+        self.rows[row] = None
+        for made in zip(*(node.results for node in nodes), strict=True):
+            self.rows.setdefault((row[0], *made))
+        return {} if again else firsts
+
+    def _begins(self, tail: Row) -> Value | None:
+        """The start of a state that later steps have as these: zeros where nothing else is said."""
+        before = self.shifts.get(tail)
+        if before is None:
+            return None
+        return self.begun.get(before) or zeros(before[0].type)
+
     # -- what others read -----------------------------------------------------------------------
 
     def serve(self) -> bool:
@@ -232,6 +270,8 @@ class Steps:
         for row in self.rows:
             stacks, stacking = self._stacks(row)
             for i, value in enumerate(row):
+                if value.constant is not None:
+                    continue  # of a first step that was folded: others may have it too
                 others = [u.node for u in value.uses if u.node not in self.nodes]
                 last = i == len(row) - 1 and row in self.carried
                 if not last and any(node not in stacking for node in others):
@@ -325,6 +365,10 @@ def put_scan(graph: Graph, steps: Steps) -> Node:
         },
     )
     starts = {after: row[0] for row, after in steps.handed.items()}
+    for row, value in starts.items():
+        if value.node not in graph and value.constant is not None:
+            made = graph.constant(value.constant, name=graph.fresh(f"{row[-1].name}.start"))
+            starts[row] = made
     operands = {f"vs.{i}": starts[row] for i, row in enumerate(carried)}
     sequences = list(steps.entries.values())
     operands |= {f"ss.{i}": source for i, (source, _, _) in enumerate(sequences)}
