@@ -19,11 +19,11 @@ from qir.ir.ops import spec
 from qir.ledger import Change, Ledger
 
 from . import (
+    annotations,
     attention_ops,
     clipped,
     contrib_ops,
     control,
-    custom,
     dynamic_ops,
     float_ops,
     foreign,
@@ -337,23 +337,6 @@ def _requantize(writer: Writer, node: Node) -> None:
     writer.quantize(real, value.type, out, node, stem, rounding=rounding)
 
 
-def _annotate(writer: Writer, graph: onnx.GraphProto) -> None:
-    """Says of the model's inputs and results that are codes by what numbers they are."""
-    known = {t.name for t in graph.initializer}
-    given = [*((v.name, v) for v in writer.graph.inputs), *_outputs(writer.graph)]
-    for name, value in given:
-        quant = value.type.quant
-        if quant is None or quant.dynamic or custom.odd(quant, constant=False):
-            continue
-        pair = writer.pair_of(quant, value.lineage.tensor, value.node)
-        each = graph.quantization_annotation.add(tensor_name=name)
-        for key, held in zip(("SCALE_TENSOR", "ZERO_POINT_TENSOR"), pair, strict=True):
-            each.quant_parameter_tensor_names.add(key=key, value=held)
-            if held not in known:
-                known.add(held)
-                graph.initializer.append(writer.initializers[held])
-
-
 def _outputs(graph: Graph) -> list[tuple[str, Value]]:
     """The results in the source's order, which edits do not keep."""
     outputs = [o for o in graph.output.origins if o.op == "Output"]
@@ -381,6 +364,6 @@ def _finished(writer: Writer) -> onnx.ModelProto:
     version = max([IR_VERSION, *map(ir_version, kinds)])
     model = helper.make_model(proto, opset_imports=imports, ir_version=version, producer_name="qir")
     model.producer_version = __version__
-    _annotate(writer, model.graph)
+    annotations.annotate(writer, model.graph, _outputs(graph))
     model.functions.extend(writer.functions[name] for name in sorted(writer.functions))
     return model

@@ -137,7 +137,7 @@ def _recoded(reader: Reader, op: Op, value: Value, kind: TensorType, word: str) 
 
 def _raw(reader: Reader, op: Op, name: str) -> Value:
     """An operand as plain numbers, whatever it means."""
-    value = reader.value(op, name)
+    value = reader.value(op, name, reader.numbered(name))
     if value.type.quant is None:
         return value
     return _recoded(reader, op, value, value.type.with_element(value.type.dtype), "raw")

@@ -23,6 +23,7 @@ from qir.ir.verify import errors
 from qir.ledger import Change, Ledger
 
 from . import (
+    annotations,
     attention_ops,
     contrib,
     contrib_attention,
@@ -48,13 +49,13 @@ from . import (
     samples,
     shape_ops,
 )
-from .elements import NUMBERS, dense, element
+from .elements import dense, element
 from .faults import fault, refusal
 from .files import Large, ModelFile, Stored, read_model
 from .functions import DOMAIN
 from .meaning import meanings, moves
 from .op import MICROSOFT, Computed, Keep, Op
-from .reader import CODES, Reader
+from .reader import Reader
 
 _HANDLERS = {
     **{("", name): handler for name, handler in float_ops.OPS.items()},
@@ -153,7 +154,9 @@ def _fill(reader: Reader, make_inputs: Callable[[Reader, set[str]], set[str]]) -
     """Reads what a graph holds."""
     file = reader.file
     ops = [_op(file, i, node) for i, node in enumerate(reader.proto.node)]
-    reader.meanings = {**_annotated(reader)[0], **meanings(ops)}
+    said = meanings(ops)
+    reader.annotated = {n: p for n, p in annotations.pairs(reader).items() if n not in said}
+    reader.meanings = {**reader.annotated, **said}
     made = _stored(reader, ops)
     _count_readers(reader, ops)
     inputs = make_inputs(reader, made)
@@ -438,29 +441,5 @@ def _dropped(reader: Reader) -> None:
         reader.note(*entry)
     if proto.training_info:
         reader.note(Change.DROPPED, proto.graph.name or "main", "how the model is trained")
-    for name in _annotated(reader)[1]:
-        reader.note(Change.DROPPED, name, "an annotation of what is no codes that come in")
-
-
-def _annotated(reader: Reader) -> tuple[dict[str, tuple[str, str]], list[str]]:
-    """Names of scale and zero point that annotations give to inputs of codes; what else has some.
-
-    Others' codes are made by operators, which say what they mean.
-    """
-    if reader.outer is not None or not reader.proto.quantization_annotation:
-        return {}, []
-    whole = {i.name for i in reader.proto.input if i.type.tensor_type.elem_type in _WHOLE}
-    found: dict[str, tuple[str, str]] = {}
-    rest: list[str] = []
-    made = {o for n in reader.proto.node for o in n.output}
-    for each in reader.proto.quantization_annotation:
-        said = {p.key: p.value for p in each.quant_parameter_tensor_names}
-        if each.tensor_name in whole and "SCALE_TENSOR" in said:
-            found[each.tensor_name] = (said["SCALE_TENSOR"], said.get("ZERO_POINT_TENSOR", ""))
-        elif each.tensor_name not in made:
-            rest.append(each.tensor_name)
-    return found, rest
-
-
-_WHOLE = frozenset(NUMBERS[kind] for kind in CODES if kind in NUMBERS)
-"""ONNX's numbers of what may be codes."""
+    for name, reason in annotations.lost(reader):
+        reader.note(Change.DROPPED, name, reason)

@@ -76,6 +76,8 @@ class Reader:
         """Every name of the source, so that made-up ones stay clear of them."""
         self.meanings: Mapping[str, tuple[str, str]] = {}
         """Names of scale and zero point of tensors whose codes somebody gives a meaning."""
+        self.annotated: Mapping[str, tuple[str, str]] = {}
+        """Those of them that only an annotation gives one."""
         self.narrow: dict[str, tuple[tuple[int, int], Origin]] = {}
         """Bounds of constant codes that a Clip keeps them in, and where it was."""
         self._values: dict[str, Value] = {}
@@ -224,6 +226,19 @@ class Reader:
         except Keep:
             return None
         return quant if quant.grain is None else None
+
+    def numbered(self, name: str) -> QuantType | None:
+        """What an annotation says of raw codes that are constant."""
+        name = self.resolve(name)
+        array = self.array(name) if name in self.annotated else None
+        return None if array is None else self.meaning(name, array.type)
+
+    def holds(self, name: str) -> bool:
+        """Whether a tensor of the file has become codes with a meaning."""
+        name = self.resolve(name)
+        if (found := self._values.get(name)) is not None:
+            return found.type.quant is not None
+        return any(n == name and quant is not None for n, quant in self._constants)
 
     def has_meaning(self, name: str) -> bool:
         """Whether somebody reads or makes it as codes."""

@@ -1,0 +1,96 @@
+"""`quantization_annotation`: which constants say what the codes of a tensor mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import onnx
+
+from qir.ir.graph import Graph
+from qir.ir.node import Value
+
+from . import custom
+from .writer import MICROSOFT, Writer
+
+_LAYOUTS: dict[str, tuple[tuple[tuple[int, int, int], ...], tuple[int, int] | None]] = {
+    "QuantizeLinear": ((), (1, 2)),
+    "DequantizeLinear": (((0, 1, 2),), None),
+    **dict.fromkeys(
+        ("QLinearConv", "QLinearMatMul", "QLinearAdd", "QLinearMul"),
+        (((0, 1, 2), (3, 4, 5)), (6, 7)),
+    ),
+    **dict.fromkeys(
+        (
+            "QLinearAveragePool",
+            "QLinearGlobalAveragePool",
+            "QLinearSigmoid",
+            "QLinearLeakyRelu",
+            "QLinearSoftmax",
+            "QLinearReduceMean",
+        ),
+        (((0, 1, 2),), (3, 4)),
+    ),
+    "QGemm": (((0, 1, 2), (3, 4, 5)), (7, 8)),
+    "QLinearWhere": (((1, 2, 3), (4, 5, 6)), (7, 8)),
+}
+"""Where an operator has (tensor, scale, zero) operands, and its result's pair."""
+
+
+def annotate(writer: Writer, graph: onnx.GraphProto, outputs: Iterable[tuple[str, Value]]) -> None:
+    """Says of all codes whose scale and zero point are constants which these are.
+
+    A model's inputs and results that are codes have some where no operator names any; so have
+    constants that operators take as plain numbers.
+    """
+    known = {t.name for t in graph.initializer}
+    told: set[str] = set()
+    for name, scale, zero in _named(graph.node):
+        if name not in told and scale in known and (not zero or zero in known):
+            told.add(name)
+            _add(graph, name, scale, zero)
+    inner = [v for v in _raw(writer.graph) if v.name in known]
+    given = ((v.name, v) for v in (*writer.graph.inputs, *inner))
+    for name, value in (*given, *outputs):
+        quant = value.type.quant
+        if quant is None or quant.dynamic or custom.odd(quant, constant=False) or name in told:
+            continue
+        pair = writer.pair_of(quant, value.lineage.tensor, value.node)
+        _add(graph, name, *pair)
+        for held in pair:
+            if held not in known:
+                known.add(held)
+                graph.initializer.append(writer.initializers[held])
+
+
+def _raw(graph: Graph) -> Iterator[Value]:
+    """Constant codes, one scale for all, whose meaning no operator has."""
+    for node in graph:
+        quant = node.results[0].type.quant if node.op == "constant" else None
+        if quant is not None and quant.grain is None:
+            if all(user.op == "recode" for user in node.result.users):
+                yield node.result
+
+
+def _named(nodes: Iterable[onnx.NodeProto]) -> Iterator[tuple[str, str, str]]:
+    """Tensors of codes, with the names of their scales and zero points."""
+    for node in nodes:
+        if node.domain not in ("", MICROSOFT):
+            continue
+        names = list(node.input)
+        operands, result = _LAYOUTS.get(node.op_type, ((), None))
+        if node.op_type == "QLinearConcat":
+            operands = tuple((i, i + 1, i + 2) for i in range(2, len(names) - 2, 3))
+            result = (0, 1)
+        names += [""] * 9
+        if result is not None:
+            yield node.output[0], names[result[0]], names[result[1]]
+        for data, scale, zero in operands:
+            if names[data]:
+                yield names[data], names[scale], names[zero]
+
+
+def _add(graph: onnx.GraphProto, name: str, scale: str, zero: str) -> None:
+    each = graph.quantization_annotation.add(tensor_name=name)
+    for key, held in (("SCALE_TENSOR", scale), ("ZERO_POINT_TENSOR", zero)):
+        if held:
+            each.quant_parameter_tensor_names.add(key=key, value=held)
