@@ -46,9 +46,11 @@ def certify(
 
     From the weights: whether 32 bits hold every sum, and whether pairs of products saturate in 16
     bits on processors without VNNI. With --profiles: whether runtimes make the same code of every
-    sum that the weights allow; and if not, the fewest ulps of float32 by which the scale of the
+    sum that some input makes; and if not, the fewest ulps of float32 by which the scale of the
     weights, or of each channel, is to change for that. Each sum is looked at, or those around each
-    step of codes, which never fall. Ends with status 1 where sums wrap or profiles part ways.
+    step of codes, which never fall. Where sums have gaps, and more than 4,194,304 multiples of the
+    weights' greatest common divisor lie between their ends, all these multiples count as sums.
+    Ends with status 1 where sums wrap or profiles part ways.
 
     --json prints {file, profiles, layers: [{node, op, path, origin, least, greatest, bits, wraps,
     classes, why, ties: {profiles, proof, sums, differ, free, nudges, scales, why}}]}; least,

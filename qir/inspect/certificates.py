@@ -1,8 +1,9 @@
 """What is certain of a layer's sums: whether they wrap, and on which of them two runtimes differ.
 
-A kernel brings a sum to a code by a map that never falls. So two profiles agree on every sum that
-weights allow if and only if their codes step at the same sums: it is enough to look at the sums
-around each step. Where there are few sums, each is looked at. All codes are the reference's own.
+A kernel brings a sum to a code by a map that never falls. So two profiles agree on every sum if
+their codes step at the same sums: it is enough to look at the sums around each step, and to count
+those that some input makes. Where there are few, each is looked at. All codes are the reference's
+own.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from qir.errors import QirError, UsageError
 from qir.inspect.overflow import Sums, sums_of
+from qir.inspect.reach import reach
 from qir.ir.dtype import F32, dtype
 from qir.ir.graph import Graph
 from qir.ir.node import Node
@@ -47,7 +49,8 @@ class Ties:
     proof: str = ""
     """`sums`: each was looked at; `steps`: those around each step of a map that never falls."""
     sums: int = 0
-    """Sums that the weights allow, over all channels."""
+    """Sums that some input makes, over all channels; of a channel with more than 4,194,304 steps of
+    its weights' greatest common divisor from end to end, and gaps between, every such step."""
     differ: int = 0
     """Those of which the profiles make different codes."""
     nudges: tuple[int, ...] = ()
@@ -59,7 +62,7 @@ class Ties:
 
     @property
     def free(self) -> bool:
-        """Whether the profiles agree on every sum as it is."""
+        """Whether the profiles agree, as it is, on every sum that some input makes."""
         return not self.why and not self.differ
 
     @property
@@ -139,23 +142,19 @@ class _Layer:
     rules: tuple[Rule, ...]
     ends: tuple[int, int]
     """The codes that activations leave."""
-    least: Whole
-    greatest: Whole
-    """The sums of each channel, without the bias."""
+    rows: Whole
+    """The weights of each channel, less their zero points."""
+    reals: tuple[int, int]
+    """The least and the greatest number that meets a weight."""
 
     @property
     def channels(self) -> int:
         """How many channels there are."""
-        return len(self.least)
+        return len(self.rows)
 
     def scale(self, channel: int) -> np.float32:
         """The scale of a channel's weights."""
         return np.float32(self.scales[channel if self.scales.size > 1 else 0])
-
-    @property
-    def sums(self) -> int:
-        """How many sums there are, over all channels."""
-        return int((self.greatest - self.least + 1).sum())
 
 
 def _layer(node: Node, made: Product, profiles: tuple[str, ...]) -> _Layer | Ties:
@@ -178,8 +177,8 @@ def _layer(node: Node, made: Product, profiles: tuple[str, ...]) -> _Layer | Tie
     if len(set(ends)) > 1:
         return Ties(profiles, why="its activations cut at codes of which profiles differ")
     scales = np.asarray(made.w.scales(), np.float32).reshape(-1)
-    least, greatest = _reach(made, weights)
-    return _Layer(made.x, result, scales, bias, _gain(node), tuple(rules), ends[0], least, greatest)
+    rows, reals = _rows(made, weights), _reals(made.x)
+    return _Layer(made.x, result, scales, bias, _gain(node), tuple(rules), ends[0], rows, reals)
 
 
 def _unfit(node: Node, made: Product) -> str:
@@ -267,16 +266,18 @@ def _ends(node: Node, result: QuantType, name: str) -> tuple[int, int]:
     return low, high
 
 
-def _reach(made: Product, weights: Array) -> tuple[Whole, Whole]:
-    """The least and the greatest sum of each channel, without the bias."""
+def _rows(made: Product, weights: Array) -> Whole:
+    """The weights of each channel, less their zero points."""
     axis = _across(made)
     rows = np.moveaxis(weights.data.astype(np.int64), axis, 0).reshape(weights.data.shape[axis], -1)
-    zeros = np.asarray(made.w.zeros(), np.int64).reshape(-1, 1)
-    rows = rows - zeros
-    zero = int(np.asarray(made.x.zeros()).reshape(-1)[0])
-    low, high = min(made.x.low - zero, 0), max(made.x.high - zero, 0)
-    up, down = np.maximum(rows, 0).sum(1), np.minimum(rows, 0).sum(1)
-    return up * low + down * high, up * high + down * low
+    found: Whole = rows - np.asarray(made.w.zeros(), np.int64).reshape(-1, 1)
+    return found
+
+
+def _reals(x: QuantType) -> tuple[int, int]:
+    """The least and the greatest code less the zero point; beyond an edge there are zeros."""
+    zero = int(np.asarray(x.zeros()).reshape(-1)[0])
+    return min(x.low - zero, 0), max(x.high - zero, 0)
 
 
 # -- codes of sums --------------------------------------------------------------------------------
@@ -342,6 +343,10 @@ class _Steps:
     runs: NDArray[np.int64] | None
     """Rows of three: the index of the first sum of a run, that of its last, and the code that the
     first must not pass and the last must. None: all sums there are."""
+    met: NDArray[np.bool_]
+    """Which of the sums some input makes."""
+    count: int
+    """How many sums some input makes in all."""
 
     def hold(self, codes: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Whether no code steps outside the runs, for each column of codes."""
@@ -362,22 +367,28 @@ class _Steps:
 
 def _steps(of: _Layer, channel: int) -> _Steps:
     """All sums of a channel where they are few, else those near the steps of its codes."""
-    least, greatest = int(of.least[channel]), int(of.greatest[channel])
-    if greatest - least < _EACH:
-        return _Steps(np.arange(least, greatest + 1), None)
+    reached = reach(of.rows[channel], *of.reals)
+    least, greatest = reached.least, reached.greatest
+    if reached.count <= _EACH:
+        return _all(reached.every())
     worth, bias = _unit(of, channel)
     zero = int(np.asarray(of.result.zeros()).reshape(-1)[0])
     code = np.arange(of.ends[0], of.ends[1])
     at = (code - zero + 0.5) / worth - bias
-    reach = 3 + np.ceil(np.abs(at) * 2.0**-18 + abs(bias) * 2.0**-18 + 1 / worth * 2.0**-12)
-    near = (at + reach >= least) & (at - reach <= greatest)
-    code, at, reach = code[near], at[near], reach[near]
-    first = np.clip(np.floor(at - reach), least, greatest).astype(np.int64)
-    last = np.clip(np.ceil(at + reach), least, greatest).astype(np.int64)
+    span = 3 + np.ceil(np.abs(at) * 2.0**-18 + abs(bias) * 2.0**-18 + 1 / worth * 2.0**-12)
+    near = (at + span >= least) & (at - span <= greatest)
+    code, at, span = code[near], at[near], span[near]
+    first = np.clip(np.floor(at - span), least, greatest).astype(np.int64)
+    last = np.clip(np.ceil(at + span), least, greatest).astype(np.int64)
     spans = [np.arange(a, b + 1) for a, b in zip(first, last, strict=True)]
     sums = np.unique(np.concatenate([*spans, [least, greatest]]))
     runs = np.stack([np.searchsorted(sums, first), np.searchsorted(sums, last), code], 1)
-    return _Steps(sums, runs)
+    return _Steps(sums, runs, reached.meets(sums), reached.count)
+
+
+def _all(sums: Whole) -> _Steps:
+    """Sums that are looked at one by one."""
+    return _Steps(sums, None, np.ones(sums.size, bool), sums.size)
 
 
 # -- the search -----------------------------------------------------------------------------------
@@ -388,7 +399,7 @@ def _settled(of: _Layer, profiles: tuple[str, ...], most: int) -> Ties:
     each = [_steps(of, channel) for channel in range(of.channels)]
     proof = "sums" if all(s.runs is None for s in each) else "steps"
     found = [_differ(of, each[c], c, [0]) for c in range(of.channels)]
-    ties = Ties(profiles, proof, of.sums, sum(f.counts[0] for f in found))
+    ties = Ties(profiles, proof, sum(s.count for s in each), sum(f.counts[0] for f in found))
     if of.scales.size > 1:
         sets = [[c] for c in range(of.channels)]
     else:
@@ -417,7 +428,7 @@ def _smallest(
         for channel in worst[:_TRIED]:
             few = each[channel].sums[found[channel].where][:_TRIED]
             if few.size and left:
-                counts = _differ(of, _Steps(few, None), channel, left).counts
+                counts = _differ(of, _all(few), channel, left).counts
                 left = [n for n, count in zip(left, counts, strict=True) if not count]
         for channel in worst:
             if not left:
@@ -451,15 +462,14 @@ def _differ(of: _Layer, steps: _Steps, channel: int, nudges: Sequence[int]) -> _
     scale = of.scale(channel)
     scales = np.array([nudged(scale, n) for n in nudges], np.float32)
     made = [_codes(of, rule, steps.sums, channel, scales) for rule in of.rules]
-    same = np.ones(made[0].shape, bool)
+    agree = np.ones(made[0].shape, bool)
     proven = np.isfinite(scales) & (scales > 0)
     for codes in made:
-        same &= codes == made[0]
+        agree &= codes == made[0]
         proven &= steps.hold(codes)
-    wrong = (~same).sum(0)
-    every = int(of.greatest[channel] - of.least[channel]) + 1
-    counts = [int(w) if ok else every for w, ok in zip(wrong, proven, strict=True)]
-    return _Found(counts, np.flatnonzero(~same[:, 0]))
+    wrong = ~agree & steps.met[:, None]
+    counts = [int(w.sum()) if ok else steps.count for w, ok in zip(wrong.T, proven, strict=True)]
+    return _Found(counts, np.flatnonzero(wrong[:, 0]))
 
 
 def nudged(scale: np.float32, ulps: int) -> np.float32:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from qir.errors import ProfileError, UsageError
 from qir.inspect import certificates
 from qir.inspect.certificates import Certificate, certify, nudged
+from qir.inspect.reach import WIDEST, reach
 from qir.ir.dtype import I8, U8, dtype_of
 from qir.ir.graph import Graph
 from qir.ir.node import Stage
@@ -69,10 +70,15 @@ def every_code(
     return requantize(sums.astype(np.int32), factor, maps[1], rule, axis=0)
 
 
-def reach(w: NDArray[np.int8], zero: int) -> NDArray[np.int64]:
-    """Every sum of one row of weights, and those between."""
-    ends = np.sort([w.astype(np.int64) * (0 - zero), w.astype(np.int64) * (255 - zero)], axis=0)
-    return np.arange(ends[0].sum(), ends[1].sum() + 1)
+def reached(w: NDArray[np.int8], zero: int) -> NDArray[np.int64]:
+    """Every sum that some codes make of one row of weights: weight by weight, code by code."""
+    least = sum(min(int(v) * (0 - zero), int(v) * (255 - zero)) for v in w)
+    bits = 1
+    for weight in np.abs(w.astype(np.int64)):
+        before, bits = bits, 0
+        for code in range(256):
+            bits |= before << (int(weight) * code)
+    return np.array([i for i, bit in enumerate(reversed(f"{bits:b}")) if bit == "1"]) + least
 
 
 def only(found: tuple[Certificate, ...]) -> certificates.Ties:
@@ -95,7 +101,7 @@ def test_certificates_are_what_looking_at_every_sum_shows(
     pair = ("native", "tflite-2.21.ref") if other else PAIR
     graph = layer(w, (x_scale, w_scale, y_scale))
     ties = only(certify(graph, pair, most=64))
-    sums = reach(w[0], 121)
+    sums = reached(w[0], 121)
     assert ties.sums == sums.size
     made = [every_code(name, graph, w_scale, sums) for name in pair]
     assert ties.differ == int((made[0] != made[1]).sum()), (seed, ties)
@@ -114,6 +120,57 @@ def test_certificates_are_what_looking_at_every_sum_shows(
 def _agree(pair: tuple[str, str], graph: Graph, scale: np.float32, sums: NDArray[np.int64]) -> bool:
     one, two = (every_code(name, graph, scale, sums) for name in pair)
     return np.array_equal(one, two)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_sums_that_no_input_makes_part_nobody(seed: int) -> None:
+    """Few weights, all far from one, so that most sums between the ends are never met."""
+    rng = np.random.default_rng(seed)
+    w = rng.integers(40, 128, (1, 1 + seed % 3)) * rng.choice([-1, 1])
+    w = (w // 6 * 6 if seed % 2 else w).astype(np.int8)
+    x_scale, y_scale = F(2.0 ** -int(rng.integers(2, 6))), F(2.0 ** -int(rng.integers(0, 4)))
+    w_scale = F(2.0 ** -int(rng.integers(2, 10)))
+    graph = layer(w, (x_scale, w_scale, y_scale))
+    sums = reached(w[0], 121)
+    pair = ("tflite-2.21.ref", "torch-2.13.qnnpack") if seed % 4 < 2 else PAIR
+    ties = only(certify(graph, pair, most=8))
+    assert ties.sums == sums.size
+    made = [every_code(name, graph, w_scale, sums) for name in pair]
+    assert ties.differ == int((made[0] != made[1]).sum()), seed
+
+
+def test_a_layer_whose_256_sums_part_nobody_is_free() -> None:
+    """Every 104th sum is made, and none of them is a tie; some of those between are."""
+    graph = layer(np.array([[104]], np.int8), (0.125, F(0.25), 0.125), zeros=(177, 17))
+    pair = ("tflite-2.21.ref", "torch-2.13.qnnpack")
+    ties = only(certify(graph, pair))
+    assert (ties.sums, ties.differ, ties.nudges, ties.why) == (256, 0, (0,), "")
+    for code in range(256):
+        x = np.full((1, 1), code, np.uint8)
+        one, two = (run(graph, {"x": x}, profile=name)["y"] for name in pair)
+        assert np.array_equal(one, two), code
+
+
+def test_where_ends_lie_too_far_apart_multiples_of_the_divisor_count() -> None:
+    even = np.array([4, -6] * 4 + [100], np.int64)
+    near = reach(even, -3, 5)
+    assert near.step == 2
+    assert near.every().tolist() == sorted(_sums(even, range(-3, 6)))
+    assert near.meets(np.arange(near.least, near.greatest + 1)).sum() == near.count
+    wide = np.array([6, 10] * 3_000, np.int64)
+    far = reach(wide, -128, 127)
+    assert far.count > WIDEST
+    assert far.made is None
+    assert far.step == 2
+    assert far.count == (far.greatest - far.least) // 2 + 1
+    assert reach(np.zeros(3, np.int64), -1, 5).every().tolist() == [0]
+
+
+def _sums(row: NDArray[np.int64], codes: range) -> set[int]:
+    found = {0}
+    for weight in row:
+        found = {s + int(weight) * code for s in found for code in codes}
+    return found
 
 
 def test_each_channel_is_nudged_for_itself_and_runs_agree_then() -> None:
