@@ -96,24 +96,27 @@ def tied(
 
 def conv_sums(x: Whole, w: Whole, attrs: Mapping[str, object]) -> Whole:
     """The sums of a convolution of whole numbers, tap by tap."""
-    strides, dilations = ints(attrs, "strides", (1, 1)), ints(attrs, "dilations", (1, 1))
-    top, left, bottom, right = ints(attrs, "pads", (0, 0, 0, 0))
+    n = w.ndim - 2
+    strides, dilations = (ints(attrs, name, (1,) * n) for name in ("strides", "dilations"))
+    pads = ints(attrs, "pads", (0,) * 2 * n)
     (groups,) = ints(attrs, "group", (1,))
-    padded = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
-    kh, kw = w.shape[2:]
-    oh = (padded.shape[2] - (kh - 1) * dilations[0] - 1) // strides[0] + 1
-    ow = (padded.shape[3] - (kw - 1) * dilations[1] - 1) // strides[1] + 1
+    padded = np.pad(x, ((0, 0), (0, 0), *zip(pads[:n], pads[n:], strict=True)))
+    size = [
+        (padded.shape[i + 2] - (w.shape[i + 2] - 1) * dilations[i] - 1) // strides[i] + 1
+        for i in range(n)
+    ]
     per = w.shape[0] // groups
-    out = np.zeros((x.shape[0], w.shape[0], oh, ow), np.int64)
+    out = np.zeros((x.shape[0], w.shape[0], *size), np.int64)
     for g in range(groups):
         part = padded[:, g * w.shape[1] : (g + 1) * w.shape[1]]
         mine = w[g * per : (g + 1) * per]
-        for i in range(kh):
-            for j in range(kw):
-                r, c = i * dilations[0], j * dilations[1]
-                tap = part[:, :, r : r + oh * strides[0] : strides[0]]
-                tap = tap[:, :, :oh, c : c + ow * strides[1] : strides[1]][..., :ow]
-                out[:, g * per : (g + 1) * per] += np.einsum("nchw,oc->nohw", tap, mine[:, :, i, j])
+        for at in np.ndindex(*w.shape[2:]):
+            firsts = [at[i] * dilations[i] for i in range(n)]
+            ends = [firsts[i] + (size[i] - 1) * strides[i] + 1 for i in range(n)]
+            places = [slice(firsts[i], ends[i], strides[i]) for i in range(n)]
+            tap = part[(slice(None), slice(None), *places)]
+            weights = mine[(slice(None), slice(None), *at)]
+            out[:, g * per : (g + 1) * per] += np.einsum("nc...,oc->no...", tap, weights)
     return out
 
 
@@ -181,7 +184,7 @@ def _sums(op: str, at: list[NDArray[np.generic]], attrs: Mapping[str, object]) -
     if op == "QLinearConv":
         sums = conv_sums(a, b, attrs)
         if len(at) > 8:
-            sums = sums + at[8].astype(np.int64).reshape(-1, 1, 1)
+            sums = sums + at[8].astype(np.int64).reshape(-1, *(1,) * (a.ndim - 2))
         return sums, 1
     if op == "QGemm":
         return a @ (b.T if attrs.get("transB") else b) + at[6].astype(np.int64), 1
