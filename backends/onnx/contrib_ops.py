@@ -142,7 +142,7 @@ def _own(writer: Writer, data: Tensor, value: Value, kind: DType | None = None) 
 def _array(writer: Writer, node: Node, value: Value) -> tuple[Tensor, QuantType]:
     array, quant = value.constant, value.type.quant
     if array is None or quant is None:
-        raise writer.refuse(node, f"%{value.name} is no constant, so that nobody can pack it")
+        raise writer.refuse(node, "its weights are no constant codes, so that nobody can pack them")
     return array.data, quant
 
 

@@ -247,17 +247,31 @@ class _Build:
 
         A dequantize would be reshaped, and onnxruntime moves the rounding of such sums there.
         """
-        codes = value.node.operands["x"] if value.node.op == "dequantize" else value
-        quant, source = codes.type.quant, codes.node.operands.get("x")
-        if codes.node.op != "recode" or quant is None or source is None:
+        node = value.node
+        codes = node.operands["x"] if node.op == "dequantize" else value
+        quant = codes.type.quant
+        if (
+            node is codes.node
+            or quant is None
+            or quant.storage != I32
+            or codes.constant is not None
+        ):
             return value
-        if quant.storage != I32 or source.type.element != I32 or quant.zero is None:
+        if quant.express != F32 or quant.zero is None or np.any(quant.zeros()):
             return value
-        if quant.dynamic or np.any(quant.zeros()):
-            return value
-        real = self.add("cast", {"x": source}, {"to": F32}, name=f"{source.name}.float")
-        unit = self.held(np.asarray(quant.scales(), np.float32), f"{source.name}.unit")
-        return self.add("mul", {"a": real, "b": unit}, name=f"{source.name}.real")
+        real = self.add("cast", {"x": self._plain(codes)}, {"to": F32}, name=f"{codes.name}.float")
+        unit = node.operands.get("x.scale")
+        if unit is None:
+            unit = self.held(np.asarray(quant.scales(), np.float32), f"{codes.name}.unit")
+        return self.add("mul", {"a": real, "b": unit}, name=f"{codes.name}.real")
+
+    def _plain(self, codes: Value) -> Value:
+        """Codes as the numbers they are."""
+        plain = codes.type.with_element(I32)
+        source = codes.node.operands.get("x") if codes.node.op == "recode" else None
+        return (
+            source if source is not None and source.type == plain else self._recoded(codes, plain)
+        )
 
     def replace(self, made: Value) -> None:
         """Puts a value in the place of the node's."""

@@ -15,6 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 from qir import pipeline
 from qir.errors import Refused
 from qir.ir.text import parse
+from qir.reference.interpreter import run as interpreted
 from tests.differential.runtime import run
 
 SEED = 20
@@ -90,8 +91,9 @@ def test_a_bias_that_is_given_while_the_model_runs_is_written_in_every_form(
             assert np.array_equal(found, wanted), [n.op_type for n in made.graph.node]
 
 
-def test_a_bias_that_is_computed_is_written_in_every_form(tmp_path: Path) -> None:
-    proto, feeds = layer("QLinearConv", True, set())
+@pytest.mark.parametrize("many", [False, True])
+def test_a_bias_that_is_computed_is_written_in_every_form(many: bool, tmp_path: Path) -> None:
+    proto, feeds = layer("QLinearConv", many, set())
     wanted = run(proto, {**feeds, "b": feeds["b"] + 7}, optimize=False)["y"]
     node = proto.graph.node[0]
     node.input[-1] = "more"
@@ -100,6 +102,21 @@ def test_a_bias_that_is_computed_is_written_in_every_form(tmp_path: Path) -> Non
     proto.graph.node.insert(0, helper.make_node("Add", ["b", "seven"], ["more"]))
     for made in rewritten(proto, tmp_path):
         assert np.array_equal(run(made, feeds, optimize=True)["y"], wanted)
+
+
+@pytest.mark.parametrize("more", ["", "x_scale"])
+def test_what_was_written_is_read_and_written_again(more: str, tmp_path: Path) -> None:
+    proto, feeds = layer("QLinearConv", False, set(more.split()))
+    wanted = run(proto, feeds, optimize=False)["y"]
+    for made in rewritten(proto, tmp_path):
+        assert np.array_equal(
+            interpreted(pipeline.load(tmp_path / "made.onnx"), feeds)["y"], wanted
+        )
+        for form in ("qdq", "integer"):
+            again = tmp_path / "again.onnx"
+            onnx.save(made, tmp_path / "read.onnx")
+            pipeline.save(pipeline.load(tmp_path / "read.onnx"), again, format=form, force=True)
+            assert np.array_equal(run(onnx.load(again), feeds, optimize=True)["y"], wanted)
 
 
 def test_a_bias_in_a_unit_that_nothing_says_is_refused_by_node_and_reason(tmp_path: Path) -> None:
