@@ -144,4 +144,6 @@ def opt(
     said = ", validated" if validate else ""
     screen.line(f"{model.name} -> {output.name} {size(output.stat().st_size)}{said}", "bold")
     passing.show(screen, reports)
+    for line in passing.hints(reports):
+        screen.line(f"  {line}", "yellow")
     show_ledger(screen, ledger)

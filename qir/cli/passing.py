@@ -18,6 +18,14 @@ if TYPE_CHECKING:
     from qir.ir.graph import Graph
     from qir.rewrite import Pass, Report
 
+_GIVE = {
+    "group": "say whose kernels: group{as=ort-1.31}",
+    "assign-schemes": "say for whom: assign-schemes{target=onnxruntime}",
+    "quantize-dynamic": "qir quantize --dynamic says for whom",
+    "materialize": "it carries out plans, of assign-schemes{target=onnxruntime} before it, and"
+    " takes materialize{statistics=FILE}",
+}
+"""Of passes that do nothing with their defaults alone: what to give them."""
 MOST = 20
 """Rows of rewrites that are shown; --json has all."""
 SEED = 1
@@ -91,6 +99,13 @@ def surroundings() -> Iterator[None]:
             for line in note.splitlines():
                 print(f"  {printable(line)}", file=sys.stderr)
         raise
+
+
+def hints(reports: Iterable[Report]) -> Iterator[str]:
+    """What to give a pass that had nothing to do because nothing was given."""
+    for report in reports:
+        if not report.changed and (said := _GIVE.get(report.options)):
+            yield f"{report.options} changed nothing; {said}"
 
 
 def show(screen: Screen, reports: Sequence[Report]) -> None:

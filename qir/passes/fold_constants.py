@@ -40,6 +40,9 @@ class FoldConstants(Pass):
     growth: int = 1 << 22
     """Elements by which what one op makes may be more than what it is made of."""
 
+    def __post_init__(self) -> None:
+        self.require_least(limit=0, growth=0)
+
     def run(self, graph: Graph, ledger: Ledger) -> int:
         count = 0
         for node in list(graph):

@@ -53,6 +53,9 @@ class FoldShapes(Pass):
         )
         yield cls(), parse(text)
 
+    def __post_init__(self) -> None:
+        self.require_least(limit=0)
+
     def run(self, graph: Graph, ledger: Ledger) -> int:
         return _Run(graph, ledger, self.name, self.limit).sweep()
 

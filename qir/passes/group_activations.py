@@ -35,6 +35,7 @@ class GroupActivations(Pass):
     sums: bool = True
 
     def __post_init__(self) -> None:
+        self.require_least(most=1)
         for name in self.activations.split():
             if name not in OPS or not OPS[name].traits.elementwise:
                 said = "no op that works on each element by itself"

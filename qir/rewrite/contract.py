@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
+from qir.errors import UsageError
 from qir.ir.graph import Graph
 from qir.ledger import Ledger
 from qir.rewrite.places import Place
@@ -33,6 +34,13 @@ class Pass(ABC):
     """How far it may move numbers; what says nothing may move none."""
     places: ClassVar[tuple[Place, ...]] = ()
     """Where it does its rewrites, for `qir why-not`; one that is patterns need say nothing."""
+
+    def require_least(self, **least: int) -> None:
+        """UsageError where an option, by the name of its field, is less than it may be."""
+        for field, bound in least.items():
+            if (value := getattr(self, field)) < bound:
+                name = field.replace("_", "-")
+                raise UsageError(f"pass {self.name}: option {name} = {value} is below {bound}")
 
     @abstractmethod
     def run(self, graph: Graph, ledger: Ledger) -> int:

@@ -128,6 +128,24 @@ def test_a_dump_of_another_run_stays_unless_force_replaces_it(folder: Path) -> N
     assert sorted(p.name for p in steps.iterdir()) == sorted([*names, "01-mine.txt"])
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("group", "say whose kernels: group{as=ort-1.31}"),
+        ("assign-schemes", "say for whom: assign-schemes{target=onnxruntime}"),
+        ("materialize", "it carries out plans, of assign-schemes"),
+    ],
+)
+def test_a_pass_that_was_given_nothing_is_told_with_what_to_give(
+    name: str, said: str, folder: Path
+) -> None:
+    done = qir("opt", folder / "model.onnx", "-p", name, "-o", folder / "out.qir")
+    assert done.status == 0
+    assert f"{name} changed nothing; {said}" in " ".join(done.out.split())
+    done = qir("opt", folder / "model.onnx", "-p", "cse", "-o", folder / "cse.qir")
+    assert "changed nothing" not in done.out
+
+
 def test_a_model_that_is_missing_is_told_before_what_would_be_written(folder: Path) -> None:
     held = folder / "model.onnx"
     for words in (("opt", "-p", "prune"), ("convert",), ("group", "--as", "ort-1.31")):
@@ -160,6 +178,12 @@ BAD = {
     "opt model.onnx -p none -o o.qir": "no pass 'none'",
     "opt model.onnx -p fold-constants{size=3} -o o.qir": "its options: limit",
     "opt model.onnx -p fold-constants{limit=x} -o o.qir": "option limit: x is no int",
+    "opt model.onnx -p fold-constants{limit=-1} -o o.qir": "option limit = -1 is below 0",
+    "opt model.onnx -p fold-constants{growth=-1} -o o.qir": "option growth = -1 is below 0",
+    "opt model.onnx -p fold-shapes{limit=-1} -o o.qir": "option limit = -1 is below 0",
+    "opt model.onnx -p unroll{limit=0} -o o.qir": "option limit = 0 is below 1",
+    "opt model.onnx -p roll{least=1} -o o.qir": "option least = 1 is below 2",
+    "opt model.onnx -p group-activations{most=0} -o o.qir": "option most = 0 is below 1",
     "opt model.onnx -p fold-constants{limit=3 -o o.qir": "a comma or } is missing",
     "opt model.onnx -p ; -o o.qir": "names no pass",
     "opt model.onnx -p prune -o o.txt": "target onnxruntime writes .onnx files",

@@ -105,6 +105,8 @@ def test_a_bias_that_is_computed_or_scaled_stays() -> None:
 def test_options_are_checked_and_kept() -> None:
     with pytest.raises(UsageError, match="softmax"):
         GroupActivations("relu softmax")
+    with pytest.raises(UsageError, match="option most = 0 is below 1"):
+        GroupActivations("relu", most=0)
     graph = network(3, "group")
-    none = run_passes(graph, [GroupActivations("relu", most=0)], Ledger())
+    none = run_passes(graph, [GroupActivations("", sums=False)], Ledger())
     assert not any(node.stages for node in none)

@@ -42,6 +42,9 @@ class Unroll(Pass):
     layers: bool = True
     keep_large: bool = False
 
+    def __post_init__(self) -> None:
+        self.require_least(limit=1)
+
     def run(self, graph: Graph, ledger: Ledger) -> int:
         ops = (*(_CONTROL if self.loops else ()), *(LAYERS if self.layers else ()))
         count = sum(self._unroll(graph, node, ledger) for node in list(graph) if node.op in ops)
