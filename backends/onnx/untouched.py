@@ -1,10 +1,10 @@
-"""A float model that nobody changed is given back as its file has it."""
+"""A model that nobody changed is given back as its file has it."""
 
 from __future__ import annotations
 
 import mmap
-import re
 import shutil
+from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
 import onnx
@@ -17,21 +17,23 @@ from qir.source import untouched
 from . import qonnx
 from .custom import DOMAIN
 from .model import Dialect
+from .provenance import source_opset
+from .writer import MICROSOFT
 
 _NEWEST_IR = 13
 """The newest version of the format that onnxruntime 1.31 takes."""
 
 
 def kept_files(graph: Graph, path: Path, dialect: Dialect) -> list[tuple[Path, Path]]:
-    """What to copy for an untouched float graph, and where to; nothing where that will not do.
+    """What to copy for an untouched graph, and where to; nothing where that will not do.
 
-    It will not where the graph holds codes, or where the target takes no operator set, format or
-    domain that the file names. What lies beside the model comes first.
+    It will not where the target takes no operator set, format or domain that the file has. What
+    lies beside the model comes first.
     """
     source = untouched(graph)
     if source is None or source.suffix.lower() != ".onnx" or dialect.opset is not None:
         return []
-    if _quantized(graph) or not _taken(graph, source, dialect):
+    if not _taken(graph, source, dialect):
         return []
     beside = _beside(source)
     if beside is None or not _free(source, path, beside):
@@ -48,26 +50,43 @@ def copy(source: Path, to: Path) -> None:
         shutil.copyfile(source, draft)
 
 
-def _quantized(graph: Graph) -> bool:
-    values = (v for _, each in graph.walk() for v in each.values.values())
-    return any(v.type.quant is not None for v in values)
-
-
 def _taken(graph: Graph, source: Path, dialect: Dialect) -> bool:
     """Whether the target takes the file's format, operator set and domains."""
-    paths = [o.path for o in graph.output.origins if (o.framework, o.op) == ("onnx", "Output")]
-    opset = next((int(p[6:]) for p in paths if re.fullmatch(r"opset \d+", p)), None)
+    opset = source_opset(graph)
     with source.open("rb") as stream:
         head = stream.read(2)
     version = (
         head[1] if len(head) == 2 and head[0] == 8 else 128
     )  # the first field, as all write it
-    if not paths or version > 127 or (opset is not None and opset > dialect.newest):
+    read = any((o.framework, o.op) == ("onnx", "Output") for o in graph.output.origins)
+    if not read or version > 127 or (opset is not None and opset > dialect.newest):
         return False
     if not dialect.standard:
         return version <= _NEWEST_IR
     domains = {qonnx.named(n)[0] for _, each in graph.walk() for n in each}
-    return all(not d or d == DOMAIN or d.startswith("ai.onnx") for d in domains)
+    known = all(not d or d == DOMAIN or d.startswith("ai.onnx") for d in domains)
+    return known and not _microsoft(source)
+
+
+def _microsoft(source: Path) -> bool:
+    """Whether a model has operators of onnxruntime's own, in whatever form they were read."""
+    with (
+        source.open("rb") as stream,
+        mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as held,
+    ):
+        if held.find(MICROSOFT.encode()) < 0:
+            return False
+    model = onnx.load(str(source), load_external_data=False)
+    return any(_named(each) for each in (model.graph.node, *(f.node for f in model.functions)))
+
+
+def _named(nodes: Iterable[onnx.NodeProto]) -> bool:
+    for node in nodes:
+        if node.domain.startswith(MICROSOFT):
+            return True
+        if any(_named(g.node) for a in node.attribute for g in (a.g, *a.graphs)):
+            return True
+    return False
 
 
 def _beside(source: Path) -> list[PurePosixPath] | None:
