@@ -181,6 +181,9 @@ class Head:
     doubled: str = ""
     """`merged`: of quantize, dequantize, quantize, dequantize in a row one pair stays, its range
     what the two have in common. `kept`: both stay; empty: as what it extends says."""
+    nbits: str = ""
+    """`rounded`: real data of a product with dequantized weights of 4 or 8 bits become 8 bits, a
+    block of the weights at a time. `kept`: they stay; empty: as what it extends says."""
     evidence: str = ""
     notes: tuple[str, ...] = ()
 
@@ -220,6 +223,11 @@ class Profile:
     def doubled(self) -> str:
         """What becomes of two pairs in a row: what it says itself, else what it extends."""
         return next((p.head.doubled for p in reversed(self.layers) if p.head.doubled), "kept")
+
+    @property
+    def nbits(self) -> str:
+        """What becomes of real data beside weights of few bits: its word, or what it extends."""
+        return next((p.head.nbits for p in reversed(self.layers) if p.head.nbits), "kept")
 
     def on(self, isa: str) -> Profile:
         """The profile on another instruction set: `any`, `avx2`, `avx512`, `vnni` or `amx`."""

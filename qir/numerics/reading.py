@@ -53,6 +53,7 @@ _HEAD_WORDS = {
     "groups": ("own", "inherited"),
     "signed": ("kept", "private_unsigned"),
     "doubled": ("kept", "merged"),
+    "nbits": ("kept", "rounded"),
 }
 _HEAD_TEXTS = ("name", "extends", "backend", "versions", *_HEAD_WORDS, "evidence")
 _HEAD = (*_HEAD_TEXTS, "settings", "notes")

@@ -13,6 +13,7 @@ from qir.ir.ops import spec
 from qir.ir.types import Array, QuantType, uniform
 from qir.ledger import Change, Ledger
 from qir.numerics import Profile, Query, Rule, affine_of, choose, quantize
+from qir.rewrite.blocked_data import round_data
 from qir.rewrite.fusing import TAILS
 from qir.rewrite.linear import as_linear
 
@@ -30,6 +31,8 @@ def load(graph: Graph, profile: Profile, ledger: Ledger) -> int:
         count += _code_weights(graph, ledger, rule)
     if profile.signed == "private_unsigned":
         count += _unsign(graph, ledger)
+    if profile.nbits == "rounded":
+        count += round_data(graph, ledger, _NAME)
     return count + as_linear(graph, profile, ledger)
 
 

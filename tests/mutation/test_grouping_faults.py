@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
 from qir.numerics import Profile, profile
 from qir.numerics.library import replaced
+from tests.differential import test_blocked_data as blocked
 from tests.differential import test_qdq_fused as fused
 
 PROFILE = "ort-1.31"
@@ -83,6 +86,12 @@ def moved_before() -> None:
     fused.test_a_quantize_is_moved_before_what_only_moves_elements(0)
 
 
+def beside_few_bits() -> None:
+    with TemporaryDirectory() as folder:
+        case = blocked.Case()
+        blocked.test_data_beside_few_bits_are_rounded_as_onnxruntime_does(case, Path(folder))
+
+
 @pytest.mark.parametrize(
     ("change", "comparison"),
     [
@@ -97,6 +106,7 @@ def moved_before() -> None:
             head("doubled", "kept"),
             fused.test_two_pairs_in_a_row_are_the_one_that_onnxruntime_makes_of_them,
         ),
+        (head("nbits", "kept"), beside_few_bits),
         (no_rules, fused.test_real_weights_become_the_codes_that_onnxruntime_makes_of_them),
         (still, moved),
         (still, moved_before),

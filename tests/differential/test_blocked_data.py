@@ -1,0 +1,183 @@
+"""Products of real data and weights of few bits: what onnxruntime's optimizer makes is foreseen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from numpy.typing import NDArray
+from onnx import TensorProto, helper
+
+import qir
+from qir.ledger import Change, Ledger
+from qir.passes.group import Group
+
+Reals = NDArray[np.float32]
+KINDS = {
+    "u4": (TensorProto.UINT4, 0, 15),
+    "i4": (TensorProto.INT4, -8, 7),
+    "u8": (TensorProto.UINT8, 0, 255),
+    "i8": (TensorProto.INT8, -128, 127),
+}
+SEED = 20261122
+
+
+@dataclass(frozen=True)
+class Case:
+    """One product; `block` 0 is a scale a column, -1 one scale for all."""
+
+    kind: str = "u4"
+    block: int = 16
+    depth: int = 64
+    op: str = "MatMul"
+    zero: bool = True
+    rank: int = 2
+    axis: int = 0
+    bias: bool = False
+    quantized: str = ""
+    alpha: float = 1.0
+
+    def model(self) -> onnx.ModelProto:
+        random = np.random.default_rng(SEED)
+        kind, low, high = KINDS[self.kind]
+        shape = (self.depth, 32)
+        blocks = {0: (32,), -1: ()}.get(self.block)
+        if blocks is None:
+            grid = list(shape)
+            grid[self.axis] = -(-grid[self.axis] // self.block)
+            blocks = tuple(grid)
+        count = int(np.prod(blocks))
+        codes = random.integers(low, high + 1, shape).ravel().tolist()
+        numbers = [
+            helper.make_tensor("w", kind, shape, codes),
+            helper.make_tensor("s", TensorProto.FLOAT, blocks, random.uniform(0.01, 0.1, count)),
+        ]
+        slots = ["w", "s"]
+        if self.zero:
+            zeros = random.integers(low, high + 1, count).tolist()
+            numbers.append(helper.make_tensor("z", kind, blocks, zeros))
+            slots.append("z")
+        attrs = {"axis": self.axis, "block_size": self.block} if self.block > 0 else {}
+        attrs = {"axis": 1} if self.block == 0 else attrs
+        numbers += [
+            helper.make_tensor("t", TensorProto.FLOAT, (), [0.05]),
+            helper.make_tensor("u", TensorProto.UINT8, (), [128]),
+            helper.make_tensor("c", TensorProto.FLOAT, (32,), [0.5] * 32),
+        ]
+        nodes = [helper.make_node("DequantizeLinear", slots, ["d"], **attrs)]
+        x = self._coded(nodes, "x") if "x" in self.quantized else "x"
+        more = {"alpha": self.alpha} if self.alpha != 1.0 else {}
+        given = [x, "d", "c"] if self.op == "Gemm" and self.bias else [x, "d"]
+        nodes.append(helper.make_node(self.op, given, ["m"], **more))
+        y = self._coded(nodes, "m") if "y" in self.quantized else "m"
+        if self.bias and self.op == "MatMul":
+            nodes.append(helper.make_node("Add", [y, "c"], ["sum"]))
+            y = "sum"
+        if "d" in self.quantized:  # the weights' reals have another reader
+            nodes.append(helper.make_node("ReduceSum", ["d"], ["all"], keepdims=0))
+            nodes.append(helper.make_node("Add", [y, "all"], ["both"]))
+            y = "both"
+        lead = (2, 5) if self.rank == 3 else (5,)
+        graph = helper.make_graph(
+            nodes,
+            "few",
+            [helper.make_tensor_value_info("x", TensorProto.FLOAT, (*lead, self.depth))],
+            [helper.make_tensor_value_info(y, TensorProto.FLOAT, None)],
+            numbers,
+        )
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+
+    def _coded(self, nodes: list[onnx.NodeProto], x: str) -> str:
+        nodes.append(helper.make_node("QuantizeLinear", [x, "t", "u"], [f"{x}q"]))
+        nodes.append(helper.make_node("DequantizeLinear", [f"{x}q", "t", "u"], [f"{x}d"]))
+        return f"{x}d"
+
+
+def judged(case: Case, feeds: dict[str, Reals], path: Path, level: str = "") -> tuple[Reals, bool]:
+    """What onnxruntime gives, and whether it made a kernel for few bits."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.optimized_model_filepath = str(path)
+    if level:
+        options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", level)
+    model = case.model().SerializeToString()
+    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    kinds = {node.op_type for node in onnx.load(path).graph.node}
+    return session.run(None, feeds)[0], "MatMulNBits" in kinds
+
+
+def foreseen(case: Case, feeds: dict[str, Reals], path: Path) -> tuple[Reals, Reals, Ledger]:
+    """The model's own reals, those of its grouped form, and what was said."""
+    path.write_bytes(case.model().SerializeToString())
+    graph = qir.load(path)
+    (real,) = qir.run(graph, feeds).values()
+    ledger = Ledger()
+    Group(profile="ort-1.31").run(graph, ledger)
+    (found,) = qir.run(graph, feeds).values()
+    return np.asarray(real, np.float32), np.asarray(found, np.float32), ledger
+
+
+def data(case: Case) -> dict[str, Reals]:
+    shape = (2, 5, case.depth) if case.rank == 3 else (5, case.depth)
+    return {"x": np.random.default_rng(SEED).normal(size=shape).astype(np.float32)}
+
+
+MADE = [
+    *(Case(kind, block) for kind in KINDS for block in (16, 32, 64, 0, -1)),
+    *(Case(depth=depth) for depth in (8, 24, 40)),
+    *(Case(block=0, depth=depth) for depth in (12, 100)),
+    Case(block=256, depth=512),
+    Case(zero=False),
+    Case("i8", 0, zero=False),
+    Case(rank=3),
+    Case(bias=True),
+    Case(op="Gemm"),
+    Case(op="Gemm", bias=True),
+]
+LEFT = [
+    Case(block=8),
+    Case(axis=1),
+    Case(quantized="x"),
+    Case(quantized="y"),
+    Case(quantized="xy"),
+    Case(quantized="d"),
+    Case(op="Gemm", alpha=0.5),
+]
+
+
+@pytest.mark.parametrize("case", MADE, ids=str)
+def test_data_beside_few_bits_are_rounded_as_onnxruntime_does(case: Case, tmp_path: Path) -> None:
+    feeds = data(case)
+    wanted, kernel = judged(case, feeds, tmp_path / "o.onnx")
+    real, found, ledger = foreseen(case, feeds, tmp_path / "m.onnx")
+    most = 1e-6 * float(np.abs(wanted).max())
+    assert kernel
+    assert np.abs(found - wanted).max() <= most, f"seed {SEED}"
+    assert np.abs(real - wanted).max() > 100 * most
+    assert any(e.change is Change.NUDGED and "rounded to 8 bits" in e.reason for e in ledger)
+
+
+@pytest.mark.parametrize("case", LEFT, ids=str)
+def test_what_onnxruntime_leaves_is_left(case: Case, tmp_path: Path) -> None:
+    feeds = data(case)
+    wanted, kernel = judged(case, feeds, tmp_path / "o.onnx")
+    _, found, ledger = foreseen(case, feeds, tmp_path / "m.onnx")
+    assert not kernel
+    assert np.abs(found - wanted).max() <= 1e-6 * float(np.abs(wanted).max())
+    assert not any("rounded to 8 bits" in e.reason for e in ledger)
+
+
+def test_at_the_levels_below_four_data_stay_real(tmp_path: Path) -> None:
+    case = Case()
+    feeds = data(case)
+    real, found, _ = foreseen(case, feeds, tmp_path / "m.onnx")
+    for level in ("0", "1", "2", "3"):
+        wanted, kernel = judged(case, feeds, tmp_path / "o.onnx", level)
+        assert kernel
+        assert np.abs(real - wanted).max() <= 1e-6 * float(np.abs(wanted).max())
+    wanted, _ = judged(case, feeds, tmp_path / "o.onnx", "4")
+    assert np.abs(found - wanted).max() <= 1e-6 * float(np.abs(wanted).max())
