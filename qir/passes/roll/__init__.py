@@ -33,8 +33,8 @@ class Roll(Pass):
     rnn), its weights are constants, and its sequence and stack lie along the first axis or the
     second; sums are then rounded elsewhere. `layers=false` leaves scans.
 
-    Run it before fold-constants, which computes what the first step makes of zeros and so makes it
-    differ from the others.
+    A first step of which somebody has left constants is one too, where they are to the bit what its
+    ops make of the state that it begins with: the one that is said, or zeros.
     """
 
     name = "roll"

@@ -93,11 +93,12 @@ def sequences(graph: Graph) -> Iterator[Row]:
 
 
 def last_rows(entries: Row) -> list[Row]:
-    """Rows above the entries that somebody else reads, furthest ones first."""
+    """Rows above the entries that somebody else reads, the last ones of a step first."""
     rows = list(_forward(entries))
     inside = {value.node for row in rows for value in row}
     read = [r for r in rows if any(u.node not in inside for v in r for u in v.uses)]
-    return read[::-1][:_MOST_TRIES]
+    read.sort(key=lambda row: -row[-1].node._rank)
+    return read[:_MOST_TRIES]
 
 
 def _forward(entries: Row) -> Iterator[Row]:
