@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +14,8 @@ from qir.cli.models import claim_model, open_model, require_apart
 from qir.cli.screen import Column, Screen, plural
 
 if TYPE_CHECKING:
+    from qir.ir.graph import Graph
+    from qir.passes.group_left import Left
     from qir.rewrite import Report
     from qir.rewrite.numbering import Step
 
@@ -44,15 +48,19 @@ def group(
 
     Its profile says what. A runtime rounds where it groups, so the bytes of a model with quantize
     and dequantize nodes are those of the grouped one, which follows that profile: `qir run`
-    predicts them. As a pass: qir opt -p 'group{as=PROFILE}'.
+    predicts them. What stays float is told, and why. Profiles know groups on codes only: of a
+    float model nothing is grouped, and the reference's own float rules compute it. As a pass:
+    qir opt -p 'group{as=PROFILE}'.
 
     --json prints {file, output, output_bytes, profile, groups: [{node, chain, row, origins}],
-    loaded}; loaded counts what the runtime changes when it loads the model, before it groups.
+    loaded, float: [{node, op, reason, origins}]}; loaded counts what the runtime changes when it
+    loads the model, before it groups.
     """
     from qir import pipeline
     from qir.errors import UsageError
     from qir.ledger import Ledger
     from qir.passes.group import Group
+    from qir.passes.group_left import left_float
 
     require_apart([model], [output])
     if output.suffix.lower() != pipeline.SUFFIX:
@@ -73,6 +81,7 @@ def group(
     pipeline.save(done, output, ledger=ledger, journal=journal, force=force, lossy=True)
     steps = [step for report in reports for step in report.steps if " by " in step.rewrite]
     loaded = sum(entry.step == "group" for entry in ledger) - len(steps)
+    left = list(left_float(done))
     screen = Screen(quiet=quiet)
     if as_json:
         screen.json(
@@ -83,13 +92,14 @@ def group(
                 "profile": profile,
                 "groups": [_json(step) for step in steps],
                 "loaded": loaded,
+                "float": [_left(one) for one in left],
             }
         )
         return
     screen.line(f"{model.name} -> {output.name} as {profile}", "bold")
     what = f"{plural(len(steps), 'kernel')} on codes"
     more = f", {plural(loaded, 'change')} on loading" if loaded else ""
-    screen.facts({"groups": what + more})
+    screen.facts({"groups": what + more, "float": plural(len(left), "op") if left else "nothing"})
     rows = [(s.node, *_split(s), str(s.origins[0]) if s.origins else "") for s in steps]
     columns = (
         Column("node", fit="shorten"),
@@ -98,6 +108,35 @@ def group(
         Column("came from", fit="drop"),
     )
     screen.table(columns, rows, title="groups")
+    _show_left(screen, left)
+    if left and not _coded(done):
+        screen.line()
+        screen.line(
+            f"The model is float, and {profile} groups ops on codes only: the reference's own "
+            "float rules compute it. Quantize it first."
+        )
+
+
+def _coded(graph: Graph) -> bool:
+    """Whether anything in a graph is codes."""
+    return any(v.type.quant for _, body in graph.walk() for v in body.values.values())
+
+
+def _show_left(screen: Screen, left: Sequence[Left]) -> None:
+    """What stays float, by op and reason, the most first."""
+    counts = Counter((one.op, one.reason) for one in left)
+    first = {(one.op, one.reason): one.node for one in reversed(left)}
+    rows = [
+        (op, f"{count:,}", reason, first[op, reason])
+        for (op, reason), count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    ]
+    columns = (
+        Column("op"),
+        Column("count", align="right"),
+        Column("why", fit="wrap"),
+        Column("first", fit="drop"),
+    )
+    screen.table(columns, rows, title="in float")
 
 
 def _split(step: Step) -> tuple[str, str]:
@@ -110,3 +149,8 @@ def _json(step: Step) -> dict[str, object]:
     chain, row = _split(step)
     origins = [str(origin) for origin in step.origins]
     return {"node": step.node, "chain": chain.split(" |> "), "row": row, "origins": origins}
+
+
+def _left(one: Left) -> dict[str, object]:
+    origins = [str(origin) for origin in one.origins]
+    return {"node": one.node, "op": one.op, "reason": one.reason, "origins": origins}

@@ -12,7 +12,7 @@ from qir.ir.dtype import I32
 from qir.ir.graph import Graph
 from qir.ir.ops import spec
 from qir.ledger import Ledger
-from qir.numerics import Profile, affine_of, given, profile, query_of
+from qir.numerics import Profile, Query, affine_of, given, profile, query_of
 from qir.numerics.profile import Group as Row
 from qir.reference.quantized import bounds
 from qir.rewrite import Tolerance
@@ -64,13 +64,17 @@ class Group(Fusing):
 
     def _row(self, match: Match, graph: Graph) -> Row | None:
         """The row of the profile that speaks of these ops."""
-        found = self.named(graph)
-        storage = {s: str(v.type.quant.storage) for s, v in match.codes.items() if v.type.quant}
-        if match.result is not None:
-            storage["result"] = str(match.result.storage)
-        query = replace(query_of(match.head), storage=storage)
         kind = "real" if match.result is None else "codes"
-        return found.group(tuple(n.op for n in match.ops), query, result=kind)
+        chain = tuple(n.op for n in match.ops)
+        return self.named(graph).group(chain, asked(match), result=kind)
+
+
+def asked(match: Match) -> Query:
+    """What a profile is asked for ops in a row."""
+    storage = {s: str(v.type.quant.storage) for s, v in match.codes.items() if v.type.quant}
+    if match.result is not None:
+        storage["result"] = str(match.result.storage)
+    return replace(query_of(match.head), storage=storage)
 
 
 def _kept_map(match: Match) -> bool:
@@ -148,4 +152,4 @@ NEEDS: Mapping[str, Callable[[Match], bool]] = {
 }
 """The conditions that profiles name, each a question about a match."""
 
-__all__ = ["NEEDS", "Group"]
+__all__ = ["NEEDS", "Group", "asked"]

@@ -268,8 +268,8 @@ def mean_of_steps(
     x, out = call.affine("x"), _coded(call)
     one_scale(call.op, x, out)
     if not x.same_map(out):
-        options = {"lanes": lanes, "fused": fused, "raw": raw, "divide": divide}
-        return handed_on(partial(mean_of_steps, **options), call, arrays)
+        kernel = partial(mean_of_steps, lanes=lanes, fused=fused, raw=raw, divide=divide)
+        return handed_on(kernel, call, arrays)
     if call.op == "reduce_mean" and not _inner(call, arrays["x"].ndim):
         reals = (arrays["x"].astype(np.int32) - int(x.zero)).astype(F) * F(x.scale)
         return quantize(compute(call.op, {"x": reals}, call.attrs), out, call.rule)

@@ -35,8 +35,14 @@ TAILS = frozenset({"relu", "clip"})
 _NUMBERS = frozenset({"gamma", "beta", "mean", "var"})
 """Slots of norms, which stay real."""
 
-_SIZES = frozenset({("reshape", "shape"), ("resize", "sizes"), ("resize_nearest", "sizes")})
-"""Slots of whole numbers that say how large the result is."""
+_PLAIN = frozenset(
+    {
+        *(("reshape", "shape"), ("expand", "shape"), ("resize", "sizes")),
+        *(("resize_nearest", "sizes"), ("where", "condition")),
+        *(("gather", "indices"), ("gather_elements", "indices")),
+    }
+)
+"""Slots that say how large the result is, or which elements it takes: no codes, nor reals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +126,7 @@ class Fusing(Pass):
         sums = self.sums(graph)
         rows = _rows(end, self.known(graph), sums=sums) if quantize else [(end,)]
         for ops in reversed(rows):
-            match = _match(ops, quantize)
+            match = match_of(ops, quantize)
             if match is not None and self.allows(match, graph):
                 return match
         return None
@@ -158,7 +164,8 @@ def _flow(node: Node) -> str | None:
     return None
 
 
-def _match(ops: tuple[Node, ...], quantize: Node | None) -> Match | None:
+def match_of(ops: tuple[Node, ...], quantize: Node | None) -> Match | None:
+    """Ops in a row up to a quantize; None where kernels on codes are no such row."""
     quant = quantize.result.type.quant if quantize else None
     if quantize and (quant is None or not _counts(quant) or quant.grain is not None):
         return None
@@ -166,7 +173,7 @@ def _match(ops: tuple[Node, ...], quantize: Node | None) -> Match | None:
         return None  # what the node states beats the profile, and a kernel rounds by the profile
     codes: dict[str, Value] = {}
     for slot, value in ops[0].operands.items():
-        source = _codes(ops[0], slot, value)
+        source = source_of(ops[0], slot, value)
         if source is None:
             return None
         codes[slot] = source
@@ -176,7 +183,7 @@ def _match(ops: tuple[Node, ...], quantize: Node | None) -> Match | None:
             continue
         flow = _flow(node)
         other = "b" if flow == "a" else "a"
-        source = _codes(node, other, node.operands[other])
+        source = source_of(node, other, node.operands[other])
         shapes = (node.operands[other].type.shape, node.result.type.shape)
         if source is None or source.type.quant is None or shapes[0] != shapes[1]:
             return None
@@ -184,10 +191,10 @@ def _match(ops: tuple[Node, ...], quantize: Node | None) -> Match | None:
     return Match(ops, codes, quantize, summands)
 
 
-def _codes(node: Node, slot: str, value: Value) -> Value | None:
+def source_of(node: Node, slot: str, value: Value) -> Value | None:
     """The codes that an operand dequantizes; the operand itself where reals may stand."""
     traits = spec(node.op).traits
-    if (node.op, slot) in _SIZES:
+    if (node.op, slot) in _PLAIN:
         return value
     if value.type.quant is not None:
         return None

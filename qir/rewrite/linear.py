@@ -60,7 +60,8 @@ def _row(value: Value, weight: Value, node: Node) -> tuple[Value, Array] | None:
         return None
     if quant is not None and quant.storage != I32:
         return None
-    wide = weight.type.shape[0 if node.attrs.get("trans_b") is True else 1]
+    assert weight.constant is not None
+    wide = weight.constant.data.shape[0 if node.attrs.get("trans_b") is True else 1]
     if source.type.shape == (wide,):
         return source, held
     if (quant and quant.grain) or held.data.shape[-1:] not in ((), (1,), (wide,)):

@@ -253,6 +253,21 @@ def test_group_tells_nodes_and_rows_of_the_profile(folder: Path) -> None:
     assert pipeline.load(out) == pipeline.load(other)
 
 
+def test_group_counts_what_stays_float_and_says_why(folder: Path) -> None:
+    out = folder / "left.qir"
+    words = ("--as", "tf-2.21.core", "-o", out, "-f")
+    done = qir("group", folder / "quantized.onnx", *words)
+    assert done.status == 0, done
+    assert "0 kernels on codes" in done.out
+    assert "tf-2.21.core groups nothing" in done.out
+    done = qir("group", folder / "quantized.onnx", *words, "--json")
+    found = json.loads(done.out)
+    jsonschema.validate(found, SCHEMAS["group"])
+    assert "conv2d" in {one["op"] for one in found["float"]}
+    done = qir("group", folder / "model.onnx", "--as", "ort-1.31", "-o", out, "-f")
+    assert "The model is float, and ort-1.31 groups ops on codes only" in " ".join(done.out.split())
+
+
 # -- bisect ----------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,126 @@
+"""What grouping leaves in float, op by op, and what of the profile's groups it does not meet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from qir.ir.graph import Graph
+from qir.ir.node import Node
+from qir.ir.origin import Origin
+from qir.numerics import Profile, profile
+from qir.numerics.profile import NEEDS as SAID
+from qir.numerics.profile import Group as Row
+from qir.numerics.profile import When
+from qir.passes.group import NEEDS, asked
+from qir.rewrite.fusing import TAILS, Match, match_of, source_of
+
+_EDGES = frozenset({"input", "constant", "output", "quantize", "dequantize"})
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """An op that stays float."""
+
+    node: str
+    """Its name, with the path of the body that it lies in."""
+    op: str
+    reason: str
+    origins: tuple[Origin, ...] = ()
+
+
+def left_float(graph: Graph) -> Iterator[Left]:
+    """The ops of a grouped graph that compute with reals, each with the reason."""
+    found = profile(graph.profile)
+    for path, body in graph.walk():
+        for node in body:
+            if node.op not in _EDGES and not node.bodies and _real(node):
+                inner = body is not graph
+                name = f"{path.partition('/')[2]}/{node.name}" if inner else node.name
+                reason = "what bodies hold is not grouped" if inner else _reason(node, found)
+                yield Left(name, _title(node), reason, tuple(node.origins))
+
+
+def _title(node: Node) -> str:
+    return " |> ".join(stage.op for stage in node.stages) or node.op
+
+
+def _real(node: Node) -> bool:
+    """Whether an op computes with reals alone."""
+    types = [v.type for v in (*node.operands.values(), *node.results)]
+    return not any(t.quant for t in types) and any(t.dtype.is_float for t in types)
+
+
+def _reason(node: Node, found: Profile) -> str:
+    groups = found.groups
+    if not groups:
+        return f"{found.name} groups nothing"
+    op = node.op
+    if op not in {g.chain[0] for g in groups}:
+        joined = next((g.chain for g in groups if op in g.chain), ())
+        behind = f" but behind another op, as {' |> '.join(joined)}" if joined else ""
+        return f"no group of {found.name} takes it{behind}"
+    for slot, value in node.operands.items():
+        if source_of(node, slot, value) is None:
+            if value.node.op == "dequantize":
+                return f"no kernel takes the map of {slot}"
+            return f"{slot} is real, not dequantized codes"
+    real = any(g.chain == (op,) and g.result == "real" for g in groups)
+    ops, end = _row(node)
+    if end is None and not real:
+        return _read(ops[-1])
+    match = match_of(ops, end)
+    if match is None:
+        return "no kernel makes codes of its result's map"
+    return _unmet(match, found)
+
+
+def _row(node: Node) -> tuple[tuple[Node, ...], Node | None]:
+    """A node, the activations behind it, and the quantize that ends them."""
+    ops = [node]
+    while (use := ops[-1].result.only_use) is not None and use.node.op in TAILS:
+        ops.append(use.node)
+    ended = use is not None and use.node.op == "quantize"
+    return (tuple(ops), use.node) if use and ended else ((node,), None)
+
+
+def _read(node: Node) -> str:
+    """Who reads a result that no quantize alone reads."""
+    readers = [use.node.op for use in node.result.uses]
+    if len(readers) > 1:
+        return f"its result has {len(readers)} readers"
+    return f"its result goes to {readers[0]}, not to a quantize" if readers else "nobody reads it"
+
+
+def _unmet(match: Match, found: Profile) -> str:
+    chain = tuple(n.op for n in match.ops)
+    query = found.asked(asked(match))
+    kind = "real" if match.result is None else "codes"
+    rows = [g for g in found.groups if (g.chain, g.result) == (chain, kind)]
+    if not rows:
+        made = "" if kind == "codes" else ", its result real"
+        return f"no group of {found.name} is {' |> '.join(chain)}{made}"
+    row = next((g for g in rows if g.when.holds(query)), None)
+    if row is None:
+        return _condition(rows[0].when, match)
+    return _need(row, match)
+
+
+def _condition(when: When, match: Match) -> str:
+    query = asked(match)
+    for slot, kinds in when.storage.items():
+        stored = query.data if slot == "data" else query.storage.get(slot, "real")
+        if stored not in kinds:
+            of = "" if slot == "data" else f" of {slot}"
+            return f"storage {stored or 'real'}{of}, not {' or '.join(kinds)}"
+    for name, value in when.attrs.items():
+        if query.attrs.get(name) != value:
+            return f"{name} is not {value!r}"
+    if when.grain and query.grain not in when.grain:
+        return f"one scale a {query.grain}"
+    return "the profile's condition on processor or bounds is not met"
+
+
+def _need(row: Row, match: Match) -> str:
+    lacks = [need for need in row.needs if not NEEDS[need](match)]
+    return f"needs that {SAID[lacks[0]]}" if lacks else "a larger group took what it reads"
