@@ -19,6 +19,11 @@ KERNEL = "onnx:com.microsoft.MatMulNBits"
 _BITS = {"i2": 2, "u2": 2, "i4": 4, "u4": 4, "i8": 8, "u8": 8}
 _LEAST = 16
 """The kernel takes blocks of powers of two from here."""
+_SAID = (
+    "written as MatMulNBits, whose codes count from the middle, at accuracy level 0, so that data "
+    "stay real; in quantize/dequantize form onnxruntime's optimizer computes it at level 4 and "
+    "rounds them to 8 bits a block, unless session.qdq_matmulnbits_accuracy_level says otherwise"
+)
 _NONE = "no product here has weights in blocks of few bits; qir quantize --weights makes them"
 
 
@@ -49,8 +54,7 @@ def to_nbits(graph: Graph, ledger: Ledger, *, standard: bool) -> None:
             count += 1
             continue
         _group(graph, node, found, weight)
-        said = "written as MatMulNBits, whose codes count from the middle"
-        ledger.add(Change.REGROUPED, STEP, node.name, said)
+        ledger.add(Change.REGROUPED, STEP, node.name, _SAID)
         count += 1
     if not count:
         raise Refused(f"{graph.name}: {_NONE}")

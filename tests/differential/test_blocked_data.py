@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,11 +69,11 @@ class Case:
             helper.make_tensor("u", TensorProto.UINT8, (), [128]),
             helper.make_tensor("c", TensorProto.FLOAT, (32,), [0.5] * 32),
         ]
-        nodes = [helper.make_node("DequantizeLinear", slots, ["d"], **attrs)]
+        nodes = [_node("DequantizeLinear", slots, "d", attrs)]
         x = self._coded(nodes, "x") if "x" in self.quantized else "x"
         more = {"alpha": self.alpha} if self.alpha != 1.0 else {}
         given = [x, "d", "c"] if self.op == "Gemm" and self.bias else [x, "d"]
-        nodes.append(helper.make_node(self.op, given, ["m"], **more))
+        nodes.append(_node(self.op, given, "m", more))
         y = self._coded(nodes, "m") if "y" in self.quantized else "m"
         if self.bias and self.op == "MatMul":
             nodes.append(helper.make_node("Add", [y, "c"], ["sum"]))
@@ -95,6 +96,14 @@ class Case:
         nodes.append(helper.make_node("QuantizeLinear", [x, "t", "u"], [f"{x}q"]))
         nodes.append(helper.make_node("DequantizeLinear", [f"{x}q", "t", "u"], [f"{x}d"]))
         return f"{x}d"
+
+
+def _node(
+    op: str, given: list[str], made: str, attrs: Mapping[str, int] | Mapping[str, float]
+) -> onnx.NodeProto:
+    node = helper.make_node(op, given, [made])
+    node.attribute.extend(helper.make_attribute(k, v) for k, v in attrs.items())
+    return node
 
 
 def judged(case: Case, feeds: dict[str, Reals], path: Path, level: str = "") -> tuple[Reals, bool]:
@@ -181,3 +190,22 @@ def test_at_the_levels_below_four_data_stay_real(tmp_path: Path) -> None:
         assert np.abs(real - wanted).max() <= 1e-6 * float(np.abs(wanted).max())
     wanted, _ = judged(case, feeds, tmp_path / "o.onnx", "4")
     assert np.abs(found - wanted).max() <= 1e-6 * float(np.abs(wanted).max())
+
+
+def test_written_as_the_kernel_itself_the_data_stay_real_and_the_ledger_says_so(
+    tmp_path: Path,
+) -> None:
+    case, ledger = Case(), Ledger()
+    feeds = data(case)
+    real, _, _ = foreseen(case, feeds, tmp_path / "m.onnx")
+    path = tmp_path / "nbits.onnx"
+    qir.save(qir.load(tmp_path / "m.onnx"), path, format="nbits", ledger=ledger)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    (found,) = session.run(None, feeds)
+    assert np.abs(found - real).max() <= 1e-6 * float(np.abs(real).max())
+    said = [e.reason for e in ledger if "MatMulNBits" in e.reason]
+    assert len(said) == 1
+    assert "at accuracy level 0" in said[0]
+    assert "session.qdq_matmulnbits_accuracy_level" in said[0]
