@@ -19,7 +19,7 @@ from qir.ir.ops import spec
 from qir.ledger import Change, Ledger
 
 from . import (
-    annotations,
+    annotated,
     attention_ops,
     clipped,
     contrib_ops,
@@ -364,6 +364,6 @@ def _finished(writer: Writer) -> onnx.ModelProto:
     version = max([IR_VERSION, *map(ir_version, kinds)])
     model = helper.make_model(proto, opset_imports=imports, ir_version=version, producer_name="qir")
     model.producer_version = __version__
-    annotations.annotate(writer, model.graph, _outputs(graph))
+    annotated.annotate(writer, model.graph, _outputs(graph))
     model.functions.extend(writer.functions[name] for name in sorted(writer.functions))
     return model

@@ -23,7 +23,7 @@ from qir.ir.verify import errors
 from qir.ledger import Change, Ledger
 
 from . import (
-    annotations,
+    annotated,
     attention_ops,
     contrib,
     contrib_attention,
@@ -155,7 +155,7 @@ def _fill(reader: Reader, make_inputs: Callable[[Reader, set[str]], set[str]]) -
     file = reader.file
     ops = [_op(file, i, node) for i, node in enumerate(reader.proto.node)]
     said = meanings(ops)
-    reader.annotated = {n: p for n, p in annotations.pairs(reader).items() if n not in said}
+    reader.annotated = {n: p for n, p in annotated.pairs(reader).items() if n not in said}
     reader.meanings = {**reader.annotated, **said}
     made = _stored(reader, ops)
     _count_readers(reader, ops)
@@ -441,5 +441,5 @@ def _dropped(reader: Reader) -> None:
         reader.note(*entry)
     if proto.training_info:
         reader.note(Change.DROPPED, proto.graph.name or "main", "how the model is trained")
-    for name, reason in annotations.lost(reader):
+    for name, reason in annotated.lost(reader):
         reader.note(Change.DROPPED, name, reason)

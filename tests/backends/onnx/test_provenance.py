@@ -87,7 +87,7 @@ def test_notes_come_back_and_what_does_not_is_told(tmp_path: Path, through: bool
     if through:
         pipeline.save(graph, tmp_path / "m.qir", ledger=ledger)
         graph = pipeline.load(tmp_path / "m.qir")
-    pipeline.save(graph, made, ledger=ledger, **({} if through else {"format": "qdq"}))
+    pipeline.save(graph, made, ledger=ledger, format=None if through else "qdq")
     back = onnx.load(made)
     onnx.checker.check_model(back)
     assert (back.domain, back.model_version, back.doc_string) == ("their.domain", 7, "a model")
