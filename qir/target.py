@@ -73,6 +73,13 @@ class Target(ABC):
         """Makes a model ready to run; UsageError where the target only writes files."""
         raise UsageError(f"target {self.name} does not run models")
 
+    def compile_file(self, path: Path, *, threads: int | None = None) -> Executable:
+        """Makes a file that it wrote ready to run; UsageError where it does not run files.
+
+        Checks hold files to the reference by it, where no frontend reads them.
+        """
+        raise UsageError(f"target {self.name} does not run files")
+
 
 class Executable(ABC):
     """A model that is ready to run."""

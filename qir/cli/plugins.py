@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from qir.inspect.plugins import Plugin
     from qir.testing import Check
 
+_MARKS = {"ok": "green", "FAILED": "red", "not checked": "dim"}
 _STYLES = {"ok": "green", "not usable": "yellow"}
 
 
@@ -41,7 +42,7 @@ def plugins(
 
     --json prints {api, plugins: [{kind, name, distribution, version, place, state, fault}]}, or,
     with check, {api, checked: [{kind, name, distribution, version, passed, checks: [{name, passed,
-    detail}]}]}.
+    detail, checked}]}]}; checked is false where nobody could look.
     """
     from qir import registry
     from qir.errors import UsageError
@@ -141,14 +142,14 @@ def _show(screen: Screen, found: Sequence[Plugin]) -> None:
 def _show_checks(screen: Screen, one: Plugin, checks: Sequence[Check]) -> None:
     pairs = zip(one.distribution.split(", "), one.version.split(", "), strict=False)
     screen.line(f"{one.kind} {one.name}, of {' and '.join(map(' '.join, pairs))}", "bold")
-    rows = [
-        (Cell("ok", "green") if c.passed else Cell("FAILED", "red"), c.name, c.detail)
-        for c in checks
-    ]
+    rows = [(Cell(c.mark, _MARKS[c.mark]), c.name, c.detail) for c in checks]
     columns = (Column(""), Column("check", fit="wrap"), Column("seen", fit="wrap"))
     screen.table(columns, rows)
     failed = sum(not check.passed for check in checks)
+    made = [check for check in checks if check.checked]
     if failed:
         screen.line(f"{failed} of {plural(len(checks), 'check')} failed", "red")
     else:
-        screen.line(f"{plural(len(checks), 'check')} passed", "green")
+        left = len(checks) - len(made)
+        more = f", {left} could not be made" if left else ""
+        screen.line(f"{plural(len(made), 'check')} passed{more}", "green")

@@ -121,6 +121,10 @@ class $Class(Target):
         """Makes a model ready to run."""
         return Compiled(run_passes(graph, [Group(self.profile)], Ledger()), self.profile)
 
+    def compile_file(self, path: Path, *, threads: int | None = None) -> Executable:
+        """Makes a file that it wrote ready to run; the checks hold the file to the model by it."""
+        return self.compile(file.read(path).graph, threads=threads)
+
 
 class Compiled(Executable):
     """A model that runs; here goes your own runtime."""

@@ -1,4 +1,4 @@
-"""A list of checks: each passed or failed, and what was seen."""
+"""A list of checks: each passed, failed or not to be made, and what was seen."""
 
 from __future__ import annotations
 
@@ -16,10 +16,19 @@ class Check:
     name: str
     passed: bool
     detail: str = ""
-    """What was tried; of one that failed, what was seen first."""
+    """What was tried; of one that failed, what was seen first; else why nobody could look."""
+    checked: bool = True
+    """Whether anybody could look; what could not be checked has not failed."""
+
+    @property
+    def mark(self) -> str:
+        """What came of it in a word: ok, FAILED, or not checked."""
+        if not self.checked:
+            return "not checked"
+        return "ok" if self.passed else "FAILED"
 
     def __str__(self) -> str:
-        return f"{'ok' if self.passed else 'FAILED'}  {self.name}: {self.detail}".rstrip(": ")
+        return f"{self.mark}  {self.name}: {self.detail}".rstrip(": ")
 
     def to_json(self) -> dict[str, object]:
         """The fields as JSON takes them."""
@@ -28,6 +37,10 @@ class Check:
 
 class Broken(Exception):
     """What a check found."""
+
+
+class Unseen(Exception):
+    """Why something could not be checked."""
 
 
 class Checklist:
@@ -40,9 +53,15 @@ class Checklist:
         return iter(self._rows)
 
     def check(self, name: str, look: Callable[[], str | None]) -> bool:
-        """Makes one check: `look` gives what it tried, and raises what is wrong."""
+        """Makes one check: `look` gives what it tried, and raises what is wrong.
+
+        It raises Unseen where it cannot look; that is no failure.
+        """
         try:
             said = look()
+        except Unseen as reason:
+            self._rows.append(Check(name, True, str(reason), checked=False))
+            return True
         except (Exception, SystemExit) as error:  # whatever a plugin raises
             self._rows.append(Check(name, False, told(error)))
             return False
@@ -95,4 +114,4 @@ def require(checks: Iterable[Check]) -> None:
         raise AssertionError("\n".join(failed))
 
 
-__all__ = ["Broken", "Check", "Checklist", "demand", "refusing", "require", "told"]
+__all__ = ["Broken", "Check", "Checklist", "Unseen", "demand", "refusing", "require", "told"]

@@ -15,7 +15,7 @@ from qir.rewrite.options import options, options_text, parse_passes
 from qir.rewrite.properties import broken, named
 from qir.rewrite.validation import Validation
 from qir.testing.chance import EVERY
-from qir.testing.conformance.checklist import Broken, Check, Checklist, demand
+from qir.testing.conformance.checklist import Broken, Check, Checklist, Unseen, demand
 from qir.testing.generated import random_graph, sample_inputs
 
 COUNT = 10
@@ -105,7 +105,7 @@ def _text(cases: Sequence[Case]) -> str:
             (again,) = parse_passes(text)
         except QirError as error:
             if one.name in str(error) and "no pass" in str(error):
-                return "not installed, so it has no text yet"
+                raise Unseen("it is not installed, so it has no text yet") from None
             raise
         demand(again == one, f"{text} reads back as {options_text(again)}")
     return text
