@@ -17,9 +17,13 @@ from .runtime import cut, exposing, optimized, producer
 
 PROFILE = "ort-1.31"
 ONE_WAY = frozenset(
-    "Add Sub Mul Div Relu Clip MaxPool Reshape Flatten Transpose Concat QuantizeLinear".split()
+    "Add Sub Mul Div Relu Clip MaxPool Reshape Flatten Transpose Concat QuantizeLinear Where "
+    "Gather GatherElements Expand Tile DepthToSpace Resize".split()
 )
-"""Float operators that round each result once, so that there is one right float32."""
+"""Float operators that round each result once, so that there is one right float32.
+
+Resize is here the one that takes the nearest element.
+"""
 INTEGER = ("DequantizeLinear", "QGemm", "MatMulIntegerToFloat", "NhwcMaxPool")
 """Those that take codes and are no QLinear operators."""
 

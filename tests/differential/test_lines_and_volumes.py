@@ -47,7 +47,7 @@ def convolve(maker: Maker, x: Codes, n: int) -> None:
     weight, j, s = maker.weight(shape, 0, int(np.prod(shape[1:])), x, scale)
     out, tail = maker.tail(maker.result((x.shape[0], many, *size), scale))
     bias = maker.bias(many, j, s)
-    maker.net.op("Conv", [x, weight], out, attrs | {"group": groups}, bias=bias, tail=tail)
+    maker.net.op("Conv", [x, weight], out, {**attrs, "group": groups}, bias=bias, tail=tail)
 
 
 def average(maker: Maker, x: Codes, n: int) -> None:
@@ -56,7 +56,7 @@ def average(maker: Maker, x: Codes, n: int) -> None:
     scale = maker.near(float(x.scale) * 2.0 ** maker.pick(-1, 1))
     out, tail = maker.tail(maker.result((*x.shape[:2], *size), scale))
     flags = {"ceil_mode": int(ceil), "count_include_pad": int(counted)}
-    maker.net.op("AveragePool", [x], out, attrs | flags, tail=tail)
+    maker.net.op("AveragePool", [x], out, {**attrs, **flags}, tail=tail)
 
 
 def network(seed: int, kind: Kind, spelling: Spelling, ops: str = "cacaca") -> Model:

@@ -13,7 +13,11 @@ from .qdq import Model
 
 GROUPS = profile("ort-1.31").groups
 IMAGE = (1, 4, 8, 8)
-MOVES = ("max_pool2d", "reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice")
+MOVES = (
+    *("max_pool1d", "max_pool2d", "max_pool3d", "reshape", "flatten", "transpose", "squeeze"),
+    *("unsqueeze", "slice", "gather", "gather_elements", "expand", "tile", "resize_nearest"),
+    "depth_to_space",
+)
 """What only moves codes: dequantize may be moved over it, whoever reads."""
 TAILS = {"relu": "Relu", "clip": "Clip"}
 
@@ -29,6 +33,19 @@ def convolution(m: Model, axes: int) -> str:
 
 def mean(m: Model, axes: int) -> str:
     return m.op("AveragePool", m.data(1, 4, *[8] * axes), kernel_shape=[2] * axes)
+
+
+def slots(m: Model, kind: str, *numbers: int, **attrs: object) -> str:
+    return m.op(kind, m.data(*IMAGE), m.constant(numbers, np.int64), **attrs)
+
+
+def chosen(m: Model) -> str:
+    where = m.constant(np.arange(256).reshape(IMAGE) % 3, np.bool_)
+    return m.op("Where", where, m.data(*IMAGE), m.data(*IMAGE, scale=0.07))
+
+
+def enlarged(m: Model) -> str:
+    return m.op("Resize", m.data(*IMAGE), "", m.constant([1, 1, 2, 2]), mode="nearest")
 
 
 def gemm(m: Model, bias: str = "unit", **attrs: float) -> str:
@@ -61,6 +78,17 @@ HEADS: dict[str, Callable[[Model], str]] = {
     "global_avg_pool": lambda m: m.op("GlobalAveragePool", m.data(*IMAGE)),
     "concat": lambda m: m.op("Concat", m.data(*IMAGE), m.data(*IMAGE, scale=0.07), axis=1),
     "max_pool2d": lambda m: pool(m, "MaxPool"),
+    "max_pool1d": lambda m: m.op("MaxPool", m.data(1, 4, 8), kernel_shape=[2]),
+    "max_pool3d": lambda m: m.op("MaxPool", m.data(1, 4, 8, 8, 8), kernel_shape=[2] * 3),
+    "where": chosen,
+    "gather": lambda m: slots(m, "Gather", 1, 3, 2, axis=1),
+    "gather_elements": lambda m: m.op(
+        "GatherElements", m.data(*IMAGE), m.constant(np.ones((1, 2, 8, 8)), np.int64), axis=1
+    ),
+    "expand": lambda m: slots(m, "Expand", 3, 4, 8, 8),
+    "tile": lambda m: slots(m, "Tile", 1, 2, 1, 1),
+    "resize_nearest": enlarged,
+    "depth_to_space": lambda m: m.op("DepthToSpace", m.data(*IMAGE), blocksize=2),
     "reshape": lambda m: m.op("Reshape", m.data(*IMAGE), m.constant([1, -1], np.int64)),
     "flatten": lambda m: m.op("Flatten", m.data(*IMAGE)),
     "transpose": lambda m: m.op("Transpose", m.data(*IMAGE), perm=[0, 2, 3, 1]),
