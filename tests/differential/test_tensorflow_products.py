@@ -73,7 +73,9 @@ def layer(form: Form, seed: int, *, flat: bool) -> Layer:
         x = np.asarray(rng.integers(1 - few if form.data == "qint8" else 0, few, x.shape), x.dtype)
         most = 70 * 2 * np.sqrt(w.shape[0])
     levels = LEVELS.get(form.made, 255)
-    power = max(2.0 ** np.round(np.log2(most / levels)), 1.0) * (0.5 if "Sum" in form.stages else 1)
+    power = max(2.0 ** np.round(np.log2(most / levels)), 1.0)
+    if "Sum" in form.stages or seed % 6 == 1:  # a narrow result, so that enough saturates
+        power *= 0.5
     out = F(unit * levels * power)
     bias = (rng.integers(-int(most / 2) - 2, int(most / 2) + 2, many) * 0.5 * unit).astype(F)
     if form.whole_bias:
@@ -258,7 +260,7 @@ def test_convolutions(runtime: TensorFlow, form: Form) -> None:
     count, seen = compared(runtime, form, flat=False, trials=12)
     count.holds(profile(NAME).resolve(Query("conv2d")).claim)
     if seen.seen:
-        seen.rich(0.03)
+        seen.rich()
 
 
 @pytest.mark.parametrize("data", LEVELS)
@@ -290,7 +292,7 @@ def test_matrix_products(runtime: TensorFlow, form: Form, op: str) -> None:
     count, seen = compared(runtime, form, flat=True, trials=12 if op == "linear" else 4, op=op)
     count.holds(profile(NAME).resolve(Query(op)).claim)
     if seen.seen and op == "linear":
-        seen.rich(0.03)
+        seen.rich()
 
 
 ISAS = {"avx2": "AVX2", "avx512": "AVX512_CORE"}
