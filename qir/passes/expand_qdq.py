@@ -208,14 +208,14 @@ def _gain(stage: Stage) -> np.float32:
     return np.float32(alpha if isinstance(alpha, float) and spec(stage.op).traits.weight else 1.0)
 
 
-def _along(value: Value, scale: NDArray[np.generic]) -> bool:
+def _along(value: Value, scale: NDArray[np.float32]) -> bool:
     """Whether a type can say a bias's scales: one for all, or one for each of the last axis."""
     shape = value.type.shape
     return not scale.ndim or bool(shape and shape[-1] == scale.size)
 
 
 def _bias(
-    graph: Graph, node: Node, stage: Stage, scale: NDArray[np.generic], value: Value
+    graph: Graph, node: Node, stage: Stage, scale: NDArray[np.float32], value: Value
 ) -> Value:
     """A bias in accumulator units, with the scale that its slot gives it."""
     scale = np.asarray(scale * _gain(stage), np.float32)

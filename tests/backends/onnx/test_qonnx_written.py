@@ -83,7 +83,8 @@ def test_for_onnx_itself_an_untouched_quant_is_written_by_operators_that_run(
 ) -> None:
     held = {"s": F(0.25), "z": F(0), "b": F(4)}
     made, _ = saved("Quant", held, tmp_path, form, "onnx", rounding_mode=mode)
-    runs(made, tmp_path, quant(X, F(0.25), F(0), F(4), True, True, mode))
+    scale, zero, bits = (np.asarray(n, F) for n in (0.25, 0, 4))
+    runs(made, tmp_path, quant(X, scale, zero, bits, True, True, mode))
 
 
 def test_for_onnx_itself_what_it_lacks_is_never_copied(tmp_path: Path) -> None:
