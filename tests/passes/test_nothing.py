@@ -7,6 +7,7 @@ import random
 import numpy as np
 import pytest
 
+from qir.ir.dtype import dtype
 from qir.ir.graph import Graph
 from qir.ir.text import parse
 from qir.ledger import Ledger
@@ -69,8 +70,8 @@ def test_what_moves_a_number_or_a_sign_stays(said: str) -> None:
 
 @pytest.mark.parametrize("kind", ["i8", "u8", "i16"])
 def test_whole_numbers_have_one_zero_and_wrap_when_negated(kind: str) -> None:
-    info = np.iinfo({"i8": np.int8, "u8": np.uint8, "i16": np.int16}[kind])
-    every = np.arange(info.min, info.max + 1).astype(info.dtype)
+    low, high = dtype(kind).bounds
+    every = np.arange(low, high + 1).astype(dtype(kind).carrier)
     for said, number in {**NOTHING, "add(%c, %x)": 0}.items():
         graph = one_op(said, number, kind)
         assert np.array_equal(run(graph, {"x": every})["y"], every)

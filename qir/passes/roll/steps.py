@@ -368,8 +368,8 @@ def put_scan(graph: Graph, steps: Steps) -> Node:
     starts = {after: row[0] for row, after in steps.handed.items()}
     for row, value in starts.items():
         if value.node not in graph and value.constant is not None:
-            made = graph.constant(value.constant, name=graph.fresh(f"{row[-1].name}.start"))
-            starts[row] = made
+            name = graph.fresh(f"{row[-1].name}.start")
+            starts[row] = graph.constant(value.constant, name=name)
     operands = {f"vs.{i}": starts[row] for i, row in enumerate(carried)}
     sequences = list(steps.entries.values())
     operands |= {f"ss.{i}": source for i, (source, _, _) in enumerate(sequences)}
