@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 
 @shared.verb(
     "qir why-not model.onnx conv1 'relu(conv2d(%x, %w, bias=maybe %b))'",
-    "qir why-not model.onnx norm2 fold-batch-norm",
-    "qir why-not model.onnx norm2 'relu|clip(batch_norm(conv2d(%x, %w), ...))' --json",
+    "qir why-not model.onnx norm2 fold-batch-norm --json",
     "qir why-not model.onnx classes 'softmax(gemm(%x, %w, ...) where (trans_b)) {axis = 1 or -1}'",
 )
 @shared.model
