@@ -38,8 +38,8 @@ ArrayName: TypeAlias = "Callable[[Array], str]"
 class Array:
     """A constant's elements (codes, if its type is quantized) with the name they print under.
 
-    Elements that somebody could still write to are copied. GraphError where elements and type
-    do not fit.
+    Elements that somebody could still write to are copied, and `data` is a view of what is so
+    kept: it cannot be made writable. GraphError where elements and type do not fit.
     """
 
     __slots__ = ("_digest", "data", "depth", "name", "type")
@@ -59,7 +59,7 @@ class Array:
         if data.flags.writeable:
             data = data.copy()
             data.flags.writeable = False
-        self.data = data
+        self.data = data.view() if data.base is None else data
         self.type = type
         self.name = name
         self._digest = ""

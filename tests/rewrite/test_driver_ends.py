@@ -203,3 +203,29 @@ def test_a_property_that_is_misspelt_is_told_before_the_pass_runs(field: str) ->
         run_passes(parse(QDQ), [Odd()], Ledger())
     (check,) = [c for c in check_pass(Odd, count=0) if c.name == "its properties are known ones"]
     assert not check.passed
+
+
+# -- constants are shared with the graph that was given -------------------------------------------
+
+
+@pytest.mark.parametrize("owned", [True, False])
+def test_a_pass_cannot_write_into_a_constant_of_the_graph_that_was_given(owned: bool) -> None:
+    @dataclass(frozen=True)
+    class Writes(Idle):
+        def run(self, graph: Graph, ledger: Ledger) -> int:
+            held = graph["c"].constant
+            assert held is not None
+            held.data.setflags(write=True)
+            held.data[0] = 99
+            return 0
+
+    data = np.array([1, 2], np.float32)
+    data.flags.writeable = not owned
+    graph = parse(
+        "graph main as native {\n%x = input() : 2xf32\n%y = add(%x, %x) : 2xf32\noutput(y=%y)\n}"
+    )
+    made = graph.constant(Array.of(data), name="c", before=graph["y"].node)
+    graph.set_operand(graph["y"].node, "b", made)
+    with pytest.raises(PassError, match="cannot set WRITEABLE flag"):
+        run_passes(graph, [Writes()], Ledger())
+    assert run(graph, {"x": data})["y"].tolist() == [2, 4]
