@@ -76,7 +76,7 @@ class Retype(Pass):
         return 1
 
 
-WRONG = {
+WRONG: dict[Callable[[Graph], None], str] = {
     wide: r"changes the type of output y: \?x3xf32 -> \?x3xf64; rewrite retype at z did it",
     wide_and_wrong: r"changes the type of output y: \?x3xf32 -> \?x3xf64; rewrite retype at z did",
     constant: r"changes the type of output y: \?x3xf32 -> 4xf32; rewrite retype at z did it",
