@@ -11,7 +11,7 @@ import click
 from qir.cli import verb as shared
 from qir.cli.measuring import measured, number, run_all, show_measured
 from qir.cli.models import claim_files, open_model, require_apart
-from qir.cli.screen import Cell, Column, Screen, plural, real
+from qir.cli.screen import Cell, Column, Screen, plural, real, whole
 from qir.cli.words import shape
 
 if TYPE_CHECKING:
@@ -234,7 +234,7 @@ def _show(screen: Screen, results: Tensors) -> None:
         first = "  ".join(_element(v) for v in array.reshape(-1)[:FIRST])
         more = "  .." if array.size > FIRST else ""
         kind = str(dtype_of(array))
-        row = (name, shape(array.shape), kind, real(low), real(high), first + more)
+        row = (name, shape(array.shape), kind, whole(low), whole(high), first + more)
         rows.append(row)
     screen.table(columns, rows)
 
@@ -269,8 +269,8 @@ def _show_differences(
             f"{d.elements:,}",
             Cell("equal", "green") if d.equal else Cell("differ", "red"),
             f"{d.differ:,}",
-            real(d.largest, 3) if d.differ else "",
-            real(d.codes, 3) if d.differ and d.codes is not None else "",
+            whole(d.largest, 3) if d.differ else "",
+            whole(d.codes, 3) if d.differ and d.codes is not None else "",
         )
         for d in found
     ]

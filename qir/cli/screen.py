@@ -257,6 +257,13 @@ def real(number: float | None, figures: int = 4) -> str:
     return "-" if number is None else f"{number:.{figures}g}"
 
 
+def whole(number: float | None, figures: int = 4) -> str:
+    """A number that may be whole, as codes are: all its figures then, else as `real` says it."""
+    if number is None or not float(number).is_integer() or abs(number) >= 2.0**53:
+        return real(number, figures)
+    return str(int(number))
+
+
 def aligned(number: float | None) -> str:
     """A real number for a column of them: the points stand in one line."""
     if number is None:

@@ -9,7 +9,7 @@ import click
 
 from qir.cli import verb as shared
 from qir.cli.models import open_model
-from qir.cli.screen import Cell, Column, Screen, amount, percent, plural, real, size
+from qir.cli.screen import Cell, Column, Screen, amount, percent, plural, size, whole
 from qir.cli.words import scale, shape, weights
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ def _explain(screen: Screen, node: Explanation) -> None:
 def _contents(contents: Contents | None) -> str:
     if contents is None:
         return ""
-    text = f"{real(contents.low)} .. {real(contents.high)}"
+    text = f"{whole(contents.low)} .. {whole(contents.high)}"
     if contents.at_bounds is not None:
         text += f", {percent(contents.at_bounds)} at the bounds"
     return text

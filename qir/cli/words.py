@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from qir.cli.screen import real
+from qir.cli.screen import real, whole
 
 if TYPE_CHECKING:
     from qir.inspect.summary import Codes, Tensor
@@ -31,7 +31,7 @@ def scale(codes: Codes | None) -> str:
         return "dynamic"
     low, high = min(codes.scale), max(codes.scale)
     zeros = sorted(set(codes.zero))
-    zero = "" if zeros == [0] else f":{real(zeros[0])}" if len(zeros) == 1 else ":.."
+    zero = "" if zeros == [0] else f":{whole(zeros[0])}" if len(zeros) == 1 else ":.."
     if len(codes.scale) == 1:
         return f"{real(low)}{zero}"
     return f"{real(low, 2)}..{real(high, 2)}{zero}"

@@ -94,6 +94,26 @@ def _version_at(python: str, distributions: tuple[str, ...]) -> str | None:
     return done.stdout.strip() or None
 
 
+_WORD, _ROOM = 40, 120  # letters of a name that is wrong, and of those that there are
+
+
+def _listed(known: Sequence[Probe], word: str) -> str:
+    """What may be named, each name whole: the settings of a backend that the word begins with."""
+    backend, _, setting = word.partition(".")
+    names = sorted({p.name for p in known if backend in (p.backend, p.name.partition(".")[0])})
+    if setting and names:
+        return _some([*(n for n in {p.backend for p in known} if n == backend), *names])
+    rest = "; qir doctor lists the settings of each" if known else ""
+    return (_some(sorted({p.backend for p in known})) or "none") + rest
+
+
+def _some(names: Sequence[str]) -> str:
+    """As many names as there is room for, and how many more there are."""
+    many = sum(len(", ".join(names[: n + 1])) <= _ROOM for n in range(len(names)))
+    more = f" and {len(names) - many} more" if many < len(names) else ""
+    return ", ".join(names[:many]) + more
+
+
 def probes() -> tuple[Probe, ...]:
     """The probes of all plugins, by name; a plugin that does not load brings none."""
     found: list[Probe] = []
@@ -131,8 +151,7 @@ def chosen(words: Sequence[str]) -> tuple[Probe, ...]:
     for word in words:
         named = [p for p in known if word in (p.name, p.backend)]
         if not named:
-            names = sorted({p.backend for p in known} | {p.name for p in known})
-            raise UsageError(f"no probe {word!r}; known: {', '.join(names) or 'none'}")
+            raise UsageError(f"no probe {word[:_WORD]!r}; known: {_listed(known, word)}")
         if not any(p.version for p in named):
             what = " or ".join(named[0].distributions)
             other = named[0].elsewhere

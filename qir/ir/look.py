@@ -56,10 +56,15 @@ def span(value: Param) -> str:
     held = np.asarray(value.data if isinstance(value, Array) else value)
     if held.size == 0:
         return "0"
-    numbers = held.astype(np.float64)
+    if held.dtype.kind in "iu":  # zero points: all their figures
+        low, high = str(held.min()), str(held.max())
+    else:
+        numbers = held.astype(np.float64)
+        if held.size == 1:
+            return f"{numbers.item():.6g}"
+        low, high = f"{numbers.min():.4g}", f"{numbers.max():.4g}"
     if held.size == 1:
-        return f"{numbers.item():.6g}"
-    low, high = f"{numbers.min():.4g}", f"{numbers.max():.4g}"
+        return low
     return f"{held.size} of {low}" if low == high else f"{held.size} in {low}..{high}"
 
 

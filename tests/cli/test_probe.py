@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from qir.errors import UsageError
+from qir.inspect.runtimes import chosen
 from qir.numerics import parse, profile
 from tests.cli.command import assert_one_line, process, qir
 
@@ -61,3 +63,20 @@ def test_what_cannot_be_probed_is_one_line(
     assert_one_line(outcome, 2)
     assert outcome.err.startswith(said), outcome
     assert not list(tmp_path.glob("*.toml"))
+
+
+@pytest.mark.parametrize(
+    ("word", "known"),
+    [
+        ("nobody", ("onnxruntime", "tensorflow", "tflite", "torch", "qir doctor lists")),
+        ("torch.nothing", ("torch,", "torch.fbgemm", "torch.onednn", "torch.qnnpack", "torch.x86")),
+        ("n" * 500, ("onnxruntime", "tensorflow", "tflite", "torch", "qir doctor lists")),
+    ],
+)
+def test_an_unknown_probe_is_told_with_whole_names(word: str, known: tuple[str, ...]) -> None:
+    with pytest.raises(UsageError) as raised:
+        chosen([word])
+    said = f"qir: {raised.value}"
+    assert len(said) < 240
+    assert "..." not in said
+    assert all(name in said for name in known), said

@@ -10,11 +10,29 @@ import sys
 import termios
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qir.cli.screen import Cell, Column, Screen, aligned, amount, layout, percent, plural, size
+from qir.cli.run import _show_differences
+from qir.cli.screen import (
+    Cell,
+    Column,
+    Screen,
+    aligned,
+    amount,
+    layout,
+    percent,
+    plural,
+    size,
+    whole,
+)
+from qir.inspect.compare import Difference
+from qir.ir.look import span
+from qir.ir.text import parse
+from qir.pipeline import save
+from tests.cli.command import qir
 
 WORDS = st.text("abcxyz_/.", max_size=30)
 COLUMNS = (
@@ -191,3 +209,33 @@ def test_a_wide_terminal_shows_what_a_pipe_gets(folder: Path) -> None:
     ).stdout
     assert "\x1b" not in piped
     assert [line.rstrip() for line in plain(shown).splitlines()] == piped.splitlines()
+
+
+def test_codes_are_shown_with_all_their_figures(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    graph = parse("""
+graph main {
+  %x = input() : 1x4xf32
+  %q = quantize(%x) : 1x4x!quant.uniform<u16:f32, 0.125:41933>
+  output(q=%q)
+}
+""")
+    save(graph, tmp_path / "wide.qir")
+    np.save(tmp_path / "x.npy", np.array([[0, 1e5, -1e5, 3]], np.float32))
+    shown = qir("show", tmp_path / "wide.qir")
+    assert shown.status == 0, shown
+    assert "0.125:41933" in shown.out
+    ran = qir("run", tmp_path / "wide.qir", "--data", tmp_path / "x.npy")
+    assert ran.status == 0, ran
+    assert " 65535 " in ran.out, ran
+    _show_differences(Screen(), ("a", "b"), 1, [Difference("q", 4, 1, 65533.0, 65533.0)])
+    assert capsys.readouterr().out.split().count("65533") == 2
+    assert span(np.array([1234567, 7654321])) == "2 in 1234567..7654321"
+    assert span(np.int32(1234567)) == "1234567"
+    assert [whole(v, 3) for v in (-41933.0, 0.12345, None, 1e300)] == [
+        "-41933",
+        "0.123",
+        "-",
+        "1e+300",
+    ]
