@@ -12,6 +12,8 @@ import pytest
 from qir.numerics import Profile, profile
 from qir.numerics.library import replaced
 from tests.differential import test_blocked_data as blocked
+from tests.differential import test_lines_and_volumes as lines
+from tests.differential import test_ort_moves as moves
 from tests.differential import test_qdq_fused as fused
 
 PROFILE = "ort-1.31"
@@ -92,6 +94,18 @@ def beside_few_bits() -> None:
         blocked.test_data_beside_few_bits_are_rounded_as_onnxruntime_does(case, Path(folder))
 
 
+def along() -> None:
+    lines.report.cache_clear()
+    try:
+        lines.agrees(0, "u8")
+    finally:
+        lines.report.cache_clear()
+
+
+def chosen() -> None:
+    moves.agrees("u8", 4)
+
+
 @pytest.mark.parametrize(
     ("change", "comparison"),
     [
@@ -99,6 +113,9 @@ def beside_few_bits() -> None:
         (without("conv2d", "relu"), unsigned),
         (without("add"), unsigned),
         (without("softmax"), unsigned),
+        (without("conv3d"), along),
+        (without("avg_pool1d"), along),
+        (without("where"), chosen),
         (careless("conv2d", "relu"), unsigned),
         (careless("conv2d"), signed),
         (head("signed", "kept"), signed),
