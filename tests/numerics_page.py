@@ -11,6 +11,7 @@ from pathlib import Path
 
 from qir.inspect.probing import head_of, probes, suits
 from qir.numerics import Profile, profile, profile_names
+from qir.numerics.evidence import counted
 from qir.numerics.profile import Entry, Group
 from tests.counting import counts, group_key, rule_key, told, totals
 
@@ -34,19 +35,20 @@ def numerics_page() -> str:
         " the rule was written, often on more. *exact*: every byte; *within n codes at a rate*: no"
         " more than that; *unknown*: nothing is claimed, and the ledger of a conversion says so. A"
         " profile says only what differs from the one that it extends. Rows without figures are"
-        " held by another rule (`as ...`), compute nothing (`moves: ...`), are kernels that rest on"
-        " the rule of their first op, or speak of a processor of which the tests count nothing."
+        " held by another rule (`as ...`), compute nothing (`moves: ...`), are kernels whose claim"
+        " *follows from the rule of its first op*, or speak of a processor of which the tests count"
+        " nothing."
         " Made from the files by `python -m tests.numerics_page`; what the fields mean is in"
         " [profiles](profiles.md), why there is so much of it in [bytes](../guide/bytes.md).",
         "",
     ]
-    counted = counts()
+    found = counts()
     for name in sorted(profile_names(), key=lambda n: (head_of(profile(n)).backend, n)):
-        lines += _profile(profile(name), counted.get(name, {}))
+        lines += _profile(profile(name), found.get(name, {}))
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _profile(of: Profile, counted: Mapping[str, Tests]) -> Iterator[str]:
+def _profile(of: Profile, seen: Mapping[str, Tests]) -> Iterator[str]:
     head = head_of(of)
     yield f"## `{of.name}`"
     yield ""
@@ -56,18 +58,18 @@ def _profile(of: Profile, counted: Mapping[str, Tests]) -> Iterator[str]:
     extends = f"; extends `{head.extends}`" if head.extends else ""
     yield "; ".join(part for part in parts if part) + extends + "."
     yield ""
-    if commands := _commands(of, counted):
+    if commands := _commands(of, seen):
         yield "Shown by " + ", ".join(f"`{c}`" for c in commands) + "."
         yield ""
     if of.rules:
         yield "| op | where | claim | compared | differ | most of them by | evidence |"
         yield "|---|---|---|---:|---:|---|---|"
-        yield from (_row(entry, counted.get(rule_key(entry), {})) for entry in of.rules)
+        yield from (_row(entry, seen.get(rule_key(entry), {})) for entry in of.rules)
         yield ""
     if of.own_groups:
         yield "| one kernel | where | claim | compared | differ | most of them by | evidence |"
         yield "|---|---|---|---:|---:|---|---|"
-        yield from (_kernel(group, counted.get(group_key(group), {})) for group in of.own_groups)
+        yield from (_kernel(group, seen.get(group_key(group), {})) for group in of.own_groups)
         yield ""
     for note in of.head.notes:
         yield f"- {note}"
@@ -75,9 +77,9 @@ def _profile(of: Profile, counted: Mapping[str, Tests]) -> Iterator[str]:
         yield ""
 
 
-def _commands(of: Profile, counted: Mapping[str, Tests]) -> list[str]:
+def _commands(of: Profile, seen: Mapping[str, Tests]) -> list[str]:
     head = head_of(of)
-    files = {test.partition("::")[0] for tests in counted.values() for test in tests}
+    files = {test.partition("::")[0] for tests in seen.values() for test in tests}
     found = [f"pytest {path}" for path in sorted(files)]
     for probe in probes():
         if suits(head.settings, probe.settings) and head.backend == probe.backend:
@@ -93,13 +95,17 @@ def _row(entry: Entry, tests: Tests) -> str:
 
 def _kernel(group: Group, tests: Tests) -> str:
     chain = " > ".join(group.chain) + (" to reals" if group.result == "real" else "")
-    return _cells(f"`{chain}`", told(group.when), group.claim, tests, group.evidence)
+    rests = group.claim.startswith(("exact", "within")) and counted(group.evidence) is None
+    said = "follows from the rule of its first op" if rests else ""
+    return _cells(f"`{chain}`", told(group.when), group.claim, tests, group.evidence, said)
 
 
-def _cells(what: str, where: str, claim: str, tests: Tests, evidence: str) -> str:
+def _cells(
+    what: str, where: str, claim: str, tests: Tests, evidence: str, untested: str = ""
+) -> str:
     compared, differ = (f"{n:,}" for n in totals(tests)) if tests else ("", "")
     most = max(tests, key=lambda test: tests[test][0], default="").removeprefix(_TESTS)
-    test = f"`{most}`" if most else ""
+    test = f"`{most}`" if most else untested
     cells = (what, where, _claim(claim), compared, differ, test, evidence)
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 

@@ -34,6 +34,18 @@ def test_nothing_is_claimed_exact_without_evidence() -> None:
     assert not bare
 
 
+def test_a_kernel_without_figures_says_on_what_its_claim_rests() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    kernels = re.findall(
+        r"^\| `[^`]+` \| [^|]*\| (?:exact|within [^|]*) \|  \|  \| ([^|]*) \| ([^|]*)\|$",
+        text,
+        re.MULTILINE,
+    )
+    assert len(kernels) > 20
+    for said, evidence in kernels:
+        assert said == "follows from the rule of its first op" or counted(evidence)
+
+
 @pytest.mark.parametrize(
     ("evidence", "found"),
     [
