@@ -48,6 +48,10 @@ class Group(Fusing):
     def known(self, graph: Graph) -> frozenset[str]:
         return frozenset(op for group in self.named(graph).groups for op in group.chain)
 
+    def tails(self, graph: Graph) -> frozenset[str]:
+        behind = {op for group in self.named(graph).groups for op in group.chain[1:]}
+        return frozenset(op for op in behind if [s.name for s in spec(op).operands] == ["x"])
+
     def sums(self, graph: Graph) -> bool:
         return any("add" in group.chain[1:] for group in self.named(graph).groups)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -31,7 +31,7 @@ PRODUCTS = frozenset({"conv2d", "gemm", "matmul", "linear"})
 LINES = frozenset({"conv1d", "conv3d"})
 """Convolutions along one and three axes, whose sum is always rounded."""
 TAILS = frozenset({"relu", "clip"})
-"""Ops that a kernel does before it rounds."""
+"""Ops that any kernel does before it rounds."""
 _NUMBERS = frozenset({"gamma", "beta", "mean", "var"})
 """Slots of norms, which stay real."""
 
@@ -96,6 +96,10 @@ class Fusing(Pass):
         """The ops that rows are made of."""
         return INTEGER
 
+    def tails(self, graph: Graph) -> frozenset[str]:
+        """The activations that rows may end in."""
+        return TAILS
+
     def sums(self, graph: Graph) -> bool:
         """Whether a row may go on through an add of other codes."""
         return False
@@ -106,10 +110,15 @@ class Fusing(Pass):
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
         count = 0
+        known, tails, sums = self.known(graph), self.tails(graph), self.sums(graph)
         ends = [n for n in graph if n.op == "quantize"]
         ends += [n for n in graph if n.op in PRODUCTS and not n.stages]
         for end in ends:
-            match = self._best(end, graph) if end in graph and end.used else None
+            if end not in graph or not end.used:
+                continue
+            quantize = end if end.op == "quantize" else None
+            rows = [(end,)] if quantize is None else _rows(quantize, known, tails, sums=sums)
+            match = self._best(rows, quantize, graph)
             if match is None:
                 continue
             if not may(self.name, self.rewrite(match, graph), match.head, *match.ops[1:]):
@@ -120,11 +129,10 @@ class Fusing(Pass):
             count += 1
         return count + (graph.prune() if count else 0)
 
-    def _best(self, end: Node, graph: Graph) -> Match | None:
-        """The longest allowed row that ends here."""
-        quantize = end if end.op == "quantize" else None
-        sums = self.sums(graph)
-        rows = _rows(end, self.known(graph), sums=sums) if quantize else [(end,)]
+    def _best(
+        self, rows: Sequence[tuple[Node, ...]], quantize: Node | None, graph: Graph
+    ) -> Match | None:
+        """The longest row that is allowed."""
         for ops in reversed(rows):
             match = match_of(ops, quantize)
             if match is not None and self.allows(match, graph):
@@ -132,7 +140,9 @@ class Fusing(Pass):
         return None
 
 
-def _rows(quantize: Node, known: frozenset[str], *, sums: bool) -> list[tuple[Node, ...]]:
+def _rows(
+    quantize: Node, known: frozenset[str], tails: frozenset[str], *, sums: bool
+) -> list[tuple[Node, ...]]:
     """Rows of ops that end in a quantize and are read by nothing else, shortest first.
 
     With `sums` a row goes on through an add whose other operand is codes.
@@ -143,10 +153,7 @@ def _rows(quantize: Node, known: frozenset[str], *, sums: bool) -> list[tuple[No
     while value.only_use is not None and value.node.op in known and not value.node.stages:
         row = (value.node, *row)
         out.append(row)
-        if value.node.op in TAILS:
-            value = value.node.operands["x"]
-            continue
-        flow = _flow(value.node) if sums else None
+        flow = "x" if value.node.op in tails else _flow(value.node) if sums else None
         if flow is None:
             break
         value = value.node.operands[flow]
@@ -179,7 +186,7 @@ def match_of(ops: tuple[Node, ...], quantize: Node | None) -> Match | None:
         codes[slot] = source
     summands: dict[int, Value] = {}
     for i, node in enumerate(ops[1:], 1):
-        if node.op in TAILS:
+        if node.op != "add":
             continue
         flow = _flow(node)
         other = "b" if flow == "a" else "a"
