@@ -14,8 +14,8 @@ from qir.cli.models import claim_model, open_model, require_apart
 from qir.cli.screen import Column, Screen, plural
 
 if TYPE_CHECKING:
+    from qir.inspect.left_float import Left
     from qir.ir.graph import Graph
-    from qir.passes.group_left import Left
     from qir.rewrite import Report
     from qir.rewrite.numbering import Step
 
@@ -58,9 +58,9 @@ def group(
     """
     from qir import pipeline
     from qir.errors import UsageError
+    from qir.inspect.left_float import left_float
     from qir.ledger import Ledger
     from qir.passes.group import Group
-    from qir.passes.group_left import left_float
 
     require_apart([model], [output])
     if output.suffix.lower() != pipeline.SUFFIX:

@@ -49,8 +49,7 @@ class Group(Fusing):
         return frozenset(op for group in self.named(graph).groups for op in group.chain)
 
     def tails(self, graph: Graph) -> frozenset[str]:
-        behind = {op for group in self.named(graph).groups for op in group.chain[1:]}
-        return frozenset(op for op in behind if [s.name for s in spec(op).operands] == ["x"])
+        return tails_of(self.named(graph))
 
     def sums(self, graph: Graph) -> bool:
         return any("add" in group.chain[1:] for group in self.named(graph).groups)
@@ -71,6 +70,12 @@ class Group(Fusing):
         kind = "real" if match.result is None else "codes"
         chain = tuple(n.op for n in match.ops)
         return self.named(graph).group(chain, asked(match), result=kind)
+
+
+def tails_of(found: Profile) -> frozenset[str]:
+    """The activations that kernels of a profile end in."""
+    behind = {op for group in found.groups for op in group.chain[1:]}
+    return frozenset(op for op in behind if [s.name for s in spec(op).operands] == ["x"])
 
 
 def asked(match: Match) -> Query:
@@ -156,4 +161,4 @@ NEEDS: Mapping[str, Callable[[Match], bool]] = {
 }
 """The conditions that profiles name, each a question about a match."""
 
-__all__ = ["NEEDS", "Group", "asked"]
+__all__ = ["NEEDS", "Group", "asked", "tails_of"]

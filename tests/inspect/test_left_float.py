@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from qir.inspect.left_float import left_float
 from qir.ir.graph import Graph
 from qir.ir.text import parse
 from qir.ledger import Ledger
 from qir.numerics import profile_names
 from qir.passes.group import Group
-from qir.passes.group_left import left_float
 from qir.rewrite import run_passes
 
 HEAD = """graph main {

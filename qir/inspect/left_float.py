@@ -12,8 +12,8 @@ from qir.numerics import Profile, profile
 from qir.numerics.profile import NEEDS as SAID
 from qir.numerics.profile import Group as Row
 from qir.numerics.profile import When
-from qir.passes.group import NEEDS, asked
-from qir.rewrite.fusing import TAILS, Match, match_of, source_of
+from qir.passes.group import NEEDS, asked, tails_of
+from qir.rewrite.fusing import Match, match_of, source_of
 
 _EDGES = frozenset({"input", "constant", "output", "quantize", "dequantize"})
 
@@ -66,7 +66,7 @@ def _reason(node: Node, found: Profile) -> str:
                 return f"no kernel takes the map of {slot}"
             return f"{slot} is real, not dequantized codes"
     real = any(g.chain == (op,) and g.result == "real" for g in groups)
-    ops, end = _row(node)
+    ops, end = _row(node, tails_of(found))
     if end is None and not real:
         return _read(ops[-1])
     match = match_of(ops, end)
@@ -75,10 +75,10 @@ def _reason(node: Node, found: Profile) -> str:
     return _unmet(match, found)
 
 
-def _row(node: Node) -> tuple[tuple[Node, ...], Node | None]:
+def _row(node: Node, tails: frozenset[str]) -> tuple[tuple[Node, ...], Node | None]:
     """A node, the activations behind it, and the quantize that ends them."""
     ops = [node]
-    while (use := ops[-1].result.only_use) is not None and use.node.op in TAILS:
+    while (use := ops[-1].result.only_use) is not None and use.node.op in tails:
         ops.append(use.node)
     ended = use is not None and use.node.op == "quantize"
     return (tuple(ops), use.node) if use and ended else ((node,), None)
