@@ -48,7 +48,8 @@ def damage(data: bytes | mmap.mmap) -> tuple[str, str]:
         walk.message(onnx.ModelProto.DESCRIPTOR, 0, len(data), "", 0)
     except _DamagedError as error:
         if walk.known:
-            return error.place, f"is damaged: {error.what}"
+            whole = "" if error.place else "the file "
+            return error.place, f"{whole}is damaged: {error.what}"
         return "", "is no ONNX model: its first bytes are no field of one"
     except RecursionError:
         pass

@@ -91,6 +91,10 @@ def parse_scheme(text: str) -> Scheme:
     grain: Literal["tensor", "channel"] = "channel" if parts["grain"] == "channel" else "tensor"
     zero = parts["fixed"] or parts["zero"]
     try:
+        scale = float(parts["scale"]) if parts["scale"] else None
+    except ValueError:
+        raise ParseError(f"{text[:60]!r}: {parts['scale']} is no number") from None
+    try:
         scheme = Scheme(
             storage,
             parts["symmetry"] == "symmetric",
@@ -98,7 +102,7 @@ def parse_scheme(text: str) -> Scheme:
             (int(parts["low"]), int(parts["high"])) if parts["low"] else None,
             parts["rule"] or "minmax",
             int(zero) if zero else None,
-            float(parts["scale"]) if parts["scale"] else None,
+            scale,
             parts["share"] or "",
         )
     except (ValueError, SchemeError) as error:

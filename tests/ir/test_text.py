@@ -437,8 +437,9 @@ def test_every_scheme_reads_back(scheme: Scheme) -> None:
 
 @pytest.mark.parametrize("text", ["", "f32", "i8<5:3>", "u8<0:999>", "u8 fixed(a:1)", "u99"])
 def test_a_scheme_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(ParseError):
+    with pytest.raises(ParseError) as refused:
         parse_scheme(text)
+    assert "could not convert" not in str(refused.value)
 
 
 def test_a_type_stands_in_one_line() -> None:
