@@ -89,6 +89,8 @@ class Graph:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Graph):
             return NotImplemented
+        if self is other:
+            return True
         return print_graph(self, by_content=True) == print_graph(other, by_content=True)
 
     __hash__ = object.__hash__

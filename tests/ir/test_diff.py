@@ -1,5 +1,6 @@
 """What a comparison of two graphs finds: planted changes, and nothing where there is none."""
 
+import math
 import random
 import time
 
@@ -269,10 +270,13 @@ def chain(count: int) -> Graph:
 
 def test_time_grows_with_the_size_and_many_readers_cost_nothing_special() -> None:
     def seconds(graph: Graph) -> float:
-        other = anonymous(graph)
-        start = time.process_time()
-        assert diff(graph, other).equal
-        return time.process_time() - start
+        """The least of three runs: a search for garbage falls into any one of them."""
+        other, least = anonymous(graph), math.inf
+        for _ in range(3):
+            start = time.process_time()
+            assert diff(graph, other).equal
+            least = min(least, time.process_time() - start)
+        return least
 
     star = Graph()
     x = star.add("input", types=[TensorType((1, 4), F32)], name="x").result

@@ -57,6 +57,13 @@ def sound(graph: Graph) -> str:
 # -- order ------------------------------------------------------------------------------------
 
 
+def test_a_graph_is_itself_without_being_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables that hold graphs by weak references ask just that."""
+    graph = random_graph(3, "float")
+    monkeypatch.setattr("qir.ir.graph.print_graph", None)
+    assert graph == graph
+
+
 @pytest.mark.parametrize("seed", range(30))
 def test_random_edits_keep_order_uses_edges_and_names(seed: int) -> None:
     rng = random.Random(seed)
