@@ -310,14 +310,10 @@ def mean_before(
     round: str = "away",
 ) -> Codes:
     """The sum of q - z in float32, by (s / s_out) / count, the zero point inside the rounding."""
-    if round not in ("away", "even"):
-        raise OpError(f"mean_before: round = {round!r}; it is away or even")
-    value = _centred(x, x_map, "mean_before")
     over = tuple(a % x.ndim for a in axes) or tuple(range(x.ndim))
-    m = F(x_map.scale) / F(out.scale) / F(math.prod(x.shape[a] for a in over))
-    real = value.sum(over, keepdims=keep).astype(F) * m + F(out.zero)
-    whole: Reals = ROUNDINGS[round](np.clip(real, out.low, out.high))
-    return whole.astype(out.carrier)
+    total = _centred(x, x_map, "mean_before").sum(over, keepdims=keep).astype(F)
+    gain = F(x_map.scale) / F(out.scale) / F(math.prod(x.shape[a] for a in over))
+    return _before("mean_before", total * gain, out, round)
 
 
 def total_before(
@@ -330,12 +326,16 @@ def total_before(
     round: str = "away",
 ) -> Codes:
     """The sum of q - z in float32, by s / s_out, the zero point inside the rounding."""
-    if round not in ("away", "even"):
-        raise OpError(f"total_before: round = {round!r}; it is away or even")
     over = tuple(a % x.ndim for a in axes) or tuple(range(x.ndim))
     total = _centred(x, x_map, "total_before").sum(over, keepdims=keep).astype(F)
-    real = total * (F(x_map.scale) / F(out.scale)) + F(out.zero)
-    whole: Reals = ROUNDINGS[round](np.clip(real, out.low, out.high))
+    return _before("total_before", total * (F(x_map.scale) / F(out.scale)), out, round)
+
+
+def _before(name: str, steps: Reals, out: Affine, round: str) -> Codes:
+    """Codes of steps, the zero point inside the rounding."""
+    if round not in ("away", "even"):
+        raise OpError(f"{name}: round = {round!r}; it is away or even")
+    whole: Reals = ROUNDINGS[round](np.clip(steps + F(out.zero), out.low, out.high))
     return whole.astype(out.carrier)
 
 
