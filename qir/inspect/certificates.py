@@ -26,6 +26,7 @@ from qir.ir.verify.accumulators import products, summed, transposed
 from qir.ir.verify.step import SLOTS, Product
 from qir.ledger import Ledger
 from qir.numerics import Query, Rule, affine_of, given, profile, query_of
+from qir.numerics.rounding import TWICE
 from qir.passes.fuse_qdq import FuseQdq
 from qir.reference.constants import computed
 from qir.reference.products import PRODUCTS, Kernel, product
@@ -215,7 +216,7 @@ def _unsaid(rule: Rule, name: str, node: Node, made: Product, result: QuantType)
     if rule.acc.pairs != "exact" and saturates is not None and saturates.saturates:
         return f"pairs of products can saturate in 16 bits under {name}"
     worth = _gain(node) * _ratio(made, result)
-    if rule.requant.round == "double" and worth >= 1:
+    if rule.requant.round in TWICE and worth >= 1:
         return f"its sums are shifted up under {name}, and may leave 32 bits"
     declared = any(q.declared is not None for q in (made.x, made.w, result))
     if rule.requant.order == "gy/gx/gw" and declared:

@@ -199,7 +199,7 @@ def requantize(
     r = rule.requant
     if r.multiplier not in ("f32", "f64", "q31") or next(clashes(rule), None):
         return None
-    if r.multiplier == "q31" and (r.zero == "before" or r.round in ("even", "away")):
+    if r.multiplier == "q31" and (r.zero == "before" or r.round in ("even", "away", "double_up")):
         return None
     if acc.size < LEAST or acc.dtype != np.int32 or factor.dtype not in (F32, F64):
         return None

@@ -18,12 +18,12 @@ from qir.numerics.fields import Rule, levels_of
 from qir.numerics.maps import AnyMap, Map
 from qir.numerics.rounding import (
     ROUNDINGS,
+    TWICE,
     divide_whole,
     fma,
     high_multiply,
     narrowed,
     shift_right,
-    shift_right_away,
 )
 from qir.numerics.sense import check
 from qir.numerics.wide import added, difference
@@ -479,10 +479,10 @@ def _fixed_point(
     r = rule.requant
     q, exponent = mantissa(m)
     sums = acc.astype(np.int64)
-    if r.round == "double":
+    if r.round in TWICE:
         left, right = np.maximum(exponent, 0), np.maximum(-exponent, 0)
         moved = (sums << left).astype(np.int32)
-        whole = shift_right_away(high_multiply(moved, q.astype(np.int32)), right).astype(np.int64)
+        whole = TWICE[r.round](high_multiply(moved, q.astype(np.int32)), right).astype(np.int64)
     else:
         bits = 31
         if r.multiplier == "q15":

@@ -234,8 +234,9 @@ class Requant:
     input: Literal["acc_plus_bias", "acc_then_bias"] = "acc_plus_bias"
     """`acc_then_bias`: the sum becomes a float, then the bias is added in its unit: bias / (x*w)
     where it is real, else its whole number."""
-    round: Literal["even", "away", "half_up", "double"] = "even"
-    """Ties; `double`: gemmlowp's high half of a product, then a shift, halves away."""
+    round: Literal["even", "away", "half_up", "double", "double_up"] = "even"
+    """Ties; `double`: gemmlowp's high half of a product, then a shift, halves away; `double_up`:
+    halves up, as in vectors."""
     zero: Literal["after", "before", "none"] = "after"
     """When the result's zero point is added, of which rounding depends at ties."""
     clip: Literal["codes", "reals"] = "codes"

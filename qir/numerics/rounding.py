@@ -115,6 +115,16 @@ def shift_right_away(x: NDArray[np.int32], exponent: NDArray[np.integer]) -> NDA
     return ((wide >> exponent) + ((wide & mask) > threshold)).astype(np.int32)
 
 
+def shift_right_up(x: NDArray[np.int32], exponent: NDArray[np.integer]) -> NDArray[np.int32]:
+    """Division by a power of two, halves up (a vector's rounding shift)."""
+    wide = x.astype(np.int64)
+    return ((wide + ((np.int64(1) << exponent) >> 1)) >> exponent).astype(np.int32)
+
+
+TWICE = {"double": shift_right_away, "double_up": shift_right_up}
+"""The second step of what is rounded twice, by the names that profiles use."""
+
+
 def shift_right(
     x: NDArray[np.int64], exponent: NDArray[np.int64], how: str, inside: NDArray[np.int64]
 ) -> NDArray[np.int64]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from qir.errors import ProfileError
 from qir.numerics.fields import Rule
+from qir.numerics.rounding import TWICE
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +84,9 @@ def _multiplier(rule: Rule) -> Iterator[Clash]:
     if r.plus == "ends" and r.multiplier != "divide":
         why = "reals are brought to codes; multiplier = 'divide'"
         yield Clash(("requant.plus", name), why)
-    if r.round == "double" and r.multiplier != "q31":
+    if r.round in TWICE and r.multiplier != "q31":
         yield Clash(("requant.round", name), "only a 31-bit multiplier rounds twice; 'half_up'")
-    if r.round == "double" and r.zero == "before":
+    if r.round in TWICE and r.zero == "before":
         why = "what is rounded twice gets its zero point after; zero = 'after'"
         yield Clash(("requant.zero", "requant.round"), why)
     if r.multiplier in _WHOLE:

@@ -18,7 +18,7 @@ from qir.errors import OpError
 from qir.numerics.affine import Affine
 from qir.numerics.fields import Rule
 from qir.numerics.quantize import dequantize, quantize
-from qir.numerics.rounding import ROUNDINGS, Reals, high_multiply, shift_right_away
+from qir.numerics.rounding import ROUNDINGS, TWICE, Reals, high_multiply, shift_right_away
 from qir.reference.method import Method
 from qir.reference.powers import expf
 from qir.reference.windows import channels_back, channels_first, padded, windows
@@ -51,12 +51,12 @@ def multiplier(m: float) -> tuple[int, int]:
 
 def scaled(x: Whole, q: int, exponent: int, rule: Rule) -> Whole:
     """x * q * 2^(exponent - 31), 32-bit numbers that wrap, rounded twice or once."""
-    if rule.requant.round != "double":
+    if rule.requant.round not in TWICE:
         shift = 31 - exponent
         return np.asarray((x * q + (1 << (shift - 1))) >> shift)
     shifted = (x << max(exponent, 0)).astype(np.int32)
     high = high_multiply(shifted, np.array(q, np.int32))
-    return shift_right_away(high, np.array(max(-exponent, 0))).astype(np.int64)
+    return TWICE[rule.requant.round](high, np.array(max(-exponent, 0))).astype(np.int64)
 
 
 # -- two operands ---------------------------------------------------------------------------------

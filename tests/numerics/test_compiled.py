@@ -24,6 +24,7 @@ from qir.numerics import (
     requantize,
 )
 from qir.numerics.fields import Dequantize, Quantize, Requant, Rule
+from qir.numerics.rounding import TWICE
 
 F = np.float32
 G = TypeVar("G", bound=np.generic)
@@ -247,8 +248,9 @@ def test_random_requantize_gives_the_definitions_bytes() -> None:
         r |= {"wide": "plain", "round": str(rng.choice(["even", "away", "half_up"]))}
         r |= {"order": "(x*w)/y", "plus": "quantize"}
         if multiplier == "q31":
-            r |= {"clip": "codes", "round": str(rng.choice(["double", "half_up", "even"]))}
-            r |= {"zero": str(rng.choice(["after", "none"]))} if r["round"] == "double" else {}
+            ways = ["double", "double_up", "half_up", "even"]
+            r |= {"clip": "codes", "round": str(rng.choice(ways))}
+            r |= {"zero": str(rng.choice(["after", "none"]))} if r["round"] in TWICE else {}
         rule = Rule("p", requant=Requant(**r))  # type: ignore[arg-type]
         said = f"seed {seed}, case {case}: {y} {r} {factor.dtype} {shape} {axis}"
         sums = acc.astype(np.int32)

@@ -161,24 +161,26 @@ def test_the_place_of_the_zero_point_shows_at_ties_only() -> None:
     assert (after != before)[ties].any()
 
 
-def gemmlowp(acc: int, real: float, single: bool) -> int:
+def gemmlowp(acc: int, real: float, how: str) -> int:
     """MultiplyByQuantizedMultiplier of TFLite's reference, in Python's whole numbers."""
     fraction, exponent = math.frexp(real)
     q = math.floor(fraction * 2**31 + 0.5)
     if q == 2**31:
         q, exponent = q // 2, exponent + 1
-    if single:
+    if how == "half_up":
         shift = 31 - exponent
         return (acc * q + (1 << (shift - 1))) >> shift
     left, right = max(exponent, 0), max(-exponent, 0)
     product = (acc << left) * q
     nudge = 1 << 30 if product >= 0 else 1 - (1 << 30)
     high = int(Fraction(product + nudge, 1 << 31).__trunc__())
+    if how == "double_up":  # of whole numbers: floor(high / 2^right + 1/2)
+        return math.floor(Fraction(high, 1 << right) + Fraction(1, 2))
     rest, half = high & ((1 << right) - 1), ((1 << right) - 1) >> 1
     return (high >> right) + (rest > half + (high < 0))
 
 
-@pytest.mark.parametrize("rounding", ["double", "half_up"])
+@pytest.mark.parametrize("rounding", ["double", "double_up", "half_up"])
 def test_fixed_point_requantize_is_that_of_tflites_reference(rounding: str) -> None:
     rng = np.random.default_rng(4)
     rule = requantizing(multiplier="q31", compute="f64", round=rounding)
@@ -186,7 +188,7 @@ def test_fixed_point_requantize_is_that_of_tflites_reference(rounding: str) -> N
     acc = rng.integers(-60000, 60000, 800).astype(np.int32)
     for real in (0.5, 0.001, 0.0123456, 0.999999999, 2.0**-7, 1.7):
         found = requantize(acc, np.asarray(real), y, rule, axis=0)
-        exact = [gemmlowp(a, real, rounding == "half_up") - 5 for a in acc.tolist()]
+        exact = [gemmlowp(a, real, rounding) - 5 for a in acc.tolist()]
         assert found.tolist() == [max(-128, min(127, v)) for v in exact], real
 
 
