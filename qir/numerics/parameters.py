@@ -48,7 +48,10 @@ PARAMS: Mapping[str, Mapping[str, Param]] = {
     "fixed_resize": {"bits": Param((10, 11))},
     "vectors": {"lanes": Param(needed=True)},
     "channel_vectors": {"lanes": Param(needed=True, least=1)},
+    "signed_vectors": {"lanes": Param(needed=True, least=1)},
     "bilinear": {"lanes": Param()},
+    "recode_vectors": {"lanes": Param(needed=True, least=1)},
+    "transposed_vectors": {"lanes": Param(needed=True, least=1), "rows": _FLAG},
     "mean_of_steps": {"lanes": Param(), "fused": _FLAG, "raw": _FLAG, "divide": _FLAG},
 }
 """Of the methods that take any: their parameters by name."""
@@ -86,6 +89,9 @@ COMPUTES: Mapping[str, tuple[str, ...]] = {
     "fixed_cell": ("lstm",),
     "unshifted": ("matmul",),
     "quantize_vectors": ("quantize",),
+    "recode_vectors": ("requantize",),
+    "transposed_vectors": ("conv_transpose2d",),
+    "even_rows": ("linear",),
     "real_resize": ("resize",),
     "logistic_table": ("sigmoid",),
     "logistic_steps": ("sigmoid",),
@@ -118,6 +124,7 @@ COMPUTES: Mapping[str, tuple[str, ...]] = {
     "range_recode_all": ("concat",),
     "gain_recode_all": ("concat",),
     "channel_vectors": ("concat",),
+    "signed_vectors": ("add", "mul"),
     "fixed_resize": ("resize",),
     "bilinear": ("resize",),
     "scaled_steps": ("batch_norm",),

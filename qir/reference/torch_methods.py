@@ -21,7 +21,7 @@ from qir.errors import OpError
 from qir.ir.types import TensorType
 from qir.numerics.affine import Affine
 from qir.numerics.quantize import dequantize, quantize
-from qir.numerics.rounding import fma
+from qir.numerics.rounding import ROUNDINGS, fma
 from qir.reference.method import (
     Call,
     Codes,
@@ -183,6 +183,34 @@ def product_of_codes(call: Call, arrays: Arrays) -> Codes:
         left, right = (c.astype(np.int32) - int(m.zero) for c, m in ((a, a_map), (b, b_map)))
         whole = to_whole((left * right).astype(F) * factor)
     return stored(whole + int(out.zero), out)
+
+
+def signed_vectors(call: Call, arrays: Arrays, *, lanes: int) -> Codes:
+    """onednn::qadd and qmul of u8: vectors take codes of 128 and more for negative ones, which is
+    a mistake, and round halves to even; single elements are what they are, halves go away."""
+    a_map, b_map, out = call.affine("a"), call.affine("b"), _coded(call)
+    one_scale(call.op, a_map, b_map, out)
+
+    def made(a: Codes, b: Codes, *, body: bool) -> NDArray[np.int64]:
+        left, right = ((c.astype(np.int32) - int(m.zero)) for c, m in ((a, a_map), (b, b_map)))
+        if call.op == "mul":
+            factor = F(float(a_map.scale) * float(b_map.scale) / float(out.scale))
+            steps = (left * right).astype(F) * factor
+        else:
+            other = right.astype(F) * F(b_map.scale)
+            first, by = left.astype(F), F(a_map.scale)
+            total = fma(first, by, other) if body else first * by + other
+            steps = np.asarray(total * (F(1) / F(out.scale)), F)
+        whole = np.rint(steps) if body else ROUNDINGS["away"](steps)
+        return whole.astype(np.int64) + int(out.zero)
+
+    a, b = (arrays[s] for s in ("a", "b"))
+    if a.shape != b.shape:
+        raise OpError(f"{call.op}: onednn's kernel takes two tensors of one shape")
+    tail = made(a, b, body=False)
+    body = made(a.astype(np.int8), b.astype(np.int8), body=True)
+    places = np.arange(tail.size) < tail.size // lanes * lanes
+    return stored(np.where(places.reshape(tail.shape), body, tail), out)
 
 
 def _channelled(values: NDArray[np.generic], rank: int) -> NDArray[np.generic]:
@@ -442,6 +470,7 @@ METHODS: Mapping[str, Method] = {
     "vectors": Method(vectors, params=("lanes",), whole=True),
     "channel_vectors": Method(channel_vectors, params=("lanes",), whole=True),
     "product_of_codes": Method(product_of_codes, whole=True),
+    "signed_vectors": Method(signed_vectors, params=("lanes",), whole=True),
     "prelu_of_codes": Method(prelu_of_codes, whole=True),
     "scaled_steps": Method(scaled_steps, whole=True),
     "shifted_sum": Method(shifted_sum, ("a", "b")),

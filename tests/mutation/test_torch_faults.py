@@ -14,6 +14,7 @@ from tests.differential import test_torch_codes as whole
 from tests.differential import test_torch_elements as elements
 from tests.differential import test_torch_layers as layers
 from tests.differential import test_torch_means as means
+from tests.differential import test_torch_plain as plain
 from tests.differential import test_torch_pointwise as pointwise
 from tests.differential import test_torch_products as products
 from tests.differential.kernels_of_torch import F, Held, Product, Tally, of, processor, product_of
@@ -225,6 +226,18 @@ def replayed(engine: str, pool: ProcessPoolExecutor) -> Replay:
     for check in found:
         replay.add(check)
     if engine == "pt2e":
+        for kernel in ("qadd", "qmul"):
+            replay.add(
+                lambda kernel=kernel: plain.test_sums_and_products_of_plain_tensors_are_onednns(  # type: ignore[misc]
+                    kernel
+                )
+            )
+        for rank in (1, 3):
+            replay.add(
+                lambda rank=rank: plain.test_convolutions_of_lines_and_volumes_are_onednns(  # type: ignore[misc]
+                    rank, pool
+                )
+            )
         for op in ("conv2d", "linear"):
             replay.add(
                 lambda op=op: pointwise.test_summands(op, "relu", pool),  # type: ignore[misc]
