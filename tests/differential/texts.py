@@ -1,0 +1,296 @@
+"""Random networks on words: attention, recurrent layers, norms and convolutions on one stream.
+
+What is computed on codes is exact; what islands of reals give is near, and so are codes made of it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .contrib import F, case
+from .test_contrib_networks import FLOAT, I8, MS, U8, Coded, Net
+
+HEADS = 2
+
+
+class Text(Net):
+    """A network that grows layer by layer on tensors of N rows of T places of C codes.
+
+    `fixed`: scales and zero points are constants, and nothing is given or computed.
+    """
+
+    def __init__(self, seed: int, *, fixed: bool = False) -> None:
+        super().__init__(seed)
+        self.fixed = fixed
+        self.rounds: dict[str, str] = {}
+        """Codes that reals were rounded to, each with its reals."""
+        self.shown: dict[str, bool] = {}
+        """Reals that are results, and whether they hang on sums of codes alone."""
+        self.loose: set[str] = set()
+        """Codes and reals of layers whose state is quantized as they run."""
+        self.count, self.length = self.pick(1, 2), 4
+        islands = [self.look, self.dynamic, self.state, self.cells, self.norm, self.blocks]
+        codes = [self.attend, self.attend, self.linear, self.embed, self.local, self.gated]
+        codes += [self.residual, self.add, self.concat, self.sliced, self.summed, self.sigmoid]
+        for layers in (islands, codes):
+            self.rng.shuffle(layers)  # type: ignore[arg-type]
+        self.layers = [x for pair in zip(codes, islands * 2, strict=True) for x in pair]
+
+    # -- pieces -------------------------------------------------------------------------------
+
+    def number(self, name: str, data: Any, *, fixed: bool = False) -> str:
+        """A scale or zero point; all are constants where the network has none but these."""
+        return super().number(name, data, fixed=fixed or self.fixed)
+
+    def name(self, stem: str) -> str:
+        return f"{stem}{len(self.nodes)}"
+
+    def held(self, stem: str, data: Any) -> str:
+        name = self.name(stem)
+        while name in self.constants:
+            name += "_"
+        self.constants[name] = np.asarray(data)
+        return name
+
+    def normal(self, stem: str, *shape: int) -> str:
+        return self.held(stem, (self.rng.normal(size=shape) / shape[-1] ** 0.5).astype(F))
+
+    def do(self, op: str, inputs: list[str], domain: str = "", **attrs: Any) -> str:
+        out = self.name(op.lower())
+        self.emit(op, inputs, out, domain, **attrs)
+        return out
+
+    def product(self, x: Coded, wide: int) -> Coded:
+        """Codes times weights of codes."""
+        deep = x.shape[-1]
+        parts, step = self.weight(self.name("w"), (deep, wide), wide)
+        out = self.coded((*x.shape[:-1], wide), self.near(x.scale * step * 4 * deep**0.5))
+        self.emit("QLinearMatMul", [*x.triple, *parts, *out.numbers], out.name, "")
+        return out
+
+    def meant(self, x: Coded) -> str:
+        return self.do("DequantizeLinear", x.triple)
+
+    def show(self, name: str, *, exact: bool = False) -> str:
+        self.shown[name] = exact
+        return name
+
+    def rounded(self, real: str, shape: tuple[int, ...], scale: float, *, exact: bool) -> Coded:
+        """Reals as codes; they are a result of their own, too."""
+        self.show(real, exact=exact)
+        out = self.coded(shape, scale)
+        self.rounds[out.name] = real
+        self.emit("QuantizeLinear", [real, *out.numbers], out.name, "")
+        return out
+
+    def shaped(self, x: Coded, *shape: int) -> Coded:
+        to = self.held("to", np.array(shape, np.int64))
+        out = Coded(f"t{len(self.made)}", shape, x.scale, x.zero, x.numbers)
+        self.made.append(out)
+        self.emit("Reshape", [x.name, to], out.name, "")
+        return out
+
+    def turned(self, x: Coded, *perm: int) -> Coded:
+        return self.moved("Transpose", x, tuple(x.shape[i] for i in perm), perm=list(perm))
+
+    def image(self) -> Coded:
+        """Codes of three axes."""
+        rows = [c for c in self.made if len(c.shape) == 3 and c.shape[2] >= 4]
+        return rows[-1] if self.pick(0, 2) else rows[self.pick(0, len(rows) - 1)]
+
+    # -- on codes -----------------------------------------------------------------------------
+
+    def start(self) -> None:
+        wide = 8 * self.pick(1, 2)
+        x = self.coded((self.count, self.length, wide), 0.125)
+        self.feeds["x"] = (self.rng.normal(size=x.shape) * 12).astype(F)
+        self.emit("QuantizeLinear", ["x", *x.numbers], x.name, "")
+        self.embed()
+
+    def embed(self) -> None:
+        """Rows of a table of codes, some of them by places from the end."""
+        wide = 8 * self.pick(1, 2)
+        many, low = 11, np.iinfo(self.code).min
+        table = self.held("rows", self.rng.integers(low, low + 256, (many, wide)).astype(self.code))
+        ids = self.name("ids")
+        shape = (self.count, self.length)
+        self.feeds[ids] = self.rng.integers(-many, many, shape).astype(np.int64)
+        out = self.coded((*shape, wide), 0.0625)
+        self.emit("Gather", [table, ids], out.name, "", axis=0)
+
+    def linear(self) -> None:
+        x = self.image()
+        self.product(x, 4 * self.pick(1, 4))
+
+    def residual(self) -> None:
+        x = self.image()
+        y = self.product(x, x.shape[2])
+        self.pair("QLinearAdd", x, y, max(x.scale, y.scale))
+
+    def attend(self) -> None:
+        """Attention written out; perhaps one key and value for all queries."""
+        x = self.image()
+        n, t, _ = x.shape
+        size = 4
+        shared = bool(self.pick(0, 1))
+
+        def apart(wide: int) -> Coded:
+            heads = self.shaped(self.product(x, wide * size), n, t, wide, size)
+            return self.turned(heads, 0, 2, 1, 3)
+
+        q, k, v = apart(HEADS), apart(1 if shared else HEADS), apart(1 if shared else HEADS)
+        k = self.turned(k, 0, 1, 3, 2)
+        scores = self.coded((n, HEADS, t, t), self.near(q.scale * k.scale * 64))
+        self.emit("QLinearMatMul", [*q.triple, *k.triple, *scores.numbers], scores.name, "")
+        share = self.coded(scores.shape, 2.0**-8, -128 if self.signed else 0)
+        inputs = [*scores.triple, *share.numbers]
+        self.emit("QLinearSoftmax", inputs, share.name, axis=-1, opset=13)
+        held = self.coded((n, HEADS, t, size), self.near(v.scale))
+        self.emit("QLinearMatMul", [*share.triple, *v.triple, *held.numbers], held.name, "")
+        flat = self.shaped(self.turned(held, 0, 2, 1, 3), n, t, HEADS * size)
+        same = [c for c in self.made if c.shape == flat.shape and c is not flat]
+        if same:
+            self.pair("QLinearAdd", same[-1], flat, max(same[-1].scale, flat.scale))
+
+    def local(self) -> None:
+        """A convolution along the places, perhaps of each channel alone."""
+        x = self.image()
+        n, t, c = x.shape
+        picture = self.shaped(self.turned(x, 0, 2, 1), n, c, t, 1)
+        alone = bool(self.pick(0, 1))
+        y = self.convolve(picture, c if alone else 1, c)
+        n, c, t, wide = y.shape
+        self.turned(self.shaped(y, n, c, t * wide), 0, 2, 1)
+
+    def gated(self) -> None:
+        x = self.image()
+        gate = self.product(x, x.shape[2])
+        share = self.coded(gate.shape, 2.0**-8, -127 if self.signed else 1)
+        self.emit("QLinearSigmoid", [*gate.triple, *share.numbers], share.name)
+        self.pair("QLinearMul", x, share, x.scale)
+
+    def sliced(self) -> None:
+        x = self.image()
+        at = [self.held(s, np.array([v], np.int64)) for s, v in (("a", 1), ("b", 99), ("c", 1))]
+        if x.shape[1] > 2:
+            shape = (x.shape[0], x.shape[1] - 1, x.shape[2])
+            out = Coded(f"t{len(self.made)}", shape, x.scale, x.zero, x.numbers)
+            self.made.append(out)
+            self.emit("Slice", [x.name, *at], out.name, "")
+
+    def summed(self) -> None:
+        """A sum of codes as reals, exact, then codes again."""
+        x, wide = self.image(), 8
+        parts, step = self.weight(self.name("w"), (x.shape[2], wide), wide)
+        inputs = [x.name, parts[0], x.numbers[0], parts[1], x.numbers[1], parts[2]]
+        real = self.do("MatMulIntegerToFloat", inputs, MS)
+        scale = self.near(x.scale * step * 4 * x.shape[2] ** 0.5)
+        self.rounded(real, (*x.shape[:2], wide), scale, exact=True)
+
+    # -- islands of reals ---------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Attention of codes, a residual of reals and a norm; signed codes go as reals."""
+        x = self.image()
+        wide = x.shape[2]
+        real = self.meant(x)
+        if self.signed:
+            inputs = [real, self.normal("wa", wide, 3 * wide), self.normal("ba", 3 * wide)]
+            seen = self.do("Attention", inputs, MS, num_heads=HEADS, unidirectional=self.pick(0, 1))
+        else:
+            parts, _ = self.weight(self.name("wa"), (wide, 3 * wide), 3 * wide)
+            bias = self.normal("ba", 3 * wide)
+            inputs = [x.name, parts[0], bias, x.numbers[0], parts[1], "", x.numbers[1], parts[2]]
+            seen = self.do(
+                "QAttention", inputs, MS, num_heads=HEADS, unidirectional=self.pick(0, 1)
+            )
+        self.show(seen)
+        norm = [seen, real, self.held("g", np.ones(wide, F)), self.normal("be", wide)]
+        made = self.do("SkipLayerNormalization", norm, MS)
+        self.rounded(made, x.shape, 2.0**-5, exact=False)
+
+    def dynamic(self) -> None:
+        x, wide = self.image(), 8
+        parts, step = self.weight(self.name("w"), (x.shape[2], wide), wide)
+        real = self.do("DynamicQuantizeMatMul", [self.meant(x), *parts], MS)
+        scale = self.near(x.scale * step * 4 * x.shape[2] ** 0.5)
+        self.rounded(real, (*x.shape[:2], wide), scale, exact=True)
+
+    def state(self) -> None:
+        """A recurrent layer that quantizes as it runs."""
+        x, hidden = self.image(), 8
+        parts: list[str] = []
+        numbers: list[str] = []
+        for stem, rows in (("lw", x.shape[2]), ("lr", hidden)):
+            data = self.rng.integers(-90, 90, (1, rows, 4 * hidden)).astype(np.int8)
+            parts.append(self.held(stem, data))
+            numbers.append(self.held(f"{stem}s", np.array([0.01], F)))
+            numbers.append(self.held(f"{stem}z", np.array([0], np.int8)))
+        inputs = [*parts, self.normal("lb", 1, 8 * hidden), "", "", "", "", *numbers]
+        self.recurrent("DynamicQuantizeLSTM", x, inputs, hidden, MS)
+
+    def cells(self) -> None:
+        """A recurrent layer of reals."""
+        x, hidden = self.image(), 8
+        op, gates = (("LSTM", 4), ("GRU", 3))[self.pick(0, 1)]
+        shapes = ((1, gates * hidden, x.shape[2]), (1, gates * hidden, hidden))
+        inputs = [self.normal(s, *d) for s, d in zip(("cw", "cr"), shapes, strict=True)]
+        more = {"linear_before_reset": 1} if op == "GRU" and self.pick(0, 1) else {}
+        bias = self.normal("cb", 1, 2 * gates * hidden)
+        self.recurrent(op, x, [*inputs, bias], hidden, "", **more)
+
+    def recurrent(
+        self, op: str, x: Coded, inputs: list[str], hidden: int, domain: str, **attrs: Any
+    ) -> None:
+        first = self.do("Transpose", [self.meant(x)], perm=[1, 0, 2])
+        run = self.do(op, [first, *inputs], domain, hidden_size=hidden, **attrs)
+        flat = self.do("Squeeze", [run, self.held("one", np.array([1], np.int64))])
+        back = self.do("Transpose", [flat], perm=[1, 0, 2])
+        out = self.rounded(back, (*x.shape[:2], hidden), 2.0**-7, exact=False)
+        if op == "DynamicQuantizeLSTM":
+            self.loose |= {out.name, back}
+
+    def norm(self) -> None:
+        """A norm of one operator, or by what it does."""
+        x = self.image()
+        real = self.meant(x)
+        g, b = self.held("g", np.full(x.shape[2], 1.5, F)), self.normal("b", x.shape[2])
+        if self.pick(0, 1):
+            made = self.do("LayerNormalization", [real, g, b], axis=-1)
+        else:
+            last = self.held("last", np.array([-1], np.int64))
+            off = self.do("Sub", [real, self.do("ReduceMean", [real, last], keepdims=1)])
+            square = self.do("Pow", [off, self.held("two", np.array(2, F))])
+            mean = self.do("ReduceMean", [square, last], keepdims=1)
+            root = self.do("Sqrt", [self.do("Add", [mean, self.held("eps", np.array(1e-5, F))])])
+            made = self.do("Mul", [self.do("Div", [off, root]), g])
+            made = self.do("Add", [made, b])
+        self.rounded(made, x.shape, 2.0**-5, exact=False)
+
+    def blocks(self) -> None:
+        """A product with weights of four bits, and an activation."""
+        x, wide, size = self.image(), 8, 16
+        count = -(-x.shape[2] // size)
+        packed = self.held("wn", self.rng.integers(0, 256, (wide, count, size // 2), np.uint8))
+        scales = self.held("sn", np.full((wide, count), 0.02, F))
+        attrs: dict[str, Any] = {"K": x.shape[2], "N": wide, "bits": 4, "block_size": size}
+        made = self.do("MatMulNBits", [self.meant(x), packed, scales], MS, **attrs)
+        made = self.do("BiasGelu", [made, self.normal("bg", wide)], MS)
+        self.rounded(made, (*x.shape[:2], wide), 2.0**-5, exact=False)
+
+    def heads(self) -> None:
+        """What all of it ends in."""
+        x = self.image()
+        made = self.do("GlobalAveragePool", [self.meant(x)])
+        self.show(made)
+
+    def grown(self, layers: int) -> Any:
+        self.start()
+        for layer in self.layers[:layers]:
+            layer()
+        self.heads()
+        results = {c.name: I8 if self.signed else U8 for c in self.made}
+        results |= dict.fromkeys(self.shown, FLOAT)
+        return case(self.nodes, self.feeds, self.constants, results)
