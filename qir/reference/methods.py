@@ -28,6 +28,7 @@ from qir.reference import (
     tflite_fixed,
     tflite_lstm,
     tflite_methods,
+    tflite_vectors,
     torch_layers,
     torch_methods,
 )
@@ -275,6 +276,7 @@ METHODS: Mapping[str, Method] = {
     **tflite_elements.METHODS,
     **tflite_fixed.METHODS,
     **tflite_lstm.METHODS,
+    **tflite_vectors.METHODS,
     **torch_methods.METHODS,
     **torch_layers.METHODS,
     **tensorflow_methods.METHODS,

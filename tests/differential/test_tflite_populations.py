@@ -111,6 +111,9 @@ RICH = [
     *((name,) for name in "quantize quantize16 quantize_u8 requantize requantize_u8".split()),
     *((name,) for name in "relu relu6 relu1 relu01 relu_u8 relu6_u8 relu1_u8 relu01_u8".split()),
     ("sum_u8",),
+    ("recode_u8_i8", "tails_u8_i8"),
+    ("recode_i8_u8", "tails_i8_u8"),
+    ("linear_i4_even", "linear_i4_even_ties"),
 ]
 """Suites of one kernel: of all results a twentieth lies on ties, and as many beyond each end."""
 FAIR = "mul16 mean16 mean_u8 prelu prelu_u8 leaky_relu leaky_relu_u8 requantize16 relu16 relu616"
@@ -147,6 +150,8 @@ def test_lengths_go_through_all_of_1_to_70() -> None:
     for name in ("lengths", "lengths16", "lengths_u8"):
         for op in ("add", "sub", "mul", "requantize", "leaky_relu"):
             assert {c.shape[-1] for c in SUITES[name]() if c.op == op} == every
+    for name in ("tails_u8_i8", "tails_i8_u8"):
+        assert {case.shape[-1] for case in SUITES[name]()} == every
     for name in ("linear", "linear_u8"):
         made = list(SUITES[name]())
         assert {case.operands["x"].data.shape[-1] for case in made} == every

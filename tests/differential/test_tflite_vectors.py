@@ -5,7 +5,7 @@ The cases are made again from their seeds; `make oracle-tflite` records their re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from qir.ir.dtype import dtype_of
 from qir.numerics import Query, profile
 from tests.counting import note
-from tests.differential.one_op import computed, storage_of
+from tests.differential.one_op import computed
 from tests.oracles.tflite_cases import SUITES, Case, digest
 from tests.oracles.tflite_more import WITHOUT_REFERENCE
 from tests.oracles.tflite_vectors import CHANGED
@@ -59,45 +59,9 @@ def agree(pairs: Iterable[tuple[Case, Array]], profile: str) -> None:
         assert not differ, f"case {number} of {case.op}: {differ} of {wanted.size} differ"
 
 
-def left_over(case: Case) -> bool:
-    """Whether XNNPACK leaves a transposed convolution to a kernel that was not fitted: padded SAME,
-    with a stride beyond its kernel."""
-    pad = case.attrs.get("output_pad", ())
-    return isinstance(pad, tuple) and any(pad)
-
-
 @pytest.mark.parametrize("name", [name for name in SUITES if name not in WITHOUT_REFERENCE])
 def test_the_reference_kernels_are_predicted(name: str) -> None:
     agree(recorded(VECTORS / "tflite", name, "ref"), REFERENCE)
-
-
-UNKNOWN = ("recode_u8_i8", "conv_i4", "linear_i4", "linear_i4_ties")
-"""Suites of which the delegate's profile claims nothing."""
-
-
-def claims(name: str, among: Callable[[Case], bool] = lambda case: True) -> set[str]:
-    """What the delegate's profile claims of the cases of a suite."""
-    return {claim(case) for case in SUITES[name]() if among(case)}
-
-
-def claim(case: Case) -> str:
-    """What the delegate's profile claims of a case."""
-    given = {slot: of for slot, of in case.operands.items() if of.scale is not None}
-    storage = {slot: str(storage_of(of)) for slot, of in given.items() if slot != "bias"}
-    if case.out.scale is not None:
-        storage["result"] = str(dtype_of(case.out.data))
-    return str(profile(DELEGATE).resolve(Query(case.op, storage, attrs=case.attrs)).claim)
-
-
-@pytest.mark.parametrize("name", UNKNOWN)
-def test_nothing_is_claimed_of_what_is_not_predicted(name: str) -> None:
-    assert claims(name) == {"unknown"}
-
-
-@pytest.mark.parametrize("name", ["transposed", "transposed_u8"])
-def test_nothing_is_claimed_of_what_the_delegate_leaves_over(name: str) -> None:
-    assert claims(name, left_over) == {"unknown"}
-    assert claims(name, lambda case: not left_over(case)) == {"exact"}
 
 
 @pytest.mark.parametrize("name", WITHOUT_REFERENCE)
@@ -108,13 +72,10 @@ def test_nothing_is_claimed_where_the_reference_has_no_kernel(name: str) -> None
     assert profile(REFERENCE).resolve(query).claim == "unknown"
 
 
-PREDICTED = [name for name in SUITES if name not in UNKNOWN]
-
-
-@pytest.mark.parametrize("name", PREDICTED)
+@pytest.mark.parametrize("name", SUITES)
 def test_what_the_delegate_takes_is_predicted(name: str) -> None:
     pairs = recorded(VECTORS / "tflite", name, "xnnpack")
-    agree((p for p in pairs if not unpadded(p[0]) and not left_over(p[0])), DELEGATE)
+    agree((pair for pair in pairs if not unpadded(pair[0])), DELEGATE)
 
 
 @pytest.mark.parametrize("name", ["conv", "depthwise"])

@@ -10,8 +10,9 @@ from tests.oracles.tflite_elements import ELEMENTS
 from tests.oracles.tflite_more import MORE
 from tests.oracles.tflite_operands import Suites
 from tests.oracles.tflite_products import PRODUCTS
+from tests.oracles.tflite_tails import TAILS
 
-SUITES: Suites = PRODUCTS | ELEMENTS | MORE
+SUITES: Suites = PRODUCTS | ELEMENTS | MORE | TAILS
 """Every suite of cases, by the name of its file."""
 
 
