@@ -5,8 +5,8 @@ TORCH  ?= torch==2.13.0
 PYTHON ?= $(firstword $(foreach name,python3 python3.11 python3.12 python3.13 python3.14,$(shell \
 	$(name) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $(name))))
 JOBS   ?= 2
-FUZZ_COUNT    ?=
-FUZZ_SECONDS  ?= 900
+FUZZ_COUNT    ?= 1000000
+FUZZ_SECONDS  ?= 3600
 FUZZ_KINDS    ?=
 BENCH_SECONDS ?= 300
 SANITIZERS    ?= address,undefined
@@ -47,9 +47,9 @@ bench: $(STAMP)/bench  ## speed of kernels, of whole networks and of the languag
 	@for script in $$(find benchmarks -name 'bench_*.py' | sort); do \
 		echo "== $$script"; timeout $(BENCH_SECONDS) $(BIN)/python $$script || exit; done
 
-fuzz: $(STAMP)/test  ## broken texts, files and models, odd calls: FUZZ_COUNT of them, or for FUZZ_SECONDS
+fuzz: $(STAMP)/test  ## a million broken texts, files, models, odd calls; FUZZ_COUNT of them, FUZZ_SECONDS at most
 	@$(BIN)/python -m tests.fuzz -j $(JOBS) $(FUZZ_KINDS:%=--kind %) \
-		$(if $(FUZZ_COUNT),--count $(FUZZ_COUNT),--seconds $(FUZZ_SECONDS))
+		--count $(FUZZ_COUNT) --seconds $(FUZZ_SECONDS)
 
 sanitize: $(STAMP)/test  ## the compiled code under the address and undefined-behaviour sanitizers
 	@rm -rf build/sanitize && mkdir -p build/sanitize

@@ -2,8 +2,8 @@
 
 A reader given a broken text or file gives a graph or one line of error, and so does a graph that is
 called with odd arguments; a program computes the same bytes in onnxruntime, the reference and the
-kernels. Cases run in processes of 2 GB each, 20 s a case. What fails is printed with the case that
-repeats it.
+kernels. Cases run in processes of 2 GB each, 20 s a case; their files lie in memory where there is
+/dev/shm. A warning is a finding too. What fails is printed with the case that repeats it.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ import sys
 import tempfile
 import time
 import traceback
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from types import FrameType
@@ -61,6 +63,7 @@ SHARES: Mapping[str, int] = {
     "program": 1,
 }
 """Of a thousand cases, so many of each kind: what is quick is tried more often."""
+IN_MEMORY = Path("/dev/shm")
 BREAK_MODELS = frozenset({"onnx", "beside"})
 
 
@@ -85,12 +88,20 @@ def attempt(kind: str, seed: int, number: int, folder: Path) -> str:
     signal.signal(signal.SIGALRM, _too_slow)
     signal.alarm(SLOW)
     try:
-        CASES[kind](given)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            CASES[kind](given)
     except Exception:  # whatever it is, it is a finding
         return traceback.format_exc(limit=-6)
     finally:
         signal.alarm(0)
     return ""
+
+
+def own_folder() -> tempfile.TemporaryDirectory[str]:
+    """Where files are written that are read at once; a disk is slower than what reads them."""
+    here = IN_MEMORY if os.access(IN_MEMORY, os.W_OK) else None
+    return tempfile.TemporaryDirectory(dir=here)
 
 
 def cases(kinds: Sequence[str]) -> Iterator[tuple[str, int]]:
@@ -120,7 +131,7 @@ def work(pipe: Connection, seed: int) -> None:
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     room = max(MEMORY, pages * resource.getpagesize() + MEMORY // 2)  # who forked it may hold much
     resource.setrlimit(resource.RLIMIT_AS, (room, room))
-    with tempfile.TemporaryDirectory() as folder:
+    with own_folder() as folder:
         while (batch := pipe.recv()) is not None:
             for kind, number in batch:
                 pipe.send((kind, number, attempt(kind, seed, number, Path(folder))))
@@ -171,10 +182,22 @@ class Run:
     def __call__(self) -> int:
         start = time.monotonic()
         end = None if self.seconds is None else start + self.seconds
-        most = f"{self.count} cases" if self.count is not None else f"{self.seconds:g} s"
-        print(f"seed {self.seed}, {most} of {', '.join(self.kinds)}", flush=True)
-        left = self.batches()
+        most = [f"{self.count} cases"] if self.count is not None else []
+        most += [f"{self.seconds:g} s"] if self.seconds is not None else []
+        print(f"seed {self.seed}, {' or '.join(most)} of {', '.join(self.kinds)}", flush=True)
         make_ready(self.kinds)
+        self.work(start, end)
+        short = self.count is not None and self.done.total() < self.count
+        print(
+            f"{', '.join(f'{self.done[k]} {k}' for k in self.kinds)}: {self.done.total()} cases"
+            f"{f' of {self.count}, the time was over' if short else ''} in "
+            f"{time.monotonic() - start:.0f} s; {self.failed.total()} failed"
+        )
+        return int(bool(self.failed))
+
+    def work(self, start: float, end: float | None) -> None:
+        """Hands out the cases and listens."""
+        left = self.parcels()
         workers = [Worker(self.seed) for _ in range(self.jobs)]
         shown = start
         try:
@@ -193,19 +216,17 @@ class Run:
         finally:
             for worker in workers:
                 worker.end()
-        print(
-            f"{', '.join(f'{self.done[k]} {k}' for k in self.kinds)}; {self.failed.total()} failed"
-        )
-        return int(bool(self.failed))
 
-    def batches(self) -> Iterator[list[tuple[str, int]]]:
-        """The cases in parcels; with a count, so many of them."""
-        given, source = 0, cases(self.kinds)
-        while self.count is None or given < self.count:
-            size = 200 if self.count is not None else 10
-            size = size if self.count is None else min(size, self.count - given)
-            given += size
-            yield [next(source) for _ in range(size)]
+    def parcels(self) -> Iterator[list[tuple[str, int]]]:
+        """The cases, those that break one graph together; with a count, so many of them."""
+        held: dict[str, list[tuple[str, int]]] = {kind: [] for kind in self.kinds}
+        for case in islice(cases(self.kinds), self.count):
+            parcel = held[case[0]]
+            parcel.append(case)
+            if len(parcel) == min(SHARED, SHARES[case[0]]):
+                yield parcel
+                held[case[0]] = []
+        yield from filter(None, held.values())
 
     def supply(
         self, worker: Worker, left: Iterator[list[tuple[str, int]]], end: float | None
@@ -251,7 +272,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--count", type=int, help="so many cases")
-    parser.add_argument("--seconds", type=float, help="cases for so long; 60 by default")
+    parser.add_argument("--seconds", type=float, help="no longer; 60 where no count is given")
     parser.add_argument("--jobs", "-j", type=int, default=1, help="so many processes")
     parser.add_argument("--seed", type=int, default=None, help="by default another each time")
     parser.add_argument("--kind", action="append", choices=sorted(CASES), help="by default all")
@@ -260,7 +281,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     seed = random.SystemRandom().randrange(2**32) if given.seed is None else given.seed
     if given.case:
         kind, _, number = given.case.partition(":")
-        with tempfile.TemporaryDirectory() as folder:
+        with own_folder() as folder:
             why = attempt(kind, seed, int(number), Path(folder))
         print(why or "it passes")
         return int(bool(why))

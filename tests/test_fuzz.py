@@ -36,6 +36,31 @@ def test_a_run_may_have_a_time_instead(capsys: pytest.CaptureFixture[str]) -> No
     assert time.monotonic() - start < 30
 
 
+def test_a_count_that_the_time_does_not_allow_is_told(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    asked = ["--count", "1000000", "--seconds", "0.2", "--seed", "7", "--kind", "type"]
+    assert fuzz.main(asked) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("seed 7, 1000000 cases or 0.2 s of type\n")
+    assert " cases of 1000000, the time was over in " in said
+
+
+def test_cases_that_break_one_graph_go_to_one_process() -> None:
+    parcels = list(fuzz.Run(list(fuzz.CASES), 7, 2, 5000, None).parcels())
+    assert sorted(case for parcel in parcels for case in parcel) == sorted(
+        islice(fuzz.cases(list(fuzz.CASES)), 5000)
+    )
+    for parcel in parcels:
+        assert len({(kind, number // fuzz.SHARED) for kind, number in parcel}) == 1 or (
+            fuzz.SHARES[parcel[0][0]] < fuzz.SHARED
+        )
+
+
+def warns(given: Try) -> None:
+    np.float32(1) / np.zeros(1, np.float32)
+
+
 def fails_now_and_then(given: Try) -> None:
     if given.rng.random() < 0.2:
         raise RecursionError("too deep")
@@ -60,6 +85,7 @@ def takes_long(given: Try) -> None:
     ("case", "said"),
     [
         (fails_now_and_then, "RecursionError: too deep"),
+        (warns, "RuntimeWarning: divide by zero"),
         (dies, "the process ended, or was silent"),
         (fills_the_memory, "MemoryError"),
         (takes_long, "it takes more than 1 s"),
@@ -77,7 +103,9 @@ def test_a_failure_names_the_case_that_repeats_it(
     assert fuzz.main(["--count", count, "--seed", "7", "--kind", "text"]) == 1
     told = capsys.readouterr().out
     assert said in told
-    assert f"{count} text; " in told  # the cases behind the one that failed were run, too
+    assert (
+        f"{count} text: {count} cases in " in told
+    )  # the cases behind the one that failed were run, too
     if case is fails_now_and_then:
         number = told.split("--case ")[1].split()[0]
         assert fuzz.main(["--seed", "7", "--case", number]) == 1

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import onnx
 from onnx import AttributeProto, helper, version_converter
 
+from qir.errors import QirError
 from qir.ir.attrs import Attr
 from qir.ir.node import Node, Value
 from qir.ir.types import Array
@@ -21,10 +22,10 @@ _COMPATIBLE = 26
 
 
 def version(node: Node) -> int:
-    """The version of the operator set that the node is from."""
+    """The version of the operator set that the node is from; of one that no file had, today's."""
     found = node.attrs["version"]
     assert isinstance(found, int)
-    return found
+    return found or (1 if node.attrs["domain"] else _COMPATIBLE)
 
 
 def since(node: Node) -> int:
@@ -127,9 +128,20 @@ def _converted(writer: Writer, node: Node, proto: onnx.NodeProto) -> None:
 
 
 def _proto(writer: Writer, node: Node) -> onnx.NodeProto:
+    try:
+        return _as_it_was(writer, node)
+    except QirError:
+        raise
+    except Exception as error:  # whatever protobuf raises, the node is at fault
+        said = "its slots and attrs are not those of an onnx operator with these operands"
+        raise writer.refuse(node, f"{node.attrs['op']!s}: {said}") from error
+
+
+def _as_it_was(writer: Writer, node: Node) -> onnx.NodeProto:
     slots = node.attrs["slots"]
     held = slots if isinstance(slots, tuple) else ()
-    ins, outs = (places(p) for p in held[:2]) if len(held) > 1 else ([], [])
+    every = list(range(len(node.variadic("xs")))), list(range(len(node.results)))
+    ins, outs = (places(p) for p in held[:2]) if len(held) > 1 else every
     outside = held[2] if len(held) > 2 and isinstance(held[2], tuple) else ()
     origin = next((o for o in node.origins if o.framework == "onnx"), None)
     proto = onnx.NodeProto(op_type=str(node.attrs["op"]), domain=str(node.attrs["domain"]))

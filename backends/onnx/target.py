@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import onnx
 from onnx import helper
 
@@ -43,6 +44,7 @@ class OnnxRuntimeTarget(Target):
         """What onnxruntime computes in integers."""
         return load(Path(__file__).with_name("capability.toml"))
 
+    @np.errstate(all="ignore")  # numbers that are none are told in words, and need no warnings
     def emit(
         self,
         graph: Graph,

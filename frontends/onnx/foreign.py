@@ -158,7 +158,7 @@ def _loose(reader: Reader, op: Op, values: list[Value]) -> list[TensorType]:
 def _ranked(op: Op, values: list[Value]) -> dict[str, TensorType]:
     """The result of an op whose axes are computed: its rank, which their number says."""
     reduces = op.type.startswith("Reduce")
-    if op.domain or len(values) != 2 or not (reduces or op.type == "Squeeze"):
+    if op.domain or len(values) != 2 or not (op.outputs and (reduces or op.type == "Squeeze")):
         return {}
     kind, axes = (v.type for v in values)
     if kind.quant or axes.rank != 1 or not isinstance(count := axes.shape[0], int):
@@ -225,7 +225,8 @@ def _outputs(op: Op, values: list[Value]) -> dict[str, onnx.TypeProto]:
     except Exception as error:  # whatever the library raises, the node is at fault
         if len(types) < len(set(names)):
             return {}  # it asks for what nobody knows
-        raise op.fail(f"its results have no shape: {error}") from error
+        told = "a text in it is not UTF-8" if isinstance(error, UnicodeError) else error
+        raise op.fail(f"its results have no shape: {told}") from error
 
 
 def _by_runtime(reader: Reader, op: Op, values: list[Value]) -> dict[str, TensorType]:
@@ -271,18 +272,31 @@ _ELEMENTS = {
 
 
 def node_proto(node: Node) -> onnx.NodeProto:
-    """The node as the file had it, operands and results under the names they have now."""
-    places, results = node.attrs["slots"], node.attrs["attrs"]
-    assert isinstance(places, tuple)
-    assert isinstance(results, tuple)
-    ins, outs, *more = (p if isinstance(p, tuple) else () for p in places)
+    """The node as the file had it, operands and results under the names they have now.
+
+    PluginError for one that no file had and that says otherwise than it is where they stand.
+    """
+    try:
+        return _node_proto(node)
+    except Exception as error:  # whatever protobuf raises, the node is at fault
+        said = "its slots and attrs are not those of an onnx operator with these operands"
+        raise PluginError(f"onnx {node.attrs['op']!s}: {said}") from error
+
+
+def _node_proto(node: Node) -> onnx.NodeProto:
+    values, results = node.variadic("xs"), node.results
+    given, attrs = node.attrs["slots"], node.attrs["attrs"]
+    slots = given or (tuple(range(len(values))), tuple(range(len(results))))
+    assert isinstance(slots, tuple)
+    assert isinstance(attrs, tuple)
+    ins, outs, *more = (p if isinstance(p, tuple) else () for p in slots)
     proto = onnx.NodeProto(op_type=str(node.attrs["op"]), domain=str(node.attrs["domain"]))
-    names = [v.name for v in node.variadic("xs")]
+    names = [v.name for v in values]
     outside = more[0] if more else ()
     proto.input.extend(_placed(ins, names[: len(names) - len(outside)]))
-    proto.output.extend(_placed(outs, [v.name for v in node.results]))
+    proto.output.extend(_placed(outs, [v.name for v in results]))
     now = dict(zip(map(str, outside), names[len(names) - len(outside) :], strict=True))
-    for pair in results:
+    for pair in attrs:
         assert isinstance(pair, tuple)
         name, value = pair
         made = _attribute(node, str(name), value)
@@ -344,7 +358,7 @@ def _empty(node: Node, name: str) -> int:
 def _version(node: Node) -> int:
     version = node.attrs["version"]
     assert isinstance(version, int)
-    return version
+    return version or (1 if node.attrs["domain"] else _NEWEST)
 
 
 def alone(node: Node) -> onnx.ModelProto | None:
@@ -400,7 +414,7 @@ def run(node: Node, operands: Mapping[str, NDArray[np.generic]]) -> tuple[NDArra
         try:
             return (_held(own([feed[v.name] for v in values.values()]), node.result),)
         except PluginError as error:
-            raise PluginError(f"{node.name} (onnx {proto.op_type}): {error}") from error
+            raise PluginError(f"onnx {proto.op_type}: {error}") from error
     if (proto.op_type, domain) == ("Loop", "") and not proto.input[1]:
         # ONNX's evaluator takes a condition that is absent for one that does not hold.
         proto.input[1] = "condition of the first round"
@@ -418,7 +432,7 @@ def run(node: Node, operands: Mapping[str, NDArray[np.generic]]) -> tuple[NDArra
         plain = all(kind.name in _PLAIN or kind.is_opaque for kind in kinds)
         other = _in_runtime(model.SerializeToString(), feed) if plain else None
         if other is None:
-            raise PluginError(f"{node.name} (onnx {proto.op_type}): {error}") from error
+            raise PluginError(f"onnx {proto.op_type}: {error}") from error
         found = other
     return tuple(_held(a, v) for a, v in zip(found, node.results, strict=True))
 

@@ -87,6 +87,7 @@ class OnnxFrontend(Frontend):
     name = "onnx"
     suffixes = (".onnx",)
 
+    @np.errstate(all="ignore")  # numbers that are none are told in words, and need no warnings
     def load(self, source: object, ledger: Ledger) -> Graph:
         """Reads a model file; InputError for one that is damaged, Refused for what has no form."""
         path = Path(str(source))
@@ -102,12 +103,14 @@ class OnnxFrontend(Frontend):
         """A float model, a QDQ model, and one whose scales are computed."""
         return samples.write(folder)
 
+    @np.errstate(all="ignore")
     def run_foreign(
         self, node: Node, operands: Mapping[str, NDArray[np.generic]]
     ) -> tuple[NDArray[np.generic], ...]:
         """Computes a foreign node by ONNX's reference evaluator; PluginError if it cannot."""
         return foreign.run(node, operands)
 
+    @np.errstate(all="ignore")
     def read_again(self, node: Node) -> Graph | None:
         """A standard op that was kept, by what its operands have become; None if it is kept."""
         domain, version = str(node.attrs["domain"]), node.attrs["version"]

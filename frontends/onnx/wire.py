@@ -12,6 +12,8 @@ _SMALL = 1 << 14
 _GRAPH, _FUNCTIONS, _INITIALIZER, _RAW = 7, 25, 5, 9
 _BYTES = 2
 """The wire type of what has a length."""
+_MOST_FIELDS = 1 << 21
+"""Fields of a message that are walked; one of more is protobuf's own to read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,7 @@ def _raw(data: mmap.mmap, first: int, last: int) -> tuple[bytes, tuple[int, int]
 
 def _fields(data: mmap.mmap, at: int, last: int) -> Iterator[tuple[int, int, int, int, int]]:
     """Number and wire type of each field, its start, and where its content begins and ends."""
+    left = _MOST_FIELDS
     while at < last:
         start = at
         key = data[at]
@@ -90,6 +93,9 @@ def _fields(data: mmap.mmap, at: int, last: int) -> Iterator[tuple[int, int, int
         if key > 127:
             key, at = _varint(data, start)
         kind = key & 7
+        left -= 1
+        if key < 8 or not left:
+            raise ValueError("a field without a number, or more of them than models have")
         if kind == _BYTES:
             size = data[at]
             at += 1

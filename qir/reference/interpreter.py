@@ -37,6 +37,7 @@ def profile_of(graph: Graph, node: Node) -> str:
     return node.profile or graph.profile
 
 
+@np.errstate(all="ignore")  # infinities and NaNs are numbers here, and need no warnings
 def run(
     graph: Graph,
     inputs: Mapping[str, Tensor],

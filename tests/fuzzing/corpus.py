@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import random
 import tempfile
 import warnings
@@ -42,7 +44,7 @@ def whole() -> Mapping[str, Sequence[bytes]]:
         "nested": _nested,
         "stored": _stored,
     }
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):  # seeds of tests
         warnings.simplefilter("ignore")
         made = {k: [m.SerializeToString() for m in models()] for k, models in kinds.items()}
     return {k: [d for d in data if len(d) <= _LARGEST] for k, data in made.items()}

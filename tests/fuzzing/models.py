@@ -7,7 +7,6 @@ import re
 from functools import lru_cache
 from pathlib import Path
 
-import numpy as np
 import onnx
 
 from qir import pipeline
@@ -107,14 +106,15 @@ def large_case(given: Try) -> None:
 
 @lru_cache(4)
 def _large(kind: int) -> bytes:
-    """A model over a megabyte: tensors one by one or joined, of whole bytes or of few bits."""
+    """A model of a little over 1 MiB: tensors one by one or joined, of whole bytes or few bits."""
     wanted = (onnx.TensorProto.FLOAT, onnx.TensorProto.UINT4, onnx.TensorProto.INT8)[kind % 3]
     size = {onnx.TensorProto.FLOAT: 4.0, onnx.TensorProto.UINT4: 0.5}.get(wanted, 1.0)
+    rows = int(400 / size)
     node = onnx.helper.make_node
     graph = onnx.GraphProto(name="g")
     for i in range(3):
-        tensor = onnx.TensorProto(name=f"large{i}", data_type=wanted, dims=[1000, 800])
-        tensor.raw_data = bytes(int(800_000 * size))
+        tensor = onnx.TensorProto(name=f"large{i}", data_type=wanted, dims=[rows, 1000])
+        tensor.raw_data = bytes(400_000)
         graph.initializer.append(tensor)
         graph.node.append(node("Shape", [tensor.name], [f"y{i}"]))
         graph.output.append(onnx.helper.make_tensor_value_info(f"y{i}", 7, [2]))
@@ -155,9 +155,8 @@ def _judged(given: Try, data: bytes, folder: Path | None = None) -> None:
     if made.exists():
         pipeline.load(made)
     if rng.random() < 0.3 and _quick(graph):
-        with np.errstate(all="ignore"):
-            seed = rng.randrange(2**32)
-            refused(lambda: pipeline.run(graph, sample_inputs(graph, seed)), 2 * most)
+        seed = rng.randrange(2**32)
+        refused(lambda: pipeline.run(graph, sample_inputs(graph, seed)), 2 * most)
 
 
 def _quick(graph: Graph) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+
 from qir.errors import VerifyError
 from qir.ir.graph import Graph
 from qir.ir.ops import OPS
@@ -51,17 +53,24 @@ RULES: tuple[Rule, ...] = (
 """Every rule, in the order in which a node's findings are told."""
 
 
+def _quiet() -> np.errstate:
+    """What is no number is told by findings, and needs no warnings of NumPy's."""
+    return np.errstate(all="ignore")
+
+
 def verify(graph: Graph, compute: Compute | None = None) -> list[Finding]:
     """Every finding of every rule, in the order of the nodes, each before those of its bodies.
 
     Weights that constants make are known where `compute` is given, which computes one node.
     """
-    return list(_findings(graph, RULES, compute))
+    with _quiet():
+        return list(_findings(graph, RULES, compute))
 
 
 def errors(graph: Graph) -> list[Finding]:
     """The findings that make a graph no program, without looking for warnings."""
-    return list(_findings(graph, [r for r in RULES if r.severity == "error"]))
+    with _quiet():
+        return list(_findings(graph, [r for r in RULES if r.severity == "error"]))
 
 
 def check(graph: Graph) -> None:

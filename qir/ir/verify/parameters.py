@@ -66,7 +66,6 @@ def _bad_scale(quant: QuantType) -> str:
     return _bad_scale(inner)
 
 
-@np.errstate(invalid="ignore")  # a NaN is no positive number, and needs no warning
 def _positive(numbers: NDArray[np.generic]) -> bool:
     wide = numbers.astype(np.float64)
     return bool(((wide > 0) & (wide < np.inf)).all())

@@ -1,0 +1,113 @@
+"""What the fuzzer found, each as the smallest model that shows it."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from qir import pipeline
+from qir.errors import InputError, PluginError, Refused
+from qir.ir.text import parse
+from qir.ir.verify import verify
+
+from .models import model, save
+
+FLOAT = TensorProto.FLOAT
+node = helper.make_node
+pytestmark = pytest.mark.filterwarnings("error")
+
+
+def told(path: Path) -> str:
+    with pytest.raises(InputError) as caught:
+        pipeline.load(path)
+    said = str(caught.value)
+    assert "\n" not in said
+    return said
+
+
+@pytest.mark.skipif(onnx.defs.onnx_opset_version() < 27, reason="the operator is of opset 27")
+def test_a_text_of_an_attribute_that_is_not_utf_8_is_told_in_words(tmp_path: Path) -> None:
+    it = node("CausalConvWithState", ["x", "w"], ["y", "h"], "it", activation=b"\xb2ilu")
+    sizes = {"x": (FLOAT, (1, 2, 8)), "w": (FLOAT, (2, 1, 3))}
+    out = {"y": (FLOAT, None), "h": (FLOAT, None)}
+    said = told(save(model([it], sizes, out, opset=27), tmp_path))
+    assert said.endswith("node it (CausalConvWithState): its results have no shape: "
+                         "a text in it is not UTF-8")  # fmt: skip
+
+
+def test_a_reduction_that_gives_nothing_is_told(tmp_path: Path) -> None:
+    nodes = [node("ReduceSum", ["x", "axes"], [], "it"), node("Relu", ["x"], ["y"])]
+    given = {"x": (FLOAT, (2, 3)), "axes": (TensorProto.INT64, (1,))}
+    said = told(save(model(nodes, given, {"y": (FLOAT, None)}), tmp_path))
+    assert "node it (ReduceSum)" in said
+
+
+SIGNAL = np.array([0x7FA00000], np.uint32).view(np.float32)[0]
+"""A NaN that signals: NumPy warns where it is made wider."""
+
+
+def test_scales_of_blocks_that_are_signaling_nans_are_found_in_silence() -> None:
+    text = """array @s : 2x2xf32
+    graph main {
+      %x = input() : 2x4x!quant.uniform<i8:f32:{0:1, 1:2}, @s>
+      output(y=%x)
+    }"""
+    found = verify(parse(text, {"s": np.full((2, 2), SIGNAL)}))
+    assert [f.message for f in found] == ["%x: a scale is not finite"]
+
+
+def test_positions_of_a_sparse_tensor_that_are_no_numbers_are_told_in_silence(
+    tmp_path: Path,
+) -> None:
+    made = model([node("Add", ["x", "w"], ["y"])], {"x": (FLOAT, (4,))}, {"y": (FLOAT, None)})
+    sparse = made.graph.sparse_initializer.add(dims=[4])
+    sparse.values.CopyFrom(numpy_helper.from_array(np.ones(1, np.float32), "w"))
+    sparse.indices.CopyFrom(numpy_helper.from_array(np.array([SIGNAL]), "w_at"))
+    assert "w" in told(save(made, tmp_path))
+
+
+def test_megabytes_of_zeros_are_no_fields(tmp_path: Path) -> None:
+    """A field has a number, so a run of zeros is not walked byte by byte."""
+    tensor = TensorProto(name="w", data_type=FLOAT, dims=[4 << 20], raw_data=bytes(16 << 20))
+    made = model([node("Add", ["x", "w"], ["y"])], {"x": (FLOAT, (1,))}, {"y": (FLOAT, None)})
+    made.graph.initializer.append(tensor)
+    data = made.SerializeToString()
+    at = data.index(bytes(1 << 20)) - 4
+    path = tmp_path / "m.onnx"
+    path.write_bytes(data[:at] + b"\1" + data[at + 1 :])
+    start = time.process_time()
+    assert "m.onnx: " in told(path)
+    assert time.process_time() - start < 2
+
+
+BARE = '%y = foreign(xs.0=%x) {framework = "onnx", op = "Softplus", version = 21%s} : 2xf32'
+
+
+def foreign(more: str) -> str:
+    return f"graph main {{\n%x = input() : 2xf32\n{BARE.replace('%s', more)}\noutput(y=%y)\n}}"
+
+
+def test_an_operator_that_no_file_had_takes_its_operands_in_order(tmp_path: Path) -> None:
+    graph, x = parse(foreign("")), np.array([0, 1], np.float32)
+    (y,) = pipeline.run(graph, {"x": x}).values()
+    assert np.allclose(y, np.log1p(np.exp(x)))
+    pipeline.save(graph, tmp_path / "m.onnx", target="onnx")
+    (made,) = onnx.load(tmp_path / "m.onnx").graph.node
+    assert (made.op_type, made.input, made.output) == ("Softplus", ["x"], ["y"])
+
+
+@pytest.mark.parametrize(
+    "more",
+    [", slots = ((0, 1), (0,))", ', slots = ((0,), (0,)), attrs = (("a", (none, bytes"ff")),)'],
+)
+def test_an_operator_that_is_not_as_it_says_is_told(tmp_path: Path, more: str) -> None:
+    graph = parse(foreign(more))
+    with pytest.raises(PluginError, match=r"^y: onnx Softplus: its slots and attrs are not"):
+        pipeline.run(graph, {"x": np.ones(2, np.float32)})
+    with pytest.raises(Refused, match=r"^y: Softplus: its slots and attrs are not"):
+        pipeline.save(graph, tmp_path / "m.onnx", target="onnx")
