@@ -1,11 +1,13 @@
 """Records what Intel's extension for PyTorch 2.8 computes on CPUs, for `ipex_pack` to pack.
 
 It needs an environment of its own with torch 2.8.0 and intel-extension-for-pytorch 2.8.0, some
-6 GB. The extension is archived and gets no fixes, and this torch has known security issues: make
-it in a container without secrets, run this, keep the files, and throw the environment away.
+7 GB as torch brings CUDA. The extension is archived and gets no fixes, and this torch has known
+security issues: make it in a container without secrets, run this, keep the files, and throw the
+environment away.
 
     make oracle-ipex                                   does all of it, in build/oracles/ipex
-    python -m tests.oracles.ipex_vectors out/ipex      writes out/ipex/*.npz and index.json alone
+    python -m tests.oracles.ipex_vectors out/ipex      writes out/ipex/*.npz and index.json alone;
+                                                       names of cases after it: of those alone
     make oracle-ipex FROM=out/ipex                     packs them for the tests
 
 A module is prepared and calibrated; the scales of its recipe are edited to those of the plan; it is
@@ -177,7 +179,7 @@ def run_static(name, setting, plan, seed):
 
 def main():
     os.makedirs(OUT, exist_ok=True)
-    only = sys.argv[1:]
+    only = sys.argv[2:]
     done, failed = [], []
     for n in CASES:
         if only and n not in only:
