@@ -8,7 +8,25 @@ from qir.ir.graph import Graph
 from qir.ir.ops import spec
 from qir.numerics import profile, query_of
 from qir.numerics.parameters import MOST_BITS
-from qir.rewrite.fusing import PRODUCTS, Fusing, Match, counts_accumulator, moves_codes
+from qir.rewrite.fusing import (
+    INTEGER,
+    LINES,
+    PRODUCTS,
+    Fusing,
+    Match,
+    counts_accumulator,
+    moves_codes,
+)
+
+_KNOWN = (
+    INTEGER
+    | LINES
+    | frozenset(
+        "avg_pool1d avg_pool3d max_pool1d max_pool3d gather expand tile depth_to_space "
+        "resize_nearest where".split()
+    )
+)
+"""Ops that have an integer form, those too that no target asks for by itself."""
 
 
 @dataclass(frozen=True)
@@ -21,6 +39,9 @@ class FuseQdq(Fusing):
     """
 
     name = "fuse-qdq"
+
+    def known(self, graph: Graph) -> frozenset[str]:
+        return _KNOWN
 
     def allows(self, match: Match, graph: Graph) -> bool:
         if match.quantize is None or not counts_accumulator(match) or self._too_wide(match, graph):
@@ -36,7 +57,7 @@ class FuseQdq(Fusing):
         named = profile(head.profile) if head.profile else self.named(graph) or profile("native")
         rule = named.resolve(query_of(head))
         bits = {s: v.type.quant.storage.bits for s, v in match.codes.items() if v.type.quant}
-        if head.op in PRODUCTS:
+        if head.op in PRODUCTS | LINES:
             narrow = rule.acc.type == "i32"
             return narrow and bits.get(traits.data, 0) + bits.get(traits.weight or "", 0) > _BITS
         most = MOST_BITS.get(rule.method.name) if rule.method else None

@@ -66,7 +66,7 @@ class Builder:
         op: str,
         inputs: Sequence[str],
         shape: tuple[int, ...],
-        **attrs: int | float | Sequence[int],
+        **attrs: int | float | str | Sequence[int],
     ) -> Real:
         out = Real(f"{op.lower()}{len(self.nodes)}", shape)
         node = helper.make_node(op, list(inputs), [out.name], name=f"n{len(self.nodes)}")
