@@ -14,6 +14,7 @@ from tests.differential import test_torch_codes as whole
 from tests.differential import test_torch_elements as elements
 from tests.differential import test_torch_layers as layers
 from tests.differential import test_torch_means as means
+from tests.differential import test_torch_moves as moves
 from tests.differential import test_torch_plain as plain
 from tests.differential import test_torch_pointwise as pointwise
 from tests.differential import test_torch_products as products
@@ -221,6 +222,9 @@ def replayed(engine: str, pool: ProcessPoolExecutor) -> Replay:
         found += [pools, joined, softmax, codes_alone, tables, resizes, products_of_data]
         found += [two(engine, "mul"), along_lines(engine), over_other_axes, ties_of_means]
         found.append(lambda: elements.test_bounds_are_torchs("u8"))
+        found.append(lambda: moves.test_codes_are_moved_as_torch_moves_them(moves.surrounded, "u8"))
+        found.append(lambda: moves.test_codes_are_compared_as_reals("greater", "u8"))
+        found.append(moves.test_grids_are_as_near_to_torchs_as_is_claimed)
         found.append(lambda: elements.test_thresholds_are_torchs("u8"))
     replay = Replay()
     for check in found:
