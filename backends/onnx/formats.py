@@ -14,13 +14,15 @@ from qir.passes.open_groups import OpenGroups
 from qir.passes.raise_integer import RaiseInteger
 from qir.reference.constants import computed
 
-from . import hanging, qonnx
+from . import hanging, qonnx, told
 from .nbits import to_nbits
 from .writer import STEP
 
 FORMATS = ("qdq", "qoperator", "integer", "nbits")
 """Reals between codes; onnxruntime's operators on codes; sums of raw integers; few-bit weights."""
 _WEIGHTED = "onnx:com.microsoft.*"
+_ROWS = "* |> *"
+"""Reals in a row that one kernel would compute: no file says that."""
 
 
 def formed(graph: Graph, form: str | None, ledger: Ledger, *, standard: bool) -> Graph:
@@ -30,9 +32,11 @@ def formed(graph: Graph, form: str | None, ledger: Ledger, *, standard: bool) ->
     Refused where a form has nothing to hold.
     """
     out = graph.copy()
+    OpenGroups(_ROWS, chains=True).run(out, ledger)
     if standard or form is not None:
         qonnx.opened(out, ledger)
     if standard or form in ("qdq", "integer"):
+        told.threads(out, ledger)
         OpenGroups(_WEIGHTED).run(out, ledger)
     if form in ("qdq", "qoperator"):
         LiftDynamic().run(out, ledger)
@@ -43,6 +47,7 @@ def formed(graph: Graph, form: str | None, ledger: Ledger, *, standard: bool) ->
         hanging.padded(out, ledger)
     with hanging.kept(ledger):
         _made(out, form, ledger, standard=standard)
+    told.level(out, ledger)
     return out
 
 

@@ -35,6 +35,11 @@ def round_data(graph: Graph, ledger: Ledger, step: str) -> int:
     return count
 
 
+def rounding(graph: Graph) -> list[Node]:
+    """The products whose data are rounded so."""
+    return [node for node in graph if _block(node) is not None]
+
+
 def _block(node: Node) -> int | None:
     """How many numbers of the data share a scale; None where the runtime rounds none."""
     if node.op not in ("matmul", "gemm") or node.stages or not _plain(node):

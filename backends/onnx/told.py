@@ -1,0 +1,32 @@
+"""What onnxruntime does that no operator of the written model says: told in the ledger."""
+
+from __future__ import annotations
+
+from qir.ir.graph import Graph
+from qir.ledger import Change, Ledger
+from qir.rewrite.blocked_data import rounding
+
+from .writer import STEP
+
+_LSTM = "onnx:com.microsoft.DynamicQuantizeLSTM"
+_THREADS = (
+    "its parts compute as DynamicQuantizeLSTM on one thread; on several, onnxruntime quantizes the "
+    "state of each part of the batch by itself, and gives other numbers"
+)
+_LEVEL = (
+    "its data are real here; onnxruntime's optimizer makes MatMulNBits at accuracy level 4 of it, which "
+    "rounds them to 8 bits a block, unless session.qdq_matmulnbits_accuracy_level says otherwise"
+)
+
+
+def threads(graph: Graph, ledger: Ledger) -> None:
+    """Says of layers that are about to be opened how many threads they compute as."""
+    for node in graph:
+        if node.op == "fused" and node.attrs.get("kernel") == _LSTM:
+            ledger.add(Change.REGROUPED, STEP, node.name, _THREADS)
+
+
+def level(graph: Graph, ledger: Ledger) -> None:
+    """Says of which products of real data the optimizer makes one that rounds them."""
+    for node in rounding(graph):
+        ledger.add(Change.EXACT, STEP, node.name, _LEVEL)
