@@ -1,0 +1,121 @@
+"""What a runtime registers that computes with codes, and what the profiles say of each.
+
+A table a runtime, `kernels_*.toml`: kernels by the op that a rule is of, and the others by the
+reason why nothing is claimed. `python -m tests.differential.registered` writes
+docs/reference/kernels.md.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from qir.numerics import Profile, Query, profile
+
+FOLDER = Path(__file__).parent
+PAGE = FOLDER.parents[1] / "docs" / "reference" / "kernels.md"
+RUNTIMES = ("torch", "tensorflow", "onnxruntime")
+HEAD = """# Kernel by kernel
+
+Every kernel that a runtime registers for the CPU and that computes with codes, asked of the runtime
+itself, and what the profiles claim of it; at the end of each list those of which nothing is
+claimed, and why. A test (`tests/differential/test_registered.py`) holds that no kernel is missing.
+What a claim rests on is on the page of [numbers](numerics.md).
+"""
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """Kernels by the op, or the row of ops, of which profiles speak."""
+
+    op: str
+    kernels: tuple[str, ...]
+    profiles: tuple[str, ...]
+
+    def claim(self, name: str) -> str:
+        """What a profile says of them."""
+        return claim(profile(name), self.op)
+
+
+def claim(of: Profile, op: str) -> str:
+    """The claim of the rule for an op on u8, with weights of i8, or `OP of i8` and `OP to i32`; of
+    a row of ops that of the group."""
+    op, _, result = op.partition(" to ")
+    op, _, data = op.partition(" of ")
+    chain, data = tuple(op.split(" > ")), data or "u8"
+    weights = "u8" if result == "i32" else "i8"
+    storage = {"x": data, "a": data, "w": weights, "b": weights if result else data}
+    query = Query(chain[0], storage | {"result": result or data})
+    if len(chain) == 1:
+        return of.resolve(query).claim
+    group = of.group(chain, query)
+    return group.claim if group else "unknown"
+
+
+@dataclass(frozen=True)
+class Table:
+    """All kernels of a runtime."""
+
+    title: str
+    profiles: tuple[str, ...]
+    claimed: tuple[Claimed, ...]
+    unclaimed: Mapping[str, tuple[str, ...]]
+
+    def names(self) -> Iterator[str]:
+        """Each kernel, as often as it is named."""
+        for row in self.claimed:
+            yield from row.kernels
+        for kernels in self.unclaimed.values():
+            yield from kernels
+
+
+def table(runtime: str) -> Table:
+    """The table of a runtime."""
+    text = (FOLDER / f"kernels_{runtime}.toml").read_text(encoding="utf-8")
+    read = tomllib.loads(text)
+    rows = [
+        Claimed(op, tuple(names), tuple(read["profiles"]))
+        for op, names in read.get("claimed", {}).items()
+    ]
+    rows += [
+        Claimed(op, tuple(names), (name,))
+        for name, ops in read.get("claimed_by", {}).items()
+        for op, names in ops.items()
+    ]
+    unclaimed = {why: tuple(names) for why, names in read["unclaimed"].items()}
+    return Table(read["title"], tuple(read["profiles"]), tuple(rows), unclaimed)
+
+
+def lines(tables: Iterable[Table]) -> Iterator[str]:
+    """The page, part by part."""
+    yield HEAD
+    for one in tables:
+        of = ", ".join(f"`{name}`" for name in one.profiles)
+        yield f"\n## {one.title}\n\nWhere no profile is named, the claim is that of {of}.\n\n"
+        yield "| kernels | op | claims |\n|---|---|---|\n"
+        for row in one.claimed:
+            said: dict[str, list[str]] = {}
+            for name in row.profiles:
+                said.setdefault(row.claim(name), []).append(f"`{name}`")
+            claims = "; ".join(f"{word}: {', '.join(names)}" for word, names in said.items())
+            claims = next(iter(said)) if row.profiles == one.profiles and len(said) == 1 else claims
+            yield f"| {_listed(row.kernels)} | `{row.op}` | {claims} |\n"
+        yield "\nNothing is claimed of:\n\n"
+        for why, kernels in one.unclaimed.items():
+            yield f"- {why}: {_listed(kernels)}\n"
+
+
+def _listed(kernels: Iterable[str]) -> str:
+    return ", ".join(f"`{kernel}`" for kernel in kernels)
+
+
+def text() -> str:
+    """The page."""
+    there = [name for name in RUNTIMES if (FOLDER / f"kernels_{name}.toml").exists()]
+    return "".join(lines(table(name) for name in there))
+
+
+if __name__ == "__main__":
+    PAGE.write_text(text(), encoding="utf-8")
