@@ -218,7 +218,9 @@ def _pairs(s: ModuleType, case: Asked, many: int) -> tuple[str, Any] | None:
         case "max" | "min":
             return "MaximumMinimum", s.MaximumMinimumOptionsT()
         case "matmul":
-            return "BatchMatMul", s.BatchMatMulOptionsT()
+            o = s.BatchMatMulOptionsT()
+            o.asymmetricQuantizeInputs = bool(case.attrs.get("asymmetric"))
+            return "BatchMatMul", o
         case "equal" | "not_equal" | "greater" | "greater_equal" | "less" | "less_equal":
             title = "".join(word.capitalize() for word in case.op.split("_"))
             return title, getattr(s, f"{title}OptionsT")()

@@ -21,6 +21,10 @@ DATA_SLOTS = ("x", "a", "xs.0")
 """Where an op's data come in: the slot a bare `storage` speaks of."""
 
 
+REAL = "real"
+"""What conditions call the storage of a slot that holds no codes."""
+
+
 @dataclass(frozen=True, slots=True)
 class Query:
     """What is asked: an op, the storage type in each slot that holds codes, and how it is used."""
@@ -66,7 +70,7 @@ class When:
     """Conditions of a rule or group; each that is named must hold."""
 
     storage: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Slot -> storage types; the slot `data` is the op's data wherever it comes in."""
+    """Slot -> storage types, or `real`; the slot `data` is the op's data wherever it comes in."""
     grain: tuple[str, ...] = ()
     attrs: Mapping[str, Attr] = field(default_factory=dict)
     isa: tuple[str, ...] = ()
@@ -90,7 +94,7 @@ class When:
         )
 
     def _stored(self, query: Query, slot: str) -> str:
-        return query.data if slot == "data" else query.storage.get(slot, "")
+        return query.data or REAL if slot == "data" else query.storage.get(slot, REAL)
 
     def meets(self, other: When) -> bool:
         """Whether some query could meet both."""

@@ -34,6 +34,7 @@ from qir.numerics.plugin_methods import computes, method_names, params, reads
 from qir.numerics.profile import (
     DATA_SLOTS,
     NEEDS,
+    REAL,
     Entry,
     Field,
     Group,
@@ -467,7 +468,7 @@ class _Reader:
         strangers = [s for s in table if not any(row.slot(s) for row in rows)]
         self.known(strangers, dict.fromkeys(("data", RESULT, *names)), "slot", at="storage")
         found = {slot: self.words("storage", kinds) for slot, kinds in table.items()}
-        for kind in (k for kinds in found.values() for k in kinds):
+        for kind in (k for kinds in found.values() for k in kinds if k != REAL):
             self.element(kind, "storage")
         return found
 
@@ -508,7 +509,7 @@ def _text(entry: Entry, key: str) -> str:
 
 def _met(op: str, when: When) -> Query:
     """A query that meets conditions."""
-    storage = {slot: kinds[0] for slot, kinds in when.storage.items() if kinds}
+    storage = {s: k for s, kinds in when.storage.items() for k in kinds[:1] if k != REAL}
     if data := storage.pop("data", ""):
         storage = dict.fromkeys(DATA_SLOTS, data) | storage
     grain, isa = next(iter(when.grain), "tensor"), next(iter(when.isa), "any")

@@ -13,6 +13,8 @@ from qir.ir.types import Array, TensorType, uniform
 from qir.reference.interpreter import run
 from tests.oracles.tflite_cases import Case, Operand
 
+_OF_FILES = frozenset({"asymmetric"})
+"""Of a file's options, those that are no attributes of QIR's ops."""
 _RESIZES = ("resize", "resize_nearest")
 _TAILS = {"relu": ("relu", {}), "relu6": ("clip", {"min": 0.0, "max": 6.0})}
 
@@ -35,6 +37,7 @@ def kind_of(of: Operand, shape: tuple[int, ...]) -> TensorType:
 def graph_of(case: Case, profile: str) -> Graph:
     """The case as a program whose inputs are what is fed."""
     graph = Graph(profile=profile)
+    own = {name: value for name, value in case.attrs.items() if name not in _OF_FILES}
     operands: dict[str, Value] = {}
     for slot, of in case.operands.items():
         kind = kind_of(of, of.data.shape)
@@ -50,13 +53,13 @@ def graph_of(case: Case, profile: str) -> Graph:
     result = kind_of(case.out, case.shape)
     if case.activation:
         op, attrs = _TAILS[case.activation]
-        first = Stage(case.op, spec(case.op).complete(dict(case.attrs)), tuple(operands))
+        first = Stage(case.op, spec(case.op).complete(own), tuple(operands))
         last = Stage(op, spec(op).complete(dict(attrs)), (), "x")
         node = graph.add_chain((first, last), operands, result, name="y")
     elif case.op == "lstm":
         node = graph.add(case.op, operands, types=layer_types(case), name=("y", "h", "c"))
     else:
-        node = graph.add(case.op, operands, dict(case.attrs), types=[result], name="y")
+        node = graph.add(case.op, operands, own, types=[result], name="y")
     graph.add("output", {"y": node.results[0]})
     return graph
 

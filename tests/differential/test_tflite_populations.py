@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from qir.numerics.accumulate import conv2d
 from tests.oracles.tflite_cases import SUITES, Case
+from tests.oracles.tflite_dynamic import DYNAMIC
 
 Reals = NDArray[np.float64]
 
@@ -132,6 +133,22 @@ def test_the_recorded_cases_are_rich(names: tuple[str, ...]) -> None:
 def test_the_other_cases_have_ties_and_both_ends_too(name: str) -> None:
     ties, low, high, total = population((name,))
     assert min(ties, low, high) >= 0.02 * total, f"{ties}, {low} and {high} of {total}"
+
+
+@pytest.mark.parametrize("name", DYNAMIC)
+def test_data_that_become_codes_lie_on_ties_too(name: str) -> None:
+    ties = total = 0
+    for case in SUITES[name]():
+        data = next(iter(case.operands.values())).data
+        size = data[0].size if case.op == "conv2d" else data.shape[-1]
+        for row in data.reshape(-1, size):
+            least, most = min(row.min(), 0), max(row.max(), 0)
+            steps = row.astype(np.float64) * (255 / ((most - least) or 1))
+            if name.startswith("reach"):
+                steps = row.astype(np.float64) * (127 / (max(-least, most) or 1))
+            ties += int(np.count_nonzero(np.abs(steps - np.floor(steps) - 0.5) < 1e-5))
+            total += row.size
+    assert ties >= 0.05 * total, f"{ties} of {total}"
 
 
 @pytest.mark.parametrize("name", SUITES)

@@ -12,8 +12,10 @@ from tests.differential.test_tflite_vectors import (
     DELEGATE,
     NEWER,
     REFERENCE,
+    SYMMETRIC,
     VECTORS,
     recorded,
+    reference,
     unpadded,
 )
 from tests.mutation.fields import Mutant
@@ -24,12 +26,13 @@ from tests.oracles.tflite_more import WITHOUT_REFERENCE
 from tests.oracles.tflite_vectors import CHANGED
 
 pytestmark = pytest.mark.slow
-NAMES = (REFERENCE, DELEGATE, NEWER)
+NAMES = (REFERENCE, SYMMETRIC, DELEGATE, NEWER)
+KERNELS = (REFERENCE, SYMMETRIC)
 
 
 def compared(name: str, suite: str) -> None:
     """Every recorded element."""
-    who, folder = "ref" if name == REFERENCE else "xnnpack", "tflite"
+    who, folder = "ref" if name in KERNELS else "xnnpack", "tflite"
     if name == NEWER:
         folder = "litert"
     for number, (case, wanted) in enumerate(recorded(VECTORS / folder, suite, who)):
@@ -41,7 +44,7 @@ def agreeing(name: str) -> Callable[[Mutant], None]:
     """Whether a changed profile still gives what was recorded."""
     replay = Replay()
     for suite in CHANGED if name == NEWER else SUITES:
-        if name != REFERENCE or suite not in WITHOUT_REFERENCE:
+        if name not in KERNELS or (suite not in WITHOUT_REFERENCE and reference(suite) == name):
             replay.add(lambda suite=suite: compared(name, suite))  # type: ignore[misc]
 
     def agrees(mutant: Mutant) -> None:

@@ -6,13 +6,14 @@ import hashlib
 
 from backends.tflite.models import Case as Case
 from backends.tflite.models import Operand as Operand
+from tests.oracles.tflite_dynamic import DYNAMIC
 from tests.oracles.tflite_elements import ELEMENTS
 from tests.oracles.tflite_more import MORE
 from tests.oracles.tflite_operands import Suites
 from tests.oracles.tflite_products import PRODUCTS
 from tests.oracles.tflite_tails import TAILS
 
-SUITES: Suites = PRODUCTS | ELEMENTS | MORE | TAILS
+SUITES: Suites = PRODUCTS | ELEMENTS | MORE | TAILS | DYNAMIC
 """Every suite of cases, by the name of its file."""
 
 

@@ -16,14 +16,17 @@ from backends.tflite.models import Case, Runner, runtime
 from tests.oracles.tflite_cases import SUITES, digest
 from tests.oracles.tflite_more import WITHOUT_REFERENCE
 
+Array = NDArray[np.generic]
 VECTORS = Path(__file__).parents[1] / "differential" / "vectors"
 CHANGED = (
     "conv",
     "depthwise",
+    "dynamic_linear_i4",
     "elu",
     "linear_i4",
     "linear_i4_even",
     "linear_i4_even_ties",
+    "linear_i4_ties",
     "matmul",
     "matmul_ties",
     "mean",
@@ -34,7 +37,7 @@ CHANGED = (
 """What LiteRT computes otherwise than TensorFlow 2.21: only this is recorded of it."""
 
 
-def results(runner: Runner, name: str, cases: list[Case]) -> dict[str, NDArray[np.generic]]:
+def results(runner: Runner, name: str, cases: list[Case]) -> dict[str, Array]:
     """The results of all cases one after the other, by resolver."""
     found = {
         who: np.concatenate([runner.run(case, who).ravel() for case in cases])
@@ -42,6 +45,14 @@ def results(runner: Runner, name: str, cases: list[Case]) -> dict[str, NDArray[n
         if who != "ref" or name not in WITHOUT_REFERENCE
     }
     return {"ref": found["xnnpack"], **found}
+
+
+def _apart(found: Array, other: Array) -> Array:
+    """How far codes are from others, or the bits in which reals differ."""
+    if found.dtype.kind == "f":
+        return np.asarray(found.view(np.uint32) ^ other.view(np.uint32))
+    kind = other.dtype if other.dtype.itemsize > 2 else np.dtype(np.int16)
+    return (found.astype(np.int64) - other.astype(np.int64)).astype(kind)
 
 
 def record(names: list[str], into: Path | None) -> None:
@@ -54,12 +65,11 @@ def record(names: list[str], into: Path | None) -> None:
     for name in names or (CHANGED if newer else list(SUITES)):
         cases = list(SUITES[name]())
         found = results(runner, name, cases)
-        apart = found["xnnpack"].astype(np.float64) - found["ref"].astype(np.float64)
-        kind = found["ref"].dtype if found["ref"].dtype.itemsize > 2 else np.dtype(np.int16)
+        apart = _apart(found["xnnpack"], found["ref"])
         np.savez_compressed(
             folder / f"{name}.npz",
             ref=found["ref"],
-            xnnpack=apart.astype(kind),
+            xnnpack=apart,
             inputs=digest(cases),
             runtime=version,
         )

@@ -1,0 +1,217 @@
+"""TensorFlow Lite's layers of real data and weights of 8 or 4 bits: data become codes while the
+layer runs, each row or image by numbers of its own, and sums of codes become reals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.errors import OpError
+from qir.numerics import accumulate
+from qir.numerics.rounding import ROUNDINGS, fma
+from qir.reference.method import Call, Codes, F, Method, Real32
+
+_AWAY = ROUNDINGS["away"]
+_LONG, _MANY = 32, 4
+"""Four-bit weights are packed in rows of so many, where there are as many rows."""
+Arrays = Mapping[str, Codes]
+Numbers = tuple[Real32, Real32, Real32]
+"""Codes as float32, a scale and a zero point a row."""
+
+
+# -- data as codes --------------------------------------------------------------------------------
+
+
+def _clear(rows: Codes) -> Real32:
+    """Rows of float32 that have a least and a greatest number."""
+    reals: Real32 = rows.astype(F)
+    if reals.size and not np.isfinite(reals).all():
+        raise OpError("data that become codes while a layer runs are finite numbers")
+    return reals
+
+
+def reached(rows: Codes) -> Numbers:
+    """Codes from -127 to 127 around zero."""
+    reals = _clear(rows)
+    reach = np.abs(reals).max(1, initial=0, keepdims=True)
+    still = reach == 0
+    kept = np.where(still, F(1), reach)
+    codes = np.clip(_AWAY(reals * (F(127) / kept)), -127, 127)
+    scale = np.where(still, F(1), kept / F(127))
+    return codes.astype(F), scale, np.zeros_like(scale)
+
+
+def _ends(reals: Real32) -> tuple[Real32, Real32, NDArray[np.bool_]]:
+    least = np.minimum(reals.min(1, initial=0, keepdims=True), F(0))
+    most = np.maximum(reals.max(1, initial=0, keepdims=True), F(0))
+    return least, most, least == most
+
+
+def spanned(rows: Codes) -> Numbers:
+    """Codes from -128 to 127 between the ends, in float64 but for the scale."""
+    reals = _clear(rows)
+    least, most, still = _ends(reals)
+    step = np.where(still, 1.0, np.asarray(most - least, np.float64) / 255.0)
+    low, high = least / step, most / step
+    nearer = 128 + np.abs(low) < 127 + np.abs(high)
+    zero = np.clip(_AWAY(np.where(nearer, -128 - low, 127 - high)), -128, 127)
+    zero = np.where(still, 0.0, zero).astype(F)
+    scale = step.astype(F)
+    codes = np.clip(zero + _AWAY(reals * (F(1) / scale)), -128, 127)
+    return np.where(still, F(0), codes), scale, zero
+
+
+def inverted(rows: Codes) -> Numbers:
+    """The same in float32, by a gain whose inverse is the scale: XNNPACK's."""
+    reals = _clear(rows)
+    least, most, still = _ends(reals)
+    gain = np.where(still, F(1), F(255) / np.where(still, F(1), most - least))
+    low, high = least * gain, most * gain
+    above = (low + F(-128)) + (high + F(127)) > 0
+    zero = np.rint(np.clip(np.where(above, F(-128) - low, F(127) - high), F(-128), F(127)))
+    codes = np.clip(np.rint(reals * gain) + zero, -128, 127)
+    return codes.astype(F), np.asarray(F(1) / gain, F), zero.astype(F)
+
+
+# -- layers ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Sums:
+    """Sums of codes, channels last, with the scales of data and weights, and the bias."""
+
+    sums: Real32
+    data: Real32
+    weights: Real32
+    bias: Real32 | None
+    alone: bool
+    """Whether all weights have one scale."""
+
+    def plus(self, product: Real32) -> Real32:
+        return product if self.bias is None else np.asarray(self.bias + product, F)
+
+    def together(self) -> Real32:
+        """By the product of both scales."""
+        return self.plus(self.sums * (self.data * self.weights))
+
+    def apart(self) -> Real32:
+        """By the weights' scale first."""
+        return self.plus((self.sums * self.weights) * self.data)
+
+    def data_first(self) -> Real32:
+        """By the data's scale first."""
+        return self.plus((self.sums * self.data) * self.weights)
+
+    def fused(self) -> Real32:
+        """By the data's scale first, then a multiply-add."""
+        parts = (self.sums * self.data, self.weights)
+        zero = np.zeros((), F) if self.bias is None else self.bias
+        return fma(*np.broadcast_arrays(*parts, zero))
+
+
+def _summed(call: Call, arrays: Arrays, how: Callable[[Codes], Numbers]) -> _Sums:
+    data, weight = ("a", "b") if call.op == "matmul" else ("x", "w")
+    w, of = arrays[weight].astype(np.int64), call.affine(weight)
+    if call.result.quant is not None or call.types[data].quant is not None:
+        raise OpError(f"{call.op}: dynamic layers take reals and give reals")
+    if np.any(of.zero):
+        raise OpError(f"{call.op}: weights of dynamic layers have no zero point")
+    axis = w.ndim - 1 if call.op == "matmul" else 0
+    if of.axis is not None and of.axis != axis:
+        raise OpError(f"{call.op}: scales of weights lie along output channels")
+    scales: Real32 = np.asarray(of.scale, F)
+    bias = arrays["bias"].astype(F) if "bias" in arrays else None
+    if call.op == "conv2d":
+        sums, scale = _convolved(call, arrays["x"], w, how)
+    else:
+        sums, scale = _multiplied(call, arrays[data], w, how)
+    return _Sums(sums, scale, scales, bias, scales.size == 1)
+
+
+def _multiplied(
+    call: Call, x: Codes, w: Codes, how: Callable[[Codes], Numbers]
+) -> tuple[Real32, Real32]:
+    codes, scale, zero = how(x.reshape(-1, x.shape[-1]))
+    whole = (codes - zero).astype(np.int64).reshape(x.shape)
+    right = w.swapaxes(-1, -2) if call.op == "linear" else w
+    return accumulate.matmul(whole, right).astype(F), scale.reshape(*x.shape[:-1], 1)
+
+
+def _convolved(
+    call: Call, x: Codes, w: Codes, how: Callable[[Codes], Numbers]
+) -> tuple[Real32, Real32]:
+    """Channels last; padding is what zero means."""
+    if call.attrs["layout"] != "NHWC":
+        raise OpError(f"{call.op}: TensorFlow Lite has channels last, layout NHWC")
+    codes, scale, zero = how(x.reshape(len(x), -1))
+    whole = (codes - zero).astype(np.int64).reshape(x.shape)
+    named = {n: call.attrs[n] for n in ("stride", "pad", "dilation", "groups", "layout")}
+    sums = accumulate.conv2d(whole, w, **named)  # type: ignore[arg-type]
+    return sums.astype(F), scale.reshape(-1, 1, 1, 1)
+
+
+def _alone(call: Call) -> bool:
+    """Whether a convolution's channels are each convolved by itself."""
+    return call.op == "conv2d" and call.types["w"].shape[1] == 1 and call.attrs["groups"] != 1
+
+
+def dynamic(call: Call, arrays: Arrays, *, reach: bool = False, lanes: int = 0) -> Codes:
+    """As the kernels have it: data between their ends, but around zero in convolutions by weights
+    of one scale, and wherever files say so (`reach`).
+
+    Sums are multiplied with the product of both scales; those of convolutions with the weights'
+    scale first, if each channel has its own. With vectors of `lanes` that is so of vectors of
+    channels that are convolved by themselves, and beside them the data's scale is first.
+    """
+    many = call.op == "conv2d" and np.size(call.affine("w").scale) > 1
+    if call.op == "conv2d" and not many:
+        return _summed(call, arrays, reached).together()
+    made = _summed(call, arrays, reached if reach and not many else spanned)
+    if not many or (_alone(call) and not lanes):
+        return made.together()
+    if not _alone(call):
+        return made.together() if lanes else made.apart()
+    channels = made.sums.shape[-1]
+    body = np.arange(channels) < channels // lanes * lanes
+    return np.where(body, made.apart(), made.data_first())
+
+
+def dynamic_fused(call: Call, arrays: Arrays, *, even: bool = False, lanes: int = 0) -> Codes:
+    """As XNNPACK has it; what it leaves alone, channels convolved by themselves and, where it is
+    `even`, odd rows of weights, as `dynamic` does in vectors of `lanes`."""
+    odd = even and call.op == "linear" and arrays["w"].shape[-1] % 2 == 1
+    if odd or _alone(call):
+        return dynamic(call, arrays, lanes=lanes)
+    return _summed(call, arrays, inverted).fused()
+
+
+def dynamic_packed(call: Call, arrays: Arrays) -> Codes:
+    """Of four-bit weights: four and more even rows of 32 and more count them from -7 up, and what
+    that is too much is added to the bias first; others are as `dynamic` has them."""
+    count, size = arrays["w"].shape
+    if count < _MANY or size < _LONG or size % 2:
+        return dynamic(call, arrays)
+    if np.any(arrays["w"] < -7):
+        raise OpError(f"{call.op}: where four-bit weights are packed, -8 spills into another")
+    seen: list[Real32] = []
+
+    def rows(x: Codes) -> Numbers:
+        codes, scale, zero = reached(x)
+        seen.append(codes)
+        return codes, scale, zero
+
+    made = _summed(call, {**arrays, "w": arrays["w"].astype(np.int16) + 7}, rows)
+    total = (F(-7) * seen[0].sum(1, keepdims=True)).reshape(made.data.shape)
+    start = made.plus((total * made.data) * made.weights)
+    return np.asarray(start + (made.sums * made.data) * made.weights, F)
+
+
+METHODS: Mapping[str, Method] = {
+    "dynamic": Method(dynamic, params=("reach", "lanes"), whole=True, reals=True),
+    "dynamic_fused": Method(dynamic_fused, params=("even", "lanes"), whole=True, reals=True),
+    "dynamic_packed": Method(dynamic_packed, whole=True, reals=True),
+}
+"""What `methods` knows of these functions."""
