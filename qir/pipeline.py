@@ -24,10 +24,13 @@ from qir.ir.verify import Finding, check
 from qir.ir.verify import verify as verify_graph
 from qir.ledger import Change, Ledger
 from qir.numerics import bring, given, profile_text
+from qir.numerics import profile as named_profile
 from qir.passes.assign_schemes import AssignSchemes, Plan, Wish, assign
 from qir.passes.fold_batch_norm import FoldBatchNorm
 from qir.passes.fold_constants import FoldConstants
+from qir.passes.kernels import kernels, of_reals
 from qir.passes.materialize import Materialize
+from qir.passes.open_groups import OpenGroups
 from qir.passes.prune import Prune
 from qir.passes.quantize_dynamic import QuantizeDynamic, plan_dynamic
 from qir.passes.quantize_weights import Blocks, QuantizeWeights, plan_weights
@@ -48,6 +51,8 @@ SUFFIX = ".qir"
 """Of QIR's own files."""
 _STEM = re.compile(r"[0-9]{2,}-.+")
 """Of the names of a dump's files."""
+_ROWS = "* |> *"
+"""The groups that are ops in a row."""
 GRANULARITIES = ("channel", "tensor")
 """What one scale of a weight may stand for."""
 
@@ -242,9 +247,18 @@ class Dump:
 
 
 def fold(graph: Graph, ledger: Ledger | None = None, *, journal: Journal | None = None) -> Graph:
-    """The float graph as it will be quantized: pruned, constants and batch norms folded."""
-    steps = (Prune(), FoldConstants(), FoldBatchNorm())
+    """The float graph as it will be quantized: pruned, constants and batch norms folded.
+
+    Groups of reals are opened; where codes may lie, `quantize` finds again (see `grouped_by`).
+    """
+    opened = (OpenGroups(_ROWS, chains=True),) if grouped_by(graph) else ()
+    steps = (*opened, Prune(), FoldConstants(), FoldBatchNorm())
     return run_passes(graph, steps, ledger if ledger is not None else Ledger(), journal=journal)
+
+
+def grouped_by(graph: Graph) -> str:
+    """The profile by whose kernels a float graph is grouped; empty where it is not."""
+    return graph.profile if any(of_reals(node) for node in graph) else ""
 
 
 def plan(
@@ -266,7 +280,9 @@ def plan(
         return plan_weights(fold(graph), table.name, Blocks.parse(weights), wishes)[0]
     if dynamic:
         return plan_dynamic(fold(graph), table, _granularity(granularity), wishes)[0]
-    return assign(fold(graph), table, _granularity(granularity), wishes)[0]
+    folded, groups = fold(graph), grouped_by(graph)
+    rows = kernels(folded, named_profile(groups)) if groups else None
+    return assign(folded, table, _granularity(granularity), wishes, rows)[0]
 
 
 def _granularity(name: str) -> Literal["channel", "tensor"]:
@@ -318,6 +334,7 @@ def quantize(
     """The quantized graph in QDQ form, for a target; the graph given stays as it was.
 
     Scales are those of the target's profile, or of a named rule or family (`qir.numerics.NAMED`).
+    A graph that was grouped by a profile gets no codes within that profile's kernels.
 
     Raises DataError where the statistics are of another model, UsageError for a model that holds
     codes already.
@@ -329,7 +346,9 @@ def quantize(
     statistics.require_model(GraphProgram(folded).digest)
     wishes = tuple(Wish.parse(text) for text in rules)
     steps = (
-        AssignSchemes(backend.capability(), _granularity(granularity), wishes, range_rule),
+        AssignSchemes(
+            backend.capability(), _granularity(granularity), wishes, range_rule, grouped_by(graph)
+        ),
         Materialize(statistics, backend.profile, scales),
         TurnSums(),
         Prune(),

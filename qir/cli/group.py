@@ -14,8 +14,7 @@ from qir.cli.models import claim_model, open_model, require_apart
 from qir.cli.screen import Column, Screen, plural
 
 if TYPE_CHECKING:
-    from qir.inspect.left_float import Left
-    from qir.ir.graph import Graph
+    from qir.inspect.left_float import Foreseen, Left
     from qir.rewrite import Report
     from qir.rewrite.numbering import Step
 
@@ -48,19 +47,24 @@ def group(
 
     Its profile says what. A runtime rounds where it groups, so the bytes of a model with quantize
     and dequantize nodes are those of the grouped one, which follows that profile: `qir run`
-    predicts them. What stays float is told, and why. Profiles know groups on codes only: of a
-    float model nothing is grouped, and the reference's own float rules compute it. As a pass:
-    qir opt -p 'group{as=PROFILE}'.
+    predicts them. What stays float is told, and why.
 
-    --json prints {file, output, output_bytes, profile, groups: [{node, chain, row, origins}],
-    loaded, float: [{node, op, reason, origins}]}; loaded counts what the runtime changes when it
-    loads the model, before it groups.
+    A float model is folded as for quantizing, and what would be one kernel once its edges are codes
+    becomes one group of reals: no number moves by that. Conditions on codes are taken to hold. Such
+    a model is calibrated and quantized as any other, and gets no codes within its groups. As a
+    pass: qir opt -p 'group{as=PROFILE}'.
+
+    --json prints {file, output, output_bytes, profile, on, groups: [{node, chain, row, origins}],
+    loaded, float: [{node, op, reason, origins}]}; on is codes, or reals for a float model, whose
+    groups may be one op; loaded counts what is changed before anything is grouped, as the runtime
+    does when it loads the model, or as quantizing folds it.
     """
     from qir import pipeline
     from qir.errors import UsageError
-    from qir.inspect.left_float import left_float
+    from qir.inspect.left_float import foreseen, left_float
     from qir.ledger import Ledger
     from qir.passes.group import Group
+    from qir.passes.kernels import is_float
 
     require_apart([model], [output])
     if output.suffix.lower() != pipeline.SUFFIX:
@@ -71,6 +75,9 @@ def group(
     reports: list[Report] = []
     wanted = Group(profile)
     profile = wanted.profile
+    real, read = is_float(graph), len(ledger)
+    graph = pipeline.fold(graph, ledger, journal=journal) if real else graph
+    folded, kernels = len(ledger) - read, foreseen(graph, profile)
     done = pipeline.optimize(
         graph,
         [wanted],
@@ -79,8 +86,9 @@ def group(
         after=lambda report, _: reports.append(report),
     )
     pipeline.save(done, output, ledger=ledger, journal=journal, force=force, lossy=True)
-    steps = [step for report in reports for step in report.steps if " by " in step.rewrite]
-    loaded = sum(entry.step == "group" for entry in ledger) - len(steps)
+    wrapped = [step for report in reports for step in report.steps if " by " in step.rewrite]
+    loaded = folded if real else sum(entry.step == "group" for entry in ledger) - len(wrapped)
+    steps: Sequence[Step | Foreseen] = kernels if real else wrapped
     left = list(left_float(done))
     screen = Screen(quiet=quiet)
     if as_json:
@@ -90,6 +98,7 @@ def group(
                 "output": str(output),
                 "output_bytes": output.stat().st_size,
                 "profile": profile,
+                "on": "reals" if real else "codes",
                 "groups": [_json(step) for step in steps],
                 "loaded": loaded,
                 "float": [_left(one) for one in left],
@@ -97,8 +106,9 @@ def group(
         )
         return
     screen.line(f"{model.name} -> {output.name} as {profile}", "bold")
-    what = f"{plural(len(steps), 'kernel')} on codes"
-    more = f", {plural(loaded, 'change')} on loading" if loaded else ""
+    what = f"{plural(len(steps), 'kernel')} {'once edges are' if real else 'on'} codes"
+    when = "that are folded first" if real else "on loading"
+    more = f", {plural(loaded, 'change')} {when}" if loaded else ""
     screen.facts({"groups": what + more, "float": plural(len(left), "op") if left else "nothing"})
     rows = [(s.node, *_split(s), str(s.origins[0]) if s.origins else "") for s in steps]
     columns = (
@@ -109,17 +119,12 @@ def group(
     )
     screen.table(columns, rows, title="groups")
     _show_left(screen, left)
-    if left and not _coded(done):
+    if real and steps:
         screen.line()
         screen.line(
-            f"The model is float, and {profile} groups ops on codes only: the reference's own "
-            "float rules compute it. Quantize it first."
+            "The model is float, and no number of it moved. Calibrated and quantized, it gets "
+            f"codes at the edges of these kernels; grouped as {profile} again, it gives the bytes."
         )
-
-
-def _coded(graph: Graph) -> bool:
-    """Whether anything in a graph is codes."""
-    return any(v.type.quant for _, body in graph.walk() for v in body.values.values())
 
 
 def _show_left(screen: Screen, left: Sequence[Left]) -> None:
@@ -139,13 +144,13 @@ def _show_left(screen: Screen, left: Sequence[Left]) -> None:
     screen.table(columns, rows, title="in float")
 
 
-def _split(step: Step) -> tuple[str, str]:
+def _split(step: Step | Foreseen) -> tuple[str, str]:
     """The chain, and the row of the profile that says it is one kernel."""
     chain, _, row = step.rewrite.rpartition(" by ")
     return chain, row
 
 
-def _json(step: Step) -> dict[str, object]:
+def _json(step: Step | Foreseen) -> dict[str, object]:
     chain, row = _split(step)
     origins = [str(origin) for origin in step.origins]
     return {"node": step.node, "chain": chain.split(" |> "), "row": row, "origins": origins}

@@ -12,7 +12,9 @@ from qir.numerics import Profile, profile
 from qir.numerics.profile import NEEDS as SAID
 from qir.numerics.profile import Group as Row
 from qir.numerics.profile import When
-from qir.passes.group import NEEDS, asked, tails_of
+from qir.passes.group import told
+from qir.passes.kernels import Kernel, is_float, kernels, lacking, of_reals
+from qir.passes.needs import NEEDS, asked, tails_of
 from qir.rewrite.fusing import Match, match_of, source_of
 
 _EDGES = frozenset({"input", "constant", "output", "quantize", "dequantize"})
@@ -29,16 +31,49 @@ class Left:
     origins: tuple[Origin, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Foreseen:
+    """What would be one kernel of a float graph, were its edges codes."""
+
+    node: str
+    """What its last op is called."""
+    rewrite: str
+    """The ops as the profile names them, and the row that says they are one kernel."""
+    origins: tuple[Origin, ...] = ()
+
+
+def foreseen(graph: Graph, named: str) -> list[Foreseen]:
+    """The kernels that a profile's runtime would make of a float graph; of other graphs none."""
+    found = profile(named)
+    made = kernels(graph, found) if is_float(graph) else []
+    return [Foreseen(k.last.name, told(k, found), _origins(k)) for k in made]
+
+
+def _origins(kernel: Kernel) -> tuple[Origin, ...]:
+    return tuple(origin for node in kernel.ops for origin in node.origins)
+
+
 def left_float(graph: Graph) -> Iterator[Left]:
-    """The ops of a grouped graph that compute with reals, each with the reason."""
+    """The ops of a grouped graph that compute with reals, each with the reason.
+
+    Of a float graph these are the ops that are in no kernel.
+    """
     found = profile(graph.profile)
+    real = is_float(graph)
+    taken = {n for k in kernels(graph, found) for n in k.ops} if real else set()
     for path, body in graph.walk():
         for node in body:
-            if node.op not in _EDGES and not node.bodies and _real(node):
-                inner = body is not graph
-                name = f"{path.partition('/')[2]}/{node.name}" if inner else node.name
-                reason = "what bodies hold is not grouped" if inner else _reason(node, found)
-                yield Left(name, _title(node), reason, tuple(node.origins))
+            if node.op in _EDGES or node.bodies or not _real(node):
+                continue
+            inner = body is not graph
+            if not inner and (node in taken or (real and of_reals(node))):
+                continue
+            name = f"{path.partition('/')[2]}/{node.name}" if inner else node.name
+            reason = _BODY if inner else _reason(node, found, real=real)
+            yield Left(name, _title(node), reason, tuple(node.origins))
+
+
+_BODY = "what bodies hold is not grouped"
 
 
 def _title(node: Node) -> str:
@@ -51,10 +86,12 @@ def _real(node: Node) -> bool:
     return not any(t.quant for t in types) and any(t.dtype.is_float for t in types)
 
 
-def _reason(node: Node, found: Profile) -> str:
+def _reason(node: Node, found: Profile, *, real: bool) -> str:
     groups = found.groups
     if not groups:
         return f"{found.name} groups nothing"
+    if real:
+        return lacking(node, found)
     op = node.op
     if op not in {g.chain[0] for g in groups}:
         joined = next((g.chain for g in groups if op in g.chain), ())
@@ -65,9 +102,8 @@ def _reason(node: Node, found: Profile) -> str:
             if value.node.op == "dequantize":
                 return f"no kernel takes the map of {slot}"
             return f"{slot} is real, not dequantized codes"
-    real = any(g.chain == (op,) and g.result == "real" for g in groups)
     ops, end = _row(node, tails_of(found))
-    if end is None and not real:
+    if end is None and not any(g.chain == (op,) and g.result == "real" for g in groups):
         return _read(ops[-1])
     match = match_of(ops, end)
     if match is None:

@@ -24,7 +24,9 @@ from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 from qir.ir.scheme import RESULT, Scheme, parse_scheme
 from qir.ir.text import parse
-from qir.ledger import Ledger
+from qir.ledger import Change, Ledger
+from qir.numerics import given, profile
+from qir.passes.kernels import Kernel, kernels
 from qir.rewrite import Pass, Tolerance
 from qir.rewrite.options import option
 from qir.target import target
@@ -151,6 +153,11 @@ class AssignSchemes(Pass):
     """The user's rules, such as "op=softmax: float"; the last that speaks of a slot wins."""
     range_rule: str = field(default="minmax", metadata=option(name="range", read=_range))
     """The range rule of slots for which neither table nor user names one."""
+    groups: str = field(default="", metadata=option(kind="profile"))
+    """The profile whose kernels get no codes inside; empty: the target's own chains."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "groups", given(self.groups))
 
     @classmethod
     def samples(cls) -> Iterable[tuple[Pass, Graph]]:
@@ -163,7 +170,8 @@ class AssignSchemes(Pass):
         yield cls(_capability("cpu")), parse(text)
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
-        _, schemes = assign(graph, self.capability, self.granularity, self.wishes)
+        found = kernels(graph, profile(self.groups)) if self.groups else None
+        _, schemes = assign(graph, self.capability, self.granularity, self.wishes, found)
         count = 0
         for node, slots in schemes.items():
             for slot, scheme in slots.items():
@@ -172,7 +180,18 @@ class AssignSchemes(Pass):
                 if node.schemes.get(slot) != wanted:
                     graph.set_scheme(node, slot, wanted)
                     count += 1
+        if count:
+            self._tell(found or (), schemes, ledger)
         return count
+
+    def _tell(self, found: Iterable[Kernel], schemes: Schemes, ledger: Ledger) -> None:
+        """Says which kernels of another profile the target does not have."""
+        for kernel in found:
+            ops, planned = tuple(n.op for n in kernel.ops), schemes.get(kernel.last, {})
+            if len(ops) > 1 and RESULT in planned and not self.capability.chain(ops):
+                said = f"{' |> '.join(ops)} as {self.groups} has it, real between codes: "
+                said += f"{self.capability.name} has no such kernel"
+                ledger.add(Change.REGROUPED, self.name, kernel.last.name, said)
 
 
 Schemes = dict[Node, dict[str, Scheme]]
@@ -184,9 +203,13 @@ def assign(
     capability: Capability,
     granularity: str = "channel",
     wishes: Iterable[Wish] = (),
+    rows: Iterable[Kernel] | None = None,
 ) -> tuple[Plan, Schemes]:
-    """The plan, and the scheme of every slot; SchemeError where wishes cannot hold together."""
-    work = _Assignment(graph, capability, granularity, tuple(wishes))
+    """The plan, and the scheme of every slot; SchemeError where wishes cannot hold together.
+
+    Kernels are the target's chains, unless `rows` says which ones there are.
+    """
+    work = _Assignment(graph, capability, granularity, tuple(wishes), rows)
     work.decide()
     work.check_wishes()
     work.share()
@@ -195,12 +218,18 @@ def assign(
 
 class _Assignment:
     def __init__(
-        self, graph: Graph, table: Capability, granularity: str, wishes: tuple[Wish, ...]
+        self,
+        graph: Graph,
+        table: Capability,
+        granularity: str,
+        wishes: tuple[Wish, ...],
+        rows: Iterable[Kernel] | None,
     ) -> None:
         self.graph = graph
         self.table = table
         self.granularity = granularity
         self.wishes = wishes
+        self.rows = None if rows is None else {n: k for k in rows for n in k.ops[1:]}
         self.reason: dict[Node, str] = {}
         self.inside: dict[Node, Node] = {}
         """Activation -> the op in whose kernel it is computed."""
@@ -246,6 +275,8 @@ class _Assignment:
 
     def _head(self, node: Node) -> Node | None:
         """The integer op that computes this activation in its own kernel, if one does."""
+        if self.rows is not None:
+            return self._in_row(node, self.rows)
         x = node.operands.get("x")
         if x is None or not spec(node.op).traits.elementwise or x.only_use is None:
             return None
@@ -254,6 +285,20 @@ class _Assignment:
             return None
         tail = [n.op for n in self.tails.get(head, ())]
         return head if self.table.chain((head.op, *tail, node.op)) else None
+
+    def _in_row(self, node: Node, rows: Mapping[Node, Kernel]) -> Node | None:
+        """The integer op in whose row this one stands, if all between them do."""
+        kernel = rows.get(node)
+        if kernel is None or self.reason.get(kernel.head) != "":
+            return None
+        between = kernel.ops[1 : kernel.ops.index(node)]
+        return kernel.head if all(self.inside.get(n) is kernel.head for n in between) else None
+
+    def _summands(self, node: Node) -> dict[str, Value]:
+        """What an op within a row adds to what flows through it, where that is stored as codes."""
+        kernel = self.rows.get(node) if self.rows is not None and node in self.inside else None
+        slots = [slot for n, slot in kernel.summands() if n is node] if kernel else []
+        return {slot: node.operands[slot] for slot in slots}
 
     def _obstacle(self, node: Node, row: OpCapability | None) -> str:
         """Why an op stays float; empty where nothing keeps it from integers."""
@@ -318,6 +363,8 @@ class _Assignment:
         """Unites what must hold one map, and gives each set its scheme."""
         members = self.members
         for node in self.graph:
+            for slot, value in self._summands(node).items():
+                members.setdefault(value, []).append((node, slot))
             if self.reason.get(node, "float") != "":
                 continue
             row = self.table.ops[node.op]
@@ -422,6 +469,9 @@ class _Assignment:
                 raise SchemeError(f"rule {wish}: {first.name} stays float: {why}")
 
     def _allowed(self, node: Node, slot: str) -> tuple[Scheme, ...]:
+        if node in self.inside and node.op not in self.table.ops:
+            node = self.inside[node]
+            slot = spec(node.op).traits.data
         return self.table.ops[node.op].slots.get(slot.split(".")[0], ())
 
     # -- the answer ---------------------------------------------------------------------------

@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import inf
 
-import numpy as np
-
-from qir.ir.dtype import I32
 from qir.ir.graph import Graph
-from qir.ir.ops import spec
-from qir.ledger import Ledger
-from qir.numerics import Profile, Query, affine_of, given, profile, query_of
+from qir.ledger import Change, Ledger
+from qir.numerics import Profile, given, profile
 from qir.numerics.profile import Group as Row
-from qir.reference.quantized import bounds
+from qir.passes.kernels import Kernel, is_float, kernels, wrap
+from qir.passes.needs import NEEDS, asked, tails_of
 from qir.rewrite import Tolerance
-from qir.rewrite.fusing import LINES, PRODUCTS, Fusing, Match, accumulator_scale, moves_codes
+from qir.rewrite.fusing import Fusing, Match
 from qir.rewrite.loading import load
 from qir.rewrite.options import option
+from qir.rewrite.watch import may
 
 
 @dataclass(frozen=True)
 class Group(Fusing):
-    """Wraps by the groups of a profile; the graph follows that profile afterwards."""
+    """Wraps by the groups of a profile; the graph follows that profile afterwards.
+
+    Of a graph in which nothing is codes, what would be one kernel of a named profile, were its
+    edges codes, becomes one group of reals, and no number moves.
+    """
 
     name = "group"
     nested = False
@@ -36,9 +37,24 @@ class Group(Fusing):
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
         named = self.named(graph)
-        count = load(graph, named, ledger) + super().run(graph, ledger)
+        if is_float(graph):
+            count = self._reals(graph, named, ledger) if self.profile else 0
+        else:
+            count = load(graph, named, ledger) + super().run(graph, ledger)
         if self.profile and self.profile != graph.profile:
             graph.profile = self.profile
+            count += 1
+        return count
+
+    def _reals(self, graph: Graph, named: Profile, ledger: Ledger) -> int:
+        count = 0
+        for kernel in kernels(graph, named):
+            ops = kernel.ops
+            if len(ops) < 2 or not may(self.name, told(kernel, named), ops[-1], *ops[:-1]):
+                continue
+            name = wrap(graph, ops).name
+            said = " |> ".join(n.op for n in ops) + " as one group of reals"
+            ledger.add(Change.EXACT, self.name, name, said)
             count += 1
         return count
 
@@ -56,10 +72,8 @@ class Group(Fusing):
 
     def rewrite(self, match: Match, graph: Graph) -> str:
         """The chain, and the row of the profile that says it is one kernel."""
-        row = self._row(match, graph)
-        layers = self.named(graph).layers
-        by = next((m.head.name for m in layers if row in m.own_groups), self.named(graph).head.name)
-        return f"{super().rewrite(match, graph)} by {by}.toml:{row.line if row else 0}"
+        said = _says(self.named(graph), self._row(match, graph))
+        return f"{super().rewrite(match, graph)} by {said}"
 
     def allows(self, match: Match, graph: Graph) -> bool:
         row = self._row(match, graph)
@@ -72,93 +86,14 @@ class Group(Fusing):
         return self.named(graph).group(chain, asked(match), result=kind)
 
 
-def tails_of(found: Profile) -> frozenset[str]:
-    """The activations that kernels of a profile end in."""
-    behind = {op for group in found.groups for op in group.chain[1:]}
-    return frozenset(op for op in behind if [s.name for s in spec(op).operands] == ["x"])
+def told(kernel: Kernel, named: Profile) -> str:
+    """A kernel's ops, and the row of the profile that says it is one."""
+    return f"{' |> '.join(kernel.chain)} by {_says(named, kernel.row)}"
 
 
-def asked(match: Match) -> Query:
-    """What a profile is asked for ops in a row."""
-    storage = {s: str(v.type.quant.storage) for s, v in match.codes.items() if v.type.quant}
-    if match.result is not None:
-        storage["result"] = str(match.result.storage)
-    return replace(query_of(match.head), storage=storage)
+def _says(named: Profile, row: Row | None) -> str:
+    by = next((m.head.name for m in named.layers if row in m.own_groups), named.head.name)
+    return f"{by}.toml:{row.line if row else 0}"
 
 
-def _kept_map(match: Match) -> bool:
-    first = next(iter(match.codes.values())).type.quant
-    return first is not None and match.result is not None and first.same_map(match.result)
-
-
-def _same_storage(match: Match) -> bool:
-    parameters = {spec(match.head.op).traits.bias}
-    if match.head.op in PRODUCTS | LINES:
-        parameters.add(spec(match.head.op).traits.weight)
-    kinds = {
-        v.type.quant.storage for s, v in match.codes.items() if v.type.quant and s not in parameters
-    }
-    return len(kinds | ({match.result.storage} if match.result else set())) == 1
-
-
-def _redundant_tail(match: Match) -> bool:
-    """Whether the activations cut nothing that the result's codes could hold."""
-    if match.result is None:
-        return len(match.ops) == 1
-    out = affine_of(match.result)
-    rule = profile("native").resolve(query_of(match.last))
-    return all(
-        bounds(n.op, n.attrs, out, rule) == (match.result.low, match.result.high)
-        for n in match.ops[1:]
-    )
-
-
-def _bias_unit(match: Match) -> bool:
-    if match.bias is None or match.bias.type.quant is None:
-        return match.bias is None or match.bias.constant is not None
-    wanted = accumulator_scale(match.head, match.codes)
-    if match.bias.type.quant.storage != I32 or wanted is None:
-        return False
-    off = np.abs(match.bias.type.quant.scales().astype(np.float64) - wanted)
-    return bool(np.all(off <= 1e-6 + 0.01 * np.abs(wanted.astype(np.float64))))
-
-
-def _bias_codes(match: Match) -> bool:
-    if match.bias is None or match.bias.type.quant is None:
-        return match.bias is None or match.bias.constant is not None
-    return match.bias.type.quant.storage == I32
-
-
-def _bias_i32(match: Match) -> bool:
-    quant = match.bias.type.quant if match.bias else None
-    return match.bias is None or (quant is not None and quant.storage == I32)
-
-
-def _unit_gain(match: Match) -> bool:
-    attrs = match.head.attrs
-    return match.bias is None or (attrs.get("alpha", 1.0), attrs.get("beta", 1.0)) == (1.0, 1.0)
-
-
-def _coded(match: Match) -> bool:
-    return all(v.type.quant is not None for v in match.codes.values())
-
-
-def _no_dilation(match: Match) -> bool:
-    return match.head.attrs.get("dilation", (1, 1)) == (1, 1)
-
-
-NEEDS: Mapping[str, Callable[[Match], bool]] = {
-    "same_map": moves_codes,
-    "kept_map": _kept_map,
-    "same_storage": _same_storage,
-    "redundant_tail": _redundant_tail,
-    "bias_unit": _bias_unit,
-    "bias_codes": _bias_codes,
-    "bias_i32": _bias_i32,
-    "unit_gain_with_bias": _unit_gain,
-    "coded_operands": _coded,
-    "no_dilation": _no_dilation,
-}
-"""The conditions that profiles name, each a question about a match."""
-
-__all__ = ["NEEDS", "Group", "asked", "tails_of"]
+__all__ = ["NEEDS", "Group", "asked", "tails_of", "told"]

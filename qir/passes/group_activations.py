@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 from qir.errors import UsageError
 from qir.ir.graph import Graph
-from qir.ir.node import Node, Stage, Value
+from qir.ir.node import Node
 from qir.ir.ops import OPS
 from qir.ledger import Change, Ledger
+from qir.passes.kernels import wrap
 from qir.rewrite import Pass
 from qir.rewrite.watch import may
 
@@ -51,7 +52,7 @@ class GroupActivations(Pass):
             if len(chain) < 2 or not may(self.name, "group", chain[-1], *chain[:-1]):
                 continue
             name, ops = chain[-1].name, " ".join(n.op for n in chain)
-            _wrap(graph, chain)
+            wrap(graph, chain)
             ledger.add(Change.EXACT, self.name, name, f"{ops} as one group")
             count += 1
         return count
@@ -72,31 +73,3 @@ class GroupActivations(Pass):
 def _plain(node: Node) -> bool:
     values = (*node.operands.values(), *node.results)
     return not node.schemes and not node.stages and all(v.type.quant is None for v in values)
-
-
-def _wrap(graph: Graph, chain: list[Node]) -> None:
-    last = chain[-1]
-    stages: list[Stage] = []
-    operands: dict[str, Value] = {}
-    before: Value | None = None
-    for i, node in enumerate(chain):
-        own = {slot: v for slot, v in node.operands.items() if v is not before}
-        flow = next((slot for slot, v in node.operands.items() if v is before), None)
-        stage = Stage(node.op, node.attrs, tuple(own), flow, None, node.name, node.origins)
-        operands |= zip(stage.group_slots(i), own.values(), strict=True)
-        stages.append(stage)
-        before = node.result
-    made = graph.add_chain(
-        stages,
-        operands,
-        last.result.type,
-        before=last,
-        origins=[origin for node in chain for origin in node.origins],
-        profile=chain[0].profile,
-    )
-    name, lineage = last.name, last.result.lineage
-    graph.replace(last.result, made.result)
-    for node in reversed(chain):
-        graph.remove(node)
-    graph.rename(made.result, name)
-    graph.set_lineage(made.result, lineage)

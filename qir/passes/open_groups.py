@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ledger import Change, Ledger
+from qir.passes.kernels import of_reals, unwrap
 from qir.rewrite import REGROUPED, Pass
 from qir.rewrite.watch import may
 
@@ -17,15 +18,17 @@ class OpenGroups(Pass):
     """Groups with a body are replaced by it, where their kernel's name matches a pattern.
 
     What one kernel computed is computed op by op then: the same reals, where the kernel rounds no
-    more than its body says.
+    more than its body says. With `chains`, groups of reals in a row are replaced by their ops too;
+    a pattern is matched with those ops, as in `conv2d |> relu`.
     """
 
     name = "open-groups"
     tolerance = REGROUPED
     kernels: str = "*"
+    chains: bool = False
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
-        count = 0
+        count = self._chains(graph, ledger) if self.chains else 0
         for node in list(graph):
             kernel = str(node.attrs.get("kernel", ""))
             if node.op != "fused" or not node.bodies or not fnmatchcase(kernel, self.kernels):
@@ -35,6 +38,20 @@ class OpenGroups(Pass):
             _open(graph, node)
             said = f"{kernel.rpartition('.')[2] or 'a group'} is written by its parts"
             ledger.add(Change.REGROUPED, self.name, node.name, said)
+            count += 1
+        return count
+
+    def _chains(self, graph: Graph, ledger: Ledger) -> int:
+        count = 0
+        for node in list(graph):
+            row = " |> ".join(stage.op for stage in node.stages)
+            if not of_reals(node) or not fnmatchcase(row, self.kernels):
+                continue
+            if not may(self.name, "open", node):
+                continue
+            name = node.name
+            unwrap(graph, node)
+            ledger.add(Change.EXACT, self.name, name, f"{row} is written by its parts")
             count += 1
         return count
 

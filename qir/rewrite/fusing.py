@@ -32,10 +32,10 @@ LINES = frozenset({"conv1d", "conv3d"})
 """Convolutions along one and three axes, whose sum is always rounded."""
 TAILS = frozenset({"relu", "clip"})
 """Ops that any kernel does before it rounds."""
-_NUMBERS = frozenset({"gamma", "beta", "mean", "var"})
+NUMBERS = frozenset({"gamma", "beta", "mean", "var"})
 """Slots of norms, which stay real."""
 
-_PLAIN = frozenset(
+PLAIN = frozenset(
     {
         *(("reshape", "shape"), ("expand", "shape"), ("resize", "sizes")),
         *(("resize_nearest", "sizes"), ("where", "condition")),
@@ -201,12 +201,12 @@ def match_of(ops: tuple[Node, ...], quantize: Node | None) -> Match | None:
 def source_of(node: Node, slot: str, value: Value) -> Value | None:
     """The codes that an operand dequantizes; the operand itself where reals may stand."""
     traits = spec(node.op).traits
-    if (node.op, slot) in _PLAIN:
+    if (node.op, slot) in PLAIN:
         return value
     if value.type.quant is not None:
         return None
     if value.node.op != "dequantize":
-        kept = traits.bias == slot or slot in _NUMBERS
+        kept = traits.bias == slot or slot in NUMBERS
         return value if kept and value.constant is not None else None
     source = value.node.operands["x"]
     quant = source.type.quant

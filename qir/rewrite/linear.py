@@ -18,15 +18,20 @@ from qir.numerics import Profile
 _PLAIN: Mapping[str, float | bool] = {"trans_a": False, "alpha": 1.0, "beta": 1.0}
 
 
+def knows_linear(profile: Profile) -> bool:
+    """Whether a profile knows linear layers and no gemm."""
+    heads = {group.chain[0] for group in profile.groups}
+    return "linear" in heads and "gemm" not in heads
+
+
 def as_linear(graph: Graph, profile: Profile, ledger: Ledger) -> int:
     """Makes linear layers of products of data with constant codes, where a profile knows linear
     layers and no gemm; says how many."""
-    heads = {group.chain[0] for group in profile.groups}
-    if "linear" not in heads or "gemm" in heads:
+    if not knows_linear(profile):
         return 0
     count = 0
     for node in list(graph):
-        if node in graph and node.op in ("gemm", "matmul") and _layer(node):
+        if node in graph and node.op in ("gemm", "matmul") and plain_product(node):
             said = _replace(graph, node)
             ledger.add(Change.REGROUPED, "group", node.name, said)
             count += 1
@@ -35,21 +40,62 @@ def as_linear(graph: Graph, profile: Profile, ledger: Ledger) -> int:
     return count
 
 
-def _layer(node: Node) -> bool:
-    """Whether a product is one of coded data with a matrix of constant codes."""
-    a, b = node.operands["a"], node.operands["b"]
+def plain_product(node: Node, *, real: bool = False) -> bool:
+    """Whether a product is one of coded data with a matrix of constant codes; or, where nothing is
+    codes yet, of real data with a real constant."""
     if node.stages or node.schemes or any(node.attrs.get(k, v) != v for k, v in _PLAIN.items()):
         return False
-    if any(v.node.op != "dequantize" or v.type.quant for v in (a, b)):
+    a, weight = node.operands["a"], _matrix(node, real=real)
+    if weight is None or weight.constant is None or weight.type.rank != 2 or a.type.rank < 2:
         return False
-    codes = b.node.operands["x"]
-    quant = codes.type.quant
-    known = (
-        quant is not None and not quant.dynamic and (quant.grain is None or quant.axis in (0, 1))
-    )
-    fits = codes.constant is not None and codes.type.rank == 2 and known and a.type.rank >= 2
+    quant = weight.type.quant
+    if real:
+        if quant is not None or a.type.quant is not None:
+            return False
+    elif a.node.op != "dequantize" or a.type.quant or quant is None or quant.dynamic:
+        return False
+    elif quant.grain is not None and quant.axis not in (0, 1):
+        return False
     bias = node.operands.get(spec(node.op).traits.bias or "")
-    return fits and (bias is None or _row(bias, codes, node) is not None)
+    return bias is None or _row(bias, weight, node) is not None
+
+
+def adds_row(node: Node, *, real: bool = False) -> Node | None:
+    """The add of a bias behind a product that has none and that it alone reads."""
+    weight = _matrix(node, real=real)
+    if weight is None or spec(node.op).traits.bias in node.operands:
+        return None
+    found = _added(node, weight)
+    return found[0] if found else None
+
+
+def _matrix(node: Node, *, real: bool = False) -> Value | None:
+    """The constant behind a product's second operand: its codes, be it dequantized before or after
+    a transpose; None where there are none."""
+    value = node.operands["b"]
+    if real:
+        return value
+    value = _before(value)
+    if value.node.op != "dequantize" or value.type.quant is not None:
+        return None
+    return _before(value.node.operands["x"])
+
+
+def _before(value: Value) -> Value:
+    """What a transpose of a matrix turns; the value itself where it is none."""
+    node = value.node
+    turns = node.op == "transpose" and value.type.rank == 2 and node.attrs["perm"] == (1, 0)
+    return node.operands["x"] if turns else value
+
+
+def _is_turned(node: Node) -> bool:
+    """Whether a product's constant lies as [out, in], as a linear layer has it."""
+    value, lies = node.operands["b"], node.attrs.get("trans_b") is True
+    for _ in range(2):
+        lies ^= _before(value) is not value
+        value = _before(value)
+        value = value.node.operands["x"] if value.node.op == "dequantize" else value
+    return lies
 
 
 def _row(value: Value, weight: Value, node: Node) -> tuple[Value, Array] | None:
@@ -61,7 +107,7 @@ def _row(value: Value, weight: Value, node: Node) -> tuple[Value, Array] | None:
     if quant is not None and quant.storage != I32:
         return None
     assert weight.constant is not None
-    wide = weight.constant.data.shape[0 if node.attrs.get("trans_b") is True else 1]
+    wide = weight.constant.data.shape[0 if _is_turned(node) else 1]
     if source.type.shape == (wide,):
         return source, held
     if (quant and quant.grain) or held.data.shape[-1:] not in ((), (1,), (wide,)):
@@ -84,7 +130,8 @@ def _added(node: Node, weight: Value) -> tuple[Node, Value] | None:
 
 def _replace(graph: Graph, node: Node) -> str:
     """Puts a linear layer in the place of a product; says what became one."""
-    codes = node.operands["b"].node.operands["x"]
+    codes = _matrix(node)
+    assert codes is not None
     bias = node.operands.get(spec(node.op).traits.bias or "")
     behind = None if bias else _added(node, codes)
     last = behind[0] if behind else node
@@ -113,12 +160,14 @@ def _replace(graph: Graph, node: Node) -> str:
 
 def _weight(graph: Graph, node: Node, codes: Value) -> Value:
     """The codes of a matrix [out, in], dequantized."""
-    old, held = node.operands["b"], codes.constant
+    old, held = _before(node.operands["b"]), codes.constant
     assert held is not None
-    if node.attrs.get("trans_b") is True:
+    if not _is_turned(node):
+        kind = turned(codes.type, [1, 0])
+        held = Array(np.ascontiguousarray(held.data.T), kind, held.name)
+    elif old.node.operands["x"] is codes:
         return old
-    kind = turned(codes.type, [1, 0])
-    return _real(graph, node, old, codes, Array(np.ascontiguousarray(held.data.T), kind, held.name))
+    return _real(graph, node, old, codes, held)
 
 
 def _bias(graph: Graph, node: Node, value: Value, weight: Value) -> Value:

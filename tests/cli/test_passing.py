@@ -264,8 +264,36 @@ def test_group_counts_what_stays_float_and_says_why(folder: Path) -> None:
     found = json.loads(done.out)
     jsonschema.validate(found, SCHEMAS["group"])
     assert "conv2d" in {one["op"] for one in found["float"]}
-    done = qir("group", folder / "model.onnx", "--as", "ort-1.31", "-o", out, "-f")
-    assert "The model is float, and ort-1.31 groups ops on codes only" in " ".join(done.out.split())
+
+
+def test_a_float_model_is_grouped_as_it_will_be_computed(folder: Path) -> None:
+    out, model = folder / "real.qir", folder / "model.onnx"
+    done = qir("group", model, "--as", "ort-1.31", "-o", out, "--json")
+    found = json.loads(done.out)
+    jsonschema.validate(found, SCHEMAS["group"])
+    assert found["on"] == "reals"
+    assert [g["chain"] for g in found["groups"]][:2] == [["conv2d", "relu"]] * 2
+    done = qir("group", model, "--as", "ort-1.31", "-o", out, "-f")
+    assert "The model is float, and no number of it moved." in " ".join(done.out.split())
+    assert f"{len(found['groups'])} kernels once edges are codes" in done.out
+    inputs = {"images": np.load(folder / "samples.npy")}
+    (name,) = (made := pipeline.run(pipeline.load(out), inputs))
+    folded = pipeline.run(pipeline.fold(pipeline.load(model)), inputs)
+    assert made[name].tobytes() == folded[name].tobytes()
+
+
+def test_a_grouped_float_model_is_calibrated_quantized_and_grouped_again(folder: Path) -> None:
+    real, stats, coded, last = (folder / name for name in ("g.qir", "g.stats", "c.onnx", "l.qir"))
+    as_torch = ("--as", "torch-2.13.pt2e", "--json")
+    first = json.loads(qir("group", folder / "model.onnx", *as_torch, "-o", real).out)
+    assert qir("calibrate", real, "--data", folder / "samples.npy", "-o", stats).status == 0
+    assert qir("quantize", real, "--stats", stats, "-o", coded).status == 0
+    second = json.loads(qir("group", coded, *as_torch, "-o", last).out)
+    several = [
+        [g["chain"] for g in told["groups"] if len(g["chain"]) > 1] for told in (first, second)
+    ]
+    assert several[0]
+    assert several[0] == several[1]
 
 
 # -- bisect ----------------------------------------------------------------------------------------

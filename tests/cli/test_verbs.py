@@ -287,8 +287,8 @@ KEYS = {
     " integer_macs integer_ops ops ledger",
     "convert model.onnx -o j.qir": "file output output_bytes ledger",
     "opt model.onnx -p prune -o j.qir": "file output output_bytes validated passes ledger",
-    "group quantized.onnx --as ort-1.31 -o j.qir": "file output output_bytes profile groups loaded"
-    " float",
+    "group quantized.onnx --as ort-1.31 -o j.qir": "file output output_bytes profile on groups"
+    " loaded float",
     "bisect model.onnx -p prune --check true": "file check passes found trials",
     "passes": "passes",
     "run model.onnx --data samples.npy": "file engine samples outputs",

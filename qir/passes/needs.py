@@ -1,0 +1,104 @@
+"""Conditions that a profile's groups name, each a question about ops between codes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from qir.ir.dtype import I32
+from qir.ir.ops import spec
+from qir.numerics import Profile, Query, affine_of, profile, query_of
+from qir.reference.quantized import bounds
+from qir.rewrite.fusing import LINES, PRODUCTS, Match, accumulator_scale, moves_codes
+
+
+def tails_of(found: Profile) -> frozenset[str]:
+    """The activations that kernels of a profile end in."""
+    behind = {op for group in found.groups for op in group.chain[1:]}
+    return frozenset(op for op in behind if [s.name for s in spec(op).operands] == ["x"])
+
+
+def asked(match: Match) -> Query:
+    """What a profile is asked for ops in a row."""
+    storage = {s: str(v.type.quant.storage) for s, v in match.codes.items() if v.type.quant}
+    if match.result is not None:
+        storage["result"] = str(match.result.storage)
+    return replace(query_of(match.head), storage=storage)
+
+
+def _kept_map(match: Match) -> bool:
+    first = next(iter(match.codes.values())).type.quant
+    return first is not None and match.result is not None and first.same_map(match.result)
+
+
+def _same_storage(match: Match) -> bool:
+    parameters = {spec(match.head.op).traits.bias}
+    if match.head.op in PRODUCTS | LINES:
+        parameters.add(spec(match.head.op).traits.weight)
+    kinds = {
+        v.type.quant.storage for s, v in match.codes.items() if v.type.quant and s not in parameters
+    }
+    return len(kinds | ({match.result.storage} if match.result else set())) == 1
+
+
+def _redundant_tail(match: Match) -> bool:
+    """Whether the activations cut nothing that the result's codes could hold."""
+    if match.result is None:
+        return len(match.ops) == 1
+    out = affine_of(match.result)
+    rule = profile("native").resolve(query_of(match.last))
+    return all(
+        bounds(n.op, n.attrs, out, rule) == (match.result.low, match.result.high)
+        for n in match.ops[1:]
+    )
+
+
+def _bias_unit(match: Match) -> bool:
+    if match.bias is None or match.bias.type.quant is None:
+        return match.bias is None or match.bias.constant is not None
+    wanted = accumulator_scale(match.head, match.codes)
+    if match.bias.type.quant.storage != I32 or wanted is None:
+        return False
+    off = np.abs(match.bias.type.quant.scales().astype(np.float64) - wanted)
+    return bool(np.all(off <= 1e-6 + 0.01 * np.abs(wanted.astype(np.float64))))
+
+
+def _bias_codes(match: Match) -> bool:
+    if match.bias is None or match.bias.type.quant is None:
+        return match.bias is None or match.bias.constant is not None
+    return match.bias.type.quant.storage == I32
+
+
+def _bias_i32(match: Match) -> bool:
+    quant = match.bias.type.quant if match.bias else None
+    return match.bias is None or (quant is not None and quant.storage == I32)
+
+
+def _unit_gain(match: Match) -> bool:
+    attrs = match.head.attrs
+    return match.bias is None or (attrs.get("alpha", 1.0), attrs.get("beta", 1.0)) == (1.0, 1.0)
+
+
+def _coded(match: Match) -> bool:
+    return all(v.type.quant is not None for v in match.codes.values())
+
+
+def _no_dilation(match: Match) -> bool:
+    return match.head.attrs.get("dilation", (1, 1)) == (1, 1)
+
+
+NEEDS: Mapping[str, Callable[[Match], bool]] = {
+    "same_map": moves_codes,
+    "kept_map": _kept_map,
+    "same_storage": _same_storage,
+    "redundant_tail": _redundant_tail,
+    "bias_unit": _bias_unit,
+    "bias_codes": _bias_codes,
+    "bias_i32": _bias_i32,
+    "unit_gain_with_bias": _unit_gain,
+    "coded_operands": _coded,
+    "no_dilation": _no_dilation,
+}
+"""The conditions that profiles name, each a question about a match."""
