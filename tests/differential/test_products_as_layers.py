@@ -22,18 +22,29 @@ from .test_torch_groups import Net, kind_of
 from .test_torch_products import claim, linear, made_by
 from .test_torch_products import vnni as vnni
 
-FORMS = ("gemm turned", "gemm", "matmul", "matmul turned", "sum of gemm")
+FORMS = (
+    *("gemm turned", "gemm", "matmul", "matmul turned", "sum of gemm"),
+    *("matmul of transpose", "gemm turned, of transpose", "matmul of transposed codes"),
+)
 
 
 def graph_of(case: Product, form: str) -> Graph:
-    """A linear layer as exporters write it: `turned` weights lie [out, in]."""
+    """A linear layer as exporters write it: `turned` weights lie [out, in].
+
+    A transpose stands behind weights, before or behind the dequantize.
+    """
     net = Net("native")
     add = net.graph.add
     assert case.x.map is not None
     data = add("input", types=[kind_of(case.x.data.shape, case.x.map)], name="x").result
-    turned = form.endswith("turned")
-    w = case.w if turned else flipped(case.w)
-    given = {"a": net.real(data), "b": net.constant(w, "w")}
+    turned, transposed = "turned" in form, "transpose" in form
+    w = net.constant(case.w if turned != transposed else flipped(case.w), "w")
+    if form.endswith("codes"):
+        codes = add("transpose", {"x": w.node.operands["x"]}, {"perm": (1, 0)}).result
+        w = net.real(codes)
+    elif transposed:
+        w = add("transpose", {"x": w}, {"perm": (1, 0)}).result
+    given = {"a": net.real(data), "b": w}
     attrs: dict[str, Attr] = {"trans_b": turned}
     bias = None if case.bias is None else net.plain(case.bias, "bias")
     if form.startswith("gemm") and bias is not None:
