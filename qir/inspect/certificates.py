@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from qir.errors import QirError, UsageError
 from qir.inspect.overflow import Sums, sums_of
-from qir.inspect.reach import reach
+from qir.inspect.reach import WIDEST, reach
 from qir.ir.dtype import F32, dtype
 from qir.ir.graph import Graph
 from qir.ir.node import Node
@@ -36,6 +36,7 @@ MOST = 1024
 """Ulps by which a scale is nudged at most, unless asked for more."""
 _EACH = 1 << 12  # sums of a channel of which each is looked at
 _DIGIT, _DIGITS = 1 << 14, 5
+_PIECE = 1 << 16  # sums that are looked at together
 _TRIED = 64  # sums, and channels, on which many nudges are tried first
 _TAILS = frozenset({"relu", "clip"})
 _WIDE = dtype("i16")
@@ -179,7 +180,11 @@ def _layer(node: Node, made: Product, profiles: tuple[str, ...]) -> _Layer | Tie
         return Ties(profiles, why="its activations cut at codes of which profiles differ")
     scales = np.asarray(made.w.scales(), np.float32).reshape(-1)
     rows, reals = _rows(made, weights), _reals(made.x)
-    return _Layer(made.x, result, scales, bias, _gain(node), tuple(rules), ends[0], rows, reals)
+    of = _Layer(made.x, result, scales, bias, _gain(node), tuple(rules), ends[0], rows, reals)
+    leaves = [name for name, rule in zip(profiles, rules, strict=True) if _shifted_out(of, rule)]
+    if leaves:
+        return Ties(profiles, why=f"its sums are shifted up under {leaves[0]}, and leave 32 bits")
+    return of
 
 
 def _unfit(node: Node, made: Product) -> str:
@@ -215,9 +220,6 @@ def _unsaid(rule: Rule, name: str, node: Node, made: Product, result: QuantType)
         return f"weights of signed data are halved under {name}"
     if rule.acc.pairs != "exact" and saturates is not None and saturates.saturates:
         return f"pairs of products can saturate in 16 bits under {name}"
-    worth = _gain(node) * _ratio(made, result)
-    if rule.requant.round in TWICE and worth >= 1:
-        return f"its sums are shifted up under {name}, and may leave 32 bits"
     declared = any(q.declared is not None for q in (made.x, made.w, result))
     if rule.requant.order == "gy/gx/gw" and declared:
         return f"{name} takes gains from the ranges that are declared, not from scales"
@@ -229,12 +231,6 @@ def _gain(node: Node) -> float:
     attrs = node.stages[0].attrs if node.stages else node.attrs
     gain = attrs.get("alpha", 1.0)
     return gain if isinstance(gain, float) else 1.0
-
-
-def _ratio(made: Product, result: QuantType) -> float:
-    """The most codes that a sum is worth."""
-    x, w, y = (float(np.asarray(q.scales()).max()) for q in (made.x, made.w, result))
-    return x * w / y
 
 
 def _across(made: Product) -> int:
@@ -336,6 +332,20 @@ def _unit(of: _Layer, channel: int) -> tuple[float, float]:
     return unit / y, bias  # in units of the sums, or nearly
 
 
+def _shifted_out(of: _Layer, rule: Rule) -> bool:
+    """Whether some sum leaves 32 bits where a rule shifts it before it is scaled."""
+    if rule.requant.round not in TWICE:
+        return False
+    for channel, row in enumerate(of.rows):
+        worth, bias = _unit(of, channel)
+        _, shift = np.frexp(worth * (1 + 2.0**-20))
+        reached = reach(row, *of.reals)
+        furthest = max(abs(reached.least + bias), abs(reached.greatest + bias)) + 1
+        if shift > 0 and furthest * 2.0**shift >= 2.0**31:
+            return True
+    return False
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Steps:
     """The sums of one channel that are looked at, and what is to hold at the ends of each run."""
@@ -397,10 +407,14 @@ def _all(sums: Whole) -> _Steps:
 
 def _settled(of: _Layer, profiles: tuple[str, ...], most: int) -> Ties:
     """The smallest nudges for which profiles agree on every sum."""
-    each = [_steps(of, channel) for channel in range(of.channels)]
+    looked = [_looked_at(of, channel) for channel in range(of.channels)]
+    each, found = [steps for steps, _ in looked], [differ for _, differ in looked]
+    total = sum(s.count for s in each)
+    if any(f.counts[0] is None for f in found):
+        why = f"its codes do not step where its scales say, and a channel has over {WIDEST:,} sums"
+        return Ties(profiles, sums=total, why=why)
     proof = "sums" if all(s.runs is None for s in each) else "steps"
-    found = [_differ(of, each[c], c, [0]) for c in range(of.channels)]
-    ties = Ties(profiles, proof, sum(s.count for s in each), sum(f.counts[0] for f in found))
+    ties = Ties(profiles, proof, total, sum(f.counts[0] or 0 for f in found))
     if of.scales.size > 1:
         sets = [[c] for c in range(of.channels)]
     else:
@@ -409,10 +423,21 @@ def _settled(of: _Layer, profiles: tuple[str, ...], most: int) -> Ties:
     if None in nudges:
         lacking = sum(n is None for n in nudges)
         said = f"{lacking} of its {len(nudges)} scales" if len(nudges) > 1 else "its scale"
-        return replace(ties, why=f"no nudge of {said} by up to {most} ulps keeps them together")
+        why = f"no nudge of {said} by up to {most} ulps is seen to keep them together"
+        return replace(ties, why=why)
     known = tuple(n for n in nudges if n is not None)
     scales = tuple(float(nudged(s, n)) for s, n in zip(of.scales, known, strict=True))
     return replace(ties, nudges=known, scales=scales)
+
+
+def _looked_at(of: _Layer, channel: int) -> tuple[_Steps, _Found]:
+    """The steps of a channel; where its codes are seen to step elsewhere, all of its sums."""
+    steps = _steps(of, channel)
+    found = _differ(of, steps, channel, [0])
+    if found.counts[0] is None and steps.count <= WIDEST:
+        steps = _all(reach(of.rows[channel], *of.reals).every())
+        found = _differ(of, steps, channel, [0])
+    return steps, found
 
 
 def _smallest(
@@ -424,18 +449,18 @@ def _smallest(
     """
     if not any(found[c].counts[0] for c in channels):
         return 0
-    worst = sorted(channels, key=lambda c: -found[c].counts[0])
+    worst = sorted(channels, key=lambda c: -(found[c].counts[0] or 0))
     for left in _batches(most):
         for channel in worst[:_TRIED]:
             few = each[channel].sums[found[channel].where][:_TRIED]
             if few.size and left:
                 counts = _differ(of, _all(few), channel, left).counts
-                left = [n for n, count in zip(left, counts, strict=True) if not count]
+                left = [n for n, count in zip(left, counts, strict=True) if count == 0]
         for channel in worst:
             if not left:
                 break
             counts = _differ(of, each[channel], channel, left).counts
-            left = [n for n, count in zip(left, counts, strict=True) if not count]
+            left = [n for n, count in zip(left, counts, strict=True) if count == 0]
         if left:
             return left[0]
     return None
@@ -454,23 +479,27 @@ def _batches(most: int) -> Iterator[list[int]]:
 class _Found:
     """On how many sums profiles differ for each nudge, and on which for the first."""
 
-    counts: list[int]
+    counts: list[int | None]
+    """None where nothing proves that the sums that were not looked at agree."""
     where: NDArray[np.int64]
 
 
 def _differ(of: _Layer, steps: _Steps, channel: int, nudges: Sequence[int]) -> _Found:
-    """Where profiles differ, for each nudge; on all sums, where nothing proves the rest."""
+    """Where profiles differ, for each nudge."""
     scale = of.scale(channel)
     scales = np.array([nudged(scale, n) for n in nudges], np.float32)
-    made = [_codes(of, rule, steps.sums, channel, scales) for rule in of.rules]
-    agree = np.ones(made[0].shape, bool)
     proven = np.isfinite(scales) & (scales > 0)
-    for codes in made:
-        agree &= codes == made[0]
-        proven &= steps.hold(codes)
-    wrong = ~agree & steps.met[:, None]
-    counts = [int(w.sum()) if ok else steps.count for w, ok in zip(wrong.T, proven, strict=True)]
-    return _Found(counts, np.flatnonzero(wrong[:, 0]))
+    pieces = range(0, steps.sums.size, _PIECE) if steps.runs is None else (None,)
+    wrong = []
+    for start in pieces:
+        piece = slice(None) if start is None else slice(start, start + _PIECE)
+        made = [_codes(of, rule, steps.sums[piece], channel, scales) for rule in of.rules]
+        wrong.append(np.logical_or.reduce([codes != made[0] for codes in made]))
+        for codes in made:
+            proven &= steps.hold(codes)
+    found = np.concatenate(wrong) & steps.met[:, None]
+    counts = [int(w.sum()) if ok else None for w, ok in zip(found.T, proven, strict=True)]
+    return _Found(counts, np.flatnonzero(found[:, 0]))
 
 
 def nudged(scale: np.float32, ulps: int) -> np.float32:

@@ -30,18 +30,19 @@ def layer(
     zeros: tuple[int, int] = (121, 77),
     bias: NDArray[np.generic] | None = None,
     tail: str = "",
+    rows: int = 1,
 ) -> Graph:
     """One linear layer on u8 codes."""
     x_scale, w_scale, y_scale = scales
     graph = Graph()
-    kind = TensorType((1, w.shape[1]), uniform(U8, F(x_scale), zeros[0]))
+    kind = TensorType((rows, w.shape[1]), uniform(U8, F(x_scale), zeros[0]))
     operands = {"x": graph.add("input", types=[kind], name="x").result}
     held = np.asarray(w_scale, np.float32)
     of = uniform(I8, held, axis=0 if held.ndim else None, name="w")
     operands["w"] = graph.constant(Array(w, TensorType(w.shape, of), "w"))
     if bias is not None:
         operands["bias"] = graph.constant(Array(bias, TensorType(bias.shape, dtype_of(bias)), "b"))
-    result = TensorType((1, len(w)), uniform(U8, F(y_scale), zeros[1]))
+    result = TensorType((rows, len(w)), uniform(U8, F(y_scale), zeros[1]))
     if tail:
         first = Stage("linear", spec("linear").complete({}), tuple(operands))
         last = Stage(tail, spec(tail).complete({}), (), "x")
@@ -241,3 +242,37 @@ def test_what_cannot_be_certified_is_said() -> None:
     w = real.constant(graph["y"].node.operands["w"].constant or Array.of(np.ones(1)))
     real.add("output", {"y": real.add("linear", {"x": x, "w": w}, name="y").result})
     assert only(certify(real, PAIR)).why == "its result is not stored as codes"
+
+
+ALL = ("ort-1.31", "torch-2.13.fbgemm", "torch-2.13.onednn", "torch-2.13.qnnpack", "mxnet-1.9")
+ALL += ("tf-2.21.onednn", "tf-2.21.core", "tflite-2.21.ref", "tflite-2.21.single")
+ALL += ("tflite-2.21.xnnpack", "torch-2.13.pt2e", "ipex-2.8")
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_certificates_of_any_two_profiles_are_what_all_inputs_show(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Zero points at the ends and profiles that add none, multipliers above one, few steps."""
+    rng = np.random.default_rng(seed)
+    one, two = (str(name) for name in rng.choice(ALL, 2, replace=False))
+    x_zero, y_zero = (int(z) for z in rng.choice([0, 1, 3, 128, 255], 2))
+    w = rng.integers(-128, 128, (1, 2)).astype(np.int8)
+    w = w // 8 * 8 if seed % 3 == 0 else w
+    x_scale, w_scale = (F(2.0 ** rng.integers(-6, 1) * rng.choice([1, 1.5, 0.7])) for _ in range(2))
+    y_scale = F(x_scale * w_scale * rng.choice([0.6, 1, 7, 16, 32, 100, 300]))
+    graph = layer(w, (x_scale, w_scale, y_scale), zeros=(x_zero, y_zero))
+    if seed % 2:
+        monkeypatch.setattr(certificates, "_EACH", 0)
+    ties = only(certify(graph, (one, two), most=2))
+    if ties.why and "no nudge" not in ties.why:
+        reasons = ("pairs of products can", "by method", "leave 32 bits")
+        assert any(why in ties.why for why in reasons), (seed, one, two, ties.why)
+        return
+    codes = np.stack(np.meshgrid(*[np.arange(256, dtype=np.uint8)] * 2), -1).reshape(-1, 2)
+    sums = (codes.astype(np.int64) - x_zero) @ w[0].astype(np.int64)
+    every, first = np.unique(sums, return_index=True)
+    many = layer(w, (x_scale, w_scale, y_scale), zeros=(x_zero, y_zero), rows=every.size)
+    a, b = (run(many, {"x": codes[first]}, profile=name)["y"] for name in (one, two))
+    assert ties.sums == every.size, (seed, one, two)
+    assert ties.differ == int((a != b).sum()), (seed, one, two, ties)
