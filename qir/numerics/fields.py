@@ -157,11 +157,12 @@ class Acc:
     """What holds a sum; `f32` is the exact sum rounded once."""
     overflow: Literal["wrap", "saturate"] = "wrap"
     """What becomes of a sum that 32 bits do not hold: of the whole sum, and again with a bias."""
-    pairs: Literal["exact", "saturate_i16", "halve_signed"] = "exact"
+    pairs: Literal["exact", "saturate_i16", "halve_signed", "saturate_taps"] = "exact"
     """`saturate_i16`: 8-bit data, i8 moved up by 128, times i8 weights: terms 2i and 2i + 1, of
     the channels of one tap, are added in 16 bits that saturate; zero points are taken off after.
     `halve_signed`: so too, but a convolution of i8 data halves its weights, to even, so that no
-    pair saturates."""
+    pair saturates. `saturate_taps`: terms 2i and 2i + 1 of a row of weights, channel after channel
+    and tap after tap."""
     pad: Literal["zero_point", "zero_code"] = "zero_point"
     """What padding counts as: the zero point, or code 0."""
 
@@ -386,8 +387,11 @@ READS: Mapping[str, tuple[str, ...]] = {
     "recode_vectors": ("requant",),
     "transposed_vectors": ("acc", "bias", "requant", "stage"),
     "even_rows": ("acc", "bias", "requant", "stage"),
-    "dynamic": (),
+    "dynamic_rows": (),
+    "dynamic_conv": (),
     "dynamic_fused": (),
+    "dynamic_fused_conv": (),
+    "dynamic_even": (),
     "dynamic_packed": (),
     "fixed_total": ("requant",),
     "fixed_slope": ("requant",),

@@ -87,8 +87,6 @@ class _Sums:
     data: Real32
     weights: Real32
     bias: Real32 | None
-    alone: bool
-    """Whether all weights have one scale."""
 
     def plus(self, product: Real32) -> Real32:
         return product if self.bias is None else np.asarray(self.bias + product, F)
@@ -128,7 +126,7 @@ def _summed(call: Call, arrays: Arrays, how: Callable[[Codes], Numbers]) -> _Sum
         sums, scale = _convolved(call, arrays["x"], w, how)
     else:
         sums, scale = _multiplied(call, arrays[data], w, how)
-    return _Sums(sums, scale, scales, bias, scales.size == 1)
+    return _Sums(sums, scale, scales, bias)
 
 
 def _multiplied(
@@ -158,42 +156,55 @@ def _alone(call: Call) -> bool:
     return call.op == "conv2d" and call.types["w"].shape[1] == 1 and call.attrs["groups"] != 1
 
 
-def dynamic(call: Call, arrays: Arrays, *, reach: bool = False, lanes: int = 0) -> Codes:
-    """As the kernels have it: data between their ends, but around zero in convolutions by weights
-    of one scale, and wherever files say so (`reach`).
+def dynamic_rows(call: Call, arrays: Arrays, *, reach: bool = False) -> Codes:
+    """As the kernels have it: data between their ends, or around zero where files say so."""
+    return _summed(call, arrays, reached if reach else spanned).together()
 
-    Sums are multiplied with the product of both scales; those of convolutions with the weights'
-    scale first, if each channel has its own. With vectors of `lanes` that is so of vectors of
-    channels that are convolved by themselves, and beside them the data's scale is first.
+
+def dynamic_conv(call: Call, arrays: Arrays, *, lanes: int = 0) -> Codes:
+    """As the kernels have it: data around zero where weights have one scale, else between their
+    ends, and sums times the weights' scales first, but for channels convolved by themselves.
+
+    With vectors of `lanes` that is so of vectors of such channels alone, and beside these the
+    data's scale is first.
     """
-    many = call.op == "conv2d" and np.size(call.affine("w").scale) > 1
-    if call.op == "conv2d" and not many:
+    if np.size(call.affine("w").scale) == 1:
         return _summed(call, arrays, reached).together()
-    made = _summed(call, arrays, reached if reach and not many else spanned)
-    if not many or (_alone(call) and not lanes):
+    made = _summed(call, arrays, spanned)
+    if _alone(call) == (lanes == 0):
         return made.together()
-    if not _alone(call):
-        return made.together() if lanes else made.apart()
+    if not lanes:
+        return made.apart()
     channels = made.sums.shape[-1]
     body = np.arange(channels) < channels // lanes * lanes
     return np.where(body, made.apart(), made.data_first())
 
 
-def dynamic_fused(call: Call, arrays: Arrays, *, even: bool = False, lanes: int = 0) -> Codes:
-    """As XNNPACK has it; what it leaves alone, channels convolved by themselves and, where it is
-    `even`, odd rows of weights, as `dynamic` does in vectors of `lanes`."""
-    odd = even and call.op == "linear" and arrays["w"].shape[-1] % 2 == 1
-    if odd or _alone(call):
-        return dynamic(call, arrays, lanes=lanes)
+def dynamic_fused(call: Call, arrays: Arrays) -> Codes:
+    """As XNNPACK has it."""
     return _summed(call, arrays, inverted).fused()
+
+
+def dynamic_fused_conv(call: Call, arrays: Arrays, *, lanes: int) -> Codes:
+    """As XNNPACK has it, which leaves channels convolved by themselves to a kernel of `lanes`."""
+    if _alone(call):
+        return dynamic_conv(call, arrays, lanes=lanes)
+    return dynamic_fused(call, arrays)
+
+
+def dynamic_even(call: Call, arrays: Arrays) -> Codes:
+    """As XNNPACK has it of rows of weights of even length, and as the kernels have others."""
+    if arrays["w"].shape[-1] % 2:
+        return dynamic_rows(call, arrays)
+    return dynamic_fused(call, arrays)
 
 
 def dynamic_packed(call: Call, arrays: Arrays) -> Codes:
     """Of four-bit weights: four and more even rows of 32 and more count them from -7 up, and what
-    that is too much is added to the bias first; others are as `dynamic` has them."""
+    that is too much is added to the bias first; others are as `dynamic_rows` has them."""
     count, size = arrays["w"].shape
     if count < _MANY or size < _LONG or size % 2:
-        return dynamic(call, arrays)
+        return dynamic_rows(call, arrays)
     if np.any(arrays["w"] < -7):
         raise OpError(f"{call.op}: where four-bit weights are packed, -8 spills into another")
     seen: list[Real32] = []
@@ -210,8 +221,11 @@ def dynamic_packed(call: Call, arrays: Arrays) -> Codes:
 
 
 METHODS: Mapping[str, Method] = {
-    "dynamic": Method(dynamic, params=("reach", "lanes"), whole=True, reals=True),
-    "dynamic_fused": Method(dynamic_fused, params=("even", "lanes"), whole=True, reals=True),
+    "dynamic_rows": Method(dynamic_rows, params=("reach",), whole=True, reals=True),
+    "dynamic_conv": Method(dynamic_conv, params=("lanes",), whole=True, reals=True),
+    "dynamic_fused": Method(dynamic_fused, whole=True, reals=True),
+    "dynamic_fused_conv": Method(dynamic_fused_conv, params=("lanes",), whole=True, reals=True),
+    "dynamic_even": Method(dynamic_even, whole=True, reals=True),
     "dynamic_packed": Method(dynamic_packed, whole=True, reals=True),
 }
 """What `methods` knows of these functions."""
