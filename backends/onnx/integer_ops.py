@@ -22,7 +22,7 @@ Row = Callable[[Writer, Work], bool]
 _PREFIXES = {"x": "xXAa", "a": "aA", "w": "w", "b": "bB", "result": "yYC"}
 _MOVES = frozenset(
     "reshape flatten transpose squeeze unsqueeze slice concat pad max_pool1d max_pool2d "
-    "max_pool3d gather expand tile depth_to_space resize_nearest".split()
+    "max_pool3d gather expand tile depth_to_space resize_nearest split".split()
 )
 _EIGHT = frozenset(
     "pad max_pool1d max_pool2d max_pool3d gather expand tile depth_to_space resize_nearest".split()
@@ -48,6 +48,9 @@ def around(writer: Writer, work: Work) -> None:
     if hanging.differs(work.node):
         said = "windows that hang over the padding count otherwise on reals"
         raise writer.refuse(work.node, f"{said}; --target onnxruntime has the pool on codes")
+    if len(work.node.results) > 1:
+        said = f"ONNX has no {work.op} of {work.kind.quant} codes"
+        raise writer.refuse(work.node, f"{said}; --format qdq would do")
     ins = {s: _real(writer, work, s) for s in work.operands}
     quant = work.kind.quant
     said = f"{work.op} on codes is written as reals between codes"
@@ -102,6 +105,8 @@ def _moves(work: Work) -> bool:
     if work.op in _EIGHT and quant.storage.name not in ("u8", "i8"):
         return False
     if work.op == "pad" and quant.grain is not None:
+        return False
+    if work.op == "split" and (quant.grain is not None or quant.storage.bits < 8):
         return False
     given = [v.type.quant for s, v in work.operands.items() if s not in _BESIDE]
     turned = work.op in ("transpose", "squeeze", "unsqueeze")

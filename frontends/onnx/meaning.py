@@ -16,7 +16,7 @@ from .op import MICROSOFT, Op
 
 MOVES = frozenset(
     "MaxPool Reshape Transpose Flatten Squeeze Unsqueeze Slice Concat Pad Identity Dropout Gather "
-    "Expand Tile DepthToSpace".split()
+    "Expand Tile DepthToSpace Split".split()
 )
 """Standard ops whose result holds codes of their operand."""
 
@@ -94,8 +94,9 @@ def meanings(ops: Sequence[Op]) -> dict[str, tuple[str, str]]:
 def _join(together: nx.Graph[str], op: Op) -> None:
     parts = op.inputs if op.type == "Concat" else op.inputs[:1]
     for part in parts:
-        if part and op.outputs:
-            together.add_edge(part, op.outputs[0])
+        for made in op.outputs if op.type == "Split" else op.outputs[:1]:
+            if part and made:
+                together.add_edge(part, made)
 
 
 def _demands(op: Op) -> Iterator[tuple[str, tuple[str, str], bool]]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from qir.ir.attrs import Attr
 from qir.ir.dtype import F16, F32, U8, DType
 from qir.ir.node import Value
-from qir.ir.types import Grain, QuantType, TensorType
+from qir.ir.types import Array, Grain, QuantType, TensorType
 
 from . import clipped, dynamic_ops
 from .elements import element
@@ -291,7 +293,7 @@ def reduce_mean(reader: Reader, op: Op) -> None:
 
 
 def softmax(reader: Reader, op: Op) -> None:
-    """QLinearSoftmax; before opset 13, where it flattens, only along the last axis but ones."""
+    """QLinearSoftmax; before opset 13 all axes from its own on are one."""
     op.only("axis", "opset")
     operands = _operand(reader, op, 0, "x")
     old = op.integer("opset", 13) < 13
@@ -300,8 +302,27 @@ def softmax(reader: Reader, op: Op) -> None:
     if not -rank <= axis < rank:
         raise op.fail(f"axis {axis}, but its operand has {rank} axes")
     if old and any(d != 1 for d in operands["x"].type.shape[axis % rank + 1 :]):
-        raise Keep(f"before opset 13 it takes all axes from {axis} on as one")
+        _flattened(reader, op, operands, axis % rank)
+        return
     _add(reader, op, "softmax", operands, {"axis": axis % rank})
+
+
+def _flattened(reader: Reader, op: Op, operands: dict[str, Value], axis: int) -> None:
+    """The softmax of rows into which codes are laid, and laid back."""
+    x, name = operands["x"], op.outputs[0]
+    sizes = [d if isinstance(d, int) else -1 for d in x.type.shape]
+    if sizes.count(-1) > 1:
+        raise Keep(f"before opset 13 it takes all axes from {axis} on as one, of open sizes")
+    quant, numbers = _result(reader, op, x.type.dtype)
+    flat = reader.add(op, "flatten", {"x": x}, {"axis": axis}, names=[reader.spare(f"{name}.rows")])
+    made = reader.spare(f"{name}.shares")
+    beside = {**operands, "x": flat.result, **numbers}
+    soft = reader.add(op, "softmax", beside, {"axis": 1}, names=[made])
+    reader.graph.set_type(soft.result, soft.result.type.with_element(quant))
+    shape = Array.of(np.array(sizes, np.int64))
+    held = reader.graph.constant(shape, name=reader.spare(f"{name}.shape"))
+    last = reader.add(op, "reshape", {"x": soft.result, "shape": held})
+    reader.graph.set_type(last.result, x.type.with_element(quant))
 
 
 def average_pool(reader: Reader, op: Op) -> None:

@@ -81,7 +81,7 @@ def _slice_at(reader: Reader, op: Op) -> None:
 
 
 def _split(reader: Reader, op: Op) -> None:
-    x, axis, count = _x(reader, op), op.integer("axis", 0), len(op.outputs)
+    x, axis, count = reader.moved(op, op.input(0)), op.integer("axis", 0), len(op.outputs)
     sizes = _list(reader, op, "split", 1, 13)
     if not all(op.outputs) or not -x.type.rank <= axis < x.type.rank:
         raise Keep
@@ -95,7 +95,7 @@ def _split(reader: Reader, op: Op) -> None:
             raise Keep(f"{whole} elements in {count} parts of {each}")
     if len(sizes) != count:
         raise op.fail(f"gives {count} parts of {len(sizes)} sizes")
-    reader.add(op, "split", {"x": x}, {"sizes": sizes, "axis": axis})
+    add(reader, op, "split", {"x": x}, {"sizes": sizes, "axis": axis})
 
 
 def _gather(reader: Reader, op: Op) -> None:

@@ -26,7 +26,7 @@ def infer(
     row = spec(op)
     call = make_call(op, operands, attrs, bodies)
     types = row.rule(call)
-    if row.move and len(types) == 1:
+    if row.move:
         slot = next((s for s in ("x", "xs.0") if s in operands), next(iter(operands)))
         element = operands[slot].type.quant
         if element is not None:
@@ -39,7 +39,7 @@ def infer(
                 )
                 reason = "the op works across them, or breaks them up; dequantize first"
                 raise TypeRuleError(f"{op}: the quantized {said} does not survive: {reason}")
-            return (types[0].with_element(moved),)
+            return tuple(kind.with_element(moved) for kind in types)
     return types
 
 

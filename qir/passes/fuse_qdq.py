@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from qir.ir.graph import Graph
+from qir.ir.node import Node
 from qir.ir.ops import spec
+from qir.ir.types import QuantType
+from qir.ledger import Change, Ledger
 from qir.numerics import profile, query_of
 from qir.numerics.parameters import MOST_BITS
 from qir.rewrite.fusing import (
@@ -16,7 +19,9 @@ from qir.rewrite.fusing import (
     Match,
     counts_accumulator,
     moves_codes,
+    source_of,
 )
+from qir.rewrite.watch import may
 
 _KNOWN = (
     INTEGER
@@ -43,6 +48,10 @@ class FuseQdq(Fusing):
     def known(self, graph: Graph) -> frozenset[str]:
         return _KNOWN
 
+    def run(self, graph: Graph, ledger: Ledger) -> int:
+        parted = sum(self._part(graph, node, ledger) for node in list(graph) if node.op == "split")
+        return parted + super().run(graph, ledger)
+
     def allows(self, match: Match, graph: Graph) -> bool:
         if match.quantize is None or not counts_accumulator(match) or self._too_wide(match, graph):
             return False
@@ -51,6 +60,44 @@ class FuseQdq(Fusing):
             return match.bias is None or gains == (1.0, 1.0)
         traits = spec(match.head.op).traits
         return not traits.same_params or match.head.op == "concat" or moves_codes(match)
+
+    def _part(self, graph: Graph, node: Node, ledger: Ledger) -> bool:
+        """Parts codes instead of their reals, where all parts keep the map."""
+        source = source_of(node, "x", node.operands["x"])
+        quant = source.type.quant if source is not None else None
+        if source is None or quant is None or quant.grain is not None:
+            return False
+        ends = [[use.node for use in value.uses] for value in node.results]
+        if not all(_keeps(end, quant) for each in ends for end in each) or not any(ends):
+            return False
+        if not may(self.name, "split", node, *(end for each in ends for end in each)):
+            return False
+        given = node.operands["x"].node
+        fresh = [graph.fresh(f"{v.name}.codes") for v in node.results]
+        made = graph.add(
+            "split",
+            {"x": source},
+            node.attrs,
+            name=fresh,
+            before=node,
+            origins=node.origins,
+            profile=node.profile,
+        )
+        graph.set_slot_origins(made, "x", given.origins)
+        for value, each in zip(made.results, ends, strict=True):
+            names = [(end.result.name, end.result.lineage) for end in each]
+            for end in each:
+                graph.replace(end.result, value)
+                graph.remove(end)
+            if names:
+                graph.rename(value, names[0][0])
+                graph.set_lineage(value, names[0][1])
+        name = node.name
+        graph.remove(node)
+        if not given.result.uses:
+            graph.remove(given)
+        ledger.add(Change.REGROUPED, self.name, name, "split on codes, rounded once")
+        return True
 
     def _too_wide(self, match: Match, graph: Graph) -> bool:
         head, traits = match.head, spec(match.head.op).traits
@@ -62,6 +109,14 @@ class FuseQdq(Fusing):
             return narrow and bits.get(traits.data, 0) + bits.get(traits.weight or "", 0) > _BITS
         most = MOST_BITS.get(rule.method.name) if rule.method else None
         return most is not None and max(bits.values(), default=0) > most
+
+
+def _keeps(end: Node, quant: QuantType) -> bool:
+    """Whether a reader stores what it reads under a map."""
+    if end.op != "quantize" or end.attrs["round"] or len(end.operands) > 1:
+        return False
+    kept = end.result.type.quant
+    return kept is not None and kept == quant
 
 
 _BITS = 16

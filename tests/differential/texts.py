@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from onnx import helper
 
 from .contrib import F, case
 from .test_contrib_networks import FLOAT, I8, MS, U8, Coded, Net
@@ -34,9 +35,10 @@ class Text(Net):
         islands = [self.look, self.dynamic, self.state, self.cells, self.norm, self.blocks]
         codes = [self.attend, self.attend, self.linear, self.embed, self.local, self.gated]
         codes += [self.residual, self.add, self.concat, self.sliced, self.summed, self.sigmoid]
+        codes += [self.parted]
         for layers in (islands, codes):
             self.rng.shuffle(layers)  # type: ignore[arg-type]
-        self.layers = [x for pair in zip(codes, islands * 2, strict=True) for x in pair]
+        self.layers = [x for pair in zip(codes, islands * 3, strict=False) for x in pair]
 
     # -- pieces -------------------------------------------------------------------------------
 
@@ -179,6 +181,23 @@ class Text(Net):
             out = Coded(f"t{len(self.made)}", shape, x.scale, x.zero, x.numbers)
             self.made.append(out)
             self.emit("Slice", [x.name, *at], out.name, "")
+
+    def parted(self) -> None:
+        """Codes cut in parts, which are weighed by one another."""
+        x = self.image()
+        half = x.shape[2] // 2
+        if x.shape[2] != 2 * half:
+            return
+        shape = (*x.shape[:2], half)
+        names = [f"t{len(self.made) + i}" for i in range(2)]
+        parts = [Coded(n, shape, x.scale, x.zero, x.numbers) for n in names]
+        self.made += parts
+        sizes = [self.held("sizes", np.array([half, half], np.int64))]
+        node = helper.make_node("Split", [x.name, *sizes], names, self.name("n"), axis=2)
+        self.nodes.append(node)
+        share = self.coded(shape, 2.0**-8, -127 if self.signed else 1)
+        self.emit("QLinearSigmoid", [*parts[0].triple, *share.numbers], share.name)
+        self.pair("QLinearMul", parts[1], share, x.scale)
 
     def summed(self) -> None:
         """A sum of codes as reals, exact, then codes again."""

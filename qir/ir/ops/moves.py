@@ -200,6 +200,10 @@ def _move_slice(call: Call, element: QuantType) -> QuantType | None:
     return cut(element, x, parts)
 
 
+def _move_split(call: Call, element: QuantType) -> QuantType | None:
+    return untouched(element, call.axis("axis", len(call.shape("x"))))
+
+
 def _move_slice_at(call: Call, element: QuantType) -> QuantType | None:
     return untouched(element, *call.axes("axes", len(call.shape("x"))))
 
@@ -295,7 +299,8 @@ OPS = (
         _X,
         _split,
         (AttrSpec("sizes", "ints", required=True), AttrSpec("axis", "int", 0)),
-        Traits(value_preserving=True),
+        _KEEPS,
+        _move_split,
         results=None,
         doc="parts of these sizes along one axis, one result each",
     ),

@@ -17,16 +17,17 @@ from qir.ir.verify.step import Step
 def same_map(seen: Seen) -> Iterator[Fault]:
     """What only moves codes keeps their meaning.
 
-    Operand and result of such an op hold one map, its axes moved as the elements are; concat may
+    Operand and results of such an op hold one map, its axes moved as the elements are; concat may
     convert, but never mixes codes and reals.
     """
     if seen.node.stages or not seen.node.results:
         return
-    result = seen.node.results[0].type.quant
+    results = list(dict.fromkeys(value.type.quant for value in seen.node.results))
     for step in seen.steps:
         for slot in step.row.traits.same_params:
             for name, value in _values(step, slot):
-                yield from _one_map(step, name, value, result)
+                for result in results:
+                    yield from _one_map(step, name, value, result)
 
 
 def _values(step: Step, slot: str) -> list[tuple[str, Value]]:
