@@ -78,6 +78,15 @@ def one_scale(name: str, *maps: Affine) -> None:
         raise OpError(f"{name}: one scale a tensor, not one a channel")
 
 
+def handed_on(name: str, x: Affine, out: Affine) -> None:
+    """OpError where a result has another map than the operand whose map its kernel hands on."""
+    if not x.same_map(out):
+        raise OpError(
+            f"{name}: the runtime's kernel hands its operand's map on, and the result has another; "
+            "expand-qdq writes it as reals between codes, which the runtime computes"
+        )
+
+
 def variadic(arrays: Mapping[str, object]) -> list[str]:
     """The slots `xs.0`, `xs.1` ... in order."""
     return sorted((s for s in arrays if s.startswith("xs.")), key=lambda s: int(s[3:]))
