@@ -50,6 +50,8 @@ def to_array(tensor: onnx.TensorProto, name: str = "") -> Array:
         check_size(kind, shape, len(raw))
         if raw and kind.name in _NATIVE:
             data: NDArray[np.generic] = np.frombuffer(raw, kind.carrier).reshape(shape)
+            if len(raw) == 1:
+                data = data.copy()  # Python has each text of one byte once, whoever it is from
             return Array(data, _plain(shape, tensor.data_type), name)
     return Array(_elements(tensor, kind, shape), _plain(shape, tensor.data_type), name)
 

@@ -10,6 +10,7 @@ from qir.ir.attrs import Attr
 from qir.ir.dtype import F16, F32, U8, DType
 from qir.ir.node import Value
 from qir.ir.types import Array, Grain, QuantType, TensorType
+from qir.ledger import Change
 
 from . import clipped, dynamic_ops
 from .elements import element
@@ -79,11 +80,10 @@ def dequantize(reader: Reader, op: Op) -> None:
     if not constant:
         if kind.quant is None and (axis is not None or blocks):
             reader.mean(op, name, quant)
-        elif kind.quant is None:
-            raise Keep
-        elif not kind.quant.same_map(replace(quant, bounds=kind.quant.bounds)):
-            raise Keep(f"it reads {kind.quant} as {quant}")
-        reader.add(op, "dequantize", {"x": reader.value(op, name)})
+            x = reader.value(op, name)
+        else:
+            x = _read_as(reader, op, name, quant)
+        reader.add(op, "dequantize", {"x": x})
         return
     x = reader.value(op, name, clipped.bounded(reader, name, quant))
     reader.add(op, "dequantize", {"x": clipped.mark(reader, name, x)})
@@ -110,10 +110,7 @@ def _map(
 def _operand(
     reader: Reader, op: Op, index: int, slot: str, axis: int | None = None
 ) -> dict[str, Value]:
-    """One (tensor, scale, zero) operand with its meaning, and its numbers where computed.
-
-    InputError where the tensor's codes mean something else already.
-    """
+    """One (tensor, scale, zero) operand with its meaning, and its numbers where computed."""
     places = layout(op)
     assert places is not None
     data, scale, zero = places.operands[index]
@@ -126,13 +123,18 @@ def _operand(
     if reader.is_constant(name):
         x = reader.value(op, name, clipped.bounded(reader, name, quant))
         return {slot: clipped.mark(reader, name, x)}
-    if kind.quant is None and axis is not None:
-        return {slot: dynamic_ops.meant(reader, op, name, quant)}
-    known = kind.quant
-    if known is None or not known.same_map(replace(quant, bounds=known.bounds)):
-        held = known or f"no codes but {kind.dtype}"
-        raise op.fail(f"reads {name!r} as {quant}, but it holds {held}")
-    return {slot: reader.value(op, name)}
+    return {slot: _read_as(reader, op, name, quant)}
+
+
+def _read_as(reader: Reader, op: Op, name: str, quant: QuantType) -> Value:
+    """Computed codes with the map that their reader states, read anew where they hold another."""
+    value = reader.value(op, name)
+    known = value.type.quant
+    if known is not None and known.same_map(replace(quant, bounds=known.bounds)):
+        return value
+    if known is not None:
+        reader.note(Change.EXACT, name, f"holds {known}, and {op.place} reads it as {quant}")
+    return dynamic_ops.meant(reader, op, name, quant)
 
 
 def _beside(prefix: str, numbers: dict[str, Value]) -> dict[str, Value]:

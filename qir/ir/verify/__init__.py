@@ -27,6 +27,7 @@ from qir.ir.verify.structure import bodies, kept, output, slots, structure, type
 _PRODUCTS = frozenset({*SLOTS, "fused"})
 _BIASED = having(OPS.values(), lambda row: row.traits.bias, "fused")
 _MOVING = having(OPS.values(), lambda row: row.traits.same_params)
+_STORING = frozenset({"quantize", "constant", "recode"})
 _HOLDING = having(OPS.values(), lambda row: row.bodies, "foreign")
 
 RULES: tuple[Rule, ...] = (
@@ -41,7 +42,7 @@ RULES: tuple[Rule, ...] = (
     Rule("axes", "error", axes, codes=True),
     Rule("codes-in-bounds", "error", codes_in_bounds, ops=frozenset({"constant"})),
     Rule("same-map", "error", same_map, codes=True, ops=_MOVING),
-    Rule("one-tensor", "warning", one_tensor, codes=True, ops=frozenset({"quantize", "constant"})),
+    Rule("one-tensor", "warning", one_tensor, codes=True, ops=_STORING),
     Rule("one-number", "warning", one_number, codes=True),
     Rule("bias-scale", "warning", bias_scale, codes=True, ops=_BIASED),
     Rule("static-weights", "warning", static_weights, codes=True, ops=_PRODUCTS),

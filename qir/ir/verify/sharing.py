@@ -52,13 +52,17 @@ def _one_map(step: Step, slot: str, value: Value, result: QuantType | None) -> I
 def one_tensor(seen: Seen) -> Iterator[Fault]:
     """One tensor has one real value, however often it is read.
 
-    Codes of one array mean the same wherever they stand, and a real tensor is stored under one map,
-    though perhaps in storages that differ by an offset. Where two are meant, copy the tensor.
+    Codes of one array mean the same wherever they stand, codes that are computed are not read as
+    others, and a real tensor is stored under one map, though perhaps in storages that differ by an
+    offset. Where two are meant, copy the tensor.
     """
     node = seen.node
     value = node.results[0] if node.results else None
     quant = value.type.quant if value is not None else None
     if value is None or quant is None or quant.dynamic:
+        return
+    if node.op == "recode":
+        yield from _read_anew(node, value, quant)
         return
     key = _tensor(node)
     if key is None:
@@ -67,6 +71,14 @@ def one_tensor(seen: Seen) -> Iterator[Fault]:
     if first is not quant and not _same_reals(first, quant, node.op == "quantize"):
         said = f"it reads a tensor as {quant} that %{name} reads as {first}"
         yield Fault(said, value=value.name)
+
+
+def _read_anew(node: Node, value: Value, quant: QuantType) -> Iterator[Fault]:
+    source = node._operands.get("x")
+    held = source.type.quant if source is not None else None
+    if source is None or held is None or held.dynamic or held.same_map(quant):
+        return
+    yield Fault(f"it reads %{source.name}, codes of {held}, as {quant}", "x", value.name)
 
 
 def one_number(seen: Seen) -> Iterator[Fault]:

@@ -63,8 +63,8 @@ def test_codes_read_by_another_scale_than_made_them_are_found(tmp_path: Path) ->
     scales: dict[str, object] = {"s": np.float32(0.5), "t": np.float32(0.25), "z": np.uint8(3)}
     (found,) = pipeline.verify(pipeline.load(written(tmp_path, pair("t"), scales)))
     made, read = (f"!quant.uniform<u8:f32, {scale}:3>" for scale in (0.5, 0.25))
-    assert (found.rule, found.node) == ("kept", "y")
-    assert found.message == f"kept as onnx DequantizeLinear: it reads {made} as {read}"
+    assert (found.rule, found.severity, found.slot) == ("one-tensor", "warning", "x")
+    assert found.message == f"it reads %q, codes of {made}, as {read}"
 
 
 def test_an_op_that_is_not_known_is_no_finding(tmp_path: Path) -> None:

@@ -227,16 +227,17 @@ def test_codes_from_outside_mean_what_their_readers_say(tmp_path: Path) -> None:
     assert graph["y"].node.op == "add"
 
 
-def test_codes_that_mean_two_things_are_refused_with_both(tmp_path: Path) -> None:
+def test_codes_that_mean_two_things_are_read_anew(tmp_path: Path) -> None:
     nodes, constants = qlinear_add(0.25)
     u8 = TensorProto.UINT8
     proto = model(
         nodes, {"x": (u8, [1, 1, 3, 3])}, {"y": (u8, None)}, constants, 17, ["com.microsoft"]
     )
-    with pytest.raises(
-        InputError, match=r"node sum \(QLinearAdd\): reads 'p' as .*0\.25:3.*0\.5:3"
-    ):
-        load(proto, tmp_path)
+    graph = load(proto, tmp_path)
+    a, b = graph["y"].node.operands.values()
+    assert (str(a.type.quant), b.node.op) == ("!quant.uniform<u8:f32, 0.5:3>", "recode")
+    assert str(b.type.quant) == "!quant.uniform<u8:f32, 0.25:3>"
+    assert b.node.operands == {"x": a}
 
 
 def test_arithmetic_on_codes_themselves_is_kept_foreign(tmp_path: Path) -> None:
