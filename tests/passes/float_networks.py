@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import TypeAlias
 
 import numpy as np
 
@@ -14,7 +15,9 @@ from qir.ir.origin import Origin
 from qir.ir.types import TensorType
 from qir.passes.kernels import Kernel
 
-ACTIVATIONS: tuple[tuple[str, dict[str, Attr]], ...] = (
+Activations: TypeAlias = "tuple[tuple[str, dict[str, Attr]], ...]"
+"""Ops with their attributes; those that stand there twice are chosen more often."""
+ACTIVATIONS: Activations = (
     ("relu", {}),
     ("relu", {}),
     ("clip", {"min": 0.0, "max": 6.0}),
@@ -27,10 +30,16 @@ ACTIVATIONS: tuple[tuple[str, dict[str, Attr]], ...] = (
 
 
 class Grown:
-    """Convolutions with norms and activations, sums, pools and joins, then one or two layers."""
+    """Convolutions with norms and activations, sums, pools and joins, then one or two layers.
 
-    def __init__(self, seed: int) -> None:
+    `plain` ones compute no curve and no mean behind the layers, so that float32 has one answer.
+    """
+
+    def __init__(
+        self, seed: int, activations: Activations = ACTIVATIONS, *, plain: bool = False
+    ) -> None:
         self.pick = random.Random(seed)
+        self.activations, self.plain = activations, plain
         self.rng = np.random.default_rng(seed)
         self.graph = Graph()
         self.count = 0
@@ -38,9 +47,9 @@ class Grown:
         self.values = [self.graph.add("input", types=[kind], name="x").result]
         for _ in range(self.pick.randint(2, 6)):
             self.values.append(self.layer(self.pick.choice(self.values[-3:])))
-        ends = [v for v in self.values if not v.uses]
-        outputs = {f"y{i}": v for i, v in enumerate(ends[1:])}
-        self.graph.add("output", {**outputs, "y": self.head(ends[0])})
+        left = [v for v in self.values if not v.uses]
+        outputs = {f"y{i}": v for i, v in enumerate(left[1:])}
+        self.graph.add("output", {**outputs, "y": self.head(left[0], whole=not plain)})
 
     def add(self, op: str, operands: dict[str, Value], attrs: dict[str, Attr]) -> Value:
         self.count += 1
@@ -62,7 +71,7 @@ class Grown:
         if kind == "activation":
             return self.behind(x, 1.0)
         if kind == "pool":
-            op = self.pick.choice(["max_pool2d", "avg_pool2d"])
+            op = self.pick.choice(["max_pool2d", "max_pool2d" if self.plain else "avg_pool2d"])
             return self.add(op, {"x": x}, {"kernel": (3, 3), "pad": (1, 1, 1, 1)})
         others = [v for v in self.values if v.type == x.type]
         if kind == "concat":
@@ -90,11 +99,14 @@ class Grown:
     def behind(self, x: Value, chance: float = 0.7) -> Value:
         if self.pick.random() > chance:
             return x
-        op, attrs = self.pick.choice(ACTIVATIONS)
+        op, attrs = self.pick.choice(self.activations)
         return self.add(op, {"x": x}, attrs)
 
-    def head(self, x: Value) -> Value:
-        x = self.add("global_avg_pool", {"x": x}, {})
+    def head(self, x: Value, *, whole: bool) -> Value:
+        if whole:
+            x = self.add("global_avg_pool", {"x": x}, {})
+        else:
+            x = self.add("max_pool2d", {"x": x}, {"kernel": (3, 3), "stride": (3, 3)})
         x = self.add("flatten", {"x": x}, {})
         for wide in (5, 3)[: self.pick.randint(1, 2)]:
             last = x.type.shape[-1]
@@ -106,8 +118,9 @@ class Grown:
                 x = self.add("matmul", {"a": x, "b": self.held(last, wide)}, {})
                 x = self.add("add", {"a": x, "b": self.held(wide)}, {})
             if self.pick.random() < 0.6:
-                x = self.add(self.pick.choice(["relu", "gelu", "tanh"]), {"x": x}, {})
-        return self.add("softmax", {"x": x}, {}) if self.pick.random() < 0.3 else x
+                op = self.pick.choice(["relu", "gelu", "tanh"]) if whole else "relu"
+                x = self.add(op, {"x": x}, {})
+        return self.add("softmax", {"x": x}, {}) if whole and self.pick.random() < 0.3 else x
 
 
 def network(seed: int) -> Graph:
