@@ -25,6 +25,7 @@ def load(graph: Graph, profile: Profile, ledger: Ledger) -> int:
     moving = frozenset(g.chain[0] for g in profile.groups if g.propagates)
     count = _move_up(graph, moving) + _move_down(graph, moving)
     if profile.doubled == "merged":
+        count += _meet(graph) if "transpose" in moving else 0
         count += _merge(graph, ledger)
     rule = profile.resolve(Query("constant"))
     if rule.weights.given == "float":
@@ -81,6 +82,37 @@ def _move_down(graph: Graph, moving: frozenset[str]) -> int:
         graph.replace(made, moved, except_in=moved.node.operands["x"].node)
         count += 1
     return count
+
+
+def _meet(graph: Graph) -> int:
+    """A pair between two transposes, which become one, is put before both of them."""
+    count = 0
+    for last in [node for node in graph if node.op == "transpose"]:
+        while (pair := _pair_behind(last)) is not None:
+            codes, first = pair
+            quant = codes.result.type.quant
+            assert quant is not None
+            graph.set_operand(first, "x", _pair(graph, first.operands["x"], quant, first))
+            made = last.operands["x"].node
+            graph.set_operand(last, "x", first.result)
+            graph.remove(made)
+            graph.remove(codes)
+            last, count = first, count + 1
+    return count
+
+
+def _pair_behind(last: Node) -> tuple[Node, Node] | None:
+    """The quantize, and the transpose before it, whose codes a transpose alone reads as reals."""
+    back = last.operands["x"].node
+    if back.op != "dequantize" or back.result.only_use is None:
+        return None
+    codes = back.operands["x"].node
+    if codes.op != "quantize" or codes.result.only_use is None:
+        return None
+    first = codes.operands["x"].node
+    if first.op != "transpose" or first.result.only_use is None:
+        return None
+    return (codes, first) if _plain(codes.result.type.quant) else None
 
 
 def _unsign(graph: Graph, ledger: Ledger) -> int:
