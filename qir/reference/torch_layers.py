@@ -26,15 +26,16 @@ Arrays = Mapping[str, Codes]
 # -- transposed convolutions ----------------------------------------------------------------------
 
 
-def transposed(call: Call, arrays: Arrays) -> Codes:
+def transposed(call: Call, arrays: Arrays, *, misread: bool = False) -> Codes:
     """A transposed convolution as the convolution that it is: of data with room between its
-    elements, which holds the zero point, by weights turned round."""
+    elements, which holds the zero point, by weights turned round; `misread` as torch hands them
+    to oneDNN, other ones wherever as many channels do not come in as go out."""
     n = call.types["x"].rank - 2
     x, of = call.affine("x"), call.affine("w")
     one_scale(call.op, x)
     attrs, groups = call.attrs, call.attrs["groups"]
     assert isinstance(groups, int)
-    w = _turned(arrays["w"], groups)
+    w = _turned(_misread(arrays["w"], groups) if misread else arrays["w"], groups)
     room = _spaced(arrays["x"], attrs, w.shape[2:], int(x.zero))
     if (
         min(
@@ -60,6 +61,16 @@ def transposed(call: Call, arrays: Arrays) -> Codes:
         return product(Kernel("conv2d", {**still, "layout": "NCHW"}, types, result, rule), given)
     flat = Kernel(f"conv{n}d", still, types, call.result, call.rule)
     return as_conv2d(flat, given)
+
+
+def _misread(w: Codes, groups: int) -> Codes:
+    """Weights whose two axes of channels were turned in memory and yet are said to lie as before,
+    twice: the same again where both are of one length."""
+    into, outof = w.shape[0] // groups, w.shape[1]
+    kernel = w.shape[2:]
+    held = w.reshape(groups, outof, into, *kernel).swapaxes(1, 2)
+    held = held.reshape(groups, outof, into, *kernel).swapaxes(1, 2)
+    return held.reshape(w.shape)
 
 
 def _tiled(call: Call, of: Affine, groups: int) -> Element:
@@ -309,7 +320,7 @@ def _coded(call: Call) -> Affine:
 
 
 METHODS: Mapping[str, Method] = {
-    "transposed": Method(transposed, whole=True, reals=True),
+    "transposed": Method(transposed, params=("misread",), whole=True, reals=True),
     "rows_of_codes": Method(rows_of_codes, whole=True, any_map=True),
     "bilinear": Method(bilinear, params=("lanes",), whole=True),
 }

@@ -237,7 +237,7 @@ def test_dynamic_convolutions_give_codes_of_the_datas_own_scale(
     name: str, rank: int, form: str, vnni: ProcessPoolExecutor
 ) -> None:
     """What lies beyond the range of the data is cut off, in the result as well."""
-    if form == "transposed" and (name == "x86" or (name, rank) == ("qnnpack", 3)):
+    if form == "transposed" and (name, rank) == ("qnnpack", 3):
         return  # nothing is claimed
     cases = [
         spread(seed, rank) if form == "transposed" else convolution(seed, rank, form == "channel")
@@ -251,11 +251,10 @@ def test_dynamic_convolutions_give_codes_of_the_datas_own_scale(
             found = convolved(asked, name, short=short)
             tally.add(found, wanted, f"seed {seed}")
             storage = {"x": "u8", "w": "i8", "result": "u8"}
-            query = Query(asked.op, storage, "channel" if form == "channel" else "tensor")
+            grain = "channel" if form == "channel" else "tensor"
+            query = Query(asked.op, storage, grain, attrs=dict(asked.attrs))
             claims.add(profile(f"torch-2.13.{name}").resolve(query).claim)
-    (claim,) = claims
-    assert claim in ("exact", "within:1:0.001")
-    assert tally.wrong <= (0 if claim == "exact" else 0.001) * tally.total, tally
+    tally.within(max(claims))
 
 
 @pytest.mark.parametrize("name", ENGINES)

@@ -164,6 +164,16 @@ def transposed(engine: str) -> Check:
     return check
 
 
+def misread(pool: ProcessPoolExecutor) -> Check:
+    def check() -> None:
+        for rank in (1, 2, 3):
+            layers.test_transposed_convolutions_of_onednn_multiply_misread_weights(
+                "x86", rank, pool
+            )
+
+    return check
+
+
 def tables() -> None:
     for kind in ("u8", "u4"):
         layers.test_bags_of_rows_of_codes_are_torchs(kind, True)
@@ -211,7 +221,7 @@ def replayed(engine: str, pool: ProcessPoolExecutor) -> Replay:
     found: list[Check] = [sums(engine, pool), two(engine, "add"), transposed(engine)]
     found.append(lambda: unary(engine))
     if engine == "x86":
-        found = [sums(engine, pool), summands(pool)]
+        found = [sums(engine, pool), summands(pool), misread(pool)]
     elif engine == "onednn":
         found = [sums(engine, pool)]
     elif engine == "pt2e":
