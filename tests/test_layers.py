@@ -48,7 +48,7 @@ MORE_LIBRARIES = {"cli": {"click", "rich"}, "inspect": {"rich"}, "testing": {"hy
 FRAMEWORKS = {"mxnet", "onnx", "onnxruntime", "tensorflow", "torch"}
 
 # A plugin's one framework; onnxruntime runs what onnx writes. Formats of mxnet and ipex need none,
-# but mxnet's probe runs it.
+# but their probes run them.
 PLUGINS = {
     "frontends.onnx": {"onnx", "onnxruntime"},
     "frontends.torch": {"torch"},
@@ -60,7 +60,7 @@ PLUGINS = {
     "backends.tensorflow": {"tensorflow"},
     "backends.tflite": {"flatbuffers"},
     "backends.mxnet": {"mxnet"},
-    "backends.ipex": set[str](),
+    "backends.ipex": {"intel_extension_for_pytorch", "torch"},
 }
 CYTHON = {"cpython", "cython", "libc"}
 

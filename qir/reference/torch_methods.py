@@ -78,10 +78,11 @@ def runs(shapes: Sequence[tuple[int, ...]], result: tuple[int, ...]) -> int:
     return length
 
 
-def vectors(call: Call, arrays: Arrays, *, lanes: int) -> Codes:
+def vectors(call: Call, arrays: Arrays, *, lanes: int, after: bool = False) -> Codes:
     """An op on each element by itself, between dequantize and quantize, in runs of vectors.
 
-    `lanes` codes make a vector; 0: there are none.
+    `lanes` codes make a vector; 0: there are none. `after`: single elements too add the zero point
+    after rounding.
     """
     out = _coded(call)
     if call.op == "add" and (found := _beside_a_number(call, arrays)) is not None:
@@ -93,7 +94,7 @@ def vectors(call: Call, arrays: Arrays, *, lanes: int) -> Codes:
         reals = {
             s: _reals(a, quant[s], vectors=body) if s in quant else a for s, a in arrays.items()
         }
-        return _codes(_made(call, reals), out, vectors=body)
+        return _codes(_made(call, reals), out, vectors=body or after)
 
     tail = made(body=False)
     length = runs([a.shape for a in arrays.values()], tail.shape)
@@ -467,7 +468,7 @@ def _slices(
 
 
 METHODS: Mapping[str, Method] = {
-    "vectors": Method(vectors, params=("lanes",), whole=True),
+    "vectors": Method(vectors, params=("lanes", "after"), whole=True),
     "channel_vectors": Method(channel_vectors, params=("lanes",), whole=True),
     "product_of_codes": Method(product_of_codes, whole=True),
     "signed_vectors": Method(signed_vectors, params=("lanes",), whole=True),

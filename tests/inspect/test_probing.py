@@ -29,6 +29,8 @@ from qir.reference.interpreter import run
 
 MXNET = Path(__file__).parents[2] / "build" / "oracles" / "mxnet" / "bin" / "python"
 """Where `make oracle-mxnet` puts a Python with MXNet."""
+IPEX = MXNET.parents[2] / "ipex" / "bin" / "python"
+"""Where `make oracle-ipex` puts one with Intel's extension for PyTorch."""
 
 
 @pytest.fixture(autouse=True)
@@ -36,6 +38,8 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
     if MXNET.exists():
         monkeypatch.setenv("QIR_MXNET", os.environ.get("QIR_MXNET", str(MXNET)))
+    if IPEX.exists():
+        monkeypatch.setenv("QIR_IPEX", os.environ.get("QIR_IPEX", str(IPEX)))
 
 
 class Stranger(Probe):
@@ -267,15 +271,19 @@ def test_a_runtime_that_no_probe_measures_is_assumed_on_the_evidence_of_its_file
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     found = {r.name: r for r in assumed()}
-    assert {"ipex-2.8", "tflite-2.21.single"} == set(found)
+    assert {"tflite-2.21.single"} <= set(found)
+    assert not {"mxnet-1.9", "ipex-2.8"} & set(found), "these are probed, where they are"
     assert {r.state for r in found.values()} == {"assumed"}
-    assert "torch 2.8.0" in found["ipex-2.8"].evidence
-    monkeypatch.setenv("QIR_MXNET", "/nowhere/python")
-    elsewhere = next(r for r in runtimes() if r.name == "mxnet")
-    assert (elsewhere.version, elsewhere.profile, elsewhere.state) == (None, "mxnet-1.9", "assumed")
-    assert "mxnet 1.9.1" in elsewhere.evidence
-    with pytest.raises(UsageError, match="which --python or QIR_MXNET may name"):
-        chosen(["mxnet"])
+    for name, file, said in (
+        ("mxnet", "mxnet-1.9", "mxnet 1.9.1"),
+        ("ipex", "ipex-2.8", "torch 2.8.0"),
+    ):
+        monkeypatch.setenv(f"QIR_{name.upper()}", "/nowhere/python")
+        elsewhere = next(r for r in runtimes() if r.name == name)
+        assert (elsewhere.version, elsewhere.profile, elsewhere.state) == (None, file, "assumed")
+        assert said in elsewhere.evidence
+        with pytest.raises(UsageError, match=f"which --python or QIR_{name.upper()} may name"):
+            chosen([name])
     known = {head_of(profile(r.profile)).backend for r in runtimes() if r.profile}
     assert known == {head_of(profile(n)).backend for n in profile_names()} - {"", "qir"}
 

@@ -1,0 +1,123 @@
+"""The probe of Intel's extension for PyTorch, in a Python of its own, which `QIR_IPEX` names.
+
+The extension 2.8 wants torch 2.8 to the letter, so it is seldom where QIR is. Programs go there in
+QDQ form and are traced and frozen, so that the extension makes its kernels of them.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import weakref
+from collections.abc import Mapping
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+import qir.inspect.pipe as pipe
+from qir.errors import OpError
+from qir.inspect.probe_cases import Forms
+from qir.inspect.probing import Probe
+from qir.ir.attrs import Attr
+from qir.ir.graph import Graph
+from qir.ir.types import QuantType
+
+Array = NDArray[np.generic]
+_CHILD = Path(__file__).with_name("child.py")
+
+
+class Ipex(Probe):
+    """Traced modules, whose groups oneDNN computes."""
+
+    name = "ipex"
+    backend = "ipex"
+    settings: ClassVar[Mapping[str, str]] = {"engine": "onednn", "form": "traced"}
+    distributions = ("intel-extension-for-pytorch",)
+    elsewhere = "QIR_IPEX"
+    grouped = True
+    forms = Forms(
+        ("quantize", "dequantize", "conv2d", "linear", "add", "avg_pool2d", "global_avg_pool"),
+        products=("u8", "i8"),
+        bias="real",
+        special=(),
+        rounds=2,
+        weights=("channel",),
+        tails=(("conv2d", "relu"), ("linear", "relu"), ("linear", "gelu"), ("conv2d", "add")),
+        wraps=False,
+    )
+
+    def __init__(self) -> None:
+        self.child: subprocess.Popen[bytes] | None = None
+
+    def begin(self) -> None:
+        if self.child is None:
+            self.child = subprocess.Popen(
+                [self.python, "-W", "ignore", str(_CHILD), str(Path(pipe.__file__))],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+            )
+            weakref.finalize(self, _end, self.child)
+
+    def run(self, graph: Graph, feeds: Mapping[str, Array]) -> Array:
+        self.begin()
+        child = self.child
+        assert child is not None
+        assert child.stdin is not None
+        assert child.stdout is not None
+        try:
+            child.stdin.write(pipe.pack(told(graph, feeds)))
+            child.stdin.flush()
+            answer = pipe.receive(child.stdout)
+        except (EOFError, BrokenPipeError):
+            self.child = None
+            raise OpError(f"{self.python} ended: {child.wait()}") from None
+        if isinstance(answer, str):
+            raise OpError(answer[:160])
+        return np.asarray(answer)
+
+
+def told(graph: Graph, feeds: Mapping[str, Array]) -> dict[str, pipe.Plain]:
+    """A program in QDQ form as plain data, with what it is fed."""
+    inputs: dict[str, pipe.Plain] = {}
+    constants: dict[str, pipe.Plain] = {}
+    nodes: list[pipe.Plain] = []
+    for node in graph:
+        if node.op == "output":
+            continue
+        value, numbers = node.result, _numbers(node.result.type.quant)
+        if node.op == "input":
+            inputs[value.name] = (feeds[value.name], numbers)
+        elif value.constant is not None:
+            constants[value.name] = (value.constant.data, numbers)
+        else:
+            operands: pipe.Plain = {slot: of.name for slot, of in node.operands.items()}
+            attrs: pipe.Plain = {name: _plain(v) for name, v in node.attrs.items()}
+            nodes.append((node.op, value.name, operands, attrs, numbers))
+    result = graph.outputs["y"].name
+    return {"inputs": inputs, "constants": constants, "nodes": nodes, "result": result}
+
+
+def _numbers(quant: QuantType | None) -> pipe.Plain:
+    """Storage, scales, zero points and axis."""
+    if quant is None:
+        return None
+    scales = np.asarray(quant.scales())
+    zeros = np.array(np.broadcast_to(np.asarray(quant.zeros(), np.int64), scales.shape))
+    return (str(quant.storage), scales, zeros, quant.axis)
+
+
+def _plain(value: Attr) -> pipe.Plain:
+    if isinstance(value, tuple):
+        return tuple(_plain(v) for v in value)
+    return value if isinstance(value, bool | int | float | None) else str(value)
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    assert child.stdin is not None
+    child.stdin.close()
+    child.wait(60)
+
+
+PROBES = (Ipex(),)
