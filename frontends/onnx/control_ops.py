@@ -1,6 +1,7 @@
 """If, Loop and Scan: their graphs become bodies, which see their own inputs alone.
 
 What a graph uses from outside comes in as an operand of the node; a constant is seen through.
+Codes come in and go out with their map where both sides have one, else as the bits they are.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ from qir.errors import GraphError, TypeRuleError
 from qir.ir import dims
 from qir.ir.attrs import Attr
 from qir.ir.calls import infer
-from qir.ir.dtype import BOOL, I64, met
+from qir.ir.dtype import BOOL, I64, DType, met
 from qir.ir.graph import Graph
 from qir.ir.node import Value
-from qir.ir.types import TensorType
+from qir.ir.types import Element, QuantType, TensorType
 from qir.ledger import Ledger
 
+from . import dynamic_ops
 from .op import Keep, Op, free_names
 from .reader import Reader
 
@@ -34,6 +36,7 @@ def _if(reader: Reader, op: Op) -> None:
         if proto.input:
             raise op.fail(f"{name} takes inputs; a branch has none")
         bodies[name] = reader.read_body(reader, proto, takes, reader.ledger)
+    _alike(reader, op, list(bodies.values()))
     made = [list(body.outputs.values()) for body in bodies.values()]
     if any(a.type.rank != b.type.rank for a, b in zip(*made, strict=False)):
         raise Keep  # nobody knows then how many axes the result has
@@ -44,11 +47,12 @@ def _if(reader: Reader, op: Op) -> None:
 def _loop(reader: Reader, op: Op) -> None:
     proto = op.graph("body")
     given = _captured(reader, op, proto)
-    carried = [reader.value(op, name) for name in op.inputs[2:]]
+    carried = _carried(reader, op, op.inputs[2:])
     if len(proto.input) != len(carried) + 2:
         raise op.fail(f"carries {len(carried)} values, its body takes {len(proto.input)}")
     kinds = [TensorType((), I64), TensorType((), BOOL), *(value.type for value in carried)]
     body = _settled(reader, op, proto, kinds, given, first=2, made=1, count=len(carried))
+    _told(reader, op, body, made=1, count=len(carried))
     operands = {**_slots("vs", carried), **_slots("xs", given.values())}
     for slot, name in zip(("count", "cond"), op.inputs[:2], strict=False):
         if name:
@@ -60,20 +64,22 @@ def _scan(reader: Reader, op: Op) -> None:
     if op.opset < 9:
         raise Keep("Scan of opset 8 has an axis of batches; convert the model to opset 9 or newer")
     proto, count = op.graph("body"), op.integer("num_scan_inputs", 1)
-    values = [reader.value(op, name) for name in op.inputs]
-    n = len(values) - count
-    if not 0 < count <= len(values) or len(proto.input) != len(values):
-        raise op.fail(f"has {len(values)} operands, its body takes {len(proto.input)}")
+    n = len(op.inputs) - count
+    if not 0 < count <= len(op.inputs) or len(proto.input) != len(op.inputs):
+        raise op.fail(f"has {len(op.inputs)} operands, its body takes {len(proto.input)}")
+    values = _carried(reader, op, op.inputs[:n])
+    values += [_crossing(reader, op, reader.value(op, name), cut=True) for name in op.inputs[n:]]
     given = _captured(reader, op, proto)
     axes = op.integers("scan_input_axes", ()) or (0,) * count
     entries = []
     for value, axis in zip(values[n:], axes, strict=True):
         shape, rank = value.type.shape, value.type.rank
-        if value.type.quant or not -rank <= axis < rank:
+        if not -rank <= axis < rank:
             raise Keep
         entries.append(value.type.with_shape((*shape[: axis % rank], *shape[axis % rank + 1 :])))
     kinds = [*(value.type for value in values[:n]), *entries]
     body = _settled(reader, op, proto, kinds, given, first=0, made=0, count=n)
+    _told(reader, op, body, made=0, count=n)
     attrs: dict[str, Attr] = {
         "axes": op.integers("scan_input_axes", ()),
         "reverse": op.integers("scan_input_directions", ()),
@@ -94,7 +100,74 @@ OPS: dict[str, Callable[[Reader, Op], None]] = {"If": _if, "Loop": _loop, "Scan"
 def _captured(reader: Reader, op: Op, *graphs: onnx.GraphProto) -> dict[str, Value]:
     """What graphs use from outside and is computed there, by the name they use."""
     names = dict.fromkeys(name for graph in graphs for name in free_names(graph))
-    return {name: reader.value(op, name) for name in names if not reader.is_constant(name)}
+    computed = [name for name in names if not reader.is_constant(name)]
+    return {name: _crossing(reader, op, reader.value(op, name)) for name in computed}
+
+
+# -- codes ----------------------------------------------------------------------------------------
+
+
+def _crossing(reader: Reader, op: Op, value: Value, *, cut: bool = False) -> Value:
+    """A value as graphs take it: codes whose numbers stand beside them are their bits.
+
+    So are those with several scales where one entry after the other is cut off.
+    """
+    quant = value.type.quant
+    if quant is None or not (quant.dynamic or (cut and quant.grain)):
+        return value
+    return dynamic_ops.recoded(reader, op, value, value.type.with_element(quant.storage), "raw")
+
+
+def _carried(reader: Reader, op: Op, names: Sequence[str]) -> list[Value]:
+    """What is carried: raw codes have the map that the last ones are read with."""
+    values = []
+    for name, out in zip(names, [*op.outputs, *("" for _ in names)], strict=False):
+        value = _crossing(reader, op, reader.value(op, name))
+        meaning = reader.meaning(out, value.type)
+        values.append(dynamic_ops.meant(reader, op, name, meaning) if meaning else value)
+    return values
+
+
+def _told(reader: Reader, op: Op, body: Graph, made: int, count: int) -> None:
+    """Lets a body give parts as codes of the map that all of them are read with."""
+    slots = list(body.outputs)[made + count :]
+    for slot, out in zip(slots, op.outputs[count:], strict=False):
+        _give(body, slot, reader.meaning(out, body.outputs[slot].type))
+
+
+def _alike(reader: Reader, op: Op, bodies: Sequence[Graph]) -> None:
+    """Lets branches give codes of one map: the one that both have, else that of who reads them."""
+    slots = [list(body.outputs) for body in bodies]
+    for out, *pair in zip(op.outputs, *slots, strict=False):
+        kinds = [body.outputs[slot].type for body, slot in zip(bodies, pair, strict=True)]
+        held = {kind.element for kind in kinds}
+        one = held.pop() if len(held) == 1 else None
+        if one is None or (isinstance(one, QuantType) and one.dynamic):
+            one = kinds[0].dtype
+        if isinstance(one, DType):
+            one = reader.meaning(out, TensorType(kinds[0].shape, one)) or one
+        for body, slot in zip(bodies, pair, strict=True):
+            _give(body, slot, one)
+
+
+def _give(body: Graph, slot: str, element: Element | None) -> None:
+    """Lets a body give the bits of a result as another type; only codes are read so."""
+    value = body.outputs[slot]
+    kind = value.type
+    old, new = kind.quant, element if isinstance(element, QuantType) else None
+    if element is None or kind.element == element or not (old or new):
+        return
+    if kind.dtype != (new.storage if new else element):
+        return
+    source = value.node.operands.get("x") if value.node.op == "recode" else None
+    if source is None or source.type.element != element:
+        name = body.fresh(f"{value.name}_{'meant' if new else 'raw'}")
+        made = body.add("recode", {"x": value}, types=[kind.with_element(element)], name=name)
+        source = made.result
+    body.set_operand(body.output, slot, source)
+
+
+# -- the node -------------------------------------------------------------------------------------
 
 
 def _slots(prefix: str, values: Iterable[Value]) -> dict[str, Value]:
@@ -124,9 +197,12 @@ def _settled(
         ledger = Ledger()
         takes = [*zip(names, kinds, strict=True), *outside]
         body = reader.read_body(reader, proto, takes, ledger)
-        gives = [value.type for value in body.outputs.values()][made : made + count]
-        if len(gives) < count:
+        slots = list(body.outputs)[made : made + count]
+        if len(slots) < count:
             raise op.fail(f"carries {count} values, its body gives {len(body.outputs)}")
+        for slot, kind in zip(slots, kinds[first : first + count], strict=True):
+            _give(body, slot, kind.element)
+        gives = [body.outputs[slot].type for slot in slots]
         met = [_meet(op, a, b) for a, b in zip(kinds[first : first + count], gives, strict=True)]
         if met == kinds[first : first + count]:
             reader.ledger.extend(ledger)
@@ -145,7 +221,7 @@ def _stated(reader: Reader, op: Op, info: onnx.ValueInfoProto, kind: TensorType)
     if stated.dtype != kind.dtype or (stated.rank != kind.rank and kind.rank):
         raise op.fail(f"its body takes {stated} as {info.name!r}, it gets {kind}")
     if not kind.rank:
-        return stated if stated.rank <= 1 else kind
+        return stated.with_element(kind.element) if stated.rank <= 1 else kind
     sizes = zip(stated.shape, kind.shape, strict=True)
     return kind.with_shape(tuple(b if a is None else a for a, b in sizes))
 

@@ -120,10 +120,11 @@ def meant(reader: Reader, op: Op, name: str, kind: QuantType) -> Value:
     source = value.node.operands.get("x") if value.node.op == "recode" else None
     if source is not None and source.type.element == kind:
         return source
-    return _recoded(reader, op, value, value.type.with_element(kind), "meant")
+    return recoded(reader, op, value, value.type.with_element(kind), "meant")
 
 
-def _recoded(reader: Reader, op: Op, value: Value, kind: TensorType, word: str) -> Value:
+def recoded(reader: Reader, op: Op, value: Value, kind: TensorType, word: str) -> Value:
+    """The bits of a value as another type, once; `word` ends its name."""
     for node in value.users:
         if node.op == "recode" and node.result.type == kind:
             return node.result
@@ -140,7 +141,7 @@ def _raw(reader: Reader, op: Op, name: str) -> Value:
     value = reader.value(op, name, reader.numbered(name))
     if value.type.quant is None:
         return value
-    return _recoded(reader, op, value, value.type.with_element(value.type.dtype), "raw")
+    return recoded(reader, op, value, value.type.with_element(value.type.dtype), "raw")
 
 
 def _operands(reader: Reader, op: Op, slots: tuple[str, str]) -> dict[str, Value]:

@@ -20,7 +20,6 @@ from qir.ledger import Change
 
 from . import optional
 from .elements import UNKNOWN, element, tensor_proto, type_proto
-from .faults import refusal
 from .op import MICROSOFT, Op, attribute_type, held_graphs
 from .reader import Reader
 
@@ -35,12 +34,8 @@ def keep(reader: Reader, op: Op, why: str = "") -> None:
     """Adds the op as a foreign node.
 
     `why` says what is wrong with an op that is known. What its graphs use from outside are operands
-    behind its own. Refused for If and Loop, whose results hang on their graphs; InputError if
-    nobody knows what it gives.
+    behind its own. InputError if nobody knows what it gives.
     """
-    for attribute in filter(_graphs, op.proto.attribute):
-        if why and op.type in ("If", "Loop"):
-            raise refusal(op.path, op.place, f"attribute {attribute.name!r} holds a graph: {why}")
     attrs = tuple((a.name, attr(reader, op, a)) for a in op.proto.attribute)
     places = tuple(i for i, name in enumerate(op.inputs) if name)
     values = [reader.value(op, op.inputs[i]) for i in places]
@@ -120,10 +115,6 @@ def unsaid(reader: Reader, op: Op) -> bool:
     values = [reader.value(op, name) for name in op.inputs if name]
     known = {**reader.declared, **_inferred(reader, op, values)}
     return any(name and name not in known for name in op.outputs)
-
-
-def _graphs(attribute: AttributeProto) -> bool:
-    return attribute.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS)
 
 
 def _types(reader: Reader, op: Op, values: list[Value]) -> list[TensorType]:
@@ -493,5 +484,10 @@ def _session(model: bytes) -> _Session:
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
-    session: _Session = onnxruntime.InferenceSession(model, options, ["CPUExecutionProvider"])
+    session: _Session = onnxruntime.InferenceSession(
+        model,
+        options,
+        ["CPUExecutionProvider"],
+        enable_fallback=0,  # it prints when it tries again
+    )
     return session

@@ -16,7 +16,7 @@ from qir.errors import QirError, TypeRuleError
 from qir.frontend import Frontend
 from qir.ir.graph import Graph
 from qir.ir.growth import growth
-from qir.ir.node import Node
+from qir.ir.node import Node, Value
 from qir.ir.origin import Origin
 from qir.ir.types import Array, TensorType
 from qir.ir.verify import errors
@@ -144,13 +144,23 @@ def _body(
             reader.check_name(name, "inputs of a body")
             if name in stored or reader.graph.has(name):
                 raise fault(reader.file.path, f"input {name}", "is there twice")
-            reader.bind(name, reader.graph.add("input", types=[kind], name=name).result)
+            _entered(reader, name, reader.graph.add("input", types=[kind], name=name).result)
         _declare(reader)
         return {name for name, _ in takes}
 
     _fill(reader, make_inputs)
     outer.doubtful = outer.doubtful or reader.doubtful
     return reader.graph
+
+
+def _entered(reader: Reader, name: str, value: Value) -> None:
+    """Enters what a body takes; raw codes that it reads with a map are read so from the first."""
+    quant = reader.meaning(name, value.type)
+    if quant is not None:
+        kind = value.type.with_element(quant)
+        meant = reader.spare(f"{name}_meant")
+        value = reader.graph.add("recode", {"x": value}, types=[kind], name=meant).result
+    reader.bind(name, value)
 
 
 def _fill(reader: Reader, make_inputs: Callable[[Reader, set[str]], set[str]]) -> None:
@@ -363,8 +373,8 @@ def _read(reader: Reader, op: Op) -> None:
             raise Keep
         if reader.dims.loose and _loose(reader, op):
             raise Keep("" if op.holds else "nothing says how many axes its operands have")
-        if not op.domain and (codes := _codes(reader, op)):
-            raise Keep(f"{codes}; dequantize before it and quantize after" if op.holds else "")
+        if not op.domain and _codes(reader, op):
+            raise Keep
         _handle(reader, op, handler)
     except Keep as kept:
         foreign.keep(reader, op, str(kept))
@@ -402,20 +412,17 @@ def _loose(reader: Reader, op: Op) -> bool:
     return any(reader.value(op, n).type.dtype.is_loose for n in names)
 
 
-def _codes(reader: Reader, op: Op) -> str:
-    """What keeps an op of the standard from being read by its meaning in reals.
+def _codes(reader: Reader, op: Op) -> bool:
+    """Whether codes keep an op of the standard from being read by its meaning in reals.
 
     One that computes on codes is kept: ONNX means the codes themselves.
     """
-    if moves(op) or (op.domain, op.type) in quantized_ops.OPS:
-        return ""
-    for name in op.inputs:
-        if name and (quant := reader.map_of(op, name)):
-            return f"its operand {name!r} holds codes, {quant}"
-    for name in op.outputs:
-        if reader.has_meaning(name):
-            return f"its result {name!r} is read as codes"
-    return ""
+    known = moves(op) or (op.domain, op.type) in quantized_ops.OPS
+    if known or op.type in control_ops.OPS:
+        return False
+    if any(name and reader.map_of(op, name) for name in op.inputs):
+        return True
+    return any(reader.has_meaning(name) for name in op.outputs)
 
 
 def _output(reader: Reader) -> None:

@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from qir import pipeline
-from qir.errors import Refused, VerifyError
+from qir.errors import VerifyError
 from qir.inspect.overflow import overflow
 from qir.ir.text import parse
 from qir.ledger import Ledger
@@ -70,33 +70,6 @@ def test_codes_read_by_another_scale_than_made_them_are_found(tmp_path: Path) ->
 def test_an_op_that_is_not_known_is_no_finding(tmp_path: Path) -> None:
     nodes = [helper.make_node("MeanVarianceNormalization", ["x"], ["y"], axes=[0, 1])]
     assert pipeline.verify(pipeline.load(written(tmp_path, nodes, {}))) == []
-
-
-def test_a_loop_that_is_refused_says_which_value_and_what_to_do(tmp_path: Path) -> None:
-    given = [
-        helper.make_tensor_value_info("i", TensorProto.INT64, ()),
-        helper.make_tensor_value_info("go", TensorProto.BOOL, ()),
-        helper.make_tensor_value_info("h", TensorProto.UINT8, (2, 3)),
-    ]
-    body = helper.make_graph(
-        [helper.make_node("Identity", [a], [b]) for a, b in (("go", "on"), ("h", "k"))],
-        "body",
-        given,
-        [
-            helper.make_tensor_value_info("on", TensorProto.BOOL, ()),
-            helper.make_tensor_value_info("k", TensorProto.UINT8, (2, 3)),
-        ],
-    )
-    first, last = pair()
-    last.input[0] = "o"
-    loop = helper.make_node("Loop", ["n", "", "q"], ["o"], name="round", body=body)
-    scales: dict[str, object] = {"s": np.float32(0.5), "z": np.uint8(3), "n": np.int64(2)}
-    with pytest.raises(Refused) as caught:
-        pipeline.load(written(tmp_path, [first, loop, last], scales))
-    told = str(caught.value).partition("m.onnx: ")[2]  # what is too long is cut
-    assert told.startswith(
-        "node round (Loop): attribute 'body' holds a graph: its operand 'q' holds codes, !q"
-    ), told
 
 
 def test_what_is_no_program_is_not_written_for_a_target(tmp_path: Path) -> None:

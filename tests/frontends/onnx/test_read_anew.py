@@ -20,13 +20,13 @@ from tests.frontends.onnx.models import model, save
 MICROSOFT = "com.microsoft"
 Arrays = dict[str, NDArray[Any]]
 HELD: Arrays = {
-    "s": np.float32(0.03)[...],
-    "z": np.uint8(120)[...],
-    "s2": np.float32(0.02)[...],
-    "z2": np.uint8(128)[...],
+    "s": np.array(0.03, np.float32),
+    "z": np.array(120, np.uint8),
+    "s2": np.array(0.02, np.float32),
+    "z2": np.array(128, np.uint8),
     "w": np.random.default_rng(3).integers(0, 256, (3, 2, 2, 2)).astype(np.uint8),
 }
-CODE = np.int8(127)[...]
+CODE = np.array(127, np.int8)
 A, B = ["s", "z"], ["s2", "z2"]
 
 
@@ -131,7 +131,12 @@ def test_scalars_of_equal_codes_are_not_one_tensor(tmp_path: Path) -> None:
         _node("Mul", ["x", "a"], "c"),
         _node("Mul", ["c", "b"]),
     ]
-    held: Arrays = {"s": np.float32(0.5)[...], "t": np.float32(0.25)[...], "v": CODE, "w": CODE}
+    held: Arrays = {
+        "s": np.array(0.5, np.float32),
+        "t": np.array(0.25, np.float32),
+        "v": CODE,
+        "w": CODE,
+    }
     ends = {"x": (1, [3])}, {"y": (1, [3])}
     graph = pipeline.load(save(model(nodes, *ends, held), tmp_path))
     assert pipeline.verify(graph) == []
