@@ -421,6 +421,7 @@ READS: Mapping[str, tuple[str, ...]] = {
     "gain_recode": (),
     "gain_recode_all": ("choose",),
     "gain_sum": ("choose",),
+    "gain_product": ("choose",),
     "folded_norm": (),
     "as_conv2d": ("acc", "bias", "requant", "stage"),
     "transposed": ("acc", "bias", "requant", "stage"),

@@ -71,6 +71,7 @@ COMPUTES: Mapping[str, tuple[str, ...]] = {
     "shifted_sum": ("add",),
     "range_sum": ("add",),
     "gain_sum": ("add",),
+    "gain_product": ("mul",),
     "scaled_product": ("mul",),
     "fixed_product": ("mul",),
     "product_of_codes": ("mul",),

@@ -67,18 +67,42 @@ def gain_recode_all(call: Call, arrays: Arrays) -> Codes:
 
 def gain_sum(call: Call, arrays: Arrays) -> Codes:
     """Add: each operand by the quotient of gains. Of a signed and an unsigned one, the latter
-    becomes a code of the result first."""
+    becomes a code of the result first; of a result of 32 bits, a code of 8, which is what it then
+    counts for."""
     out = call.out
     assert out is not None
     terms: list[Real32] = []
     maps = [call.affine(slot) for slot in ("a", "b")]
     mixed = maps[0].storage != maps[1].storage
+    wide = out.storage.bits == 32
+    low, high = (-128, 127) if wide else (out.low, out.high)
+    most = F(sum(_reach(of, _READ[str(of.storage)]) for of in maps))
     for slot, of in zip(("a", "b"), maps, strict=True):
-        term = arrays[slot].astype(F) * F(_gain(out, call) / _gain(of, call))
+        level = _READ[str(of.storage)]
+        by = F(_reach(of, level) * F(2.0**31)) / F(most * level)
+        term = arrays[slot].astype(F) * (by if wide else F(_gain(out, call) / _gain(of, call)))
         if mixed and str(of.storage) == "u8":
-            term = np.clip(np.rint(term), out.low, out.high)
+            term = np.clip(np.rint(term), low, high)
         terms.append(np.asarray(term, F))
     return stored(_whole(terms[0] + terms[1]), out)
+
+
+def gain_product(call: Call, arrays: Arrays) -> Codes:
+    """Multiply: the product of two codes by one factor, what is behind the point left out, and
+    what 8 bits do not hold wrapped; as reals by 1 over both gains; or as it is."""
+    a, b, out = call.affine("a"), call.affine("b"), call.out
+    if str(a.storage) != "i8" or str(b.storage) != "i8":
+        raise OpError(f"{call.op}: MXNet multiplies codes of i8")
+    product = arrays["a"].astype(np.int32) * arrays["b"].astype(np.int32)
+    gains_ = _gain(a, call), _gain(b, call)
+    if out is None:
+        factor = F(1.0 / float(gains_[0]) / float(gains_[1]))
+        return np.asarray(product.astype(F) * factor)
+    if out.storage.bits == 32:
+        return product
+    factor = F(F(_gain(out, call) / gains_[0]) / gains_[1])
+    cut = np.trunc(np.clip(product.astype(F) * factor, F(-(2.0**31)), F(2.0**31 - 128)))
+    return cut.astype(np.int32).astype(out.carrier)
 
 
 def folded_norm(call: Call, arrays: Arrays) -> Codes:
@@ -107,6 +131,7 @@ METHODS: Mapping[str, Method] = {
     "gain_recode": Method(gain_recode, whole=True),
     "gain_recode_all": Method(gain_recode_all, whole=True, rule=True),
     "gain_sum": Method(gain_sum, whole=True, rule=True),
+    "gain_product": Method(gain_product, whole=True, rule=True, reals=True),
     "folded_norm": Method(folded_norm, whole=True),
 }
 """The methods of MXNet's profile."""

@@ -70,6 +70,8 @@ def pooling(said: Said, arrays: Mapping[str, Array]) -> Array:
     attrs: dict[str, Any] = {"kernel": (size, size), "stride": (stride,) * 2, "pad": (pad,) * 4}
     if said["whole"]:
         attrs = {"kernel": (height, width)}
+    if said.get("full"):
+        attrs["ceil"] = True
     if said["what"] == "avg":
         attrs["count_pad"] = said["counts"]
     op = f"{said['what']}_pool2d"
@@ -86,6 +88,32 @@ def add(said: Said, arrays: Mapping[str, Array]) -> Array:
     maps = [bytes_of(k, r) for k, r in zip(said["kinds"], said["ranges"], strict=True)]
     given = {s: Held(arrays[s], kind) for s, kind in zip("ab", maps, strict=True)}
     return predicted(PROFILE, "add", given, made_of(said, arrays), arrays["y"].shape)
+
+
+def mul(said: Said, arrays: Mapping[str, Array]) -> Array:
+    maps = [bytes_of("int8", r) for r in said["ranges"]]
+    given = {s: Held(arrays[s], kind) for s, kind in zip("ab", maps, strict=True)}
+    made: QuantType | None = None
+    if said["made"] == "int8":
+        made = bytes_of("int8", said["top"])
+    if said["made"] == "int32":
+        step = F(F(said["ranges"][0]) / F(127)) * F(F(said["ranges"][1]) / F(127))
+        made = ranged("i32", step, -step * 2.0**31, step * 2.0**31, 2.0**31)
+    return predicted(PROFILE, "mul", given, made, arrays["y"].shape)
+
+
+def sums(said: Said, arrays: Mapping[str, Array]) -> Array:
+    maps = [bytes_of(k, r) for k, r in zip(said["kinds"], said["ranges"], strict=True)]
+    given = {s: Held(arrays[s], kind) for s, kind in zip("ab", maps, strict=True)}
+    low, high = (float(v) for v in arrays["range"])
+    made = ranged("i32", F(high) / F(2**31 - 1), low, high, 2.0**31 - 1)
+    return predicted(PROFILE, "add", given, made, arrays["y"].shape)
+
+
+def embedding(said: Said, arrays: Mapping[str, Array]) -> Array:
+    kind = bytes_of("int8", said["high"])
+    given = {"w": Held(arrays["w"], kind), "indices": Held(arrays["rows"])}
+    return predicted(PROFILE, "embedding", given, kind, arrays["y"].shape)
 
 
 def concat(said: Said, arrays: Mapping[str, Array]) -> Array:
@@ -151,6 +179,10 @@ FORESEEN: Mapping[str, Callable[[Said, Mapping[str, Array]], Array]] = {
     "fused_conv": fused_conv,
     "fused_linear": fused_linear,
     "fused_linear_codes": fused_linear,
+    "mul": mul,
+    "sums": sums,
+    "pooling_full": pooling,
+    "embedding": embedding,
 }
 """What the profile foresees, by the name of the file that recorded it."""
 

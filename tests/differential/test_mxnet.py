@@ -25,10 +25,19 @@ ROOT = Path(__file__).parents[2]
 PYTHON = Path(os.environ.get("QIR_MXNET", ROOT / "build/oracles/mxnet/bin/python"))
 
 
+STORED = {
+    "fused_linear_codes": {"bias": "i8"},
+    "mul": {"a": "i8", "b": "i8"},
+    "embedding": {"w": "i8"},
+}
+"""What a rule asks for, where it asks."""
+
+
 def rule_of(name: str) -> str:
     """The op whose rule a file of recorded results holds."""
     known = {"quantize_v2": "quantize", "fused_conv": "conv2d", "conv": "conv2d", "act": "relu"}
     known |= {"fused_linear": "linear", "fused_linear_codes": "linear", "pooling": "avg_pool2d"}
+    known |= {"pooling_full": "avg_pool2d", "sums": "add"}
     return known.get(name, name)
 
 
@@ -42,8 +51,7 @@ def close(found: Array, wanted: Array, tolerance: str) -> bool:
 @pytest.mark.parametrize("name", FORESEEN)
 def test_recorded_results_are_foreseen(name: str) -> None:
     codes, active = Count(), Count()
-    storage = {"bias": "i8"} if name == "fused_linear_codes" else {}
-    rule = profile(PROFILE).resolve(Query(rule_of(name), storage))
+    rule = profile(PROFILE).resolve(Query(rule_of(name), STORED.get(name, {})))
     for i, (said, arrays) in enumerate(cases(name)):
         found, wanted = FORESEEN[name](said, arrays), arrays["y"]
         if wanted.dtype == np.float32 and name != "dequantize":

@@ -250,6 +250,78 @@ def conv(rng: np.random.RandomState) -> list[Case]:
     return out
 
 
+def mul(rng: np.random.RandomState) -> list[Case]:
+    """Products as codes, as 32-bit products and as reals; by an executor, as shapes of this
+    operator are not known to `nd`."""
+    out = []
+    for trial in range(48):
+        kind = ("int8", "int32", "float32")[trial % 3]
+        a, b = (codes(rng, "int8", 2, 1 + trial * 13 % 70) for _ in "ab")
+        ranges = [printed(v) for v in rng.uniform(1, 9, 2)]
+        if trial % 2:
+            ranges = [127.5 / 16, 127.5 / 8]
+        top = printed(ranges[0] * ranges[1] * float(rng.choice([0.05, 1, 3])))
+        made = {"min_calib_range": -top, "max_calib_range": top} if kind == "int8" else {}
+        made |= {"enable_float_output": True} if kind == "float32" else {}
+        slots = [mx.sym.Variable(n) for n in "abcdef"]
+        bound = mx.sym.contrib.quantized_elemwise_mul(*slots, **made)
+        ends = [one(sign * r) for r in ranges for sign in (-1, 1)]
+        given = dict(zip("abcdef", [nd(a), nd(b), *ends], strict=True))
+        y = bound.bind(mx.cpu(), given, grad_req="null").forward()[0].asnumpy()
+        said = {"ranges": ranges, "top": top, "made": kind}
+        out.append({"said": said, "a": a, "b": b, "y": y})
+    return out
+
+
+def sums(rng: np.random.RandomState) -> list[Case]:
+    """Sums without a calibrated range, in 32 bits."""
+    out = []
+    for trial in range(48):
+        kinds = (("int8", "int8"), ("uint8", "uint8"), ("int8", "uint8"), ("uint8", "int8"))
+        chosen = kinds[trial % 4]
+        a, b = (codes(rng, kind, 2, 1 + trial * 13 % 70) for kind in chosen)
+        ranges = [printed(v) for v in rng.uniform(1, 9, 2)]
+        pairs = [(-r if kind == "int8" else 0.0, r) for kind, r in zip(chosen, ranges, strict=True)]
+        ends = [one(end) for pair in pairs for end in pair]
+        y, low, high = arrays(mx.nd.contrib.quantized_elemwise_add(nd(a), nd(b), *ends))
+        said = {"kinds": chosen, "ranges": ranges}
+        out.append({"said": said, "a": a, "b": b, "y": y, "range": np.concatenate([low, high])})
+    return out
+
+
+def pooling_full(rng: np.random.RandomState) -> list[Case]:
+    """Pools whose last window may hang over the edge."""
+    out = []
+    for trial in range(24):
+        kind, what = ("int8", "uint8")[trial % 2], ("max", "avg")[trial // 2 % 2]
+        size, stride = int(rng.randint(2, 4)), int(rng.randint(2, 4))
+        pad, counts = int(rng.randint(0, size)), bool(trial % 3)
+        fits = [n for n in range(5, 12) if -(-(n + 2 * pad - size) // stride) * stride < n + pad]
+        x = codes(rng, kind, 1, 3, int(rng.choice(fits)), int(rng.choice(fits)))
+        least = -3.0 if kind == "int8" else 0.0
+        asked = {"kernel": (size,) * 2, "stride": (stride,) * 2, "pad": (pad,) * 2}
+        asked |= {"pool_type": what, "count_include_pad": counts, "pooling_convention": "full"}
+        found = mx.nd.contrib.quantized_pooling(nd(x), one(least), one(3.0), **asked)
+        said = {"kind": kind, "what": what, "size": size, "stride": stride, "pad": pad}
+        said |= {"whole": False, "counts": counts, "full": True}
+        out.append({"said": said, "x": x, "y": arrays(found)[0]})
+    return out
+
+
+def embedding(rng: np.random.RandomState) -> list[Case]:
+    """Rows of a table of codes."""
+    out = []
+    for trial in range(6):
+        count, wide = 3 + trial, 1 + 11 * trial
+        w, rows = codes(rng, "int8", count, wide), rng.randint(0, count, 9)
+        slots = [mx.sym.Variable(n) for n in "abcd"]
+        made = mx.sym.contrib.quantized_embedding(*slots, input_dim=count, output_dim=wide)
+        given = dict(zip("abcd", [mx.nd.array(rows), nd(w), one(-2.0), one(2.0)], strict=True))
+        y = made.bind(mx.cpu(), given, grad_req="null").forward()[0].asnumpy()
+        out.append({"said": {"high": 2.0}, "w": w, "rows": rows, "y": y})
+    return out
+
+
 # -- fused ops, whose float weights the kernel quantizes ------------------------------------------
 
 
@@ -488,6 +560,10 @@ OPS = {
     "fused_conv": fused_conv,
     "fused_linear": fused_linear,
     "fused_linear_codes": fused_linear_codes,
+    "mul": mul,
+    "sums": sums,
+    "pooling_full": pooling_full,
+    "embedding": embedding,
 }
 
 
