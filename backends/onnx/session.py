@@ -35,7 +35,10 @@ class Session(Executable):
         where = f"{model}: " if isinstance(model, Path) else ""
         try:
             self._session = onnxruntime.InferenceSession(
-                source, options, providers=["CPUExecutionProvider"]
+                source,
+                options,
+                providers=["CPUExecutionProvider"],
+                enable_fallback=0,  # it prints when it tries again
             )
         except Exception as error:  # its errors share no base of their own
             raise InputError(f"{where}onnxruntime does not take it: {_first(error)}") from error

@@ -127,6 +127,8 @@ def group(reader: Reader, op: Op, operands: Mapping[str, Value], build: Build) -
         body.graph.prune()
     except (TypeRuleError, GraphError, OpError, ParseError, KeyError) as error:
         raise Keep(f"{error}") from error
+    for node in body.graph:
+        _check_scales(node, operands)
     places = _places(op, operands)
     made_at = tuple(i for i, name in enumerate(op.outputs) if name)
     attrs = tuple((a.name, attr(reader, op, a)) for a in op.proto.attribute)
@@ -142,6 +144,24 @@ def group(reader: Reader, op: Op, operands: Mapping[str, Value], build: Build) -
         types=[value.type for value in given.values()],
         bodies={"body": body.graph},
     )
+
+
+def _check_scales(node: Node, operands: Mapping[str, Value]) -> None:
+    """Keep where constants that the group is given are scales of codes, and make no sense as such.
+
+    Those of blocks have any sign.
+    """
+    for slot, value in node.operands.items():
+        base, _, last = slot.rpartition(".")
+        array = operands[value.name].constant if value.node.op == "input" else None
+        if last != "scale" or array is None or not node.results:
+            continue
+        of = (node.operands[base] if base in node.operands else node.results[0]).type.quant
+        if of is None or (of.grain is not None and of.axis is None):
+            continue
+        scales = array.data.astype(np.float64)
+        if not (np.isfinite(scales) & (scales > 0)).all():
+            raise Keep(f"its {value.name} is not positive and finite")
 
 
 def _places(op: Op, operands: Iterable[str]) -> tuple[int, ...]:

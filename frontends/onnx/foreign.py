@@ -423,7 +423,9 @@ def run(node: Node, operands: Mapping[str, NDArray[np.generic]]) -> tuple[NDArra
         plain = all(kind.name in _PLAIN or kind.is_opaque for kind in kinds)
         other = _in_runtime(model.SerializeToString(), feed) if plain else None
         if other is None:
-            raise PluginError(f"onnx {proto.op_type}: {error}") from error
+            why = str(node.attrs["why"])
+            said = f"{why}; {error}" if why else error
+            raise PluginError(f"onnx {proto.op_type}: {said}") from error
         found = other
     return tuple(_held(a, v) for a, v in zip(found, node.results, strict=True))
 

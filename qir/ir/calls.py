@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import lru_cache
 
 from qir.errors import GraphError, TypeRuleError
 from qir.ir.attrs import Attr
@@ -106,6 +107,24 @@ def _inferred(
         _STEADY[op].clear()
     _STEADY[op][key] = None if asked.asked else types
     return types
+
+
+def told(
+    op: str, operands: Mapping[str, Value], attrs: Mapping[str, Attr]
+) -> tuple[TensorType, ...] | None:
+    """What the rule said of an earlier use that is alike, without codes and companions, if any."""
+    kept = _STEADY.get(op)
+    if not kept or (key := _key(operands, attrs)) is None:
+        return None
+    found = kept.get(key)
+    return found if found and not _beside(op, tuple(operands)) else None
+
+
+@lru_cache(1024)
+def _beside(op: str, slots: tuple[str, ...]) -> bool:
+    """Whether any is a companion of another."""
+    row = spec(op)
+    return any(row.companion(slot) for slot in slots)
 
 
 def make_call(

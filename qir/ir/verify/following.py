@@ -14,6 +14,7 @@ from typing import Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from qir.errors import TypeRuleError
 from qir.ir import dims
 from qir.ir.attrs import Attr
 from qir.ir.calls import make_call
@@ -123,7 +124,10 @@ def _moved(node: Node, quant: QuantType) -> QuantType | None:
     if quant.grain is None:
         return quant
     move = OPS[node.op].move
-    return move(make_call(node.op, node._operands, node._attrs), quant) if move else None
+    try:
+        return move(make_call(node.op, node._operands, node._attrs), quant) if move else None
+    except TypeRuleError:  # which is a finding of its own, about that node
+        return None
 
 
 # -- what constants make ------------------------------------------------------------------------

@@ -38,9 +38,11 @@ def positive_scale(seen: Seen) -> Iterator[Fault]:
     for name, quant in _maps(seen):
         if quant.scale is not None and (said := _bad_scale(quant)):
             yield Fault(f"{name}: {said}", value=name.removeprefix("%"))
-    for slot, array, _ in _given(seen, "scale"):
-        if not _positive(array.data):
-            yield Fault(f"{slot}: a scale is not positive and finite", slot)
+    for slot, array, of in _given(seen, "scale"):
+        blocks = of is not None and of.grain is not None and of.axis is None
+        if not (_finite if blocks else _positive)(array.data):
+            said = "finite" if blocks else "positive and finite"
+            yield Fault(f"{slot}: a scale is not {said}", slot)
 
 
 def _bad_scale(quant: QuantType) -> str:
@@ -52,9 +54,7 @@ def _bad_scale(quant: QuantType) -> str:
     if array is None or inner is None:
         blocks = quant.grain is not None and quant.axis is None
         if array is not None and blocks and array.type.dtype.is_float:
-            return (
-                "" if np.isfinite(array.data.astype(np.float64)).all() else "a scale is not finite"
-            )
+            return "" if _finite(array.data) else "a scale is not finite"
         ok = array is None or _positive(array.data)
         return "" if ok else "a scale is not positive and finite"
     if inner.dynamic or inner.kind != "uniform" or inner.grain is not None:
@@ -66,17 +66,24 @@ def _bad_scale(quant: QuantType) -> str:
     return _bad_scale(inner)
 
 
+def _finite(numbers: NDArray[np.generic]) -> bool:
+    return bool(np.isfinite(numbers.astype(np.float64)).all())
+
+
 def _positive(numbers: NDArray[np.generic]) -> bool:
     wide = numbers.astype(np.float64)
     return bool(((wide > 0) & (wide < np.inf)).all())
 
 
 def _given(seen: Seen, last: str) -> Iterator[tuple[str, Array, QuantType | None]]:
-    """Constants in companion slots of that name, with the map that each belongs to."""
+    """Constants in companion slots of that name, with the map that each belongs to.
+
+    An input of a body is the constant outside that it always is.
+    """
     for step in seen.steps:
         for slot in step.call.companions:
             base, _, name = slot.rpartition(".")
-            array = step.operands[slot].constant
+            array = seen.look.source(step.operands[slot]).constant
             if name == last and array is not None and array.type.quant is None:
                 yield step.prefix + slot, array, _owner(seen, step, base)[0]
 
@@ -210,6 +217,7 @@ _CHOOSE = frozenset({"rnn", "lstm", "gru", "attention"})
 """Ops that round to the range of what is there, where nothing gives an inner slot its numbers."""
 _RAW = frozenset({"matmul_integer", "conv_integer"})
 """Ops on plain numbers whose zeros come beside; their type rules look at them."""
+_UNASKED = _BITS | _RAW
 
 
 def companions(seen: Seen) -> Iterator[Fault]:
@@ -220,7 +228,7 @@ def companions(seen: Seen) -> Iterator[Fault]:
     mean and the type says `?`, refused where the type has the number, and shaped as its grain is.
     """
     for step in seen.steps:
-        if step.row.name in _BITS | _RAW or not (seen.open or step.call.companions):
+        if step.plain or step.row.name in _UNASKED or not (seen.open or step.call.companions):
             continue
         for base in _bases(seen, step):
             for fault in _beside(seen, step, base):

@@ -152,8 +152,7 @@ class Seen:
         if node.stages:
             self.steps = tuple(_chain(node))
         elif node.op not in GIVEN and all(name in node._bodies for name in self.row.bodies):
-            call = make_call(node.op, self.operands, node._attrs, node._bodies)
-            step = Step("", self.row, call, self.operands, _own_type(node))
+            step = Step("", self.row, self.operands, node._attrs, _own_type(node), node._bodies)
             step.infer()
             self.steps = (step,)
 
@@ -189,7 +188,7 @@ def _chain(node: Node) -> Iterator[Step]:
         if stage.flow is not None and flow is not None:
             call = replace(call, types={**call.types, stage.flow: flow})
         result = node.results[0].type if i == last else stage.type
-        step = Step(f"{i}." if i else "", row, call, operands, result)
+        step = Step(f"{i}." if i else "", row, operands, stage.attrs, result, called=call)
         step.infer()
         yield step
         if step.refused or len(step.made) != 1:

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from qir.errors import TypeRuleError
-from qir.ir.node import Value
+from qir.ir.attrs import Attr
+from qir.ir.calls import make_call, told
+from qir.ir.node import Program, Value
 from qir.ir.ops import Call, OpSpec
 from qir.ir.types import Array, QuantType, TensorType
 
@@ -34,18 +36,35 @@ class Step:
     prefix: str
     """What stands before the slot's name on the node: nothing, or `2.`."""
     row: OpSpec
-    call: Call
     operands: Mapping[str, Value]
     """Without the slot where the stage before flows in."""
+    attrs: Mapping[str, Attr]
     result: TensorType | None
     """The stated type; None where a stage stays in working precision."""
+    bodies: Mapping[str, Program] | None = None
+    called: Call | None = None
+    """What rules see of it, once one has looked."""
+    plain: bool = False
+    """Whether it is on reals, without companions, and as an earlier one that its rule has seen."""
     made: tuple[TensorType, ...] = ()
     """What the op's type rule makes of the operands."""
     refused: str = ""
     """Why it makes nothing of them."""
 
+    @property
+    def call(self) -> Call:
+        """What rules see of it."""
+        if self.called is None:
+            self.called = make_call(self.row.name, self.operands, self.attrs, self.bodies)
+        return self.called
+
     def infer(self) -> None:
-        """Asks the op's type rule."""
+        """Asks the op's type rule, or remembers what it said of one that is alike."""
+        if not self.bodies and self.called is None:
+            found = told(self.row.name, self.operands, self.attrs)
+            if found is not None:
+                self.made, self.plain = found, True
+                return
         try:
             self.made = self.row.rule(self.call)
         except TypeRuleError as error:

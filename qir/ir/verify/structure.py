@@ -24,13 +24,14 @@ def structure(seen: Seen) -> Iterator[Fault]:
     sees the edge. Only a defect of QIR breaks this rule, or code that writes to private fields.
     """
     node, graph = seen.node, seen.graph
+    edges = graph._store._succ
     for slot, value in seen.operands.items():
         said = ""
-        if value.node not in graph._store:
+        if (users := edges.get(value.node)) is None:
             said = f"reads %{value.name}, which is of another graph"
         elif (node, slot) not in value._uses:
             said = f"reads %{value.name}, which does not know it"
-        elif not graph._store.has_edge(value.node, node, slot):
+        elif slot not in users.get(node, ()):
             said = "has no edge"
         elif value.node._rank >= node._rank:
             said = f"reads %{value.name}, which is made later"
@@ -68,7 +69,8 @@ def slots(seen: Seen) -> Iterator[Fault]:
         for slot in seen.operands.keys() - set(wanted_slots(node)):
             yield Fault(f"{slot} is no slot of its stages", slot)
     elif node.op not in ("output", "foreign"):
-        for slot in seen.operands:
+        fits = tuple(seen.operands) in row.fitting
+        for slot in () if fits else seen.operands:
             if row.slot(slot) is None and not row.companion(slot):
                 yield Fault(f"{node.op} has no slot {slot}", slot)
         for several in (s.name for s in row.operands if s.variadic):
@@ -108,6 +110,8 @@ def _results(node: Node, wanted: tuple[TensorType, ...]) -> Iterator[Fault]:
     if len(wanted) != len(node.results):
         yield Fault(f"makes {len(node.results)} values, its op makes {len(wanted)}")
     for value, kind in zip(node.results, wanted, strict=False):
+        if value.type is kind:
+            continue
         if node.op == "recode":
             yield from _recoded(value, kind)
         elif node._bodies and not _alike(value.type, kind):

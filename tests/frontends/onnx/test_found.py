@@ -111,3 +111,47 @@ def test_an_operator_that_is_not_as_it_says_is_told(tmp_path: Path, more: str) -
         pipeline.run(graph, {"x": np.ones(2, np.float32)})
     with pytest.raises(Refused, match=r"^y: Softplus: its slots and attrs are not"):
         pipeline.save(graph, tmp_path / "m.onnx", target="onnx")
+
+
+def integers(scale: float) -> onnx.ModelProto:
+    """A product whose reals onnxruntime's own operator gives, with that scale of the weights."""
+    names = ["x", "w", "xs", "ws", "", "z"]
+    it = node("MatMulIntegerToFloat", names, ["y"], "it", domain="com.microsoft")
+    held = {"w": np.ones((3, 2), np.uint8), "xs": np.float32(0.5), "ws": np.float32(scale)}
+    given = {"x": (TensorProto.UINT8, (2, 3)), "z": (TensorProto.UINT8, ())}
+    return model([it], given, {"y": (FLOAT, (2, 2))}, held, domains=("com.microsoft",))
+
+
+def test_a_scale_that_a_group_is_given_is_a_scale_or_the_operator_is_kept(tmp_path: Path) -> None:
+    graph = pipeline.load(save(integers(0.25), tmp_path))
+    assert graph["y"].node.op == "fused"
+    text = str(graph).replace("constant(0.25)", "constant(-0.25)")
+    assert "constant(-0.25)" in text
+    errors = [
+        str(f)
+        for f in verify(parse(text, {"w": np.ones((3, 2), np.uint8)}))
+        if f.severity == "error"
+    ]
+    assert len(errors) == 1
+    assert errors[0].endswith("b.scale: a scale is not positive and finite [positive-scale]")
+    kept = pipeline.load(save(integers(-0.25), tmp_path))
+    assert kept["y"].node.op == "foreign"
+    said = [f.message for f in verify(kept) if f.rule == "kept"]
+    assert said == ["kept as onnx MatMulIntegerToFloat: its b_scale is not positive and finite"]
+
+
+def test_moves_that_make_no_shape_are_one_finding() -> None:
+    text = """array @s : 3xf32
+    array @w : 3x1xi8
+    graph main {
+      %x = input() : 1073741824x1073741824x3x!quant.uniform<i8:f32:2, @s>
+      %reals = dequantize(%x) : 1073741824x1073741824x3xf32
+      %flat = flatten(%reals) {axis = 2} : 1x3xf32
+      %w = constant(@w) : 3x1x!quant.uniform<i8:f32, 0.5>
+      %v = dequantize(%w) : 3x1xf32
+      %y = matmul(%flat, %v) : 1x1xf32
+      output(y=%y)
+    }"""
+    data = {"s": np.ones(3, np.float32), "w": np.ones((3, 1), np.int8)}
+    (error,) = [f for f in verify(parse(text, data)) if f.severity == "error"]
+    assert (error.node, error.rule) == ("flat", "types")
