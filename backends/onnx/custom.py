@@ -27,8 +27,8 @@ from .elements import NUMBERS, STORED, number
 DOMAIN = "qir"
 TYPE, ARRAYS, HASH, ROUND = "qir.type", "qir.arrays", "qir.hash", "qir.round"
 """Keys of a function's metadata: what it stands for, its arrays' types, what it is made of."""
-_WIDEST = 16
-"""Codes of so many bits are whole in float32, and sums of them."""
+_WIDEST, _ALONE = 16, 24
+"""Codes of so many bits are whole in float32, and sums of them; and with no zero point."""
 _ZEROS = ("after", "before")
 _REALS = ("f32", "f16", "bf16", "f64")
 
@@ -65,7 +65,8 @@ def why_not(quant: QuantType, shape: Shape) -> str:
     """What keeps a map from being said by primitive operators; empty where nothing does."""
     if quant.dynamic:
         return "the numbers of its codes are computed"
-    if not quant.storage.is_integer or quant.storage.bits > _WIDEST:
+    most = _WIDEST if np.asarray(quant.zeros()).any() else _ALONE
+    if not quant.storage.is_integer or quant.storage.bits > most:
         return f"codes of {quant.storage} are not made of primitive operators"
     if quant.express.name not in _REALS:
         return f"{quant.express} is no type of reals that ONNX computes in"

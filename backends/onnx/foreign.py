@@ -75,7 +75,10 @@ def write(writer: Writer, node: Node) -> None:
         raise writer.refuse(node, f"{node.attrs['op']!r} is {framework}'s own and unknown to ONNX")
     proto = _proto(writer, node)
     if domain:
-        writer.check_domain(str(node.attrs["op"]), domain, node.name)
+        why = str(node.attrs["why"])
+        writer.check_domain(
+            str(node.attrs["op"]), domain, f"{node.name}: {why}" if why else node.name
+        )
         writer.domains[domain] = max(version(node), writer.domains.get(domain, 1))
         writer.nodes.append(proto)
     elif _since(proto, version(node)) == _since(proto, writer.opset) or fits(node, writer.opset):

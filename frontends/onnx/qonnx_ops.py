@@ -32,8 +32,8 @@ _ROUNDS = {
 }
 """Its rounding modes and what they are called here; HALF_DOWN is none of ours."""
 _KNOWN = frozenset((*_ROUNDS, "HALF_DOWN"))
-_MOST_BITS = 24
-"""Whole numbers of so many bits are exact in float32."""
+_MOST_BITS, _WITH_ZERO = 24, 16
+"""Whole numbers of so many bits are exact in float32, and with zero points added."""
 Numbers = NDArray[np.float32]
 
 
@@ -59,6 +59,8 @@ def _quant(reader: Reader, op: Op) -> None:
     signed, narrow = op.integer("signed", 1) != 0, op.integer("narrow", 1) != 0
     mode = _mode(op, "ROUND")
     kind = _map(reader, op, operands["X"].type, signed, narrow) if mode in _ROUNDS else None
+    if kind is not None and mode == "HALF_UP" and kind.storage.bits == _MOST_BITS:
+        kind = None  # it adds a half in float32, which has none beside numbers so large
 
     def build(body: Body) -> list[Value]:
         if kind is None:
@@ -95,6 +97,8 @@ def _map(reader: Reader, op: Op, x: TensorType, signed: bool, narrow: bool) -> Q
     if axis is not None and x.shape[axis] != scale.size:
         return None
     if not (np.isfinite(scale) & (scale > 0)).all() or zero.size not in (1, scale.size):
+        return None
+    if bits > _WITH_ZERO and zero.any():
         return None
     if (zero != np.rint(zero)).any() or (zero < low).any() or (zero > high).any():
         return None

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from qir.backends.onnx.model import to_model
+from qir.errors import PluginError
 from qir.frontends.onnx import OnnxFrontend
 from qir.ir.verify import check
 from qir.ledger import Ledger
@@ -133,6 +134,22 @@ def test_any_numbers(tmp_path: Path, mode: str, signed: int, computed: bool) -> 
         assert np.array_equal(found, wanted), f"{bits} bits of {mode}"
 
 
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("bits", [16, 17, 20, 23, 24, 25])
+def test_many_bits(tmp_path: Path, bits: int, mode: str) -> None:
+    rng = np.random.default_rng(bits)
+    for signed, narrow, zero in ((1, 0, 0), (0, 0, 0), (1, 1, 5), (0, 1, 5)):
+        scale = np.asarray(rng.uniform(0.01, 1), F)
+        steps = rng.uniform(-1.2, 1.2, 40) * 2.0**bits
+        x = np.asarray(np.concatenate([steps, np.floor(steps) + 0.5]) * scale, F)
+        held = {"s": scale, "z": np.array(zero, F), "b": np.array(bits, F)}
+        found, _ = through(
+            *("Quant", {"x": x}, held, tmp_path), rounding_mode=mode, signed=signed, narrow=narrow
+        )
+        wanted = quant(x, scale, held["z"], held["b"], signed != 0, narrow != 0, mode)
+        assert np.array_equal(found, wanted), f"signed {signed}, zero point {zero}"
+
+
 @pytest.mark.parametrize("size", [(), (5, 1)])
 def test_two_numbers_of_one_bit(tmp_path: Path, size: tuple[int, ...]) -> None:
     rng = np.random.default_rng(32)
@@ -172,5 +189,8 @@ def test_an_op_whose_rounding_nobody_knows_is_kept(tmp_path: Path, op: str) -> N
     ledger = Ledger()
     read = OnnxFrontend().load(save(proto, tmp_path), ledger)
     assert [n.op for n in read if n.op not in ("input", "constant", "output")] == ["foreign"]
-    assert "rounding_mode 'ROUND_TO_ZERO' is none that QONNX has" in str([*ledger])
+    said = "rounding_mode 'ROUND_TO_ZERO' is none that QONNX has"
+    assert said in str([*ledger])
+    with pytest.raises(PluginError, match=said):
+        run(read, {"x": np.zeros((4, 6), F)})
     same_nodes(proto, to_model(read, Ledger()))
