@@ -106,6 +106,11 @@ def _floor_div(steps: _Steps, ins: dict[str, str]) -> None:
     steps.end("Div", steps.do("Sub", a, steps.do("Mod", a, b)), b)
 
 
+def _squared_difference(steps: _Steps, ins: dict[str, str]) -> None:
+    apart = steps.do("Sub", ins["a"], ins["b"])
+    steps.end("Mul", apart, apart)
+
+
 OPS: dict[str, Row] = {
     "exp2": _composed(_exp2),
     "expm1": _composed(_expm1),
@@ -120,4 +125,5 @@ OPS: dict[str, Row] = {
     "tanh_shrink": _composed(_tanh_shrink),
     "logit": _composed(_logit),
     "floor_div": _composed(_floor_div),
+    "squared_difference": _composed(_squared_difference),
 }

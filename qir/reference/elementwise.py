@@ -136,6 +136,14 @@ def floor_div(a: Array, b: Array) -> Array:
 
 
 @np.errstate(all="ignore")
+def squared_difference(a: Array, b: Array) -> Array:
+    """(a - b)^2, of integers wrapped; OpError if types or shapes do not fit."""
+    if not _meet("squared_difference", a, b).is_float:
+        return np.asarray(np.square(np.subtract(a, b)))
+    return np.asarray(narrow(np.asarray(np.square(wide(a) - wide(b))), a.dtype))
+
+
+@np.errstate(all="ignore")
 def atan2(a: Array, b: Array) -> Array:
     """The angle of the point (b, a); OpError unless the operands are floats that fit."""
     floats("atan2", a=a, b=b)

@@ -52,6 +52,7 @@ FUNCTIONS: dict[str, Callable[..., Made]] = {
     "pow": elementwise.power,
     "mod": elementwise.mod,
     "floor_div": elementwise.floor_div,
+    "squared_difference": elementwise.squared_difference,
     "atan2": elementwise.atan2,
     "min": elementwise.least,
     "max": elementwise.greatest,

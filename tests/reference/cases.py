@@ -153,6 +153,7 @@ UNARY = (
 POSITIVE = "log log1p log2 log10 sqrt rsqrt reciprocal acosh".split()
 WITHIN = "asin acos atanh tan".split()
 
+PAIRED = ("add", "sub", "mul", "div", "mod", "floor_div", "squared_difference", "atan2")
 CASES: dict[str, Case] = {
     **{op: Case(X) for op in UNARY},
     **{op: Case(ABOVE) for op in POSITIVE},
@@ -160,7 +161,7 @@ CASES: dict[str, Case] = {
     "logit": Case(INSIDE, {"eps": 0.125}),
     "prelu": Case({**X, "slope": normal(40)}),
     "clip": Case(X, {"min": -1.5, "max": 2.25}),
-    **{op: Case(PAIR) for op in ("add", "sub", "mul", "div", "mod", "floor_div", "atan2")},
+    **{op: Case(PAIR) for op in PAIRED},
     "pow": Case({"a": between(0.1, 9, 3, 40), "b": normal(40)}),
     **{op: Case(MANY) for op in ("sum", "mean", "min", "max")},
     **{

@@ -87,6 +87,9 @@ def test_functions_of_two_operands_are_torchs(seed: int) -> None:
     (got,) = assert_rule_agrees("atan2", {"a": a, "b": b}, note=f"seed {seed}")
     exact = torch.atan2(*wide).numpy()
     assert_rounded_once(got, exact, np.abs(exact), f"seed {seed}")
+    (got,) = assert_rule_agrees("squared_difference", {"a": a, "b": b}, note=f"seed {seed}")
+    exact = torch.square(torch.sub(*wide)).numpy()
+    assert_rounded_once(got, exact, np.abs(exact), f"seed {seed}")
     (got,) = assert_rule_agrees("floor_div", {"a": a, "b": b}, note=f"seed {seed}")
     assert np.array_equal(got, torch.floor_divide(*wide).numpy()), f"seed {seed}"
     whole, by = (x.round().astype(np.int32) for x in (a, b))

@@ -199,6 +199,8 @@ OTHERS: list[tuple[str, dict[str, str], dict[str, Attr], Change | None]] = [
     ("logit", {"x": "positive"}, {"eps": 0.25}, Change.REGROUPED),
     ("floor_div", {"a": "x", "b": "positive"}, {}, Change.REGROUPED),
     ("floor_div", {"a": "n", "b": "step"}, {}, Change.REGROUPED),
+    ("squared_difference", {"a": "x", "b": "positive"}, {}, Change.REGROUPED),
+    ("squared_difference", {"a": "n", "b": "step"}, {}, Change.REGROUPED),
     ("flip", {"x": "x"}, {"axes": (0, -1)}, None),
     ("embedding", {"w": "w", "indices": "i"}, {}, None),
     ("embedding", {"w": "w", "indices": "bytes"}, {}, None),
