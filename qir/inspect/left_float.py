@@ -14,7 +14,7 @@ from qir.numerics.profile import Group as Row
 from qir.numerics.profile import When
 from qir.passes.group import told
 from qir.passes.kernels import Kernel, is_float, kernels, lacking, of_reals
-from qir.passes.needs import NEEDS, asked, tails_of
+from qir.passes.needs import NEEDS, asked, offset, tails_of
 from qir.rewrite.fusing import Match, match_of, source_of
 
 _EDGES = frozenset({"input", "constant", "output", "quantize", "dequantize"})
@@ -139,6 +139,8 @@ def _unmet(match: Match, found: Profile) -> str:
     row = next((g for g in rows if g.when.holds(query)), None)
     if row is None:
         return _condition(rows[0].when, match)
+    if offset(match, found):
+        return f"its codes have a zero point, and those of {found.name} have none"
     return _need(row, match)
 
 

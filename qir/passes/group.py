@@ -10,7 +10,7 @@ from qir.ledger import Change, Ledger
 from qir.numerics import Profile, given, profile
 from qir.numerics.profile import Group as Row
 from qir.passes.kernels import Kernel, is_float, kernels, wrap
-from qir.passes.needs import NEEDS, asked, tails_of
+from qir.passes.needs import NEEDS, asked, offset, tails_of
 from qir.rewrite import Tolerance
 from qir.rewrite.fusing import Fusing, Match
 from qir.rewrite.loading import load
@@ -77,7 +77,9 @@ class Group(Fusing):
 
     def allows(self, match: Match, graph: Graph) -> bool:
         row = self._row(match, graph)
-        return row is not None and all(NEEDS[need](match) for need in row.needs)
+        if row is None or offset(match, self.named(graph)):
+            return False
+        return all(NEEDS[need](match) for need in row.needs)
 
     def _row(self, match: Match, graph: Graph) -> Row | None:
         """The row of the profile that speaks of these ops."""

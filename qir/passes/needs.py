@@ -28,6 +28,14 @@ def asked(match: Match) -> Query:
     return replace(query_of(match.head), storage=storage)
 
 
+def offset(match: Match, found: Profile) -> bool:
+    """Whether codes have a zero point, of which a profile's runtime knows none."""
+    rule = found.resolve(Query("quantize", {"result": "u8"}))
+    maps = [v.type.quant for slot, v in match.codes.items() if v is not match.bias]
+    known = [q for q in (*maps, match.result) if q is not None and not q.dynamic]
+    return rule.quantize.zero == "none" and any(np.any(q.zeros()) for q in known)
+
+
 def _kept_map(match: Match) -> bool:
     first = next(iter(match.codes.values())).type.quant
     return first is not None and match.result is not None and first.same_map(match.result)

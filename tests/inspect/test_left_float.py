@@ -52,6 +52,13 @@ def test_what_is_grouped_is_not_told() -> None:
             ["softmax: storage u16, not u8 or i8"],
         ),
         (
+            "mxnet-1.9",
+            "  %y = add(%xr, %xr) : 2x4x4x4xf32\n",
+            KEPT,
+            "u8",
+            ["add: its codes have a zero point, and those of mxnet-1.9 have none"],
+        ),
+        (
             "torch-2.13.fbgemm",
             POOL,
             OTHER,
