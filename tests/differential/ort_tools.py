@@ -29,7 +29,7 @@ from onnxruntime.quantization.matmul_nbits_quantizer import (
     MatMulNBitsQuantizer,
 )
 
-Feeds = dict[str, NDArray[np.float32]]
+Feeds = dict[str, NDArray[Any]]
 OPSET = 21
 
 
@@ -164,50 +164,49 @@ MORE_DYNAMIC: dict[str, dict[str, Any]] = {
 """What else `quantize_dynamic` may be told."""
 TABLES = {f"table-{kind}": number for number, kind in enumerate(("fp4", "nf4"))}
 """Weights by a table of four bits."""
-ALL = (*STATIC, *DYNAMIC, *NBITS, *MORE, *MORE_DYNAMIC, *TABLES, "nbits-hqq")
+ALL = tuple(dict.fromkeys((*STATIC, *DYNAMIC, *NBITS, *MORE, *MORE_DYNAMIC, *TABLES, "nbits-hqq")))
 
 
 def quantized(name: str, seed: int = 0) -> onnx.ModelProto:
     """The network as a tool quantizes it."""
+    return made_of(name, network(seed), samples())
+
+
+def made_of(name: str, proto: onnx.ModelProto, feeds: Sequence[Feeds]) -> onnx.ModelProto:
+    """A float model as a tool quantizes it, with these batches where it wants some."""
     logging.getLogger().setLevel(logging.ERROR)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         source, made = Path(folder) / "float.onnx", Path(folder) / "made.onnx"
-        onnx.save(network(seed), source)
+        onnx.save(proto, source)
         if name in STATIC:
             form, activations, weights, channel = STATIC[name]
-            quantize_static(
-                source,
-                made,
-                _Reader(samples()),
-                quant_format=form,
-                activation_type=activations,
-                weight_type=weights,
-                per_channel=channel,
-            )
+            options = _static(form, activations, weights, per_channel=channel)
+            quantize_static(source, made, _Reader(feeds), **options)
         elif name in DYNAMIC:
             kind, channel = DYNAMIC[name]
             quantize_dynamic(source, made, weight_type=kind, per_channel=channel)
         elif name in MORE:
-            with contextlib.redirect_stdout(io.StringIO()):
-                quantize_static(source, made, _Reader(samples()), **MORE[name])
+            quantize_static(source, made, _Reader(feeds), **MORE[name])
         elif name in MORE_DYNAMIC:
             quantize_dynamic(source, made, **MORE_DYNAMIC[name])
-        elif name in TABLES:
-            by_table = MatMulBnb4Quantizer(onnx.load(source), TABLES[name], 16)
-            by_table.process()
-            onnx.save(by_table.model.model, made)
-        elif name == "nbits-hqq":
-            tool = MatMulNBitsQuantizer(
-                onnx.load(source), algo_config=HQQWeightOnlyQuantConfig(block_size=16, axis=1)
-            )
-            tool.process()
-            onnx.save(tool.model.model, made)
         else:
-            bits, even, form = NBITS[name]
-            config = DefaultWeightOnlyQuantConfig(
-                block_size=16, is_symmetric=even, bits=bits, quant_format=form
-            )
-            tool = MatMulNBitsQuantizer(onnx.load(source), algo_config=config)
-            tool.process()
-            onnx.save(tool.model.model, made)
+            return _by_blocks(name, onnx.load(source))
         return onnx.load(made)
+
+
+def _by_blocks(name: str, proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Weights alone, in blocks."""
+    if name in TABLES:
+        by_table = MatMulBnb4Quantizer(proto, TABLES[name], 16)
+        by_table.process()
+        return by_table.model.model
+    if name == "nbits-hqq":
+        config = HQQWeightOnlyQuantConfig(block_size=16, axis=1)
+    else:
+        bits, even, form = NBITS[name]
+        config = DefaultWeightOnlyQuantConfig(
+            block_size=16, is_symmetric=even, bits=bits, quant_format=form
+        )
+    tool = MatMulNBitsQuantizer(proto, algo_config=config)
+    tool.process()
+    return tool.model.model

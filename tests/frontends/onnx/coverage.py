@@ -28,6 +28,7 @@ BYTES = (
     "test_qdq_*.py",
     "test_qoperator.py",
     "test_resized_codes.py",
+    "test_texts.py",
     "test_whole_image_pools.py",
 )
 """Tests whose results are compared with onnxruntime's, codes by `==`."""
