@@ -1,0 +1,257 @@
+"""TensorFlow's uniform quantized ops, which take scales and zero points as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import pytest
+
+from qir.ir.attrs import Attr
+from qir.ir.dtype import dtype
+from qir.ir.types import QuantType, uniform
+from qir.numerics import Query, profile
+
+from .kernels_of_tensorflow import BOUNDS, KINDS, SETTINGS, Asked, Kind, TensorFlow, codes, started
+from .predictions import Array, Count, F, Held, predicted
+
+NAME = "tf-2.21.uniform"
+
+
+@pytest.fixture(scope="module")
+def runtimes() -> Iterator[Mapping[str, TensorFlow]]:
+    with started() as made:
+        yield made
+
+
+def ends(which: str, kind: str) -> dict[str, int]:
+    """The bounds of codes as attributes, such as `lhs_quantization_min_val`."""
+    low, high = BOUNDS[kind]
+    name = f"{which}_" if which else ""
+    return {f"{name}quantization_min_val": low, f"{name}quantization_max_val": high}
+
+
+def numbers(asked: Asked, kind: QuantType) -> list[str]:
+    """Scales and zero points as operands."""
+    scales, zeros = np.asarray(kind.scales()), np.asarray(kind.zeros())
+    zeros = np.broadcast_to(zeros, scales.shape).astype(np.int32)
+    return [asked.constant(np.asarray(scales, F)), asked.constant(zeros)]
+
+
+def of(
+    kind: str, scale: float | Array, zero: int | Array = 0, axis: int | None = None
+) -> QuantType:
+    return uniform(dtype(KINDS[kind]), np.asarray(scale, F), zero, axis=axis)
+
+
+def odd(rng: np.random.Generator, kind: str) -> int:
+    low, high = BOUNDS[kind] if kind != "qint32" else (-1000, 1000)
+    return int(rng.integers(low + 1, high - 1)) | 1
+
+
+def beside(rng: np.random.Generator, base: np.float32, power: int, seed: int) -> np.float32:
+    """A scale that is a power of two of another, or beside it."""
+    return F(base * F(2.0**power) * (F(1) if seed % 2 else F(rng.uniform(0.7, 1.4))))
+
+
+def some(rng: np.random.Generator, seed: int) -> np.float32:
+    """A scale, of few bits where its product with another must not be rounded: sums lie on ties."""
+    return F(int(rng.integers(10, 100)) * 2.0**-10 if seed % 2 else rng.uniform(0.01, 0.1))
+
+
+def quantized(runtime: TensorFlow, kind: str, *, many: bool, trials: int = 20) -> Count:
+    count = Count()
+    low, high = BOUNDS[kind]
+    for seed in range(trials):
+        rng = np.random.default_rng(seed)
+        shape = (3, int(rng.integers(1, 71)))
+        scale, zero = F(rng.uniform(0.01, 0.3)), odd(rng, kind)
+        step: Array = np.asarray(scale)
+        made = of(kind, scale, zero)
+        if many:
+            step = rng.uniform(0.01, 0.3, 3).astype(F)[:, None]
+            made = of(kind, step[:, 0], np.array([odd(rng, kind) for _ in "123"]), 0)
+            zero = 0
+        halves = rng.integers(2 * (low - zero) - 150, 2 * (high - zero) + 150, shape)
+        x = (halves.astype(F) * F(0.5) * step).astype(F)
+        x = np.where(rng.random(shape) < 0.2, np.nextafter(x, F(9)), x).astype(F)
+        x[:, :1] = np.nextafter(F(0.5), F(0)) * step  # a half is added, and that sum rounded
+        count.see(x / step + zero, low, high)
+        asked = Asked()
+        node = asked.node(
+            "UniformQuantize",
+            [asked.fed(x), *numbers(asked, made)],
+            Tin=Kind("float"),
+            Tout=Kind(kind),
+            quantization_axis=0 if many else -1,
+            **ends("", kind),
+        )
+        (wanted,) = runtime.run(asked, f"{node}:0")
+        found = predicted(NAME, "quantize", {"x": Held(x)}, made, shape)
+        count.add(found, wanted, seed)
+    return count
+
+
+@pytest.mark.parametrize("many", [False, True], ids=["tensor", "axis"])
+@pytest.mark.parametrize("kind", ["qint8", "quint8"])
+@pytest.mark.parametrize("name", SETTINGS)
+def test_uniform_quantize(
+    runtimes: Mapping[str, TensorFlow], name: str, kind: str, many: bool
+) -> None:
+    count = quantized(runtimes[name], kind, many=many)
+    count.rich()
+    count.holds(profile(NAME).resolve(Query("quantize")).claim)
+
+
+def dequantized(runtime: TensorFlow, kind: str, trials: int = 12) -> Count:
+    count = Count()
+    for seed in range(trials):
+        rng = np.random.default_rng(seed)
+        x = codes(rng, kind, int(rng.integers(1, 71)))
+        held = of(kind, F(rng.uniform(0.01, 0.3)), odd(rng, kind))
+        asked = Asked()
+        node = asked.node(
+            "UniformDequantize",
+            [asked.fed(x, kind), *numbers(asked, held)],
+            Tin=Kind(kind),
+            Tout=Kind("float"),
+            **ends("", kind),
+        )
+        (wanted,) = runtime.run(asked, f"{node}:0")
+        found = predicted(NAME, "dequantize", {"x": Held(x, held)}, None, x.shape)
+        count.add(found, wanted, seed)
+    return count
+
+
+@pytest.mark.parametrize("kind", ["qint8", "quint8"])
+@pytest.mark.parametrize("name", SETTINGS)
+def test_uniform_dequantize(runtimes: Mapping[str, TensorFlow], name: str, kind: str) -> None:
+    count = dequantized(runtimes[name], kind)
+    count.holds(profile(NAME).resolve(Query("dequantize")).claim)
+
+
+def requantized(runtime: TensorFlow, kind: str, trials: int = 30) -> Count:
+    count = Count()
+    for seed in range(trials):
+        rng = np.random.default_rng(seed)
+        x = codes(rng, "qint8", int(rng.integers(1, 71))).astype(np.int32) * 3
+        power = int(rng.integers(0, 3))
+        if kind == "qint8":
+            x, power = codes(rng, kind, x.size), int(rng.integers(-1, 2))
+        base = F(rng.uniform(0.01, 0.3))
+        held = of(kind, base, odd(rng, "qint8"))
+        made = of("qint8", beside(rng, base, power, seed), odd(rng, "qint8"))
+        asked = Asked()
+        node = asked.node(
+            "UniformRequantize",
+            [asked.fed(x, kind), *numbers(asked, held), *numbers(asked, made)],
+            Tin=Kind(kind),
+            Tout=Kind("qint8"),
+            **ends("input", kind),
+            **ends("output", "qint8"),
+        )
+        (wanted,) = runtime.run(asked, f"{node}:0")
+        steps = (x.astype(np.float64) - np.asarray(held.zeros())) * float(base)
+        steps = steps / np.asarray(made.scales(), np.float64) + np.asarray(made.zeros())
+        count.see(steps, -128, 127)
+        found = predicted(NAME, "requantize", {"x": Held(x, held)}, made, x.shape)
+        count.add(found, wanted, seed)
+    return count
+
+
+@pytest.mark.parametrize("kind", ["qint8", "qint32"])
+@pytest.mark.parametrize("name", SETTINGS)
+def test_uniform_requantize(runtimes: Mapping[str, TensorFlow], name: str, kind: str) -> None:
+    count = requantized(runtimes[name], kind)
+    count.rich()
+    count.holds(profile(NAME).resolve(Query("requantize")).claim)
+
+
+SUMS = {"a": "i8", "b": "i8", "result": "i32"}
+
+
+def multiplied(runtime: TensorFlow, trials: int = 24) -> Count:
+    count, ties = Count(), 0
+    for seed in range(trials):
+        rng = np.random.default_rng(seed)
+        rows, deep, columns = (int(v) for v in rng.integers(1, (20, 71, 20)))
+        a, b = codes(rng, "qint8", rows, deep), codes(rng, "qint8", deep, columns)
+        left = of("qint8", some(rng, seed), odd(rng, "qint8"))
+        right = of("qint8", some(rng, seed), odd(rng, "qint8") if seed % 3 else 0)
+        unit = F(np.asarray(left.scales()) * np.asarray(right.scales()))
+        made = of("qint32", beside(rng, unit, int(rng.integers(0, 8)), seed), odd(rng, "qint32"))
+        asked = Asked()
+        operands = [asked.fed(a, "qint8"), asked.fed(b, "qint8")]
+        operands += [n for kind in (left, right, made) for n in numbers(asked, kind)]
+        node = asked.node(
+            "UniformQuantizedDot",
+            operands,
+            Tin=Kind("qint8"),
+            Tout=Kind("qint32"),
+            **ends("lhs", "qint8"),
+            **ends("rhs", "qint8"),
+            **ends("output", "qint32"),
+        )
+        (wanted,) = runtime.run(asked, f"{node}:0")
+        given = {"a": Held(a, left), "b": Held(b, right)}
+        left_steps, right_steps = (
+            h.data.astype(np.float64) - np.asarray(h.kind.zeros())  # type: ignore[union-attr]
+            for h in given.values()
+        )
+        steps = left_steps @ right_steps * (float(unit) / np.asarray(made.scales(), np.float64))
+        ties += int((steps - np.floor(steps) == 0.5).sum())
+        count.add(predicted(NAME, "matmul", given, made, wanted.shape), wanted, seed)
+    assert ties > 0.05 * count.total, f"{ties} of {count.total} on ties"
+    return count
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_uniform_products(runtimes: Mapping[str, TensorFlow], name: str) -> None:
+    count = multiplied(runtimes[name])
+    count.holds(profile(NAME).resolve(Query("matmul", SUMS)).claim)
+
+
+def convolved(runtime: TensorFlow, trials: int = 16) -> Count:
+    count = Count()
+    for seed in range(trials):
+        rng = np.random.default_rng(seed)
+        groups, into, outof = (int(v) for v in rng.integers(1, (3, 9, 5)))
+        kernel, stride = (int(v) for v in rng.integers(1, 4, 2))
+        x = codes(rng, "qint8", 2, groups * into, 7, 6)
+        w = codes(rng, "qint8", groups * outof, into, kernel, kernel)
+        data = of("qint8", some(rng, seed // 2), odd(rng, "qint8"))
+        scale = some(rng, seed // 2)
+        weights = of("qint8", scale)
+        if seed % 2:
+            scales = rng.uniform(0.01, 0.1, groups * outof).astype(F)
+            weights = of("qint8", scales, np.zeros(len(scales), np.int64), 0)
+        unit = F(np.asarray(data.scales()) * scale)
+        made = of("qint32", beside(rng, unit, int(rng.integers(0, 8)), seed // 2), 7)
+        asked = Asked()
+        operands = [asked.fed(x, "qint8"), asked.fed(w, "qint8")]
+        operands += [n for kind in (data, weights, made) for n in numbers(asked, kind)]
+        node = asked.node(
+            "UniformQuantizedConvolution",
+            operands,
+            Tin=Kind("qint8"),
+            Tout=Kind("qint32"),
+            padding="VALID",
+            window_strides=(stride, stride),
+            feature_group_count=groups,
+            rhs_quantization_axis=0 if seed % 2 else -1,
+            **ends("lhs", "qint8"),
+            **ends("rhs", "qint8"),
+            **ends("output", "qint32"),
+        )
+        (wanted,) = runtime.run(asked, f"{node}:0")
+        attrs: dict[str, Attr] = {"stride": (stride, stride), "groups": groups}
+        given = {"x": Held(x, data), "w": Held(w, weights)}
+        count.add(predicted(NAME, "conv2d", given, made, wanted.shape, attrs), wanted, seed)
+    return count
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_uniform_convolutions(runtimes: Mapping[str, TensorFlow], name: str) -> None:
+    count = convolved(runtimes[name])
+    claim = profile(NAME).resolve(Query("conv2d", {"x": "i8", "w": "i8", "result": "i32"})).claim
+    count.holds(claim)
