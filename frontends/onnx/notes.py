@@ -13,6 +13,8 @@ from qir.ledger import Change
 from .files import ModelFile
 from .op import held_graphs
 
+_DEFAULTS = 4
+"""The first version of the format whose inputs may have defaults that are not constants."""
 _Noted: TypeAlias = "onnx.NodeProto | onnx.ValueInfoProto"
 
 
@@ -35,6 +37,10 @@ def said(proto: onnx.ModelProto) -> list[Origin]:
     if graph.metadata_props:
         held = tuple((str(p.key), str(p.value)) for p in graph.metadata_props)
         out.append(Origin("onnx", "GraphMetadata", operands=held))
+    if proto.ir_version >= _DEFAULTS:
+        held = {*(t.name for t in graph.initializer)}
+        held |= {t.values.name for t in graph.sparse_initializer}
+        out += [Origin("onnx", "Default", str(i.name)) for i in graph.input if i.name in held]
     for kind, infos in (("InputNotes", graph.input), ("OutputNotes", graph.output)):
         found = ((str(i.name), _notes(i)) for i in infos)
         out += [Origin("onnx", kind, name, operands=notes) for name, notes in found if notes]

@@ -89,6 +89,7 @@ def run(
     """
     from qir.errors import UsageError
     from qir.inspect.metrics import metric
+    from qir.ir.origin import defaults
 
     require_apart([model, data], [output])
     _check(output, engine, compare, values, force)
@@ -132,7 +133,17 @@ def run(
         )
         return
     screen.line(f"{model.name} by {engine}: {plural(samples, 'sample')}", "bold")
+    _show_defaults(screen, defaults(graph.output.origins))
     _show(screen, joined[0])
+
+
+def _show_defaults(screen: Screen, names: Sequence[str]) -> None:
+    if names:
+        more = f" and {len(names) - FIRST} more" if len(names) > FIRST else ""
+        said = "have defaults in the file and are" if len(names) > 1 else "has a default and is"
+        screen.line(
+            f"  {', '.join(names[:FIRST])}{more}: {said} constant here, whatever the data say"
+        )
 
 
 def _check(

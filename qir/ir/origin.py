@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 
 
@@ -32,6 +33,14 @@ class Origin:
             for f in fields(self)
             if f.name == "framework" or getattr(self, f.name) != getattr(defaults, f.name)
         ]
+
+
+def defaults(origins: Iterable[Origin]) -> list[str]:
+    """Names that a source calls inputs and gives a default, which they are in the graph.
+
+    They are among the origins of a graph's output.
+    """
+    return [origin.name for origin in origins if origin.op == "Default"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from qir.ir.dims import Dim
 from qir.ir.dtype import boxed, dtype_of
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Program, Value
+from qir.ir.origin import defaults
 from qir.ir.types import TensorType
 from qir.reference import companions, control, dynamic, inner
 from qir.reference.chains import run_chain
@@ -238,6 +239,9 @@ def bind_inputs(graph: Graph, inputs: Mapping[str, Tensor]) -> dict[str, int]:
     known = {value.name: value for value in graph.inputs}
     for name in inputs:
         if name not in known:
+            if name in defaults(graph.output.origins):
+                said = "has a default in its file and is that constant here"
+                raise DataError(f"input {name!r} {said}; take the default out to give it")
             raise DataError(f"no input {name!r}; the model takes {', '.join(known) or 'none'}")
     for name, value in known.items():
         if name not in inputs:
