@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from qir.errors import Refused
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
+from qir.ir.ops import integer, quantization
 from qir.ledger import Change, Ledger
 from qir.passes.expand_qdq import ExpandQdq
 from qir.passes.fold_parameters import FoldParameters
@@ -13,6 +15,7 @@ from qir.passes.lower_integer import LowerInteger
 from qir.passes.open_groups import OpenGroups
 from qir.passes.raise_integer import RaiseInteger
 from qir.reference.constants import computed
+from qir.rewrite.contract import Pass
 
 from . import hanging, qonnx, told
 from .nbits import to_nbits
@@ -21,54 +24,80 @@ from .writer import STEP
 FORMATS = ("qdq", "qoperator", "integer", "nbits")
 """Reals between codes; onnxruntime's operators on codes; sums of raw integers; few-bit weights."""
 _WEIGHTED = "onnx:com.microsoft.*"
+_NO_BITS = "no product here has weights in blocks of few bits; qir quantize --weights makes them"
+_ABOUT_CODES = frozenset(op.name for op in (*quantization.OPS, *integer.OPS)) | {"fused"}
 _ROWS = "* |> *"
 """Reals in a row that one kernel would compute: no file says that."""
 
 
 def formed(graph: Graph, form: str | None, ledger: Ledger, *, standard: bool) -> Graph:
-    """A copy in the form asked for; `standard` has no operators but ONNX's own.
+    """A graph in the form asked for; `standard` has no operators but ONNX's own.
 
-    Nothing asked for is the first form, in which operators of onnxruntime's own stay. Raises
-    Refused where a form has nothing to hold.
+    Nothing asked for is the first form, in which operators of onnxruntime's own stay. Reals alone
+    have that form as they are; all else is a copy. Raises Refused where a form has nothing to hold.
     """
+    if form in (None, "qdq") and _bare(graph):
+        return graph
     out = graph.copy()
-    OpenGroups(_ROWS, chains=True).run(out, ledger)
+    _run(OpenGroups(_ROWS, chains=True), out, ledger)
     if standard or form is not None:
         qonnx.opened(out, ledger)
     if standard or form in ("qdq", "integer"):
-        told.threads(out, ledger)
-        OpenGroups(_WEIGHTED).run(out, ledger)
+        for each in _bodies(out):
+            told.threads(each, ledger)
+        _run(OpenGroups(_WEIGHTED), out, ledger)
     if form in ("qdq", "qoperator"):
-        LiftDynamic().run(out, ledger)
+        _run(LiftDynamic(), out, ledger)
     _settle(out, ledger)
     if form in ("qdq", "qoperator"):
-        RaiseInteger().run(out, ledger)
+        _run(RaiseInteger(), out, ledger)
     if standard or form != "qoperator":
-        hanging.padded(out, ledger)
+        for each in _bodies(out):
+            hanging.padded(each, ledger)
     with hanging.kept(ledger):
         _made(out, form, ledger, standard=standard)
-    told.level(out, ledger)
+    for each in _bodies(out):
+        told.level(each, ledger)
     return out
 
 
+def _bare(graph: Graph) -> bool:
+    """Whether nothing in it is a code, a group, or an op about codes."""
+    return not any(
+        node.op in _ABOUT_CODES or any(v.type.quant for v in node.results) or node.inner
+        for _, each in graph.walk()
+        for node in each
+    )
+
+
 def _made(out: Graph, form: str | None, ledger: Ledger, *, standard: bool) -> None:
-    match form:
-        case "qoperator":
-            FuseQdq().run(out, ledger)
-        case "integer":
-            ExpandQdq().run(out, ledger)
-            if not LowerInteger().run(out, ledger) and not _sums(out):
-                said = "no product of 8-bit codes here can be summed in integers"
-                ledger.add(Change.EXACT, STEP, out.name, said)
-        case "nbits":
-            ExpandQdq().run(out, ledger)
-            to_nbits(out, ledger, standard=standard)
-        case _:
-            ExpandQdq().run(out, ledger)
+    if form == "qoperator":
+        _run(FuseQdq(), out, ledger)
+        return
+    _run(ExpandQdq(), out, ledger)
+    if form == "integer" and not _run(LowerInteger(), out, ledger) and not _sums(out):
+        said = "no product of 8-bit codes here can be summed in integers"
+        ledger.add(Change.EXACT, STEP, out.name, said)
+    if form == "nbits":
+        count = sum(to_nbits(each, ledger, standard=standard) for each in _bodies(out))
+        if not count:
+            raise Refused(f"{out.name}: {_NO_BITS}")
 
 
 def _sums(graph: Graph) -> bool:
     return any(n.op in ("matmul_integer", "conv_integer") for _, each in graph.walk() for n in each)
+
+
+def _run(step: Pass, graph: Graph, ledger: Ledger) -> int:
+    """Runs a pass on a graph and on what its branches and loops hold."""
+    return sum(step.run(each, ledger) for each in _bodies(graph))
+
+
+def _bodies(graph: Graph) -> list[Graph]:
+    """A graph, and what its branches and loops hold; what a kernel computes stays as it is."""
+    nodes = [n for n in graph if n.bodies and n.op != "fused"]
+    inner = [graph.body(n, name) for n in nodes for name in n.bodies]
+    return [graph, *(each for body in inner for each in _bodies(body))]
 
 
 # -- numbers that turn out constant ---------------------------------------------------------------

@@ -115,7 +115,7 @@ def _opset(graph: Graph, dialect: Dialect) -> int:
     least = max([OLDEST, needed, *firsts, 14 if zeros else 0, 19 if texts else 0])
     newest = dialect.newest
     if dialect.opset is not None:
-        return _asked(graph, dialect.opset, least, kept)
+        return _asked(graph, dialect, least, kept)
     wanted = max([source, least, *map(foreign.version, kept)])
     if wanted <= newest:
         return wanted
@@ -123,10 +123,15 @@ def _opset(graph: Graph, dialect: Dialect) -> int:
     return max([newest, least, *bound])
 
 
-def _asked(graph: Graph, opset: int, least: int, kept: list[Node]) -> int:
-    most = int(onnx.defs.onnx_opset_version())
-    if not OLDEST <= opset <= most:
-        raise UsageError(f"opset {opset}: from {OLDEST} to {most} are written")
+def _asked(graph: Graph, dialect: Dialect, least: int, kept: list[Node]) -> int:
+    opset = dialect.opset or 0
+    if not OLDEST <= opset <= dialect.newest:
+        said = f"opset {opset}: from {OLDEST} to {dialect.newest} are written"
+        most = int(onnx.defs.onnx_opset_version())
+        more = (
+            f" for onnxruntime 1.31; --target onnx takes {most}" if OLDEST <= opset <= most else ""
+        )
+        raise UsageError(said + more)
     if opset < least:
         raise Refused(f"{graph.name}: what it holds needs opset {least}; {opset} is asked for")
     for node in kept:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from qir.errors import Refused
 from qir.ir.dtype import F32, dtype
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
@@ -24,13 +23,12 @@ _SAID = (
     "stay real; in quantize/dequantize form onnxruntime's optimizer computes it at level 4 and "
     "rounds them to 8 bits a block, unless session.qdq_matmulnbits_accuracy_level says otherwise"
 )
-_NONE = "no product here has weights in blocks of few bits; qir quantize --weights makes them"
 
 
-def to_nbits(graph: Graph, ledger: Ledger, *, standard: bool) -> None:
+def to_nbits(graph: Graph, ledger: Ledger, *, standard: bool) -> int:
     """Groups what the kernel computes, or leaves it dequantized where only ONNX's own is wanted.
 
-    Refused where there is nothing of that form.
+    Says how much there is of that form.
     """
     count = sum(1 for n in graph if n.op == "fused" and n.attrs["kernel"] == KERNEL)
     if not standard:  # what is kept has that form already
@@ -56,9 +54,8 @@ def to_nbits(graph: Graph, ledger: Ledger, *, standard: bool) -> None:
         _group(graph, node, found, weight)
         ledger.add(Change.REGROUPED, STEP, node.name, _SAID)
         count += 1
-    if not count:
-        raise Refused(f"{graph.name}: {_NONE}")
     graph.prune()
+    return count
 
 
 def _rows(array: Array, node: Node, *, turned: bool) -> Array | str:

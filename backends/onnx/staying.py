@@ -42,7 +42,7 @@ class _Codes:
 def told(model: onnx.ModelProto, form: str, ledger: Ledger, *, standard: bool) -> None:
     """Adds one line a reason: how many ops stay on reals between codes, and which."""
     found: dict[str, Counter[str]] = {}
-    for node, sides, ends in _between(model.graph):
+    for node, sides, ends in _everywhere(model.graph):
         why = _why(node, sides, ends, form, standard=standard)
         if why:
             found.setdefault(why, Counter())[node.op_type] += 1
@@ -51,6 +51,14 @@ def told(model: onnx.ModelProto, form: str, ledger: Ledger, *, standard: bool) -
         listed = ", ".join(f"{n} {op}" for op, n in ops.items())
         said = f"{why}: {count} op{'s stay' if count > 1 else ' stays'} on reals ({listed})"
         ledger.add(Change.EXACT, STEP, f"format {form}", said)
+
+
+def _everywhere(graph: onnx.GraphProto) -> Iterator[tuple[NodeProto, list[_Codes], bool]]:
+    """What lies between codes in a graph, and in what its branches and loops hold."""
+    yield from _between(graph)
+    for node in graph.node:
+        for held in (a.g for a in node.attribute if a.type == onnx.AttributeProto.GRAPH):
+            yield from _everywhere(held)
 
 
 def _between(graph: onnx.GraphProto) -> Iterator[tuple[NodeProto, list[_Codes], bool]]:

@@ -31,7 +31,9 @@ def kept_files(graph: Graph, path: Path, dialect: Dialect) -> list[tuple[Path, P
     lies beside the model comes first.
     """
     source = untouched(graph)
-    if source is None or source.suffix.lower() != ".onnx" or dialect.opset is not None:
+    if source is None or source.suffix.lower() != ".onnx":
+        return []
+    if dialect.opset not in (None, source_opset(graph)):
         return []
     if not _taken(graph, source, dialect):
         return []

@@ -123,7 +123,8 @@ format_ = click.option(
     "--format", "form", metavar="FORM", help="Form to write it in, such as qdq or qoperator."
 )
 opset = whole(
-    "--opset", "Operator set to write, for targets onnx and onnxruntime; the source's unless said."
+    "--opset",
+    "Operator set to write, for targets onnx (13 to 28) and onnxruntime (13 to 26); the source's unless said.",
 )
 dynamic = click.option(
     "--dynamic",

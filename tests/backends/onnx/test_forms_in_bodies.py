@@ -1,0 +1,112 @@
+"""Forms reach what branches and loops hold, and the bytes are onnxruntime's there too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from qir import pipeline
+from qir.errors import UsageError
+from qir.ledger import Ledger
+from tests.differential.runtime import run
+
+node, info = helper.make_node, helper.make_tensor_value_info
+FLOAT = TensorProto.FLOAT
+
+
+def on_codes(x: str) -> list[onnx.NodeProto]:
+    maps = ["sx", "zx", "w", "sw", "zw", "sy", "zy"]
+    return [
+        node("QuantizeLinear", [x, "sx", "zx"], ["c"]),
+        node("QLinearMatMul", ["c", *maps], ["p"]),
+        node("DequantizeLinear", ["p", "sy", "zy"], ["on_codes"]),
+    ]
+
+
+def on_reals(x: str) -> list[onnx.NodeProto]:
+    return [
+        node("QuantizeLinear", [x, "sx", "zx"], ["e"]),
+        node("DequantizeLinear", ["e", "sx", "zx"], ["de"]),
+        node("DequantizeLinear", ["w", "sw", "zw"], ["dw"]),
+        node("MatMul", ["de", "dw"], ["m"]),
+        node("QuantizeLinear", ["m", "sy", "zy"], ["q"]),
+        node("DequantizeLinear", ["q", "sy", "zy"], ["on_reals"]),
+    ]
+
+
+def branches(seed: int) -> onnx.ModelProto:
+    """A branch of each form, and within one of them a loop that has both."""
+    out = info("on_reals", FLOAT, None)
+    state, again = info("state", FLOAT, [4, 4]), info("again", TensorProto.BOOL, [])
+    turn = info("turn", TensorProto.INT64, [])
+    both = [*on_codes("state"), *on_reals("on_codes"), node("Identity", ["again"], ["on"])]
+    body = helper.make_graph(both, "body", [turn, again, state], [info("on", 9, []), out])
+    loop = [node("Loop", ["turns", "", "x"], ["ran"], body=body)]
+    yes = helper.make_graph(loop, "yes", [], [info("ran", FLOAT, [4, 4])])
+    no = helper.make_graph(on_codes("x"), "no", [], [info("on_codes", FLOAT, [4, 4])])
+    nodes = [node("If", ["which"], ["y"], then_branch=yes, else_branch=no)]
+    rng = np.random.default_rng(seed)
+    held = {
+        "w": rng.integers(-128, 128, (4, 4)).astype(np.int8),
+        "sx": np.float32(2**-5),
+        "sw": np.float32(2**-7),
+        "sy": np.float32(2**-4),
+        "zx": np.uint8(121),
+        "zw": np.int8(0),
+        "zy": np.uint8(131),
+        "turns": np.int64(3),
+    }
+    tensors = [numpy_helper.from_array(np.asarray(a), n) for n, a in held.items()]
+    ins = [info("x", FLOAT, [4, 4]), info("which", TensorProto.BOOL, [])]
+    graph = helper.make_graph(nodes, "g", ins, [info("y", FLOAT, [4, 4])], tensors)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def everywhere(graph: onnx.GraphProto) -> Iterator[str]:
+    for each in graph.node:
+        yield each.op_type
+        for attribute in each.attribute:
+            if attribute.type == onnx.AttributeProto.GRAPH:
+                yield from everywhere(attribute.g)
+
+
+@pytest.mark.parametrize("form", ["qdq", "qoperator", "integer"])
+def test_branches_and_loops_have_the_form_asked_for(form: str, tmp_path: Path) -> None:
+    seed = 11
+    path, made = tmp_path / "m.onnx", tmp_path / "made.onnx"
+    model = branches(seed)
+    onnx.save(model, path)
+    ledger = Ledger()
+    graph = pipeline.load(path)
+    pipeline.save(graph, made, format=form, ledger=ledger)
+    names = list(everywhere(onnx.load(made).graph))
+    products = ("MatMul", "QLinearMatMul", "MatMulInteger")
+    assert [names.count(p) for p in products] == {
+        "qdq": [3, 0, 0],
+        "qoperator": [0, 3, 0],
+        "integer": [0, 0, 3],
+    }[form]
+    assert "no product" not in str(ledger.to_json())
+    rng = np.random.default_rng(seed)
+    for which in (True, False):
+        feeds = {"x": rng.normal(size=(4, 4)).astype(np.float32) * 4, "which": np.array(which)}
+        wanted = run(model, feeds, optimize=False)["y"]
+        assert np.array_equal(pipeline.run(graph, feeds)["y"], wanted)
+        assert np.array_equal(run(onnx.load(made), feeds, optimize=False)["y"], wanted)
+        assert np.array_equal(pipeline.run(pipeline.load(made), feeds)["y"], wanted)
+
+
+def test_an_operator_set_is_refused_that_onnxruntime_does_not_take(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    onnx.save(branches(0), path)
+    graph = pipeline.load(path)
+    with pytest.raises(UsageError, match="13 to 26 are written for onnxruntime"):
+        pipeline.save(graph, tmp_path / "new.onnx", opset=27)
+    pipeline.save(graph, tmp_path / "standard.onnx", opset=27, target="onnx")
+    pipeline.save(graph, tmp_path / "same.onnx", opset=17)
+    assert (tmp_path / "same.onnx").read_bytes() == path.read_bytes()
