@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from .lstm import layer
 from .lstm import options as recurrent_options
-from .options import OPERATORS, VERSIONS, clipping, extras, options
+from .options import VERSIONS, extras, options, titled
 from .options import Value as Value
 
 Array = NDArray[np.generic]
@@ -236,7 +236,7 @@ class Writer:
     def operator(self) -> str:
         if self.case.op == "conv2d":
             return "DEPTHWISE_CONV_2D" if self.many() else "CONV_2D"
-        return clipping(self.case) if self.case.op == "clip" else OPERATORS[self.case.op]
+        return titled(self.case)
 
     def many(self) -> int:
         """How many results a depthwise convolution makes of each channel; 0 of all else."""

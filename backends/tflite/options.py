@@ -69,11 +69,15 @@ OPERATORS: Mapping[str, str] = {
     "sigmoid": "LOGISTIC",
     "slice": "SLICE",
     "softmax": "SOFTMAX",
+    "sqrt": "SQRT",
+    "squared_difference": "SQUARED_DIFFERENCE",
+    "squeeze": "SQUEEZE",
     "space_to_depth": "SPACE_TO_DEPTH",
     "sub": "SUB",
     "tanh": "TANH",
     "tile": "TILE",
     "transpose": "TRANSPOSE",
+    "unsqueeze": "EXPAND_DIMS",
     "where": "SELECT_V2",
 }
 _CLIPS = {(0.0, 6.0): "RELU6", (-1.0, 1.0): "RELU_N1_TO_1", (0.0, 1.0): "RELU_0_TO_1"}
@@ -81,11 +85,13 @@ _ACTIVATIONS = {"": 0, "relu": 1, "relu1": 2, "relu6": 3}
 _REDUCTIONS = ("reduce_mean", "reduce_sum", "reduce_max", "reduce_min", "reduce_prod")
 VERSIONS: Mapping[str, int] = {
     "DEPTH_TO_SPACE": 1,
+    "EXPAND_DIMS": 1,
     "ELU": 1,
     "RELU_0_TO_1": 1,
     "RELU_N1_TO_1": 1,
     "SELECT_V2": 1,
     "SPACE_TO_DEPTH": 1,
+    "SQUEEZE": 1,
     "CONV_2D": 3,
     "DEPTHWISE_CONV_2D": 3,
     "FULLY_CONNECTED": 4,
@@ -120,6 +126,22 @@ def clipping(case: Asked) -> str:
     return _CLIPS[low, high]
 
 
+def titled(case: Asked) -> str:
+    """The operator of a case, which its attributes decide where there are several."""
+    if case.op == "clip":
+        return clipping(case)
+    if case.op == "pad" and case.attrs.get("mode") == "reflect":
+        return "MIRROR_PAD"
+    return "STRIDED_SLICE" if case.op == "slice" and strided(case) else OPERATORS[case.op]
+
+
+def strided(case: Asked) -> bool:
+    """Whether a slice leaves elements out."""
+    steps = case.attrs["steps"]
+    assert isinstance(steps, tuple)
+    return any(step != 1 for step in steps)
+
+
 def extras(case: Asked, rank: int) -> list[Array]:
     """Operands that QIR holds as attributes, for data of some rank."""
     attrs = case.attrs
@@ -138,6 +160,10 @@ def extras(case: Asked, rank: int) -> list[Array]:
         return [np.array(attrs["perm"], np.int32)]
     if case.op == "tile":
         return [np.array(attrs["repeats"], np.int32)]
+    if case.op == "unsqueeze":
+        return [np.array(attrs["axes"], np.int32)]
+    if case.op == "slice" and strided(case):
+        return [np.array(attrs[name], np.int32) for name in ("starts", "ends", "steps")]
     if case.op == "slice":
         return [np.array(attrs["starts"], np.int32), np.array(case.shape, np.int32)]
     return []
@@ -192,8 +218,8 @@ def _windows(s: ModuleType, case: Asked, many: int) -> tuple[str, Any] | None:
 
 
 def _pairs(s: ModuleType, case: Asked, many: int) -> tuple[str, Any] | None:
-    """Of ops of several operands."""
-    act = _ACTIVATIONS[case.activation]
+    """Of ops of several operands, and of moves whose attributes say which operator they are."""
+    act, attrs = _ACTIVATIONS[case.activation], case.attrs
     match case.op:
         case "linear":
             o = s.FullyConnectedOptionsT()
@@ -221,6 +247,16 @@ def _pairs(s: ModuleType, case: Asked, many: int) -> tuple[str, Any] | None:
             o = s.BatchMatMulOptionsT()
             o.asymmetricQuantizeInputs = bool(case.attrs.get("asymmetric"))
             return "BatchMatMul", o
+        case "squared_difference":
+            return "SquaredDifference", s.SquaredDifferenceOptionsT()
+        case "pad" if attrs.get("mode") == "reflect":
+            return "MirrorPad", s.MirrorPadOptionsT()
+        case "slice" if strided(case):
+            return "StridedSlice", s.StridedSliceOptionsT()
+        case "squeeze":
+            o = s.SqueezeOptionsT()
+            o.squeezeDims = list(attrs["axes"])  # type: ignore[arg-type]
+            return "Squeeze", o
         case "equal" | "not_equal" | "greater" | "greater_equal" | "less" | "less_equal":
             title = "".join(word.capitalize() for word in case.op.split("_"))
             return title, getattr(s, f"{title}OptionsT")()
@@ -274,6 +310,7 @@ _PLAIN = {
     "slice": "Slice",
     "tile": "Tile",
     "transpose": "Transpose",
+    "unsqueeze": "ExpandDims",
     "where": "SelectV2",
 }
 

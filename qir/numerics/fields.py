@@ -43,8 +43,10 @@ Small = Annotated[
     str,
     Shape(
         rf"none|floor:{_SIZE}|replace_below:(?:tiny|{_SIZE}):{_SIZE}"
-        rf"|widen_abs:{_SIZE}|widen_rel:{_SIZE}|min_of_max:{_SIZE}",
-        "none, floor:E, replace_below:T:V, widen_abs:R, widen_rel:R, min_of_max:R",
+        rf"|widen_abs:{_SIZE}|widen_rel:{_SIZE}|min_of_max:{_SIZE}"
+        rf"|open_below:{_SIZE}:{_SIZE}|amplify_below:{_SIZE}:{_SIZE}",
+        "none, floor:E, replace_below:T:V, widen_abs:R, widen_rel:R, min_of_max:R, "
+        "open_below:T:R, amplify_below:T:V",
     ),
 ]
 Decimals = Annotated[str, Shape(r"exact|\d+", "exact, or a number of digits")]
@@ -77,8 +79,9 @@ class Choose:
     """For symmetric schemes; none named: half the codes' span. An affine one has all of it."""
     keep: Literal["scale", "gain"] = "scale"
     """`gain`: codes a real unit are computed and stored, and the scale is 1 over them."""
-    compute: Literal["f32", "f64"] = "f32"
-    """What ranges, scales and zero points are computed in, before they are stored."""
+    compute: Literal["f32", "f64", "f32_f64"] = "f32"
+    """What ranges, scales and zero points are computed in, before they are stored; `f32_f64`: the
+    scale in the first, and the zero point from it in the second."""
     store: Literal["f32", "f64", "f16", "bf16", "e8m0_floor", "e8m0_up", "pow2"] = "f32"
     """What the scale is rounded to once the zero point is known; of powers of two (`e8m0` the one
     below or above, 2^-127 at least; `pow2` the nearer one by its exponent) it is before."""
@@ -91,7 +94,9 @@ class Choose:
     """Whether a zero point beyond the codes becomes the nearest one."""
     small: Small = "none"
     """Scales of at least E; of V where they are below T; ranges of at least R, or R * max(1, |min|,
-    |max|); scales of at least R times the largest beside them."""
+    |max|); scales of at least R times the largest beside them; both ends of a range below T moved
+    out by R, where one about zero becomes T wide; a range whose scale is below T amplified to it,
+    and V where 1 / scale overflows."""
     nudge: Literal["none", "range_to_grid"] = "none"
     """`range_to_grid`: one end of an affine range moves out until zero is a code."""
     reduce: Literal["none", "activations7", "weights7"] = "none"
@@ -375,6 +380,9 @@ READS: Mapping[str, tuple[str, ...]] = {
     "fixed_relu": ("requant",),
     "fixed_compare": ("requant",),
     "code_compare": (),
+    "fixed_square": ("requant",),
+    "cut_root": (),
+    "even_table": ("dequantize",),
     "fixed_quotient": (),
     "fixed_powers": (),
     "between": (),

@@ -134,6 +134,31 @@ def unshifted(call: Call, arrays: Mapping[str, Codes], *, apart: bool = False) -
 # -- along axes -----------------------------------------------------------------------------------
 
 
+def fixed_square(
+    a: Codes, b: Codes, a_map: Affine, b_map: Affine, out: Affine, *, rule: Rule
+) -> Codes:
+    """(a - b)^2: both with 7 more bits in units of twice the larger scale, then scaled to the
+    result."""
+    one_scale("fixed_square", a_map, b_map, out)
+    twice = 2 * max(float(a_map.scale), float(b_map.scale))
+    left, right = (
+        scaled(_centred(x, of) << 7, *multiplier(float(of.scale) / twice), rule)
+        for x, of in ((a, a_map), (b, b_map))
+    )
+    by = twice * twice / ((1 << 14) * float(out.scale))
+    made = scaled((left - right) ** 2, *multiplier(by), rule)
+    return stored(made + int(out.zero), out)
+
+
+def cut_root(x: Codes, x_map: Affine, out: Affine) -> Codes:
+    """The root in float32 in steps of the result, what is behind the point left out."""
+    one_scale("cut_root", x_map, out)
+    if np.any(_centred(x, x_map) < 0):
+        raise OpError("cut_root: a code below the zero point has no root")
+    steps = np.sqrt(_centred(x, x_map).astype(F) * F(x_map.scale)) / F(out.scale)
+    return stored(steps.astype(np.int64) + int(out.zero), out)
+
+
 def fixed_powers(
     x: Codes,
     x_map: Affine,
@@ -161,6 +186,23 @@ def fixed_powers(
         total = LONG.wrap((product * short + half) >> rest)
     made = stored(total + int(out.zero), out)
     return np.expand_dims(made, over) if keep else made
+
+
+# -- rows of a table -----------------------------------------------------------------------------
+
+
+def even_table(call: Call, arrays: Mapping[str, Codes]) -> Codes:
+    """Rows of codes as they are, or as reals; four-bit rows of odd length share a byte, which is
+    read wrongly."""
+    w, out = call.affine("w"), call.out
+    if w.storage.bits == 4 and arrays["w"].shape[-1] % 2:
+        raise OpError("even_table: four-bit rows of odd length, of which the wrong half is read")
+    if out is not None and (w.axis is not None or not w.same_map(out)):
+        raise OpError("even_table: rows keep their map, which is one for all")
+    table = arrays["w"] if out is not None else dequantize(arrays["w"], w, call.rule)
+    made = compute(call.op, {**arrays, "w": table}, call.attrs)
+    assert isinstance(made, np.ndarray)
+    return made
 
 
 # -- in vectors -----------------------------------------------------------------------------------
@@ -259,11 +301,14 @@ METHODS: Mapping[str, Method] = {
     "fixed_relu": Method(fixed_relu, rule=True),
     "fixed_compare": Method(fixed_compare, whole=True, reals=True),
     "code_compare": Method(code_compare, whole=True, reals=True),
+    "fixed_square": Method(fixed_square, ("a", "b"), rule=True),
+    "cut_root": Method(cut_root),
     "fixed_quotient": Method(fixed_quotient, ("a", "b")),
     "fixed_powers": Method(fixed_powers, attrs=("axes", "keep")),
     "between": Method(between, whole=True),
     "each_code": Method(each_code, whole=True),
     "unshifted": Method(unshifted, params=("apart",), whole=True),
+    "even_table": Method(even_table, whole=True, reals=True),
     "quantize_vectors": Method(quantize_vectors, whole=True),
 }
 """What `methods` knows of these functions."""

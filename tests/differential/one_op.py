@@ -50,6 +50,11 @@ def graph_of(case: Case, profile: str) -> Graph:
     if case.op in _RESIZES:
         sizes = np.array(case.shape[1:3], np.int64)
         operands["sizes"] = graph.constant(Array(sizes, TensorType((2,), dtype_of(sizes)), "sizes"))
+    if case.op == "expand":
+        sizes = np.array(case.shape, np.int64)
+        operands["shape"] = graph.constant(
+            Array(sizes, TensorType((len(sizes),), dtype_of(sizes)), "s")
+        )
     result = kind_of(case.out, case.shape)
     if case.activation:
         op, attrs = _TAILS[case.activation]
