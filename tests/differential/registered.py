@@ -45,7 +45,7 @@ def claim(of: Profile, op: str) -> str:
     op, _, result = op.partition(" to ")
     op, _, data = op.partition(" of ")
     chain, data = tuple(op.split(" > ")), data or "u8"
-    weights = "u8" if result == "i32" else "i8"
+    weights = "u8" if result == "i32" and data == "u8" else "i8"
     storage = {"x": data, "a": data, "w": weights, "b": weights if result else data}
     query = Query(chain[0], storage | {"result": result or data})
     if len(chain) == 1:

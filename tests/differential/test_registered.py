@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
+import json
 import re
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -35,7 +39,32 @@ def of_torch() -> set[str]:
     return found
 
 
-FOUND = {"torch": of_torch}
+_KERNELS = """
+import json
+from tensorflow.python.framework import kernels
+codes = {11, 12, 13, 15, 16}
+found = set()
+for kernel in kernels.get_all_registered_kernels().kernel:
+    types = {t for c in kernel.constraint for t in c.allowed_values.list.type}
+    if kernel.device_type == "CPU" and (types & codes or "uantiz" in kernel.op):
+        found.add(kernel.op)
+    if kernel.device_type == "CPU" and "FakeQuant" in kernel.op:
+        found.add(kernel.op)
+print("KERNELS", json.dumps(sorted(found)))
+"""
+
+
+def of_tensorflow() -> set[str]:
+    """Ops with a kernel of codes; TensorFlow is asked in a process of its own."""
+    if importlib.util.find_spec("tensorflow") is None:
+        pytest.skip("TensorFlow is not installed: its kernels are not listed")
+    words = [sys.executable, "-c", _KERNELS]
+    said = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    (line,) = (one for one in said.splitlines() if one.startswith("KERNELS "))
+    return set(json.loads(line.partition(" ")[2]))
+
+
+FOUND = {"torch": of_torch, "tensorflow": of_tensorflow}
 
 
 @pytest.mark.parametrize("runtime", FOUND)
