@@ -178,7 +178,8 @@ def run(asked: Any) -> tuple[Any, str]:
     """The result, as codes or reals, and the graph that was run as text."""
     given = tuple(fed(*pair) for pair in asked["inputs"].values())
     with torch.no_grad():
-        module = torch.jit.freeze(torch.jit.trace(Program(asked).eval(), given, check_trace=False))
+        trace: Any = torch.jit.trace
+        module = torch.jit.freeze(trace(Program(asked).eval(), given, check_trace=False))
         for _ in range(2):  # the first run is profiled, the second is made into kernels
             module(*given)
         found = module(*given)

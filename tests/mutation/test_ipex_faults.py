@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
+from tests.differential import test_ipex_programs as programs
 from tests.differential import test_ipex_vectors as recorded
 from tests.mutation.fields import Mutant
 from tests.mutation.indistinct import all_found, none_found
@@ -48,15 +49,26 @@ def activations() -> None:
     recorded.test_layers_are_predicted("linear_gelu")
 
 
+def foreseen(*families: str) -> Check:
+    def check() -> None:
+        for family in families:
+            programs.foresee(family)
+
+    return check
+
+
 CHECKS: Mapping[str, tuple[Check, ...]] = {
     "quantize": (edges,),
     "dequantize": (recorded.test_what_becomes_real_at_the_end_is_predicted,),
-    "stage": (sums, layers, activations),
+    "stage": (sums, layers, activations, foreseen("sums", "linear", "conv2d")),
     "choose": (recorded.test_scales_are_chosen_as_by_its_observers,),
-    "add": (recorded.test_sums_of_codes_are_predicted,),
+    "add": (foreseen("added"), recorded.test_sums_of_codes_are_predicted),
     "avg_pool2d": (pools,),
     "max_pool2d": (pools,),
-    "adaptive_avg_pool": (adaptive_pools,),
+    "adaptive_avg_pool": (adaptive_pools, foreseen("means")),
+    "conv1d": (foreseen("lines"),),
+    "conv_transpose1d": (foreseen("transposed"),),
+    **dict.fromkeys(("softmax", "layer_norm"), (foreseen("norms"),)),
 }
 """What a change of a block, or of an op's rule, can show in; else the layers."""
 
@@ -64,7 +76,7 @@ CHECKS: Mapping[str, tuple[Check, ...]] = {
 def agrees(mutant: Mutant) -> None:
     """AssertionError where a changed profile gives what was not recorded."""
     key = mutant.ops[0] if mutant.ops else mutant.block
-    for check in CHECKS.get(key, (layers, real_layers)):
+    for check in CHECKS.get(key, (layers, real_layers, foreseen("lines", "products"))):
         check()
 
 

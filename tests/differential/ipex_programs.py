@@ -1,0 +1,303 @@
+"""Programs in QDQ form that Intel's extension for PyTorch ran, made from seeds, rich in ties.
+
+`tests.oracles.ipex_programs` runs them there and keeps what came out; `test_ipex_programs` makes
+them again and holds the profile to it.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.ir.attrs import Attr
+from qir.ir.dtype import F32, dtype
+from qir.ir.graph import Graph
+from qir.ir.node import Value
+from qir.ir.types import Array, QuantType, TensorType, uniform
+
+VECTORS = Path(__file__).parent / "vectors" / "ipex"
+PROFILE = "ipex-2.8"
+Codes = NDArray[np.generic]
+Plan: TypeAlias = Literal["dyadic", "parting"]
+Attrs: TypeAlias = "Mapping[str, Attr]"
+F = np.float32
+STEPS = 4  # about how many sums make a step of a result
+
+
+@dataclass
+class Program:
+    """A graph under construction, and what it is fed."""
+
+    name: str
+    storage: str = "u8"
+    plan: Plan = "parting"
+    graph: Graph = field(default_factory=lambda: Graph(profile=PROFILE))
+    feeds: dict[str, Codes] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        told = f"{self.name} {self.storage} {self.plan}"
+        self.rng = np.random.default_rng(zlib.crc32(told.encode()))
+        self.x_scale, self.y_scale = F(0.25), F(0.5)
+        while self.plan == "parting":
+            x, y = (F(v) for v in self.rng.uniform(0.02, 0.2, 2))
+            w = F(y / x)
+            if F(F(x * w) * F(F(1) / y)) != F(F(x * w) / y) or F(x * F(w / y)) != F(F(x * w) / y):
+                self.x_scale, self.y_scale = x, y
+                break
+        self.w_scale = F(self.y_scale / (self.x_scale * F(STEPS)))
+
+    @property
+    def key(self) -> str:
+        """What its result is kept under."""
+        return f"{self.name}/{self.storage}.{self.plan}"
+
+    def map(self, scale: float | np.float32) -> QuantType:
+        """A map with an odd zero point in the middle."""
+        low, high = dtype(self.storage).bounds
+        zero = int(self.rng.integers(low + 90, high - 90)) | 1
+        return uniform(dtype(self.storage), F(scale), zero)
+
+    def codes(self, shape: tuple[int, ...], quant: QuantType) -> Value:
+        """An input of codes, most of them near zero, dequantized."""
+        low, high = quant.storage.bounds
+        near = np.asarray(quant.zeros()) + self.rng.integers(-12, 13, shape)
+        far = self.rng.integers(low, high + 1, shape)
+        made = np.where(self.rng.random(shape) < 0.7, np.clip(near, low, high), far)
+        data = made.astype(quant.storage.carrier)
+        value = self._fed(data, TensorType(shape, quant))
+        return self.op("dequantize", {"x": value})
+
+    def reals(self, shape: tuple[int, ...], scale: float = 1.0) -> Value:
+        data = (self.rng.normal(size=shape) * scale).astype(F)
+        return self._fed(data, TensorType(shape, F32))
+
+    def _fed(self, data: Codes, kind: TensorType) -> Value:
+        name = f"x{len(self.feeds)}"
+        self.feeds[name] = data
+        return self.graph.add("input", types=[kind], name=name).result
+
+    def constant(self, data: Codes) -> Value:
+        held = np.asarray(data, F)
+        return self.graph.constant(Array(held, TensorType(held.shape, F32)))
+
+    def weights(
+        self, shape: tuple[int, ...], axis: int = 0, most: int = 9
+    ) -> tuple[Value, NDArray[np.float32]]:
+        """Codes of weights, one scale a channel, dequantized; and the scales."""
+        scales = (self.w_scale * self.rng.choice([0.5, 1, 1, 2], shape[axis])).astype(F)
+        data = self.rng.integers(-most, most + 1, shape).astype(np.int8)
+        kind = TensorType(shape, uniform(dtype("i8"), scales, axis=axis))
+        held = self.graph.constant(Array(data, kind))
+        return self.op("dequantize", {"x": held}), scales
+
+    def bias(self, scales: NDArray[np.float32]) -> Value:
+        """Half sums."""
+        halves = self.rng.integers(-80, 81, scales.size) * F(0.5)
+        return self.constant(halves.astype(F) * np.asarray(self.x_scale * scales, F))
+
+    def op(self, name: str, operands: Mapping[str, Value], attrs: Attrs | None = None) -> Value:
+        return self.graph.add(name, operands, attrs or {}).result
+
+    def coded(self, value: Value, quant: QuantType) -> Value:
+        kind = TensorType(value.type.shape, quant)
+        return self.graph.add("quantize", {"x": value}, types=[kind]).result
+
+    def ends(self, value: Value, quant: QuantType | None) -> Program:
+        """The program with that result, as codes if a map is given."""
+        made = value if quant is None else self.coded(value, quant)
+        self.graph.rename(made, "y")
+        self.graph.add("output", {"y": made})
+        return self
+
+
+def window(axes: int, stride: int = 1) -> dict[str, Attr]:
+    """Attributes of a convolution of 3 along each axis that keeps sizes, if its stride is 1."""
+    return {"pad": (1,) * (2 * axes), "stride": (stride,) * axes, "dilation": (1,) * axes}
+
+
+def layer(
+    program: Program, op: str, *, stride: int = 1, groups: int = 1, channels: int = 16
+) -> Value:
+    """A convolution, transposed or not, or a linear layer, with a bias."""
+    quant = program.map(program.x_scale)
+    if op == "linear":
+        x = program.codes((24, 18), quant)
+        w, scales = program.weights((channels, 18))
+        return program.op(op, {"x": x, "w": w, "bias": program.bias(scales)})
+    axes, turned = int(op[-2]), op.startswith("conv_t")
+    x = program.codes((2, 4, *((5,) * axes)), quant)
+    inner = (channels // groups if turned else 4 // groups, *((3,) * axes))
+    w, scales = program.weights((4 if turned else channels, *inner), axis=int(turned))
+    attrs: dict[str, Attr] = window(axes, stride) | {"groups": groups}
+    return program.op(op, {"x": x, "w": w, "bias": program.bias(scales)}, attrs)
+
+
+ACTIVATIONS: Mapping[str, tuple[str, Attrs]] = {
+    "relu": ("relu", {}),
+    "gelu": ("gelu", {}),
+    "gelu_tanh": ("gelu", {"approximate": "tanh"}),
+    "sigmoid": ("sigmoid", {}),
+    "tanh": ("tanh", {}),
+    "silu": ("silu", {}),
+    "mish": ("mish", {}),
+    "hard_swish": ("hard_swish", {}),
+    "hard_sigmoid": ("hard_sigmoid", {"alpha": 1 / 6}),
+    "leaky_relu": ("leaky_relu", {"alpha": 0.125}),
+    "elu": ("elu", {}),
+    "relu6": ("clip", {"min": 0.0, "max": 6.0}),
+    "hardtanh": ("clip", {"min": -1.0, "max": 1.0}),
+    "abs": ("abs", {}),
+    "square": ("square", {}),
+    "exp": ("exp", {}),
+}
+SMALL = {"sigmoid": 1 / 256, "hard_sigmoid": 1 / 256, "tanh": 1 / 128, "hardtanh": 1 / 128}
+"""Steps of results that lie within 1."""
+STORAGES = ("u8", "i8")
+PLANS: tuple[Plan, ...] = ("dyadic", "parting")
+
+
+def each(name: str) -> Iterator[Program]:
+    """Programs of each storage and plan."""
+    for storage in STORAGES:
+        for plan in PLANS:
+            yield Program(name, storage, plan)
+
+
+def activated(head: str) -> Iterator[Program]:
+    """A layer with each activation behind it."""
+    for name, (op, attrs) in ACTIVATIONS.items():
+        for program in each(f"{head}_{name}"):
+            made = program.op(op, {"x": layer(program, head)}, attrs)
+            yield program.ends(made, program.map(SMALL.get(name, program.y_scale)))
+
+
+def lines() -> Iterator[Program]:
+    """Convolutions along one axis and three, and transposed ones."""
+    for op in ("conv1d", "conv3d", "conv2d"):
+        for stride, groups in ((1, 1), (2, 2)):
+            for program in each(f"{op}_{stride}"):
+                made = layer(program, op, stride=stride, groups=groups)
+                yield program.ends(made, program.map(program.y_scale))
+    for op in ("conv1d", "conv3d"):
+        for program in each(f"{op}_relu"):
+            made = program.op("relu", {"x": layer(program, op)})
+            yield program.ends(made, program.map(program.y_scale))
+
+
+def transposed() -> Iterator[Program]:
+    for op in ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"):
+        for stride in (1, 2):
+            for program in each(f"{op}_{stride}"):
+                made = layer(program, op, stride=stride, channels=8)
+                yield program.ends(made, program.map(program.y_scale))
+
+
+def sums() -> Iterator[Program]:
+    """Layers and codes that are added to them, on either side."""
+    for op in ("conv2d", "linear"):
+        for tail in ("", "relu"):
+            for program in each(f"{op}_sum_{tail}".strip("_")):
+                made = layer(program, op)
+                shape = tuple(int(str(d)) for d in made.type.shape)
+                beside = program.codes(shape, program.map(program.y_scale * F(0.7)))
+                slots = ("b", "a") if program.storage == "u8" else ("a", "b")
+                made = program.op("add", dict(zip(slots, (made, beside), strict=True)))
+                made = program.op("relu", {"x": made}) if tail else made
+                yield program.ends(made, program.map(program.y_scale))
+
+
+SIDES = {
+    "two": ((24, 18), (18, 16)),
+    "four": ((2, 2, 12, 18), (2, 2, 18, 8)),
+    "three_by_two": ((2, 12, 18), (18, 16)),
+}
+
+
+def products() -> Iterator[Program]:
+    """Products of two results."""
+    for name, (a, b) in SIDES.items():
+        for tail in ("", "relu"):
+            for program in each(f"matmul_{name}_{tail}".strip("_")):
+                yield product(program, a, b, tail)
+
+
+def product(program: Program, a: tuple[int, ...], b: tuple[int, ...], tail: str) -> Program:
+    left = program.codes(a, program.map(program.x_scale))
+    right = program.codes(b, program.map(program.w_scale * F(2)))
+    made = program.op("matmul", {"a": left, "b": right})
+    made = program.op(tail, {"x": made}) if tail else made
+    return program.ends(made, program.map(program.y_scale * F(8)))
+
+
+def norms() -> Iterator[Program]:
+    """Softmax and layer norm, of codes and of reals."""
+    for program in each("softmax"):
+        x = program.codes((2, 3, 24, 10), program.map(program.x_scale))
+        yield program.ends(program.op("softmax", {"x": x}, {"axis": -1}), program.map(1 / 256))
+    for program in each("softmax_of_reals"):
+        x = program.reals((2, 3, 24, 10), 3.0)
+        yield program.ends(program.op("softmax", {"x": x}, {"axis": -1}), program.map(1 / 256))
+    for program in each("layer_norm"):
+        x = program.codes((40, 33), program.map(program.x_scale))
+        gamma, beta = (program.constant(program.rng.normal(size=33)) for _ in range(2))
+        made = program.op("layer_norm", {"x": x, "gamma": gamma, "beta": beta})
+        yield program.ends(made, program.map(0.03))
+
+
+LENGTHS = (1, 2, 7, 8, 15, 16, 17, 31, 33, 63, 64, 65, 70, 95, 127, 129, 150, 223, 1001)
+
+
+def added() -> Iterator[Program]:
+    """Sums of codes of lengths that fill vectors and do not, maps alike and not."""
+    for length in LENGTHS:
+        for number in range(4):
+            for program in each(f"add_{length}_{number}"):
+                a, b = (F(v) for v in program.rng.uniform(0.003, 0.3, 2))
+                b = a if number % 2 else b
+                a, b = (F(0.25), F(0.25)) if program.plan == "dyadic" else (a, b)
+                left = program.codes((length,), program.map(a))
+                right = program.codes((length,), program.map(b))
+                made = program.op("add", {"a": left, "b": right})
+                yield program.ends(made, program.map(a * F(2)))
+
+
+def means() -> Iterator[Program]:
+    """Means of whole images behind a convolution, which lays channels last."""
+    for channels in (1, 5, 16, 37, 64, 70):
+        for program in each(f"mean_{channels}"):
+            quant = program.map(program.y_scale)
+            made = program.coded(layer(program, "conv2d", channels=channels), quant)
+            made = program.op("dequantize", {"x": made})
+            yield program.ends(program.op("global_avg_pool", {"x": made}), quant)
+
+
+def joined() -> Iterator[Program]:
+    """Codes of several maps joined."""
+    for program in each("concat"):
+        parts = {
+            f"xs.{i}": program.codes((2, 3 + i, 6, 6), program.map(program.x_scale * F(s)))
+            for i, s in enumerate((1.0, 0.7))
+        }
+        made = program.op("concat", parts, {"axis": 1})
+        yield program.ends(made, program.map(program.x_scale * F(1.1)))
+
+
+FAMILIES = {
+    "conv2d": lambda: activated("conv2d"),
+    "linear": lambda: activated("linear"),
+    "lines": lines,
+    "transposed": transposed,
+    "sums": sums,
+    "products": products,
+    "norms": norms,
+    "added": added,
+    "means": means,
+    "joined": joined,
+}
+"""Programs by what they have in common; a file of results for all."""
