@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
+from collections.abc import Iterable
+
 from qir.errors import Refused
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
@@ -17,7 +21,7 @@ from qir.passes.raise_integer import RaiseInteger
 from qir.reference.constants import computed
 from qir.rewrite.contract import Pass
 
-from . import hanging, qonnx, told
+from . import as_read, hanging, qonnx, told
 from .nbits import to_nbits
 from .writer import STEP
 
@@ -51,7 +55,7 @@ def formed(graph: Graph, form: str | None, ledger: Ledger, *, standard: bool) ->
     _settle(out, ledger)
     if form in ("qdq", "qoperator"):
         _run(RaiseInteger(), out, ledger)
-    if standard or form != "qoperator":
+    if standard or form not in (None, "qoperator"):
         for each in _bodies(out):
             hanging.padded(each, ledger)
     with hanging.kept(ledger):
@@ -74,7 +78,8 @@ def _made(out: Graph, form: str | None, ledger: Ledger, *, standard: bool) -> No
     if form == "qoperator":
         _run(FuseQdq(), out, ledger)
         return
-    _run(ExpandQdq(), out, ledger)
+    with as_read.kept(standard=standard) if form is None else nullcontext():
+        _run(ExpandQdq(), out, ledger)
     if form == "integer" and not _run(LowerInteger(), out, ledger) and not _sums(out):
         said = "no product of 8-bit codes here can be summed in integers"
         ledger.add(Change.EXACT, STEP, out.name, said)
@@ -102,17 +107,15 @@ def _bodies(graph: Graph) -> list[Graph]:
 
 # -- numbers that turn out constant ---------------------------------------------------------------
 
-Known = dict[Value, bool]
-"""Whether a value hangs on constants alone; what does is one by then."""
-
 
 def _settle(graph: Graph, ledger: Ledger) -> None:
     """Computes scales and zero points that hang on constants alone, and folds them into types."""
     wanted = False
     for _, each in graph.walk():
-        known: Known = {}
-        for value in {v: None for n in each for v in _numbers(n)}:
-            wanted |= value.constant is not None or _constant(each, value, known)
+        numbers = {v: None for n in each for v in _numbers(n)}
+        if numbers:
+            _compute(each, _needed(numbers, _fixed(each)))
+            wanted |= any(v.constant is not None for n in each for v in _numbers(n))
     if wanted:
         FoldParameters().run(graph, ledger)
 
@@ -129,30 +132,43 @@ def _dynamic(node: Node) -> bool:
     return any(q is not None and q.dynamic for q in quants)
 
 
-def _constant(graph: Graph, value: Value, known: Known) -> bool:
-    """Makes a value a constant where all that it hangs on are."""
-    if value.constant is not None:
-        return True
-    if value not in known:
-        known[value] = False  # until it is found otherwise
-        known[value] = _computed(graph, value.node, known)
-    return known[value]
+def _fixed(graph: Graph) -> set[Value]:
+    """What hangs on constants alone, and has no codes."""
+    out: set[Value] = set()
+    for node in graph:
+        plain = not any(v.type.quant for v in node.results)
+        if node.op == "constant" or (
+            node.op not in ("input", "foreign", "fused", "output")
+            and not node.bodies
+            and node.operands
+            and all(v in out for v in node.operands.values())
+        ):
+            out.update(node.results if plain else ())
+    return out
 
 
-def _computed(graph: Graph, node: Node, known: Known) -> bool:
-    if node.op in ("input", "foreign", "fused") or node.bodies or not node.operands:
-        return False
-    if not all([_constant(graph, each, known) for each in list(node.operands.values())]):
-        return False
-    held = {s: v.constant for s, v in node.operands.items()}
-    arrays = {s: a.data for s, a in held.items() if a is not None and a.type.quant is None}
-    if len(arrays) < len(held) or any(v.type.quant for v in node.results):
-        return False
-    results = computed(node, arrays, node.profile or graph.profile)
-    if len(results) != len(node.results):
-        return False
-    for old, data in zip(list(node.results), results, strict=True):
-        new = graph.constant(data, name=graph.fresh(f"{old.name}.known"), before=node)
-        graph.set_lineage(new, old.lineage)
-        graph.replace(old, new)
-    return True
+def _needed(numbers: Iterable[Value], fixed: set[Value]) -> set[Node]:
+    """What computes those of some numbers that are fixed."""
+    out: set[Node] = set()
+    waiting = [v.node for v in numbers if v in fixed and v.constant is None]
+    while waiting:
+        node = waiting.pop()
+        if node not in out and node.op != "constant":
+            out.add(node)
+            waiting += [v.node for v in node.operands.values()]
+    return out
+
+
+def _compute(graph: Graph, nodes: set[Node]) -> None:
+    """Puts constants in the places of what nodes give, where the reference computes it."""
+    for node in [n for n in graph if n in nodes]:
+        arrays = {s: a.data for s, v in node.operands.items() if (a := v.constant) is not None}
+        if len(arrays) < len(node.operands):
+            continue
+        results = computed(node, arrays, node.profile or graph.profile)
+        if len(results) != len(node.results):
+            continue
+        for old, data in zip(list(node.results), results, strict=True):
+            new = graph.constant(data, name=graph.fresh(f"{old.name}.known"), before=node)
+            graph.set_lineage(new, old.lineage)
+            graph.replace(old, new)

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from qir import pipeline
+from qir import diff, pipeline
 from qir.errors import Refused, SchemeError, UsageError
 from qir.ir.graph import Graph
 from qir.ir.text import parse
@@ -162,6 +162,34 @@ def test_numbers_that_turn_out_constant_are_folded_into_a_static_model(tmp_path:
     near(other, one)
     back = pipeline.load(tmp_path / "made.onnx")
     assert not [v for v in back.values.values() if v.type.quant and v.type.quant.dynamic]
+
+
+def test_a_constant_beside_numbers_that_are_computed_stays_what_it_is(tmp_path: Path) -> None:
+    """What a convolution of chosen codes adds: a bias that a Reshape spreads."""
+    rng = np.random.default_rng(7)
+    node = helper.make_node
+    nodes = [
+        node("Reshape", ["bias", "sizes"], ["spread"]),
+        node("Add", ["x", "spread"], ["a"]),
+        *(node("Relu", [f"a{i - 1}" if i else "a"], [f"a{i}"]) for i in range(1500)),
+        node("DynamicQuantizeLinear", ["a1499"], ["q", "s", "z"]),
+        node("DequantizeLinear", ["q", "s", "z"], ["y"]),
+    ]
+    held = {"bias": rng.random(4).astype(np.float32), "sizes": np.array([1, 4, 1, 1])}
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [2, 4, 3, 3]) for n in "xy")
+    tensors = [numpy_helper.from_array(a, n) for n, a in held.items()]
+    proto = helper.make_model(
+        helper.make_graph(nodes, "g", [x], [y], tensors),
+        opset_imports=[helper.make_opsetid("", 21)],
+        ir_version=10,
+    )
+    onnx.save(proto, tmp_path / "m.onnx")
+    graph = pipeline.load(tmp_path / "m.onnx")
+    pipeline.save(graph, tmp_path / "m.qir")
+    made = written(pipeline.load(tmp_path / "m.qir"), tmp_path)
+    assert ops(made) == [n.op_type for n in nodes]
+    assert [t.name for t in made.graph.initializer] == ["bias", "sizes"]
+    assert diff(graph, pipeline.load(tmp_path / "made.onnx")).equal
 
 
 def test_a_product_of_codes_that_ends_in_reals_is_told_where_its_parts_are_written(
