@@ -74,11 +74,12 @@ def _raw(graph: Graph) -> Iterator[Value]:
 def _named(nodes: Iterable[onnx.NodeProto]) -> Iterator[tuple[str, str, str]]:
     """Tensors of codes, with the names of their scales and zero points."""
     for node in nodes:
-        if node.domain not in ("", MICROSOFT):
+        joins = node.op_type == "QLinearConcat"
+        if not (joins or node.op_type in _LAYOUTS) or node.domain not in ("", MICROSOFT):
             continue
         names = list(node.input)
         operands, result = _LAYOUTS.get(node.op_type, ((), None))
-        if node.op_type == "QLinearConcat":
+        if joins:
             operands = tuple((i, i + 1, i + 2) for i in range(2, len(names) - 2, 3))
             result = (0, 1)
         names += [""] * 9

@@ -81,10 +81,14 @@ def _body(
     return helper.make_graph(writer.nodes, body.name, inputs, outputs, value_info=infos)
 
 
+_GRAPHS = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
+
+
 def names_read(nodes: Iterable[onnx.NodeProto]) -> Iterator[str]:
     """Every name that nodes read, and that graphs within them read."""
     for node in nodes:
         yield from node.input
         for attribute in node.attribute:
-            for held in (attribute.g, *attribute.graphs):
-                yield from names_read(held.node)
+            if attribute.type in _GRAPHS:
+                for held in (attribute.g, *attribute.graphs):
+                    yield from names_read(held.node)

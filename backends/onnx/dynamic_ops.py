@@ -23,7 +23,7 @@ def companions(node: Node) -> dict[str, Value]:
     if node.op in ("foreign", "fused", "output"):
         return {}
     row = spec(node.op)
-    return {s: v for s, v in node.operands.items() if row.slot(s) is None and row.companion(s)}
+    return {s: v for s, v in node.operands.items() if row.companion(s)}
 
 
 # -- chosen ---------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from onnx import helper
 from qir.capability import Capability, load
 from qir.errors import PluginError, UsageError
 from qir.ir.graph import Graph
+from qir.ir.growth import growth
 from qir.ledger import Ledger
 from qir.target import Executable, Target
 
@@ -44,6 +45,7 @@ class OnnxRuntimeTarget(Target):
         """What onnxruntime computes in integers."""
         return load(Path(__file__).with_name("capability.toml"))
 
+    @growth()
     @np.errstate(all="ignore")  # numbers that are none are told in words, and need no warnings
     def emit(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeAlias
 
 import numpy as np
@@ -59,6 +60,8 @@ class Work:
     ) -> Work:
         """The work with its operands in the order of the op's slots, as ONNX lists them."""
         slots = [s.name for s in spec(op).operands]
+        if list(operands) == slots[: len(operands)]:
+            return cls(op, attrs, operands, kind, out, node, origins)
 
         def place(slot: str) -> tuple[int, int]:
             base, _, index = slot.partition(".")
@@ -91,6 +94,18 @@ class Work:
     def last(self) -> bool:
         """Whether channels stand last."""
         return self.attrs.get("layout") == "NHWC"
+
+
+def _attribute(name: str, value: Wire) -> onnx.AttributeProto:
+    if type(value) is int or (type(value) is tuple and all(type(v) is int for v in value)):
+        return _whole_numbers(name, value)
+    return helper.make_attribute(name, value)
+
+
+@lru_cache(4096)
+def _whole_numbers(name: str, value: int | tuple[int, ...]) -> onnx.AttributeProto:
+    """Made once for what is alike; whoever takes it makes a copy."""
+    return helper.make_attribute(name, value)
 
 
 class Writer:
@@ -147,9 +162,12 @@ class Writer:
 
     def name(self, value: Value) -> str:
         """The tensor that holds a value; constants are written when first asked for."""
-        if value.constant is not None and value not in self._names:
-            self._names[value] = self._constant(value, value.constant)
-        return self._names.get(value, value.name)
+        if (name := self._names.get(value)) is not None:
+            return name
+        if (array := value.constant) is None:
+            return value.name
+        name = self._names[value] = self._constant(value, array)
+        return name
 
     def fresh(self, base: str) -> str:
         """A tensor name that is not taken."""
@@ -226,21 +244,26 @@ class Writer:
         origins: Iterable[Origin] = (),
     ) -> None:
         """Writes one node, under its source's name where the source had that op."""
-        outputs, origins = list(outputs), list(origins)
-        if not domain and not self.standard and "block_size" not in (attrs or {}):
+        outputs, name = list(outputs), ""
+        for origin in origins:
+            if origin.op != op:
+                continue
             # Some names are onnxruntime's too, which is said where a source had those.
-            own = (o.path for o in origins if o.op == op and o.path.startswith("domain "))
-            domain = next(own, "").removeprefix("domain ")
+            if origin.path.startswith("domain ") and not (domain or self.standard):
+                domain = "" if "block_size" in (attrs or {}) else origin.path[len("domain ") :]
+            if not name and origin.framework == "onnx":
+                name = origin.name
         self.check_domain(op, domain, outputs[0])
-        known = (o.name for o in origins if o.framework == "onnx" and o.op == op and o.name)
-        name = next(known, f"{outputs[0]}_{op}")
+        name = name or f"{outputs[0]}_{op}"
         while name in self._node_names:
             name += "_"
         self._node_names.add(name)
         self.domains.setdefault(domain, 1)
-        node = helper.make_node(op, list(inputs), outputs, name, domain=domain or None)
+        node = onnx.NodeProto(op_type=op, name=name, input=inputs, output=outputs)
+        if domain:
+            node.domain = domain
         for key, value in (attrs or {}).items():
-            node.attribute.append(helper.make_attribute(key, value))
+            node.attribute.append(_attribute(key, value))
         self.nodes.append(node)
 
     def check_domain(self, op: str, domain: str, name: str) -> None:

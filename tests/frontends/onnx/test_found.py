@@ -117,7 +117,8 @@ def integers(scale: float) -> onnx.ModelProto:
     """A product whose reals onnxruntime's own operator gives, with that scale of the weights."""
     names = ["x", "w", "xs", "ws", "", "z"]
     it = node("MatMulIntegerToFloat", names, ["y"], "it", domain="com.microsoft")
-    held = {"w": np.ones((3, 2), np.uint8), "xs": np.float32(0.5), "ws": np.float32(scale)}
+    numbers = {"xs": np.array(0.5, np.float32), "ws": np.array(scale, np.float32)}
+    held = {"w": np.ones((3, 2), np.uint8), **numbers}
     given = {"x": (TensorProto.UINT8, (2, 3)), "z": (TensorProto.UINT8, ())}
     return model([it], given, {"y": (FLOAT, (2, 2))}, held, domains=("com.microsoft",))
 
@@ -152,6 +153,6 @@ def test_moves_that_make_no_shape_are_one_finding() -> None:
       %y = matmul(%flat, %v) : 1x1xf32
       output(y=%y)
     }"""
-    data = {"s": np.ones(3, np.float32), "w": np.ones((3, 1), np.int8)}
-    (error,) = [f for f in verify(parse(text, data)) if f.severity == "error"]
+    graph = parse(text, {"s": np.ones(3, np.float32), "w": np.ones((3, 1), np.int8)})
+    (error,) = [f for f in verify(graph) if f.severity == "error"]
     assert (error.node, error.rule) == ("flat", "types")
