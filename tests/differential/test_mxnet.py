@@ -88,6 +88,45 @@ def test_recorded_inputs_are_rich_in_ties_and_ends(name: str) -> None:
     count.rich()
 
 
+CLAIMED = {
+    "_contrib_dequantize": "dequantize",
+    "_contrib_quantize_v2": "quantize",
+    "_contrib_quantized_act": "relu",
+    "_contrib_quantized_batch_norm": "batch_norm",
+    "_contrib_quantized_concat": "concat",
+    "_contrib_quantized_conv": "conv2d",
+    "_contrib_quantized_elemwise_add": "add",
+    "_contrib_quantized_elemwise_mul": "mul",
+    "_contrib_quantized_embedding": "embedding",
+    "_contrib_quantized_flatten": "flatten",
+    "_contrib_quantized_pooling": "avg_pool2d",
+    "_contrib_requantize": "requantize",
+    "_sg_mkldnn_conv": "conv2d",
+    "_sg_mkldnn_fully_connected": "linear",
+}
+"""Operators on codes, and the ops whose rules speak of them."""
+UNCLAIMED = {
+    "_contrib_quantize": "the first version, which writes weights into files; a note says how",
+    "_contrib_quantize_asym": "makes data of _contrib_quantized_rnn alone",
+    "_contrib_quantized_fully_connected": "quantize_model puts _sg_mkldnn_fully_connected in its "
+    "place; a note says how its bias differs",
+    "_contrib_quantized_rnn": "quantizes real weights gate by gate, and keeps its state in reals",
+    "_sg_mkldnn_selfatt_qk": "reads three projections that lie in one tensor: no op of QIR",
+    "_sg_mkldnn_selfatt_valatt": "reads three projections that lie in one tensor: no op of QIR",
+}
+"""Operators of which nothing is claimed, and why not."""
+
+
+def test_every_operator_on_codes_is_claimed_or_named() -> None:
+    """All that MXNet 1.9.1 had registered when its results were recorded."""
+    known = (VECTORS / "operators.txt").read_text(encoding="utf-8").split()
+    assert sorted((*CLAIMED, *UNCLAIMED)) == known
+    for name, op in CLAIMED.items():
+        stored = STORED.get(op, {"x": "i8"})
+        claim = profile(PROFILE).resolve(Query(op, stored)).claim
+        assert claim == "exact", f"{name}: {op} is {claim}"
+
+
 def test_recorded_results_are_what_mxnet_makes_today(tmp_path: Path) -> None:
     if not PYTHON.exists():
         told = f"MXNet is not at {PYTHON} (make oracle-mxnet): recorded results alone are held"
@@ -95,6 +134,8 @@ def test_recorded_results_are_what_mxnet_makes_today(tmp_path: Path) -> None:
         pytest.skip(told)
     script = ROOT / "tests" / "oracles" / "mxnet_vectors.py"
     subprocess.run([str(PYTHON), "-W", "ignore", str(script), str(tmp_path)], check=True)
+    known = VECTORS / "operators.txt"
+    assert (tmp_path / known.name).read_text() == known.read_text()
     for path in sorted(VECTORS.glob("*.npz")):
         held, live = np.load(path), np.load(tmp_path / path.name)
         assert sorted(held.files) == sorted(live.files), path.name

@@ -567,8 +567,15 @@ OPS = {
 }
 
 
+def operators() -> list[str]:
+    """All that MXNet has registered for codes."""
+    every = mx.operator.get_all_registered_operators()
+    return sorted(n for n in every if "quantize" in n or n.startswith("_sg_mkldnn"))
+
+
 def main(folder: Path, names: list[str]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
+    (folder / "operators.txt").write_text("\n".join(operators()) + "\n")
     for number, (name, record) in enumerate(OPS.items()):
         if names and name not in names:
             continue
