@@ -49,6 +49,7 @@ def told(when: When) -> str:
     said += [f"{name} = {value!s}" for name, value in when.attrs.items()]
     said += [" or ".join(when.bounds)] if when.bounds else []
     said += [" or ".join(when.isa)] if when.isa else []
+    said += [name.replace("_", " ") for name in when.form]
     return ", ".join(said)
 
 

@@ -167,11 +167,46 @@ def conv2d(
             sums += by_group[None, :, :, 0, i, j, None] * tap
         else:
             sums += np.matmul(by_group[..., i, j], tap)
-        if raw is not None:
+        if raw is not None and how.pairs != "saturate_taps":
             seen = raw[0].reshape(split.shape)[..., rows, columns].reshape(tap.shape)
             sums += _cut_pairs(raw[1].reshape(by_group.shape)[..., i, j], seen)
+    if raw is not None and how.pairs == "saturate_taps":
+        inside = ((oh, ow), stride, dilation)
+        sums += _cut_taps(raw[1].reshape(by_group.shape), raw[0].reshape(split.shape), *inside)
     out = closed(total, how)
     return out if layout == "NCHW" else np.ascontiguousarray(np.moveaxis(out, 1, -1))
+
+
+def _cut_taps(
+    w: NDArray[np.int64],
+    x: NDArray[np.int64],
+    sizes: Sequence[int],
+    stride: Sequence[int],
+    dilation: Sequence[int],
+) -> NDArray[np.float64]:
+    """What sums lose where terms 2i and 2i + 1 of a row of weights are added in 16 bits.
+
+    Weights are [groups, out, in, height, width], data [images, groups, in, height, width].
+    """
+    places = list(np.ndindex(*w.shape[2:]))
+    lost = np.zeros((len(x), w.shape[0], w.shape[1], *sizes))
+
+    def products(at: tuple[int, ...]) -> NDArray[np.int64]:
+        rows, columns = (
+            slice(t * d, t * d + (n - 1) * s + 1, s)
+            for t, d, n, s in zip(at[1:], dilation, sizes, stride, strict=True)
+        )
+        weight = w[:, :, at[0], at[1], at[2]]
+        return np.asarray(x[:, :, None, at[0], rows, columns] * weight[:, :, None, None])
+
+    highest = int(x.max(initial=0))
+    for first, second in zip(places[::2], places[1::2], strict=False):
+        reach = sum(np.abs(w[:, :, c, i, j]) for c, i, j in (first, second))
+        if int(np.max(reach, initial=0)) * highest <= 32767:
+            continue
+        pair = products(first) + products(second)
+        lost += np.clip(pair, -32768, 32767) - pair
+    return lost.reshape(*lost.shape[:3], -1)
 
 
 def _short(how: Acc) -> bool:

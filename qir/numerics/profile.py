@@ -12,6 +12,7 @@ from qir.ir.attrs import Attr, same
 from qir.ir.node import Node
 from qir.ir.types import QuantType
 from qir.numerics.fields import BLOCKS, Levels, Method, Rule
+from qir.numerics.forms import forms_of
 
 Field: TypeAlias = "str | bool | Levels | Method | None"
 Fields: TypeAlias = "Mapping[tuple[str, str], Field]"
@@ -36,6 +37,8 @@ class Query:
     isa: str = "any"
     bounds: str = "full"
     """Whether the result's codes are all that its storage type has, or `narrow`."""
+    forms: tuple[str, ...] = ()
+    """The forms that a convolution has: `qir.numerics.forms.FORMS`."""
 
     @property
     def data(self) -> str:
@@ -57,7 +60,10 @@ def query_of(node: Node, *, isa: str = "any") -> Query:
     many = weight is not None and weight.type.quant is not None and weight.type.quant.grain
     first = node.stages[0] if node.stages else node
     bounds = bounds_of(result) if result else "full"
-    return Query(first.op, storage, "channel" if many else "tensor", first.attrs, isa, bounds)
+    types = {slot: value.type for slot, value in node.operands.items()}
+    forms = forms_of(first.op, types, first.attrs)
+    grain = "channel" if many else "tensor"
+    return Query(first.op, storage, grain, first.attrs, isa, bounds, forms)
 
 
 def bounds_of(kind: QuantType) -> str:
@@ -76,12 +82,14 @@ class When:
     isa: tuple[str, ...] = ()
     bounds: tuple[str, ...] = ()
     """Of the result's codes: `full`, or `narrow`."""
+    form: tuple[str, ...] = ()
+    """Of a convolution: all of these names; a layer may have several."""
 
     @property
     def count(self) -> int:
-        """How many conditions there are: the more, the more specific."""
+        """How many conditions there are, each form for two: the more, the more specific."""
         named = (self.grain, self.isa, self.bounds)
-        return len(self.storage) + len(self.attrs) + sum(map(bool, named))
+        return len(self.storage) + len(self.attrs) + sum(map(bool, named)) + 2 * len(self.form)
 
     def holds(self, query: Query) -> bool:
         """Whether a query meets them all."""
@@ -90,6 +98,7 @@ class When:
             and (not self.grain or query.grain in self.grain)
             and (not self.isa or query.isa in self.isa)
             and (not self.bounds or query.bounds in self.bounds)
+            and set(self.form) <= set(query.forms)
             and all(n in query.attrs and same(query.attrs[n], v) for n, v in self.attrs.items())
         )
 

@@ -29,6 +29,7 @@ from qir.numerics.fields import (
     fits,
     said,
 )
+from qir.numerics.forms import FORMS
 from qir.numerics.parameters import fault
 from qir.numerics.plugin_methods import computes, method_names, params, reads
 from qir.numerics.profile import (
@@ -61,7 +62,7 @@ _HEAD = (*_HEAD_TEXTS, "settings", "notes")
 _LONGEST = 239
 _RULE = ("op", "when", *BLOCKS, *TEXTS, "method", "evidence")
 _GROUP = ("chain", "when", "needs", "result", "propagates", "claim", "evidence")
-_WHEN = ("storage", "grain", "attrs", "isa", "bounds")
+_WHEN = ("storage", "grain", "attrs", "isa", "bounds", "form")
 _GRAINS = ("tensor", "channel")
 _BOUNDS = ("full", "narrow")
 _ELEMENTS = tuple("i8 u8 i16 u16 i32 u32 i64 u64 i4 u4 f32 f16 bf16 f64 f8e4m3fn f8e5m2".split())
@@ -454,10 +455,12 @@ class _Reader:
             {name: self.attr(name, item) for name, item in attrs.items()},
             self.words("isa", value.get("isa", [])),
             self.words("bounds", value.get("bounds", [])),
+            self.words("form", value.get("form", [])),
         )
         self.known(when.grain, _GRAINS, "granularity", at="grain")
         self.known(when.isa, _HEAD_WORDS["isa"], "instruction set", at="isa")
         self.known(when.bounds, _BOUNDS, "bounds", at="bounds")
+        self.known(when.form, FORMS, "form", at="form")
         self.attributes(when.attrs, ops)
         return when
 
@@ -514,7 +517,7 @@ def _met(op: str, when: When) -> Query:
         storage = dict.fromkeys(DATA_SLOTS, data) | storage
     grain, isa = next(iter(when.grain), "tensor"), next(iter(when.isa), "any")
     bounds = next(iter(when.bounds), "full")
-    return Query(op, storage, grain, when.attrs, isa, bounds)
+    return Query(op, storage, grain, when.attrs, isa, bounds, when.form)
 
 
 # -- writing --------------------------------------------------------------------------------------

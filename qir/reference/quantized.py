@@ -24,6 +24,7 @@ from qir.numerics import (
     quantize,
 )
 from qir.numerics.definition import in_codes
+from qir.numerics.forms import forms_of
 from qir.numerics.profile import bounds_of
 from qir.numerics.rounding import narrowed
 from qir.reference import methods
@@ -101,7 +102,8 @@ def query(
             t.quant is not None and t.quant.grain is not None for t in (*types.values(), result)
         )
     bounds = bounds_of(result.quant) if result.quant else "full"
-    return Query(op, storage, "channel" if many else "tensor", attrs, bounds=bounds)
+    grain, forms = "channel" if many else "tensor", forms_of(op, types, attrs)
+    return Query(op, storage, grain, attrs, bounds=bounds, forms=forms)
 
 
 def run_op(

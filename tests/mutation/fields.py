@@ -73,7 +73,7 @@ def _told(when: When) -> str:
     """The conditions of a rule that is not the first of its op."""
     said = [f"{slot} {' or '.join(kinds)}" for slot, kinds in when.storage.items()]
     said += [f"{name} = {value!s}" for name, value in when.attrs.items()]
-    return ", ".join((*said, *when.grain, *when.bounds)) or "again"
+    return ", ".join((*said, *when.grain, *when.bounds, *when.form)) or "again"
 
 
 def _changes(

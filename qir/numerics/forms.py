@@ -1,0 +1,185 @@
+"""Forms of convolutions, by name: what decides which kernel a runtime takes, and is no attribute.
+
+A rule speaks of one by `when = {form = "..."}`; a layer may have several.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from qir.ir.attrs import Attr
+from qir.ir.types import QuantType, TensorType
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A convolution as forms look at it; weights are [out, in / groups, ...]."""
+
+    op: str
+    weights: tuple[int, ...]
+    sizes: tuple[int | None, ...]
+    """Of the data, without images and channels; None where one is not known."""
+    quant: QuantType | None
+    """The map of the weights."""
+    attrs: Mapping[str, Attr]
+
+    @property
+    def rank(self) -> int:
+        """How many axes windows have."""
+        return len(self.weights) - 2
+
+    @property
+    def kernel(self) -> tuple[int, ...]:
+        """The window."""
+        return self.weights[2:]
+
+    @property
+    def groups(self) -> int:
+        """Into how many parts the channels fall."""
+        groups = self.attrs.get("groups", 1)
+        return groups if isinstance(groups, int) else 1
+
+    def ints(self, name: str) -> tuple[int, ...]:
+        """An attribute that is a list."""
+        value = self.attrs.get(name)
+        return tuple(int(v) for v in value) if isinstance(value, tuple) else ()  # type: ignore[arg-type]
+
+    @property
+    def pads(self) -> tuple[tuple[int, int], ...]:
+        """What is put before and after, axis by axis."""
+        pad, n = self.ints("pad"), self.rank
+        return tuple((pad[i], pad[i + n]) for i in range(n))
+
+
+def _depthwise(of: Layer) -> bool:
+    out, each = of.weights[:2]
+    return (
+        of.op in ("conv2d", "conv3d")
+        and each == 1
+        and of.groups % 8 == 0
+        and out in (of.groups, 2 * of.groups)
+        and set(of.kernel) <= {3, 5, 7}
+        and of.kernel[-2] == of.kernel[-1]
+        and set(of.ints("stride")) <= {1, 2}
+        and set(of.ints("dilation")) <= {1}
+        and all(pads == ((k - 1) // 2,) * 2 for pads, k in zip(of.pads, of.kernel, strict=True))
+    )
+
+
+def _shifted(of: Layer) -> bool:
+    if of.quant is None or of.quant.zero is None or of.quant.dynamic:
+        return False
+    return bool(np.any(np.asarray(of.quant.zeros())))
+
+
+def _left_over(of: Layer) -> bool:
+    out, each = of.weights[:2]
+    together = {2: 8, 4: 4}.get(each, 1)
+    return (
+        of.op in ("conv2d", "conv3d")
+        and out == each * of.groups
+        and of.groups > together
+        and of.groups % together > 0
+        and set(of.kernel) == {3}
+        and set(of.pads) == {(1, 1)}
+        and set(of.ints("dilation")) == {1}
+        and of.ints("stride")[-2:] in ((1, 1), (2, 2))
+    )
+
+
+def _short(of: Layer) -> bool:
+    return any(s.count is not None and s.count < s.pads[0] for s in _sides(of))
+
+
+def _past_edges(of: Layer) -> bool:
+    """Whether some window holds nothing but padding."""
+    if of.op.startswith("conv_transpose"):
+        return False
+    return any(side.beyond for side in _sides(of))
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """One axis of the windows."""
+
+    taps: int
+    pads: tuple[int, int]
+    stride: int
+    dilation: int
+    size: int | None
+
+    @property
+    def count(self) -> int | None:
+        """How many windows there are along it."""
+        if self.size is None:
+            return None
+        room = self.size + sum(self.pads) - (self.taps - 1) * self.dilation - 1
+        return max(room // self.stride + 1, 0)
+
+    @property
+    def beyond(self) -> bool:
+        """Whether no tap of some window meets data."""
+        if self.count is None or self.size is None:
+            return max(self.pads) > (self.taps - 1) * self.dilation
+        starts = np.arange(self.count)[:, None] * self.stride - self.pads[0]
+        taps = starts + np.arange(self.taps) * self.dilation
+        return bool(np.any(~np.any((taps >= 0) & (taps < self.size), axis=1)))
+
+
+def _sides(of: Layer) -> list[_Side]:
+    steps = (of.ints("stride"), of.ints("dilation"))
+    return [_Side(*side) for side in zip(of.kernel, of.pads, *steps, of.sizes, strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """One of them."""
+
+    said: str
+    has: Callable[[Layer], bool]
+
+
+FORMS: Mapping[str, Form] = {
+    "depthwise": Form(
+        "conv2d or conv3d in as many groups as channels, a multiple of 8, with one result of each "
+        "or two; 3, 5 or 7 taps along each axis, as many along the last two, half of them "
+        "beyond each edge; strides 1 or 2, no dilation: what fbgemm has kernels of its own for",
+        _depthwise,
+    ),
+    "beyond_onednn": Form(
+        "more than 100 groups, or weights with a zero point that is not 0: what torch's engine x86 "
+        "does not ask oneDNN for",
+        lambda of: of.groups > 100 or _shifted(of),
+    ),
+    "groups_left_over": Form(
+        "conv2d or conv3d whose groups have 2 channels, or 4, and as many results, 3 taps along "
+        "each axis, one beyond each edge, no dilation and both last strides 1 or 2: more than 8 "
+        "groups, or 4, and no multiple of that: fbgemm computes 8 at a time, or 4, and beyond "
+        "its memory",
+        _left_over,
+    ),
+    "short_result": Form(
+        "a result that is shorter along some axis than the padding before it", _short
+    ),
+    "past_edges": Form("some window of the result holds padding alone", _past_edges),
+}
+"""The forms that rules may name; a layer may have several."""
+
+
+def forms_of(
+    op: str, types: Mapping[str, TensorType], attrs: Mapping[str, Attr]
+) -> tuple[str, ...]:
+    """The forms that a layer has; none for what is no convolution of known weights."""
+    if not op.startswith("conv") or not {"x", "w"} <= types.keys() or "stride" not in attrs:
+        return ()
+    w, x = types["w"], types["x"]
+    known = tuple(d for d in w.shape if isinstance(d, int))
+    if len(known) < len(w.shape) or x.rank != w.rank or w.rank < 3:
+        return ()
+    inner = x.shape[1:-1] if attrs.get("layout") == "NHWC" else x.shape[2:]
+    sizes = tuple(d if isinstance(d, int) else None for d in inner)
+    layer = Layer(op, known, sizes, w.quant, attrs)
+    return tuple(name for name, form in FORMS.items() if form.has(layer))

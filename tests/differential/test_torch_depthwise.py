@@ -1,0 +1,159 @@
+"""Depthwise layers of fbgemm, which add pairs of products in 16 bits: every byte."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from .kernels_of_torch import F, Held, Product, Tally, of, product_of, run_product
+from .test_torch_products import pytestmark as here
+
+pytestmark = here
+FBGEMM, X86 = "torch-2.13.fbgemm", "torch-2.13.x86"
+
+
+def depthwise(seed: int, rank: int, many: bool, *, least: int = 8) -> Product:
+    """A layer that has a kernel of its own: any codes and weights, or few, whose sums are ties."""
+    rng = np.random.default_rng([seed, rank, many])
+    channels = least * int(rng.choice([1, 2, 3, 5]))
+    times, taps = int(rng.choice([1, 1, 2])), int(rng.choice([3, 3, 5, 7] if rank == 2 else [3]))
+    sides = [int(v) for v in rng.integers(3 if rank == 3 else 1, 7, rank)]
+    count = channels * times
+    wide = seed % 2 == 0
+    weights = rng.integers(-128, 128, (count, 1, *[taps] * rank))
+    if not wide:
+        weights = rng.integers(-9, 10, weights.shape)
+    elif seed % 4 == 0:
+        weights = rng.choice([-128, -127, 126, 127, 1], weights.shape)
+    data = rng.integers(0, 256, (2, channels, *sides)).astype(np.uint8)
+    x = of(
+        "u8",
+        F(rng.uniform(0.01, 0.1)),
+        int(rng.choice([0, 255, int(rng.integers(0, 128)) * 2 + 1])),
+    )
+    base = F(rng.uniform(0.001, 0.05))
+    scale = np.nextafter(base, rng.choice([0, 1, 10], count).astype(F)) if many else base
+    zero = rng.integers(-9, 10, scale.shape if many else ()) if seed % 3 == 0 else 0
+    w = of("i8", scale, zero, 0 if many else None)
+    steps = F(rng.choice([2, 4, 6, 8]) * (2.0 ** rng.integers(5, 9) if wide else 1))
+    out = of("u8", F(x.scale * base * steps), int(rng.integers(60, 200)) | 1)
+    bias = None
+    if rng.random() < 0.6:
+        bias = np.asarray(rng.integers(-400, 400, count) * (x.scale * scale) * F(0.5), F)
+    held = Held(weights.astype(np.int8), w)
+    return Product(
+        f"conv{rank}d",
+        Held(data, x),
+        held,
+        bias,
+        out,
+        stride=int(rng.integers(1, 3)),
+        pad=taps // 2,
+        groups=channels,
+        relu=bool(seed & 8),
+    )
+
+
+def paired(case: Product) -> tuple[np.ndarray, np.ndarray]:
+    """Sums whose products are added two by two in 16 bits, and exact ones, by a formula of its
+    own: windows are laid out as torch unfolds them."""
+    assert case.x.map is not None
+    assert case.w.map is not None
+    x = torch.from_numpy(case.x.data.astype(np.int64))
+    x = torch.nn.functional.pad(x, [case.pad] * 2 * (x.ndim - 2), value=int(case.x.map.zero))
+    taps = case.w.data.shape[2:]
+    for axis, size in enumerate(taps):
+        x = x.unfold(2 + axis, size, case.stride)
+    windows = x.flatten(-len(taps)).numpy()
+    windows = np.repeat(windows, len(case.w.data) // case.groups, axis=1)
+    row = case.w.data.reshape(len(case.w.data), *[1] * len(taps), -1).astype(np.int64)
+    products = windows * row
+    room = np.concatenate([products, np.zeros_like(products[..., :1])], -1)
+    room = room[..., : room.shape[-1] // 2 * 2].reshape(*room.shape[:-1], -1, 2).sum(-1)
+    zeros = case.w.map.zero.reshape(-1, *[1] * len(taps))
+    moved = windows.sum(-1) * zeros + int(case.x.map.zero) * (row.sum(-1) - zeros * row.shape[-1])
+    lost = (np.clip(room, -32768, 32767) - room).sum(-1)
+    exact = products.sum(-1) - moved
+    return exact + lost, exact
+
+
+def reals(case: Product) -> np.ndarray:
+    """The result in units of its code."""
+    assert case.x.map is not None
+    assert case.w.map is not None
+    shape = (1, -1, *[1] * (case.x.data.ndim - 2))
+    step = case.x.map.scale.astype(np.float64) * case.w.map.scale.astype(np.float64)
+    real = paired(case)[0] * (step.reshape(shape) if step.ndim else step)
+    if case.bias is not None:
+        real = real + case.bias.astype(np.float64).reshape(shape)
+    return np.asarray(real / float(case.out.scale))
+
+
+@pytest.mark.parametrize("many", [False, True], ids=["tensor", "channel"])
+@pytest.mark.parametrize("rank", [2, 3])
+def test_depthwise_layers_are_fbgemms(rank: int, many: bool) -> None:
+    tally, cut, sums = Tally(), 0, 0
+    for seed in range(48 if rank == 2 else 24):
+        case = depthwise(seed, rank, many)
+        tally.see(reals(case), case.out)
+        tally.add(product_of(case, FBGEMM), run_product("fbgemm", case), f"seed {seed}")
+        found, exact = paired(case)
+        cut, sums = cut + int((found != exact).sum()), sums + exact.size
+    tally.rich()
+    assert cut > 0.1 * sums, f"pairs saturate in {cut} of {sums} sums"
+    tally.exact()
+
+
+@pytest.mark.parametrize("rank", [2, 3])
+def test_depthwise_layers_of_engine_x86_are_fbgemms_above_a_hundred_groups(rank: int) -> None:
+    tally = Tally()
+    for seed in range(8):
+        case = depthwise(seed, rank, bool(seed & 1), least=104)
+        tally.add(product_of(case, X86), run_product("x86", case), f"seed {seed}")
+    tally.exact()
+
+
+TAPS = {(0, 1): 16, (1, 2): 32, (2, 3): 16, (0, 4): 32, (8,): 16, tuple(range(9)): 82}
+"""Which of nine taps weigh 127, and the code of a sum of them: data 255, a step of 2,000."""
+
+
+@pytest.mark.parametrize("taps", TAPS, ids=str)
+def test_taps_saturate_two_by_two(taps: tuple[int, ...]) -> None:
+    weights = np.zeros((8, 1, 9), np.int8)
+    weights[:, :, taps] = 127
+    held = Held(weights.reshape(8, 1, 3, 3), of("i8", 1.0))
+    x = Held(np.full((1, 8, 5, 5), 255, np.uint8), of("u8", 1.0, 0))
+    case = Product("conv2d", x, held, None, of("u8", 2000.0, 0), pad=1, groups=8)
+    for made in (run_product("fbgemm", case), product_of(case, FBGEMM)):
+        assert made[0, 0, 2, 2] == TAPS[taps]
+
+
+SHAPES = [(4, 1, 1), (12, 1, 1), (8, 1, 3), (8, 2, 2), (8, 1, 1), (8, 3, 3)]
+"""Groups, and the channels and results of each."""
+WINDOWS = [(3, 1, 1, 1), (3, 0, 1, 1), (3, 1, 3, 1), (3, 1, 1, 2), (2, 1, 1, 1), (5, 1, 2, 1)]
+"""Taps, pad, stride and dilation; the first is that of a kernel of its own."""
+
+
+def beside(seed: int) -> Product:
+    """A grouped layer that is all but one that has a kernel of its own."""
+    rng = np.random.default_rng(seed)
+    many = bool(seed & 1)
+    groups, into, outof = SHAPES[seed % len(SHAPES)]
+    own = (groups, into, outof) == (8, 1, 1)
+    taps, pad, stride, dilation = WINDOWS[int(rng.integers(own, len(WINDOWS)))]
+    data = rng.integers(0, 256, (2, groups * into, 7, 8)).astype(np.uint8)
+    weights = rng.integers(-128, 128, (groups * outof, into, taps, taps)).astype(np.int8)
+    scale = rng.uniform(0.01, 0.02, len(weights)).astype(F) if many else F(0.013)
+    x, w = of("u8", 0.05, int(rng.integers(0, 256))), of("i8", scale, 0, 0 if many else None)
+    out = of("u8", F(0.05 * 0.013 * 600), 117)
+    sides = (stride, pad, dilation, groups)
+    return Product("conv2d", Held(data, x), Held(weights, w), None, out, *sides)
+
+
+def test_layers_beside_them_are_summed_exactly() -> None:
+    tally = Tally()
+    for seed in range(36):
+        case = beside(seed)
+        tally.add(product_of(case, FBGEMM), run_product("fbgemm", case), f"seed {seed}")
+    tally.exact()

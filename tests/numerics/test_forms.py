@@ -1,0 +1,111 @@
+"""The forms of convolutions: which layers have them, and what a profile makes of it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from qir.errors import ProfileError
+from qir.ir.attrs import Attr
+from qir.ir.dtype import dtype
+from qir.ir.types import TensorType, uniform
+from qir.numerics import Query, dumps, parse
+from qir.numerics.forms import FORMS, forms_of
+
+U8 = uniform(dtype("u8"), np.float32(1))
+
+
+def forms(x: tuple[int, ...], w: tuple[int, ...], **attrs: int | str | tuple[int, ...]) -> set[str]:
+    zero = attrs.pop("zero", 0)
+    assert isinstance(zero, int)
+    n = len(w) - 2
+    plain: dict[str, Attr] = {"stride": (1,) * n, "pad": (1,) * 2 * n, "dilation": (1,) * n}
+    kind = uniform(dtype("i8"), np.float32(1), zero)
+    types = {"x": TensorType(x, U8), "w": TensorType(w, kind)}
+    return set(forms_of(f"conv{n}d", types, plain | {"groups": 1} | attrs))
+
+
+IMAGE = (1, 8, 9, 9)
+
+
+@pytest.mark.parametrize(
+    ("w", "attrs", "has"),
+    [
+        ((8, 1, 3, 3), {}, True),
+        ((16, 1, 3, 3), {}, True),
+        ((8, 1, 3, 3), {"stride": (2, 1)}, True),
+        ((8, 1, 5, 5), {"pad": (2,) * 4}, True),
+        ((8, 1, 7, 7), {"pad": (3,) * 4}, True),
+        ((24, 1, 3, 3), {}, False),
+        ((8, 1, 3, 5), {"pad": (1, 2, 1, 2)}, False),
+        ((8, 1, 3, 3), {"pad": (0,) * 4}, False),
+        ((8, 1, 3, 3), {"pad": (1, 1, 1, 0)}, False),
+        ((8, 1, 3, 3), {"stride": (3, 1)}, False),
+        ((8, 1, 3, 3), {"dilation": (2, 2), "pad": (1,) * 4}, False),
+        ((8, 1, 9, 9), {"pad": (4,) * 4}, False),
+    ],
+)
+def test_a_depthwise_layer_has_a_kernel_of_its_own(
+    w: tuple[int, ...], attrs: dict[str, tuple[int, ...]], has: bool
+) -> None:
+    assert ("depthwise" in forms(IMAGE, w, groups=8, **attrs)) == has
+
+
+def test_four_channels_or_one_axis_make_none() -> None:
+    assert "depthwise" not in forms((1, 4, 9, 9), (4, 1, 3, 3), groups=4)
+    assert "depthwise" not in forms((1, 8, 9), (8, 1, 3), groups=8)
+    assert "depthwise" in forms((1, 8, 9, 9, 9), (8, 1, 3, 3, 3), groups=8)
+    assert "depthwise" in forms((1, 9, 9, 8), (8, 1, 3, 3), groups=8, layout="NHWC")
+
+
+def test_windows_that_see_padding_alone_are_told() -> None:
+    assert "past_edges" in forms((1, 1, 5, 5), (1, 1, 2, 2), pad=(2,) * 4)
+    assert "past_edges" not in forms((1, 1, 5, 5), (1, 1, 3, 3), pad=(2,) * 4)
+    assert "past_edges" in forms((1, 1, 1, 5), (1, 1, 2, 2), pad=(1,) * 4, dilation=(2, 2))
+
+
+def test_other_forms_are_told() -> None:
+    assert "beyond_onednn" in forms((1, 101, 5, 5), (101, 1, 3, 3), groups=101)
+    assert "beyond_onednn" not in forms((1, 100, 5, 5), (100, 1, 3, 3), groups=100)
+    assert "beyond_onednn" in forms((1, 2, 5, 5), (2, 2, 3, 3), zero=3)
+    assert "groups_left_over" in forms((1, 18, 5, 5), (18, 2, 3, 3), groups=9)
+    assert "groups_left_over" not in forms((1, 16, 5, 5), (16, 2, 3, 3), groups=8)
+    assert "groups_left_over" in forms((1, 20, 5, 5), (20, 4, 3, 3), groups=5)
+    wide = {"pad": (2,) * 6, "stride": (2,) * 3}
+    assert "short_result" in forms((1, 8, 2, 6, 6), (8, 1, 5, 5, 5), groups=8, **wide)
+    assert "short_result" not in forms((1, 8, 3, 6, 6), (8, 1, 5, 5, 5), groups=8, **wide)
+
+
+TEXT = """name = "p"
+[[rule]]
+op = "conv2d"
+when = {grain = "channel"}
+requant = {round = "away"}
+
+[[rule]]
+op = "conv2d"
+when = {form = "depthwise"}
+requant = {round = "half_up"}
+
+[[rule]]
+op = "conv2d"
+when = {form = ["depthwise", "beyond_onednn"]}
+requant = {zero = "before"}
+"""
+
+
+def test_a_rule_speaks_of_layers_that_have_all_forms_it_names() -> None:
+    found = parse(TEXT, "p")
+    assert parse(dumps(found), "p").rules == found.rules
+    one = found.resolve(Query("conv2d", grain="channel", forms=("depthwise",)))
+    assert (one.requant.round, one.requant.zero) == ("half_up", "after")
+    both = found.resolve(Query("conv2d", forms=tuple(FORMS)))
+    assert (both.requant.round, both.requant.zero) == ("even", "before")
+    assert found.resolve(Query("conv2d", grain="channel")).requant.round == "away"
+
+
+def test_a_form_that_there_is_not_is_refused() -> None:
+    with pytest.raises(
+        ProfileError, match=r"line 9: no form 'depthwize'; did you mean 'depthwise'"
+    ):
+        parse(TEXT.replace('form = "depthwise"', 'form = "depthwize"'), "p")
