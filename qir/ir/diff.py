@@ -1,7 +1,8 @@
 """What differs between two graphs: structure, types, parameters, codes.
 
 Nodes are paired by origin, then by lineage, then by structure. Names of inner values, their order
-and their origins are no difference; the names of inputs and outputs are.
+and their origins are no difference; the names of inputs and outputs are, but for those of branches
+and loops, which go by their order.
 """
 
 from __future__ import annotations
@@ -198,16 +199,25 @@ class Difference:
 
 def diff(a: Program, b: Program) -> Difference:
     """What differs between two graphs."""
+    return _diff(a, b)
+
+
+_PLACED = frozenset({"if", "loop", "scan"})
+"""Ops whose bodies take and give values by their order."""
+
+
+def _diff(a: Program, b: Program, *, placed: bool = False) -> Difference:
     pairs = pair(a, b)
     changed: list[Changed] = []
     bodies: dict[str, Difference] = {}
     inner: list[Pair] = []
     for one, other in pairs.of_a.items():
-        if changes := tuple(_changes(pairs, a, b, one, other)):
+        ends = placed and one.op in ("input", "output")
+        if changes := tuple((_ends if ends else _changes)(pairs, a, b, one, other)):
             how = pairs.how[one]
             changed.append(Changed(one.name, other.name, " |> ".join(ops(other)), how, changes))
         for name in sorted(one.bodies.keys() & other.bodies.keys()):
-            within = diff(one.bodies[name], other.bodies[name])
+            within = _diff(one.bodies[name], other.bodies[name], placed=one.op in _PLACED)
             paths = f"{one.name}/{name}", f"{other.name}/{name}"
             inner += [Pair(f"{paths[0]}/{p.a}", f"{paths[1]}/{p.b}", p.how) for p in within.pairs]
             if not within.equal:
@@ -217,7 +227,7 @@ def diff(a: Program, b: Program) -> Difference:
     mine, theirs = list(a), list(b)
     return Difference(
         (_count(mine), _count(theirs)),
-        tuple(_graph(a, b)),
+        tuple(_graph(pairs, a, b, placed)),
         tuple(changed),
         _lone(mine, pairs.of_a, theirs),
         _lone(theirs, pairs.of_b, mine),
@@ -240,9 +250,15 @@ def _lone(
     return tuple(Lone(n.name, " |> ".join(ops(n)), h.name if h else "") for n, h in held)
 
 
-def _graph(a: Program, b: Program) -> Iterator[Change]:
+def _graph(pairs: Pairing, a: Program, b: Program, placed: bool) -> Iterator[Change]:
     if a.profile != b.profile:
         yield Change("profile", "", a.profile, b.profile)
+    if placed:
+        ends = zip(a.inputs, b.inputs, strict=False)
+        if len(a.inputs) == len(b.inputs) and not all(pairs.agree(v, w) for v, w in ends):
+            names = (", ".join(v.name for v in g.inputs) for g in (a, b))
+            yield Change("order", "inputs", *names)
+        return
     sides = [([v.name for v in g.inputs], _outputs(g)) for g in (a, b)]
     for where, mine, theirs in zip(("inputs", "outputs"), *sides, strict=True):
         if mine != theirs and sorted(mine) == sorted(theirs):
@@ -281,6 +297,17 @@ def _changes(pairs: Pairing, a: Program, b: Program, one: Node, other: Node) -> 
         yield Change("attribute", name, *(there if name in one.bodies else there[::-1]))
     if one.op == other.op == "constant":
         yield from _constants(one.result, other.result)
+
+
+def _ends(pairs: Pairing, a: Program, b: Program, one: Node, other: Node) -> Iterator[Change]:
+    """What differs between the inputs or outputs of two bodies that are bound by order."""
+    yield from _results(one, other)
+    mine, theirs = list(one.operands.items()), list(other.operands.values())
+    if len(mine) != len(theirs):
+        yield Change("results", "", f"{len(mine)}", f"{len(theirs)}")
+    for (slot, value), far in zip(mine, theirs, strict=False):
+        if not pairs.agree(value, far):
+            yield Change("operand", slot, _name(value), _name(far))
 
 
 def _union(a: Iterable[str], b: Iterable[str]) -> list[str]:

@@ -240,6 +240,37 @@ def test_bodies_are_compared_as_graphs_of_their_own() -> None:
     assert diff(parse(LOOP), parse(LOOP)).equal
 
 
+TWO = """graph main as native {
+  %x = input() : 4xf32
+  %n = input() : i64
+  %y, %z = loop(count=%n, vs.0=%x, vs.1=%x) : 4xf32, 4xf32 with body {
+    %i = input() : i64
+    %go = input() : bool
+    %h = input() : 4xf32
+    %k = input() : 4xf32
+    %s = sub(%h, %k) : 4xf32
+    output(go=%go, h=%s, k=%h)
+  } as ort-1.31
+  output(y=%y, z=%z)
+}
+"""
+
+
+def test_what_a_loop_takes_and_gives_goes_by_its_order_and_by_no_name() -> None:
+    a = parse(TWO)
+    renamed = TWO.replace("go=%go, h=%s, k=%h", "t=%go, u=%s, v=%h").replace("%k", "%other")
+    assert diff(a, parse(renamed)).equal
+    body = dict(diff(a, parse(TWO.replace("h=%s, k=%h", "k=%h, h=%s"))).bodies)["y/body"]
+    assert [what for _, what, *_ in changes(body)] == ["operand", "operand"]
+    turned = "%k = input() : 4xf32\n    %h = input() : 4xf32"
+    body = dict(
+        diff(a, parse(TWO.replace("\n    ".join(reversed(turned.split("\n    "))), turned))).bodies
+    )
+    assert [(c.what, c.a, c.b) for c in body["y/body"].graph] == [
+        ("order", "i, go, h, k", "i, go, k, h")
+    ]
+
+
 def test_an_inserted_op_is_the_one_difference_of_a_long_chain() -> None:
     a = chain(400)
     b = anonymous(a)
