@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -109,3 +111,9 @@ def test_a_form_that_there_is_not_is_refused() -> None:
         ProfileError, match=r"line 9: no form 'depthwize'; did you mean 'depthwise'"
     ):
         parse(TEXT.replace('form = "depthwise"', 'form = "depthwize"'), "p")
+
+
+def test_the_page_of_profiles_names_every_form() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "profiles.md").read_text("utf-8")
+    for name, form in FORMS.items():
+        assert f"| `{name}` | {form.said} |" in page
