@@ -61,13 +61,15 @@ class Table:
     title: str
     profiles: tuple[str, ...]
     claimed: tuple[Claimed, ...]
+    held: Mapping[str, tuple[str, ...]]
+    """By the test that compares them, where no rule is theirs."""
     unclaimed: Mapping[str, tuple[str, ...]]
 
     def names(self) -> Iterator[str]:
         """Each kernel, as often as it is named."""
         for row in self.claimed:
             yield from row.kernels
-        for kernels in self.unclaimed.values():
+        for kernels in (*self.held.values(), *self.unclaimed.values()):
             yield from kernels
 
 
@@ -84,8 +86,11 @@ def table(runtime: str) -> Table:
         for name, ops in read.get("claimed_by", {}).items()
         for op, names in ops.items()
     ]
-    unclaimed = {why: tuple(names) for why, names in read["unclaimed"].items()}
-    return Table(read["title"], tuple(read["profiles"]), tuple(rows), unclaimed)
+    held, unclaimed = (
+        {why: tuple(names) for why, names in read.get(part, {}).items()}
+        for part in ("held", "unclaimed")
+    )
+    return Table(read["title"], tuple(read["profiles"]), tuple(rows), held, unclaimed)
 
 
 def lines(tables: Iterable[Table]) -> Iterator[str]:
@@ -102,6 +107,10 @@ def lines(tables: Iterable[Table]) -> Iterator[str]:
             claims = "; ".join(f"{word}: {', '.join(names)}" for word, names in said.items())
             claims = next(iter(said)) if row.profiles == one.profiles and len(said) == 1 else claims
             yield f"| {_listed(row.kernels)} | `{row.op}` | {claims} |\n"
+        if one.held:
+            yield "\nCompared without a rule, as what QIR reads them as:\n\n"
+        for test, kernels in one.held.items():
+            yield f"- `{test}`: {_listed(kernels)}\n"
         yield "\nNothing is claimed of:\n\n"
         for why, kernels in one.unclaimed.items():
             yield f"- {why}: {_listed(kernels)}\n"
@@ -113,8 +122,7 @@ def _listed(kernels: Iterable[str]) -> str:
 
 def text() -> str:
     """The page."""
-    there = [name for name in RUNTIMES if (FOLDER / f"kernels_{name}.toml").exists()]
-    return "".join(lines(table(name) for name in there))
+    return "".join(lines(table(name) for name in RUNTIMES))
 
 
 if __name__ == "__main__":

@@ -11,8 +11,9 @@ import sys
 
 import pytest
 import torch
+from onnxruntime.capi import onnxruntime_pybind11_state
 
-from .registered import PAGE, RUNTIMES, table, text
+from .registered import FOLDER, PAGE, table, text
 
 _SPACES = ("quantized", "_quantized", "onednn", "quantized_decomposed", "quantization")
 _WORDS = re.compile(
@@ -64,7 +65,23 @@ def of_tensorflow() -> set[str]:
     return set(json.loads(line.partition(" ")[2]))
 
 
-FOUND = {"torch": of_torch, "tensorflow": of_tensorflow}
+_CODES = re.compile(r"\bu?int(8|4|16)\b")
+_CODED = re.compile(r"^Q[A-Z]|Quant|NBits|Integer|Bnb4|Q4$")
+
+
+def of_onnxruntime() -> set[str]:
+    """Kernels of the CPU provider, those of ONNX's own domain by their bare names."""
+    found = set()
+    for kernel in onnxruntime_pybind11_state.get_all_opkernel_def():
+        if kernel.provider != "CPUExecutionProvider":
+            continue
+        kinds = [kind for one in kernel.type_constraints.values() for kind in one]
+        if _CODED.search(kernel.op_name) or any(_CODES.search(kind) for kind in kinds):
+            found.add(f"{kernel.domain}::{kernel.op_name}".removeprefix("::"))
+    return found
+
+
+FOUND = {"torch": of_torch, "tensorflow": of_tensorflow, "onnxruntime": of_onnxruntime}
 
 
 @pytest.mark.parametrize("runtime", FOUND)
@@ -82,6 +99,18 @@ def test_each_claim_is_one(runtime: str) -> None:
         assert row.claim(row.profiles[0]) != "unknown", row.op
 
 
+@pytest.mark.parametrize("runtime", FOUND)
+def test_each_test_that_is_named_speaks_of_the_kernel(runtime: str) -> None:
+    for test, kernels in table(runtime).held.items():
+        said = (FOLDER / test).read_text(encoding="utf-8")
+        missing = [k for k in kernels if not re.search(rf"\b{k.rpartition(':')[2]}\b", said)]
+        assert not missing, f"{test} says nothing of {missing}"
+
+
+def test_onnxruntime_has_no_kernel_for_ordered_codes() -> None:
+    """QOrderedMatMul and the like are schemas alone on CPUs, and so is QLinearReduceMean."""
+    assert not [name for name in of_onnxruntime() if "QOrdered" in name or "ReduceMean" in name]
+
+
 def test_the_page_is_written_anew() -> None:
-    assert all((PAGE.parent / "numerics.md").exists() for _ in RUNTIMES)
     assert PAGE.read_text(encoding="utf-8") == text(), "python -m tests.differential.registered"
