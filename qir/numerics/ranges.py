@@ -118,6 +118,7 @@ def named_scales(word: str, storage: str, symmetric: bool) -> tuple[Choose, bool
 
 _REALS: dict[str, np.dtype[np.floating]] = {
     "f64": np.dtype(np.float64),
+    "f32_f64": np.dtype(np.float64),
     "f16": np.dtype(np.float16),
 }
 _F32: np.dtype[np.floating] = np.dtype(np.float32)
@@ -160,27 +161,31 @@ def choose(
         raise ProfileError(
             f"choose.reach = 'max' counts from zero up; {storage} has codes below it: take u8"
         )
-    if symmetric and rule.reach == "max" and np.any((most <= 0) & (least < 0)):
+    upward = rule.reach == "max" or (rule.reach == "sides" and codes[0] >= 0)
+    if symmetric and upward and np.any((most <= 0) & (least < 0)):
         raise ProfileError(
             f"a range {least.min()}..{most.max()} holds nothing above zero, and "
-            f"choose.reach = 'max' gives it no scale"
+            f"choose.reach = {rule.reach!r} gives it no scale"
         )
     seven = _reduced(rule, storage, weight)
     codes = seven or codes
     fixed = _fixed(rule, storage, codes, profile)
-    least, most = _widened(least, most, rule, kind)
+    least, most = _widened(least, most, rule, kind, symmetric=symmetric)
     if rule.nudge == "range_to_grid" and not symmetric:
         least, most = _on_grid(least, most, codes)
+    ends = (least.astype(_F32), most.astype(_F32)) if rule.compute == "f32_f64" else (least, most)
     if symmetric:
         named = None if seven else levels_of(rule.levels, str(storage), grain)
-        scale = _kept(_reach(least, most, codes, named, rule), rule)
+        scale = _kept(_reach(*ends, codes, named, rule), rule)
         middle = _middle(codes, rule) if fixed is None else fixed
         zero: NDArray[np.generic] = np.broadcast_to(np.int64(middle), scale.shape)
     else:
-        scale = _kept((most - least) / kind.type(codes[1] - codes[0]), rule)
+        scale = _kept((ends[1] - ends[0]) / ends[0].dtype.type(codes[1] - codes[0]), rule)
+        if rule.small.startswith("amplify_below"):
+            least, most, scale = _amplified(least, most, scale, codes, rule)
         zero = np.full(scale.shape, fixed) if fixed is not None else np.zeros(0)
         if fixed is None:
-            zero = _zero(least, most, scale, codes, rule)
+            zero = _zero(least, most, scale.astype(least.dtype), codes, rule)
     return _replaced(scale, zero, rule)
 
 
@@ -192,7 +197,7 @@ def _reduced(rule: Choose, storage: DType, weight: bool) -> tuple[int, int] | No
 
 
 def _widened(
-    least: Reals, most: Reals, rule: Choose, kind: np.dtype[np.floating]
+    least: Reals, most: Reals, rule: Choose, kind: np.dtype[np.floating], *, symmetric: bool
 ) -> tuple[Reals, Reals]:
     """The range that is stored: written with few digits, with zero in it, not too narrow."""
     if rule.decimals != "exact":
@@ -206,7 +211,34 @@ def _widened(
     if word == "widen_rel":
         size = np.maximum(np.maximum(np.abs(least), np.abs(most)), kind.type(1))
         most = np.maximum(most, least + kind.type(share) * size)
+    if word == "open_below":
+        limit, _, more = share.partition(":")
+        if symmetric:
+            half = kind.type(limit) / kind.type(2)
+            return np.minimum(least, -half), np.maximum(most, half)
+        narrow, out = most - least < kind.type(limit), kind.type(more)
+        least, most = np.where(narrow, least - out, least), np.where(narrow, most + out, most)
     return np.asarray(least), np.asarray(most)
+
+
+def _amplified(
+    least: Reals, most: Reals, scale: Reals, codes: tuple[int, int], rule: Choose
+) -> tuple[Reals, Reals, Reals]:
+    """Ranges whose scale is too small, stretched until it is not; ends are float32."""
+    limit, _, other = rule.small.partition(":")[2].partition(":")
+    bound, span = _F32.type(limit), _F32.type(codes[1] - codes[0])
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+        lost = np.isinf(_F32.type(1) / scale.astype(_F32))
+        small = ~lost & (scale < bound)
+        factor = bound / scale.astype(_F32)
+        low, high = least.astype(_F32) * factor, most.astype(_F32) * factor
+    low, high = np.where(most == 0, -bound * span, low), np.where(least == 0, bound * span, high)
+    low, high = np.where(least == 0, 0, low), np.where(most == 0, 0, high)
+    ends = (
+        np.where(small, new, old).astype(old.dtype) for new, old in ((low, least), (high, most))
+    )
+    scale = np.where(lost, float(other), np.where(small, bound, scale)).astype(scale.dtype)
+    return *ends, scale
 
 
 def _written(end: Reals, digits: int) -> Reals:
@@ -254,7 +286,7 @@ def _reach(
         case "span":
             reach = most - least
         case "sides":
-            below = -least / kind(max(-codes[0], 1))
+            below = -least / kind(-codes[0]) if codes[0] < 0 else kind(0)
             return np.asarray(np.maximum(below, most / kind(codes[1])))
         case _:
             reach = np.maximum(np.abs(least), np.abs(most))
@@ -308,7 +340,12 @@ def _zero(
 ) -> NDArray[np.generic]:
     if rule.zero == "none":
         return np.zeros(scale.shape, np.int64)
-    rounding = ROUNDINGS[rule.zero_round]
+    narrow = rule.compute == "f32_f64"
+
+    def rounding(exact: Reals) -> NDArray[np.generic]:
+        exact = np.asarray(exact, _F32 if narrow else exact.dtype)
+        return np.asarray(ROUNDINGS[rule.zero_round](exact))
+
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         steps = np.where(scale > 0, least / scale, 0).astype(scale.dtype)
         above = np.where(scale > 0, most / scale, 0).astype(scale.dtype)

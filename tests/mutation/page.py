@@ -47,8 +47,6 @@ def lines() -> Iterator[str]:
         yield from (f"- {note}" for note in found.head.notes)
         if found.head.notes:
             yield ""
-    yield "In TensorFlow Lite's profiles nothing recorded chooses scales: `choose` is what its"
-    yield "specification says of files, and is not claimed."
 
 
 def text() -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.differential import test_range_rules
 from tests.differential.one_op import computed
 from tests.differential.predictions import Count
 from tests.differential.test_tflite_vectors import (
@@ -48,7 +49,9 @@ def agreeing(name: str) -> Callable[[Mutant], None]:
             replay.add(lambda suite=suite: compared(name, suite))  # type: ignore[misc]
 
     def agrees(mutant: Mutant) -> None:
-        if mutant.block != "choose":  # nothing recorded chooses scales
+        if mutant.block == "choose":
+            test_range_rules.test_the_converter_of_tensorflow_lite()
+        else:
             replay.agrees()
 
     return agrees

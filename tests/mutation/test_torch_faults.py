@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from qir.numerics import profile
-from tests.differential import pointwise_of_torch
+from tests.differential import pointwise_of_torch, test_range_rules
 from tests.differential import test_torch_codes as whole
 from tests.differential import test_torch_elements as elements
 from tests.differential import test_torch_layers as layers
@@ -114,11 +114,14 @@ def ranges(engine: str) -> None:
     engine = "fbgemm" if engine == "x86" else engine
     for kind, scheme in (("u8", "affine"), ("i8", "affine"), ("i8", "symmetric")):
         whole.test_scales_and_zero_points_are_those_of_torchs_observers(engine, kind, scheme)
+        about = scheme == "symmetric"
+        test_range_rules.test_torchs_observers(f"torch-2.13.{engine}", kind, about)
     whole.test_scales_of_weights_are_those_of_torchs_observers()
 
 
 def dynamic() -> None:
     whole.test_the_numbers_of_dynamic_layers_are_torchs(False)
+    test_range_rules.test_torchs_dynamic_layers(False)
 
 
 def pools() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -170,6 +171,44 @@ def test_narrow_ranges_are_widened_and_small_scales_raised() -> None:
     for small, wanted in forms.items():
         scale, _ = choose(low, high, U8, Choose(small=small))
         assert np.array_equal(scale, wanted.astype(F)), small
+
+
+def test_a_narrow_range_is_opened_at_both_ends() -> None:
+    rule = Choose(small="open_below:0.5:0.25", compute="f64", zero="round(qmin-min/s)")
+    low, high = np.array([-0.1, 0, -0.4, -2], F), np.array([0.2, 0, 0.4, 1], F)
+    more = np.array([0.25, 0.25, 0, 0])
+    least, most = low.astype(np.float64) - more, high.astype(np.float64) + more
+    scale, zero = choose(low, high, U8, rule)
+    assert np.array_equal(scale, ((most - least) / 255).astype(F))
+    assert np.array_equal(zero, np.rint(-least / ((most - least) / 255)))
+    scale, zero = choose(low, high, U8, rule, symmetric=True)  # about zero: as wide as said
+    assert np.array_equal(scale, (np.array([0.25, 0.25, F(0.4), 2]) / 127.5).astype(F))
+
+
+def test_a_range_whose_scale_is_too_small_is_amplified() -> None:
+    rule = Choose(small="amplify_below:0.5:7", compute="f64")
+    low = np.array([-2, 0, -2, -100, 0, 0], F)
+    high = np.array([1, 1, 0, 100, 0, 1e-40], F)
+    scale, zero = choose(low, high, U8, rule)
+    assert scale.tolist() == [0.5, 0.5, 0.5, F(200 / 255), 7, 7]
+    factor = F(0.5) / F(3 / 255)
+    assert zero.tolist() == [np.rint(float(F(2) * factor) / 0.5), 0, 255, 128, 0, 0]
+
+
+def test_a_scale_in_float32_may_have_a_zero_point_in_float64() -> None:
+    rng = np.random.default_rng(5)
+    low, high = (rng.uniform(*ends, 1_000_000).astype(F) for ends in ((-300, 0), (0, 300)))
+    rules = [Choose(compute=how) for how in ("f32", "f32_f64")]  # type: ignore[arg-type]
+    (one, zero), (two, other) = (choose(low, high, U8, rule) for rule in rules)
+    assert np.array_equal(one, two)
+    assert np.array_equal(zero, other)  # a quotient is rounded once, whether by way of float64
+    least = low.astype(np.float64) / one.astype(np.float64)
+    rules = [replace(rule, zero="round(qmin-min/s)", zero_round="away") for rule in rules]
+    (_, zero), (_, other) = (choose(low, high, I8, rule) for rule in rules)
+    exact = (-128 - least).astype(F).astype(np.float64)
+    wanted = np.copysign(np.floor(np.abs(exact) + 0.5), exact)
+    assert np.array_equal(other, wanted.clip(-128, 127))
+    assert np.any(zero != other)
 
 
 def test_a_range_is_moved_until_zero_is_on_its_grid() -> None:
