@@ -45,16 +45,18 @@ def certify(
     """Prove what sums of a model's layers can do, whatever the input.
 
     From the weights: whether 32 bits hold every sum, and whether pairs of products saturate in 16
-    bits on processors without VNNI. With --profiles: whether runtimes make the same code of every
-    sum that some input makes; and if not, the fewest ulps of float32 by which the scale of the
-    weights, or of each channel, is to change for that. Each sum is looked at, or those around each
+    bits on processors without VNNI, and under which runtimes they do on this one: depthwise layers
+    have kernels of their own. With --profiles: whether runtimes make the same code of every sum
+    that some input makes; and if not, the fewest ulps of float32 by which the scale of the weights,
+    or of each channel, is to change for that. Each sum is looked at, or those around each
     step of codes, which never fall. Where sums have gaps, and more than 4,194,304 multiples of the
     weights' greatest common divisor lie between their ends, all these multiples count as sums.
     Ends with status 1 where sums wrap or profiles part ways.
 
     --json prints {file, profiles, layers: [{node, op, path, origin, least, greatest, bits, wraps,
-    classes, why, ties: {profiles, proof, sums, differ, free, nudges, scales, why}}]}; least,
-    greatest, bits and wraps are null where nothing bounds a sum, ties without --profiles.
+    classes, saturated_by, why, ties: {profiles, proof, sums, differ, free, nudges, scales,
+    why}}]}; least, greatest, bits and wraps are null where nothing bounds a sum, ties without
+    --profiles.
     """
     from qir.inspect.certificates import certify as certificates
     from qir.numerics import given
@@ -84,6 +86,7 @@ def _to_json(found: Certificate) -> dict[str, object]:
         "bits": sums.bits,
         "wraps": sums.wraps,
         "classes": dict(found.classes),
+        "saturated_by": list(found.saturated_by),
         "why": sums.why,
         "ties": None if ties is None else {**asdict(ties), "free": ties.free},
     }
@@ -93,16 +96,18 @@ def _show(screen: Screen, found: Sequence[Certificate], names: Sequence[str]) ->
     if not found:
         screen.line("no op sums products of codes")
         return
+    here = any(c.saturated_by for c in found)
     columns = [
         Column("layer", fit="shorten"),
         Column("op"),
         Column("bits", "right"),
         Column("in 32 bits"),
         Column("pairs without VNNI"),
+        *([Column("pairs saturate here under", fit="wrap")] if here else []),
     ]
     if names:
         columns += [Column("on how many sums they differ", "right"), Column("nudge", fit="wrap")]
-    screen.table(columns, [_row(c) for c in found])
+    screen.table(columns, [_row(c, here) for c in found])
     if names:
         free = sum(c.ties is not None and c.ties.free for c in found)
         screen.line(
@@ -111,7 +116,7 @@ def _show(screen: Screen, found: Sequence[Certificate], names: Sequence[str]) ->
         )
 
 
-def _row(found: Certificate) -> Row:
+def _row(found: Certificate, here: bool) -> Row:
     sums, ties = found.sums, found.ties
     held = {None: Cell(sums.why or "?", "yellow"), True: Cell("can wrap", "red")}
     pairs = {"saturate": Cell("can saturate", "yellow"), "exact": Cell("exact", "green")}
@@ -122,7 +127,13 @@ def _row(found: Certificate) -> Row:
         held.get(sums.wraps, Cell("never wrap", "green")),
         pairs.get(found.classes.get("avx2", ""), "none"),
     ]
+    if here:
+        row.append(Cell(", ".join(found.saturated_by) or "none", _warn(found.saturated_by)))
     return row if ties is None else [*row, *_ties(ties)]
+
+
+def _warn(names: Sequence[str]) -> str:
+    return "yellow" if names else "green"
 
 
 def _ties(ties: Ties) -> tuple[str | Cell, str | Cell]:

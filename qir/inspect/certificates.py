@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir.errors import QirError, UsageError
+from qir.inspect.environment import best_isa
 from qir.inspect.overflow import Sums, sums_of
 from qir.inspect.reach import WIDEST, reach
 from qir.ir.dtype import F32, dtype
@@ -25,7 +26,7 @@ from qir.ir.verify import Seen, accumulators, walk
 from qir.ir.verify.accumulators import products, summed, transposed
 from qir.ir.verify.step import SLOTS, Product
 from qir.ledger import Ledger
-from qir.numerics import Query, Rule, affine_of, given, profile, query_of
+from qir.numerics import Query, Rule, affine_of, given, profile, profile_names, query_of
 from qir.numerics.rounding import TWICE
 from qir.passes.fuse_qdq import FuseQdq
 from qir.reference.constants import computed
@@ -80,10 +81,13 @@ class Certificate:
     sums: Sums
     ties: Ties | None
     """None where no profiles were named."""
+    saturated_by: tuple[str, ...] = ()
+    """The profiles under which, on this processor, pairs of its products can saturate: of those
+    named, and where runtimes have a kernel of its form, such as depthwise layers, of all."""
 
     @property
     def classes(self) -> Mapping[str, str]:
-        """What becomes of pairs of products, for each class of processors."""
+        """What becomes of pairs of products in kernels for any layer, by class of processors."""
         if self.sums.pairs is None:
             return {}
         return {"avx2": "saturate" if self.sums.saturates else "exact", "vnni": "exact"}
@@ -105,7 +109,11 @@ def certify(
     formed = graph.copy()
     FuseQdq().run(formed, Ledger())
     found = tuple(
-        Certificate(sums_of(seen, made), _ties(seen, made, tuple(profiles), most))
+        Certificate(
+            sums_of(seen, made),
+            _ties(seen, made, tuple(profiles), most),
+            _saturated_by(seen.node, made, profiles),
+        )
         for seen in walk(formed, computed)
         for made in products(seen)
         if layer is None or seen.node.name == layer
@@ -113,6 +121,17 @@ def certify(
     if layer is not None and not found:
         raise UsageError(f"no product of codes is named {layer!r}")
     return found
+
+
+def _saturated_by(node: Node, made: Product, profiles: Sequence[str]) -> tuple[str, ...]:
+    """The profiles under which pairs of products can saturate on this processor."""
+    pairs = accumulators.pairs(made)
+    if pairs is None or not pairs.saturates:
+        return ()
+    query = query_of(node, isa=best_isa())
+    names = profile_names() if query.forms else profiles
+    said = {name: profile(name).resolve(query).acc.pairs for name in names}
+    return tuple(name for name, how in said.items() if how in ("saturate_i16", "saturate_taps"))
 
 
 def _ties(seen: Seen, made: Product, profiles: tuple[str, ...], most: int) -> Ties | None:

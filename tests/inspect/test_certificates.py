@@ -16,6 +16,7 @@ from qir.ir.dtype import I8, U8, dtype_of
 from qir.ir.graph import Graph
 from qir.ir.node import Stage
 from qir.ir.ops import spec
+from qir.ir.parser import parse
 from qir.ir.types import Array, TensorType, uniform
 from qir.numerics import Query, affine, multiplier, profile, requantize
 from qir.reference.interpreter import run
@@ -215,6 +216,28 @@ def test_proofs_by_steps_and_by_sums_agree(monkeypatch: pytest.MonkeyPatch) -> N
         assert found[0] == found[1], number
 
 
+DEPTHWISE = """
+graph main {
+  %x = input() : 1x8x9x9x!quant.uniform<u8<0:MOST>:f32, 0.0625>
+  %w = constant(@w) : 8x1x3x3x!quant.uniform<i8:f32, 0.03125>
+  %y = conv2d(%x, %w) {pad = (PAD, PAD, PAD, PAD), groups = 8} : SHAPEx!quant.uniform<u8:f32, 1.0>
+  output(y=%y)
+}
+"""
+
+
+@pytest.mark.parametrize(("most", "pad"), [(255, 1), (127, 1), (255, 0)])
+def test_depthwise_layers_saturate_under_fbgemm_on_any_processor(most: int, pad: int) -> None:
+    size = "1x8x9x9" if pad else "1x8x7x7"
+    text = DEPTHWISE.replace("MOST", str(most)).replace("PAD", str(pad)).replace("SHAPE", size)
+    w = np.full((8, 1, 3, 3), 127, np.int8)
+    (found,) = certify(parse(text, {"w": w}), ("torch-2.13.fbgemm", "ort-1.31"))
+    here = (most, pad) == (255, 1)
+    assert ("torch-2.13.fbgemm" in found.saturated_by) == here
+    assert found.ties is not None
+    assert ("saturate in 16 bits under torch-2.13.fbgemm" in found.ties.why) == here
+
+
 def test_sums_that_wrap_or_pairs_that_saturate_are_said() -> None:
     wide = layer(np.full((1, 66_400), 127, np.int8), (0.1, F(0.1), 9e3), zeros=(0, 0))
     (found,) = certify(wide, PAIR)
@@ -222,6 +245,7 @@ def test_sums_that_wrap_or_pairs_that_saturate_are_said() -> None:
     assert found.classes == {"avx2": "saturate", "vnni": "exact"}
     assert found.ties is not None
     assert "wrap" in found.ties.why
+    assert found.saturated_by == ()
     (narrow,) = certify(layer(np.full((2, 4), 60, np.int8), (0.1, F(0.1), 1.0)))
     assert not narrow.sums.wraps
     assert narrow.classes == {"avx2": "exact", "vnni": "exact"}
