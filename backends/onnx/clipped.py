@@ -60,7 +60,7 @@ def constant(writer: Writer, node: Node, value: Value) -> bool:
         out = writer.fresh(f"{value.name}_clipped") if _taken(writer, value) else value.name
         name = writer.fresh(dict(clip.operands).get("input", f"{out}_unclipped"))
         plain = Array(array.data, TensorType(array.type.shape, quant.storage))
-        writer.initializers[name] = tensor(plain, name)
+        writer.whole.initializers[name] = tensor(plain, name)
         _emit(writer, node, name, out, quant, clip)
         writer.alias(value, out)
     return True

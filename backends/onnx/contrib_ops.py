@@ -132,7 +132,8 @@ def _held(writer: Writer, data: Tensor, name: str, given: str | None) -> str:
 def _own(writer: Writer, data: Tensor, value: Value, kind: DType | None = None) -> str:
     """Packed elements, under the name that the source had for them."""
     name, held = value.lineage.tensor, np.ascontiguousarray(data)
-    if name in writer.initializers or (name != value.name and name in writer.graph.values):
+    beside = name != value.name and name in writer.graph.values
+    if writer.outer is not None or name in writer.initializers or beside:
         return writer.parameter(held, name, name, kind)
     whole = TensorType(held.shape, kind or dtype_of(held))
     writer.initializers[name] = tensor(Array(held, whole), name)

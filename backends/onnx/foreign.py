@@ -81,12 +81,30 @@ def write(writer: Writer, node: Node) -> None:
         )
         writer.domains[domain] = max(version(node), writer.domains.get(domain, 1))
         writer.nodes.append(proto)
+    elif proto.op_type == "Hardmax" and version(node) < 13 <= writer.opset:
+        _of_rows(writer, node, proto)
     elif _since(proto, version(node)) == _since(proto, writer.opset) or fits(node, writer.opset):
         writer.nodes.append(proto)
     else:
         _converted(writer, node, proto)
     for value in node.results:
         writer.info(value)
+
+
+def _of_rows(writer: Writer, node: Node, proto: onnx.NodeProto) -> None:
+    """Writes a Hardmax that takes all axes from its own on as one, as those of rows laid out."""
+    x, y = proto.input[0], proto.output[0]
+    axis = next((a.i for a in proto.attribute if a.name == "axis"), 1)
+    sizes, flat, rows = (writer.fresh(f"{y}_{word}") for word in ("sizes", "flat", "rows"))
+    writer.emit("Shape", [x], [sizes])
+    writer.emit("Flatten", [x], [flat], {"axis": axis})
+    proto.input[:], proto.output[:] = [flat], [rows]
+    del proto.attribute[:]
+    proto.attribute.append(helper.make_attribute("axis", 1))
+    writer.nodes.append(proto)
+    writer.emit("Reshape", [rows, sizes], [y])
+    said = f"Hardmax is written as opset {writer.opset} has it, of rows laid out and back"
+    writer.ledger.add(Change.EXACT, STEP, node.name, said)
 
 
 def _since(proto: onnx.NodeProto, opset: int) -> int:
@@ -120,7 +138,7 @@ def _converted(writer: Writer, node: Node, proto: onnx.NodeProto) -> None:
         if constant.name not in known:
             names[constant.name] = writer.fresh(f"{proto.output[0]}_{constant.name}")
             constant.name = names[constant.name]
-            writer.initializers[constant.name] = constant
+            writer.whole.initializers[constant.name] = constant
     for made in found.node:
         made.input[:] = [names.get(n, n) for n in made.input]
         made.output[:] = [names.get(n, n) for n in made.output]

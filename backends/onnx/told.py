@@ -14,8 +14,8 @@ _THREADS = (
     "state of each part of the batch by itself, and gives other numbers"
 )
 _LEVEL = (
-    "its data are real here; onnxruntime's optimizer makes MatMulNBits at accuracy level 4 of it, which "
-    "rounds them to 8 bits a block, unless session.qdq_matmulnbits_accuracy_level says otherwise"
+    "its data are real here; onnxruntime's optimizer makes MatMulNBits at accuracy level 4 of it "
+    "and rounds them to 8 bits a block, unless session.qdq_matmulnbits_accuracy_level is below it"
 )
 
 

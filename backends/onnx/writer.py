@@ -198,6 +198,11 @@ class Writer:
             self.bounded += 1
         return name
 
+    @property
+    def whole(self) -> Writer:
+        """Who writes the model itself, whose initializers those of bodies are."""
+        return self if self.outer is None else self.outer.whole
+
     def constant(self, data: NDArray[np.generic], name: str) -> str:
         """Writes an initializer of our own and gives its name."""
         if self.outer is not None:
