@@ -45,6 +45,16 @@ def choose(reader: Reader, op: Op) -> None:
     raw = x.type.with_element(U8)
     made = graph.add("recode", {"x": held.result}, types=[raw], name=codes, origins=origins)
     reader.bind(codes, made.result)
+    reader.raw.append(made)
+
+
+def unread(reader: Reader) -> None:
+    """Takes out codes read raw that nobody reads so; the codes have their name then."""
+    for node in reader.raw:
+        if node in reader.graph and not node.used:
+            held, name = node.operands["x"], node.result.name
+            reader.graph.remove(node)
+            reader.graph.rename(held, name)
 
 
 def quantize(reader: Reader, op: Op) -> None:

@@ -32,6 +32,7 @@ from . import (
     contrib_recurrent,
     control_ops,
     custom,
+    dynamic_ops,
     elementwise_ops,
     float_ops,
     foreign,
@@ -177,6 +178,7 @@ def _fill(reader: Reader, make_inputs: Callable[[Reader, set[str]], set[str]]) -
     for op in _ordered(computed, {*made, *inputs}):
         _read(reader, op)
     _output(reader)
+    dynamic_ops.unread(reader)
 
 
 def _op(file: ModelFile, index: int, node: onnx.NodeProto) -> Op:

@@ -88,6 +88,8 @@ class Reader:
         self._needed: set[str] = set()
         self.settling = False
         """Whether numbers may be computed where a handler would have them constant."""
+        self.raw: list[Node] = []
+        """Codes that are read as plain numbers, perhaps by nobody."""
         self.doubtful = False
         """Whether something was read that only the verifier knows to be sound."""
         self._settled: dict[Value, NDArray[np.generic] | None] = {}

@@ -32,14 +32,17 @@ DEFAULT_BATCH = 32
 
 @dataclass(frozen=True)
 class InputSpec:
-    """What a model's input takes; None where any size will do. The first axis counts samples."""
+    """What a model's input takes; None where any size will do.
+
+    The first axis counts samples; an input without axes is one number for all of a batch.
+    """
 
     shape: tuple[int | None, ...]
     dtype: np.dtype[np.generic]
 
     def __str__(self) -> str:
         shape = "x".join("?" if size is None else str(size) for size in self.shape)
-        return f"{shape} {self.dtype}"
+        return f"{shape or 'one'} {self.dtype}"
 
 
 @dataclass(frozen=True)
@@ -185,6 +188,9 @@ class Source:
         """One batch out of parts of pieces, in the model's dtypes."""
         batch: dict[str, Array] = {}
         for name, spec in self.inputs.items():
+            if not spec.shape:
+                batch[name] = self._number(parts, name)
+                continue
             arrays = []
             for piece, start, stop in parts:
                 array = piece.inputs[name].read(start, stop)
@@ -194,6 +200,16 @@ class Source:
             require_same_rows(arrays, parts, name)
             batch[name] = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
         return batch
+
+    def _number(self, parts: Sequence[Part], name: str) -> Array:
+        """The number that all samples of a batch share; DataError where theirs differ."""
+        found = [piece.inputs[name].read(0, 1) for piece, _, _ in parts]
+        if any(f.tobytes() != found[0].tobytes() for f in found):
+            where = f"{parts[0][0].where}: input {name!r}"
+            raise DataError(f"{where} is one number, and other samples have another: use --batch 1")
+        converted = found[0].astype(self.inputs[name].dtype, copy=False)
+        refuse_nan(converted, 0, f"{parts[0][0].where}: input {name!r}")
+        return converted.reshape(())
 
 
 class FilePieces:
@@ -298,11 +314,11 @@ def fit(where: str, arrays: Mapping[str, Rows], inputs: Mapping[str, InputSpec])
             has = ", ".join(repr(other) for other in arrays if other) or "one array without a name"
             raise DataError(f"{where}: no array for input {name!r}; it has {has}")
         chosen[name] = as_rows(rows, spec, f"{where}: input {name!r}")
-    lengths = {name: rows.shape[0] for name, rows in chosen.items()}
+    lengths = {name: rows.shape[0] for name, rows in chosen.items() if inputs[name].shape}
     if len(set(lengths.values())) > 1:
         said = ", ".join(f"{name!r} has {length}" for name, length in lengths.items())
         raise DataError(f"{where}: the inputs differ in samples: {said}")
-    return Piece(where, next(iter(lengths.values()), 0), chosen)
+    return Piece(where, next(iter(lengths.values()), min(len(chosen), 1)), chosen)
 
 
 def as_rows(rows: Rows, spec: InputSpec, where: str) -> Rows:
@@ -356,12 +372,10 @@ def require_same_rows(arrays: Sequence[Array], parts: Sequence[Part], name: str)
 
 
 def fixed_batch(inputs: Mapping[str, InputSpec]) -> int | None:
-    """The batch size that the inputs insist on; DataError when they disagree or have no axis."""
+    """The batch size that the inputs insist on; DataError when they disagree."""
     found: int | None = None
     for name, spec in inputs.items():
-        if not spec.shape:
-            raise DataError(f"input {name!r} is a single number: it has no axis for samples")
-        size = spec.shape[0]
+        size = spec.shape[0] if spec.shape else None
         if size is None:
             continue
         if found not in (None, size):

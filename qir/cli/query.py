@@ -86,7 +86,8 @@ def _node(match: Match) -> dict[str, object]:
 
 def _show_nodes(screen: Screen, matches: Sequence[Match]) -> None:
     from qir.inspect.codes import stored
-    from qir.inspect.summary import Codes, op_text, plain_shape, weights_of
+    from qir.inspect.summary import Codes, plain_shape, weights_of
+    from qir.ir.look import op_name
 
     rows = []
     for node, path in matches:
@@ -95,7 +96,7 @@ def _show_nodes(screen: Screen, matches: Sequence[Match]) -> None:
         rows.append(
             (
                 "/".join((*path, node.name)),
-                op_text(node),
+                op_name(node),
                 shape(plain_shape(value.type.shape)) if value else "",
                 codes.storage if codes else str(value.type.dtype) if value else "",
                 scale(codes),

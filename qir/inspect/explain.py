@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from qir.errors import UsageError
 from qir.inspect.codes import in_codes, read, stored
 from qir.inspect.cost import macs, one_sample
-from qir.inspect.summary import Codes, Tensor, op_text
+from qir.inspect.summary import Codes, Tensor
 from qir.ir.graph import Graph
+from qir.ir.look import op_name
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 
@@ -89,7 +90,7 @@ def explain(graph: Graph, name: str) -> Explanation:
     node = find(graph, name)
     return Explanation(
         node.name,
-        op_text(node),
+        op_name(node),
         spec(node.op).doc,
         repr(node),
         {key: _text(value) for key, value in node.attrs.items() if key != "data"},

@@ -12,6 +12,7 @@ from qir.inspect.codes import STRUCTURE, in_codes, longest_chain, read, stored
 from qir.inspect.cost import macs, one_sample
 from qir.ir.dims import Shape
 from qir.ir.graph import Graph
+from qir.ir.look import op_name
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 from qir.ir.types import Array, QuantType, TensorType
@@ -129,7 +130,7 @@ def summarize(graph: Graph) -> Summary:
         bytes_by_dtype(graph),
         sum(layer.macs or 0 for layer in layers),
         sum(layer.macs or 0 for layer in layers if layer.in_codes),
-        tuple(node.name for node in longest_chain(graph)),
+        max((_chain(path, part) for path, part in parts), key=len),
         tuple(Tensor.of(value.name, value.type) for value in graph.inputs),
         tuple(Tensor.of(name, value.type) for name, value in _outputs(graph).items()),
         _histogram(graph, integer),
@@ -144,21 +145,13 @@ def _parts(graph: Graph) -> list[tuple[str, Graph]]:
     return [("", whole), *((f"{path}/", body) for path, body in bodies)]
 
 
+def _chain(path: str, part: Graph) -> tuple[str, ...]:
+    return tuple(f"{path}{node.name}" for node in longest_chain(part))
+
+
 def plain_shape(shape: Shape) -> tuple[int | str | None, ...]:
     """A shape of numbers and texts."""
     return tuple(dim if isinstance(dim, int) or dim is None else str(dim) for dim in shape)
-
-
-def op_text(node: Node) -> str:
-    """What a node computes: its op, the ops of its chain, or its framework's own name for it."""
-    if node.stages:
-        return " |> ".join(stage.op for stage in node.stages)
-    if node.op == "foreign":
-        return " ".join(str(node.attrs[name]) for name in ("framework", "op"))
-    if node.op == "fused" and (kernel := str(node.attrs["kernel"])):
-        framework, _, name = kernel.partition(":")
-        return f"{framework} {name.rpartition('.')[2]}" if name else kernel
-    return node.op
 
 
 def _outputs(graph: Graph) -> Mapping[str, Value]:
@@ -200,7 +193,7 @@ def _histogram(graph: Graph, integer: Mapping[Node, bool]) -> tuple[OpCount, ...
     for node in (node for _, part in graph.walk() for node in part):
         if node.op in STRUCTURE:
             continue
-        text = op_text(node)
+        text = op_name(node)
         counts[text] += 1
         codes[text] += integer.get(node, False)
     rows = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
@@ -212,7 +205,7 @@ def _layer(name: str, node: Node, integer: bool, work: int | None) -> Layer:
     codes = Codes.of(stored(value)) if value else None
     return Layer(
         name,
-        op_text(node),
+        op_name(node),
         plain_shape(value.type.shape) if value else (),
         codes.storage if codes else str(value.type.dtype) if value else "",
         codes,

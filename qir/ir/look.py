@@ -35,11 +35,14 @@ def node_family(node: Node) -> str:
 
 
 def op_name(node: Node) -> str:
-    """What a node computes: its op, the ops of its chain, or the foreign op's own name."""
+    """What a node computes: its op, the ops of its chain, or its framework's own name for it."""
     if node.stages:
         return " |> ".join(stage.op for stage in node.stages)
     if node.op == "foreign":
         return f"{node.attrs['framework']!s} {node.attrs['op']!s}"
+    if node.op == "fused" and (kernel := str(node.attrs["kernel"])):
+        framework, _, name = kernel.partition(":")
+        return f"{framework} {name.rpartition('.')[2]}" if name else kernel
     return node.op
 
 

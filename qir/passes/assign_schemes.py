@@ -20,6 +20,7 @@ from qir.ir.attrs import same
 from qir.ir.calls import make_call
 from qir.ir.dtype import F32
 from qir.ir.graph import Graph
+from qir.ir.look import op_name
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 from qir.ir.scheme import RESULT, Scheme, parse_scheme
@@ -307,6 +308,8 @@ class _Assignment:
             return ALREADY
         if node.op == "foreign":
             return str(node.attrs["why"]) or f"{node.attrs['op']!r} is not known to QIR"
+        if node.op == "fused" and node.bodies:
+            return f"it stays {op_name(node)}, as the file has it"
         if row is None:
             return self._left_out(node) or f"{self.table.name} has no integer {node.op}"
         if self._wished_float(node):
@@ -521,7 +524,12 @@ class _Assignment:
         origin = str(node.origins[0]) if node.origins else ""
         if (head := self.inside.get(node)) is not None:
             return Decision(
-                node.name, node.op, True, f"in the kernel of {head.name}", head.name, origin=origin
+                node.name,
+                op_name(node),
+                True,
+                f"in the kernel of {head.name}",
+                head.name,
+                origin=origin,
             )
         row = spec(node.op)
         macs = 0
@@ -536,7 +544,7 @@ class _Assignment:
         if RESULT not in found and (tail := self.tail(node)) is not node:
             found[RESULT] = str(schemes.get(tail, {}).get(RESULT, ""))
         reason = self.reason[node]
-        return Decision(node.name, node.op, not reason, reason, "", found, macs, origin)
+        return Decision(node.name, op_name(node), not reason, reason, "", found, macs, origin)
 
 
 def _sums(node: Node, steps: int = 3) -> bool:

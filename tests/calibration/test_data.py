@@ -310,3 +310,29 @@ def test_bytes_in_a_header_never_end_in_a_traceback(tmp_path: Path) -> None:
                 consume(open_data(path, ONE))
             except DataError as error:
                 assert len(str(error)) < 240, f"seed {seed}"  # noqa: PT017
+
+
+NUMBERED = {
+    "x": InputSpec((None, 3), np.dtype(np.float32)),
+    "on": InputSpec((), np.dtype(np.bool_)),
+}
+
+
+def test_an_input_without_axes_is_one_number_for_all_of_a_batch() -> None:
+    x = np.arange(12, dtype=np.float32).reshape(4, 3)
+    for data in ({"x": x, "on": np.array(True)}, [{"x": row, "on": True} for row in x]):
+        made = list(open_data(data, NUMBERED, batch=3))
+        assert [b["x"].shape for b in made] == [(3, 3), (1, 3)]
+        assert [(b["on"].shape, b["on"].dtype, bool(b["on"])) for b in made] == [
+            ((), bool, True)
+        ] * 2
+
+
+def test_numbers_that_samples_of_a_batch_do_not_share_are_told() -> None:
+    x = np.zeros(3, np.float32)
+    data = [{"x": x, "on": True}, {"x": x, "on": False}]
+    with pytest.raises(DataError, match="'on' is one number, and other samples have another"):
+        list(open_data(data, NUMBERED))
+    assert [bool(b["on"]) for b in open_data(data, NUMBERED, batch=1)] == [True, False]
+    with pytest.raises(DataError, match="takes one bool"):
+        open_data({"x": x[None], "on": np.array([True, False])}, NUMBERED)
