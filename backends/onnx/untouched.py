@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 
 import onnx
@@ -100,10 +100,20 @@ def _beside(source: Path) -> list[PurePosixPath] | None:
         if held.find(b"location") < 0:
             return []
     model = onnx.load(str(source), load_external_data=False)
-    tensors = [t for t in _get_all_tensors(model) if uses_external_data(t)]
+    tensors = filter(uses_external_data, (*_get_all_tensors(model), *_sparse(model.graph)))
     said = [e.value for t in tensors for e in t.external_data if e.key == "location"]
     places = dict.fromkeys(map(PurePosixPath, said))
     return list(places) if all(_inside(source.parent, place) for place in said) else None
+
+
+def _sparse(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    """The parts of the sparse tensors of a graph and of those within it."""
+    attributes = [a for node in graph.node for a in node.attribute]
+    held = (t for a in attributes for t in (a.sparse_tensor, *a.sparse_tensors))
+    for each in (*graph.sparse_initializer, *held):
+        yield from (each.values, each.indices)
+    for inner in (g for a in attributes for g in (a.g, *a.graphs)):
+        yield from _sparse(inner)
 
 
 def _inside(folder: Path, place: str) -> bool:

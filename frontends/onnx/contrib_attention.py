@@ -176,10 +176,13 @@ def _length(body: Body, x: Value, axis: int) -> Value:
     return body.op("squeeze", body.op("shape", x, start=axis, end=axis + 1), axes=(0,))
 
 
+_HELD = 1 << 16
+
+
 def _count(body: Body, x: Value, axis: int) -> Value:
-    """The places along an axis: 0, 1, ..."""
+    """The places along an axis: 0, 1, ...; many of them are computed and not held."""
     size = x.type.shape[axis]
-    if isinstance(size, int):
+    if isinstance(size, int) and size <= _HELD:
         return body.constant(np.arange(size, dtype=np.int64))
     zero, one = body.constant(np.array(0, np.int64)), body.constant(np.array(1, np.int64))
     return body.op("range", zero, _length(body, x, axis), one)

@@ -83,21 +83,23 @@ def attr(reader: Reader, op: Op, attribute: AttributeProto) -> Attr:
             return tuple(reader.file.array(t, attribute.name) for t in attribute.tensors)
     held = AttributeProto()
     held.CopyFrom(attribute)
-    for graph in held_graphs(held):
-        _filled(reader, graph)
+    _filled(reader, held)
     return None, held.SerializeToString(deterministic=True)
 
 
-def _filled(reader: Reader, graph: onnx.GraphProto) -> None:
-    """Puts data that lie beside the model into a graph that is carried."""
-    inner = [a for node in graph.node for a in node.attribute]
-    tensors = [*graph.initializer, *(a.t for a in inner if a.type == AttributeProto.TENSOR)]
+def _filled(reader: Reader, attribute: AttributeProto) -> None:
+    """Puts data that lie beside the model into an attribute that is carried, and its graphs."""
+    sparse = [attribute.sparse_tensor, *attribute.sparse_tensors]
+    tensors = [attribute.t, *attribute.tensors]
+    for graph in held_graphs(attribute):
+        tensors += graph.initializer
+        sparse += graph.sparse_initializer
+        for inner in (a for node in graph.node for a in node.attribute):
+            _filled(reader, inner)
+    tensors += [part for each in sparse for part in (each.values, each.indices)]
     for tensor in tensors:
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
             tensor.CopyFrom(tensor_proto(reader.file.array(tensor, tensor.name), tensor.name))
-    for attribute in inner:
-        for held in held_graphs(attribute):
-            _filled(reader, held)
 
 
 def _text(data: bytes) -> Attr:
@@ -158,7 +160,7 @@ def _ranked(op: Op, values: list[Value]) -> dict[str, TensorType]:
         if not reduces:
             return {}
         none = bool(op.integer("noop_with_empty_axes", 0))
-        sizes = kind.shape if none else (1,) * (kind.rank * op.integer("keepdims", 1))
+        sizes = kind.shape if none else (1,) * (kind.rank if op.integer("keepdims", 1) else 0)
     elif reduces and op.integer("keepdims", 1):
         sizes = (None,) * kind.rank
     else:

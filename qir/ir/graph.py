@@ -472,8 +472,13 @@ class Graph:
         self._touch()
 
     def set_attrs(self, node: Node, **changes: Attr) -> None:
-        """Changes some attributes; TypeRuleError for one the op does not have."""
+        """Changes some attributes; TypeRuleError for one the op does not have.
+
+        A chain has those of its stages alone.
+        """
         self._own(node)
+        if node.stages and changes:
+            raise TypeRuleError(f"{node.name} is a chain, whose stages have the attributes")
         node._attrs = spec(node.op).complete({**node._attrs, **changes})
         self._touch()
 

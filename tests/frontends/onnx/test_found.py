@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from qir import pipeline
-from qir.errors import InputError, PluginError, Refused
+from qir.errors import InputError, PluginError, Refused, TypeRuleError
 from qir.ir.text import parse
 from qir.ir.verify import verify
 
@@ -156,3 +156,39 @@ def test_moves_that_make_no_shape_are_one_finding() -> None:
     graph = parse(text, {"s": np.ones(3, np.float32), "w": np.ones((3, 1), np.int8)})
     (error,) = [f for f in verify(graph) if f.severity == "error"]
     assert (error.node, error.rule) == ("flat", "types")
+
+
+def test_parts_of_a_sparse_tensor_that_lie_beside_go_along(tmp_path: Path) -> None:
+    sparse = onnx.SparseTensorProto(dims=[4])
+    sparse.values.CopyFrom(numpy_helper.from_array(np.array([5], np.float32), "w"))
+    at = TensorProto(name="w_at", data_type=TensorProto.INT64, dims=[1])
+    at.data_location = TensorProto.EXTERNAL
+    at.external_data.add(key="location", value="d.bin")
+    sparse.indices.CopyFrom(at)
+    (tmp_path / "d.bin").write_bytes(np.array([2], np.int64).tobytes())
+    made = model([node("Add", ["x", "w"], ["y"])], {"x": (FLOAT, (4,))}, {"y": (FLOAT, (4,))})
+    made.graph.sparse_initializer.append(sparse)
+    graph = pipeline.load(save(made, tmp_path))
+    (tmp_path / "into").mkdir()
+    again = tmp_path / "into" / "m.onnx"
+    pipeline.save(graph, again, target="onnx")
+    (y,) = pipeline.run(pipeline.load(again), {"x": np.zeros(4, np.float32)}).values()
+    assert y.tolist() == [0, 0, 5, 0]
+
+
+def test_axes_of_a_count_that_nobody_can_hold_are_told(tmp_path: Path) -> None:
+    it = node("ReduceSum", ["x", "axes"], ["y"], "it", keepdims=2**62, noop_with_empty_axes=0)
+    given = {"x": (FLOAT, (2, 3)), "axes": (TensorProto.INT64, (0,))}
+    graph = pipeline.load(save(model([it], given, {"y": (FLOAT, None)}), tmp_path))
+    assert graph["y"].type.shape == (1, 1)
+
+
+def test_a_chain_has_no_attributes_of_its_own() -> None:
+    text = """graph main {
+      %x = input() : 2xf32
+      %y = relu(%x) |> abs : 2xf32
+      output(y=%y)
+    }"""
+    graph = parse(text)
+    with pytest.raises(TypeRuleError, match="y is a chain, whose stages have the attributes"):
+        graph.set_attrs(graph["y"].node, kernel="k")
