@@ -78,8 +78,8 @@ def dequantize(reader: Reader, op: Op) -> None:
     if wanted and element(wanted) != quant.express:
         raise Keep
     if not constant:
-        if kind.quant is None and (axis is not None or blocks):
-            reader.mean(op, name, quant)
+        lists = axis is not None or blocks > 0
+        if kind.quant is None and lists and reader.mean(op, name, quant):
             x = reader.value(op, name)
         else:
             x = _read_as(reader, op, name, quant)

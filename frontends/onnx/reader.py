@@ -246,12 +246,14 @@ class Reader:
         """Whether somebody reads or makes it as codes."""
         return name in self.meanings
 
-    def mean(self, op: Op, name: str, quant: QuantType) -> None:
-        """Gives raw codes along an axis their meaning; Keep where another reader sees them raw."""
+    def mean(self, op: Op, name: str, quant: QuantType) -> bool:
+        """Gives raw codes along an axis their meaning, unless another reader sees them raw."""
         value = self.value(op, name)
-        if value.uses or value.type.quant or value.node.op not in ("input", "foreign"):
-            raise Keep
+        own = ("foreign",) if self.outer else ("input", "foreign")
+        if value.uses or value.type.quant or value.node.op not in own:
+            return False
         self.graph.set_type(value, value.type.with_element(quant))
+        return True
 
     def result(self, name: str) -> Value:
         """A value that the graph gives back; InputError if nothing makes it."""

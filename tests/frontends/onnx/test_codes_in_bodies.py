@@ -25,6 +25,8 @@ NUMBERS: Arrays = {
     "n": np.array(3, np.int64),
     "yes": np.array(True),
     "flat": np.array([-1], np.int64),
+    "sv": np.array([0.1, 0.2, 0.3, 0.4, 0.5], np.float32),
+    "zv": np.array([1, 2, 3, 4, 5], np.uint8),
     "k": np.arange(5, dtype=np.uint8)[None],
     "one": np.array(1, np.uint8),
 }
@@ -123,6 +125,36 @@ TEXTS = {
         y = If(c) <
           then_branch = a () => (float[?,?] t) {{ t = DequantizeLinear(q, qs, qz) }},
           else_branch = b () => (float[?,?] e) {{ e = DequantizeLinear(p, s, z) }}> }}""",
+    "scales along an axis, or one": f"""g {IF.format(out="float")} {{
+        r = If(c) <
+          then_branch = a () => (uint8[?,?] t) {{ t = QuantizeLinear <axis = 1> (x, sv, zv) }},
+          else_branch = b () => (uint8[?,?] e) {{ e = QuantizeLinear(x, s, z) }}>
+        y = DequantizeLinear <axis = 1> (r, sv, zv) }}""",
+    "raw codes read along an axis": """g (uint8[N,5] x, bool c) => (float[?,?] y) {
+        y = If(c) <
+          then_branch = a () => (float[?,?] t) { t = DequantizeLinear <axis = 1> (x, sv, zv) },
+          else_branch = b () => (float[?,?] e) { e = DequantizeLinear(x, s, z) }> }""",
+    "sequence with scales along an axis": """g (float[N,5] x) => (uint8[?,?] y) {
+        q = QuantizeLinear <axis = 1> (x, sv, zv)
+        y = Scan <num_scan_inputs = 1, body = b (uint8[5] e) => (uint8[5] p) {
+            v = DequantizeLinear <axis = 0> (e, sv, zv) m = Add(v, s)
+            p = QuantizeLinear <axis = 0> (m, sv, zv) }> (q) }""",
+    "branches in a branch": f"""g {IF.format(out="float")} {{
+        q = QuantizeLinear(x, s, z)
+        r = If(c) <
+          then_branch = a () => (uint8[?,?] t) {{ t = If(c) <
+            then_branch = f () => (uint8[?,?] tt) {{ tt = Identity(q) }},
+            else_branch = d () => (uint8[?,?] te) {{ te = QuantizeLinear(x, s2, z2) }}> }},
+          else_branch = b () => (uint8[?,?] e) {{ e = Transpose <perm = [0, 1]> (q) }}>
+        y = DequantizeLinear(r, s2, z2) }}""",
+    "carried with their numbers": """g (float[N,5] x) => (float[?,?] y) {
+        q, qs, qz = DynamicQuantizeLinear(x)
+        l, ls, lz = Loop(n, , q, qs, qz) <body = b
+          (int64 i, bool c, uint8[?,?] h, float hs, uint8 hz)
+            => (bool go, uint8[?,?] g, float gs, uint8 gz) {
+            go = Identity(c) d = DequantizeLinear(h, hs, hz) m = Mul(d, s2)
+            g, gs, gz = DynamicQuantizeLinear(m) }>
+        y = DequantizeLinear(l, ls, lz) }""",
 }
 
 
