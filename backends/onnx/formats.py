@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-
 from collections.abc import Iterable
+from contextlib import nullcontext
 
 from qir.errors import Refused
 from qir.ir.graph import Graph
