@@ -106,6 +106,10 @@ def _fold(graph: Graph, node: Node) -> bool:
 def _shapes(node: Node, found: dict[str, int], sizes: Mapping[str, Sizes]) -> list[Shape]:
     if node.op == "input":
         return [sizes[node.name]]
+    if node.bodies:
+        raise Refused(
+            f"{node.name}: QIR's kernels run no graph within {node.op}; the reference does"
+        )
     if node.op == "fused":
         return [_chain(node)]
     declared = [v.type.shape for v in node.results]

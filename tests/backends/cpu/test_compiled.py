@@ -205,6 +205,16 @@ def test_a_chain_that_nothing_computes_is_refused_when_compiled() -> None:
         CpuTarget().compile(parse(text))
 
 
+def test_a_branch_is_refused_and_its_node_named() -> None:
+    text = (
+        "graph g as native { %c = input() : bool %x = input() : 4xf32\n"
+        "%y = if(%c, xs.0=%x) : 4xf32 with then { %a = input() : 4xf32 %r = relu(%a) : 4xf32\n"
+        "output(r=%r) } with else { %b = input() : 4xf32 output(b=%b) }\noutput(y=%y) }"
+    )
+    with pytest.raises(Refused, match="^y: QIR's kernels run no graph within if"):
+        CpuTarget().compile(parse(text))
+
+
 def test_qdq_form_runs_on_kernels() -> None:
     text = f"""
     graph main {{
