@@ -49,7 +49,7 @@ class Engine(Probe):
 
     backend = "torch"
     distributions = ("torch",)
-    forms = Forms(_OPS, bias="real", special=("tensor",), tails=_ROWS)
+    forms = Forms(_OPS, bias="real", special=("tensor",), tails=_ROWS, depthwise=True)
     engine: ClassVar[str]
 
     def run(self, graph: Graph, feeds: Mapping[str, Array]) -> Array:
@@ -193,7 +193,7 @@ def _conv2d(node: Node, given: Tensors) -> torch.Tensor:
         raise OpError("torch pads both sides alike")
     stride, dilation = _whole(node, "stride"), _whole(node, "dilation")
     packed = torch.ops.quantized.conv2d_prepack(
-        given["w"], given.get("bias"), stride, [top, left], dilation, 1
+        given["w"], given.get("bias"), stride, [top, left], dilation, _attr(node, "groups")
     )
     kernel = getattr(torch.ops.quantized, f"conv2d{_tail(node)}")
     beside = [given[slot] for slot in given if slot.endswith(".b")]

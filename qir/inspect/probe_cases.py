@@ -76,6 +76,8 @@ class Forms:
     """By how much the level of a declared range lies beyond the last code."""
     wraps: bool = True
     """Whether sums may be longer than 32 bits hold."""
+    depthwise: bool = False
+    """Whether convolutions may have as many groups as channels."""
 
     def after(self, op: str) -> Iterator[tuple[str, ...]]:
         """What may follow an op in its kernel; nothing first."""
@@ -161,6 +163,8 @@ def _product(op: str, forms: Forms) -> Iterator[Case]:
                 for number in range(2 if tail else forms.rounds):
                     yield _rounding(op, forms, storage, grain, number, tail)
         yield _extremes(op, forms, storage)
+        if op == "conv2d" and forms.depthwise:
+            yield from (_depthwise(op, forms, storage, number) for number in range(forms.rounds))
     if op in ("matmul", "linear") and forms.wraps:
         for storage in forms.products:
             yield _wrapping(op, forms, storage)
@@ -226,6 +230,28 @@ def _extremes(op: str, forms: Forms, storage: str) -> Case:
     unit = np.asarray(F(0.11) * scale, F)
     told = f"{storage} x i8, tensor"
     return _multiplied(op, told, (x, x_kind), (w, scale), y_kind, (forms.bias, unit, rng), forms)
+
+
+def _depthwise(op: str, forms: Forms, storage: str, number: int) -> Case:
+    """One channel a group: taps that leave 16 bits two by two, or sums that are ties."""
+    rng = _rng(f"{op} {storage} depthwise", number)
+    low, high = dtype(storage).bounds
+    channels, most = 24, 9 if number else 127
+    x = rng.integers(low, high + 1, (2, channels, 9, 8)).astype(dtype(storage).carrier)
+    w = rng.integers(-most, most + 1, (channels, 1, 3, 3)).astype(np.int8)
+    x_scale, y_scale = _parting(rng, number)
+    w_scale = np.asarray(y_scale / (x_scale * F(8 if number else 512)), F)
+    x_kind, y_kind = (_kind(rng, storage, np.asarray(s), forms) for s in (x_scale, y_scale))
+    attrs: dict[str, Attr] = {"pad": (1, 1, 1, 1), "groups": channels}
+    graph = Graph()
+    operands = {
+        "x": _fed(graph, "x", x, x_kind),
+        "w": _held(graph, "w", w, uniform(I8, w_scale, name="w")),
+    }
+    if forms.bias == "real":
+        reals = rng.integers(-80, 81, (channels,)) * F(0.5) * F(w_scale * x_scale)
+        operands["bias"] = graph.constant(Array.of(reals.astype(F), "bias"))
+    return _one(op, f"{storage} x i8, depthwise", graph, operands, attrs, y_kind, {"x": x})
 
 
 def _wrapping(op: str, forms: Forms, storage: str) -> Case:

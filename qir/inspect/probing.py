@@ -440,7 +440,8 @@ def _when(answers: Sequence[_Answer]) -> When:
     slot = "data" if all(q.data for q in queries) else "result"
     kinds = dict.fromkeys(q.data or q.storage.get("result", "") for q in queries)
     grains = tuple(dict.fromkeys(q.grain for q in queries))
-    return When({slot: tuple(kinds)} if "" not in kinds else {}, grains)
+    forms = tuple(f for f in queries[0].forms if all(f in q.forms for q in queries))
+    return When({slot: tuple(kinds)} if "" not in kinds else {}, grains, form=forms)
 
 
 # -- the fields that can be measured --------------------------------------------------------------

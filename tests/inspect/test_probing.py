@@ -120,6 +120,13 @@ def test_what_decides_bytes_is_told_apart_by_the_cases() -> None:
     assert not wanted - told
 
 
+def test_depthwise_layers_of_fbgemm_are_seen_to_saturate_pairs_of_taps() -> None:
+    if not chosen(["torch.fbgemm"])[0].version:
+        pytest.skip("torch is not installed")
+    found = [f for o in measured("torch.fbgemm").ops for f in o.fields if f.field == "acc.pairs"]
+    assert [f for f in found if f.obeyed == ("saturate_taps",) == (f.filed,)]
+
+
 CHANGES: dict[str, tuple[str, Fields]] = {
     "ties away": ("quantize", {("quantize", "round"): "away"}),
     "by the reciprocal": ("quantize", {("quantize", "by"): "reciprocal"}),
