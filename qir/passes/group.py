@@ -6,8 +6,10 @@ from dataclasses import dataclass, field
 from math import inf
 
 from qir.ir.graph import Graph
+from qir.ir.ops import spec
 from qir.ledger import Change, Ledger
 from qir.numerics import Profile, given, profile
+from qir.numerics.profile import REAL
 from qir.numerics.profile import Group as Row
 from qir.passes.kernels import Kernel, is_float, kernels, wrap
 from qir.passes.needs import NEEDS, asked, offset, tails_of
@@ -70,6 +72,10 @@ class Group(Fusing):
     def sums(self, graph: Graph) -> bool:
         return any("add" in group.chain[1:] for group in self.named(graph).groups)
 
+    def reals(self, graph: Graph) -> bool:
+        rows = self.named(graph).groups
+        return any(REAL in kinds for row in rows for kinds in row.when.storage.values())
+
     def rewrite(self, match: Match, graph: Graph) -> str:
         """The chain, and the row of the profile that says it is one kernel."""
         said = _says(self.named(graph), self._row(match, graph))
@@ -78,6 +84,8 @@ class Group(Fusing):
     def allows(self, match: Match, graph: Graph) -> bool:
         row = self._row(match, graph)
         if row is None or offset(match, self.named(graph)):
+            return False
+        if match.real and REAL not in row.when.storage.get(spec(match.head.op).traits.data, ()):
             return False
         return all(NEEDS[need](match) for need in row.needs)
 

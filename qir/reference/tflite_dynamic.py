@@ -141,14 +141,20 @@ def _multiplied(
 def _convolved(
     call: Call, x: Codes, w: Codes, how: Callable[[Codes], Numbers]
 ) -> tuple[Real32, Real32]:
-    """Channels last; padding is what zero means."""
-    if call.attrs["layout"] != "NHWC":
-        raise OpError(f"{call.op}: TensorFlow Lite has channels last, layout NHWC")
+    """Sums with their channels last; padding is what zero means."""
     codes, scale, zero = how(x.reshape(len(x), -1))
     whole = (codes - zero).astype(np.int64).reshape(x.shape)
     named = {n: call.attrs[n] for n in ("stride", "pad", "dilation", "groups", "layout")}
     sums = accumulate.conv2d(whole, w, **named)  # type: ignore[arg-type]
-    return sums.astype(F), scale.reshape(-1, 1, 1, 1)
+    last = sums if named["layout"] == "NHWC" else np.moveaxis(sums, 1, -1)
+    return last.astype(F), scale.reshape(-1, 1, 1, 1)
+
+
+def _laid(call: Call, made: Codes) -> Codes:
+    """A result with its channels where the layout has them."""
+    if call.op != "conv2d" or call.attrs["layout"] == "NHWC":
+        return made
+    return np.ascontiguousarray(np.moveaxis(made, -1, 1))
 
 
 def _alone(call: Call) -> bool:
@@ -169,20 +175,20 @@ def dynamic_conv(call: Call, arrays: Arrays, *, lanes: int = 0) -> Codes:
     data's scale is first.
     """
     if np.size(call.affine("w").scale) == 1:
-        return _summed(call, arrays, reached).together()
+        return _laid(call, _summed(call, arrays, reached).together())
     made = _summed(call, arrays, spanned)
     if _alone(call) == (lanes == 0):
-        return made.together()
+        return _laid(call, made.together())
     if not lanes:
-        return made.apart()
+        return _laid(call, made.apart())
     channels = made.sums.shape[-1]
     body = np.arange(channels) < channels // lanes * lanes
-    return np.where(body, made.apart(), made.data_first())
+    return _laid(call, np.where(body, made.apart(), made.data_first()))
 
 
 def dynamic_fused(call: Call, arrays: Arrays) -> Codes:
     """As XNNPACK has it."""
-    return _summed(call, arrays, inverted).fused()
+    return _laid(call, _summed(call, arrays, inverted).fused())
 
 
 def dynamic_fused_conv(call: Call, arrays: Arrays, *, lanes: int) -> Codes:

@@ -73,6 +73,12 @@ class Match:
         return self.last.result.type.quant
 
     @property
+    def real(self) -> bool:
+        """Whether a product takes reals, beside weights of codes."""
+        data = self.codes.get(spec(self.head.op).traits.data)
+        return self.head.op in PRODUCTS and data is not None and data.type.quant is None
+
+    @property
     def bias(self) -> Value | None:
         """What is added to the sum."""
         return self.codes.get(spec(self.head.op).traits.bias or "")
@@ -104,6 +110,10 @@ class Fusing(Pass):
         """Whether a row may go on through an add of other codes."""
         return False
 
+    def reals(self, graph: Graph) -> bool:
+        """Whether a product may take reals, beside weights of codes."""
+        return False
+
     def rewrite(self, match: Match, graph: Graph) -> str:
         """What wrapping these ops is called."""
         return " |> ".join(node.op for node in match.ops)
@@ -123,7 +133,8 @@ class Fusing(Pass):
                 continue
             if not may(self.name, self.rewrite(match, graph), match.head, *match.ops[1:]):
                 continue
-            said = " |> ".join(n.op for n in match.ops) + " on codes, rounded once"
+            said = " |> ".join(n.op for n in match.ops)
+            said += " of reals by codes" if match.real else " on codes, rounded once"
             _fuse(graph, match, self.named(graph))
             ledger.add(Change.REGROUPED, self.name, match.head.name, said)
             count += 1
@@ -134,7 +145,7 @@ class Fusing(Pass):
     ) -> Match | None:
         """The longest row that is allowed."""
         for ops in reversed(rows):
-            match = match_of(ops, quantize)
+            match = match_of(ops, quantize, reals=self.reals(graph))
             if match is not None and self.allows(match, graph):
                 return match
         return None
@@ -171,8 +182,11 @@ def _flow(node: Node) -> str | None:
     return None
 
 
-def match_of(ops: tuple[Node, ...], quantize: Node | None) -> Match | None:
-    """Ops in a row up to a quantize; None where kernels on codes are no such row."""
+def match_of(ops: tuple[Node, ...], quantize: Node | None, *, reals: bool = False) -> Match | None:
+    """Ops in a row up to a quantize; None where kernels on codes are no such row.
+
+    With `reals` a product may take real data and leave its result real.
+    """
     quant = quantize.result.type.quant if quantize else None
     if quantize and (quant is None or not _counts(quant) or quant.grain is not None):
         return None
@@ -181,6 +195,8 @@ def match_of(ops: tuple[Node, ...], quantize: Node | None) -> Match | None:
     codes: dict[str, Value] = {}
     for slot, value in ops[0].operands.items():
         source = source_of(ops[0], slot, value)
+        if source is None and reals and quantize is None and _real_data(ops[0], slot, value):
+            source = value
         if source is None:
             return None
         codes[slot] = source
@@ -196,6 +212,12 @@ def match_of(ops: tuple[Node, ...], quantize: Node | None) -> Match | None:
             return None
         summands[i] = source
     return Match(ops, codes, quantize, summands)
+
+
+def _real_data(node: Node, slot: str, value: Value) -> bool:
+    """Whether an operand is a product's data, and real."""
+    data = node.op in PRODUCTS and slot == spec(node.op).traits.data
+    return data and value.type.quant is None and value.node.op != "dequantize"
 
 
 def source_of(node: Node, slot: str, value: Value) -> Value | None:
@@ -265,6 +287,9 @@ def _fuse(graph: Graph, match: Match, named: Profile | None) -> None:
     head, last = match.head, match.last
     found = profile(head.profile) if head.profile else named
     operands = {slot: _raw(graph, match, slot, value, found) for slot, value in match.codes.items()}
+    if match.real:
+        bias = spec(head.op).traits.bias
+        operands |= {slot: value for slot, value in head.operands.items() if slot == bias}
     kind = last.result.type
     if len(match.ops) == 1:
         node = graph.add(
@@ -312,7 +337,7 @@ def _raw(graph: Graph, match: Match, slot: str, value: Value, found: Profile | N
 
     One that the profile keeps real stays real, and becomes so if it was codes.
     """
-    if slot != spec(match.head.op).traits.bias or value.constant is None:
+    if slot != spec(match.head.op).traits.bias or value.constant is None or match.real:
         return value
     data = value.constant.data
     rule = found.resolve(query_of(match.head)) if found else Rule()
