@@ -77,6 +77,7 @@ MODULES = (
     "qir.passes.fold_parameters",
     "qir.passes.fuse_qdq",
     "qir.passes.group",
+    "qir.passes.kernels",
     "qir.passes.lift_dynamic",
     "qir.passes.lower_integer",
     "qir.passes.open_groups",

@@ -173,14 +173,16 @@ def choose(
     least, most = _widened(least, most, rule, kind, symmetric=symmetric)
     if rule.nudge == "range_to_grid" and not symmetric:
         least, most = _on_grid(least, most, codes)
-    ends = (least.astype(_F32), most.astype(_F32)) if rule.compute == "f32_f64" else (least, most)
+    low_end, high_end = least, most
+    if rule.compute == "f32_f64":
+        low_end, high_end = least.astype(_F32), most.astype(_F32)
     if symmetric:
         named = None if seven else levels_of(rule.levels, str(storage), grain)
-        scale = _kept(_reach(*ends, codes, named, rule), rule)
+        scale = _kept(_reach(low_end, high_end, codes, named, rule), rule)
         middle = _middle(codes, rule) if fixed is None else fixed
         zero: NDArray[np.generic] = np.broadcast_to(np.int64(middle), scale.shape)
     else:
-        scale = _kept((ends[1] - ends[0]) / ends[0].dtype.type(codes[1] - codes[0]), rule)
+        scale = _kept((high_end - low_end) / low_end.dtype.type(codes[1] - codes[0]), rule)
         if rule.small.startswith("amplify_below"):
             least, most, scale = _amplified(least, most, scale, codes, rule)
         zero = np.full(scale.shape, fixed) if fixed is not None else np.zeros(0)
@@ -234,11 +236,10 @@ def _amplified(
         low, high = least.astype(_F32) * factor, most.astype(_F32) * factor
     low, high = np.where(most == 0, -bound * span, low), np.where(least == 0, bound * span, high)
     low, high = np.where(least == 0, 0, low), np.where(most == 0, 0, high)
-    ends = (
-        np.where(small, new, old).astype(old.dtype) for new, old in ((low, least), (high, most))
-    )
+    least = np.where(small, low, least).astype(least.dtype)
+    most = np.where(small, high, most).astype(most.dtype)
     scale = np.where(lost, float(other), np.where(small, bound, scale)).astype(scale.dtype)
-    return *ends, scale
+    return least, most, scale
 
 
 def _written(end: Reals, digits: int) -> Reals:
@@ -340,11 +341,10 @@ def _zero(
 ) -> NDArray[np.generic]:
     if rule.zero == "none":
         return np.zeros(scale.shape, np.int64)
-    narrow = rule.compute == "f32_f64"
+    kind = _F32 if rule.compute == "f32_f64" else scale.dtype
 
-    def rounding(exact: Reals) -> NDArray[np.generic]:
-        exact = np.asarray(exact, _F32 if narrow else exact.dtype)
-        return np.asarray(ROUNDINGS[rule.zero_round](exact))
+    def rounding(exact: Reals) -> Reals:
+        return ROUNDINGS[rule.zero_round](exact.astype(kind))
 
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         steps = np.where(scale > 0, least / scale, 0).astype(scale.dtype)
@@ -358,7 +358,7 @@ def _zero(
         case "best_end":
             lower = abs(codes[0]) + np.abs(steps) < abs(codes[1]) + np.abs(above)
             exact = np.where(lower, codes[0] - steps, codes[1] - above)
-            zero = rounding(np.asarray(exact, scale.dtype))
+            zero = rounding(exact)
         case _:
             zero = codes[0] - rounding(steps)
     return (np.clip(zero, *codes) if rule.zero_clamp else zero).astype(np.int64)

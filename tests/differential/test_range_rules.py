@@ -144,8 +144,8 @@ def test_tensorflows_ranges_as_quantize_v2_gives_them_out() -> None:
 def test_unsigned_codes_that_count_from_zero_need_something_above_it(name: str) -> None:
     rule = rule_of(name, "u8")
     with pytest.raises(ProfileError, match="holds nothing above zero"):
-        choose(F(-2), F(0), U8, rule, symmetric=True)
-    scale, _ = choose(F(-2), F(1), U8, rule, symmetric=True)
+        choose(-2.0, 0.0, U8, rule, symmetric=True)
+    scale, _ = choose(-2.0, 1.0, U8, rule, symmetric=True)
     assert scale == F(1) / F(255)
 
 
@@ -208,4 +208,4 @@ def test_dynamic_quantize_linear() -> None:
 def test_what_is_no_range_is_refused(ends: tuple[float, float]) -> None:
     for name in (*NAMED, "tflite-2.21.ref", "torch-2.13.fbgemm", "mxnet-1.9"):
         with pytest.raises(ProfileError, match="has no scale"):
-            choose(F(ends[0]), F(ends[1]), U8, rule_of(name, "u8"), symmetric=True)
+            choose(*ends, U8, rule_of(name, "u8"), symmetric=True)

@@ -91,7 +91,7 @@ def test_a_named_rule_is_its_printed_formula(name: str) -> None:
     with np.errstate(all="ignore"):
         scale, zero = formula(low, high)
         there = scale >= (TINY if name == "onnxruntime.tool" else LEAST)
-    low, high, scale, zero = (v[there] for v in (low, high, scale, zero))
+    low, high, scale, zero = low[there], high[there], scale[there], zero[there]
     zero = np.clip(zero, *dtype(storage).bounds)  # of steps that are no longer whole numbers
     if not symmetric:
         quotient = (low / scale.astype(F)).astype(np.float64)

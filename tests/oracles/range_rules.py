@@ -84,7 +84,7 @@ def activations(low: Any, high: Any, at_once: int = 500) -> tuple[Any, Any]:
 def _products(ends: Any) -> Any:
     import tensorflow as tf
 
-    @tf.function(input_signature=[tf.TensorSpec((2,), tf.float32)])
+    @tf.function(input_signature=[tf.TensorSpec((2,), tf.float32)])  # type: ignore[untyped-decorator]
     def function(x: Any) -> Any:
         return [tf.multiply(x, pair) for pair in ends]
 
@@ -99,7 +99,9 @@ def weights(low: Any, high: Any) -> Any:
     fit = (reach > 2.0**-110) & (reach < 2.0**100)
     held = np.stack([low[fit], high[fit]]).reshape(1, 2, 1, -1)
 
-    @tf.function(input_signature=[tf.TensorSpec((1, 1, 2, 1), tf.float32)])
+    sides = tf.TensorSpec((1, 1, 2, 1), tf.float32)
+
+    @tf.function(input_signature=[sides])  # type: ignore[untyped-decorator]
     def function(x: Any) -> Any:
         return tf.nn.conv2d(x, held, 1, "VALID")
 
@@ -134,8 +136,8 @@ def of_mxnet(low: Any, high: Any) -> dict[str, Any]:
         for n in names
     ]
     made, _ = quantization._quantize_symbol(mx.sym.Group(layers), mx.cpu(), quantized_dtype="int8")
-    ends = {n: (float(low[int(n[1:])]), float(high[int(n[1:])])) for n in names}
-    made = quantization._calibrate_quantized_sym(made, ends)
+    table = {n: (float(low[int(n[1:])]), float(high[int(n[1:])])) for n in names}
+    made = quantization._calibrate_quantized_sym(made, table)
     told = {}
     for node in json.loads(made.tojson())["nodes"]:
         if "min_calib_range" in node.get("attrs", {}):
