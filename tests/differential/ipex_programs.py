@@ -70,14 +70,14 @@ class Program:
         far = self.rng.integers(low, high + 1, shape)
         made = np.where(self.rng.random(shape) < 0.7, np.clip(near, low, high), far)
         data = made.astype(quant.storage.carrier)
-        value = self._fed(data, TensorType(shape, quant))
+        value = self.fed(data, TensorType(shape, quant))
         return self.op("dequantize", {"x": value})
 
     def reals(self, shape: tuple[int, ...], scale: float = 1.0) -> Value:
         data = (self.rng.normal(size=shape) * scale).astype(F)
-        return self._fed(data, TensorType(shape, F32))
+        return self.fed(data, TensorType(shape, F32))
 
-    def _fed(self, data: Codes, kind: TensorType) -> Value:
+    def fed(self, data: Codes, kind: TensorType) -> Value:
         name = f"x{len(self.feeds)}"
         self.feeds[name] = data
         return self.graph.add("input", types=[kind], name=name).result
@@ -286,6 +286,54 @@ def joined() -> Iterator[Program]:
         }
         made = program.op("concat", parts, {"axis": 1})
         yield program.ends(made, program.map(program.x_scale * F(1.1)))
+
+
+NARROW: Mapping[str, tuple[str, int, int, int]] = {
+    "conv2d_3": ("conv2d", 3, 3, 1),
+    "conv2d_4": ("conv2d", 4, 3, 1),
+    "conv2d_33": ("conv2d", 33, 3, 1),
+    "conv2d_1x1": ("conv2d", 33, 1, 1),
+    "conv2d_groups": ("conv2d", 16, 3, 2),
+    "conv2d_depthwise": ("conv2d", 16, 3, 16),
+    "conv1d": ("conv1d", 16, 3, 1),
+    "conv1d_1": ("conv1d", 17, 1, 1),
+    "linear_7": ("linear", 7, 0, 1),
+    "linear_18": ("linear", 18, 0, 1),
+    "linear_64": ("linear", 64, 0, 1),
+}
+"""Layers whose pairs of terms 16 bits do not hold: op, channels, taps along an axis, groups."""
+PROCESSORS = {"avx512": "AVX512_CORE", "avx2": "AVX2"}
+"""Processors without VNNI, and what oneDNN is told to take this one for them."""
+
+
+def narrow() -> Iterator[Program]:
+    """Layers of extremes, with padding where the zero point times two weights fits 16 bits."""
+    for name, (op, channels, taps, groups) in NARROW.items():
+        for storage in STORAGES:
+            program = Program(f"narrow_{name}", storage)
+            yield extreme(program, op, channels, taps, groups)
+
+
+def extreme(program: Program, op: str, channels: int, taps: int, groups: int) -> Program:
+    rng, axes = program.rng, 0 if op == "linear" else int(op[-2])
+    low, high = dtype(program.storage).bounds
+    zero = low + int(rng.integers(90, 128))
+    quant = uniform(dtype(program.storage), program.x_scale, zero)
+    shape = (24, channels) if op == "linear" else (2, channels, *((5,) * axes))
+    ends, all_codes = rng.choice([low, high, high - 3], shape), rng.integers(low, high + 1, shape)
+    data = np.where(rng.random(shape) < 0.6, ends, all_codes).astype(quant.storage.carrier)
+    x = program.op("dequantize", {"x": program.fed(data, TensorType(shape, quant))})
+    inner = (16, channels // groups, *((taps,) * axes))
+    ends, all_codes = rng.choice([-128, -127, 126, 127], inner), rng.integers(-128, 128, inner)
+    weights = np.where(rng.random(inner) < 0.5, ends, all_codes).astype(np.int8)
+    scales = (program.w_scale / F(500) * rng.choice([0.5, 1, 1, 2], 16)).astype(F)
+    kind = TensorType(inner, uniform(dtype("i8"), scales, axis=0))
+    w = program.op("dequantize", {"x": program.graph.constant(Array(weights, kind))})
+    attrs: dict[str, Attr] = {}
+    if axes:
+        attrs = {"pad": (taps // 2,) * (2 * axes), "groups": groups}
+    made = program.op(op, {"x": x, "w": w, "bias": program.bias(scales)}, attrs)
+    return program.ends(made, program.map(program.y_scale * F(8)))
 
 
 FAMILIES = {
