@@ -356,13 +356,14 @@ def _finished(writer: Writer) -> onnx.ModelProto:
     outputs = [helper.make_value_info(n, type_proto(v.type)) for n, v in _outputs(graph)]
     shown = {i.name for i in (*inputs, *outputs)}
     used = set(control.names_read(writer.nodes))
+    infos = {i.name: i for i in (*writer.infos, *provenance.inner_types(writer))}
     proto = helper.make_graph(
         writer.nodes,
         graph.name,
         inputs,
         outputs,
         [t for n, t in writer.initializers.items() if n in used],
-        value_info=[i for i in writer.infos if i.name not in shown],
+        value_info=[i for n, i in infos.items() if n not in shown],
     )
     imports = [helper.make_opsetid(d, v) for d, v in sorted(writer.domains.items())]
     kinds = {value.type.dtype for _, each in graph.walk() for value in each.values.values()}

@@ -6,12 +6,14 @@ import re
 from collections.abc import Iterable, Iterator
 
 import onnx
+from onnx import helper
 
 from qir.ir.graph import Graph
 from qir.ir.origin import Origin
 from qir.ledger import Change, Ledger
 
-from .writer import STEP
+from .elements import UNKNOWN, type_proto
+from .writer import STEP, Writer
 
 PRODUCER = "qir.producer"
 """The key under which the source's producer stands in a model of ours."""
@@ -21,6 +23,12 @@ def source_opset(graph: Graph) -> int | None:
     """The operator set of the file that a graph was read from."""
     paths = [o.path for o in graph.output.origins if (o.framework, o.op) == ("onnx", "Output")]
     return next((int(p[6:]) for p in paths if re.fullmatch(r"opset \d+", p)), None)
+
+
+def other_opsets(graph: Graph) -> dict[str, int]:
+    """The operator sets of other domains that the file imported."""
+    held = [o for o in graph.output.origins if (o.framework, o.op) == ("onnx", "Opset")]
+    return {o.name: int(o.path) for o in held if o.path.isdigit()}
 
 
 def restore(graph: Graph, model: onnx.ModelProto, ledger: Ledger) -> None:
@@ -52,12 +60,36 @@ def restore(graph: Graph, model: onnx.ModelProto, ledger: Ledger) -> None:
     _nodes(model, [o for o in origins if o.op == "NodeNotes"], ledger)
 
 
+def inner_types(writer: Writer) -> Iterator[onnx.ValueInfoProto]:
+    """The types of inner tensors that the source stated; the ledger has how many are not there."""
+    graph = writer.graph
+    held = [o for o in graph.output.origins if (o.framework, o.op) == ("onnx", "InnerTypes")]
+    made = {name for node in writer.nodes for name in node.output} if held else set()
+    gone = []
+    for name in (name for each in held for name, _ in each.operands):
+        value = graph.values.get(name)
+        if value is None or name not in made or writer.name(value) != name:
+            gone.append(name)
+        elif value.type.dtype.name != UNKNOWN:
+            yield helper.make_value_info(name, type_proto(value.type))
+    if gone:
+        said = f"{len(gone)} stated type{'s' if len(gone) > 1 else ''} of inner tensors dropped"
+        writer.ledger.add(Change.DROPPED, STEP, gone[0], f"{said}: no operator gives them")
+
+
 def versions(graph: Graph, model: onnx.ModelProto, why: str, ledger: Ledger) -> None:
     """Says where a model is of another operator set or format than its source."""
     opset, own = source_opset(graph), ("", "ai.onnx")
-    written = next(i.version for i in model.opset_import if i.domain in own)
+    now = {i.domain: i.version for i in model.opset_import}
+    written = next(v for d, v in now.items() if d in own)
     if opset is not None and opset != written:
         ledger.add(Change.EXACT, STEP, graph.name, f"opset {opset} -> {written}: {why}")
+    for domain, version in other_opsets(graph).items():
+        if domain in now and now[domain] != version:
+            said = (
+                f"opset {version} of {domain} -> {now[domain]}: the one that its operators are of"
+            )
+            ledger.add(Change.EXACT, STEP, graph.name, said)
     formats = [o.path for o in graph.output.origins if (o.framework, o.op) == ("onnx", "Format")]
     if formats and int(formats[0]) != model.ir_version:
         said = f"IR version {formats[0]} -> {model.ir_version}: the one that is written"

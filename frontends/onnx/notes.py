@@ -15,6 +15,8 @@ from .op import held_graphs
 
 _DEFAULTS = 4
 """The first version of the format whose inputs may have defaults that are not constants."""
+OWN = ("", "ai.onnx")
+"""The names of ONNX's own domain."""
 _Noted: TypeAlias = "onnx.NodeProto | onnx.ValueInfoProto"
 
 
@@ -31,6 +33,8 @@ def said(proto: onnx.ModelProto) -> list[Origin]:
         "ModelVersion": str(proto.model_version or ""),
     }
     out += [Origin("onnx", name, path=str(text)) for name, text in fields.items() if text]
+    imported = {str(i.domain): i.version for i in proto.opset_import if i.domain not in OWN}
+    out += [Origin("onnx", "Opset", name, str(number)) for name, number in imported.items()]
     if proto.producer_name:
         name, version = str(proto.producer_name), str(proto.producer_version)
         out.append(Origin("onnx", "Producer", name, path=version))
@@ -44,6 +48,8 @@ def said(proto: onnx.ModelProto) -> list[Origin]:
     for kind, infos in (("InputNotes", graph.input), ("OutputNotes", graph.output)):
         found = ((str(i.name), _notes(i)) for i in infos)
         out += [Origin("onnx", kind, name, operands=notes) for name, notes in found if notes]
+    if inner := dict.fromkeys(str(i.name) for i in graph.value_info):
+        out.append(Origin("onnx", "InnerTypes", operands=tuple((name, "") for name in inner)))
     for node in _nodes(graph):
         if notes := _notes(node):
             name = node.name or f"{''.join(node.output[:1])}_{node.op_type}"
@@ -59,7 +65,6 @@ def lost(file: ModelFile) -> Iterator[tuple[Change, str, str]]:
     kinds = (
         (dropped, file.functions, "function{} written out"),
         (Change.EXACT, [t.values.name for t in graph.sparse_initializer], "sparse tensor{} dense"),
-        (dropped, [i.name for i in graph.value_info], "stated type{} of inner tensors dropped"),
         (dropped, constants, "note{} of constants dropped"),
         (dropped, list(_denoted(graph)), "denotation{} of inputs and results dropped"),
     )
