@@ -99,7 +99,7 @@ def gain_product(call: Call, arrays: Arrays) -> Codes:
         factor = F(1.0 / float(gains_[0]) / float(gains_[1]))
         return np.asarray(product.astype(F) * factor)
     if out.storage.bits == 32:
-        return product
+        return np.asarray(product)
     factor = F(F(_gain(out, call) / gains_[0]) / gains_[1])
     cut = np.trunc(np.clip(product.astype(F) * factor, F(-(2.0**31)), F(2.0**31 - 128)))
     return cut.astype(np.int32).astype(out.carrier)

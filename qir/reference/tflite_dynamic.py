@@ -211,7 +211,7 @@ def dynamic_packed(call: Call, arrays: Arrays) -> Codes:
     count, size = arrays["w"].shape
     if count < _MANY or size < _LONG or size % 2:
         return dynamic_rows(call, arrays)
-    if np.any(arrays["w"] < -7):
+    if np.any(arrays["w"].astype(np.int64) < -7):
         raise OpError(f"{call.op}: where four-bit weights are packed, -8 spills into another")
     seen: list[Real32] = []
 

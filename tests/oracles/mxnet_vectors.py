@@ -299,7 +299,7 @@ def pooling_full(rng: np.random.RandomState) -> list[Case]:
         fits = [n for n in range(5, 12) if -(-(n + 2 * pad - size) // stride) * stride < n + pad]
         x = codes(rng, kind, 1, 3, int(rng.choice(fits)), int(rng.choice(fits)))
         least = -3.0 if kind == "int8" else 0.0
-        asked = {"kernel": (size,) * 2, "stride": (stride,) * 2, "pad": (pad,) * 2}
+        asked: dict[str, Any] = {"kernel": (size,) * 2, "stride": (stride,) * 2, "pad": (pad,) * 2}
         asked |= {"pool_type": what, "count_include_pad": counts, "pooling_convention": "full"}
         found = mx.nd.contrib.quantized_pooling(nd(x), one(least), one(3.0), **asked)
         said = {"kind": kind, "what": what, "size": size, "stride": stride, "pad": pad}

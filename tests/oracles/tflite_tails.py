@@ -44,7 +44,7 @@ def spread(kind: str, count: int) -> Iterator[Case]:
         stride = (kernel[0] + 1 + number % 2, kernel[1] + number // 2 % 2)
         x = operand(seed, kind, number, 1, into, *size)
         w = weights(seed, number, (into, out, *kernel), many=False)
-        w = replace(w, data=np.clip(w.data, -9, 9) | np.int8(1))
+        w = replace(w, data=(np.clip(w.data.astype(np.int64), -9, 9) | 1).astype(np.int8))
         if kind == "uint8":
             w = unsigned(seed, w)
         elif number % 4 == 3:
