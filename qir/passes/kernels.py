@@ -201,7 +201,8 @@ class _Found:
         op, ops = self._start(node)
         if _unfit(ops):
             return
-        match, chain = Match(ops, dict(node.operands), None), (op,)
+        match = Match(ops, dict(node.operands), None)
+        chain: tuple[str, ...] = (op,)
         while True:
             if row := self._row(chain, op, match):
                 yield Kernel(ops, chain, row)

@@ -31,17 +31,22 @@ PROFILES = sorted(name for chains, name in _BY_CHAINS.items() if chains)
 """One of those that know the same kernels."""
 
 
+TAKES = {name: "i8 symmetric tensor" for name in ("mxnet", "tf")}
+TAKES |= {name: "i8 affine tensor" for name in ("tflite", "litert")}
+"""What the kernels take for data that take no u8 with a zero point."""
+
+
 def grouped(graph: Graph, name: str) -> Graph:
     return run_passes(graph, [Group(name)], Ledger())
 
 
-def signed(graph: Graph) -> list[str]:
-    """Rules by which data have the storage that TensorFlow Lite's kernels take."""
+def signed(graph: Graph, codes: str) -> list[str]:
+    """Rules by which data have the codes that a runtime's kernels take."""
     ops = {node.op for node in graph}
     wanted = ["op=*", "op=* slot=x"]
     wanted += [f"op={op} slot=a" for op in ("add", "mul", "gemm", "matmul") if op in ops]
     wanted += [f"op={op} slot=b" for op in ("add", "mul") if op in ops]
-    rules = [f"{where}: i8 affine tensor" for where in wanted]
+    rules = [f"{where}: {codes}" for where in wanted]
     return rules + (["op=softmax: float"] if "softmax" in ops else [])
 
 
@@ -112,7 +117,8 @@ def test_codes_fall_on_the_edges_of_the_kernels_of_any_profile(name: str) -> Non
         wanted = {ops for ops, kernel in foreseen(graph, name).items() if len(kernel.ops) > 1}
         first = grouped(graph, name)
         statistics = pipeline.calibrate(first, samples(seed))
-        rules = signed(graph) if "lite" in name else []
+        kind = TAKES.get(name.partition("-")[0])
+        rules = signed(graph, kind) if kind else []
         made = pipeline.quantize(first, statistics, target="cpu", rules=rules)
         found = {ops for ops in on_codes(grouped(made, name)) if len(ops) > 1}
         assert found == wanted, f"seed {seed}"
