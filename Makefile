@@ -85,8 +85,9 @@ oracle-tflite:  ## record what TensorFlow Lite and LiteRT compute, each in an en
 	@for want in tensorflow-cpu==2.21.0 ai-edge-litert==2.3.0; do \
 		lab=build/oracles/$${want%%=*}; test -x $$lab/bin/python || $(PYTHON) -m venv $$lab; \
 		$$lab/bin/pip install -q "$$want" && $$lab/bin/python -m tests.oracles.tflite_vectors || exit; done
+	@build/oracles/ai-edge-litert/bin/python -m tests.oracles.tflite_operators 2> /dev/null
 
-oracle-ipex:  ## record what IPEX 2.8 computes, in an environment of its own of 7 GB (15 minutes), or pack FROM=DIR
+oracle-ipex: $(STAMP)/test  ## record what IPEX 2.8 computes, in an environment of its own of 7 GB (15 minutes), or pack FROM=DIR
 	@lab=build/oracles/ipex; from="$(FROM)"; stay="the recorded results stay"; \
 	of=$$(for name in python3.11 python3.12 python3.13; do \
 		$$name -c '' 2>/dev/null && echo $$name && break; done); \
@@ -101,8 +102,8 @@ oracle-ipex:  ## record what IPEX 2.8 computes, in an environment of its own of 
 		from=$$lab/out; rm -rf $$from; \
 		ONEDNN_MAX_CPU_ISA=AVX512_CORE_VNNI $$lab/bin/python -m tests.oracles.ipex_vectors $$from || exit; \
 	fi; \
-	python=$(BIN)/python; test -x $$lab/bin/python && python=$$lab/bin/python; \
-	$$python -m tests.oracles.ipex_pack "$$from"
+	$(BIN)/python -m tests.oracles.ipex_pack "$$from" || exit; \
+	test -n "$(FROM)" || QIR_IPEX=$$lab/bin/python $(BIN)/python -m tests.oracles.ipex_programs
 
 oracle-mxnet:  ## record what MXNet 1.9.1 computes, in an environment of its own (Python up to 3.11)
 	@lab=build/oracles/mxnet; old=$$(for name in python3.11 python3.10 python3.9 python3.8; do \

@@ -297,6 +297,8 @@ NARROW: Mapping[str, tuple[str, int, int, int]] = {
     "conv2d_depthwise": ("conv2d", 16, 3, 16),
     "conv1d": ("conv1d", 16, 3, 1),
     "conv1d_1": ("conv1d", 17, 1, 1),
+    "conv3d": ("conv3d", 8, 3, 1),
+    "matmul": ("matmul", 18, 0, 1),
     "linear_7": ("linear", 7, 0, 1),
     "linear_18": ("linear", 18, 0, 1),
     "linear_64": ("linear", 64, 0, 1),
@@ -309,23 +311,28 @@ PROCESSORS = {"avx512": "AVX512_CORE", "avx2": "AVX2"}
 def narrow() -> Iterator[Program]:
     """Layers of extremes, with padding where the zero point times two weights fits 16 bits."""
     for name, (op, channels, taps, groups) in NARROW.items():
-        for storage in STORAGES:
+        for storage in STORAGES if op not in ("conv3d", "matmul") else ("i8",):
             program = Program(f"narrow_{name}", storage)
             yield extreme(program, op, channels, taps, groups)
 
 
 def extreme(program: Program, op: str, channels: int, taps: int, groups: int) -> Program:
-    rng, axes = program.rng, 0 if op == "linear" else int(op[-2])
+    rng, axes = program.rng, int(op[-2]) if op.startswith("conv") else 0
     low, high = dtype(program.storage).bounds
     zero = low + int(rng.integers(90, 128))
     quant = uniform(dtype(program.storage), program.x_scale, zero)
-    shape = (24, channels) if op == "linear" else (2, channels, *((5,) * axes))
+    shape = (2, channels, *((5,) * axes)) if axes else (24, channels)
     ends, all_codes = rng.choice([low, high, high - 3], shape), rng.integers(low, high + 1, shape)
     data = np.where(rng.random(shape) < 0.6, ends, all_codes).astype(quant.storage.carrier)
     x = program.op("dequantize", {"x": program.fed(data, TensorType(shape, quant))})
     inner = (16, channels // groups, *((taps,) * axes))
     ends, all_codes = rng.choice([-128, -127, 126, 127], inner), rng.integers(-128, 128, inner)
     weights = np.where(rng.random(inner) < 0.5, ends, all_codes).astype(np.int8)
+    if op == "matmul":
+        one = uniform(dtype("i8"), program.w_scale / F(500), 3)
+        w = program.fed(np.ascontiguousarray(weights.T), TensorType(inner[::-1], one))
+        made = program.op(op, {"a": x, "b": program.op("dequantize", {"x": w})})
+        return program.ends(made, program.map(program.y_scale * F(8)))
     scales = (program.w_scale / F(500) * rng.choice([0.5, 1, 1, 2], 16)).astype(F)
     kind = TensorType(inner, uniform(dtype("i8"), scales, axis=0))
     w = program.op("dequantize", {"x": program.graph.constant(Array(weights, kind))})

@@ -6,9 +6,12 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
+from qir.errors import QirError
+from qir.numerics import profile
+from qir.numerics.library import replaced
 from tests.differential import test_ipex_programs as programs
 from tests.differential import test_ipex_vectors as recorded
-from tests.mutation.fields import Mutant
+from tests.mutation.fields import Mutant, mutants
 from tests.mutation.indistinct import all_found, none_found
 
 Check = Callable[[], None]
@@ -73,6 +76,25 @@ CHECKS: Mapping[str, tuple[Check, ...]] = {
 """What a change of a block, or of an op's rule, can show in; else the layers."""
 
 
+_ONE_TAP = "a product has one tap"
+_KEPT = "only weights of convolutions are halved"
+_ALIKE: Mapping[str, str] = {
+    "linear acc.pairs = saturate_taps": _ONE_TAP,
+    "linear acc.pairs = halve_signed": _KEPT,
+}
+OTHERS: Mapping[str, Mapping[str, str]] = {
+    "avx512": {
+        **_ALIKE,
+        "linear (data i8) acc.pairs = saturate_taps": _ONE_TAP,
+        "linear (data i8) acc.pairs = halve_signed": _KEPT,
+        "matmul acc.pairs = saturate_taps": _ONE_TAP,
+        "matmul acc.pairs = halve_signed": _KEPT,
+    },
+    "avx2": _ALIKE,
+}
+"""Changes of rules for other processors that nothing finds, with the reason."""
+
+
 def agrees(mutant: Mutant) -> None:
     """AssertionError where a changed profile gives what was not recorded."""
     key = mutant.ops[0] if mutant.ops else mutant.block
@@ -87,3 +109,16 @@ def test_a_changed_field_is_found_or_listed() -> None:
 @pytest.mark.long
 def test_what_is_listed_is_not_found() -> None:
     none_found(recorded.PROFILE, agrees)
+
+
+@pytest.mark.parametrize("isa", programs.PROCESSORS)
+def test_a_changed_field_of_another_processor_is_found_or_listed(isa: str) -> None:
+    left = set()
+    for mutant in mutants(profile(recorded.PROFILE), isa=isa):
+        with replaced(mutant.profile.on(isa)):
+            try:
+                programs.foresee(isa)
+                left.add(mutant.said)
+            except (AssertionError, QirError):
+                continue
+    assert left == set(OTHERS[isa])

@@ -1,6 +1,6 @@
 """Records what Intel's extension for PyTorch computes of the programs of `ipex_programs`.
 
-    QIR_IPEX=build/oracles/ipex/bin/python python -m tests.oracles.ipex_programs
+    QIR_IPEX=build/oracles/ipex/bin/python python -m tests.oracles.ipex_programs [FAMILY ...]
 
 The extension runs in the Python that the variable names, QIR in this one; `make oracle-ipex` does
 it. oneDNN is told to take this processor, which needs AVX512-VNNI, for one of each kind.
@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -46,32 +46,39 @@ def digest(program: Program) -> str:
     return hashlib.sha256(pack(told(program.graph, program.feeds))).hexdigest()[:16]
 
 
-def recorded() -> dict[str, Codes]:
-    """The results of all programs, and under `asked` what each was asked."""
-    found, asked = {}, []
+def recorded(only: Sequence[str]) -> tuple[dict[str, Codes], dict[str, str]]:
+    """The results of programs of some families, or of all, and what each was asked."""
+    found: dict[str, Codes] = {}
+    asked: dict[str, str] = {}
     families = [(name, made, "", BEST) for name, made in FAMILIES.items()]
     families += [(isa, narrow, f"{isa}/", said) for isa, said in PROCESSORS.items()]
     for family, made, before, said in families:
+        if only and family not in only:
+            continue
         with on(said) as runtime:
             for program in made():
                 found[before + program.key] = runtime.run(program.graph, program.feeds)
-                asked.append(f"{before + program.key} {digest(program)}")
+                asked[before + program.key] = digest(program)
         print(family, len(found), flush=True)
-    return found | {"asked": np.array(asked)}
+    return found, asked
 
 
-def main() -> None:
-    found = recorded()
+def main(only: Sequence[str]) -> None:
+    found, asked = recorded(only)
     if FILE.exists():
-        with np.load(FILE) as held:
-            same = sum(n in held.files and np.array_equal(held[n], a) for n, a in found.items())
+        with np.load(FILE) as file:
+            held = {name: file[name] for name in file.files if name != "asked"}
+            told = dict(str(line).rsplit(" ", 1) for line in file["asked"])
+        same = sum(n in held and np.array_equal(held[n], a) for n, a in found.items())
         print(f"{same} of {len(found)} arrays are those that were here")
-        if same == len(found):
+        if same == len(found) and (only or found.keys() == held.keys()):
             return
-    np.savez_compressed(FILE, **found)  # type: ignore[arg-type]
+        found, asked = (held | found, told | asked) if only else (found, asked)
+    lines = np.array([f"{name} {said}" for name, said in asked.items()])
+    np.savez_compressed(FILE, asked=lines, **found)  # type: ignore[arg-type]
 
 
 if __name__ == "__main__":
     if not os.environ.get("QIR_IPEX"):
         sys.exit("QIR_IPEX names no Python with Intel's extension for PyTorch")
-    main()
+    main(sys.argv[1:])
