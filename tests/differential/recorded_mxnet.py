@@ -183,6 +183,7 @@ FORESEEN: Mapping[str, Callable[[Said, Mapping[str, Array]], Array]] = {
     "sums": sums,
     "pooling_full": pooling,
     "embedding": embedding,
+    "fused_conv_odd": fused_conv,
 }
 """What the profile foresees, by the name of the file that recorded it."""
 

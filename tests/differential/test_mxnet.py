@@ -37,7 +37,7 @@ def rule_of(name: str) -> str:
     """The op whose rule a file of recorded results holds."""
     known = {"quantize_v2": "quantize", "fused_conv": "conv2d", "conv": "conv2d", "act": "relu"}
     known |= {"fused_linear": "linear", "fused_linear_codes": "linear", "pooling": "avg_pool2d"}
-    known |= {"pooling_full": "avg_pool2d", "sums": "add"}
+    known |= {"pooling_full": "avg_pool2d", "sums": "add", "fused_conv_odd": "conv2d"}
     return known.get(name, name)
 
 

@@ -377,7 +377,8 @@ def run(graph: dict[str, Any], given: dict[str, Any]) -> list[Any]:
     return arrays(bound.forward(is_train=False))
 
 
-def fused_conv(rng: np.random.RandomState) -> list[Case]:
+def fused_conv(rng: np.random.RandomState, *, odd: bool = False) -> list[Case]:
+    """`odd`: ranges of weights are no short fractions, and some biases leave 32 bits."""
     out = []
     forms = [
         (kind, relu, summand, bias)
@@ -405,6 +406,7 @@ def fused_conv(rng: np.random.RandomState) -> list[Case]:
         w = np.clip(w, -max(spans), max(spans))
         if dyadic:
             w = np.round(w * 8) / 8
+        w = (w * F(0.0737137)).astype(F) if odd else w
         gains = np.asarray([127.5 / np.abs(v).max() for v in w], F)
         ds = F(level / high)
         wide = 500 if small else 20000
@@ -413,6 +415,9 @@ def fused_conv(rng: np.random.RandomState) -> list[Case]:
         steps = float(gains.max()) * float(ds)
         power = 2.0 if small else 2.0 ** rng.randint(5, 8)
         top = printed(Codes[made][1] * power / steps)
+        if odd and bias and trial % 4 < 2:
+            b[::2] *= F(1.7 * 2**31) / np.abs(b * gains * ds).max()
+            top = printed(float(np.abs(b).max()) * 1.3)
         said: dict[str, Any] = {"kind": kind, "relu": relu, "sum": summand, "high": high}
         said |= {"top": top, "made": made}
         given: dict[str, Any] = {"data": x, "weight": w}
@@ -564,6 +569,7 @@ OPS = {
     "sums": sums,
     "pooling_full": pooling_full,
     "embedding": embedding,
+    "fused_conv_odd": lambda rng: fused_conv(rng, odd=True)[:24],
 }
 
 
