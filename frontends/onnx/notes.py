@@ -42,9 +42,9 @@ def said(proto: onnx.ModelProto) -> list[Origin]:
         held = tuple((str(p.key), str(p.value)) for p in graph.metadata_props)
         out.append(Origin("onnx", "GraphMetadata", operands=held))
     if proto.ir_version >= _DEFAULTS:
-        held = {*(t.name for t in graph.initializer)}
-        held |= {t.values.name for t in graph.sparse_initializer}
-        out += [Origin("onnx", "Default", str(i.name)) for i in graph.input if i.name in held]
+        known = {str(t.name) for t in graph.initializer}
+        known |= {str(t.values.name) for t in graph.sparse_initializer}
+        out += [Origin("onnx", "Default", str(i.name)) for i in graph.input if i.name in known]
     for kind, infos in (("InputNotes", graph.input), ("OutputNotes", graph.output)):
         found = ((str(i.name), _notes(i)) for i in infos)
         out += [Origin("onnx", kind, name, operands=notes) for name, notes in found if notes]

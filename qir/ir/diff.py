@@ -256,8 +256,8 @@ def _graph(pairs: Pairing, a: Program, b: Program, placed: bool) -> Iterator[Cha
     if placed:
         ends = zip(a.inputs, b.inputs, strict=False)
         if len(a.inputs) == len(b.inputs) and not all(pairs.agree(v, w) for v, w in ends):
-            names = (", ".join(v.name for v in g.inputs) for g in (a, b))
-            yield Change("order", "inputs", *names)
+            mine, theirs = (", ".join(v.name for v in g.inputs) for g in (a, b))
+            yield Change("order", "inputs", mine, theirs)
         return
     sides = [([v.name for v in g.inputs], _outputs(g)) for g in (a, b)]
     for where, mine, theirs in zip(("inputs", "outputs"), *sides, strict=True):

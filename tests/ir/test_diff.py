@@ -263,10 +263,10 @@ def test_what_a_loop_takes_and_gives_goes_by_its_order_and_by_no_name() -> None:
     body = dict(diff(a, parse(TWO.replace("h=%s, k=%h", "k=%h, h=%s"))).bodies)["y/body"]
     assert [what for _, what, *_ in changes(body)] == ["operand", "operand"]
     turned = "%k = input() : 4xf32\n    %h = input() : 4xf32"
-    body = dict(
+    bodies = dict(
         diff(a, parse(TWO.replace("\n    ".join(reversed(turned.split("\n    "))), turned))).bodies
     )
-    assert [(c.what, c.a, c.b) for c in body["y/body"].graph] == [
+    assert [(c.what, c.a, c.b) for c in bodies["y/body"].graph] == [
         ("order", "i, go, h, k", "i, go, k, h")
     ]
 
