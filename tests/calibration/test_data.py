@@ -320,17 +320,17 @@ NUMBERED = {
 
 def test_an_input_without_axes_is_one_number_for_all_of_a_batch() -> None:
     x = np.arange(12, dtype=np.float32).reshape(4, 3)
-    for data in ({"x": x, "on": np.array(True)}, [{"x": row, "on": True} for row in x]):
+    on = np.array(True)
+    ways: tuple[Data, ...] = ({"x": x, "on": on}, [{"x": row, "on": on} for row in x])
+    for data in ways:
         made = list(open_data(data, NUMBERED, batch=3))
         assert [b["x"].shape for b in made] == [(3, 3), (1, 3)]
-        assert [(b["on"].shape, b["on"].dtype, bool(b["on"])) for b in made] == [
-            ((), bool, True)
-        ] * 2
+        assert all(b["on"].shape == () and b["on"].dtype == np.bool_ and b["on"] for b in made)
 
 
 def test_numbers_that_samples_of_a_batch_do_not_share_are_told() -> None:
     x = np.zeros(3, np.float32)
-    data = [{"x": x, "on": True}, {"x": x, "on": False}]
+    data = [{"x": x, "on": np.array(on)} for on in (True, False)]
     with pytest.raises(DataError, match="'on' is one number, and other samples have another"):
         list(open_data(data, NUMBERED))
     assert [bool(b["on"]) for b in open_data(data, NUMBERED, batch=1)] == [True, False]

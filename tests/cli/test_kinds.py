@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -21,7 +22,7 @@ def kind(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     folder: Path = tmp_path_factory.mktemp("kind")
     proto, feeds = KINDS[request.param]()
     onnx.save(proto, folder / "m.onnx")
-    np.savez(folder / "m.npz", **feeds)
+    np.savez(folder / "m.npz", **dict[str, Any](feeds))
     return folder
 
 

@@ -199,7 +199,8 @@ def _by_blocks(name: str, proto: onnx.ModelProto) -> onnx.ModelProto:
     if name in TABLES:
         by_table = MatMulBnb4Quantizer(proto, TABLES[name], 16)
         by_table.process()
-        return by_table.model.model
+        made: onnx.ModelProto = by_table.model.model
+        return made
     if name == "nbits-hqq":
         config = HQQWeightOnlyQuantConfig(block_size=16, axis=1)
     else:
@@ -209,4 +210,5 @@ def _by_blocks(name: str, proto: onnx.ModelProto) -> onnx.ModelProto:
         )
     tool = MatMulNBitsQuantizer(proto, algo_config=config)
     tool.process()
-    return tool.model.model
+    made = tool.model.model
+    return made

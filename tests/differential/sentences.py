@@ -18,7 +18,7 @@ class Sentences(Builder):
             *(self.attend, self.attend, self.linear, self.feed, self.feed, self.cells, self.norm),
             *(self.embed, self.local, self.add, self.mul, self.concat, self.gated, self.sliced),
         ]
-        self.rng.shuffle(self.layers)  # type: ignore[arg-type]
+        self.rng.shuffle(self.layers)
         self.ids: dict[str, tuple[int, ...]] = {}
 
     def image(self) -> Real:
@@ -114,8 +114,10 @@ class Sentences(Builder):
         alone = self.chance(0.5)
         weight = self.constant(self.normal(c, 1 if alone else c, 3, scale=0.5))
         line = self.turned(x, 0, 2, 1)
-        attrs = {"kernel_shape": (3,), "pads": (1, 1), "group": c if alone else 1}
-        out = self.activation(self.node("Conv", [line.name, weight], (n, c, t), **attrs))
+        size, groups = (n, c, t), c if alone else 1
+        names, taps = [line.name, weight], (3,)
+        made = self.node("Conv", names, size, kernel_shape=taps, pads=(1, 1), group=groups)
+        out = self.activation(made)
         op = (None, "MaxPool", "AveragePool")[self.pick(0, 2)]
         if op:
             kept = {"kernel_shape": (3,), "pads": (1, 1), "strides": (1,)}

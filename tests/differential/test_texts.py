@@ -84,7 +84,7 @@ def on_codes(proto: onnx.ModelProto) -> Counter[str]:
     return Counter(n.op_type for n in proto.graph.node if n.op_type.startswith("QLinear"))
 
 
-def far(net: Text, theirs: Any, mine: Any) -> str:
+def far(net: Text, theirs: dict[str, Any], mine: dict[str, Any]) -> str:
     """What differs and may not; empty where nothing does."""
     if any((theirs[name] != mine[name]).any() for name in net.rounds):
         return "a tie"  # what hangs on it moves
@@ -93,7 +93,7 @@ def far(net: Text, theirs: Any, mine: Any) -> str:
             if mine[name].tobytes() != data.tobytes():
                 return f"{name}: {np.count_nonzero(mine[name] != data)} of {data.size}"
         elif np.abs(mine[name] - data).max() > BOUND * np.abs(data).max():
-            return name
+            return str(name)
     return ""
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from onnx import helper
 
-from .contrib import F, case
-from .test_contrib_networks import FLOAT, I8, MS, U8, Coded, Net
+from .contrib import MS, F, case
+from .test_contrib_networks import FLOAT, I8, U8, Coded, Net
 
 HEADS = 2
 
@@ -32,12 +32,12 @@ class Text(Net):
         self.loose: set[str] = set()
         """Codes and reals of layers whose state is quantized as they run."""
         self.count, self.length = self.pick(1, 2), 4
-        islands = [self.look, self.dynamic, self.state, self.cells, self.norm, self.blocks]
+        islands = [self.look, self.dynamic, self.steps, self.cells, self.norm, self.blocks]
         codes = [self.attend, self.attend, self.linear, self.embed, self.local, self.gated]
         codes += [self.residual, self.add, self.concat, self.sliced, self.summed, self.sigmoid]
         codes += [self.parted]
         for layers in (islands, codes):
-            self.rng.shuffle(layers)  # type: ignore[arg-type]
+            self.rng.shuffle(layers)
         self.layers = [x for pair in zip(codes, islands * 3, strict=False) for x in pair]
 
     # -- pieces -------------------------------------------------------------------------------
@@ -237,7 +237,7 @@ class Text(Net):
         scale = self.near(x.scale * step * 4 * x.shape[2] ** 0.5)
         self.rounded(real, (*x.shape[:2], wide), scale, exact=True)
 
-    def state(self) -> None:
+    def steps(self) -> None:
         """A recurrent layer that quantizes as it runs."""
         x, hidden = self.image(), 8
         parts: list[str] = []

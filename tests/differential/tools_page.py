@@ -243,7 +243,7 @@ def page(found: Iterable[Outcome]) -> str:
 
 def listed(text: str) -> dict[tuple[str, str], tuple[str, ...]]:
     """What the page says, by network and variant."""
-    found = {}
+    found: dict[tuple[str, str], tuple[str, ...]] = {}
     for net, rows in re.findall(r"^## (\S+)\n(.*?)(?=^## |\Z)", text, re.M | re.S):
         for row in re.findall(r"^\| (?!variants)(.+) \|$", rows, re.M):
             names, *cells = row.split(" | ")

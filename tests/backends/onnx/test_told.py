@@ -64,7 +64,7 @@ def test_a_layer_computes_as_on_one_thread(tmp_path: Path) -> None:
     graph = pipeline.load(save(layer(3), tmp_path))
     x = np.random.default_rng(4).normal(size=(9, 6, 6)).astype(F)
     one, two = (judged(tmp_path / "m.onnx", x, t, all_of_it=False) for t in (1, 2))
-    mine = pipeline.run(graph, {"x": x})["y"]
+    mine = np.asarray(pipeline.run(graph, {"x": x})["y"], F)
     assert np.abs(mine - one).max() < 1e-6
     assert np.abs(mine - two).max() > 1e-4
     for form, target in (("qdq", "onnxruntime"), ("integer", "onnxruntime"), (None, "onnx")):
@@ -81,7 +81,7 @@ def test_a_layer_computes_as_on_one_thread(tmp_path: Path) -> None:
 def blocks(folder: Path) -> Path:
     """A product with weights of four bits, as onnxruntime's operator."""
     rng = np.random.default_rng(5)
-    held = {
+    held: dict[str, Any] = {
         "w": rng.integers(0, 256, (8, 2, 16)).astype(np.uint8),
         "s": np.full((8, 2), 0.02, F),
     }
@@ -89,8 +89,9 @@ def blocks(folder: Path) -> Path:
     op = helper.make_node(
         "MatMulNBits", ["x", "w", "s"], ["y"], "it", **attrs, domain="com.microsoft"
     )
-    kinds = {"x": (TensorProto.FLOAT, ["N", 64])}, {"y": (TensorProto.FLOAT, None)}
-    return save(model([op], *kinds, held, domains=["com.microsoft"]), folder)
+    inputs: dict[str, Any] = {"x": (TensorProto.FLOAT, ["N", 64])}
+    outputs: dict[str, Any] = {"y": (TensorProto.FLOAT, None)}
+    return save(model([op], inputs, outputs, held, domains=["com.microsoft"]), folder)
 
 
 FORMS = [("qdq", "onnxruntime"), ("qdq", "onnx"), ("nbits", "onnx"), ("integer", "onnxruntime")]
@@ -115,10 +116,10 @@ def test_weights_of_few_bits_beside_real_data_say_at_which_level(
     """The optimizer rounds the data of what is written, and of nothing at level 0."""
     source, made = tmp_path / "float.onnx", tmp_path / "made.onnx"
     held = {"w": np.random.default_rng(7).normal(size=(64, 8)).astype(F)}
-    kinds = {"x": (TensorProto.FLOAT, ["N", 64])}, {"y": (TensorProto.FLOAT, ["N", 8])}
-    save(
-        model([helper.make_node("MatMul", ["x", "w"], ["y"])], *kinds, held), tmp_path, "float.onnx"
-    )
+    inputs: dict[str, Any] = {"x": (TensorProto.FLOAT, ["N", 64])}
+    outputs: dict[str, Any] = {"y": (TensorProto.FLOAT, ["N", 8])}
+    product = helper.make_node("MatMul", ["x", "w"], ["y"])
+    save(model([product], inputs, outputs, held), tmp_path, "float.onnx")
     graph = pipeline.quantize_weights(pipeline.load(source), "u4:32", target=target)
     x = np.random.default_rng(6).normal(size=(5, 64)).astype(F)
     ledger = Ledger()
