@@ -185,9 +185,9 @@ def run_products(name: str, cases: Sequence[Product]) -> list[Array]:
 
 
 @contextmanager
-def processor(isa: str) -> Iterator[ProcessPoolExecutor]:
-    """Another process in which oneDNN takes the processor for one of that kind."""
-    name = "ONEDNN_MAX_CPU_ISA"
+def processor(isa: str, name: str = "ONEDNN_MAX_CPU_ISA") -> Iterator[ProcessPoolExecutor]:
+    """Another process in which oneDNN, or who reads that variable, takes the processor for one of
+    that kind."""
     before = os.environ.get(name)
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         os.environ[name] = isa

@@ -130,6 +130,9 @@ def test_rules_of_other_processors(isa: str) -> None:
             other = profile(name).on(isa)
             with replaced(other):
                 for op in known:
+                    claimed = other.resolve(Query(op, QUERY, "channel")).claim
+                    if claimed == "unknown":
+                        continue
                     few = 12 if op == "conv3d" else 24
                     cases = [
                         linear(seed, True) if op == "linear" else conv(seed, True, int(op[4]))
@@ -140,7 +143,7 @@ def test_rules_of_other_processors(isa: str) -> None:
                         tally.see(exact_reals(case), case.out)
                         tally.add(product_of(case, name), wanted, f"{name} {isa} {op}")
                     tally.rich()
-                    tally.within(other.resolve(Query(op, QUERY, "channel")).claim)
+                    tally.within(claimed)
                     shown += 1
     if not shown:  # no rule of its own: the numbers are those of VNNI, but for pairs
         with processor(ISAS[isa]) as pool:

@@ -23,17 +23,29 @@ pytestmark = [here, pytest.mark.slow]
 Compared = tuple[pointwise.Form, np.ndarray]
 
 _GAIN = "1 / s is the gain of a type without a declared range"
+_TAPS = "a row of a matrix has one tap"
 _SIGNED = "data of exported programs are unsigned here, and weights are halved for signed data"
 SAME: Mapping[str, Mapping[str, str]] = {
     "torch-2.13.pt2e amx": {"conv2d requant.order = (x*w)*gy": _GAIN},
     "torch-2.13.pt2e avx2": {
-        "conv2d acc.pairs = halve_signed": _SIGNED,
         "linear acc.pairs = halve_signed": _SIGNED,
-        "conv2d requant.order = (x*w)*gy": _GAIN,
+        "linear acc.pairs = saturate_taps": _TAPS,
         "linear requant.order = (x*w)*gy": _GAIN,
     },
+    "torch-2.13.pt2e avx512": {
+        "linear acc.pairs = halve_signed": _SIGNED,
+        "linear acc.pairs = saturate_taps": _TAPS,
+    },
+    "torch-2.13.onednn avx512": {
+        "linear acc.pairs = halve_signed": _SIGNED,
+        "linear acc.pairs = saturate_taps": _TAPS,
+    },
     "torch-2.13.onednn amx": {"linear requant.order = (x*w)*gy": _GAIN},
-    "torch-2.13.onednn avx2": {"linear requant.order = (x*w)*gy": _GAIN},
+    "torch-2.13.onednn avx2": {
+        "linear acc.pairs = halve_signed": _SIGNED,
+        "linear acc.pairs = saturate_taps": _TAPS,
+        "linear requant.order = (x*w)*gy": _GAIN,
+    },
     "torch-2.13.x86 amx": {
         "conv1d requant.order = (x*w)*gy": _GAIN,
         "conv1d requant.order = x*w*(1/y)": "those of few channels take it, as many as do not",
@@ -65,7 +77,7 @@ def cases(engine: str, op: str, isa: str) -> list[Product]:
     else:
         many = {"conv1d": 60, "conv2d": 60, "conv3d": 8}[op]
         found = [conv(seed, True, int(op[4])) for seed in range(many)]
-    if engine == "pt2e":
+    if engine == "pt2e" or (engine, op) == ("onednn", "linear"):
         found += [wide(op, seed) for seed in range(12)]
     # Of grouped convolutions AVX2 multiplies a part in another order: the claim leaves room for it.
     return [case for case in found if case.groups == 1] if isa == "avx2" else found

@@ -1,0 +1,70 @@
+"""Torch's linear layers on processors before VNNI, which its libraries take this one for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from qir.numerics import Query, profile
+from qir.numerics.library import replaced
+
+from .kernels_of_torch import F, Held, Product, Tally, of, processor, product_of
+from .test_torch_products import conv, linear, made_by
+from .test_torch_products import pytestmark as pytestmark
+
+_LATER = [
+    ("x86", "avx512", "FBGEMM_ENABLE_INSTRUCTIONS", "AVX512"),
+    ("onednn", "avx512", "ONEDNN_MAX_CPU_ISA", "AVX512_CORE"),
+    ("pt2e", "avx512", "ONEDNN_MAX_CPU_ISA", "AVX512_CORE"),
+    ("qnnpack", "avx2", "FBGEMM_ENABLE_INSTRUCTIONS", "AVX2"),
+]
+SWITCHES = [
+    ("fbgemm", "avx2", "FBGEMM_ENABLE_INSTRUCTIONS", "AVX2"),
+    ("onednn", "avx2", "ONEDNN_MAX_CPU_ISA", "AVX2"),
+    *(pytest.param(*one, marks=pytest.mark.slow) for one in _LATER),
+]
+"""An engine, what its profile calls the processor, and the variable that makes it that one."""
+
+
+def wide(case: Product) -> Product:
+    """The same with all weights, whose pairs of terms 16 bits do not hold."""
+    assert case.w.map is not None
+    rng = np.random.default_rng(case.w.data.size)
+    weights = rng.integers(-127, 128, case.w.data.shape).astype(np.int8)
+    out = of("u8", F(case.out.scale * 16), int(case.out.zero))
+    return replace(case, w=Held(weights, case.w.map), out=out)
+
+
+@pytest.mark.parametrize(("engine", "isa", "name", "value"), SWITCHES)
+def test_pairs_of_terms_saturate_in_linear_layers(
+    engine: str, isa: str, name: str, value: str
+) -> None:
+    held, tally, exact = profile(f"torch-2.13.{engine}"), Tally(), Tally()
+    many = (True,) if engine == "pt2e" else (False, True)
+    cases = [linear(seed, one) for seed in range(8) for one in many]
+    cases += [wide(case) for case in cases]
+    with processor(value, name) as pool:
+        made = made_by(pool, engine, cases)
+    for case, wanted in zip(cases, made, strict=True):
+        exact.add(product_of(case, held.name), wanted, "pairs that are exact")
+        with replaced(held.on(isa)):
+            tally.add(product_of(case, held.name), wanted, f"{case.w.data.shape}")
+    assert held.resolve(Query("linear", isa=isa)).claim == "exact"
+    tally.exact()
+    assert (exact.wrong > 0.01 * exact.total) == (engine != "qnnpack")
+
+
+def test_convolutions_of_small_codes_need_no_vnni() -> None:
+    """Pairs of others saturate too; which terms are a pair depends on sizes."""
+    tally, more = Tally(), Tally()
+    plain = [conv(seed, one, 2) for seed in range(8) for one in (False, True)]
+    cases = [*plain, *(wide(case) for case in plain)]
+    with processor("AVX2", "FBGEMM_ENABLE_INSTRUCTIONS") as pool:
+        made = list(made_by(pool, "fbgemm", cases))
+    for number, (case, wanted) in enumerate(zip(cases, made, strict=True)):
+        kept = tally if number < len(plain) else more
+        kept.add(product_of(case, "torch-2.13.fbgemm"), wanted, f"{case.w.data.shape}")
+    tally.exact()
+    assert more.wrong > 0.01 * more.total
