@@ -15,6 +15,7 @@ from qir.ir.attrs import Attr
 from qir.ir.dtype import DType, dtype_of
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
+from qir.ir.ops import spec
 from qir.ir.origin import Lineage, Origin
 from qir.ir.types import Array, Grain, QuantType, TensorType, uniform
 from qir.ledger import Change, Ledger
@@ -267,7 +268,14 @@ class Reader:
     def bind(self, name: str, value: Value) -> None:
         """Enters a value under its name in the file."""
         if name in self.meanings and (quant := self.meaning(name, value.type)) is not None:
-            self.graph.set_type(value, value.type.with_element(quant))
+            kind = value.type.with_element(quant)
+            if _moves_raw(value):  # what it was is raw for somebody else
+                made = self.graph.add(
+                    "recode", {"x": value}, types=[kind], name=self.spare(f"{name}_meant")
+                )
+                value = made.result
+            else:
+                self.graph.set_type(value, kind)
         self._values[name] = value
 
     def add(
@@ -390,3 +398,10 @@ def _per_axis(scales: NDArray[np.floating], shape: tuple[object, ...], axis: int
     if scales.ndim != 1 or not -len(shape) <= axis < len(shape):
         return False
     return shape[axis] == scales.size
+
+
+def _moves_raw(value: Value) -> bool:
+    """Whether it has the elements of what holds no codes."""
+    held = spec(value.node.op).traits.same_params
+    parts = [v for slot, v in value.node.operands.items() if slot.partition(".")[0] in held]
+    return any(part.type.quant is None for part in parts)

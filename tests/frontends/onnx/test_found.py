@@ -192,3 +192,19 @@ def test_a_chain_has_no_attributes_of_its_own() -> None:
     graph = parse(text)
     with pytest.raises(TypeRuleError, match="y is a chain, whose stages have the attributes"):
         graph.set_attrs(graph["y"].node, kernel="k")
+
+
+def test_what_is_moved_of_raw_numbers_is_read_with_its_meaning_behind(tmp_path: Path) -> None:
+    """An input that is kept raw by one operator, and codes of another that are moved of it."""
+    nodes = [
+        node("QLinearAdd", "x s s x s z s z".split(), ["h"], domain="com.microsoft"),
+        node("Transpose", ["x"], ["t"], perm=[1, 0]),
+        node("QLinearMatMul", "x s z t s z s z".split(), ["y"]),
+    ]
+    held = {"s": np.array(0.5, np.float32), "z": np.array(3, np.uint8)}
+    codes = (TensorProto.UINT8, (4, 4))
+    outs = {"y": codes, "h": (TensorProto.UINT8, None)}
+    made = model(nodes, {"x": codes}, outs, held, domains=("com.microsoft",))
+    graph = pipeline.load(save(made, tmp_path))
+    assert graph["h"].node.op == "foreign"
+    assert [f for f in verify(graph) if f.severity == "error"] == []
