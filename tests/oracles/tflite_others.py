@@ -29,6 +29,37 @@ def squares(count: int) -> Iterator[Case]:
         yield Case("squared_difference", {"a": a, "b": b}, made, a.data.shape, fed=("a", "b"))
 
 
+def close_pairs(count: int) -> Iterator[Case]:
+    """Differences by scales of which one is 3/8 or 5/16 of the other: the last of 20 more bits
+    decides some results."""
+    for number, seed in seeds("subclose", count):
+        left = np.arange(-128, 128).astype(np.int8).repeat(16).reshape(1, -1)
+        scale = F(seed.uniform(0.03, 0.13))
+        other = F(scale * F((0.375, 0.3125)[number // 2 % 2]))
+        a = Operand(left, float(scale), zero_of(seed, "int8"))
+        b = Operand(codes(seed, "int8", *left.shape), float(other), zero_of(seed, "int8"))
+        made = result(seed, "int8", float(scale * F((0.5, 1.0, 2.0, 0.25)[number % 4])))
+        yield Case("sub", {"a": a, "b": b}, made, left.shape, fed=("a", "b"))
+
+
+_POWERS = (
+    (0.046764858067035675, 0.19594383239746094, -71),
+    (0.025000693276524544, 0.09738333523273468, -27),
+    (0.012104950845241547, 0.04984306916594505, -103),
+    (0.007938103750348091, 0.029952986165881157, 49),
+    (0.032252825796604156, 0.05919560790061951, 19),
+    (0.029513834044337273, 0.04853544756770134, 27),
+)
+"""Maps under which a power of e lies near a tie: a quotient and a product tell codes apart."""
+
+
+def close_powers() -> Iterator[Case]:
+    """Powers of e of all codes of such maps."""
+    for scale, to, zero in _POWERS:
+        x = Operand(np.arange(-128, 128).astype(np.int8).reshape(1, -1), scale, zero)
+        yield Case("exp", {"x": x}, Operand(np.zeros(0, np.int8), to, -127), x.data.shape)
+
+
 def roots(kind: str, count: int) -> Iterator[Case]:
     """Roots of all codes from the zero point up, of 16 bits one of 13; many are whole numbers."""
     high = bounds(kind)[1]
@@ -87,6 +118,8 @@ def moves(kind: str, count: int) -> Iterator[Case]:
 
 OTHERS: Suites = {
     "squared_difference": lambda: squares(36),
+    "sub_close": lambda: close_pairs(8),
+    "exp_close": close_powers,
     "sqrt": lambda: roots("int8", 24),
     "sqrt16": lambda: roots("int16", 12),
     "embedding": lambda: tables(12, real=True),
