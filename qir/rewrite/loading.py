@@ -92,12 +92,15 @@ def _meet(graph: Graph) -> int:
             codes, first = pair
             quant = codes.result.type.quant
             assert quant is not None
-            graph.set_operand(first, "x", _pair(graph, first.operands["x"], quant, first))
-            made = last.operands["x"].node
-            graph.set_operand(last, "x", first.result)
-            graph.remove(made)
-            graph.remove(codes)
-            last, count = first, count + 1
+            made, turned = last.operands["x"].node, first.attrs["perm"]
+            graph.set_operand(last, "x", _pair(graph, first.operands["x"], quant, first))
+            again = last.attrs["perm"]
+            assert isinstance(turned, tuple)
+            assert isinstance(again, tuple)
+            graph.set_attrs(last, perm=tuple(turned[i] for i in again if isinstance(i, int)))
+            for gone in (made, codes, first):
+                graph.remove(gone)
+            count += 1
     return count
 
 
