@@ -1,23 +1,25 @@
-"""Operators on codes stay so where they were read so and nobody asks for another form."""
+"""Operators on codes that stay so, whatever form the others get."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from qir.ir.node import Node
+from qir.ir.ops import spec
 from qir.rewrite.watch import watching
 
 _STANDARD = frozenset({"QLinearConv", "QLinearMatMul"})
+_SUMS = frozenset({"matmul_integer", "conv_integer"})
 
 
 @contextmanager
-def kept(*, standard: bool) -> Iterator[None]:
-    """Passes leave such operators; `standard` has none but ONNX's own."""
+def kept(which: Callable[[Node], bool]) -> Iterator[None]:
+    """Passes leave some nodes as they are."""
     outer = watching.get()
 
     def watch(step: str, rewrite: str, nodes: tuple[Node, ...]) -> bool:
-        if any(stays(node, standard=standard) for node in nodes):
+        if any(map(which, nodes)):
             return False
         return outer is None or outer(step, rewrite, nodes)
 
@@ -28,8 +30,26 @@ def kept(*, standard: bool) -> Iterator[None]:
         watching.reset(token)
 
 
-def stays(node: Node, *, standard: bool) -> bool:
+def same(node: Node) -> bool:
     """Whether a node is an operator on codes that a file had, and no rewrite made it another."""
+    return _read(node, standard=False)
+
+
+def same_and_standard(node: Node) -> bool:
+    """Whether it is one, and ONNX's own."""
+    return _read(node, standard=True)
+
+
+def fed_to_sums(node: Node) -> bool:
+    """Whether a node moves codes that raw sums alone read: integers there and here."""
+    moves = not node.stages and spec(node.op).traits.value_preserving
+    if not moves and node.op != "recode":
+        return False
+    readers = [use.node for value in node.results for use in value.uses]
+    return bool(readers) and all(n.op in _SUMS or fed_to_sums(n) for n in readers)
+
+
+def _read(node: Node, *, standard: bool) -> bool:
     if len(node.origins) != 1 or node.stages or node.origins[0].framework != "onnx":
         return False
     if not any(value.type.quant for value in node.results):

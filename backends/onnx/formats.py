@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 
 from qir.errors import Refused
 from qir.ir.graph import Graph
@@ -77,7 +77,7 @@ def _made(out: Graph, form: str | None, ledger: Ledger, *, standard: bool) -> No
     if form == "qoperator":
         _run(FuseQdq(), out, ledger)
         return
-    with as_read.kept(standard=standard) if form is None else nullcontext():
+    with _left(form, standard=standard):
         _run(ExpandQdq(), out, ledger)
     if form == "integer" and not _run(LowerInteger(), out, ledger) and not _sums(out):
         said = "no product of 8-bit codes here can be summed in integers"
@@ -86,6 +86,15 @@ def _made(out: Graph, form: str | None, ledger: Ledger, *, standard: bool) -> No
         count = sum(to_nbits(each, ledger, standard=standard) for each in _bodies(out))
         if not count:
             raise Refused(f"{out.name}: {_NO_BITS}")
+
+
+def _left(form: str | None, *, standard: bool) -> AbstractContextManager[None]:
+    """Leaves operators on codes that a form has, or that a file had where none is asked for."""
+    if form == "integer":
+        return as_read.kept(as_read.fed_to_sums)
+    if form is not None:
+        return nullcontext()
+    return as_read.kept(as_read.same_and_standard if standard else as_read.same)
 
 
 def _sums(graph: Graph) -> bool:
