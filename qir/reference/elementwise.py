@@ -140,7 +140,7 @@ def squared_difference(a: Array, b: Array) -> Array:
     """(a - b)^2, of integers wrapped; OpError if types or shapes do not fit."""
     if not _meet("squared_difference", a, b).is_float:
         return np.asarray(np.square(np.subtract(a, b)))
-    return np.asarray(narrow(np.asarray(np.square(wide(a) - wide(b))), a.dtype))
+    return np.asarray(narrow(np.asarray(np.square(np.subtract(wide(a), wide(b)))), a.dtype))
 
 
 @np.errstate(all="ignore")

@@ -93,7 +93,7 @@ def gain_product(call: Call, arrays: Arrays) -> Codes:
     a, b, out = call.affine("a"), call.affine("b"), call.out
     if str(a.storage) != "i8" or str(b.storage) != "i8":
         raise OpError(f"{call.op}: MXNet multiplies codes of i8")
-    product = arrays["a"].astype(np.int32) * arrays["b"].astype(np.int32)
+    product: NDArray[np.int32] = arrays["a"].astype(np.int32) * arrays["b"].astype(np.int32)
     gains_ = _gain(a, call), _gain(b, call)
     if out is None:
         factor = F(1.0 / float(gains_[0]) / float(gains_[1]))
@@ -101,8 +101,8 @@ def gain_product(call: Call, arrays: Arrays) -> Codes:
     if out.storage.bits == 32:
         return np.asarray(product)
     factor = F(F(_gain(out, call) / gains_[0]) / gains_[1])
-    cut = np.trunc(np.clip(product.astype(F) * factor, F(-(2.0**31)), F(2.0**31 - 128)))
-    return cut.astype(np.int32).astype(out.carrier)
+    cut: Real32 = np.trunc(np.clip(product.astype(F) * factor, F(-(2.0**31)), F(2.0**31 - 128)))
+    return np.asarray(cut.astype(np.int32).astype(out.carrier))
 
 
 def folded_norm(call: Call, arrays: Arrays) -> Codes:
