@@ -96,8 +96,6 @@ def _short(of: Layer) -> bool:
 
 def _past_edges(of: Layer) -> bool:
     """Whether some window holds nothing but padding."""
-    if of.op.startswith("conv_transpose"):
-        return False
     return any(side.beyond for side in _sides(of))
 
 
@@ -134,6 +132,10 @@ def _sides(of: Layer) -> list[_Side]:
     return [_Side(*side) for side in zip(of.kernel, of.pads, *steps, of.sizes, strict=True)]
 
 
+def _one_slice(of: Layer) -> bool:
+    return of.op == "conv3d" and of.sizes[0] in (1, None) and any(of.pads[0])
+
+
 @dataclass(frozen=True, slots=True)
 class Form:
     """One of them."""
@@ -164,7 +166,17 @@ FORMS: Mapping[str, Form] = {
     "short_result": Form(
         "a result that is shorter along some axis than the padding before it", _short
     ),
-    "past_edges": Form("some window of the result holds padding alone", _past_edges),
+    "onednn_amiss": Form(
+        "no transposed one, of which some window holds padding alone, or a conv3d of one slice "
+        "with padding before or after it: oneDNN sums what lies beyond the data",
+        lambda of: not of.op.startswith("conv_transpose") and (_past_edges(of) or _one_slice(of)),
+    ),
+    "one_column": Form(
+        "conv3d with a result of width 1, in steps of 2 or more",
+        lambda of: (
+            of.op == "conv3d" and of.ints("stride")[-1] > 1 and _sides(of)[-1].count in (1, None)
+        ),
+    ),
 }
 """The forms that rules may name; a layer may have several."""
 

@@ -60,10 +60,16 @@ def test_four_channels_or_one_axis_make_none() -> None:
     assert "depthwise" in forms((1, 9, 9, 8), (8, 1, 3, 3), groups=8, layout="NHWC")
 
 
-def test_windows_that_see_padding_alone_are_told() -> None:
-    assert "past_edges" in forms((1, 1, 5, 5), (1, 1, 2, 2), pad=(2,) * 4)
-    assert "past_edges" not in forms((1, 1, 5, 5), (1, 1, 3, 3), pad=(2,) * 4)
-    assert "past_edges" in forms((1, 1, 1, 5), (1, 1, 2, 2), pad=(1,) * 4, dilation=(2, 2))
+def test_windows_of_which_onednn_sums_what_is_beyond_are_told() -> None:
+    assert "onednn_amiss" in forms((1, 1, 5, 5), (1, 1, 2, 2), pad=(2,) * 4)
+    assert "onednn_amiss" not in forms((1, 1, 5, 5), (1, 1, 3, 3), pad=(2,) * 4)
+    assert "onednn_amiss" in forms((1, 1, 1, 5), (1, 1, 2, 2), pad=(1,) * 4, dilation=(2, 2))
+    assert "onednn_amiss" in forms((1, 1, 1, 5, 5), (1, 1, 3, 3, 3))
+    assert "onednn_amiss" not in forms((1, 1, 2, 5, 5), (1, 1, 3, 3, 3))
+    assert "one_column" in forms((1, 1, 5, 5, 4), (1, 1, 3, 3, 3), pad=(0,) * 6, stride=(2,) * 3)
+    assert "one_column" not in forms(
+        (1, 1, 5, 5, 5), (1, 1, 3, 3, 3), pad=(0,) * 6, stride=(2,) * 3
+    )
 
 
 def test_other_forms_are_told() -> None:

@@ -1,0 +1,85 @@
+"""Layers that torch's kernels compute from memory beyond the data: nothing is claimed of them."""
+
+from __future__ import annotations
+
+from concurrent.futures.process import BrokenProcessPool
+
+import numpy as np
+
+from qir.ir.ops import spec
+from qir.numerics import profile
+from qir.reference.quantized import query
+
+from .kernels_of_torch import F, Held, Product, kind_of, of, processor, product_of
+from .test_torch_products import made_by
+from .test_torch_products import pytestmark as here
+
+pytestmark = here
+
+
+def layer(op: str, sides: tuple[int, ...], w: tuple[int, ...], **sizes: int) -> Product:
+    rng = np.random.default_rng(0)
+    channels = w[1] * sizes.get("groups", 1)
+    x = rng.integers(0, 256, (2, channels, *sides)).astype(np.uint8)
+    weights = rng.integers(-128, 128, w).astype(np.int8)
+    held = Held(x, of("u8", 0.05, 13)), Held(weights, of("i8", 0.01))
+    return Product(op, *held, None, of("u8", F(0.45), 128), **sizes)  # type: ignore[arg-type]
+
+
+def claim(case: Product, name: str, isa: str = "any") -> str:
+    types = {"x": kind_of(case.x), "w": kind_of(case.w)}
+    asked = query(case.op, spec(case.op).complete(case.attrs), types, types["x"])
+    return profile(name).on(isa).resolve(asked).claim
+
+
+PADDING = layer("conv2d", (8, 5), (10, 1, 2, 2), pad=2, groups=5)
+LARGER = layer("conv2d", (7, 7), (80, 1, 2, 2), pad=2, groups=5)
+SLICE = layer("conv3d", (1, 4, 5), (32, 1, 3, 3, 3), pad=1, groups=2)
+COLUMN = layer("conv3d", (7, 7, 4), (8, 16, 3, 3, 3), stride=2)
+
+
+def test_what_onednn_sums_beyond_the_data_is_not_claimed() -> None:
+    for case in (PADDING, LARGER, SLICE):
+        for name in ("x86", "onednn", "pt2e"):
+            assert claim(case, f"torch-2.13.{name}") == "unknown"
+        for name in ("fbgemm", "qnnpack"):
+            assert claim(case, f"torch-2.13.{name}") == "exact"
+
+
+def test_it_sums_what_is_beyond_the_data() -> None:
+    cases = [PADDING, LARGER, SLICE] * 6
+    try:
+        with processor("AVX512_CORE_VNNI") as pool:
+            made = made_by(pool, "onednn", cases)
+    except BrokenProcessPool:
+        return  # or it ends the process
+    off: dict[int, int] = {}
+    for case, one in zip(cases, made, strict=True):
+        wanted = product_of(case, "torch-2.13.onednn").astype(int)
+        off[case.pad] = max(off.get(case.pad, 0), int(np.abs(one - wanted).max()))
+    assert min(off.values()) > 1
+
+
+def test_columns_of_volumes_are_not_claimed_with_amx() -> None:
+    for name in ("x86", "onednn", "pt2e"):
+        assert claim(COLUMN, f"torch-2.13.{name}", "amx") == "unknown"
+        assert claim(COLUMN, f"torch-2.13.{name}") != "unknown"
+
+
+def test_what_fbgemm_writes_beyond_its_memory_is_not_claimed() -> None:
+    rest = layer("conv2d", (5, 5), (18, 2, 3, 3), pad=1, groups=9)
+    short = layer("conv3d", (2, 6, 6), (8, 1, 5, 5, 5), pad=2, stride=2, groups=8)
+    wide = layer("conv2d", (5, 5), (202, 2, 3, 3), pad=1, groups=101)
+    for case, name in ((rest, "fbgemm"), (short, "fbgemm"), (wide, "fbgemm"), (wide, "x86")):
+        assert claim(case, f"torch-2.13.{name}") == "unknown"
+    assert claim(rest, "torch-2.13.x86") == "within:1:0.001"
+    assert claim(wide, "torch-2.13.onednn") == "within:1:0.001"
+
+
+def test_convolutions_without_vnni_are_not_claimed_but_depthwise_ones() -> None:
+    own = layer("conv2d", (5, 5), (8, 1, 3, 3), pad=1, groups=8)
+    for isa in ("avx2", "avx512"):
+        for name in ("fbgemm", "x86", "onednn", "pt2e"):
+            assert claim(PADDING, f"torch-2.13.{name}", isa) == "unknown"
+            assert claim(COLUMN, f"torch-2.13.{name}", isa) == "unknown"
+        assert claim(own, "torch-2.13.fbgemm", isa) == "exact"
