@@ -118,7 +118,8 @@ def shift_right_away(x: NDArray[np.int32], exponent: NDArray[np.integer]) -> NDA
 def shift_right_up(x: NDArray[np.int32], exponent: NDArray[np.integer]) -> NDArray[np.int32]:
     """Division by a power of two, halves up (a vector's rounding shift)."""
     wide = x.astype(np.int64)
-    return ((wide + ((np.int64(1) << exponent) >> 1)) >> exponent).astype(np.int32)
+    half = (np.int64(1) << exponent) >> 1
+    return np.asarray((wide + half) >> exponent).astype(np.int32)
 
 
 TWICE = {"double": shift_right_away, "double_up": shift_right_up}
