@@ -115,7 +115,14 @@ def _since(proto: onnx.NodeProto, opset: int) -> int:
 
 
 def _converted(writer: Writer, node: Node, proto: onnx.NodeProto) -> None:
-    """Writes the node in the form that a newer opset has, by ONNX's own converter."""
+    """Writes the node in the form that a newer opset has, by ONNX's own converter.
+
+    Refused for a Scan of opset 8, which goes over batches: the converter leaves it as it is.
+    """
+    if proto.op_type == "Scan" and version(node) < 9:
+        raise writer.refuse(
+            node, f"Scan of opset {version(node)} goes over batches, which none of newer sets does"
+        )
     operands = dict.fromkeys(node.variadic("xs"))
     graph = helper.make_graph(
         [proto],

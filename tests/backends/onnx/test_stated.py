@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from qir import pipeline
@@ -25,7 +27,7 @@ def stated(folder: Path, version: int = 1) -> Path:
         node("DequantizeLinear", ["q", "s", "z"], ["d"], domain="com.microsoft"),
         node("Abs", ["d"], ["y"]),
     ]
-    held = {"s": np.array(0.1, np.float32), "z": np.array(3, np.uint8)}
+    held: dict[str, NDArray[Any]] = {"s": np.array(0.1, np.float32), "z": np.array(3, np.uint8)}
     tensors = [numpy_helper.from_array(a, n) for n, a in held.items()]
     graph = helper.make_graph(
         nodes,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
+from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from qir import pipeline
@@ -118,7 +120,7 @@ def integers(scale: float) -> onnx.ModelProto:
     names = ["x", "w", "xs", "ws", "", "z"]
     it = node("MatMulIntegerToFloat", names, ["y"], "it", domain="com.microsoft")
     numbers = {"xs": np.array(0.5, np.float32), "ws": np.array(scale, np.float32)}
-    held = {"w": np.ones((3, 2), np.uint8), **numbers}
+    held: dict[str, NDArray[Any]] = {"w": np.ones((3, 2), np.uint8), **numbers}
     given = {"x": (TensorProto.UINT8, (2, 3)), "z": (TensorProto.UINT8, ())}
     return model([it], given, {"y": (FLOAT, (2, 2))}, held, domains=("com.microsoft",))
 
@@ -201,10 +203,22 @@ def test_what_is_moved_of_raw_numbers_is_read_with_its_meaning_behind(tmp_path: 
         node("Transpose", ["x"], ["t"], perm=[1, 0]),
         node("QLinearMatMul", "x s z t s z s z".split(), ["y"]),
     ]
-    held = {"s": np.array(0.5, np.float32), "z": np.array(3, np.uint8)}
+    held: dict[str, NDArray[Any]] = {"s": np.array(0.5, np.float32), "z": np.array(3, np.uint8)}
     codes = (TensorProto.UINT8, (4, 4))
     outs = {"y": codes, "h": (TensorProto.UINT8, None)}
     made = model(nodes, {"x": codes}, outs, held, domains=("com.microsoft",))
     graph = pipeline.load(save(made, tmp_path))
     assert graph["h"].node.op == "foreign"
     assert [f for f in verify(graph) if f.severity == "error"] == []
+
+
+def test_a_scan_over_batches_has_no_newer_form(tmp_path: Path) -> None:
+    names = [helper.make_tensor_value_info(n, FLOAT, [2]) for n in ("s", "v", "t", "w")]
+    nodes = [node("Add", ["s", "v"], ["t"]), node("Identity", ["t"], ["w"])]
+    body = helper.make_graph(nodes, "body", names[:2], names[2:])
+    it = node("Scan", ["", "a", "x"], ["y", "z"], "it", body=body, num_scan_inputs=1)
+    given = {"a": (FLOAT, (1, 2)), "x": (FLOAT, (1, 3, 2))}
+    outs = {"y": (FLOAT, (1, 2)), "z": (FLOAT, (1, 3, 2))}
+    graph = pipeline.load(save(model([it], given, outs, opset=8), tmp_path))
+    with pytest.raises(Refused, match="Scan of opset 8 goes over batches"):
+        pipeline.save(graph, tmp_path / "again.onnx", format="qdq")
