@@ -172,7 +172,8 @@ def run_pointwise(case: Product) -> Array:
     if case.op == "linear":
         packed = ops.qlinear_prepack(w, None)
         return taken(ops.qlinear_pointwise(x, *given, packed, scales, zeros, bias, *end, [], ""))
-    sides = ([case.stride] * 2, [case.pad] * 2, [case.dilation] * 2, case.groups)
+    n = case.x.data.ndim - 2
+    sides = ([case.stride] * n, [case.pad] * n, [case.dilation] * n, case.groups)
     packed = ops.qconv_prepack(w, scales, *given, *sides, list(x.shape))
     return taken(ops.qconv_pointwise(x, *given, packed, scales, zeros, bias, *sides, *end, [], ""))
 

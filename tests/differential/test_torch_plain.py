@@ -10,6 +10,9 @@ import numpy as np
 import pytest
 import torch
 
+from qir.numerics import Query, profile
+from qir.numerics.library import replaced
+
 from .kernels_of_torch import (
     Array,
     Asked,
@@ -121,3 +124,18 @@ def test_convolutions_of_lines_and_volumes_are_onednns(
         tally.add(product_of(case, NAME), wanted, f"seed {seed}")
     asked = Asked(case.op, {"x": case.x, "w": case.w}, case.out, case.attrs)
     tally.within(claim(NAME, asked))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [1, 3])
+def test_convolutions_of_lines_and_volumes_are_onednns_with_amx(rank: int) -> None:
+    tally, held = Tally(), profile(NAME).on("amx")
+    cases = [conv(seed, True, rank) for seed in range(60 if rank == 1 else 16)]
+    if rank == 3:
+        cases = [replace(case, relu=False) for case in cases]
+    with processor("AVX512_CORE_AMX") as pool:
+        made = pool.submit(run_along, cases).result()
+    with replaced(held):
+        for seed, (case, wanted) in enumerate(zip(cases, made, strict=True)):
+            tally.add(product_of(case, NAME), wanted, f"seed {seed}")
+    tally.within(held.resolve(Query(cases[0].op, {"x": "u8", "w": "i8"}, "channel")).claim)
