@@ -522,6 +522,10 @@ class _Assignment:
 
     def _decision(self, node: Node, schemes: Schemes) -> Decision:
         origin = str(node.origins[0]) if node.origins else ""
+        if said := self._between(node):
+            return Decision(
+                node.name, op_name(node), False, said, macs=self._work(node), origin=origin
+            )
         if (head := self.inside.get(node)) is not None:
             return Decision(
                 node.name,
@@ -531,20 +535,34 @@ class _Assignment:
                 head.name,
                 origin=origin,
             )
-        row = spec(node.op)
-        macs = 0
-        if row.cost and node.results:
-            call = make_call(node.op, node.operands, node.attrs)
-            shape = tuple(
-                1 if i == 0 and not isinstance(d, int) else d
-                for i, d in enumerate(node.results[0].type.shape)
-            )
-            macs = row.cost(call, shape)
         found = {s: str(k) for s, k in schemes.get(node, {}).items()}
         if RESULT not in found and (tail := self.tail(node)) is not node:
             found[RESULT] = str(schemes.get(tail, {}).get(RESULT, ""))
-        reason = self.reason[node]
+        reason, macs = self.reason[node], self._work(node)
         return Decision(node.name, op_name(node), not reason, reason, "", found, macs, origin)
+
+    def _between(self, node: Node) -> str:
+        """Why an op of another profile's kernel stays real, codes about it or not; or nothing."""
+        head = self.inside.get(node, node)
+        if self.rows is None or head not in self.tails:
+            return ""
+        ops = (head.op, *(tail.op for tail in self.tails[head]))
+        if self.table.chain(ops):
+            return ""
+        return f"real between codes: {self.table.name} has no kernel {' |> '.join(ops)}"
+
+    @staticmethod
+    def _work(node: Node) -> int:
+        """The multiply-adds of one sample."""
+        row = spec(node.op)
+        if not (row.cost and node.results):
+            return 0
+        call = make_call(node.op, node.operands, node.attrs)
+        shape = tuple(
+            1 if i == 0 and not isinstance(d, int) else d
+            for i, d in enumerate(node.results[0].type.shape)
+        )
+        return row.cost(call, shape)
 
 
 def _sums(node: Node, steps: int = 3) -> bool:

@@ -177,3 +177,8 @@ def test_a_group_that_the_target_does_not_have_is_told() -> None:
         "conv2d |> add |> relu as mxnet-1.9 has it, real between codes: "
         "onnxruntime has no such kernel"
     )
+    plan = pipeline.plan(first)
+    real = "real between codes: onnxruntime has no kernel conv2d |> add |> relu"
+    told = [(d.node, d.integer, d.reason) for d in plan.decisions]
+    assert told == [("d", True, ""), *((n, False, real) for n in ("c", "s", "r"))]
+    assert plan.integer_macs == 0.5
