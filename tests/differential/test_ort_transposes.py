@@ -19,7 +19,8 @@ def _model(seed: int) -> onnx.ModelProto:
     """Two to four transposes, each between codes of another map."""
     rng = np.random.default_rng(seed)
     shape = [int(n) for n in rng.integers(1, 6, 4)]
-    nodes, held, name = [], [], "x"
+    nodes, name = [], "x"
+    held: list[TensorProto] = []
     count = 2 + seed % 3
 
     def constant(array: np.ndarray) -> str:
@@ -37,11 +38,9 @@ def _model(seed: int) -> onnx.ModelProto:
             perm = [int(axis) for axis in rng.permutation(4)]
             nodes.append(helper.make_node("Transpose", [f"d{number}"], [f"t{number}"], perm=perm))
             name = f"t{number}"
-    ends = [
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
-        [helper.make_tensor_value_info(f"q{count}", TensorProto.UINT8, None)],
-    ]
-    graph = helper.make_graph(nodes, "g", *ends, held)
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)
+    y = helper.make_tensor_value_info(f"q{count}", TensorProto.UINT8, None)
+    graph = helper.make_graph(nodes, "g", [x], [y], held)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
 
 
