@@ -189,9 +189,9 @@ def _layout(attrs: Mapping[str, Attr], perm: Perm) -> Mapping[str, Attr] | None:
 
 
 _BROADCAST = frozenset(
-    "add sub mul div pow mod floor_div squared_difference atan2 min max sum mean equal not_equal less "
-    "less_equal greater greater_equal logical_and logical_or logical_xor bit_and bit_or bit_xor bit_shift "
-    "where prelu".split()
+    "add sub mul div pow mod floor_div squared_difference atan2 min max sum mean equal not_equal "
+    "less less_equal greater greater_equal logical_and logical_or logical_xor bit_and bit_or "
+    "bit_xor bit_shift where prelu".split()
 )
 _ALIKE = frozenset("identity dropout cast quantize dequantize requantize fake_quantize".split())
 """Ops that are said the same in any order of axes."""
