@@ -11,6 +11,7 @@ from qir.numerics import profile
 from qir.numerics.library import replaced
 from tests.differential import test_ipex_programs as programs
 from tests.differential import test_ipex_vectors as recorded
+from tests.differential.ipex_programs import PROCESSORS
 from tests.mutation.fields import Mutant, mutants
 from tests.mutation.indistinct import all_found, none_found
 
@@ -111,7 +112,7 @@ def test_what_is_listed_is_not_found() -> None:
     none_found(recorded.PROFILE, agrees)
 
 
-@pytest.mark.parametrize("isa", programs.PROCESSORS)
+@pytest.mark.parametrize("isa", PROCESSORS)
 def test_a_changed_field_of_another_processor_is_found_or_listed(isa: str) -> None:
     left = set()
     for mutant in mutants(profile(recorded.PROFILE), isa=isa):
