@@ -151,6 +151,11 @@ FORMS: Mapping[str, Form] = {
         "beyond each edge; strides 1 or 2, no dilation: what fbgemm has kernels of its own for",
         _depthwise,
     ),
+    "volumes_apart": Form(
+        "conv3d of 3 taps along each axis in as many groups as channels, two or more, with one "
+        "result of each: what qnnpack has a kernel of its own for",
+        lambda of: of.op == "conv3d" and of.weights == (of.groups, 1, 3, 3, 3) and of.groups > 1,
+    ),
     "beyond_onednn": Form(
         "more than 100 groups, or weights with a zero point that is not 0: what torch's engine x86 "
         "does not ask oneDNN for",

@@ -6,6 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from qir.numerics import parse, profile
+from qir.numerics.library import replaced
+
 from .kernels_of_torch import F, Held, Product, Tally, of, product_of, run_product
 from .test_torch_products import pytestmark as here
 
@@ -157,3 +160,43 @@ def test_layers_beside_them_are_summed_exactly() -> None:
         case = beside(seed)
         tally.add(product_of(case, FBGEMM), run_product("fbgemm", case), f"seed {seed}")
     tally.exact()
+
+
+def volume(seed: int) -> Product:
+    """A depthwise conv3d whose scales are powers of two and small multiples of them."""
+    rng = np.random.default_rng(seed)
+    channels, many = int(rng.choice([2, 3, 7, 8, 9, 16, 17])), bool(seed & 1)
+    x = of("u8", 0.125, int(rng.integers(0, 256)))
+    data = rng.integers(0, 256, (1, channels, *rng.integers(5, 8, 3))).astype(np.uint8)
+    scale = 2.0 ** rng.integers(-3, 2, channels if many else ())
+    w = of("i8", scale, 0, 0 if many else None)
+    weights = rng.integers(-32, 32, (channels, 1, 3, 3, 3)).astype(np.int8) * np.int8(4)
+    out = of("u8", 0.125 * scale.max() * rng.choice([96, 80, 224, 176]), int(rng.choice([0, 128])))
+    bias = None
+    if rng.random() < 0.5:
+        bias = np.asarray(rng.integers(-8000, 8000, channels) * 0.5 * 0.125 * scale, F)
+    sides = int(rng.integers(1, 3)), int(rng.integers(0, 3)), int(rng.integers(1, 3)), channels
+    return Product("conv3d", Held(data, x), Held(weights, w), bias, out, *sides)
+
+
+def test_volumes_of_qnnpack_are_rounded_once() -> None:
+    tally, name = Tally(), "torch-2.13.qnnpack"
+    parsed = parse(FIRST, "first.toml", profile)
+    twice = 0
+    for seed in range(120):
+        case = volume(seed)
+        made = product_of(case, name)
+        tally.add(made, run_product("qnnpack", case), f"seed {seed}")
+        with replaced(parsed):
+            twice += int((product_of(case, parsed.name) != made).sum())
+    tally.exact()
+    assert twice > 20, "a sum that is rounded to float32 first gives the same"
+
+
+FIRST = """name = "first"
+extends = "torch-2.13.qnnpack"
+
+[[rule]]
+op = "conv3d"
+requant = {multiplier = "f32"}
+"""

@@ -73,6 +73,9 @@ def test_windows_of_which_onednn_sums_what_is_beyond_are_told() -> None:
 
 
 def test_other_forms_are_told() -> None:
+    assert "volumes_apart" in forms((1, 2, 5, 5, 5), (2, 1, 3, 3, 3), groups=2)
+    assert "volumes_apart" not in forms((1, 1, 5, 5, 5), (1, 1, 3, 3, 3), groups=1)
+    assert "volumes_apart" not in forms((1, 2, 5, 5, 5), (4, 1, 3, 3, 3), groups=2)
     assert "beyond_onednn" in forms((1, 101, 5, 5), (101, 1, 3, 3), groups=101)
     assert "beyond_onednn" not in forms((1, 100, 5, 5), (100, 1, 3, 3), groups=100)
     assert "beyond_onednn" in forms((1, 2, 5, 5), (2, 2, 3, 3), zero=3)
