@@ -27,6 +27,8 @@ import qir
 ROUNDS = 5
 NODES = int(os.environ.get("BENCH_NODES", "100000"))
 BYTES = int(os.environ.get("BENCH_BYTES", str(2 << 30)))
+MOST_TIMES, MOST_READING, MOST_MEMORY = 1.5, 5.0, 400 << 20
+"""Limits: times onnx.load and onnx.save, seconds for 100,000 ops, bytes of a process's own."""
 SETTLE = 0.002
 """Seconds between two looks at the memory."""
 
@@ -39,6 +41,11 @@ def by_onnx(source: Path, made: Path) -> None:
 def by_qir(source: Path, made: Path) -> None:
     """Read and written anew; without a form, a model that nobody changed is copied."""
     qir.save(qir.load(source), made, format="qdq", force=True)
+
+
+def held(found: float, most: float, limit: str) -> str:
+    """A limit, and whether it holds."""
+    return f"; at most {limit}: {'holds' if found <= most else 'DOES NOT HOLD'}"
 
 
 def seconds(do: Callable[[Path, Path], None], source: Path, made: Path) -> float:
@@ -55,7 +62,9 @@ def both_ways(name: str, model: onnx.ModelProto, folder: Path) -> float:
     found = [(seconds(by_onnx, source, made), seconds(by_qir, source, made)) for _ in range(ROUNDS)]
     theirs, ours = (statistics.median(column) for column in zip(*found, strict=True))
     print(
-        f"{name:12}{size / 1e6:8.0f} MB{theirs:10.3f}{ours:10.3f}{ours / theirs:8.2f}x", flush=True
+        f"{name:12}{size / 1e6:8.0f} MB{theirs:10.3f}{ours:10.3f}{ours / theirs:8.2f}x"
+        f"{held(ours / theirs, MOST_TIMES, f'{MOST_TIMES}x')}",
+        flush=True,
     )
     source.unlink()
     made.unlink()
@@ -137,11 +146,12 @@ def main() -> None:
         both_ways("BERT-base", bert(), folder)
         read, times = reading(folder)
         said = f"{times:.1f}x onnx.load and networkx's graph"
-        print(f"{NODES} ops are read in {read:.2f} s of the processor, {said}")
+        limit = held(read, MOST_READING * NODES / 100_000, f"{MOST_READING * NODES / 100_000:g} s")
+        print(f"{NODES} ops are read in {read:.2f} s of the processor, {said}{limit}")
         most, spent = converted(folder)
         print(
             f"{BYTES / 2**30:.1f} GiB of data beside a model are converted in {spent:.1f} s, "
-            f"with {most / 2**20:.0f} MiB of its own"
+            f"with {most / 2**20:.0f} MiB of its own{held(most, MOST_MEMORY, '400 MiB')}"
         )
 
 
