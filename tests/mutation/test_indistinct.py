@@ -27,7 +27,9 @@ HELD = {
     "tf-2.21.min_combined": _MODES,
     "tf-2.21.min_first": _MODES,
     "tf-2.21.onednn.min_first": _MODES,
+    "tf-2.21.uniform": "test_tensorflow_uniform_faults.py::test_a_changed_field_is_found_or_listed",
     "tflite-2.21.ref": _TFLITE,
+    "tflite-2.21.symmetric": _TFLITE,
     "tflite-2.21.xnnpack": _TFLITE,
     **dict.fromkeys((f"torch-2.13.{e}" for e in "fbgemm x86 onednn qnnpack pt2e".split()), _TORCH),
 }
