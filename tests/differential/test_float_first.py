@@ -84,16 +84,18 @@ def form_of(node: Node, values: dict[str, Array]) -> Form:
     out: Map = of(str(quant.storage), np.float32(quant.scales()), np.asarray(quant.zeros()))
     bias = node.operands.get("bias")
     tail = behind[-1] if behind and behind[-1].op != "add" else None
-    pads = attrs.get("pad", (0,))
+    pads, groups = attrs.get("pad", (0,)), attrs.get("groups", 1)
     assert isinstance(pads, tuple)
+    assert isinstance(pads[0], int)
+    assert isinstance(groups, int)
     case = Product(
         head.op,
         given["x"],
         given["w"],
         None if bias is None else values[bias.name],
         out,
-        pad=int(pads[0]),
-        groups=int(attrs.get("groups", 1)),  # type: ignore[call-overload]
+        pad=pads[0],
+        groups=groups,
         summand=given.get("1.b"),
     )
     return Form(case, next((n for n, t in TAILS.items() if tail and t.op == tail.op), ""))

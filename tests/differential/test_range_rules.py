@@ -170,7 +170,9 @@ def test_mxnet() -> None:
         scale, _ = chosen(replace(rule, decimals="exact"), storage, symmetric=True)
         same((scale,), (HELD[f"mxnet_{kind}"],))
         written = np.array(HELD["mxnet_written"].astype(np.float64), F).T
-        kept = choose(*written, dtype(storage), replace(rule, decimals="exact"), symmetric=True)
+        kept = choose(
+            written[0], written[1], dtype(storage), replace(rule, decimals="exact"), symmetric=True
+        )
         mine, _ = choose(LOW[::20], HIGH[::20], dtype(storage), rule, symmetric=True)
         assert np.array_equal(mine, kept[0])
 
