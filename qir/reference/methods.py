@@ -294,8 +294,9 @@ def for_reals(rule: Rule) -> bool:
     return method is not None and method.any_map
 
 
+@np.errstate(all="ignore")
 def run(call: Call, arrays: Mapping[str, Codes]) -> Codes:
-    """The method that a rule names, on the codes of an op.
+    """The method that a rule names, on the codes of an op; infinities are told to nobody.
 
     Raises ProfileError for a method or parameter that is not known, OpError where the method does
     not take such operands.

@@ -5,12 +5,24 @@ from __future__ import annotations
 from concurrent.futures.process import BrokenProcessPool
 
 import numpy as np
+import pytest
 
 from qir.ir.ops import spec
 from qir.numerics import profile
 from qir.reference.quantized import query
 
-from .kernels_of_torch import F, Held, Product, kind_of, of, processor, product_of
+from .kernels_of_torch import (
+    Asked,
+    F,
+    Held,
+    Product,
+    computed,
+    kind_of,
+    of,
+    processor,
+    product_of,
+    run_product,
+)
 from .test_torch_products import made_by
 from .test_torch_products import pytestmark as here
 
@@ -83,3 +95,25 @@ def test_convolutions_without_vnni_are_not_claimed_but_depthwise_ones() -> None:
             assert claim(PADDING, f"torch-2.13.{name}", isa) == "unknown"
             assert claim(COLUMN, f"torch-2.13.{name}", isa) == "unknown"
         assert claim(own, "torch-2.13.fbgemm", isa) == "exact"
+
+
+def test_results_beyond_32_bits_are_turned_round_as_the_notes_say() -> None:
+    x, w = np.full((2, 9), 200, np.uint8), np.ones((3, 9), np.int8)
+    turned = {"fbgemm": True, "x86": True, "qnnpack": True, "onednn": False}
+    for relu in (False, True):
+        held = Held(x, of("u8", 1.0)), Held(w, of("i8", 1.0))
+        case = Product("linear", *held, None, of("u8", 1e-9, 77), relu=relu)
+        for name, low in turned.items():
+            made = run_product(name, case)
+            assert set(made.flat) == {(77 if relu else 0) if low else 255}
+            assert set(product_of(case, f"torch-2.13.{name}").flat) == {255}
+    assert any("2^31" in note for note in profile("torch-2.13.fbgemm").head.notes)
+
+
+@pytest.mark.filterwarnings("error")
+def test_reals_that_no_float_holds_are_warned_of_nowhere() -> None:
+    data = np.array([[[[0, 255], [255, 255]]]], np.uint8)
+    held = {"x": Held(data, of("u8", 3e38, 0))}
+    asked = Asked("avg_pool2d", held, of("u8", 1.0), {"kernel": (1, 2), "stride": (1, 1)})
+    for name in ("ort-1.31", "native", "torch-2.13.fbgemm"):
+        assert computed(asked, name).shape == (1, 1, 2, 1)
