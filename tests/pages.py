@@ -78,6 +78,7 @@ MODULES = (
     "qir.passes.fuse_qdq",
     "qir.passes.group",
     "qir.passes.kernels",
+    "qir.passes.needs",
     "qir.passes.lift_dynamic",
     "qir.passes.lower_integer",
     "qir.passes.open_groups",

@@ -124,7 +124,7 @@ format_ = click.option(
 )
 opset = whole(
     "--opset",
-    "Operator set to write, for targets onnx (13 to 28) and onnxruntime (13 to 26); the source's unless said.",
+    "Operator set to write, 13 to 26 for onnxruntime, to 28 for onnx; the source's unless said.",
 )
 dynamic = click.option(
     "--dynamic",

@@ -211,7 +211,7 @@ def test_a_branch_is_refused_and_its_node_named() -> None:
         "%y = if(%c, xs.0=%x) : 4xf32 with then { %a = input() : 4xf32 %r = relu(%a) : 4xf32\n"
         "output(r=%r) } with else { %b = input() : 4xf32 output(b=%b) }\noutput(y=%y) }"
     )
-    with pytest.raises(Refused, match="^y: QIR's kernels run no graph within if"):
+    with pytest.raises(Refused, match=r"^y: QIR's kernels run no graph within if"):
         CpuTarget().compile(parse(text))
 
 
