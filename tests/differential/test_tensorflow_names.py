@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -83,7 +84,7 @@ def asked_by(runtime: TensorFlow, of: Older, one: Layer) -> Array:
     elif form.made == "float":
         ends += [-1.0, 1.0]
     inputs += [asked.constant(np.asarray(v, F)) for v in ends]
-    attrs: dict[str, Kind | str | tuple[int, ...]] = {}
+    attrs: dict[str, Any] = {}
     if one.summand is not None:
         most = 127.5 if form.summand == "qint8" else 255.0
         given = [asked.constant(v) for v in reach_of(form.summand, most)]
@@ -120,9 +121,12 @@ def test_older_names_ask_for_the_kernels_of_the_newer(runtime: TensorFlow, of: O
         if not of.bias:
             one.bias[:] = 0
         wanted = asked_by(runtime, of, one)
-        count.add(ours(of.form, one, wanted.shape), wanted, seed)
-    claim = profile(NAME).resolve(Query("linear" if of.flat else "conv2d")).claim
-    if of.flat and "Requantize" in of.name:  # which nothing is claimed of
-        assert count.wrong
-        claim = "within:1:0.05"
-    count.holds(claim)
+        found = ours(of.form, one, wanted.shape)
+        if of.flat and "Requantize" in of.name:  # which nothing is claimed of
+            off = np.abs(found.astype(np.int32) - wanted)
+            assert off.max() <= 1
+            assert off.mean() < 0.1
+        else:
+            count.add(found, wanted, seed)
+    if count.total:
+        count.holds(profile(NAME).resolve(Query("linear" if of.flat else "conv2d")).claim)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,7 +32,7 @@ def ends(which: str, kind: str) -> dict[str, int]:
     return {f"{name}quantization_min_val": low, f"{name}quantization_max_val": high}
 
 
-def numbers(asked: Asked, kind: QuantType) -> list[str]:
+def numbers(asked: Any, kind: QuantType) -> list[str]:
     """Scales and zero points as operands."""
     scales, zeros = np.asarray(kind.scales()), np.asarray(kind.zeros())
     zeros = np.broadcast_to(zeros, scales.shape).astype(np.int32)
@@ -39,7 +40,7 @@ def numbers(asked: Asked, kind: QuantType) -> list[str]:
 
 
 def of(
-    kind: str, scale: float | Array, zero: int | Array = 0, axis: int | None = None
+    kind: str, scale: float | np.floating | Array, zero: int | Array = 0, axis: int | None = None
 ) -> QuantType:
     return uniform(dtype(KINDS[kind]), np.asarray(scale, F), zero, axis=axis)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -98,7 +99,13 @@ def _run_along(case: Product) -> Array:
     packed = OPS.qconv_prepack(
         torch.from_numpy(case.w.data), scales, *x[1:], *sides, list(x[0].shape)
     )
-    end = (*numbers(case.out), torch.uint8, "relu" if case.relu else "none", [], "")
+    end: tuple[Any, ...] = (
+        *numbers(case.out),
+        torch.uint8,
+        "relu" if case.relu else "none",
+        [],
+        "",
+    )
     made = OPS.qconv_pointwise(*x, packed, scales, zeros, bias, *sides, *end)
     return np.ascontiguousarray(made.numpy())
 

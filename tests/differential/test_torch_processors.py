@@ -41,30 +41,33 @@ def wide(case: Product) -> Product:
 def test_pairs_of_terms_saturate_in_linear_layers(
     engine: str, isa: str, name: str, value: str
 ) -> None:
-    held, tally, exact = profile(f"torch-2.13.{engine}"), Tally(), Tally()
+    held, tally, apart = profile(f"torch-2.13.{engine}"), Tally(), 0
     many = (True,) if engine == "pt2e" else (False, True)
     cases = [linear(seed, one) for seed in range(8) for one in many]
     cases += [wide(case) for case in cases]
     with processor(value, name) as pool:
         made = made_by(pool, engine, cases)
     for case, wanted in zip(cases, made, strict=True):
-        exact.add(product_of(case, held.name), wanted, "pairs that are exact")
+        apart += int(np.count_nonzero(product_of(case, held.name) != wanted))
         with replaced(held.on(isa)):
             tally.add(product_of(case, held.name), wanted, f"{case.w.data.shape}")
     assert held.resolve(Query("linear", isa=isa)).claim == "exact"
     tally.exact()
-    assert (exact.wrong > 0.01 * exact.total) == (engine != "qnnpack")
+    assert (apart > 0.01 * tally.total) == (engine != "qnnpack"), "pairs that are exact would do"
 
 
 def test_convolutions_of_small_codes_need_no_vnni() -> None:
     """Pairs of others saturate too; which terms are a pair depends on sizes."""
-    tally, more = Tally(), Tally()
+    tally, apart = Tally(), 0
     plain = [conv(seed, one, 2) for seed in range(8) for one in (False, True)]
     cases = [*plain, *(wide(case) for case in plain)]
     with processor("AVX2", "FBGEMM_ENABLE_INSTRUCTIONS") as pool:
         made = list(made_by(pool, "fbgemm", cases))
     for number, (case, wanted) in enumerate(zip(cases, made, strict=True)):
-        kept = tally if number < len(plain) else more
-        kept.add(product_of(case, "torch-2.13.fbgemm"), wanted, f"{case.w.data.shape}")
+        found = product_of(case, "torch-2.13.fbgemm")
+        if number < len(plain):
+            tally.add(found, wanted, f"{case.w.data.shape}")
+        else:
+            apart += int(np.count_nonzero(found != wanted))
     tally.exact()
-    assert more.wrong > 0.01 * more.total
+    assert apart > 0.01 * tally.total
