@@ -10,7 +10,7 @@ import torch
 
 from qir.ir.attrs import Attr
 
-from .kernels_of_torch import Asked, F, Held, Tally, computed, of, taken, tensor
+from .kernels_of_torch import Array, Asked, F, Held, Tally, computed, of, taken, tensor
 from .test_torch_elements import KINDS, claim, image
 from .test_torch_elements import pytestmark as pytestmark
 
@@ -214,11 +214,13 @@ def test_bounds_of_prelu_are_torchs(kind: str) -> None:
     for number in range(16):
         rng = np.random.default_rng(number)
         x = image(rng, kind, 2, int(rng.integers(1, 71)), 3)
-        slope = Held(rng.integers(-60, 61, x.data.shape[1]).astype(np.int8), of("i8", F(0.015)))
+        steps: Array = rng.integers(-60, 61, (x.data.shape[1],)).astype(np.int8)
+        slope = Held(steps, of("i8", F(0.015)))
         if kind == "u8":
-            slope = Held((slope.data + 60).astype(np.uint8), of("u8", F(0.015), 61))
+            steps = (steps + 60).astype(np.uint8)
+            slope = Held(steps, of("u8", F(0.015), 61))
         made = nf.prelu(tensor(x), tensor(slope))
-        wide = Held(np.reshape(slope.data, (-1, 1)), slope.map)  # along the channels
+        wide = Held(steps.reshape(-1, 1), slope.map)  # along the channels
         asked = Asked("prelu", {"x": x, "slope": wide}, x.map)
         tally.add(computed(asked, NAME), taken(made), f"case {number}")
     tally.within(claim(NAME, asked))
