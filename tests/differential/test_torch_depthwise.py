@@ -200,3 +200,61 @@ extends = "torch-2.13.qnnpack"
 op = "conv3d"
 requant = {multiplier = "f32"}
 """
+
+
+def beyond(seed: int, rank: int, *, shifted: bool = True) -> Product:
+    """A layer of more than 100 groups, or of weights with zero points, its sums rich in ties."""
+    rng = np.random.default_rng([seed, rank])
+    many, apart = bool(seed & 1), shifted and seed % 3 == 0
+    groups, into = 1, int(rng.integers(1, 9))
+    if not apart:
+        groups, into = int(rng.integers(101, 110)), int(rng.integers(1, 3))
+    outof, taps = (1 if groups > 1 else 4), int(rng.choice([1, 2, 4]))
+    wide = seed % 4 == 3
+    data = rng.integers(0, 256, (1, groups * into, *rng.integers(5, 8, rank))).astype(np.uint8)
+    most = 128 if wide else 9
+    weights = rng.integers(-most, most, (groups * outof, into, *[taps] * rank)).astype(np.int8)
+    x = of("u8", F(rng.uniform(0.01, 0.1)), int(rng.integers(0, 128)) * 2 + 1)
+    base = F(rng.uniform(0.001, 0.05))
+    beside = rng.choice([0, 1, 10], len(weights)).astype(F)
+    scale = np.nextafter(base, beside) if many else base
+    zero = rng.integers(1, 9, scale.shape if many else ()) if apart else 0
+    steps = F(rng.choice([2, 4, 6, 8]) * (64 if wide else 1))
+    out = of("u8", F(x.scale * base * steps), int(rng.integers(60, 200)) | 1)
+    bias = None
+    if rng.random() < 0.6:
+        bias = np.asarray(rng.integers(-400, 400, len(weights)) * (x.scale * scale) * F(0.5), F)
+    held = Held(data, x), Held(weights, of("i8", scale, zero, 0 if many else None))
+    sides = int(rng.integers(1, 3)), 0, 1, groups
+    return Product(f"conv{rank}d", *held, bias, out, *sides, relu=bool(seed & 2))
+
+
+def full(seed: int, rank: int) -> Product:
+    """A layer of several channels a group, any codes and weights: pairs leave 16 bits."""
+    rng = np.random.default_rng([seed, rank])
+    groups, into, outof = int(rng.integers(1, 3)), int(rng.integers(2, 9)), int(rng.integers(2, 6))
+    data = rng.integers(0, 256, (2, groups * into, *rng.integers(4, 7, rank))).astype(np.uint8)
+    weights = rng.integers(-128, 128, (groups * outof, into, *[3] * rank)).astype(np.int8)
+    x, base = of("u8", F(rng.uniform(0.01, 0.1)), 117), F(rng.uniform(0.001, 0.05))
+    scale = np.nextafter(base, rng.choice([0, 1, 10], len(weights)).astype(F))
+    out = of("u8", F(x.scale * base * 2048), 121)
+    held = Held(data, x), Held(weights, of("i8", scale, 0, 0))
+    return Product(f"conv{rank}d", *held, None, out, groups=groups)
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_what_x86_does_not_ask_onednn_is_fbgemms(rank: int) -> None:
+    tally = Tally()
+    for seed in range(24):
+        case = beyond(seed, rank)
+        tally.add(product_of(case, X86), run_product("x86", case), f"seed {seed}")
+    tally.exact()
+
+
+@pytest.mark.parametrize("name", ["fbgemm", "qnnpack"])
+def test_layers_of_several_channels_are_summed_exactly(name: str) -> None:
+    tally = Tally()
+    for seed, rank in ((seed, rank) for seed in range(6) for rank in (1, 2, 3)):
+        case = full(seed, rank)
+        tally.add(product_of(case, f"torch-2.13.{name}"), run_product(name, case), f"seed {seed}")
+    tally.exact()

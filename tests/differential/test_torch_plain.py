@@ -27,6 +27,7 @@ from .kernels_of_torch import (
     processor,
     product_of,
 )
+from .test_torch_depthwise import full
 from .test_torch_elements import LENGTHS, claim, image, odd, pair, reals
 from .test_torch_products import conv
 from .test_torch_products import pytestmark as pytestmark
@@ -123,6 +124,7 @@ def test_convolutions_of_lines_and_volumes_are_onednns(
 ) -> None:
     tally = Tally()
     cases = [conv(seed, True, rank) for seed in range(24 if rank == 1 else 10)]
+    cases += [full(seed, rank) for seed in range(4)]
     if rank == 3:  # no activation follows those
         cases = [replace(case, relu=False) for case in cases]
     for seed, (case, wanted) in enumerate(

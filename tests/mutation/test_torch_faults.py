@@ -11,6 +11,7 @@ import pytest
 from qir.numerics import profile
 from tests.differential import pointwise_of_torch, test_range_rules
 from tests.differential import test_torch_codes as whole
+from tests.differential import test_torch_depthwise as depth
 from tests.differential import test_torch_elements as elements
 from tests.differential import test_torch_layers as layers
 from tests.differential import test_torch_means as means
@@ -59,9 +60,25 @@ def of_engine(engine: str) -> list[Product]:
     if engine in ("x86", "fbgemm"):
         count = 30 if engine == "x86" else 8
         found += [products.conv(seed, many, 3) for seed in range(count) for many in both]
+    ranks = (2, 3) if engine != "qnnpack" else (2,)
+    seeds = [2, 8, 14, 1, 7, 13, 19, 25]
+    found += [depth.depthwise(s, rank, many) for s in seeds for rank in ranks for many in both]
+    found += [depth.full(seed, rank) for seed in range(3) for rank in (1, 2, 3)]
+    found += beyond(engine)
+    if engine == "qnnpack":
+        found += [depth.volume(seed) for seed in range(40)]
     if engine == "pt2e":
         found = [c for c in found if c.op in ("linear", "conv2d") and many_scales(c)]
     return found
+
+
+def beyond(engine: str) -> list[Product]:
+    """Layers that x86 leaves to fbgemm, and onednn does not."""
+    if engine not in ("x86", "onednn"):
+        return []
+    count = {1: 24, 2: 48, 3: 12}
+    shifted = engine == "x86"
+    return [depth.beyond(s, rank, shifted=shifted) for rank in count for s in range(count[rank])]
 
 
 def many_scales(case: Product) -> bool:

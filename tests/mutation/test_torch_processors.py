@@ -14,6 +14,7 @@ from qir.numerics import profile
 from qir.numerics.library import replaced
 from tests.differential import pointwise_of_torch as pointwise
 from tests.differential.kernels_of_torch import F, Held, Product, of, processor, product_of
+from tests.differential.test_torch_depthwise import full
 from tests.differential.test_torch_pointwise import ISAS, plain, with_summand
 from tests.differential.test_torch_products import conv, linear, made_by
 from tests.differential.test_torch_products import pytestmark as here
@@ -81,6 +82,7 @@ def cases(engine: str, op: str, isa: str) -> list[Product]:
     else:
         many = {"conv1d": 60, "conv2d": 60, "conv3d": 8}[op]
         found = [conv(seed, True, int(op[4])) for seed in range(many)]
+        found += [full(seed, int(op[4])) for seed in range(4)]
     if (engine, op) == ("pt2e", "conv3d"):  # no activation follows those
         found = [replace(case, relu=False) for case in found]
     if engine == "pt2e" or (engine, op) == ("onednn", "linear"):
