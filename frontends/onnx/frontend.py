@@ -129,7 +129,8 @@ def _load(file: ModelFile, ledger: Ledger) -> Graph:
     reader = Reader(file, file.proto.graph, ledger, _body)
     _fill(reader, _inputs)
     _dropped(reader)
-    if reader.doubtful and (found := errors(reader.graph)):
+    among = None if reader.doubtful else reader.unsure
+    if (among is None or among) and (found := errors(reader.graph, among)):
         raise fault(file.path, "", str(found[0]))
     return reader.graph
 

@@ -130,8 +130,10 @@ def _read_as(reader: Reader, op: Op, name: str, quant: QuantType) -> Value:
     """Computed codes with the map that their reader states, read anew where they hold another."""
     value = reader.value(op, name)
     known = value.type.quant
-    if known is not None and known.same_map(replace(quant, bounds=known.bounds)):
-        return value
+    if known is not None:
+        within = quant if known.bounds == quant.bounds else replace(quant, bounds=known.bounds)
+        if known.same_map(within):
+            return value
     if known is not None:
         reader.note(Change.EXACT, name, f"holds {known}, and {op.place} reads it as {quant}")
     return dynamic_ops.meant(reader, op, name, quant)

@@ -92,7 +92,10 @@ class Reader:
         self.raw: list[Node] = []
         """Codes that are read as plain numbers, perhaps by nobody."""
         self.doubtful = False
-        """Whether something was read that only the verifier knows to be sound."""
+        """Whether something was read that only the verifier knows to be sound, wherever it is."""
+        self.unsure: set[Node] = outer.unsure if outer else set()
+        """Nodes of which only the verifier knows whether they are sound."""
+        self._maps: dict[tuple[object, ...], QuantType] = {}
         self._settled: dict[Value, NDArray[np.generic] | None] = {}
 
     # -- names and constants ------------------------------------------------------------------
@@ -294,8 +297,6 @@ class Reader:
         Results that have no name in the file have one in `names`.
         """
         given = [n for n in op.outputs if n]
-        if kind == "fused" or _beside(tuple(operands)):
-            self.doubtful = True
         try:
             node = self.graph.add(
                 kind,
@@ -308,6 +309,8 @@ class Reader:
             )
         except (TypeRuleError, GraphError, OpError, ParseError) as error:
             raise op.fail(str(error)) from error
+        if kind == "fused" or _beside(tuple(operands)):
+            self.unsure.update([node, *(value.node for value in node.operands.values())])
         for name, value in zip(given if names is None else names, node.results, strict=True):
             self.bind(name, value)
         return node
@@ -321,6 +324,12 @@ class Reader:
 
         With a shape, a list of scales is one an index of `axis`; else there is one for all.
         """
+        key = (self.resolve(scale), self.resolve(zero), storage, shape, axis)
+        if (found := self._maps.get(key)) is None:
+            found = self._maps[key] = self._quant(scale, zero, storage, shape, axis)
+        return found
+
+    def _quant(self, scale: str, zero: str, storage: DType, shape: object, axis: int) -> QuantType:
         scales, kind = self._scales(scale)
         zeros = self._zeros(zero, storage, scales)
         if not isinstance(shape, tuple) or not _per_axis(scales, shape, axis):

@@ -316,6 +316,8 @@ class QuantType:
 
     def same_map(self, other: QuantType) -> bool:
         """Whether equal codes mean equal reals, so that the two may share codes."""
+        if self is other or (self.declared is None and other.declared is None):
+            return self == other
         return replace(self, declared=None) == replace(other, declared=None)
 
     def with_map(self, scale: Param, zero: Param = (), *, grain: Grain | None = None) -> QuantType:
@@ -465,7 +467,9 @@ def uniform(
     grain = None if axis is None else Grain(((axis, 1),))
     scale = np.asarray(scale)
     kind = {8: F64, 4: F32, 2: F16}[scale.dtype.itemsize]
-    zeros = np.broadcast_to(np.asarray(zero), scale.shape)
+    zeros = np.asarray(zero)
+    if zeros.shape != scale.shape:
+        zeros = np.broadcast_to(zeros, scale.shape)
     return QuantType(
         storage,
         express,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 
 import numpy as np
 
 from qir.errors import VerifyError
 from qir.ir.graph import Graph
+from qir.ir.node import Node
 from qir.ir.ops import OPS
 from qir.ir.ops.plugin import having
 from qir.ir.verify.following import Compute
@@ -68,10 +69,13 @@ def verify(graph: Graph, compute: Compute | None = None) -> list[Finding]:
         return list(_findings(graph, RULES, compute))
 
 
-def errors(graph: Graph) -> list[Finding]:
-    """The findings that make a graph no program, without looking for warnings."""
+def errors(graph: Graph, among: Container[Node] | None = None) -> list[Finding]:
+    """The findings that make a graph no program, without looking for warnings.
+
+    Where some nodes are given, only what is wrong with those of them, and with the whole.
+    """
     with _quiet():
-        return list(_findings(graph, [r for r in RULES if r.severity == "error"]))
+        return list(_findings(graph, [r for r in RULES if r.severity == "error"], among=among))
 
 
 def check(graph: Graph) -> None:
@@ -84,28 +88,32 @@ def check(graph: Graph) -> None:
 
 def walk(graph: Graph, compute: Compute | None = None) -> Iterator[Seen]:
     """Every node of a graph and of the bodies within it, as rules see it."""
-    yield from _walk(Look(graph, graph.name, compute=compute))
+    yield from _walk(Look(graph, graph.name, compute=compute), None)
 
 
-def _walk(look: Look) -> Iterator[Seen]:
+def _walk(look: Look, among: Container[Node] | None) -> Iterator[Seen]:
     for node in look.graph:
         look.pass_by(node)
-        yield Seen(look, node)
+        if among is None or node in among:
+            yield Seen(look, node)
         for name, body in node._bodies.items():
             if isinstance(body, Graph):
                 look.bind(node, body)
-                yield from _walk(Look(body, f"{look.path}/{node.name}/{name}", look))
+                yield from _walk(Look(body, f"{look.path}/{node.name}/{name}", look), among)
 
 
 def _findings(
-    graph: Graph, rules: Sequence[Rule], compute: Compute | None = None
+    graph: Graph,
+    rules: Sequence[Rule],
+    compute: Compute | None = None,
+    among: Container[Node] | None = None,
 ) -> Iterator[Finding]:
     for path, part in graph.walk():
         for rule in rules:
             for fault in rule.whole(part) if rule.whole else ():
                 yield Finding(rule.name, rule.severity, part.name, fault.message, path=path)
     chosen: dict[tuple[str, bool], list[tuple[str, Severity, bool, Find]]] = {}
-    for seen in walk(graph, compute):
+    for seen in _walk(Look(graph, graph.name, compute=compute), among):
         wrong, key = False, (seen.node.op, seen.coded)
         if key not in chosen:
             chosen[key] = [
