@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -186,6 +187,22 @@ def test_transposed_convolutions_of_onednn_multiply_misread_weights(
     assert claims == ({"exact", "within:1:0.002"} if name == "x86" else {"within:1:0.002"})
     assert apart > 0.1 * tally.total, "the weights as they are would have done"
     tally.within("within:1:0.002")
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_transposed_convolutions_of_weights_with_zero_points_are_fbgemms(rank: int) -> None:
+    """Engine x86 asks oneDNN for none of them."""
+    tally = Tally()
+    for seed in range((40, 30, 12)[rank - 1]):
+        asked, sides = transposed(np.random.default_rng(seed), rank, False, False)
+        w = asked.operands["w"]
+        assert w.map is not None
+        moved = Held(w.data, of("i8", w.map.scale, 1 + seed % 5))
+        asked = replace(asked, operands={**asked.operands, "w": moved})
+        with engine("x86"):
+            made = taken(torchs_transposed(asked, sides))
+        tally.add(computed(asked, "torch-2.13.x86"), made, f"seed {seed}")
+    tally.exact()
 
 
 # -- rows of a table ------------------------------------------------------------------------------

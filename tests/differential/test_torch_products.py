@@ -176,8 +176,12 @@ def test_convolutions_are_the_engines(
 
 
 def summed(seed: int) -> Product:
-    """A convolution and a summand, whose shape torch tells."""
-    case = conv(seed, bool(seed & 2), 2)
+    """A convolution and a summand."""
+    return added_to(conv(seed, bool(seed & 2), 2), seed)
+
+
+def added_to(case: Product, seed: int) -> Product:
+    """A convolution with a summand, whose shape torch tells."""
     rng = np.random.default_rng(seed)
     shape = exact_reals(case).shape
     scale = F(case.out.scale * F(rng.choice([0.5, 1, 1.5])))

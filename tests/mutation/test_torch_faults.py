@@ -108,6 +108,19 @@ def summands(pool: ProcessPoolExecutor) -> Check:
     return check
 
 
+def summands_beyond(pool: ProcessPoolExecutor) -> Check:
+    """Convolutions of more than 100 groups with a summand, by oneDNN."""
+    plain_ones = [depth.beyond(seed, 2, shifted=False) for seed in range(24)]
+    asked = [products.added_to(case, seed) for seed, case in enumerate(plain_ones)]
+
+    def check() -> None:
+        tally = Tally()
+        for case, wanted in zip(asked, products.made_by(pool, "onednn", asked), strict=True):
+            tally.add(products.chained(case, "torch-2.13.onednn"), wanted, "a sum")
+
+    return check
+
+
 def codes(kind: str) -> Check:
     return lambda: whole.test_quantize_per_tensor_is_torchs_for_every_length_and_special_value(kind)
 
@@ -242,8 +255,11 @@ def replayed(engine: str, pool: ProcessPoolExecutor) -> Replay:
     found.append(lambda: unary(engine))
     if engine == "x86":
         found = [sums(engine, pool), summands(pool), misread(pool)]
+        found.append(
+            lambda: layers.test_transposed_convolutions_of_weights_with_zero_points_are_fbgemms(1)
+        )
     elif engine == "onednn":
-        found = [sums(engine, pool)]
+        found = [sums(engine, pool), summands_beyond(pool)]
     elif engine == "pt2e":
         found = [sums(engine, pool)]
     elif engine == "qnnpack":
