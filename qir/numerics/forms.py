@@ -99,6 +99,9 @@ def _past_edges(of: Layer) -> bool:
     return any(side.beyond for side in _sides(of))
 
 
+_EARLY = 1 << 16
+
+
 @dataclass(frozen=True, slots=True)
 class _Side:
     """One axis of the windows."""
@@ -122,9 +125,17 @@ class _Side:
         """Whether no tap of some window meets data."""
         if self.count is None or self.size is None:
             return max(self.pads) > (self.taps - 1) * self.dilation
-        starts = np.arange(self.count)[:, None] * self.stride - self.pads[0]
-        taps = starts + np.arange(self.taps) * self.dilation
-        return bool(np.any(~np.any((taps >= 0) & (taps < self.size), axis=1)))
+        before, reach = self.pads[0], (self.taps - 1) * self.dilation
+        if self.count == 0:
+            return False
+        if before > reach or (self.count - 1) * self.stride - before >= self.size:
+            return True
+        if self.dilation <= self.size:
+            return False
+        # Data fit between two taps: the first windows, which start before them, are looked at.
+        early = min(self.count, -(-before // self.stride), _EARLY)
+        first_in = (np.arange(early) * self.stride - before) % self.dilation
+        return bool(np.any(first_in >= self.size))
 
 
 def _sides(of: Layer) -> list[_Side]:

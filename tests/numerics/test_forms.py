@@ -126,3 +126,30 @@ def test_the_page_of_profiles_names_every_form() -> None:
     page = (Path(__file__).parents[2] / "docs" / "reference" / "profiles.md").read_text("utf-8")
     for name, form in FORMS.items():
         assert f"| `{name}` | {form.said} |" in page
+
+
+def test_windows_beyond_the_data_are_those_that_looking_at_each_finds() -> None:
+    rng = np.random.default_rng(1)
+    for _ in range(3_000):
+        taps, stride, dilation, size = (int(rng.integers(1, n)) for n in (6, 5, 7, 9))
+        before, after = (int(n) for n in rng.integers(0, 10, 2))
+        if size + before + after < (taps - 1) * dilation + 1:
+            continue
+        names = forms_of(
+            "conv1d",
+            {"x": TensorType((1, 1, size), U8), "w": TensorType((1, 1, taps), U8)},
+            {
+                "stride": (stride,),
+                "dilation": (dilation,),
+                "pad": (before, after),
+                "groups": 1,
+            },
+        )
+        count = (size + before + after - (taps - 1) * dilation - 1) // stride + 1
+        at = np.arange(count)[:, None] * stride - before + np.arange(taps) * dilation
+        beyond = bool(np.any(~np.any((at >= 0) & (at < size), axis=1)))
+        assert ("onednn_amiss" in names) == beyond, (taps, stride, dilation, size, before, after)
+    sizes = 1 << 40
+    kinds = {"x": TensorType((1, 1, sizes), U8), "w": TensorType((1, 1, 3), U8)}
+    attrs: dict[str, Attr] = {"stride": (1,), "dilation": (1,), "pad": (1, 1), "groups": 1}
+    assert forms_of("conv1d", kinds, attrs) == ()
