@@ -17,6 +17,10 @@ from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 from qir.ir.types import Array, QuantType, TensorType
 
+_SMALL = 1 << 16
+"""Bytes of an array that is looked at as a whole."""
+_SAMPLES = 256
+
 
 @dataclass(frozen=True, slots=True)
 class Codes:
@@ -160,13 +164,42 @@ def _outputs(graph: Graph) -> Mapping[str, Value]:
 
 
 def _constants(graph: Graph) -> Iterator[Array]:
-    """Every different constant, once."""
-    seen: set[str] = set()
+    """Every different constant, once.
+
+    Content is looked at no further than telling them apart asks for: of large arrays some elements,
+    and of what is mapped from a file nothing but where it lies there.
+    """
+    alike: dict[object, list[Array]] = {}
     for node in (node for _, part in graph.walk() for node in part):
         array = node.results[0].constant if node.op == "constant" else None
-        if array is not None and array.digest not in seen:
-            seen.add(array.digest)
-            yield array
+        if array is None:
+            continue
+        place = _place(array)
+        known = alike.setdefault(place or _short(array), [])
+        if known and (place or any(array == other for other in known)):
+            continue
+        known.append(array)
+        yield array
+
+
+def _place(array: Array) -> object:
+    """Where elements lie in a file that they are mapped from."""
+    base: object = array.data
+    while isinstance(base, np.ndarray) and not isinstance(base, np.memmap):
+        base = base.base
+    if not isinstance(base, np.memmap) or base.filename is None:
+        return None
+    first = array.data.__array_interface__["data"][0] - base.__array_interface__["data"][0]
+    return str(base.filename), base.offset + first, array.data.strides, array.type
+
+
+def _short(array: Array) -> object:
+    """What equal arrays have in common: all of a small one, the type and parts of a large one."""
+    data = array.data
+    if data.dtype.kind == "O" or data.nbytes <= _SMALL or not data.flags.c_contiguous:
+        return array.digest
+    flat = data.reshape(-1)
+    return array.type, flat[:: flat.size // _SAMPLES].tobytes()
 
 
 def bytes_by_dtype(graph: Graph) -> dict[str, int]:

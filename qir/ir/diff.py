@@ -21,7 +21,7 @@ from qir.ir.alignment import Held, aligned, in_one_order, orders
 from qir.ir.attrs import Attr
 from qir.ir.html import rows_html
 from qir.ir.look import codes, shape
-from qir.ir.measure import Measure, measure, number, reals
+from qir.ir.measure import Measure, alike, measure, number, reals
 from qir.ir.node import Node, Program, Value
 from qir.ir.pairing import How, Pairing, holders, ops, pair
 from qir.ir.raw import raw_map
@@ -490,6 +490,8 @@ def _constants(a: Value, b: Value) -> Iterator[Change]:
     steps = [{s for s in v.lineage.how if not _IDLE.match(s)} for v in (a, b)]
     if a.lineage.tensor == b.lineage.tensor and steps[0] != steps[1]:
         yield Change("elements", ", ".join(sorted(steps[0] ^ steps[1])), _held(one), _held(other))
+        return
+    if maps[0] == maps[1] and alike(x[0], y[0]):
         return
     in_codes = _codes(x, y)
     found = in_codes or _elements(x, y)
