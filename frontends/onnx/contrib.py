@@ -143,8 +143,7 @@ def embedded(body: Body, tables: dict[str, Value | None], positions: Value | Non
 def counted(body: Body) -> Value:
     """How many words each sequence has by its mask; 0 without one."""
     if "mask" in body:
-        wide = body.op("reduce_sum", body["mask"], axes=(1,), keep=False)
-        return body.cast(wide, I32)
+        return body.op("reduce_sum", body.cast(body["mask"], I32), axes=(1,), keep=False)
     ids = body["input_ids"]
     none = body.op("mul", ids, body.cast(body.constant(np.array(0, np.int64)), ids.type.dtype))
     return body.cast(body.op("reduce_sum", none, axes=(1,), keep=False), I32)

@@ -222,3 +222,30 @@ def test_a_scan_over_batches_has_no_newer_form(tmp_path: Path) -> None:
     graph = pipeline.load(save(model([it], given, outs, opset=8), tmp_path))
     with pytest.raises(Refused, match="Scan of opset 8 goes over batches"):
         pipeline.save(graph, tmp_path / "again.onnx", format="qdq")
+
+
+def test_a_zero_point_of_another_type_is_no_zero_point(tmp_path: Path) -> None:
+    """Codes of 4 bits whose zero point says that they have 8."""
+    held: dict[str, NDArray[Any]] = {"s": np.array(0.5, np.float32), "z": np.array(153, np.uint8)}
+    nodes = [node("Transpose", ["x"], ["t"]), node("DequantizeLinear", ["t", "s", "z"], ["y"])]
+    kinds = {"x": (TensorProto.UINT4, (4, 4))}
+    made = model(nodes, kinds, {"y": (FLOAT, (4, 4))}, held, opset=21)
+    with pytest.raises(InputError, match=r"x_zero_point has inconsistent type tensor\(uint8\)"):
+        pipeline.load(save(made, tmp_path))
+
+
+def test_a_mask_of_bytes_is_counted_in_operators_that_onnx_has(tmp_path: Path) -> None:
+    domain = "com.microsoft"
+    ins = "ids seg word pos sege g b mask".split()
+    it = node("EmbedLayerNormalization", ins, ["y", "count"], domain=domain)
+    tables = {"word": (9, 4), "pos": (5, 4), "sege": (2, 4), "g": (4,), "b": (4,)}
+    held: dict[str, NDArray[Any]] = {n: np.ones(s, np.float32) for n, s in tables.items()}
+    kinds = {n: (TensorProto.INT32, (2, 5)) for n in ("ids", "seg")}
+    kinds["mask"] = (TensorProto.INT8, (2, 5))
+    outs = {"y": (FLOAT, None), "count": (TensorProto.INT32, None)}
+    graph = pipeline.load(save(model([it], kinds, outs, held, domains=(domain,)), tmp_path))
+    pipeline.save(graph, tmp_path / "parts.onnx", format="qdq", target="onnx")
+    again = pipeline.load(tmp_path / "parts.onnx")
+    mask = np.array([[1, 1, 0, 1, 0], [1, 1, 1, 1, 1]], np.int8)
+    feeds = {"ids": np.ones((2, 5), np.int32), "seg": np.zeros((2, 5), np.int32), "mask": mask}
+    assert list(pipeline.run(again, feeds)["count"]) == [3, 5]
