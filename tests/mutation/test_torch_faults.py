@@ -60,9 +60,8 @@ def of_engine(engine: str) -> list[Product]:
     if engine in ("x86", "fbgemm"):
         count = 30 if engine == "x86" else 8
         found += [products.conv(seed, many, 3) for seed in range(count) for many in both]
-    ranks = (2, 3) if engine != "qnnpack" else (2,)
-    seeds = [2, 8, 14, 1, 7, 13, 19, 25]
-    found += [depth.depthwise(s, rank, many) for s in seeds for rank in ranks for many in both]
+    seeds = [2, 8, 14, 1, 7, 13, 19, 25, 31, 37, 43]
+    found += [depth.depthwise(s, rank, many) for s in seeds for rank in (2, 3) for many in both]
     found += [depth.full(seed, rank) for seed in range(3) for rank in (1, 2, 3)]
     found += beyond(engine)
     if engine == "qnnpack":
