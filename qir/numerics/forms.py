@@ -24,6 +24,8 @@ class Layer:
     """Of the data, without images and channels; None where one is not known."""
     quant: QuantType | None
     """The map of the weights."""
+    data: QuantType | None
+    """The map of the data."""
     attrs: Mapping[str, Attr]
 
     @property
@@ -73,6 +75,12 @@ def _shifted(of: Layer) -> bool:
     if of.quant is None or of.quant.zero is None or of.quant.dynamic:
         return False
     return bool(np.any(np.asarray(of.quant.zeros())))
+
+
+def _padded_high(of: Layer) -> bool:
+    if of.data is None or of.data.zero is None or of.data.dynamic:
+        return False
+    return any(map(any, of.pads)) and bool(np.any(np.asarray(of.data.zeros()) > 128))
 
 
 def _left_over(of: Layer) -> bool:
@@ -187,6 +195,11 @@ FORMS: Mapping[str, Form] = {
         "with padding before or after it: oneDNN sums what lies beyond the data",
         lambda of: not of.op.startswith("conv_transpose") and (_past_edges(of) or _one_slice(of)),
     ),
+    "padded_high": Form(
+        "padding, and a zero point of the data above 128, with which two weights of codes at their "
+        "ends leave 16 bits",
+        _padded_high,
+    ),
     "one_column": Form(
         "conv3d with a result of width 1, in steps of 2 or more",
         lambda of: (
@@ -209,5 +222,5 @@ def forms_of(
         return ()
     inner = x.shape[1:-1] if attrs.get("layout") == "NHWC" else x.shape[2:]
     sizes = tuple(d if isinstance(d, int) else None for d in inner)
-    layer = Layer(op, known, sizes, w.quant, attrs)
+    layer = Layer(op, known, sizes, w.quant, x.quant, attrs)
     return tuple(name for name, form in FORMS.items() if form.has(layer))

@@ -128,6 +128,14 @@ def test_the_page_of_profiles_names_every_form() -> None:
         assert f"| `{name}` | {form.said} |" in page
 
 
+@pytest.mark.parametrize(("zero", "pad", "has"), [(129, 1, True), (128, 1, False), (255, 0, False)])
+def test_padding_beside_a_high_zero_point_is_told(zero: int, pad: int, has: bool) -> None:
+    data = uniform(dtype("u8"), np.float32(1), zero)
+    types = {"x": TensorType((1, 2, 5, 5), data), "w": TensorType((3, 2, 3, 3), U8)}
+    attrs: dict[str, Attr] = {"stride": (1, 1), "dilation": (1, 1), "pad": (pad,) * 4, "groups": 1}
+    assert ("padded_high" in forms_of("conv2d", types, attrs)) == has
+
+
 def test_windows_beyond_the_data_are_those_that_looking_at_each_finds() -> None:
     rng = np.random.default_rng(1)
     for _ in range(3_000):
