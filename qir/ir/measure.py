@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from types import EllipsisType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,24 +68,48 @@ def measure(
     texts = "O" in (a.dtype.kind, b.dtype.kind)
     if not texts and alike(a, b):
         return Measure(a.size, 0, 0.0, 0.0, None, 0.0 if step is not None else None)
-    differ = np.asarray(a != b).reshape(a.shape) if texts else _differ(a, b)
-    count = int(differ.sum())
     if texts:
-        return Measure(a.size, count, first=_first(differ, a, b))
+        differ = np.asarray(a != b).reshape(a.shape)
+        return Measure(a.size, int(differ.sum()), first=_first(differ, a, b))
+    steps = None if step is None else np.broadcast_to(step, a.shape)
+    count, first = 0, None
+    tops: list[tuple[float, float, float]] = []
+    ulps: list[int | None] = []
+    for part in _parts(a):
+        differ = _differ(a[part], b[part])
+        if not (some := int(differ.sum())):
+            continue
+        if first is None:
+            start = part.start if isinstance(part, slice) else 0
+            one, other = shown or (a, b)
+            first = _first(differ, one[part], other[part], start)
+        count += some
+        x, y = a[part][differ], b[part][differ]
+        gaps = _gaps(x, y)
+        codes = 0.0 if steps is None else float((gaps / steps[part][differ]).max())
+        tops.append((float(gaps.max()), _relative(x, gaps), codes))
+        ulps.append(_ulps(x, y) if steps is None else None)
     if not count:
         return Measure(a.size, 0, 0.0, 0.0, None, 0.0 if step is not None else None)
-    x, y = a[differ], b[differ]
-    gaps = _gaps(x, y)
-    codes = float((gaps / np.broadcast_to(step, a.shape)[differ]).max()) if step is not None else 0
+    largest, relative, most = np.max(tops, axis=0).tolist()
+    apart = [u for u in ulps if u is not None]
     return Measure(
         a.size,
         count,
-        _finite(float(gaps.max())),
-        _finite(_relative(x, gaps)),
-        _ulps(x, y) if step is None else None,
-        _finite(codes) if step is not None else None,
-        _first(differ, *(shown or (a, b))),
+        _finite(largest),
+        _finite(relative),
+        max(apart) if apart else None,
+        _finite(most) if step is not None else None,
+        first,
     )
+
+
+def _parts(a: NDArray[np.generic]) -> list[slice | EllipsisType]:
+    """Places along the first axis that are looked at one after the other."""
+    if not a.ndim:
+        return [...]
+    rows = max(1, _PART * len(a) // max(a.nbytes, 1))
+    return [slice(i, i + rows) for i in range(0, len(a), rows)]
 
 
 def alike(a: NDArray[np.generic], b: NDArray[np.generic]) -> bool:
@@ -93,9 +118,7 @@ def alike(a: NDArray[np.generic], b: NDArray[np.generic]) -> bool:
         return False
     if a.flags.c_contiguous and b.flags.c_contiguous:
         a, b = a.reshape(-1), b.reshape(-1)
-    rows = max(1, _PART * len(a) // max(a.nbytes, 1)) if a.ndim else 1
-    parts = [slice(i, i + rows) for i in range(0, len(a), rows)] if a.ndim else [...]
-    return all(bool((_bits(a[part]) == _bits(b[part])).all()) for part in parts)
+    return all(bool((_bits(a[part]) == _bits(b[part])).all()) for part in _parts(a))
 
 
 def _bits(part: NDArray[np.generic]) -> NDArray[np.unsignedinteger]:
@@ -104,15 +127,16 @@ def _bits(part: NDArray[np.generic]) -> NDArray[np.unsignedinteger]:
 
 
 def _first(
-    differ: NDArray[np.bool_], a: NDArray[np.generic], b: NDArray[np.generic]
+    differ: NDArray[np.bool_], a: NDArray[np.generic], b: NDArray[np.generic], start: int = 0
 ) -> First | None:
+    """The first that differs, of parts that start there along the first axis."""
     if not differ.any():
         return None
     index = tuple(int(i) for i in np.unravel_index(int(differ.argmax()), differ.shape))
     x, y = number(a[index]), number(b[index])
     if x == y:  # two that are no numbers, or are printed alike
         x, y = (f"{x} ({np.asarray(v[index]).tobytes()[::-1].hex()})" for v in (a, b))
-    return First(index, x, y)
+    return First((index[0] + start, *index[1:]) if index else index, x, y)
 
 
 def number(value: object) -> str:

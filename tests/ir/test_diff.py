@@ -364,3 +364,26 @@ def test_graphs_with_types_of_every_kind_can_be_compared() -> None:
         a, b = (random_graph(s, "integer", decorated=True) for s in (seed, seed + 1))
         said = str(diff(a, b))
         assert said != "no difference", f"seed {seed}"
+
+
+@pytest.mark.parametrize("kind", ["f4", "f2", "i1", "i8", "u8"])
+def test_what_is_measured_in_parts_is_measured_as_a_whole(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seed = 20261122
+    rng = np.random.default_rng(seed)
+    for case in range(30):
+        shape = tuple(rng.integers(1, 9, rng.integers(0, 4)))
+        data = rng.integers(0, 256, (*shape, np.dtype(kind).itemsize), np.uint8)
+        a = data.view(kind).reshape(shape)
+        b = a.copy()
+        moved = rng.random(shape) < 0.2
+        b[moved] = rng.permutation(a[moved])
+        if case % 3 == 0:
+            a, b = a.T, b.T
+        step = np.asarray(rng.random(a.shape) + 0.5) if case % 2 else None
+        with np.errstate(all="ignore"):
+            whole = measure(a, b, step)
+            with monkeypatch.context() as patch:
+                patch.setattr("qir.ir.measure._PART", 16)
+                assert measure(a, b, step) == whole, f"seed {seed}, case {case}"
