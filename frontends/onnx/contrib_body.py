@@ -17,6 +17,7 @@ from qir.ir.dtype import DType
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.types import Array, Element, TensorType
+from qir.ir.verify import errors
 
 from .contrib_names import OPERANDS, RESULTS
 from .foreign import attr
@@ -129,6 +130,9 @@ def group(reader: Reader, op: Op, operands: Mapping[str, Value], build: Build) -
         raise Keep(f"{error}") from error
     for node in body.graph:
         _check_scales(node, operands)
+    computed = [node for node in body.graph if any("." in slot for slot in node.operands)]
+    for finding in errors(body.graph, computed) if computed else ():
+        raise Keep(finding.message)
     places = _places(op, operands)
     made_at = tuple(i for i, name in enumerate(op.outputs) if name)
     attrs = tuple((a.name, attr(reader, op, a)) for a in op.proto.attribute)

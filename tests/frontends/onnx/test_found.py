@@ -249,3 +249,21 @@ def test_a_mask_of_bytes_is_counted_in_operators_that_onnx_has(tmp_path: Path) -
     mask = np.array([[1, 1, 0, 1, 0], [1, 1, 1, 1, 1]], np.int8)
     feeds = {"ids": np.ones((2, 5), np.int32), "seg": np.zeros((2, 5), np.int32), "mask": mask}
     assert list(pipeline.run(again, feeds)["count"]) == [3, 5]
+
+
+def test_a_scale_that_is_no_float_is_no_scale_of_a_product(tmp_path: Path) -> None:
+    """An operator whose numbers make no sense is kept, and is nobody's program."""
+    domain = "com.microsoft"
+    it = node("MatMulIntegerToFloat", ["a", "b", "as", "bs", "az", "bz"], ["y"], domain=domain)
+    held: dict[str, NDArray[Any]] = {
+        "b": np.ones((4, 8), np.int8),
+        "as": np.array(0.5, np.float32),
+        "bs": np.ones(8, np.int8),
+        "az": np.array(3, np.uint8),
+        "bz": np.zeros(8, np.int8),
+    }
+    kinds = {"a": (TensorProto.UINT8, (2, 4))}
+    outs = {"y": (FLOAT, (2, 8))}
+    graph = pipeline.load(save(model([it], kinds, outs, held, domains=(domain,)), tmp_path))
+    assert graph["y"].node.op == "foreign"
+    assert [f for f in verify(graph) if f.severity == "error"] == []
