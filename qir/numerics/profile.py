@@ -271,16 +271,14 @@ class Profile:
         Defaults from the lowest profile up, then from the lowest up the most specific rule of each
         that applies. What changes numbers without a claim of its own claims nothing.
         """
-        said: dict[tuple[str, str], Field] = {}
-        query = self.asked(query)
-        for layer in self.layers:
-            said.update(layer.defaults)
-        for layer in self.layers:
-            if entry := layer.entry(query):
-                if ("", "claim") not in entry.fields:
-                    said.update({("", "claim"): "unknown", ("", "evidence"): ""})
-                said.update(entry.fields)
-        return _record(self.name, said)
+        query, layers = self.asked(query), self.layers
+        chosen = tuple(layer.entry(query) for layer in layers)
+        key = (*map(id, layers), *map(id, chosen))
+        if (held := _RECORDS.get(key)) is None:
+            if len(_RECORDS) >= _MOST_RECORDS:
+                _RECORDS.clear()
+            held = _RECORDS[key] = (layers, chosen, _resolved(self.name, layers, chosen))
+        return held[2]
 
     def asked(self, query: Query) -> Query:
         """The query on the profile's instruction set, if it names none itself."""
@@ -302,6 +300,24 @@ class Profile:
 def resolve(profile: Profile, node: Node, isa: str = "any") -> Rule:
     """What decides the numbers of a node under a profile, on an instruction set."""
     return profile.resolve(query_of(node, isa=isa))
+
+
+_MOST_RECORDS = 4096
+_RECORDS: dict[tuple[int, ...], tuple[tuple[Profile, ...], tuple[Entry | None, ...], Rule]] = {}
+"""Records by the profiles and rules that they are made of, which are kept so that none is another;
+few are ever asked for."""
+
+
+def _resolved(name: str, layers: tuple[Profile, ...], chosen: tuple[Entry | None, ...]) -> Rule:
+    said: dict[tuple[str, str], Field] = {}
+    for layer in layers:
+        said.update(layer.defaults)
+    for entry in chosen:
+        if entry:
+            if ("", "claim") not in entry.fields:
+                said.update({("", "claim"): "unknown", ("", "evidence"): ""})
+            said.update(entry.fields)
+    return _record(name, said)
 
 
 def _record(profile: str, said: Fields) -> Rule:
