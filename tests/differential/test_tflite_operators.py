@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import pytest
 
 from backends.tflite.options import OPERATORS
+from qir.ir.attrs import Attr
 from qir.numerics import Query, profile
 from tests.differential.test_tflite_vectors import NEWER, VECTORS
 
@@ -76,7 +77,7 @@ def claim(op: str, kind: str) -> str:
     slots = {"x": stored, "a": stored, "xs.0": stored, "b": beside, "result": stored}
     if op in ("conv2d", "conv_transpose2d", "linear", "lstm", "embedding"):
         slots = {"x": stored, "w": weights, "result": stored}
-    attrs = {"groups": 1, "output_pad": (0, 0)}
+    attrs: dict[str, Attr] = {"groups": 1, "output_pad": (0, 0)}
     return str(profile(NEWER).resolve(Query(op, slots, attrs=attrs)).claim)
 
 

@@ -240,14 +240,15 @@ def test_a_mask_of_bytes_is_counted_in_operators_that_onnx_has(tmp_path: Path) -
     it = node("EmbedLayerNormalization", ins, ["y", "count"], domain=domain)
     tables = {"word": (9, 4), "pos": (5, 4), "sege": (2, 4), "g": (4,), "b": (4,)}
     held: dict[str, NDArray[Any]] = {n: np.ones(s, np.float32) for n, s in tables.items()}
-    kinds = {n: (TensorProto.INT32, (2, 5)) for n in ("ids", "seg")}
+    kinds = {n: (int(TensorProto.INT32), (2, 5)) for n in ("ids", "seg")}
     kinds["mask"] = (TensorProto.INT8, (2, 5))
-    outs = {"y": (FLOAT, None), "count": (TensorProto.INT32, None)}
+    outs: dict[str, tuple[int, None]] = {"y": (FLOAT, None), "count": (TensorProto.INT32, None)}
     graph = pipeline.load(save(model([it], kinds, outs, held, domains=(domain,)), tmp_path))
     pipeline.save(graph, tmp_path / "parts.onnx", format="qdq", target="onnx")
     again = pipeline.load(tmp_path / "parts.onnx")
     mask = np.array([[1, 1, 0, 1, 0], [1, 1, 1, 1, 1]], np.int8)
-    feeds = {"ids": np.ones((2, 5), np.int32), "seg": np.zeros((2, 5), np.int32), "mask": mask}
+    ids, seg = np.ones((2, 5), np.int32), np.zeros((2, 5), np.int32)
+    feeds: dict[str, NDArray[Any]] = {"ids": ids, "seg": seg, "mask": mask}
     assert list(pipeline.run(again, feeds)["count"]) == [3, 5]
 
 
