@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from qir.ir.node import Node
+from qir.ir.node import Node, Value
 from qir.ir.ops import spec
+from qir.passes.quantize_dynamic import PRODUCTS
 from qir.rewrite.watch import watching
 
 _STANDARD = frozenset({"QLinearConv", "QLinearMatMul"})
@@ -38,6 +39,28 @@ def same(node: Node) -> bool:
 def same_and_standard(node: Node) -> bool:
     """Whether it is one, and ONNX's own."""
     return _read(node, standard=True)
+
+
+def on_reals(node: Node) -> bool:
+    """Whether a node is a group with nothing inside that codes could be for.
+
+    None are about it or in it, and no product in it reads what is dequantized.
+    """
+    if node.op != "fused" or not node.bodies:
+        return False
+    inside = list(_inside(node))
+    near: list[Value] = [*node.operands.values(), *node.results]
+    if any(v.type.quant for v in (*near, *(v for n in inside for v in n.results))):
+        return False
+    read = any(v.node.op == "dequantize" for v in node.operands.values())
+    return not (read and any(n.op in PRODUCTS for n in inside))
+
+
+def _inside(node: Node) -> Iterator[Node]:
+    for body in node.bodies.values():
+        for each in body:
+            yield each
+            yield from _inside(each)
 
 
 def fed_to_sums(node: Node) -> bool:

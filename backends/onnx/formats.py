@@ -48,7 +48,8 @@ def formed(graph: Graph, form: str | None, ledger: Ledger, *, standard: bool) ->
     if standard or form in ("qdq", "integer"):
         for each in _bodies(out):
             told.threads(each, ledger)
-        _run(OpenGroups(_WEIGHTED), out, ledger)
+        with nullcontext() if standard else as_read.kept(as_read.on_reals):
+            _run(OpenGroups(_WEIGHTED), out, ledger)
     if form in ("qdq", "qoperator"):
         _run(LiftDynamic(), out, ledger)
     _settle(out, ledger)
