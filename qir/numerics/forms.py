@@ -155,6 +155,18 @@ def _one_slice(of: Layer) -> bool:
     return of.op == "conv3d" and of.sizes[0] in (1, None) and any(of.pads[0])
 
 
+def _one_column(of: Layer) -> bool:
+    if of.op not in ("conv2d", "conv3d") or of.ints("stride")[-1] < 2:
+        return False
+    sides = _sides(of)
+    if sides[-1].count not in (1, None):
+        return False
+    rows = sides[0].count
+    tall = rows is None or rows >= 5 or max(of.ints("dilation")) > 1
+    apart = of.weights[:2] == (of.groups, 1)
+    return of.op == "conv3d" or (of.kernel[-1] > 1 and tall and not apart)
+
+
 @dataclass(frozen=True, slots=True)
 class Form:
     """One of them."""
@@ -201,10 +213,9 @@ FORMS: Mapping[str, Form] = {
         _padded_high,
     ),
     "one_column": Form(
-        "conv3d with a result of width 1, in steps of 2 or more",
-        lambda of: (
-            of.op == "conv3d" and of.ints("stride")[-1] > 1 and _sides(of)[-1].count in (1, None)
-        ),
+        "a result of width 1, in steps of 2 or more: conv3d, or conv2d of 2 taps and more along "
+        "its width that has 5 rows and more or a dilation, no result with a channel of its own",
+        _one_column,
     ),
 }
 """The forms that rules may name; a layer may have several."""

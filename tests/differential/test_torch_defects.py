@@ -7,6 +7,7 @@ from concurrent.futures.process import BrokenProcessPool
 import numpy as np
 import pytest
 
+from qir.inspect.environment import best_isa
 from qir.ir.ops import spec
 from qir.numerics import profile
 from qir.reference.quantized import query
@@ -22,6 +23,7 @@ from .kernels_of_torch import (
     processor,
     product_of,
     run_product,
+    run_products,
 )
 from .test_torch_products import made_by
 from .test_torch_products import pytestmark as here
@@ -48,6 +50,21 @@ PADDING = layer("conv2d", (8, 5), (10, 1, 2, 2), pad=2, groups=5)
 LARGER = layer("conv2d", (7, 7), (80, 1, 2, 2), pad=2, groups=5)
 SLICE = layer("conv3d", (1, 4, 5), (32, 1, 3, 3, 3), pad=1, groups=2)
 COLUMN = layer("conv3d", (7, 7, 4), (8, 16, 3, 3, 3), stride=2)
+COLUMNS = [
+    layer("conv2d", (10, 2), (64, 64, 3, 3), stride=2, pad=1),
+    layer("conv2d", (15, 1), (8, 16, 3, 3), stride=3, pad=1, groups=2),
+    layer("conv2d", (13, 5), (16, 32, 5, 5), stride=2, groups=2),
+    layer("conv2d", (13, 5), (32, 8, 3, 3), stride=2, dilation=2),
+]
+BESIDE = [
+    layer("conv2d", (8, 2), (64, 64, 3, 3), stride=2, pad=1),
+    layer("conv2d", (10, 3), (64, 64, 3, 3), stride=2, pad=1),
+    layer("conv2d", (10, 2), (64, 64, 1, 1), stride=2),
+    layer("conv2d", (10, 1), (64, 64, 3, 3), pad=1),
+    layer("conv2d", (10, 2), (16, 1, 3, 3), stride=2, pad=1, groups=16),
+    layer("conv1d", (2,), (64, 64, 3), stride=2, pad=1),
+]
+"""Layers that are all but ones of one column in steps, whose codes are right."""
 
 
 def test_what_onednn_sums_beyond_the_data_is_not_claimed() -> None:
@@ -76,6 +93,27 @@ def test_columns_of_volumes_are_not_claimed_with_amx() -> None:
     for name in ("x86", "onednn", "pt2e"):
         assert claim(COLUMN, f"torch-2.13.{name}", "amx") == "unknown"
         assert claim(COLUMN, f"torch-2.13.{name}") != "unknown"
+
+
+def test_columns_of_images_are_not_claimed_with_amx_but_those_beside_them() -> None:
+    wide = layer("conv2d", (10, 2), (202, 2, 3, 3), stride=2, pad=1, groups=101)
+    for name in ("x86", "onednn", "pt2e"):
+        for case in COLUMNS:
+            assert claim(case, f"torch-2.13.{name}", "amx") == "unknown"
+            assert claim(case, f"torch-2.13.{name}") != "unknown"
+        for case in BESIDE:
+            assert claim(case, f"torch-2.13.{name}", "amx") != "unknown"
+    assert claim(wide, "torch-2.13.onednn", "amx") == "unknown"
+    assert claim(wide, "torch-2.13.onednn") != "unknown"
+
+
+@pytest.mark.skipif(best_isa() != "amx", reason="the processor has no AMX")
+@pytest.mark.parametrize("name", ["x86", "onednn", "pt2e"])
+def test_columns_of_images_have_wrong_codes_with_amx(name: str) -> None:
+    for case, wrong in [(c, True) for c in COLUMNS] + [(c, False) for c in BESIDE]:
+        made = run_products(name, [case])[0].astype(int)
+        off = np.abs(made - product_of(case, f"torch-2.13.{name}"))
+        assert (off.max() > 1) == wrong, (case.op, case.x.data.shape, case.w.data.shape)
 
 
 def test_what_fbgemm_writes_beyond_its_memory_is_not_claimed() -> None:

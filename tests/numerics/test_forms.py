@@ -72,6 +72,27 @@ def test_windows_of_which_onednn_sums_what_is_beyond_are_told() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("x", "w", "attrs", "has"),
+    [
+        ((10, 2), (8, 4, 3, 3), {}, True),
+        ((8, 2), (8, 4, 3, 3), {}, False),
+        ((10, 3), (8, 4, 3, 3), {}, False),
+        ((10, 2), (8, 4, 3, 3), {"stride": (2, 1), "pad": (1, 1, 1, 0)}, False),
+        ((10, 2), (8, 4, 3, 3), {"stride": (1, 2)}, True),
+        ((10, 2), (8, 4, 3, 1), {"pad": (1, 0, 1, 0)}, False),
+        ((5, 2), (8, 4, 2, 2), {"dilation": (2, 1), "pad": (0,) * 4}, True),
+        ((10, 2), (4, 1, 3, 3), {"groups": 4}, False),
+        ((10, 2), (8, 1, 3, 3), {"groups": 4}, True),
+    ],
+)
+def test_columns_of_images_in_steps_are_told(
+    x: tuple[int, ...], w: tuple[int, ...], attrs: dict[str, int | tuple[int, ...]], has: bool
+) -> None:
+    given = {"stride": (2, 2), "pad": (1,) * 4} | attrs
+    assert ("one_column" in forms((1, 4, *x), w, **given)) == has
+
+
 def test_other_forms_are_told() -> None:
     assert "volumes_apart" in forms((1, 2, 5, 5, 5), (2, 1, 3, 3, 3), groups=2)
     assert "volumes_apart" not in forms((1, 1, 5, 5, 5), (1, 1, 3, 3, 3), groups=1)
