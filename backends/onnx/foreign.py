@@ -14,6 +14,7 @@ from qir.ir.node import Node, Value
 from qir.ir.types import Array
 from qir.ledger import Change
 
+from . import older
 from .elements import number, tensor, type_proto
 from .writer import STEP, Writer
 
@@ -81,9 +82,9 @@ def write(writer: Writer, node: Node) -> None:
         )
         writer.domains[domain] = max(version(node), writer.domains.get(domain, 1))
         writer.nodes.append(proto)
-    elif proto.op_type == "Hardmax" and version(node) < 13 <= writer.opset:
-        _of_rows(writer, node, proto)
-    elif _since(proto, version(node)) == _since(proto, writer.opset) or fits(node, writer.opset):
+    elif older.changed(proto, version(node), writer.opset):
+        older.OWN[proto.op_type](writer, node, proto)
+    elif _same(proto, version(node), writer.opset) or fits(node, writer.opset):
         writer.nodes.append(proto)
     else:
         _converted(writer, node, proto)
@@ -91,20 +92,10 @@ def write(writer: Writer, node: Node) -> None:
         writer.info(value)
 
 
-def _of_rows(writer: Writer, node: Node, proto: onnx.NodeProto) -> None:
-    """Writes a Hardmax that takes all axes from its own on as one, as those of rows laid out."""
-    x, y = proto.input[0], proto.output[0]
-    axis = next((a.i for a in proto.attribute if a.name == "axis"), 1)
-    sizes, flat, rows = (writer.fresh(f"{y}_{word}") for word in ("sizes", "flat", "rows"))
-    writer.emit("Shape", [x], [sizes])
-    writer.emit("Flatten", [x], [flat], {"axis": axis})
-    proto.input[:], proto.output[:] = [flat], [rows]
-    del proto.attribute[:]
-    proto.attribute.append(helper.make_attribute("axis", 1))
-    writer.nodes.append(proto)
-    writer.emit("Reshape", [rows, sizes], [y])
-    said = f"Hardmax is written as opset {writer.opset} has it, of rows laid out and back"
-    writer.ledger.add(Change.EXACT, STEP, node.name, said)
+def _same(proto: onnx.NodeProto, one: int, other: int) -> bool:
+    """Whether an operator, with all that its graphs hold, has one form in both operator sets."""
+    found = [proto, *(n for n in older.inside(proto) if n.domain == "")]
+    return all(_since(each, one) == _since(each, other) for each in found)
 
 
 def _since(proto: onnx.NodeProto, opset: int) -> int:
@@ -117,12 +108,11 @@ def _since(proto: onnx.NodeProto, opset: int) -> int:
 def _converted(writer: Writer, node: Node, proto: onnx.NodeProto) -> None:
     """Writes the node in the form that a newer opset has, by ONNX's own converter.
 
-    Refused for a Scan of opset 8, which goes over batches: the converter leaves it as it is.
+    Refused where its graphs hold an operator that means another thing there.
     """
-    if proto.op_type == "Scan" and version(node) < 9:
-        raise writer.refuse(
-            node, f"Scan of opset {version(node)} goes over batches, which none of newer sets does"
-        )
+    if found := [n for n in older.inside(proto) if older.changed(n, version(node), writer.opset)]:
+        what = f"{found[0].op_type}, which means another thing in opset {writer.opset}"
+        raise writer.refuse(node, f"{proto.op_type} of opset {version(node)} holds {what}")
     operands = dict.fromkeys(node.variadic("xs"))
     graph = helper.make_graph(
         [proto],

@@ -44,8 +44,9 @@ def _upsample(reader: Reader, op: Op) -> None:
     """Upsample, and the first Resize, which is like it."""
     given = op.attribute("scales")
     scales = list(given.floats) if given else reader.numbers(op.input(1)).reshape(-1).tolist()
-    if op.text("mode", "nearest") == "nearest" and min(scales, default=1) < 1:
-        raise Keep  # onnxruntime takes the next place here, ONNX the one before
+    whole = all(s >= 1 or np.frexp(s)[0] == 0.5 for s in scales)
+    if op.text("mode", "nearest") == "nearest" and not whole:
+        raise Keep  # onnxruntime takes the place after here, ONNX the one before
     attrs: dict[str, Attr] = {"coordinates": "asymmetric", "scales": tuple(map(float, scales))}
     if op.text("mode", "nearest") == "nearest":
         attrs["rounding"] = "floor"
