@@ -8,11 +8,12 @@ from .rows import Row, operator
 from .writer import Wire, Work, Writer
 
 _SWISH = 24
+"""The set that has it; onnxruntime 1.31 has no kernel and opens it in this set alone."""
 
 
 def _silu(writer: Writer, work: Work, ins: dict[str, str]) -> None:
     alpha = work.real("alpha")
-    if writer.opset >= _SWISH:
+    if writer.opset == _SWISH or (writer.standard and writer.opset > _SWISH):
         writer.emit("Swish", [ins["x"]], [work.out], {"alpha": alpha}, origins=work.origins)
         return
     inner = ins["x"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +21,7 @@ from qir.ledger import Change, Ledger
 from . import (
     annotated,
     attention_ops,
+    checked,
     clipped,
     contrib_ops,
     control,
@@ -79,6 +80,9 @@ def to_parts(
         reason = f"of {writer.bounded} constants, whose codes keep to them"
         ledger.add(Change.DROPPED, STEP, "bounds", reason)
     model = _finished(writer)
+    checked.check(model, writer.opset)
+    if not said.standard:
+        checked.kernels(model, writer.opset, provenance.source_opset(graph) or OPSET, ledger)
     provenance.restore(graph, model, ledger)
     provenance.versions(graph, model, _why(writer.opset, graph, said), ledger)
     return model, writer.large
@@ -99,7 +103,7 @@ def _opset(graph: Graph, dialect: Dialect) -> int:
     One newer than onnxruntime takes is lowered as far as the graph's ops let it. Refused where one
     is asked for that the graph does not fit.
     """
-    nodes = [node for _, each in graph.walk() for node in each]
+    nodes = list(_written(graph))
     kept = [
         n
         for n in nodes
@@ -121,6 +125,15 @@ def _opset(graph: Graph, dialect: Dialect) -> int:
         return wanted
     bound = [foreign.since(n) for n in kept if not foreign.fits(n, newest)]
     return max([newest, least, *bound])
+
+
+def _written(graph: Graph) -> Iterator[Node]:
+    """The nodes that are written, not those of a group that is written as one operator."""
+    for node in graph:
+        yield node
+        if node.op != "fused" or not contrib_ops.known(node):
+            for name in node.bodies:
+                yield from _written(graph.body(node, name))
 
 
 def _asked(graph: Graph, dialect: Dialect, least: int, kept: list[Node]) -> int:

@@ -94,7 +94,23 @@ def _shape(writer: Writer, work: Work, ins: dict[str, str]) -> None:
     attrs: dict[str, Wire] = {"start": work.whole("start")} if work.attrs["start"] else {}
     if work.attrs["end"] is not None:
         attrs["end"] = work.whole("end")
+    if attrs and writer.opset < 15:
+        _part_of_shape(writer, work, ins["x"])
+        return
     writer.emit("Shape", [ins["x"]], [work.out], attrs, origins=work.origins)
+
+
+def _part_of_shape(writer: Writer, work: Work, x: str) -> None:
+    """Some of the sizes, as operator sets before 15 say it: cut from all."""
+    sizes, rank = writer.fresh(f"{work.out}_sizes"), work.operands["x"].type.rank
+    end = rank if work.attrs["end"] is None else work.whole("end")
+    ends = [max(0, i + rank if i < 0 else min(i, rank)) for i in (work.whole("start"), end)]
+    names = [
+        writer.parameter(np.array([i], np.int64), f"{work.out}_{word}", None)
+        for word, i in zip(("start", "end"), ends, strict=True)
+    ]
+    writer.emit("Shape", [x], [sizes], origins=work.origins)
+    writer.emit("Slice", [sizes, *names], [work.out])
 
 
 def _constant_of_shape(writer: Writer, work: Work, ins: dict[str, str]) -> None:

@@ -334,7 +334,7 @@ class Reader:
         zeros = self._zeros(zero, storage, scales)
         if not isinstance(shape, tuple) or not _per_axis(scales, shape, axis):
             if scales.size != 1:
-                raise Keep
+                raise Keep(_open_axis(scales, shape, axis))
             flat, offset = scales.reshape(()), zeros.reshape(())
             return uniform(storage, flat, offset, express=kind)
         axis %= len(shape)
@@ -410,6 +410,15 @@ def _per_axis(scales: NDArray[np.floating], shape: tuple[object, ...], axis: int
     if scales.ndim != 1 or not -len(shape) <= axis < len(shape):
         return False
     return shape[axis] == scales.size
+
+
+def _open_axis(scales: NDArray[np.floating], shape: object, axis: int) -> str:
+    """Why a list of scales is along no axis, where that is an axis whose size nobody says."""
+    sizes = shape if isinstance(shape, tuple) and scales.ndim == 1 else ()
+    if not -len(sizes) <= axis < len(sizes) or isinstance(sizes[axis], int):
+        return ""
+    said = f"it has {scales.size} scales along axis {axis}, whose size the file leaves open"
+    return f"{said}; {scales.size} there would do"
 
 
 def _moves_raw(value: Value) -> bool:

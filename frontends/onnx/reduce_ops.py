@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+
 from qir.ir.attrs import Attr
 from qir.ir.dtype import DType
+from qir.ir.node import Value
+from qir.ir.types import Array
 
 from .elementwise_ops import floats
 from .op import Keep, Op
@@ -104,13 +108,14 @@ def _norm(kind: str, *slots: str) -> Handler:
         floats(reader, op)
         if len(op.outputs) > 1 or op.integer("stash_type", 1) != 1:
             raise Keep
-        names = zip(("x", *slots), op.inputs, strict=False)
+        grouped = kind == "group_norm" and op.opset < 21
+        names = zip(("x", *(() if grouped else slots)), op.inputs, strict=False)
         operands = {s: reader.value(op, n) for s, n in names if n}
         attrs: dict[str, Attr] = {"eps": op.real("epsilon", 1e-5)}
         if kind == "group_norm":
             attrs["groups"] = op.integer("num_groups", 0)
-            if op.opset < 21:
-                raise Keep  # its gamma and beta are by group
+            if grouped:
+                _by_channel(reader, op, operands)
         elif kind != "instance_norm":
             attrs["axis"] = op.integer("axis", -1)
             if any(v.type.rank > operands["x"].type.rank for v in operands.values()):
@@ -118,6 +123,21 @@ def _norm(kind: str, *slots: str) -> Handler:
         reader.add(op, kind, operands, attrs)
 
     return read
+
+
+def _by_channel(reader: Reader, op: Op, operands: dict[str, Value]) -> None:
+    """Gives each channel the gamma and beta of its group; before opset 21 they are by group."""
+    count, shape = op.integer("num_groups", 0), operands["x"].type.shape
+    channels = shape[1] if len(shape) > 1 else None
+    for slot, name in zip(("gamma", "beta"), op.inputs[1:], strict=True):
+        held = reader.array(name)
+        if held is None or not isinstance(channels, int):
+            raise Keep("its numbers by group are computed, or nothing says how many channels")
+        if count < 1 or channels % count or held.data.shape != (count,):
+            raise op.fail(f"{channels} channels, {count} groups, {held.type} for {name!r}")
+        data = np.repeat(held.data, channels // count)
+        kind = held.type.with_shape((channels,))
+        operands[slot] = reader.hold(reader.spare(f"{name}_by_channel"), Array(data, kind), None)
 
 
 def _lrn(reader: Reader, op: Op) -> None:
