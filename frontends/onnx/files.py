@@ -13,15 +13,16 @@ import numpy as np
 import onnx
 from onnx import inliner
 
+from qir.errors import InputError
 from qir.ir.types import Array, TensorType
 
+from .calls import OLDEST, bind
 from .damage import damage
 from .elements import Room, check_size, element, stored_size, to_array
 from .faults import fault
-from .functions import Custom, customs, written_out
+from .functions import DOMAIN, Custom, customs, written_out
 from .wire import split
 
-OLDEST = 7
 _LIMIT = (1 << 31) - 1
 _APART = 1 << 20
 """Files of so many bytes are worth reading with their tensors apart."""
@@ -84,18 +85,27 @@ def read_model(path: Path) -> ModelFile:
     if not proto.HasField("graph") or not (proto.graph.output or proto.graph.node):
         raise fault(path, "", "is no ONNX model: it holds no graph")
     known = customs(proto.functions)
-    others = tuple(f.name for f in proto.functions if f.name not in known)
-    if len(proto.functions) > len(known):
-        count, size = written_out(proto, known)
-        if count > _MOST_NODES or size > _LIMIT:
-            said = f"written out they are {count} operators of {size} bytes"
-            raise fault(path, "functions", f"{said}; {_MOST_NODES} of 2 GiB are read")
+    others = tuple(f.name for f in proto.functions if f.domain != DOMAIN or f.name not in known)
+    if others:
+        _opsets(path, proto)
+        _bounded(path, proto, known)
         try:
-            kept = [(f.domain, f.name) for f in proto.functions if f.name in known]
+            bind(proto, known, _LIMIT)
+            _bounded(path, proto, known)
+            kept = [(DOMAIN, name) for name in known]
             proto = inliner.inline_selected_functions(proto, kept, exclude=True)
+        except InputError:
+            raise
         except Exception as error:  # whatever the library raises, the file is at fault
             raise fault(path, "functions", f"cannot be written out: {error}") from error
     return ModelFile(path, proto, _opsets(path, proto), places, known, functions=others)
+
+
+def _bounded(path: Path, proto: onnx.ModelProto, known: Mapping[str, Custom]) -> None:
+    count, size = written_out(proto, known)
+    if count > _MOST_NODES or size > _LIMIT:
+        said = f"written out they are {count} operators of {size} bytes"
+        raise fault(path, "functions", f"{said}; {_MOST_NODES} of 2 GiB are read")
 
 
 def _read(path: Path) -> tuple[bytes, Mapping[int, tuple[int, int]]]:

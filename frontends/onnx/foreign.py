@@ -19,6 +19,7 @@ from qir.ir.types import Array, TensorType
 from qir.ledger import Change
 
 from . import optional
+from .calls import strange
 from .elements import UNKNOWN, element, tensor_proto, type_proto
 from .op import MICROSOFT, Op, attribute_type, held_graphs
 from .reader import Reader
@@ -36,6 +37,8 @@ def keep(reader: Reader, op: Op, why: str = "") -> None:
     `why` says what is wrong with an op that is known. What its graphs use from outside are operands
     behind its own. InputError if nobody knows what it gives.
     """
+    if op.holds and reader.file.functions:
+        _same_sets(op)
     attrs = tuple((a.name, attr(reader, op, a)) for a in op.proto.attribute)
     places = tuple(i for i, name in enumerate(op.inputs) if name)
     values = [reader.value(op, op.inputs[i]) for i in places]
@@ -60,6 +63,14 @@ def keep(reader: Reader, op: Op, why: str = "") -> None:
     if why:
         said = f"kept as onnx {op.type}: {why}"
         reader.note(Change.EXACT, next(filter(None, op.outputs), op.place), said)
+
+
+def _same_sets(op: Op) -> None:
+    """InputError where graphs within an op that is kept have operators of other sets than it."""
+    inside = [g for a in op.proto.attribute for g in held_graphs(a)]
+    found = next(filter(None, (strange(g, op.opset) for g in inside)), "")
+    if found:
+        raise op.fail(f"is kept as it is, of opset {op.opset}, and holds {found} of a function")
 
 
 def attr(reader: Reader, op: Op, attribute: AttributeProto) -> Attr:

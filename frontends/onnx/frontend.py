@@ -25,6 +25,7 @@ from qir.ledger import Change, Ledger
 from . import (
     annotated,
     attention_ops,
+    calls,
     contrib,
     contrib_attention,
     contrib_codes,
@@ -184,7 +185,8 @@ def _fill(reader: Reader, make_inputs: Callable[[Reader, set[str]], set[str]]) -
 
 def _op(file: ModelFile, index: int, node: onnx.NodeProto) -> Op:
     domain = "" if node.domain == "ai.onnx" else node.domain
-    op = Op(node, index, domain, file.opsets.get(domain, 0), file.path)
+    own = calls.opset(node) if file.functions else 0
+    op = Op(node, index, domain, own or file.opsets.get(domain, 0), file.path)
     try:
         "".join((op.type, domain, op.name, *op.inputs, *op.outputs, *op.attributes))
     except TypeError:  # protobuf gives what is no text as bytes

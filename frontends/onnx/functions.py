@@ -65,25 +65,25 @@ def customs(functions: Iterable[onnx.FunctionProto]) -> dict[str, Custom]:
     return found
 
 
-_DEEPEST = 100
+DEEPEST = 100
 """Calls within calls; the library that writes functions out takes no more."""
 
 
 def written_out(proto: onnx.ModelProto, kept: Container[str]) -> tuple[int, int]:
     """How many operators a model has, and bytes of them, once its functions are written out."""
-    functions = {_key(f.domain, f.name, f.overload): f for f in proto.functions}
+    functions = {key_of(f.domain, f.name, f.overload): f for f in proto.functions}
     done: dict[tuple[str, str, str], tuple[int, int]] = {}
 
     def called(key: tuple[str, str, str], depth: int) -> tuple[int, int]:
         if key not in done:
             done[key] = 0, 0  # of what calls itself the library tells
-            done[key] = (0, 0) if depth > _DEEPEST else sums(functions[key].node, depth)
+            done[key] = (0, 0) if depth > DEEPEST else sums(functions[key].node, depth)
         return done[key]
 
     def sums(nodes: Iterable[onnx.NodeProto], depth: int) -> tuple[int, int]:
         count = size = 0
         for node in nodes:
-            key = _key(node.domain, node.op_type, node.overload)
+            key = key_of(node.domain, node.op_type, node.overload)
             known = key in functions and not (key[0] == DOMAIN and key[1] in kept)
             parts = [called(key, depth + 1) if known else (1, node.ByteSize())]
             parts += [sums(g.node, depth) for a in node.attribute for g in held_graphs(a)]
@@ -94,7 +94,8 @@ def written_out(proto: onnx.ModelProto, kept: Container[str]) -> tuple[int, int]
     return sums(proto.graph.node, 0)
 
 
-def _key(domain: str, name: str, overload: str) -> tuple[str, str, str]:
+def key_of(domain: str, name: str, overload: str) -> tuple[str, str, str]:
+    """What a function is called by."""
     return "" if domain == "ai.onnx" else domain, name, overload
 
 

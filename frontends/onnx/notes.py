@@ -10,6 +10,7 @@ import onnx
 from qir.ir.origin import Origin
 from qir.ledger import Change
 
+from .calls import OPSET
 from .files import ModelFile
 from .op import held_graphs
 
@@ -79,7 +80,7 @@ def _notes(part: _Noted) -> tuple[tuple[str, str], ...]:
     doc = (("", str(part.doc_string)),) if part.doc_string else ()
     if not part.metadata_props:
         return doc
-    return (*doc, *((str(p.key), str(p.value)) for p in part.metadata_props))
+    return (*doc, *((str(p.key), str(p.value)) for p in part.metadata_props if p.key != OPSET))
 
 
 def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
