@@ -37,7 +37,7 @@ def _known(runtime: Runtime) -> Cell:
     styles = {"measured": "green", "assumed": "yellow", "unknown": "red"}
     said = str(runtime.state)
     if runtime.evidence:
-        said = f"not installed: assumed, on {runtime.evidence}"
+        said = f"{runtime.why}: {runtime.state}, on {runtime.evidence}"
     if runtime.date:
         said += (
             f" {runtime.date}: {plural(runtime.drifts, 'drift') if runtime.drifts else 'as filed'}"

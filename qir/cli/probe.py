@@ -84,7 +84,8 @@ def probe(
         for measured in found:
             _show(screen, measured, every)
         for other in () if runtimes else assumed():
-            screen.line(f"{other.name} is not installed: assumed, on {other.evidence}", "dim")
+            said = f", on {other.evidence}" if other.evidence else ""
+            screen.line(f"{other.name}: {other.why or 'no evidence'}: {other.state}{said}", "dim")
         if not found:
             screen.line("no runtime that can be probed is installed")
     if any(m.drifts for m in found):

@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ from qir.atomic import write_text
 from qir.errors import ProfileError, QirError
 from qir.inspect.environment import processor_features
 from qir.inspect.probing import Measured, OpReading, Probe, filed, head_of, probes, ruled, suits
-from qir.inspect.versions import release
+from qir.inspect.versions import covers, release
 from qir.numerics import dumps, parse, profile, profile_names
 from qir.numerics.profile import Entry, Field, Head, Profile
 
@@ -40,23 +40,42 @@ class Runtime:
     evidence: str = ""
     """On what a file rests that speaks of a runtime which cannot be measured here."""
 
+    @property
+    def why(self) -> str:
+        """What keeps it from being measured here, where something does; else nothing."""
+        if not self.evidence:
+            return ""
+        return "no probe is of this file" if self.version else "not installed"
+
 
 def runtimes() -> tuple[Runtime, ...]:
     """Every runtime that plugins can probe or have a file of, and what is known of it."""
-    return (*(_known(probe) for probe in probes()), *assumed())
+    probed = tuple(_known(probe) for probe in probes())
+    return (*probed, *_others({r.profile for r in probed}))
 
 
 def assumed() -> tuple[Runtime, ...]:
-    """The runtimes that no probe measures: what their files say is assumed, on what they rest."""
+    """The files of which no probe is: what they say is assumed, on what they rest."""
+    return _others({_known(probe).profile for probe in probes()})
+
+
+def _others(shown: Set[str]) -> tuple[Runtime, ...]:
     found = []
     for name in profile_names():
         of = profile(name)
-        head = head_of(of)
-        mine = [p for p in probes() if p.backend == head.backend]
-        if head.backend in ("", "qir") or any(suits(head.settings, p.settings) for p in mine):
+        if name in shown or head_of(of).backend in ("", "qir"):
             continue
-        found.append(Runtime(name, None, name, "assumed", evidence=head_evidence(of)))
+        rests = head_evidence(of)
+        state: State = "assumed" if rests else "unknown"
+        found.append(Runtime(name, _installed(of), name, state, evidence=rests))
     return tuple(found)
+
+
+def _installed(of: Profile) -> str | None:
+    """The version of a file's runtime that is here, where the file speaks of it."""
+    head = head_of(of)
+    versions = [p.version for p in probes() if p.backend == head.backend]
+    return next((v for v in versions if v and covers(head.versions, v)), None)
 
 
 def head_evidence(of: Profile) -> str:
@@ -131,13 +150,12 @@ def draft(measured: Measured, name: str) -> str:
         for o, said in zip(measured.drifts, lost, strict=True)
         if o.left
     )
-    versions, below = release(measured.version), head_of(base)
     head = Head(
         name,
         base.name,
-        measured.backend if below.backend != measured.backend else "",
-        versions if below.versions != versions else "",
-        {} if suits(below.settings, measured.settings) else dict(measured.settings),
+        measured.backend,
+        release(measured.version),
+        dict(measured.settings),
         evidence=f"{_evidence(measured)}: {measured.cases} cases, {measured.elements:,} elements",
         notes=notes,
     )

@@ -187,7 +187,10 @@ def test_a_file_of_what_does_not_drift_says_what_the_one_it_extends_does(
     if version != "as it is":
         found = replace(found, version=version, covered=False)
     text = draft(found, "written")
-    assert not {"signed", "doubled", "groups", "isa", "rule", "group"} & tomllib.loads(text).keys()
+    said = tomllib.loads(text)
+    assert not {"signed", "doubled", "groups", "isa", "rule", "group"} & said.keys()
+    assert said["versions"] == f"=={'.'.join(found.version.split('.')[:2])}.*"
+    assert (said["backend"], said.get("settings", {})) == (probe.backend, dict(probe.settings))
     _same(parse(text, "written.toml", profile), profile(found.profile))
 
 
@@ -293,6 +296,18 @@ def test_a_runtime_that_no_probe_measures_is_assumed_on_the_evidence_of_its_file
             chosen([name])
     known = {head_of(profile(r.profile)).backend for r in runtimes() if r.profile}
     assert known == {head_of(profile(n)).backend for n in profile_names()} - {"", "qir"}
+
+
+def test_every_profile_is_told_with_the_version_that_is_here() -> None:
+    found = {r.profile: r for r in runtimes()}
+    own = {name for name in profile_names() if head_of(profile(name)).backend in ("", "qir")}
+    assert found.keys() - {""} == set(profile_names()) - own
+    here = next(p.version for p in probes() if p.name == "tensorflow.core")
+    for name in ("min_first", "min_combined", "onednn.min_first", "uniform"):
+        of = found[f"tf-2.21.{name}"]
+        why = "no probe is of this file" if here else "not installed"
+        assert (of.version, of.state, of.why) == (here, "assumed", why)
+        assert of.evidence.startswith("tests/differential/test_tensorflow")
 
 
 def test_names_that_nothing_has_are_refused() -> None:
