@@ -151,8 +151,9 @@ class _Calls:
             raise ValueError(f"{key[1]!r} is recursive")
         if len(within) >= DEEPEST:
             raise ValueError(f"more than {DEEPEST} calls are in one another")
-        given = {a.name: a for a in (*function.attribute_proto, *attributes)}
-        said = sorted(a.SerializeToString(deterministic=True) for a in given.values())
+        own = {a.name: a for a in attributes}
+        said = sorted(a.SerializeToString(deterministic=True) for a in own.values())
+        given = {**{a.name: a for a in function.attribute_proto}, **own}
         known = key, tuple(said)
         if known not in self.made:
             self.take(function.ByteSize())

@@ -73,6 +73,21 @@ def test_functions_with_large_constants_count_by_their_bytes(tmp_path: Path) -> 
     assert "of 2 GiB are read" in refused(save(net(call("F12"), functions=made), tmp_path))
 
 
+def test_functions_with_large_attributes_count_by_their_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qir.frontends.onnx.files._LIMIT", 1 << 24)
+    made = function("F", "Relu")
+    made.attribute.append("t")
+    for i in range(20):
+        part = node("Constant", [], [f"k{i}"])
+        part.attribute.add(name="value", ref_attr_name="t", type=onnx.AttributeProto.TENSOR)
+        made.node.append(part)
+    data = numpy_helper.from_array(np.zeros(1 << 18, np.float32), "k")
+    calls = [node("F", ["x"], ["y"], domain="mine", t=data)]
+    assert "hold more than" in refused(save(net(calls, functions=[made]), tmp_path))
+
+
 @pytest.mark.parametrize(
     ("made", "said"),
     [
