@@ -23,11 +23,12 @@ from qir.ir.graph import Graph
 from qir.ir.verify import Finding, check
 from qir.ir.verify import verify as verify_graph
 from qir.ledger import Change, Ledger
-from qir.numerics import bring, given, profile_text
+from qir.numerics import Profile, bring, given, profile_text
 from qir.numerics import profile as named_profile
 from qir.passes.assign_schemes import AssignSchemes, Plan, Wish, assign
 from qir.passes.fold_batch_norm import FoldBatchNorm
 from qir.passes.fold_constants import FoldConstants
+from qir.passes.kernel_table import kernel_table
 from qir.passes.kernels import kernels, of_reals
 from qir.passes.materialize import Materialize
 from qir.passes.open_groups import OpenGroups
@@ -269,11 +270,15 @@ def plan(
     rules: Iterable[str] = (),
     dynamic: bool = False,
     weights: str | None = None,
+    profile: str = "",
 ) -> Plan:
     """What would be integer, what stays float and why, before any work.
 
-    `dynamic` and `weights` as `quantize_dynamic` and `quantize_weights` mean them.
+    `dynamic` and `weights` as `quantize_dynamic` and `quantize_weights` mean them, `profile` as
+    `quantize` does.
     """
+    if profile:
+        return _planned_as(graph, profile, _granularity(granularity), rules)
     table = named_target(target).capability()
     wishes = [Wish.parse(text) for text in rules]
     if weights is not None:
@@ -283,6 +288,23 @@ def plan(
     folded, groups = fold(graph), grouped_by(graph)
     rows = kernels(folded, named_profile(groups)) if groups else None
     return assign(folded, table, _granularity(granularity), wishes, rows)[0]
+
+
+def _planned_as(
+    graph: Graph, name: str, granularity: Literal["channel", "tensor"], rules: Iterable[str]
+) -> Plan:
+    of = _kernels_of(graph, name)
+    table, wishes = kernel_table(of), [Wish.parse(text) for text in rules]
+    folded = fold(graph)
+    return assign(folded, table, granularity, wishes, kernels(folded, of))[0]
+
+
+def _kernels_of(graph: Graph, name: str) -> Profile:
+    """The named profile; UsageError where a graph is grouped by another."""
+    of, groups = named_profile(given(name)), grouped_by(graph)
+    if groups not in ("", of.name):
+        raise UsageError(f"the model is grouped as {groups}: quantize it as that, not as {of.name}")
+    return of
 
 
 def _granularity(name: str) -> Literal["channel", "tensor"]:
@@ -330,11 +352,14 @@ def quantize(
     scales: str = "profile",
     ledger: Ledger | None = None,
     journal: Journal | None = None,
+    profile: str = "",
 ) -> Graph:
     """The quantized graph in QDQ form, for a target; the graph given stays as it was.
 
     Scales are those of the target's profile, or of a named rule or family (`qir.numerics.NAMED`).
-    A graph that was grouped by a profile gets no codes within that profile's kernels.
+    A graph that was grouped by a profile gets no codes within that profile's kernels. With a
+    `profile` no target is asked: codes lie on the edges of that profile's kernels and are those
+    that these take, found by its rules; grouped by it (again), it gives its runtime's bytes.
 
     Raises DataError where the statistics are of another model, UsageError for a model that holds
     codes already.
@@ -345,16 +370,18 @@ def quantize(
     folded = fold(graph, ledger, journal=journal)
     statistics.require_model(GraphProgram(folded).digest)
     wishes = tuple(Wish.parse(text) for text in rules)
+    table, groups, named = backend.capability(), grouped_by(graph), backend.profile
+    if profile:
+        of = _kernels_of(graph, profile)
+        table, groups, named = kernel_table(of), of.name, of.name
     steps = (
-        AssignSchemes(
-            backend.capability(), _granularity(granularity), wishes, range_rule, grouped_by(graph)
-        ),
-        Materialize(statistics, backend.profile, scales),
+        AssignSchemes(table, _granularity(granularity), wishes, range_rule, groups),
+        Materialize(statistics, named, scales),
         TurnSums(),
         Prune(),
     )
     out = run_passes(folded, steps, ledger, journal=journal)
-    out.profile = backend.profile
+    out.profile = named
     return out
 
 

@@ -122,8 +122,9 @@ def group(
     if real and steps:
         screen.line()
         screen.line(
-            "The model is float, and no number of it moved. Calibrated and quantized, it gets "
-            f"codes at the edges of these kernels; grouped as {profile} again, it gives the bytes."
+            "The model is float, and no number of it moved. qir quantize with "
+            f"--as {profile} puts codes that these kernels take on their edges, in a .qir file; "
+            f"grouped as {profile} again, that gives the bytes. Codes for a --target may be others."
         )
 
 

@@ -43,12 +43,19 @@ class Common(TypedDict):
     "qir quantize model.onnx --data samples.npy -o quantized.onnx",
     "qir quantize model.onnx --stats model.stats --keep-float '/fc/*' -o mixed.qir",
     "qir quantize model.onnx --dynamic -o dynamic.onnx",
+    "qir quantize grouped.qir --data samples.npy --as tflite-2.21.xnnpack -o lite.qir",
 )
 @shared.model
 @shared.data("Samples to calibrate with: an .npy or .npz file, or a folder of them.")
 @click.option("--stats", type=shared.PATH, metavar="FILE", help="Statistics of `qir calibrate`.")
 @shared.output("Where to write it: a .qir file, or the target's own kind.")
 @shared.target
+@click.option(
+    "--as",
+    "profile",
+    metavar="PROFILE",
+    help="For the kernels of a profile instead, such as tflite-2.21.xnnpack, to a .qir file.",
+)
 @shared.format_
 @shared.granularity
 @click.option(
@@ -86,6 +93,7 @@ def quantize(
     stats: Path | None,
     output: Path,
     target: str,
+    profile: str | None,
     form: str | None,
     granularity: str,
     range_rule: str,
@@ -110,6 +118,10 @@ def quantize(
     as `qir plan` shows, and writes the model. --dynamic and --weights need no samples. Same inputs
     give the same bytes, for any number of threads.
 
+    With --as the codes are those that a profile's kernels take, its own storage and zero points,
+    and lie on the edges of these kernels; `qir group --as` of the same profile then foretells the
+    runtime's bytes. Nothing is asked of a target; samples are needed.
+
     --json prints {file, output, file_bytes, output_bytes, target, integer_macs, integer_ops, ops,
     ledger: {kind: count}}.
     """
@@ -128,6 +140,8 @@ def quantize(
     if stats is not None and (limit or batch):
         raise UsageError("--limit and --batch go with --data: statistics are ready")
     require_apart([model, data, stats], [output, ledger_file])
+    if profile is not None:
+        _require_alone(output, alone)
     if alone and form is None and output.suffix.lower() != pipeline.SUFFIX:
         usual = "integer" if dynamic else "nbits"
         form = usual if usual in named_target(target).formats else None
@@ -150,6 +164,7 @@ def quantize(
         rules=wishes,
         dynamic=dynamic,
         weights=weights,
+        profile=profile or "",
     )
     _require_work(model, plan)
     statistics: Statistics | None = None
@@ -174,6 +189,7 @@ def quantize(
             granularity=granularity,
             range_rule=range_rule,
             scales=scales,
+            profile=profile or "",
             **common,
         )
     elif weights is not None:
@@ -200,7 +216,7 @@ def quantize(
                 "output": str(output),
                 "file_bytes": lengths[0],
                 "output_bytes": lengths[1],
-                "target": target,
+                "target": profile or target,
                 "integer_macs": plan.integer_macs,
                 "integer_ops": sum(d.integer for d in plan.decisions),
                 "ops": len(plan.decisions),
@@ -208,11 +224,25 @@ def quantize(
             }
         )
         return
-    screen.line(f"{model.name} -> {output.name} for {target}", "bold")
+    screen.line(f"{model.name} -> {output.name} for {profile or target}", "bold")
     change = f"{size(lengths[0])} -> {size(lengths[1])} ({percent(lengths[1] / lengths[0])})"
     screen.facts({**summary(plan), "size": change})
     _show(screen, plan)
     show_ledger(screen, ledger)
+
+
+def _require_alone(output: Path, alone: bool) -> None:
+    """UsageError for what does not go with --as."""
+    from qir.errors import UsageError
+    from qir.pipeline import SUFFIX
+
+    context = click.get_current_context()
+    if context.get_parameter_source("target") is click.core.ParameterSource.COMMANDLINE:
+        raise UsageError("give --target or --as: with --as no target is asked")
+    if alone:
+        raise UsageError("--as needs samples: --dynamic and --weights are for a target")
+    if output.suffix.lower() != SUFFIX:
+        raise UsageError(f"{output}: with --as the model is for no target; name a .qir file")
 
 
 def _require_work(path: Path, plan: Plan) -> None:

@@ -26,7 +26,8 @@ from qir.ir.ops import spec
 from qir.ir.scheme import RESULT, Scheme, parse_scheme
 from qir.ir.text import parse
 from qir.ledger import Change, Ledger
-from qir.numerics import given, profile
+from qir.numerics import given, profile, profile_names
+from qir.passes.kernel_table import kernel_table
 from qir.passes.kernels import Kernel, kernels
 from qir.rewrite import Pass, Tolerance
 from qir.rewrite.options import option
@@ -114,6 +115,8 @@ class Plan:
 
 
 def _capability(name: str | list[str]) -> Capability:
+    if str(name) in profile_names():
+        return kernel_table(profile(str(name)))
     return target(str(name)).capability()
 
 
@@ -145,7 +148,7 @@ class AssignSchemes(Pass):
         default_factory=lambda: Capability("none", {}),
         metadata=option(name="target", read=_capability, write=_name, kind="target"),
     )
-    """What the target takes in integers."""
+    """What the target takes in integers, or the kernels of a profile."""
     granularity: Literal["channel", "tensor"] = "channel"
     """What one scale of a weight stands for."""
     wishes: tuple[Wish, ...] = field(
@@ -265,7 +268,7 @@ class _Assignment:
         while changed:
             changed = False
             for node in movers:
-                near = [node.operands["x"].node, *node.result.users]
+                near = [*(v.node for v in node.operands.values()), *node.result.users]
                 if self.reason[node] and any(self._integer(n) for n in near):
                     self.reason[node] = ""
                     changed = True
