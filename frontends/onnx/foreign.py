@@ -21,6 +21,7 @@ from qir.ledger import Change
 from . import optional
 from .calls import strange
 from .elements import UNKNOWN, element, tensor_proto, type_proto
+from .evaluated import by_runtime, without_runtime
 from .op import MICROSOFT, Op, attribute_type, held_graphs
 from .reader import Reader
 
@@ -400,9 +401,10 @@ def _info_of(name: str, value: Value) -> onnx.ValueInfoProto:
 
 
 def run(node: Node, operands: Mapping[str, NDArray[np.generic]]) -> tuple[NDArray[np.generic], ...]:
-    """Computes the node by ONNX's evaluator, which defines it, else by onnxruntime if it is there.
+    """Computes the node by ONNX's evaluator, which defines it, or by onnxruntime if it is there.
 
-    PluginError where neither knows it or both fail.
+    The runtime is first for forms that the evaluator has not. PluginError where neither knows it or
+    both fail.
     """
     proto = node_proto(node)
     values = {f"xs.{i}": v for i, v in enumerate(node.variadic("xs"))}
@@ -429,18 +431,30 @@ def run(node: Node, operands: Mapping[str, NDArray[np.generic]]) -> tuple[NDArra
     if domain:
         imports.append(onnx.helper.make_opsetid("", _NEWEST))
     model = onnx.helper.make_model(graph, opset_imports=imports, ir_version=_IR_VERSION)
-    kinds = [v.type.dtype for v in (*values.values(), *node.results)]
+    found = _found(node, proto, model, feed)
+    return tuple(_held(a, v) for a, v in zip(found, node.results, strict=True))
+
+
+def _found(
+    node: Node, proto: onnx.NodeProto, model: onnx.ModelProto, feed: Mapping[str, object]
+) -> Sequence[object]:
+    kinds = [v.type.dtype for v in (*node.variadic("xs"), *node.results)]
+    plain = all(kind.name in _PLAIN or kind.is_opaque for kind in kinds)
+    first = plain and by_runtime(proto, _version(node))
+    found = _in_runtime(model.SerializeToString(), feed) if first else None
+    if found is not None:
+        return found
+    if why := without_runtime(proto, _version(node)):
+        raise PluginError(f"onnx {proto.op_type}: {why}")
     try:
-        found = _in_evaluator(model, feed)
+        return _in_evaluator(model, feed)
     except Exception as error:  # the evaluator raises what its NumPy code raises
-        plain = all(kind.name in _PLAIN or kind.is_opaque for kind in kinds)
-        other = _in_runtime(model.SerializeToString(), feed) if plain else None
-        if other is None:
+        found = _in_runtime(model.SerializeToString(), feed) if plain and not first else None
+        if found is None:
             why = str(node.attrs["why"])
             said = f"{why}; {error}" if why else error
             raise PluginError(f"onnx {proto.op_type}: {said}") from error
-        found = other
-    return tuple(_held(a, v) for a, v in zip(found, node.results, strict=True))
+        return found
 
 
 def _held(made: object, value: Value) -> NDArray[np.generic]:

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from qir import pipeline
-from qir.errors import Refused
-from qir.frontends.onnx import frontend
+from qir.errors import QirError, Refused
+from qir.frontends.onnx import foreign, frontend
 
 Arrays = Mapping[str, NDArray[Any]]
 Node = onnx.NodeProto
@@ -206,3 +206,40 @@ def test_within_an_if_it_means_the_same_or_is_refused(tmp_path: Path, name: str)
         return
     pipeline.save(graph, tmp_path / "17.onnx", target="onnxruntime", opset=17)
     np.testing.assert_allclose(judged(tmp_path / "17.onnx", feed)[0], want, rtol=1e-6)
+
+
+PLACES = make("MaxPool", ["x"], ["y", "z"], kernel_shape=[2, 3], auto_pad="SAME_LOWER")
+RUN = {
+    **{name: case for name, case in CASES.items() if case[0] < 18},
+    "MaxPool 22": (22, PLACES, {"x": reals(2, 3, 4, 5)}, {}),
+    "Resize 13": (
+        13,
+        make("Resize", ["x", "", "s"], ["y"], coordinate_transformation_mode="align_corners"),
+        {"x": X, "s": np.array([1, 1, 0.6, 1.7], F)},
+        {},
+    ),
+}
+
+
+@pytest.mark.usefixtures("kept")
+@pytest.mark.parametrize("case", RUN)
+def test_it_is_run_as_its_own_operator_set_has_it(tmp_path: Path, case: str) -> None:
+    opset, node, feed, held = RUN[case]
+    path = model(tmp_path / "m.onnx", opset, [node], feed, held, list(node.output))
+    found = pipeline.run(pipeline.load(path), feed)
+    for name, one in zip(node.output, judged(path, feed), strict=True):
+        assert found[name].dtype == one.dtype
+        np.testing.assert_array_equal(found[name], one)
+
+
+@pytest.mark.usefixtures("kept")
+@pytest.mark.parametrize("case", ["Softmax 9", "Hardmax 11", "RoiAlign 10", "Upsample 9", "LSTM 7"])
+def test_without_onnxruntime_it_is_refused(
+    tmp_path: Path, case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opset, node, feed, held = CASES[case]
+    path = model(tmp_path / "m.onnx", opset, [node], feed, held, list(node.output))
+    graph = pipeline.load(path)
+    monkeypatch.setattr(foreign, "_in_runtime", lambda model, feed: None)
+    with pytest.raises(QirError, match=f"{node.op_type} of opset {opset} needs onnxruntime"):
+        pipeline.run(graph, feed)
