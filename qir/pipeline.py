@@ -26,6 +26,7 @@ from qir.ledger import Change, Ledger
 from qir.numerics import Profile, bring, given, profile_text
 from qir.numerics import profile as named_profile
 from qir.passes.assign_schemes import AssignSchemes, Plan, Wish, assign
+from qir.passes.coded import held
 from qir.passes.fold_batch_norm import FoldBatchNorm
 from qir.passes.fold_constants import FoldConstants
 from qir.passes.kernel_table import kernel_table
@@ -361,10 +362,13 @@ def quantize(
     `profile` no target is asked: codes lie on the edges of that profile's kernels and are those
     that these take, found by its rules; grouped by it (again), it gives its runtime's bytes.
 
-    Raises DataError where the statistics are of another model, UsageError for a model that holds
-    codes already.
+    Raises DataError where the statistics are of another model, UsageError for a model whose
+    codes leave nothing to do; of a model that has some, what is real is quantized, codes stay.
     """
-    _require_float(graph)
+    rules = tuple(rules)
+    if held(graph):
+        asked = plan(graph, target=target, granularity=granularity, rules=rules, profile=profile)
+        _require_left(graph, asked, profile or named_target(target).profile)
     ledger = ledger if ledger is not None else Ledger()
     backend = named_target(target)
     folded = fold(graph, ledger, journal=journal)
@@ -385,10 +389,17 @@ def quantize(
     return out
 
 
-def _require_float(graph: Graph) -> None:
-    if held := [v.name for v in graph.values.values() if v.type.quant]:
+def _require_left(graph: Graph, found: Plan, rules: str) -> None:
+    """UsageError for a model whose codes leave nothing to do, or are another runtime's."""
+    names = held(graph)
+    if not any(d.integer for d in found.decisions):
         raise UsageError(
-            f"the model is quantized already: {len(held)} values hold codes, {held[0]} first"
+            f"the model is quantized already: {len(names)} values hold codes, {names[0]} first"
+        )
+    if graph.profile != rules:
+        raise UsageError(
+            f"the model holds codes by the rules of {graph.profile}, {names[0]} first, and would "
+            f"get more by those of {rules}; finish it for its own target"
         )
 
 
@@ -404,9 +415,12 @@ def quantize_dynamic(
     """The graph whose products choose the numbers of their data while it runs: no data needed.
 
     In QDQ form, numbers beside codes; format "integer" of ONNX has the usual operators for it.
-    Raises UsageError for a model that holds codes already.
+    Codes that are there stay; raises UsageError where they leave nothing to do.
     """
-    _require_float(graph)
+    rules = tuple(rules)
+    if held(graph):
+        asked = plan(graph, target=target, granularity=granularity, rules=rules, dynamic=True)
+        _require_left(graph, asked, named_target(target).profile)
     backend = named_target(target)
     wishes = tuple(Wish.parse(text) for text in rules)
     made = QuantizeDynamic(backend.capability(), _granularity(granularity), wishes, backend.profile)
@@ -425,9 +439,12 @@ def quantize_weights(
     """The graph whose matrix products have their weights stored in blocks, such as `u4:32`.
 
     That is 4 bits, affine (`i4` is symmetric), a scale for 32 along the sum. Data stay real. Raises
-    UsageError for a model that holds codes already, SchemeError for other words.
+    UsageError for a model whose codes leave nothing to do, SchemeError for other words.
     """
-    _require_float(graph)
+    rules = tuple(rules)
+    if held(graph):
+        asked = plan(graph, target=target, rules=rules, weights=weights)
+        _require_left(graph, asked, named_target(target).profile)
     backend = named_target(target)
     wishes = tuple(Wish.parse(text) for text in rules)
     made = QuantizeWeights(Blocks.parse(weights), wishes, backend.profile)

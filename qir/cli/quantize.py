@@ -246,17 +246,28 @@ def _require_alone(output: Path, alone: bool) -> None:
 
 
 def _require_work(path: Path, plan: Plan) -> None:
-    """UsageError where nothing can become integer, or much is already, with the reason."""
+    """UsageError where nothing can become integer, with the reason."""
     from qir.errors import UsageError
     from qir.passes.assign_schemes import ALREADY
 
-    reasons = Counter(d.reason for d in plan.decisions if not d.integer)
+    if any(d.integer for d in plan.decisions):
+        return
+    reasons = Counter(d.reason for d in plan.decisions)
     if count := reasons[ALREADY]:
         said = f"{count} of its {len(plan.decisions)} ops work on codes"
-        raise UsageError(f"{path} is quantized already: {said}; quantize the float model")
-    if not any(d.integer for d in plan.decisions):
-        why = reasons.most_common(1)[0][0] if reasons else "it has no ops"
-        raise UsageError(f"{path}: nothing in it can become integer for {plan.target}: {why}")
+        raise UsageError(f"{path} is quantized already: {said}; nothing is left to quantize")
+    why = _reason(plan)
+    raise UsageError(f"{path}: nothing in it can become integer for {plan.target}: {why}")
+
+
+def _reason(plan: Plan) -> str:
+    """Why nothing of a model becomes integer: what keeps products, else the commonest reason."""
+    from qir.passes.quantize_dynamic import NO_PRODUCT
+
+    ranked = Counter(d.reason for d in plan.decisions if d.reason != NO_PRODUCT)
+    if not ranked:
+        ranked = Counter(d.reason for d in plan.decisions)
+    return ranked.most_common(1)[0][0] if ranked else "it has no ops"
 
 
 def _show(screen: Screen, plan: Plan) -> None:

@@ -17,7 +17,6 @@ from qir.calibration import parse_rule
 from qir.capability import Capability, OpCapability
 from qir.errors import SchemeError
 from qir.ir.attrs import same
-from qir.ir.calls import make_call
 from qir.ir.dtype import F32
 from qir.ir.graph import Graph
 from qir.ir.look import op_name
@@ -27,8 +26,10 @@ from qir.ir.scheme import RESULT, Scheme, parse_scheme
 from qir.ir.text import parse
 from qir.ledger import Change, Ledger
 from qir.numerics import given, profile, profile_names
+from qir.passes.coded import already, coded, decoded, source, suits
 from qir.passes.kernel_table import kernel_table
 from qir.passes.kernels import Kernel, kernels
+from qir.passes.work import work
 from qir.rewrite import Pass, Tolerance
 from qir.rewrite.options import option
 from qir.target import target
@@ -306,8 +307,7 @@ class _Assignment:
 
     def _obstacle(self, node: Node, row: OpCapability | None) -> str:
         """Why an op stays float; empty where nothing keeps it from integers."""
-        near = [*node.operands.values(), *node.results]
-        if any(v.type.quant or v.node.op == "dequantize" for v in near) or _sums(node):
+        if already(node) or (row and row.share and any(map(coded, node.results))):
             return ALREADY
         if node.op == "foreign":
             return str(node.attrs["why"]) or f"{node.attrs['op']!r} is not known to QIR"
@@ -326,7 +326,19 @@ class _Assignment:
                 return f"{slot} is computed; {self.table.name} wants a constant"
         if any(v.type.dtype != F32 for v in (*node.results, *self._data(node, row))):
             return "it does not compute in f32"
-        return self._bias_obstacle(node)
+        return self._bias_obstacle(node) or self._codes_obstacle(node, row)
+
+    def _codes_obstacle(self, node: Node, row: OpCapability) -> str:
+        """What codes beside it the target does not take there; they stay as they are."""
+        held = {slot: source(v) for slot, v in node.operands.items()}
+        held |= {RESULT: [q for v in node.results for q in coded(v)]}
+        for slot, maps in held.items():
+            allowed = row.slots.get(slot.split(".")[0], ())
+            if any(not any(suits(m, a) for a in allowed) for m in maps):
+                return (
+                    f"its {slot} has codes already, of a kind that {self.table.name} does not take"
+                )
+        return ""
 
     def _left_out(self, node: Node) -> str:
         """Why an op that is integer only in another's kernel is in none; empty for other ops."""
@@ -391,9 +403,12 @@ class _Assignment:
         out = {
             slot: value
             for slot, value in node.operands.items()
-            if slot.split(".")[0] in row.slots and not self._parameter(node, slot)
+            if slot.split(".")[0] in row.slots
+            and not self._parameter(node, slot)
+            and not decoded(value)
         }
-        out[RESULT] = self.tail(node).result
+        if not coded(self.tail(node).result):
+            out[RESULT] = self.tail(node).result
         return out
 
     def _parameter(self, node: Node, slot: str) -> bool:
@@ -526,9 +541,7 @@ class _Assignment:
     def _decision(self, node: Node, schemes: Schemes) -> Decision:
         origin = str(node.origins[0]) if node.origins else ""
         if said := self._between(node):
-            return Decision(
-                node.name, op_name(node), False, said, macs=self._work(node), origin=origin
-            )
+            return Decision(node.name, op_name(node), False, said, macs=work(node), origin=origin)
         if (head := self.inside.get(node)) is not None:
             return Decision(
                 node.name,
@@ -541,7 +554,7 @@ class _Assignment:
         found = {s: str(k) for s, k in schemes.get(node, {}).items()}
         if RESULT not in found and (tail := self.tail(node)) is not node:
             found[RESULT] = str(schemes.get(tail, {}).get(RESULT, ""))
-        reason, macs = self.reason[node], self._work(node)
+        reason, macs = self.reason[node], work(node)
         return Decision(node.name, op_name(node), not reason, reason, "", found, macs, origin)
 
     def _between(self, node: Node) -> str:
@@ -553,28 +566,6 @@ class _Assignment:
         if self.table.chain(ops):
             return ""
         return f"real between codes: {self.table.name} has no kernel {' |> '.join(ops)}"
-
-    @staticmethod
-    def _work(node: Node) -> int:
-        """The multiply-adds of one sample."""
-        row = spec(node.op)
-        if not (row.cost and node.results):
-            return 0
-        call = make_call(node.op, node.operands, node.attrs)
-        shape = tuple(
-            1 if i == 0 and not isinstance(d, int) else d
-            for i, d in enumerate(node.results[0].type.shape)
-        )
-        return row.cost(call, shape)
-
-
-def _sums(node: Node, steps: int = 3) -> bool:
-    """Whether it sums raw integers, or scales such a sum and adds a bias to it."""
-    if node.op in ("matmul_integer", "conv_integer"):
-        return True
-    if not steps or node.op not in ("cast", "mul", "add"):
-        return False
-    return any(_sums(value.node, steps - 1) for value in node.operands.values())
 
 
 def _fit(allowed: Scheme, wanted: Scheme) -> Scheme | None:

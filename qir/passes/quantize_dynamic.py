@@ -14,6 +14,7 @@ from qir.ir.attrs import Attr, same
 from qir.ir.calls import make_call
 from qir.ir.dtype import F32, I8, U8
 from qir.ir.graph import Graph
+from qir.ir.look import op_name
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 from qir.ir.scheme import RESULT, Scheme
@@ -21,6 +22,8 @@ from qir.ir.types import Array, QuantType, uniform
 from qir.ledger import Change, Ledger
 from qir.numerics import codes_of, numbers_for, profile
 from qir.passes.assign_schemes import ALREADY, STRUCTURE, Decision, Plan, Wish
+from qir.passes.coded import already, decoded
+from qir.passes.work import work
 from qir.rewrite import ANOTHER, Pass
 from qir.rewrite.watch import may
 
@@ -28,6 +31,8 @@ PRODUCTS = frozenset({"matmul", "linear", "gemm", "conv1d", "conv2d", "conv3d"})
 """Ops whose sums a runtime forms in integers while it chooses the numbers of one side."""
 MATRICES = frozenset({"matmul", "linear", "gemm"})
 """Products whose weights are a matrix."""
+NO_PRODUCT = "only products with weights are quantized without data"
+"""The reason of what no weights alone are stored for."""
 RULE = "onnx.dynamic"
 """How numbers are chosen while a model runs."""
 
@@ -64,11 +69,10 @@ def _float(node: Node, wishes: tuple[Wish, ...]) -> bool:
 
 def stays(node: Node, wishes: tuple[Wish, ...], ops: frozenset[str] = MATRICES) -> str:
     """Why an op keeps float weights; empty where nothing keeps it."""
-    near = [*node.operands.values(), *node.results]
-    if any(v.type.quant or v.node.op == "dequantize" for v in near):
+    if already(node):
         return ALREADY
     if node.op not in ops:
-        return "only products with weights are quantized without data"
+        return NO_PRODUCT
     if _float(node, wishes):
         return "a rule keeps it float"
     traits = spec(node.op).traits
@@ -125,16 +129,11 @@ def _suits(node: Node, row: OpCapability) -> bool:
 
 def decision(node: Node, reason: str, scheme: Scheme | None) -> Decision:
     origin = str(node.origins[0]) if node.origins else ""
-    macs, row = 0, spec(node.op)
-    if row.cost and node.results:
-        call = make_call(node.op, node.operands, node.attrs)
-        shape = node.results[0].type.shape
-        macs = row.cost(call, tuple(1 if not isinstance(d, int) else d for d in shape))
-    traits = row.traits
+    traits = spec(node.op).traits
     schemes = {} if scheme is None else {traits.data: f"u8 affine tensor {RULE}"}
     if scheme is not None and traits.weight:
         schemes[traits.weight] = str(scheme)
-    return Decision(node.name, node.op, not reason, reason, "", schemes, macs, origin)
+    return Decision(node.name, op_name(node), not reason, reason, "", schemes, work(node), origin)
 
 
 # -- what is done ---------------------------------------------------------------------------------
@@ -166,6 +165,8 @@ class QuantizeDynamic(Pass):
                 continue
             traits = spec(node.op).traits
             data = node.operands[traits.data]
+            if decoded(data):
+                reals[data] = data
             if data not in reals:
                 reals[data] = _dynamic(graph, data)
                 reason = f"u8 by {RULE}, chosen while the model runs"

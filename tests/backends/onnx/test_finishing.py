@@ -1,0 +1,151 @@
+"""A model that is quantized in part is finished: what is real gets codes, codes that exist stay."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+from qir import pipeline
+from qir.errors import UsageError
+from qir.ir.graph import Graph
+from tests.differential.runtime import run
+from tests.frontends.onnx.models import model, save
+
+SEED = 23
+FLOAT = TensorProto.FLOAT
+Plain = NDArray[np.float32]
+
+
+def network() -> onnx.ModelProto:
+    """Three products, a relu behind the first and a bias behind the second."""
+    rng = np.random.default_rng(SEED)
+    sizes = {"w1": (16, 24), "w2": (24, 24), "b2": (24,), "w3": (24, 8)}
+    constants = {n: rng.normal(size=s).astype(np.float32) / 4 for n, s in sizes.items()}
+    make = helper.make_node
+    nodes = [
+        make("MatMul", ["x", "w1"], ["a"], "fc1"),
+        make("Relu", ["a"], ["r"], "relu"),
+        make("MatMul", ["r", "w2"], ["b"], "fc2"),
+        make("Add", ["b", "b2"], ["c"], "bias"),
+        make("MatMul", ["c", "w3"], ["y"], "fc3"),
+    ]
+    return model(nodes, {"x": (FLOAT, ["N", 16])}, {"y": (FLOAT, ["N", 8])}, constants, 21)
+
+
+def samples() -> Plain:
+    return np.random.default_rng(SEED + 1).normal(size=(32, 16)).astype(np.float32)
+
+
+def batches() -> list[dict[str, Plain]]:
+    return [{"x": samples()}]
+
+
+def part(folder: Path, *floats: str) -> Path:
+    """The network, quantized with data but for some ops, as QDQ."""
+    graph = pipeline.load(save(network(), folder, "float.onnx"))
+    rules = [f"name={name}: float" for name in floats]
+    made = pipeline.quantize(graph, pipeline.calibrate(graph, batches()), rules=rules)
+    pipeline.save(made, folder / "part.onnx", format="qdq")
+    return folder / "part.onnx"
+
+
+def ways(graph: Graph, way: str) -> Graph:
+    if way == "data":
+        return pipeline.quantize(graph, pipeline.calibrate(graph, batches()))
+    if way == "dynamic":
+        return pipeline.quantize_dynamic(graph)
+    return pipeline.quantize_weights(graph, "i8:8")
+
+
+def arrays(proto: onnx.ModelProto) -> dict[str, bytes]:
+    found = proto.graph.initializer
+    return {t.name: numpy_helper.to_array(t).tobytes() for t in found}
+
+
+@pytest.mark.parametrize("way", ["data", "dynamic", "weights"])
+@pytest.mark.parametrize("floats", [("fc2",), ("relu", "fc2", "bias"), ("fc3",)])
+def test_what_is_real_is_quantized_and_codes_stay(
+    way: str, floats: tuple[str, ...], tmp_path: Path
+) -> None:
+    source, out = part(tmp_path, *floats), tmp_path / "out.onnx"
+    graph = pipeline.load(source)
+    asked = {"data": {}, "dynamic": {"dynamic": True}, "weights": {"weights": "i8:8"}}[way]
+    plan = pipeline.plan(graph, **asked)  # type: ignore[arg-type]
+    assert any(d.integer and d.op == "matmul" for d in plan.decisions)
+    made = ways(graph, way)
+    pipeline.save(made, out, format="qdq")
+    before, after = onnx.load(source), onnx.load(out)
+    real = {f"w{name[-1]}" for name in floats if name.startswith("fc")}
+    kept = {n: a for n, a in arrays(before).items() if n not in real | {"b2"}}
+    assert kept.items() <= arrays(after).items()
+    assert not real & set(arrays(after))
+    feeds = {"x": samples()}
+    wanted = run(after, feeds, optimize=False)["y"]
+    assert np.allclose(pipeline.run(made, feeds)["y"], wanted, rtol=1e-5, atol=1e-5)
+    exact = run(onnx.load(tmp_path / "float.onnx"), feeds, optimize=False)["y"]
+    assert np.abs(np.subtract(wanted, exact, dtype=np.float32)).max() < 0.08 * np.abs(exact).max()
+
+
+def test_nothing_is_coded_twice(tmp_path: Path) -> None:
+    """Between codes that exist, finishing with data writes what quantizing at once writes."""
+    source, out = part(tmp_path, "fc3"), tmp_path / "out.onnx"
+    pipeline.save(ways(pipeline.load(source), "data"), out, format="qdq")
+    whole = pipeline.load(tmp_path / "float.onnx")
+    pipeline.save(ways(whole, "data"), tmp_path / "whole.onnx", format="qdq")
+    counts = [
+        Counter(n.op_type for n in onnx.load(tmp_path / name).graph.node)
+        for name in ("out.onnx", "whole.onnx")
+    ]
+    assert counts[0] == counts[1]
+
+
+@pytest.mark.parametrize("way", ["data", "dynamic", "weights"])
+def test_where_nothing_is_left_plan_and_quantize_say_so(way: str, tmp_path: Path) -> None:
+    graph = pipeline.load(part(tmp_path))
+    asked = {"data": {}, "dynamic": {"dynamic": True}, "weights": {"weights": "i8:8"}}[way]
+    plan = pipeline.plan(graph, **asked)  # type: ignore[arg-type]
+    assert not any(d.integer for d in plan.decisions)
+    with pytest.raises(UsageError, match="quantized already"):
+        ways(graph, way)
+
+
+def test_codes_of_another_runtime_are_finished_there(tmp_path: Path) -> None:
+    graph = pipeline.load(part(tmp_path, "fc2"))
+    statistics = pipeline.calibrate(graph, batches())
+    with pytest.raises(UsageError, match="finish it for its own target"):
+        pipeline.quantize(graph, statistics, target="cpu")
+
+
+def test_products_of_scales_are_no_data(tmp_path: Path) -> None:
+    make = helper.make_node
+    rng = np.random.default_rng(SEED)
+    nodes = [
+        make("DynamicQuantizeLinear", ["x"], ["q", "s", "z"]),
+        make("MatMulInteger", ["q", "w", "z"], ["i"]),
+        make("Cast", ["i"], ["f"], to=FLOAT),
+        make("Mul", ["s", "t"], ["u"]),
+        make("Mul", ["f", "u"], ["y"]),
+    ]
+    codes = rng.integers(-127, 128, (16, 8)).astype(np.int8)
+    constants: dict[str, NDArray[np.generic]] = {
+        "w": codes,
+        "t": np.asarray(0.01, np.float32),
+    }
+    proto = model(nodes, {"x": (FLOAT, ["N", 16])}, {"y": (FLOAT, ["N", 8])}, constants)
+    plan = pipeline.plan(pipeline.load(save(proto, tmp_path)))
+    assert not any(d.integer for d in plan.decisions)
+
+
+def test_products_of_few_bits_count_their_work(tmp_path: Path) -> None:
+    graph = pipeline.load(save(network(), tmp_path))
+    made = pipeline.quantize_weights(graph, "u4:16", rules=["name=fc3: float"])
+    pipeline.save(made, tmp_path / "bits.onnx", format="nbits")
+    plan = pipeline.plan(pipeline.load(tmp_path / "bits.onnx"))
+    assert sum(d.macs for d in plan.decisions) == 16 * 24 + 24 * 24 + 24 * 8
+    assert plan.integer_macs == 24 * 8 / (16 * 24 + 24 * 24 + 24 * 8)
