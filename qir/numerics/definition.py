@@ -489,6 +489,8 @@ def _fixed_point(
             bits, q = 15, np.where(q < 0x7FFF0000, (q + (1 << 15)) >> 16, 0x7FFF)
         inside = zero if r.zero == "before" else np.zeros((), np.int64)
         whole = shift_right(sums * q, bits - exponent, r.round, inside)
+        if r.multiplier == "q15":  # what is made is a number of 32 bits
+            whole = whole.astype(np.int32).astype(np.int64)
     total = whole + (0 if r.zero == "none" else zero)
     return np.asarray(np.clip(total, y.low, y.high).astype(y.carrier))
 

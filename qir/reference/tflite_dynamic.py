@@ -110,7 +110,9 @@ class _Sums:
         return fma(*np.broadcast_arrays(*parts, zero))
 
 
-def _summed(call: Call, arrays: Arrays, how: Callable[[Codes], Numbers]) -> _Sums:
+def _summed(
+    call: Call, arrays: Arrays, how: Callable[[Codes], Numbers], *, pixels: bool = False
+) -> _Sums:
     data, weight = ("a", "b") if call.op == "matmul" else ("x", "w")
     w, of = arrays[weight].astype(np.int64), call.affine(weight)
     if call.result.quant is not None or call.types[data].quant is not None:
@@ -122,7 +124,9 @@ def _summed(call: Call, arrays: Arrays, how: Callable[[Codes], Numbers]) -> _Sum
         raise OpError(f"{call.op}: scales of weights lie along output channels")
     scales: Real32 = np.asarray(of.scale, F)
     bias = arrays["bias"].astype(F) if "bias" in arrays else None
-    if call.op == "conv2d":
+    if pixels:
+        sums, scale = _multiplied(call, arrays["x"], w[:, :, 0, 0].T, how)
+    elif call.op == "conv2d":
         sums, scale = _convolved(call, arrays["x"], w, how)
     else:
         sums, scale = _multiplied(call, arrays[data], w, how)
@@ -150,6 +154,21 @@ def _convolved(
     return last.astype(F), scale.reshape(-1, 1, 1, 1)
 
 
+def _pointwise(call: Call) -> bool:
+    """Whether a convolution looks at each pixel alone, and at every one."""
+    attrs, kernel = call.attrs, tuple(call.types["w"].shape[2:])
+    steps = [attrs[name] for name in ("stride", "pad")]
+    return kernel == (1, 1) and steps == [(1, 1), (0, 0, 0, 0)] and attrs["groups"] == 1
+
+
+def _of_pixels(call: Call, arrays: Arrays) -> Codes:
+    """A convolution of pixels alone, each with a scale and a zero point of its own."""
+    last = call.attrs["layout"] == "NHWC"
+    x = arrays["x"] if last else np.moveaxis(arrays["x"], 1, -1)
+    made = _summed(call, {**arrays, "x": x}, inverted, pixels=True)
+    return _laid(call, made.fused())
+
+
 def _laid(call: Call, made: Codes) -> Codes:
     """A result with its channels where the layout has them."""
     if call.op != "conv2d" or call.attrs["layout"] == "NHWC":
@@ -168,13 +187,15 @@ def dynamic_rows(call: Call, arrays: Arrays, *, reach: bool = False) -> Codes:
 
 
 def dynamic_conv(call: Call, arrays: Arrays, *, lanes: int = 0) -> Codes:
-    """As the kernels have it: data around zero where weights have one scale, else between their
-    ends, and sums times the weights' scales first, but for channels convolved by themselves.
+    """As the kernels have it: data around zero where weights have one scale, or equal ones, else
+    between their ends, and sums times the weights' scales first, but for channels convolved by
+    themselves.
 
     With vectors of `lanes` that is so of vectors of such channels alone, and beside these the
     data's scale is first.
     """
-    if np.size(call.affine("w").scale) == 1:
+    scales = np.ravel(call.affine("w").scale)
+    if len(scales) == 1 or (not _alone(call) and np.all(scales == scales[0])):
         return _laid(call, _summed(call, arrays, reached).together())
     made = _summed(call, arrays, spanned)
     if _alone(call) == (lanes == 0):
@@ -192,9 +213,12 @@ def dynamic_fused(call: Call, arrays: Arrays) -> Codes:
 
 
 def dynamic_fused_conv(call: Call, arrays: Arrays, *, lanes: int) -> Codes:
-    """As XNNPACK has it, which leaves channels convolved by themselves to a kernel of `lanes`."""
+    """As XNNPACK has it, which leaves channels convolved by themselves to a kernel of `lanes`, and
+    brings pixels that are looked at alone to codes one by one."""
     if _alone(call):
         return dynamic_conv(call, arrays, lanes=lanes)
+    if _pointwise(call):
+        return _of_pixels(call, arrays)
     return dynamic_fused(call, arrays)
 
 

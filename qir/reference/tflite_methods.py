@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from qir.errors import OpError
 from qir.numerics.affine import Affine
-from qir.numerics.fields import Rule
+from qir.numerics.fields import Requant, Rule
 from qir.numerics.quantize import dequantize, quantize
 from qir.numerics.rounding import ROUNDINGS, TWICE, Reals, high_multiply, shift_right_away
 from qir.reference.method import Method
@@ -40,8 +40,11 @@ def _centred(codes: Codes, of: Affine, name: str) -> Whole:
 
 def multiplier(m: float) -> tuple[int, int]:
     """A 31-bit whole number and an exponent: m is q * 2^(exponent - 31)."""
-    if not m > 0 or not math.isfinite(m):
+    if m == 0 or not math.isfinite(m):
         return 0, 0
+    if m < 0:
+        q, exponent = multiplier(-m)
+        return -q, exponent
     fraction, exponent = math.frexp(m)
     q = math.floor(fraction * 2.0**31 + 0.5)
     if q == 1 << 31:
@@ -107,11 +110,13 @@ def aligned_sum(
     a: Codes, b: Codes, a_map: Affine, b_map: Affine, out: Affine, *, sign: int = 1
 ) -> Codes:
     """a + b, or a - b: the quotients of the scales as whole numbers of 21 bits under one shift,
-    rounded once, halves up."""
+    rounded once, halves up; quotients that XNNPACK does not take are the kernels' matter."""
     ra, rb = (float(F(of.scale) / F(out.scale)) for of in (a_map, b_map))
+    if max(ra, rb) >= 2.0**8:
+        raise OpError("aligned_sum: an operand's scale is 256 times the result's or more")
+    if min(ra, rb) < 2.0**-10:
+        return fixed_sum(a, b, a_map, b_map, out, rule=_TWICE, sign=sign)
     shift = 20 - (math.frexp(max(ra, rb))[1] - 1)
-    if not 0 < shift < 31:
-        raise OpError("aligned_sum: the scales are too far apart")
     left, right = (round(math.ldexp(r, shift)) for r in (ra, rb))
     total = left * _centred(a, a_map, "aligned_sum")
     total = total + sign * right * _centred(b, b_map, "aligned_sum")
@@ -147,11 +152,22 @@ def short_recode(x: Codes, x_map: Affine, out: Affine) -> Codes:
 
 
 def short_leaky_relu(x: Codes, x_map: Affine, out: Affine, *, alpha: float = 0.01) -> Codes:
-    """As short_recode, by another number below zero."""
+    """As short_recode, by another number below zero; factors of which XNNPACK takes none are the
+    kernels' matter, which round twice by a 31-bit multiplier."""
     ratio = F(x_map.scale) / F(out.scale)
+    if not _taken(ratio) or not _taken(ratio * F(alpha)):
+        return fixed_leaky_relu(x, x_map, out, rule=_TWICE, alpha=alpha)
     value = _centred(x, x_map, "short_leaky_relu")
     product = np.where(value >= 0, value * _eighth(ratio), value * _eighth(ratio * F(alpha)))
     return _stored(((product + 128) >> 8) + int(out.zero), out)
+
+
+_TWICE = Rule("", requant=Requant(round="double", multiplier="q31"))
+
+
+def _taken(ratio: np.float32) -> bool:
+    """Whether XNNPACK has a leaky_relu by that factor."""
+    return 2.0**-8 <= abs(float(ratio)) and 2.0**-8 - 128 <= ratio <= 128
 
 
 def _eighth(ratio: np.float32) -> int:
@@ -309,11 +325,12 @@ def mean_before(
     keep: bool = True,
     round: str = "away",
 ) -> Codes:
-    """The sum of q - z in float32, by (s / s_out) / count, the zero point inside the rounding."""
+    """The sum of q - z by (s / s_out) / count in float32, as `_before` has it."""
     over = tuple(a % x.ndim for a in axes) or tuple(range(x.ndim))
-    total = _centred(x, x_map, "mean_before").sum(over, keepdims=keep).astype(F)
-    gain = F(x_map.scale) / F(out.scale) / F(math.prod(x.shape[a] for a in over))
-    return _before("mean_before", total * gain, out, round)
+    total = _centred(x, x_map, "mean_before").sum(over, keepdims=keep)
+    count = math.prod(x.shape[a] for a in over)
+    gain = F(x_map.scale) / F(out.scale) / F(count)
+    return _before("mean_before", total, count * int(x_map.zero), gain, out, round)
 
 
 def total_before(
@@ -325,17 +342,22 @@ def total_before(
     keep: bool = True,
     round: str = "away",
 ) -> Codes:
-    """The sum of q - z in float32, by s / s_out, the zero point inside the rounding."""
+    """The sum of q - z by s / s_out in float32, as `_before` has it."""
     over = tuple(a % x.ndim for a in axes) or tuple(range(x.ndim))
-    total = _centred(x, x_map, "total_before").sum(over, keepdims=keep).astype(F)
-    return _before("total_before", total * (F(x_map.scale) / F(out.scale)), out, round)
+    total = _centred(x, x_map, "total_before").sum(over, keepdims=keep)
+    zeros = math.prod(x.shape[a] for a in over) * int(x_map.zero)
+    return _before("total_before", total, zeros, F(x_map.scale) / F(out.scale), out, round)
 
 
-def _before(name: str, steps: Reals, out: Affine, round: str) -> Codes:
-    """Codes of steps, the zero point inside the rounding."""
+def _before(
+    name: str, total: Whole, zeros: int, gain: np.float32, out: Affine, round: str
+) -> Codes:
+    """Codes of sums by a gain, the zero point inside the rounding: codes are added as they are, and
+    what `zeros` are too much is taken off the zero point."""
     if round not in ("away", "even"):
         raise OpError(f"{name}: round = {round!r}; it is away or even")
-    whole: Reals = ROUNDINGS[round](np.clip(steps + F(out.zero), out.low, out.high))
+    steps: Reals = (total + zeros).astype(F) * gain + (F(out.zero) - F(zeros) * gain)
+    whole: Reals = ROUNDINGS[round](np.clip(steps, out.low, out.high))
     return whole.astype(out.carrier)
 
 

@@ -30,8 +30,11 @@ CHANGED = (
     "matmul",
     "matmul_ties",
     "mean",
+    "mean_tied",
+    "mean_tied_u8",
     "sigmoid",
     "sum",
+    "sum_tied_u8",
     "sum_u8",
 )
 """What LiteRT computes otherwise than TensorFlow 2.21: only this is recorded of it."""
