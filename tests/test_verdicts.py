@@ -265,5 +265,5 @@ def test_ops_in_bodies_and_ops_that_nobody_knows_have_verdicts_too(table: Capabi
     told = {(v.path, v.node): (v.taken, v.reason) for v in verdicts(table, graph)}
     assert told == {
         ("main/y/then", "r"): ("refused", "toy has no integer tanh"),
-        ("main", "z"): ("float", "'Odd' is not known to QIR"),
+        ("main", "z"): ("float", "'Odd' as it stands is not known to QIR"),
     }

@@ -14,6 +14,7 @@ from qir.errors import TypeRuleError
 from qir.ir.attrs import Attr, same
 from qir.ir.calls import make_call
 from qir.ir.graph import Graph
+from qir.ir.look import why_foreign
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 from qir.ir.scheme import RESULT, Scheme
@@ -81,7 +82,7 @@ class _Judge:
 
     def _judge(self, node: Node) -> tuple[Taken, str]:
         if node.op == "foreign":
-            return "float", str(node.attrs["why"]) or f"{node.attrs['op']!r} is not known to QIR"
+            return "float", why_foreign(node)
         if node in self.heads:
             return "integer", f"in the kernel of {self.heads[node].name}"
         if node.stages:

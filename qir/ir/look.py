@@ -46,6 +46,11 @@ def op_name(node: Node) -> str:
     return node.op
 
 
+def why_foreign(node: Node) -> str:
+    """Why a foreign op is no op of the language: its form may be unknown where others are read."""
+    return str(node.attrs["why"]) or f"{node.attrs['op']!r} as it stands is not known to QIR"
+
+
 def shape(kind: TensorType) -> str:
     """`Nx64x7x7`; `scalar` where there are no axes."""
     sizes = ("?" if d is None else str(d) if str(d).isalnum() else f"({d})" for d in kind.shape)

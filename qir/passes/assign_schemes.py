@@ -19,7 +19,7 @@ from qir.errors import SchemeError
 from qir.ir.attrs import same
 from qir.ir.dtype import F32
 from qir.ir.graph import Graph
-from qir.ir.look import op_name
+from qir.ir.look import op_name, why_foreign
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 from qir.ir.scheme import RESULT, Scheme, parse_scheme
@@ -310,7 +310,7 @@ class _Assignment:
         if already(node) or (row and row.share and any(map(coded, node.results))):
             return ALREADY
         if node.op == "foreign":
-            return str(node.attrs["why"]) or f"{node.attrs['op']!r} is not known to QIR"
+            return why_foreign(node)
         if node.op == "fused" and node.bodies:
             return f"it stays {op_name(node)}, as the file has it"
         if row is None:
