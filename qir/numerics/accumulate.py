@@ -171,8 +171,11 @@ def conv2d(
             seen = raw[0].reshape(split.shape)[..., rows, columns].reshape(tap.shape)
             sums += _cut_pairs(raw[1].reshape(by_group.shape)[..., i, j], seen)
     if raw is not None and how.pairs == "saturate_taps":
+        rows_of, seen = raw[1].reshape(by_group.shape), raw[0].reshape(split.shape)
         inside = ((oh, ow), stride, dilation)
-        sums += _cut_taps(raw[1].reshape(by_group.shape), raw[0].reshape(split.shape), *inside)
+        sums += _cut_taps(rows_of, seen, *inside)
+        zeros = np.broadcast_to(np.asarray(w_zero, np.int64), w.shape[0]).reshape(groups, -1)
+        sums += _cut_codes(zeros, seen, w[0].size, w.shape[2:], *inside)
     out = closed(total, how)
     return out if layout == "NCHW" else np.ascontiguousarray(np.moveaxis(out, 1, -1))
 
@@ -207,6 +210,31 @@ def _cut_taps(
         pair = products(first) + products(second)
         lost += np.clip(pair, -32768, 32767) - pair
     return lost.reshape(*lost.shape[:3], -1)
+
+
+def _cut_codes(
+    zeros: NDArray[np.int64],
+    x: NDArray[np.int64],
+    terms: int,
+    kernel: Sequence[int],
+    sizes: Sequence[int],
+    stride: Sequence[int],
+    dilation: Sequence[int],
+) -> NDArray[np.float64]:
+    """What sums gain where the codes of a window, which the zero points of weights are multiplied
+    with, are added in 16 bits that saturate. Zero points are [groups, out]."""
+    lost = np.zeros((len(x), *zeros.shape, sizes[0] * sizes[1]))
+    if terms * int(x.max(initial=0)) <= 32767 or not zeros.any():
+        return lost
+    total = np.zeros((*x.shape[:2], *sizes), np.int64)
+    for at in np.ndindex(*kernel):
+        rows, columns = (
+            slice(t * d, t * d + (n - 1) * s + 1, s)
+            for t, d, n, s in zip(at, dilation, sizes, stride, strict=True)
+        )
+        total += x[..., rows, columns].sum(axis=2)
+    over = np.maximum(total - 32767, 0).reshape(*x.shape[:2], 1, -1)
+    return np.asarray(lost + over * zeros[:, :, None])
 
 
 def _short(how: Acc) -> bool:

@@ -167,7 +167,7 @@ class Acc:
     the channels of one tap, are added in 16 bits that saturate; zero points are taken off after.
     `halve_signed`: so too, but a convolution of i8 data halves its weights, to even, so that no
     pair saturates. `saturate_taps`: terms 2i and 2i + 1 of a row of weights, channel after channel
-    and tap after tap."""
+    and tap after tap; the codes of a window, times a zero point of the weights, too."""
     pad: Literal["zero_point", "zero_code"] = "zero_point"
     """What padding counts as: the zero point, or code 0."""
 

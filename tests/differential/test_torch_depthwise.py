@@ -108,6 +108,46 @@ def test_depthwise_layers_are_fbgemms(rank: int, many: bool) -> None:
     tally.exact()
 
 
+def large(seed: int) -> Product:
+    """A depthwise conv3d of more than 128 taps whose weights have zero points: high codes in its
+    windows leave 16 bits as they are added."""
+    rng = np.random.default_rng(seed)
+    taps, many = int(rng.choice([7, 7, 5])), bool(seed & 1)
+    channels = 8 * (int(rng.integers(1, 3)) if seed % 5 else 13)
+    data = rng.integers(rng.choice([0, 120, 200]), 256, (1, channels, *[taps + 1] * 3))
+    few = int(rng.choice([2, 9, 128]))
+    weights = rng.integers(-few, few, (channels, 1, *[taps] * 3)).astype(np.int8)
+    zero = rng.integers(-30, 31, channels if many else ())
+    scale = F(0.01) * rng.choice([1, 2], zero.shape).astype(F)
+    x, w = of("u8", 0.05, int(rng.integers(0, 256))), of("i8", scale, zero, 0 if many else None)
+    out = of("u8", F(0.05 * 0.01 * rng.choice([64, 512, 2048])), 121)
+    held = Held(data.astype(np.uint8), x), Held(weights, w)
+    stride = int(rng.integers(1, 3))
+    return Product("conv3d", *held, None, out, stride, pad=taps // 2, groups=channels)
+
+
+def test_codes_of_large_windows_saturate_beside_zero_points_of_weights() -> None:
+    tally, cut = Tally(), 0
+    for seed in range(20):
+        case = large(seed)
+        for name in ("fbgemm", "x86") if case.groups > 100 else ("fbgemm",):
+            made = product_of(case, f"torch-2.13.{name}")
+            tally.add(made, run_product(name, case), f"seed {seed}, {name}")
+        cut += int((made != product_of(case, "torch-2.13.onednn")).sum())
+    tally.exact()
+    assert cut > 0.1 * tally.total, f"{cut} of {tally.total} have other codes of exact sums"
+
+
+@pytest.mark.parametrize(("code", "off"), [(222, 0), (223, 14), (255, 255)])
+def test_the_codes_of_a_window_end_at_32767(code: int, off: int) -> None:
+    data = np.full((1, 8, 7, 9, 9), code, np.uint8)
+    held = Held(data, of("u8", 1.0, 0)), Held(np.ones((8, 1, 7, 7, 7), np.int8), of("i8", 1.0, 1))
+    held[0].data[:, :, :2] = held[0].data[:, :, 5:] = 0
+    case = Product("conv3d", *held, None, of("u8", 1.0, 0), pad=3, groups=8)
+    assert run_product("fbgemm", case)[0, 0, 3, 4, 4] == off
+    assert product_of(case, FBGEMM)[0, 0, 3, 4, 4] == off
+
+
 @pytest.mark.parametrize("rank", [2, 3])
 def test_depthwise_layers_of_engine_x86_are_fbgemms_above_a_hundred_groups(rank: int) -> None:
     tally = Tally()
