@@ -82,7 +82,8 @@ class Certificate:
     ties: Ties | None
     """None where no profiles were named."""
     saturated_by: tuple[str, ...] = ()
-    """The profiles under which, on this processor, pairs of its products can saturate: of those
+    """The profiles under which, on this processor, pairs of its products can saturate, or codes
+    of a window, which zero points of weights are multiplied with, as they are added: of those
     named, and where runtimes have a kernel of its form, such as depthwise layers, of all."""
 
     @property
@@ -124,14 +125,20 @@ def certify(
 
 
 def _saturated_by(node: Node, made: Product, profiles: Sequence[str]) -> tuple[str, ...]:
-    """The profiles under which pairs of products can saturate on this processor."""
+    """The profiles under which pairs of products can saturate on this processor, or the codes of
+    a window beside zero points of weights."""
     pairs = accumulators.pairs(made)
-    if pairs is None or not pairs.saturates:
+    if pairs is None:
+        return ()
+    short = {"saturate_i16", "saturate_taps"} if pairs.saturates else set()
+    if accumulators.window(made) > accumulators.INT16[1]:
+        short.add("saturate_taps")
+    if not short:
         return ()
     query = query_of(node, isa=best_isa())
     names = profile_names() if query.forms else profiles
     said = {name: profile(name).resolve(query).acc.pairs for name in names}
-    return tuple(name for name, how in said.items() if how in ("saturate_i16", "saturate_taps"))
+    return tuple(name for name, how in said.items() if how in short)
 
 
 def _ties(seen: Seen, made: Product, profiles: tuple[str, ...], most: int) -> Ties | None:

@@ -238,6 +238,26 @@ def test_depthwise_layers_saturate_under_fbgemm_on_any_processor(most: int, pad:
     assert ("saturate in 16 bits under torch-2.13.fbgemm" in found.ties.why) == here
 
 
+VOLUME = """
+graph main {
+  %x = input() : 1x8x9x9x9x!quant.uniform<u8<0:MOST>:f32, 0.0625>
+  %w = constant(@w) : 8x1x7x7x7x!quant.uniform<i8:f32, 0.03125:ZERO>
+  %y = conv3d(%x, %w) {pad = (3, 3, 3, 3, 3, 3), groups = 8} :
+    1x8x9x9x9x!quant.uniform<u8:f32, 1.0>
+  output(y=%y)
+}
+"""
+
+
+@pytest.mark.parametrize(("most", "zero"), [(255, 1), (255, 0), (95, 1), (96, 1)])
+def test_codes_of_windows_saturate_under_fbgemm_beside_zero_points(most: int, zero: int) -> None:
+    text = VOLUME.replace("MOST", str(most)).replace("ZERO", str(zero)).replace(":\n    1x", ": 1x")
+    (found,) = certify(parse(text, {"w": np.full((8, 1, 7, 7, 7), 3, np.int8)}))
+    saturates = zero != 0 and 343 * most > 32767
+    assert ("torch-2.13.fbgemm" in found.saturated_by) == saturates
+    assert "torch-2.13.qnnpack" not in found.saturated_by
+
+
 def test_sums_that_wrap_or_pairs_that_saturate_are_said() -> None:
     wide = layer(np.full((1, 66_400), 127, np.int8), (0.1, F(0.1), 9e3), zeros=(0, 0))
     (found,) = certify(wide, PAIR)

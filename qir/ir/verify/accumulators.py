@@ -486,6 +486,15 @@ def pairs(product: Product) -> Pairs | None:
     return found
 
 
+def window(product: Product) -> int:
+    """The greatest sum of the codes of a window, as kernels add them that multiply it with a zero
+    point of the weights; 0 where there is none."""
+    depth = _depth(product)
+    if depth is None or product.w.zero is None or not np.any(np.asarray(product.w.zeros())):
+        return 0
+    return depth * _bytes(product, 0)[1]
+
+
 def _bytes(product: Product, shift: int) -> tuple[int, int]:
     """The least and greatest code of x as an unsigned byte; padding has the zero's."""
     quant, (least, greatest) = product.x, product.within
