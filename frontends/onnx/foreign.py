@@ -194,6 +194,9 @@ def _inferred(reader: Reader, op: Op, values: list[Value]) -> dict[str, TensorTy
             kind = values[0].type
             return {op.outputs[0]: kind.with_element(kind.dtype)}
         return _by_runtime(reader, op, values)
+    if schema.deprecated and op.type == "GroupNormalization":  # the library infers nothing there
+        kind = values[0].type
+        return {op.outputs[0]: kind.with_element(kind.dtype)}
     try:
         read = {n: reader.dims.tensor_type(t) for n, t in _outputs(op, values).items()}
     except ValueError as error:

@@ -232,15 +232,6 @@ def test_scales_along_an_open_axis_are_kept_and_say_why(tmp_path: Path, op: str)
     assert (onnxruntime_runs(saved(tmp_path, proto), {"x": data})[0] == wanted).all()
 
 
-def test_a_kept_op_of_a_stated_type_is_no_damage(tmp_path: Path) -> None:
-    """ONNX's inference finds fault with sizes that the file states for the result all the same."""
-    node = helper.make_node("MaxUnpool", ["x", "i"], ["y"], kernel_shape=[2, 2])
-    shapes = {"x": (FLOAT, [2]), "i": (I64, [2])}
-    proto = model([node], shapes, {"y": (FLOAT, [4])}, {}, 20)
-    onnx.save(proto, tmp_path / "m.onnx")
-    assert [n.op for n in pipeline.load(tmp_path / "m.onnx") if n.op == "foreign"] == ["foreign"]
-
-
 @pytest.mark.parametrize("standard", [False, True])
 def test_swish_is_opened_where_onnxruntime_does_not(tmp_path: Path, standard: bool) -> None:
     node = helper.make_node("Swish", ["x"], ["y"], alpha=0.5)
