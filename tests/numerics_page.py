@@ -7,12 +7,13 @@ Figures are those that tests counted while they compared (`make counts`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from qir.inspect.probing import head_of, probes, suits
 from qir.numerics import Profile, profile, profile_names
 from qir.numerics.evidence import counted
-from qir.numerics.profile import Entry, Group
+from qir.numerics.profile import Entry, Group, When
 from tests.counting import counts, group_key, rule_key, told, totals
 
 ROOT = Path(__file__).parent.parent
@@ -90,14 +91,26 @@ def _commands(of: Profile, seen: Mapping[str, Tests]) -> list[str]:
 def _row(entry: Entry, tests: Tests) -> str:
     claim = str(entry.fields.get(("", "claim"), "unknown"))
     evidence = str(entry.fields.get(("", "evidence"), ""))
-    return _cells(", ".join(entry.ops), told(entry.when), claim, tests, evidence)
+    return _cells(", ".join(entry.ops), _where(entry.when), claim, tests, evidence)
 
 
 def _kernel(group: Group, tests: Tests) -> str:
     chain = " > ".join(group.chain) + (" to reals" if group.result == "real" else "")
     rests = group.claim.startswith(("exact", "within")) and counted(group.evidence) is None
     said = "follows from the rule of its first op" if rests else ""
-    return _cells(f"`{chain}`", told(group.when), group.claim, tests, group.evidence, said)
+    return _cells(f"`{chain}`", _where(group.when), group.claim, tests, group.evidence, said)
+
+
+_BOUNDS = {"narrow": "not all codes of the type", "full": "all codes of the type"}
+
+
+def _where(when: When) -> str:
+    """The conditions in plain words: an empty attribute is one that a file does not say."""
+    silent = [f"{name} not said" for name, value in when.attrs.items() if value == ""]
+    attrs = {name: value for name, value in when.attrs.items() if value != ""}
+    bounds = tuple(_BOUNDS[b] for b in when.bounds)
+    said = told(replace(when, attrs=attrs, bounds=bounds))
+    return ", ".join(part for part in (said, *silent) if part)
 
 
 def _cells(

@@ -9,6 +9,7 @@ import pytest
 
 import qir
 from qir import pipeline
+from qir.errors import UsageError
 from qir.inspect.left_float import left_float
 from qir.ir.graph import Graph
 from qir.ir.text import parse
@@ -124,6 +125,31 @@ def test_codes_fall_on_the_edges_of_the_kernels_of_any_profile(name: str) -> Non
         assert found == wanted, f"seed {seed}"
         several += len(found)
     assert several > 5
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_codes_that_a_profile_takes_make_all_of_its_kernels(name: str) -> None:
+    """Quantized as the profile has it; a pool that stands alone between reals moves no codes."""
+    count = 0
+    for seed in SEEDS[::2]:
+        graph = network(seed)
+        wanted = foreseen(graph, name)
+        first = grouped(graph, name)
+        statistics = pipeline.calibrate(first, samples(seed))
+        made = grouped(pipeline.quantize(first, statistics, profile=name), name)
+        missed = {wanted[ops].chain for ops in set(wanted) - on_codes(made)}
+        assert missed <= {("max_pool2d",)}, f"seed {seed}"
+        count += len(wanted) - len(missed)
+    assert count > 25
+
+
+def test_codes_by_a_profile_are_refused_where_it_has_no_kernels_or_others_are_meant() -> None:
+    graph = network(1)
+    statistics = pipeline.calibrate(graph, samples(1))
+    with pytest.raises(UsageError, match=r"^qonnx-1\.0 makes no kernels of 8-bit codes"):
+        pipeline.quantize(graph, statistics, profile="qonnx-1.0")
+    with pytest.raises(UsageError, match=r"is grouped as mxnet-1\.9: quantize it as that"):
+        pipeline.plan(grouped(graph, MXNET), profile="tflite-2.21.ref")
 
 
 RESIDUAL = """graph main {
