@@ -167,6 +167,24 @@ def _one_column(of: Layer) -> bool:
     return of.op == "conv3d" or (of.kernel[-1] > 1 and tall and not apart)
 
 
+def _same_unpadded(of: Layer) -> bool:
+    """Whether padding may be said by SAME, and leaves some rows or columns unread."""
+    if of.op != "conv2d" or max(of.kernel) == 1:
+        return False
+    unread = False
+    for side in _sides(of):
+        reach = (side.taps - 1) * side.dilation + 1
+        if side.size is None:
+            unread |= side.stride > reach and not any(side.pads)
+            continue
+        needed = (-(-side.size // side.stride) - 1) * side.stride + reach - side.size
+        total = max(needed, 0)
+        if side.pads != (total // 2, total - total // 2):
+            return False
+        unread |= needed < 0
+    return unread
+
+
 @dataclass(frozen=True, slots=True)
 class Form:
     """One of them."""
@@ -211,6 +229,11 @@ FORMS: Mapping[str, Form] = {
         "padding, and a zero point of the data above 128, with which two weights of codes at their "
         "ends leave 16 bits",
         _padded_high,
+    ),
+    "same_unpadded": Form(
+        "conv2d by more than one tap, padded as a file may say by SAME, with a stride that leaves "
+        "rows or columns unread: of XNNPACK's in TensorFlow 2.21",
+        _same_unpadded,
     ),
     "one_column": Form(
         "a result of width 1, in steps of 2 or more: conv3d, or conv2d of 2 taps and more along "

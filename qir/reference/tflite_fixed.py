@@ -151,6 +151,8 @@ def share_fixed(x: Codes, x_map: Affine, out: Affine, *, axis: int = -1) -> Code
     terms = np.where(held, powers, 0)
     total = LONG.wrap(LONG.power(terms, -12).sum(-1, keepdims=True))
     share, over = reciprocal(total, 12)
+    if np.any(over > out.storage.bits):
+        raise OpError("share_fixed: a row's powers sum to 512 or more, which ends its process")
     made = away(LONG.times(terms, share), over + 31 - out.storage.bits)
     whole = np.where(held, made, 0) + out.low
     return np.moveaxis(stored(whole, out), -1, axis)

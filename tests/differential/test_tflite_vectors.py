@@ -13,11 +13,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from qir.errors import OpError
 from qir.ir.dtype import dtype_of
 from qir.numerics import Query, profile
+from qir.numerics.forms import forms_of
 from tests.counting import note
-from tests.differential.one_op import computed
-from tests.oracles.tflite_cases import SUITES, Case, digest
+from tests.differential.one_op import computed, kind_of
+from tests.oracles.tflite_cases import SUITES, Case, Operand, digest
 from tests.oracles.tflite_more import WITHOUT_REFERENCE
 from tests.oracles.tflite_vectors import CHANGED
 
@@ -97,6 +99,31 @@ def test_the_delegate_reads_nothing_where_same_pads_nothing(name: str) -> None:
         blank = replace(case, operands={**case.operands, "x": empty})
         assert (computed(blank, DELEGATE) == wanted).all()
         assert (computed(case, DELEGATE) != wanted).any()
+
+
+def test_what_same_may_leave_unread_is_claimed_of_litert_alone() -> None:
+    """By its form: a layer does not say whether its file says SAME or VALID."""
+    kinds = {"x": "i8", "w": "i8", "result": "i8"}
+    plain, unread = (Query("conv2d", kinds, forms=f) for f in ((), ("same_unpadded",)))
+    for name, claim in ((DELEGATE, "unknown"), (NEWER, "exact")):
+        assert profile(name).resolve(plain).claim == "exact"
+        assert profile(name).resolve(unread).claim == claim
+
+
+@pytest.mark.parametrize("name", ["conv", "depthwise"])
+def test_the_form_holds_of_each_defect(name: str) -> None:
+    for case in SUITES[name]():
+        types = {slot: kind_of(of, of.data.shape) for slot, of in case.operands.items()}
+        assert "same_unpadded" in forms_of("conv2d", types, case.attrs) or not unpadded(case)
+
+
+def test_rows_that_end_the_process_are_refused() -> None:
+    data = np.random.default_rng(5).integers(-128, 128, (2, 600)).astype(np.int8)
+    out = Operand(np.zeros(0, np.int8), 1 / 256, -128)
+    case = Case("softmax", {"x": Operand(data, 2.0**-10, 3)}, out, data.shape, {"axis": -1})
+    with pytest.raises(OpError, match="512 or more"):
+        computed(case, REFERENCE)
+    assert computed(case, DELEGATE).shape == data.shape
 
 
 @pytest.mark.parametrize("name", CHANGED)
