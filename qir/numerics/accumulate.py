@@ -114,9 +114,12 @@ def _cut_pairs(a: NDArray[np.int64], b: NDArray[np.int64]) -> NDArray[np.float64
         axis=tuple(range(b.ndim - 1))
     )
     last = reach.size // 2 * 2
+    low, high = np.int32(-32768), np.int32(32767)
+    left, right = a.astype(np.int32), b.astype(np.int32)
     for i in 2 * np.flatnonzero(reach[0:last:2] + reach[1:last:2] > 32767):
-        pair = a[..., i, None] * b[..., None, i, :] + a[..., i + 1, None] * b[..., None, i + 1, :]
-        lost += np.clip(pair, -32768, 32767) - pair
+        pair = left[..., i, None] * right[..., None, i, :]
+        pair += left[..., i + 1, None] * right[..., None, i + 1, :]
+        lost += np.maximum(np.minimum(pair, high), low) - pair
     return lost
 
 
