@@ -38,6 +38,7 @@ NAMED: Mapping[str, Choose] = {
     "torch.observer": Choose(
         levels=(("*", 127.5),), zero="qmin-round(min/s)", small=f"floor:{2.0**-23!r}"
     ),
+    "torch.qnnpack.symmetric": Choose(zero="qmin-round(min/s)", small=f"floor:{2.0**-12!r}"),
 }
 """Range rules by name: the formulas of the support matrix, and what today's tools do."""
 
@@ -78,6 +79,10 @@ FORMULAS: Mapping[str, Formula] = {
     "onnxruntime.u8": Formula(_AFFINE, ("u8",), False),
     "onnxruntime.tool": Formula("in float64: scale = (rmax-rmin)/255, zero = round(0-rmin/scale)"),
     "torch.observer": Formula("scale = max((rmax-rmin)/255, 2^-23), zero = 0-round(rmin/scale)"),
+    "torch.qnnpack.symmetric": Formula(
+        "scale = max((rmax-rmin)/255, 2^-12), zero = 0-round(rmin/scale); of default_symmetric_"
+        "qnnpack_qconfig"
+    ),
 }
 """The named range rules as they are printed."""
 FAMILIES: Mapping[str, tuple[str, ...]] = {

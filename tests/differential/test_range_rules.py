@@ -13,7 +13,12 @@ import torch
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 from onnxruntime.quantization.quant_utils import compute_scale_zp, get_qmin_qmax_for_qType
+from torch.ao.quantization import get_default_qconfig
 from torch.ao.quantization.observer import PerChannelMinMaxObserver
+from torch.ao.quantization.qconfig import (
+    default_per_channel_symmetric_qnnpack_qconfig,
+    default_symmetric_qnnpack_qconfig,
+)
 
 from qir.errors import ProfileError
 from qir.ir.dtype import I8, U8, dtype
@@ -60,7 +65,29 @@ def test_the_ranges_are_of_every_kind() -> None:
 
 
 TORCH = ("fbgemm", "x86", "onednn", "qnnpack", "pt2e")
-OBSERVERS = ["torch.observer", *(f"torch-2.13.{engine}" for engine in TORCH), "ipex-2.8"]
+SYMMETRIC = "torch.qnnpack.symmetric"
+OBSERVERS = ["torch.observer", SYMMETRIC, *(f"torch-2.13.{engine}" for engine in TORCH), "ipex-2.8"]
+
+
+def eps_of(name: str) -> float:
+    """The least scale of the observers that torch's own configuration names."""
+    if name == SYMMETRIC:
+        return float(default_symmetric_qnnpack_qconfig.activation().eps)
+    engine = name.rpartition(".")[2]
+    known = engine in ("fbgemm", "x86", "onednn", "qnnpack")
+    return float(get_default_qconfig(engine if known else "x86").activation().eps)
+
+
+def test_weights_of_qnnpacks_symmetric_configuration() -> None:
+    """Codes from -127 to 127, in steps of 2^-12 and more."""
+    watcher = default_per_channel_symmetric_qnnpack_qconfig.weight()
+    watcher.min_val, watcher.max_val = torch.from_numpy(LOW), torch.from_numpy(HIGH)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        scale, zero = watcher.calculate_qparams()
+    rule, codes = NAMED[SYMMETRIC], (-127, 127)
+    found = choose(LOW, HIGH, dtype("i8"), rule, symmetric=True, bounds=codes)
+    same((np.asarray(found[0], F), found[1]), (scale.numpy(), zero.numpy()))
 
 
 @pytest.mark.parametrize("symmetric", [False, True], ids=["affine", "symmetric"])
@@ -76,7 +103,7 @@ def test_torchs_observers(name: str, storage: str, symmetric: bool) -> None:
         dtype=torch.quint8 if storage == "u8" else torch.qint8,
         qscheme=torch.per_channel_symmetric if symmetric else torch.per_channel_affine,
         reduce_range=short,
-        eps=2.0**-12 if "qnnpack" in name else 2.0**-23,
+        eps=eps_of(name),
     )
     watcher.min_val, watcher.max_val = torch.from_numpy(LOW), torch.from_numpy(HIGH)
     with warnings.catch_warnings():

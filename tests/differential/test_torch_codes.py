@@ -262,6 +262,7 @@ def test_scales_and_zero_points_are_those_of_torchs_observers(
     engine: str, kind: str, scheme: str
 ) -> None:
     """The observers that the engine's default configuration names."""
+    from torch.ao.quantization import get_default_qconfig
     from torch.ao.quantization.observer import MinMaxObserver
 
     found = profile(f"torch-2.13.{engine}").resolve(asked(kind)).choose
@@ -277,7 +278,7 @@ def test_scales_and_zero_points_are_those_of_torchs_observers(
                 dtype=_TORCH[kind],
                 qscheme=qscheme,
                 reduce_range=short,
-                eps=2.0**-12 if engine == "qnnpack" else 2.0**-23,
+                eps=float(get_default_qconfig(engine).activation().eps),
             )
             watcher(torch.tensor([least, most]))
             scale, zero = watcher.calculate_qparams()

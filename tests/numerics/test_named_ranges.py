@@ -46,8 +46,8 @@ def tool(rmin: Reals, rmax: Reals) -> Pair:
     return scale, np.rint(0 - low / scale)
 
 
-def observer(rmin: Reals, rmax: Reals) -> Pair:
-    scale = np.maximum((rmax - rmin) / F(255), EPS)
+def observer(rmin: Reals, rmax: Reals, eps: np.float32 = EPS) -> Pair:
+    scale = np.maximum((rmax - rmin) / F(255), eps)
     return scale, np.clip(0 - np.rint(rmin / scale), 0, 255)
 
 
@@ -61,6 +61,7 @@ PRINTED: Mapping[str, tuple[str, bool, Formula]] = {
     "onnxruntime.u8": ("u8", False, affine),
     "onnxruntime.tool": ("u8", False, tool),
     "torch.observer": ("u8", False, observer),
+    "torch.qnnpack.symmetric": ("u8", False, lambda a, b: observer(a, b, F(2.0**-12))),
 }
 """Storage, whether about zero, and the formula that `qir doctor` prints in NumPy."""
 
