@@ -320,7 +320,8 @@ The node tests that the `onnx` package ships ({onnx}), made by
 `python -m tests.frontends.onnx.conformance`: each is read and run by QIR's interpreter, and read,
 written back and run by onnxruntime {runtime} (which takes operator sets up to {opset}). Its own
 column says how many onnxruntime passes as they are. A kept op is one that QIR does not know or
-whose form it does not: it is run by ONNX's own evaluator and written back as it was.
+whose form it does not: it is run by ONNX's own evaluator, or by onnxruntime where its form is older
+than what the evaluator has, and written back as it was.
 
 | | cases |
 |---|---|
