@@ -127,8 +127,10 @@ class _Calls:
     ) -> None:
         """Marks an operator that is another one in the model's operator set."""
         version = opsets.get(domain)
-        if version is None:
+        if version is None or not within:
             return
+        if not 0 < version < 1 << 31:
+            raise ValueError(f"{within[-1][1]!r} imports version {version} of {domain!r}")
         kind, ours = node.op_type, self.opsets.setdefault(domain, version)
         if ours == version or _same(kind, ours, version, domain):
             return

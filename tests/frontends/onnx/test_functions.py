@@ -181,6 +181,7 @@ def test_an_operator_is_read_by_the_set_of_its_function(tmp_path: Path) -> None:
     ("body", "opset", "said"),
     [
         (node("Softmax", ["X"], ["o"]), 11, "'P' has Softmax of opset 11, which means otherwise"),
+        (node("Add", ["X", "X"], ["o"]), 1 << 40, "'P' imports version 1099511627776 of ''"),
         (node("Add", ["X", "X"], ["o"]), 6, "'P' has Add of opset 6; 7 to"),
     ],
 )
