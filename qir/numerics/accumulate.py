@@ -174,11 +174,11 @@ def conv2d(
             seen = raw[0].reshape(split.shape)[..., rows, columns].reshape(tap.shape)
             sums += _cut_pairs(raw[1].reshape(by_group.shape)[..., i, j], seen)
     if raw is not None and how.pairs == "saturate_taps":
-        rows_of, seen = raw[1].reshape(by_group.shape), raw[0].reshape(split.shape)
+        data = raw[0].reshape(split.shape)
         inside = ((oh, ow), stride, dilation)
-        sums += _cut_taps(rows_of, seen, *inside)
+        sums += _cut_taps(raw[1].reshape(by_group.shape), data, *inside)
         zeros = np.broadcast_to(np.asarray(w_zero, np.int64), w.shape[0]).reshape(groups, -1)
-        sums += _cut_codes(zeros, seen, w[0].size, w.shape[2:], *inside)
+        sums += _cut_codes(zeros, data, w[0].size, w.shape[2:], *inside)
     out = closed(total, how)
     return out if layout == "NCHW" else np.ascontiguousarray(np.moveaxis(out, 1, -1))
 

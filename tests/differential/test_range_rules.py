@@ -75,7 +75,8 @@ def eps_of(name: str) -> float:
         return float(default_symmetric_qnnpack_qconfig.activation().eps)
     engine = name.rpartition(".")[2]
     known = engine in ("fbgemm", "x86", "onednn", "qnnpack")
-    return float(get_default_qconfig(engine if known else "x86").activation().eps)
+    config = get_default_qconfig(engine if known else "x86")  # type: ignore[no-untyped-call]
+    return float(config.activation().eps)
 
 
 def test_weights_of_qnnpacks_symmetric_configuration() -> None:

@@ -271,6 +271,7 @@ def test_scales_and_zero_points_are_those_of_torchs_observers(
     if short and (kind, symmetric) == ("u8", True):
         pytest.skip("torch's observers reduce no symmetric u8")
     low, high = ranges(300)
+    config = get_default_qconfig(engine)  # type: ignore[no-untyped-call]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for least, most in zip(low, high, strict=True):
@@ -278,7 +279,7 @@ def test_scales_and_zero_points_are_those_of_torchs_observers(
                 dtype=_TORCH[kind],
                 qscheme=qscheme,
                 reduce_range=short,
-                eps=float(get_default_qconfig(engine).activation().eps),
+                eps=float(config.activation().eps),
             )
             watcher(torch.tensor([least, most]))
             scale, zero = watcher.calculate_qparams()
