@@ -167,7 +167,7 @@ _TWICE = Rule("", requant=Requant(round="double", multiplier="q31"))
 
 def _taken(ratio: np.float32) -> bool:
     """Whether XNNPACK has a leaky_relu by that factor."""
-    return 2.0**-8 <= abs(float(ratio)) and 2.0**-8 - 128 <= ratio <= 128
+    return 2.0**-8 <= abs(float(ratio)) and 2.0**-8 - 128 <= float(ratio) <= 128
 
 
 def _eighth(ratio: np.float32) -> int:

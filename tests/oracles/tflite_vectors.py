@@ -20,7 +20,12 @@ Array = NDArray[np.generic]
 VECTORS = Path(__file__).parents[1] / "differential" / "vectors"
 CHANGED = (
     "conv",
+    "conv_u8",
+    "conv_u8_ties",
     "depthwise",
+    "depthwise_u8",
+    "dynamic_conv",
+    "dynamic_depthwise",
     "dynamic_linear_i4",
     "elu",
     "linear_i4",
@@ -32,12 +37,14 @@ CHANGED = (
     "mean",
     "mean_tied",
     "mean_tied_u8",
+    "pixels",
     "sigmoid",
     "sum",
     "sum_tied_u8",
     "sum_u8",
 )
-"""What LiteRT computes otherwise than TensorFlow 2.21: only this is recorded of it."""
+"""What LiteRT computes otherwise than TensorFlow 2.21, or is claimed of it alone: only
+this is recorded of it."""
 
 
 def results(runner: Runner, name: str, cases: list[Case]) -> dict[str, Array]:
