@@ -98,7 +98,7 @@ def _product(op: str, row: Row, data: Scheme) -> OpCapability:
     traits = spec(op).traits
     weights = Scheme(I8, symmetric=True, bounds=(-127, 127))
     grains = row.when.grain or ("channel", "tensor")
-    held = {traits.data: (data,), RESULT: (data,)}
+    held: dict[str, tuple[Scheme, ...]] = {traits.data: (data,), RESULT: (data,)}
     assert traits.weight is not None
     held[traits.weight] = tuple(
         replace(weights, grain=g) for g in ("channel", "tensor") if g in grains
