@@ -75,12 +75,10 @@ def _chosen(engine: str, graph: Graph, ranges: Array) -> Array:
     """Scales or zero points by the kind of observer that an engine's configuration names."""
     import torch
     from torch.ao.quantization import PerChannelMinMaxObserver, get_default_qconfig
-    from torch.ao.quantization.qconfig import default_symmetric_qnnpack_qconfig
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        small = default_symmetric_qnnpack_qconfig if engine == "qnnpack" else None
-        named = (small or get_default_qconfig(engine)).activation()  # type: ignore[no-untyped-call]
+        named = get_default_qconfig(engine).activation()  # type: ignore[no-untyped-call]
         observer = PerChannelMinMaxObserver(
             dtype=torch.quint8,
             qscheme=torch.per_channel_affine,
