@@ -43,7 +43,6 @@ class Common(TypedDict):
     "qir quantize model.onnx --data samples.npy -o quantized.onnx",
     "qir quantize model.onnx --stats model.stats --keep-float '/fc/*' -o mixed.qir",
     "qir quantize model.onnx --dynamic -o dynamic.onnx",
-    "qir quantize grouped.qir --data samples.npy --as tflite-2.21.xnnpack -o lite.qir",
 )
 @shared.model
 @shared.data("Samples to calibrate with: an .npy or .npz file, or a folder of them.")
