@@ -25,12 +25,12 @@ from qir.ir.verify import verify as verify_graph
 from qir.ledger import Change, Ledger
 from qir.numerics import Profile, bring, given, profile_text
 from qir.numerics import profile as named_profile
+from qir.passes._coded import held
+from qir.passes._kernel_table import kernel_table
+from qir.passes._kernels import kernels, of_reals
 from qir.passes.assign_schemes import AssignSchemes, Plan, Wish, assign
-from qir.passes.coded import held
 from qir.passes.fold_batch_norm import FoldBatchNorm
 from qir.passes.fold_constants import FoldConstants
-from qir.passes.kernel_table import kernel_table
-from qir.passes.kernels import kernels, of_reals
 from qir.passes.materialize import Materialize
 from qir.passes.open_groups import OpenGroups
 from qir.passes.prune import Prune

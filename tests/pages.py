@@ -77,8 +77,6 @@ MODULES = (
     "qir.passes.fold_parameters",
     "qir.passes.fuse_qdq",
     "qir.passes.group",
-    "qir.passes.kernels",
-    "qir.passes.needs",
     "qir.passes.lift_dynamic",
     "qir.passes.lower_integer",
     "qir.passes.open_groups",

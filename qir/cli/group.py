@@ -63,8 +63,8 @@ def group(
     from qir.errors import UsageError
     from qir.inspect.left_float import foreseen, left_float
     from qir.ledger import Ledger
+    from qir.passes._kernels import is_float
     from qir.passes.group import Group
-    from qir.passes.kernels import is_float
 
     require_apart([model], [output])
     if output.suffix.lower() != pipeline.SUFFIX:

@@ -12,9 +12,9 @@ from qir.numerics import Profile, profile
 from qir.numerics.profile import NEEDS as SAID
 from qir.numerics.profile import Group as Row
 from qir.numerics.profile import When
+from qir.passes._kernels import Kernel, is_float, kernels, lacking, of_reals
+from qir.passes._needs import NEEDS, asked, offset, tails_of
 from qir.passes.group import told
-from qir.passes.kernels import Kernel, is_float, kernels, lacking, of_reals
-from qir.passes.needs import NEEDS, asked, offset, tails_of
 from qir.rewrite.fusing import Match, match_of, source_of
 
 _EDGES = frozenset({"input", "constant", "output", "quantize", "dequantize"})

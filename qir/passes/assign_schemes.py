@@ -26,10 +26,10 @@ from qir.ir.scheme import RESULT, Scheme, parse_scheme
 from qir.ir.text import parse
 from qir.ledger import Change, Ledger
 from qir.numerics import given, profile, profile_names
-from qir.passes.coded import already, coded, decoded, source, suits
-from qir.passes.kernel_table import kernel_table
-from qir.passes.kernels import Kernel, kernels
-from qir.passes.work import work
+from qir.passes._coded import already, coded, decoded, source, suits
+from qir.passes._kernel_table import kernel_table
+from qir.passes._kernels import Kernel, kernels
+from qir.passes._work import work
 from qir.rewrite import Pass, Tolerance
 from qir.rewrite.options import option
 from qir.target import target

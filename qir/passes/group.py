@@ -11,8 +11,8 @@ from qir.ledger import Change, Ledger
 from qir.numerics import Profile, given, profile
 from qir.numerics.profile import REAL
 from qir.numerics.profile import Group as Row
-from qir.passes.kernels import Kernel, is_float, kernels, wrap
-from qir.passes.needs import NEEDS, asked, offset, tails_of
+from qir.passes._kernels import Kernel, is_float, kernels, wrap
+from qir.passes._needs import NEEDS, asked, offset, tails_of
 from qir.rewrite import Tolerance
 from qir.rewrite.fusing import Fusing, Match
 from qir.rewrite.loading import load

@@ -9,7 +9,7 @@ from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.ops import OPS
 from qir.ledger import Change, Ledger
-from qir.passes.kernels import wrap
+from qir.passes._kernels import wrap
 from qir.rewrite import Pass
 from qir.rewrite.watch import may
 

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ledger import Change, Ledger
-from qir.passes.kernels import of_reals, unwrap
+from qir.passes._kernels import of_reals, unwrap
 from qir.rewrite import REGROUPED, Pass
 from qir.rewrite.watch import may
 

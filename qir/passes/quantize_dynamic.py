@@ -21,9 +21,9 @@ from qir.ir.scheme import RESULT, Scheme
 from qir.ir.types import Array, QuantType, uniform
 from qir.ledger import Change, Ledger
 from qir.numerics import codes_of, numbers_for, profile
+from qir.passes._coded import already, decoded
+from qir.passes._work import work
 from qir.passes.assign_schemes import ALREADY, STRUCTURE, Decision, Plan, Wish
-from qir.passes.coded import already, decoded
-from qir.passes.work import work
 from qir.rewrite import ANOTHER, Pass
 from qir.rewrite.watch import may
 

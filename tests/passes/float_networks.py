@@ -13,7 +13,7 @@ from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.origin import Origin
 from qir.ir.types import TensorType
-from qir.passes.kernels import Kernel
+from qir.passes._kernels import Kernel
 
 Activations: TypeAlias = "tuple[tuple[str, dict[str, Attr]], ...]"
 """Ops with their attributes; those that stand there twice are chosen more often."""

@@ -15,8 +15,8 @@ from qir.ir.graph import Graph
 from qir.ir.text import parse
 from qir.ledger import Ledger
 from qir.numerics import profile, profile_names
+from qir.passes._kernels import Kernel, kernels
 from qir.passes.group import Group
-from qir.passes.kernels import Kernel, kernels
 from qir.passes.open_groups import OpenGroups
 from qir.reference.interpreter import run
 from qir.rewrite import run_passes

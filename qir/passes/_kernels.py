@@ -14,7 +14,7 @@ from qir.numerics import Profile
 from qir.numerics.profile import NEEDS as SAID
 from qir.numerics.profile import Group as Row
 from qir.numerics.profile import When
-from qir.passes.needs import NEEDS, tails_of
+from qir.passes._needs import NEEDS, tails_of
 from qir.rewrite.fusing import NUMBERS, PLAIN, PRODUCTS, Match
 from qir.rewrite.linear import adds_row, knows_linear, plain_product
 
