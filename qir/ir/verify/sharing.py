@@ -78,8 +78,6 @@ def _read_anew(node: Node, value: Value, quant: QuantType) -> Iterator[Fault]:
     held = source.type.quant if source is not None else None
     if source is None or held is None or held.dynamic or held.same_map(quant):
         return
-    if source.only_use is not None:  # nobody reads it as what it was
-        return
     yield Fault(f"it reads %{source.name}, codes of {held}, as {quant}", "x", value.name)
 
 
