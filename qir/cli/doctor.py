@@ -23,7 +23,10 @@ def _state(plugin: Plugin) -> Cell:
 
 
 def _show_runtimes(screen: Screen, known: Sequence[Runtime]) -> None:
-    rows = [(r.name, r.version or "", _known(r), r.profile) for r in known]
+    shown = ["-" if r.name == r.profile else r.name for r in known]  # files without a probe
+    rows = [
+        (name, r.version or "", _known(r), r.profile) for name, r in zip(shown, known, strict=True)
+    ]
     columns = (
         Column("runtime"),
         Column("version", fit="drop"),

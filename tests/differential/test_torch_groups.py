@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -21,7 +21,19 @@ from qir.numerics import profile, query_of
 from qir.passes.group import Group
 from qir.reference.interpreter import run
 
-from .kernels_of_torch import Array, F, Map, Tally, codes, engine, of, processor, taken, tensor
+from .kernels_of_torch import (
+    Array,
+    F,
+    Map,
+    Product,
+    Tally,
+    codes,
+    engine,
+    of,
+    processor,
+    taken,
+    tensor,
+)
 from .kernels_of_torch import Held as Codes
 from .test_torch_products import chained, summed
 
@@ -182,6 +194,16 @@ def test_a_bias_of_codes_becomes_real_again() -> None:
     assert np.array_equal(found, wanted)
 
 
+def from_zero(case: Product) -> Product:
+    """The same without zero points, which some runtimes have not."""
+    assert case.summand is not None
+    x, b = (Codes(h.data, replace(h.map, zero=ZERO)) for h in (case.x, case.summand) if h.map)
+    return replace(case, x=x, summand=b, out=replace(case.out, zero=ZERO))
+
+
+ZERO = np.asarray(0)
+
+
 @pytest.mark.parametrize("name", ["torch-2.13.onednn", "tf-2.21.onednn", "mxnet-1.9", "ipex-2.8"])
 @pytest.mark.parametrize("turned", [False, True], ids=["sum first", "codes first"])
 def test_codes_that_are_added_to_a_convolution_join_its_kernel(name: str, turned: bool) -> None:
@@ -189,6 +211,8 @@ def test_codes_that_are_added_to_a_convolution_join_its_kernel(name: str, turned
     for seed in range(3, 40, 4):
         case = summed(seed)
         assert case.relu
+        if name in ("tf-2.21.onednn", "mxnet-1.9"):
+            case = from_zero(case)
         assert case.x.map is not None
         net, named = Net("native"), profile(name)
         add = net.graph.add
