@@ -140,8 +140,10 @@ SAME_THERE = {
     *(f"{op} requant.clip = reals" for op in ("conv2d", "linear")),
     *(f"{op} requant.zero = {when}" for op in ("conv2d", "linear") for when in ("after", "before")),
     "linear acc.pairs = halve_signed",
+    "linear acc.pairs = saturate_taps",
 }
-"""Where the ends are codes, and zero is code 0, it is the same; only convolutions halve weights."""
+"""Where the ends are codes, and zero is code 0, it is the same; only convolutions halve weights, and
+a row has the pairs of taps that it has of channels."""
 
 
 @pytest.mark.parametrize("isa", products.ISAS)
