@@ -142,7 +142,7 @@ SAME_THERE = {
     "linear acc.pairs = halve_signed",
     "linear acc.pairs = saturate_taps",
 }
-"""Where the ends are codes, and zero is code 0, it is the same; only convolutions halve weights, and
+"""Where the ends are codes, and zero is code 0, it is the same; only convolutions halve weights;
 a row has the pairs of taps that it has of channels."""
 
 
