@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -155,6 +157,19 @@ def test_depthwise_layers_of_engine_x86_are_fbgemms_above_a_hundred_groups(rank:
         case = depthwise(seed, rank, bool(seed & 1), least=104)
         tally.add(product_of(case, X86), run_product("x86", case), f"seed {seed}")
     tally.exact()
+
+
+@pytest.mark.parametrize("rank", [2, 3])
+def test_engine_onednn_sums_them_exactly(rank: int) -> None:
+    tally = Tally()
+    for seed in range(8):
+        case = depthwise(seed, rank, bool(seed & 1), least=104)
+        assert case.w.map is not None
+        plain = replace(case.w.map, zero=np.zeros_like(case.w.map.zero))
+        case = replace(case, w=Held(case.w.data, plain))
+        found = product_of(case, "torch-2.13.onednn")
+        tally.add(found, run_product("onednn", case), f"seed {seed}")
+    tally.within("within:1:0.001")
 
 
 TAPS = {(0, 1): 16, (1, 2): 32, (2, 3): 16, (0, 4): 32, (8,): 16, tuple(range(9)): 82}
