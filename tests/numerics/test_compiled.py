@@ -138,7 +138,7 @@ def test_random_quantize_gives_the_definitions_bytes() -> None:
             )
             and compiled.quantize(x, to, rule) is not None
         )
-    assert covered > 130, f"seed {seed}: {covered}"
+    assert covered > 120, f"seed {seed}: {covered}"
 
 
 def test_random_dequantize_gives_the_definitions_bytes() -> None:
@@ -168,7 +168,7 @@ def test_random_dequantize_gives_the_definitions_bytes() -> None:
             )
             and compiled.dequantize(codes, of, rule) is not None
         )
-    assert covered > 130, f"seed {seed}: {covered}"
+    assert covered > 120, f"seed {seed}: {covered}"
 
 
 def floating(rng: np.random.Generator, of: Map) -> Map:
@@ -261,7 +261,7 @@ def test_random_requantize_gives_the_definitions_bytes() -> None:
             said,
         ), said
         covered += compiled.requantize(sums, factor, y, rule, axis) is not None
-    assert covered > 130, f"seed {seed}: {covered}"
+    assert covered > 120, f"seed {seed}: {covered}"
 
 
 def test_random_conversions_are_dequantize_and_quantize() -> None:
