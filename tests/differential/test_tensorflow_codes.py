@@ -270,9 +270,12 @@ def chosen(name: str) -> None:
     ends = [widened(float(a), float(b)) for a, b in zip(low, high, strict=True)]
     for kind in ("qint8", "quint8"):
         begin, end = BOUNDS[kind]
-        if not begin and name == "tf-2.21.core":
-            continue  # ranges of which nothing lies above zero are refused
         scheme = Scheme(dtype(KINDS[kind]), symmetric=True)
+        if not begin and name == "tf-2.21.core":  # which refuses ranges with nothing above zero
+            above = high > 0
+            _, zero = numbers_for(profile(name), low[above], high[above], scheme)
+            assert not zero.any()
+            continue
         scale, zero = numbers_for(profile(name), low, high, scheme)
         if name == "tf-2.21.core":
             wanted = [max(b / F(end), a / F(min(begin, -1)) if begin else F(0)) for a, b in ends]
