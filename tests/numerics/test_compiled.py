@@ -121,10 +121,10 @@ def test_random_quantize_gives_the_definitions_bytes() -> None:
         shape = SHAPES[rng.integers(len(SHAPES))]
         step = float(2.0 ** rng.integers(-6, 4))
         to, x = maps(rng, shape, step), reals(rng, shape, step)
-        by = rng.choice([*["divide", "reciprocal"] * 4, "gain", "span"])
-        zero = rng.choice([*["after", "after", "before", "none"] * 2, "pair"])
-        compute = rng.choice([*["f32", "f32", "f64", "f64_reciprocal"] * 2, "f16"])
-        clip = rng.choice([*["codes", "reals_first"] * 3, "range_first"])
+        by = rng.choice([*["divide", "reciprocal"] * 8, "gain", "span"])
+        zero = rng.choice([*["after", "after", "before", "none"] * 4, "pair"])
+        compute = rng.choice([*["f32", "f32", "f64", "f64_reciprocal"] * 4, "f16"])
+        clip = rng.choice([*["codes", "reals_first"] * 6, "range_first"])
         q = chosen(Quantize, rng, by=by, zero=zero, compute=compute, clip=clip)
         if rng.random() < 0.5:
             x = np.where(rng.random(shape) < 0.01, np.nan, x).astype(x.dtype)
@@ -138,7 +138,7 @@ def test_random_quantize_gives_the_definitions_bytes() -> None:
             )
             and compiled.quantize(x, to, rule) is not None
         )
-    assert covered > 120, f"seed {seed}: {covered}"
+    assert covered > 130, f"seed {seed}: {covered}"
 
 
 def test_random_dequantize_gives_the_definitions_bytes() -> None:
@@ -168,7 +168,7 @@ def test_random_dequantize_gives_the_definitions_bytes() -> None:
             )
             and compiled.dequantize(codes, of, rule) is not None
         )
-    assert covered > 120, f"seed {seed}: {covered}"
+    assert covered > 130, f"seed {seed}: {covered}"
 
 
 def floating(rng: np.random.Generator, of: Map) -> Map:
@@ -261,7 +261,7 @@ def test_random_requantize_gives_the_definitions_bytes() -> None:
             said,
         ), said
         covered += compiled.requantize(sums, factor, y, rule, axis) is not None
-    assert covered > 120, f"seed {seed}: {covered}"
+    assert covered > 130, f"seed {seed}: {covered}"
 
 
 def test_random_conversions_are_dequantize_and_quantize() -> None:
