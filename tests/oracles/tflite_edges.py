@@ -9,7 +9,7 @@ import numpy as np
 
 from backends.tflite.models import Case, F, Operand, Value
 from tests.oracles.tflite_dynamic import REAL, bias, rows
-from tests.oracles.tflite_operands import Suites, bounds, codes, seeds, window
+from tests.oracles.tflite_operands import Suites, bounds, codes, seeds, window, zero_of
 
 
 def pixels(count: int) -> Iterator[Case]:
@@ -39,10 +39,10 @@ def slopes(kind: str, count: int) -> Iterator[Case]:
     for _, seed in seeds(f"slope{kind}", count):
         low, high = bounds(kind)
         x = np.linspace(low, high, 256).astype(kind)[None]
-        about = 0 if kind == "int16" else int(seed.integers(low, high))
+        about = zero_of(seed, kind)
         into = 2.0 ** float(seed.uniform(-10, 3))
         alpha = float(seed.choice([-1, 1])) * 2.0 ** float(seed.uniform(-9, 2))
-        made = Operand(np.zeros(0, kind), 1.0, 0 if kind == "int16" else about)
+        made = Operand(np.zeros(0, kind), 1.0, about)
         of = Operand(x, float(F(into)), about)
         yield Case("leaky_relu", {"x": of}, made, x.shape, {"alpha": float(F(alpha))})
 
@@ -50,15 +50,12 @@ def slopes(kind: str, count: int) -> Iterator[Case]:
 def far(op: str, kind: str, count: int) -> Iterator[Case]:
     """Sums of operands one of whose scales is far below the result's."""
     for number, seed in seeds(f"far{op}{kind}", count):
-        low, high = bounds(kind)
         one, two = float(F(2.0 ** -seed.uniform(8, 13))), float(F(seed.uniform(0.3, 1.5)))
         if number % 4 == 0:
             one = 2.0**-10
-        a, b = (
-            Operand(codes(seed, kind, 1, 900), s, int(seed.integers(low, high))) for s in (one, two)
-        )
+        a, b = (Operand(codes(seed, kind, 1, 900), s, zero_of(seed, kind)) for s in (one, two))
         held = {"a": a, "b": b} if number % 2 else {"a": b, "b": a}
-        made = Operand(np.zeros(0, kind), 1.0, int(seed.integers(low, high)))
+        made = Operand(np.zeros(0, kind), 1.0, zero_of(seed, kind))
         yield Case(op, held, made, (1, 900), fed=("a", "b"))
 
 
@@ -74,13 +71,12 @@ def wrapped(count: int) -> Iterator[Case]:
 def tied(op: str, kind: str, count: int) -> Iterator[Case]:
     """Means and sums along some axes, with many results on ties."""
     for number, seed in seeds(f"tied{op}{kind}", count):
-        low, high = bounds(kind)
         size = (1, int(seed.integers(2, 9)), int(seed.integers(2, 9)), 60)
         axes = ((1, 2), (1,), (2,))[number % 3]
         into = float(F(2.0 ** -int(seed.integers(3, 6)) * (1, 1.1)[number % 2]))
-        x = Operand(codes(seed, kind, *size), into, int(seed.integers(low, high)))
+        x = Operand(codes(seed, kind, *size), into, zero_of(seed, kind))
         ratio = (1, 0.5, 2, 1.3, 0.37, 4)[number % 6] * (1 if op == "reduce_mean" else 6)
-        made = Operand(np.zeros(0, kind), float(F(into * ratio)), int(seed.integers(low, high)))
+        made = Operand(np.zeros(0, kind), float(F(into * ratio)), zero_of(seed, kind))
         shape = tuple(1 if axis in axes else n for axis, n in enumerate(size))
         yield Case(op, {"x": x}, made, shape, {"axes": axes, "keep": True})
 
