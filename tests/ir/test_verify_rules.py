@@ -7,6 +7,7 @@ import pytest
 
 from qir.ir.dtype import I8, U8, dtype
 from qir.ir.graph import Graph
+from qir.ir.origin import Origin
 from qir.ir.types import Array, Grain, QuantType, TensorType
 from qir.ir.verify import RULES, verify
 from tests.ir.verifying import OPEN, XQ, Q, X, found, graph_of
@@ -378,6 +379,20 @@ def test_one_tensor_stored_under_two_maps_is_told(kind: str, same: bool) -> None
         f"{X} %a = quantize(%x) : 3x4x{Q} %b = quantize(%x) : 3x4x{kind}\noutput(a=%a, b=%b)"
     )
     assert found(graph) == ([] if same else [("one-tensor", "warning", "b")])
+
+
+@pytest.mark.parametrize("more", ["", "%b = dequantize(%q) : 3x4xf32\n"])
+@pytest.mark.parametrize("kind", [Q, "!quant.uniform<u8:f32, 0.25:3>"])
+@pytest.mark.parametrize("part", [False, True])
+def test_computed_codes_read_as_others_are_told(more: str, kind: str, part: bool) -> None:
+    graph = graph_of(
+        f"{X} %q = quantize(%x) : 3x4x{Q}\n%r = recode(%q) : 3x4x{kind}\n"
+        f"%a = dequantize(%r) : 3x4xf32\n{more}output(a=%a{', b=%b' if more else ''})"
+    )
+    for name in ("r", "a") if part else ("a",):
+        graph.set_origins(graph[name].node, [Origin("onnx", "DequantizeLinear", "a")])
+    told = kind != Q and (part or more)
+    assert found(graph) == ([("one-tensor", "warning", "r")] if told else [])
 
 
 def test_computed_weights_are_told_with_op_and_slot() -> None:

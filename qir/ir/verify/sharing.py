@@ -54,7 +54,8 @@ def one_tensor(seen: Seen) -> Iterator[Fault]:
 
     Codes of one array mean the same wherever they stand, codes that are computed are not read as
     others, and a real tensor is stored under one map, though perhaps in storages that differ by an
-    offset. Where two are meant, copy the tensor.
+    offset. Where two are meant, copy the tensor. A `recode` that is an op of its own and the only
+    reader says what codes mean from there on.
     """
     node = seen.node
     value = node.results[0] if node.results else None
@@ -78,7 +79,15 @@ def _read_anew(node: Node, value: Value, quant: QuantType) -> Iterator[Fault]:
     held = source.type.quant if source is not None else None
     if source is None or held is None or held.dynamic or held.same_map(quant):
         return
+    if source.only_use is not None and not _part_of_reading(node, value):
+        return
     yield Fault(f"it reads %{source.name}, codes of {held}, as {quant}", "x", value.name)
+
+
+def _part_of_reading(node: Node, value: Value) -> bool:
+    """Whether a recode only serves an op of the source that reads codes as others."""
+    own = set(node.origins)
+    return any(not own.isdisjoint(user.origins) for user in value.users)
 
 
 def one_number(seen: Seen) -> Iterator[Fault]:

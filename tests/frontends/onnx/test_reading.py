@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from qir.errors import InputError, Refused
 from qir.frontends.onnx import OnnxFrontend
 from qir.ir.graph import Graph
 from qir.ir.text import array_table, parse, print_graph
+from qir.ir.verify import verify
 from qir.ledger import Change, Ledger
 
 from .models import conv_net, model, quantized, save
@@ -227,13 +229,17 @@ def test_codes_from_outside_mean_what_their_readers_say(tmp_path: Path) -> None:
     assert graph["y"].node.op == "add"
 
 
-def test_codes_that_mean_two_things_are_read_anew(tmp_path: Path) -> None:
+def test_codes_that_mean_two_things_are_read_anew_and_told_with_both(tmp_path: Path) -> None:
     nodes, constants = qlinear_add(0.25)
     u8 = TensorProto.UINT8
     proto = model(
         nodes, {"x": (u8, [1, 1, 3, 3])}, {"y": (u8, None)}, constants, 17, ["com.microsoft"]
     )
-    graph = load(proto, tmp_path)
+    ledger = Ledger()
+    graph = load(proto, tmp_path, ledger)
+    (told,) = [str(entry) for entry in ledger if "reads it as" in entry.reason]
+    assert re.search(r"p.*0\.5:3.*node sum \(QLinearAdd\) reads it as .*0\.25:3", told), told
+    assert [(f.rule, f.severity, f.slot) for f in verify(graph)] == [("one-tensor", "warning", "x")]
     a, b = graph["y"].node.operands.values()
     assert (str(a.type.quant), b.node.op) == ("!quant.uniform<u8:f32, 0.5:3>", "recode")
     assert str(b.type.quant) == "!quant.uniform<u8:f32, 0.25:3>"
@@ -282,12 +288,12 @@ def test_unknown_ops_keep_absent_operands_attributes_and_types(tmp_path: Path) -
     assert str(graph["y"].type) == "1x4x2xf32"
 
 
-def test_foreign_ops_run(tmp_path: Path) -> None:
+def test_foreign_ops_run_by_the_evaluator_of_onnx(tmp_path: Path) -> None:
     node = helper.make_node("DFT", ["x"], ["y"], axis=1)
     graph = one(tmp_path, node, [1, 2, 1], 17)
     x = np.array([[[1], [2]]], np.float32)
     (found,) = OnnxFrontend().run_foreign(graph["y"].node, {"xs.0": x})
-    np.testing.assert_allclose(found, [[[3, 0], [-1, 0]]], atol=1e-6)
+    np.testing.assert_array_equal(found, np.array([[[3, 0], [-1, 0]]], np.float32))
     assert found.dtype == np.float32
 
 
