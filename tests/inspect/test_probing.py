@@ -281,8 +281,12 @@ def test_a_runtime_that_no_probe_measures_is_assumed_on_the_evidence_of_its_file
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     found = {r.name: r for r in assumed()}
-    assert {"tflite-2.21.single"} <= set(found)
-    assert not {"mxnet-1.9", "ipex-2.8"} & set(found), "these are probed, where they are"
+    forms = ("min_combined", "min_first", "onednn.min_first", "uniform")
+    others = {
+        *(f"tf-2.21.{n}" for n in forms),
+        *(f"tflite-2.21.{n}" for n in ("single", "symmetric")),
+    }
+    assert set(found) == others, "mxnet-1.9 and ipex-2.8 are probed, where they are"
     assert {r.state for r in found.values()} == {"assumed"}
     for name, file, said in (
         ("mxnet", "mxnet-1.9", "mxnet 1.9.1"),

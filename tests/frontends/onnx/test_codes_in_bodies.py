@@ -78,6 +78,11 @@ TEXTS = {
             {AGAIN}
             g = QLinearMatMul(h, s, z, w, s, zw, s, z) }}>
         y = DequantizeLinear(l, s, z) }}""",
+    "carried as they are": f"""g (float[N,5] x) => (float[?,?] y) {{
+        q = QuantizeLinear(x, s, z)
+        l = Loop(n, , q) <body = b {LOOP.format(more="")} {{
+            {AGAIN} g = Identity(h) }}>
+        y = DequantizeLinear(l, s, z) }}""",
     "carried under another map": f"""g (float[N,5] x) => (uint8[?,?] y) {{
         q = QuantizeLinear(x, s, z)
         y = Loop(n, , q) <body = b {LOOP.format(more="")} {{
