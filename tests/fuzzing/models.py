@@ -106,15 +106,15 @@ def large_case(given: Try) -> None:
 
 @lru_cache(4)
 def _large(kind: int) -> bytes:
-    """A model of a little over 1 MiB: tensors one by one or joined, of whole bytes or few bits."""
+    """One tensor of over 1 MiB and two small: one by one or joined, of whole bytes or few bits."""
     wanted = (onnx.TensorProto.FLOAT, onnx.TensorProto.UINT4, onnx.TensorProto.INT8)[kind % 3]
     size = {onnx.TensorProto.FLOAT: 4.0, onnx.TensorProto.UINT4: 0.5}.get(wanted, 1.0)
-    rows = int(400 / size)
     node = onnx.helper.make_node
     graph = onnx.GraphProto(name="g")
-    for i in range(3):
-        tensor = onnx.TensorProto(name=f"large{i}", data_type=wanted, dims=[rows, 1000])
-        tensor.raw_data = bytes(400_000)
+    for i, thousands in enumerate((1_200, 40, 20)):
+        sizes = [int(thousands / size), 1000]
+        tensor = onnx.TensorProto(name=f"large{i}", data_type=wanted, dims=sizes)
+        tensor.raw_data = bytes(thousands * 1000)
         graph.initializer.append(tensor)
         graph.node.append(node("Shape", [tensor.name], [f"y{i}"]))
         graph.output.append(onnx.helper.make_tensor_value_info(f"y{i}", 7, [2]))
