@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from qir.ir.attrs import Attr
-from qir.ir.dtype import F32, U8
+from qir.ir.dtype import F32, I32, I64, U8
 from qir.ir.node import Value
+from qir.ir.ops.recurrent import ACTIVATIONS, DIRECTIONS, USUAL
 
 from .contrib_body import Body, group
 from .contrib_codes import ranged
@@ -19,8 +21,9 @@ from .reader import Reader
 _OWN = (
     "activation_alpha activation_beta activations clip direction hidden_size input_forget".split()
 )
-_USUAL = ("sigmoid", "tanh", "tanh")
-_SIDES = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
+_KNOWN = {name.replace("_", ""): name for name in ACTIVATIONS}
+_NOTHING = frozenset({"affine", "scaled_tanh", "thresholded_relu"})
+"""Activations whose numbers onnxruntime takes for 0 where the file gives none."""
 
 _MOST_ZEROS = 1 << 20
 """Of a state at the start; more of them are made when the model runs."""
@@ -33,25 +36,25 @@ def _lstm(reader: Reader, op: Op) -> None:
     operands = {
         slot: reader.value(op, name) for slot, name in zip(formal, op.inputs, strict=False) if name
     }
-    found = op.attribute("activations")
-    names = [s.decode("utf-8", "replace").lower() for s in found.strings] if found else []
-    sides = _SIDES.get(op.text("direction", "forward").lower())
+    sides = DIRECTIONS.get(op.text("direction", "forward").lower())
     if sides is None:
         raise op.fail(f"direction {op.text('direction', '')!r} is none that ONNX has")
-    if any(n != _USUAL[i % 3] for i, n in enumerate(names)) or "sequence_lens" in operands:
-        raise Keep("other activations, or sequences of several lengths")
-    if any(op.attribute(n) for n in ("activation_alpha", "activation_beta")):
-        raise Keep("activations with numbers of their own")
+    curves = _curves(op, len(sides))
     hidden = op.integer("hidden_size", 0)
     if hidden < 1 or operands["R"].type.shape != (len(sides), hidden, 4 * hidden):
         raise Keep(f"{hidden} hidden numbers, with weights of {operands['R'].type}")
     kinds = {s: operands[s].type for s in ("W", "R")}
     if any(k.quant or k.dtype.name not in ("u8", "i8") for k in kinds.values()):
         raise Keep("its weights are no codes of eight bits")
-    layer = _Layer(hidden, op.real("clip", 0.0), op.integer("input_forget", 0) != 0)
+    if "sequence_lens" in operands and operands["sequence_lens"].type.element != I32:
+        raise Keep(f"its sequence_lens are {operands['sequence_lens'].type}")
+    clip, forget = op.real("clip", 0.0), op.integer("input_forget", 0) != 0
+    handed = bool(op.outputs and op.outputs[0])
 
     def build(body: Body) -> list[Value]:
-        made = [layer.side(body, i, back) for i, back in enumerate(sides)]
+        ends = _Ends.of(body) if "sequence_lens" in body else None
+        layers = [_Layer(hidden, clip, forget, row, ends, handed) for row in curves]
+        made = [layers[i].side(body, i, back) for i, back in enumerate(sides)]
         rows = [
             body.op("concat", *(one[i] for one in made), axis=axis) if len(made) > 1 else made[0][i]
             for i, axis in enumerate((1, 0, 0))
@@ -61,17 +64,95 @@ def _lstm(reader: Reader, op: Op) -> None:
     group(reader, op, operands, build)
 
 
-class _Layer:
-    """One layer's numbers; what it computes along one direction."""
+def _curves(op: Op, sides: int) -> list[tuple[_Curve, ...]]:
+    """The activations of each direction, of the gates, of the new cell and of the state."""
+    found = op.attribute("activations")
+    texts = [t.decode("utf-8", "replace") for t in found.strings] if found else []
+    names = [_KNOWN.get(t.lower(), t) for t in texts] or [*USUAL["lstm"]] * sides
+    if unknown := [n for n in names if n not in ACTIVATIONS]:
+        raise Keep(f"its activation {unknown[0]!r} is not known")
+    if len(names) != 3 * sides:
+        raise Keep(f"{len(names)} activations for {sides} direction{'s' * (sides > 1)}")
+    given = {
+        which: list(held.floats) if (held := op.attribute(f"activation_{which}")) else []
+        for which in ("alpha", "beta")
+    }
+    rows = []
+    for name in names:
+        usual = zip(given.values(), ACTIVATIONS[name], strict=True)
+        numbers = [
+            None if u is None else own.pop(0) if own else 0.0 if name in _NOTHING else u
+            for own, u in usual
+        ]
+        rows.append(_Curve(name, tuple(n for n in numbers if n is not None)))
+    return [tuple(rows[i : i + 3]) for i in range(0, len(rows), 3)]
 
-    def __init__(self, hidden: int, clip: float, forget: bool) -> None:
-        self.hidden = hidden
-        self.clip = clip
-        self.forget = forget
+
+@dataclass(frozen=True, slots=True)
+class _Curve:
+    """One activation and its numbers."""
+
+    name: str
+    numbers: Sequence[float]
+
+    def __call__(self, body: Body, x: Value) -> Value:
+        if self.name == "affine":
+            return body.op(
+                "add", body.op("mul", x, body.constant(self.numbers[0])), self._last(body)
+            )
+        if self.name == "scaled_tanh":
+            made = body.op("tanh", body.op("mul", x, self._last(body)))
+            return body.op("mul", made, body.constant(self.numbers[0]))
+        return body.op(self.name, x, **dict(zip(("alpha", "beta"), self.numbers, strict=False)))
+
+    def _last(self, body: Body) -> Value:
+        return body.constant(self.numbers[-1])
+
+
+@dataclass(frozen=True, slots=True)
+class _Ends:
+    """How many steps each sequence of the batch has."""
+
+    counts: Value
+    on: Value
+    """[steps, batch, 1]: whether a sequence has that step."""
+    some: Value
+    """[batch, 1]: whether it has any."""
+    read: Value
+    """[steps, 1, 1]: whether any sequence has that step."""
+
+    @classmethod
+    def of(cls, body: Body) -> _Ends:
+        counts = body.cast(body["sequence_lens"], I64)
+        size = body.op("shape", body["X"], start=0, end=1)
+        zero, one = (body.constant(np.array(n, np.int64)) for n in (0, 1))
+        steps = body.op("range", zero, body.op("squeeze", size, axes=(0,)), one)
+        most = body.op("reduce_max", counts, axes=(0,), keep=False)
+        each = body.op("unsqueeze", steps, axes=(1, 2))
+        wide = body.op("unsqueeze", counts, axes=(1,))
+        return cls(
+            counts,
+            body.op("less", each, wide),
+            body.op("less", zero, wide),
+            body.op("less", each, most),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """What one direction computes, and how."""
+
+    hidden: int
+    clip: float
+    forget: bool
+    curves: Sequence[_Curve]
+    ends: _Ends | None
+    handed: bool
+    """Whether each step's state is a result: that of a sequence that is over is 0 then."""
 
     def side(self, body: Body, index: int, back: bool) -> list[Value]:
         """y, h and c of one direction, each with an axis for it."""
-        x = body.op("flip", body["X"], axes=(0,)) if back else body["X"]
+        x = self._given(body, back)
         codes, scale, zero = _ranged(body, x)
         gates = _product(body, codes, scale, zero, _Weights(body, "W", index))
         if "B" in body:
@@ -80,16 +161,34 @@ class _Layer:
         start = [self._start(body, s, index, x) for s in ("initial_h", "initial_c")]
         weights = _Weights(body, "R", index)
         taken = {"vs.0": start[0], "vs.1": start[1], "ss.0": gates}
+        if self.ends is not None:
+            taken |= {"vs.2": start[0], "ss.1": self.ends.on}
         taken |= {"xs.0": weights.codes, "xs.1": weights.scale, "xs.2": weights.zero}
         if "P" in body:
             taken["xs.3"] = body.reshaped(_part(body, body["P"], index), 3, self.hidden)
         inner = self._step(taken)
-        h, c, y = body.many("scan", taken, {}, bodies={"body": inner.graph})
-        y = body.op("flip", y, axes=(0,)) if back else y
+        h, c, *last, y = body.many("scan", taken, {}, bodies={"body": inner.graph})
+        if self.ends is not None:
+            none = body.constant(0.0)
+            h, c = (body.op("where", self.ends.some, v, none) for v in (last[0], c))
         return [
-            body.op("unsqueeze", y, axes=(1,)),
+            body.op("unsqueeze", self._turned(body, y, back), axes=(1,)),
             *(body.op("unsqueeze", v, axes=(0,)) for v in (h, c)),
         ]
+
+    def _given(self, body: Body, back: bool) -> Value:
+        """The input, its steps in the order in which they are read; 0 where no sequence has any."""
+        x = self._turned(body, body["X"], back)
+        if self.ends is None:
+            return x
+        return body.op("where", self.ends.read, x, body.constant(0.0))
+
+    def _turned(self, body: Body, x: Value, back: bool) -> Value:
+        if not back:
+            return x
+        if self.ends is None:
+            return body.op("flip", x, axes=(0,))
+        return body.op("reverse_sequence", x, self.ends.counts)
 
     def _start(self, body: Body, slot: str, index: int, x: Value) -> Value:
         if slot in body:
@@ -108,6 +207,8 @@ class _Layer:
         one = Body({})
         kinds = {s: v.type for s, v in taken.items()}
         kinds["ss.0"] = first.with_shape(first.shape[1:])
+        if "ss.1" in kinds:
+            kinds["ss.1"] = kinds["ss.1"].with_shape(kinds["ss.1"].shape[1:])
         order = [s for p in ("vs", "ss", "xs") for s in kinds if s.startswith(p)]
         values = {s: one.graph.add("input", types=[kinds[s]]).result for s in order}
         h, c = values["vs.0"], values["vs.1"]
@@ -124,20 +225,33 @@ class _Layer:
             ]
             i = one.op("add", i, one.op("mul", peeps[0], c))
             f = one.op("add", f, one.op("mul", peeps[2], c))
-        i = one.op("sigmoid", self._kept(one, i))
-        f = (
-            one.op("sub", one.constant(1.0), i)
-            if self.forget
-            else one.op("sigmoid", self._kept(one, f))
-        )
-        g = one.op("tanh", self._kept(one, g))
+        gate, cell, state = self.curves
+        i = gate(one, self._kept(one, i))
+        f = one.op("sub", one.constant(1.0), i) if self.forget else gate(one, self._kept(one, f))
+        g = cell(one, self._kept(one, g))
         new = one.op("add", one.op("mul", f, c), one.op("mul", i, g))
         if peeps:
             o = one.op("add", o, one.op("mul", peeps[1], new))
-        o = one.op("sigmoid", self._kept(one, o))
-        out = one.op("mul", o, one.op("tanh", new))
-        one.graph.add("output", {"h": out, "c": new, "y": out})
+        o = gate(one, self._kept(one, o))
+        out = one.op("mul", o, state(one, new))
+        self._finish(one, values, out, new)
         return one
+
+    def _finish(self, one: Body, values: Mapping[str, Value], out: Value, new: Value) -> None:
+        """Gives the state, the cell, and what the step hands on; a sequence that is over keeps it.
+
+        What is quantized next is the state of each, 0 for those that are over, or the last of each
+        where nobody asks for that of every step.
+        """
+        if self.ends is None:
+            one.graph.add("output", {"h": out, "c": new, "y": out})
+            return
+        on = values["ss.1"]
+        shown = one.op("where", on, out, one.constant(0.0))
+        last = one.op("where", on, out, values["vs.2"])
+        new = one.op("where", on, new, values["vs.1"])
+        h = shown if self.handed else one.op("identity", last)
+        one.graph.add("output", {"h": h, "c": new, "last": last, "y": shown})
 
     def _kept(self, body: Body, x: Value) -> Value:
         return body.op("clip", x, min=-self.clip, max=self.clip) if self.clip > 0 else x

@@ -7,13 +7,18 @@ range, times the weights, is added. So results are held to a thousandth of the g
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto
 
-from .contrib import F, near, one
+from qir import pipeline
+
+from . import runtime
+from .contrib import Case, F, loaded, near, one
 
 FLOAT = TensorProto.FLOAT
 BOUND = 1e-3
@@ -75,3 +80,104 @@ def test_numbers_that_are_computed_and_gates_that_are_kept() -> None:
         attrs: dict[str, Any] = {"hidden_size": HIDDEN, "clip": 0.4, "input_forget": forget}
         fed = ["x", "ws", "wz", "rs", "rz"]
         near(one("DynamicQuantizeLSTM", operands, fed, results, **attrs), BOUND)
+
+
+RESULTS = {"y": FLOAT, "yh": FLOAT, "yc": FLOAT}
+LENGTHS = ([4, 4, 4], [1, 4, 2], [3, 1, 2], [2, 0, 3], [1, 1, 1])
+
+
+def ended(
+    lengths: list[int], direction: str, *, fed: tuple[str, ...], results: dict[str, int]
+) -> Case:
+    """A layer over sequences that end early."""
+    sides = 2 if direction == "bidirectional" else 1
+    operands = layer(sum(lengths), sides, np.int8, columns=True, more="bhcp", zero=0)
+    operands[4] = ("lengths", np.array(lengths, np.int32))
+    attrs: dict[str, Any] = {"direction": direction, "hidden_size": HIDDEN}
+    return one("DynamicQuantizeLSTM", operands, fed, results, **attrs)
+
+
+@pytest.mark.parametrize("lengths", LENGTHS, ids=str)
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize("fed", [("x",), ("x", "h", "c", "lengths")], ids=len)
+def test_sequences_end_early(lengths: list[int], direction: str, fed: tuple[str, ...]) -> None:
+    near(ended(lengths, direction, fed=fed, results=RESULTS), BOUND)
+
+
+@pytest.mark.parametrize("direction", ["forward", "bidirectional"])
+def test_a_batch_of_any_size_ends_early(direction: str) -> None:
+    """Nobody says how many sequences there are, so their number is a name."""
+    operands = layer(44, 1 + (direction != "forward"), np.int8, columns=True, more="b", zero=0)
+    operands[4] = ("lengths", np.array([3, 1, 4], np.int32))
+    attrs: dict[str, Any] = {"direction": direction, "hidden_size": HIDDEN}
+    case = one("DynamicQuantizeLSTM", operands, ["x", "lengths"], RESULTS, **attrs)
+    for info, places in (("x", (0, 1)), ("lengths", (0,))):
+        (given,) = (i for i in case.proto.graph.input if i.name == info)
+        for place in places:
+            given.type.tensor_type.shape.dim[place].dim_param = "TN"[place] if info == "x" else "N"
+    near(case, BOUND)
+
+
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+def test_states_that_nobody_reads_step_by_step_stay_as_they_were(direction: str) -> None:
+    """Where y is left out, a sequence that is over still counts in the range of the states."""
+    results = {"": 0, "yh": FLOAT, "yc": FLOAT}
+    for lengths in ([1, 4, 2], [3, 1, 2]):
+        near(ended(lengths, direction, fed=("x",), results=results), BOUND)
+
+
+def test_what_lies_behind_the_longest_sequence_is_not_read() -> None:
+    """It would widen the range by which all of the input is quantized."""
+    for direction in ("forward", "reverse"):
+        case = ended([2, 1, 3], direction, fed=("x", "lengths"), results=RESULTS)
+        case.feeds["x"][3] = 1000
+        near(case, BOUND)
+
+
+@pytest.mark.parametrize("direction", ["forward", "bidirectional"])
+@pytest.mark.parametrize("lengths", [[2, 0, 3], [4, 1, 4]], ids=str)
+def test_parts_of_a_layer_of_ended_sequences_compute_what_it_does(
+    tmp_path: Path, direction: str, lengths: list[int]
+) -> None:
+    case = ended(lengths, direction, fed=("x", "lengths"), results=RESULTS)
+    made = tmp_path / "parts.onnx"
+    pipeline.save(loaded(case.proto), made, target="onnx", force=True)
+    written = onnx.load(made)
+    assert not {n.domain for n in written.graph.node} - {""}
+    theirs, mine = case.judged(), runtime.run(written, case.feeds, optimize=False)
+    for name, data in theirs.items():
+        assert np.abs(mine[name] - data).max() <= BOUND * np.abs(data).max(), name
+
+
+CURVES: dict[str, tuple[list[float], list[float]]] = {
+    "Relu": ([], []),
+    "Affine": ([0.7], [0.1]),
+    "LeakyRelu": ([0.2], []),
+    "ThresholdedRelu": ([0.1], []),
+    "ScaledTanh": ([0.8], [1.3]),
+    "HardSigmoid": ([0.3], [0.4]),
+    "Elu": ([0.9], []),
+    "Softsign": ([], []),
+    "Softplus": ([], []),
+    "Tanh": ([], []),
+    "Sigmoid": ([], []),
+}
+
+
+CHOSEN = [*((n, True) for n in CURVES), *((n, False) for n, held in CURVES.items() if held[0])]
+
+
+@pytest.mark.parametrize(("name", "said"), CHOSEN)
+def test_gates_and_states_have_other_activations(name: str, said: bool) -> None:
+    """Each at each of the three places, with numbers of its own and those that it has without."""
+    operands = layer(43, 1, np.int8, columns=False, more="b", zero=0)
+    alpha, beta = CURVES[name]
+    for place in range(3):
+        names = ["Sigmoid", "tanh", "Tanh"]
+        names[place] = name
+        attrs: dict[str, Any] = {"hidden_size": HIDDEN, "activations": names, "clip": 0.9}
+        if said and alpha:
+            attrs["activation_alpha"] = alpha
+        if said and beta:
+            attrs["activation_beta"] = beta
+        near(one("DynamicQuantizeLSTM", operands, ["x"], RESULTS, **attrs), BOUND)
