@@ -111,6 +111,12 @@ ISAS = {"amx": "AVX512_CORE_AMX", "avx2": "AVX2", "avx512": "AVX512_CORE"}
 """What oneDNN may take the processor for, by the name that profiles have for it."""
 
 
+UNSATURATED = "within:1:0.01"
+"""To what convolutions are held of which nothing is claimed: they were claimed so much of, until
+pairs of terms were tried that leave 16 bits, of which 4 % differ. Here none does, but on engine
+x86, which leaves a part of them to fbgemm."""
+
+
 def rules_of(name: str, isa: str) -> list[str]:
     """The ops of which a profile says something on that processor alone, of whatever form."""
     held = profile(name)
@@ -133,7 +139,9 @@ def test_rules_of_other_processors(isa: str) -> None:
                 for op in known:
                     claimed = other.resolve(Query(op, QUERY, "channel")).claim
                     if claimed == "unknown":
-                        continue
+                        if engine == "x86":
+                            continue
+                        claimed = UNSATURATED
                     few = 12 if op == "conv3d" else 24
                     cases = [
                         linear(seed, True) if op == "linear" else conv(seed, True, int(op[4]))
