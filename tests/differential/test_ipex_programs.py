@@ -80,7 +80,11 @@ def most(claim: str, size: int) -> int:
 
 
 def foresee(family: str) -> None:
-    """AssertionError where results differ more than the profile claims."""
+    """AssertionError where results differ more than the profile claims.
+
+    A gelu behind a layer was once held exact, by 9,600 results, which `test_ipex_vectors` still
+    finds equal; of 524,288 more 21 are one apart.
+    """
     for program, wanted in results(family):
         graph = whole(program) if family == "transposed" else grouped(program)
         found = next(iter(run(graph, program.feeds).values()))
