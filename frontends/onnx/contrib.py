@@ -123,8 +123,8 @@ def embedded(body: Body, tables: dict[str, Value | None], positions: Value | Non
     """The sum of the rows that words, positions and segments have in their tables."""
     ids = body["input_ids"]
     word, position, segment = (tables[t] for t in ("word", "position", "segment"))
-    assert word is not None
-    assert position is not None
+    if word is None or position is None:
+        raise Keep("it has no table of words, or none of positions")
     total = body.op("gather", word, ids, axis=0)
     if positions is None:
         length = body.reshaped(body.op("shape", ids, start=1, end=2))

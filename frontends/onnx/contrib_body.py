@@ -39,6 +39,8 @@ class Body:
         return slot in self._given
 
     def __getitem__(self, slot: str) -> Value:
+        if slot not in self._given:
+            raise Keep(f"it lacks operand {slot}")
         return self._given[slot]
 
     def get(self, slot: str) -> Value | None:

@@ -268,3 +268,21 @@ def test_a_scale_that_is_no_float_is_no_scale_of_a_product(tmp_path: Path) -> No
     graph = pipeline.load(save(model([it], kinds, outs, held, domains=(domain,)), tmp_path))
     assert graph["y"].node.op == "foreign"
     assert [f for f in verify(graph) if f.severity == "error"] == []
+
+
+@pytest.mark.parametrize("op", ["EmbedLayerNormalization", "QEmbedLayerNormalization"])
+def test_an_embedding_without_a_table_is_kept_with_the_reason(tmp_path: Path, op: str) -> None:
+    domain, quantized = "com.microsoft", op.startswith("Q")
+    ins = ["ids", "seg", "word", "", "sege", "g", "b"]
+    if quantized:
+        ins += ["", "s", "", "s", "s", "s", "z", "", "z", "z", "z"]
+    kind = np.uint8 if quantized else np.float32
+    tables = {"word": (9, 4), "sege": (2, 4), "g": (4,), "b": (4,)}
+    held: dict[str, NDArray[Any]] = {n: np.ones(s, kind) for n, s in tables.items()}
+    if quantized:
+        held |= {"s": np.array(0.5, np.float32), "z": np.array(3, np.uint8)}
+    kinds = {n: (int(TensorProto.INT32), (2, 5)) for n in ("ids", "seg")}
+    outs: dict[str, tuple[int, None]] = {"y": (FLOAT, None), "count": (TensorProto.INT32, None)}
+    it = node(op, ins, ["y", "count"], domain=domain)
+    graph = pipeline.load(save(model([it], kinds, outs, held, domains=(domain,)), tmp_path))
+    assert graph["y"].node.attrs["why"] == "it has no table of words, or none of positions"
