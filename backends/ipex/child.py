@@ -9,16 +9,14 @@ frozen and run three times, so that what the extension fuses is fused.
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 import os
+import runpy
 import sys
 import warnings
 from typing import Any
 
-if (
-    __name__ == "__main__"
-):  # what the extension prints, while it loads too, stays out of the answers
+if __name__ == "__main__":  # what the extension prints stays out of the answers
     STREAM = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
 warnings.filterwarnings("ignore")
@@ -190,23 +188,8 @@ def run(asked: Any) -> tuple[Any, str]:
 
 def main(pipe: str) -> None:
     """Answers programs by an array or a text."""
-    spec = importlib.util.spec_from_file_location("pipe", pipe)
-    assert spec is not None
-    assert spec.loader is not None
-    messages = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(messages)
     torch.set_num_threads(1)
-    while True:
-        try:
-            asked = messages.receive(sys.stdin.buffer)
-        except EOFError:
-            return
-        try:
-            answer = run(asked)[0]
-        except Exception as error:
-            answer = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-        STREAM.write(messages.pack(answer))
-        STREAM.flush()
+    runpy.run_path(pipe)["serve"](lambda asked: run(asked)[0], STREAM)
 
 
 if __name__ == "__main__":

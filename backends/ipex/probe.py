@@ -6,8 +6,6 @@ QDQ form and are traced and frozen, so that the extension makes its kernels of t
 
 from __future__ import annotations
 
-import subprocess
-import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
@@ -16,18 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 import qir.inspect.pipe as pipe
-from qir.errors import OpError
+from qir.inspect.elsewhere import Elsewhere
 from qir.inspect.probe_cases import Forms
-from qir.inspect.probing import Probe
 from qir.ir.attrs import Attr
 from qir.ir.graph import Graph
 from qir.ir.types import QuantType
 
 Array = NDArray[np.generic]
-_CHILD = Path(__file__).with_name("child.py")
 
 
-class Ipex(Probe):
+class Ipex(Elsewhere):
     """Traced modules, whose groups oneDNN computes."""
 
     name = "ipex"
@@ -35,6 +31,7 @@ class Ipex(Probe):
     settings: ClassVar[Mapping[str, str]] = {"engine": "onednn", "form": "traced"}
     distributions = ("intel-extension-for-pytorch",)
     elsewhere = "QIR_IPEX"
+    script = Path(__file__).with_name("child.py")
     grouped = True
     forms = Forms(
         ("quantize", "dequantize", "conv2d", "linear", "add", "avg_pool2d", "global_avg_pool"),
@@ -47,35 +44,8 @@ class Ipex(Probe):
         wraps=False,
     )
 
-    def __init__(self) -> None:
-        self.child: subprocess.Popen[bytes] | None = None
-
-    def begin(self) -> None:
-        if self.child is None:
-            self.child = subprocess.Popen(
-                [self.python, "-W", "ignore", str(_CHILD), str(Path(pipe.__file__))],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-            )
-            weakref.finalize(self, _end, self.child)
-
     def run(self, graph: Graph, feeds: Mapping[str, Array]) -> Array:
-        self.begin()
-        child = self.child
-        assert child is not None
-        assert child.stdin is not None
-        assert child.stdout is not None
-        try:
-            child.stdin.write(pipe.pack(told(graph, feeds)))
-            child.stdin.flush()
-            answer = pipe.receive(child.stdout)
-        except (EOFError, BrokenPipeError):
-            self.child = None
-            raise OpError(f"{self.python} ended: {child.wait()}") from None
-        if isinstance(answer, str):
-            raise OpError(answer[:160])
-        return np.asarray(answer)
+        return self.ask(told(graph, feeds))
 
 
 def told(graph: Graph, feeds: Mapping[str, Array]) -> dict[str, pipe.Plain]:
@@ -112,12 +82,6 @@ def _plain(value: Attr) -> pipe.Plain:
     if isinstance(value, tuple):
         return tuple(_plain(v) for v in value)
     return value if isinstance(value, bool | int | float | None) else str(value)
-
-
-def _end(child: subprocess.Popen[bytes]) -> None:
-    assert child.stdin is not None
-    child.stdin.close()
-    child.wait(60)
 
 
 PROBES = (Ipex(),)

@@ -6,8 +6,8 @@ wants an older Python and an older NumPy. Started by `probe`.
 
 from __future__ import annotations
 
-import importlib.util
 import os
+import runpy
 import sys
 from typing import Any
 
@@ -58,24 +58,15 @@ def avg_pool2d(arrays: Any, ranges: Any, made: Any, **attrs: Any) -> Any:
 OPS = {f.__name__: f for f in (quantize, dequantize, add, concat, avg_pool2d)}
 
 
+def run(asked: Any) -> Any:
+    """What an op gives: its name, arrays, ranges, the range of the result, attributes."""
+    op, arrays, ranges, made, attrs = asked
+    return OPS[op](arrays, ranges, made, **attrs).asnumpy()
+
+
 def main(pipe: str) -> None:
-    """Answers (op, arrays, ranges, the result's range, attributes) by an array or a text."""
-    spec = importlib.util.spec_from_file_location("pipe", pipe)
-    assert spec is not None
-    assert spec.loader is not None
-    messages = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(messages)
-    while True:
-        try:
-            op, arrays, ranges, made, attrs = messages.receive(sys.stdin.buffer)
-        except EOFError:
-            return
-        try:
-            answer = OPS[op](arrays, ranges, made, **attrs).asnumpy()
-        except Exception as error:
-            answer = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-        STREAM.write(messages.pack(answer))
-        STREAM.flush()
+    """Answers ops by an array or a text."""
+    runpy.run_path(pipe)["serve"](run, STREAM)
 
 
 if __name__ == "__main__":

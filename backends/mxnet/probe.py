@@ -6,8 +6,6 @@ Its products take weights in reals, which the cases have as codes: recorded resu
 
 from __future__ import annotations
 
-import subprocess
-import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
@@ -17,17 +15,16 @@ from numpy.typing import NDArray
 
 import qir.inspect.pipe as pipe
 from qir.errors import OpError
+from qir.inspect.elsewhere import Elsewhere
 from qir.inspect.probe_cases import Forms
-from qir.inspect.probing import Probe
 from qir.ir.graph import Graph
 from qir.ir.types import TensorType
 
 Array = NDArray[np.generic]
-_CHILD = Path(__file__).with_name("child.py")
 _STORED = {"u8": "uint8", "i8": "int8"}
 
 
-class MxNet(Probe):
+class MxNet(Elsewhere):
     """Kernels by name, as MXNet's modules call them."""
 
     name = "mxnet"
@@ -35,6 +32,7 @@ class MxNet(Probe):
     settings: ClassVar[Mapping[str, str]] = {"library": "onednn"}
     distributions = ("mxnet",)
     elsewhere = "QIR_MXNET"
+    script = Path(__file__).with_name("child.py")
     forms = Forms(
         ("quantize", "dequantize", "add", "concat", "avg_pool2d"),
         grains=("tensor",),
@@ -43,26 +41,8 @@ class MxNet(Probe):
         level=0.5,
     )
 
-    def __init__(self) -> None:
-        self.child: subprocess.Popen[bytes] | None = None
-
-    def begin(self) -> None:
-        if self.child is None:
-            command = [self.python, "-W", "ignore", str(_CHILD), str(Path(pipe.__file__))]
-            self.child = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-            )
-            weakref.finalize(self, _end, self.child)
-
     def run(self, graph: Graph, feeds: Mapping[str, Array]) -> Array:
-        self.begin()
-        child, node = self.child, graph["y"].node
-        assert child is not None
-        assert child.stdin is not None
-        assert child.stdout is not None
+        node = graph["y"].node
         given = [value.type for value in node.operands.values()]
         attrs: dict[str, pipe.Plain] = {}
         if node.op == "quantize":
@@ -75,17 +55,7 @@ class MxNet(Probe):
             attrs |= {"stride": _numbers(node.attrs["stride"]), "count_include_pad": False}
         arrays: list[pipe.Plain] = list(feeds.values())
         ranges: list[pipe.Plain] = [_ends(t) for t in given]
-        told: pipe.Plain = (node.op, arrays, ranges, _ends(node.result.type), attrs)
-        try:
-            child.stdin.write(pipe.pack(told))
-            child.stdin.flush()
-            answer = pipe.receive(child.stdout)
-        except (EOFError, BrokenPipeError):
-            self.child = None
-            raise OpError(f"{self.python} ended: {child.wait()}") from None
-        if isinstance(answer, str):
-            raise OpError(answer[:160])
-        return np.asarray(answer)
+        return self.ask((node.op, arrays, ranges, _ends(node.result.type), attrs))
 
 
 def _numbers(value: object) -> tuple[int, ...]:
@@ -101,12 +71,6 @@ def _ends(kind: TensorType) -> tuple[float, float]:
     assert isinstance(declared.low, tuple)
     assert isinstance(declared.high, tuple)
     return declared.low[0], declared.high[0]
-
-
-def _end(child: subprocess.Popen[bytes]) -> None:
-    assert child.stdin is not None
-    child.stdin.close()
-    child.wait(60)
 
 
 PROBES = (MxNet(),)

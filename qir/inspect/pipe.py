@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import io
 import json
-from typing import IO, TypeAlias, Union
+import sys
+from collections.abc import Callable
+from typing import IO, Any, TypeAlias, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +50,25 @@ def receive(stream: IO[bytes]) -> Plain:
     return _meant(
         json.loads(parts[0]), [np.lib.format.read_array(b, allow_pickle=False) for b in blocks]
     )
+
+
+def serve(answer: Callable[[Any], Plain], stream: IO[bytes]) -> None:
+    """Answers each message of standard input until it ends, by a value or a text of why not.
+
+    What a kernel refuses is such a text; an error of any other kind is the program's own, and ends
+    it.
+    """
+    while True:
+        try:
+            asked = receive(sys.stdin.buffer)
+        except EOFError:
+            return
+        try:
+            made = answer(asked)
+        except (LookupError, RuntimeError, TypeError, ValueError) as error:
+            made = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        stream.write(pack(made))
+        stream.flush()
 
 
 def _read(stream: IO[bytes], count: int) -> bytes:

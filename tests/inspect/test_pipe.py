@@ -5,11 +5,12 @@ from __future__ import annotations
 import io
 import math
 import pickle
+import sys
 
 import numpy as np
 import pytest
 
-from qir.inspect.pipe import Plain, pack, receive
+from qir.inspect.pipe import Plain, pack, receive, serve
 
 
 def test_values_come_out_as_they_went_in() -> None:
@@ -52,3 +53,28 @@ def test_what_is_cut_short_ends_and_what_is_no_plain_value_is_refused() -> None:
         pack(np.array([object()]))
     with pytest.raises((ValueError, EOFError, MemoryError, OverflowError)):
         receive(io.BytesIO(pickle.dumps([1, 2, 3])))
+
+
+def test_what_is_refused_is_answered_and_a_fault_of_its_own_ends_a_program(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def answer(asked: Plain) -> Plain:
+        if asked == "no":
+            raise ValueError("no such\nkernel")
+        if asked == "fault":
+            raise AttributeError("misspelt")
+        return [asked]
+
+    def answers(*asked: Plain) -> io.BytesIO:
+        given, made = io.BytesIO(b"".join(map(pack, asked))), io.BytesIO()
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(given))
+        serve(answer, made)
+        made.seek(0)
+        return made
+
+    made = answers(1, "no", "yes")
+    assert [receive(made) for _ in "123"] == [[1], "ValueError: no such kernel", ["yes"]]
+    with pytest.raises(EOFError):
+        receive(made)
+    with pytest.raises(AttributeError):
+        answers("fault")

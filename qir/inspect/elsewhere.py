@@ -1,0 +1,61 @@
+"""Probes of runtimes that want a Python of their own: a program there is asked over a pipe."""
+
+from __future__ import annotations
+
+import subprocess
+import weakref
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from qir.errors import OpError
+from qir.inspect import pipe
+from qir.inspect.runtimes import Probe, Tensor
+
+
+class Elsewhere(Probe):
+    """A runtime that a program of its plugin runs, in a Python that has it.
+
+    The program is started with the path of `pipe.py`, as QIR need not be there, and ends with this
+    process.
+    """
+
+    script: ClassVar[Path]
+
+    def __init__(self) -> None:
+        self.child: subprocess.Popen[bytes] | None = None
+
+    def begin(self) -> None:
+        if self.child is None:
+            self.child = subprocess.Popen(
+                [self.python, "-W", "ignore", str(self.script), str(Path(pipe.__file__))],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+            )
+            weakref.finalize(self, _end, self.child)
+
+    def ask(self, question: pipe.Plain) -> Tensor:
+        """The array that the program answers; OpError where it has none, or has ended."""
+        self.begin()
+        child = self.child
+        assert child is not None
+        assert child.stdin is not None
+        assert child.stdout is not None
+        try:
+            child.stdin.write(pipe.pack(question))
+            child.stdin.flush()
+            answer = pipe.receive(child.stdout)
+        except (EOFError, BrokenPipeError):
+            self.child = None
+            raise OpError(f"{self.python} ended: {child.wait()}") from None
+        if isinstance(answer, str):
+            raise OpError(answer[:160])
+        return np.asarray(answer)
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    assert child.stdin is not None
+    child.stdin.close()
+    child.wait(60)
