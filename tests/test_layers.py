@@ -47,8 +47,8 @@ LIBRARIES = {"ml_dtypes", "networkx", "numpy", "safetensors"}
 MORE_LIBRARIES = {"cli": {"click", "rich"}, "inspect": {"rich"}, "testing": {"hypothesis"}}
 FRAMEWORKS = {"mxnet", "onnx", "onnxruntime", "tensorflow", "torch"}
 
-# A plugin's one framework; onnxruntime runs what onnx writes. Formats of mxnet and ipex need none,
-# but their probes run them.
+# A plugin's one framework; onnxruntime runs what onnx writes. Formats of mxnet and ipex need none:
+# only the programs that their probes start in another Python have them.
 PLUGINS = {
     "frontends.onnx": {"onnx", "onnxruntime"},
     "frontends.torch": {"torch"},
@@ -59,8 +59,10 @@ PLUGINS = {
     "backends.torch": {"torch"},
     "backends.tensorflow": {"tensorflow"},
     "backends.tflite": {"flatbuffers"},
-    "backends.mxnet": {"mxnet"},
-    "backends.ipex": {"intel_extension_for_pytorch", "torch"},
+    "backends.mxnet": set[str](),
+    "backends.mxnet.child": {"mxnet"},
+    "backends.ipex": set[str](),
+    "backends.ipex.child": {"intel_extension_for_pytorch", "torch"},
 }
 CYTHON = {"cpython", "cython", "libc"}
 
@@ -148,7 +150,7 @@ def plugin_fault(module: str, found: Import) -> str | None:
         if rest.split(".")[0] in {"frontends", "backends"}:
             return "own modules are imported relatively, other plugins not at all"
         return None
-    if top in LIBRARIES | PLUGINS.get(own, set()) or is_standard(top):
+    if top in LIBRARIES | PLUGINS.get(module, PLUGINS.get(own, set())) or is_standard(top):
         return None
     return "neither qir nor the plugin's own framework"
 
@@ -216,6 +218,7 @@ PLANTED = {
     "a plugin imports itself absolutely": ("backends/cpu/a.py", "from qir.backends.cpu import b"),
     "a plugin climbs out of its folder": ("backends/cpu/a.py", "from ..onnx import b"),
     "a plugin imports another's framework": ("frontends/onnx/a.py", "import torch"),
+    "a probe imports what only its child has": ("backends/ipex/probe.py", "import torch"),
     "the core has a part that no rule knows": ("qir/utils.py", "import numpy"),
 }
 
