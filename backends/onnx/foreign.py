@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 import onnx
 from onnx import AttributeProto, helper, version_converter
 
-from qir.errors import QirError
 from qir.ir.attrs import Attr
 from qir.ir.node import Node, Value
 from qir.ir.types import Array
@@ -148,9 +147,7 @@ def _converted(writer: Writer, node: Node, proto: onnx.NodeProto) -> None:
 def _proto(writer: Writer, node: Node) -> onnx.NodeProto:
     try:
         return _as_it_was(writer, node)
-    except QirError:
-        raise
-    except Exception as error:  # whatever protobuf raises, the node is at fault
+    except (AssertionError, LookupError, TypeError, ValueError) as error:
         said = "its slots and attrs are not those of an onnx operator with these operands"
         raise writer.refuse(node, f"{node.attrs['op']!s}: {said}") from error
 
@@ -218,9 +215,7 @@ def placed(at: list[int], names: list[str]) -> list[str]:
 def attribute(proto: onnx.NodeProto, opset: int, name: str, value: Attr) -> AttributeProto:
     """An attribute as ONNX has it."""
     if isinstance(value, tuple) and len(value) == 2 and value[0] is None:
-        made = AttributeProto()
-        made.ParseFromString(value[1] if isinstance(value[1], bytes) else b"")
-        return made
+        return _parsed(value[1] if isinstance(value[1], bytes) else b"")
     if isinstance(value, Array):
         return helper.make_attribute(name, tensor(value, value.name))
     if isinstance(value, tuple) and value and isinstance(value[0], Array):
@@ -229,6 +224,15 @@ def attribute(proto: onnx.NodeProto, opset: int, name: str, value: Attr) -> Attr
     if isinstance(value, tuple) and not value:
         return helper.make_attribute(name, [], attr_type=_empty(proto, opset, name))
     return helper.make_attribute(name, value)
+
+
+def _parsed(data: bytes) -> AttributeProto:
+    made = AttributeProto()
+    try:
+        made.ParseFromString(data)
+    except Exception as error:  # protobuf's own error, which is not onnx's to import
+        raise ValueError("its bytes are no attribute") from error
+    return made
 
 
 def _empty(proto: onnx.NodeProto, opset: int, name: str) -> int:

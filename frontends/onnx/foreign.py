@@ -286,7 +286,7 @@ def node_proto(node: Node) -> onnx.NodeProto:
     """
     try:
         return _node_proto(node)
-    except Exception as error:  # whatever protobuf raises, the node is at fault
+    except (AssertionError, LookupError, TypeError, ValueError) as error:
         said = "its slots and attrs are not those of an onnx operator with these operands"
         raise PluginError(f"onnx {node.attrs['op']!s}: {said}") from error
 
@@ -340,9 +340,7 @@ def _placed(places: tuple[Attr, ...], names: list[str]) -> list[str]:
 
 def _attribute(node: Node, name: str, value: Attr) -> AttributeProto:
     if isinstance(value, tuple) and len(value) == 2 and value[0] is None:
-        made = AttributeProto()
-        made.ParseFromString(value[1] if isinstance(value[1], bytes) else b"")
-        return made
+        return _parsed(value[1] if isinstance(value[1], bytes) else b"")
     if isinstance(value, Array):
         return onnx.helper.make_attribute(name, tensor_proto(value, value.name))
     if isinstance(value, tuple) and value and isinstance(value[0], Array):
@@ -351,6 +349,15 @@ def _attribute(node: Node, name: str, value: Attr) -> AttributeProto:
     if isinstance(value, tuple) and not value:
         return onnx.helper.make_attribute(name, [], attr_type=_empty(node, name))
     return onnx.helper.make_attribute(name, value)
+
+
+def _parsed(data: bytes) -> AttributeProto:
+    made = AttributeProto()
+    try:
+        made.ParseFromString(data)
+    except Exception as error:  # protobuf's own error, which is not onnx's to import
+        raise ValueError("its bytes are no attribute") from error
+    return made
 
 
 def _empty(node: Node, name: str) -> int:
