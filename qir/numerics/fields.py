@@ -162,12 +162,16 @@ class Acc:
     """What holds a sum; `f32` is the exact sum rounded once."""
     overflow: Literal["wrap", "saturate"] = "wrap"
     """What becomes of a sum that 32 bits do not hold: of the whole sum, and again with a bias."""
-    pairs: Literal["exact", "saturate_i16", "halve_signed", "saturate_taps"] = "exact"
+    pairs: Literal["exact", "saturate_i16", "halve_signed", "saturate_rows", "saturate_taps"] = (
+        "exact"
+    )
     """`saturate_i16`: 8-bit data, i8 moved up by 128, times i8 weights: terms 2i and 2i + 1, of
     the channels of one tap, are added in 16 bits that saturate; zero points are taken off after.
     `halve_signed`: so too, but a convolution of i8 data halves its weights, to even, so that no
-    pair saturates. `saturate_taps`: terms 2i and 2i + 1 of a row of weights, channel after channel
-    and tap after tap; the codes of a window, times a zero point of the weights, too."""
+    pair saturates. `saturate_rows`: terms 2i and 2i + 1 of a window, which has the channels of one
+    tap after those of another. `saturate_taps`: terms 2i and 2i + 1 of a row of weights, channel
+    after channel and tap after tap; so too the codes of a window, times a zero point of the
+    weights."""
     pad: Literal["zero_point", "zero_code"] = "zero_point"
     """What padding counts as: the zero point, or code 0."""
 
@@ -272,6 +276,9 @@ class Stages:
     other: Literal["float", "table", "method"] = "float"
     """Other activations: on reals; on codes, of which each has its entry; or as the op's own rule
     says."""
+    ends: Literal["quantize", "away", "even"] = "quantize"
+    """Between which codes an activation cuts: as reals become codes; or its ends, over the scale in
+    float32, are rounded away from zero before the zero point is added, or to even after that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -411,6 +418,9 @@ READS: Mapping[str, tuple[str, ...]] = {
     "mean_before": (),
     "fixed_resize": (),
     "raw_mean": (),
+    "sums_in_turn": ("dequantize", "quantize"),
+    "summed_rows": (),
+    "by_one_factor": (),
     "vectors": (),
     "channel_vectors": (),
     "product_of_codes": (),

@@ -1,4 +1,5 @@
-"""Forms of convolutions, by name: what decides which kernel a runtime takes, and is no attribute.
+"""Forms of convolutions and products, by name: what decides which kernel a runtime takes, and is no
+attribute.
 
 A rule speaks of one by `when = {form = "..."}`; a layer may have several.
 """
@@ -98,6 +99,20 @@ def _left_over(of: Layer) -> bool:
     )
 
 
+def _scattered(of: Layer) -> bool:
+    into, outof = of.weights[:2]
+    return (
+        of.op == "conv_transpose2d"
+        and of.groups == 1
+        and into % 8 == outof % 8 == 0
+        and of.kernel[0] == 2
+        and of.kernel[1] <= 6
+        and set(of.ints("stride")) <= {1, 2}
+        and set(of.ints("dilation")) == {1}
+        and not any(map(any, of.pads))
+    )
+
+
 def _short(of: Layer) -> bool:
     return any(s.count is not None and s.count < s.pads[0] for s in _sides(of))
 
@@ -185,6 +200,15 @@ def _same_unpadded(of: Layer) -> bool:
     return unread
 
 
+_TERMS = 384
+
+
+def _in_turn(of: Layer) -> bool:
+    rows, terms = of.sizes[1:]
+    turned = of.attrs.get("trans_a") or of.attrs.get("trans_b")
+    return not turned and rows not in (0, 1, None) and terms is not None and terms <= _TERMS
+
+
 @dataclass(frozen=True, slots=True)
 class Form:
     """One of them."""
@@ -217,6 +241,12 @@ FORMS: Mapping[str, Form] = {
         "its memory",
         _left_over,
     ),
+    "scattered_pairs": Form(
+        "conv_transpose2d of one group, channels in and out multiples of 8, 2 rows of up to 6 "
+        "taps, strides 1 or 2, no padding, no dilation: fbgemm has a kernel of its own for it, "
+        "whose sums are wrong but of one image in steps of 1",
+        _scattered,
+    ),
     "short_result": Form(
         "a result that is shorter along some axis than the padding before it", _short
     ),
@@ -240,6 +270,16 @@ FORMS: Mapping[str, Form] = {
         "its width that has 5 rows and more or a dilation, no result with a channel of its own",
         _one_column,
     ),
+    "three_axes": Form(
+        "matmul of two operands of three axes each: what Intel's extension for PyTorch computes in "
+        "reals",
+        lambda of: of.op == "matmul",
+    ),
+    "in_turn": Form(
+        "matmul of three axes of 2 rows and more and of 384 terms at most, neither operand "
+        "transposed: what Intel's library adds up one term after the other",
+        lambda of: of.op == "matmul" and _in_turn(of),
+    ),
 }
 """The forms that rules may name; a layer may have several."""
 
@@ -247,7 +287,10 @@ FORMS: Mapping[str, Form] = {
 def forms_of(
     op: str, types: Mapping[str, TensorType], attrs: Mapping[str, Attr]
 ) -> tuple[str, ...]:
-    """The forms that a layer has; none for what is no convolution of known weights."""
+    """The forms that a layer has; none for what is no convolution of known weights, nor a product
+    of three axes."""
+    if op == "matmul":
+        return _product(types, attrs)
     if not op.startswith("conv") or not {"x", "w"} <= types.keys() or "stride" not in attrs:
         return ()
     w, x = types["w"], types["x"]
@@ -258,3 +301,11 @@ def forms_of(
     sizes = tuple(d if isinstance(d, int) else None for d in inner)
     layer = Layer(op, known, sizes, w.quant, x.quant, attrs)
     return tuple(name for name, form in FORMS.items() if form.has(layer))
+
+
+def _product(types: Mapping[str, TensorType], attrs: Mapping[str, Attr]) -> tuple[str, ...]:
+    if not {"a", "b"} <= types.keys() or types["a"].rank != 3 or types["b"].rank != 3:
+        return ()
+    sizes = tuple(d if isinstance(d, int) else None for d in types["a"].shape)
+    layer = Layer("matmul", (), sizes, types["b"].quant, types["a"].quant, attrs)
+    return tuple(name for name in ("three_axes", "in_turn") if FORMS[name].has(layer))

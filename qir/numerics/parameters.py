@@ -144,6 +144,9 @@ COMPUTES: Mapping[str, tuple[str, ...]] = {
     "scaled_steps": ("batch_norm",),
     "folded_norm": ("batch_norm",),
     "as_conv2d": ("conv1d", "conv3d"),
+    "sums_in_turn": ("matmul",),
+    "summed_rows": ("embedding_bag",),
+    "by_one_factor": ("requantize",),
     "transposed": ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
     "rows_of_codes": ("embedding", "embedding_bag"),
 }

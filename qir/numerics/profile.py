@@ -38,7 +38,7 @@ class Query:
     bounds: str = "full"
     """Whether the result's codes are all that its storage type has, or `narrow`."""
     forms: tuple[str, ...] = ()
-    """The forms that a convolution has: `qir.numerics.forms.FORMS`."""
+    """The forms that a convolution or product has: `qir.numerics.forms.FORMS`."""
 
     @property
     def data(self) -> str:
@@ -83,7 +83,7 @@ class When:
     bounds: tuple[str, ...] = ()
     """Of the result's codes: `full`, or `narrow`."""
     form: tuple[str, ...] = ()
-    """Of a convolution: all of these names; a layer may have several."""
+    """Of a convolution or product: all of these names; a layer may have several."""
 
     @property
     def count(self) -> int:

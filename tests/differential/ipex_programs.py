@@ -227,6 +227,16 @@ def products() -> Iterator[Program]:
                 yield product(program, a, b, tail)
 
 
+def three_axes() -> Iterator[Program]:
+    """Products of three axes, which are computed in reals: sums of up to 384 terms."""
+    for terms in (1, 7, 18, 33, 64, 129, 384):
+        for rows, columns in ((2, 1), (5, 3), (9, 16), (16, 17)):
+            for program in each(f"matmul_three_{terms}_{rows}"):
+                yield product(program, (2, rows, terms), (2, terms, columns), "")
+    for program in each("matmul_three_relu"):
+        yield product(program, (2, 12, 18), (2, 18, 8), "relu")
+
+
 def product(program: Program, a: tuple[int, ...], b: tuple[int, ...], tail: str) -> Program:
     left = program.codes(a, program.map(program.x_scale))
     right = program.codes(b, program.map(program.w_scale * F(2)))
@@ -350,6 +360,7 @@ FAMILIES = {
     "transposed": transposed,
     "sums": sums,
     "products": products,
+    "three_axes": three_axes,
     "norms": norms,
     "added": added,
     "means": means,
