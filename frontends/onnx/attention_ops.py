@@ -121,20 +121,16 @@ def _same(a: Dim, b: Dim) -> bool:
     return a is not None and a == b
 
 
-def _multi_head(reader: Reader, op: Op) -> None:
-    """MultiHeadAttention of queries, keys and values apart, without padding."""
-    op.only("num_heads", "scale", "unidirectional", "mask_filter_value")
-    all_floats(reader, op, [0, 1, 2, 3, 5, 6, 7])
+def multi_head(reader: Reader, op: Op) -> bool:
+    """Reads MultiHeadAttention as attention where it is that alone; whether it was."""
     q, k, v = (_given(reader, op, i) for i in range(3))
-    if any(op.input(i) for i in (4, 8, 9)) or any(value.type.rank != 3 for value in (q, k, v)):
-        raise Keep
+    if any(op.input(i) for i in (3, 4, 8, 9)) or any(x.type.rank != 3 for x in (q, k, v)):
+        return False
     causal = op.integer("unidirectional", 0) != 0
     if (causal or op.input(6)) and not _same(q.type.shape[1], k.type.shape[1]):
-        raise Keep  # onnxruntime counts from another end there
+        return False  # onnxruntime counts from another end there
     if bool(op.input(6)) != bool(op.input(7)) or len(op.outputs) > 3:
-        raise Keep
-    if op.input(3):
-        q, k, v = _shifted(reader, op, (q, k, v))
+        return False
     operands = {"q": q, "k": k, "v": v}
     more = {"mask": 5, "past_k": 6, "past_v": 7}
     operands |= {s: reader.value(op, op.input(i)) for s, i in more.items() if op.input(i)}
@@ -144,29 +140,13 @@ def _multi_head(reader: Reader, op: Op) -> None:
         "scale": op.real("scale", 0.0) or None,
     }
     _add(reader, op, operands, attrs)
+    return True
 
 
 def _given(reader: Reader, op: Op, place: int) -> Value:
     if not op.input(place):
         raise Keep
     return reader.value(op, op.input(place))
-
-
-def _shifted(reader: Reader, op: Op, values: tuple[Value, ...]) -> tuple[Value, ...]:
-    """q, k and v with their part of the bias added; Keep for one that is computed."""
-    bias = reader.numbers(op.input(3))
-    widths = [value.type.shape[2] for value in values]
-    sizes = [w for w in widths if isinstance(w, int)]
-    if len(sizes) < 3 or bias.shape != (sum(sizes),):
-        raise Keep
-    out: list[Value] = []
-    parts = np.split(bias, np.cumsum(sizes)[:-1])
-    for slot, value, part in zip("qkv", values, parts, strict=True):
-        stem = f"{op.outputs[0]}.{slot}"
-        row = reader.graph.constant(Array.of(part), name=reader.spare(f"{stem}.bias"))
-        name = reader.spare(stem)
-        out.append(_made(reader, op, "add", {"a": value, "b": row}, {}, [name])[0])
-    return tuple(out)
 
 
 _GROUPED = (
@@ -289,6 +269,5 @@ OPS: dict[str, Callable[[Reader, Op], None]] = {
 }
 CONTRIB: dict[tuple[str, str], Callable[[Reader, Op], None]] = {
     (MICROSOFT, "RotaryEmbedding"): _contrib_rotary,
-    (MICROSOFT, "MultiHeadAttention"): _multi_head,
     (MICROSOFT, "GroupQueryAttention"): _grouped,
 }

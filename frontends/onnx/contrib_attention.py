@@ -114,62 +114,103 @@ def attend(body: Body, made: Value, heads: Heads) -> list[Value]:
         )
     rows = [body.op("unsqueeze", x, axes=(0,)) for x in (k, v)]
     present = body.op("concat", *rows, axis=0) if heads.sizes[0] == heads.sizes[2] else k
+    own = length(body, made, 1)
+    past = body.op("sub", length(body, k, 2), own)
+    out, _ = seen(body, (q, k, v), heads, body.get("mask_index"), past)
+    return [out, present]
+
+
+def seen(
+    body: Body,
+    qkv: tuple[Value, Value, Value],
+    heads: Heads,
+    mask: Value | None,
+    past: Value,
+    *,
+    even: bool = True,
+) -> tuple[Value, Value]:
+    """What each query finds in the values, heads side by side, and the scores before softmax.
+
+    All three are [batch, heads, length, size]; so many of the keys are of the past, and the others
+    are as many as the queries where they are even.
+    """
+    q, k, v = qkv
     scale = heads.scale or 1.0 / float(np.sqrt(np.float32(heads.sizes[0])))
     scores = body.op("matmul", q, k, trans_b=True)
     scores = body.op("mul", scores, body.like(scores, scale))
-    if (mask := _mask(body, heads, made, k)) is not None:
-        scores = body.op("add", scores, body.cast(mask, scores.type.dtype))
-    if "attention_bias" in body:
-        scores = body.op("add", scores, body["attention_bias"])
-    seen = body.op("matmul", body.op("softmax", scores, axis=-1), v)
-    out = body.reshaped(body.op("transpose", seen, perm=(0, 2, 1, 3)), 0, 0, heads.widths[2])
-    return [out, present]
+    added = [body["attention_bias"]] if "attention_bias" in body else []
+    if (found := _mask(body, heads, (q, k), mask, past, even=even)) is not None:
+        added.append(body.cast(found, scores.type.dtype))
+    if added:  # the sum of both first, whose last bits a great negative number takes
+        scores = body.op("add", scores, added[0] if len(added) == 1 else body.op("add", *added))
+    made = body.op("matmul", body.op("softmax", scores, axis=-1), v)
+    out = body.reshaped(body.op("transpose", made, perm=(0, 2, 1, 3)), 0, 0, heads.widths[2])
+    return out, scores
 
 
 _LOWEST = float(np.finfo(np.float32).min)
 
 
-def _mask(body: Body, heads: Heads, made: Value, k: Value) -> Value | None:
-    """What is added to scores where a mask hides something, and where only the past may be seen."""
+def _mask(
+    body: Body,
+    heads: Heads,
+    qk: tuple[Value, Value],
+    mask: Value | None,
+    past: Value,
+    *,
+    even: bool,
+) -> Value | None:
+    """What is added to scores where a mask hides something, and where only the past may be seen.
+
+    The last query sees all keys, however many they are, as onnxruntime has it.
+    """
     hidden, shown = body.constant(heads.hidden), body.constant(0.0)
-    places = _count(body, k, 2)
-    mask, out = body.get("mask_index"), None
+    q, k = qk
+    places, out = _count(body, k, 2), None
     if mask is not None:
-        out = body.op("where", _seen(body, mask, made, places), shown, hidden)
+        out = body.op("where", _shown(body, mask, q, places), shown, hidden)
     if heads.causal:
-        own = _count(body, made, 1)
-        past = body.op("sub", _length(body, k, 2), _length(body, made, 1))
-        last = body.op("add", own, past)
-        late = body.op("greater", places, body.op("unsqueeze", last, axes=(1,)))
+        own = _count(body, q, 2)
+        late = body.op("greater", places, _row(body, body.op("add", own, past)))
+        if not even:
+            last = body.op("sub", length(body, q, 2), body.constant(np.array(1, np.int64)))
+            late = body.op("logical_and", late, _row(body, body.op("less", own, last)))
         out = body.op("where", late, body.constant(_LOWEST), shown if out is None else out)
     return out
 
 
-def _seen(body: Body, mask: Value, made: Value, places: Value) -> Value:
+def _row(body: Body, x: Value) -> Value:
+    return body.op("unsqueeze", x, axes=(1,))
+
+
+def _shown(body: Body, mask: Value, q: Value, places: Value) -> Value:
     """Where a mask lets look, for [batch, heads, length, all]."""
     rank = mask.type.rank
     if rank == 1:
-        batch, size = made.type.shape[0], mask.type.shape[0]
+        batch, size = q.type.shape[0], mask.type.shape[0]
         if isinstance(batch, int) and isinstance(size, int) and size == 2 * batch:
             ends, starts = body.many("split", {"x": mask}, {"sizes": (batch, batch), "axis": 0})
             after = body.op("greater_equal", places, _column(body, starts))
-            seen = body.op("logical_and", body.op("less", places, _column(body, ends)), after)
+            found = body.op("logical_and", body.op("less", places, _column(body, ends)), after)
+        elif isinstance(batch, int) and size == 3 * batch + 2:  # ends, then where rows start
+            ends = body.op("slice", mask, starts=(0,), ends=(batch,), axes=(0,), steps=(1,))
+            found = body.op("less", places, _column(body, ends))
         elif size == batch:
-            seen = body.op("less", places, _column(body, mask))
+            found = body.op("less", places, _column(body, mask))
         else:
             raise Keep("nobody knows whether its mask has ends alone, or starts too")
-        return body.op("unsqueeze", seen, axes=(1, 2))
+        return body.op("unsqueeze", found, axes=(1, 2))
     if rank not in (2, 3):
         raise Keep(f"its mask has {rank} axes")
-    seen = body.op("greater", mask, body.constant(np.array(0, mask.type.dtype.carrier)))
-    return body.op("unsqueeze", seen, axes=(1, 2) if rank == 2 else (1,))
+    found = body.op("greater", mask, body.constant(np.array(0, mask.type.dtype.carrier)))
+    return body.op("unsqueeze", found, axes=(1, 2) if rank == 2 else (1,))
 
 
 def _column(body: Body, x: Value) -> Value:
     return body.op("unsqueeze", body.cast(x, I64), axes=(1,))
 
 
-def _length(body: Body, x: Value, axis: int) -> Value:
+def length(body: Body, x: Value, axis: int) -> Value:
     size = x.type.shape[axis]
     if isinstance(size, int):
         return body.constant(np.array(size, np.int64))
@@ -185,7 +226,7 @@ def _count(body: Body, x: Value, axis: int) -> Value:
     if isinstance(size, int) and size <= _HELD:
         return body.constant(np.arange(size, dtype=np.int64))
     zero, one = body.constant(np.array(0, np.int64)), body.constant(np.array(1, np.int64))
-    return body.op("range", zero, _length(body, x, axis), one)
+    return body.op("range", zero, length(body, x, axis), one)
 
 
 # -- embeddings of codes --------------------------------------------------------------------------

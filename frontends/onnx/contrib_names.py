@@ -67,6 +67,7 @@ RESULTS = {
     "Attention": "output present",
     "DynamicQuantizeLSTM": "Y Y_h Y_c",
     "EmbedLayerNormalization": "output mask_index embedding_sum",
+    "MultiHeadAttention": "output present_key present_value qk",
     "QAttention": "output present",
     "QEmbedLayerNormalization": "layernorm_out mask_index_out",
     "SkipLayerNormalization": "output mean inv_std_var input_skip_bias_sum",

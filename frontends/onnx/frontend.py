@@ -30,6 +30,7 @@ from . import (
     contrib_attention,
     contrib_codes,
     contrib_experts,
+    contrib_heads,
     contrib_recurrent,
     control_ops,
     custom,
@@ -79,6 +80,7 @@ _HANDLERS = {
     **contrib_attention.OPS,
     **contrib_codes.OPS,
     **attention_ops.CONTRIB,
+    **contrib_heads.OPS,
     **quantized_ops.OPS,
 }
 

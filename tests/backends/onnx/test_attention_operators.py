@@ -112,14 +112,12 @@ OWN = [
         "MultiHeadAttention",
         {**WIDE, "c_bias": real(3 * H * D)},
         {"num_heads": H},
-        written=("Add", "Add", "Add", "MultiHeadAttention"),
     ),
-    Own("MultiHeadAttention", WIDE, {"num_heads": H, "unidirectional": 1}, known=False),
+    Own("MultiHeadAttention", WIDE, {"num_heads": H, "unidirectional": 1}),
     Own(
         "MultiHeadAttention",
         {**WIDE, "b": None, "p": np.ones((B, L), np.int32)},
         {"num_heads": H},
-        known=False,
     ),
     Own("GroupQueryAttention", {**GROUP, **ENDS}, TWO, results=3),
     Own(
