@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from qir import pipeline
-from qir.errors import QirError, Refused
+from qir.errors import Refused
 from qir.ledger import Change, Ledger
 from tests.frontends.onnx.exports import Net, export, resnet
 
@@ -36,6 +36,8 @@ FORMS = (
     ("onnx", "qdq"),
     ("onnx", "qoperator"),
 )
+FAILS = {("transformer", "qdq-float8")}
+"""Network and variant: the calibrator keeps no `avg` of some tensor, which float8 asks for."""
 SAME, SUMS, CODES, NONE = "==", "sums", "codes", "-"
 _NEAR = 1e-5
 """The last bits of sums, as a share of the greatest result."""
@@ -181,15 +183,15 @@ def judged(mine: Mapping[str, NDArray[Any]], theirs: Mapping[str, NDArray[Any]])
 
 
 def outcome(net: str, variant: str) -> Outcome | None:
-    """One variant of one network; None where the tool itself fails, or its model does not run."""
+    """One variant of one network; None where the tool itself fails."""
     start = given(net)
     try:
         proto = ort_tools.made_of(variant, start.proto, start.calibration)
-        theirs = run(proto, start.feeds, optimize=False)
-    except QirError:
-        raise
-    except Exception:  # a tool's own defect
+    except AttributeError:
+        if (net, variant) not in FAILS:
+            raise
         return None
+    theirs = run(proto, start.feeds, optimize=False)
     with tempfile.TemporaryDirectory() as folder:
         source, made = Path(folder) / "m.onnx", Path(folder) / "made.onnx"
         onnx.save(proto, source)
@@ -236,8 +238,7 @@ def page(found: Iterable[Outcome]) -> str:
         parts += [f"| {', '.join(names)} | {' | '.join(cells)} |" for cells, names in rows.items()]
         missing = sorted(set(ort_tools.ALL) - {v for names in rows.values() for v in names})
         if missing:
-            said = "The tool fails, or onnxruntime does not run what it makes"
-            parts.append(f"\n{said}: {', '.join(missing)}.")
+            parts.append(f"\nThe tool itself fails: {', '.join(missing)}.")
     return "\n".join(parts) + "\n"
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import TensorProto, helper
 
 from qir.errors import InputError
@@ -32,7 +33,7 @@ def message(path: Path, data: bytes) -> str:
 def parses(data: bytes) -> bool:
     try:
         onnx.load_model_from_string(data)
-    except Exception:
+    except DecodeError:
         return False
     return True
 
