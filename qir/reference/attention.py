@@ -102,6 +102,8 @@ def _fit(q: Wide, k: Wide, v: Wide) -> None:
 
 def _grouped(a: Wide, b: Wide, groups: int) -> Wide:
     """a @ b, each head of b serving so many heads of a."""
+    if not groups:  # a has no head
+        return product(a, b[:, :0]).astype(np.float64, copy=False)
     if groups == 1:
         return product(a, b).astype(np.float64, copy=False)
     batch, heads, rows, columns = a.shape

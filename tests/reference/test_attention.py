@@ -213,6 +213,15 @@ def test_nothing_has_an_attention_too(sizes: tuple[int, ...]) -> None:
     assert made.shape == (batch, rows, heads * 6)
 
 
+def test_queries_without_heads_find_nothing() -> None:
+    rng = np.random.default_rng(0)
+    operands = {"q": real(rng, 2, 0, 3, 5), "k": real(rng, 2, 2, 4, 5), "v": real(rng, 2, 2, 4, 6)}
+    y, keys, values = assert_rule_agrees("attention", operands, {"present": True})
+    assert y.shape == (2, 0, 3, 6)
+    assert np.array_equal(keys, operands["k"])
+    assert np.array_equal(values, operands["v"])
+
+
 def _rows(x: Array) -> Array:
     batch, heads, length, size = x.shape
     return np.swapaxes(x, 1, 2).reshape(batch, length, heads * size)
