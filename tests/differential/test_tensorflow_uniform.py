@@ -60,6 +60,16 @@ def some(rng: np.random.Generator, seed: int) -> np.float32:
     return F(int(rng.integers(10, 100)) * 2.0**-10 if seed % 2 else rng.uniform(0.01, 0.1))
 
 
+def made_by(
+    runtime: TensorFlow, asked: Any, op: str, operands: list[str], kinds: str, **attrs: Any
+) -> Array:
+    """What TensorFlow makes; `kinds`: the type of operands and that of the result."""
+    tin, tout = map(Kind, kinds.split())
+    node = asked.node(op, operands, Tin=tin, Tout=tout, **attrs)
+    (found,) = runtime.run(asked, f"{node}:0")
+    return found
+
+
 def quantized(runtime: TensorFlow, kind: str, *, many: bool, trials: int = 20) -> Count:
     count = Count()
     low, high = BOUNDS[kind]
@@ -79,15 +89,9 @@ def quantized(runtime: TensorFlow, kind: str, *, many: bool, trials: int = 20) -
         x[:, :1] = np.nextafter(F(0.5), F(0)) * step  # a half is added, and that sum rounded
         count.see(x / step + zero, low, high)
         asked = Asked()
-        node = asked.node(
-            "UniformQuantize",
-            [asked.fed(x), *numbers(asked, made)],
-            Tin=Kind("float"),
-            Tout=Kind(kind),
-            quantization_axis=0 if many else -1,
-            **ends("", kind),
-        )
-        (wanted,) = runtime.run(asked, f"{node}:0")
+        operands = [asked.fed(x), *numbers(asked, made)]
+        attrs = {"quantization_axis": 0 if many else -1, **ends("", kind)}
+        wanted = made_by(runtime, asked, "UniformQuantize", operands, f"float {kind}", **attrs)
         found = predicted(NAME, "quantize", {"x": Held(x)}, made, shape)
         count.add(found, wanted, seed)
     return count
@@ -111,14 +115,8 @@ def dequantized(runtime: TensorFlow, kind: str, trials: int = 12) -> Count:
         x = codes(rng, kind, int(rng.integers(1, 71)))
         held = of(kind, F(rng.uniform(0.01, 0.3)), odd(rng, kind))
         asked = Asked()
-        node = asked.node(
-            "UniformDequantize",
-            [asked.fed(x, kind), *numbers(asked, held)],
-            Tin=Kind(kind),
-            Tout=Kind("float"),
-            **ends("", kind),
-        )
-        (wanted,) = runtime.run(asked, f"{node}:0")
+        operands, attrs = [asked.fed(x, kind), *numbers(asked, held)], ends("", kind)
+        wanted = made_by(runtime, asked, "UniformDequantize", operands, f"{kind} float", **attrs)
         found = predicted(NAME, "dequantize", {"x": Held(x, held)}, None, x.shape)
         count.add(found, wanted, seed)
     return count
@@ -143,15 +141,9 @@ def requantized(runtime: TensorFlow, kind: str, trials: int = 30) -> Count:
         held = of(kind, base, odd(rng, "qint8"))
         made = of("qint8", beside(rng, base, power, seed), odd(rng, "qint8"))
         asked = Asked()
-        node = asked.node(
-            "UniformRequantize",
-            [asked.fed(x, kind), *numbers(asked, held), *numbers(asked, made)],
-            Tin=Kind(kind),
-            Tout=Kind("qint8"),
-            **ends("input", kind),
-            **ends("output", "qint8"),
-        )
-        (wanted,) = runtime.run(asked, f"{node}:0")
+        operands = [asked.fed(x, kind), *numbers(asked, held), *numbers(asked, made)]
+        attrs = ends("input", kind) | ends("output", "qint8")
+        wanted = made_by(runtime, asked, "UniformRequantize", operands, f"{kind} qint8", **attrs)
         steps = (x.astype(np.float64) - np.asarray(held.zeros())) * float(base)
         steps = steps / np.asarray(made.scales(), np.float64) + np.asarray(made.zeros())
         count.see(steps, -128, 127)
@@ -168,6 +160,7 @@ def test_uniform_requantize(runtimes: Mapping[str, TensorFlow], name: str, kind:
     count.holds(profile(NAME).resolve(Query("requantize")).claim)
 
 
+PRODUCT = ends("lhs", "qint8") | ends("rhs", "qint8") | ends("output", "qint32")
 SUMS = {"a": "i8", "b": "i8", "result": "i32"}
 
 
@@ -184,16 +177,7 @@ def multiplied(runtime: TensorFlow, trials: int = 24) -> Count:
         asked = Asked()
         operands = [asked.fed(a, "qint8"), asked.fed(b, "qint8")]
         operands += [n for kind in (left, right, made) for n in numbers(asked, kind)]
-        node = asked.node(
-            "UniformQuantizedDot",
-            operands,
-            Tin=Kind("qint8"),
-            Tout=Kind("qint32"),
-            **ends("lhs", "qint8"),
-            **ends("rhs", "qint8"),
-            **ends("output", "qint32"),
-        )
-        (wanted,) = runtime.run(asked, f"{node}:0")
+        wanted = made_by(runtime, asked, "UniformQuantizedDot", operands, "qint8 qint32", **PRODUCT)
         given = {"a": Held(a, left), "b": Held(b, right)}
         left_steps, right_steps = (
             h.data.astype(np.float64) - np.asarray(h.kind.zeros())  # type: ignore[union-attr]
@@ -231,20 +215,18 @@ def convolved(runtime: TensorFlow, trials: int = 16) -> Count:
         asked = Asked()
         operands = [asked.fed(x, "qint8"), asked.fed(w, "qint8")]
         operands += [n for kind in (data, weights, made) for n in numbers(asked, kind)]
-        node = asked.node(
+        wanted = made_by(
+            runtime,
+            asked,
             "UniformQuantizedConvolution",
             operands,
-            Tin=Kind("qint8"),
-            Tout=Kind("qint32"),
+            "qint8 qint32",
             padding="VALID",
             window_strides=(stride, stride),
             feature_group_count=groups,
             rhs_quantization_axis=0 if seed % 2 else -1,
-            **ends("lhs", "qint8"),
-            **ends("rhs", "qint8"),
-            **ends("output", "qint32"),
+            **PRODUCT,
         )
-        (wanted,) = runtime.run(asked, f"{node}:0")
         attrs: dict[str, Attr] = {"stride": (stride, stride), "groups": groups}
         given = {"x": Held(x, data), "w": Held(w, weights)}
         count.add(predicted(NAME, "conv2d", given, made, wanted.shape, attrs), wanted, seed)

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from onnx import helper
 
-from .contrib import MS, F, case
-from .test_contrib_networks import FLOAT, I8, U8, Coded, Net
+from .contrib import MS, F
+from .test_contrib_networks import Coded, Net
 
 HEADS = 2
 
@@ -77,6 +77,7 @@ class Text(Net):
 
     def show(self, name: str, *, exact: bool = False) -> str:
         self.shown[name] = exact
+        self.reals.append(name)
         return name
 
     def rounded(self, real: str, shape: tuple[int, ...], scale: float, *, exact: bool) -> Coded:
@@ -304,12 +305,3 @@ class Text(Net):
         x = self.image()
         made = self.do("GlobalAveragePool", [self.meant(x)])
         self.show(made)
-
-    def grown(self, layers: int) -> Any:
-        self.start()
-        for layer in self.layers[:layers]:
-            layer()
-        self.heads()
-        results = {c.name: I8 if self.signed else U8 for c in self.made}
-        results |= dict.fromkeys(self.shown, FLOAT)
-        return case(self.nodes, self.feeds, self.constants, results)
