@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from qir import pipeline
-from qir.atomic import replacing
 from qir.capability import Capability
 from qir.errors import UsageError
 from qir.ir import file
@@ -36,20 +36,11 @@ class Writes(Target):
     def capability(self) -> Capability:
         return replace(target("onnxruntime").capability(), name=self.name)
 
-    def emit(
-        self,
-        graph: Graph,
-        path: Path,
-        ledger: Ledger,
-        *,
-        format: str | None = None,
-        lossy: bool = False,
-    ) -> None:
-        if format not in (None, *self.formats):
-            raise UsageError(f"target {self.name} has no format {format!r}")
-        ledger.check(lossy=lossy)
-        with replacing(path) as draft:
-            file.write(draft, file.Bundle(self.written(graph)))
+    def emit(self, graph: Graph, path: Path, ledger: Ledger, **said: Any) -> None:
+        if said.get("format") not in (None, *self.formats):
+            raise UsageError(f"target {self.name} has no format {said['format']!r}")
+        ledger.check(lossy=said.get("lossy", False))
+        file.write(path, file.Bundle(self.written(graph)))
 
     def written(self, graph: Graph) -> Graph:
         """What stands in the file."""
