@@ -61,8 +61,13 @@ def test_a_scale_that_is_no_scale_is_found(tmp_path: Path, bad: float) -> None:
 
 def test_codes_read_by_another_scale_than_made_them_are_found(tmp_path: Path) -> None:
     scales: dict[str, object] = {"s": np.float32(0.5), "t": np.float32(0.25), "z": np.uint8(3)}
-    (found,) = pipeline.verify(pipeline.load(written(tmp_path, pair("t"), scales)))
+    ledger = Ledger()
+    (found,) = pipeline.verify(pipeline.load(written(tmp_path, pair("t"), scales), ledger=ledger))
     made, read = (f"!quant.uniform<u8:f32, {scale}:3>" for scale in (0.5, 0.25))
+    (told,) = [str(entry) for entry in ledger if "reads it as" in entry.reason]
+    assert "DequantizeLinear" in told
+    assert f"holds {made}" in told
+    assert f"reads it as {read}" in told
     assert (found.rule, found.severity, found.slot) == ("one-tensor", "warning", "x")
     assert found.message == f"it reads %q, codes of {made}, as {read}"
 
