@@ -10,7 +10,6 @@ from qir.ir.node import Node, Value
 from qir.ir.origin import Origin
 from qir.ir.types import Array, QuantType, TensorType
 
-from .elements import tensor
 from .writer import Writer
 
 
@@ -59,8 +58,8 @@ def constant(writer: Writer, node: Node, value: Value) -> bool:
     if not writer.is_alias(value):
         out = writer.fresh(f"{value.name}_clipped") if _taken(writer, value) else value.name
         name = writer.fresh(dict(clip.operands).get("input", f"{out}_unclipped"))
-        plain = Array(array.data, TensorType(array.type.shape, quant.storage))
-        writer.whole.initializers[name] = tensor(plain, name)
+        plain = Array(array.held, TensorType(array.type.shape, quant.storage))
+        writer.whole.hold(name, plain)
         _emit(writer, node, name, out, quant, clip)
         writer.alias(value, out)
     return True

@@ -9,12 +9,13 @@ from numpy.typing import NDArray
 from onnx import NodeProto
 
 from qir.ir.attrs import Attr
-from qir.ir.dtype import DType, dtype_of
+from qir.ir.dtype import DType, dtype, dtype_of
 from qir.ir.node import Node, Value
+from qir.ir.parts import Held
 from qir.ir.types import Array, QuantType, TensorType
+from qir.numerics import packed_later
 
 from . import foreign
-from .elements import tensor
 from .writer import Writer
 
 Tensor = NDArray[np.generic]
@@ -125,26 +126,32 @@ def packed(codes: Tensor, bits: int) -> NDArray[np.uint8]:
     return np.asarray(np.bitwise_or.reduce(parts << places, axis=-1), np.uint8)
 
 
+def packed_rows(held: Held, bits: int) -> Held:
+    """Rows of numbers as bytes, as `packed` has them, made when they are asked for."""
+    width = -(-held.shape[-1] * bits // 8)
+    return packed_later(held, dtype(f"u{bits}"), (*held.shape[:-1], width))
+
+
 def _held(writer: Writer, data: Tensor, name: str, given: str | None) -> str:
     return writer.parameter(np.ascontiguousarray(data), name, given)
 
 
-def _own(writer: Writer, data: Tensor, value: Value, kind: DType | None = None) -> str:
+def _own(writer: Writer, held: Held, value: Value, kind: DType | None = None) -> str:
     """Packed elements, under the name that the source had for them."""
-    name, held = value.lineage.tensor, np.ascontiguousarray(data)
+    name = value.lineage.tensor
     beside = name != value.name and name in writer.graph.values
     if writer.outer is not None or name in writer.initializers or beside:
         return writer.parameter(held, name, name, kind)
-    whole = TensorType(held.shape, kind or dtype_of(held))
-    writer.initializers[name] = tensor(Array(held, whole), name)
+    whole = TensorType(held.shape, kind or dtype_of(np.empty(0, held.dtype)))
+    writer.hold(name, Array(held, whole))
     return name
 
 
-def _array(writer: Writer, node: Node, value: Value) -> tuple[Tensor, QuantType]:
+def _array(writer: Writer, node: Node, value: Value) -> tuple[Held, QuantType]:
     array, quant = value.constant, value.type.quant
     if array is None or quant is None:
         raise writer.refuse(node, "its weights are no constant codes, so that nobody can pack them")
-    return array.data, quant
+    return array.held, quant
 
 
 def _nbits(writer: Writer, node: Node, value: Value, given: dict[str, str]) -> dict[int, str]:
@@ -153,8 +160,7 @@ def _nbits(writer: Writer, node: Node, value: Value, given: dict[str, str]) -> d
     bits, size = _whole(node, "bits", 4), _whole(node, "block_size", 0)
     rows, depth = data.shape
     count = -(-depth // size)
-    wide = np.pad(data.astype(np.uint8), [(0, 0), (0, count * size - depth)])
-    blob = packed(wide.reshape(rows, count, size), bits)
+    blob = packed_later(data, dtype(f"u{bits}"), (rows, count, size * bits // 8))
     name = value.name
     out = {
         1: _own(writer, blob, value),
@@ -174,8 +180,7 @@ def _nbits(writer: Writer, node: Node, value: Value, given: dict[str, str]) -> d
 def _bnb4(writer: Writer, node: Node, value: Value, given: dict[str, str]) -> dict[int, str]:
     """Weights of MatMulBnb4: all in a row, the first of each byte in its high bits."""
     data, quant = _array(writer, node, value)
-    flat = np.pad(data.astype(np.uint8), (0, data.size % 2))
-    blob = np.asarray(flat[::2] << 4 | flat[1::2], np.uint8)
+    blob = packed_later(data, dtype("u4"), (-(-data.size // 2),), "high")
     name = value.name
     return {
         1: _own(writer, blob, value),
@@ -190,7 +195,7 @@ def _rows(writer: Writer, node: Node, value: Value, given: dict[str, str]) -> di
     bits, name = quant.storage.bits, value.name
     zeros = np.asarray(quant.zeros())
     if bytes_:
-        out = {0: _own(writer, packed(data, bits), value)}
+        out = {0: _own(writer, packed_rows(data, bits), value)}
     else:
         out = {0: _own(writer, data, value, quant.storage)}
     out[2] = _held(writer, np.asarray(quant.scales()), f"{name}_scales", given.get("scales"))
@@ -214,7 +219,7 @@ def _experts(first: int, scale: int, zero: int, stem: str) -> _Pack:
         shape = quant.scales().shape if blocks else quant.scales().shape[:2]
         scales, zeros = (np.asarray(n).reshape(shape) for n in (quant.scales(), quant.zeros()))
         out = {
-            first: _own(writer, packed(data, bits), value),
+            first: _own(writer, packed_rows(data, bits), value),
             scale: _held(writer, scales, f"{name}_scales", given.get(f"{stem}_scales")),
         }
         if f"{stem}_zero_points" in given or (zeros != 1 << (bits - 1)).any():

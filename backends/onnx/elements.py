@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import helper
 
 from qir.ir.dtype import DType, dtype_of
+from qir.ir.parts import pieces
 from qir.ir.types import Array, TensorType
+from qir.numerics import packed_pieces
 
 _NAMES = (
     "f32 u8 i8 u16 i16 i32 i64 string bool f16 f64 u32 u64 - - bf16 f8e4m3fn f8e4m3fnuz f8e5m2 "
@@ -67,11 +71,21 @@ LARGE = 1 << 14
 
 
 def is_large(array: Array) -> bool:
-    """Whether its elements are whole bytes, and many."""
+    """Whether its elements lie in a file as bytes, and are many."""
     kind = array.type.dtype
-    few = kind.bits < 8 and kind.name != "bool" and kind.name in NUMBERS
-    whole = kind.name != "string" and not few
-    return whole and array.data.nbytes >= LARGE
+    apart = kind.name == "string" or (_few(kind) and 8 % kind.bits != 0)
+    return not apart and stored_size(array) >= LARGE
+
+
+def _few(kind: DType) -> bool:
+    """Whether a byte of a file holds several codes."""
+    return kind.bits < 8 and kind.name != "bool" and kind.name in NUMBERS
+
+
+def stored_size(array: Array) -> int:
+    """How many bytes elements take in a file."""
+    kind = array.type.dtype
+    return -(-array.held.size * kind.bits // 8) if _few(kind) else array.held.nbytes
 
 
 def head(array: Array, name: str) -> onnx.TensorProto:
@@ -80,10 +94,16 @@ def head(array: Array, name: str) -> onnx.TensorProto:
     return onnx.TensorProto(name=name, data_type=kind, dims=array.data.shape)
 
 
-def content(data: NDArray[np.generic]) -> memoryview:
-    """The bytes of elements in the order of files, without a copy where they lie so."""
-    little = data.astype(data.dtype.newbyteorder("<"), copy=False)
-    return np.ascontiguousarray(little).reshape(-1).view(np.uint8).data
+def content(array: Array) -> Iterator[memoryview]:
+    """The bytes of elements in the order of files, run by run and without a copy of the whole."""
+    kind = array.type.dtype
+    if _few(kind):
+        for packed in packed_pieces(array.held, kind):
+            yield packed.data
+        return
+    for piece in pieces(array.held):
+        little = piece.astype(piece.dtype.newbyteorder("<"), copy=False)
+        yield little.reshape(-1).view(np.uint8).data
 
 
 def raw(data: NDArray[np.generic], kind: int, name: str) -> onnx.TensorProto:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-import numpy as np
 import onnx
-from numpy.typing import NDArray
 from onnx import helper
 
 from qir import __version__
@@ -16,6 +14,7 @@ from qir.ir.dtype import STRING
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
+from qir.ir.types import Array
 from qir.ledger import Change, Ledger
 
 from . import (
@@ -60,13 +59,13 @@ def to_model(graph: Graph, ledger: Ledger, dialect: Dialect | None = None) -> on
     model, large = to_parts(graph, ledger, dialect)
     for tensor in model.graph.initializer:
         if tensor.name in large:
-            tensor.raw_data = bytes(content(large[tensor.name]))
+            tensor.raw_data = b"".join(content(large[tensor.name]))
     return model
 
 
 def to_parts(
     graph: Graph, ledger: Ledger, dialect: Dialect | None = None
-) -> tuple[onnx.ModelProto, Mapping[str, NDArray[np.generic]]]:
+) -> tuple[onnx.ModelProto, Mapping[str, Array]]:
     """A model whose large initializers have no elements, and these by name."""
     said = dialect or Dialect()
     writer = Writer(graph, ledger, _opset(graph, said))

@@ -9,6 +9,8 @@ from qir.ir.dtype import F32, dtype
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
+from qir.ir.parts import shifted
+from qir.ir.parts import turned as transposed
 from qir.ir.types import Array, Grain, QuantType, TensorType
 from qir.ledger import Change, Ledger
 
@@ -60,7 +62,7 @@ def to_nbits(graph: Graph, ledger: Ledger, *, standard: bool) -> int:
 
 def _rows(array: Array, node: Node, *, turned: bool) -> Array | str:
     """The weights as rows of unsigned codes in blocks, or why they are none."""
-    quant, data = array.type.quant, array.data
+    quant, data = array.type.quant, array.held
     assert quant is not None
     if node.attrs.get("trans_a") is True or node.attrs.get("alpha", 1.0) != 1.0:
         return "the kernel neither turns its left side nor multiplies"
@@ -77,10 +79,10 @@ def _rows(array: Array, node: Node, *, turned: bool) -> Array | str:
     signed = quant.storage.name.startswith("i")
     move = 1 << (bits - 1) if signed else 0
     scales, zeros = (_spread(n, quant, data.shape, deep) for n in (quant.scales(), quant.zeros()))
-    codes = data.astype(np.int64) + move
-    rows = codes if turned else codes.T
-    scales, zeros = (n if turned else n.T for n in (scales, zeros))
     storage = dtype(f"u{bits}")
+    codes = shifted(data, move, storage.carrier)
+    rows = codes if turned else transposed(codes, (1, 0))
+    scales, zeros = (n if turned else n.T for n in (scales, zeros))
     scale = Array.of(np.ascontiguousarray(scales, np.float32), f"{array.name}.scales")
     if quant.real_zero:
         moved: NDArray[np.generic] = (zeros + move).astype(np.float32)
@@ -88,8 +90,7 @@ def _rows(array: Array, node: Node, *, turned: bool) -> Array | str:
         moved = (zeros.astype(np.int64) + move).astype(np.uint8)
     zero = Array.of(np.ascontiguousarray(moved), f"{array.name}.zeros")
     kind = QuantType(storage, F32, scale, zero, Grain(((0, 1), (1, size))))
-    held = np.ascontiguousarray(rows).astype(storage.carrier)
-    return Array(held, TensorType(held.shape, kind), array.name)
+    return Array(rows, TensorType(rows.shape, kind), array.name)
 
 
 def _spread(
@@ -125,7 +126,7 @@ def _group(graph: Graph, node: Node, rows: Array, weight: Value) -> None:
     quant = rows.type.quant
     assert quant is not None
     assert quant.grain is not None
-    (count, depth), size = rows.data.shape, quant.grain.blocks[1][1]
+    (count, depth), size = rows.held.shape, quant.grain.blocks[1][1]
     one = bias is not None and bias.type.rank == 1
     operands = {"A": data, "B": made, **({"bias": bias} if bias is not None and one else {})}
     body = Graph("body", "")

@@ -9,13 +9,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO, TypeAlias
 
-import numpy as np
 import onnx
-from numpy.typing import NDArray
 
 from qir.atomic import replacing
+from qir.ir.types import Array
 
-from .elements import content
+from .elements import content, stored_size
 
 LIMIT = 2_000_000_000
 """Bytes that one file of protobuf can hold, with room for the rest of the model."""
@@ -23,7 +22,7 @@ _ALIGN = 64
 _LEAST = 1024
 """Bytes of a tensor that is worth a place beside the model."""
 _GRAPH, _INITIALIZER, _RAW = 7, 5, 9
-Large: TypeAlias = "Mapping[str, NDArray[np.generic]]"
+Large: TypeAlias = "Mapping[str, Array]"
 
 
 def save(
@@ -35,7 +34,7 @@ def save(
     """
     held = dict(large or {})
     inside = sum(len(t.raw_data) for t in model.graph.initializer)
-    if inside + sum(a.nbytes for a in held.values()) > limit:
+    if inside + sum(map(stored_size, held.values())) > limit:
         _split(model, path.with_name(f"{path.name}.data"), held)
         held = {}
     with replacing(path) as draft, draft.open("wb") as stream:
@@ -49,16 +48,18 @@ def _split(model: onnx.ModelProto, beside: Path, large: Large) -> None:
     """Moves the tensors of a model to a file of their own."""
     with replacing(beside) as draft, draft.open("wb") as stream:
         for tensor in model.graph.initializer:
-            data = content(large[tensor.name]) if tensor.name in large else tensor.raw_data
-            if len(data) < _LEAST:
+            array = large.get(tensor.name)
+            length = len(tensor.raw_data) if array is None else stored_size(array)
+            if length < _LEAST:
                 continue
             stream.write(bytes(-stream.tell() % _ALIGN))
             place = {
                 "location": beside.name,
                 "offset": str(stream.tell()),
-                "length": str(len(data)),
+                "length": str(length),
             }
-            stream.write(data)
+            for run in [tensor.raw_data] if array is None else content(array):
+                stream.write(run)
             tensor.ClearField("raw_data")
             tensor.data_location = onnx.TensorProto.EXTERNAL
             for key, value in place.items():
@@ -72,19 +73,24 @@ def _whole(model: onnx.ModelProto, large: Large, stream: BinaryIO) -> None:
     del shell.graph.initializer[:]
     inner = shell.graph.SerializeToString(deterministic=True)
     shell.ClearField("graph")
-    parts: list[bytes | memoryview] = [inner]
+    heads: list[tuple[bytes, Array | None]] = []
+    size = len(inner)
     for tensor in model.graph.initializer:
-        said = tensor.SerializeToString(deterministic=True)
-        data = memoryview(b"")
+        said, array, length = tensor.SerializeToString(deterministic=True), None, 0
         if tensor.name in large:
-            data = content(large[tensor.name])
-            said += _number(_RAW << 3 | 2) + _number(len(data))
-        start = _number(_INITIALIZER << 3 | 2) + _number(len(said) + len(data))
-        parts += [start + said, data]
+            array = large[tensor.name]
+            length = stored_size(array)
+            said += _number(_RAW << 3 | 2) + _number(length)
+        start = _number(_INITIALIZER << 3 | 2) + _number(len(said) + length)
+        heads.append((start + said, array))
+        size += len(start) + len(said) + length
     stream.write(shell.SerializeToString(deterministic=True))
-    stream.write(_number(_GRAPH << 3 | 2) + _number(sum(map(len, parts))))
-    for part in parts:
-        stream.write(part)
+    stream.write(_number(_GRAPH << 3 | 2) + _number(size))
+    stream.write(inner)
+    for head, array in heads:
+        stream.write(head)
+        for run in () if array is None else content(array):
+            stream.write(run)
 
 
 def _number(value: int) -> bytes:

@@ -20,6 +20,7 @@ from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 from qir.ir.origin import Origin
+from qir.ir.parts import Held, equal
 from qir.ir.types import Array, QuantType, TensorType
 from qir.ledger import Change, Ledger
 
@@ -121,7 +122,7 @@ class Writer:
         self.opset = opset
         self.nodes: list[onnx.NodeProto] = []
         self.initializers: dict[str, onnx.TensorProto] = {}
-        self.large: dict[str, NDArray[np.generic]] = {}
+        self.large: dict[str, Array] = {}
         """Elements of initializers that stand here without them."""
         self.infos: list[onnx.ValueInfoProto] = []
         self.domains: dict[str, int] = {"": opset}
@@ -183,20 +184,24 @@ class Writer:
             return self.outer._constant(value, array)
         twins = self._twins.setdefault(value.lineage.tensor, [])
         for other, name in twins:
-            if other.type.dtype == array.type.dtype and np.array_equal(other.data, array.data):
+            if other.type.dtype == array.type.dtype and equal(other.held, array.held):
                 return name
         name = value.name
         inside = self.graph.values.get(name) is not value
         if name in self.graph.outputs or inside:
             name = self.fresh(f"{name}_constant" if name in self.graph.outputs else name)
         twins.append((array, name))
-        if is_large(array):
-            self.initializers[name], self.large[name] = head(array, name), array.data
-        else:
-            self.initializers[name] = tensor(array, name)
+        self.hold(name, array)
         if array.type.quant and array.type.quant.bounds:
             self.bounded += 1
         return name
+
+    def hold(self, name: str, array: Array) -> None:
+        """Writes an initializer; large ones stand there without their elements."""
+        if is_large(array):
+            self.initializers[name], self.large[name] = head(array, name), array
+        else:
+            self.initializers[name] = tensor(array, name)
 
     @property
     def whole(self) -> Writer:
@@ -208,33 +213,36 @@ class Writer:
         if self.outer is not None:
             return self.outer.constant(data, name)
         name = self.fresh(name)
-        self.initializers[name] = tensor(Array.of(data), name)
+        self.hold(name, Array.of(data))
         return name
 
-    def parameter(
-        self, data: NDArray[np.generic], name: str, given: str | None, kind: DType | None = None
-    ) -> str:
+    def parameter(self, data: Held, name: str, given: str | None, kind: DType | None = None) -> str:
         """A scale or zero point, under the name its source gave it; equal ones are shared."""
         if self.outer is not None:
             return self.outer.parameter(data, name, given, kind)
-        kind = kind or dtype_of(data)
-        proto = tensor(Array(data, TensorType(data.shape, kind)), "")
-        key = _nameless(proto)
+        kind = kind or dtype_of(np.empty(0, data.dtype))
+        array = Array(data, TensorType(data.shape, kind))
+        key = array.digest.encode() if is_large(array) else _nameless(tensor(array, ""))
         if given is None:
             if key in self._params:
                 return self._params[key]
             given = self.fresh(name)
-        elif (old := self.initializers.get(given)) is not None:
-            if _nameless(old) == key:
+        elif given in self.initializers:
+            if self._key(given) == key:
                 return given
             given = self.fresh(given)
         elif given in self._taken:
             given = self.fresh(given)
-        proto.name = given
         self._taken.add(given)
-        self.initializers[given] = proto
+        self.hold(given, array)
         self._params.setdefault(key, given)
         return given
+
+    def _key(self, name: str) -> bytes:
+        """What an initializer holds, whatever it is called."""
+        if (array := self.large.get(name)) is None:
+            return _nameless(self.initializers[name])
+        return Array(array.held, TensorType(array.held.shape, array.type.dtype)).digest.encode()
 
     # -- nodes --------------------------------------------------------------------------------
 
@@ -328,7 +336,7 @@ class Writer:
         """The names of scale and zero point, written once where they are equal."""
         assert quant is not None
         scales = np.asarray(quant.scales())
-        single = scales.astype(quant.express.carrier)
+        single = scales.astype(quant.express.carrier, copy=False)
         if (single.astype(scales.dtype) != scales).any():
             self.ledger.add(
                 Change.NUDGED, STEP, stem, f"scale rounded to {quant.express}", codes=1.0

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from qir.atomic import replacing
 from qir.errors import InputError, QirError
 from qir.ir.graph import Graph
+from qir.ir.parts import Held, Parts, pieces
 from qir.ir.text import array_table, parse, print_graph
 
 VERSION = 2
@@ -50,6 +51,8 @@ _EXTRA = frozenset({"format", "version", "journal"})
 _MAX_HEADER = 1 << 28
 _MAX_RANK = 64
 _CHUNK = 1 << 20
+_HASH = 32
+"""Bytes of the hash."""
 
 Tensor: TypeAlias = NDArray[np.generic]
 """Where an array lies in a file."""
@@ -79,9 +82,9 @@ class Place:
 
 
 def write(path: Path, bundle: Bundle) -> None:
-    """Writes a file, by rename."""
+    """Writes a file, by rename; arrays that nobody holds are made as they are written."""
     text = print_graph(bundle.graph, origins=True)
-    arrays = {n: _plain(a.data) for n, a in array_table(bundle.graph).items()}
+    arrays = {n: _stored(a.held) for n, a in array_table(bundle.graph).items()}
     meta = {
         "format": "qir",
         "version": str(VERSION),
@@ -91,13 +94,18 @@ def write(path: Path, bundle: Bundle) -> None:
     }
     if bundle.journal:
         meta["journal"] = bundle.journal
-    places = layout({name: (data.dtype, data.shape) for name, data in arrays.items()})
-    meta["hash"] = digest(meta, places, lambda name: iter((_bytes(arrays[name]),)))
-    head = header(meta, places)
-    with replacing(path) as draft, draft.open("wb") as file:
-        file.write(head)
+    places = layout({name: (_kind(data.dtype), data.shape) for name, data in arrays.items()})
+    meta["hash"] = "0" * 2 * _HASH
+    length = len(header(meta, places))
+    with replacing(path) as draft, draft.open("w+b") as file:
+        file.seek(length)
         for name in places:
-            file.write(_bytes(arrays[name]))
+            for piece in pieces(arrays[name]):
+                file.write(_bytes(piece))
+        file.flush()
+        meta["hash"] = digest(meta, places, lambda name: _chunks(file, places[name], length))
+        file.seek(0)
+        file.write(header(meta, places))
 
 
 def read(path: Path, *, check: bool = True) -> Bundle:
@@ -141,9 +149,7 @@ def _read(file: BinaryIO, check: bool) -> Bundle:
     meta, places, length = _head(file)
 
     def chunks(name: str) -> Iterator[bytes]:
-        place = places[name]
-        for at in range(place.start, place.end, _CHUNK):
-            yield os.pread(file.fileno(), min(_CHUNK, place.end - at), 8 + length + at)
+        return _chunks(file, places[name], 8 + length)
 
     if check and digest(meta, places, chunks) != meta.get("hash"):
         raise InputError("damaged: its hash does not match its contents")
@@ -151,6 +157,12 @@ def _read(file: BinaryIO, check: bool) -> Bundle:
     arrays = {name: _mapped(mapped, place) for name, place in places.items()}
     graph, profiles = parse(meta["text"], arrays), _profiles(meta["profiles"])
     return Bundle(graph, profiles, meta["ledger"], meta.get("journal", ""))
+
+
+def _chunks(file: BinaryIO, place: Place, start: int) -> Iterator[bytes]:
+    """The bytes of an array in a file whose header ends at `start`."""
+    for at in range(place.start, place.end, _CHUNK):
+        yield os.pread(file.fileno(), min(_CHUNK, place.end - at), start + at)
 
 
 def _header(data: bytes, room: int) -> tuple[dict[str, str], dict[str, Place]]:
@@ -253,15 +265,17 @@ def _bytes(data: Tensor) -> memoryview:
     return np.asarray(data, order="C").reshape(-1).view(np.uint8).data
 
 
-def _plain(data: Tensor) -> Tensor:
-    """The same bytes in a type that safetensors knows."""
-    data = np.asarray(data, order="C")
-    if data.dtype.kind == "O":
-        rows = [list(t) if isinstance(t, bytes) else str(t) for t in data.reshape(-1)]
-        return np.frombuffer(json.dumps(rows).encode(), np.uint8)
-    if data.dtype in _NAMES:
+def _stored(data: Held) -> Held:
+    """What lies in the file: texts as the bytes of their list, all else as it is."""
+    if isinstance(data, Parts) or data.dtype.kind != "O":
         return data
-    return data.view(f"u{data.dtype.itemsize}")
+    rows = [list(t) if isinstance(t, bytes) else str(t) for t in data.reshape(-1)]
+    return np.frombuffer(json.dumps(rows).encode(), np.uint8)
+
+
+def _kind(dtype: np.dtype[np.generic]) -> np.dtype[np.generic]:
+    """The type of the same bytes that safetensors knows."""
+    return dtype if dtype in _NAMES else np.dtype(f"u{dtype.itemsize}")
 
 
 def digest(
@@ -270,7 +284,7 @@ def digest(
     chunks: Callable[[str], Iterator[bytes | memoryview]],
 ) -> str:
     """The hash of a file's contents, wherever they lie: its texts, and each array by name."""
-    state = hashlib.blake2b(digest_size=32)
+    state = hashlib.blake2b(digest_size=_HASH)
     for key in ("version", "text", "profiles", "ledger", *(("journal",) * ("journal" in meta))):
         part = meta.get(key, "").encode(errors="surrogatepass")
         state.update(len(part).to_bytes(8, "little") + part)

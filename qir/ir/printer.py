@@ -37,9 +37,9 @@ def array_table(graph: Program) -> dict[str, Array]:
 
 def inline(array: Array) -> str | None:
     """The elements in line, where they are few and plain; else None."""
-    data = array.data
-    if array.type.quant or data.size > INLINE or array.type.dtype.name not in _PLAIN:
+    if array.type.quant or array.held.size > INLINE or array.type.dtype.name not in _PLAIN:
         return None
+    data = array.data
     if data.size == 0 or (data.dtype.kind == "f" and not np.isfinite(data).all()):
         return None
     kind = array.type.dtype

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from qir.errors import GraphError, TypeRuleError
 from qir.ir.dims import Dim, Shape, Sym
 from qir.ir.dtype import F16, F32, F64, STRING, DType, dtype_of
+from qir.ir.parts import Held, Parts, pieces
 
 _MOST_DEPTH = 8  # arrays of scales whose scales are arrays whose scales ...
 _MOST_SIZE = 10**18  # elements along one axis
@@ -39,12 +40,13 @@ class Array:
     """A constant's elements (codes, if its type is quantized) with the name they print under.
 
     Elements that somebody could still write to are copied, and `data` is a view of what is so
-    kept: it cannot be made writable. GraphError where elements and type do not fit.
+    kept: it cannot be made writable. `held` is the same, or what makes it when it is asked for.
+    GraphError where elements and type do not fit.
     """
 
-    __slots__ = ("_digest", "data", "depth", "name", "type")
+    __slots__ = ("_digest", "depth", "held", "name", "type")
 
-    def __init__(self, data: NDArray[np.generic], type: TensorType, name: str = "") -> None:
+    def __init__(self, data: Held, type: TensorType, name: str = "") -> None:
         kind = type.dtype
         if kind.is_opaque:
             raise GraphError(f"array {name or '?'}: {type} is no tensor, and no constant holds it")
@@ -56,13 +58,21 @@ class Array:
             self.depth += max((a.depth for a in type.arrays()), default=0)
         if self.depth > _MOST_DEPTH:
             raise GraphError(f"array {name or '?'}: arrays within types, over {_MOST_DEPTH} deep")
-        if data.flags.writeable:
-            data = data.copy()
-            data.flags.writeable = False
-        self.data = data.view() if data.base is None else data
+        if not isinstance(data, Parts):
+            if data.flags.writeable:
+                data = data.copy()
+                data.flags.writeable = False
+            data = data.view() if data.base is None else data
+        self.held = data
         self.type = type
         self.name = name
         self._digest = ""
+
+    @property
+    def data(self) -> NDArray[np.generic]:
+        """All elements."""
+        held = self.held
+        return held.whole() if isinstance(held, Parts) else held
 
     @classmethod
     def of(cls, data: NDArray[np.generic], name: str = "") -> Array:
@@ -78,12 +88,13 @@ class Array:
         """Hash of type and elements; equal arrays have equal ones."""
         if not self._digest:
             state = hashlib.blake2b(str(self.type).encode(), digest_size=16)
-            if self.data.dtype.kind == "O":
+            if self.held.dtype.kind == "O":
                 for item in self.data.flat:
                     text = _bytes(item)
                     state.update(len(text).to_bytes(8, "little") + text)
             else:
-                state.update(np.ascontiguousarray(self.data).reshape(-1).view(np.uint8).data)
+                for piece in pieces(self.held):
+                    state.update(piece.reshape(-1).view(np.uint8).data)
             self._digest = state.hexdigest()
         return self._digest
 
@@ -395,7 +406,7 @@ def _in_64_bits(zeros: tuple[float, ...]) -> bool:
 def _count(value: Param) -> int:
     if value is None:
         return 1
-    return value.data.size if isinstance(value, Array) else len(value)
+    return math.prod(value.held.shape) if isinstance(value, Array) else len(value)
 
 
 def _numeric(value: float) -> bool:

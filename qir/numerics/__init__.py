@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from qir.numerics.affine import Affine, affine, affine_of
+from qir.numerics.deferred import codes_later, packed_later, packed_pieces, unpacked_later
 from qir.numerics.fields import Choose, Method, Rule
 from qir.numerics.library import (
     PROFILES,
@@ -55,6 +56,7 @@ __all__ = [
     "bias_codes",
     "bring",
     "choose",
+    "codes_later",
     "codes_of",
     "convert",
     "dequantize",
@@ -65,6 +67,8 @@ __all__ = [
     "multiplier",
     "numbers_for",
     "pack",
+    "packed_later",
+    "packed_pieces",
     "parse",
     "profile",
     "profile_names",
@@ -80,4 +84,5 @@ __all__ = [
     "same_map",
     "scale_sum",
     "unpack",
+    "unpacked_later",
 ]

@@ -17,11 +17,13 @@ from qir.ir.dtype import F32, U8
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
+from qir.ir.parts import Held
 from qir.ir.scheme import RESULT, Scheme
 from qir.ir.types import Array, QuantType, TensorType, number, uniform
 from qir.ledger import Change, Ledger
-from qir.numerics import Query, affine, affine_of, bias_codes, codes_of, numbers_for, profile
+from qir.numerics import Query, affine, affine_of, bias_codes, codes_later, numbers_for, profile
 from qir.numerics.ranges import known_scales
+from qir.passes.quantize_dynamic import ends, finite
 from qir.rewrite import ANOTHER, Pass
 from qir.rewrite.options import option
 
@@ -268,13 +270,7 @@ class _Materializing:
     def _weight_numbers(
         self, weight: Value, scheme: Scheme, axis: int | None
     ) -> tuple[NDArray[np.floating], NDArray[np.integer]]:
-        assert weight.constant is not None
-        data = weight.constant.data
-        if not np.isfinite(data).all():
-            raise DataError(f"%{weight.name}: a weight is NaN or infinite")
-        rest = tuple(i for i in range(data.ndim) if i != axis) if axis is not None else None
-        low = data.min(axis=rest, initial=0)
-        high = data.max(axis=rest, initial=0)
+        low, high = ends(finite(weight), axis)
         try:
             return numbers_for(self.profile, low, high, scheme, weight=True, scales=self.scales)
         except ProfileError as error:
@@ -305,14 +301,12 @@ class _Materializing:
         made = self._constant(bias, bias.type.with_element(kind), codes)
         self.graph.set_operand(node, slot, made)
 
-    def _constant(
-        self, value: Value, kind: TensorType, codes: NDArray[np.generic] | None = None
-    ) -> Value:
+    def _constant(self, value: Value, kind: TensorType, codes: Held | None = None) -> Value:
         """A constant's codes, and what dequantizes them."""
         assert value.constant is not None
         assert kind.quant is not None
         if codes is None:
-            codes = codes_of(self.profile, value.constant.data, kind.quant)
+            codes = codes_later(self.profile, value.constant.held, kind.quant)
         graph = self.graph
         first = min((u.node for u in value.uses), key=lambda n: n._rank)
         made = graph.constant(

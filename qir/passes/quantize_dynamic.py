@@ -17,10 +17,11 @@ from qir.ir.graph import Graph
 from qir.ir.look import op_name
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
+from qir.ir.parts import Held, boxes, part, pieces
 from qir.ir.scheme import RESULT, Scheme
 from qir.ir.types import Array, QuantType, uniform
 from qir.ledger import Change, Ledger
-from qir.numerics import codes_of, numbers_for, profile
+from qir.numerics import codes_later, numbers_for, profile
 from qir.passes._coded import already, decoded
 from qir.passes._work import work
 from qir.passes.assign_schemes import ALREADY, STRUCTURE, Decision, Plan, Wish
@@ -191,28 +192,38 @@ class QuantizeDynamic(Pass):
             axis = traits.weight_axis(make_call(node.op, node.operands, node.attrs))
         key = (value, scheme, axis)
         if key not in known:
-            data = finite(value)
-            rest = None if axis is None else tuple(i for i in range(data.ndim) if i != axis)
-            low, high = data.min(axis=rest, initial=0), data.max(axis=rest, initial=0)
+            reals = finite(value)
+            low, high = ends(reals, axis)
             rules = profile(self.profile)
             scales, zeros = numbers_for(rules, low, high, scheme, weight=True)
             single = np.asarray(scales, np.float32)
             kind = uniform(
                 scheme.storage, single, zeros, axis=axis, bounds=scheme.bounds, name=value.name
             )
-            codes = codes_of(rules, data, kind)
+            codes = codes_later(rules, reals, kind)
             known[key] = stored(graph, value, Array(codes, value.type.with_element(kind)))
             said = f"{scheme.storage} {scheme.grain}, {single.size} scales"
             ledger.add(Change.QUANTIZED, self.name, value.name, said)
         graph.set_operand(node, slot, known[key])
 
 
-def finite(value: Value) -> NDArray[np.generic]:
+def finite(value: Value) -> Held:
     assert value.constant is not None
-    data = value.constant.data
-    if not np.isfinite(data).all():
+    if not all(np.isfinite(piece).all() for piece in pieces(value.constant.held)):
         raise DataError(f"%{value.name}: a weight is NaN or infinite")
-    return data
+    return value.constant.held
+
+
+def ends(reals: Held, axis: int | None) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
+    """The least and the greatest element and zero, of each index of an axis or of all."""
+    kept = () if axis is None else (reals.shape[axis],)
+    low, high = np.zeros(kept, reals.dtype), np.zeros(kept, reals.dtype)
+    rest = None if axis is None else tuple(i for i in range(reals.ndim) if i != axis)
+    for box in boxes(reals.shape):
+        data, at = part(reals, box), () if axis is None else box[axis]
+        low[at] = np.minimum(low[at], data.min(axis=rest, initial=0))
+        high[at] = np.maximum(high[at], data.max(axis=rest, initial=0))
+    return low[()], high[()]
 
 
 def _first(value: Value) -> Node:
@@ -240,7 +251,7 @@ def _dynamic(graph: Graph, value: Value) -> Value:
 def stored(graph: Graph, value: Value, held: Array) -> Value:
     """A constant's codes, and what dequantizes them."""
     first = _first(value)
-    named = Array(held.data, held.type, value.name)
+    named = Array(held.held, held.type, value.name)
     made = graph.constant(named, name=graph.fresh(f"{value.name}.q"), before=first)
     graph.set_origins(made.node, value.node.origins)
     graph.set_lineage(made, value.lineage.then("coded"))

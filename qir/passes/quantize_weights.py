@@ -14,14 +14,17 @@ from qir.ir.dtype import F32, DType, dtype
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
+from qir.ir.parts import Box, Held, boxes, part
 from qir.ir.scheme import Scheme
 from qir.ir.types import Array, Grain, QuantType
 from qir.ledger import Change, Ledger
-from qir.numerics import codes_of, numbers_for, profile
+from qir.numerics import codes_later, numbers_for, profile
 from qir.passes.assign_schemes import STRUCTURE, Plan, Wish
 from qir.passes.quantize_dynamic import decision, finite, hits, stays, stored
 from qir.rewrite import ANOTHER, Pass
 from qir.rewrite.watch import may
+
+Tensor = NDArray[np.generic]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,23 +98,39 @@ class QuantizeWeights(Pass):
         return count
 
 
-def blocked(data: NDArray[np.generic], blocks: Blocks, axis: int, rules: str, name: str) -> Array:
+def blocked(reals: Held, blocks: Blocks, axis: int, rules: str, name: str) -> Array:
     """A matrix in blocks along one axis, each with a scale, and a zero point where affine."""
-    size, depth = blocks.size, data.shape[axis]
-    grain = Grain(tuple((i, size if i == axis else 1) for i in range(data.ndim)))
-    starts = np.arange(0, max(depth, 1), size)
-    zero = np.zeros((), data.dtype)
-    low = np.minimum(np.minimum.reduceat(data, starts, axis=axis), zero)
-    high = np.maximum(np.maximum.reduceat(data, starts, axis=axis), zero)
+    shape, size = reals.shape, blocks.size
+    grain = Grain(tuple((i, size if i == axis else 1) for i in range(len(shape))))
     symmetric = blocks.symmetric
     bounds = (-blocks.storage.bounds[1], blocks.storage.bounds[1]) if symmetric else None
     scheme = Scheme(blocks.storage, symmetric, "channel", bounds)
-    scales, zeros = numbers_for(profile(rules), low, high, scheme, weight=True)
-    scale = Array.of(np.asarray(scales, np.float32), f"{name}.scale")
+    grid = tuple(n for n in grain.grid(shape) if isinstance(n, int))
+    scales, zeros = np.empty(grid, np.float32), np.empty(grid, blocks.storage.carrier)
+    for box in boxes(grid, size):
+        low, high = _ends(reals, box, size, axis)
+        scales[box], zeros[box] = numbers_for(profile(rules), low, high, scheme, weight=True)
+    scale = Array.of(_kept(scales), f"{name}.scale")
     held: Array | tuple[int, ...] = ()
     if not symmetric:
-        codes = np.asarray(zeros).astype(blocks.storage.carrier)
-        held = Array(codes, scale.type.with_element(blocks.storage), f"{name}.zero")
+        held = Array(_kept(zeros), scale.type.with_element(blocks.storage), f"{name}.zero")
     kind = QuantType(blocks.storage, F32, scale, held, grain, bounds)
-    made = codes_of(profile(rules), data, kind)
-    return Array(made, scale.type.with_shape(data.shape).with_element(kind), name)
+    made = codes_later(profile(rules), reals, kind)
+    return Array(made, scale.type.with_shape(shape).with_element(kind), name)
+
+
+def _ends(reals: Held, box: Box, size: int, axis: int) -> tuple[Tensor, Tensor]:
+    """The least and the greatest of some blocks, and zero."""
+    depth, step = reals.shape[axis], box[axis]
+    along = slice(step.start * size, min(step.stop * size, depth))
+    data = part(reals, (*box[:axis], along, *box[axis + 1 :]))
+    starts = np.arange(0, max(data.shape[axis], 1), size)
+    zero = np.zeros((), data.dtype)
+    low = np.minimum(np.minimum.reduceat(data, starts, axis=axis), zero)
+    return low, np.maximum(np.maximum.reduceat(data, starts, axis=axis), zero)
+
+
+def _kept(numbers: Tensor) -> Tensor:
+    """Numbers that nobody writes to any more."""
+    numbers.flags.writeable = False
+    return numbers

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from qir.ir import dims
 from qir.ir.ops import COMPANIONS
 from qir.ir.ops.graph import GIVEN
+from qir.ir.parts import bounds_of, pieces
 from qir.ir.types import Array, QuantType, TensorType
 from qir.ir.verify.rule import Fault, Seen
 from qir.ir.verify.step import Step
@@ -192,22 +193,25 @@ def codes_in_bounds(seen: Seen) -> Iterator[Fault]:
     """
     if seen.node.op != "constant" or (array := seen.node.result.constant) is None:
         return
-    data = array.data
-    if not array.type.dtype.is_integer or not data.size:
+    if not array.type.dtype.is_integer or not array.held.size:
         return
     low, high = array.type.bounds
-    if _fills(data, low, high):
+    if _fills(array.held.dtype, low, high):
         return
-    least, greatest = int(data.min()), int(data.max())
+    known = bounds_of(array.held)
+    if known is not None and low <= known[0] <= known[1] <= high:
+        return
+    ends = [(int(piece.min()), int(piece.max())) for piece in pieces(array.held)]
+    least, greatest = min(end[0] for end in ends), max(end[1] for end in ends)
     if least < low or greatest > high:
         said = f"elements {least}..{greatest} leave the bounds {low}..{high}"
         yield Fault(said, value=seen.node.name)
 
 
-def _fills(data: NDArray[np.generic], low: int, high: int) -> bool:
+def _fills(dtype: np.dtype[np.generic], low: int, high: int) -> bool:
     """Whether the NumPy type itself keeps to the bounds: there is nothing to look at."""
-    size = 8 * data.dtype.itemsize
-    least = -(1 << size - 1) if data.dtype.kind == "i" else 0
+    size = 8 * dtype.itemsize
+    least = -(1 << size - 1) if dtype.kind == "i" else 0
     return low <= least and least + (1 << size) - 1 <= high
 
 

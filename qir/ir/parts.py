@@ -1,0 +1,263 @@
+"""Large arrays that nobody holds: any part of them is made when it is asked for.
+
+What follows from something that lies in a file (codes of reals, the bits of a file as codes, a
+matrix turned round) is made part by part where it is written, hashed or compared. Who wants all of
+it gets it, and the last of such arrays are kept, so that asking again costs nothing.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+LEAST = 1 << 16
+"""Elements from which an array is made part by part."""
+PIECE = 1 << 20
+"""Elements of a part, about."""
+KEPT = 64 << 20
+"""Bytes of whole arrays that are kept although nobody holds them."""
+
+Tensor: TypeAlias = NDArray[np.generic]
+Box: TypeAlias = tuple[slice, ...]
+"""A range with start and stop on each axis."""
+Read: TypeAlias = Callable[[int, int], Tensor]
+_RUNS = 64
+
+
+class Parts:
+    """The shape and type of elements, and what makes those of a box.
+
+    `make` is a function of the box alone; `read`, where there is one, makes the elements from one
+    index to another as they follow in their order. `bounds` are the least and the greatest code
+    that there can be, where it is known.
+    """
+
+    __slots__ = ("__weakref__", "_kept", "_seen", "bounds", "dtype", "make", "read", "shape")
+
+    def __init__(
+        self,
+        shape: Sequence[int],
+        dtype: np.dtype[np.generic],
+        make: Callable[[Box], Tensor] | None = None,
+        bounds: tuple[int, int] | None = None,
+        read: Read | None = None,
+    ) -> None:
+        self.shape = tuple(shape)
+        self.dtype = dtype
+        self.make = make
+        self.bounds = bounds
+        self.read = read
+        self._kept: Tensor | None = None
+        self._seen: weakref.ref[Tensor] | None = None
+
+    @property
+    def size(self) -> int:
+        """How many elements there are."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes they take."""
+        return self.size * self.dtype.itemsize
+
+    @property
+    def ndim(self) -> int:
+        """How many axes there are."""
+        return len(self.shape)
+
+    def part(self, box: Box) -> Tensor:
+        """The elements of a box."""
+        found = self._found()
+        return self._part(box) if found is None else found[box]
+
+    def whole(self) -> Tensor:
+        """All elements, which nobody can write to."""
+        found = self._found()
+        if found is None:
+            found = np.empty(self.shape, self.dtype)
+            for box in boxes(self.shape):
+                found[box] = self._part(box)
+            found.flags.writeable = False
+            self._seen = weakref.ref(found)
+        _RECENT.keep(self, found)
+        return found
+
+    def _found(self) -> Tensor | None:
+        if (kept := self._kept) is not None:
+            return kept
+        return None if self._seen is None else self._seen()
+
+    def _part(self, box: Box) -> Tensor:
+        return self._by_runs(box) if self.make is None else self.make(box)
+
+    def _by_runs(self, box: Box) -> Tensor:
+        """A box, run by run; of many short ones in what is not large all is read."""
+        assert self.read is not None
+        sizes = [s.stop - s.start for s in box]
+        axis = len(sizes)
+        while axis and (axis == len(sizes) or sizes[axis] == self.shape[axis]):
+            axis -= 1
+        if 0 in sizes:
+            return np.empty(sizes, self.dtype)
+        if math.prod(sizes[:axis]) > _RUNS and self.nbytes <= KEPT // 4:
+            return self.whole()[box]
+        steps = [math.prod(self.shape[i + 1 :]) for i in range(len(sizes))]
+        length = sizes[axis] * steps[axis] if sizes else 1
+        first = box[axis].start * steps[axis] if sizes else 0
+        found = np.empty((math.prod(sizes[:axis]), length), self.dtype)
+        for row, lead in enumerate(
+            itertools.product(*(range(s.start, s.stop) for s in box[:axis]))
+        ):
+            start = first + sum(i * n for i, n in zip(lead, steps, strict=False))
+            found[row] = self.read(start, start + length)
+        return found.reshape(sizes)
+
+
+class _Recent:
+    """The arrays that were asked for last, as many as fit."""
+
+    def __init__(self) -> None:
+        self._order: OrderedDict[int, tuple[weakref.ref[Parts], int]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def keep(self, parts: Parts, found: Tensor) -> None:
+        if found.nbytes > KEPT:
+            return
+        with self._lock:
+            parts._kept = found
+            self._order[id(parts)] = weakref.ref(parts), found.nbytes
+            self._order.move_to_end(id(parts))
+            for key in [k for k, (held, _) in self._order.items() if held() is None]:
+                del self._order[key]
+            while sum(size for _, size in self._order.values()) > KEPT:
+                _, (held, _) = self._order.popitem(last=False)
+                if (old := held()) is not None:
+                    old._kept = None
+
+
+_RECENT = _Recent()
+Held: TypeAlias = "Tensor | Parts"
+"""Elements that are there, or that are made when they are asked for."""
+
+
+def later(
+    shape: Sequence[int],
+    dtype: np.dtype[np.generic],
+    make: Callable[[Box], Tensor],
+    bounds: tuple[int, int] | None = None,
+) -> Held:
+    """What a function makes of boxes: at once where there are few elements, else when asked for."""
+    if few(shape):
+        return np.asarray(make(full(shape)), order="C")
+    return Parts(shape, dtype, make, bounds)
+
+
+def few(shape: Sequence[int]) -> bool:
+    """Whether so many elements are made at once."""
+    return math.prod(shape) < LEAST
+
+
+def full(shape: Sequence[int]) -> Box:
+    """The box of all."""
+    return tuple(slice(0, size) for size in shape)
+
+
+def boxes(shape: Sequence[int], each: int = 1) -> Iterator[Box]:
+    """Boxes that are runs of an array in its order, one after the other, none of them large.
+
+    Where an element stands for several others, `each` says for how many.
+    """
+    most = max(PIECE // each, 1)
+    axis, inner = 0, math.prod(shape[1:])
+    while axis < len(shape) - 1 and inner > most:
+        axis += 1
+        inner = math.prod(shape[axis + 1 :])
+    if not shape or 0 in shape:
+        yield full(shape)
+        return
+    step = 1 << max(most // inner, 1).bit_length() - 1
+    rest = full(shape[axis + 1 :])
+    for lead in itertools.product(*(range(size) for size in shape[:axis])):
+        before = tuple(slice(i, i + 1) for i in lead)
+        for start in range(0, shape[axis], step):
+            yield (*before, slice(start, min(start + step, shape[axis])), *rest)
+
+
+def part(held: Held, box: Box) -> Tensor:
+    """The elements of a box."""
+    return held.part(box) if isinstance(held, Parts) else held[box]
+
+
+def whole(held: Held) -> Tensor:
+    """All elements."""
+    return held.whole() if isinstance(held, Parts) else held
+
+
+def pieces(held: Held) -> Iterator[Tensor]:
+    """All elements in their order, in runs without gaps."""
+    if not isinstance(held, Parts) and (held.flags.c_contiguous or held.size < LEAST):
+        yield np.asarray(held, order="C")
+        return
+    for box in boxes(held.shape):
+        yield np.asarray(part(held, box), order="C")
+
+
+def equal(one: Held, other: Held) -> bool:
+    """Whether shapes are the same and so are the elements, as numbers."""
+    if one is other or one.shape != other.shape:
+        return one is other
+    return all(np.array_equal(part(one, b), part(other, b)) for b in boxes(one.shape))
+
+
+def turned(held: Held, perm: Sequence[int]) -> Held:
+    """The elements with the axes in another order."""
+    back = [list(perm).index(axis) for axis in range(len(perm))]
+
+    def make(box: Box) -> Tensor:
+        found = part(held, tuple(box[axis] for axis in back))
+        return np.asarray(found.transpose(perm), order="C")
+
+    shape = [held.shape[axis] for axis in perm]
+    return later(shape, held.dtype, make, bounds_of(held))
+
+
+def reshaped(held: Held, shape: Sequence[int]) -> Held:
+    """The elements, in their order, in another shape."""
+    if not isinstance(held, Parts):
+        return held.reshape(shape)
+    if held.read is not None:
+        return Parts(shape, held.dtype, None, held.bounds, held.read)
+    return Parts(shape, held.dtype, lambda box: held.whole().reshape(shape)[box], held.bounds)
+
+
+def shifted(held: Held, by: int, dtype: np.dtype[np.generic]) -> Held:
+    """Whole numbers plus another, in a type that holds the sums."""
+    bounds = bounds_of(held)
+
+    def make(box: Box) -> Tensor:
+        return (part(held, box).astype(np.int64) + by).astype(dtype)
+
+    if held.dtype == dtype and not by:
+        return held
+    moved = None if bounds is None else (bounds[0] + by, bounds[1] + by)
+    return later(held.shape, dtype, make, moved)
+
+
+def cut(held: Held, shape: Sequence[int]) -> Held:
+    """The elements of the box of that shape at the start of each axis."""
+    if tuple(shape) == held.shape:
+        return held
+    return later(shape, held.dtype, lambda box: part(held, box), bounds_of(held))
+
+
+def bounds_of(held: Held) -> tuple[int, int] | None:
+    """The least and greatest code, where they are known without a look."""
+    return held.bounds if isinstance(held, Parts) else None
