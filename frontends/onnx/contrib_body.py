@@ -16,7 +16,7 @@ from qir.ir.attrs import Attr
 from qir.ir.dtype import DType
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
-from qir.ir.types import Array, Element, TensorType
+from qir.ir.types import Array, Element, QuantType, TensorType
 from qir.ir.verify import errors
 
 from .contrib_names import OPERANDS, RESULTS
@@ -131,7 +131,7 @@ def group(reader: Reader, op: Op, operands: Mapping[str, Value], build: Build) -
     except (TypeRuleError, GraphError, OpError, ParseError, KeyError) as error:
         raise Keep(f"{error}") from error
     for node in body.graph:
-        _check_scales(node, operands)
+        _check_numbers(node, operands)
     computed = [node for node in body.graph if any("." in slot for slot in node.operands)]
     for finding in errors(body.graph, computed) if computed else ():
         raise Keep(finding.message)
@@ -152,22 +152,33 @@ def group(reader: Reader, op: Op, operands: Mapping[str, Value], build: Build) -
     )
 
 
-def _check_scales(node: Node, operands: Mapping[str, Value]) -> None:
-    """Keep where constants that the group is given are scales of codes, and make no sense as such.
+def _check_numbers(node: Node, operands: Mapping[str, Value]) -> None:
+    """Keep where constants that the group is given are numbers of codes, and make no sense as such.
 
-    Those of blocks have any sign.
+    Scales of blocks have any sign.
     """
     for slot, value in node.operands.items():
         base, _, last = slot.rpartition(".")
         array = operands[value.name].constant if value.node.op == "input" else None
-        if last != "scale" or array is None or not node.results:
+        if last not in ("scale", "zero") or array is None or not node.results:
             continue
         of = (node.operands[base] if base in node.operands else node.results[0]).type.quant
-        if of is None or (of.grain is not None and of.axis is None):
+        if of is None:
             continue
-        scales = array.data.astype(np.float64)
-        if not (np.isfinite(scales) & (scales > 0)).all():
-            raise Keep(f"its {value.name} is not positive and finite")
+        if last == "zero":
+            _check_zeros(value.name, array, of)
+        elif of.grain is None or of.axis is not None:
+            scales = array.data.astype(np.float64)
+            if not (np.isfinite(scales) & (scales > 0)).all():
+                raise Keep(f"its {value.name} is not positive and finite")
+
+
+def _check_zeros(name: str, array: Array, of: QuantType) -> None:
+    zeros = array.data
+    if not of.storage.is_integer or zeros.dtype.kind not in "iu" or not zeros.size:
+        return
+    if not of.low <= zeros.min() <= zeros.max() <= of.high:
+        raise Keep(f"its {name} lies outside {of.low}..{of.high}")
 
 
 def _places(op: Op, operands: Iterable[str]) -> tuple[int, ...]:

@@ -9,12 +9,13 @@ from numpy.typing import NDArray
 
 from qir.ir.dtype import F32, I32, U8, dtype
 from qir.ir.node import Value
+from qir.ir.parts import Held, Parts, cut, reshaped
 from qir.ir.types import Array, Grain, QuantType, TensorType
 
 from . import dynamic_ops
 from .contrib_body import Body, given, group
 from .contrib_names import OPERANDS
-from .contrib_packing import TABLES, Blocks, unpacked
+from .contrib_packing import TABLES, Blocks, codes_in, unpacked
 from .op import MICROSOFT, Keep, Op
 from .reader import Reader
 
@@ -83,8 +84,6 @@ def _dynamic(reader: Reader, op: Op) -> None:
     op.only()
     operands = {"A": reader.value(op, op.input(0)), **codes(reader, op, (1, 2, 3))}
     operands |= _bias(reader, op, 4)
-    if operands["A"].type.element != F32:
-        raise Keep
 
     def build(body: Body) -> list[Value]:
         a, scale, zero = ranged(body, body["A"])
@@ -97,6 +96,8 @@ def _dynamic(reader: Reader, op: Op) -> None:
 
 def ranged(body: Body, x: Value) -> tuple[Value, Value, Value]:
     """Codes of a whole tensor by its own range, and their scale and zero point."""
+    if x.type.element != F32:
+        raise Keep(f"{x.type.element} is not quantized as it runs")
     scale, zero = body.many("choose_qparams", {"x": x}, {"rule": "onnx.dynamic", "storage": U8})
     kind = x.type.with_element(QuantType(U8, F32, None, None))
     made = body.many("quantize", {"x": x, "scale": scale, "zero": zero}, types=[kind])
@@ -165,11 +166,10 @@ _LEAST_OF_TWO = 32
 def _blocked(reader: Reader, op: Op, blocks: Blocks) -> Value:
     """The weights as codes of [N, K] with their scales and zero points."""
     rows, depth = blocks.shape
-    held = reader.numbers(op.input(1)).reshape(-1)
-    scales = reader.numbers(op.input(2))
+    held, scales = reader.held(op.input(1)), reader.held(op.input(2))
     if held.size != rows * blocks.count * blocks.bytes or scales.size != rows * blocks.count:
         raise op.fail(f"has {held.size} bytes of weights and {scales.size} scales for {rows} rows")
-    data = unpacked(held.reshape(rows, -1), blocks.bits)[:, :depth]
+    data = codes_in(held, blocks.bits, (rows, blocks.count * blocks.size))
     grid = (rows, blocks.count)
     zero: Array | None = None
     if op.input(3):
@@ -186,14 +186,16 @@ def _blocked(reader: Reader, op: Op, blocks: Blocks) -> Value:
     grain = Grain(((0, 1), (1, blocks.size)), by)
     storage = dtype(f"u{blocks.bits}")
     kind = reader.kind_of(op.input(2))
-    held_scales = Array.of(np.ascontiguousarray(scales.reshape(grid)), op.input(2))
+    held_scales = Array(reshaped(scales, grid), TensorType(grid, kind), op.input(2))
     quant = QuantType(storage, kind, held_scales, zero, grain)
-    return weight(reader, op.input(1), data.astype(storage.carrier), quant)
+    return weight(reader, op.input(1), cut(data, (rows, depth)), quant)
 
 
-def weight(reader: Reader, name: str, data: Tensor, quant: QuantType) -> Value:
+def weight(reader: Reader, name: str, data: Held, quant: QuantType) -> Value:
     """A constant of the file, unpacked."""
-    array = Array(np.ascontiguousarray(data), TensorType(data.shape, quant), name)
+    if not isinstance(data, Parts):
+        data = np.asarray(data, order="C")
+    array = Array(data, TensorType(data.shape, quant), name)
     return reader.hold(reader.resolve(name), array, quant)
 
 
@@ -269,14 +271,14 @@ def _bnb4(reader: Reader, op: Op) -> None:
     count = rows * depth
     operands = {"A": reader.value(op, op.input(0))}
     if reader.is_constant(op.input(1)) and reader.is_constant(op.input(2)):
-        held = reader.numbers(op.input(1)).reshape(-1).astype(np.uint8)
+        held = reader.held(op.input(1))
         scales = reader.numbers(op.input(2)).reshape(-1)
         if held.size < (count + 1) // 2 or scales.size != -(-count // size):
             raise op.fail(f"has {held.size} bytes and {scales.size} scales for {count} weights")
-        data = np.stack([held >> np.uint8(4), held & np.uint8(15)], 1).reshape(-1)[:count]
+        held = cut(reshaped(held, (held.size,)), ((count + 1) // 2,))
         scale = Array.of(scales, op.input(2))
         quant = QuantType(dtype("u4"), F32, scale, (), Grain(((0, size),)), kind="lut", codes=table)
-        operands["B"] = weight(reader, op.input(1), data.astype(np.uint8), quant)
+        operands["B"] = weight(reader, op.input(1), codes_in(held, 4, (count,), "high"), quant)
     else:
         operands |= given(reader, op, "A")
 
@@ -319,9 +321,9 @@ def _gather(reader: Reader, op: Op) -> None:
     along = op.integer("gather_axis", 0) % kind.rank
     if any(op.input(i) and not reader.is_constant(op.input(i)) for i in (0, 2, 3)):
         raise Keep("its data or their numbers are computed")
-    data, scales = reader.numbers(op.input(0)), reader.numbers(op.input(2))
+    data, scales = reader.held(op.input(0)), reader.numbers(op.input(2))
     if packed:
-        data = unpacked(data.reshape(-1, data.shape[-1]), bits).reshape(*data.shape[:-1], -1)
+        data = codes_in(data, bits, (*data.shape[:-1], data.shape[-1] * 8 // bits))
     storage = dtype(f"u{bits}") if packed else kind.dtype
     grain = Grain(tuple((i, size if i == axis else 1) for i in range(kind.rank)))
     if grain.grid(data.shape) != scales.shape:
@@ -334,7 +336,7 @@ def _gather(reader: Reader, op: Op) -> None:
         _zero_of(reader, op, scales, bits, packed),
         grain,
     )
-    operands = {"data": weight(reader, op.input(0), data.astype(storage.carrier), quant)}
+    operands = {"data": weight(reader, op.input(0), data, quant)}
     operands["indices"] = reader.value(op, op.input(1))
 
     def build(body: Body) -> list[Value]:

@@ -286,3 +286,37 @@ def test_an_embedding_without_a_table_is_kept_with_the_reason(tmp_path: Path, op
     it = node(op, ins, ["y", "count"], domain=domain)
     graph = pipeline.load(save(model([it], kinds, outs, held, domains=(domain,)), tmp_path))
     assert graph["y"].node.attrs["why"] == "it has no table of words, or none of positions"
+
+
+def test_a_zero_point_beside_codes_of_another_type_is_told(tmp_path: Path) -> None:
+    """Signed codes, whose zero point says 200."""
+    domain = "com.microsoft"
+    it = node("MatMulIntegerToFloat", ["a", "b", "as", "bs", "az"], ["y"], domain=domain)
+    held: dict[str, NDArray[Any]] = {
+        "b": np.ones((4, 8), np.int8),
+        "bs": np.array(0.5, np.float32),
+        "az": np.array(200, np.uint8),
+    }
+    kinds = {"a": (TensorProto.INT8, (2, 4)), "as": (FLOAT, ())}
+    outs = {"y": (FLOAT, (2, 8))}
+    graph = pipeline.load(save(model([it], kinds, outs, held, domains=(domain,)), tmp_path))
+    assert graph["y"].node.attrs["why"] == "its a_zero_point lies outside -128..127"
+
+
+@pytest.mark.parametrize("op", ["DynamicQuantizeLSTM", "DynamicQuantizeMatMul"])
+def test_what_quantizes_other_reals_than_f32_as_it_runs_is_kept(tmp_path: Path, op: str) -> None:
+    domain, kind = "com.microsoft", TensorProto.BFLOAT16
+    held: dict[str, NDArray[Any]] = {"s": np.array([0.5], np.float32), "z": np.zeros(1, np.int8)}
+    if op.endswith("LSTM"):
+        sizes, out = (4, 2, 3), (4, 1, 2, 5)
+        held |= {n: np.ones((1, k, 20), np.int8) for n, k in (("w", 3), ("r", 5))}
+        it = node(op, ["x", "w", "r", *[""] * 5, *"szsz"], ["y"])
+        it.attribute.append(helper.make_attribute("hidden_size", 5))
+    else:
+        sizes, out = (2, 3), (2, 20)
+        held["w"] = np.ones((3, 20), np.int8)
+        it = node(op, ["x", "w", "s", "z"], ["y"])
+    it.domain = domain
+    made = model([it], {"x": (kind, sizes)}, {"y": (kind, out)}, held, domains=(domain,))
+    graph = pipeline.load(save(made, tmp_path))
+    assert graph["y"].node.attrs["why"] == "bf16 is not quantized as it runs"
