@@ -308,7 +308,8 @@ def test_what_quantizes_other_reals_than_f32_as_it_runs_is_kept(tmp_path: Path, 
     domain, kind = "com.microsoft", TensorProto.BFLOAT16
     held: dict[str, NDArray[Any]] = {"s": np.array([0.5], np.float32), "z": np.zeros(1, np.int8)}
     if op.endswith("LSTM"):
-        sizes, out = (4, 2, 3), (4, 1, 2, 5)
+        sizes: tuple[int, ...] = (4, 2, 3)
+        out: tuple[int, ...] = (4, 1, 2, 5)
         held |= {n: np.ones((1, k, 20), np.int8) for n, k in (("w", 3), ("r", 5))}
         it = node(op, ["x", "w", "r", *[""] * 5, *"szsz"], ["y"])
         it.attribute.append(helper.make_attribute("hidden_size", 5))
