@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from numpy.typing import NDArray
 
 from qir import pipeline
+from tests.differential.runtime import run
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -174,11 +174,7 @@ def _written(folder: Path, text: str) -> Path:
 
 
 def _ran(path: Path, feeds: Arrays) -> list[bytes]:
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(path, options, ["CPUExecutionProvider"])
-    return [x.tobytes() for x in session.run(None, feeds)]
+    return [x.tobytes() for x in run(onnx.load(path), feeds, optimize=False).values()]
 
 
 def _feeds(text: str, path: Path) -> list[Arrays]:
@@ -201,8 +197,8 @@ def test_codes_cross_as_onnxruntime_has_them(name: str, tmp_path: Path) -> None:
     assert {node.op for node in graph} & {"if", "loop", "scan"}
     assert [f for f in pipeline.verify(graph) if f.severity == "error"] == []
 
-    def gives(run: Any) -> None:
-        assert [run(f) for f in feeds] == wanted
+    def gives(ran: Any) -> None:
+        assert [ran(f) for f in feeds] == wanted
 
     gives(lambda f: [x.tobytes() for x in pipeline.run(graph, f).values()])
     pipeline.save(graph, tmp_path / "m.qir")

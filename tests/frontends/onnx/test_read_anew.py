@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from qir import pipeline
 from qir.ledger import Ledger
+from tests.differential.runtime import run
 from tests.frontends.onnx.models import model, save
 
 MICROSOFT = "com.microsoft"
@@ -98,10 +98,7 @@ def _written(folder: Path, name: str) -> tuple[Path, Arrays]:
 
 
 def _ran(path: Path, feeds: Arrays) -> list[bytes]:
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(path, options, ["CPUExecutionProvider"])
-    return [x.tobytes() for x in session.run(None, feeds)]
+    return [x.tobytes() for x in run(onnx.load(path), feeds, optimize=False).values()]
 
 
 @pytest.mark.parametrize("name", CASES)
