@@ -69,7 +69,7 @@ def _constant(reader: Reader, op: Op, name: str) -> bool:
     if int(array.data.min()) < low or int(array.data.max()) > high:
         return False
     out = op.outputs[0]
-    reader.store(out, Array(array.data, array.type, out))
+    reader.store(out, Array(array.held, array.type, out))
     reader.narrow[out] = (low, high), op.origin()
     return True
 

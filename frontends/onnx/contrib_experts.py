@@ -14,7 +14,7 @@ from qir.ir.types import Array, Grain, QuantType
 from .contrib_body import Body, group
 from .contrib_codes import rounded, weight
 from .contrib_names import OPERANDS
-from .contrib_packing import Blocks, unpacked
+from .contrib_packing import Blocks, codes_in, unpacked
 from .op import MICROSOFT, Keep, Op
 from .reader import Reader
 
@@ -79,10 +79,10 @@ def _experts(reader: Reader, op: Op) -> None:
 def _codes(reader: Reader, op: Op, places: tuple[int, int, int], of: _Experts) -> Value:
     """Weights [experts, rows, depth] with their scales and zero points; Keep for computed ones."""
     at, scale, zero = (op.input(i) for i in places)
-    data, scales = reader.numbers(at), reader.numbers(scale)
+    data, scales = reader.held(at), reader.numbers(scale)
     if data.ndim != 3 or data.dtype != np.uint8:
         raise op.fail(f"its weights {at!r} are {data.dtype} of {data.ndim} axes")
-    codes = unpacked(data, of.bits)
+    codes = codes_in(data, of.bits, (*data.shape[:2], data.shape[2] * 8 // of.bits))
     count, rows, depth = codes.shape
     size = of.block or depth
     grid = (count, rows, -(-depth // size))
@@ -100,7 +100,7 @@ def _codes(reader: Reader, op: Op, places: tuple[int, int, int], of: _Experts) -
     scale_array = Array.of(np.ascontiguousarray(scales.reshape(grid)), scale)
     storage = dtype(f"u{of.bits}")
     quant = QuantType(storage, reader.kind_of(scale), scale_array, held, grain)
-    return weight(reader, at, codes.astype(storage.carrier), quant)
+    return weight(reader, at, codes, quant)
 
 
 def _mixed(body: Body, of: _Experts) -> Value:

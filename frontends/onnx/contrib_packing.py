@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
+from qir.ir.dtype import dtype
+from qir.ir.parts import Held, reshaped, whole
+from qir.numerics import unpacked_later
+from qir.numerics.packing import Order
 
 from .op import Keep, Op
 
@@ -50,6 +56,15 @@ class Blocks:
             raise op.fail(f"has {held.size} bytes of zero points for {rows} rows of {wide}")
         flat = unpacked(held.reshape(rows, wide), self.bits)[:, : self.count]
         return np.ascontiguousarray(flat)
+
+
+def codes_in(held: Held, bits: int, shape: Sequence[int], order: Order = "low") -> Held:
+    """The numbers that bytes hold, in that shape; of many each part when it is asked for."""
+    if held.dtype != np.uint8:
+        held = whole(held).astype(np.uint8)
+    if bits == 8:
+        return reshaped(held, shape)
+    return unpacked_later(held, dtype(f"u{bits}"), shape, order)
 
 
 def unpacked(held: Tensor, bits: int) -> Tensor:

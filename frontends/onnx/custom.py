@@ -40,9 +40,9 @@ def _array(reader: Reader, op: Op, name: str, kind: str) -> Array:
     if found is None:
         raise ValueError(f"{name!r} is computed")
     wanted = dtype(kind)
-    if found.data.dtype != wanted.carrier:
+    if found.held.dtype != wanted.carrier:
         raise ValueError(f"{name!r} is {found.type}, its type says {wanted}")
-    return Array(found.data, TensorType(found.data.shape, wanted), name)
+    return Array(found.held, TensorType(found.held.shape, wanted), name)
 
 
 def _quantize(reader: Reader, op: Op, quant: QuantType, rounding: str) -> None:
@@ -70,7 +70,7 @@ def _codes(reader: Reader, op: Op, quant: QuantType) -> Value:
 
 
 def _typed(array: Array, quant: QuantType) -> Array:
-    return Array(array.data, TensorType(array.data.shape, quant), array.name)
+    return Array(array.held, TensorType(array.held.shape, quant), array.name)
 
 
 def _check(data: NDArray[np.generic], quant: QuantType, name: str) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import mmap
+import os
 import re
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -11,10 +13,14 @@ from typing import TypeAlias
 
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 from onnx import inliner
 
 from qir.errors import InputError
+from qir.ir.parts import Held, Parts, lying
+from qir.ir.parts import few as few_elements
 from qir.ir.types import Array, TensorType
+from qir.numerics import unpacked_later
 
 from .calls import OLDEST, bind
 from .damage import damage
@@ -24,6 +30,8 @@ from .functions import DOMAIN, Custom, customs, written_out
 from .wire import split
 
 _LIMIT = (1 << 31) - 1
+STILL = 64 << 20
+"""Files of so many bytes are read part by part as long as somebody needs them."""
 _APART = 1 << 20
 """Files of so many bytes are worth reading with their tensors apart."""
 _MOST_NODES = 1 << 20
@@ -37,6 +45,57 @@ class Large:
     proto: onnx.TensorProto
     offset: int
     length: int
+
+
+class Still:
+    """A large model file that stays open, and whose tensors are read part by part.
+
+    InputError where somebody writes to it meanwhile; it may be replaced, or taken away.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file = os.open(path, os.O_RDONLY)
+        weakref.finalize(self, os.close, self._file)
+        self._state = self._seen()
+
+    def _seen(self) -> tuple[int, int]:
+        found = os.fstat(self._file)
+        return found.st_size, found.st_mtime_ns
+
+    def read(self, start: int, stop: int) -> NDArray[np.uint8]:
+        """The bytes from one place to another."""
+        out = np.empty(stop - start, np.uint8)
+        done = 0
+        while done < out.size:
+            count = os.preadv(self._file, [out[done:].data], start + done)
+            if not count:
+                break
+            done += count
+        if done < out.size or self._seen() != self._state:
+            raise fault(self.path, "", "was changed after it was read; load it again")
+        return out
+
+    def array(self, tensor: Large, name: str) -> Array:
+        """A tensor; ValueError where its size is not that of its shape."""
+        proto, kind = tensor.proto, element(tensor.proto.data_type)
+        shape, few = tuple(proto.dims), kind.bits in (2, 4)
+        apart = not few and kind.carrier.itemsize * 8 != kind.bits
+        if few_elements(shape) or apart or proto.HasField("segment"):
+            return _cut(tensor, self.path, name)
+        check_size(kind, shape, tensor.length)
+        if few:
+            held = self._parts((tensor.length,), np.dtype(np.uint8), tensor.offset)
+            return Array(unpacked_later(held, kind, shape), TensorType(shape, kind), name)
+        return Array(self._parts(shape, kind.carrier, tensor.offset), TensorType(shape, kind), name)
+
+    def _parts(self, shape: tuple[int, ...], carrier: np.dtype[np.generic], start: int) -> Parts:
+        size = carrier.itemsize
+
+        def read(first: int, last: int) -> NDArray[np.generic]:
+            return self.read(start + first * size, start + last * size).view(carrier)
+
+        return Parts(shape, carrier, None, None, read)
 
 
 Stored: TypeAlias = "onnx.TensorProto | Large | Array"
@@ -56,6 +115,8 @@ class ModelFile:
     room: Room = field(default_factory=Room)
     functions: tuple[str, ...] = ()
     """The others, which were written out."""
+    still: Still | None = None
+    """The file, where it is so large that its tensors are read when they are asked for."""
 
     def initializers(self) -> list[Stored]:
         """The tensors of the model's graph, the large ones apart from the message."""
@@ -67,6 +128,8 @@ class ModelFile:
         """A tensor's elements, from the file or beside it; InputError where they do not fit."""
         place = f"tensor {name or '(no name)'}"
         try:
+            if isinstance(tensor, Large) and self.still is not None:
+                return self.still.array(tensor, name)
             if isinstance(tensor, Large):
                 return _cut(tensor, self.path, name)
             if tensor.data_location == onnx.TensorProto.EXTERNAL:
@@ -81,6 +144,7 @@ class ModelFile:
 def read_model(path: Path) -> ModelFile:
     """Reads a model; InputError if it is none, naming the file."""
     data, places = _read(path)
+    still = Still(path) if places and path.stat().st_size >= STILL else None
     proto = _parse(path, data)
     if not proto.HasField("graph") or not (proto.graph.output or proto.graph.node):
         raise fault(path, "", "is no ONNX model: it holds no graph")
@@ -98,7 +162,8 @@ def read_model(path: Path) -> ModelFile:
             raise
         except Exception as error:  # whatever the library raises, the file is at fault
             raise fault(path, "functions", f"cannot be written out: {error}") from error
-    return ModelFile(path, proto, _opsets(path, proto), places, known, functions=others)
+    opsets = _opsets(path, proto)
+    return ModelFile(path, proto, opsets, places, known, functions=others, still=still)
 
 
 def _bounded(path: Path, proto: onnx.ModelProto, known: Mapping[str, Custom]) -> None:
@@ -206,9 +271,16 @@ def _fetch(tensor: onnx.TensorProto, folder: Path, name: str) -> Array:
         raise ValueError(f"bytes {offset} to {offset + length} of {place!r}, which holds {held}")
     size = kind.carrier.itemsize
     check_size(kind, shape, length)
-    if kind.bits >= 8 and length and offset % size == 0:
-        mapped = np.memmap(file, np.uint8, "r", offset, (length,))
-        data = np.asarray(mapped).view(kind.carrier).reshape(shape)
+    few = kind.bits in (2, 4) and not few_elements(shape)
+    data: Held
+    if length and (few or kind.bits >= 8):
+        mapped = np.asarray(np.memmap(file, np.uint8, "r", offset, (length,)))
+        if few:
+            data = unpacked_later(mapped, kind, shape)
+        elif offset % size == 0:
+            data = mapped.view(kind.carrier).reshape(shape)
+        else:
+            data = lying(np.ndarray(shape, kind.carrier, mapped))
         return Array(data, TensorType(shape, kind), name)
     with file.open("rb") as stream:
         stream.seek(offset)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Protocol
@@ -17,6 +18,7 @@ from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 from qir.ir.origin import Lineage, Origin
+from qir.ir.parts import Held
 from qir.ir.types import Array, Grain, QuantType, TensorType, uniform
 from qir.ledger import Change, Ledger
 
@@ -97,6 +99,8 @@ class Reader:
         """Nodes of which only the verifier knows whether they are sound."""
         self._maps: dict[tuple[object, ...], QuantType] = {}
         self._settled: dict[Value, NDArray[np.generic] | None] = {}
+        self._looked: set[str] = set()
+        """Constants whose elements somebody asked for."""
 
     # -- names and constants ------------------------------------------------------------------
 
@@ -121,6 +125,11 @@ class Reader:
     def array(self, name: str) -> Array | None:
         """A constant's elements, without making a node; None for what is computed."""
         name = self.resolve(name)
+        self._looked.add(name)
+        return self._array(name)
+
+    def _array(self, name: str) -> Array | None:
+        """The same, for whoever hands it on and looks at its type alone."""
         if (found := self._arrays.get(name)) is not None:
             return found
         if (stored := self._stored.get(name)) is None:
@@ -132,7 +141,7 @@ class Reader:
 
     def kind_of(self, name: str) -> DType:
         """A constant's element type; Keep for what is computed."""
-        found = self.array(name)
+        found = self._array(self.resolve(name))
         if found is None:
             raise Keep
         return found.type.dtype
@@ -151,6 +160,24 @@ class Reader:
             raise Computed
         return data
 
+    def held(self, name: str) -> Held:
+        """A constant's elements, or what makes them when they are asked for; Computed as above."""
+        found = self.array(name)
+        return self.numbers(name) if found is None else found.held
+
+    def plain(self) -> dict[str, Value]:
+        """Constants that have the name and the type of the file's, and no other reading beside."""
+        count = Counter(name for name, _ in self._constants)
+        return {
+            name: value
+            for (name, quant), value in self._constants.items()
+            if quant is None and count[name] == 1 and self.graph.values.get(name) is value
+        }
+
+    def counted_on(self, value: Value) -> bool:
+        """Whether somebody asked for the elements of a constant of that name."""
+        return value.name in self._looked or self._settled.get(value) is not None
+
     def unneeded(self) -> list[str]:
         """Constants of the file that nothing needed, in the file's order."""
         return [name for name in self._stored if name not in self._needed]
@@ -162,7 +189,7 @@ class Reader:
         name = self.resolve(name)
         if name not in self._stored and (value := self._values.get(name)) is not None:
             return value.type
-        found = self.array(name)
+        found = self._array(name)
         return found.type if found else self.value(op, name).type
 
     def value(self, op: Op, name: str, quant: QuantType | None = None) -> Value:
@@ -172,7 +199,7 @@ class Reader:
             return found
         if quant is None and (held := self._constants.get((name, None))) is not None:
             return held
-        if (array := self.array(name)) is not None:
+        if (array := self._array(name)) is not None:
             return self._constant(name, array, quant)
         if name not in self._values:
             raise op.fail(f"reads {name!r}, which nothing makes" if name else "lacks an operand")
@@ -187,13 +214,14 @@ class Reader:
 
     def moved(self, op: Op, name: str) -> Value:
         """An operand of an op that moves codes: a constant takes the meaning its readers give."""
-        if (array := self.array(name)) is None:
+        name = self.resolve(name)
+        if (array := self._array(name)) is None:
             return self.value(op, name)
-        return self.value(op, name, self.meaning(self.resolve(name), array.type))
+        return self.value(op, name, self.meaning(name, array.type))
 
     def _constant(self, name: str, array: Array, quant: QuantType | None) -> Value:
         if quant is not None and (name, quant) not in self._constants:
-            array = Array(array.data, array.type.with_element(quant), name)
+            array = Array(array.held, array.type.with_element(quant), name)
         return self.hold(name, array, quant)
 
     def hold(self, name: str, array: Array, quant: QuantType | None) -> Value:
@@ -262,7 +290,7 @@ class Reader:
     def result(self, name: str) -> Value:
         """A value that the graph gives back; InputError if nothing makes it."""
         source = self.resolve(name)
-        if (array := self.array(source)) is not None:
+        if (array := self._array(source)) is not None:
             return self._constant(source, array, None)
         if source not in self._values:
             raise fault(self.file.path, f"output {name}", "nothing makes it")
@@ -363,7 +391,7 @@ class Reader:
         kind = dtype_of(data)
         if kind.name not in ("f32", "f16") or data.ndim > most or not data.size:
             raise Keep
-        scales: NDArray[np.floating] = data.astype(kind.carrier)
+        scales: NDArray[np.floating] = data.astype(kind.carrier, copy=False)
         fine = np.isfinite(scales) & ((scales > 0) | (most > 1))  # blocks have any sign, or none
         if not fine.all():
             bad, count = scales[~fine].reshape(-1)[0], scales.size

@@ -15,6 +15,7 @@ from qir.ir.graph import Graph
 from qir.ir.look import op_name
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
+from qir.ir.parts import Parts, boxes
 from qir.ir.types import Array, QuantType, TensorType
 
 _SMALL = 1 << 16
@@ -184,7 +185,9 @@ def _constants(graph: Graph) -> Iterator[Array]:
 
 def _place(array: Array) -> object:
     """Where elements lie in a file that they are mapped from."""
-    base: object = array.data
+    if isinstance(array.held, Parts):
+        return None
+    base: object = array.held
     while isinstance(base, np.ndarray) and not isinstance(base, np.memmap):
         base = base.base
     if not isinstance(base, np.memmap) or base.filename is None:
@@ -195,7 +198,10 @@ def _place(array: Array) -> object:
 
 def _short(array: Array) -> object:
     """What equal arrays have in common: all of a small one, the type and parts of a large one."""
-    data = array.data
+    if isinstance(array.held, Parts):
+        first = next(boxes(array.held.shape, _SAMPLES))
+        return array.type, array.held.part(first).tobytes()
+    data = array.held
     if data.dtype.kind == "O" or data.nbytes <= _SMALL or not data.flags.c_contiguous:
         return array.digest
     flat = data.reshape(-1)
@@ -215,9 +221,9 @@ def bytes_by_dtype(graph: Graph) -> dict[str, int]:
 
 
 def _array_bytes(array: Array) -> int:
-    if array.data.dtype.kind == "O":
+    if array.held.dtype.kind == "O":
         return sum(len(t if isinstance(t, bytes) else str(t).encode()) for t in array.data.flat)
-    return -(-array.data.size * max(array.type.dtype.bits, 1) // 8)
+    return -(-array.held.size * max(array.type.dtype.bits, 1) // 8)
 
 
 def _histogram(graph: Graph, integer: Mapping[Node, bool]) -> tuple[OpCount, ...]:

@@ -231,6 +231,8 @@ def turned(held: Held, perm: Sequence[int]) -> Held:
 
 def reshaped(held: Held, shape: Sequence[int]) -> Held:
     """The elements, in their order, in another shape."""
+    if tuple(shape) == held.shape:
+        return held
     if not isinstance(held, Parts):
         return held.reshape(shape)
     if held.read is not None:
@@ -253,9 +255,21 @@ def shifted(held: Held, by: int, dtype: np.dtype[np.generic]) -> Held:
 
 def cut(held: Held, shape: Sequence[int]) -> Held:
     """The elements of the box of that shape at the start of each axis."""
-    if tuple(shape) == held.shape:
-        return held
-    return later(shape, held.dtype, lambda box: part(held, box), bounds_of(held))
+    if tuple(shape) == held.shape or not isinstance(held, Parts):
+        return held[full(shape)] if not isinstance(held, Parts) else held
+    read = held.read if len(shape) == 1 else None
+    return Parts(shape, held.dtype, held.part, held.bounds, read)
+
+
+def lying(elements: Tensor) -> Held:
+    """Elements that lie in a file, where no multiple of their size does: copied when asked for."""
+
+    def read(first: int, last: int) -> Tensor:
+        return elements.reshape(-1)[first:last].copy()
+
+    if few(elements.shape):
+        return elements.copy()
+    return Parts(elements.shape, elements.dtype, lambda box: elements[box].copy(), None, read)
 
 
 def bounds_of(held: Held) -> tuple[int, int] | None:
