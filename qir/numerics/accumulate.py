@@ -105,7 +105,7 @@ def _bytes(data: Codes, weight: Codes) -> tuple[NDArray[np.int64], NDArray[np.in
     return data.astype(np.int64) + moved, weight.astype(np.int64)
 
 
-def _cut_pairs(a: NDArray[np.int64], b: NDArray[np.int64]) -> NDArray[np.float64]:
+def _cut_pairs(a: NDArray[np.integer], b: NDArray[np.integer]) -> NDArray[np.float64]:
     """What sums of a @ b lose where terms 2i and 2i + 1 are added in 16 bits that saturate."""
     lost = np.zeros((*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1]))
     if not a.size or not b.size:
@@ -170,9 +170,12 @@ def conv2d(
             sums += by_group[None, :, :, 0, i, j, None] * tap
         else:
             sums += np.matmul(by_group[..., i, j], tap)
-        if raw is not None and how.pairs != "saturate_taps":
+        if raw is not None and not _whole(how, w.shape[1]):
             seen = raw[0].reshape(split.shape)[..., rows, columns].reshape(tap.shape)
             sums += _cut_pairs(raw[1].reshape(by_group.shape)[..., i, j], seen)
+    if raw is not None and how.pairs == "saturate_rows" and _whole(how, w.shape[1]):
+        data = raw[0].reshape(split.shape)
+        sums += _cut_rows(raw[1].reshape(by_group.shape), data, (oh, ow), stride, dilation)
     if raw is not None and how.pairs == "saturate_taps":
         data = raw[0].reshape(split.shape)
         inside = ((oh, ow), stride, dilation)
@@ -181,6 +184,35 @@ def conv2d(
         sums += _cut_codes(zeros, data, w[0].size, w.shape[2:], *inside)
     out = closed(total, how)
     return out if layout == "NCHW" else np.ascontiguousarray(np.moveaxis(out, 1, -1))
+
+
+def _whole(how: Acc, channels: int) -> bool:
+    """Whether some pair of terms is of two taps."""
+    return how.pairs == "saturate_taps" or (how.pairs == "saturate_rows" and channels % 2 == 1)
+
+
+def _cut_rows(
+    w: NDArray[np.int64],
+    x: NDArray[np.int64],
+    sizes: Sequence[int],
+    stride: Sequence[int],
+    dilation: Sequence[int],
+) -> NDArray[np.float64]:
+    """What sums lose where terms 2i and 2i + 1 of a window, which has the channels of one tap
+    after those of another, are added in 16 bits.
+
+    Weights are [groups, out, in, height, width], data [images, groups, in, height, width].
+    """
+    terms = w.shape[2] * w.shape[3] * w.shape[4]
+    windows = np.empty((*x.shape[:2], w.shape[3] * w.shape[4], w.shape[2], *sizes), np.uint8)
+    for number, at in enumerate(np.ndindex(*w.shape[3:])):
+        rows, columns = (
+            slice(t * d, t * d + (n - 1) * s + 1, s)
+            for t, d, n, s in zip(at, dilation, sizes, stride, strict=True)
+        )
+        windows[:, :, number] = x[..., rows, columns]
+    flat = np.moveaxis(w, 2, -1).reshape(*w.shape[:2], terms)
+    return _cut_pairs(flat, windows.reshape(*x.shape[:2], terms, sizes[0] * sizes[1]))
 
 
 def _cut_taps(

@@ -396,6 +396,7 @@ READS: Mapping[str, tuple[str, ...]] = {
     "fixed_cell": ("requant",),
     "each_code": ("quantize", "dequantize"),
     "unshifted": ("acc", "bias", "requant", "stage"),
+    "padding_alone": ("acc", "bias", "requant", "stage"),
     "total_before": (),
     "real_resize": (),
     "quantize_vectors": (),

@@ -28,6 +28,8 @@ class Layer:
     data: QuantType | None
     """The map of the data."""
     attrs: Mapping[str, Attr]
+    result: QuantType | None = None
+    """The map of the result, of sums alone."""
 
     @property
     def rank(self) -> int:
@@ -209,6 +211,17 @@ def _in_turn(of: Layer) -> bool:
     return not turned and rows not in (0, 1, None) and terms is not None and terms <= _TERMS
 
 
+def _far(of: Layer) -> bool:
+    """Whether an operand's scale is below 1/1024 of the result's, in float32."""
+    scales = []
+    for quant in (of.result, of.data, of.quant):
+        if quant is None or quant.scale is None or quant.grain is not None:
+            return False
+        scales.append(quant.scales().astype(np.float32))
+    with np.errstate(all="ignore"):
+        return bool(min(scales[1] / scales[0], scales[2] / scales[0]) < 2.0**-10)
+
+
 @dataclass(frozen=True, slots=True)
 class Form:
     """One of them."""
@@ -241,7 +254,7 @@ FORMS: Mapping[str, Form] = {
         "its memory",
         _left_over,
     ),
-    "scattered_pairs": Form(
+    "scattered_rows": Form(
         "conv_transpose2d of one group, channels in and out multiples of 8, 2 rows of up to 6 "
         "taps, strides 1 or 2, no padding, no dilation: fbgemm has a kernel of its own for it, "
         "whose sums are wrong but of one image in steps of 1",
@@ -280,15 +293,38 @@ FORMS: Mapping[str, Form] = {
         "transposed: what Intel's library adds up one term after the other",
         lambda of: of.op == "matmul" and _in_turn(of),
     ),
+    "far_operand": Form(
+        "add or sub of which an operand has a scale below 1/1024 of the result's: what XNNPACK "
+        "leaves to other kernels",
+        lambda of: of.op in _SUMS and _far(of),
+    ),
+    "steps_beyond_window": Form(
+        "max_pool2d whose stride exceeds its window along some axis: what XNNPACK leaves to other "
+        "kernels",
+        lambda of: (
+            of.op == "max_pool2d"
+            and any(s > k for s, k in zip(of.ints("stride"), of.ints("kernel"), strict=False))
+        ),
+    ),
+    "odd_rows": Form(
+        "linear whose rows of weights have an odd length: of four-bit weights, what XNNPACK leaves "
+        "to other kernels",
+        lambda of: of.op == "linear" and of.weights[-1] % 2 == 1,
+    ),
 }
 """The forms that rules may name; a layer may have several."""
 
 
 def forms_of(
-    op: str, types: Mapping[str, TensorType], attrs: Mapping[str, Attr]
+    op: str,
+    types: Mapping[str, TensorType],
+    attrs: Mapping[str, Attr],
+    result: QuantType | None = None,
 ) -> tuple[str, ...]:
     """The forms that a layer has; none for what is no convolution of known weights, nor a product
     of three axes."""
+    if op in _OTHERS:
+        return _other(op, types, attrs, result)
     if op == "matmul":
         return _product(types, attrs)
     if not op.startswith("conv") or not {"x", "w"} <= types.keys() or "stride" not in attrs:
@@ -301,6 +337,28 @@ def forms_of(
     sizes = tuple(d if isinstance(d, int) else None for d in inner)
     layer = Layer(op, known, sizes, w.quant, x.quant, attrs)
     return tuple(name for name, form in FORMS.items() if form.has(layer))
+
+
+_SUMS = frozenset({"add", "sub"})
+_OTHERS: Mapping[str, tuple[str, str]] = {
+    "add": ("a", "b"),
+    "sub": ("a", "b"),
+    "max_pool2d": ("x", "x"),
+    "linear": ("x", "w"),
+}
+"""Other ops that have forms, and the operands that decide."""
+
+
+def _other(
+    op: str, types: Mapping[str, TensorType], attrs: Mapping[str, Attr], result: QuantType | None
+) -> tuple[str, ...]:
+    first, second = (types.get(slot) for slot in _OTHERS[op])
+    if first is None or second is None:
+        return ()
+    sizes = tuple(d if isinstance(d, int) else 0 for d in second.shape)
+    layer = Layer(op, sizes, (), second.quant, first.quant, attrs, result)
+    names = ("far_operand", "steps_beyond_window", "odd_rows")
+    return tuple(name for name in names if FORMS[name].has(layer))
 
 
 def _product(types: Mapping[str, TensorType], attrs: Mapping[str, Attr]) -> tuple[str, ...]:

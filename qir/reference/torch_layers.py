@@ -28,15 +28,16 @@ Arrays = Mapping[str, Codes]
 
 def transposed(call: Call, arrays: Arrays, *, misread: bool = False) -> Codes:
     """A transposed convolution as the convolution that it is: of data with room between its
-    elements, which holds the zero point, by weights turned round; `misread` as torch hands them
-    to oneDNN, other ones wherever as many channels do not come in as go out."""
+    elements, which holds the zero point, back to front; `misread` as torch hands them to oneDNN,
+    other weights wherever as many channels do not come in as go out. So the terms of a sum keep
+    the order that the weights have."""
     n = call.types["x"].rank - 2
     x, of = call.affine("x"), call.affine("w")
     one_scale(call.op, x)
     attrs, groups = call.attrs, call.attrs["groups"]
     assert isinstance(groups, int)
     w = _turned(_misread(arrays["w"], groups) if misread else arrays["w"], groups)
-    room = _spaced(arrays["x"], attrs, w.shape[2:], int(x.zero))
+    room = _back(_spaced(arrays["x"], attrs, w.shape[2:], int(x.zero)))
     if (
         min(
             room.shape[2 + i] - (w.shape[2 + i] - 1) * d
@@ -58,9 +59,10 @@ def transposed(call: Call, arrays: Arrays, *, misread: bool = False) -> Codes:
     if n == 2:
         result = TensorType((1,) * 4, call.result.element)
         rule = replace(call.rule, method=None)
-        return product(Kernel("conv2d", {**still, "layout": "NCHW"}, types, result, rule), given)
+        image = Kernel("conv2d", {**still, "layout": "NCHW"}, types, result, rule)
+        return _back(product(image, given))
     flat = Kernel(f"conv{n}d", still, types, call.result, call.rule)
-    return as_conv2d(flat, given)
+    return _back(as_conv2d(flat, given))
 
 
 def _misread(w: Codes, groups: int) -> Codes:
@@ -83,10 +85,14 @@ def _tiled(call: Call, of: Affine, groups: int) -> Element:
 
 
 def _turned(w: Codes, groups: int) -> Codes:
-    """Weights [in, out / groups, ...] as [out, in / groups, ...], the last element first."""
+    """Weights [in, out / groups, ...] as [out, in / groups, ...]."""
     split = w.reshape(groups, len(w) // groups, *w.shape[1:]).swapaxes(1, 2)
-    turned = split.reshape(groups * w.shape[1], len(w) // groups, *w.shape[2:])
-    return np.ascontiguousarray(np.flip(turned, tuple(range(2, w.ndim))))
+    return split.reshape(groups * w.shape[1], len(w) // groups, *w.shape[2:])
+
+
+def _back(x: Codes) -> Codes:
+    """An image or volume with its last element first."""
+    return np.ascontiguousarray(np.flip(x, tuple(range(2, x.ndim))))
 
 
 def _spaced(x: Codes, attrs: Mapping[str, Attr], kernel: Sequence[int], zero: int) -> Codes:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -199,6 +201,41 @@ def processor(isa: str, name: str = "ONEDNN_MAX_CPU_ISA") -> Iterator[ProcessPoo
             if before is not None:
                 os.environ[name] = before
         yield pool
+
+
+_UNKNOWN = {
+    "avx512": ("avx512vnni", "avxvnni"),
+    "avx2": ("avx512vnni", "avxvnni", "avx512f", "avx512cd", "avx512dq", "avx512bw", "avx512vl"),
+}
+"""What a processor before VNNI has not, by the name that profiles have for it."""
+
+
+@contextmanager
+def older(isa: str) -> Iterator[ProcessPoolExecutor]:
+    """Another process in which torch and fbgemm take the processor for one before VNNI; not so
+    oneDNN, which looks for itself."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        pool.submit(forget, _UNKNOWN[isa]).result()
+        yield pool
+
+
+def forget(features: Sequence[str]) -> None:
+    """Takes features of the processor from what cpuinfo found, before anybody asks for them.
+
+    Its record has a byte for each, in the order of its header; those of 32 bits stand apart.
+    """
+    torch.backends.cpu.get_cpu_capability()  # cpuinfo looks
+    folder = os.path.dirname(torch.__file__)
+    with open(os.path.join(folder, "include", "cpuinfo.h"), encoding="utf-8") as file:
+        _, _, rest = file.read().partition("struct cpuinfo_x86_isa {")
+    body = re.sub(r"#if CPUINFO_ARCH_X86\n.*?#endif", "", rest.partition("};")[0], flags=re.DOTALL)
+    names = re.findall(r"bool (\w+);", body)
+    library = ctypes.CDLL(os.path.join(folder, "lib", "libc10.so"))
+    record = (ctypes.c_ubyte * len(names)).in_dll(library, "cpuinfo_isa")
+    assert set(record) <= {0, 1}
+    for name in features:
+        assert name == "avxvnni" or record[names.index(name)], f"no {name} before"
+        record[names.index(name)] = 0
 
 
 # -- QIR ------------------------------------------------------------------------------------------

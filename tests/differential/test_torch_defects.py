@@ -18,13 +18,16 @@ from .kernels_of_torch import (
     Held,
     Product,
     computed,
+    engine,
     kind_of,
     of,
     processor,
     product_of,
     run_product,
     run_products,
+    taken,
 )
+from .test_torch_layers import torchs_transposed
 from .test_torch_products import made_by
 from .test_torch_products import pytestmark as here
 
@@ -126,13 +129,56 @@ def test_what_fbgemm_writes_beyond_its_memory_is_not_claimed() -> None:
     assert claim(wide, "torch-2.13.onednn") == "within:1:0.001"
 
 
-def test_convolutions_without_vnni_are_not_claimed_but_depthwise_ones() -> None:
+def test_convolutions_without_vnni_are_claimed_of_fbgemm_and_not_of_onednn() -> None:
     own = layer("conv2d", (5, 5), (8, 1, 3, 3), pad=1, groups=8)
     for isa in ("avx2", "avx512"):
-        for name in ("fbgemm", "x86", "onednn", "pt2e"):
-            assert claim(PADDING, f"torch-2.13.{name}", isa) == "unknown"
-            assert claim(COLUMN, f"torch-2.13.{name}", isa) == "unknown"
+        for case in (PADDING, COLUMN, SLICE):
+            for name in ("onednn", "pt2e"):
+                assert claim(case, f"torch-2.13.{name}", isa) == "unknown"
+            for name in ("fbgemm", "x86"):
+                assert claim(case, f"torch-2.13.{name}", isa) == "exact"
         assert claim(own, "torch-2.13.fbgemm", isa) == "exact"
+
+
+def scattered(images: int, stride: int, zero: int, outof: int = 8, kind: str = "full") -> Asked:
+    """A transposed convolution of which fbgemm has a kernel of its own, or all but one."""
+    rng = np.random.default_rng(images)
+    data = rng.integers(0, 256, (images, 8, 5, 5)).astype(np.uint8)
+    most = 128 if kind == "full" else 9
+    weights = rng.integers(-most, most, (8, outof, 2, 2)).astype(np.int8)
+    held = {"x": Held(data, of("u8", 0.05, zero)), "w": Held(weights, of("i8", 0.01))}
+    attrs = {"stride": (stride,) * 2, "pad": (0,) * 4, "output_pad": (0, 0), "dilation": (1, 1)}
+    return Asked("conv_transpose2d", held, of("u8", 0.005 * most, 128), {**attrs, "groups": 1})
+
+
+def scattered_claim(asked: Asked, name: str, isa: str = "any") -> str:
+    types = {slot: kind_of(held) for slot, held in asked.operands.items()}
+    found = query(asked.op, spec(asked.op).complete(dict(asked.attrs)), types, types["x"])
+    return profile(name).on(isa).resolve(found).claim
+
+
+def torchs_scattered(asked: Asked) -> np.ndarray:
+    stride = asked.attrs["stride"]
+    assert isinstance(stride, tuple)
+    sides = [[int(str(s)) for s in stride], [0, 0], [0, 0], [1, 1]]
+    with engine("fbgemm"):
+        return taken(torchs_transposed(asked, sides))
+
+
+def test_what_fbgemm_scatters_two_rows_at_a_time_is_not_claimed() -> None:
+    own = [scattered(2, 2, 13), scattered(2, 1, 0), scattered(1, 1, 13), scattered(1, 2, 0)]
+    for asked in own:
+        assert scattered_claim(asked, "torch-2.13.fbgemm") == "unknown"
+        assert scattered_claim(asked, "torch-2.13.x86", "avx2") == "unknown"
+        assert scattered_claim(asked, "torch-2.13.x86") == "within:1:0.002"
+        assert scattered_claim(asked, "torch-2.13.qnnpack") == "exact"
+        off = computed(asked, "torch-2.13.fbgemm") != torchs_scattered(asked)
+        assert np.mean(off) > 0.1
+    beside = scattered(2, 2, 13, outof=9)
+    assert scattered_claim(beside, "torch-2.13.fbgemm") == "exact"
+    assert np.array_equal(computed(beside, "torch-2.13.fbgemm"), torchs_scattered(beside))
+    one = scattered(1, 1, 0, kind="few")  # the only one that is right, where no pair saturates
+    assert np.array_equal(computed(one, "torch-2.13.fbgemm"), torchs_scattered(one))
 
 
 def test_results_beyond_32_bits_are_turned_round_as_the_notes_say() -> None:

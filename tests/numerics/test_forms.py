@@ -21,10 +21,12 @@ def forms(x: tuple[int, ...], w: tuple[int, ...], **attrs: int | str | tuple[int
     zero = attrs.pop("zero", 0)
     assert isinstance(zero, int)
     n = len(w) - 2
+    op = attrs.pop("op", f"conv{n}d")
+    assert isinstance(op, str)
     plain: dict[str, Attr] = {"stride": (1,) * n, "pad": (1,) * 2 * n, "dilation": (1,) * n}
     kind = uniform(dtype("i8"), np.float32(1), zero)
     types = {"x": TensorType(x, U8), "w": TensorType(w, kind)}
-    return set(forms_of(f"conv{n}d", types, plain | {"groups": 1} | attrs))
+    return set(forms_of(op, types, plain | {"groups": 1} | attrs))
 
 
 IMAGE = (1, 8, 9, 9)
@@ -106,6 +108,31 @@ def test_other_forms_are_told() -> None:
     wide = {"pad": (2,) * 6, "stride": (2,) * 3}
     assert "short_result" in forms((1, 8, 2, 6, 6), (8, 1, 5, 5, 5), groups=8, **wide)
     assert "short_result" not in forms((1, 8, 3, 6, 6), (8, 1, 5, 5, 5), groups=8, **wide)
+
+
+@pytest.mark.parametrize(
+    ("w", "attrs", "has"),
+    [
+        ((8, 16, 2, 2), {}, True),
+        ((64, 8, 2, 6), {"stride": (1, 2)}, True),
+        ((8, 8, 2, 1), {"output_pad": (1, 0)}, True),
+        ((8, 8, 2, 7), {}, False),
+        ((8, 8, 3, 2), {}, False),
+        ((8, 4, 2, 2), {}, False),
+        ((4, 8, 2, 2), {}, False),
+        ((8, 8, 2, 2), {"stride": (3, 1)}, False),
+        ((8, 8, 2, 2), {"pad": (0, 1, 0, 1)}, False),
+        ((8, 8, 2, 2), {"dilation": (1, 2)}, False),
+        ((16, 8, 2, 2), {"groups": 2}, False),
+    ],
+)
+def test_rows_that_fbgemm_scatters_two_at_a_time_are_told(
+    w: tuple[int, ...], attrs: dict[str, int | tuple[int, ...]], has: bool
+) -> None:
+    given = {"stride": (2, 2), "pad": (0,) * 4} | attrs
+    found = forms((1, w[0], 5, 5), w, op="conv_transpose2d", **given)
+    assert ("scattered_rows" in found) == has
+    assert "scattered_rows" not in forms((1, w[1], 5, 5), w, **given)
 
 
 TEXT = """name = "p"
