@@ -42,7 +42,8 @@ that it lacks, such as axes, sizes or pads that are computed while a model runs,
 the cases that follow. *Run* and *written*: how many of the `onnx` package's node tests of that
 operator alone give what they should in the interpreter, and in onnxruntime when written back
 ([case by case](onnx.md)). *Bytes*: it is in models of the tests that compare every tensor of codes
-with onnxruntime's by `==`, and reals within bounds that they state.
+with onnxruntime's by `==`, and reals, and codes that such reals are rounded to, within bounds that
+they state.
 """
 
 
