@@ -81,14 +81,17 @@ _ONE_TAP = "a product has one tap"
 _KEPT = "only weights of convolutions are halved"
 _ALIKE: Mapping[str, str] = {
     "linear acc.pairs = saturate_taps": _ONE_TAP,
+    "linear acc.pairs = saturate_rows": _ONE_TAP,
     "linear acc.pairs = halve_signed": _KEPT,
 }
 OTHERS: Mapping[str, Mapping[str, str]] = {
     "avx512": {
         **_ALIKE,
         "linear (data i8) acc.pairs = saturate_taps": _ONE_TAP,
+        "linear (data i8) acc.pairs = saturate_rows": _ONE_TAP,
         "linear (data i8) acc.pairs = halve_signed": _KEPT,
         "matmul acc.pairs = saturate_taps": _ONE_TAP,
+        "matmul acc.pairs = saturate_rows": _ONE_TAP,
         "matmul acc.pairs = halve_signed": _KEPT,
     },
     "avx2": _ALIKE,

@@ -140,6 +140,7 @@ SAME_THERE = {
     *(f"{op} requant.clip = reals" for op in ("conv2d", "linear")),
     *(f"{op} requant.zero = {when}" for op in ("conv2d", "linear") for when in ("after", "before")),
     "linear acc.pairs = halve_signed",
+    "linear acc.pairs = saturate_rows",
     "linear acc.pairs = saturate_taps",
 }
 """Where the ends are codes, and zero is code 0, it is the same; only convolutions halve weights;
