@@ -19,6 +19,7 @@ from qir.passes.open_groups import OpenGroups
 from qir.passes.raise_integer import RaiseInteger
 from qir.reference.constants import computed
 from qir.rewrite.contract import Pass
+from qir.rewrite.fixing import fix_defaults
 
 from . import as_read, hanging, qonnx, told
 from .nbits import to_nbits
@@ -42,6 +43,7 @@ def formed(graph: Graph, form: str | None, ledger: Ledger, *, standard: bool) ->
     if form in (None, "qdq") and _bare(graph):
         return graph
     out = graph.copy()
+    fix_defaults(out, ledger)
     _run(OpenGroups(_ROWS, chains=True), out, ledger)
     if standard or form is not None:
         qonnx.opened(out, ledger)
@@ -84,9 +86,10 @@ def _made(out: Graph, form: str | None, ledger: Ledger, *, standard: bool) -> No
         said = "no product of 8-bit codes here can be summed in integers"
         ledger.add(Change.EXACT, STEP, out.name, said)
     if form == "nbits":
-        count = sum(to_nbits(each, ledger, standard=standard) for each in _bodies(out))
-        if not count:
-            raise Refused(f"{out.name}: {_NO_BITS}")
+        made = [to_nbits(each, ledger, standard=standard) for each in _bodies(out)]
+        if not any(count for count, _ in made):
+            left = [why for _, each in made for why in each]
+            raise Refused(f"{out.name}: {left[0] if left else _NO_BITS}")
 
 
 def _left(form: str | None, *, standard: bool) -> AbstractContextManager[None]:

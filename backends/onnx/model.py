@@ -362,12 +362,23 @@ def _outputs(graph: Graph) -> list[tuple[str, Value]]:
     return sorted(graph.outputs.items(), key=lambda item: known.get(item[0], len(known)))
 
 
+def _given(writer: Writer, used: set[str]) -> Iterator[Value]:
+    """The defaults that are written as such: initializers that are inputs too."""
+    for value in writer.graph.defaults:
+        if value.name in writer.initializers and value.name in used:
+            yield value
+        elif value.uses:
+            said = "a default is part of what reads it, and nobody gives it"
+            writer.ledger.add(Change.DROPPED, STEP, value.name, said)
+
+
 def _finished(writer: Writer) -> onnx.ModelProto:
     graph = writer.graph
     inputs = [helper.make_value_info(v.name, type_proto(v.type)) for v in graph.inputs]
     outputs = [helper.make_value_info(n, type_proto(v.type)) for n, v in _outputs(graph)]
     shown = {i.name for i in (*inputs, *outputs)}
     used = set(control.names_read(writer.nodes))
+    inputs += [helper.make_value_info(v.name, type_proto(v.type)) for v in _given(writer, used)]
     infos = {i.name: i for i in (*writer.infos, *provenance.inner_types(writer))}
     proto = helper.make_graph(
         writer.nodes,

@@ -29,7 +29,8 @@ _LIKE_FIRST = frozenset({"QLinearLeakyRelu", "Gelu", "FastGelu", "QuickGelu", "B
 """Ops of onnxruntime's own domain whose result has the type of their first operand."""
 _FLAT = ("Flatten", "Gemm")
 """Ops whose result has two axes, whatever they take."""
-_SMALL = 1024  # so many elements of a constant may decide a shape
+SMALL = 1024
+"""So many elements of a constant may decide a shape."""
 
 
 def keep(reader: Reader, op: Op, why: str = "") -> None:
@@ -217,7 +218,7 @@ def _outputs(op: Op, values: list[Value]) -> dict[str, onnx.TypeProto]:
     data = {
         n: tensor_proto(a, n)
         for n, v in zip(names, values, strict=True)
-        if (a := v.constant) is not None and a.data.size <= _SMALL
+        if (a := v.constant) is not None and a.data.size <= SMALL
     }
     imports = [onnx.helper.make_opsetid(op.domain, op.opset)]
     try:
@@ -241,7 +242,7 @@ def _by_runtime(reader: Reader, op: Op, values: list[Value]) -> dict[str, Tensor
     """What onnxruntime says that an op of its own gives; nothing where it is not there."""
     names = [n for n in op.inputs if n]
     given = dict(zip(names, values, strict=True))
-    stored = {n: a for n, v in given.items() if (a := v.constant) and a.data.size <= _SMALL}
+    stored = {n: a for n, v in given.items() if (a := v.constant) and a.data.size <= SMALL}
     made = [n for n in op.outputs if n]
     ranks = [onnx.helper.make_node("Shape", [n], [f"rank.{n}"]) for n in made]
     graph = onnx.helper.make_graph(

@@ -34,6 +34,7 @@ from . import (
     contrib_recurrent,
     control_ops,
     custom,
+    defaults,
     dynamic_ops,
     elementwise_ops,
     float_ops,
@@ -131,6 +132,7 @@ class OnnxFrontend(Frontend):
 def _load(file: ModelFile, ledger: Ledger) -> Graph:
     reader = Reader(file, file.proto.graph, ledger, _body)
     _fill(reader, _inputs)
+    defaults.entered(reader)
     _dropped(reader)
     among = None if reader.doubtful else reader.unsure
     if (among is None or among) and (found := errors(reader.graph, among)):
@@ -256,7 +258,7 @@ def _constant(file: ModelFile, op: Op) -> Stored:
 
 
 def _inputs(reader: Reader, stored: set[str]) -> set[str]:
-    """Makes the inputs; one with a default that could be replaced becomes a constant."""
+    """Makes the inputs; one with a default is a constant, which the caller may give instead."""
     file, names = reader.file, set[str]()
     for info in reader.proto.input:
         place = f"input {info.name}"
@@ -265,8 +267,6 @@ def _inputs(reader: Reader, stored: set[str]) -> set[str]:
             raise fault(file.path, place, "is there twice")
         names.add(info.name)
         if info.name in stored:
-            if file.proto.ir_version >= 4:
-                reader.note(Change.DROPPED, info.name, "an input with a default is a constant here")
             continue
         kind = _stated(reader, place, info)
         if kind is None and not info.type.tensor_type.elem_type:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from qir.cli import defaults
 from qir.cli import verb as shared
 from qir.cli.measuring import measured, number, run_all, show_measured
 from qir.cli.models import claim_files, open_model, require_apart
@@ -89,7 +90,6 @@ def run(
     """
     from qir.errors import UsageError
     from qir.inspect.metrics import metric
-    from qir.ir.origin import defaults
 
     require_apart([model, data], [output])
     _check(output, engine, compare, values, force)
@@ -100,7 +100,8 @@ def run(
     graph = open_model(model)
     names = _pair(compare) if compare else [engine]
     engines = [_engine(name, graph, model, threads, values) for name in names]
-    batches = _batches(graph, data, batch, limit)
+    held = defaults.given_in(graph, data)
+    batches = defaults.beside(_batches(graph, data, batch, limit), held)
     joined = run_all(screen, engines, batches)
     samples = next((len(a) for a in joined[0].values() if a.ndim), 0)
     if output is not None:
@@ -133,17 +134,8 @@ def run(
         )
         return
     screen.line(f"{model.name} by {engine}: {plural(samples, 'sample')}", "bold")
-    _show_defaults(screen, defaults(graph.output.origins))
+    defaults.show(screen, graph, held)
     _show(screen, joined[0])
-
-
-def _show_defaults(screen: Screen, names: Sequence[str]) -> None:
-    if names:
-        more = f" and {len(names) - FIRST} more" if len(names) > FIRST else ""
-        said = "have defaults in the file and are" if len(names) > 1 else "has a default and is"
-        screen.line(
-            f"  {', '.join(names[:FIRST])}{more}: {said} constant here, whatever the data say"
-        )
 
 
 def _check(

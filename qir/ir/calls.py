@@ -9,7 +9,7 @@ from functools import lru_cache
 from qir.errors import GraphError, TypeRuleError
 from qir.ir.attrs import Attr
 from qir.ir.dtype import DType
-from qir.ir.node import Program, Stage, Value
+from qir.ir.node import Node, Program, Stage, Value
 from qir.ir.ops import OPS, Call, Signature, spec
 from qir.ir.ops.graph import GIVEN
 from qir.ir.types import Array, TensorType
@@ -60,14 +60,16 @@ _FORMS = 256
 
 
 class _Asked(Mapping[str, Array]):
-    """Constants, which remember whether a rule asked for any."""
+    """Constants, which remember whether a rule asked for any, and for which."""
 
     def __init__(self, held: Mapping[str, Array]) -> None:
         self.held = held
         self.asked = False
+        self.slots: set[str] = set()
 
     def __getitem__(self, slot: str) -> Array:
         self.asked = True
+        self.slots.add(slot)
         return self.held[slot]
 
     def __iter__(self) -> Iterator[str]:
@@ -107,6 +109,19 @@ def _inferred(
         _STEADY[op].clear()
     _STEADY[op][key] = None if asked.asked else types
     return types
+
+
+def looked_into(node: Node) -> frozenset[str]:
+    """The slots whose constants an op's rule looks into, so that its types hang on what they hold.
+
+    None of them for an op whose types are stated.
+    """
+    if node.op in GIVEN:
+        return frozenset()
+    call = make_call(node.op, node.operands, node.attrs, dict(node.bodies))
+    held = _Asked(call.constants)
+    spec(node.op).rule(replace(call, constants=held))
+    return frozenset(held.slots)
 
 
 def told(

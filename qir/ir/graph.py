@@ -143,6 +143,11 @@ class Graph:
         return tuple(n.result for n in self if n.op == "input")
 
     @property
+    def defaults(self) -> tuple[Value, ...]:
+        """The constants that the caller may give instead, in order."""
+        return tuple(n.result for n in self if n.op == "constant" and n.attrs["default"])
+
+    @property
     def output(self) -> Node:
         """The output node; GraphError while there is none."""
         if self._output is None:

@@ -131,7 +131,7 @@ def _results(
     forced: str | None,
     inside: See | None,
 ) -> tuple[Tensor, ...]:
-    if node.op == "input":
+    if node.op == "input" or (node.op == "constant" and node.name in inputs):
         return (np.asarray(inputs[node.name]),)
     try:
         return run_node(node, operands, profile, forced, inside)
@@ -237,13 +237,14 @@ def bind_inputs(graph: Graph, inputs: Mapping[str, Tensor]) -> dict[str, int]:
     """The sizes that inputs give to named dimensions; DataError for inputs that do not fit."""
     sizes: dict[str, int] = {}
     known = {value.name: value for value in graph.inputs}
+    spare = {value.name: value for value in graph.defaults if value.name in inputs}
     for name in inputs:
-        if name not in known:
+        if name not in known and name not in spare:
             if name in defaults(graph.output.origins):
                 said = "has a default in its file and is that constant here"
                 raise DataError(f"input {name!r} {said}; take the default out to give it")
             raise DataError(f"no input {name!r}; the model takes {', '.join(known) or 'none'}")
-    for name, value in known.items():
+    for name, value in {**known, **spare}.items():
         if name not in inputs:
             raise DataError(f"input {name!r} is missing")
         if value.type.dtype.is_opaque:

@@ -16,6 +16,7 @@ from qir.ledger import Ledger
 from qir.rewrite.blame import Claims, difference, kept, located
 from qir.rewrite.contract import Pass
 from qir.rewrite.ends import Ends
+from qir.rewrite.fixing import fix_defaults
 from qir.rewrite.journal import Entry, Journal, written_by
 from qir.rewrite.numbering import WHOLE, Numbering, Step, watched
 from qir.rewrite.options import options_text
@@ -65,6 +66,7 @@ def run_passes(
 ) -> Graph:
     """Runs passes on a copy and gives the copy; the caller's graph stays as it was.
 
+    Constants that could be given instead are no more than constants then, which the ledger says.
     `after` is told of every pass, `journal` keeps what was run. With `validation` the graph is run
     before and after each pass. Only `limit` rewrites are done, all if it is not given; a pass that
     takes more than so many `seconds` is stopped. Raises PassError, naming pass, rewrite and node,
@@ -73,6 +75,8 @@ def run_passes(
     """
     passes = tuple(passes)
     run = _Run(graph, validation, limit, seconds)
+    if passes:
+        fix_defaults(run.work, run.ledger)
     if passes and not _SOUND.holds(graph) and (faults := errors(run.work)):
         raise PassError(f"no pass runs on a graph that is broken: {faults[0]}")
     for one in passes:

@@ -255,3 +255,27 @@ def test_a_meaning_of_an_axis_that_is_not_there_is_a_finding() -> None:
     kind = parse_type("1x2x3x!quant.uniform<i8:f32:2, {1.0, 2.0, 3.0}>")
     graph.set_type(graph["y"], kind)
     assert [f.rule for f in verify(graph) if f.severity == "error"] == ["types"]
+
+
+def test_nobody_gives_a_constant_of_a_body() -> None:
+    graph = parse(
+        """graph main {
+          %x = input() : 3xf32
+          %k = constant([2.0, 2.0, 2.0]) {default = true} : 3xf32
+          %y = fused(x=%x, k=%k) {kernel = "one"} : 3xf32 with body {
+            %x = input() : 3xf32
+            %k = input() : 3xf32
+            %m = constant([1.0, 1.0, 1.0]) : 3xf32
+            %s = mul(%x, %k) : 3xf32
+            %t = mul(%s, %m) : 3xf32
+            output(y=%t)
+          }
+          output(y=%y)
+        }"""
+    )
+    assert parse(str(graph)) == graph
+    assert verify(graph) == []
+    body = graph.body(graph["y"].node)
+    body.set_attrs(body["m"].node, default=True)
+    told = [(f.rule, f.severity, f.node) for f in verify(graph)]
+    assert told == [("default", "error", "m")]

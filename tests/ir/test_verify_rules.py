@@ -440,7 +440,7 @@ def test_what_nobody_uses_is_a_warning() -> None:
 
 def test_every_rule_is_tried_here() -> None:
     tried = {case[0] for case in CASES}
-    elsewhere = {"output", "structure", "bodies", "slots", "overflow", "kept"}
+    elsewhere = {"output", "structure", "bodies", "default", "slots", "overflow", "kept"}
     beside = {
         "companions",
         "one-tensor",

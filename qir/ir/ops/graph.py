@@ -23,8 +23,13 @@ OPS = (
         "constant",
         (),
         _constant,
-        (AttrSpec("data", "array", required=True), AttrSpec("trainable", "bool", False)),
-        doc="A tensor that never changes; codes where its type is quantized.",
+        (
+            AttrSpec("data", "array", required=True),
+            AttrSpec("trainable", "bool", False),
+            AttrSpec("default", "bool", False),
+        ),
+        doc="A tensor that never changes; codes where its type is quantized. Of a `default` the "
+        "caller may give another, until passes count on what it holds.",
     ),
     OpSpec(
         "output",

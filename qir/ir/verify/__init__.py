@@ -23,7 +23,16 @@ from qir.ir.verify.products import overflow, static_weights, summed_axis
 from qir.ir.verify.rule import Find, Finding, Look, Rule, Seen, Severity
 from qir.ir.verify.sharing import bias_scale, one_number, one_tensor, same_map
 from qir.ir.verify.step import SLOTS
-from qir.ir.verify.structure import bodies, kept, output, slots, structure, types, unused
+from qir.ir.verify.structure import (
+    bodies,
+    default,
+    kept,
+    output,
+    slots,
+    structure,
+    types,
+    unused,
+)
 
 _PRODUCTS = frozenset({*SLOTS, "fused"})
 _BIASED = having(OPS.values(), lambda row: row.traits.bias, "fused")
@@ -35,6 +44,7 @@ RULES: tuple[Rule, ...] = (
     Rule("output", "error", whole=output),
     Rule("structure", "error", structure),
     Rule("bodies", "error", bodies, ops=_HOLDING),
+    Rule("default", "error", default, ops=frozenset({"constant"})),
     Rule("slots", "error", slots),
     Rule("types", "error", types),
     Rule("companions", "error", companions),

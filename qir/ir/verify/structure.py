@@ -59,6 +59,15 @@ def bodies(seen: Seen) -> Iterator[Fault]:
             yield Fault(f"body {name} does not know that it lies here")
 
 
+def default(seen: Seen) -> Iterator[Fault]:
+    """A constant that the caller may give instead stands in the graph itself.
+
+    Nobody could give one of a body.
+    """
+    if seen.node.attrs.get("default") and seen.graph._holder is not None:
+        yield Fault("nobody can give a constant of a body")
+
+
 def slots(seen: Seen) -> Iterator[Fault]:
     """Every operand is in a slot of the op, and every slot that the op needs is filled.
 

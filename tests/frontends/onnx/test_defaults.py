@@ -1,21 +1,26 @@
-"""Inputs with defaults are the constants that they default to, and whoever gives one is told."""
+"""Inputs with defaults are constants that the caller may give, until something counts on them."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from qir import pipeline
 from qir.errors import DataError
+from qir.ir.verify import verify
 from qir.ledger import Ledger
 from tests.cli.command import qir
 from tests.frontends.onnx.models import save
 
+Array = NDArray[Any]
+Feeds = dict[str, Array]
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 
 
@@ -35,31 +40,153 @@ def _takes(path: Path) -> list[str]:
     return [i.name for i in session.get_overridable_initializers()]
 
 
-def test_an_input_with_a_default_is_a_constant(tmp_path: Path) -> None:
+def _runs(path: Path, feeds: Feeds) -> Array:
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    found: Array = session.run(None, feeds)[0]
+    return found
+
+
+K = np.array([1, -2, 0.5], np.float32)
+
+
+def test_a_default_may_be_given_and_is_given_back(tmp_path: Path) -> None:
     path, ledger = _given(tmp_path), Ledger()
     assert _takes(path) == ["k"]
     graph = pipeline.load(path, ledger=ledger)
-    assert [(e.change.name, e.subject) for e in ledger] == [("DROPPED", "k")]
-    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    assert pipeline.run(graph, {"x": X})["y"].tobytes() == session.run(None, {"x": X})[0].tobytes()
-    with pytest.raises(DataError, match="input 'k' has a default in its file and is that constant"):
-        pipeline.run(graph, {"x": X, "k": np.ones(3, np.float32)})
+    assert [*ledger] == []
+    assert verify(graph) == []
+    assert [v.name for v in graph.defaults] == ["k"]
     pipeline.save(graph, tmp_path / "copy.onnx")
-    assert _takes(tmp_path / "copy.onnx") == ["k"]
+    assert (tmp_path / "copy.onnx").read_bytes() == path.read_bytes()
     pipeline.save(graph, tmp_path / "new.onnx", opset=21)
-    assert _takes(tmp_path / "new.onnx") == []
+    assert _takes(tmp_path / "new.onnx") == ["k"]
     pipeline.save(graph, tmp_path / "m.qir")
-    with pytest.raises(DataError, match="default"):
-        pipeline.run(pipeline.load(tmp_path / "m.qir"), {"x": X, "k": np.ones(3, np.float32)})
+    for each in (graph, *(pipeline.load(tmp_path / n) for n in ("new.onnx", "m.qir"))):
+        for feeds in ({"x": X}, {"x": X, "k": K}):
+            wanted = _runs(path, feeds)
+            assert pipeline.run(each, feeds)["y"].tobytes() == wanted.tobytes()
+            assert _runs(tmp_path / "new.onnx", feeds).tobytes() == wanted.tobytes()
+    with pytest.raises(DataError, match=r"input 'k' is \[4\], the model takes 3"):
+        pipeline.run(graph, {"x": X, "k": np.ones(4, np.float32)})
 
 
-def test_run_says_which_inputs_are_constants(tmp_path: Path) -> None:
+def test_what_counts_on_a_default_says_so_and_takes_none(tmp_path: Path) -> None:
+    graph = pipeline.load(_given(tmp_path))
+    line = ("DROPPED", "k", "a default is a constant from here on: nobody gives it")
+
+    def told(ledger: Ledger) -> bool:
+        return line in [(e.change.name, e.subject, e.reason) for e in ledger]
+
+    ledger = Ledger()
+    made = pipeline.quantize(graph, pipeline.calibrate(graph, [{"x": X}]), ledger=ledger)
+    assert told(ledger)
+    pipeline.save(made, tmp_path / "q.onnx")
+    assert _takes(tmp_path / "q.onnx") == []
+    for each in (made, pipeline.fold(graph, ledger := Ledger())):
+        with pytest.raises(DataError, match="default"):
+            pipeline.run(each, {"x": X, "k": K})
+    assert told(ledger)
+    assert [v.name for v in graph.defaults] == ["k"]
+
+
+Node = onnx.NodeProto
+node = helper.make_node
+_SUMS = [node("ReduceSum", ["x", "k"], ["y"], keepdims=1)]
+_ADDED = [node("Add", ["k", "one"], ["s"]), node("ReduceSum", ["x", "s"], ["y"], keepdims=1)]
+_SHAPES = [node("Concat", ["k", "one"], ["s"], axis=0), node("Reshape", ["x", "s"], ["y"])]
+_CLIPS = [node("Clip", ["x", "k"], ["y"])]
+_CODES = [
+    node("QuantizeLinear", ["x", "k", "zero"], ["q"]),
+    node("DequantizeLinear", ["q", "k", "zero"], ["y"]),
+]
+_SIDE = helper.make_graph(
+    [node("Mul", ["x", "k"], ["b"])],
+    "side",
+    [],
+    [helper.make_tensor_value_info("b", TensorProto.FLOAT, None)],
+)
+_BRANCH = [node("If", ["yes"], ["y"], then_branch=_SIDE, else_branch=_SIDE)]
+COUNTED: dict[str, tuple[list[Node], Array, Array]] = {
+    "axes": (_SUMS, np.array([1]), np.array([0])),
+    "axes that are computed": (_ADDED, np.array([2]), np.array([1])),
+    "bounds": (_CLIPS, np.array(1, np.float32), np.array(2, np.float32)),
+    "scales": (_CODES, np.array(0.5, np.float32), np.array(0.25, np.float32)),
+    "in a branch": (_BRANCH, np.array([2, 2, 2], np.float32), K),
+    "of open size": ([node("Mul", ["x", "k"], ["y"])], np.array([2], np.float32), K[:1]),
+}
+
+
+def _made(folder: Path, nodes: list[Node], held: Array, sizes: list[str | int]) -> Path:
+    rest = {"one": np.array([-1]), "zero": np.array(3, np.uint8), "yes": np.array(True)}
+    read = {n for each in nodes for n in each.input}
+    tensors = [numpy_helper.from_array(a, n) for n, a in rest.items() if n in read]
+    tensors.append(numpy_helper.from_array(held, "k"))
+    inputs = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 3]),
+        helper.make_tensor_value_info("k", helper.np_dtype_to_tensor_dtype(held.dtype), sizes),
+    ]
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    graph = helper.make_graph(nodes, "g", inputs, [y], tensors)
+    imports = [helper.make_opsetid("", 17)]
+    return save(helper.make_model(graph, opset_imports=imports, ir_version=8), folder)
+
+
+def test_sizes_may_hang_on_a_default_where_no_type_does(tmp_path: Path) -> None:
+    path = _made(tmp_path, _SHAPES, np.array([6]), [1])
+    graph = pipeline.load(path)
+    for feeds in ({"x": X}, {"x": X, "k": np.array([3])}):
+        assert np.array_equal(pipeline.run(graph, feeds)["y"], _runs(path, feeds))
+
+
+@pytest.mark.parametrize("what", COUNTED)
+def test_a_default_that_is_counted_on_when_it_is_read_is_a_constant(
+    tmp_path: Path, what: str
+) -> None:
+    nodes, held, other = COUNTED[what]
+    path = _made(tmp_path, nodes, held, ["n"] if what == "of open size" else list(held.shape))
+    made = pipeline.load(path, ledger=(ledger := Ledger()))
+    line = ("DROPPED", "k", "an input with a default is a constant here")
+    assert line in [(e.change.name, e.subject, e.reason) for e in ledger]
+    assert made.defaults == ()
+    assert pipeline.run(made, {"x": X})["y"].tobytes() == _runs(path, {"x": X}).tobytes()
+    with pytest.raises(DataError, match="input 'k' has a default in its file and is that constant"):
+        pipeline.run(made, {"x": X, "k": other})
+
+
+def test_weights_that_are_all_inputs_are_quantized_as_constants(tmp_path: Path) -> None:
+    """As some exporters list them; the ledger names each."""
+    rng = np.random.default_rng(0)
+    held = {"w": rng.normal(size=(4, 3, 3, 3)), "b": rng.normal(size=4)}
+    tensors = [numpy_helper.from_array(a.astype(np.float32), n) for n, a in held.items()]
+    sizes = {"x": (1, 3, 5, 5), **{n: a.shape for n, a in held.items()}}
+    infos = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in sizes.items()]
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    graph = helper.make_graph([node("Conv", ["x", "w", "b"], ["y"])], "g", infos, [y], tensors)
+    imports = [helper.make_opsetid("", 17)]
+    path = save(helper.make_model(graph, opset_imports=imports, ir_version=8), tmp_path)
+    loaded = pipeline.load(path)
+    assert [v.name for v in loaded.defaults] == ["w", "b"]
+    x = rng.normal(size=(1, 3, 5, 5)).astype(np.float32)
+    feeds = {"x": x, "w": np.ones((4, 3, 3, 3), np.float32), "b": np.ones(4, np.float32)}
+    found, wanted = pipeline.run(loaded, feeds)["y"], _runs(path, feeds)
+    np.testing.assert_allclose(np.asarray(found, np.float32), wanted, rtol=1e-5)
+    assert all(d.integer for d in pipeline.plan(loaded).decisions)
+    ledger = Ledger()
+    pipeline.quantize(loaded, pipeline.calibrate(loaded, [{"x": x}]), ledger=ledger)
+    assert [e.subject for e in ledger if "a default is" in e.reason] == ["w", "b"]
+
+
+def test_run_says_which_defaults_are_given(tmp_path: Path) -> None:
     path, data = _given(tmp_path), tmp_path / "data.npz"
-    np.savez(data, x=X, k=np.ones((2, 3), np.float32))
-    told = qir("run", path, "--data", data)
+    np.savez(data, x=X, k=K)
+    told = qir("run", path, "--data", data, "-o", tmp_path / "y.npz")
     assert told.status == 0
-    assert "k: has a default and is constant here, whatever the data say" in told.out
-    assert "constant here" not in qir("run", _given(tmp_path, 3), "--data", data).out
+    assert "k: has a default and is given by the data" in told.out
+    assert np.array_equal(np.load(tmp_path / "y.npz")["y"], X * K)
+    assert qir("run", path, "--data", data, "--compare", "reference,onnxruntime").status == 0
+    np.savez(data, x=X)
+    assert "k: has a default and is not given" in qir("run", path, "--data", data).out
+    assert "default" not in qir("run", _given(tmp_path, 3), "--data", data).out
 
 
 def test_before_version_4_no_initializer_is_an_input(tmp_path: Path) -> None:
