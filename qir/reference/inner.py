@@ -29,15 +29,17 @@ from qir.numerics import (
     profile,
     quantize,
 )
+from qir.reference import ipex_lstm, tflite_lstm
 from qir.reference.companions import Resolved, concrete, resolved
 from qir.reference.operands import narrow, wide
 from qir.reference.products import Kernel
 from qir.reference.quantized import query
 from qir.reference.table import FUNCTIONS, Operands
-from qir.reference.tflite_lstm import MANY
 
 Tensor = NDArray[np.generic]
 Wide = NDArray[np.float64]
+_MANY = {**tflite_lstm.MANY, **ipex_lstm.MANY}
+"""Methods that make all results of an op."""
 WITHIN = frozenset({"rnn", "lstm", "gru", "attention"})
 """Ops whose functions take what rounds at each place."""
 
@@ -76,7 +78,7 @@ def _by_method(node: Node, given: Resolved, profile_name: str) -> tuple[Tensor, 
     """All results by the method that a profile names for such codes; None where it names none."""
     asked = query(node.op, node.attrs, given.types, given.results[0])
     rule = profile(profile_name).resolve(asked)
-    method = MANY.get(rule.method.name) if rule.method else None
+    method = _MANY.get(rule.method.name) if rule.method else None
     if method is None:
         return None
     kernel = Kernel(node.op, node.attrs, given.types, given.results[0], rule)

@@ -20,6 +20,7 @@ from qir.numerics.plugin_methods import params, plugin_method
 from qir.numerics.quantize import dequantize, quantize
 from qir.numerics.rounding import fma
 from qir.reference import (
+    ipex_lstm,
     ipex_methods,
     mxnet_methods,
     tensorflow_methods,
@@ -271,6 +272,7 @@ METHODS: Mapping[str, Method] = {
     ),
     "mean_along": Method(mean_of_reals, attrs=("kernel", "stride", "pad", "ceil", "count_pad")),
     "mean_of_codes": Method(mean_of_codes, attrs=("layout",)),
+    **ipex_lstm.METHODS,
     **ipex_methods.METHODS,
     **tflite_methods.METHODS,
     **tflite_curves.METHODS,

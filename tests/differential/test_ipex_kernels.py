@@ -1,0 +1,196 @@
+"""Kernels of Intel's extension for PyTorch that stand for themselves, and its profile's answers:
+ipex::qembedding_bag, ipex::qmerged_embeddingbag_cat, ipex::qinteraction, ipex::quantized_lstm.
+
+`python -m tests.oracles.ipex_kernels` records them, in the extension's own Python.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from qir.errors import OpError
+from qir.ir.attrs import Attr
+from qir.ir.dtype import F32, dtype, dtype_of
+from qir.ir.graph import Graph
+from qir.ir.node import Value
+from qir.ir.types import Array, QuantType, TensorType, uniform
+from qir.reference.interpreter import run
+from tests.counting import note
+
+FILE = Path(__file__).parent / "vectors" / "ipex" / "kernels.npz"
+PROFILE = "ipex-2.8"
+Codes = NDArray[np.generic]
+F = np.float32
+
+
+def cases(kind: str) -> Iterator[tuple[str, dict[str, Codes]]]:
+    """What was recorded of a kernel: arrays by name."""
+    with np.load(FILE) as file:
+        names = sorted({name.partition("/")[0] for name in file.files})
+        for name in (n for n in names if n.startswith(f"{kind}_")):
+            parts = [n for n in file.files if n.startswith(f"{name}/")]
+            yield name, {n.partition("/")[2]: file[n] for n in parts}
+
+
+class Asked:
+    """A graph under construction, and what it is fed."""
+
+    def __init__(self) -> None:
+        self.graph, self.feeds = Graph(profile=PROFILE), dict[str, Codes]()
+
+    def fed(self, data: Codes, quant: QuantType | None = None) -> Value:
+        name = f"x{len(self.feeds)}"
+        self.feeds[name] = data
+        kind = TensorType(data.shape, quant or dtype_of(data))
+        return self.graph.add("input", types=[kind], name=name).result
+
+    def op(
+        self,
+        name: str,
+        operands: Mapping[str, Value],
+        to: QuantType,
+        shape: tuple[int, ...],
+        attrs: Mapping[str, Attr] | None = None,
+    ) -> Value:
+        return self.graph.add(name, operands, attrs or {}, types=[TensorType(shape, to)]).result
+
+    def made(self, **results: Value) -> Mapping[str, Codes]:
+        self.graph.add("output", results)
+        return run(self.graph, self.feeds)
+
+
+def steps(scale: float | Codes, storage: str = "i8") -> QuantType:
+    """Codes about 0."""
+    return uniform(dtype(storage), F(scale))
+
+
+def same(name: str, found: Codes, wanted: Codes) -> None:
+    assert (found.dtype, found.shape) == (wanted.dtype, wanted.shape), name
+    note(found, wanted)
+    assert (found == wanted).all(), f"{name}: {np.count_nonzero(found != wanted)} differ"
+
+
+def bag(case: Mapping[str, Codes], **attrs: Attr) -> Codes:
+    asked = Asked()
+    w_scale, y_scale = case["scales"]
+    operands = {"w": asked.fed(case["w"], steps(w_scale))}
+    operands |= {slot: asked.fed(case[slot]) for slot in ("indices", "offsets")}
+    shape = (len(case["offsets"]), case["w"].shape[1])
+    plain: dict[str, Attr] = {"mode": "sum"}
+    return asked.made(y=asked.op("embedding_bag", operands, steps(y_scale), shape, plain | attrs))[
+        "y"
+    ]
+
+
+def test_sums_of_rows_of_codes_are_foreseen() -> None:
+    for kind in ("bag", "merged_bag"):
+        for name, case in cases(kind):
+            same(name, bag(case), case["y"])
+
+
+def test_bags_that_the_runtime_does_not_foresee_are_refused() -> None:
+    _, case = next(cases("bag"))
+    ends = case | {"offsets": np.array([0, 2, 2])}
+    with pytest.raises(OpError, match="for a bag of nothing the runtime hands on what was in"):
+        bag(ends)
+    with pytest.raises(OpError, match="sums rows of codes, without padding or weights"):
+        bag(case, padding=3)
+
+
+def interaction(case: Mapping[str, Codes]) -> Codes:
+    """The first operand's codes, and the products of all others with those before them."""
+    asked = Asked()
+    xs, (*scales, y_scale) = case["xs"], case["scales"]
+    count, rows, width = xs.shape
+    to, one = steps(y_scale), (rows, 1, 1, 1)
+    given = asked.fed(xs[0], steps(scales[0]))
+    parts = {"y": asked.op("requantize", {"x": given}, to, (rows, width))}
+    lefts = [asked.fed(x[:, None, None], steps(s)) for x, s in zip(xs, scales, strict=True)]
+    rights = [asked.fed(x[:, None, :, None], steps(s)) for x, s in zip(xs, scales, strict=True)]
+    for i in range(1, count):
+        for j in range(i):
+            product = steps(F(scales[i]) * F(scales[j]), "i32")
+            whole = asked.op("matmul", {"a": lefts[i], "b": rights[j]}, product, one)
+            parts[f"y{i}_{j}"] = asked.op("requantize", {"x": whole}, to, one)
+    made = asked.made(**parts)
+    return np.concatenate([made[name].reshape(rows, -1) for name in parts], 1)
+
+
+def test_interactions_of_rows_are_foreseen() -> None:
+    for name, case in cases("interaction"):
+        same(name, interaction(case), case["y"])
+
+
+ORDER = (0, 3, 1, 2)
+"""Gates as torch has them, i, f, c, o, in the order i, o, f, c."""
+
+
+def gates(data: Codes, axis: int) -> Codes:
+    return np.concatenate([np.split(data, 4, axis)[number] for number in ORDER], axis)
+
+
+def recurrent(case: Mapping[str, Codes], r_scale: float = 1.0) -> Mapping[str, Codes]:
+    asked = Asked()
+    scale, zero = case["scales"]
+    of = uniform(dtype("u8"), F(scale), int(zero))
+    operands = {"x": asked.fed(case["x"], of)}
+    for slot, more in (("w", 1.0), ("r", r_scale)):
+        data, units = gates(case[slot], 1), gates(case["units"], 0).astype(F) * F(more)
+        kind = TensorType(data.shape, uniform(dtype("i8"), units, axis=1))
+        operands[slot] = asked.graph.constant(Array(data, kind))
+    both = gates(case["bias"], 2).reshape(len(case["bias"]), -1)
+    operands["bias"] = asked.fed(both)
+    operands |= {"h0": asked.fed(case["h"]), "c0": asked.fed(case["c"])}
+    ways, batch, hidden = case["h"].shape
+    kinds = [TensorType((len(case["x"]), ways, batch, hidden), of)]
+    kinds += [TensorType(case["h"].shape, F32)] * 2
+    attrs: dict[str, Attr] = {"direction": "bidirectional" if ways == 2 else "forward"}
+    y, h, c = asked.graph.add("lstm", operands, attrs, types=kinds).results
+    return asked.made(y=y, h=h, c=c)
+
+
+def test_recurrent_layers_are_foreseen() -> None:
+    """Curves are polynomials: a state beside a tie rounds otherwise, once in ten thousand."""
+    apart, total = 0, 0
+    for name, case in cases("lstm"):
+        made = recurrent(case)
+        ways, batch, hidden = case["h"].shape
+        together = np.moveaxis(made["y"], 1, 2).reshape(-1, batch, ways * hidden)
+        note(together, case["y"])
+        off = np.abs(together.astype(np.int64) - case["y"])
+        assert off.max() <= 1, name
+        apart, total = apart + np.count_nonzero(off), total + off.size
+        if not off.any():
+            same(name, made["h"], case["last"])
+            assert np.abs(made["c"] - case["cell"]).max() < 5e-7, name
+    assert apart <= 0.001 * total, f"{apart} of {total}"
+
+
+def test_a_recurrent_layer_with_other_scales_for_its_state_is_refused() -> None:
+    _, case = next(cases("lstm"))
+    with pytest.raises(OpError, match="one scale a gate's row, the same for w and r"):
+        recurrent(case, 1.5)
+
+
+def test_recorded_results_are_rich_in_ties_and_ends() -> None:
+    found = []
+    for _, case in cases("bag"):
+        w_scale, y_scale = case["scales"]
+        ends = [*case["offsets"][1:], len(case["indices"])]
+        for start, end in zip(case["offsets"], ends, strict=True):
+            rows = case["w"][case["indices"][start:end]].astype(np.int64)
+            found.append(rows.sum(0) * w_scale / y_scale)
+    for _, case in cases("interaction"):
+        xs, scales = case["xs"].astype(np.int64), case["scales"]
+        for i in range(1, len(xs)):
+            for j in range(i):
+                found.append((xs[i] * xs[j]).sum(1) * (scales[i] * scales[j] / scales[-1]))
+    reals = np.concatenate(found)
+    ties = np.mean(np.abs(reals - np.floor(reals) - 0.5) < 1e-6)
+    shares = ties, np.mean(reals < -128.5), np.mean(reals > 127.5)
+    assert min(shares) >= 0.05, f"ties, low and high: {shares}"

@@ -1,0 +1,149 @@
+"""Records what kernels of the extension compute that no program of `ipex_programs` has.
+
+    ATEN_CPU_CAPABILITY=avx512_vnni ONEDNN_MAX_CPU_ISA=AVX512_CORE_VNNI \
+        build/oracles/ipex/bin/python -m tests.oracles.ipex_kernels FILE
+
+In the extension's own Python; `make oracle-ipex` does it. A case is arrays under one name; scales
+are those of its codes, in the order of the operands and the result last.
+"""
+
+# mypy: ignore-errors
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import warnings
+
+warnings.filterwarnings("ignore")
+logging.disable(logging.WARNING)
+
+import intel_extension_for_pytorch as ipex  # noqa: E402, F401  it registers its kernels
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+
+F = np.float32
+KERNELS = torch.ops.ipex
+
+
+def coded(codes, scale, zero=0):
+    return torch._make_per_tensor_quantized_tensor(torch.from_numpy(codes), float(scale), int(zero))
+
+
+def signed(rng, *shape):
+    return rng.integers(-128, 128, shape).astype(np.int8)
+
+
+def scales(rng, plan, count):
+    """Powers of two, of which halves come, or any."""
+    if plan == "dyadic":
+        return 2.0 ** -rng.integers(2, 5, count)
+    return rng.uniform(0.02, 0.2, count).astype(F).astype(np.float64)
+
+
+def bags(rng, plan):
+    """Sums of rows; of bags of nothing one run gives zeros and another what was in memory."""
+    for width in (1, 3, 16, 33, 64, 70, 128):
+        (w_scale,) = scales(rng, plan, 1)
+        y_scale = w_scale * (2 if plan == "dyadic" else F(1.7))
+        w, indices = signed(rng, 24, width), rng.integers(0, 24, 60)
+        offsets = np.array([0, 1, 3, 4, 8, 9, 11, 25, 26, 27, 28, 29, 30, 31, 50])
+        yield f"bag_{width}", w, indices, offsets, w_scale, float(F(y_scale))
+
+
+def bag(w, indices, offsets, w_scale, y_scale):
+    given = coded(w, w_scale), torch.from_numpy(indices), torch.from_numpy(offsets)
+    return KERNELS.qembedding_bag(*given, False, False, y_scale, 0, torch.qint8)
+
+
+def merged(w, indices, offsets, w_scale, y_scale):
+    """The same sums behind rows of another table."""
+    dense = coded(np.zeros((len(offsets), w.shape[1]), np.int8), w_scale)
+    given = [coded(w, w_scale)], [torch.from_numpy(indices)], [torch.from_numpy(offsets)]
+    made = KERNELS.qmerged_embeddingbag_cat(*given, dense, y_scale, 0, torch.qint8)
+    return made[:, w.shape[1] :]
+
+
+def interactions(rng, plan):
+    """Several tables' rows, and the scale of what they make of each other."""
+    for width, count in ((128, 27), (128, 4), (64, 3), (33, 5), (7, 4), (1, 3)):
+        steps = scales(rng, plan, count)
+        low = 2.0 ** np.round(np.log2(width) / 2)
+        y_scale = float(F(low if plan == "dyadic" else low * rng.uniform(0.4, 0.9)))
+        yield f"interaction_{width}_{count}", signed(rng, count, 12, width), steps, y_scale
+
+
+def interaction(xs, steps, y_scale):
+    given = [coded(x, scale) for x, scale in zip(xs, steps, strict=True)]
+    return KERNELS.qinteraction(given, y_scale, 0, torch.qint8)
+
+
+def layers(rng, plan):
+    """Recurrent layers: codes, first state and cell, weights, their scales, biases."""
+    for number, ways in enumerate((1, 1, 1, 2)):
+        steps, batch, size, hidden = ((1, 8, 3, 1), (9, 5, 33, 20), (6, 4, 64, 70), (5, 3, 17, 16))[
+            number
+        ]
+        scale, zero = F(1 / 128 if plan == "dyadic" else rng.uniform(0.004, 0.02)), 131
+        x = rng.integers(0, 256, (steps, batch, size)).astype(np.uint8)
+        w, r = signed(rng, ways, 4 * hidden, size), signed(rng, ways, 4 * hidden, hidden)
+        units = (rng.uniform(0.5, 2, 4 * hidden) / 64 / np.sqrt(size + hidden)).astype(F)
+        bias = (rng.normal(size=(ways, 2, 4 * hidden)) * 0.3).astype(F)
+        h, c = (rng.normal(size=(ways, batch, hidden)).astype(F) for _ in range(2))
+        parts = {"x": x, "h": h, "c": c, "w": w, "r": r, "units": units, "bias": bias}
+        yield f"lstm_{number}", parts | {"scales": [scale, zero]}
+
+
+def rows_of(codes, units):
+    zeros = torch.zeros(len(units), dtype=torch.long)
+    given = torch.from_numpy(codes), torch.from_numpy(units.astype(np.float64)), zeros
+    return torch._make_per_channel_quantized_tensor(*given, 0)
+
+
+def layer(x, h, c, w, r, units, bias, scales):
+    scale, zero = float(scales[0]), int(scales[1])
+    weights = []
+    for one, other, added in zip(w, r, bias, strict=True):
+        weights += [rows_of(one, units), rows_of(other, units), *map(torch.from_numpy, added)]
+    states = [torch.from_numpy(h), torch.from_numpy(c)]
+    plain = (True, 1, 0.0, False, len(w) == 2, False)
+    made = KERNELS.quantized_lstm(
+        coded(x, scale, zero), states, weights, *plain, scale, zero, torch.quint8
+    )
+    return {"y": made[0].int_repr().numpy(), "last": made[1].numpy(), "cell": made[2].numpy()}
+
+
+def recorded():
+    found = {}
+    for plan in ("dyadic", "any"):
+        rng = np.random.default_rng(7 if plan == "any" else 8)
+        for name, w, indices, offsets, w_scale, y_scale in bags(rng, plan):
+            asked = {"w": w, "indices": indices, "offsets": offsets, "scales": [w_scale, y_scale]}
+            for kind, kernel in (("", bag), ("merged_", merged)):
+                y = kernel(w, indices, offsets, w_scale, y_scale).int_repr().numpy()
+                found[f"{kind}{name}.{plan}"] = asked | {"y": y}
+        for name, xs, steps, y_scale in interactions(rng, plan):
+            y = interaction(xs, steps, y_scale).int_repr().numpy()
+            found[f"{name}.{plan}"] = {"xs": xs, "scales": [*steps, y_scale], "y": y}
+        for name, parts in layers(rng, plan):
+            found[f"{name}.{plan}"] = parts | layer(**parts)
+    return found
+
+
+def main(path):
+    torch.set_num_threads(1)
+    made = {
+        f"{n}/{part}": np.asarray(a) for n, case in recorded().items() for part, a in case.items()
+    }
+    if os.path.exists(path):
+        with np.load(path) as held:
+            same = sum(n in held and np.array_equal(held[n], a) for n, a in made.items())
+            print(f"{same} of {len(made)} arrays are those that were here")
+            if same == len(made) == len(held.files):
+                return
+    np.savez_compressed(path, **made)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
