@@ -11,7 +11,7 @@ from onnx import NodeProto
 from qir.ir.attrs import Attr
 from qir.ir.dtype import DType, dtype, dtype_of
 from qir.ir.node import Node, Value
-from qir.ir.parts import Held
+from qir.ir.parts import Held, Parts
 from qir.ir.types import Array, QuantType, TensorType
 from qir.numerics import packed_later
 
@@ -132,8 +132,14 @@ def packed_rows(held: Held, bits: int) -> Held:
     return packed_later(held, dtype(f"u{bits}"), (*held.shape[:-1], width))
 
 
-def _held(writer: Writer, data: Tensor, name: str, given: str | None) -> str:
-    return writer.parameter(np.ascontiguousarray(data), name, given)
+def _held(writer: Writer, data: Held, name: str, given: str | None) -> str:
+    held = data if isinstance(data, Parts) else np.ascontiguousarray(data)
+    return writer.parameter(held, name, given)
+
+
+def _scales(quant: QuantType) -> Held:
+    """The scales, not made where they are not."""
+    return quant.scale.held if isinstance(quant.scale, Array) else np.asarray(quant.scales())
 
 
 def _own(writer: Writer, held: Held, value: Value, kind: DType | None = None) -> str:
@@ -164,7 +170,7 @@ def _nbits(writer: Writer, node: Node, value: Value, given: dict[str, str]) -> d
     name = value.name
     out = {
         1: _own(writer, blob, value),
-        2: _held(writer, np.asarray(quant.scales()), f"{name}_scales", given.get("scales")),
+        2: _held(writer, _scales(quant), f"{name}_scales", given.get("scales")),
     }
     zeros = np.asarray(quant.zeros())
     usual = not quant.real_zero and bool((zeros == 1 << (bits - 1)).all())
@@ -184,7 +190,7 @@ def _bnb4(writer: Writer, node: Node, value: Value, given: dict[str, str]) -> di
     name = value.name
     return {
         1: _own(writer, blob, value),
-        2: _held(writer, np.asarray(quant.scales()), f"{name}_absmax", given.get("absmax")),
+        2: _held(writer, _scales(quant), f"{name}_absmax", given.get("absmax")),
     }
 
 
@@ -198,7 +204,7 @@ def _rows(writer: Writer, node: Node, value: Value, given: dict[str, str]) -> di
         out = {0: _own(writer, packed_rows(data, bits), value)}
     else:
         out = {0: _own(writer, data, value, quant.storage)}
-    out[2] = _held(writer, np.asarray(quant.scales()), f"{name}_scales", given.get("scales"))
+    out[2] = _held(writer, _scales(quant), f"{name}_scales", given.get("scales"))
     usual = bool((np.asarray(zeros) == (1 << (bits - 1) if bytes_ else 0)).all())
     if "zero_points" in given or not usual:
         held = packed(np.asarray(zeros), bits) if bytes_ else np.asarray(zeros)

@@ -91,7 +91,7 @@ def stored_size(array: Array) -> int:
 def head(array: Array, name: str) -> onnx.TensorProto:
     """An array's name, type and shape, without its elements."""
     kind = number(array.type.dtype)
-    return onnx.TensorProto(name=name, data_type=kind, dims=array.data.shape)
+    return onnx.TensorProto(name=name, data_type=kind, dims=array.held.shape)
 
 
 def content(array: Array) -> Iterator[memoryview]:

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
-from qir.ir.dtype import F32, dtype
+from qir.ir.dtype import F32, dtype, dtype_of
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
-from qir.ir.parts import shifted
+from qir.ir.parts import Held, Parts, reshaped, shifted, whole
 from qir.ir.parts import turned as transposed
-from qir.ir.types import Array, Grain, QuantType, TensorType
+from qir.ir.types import Array, Grain, Param, QuantType, TensorType
 from qir.ledger import Change, Ledger
 
 from .writer import STEP
 
 KERNEL = "onnx:com.microsoft.MatMulNBits"
 _BITS = {"i2": 2, "u2": 2, "i4": 4, "u4": 4, "i8": 8, "u8": 8}
-_LEAST = 16
-"""The kernel takes blocks of powers of two from here."""
+_LEAST, _MOST = 16, 256
+"""The kernel takes blocks of powers of two from the one to the other."""
 _SAID = (
     "written as MatMulNBits, whose codes count from the middle, at accuracy level 0, so that data "
     "stay real; in quantize/dequantize form onnxruntime's optimizer computes it at level 4 and "
@@ -27,11 +29,12 @@ _SAID = (
 )
 
 
-def to_nbits(graph: Graph, ledger: Ledger, *, standard: bool) -> int:
+def to_nbits(graph: Graph, ledger: Ledger, *, standard: bool) -> tuple[int, list[str]]:
     """Groups what the kernel computes, or leaves it dequantized where only ONNX's own is wanted.
 
-    Says how much there is of that form.
+    Says how much there is of that form, and of each product beside it why it is not.
     """
+    left: list[str] = []
     count = sum(1 for n in graph if n.op == "fused" and n.attrs["kernel"] == KERNEL)
     if not standard:  # what is kept has that form already
         count += sum(1 for n in graph if n.op == "foreign" and n.attrs["op"] == "MatMulNBits")
@@ -48,6 +51,7 @@ def to_nbits(graph: Graph, ledger: Ledger, *, standard: bool) -> int:
             continue
         found = _rows(array, node, turned=turned)
         if isinstance(found, str):
+            left.append(f"{node.name} stays as it is: {found}")
             ledger.add(Change.EXACT, STEP, node.name, f"stays as it is: {found}")
             continue
         if standard:
@@ -57,7 +61,7 @@ def to_nbits(graph: Graph, ledger: Ledger, *, standard: bool) -> int:
         ledger.add(Change.REGROUPED, STEP, node.name, _SAID)
         count += 1
     graph.prune()
-    return count
+    return count, left
 
 
 def _rows(array: Array, node: Node, *, turned: bool) -> Array | str:
@@ -74,47 +78,78 @@ def _rows(array: Array, node: Node, *, turned: bool) -> Array | str:
         return f"codes of {quant.storage} with such a map are none of the kernel's"
     deep = 1 if turned else 0
     size = _size(quant, deep, data.shape[deep])
-    if size is None or size < _LEAST or size & (size - 1):
-        return "the kernel takes blocks of 16, 32, 64 ... codes along the sum"
+    if size is None:
+        return f"the kernel takes blocks of {_LEAST}, 32 ... {_MOST} codes along the sum"
     signed = quant.storage.name.startswith("i")
     move = 1 << (bits - 1) if signed else 0
-    scales, zeros = (_spread(n, quant, data.shape, deep) for n in (quant.scales(), quant.zeros()))
     storage = dtype(f"u{bits}")
     codes = shifted(data, move, storage.carrier)
     rows = codes if turned else transposed(codes, (1, 0))
-    scales, zeros = (n if turned else n.T for n in (scales, zeros))
-    scale = Array.of(np.ascontiguousarray(scales, np.float32), f"{array.name}.scales")
+    scales = _spread(quant.scale, quant.scales, quant, data.shape, deep, size)
+    zeros = _spread(quant.zero, quant.zeros, quant, data.shape, deep, size)
+    if not turned:
+        scales, zeros = transposed(scales, (1, 0)), transposed(zeros, (1, 0))
+    scale = _listed(scales, 0, np.dtype(np.float32), f"{array.name}.scales")
     if quant.real_zero:
-        moved: NDArray[np.generic] = (zeros + move).astype(np.float32)
+        zero = Array.of((whole(zeros) + move).astype(np.float32), f"{array.name}.zeros")
     else:
-        moved = (zeros.astype(np.int64) + move).astype(np.uint8)
-    zero = Array.of(np.ascontiguousarray(moved), f"{array.name}.zeros")
+        zero = _listed(zeros, move, np.dtype(np.uint8), f"{array.name}.zeros")
     kind = QuantType(storage, F32, scale, zero, Grain(((0, 1), (1, size))))
     return Array(rows, TensorType(rows.shape, kind), array.name)
 
 
 def _spread(
-    numbers: NDArray[np.generic], quant: QuantType, shape: tuple[int, ...], deep: int
-) -> NDArray[np.generic]:
-    """Numbers as one a block of each row or column."""
+    given: Param,
+    numbers: Callable[[], NDArray[np.generic]],
+    quant: QuantType,
+    shape: tuple[int, ...],
+    deep: int,
+    size: int,
+) -> Held:
+    """Numbers as one a block of that size of each row or column."""
     sizes = dict(quant.grain.blocks) if quant.grain else {}
     grid = tuple(-(-d // sizes[i]) if i in sizes else 1 for i, d in enumerate(shape))
     blocks = grid[deep] if deep in sizes else 1
-    whole = (shape[0], blocks) if deep else (blocks, shape[1])
-    return np.broadcast_to(np.asarray(numbers).reshape(grid), whole)
+    wide = (shape[0], blocks) if deep else (blocks, shape[1])
+    some = -(-shape[deep] // size)
+    if blocks not in (1, some):  # some of the kernel's share one of these
+        each = np.broadcast_to(np.asarray(numbers()).reshape(grid), wide)
+        return each.repeat(sizes[deep] // size, deep).take(range(some), deep)
+    wide = (shape[0], some) if deep else (some, shape[1])
+    if (
+        isinstance(given, Array)
+        and given.type.quant is None
+        and given.held.size == wide[0] * wide[1]
+    ):
+        return reshaped(given.held, wide)
+    if given == ():
+        return np.broadcast_to(np.zeros((), np.int64), wide)
+    return np.broadcast_to(np.asarray(numbers()).reshape(grid), wide)
+
+
+def _listed(numbers: Held, move: int, kind: np.dtype[np.generic], name: str) -> Array:
+    """Numbers plus another, as an array of that type."""
+    if numbers.dtype.kind in "iu":
+        numbers = shifted(numbers, move, kind)
+    elif numbers.dtype != kind:
+        numbers = whole(numbers).astype(kind)
+    held = numbers if isinstance(numbers, Parts) else np.asarray(numbers, order="C")
+    return Array(held, TensorType(held.shape, dtype_of(np.empty(0, kind))), name)
 
 
 def _size(quant: QuantType, deep: int, depth: int) -> int | None:
-    """How many codes of a row share a scale; what lies along rows alone is one block."""
-    whole = max(_LEAST, 1 << max(depth - 1, 0).bit_length())
+    """The greatest block of the kernel's in which codes of a row share a scale."""
+    whole = max(_LEAST, min(_MOST, 1 << max(depth - 1, 0).bit_length()))
     if quant.grain is None:
         return whole
-    if quant.grain.by is not None:
-        return None
     blocks = dict(quant.grain.blocks)
-    if blocks.get(1 - deep, 1) != 1:
+    if quant.grain.by is not None or blocks.get(1 - deep, 1) != 1:
         return None
-    return blocks.get(deep, whole)
+    shared = blocks.get(deep, whole)
+    if shared >= depth:
+        return whole
+    size = min(_MOST, shared & -shared)
+    return size if size >= _LEAST else None
 
 
 def _group(graph: Graph, node: Node, rows: Array, weight: Value) -> None:

@@ -20,7 +20,7 @@ from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 from qir.ir.origin import Origin
-from qir.ir.parts import Held, equal
+from qir.ir.parts import Held, equal, whole
 from qir.ir.types import Array, QuantType, TensorType
 from qir.ledger import Change, Ledger
 
@@ -335,13 +335,14 @@ class Writer:
     ) -> tuple[str, str]:
         """The names of scale and zero point, written once where they are equal."""
         assert quant is not None
-        scales = np.asarray(quant.scales())
-        single = scales.astype(quant.express.carrier, copy=False)
-        if (single.astype(scales.dtype) != scales).any():
-            self.ledger.add(
-                Change.NUDGED, STEP, stem, f"scale rounded to {quant.express}", codes=1.0
-            )
-        zeros = np.asarray(quant.zeros()).astype(quant.storage.carrier)
+        scales, zeros = _numbers(quant)
+        single = scales
+        if scales.dtype != quant.express.carrier:
+            single = whole(scales).astype(quant.express.carrier)
+            if (single.astype(scales.dtype) != whole(scales)).any():
+                self.ledger.add(
+                    Change.NUDGED, STEP, stem, f"scale rounded to {quant.express}", codes=1.0
+                )
         return (
             self.parameter(single, f"{stem}_scale", given[0]),
             self.parameter(zeros, f"{stem}_zero_point", given[1], quant.storage),
@@ -456,6 +457,15 @@ class Writer:
         if value.type.dtype.name == UNKNOWN:
             return
         self.infos.append(helper.make_value_info(self.name(value), type_proto(value.type)))
+
+
+def _numbers(quant: QuantType) -> tuple[Held, Held]:
+    """Scales and zeros as they are held, the latter as codes."""
+    scale, zero, carrier = quant.scale, quant.zero, quant.storage.carrier
+    scales = scale.held if isinstance(scale, Array) else np.asarray(quant.scales())
+    if isinstance(zero, Array) and zero.held.dtype == carrier:
+        return scales, zero.held
+    return scales, np.asarray(quant.zeros()).astype(carrier)
 
 
 def _clipped(value: Value) -> bool:

@@ -18,7 +18,7 @@ from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 from qir.ir.origin import Lineage, Origin
-from qir.ir.parts import Held
+from qir.ir.parts import Held, reshaped
 from qir.ir.types import Array, Grain, QuantType, TensorType, uniform
 from qir.ledger import Change, Ledger
 
@@ -382,9 +382,12 @@ class Reader:
         zeros = self._zeros(zero, kind.dtype, scales)
         held: Array | tuple[int, ...] = ()
         if zeros.any():
-            codes = zeros.astype(kind.dtype.carrier)
-            held = Array(codes, TensorType(codes.shape, kind.dtype), zero)
-        return QuantType(kind.dtype, express, Array.of(scales, scale), held, grain)
+            codes = self.array(zero)
+            made = zeros.astype(kind.dtype.carrier) if codes is None else codes.held
+            held = Array(reshaped(made, zeros.shape), TensorType(zeros.shape, kind.dtype), zero)
+        given = self.array(scale)
+        numbers = Array.of(scales, scale) if given is None else Array(given.held, given.type, scale)
+        return QuantType(kind.dtype, express, numbers, held, grain)
 
     def _scales(self, name: str, most: int = 1) -> tuple[NDArray[np.floating], DType]:
         data = self.numbers(name)
