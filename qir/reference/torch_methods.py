@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import partial, reduce
 from typing import cast
 
 import numpy as np
@@ -291,8 +291,10 @@ def mean_of_steps(
 
     Single elements add the zero point before rounding. `lanes` channels make a vector, which adds
     it after rounding, or before by one multiply-add where it is `fused`. `raw`: the zero point is
-    in the sum from the start; `divide`: the sum is divided by n. A volume's whole mean is one over
-    its last axes; a mean over axes that are not the last ones passes through reals.
+    in the sum from the start, and 1 is divided by one side of a window after the other, in float32;
+    not so for images of one channel, which lie in memory as channels-last ones do. `divide`: the
+    sum is divided by n. A volume's whole mean is one over its last axes; a mean over axes that are
+    not the last ones passes through reals.
     """
     x, out = call.affine("x"), _coded(call)
     one_scale(call.op, x, out)
@@ -302,6 +304,7 @@ def mean_of_steps(
     if call.op == "reduce_mean" and not _inner(call, arrays["x"].ndim):
         reals = (arrays["x"].astype(np.int32) - int(x.zero)).astype(F) * F(x.scale)
         return quantize(compute(call.op, {"x": reals}, call.attrs), out, call.rule)
+    raw = raw and arrays["x"].shape[1] > 1
     if arrays["x"].ndim == 5 and _whole(call):
         raw, divide = False, True
     steps = (arrays["x"].astype(np.int64) - int(x.zero)).astype(np.float64)
@@ -311,7 +314,8 @@ def mean_of_steps(
     if raw:
         whole, zero = whole + float(out.zero) * number, F(0)
     total, n = whole.astype(F), number.astype(F)
-    scaled = total / n if divide else total * (F(1) / n)
+    by = reduce(np.divide, _sides(call, steps.shape), np.ones((), F)) if raw else F(1) / n
+    scaled = total / n if divide else total * by
     tail = to_whole(np.asarray(scaled + zero, F))
     if not lanes:
         return stored(tail, out)
@@ -382,27 +386,29 @@ def _channels(call: Call, rank: int) -> int:
 
 def _number(call: Call, shape: tuple[int, ...]) -> NDArray[np.float64]:
     """By how many elements each sum is divided, shaped to go with the result."""
-    channels = _channels(call, len(shape))
     if call.op == "reduce_mean":
         axes = [a % len(shape) for a in _ints(call, "axes")] or list(range(len(shape)))
         return np.array(float(math.prod(shape[a] for a in axes)))
+    return reduce(np.multiply, _sides(call, shape), np.ones(()))
+
+
+def _sides(call: Call, shape: tuple[int, ...]) -> list[Real32]:
+    """How many elements windows take of each axis of an image, shaped to go with the result."""
+    channels = _channels(call, len(shape))
     sides = [size for axis, size in enumerate(shape) if axis not in (0, channels)]
     if call.op == "global_avg_pool":
-        return np.array(float(math.prod(sides)))
-    if call.op == "adaptive_avg_pool":
+        each = [np.array([float(size)]) for size in sides]
+    elif call.op == "adaptive_avg_pool":
         each = [_shares(a, b) for a, b in zip(sides, _ints(call, "size"), strict=True)]
     else:
         kernel, stride, pad = (_ints(call, name) for name in ("kernel", "stride", "pad"))
         ceil, still = call.attrs["ceil"] is True, (1,) * len(sides)
         along = windows_along(call.op, sides, kernel, stride, pad, still, ceil=ceil)
         each = [counts(window, call.attrs["count_pad"] is True) for window in along]
-    made = np.ones(())
-    for i, numbers in enumerate(each):
-        made = made * _placed(numbers, i, len(sides), channels != 1)
-    return made
+    return [_placed(one.astype(F), i, len(sides), channels != 1) for i, one in enumerate(each)]
 
 
-def _placed(numbers: NDArray[np.float64], index: int, rank: int, last: bool) -> NDArray[np.float64]:
+def _placed(numbers: Real32, index: int, rank: int, last: bool) -> Real32:
     """Numbers along one of the sides of a result, whose channels may be last."""
     return numbers.reshape(-1, *(1,) * (rank - 1 - index + last))
 

@@ -198,6 +198,66 @@ def test_ties_of_means_are_torchs(kind: str) -> None:
     tally.exact()
 
 
+WINDOWS: tuple[tuple[int, ...], ...] = (
+    *((14,), (30,), (42,), (126,), (7, 10), (14, 5), (14, 14), (28, 7), (13, 6), (5, 26)),
+    *((28, 10), (3, 14), (7, 10, 2), (5, 7, 2), (3, 5, 6), (7, 6, 5)),
+)
+"""Windows, most of which 1 over one side after the other tells from 1 / n and from division."""
+
+
+def parts(rng: Rng, kind: str, window: tuple[int, ...], *lead: int) -> Held:
+    """Images whose parts, two or three along each axis, are windows with means on ties; zero points
+    anywhere, at the ends too, and scales of any kind."""
+    low, high = BOUNDS[kind]
+    zero = int(rng.choice([low, high, (low + high) // 2, (low + high) // 2 + 1, low + 31]))
+    scale = F(rng.choice([0.25, 0.1, 0.0371])) if rng.random() < 0.5 else F(rng.uniform(0.01, 2))
+    rank, base = len(window), low + 100
+    each = tuple(int(v) for v in rng.integers(2, 4, rank))
+    data = tied(rng, kind, base, *lead, *each, int(np.prod(window)))
+    turned = [axis for i in range(rank) for axis in (i, rank + i)]
+    data = data.reshape(*lead, *each, *window)
+    data = data.transpose(*range(len(lead)), *(len(lead) + axis for axis in turned))
+    sides = [a * b for a, b in zip(each, window, strict=True)]
+    return Held(np.ascontiguousarray(data.reshape(*lead, *sides)), of(kind, scale, zero))
+
+
+ADAPTIVE = (nf.adaptive_avg_pool1d, nf.adaptive_avg_pool2d, nf.adaptive_avg_pool3d)
+
+
+@pytest.mark.parametrize("kind", ["u8", "i8"])
+@pytest.mark.parametrize("name", ["fbgemm", "qnnpack"])
+def test_ties_of_parts_are_torchs(name: str, kind: str) -> None:
+    """Images of one channel among them, which lie both ways in memory; no mean leaves the codes."""
+    tally, where, zeros = Tally(), f"torch-2.13.{name}", set()
+    for seed, window in enumerate(WINDOWS * 2):
+        rng, run = np.random.default_rng(seed), ADAPTIVE[len(window) - 1]
+        for channels in (1, int(rng.integers(2, 40))):
+            x = parts(rng, kind, window, 2, channels)
+            assert x.map is not None
+            zeros.add(int(x.map.zero))
+            one = Held(x.data[(..., *(slice(n) for n in window))].copy(), x.map)
+            size = tuple(a // b for a, b in zip(x.data.shape[2:], window, strict=True))
+            uneven = tuple(n + 1 for n in size)
+            with engine(name):
+                cases: list[tuple[Held, str, tuple[int, ...]]] = [
+                    (x, "adaptive_avg_pool", size),
+                    (x, "adaptive_avg_pool", uneven),
+                    (one, "adaptive_avg_pool", (1,) * len(window)),
+                    (one, "global_avg_pool", (1,) * len(window)),
+                ]
+                for held, op, to in cases:
+                    attrs: dict[str, Attr] = {"size": to} if op == "adaptive_avg_pool" else {}
+                    made = run(tensor(held), to if len(to) > 1 else to[0])
+                    assert hold(tally, where, held, (op, made, attrs)) == "exact", op
+                    if to != uneven:
+                        exact = ADAPTIVE[len(to) - 1](torch.from_numpy(held.data.astype(float)), to)
+                        tally.see(exact.numpy() - float(x.map.zero), x.map)
+    assert tally.ties >= 0.05 * tally.total
+    assert {zero % 2 for zero in zeros} == {0, 1}
+    assert zeros.issuperset(BOUNDS[kind])
+    tally.exact()
+
+
 # -- results of another map -----------------------------------------------------------------------
 
 
