@@ -282,9 +282,11 @@ def _bias(node: Node, made: Product) -> Array | str | None:
 def _ends(node: Node, result: QuantType, name: str) -> tuple[int, int]:
     """The codes that activations leave, under a profile."""
     low, high = result.low, result.high
-    rule = profile(name).resolve(Query("quantize", {"result": str(result.storage)}))
+    found = profile(name)
+    rule = found.resolve(Query("quantize", {"result": str(result.storage)}))
+    how = found.resolve(query_of(node)).stage.ends
     for stage in node.stages[1:]:
-        least, most = bounds(stage.op, stage.attrs, affine_of(result), rule)
+        least, most = bounds(stage.op, stage.attrs, affine_of(result), rule, how)
         low, high = max(low, least), min(high, most)
     return low, high
 

@@ -61,7 +61,7 @@ def query_of(node: Node, *, isa: str = "any") -> Query:
     first = node.stages[0] if node.stages else node
     bounds = bounds_of(result) if result else "full"
     types = {slot: value.type for slot, value in node.operands.items()}
-    forms = forms_of(first.op, types, first.attrs)
+    forms = forms_of(first.op, types, first.attrs, result)
     grain = "channel" if many else "tensor"
     return Query(first.op, storage, grain, first.attrs, isa, bounds, forms)
 

@@ -63,6 +63,8 @@ _LONGEST = 239
 _RULE = ("op", "when", *BLOCKS, *TEXTS, "method", "evidence")
 _GROUP = ("chain", "when", "needs", "result", "propagates", "claim", "evidence")
 _WHEN = ("storage", "grain", "attrs", "isa", "bounds", "form")
+_BEHIND = frozenset({("stage", "ends")})
+"""Fields that speak of what stands behind an op, by whatever method it is computed."""
 _GRAINS = ("tensor", "channel")
 _BOUNDS = ("full", "narrow")
 _ELEMENTS = tuple("i8 u8 i16 u16 i32 u32 i64 u64 i4 u4 f32 f16 bf16 f64 f8e4m3fn f8e5m2".split())
@@ -298,7 +300,8 @@ class _Reader:
                     self.check_method(op, method.name, entry)
 
     def check_method(self, op: str, method: str, entry: Entry) -> None:
-        for block in dict.fromkeys(block for block, _ in entry.fields if block):
+        said = [key for key in entry.fields if key[0] and key not in _BEHIND]
+        for block in dict.fromkeys(block for block, _ in said):
             if block not in reads(method):
                 why = f"{op} is computed by method {method}, which does not read {block}"
                 raise self.error(block, why)

@@ -62,14 +62,15 @@ def run_chain(node: Node, operands: Operands, profile_name: str) -> Codes:
         made = run_op(
             stages[0].op, stages[0].attrs, head.types, head.arrays, head.result, profile_name
         )
-    return _bounded(made, stages[done:], head.result, profile_name)
+    return _bounded(made, stages[done:], head, profile_name)
 
 
-def _bounded(codes: Codes, tails: tuple[Stage, ...], kind: TensorType, profile_name: str) -> Codes:
-    assert kind.quant is not None
+def _bounded(codes: Codes, tails: tuple[Stage, ...], head: _Link, profile_name: str) -> Codes:
+    quant, ends = head.result.quant, _rule(head, profile_name).stage.ends
+    assert quant is not None
     for stage in tails:
-        rule = quantizing(kind, profile_name)
-        low, high = bounds(stage.op, stage.attrs, affine_of(kind.quant), rule)
+        rule = quantizing(head.result, profile_name)
+        low, high = bounds(stage.op, stage.attrs, affine_of(quant), rule, ends)
         codes = np.clip(codes, low, high).astype(codes.dtype)
     return codes
 

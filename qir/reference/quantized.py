@@ -26,7 +26,7 @@ from qir.numerics import (
 from qir.numerics.definition import in_codes
 from qir.numerics.forms import forms_of
 from qir.numerics.profile import bounds_of
-from qir.numerics.rounding import narrowed
+from qir.numerics.rounding import ROUNDINGS, narrowed
 from qir.reference import methods
 from qir.reference.companions import Resolved, resolved
 from qir.reference.products import PRODUCTS, Kernel, any_map, integral, plain, product
@@ -72,15 +72,28 @@ def _moves(op: str, types: Mapping[str, TensorType], results: tuple[TensorType, 
     return known[0].grain is None and all(map(known[0].same_map, known))
 
 
-def bounds(op: str, attrs: Mapping[str, Attr], out: Affine, rule: Rule) -> tuple[int, int]:
-    """The least and greatest code that an activation leaves."""
+def bounds(
+    op: str, attrs: Mapping[str, Attr], out: Affine, rule: Rule, how: str = "quantize"
+) -> tuple[int, int]:
+    """The least and greatest code that an activation leaves; `how` is `stage.ends` of the rule
+    before it, and `rule` that by which reals become codes."""
     least = 0.0 if op == "relu" else attrs.get("min")
     most = None if op == "relu" else attrs.get("max")
     ends = [
-        end if value is None else int(quantize(np.array([value], np.float32), out, rule)[0])
+        end if value is None else _end(np.array([value], np.float32), out, rule, how)
         for value, end in ((least, out.low), (most, out.high))
     ]
     return min(ends), ends[1]
+
+
+def _end(value: NDArray[np.float32], out: Affine, rule: Rule, how: str) -> int:
+    if how == "quantize":
+        return int(quantize(value, out, rule)[0])
+    with np.errstate(all="ignore"):
+        steps, zero = value / out.scale.astype(np.float32), out.zero.astype(np.float32)
+        far = ROUNDINGS["away"](steps.astype(np.float64))
+        codes = far + zero if how == "away" else np.rint(steps + zero)
+    return int(np.clip(codes, out.low, out.high)[0])
 
 
 def quantizing(kind: TensorType, profile_name: str) -> Rule:
@@ -102,7 +115,7 @@ def query(
             t.quant is not None and t.quant.grain is not None for t in (*types.values(), result)
         )
     bounds = bounds_of(result.quant) if result.quant else "full"
-    grain, forms = "channel" if many else "tensor", forms_of(op, types, attrs)
+    grain, forms = "channel" if many else "tensor", forms_of(op, types, attrs, result.quant)
     return Query(op, storage, grain, attrs, bounds=bounds, forms=forms)
 
 

@@ -212,11 +212,14 @@ def dynamic_fused(call: Call, arrays: Arrays) -> Codes:
     return _laid(call, _summed(call, arrays, inverted).fused())
 
 
-def dynamic_fused_conv(call: Call, arrays: Arrays, *, lanes: int) -> Codes:
+def dynamic_fused_conv(call: Call, arrays: Arrays, *, lanes: int, unread: bool = False) -> Codes:
     """As XNNPACK has it, which leaves channels convolved by themselves to a kernel of `lanes`, and
-    brings pixels that are looked at alone to codes one by one."""
+    brings pixels that are looked at alone to codes one by one; `unread`: it reads nothing but
+    padding."""
     if _alone(call):
         return dynamic_conv(call, arrays, lanes=lanes)
+    if unread:
+        arrays = {**arrays, "x": np.zeros_like(arrays["x"])}
     if _pointwise(call):
         return _of_pixels(call, arrays)
     return dynamic_fused(call, arrays)
@@ -254,7 +257,9 @@ METHODS: Mapping[str, Method] = {
     "dynamic_rows": Method(dynamic_rows, params=("reach",), whole=True, reals=True),
     "dynamic_conv": Method(dynamic_conv, params=("lanes",), whole=True, reals=True),
     "dynamic_fused": Method(dynamic_fused, whole=True, reals=True),
-    "dynamic_fused_conv": Method(dynamic_fused_conv, params=("lanes",), whole=True, reals=True),
+    "dynamic_fused_conv": Method(
+        dynamic_fused_conv, params=("lanes", "unread"), whole=True, reals=True
+    ),
     "dynamic_even": Method(dynamic_even, whole=True, reals=True),
     "dynamic_packed": Method(dynamic_packed, whole=True, reals=True),
 }

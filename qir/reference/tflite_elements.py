@@ -131,6 +131,14 @@ def unshifted(call: Call, arrays: Mapping[str, Codes], *, apart: bool = False) -
     return product(replace(call, rule=rule, maps=maps), arrays)
 
 
+def padding_alone(call: Call, arrays: Mapping[str, Codes]) -> Codes:
+    """A convolution that reads nothing but padding."""
+    if not isinstance(call, Kernel) or "x" not in arrays:
+        raise OpError(f"{call.op}: padding_alone is of convolutions of codes")
+    x = np.full_like(arrays["x"], int(call.affine("x").zero))
+    return product(replace(call, rule=replace(call.rule, method=None)), {**arrays, "x": x})
+
+
 # -- along axes -----------------------------------------------------------------------------------
 
 
@@ -308,6 +316,7 @@ METHODS: Mapping[str, Method] = {
     "between": Method(between, whole=True),
     "each_code": Method(each_code, whole=True),
     "unshifted": Method(unshifted, params=("apart",), whole=True),
+    "padding_alone": Method(padding_alone, whole=True),
     "even_table": Method(even_table, whole=True, reals=True),
     "quantize_vectors": Method(quantize_vectors, whole=True),
 }

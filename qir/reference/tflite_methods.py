@@ -110,12 +110,12 @@ def aligned_sum(
     a: Codes, b: Codes, a_map: Affine, b_map: Affine, out: Affine, *, sign: int = 1
 ) -> Codes:
     """a + b, or a - b: the quotients of the scales as whole numbers of 21 bits under one shift,
-    rounded once, halves up; quotients that XNNPACK does not take are the kernels' matter."""
+    rounded once, halves up; quotients that XNNPACK does not take are refused."""
     ra, rb = (float(F(of.scale) / F(out.scale)) for of in (a_map, b_map))
     if max(ra, rb) >= 2.0**8:
         raise OpError("aligned_sum: an operand's scale is 256 times the result's or more")
     if min(ra, rb) < 2.0**-10:
-        return fixed_sum(a, b, a_map, b_map, out, rule=_TWICE, sign=sign)
+        raise OpError("aligned_sum: an operand's scale is below 1/1024 of the result's")
     shift = 20 - (math.frexp(max(ra, rb))[1] - 1)
     left, right = (round(math.ldexp(r, shift)) for r in (ra, rb))
     total = left * _centred(a, a_map, "aligned_sum")

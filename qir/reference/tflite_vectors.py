@@ -10,13 +10,11 @@ import numpy as np
 
 from qir.errors import OpError
 from qir.numerics.affine import Affine
-from qir.numerics.fields import Requant, Rule
+from qir.numerics.fields import Rule
 from qir.reference.method import Call, Codes, Method
-from qir.reference.products import Kernel, product
+from qir.reference.products import Kernel
 from qir.reference.tflite_methods import fixed_recode
 from qir.reference.torch_layers import transposed
-
-_ROUNDED = Requant(multiplier="f32", compute="f32", round="even", clip="reals")
 
 
 def _up(rule: Rule) -> Rule:
@@ -49,20 +47,8 @@ def transposed_vectors(
     return np.where(np.moveaxis(places, -1, 1), vectors, rest)
 
 
-def even_rows(call: Call, arrays: Mapping[str, Codes]) -> Codes:
-    """A linear layer by the rule's own fields where its rows of weights are of odd length; two
-    codes of weights a byte, sums of even rows are multiplied with a float32 and rounded to even."""
-    if not isinstance(call, Kernel) or "w" not in arrays:
-        raise OpError(f"{call.op}: even_rows is of linear layers")
-    rule = replace(call.rule, method=None)
-    if arrays["w"].shape[-1] % 2 == 0:
-        rule = replace(rule, requant=_ROUNDED)
-    return product(replace(call, rule=rule), arrays)
-
-
 METHODS: Mapping[str, Method] = {
     "recode_vectors": Method(recode_vectors, params=("lanes",), rule=True),
     "transposed_vectors": Method(transposed_vectors, params=("lanes", "rows"), whole=True),
-    "even_rows": Method(even_rows, whole=True),
 }
 """What `methods` knows of these functions."""

@@ -16,7 +16,11 @@ from tests.oracles.tflite_cases import Case, Operand
 _OF_FILES = frozenset({"asymmetric"})
 """Of a file's options, those that are no attributes of QIR's ops."""
 _RESIZES = ("resize", "resize_nearest")
-_TAILS = {"relu": ("relu", {}), "relu6": ("clip", {"min": 0.0, "max": 6.0})}
+_TAILS = {
+    "relu": ("relu", {}),
+    "relu1": ("clip", {"min": -1.0, "max": 1.0}),
+    "relu6": ("clip", {"min": 0.0, "max": 6.0}),
+}
 
 
 def storage_of(of: Operand) -> DType:

@@ -18,6 +18,8 @@ from tests.differential.one_op import graph_of
 from tests.differential.test_tflite_vectors import (
     DELEGATE,
     REFERENCE,
+    SAME,
+    VALID,
     VECTORS,
     recorded,
     unpadded,
@@ -30,6 +32,8 @@ NAMES = (
     REFERENCE,
     "tflite-2.21.symmetric",
     DELEGATE,
+    SAME,
+    VALID,
     "tflite-2.21.single",
     "litert-2.3.xnnpack",
     "ipex-2.8",
@@ -65,6 +69,7 @@ def test_one_rounding_is_claimed_by_nobody() -> None:
 
 GROUPED = (
     "conv",
+    "ends",
     "depthwise",
     "linear",
     "add",

@@ -10,6 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from qir.numerics.accumulate import conv2d
+from tests.differential.test_tflite_vectors import VECTORS, recorded
 from tests.oracles.tflite_cases import SUITES, Case
 from tests.oracles.tflite_dynamic import DYNAMIC
 
@@ -149,6 +150,27 @@ def test_data_that_become_codes_lie_on_ties_too(name: str) -> None:
             ties += int(np.count_nonzero(np.abs(steps - np.floor(steps) - 0.5) < 1e-5))
             total += row.size
     assert ties >= 0.05 * total, f"{ties} of {total}"
+
+
+_ENDS = {"": (), "relu1": (-1, 1), "relu6": (0, 6)}
+
+
+@pytest.mark.parametrize("name", [name for name in SUITES if name.startswith("ends")])
+def test_ends_of_activations_lie_on_ties_and_cut_results_on_both_sides(name: str) -> None:
+    """A half of the cases have one on a tie, of which XNNPACK and others make two codes in half."""
+    ties = apart = low = high = total = count = 0
+    for case, results in recorded(VECTORS / "tflite", name, "xnnpack"):
+        steps = np.array(_ENDS[case.activation], np.float32) / np.float32(case.out.step)
+        on = np.abs(steps - np.floor(steps) - 0.5) == 0
+        whole = np.copysign(np.floor(np.abs(steps) + 0.5), steps) + case.out.zero
+        ties, count = ties + bool(on.any()), count + 1
+        apart += bool(np.any(whole != np.rint(steps + case.out.zero)))
+        low += int(np.count_nonzero(results == results.min()))
+        high += int(np.count_nonzero(results == results.max()))
+        total += results.size
+    assert ties >= 0.5 * count, f"{ties} of {count}"
+    assert apart >= 0.25 * count, f"{apart} of {count}"
+    assert min(low, high) >= 0.05 * total, f"{low} low and {high} high of {total}"
 
 
 @pytest.mark.parametrize("name", SUITES)

@@ -11,7 +11,14 @@ from pathlib import Path
 from qir.numerics import profile
 from tests.differential.test_ipex_vectors import PROFILE as IPEX
 from tests.differential.test_qonnx_vectors import PROFILE as QONNX
-from tests.differential.test_tflite_vectors import DELEGATE, NEWER, REFERENCE, SYMMETRIC
+from tests.differential.test_tflite_vectors import (
+    DELEGATE,
+    NEWER,
+    REFERENCE,
+    SAME,
+    SYMMETRIC,
+    VALID,
+)
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "recorded.md"
 HEAD = """# Profiles that rest on recorded results
@@ -43,7 +50,7 @@ A test changes each field that these profiles state to each other value it may h
 The recorded results find it, or it is listed [with the reason](indistinct.md): of these nothing is
 claimed.
 """
-RECORDED = (REFERENCE, SYMMETRIC, DELEGATE, NEWER, IPEX, QONNX)
+RECORDED = (REFERENCE, SYMMETRIC, DELEGATE, SAME, VALID, NEWER, IPEX, QONNX)
 
 
 def lines() -> Iterator[str]:

@@ -31,11 +31,13 @@ HELD = {
     "tflite-2.21.ref": _TFLITE,
     "tflite-2.21.symmetric": _TFLITE,
     "tflite-2.21.xnnpack": _TFLITE,
+    "tflite-2.21.xnnpack.same": _TFLITE,
     **dict.fromkeys((f"torch-2.13.{e}" for e in "fbgemm x86 onednn qnnpack pt2e".split()), _TORCH),
 }
 """The test that changes the fields of each profile."""
-EMPTY = {"ort-1.31.noopt", "tflite-2.21.single"}
-"""Profiles that claim nothing of this processor's of their own: see test_single_rounding."""
+EMPTY = {"ort-1.31.noopt", "tflite-2.21.single", "tflite-2.21.xnnpack.valid"}
+"""Profiles that state no fields of this processor's of their own, or claim nothing by them: see
+test_single_rounding."""
 
 
 def test_each_profile_has_a_test_that_changes_its_fields() -> None:

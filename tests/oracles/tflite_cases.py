@@ -9,13 +9,14 @@ from backends.tflite.models import Operand as Operand
 from tests.oracles.tflite_dynamic import DYNAMIC
 from tests.oracles.tflite_edges import EDGES
 from tests.oracles.tflite_elements import ELEMENTS
+from tests.oracles.tflite_ends import ENDS
 from tests.oracles.tflite_more import MORE
 from tests.oracles.tflite_operands import Suites
 from tests.oracles.tflite_others import OTHERS
 from tests.oracles.tflite_products import PRODUCTS
 from tests.oracles.tflite_tails import TAILS
 
-SUITES: Suites = PRODUCTS | ELEMENTS | MORE | TAILS | DYNAMIC | OTHERS | EDGES
+SUITES: Suites = PRODUCTS | ELEMENTS | MORE | TAILS | DYNAMIC | OTHERS | EDGES | ENDS
 """Every suite of cases, by the name of its file."""
 
 

@@ -4,6 +4,7 @@ scales, factors that XNNPACK leaves to others, sums that leave 32 bits, means on
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -48,13 +49,16 @@ def slopes(kind: str, count: int) -> Iterator[Case]:
 
 
 def far(op: str, kind: str, count: int) -> Iterator[Case]:
-    """Sums of operands one of whose scales is far below the result's."""
+    """Sums of operands one of whose scales is far below the result's; every other is of powers of
+    two, and in half of its places the small one is 0, so that sums lie on ties."""
     for number, seed in seeds(f"far{op}{kind}", count):
         one, two = float(F(2.0 ** -seed.uniform(8, 13))), float(F(seed.uniform(0.3, 1.5)))
-        if number % 4 == 0:
-            one = 2.0**-10
+        if number % 2 == 0:
+            one, two = 2.0 ** -(10 + number // 2 % 4), 0.5
         a, b = (Operand(codes(seed, kind, 1, 900), s, zero_of(seed, kind)) for s in (one, two))
-        held = {"a": a, "b": b} if number % 2 else {"a": b, "b": a}
+        if number % 2 == 0:
+            a = replace(a, data=np.where(seed.random((1, 900)) < 0.5, a.zero, a.data).astype(kind))
+        held = {"a": a, "b": b} if number // 2 % 2 else {"a": b, "b": a}
         made = Operand(np.zeros(0, kind), 1.0, zero_of(seed, kind))
         yield Case(op, held, made, (1, 900), fed=("a", "b"))
 

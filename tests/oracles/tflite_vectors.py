@@ -28,6 +28,11 @@ CHANGED = (
     "dynamic_depthwise",
     "dynamic_linear_i4",
     "elu",
+    "ends",
+    "ends_i4",
+    "ends_left",
+    "ends_left_u8",
+    "ends_u8",
     "linear_i4",
     "linear_i4_even",
     "linear_i4_even_ties",
@@ -42,6 +47,9 @@ CHANGED = (
     "sum",
     "sum_tied_u8",
     "sum_u8",
+    "unread_same",
+    "unread_same_real",
+    "unread_same_u8",
 )
 """What LiteRT computes otherwise than TensorFlow 2.21, or is claimed of it alone: only
 this is recorded of it."""
