@@ -78,12 +78,7 @@ _SAME_NAME = (
     "Acosh Atanh Softplus Softsign Mish Abs Neg Sign Min Max Mean"
 ).split()
 
-SINCE = {
-    "hard_swish": 14,
-    "mish": 18,
-    "gelu": 20,
-    **dict.fromkeys(("bit_and", "bit_or", "bit_xor", "bit_not"), 18),
-}
+SINCE = dict.fromkeys(("bit_and", "bit_or", "bit_xor", "bit_not"), 18)
 """The first operator set that has an op, where it is newer than the oldest we write."""
 
 OPS: dict[str, Row] = {

@@ -12,6 +12,7 @@ from qir.ir.attrs import Attr
 from . import (
     attention_ops,
     composed_ops,
+    earlier,
     elementwise_ops,
     index_ops,
     pool_ops,
@@ -172,12 +173,9 @@ def _cast(writer: Writer, work: Work, ins: dict[str, str]) -> None:
     writer.emit("Cast", [ins["x"]], [work.out], attrs, origins=work.origins)
 
 
-_SINCE = elementwise_ops.SINCE | reduce_ops.SINCE
-
-
 def since(op: str, attrs: Mapping[str, Attr]) -> int:
     """The first operator set that has an op, 0 where it is no newer than the oldest we write."""
-    return max(_SINCE.get(op, 0), index_ops.since(op, attrs))
+    return max(elementwise_ops.SINCE.get(op, 0), index_ops.since(op, attrs))
 
 
 _OPS: dict[str, Row] = {
@@ -211,3 +209,4 @@ _OPS: dict[str, Row] = {
     "pad": _pad,
     "cast": _cast,
 }
+_OPS |= {op: earlier.since(first, _OPS[op], say) for op, (first, say) in earlier.PARTS.items()}

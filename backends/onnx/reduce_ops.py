@@ -54,8 +54,6 @@ def _top_k(writer: Writer, work: Work, ins: dict[str, str]) -> None:
     writer.emit("TopK", [ins["x"], k], outs, attrs, origins=work.origins)
 
 
-SINCE = {"layer_norm": 17, "group_norm": 21, "rms_norm": 23}
-
 OPS: dict[str, Row] = {
     "reduce_mean": _reduce("ReduceMean"),
     "reduce_sum": _reduce("ReduceSum", 13),
