@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
+from textwrap import shorten
 
 import numpy as np
 import onnxruntime
@@ -54,7 +56,7 @@ class Session(Executable):
             n: v.item() if isinstance(v, np.ndarray) and n in lists else v
             for n, v in inputs.items()
         }
-        arrays = {n: v if n in lists else np.asarray(v) for n, v in given.items()}
+        arrays = {n: v if n in lists else _fed(v) for n, v in given.items()}
         try:
             results = self._session.run(names, arrays)
         except Exception as error:
@@ -67,7 +69,22 @@ def most(threads: int | None) -> int:
     return min(threads or 0, len(os.sched_getaffinity(0)))
 
 
+def _fed(given: object) -> np.ndarray:
+    """As onnxruntime reads it: bytes that are no text end in a zero there."""
+    array = np.asarray(given)
+    if array.dtype.kind != "O" or not any(isinstance(item, bytes) for item in array.flat):
+        return array
+    texts = [i if isinstance(i, bytes) else str(i).encode() for i in array.flat]
+    return np.array(texts, f"S{max(map(len, texts)) + 1}").reshape(array.shape)
+
+
+_PLACE = re.compile(r"\S+\.(?:cc|h|cpp):\d+ (?:.*? was false\. )?")
+"""Where in its sources a message was made, and of which condition."""
+_WIDE = 300
+
+
 def _first(error: Exception) -> str:
     """What it says, without the lines that tell where in its sources it was."""
     text = " ".join(str(error).split())
-    return text.rpartition(" : ")[2][:160] if text.startswith("[ONNXRuntimeError]") else text[:160]
+    text = text.rpartition(" : ")[2] if text.startswith("[ONNXRuntimeError]") else text
+    return shorten(_PLACE.sub("", text), _WIDE, placeholder=" ...")

@@ -122,12 +122,20 @@ def dense(shape: tuple[int, ...], values: Array, indices: Array, name: str) -> A
     return Array(data.reshape(shape), TensorType(shape, values.type.dtype), name)
 
 
+def _text(item: bytes) -> str | bytes:
+    """A text as runs are given it; what is none stays bytes, and is written back as they are."""
+    try:
+        return item.decode()
+    except UnicodeDecodeError:
+        return item
+
+
 def _elements(tensor: onnx.TensorProto, kind: DType, shape: tuple[int, ...]) -> NDArray[np.generic]:
     if kind.name == "string":
         if len(tensor.string_data) != math.prod(shape):
             raise ValueError(f"{list(shape)} of string, it holds {len(tensor.string_data)}")
         text = np.empty(len(tensor.string_data), object)
-        text[:] = list(tensor.string_data)
+        text[:] = [_text(item) for item in tensor.string_data]
         return text.reshape(shape)
     try:
         data: NDArray[np.generic] = numpy_helper.to_array(tensor)

@@ -10,6 +10,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from qir.backends.onnx import OnnxRuntimeTarget
+from qir.backends.onnx.session import Session
 from qir.errors import DataError, InputError
 from qir.ir.text import parse
 
@@ -89,3 +90,22 @@ def test_inputs_that_do_not_fit_are_refused(
     with pytest.raises(DataError, match=r"^onnxruntime cannot run it: [^\n]+$"):
         run(**inputs)
     assert capfd.readouterr() == ("", "")
+
+
+def test_what_onnxruntime_says_is_told_without_its_sources() -> None:
+    shape = TensorProto.INT64, [2], [3, 5]
+    graph = helper.make_graph(
+        [helper.make_node("Reshape", ["x", "s"], ["y"])],
+        "m",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N"])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [helper.make_tensor("s", *shape)],
+    )
+    sets = [helper.make_opsetid("", 20)]
+    data = helper.make_model(graph, opset_imports=sets, ir_version=9).SerializeToString()
+    with pytest.raises(DataError) as caught:
+        Session(data)(x=np.zeros(4, np.float32))
+    said = str(caught.value)
+    assert "cannot be reshaped to the requested shape. Input shape:{4}" in said
+    assert ".h:" not in said
+    assert "was false" not in said

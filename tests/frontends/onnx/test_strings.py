@@ -1,0 +1,120 @@
+"""Texts that a model holds reach its operators as texts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper
+from qir.backends.onnx import OnnxRuntimeTarget
+
+import qir
+
+STRING, INT, FLOAT, BOOL = (
+    TensorProto.STRING,
+    TensorProto.INT64,
+    TensorProto.FLOAT,
+    TensorProto.BOOL,
+)
+HELD = ["b,c", "é", "日本", "", "b,c"]
+X = np.array(["a", "zz", "", "é", "日本"], object)
+LABELS = {"domain": "ai.onnx.ml", "keys_strings": ["b,c", "é"], "values_int64s": [5, 6]}
+NODES = {
+    "joined": ([helper.make_node("StringConcat", ["x", "c"], ["y"])], STRING),
+    "joined to itself": ([helper.make_node("StringConcat", ["c", "c"], ["y"])], STRING),
+    "split": ([helper.make_node("StringSplit", ["c"], ["y", "n"], delimiter=",")], STRING),
+    "matched": ([helper.make_node("RegexFullMatch", ["c"], ["y"], pattern="b.*")], BOOL),
+    "compared": ([helper.make_node("Equal", ["x", "c"], ["y"])], BOOL),
+    "unique": ([helper.make_node("Unique", ["c"], ["y"])], STRING),
+    "named": ([helper.make_node("LabelEncoder", ["c"], ["y"], **LABELS)], INT),
+    "rows and names": (
+        [
+            helper.make_node("Gather", ["c", "i"], ["g"]),
+            helper.make_node("LabelEncoder", ["g"], ["y"], **LABELS),
+        ],
+        INT,
+    ),
+    "rows": ([helper.make_node("Gather", ["c", "i"], ["y"])], STRING),
+    "chosen": ([helper.make_node("Where", ["b", "c", "x"], ["y"])], STRING),
+    "counted": (
+        [
+            helper.make_node(
+                "TfIdfVectorizer",
+                ["c"],
+                ["y"],
+                max_gram_length=1,
+                min_gram_length=1,
+                max_skip_count=0,
+                mode="TF",
+                ngram_counts=[0],
+                ngram_indexes=[0, 1],
+                pool_strings=["b,c", "é"],
+            )
+        ],
+        FLOAT,
+    ),
+}
+FEEDS = {
+    "x": X,
+    "i": np.array([1, 0, 4, 2]),
+    "b": np.array([True, False, True, False, True]),
+}
+KINDS = {"x": STRING, "i": INT, "b": BOOL}
+
+
+def written(path: Path, nodes: list[onnx.NodeProto], kind: int, held: list[bytes]) -> Path:
+    """A model with one constant of texts, `c`."""
+    used = {name for node in nodes for name in node.input}
+    graph = helper.make_graph(
+        nodes,
+        "texts",
+        [helper.make_tensor_value_info(n, k, [None]) for n, k in KINDS.items() if n in used],
+        [helper.make_tensor_value_info("y", kind, None)],
+        [helper.make_tensor("c", STRING, [len(held)], held)],
+    )
+    sets = [helper.make_opsetid("", 20), helper.make_opsetid("ai.onnx.ml", 2)]
+    onnx.save(helper.make_model(graph, opset_imports=sets, ir_version=9), path)
+    return path
+
+
+def ran(path: Path) -> np.ndarray:
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    feeds = {i.name: FEEDS[i.name] for i in session.get_inputs()}
+    found: np.ndarray = session.run(["y"], feeds)[0]
+    return found
+
+
+@pytest.mark.parametrize("name", NODES)
+def test_constant_texts_give_what_onnxruntime_gives(name: str, tmp_path: Path) -> None:
+    nodes, kind = NODES[name]
+    path = written(tmp_path / "m.onnx", nodes, kind, [text.encode() for text in HELD])
+    wanted = ran(path)
+    graph = qir.load(path)
+    found = qir.run(graph, {v.name: FEEDS[v.name] for v in graph.inputs})["y"]
+    assert np.asarray(found).tolist() == wanted.tolist()
+    qir.save(graph, tmp_path / "n.onnx", format="qdq")
+    assert ran(tmp_path / "n.onnx").tolist() == wanted.tolist()
+    qir.save(graph, tmp_path / "m.qir")
+    again = qir.load(tmp_path / "m.qir")
+    found = qir.run(again, {v.name: FEEDS[v.name] for v in again.inputs})["y"]
+    assert np.asarray(found).tolist() == wanted.tolist()
+
+
+def test_bytes_that_are_no_text_come_back_as_they_were(tmp_path: Path) -> None:
+    held = [b"a\xff", b"b", b"\xc3\xa9"]
+    nodes = [helper.make_node("Identity", ["c"], ["y"])]
+    graph = qir.load(written(tmp_path / "m.onnx", nodes, STRING, held))
+    qir.save(graph, tmp_path / "n.onnx", format="qdq")
+    (tensor,) = onnx.load(tmp_path / "n.onnx").graph.initializer
+    assert list(tensor.string_data) == held
+
+
+def test_bytes_reach_onnxruntime_whole(tmp_path: Path) -> None:
+    nodes = [helper.make_node("StringConcat", ["x", "x"], ["y"])]
+    path = written(tmp_path / "m.onnx", nodes, STRING, [b"c"])
+    run = OnnxRuntimeTarget().session(path)
+    found = run(x=np.array([b"ab", "é", b""], object))["y"]
+    assert np.asarray(found).tolist() == ["abab", "éé", ""]
