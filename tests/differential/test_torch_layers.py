@@ -191,6 +191,34 @@ def test_transposed_convolutions_of_onednn_multiply_misread_weights(
         tally.within(claim)
 
 
+def scattered(seed: int, rank: int) -> tuple[Asked, list[list[int]]]:
+    """A transposed convolution in more than 100 groups."""
+    rng = np.random.default_rng([seed, rank])
+    groups, outof = int(rng.choice([101, 104])), int(rng.integers(1, 4))
+    asked, sides = transposed(rng, rank, False, True)
+    into = int(rng.integers(1, 3))
+    x, w = asked.operands["x"], asked.operands["w"]
+    sizes, taps = x.data.shape[2:], w.data.shape[2:]
+    weights = rng.integers(-9, 10, (groups * into, outof, *taps)).astype(np.int8)
+    data = codes(rng, "u8", 1, groups * into, *(min(s, 6 - rank) for s in sizes))
+    held = {"x": Held(data, x.map), "w": Held(weights, w.map)}
+    return replace(asked, operands=held, attrs={**asked.attrs, "groups": groups}), sides
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+@pytest.mark.parametrize("name", ["x86", "onednn"])
+def test_transposed_convolutions_of_many_groups_are_fbgemms_or_onednns(
+    name: str, rank: int, vnni: ProcessPoolExecutor
+) -> None:
+    cases, where = [scattered(seed, rank) for seed in range(20)], f"torch-2.13.{name}"
+    tally = Tally()
+    for (asked, _), wanted in zip(
+        cases, vnni.submit(torchs_many, name, cases).result(), strict=True
+    ):
+        tally.add(computed(asked, where), wanted, f"{asked.attrs}")
+    tally.within("exact" if name == "x86" else "within:1:0.003")
+
+
 @pytest.mark.parametrize("rank", [1, 2, 3])
 def test_transposed_convolutions_of_weights_with_zero_points_are_fbgemms(rank: int) -> None:
     """Engine x86 asks oneDNN for none of them."""

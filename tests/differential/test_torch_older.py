@@ -248,3 +248,15 @@ def test_transposed_convolutions_add_pairs_as_their_weights_lie(
         apart += int(np.count_nonzero(computed(asked, "torch-2.13.fbgemm") != wanted))
     tally.exact()
     assert apart > 0.01 * tally.total, "pairs that are exact would do"
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+@pytest.mark.parametrize("name", ["fbgemm", "qnnpack"])
+def test_with_vnni_or_by_qnnpack_pairs_are_exact(name: str, rank: int) -> None:
+    tally, where = Tally(), f"torch-2.13.{name}"
+    if (name, rank) == ("qnnpack", 3):
+        return  # which gives other sums
+    cases = [wide(seed, rank) for seed in range(8)]
+    for (asked, _), wanted in zip(cases, torchs_many(name, cases), strict=True):
+        tally.add(computed(asked, where), wanted, f"{asked.attrs}")
+    tally.exact()
