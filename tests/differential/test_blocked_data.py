@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 import qir
+from qir.errors import Refused
 from qir.ledger import Change, Ledger
 from qir.passes.group import Group
 
@@ -209,3 +210,39 @@ def test_written_as_the_kernel_itself_the_data_stay_real_and_the_ledger_says_so(
     assert len(said) == 1
     assert "at accuracy level 0" in said[0]
     assert "session.qdq_matmulnbits_accuracy_level" in said[0]
+
+
+SHARED = [
+    *(Case("i8", block, depth=depth) for block in (0, -1) for depth in (256, 257, 300, 784)),
+    *(Case(kind, 0, depth=300) for kind in ("u4", "i4", "u8")),
+    *(Case(kind, 512, depth=1200) for kind in KINDS),
+    *(Case(block=block, depth=depth) for block, depth in ((1024, 784), (48, 96), (96, 200))),
+    Case("i8", 0, depth=512, zero=False),
+]
+"""Products of which more codes share a scale than the kernel takes, or not so many as it does."""
+
+
+@pytest.mark.parametrize("case", SHARED, ids=str)
+def test_codes_that_share_a_scale_are_written_in_blocks_that_the_kernel_takes(
+    case: Case, tmp_path: Path
+) -> None:
+    feeds = data(case)
+    real, _, _ = foreseen(case, feeds, tmp_path / "m.onnx")
+    path = tmp_path / "nbits.onnx"
+    qir.save(qir.load(tmp_path / "m.onnx"), path, format="nbits", ledger=Ledger())
+    (node,) = (n for n in onnx.load(path).graph.node if n.op_type == "MatMulNBits")
+    size = {a.name: a.i for a in node.attribute}["block_size"]
+    assert size in (16, 32, 64, 128, 256)
+    assert case.block <= 0 or case.block >= case.depth or case.block % size == 0
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    (found,) = session.run(None, feeds)
+    most = case.depth * 2.0**-24 / 16 * float(np.abs(real).max())  # that many terms of either sign
+    assert np.abs(found - real).max() <= most
+    (again,) = qir.run(qir.load(path), feeds).values()
+    assert np.abs(np.asarray(again) - real).max() <= most
+
+
+def test_a_refusal_of_few_bits_says_why_the_first_product_stays(tmp_path: Path) -> None:
+    (tmp_path / "m.onnx").write_bytes(Case(block=24, depth=96).model().SerializeToString())
+    with pytest.raises(Refused, match=r"stays as it is: the kernel takes blocks of 16, 32"):
+        qir.save(qir.load(tmp_path / "m.onnx"), tmp_path / "n.onnx", format="nbits")
