@@ -9,9 +9,9 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper
-from qir.backends.onnx import OnnxRuntimeTarget
 
 import qir
+from qir.backends.onnx import OnnxRuntimeTarget
 
 STRING, INT, FLOAT, BOOL = (
     TensorProto.STRING,
@@ -21,7 +21,15 @@ STRING, INT, FLOAT, BOOL = (
 )
 HELD = ["b,c", "é", "日本", "", "b,c"]
 X = np.array(["a", "zz", "", "é", "日本"], object)
-LABELS = {"domain": "ai.onnx.ml", "keys_strings": ["b,c", "é"], "values_int64s": [5, 6]}
+
+
+def labels(given: str) -> onnx.NodeProto:
+    keys, values = ["b,c", "é"], [5, 6]
+    return helper.make_node(
+        "LabelEncoder", [given], ["y"], domain="ai.onnx.ml", keys_strings=keys, values_int64s=values
+    )
+
+
 NODES = {
     "joined": ([helper.make_node("StringConcat", ["x", "c"], ["y"])], STRING),
     "joined to itself": ([helper.make_node("StringConcat", ["c", "c"], ["y"])], STRING),
@@ -29,11 +37,11 @@ NODES = {
     "matched": ([helper.make_node("RegexFullMatch", ["c"], ["y"], pattern="b.*")], BOOL),
     "compared": ([helper.make_node("Equal", ["x", "c"], ["y"])], BOOL),
     "unique": ([helper.make_node("Unique", ["c"], ["y"])], STRING),
-    "named": ([helper.make_node("LabelEncoder", ["c"], ["y"], **LABELS)], INT),
+    "named": ([labels("c")], INT),
     "rows and names": (
         [
             helper.make_node("Gather", ["c", "i"], ["g"]),
-            helper.make_node("LabelEncoder", ["g"], ["y"], **LABELS),
+            labels("g"),
         ],
         INT,
     ),
@@ -73,7 +81,7 @@ def written(path: Path, nodes: list[onnx.NodeProto], kind: int, held: list[bytes
         "texts",
         [helper.make_tensor_value_info(n, k, [None]) for n, k in KINDS.items() if n in used],
         [helper.make_tensor_value_info("y", kind, None)],
-        [helper.make_tensor("c", STRING, [len(held)], held)],
+        [onnx.TensorProto(name="c", data_type=STRING, dims=[len(held)], string_data=held)],
     )
     sets = [helper.make_opsetid("", 20), helper.make_opsetid("ai.onnx.ml", 2)]
     onnx.save(helper.make_model(graph, opset_imports=sets, ir_version=9), path)
