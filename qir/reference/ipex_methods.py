@@ -14,7 +14,7 @@ from qir.numerics import dequantize, quantize
 from qir.numerics.affine import Affine
 from qir.numerics.rounding import fma
 from qir.reference.embedding import starts_of
-from qir.reference.method import Call, Codes, F, Method, handed_on, one_scale, stored
+from qir.reference.method import Call, Codes, F, Method, Real32, handed_on, one_scale, stored
 from qir.reference.tflite_methods import code_sums
 from qir.reference.windows import channels_back
 
@@ -90,7 +90,66 @@ def _scaled(name: str, whole: NDArray[np.int64], of: Affine, out: Affine) -> Cod
     return stored(np.rint(whole.astype(F) * factor).astype(np.int64), out)
 
 
+def blocks_of_terms(
+    call: Call, arrays: Mapping[str, Codes], *, scales: str = "block", affine: bool = False
+) -> Codes:
+    """Reals made codes, by a scale for each row of a block, each row or all, times codes of
+    weights; a block's sum becomes real and is added in one rounding to those before, first the
+    bias."""
+    if "bias" in arrays and call.types["bias"].quant is not None:
+        raise OpError(f"{call.op}: the runtime takes a bias in reals")
+    rows, terms = arrays["w"].shape
+    x, size = arrays["x"].astype(F).reshape(-1, terms), _block(call, terms)
+    steps, whole = _weights(call, arrays["w"])
+    total = np.zeros((len(x), rows), F) + arrays.get("bias", np.zeros(rows, F)).astype(F)
+    for start in range(0, terms, size):
+        part = slice(start, start + size)
+        seen = x[:, part] if scales == "block" else x
+        seen = seen if scales != "tensor" else seen.reshape(1, -1)
+        codes, step = _coded(x[:, part], seen, affine=affine)
+        sums = (codes @ whole[:, part].T).astype(F)
+        total = fma(sums * step, steps[:, start], total)
+    return total.reshape(*arrays["x"].shape[:-1], rows)
+
+
+def _block(call: Call, terms: int) -> int:
+    """How many terms are summed as codes: those of a scale of weights, else 128, 64 or 32."""
+    quant = call.types["w"].quant
+    held = {} if quant is None or quant.grain is None else dict(quant.grain.blocks)
+    size = held.get(1, next((n for n in (128, 64, 32) if terms % n == 0), 0))
+    if not size or terms % size or size % 32 or held.get(0) != 1:
+        raise OpError(
+            f"{call.op}: the runtime multiplies codes in blocks of 32, 64 or 128 terms, with a "
+            "scale for each row of w, or each row of a block; others it multiplies as reals"
+        )
+    return size
+
+
+def _weights(call: Call, w: Codes) -> tuple[Real32, NDArray[np.int64]]:
+    """The scale of each element of the weights, and its code less the zero point."""
+    held = call.map("w").over(w.shape)
+    if held.plus is not None:
+        raise OpError(f"{call.op}: the runtime knows no weights with an offset")
+    zeros = np.asarray(held.zero).astype(np.int64)
+    return np.broadcast_to(held.scale.astype(F), w.shape), w.astype(np.int64) - zeros
+
+
+def _coded(x: Real32, seen: Real32, *, affine: bool) -> tuple[NDArray[np.int64], Real32]:
+    """Codes about 0, and the scale of each row, from the range of what is seen."""
+    low, high = (end(seen, 1, keepdims=True) for end in (np.min, np.max))
+    if not affine:
+        step = np.maximum(-low, high) / F(127)
+        return np.clip(np.rint(x * (F(1) / step)), -128, 127).astype(np.int64), step
+    low, high = np.minimum(low, F(0)), np.maximum(high, F(0))
+    step = (high - low) / F(255)
+    zero = np.clip(np.rint(-low / step), 0, 255)
+    return (np.clip(np.rint(x * (F(1) / step) + zero), 0, 255) - zero).astype(np.int64), step
+
+
 METHODS: Mapping[str, Method] = {
+    "blocks_of_terms": Method(
+        blocks_of_terms, params=("scales", "affine"), whole=True, any_map=True, reals=True
+    ),
     "by_one_factor": Method(by_one_factor),
     "sums_in_turn": Method(sums_in_turn, whole=True, reals=True),
     "summed_rows": Method(

@@ -1,5 +1,6 @@
 """Kernels of Intel's extension for PyTorch that stand for themselves, and its profile's answers:
-ipex::qembedding_bag, ipex::qmerged_embeddingbag_cat, ipex::qinteraction, ipex::quantized_lstm.
+ipex::qembedding_bag, ipex::qmerged_embeddingbag_cat, ipex::qinteraction, ipex::quantized_lstm, and
+torch_ipex::woq_linear, by ipex_prepack::weight_only_qlinear_prepack.
 
 `python -m tests.oracles.ipex_kernels` records them, in the extension's own Python.
 """
@@ -7,6 +8,7 @@ ipex::qembedding_bag, ipex::qmerged_embeddingbag_cat, ipex::qinteraction, ipex::
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,11 +20,14 @@ from qir.ir.attrs import Attr
 from qir.ir.dtype import F32, dtype, dtype_of
 from qir.ir.graph import Graph
 from qir.ir.node import Value
-from qir.ir.types import Array, QuantType, TensorType, uniform
+from qir.ir.types import Array, Grain, QuantType, TensorType, param, uniform
+from qir.numerics import Profile, profile
+from qir.numerics.fields import Method
+from qir.numerics.library import replaced
 from qir.reference.interpreter import run
 from tests.counting import note
 
-FILE = Path(__file__).parent / "vectors" / "ipex" / "kernels.npz"
+FOLDER = Path(__file__).parent / "vectors" / "ipex"
 PROFILE = "ipex-2.8"
 Codes = NDArray[np.generic]
 F = np.float32
@@ -30,7 +35,7 @@ F = np.float32
 
 def cases(kind: str) -> Iterator[tuple[str, dict[str, Codes]]]:
     """What was recorded of a kernel: arrays by name."""
-    with np.load(FILE) as file:
+    with np.load(FOLDER / ("woq.npz" if kind == "woq" else "kernels.npz")) as file:
         names = sorted({name.partition("/")[0] for name in file.files})
         for name in (n for n in names if n.startswith(f"{kind}_")):
             parts = [n for n in file.files if n.startswith(f"{name}/")]
@@ -175,6 +180,68 @@ def test_a_recurrent_layer_with_other_scales_for_its_state_is_refused() -> None:
     _, case = next(cases("lstm"))
     with pytest.raises(OpError, match="one scale a gate's row, the same for w and r"):
         recurrent(case, 1.5)
+
+
+def weights(name: str, case: Mapping[str, Codes]) -> Array:
+    """Codes of a scale and zero point a row, or a row of each group."""
+    _, bits, _, group, *_ = name.split("_")
+    blocks = ((0, 1),) if group == "-1" else ((0, 1), (1, int(group)))
+    grain, units, zeros = Grain(blocks), case["units"], case["zeros"]
+    if group == "-1":
+        units, zeros = units.reshape(-1), zeros.reshape(-1)
+    storage = dtype("i8" if bits == "8" else "u4")
+    zero = param(zeros.astype(storage.carrier), grain, "zero") if zeros.any() else ()
+    kind = QuantType(storage, F32, param(units, grain, "scale"), zero, grain=grain, scale_dtype=F32)
+    return Array(case["w"], TensorType(case["w"].shape, kind))
+
+
+def linear(name: str, case: Mapping[str, Codes]) -> Codes:
+    asked = Asked()
+    operands = {"x": asked.fed(case["x"]), "bias": asked.fed(case["bias"])}
+    operands["w"] = asked.graph.constant(weights(name, case))
+    return asked.made(y=asked.graph.add("linear", operands).result)["y"]
+
+
+MODES = {
+    "PER_BATCH_IC_BLOCK_SYM": Method("blocks_of_terms"),
+    "PER_BATCH_SYM": Method("blocks_of_terms", {"scales": "row"}),
+    "PER_TENSOR_SYM": Method("blocks_of_terms", {"scales": "tensor"}),
+    "PER_BATCH": Method("blocks_of_terms", {"scales": "row", "affine": True}),
+    "PER_TENSOR": Method("blocks_of_terms", {"scales": "tensor", "affine": True}),
+}
+"""How reals become codes (act_quant_mode), the first unless told otherwise."""
+
+
+def in_mode(method: Method) -> Profile:
+    """The profile on processors that compute weight-only layers in codes, in such a mode."""
+    found = profile(PROFILE).on("amx")
+    rules = [
+        replace(rule, fields={**rule.fields, ("", "method"): method})
+        if rule.fields.get(("", "method")) == MODES["PER_BATCH_IC_BLOCK_SYM"]
+        else rule
+        for rule in found.rules
+    ]
+    return replace(found, rules=tuple(rules))
+
+
+def foresee_layers() -> None:
+    """Weight-only layers as they are unless told otherwise."""
+    for name, case in cases("woq"):
+        if "IC_BLOCK" in name:
+            same(name, linear(name, case), case["y"])
+
+
+def test_weight_only_layers_are_foreseen() -> None:
+    with replaced(profile(PROFILE).on("amx")):
+        foresee_layers()
+
+
+@pytest.mark.parametrize("mode", [mode for mode in MODES if "IC_BLOCK" not in mode])
+def test_weight_only_layers_in_other_modes_are_foreseen(mode: str) -> None:
+    with replaced(in_mode(MODES[mode])):
+        for name, case in cases("woq"):
+            if name.partition(".")[0].endswith(f"-1_{mode}"):
+                same(name, linear(name, case), case["y"])
 
 
 def test_recorded_results_are_rich_in_ties_and_ends() -> None:

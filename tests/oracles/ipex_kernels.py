@@ -3,7 +3,8 @@
     ATEN_CPU_CAPABILITY=avx512_vnni ONEDNN_MAX_CPU_ISA=AVX512_CORE_VNNI \
         build/oracles/ipex/bin/python -m tests.oracles.ipex_kernels FILE
 
-In the extension's own Python; `make oracle-ipex` does it. A case is arrays under one name; scales
+In the extension's own Python; `make oracle-ipex` does it. Without `ATEN_CPU_CAPABILITY` it records
+weight-only layers. A case is arrays under one name; scales
 are those of its codes, in the order of the operands and the result last.
 """
 
@@ -22,8 +23,11 @@ logging.disable(logging.WARNING)
 import intel_extension_for_pytorch as ipex  # noqa: E402, F401  it registers its kernels
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
+from intel_extension_for_pytorch import quantization  # noqa: E402
 
 F = np.float32
+ONLY_PLAIN = os.environ.get("ATEN_CPU_CAPABILITY") is None
+"""Weight-only layers compute in codes where the processor has AVX512-FP16, and may show it."""
 KERNELS = torch.ops.ipex
 
 
@@ -114,7 +118,60 @@ def layer(x, h, c, w, r, units, bias, scales):
     return {"y": made[0].int_repr().numpy(), "last": made[1].numpy(), "cell": made[2].numpy()}
 
 
+def plain_layers(rng, plan):
+    """Weight-only layers: bits, terms, the group of a scale, how reals become codes."""
+    kinds = [(bits, terms, group, "PER_BATCH_IC_BLOCK_SYM") for bits, terms, group in GROUPS]
+    for bits, terms, group, mode in [*kinds, *((8, 192, -1, mode) for mode in MODES)]:
+        x = (rng.integers(-254, 255, (5, terms)) / 128).astype(F)
+        if plan == "any":
+            x = rng.normal(size=(5, terms)).astype(F)
+        else:
+            x[:, ::32] = 127 / 64  # then halves of a step are ties
+        yield f"woq_{bits}_{terms}_{group}_{mode}", x, bits, terms, group, mode
+
+
+GROUPS = (
+    *((8, terms, -1) for terms in (32, 64, 96, 128, 256, 512)),
+    *((bits, 256, group) for bits in (8, 4) for group in (32, 64, 128)),
+    *((4, terms, -1) for terms in (64, 128, 256)),
+)
+MODES = ("PER_TENSOR_SYM", "PER_BATCH_SYM", "PER_TENSOR", "PER_BATCH")
+
+
+def plain_layer(rng, x, bits, terms, group, mode):
+    made = torch.nn.Linear(terms, 16).eval()
+    with torch.no_grad():
+        made.weight.copy_(torch.from_numpy(rng.normal(size=(16, terms)).astype(F)))
+        made.bias.copy_(torch.from_numpy(rng.normal(size=16).astype(F)))
+    told = quantization.get_weight_only_quant_qconfig_mapping(
+        weight_dtype=getattr(quantization.WoqWeightDtype, f"INT{bits}"),
+        lowp_mode=quantization.WoqLowpMode.INT8,
+        act_quant_mode=getattr(quantization.WoqActQuantMode, mode),
+        group_size=group,
+    )
+    held = quantization.prepare(torch.nn.Sequential(made), told, inplace=False)
+    held = quantization.convert(held, inplace=False)
+    context = getattr(held, "0")._op_context
+    units = context.get_scales().detach().numpy().reshape(16, -1).astype(F)
+    zeros = context.get_zero_points()
+    zeros = np.zeros(units.shape, F) if zeros is None else zeros.detach().numpy().reshape(16, -1)
+    each = terms // units.shape[1]
+    full, shift = (np.repeat(a, each, axis=1) for a in (units, zeros))
+    ends = (-128, 127) if bits == 8 else (0, 15)
+    w = np.clip(np.rint(made.weight.detach().numpy() / full) + shift, *ends)
+    with torch.no_grad():
+        y = held(torch.from_numpy(x)).numpy()
+    parts = {
+        "x": x,
+        "w": w.astype(np.int8 if bits == 8 else np.uint8),
+        "bias": made.bias.detach().numpy(),
+    }
+    return parts | {"units": units, "zeros": zeros.astype(np.int64), "y": y}
+
+
 def recorded():
+    if ONLY_PLAIN:
+        return plain_recorded()
     found = {}
     for plan in ("dyadic", "any"):
         rng = np.random.default_rng(7 if plan == "any" else 8)
@@ -128,6 +185,16 @@ def recorded():
             found[f"{name}.{plan}"] = {"xs": xs, "scales": [*steps, y_scale], "y": y}
         for name, parts in layers(rng, plan):
             found[f"{name}.{plan}"] = parts | layer(**parts)
+    return found
+
+
+def plain_recorded():
+    found = {}
+    for plan in ("dyadic", "any"):
+        rng = np.random.default_rng(9 if plan == "any" else 10)
+        for name, *asked in plain_layers(rng, plan):
+            with torch.no_grad():
+                found[f"{name}.{plan}"] = plain_layer(rng, *asked)
     return found
 
 
