@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from qir.reference import (
     ipex_lstm,
     ipex_methods,
     mxnet_methods,
+    resize,
     tensorflow_methods,
     tflite_curves,
     tflite_dynamic,
@@ -257,6 +259,11 @@ def mean_of_codes(x: Codes, x_map: Affine, out: Affine, *, layout: str = "NCHW")
     return stored(np.rint(scaled).astype(np.int64) + zero, out)
 
 
+def nearest_by_step(call: Call, arrays: Mapping[str, Codes]) -> Codes:
+    """The nearest codes, at places that are products by a step."""
+    return _move(call, arrays, lambda given, attrs: resize.STEPPED(**given, **attrs))
+
+
 # -- by name --------------------------------------------------------------------------------------
 
 
@@ -272,6 +279,7 @@ METHODS: Mapping[str, Method] = {
     ),
     "mean_along": Method(mean_of_reals, attrs=("kernel", "stride", "pad", "ceil", "count_pad")),
     "mean_of_codes": Method(mean_of_codes, attrs=("layout",)),
+    "nearest_by_step": Method(nearest_by_step, whole=True, reals=True),
     **ipex_lstm.METHODS,
     **ipex_methods.METHODS,
     **tflite_methods.METHODS,
@@ -309,7 +317,7 @@ def run(call: Call, arrays: Mapping[str, Codes]) -> Codes:
     if wanted.name == "reals":
         return _reals(call, arrays)
     if wanted.name == "move":
-        return _move(call, arrays)
+        return _move(call, arrays, partial(compute, call.op))
     method = METHODS.get(wanted.name) or _of_plugin(wanted.name)
     if method is None:
         known = ", ".join((*METHODS, "reals", "move"))
@@ -362,7 +370,10 @@ def _goes_along(given: Affine, out: Affine, perm: Attr) -> bool:
     return same and perm[out.axis] == given.axis
 
 
-def _move(call: Call, arrays: Mapping[str, Codes]) -> Codes:
+Moved = Callable[[Mapping[str, Codes], Mapping[str, Attr]], Codes]
+
+
+def _move(call: Call, arrays: Mapping[str, Codes], function: Moved) -> Codes:
     """The op on codes, after they are in the result's map."""
     if call.out is None:
         return _reals(call, arrays)
@@ -370,7 +381,7 @@ def _move(call: Call, arrays: Mapping[str, Codes]) -> Codes:
     maps = {slot: call.affine(slot) for slot in arrays if call.types[slot].quant}
     if call.op == "transpose" and "x" in maps and out.axis is not None:
         along = _goes_along(maps["x"], out, call.attrs["perm"])
-        return compute(call.op, arrays, call.attrs) if along else _reals(call, arrays)
+        return function(arrays, call.attrs) if along else _reals(call, arrays)
     if any(given.axis != out.axis for given in maps.values() if given.axis is not None):
         return _reals(call, arrays)  # no map of the result can be said of what is not moved yet
     moved = {
@@ -379,4 +390,4 @@ def _move(call: Call, arrays: Mapping[str, Codes]) -> Codes:
         else data
         for slot, data in arrays.items()
     }
-    return compute(call.op, moved, call.attrs)
+    return function(moved, call.attrs)

@@ -1,15 +1,14 @@
 """Resizing: where each element of the result lies in x, and what it takes from there.
 
-Coordinates are exact fractions of sizes and scales. Interpolation works axis by axis in float64
-and is rounded once. What lies outside repeats the edge, unless it is left out or extrapolated.
+Places are float32, each step of their formulas rounded, as onnxruntime has them: the scale is one
+float32, i / scale and not i * (1 / scale). Interpolation works axis by axis in float64 and is
+rounded once. What lies outside repeats the edge, unless it is left out or extrapolated.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +20,9 @@ from qir.reference.operands import Array, Wide, floats, narrow, wide
 
 Reals = Sequence[float]
 Places = NDArray[np.int64]
-ZERO, ONE = Fraction(0), Fraction(1)
+Places32 = NDArray[np.float32]
+F = np.float32
+HALVES = 1e-6  # what is no farther from a half counts as one, as in onnxruntime
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,33 +32,38 @@ class Along:
     axis: int
     size: int
     made: int
-    scale: Fraction
-    start: Fraction
-    end: Fraction
+    scale: np.float32
+    start: np.float32
+    end: np.float32
 
-    def coordinates(self, rule: str) -> list[Fraction]:
+    @np.errstate(all="ignore")
+    def coordinates(self, rule: str) -> Places32:
         """Where each element of the result lies among those of x."""
-        half, last = Fraction(1, 2), self.size - 1
-        first, step = -half, 1 / self.scale
+        number, half = np.arange(self.made).astype(F), F(0.5)
+        size, made, last = F(self.size), F(self.made), F(self.size) - F(1)
         match rule:
-            case "half_pixel" | "pytorch_half_pixel":
-                first = half * step - half
-                if rule == "pytorch_half_pixel" and self.made == 1:
-                    first = Fraction(0)
-            case "half_pixel_symmetric":
-                beside = Fraction(self.size, 2) * (1 - self.made / (self.size * self.scale))
-                first = beside + half * step - half
-            case "align_corners":
-                first, step = Fraction(0), Fraction(last, max(self.made - 1, 1))
             case "asymmetric":
-                first = Fraction(0)
+                places = number / self.scale
             case "tf_half_pixel_for_nn":
-                first = half * step
-            case _ if self.made == 1:
-                first = half * (self.start + self.end) * last
+                places = (number + half) / self.scale
+            case "half_pixel_symmetric":
+                beside = size / F(2) * (F(1) - made / (self.scale * size))
+                moved = (number.astype(np.float64) + 0.5) / np.float64(self.scale)
+                places = np.float64(beside) + moved - 0.5
+            case "align_corners" if self.made > 1:
+                places = number * last / (made - F(1))
+            case "tf_crop_and_resize" if self.made > 1:
+                span = number * (self.end - self.start) * last
+                places = self.start * last + span / (made - F(1))
+            case "tf_crop_and_resize":
+                places = number + 0.5 * np.float64(self.start + self.end) * np.float64(last)
+            case "align_corners":
+                places = number
+            case "pytorch_half_pixel" if self.made == 1:
+                places = number
             case _:
-                first, step = self.start * last, (self.end - self.start) * last / (self.made - 1)
-        return [first + i * step for i in range(self.made)]
+                places = (number + half) / self.scale - half
+        return np.asarray(places, F)
 
 
 def resize_nearest(
@@ -79,21 +85,72 @@ def resize_nearest(
     out, outside = x, np.zeros((1,) * x.ndim, np.bool_)
     for along in _plan(op, x, sizes, scales, axes, coordinates, policy, roi):
         at = along.coordinates(coordinates)
-        near = [min(max(_whole(c, rounding), 0), along.size - 1) for c in at]
-        out = np.take(out, np.array(near, np.int64), along.axis)
+        near = np.clip(_whole(at, rounding), 0, along.size - 1)
+        out = np.take(out, near, along.axis)
         outside = outside | _beyond(at, along, coordinates, x.ndim)
     return _extrapolated(out, outside, extrapolation)
 
 
-def _whole(at: Fraction, rounding: str) -> int:
-    match rounding:
-        case "floor":
-            return math.floor(at)
-        case "ceil":
-            return math.ceil(at)
-        case "round_prefer_ceil":
-            return math.floor(at + Fraction(1, 2))
-    return math.ceil(at - Fraction(1, 2))
+_AHEAD = {
+    ("asymmetric", "floor"): 0.0,
+    ("half_pixel", "round_prefer_ceil"): 0.5,
+    ("tf_half_pixel_for_nn", "floor"): 0.5,
+    ("align_corners", "round_prefer_ceil"): 0.0,
+}
+
+
+def nearest_by_step(
+    x: Array,
+    sizes: Array | None = None,
+    *,
+    scales: Reals = (),
+    axes: Sequence[int] = (),
+    coordinates: str = "half_pixel",
+    policy: str = "stretch",
+    roi: Reals = (),
+    extrapolation: float = 0.0,
+    rounding: str = "round_prefer_floor",
+) -> Array:
+    """`resize_nearest` as torch and TensorFlow Lite have it: places are float32 products by a step.
+
+    The step is the old size over the new one, each less one where corners align, or one over the
+    scale as it is given. By other rules than theirs it is the op.
+    """
+    ahead = _AHEAD.get((coordinates, rounding))
+    if ahead is None or policy != "stretch":
+        return resize_nearest(
+            x,
+            sizes,
+            scales=scales,
+            axes=axes,
+            coordinates=coordinates,
+            policy=policy,
+            roi=roi,
+            extrapolation=extrapolation,
+            rounding=rounding,
+        )
+    out, corners = x, coordinates == "align_corners"
+    over = axes_of("resize_nearest", axes, x.ndim) or tuple(range(x.ndim))
+    for along in _plan("resize_nearest", x, sizes, scales, axes, coordinates, policy, roi):
+        size, made = along.size, along.made
+        if corners:
+            step = F(size - 1) / F(max(made - 1, 1))
+        else:
+            step = F(1 / scales[over.index(along.axis)]) if scales else F(size) / F(max(made, 1))
+        places = (np.arange(made).astype(F) + F(ahead)) * step
+        near = np.floor(places.astype(np.float64) + 0.5) if corners else np.floor(places)
+        out = np.take(out, np.minimum(near.astype(np.int64), size - 1), along.axis)
+    return np.asarray(out, order="C")
+
+
+def _whole(at: Places32, rounding: str) -> Places:
+    below = np.floor(at)
+    if rounding in ("floor", "ceil"):
+        return np.asarray(below if rounding == "floor" else np.ceil(at), np.int64)
+    rest = (at - below).astype(np.float64) - 0.5
+    tied = np.abs(rest) <= HALVES
+    up = np.where(tied, rounding == "round_prefer_ceil", rest > 0)
+    return below.astype(np.int64) + up
 
 
 @np.errstate(all="ignore")
@@ -130,13 +187,13 @@ def resize(
     return _extrapolated(narrow(out, x.dtype), outside, extrapolation)
 
 
-def _shares(at: list[Fraction], mode: str, a: float, stretch: float) -> tuple[Places, Wide]:
+def _shares(at: Places32, mode: str, a: float, stretch: float) -> tuple[Places, Wide]:
     """The places that each element takes from and how much of each, wider by 1/stretch."""
     reach = 1 if mode == "linear" else 2
     first = int(np.floor(-reach / stretch)) + 1
     steps = np.arange(first, 2 - first, dtype=np.int64)
-    base = np.array([math.floor(c) for c in at], np.int64)
-    rest = np.array([float(c - math.floor(c)) for c in at], np.float64)
+    base = np.floor(at).astype(np.int64)
+    rest = at.astype(np.float64) - base
     away = np.abs((steps - rest[:, None]) * stretch)
     shares = np.maximum(1 - away, 0) if mode == "linear" else _spline(away, a)
     return base[:, None] + steps, shares
@@ -159,9 +216,9 @@ def _mixed(x: Wide, taps: Places, shares: Wide, axis: int) -> Wide:
     return out
 
 
-def _beyond(at: list[Fraction], along: Along, rule: str, rank: int) -> NDArray[np.bool_]:
+def _beyond(at: Places32, along: Along, rule: str, rank: int) -> NDArray[np.bool_]:
     """Which elements lie outside x along an axis; only a crop has some that are not its edge."""
-    out = np.array([not 0 <= c <= along.size - 1 for c in at], np.bool_)
+    out = (at < 0) | (at > along.size - 1)
     shape = [1] * rank
     shape[along.axis] = -1
     return (out & (rule == "tf_crop_and_resize")).reshape(shape)
@@ -184,7 +241,10 @@ def _plan(
     policy: str,
     roi: Reals,
 ) -> list[Along]:
-    """How each axis is resized, those that stay as they are left out; OpError for misfits."""
+    """How each axis is resized, those that stay as they are left out; OpError for misfits.
+
+    Where the whole result has the sizes of x, nothing is resized, whatever the scales.
+    """
     along = axes_of(op, axes, x.ndim) or tuple(range(x.ndim))
     if coordinates not in COORDINATES or policy not in POLICIES:
         raise OpError(f"{op}: coordinates {coordinates!r}, policy {policy!r}")
@@ -196,25 +256,28 @@ def _plan(
         raise OpError(f"{op}: roi has {len(roi)} numbers, it takes {2 * len(along)}")
     held = [x.shape[a] for a in along]
     made, steps = _made(op, held, sizes, scales, policy)
+    crop = coordinates == "tf_crop_and_resize"
+    if made == held and not crop:
+        return []
     out = []
     for i, axis in enumerate(along):
-        start, end = (Fraction(roi[i]), Fraction(roi[i + len(along)])) if roi else (ZERO, ONE)
+        start, end = (F(roi[i]), F(roi[i + len(along)])) if crop else (F(0), F(1))
         if not held[i] and made[i]:
             raise OpError(f"{op}: axis {axis} is empty, it cannot become {made[i]}")
-        if steps[i] != 1 or coordinates == "tf_crop_and_resize":
+        if steps[i] != 1 or crop:
             out.append(Along(axis, held[i], made[i], steps[i], start, end))
     return out
 
 
 def _made(
     op: str, held: list[int], sizes: Array | None, scales: Reals, policy: str
-) -> tuple[list[int], list[Fraction]]:
-    """The sizes of the result, and the exact scales."""
+) -> tuple[list[int], list[np.float32]]:
+    """The sizes of the result, and the scales."""
     if sizes is None:
         if len(scales) != len(held) or not all(0 < s < 2**31 for s in scales):
             raise OpError(f"{op}: scales {tuple(scales)} are no {len(held)} positive numbers")
         made = [scaled(h, s) for h, s in zip(held, scales, strict=True)]
-        return made, [Fraction(s) for s in scales]
+        return made, [F(s) for s in scales]
     wanted = [int(s) for s in sizes.reshape(-1)]
     if sizes.ndim != 1 or len(wanted) != len(held) or min(wanted, default=1) < 1:
         raise OpError(f"{op}: sizes {wanted} for {len(held)} axes, each must be 1 or more")
@@ -222,8 +285,9 @@ def _made(
         if 0 in held:
             raise OpError(f"{op}: x has no elements, whose proportions could be kept")
         each = proportion(policy, held, wanted)
-        return [rounded(each * h) for h in held], [each] * len(held)
-    return wanted, [Fraction(w, max(h, 1)) for w, h in zip(wanted, held, strict=True)]
+        return [rounded(h, each) for h in held], [each] * len(held)
+    return wanted, [F(w) / F(max(h, 1)) for w, h in zip(wanted, held, strict=True)]
 
 
+STEPPED: Callable[..., Array] = nearest_by_step
 FUNCTIONS: dict[str, Callable[..., Array]] = {"resize_nearest": resize_nearest, "resize": resize}

@@ -34,16 +34,16 @@ def scaled(size: int, scale: float) -> int:
     return int(np.floor(np.float32(size) * np.float32(scale)))
 
 
-def proportion(policy: str, sizes: Sequence[int], wanted: Sequence[int]) -> Fraction:
+def proportion(policy: str, sizes: Sequence[int], wanted: Sequence[int]) -> np.float32:
     """The scale that keeps the proportions, no size larger or none smaller than what is wanted."""
     pick = min if policy == "not_larger" else max
-    each = (Fraction(w, s) for w, s in zip(wanted, sizes, strict=True))
-    return pick(each, default=Fraction(1))
+    each = (np.float32(w) / np.float32(s) for w, s in zip(wanted, sizes, strict=True))
+    return pick(each, default=np.float32(1))
 
 
-def rounded(size: Fraction) -> int:
-    """The nearest whole size, the larger one of two."""
-    return int(size + Fraction(1, 2))
+def rounded(size: int, scale: np.float32) -> int:
+    """The nearest whole size to a float32 product, the larger one of two."""
+    return int(np.floor(np.float64(np.float32(size) * scale) + 0.5))
 
 
 def _check(call: Call) -> tuple[int, ...]:
@@ -97,7 +97,7 @@ def _sizes(call: Call, held: Shape) -> Sequence[Dim]:
     if not known or 0 in known:
         return [None] * len(held)
     each = proportion(call.text("policy"), known, wanted)
-    return [rounded(each * d) for d in known]
+    return [rounded(d, each) for d in known]
 
 
 def _scaled(size: Dim, scale: float) -> Dim:
@@ -140,7 +140,9 @@ OPS = (
         Traits(same_params=("x",), value_preserving=True),
         _move,
         doc="each element the nearest of x; the axes are all where none is named, and their "
-        "sizes come as an operand or from scales",
+        "sizes come as an operand or from scales. Places are float32, each step rounded, over the "
+        "scale (by sizes: the new one over the old); a half is what lies within 1e-6 of one. A "
+        "result of the sizes of x is x, but for a crop",
     ),
     OpSpec(
         "resize",
@@ -153,6 +155,7 @@ OPS = (
             AttrSpec("exclude_outside", "bool", False),
             AttrSpec("antialias", "bool", False),
         ),
-        doc="each element interpolated between those of x, by lines or by cubic splines",
+        doc="each element interpolated between those of x, by lines or by cubic splines, at the "
+        "places that resize_nearest has",
     ),
 )
