@@ -16,6 +16,7 @@ from onnx import TensorProto
 
 from .conformance import PAGE, SAME, Case, _differs, listed, outcomes, page
 
+
 def _is_same_age() -> bool:
     """Whether the page was made with the packages that are here."""
     text = PAGE.read_text(encoding="utf-8")
