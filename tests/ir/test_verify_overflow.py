@@ -437,6 +437,20 @@ def test_codes_of_64_bits_times_nothing_are_nothing() -> None:
     assert (sums.least, sums.greatest, sums.bits) == (0, 0, 1)
 
 
+@pytest.mark.parametrize(("bits", "told"), [(8, True), (16, False)])
+def test_reals_of_wide_codes_are_not_summed_in_32_bits(bits: int, told: bool) -> None:
+    for reals in (True, False):
+        graph = Graph()
+        kind = TensorType((1, 1 << 17), QuantType(dtype(f"u{bits}"), scale=(1.0,)))
+        x = graph.add("input", types=[kind], name="x").result
+        w = graph.add("input", types=[TensorType((1 << 17, 1), kind.quant)], name="w").result
+        if reals:
+            x, w = (graph.add("dequantize", {"x": v}).result for v in (x, w))
+        graph.add("output", {"y": graph.add("matmul", {"a": x, "b": w}).result})
+        found = [f for f in verify(graph) if f.rule == "overflow"]
+        assert bool(found) is (told or not reals)
+
+
 def test_computed_weights_are_bounded_by_their_type() -> None:
     q = "!quant.uniform<u8:f32, 0.5:3>"
     text = f"%x = input() : 2x4x9x{q} %y = matmul(%x, %x) {{trans_b = true}} : 2x4x4x{q}"

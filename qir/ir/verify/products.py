@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from qir.ir.verify.accumulators import (
     INT32,
     MATRICES,
+    RAW,
     bits,
     bound,
     met,
@@ -69,11 +70,12 @@ def overflow(seen: Seen) -> Iterator[Fault]:
     """No input makes the 32-bit sum of a product of codes wrap.
 
     A proof from the weights, zero points, bias and bounds of the codes: the greatest sum is the one
-    that some input really makes. `qir verify MODEL --overflow` shows the bits of every layer, and
-    where sums of pairs in 16 bits, as CPUs without VNNI make them, can saturate.
+    that some input really makes. Of reals made of codes wider than 8 bits nothing is told: runtimes
+    sum those as reals, or in 64 bits. `qir verify MODEL --overflow` shows the bits of every layer,
+    and where sums of pairs in 16 bits, as CPUs without VNNI make them, can saturate.
     """
     for product in products(seen):
-        if safe(product):
+        if safe(product) or _wide_reals(product):
             continue
         found = bound(product)
         if isinstance(found, str):
@@ -88,3 +90,11 @@ def overflow(seen: Seen) -> Iterator[Fault]:
         said = f"{stage}sums come to {least}..{greatest}{where}: {size} bits, and 32 wrap"
         value = step.operands.get(product.slots[0])
         yield Fault(said, step.prefix + product.slots[0], value.name if value is not None else "")
+
+
+def _wide_reals(product: Product) -> bool:
+    """Whether it sums reals, of codes that no runtime sums in 32 bits."""
+    step = product.step
+    if step.row.name in RAW or max(product.x.storage.bits, product.w.storage.bits) <= 8:
+        return False
+    return all(step.call.types[slot].quant is None for slot in product.slots)
