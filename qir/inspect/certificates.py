@@ -127,18 +127,24 @@ def certify(
 def _saturated_by(node: Node, made: Product, profiles: Sequence[str]) -> tuple[str, ...]:
     """The profiles under which pairs of products can saturate on this processor, or the codes of
     a window beside zero points of weights."""
-    pairs = accumulators.pairs(made)
-    if pairs is None:
-        return ()
-    short = {"saturate_i16", "saturate_taps"} if pairs.saturates else set()
-    if accumulators.window(made) > accumulators.INT16[1]:
-        short.add("saturate_taps")
-    if not short:
-        return ()
     query = query_of(node, isa=best_isa())
     names = profile_names() if query.forms else profiles
     said = {name: profile(name).resolve(query).acc.pairs for name in names}
-    return tuple(name for name, how in said.items() if how in short)
+    cut = {how for how in set(said.values()) if _cut(how, made)}
+    return tuple(name for name, how in said.items() if how in cut)
+
+
+def _cut(how: str, made: Product) -> bool:
+    """Whether something saturates in 16 bits where pairs of terms are added so."""
+    signed = made.x.storage.kind == "int" and made.step.call.op.startswith("conv")
+    if how == "exact" or (how == "halve_signed" and signed):
+        return False
+    inside = how in ("saturate_i16", "halve_signed")
+    pairs = accumulators.pairs(made, inside=inside)
+    if pairs is None:
+        return False
+    wide = how == "saturate_taps" and accumulators.window(made) > accumulators.INT16[1]
+    return pairs.saturates or wide
 
 
 def _ties(seen: Seen, made: Product, profiles: tuple[str, ...], most: int) -> Ties | None:
@@ -241,10 +247,9 @@ def _unsaid(rule: Rule, name: str, node: Node, made: Product, result: QuantType)
     """Why a profile's codes are not to be had from sums alone."""
     if rule.method is not None:
         return f"{name} computes {made.step.row.name} by method {rule.method}"
-    saturates = accumulators.pairs(made)
     if rule.acc.pairs == "halve_signed" and made.x.storage.kind == "int":
         return f"weights of signed data are halved under {name}"
-    if rule.acc.pairs != "exact" and saturates is not None and saturates.saturates:
+    if _cut(rule.acc.pairs, made):
         return f"pairs of products can saturate in 16 bits under {name}"
     declared = any(q.declared is not None for q in (made.x, made.w, result))
     if rule.requant.order == "gy/gx/gw" and declared:

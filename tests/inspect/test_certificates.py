@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -18,7 +20,8 @@ from qir.ir.node import Stage
 from qir.ir.ops import spec
 from qir.ir.parser import parse
 from qir.ir.types import Array, TensorType, uniform
-from qir.numerics import Query, affine, multiplier, profile, requantize
+from qir.numerics import Query, accumulate, affine, multiplier, profile, requantize
+from qir.numerics import parse as parse_profile
 from qir.reference.interpreter import run
 
 F = np.float32
@@ -256,6 +259,56 @@ def test_codes_of_windows_saturate_under_fbgemm_beside_zero_points(most: int, ze
     saturates = zero != 0 and 343 * most > 32767
     assert ("torch-2.13.fbgemm" in found.saturated_by) == saturates
     assert "torch-2.13.qnnpack" not in found.saturated_by
+
+
+def image(w: NDArray[np.int8], groups: int, most: int) -> Graph:
+    """A convolution whose windows are the whole image."""
+    graph, channels = Graph(), w.shape[1] * groups
+    kind = uniform(U8, F(0.5), 0, bounds=(0, most))
+    operands = {
+        "x": graph.add("input", types=[TensorType((1, channels, *w.shape[2:]), kind)]).result,
+        "w": graph.constant(Array(w, TensorType(w.shape, uniform(I8, F(0.5))), "w")),
+    }
+    result = TensorType((1, len(w), 1, 1), uniform(U8, F(99)))
+    node = graph.add("conv2d", operands, {"groups": groups}, types=[result], name="y")
+    graph.add("output", {"y": node.result})
+    return graph
+
+
+def loses(w: NDArray[np.int8], groups: int, most: int, pairs: str) -> bool:
+    """Whether the sum of some two terms differs from the exact one, each two tried one by one."""
+    channels = w.shape[1] * groups
+    how = parse_profile(f'name = "p"\n[acc]\npairs = "{pairs}"\n', "p").resolve(Query("conv2d")).acc
+    places = list(np.ndindex(channels, *w.shape[2:]))
+    images = []
+    for first, second in itertools.product(places, places):
+        images.append(np.zeros((channels, *w.shape[2:]), np.uint8))
+        images[-1][first] = images[-1][second] = most
+    data = np.stack(images)
+    exact = accumulate.conv2d(data, w, groups=groups)
+    return bool(np.any(accumulate.conv2d(data, w, groups=groups, how=how) != exact))
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_pairs_of_convolutions_saturate_where_some_input_shows_it(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On processors before VNNI, under a profile whose pairs cross taps and one whose do not."""
+    rng = np.random.default_rng(seed)
+    groups, into, most = (
+        int(rng.choice([1, 2])),
+        int(rng.integers(1, 4)),
+        int(rng.choice([255, 200])),
+    )
+    w = rng.choice([1, -2, 3], (groups * 2, into, *rng.integers(1, 3, 2))).astype(np.int8)
+    for _ in range(2):
+        w[tuple(rng.integers(0, w.shape))] = rng.choice([127, 90])
+    monkeypatch.setattr(certificates, "best_isa", lambda: "avx2")
+    names = {"torch-2.13.fbgemm": "saturate_rows", "torch-2.13.pt2e": "saturate_i16"}
+    (found,) = certify(image(w, groups, most), tuple(names))
+    shown = {name: loses(w, groups, most, pairs) for name, pairs in names.items()}
+    assert {name: name in found.saturated_by for name in names} == shown
+    assert found.classes["avx2"] == ("saturate" if shown["torch-2.13.fbgemm"] else "exact")
 
 
 def test_sums_that_wrap_or_pairs_that_saturate_are_said() -> None:

@@ -461,15 +461,16 @@ def _bias_rows(product: Product, shape: tuple[int, ...]) -> list[Whole | None]:
 # -- pairs in 16 bits ---------------------------------------------------------------------------
 
 
-def pairs(product: Product) -> Pairs | None:
+def pairs(product: Product, *, inside: bool = False) -> Pairs | None:
     """Sums of neighbouring products of bytes; None where a CPU does not sum such codes so.
 
     Signed codes of x are counted as unsigned ones, 128 more, as kernels have them; every tap of a
-    window is taken to meet data.
+    window is taken to meet data. `inside`: neighbours of one tap alone, as some kernels have them;
+    the last of an odd number of channels has none.
     """
     x, w = product.x.storage, product.w.storage
     if transposed(product.step.call) or product.lost:
-        return None  # who sums what with what depends on the kernel
+        return None  # which taps meet data together depends on the place
     if x.bits > 8 or w.bits > 8 or w.kind != "int":
         return None
     shift = 128 if x.kind == "int" else 0
@@ -478,7 +479,10 @@ def pairs(product: Product) -> Pairs | None:
         extremes = np.array([[product.w.low] * 2, [product.w.high] * 2])
         return _furthest(extremes, ends, 0, None)
     rows, _ = _rows(product, product.weights.data)
-    rows = np.moveaxis(rows, 1, -1).reshape(len(rows), -1)
+    rows = np.moveaxis(rows, 1, -1)
+    if inside and rows.shape[-1] % 2:
+        rows = np.concatenate([rows, np.zeros((*rows.shape[:-1], 1), rows.dtype)], axis=-1)
+    rows = rows.reshape(len(rows), -1)
     found: Pairs | None = None
     each = max(2, _BLOCK // max(1, rows.shape[1]))
     for start in range(0, len(rows), each):
