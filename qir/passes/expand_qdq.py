@@ -226,7 +226,7 @@ def _bias(
         name = graph.fresh(f"{name}.codes")
         meant = value.type.with_element(kind)
         return graph.add("recode", {"x": value}, types=[meant], name=name, before=node).result
-    data = Array(value.constant.data, TensorType(value.type.shape, kind), name)
+    data = Array(value.constant.held, TensorType(value.type.shape, kind), name)
     made = graph.constant(data, name=graph.fresh(name), before=node)
     graph.set_origins(made.node, value.node.origins)
     graph.set_lineage(made, value.lineage)

@@ -191,7 +191,7 @@ def _even(node: Node, found: Found) -> bool:
 def _fold(graph: Graph, value: Value, quant: QuantType) -> None:
     kind = value.type.with_element(quant)
     if (held := value.constant) is not None:
-        graph.set_attrs(value.node, data=Array(held.data, kind, held.name))
+        graph.set_attrs(value.node, data=Array(held.held, kind, held.name))
     graph.set_type(value, kind)
     places = [(use.node, use.slot) for use in value.uses]
     if len(value.node.results) == 1 and value.node.op not in GIVEN:

@@ -186,7 +186,7 @@ def _replace(graph: Graph, match: Match) -> Value | None:
     held = match["held"]
     array = held.constant
     assert array is not None
-    made = Array(array.data, held.type.with_element(quant), held.name)
+    made = Array(array.held, held.type.with_element(quant), held.name)
     weights = graph.constant(made, name=graph.fresh(f"{held.name}.codes"))
     graph.set_origins(weights.node, held.node.origins)
     graph.set_lineage(weights, held.lineage.then("coded"))

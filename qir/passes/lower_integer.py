@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from qir.ir import parts
 from qir.ir.attrs import Attr
 from qir.ir.dtype import F32, I8, I32, U8
 from qir.ir.graph import Graph
@@ -164,7 +165,9 @@ class _Build:
         """The codes as plain numbers, the last two axes swapped where that is asked."""
         codes, plain = side.codes, side.codes.type.with_element(side.quant.storage)
         if (array := codes.constant) is not None:
-            data = np.ascontiguousarray(np.swapaxes(array.data, -1, -2)) if turned else array.data
+            axes = [*range(array.type.rank)]
+            axes[-2:] = axes[:-3:-1]
+            data = parts.turned(array.held, axes) if turned else array.held
             name = array.name or codes.name
             free = self.graph.fresh(name)
             held = Array(data, TensorType(data.shape, side.quant.storage), name)

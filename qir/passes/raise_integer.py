@@ -316,7 +316,7 @@ def _coded(graph: Graph, node: Node, raw: Value, quant: QuantType) -> Value:
     if (array := raw.constant) is None:
         name = graph.fresh(f"{raw.name}.codes")
         return graph.add("recode", {"x": raw}, types=[kind], name=name, before=node).result
-    held = Array(array.data, kind, array.name)
+    held = Array(array.held, kind, array.name)
     made = graph.constant(held, name=graph.fresh(f"{raw.name}.codes"), before=node)
     graph.set_origins(made.node, raw.node.origins)
     graph.set_lineage(made, raw.lineage)

@@ -81,7 +81,7 @@ def _unfold(graph: Graph, value: Value) -> None:
     numbers = _constants(graph, quant, value.name, value.node)
     kind = value.type.with_element(_open(quant))
     if (held := value.constant) is not None:
-        graph.set_attrs(value.node, data=Array(held.data, kind, held.name))
+        graph.set_attrs(value.node, data=Array(held.held, kind, held.name))
     graph.set_type(value, kind)
     if value.node.op not in ("constant", "input", *_BITS):
         for name, number in numbers.items():
@@ -117,7 +117,7 @@ def _constants(graph: Graph, quant: QuantType, stem: str, before: Node) -> Numbe
             continue
         data = held if isinstance(held, Array) else _listed(quant, name, f"{stem}.{name}")
         free = graph.fresh(f"{stem}.{name}")
-        made[name] = graph.constant(Array(data.data, data.type, free), name=free, before=before)
+        made[name] = graph.constant(Array(data.held, data.type, free), name=free, before=before)
     return made
 
 

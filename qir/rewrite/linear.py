@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from qir.ir import parts
 from qir.ir.alignment import turned
 from qir.ir.dtype import I32
 from qir.ir.graph import Graph
@@ -164,7 +165,7 @@ def _weight(graph: Graph, node: Node, codes: Value) -> Value:
     assert held is not None
     if not _is_turned(node):
         kind = turned(codes.type, [1, 0])
-        held = Array(np.ascontiguousarray(held.data.T), kind, held.name)
+        held = Array(parts.turned(held.held, (1, 0)), kind, held.name)
     elif old.node.operands["x"] is codes:
         return old
     return _real(graph, node, old, codes, held)

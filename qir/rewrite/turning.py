@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-import numpy as np
-
+from qir.ir import parts
 from qir.ir.attrs import Attr
 from qir.ir.node import Value
 from qir.ir.ops import spec
@@ -77,16 +76,16 @@ def _step(perm: Perm) -> str:
 def turned_array(array: Array, perm: Perm) -> Array | None:
     """A constant with its axes in that order, axes of 1 put before where it has fewer."""
     lead = len(perm) - array.type.rank
-    data, kind = array.data, array.type
+    data, kind = array.held, array.type
     if lead:
         if kind.quant is not None and kind.quant.grain is not None:
             return None
-        data = data.reshape((1,) * lead + data.shape)
+        data = parts.reshaped(data, (1,) * lead + data.shape)
         kind = TensorType(data.shape, kind.element)
     made = turned_type(kind, perm)
     if made is None:
         return None
-    return Array(np.ascontiguousarray(data.transpose(perm)), made, array.name)
+    return Array(parts.turned(data, perm), made, array.name)
 
 
 # -- ops ------------------------------------------------------------------------------------------
