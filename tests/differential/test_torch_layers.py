@@ -202,6 +202,11 @@ def scattered(seed: int, rank: int) -> tuple[Asked, list[list[int]]]:
     weights = rng.integers(-9, 10, (groups * into, outof, *taps)).astype(np.int8)
     data = codes(rng, "u8", 1, groups * into, *(min(s, 6 - rank) for s in sizes))
     held = {"x": Held(data, x.map), "w": Held(weights, w.map)}
+    if "bias" in asked.operands:
+        assert x.map is not None
+        assert w.map is not None
+        steps = rng.integers(-400, 400, groups * outof)
+        held["bias"] = Held(np.asarray(steps * (x.map.scale * w.map.scale) * F(0.5), F))
     return replace(asked, operands=held, attrs={**asked.attrs, "groups": groups}), sides
 
 
