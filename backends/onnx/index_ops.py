@@ -43,9 +43,15 @@ def _scatter(onnx_op: str) -> Row:
     return row
 
 
+_DEPTHS = {("i32", "f32"): np.int32, ("f32", "f32"): np.float32, ("i64", "i32"): np.float32}
+"""Of indices and values, the type of depth that onnxruntime's kernel has, where not int64."""
+
+
 def _one_hot(writer: Writer, work: Work, ins: dict[str, str]) -> None:
     name = given(work, "OneHot").get("depth")
-    depth = writer.parameter(np.array(work.whole("depth"), np.int64), f"{work.out}_depth", name)
+    indices, values = (work.operands[slot].type.dtype.name for slot in ("indices", "values"))
+    size = np.array(work.whole("depth"), _DEPTHS.get((indices, values), np.int64))
+    depth = writer.parameter(size, f"{work.out}_depth", name)
     attrs: dict[str, Wire] = {"axis": work.whole("axis")}
     operands = [ins["indices"], depth, ins["values"]]
     writer.emit("OneHot", operands, [work.out], attrs, origins=work.origins)

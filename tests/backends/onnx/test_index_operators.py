@@ -50,6 +50,15 @@ NONE = np.zeros(0, np.float32)
 SCALED = {"x": IMAGE, "none": None, "c": DOUBLE}
 SIZED = {"x": IMAGE, "none": None, "nil": None, "c": row(1, 2, 7, 3)}
 COMPUTED = {"x": IMAGE, "none": None, "nil": None, "shape": row(1, 2, 7, 3)}
+ONE_HOTS = [
+    *(
+        ("i8", d, v)
+        for d, v in (("i8", "i8"), ("f4", "i4"), ("i8", "f4"), ("f4", "f4"), ("i4", "f4"))
+    ),
+    *(("f4", d, v) for d, v in (("i8", "i8"), ("f4", "f4"))),
+    *(("i4", d, "f4") for d in ("i4", "f4")),
+]
+"""Of indices, depth and values: the types that onnxruntime has a kernel for."""
 
 POOLS = [
     Case("MaxPool", {"x": ROWS}, KERNEL1, (8, 12), exact=True),
@@ -139,6 +148,13 @@ PICKS = [
     Case("ScatterND", {"x": X, "c": TUPLES, "y": NEW}, {"reduction": "min"}, (18,)),
     Case("OneHot", {"i": row(1, -1, 7), "c1": np.array(4), "c2": row(0.0, 2.0)}, opsets=(9, 11)),
     Case("OneHot", {"i": row(1, 0), "c1": row(3), "c2": row(5, 9)}, {"axis": 0}, (11,)),
+    *(
+        Case(
+            "OneHot",
+            {"i": row(1, 0, 2).astype(i), "c1": np.array([3], d), "c2": np.array([0, 1], v)},
+        )
+        for i, d, v in ONE_HOTS
+    ),
     Case("NonZero", {"x": SPARSE}, opsets=(9, 13), exact=True),
     Case("NonZero", {"x": SPARSE > 0}, opsets=(13,), exact=True),
     Case("Unique", {"x": WHOLE}, opsets=(11,), results=4, exact=True),
