@@ -39,6 +39,8 @@ def quantize(x: NDArray[np.generic], to: AnyMap, rule: Rule) -> Codes | None:
         return None
     if isinstance(to, Map) and to.table is not None:
         return _nearest(x, to, to.table, rule)
+    if q.sum == "real" or q.far != "end":
+        return None
     low, high = to.storage.bounds if q.bounds == "storage" else (to.low, to.high)
     kind = F64 if q.compute == "f64" else F32
     zero = np.zeros_like(to.zero) if q.zero == "none" else to.zero
@@ -79,7 +81,7 @@ def _nearest(x: NDArray[np.generic], to: Map, table: Reals, rule: Rule) -> Codes
     middles, first = definition.neighbours(table)
     if table.size > _ENTRIES or not _holds(to, to.low, to.high, to.zero, None):
         return None
-    if q.nan == "high":
+    if q.nan in ("high", "zero_code"):
         return None
     if not (middles[1:] > middles[:-1]).all():
         return None

@@ -45,7 +45,7 @@ def quantize(x: NDArray[np.generic], to: AnyMap, rule: Rule) -> NDArray[np.gener
 
     A real zero is added before rounding, wherever the rule has whole ones. Float codes saturate,
     infinities too. Of a table the nearest entry is taken, of two as near the one with the lower
-    index; `round`, `clip` and `bounds` say nothing of it.
+    index; `round`, `sum`, `far`, `clip` and `bounds` say nothing of it.
     """
     numbers = to.over(np.shape(x))
     q = rule.quantize
@@ -58,18 +58,24 @@ def quantize(x: NDArray[np.generic], to: AnyMap, rule: Rule) -> NDArray[np.gener
         return _saturated(scaled, nan, to, rule)
     low, high = to.storage.bounds if q.bounds == "storage" else (to.low, to.high)
     inside = q.zero in ("before", "fused") or zero.dtype.kind == "f"
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore", over="ignore"):
         if q.clip == "reals_first" and not inside and to.storage.bits <= 32:
             # low - zero and high - zero are whole: clipping before rounding is exact.
             scaled = np.clip(scaled, _real(low - zero, scaled), _real(high - zero, scaled))
-        whole = ROUNDINGS[q.round](scaled).astype(F64)
+        near = ROUNDINGS[q.round](scaled)
+        if q.sum == "real" and not inside:
+            near, inside = near + _real(zero, scaled), True
+        whole = near.astype(F64)
     moved = np.zeros((), np.int64) if inside else zero
     codes = stored(np.where(nan, 0, whole), low, high, to.carrier, moved)
+    if q.far != "end":
+        codes = np.where(whole + moved >= _UNHELD[q.far], to.carrier.type(low), codes)
     if not nan.any():
         return codes
     return np.where(nan, nan_codes(zero, low, high, to.carrier, rule), codes)
 
 
+_UNHELD = {"low_32": 2.0**31, "low_64": 2.0**63}
 _KINDS: dict[str, np.dtype[np.floating]] = {"f64": F64, "f16": np.dtype(np.float16)}
 
 
@@ -281,6 +287,8 @@ def nan_codes(
             return stored(np.nan_to_num(np.rint(zero.astype(F64))), low, high, carrier)
         case "zero":
             return zero.astype(carrier)
+        case "zero_code":
+            return np.full(zero.shape, min(max(low, 0), high), carrier)
         case _:
             raise no_code(rule)
 
@@ -325,6 +333,8 @@ def _nearest(
     index = np.minimum(below, above)
     if nan.any() and rule.quantize.nan == "low":
         index = np.where(nan, 0, index)
+    if nan.any() and rule.quantize.nan == "zero_code":
+        index = np.where(nan, min(max(-to.low, 0), table.size - 1), index)
     return (index + to.low).astype(to.carrier)
 
 
@@ -358,9 +368,9 @@ def dequantize(codes: NDArray[np.generic], of: AnyMap, rule: Rule) -> Reals:
             out = _values(codes, of, kind) * s - numbers.zero.astype(kind) * s
         elif d.by == "q/gain":
             gain = _gain(numbers.scale, numbers.ends, of, rule, kind, None)
-            out = _centred(codes, of, numbers.zero, kind) / _packed(gain, half)
+            out = _centred(codes, of, numbers.zero, kind, rule) / _packed(gain, half)
         else:
-            out = _centred(codes, of, numbers.zero, kind) * s
+            out = _centred(codes, of, numbers.zero, kind, rule) * s
         if plus is not None:
             out = out + _packed(np.asarray(plus, kind), half)
         return narrowed(np.asarray(out), result_of(of))
@@ -392,9 +402,11 @@ def _centred(
     of: AnyMap,
     zero: NDArray[np.generic],
     kind: np.dtype[np.floating],
+    rule: Rule,
 ) -> Reals:
-    """code - zero in one rounding; what has no whole zero is only converted."""
-    if zero.dtype.kind == "f":
+    """code - zero in one rounding, or of codes that are rounded first; what has no whole zero is
+    only converted."""
+    if zero.dtype.kind == "f" or rule.dequantize.codes == "real":
         return np.asarray(_values(codes, of, kind) - zero.astype(kind))
     if not zero.any():
         return _values(codes, of, kind)

@@ -140,8 +140,15 @@ class Quantize:
     codes mean, and by a gain always these."""
     bounds: Literal["type", "storage"] = "type"
     """Where codes end: at the bounds the type names, or at those of its storage."""
-    nan: Literal["zero", "low", "high", "unspecified"] = "unspecified"
-    """What a NaN becomes: the zero point, an end of the codes, or nothing: it is refused."""
+    sum: Literal["whole", "real"] = "whole"
+    """What a zero point is added to after rounding: whole numbers; or reals of the type that is
+    computed in, which round again."""
+    far: Literal["end", "low_32", "low_64"] = "end"
+    """What reals above all codes become: the highest; or, of what 32 or 64 bits do not hold, the
+    lowest, as processors convert it."""
+    nan: Literal["zero", "zero_code", "low", "high", "unspecified"] = "unspecified"
+    """What a NaN becomes: the zero point, code 0, an end of the codes, or nothing: it is
+    refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +157,9 @@ class Dequantize:
 
     by: Literal["(q-z)*s", "q*s-z*s", "q*s+plus", "q/gain"] = "(q-z)*s"
     """Each step rounds; plus is one number, with -z*s in it; the gain is that of readers."""
+    codes: Literal["whole", "real"] = "whole"
+    """What z is taken off: codes, and the difference is rounded; or codes that were rounded first,
+    which tells where these are long."""
     compute: Literal["f32", "f64"] = "f32"
     """What each step rounds to; the result is rounded once to what the type expresses."""
 

@@ -55,6 +55,12 @@ def _quantize(rule: Rule) -> Iterator[Clash]:
     if q.zero == "pair_once" and q.by == "divide":
         why = "the low end is multiplied as reals are; by = 'span' or 'gain'"
         yield Clash(("quantize.zero", "quantize.by"), why)
+    if q.sum == "real" and q.zero != "after":
+        why = "it is added after rounding; zero = 'after'"
+        yield Clash(("quantize.sum", "quantize.zero"), why)
+    if rule.dequantize.codes == "real" and rule.dequantize.by in ("q*s-z*s", "q*s+plus"):
+        why = "codes are made real there whatever it says; by = '(q-z)*s'"
+        yield Clash(("dequantize.codes", "dequantize.by"), why)
     if q.zero == "fused" and (q.by in ("divide", "span") or q.compute in ("f64", "f16")):
         why = "it is a multiply-add of float32; by = 'reciprocal' or 'gain', compute = 'f32'"
         yield Clash(("quantize.zero", "quantize.by"), why)

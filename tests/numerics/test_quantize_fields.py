@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from qir.ir.dtype import F32, dtype
 from qir.ir.types import Declared, Grain, QuantType
-from qir.numerics import Rule, dequantize, map_of, quantize
+from qir.numerics import Rule, affine, dequantize, map_of, quantize
 from qir.numerics.affine import affine_of
 from qir.numerics.fields import Choose, Dequantize, Params, Quantize
 
@@ -185,6 +185,51 @@ def test_codes_mean_reals_in_each_way(zero: int) -> None:
     hs = s.astype(np.float16).astype(F)
     offset = F(p - z * hs if zero else p).astype(np.float16).astype(F)
     assert np.array_equal(dequantize(codes, of, half), q * hs + offset)
+
+
+@pytest.mark.parametrize("many", [7, 5000])
+def test_zero_points_meet_codes_of_32_bits_as_whole_numbers_or_as_reals(many: int) -> None:
+    of, zero = affine("i32", 0.5, 77), 77
+    rng = np.random.default_rng(SEED)
+    steps = rng.integers(-(2**31) + 2**8, 2**31 - 2**8, many).astype(F)
+    whole = steps.astype(np.int64) + zero
+    found = quantize(steps * F(0.5), of, rule(by="reciprocal", zero="after"))
+    assert np.array_equal(found, whole)
+    found = quantize(steps * F(0.5), of, rule(by="reciprocal", zero="after", sum="real"))
+    assert np.array_equal(found, (steps + F(zero)).astype(np.float64))
+    assert not np.array_equal(found, whole)
+    codes = whole.astype(np.int32)
+    for how, wanted in (
+        ("whole", codes.astype(np.int64) - zero),
+        ("real", codes.astype(F) - F(77)),
+    ):
+        back = Rule("p", dequantize=Dequantize(codes=how))  # type: ignore[arg-type]
+        assert np.array_equal(dequantize(codes, of, back), wanted.astype(F) * F(0.5)), how
+
+
+def test_reals_that_processors_cannot_convert_are_the_lowest_codes() -> None:
+    x = np.array([2.0**30, 2.0**31, 2.0**62, 2.0**63, np.inf, -(2.0**63), -np.inf], F)
+    forms = {
+        "end": [127, 127, 127, 127, 127, -128, -128],
+        "low_32": [127, -128, -128, -128, -128, -128, -128],
+        "low_64": [127, 127, 127, -128, -128, -128, -128],
+    }
+    for far, wanted in forms.items():
+        for length in (7, 7000):
+            found = quantize(np.resize(x, length), affine("i8", 1.0, 5), rule(far=far))
+            assert np.array_equal(found, np.resize(wanted, length)), far
+
+
+@pytest.mark.parametrize("length", [3, 3000])
+def test_a_nan_is_code_zero_wherever_the_zero_point_is(length: int) -> None:
+    x = np.resize(np.array([np.nan, 0, 1], F), length)
+    found = quantize(x, affine("i8", 1.0, 5), rule(nan="zero_code"))
+    assert np.array_equal(found, np.resize([0, 5, 6], length))
+    narrow = affine("u8", 1.0, 5, bounds=(1, 255))
+    assert np.array_equal(quantize(x, narrow, rule(nan="zero_code")), np.resize([1, 5, 6], length))
+    table = QuantType(dtype("u8"), F32, (1.0,), kind="lut", codes=(-3.0, -1.0, 0.5, 3.0))
+    found = quantize(x, map_of(table), rule(nan="zero_code"))
+    assert np.array_equal(found, np.resize([0, 2, 2], length))
 
 
 def test_gains_along_an_axis_are_those_of_each_range() -> None:
