@@ -260,10 +260,12 @@ def tensor_proto(array: Array, name: str = "") -> onnx.TensorProto:
     """The tensor in ONNX's form."""
     kind, data = array.type.dtype, array.data
     number = _number(kind)
+    out = onnx.TensorProto(name=name, data_type=number, dims=data.shape)
+    if kind.name == "string":  # the library takes no bytes that are not ASCII
+        texts = data.reshape(-1).tolist()
+        out.string_data.extend(t if isinstance(t, bytes) else str(t).encode() for t in texts)
+        return out
     if kind.bits < 8 and kind.name != "bool":
         return onnx.helper.make_tensor(name, number, data.shape, data.reshape(-1).tolist())
-    if kind.name == "string":
-        return onnx.helper.make_tensor(name, number, data.shape, list(data.reshape(-1)))
-    out = onnx.TensorProto(name=name, data_type=number, dims=data.shape)
     out.raw_data = np.ascontiguousarray(data).tobytes()
     return out

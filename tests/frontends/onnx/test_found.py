@@ -321,3 +321,17 @@ def test_what_quantizes_other_reals_than_f32_as_it_runs_is_kept(tmp_path: Path, 
     made = model([it], {"x": (kind, sizes)}, {"y": (kind, out)}, held, domains=(domain,))
     graph = pipeline.load(save(made, tmp_path))
     assert graph["y"].node.attrs["why"] == "bf16 is not quantized as it runs"
+
+
+@pytest.mark.parametrize("text", [b"\xff", "\u00e9".encode()])
+def test_texts_that_are_no_ascii_come_through_what_is_kept(tmp_path: Path, text: bytes) -> None:
+    made = model(
+        [node("StringNormalizer", ["w"], ["y"], "it")], {}, {"y": (TensorProto.STRING, None)}
+    )
+    made.graph.initializer.append(
+        TensorProto(name="w", data_type=TensorProto.STRING, dims=[2], string_data=[b"a", text])
+    )
+    graph = pipeline.load(save(made, tmp_path))
+    pipeline.save(graph, tmp_path / "again.onnx", opset=18)
+    again = onnx.load(tmp_path / "again.onnx")
+    assert list(again.graph.initializer[0].string_data) == [b"a", text]
