@@ -29,7 +29,8 @@ from .kernels_of_torch import (
 )
 from .test_torch_depthwise import depthwise
 from .test_torch_layers import torchs_many, transposed
-from .test_torch_products import made_by
+from .test_torch_processors import wide as any_weights
+from .test_torch_products import linear, made_by
 from .test_torch_products import pytestmark as here
 
 pytestmark = here
@@ -155,12 +156,21 @@ def test_convolutions_add_pairs_as_windows_lie_in_memory(
     assert claim == "exact"
 
 
-def test_depthwise_layers_and_linear_ones_need_no_vnni(
-    before: tuple[str, ProcessPoolExecutor],
-) -> None:
+def test_depthwise_layers_need_no_vnni(before: tuple[str, ProcessPoolExecutor]) -> None:
     isa, pool = before
     cases = [depthwise(seed, rank, bool(seed & 1)) for seed in range(8) for rank in (2, 3)]
     compared(cases, made_by(pool, "fbgemm", cases), "torch-2.13.fbgemm", isa).exact()
+
+
+@pytest.mark.parametrize("engine", ["fbgemm", "x86"])
+def test_linear_layers_add_pairs_too(engine: str, before: tuple[str, ProcessPoolExecutor]) -> None:
+    isa, pool = before
+    tally, held = Tally(), profile(f"torch-2.13.{engine}")
+    cases = [any_weights(linear(seed, many)) for seed in range(8) for many in (False, True)]
+    with replaced(held.on(isa)):
+        for case, wanted in zip(cases, made_by(pool, engine, cases), strict=True):
+            tally.add(product_of(case, held.name), wanted, f"{case.w.data.shape}")
+    tally.exact()
 
 
 PAIRS = {

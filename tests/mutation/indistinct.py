@@ -28,8 +28,8 @@ listed is; the list is `tests/mutation/indistinct.toml`. Where a profile claims
 to be near and not exact, a change is found if more elements differ than with the right profile.
 
 Tolerances of real results (`float`) are held by the comparisons alone. Rules that speak of another
-processor are not in the counts: those of torch's oneDNN are changed one by one on a oneDNN that is
-told to take this processor for that one (`tests/mutation/test_torch_processors.py`), the others
+processor are not in the counts: those of torch are changed one by one on a torch or a oneDNN that
+is told to take this processor for that one (`tests/mutation/test_torch_processors.py`), the others
 `qir probe` measures there. Rules whose claim is `unknown` are
 not changed either, and are at the end of this page. So `tflite-2.21.single`, of which no build is
 at hand, has no changes here: it rests on a formula, to which a test of its own holds it

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from tests.differential import test_torch_elements as elements
 from tests.differential import test_torch_layers as layers
 from tests.differential import test_torch_means as means
 from tests.differential import test_torch_moves as moves
+from tests.differential import test_torch_older as older
 from tests.differential import test_torch_plain as plain
 from tests.differential import test_torch_pointwise as pointwise
 from tests.differential import test_torch_products as products
@@ -64,6 +66,8 @@ def of_engine(engine: str) -> list[Product]:
     found += [depth.depthwise(s, rank, many) for s in seeds for rank in (2, 3) for many in both]
     found += [depth.full(seed, rank) for seed in range(3) for rank in (1, 2, 3)]
     found += beyond(engine)
+    if engine == "fbgemm":
+        found += [depth.large(seed) for seed in (6, 9, 11, 12)]
     if engine == "qnnpack":
         found += [depth.volume(seed) for seed in range(40)]
     if engine == "pt2e":
@@ -192,6 +196,7 @@ def transposed(engine: str) -> Check:
     def check() -> None:
         for rank in (1, 2, 3)[: 2 if engine == "qnnpack" else 3]:
             layers.test_transposed_convolutions_are_the_engines(engine, False, rank)
+            older.test_with_vnni_or_by_qnnpack_pairs_are_exact(engine, rank)
 
     return check
 
@@ -204,6 +209,16 @@ def misread(pool: ProcessPoolExecutor) -> Check:
             )
 
     return check
+
+
+def many_groups(pool: ProcessPoolExecutor) -> Iterator[Check]:
+    for rank in (1, 2, 3):
+        yield partial(
+            layers.test_transposed_convolutions_of_many_groups_are_fbgemms_or_onednns,
+            "onednn",
+            rank,
+            pool,
+        )
 
 
 def tables() -> None:
@@ -258,7 +273,7 @@ def replayed(engine: str, pool: ProcessPoolExecutor) -> Replay:
             lambda: layers.test_transposed_convolutions_of_weights_with_zero_points_are_fbgemms(1)
         )
     elif engine == "onednn":
-        found = [sums(engine, pool), summands_beyond(pool)]
+        found = [sums(engine, pool), summands_beyond(pool), *many_groups(pool)]
     elif engine == "pt2e":
         found = [sums(engine, pool)]
     elif engine == "qnnpack":
