@@ -107,6 +107,8 @@ oracle-ipex: $(STAMP)/test  ## record what IPEX 2.8 computes, in an environment 
 		$$lab/bin/python -m tests.oracles.ipex_kernels tests/differential/vectors/ipex/kernels.npz || exit; \
 	test -n "$(FROM)" || ! grep -qs avx512_fp16 /proc/cpuinfo || env -u ATEN_CPU_CAPABILITY \
 		$$lab/bin/python -m tests.oracles.ipex_kernels tests/differential/vectors/ipex/woq.npz || exit; \
+	test -n "$(FROM)" || $$lab/bin/python -m tests.oracles.ipex_registered \
+		tests/differential/vectors/ipex/registered.txt || exit; \
 	test -n "$(FROM)" || QIR_IPEX=$$lab/bin/python $(BIN)/python -m tests.oracles.ipex_programs
 
 oracle-mxnet:  ## record what MXNet 1.9.1 computes, in an environment of its own (Python up to 3.11)

@@ -260,6 +260,31 @@ def norms() -> Iterator[Program]:
         yield program.ends(made, program.map(0.03))
 
 
+def attention() -> Iterator[Program]:
+    """Shares of one product times another, as transformers have them: no kernel has both."""
+    for form in ("plain", "div", "mul", "mask"):
+        for rows, terms, size in ((20, 26, 32), (7, 35, 33), (1, 12, 8)):
+            for program in each(f"attention_{form}_{size}"):
+                q, k, v = (
+                    program.codes((2, 2, count, size), program.map(F(0.03) * program.x_scale))
+                    for count in (rows, terms, terms)
+                )
+                turned = program.op("transpose", {"x": k}, {"perm": (0, 1, 3, 2)})
+                made = program.op("matmul", {"a": q, "b": turned})
+                if form != "plain":
+                    by = program.constant(np.array(4.0 if form == "div" else 0.25))
+                    op = "div" if form == "div" else "mul"
+                    made = program.op(op, {"a": made, "b": by})
+                if form == "mask":
+                    hidden = np.where(np.arange(terms) % 3, 0.0, -5.0)
+                    made = program.op("add", {"a": made, "b": program.constant(hidden)})
+                share = program.op("softmax", {"x": made}, {"axis": -1})
+                share = program.coded(share, uniform(dtype(program.storage), F(1 / 256)))
+                share = program.op("dequantize", {"x": share})
+                made = program.op("matmul", {"a": share, "b": v})
+                yield program.ends(made, program.map(F(0.015) * program.x_scale))
+
+
 LENGTHS = (1, 2, 7, 8, 15, 16, 17, 31, 33, 63, 64, 65, 70, 95, 127, 129, 150, 223, 1001)
 
 
@@ -362,6 +387,7 @@ FAMILIES = {
     "products": products,
     "three_axes": three_axes,
     "norms": norms,
+    "attention": attention,
     "added": added,
     "means": means,
     "joined": joined,

@@ -16,11 +16,11 @@ from qir.numerics import Profile, Query, profile
 
 FOLDER = Path(__file__).parent
 PAGE = FOLDER.parents[1] / "docs" / "reference" / "kernels.md"
-RUNTIMES = ("torch", "tensorflow", "onnxruntime")
+RUNTIMES = ("torch", "tensorflow", "onnxruntime", "ipex")
 HEAD = """# Kernel by kernel
 
 Every kernel that a runtime registers for the CPU and that computes with codes, asked of the runtime
-itself, and what the profiles claim of it; at the end of each list those of which nothing is
+itself (recorded of IPEX), and what the profiles claim of it; at the end of each list those of which nothing is
 claimed, and why. A test (`tests/differential/test_registered.py`) holds that no kernel is missing.
 What a claim rests on is on the page of [numbers](numerics.md).
 """

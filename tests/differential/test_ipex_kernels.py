@@ -1,6 +1,7 @@
 """Kernels of Intel's extension for PyTorch that stand for themselves, and its profile's answers:
-ipex::qembedding_bag, ipex::qmerged_embeddingbag_cat, ipex::qinteraction, ipex::quantized_lstm, and
-torch_ipex::woq_linear, by ipex_prepack::weight_only_qlinear_prepack.
+ipex::qembedding_bag, ipex::qmerged_embeddingbag_cat, ipex::qinteraction, ipex::quantized_lstm,
+ipex::qpad_circular, and of what ipex_prepack::weight_only_qlinear_prepack made
+torch_ipex::ipex_woq_linear, or torch_ipex::woq_linear.
 
 `python -m tests.oracles.ipex_kernels` records them, in the extension's own Python.
 """
@@ -129,6 +130,18 @@ def interaction(case: Mapping[str, Codes]) -> Codes:
 def test_interactions_of_rows_are_foreseen() -> None:
     for name, case in cases("interaction"):
         same(name, interaction(case), case["y"])
+
+
+def test_images_with_the_other_side_around_them_are_foreseen() -> None:
+    for name, case in cases("pad"):
+        asked, of = Asked(), uniform(dtype(name[-2:]), F(0.25), 7)
+        attrs: dict[str, Attr] = {"pads": (0, 0, 3, 1, 0, 0, 1, 2), "mode": "wrap"}
+        x = asked.fed(case["x"], of)
+        same(
+            name,
+            asked.made(y=asked.op("pad", {"x": x}, of, case["y"].shape, attrs))["y"],
+            case["y"],
+        )
 
 
 ORDER = (0, 3, 1, 2)

@@ -1,4 +1,5 @@
-"""Programs that Intel's extension for PyTorch ran, grouped as its profile says, byte for byte.
+"""Programs that Intel's extension for PyTorch ran, grouped as its profile says, byte for byte:
+what is one ipex::LlgaFusionGroup is one kernel.
 
 `make oracle-ipex` records again; where its Python lies here, some programs are run anew too.
 """

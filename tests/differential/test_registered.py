@@ -81,7 +81,21 @@ def of_onnxruntime() -> set[str]:
     return found
 
 
-FOUND = {"torch": of_torch, "tensorflow": of_tensorflow, "onnxruntime": of_onnxruntime}
+_OF_CODES = re.compile(r"^ipex::q|woq|weight_only|quant|fp8|e4m3|e5m2|nf4|Llga|int[48]")
+
+
+def of_ipex() -> set[str]:
+    """Kernels by name, of all that were registered when results were recorded."""
+    names = (FOLDER / "vectors" / "ipex" / "registered.txt").read_text(encoding="utf-8").split()
+    return {name for name in names if _OF_CODES.search(name)}
+
+
+FOUND = {
+    "torch": of_torch,
+    "tensorflow": of_tensorflow,
+    "onnxruntime": of_onnxruntime,
+    "ipex": of_ipex,
+}
 
 
 @pytest.mark.parametrize("runtime", FOUND)

@@ -9,6 +9,7 @@ import pytest
 from qir.errors import QirError
 from qir.numerics import profile
 from qir.numerics.library import replaced
+from tests.differential import test_ipex_kernels as kernels
 from tests.differential import test_ipex_programs as programs
 from tests.differential import test_ipex_vectors as recorded
 from tests.differential.ipex_programs import PROCESSORS
@@ -70,6 +71,11 @@ CHECKS: Mapping[str, tuple[Check, ...]] = {
     "avg_pool2d": (pools,),
     "max_pool2d": (pools,),
     "adaptive_avg_pool": (adaptive_pools, foreseen("means")),
+    "matmul": (foreseen("three_axes", "products", "attention"), layers, real_layers),
+    "embedding_bag": (kernels.test_sums_of_rows_of_codes_are_foreseen,),
+    "requantize": (kernels.test_interactions_of_rows_are_foreseen,),
+    "lstm": (kernels.test_recurrent_layers_are_foreseen,),
+    "pad": (kernels.test_images_with_the_other_side_around_them_are_foreseen,),
     "conv1d": (foreseen("lines"),),
     "conv_transpose1d": (foreseen("transposed"),),
     **dict.fromkeys(("softmax", "layer_norm"), (foreseen("norms"),)),

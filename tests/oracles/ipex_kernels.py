@@ -169,6 +169,14 @@ def plain_layer(rng, x, bits, terms, group, mode):
     return parts | {"units": units, "zeros": zeros.astype(np.int64), "y": y}
 
 
+def padded(rng):
+    """Images with rows and columns around them that are those of the other side."""
+    for storage, kind in (("u8", np.uint8), ("i8", np.int8)):
+        x = rng.integers(np.iinfo(kind).min, np.iinfo(kind).max + 1, (2, 3, 6, 5)).astype(kind)
+        y = KERNELS.qpad_circular(coded(x, 0.25, 7), [1, 2, 3, 1]).int_repr().numpy()
+        yield f"pad_{storage}", {"x": x, "y": y}
+
+
 def recorded():
     if ONLY_PLAIN:
         return plain_recorded()
@@ -183,6 +191,7 @@ def recorded():
         for name, xs, steps, y_scale in interactions(rng, plan):
             y = interaction(xs, steps, y_scale).int_repr().numpy()
             found[f"{name}.{plan}"] = {"xs": xs, "scales": [*steps, y_scale], "y": y}
+        found |= dict(padded(rng)) if plan == "any" else {}
         for name, parts in layers(rng, plan):
             found[f"{name}.{plan}"] = parts | layer(**parts)
     return found
