@@ -211,6 +211,9 @@ def _in_turn(of: Layer) -> bool:
     return not turned and rows not in (0, 1, None) and terms is not None and terms <= _TERMS
 
 
+_SUMS = frozenset({"add", "sub"})
+
+
 def _far(of: Layer) -> bool:
     """Whether an operand's scale is below 1/1024 of the result's, in float32."""
     scales = []
@@ -306,6 +309,11 @@ FORMS: Mapping[str, Form] = {
             and any(s > k for s, k in zip(of.ints("stride"), of.ints("kernel"), strict=False))
         ),
     ),
+    "along_last": Form(
+        "concat of images along their last axis: channels of images that lie channels-last, or the "
+        "width of others; torch's kernels for the two round otherwise, and a graph does not say",
+        lambda of: of.op == "concat" and len(of.weights) == 4 and of.attrs["axis"] in (3, -1),
+    ),
     "odd_rows": Form(
         "linear whose rows of weights have an odd length: of four-bit weights, what XNNPACK leaves "
         "to other kernels",
@@ -339,12 +347,12 @@ def forms_of(
     return tuple(name for name, form in FORMS.items() if form.has(layer))
 
 
-_SUMS = frozenset({"add", "sub"})
 _OTHERS: Mapping[str, tuple[str, str]] = {
     "add": ("a", "b"),
     "sub": ("a", "b"),
     "max_pool2d": ("x", "x"),
     "linear": ("x", "w"),
+    "concat": ("xs.0", "xs.0"),
 }
 """Other ops that have forms, and the operands that decide."""
 
@@ -357,7 +365,7 @@ def _other(
         return ()
     sizes = tuple(d if isinstance(d, int) else 0 for d in second.shape)
     layer = Layer(op, sizes, (), second.quant, first.quant, attrs, result)
-    names = ("far_operand", "steps_beyond_window", "odd_rows")
+    names = ("far_operand", "steps_beyond_window", "odd_rows", "along_last")
     return tuple(name for name in names if FORMS[name].has(layer))
 
 

@@ -52,6 +52,7 @@ PARAMS: Mapping[str, Mapping[str, Param]] = {
     "product_of_codes": {"lanes": Param(needed=True)},
     "prelu_of_codes": {"lanes": Param(needed=True)},
     "shifted_sum": {"lanes": Param(needed=True)},
+    "scaled_steps": {"lanes": Param(needed=True)},
     "bilinear": {"lanes": Param()},
     "dynamic_rows": {"reach": _FLAG},
     "blocks_of_terms": {"scales": Param(("block", "row", "tensor")), "affine": _FLAG},

@@ -36,6 +36,7 @@ from qir.reference.method import (
 from qir.reference.pool import counts
 from qir.reference.products import Kernel, product
 from qir.reference.table import compute
+from qir.reference.torch_functions import float_table, made
 from qir.reference.windows import windows_along
 
 Arrays = Mapping[str, Codes]
@@ -90,29 +91,29 @@ def vectors(call: Call, arrays: Arrays, *, lanes: int, after: bool = False) -> C
     quant = {s: call.affine(s) for s in arrays if call.types[s].quant is not None}
     one_scale(call.op, *quant.values(), out)
 
-    def made(*, body: bool) -> NDArray[np.int64]:
+    def parts(*, body: bool) -> NDArray[np.int64]:
+        fused = body and call.op != "sigmoid"  # whose vectors take the zero point off first too
         reals = {
-            s: _reals(a, quant[s], vectors=body) if s in quant else a for s, a in arrays.items()
+            s: _reals(a, quant[s], vectors=fused) if s in quant else a for s, a in arrays.items()
         }
-        return _codes(_made(call, reals), out, vectors=body or after)
+        return _codes(made(call.op, reals, call.attrs, vectors=body), out, vectors=body or after)
 
-    tail = made(body=False)
-    length = runs([a.shape for a in arrays.values()], tail.shape)
+    return in_runs([a.shape for a in arrays.values()], lanes, parts, out)
+
+
+def in_runs(
+    shapes: Sequence[tuple[int, ...]],
+    lanes: int,
+    parts: Callable[..., NDArray[np.int64]],
+    out: Affine,
+) -> Codes:
+    """Codes made by vectors as far as runs have room for them, and by single elements beyond."""
+    tail = parts(body=False)
+    length = runs(shapes, tail.shape)
     if not lanes or length < lanes:
         return stored(tail, out)
     places = np.arange(tail.size) % length < length // lanes * lanes
-    return stored(np.where(places.reshape(tail.shape), made(body=True), tail), out)
-
-
-def hard_swish(x: Real32) -> Real32:
-    """x * min(max(x + 3, 0), 6) / 6, each step in float32."""
-    return np.asarray(x * np.minimum(np.maximum(x + F(3), F(0)), F(6)) / F(6), F)
-
-
-def _made(call: Call, reals: Mapping[str, Codes]) -> Real32:
-    if call.op == "hard_swish":
-        return hard_swish(reals["x"].astype(F))
-    return compute(call.op, reals, call.attrs).astype(F)
+    return stored(np.where(places.reshape(tail.shape), parts(body=True), tail), out)
 
 
 def _coded(call: Call) -> Affine:
@@ -122,20 +123,33 @@ def _coded(call: Call) -> Affine:
 
 
 def channel_vectors(call: Call, arrays: Arrays, *, lanes: int) -> Codes:
-    """Concat along the last axis: vectors of each operand's channels; equal maps are copied."""
-    out = _coded(call)
+    """Concat: of channels of images that lie channels-last, by vectors of each operand's channels,
+    where equal maps are copied; of all else through reals.
+
+    Images lie so if channels are their last axis, and if they have one channel or one element each.
+    """
+    out, slots = _coded(call), variadic(arrays)
+    one_scale(call.op, *(call.affine(s) for s in slots), out)
+    axis, shapes = call.attrs["axis"], [arrays[s].shape for s in slots]
+    assert isinstance(axis, int)
+    rank = len(shapes[0])
+    axis %= rank
+    both = all(s[1] == 1 or math.prod(s[2:]) == 1 for s in shapes) if rank == 4 else False
+    if rank != 4 or not (axis == 3 or (axis == 1 and both)):
+        reals = [dequantize(arrays[s], call.affine(s), call.rule) for s in slots]
+        return quantize(np.concatenate(reals, axis), out, call.rule)
     parts: list[Codes] = []
-    for slot in variadic(arrays):
+    for slot in slots:
         codes, of = arrays[slot], call.affine(slot)
-        one_scale(call.op, of, out)
         if of.same_map(out):
             parts.append(codes)
             continue
-        channels = codes.shape[-1]
-        places = np.broadcast_to(np.arange(channels) < channels // lanes * lanes, codes.shape)
+        channels = codes.shape[axis]
+        shape = [-1 if a == axis else 1 for a in range(rank)]
+        places = (np.arange(channels) < channels // lanes * lanes).reshape(shape)
         body, tail = (_codes(_reals(codes, of, vectors=v), out, vectors=v) for v in (True, False))
         parts.append(stored(np.where(places, body, tail), out))
-    return np.concatenate(parts, -1)
+    return np.concatenate(parts, axis)
 
 
 # -- products and sums of codes -------------------------------------------------------------------
@@ -165,7 +179,17 @@ def moved_by(codes: Codes, of: Affine, number: float, out: Affine) -> Codes:
         return stored(to_whole(steps.astype(F) * factor) + int(out.zero), out)
 
 
-def product_of_codes(call: Call, arrays: Arrays) -> Codes:
+def _placed_steps(steps: Real32, out: Affine, *, vectors: bool) -> NDArray[np.int64]:
+    """Whole steps and the zero point, in 32 bits as vectors add them, in 64 as single elements do:
+    what does not fit is the least of them, and turns round with a zero point below 0."""
+    if vectors:
+        return (to_whole(steps) + int(out.zero)).astype(np.int32).astype(np.int64)
+    fits = np.abs(steps) < F(2.0**63)
+    whole = np.rint(np.where(fits, steps, 0)).astype(np.int64)
+    return np.where(fits, whole, np.iinfo(np.int64).min) + np.int64(out.zero)
+
+
+def product_of_codes(call: Call, arrays: Arrays, *, lanes: int) -> Codes:
     """a * b: rne((a - za) * (b - zb) * m) + zc in float32, m = (sa * sb) * (1 / sc).
 
     Times a number codes stay what they are, or are turned about zero: its scale is in the result's.
@@ -182,8 +206,12 @@ def product_of_codes(call: Call, arrays: Arrays) -> Codes:
     with np.errstate(all="ignore"):
         factor = (F(a_map.scale) * F(b_map.scale)) * (F(1) / F(out.scale))
         left, right = (c.astype(np.int32) - int(m.zero) for c, m in ((a, a_map), (b, b_map)))
-        whole = to_whole((left * right).astype(F) * factor)
-    return stored(whole + int(out.zero), out)
+        steps = np.asarray((left * right).astype(F) * factor, F)
+
+    def parts(*, body: bool) -> NDArray[np.int64]:
+        return _placed_steps(steps, out, vectors=body)
+
+    return in_runs([a.shape, b.shape], lanes, parts, out)
 
 
 def signed_vectors(call: Call, arrays: Arrays, *, lanes: int) -> Codes:
@@ -219,7 +247,7 @@ def _channelled(values: NDArray[np.generic], rank: int) -> NDArray[np.generic]:
     return values.reshape(-1) if rank == 1 else values.reshape(-1, *(1,) * (rank - 2))
 
 
-def prelu_of_codes(call: Call, arrays: Arrays) -> Codes:
+def prelu_of_codes(call: Call, arrays: Arrays, *, lanes: int) -> Codes:
     """x times 1 or the slope, in steps: a slope of 1 is what the slope's own map makes of it."""
     x, slope, out = call.affine("x"), call.affine("slope"), _coded(call)
     one_scale(call.op, x, slope, out)
@@ -230,12 +258,17 @@ def prelu_of_codes(call: Call, arrays: Arrays) -> Codes:
         steps = (arrays["x"].astype(np.int32) - int(x.zero)).astype(F)
         bent = arrays["slope"].astype(np.int32) - int(slope.zero)
         by = np.where(steps > 0, F(straight), bent.astype(F))
-        whole = to_whole((steps * by) * factor)
-    return stored(whole + int(out.zero), out)
+        made_of = np.asarray((steps * by) * factor, F)
+
+    def parts(*, body: bool) -> NDArray[np.int64]:
+        return _placed_steps(made_of, out, vectors=body)
+
+    return in_runs([a.shape for a in (arrays["x"], arrays["slope"])], lanes, parts, out)
 
 
-def scaled_steps(call: Call, arrays: Arrays) -> Codes:
-    """Batch norm: one multiply-add of q - z by numbers that were folded in float32."""
+def scaled_steps(call: Call, arrays: Arrays, *, lanes: int) -> Codes:
+    """Batch norm: one multiply-add of q - z by numbers that were folded in float32, but for the
+    ratio of the scales, which is a double. `lanes` channels make a vector."""
     x, out = call.affine("x"), _coded(call)
     one_scale(call.op, x, out)
     eps = call.attrs["eps"]
@@ -243,26 +276,46 @@ def scaled_steps(call: Call, arrays: Arrays) -> Codes:
     numbers = {s: arrays[s].astype(F) for s in ("gamma", "beta", "mean", "var")}
     with np.errstate(all="ignore"):
         inverse = F(1) / np.sqrt(numbers["var"] + F(eps))
-        factor = (inverse * numbers["gamma"]) * (F(x.scale) / F(out.scale))
+        ratio = np.float64(x.scale) / np.float64(out.scale)
+        factor = ((inverse * numbers["gamma"]).astype(np.float64) * ratio).astype(F)
         moved = numbers["beta"] - numbers["mean"] * inverse * numbers["gamma"]
         steps = (arrays["x"].astype(np.int32) - int(x.zero)).astype(F)
         parts = (_channelled(v.astype(F), steps.ndim) for v in (factor, moved / F(out.scale)))
-        whole = to_whole(fma(*np.broadcast_arrays(steps, *parts)))
-    return stored(whole + int(out.zero), out)
+        total = fma(*np.broadcast_arrays(steps, *parts))
+        most = np.where(total < _MOST, total, _MOST)
+        body, tail = (_placed_steps(t, out, vectors=v) for t, v in ((most, True), (total, False)))
+    channels = steps.shape[1]
+    places = _channelled(np.arange(channels) < channels // lanes * lanes, steps.ndim)
+    return stored(np.where(places, body, tail), out)
 
 
-def shifted_sum(a: Codes, b: Codes, a_map: Affine, b_map: Affine, out: Affine) -> Codes:
-    """a + b as QNNPACK does: codes times 22-bit multipliers, a shift, halves away from zero."""
+_PIECE = 4096
+"""How many elements QNNPACK adds at a time."""
+
+
+def shifted_sum(call: Call, arrays: Arrays, *, lanes: int) -> Codes:
+    """a + b as QNNPACK does: codes times 22-bit multipliers, a shift, halves away from zero.
+
+    What it does not take goes the way of `vectors`: a number, and operands of two shapes.
+    """
+    a, b = arrays["a"], arrays["b"]
+    if a.shape != b.shape or None in (call.types[s].quant for s in "ab"):
+        return vectors(call, arrays, lanes=lanes)
+    a_map, b_map, out = call.affine("a"), call.affine("b"), _coded(call)
     one_scale("add", a_map, b_map, out)
     ratios = [F(m.scale) / F(out.scale) for m in (a_map, b_map)]
     if not all(2.0**-14 <= r < 2.0**8 for r in ratios):
         raise OpError("add: QNNPACK takes scales from 2^-14 to 2^8 of the result's")
-    shift = 21 - math.frexp(float(max(ratios)))[1]
+    shift = 22 - math.frexp(float(max(ratios)))[1]
     left, right = (int(np.rint(np.float64(r) * 2.0**shift)) for r in ratios)
     total = a.astype(np.int64) * left + b.astype(np.int64) * right
     total = total - (int(a_map.zero) * left + int(b_map.zero) * right)
-    rest = (total & ((1 << shift) - 1)) - (total < 0)
-    whole = (total >> shift) + (rest > ((1 << shift) - 1) >> 1)
+    mask = (1 << shift % 32) - 1  # the processor takes shifts of 32 bits and more for what is over
+    rest = (total & mask) - (total < 0)
+    over = np.full(total.size, shift, np.int64)
+    if total.size % _PIECE < 8:  # the last piece has no vector: single elements are shifted so too
+        over[total.size // _PIECE * _PIECE :] = shift % 32
+    whole = (total >> over.reshape(total.shape)) + (rest > mask >> 1)
     return stored(whole + int(out.zero), out)
 
 
@@ -512,11 +565,12 @@ def _places(size: int, taps: int, stride: int, dilation: int) -> int:
 METHODS: Mapping[str, Method] = {
     "vectors": Method(vectors, params=("lanes", "after"), whole=True),
     "channel_vectors": Method(channel_vectors, params=("lanes",), whole=True),
-    "product_of_codes": Method(product_of_codes, whole=True),
+    "product_of_codes": Method(product_of_codes, params=("lanes",), whole=True),
     "signed_vectors": Method(signed_vectors, params=("lanes",), whole=True),
-    "prelu_of_codes": Method(prelu_of_codes, whole=True),
-    "scaled_steps": Method(scaled_steps, whole=True),
-    "shifted_sum": Method(shifted_sum, ("a", "b")),
+    "prelu_of_codes": Method(prelu_of_codes, params=("lanes",), whole=True),
+    "scaled_steps": Method(scaled_steps, params=("lanes",), whole=True),
+    "shifted_sum": Method(shifted_sum, params=("lanes",), whole=True),
+    "float_table": Method(float_table, whole=True),
     "as_conv2d": Method(as_conv2d, whole=True, reals=True),
     "mean_by_ratio": Method(mean_by_ratio, whole=True),
     "mean_of_steps": Method(mean_of_steps, params=("lanes", "fused", "raw", "divide"), whole=True),
