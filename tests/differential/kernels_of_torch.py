@@ -33,7 +33,12 @@ warnings.filterwarnings("ignore", message=".*quantized tensor creation functions
 warnings.filterwarnings("ignore", message=".*TypedStorage is deprecated.*")
 
 _TORCH = {"u8": torch.quint8, "i8": torch.qint8, "i32": torch.qint32}
-BOUNDS = {"u8": (0, 255), "i8": (-128, 127), "i32": (-(2**31), 2**31 - 1)}
+BOUNDS = {
+    "u8": (0, 255),
+    "i8": (-128, 127),
+    "i16": (-(2**15), 2**15 - 1),
+    "i32": (-(2**31), 2**31 - 1),
+}
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,25 +16,54 @@ from qir.ir.dtype import dtype
 from qir.numerics import Query, affine, choose, convert, dequantize, profile, quantize
 from tests.counting import note
 
-from .kernels_of_torch import BOUNDS, F, Tally, codes, of
+from .kernels_of_torch import BOUNDS, Array, F, Tally, codes, of
 
 FBGEMM, PT2E = "torch-2.13.fbgemm", "torch-2.13.pt2e"
 Real: TypeAlias = "np.floating | NDArray[np.float32]"
 KINDS = ("u8", "i8", "i32")
 _TORCH = {"u8": torch.quint8, "i8": torch.qint8, "i32": torch.qint32}
 _PLAIN = {"u8": torch.uint8, "i8": torch.int8, "i16": torch.int16, "i32": torch.int32}
+_NUMPY = {"u8": np.uint8, "i8": np.int8, "i16": np.int16, "i32": np.int32}
 
-SPECIAL = np.array([np.nan, np.inf, -np.inf, 3e38, -3e38, 1e-40, 0.0, -0.0, 2.0**31, 2.0**40], F)
+SPECIAL = np.array(
+    [np.nan, np.inf, -np.inf, 3e38, -3e38, 1e-40, 0.0, -0.0, 2.0**31, 2.0**40, 2.0**62, -(2.0**63)],
+    F,
+)
 
 
-def halves(rng: np.random.Generator, scale: Real, *shape: int) -> NDArray[np.float32]:
-    """Reals half of which lie on ties of the scale, and beyond both ends."""
-    return np.asarray(rng.integers(-700, 700, shape) * F(0.5) * scale, F)
+def halves(rng: np.random.Generator, kind: str, scale: Real, *shape: int) -> NDArray[np.float32]:
+    """Reals half of which lie on ties of the scale, and beyond both ends; of 32 bits most are long,
+    and a third of these beyond."""
+    far = 180_000 if kind == "i16" else 700
+    steps = np.asarray(rng.integers(-far, far, shape) * F(0.5), F)
+    if kind == "i32":
+        steps = np.where(rng.random(shape) < 0.6, rng.uniform(-(2.0**32), 2.0**32, shape), steps)
+    return np.asarray(steps.astype(F) * scale, F)
 
 
-def odd_zero(rng: np.random.Generator, kind: str) -> int:
-    low, high = BOUNDS[kind] if kind != "i32" else (-99, 99)
-    return int(rng.integers(low, high)) | 1
+def some_zero(rng: np.random.Generator, kind: str) -> int:
+    """A zero point: odd, even, or at an end of the codes."""
+    low, high = BOUNDS[kind] if kind != "i32" else (-100_001, 100_000)
+    return int(rng.choice([low, high, rng.integers(low, high) | 1, rng.integers(low, high) & ~1]))
+
+
+def specials(rng: np.random.Generator, x: NDArray[np.float32]) -> None:
+    """Puts what is no number, or hardly one, in a few places."""
+    few = int(rng.integers(0, min(x.size // 8, len(SPECIAL)) + 1))
+    x.reshape(-1)[:few] = rng.permutation(SPECIAL)[:few]
+
+
+def along(rng: np.random.Generator, kind: str, length: int) -> tuple[Array, Array]:
+    """Scales of any kind, a quarter of them powers of two, and zero points, one a channel."""
+    scales = rng.uniform(0.001, 2, length).astype(F)
+    scales = np.where(rng.random(length) < 0.25, F(2.0) ** np.rint(np.log2(scales)), scales)
+    return scales.astype(F), np.array([some_zero(rng, kind) for _ in range(length)])
+
+
+def see(tally: Tally, kind: str, x: Array, scale: Real, zero: Array | int) -> None:
+    """Counts ties and saturation of reals that become codes."""
+    with np.errstate(all="ignore"):
+        tally.see(x / np.float64(scale) + zero, of(kind, 1.0))
 
 
 def asked(kind: str, grain: str = "tensor", op: str = "quantize") -> Query:
@@ -47,103 +76,98 @@ def test_quantize_per_tensor_is_torchs_for_every_length_and_special_value(kind: 
     for length in (*range(1, 71), 4000):
         rng = np.random.default_rng(length)
         for scale in (F(0.5), F(rng.uniform(0.001, 2)), F(rng.uniform(0.001, 2)), F(1e-38)):
-            zero = odd_zero(rng, kind)
-            x = halves(rng, scale, length)
-            tally.see(x.astype(np.float64) / float(scale), of(kind, scale, zero))
-            few = int(rng.integers(0, min(length, len(SPECIAL)) + 1))
-            x[:few] = SPECIAL[:few]
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                made = torch.quantize_per_tensor(
-                    torch.from_numpy(x), float(scale), zero, _TORCH[kind]
-                )
+            zero = some_zero(rng, kind)
+            x = halves(rng, kind, scale, length)
+            see(tally, kind, x, scale, zero)
+            specials(rng, x)
+            made = torch.quantize_per_tensor(torch.from_numpy(x), float(scale), zero, _TORCH[kind])
             found = quantize(x, affine(kind, float(scale), zero), rule)
             tally.add(found, made.int_repr().numpy(), f"length {length} scale {scale}")
-    if kind != "i32":
-        tally.rich()
+    tally.rich()
     tally.within(rule.claim)
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2])
-@pytest.mark.parametrize("kind", ["u8", "i8"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_quantize_per_channel_is_torchs(kind: str, axis: int) -> None:
     rule, tally = profile(FBGEMM).resolve(asked(kind, "channel")), Tally()
     for length in range(1, 71):
         rng = np.random.default_rng(length)
-        shape = [3, 4, 2]
-        shape[axis] = length
-        scales = rng.uniform(0.001, 2, length).astype(F)
-        zeros = np.array([odd_zero(rng, kind) for _ in range(length)])
-        side = [1, 1, 1]
-        side[axis] = -1
-        x = halves(rng, scales.reshape(side), *shape)
-        x.flat[0] = np.nan if length % 7 == 0 and kind == "u8" else 0.0
+        shape, side = [3, 4, 2], [1, 1, 1]
+        shape[axis], side[axis] = length, -1
+        scales, zeros = along(rng, kind, length)
+        x = halves(rng, kind, scales.reshape(side), *shape)
+        see(tally, kind, x, scales.reshape(side), zeros.reshape(side))
+        specials(rng, x)
         made = torch.quantize_per_channel(
-            torch.from_numpy(x),
-            torch.from_numpy(scales.astype(np.float64)),
-            torch.from_numpy(zeros),
-            axis,
-            _TORCH[kind],
+            torch.from_numpy(x), *given(scales, zeros), axis, _TORCH[kind]
         )
         found = quantize(x, affine(kind, scales, zeros, axis=axis), rule)
         tally.add(found, made.int_repr().numpy(), f"length {length}")
+    tally.rich()
     tally.within(rule.claim)
 
 
+def given(scales: Array, zeros: Array) -> tuple[torch.Tensor, torch.Tensor]:
+    """Scales and zero points as torch's tensors of many have them."""
+    return torch.from_numpy(scales.astype(np.float64)), torch.from_numpy(zeros)
+
+
+def any_codes(rng: np.random.Generator, kind: str, *shape: int) -> Array:
+    """Any codes of a storage type; half of those of 32 bits below 2^28."""
+    low, high = BOUNDS[kind]
+    found = rng.integers(low, high, shape, endpoint=True)
+    if kind == "i32":
+        found = np.where(rng.random(shape) < 0.5, found >> 4, found)
+    return found.astype(_NUMPY[kind])
+
+
 @pytest.mark.parametrize("many", [False, True], ids=["tensor", "channel"])
-@pytest.mark.parametrize("kind", ["u8", "i8"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_dequantize_is_torchs(kind: str, many: bool) -> None:
-    rule, tally = profile(FBGEMM).resolve(Query("dequantize", {"x": kind})), Tally()
+    grain = "channel" if many else "tensor"
+    rule, tally = profile(FBGEMM).resolve(Query("dequantize", {"x": kind}, grain)), Tally()
     for length in range(1, 71):
         rng = np.random.default_rng(length)
-        x = codes(rng, kind, 3, length)
+        x = any_codes(rng, kind, 3, length)
         if many:
-            scales = rng.uniform(0.001, 2, length).astype(F)
-            zeros = np.array([odd_zero(rng, kind) for _ in range(length)])
+            scales, zeros = along(rng, kind, length)
             t = torch._make_per_channel_quantized_tensor(
-                torch.from_numpy(x),
-                torch.from_numpy(scales.astype(np.float64)),
-                torch.from_numpy(zeros),
-                1,
+                torch.from_numpy(x), *given(scales, zeros), 1
             )
             a = affine(kind, scales, zeros, axis=1)
         else:
-            scale, zero = float(F(rng.uniform(0.001, 2))), odd_zero(rng, kind)
+            scale, zero = float(F(rng.uniform(0.001, 2))), some_zero(rng, kind)
             t = torch._make_per_tensor_quantized_tensor(torch.from_numpy(x), scale, zero)
             a = affine(kind, scale, zero)
         tally.add(dequantize(x, a, rule), t.dequantize().numpy(), f"length {length}")
     tally.within(rule.claim)
 
 
+@pytest.mark.parametrize("kind", ["u8", "i8"])
 @pytest.mark.parametrize("name", [FBGEMM, PT2E])
 @pytest.mark.parametrize("many", [False, True], ids=["tensor", "channel"])
-def test_fake_quantize_is_torchs(many: bool, name: str) -> None:
-    rule = profile(name).resolve(asked("i8", "channel" if many else "tensor", "fake_quantize"))
-    tally = Tally()
+def test_fake_quantize_is_torchs(many: bool, name: str, kind: str) -> None:
+    rule = profile(name).resolve(asked(kind, "channel" if many else "tensor", "fake_quantize"))
+    tally, ends = Tally(), BOUNDS[kind]
     for length in range(1, 71):
         rng = np.random.default_rng(length)
+        scales, zeros = along(rng, kind, length if many else 1)
+        x = halves(rng, kind, scales, 3, length)
+        see(tally, kind, x, scales, zeros)
+        specials(rng, x)
+        given = torch.from_numpy(x)
         if many:
-            scales = rng.uniform(0.001, 2, length).astype(F)
-            zeros = np.array([odd_zero(rng, "i8") for _ in range(length)])
-            x = halves(rng, scales, 3, length)
-            made = torch.fake_quantize_per_channel_affine(
-                torch.from_numpy(x),
-                torch.from_numpy(scales),
-                torch.from_numpy(zeros.astype(np.int32)),
-                1,
-                -128,
-                127,
-            )
-            a = affine("i8", scales, zeros, axis=1)
+            numbers = torch.from_numpy(scales), torch.from_numpy(zeros.astype(np.int32))
+            made = torch.fake_quantize_per_channel_affine(given, *numbers, 1, *ends)
+            a = affine(kind, scales, zeros, axis=1)
         else:
-            scale, zero = F(rng.uniform(0.001, 2)), odd_zero(rng, "i8")
-            x = halves(rng, scale, 3, length)
-            made = torch.fake_quantize_per_tensor_affine(
-                torch.from_numpy(x), float(scale), zero, -128, 127
-            )
-            a = affine("i8", float(scale), zero)
+            scale, zero = float(scales[0]), int(zeros[0])
+            made = torch.fake_quantize_per_tensor_affine(given, scale, zero, *ends)
+            a = affine(kind, scale, zero)
         found = dequantize(quantize(x, a, rule), a, rule)
         tally.add(found, made.numpy(), f"length {length}")
+    tally.rich()
     tally.within(rule.claim)
 
 
@@ -157,51 +181,53 @@ def decomposed(name: str) -> Callable[..., torch.Tensor]:
     return found
 
 
-@pytest.mark.parametrize("kind", ["u8", "i8", "i16", "i32"])
+@pytest.mark.parametrize("kind", _PLAIN)
 def test_decomposed_quantize_and_dequantize_are_torchs(kind: str) -> None:
     rule = profile(PT2E).resolve(asked(kind))
     back, tally = profile(PT2E).resolve(Query("dequantize", {"x": kind})), Tally()
-    low, high = affine(kind, 1.0).storage.bounds
+    rest, (low, high) = Tally(), BOUNDS[kind]
     into, out = decomposed("quantize_per_tensor"), decomposed("dequantize_per_tensor")
-    assert callable(into)
-    assert callable(out)
     for length in range(1, 71):
         rng = np.random.default_rng(length)
         for scale in (F(0.5), F(rng.uniform(0.001, 2)), F(rng.uniform(0.001, 2))):
-            zero = int(rng.integers(-99, 99)) | 1 if kind != "u8" else odd_zero(rng, "u8")
-            x = halves(rng, scale, length)
+            zero = some_zero(rng, kind)
+            x = halves(rng, kind, scale, length)
+            see(tally, kind, x, scale, zero)
+            specials(rng, x)
             made = into(torch.from_numpy(x), float(scale), zero, low, high, _PLAIN[kind])
             a = affine(kind, float(scale), zero)
-            found = quantize(x, a, rule)
-            tally.add(found, made.numpy(), f"length {length}")
-            reals = out(made, float(scale), zero, low, high, _PLAIN[kind])
-            tally.add(dequantize(found, a, back), reals.numpy(), f"back, length {length}")
+            tally.add(quantize(x, a, rule), made.numpy(), f"length {length}")
+            given = any_codes(rng, kind, length)
+            reals = out(torch.from_numpy(given), float(scale), zero, low, high, _PLAIN[kind])
+            rest.add(dequantize(given, a, back), reals.numpy(), f"back, length {length}")
+    tally.rich()
     tally.within(rule.claim)
+    rest.within(back.claim)
 
 
 @pytest.mark.parametrize("axis", [0, 1])
-def test_decomposed_quantize_per_channel_is_torchs(axis: int) -> None:
-    rule, tally = profile(PT2E).resolve(asked("i8", "channel")), Tally()
-    into = decomposed("quantize_per_channel")
-    assert callable(into)
+@pytest.mark.parametrize("kind", _PLAIN)
+def test_decomposed_quantize_and_dequantize_per_channel_are_torchs(kind: str, axis: int) -> None:
+    rule, tally = profile(PT2E).resolve(asked(kind, "channel")), Tally()
+    back, rest = profile(PT2E).resolve(Query("dequantize", {"x": kind}, "channel")), Tally()
+    into, out = decomposed("quantize_per_channel"), decomposed("dequantize_per_channel")
     for length in range(1, 71):
         rng = np.random.default_rng(length)
-        shape = (5, length) if axis else (length, 5)
-        scales = rng.uniform(0.001, 2, length).astype(F)
-        zeros = np.array([odd_zero(rng, "i8") for _ in range(length)])
-        x = halves(rng, scales if axis else scales[:, None], *shape)
-        made = into(
-            torch.from_numpy(x),
-            torch.from_numpy(scales),
-            torch.from_numpy(zeros),
-            axis,
-            -128,
-            127,
-            torch.int8,
-        )
-        found = quantize(x, affine("i8", scales, zeros, axis=axis), rule)
-        tally.add(found, made.numpy(), f"length {length}")
+        shape, side = ((5, length), (1, -1)) if axis else ((length, 5), (-1, 1))
+        scales, zeros = along(rng, kind, length)
+        x = halves(rng, kind, scales.reshape(side), *shape)
+        see(tally, kind, x, scales.reshape(side), zeros.reshape(side))
+        specials(rng, x)
+        numbers = (torch.from_numpy(scales), torch.from_numpy(zeros), axis, *BOUNDS[kind])
+        made = into(torch.from_numpy(x), *numbers, _PLAIN[kind])
+        a = affine(kind, scales, zeros, axis=axis)
+        tally.add(quantize(x, a, rule), made.numpy(), f"length {length}")
+        given = any_codes(rng, kind, *shape)
+        reals = out(torch.from_numpy(given), *numbers, _PLAIN[kind])
+        rest.add(dequantize(given, a, back), reals.numpy(), f"back, length {length}")
+    tally.rich()
     tally.within(rule.claim)
+    rest.within(back.claim)
 
 
 @pytest.mark.parametrize("name", [FBGEMM, PT2E])
@@ -212,7 +238,10 @@ def test_codes_pass_to_another_map_by_way_of_reals_as_torchs_do(kind: str, name:
     for length in range(1, 71):
         rng = np.random.default_rng(length)
         one = F(rng.uniform(0.01, 0.3))
-        two, zeros = F(one * F(rng.choice([0.5, 1, 2, 4]))), [odd_zero(rng, kind) for _ in range(2)]
+        two, zeros = (
+            F(one * F(rng.choice([0.5, 1, 2, 4]))),
+            [some_zero(rng, kind) for _ in range(2)],
+        )
         data = codes(rng, kind, 4 * length)
         if name == FBGEMM:
             held = torch._make_per_tensor_quantized_tensor(
