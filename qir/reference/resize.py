@@ -175,6 +175,8 @@ def resize(
         raise OpError(f"resize: mode {mode!r} is none of {', '.join(MODES)}")
     out, outside = wide(x).astype(np.float64, copy=False), np.zeros((1,) * x.ndim, np.bool_)
     for along in _plan("resize", x, sizes, scales, axes, coordinates, policy, roi):
+        if antialias and along.made == along.size and coordinates != "tf_crop_and_resize":
+            continue
         at = along.coordinates(coordinates)
         outside = outside | _beyond(at, along, coordinates, x.ndim)
         stretch = min(float(along.scale), 1.0) if antialias else 1.0

@@ -111,22 +111,28 @@ def test_proportions_are_kept_as_onnxruntime_keeps_them(policy: str, seed: int) 
 
 @pytest.mark.parametrize("seed", range(10))
 def test_interpolation_is_torchs_in_float64(seed: int) -> None:
+    """At sizes whose places are float32 as they are: times a power of two, or one more than it."""
     rng = np.random.default_rng(seed)
-    x = rng.standard_normal((2, 3, *rng.integers(2, 9, 2)))
-    sizes = tuple(int(s) for s in rng.integers(2, 17, 2))
-    wide, operands = torch.from_numpy(x), {"x": x, "sizes": np.array(sizes)}
+    x = rng.standard_normal((2, 3, *(2 * rng.integers(1, 5, 2))))
+    doubled = tuple(
+        int(n * s) for n, s in zip(x.shape[2:], rng.choice([0.5, 2, 4], 2), strict=True)
+    )
+    wide, operands = torch.from_numpy(x), {"x": x, "sizes": np.array(doubled)}
     for mode, name in (("linear", "bilinear"), ("cubic", "bicubic")):
         for corners in (False, True):
+            sizes = tuple(rng.choice([2, 3, 5, 9, 17], 2).tolist()) if corners else doubled
+            operands["sizes"] = np.array(sizes)
             rule = "align_corners" if corners else "pytorch_half_pixel"
             attrs: dict[str, Attr] = {"axes": (2, 3), "coordinates": rule, "mode": mode}
             exact = functional.interpolate(wide, sizes, mode=name, align_corners=corners)
             got = compute("resize", operands, spec("resize").complete(attrs))
             assert_close(got, exact.numpy(), 1e-11)
+        operands["sizes"] = np.array(doubled)
         thin: dict[str, Attr] = {"axes": (2, 3), "mode": mode, "antialias": True}
         if mode == "cubic":
             thin["cubic_a"] = -0.5
         thin["exclude_outside"] = True
-        exact = functional.interpolate(wide, sizes, mode=name, antialias=True)
+        exact = functional.interpolate(wide, doubled, mode=name, antialias=True)
         got = compute("resize", operands, spec("resize").complete(thin))
         assert_close(got, exact.numpy(), 1e-11, mode)
     near: dict[str, Attr] = {"axes": (2, 3), "rounding": "floor"}
@@ -136,7 +142,7 @@ def test_interpolation_is_torchs_in_float64(seed: int) -> None:
             operands,
             spec("resize_nearest").complete(near | {"coordinates": rule}),
         )
-        assert np.array_equal(got, functional.interpolate(wide, sizes, mode=name).numpy()), name
+        assert np.array_equal(got, functional.interpolate(wide, doubled, mode=name).numpy()), name
 
 
 def test_sizes_follow_from_scales_by_name() -> None:

@@ -156,6 +156,6 @@ OPS = (
             AttrSpec("antialias", "bool", False),
         ),
         doc="each element interpolated between those of x, by lines or by cubic splines, at the "
-        "places that resize_nearest has",
+        "places that resize_nearest has; antialias leaves an axis that keeps its size as it is",
     ),
 )
