@@ -8,6 +8,7 @@ from qir.ir.dtype import DType
 from qir.ir.node import Node
 from qir.ir.ops.attention import SHOWN
 
+from . import attention_parts
 from .elements import number
 from .recurrent_ops import placed, refuse_inner
 from .rows import Row
@@ -16,15 +17,19 @@ from .writer import MICROSOFT, Wire, Work, Writer
 _SLOTS = ("q", "k", "v", "mask", "past_k", "past_v", "lengths")
 _MULTI = ("q", "k", "v", "", "", "mask", "past_k", "past_v")
 _I64 = 7
+_OWN = 23
+"""The first operator set that has both."""
 
 
 def since(node: Node) -> int:
     """The first operator set that has the node's form; 0 for onnxruntime's own and other ops."""
     if node.op not in ("attention", "rotary") or _form(node):
         return 0
+    if node.op == "attention" and attention_parts.sayable(node):
+        return 0
     if node.attrs.get("left", -1) != -1 or node.attrs.get("right", -1) != -1:
         return 25
-    return 24 if "lengths" in node.operands else 23
+    return 24 if "lengths" in node.operands else _OWN
 
 
 def _form(node: Node) -> str:
@@ -94,6 +99,9 @@ def _attention(writer: Writer, work: Work, ins: dict[str, str]) -> None:
         row = _multi_head if form == "MultiHeadAttention" else _grouped
         operands, attrs = row(writer, work, ins)
         writer.emit(form, operands, outs, attrs, domain=MICROSOFT, origins=work.origins)
+        return
+    if writer.opset < _OWN and attention_parts.sayable(work.node):
+        attention_parts.write(writer, work, ins)
         return
     if "lengths" in ins:
         ins["lengths"] = _whole(writer, work, ins["lengths"], "lengths")

@@ -21,11 +21,11 @@ from .rows import Row
 from .writer import STEP, Wire, Work, Writer
 
 _AXES_ARE_INPUTS = 18
-"""The first operator set whose ReduceMean takes axes as an operand."""
+"""The first operator set whose ReduceMean and ReduceMax take axes as an operand."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Steps:
+class Steps:
     """Writes one operator after the other, all on reals of one type."""
 
     writer: Writer
@@ -43,10 +43,10 @@ class _Steps:
         self.writer.emit(op, operands, [out], attrs)
         return out
 
-    def mean(self, x: str, axes: tuple[int, ...]) -> str:
+    def reduced(self, op: str, x: str, axes: tuple[int, ...]) -> str:
         if self.writer.opset < _AXES_ARE_INPUTS:
-            return self.do("ReduceMean", x, axes=axes)
-        return self.do("ReduceMean", x, self.listed(*axes))
+            return self.do(op, x, axes=axes)
+        return self.do(op, x, self.listed(*axes))
 
     @property
     def over(self) -> tuple[int, ...]:
@@ -57,7 +57,7 @@ class _Steps:
 
 _Last: TypeAlias = "tuple[str, ...]"
 """The operator that makes the result, and its operands."""
-_Say: TypeAlias = "Callable[[_Steps, dict[str, str]], _Last]"
+_Say: TypeAlias = "Callable[[Steps, dict[str, str]], _Last]"
 
 
 def since(first: int, own: Row, say: _Say) -> Row:
@@ -71,10 +71,10 @@ def since(first: int, own: Row, say: _Say) -> Row:
         writer.ledger.add(Change.REGROUPED, STEP, work.out, said)
         kind = work.kind.dtype
         if kind.bits > 16:
-            op, *operands = say(_Steps(writer, work, kind), ins)
+            op, *operands = say(Steps(writer, work, kind), ins)
             writer.emit(op, operands, [work.out], origins=work.origins)
             return
-        steps = _Steps(writer, work, F32)
+        steps = Steps(writer, work, F32)
         wide = {slot: steps.do("Cast", name, to=number(F32)) for slot, name in ins.items()}
         made = steps.do(*say(steps, wide))
         writer.emit("Cast", [made], [work.out], {"to": number(kind)}, origins=work.origins)
@@ -82,7 +82,7 @@ def since(first: int, own: Row, say: _Say) -> Row:
     return row
 
 
-def _gelu(steps: _Steps, ins: dict[str, str]) -> _Last:
+def _gelu(steps: Steps, ins: dict[str, str]) -> _Last:
     x = ins["x"]
     if steps.work.attrs["approximate"] == "tanh":
         cube = steps.do("Mul", steps.do("Mul", x, x), x)
@@ -94,33 +94,33 @@ def _gelu(steps: _Steps, ins: dict[str, str]) -> _Last:
     return "Mul", wide, steps.held(0.5)
 
 
-def _mish(steps: _Steps, ins: dict[str, str]) -> _Last:
+def _mish(steps: Steps, ins: dict[str, str]) -> _Last:
     return "Mul", ins["x"], steps.do("Tanh", steps.do("Softplus", ins["x"]))
 
 
-def _hard_swish(steps: _Steps, ins: dict[str, str]) -> _Last:
+def _hard_swish(steps: Steps, ins: dict[str, str]) -> _Last:
     return "Mul", ins["x"], steps.do("HardSigmoid", ins["x"], alpha=1 / 6, beta=0.5)
 
 
-def _scaled(steps: _Steps, x: str, squares: str) -> str:
+def _scaled(steps: Steps, x: str, squares: str) -> str:
     """What is divided by the root of the mean of squares."""
     wide = steps.do("Add", squares, steps.held(steps.work.real("eps")))
     return steps.do("Div", x, steps.do("Sqrt", wide))
 
 
-def _layer_norm(steps: _Steps, ins: dict[str, str]) -> _Last:
-    apart = steps.do("Sub", ins["x"], steps.mean(ins["x"], steps.over))
-    squares = steps.mean(steps.do("Mul", apart, apart), steps.over)
+def _layer_norm(steps: Steps, ins: dict[str, str]) -> _Last:
+    apart = steps.do("Sub", ins["x"], steps.reduced("ReduceMean", ins["x"], steps.over))
+    squares = steps.reduced("ReduceMean", steps.do("Mul", apart, apart), steps.over)
     last = "Mul", _scaled(steps, apart, squares), ins["gamma"]
     return ("Add", steps.do(*last), ins["beta"]) if "beta" in ins else last
 
 
-def _rms_norm(steps: _Steps, ins: dict[str, str]) -> _Last:
-    squares = steps.mean(steps.do("Mul", ins["x"], ins["x"]), steps.over)
+def _rms_norm(steps: Steps, ins: dict[str, str]) -> _Last:
+    squares = steps.reduced("ReduceMean", steps.do("Mul", ins["x"], ins["x"]), steps.over)
     return "Mul", _scaled(steps, ins["x"], squares), ins["gamma"]
 
 
-def _group_norm(steps: _Steps, ins: dict[str, str]) -> _Last:
+def _group_norm(steps: Steps, ins: dict[str, str]) -> _Last:
     work, groups = steps.work, steps.work.whole("groups")
     ones, none = (np.full(groups, v, steps.kind.carrier) for v in (1, 0))
     numbers = [steps.writer.constant(a, f"{work.out}_groups") for a in (ones, none)]

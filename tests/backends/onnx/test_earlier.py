@@ -98,3 +98,48 @@ def test_opened_operators_keep_the_models_operator_set(tmp_path: Path, op: str, 
     x = _data(2, 3, 4)
     (found,), (wanted,) = (onnxruntime_runs(m, {"x": x}) for m in (written, proto))
     np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+ATTENTION = {
+    "heads apart": (("2x3x4x8", "2x3x5x8", "2x3x5x6", ""), "", "2x3x4x6"),
+    "heads side by side": (("2x4x24", "2x5x24", "2x5x24", ""), "{heads = 3}", "2x4x24"),
+    "causal": (("2x3x5x8", "2x3x5x8", "2x3x5x8", ""), "{causal = true}", "2x3x5x8"),
+    "a scale": (("2x3x4x8", "2x3x5x8", "2x3x5x8", ""), "{scale = 0.3}", "2x3x4x8"),
+    "a mask": (("2x3x4x8", "2x3x5x8", "2x3x5x8", "2x1x4x5xbool"), "", "2x3x4x8"),
+    "numbers": (("2x3x4x8", "2x3x5x8", "2x3x5x8", "4x5xKIND"), "", "2x3x4x8"),
+    "both": (("2x4x24", "2x4x24", "2x4x24", "4x4xKIND"), "{heads = 3, causal = true}", "2x4x24"),
+}
+
+
+@pytest.mark.parametrize("name", ATTENTION)
+@pytest.mark.parametrize("kind", ["f32", "f16"])
+def test_attention_is_said_by_products_and_a_softmax(name: str, kind: str) -> None:
+    """Rows of nothing but -inf, and rows that a mask hides, look at nothing and give zeros."""
+    shapes, attrs, result = ATTENTION[name]
+    carrier = np.float16 if kind == "f16" else np.float32
+    feeds: dict[str, Data] = {
+        n: _data(*map(int, s.split("x"))).astype(carrier)
+        for n, s in zip("qkv", shapes, strict=False)
+    }
+    lines = [f"%{n} = input() : {s}x{kind}" for n, s in zip("qkv", shapes, strict=False)]
+    if shapes[3]:
+        said = shapes[3].replace("KIND", kind)
+        lines.append(f"%m = input() : {said}")
+        sizes = tuple(map(int, said.split("x")[:-1]))
+        feeds["m"] = RNG.integers(0, 2, sizes).astype(bool)
+        feeds["m"][..., 0, :] = False
+        if "bool" not in said:
+            feeds["m"] = np.where(feeds["m"], _data(*sizes), -np.inf).astype(carrier)
+    mask = ", mask=%m" if shapes[3] else ""
+    lines.append(f"%y = attention(%q, %k, %v{mask}) {attrs} : {result}x{kind}")
+    graph = parse("\n".join(["graph main {", *lines, "output(y=%y)", "}"]))
+    wanted = np.asarray(run(graph, feeds)["y"], np.float64)
+    near = 2e-3 if kind == "f16" else 1e-5
+    for opset in (13, 17, 18, 22):
+        made = to_model(graph, Ledger(), Dialect(opset=opset))
+        onnx.checker.check_model(made, full_check=True)
+        (found,) = onnxruntime_runs(made, feeds)
+        assert found.dtype == carrier
+        np.testing.assert_allclose(found.astype(np.float64), wanted, rtol=near, atol=near)
+    made = to_model(graph, Ledger(), Dialect(opset=23))
+    assert [n.op_type for n in made.graph.node] == ["Attention"]
