@@ -54,13 +54,13 @@ def tensor(array: Array, name: str) -> onnx.TensorProto:
     """An array; codes are plain numbers there."""
     kind = array.type.dtype
     if kind.name == "string":
-        out = onnx.TensorProto(name=name, data_type=number(kind), dims=array.data.shape)
+        out = onnx.TensorProto(name=name, data_type=number(kind), dims=array.held.shape)
         for item in array.data.reshape(-1).tolist():
             out.string_data.append(item if isinstance(item, bytes) else str(item).encode())
         return out
     if kind.bits < 8 and kind.name != "bool" and kind.name in NUMBERS:
         codes = array.data.reshape(-1).astype(np.float64)
-        return helper.make_tensor(name, number(kind), array.data.shape, codes)
+        return helper.make_tensor(name, number(kind), array.held.shape, codes)
     return raw(array.data, number(kind), name)
 
 

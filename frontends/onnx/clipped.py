@@ -63,7 +63,7 @@ def _narrowed(reader: Reader, op: Op, value: Value) -> None:
 def _constant(reader: Reader, op: Op, name: str) -> bool:
     """Keeps constant codes that lie within a Clip as codes of its bounds."""
     array = reader.array(name)
-    if array is None or array.type.dtype.name not in _STORED or not array.data.size:
+    if array is None or array.type.dtype.name not in _STORED or not array.held.size:
         return False
     low, high = _ends(reader, op, *array.type.dtype.bounds)
     if int(array.data.min()) < low or int(array.data.max()) > high:

@@ -218,7 +218,7 @@ def _outputs(op: Op, values: list[Value]) -> dict[str, onnx.TypeProto]:
     data = {
         n: tensor_proto(a, n)
         for n, v in zip(names, values, strict=True)
-        if (a := v.constant) is not None and a.data.size <= SMALL
+        if (a := v.constant) is not None and a.held.size <= SMALL
     }
     imports = [onnx.helper.make_opsetid(op.domain, op.opset)]
     try:
@@ -242,7 +242,7 @@ def _by_runtime(reader: Reader, op: Op, values: list[Value]) -> dict[str, Tensor
     """What onnxruntime says that an op of its own gives; nothing where it is not there."""
     names = [n for n in op.inputs if n]
     given = dict(zip(names, values, strict=True))
-    stored = {n: a for n, v in given.items() if (a := v.constant) and a.data.size <= SMALL}
+    stored = {n: a for n, v in given.items() if (a := v.constant) and a.held.size <= SMALL}
     made = [n for n in op.outputs if n]
     ranks = [onnx.helper.make_node("Shape", [n], [f"rank.{n}"]) for n in made]
     graph = onnx.helper.make_graph(

@@ -239,7 +239,7 @@ def _within(scheme: Scheme, quant: QuantType, constant: Array | None) -> bool:
     """Whether codes keep to the bounds: by their type, or where they are constant by themselves."""
     if scheme.low <= quant.low and quant.high <= scheme.high:
         return True
-    if constant is None or not constant.data.size:
+    if constant is None or not constant.held.size:
         return False
     data = constant.data
     return bool(scheme.low <= int(data.min()) and int(data.max()) <= scheme.high)

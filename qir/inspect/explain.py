@@ -126,9 +126,9 @@ def _operand(slot: str, value: Value) -> Operand:
 
 def _contents(value: Value) -> Contents | None:
     array = value.constant
-    if array is None or array.data.size == 0 or array.data.dtype.kind not in "iufV":
+    if array is None or array.held.size == 0 or array.held.dtype.kind not in "iufV":
         return None
-    kept = array.data.dtype.kind in "iu"
+    kept = array.held.dtype.kind in "iu"
     data = array.data if kept else array.data.astype(np.float64)
     quant = array.type.quant or value.type.quant
     if quant is None or quant.dynamic:

@@ -131,7 +131,7 @@ def summarize(graph: Graph) -> Summary:
         graph.profile,
         tuple(frameworks),
         sum(len(part) for _, part in parts),
-        sum(a.data.size for a in _constants(graph) if str(a.type.dtype) not in ("i64", "bool")),
+        sum(a.held.size for a in _constants(graph) if str(a.type.dtype) not in ("i64", "bool")),
         bytes_by_dtype(graph),
         sum(layer.macs or 0 for layer in layers),
         sum(layer.macs or 0 for layer in layers if layer.in_codes),

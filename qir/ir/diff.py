@@ -526,6 +526,6 @@ def _elements(a: Held, b: Held) -> Measure | None:
 
 
 def _held(array: Array) -> str:
-    if array.data.size == 1 and array.data.dtype.kind in "iufb":
+    if array.held.size == 1 and array.held.dtype.kind in "iufb":
         return str(array.data.reshape(-1)[0])
     return f"{shape(array.type)}x{array.type.dtype}" if array.type.rank else f"{array.type.dtype}"

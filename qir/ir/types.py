@@ -120,8 +120,8 @@ def _by_content(array: Array) -> str:
 
 def _briefly(array: Array) -> str:
     """For a prompt: how many numbers, the least and the greatest."""
-    if array.data.dtype.kind == "O" or not array.data.size:
-        return f"[{array.data.size}]"
+    if array.held.dtype.kind == "O" or not array.held.size:
+        return f"[{array.held.size}]"
     numbers = array.data.astype(np.float64)
     return f"[{numbers.size} in {numbers.min():.4g}..{numbers.max():.4g}]"
 

@@ -22,7 +22,7 @@ _LONGEST = 64
 def _number(value: Value, *, wanted: int, minus: bool = False) -> bool:
     """Whether it is a constant of plain numbers, all of them that one, which no training moves."""
     held = value.constant
-    if held is None or held.type.quant or value.node.attrs["trainable"] or not held.data.size:
+    if held is None or held.type.quant or value.node.attrs["trainable"] or not held.held.size:
         return False
     kind, data = held.type.dtype, held.data.reshape(-1)
     if not (kind.is_float or kind.is_integer) or data[0] != wanted:

@@ -47,7 +47,7 @@ def _row(value: Value, node: Node) -> NDArray[np.float64] | None:
     rank = node.result.type.rank
     if array.type.rank > rank:
         return None
-    wide = (1,) * (rank - array.type.rank) + array.data.shape
+    wide = (1,) * (rank - array.type.rank) + array.held.shape
     rest = wide[: _axis(node)] + wide[_axis(node) + 1 :]
     if any(d != 1 for d in rest) or wide[_axis(node)] not in (1, size):
         return None

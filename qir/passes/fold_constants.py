@@ -59,7 +59,7 @@ class FoldConstants(Pass):
             return False
         if any(v.type.quant for v in node.results):
             return False
-        given = {v: v.constant.data.size for v in node.operands.values() if v.constant}
+        given = {v: v.constant.held.size for v in node.operands.values() if v.constant}
         return _size(node) <= min(self.limit, sum(given.values()) + self.growth)
 
     def _fold(self, graph: Graph, node: Node, ledger: Ledger) -> bool:

@@ -144,14 +144,14 @@ def _known(graph: Graph, node: Node) -> _Known | None:
 
 def _truth(value: Value) -> bool | None:
     array = value.constant
-    return bool(array.data.reshape(())) if array is not None and array.data.size == 1 else None
+    return bool(array.data.reshape(())) if array is not None and array.held.size == 1 else None
 
 
 def _rounds(node: Node, body: Graph) -> int | None:
     """How often a loop runs, where that is never or once."""
     held = node.operands.get("count")
     array = held.constant if held is not None else None
-    count = int(array.data.reshape(())) if array is not None and array.data.size == 1 else None
+    count = int(array.data.reshape(())) if array is not None and array.held.size == 1 else None
     cond = _truth(node.operands["cond"]) if "cond" in node.operands else True
     if cond is False or (count is not None and count < 1):
         return 0

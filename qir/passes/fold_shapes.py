@@ -219,7 +219,7 @@ def reckoned(node: Node, known: Mapping[Value, Sizes], limit: int) -> list[Sizes
     """What is known of a node's results, one after another, from sizes and what is `known`."""
     if node.op == "constant":
         array = node.result.constant
-        small = array is not None and array.data.size <= limit
+        small = array is not None and array.held.size <= limit
         return [array.data.astype(object)] if array and small and _plain(array.type) else []
     rule = _RULES.get(node.op)
     if rule is None or node.stages or not all(_plain(v.type) for v in node.results):

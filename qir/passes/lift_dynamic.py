@@ -93,11 +93,11 @@ def _columns(match: Match) -> int:
     node, held = match.node("sum"), match["held"].constant
     assert held is not None
     wanted = 2 if node.op == "matmul_integer" else 4
-    if held.data.ndim != wanted or match["data"].type.rank < 2:
+    if held.held.ndim != wanted or match["data"].type.rank < 2:
         return 0
     if node.op == "conv_integer" and match["data"].type.rank != 4:
         return 0
-    return int(held.data.shape[1 if wanted == 2 else 0])
+    return int(held.held.shape[1 if wanted == 2 else 0])
 
 
 def _row(value: Value | None, match: Match, *, raw: bool) -> NDArray[np.generic] | None:
@@ -105,12 +105,12 @@ def _row(value: Value | None, match: Match, *, raw: bool) -> NDArray[np.generic]
     held = None if value is None else value.constant
     if held is None or held.type.quant:
         return None
-    if held.data.size == 1:
+    if held.held.size == 1:
         return held.data.reshape(())
-    count, shape = _columns(match), held.data.shape
+    count, shape = _columns(match), held.held.shape
     conv = match.node("sum").op == "conv_integer" and not raw
     wanted = (count, 1, 1) if conv else (count,)
-    lined = shape[-len(wanted) :] == wanted and held.data.size == count
+    lined = shape[-len(wanted) :] == wanted and held.held.size == count
     return held.data.reshape(-1) if lined else None
 
 

@@ -155,14 +155,14 @@ def _spread(zero: Param, scale: Param) -> Param:
     if isinstance(zero, tuple) and isinstance(scale, tuple):
         return zero * size
     data = zero.data if isinstance(zero, Array) else np.array(zero)
-    shape = scale.data.shape if isinstance(scale, Array) else (size,)
+    shape = scale.held.shape if isinstance(scale, Array) else (size,)
     return Array.of(np.full(shape, data.reshape(())[()], data.dtype), "zero")
 
 
 def _size(values: Param) -> int:
     if values is None:
         return 0
-    return values.data.size if isinstance(values, Array) else len(values)
+    return values.held.size if isinstance(values, Array) else len(values)
 
 
 def _of_range(

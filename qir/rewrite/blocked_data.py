@@ -50,7 +50,7 @@ def _block(node: Node) -> int | None:
     if w.op != "dequantize" or w.result.only_use is None or len(w.operands) > 1:
         return None
     array = w.operands["x"].constant
-    if array is None or array.data.ndim != 2 or _quantized(node):
+    if array is None or array.held.ndim != 2 or _quantized(node):
         return None
     quant = array.type.quant
     assert quant is not None

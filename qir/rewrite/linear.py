@@ -108,12 +108,12 @@ def _row(value: Value, weight: Value, node: Node) -> tuple[Value, Array] | None:
     if quant is not None and quant.storage != I32:
         return None
     assert weight.constant is not None
-    wide = weight.constant.data.shape[0 if _is_turned(node) else 1]
+    wide = weight.constant.held.shape[0 if _is_turned(node) else 1]
     if source.type.shape == (wide,):
         return source, held
-    if (quant and quant.grain) or held.data.shape[-1:] not in ((), (1,), (wide,)):
+    if (quant and quant.grain) or held.held.shape[-1:] not in ((), (1,), (wide,)):
         return None
-    if held.data.size not in (1, wide) or held.data.ndim > node.result.type.rank:
+    if held.held.size not in (1, wide) or held.held.ndim > node.result.type.rank:
         return None
     data = np.broadcast_to(held.data.reshape(-1), (wide,))
     return source, Array(data, TensorType((wide,), source.type.element), held.name)

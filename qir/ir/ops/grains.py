@@ -223,7 +223,7 @@ def _param(
             raise _Stuck
         numbers = np.array(value)
         return tuple(move(numbers.reshape(grid)).reshape(-1).tolist())
-    if value is None or value.data.shape != grid or (value.type.quant and value.type.quant.grain):
+    if value is None or value.held.shape != grid or (value.type.quant and value.type.quant.grain):
         raise _Stuck
     data = move(value.data)
     data = np.ascontiguousarray(data.reshape(-1) if simple else data)

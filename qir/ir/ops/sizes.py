@@ -47,7 +47,7 @@ def _filled(call: Call) -> tuple[TensorType, ...]:
     value = call.attrs["value"]
     if kind.rank != 1 or kind.quant or not kind.dtype.is_integer:
         raise call.fail(f"shape is {kind}, it takes one row of whole numbers")
-    if not isinstance(value, Array) or value.data.size != 1:
+    if not isinstance(value, Array) or value.held.size != 1:
         raise call.fail("value is no array of one element")
     if constant is not None:
         wanted: list[int] = constant.tolist()

@@ -80,7 +80,7 @@ def _product(seen: Seen, step: Step) -> Product | None:
     x, w = (w, x) if turned else (x, w)
     within, lost = _within(look, step, slot if turned else data), _lost(look, step, (data, slot))
     weights = None if w.zero is None or lost else weights
-    if weights is not None and any(miscounted(w, TensorType(weights.data.shape, w))):
+    if weights is not None and any(miscounted(w, TensorType(weights.held.shape, w))):
         return None
     if weights is None and w.zero is not None:
         loose = loose or _unmade(look, step, slot, data)
@@ -122,12 +122,12 @@ def _raw(look: Look, step: Step, slot: str) -> QuantType | None:
     _, array = look.codes(beside)
     if array is None:
         return QuantType(kind.dtype, zero=None)
-    if array.data.size == 1:
+    if array.held.size == 1:
         return QuantType(kind.dtype, zero=(int(array.data.reshape(-1)[0]),))
-    if array.data.ndim != 1:  # one zero for each row of a batch
+    if array.held.ndim != 1:  # one zero for each row of a batch
         return None
     axis = 0 if slot == "w" else kind.rank - (1 if slot == "b" else 2)
-    ones = Array.of(np.ones(array.data.size, np.float32))
+    ones = Array.of(np.ones(array.held.size, np.float32))
     return QuantType(kind.dtype, scale=ones, zero=array, grain=Grain(((max(axis, 0), 1),)))
 
 
@@ -327,7 +327,7 @@ def _any_weights(product: Product, depth: int) -> tuple[int, int]:
 
 
 def _bias_ends(product: Product) -> tuple[int, int]:
-    if product.bias is None or not product.bias.data.size:
+    if product.bias is None or not product.bias.held.size:
         return 0, 0
     return int(product.bias.data.min()), int(product.bias.data.max())
 
@@ -440,7 +440,7 @@ def _sums(up: Whole, above: int, down: Whole, below: int, bias: Whole | None) ->
 
 def _bias_rows(product: Product, shape: tuple[int, ...]) -> list[Whole | None]:
     """Least and greatest bias of each channel."""
-    if product.bias is None or not product.bias.data.size:
+    if product.bias is None or not product.bias.held.size:
         return [None, None]
     data: Whole = product.bias.data
     data = data.astype(object if data.dtype.itemsize > 4 else np.int64)

@@ -102,7 +102,7 @@ def zero_in_bounds(seen: Seen) -> Iterator[Fault]:
     for slot, array, of in _given(seen, "zero"):
         if of is None or not (of.storage.is_integer and array.type.dtype.is_integer):
             continue
-        if array.data.size and outside(of, array.data):
+        if array.held.size and outside(of, array.data):
             yield Fault(f"{slot}: a zero point lies outside {of.low}..{of.high}", slot)
 
 
@@ -154,7 +154,7 @@ def miscounted(quant: QuantType, kind: TensorType) -> Iterator[str]:
     if scales is None:
         return
     offsets = len(quant.plus) if isinstance(quant.plus, tuple) else 1
-    offsets = quant.plus.data.size if isinstance(quant.plus, Array) else offsets
+    offsets = quant.plus.held.size if isinstance(quant.plus, Array) else offsets
     if offsets not in (1, scales.size):
         yield f"{offsets} offsets for {scales.size} scales"
     if grain is None:
@@ -175,13 +175,13 @@ def _groups(quant: QuantType, kind: TensorType, by: Array, grid: tuple[int, ...]
     """The faults of a grain whose last axis says of each index which group it belongs to."""
     assert quant.grain is not None
     axis = quant.grain.blocks[-1][0]
-    if not by.type.dtype.is_integer or by.data.ndim != 1:
+    if not by.type.dtype.is_integer or by.held.ndim != 1:
         yield f"groups are named by {by.type}; it takes one whole number an index"
-    elif not dims.agree(kind.shape[axis], by.data.size):
-        yield f"{by.data.size} indices are given a group, axis {axis} has {kind.shape[axis]}"
+    elif not dims.agree(kind.shape[axis], by.held.size):
+        yield f"{by.held.size} indices are given a group, axis {axis} has {kind.shape[axis]}"
     elif len(grid) != kind.rank:
         yield f"scales are {list(grid)}, groups need {kind.rank} axes"
-    elif by.data.size and not 0 <= int(by.data.min()) <= int(by.data.max()) < grid[axis]:
+    elif by.held.size and not 0 <= int(by.data.min()) <= int(by.data.max()) < grid[axis]:
         yield f"a group lies outside 0..{grid[axis] - 1}"
 
 

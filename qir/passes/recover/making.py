@@ -46,10 +46,10 @@ def positive(name: str) -> Var:
 def real(value: Value) -> float | None:
     """The number that all elements of a constant are; None where it is no such constant."""
     held = value.constant
-    if held is None or not held.type.dtype.is_float or held.type.quant or held.data.size == 0:
+    if held is None or not held.type.dtype.is_float or held.type.quant or held.held.size == 0:
         return None
     first = held.data.reshape(-1)[0]
-    alike = held.data.size == 1 or bool(np.all(held.data == first))
+    alike = held.held.size == 1 or bool(np.all(held.data == first))
     return float(first) if alike and np.isfinite(float(first)) else None
 
 

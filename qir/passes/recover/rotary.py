@@ -162,7 +162,7 @@ def _equal_halves(value: Value, given: bool, depth: int = 0) -> bool:
     """
     held, node = value.constant, value.node
     if held is not None:
-        half = held.data.shape[-1] // 2
+        half = held.held.shape[-1] // 2
         return bool(np.array_equal(held.data[..., :half], held.data[..., half:]))
     rank = value.type.rank
     if node.op == "concat" and _last(node, "axis", rank):
@@ -175,8 +175,8 @@ def _equal_halves(value: Value, given: bool, depth: int = 0) -> bool:
         return False
     if node.op == "mul":
         a, b = node.operands["a"], node.operands["b"]
-        one, other = (a, b) if b.constant is not None and b.constant.data.size == 1 else (b, a)
-        single = other.constant is not None and other.constant.data.size == 1
+        one, other = (a, b) if b.constant is not None and b.constant.held.size == 1 else (b, a)
+        single = other.constant is not None and other.constant.held.size == 1
         return single and _equal_halves(one, given, depth + 1)
     assert x is not None
     return _keeps_last(node, x) and _equal_halves(x, given, depth + 1)
@@ -207,7 +207,7 @@ def _rows(graph: Graph, value: Value, match: Match, how: str, *, whole: bool) ->
     if held is not None:
         data = held.data[..., :half]
         shape = data.shape[-2:] if how == "rows" else (*data.shape[:1], *data.shape[2:])
-        if shape == held.data.shape:
+        if shape == held.held.shape:
             return value
         data = data.reshape(shape)
         return stored(data, value, graph, f"{value.name}.half" if whole else value.name)

@@ -171,7 +171,7 @@ def _fresh(value: Value, z: Value) -> Value | None:
     for rest, n in _pair(value, "mul"):
         if rest.node.op == "sub" and rest.node.operands["b"] is z:
             held = rest.node.operands["a"].constant
-            if held is not None and held.data.size == 1 and held.data.reshape(()) == 1:
+            if held is not None and held.held.size == 1 and held.data.reshape(()) == 1:
                 return n
     return None
 

@@ -38,7 +38,7 @@ def entry_of(value: Value) -> Entry | None:
         return None
     if node.op == "gather":
         held = node.operands["indices"].constant
-        if held is None or held.data.ndim:
+        if held is None or held.held.ndim:
             return None
         return _at(x, node.attrs["axis"], int(held.data))
     if node.op != "squeeze" or node.attrs["axes"] in ((), None):
@@ -420,7 +420,7 @@ def _body(steps: Steps) -> tuple[Graph, dict[Value, Value], list[Value]]:
     shared: list[Value] = []
     for row, value in steps.shared.items():
         held = value.constant
-        if held is not None and held.data.size == 1:
+        if held is not None and held.held.size == 1:
             made = body.constant(held, name=body.fresh(value.name))
         elif value in shared:
             made = known[value]

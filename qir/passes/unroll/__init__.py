@@ -98,7 +98,7 @@ def _count(node: Node, body: Graph) -> int | None:
 
 def _true(value: Value) -> bool:
     held = value.constant
-    return held is not None and held.data.size == 1 and bool(held.data.reshape(()))
+    return held is not None and held.held.size == 1 and bool(held.data.reshape(()))
 
 
 def _length(node: Node) -> int | None:
