@@ -8,12 +8,15 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from qir.ir.ops.resize import ROUNDINGS
+
 from .fusion import Report, examine
 from .models import Maker, Model, Style, Taste, window
 from .spelling import Attrs, Codes, Kind, Qdq, Weight
 
 Extra = NDArray[np.generic]
 Layer = Callable[[Maker, Codes], None]
+PLACES = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric", "tf_half_pixel_for_nn")
 
 
 def pooled(maker: Maker, x: Codes) -> None:
@@ -71,9 +74,20 @@ def repeated(maker: Maker, x: Codes) -> None:
 
 
 def enlarged(maker: Maker, x: Codes) -> None:
-    scales = np.array([1, 1, *(maker.pick(1, 3) for _ in x.shape[2:])], np.float32)
-    shape = tuple(int(a * b) for a, b in zip(x.shape, scales, strict=True))
-    moved(maker, x, "Resize", shape, {"mode": "nearest"}, scales)
+    """Larger or smaller, by whole scales and others, at places of every kind; sizes of which
+    onnxruntime foresees others than it makes are left out."""
+    drawn = [1, 2, 3, 0.4, 1 / 3, 0.6, 0.7, 1.1, 1.2, 4 / 3, 1.6, 2.2]
+    while True:
+        scales = np.array([1, 1, *maker.rng.choice(drawn, len(x.shape) - 2)], np.float32)
+        shape = tuple(int(np.float32(a) * b) for a, b in zip(x.shape, scales, strict=True))
+        if shape == tuple(int(a * float(b)) for a, b in zip(x.shape, scales, strict=True)):
+            break
+    attrs: Attrs = {
+        "mode": "nearest",
+        "coordinate_transformation_mode": maker.rng.choice(PLACES),
+        "nearest_mode": maker.rng.choice(ROUNDINGS),
+    }
+    moved(maker, x, "Resize", shape, attrs, scales)
 
 
 def deep(maker: Maker, x: Codes) -> None:
