@@ -25,6 +25,7 @@ from qir.numerics import (
 )
 from qir.numerics.definition import in_codes
 from qir.numerics.forms import forms_of
+from qir.numerics.maps import same_map
 from qir.numerics.profile import bounds_of
 from qir.numerics.rounding import ROUNDINGS, narrowed
 from qir.reference import methods
@@ -134,6 +135,8 @@ def run_op(
         return _quantized(kernel, arrays["x"])
     if op == "dequantize":
         return dequantize(arrays["x"], kernel.map("x"), rule)
+    if op == "requantize" and rule.method is not None and rule.method.name == "reals":
+        return _through_reals(kernel, arrays["x"], profile_name)
     if op == "requantize":
         return _converted(kernel, arrays["x"])
     if op in PRODUCTS and rule.method is not None and rule.method.name == "reals":
@@ -217,6 +220,19 @@ def _converted(kernel: Kernel, codes: Codes) -> Codes:
     out = kernel.out_map
     assert out is not None
     return convert(codes, kernel.map("x"), out, rule)
+
+
+def _through_reals(kernel: Kernel, codes: Codes, profile_name: str) -> Codes:
+    """Codes to codes by the rules of dequantize and of quantize, where no kernel goes there."""
+    x, out = kernel.types["x"], kernel.out_map
+    assert x.quant is not None
+    assert out is not None
+    if same_map(kernel.map("x"), out):
+        return codes
+    real = x.with_element(x.quant.express)
+    found = run_op("dequantize", {}, kernel.types, {"x": codes}, real, profile_name)
+    attrs = spec("quantize").complete({"round": kernel.attrs["round"]})
+    return run_op("quantize", attrs, {"x": real}, {"x": found}, kernel.result, profile_name)
 
 
 def fake_quantized(
