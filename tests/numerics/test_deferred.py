@@ -1,0 +1,191 @@
+"""Codes that are made part by part are those that are made all at once."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import weakref
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from qir.ir import parts
+from qir.ir.dtype import F32, dtype
+from qir.ir.parts import Box, Held, Parts, boxes, full, later, pieces
+from qir.ir.types import Array, Grain, QuantType, TensorType
+from qir.numerics import (
+    codes_later,
+    codes_of,
+    pack,
+    packed_later,
+    packed_pieces,
+    profile,
+    unpacked_later,
+)
+from qir.numerics.packing import Order
+
+Tensor = NDArray[np.generic]
+SEED = 61
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything is large, and parts are small."""
+    monkeypatch.setattr(parts, "LEAST", 0)
+    monkeypatch.setattr(parts, "PIECE", 50)
+
+
+def some(rng: np.random.Generator, shape: tuple[int, ...]) -> Iterator[Box]:
+    for _ in range(6):
+        yield tuple(slice(*sorted(rng.integers(0, n + 1, 2).tolist())) for n in shape)
+
+
+def same(rng: np.random.Generator, held: Held, wanted: Tensor) -> None:
+    """Boxes at random, the run of all, and the whole are those of the array."""
+    assert isinstance(held, Parts)
+    assert (held.shape, held.dtype) == (wanted.shape, wanted.dtype)
+    for box in some(rng, wanted.shape):
+        found = held.part(box)
+        assert found.shape == wanted[box].shape, box
+        assert (found == wanted[box]).all(), box
+    run = b"".join(piece.tobytes() for piece in pieces(held))
+    assert run == wanted.tobytes()
+    if held.bounds is not None and wanted.size:
+        assert held.bounds[0] <= int(wanted.min()) <= int(wanted.max()) <= held.bounds[1]
+    assert (held.whole() == wanted).all()
+
+
+SHAPES = [(3, 5), (4, 8), (7,), (2, 3, 6), (5, 64), (9, 33), (1, 1)]
+
+
+@pytest.mark.parametrize("name", ["u4", "i4", "u2", "i2"])
+@pytest.mark.parametrize("order", ["low", "high"])
+def test_bytes_are_unpacked_and_packed_part_by_part(name: str, order: Order) -> None:
+    rng = np.random.default_rng(SEED)
+    kind = dtype(name)
+    each = 8 // kind.bits
+    for shape in SHAPES:
+        codes = rng.integers(kind.bounds[0], kind.bounds[1] + 1, shape).astype(kind.carrier)
+        data = pack(codes, kind, order=order).reshape(-1)
+        same(rng, unpacked_later(data, kind, shape, order), codes)
+        read = Parts(data.shape, data.dtype, None, None, lambda a, b, of=data: of[a:b])
+        same(rng, unpacked_later(read, kind, shape, order), codes)
+        if order == "low":
+            assert b"".join(p.tobytes() for p in packed_pieces(codes, kind)) == data.tobytes()
+        rows = pack(codes, kind, order=order, row=1)
+        wide = np.zeros((*shape[:-1], 4 * -(-shape[-1] // each)), np.uint8)
+        wide[..., : rows.shape[-1]] = rows
+        same(rng, packed_later(codes, kind, wide.shape, order), wide)
+        deep = wide.reshape(*shape[:-1], -1, 4)
+        same(rng, packed_later(codes, kind, deep.shape, order), deep)
+
+
+def test_axes_are_turned_and_shapes_changed_part_by_part() -> None:
+    rng = np.random.default_rng(SEED)
+    x = rng.standard_normal((7, 13, 6)).astype(np.float32)
+    for perm in itertools.permutations(range(3)):
+        same(rng, parts.turned(x, perm), x.transpose(perm))
+    held = later(x.shape, x.dtype, lambda box: x[box])
+    same(rng, parts.reshaped(held, (91, 6)), x.reshape(91, 6))
+    same(rng, parts.cut(held, (5, 13, 2)), x[:5, :, :2])
+    codes = np.arange(-8, 28, dtype=np.int8).reshape(4, 9) % 16 - 8
+    moved = parts.shifted(later(codes.shape, codes.dtype, lambda box: codes[box]), 8, U1)
+    same(rng, moved, (codes + 8).astype(np.uint8))
+    assert parts.equal(held, x)
+    assert not parts.equal(parts.turned(x, (0, 2, 1)), parts.turned(x + 1, (0, 2, 1)))
+
+
+U1 = np.dtype(np.uint8)
+
+GRAINS = [None, ((0, 1),), ((1, 1),), ((0, 16), (1, 1)), ((0, 1), (1, 8)), ((0, 5), (1, 3))]
+
+
+@pytest.mark.parametrize("storage", ["u4", "i8", "i16"])
+@pytest.mark.parametrize("blocks", [*GRAINS, ((0, 1000), (1, 1))])
+def test_reals_are_quantized_part_by_part(
+    storage: str, blocks: tuple[tuple[int, int], ...] | None
+) -> None:
+    rng = np.random.default_rng(SEED)
+    for shape, zero in itertools.product([(40, 30), (4, 9, 5)], ["none", "code", "real"]):
+        x = rng.standard_normal(shape).astype(np.float32)
+        quant = typed(rng, storage, blocks, shape, zero)
+        rules = profile("native")
+        same(rng, codes_later(rules, x, quant), codes_of(rules, x, quant))
+
+
+def typed(
+    rng: np.random.Generator,
+    storage: str,
+    blocks: tuple[tuple[int, int], ...] | None,
+    shape: tuple[int, ...],
+    zero: str,
+) -> QuantType:
+    kind = dtype(storage)
+    if blocks is None:
+        number = {"none": (), "code": (3,), "real": (3.25,)}[zero]
+        return QuantType(kind, F32, (0.125,), number)
+    grain = Grain(blocks)
+    grid = grain.grid(shape) if grain.axis is None else (shape[grain.axis],)
+    sizes = tuple(n for n in grid if isinstance(n, int))
+    scale = Array.of((rng.random(sizes) + 0.1).astype(np.float32), "scale")
+    zeros = rng.integers(0, 8, sizes).astype(kind.carrier)
+    made = Array(zeros, TensorType(sizes, kind), "zero")
+    real = Array.of(zeros.astype(np.float32) + np.float32(0.25), "zero")
+    return QuantType(kind, F32, scale, {"none": (), "code": made, "real": real}[zero], grain)
+
+
+def test_a_table_is_looked_up_part_by_part() -> None:
+    rng = np.random.default_rng(SEED)
+    x = rng.standard_normal((600,)).astype(np.float32)
+    scale = Array.of((rng.random(19) + 1).astype(np.float32), "scale")
+    table = Array.of(np.linspace(-1, 1, 16, dtype=np.float32) ** 3, "codes")
+    grain = Grain(((0, 32),))
+    quant = QuantType(dtype("u4"), F32, scale, (), grain, kind="lut", codes=table)
+    same(rng, codes_later(profile("native"), x, quant), codes_of(profile("native"), x, quant))
+
+
+def test_boxes_follow_each_other_and_are_small() -> None:
+    for shape in [(), (0, 3), (3, 0), (7,), (200,), (3, 200), (9, 3, 4), (2, 3, 100), (40, 40)]:
+        found = list(boxes(shape))
+        counted = np.arange(np.prod(shape, dtype=int)).reshape(shape)
+        runs = [counted[box].reshape(-1) for box in found]
+        assert np.concatenate(runs).tolist() == counted.reshape(-1).tolist()
+        assert max(run.size for run in runs) <= parts.PIECE
+
+
+def test_the_last_whole_arrays_are_kept_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts, "KEPT", 250)
+    made = []
+
+    def one() -> Parts:
+        def make(box: Box) -> Tensor:
+            made.append(box)
+            return np.ones([s.stop - s.start for s in box], np.uint8)
+
+        return Parts((10, 10), np.dtype(np.uint8), make)
+
+    held = [one() for _ in range(3)]
+    for each in held:
+        assert not each.whole().flags.writeable
+    count = len(made)
+    held[1].whole(), held[2].part(full((10, 10)))
+    assert len(made) == count
+    held[0].whole()  # was the first to go
+    assert len(made) > count
+    gone = weakref.ref(held.pop())
+    del each
+    gc.collect()
+    assert gone() is None
+
+
+def test_an_array_tells_hash_and_equality_without_its_elements() -> None:
+    x = np.arange(600, dtype=np.float32).reshape(20, 30)
+    kind = TensorType(x.shape, F32)
+    held = later(x.shape, x.dtype, lambda box: x[box])
+    assert isinstance(held, Parts)
+    one, other = Array(held, kind), Array(x, kind)
+    assert one == other
+    assert held._kept is None
+    assert (one.data == other.data).all()
