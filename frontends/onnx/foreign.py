@@ -196,6 +196,8 @@ def _inferred(reader: Reader, op: Op, values: list[Value]) -> dict[str, TensorTy
             return {op.outputs[0]: kind.with_element(kind.dtype)}
         return _by_runtime(reader, op, values)
     if schema.deprecated and op.type == "GroupNormalization":  # the library infers nothing there
+        if not op.outputs:
+            raise op.fail("its result has no name")
         kind = values[0].type
         return {op.outputs[0]: kind.with_element(kind.dtype)}
     try:

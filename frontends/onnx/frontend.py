@@ -374,6 +374,13 @@ def _read(reader: Reader, op: Op) -> None:
     if op.domain == DOMAIN and (found := reader.file.customs.get(op.type)) is not None:
         custom.read(reader, op, found)
         return
+    try:
+        _read_or_keep(reader, op)
+    except (ValueError, LookupError, TypeError, ArithmeticError) as error:
+        raise op.fail(_in_words(op, error)) from error
+
+
+def _read_or_keep(reader: Reader, op: Op) -> None:
     handler = _HANDLERS.get((op.domain, op.type)) or plugin_ops.handler(op)
     try:
         if handler is None:
@@ -385,8 +392,6 @@ def _read(reader: Reader, op: Op) -> None:
         _handle(reader, op, handler)
     except Keep as kept:
         foreign.keep(reader, op, str(kept))
-    except (ValueError, LookupError, TypeError, ArithmeticError) as error:
-        raise op.fail(_in_words(op, error)) from error
 
 
 def _in_words(op: Op, error: Exception) -> str:

@@ -335,3 +335,11 @@ def test_texts_that_are_no_ascii_come_through_what_is_kept(tmp_path: Path, text:
     pipeline.save(graph, tmp_path / "again.onnx", opset=18)
     again = onnx.load(tmp_path / "again.onnx")
     assert list(again.graph.initializer[0].string_data) == [b"a", text]
+
+
+def test_a_group_norm_of_an_older_set_that_gives_nothing_is_told(tmp_path: Path) -> None:
+    it = node("GroupNormalization", ["x", "s", "b"], [""], "it", num_groups=3)
+    given = {n: (FLOAT, z) for n, z in (("x", (2, 6, 4)), ("s", (3,)), ("b", (3,)))}
+    nodes = [it, node("Relu", ["x"], ["y"])]
+    said = told(save(model(nodes, given, {"y": (FLOAT, None)}, opset=18), tmp_path))
+    assert said.endswith("node it (GroupNormalization): its result has no name")
