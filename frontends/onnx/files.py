@@ -243,7 +243,8 @@ def _cut(tensor: Large, path: Path, name: str) -> Array:
     """A large tensor of the file, read at once into the place where it stays."""
     proto, size = tensor.proto, tensor.length
     kind, shape = element(proto.data_type), tuple(proto.dims)
-    if kind.bits < 8 or kind.carrier.itemsize * 8 != kind.bits or proto.HasField("segment"):
+    few = kind.bits in (2, 4) and not few_elements(shape)
+    if not (few or kind.carrier.itemsize * 8 == kind.bits) or proto.HasField("segment"):
         with path.open("rb") as stream:
             stream.seek(tensor.offset)
             whole = onnx.TensorProto()
@@ -255,6 +256,8 @@ def _cut(tensor: Large, path: Path, name: str) -> Array:
     if read.size != size:
         raise ValueError("the file was changed while it was read")
     read.flags.writeable = False
+    if few:
+        return Array(unpacked_later(read, kind, shape), TensorType(shape, kind), name)
     return Array(read.view(kind.carrier).reshape(shape), TensorType(shape, kind), name)
 
 
