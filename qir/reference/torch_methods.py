@@ -367,8 +367,8 @@ def mean_of_steps(
     if raw:
         whole, zero = whole + float(out.zero) * number, F(0)
     total, n = whole.astype(F), number.astype(F)
-    by = reduce(np.divide, _sides(call, steps.shape), np.ones((), F)) if raw else F(1) / n
-    scaled = total / n if divide else total * by
+    sides = _sides(call, steps.shape) if raw and call.op != "reduce_mean" else [n]
+    scaled = total / n if divide else total * reduce(np.divide, sides, np.ones((), F))
     tail = to_whole(np.asarray(scaled + zero, F))
     if not lanes:
         return stored(tail, out)

@@ -129,18 +129,23 @@ def codes(kind: str) -> Check:
 
 
 def channels() -> None:
-    for kind in ("u8", "i8"):
+    for kind in whole.KINDS:
         whole.test_quantize_per_channel_is_torchs(kind, 1)
 
 
 def fakes() -> None:
     for many in (False, True):
-        whole.test_fake_quantize_is_torchs(many, whole.FBGEMM)
+        whole.test_fake_quantize_is_torchs(many, whole.FBGEMM, "i8")
 
 
 def reals() -> None:
     for many in (False, True):
-        whole.test_dequantize_is_torchs("u8", many)
+        for kind in ("u8", "i32"):
+            whole.test_dequantize_is_torchs(kind, many)
+
+
+def recoded() -> None:
+    whole.test_codes_pass_to_another_map_by_way_of_reals_as_torchs_do("u8", "i8", whole.FBGEMM)
 
 
 def ranges(engine: str) -> None:
@@ -242,6 +247,10 @@ def ties_of_means() -> None:
         means.test_ties_of_means_are_torchs(kind)
 
 
+def ties_of_parts(engine: str) -> Check:
+    return lambda: means.test_ties_of_parts_are_torchs(engine, "i8")
+
+
 def over_images() -> None:
     for last in (False, True):
         means.test_means_over_images_are_those_of_qnnpack(last)
@@ -259,8 +268,8 @@ def decomposed(kind: str) -> Check:
     return lambda: whole.test_decomposed_quantize_and_dequantize_are_torchs(kind)
 
 
-def decomposed_channels() -> None:
-    whole.test_decomposed_quantize_per_channel_is_torchs(1)
+def decomposed_channels(kind: str) -> Check:
+    return lambda: whole.test_decomposed_quantize_and_dequantize_per_channel_are_torchs(kind, 1)
 
 
 def replayed(engine: str, pool: ProcessPoolExecutor) -> Replay:
@@ -277,10 +286,11 @@ def replayed(engine: str, pool: ProcessPoolExecutor) -> Replay:
     elif engine == "pt2e":
         found = [sums(engine, pool)]
     elif engine == "qnnpack":
-        found += [along_lines(engine), over_images]
+        found += [along_lines(engine), ties_of_parts(engine), over_images]
     else:
         found += [pools, joined, softmax, codes_alone, tables, resizes, products_of_data]
         found += [two(engine, "mul"), along_lines(engine), over_other_axes, ties_of_means]
+        found.append(ties_of_parts(engine))
         found.append(lambda: elements.test_bounds_are_torchs("u8"))
         found.append(lambda: moves.test_codes_are_moved_as_torch_moves_them(moves.surrounded, "u8"))
         found.append(lambda: moves.test_codes_are_compared_as_reals("greater", "u8"))
@@ -318,14 +328,18 @@ def whole_checks(engine: str) -> Mapping[str, Sequence[Check]]:
         def kept() -> None:
             assert profile(name).resolve(whole.asked("u8")).choose.reduce == "none"
 
-        coded = [decomposed_channels, *(decomposed(kind) for kind in ("u8", "i8", "i32"))]
-        both = [lambda many=many: whole.test_fake_quantize_is_torchs(many, name) for many in BOTH]
+        coded = [
+            of(kind) for kind in ("u8", "i8", "i32") for of in (decomposed_channels, decomposed)
+        ]
+        both = [
+            lambda many=many: whole.test_fake_quantize_is_torchs(many, name, "i8") for many in BOTH
+        ]
         return {"choose": [kept], "fake_quantize": both, "quantize": coded, "dequantize": coded}
     found: dict[str, Sequence[Check]] = {"choose": [lambda: ranges(engine)]}
     if engine == "fbgemm":
         kinds = [codes(kind) for kind in whole.KINDS]
         found |= {"quantize": [*kinds, channels, fakes], "dequantize": [reals]}
-        found |= {"choose_qparams": [dynamic], "fake_quantize": [fakes]}
+        found |= {"choose_qparams": [dynamic], "fake_quantize": [fakes], "requantize": [recoded]}
     return found
 
 
