@@ -156,6 +156,18 @@ def resize(op: str, kind: str, count: int) -> Iterator[Case]:
         yield Case(op, {"x": x}, made, (1, *sizes, x.data.shape[-1]), attrs)
 
 
+def lines(count: int) -> Iterator[Case]:
+    """Long lines to the nearest: places by a step are now and then others than over a scale."""
+    for number, seed in seeds("resize_nearest_lines", count):
+        size, to = int(seed.integers(2, 70)), int(seed.integers(1, 110))
+        x = operand(seed, "int8", number, 1, 2, size, 1)
+        how = ("asymmetric", "half_pixel", "align_corners")[number % 3]
+        rounding = "floor" if how == "asymmetric" else "round_prefer_ceil"
+        attrs: dict[str, Value] = {"axes": (1, 2), "coordinates": how, "rounding": rounding}
+        made = Operand(np.zeros(0, "int8"), x.scale, x.zero)
+        yield Case("resize_nearest", {"x": x}, made, (1, 3, to, 1), attrs)
+
+
 def quantizes(kind: str, count: int) -> Iterator[Case]:
     """Reals beside ties and beyond the ends."""
     for number, seed in seeds(f"quantize{kind}", count):
@@ -253,6 +265,7 @@ ELEMENTS: Suites = {
     "pad": lambda: pad("int8", 12),
     "resize": lambda: resize("resize", "int8", 36),
     "resize_nearest": lambda: resize("resize_nearest", "int8", 36),
+    "resize_nearest_lines": lambda: lines(120),
     "quantize": lambda: quantizes("int8", 24),
     "requantize": lambda: every("requantize", "int8", 48, None),
     "dequantize": lambda: dequantizes("int8", 12),
