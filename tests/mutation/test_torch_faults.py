@@ -328,9 +328,7 @@ def whole_checks(engine: str) -> Mapping[str, Sequence[Check]]:
         def kept() -> None:
             assert profile(name).resolve(whole.asked("u8")).choose.reduce == "none"
 
-        coded = [
-            of(kind) for kind in ("u8", "i8", "i32") for of in (decomposed_channels, decomposed)
-        ]
+        coded = [run(kind) for kind in whole.KINDS for run in (decomposed_channels, decomposed)]
         both = [
             lambda many=many: whole.test_fake_quantize_is_torchs(many, name, "i8") for many in BOTH
         ]
