@@ -63,7 +63,7 @@ def hard_swish(x: Real32) -> Real32:
     return np.asarray(x * np.minimum(np.maximum(x + F(3), F(0)), F(6)) / F(6), F)
 
 
-def _exponential_unit(x: Real32, alpha: Real32, inner: Real32) -> Real32:
+def _exponential_unit(x: Real32, alpha: np.float32, inner: np.float32) -> Real32:
     """x where it is positive, else alpha * (e ^ (x * inner) - 1)."""
     below = np.expm1((x * inner).astype(np.float64)).astype(F)
     return np.asarray(np.where(x > 0, x, below * alpha), F)
