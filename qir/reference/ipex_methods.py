@@ -30,14 +30,18 @@ def raw_mean(
     ceil: bool = False,
     count_pad: bool = False,
     layout: str = "NCHW",
+    divide: bool = False,
 ) -> Codes:
-    """Average pooling of raw codes, halves to even; padding that counts counts as code zero."""
+    """Average pooling of raw codes, halves to even; padding that counts counts as code zero.
+
+    A sum is divided by their number in float32, or multiplied by what 1 divided by it is there.
+    """
     one_scale("raw_mean", x_map, out)
     handed_on("avg_pool2d", x_map, out)
     total, count = code_sums(x, kernel, stride, pad, ceil=ceil, layout=layout)
     divisor = math.prod(kernel) if count_pad else count
-    # Quotients of whole numbers this small are ties in float64 where they are ties.
-    whole = np.rint(total / divisor).astype(np.int64)
+    sums, divisor = total.astype(F), np.asarray(divisor, F)
+    whole = np.rint(sums / divisor if divide else sums * (F(1) / divisor)).astype(np.int64)
     return channels_back(stored(whole, out), layout)
 
 
@@ -68,8 +72,9 @@ def summed_rows(
     indices: Codes,
     offsets: Codes | None = None,
     weights: Codes | None = None,
+    once: bool = False,
 ) -> Codes:
-    """Sums of rows of codes by one factor."""
+    """Sums of rows as reals, each added in one rounding; `once`: of codes, by one factor."""
     if mode != "sum" or padding is not None or weights is not None:
         raise OpError("embedding_bag: the runtime sums rows of codes, without padding or weights")
     rows = indices.astype(np.int64)
@@ -78,14 +83,26 @@ def summed_rows(
     flat, starts = rows.reshape(-1), starts_of("embedding_bag", rows, offsets, last)
     if any(start == end for start, end in pairwise(starts)):
         raise OpError("embedding_bag: for a bag of nothing the runtime hands on what was in memory")
-    sums = [np.sum(w[flat[a:b]], 0, dtype=np.int64) for a, b in pairwise(starts)]
-    return _scaled("embedding_bag", np.array(sums).reshape(-1, w.shape[1]), w_map, out)
+    if once:
+        sums = [np.sum(w[flat[a:b]], 0, dtype=np.int64) for a, b in pairwise(starts)]
+        return _scaled("embedding_bag", np.array(sums).reshape(-1, w.shape[1]), w_map, out)
+    about_zero("embedding_bag", w_map, out)
+    total = np.zeros((len(starts) - 1, w.shape[1]), F)
+    for row, (start, end) in enumerate(pairwise(starts)):
+        for code in w[flat[start:end]]:
+            total[row] = fma(code.astype(F), F(w_map.scale), total[row])
+    return stored(np.rint(total * (F(1) / F(out.scale))).astype(np.int64), out)
+
+
+def about_zero(name: str, *maps: Affine) -> None:
+    """OpError for scales along an axis, or a zero point that is not 0."""
+    one_scale(name, *maps)
+    if any(np.any(of.zero) for of in maps):
+        raise OpError(f"{name}: the runtime's kernel takes no zero point but 0")
 
 
 def _scaled(name: str, whole: NDArray[np.int64], of: Affine, out: Affine) -> Codes:
-    one_scale(name, of, out)
-    if np.any(of.zero) or np.any(out.zero):
-        raise OpError(f"{name}: the runtime's kernel takes no zero point but 0")
+    about_zero(name, of, out)
     factor = F(F(of.scale) / F(out.scale))
     return stored(np.rint(whole.astype(F) * factor).astype(np.int64), out)
 
@@ -156,8 +173,13 @@ METHODS: Mapping[str, Method] = {
         summed_rows,
         ("w",),
         attrs=("mode", "last", "padding"),
+        params=("once",),
         beside=("indices", "offsets", "weights"),
     ),
-    "raw_mean": Method(raw_mean, attrs=("kernel", "stride", "pad", "ceil", "count_pad", "layout")),
+    "raw_mean": Method(
+        raw_mean,
+        attrs=("kernel", "stride", "pad", "ceil", "count_pad", "layout"),
+        params=("divide",),
+    ),
 }
 """The methods of the extension's profile."""

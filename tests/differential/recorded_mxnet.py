@@ -66,8 +66,8 @@ def requantize(said: Said, arrays: Mapping[str, Array]) -> Array:
 def pooling(said: Said, arrays: Mapping[str, Array]) -> Array:
     kind = bytes_of(said["kind"], 3.0)
     height, width = arrays["x"].shape[2:]
-    size, stride, pad = said["size"], said["stride"], said["pad"]
-    attrs: dict[str, Any] = {"kernel": (size, size), "stride": (stride,) * 2, "pad": (pad,) * 4}
+    size, pad = (tuple(np.broadcast_to(said[key], 2).tolist()) for key in ("size", "pad"))
+    attrs: dict[str, Any] = {"kernel": size, "stride": (said["stride"],) * 2, "pad": pad * 2}
     if said["whole"]:
         attrs = {"kernel": (height, width)}
     if said.get("full"):
@@ -182,6 +182,7 @@ FORESEEN: Mapping[str, Callable[[Said, Mapping[str, Array]], Array]] = {
     "mul": mul,
     "sums": sums,
     "pooling_full": pooling,
+    "pooling_wide": pooling,
     "embedding": embedding,
     "fused_conv_odd": fused_conv,
 }

@@ -37,7 +37,8 @@ def rule_of(name: str) -> str:
     """The op whose rule a file of recorded results holds."""
     known = {"quantize_v2": "quantize", "fused_conv": "conv2d", "conv": "conv2d", "act": "relu"}
     known |= {"fused_linear": "linear", "fused_linear_codes": "linear", "pooling": "avg_pool2d"}
-    known |= {"pooling_full": "avg_pool2d", "sums": "add", "fused_conv_odd": "conv2d"}
+    known |= {"pooling_full": "avg_pool2d", "pooling_wide": "avg_pool2d", "sums": "add"}
+    known |= {"fused_conv_odd": "conv2d"}
     return known.get(name, name)
 
 
@@ -86,6 +87,21 @@ def test_recorded_inputs_are_rich_in_ties_and_ends(name: str) -> None:
         low, high = (-128, 127) if arrays["y"].dtype == np.int8 else (0, 255)
         count.see(in_steps(name, said, arrays), low, high)
     count.rich()
+
+
+def test_recorded_means_tell_a_product_from_a_quotient() -> None:
+    count, telling = Count(), 0
+    for said, arrays in cases("pooling_wide"):
+        if any(said["pad"]):
+            continue
+        tall, wide = said["size"]
+        windows = np.lib.stride_tricks.sliding_window_view(arrays["x"], (tall, wide), (2, 3))
+        sums = windows.sum((-2, -1), np.int64)
+        count.see(sums / (tall * wide), -128, 255)
+        even = np.rint(sums / (tall * wide))
+        telling += int((np.rint(sums.astype(F) * (F(1) / F(tall * wide))) != even).sum())
+    assert count.ties >= 0.05 * count.seen
+    assert telling > 20
 
 
 CLAIMED = {

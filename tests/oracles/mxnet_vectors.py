@@ -309,6 +309,27 @@ def pooling_full(rng: np.random.RandomState) -> list[Case]:
     return out
 
 
+WINDOWS = ((2, 7), (4, 7), (2, 13), (1, 14), (7, 7), (2, 3), (5, 6), (13, 14))
+"""Windows of many sizes, of which a sum times what 1 divided by it is may be no quotient."""
+
+
+def pooling_wide(rng: np.random.RandomState) -> list[Case]:
+    """Means over wide windows."""
+    out = []
+    for trial in range(2 * len(WINDOWS)):
+        kind, size = ("int8", "uint8")[trial % 2], WINDOWS[trial // 2]
+        pad, counts = [0, 0] if trial % 3 else [s // 2 for s in size], bool(trial % 5)
+        x = codes(rng, kind, 1, 5, 16, 18)
+        least = -3.0 if kind == "int8" else 0.0
+        asked: dict[str, Any] = {"kernel": size, "stride": (1, 1), "pad": tuple(pad)}
+        asked |= {"pool_type": "avg", "count_include_pad": counts}
+        found = mx.nd.contrib.quantized_pooling(nd(x), one(least), one(3.0), **asked)
+        said = {"kind": kind, "what": "avg", "size": size, "stride": 1, "pad": pad}
+        said |= {"whole": False, "counts": counts}
+        out.append({"said": said, "x": x, "y": arrays(found)[0]})
+    return out
+
+
 def embedding(rng: np.random.RandomState) -> list[Case]:
     """Rows of a table of codes."""
     out = []
@@ -571,6 +592,7 @@ OPS: dict[str, Any] = {
     "pooling_full": pooling_full,
     "embedding": embedding,
     "fused_conv_odd": partial(fused_conv, odd=True),
+    "pooling_wide": pooling_wide,
 }
 
 
