@@ -81,6 +81,18 @@ def same(name: str, found: Codes, wanted: Codes) -> None:
     assert (found == wanted).all(), f"{name}: {np.count_nonzero(found != wanted)} differ"
 
 
+def with_method(name: str, method: Method) -> Profile:
+    """The profile with such a method in the place of the one of that name."""
+    found = profile(PROFILE)
+    rules = [
+        replace(rule, fields={**rule.fields, ("", "method"): method})
+        if rule.fields.get(("", "method")) == Method(name)
+        else rule
+        for rule in found.rules
+    ]
+    return replace(found, rules=tuple(rules))
+
+
 def bag(case: Mapping[str, Codes], **attrs: Attr) -> Codes:
     asked = Asked()
     w_scale, y_scale = case["scales"]
@@ -94,8 +106,13 @@ def bag(case: Mapping[str, Codes], **attrs: Attr) -> Codes:
 
 
 def test_sums_of_rows_of_codes_are_foreseen() -> None:
-    for kind in ("bag", "merged_bag"):
-        for name, case in cases(kind):
+    for name, case in cases("bag"):
+        same(name, bag(case), case["y"])
+
+
+def test_sums_of_rows_beside_each_other_are_foreseen() -> None:
+    with replaced(with_method("summed_rows", Method("summed_rows", {"once": True}))):
+        for name, case in cases("merged"):
             same(name, bag(case), case["y"])
 
 
@@ -225,18 +242,6 @@ MODES = {
 """How reals become codes (act_quant_mode), the first unless told otherwise."""
 
 
-def in_mode(method: Method) -> Profile:
-    """The profile on processors that compute weight-only layers in codes, in such a mode."""
-    found = profile(PROFILE).on("amx")
-    rules = [
-        replace(rule, fields={**rule.fields, ("", "method"): method})
-        if rule.fields.get(("", "method")) == MODES["PER_BATCH_IC_BLOCK_SYM"]
-        else rule
-        for rule in found.rules
-    ]
-    return replace(found, rules=tuple(rules))
-
-
 def foresee_layers() -> None:
     """Weight-only layers as they are unless told otherwise."""
     for name, case in cases("woq"):
@@ -251,7 +256,7 @@ def test_weight_only_layers_are_foreseen() -> None:
 
 @pytest.mark.parametrize("mode", [mode for mode in MODES if "IC_BLOCK" not in mode])
 def test_weight_only_layers_in_other_modes_are_foreseen(mode: str) -> None:
-    with replaced(in_mode(MODES[mode])):
+    with replaced(with_method("blocks_of_terms", MODES[mode]).on("amx")):
         for name, case in cases("woq"):
             if name.partition(".")[0].endswith(f"-1_{mode}"):
                 same(name, linear(name, case), case["y"])

@@ -121,6 +121,18 @@ def test_what_is_listed_is_not_found() -> None:
     none_found(recorded.PROFILE, agrees)
 
 
+def test_a_changed_field_of_a_processor_with_amx_is_found() -> None:
+    left = set()
+    for mutant in mutants(profile(recorded.PROFILE), isa="amx"):
+        with replaced(mutant.profile.on("amx")):
+            try:
+                kernels.foresee_layers()
+                left.add(mutant.said)
+            except (AssertionError, QirError):
+                continue
+    assert not left
+
+
 @pytest.mark.parametrize("isa", PROCESSORS)
 def test_a_changed_field_of_another_processor_is_found_or_listed(isa: str) -> None:
     left = set()

@@ -50,7 +50,7 @@ def bags(rng, plan):
     """Sums of rows; of bags of nothing one run gives zeros and another what was in memory."""
     for width in (1, 3, 16, 33, 64, 70, 128):
         (w_scale,) = scales(rng, plan, 1)
-        y_scale = w_scale * (2 if plan == "dyadic" else F(1.7))
+        y_scale = w_scale * 2  # of any scale, halves that one factor makes and two do not
         w, indices = signed(rng, 24, width), rng.integers(0, 24, 60)
         offsets = np.array([0, 1, 3, 4, 8, 9, 11, 25, 26, 27, 28, 29, 30, 31, 50])
         yield f"bag_{width}", w, indices, offsets, w_scale, float(F(y_scale))
@@ -74,8 +74,13 @@ def interactions(rng, plan):
     for width, count in ((128, 27), (128, 4), (64, 3), (33, 5), (7, 4), (1, 3)):
         steps = scales(rng, plan, count)
         low = 2.0 ** np.round(np.log2(width) / 2)
-        y_scale = float(F(low if plan == "dyadic" else low * rng.uniform(0.4, 0.9)))
-        yield f"interaction_{width}_{count}", signed(rng, count, 12, width), steps, y_scale
+        y_scale = float(F(low if plan == "dyadic" else low * rng.uniform(0.25, 0.5)))
+        if plan == "any" and count < 6:  # halves of products of any scale
+            steps[:] = steps[0]
+            y_scale = float(F(steps[0] * steps[0])) * 2.0 ** np.round(np.log2(width**0.5))
+        codes = signed(rng, count, 12, width)
+        codes = codes // 9 if plan == "any" and count < 6 else codes
+        yield f"interaction_{width}_{count}", codes, steps, y_scale
 
 
 def interaction(xs, steps, y_scale):
