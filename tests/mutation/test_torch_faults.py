@@ -21,6 +21,7 @@ from tests.differential import test_torch_older as older
 from tests.differential import test_torch_plain as plain
 from tests.differential import test_torch_pointwise as pointwise
 from tests.differential import test_torch_products as products
+from tests.differential import test_torch_scales as scales
 from tests.differential.kernels_of_torch import F, Held, Product, Tally, of, processor, product_of
 from tests.mutation.fields import Mutant
 from tests.mutation.indistinct import all_found, none_found
@@ -197,6 +198,24 @@ def codes_alone() -> None:
     elements.test_greatest_codes_are_torchs("u8")
 
 
+def by_scales(engine: str) -> Iterator[Check]:
+    """Elements by scales of every kind."""
+    if engine == "qnnpack":
+        yield partial(scales.test_operands_of_two_shapes_are_left_to_vectors_by_qnnpack, SPREAD)
+        for op in ("sigmoid", "tanh", "hard_sigmoid", "hard_swish"):
+            yield partial(scales.test_functions_of_every_code_by_any_scales, engine, op, "u8")
+        return
+    yield partial(scales.test_products_beyond_32_bits_turn_round_in_vectors_alone, engine, "u8")
+    yield partial(scales.test_slopes_by_any_scales, "u8")
+    yield partial(scales.test_batch_norms_of_any_ratio_of_scales, "u8", 2, True)
+    for shape in ("channels", "one element each"):
+        yield partial(scales.test_concat_along_all_axes_but_the_last_of_images, "u8", shape)
+    yield partial(scales.test_concat_along_the_last_axis_of_images_is_as_near_as_is_claimed, "u8")
+
+
+SPREAD = scales.SPREADS[0]
+
+
 def transposed(engine: str) -> Check:
     def check() -> None:
         for rank in (1, 2, 3)[: 2 if engine == "qnnpack" else 3]:
@@ -287,8 +306,10 @@ def replayed(engine: str, pool: ProcessPoolExecutor) -> Replay:
         found = [sums(engine, pool)]
     elif engine == "qnnpack":
         found += [along_lines(engine), ties_of_parts(engine), over_images]
+        found += by_scales(engine)
     else:
         found += [pools, joined, softmax, codes_alone, tables, resizes, products_of_data]
+        found += by_scales(engine)
         found += [two(engine, "mul"), along_lines(engine), over_other_axes, ties_of_means]
         found.append(ties_of_parts(engine))
         found.append(lambda: elements.test_bounds_are_torchs("u8"))
