@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -165,15 +166,21 @@ def test_concat(runtimes: Mapping[str, TensorFlow], name: str, op: str, kind: st
 # -- pools and activations ------------------------------------------------------------------------
 
 
+WINDOWS = ((2, 7), (4, 7), (2, 13), (1, 12), (5, 6), (7, 7))
+"""Windows of which a sum times what 1 divided by their size is may be no quotient."""
+
+
 @pytest.mark.parametrize("kind", BYTES)
 @pytest.mark.parametrize("op", ["avg_pool2d", "max_pool2d"])
 @pytest.mark.parametrize("name", SETTINGS)
 def test_pools(runtimes: Mapping[str, TensorFlow], name: str, op: str, kind: str) -> None:
-    count = Count()
-    for seed in range(10):
+    count, ties, telling = Count(), 0, 0
+    for seed in range(10 + len(WINDOWS)):
         rng = np.random.default_rng(seed)
-        size, stride = int(rng.integers(1, 5)), int(rng.integers(1, 3))
+        size, stride = (int(rng.integers(1, 5)),) * 2, int(rng.integers(1, 3))
         x = codes(rng, kind, 1, 12, 13, int(rng.integers(1, 71)))
+        if seed >= 10:
+            size, stride = WINDOWS[seed - 10], 1
         to = of(kind, -2.0 if kind == "qint8" else 0.0, 2.0)
         low, high = to.declared.low[0], to.declared.high[0]  # type: ignore[union-attr, index]
         theirs = "QuantizedAvgPool" if op == "avg_pool2d" else "QuantizedMaxPool"
@@ -181,17 +188,25 @@ def test_pools(runtimes: Mapping[str, TensorFlow], name: str, op: str, kind: str
             theirs,
             [(x, kind), low, high],
             T=Kind(kind),
-            ksize=(1, size, size, 1),
+            ksize=(1, *size, 1),
             strides=(1, stride, stride, 1),
             padding="VALID",
         )[0]
+        sums = np.lib.stride_tricks.sliding_window_view(x, size, (1, 2)).sum((-2, -1), np.int64)
+        means = sums / math.prod(size)
+        ties += int((means % 1 == 0.5)[:, ::stride, ::stride].sum())
+        telling += int(
+            (np.rint(sums.astype(F) * (F(1) / F(math.prod(size)))) != np.rint(means)).sum()
+        )
         attrs: dict[str, Attr] = {
-            "kernel": (size, size),
+            "kernel": size,
             "stride": (stride, stride),
             "layout": "NHWC",
         }
         count.add(predicted(name, op, {"x": Held(x, to)}, to, wanted.shape, attrs), wanted, seed)
     count.holds(profile(name).resolve(Query(op)).claim)
+    assert ties > 0.05 * count.total
+    assert telling > 50
 
 
 @pytest.mark.parametrize("kind", ["quint8", "qint32"])
