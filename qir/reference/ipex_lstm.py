@@ -50,7 +50,9 @@ def float_cell(call: Call, arrays: Arrays, results: Results) -> tuple[Codes, ...
         steps = x[::-1] if back else x
         every, h, c = _run(_way(call, arrays, of, number), steps, of, _starts(call, arrays, number))
         made.append((every[::-1] if back else every, h, c))
-    every, h, c = (np.stack(part, axis) for part, axis in zip(zip(*made, strict=True), (1, 0, 0), strict=True))
+    every, h, c = (
+        np.stack(part, axis) for part, axis in zip(zip(*made, strict=True), (1, 0, 0), strict=True)
+    )
     if call.attrs["batch_first"]:
         every, h, c = every.transpose(2, 0, 1, 3), h.swapaxes(0, 1), c.swapaxes(0, 1)
     return every.astype(of.carrier), h, c
