@@ -411,6 +411,7 @@ READS: Mapping[str, tuple[str, ...]] = {
     "real_resize": (),
     "quantize_vectors": (),
     "recode_vectors": ("requant",),
+    "sum_vectors": (),
     "transposed_vectors": ("acc", "bias", "requant", "stage"),
     "dynamic_rows": (),
     "dynamic_conv": (),

@@ -99,6 +99,8 @@ def fixed_product(
     if rule.requant.multiplier == "f32":
         if rule.requant.round not in ROUNDINGS:
             raise OpError("fixed_product: a float32 factor is rounded once")
+        if m >= 2.0**8:
+            raise OpError("fixed_product: the scales' product is 256 times the result's or more")
         real: Reals = np.clip(product.astype(F) * m, F(-(2**31)), F(2**31))
         whole = ROUNDINGS[rule.requant.round](real).astype(np.int64)
     else:

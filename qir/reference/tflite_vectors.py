@@ -10,10 +10,11 @@ import numpy as np
 
 from qir.errors import OpError
 from qir.numerics.affine import Affine
-from qir.numerics.fields import Rule
-from qir.reference.method import Call, Codes, Method
+from qir.numerics.fields import Requant, Rule
+from qir.numerics.rounding import shift_right_away
+from qir.reference.method import Call, Codes, Method, stored
 from qir.reference.products import Kernel
-from qir.reference.tflite_methods import fixed_recode
+from qir.reference.tflite_methods import Whole, fixed_recode, fixed_sum, multiplier
 from qir.reference.torch_layers import transposed
 
 
@@ -47,8 +48,55 @@ def transposed_vectors(
     return np.where(np.moveaxis(places, -1, 1), vectors, rest)
 
 
+def sum_vectors(
+    a: Codes,
+    b: Codes,
+    a_map: Affine,
+    b_map: Affine,
+    out: Affine,
+    *,
+    lanes: int,
+    after: bool = False,
+) -> Codes:
+    """a + b as `fixed_sum` has it, but in vectors, where products round halves up, and bits that
+    leave by a shift are dropped: each is shifted before it is multiplied, or `after` that."""
+    if a.shape != b.shape:
+        raise OpError("sum_vectors: tensors of two shapes, whose vectors were not looked at")
+    rest = fixed_sum(a, b, a_map, b_map, out, rule=_DOUBLE)
+    twice = 2 * max(float(a_map.scale), float(b_map.scale))
+    total = np.zeros(a.shape, np.int64)
+    for x, of in ((a, a_map), (b, b_map)):
+        q, exponent = multiplier(float(of.scale) / twice)
+        value = x.astype(np.int64) - int(of.zero)
+        if after:
+            total += _shifted(_high(value << _MORE, q), exponent)
+        else:
+            total += _high(_shifted(value, _MORE + exponent), q)
+    q, exponent = multiplier(twice / ((1 << _MORE) * float(out.scale)))
+    whole = shift_right_away(_high(total, q), np.array(max(-exponent, 0)))
+    vectors = stored(whole.astype(np.int64) + int(out.zero), out)
+    places = np.arange(a.size).reshape(a.shape) < a.size // lanes * lanes
+    return np.where(places, vectors, rest)
+
+
+_DOUBLE = Rule("", requant=Requant(round="double", multiplier="q31"))
+_MORE = 20
+"""Bits that sums of 8-bit codes have more."""
+
+
+def _high(x: Whole, q: int) -> Whole:
+    """The upper half of twice a product, rounded, halves up."""
+    return np.asarray((x * q + (1 << 30)) >> 31)
+
+
+def _shifted(x: Whole, by: int) -> Whole:
+    """Shifted to the left, or to the right where bits are dropped."""
+    return np.asarray(x << by if by >= 0 else x >> -by)
+
+
 METHODS: Mapping[str, Method] = {
     "recode_vectors": Method(recode_vectors, params=("lanes",), rule=True),
+    "sum_vectors": Method(sum_vectors, ("a", "b"), params=("lanes", "after")),
     "transposed_vectors": Method(transposed_vectors, params=("lanes", "rows"), whole=True),
 }
 """What `methods` knows of these functions."""

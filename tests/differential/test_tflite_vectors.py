@@ -50,7 +50,7 @@ def left_over(case: Case) -> bool:
     unsigned codes or of reals themselves."""
     of, w = case.operands["x"], case.operands["w"]
     apart = case.attrs["groups"] != 1 and (of.scale is None or of.data.dtype == np.uint8)
-    return w.bits == 4 or apart
+    return bool(w.bits == 4 or apart)
 
 
 def unpadded(case: Case) -> bool:
@@ -61,7 +61,7 @@ def unpadded(case: Case) -> bool:
     taps = case.operands["w"].data.shape[2:]
     reach = [(k - 1) * d + 1 for k, d in zip(taps, case.pair("dilation"), strict=True)]
     sides = zip(size, made, reach, case.pair("stride"), strict=True)
-    return max(taps) > 1 and min((o - 1) * s + k - n for n, o, k, s in sides) < 0
+    return bool(max(taps) > 1 and min((o - 1) * s + k - n for n, o, k, s in sides) < 0)
 
 
 def agree(pairs: Iterable[tuple[Case, Array]], profile: str) -> None:

@@ -49,18 +49,22 @@ def slopes(kind: str, count: int) -> Iterator[Case]:
 
 
 def far(op: str, kind: str, count: int) -> Iterator[Case]:
-    """Sums of operands one of whose scales is far below the result's; every other is of powers of
-    two, and in half of its places the small one is 0, so that sums lie on ties."""
+    """Sums of operands one of whose scales is far below the result's; in most places of
+    every other one the small operand is next to 0, and the sum on a tie or beside it."""
     for number, seed in seeds(f"far{op}{kind}", count):
+        shape = (1, 24 + number * 11 % 71)
         one, two = float(F(2.0 ** -seed.uniform(8, 13))), float(F(seed.uniform(0.3, 1.5)))
         if number % 2 == 0:
-            one, two = 2.0 ** -(10 + number // 2 % 4), 0.5
-        a, b = (Operand(codes(seed, kind, 1, 900), s, zero_of(seed, kind)) for s in (one, two))
+            two = (0.5, 0.25)[number // 16 % 2]
+            one = float(F(2.0 ** -int(seed.integers(17, 24)) * 1.3)) if number % 4 else two / 2**21
+            one = one if number % 16 else 2.0**-10
+        a, b = (Operand(codes(seed, kind, *shape), s, zero_of(seed, kind)) for s in (one, two))
         if number % 2 == 0:
-            a = replace(a, data=np.where(seed.random((1, 900)) < 0.5, a.zero, a.data).astype(kind))
+            near = np.clip(a.zero + 4 * seed.integers(-2, 2, shape) + 2, *bounds(kind))
+            a = replace(a, data=np.where(seed.random(shape) < 0.9, near, a.data).astype(kind))
         held = {"a": a, "b": b} if number // 2 % 2 else {"a": b, "b": a}
         made = Operand(np.zeros(0, kind), 1.0, zero_of(seed, kind))
-        yield Case(op, held, made, (1, 900), fed=("a", "b"))
+        yield Case(op, held, made, shape, fed=("a", "b"))
 
 
 def wrapped(count: int) -> Iterator[Case]:
@@ -90,8 +94,10 @@ EDGES: Suites = {
     "slopes": lambda: slopes("int8", 30),
     "slopes_u8": lambda: slopes("uint8", 30),
     "slopes_i16": lambda: slopes("int16", 12),
-    "far_add": lambda: far("add", "int8", 16),
-    "far_sub_u8": lambda: far("sub", "uint8", 16),
+    "far_add": lambda: far("add", "int8", 240),
+    "far_add_u8": lambda: far("add", "uint8", 240),
+    "far_sub": lambda: far("sub", "int8", 240),
+    "far_sub_u8": lambda: far("sub", "uint8", 240),
     "wrapped": lambda: wrapped(12),
     "mean_tied": lambda: tied("reduce_mean", "int8", 60),
     "mean_tied_u8": lambda: tied("reduce_mean", "uint8", 60),
