@@ -273,11 +273,9 @@ class Graph:
 
     def _holders(self) -> list[Graph]:
         """This graph, the one that holds it, the one that holds that, ..."""
-        out: list[Graph] = []
-        graph: Graph | None = self
-        while graph is not None:
-            out.append(graph)
-            graph = graph._holder
+        out = [self]
+        while (holder := out[-1]._holder) is not None:
+            out.append(holder)
         return out
 
     def _depth(self) -> int:
@@ -304,9 +302,8 @@ class Graph:
         check_chain(kept)
         wanted = [slot for i, s in enumerate(kept) for slot in s.group_slots(i)]
         if sorted(wanted) != sorted(operands):
-            raise GraphError(
-                f"a chain wants {', '.join(wanted)}, it is given {', '.join(operands)}"
-            )
+            said = f"a chain wants {', '.join(wanted)}, it is given {', '.join(operands)}"
+            raise GraphError(said)
         node = Node("fused", spec("fused").complete({}), tuple(origins), profile, kept)
         ordered = {slot: operands[slot] for slot in wanted}
         self._place(node, ordered, (type,), name, before)
@@ -319,9 +316,8 @@ class Graph:
         held = data if isinstance(data, Array) else Array.of(np.asarray(data))
         told = name or held.name or None
         attrs = {"data": held}
-        return self.add(
-            "constant", None, attrs, types=(held.type,), name=told, before=before
-        ).result
+        made = self.add("constant", None, attrs, types=(held.type,), name=told, before=before)
+        return made.result
 
     def _place(
         self,
