@@ -7,6 +7,7 @@ range, times the weights, is added. So results are held to a thousandth of the g
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +88,7 @@ LENGTHS = ([4, 4, 4], [1, 4, 2], [3, 1, 2], [2, 0, 3], [1, 1, 1])
 
 
 def ended(
-    lengths: list[int], direction: str, *, fed: tuple[str, ...], results: dict[str, int]
+    lengths: list[int], direction: str, *, fed: tuple[str, ...], results: Mapping[str, int]
 ) -> Case:
     """A layer over sequences that end early."""
     sides = 2 if direction == "bidirectional" else 1
