@@ -543,11 +543,12 @@ def _windows(
     groups, channels = x.shape[1] // w.shape[1], w.shape[1]
     made = np.empty((len(x), groups, w[0, 0].size, channels, *counts), x.dtype)
     for number, at in enumerate(np.ndindex(*w.shape[2:])):
-        seen = (
+        depth, rows, columns = (
             slice(t * d, t * d + (n - 1) * s + 1, s)
             for t, d, n, s in zip(at, dilation, counts, stride, strict=True)
         )
-        made[:, :, number] = held[(..., *seen)].reshape(len(x), groups, channels, *counts)
+        seen = held[:, :, depth, rows, columns]
+        made[:, :, number] = seen.reshape(len(x), groups, channels, *counts)
     flat = np.moveaxis(made.reshape(len(x), -1, *counts), 2, 1)
     image = flat.reshape(-1, flat.shape[2], counts[1] * counts[2], 1)
     turned = np.moveaxis(w, 1, -1).reshape(len(w), -1, 1, 1)
