@@ -211,6 +211,7 @@ def _outputs(op: Op, values: list[Value]) -> dict[str, onnx.TypeProto]:
     """What ONNX's inference says of the results of an op that it describes."""
     schema = op.schema()
     assert schema is not None
+    _check_axes(op)
     names = [n for n in op.inputs if n]
     types = {
         n: type_proto(v.type)
@@ -238,6 +239,15 @@ def _outputs(op: Op, values: list[Value]) -> dict[str, onnx.TypeProto]:
             return {}  # it asks for what nobody knows
         told = "a text in it is not UTF-8" if isinstance(error, UnicodeError) else error
         raise op.fail(f"its results have no shape: {told}") from error
+
+
+def _check_axes(op: Op) -> None:
+    """InputError for an axis of more than 32 bits, of which the library's inference may die."""
+    for name in ("axis", "axes"):
+        held = op.attribute(name)
+        for axis in (held.i, *held.ints) if held is not None else ():
+            if not -(1 << 31) <= axis < 1 << 31:
+                raise op.fail(f"attribute {name!r} is {axis}: no tensor has such an axis")
 
 
 def _by_runtime(reader: Reader, op: Op, values: list[Value]) -> dict[str, TensorType]:

@@ -343,3 +343,11 @@ def test_a_group_norm_of_an_older_set_that_gives_nothing_is_told(tmp_path: Path)
     nodes = [it, node("Relu", ["x"], ["y"])]
     said = told(save(model(nodes, given, {"y": (FLOAT, None)}, opset=18), tmp_path))
     assert said.endswith("node it (GroupNormalization): its result has no name")
+
+
+def test_an_axis_that_no_tensor_has_is_told_and_ends_no_process(tmp_path: Path) -> None:
+    it = node("LayerNormalization", ["x", "w"], ["y", "mean"], "it", axis=1 << 31)
+    given = {"x": (FLOAT, (2, 3, 4)), "w": (FLOAT, (4,))}
+    outs = {"y": (FLOAT, None), "mean": (FLOAT, None)}
+    said = told(save(model([it], given, outs, opset=17), tmp_path))
+    assert said.endswith("attribute 'axis' is 2147483648: no tensor has such an axis")
