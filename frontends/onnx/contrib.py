@@ -247,7 +247,7 @@ def _max_pool(reader: Reader, op: Op) -> None:
     attrs: dict[str, Attr] = {
         "kernel": kernel,
         "stride": stride,
-        "pad": pads(op, sizes, kernel, stride, dilation),
+        "pad": pads(op, sizes, kernel, stride, dilation, pool=True),
         "dilation": dilation,
         "ceil": op.integer("ceil_mode", 0) != 0,
         "layout": "NHWC",

@@ -34,7 +34,9 @@ _NEWER = {
 
 def by_runtime(proto: onnx.NodeProto, version: int) -> bool:
     """Whether onnxruntime is asked first: for older forms, and what the evaluator gets wrong."""
-    return any(n.op_type in _BETTER or _is_older(n, version) for n in _every(proto))
+    return any(
+        n.op_type in _BETTER or _pads_itself(n) or _is_older(n, version) for n in _every(proto)
+    )
 
 
 def without_runtime(proto: onnx.NodeProto, version: int) -> str:
@@ -63,6 +65,11 @@ def _every(proto: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
         for graph in held_graphs(attribute):
             for node in graph.node:
                 yield from _every(node)
+
+
+def _pads_itself(node: onnx.NodeProto) -> bool:
+    """Whether padding is left to the operator, of which runtime and evaluator make two things."""
+    return any(a.name == "auto_pad" and a.s.startswith(b"SAME") for a in node.attribute)
 
 
 def _is_older(node: onnx.NodeProto, version: int) -> bool:

@@ -31,10 +31,12 @@ def _window(op: Op, sizes: Shape, *, dilated: bool) -> dict[str, Attr]:
     dilation = op.integers("dilations", (1,) * n)
     if not dilated and set(dilation) != {1}:
         raise Keep
+    newer = op.type == "LpPool" or (op.type == "AveragePool" and op.opset >= 19)
+    shifts = newer or set(dilation) != {1}
     return {
         "kernel": kernel,
         "stride": stride,
-        "pad": pads(op, sizes, kernel, stride, dilation, n),
+        "pad": pads(op, sizes, kernel, stride, dilation, n, pool=True, shifts=shifts),
         **({"dilation": dilation} if dilated else {}),
         "ceil": op.integer("ceil_mode", 0) != 0,
     }

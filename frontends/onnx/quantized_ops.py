@@ -336,12 +336,12 @@ def average_pool(reader: Reader, op: Op) -> None:
     last = op.integer("channels_last", 0) != 0
     if not 3 <= len(x) <= 5 or (last and len(x) != 4):
         raise Keep
-    n = len(x) - 2
+    n, sizes = len(x) - 2, x[1:-1] if last else x[2:]
     kernel, stride = op.integers("kernel_shape", ()), op.integers("strides", (1,) * n)
     attrs: dict[str, Attr] = {
         "kernel": kernel,
         "stride": stride,
-        "pad": pads(op, x[1:-1] if last else x[2:], kernel, stride, (1,) * n, n),
+        "pad": pads(op, sizes, kernel, stride, (1,) * n, n, pool=True),
         "ceil": op.integer("ceil_mode", 0) != 0,
         "count_pad": op.integer("count_include_pad", 0) != 0,
         **_layout(last),

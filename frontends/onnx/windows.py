@@ -14,8 +14,16 @@ def pads(
     stride: tuple[int, ...],
     dilation: tuple[int, ...],
     axes: int = 2,
+    *,
+    pool: bool = False,
+    shifts: bool = True,
 ) -> tuple[int, ...]:
-    """The explicit pads; Keep where automatic ones hang on sizes that nobody knows."""
+    """The explicit pads; Keep where automatic ones hang on sizes that nobody knows, or are others
+    in onnxruntime than in the standard: the op written with pads would compute otherwise there.
+
+    A pool's leave dilations out. Where less than nothing is missing at the front, windows begin
+    within the data, if the kernel `shifts` them and does not refuse.
+    """
     mode = op.text("auto_pad", "NOTSET")
     if mode == "NOTSET":
         return op.integers("pads", (0,) * 2 * axes)
@@ -27,8 +35,13 @@ def pads(
         raise op.fail(f"kernel, strides and dilations take {axes} numbers, 1 or more")
     low, high = [], []
     for dim, k, s, d in zip(size, kernel, stride, dilation, strict=True):
+        if pool and k > 1 and d > 1:
+            raise Keep(f"onnxruntime leaves dilations out of {mode}, the standard counts them")
         if isinstance(dim, int):
-            total = max((-(-dim // s) - 1) * s + (k - 1) * d + 1 - dim, 0)
+            total = (-(-dim // s) - 1) * s + (k - 1) * d + 1 - dim
+            if shifts and (pool or d == 1) and total + (mode == "SAME_LOWER") < -1:
+                raise Keep(f"onnxruntime lets windows of {mode} begin within the data")
+            total = max(total, 0)
         elif s == 1:
             total = (k - 1) * d
         else:
