@@ -468,7 +468,12 @@ def _read_fields(rule: Rule, answers: Sequence[_Answer]) -> Iterator[tuple[Key, 
             yield ("stage", name), getattr(rule.stage, name)
 
 
-_STAGES: Mapping[str, tuple[str, ...]] = {"relu": ("relu",), "sum": ("add",), "sum_reads": ("add",)}
+_STAGES: Mapping[str, tuple[str, ...]] = {
+    "relu": ("relu",),
+    "sum": ("add",),
+    "sum_reads": ("add",),
+    "ends": ("clip",),
+}
 """The stages of which a field speaks; others speak of any."""
 
 

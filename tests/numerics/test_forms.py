@@ -9,7 +9,7 @@ import pytest
 
 from qir.errors import ProfileError
 from qir.ir.attrs import Attr
-from qir.ir.dtype import dtype
+from qir.ir.dtype import I8, dtype
 from qir.ir.types import TensorType, uniform
 from qir.numerics import Query, dumps, parse
 from qir.numerics.forms import FORMS, forms_of
@@ -209,3 +209,26 @@ def test_windows_beyond_the_data_are_those_that_looking_at_each_finds() -> None:
     kinds = {"x": TensorType((1, 1, sizes), U8), "w": TensorType((1, 1, 3), U8)}
     attrs: dict[str, Attr] = {"stride": (1,), "dilation": (1,), "pad": (1, 1), "groups": 1}
     assert forms_of("conv1d", kinds, attrs) == ()
+
+
+@pytest.mark.parametrize("op", ["add", "sub"])
+def test_a_scale_far_below_the_results_is_told(op: str) -> None:
+    def names(a: float, b: float, made: float | None) -> tuple[str, ...]:
+        kinds = {
+            s: TensorType((3,), uniform(I8, np.float32(v), 1)) for s, v in (("a", a), ("b", b))
+        }
+        out = None if made is None else uniform(I8, np.float32(made), 1)
+        return forms_of(op, kinds, {}, out)
+
+    assert names(1.0, 2.0**-11, 1.0) == names(2.0**-11, 1.0, 1.0) == ("far_operand",)
+    assert names(1.0, 2.0**-10, 1.0) == names(1.0, 2.0**-11, 0.5) == names(1.0, 1e-9, None) == ()
+
+
+def test_windows_and_rows_that_xnnpack_leaves_to_others_are_told() -> None:
+    x = TensorType((1, 6, 6, 2), uniform(I8, np.float32(1), 1))
+    for kernel, stride, has in (((2, 2), (2, 2), 0), ((2, 2), (3, 1), 1), ((1, 3), (1, 2), 0)):
+        attrs: dict[str, Attr] = {"kernel": kernel, "stride": stride}
+        assert forms_of("max_pool2d", {"x": x}, attrs) == ("steps_beyond_window",) * has
+    for size in range(1, 6):
+        kinds = {"x": TensorType((2, size), I8), "w": TensorType((3, size), I8)}
+        assert forms_of("linear", kinds, {}) == ("odd_rows",) * (size % 2)
