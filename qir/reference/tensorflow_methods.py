@@ -79,12 +79,16 @@ def _reals_by_eigen(codes: Codes, of: Affine) -> NDArray[np.float32]:
     return np.asarray(start + codes.astype(F) * step)
 
 
-def _codes_by_eigen(reals: NDArray[np.float32], of: Affine) -> NDArray[np.int64]:
+def _codes_by_eigen(
+    reals: NDArray[np.float32], of: Affine, *, cut: bool = True
+) -> NDArray[np.int64]:
+    """The codes of reals, which may be cut to the ends first."""
     low, high = ends(of)
     least, most = of.storage.bounds
     gain = F(_steps(of) - 1) / (high - low)
     start = F(_AWAY(np.asarray(low * gain, F)))
-    steps = _AWAY(np.asarray(np.clip(reals, low, high) * gain, F)) - start + F(least)
+    held = np.clip(reals, low, high) if cut else reals
+    steps = _AWAY(np.asarray(held * gain, F)) - (start - F(least))
     return np.asarray(np.clip(steps, least, most)).astype(np.int64)
 
 
@@ -110,7 +114,7 @@ def range_recode_all(call: Call, arrays: Arrays) -> Codes:
 
 def range_recode(call: Call, arrays: Arrays) -> Codes:
     """Requantize. One scale a channel: one float32 factor, halves to even. Else to u8 by 16-bit
-    fixed point, and to i8 through reals."""
+    fixed point, and to i8 through reals, each step in float32."""
     x, out = call.affine("x"), call.out
     assert out is not None
     if out.axis is not None or out.storage.bits != 8 or x.storage.bits != 32:
@@ -118,7 +122,8 @@ def range_recode(call: Call, arrays: Arrays) -> Codes:
     if x.axis is not None:
         return _by_channels(arrays["x"], x, out)
     if out.storage.bounds[0] < 0:
-        return stored(to_codes(to_reals(arrays["x"], x), out, F), out)
+        reals = _reals_by_eigen(arrays["x"], x)
+        return stored(_codes_by_eigen(reals, out, cut=False), out)
     return stored(_fixed(arrays["x"], x, out), out)
 
 

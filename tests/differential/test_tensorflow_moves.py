@@ -62,6 +62,35 @@ def test_requantize(runtimes: Mapping[str, TensorFlow], name: str, kind: str) ->
 
 
 @pytest.mark.parametrize("kind", BYTES)
+@pytest.mark.parametrize("name", SETTINGS)
+def test_requantize_beside_ties(runtimes: Mapping[str, TensorFlow], name: str, kind: str) -> None:
+    """Ranges of any ends, and 32-bit codes on ties of theirs and up to three beside."""
+    count, seen = Count(), Count()
+    begin, end = BOUNDS[kind]
+    for seed in range(60):
+        rng = np.random.default_rng([seed, 3])
+        high = float(F(10.0 ** rng.uniform(-1, 6)))
+        low = -high if seed % 3 else -float(F(high * 10.0 ** rng.uniform(-2, 1)))
+        most = float(F(10.0 ** rng.uniform(-3, 4)))
+        least = -most if seed % 2 else -float(F(most * 10.0 ** rng.uniform(-2, 0)))
+        least = least if begin else 0.0
+        step, unit = (most - least) / 255, (high - low) / 2.0**32
+        halves = rng.integers(2 * begin - 150, 2 * end + 150, 400) * 0.5
+        x = np.rint(halves * step / unit) + rng.integers(-3, 4, 400)
+        x = np.clip(x, -(2.0**31), 2.0**31 - 1).astype(np.int32)
+        kinds = {"Tinput": Kind("qint32"), "out_type": Kind(kind)}
+        wanted = runtimes[name].op("Requantize", [(x, "qint32"), low, high, least, most], **kinds)[
+            0
+        ]
+        given = {"x": Held(x, ranged("i32", F(high) / F(2.0**31), low, high, 2.0**31))}
+        to = of(kind, least, most)
+        count.add(predicted(name, "requantize", given, to, x.shape), wanted, seed)
+        seen.see(np.rint(2 * x * unit / step) / 2, begin, end)
+    count.holds(profile(name).resolve(Query("requantize")).claim)
+    seen.rich()
+
+
+@pytest.mark.parametrize("kind", BYTES)
 def test_requantize_by_channels(runtimes: Mapping[str, TensorFlow], kind: str) -> None:
     name, count = "tf-2.21.onednn", Count()
     begin, end = BOUNDS[kind]
