@@ -15,7 +15,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import networkx as nx
@@ -129,12 +129,25 @@ def peak(arguments: list[str]) -> tuple[int, float]:
     return most, time.perf_counter() - begin
 
 
-def converted(folder: Path) -> tuple[int, float]:
-    """The memory and time of `qir convert` on a model whose weights lie beside it."""
+STEPS = (
+    ("convert", "large.onnx", "made.onnx", "--format", "qdq"),
+    ("quantize", "large.onnx", "few.onnx", "--weights", "u4:32", "--format", "nbits"),
+    ("convert", "few.onnx", "few.qir"),
+    ("convert", "few.onnx", "pairs.onnx", "--format", "qdq"),
+    ("convert", "pairs.onnx", "again.onnx", "--format", "nbits"),
+    ("quantize", "large.onnx", "wide.onnx", "--weights", "i8:4096", "--format", "qdq"),
+    ("quantize", "large.onnx", "dynamic.onnx", "--dynamic", "--format", "integer"),
+)
+"""A verb, what it reads, what it writes, and how."""
+
+
+def converted(folder: Path) -> Iterator[tuple[str, int, float]]:
+    """Memory and time of verbs on a model whose weights lie beside it, and on what they make."""
     beside(folder / "large.onnx", BYTES)
-    into = str(folder / "made.onnx")
-    source = str(folder / "large.onnx")
-    return peak(["-m", "qir", "convert", source, "-o", into, "--format", "qdq", "--quiet"])
+    for verb, source, made, *how in STEPS:
+        files = [str(folder / source), "-o", str(folder / made)]
+        most, spent = peak(["-m", "qir", verb, *files, *how, "--quiet"])
+        yield f"{verb} {source} {' '.join(how) or made}", most, spent
 
 
 def main() -> None:
@@ -148,11 +161,10 @@ def main() -> None:
         said = f"{times:.1f}x onnx.load and networkx's graph"
         limit = held(read, MOST_READING * NODES / 100_000, f"{MOST_READING * NODES / 100_000:g} s")
         print(f"{NODES} ops are read in {read:.2f} s of the processor, {said}{limit}")
-        most, spent = converted(folder)
-        print(
-            f"{BYTES / 2**30:.1f} GiB of data beside a model are converted in {spent:.1f} s, "
-            f"with {most / 2**20:.0f} MiB of its own{held(most, MOST_MEMORY, '400 MiB')}"
-        )
+        print(f"{BYTES / 2**30:.1f} GiB of data beside a model:")
+        for what, most, spent in converted(folder):
+            limit = held(most, MOST_MEMORY, "400 MiB")
+            print(f"  {what}: {spent:.1f} s, {most / 2**20:.0f} MiB of its own{limit}", flush=True)
 
 
 if __name__ == "__main__":
