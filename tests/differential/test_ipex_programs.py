@@ -75,6 +75,10 @@ def claimed(graph: Graph) -> str:
     return next((g.claim for g in found.groups if g.chain == (node.op,)), "exact")
 
 
+IN_TURN = ("three_axes",)
+"""Recorded where the sums of reals are those foreseen: on a processor of Intel's."""
+
+
 def most(claim: str, size: int) -> int:
     """How many of so many elements may differ."""
     return 0 if claim == "exact" else max(1, int(float(claim.split(":")[2]) * size))
@@ -92,7 +96,7 @@ def foresee(family: str) -> None:
         assert found.dtype == wanted.dtype
         note(found, wanted)
         apart = np.abs(found.astype(np.int64) - wanted.astype(np.int64))
-        allowed = most(claimed(graph), wanted.size)
+        allowed = 0 if family in IN_TURN else most(claimed(graph), wanted.size)
         assert np.count_nonzero(apart) <= allowed, f"{program.key}: {np.count_nonzero(apart)}"
         assert not allowed or apart.max() <= 1, program.key
 

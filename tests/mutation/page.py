@@ -42,7 +42,8 @@ of torch, NumPy 2.4.6, Python 3.11.7, on another processor, told to be AVX512-VN
 observer chose from a product in float32, in an order of its own, differ in their last bit. Of all
 548 files recorded at first 534 were recorded again: beside these two scales' results, traced ones
 differ only where products of three axes stay float (matmul3d by one code, matmul3d_float in last
-bits), of which nothing is claimed. `programs.npz` holds what was added then. Where the
+bits), whose sums each processor adds in an order of its own. `programs.npz`, `kernels.npz` and
+`woq.npz` hold what was added then, and `registered.txt` what kernels there are. Where the
 laboratory lies in `build/oracles/ipex`, or `QIR_IPEX` names its Python, `qir probe ipex` measures
 the extension as any other runtime, and a test runs some programs anew.
 
