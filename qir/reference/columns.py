@@ -42,7 +42,7 @@ def unfold(x: Array, *, kernel: Ints, stride: Ints, pad: Ints, dilation: Ints) -
     out = np.empty((*x.shape[:2], len(taps), math.prod(counts)), x.dtype)
     for i, tap in enumerate(taps):
         seen = ground[_places(along, tap)]
-        out[:, :, i] = seen.reshape(*x.shape[:2], -1)
+        out[:, :, i] = seen.reshape(*x.shape[:2], math.prod(counts))
     return out.reshape(len(x), x.shape[1] * len(taps), math.prod(counts))
 
 
@@ -191,7 +191,8 @@ def _eliminated(op: str, x: Array, beside: Wide) -> tuple[Wide, Wide]:
     if x.ndim < 2 or x.shape[-1] != x.shape[-2]:
         raise OpError(f"{op}: x has {list(x.shape)}, it takes square matrices")
     n = x.shape[-1]
-    work = np.array(wide(x).astype(np.float64, copy=False)).reshape(-1, n, n)
+    count = math.prod(x.shape[:-2])
+    work = np.array(wide(x).astype(np.float64, copy=False)).reshape(count, n, n)
     rest = np.array(np.broadcast_to(beside, (len(work), *beside.shape)))
     sizes, every = np.ones(len(work)), np.arange(len(work))
     for i in range(n):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -72,7 +73,7 @@ def _transposed(n: int) -> Callable[..., Array]:
         if min(sizes) < 0:
             raise OpError(f"{op}: pad {p} takes away more than {whole_sizes}")
         kernels = wide(w).reshape(groups, len(w) // groups, *w.shape[1:])
-        columns = wide(x).reshape(len(x), groups, len(w) // groups, -1)
+        columns = wide(x).reshape(len(x), groups, len(w) // groups, math.prod(x.shape[2:]))
         sums = np.zeros((len(x), w.shape[1] * groups, *whole_sizes), columns.dtype)
         for tap in np.ndindex(w.shape[2:]):
             made = np.matmul(kernels[(..., *tap)].swapaxes(1, 2), columns)

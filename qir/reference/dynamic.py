@@ -256,7 +256,8 @@ def _slid(
             slice(i * d, i * d + (c - 1) * s + 1, s)
             for i, d, c, s in zip(tap, dilation, counts, stride, strict=True)
         ]
-        seen = split[(slice(None), slice(None), slice(None), *at)].reshape(n, groups, each, -1)
+        seen = split[(slice(None), slice(None), slice(None), *at)]
+        seen = seen.reshape(n, groups, each, int(np.prod(counts)))
         total += np.matmul(by_group[(slice(None), slice(None), slice(None), *tap)], seen)
     return accumulate.wrap(total).reshape(n, out, *counts)
 

@@ -142,7 +142,8 @@ def unique(
     element("unique", "x", x)
     along = None if axis is None else axis_of("unique", axis, x.ndim)
     parts = wide(x) if along is None else np.moveaxis(wide(x), along, 0)
-    rows = parts.reshape(-1, 1) if along is None else parts.reshape(len(parts), -1)
+    shape = (parts.size, 1) if along is None else (len(parts), math.prod(parts.shape[1:]))
+    rows = parts.reshape(shape)
     order = np.lexsort(rows.T[::-1]) if rows.shape[1] else np.arange(len(rows))
     ranked = rows[order]
     new = np.ones(len(rows), np.bool_)

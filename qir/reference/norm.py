@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from qir.errors import OpError
@@ -143,7 +145,8 @@ def _by_channel(op: str, x: Array, gamma: Array, beta: Array, groups: int, eps: 
     for slot, row in (("gamma", gamma), ("beta", beta)):
         if row.shape != (count,):
             raise OpError(f"{op}: {slot} has {list(row.shape)}, x has {count} channels")
-    split = wide(x).reshape(x.shape[0], groups, -1)
+    each = math.prod(x.shape[1:]) // max(groups, 1)
+    split = wide(x).reshape(x.shape[0], groups, each)
     made = _normalized(split, (2,), eps).reshape(x.shape)
     shape = (count, *(1,) * (x.ndim - 2))
     return narrow(

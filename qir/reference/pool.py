@@ -152,7 +152,8 @@ def global_max_pool(x: Array, *, layout: str = "NCHW") -> Array:
     axes = _whole("global_max_pool", x, layout)
     rest = tuple(a for a in range(x.ndim) if a not in axes)
     shape = [1 if a in axes else d for a, d in enumerate(x.shape)]
-    flat = x.transpose(*rest, *axes).reshape(*(x.shape[a] for a in rest), -1)
+    flat = x.transpose(*rest, *axes)
+    flat = flat.reshape(*(x.shape[a] for a in rest), math.prod(x.shape[a] for a in axes))
     if not flat.shape[-1]:
         return np.full(shape, lowest(kind, x.dtype), x.dtype)
     width = flat.shape[-1]
