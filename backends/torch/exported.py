@@ -35,7 +35,7 @@ class Exported(Probe):
     forms = Forms(
         ("quantize", "dequantize", "conv2d", "linear"),
         bias="real",
-        special=(),
+        special=("tensor", "channel"),
         weights=("channel",),
         tails=(("conv2d", "relu"), ("linear", "relu")),
         wraps=False,

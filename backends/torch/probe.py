@@ -49,7 +49,7 @@ class Engine(Probe):
 
     backend = "torch"
     distributions = ("torch",)
-    forms = Forms(_OPS, bias="real", special=("tensor",), tails=_ROWS, depthwise=True)
+    forms = Forms(_OPS, bias="real", special=("tensor", "channel"), tails=_ROWS, depthwise=True)
     engine: ClassVar[str]
 
     def run(self, graph: Graph, feeds: Mapping[str, Array]) -> Array:

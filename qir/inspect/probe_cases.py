@@ -317,6 +317,8 @@ def _pairwise(op: str, forms: Forms) -> Iterator[Case]:
             out = F(a * 2) if op == "add" else F(a * b * 2.0 ** rng.integers(3, 9))
             if number == 0:
                 a, b, out = F(0.25), F(0.25), F(0.5) if op == "add" else F(2)
+            elif number == 1 and op == "add":  # beside ties, by no powers of two
+                b, out = F(a * F(0.5)), F(a * 3)
             every = _all(storage)
             feeds = {"a": np.repeat(every, len(every)), "b": np.tile(every, len(every))}
             if number > 1:  # all pairs for two sets of maps, some for others
@@ -357,6 +359,8 @@ def _pool(op: str, forms: Forms) -> Iterator[Case]:
             rng = _rng(f"{op} {storage}", number)
             kind = _kind(rng, storage, F(rng.uniform(0.01, 0.2)), forms)
             x = rng.choice(_all(storage), (6, 20, 7, 4))
+            if op == "global_avg_pool":
+                x = _halved(rng, storage, (6, 20, 7, 10))
             if forms.layout == "NHWC":
                 x = np.ascontiguousarray(x.transpose(0, 2, 3, 1))
             graph = Graph()
@@ -366,6 +370,15 @@ def _pool(op: str, forms: Forms) -> Iterator[Case]:
                 attrs |= {"kernel": (2, 2), "stride": (1, 1)}
                 attrs |= {"pad": (0, 1, 0, 1)} if forms.padded else {}
             yield _one(op, storage, graph, operands, attrs, kind, {"x": x})
+
+
+def _halved(rng: np.random.Generator, storage: str, shape: tuple[int, ...]) -> Tensor:
+    """Images with means between two codes, and on one side of that by 1 over both sides of them."""
+    base = rng.choice(_all(storage)[:-1], (*shape[:2], 1))
+    raised = (
+        np.argsort(rng.random((*shape[:2], shape[2] * shape[3])), -1) < shape[2] * shape[3] // 2
+    )
+    return np.asarray((base + raised).reshape(shape), base.dtype)
 
 
 def _concat(op: str, forms: Forms) -> Iterator[Case]:
