@@ -14,6 +14,7 @@ from qir._kernels import _cpu
 from qir.capability import Capability, load
 from qir.errors import DataError, UsageError
 from qir.ir.graph import Graph
+from qir.ir.origin import defaults
 from qir.ledger import Ledger
 from qir.passes.fuse_qdq import FuseQdq
 from qir.target import Executable, Target
@@ -110,6 +111,9 @@ class Compiled(Executable):
         known = [value.name for value in self.graph.inputs]
         for name in inputs:
             if name not in known:
+                if name in defaults(self.graph.output.origins):
+                    said = "has a default, which is compiled in; the reference takes another"
+                    raise DataError(f"input {name!r} {said}")
                 raise DataError(f"no input {name!r}; the model takes {', '.join(known) or 'none'}")
         arrays = {name: self._array(name, inputs) for name in known}
         return arrays, self._program({name: a.shape for name, a in arrays.items()})

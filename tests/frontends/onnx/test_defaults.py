@@ -66,6 +66,10 @@ def test_a_default_may_be_given_and_is_given_back(tmp_path: Path) -> None:
             wanted = _runs(path, feeds)
             assert pipeline.run(each, feeds)["y"].tobytes() == wanted.tobytes()
             assert _runs(tmp_path / "new.onnx", feeds).tobytes() == wanted.tobytes()
+    compiled = pipeline.compile(graph)
+    assert np.array_equal(np.asarray(compiled(x=X)["y"]), X * 2)
+    with pytest.raises(DataError, match="input 'k' has a default, which is compiled in"):
+        compiled(x=X, k=K)
     with pytest.raises(DataError, match=r"input 'k' is \[4\], the model takes 3"):
         pipeline.run(graph, {"x": X, "k": np.ones(4, np.float32)})
 
