@@ -37,6 +37,7 @@ Codes: TypeAlias = NDArray[np.integer]
 Array: TypeAlias = NDArray[np.generic]
 Scales: TypeAlias = NDArray[np.float32]
 Zeros: TypeAlias = NDArray[np.int64]
+_READ = profile(FBGEMM), profile(PT2E)  # reading asks for rules, which no comparison did
 KINDS = ("u8", "i8", "i32")
 _TORCH = {"u8": torch.quint8, "i8": torch.qint8, "i32": torch.qint32}
 _PLAIN = {"u8": torch.uint8, "i8": torch.int8, "i16": torch.int16, "i32": torch.int32}
