@@ -51,11 +51,12 @@ def certify(
     or of each channel, is to change for that. Each sum is looked at, or those around each
     step of codes, which never fall. Where sums have gaps, and more than 4,194,304 multiples of the
     weights' greatest common divisor lie between their ends, all these multiples count as sums.
-    Ends with status 1 where sums wrap or profiles part ways.
+    That profiles agree is a proof about runtimes where both claim their rule exact; other claims
+    are told. Ends with status 1 where sums wrap or profiles part ways.
 
     --json prints {file, profiles, layers: [{node, op, path, origin, least, greatest, bits, wraps,
-    classes, saturated_by, why, ties: {profiles, proof, sums, differ, free, nudges, scales,
-    why}}]}; least, greatest, bits and wraps are null where nothing bounds a sum, ties without
+    classes, saturated_by, why, ties: {profiles, claims, proof, sums, differ, free, unclaimed,
+    nudges, scales, why}}]}; least, greatest, bits and wraps are null where nothing bounds a sum, ties without
     --profiles.
     """
     from qir.inspect.certificates import certify as certificates
@@ -88,7 +89,9 @@ def _to_json(found: Certificate) -> dict[str, object]:
         "classes": dict(found.classes),
         "saturated_by": list(found.saturated_by),
         "why": sums.why,
-        "ties": None if ties is None else {**asdict(ties), "free": ties.free},
+        "ties": None
+        if ties is None
+        else {**asdict(ties), "free": ties.free, "unclaimed": list(ties.unclaimed)},
     }
 
 
@@ -107,13 +110,17 @@ def _show(screen: Screen, found: Sequence[Certificate], names: Sequence[str]) ->
     ]
     if names:
         columns += [Column("on how many sums they differ", "right"), Column("nudge", fit="wrap")]
+        columns += [Column("claims", fit="wrap")]
     screen.table(columns, [_row(c, here) for c in found])
     if names:
-        free = sum(c.ties is not None and c.ties.free for c in found)
-        screen.line(
-            f"{', '.join(names)} agree on every sum of {free:,} of {plural(len(found), 'layer')}",
-            "green" if free == len(found) else "yellow",
+        free = [c.ties for c in found if c.ties is not None and c.ties.free]
+        proven = sum(not ties.unclaimed for ties in free)
+        said = (
+            f"{', '.join(names)} agree on every sum of {proven:,} of {plural(len(found), 'layer')}"
         )
+        if left := len(free) - proven:
+            said += f"; of {left:,} more by rules that are not claimed to be the runtime's"
+        screen.line(said, "green" if proven == len(found) else "yellow")
 
 
 def _row(found: Certificate, here: bool) -> Row:
@@ -129,7 +136,14 @@ def _row(found: Certificate, here: bool) -> Row:
     ]
     if here:
         row.append(Cell(", ".join(found.saturated_by) or "none", _warn(found.saturated_by)))
-    return row if ties is None else [*row, *_ties(ties)]
+    return row if ties is None else [*row, *_ties(ties), _claims(ties)]
+
+
+def _claims(ties: Ties) -> Cell:
+    """What profiles claim of their rules, where it is not that these are the runtime's."""
+    told = dict(zip(ties.profiles, ties.claims, strict=True))
+    said = "; ".join(f"{name}: {told[name]}" for name in ties.unclaimed)
+    return Cell(said or "exact", _warn(ties.unclaimed))
 
 
 def _warn(names: Sequence[str]) -> str:

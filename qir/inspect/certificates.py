@@ -62,11 +62,20 @@ class Ties:
     """The scales after that."""
     why: str = ""
     """Why nothing can be said, or no nudge does; empty where one does."""
+    claims: tuple[str, ...] = ()
+    """What each claims of its rule for the layer: of rules whose claim is `unknown` nothing shows
+    that a runtime obeys them."""
 
     @property
     def free(self) -> bool:
         """Whether the profiles agree, as it is, on every sum that some input makes."""
         return not self.why and not self.differ
+
+    @property
+    def unclaimed(self) -> tuple[str, ...]:
+        """The profiles whose rule is not claimed to be the runtime's, on each sum."""
+        named = zip(self.profiles, self.claims, strict=True)
+        return tuple(name for name, claim in named if claim != "exact")
 
     @property
     def furthest(self) -> int:
@@ -150,14 +159,16 @@ def _cut(how: str, made: Product) -> bool:
 def _ties(seen: Seen, made: Product, profiles: tuple[str, ...], most: int) -> Ties | None:
     if not profiles:
         return None
-    found = sums_of(seen, made)
-    if found.wraps is not False:
-        return Ties(profiles, why=found.why or "its sums can wrap in 32 bits")
+    query, sums = query_of(seen.node), sums_of(seen, made)
+    claims = tuple(profile(name).resolve(query).claim for name in profiles)
+    if sums.wraps is not False:
+        return Ties(profiles, claims=claims, why=sums.why or "its sums can wrap in 32 bits")
     try:
         layer = _layer(seen.node, made, profiles)
-        return layer if isinstance(layer, Ties) else _settled(layer, profiles, most)
+        found = layer if isinstance(layer, Ties) else _settled(layer, profiles, most)
     except QirError as error:
-        return Ties(profiles, why=str(error))
+        found = Ties(profiles, why=str(error))
+    return replace(found, claims=claims)
 
 
 # -- one layer ------------------------------------------------------------------------------------
@@ -456,7 +467,8 @@ def _settled(of: _Layer, profiles: tuple[str, ...], most: int) -> Ties:
     if None in nudges:
         lacking = sum(n is None for n in nudges)
         said = f"{lacking} of its {len(nudges)} scales" if len(nudges) > 1 else "its scale"
-        why = f"no nudge of {said} by up to {most} ulps is seen to keep them together"
+        ends = "leaves sums on which they differ" if proof == "sums" else "is not proven to do"
+        why = f"each nudge of {said} by up to {most} ulps was tried, and {ends}"
         return replace(ties, why=why)
     known = tuple(n for n in nudges if n is not None)
     scales = tuple(float(nudged(s, n)) for s, n in zip(of.scales, known, strict=True))

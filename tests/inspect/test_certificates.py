@@ -20,7 +20,7 @@ from qir.ir.node import Stage
 from qir.ir.ops import spec
 from qir.ir.parser import parse
 from qir.ir.types import Array, TensorType, uniform
-from qir.numerics import Query, accumulate, affine, multiplier, profile, requantize
+from qir.numerics import Query, accumulate, affine, multiplier, profile, query_of, requantize
 from qir.numerics import parse as parse_profile
 from qir.reference.interpreter import run
 
@@ -323,6 +323,16 @@ def test_sums_that_wrap_or_pairs_that_saturate_are_said() -> None:
     assert not narrow.sums.wraps
     assert narrow.classes == {"avx2": "exact", "vnni": "exact"}
     assert narrow.ties is None
+
+
+def test_agreement_with_a_rule_that_is_not_claimed_is_told_as_such() -> None:
+    graph = layer(np.array([[3]], np.int8), (0.25, 0.25, 1.0))
+    (node,) = (n for n in graph if n.op == "linear")
+    for other, claim in (("torch-2.13.qnnpack", "exact"), ("qonnx-1.0", "unknown")):
+        ties = only(certify(graph, ("torch-2.13.onednn", other)))
+        assert ties.claims == tuple(profile(n).resolve(query_of(node)).claim for n in ties.profiles)
+        assert ties.claims[1] == claim
+        assert (other in ties.unclaimed) is (claim != "exact")
 
 
 def test_what_cannot_be_certified_is_said() -> None:
