@@ -56,8 +56,8 @@ def certify(
 
     --json prints {file, profiles, layers: [{node, op, path, origin, least, greatest, bits, wraps,
     classes, saturated_by, why, ties: {profiles, claims, proof, sums, differ, free, unclaimed,
-    nudges, scales, why}}]}; least, greatest, bits and wraps are null where nothing bounds a sum, ties without
-    --profiles.
+    nudges, scales, why}}]}; least, greatest, bits and wraps are null where nothing bounds a sum,
+    ties without --profiles.
     """
     from qir.inspect.certificates import certify as certificates
     from qir.numerics import given
