@@ -57,6 +57,11 @@ def same(rng: np.random.Generator, held: Held, wanted: Tensor) -> None:
     assert (held.whole() == wanted).all()
 
 
+def running(data: Tensor) -> Parts:
+    """What is read from one place to another, as from a file."""
+    return Parts(data.shape, data.dtype, None, None, lambda first, last: data[first:last])
+
+
 SHAPES = [(3, 5), (4, 8), (7,), (2, 3, 6), (5, 64), (9, 33), (1, 1)]
 
 
@@ -70,8 +75,7 @@ def test_bytes_are_unpacked_and_packed_part_by_part(name: str, order: Order) -> 
         codes = rng.integers(kind.bounds[0], kind.bounds[1] + 1, shape).astype(kind.carrier)
         data = pack(codes, kind, order=order).reshape(-1)
         same(rng, unpacked_later(data, kind, shape, order), codes)
-        read = Parts(data.shape, data.dtype, None, None, lambda a, b, of=data: of[a:b])
-        same(rng, unpacked_later(read, kind, shape, order), codes)
+        same(rng, unpacked_later(running(data), kind, shape, order), codes)
         if order == "low":
             assert b"".join(p.tobytes() for p in packed_pieces(codes, kind)) == data.tobytes()
         rows = pack(codes, kind, order=order, row=1)
@@ -133,7 +137,9 @@ def typed(
     zeros = rng.integers(0, 8, sizes).astype(kind.carrier)
     made = Array(zeros, TensorType(sizes, kind), "zero")
     real = Array.of(zeros.astype(np.float32) + np.float32(0.25), "zero")
-    return QuantType(kind, F32, scale, {"none": (), "code": made, "real": real}[zero], grain)
+    if zero == "none":
+        return QuantType(kind, F32, scale, (), grain)
+    return QuantType(kind, F32, scale, made if zero == "code" else real, grain)
 
 
 def test_a_table_is_looked_up_part_by_part() -> None:

@@ -77,8 +77,10 @@ def products(path: Path, *, beside: bool) -> None:
                 tensor.external_data.add(key=key, value=str(value))
             held += w.tobytes() + bytes(k)
         ins, op = [f"h{k}" if k else "x", f"w{k}"], "Gemm" if turned else "MatMul"
-        attrs = {"transB": 1} if turned else {}
-        nodes.append(helper.make_node(op, ins, [f"h{k + 1}"], **attrs))
+        node = helper.make_node(op, ins, [f"h{k + 1}"])
+        if turned:
+            node.attribute.append(helper.make_attribute("transB", 1))
+        nodes.append(node)
     (path.parent / "w.bin").write_bytes(held)
     path.write_bytes(model(nodes, arrays, 96))
 
@@ -124,6 +126,13 @@ def test_all_forms_have_the_bytes_of_the_whole_array_way(
     assert len(whole) == 34
 
 
+def few(op: str, ins: list[str], out: str, **attrs: int) -> onnx.NodeProto:
+    node = onnx.NodeProto(op_type=op, input=ins, output=[out], domain="com.microsoft")
+    for name, value in {"block_size": 16, **attrs}.items():
+        node.attribute.append(helper.make_attribute(name, value))
+    return node
+
+
 def few_bits(path: Path, *, odd: bool) -> None:
     """Operators of onnxruntime's own on few bits, and DequantizeLinear of four."""
     rng = np.random.default_rng(4)
@@ -143,24 +152,10 @@ def few_bits(path: Path, *, odd: bool) -> None:
         "qs": raw("qs", real[:count], FLOAT),
     }
     ids = raw("i", np.arange(5), TensorProto.INT64)
-    microsoft = {"domain": "com.microsoft"}
-    sizes = {"K": depth, "N": count}
     nodes = [
-        helper.make_node(
-            "MatMulNBits", ["x", "b", "bs"], ["h0"], bits=4, block_size=16, **sizes, **microsoft
-        ),
-        helper.make_node(
-            "MatMulBnb4",
-            ["x", "t", "ts"],
-            ["h1"],
-            block_size=16,
-            quant_type=1,
-            **sizes,
-            **microsoft,
-        ),
-        helper.make_node(
-            "GatherBlockQuantized", ["g", "i", "gs"], ["h2"], block_size=16, bits=4, **microsoft
-        ),
+        few("MatMulNBits", ["x", "b", "bs"], "h0", bits=4, K=depth, N=count),
+        few("MatMulBnb4", ["x", "t", "ts"], "h1", quant_type=1, K=depth, N=count),
+        few("GatherBlockQuantized", ["g", "i", "gs"], "h2", bits=4),
         helper.make_node("DequantizeLinear", ["q", "qs"], ["d"], axis=1),
         helper.make_node("MatMul", ["x", "d"], ["h3"]),
         helper.make_node("ReduceMax", ["h2"], ["h4"], keepdims=0),
