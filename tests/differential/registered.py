@@ -21,7 +21,8 @@ HEAD = """# Kernel by kernel
 
 Every kernel that a runtime registers for the CPU and that computes with codes, asked of the runtime
 itself (of IPEX: recorded), and what the profiles claim of it; at the end of each list those of
-which nothing is claimed, and why. A test (`tests/differential/test_registered.py`) holds that no kernel is missing.
+which nothing is claimed, and why. A test (`tests/differential/test_registered.py`) holds that no
+kernel is missing.
 What a claim rests on is on the page of [numbers](numerics.md).
 """
 
