@@ -69,7 +69,7 @@ def quantize(x: NDArray[np.generic], to: AnyMap, rule: Rule) -> NDArray[np.gener
     moved = np.zeros((), np.int64) if inside else zero
     codes = stored(np.where(nan, 0, whole), low, high, to.carrier, moved)
     if q.far != "end":
-        codes = np.where(whole + moved >= _UNHELD[q.far], to.carrier.type(low), codes)
+        codes = np.where(whole + moved.astype(F64) >= _UNHELD[q.far], to.carrier.type(low), codes)
     if not nan.any():
         return codes
     return np.where(nan, nan_codes(zero, low, high, to.carrier, rule), codes)
