@@ -97,13 +97,19 @@ def write(path: Path, bundle: Bundle) -> None:
     places = layout({name: (_kind(data.dtype), data.shape) for name, data in arrays.items()})
     meta["hash"] = "0" * 2 * _HASH
     length = len(header(meta, places))
+
+    def chunks(name: str) -> Iterator[bytes | memoryview]:
+        if isinstance(arrays[name], Parts):  # made once
+            return _chunks(file, places[name], length)
+        return map(_bytes, pieces(arrays[name]))
+
     with replacing(path) as draft, draft.open("w+b") as file:
         file.seek(length)
         for name in places:
             for piece in pieces(arrays[name]):
                 file.write(_bytes(piece))
         file.flush()
-        meta["hash"] = digest(meta, places, lambda name: _chunks(file, places[name], length))
+        meta["hash"] = digest(meta, places, chunks)
         file.seek(0)
         file.write(header(meta, places))
 
