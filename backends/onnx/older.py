@@ -5,7 +5,7 @@ ONNX's own converter knows most operators; what it leaves as it is or gets wrong
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import onnx
@@ -88,10 +88,34 @@ def _resized(writer: Writer, node: Node, proto: onnx.NodeProto) -> None:
         one = writer.constant(np.ones(1, np.float32), f"{y}_one")
         writer.emit("Max", [name, one], [more])
         writer.emit("Min", [name, one], [less])
-        writer.emit("Resize", [x, "", more], [grown], {**attrs, "nearest_mode": "floor"})
+        _grown(writer, [x, more, less], grown, {**attrs, "nearest_mode": "floor"})
         writer.emit("Resize", [grown, "", less], [y], {**attrs, "nearest_mode": "ceil"})
     said = f"{proto.op_type} is written as opset {writer.opset} has it, of the same places"
     writer.ledger.add(Change.EXACT, STEP, node.name, said)
+
+
+def _grown(writer: Writer, given: list[str], y: str, attrs: Mapping[str, str]) -> None:
+    """Emits a Resize of x by what is more than one.
+
+    Onnxruntime leaves an x whose sizes all stay as it is, which the one Resize would not have where
+    another axis shrinks: there x is resized with an axis before it that grows, and taken out again.
+    """
+    x, more, less = given
+    words = ("least", "whole", "before", "by", "row", "rows")
+    least, whole, before, by, row, rows = (writer.fresh(f"{y}_{word}") for word in words)
+    two = writer.constant(np.full(1, 2, np.float32), f"{y}_two")
+    writer.emit("ReduceMin", [less], [least])
+    writer.emit("Floor", [least], [whole])
+    writer.emit("Sub", [two, whole], [before])
+    writer.emit("Concat", [before, more], [by], {"axis": 0})
+    if writer.opset < 13:
+        writer.emit("Unsqueeze", [x], [row], {"axes": (0,)})
+    else:
+        axes = writer.constant(np.zeros(1, np.int64), f"{y}_axes")
+        writer.emit("Unsqueeze", [x, axes], [row])
+    writer.emit("Resize", [row, "", by], [rows], attrs)
+    first = writer.constant(np.array(0), f"{y}_first")
+    writer.emit("Gather", [rows, first], [y], {"axis": 0})
 
 
 def _scales(

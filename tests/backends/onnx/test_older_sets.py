@@ -61,7 +61,7 @@ def reals(*shape: int) -> NDArray[np.float32]:
 
 
 X = reals(1, 2, 8, 7)
-SCALES = [(0.25, 0.5), (0.4, 0.3), (2, 3), (1.5, 2.7), (0.6, 1.7), (2.5, 0.9), (1, 0.33)]
+SCALES = [(0.25, 0.5), (0.4, 0.3), (2, 3), (1.5, 2.7), (0.6, 1.7), (2.5, 0.9), (1, 0.33), (1.1, 0.6)]
 
 
 @pytest.mark.parametrize("computed", [False, True])
