@@ -15,6 +15,8 @@ from qir.ir.node import Node, Stage, Value
 from qir.ir.ops import spec
 from qir.ir.types import Array, QuantType, TensorType, uniform
 from qir.ledger import Change, Ledger
+from qir.numerics import profile, query_of
+from qir.passes._wrapping import wrapping
 from qir.rewrite import REGROUPED, Pass
 from qir.rewrite.fusing import accumulator_scale
 from qir.rewrite.watch import may
@@ -31,7 +33,11 @@ Known = dict[tuple[Value, ...], Value]
 
 @dataclass(frozen=True)
 class ExpandQdq(Pass):
-    """Each value of codes gets one dequantize; each op on codes a quantize behind it."""
+    """Each value of codes gets one dequantize; each op on codes a quantize behind it.
+
+    Sums of reals do not wrap: where a kernel's sums do, other numbers come out, which the ledger
+    says.
+    """
 
     name = "expand-qdq"
     tolerance = REGROUPED
@@ -44,15 +50,26 @@ class ExpandQdq(Pass):
                 continue  # what holds bodies hands codes to them; they are unwrapped on their own
             if not may(self.name, f"expand {node.op}", node):
                 continue
+            wraps = _wraps(graph, node)
             try:
                 _expand(graph, node, reals)
             except TypeRuleError as error:
                 where = f" ({node.origins[0]})" if node.origins else ""
                 said = f"{node.name}{where}: reals cannot stand between its codes: {error}"
                 raise Refused(said) from error
-            ledger.add(Change.REGROUPED, self.name, node.name, "written as reals between codes")
+            change = Change.APPROXIMATED if wraps else Change.REGROUPED
+            ledger.add(change, self.name, node.name, f"written as reals between codes{wraps}")
             count += 1
         return count + (graph.prune() if count else 0)
+
+
+def _wraps(graph: Graph, node: Node) -> str:
+    """How sums of codes come out otherwise than those of reals, which never wrap."""
+    named = node.profile or graph.profile
+    if not named or not (said := wrapping(graph, node)):
+        return ""
+    narrow = profile(named).resolve(query_of(node)).acc.type == "i32"
+    return f", which go on where its {said}" if narrow else ""
 
 
 def _on_codes(node: Node) -> bool:

@@ -11,6 +11,7 @@ from qir.ir.types import QuantType
 from qir.ledger import Change, Ledger
 from qir.numerics import profile, query_of
 from qir.numerics.parameters import MOST_BITS
+from qir.passes._wrapping import wrapping
 from qir.rewrite.fusing import (
     INTEGER,
     LINES,
@@ -39,8 +40,8 @@ class FuseQdq(Fusing):
     """Fuses every op that has an integer form, with the activations that follow it.
 
     What only moves codes must find and leave one map, though concat may convert; a bias must count
-    in the accumulator's own unit. Products of codes too wide for sums of 32 bits stay real, and so
-    does what has no kernel for codes of its width.
+    in the accumulator's own unit. Products of codes too wide for sums of 32 bits stay real, those
+    too whose sums would wrap in them, and what has no kernel for codes of its width.
     """
 
     name = "fuse-qdq"
@@ -105,8 +106,10 @@ class FuseQdq(Fusing):
         rule = named.resolve(query_of(head))
         bits = {s: v.type.quant.storage.bits for s, v in match.codes.items() if v.type.quant}
         if head.op in PRODUCTS | LINES:
-            narrow = rule.acc.type == "i32"
-            return narrow and bits.get(traits.data, 0) + bits.get(traits.weight or "", 0) > _BITS
+            if rule.acc.type != "i32":
+                return False
+            wide = bits.get(traits.data, 0) + bits.get(traits.weight or "", 0) > _BITS
+            return wide or bool(wrapping(graph, head))
         most = MOST_BITS.get(rule.method.name) if rule.method else None
         return most is not None and max(bits.values(), default=0) > most
 

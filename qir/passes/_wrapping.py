@@ -1,0 +1,39 @@
+"""Products of codes whose sums 32 bits do not hold: sums of reals go on where those wrap."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from qir.ir.graph import Graph
+from qir.ir.node import Node
+from qir.ir.verify.accumulators import INT32, bound, products, safe
+from qir.ir.verify.rule import Look, Seen
+from qir.ir.verify.step import Product
+from qir.reference.constants import computed
+
+
+def wrapping(graph: Graph, node: Node, *, biased: bool = True) -> str:
+    """What sums of a node's products can come to beyond 32 bits, in words; empty where they fit.
+
+    `biased` counts the bias among what is summed. Some input meets what is told; of sums that
+    nobody can bound nothing is told.
+    """
+    for product in _products(graph, node):
+        summed = product if biased else replace(product, bias=None, loose="")
+        if safe(summed):
+            continue
+        found = bound(summed)
+        if isinstance(found, str):
+            continue
+        _, least, greatest, _ = found
+        if least < INT32[0] or greatest > INT32[1]:
+            return f"sums come to {least}..{greatest}, which wrap in 32 bits"
+    return ""
+
+
+def _products(graph: Graph, node: Node) -> Iterator[Product]:
+    """The products of codes that a node computes, with what its operands are alone."""
+    look = Look(graph, graph.name, compute=computed)
+    look.moving.update(v.node for v in node.operands.values() if v.node.op != "constant")
+    yield from products(Seen(look, node))
