@@ -1,0 +1,102 @@
+"""Axes of which there is nothing, where onnxruntime takes them: the same shapes, and no fault."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+from qir import pipeline
+from qir.reference.index import unique
+
+Attrs = dict[str, int | float | str | list[int]]
+RNG = np.random.default_rng(5)
+HELD: dict[str, NDArray[np.generic]] = {
+    "w": RNG.standard_normal((2, 3, 3, 2)).astype(np.float32),
+    "c": RNG.standard_normal((2, 2, 3, 3)).astype(np.float32),
+    "b": np.ones(2, np.float32),
+    "m": RNG.standard_normal((4, 5)).astype(np.float32),
+    "s": np.array([1, 1, 2, 1.3], np.float32),
+    "g": np.ones(4, np.float32),
+    "p": np.array([0, 0, 1, 1, 0, 0, 1, 1]),
+    "e": np.array(1e-3, np.float32),
+    "k": np.array([3, 3]),
+}
+CASES: tuple[tuple[str, tuple[str, ...], Attrs], ...] = (
+    ("Conv", ("x", "c"), {}),
+    ("ConvTranspose", ("x", "c"), {"strides": [2, 2]}),
+    ("MaxPool", ("x",), {"kernel_shape": [2, 2]}),
+    ("AveragePool", ("x",), {"kernel_shape": [2, 2]}),
+    ("LpPool", ("x",), {"kernel_shape": [2, 2]}),
+    ("GlobalMaxPool", ("x",), {}),
+    ("GlobalAveragePool", ("x",), {}),
+    ("InstanceNormalization", ("x", "b", "b"), {}),
+    ("BatchNormalization", ("x", "b", "b", "b", "b"), {}),
+    ("LayerNormalization", ("x", "g"), {}),
+    ("LRN", ("x",), {"size": 3}),
+    ("MatMul", ("x", "m"), {}),
+    ("Resize", ("x", "", "s"), {}),
+    ("Softmax", ("x",), {}),
+    ("Hardmax", ("x",), {}),
+    ("CumSum", ("x", "a"), {}),
+    ("Pad", ("x", "p"), {}),
+    ("Transpose", ("x",), {"perm": [3, 1, 0, 2]}),
+    ("Flatten", ("x",), {"axis": 2}),
+    ("DepthToSpace", ("x",), {"blocksize": 1}),
+    ("Unique", ("x",), {"axis": 0}),
+    ("Unique", ("x",), {"axis": 3}),
+    ("Unique", ("x",), {}),
+    ("Einsum", ("x",), {"equation": "abcd->dab"}),
+    ("Concat", ("x", "x"), {"axis": 0}),
+    ("Relu", ("x",), {}),
+    ("DynamicQuantizeLinear", ("x",), {}),
+    ("LpNormalization", ("x",), {}),
+)
+
+
+@pytest.mark.parametrize(("op", "names", "attrs"), CASES)
+@pytest.mark.parametrize("axis", [0, 1, 2, 3])
+def test_of_nothing_the_same_is_made(
+    tmp_path: Path, op: str, names: tuple[str, ...], attrs: Attrs, axis: int
+) -> None:
+    if op in ("LRN", "DynamicQuantizeLinear") and axis:
+        return  # tried along the batch
+    if op == "Unique" and attrs.get("axis", axis) != axis:
+        return  # it ends onnxruntime's process
+    shape = tuple(0 if a == axis else d for a, d in enumerate((2, 2, 4, 4)))
+    node = helper.make_node(op, names, ["y"], "it", None, None, None, **attrs)
+    if op == "DynamicQuantizeLinear":
+        node.output.extend(["s_made", "z_made"])
+    held = {**HELD, "a": np.array(1)}
+    stored = [numpy_helper.from_array(held[n], n) for n in {*names} if n in held]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [None] * 4)
+    graph = helper.make_graph([node], "g", [x], [onnx.ValueInfoProto(name="y")], stored)
+    path = tmp_path / "m.onnx"
+    of = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=of, ir_version=8), path)
+    feed = {"x": np.zeros(shape, np.float32)}
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    try:
+        wanted = onnxruntime.InferenceSession(str(path), options).run(None, feed)[0]
+    except Exception:
+        return  # onnxruntime takes no such axis
+    (got,) = pipeline.run(pipeline.load(path), feed).values()
+    assert got.dtype == wanted.dtype
+    assert np.array_equal(got, wanted, equal_nan=True), f"{shape}: {got}, not {wanted}"
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0), (0, 0), (2, 0, 3)])
+@pytest.mark.parametrize("axis", [None, 0, 1])
+def test_what_is_there_once_of_nothing(shape: tuple[int, ...], axis: int | None) -> None:
+    x = np.zeros(shape, np.float32)
+    kept, first, group, times = unique(x, axis=axis)
+    wanted = np.unique(x, axis=axis)
+    assert kept.shape == wanted.shape
+    assert len(first) == len(times) == (x.size if axis is None else wanted.shape[axis])
+    assert len(group) == (x.size if axis is None else shape[axis])
