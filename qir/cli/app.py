@@ -58,7 +58,7 @@ VERBS = (
     doctor,
 )
 STATUSES = """\
-Exit status: 0 done, 1 findings, 2 wrong usage or unreadable input, 3 refused.
+Exit status: 0 done, 1 findings beyond notes, 2 wrong usage or unreadable input, 3 refused.
 """
 
 

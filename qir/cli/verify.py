@@ -44,7 +44,7 @@ def verify(
     docs/reference/verify.md has every rule. --target matches every op with what a backend takes in
     integers. --overflow proves from the weights how many bits each layer's sums need, and where
     sums of pairs in 16 bits, as CPUs without VNNI make them, can saturate. Ends with status 1 where
-    there is a finding; a pair that can saturate is none.
+    there is an error or a warning; a note changes no number, and a pair that can saturate is none.
 
     --json prints {file, target, nodes, rules, findings: [{rule, severity, node, message, origin,
     slot, value, path}], sums: [{node, op, depth, least, greatest, channel, static, pairs, why,
@@ -87,13 +87,13 @@ def verify(
             show_ops(screen, target, ops)
         if sums is not None:
             show_sums(screen, sums)
-    if found:
+    if any(f.severity != "note" for f in found):
         context.exit(1)
 
 
 def show_findings(screen: Screen, name: str, found: Sequence[Finding]) -> None:
     """Prints every finding in a table, their number above it."""
-    styles = {"error": "red", "warning": "yellow"}
+    styles = {"error": "red", "warning": "yellow", "note": ""}
     rows = [
         (
             Cell(f.severity, styles[f.severity]),
@@ -111,8 +111,7 @@ def show_findings(screen: Screen, name: str, found: Sequence[Finding]) -> None:
         Column("finding", fit="wrap"),
         Column("rule"),
     )
-    errors = sum(f.severity == "error" for f in found)
-    counts = [(errors, "error"), (len(found) - errors, "warning")]
+    counts = [(sum(f.severity == word for f in found), word) for word in styles]
     said = ", ".join(plural(count, word) for count, word in counts if count)
     screen.line(f"{name}: {said}", "bold")
     screen.table(columns, rows)

@@ -6,7 +6,9 @@ import json
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
+from onnx import helper
 
 from qir import pipeline
 from qir.ir.graph import Graph
@@ -51,6 +53,26 @@ def test_sums_are_shown_layer_by_layer_and_pairs_are_no_findings(right: Path) ->
     said = "y linear 8 201,600 1 19 13 can saturate: 255 x 100 + 255 x 100 = 51,000"
     assert row.split() == said.split()
     assert "sums" not in qir("verify", right).out
+
+
+def test_what_nobody_uses_is_a_note_and_no_failure(tmp_path: Path) -> None:
+    """As in exports whose shapes are computed: once they are known, a Cast is left over."""
+    nodes = [
+        helper.make_node("Cast", ["x"], ["c"], to=onnx.TensorProto.INT64),
+        helper.make_node("Flatten", ["c"], ["f"]),
+        helper.make_node("Relu", ["x"], ["y"]),
+    ]
+    ends = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, [2, 3]) for n in "xy"]
+    path = tmp_path / "dead.onnx"
+    sets = [helper.make_opsetid("", 17)]
+    graph = helper.make_graph(nodes, "main", ends[:1], ends[1:])
+    onnx.save(helper.make_model(graph, opset_imports=sets, ir_version=8), path)
+    outcome = qir("verify", path)
+    assert outcome.status == 0, outcome
+    assert "dead.onnx: 1 note" in outcome.out
+    assert "nobody uses it" in outcome.out
+    (found,) = json.loads(qir("verify", path, "--json").out)["findings"]
+    assert (found["rule"], found["severity"], found["node"]) == ("unused", "note", "f")
 
 
 def test_a_sum_that_can_wrap_is_a_finding_with_its_layer(wraps: Path) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import get_args
 
 from qir.ir.verify import RULES, Rule
+from qir.ir.verify.rule import Severity
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "verify.md"
 FIRST, NEXT = "## Errors\n", "## With a target\n"
@@ -17,11 +19,12 @@ def section(rule: Rule) -> str:
 
 def rules() -> str:
     """The part of the page that is made."""
-    errors, warnings = ([section(r) for r in RULES if r.severity == s] for s in SEVERITIES)
-    return "\n".join([FIRST, *errors, "## Warnings\n", *warnings, ""])
-
-
-SEVERITIES = ("error", "warning")
+    parts = {s: [section(r) for r in RULES if r.severity == s] for s in get_args(Severity)}
+    heads = (f"## {severity.capitalize()}s\n" for severity in parts)
+    lines = [
+        line for head, part in zip(heads, parts.values(), strict=True) for line in (head, *part)
+    ]
+    return "\n".join([*lines, ""])
 
 
 def page() -> str:

@@ -432,9 +432,9 @@ def test_scales_that_vary_within_a_sum_are_told(axis: int, faults: int) -> None:
     )
 
 
-def test_what_nobody_uses_is_a_warning() -> None:
+def test_what_nobody_uses_is_a_note() -> None:
     assert found(graph_of(f"{X}\n%y = relu(%x) : 3x4xf32\noutput(o=%x)")) == [
-        ("unused", "warning", "y")
+        ("unused", "note", "y")
     ]
 
 

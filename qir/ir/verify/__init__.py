@@ -60,7 +60,7 @@ RULES: tuple[Rule, ...] = (
     Rule("summed-axis", "warning", summed_axis, codes=True, ops=_PRODUCTS),
     Rule("overflow", "warning", overflow, codes=True, ops=_PRODUCTS),
     Rule("kept", "warning", kept, ops=frozenset({"foreign"})),
-    Rule("unused", "warning", unused),
+    Rule("unused", "note", unused),
 )
 """Every rule, in the order in which a node's findings are told."""
 
@@ -80,7 +80,7 @@ def verify(graph: Graph, compute: Compute | None = None) -> list[Finding]:
 
 
 def errors(graph: Graph, among: Container[Node] | None = None) -> list[Finding]:
-    """The findings that make a graph no program, without looking for warnings.
+    """The findings that make a graph no program, without looking for warnings and notes.
 
     Where some nodes are given, only what is wrong with those of them, and with the whole.
     """
@@ -132,7 +132,7 @@ def _findings(
                 if r.find and (seen.coded or not r.codes) and (not r.ops or key[0] in r.ops)
             ]
         for name, severity, codes, find in chosen[key]:
-            if wrong and codes and severity == "warning":
+            if wrong and codes and severity != "error":
                 continue  # it reads what an error says is not there
             for fault in find(seen):
                 wrong = wrong or severity == "error"

@@ -18,7 +18,7 @@ from qir.ir.types import Array, QuantType, TensorType
 from qir.ir.verify.following import Compute, elements, follow
 from qir.ir.verify.step import Product, Step
 
-Severity: TypeAlias = Literal["error", "warning"]
+Severity: TypeAlias = Literal["error", "warning", "note"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,8 @@ class Finding:
 
     rule: str
     severity: Severity
-    """An error is no program; a warning is one that may not mean what its author thinks."""
+    """An error is no program; a warning is one that may not mean what its author thinks; a note
+    changes no number."""
     node: str
     message: str
     origin: str = ""
