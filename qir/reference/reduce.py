@@ -88,7 +88,10 @@ def _place(op: str, function: Callable[..., Array]) -> Callable[..., Array]:
         element(op, "x", x)
         along = axis_of(op, axis, x.ndim)
         if not x.shape[along]:
-            raise OpError(f"{op}: axis {along} of x {list(x.shape)} is empty")
+            rest = tuple(1 if a == along else d for a, d in enumerate(x.shape))
+            if math.prod(rest):
+                raise OpError(f"{op}: axis {along} of x {list(x.shape)} is empty")
+            return np.zeros(rest if keep else rest[:along] + rest[along + 1 :], np.int64)
         if not last:
             return np.asarray(function(wide(x), axis=along, keepdims=keep), np.int64)
         found = function(np.flip(wide(x), along), axis=along, keepdims=keep)

@@ -24,8 +24,8 @@ HELD: dict[str, NDArray[np.generic]] = {
     "s": np.array([1, 1, 2, 1.3], np.float32),
     "g": np.ones(4, np.float32),
     "p": np.array([0, 0, 1, 1, 0, 0, 1, 1]),
-    "e": np.array(1e-3, np.float32),
-    "k": np.array([3, 3]),
+    "ones": np.array([1]),
+    "tiles": np.array([1, 2, 1, 3]),
 }
 CASES: tuple[tuple[str, tuple[str, ...], Attrs], ...] = (
     ("Conv", ("x", "c"), {}),
@@ -53,6 +53,11 @@ CASES: tuple[tuple[str, tuple[str, ...], Attrs], ...] = (
     ("Unique", ("x",), {}),
     ("Einsum", ("x",), {"equation": "abcd->dab"}),
     ("Concat", ("x", "x"), {"axis": 0}),
+    ("ArgMax", ("x",), {"axis": 2}),
+    ("ReduceSum", ("x", "ones"), {}),
+    ("Tile", ("x", "tiles"), {}),
+    ("Gather", ("x", "ones"), {"axis": 2}),
+    ("Slice", ("x", "ones", "tiles"), {}),
     ("Relu", ("x",), {}),
     ("DynamicQuantizeLinear", ("x",), {}),
     ("LpNormalization", ("x",), {}),
