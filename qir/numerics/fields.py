@@ -357,6 +357,17 @@ def said(kind: object) -> str:
     return "true, false" if kind is bool else "a number, or a table of numbers by storage type"
 
 
+def no_code(zero: str) -> str:
+    """Why no storage can hold the zero point that `choose.zero` fixes; nothing where one can."""
+    if not zero.startswith("fixed:"):
+        return ""
+    fixed = float(zero[6:])
+    if not fixed.is_integer():
+        return "it is no code, which are whole numbers"
+    least, most = -(2**15), 2**16 - 1
+    return "" if least <= fixed <= most else f"codes that are chosen lie in {least}..{most}"
+
+
 def fits(kind: object, value: object) -> bool:
     """Whether a value is one that a field of that type may have (levels: see the reader)."""
     if get_origin(kind) is Literal:

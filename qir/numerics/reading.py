@@ -27,10 +27,13 @@ from qir.numerics.fields import (
     Rule,
     field_types,
     fits,
+    no_code,
     said,
 )
 from qir.numerics.forms import FORMS
 from qir.numerics.parameters import fault
+from qir.numerics.places import Path as Path_
+from qir.numerics.places import places
 from qir.numerics.plugin_methods import computes, method_names, params, reads
 from qir.numerics.profile import (
     DATA_SLOTS,
@@ -113,6 +116,13 @@ class _Place:
     table: str = ""
     index: int = 0
 
+    @property
+    def path(self) -> Path_:
+        """Its keys in the file."""
+        if not self.table:
+            return ()
+        return (self.table, self.index) if self.table in ("rule", "group") else (self.table,)
+
 
 @dataclass
 class _Reader:
@@ -120,65 +130,51 @@ class _Reader:
     text: str
     find: Find | None
     place: _Place = field(default_factory=_Place)
+    data: dict[str, Json] = field(default_factory=dict)
 
     # -- errors ---------------------------------------------------------------------------------
 
-    def error(self, key: str, message: str) -> ProfileError:
-        said = f"{self.name}, line {self.line(key)}: {message}"
+    def error(self, key: str, message: str, item: str = "") -> ProfileError:
+        said = f"{self.name}, line {self.line(key, item)}: {message}"
         return ProfileError(said if len(said) <= _LONGEST else f"{said[: _LONGEST - 3]}...")
 
-    def line(self, key: str = "") -> int:
-        """The line of a key in the present table, else the line of the table itself."""
-        lines = self._lines
-        start, end = self._extent()
-        pattern = re.compile(rf"""(?:^|[{{,\s])["']?{re.escape(key)}["']?\s*=""")
-        if key:
-            for number in range(start, end):
-                if pattern.search(lines[number].split("#")[0]):
-                    return number + 1
-        return start + 1
+    def line(self, key: str = "", item: str = "") -> int:
+        """The line of a key in the present table, such as `zero` or `requant.zero`, or of an item
+        within it; else the line of the table itself."""
+        table, tail = self.place.path, tuple(key.split(".") if key else ())
+        within = [p for p in self._places if p[: len(table)] == table]
+        found = [p for p in within if tail and p[-len(tail) :] == tail]
+        if not found:
+            return self._places.get(table, 1)
+        path = min(found, key=len)
+        inside = [p for p in self._places if p[: len(path)] == path and item]
+        exact = [p for p in inside if item in (p[-1], _within(self.data, p))]
+        return self._places[exact[0] if exact else path]
 
     @cached_property
-    def _lines(self) -> list[str]:
-        return self.text.splitlines()
-
-    @cached_property
-    def _heads(self) -> list[int]:
-        """The lines at which tables begin."""
-        lines = self._lines
-        heads = [i for i, line in enumerate(lines) if line.lstrip().startswith("[")]
-        # Inside a list a line may start with a bracket too; a table's name tells them apart.
-        return [i for i in heads if re.match(r"\s*\[\[?[\w.\-\" ]+\]\]?\s*(#|$)", lines[i])]
-
-    def _extent(self) -> tuple[int, int]:
-        lines, heads = self._lines, self._heads
-        if not self.place.table:
-            return 0, heads[0] if heads else len(lines)
-        named = [i for i in heads if lines[i].strip(" []\t").split("]")[0] == self.place.table]
-        if self.place.index >= len(named):
-            return 0, len(lines)
-        start = named[self.place.index]
-        return start, next((i for i in heads if i > start), len(lines))
+    def _places(self) -> dict[Path_, int]:
+        return places(self.text)
 
     def known(
         self, keys: Iterable[str], allowed: Iterable[str], what: str, *, at: str = ""
     ) -> None:
-        """ProfileError for a name that is not allowed; `at` is its key, if it is none itself."""
+        """ProfileError for a name that is not allowed; `at` is the key it stands in, if it does."""
         names = list(allowed)
         for key in keys:
             if key not in names:
-                raise self.error(at or key, f"no {what} {key!r}; {_hint(key, names)}")
+                raise self.error(at or key, f"no {what} {key!r}; {_hint(key, names)}", key)
 
     def element(self, name: str, at: str) -> None:
         try:
             dtype(name)
         except ParseError:
             hint = _hint(name, _ELEMENTS)
-            raise self.error(at, f"{at}: no element type {name!r}; {hint}") from None
+            raise self.error(at, f"{at}: no element type {name!r}; {hint}", name) from None
 
     # -- parts ----------------------------------------------------------------------------------
 
     def profile(self, data: dict[str, Json]) -> Profile:
+        self.data = data
         self.known(data, (*_HEAD, *BLOCKS, *TEXTS, "rule", "group"), "key")
         head = self.head(data)
         base = None
@@ -234,11 +230,10 @@ class _Reader:
             own = [] if index is None else [n for n in names if n in made.rules[index].fields]
             if own:
                 self.place = _Place("rule", index or 0)
-                raise self.error(own[0][0], clash.said(rule))
+                raise self.error(".".join(filter(None, own[0])), clash.said(rule))
             for block, name in (n for n in names if n in made.defaults):
                 self.place = _Place(block) if self._has_table(block) else _Place()
-                key = name if self._has_table(block) else block
-                raise self.error(key, clash.said(rule))
+                raise self.error(f"{block}.{name}", clash.said(rule))
 
     def check_claims(self, head: Head, rules: tuple[Entry, ...], base: Profile | None) -> None:
         """ProfileError for a claim that the evidence beside it does not bear."""
@@ -343,7 +338,7 @@ class _Reader:
             if not isinstance(value, dict):
                 raise self.error(block, f"{block} is a table of fields")
             kinds = field_types(block)
-            self.known(value, kinds, f"field of {block}:")
+            self.known(value, kinds, f"field of {block}:", at=block)
             for name, item in value.items():
                 out[block, name] = self.value(name, kinds[name], item, block)
         if top:
@@ -358,7 +353,9 @@ class _Reader:
         if name == "levels":
             return self.levels(full, value)
         if not fits(kind, value):
-            raise self.error(name, f"{full} = {value!r}; it is one of: {said(kind)}")
+            raise self.error(full, f"{full} = {value!r}; it is one of: {said(kind)}")
+        if full == "choose.zero" and isinstance(value, str) and (why := no_code(value)):
+            raise self.error(full, f"{full} = {value!r}: {why}")
         assert isinstance(value, str | bool)
         return value
 
@@ -369,13 +366,13 @@ class _Reader:
             kind, slash, grain = key.partition("/")
             if kind != "*":
                 self.element(kind, "levels")
-            self.known([grain] if slash else [], _GRAINS, "granularity", at="levels")
+            self.known([grain] if slash else [], _GRAINS, "granularity", at=full)
             if (
                 isinstance(level, bool)
                 or not isinstance(level, int | float)
                 or not (level > 0 and math.isfinite(level))
             ):
-                raise self.error("levels", f"{full} holds numbers above zero, not {level!r}")
+                raise self.error(full, f"{full} holds numbers above zero, not {level!r}", key)
             out.append((key, float(level)))
         return tuple(out)
 
@@ -507,6 +504,13 @@ class _Reader:
 def _hint(name: str, names: Iterable[str]) -> str:
     near = difflib.get_close_matches(name, tuple(names), 1)
     return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}"
+
+
+def _within(data: Json, path: Path_) -> object:
+    """What stands at a path."""
+    for part in path:
+        data = data[part]  # type: ignore[index]
+    return data
 
 
 def _text(entry: Entry, key: str) -> str:

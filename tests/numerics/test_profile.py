@@ -398,6 +398,23 @@ MISTAKES = [
     ('name = "p"\nisa = [', "p.toml, line 2: "),
     ('name = "p"\nextends = "p"\n', "p.toml, line 2: p extends itself"),
     ('name = "p"\nextends = "q"\n', "line 2: 'q' is not at hand"),
+    ('name = "p"\n[[rule]]\nop = [\n    "add",\n    "mull",\n]\n', "p.toml, line 5: no op 'mull'"),
+    ('name = "p"\n[[group]]\nchain = ["add",\n"reluu"]\n', "p.toml, line 4: no op 'reluu'"),
+    ('name = "p"\n[[rule]]\nop = "add"\nrequant.zero = "befor"\n', "line 4: requant.zero = 'bef"),
+    ('name = "p"\n[[rule]]\n"op" = "add"\n"requant".zero = "x"\n', "line 4: requant.zero = 'x'"),
+    ('name = "p"\n[[rule]]\nop = "add"\n[rule.requant]\nzero = "x"\n', "line 5: requant.zero ="),
+    ('name = "p"\n[[ "rule" ]]\nop = "ad"\n', "p.toml, line 3: no op 'ad'; did you mean 'pad'"),
+    (
+        'name = "p"\n[[rule]]\nop = "add"\nquantize.zero = "after"\nrequant.zero = "x"\n',
+        "line 5: requant.zero = 'x'",
+    ),
+    (
+        'name = "p"\n[[rule]]\nop = "add"\nwhen.storage = [\n"i8",\n"zz"]\n',
+        "line 6: storage: no element type 'zz'",
+    ),
+    ('name = "p"\nquantize.by = "dived"\n', "p.toml, line 2: quantize.by = 'dived'"),
+    ('name = "p"\nchoose.zero = "fixed:99999"\n', "line 2: choose.zero = 'fixed:99999': codes"),
+    ('name = "p"\n[choose]\nzero = "fixed:1.5"\n', "line 3: choose.zero = 'fixed:1.5': it is no"),
 ]
 
 

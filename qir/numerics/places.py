@@ -1,0 +1,135 @@
+"""Where in a TOML text each key stands, and each item of a list: files of facts tell faults so."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+Path: TypeAlias = tuple[str | int, ...]
+"""Keys, and indices of lists and of tables of which there are many."""
+
+_BLANK = re.compile(r"(?:\s|#[^\n]*)*")
+_KEY = re.compile(r"""[ \t]*("(?:[^"\\]|\\.)*"|'[^']*'|[\w-]+)[ \t]*""")
+_STRING = re.compile(
+    r'"""(?:[^\\]|\\.)*?"""|' + r"'''.*?'''|" + r'"(?:[^"\\\n]|\\.)*"|' + r"'[^'\n]*'", re.DOTALL
+)
+_BARE = re.compile(r"[^,\]}\n#]*")
+
+
+def places(text: str) -> dict[Path, int]:
+    """The line of every key and item of a text that is TOML, from 1."""
+    scanner = _Scanner(text)
+    scanner.run()
+    return scanner.lines
+
+
+@dataclass
+class _Scanner:
+    text: str
+    at: int = 0
+    table: Path = ()
+    lines: dict[Path, int] = field(default_factory=dict)
+    _line: tuple[int, int] = (0, 1)
+    """A place in the text, and its line."""
+    _many: dict[Path, int] = field(default_factory=dict)
+    """Of tables of which there are many: the index of the last."""
+
+    def run(self) -> None:
+        while self.at < len(self.text.rstrip()):
+            self.take(_BLANK)
+            if self.at >= len(self.text):
+                return
+            if self.text[self.at] == "[":
+                self.head()
+            else:
+                self.pair(self.table)
+
+    def take(self, pattern: re.Pattern[str]) -> str:
+        """What a pattern meets here, which is passed; nothing where it meets nothing."""
+        found = pattern.match(self.text, self.at)
+        if found is None:
+            return ""
+        self.at = found.end()
+        return found[0]
+
+    def note(self, path: Path, at: int) -> None:
+        """A path and all above it, where they are new."""
+        before, line = self._line
+        line += self.text.count("\n", before, at)
+        self._line = at, line
+        for length in range(1, len(path) + 1):
+            self.lines.setdefault(path[:length], line)
+
+    def key(self) -> Iterator[str]:
+        """The parts of a key with dots."""
+        while word := self.take(_KEY).strip():
+            yield _plain(word)
+            if self.text[self.at : self.at + 1] != ".":
+                return
+            self.at += 1
+
+    def head(self) -> None:
+        """The head of a table, or of one of many."""
+        start, many = self.at, self.text.startswith("[[", self.at)
+        self.at += 2 if many else 1
+        path: Path = ()
+        parts = list(self.key())
+        for index, part in enumerate(parts):
+            path = (*path, part)
+            if many and index == len(parts) - 1:
+                self._many[path] = self._many.get(path, -1) + 1
+            if path in self._many:
+                path = (*path, self._many[path])
+        self.at += 2 if many else 1
+        self.table = path
+        self.note(path, start)
+
+    def pair(self, table: Path) -> None:
+        """A key and its value."""
+        start = self.at
+        path = (*table, *self.key())
+        self.note(path, start)
+        self.at = self.text.index("=", self.at) + 1
+        self.value(path)
+
+    def value(self, path: Path) -> None:
+        self.take(_BLANK)
+        opening = self.text[self.at : self.at + 1]
+        if opening in ("[", "{"):
+            self.at += 1
+            self.inside(path, listed=opening == "[")
+        elif opening in ("'", '"'):
+            self.take(_STRING)
+        else:
+            self.take(_BARE)
+
+    def inside(self, path: Path, *, listed: bool) -> None:
+        """The items of a list, or the pairs of a table written in a line."""
+        index = 0
+        while True:
+            self.take(_BLANK)
+            if self.text[self.at] in "]}":
+                self.at += 1
+                return
+            if listed:
+                self.note((*path, index), self.at)
+                self.value((*path, index))
+            else:
+                self.pair(path)
+            index += 1
+            self.take(_BLANK)
+            if self.text[self.at] == ",":
+                self.at += 1
+
+
+def _plain(word: str) -> str:
+    """A part of a key without its quotes."""
+    if word.startswith('"'):
+        try:
+            return str(json.loads(word))
+        except ValueError:  # an escape that JSON does not know
+            return word[1:-1]
+    return word[1:-1] if word.startswith("'") else word

@@ -1,0 +1,81 @@
+"""The lines of keys and items in a TOML text, against what `tomllib` reads of it."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from qir.numerics.places import places
+
+FILES = sorted(Path(__file__).parents[2].glob("backends/*/profiles/*.toml"))
+
+TEXT = '''# one
+name = "a # b" # two
+"key 1".'k.2' = {a = [1, 2], "b = c" = {d = true}}
+
+[many.tables]
+list = [  # three
+  "x, ]", 'y',
+  """z
+"],""", [1.5,
+  -2],
+]
+date = 1979-05-27T07:32:00Z
+
+[[rule]]
+op = "p"
+[rule.when.attrs]
+axis = 1
+[[ "rule" ]]
+op = ["q\\"",
+ "r"]
+requant.zero = "x"
+requant.round = "y"'''
+
+LINES = {
+    ("name",): 2,
+    ("key 1", "k.2", "a", 1): 3,
+    ("key 1", "k.2", "b = c", "d"): 3,
+    ("many", "tables"): 5,
+    ("many", "tables", "list", 1): 7,
+    ("many", "tables", "list", 3): 9,
+    ("many", "tables", "list", 3, 1): 10,
+    ("many", "tables", "date"): 12,
+    ("rule", 0): 14,
+    ("rule", 0, "when", "attrs", "axis"): 17,
+    ("rule", 1): 18,
+    ("rule", 1, "op", 1): 20,
+    ("rule", 1, "requant", "round"): 22,
+}
+
+
+def paths(data: object, above: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    pairs = (
+        data.items()
+        if isinstance(data, dict)
+        else enumerate(data)
+        if isinstance(data, list)
+        else ()
+    )
+    for key, value in pairs:
+        yield (*above, key)
+        yield from paths(value, (*above, key))
+
+
+def test_lines_are_those_of_the_keys() -> None:
+    found = places(TEXT)
+    assert {path: found[path] for path in LINES} == LINES
+    assert set(found) == set(paths(tomllib.loads(TEXT)))
+    assert places("") == places("# nothing") == places("\n\n") == {}
+
+
+@pytest.mark.parametrize("path", FILES, ids=[p.stem for p in FILES])
+def test_every_key_of_the_profiles_has_its_line(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    found = places(text)
+    assert set(found) == set(paths(tomllib.loads(text)))
+    for keys, line in found.items():
+        assert isinstance(keys[-1], int) or str(keys[-1]) in text.splitlines()[line - 1]
