@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 
 import pytest
 
 from qir.ir.node import Value
 from qir.ledger import Ledger
-from qir.numerics import dumps, parse, profile
+from qir.numerics import Query, dumps, parse, profile
 from qir.numerics.fields import READS, Method
+from qir.numerics.rounding import TWICE
 from qir.passes.expand_qdq import ExpandQdq
 from qir.passes.group import Group
 from qir.reference.interpreter import run
@@ -65,6 +67,20 @@ def test_one_rounding_is_claimed_by_nobody() -> None:
         )
         if "requant" in reads and not other:
             assert set(entry.ops) <= {*claims, *_EXACT}, entry.ops
+
+
+@pytest.mark.parametrize(
+    "op", "conv1d conv2d conv3d conv_transpose1d conv_transpose2d gemm linear matmul".split()
+)
+@pytest.mark.parametrize("kinds", [*itertools.product(("i8", "u8", "i16"), ("i8", "u8", "i4"))])
+def test_no_product_is_rounded_twice_where_it_is_to_be_rounded_once(
+    op: str, kinds: tuple[str, str]
+) -> None:
+    data, weights = kinds
+    slots = {"x": data, "a": data, "w": weights, "b": weights, "result": data}
+    rule = profile("tflite-2.21.single").resolve(Query(op, slots))
+    assert rule.requant.round not in TWICE
+    assert rule.claim == "unknown" or (op, rule.requant.multiplier) == ("linear", "f64")
 
 
 GROUPED = (
