@@ -297,6 +297,7 @@ def test_scales_are_chosen_as_by_its_observers() -> None:
 POOLS: Mapping[str, tuple[str, Mapping[str, Attr]]] = {
     "maxpool": ("max_pool2d", {"kernel": (3, 3), "stride": (2, 2), "pad": (1, 1, 1, 1)}),
     "avgpool": ("avg_pool2d", {"kernel": (2, 2), "stride": (2, 2), "count_pad": True}),
+    "avgpool_oblong": ("avg_pool2d", {"kernel": (2, 7), "count_pad": True}),
     "avgpool_pad": (
         "avg_pool2d",
         {"kernel": (3, 3), "stride": (2, 2), "pad": (1, 1, 1, 1), "count_pad": True},
@@ -326,7 +327,7 @@ def test_pools_are_predicted(case: str) -> None:
         )
 
 
-@pytest.mark.parametrize("case", ["adaptive_avgpool", "adaptive_avgpool1"])
+@pytest.mark.parametrize("case", ["adaptive_avgpool", "adaptive_avgpool1", "adaptive_avgpool_oblong"])
 def test_adaptive_pools_are_predicted(case: str) -> None:
     for record in records(case):
         program, size = Program(record), record.wanted.shape[2:]

@@ -536,6 +536,11 @@ def avgpool_pad_valid(c):
 
 
 @case
+def avgpool_oblong(c):
+    return pooled(c, (1, 8, 13, 16), p=nn.AvgPool2d((2, 7), 1))
+
+
+@case
 def adaptive_avgpool(c):
     return pooled(c, (2, 16, 8, 8), p=nn.AdaptiveAvgPool2d(2))
 
@@ -543,6 +548,11 @@ def adaptive_avgpool(c):
 @case
 def adaptive_avgpool1(c):
     return pooled(c, (4, 16, 8, 8), p=nn.AdaptiveAvgPool2d(1))
+
+
+@case
+def adaptive_avgpool_oblong(c):
+    return pooled(c, (8, 16, 14, 5), p=nn.AdaptiveAvgPool2d(1))
 
 
 @case

@@ -40,8 +40,10 @@ CASES = (
     "avgpool",
     "avgpool_pad",
     "avgpool_pad_valid",
+    "avgpool_oblong",
     "adaptive_avgpool",
     "adaptive_avgpool1",
+    "adaptive_avgpool_oblong",
 )
 _ARRAYS = ("x0", "x1", "codes")
 
