@@ -73,7 +73,7 @@ def sum_vectors(
         else:
             total += _high(_shifted(value, _MORE + exponent), q)
     q, exponent = multiplier(twice / ((1 << _MORE) * float(out.scale)))
-    whole = shift_right_away(_high(total, q), np.array(max(-exponent, 0)))
+    whole = shift_right_away(_high(total, q).astype(np.int32), np.array(max(-exponent, 0)))
     vectors = stored(whole.astype(np.int64) + int(out.zero), out)
     places = np.arange(a.size).reshape(a.shape) < a.size // lanes * lanes
     return np.where(places, vectors, rest)

@@ -148,8 +148,8 @@ def test_recorded_results_are_what_mxnet_makes_today(tmp_path: Path) -> None:
         told = f"MXNet is not at {PYTHON} (make oracle-mxnet): recorded results alone are held"
         warnings.warn(told, stacklevel=1)
         pytest.skip(told)
-    script = ROOT / "tests" / "oracles" / "mxnet_vectors.py"
-    subprocess.run([str(PYTHON), "-W", "ignore", str(script), str(tmp_path)], check=True)
+    record = [str(PYTHON), "-W", "ignore", "-m", "tests.oracles.mxnet_vectors", str(tmp_path)]
+    subprocess.run(record, check=True, cwd=ROOT)
     known = VECTORS / "operators.txt"
     assert (tmp_path / known.name).read_text() == known.read_text()
     for path in sorted(VECTORS.glob("*.npz")):

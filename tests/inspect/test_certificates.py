@@ -326,7 +326,7 @@ def test_sums_that_wrap_or_pairs_that_saturate_are_said() -> None:
 
 
 def test_agreement_with_a_rule_that_is_not_claimed_is_told_as_such() -> None:
-    graph = layer(np.array([[3]], np.int8), (0.25, 0.25, 1.0))
+    graph = layer(np.array([[3]], np.int8), (0.25, F(0.25), 1.0))
     (node,) = (n for n in graph if n.op == "linear")
     for other, claim in (("torch-2.13.qnnpack", "exact"), ("qonnx-1.0", "unknown")):
         ties = only(certify(graph, ("torch-2.13.onednn", other)))

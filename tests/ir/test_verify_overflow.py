@@ -441,9 +441,9 @@ def test_codes_of_64_bits_times_nothing_are_nothing() -> None:
 def test_reals_of_wide_codes_are_not_summed_in_32_bits(bits: int, told: bool) -> None:
     for reals in (True, False):
         graph = Graph()
-        kind = TensorType((1, 1 << 17), QuantType(dtype(f"u{bits}"), scale=(1.0,)))
-        x = graph.add("input", types=[kind], name="x").result
-        w = graph.add("input", types=[TensorType((1 << 17, 1), kind.quant)], name="w").result
+        kind, deep = QuantType(dtype(f"u{bits}"), scale=(1.0,)), 1 << 17
+        x = graph.add("input", types=[TensorType((1, deep), kind)], name="x").result
+        w = graph.add("input", types=[TensorType((deep, 1), kind)], name="w").result
         if reals:
             x, w = (graph.add("dequantize", {"x": v}).result for v in (x, w))
         graph.add("output", {"y": graph.add("matmul", {"a": x, "b": w}).result})

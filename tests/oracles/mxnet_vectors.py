@@ -1,8 +1,9 @@
 """Records what MXNet 1.9.1's integer kernels (oneDNN) make of inputs that are rich in ties.
 
 Run in an environment of its own, Python up to 3.11 with mxnet 1.9.1 and numpy below 1.24:
-`python mxnet_vectors.py FOLDER` writes one npz file an op. Knows nothing of QIR. Each case of a
-file is a number and a name: `3.x`, `3.y`; what is no array of data is in `3.said`, as JSON.
+`python -m tests.oracles.mxnet_vectors FOLDER` writes one npz file an op. Knows nothing of QIR. Each
+case of a file is a number and a name: `3.x`, `3.y`; what is no array of data is in `3.said`, as
+JSON.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from typing import Any
 
 import mxnet as mx
 import numpy as np
+
+from tests.oracles.mxnet_symbol import Symbol
 
 F = np.float32
 Codes = {"int8": (np.int8, 127.5, -128), "uint8": (np.uint8, 255.5, 0)}
@@ -345,47 +348,6 @@ def embedding(rng: np.random.RandomState) -> list[Case]:
 
 
 # -- fused ops, whose float weights the kernel quantizes ------------------------------------------
-
-
-class Symbol:
-    """A graph as MXNet's JSON writes it."""
-
-    def __init__(self) -> None:
-        self.nodes: list[dict[str, Any]] = []
-        self.results: list[int] = []
-
-    def add(
-        self,
-        op: str,
-        name: str,
-        inputs: tuple[tuple[int, int], ...] = (),
-        attrs: dict[str, Any] | None = None,
-        subgraphs: list[Any] | None = None,
-        results: int = 1,
-    ) -> int:
-        node: dict[str, Any] = {"op": op, "name": name}
-        if attrs:
-            node["attrs"] = {k: str(v) for k, v in attrs.items()}
-        node["inputs"] = [[i, o, 0] for i, o in inputs]
-        if subgraphs:
-            node["subgraphs"] = subgraphs
-        self.nodes.append(node)
-        self.results.append(results)
-        return len(self.nodes) - 1
-
-    def done(self, head: int, *, top: bool, count: int = 1) -> dict[str, Any]:
-        starts = [0]
-        for k in self.results:
-            starts.append(starts[-1] + k)
-        made: dict[str, Any] = {
-            "nodes": self.nodes,
-            "arg_nodes": [i for i, n in enumerate(self.nodes) if n["op"] == "null"],
-            "node_row_ptr": starts,
-            "heads": [[head, i, 0] for i in range(count)],
-        }
-        if top:
-            made["attrs"] = {"mxnet_version": ["int", 10901]}
-        return made
 
 
 def run(graph: dict[str, Any], given: dict[str, Any]) -> list[Any]:
