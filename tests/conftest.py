@@ -70,11 +70,11 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if recorder is None:
         return
     if (output := getattr(session.config, "workeroutput", None)) is not None:
-        output["counts"] = json.dumps([recorder.found, sorted(recorder.ran)])
+        output["counts"] = json.dumps([recorder.found, recorder.rich, sorted(recorder.ran)])
         return
     from tests.counting import write
 
-    write(recorder.found, recorder.ran)
+    write(recorder.found, recorder.rich, recorder.ran)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -84,8 +84,9 @@ def pytest_testnodedown(node: object) -> None:
     if recorder is not None and "counts" in output:
         from tests.counting import merge
 
-        found, ran = json.loads(output["counts"])
+        found, rich, ran = json.loads(output["counts"])
         merge(recorder.found, found)
+        merge(recorder.rich, rich)
         recorder.ran.update(ran)
 
 

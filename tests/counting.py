@@ -4,6 +4,7 @@
 rule, test, and of that test the results compared and those that differed. A test is counted
 whole: what an earlier run counted of it is replaced. Every program that the reference runs leaves
 behind which rules decided each of its results; where a test compares one, these are credited.
+Beside it richness.json says, likewise, how much of what was rounded is hard (see `richness`).
 """
 
 from __future__ import annotations
@@ -28,9 +29,11 @@ from qir.numerics import Profile, Query, library, profile
 from qir.numerics.fields import Rule
 from qir.numerics.profile import Entry, Group, When, query_of
 from qir.reference import interpreter
+from tests import richness
 
 FOLDER = Path(__file__).parent / "differential"
 FILE = Path(os.environ.get("QIR_COUNTS") or FOLDER / "counts.json")
+RICH = FILE.with_name("richness.json")
 Array = NDArray[np.generic]
 Credit = tuple[str, str]
 """A profile, and one of its rules or groups as the page names it."""
@@ -70,23 +73,33 @@ def counts() -> Counts:
     return found
 
 
+def riches() -> Counts:
+    """What the file says of how hard the results were."""
+    found: Counts = json.loads(RICH.read_text(encoding="utf-8")) if RICH.exists() else {}
+    return found
+
+
 def totals(of: Mapping[str, Sequence[int]]) -> tuple[int, int]:
     """Results compared and results that differed, of all tests."""
     return sum(pair[0] for pair in of.values()), sum(pair[1] for pair in of.values())
 
 
-def write(found: Counts, ran: Iterable[str], *, whole: bool = False) -> None:
-    """Puts the counts of these tests in the place of what the file says of them."""
+def write(found: Counts, rich: Counts, ran: Iterable[str]) -> None:
+    """Puts the counts of these tests in the place of what the files say of them."""
     names = set(ran)
+    _write(FILE, counts() if FILE.exists() else {}, found, names)
+    _write(RICH, riches(), rich, names)
+
+
+def _write(file: Path, held: Counts, found: Counts, names: set[str]) -> None:
     kept: Counts = {}
-    held = counts() if FILE.exists() and not whole else {}
     for name, rules in held.items():
         for rule, tests in rules.items():
             left = {t: pair for t, pair in tests.items() if t not in names and there(t)}
             if left:
                 kept.setdefault(name, {})[rule] = left
     merge(kept, found)
-    write_text(FILE, "".join(_lines(kept)))
+    write_text(file, "".join(_lines(kept)))
 
 
 def _lines(found: Counts) -> Iterator[str]:
@@ -113,10 +126,9 @@ def merge(into: Counts, found: Counts) -> None:
     """Adds counts to counts."""
     for name, rules in found.items():
         for rule, tests in rules.items():
-            for test, (compared, differ) in tests.items():
-                pair = into.setdefault(name, {}).setdefault(rule, {}).setdefault(test, [0, 0])
-                pair[0] += compared
-                pair[1] += differ
+            for test, more in tests.items():
+                held = into.setdefault(name, {}).setdefault(rule, {}).setdefault(test, [])
+                held[:] = [a + b for a, b in zip(held or [0] * len(more), more, strict=True)]
 
 
 @dataclass
@@ -124,6 +136,7 @@ class Recorder:
     """What is compared while it listens."""
 
     found: Counts = field(default_factory=dict)
+    rich: Counts = field(default_factory=dict)
     ran: set[str] = field(default_factory=set)
     test: str = ""
     _asked: list[tuple[str, Credit]] = field(default_factory=list)
@@ -132,6 +145,8 @@ class Recorder:
     _last: list[frozenset[Credit]] = field(default_factory=list)
     """Of the last program, what decided each of its nodes."""
     _programs: int = 0
+    _rounded: dict[Credit, richness.Rich] = field(default_factory=dict)
+    """Of the last program, what each rule rounded that was not compared yet."""
 
     def begin(self, test: str) -> None:
         """From now on results are those of another test; of none for an empty name."""
@@ -139,6 +154,7 @@ class Recorder:
         self._asked.clear()
         self._made.clear()
         self._last.clear()
+        self._rounded.clear()
         self._programs = 0
 
     def note(self, found: Array, wanted: Array) -> None:
@@ -153,6 +169,8 @@ class Recorder:
             pair = tests.setdefault(self.test, [0, 0])
             pair[0] += size
             pair[1] += differ
+            if rounded := self._rounded.pop((name, rule), None):
+                merge(self.rich, {name: {rule: {self.test: rounded}}})
 
     def _of(self, found: Array) -> frozenset[Credit]:
         at: Any = found
@@ -175,6 +193,7 @@ class Recorder:
 
     def run(self, *args: Any, **more: Any) -> dict[str, Array]:
         self._last.clear()
+        self._rounded.clear()
         self._programs += 1
         return _RUN(*args, **more)
 
@@ -195,6 +214,9 @@ class Recorder:
         self._asked = before
         if given:
             self._last.append(given)
+            if self.test and (rounded := richness.of_node(node, operands, name)):
+                for credit in given:
+                    richness.add(self._rounded.setdefault(credit, []), rounded)
             for data in (one for one in made if isinstance(one, np.ndarray)):
                 self._made[id(data)] = weakref.ref(data), given
         return made

@@ -1,0 +1,187 @@
+"""How much of what a comparison rounds is hard: ties, ends, odd zero points, scales of any kind.
+
+Derived, while the reference runs, from the reals of each op by itself, in float64: whatever a
+profile's method does. A result lies on a tie where its real is half way between two codes, and
+beyond an end where clipping moves it by more than rounding could.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.errors import QirError
+from qir.ir.node import Node
+from qir.ir.ops import spec
+from qir.ir.types import QuantType, TensorType
+from qir.reference.companions import Resolved, resolved
+from qir.reference.products import any_map, plain
+from qir.reference.table import compute
+
+Array = NDArray[np.generic]
+Reals = NDArray[np.float64]
+Rich = list[int]
+"""Results rounded; of these on a tie, beyond the low end, the high end; with an odd zero point,
+with one that is not 0, with scales whose ratio is no power of two, with the map of every operand:
+such a mean comes to no end, and is not scaled."""
+
+LEAST = 0.05
+_NONE = (0,) * 8
+_MOST = 1 << 19
+"""Elements of the largest operands that are looked at: larger ones say no more."""
+CURVES = frozenset(
+    "sigmoid tanh hard_swish softmax log_softmax gelu elu selu celu silu swish exp log sqrt rsqrt"
+    " erf softplus mish hard_sigmoid layer_norm instance_norm group_norm batch_norm lp_normalize"
+    " div lstm gru rnn pow sin cos reduce_prod reciprocal".split()
+)
+"""Ops whose results hardly ever lie half way between two codes, or on scales of one's choice."""
+_BOUNDS = frozenset({"relu", "clip"})
+_FACTORS = frozenset(
+    "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d linear gemm matmul mul"
+    " einsum".split()
+)
+
+
+def lacking(of: Sequence[int], ops: Iterable[str]) -> list[str]:
+    """What comparisons lack to bear a claim that rounds; nothing where they have all."""
+    rounded, ties, low, high, odd, moved, skew, same = of
+    free, curve = rounded > same, bool(CURVES & set(ops))
+    has = {
+        "ties": curve or ties >= LEAST * rounded,
+        "low": curve or not free or low >= LEAST * (rounded - same),
+        "high": curve or not free or high >= LEAST * (rounded - same),
+        "odd zeros": not moved or odd > 0,
+        "scales": not free or skew > 0,
+    }
+    return [name for name, there in has.items() if not there]
+
+
+def of_node(node: Node, operands: Mapping[str, Array], profile: str) -> Rich | None:
+    """What a node rounds; None for one that rounds nothing, or whose reals are not known here."""
+    quants = [v.type.quant for v in node.results]
+    if len(quants) != 1 or quants[0] is None or node.bodies:
+        return None
+    if sum(a.size for a in operands.values()) > _MOST:
+        return None
+    try:
+        with np.errstate(all="ignore"):
+            return _chain(node, operands, profile)
+    except (QirError, ValueError, TypeError, IndexError, KeyError, AssertionError):
+        return None
+
+
+def _chain(node: Node, operands: Mapping[str, Array], profile: str) -> Rich | None:
+    kinds = (node.result.type,)
+    if not node.stages:
+        values = dict(node.operands)
+        given = resolved(node.op, values, operands, kinds, profile)
+        reals = _reals(given)
+        return _counted(node.op, _made(node.op, reals, node.attrs), given)
+    flow: Array | None = None
+    first: Resolved | None = None
+    for index, stage in enumerate(node.stages):
+        if index and stage.op in _BOUNDS:
+            continue  # what is cut off there was rounded, too
+        if stage.type is not None and index < len(node.stages) - 1:
+            return None
+        own = node.stage_operands(index)
+        slots = dict(zip(stage.slots, stage.group_slots(index), strict=True))
+        given = resolved(stage.op, own, {s: operands[slots[s]] for s in own}, kinds, profile)
+        reals = _reals(given)
+        if flow is not None and stage.flow is not None:
+            reals[stage.flow] = flow
+        flow = _made(stage.op, reals, stage.attrs)
+        first = first or given
+    assert flow is not None
+    assert first is not None
+    return _counted(node.stages[0].op, flow, first)
+
+
+def _made(op: str, reals: Mapping[str, Array], attrs: Mapping[str, Any]) -> Array:
+    """The reals that an op gives."""
+    if op in ("quantize", "requantize"):
+        return reals["x"]
+    return compute(op, dict(reals), attrs)
+
+
+def _reals(given: Resolved) -> dict[str, Array]:
+    """What operands mean, in float64; sums' own codes in units of the product."""
+    out: dict[str, Array] = {}
+    for slot, array in given.arrays.items():
+        kind = given.types[slot]
+        if kind.quant is not None:
+            out[slot] = _meant(array, kind.quant)
+        elif slot == "bias" and kind.dtype.is_integer:
+            out[slot] = array.astype(np.float64) * _unit(given.types)
+        else:
+            out[slot] = array.astype(np.float64) if kind.dtype.is_float else array
+    return out
+
+
+def _unit(types: Mapping[str, TensorType]) -> Reals:
+    """What a step of a sum of products means."""
+    unit = np.ones((), np.float64)
+    for slot in ("x", "w"):
+        quant = types[slot].quant
+        assert quant is not None
+        unit = unit * np.asarray(any_map(quant).scale, np.float64).reshape(-1)
+    return unit
+
+
+def _meant(codes: Array, quant: QuantType) -> Reals:
+    numbers = any_map(quant).over(codes.shape)
+    if numbers.plus is not None or quant.storage.is_float:
+        raise ValueError
+    steps = codes.astype(np.float64) - np.asarray(numbers.zero, np.float64)
+    return np.asarray(steps * np.asarray(numbers.scale, np.float64))
+
+
+def _counted(op: str, reals: Array, given: Resolved) -> Rich | None:
+    quant = given.results[0].quant
+    if quant is None or not plain(quant) or spec(op).traits.value_preserving:
+        return None
+    maps = {s: k.quant for s, k in given.types.items() if k.quant is not None}
+    out = any_map(quant)
+    numbers = out.over(reals.shape)
+    zero = np.asarray(numbers.zero, np.int64)
+    steps = reals.astype(np.float64) / np.asarray(numbers.scale, np.float64)
+    codes = steps + zero
+    same = bool(maps) and op not in _FACTORS and all(map(quant.same_map, maps.values()))
+    if same and np.array_equal(steps, np.rint(steps)):
+        return None
+    low, high = codes < out.low - 0.5, codes > out.high + 0.5
+    beyond = low | high | ~np.isfinite(steps)
+    cut = np.where(beyond, 0.0, steps)
+    tie = ~beyond & (np.abs(cut - np.floor(cut) - 0.5) <= 2.0**-40 * np.maximum(1, np.abs(cut)))
+    zeros = [zero, *(np.asarray(any_map(q).zero, np.int64) for q in maps.values() if plain(q))]
+    odd = any((z & 1).any() for z in zeros)
+    moved = any(z.any() for z in zeros)
+    size = int(reals.size)
+    skew = _skew(op, [_mantissas(q) for s, q in maps.items() if s != "bias"], _mantissas(quant))
+    sums = [int(np.count_nonzero(x)) for x in (tie, low, high)]
+    return [size, *sums, *(size * told for told in (odd, moved, skew, same))]
+
+
+def _mantissas(quant: QuantType) -> Reals:
+    """Scales without their powers of two."""
+    return np.asarray(np.frexp(np.asarray(any_map(quant).scale, np.float64))[0]).reshape(-1)
+
+
+def _skew(op: str, operands: Sequence[Reals], result: Reals) -> bool:
+    """Whether what an op multiplies with is no power of two."""
+    if op in _FACTORS:
+        ratios = [math.prod(np.max(m) for m in operands) / np.max(result)]
+    elif op in CURVES or not operands:
+        ratios = [np.max(m) for m in (*operands, result)]
+    else:
+        ratios = [np.max(m) / np.max(result) for m in operands]
+    return any(math.frexp(float(r))[0] != 0.5 for r in ratios)
+
+
+def add(into: Rich, more: Sequence[int]) -> None:
+    """Adds counts to counts."""
+    into[:] = [a + b for a, b in zip(into or _NONE, more, strict=True)]
