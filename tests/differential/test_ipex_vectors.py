@@ -327,7 +327,9 @@ def test_pools_are_predicted(case: str) -> None:
         )
 
 
-@pytest.mark.parametrize("case", ["adaptive_avgpool", "adaptive_avgpool1", "adaptive_avgpool_oblong"])
+@pytest.mark.parametrize(
+    "case", ["adaptive_avgpool", "adaptive_avgpool1", "adaptive_avgpool_oblong"]
+)
 def test_adaptive_pools_are_predicted(case: str) -> None:
     for record in records(case):
         program, size = Program(record), record.wanted.shape[2:]
