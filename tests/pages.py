@@ -31,6 +31,7 @@ MODULES = (
     "qir.ir.dims",
     "qir.ir.scheme",
     "qir.ir.origin",
+    "qir.ir.parts",
     "qir.ir.ops",
     "qir.ir.text",
     "qir.ir.file",

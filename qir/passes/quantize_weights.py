@@ -24,7 +24,7 @@ from qir.passes.quantize_dynamic import decision, finite, hits, stays, stored
 from qir.rewrite import ANOTHER, Pass
 from qir.rewrite.watch import may
 
-Tensor = NDArray[np.generic]
+_Tensor = NDArray[np.generic]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ def blocked(reals: Held, blocks: Blocks, axis: int, rules: str, name: str) -> Ar
     return Array(made, scale.type.with_shape(shape).with_element(kind), name)
 
 
-def _ends(reals: Held, box: Box, size: int, axis: int) -> tuple[Tensor, Tensor]:
+def _ends(reals: Held, box: Box, size: int, axis: int) -> tuple[_Tensor, _Tensor]:
     """The least and the greatest of some blocks, and zero."""
     depth, step = reals.shape[axis], box[axis]
     along = slice(step.start * size, min(step.stop * size, depth))
@@ -130,7 +130,7 @@ def _ends(reals: Held, box: Box, size: int, axis: int) -> tuple[Tensor, Tensor]:
     return low, np.maximum(np.maximum.reduceat(data, starts, axis=axis), zero)
 
 
-def _kept(numbers: Tensor) -> Tensor:
+def _kept(numbers: _Tensor) -> _Tensor:
     """Numbers that nobody writes to any more."""
     numbers.flags.writeable = False
     return numbers
