@@ -26,9 +26,11 @@ KEPT = 64 << 20
 """Bytes of whole arrays that are kept although nobody holds them."""
 
 Tensor: TypeAlias = NDArray[np.generic]
+"""Elements of any type."""
 Box: TypeAlias = tuple[slice, ...]
 """A range with start and stop on each axis."""
 Read: TypeAlias = Callable[[int, int], Tensor]
+"""The elements from one place of a row to another."""
 _RUNS = 64
 
 
