@@ -10,7 +10,6 @@ from onnx import helper
 
 from qir import __version__
 from qir.errors import Refused, UsageError
-from qir.ir.dtype import STRING
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
@@ -30,6 +29,7 @@ from . import (
     integer_ops,
     plugin_ops,
     provenance,
+    widened,
 )
 from .elements import content, ir_version, since, type_proto
 from .writer import MICROSOFT, STEP, Work, Writer
@@ -113,9 +113,8 @@ def _opset(graph: Graph, dialect: Dialect) -> int:
     own = not dialect.standard
     needed = max((_needed(v, own=own) for n in nodes for v in n.results), default=OLDEST)
     first = max((float_ops.since(n.op, n.attrs) for n in nodes), default=OLDEST)
-    firsts = [first, *map(attention_ops.since, nodes)]
-    texts = any(n.op in ("equal", "not_equal") and _on_texts(n) for n in nodes)
-    least = max([OLDEST, needed, *firsts, 14 if zeros else 0, 19 if texts else 0])
+    firsts = [first, *map(attention_ops.since, nodes), *map(widened.since, nodes)]
+    least = max([OLDEST, needed, *firsts, 14 if zeros else 0])
     newest = dialect.newest
     if dialect.opset is not None:
         return _asked(graph, dialect, least, kept)
@@ -151,10 +150,6 @@ def _asked(graph: Graph, dialect: Dialect, least: int, kept: list[Node]) -> int:
             said = f"{node.attrs['op']!s} is of opset {foreign.since(node)}"
             raise Refused(f"{node.name}: {said}; {opset} is asked for")
     return opset
-
-
-def _on_texts(node: Node) -> bool:
-    return any(value.type.dtype == STRING for value in node.operands.values())
 
 
 def _needed(value: Value, *, own: bool) -> int:

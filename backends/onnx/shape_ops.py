@@ -5,20 +5,23 @@ from __future__ import annotations
 import numpy as np
 from onnx import TensorProto
 
+from qir.ir.dtype import I32, I64, DType
 from qir.ir.types import Array
 
 from .elements import tensor
-from .rows import Row, operator
+from .rows import Row, operator, whole
 from .writer import Wire, Work, Writer
 
 _TO_FIRST = (0, 3, 1, 2)
 _TO_LAST = (0, 2, 3, 1)
 
 
-def listed(writer: Writer, work: Work, name: str, onnx_op: str, theirs: str = "") -> str:
+def listed(
+    writer: Writer, work: Work, name: str, onnx_op: str, theirs: str = "", *, kind: DType = I64
+) -> str:
     """An attribute of whole numbers as an operand, under its source's name."""
     theirs = theirs or name
-    data = np.array(work.numbers(name), np.int64)
+    data = np.array(work.numbers(name), kind.carrier)
     return writer.parameter(data, f"{work.out}_{theirs}", given(work, onnx_op).get(theirs))
 
 
@@ -50,9 +53,13 @@ def _slice(writer: Writer, work: Work, ins: dict[str, str]) -> None:
 
 
 def _slice_at(writer: Writer, work: Work, ins: dict[str, str]) -> None:
-    names = ["axes", "steps"] if work.numbers("steps") else ["axes"]
-    operands = [listed(writer, work, name, "Slice") for name in names]
-    writer.emit("Slice", [*ins.values(), *operands], [work.out], origins=work.origins)
+    """All that says where has one type: int32 where both bounds do."""
+    bounds, names = ("starts", "ends"), ["axes", "steps"] if work.numbers("steps") else ["axes"]
+    short = all(work.operands[slot].type.dtype == I32 for slot in bounds)
+    kind, more = (I32, ("i32",)) if short else (I64, ())
+    operands = [ins["x"], *(whole(writer, work, ins, slot, *more) for slot in bounds)]
+    operands += [listed(writer, work, name, "Slice", kind=kind) for name in names]
+    writer.emit("Slice", operands, [work.out], origins=work.origins)
 
 
 def _split(writer: Writer, work: Work, ins: dict[str, str]) -> None:
