@@ -9,7 +9,9 @@ from qir.errors import Refused
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops import integer, quantization
+from qir.ir.verify.step import SLOTS
 from qir.ledger import Change, Ledger
+from qir.passes._wrapping import wrapping
 from qir.passes.expand_qdq import ExpandQdq
 from qir.passes.fold_parameters import FoldParameters
 from qir.passes.fuse_qdq import FuseQdq
@@ -79,17 +81,37 @@ def _bare(graph: Graph) -> bool:
 def _made(out: Graph, form: str | None, ledger: Ledger, *, standard: bool) -> None:
     if form == "qoperator":
         _run(FuseQdq(), out, ledger)
+        _left_real(out, ledger, biased=True)
         return
     with _left(form, standard=standard):
         _run(ExpandQdq(), out, ledger)
-    if form == "integer" and not _run(LowerInteger(), out, ledger) and not _sums(out):
-        said = "no product of 8-bit codes here can be summed in integers"
-        ledger.add(Change.EXACT, STEP, out.name, said)
+    if form == "integer":
+        if not _run(LowerInteger(), out, ledger) and not _sums(out):
+            said = "no product of 8-bit codes here can be summed in integers"
+            ledger.add(Change.EXACT, STEP, out.name, said)
+        _left_real(out, ledger, biased=False)
     if form == "nbits":
         made = [to_nbits(each, ledger, standard=standard) for each in _bodies(out)]
         if not any(count for count, _ in made):
             left = [why for _, each in made for why in each]
             raise Refused(f"{out.name}: {left[0] if left else _NO_BITS}")
+
+
+def _left_real(graph: Graph, ledger: Ledger, *, biased: bool) -> None:
+    """Says which products of codes stay on reals since kernels' sums would wrap."""
+    for each in _bodies(graph):
+        for node in each:
+            if _of_bytes(node) and (said := wrapping(each, node, biased=biased)):
+                ledger.add(Change.EXACT, STEP, node.name, f"stays on reals: {said}")
+
+
+def _of_bytes(node: Node) -> bool:
+    """Whether it is a product of reals of 8-bit codes."""
+    if node.op not in SLOTS:
+        return False
+    made = [node.operands[slot].node for slot in SLOTS[node.op][:2]]
+    quants = [m.operands["x"].type.quant for m in made if m.op == "dequantize"]
+    return len(quants) == 2 and all(q is not None and q.storage.bits <= 8 for q in quants)
 
 
 def _left(form: str | None, *, standard: bool) -> AbstractContextManager[None]:

@@ -110,8 +110,10 @@ def test_reals_that_kernels_would_wrap_stay_what_they_are(
 ) -> None:
     source, made = tmp_path / "m.onnx", tmp_path / "made.onnx"
     onnx.save(on_reals(kind, bias), source)
-    graph = pipeline.load(source)
-    pipeline.save(graph, made, format=form)
+    graph, ledger = pipeline.load(source), Ledger()
+    pipeline.save(graph, made, format=form, ledger=ledger)
+    told = [e.subject for e in ledger if "stays on reals: sums come to" in e.reason]
+    assert told == ["yr"] * (form == "qoperator" and bias > LIMIT)
     x = far(kind)
     wanted = runtime(source, x)
     assert (runtime(made, x) == wanted).all()
@@ -119,6 +121,31 @@ def test_reals_that_kernels_would_wrap_stay_what_they_are(
         assert (np.asarray(found["y"]) == wanted).all()
     ops = [node.op_type for node in onnx.load(made).graph.node]
     assert form != "qoperator" or (("DequantizeLinear" in ops) == (bias > LIMIT)), ops
+
+
+def test_a_long_sum_is_no_sum_of_raw_integers(tmp_path: Path) -> None:
+    """Without a bias, whose reals are added behind it."""
+    source, made, ledger = tmp_path / "m.onnx", tmp_path / "made.onnx", Ledger()
+    nodes = [
+        helper.make_node("DequantizeLinear", ["x", "xs"], ["xr"]),
+        helper.make_node("DequantizeLinear", ["w", "ws"], ["wr"]),
+        helper.make_node("MatMul", ["xr", "wr"], ["y"]),
+    ]
+    held = {"xs": np.float32(1), "ws": np.float32(1), "w": np.full((70_000, 1), 127, np.int8)}
+    ends = [
+        helper.make_tensor_value_info("x", TensorProto.UINT8, [1, 70_000]),
+        helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 1]),
+    ]
+    made_of = [numpy_helper.from_array(np.asarray(v), n) for n, v in held.items()]
+    graph = helper.make_graph(nodes, "main", ends[:1], ends[1:], made_of)
+    sets = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=sets, ir_version=8), source)
+    pipeline.save(pipeline.load(source), made, format="integer", ledger=ledger)
+    said = "stays on reals: sums come to 0..2266950000, which wrap in 32 bits"
+    assert said in [e.reason for e in ledger]
+    x = np.full((1, 70_000), 255, np.uint8)
+    assert (runtime(made, x) == runtime(source, x)).all()
+    assert runtime(made, x) > 2**31
 
 
 @pytest.mark.parametrize("kind", KINDS)
