@@ -14,7 +14,8 @@ from qir.inspect.probing import head_of, probes, suits
 from qir.numerics import Profile, profile, profile_names
 from qir.numerics.evidence import counted
 from qir.numerics.profile import Entry, Group, When
-from tests.counting import counts, group_key, rule_key, told, totals
+from tests.counting import counts, group_key, riches, rule_key, told, totals
+from tests.differential.poor import lacks, summed
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "reference" / "numerics.md"
@@ -34,7 +35,11 @@ def numerics_page() -> str:
         " `pytest` of it in `tests/differential` shows it. Tests count these figures while they"
         " compare, and `make counts` lets them count again. What *evidence* says was measured when"
         " the rule was written, often on more. *exact*: every byte; *within n codes at a rate*: no"
-        " more than that; *unknown*: nothing is claimed, and the ledger of a conversion says so. A"
+        " more than that; *unknown*: nothing is claimed, and the ledger of a conversion says so."
+        " *hard* is what of all that was rounded lay half way between two codes, beyond the low end"
+        " and beyond the high one, by the reals of the op itself; and what the inputs still lack of"
+        " what is asked of them: 5 % each (where an op has such results at all), odd zero points,"
+        " scales that are no powers of two. A"
         " profile says only what differs from the one that it extends. Rows without figures are"
         " held by another rule (`as ...`), compute nothing (`moves: ...`), are kernels whose claim"
         " *follows from the rule of its first op*, or speak of a processor of which the tests count"
@@ -43,13 +48,13 @@ def numerics_page() -> str:
         " [profiles](profiles.md), why there is so much of it in [bytes](../guide/bytes.md).",
         "",
     ]
-    found = counts()
+    found, rich = counts(), riches()
     for name in sorted(profile_names(), key=lambda n: (head_of(profile(n)).backend, n)):
-        lines += _profile(profile(name), found.get(name, {}))
+        lines += _profile(profile(name), found.get(name, {}), rich.get(name, {}))
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _profile(of: Profile, seen: Mapping[str, Tests]) -> Iterator[str]:
+def _profile(of: Profile, seen: Mapping[str, Tests], rich: Mapping[str, Tests]) -> Iterator[str]:
     head = head_of(of)
     yield f"## `{of.name}`"
     yield ""
@@ -63,14 +68,21 @@ def _profile(of: Profile, seen: Mapping[str, Tests]) -> Iterator[str]:
         yield "Shown by " + ", ".join(f"`{c}`" for c in commands) + "."
         yield ""
     if of.rules:
-        yield "| op | where | claim | compared | differ | most of them by | evidence |"
-        yield "|---|---|---|---:|---:|---|---|"
-        yield from (_row(entry, seen.get(rule_key(entry), {})) for entry in of.rules)
+        yield "| op | where | claim | compared | differ | hard | most of them by | evidence |"
+        yield "|---|---|---|---:|---:|---|---|---|"
+        yield from (
+            _row(entry, seen.get(key := rule_key(entry), {}), rich.get(key, {}))
+            for entry in of.rules
+        )
         yield ""
     if of.own_groups:
-        yield "| one kernel | where | claim | compared | differ | most of them by | evidence |"
-        yield "|---|---|---|---:|---:|---|---|"
-        yield from (_kernel(group, seen.get(group_key(group), {})) for group in of.own_groups)
+        titles = ("one kernel", "where", "claim", "compared", "differ", "hard", "most of them by")
+        yield f"| {' | '.join(titles)} | evidence |"
+        yield "|---|---|---|---:|---:|---|---|---|"
+        yield from (
+            _kernel(group, seen.get(key := group_key(group), {}), rich.get(key, {}))
+            for group in of.own_groups
+        )
         yield ""
     for note in of.head.notes:
         yield f"- {note}"
@@ -88,17 +100,28 @@ def _commands(of: Profile, seen: Mapping[str, Tests]) -> list[str]:
     return found
 
 
-def _row(entry: Entry, tests: Tests) -> str:
+def _row(entry: Entry, tests: Tests, rich: Tests) -> str:
     claim = str(entry.fields.get(("", "claim"), "unknown"))
     evidence = str(entry.fields.get(("", "evidence"), ""))
-    return _cells(", ".join(entry.ops), _where(entry.when), claim, tests, evidence)
+    hard = _hard(entry.ops, tests, rich)
+    return _cells(", ".join(entry.ops), _where(entry.when), claim, tests, hard, evidence)
 
 
-def _kernel(group: Group, tests: Tests) -> str:
+def _kernel(group: Group, tests: Tests, rich: Tests) -> str:
     chain = " > ".join(group.chain) + (" to reals" if group.result == "real" else "")
     rests = group.claim.startswith(("exact", "within")) and counted(group.evidence) is None
     said = "follows from the rule of its first op" if rests else ""
-    return _cells(f"`{chain}`", _where(group.when), group.claim, tests, group.evidence, said)
+    hard = _hard(group.chain, tests, rich if group.result == "codes" else {})
+    where = _where(group.when)
+    return _cells(f"`{chain}`", where, group.claim, tests, hard, group.evidence, said)
+
+
+def _hard(ops: Sequence[str], tests: Tests, rich: Tests) -> str:
+    """The shares of ties and of both ends, and what is lacking."""
+    rounded, *parts = summed(rich) or [0]
+    shares = " · ".join(f"{100 * part / rounded:.0f}" for part in parts[:3]) if rounded else ""
+    wants = ", ".join(lacks(ops, rich, bool(tests))) if rounded else ""
+    return f"{shares} %{f'; lacks {wants}' if wants else ''}" if shares else ""
 
 
 _BOUNDS = {"narrow": "not all codes of the type", "full": "all codes of the type"}
@@ -114,12 +137,18 @@ def _where(when: When) -> str:
 
 
 def _cells(
-    what: str, where: str, claim: str, tests: Tests, evidence: str, untested: str = ""
+    what: str,
+    where: str,
+    claim: str,
+    tests: Tests,
+    hard: str,
+    evidence: str,
+    untested: str = "",
 ) -> str:
     compared, differ = (f"{n:,}" for n in totals(tests)) if tests else ("", "")
     most = max(tests, key=lambda test: tests[test][0], default="").removeprefix(_TESTS)
     test = f"`{most}`" if most else untested
-    cells = (what, where, _claim(claim), compared, differ, test, evidence)
+    cells = (what, where, _claim(claim), compared, differ, hard, test, evidence)
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 

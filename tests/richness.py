@@ -30,17 +30,19 @@ with one that is not 0, with scales whose ratio is no power of two, with the map
 such a mean comes to no end, and is not scaled."""
 
 LEAST = 0.05
+_NEAR = 2.0**-20
+"""How near to half way a real is on a tie, for it is one in a runtime's float32."""
 _NONE = (0,) * 8
 _MOST = 1 << 19
 """Elements of the largest operands that are looked at: larger ones say no more."""
 CURVES = frozenset(
     "sigmoid tanh hard_swish softmax log_softmax gelu elu selu celu silu swish exp log sqrt rsqrt"
     " erf softplus mish hard_sigmoid layer_norm instance_norm group_norm batch_norm lp_normalize"
-    " div lstm gru rnn pow sin cos reduce_prod reciprocal".split()
+    " div lstm gru rnn pow sin cos reduce_prod reciprocal abs square".split()
 )
-"""Ops whose results hardly ever lie half way between two codes, or on scales of one's choice."""
+"""Ops whose results hardly ever lie half way between two codes, or never come to both ends."""
 _BOUNDS = frozenset({"relu", "clip"})
-_FACTORS = frozenset(
+FACTORS = frozenset(
     "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d linear gemm matmul mul"
     " einsum".split()
 )
@@ -142,7 +144,7 @@ def _meant(codes: Array, quant: QuantType) -> Reals:
 
 def _counted(op: str, reals: Array, given: Resolved) -> Rich | None:
     quant = given.results[0].quant
-    if quant is None or not plain(quant) or spec(op).traits.value_preserving:
+    if quant is None or not plain(quant):
         return None
     maps = {s: k.quant for s, k in given.types.items() if k.quant is not None}
     out = any_map(quant)
@@ -150,13 +152,13 @@ def _counted(op: str, reals: Array, given: Resolved) -> Rich | None:
     zero = np.asarray(numbers.zero, np.int64)
     steps = reals.astype(np.float64) / np.asarray(numbers.scale, np.float64)
     codes = steps + zero
-    same = bool(maps) and op not in _FACTORS and all(map(quant.same_map, maps.values()))
-    if same and np.array_equal(steps, np.rint(steps)):
+    same = bool(maps) and op not in FACTORS and all(map(quant.same_map, maps.values()))
+    if same and (spec(op).traits.value_preserving or np.array_equal(steps, np.rint(steps))):
         return None
     low, high = codes < out.low - 0.5, codes > out.high + 0.5
     beyond = low | high | ~np.isfinite(steps)
     cut = np.where(beyond, 0.0, steps)
-    tie = ~beyond & (np.abs(cut - np.floor(cut) - 0.5) <= 2.0**-40 * np.maximum(1, np.abs(cut)))
+    tie = ~beyond & (np.abs(cut - np.floor(cut) - 0.5) <= _NEAR * np.maximum(1, np.abs(cut)))
     zeros = [zero, *(np.asarray(any_map(q).zero, np.int64) for q in maps.values() if plain(q))]
     odd = any((z & 1).any() for z in zeros)
     moved = any(z.any() for z in zeros)
@@ -173,7 +175,7 @@ def _mantissas(quant: QuantType) -> Reals:
 
 def _skew(op: str, operands: Sequence[Reals], result: Reals) -> bool:
     """Whether what an op multiplies with is no power of two."""
-    if op in _FACTORS:
+    if op in FACTORS:
         ratios = [math.prod(np.max(m) for m in operands) / np.max(result)]
     elif op in CURVES or not operands:
         ratios = [np.max(m) for m in (*operands, result)]

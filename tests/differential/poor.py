@@ -1,0 +1,102 @@
+"""Which exact claims rest on comparisons that are not hard enough, and in what these are poor.
+
+poor.json names those that are known. `python -m tests.differential.poor` takes out of it what is
+no longer poor; what has become poor is not put in.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from qir.atomic import write_text
+from qir.ir.scheme import RESULT
+from qir.numerics import Profile, profile, profile_names
+from qir.numerics.profile import REAL
+from tests import richness
+from tests.counting import Counts, counts, group_key, riches, rule_key
+
+FILE = Path(__file__).with_name("poor.json")
+Poor = dict[str, dict[str, list[str]]]
+"""By profile and claim: what is lacking."""
+ROUNDS = (
+    richness.CURVES
+    | richness.FACTORS
+    | frozenset(
+        "add sub concat quantize requantize avg_pool1d avg_pool2d avg_pool3d"
+        " global_avg_pool adaptive_avg_pool reduce_mean reduce_sum resize"
+        " leaky_relu prelu squared_difference".split()
+    )
+)
+"""Ops that round whatever they are given."""
+
+
+def claims(of: Profile) -> Iterator[tuple[str, Sequence[str], str]]:
+    """A profile's own claims of codes: key, ops, claim."""
+    for rule in of.rules:
+        if {REAL, "i32"} & set(rule.when.storage.get(RESULT, ())):
+            continue  # reals and sums are rounded by no scale
+        yield rule_key(rule), rule.ops, str(rule.fields.get(("", "claim"), "unknown"))
+    for group in of.own_groups:
+        if group.result == "codes":
+            yield group_key(group), group.chain, group.claim
+
+
+def summed(tests: Mapping[str, Sequence[int]]) -> richness.Rich:
+    """The figures of all tests of a claim."""
+    total: richness.Rich = []
+    for more in tests.values():
+        richness.add(total, more)
+    return total
+
+
+def lacks(ops: Sequence[str], tests: Mapping[str, Sequence[int]], compared: bool) -> list[str]:
+    """What the comparisons of an exact claim lack."""
+    total = summed(tests)
+    if not total or not total[0]:
+        return ["anything that rounds"] if compared and ROUNDS & set(ops) else []
+    return richness.lacking(total, ops)
+
+
+def poor(found: Counts, rich: Counts) -> Poor:
+    """Every exact claim that is compared, and lacks something."""
+    out: Poor = {}
+    for name in sorted(profile_names()):
+        for key, ops, claim in claims(profile(name)):
+            compared = bool(found.get(name, {}).get(key))
+            wants = lacks(ops, rich.get(name, {}).get(key, {}), compared)
+            if claim == "exact" and compared and wants:
+                out.setdefault(name, {})[key] = wants
+    return out
+
+
+def known() -> Poor:
+    """What the file names."""
+    found: Poor = json.loads(FILE.read_text(encoding="utf-8"))
+    return found
+
+
+def left(before: Poor, now: Poor) -> Poor:
+    """What the file names and is so still."""
+    out: Poor = {}
+    for name, rules in before.items():
+        for key, wants in rules.items():
+            if still := [w for w in wants if w in now.get(name, {}).get(key, [])]:
+                out.setdefault(name, {})[key] = still
+    return out
+
+
+def written(of: Poor) -> str:
+    """The file: a line a claim."""
+    blocks = []
+    for name, rules in sorted(of.items()):
+        lines = [
+            f"  {json.dumps(key)}: {json.dumps(wants)}" for key, wants in sorted(rules.items())
+        ]
+        blocks.append(f" {json.dumps(name)}: {{\n" + ",\n".join(lines) + "\n }")
+    return "{\n" + ",\n".join(blocks) + "\n}\n"
+
+
+if __name__ == "__main__":
+    write_text(FILE, written(left(known(), poor(counts(), riches()))))
