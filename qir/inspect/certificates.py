@@ -467,8 +467,8 @@ def _settled(of: _Layer, profiles: tuple[str, ...], most: int) -> Ties:
     if None in nudges:
         lacking = sum(n is None for n in nudges)
         said = f"{lacking} of its {len(nudges)} scales" if len(nudges) > 1 else "its scale"
-        ends = "leaves sums on which they differ" if proof == "sums" else "is not proven to do"
-        why = f"each nudge of {said} by up to {most} ulps was tried, and {ends}"
+        kept = "keeps them together: each" if proof == "sums" else "is proven to: by steps, each"
+        why = f"no nudge of {said} by up to {most} ulps {kept} was tried"
         return replace(ties, why=why)
     known = tuple(n for n in nudges if n is not None)
     scales = tuple(float(nudged(s, n)) for s, n in zip(of.scales, known, strict=True))
