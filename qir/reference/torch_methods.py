@@ -511,7 +511,8 @@ def as_conv2d(call: Call, arrays: Arrays) -> Codes:
     made = product(image, {**arrays, "x": x, "w": w})
     if depth is None:
         return made[:, :, 0]
-    split = made.reshape(-1, depth[0], made.shape[1], *(depth[1:] or made.shape[2:]))
+    batch, sides = len(arrays["x"]), depth[1:] or made.shape[2:]
+    split = made.reshape(batch, depth[0], made.shape[1], *sides)
     return np.ascontiguousarray(np.moveaxis(split, 1, 2))
 
 
@@ -520,15 +521,16 @@ def _slices(
 ) -> tuple[Codes, Codes, tuple[int]]:
     """Each place along the depth as an image whose channels are those of the slices it sees, of
     each group those of one slice after those of another."""
-    taps, zero = w.shape[2], call.affine("x").zero
+    (channels, taps), zero = w.shape[1:3], call.affine("x").zero
     held = np.pad(x, ((0, 0), (0, 0), pad, (0, 0), (0, 0)), constant_values=int(zero))
     count = _places(held.shape[2], taps, stride, dilation)
     places = np.arange(count)[:, None] * stride + np.arange(taps) * dilation
     seen = np.moveaxis(held[:, :, places], 2, 1)
-    split = seen.reshape(*seen.shape[:2], -1, w.shape[1], *seen.shape[3:]).swapaxes(3, 4)
+    groups = call.attrs["groups"]
+    split = seen.reshape(*seen.shape[:2], groups, channels, *seen.shape[3:]).swapaxes(3, 4)
     flat = split.reshape(x.shape[0] * count, x.shape[1] * taps, *x.shape[3:])
     turned = w.swapaxes(1, 2)
-    return flat, turned.reshape(w.shape[0], -1, *w.shape[3:]), (count,)
+    return flat, turned.reshape(w.shape[0], taps * channels, *w.shape[3:]), (count,)
 
 
 def _windows(
@@ -541,7 +543,8 @@ def _windows(
     steps = list(zip(held.shape[2:], w.shape[2:], stride, dilation, strict=True))
     counts = tuple(_places(*step) for step in steps)
     groups, channels = x.shape[1] // w.shape[1], w.shape[1]
-    made = np.empty((len(x), groups, w[0, 0].size, channels, *counts), x.dtype)
+    taps = math.prod(w.shape[2:])
+    made = np.empty((len(x), groups, taps, channels, *counts), x.dtype)
     for number, at in enumerate(np.ndindex(*w.shape[2:])):
         depth, rows, columns = (
             slice(t * d, t * d + (n - 1) * s + 1, s)
@@ -549,9 +552,10 @@ def _windows(
         )
         seen = held[:, :, depth, rows, columns]
         made[:, :, number] = seen.reshape(len(x), groups, channels, *counts)
-    flat = np.moveaxis(made.reshape(len(x), -1, *counts), 2, 1)
-    image = flat.reshape(-1, flat.shape[2], counts[1] * counts[2], 1)
-    turned = np.moveaxis(w, 1, -1).reshape(len(w), -1, 1, 1)
+    wide = taps * channels
+    flat = np.moveaxis(made.reshape(len(x), groups * wide, *counts), 2, 1)
+    image = flat.reshape(len(x) * counts[0], groups * wide, counts[1] * counts[2], 1)
+    turned = np.moveaxis(w, 1, -1).reshape(len(w), wide, 1, 1)
     return image, turned, counts
 
 

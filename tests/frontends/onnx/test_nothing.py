@@ -105,3 +105,42 @@ def test_what_is_there_once_of_nothing(shape: tuple[int, ...], axis: int | None)
     assert kept.shape == wanted.shape
     assert len(first) == len(times) == (x.size if axis is None else wanted.shape[axis])
     assert len(group) == (x.size if axis is None else shape[axis])
+
+
+CODES: dict[str, NDArray[np.generic]] = {
+    "s": np.array(0.1, np.float32),
+    "z": np.array(7, np.uint8),
+    "v": np.array([0.02, 0.03, 0.04, 0.05], np.float32),
+    "o": np.zeros(4, np.int8),
+    "r": np.array(0.3, np.float32),
+}
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("pad", [0, 2])
+@pytest.mark.parametrize("taps", [2, 3])
+def test_convolutions_of_codes_over_nothing(
+    tmp_path: Path, rank: int, groups: int, pad: int, taps: int
+) -> None:
+    rng = np.random.default_rng(rank)
+    w = rng.integers(-128, 128, (4, 4 // groups, *[taps] * rank)).astype(np.int8)
+    names = ("x", "s", "z", "w", "v", "o", "r", "z")
+    attrs: Attrs = {"group": groups, "pads": [pad] * 2 * rank}
+    node = helper.make_node("QLinearConv", names, ["y"], "it", None, None, None, **attrs)
+    stored = [numpy_helper.from_array(a, n) for n, a in {**CODES, "w": w}.items()]
+    x = helper.make_tensor_value_info("x", TensorProto.UINT8, [None, 4, *[None] * rank])
+    graph = helper.make_graph([node], "g", [x], [onnx.ValueInfoProto(name="y")], stored)
+    path = tmp_path / "m.onnx"
+    of = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=of, ir_version=8), path)
+    read = pipeline.load(path)
+    judge = onnxruntime.InferenceSession(path.read_bytes())
+    for axis in (0, *range(2, rank + 2)) if pad else (0,):
+        shape = [2, 4, *[5] * rank]
+        shape[axis] = 0
+        feed = {"x": np.zeros(shape, np.uint8)}
+        (wanted,) = judge.run(None, feed)
+        (got,) = pipeline.run(read, feed).values()
+        assert (got.dtype, got.shape) == (wanted.dtype, wanted.shape)
+        assert np.array_equal(got, wanted)
