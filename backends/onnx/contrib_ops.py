@@ -143,10 +143,10 @@ def _scales(quant: QuantType) -> Held:
 
 
 def _own(writer: Writer, held: Held, value: Value, kind: DType | None = None) -> str:
-    """Packed elements, under the name that the source had for them."""
+    """Packed elements, under the name that the source had for them, if that is nobody's yet."""
     name = value.lineage.tensor
-    beside = name != value.name and name in writer.graph.values
-    if writer.outer is not None or name in writer.initializers or beside:
+    its = name == value.name and name not in writer.graph.outputs
+    if writer.outer is not None or name in writer.initializers or not (its or writer.claim(name)):
         return writer.parameter(held, name, name, kind)
     whole = TensorType(held.shape, kind or dtype_of(np.empty(0, held.dtype)))
     writer.hold(name, Array(held, whole))

@@ -23,6 +23,7 @@ from qir.ir.origin import Origin
 from qir.ir.parts import Held, equal, whole
 from qir.ir.types import Array, QuantType, TensorType
 from qir.ledger import Change, Ledger
+from qir.passes._wrapping import going_on
 
 from . import custom
 from .elements import STORED, UNKNOWN, head, is_large, tensor, type_proto
@@ -178,6 +179,12 @@ class Writer:
         self._taken.add(name)
         return name
 
+    def claim(self, name: str) -> bool:
+        """Takes a tensor name; False where it is taken."""
+        free = name not in self._taken
+        self._taken.add(name)
+        return free
+
     def _constant(self, value: Value, array: Array) -> str:
         """Writes an initializer; one that repeats another of the same source tensor is shared."""
         if self.outer is not None:
@@ -187,8 +194,8 @@ class Writer:
             if other.type.dtype == array.type.dtype and equal(other.held, array.held):
                 return name
         name = value.name
-        inside = self.graph.values.get(name) is not value
-        if name in self.graph.outputs or inside:
+        others = self.graph.values.get(name) is not value or name in self.initializers
+        if name in self.graph.outputs or others:
             name = self.fresh(f"{name}_constant" if name in self.graph.outputs else name)
         twins.append((array, name))
         self.hold(name, array)
@@ -298,6 +305,13 @@ class Writer:
     def refuse(self, node: Node, what: str) -> Refused:
         where = f" ({node.origins[0]})" if node.origins else ""
         return Refused(f"{node.name}{where}: {what}"[:239])
+
+    def on_reals(self, op: str, node: Node, out: str) -> None:
+        """Says that an op on codes was written on reals, whose sums do not wrap."""
+        wraps = going_on(self.graph, node)
+        change = Change.APPROXIMATED if wraps else Change.REGROUPED
+        said = f"{op} on codes is written as reals between codes{wraps}"
+        self.ledger.add(change, STEP, out, said)
 
     def check(self, node: Node, quant: QuantType, *, constant: bool) -> None:
         """Refused for a map that QuantizeLinear and DequantizeLinear cannot say."""
