@@ -232,9 +232,7 @@ def around(writer: Writer, node: Node) -> None:
         _quantized(writer, node, made, out)
     elif quant is not None:
         writer.quantize(made, value.type, out, node, value.lineage.tensor)
-    writer.ledger.add(
-        Change.REGROUPED, STEP, out, f"{node.op} on codes is written as reals between codes"
-    )
+    writer.on_reals(node.op, node, out)
 
 
 def counted(writer: Writer, work: Work, slot: str) -> str:

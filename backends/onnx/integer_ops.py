@@ -53,17 +53,16 @@ def around(writer: Writer, work: Work) -> None:
         raise writer.refuse(work.node, f"{said}; --format qdq would do")
     ins = {s: _real(writer, work, s) for s in work.operands}
     quant = work.kind.quant
-    said = f"{work.op} on codes is written as reals between codes"
     if quant is None:
         float_ops.write(writer, work, ins)
-        writer.ledger.add(Change.REGROUPED, STEP, work.out, said)
+        writer.on_reals(work.op, work.node, work.out)
         return
     made = writer.fresh(f"{work.out}_QuantizeLinear_Input")
     reals = replace(work, kind=work.kind.with_element(quant.express), out=made)
     float_ops.write(writer, reals, ins)
     stem = work.node.result.lineage.tensor
     writer.quantize(made, work.kind, work.out, work.node, stem, _given(work, "result"))
-    writer.ledger.add(Change.REGROUPED, STEP, work.out, said)
+    writer.on_reals(work.op, work.node, work.out)
 
 
 def _real(writer: Writer, work: Work, slot: str) -> str:

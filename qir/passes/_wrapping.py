@@ -10,6 +10,7 @@ from qir.ir.node import Node
 from qir.ir.verify.accumulators import INT32, bound, products, safe
 from qir.ir.verify.rule import Look, Seen
 from qir.ir.verify.step import Product
+from qir.numerics import profile, query_of
 from qir.reference.constants import computed
 
 
@@ -30,6 +31,19 @@ def wrapping(graph: Graph, node: Node, *, biased: bool = True) -> str:
         if least < INT32[0] or greatest > INT32[1]:
             return f"sums come to {least}..{greatest}, which wrap in 32 bits"
     return ""
+
+
+def going_on(graph: Graph, node: Node) -> str:
+    """How sums of reals in a node's place come out otherwise: they go on where its own wrap.
+
+    For the end of a line in the ledger; empty where its profile sums in more than 32 bits, or no
+    input is known to take them beyond.
+    """
+    named = node.profile or graph.profile
+    if not named or not (said := wrapping(graph, node)):
+        return ""
+    narrow = profile(named).resolve(query_of(node)).acc.type == "i32"
+    return f", which go on where its {said}" if narrow else ""
 
 
 def _products(graph: Graph, node: Node) -> Iterator[Product]:

@@ -15,8 +15,7 @@ from qir.ir.node import Node, Stage, Value
 from qir.ir.ops import spec
 from qir.ir.types import Array, QuantType, TensorType, uniform
 from qir.ledger import Change, Ledger
-from qir.numerics import profile, query_of
-from qir.passes._wrapping import wrapping
+from qir.passes._wrapping import going_on
 from qir.rewrite import REGROUPED, Pass
 from qir.rewrite.fusing import accumulator_scale
 from qir.rewrite.watch import may
@@ -50,7 +49,7 @@ class ExpandQdq(Pass):
                 continue  # what holds bodies hands codes to them; they are unwrapped on their own
             if not may(self.name, f"expand {node.op}", node):
                 continue
-            wraps = _wraps(graph, node)
+            wraps = going_on(graph, node)
             try:
                 _expand(graph, node, reals)
             except TypeRuleError as error:
@@ -61,15 +60,6 @@ class ExpandQdq(Pass):
             ledger.add(change, self.name, node.name, f"written as reals between codes{wraps}")
             count += 1
         return count + (graph.prune() if count else 0)
-
-
-def _wraps(graph: Graph, node: Node) -> str:
-    """How sums of codes come out otherwise than those of reals, which never wrap."""
-    named = node.profile or graph.profile
-    if not named or not (said := wrapping(graph, node)):
-        return ""
-    narrow = profile(named).resolve(query_of(node)).acc.type == "i32"
-    return f", which go on where its {said}" if narrow else ""
 
 
 def _on_codes(node: Node) -> bool:

@@ -15,6 +15,7 @@ from qir.ir.node import Node, Value
 from qir.ir.text import parse
 from qir.ir.types import Array, QuantType, uniform
 from qir.ledger import Change, Ledger
+from qir.passes._wrapping import wrapping
 from qir.rewrite import REGROUPED, Pass
 from qir.rewrite.watch import may
 
@@ -57,7 +58,7 @@ class RaiseInteger(Pass):
     convolution, or one in accumulator units that follows a matrix product. The same reals, rounded
     in other places. The scales stand apart, or those of the data are known from their codes; zero
     points are constants, and those of the data are their codes'; sum, cast and products have no
-    other use.
+    other use. A sum that some input takes beyond 32 bits stays as it is: it wraps, reals go on.
     """
 
     name = "raise-integer"
@@ -71,6 +72,9 @@ class RaiseInteger(Pass):
             sides = [_side(node, slot) for slot in _SLOTS[node.op]]
             known = [s for s in sides if s is not None]
             if len(known) < len(sides) or (quants := _quants(chain, *known)) is None:
+                continue
+            if said := wrapping(graph, node):
+                ledger.add(Change.EXACT, self.name, node.name, f"stays a sum of integers: {said}")
                 continue
             if not may(self.name, f"raise {node.op}", node):
                 continue

@@ -11,6 +11,7 @@ from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.ops import OPS
 from qir.ir.ops.plugin import having
+from qir.ir.verify.accumulators import RAW
 from qir.ir.verify.following import Compute
 from qir.ir.verify.parameters import (
     axes,
@@ -58,7 +59,7 @@ RULES: tuple[Rule, ...] = (
     Rule("bias-scale", "warning", bias_scale, codes=True, ops=_BIASED),
     Rule("static-weights", "warning", static_weights, codes=True, ops=_PRODUCTS),
     Rule("summed-axis", "warning", summed_axis, codes=True, ops=_PRODUCTS),
-    Rule("overflow", "warning", overflow, codes=True, ops=_PRODUCTS),
+    Rule("overflow", "warning", overflow, codes=True, ops=_PRODUCTS, plain=RAW),
     Rule("kept", "warning", kept, ops=frozenset({"foreign"})),
     Rule("unused", "note", unused),
 )
@@ -129,7 +130,9 @@ def _findings(
             chosen[key] = [
                 (r.name, r.severity, r.codes, r.find)
                 for r in rules
-                if r.find and (seen.coded or not r.codes) and (not r.ops or key[0] in r.ops)
+                if r.find
+                and (seen.coded or not r.codes or key[0] in r.plain)
+                and (not r.ops or key[0] in r.ops)
             ]
         for name, severity, codes, find in chosen[key]:
             if wrong and codes and severity != "error":

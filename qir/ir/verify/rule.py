@@ -213,6 +213,8 @@ class Rule:
     """Whether only nodes are looked at that hold codes somewhere."""
     ops: Set[str] = frozenset()
     """The ops that it looks at; none: all."""
+    plain: Set[str] = frozenset()
+    """Those of them that it looks at without codes too."""
 
     @property
     def doc(self) -> str:
