@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import re
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -14,7 +14,11 @@ Path: TypeAlias = tuple[str | int, ...]
 _BLANK = re.compile(r"(?:\s|#[^\n]*)*")
 _KEY = re.compile(r"""[ \t]*("(?:[^"\\]|\\.)*"|'[^']*'|[\w-]+)[ \t]*""")
 _STRING = re.compile(
-    r'"""(?:[^\\]|\\.)*?"""|' + r"'''.*?'''|" + r'"(?:[^"\\\n]|\\.)*"|' + r"'[^'\n]*'", re.DOTALL
+    r'"""(?:[^\\]|\\.)*?""""{0,2}|'  # up to two quotes may stand right before the closing three
+    r"'''.*?''''{0,2}|"
+    r'"(?:[^"\\\n]|\\.)*"|'
+    r"'[^'\n]*'",
+    re.DOTALL,
 )
 _BARE = re.compile(r"[^,\]}\n#]*")
 
@@ -109,11 +113,12 @@ class _Scanner:
     def inside(self, path: Path, *, listed: bool) -> None:
         """The items of a list, or the pairs of a table written in a line."""
         index = 0
-        while True:
+        while self.at < len(self.text):
             self.take(_BLANK)
             if self.text[self.at] in "]}":
                 self.at += 1
                 return
+            start = self.at
             if listed:
                 self.note((*path, index), self.at)
                 self.value((*path, index))
@@ -123,13 +128,10 @@ class _Scanner:
             self.take(_BLANK)
             if self.text[self.at] == ",":
                 self.at += 1
+            if self.at == start:
+                raise ValueError(f"no TOML at {start}")
 
 
 def _plain(word: str) -> str:
     """A part of a key without its quotes."""
-    if word.startswith('"'):
-        try:
-            return str(json.loads(word))
-        except ValueError:  # an escape that JSON does not know
-            return word[1:-1]
-    return word[1:-1] if word.startswith("'") else word
+    return next(iter(tomllib.loads(f"{word} = 0")))

@@ -79,3 +79,22 @@ def test_every_key_of_the_profiles_has_its_line(path: Path) -> None:
     assert set(found) == set(paths(tomllib.loads(text)))
     for keys, line in found.items():
         assert isinstance(keys[-1], int) or str(keys[-1]) in text.splitlines()[line - 1]
+
+
+ODD = {
+    'a = ["""say "x""""]\nb = 1': 2,
+    "a = ['''say 'x'''']\nb = 1": 2,
+    'a = """two "x"""""\nb = 1': 2,
+    'a = """"""\nc = """\\""""\nb = 1': 3,
+    '"a\\U00000075" = 1\n"" = 2\nb = 3': 3,
+    "a = [\n]\nc = [[], [1,\n2]]\nb = {}": 5,
+    'a = [ # "\n "]", # ]\n ] # [\nb.c.d = 1': 4,
+}
+"""Texts, and the line of their key `b`."""
+
+
+@pytest.mark.parametrize("text", ODD)
+def test_odd_texts_have_a_line_for_every_key(text: str) -> None:
+    found = places(text)
+    assert set(found) == set(paths(tomllib.loads(text)))
+    assert found["b",] == ODD[text]
