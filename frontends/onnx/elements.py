@@ -122,7 +122,7 @@ def dense(shape: tuple[int, ...], values: Array, indices: Array, name: str) -> A
     return Array(data.reshape(shape), TensorType(shape, values.type.dtype), name)
 
 
-def _text(item: bytes) -> str | bytes:
+def text_of(item: bytes) -> str | bytes:
     """A text as runs are given it; what is none stays bytes, and is written back as they are."""
     try:
         return item.decode()
@@ -135,7 +135,7 @@ def _elements(tensor: onnx.TensorProto, kind: DType, shape: tuple[int, ...]) -> 
         if len(tensor.string_data) != math.prod(shape):
             raise ValueError(f"{list(shape)} of string, it holds {len(tensor.string_data)}")
         text = np.empty(len(tensor.string_data), object)
-        text[:] = [_text(item) for item in tensor.string_data]
+        text[:] = [text_of(item) for item in tensor.string_data]
         return text.reshape(shape)
     try:
         data: NDArray[np.generic] = numpy_helper.to_array(tensor)

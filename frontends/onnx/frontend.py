@@ -53,7 +53,7 @@ from . import (
     samples,
     shape_ops,
 )
-from .elements import dense, element
+from .elements import dense, element, text_of
 from .faults import fault, refusal
 from .files import Large, ModelFile, Stored, read_model
 from .functions import DOMAIN
@@ -249,9 +249,9 @@ def _constant(file: ModelFile, op: Op) -> Stored:
         case onnx.AttributeProto(name="value_ints"):
             return Array.of(np.array(attribute.ints, np.int64), name)
         case onnx.AttributeProto(name="value_string"):
-            return Array.of(np.array(attribute.s, object), name)
+            return Array.of(np.array(text_of(attribute.s), object), name)
         case onnx.AttributeProto(name="value_strings"):
-            return Array.of(np.array(list(attribute.strings), object), name)
+            return Array.of(np.array([text_of(s) for s in attribute.strings], object), name)
         case onnx.AttributeProto(name="sparse_value"):
             return _dense(file, attribute.sparse_tensor, name)
     raise refusal(op.path, op.place, "holds no plain tensor of numbers")

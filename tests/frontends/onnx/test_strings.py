@@ -73,6 +73,18 @@ FEEDS = {
 KINDS = {"x": STRING, "i": INT, "b": BOOL}
 
 
+GIVEN = {
+    "list": helper.make_node("Constant", [], ["k"], value_strings=["b,c", "é", "", "日本", "q"]),
+    "one": helper.make_node("Constant", [], ["k"], value_string="é"),
+    "tensor": helper.make_node(
+        "Constant",
+        [],
+        ["k"],
+        value=onnx.TensorProto(data_type=STRING, dims=[1], string_data=["é".encode()]),
+    ),
+}
+
+
 def written(path: Path, nodes: list[onnx.NodeProto], kind: int, held: list[bytes]) -> Path:
     """A model with one constant of texts, `c`."""
     used = {name for node in nodes for name in node.input}
@@ -109,6 +121,18 @@ def test_constant_texts_give_what_onnxruntime_gives(name: str, tmp_path: Path) -
     again = qir.load(tmp_path / "m.qir")
     found = qir.run(again, {v.name: FEEDS[v.name] for v in again.inputs})["y"]
     assert np.asarray(found).tolist() == wanted.tolist()
+
+
+@pytest.mark.parametrize("how", GIVEN)
+def test_texts_of_a_constant_node_are_texts(how: str, tmp_path: Path) -> None:
+    for end, kind in (
+        (helper.make_node("StringConcat", ["x", "k"], ["y"]), STRING),
+        (labels("k"), INT),
+    ):
+        path = written(tmp_path / "m.onnx", [GIVEN[how], end], kind, [b"c"])
+        graph = qir.load(path)
+        found = qir.run(graph, {v.name: FEEDS[v.name] for v in graph.inputs})["y"]
+        assert np.asarray(found).tolist() == ran(path).tolist()
 
 
 def test_bytes_that_are_no_text_come_back_as_they_were(tmp_path: Path) -> None:
