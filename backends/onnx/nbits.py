@@ -49,19 +49,25 @@ def to_nbits(graph: Graph, ledger: Ledger, *, standard: bool) -> tuple[int, list
         array = weight.node.operands["x"].constant if weight.node.op == "dequantize" else None
         if array is None or len(weight.node.operands) > 1:
             continue
-        found = _rows(array, node, turned=turned)
+        found = _plain(array) if standard else _rows(array, node, turned=turned)
         if isinstance(found, str):
             left.append(f"{node.name} stays as it is: {found}")
             ledger.add(Change.EXACT, STEP, node.name, f"stays as it is: {found}")
             continue
-        if standard:
-            count += 1
-            continue
-        _group(graph, node, found, weight)
-        ledger.add(Change.REGROUPED, STEP, node.name, _SAID)
         count += 1
+        if not standard:
+            _group(graph, node, found, weight)
+            ledger.add(Change.REGROUPED, STEP, node.name, _SAID)
     graph.prune()
     return count, left
+
+
+def _plain(array: Array) -> Array | str:
+    """Codes of few bits, of which DequantizeLinear takes any blocks, or why they are none."""
+    quant = array.type.quant
+    assert quant is not None
+    few = quant.storage.name in _BITS and quant.kind == "uniform" and quant.plus is None
+    return array if few else f"codes of {quant.storage} with such a map are none of few bits"
 
 
 def _rows(array: Array, node: Node, *, turned: bool) -> Array | str:

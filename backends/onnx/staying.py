@@ -112,7 +112,7 @@ def _why(node: NodeProto, sides: list[_Codes], ends: bool, form: str, *, standar
     if form == "integer":
         return _SUMS if node.op_type in _PRODUCTS else ""
     if form == "nbits":
-        weights = any(c.constant and c.kind != "i32" for c in sides)
+        weights = not standard and any(c.constant and c.kind != "i32" for c in sides)
         return _BITS if node.op_type in _PRODUCTS and weights else ""
     if form != "qoperator":
         return ""

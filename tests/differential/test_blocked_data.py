@@ -246,3 +246,31 @@ def test_a_refusal_of_few_bits_says_why_the_first_product_stays(tmp_path: Path) 
     (tmp_path / "m.onnx").write_bytes(Case(block=24, depth=96).model().SerializeToString())
     with pytest.raises(Refused, match=r"stays as it is: the kernel takes blocks of 16, 32"):
         qir.save(qir.load(tmp_path / "m.onnx"), tmp_path / "n.onnx", format="nbits")
+
+
+ODD = [
+    Case("u4", 17, 68),
+    Case("i4", 24, 96),
+    Case("u8", 5, 64),
+    Case("u4", 8, 64, axis=1),
+    Case("i4", 16, 64, op="Gemm", alpha=2.0),
+    Case("i8", -1, 64),
+]
+
+
+@pytest.mark.parametrize("case", ODD, ids=str)
+def test_few_bits_of_onnx_alone_are_in_any_blocks(case: Case, tmp_path: Path) -> None:
+    source, path = tmp_path / "m.onnx", tmp_path / "n.onnx"
+    source.write_bytes(case.model().SerializeToString())
+    ledger = Ledger()
+    qir.save(qir.load(source), path, target="onnx", format="nbits", ledger=ledger)
+    assert not [e for e in ledger if "stays" in e.reason]
+    assert [n.op_type for n in onnx.load(path).graph.node] == ["DequantizeLinear", case.op]
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    made = [
+        onnxruntime.InferenceSession(p, options, providers=["CPUExecutionProvider"])
+        for p in (source, path)
+    ]
+    real, found = (session.run(None, data(case))[0] for session in made)
+    assert (found == real).all()
