@@ -18,7 +18,7 @@ from qir.errors import OpError
 from qir.numerics.affine import Affine
 from qir.numerics.fields import Requant, Rule
 from qir.numerics.quantize import dequantize, quantize
-from qir.numerics.rounding import ROUNDINGS, TWICE, Reals, high_multiply, shift_right_away
+from qir.numerics.rounding import ROUNDINGS, TWICE, Reals, high_multiply
 from qir.reference.method import Method
 from qir.reference.powers import expf
 from qir.reference.windows import channels_back, channels_first, padded, windows
@@ -146,25 +146,20 @@ def fixed_leaky_relu(
     return _stored(np.where(value >= 0, above, below) + int(out.zero), out)
 
 
-def short_recode(x: Codes, x_map: Affine, out: Affine) -> Codes:
-    """Codes to codes: (q - z) by the scales' quotient with 8 bits behind the point, halves up."""
-    by = _eighth(F(x_map.scale) / F(out.scale))
-    value = _centred(x, x_map, "short_recode")
-    return _stored(((value * by + 128) >> 8) + int(out.zero), out)
-
-
 def short_leaky_relu(x: Codes, x_map: Affine, out: Affine, *, alpha: float = 0.01) -> Codes:
-    """As short_recode, by another number below zero; factors of which XNNPACK takes none are the
-    kernels' matter, which round twice by a 31-bit multiplier."""
+    """By the scales' quotient with 8 bits behind the point, halves up, and by another number below
+    zero; factors of which XNNPACK takes none are the kernels' matter, which round twice by a 31-bit
+    multiplier."""
     ratio = F(x_map.scale) / F(out.scale)
     if not _taken(ratio) or not _taken(ratio * F(alpha)):
-        return fixed_leaky_relu(x, x_map, out, rule=_TWICE, alpha=alpha)
+        return fixed_leaky_relu(x, x_map, out, rule=DOUBLE, alpha=alpha)
     value = _centred(x, x_map, "short_leaky_relu")
-    product = np.where(value >= 0, value * _eighth(ratio), value * _eighth(ratio * F(alpha)))
+    product = np.where(value >= 0, value * eighth(ratio), value * eighth(ratio * F(alpha)))
     return _stored(((product + 128) >> 8) + int(out.zero), out)
 
 
-_TWICE = Rule("", requant=Requant(round="double", multiplier="q31"))
+DOUBLE = Rule("", requant=Requant(round="double", multiplier="q31"))
+"""How the kernels round that XNNPACK leaves codes to."""
 
 
 def _taken(ratio: np.float32) -> bool:
@@ -172,7 +167,7 @@ def _taken(ratio: np.float32) -> bool:
     return 2.0**-8 <= abs(float(ratio)) and 2.0**-8 - 128 <= float(ratio) <= 128
 
 
-def _eighth(ratio: np.float32) -> int:
+def eighth(ratio: np.float32) -> int:
     """A number with 8 bits behind the point."""
     return round(float(ratio) * 256)
 
@@ -217,7 +212,10 @@ def _short_multiply(x: Whole, q: int) -> Whole:
 
 
 def _halves_away(x: Whole, exponent: int) -> Whole:
-    return shift_right_away(x.astype(np.int32), np.array(exponent)).astype(np.int64)
+    """16-bit numbers over a power of two, halves away from zero; the mask of what is dropped has
+    16 bits too: over 2^16 and more there is 1, or -1 of a number below zero."""
+    mask = (1 << exponent) - 1 if exponent < 16 else -1
+    return np.asarray((x >> exponent) + ((x & mask) > (mask >> 1) + (x < 0)))
 
 
 def logistic_steps(x: Codes, x_map: Affine, out: Affine, *, rule: Rule) -> Codes:
@@ -503,7 +501,6 @@ METHODS: Mapping[str, Method] = {
     "fixed_product": Method(fixed_product, ("a", "b"), rule=True),
     "fixed_recode": Method(fixed_recode, rule=True),
     "fixed_leaky_relu": Method(fixed_leaky_relu, attrs=("alpha",), rule=True),
-    "short_recode": Method(short_recode),
     "short_leaky_relu": Method(short_leaky_relu, attrs=("alpha",)),
     "fixed_hard_swish": Method(fixed_hard_swish),
     "logistic_steps": Method(logistic_steps, rule=True),

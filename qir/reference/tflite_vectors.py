@@ -1,5 +1,6 @@
 """What TensorFlow Lite's vectors compute otherwise than what is left over beside them: sums and
-codes are rounded twice by both, the second time halves up in vectors."""
+codes are rounded twice by both, the second time halves up in vectors; and what XNNPACK leaves to
+vectors."""
 
 from __future__ import annotations
 
@@ -10,11 +11,18 @@ import numpy as np
 
 from qir.errors import OpError
 from qir.numerics.affine import Affine
-from qir.numerics.fields import Requant, Rule
+from qir.numerics.fields import Rule
 from qir.numerics.rounding import shift_right_away
 from qir.reference.method import Call, Codes, Method, stored
 from qir.reference.products import Kernel
-from qir.reference.tflite_methods import Whole, fixed_recode, fixed_sum, multiplier
+from qir.reference.tflite_methods import (
+    DOUBLE,
+    Whole,
+    eighth,
+    fixed_recode,
+    fixed_sum,
+    multiplier,
+)
 from qir.reference.torch_layers import transposed
 
 
@@ -31,6 +39,18 @@ def recode_vectors(x: Codes, x_map: Affine, out: Affine, *, rule: Rule, lanes: i
     rest = fixed_recode(x, x_map, out, rule=rule)
     places = np.arange(x.size).reshape(x.shape) < x.size // lanes * lanes
     return np.where(places, vectors, rest)
+
+
+def short_recode(x: Codes, x_map: Affine, out: Affine) -> Codes:
+    """Codes to codes: (q - z) by the scales' quotient with 8 bits behind the point, halves up; by a
+    quotient below 1/256, which XNNPACK does not take, in vectors of sixteen."""
+    ratio = np.float32(x_map.scale) / np.float32(out.scale)
+    if ratio < 2.0**-8:
+        return recode_vectors(x, x_map, out, rule=DOUBLE, lanes=16)
+    if x_map.axis is not None:
+        raise OpError("short_recode: one scale a tensor, not one a channel")
+    value = x.astype(np.int64) - int(x_map.zero)
+    return stored(((value * eighth(ratio) + 128) >> 8) + int(out.zero), out)
 
 
 def transposed_vectors(
@@ -59,10 +79,11 @@ def sum_vectors(
     after: bool = False,
 ) -> Codes:
     """a + b as `fixed_sum` has it, but in vectors, where products round halves up, and bits that
-    leave by a shift are dropped: each is shifted before it is multiplied, or `after` that."""
+    leave by a shift are dropped: each is shifted before it is multiplied, or `after` that. The
+    zero point is added in 16 bits, where results wrap."""
     if a.shape != b.shape:
         raise OpError("sum_vectors: tensors of two shapes, whose vectors were not looked at")
-    rest = fixed_sum(a, b, a_map, b_map, out, rule=_DOUBLE)
+    rest = fixed_sum(a, b, a_map, b_map, out, rule=DOUBLE)
     twice = 2 * max(float(a_map.scale), float(b_map.scale))
     total = np.zeros(a.shape, np.int64)
     for x, of in ((a, a_map), (b, b_map)):
@@ -74,12 +95,12 @@ def sum_vectors(
             total += _high(_shifted(value, _MORE + exponent), q)
     q, exponent = multiplier(twice / ((1 << _MORE) * float(out.scale)))
     whole = shift_right_away(_high(total, q).astype(np.int32), np.array(max(-exponent, 0)))
-    vectors = stored(whole.astype(np.int64) + int(out.zero), out)
+    short = (whole.astype(np.int64) + int(out.zero)).astype(np.int16)
+    vectors = stored(short.astype(np.int64), out)
     places = np.arange(a.size).reshape(a.shape) < a.size // lanes * lanes
     return np.where(places, vectors, rest)
 
 
-_DOUBLE = Rule("", requant=Requant(round="double", multiplier="q31"))
 _MORE = 20
 """Bits that sums of 8-bit codes have more."""
 
@@ -95,6 +116,7 @@ def _shifted(x: Whole, by: int) -> Whole:
 
 
 METHODS: Mapping[str, Method] = {
+    "short_recode": Method(short_recode),
     "recode_vectors": Method(recode_vectors, params=("lanes",), rule=True),
     "sum_vectors": Method(sum_vectors, ("a", "b"), params=("lanes", "after")),
     "transposed_vectors": Method(transposed_vectors, params=("lanes", "rows"), whole=True),

@@ -67,6 +67,41 @@ def far(op: str, kind: str, count: int) -> Iterator[Case]:
         yield Case(op, held, made, shape, fed=("a", "b"))
 
 
+def wide(op: str, kind: str, count: int) -> Iterator[Case]:
+    """Sums of an operand far below the result's scale and one far above it, which leave 16 bits."""
+    low, high = bounds(kind)
+    for number, seed in seeds(f"wide{kind}", count):
+        shape, step = (1, 9 + number * 11 % 61), float(F(2.0 ** seed.uniform(-6, 3)))
+        steps = (
+            2.0 ** seed.uniform(5, 9) if number % 3 else float(seed.choice([128, 140, 200, 256]))
+        )
+        small = float(F(step * 2.0 ** -seed.uniform(10.1, 15)))
+        about = [int(seed.choice([low, high, seed.integers(low, high)])) for _ in range(3)]
+        a = Operand(codes(seed, kind, *shape), small, about[0])
+        b = Operand(codes(seed, kind, *shape), float(F(step * steps)), about[1])
+        held = {"a": a, "b": b} if number % 2 else {"a": b, "b": a}
+        yield Case(op, held, Operand(np.zeros(0, kind), step, about[2]), shape, fed=("a", "b"))
+
+
+def tiny(op: str, kind: str, count: int) -> Iterator[Case]:
+    """One operand whose steps are small beside the result's: most codes lie about a tie or zero."""
+    low, high = bounds(kind)
+    for number, seed in seeds(f"tiny{kind}{op}", count):
+        about, reach = int(seed.choice([low, high])), int(seed.integers(60, 250))
+        ratio = 1 / (2 * reach) if number % 2 else 2.0 ** -seed.uniform(6, 18)
+        data = np.arange(low, high + 1)[: 256 - number % 40]
+        if number % 2:
+            tie = about + (reach if about == low else -reach)
+            near = np.clip(tie + seed.integers(-1, 2, data.size), low, high)
+            data = np.where(seed.random(data.size) < 0.7, near, data)
+        step = float(F(seed.uniform(0.01, 1))) if number % 3 else 1.0
+        x = Operand(data.astype(kind)[None], float(F(step * ratio)), about)
+        if number % 4 == 0:
+            x = replace(x, zero=zero_of(seed, kind))
+        made = Operand(np.zeros(0, kind), step, zero_of(seed, kind))
+        yield Case(op, {"x": x}, made, x.data.shape)
+
+
 def wrapped(count: int) -> Iterator[Case]:
     """Products of 16-bit codes whose results leave 32 bits."""
     for number, seed in seeds("wrapped", count):
@@ -98,6 +133,14 @@ EDGES: Suites = {
     "far_add_u8": lambda: far("add", "uint8", 240),
     "far_sub": lambda: far("sub", "int8", 240),
     "far_sub_u8": lambda: far("sub", "uint8", 240),
+    "wide_add": lambda: wide("add", "int8", 60),
+    "wide_add_u8": lambda: wide("add", "uint8", 60),
+    "wide_sub": lambda: wide("sub", "int8", 60),
+    "wide_sub_u8": lambda: wide("sub", "uint8", 60),
+    "tiny_requantize": lambda: tiny("requantize", "int8", 60),
+    "tiny_requantize_u8": lambda: tiny("requantize", "uint8", 60),
+    "tiny_hard_swish": lambda: tiny("hard_swish", "int8", 60),
+    "tiny_hard_swish_u8": lambda: tiny("hard_swish", "uint8", 60),
     "wrapped": lambda: wrapped(12),
     "mean_tied": lambda: tied("reduce_mean", "int8", 60),
     "mean_tied_u8": lambda: tied("reduce_mean", "uint8", 60),

@@ -51,9 +51,17 @@ CHANGED = (
     "sum",
     "sum_tied_u8",
     "sum_u8",
+    "tiny_hard_swish",
+    "tiny_hard_swish_u8",
+    "tiny_requantize",
+    "tiny_requantize_u8",
     "unread_same",
     "unread_same_real",
     "unread_same_u8",
+    "wide_add",
+    "wide_add_u8",
+    "wide_sub",
+    "wide_sub_u8",
 )
 """What LiteRT computes otherwise than TensorFlow 2.21, or is claimed of it alone: only
 this is recorded of it."""
