@@ -138,11 +138,10 @@ def seen(
     scale = heads.scale or 1.0 / float(np.sqrt(np.float32(heads.sizes[0])))
     scores = body.op("matmul", q, k, trans_b=True)
     scores = body.op("mul", scores, body.like(scores, scale))
-    added = [body["attention_bias"]] if "attention_bias" in body else []
+    if "attention_bias" in body:  # before what hides, a great number that takes its last bits
+        scores = body.op("add", scores, body["attention_bias"])
     if (found := _mask(body, heads, (q, k), mask, past, even=even)) is not None:
-        added.append(body.cast(found, scores.type.dtype))
-    if added:  # the sum of both first, whose last bits a great negative number takes
-        scores = body.op("add", scores, added[0] if len(added) == 1 else body.op("add", *added))
+        scores = body.op("add", scores, body.cast(found, scores.type.dtype))
     made = body.op("matmul", body.op("softmax", scores, axis=-1), v)
     out = body.reshaped(body.op("transpose", made, perm=(0, 2, 1, 3)), 0, 0, heads.widths[2])
     return out, scores

@@ -99,6 +99,20 @@ def test_a_bias_that_is_computed_and_numbers_of_its_own(more: str) -> None:
     held(operands(34, 4, 4, 0, kind="ends", more=more), 3, causal=1)
 
 
+@pytest.mark.parametrize("kind", ["ends", "each", "pairs"])
+@pytest.mark.parametrize("causal", [0, 1])
+@pytest.mark.parametrize("old", [0, 2])
+@pytest.mark.parametrize("more", ["a", "ba1"])
+@pytest.mark.parametrize("hidden", [-10000.0, -1000.0])
+def test_a_bias_where_all_keys_are_hidden(
+    kind: str, causal: int, old: int, more: str, hidden: float
+) -> None:
+    """Scores are the last bits of a great number: the order of their sums shows."""
+    given = operands(38, 4, 4, old, kind=kind, more=more)
+    given[4][1][...] = 0
+    held(given, 3 if old else 1, causal=causal, mask_filter_value=hidden)
+
+
 def test_scores_are_a_result() -> None:
     held(operands(35, 4, 4, 2, kind="each", more="b"), 4)
 
