@@ -86,7 +86,10 @@ def fixed_sum(
         for x, of in ((a, a_map), (b, b_map))
     ]
     total = (parts[0] + sign * parts[1]).astype(np.int32).astype(np.int64)
-    whole = scaled(total, *multiplier(twice / ((1 << bits) * float(out.scale))), rule)
+    by, exponent = multiplier(twice / ((1 << bits) * float(out.scale)))
+    if exponent > 0:
+        raise OpError(f"fixed_sum: an operand's scale is 2^{bits - 1} times the result's or more")
+    whole = scaled(total, by, exponent, rule)
     return _stored(whole + int(out.zero), out)
 
 

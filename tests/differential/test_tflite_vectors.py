@@ -145,6 +145,19 @@ def test_rows_that_end_the_process_are_refused() -> None:
     assert computed(case, DELEGATE).shape == data.shape
 
 
+@pytest.mark.parametrize("op", ["add", "sub"])
+@pytest.mark.parametrize("name", [REFERENCE, DELEGATE])
+def test_sums_that_end_the_process_are_refused(op: str, name: str) -> None:
+    """By a scale 2^19 times the result's."""
+    data = np.random.default_rng(6).integers(-128, 128, (1, 40)).astype(np.int8)
+    out = Operand(np.zeros(0, np.int8), 1.0, -7)
+    held = {"a": Operand(data, 2.0**-11, 3), "b": Operand(data, 2.0**19, 5)}
+    with pytest.raises(OpError, match=r"2\^19 times"):
+        computed(Case(op, held, out, data.shape, fed=("a", "b")), name)
+    held["b"] = replace(held["b"], scale=2.0**18)
+    assert computed(Case(op, held, out, data.shape, fed=("a", "b")), name).shape == data.shape
+
+
 @pytest.mark.parametrize("name", CHANGED)
 def test_what_litert_changed_is_predicted(name: str) -> None:
     if name not in WITHOUT_REFERENCE:
