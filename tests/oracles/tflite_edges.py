@@ -76,7 +76,7 @@ def wide(op: str, kind: str, count: int) -> Iterator[Case]:
             2.0 ** seed.uniform(5, 9) if number % 3 else float(seed.choice([128, 140, 200, 256]))
         )
         small = float(F(step * 2.0 ** -seed.uniform(10.1, 15)))
-        about = [int(seed.choice([low, high, seed.integers(low, high)])) for _ in range(3)]
+        about = [int(seed.choice([low, high, int(seed.integers(low, high))])) for _ in range(3)]
         a = Operand(codes(seed, kind, *shape), small, about[0])
         b = Operand(codes(seed, kind, *shape), float(F(step * steps)), about[1])
         held = {"a": a, "b": b} if number % 2 else {"a": b, "b": a}
