@@ -11,7 +11,7 @@ from qir.ir.node import Node, Value
 from qir.ir.ops import integer, quantization
 from qir.ir.verify.step import SLOTS
 from qir.ledger import Change, Ledger
-from qir.passes._wrapping import wrapping
+from qir.passes._wrapping import within, wrapping
 from qir.passes.expand_qdq import ExpandQdq
 from qir.passes.fold_parameters import FoldParameters
 from qir.passes.fuse_qdq import FuseQdq
@@ -58,11 +58,12 @@ def formed(graph: Graph, form: str | None, ledger: Ledger, *, standard: bool) ->
         _run(LiftDynamic(), out, ledger)
     _settle(out, ledger)
     if form in ("qdq", "qoperator"):
-        _run(RaiseInteger(), out, ledger)
+        with within(out):
+            _run(RaiseInteger(), out, ledger)
     if standard or form not in (None, "qoperator"):
         for each in _bodies(out):
             hanging.padded(each, ledger)
-    with hanging.kept(ledger):
+    with hanging.kept(ledger), within(out):
         _made(out, form, ledger, standard=standard)
     for each in _bodies(out):
         told.level(each, ledger)

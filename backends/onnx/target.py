@@ -13,6 +13,7 @@ from qir.errors import PluginError, UsageError
 from qir.ir.graph import Graph
 from qir.ir.growth import growth
 from qir.ledger import Ledger
+from qir.passes._wrapping import within
 from qir.target import Executable, Target
 
 from . import qonnx, staying
@@ -74,7 +75,8 @@ class OnnxRuntimeTarget(Target):
             return
         made = formed(graph, format, ledger, standard=dialect.standard)
         qonnx.told(made, ledger)
-        model, large = to_parts(made, ledger, dialect)
+        with within(made):
+            model, large = to_parts(made, ledger, dialect)
         if format is not None:
             staying.told(model, format, ledger, standard=dialect.standard)
         ledger.check(lossy=lossy)

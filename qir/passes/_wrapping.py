@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 
 from qir.ir.graph import Graph
@@ -12,6 +14,18 @@ from qir.ir.verify.rule import Look, Seen
 from qir.ir.verify.step import Product
 from qir.numerics import profile, query_of
 from qir.reference.constants import computed
+
+_whole: ContextVar[Graph | None] = ContextVar("whole", default=None)
+
+
+@contextmanager
+def within(graph: Graph) -> Iterator[None]:
+    """What is asked of bodies meanwhile knows of the graph that holds them."""
+    token = _whole.set(graph)
+    try:
+        yield
+    finally:
+        _whole.reset(token)
 
 
 def wrapping(graph: Graph, node: Node, *, biased: bool = True) -> str:
@@ -39,7 +53,7 @@ def going_on(graph: Graph, node: Node) -> str:
     For the end of a line in the ledger; empty where its profile sums in more than 32 bits, or no
     input is known to take them beyond.
     """
-    named = node.profile or graph.profile
+    named = node.profile or _look(graph).profile
     if not named or not (said := wrapping(graph, node)):
         return ""
     narrow = profile(named).resolve(query_of(node)).acc.type == "i32"
@@ -48,6 +62,29 @@ def going_on(graph: Graph, node: Node) -> str:
 
 def _products(graph: Graph, node: Node) -> Iterator[Product]:
     """The products of codes that a node computes, with what its operands are alone."""
-    look = Look(graph, graph.name, compute=computed)
-    look.moving.update(v.node for v in node.operands.values() if v.node.op != "constant")
+    look = _look(graph)
+    given = (look.source(v).node for v in node.operands.values())
+    look.moving.update(n for n in given if n.op != "constant")
     yield from products(Seen(look, node))
+
+
+def _look(graph: Graph) -> Look:
+    """A graph with what is known around it; a body that nobody is known to hold stands alone."""
+    whole, alone = _whole.get(), Look(graph, graph.name, compute=computed)
+    if whole is None or whole is graph:
+        return alone
+    return _found(Look(whole, whole.name, compute=computed), graph) or alone
+
+
+def _found(look: Look, wanted: Graph) -> Look | None:
+    """The look at a graph that one under a look holds, however deep."""
+    if look.graph is wanted:
+        return look
+    for node in look.graph:
+        for name in node.bodies:
+            body = look.graph.body(node, name)
+            look.bind(node, body)
+            found = _found(Look(body, f"{look.path}/{node.name}/{name}", look), wanted)
+            if found is not None:
+                return found
+    return None

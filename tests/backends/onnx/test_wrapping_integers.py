@@ -163,3 +163,36 @@ def test_products_without_an_operator_on_codes_become_reals_where_they_fit(
     assert not ops(made) & {"MatMulInteger", name}
     wanted, found = (run(m, greatest(m), optimize=False)["y"] for m in (proto, onnx.load(made)))
     assert (found == pytest.approx(wanted, rel=1e-3)) != wraps  # it was refused for a reason
+
+
+# -- in branches ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", ["qdq", "integer", "qoperator"])
+@pytest.mark.parametrize("terms", LENGTHS)
+def test_a_branch_whose_weights_lie_outside_is_held_to_the_same(
+    form: str, terms: int, tmp_path: Path
+) -> None:
+    """With ONNX's own operators, of which none multiplies codes as QGemm does."""
+    source, made = tmp_path / "m.onnx", tmp_path / "made.onnx"
+    proto = model(CASES["QGemm"][2], ("u8", "u8"), terms)
+    graph, kind = proto.graph, TensorProto.UINT8
+    branches = [
+        helper.make_graph(nodes, "g", [], [helper.make_tensor_value_info("o", kind, None)])
+        for nodes in (list(graph.node), [node("Identity", ["k"], ["o"])])
+    ]
+    branches[0].node[0].output[0] = "o"
+    graph.initializer.append(numpy_helper.from_array(np.zeros((1, 1), np.uint8), "k"))
+    graph.input.append(helper.make_tensor_value_info("c", TensorProto.BOOL, []))
+    del graph.node[:]
+    graph.node.append(node("If", ["c"], ["y"], then_branch=branches[0], else_branch=branches[1]))
+    onnx.save(proto, source)
+    if terms > MOST:
+        with pytest.raises(Refused, match=r"sums come to .* wrap in 32 bits; --lossy allows it"):
+            pipeline.save(pipeline.load(source), made, target="onnx", format=form)
+        assert not made.exists()
+        return
+    pipeline.save(pipeline.load(source), made, target="onnx", format=form)
+    feeds = {"x": np.full((1, terms), 255, np.uint8), "c": np.array(True)}
+    wanted, found = (run(m, feeds, optimize=False)["y"] for m in (proto, onnx.load(made)))
+    assert (found == wanted).all()
