@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from qir.cli import defaults
 from qir.cli import verb as shared
 from qir.cli.models import claim_files, open_model, require_apart
 from qir.cli.screen import Column, Screen, aligned, amount, percent, plural
@@ -82,6 +83,7 @@ def calibrate(
         f"{plural(len(rows), 'tensor')} over {plural(len(statistics.batches), 'batch', 'batches')}"
     )
     screen.line(f"{output.name}: {seen}", "bold")
+    defaults.show_passed_over(screen, graph, data)
     _show(screen, rows)
 
 

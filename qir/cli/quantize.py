@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 import click
 
+from qir.cli import defaults
 from qir.cli import verb as shared
 from qir.cli.calibrate import observe
 from qir.cli.models import (
@@ -226,6 +227,8 @@ def quantize(
     screen.line(f"{model.name} -> {output.name} for {profile or target}", "bold")
     change = f"{size(lengths[0])} -> {size(lengths[1])} ({percent(lengths[1] / lengths[0])})"
     screen.facts({**summary(plan), "size": change})
+    if data is not None:
+        defaults.show_passed_over(screen, graph, data)
     _show(screen, plan)
     show_ledger(screen, ledger)
 

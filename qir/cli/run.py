@@ -134,7 +134,7 @@ def run(
         )
         return
     screen.line(f"{model.name} by {engine}: {plural(samples, 'sample')}", "bold")
-    defaults.show(screen, graph, held)
+    defaults.show(screen, graph, data, held)
     _show(screen, joined[0])
 
 
@@ -179,6 +179,8 @@ def _batches(
     from qir.calibration import open_data
     from qir.cli.engines import input_specs
 
+    if graph.defaults and not graph.inputs:
+        return defaults.alone(graph, data)
     return open_data(data, input_specs(graph), batch=batch, limit=limit)
 
 

@@ -193,6 +193,52 @@ def test_run_says_which_defaults_are_given(tmp_path: Path) -> None:
     assert "default" not in qir("run", _given(tmp_path, 3), "--data", data).out
 
 
+def test_a_model_of_defaults_alone_runs_on_what_an_npz_gives(tmp_path: Path) -> None:
+    sizes = {"a": X, "b": K}
+    ins = [helper.make_tensor_value_info(n, TensorProto.FLOAT, a.shape) for n, a in sizes.items()]
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 3])
+    held = [numpy_helper.from_array(a, n) for n, a in sizes.items()]
+    graph = helper.make_graph([node("Add", ["a", "b"], ["y"])], "g", ins, [y], held)
+    imports = [helper.make_opsetid("", 17)]
+    path = save(helper.make_model(graph, opset_imports=imports, ir_version=8), tmp_path)
+    data, out = tmp_path / "data.npz", tmp_path / "y.npz"
+    for feeds in ({"a": -X}, {"b": K + 1}, {}):
+        np.savez(data, **feeds)
+        for engine in ("reference", "onnxruntime"):
+            told = qir("run", path, "--data", data, "--with", engine, "-o", out, "--force")
+            assert told.status == 0
+            assert np.array_equal(np.load(out)["y"], _runs(path, feeds))
+    np.save(tmp_path / "a.npy", X)
+    told = qir("run", path, "--data", tmp_path / "a.npy")
+    assert told.status == 2
+    assert "all inputs have defaults (a, b): give them by name, in an .npz" in told.err
+    assert "there is no such file" in qir("run", path, "--data", tmp_path / "no.npz").err
+
+
+def test_what_data_hold_and_nobody_reads_is_told(tmp_path: Path) -> None:
+    path, data = _given(tmp_path), tmp_path / "data.npz"
+    np.savez(data, x=X, k=K, labels=X, ids=X)
+    rest, fixed = "labels, ids: are no inputs and are not read", "k: has a default and is constant"
+    assert rest in qir("run", path, "--data", data).out
+    found = qir("calibrate", path, "--data", data, "-o", tmp_path / "m.stats").out
+    assert rest in found
+    assert fixed in found
+    for given in (data, tmp_path / "folder"):
+        if given != data:
+            given.mkdir()
+            np.savez(given / "1.npz", x=X, k=K, labels=X, ids=X)
+        found = qir("quantize", path, "--data", given, "-o", tmp_path / "q.onnx", "--force").out
+        assert rest in found
+        assert fixed in found
+    found = qir("run", path, "--data", tmp_path / "folder").out
+    assert rest in found
+    assert "k: has a default and is not taken from a folder" in found
+    np.savez(data, x=X)
+    assert "not read" not in qir("run", path, "--data", data).out
+    np.savez(data, images=X)
+    assert "not read" not in qir("run", path, "--data", data).out
+
+
 def test_before_version_4_no_initializer_is_an_input(tmp_path: Path) -> None:
     path, ledger = _given(tmp_path, 3), Ledger()
     assert _takes(path) == []
