@@ -12,7 +12,9 @@ import onnx
 
 from .op import held_graphs
 
-_BETTER = frozenset("MaxPool LRN LSTM GRU RNN BatchNormalization RoiAlign".split())
+_BETTER = frozenset(
+    "MaxPool AveragePool LpPool LRN Resize LSTM GRU RNN BatchNormalization RoiAlign".split()
+)
 """Operators that the evaluator gets wrong in some forms, whatever their operator set is."""
 _FINER = frozenset({"DFT"})
 """Operators whose older forms the evaluator has, nearer to what is exact than onnxruntime."""
@@ -32,10 +34,16 @@ _NEWER = {
 """The first operator set whose form of an operator the evaluator has, where it has no older one."""
 
 
-def by_runtime(proto: onnx.NodeProto, version: int) -> bool:
-    """Whether onnxruntime is asked first: for older forms, and what the evaluator gets wrong."""
+def by_runtime(proto: onnx.NodeProto, version: int, *, reals: bool = True) -> bool:
+    """Whether onnxruntime is asked first: for older forms, and what the evaluator gets wrong.
+
+    `reals` are what the node works on, or integers.
+    """
     return any(
-        n.op_type in _BETTER or _pads_itself(n) or _is_older(n, version) for n in _every(proto)
+        (n.op_type in _BETTER and not (reals and _ends_at_corners(n)))
+        or _pads_itself(n)
+        or _is_older(n, version)
+        for n in _every(proto)
     )
 
 
@@ -70,6 +78,12 @@ def _every(proto: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
 def _pads_itself(node: onnx.NodeProto) -> bool:
     """Whether padding is left to the operator, of which runtime and evaluator make two things."""
     return any(a.name == "auto_pad" and a.s.startswith(b"SAME") for a in node.attribute)
+
+
+def _ends_at_corners(node: onnx.NodeProto) -> bool:
+    """Whether a Resize goes by corners: for scales that make no whole size the standard, and the
+    evaluator, count the part of a place that onnxruntime leaves out."""
+    return node.op_type == "Resize" and any(a.s == b"align_corners" for a in node.attribute)
 
 
 def _is_older(node: onnx.NodeProto, version: int) -> bool:

@@ -463,7 +463,7 @@ def _found(
 ) -> Sequence[object]:
     kinds = [v.type.dtype for v in (*node.variadic("xs"), *node.results)]
     plain = all(kind.name in _PLAIN or kind.is_opaque for kind in kinds)
-    first = plain and by_runtime(proto, _version(node))
+    first = plain and by_runtime(proto, _version(node), reals=not kinds[0].is_integer)
     found = _in_runtime(model.SerializeToString(), feed) if first else None
     if found is not None:
         return found

@@ -526,7 +526,7 @@ def _slices(
     count = _places(held.shape[2], taps, stride, dilation)
     places = np.arange(count)[:, None] * stride + np.arange(taps) * dilation
     seen = np.moveaxis(held[:, :, places], 2, 1)
-    groups = call.attrs["groups"]
+    groups = x.shape[1] // channels
     split = seen.reshape(*seen.shape[:2], groups, channels, *seen.shape[3:]).swapaxes(3, 4)
     flat = split.reshape(x.shape[0] * count, x.shape[1] * taps, *x.shape[3:])
     turned = w.swapaxes(1, 2)

@@ -144,3 +144,25 @@ def test_convolutions_of_codes_over_nothing(
         (got,) = pipeline.run(read, feed).values()
         assert (got.dtype, got.shape) == (wanted.dtype, wanted.shape)
         assert np.array_equal(got, wanted)
+
+
+@pytest.mark.parametrize("op", ["LpPool", "MaxPool", "AveragePool"])
+@pytest.mark.parametrize("opset", [11, 17, 22])
+@pytest.mark.parametrize("shape", [(0, 1, 6, 0), (0, 2, 4, 2), (1, 2, 6, 1), (2, 1, 7, 2)])
+def test_a_window_larger_than_what_it_slides_over(
+    tmp_path: Path, op: str, opset: int, shape: tuple[int, ...]
+) -> None:
+    attrs: Attrs = {"kernel_shape": [3, 3], "strides": [3, 2], "auto_pad": "VALID"}
+    node = helper.make_node(op, ["x"], ["y"], "it", None, None, None, **attrs)
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)
+    graph = helper.make_graph([node], "g", [x], [onnx.ValueInfoProto(name="y")])
+    path, back = tmp_path / "m.onnx", tmp_path / "back.onnx"
+    of = [helper.make_opsetid("", opset)]
+    onnx.save(helper.make_model(graph, opset_imports=of, ir_version=8), path)
+    feed = {"x": RNG.standard_normal(shape).astype(np.float32)}
+    wanted = onnxruntime.InferenceSession(path.read_bytes()).run(None, feed)[0]
+    read = pipeline.load(path)
+    (got,) = pipeline.run(read, feed).values()
+    assert np.array_equal(got, wanted)
+    pipeline.save(read, back, target="onnxruntime")
+    assert np.array_equal(onnxruntime.InferenceSession(back.read_bytes()).run(None, feed)[0], got)
