@@ -183,6 +183,29 @@ def test_zero_points_are_odd_but_where_a_kernel_sets_them(name: str) -> None:
 _SETS = frozenset("sigmoid tanh softmax log_softmax lp_normalize".split())
 
 
+@pytest.mark.parametrize("name", ["wide_add", "wide_add_u8", "tiny_requantize"])
+def test_what_xnnpack_leaves_to_vectors_shows(name: str) -> None:
+    """A tenth of the results are others than the reference's."""
+    pairs = zip(
+        *(recorded(VECTORS / "tflite", name, who) for who in ("ref", "xnnpack")), strict=True
+    )
+    apart = np.concatenate([(one != other).ravel() for (_, one), (_, other) in pairs])
+    assert apart.mean() >= 0.1
+
+
+@pytest.mark.parametrize("name", ["tiny_hard_swish", "tiny_hard_swish_u8"])
+def test_shifts_beyond_16_bits_show(name: str) -> None:
+    """Results are a step off zero where the quotient of the scales is below 1/512."""
+    far = [
+        (case, results)
+        for case, results in recorded(VECTORS / "tflite", name, "ref")
+        if case.operands["x"].step < case.out.step / 512
+    ]
+    assert len(far) >= 10
+    for case, results in far:
+        assert set(results.ravel().astype(int) - case.out.zero) <= {-1, 1}
+
+
 def test_lengths_go_through_all_of_1_to_70() -> None:
     """Vector bodies and tails differ: of rows of elements, of sums, and of results."""
     every = set(range(1, 71))

@@ -80,7 +80,7 @@ def wide(op: str, kind: str, count: int) -> Iterator[Case]:
         a = Operand(codes(seed, kind, *shape), small, about[0])
         b = Operand(codes(seed, kind, *shape), float(F(step * steps)), about[1])
         held = {"a": a, "b": b} if number % 2 else {"a": b, "b": a}
-        yield Case(op, held, Operand(np.zeros(0, kind), step, about[2]), shape, fed=("a", "b"))
+        yield Case(op, held, Operand(np.zeros(0, kind), step, about[2] | 1), shape, fed=("a", "b"))
 
 
 def tiny(op: str, kind: str, count: int) -> Iterator[Case]:
