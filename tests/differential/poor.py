@@ -51,12 +51,20 @@ def summed(tests: Mapping[str, Sequence[int]]) -> richness.Rich:
     return total
 
 
+_MANY = 256
+"""Results of a test that can be hard enough for a claim."""
+
+
 def lacks(ops: Sequence[str], tests: Mapping[str, Sequence[int]], compared: bool) -> list[str]:
-    """What the comparisons of an exact claim lack."""
+    """What the comparisons of an exact claim lack, all of them together and each test of many.
+
+    Tests whose scales are of any kind have few ties, and need none where another has them.
+    """
     total = summed(tests)
     if not total or not total[0]:
         return ["anything that rounds"] if compared and ROUNDS & set(ops) else []
-    return richness.lacking(total, ops)
+    each = [richness.lacking(test, ops) for test in tests.values() if test[0] >= _MANY]
+    return [want for want in richness.lacking(total, ops) if all(want in one for one in each)]
 
 
 def poor(found: Counts, rich: Counts) -> Poor:

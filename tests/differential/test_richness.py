@@ -77,3 +77,6 @@ def test_what_is_lacking_is_told() -> None:
     assert lacks(["add"], {}, True) == ["anything that rounds"]
     assert lacks(["reshape"], {}, True) == []
     assert lacks(["add"], {"a": rich, "b": rich}, True) == []
+    easy, hard = [10000, 0, 0, 0, 1, 100, 1, 0], [1000, 50, 0, 50, 0, 100, 0, 0]
+    assert lacks(["add"], {"a": easy, "b": hard}, True) == ["low"]
+    assert lacks(["add"], {"a": easy, "b": rich}, True) == ["ties", "low", "high"]
