@@ -31,6 +31,7 @@ FORMATS = ("qdq", "qoperator", "integer", "nbits")
 """Reals between codes; onnxruntime's operators on codes; sums of raw integers; few-bit weights."""
 _WEIGHTED = "onnx:com.microsoft.*"
 _NO_BITS = "no product here has weights in blocks of few bits; qir quantize --weights makes them"
+_NO_SUMS = "no product of 8-bit codes here can be summed in integers"
 _ABOUT_CODES = frozenset(op.name for op in (*quantization.OPS, *integer.OPS)) | {"fused"}
 _ROWS = "* |> *"
 """Reals in a row that one kernel would compute: no file says that."""
@@ -42,7 +43,9 @@ def formed(graph: Graph, form: str | None, ledger: Ledger, *, standard: bool) ->
     Nothing asked for is the first form, in which operators of onnxruntime's own stay. Reals alone
     have that form as they are; all else is a copy. Raises Refused where a form has nothing to hold.
     """
-    if form in (None, "qdq") and _bare(graph):
+    if form != "nbits" and _bare(graph):
+        if form == "integer":
+            ledger.add(Change.EXACT, STEP, graph.name, _NO_SUMS)
         return graph
     out = graph.copy()
     fix_defaults(out, ledger)
@@ -88,8 +91,7 @@ def _made(out: Graph, form: str | None, ledger: Ledger, *, standard: bool) -> No
         _run(ExpandQdq(), out, ledger)
     if form == "integer":
         if not _run(LowerInteger(), out, ledger) and not _sums(out):
-            said = "no product of 8-bit codes here can be summed in integers"
-            ledger.add(Change.EXACT, STEP, out.name, said)
+            ledger.add(Change.EXACT, STEP, out.name, _NO_SUMS)
         _left_real(out, ledger, biased=False)
     if form == "nbits":
         made = [to_nbits(each, ledger, standard=standard) for each in _bodies(out)]

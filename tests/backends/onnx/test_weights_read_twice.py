@@ -73,6 +73,8 @@ def test_each_product_keeps_its_own_packed_weights(
     assert found.count("MatMulNBits") == (1 if branches else 2)
     x = np.random.default_rng(5).integers(-3, 4, (2, SIDE)).astype(np.float32)
     for side in (True, False):
-        feeds = {"x": x, "c": np.array(side)} if branches else {"x": x}
+        feeds: dict[str, NDArray[np.generic]] = {"x": x}
+        if branches:
+            feeds["c"] = np.array(side)
         assert (run(out, feeds) == run(source, feeds)).all()
         assert (run(out, feeds) == pipeline.run(pipeline.load(out), feeds)["y"]).all()

@@ -74,6 +74,18 @@ def test_a_default_may_be_given_and_is_given_back(tmp_path: Path) -> None:
         pipeline.run(graph, {"x": X, "k": np.ones(4, np.float32)})
 
 
+@pytest.mark.parametrize("form", ["qdq", "qoperator", "integer"])
+def test_a_form_in_which_nothing_is_leaves_defaults(tmp_path: Path, form: str) -> None:
+    path, out, ledger = _given(tmp_path), tmp_path / "out.onnx", Ledger()
+    pipeline.save(pipeline.load(path), out, format=form, ledger=ledger)
+    assert _takes(out) == ["k"]
+    assert not [e for e in ledger if "default" in e.reason]
+    assert [e.reason for e in ledger if "summed" in e.reason] == (
+        ["no product of 8-bit codes here can be summed in integers"] if form == "integer" else []
+    )
+    assert _runs(out, {"x": X, "k": K}).tobytes() == _runs(path, {"x": X, "k": K}).tobytes()
+
+
 def test_what_counts_on_a_default_says_so_and_takes_none(tmp_path: Path) -> None:
     graph = pipeline.load(_given(tmp_path))
     line = ("DROPPED", "k", "a default is a constant from here on: nobody gives it")
