@@ -163,7 +163,7 @@ def test_findings_fit_the_schema(tmp_path: Path) -> None:
     graph.add("relu", {"x": graph["f"]})
     pipeline.save(graph, path)
     outcome = command("verify", path, "--json")
-    assert outcome.status == 1, outcome
+    assert outcome.status == 0, outcome  # what nobody uses is a note
     data = json.loads(outcome.out)
     assert data["findings"]
     check("verify", data)
