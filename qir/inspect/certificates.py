@@ -108,7 +108,8 @@ def certify(
 ) -> tuple[Certificate, ...]:
     """The certificates of every product of codes, or of one node.
 
-    A profile is given by its name or as a `.toml` file. Raises UsageError for a layer that there is
+    A profile is given by its name or as a `.toml` file; its rules are those that it has for this
+    processor. Raises UsageError for a layer that there is
     not, or for one profile alone; ProfileError for a profile that there is not.
     """
     profiles = [given(name) for name in profiles]
@@ -159,7 +160,7 @@ def _cut(how: str, made: Product) -> bool:
 def _ties(seen: Seen, made: Product, profiles: tuple[str, ...], most: int) -> Ties | None:
     if not profiles:
         return None
-    query, sums = query_of(seen.node), sums_of(seen, made)
+    query, sums = query_of(seen.node, isa=best_isa()), sums_of(seen, made)
     claims = tuple(profile(name).resolve(query).claim for name in profiles)
     if sums.wraps is not False:
         return Ties(profiles, claims=claims, why=sums.why or "its sums can wrap in 32 bits")
@@ -214,7 +215,7 @@ def _layer(node: Node, made: Product, profiles: tuple[str, ...]) -> _Layer | Tie
     rules: list[Rule] = []
     ends: list[tuple[int, int]] = []
     for name in profiles:
-        rule = profile(name).resolve(query_of(node))
+        rule = profile(name).resolve(query_of(node, isa=best_isa()))
         if why := _unsaid(rule, name, node, made, result):
             return Ties(profiles, why=why)
         rules.append(replace(rule, acc=replace(rule.acc, pairs="exact")))
@@ -300,7 +301,7 @@ def _ends(node: Node, result: QuantType, name: str) -> tuple[int, int]:
     low, high = result.low, result.high
     found = profile(name)
     rule = found.resolve(Query("quantize", {"result": str(result.storage)}))
-    how = found.resolve(query_of(node)).stage.ends
+    how = found.resolve(query_of(node, isa=best_isa())).stage.ends
     for stage in node.stages[1:]:
         least, most = bounds(stage.op, stage.attrs, affine_of(result), rule, how)
         low, high = max(low, least), min(high, most)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from qir.errors import ProfileError, UsageError
 from qir.inspect import certificates
 from qir.inspect.certificates import Certificate, certify, nudged
+from qir.inspect.environment import best_isa
 from qir.inspect.reach import WIDEST, reach
 from qir.ir.dtype import I8, U8, dtype_of
 from qir.ir.graph import Graph
@@ -57,6 +58,12 @@ def layer(
     return graph
 
 
+@pytest.fixture
+def any_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rules of no processor's own, as a run by a profile has them."""
+    monkeypatch.setattr(certificates, "best_isa", lambda: "any")
+
+
 def every_code(
     name: str, graph: Graph, scale: np.float32, sums: NDArray[np.int64]
 ) -> NDArray[np.generic]:
@@ -92,6 +99,7 @@ def only(found: tuple[Certificate, ...]) -> certificates.Ties:
     return certificate.ties
 
 
+@pytest.mark.usefixtures("any_processor")
 @settings(max_examples=25)
 @given(st.integers(0, 1 << 30), st.integers(1, 40), st.booleans(), st.booleans())
 def test_certificates_are_what_looking_at_every_sum_shows(
@@ -330,9 +338,22 @@ def test_agreement_with_a_rule_that_is_not_claimed_is_told_as_such() -> None:
     (node,) = (n for n in graph if n.op == "linear")
     for other, claim in (("torch-2.13.qnnpack", "exact"), ("qonnx-1.0", "unknown")):
         ties = only(certify(graph, ("torch-2.13.onednn", other)))
-        assert ties.claims == tuple(profile(n).resolve(query_of(node)).claim for n in ties.profiles)
+        assert ties.claims == tuple(
+            profile(n).resolve(query_of(node, isa=best_isa())).claim for n in ties.profiles
+        )
         assert ties.claims[1] == claim
         assert (other in ties.unclaimed) is (claim != "exact")
+
+
+@pytest.mark.parametrize(("isa", "claim"), [("vnni", "exact"), ("amx", "within:1:0.002")])
+def test_rules_are_those_of_this_processor(
+    monkeypatch: pytest.MonkeyPatch, isa: str, claim: str
+) -> None:
+    monkeypatch.setattr(certificates, "best_isa", lambda: isa)
+    graph = layer(np.array([[3]], np.int8), (0.25, F(0.25), 1.0))
+    ties = only(certify(graph, ("torch-2.13.pt2e", "ort-1.31")))
+    assert ties.claims[0] == claim
+    assert ("torch-2.13.pt2e" in ties.unclaimed) is (claim != "exact")
 
 
 def test_what_cannot_be_certified_is_said() -> None:
@@ -355,6 +376,7 @@ ALL = """ort-1.31 torch-2.13.fbgemm torch-2.13.onednn torch-2.13.qnnpack torch-2
 tf-2.21.onednn tf-2.21.core tflite-2.21.ref tflite-2.21.single tflite-2.21.xnnpack ipex-2.8"""
 
 
+@pytest.mark.usefixtures("any_processor")
 @pytest.mark.parametrize("seed", range(60))
 def test_certificates_of_any_two_profiles_are_what_all_inputs_show(
     seed: int, monkeypatch: pytest.MonkeyPatch
