@@ -265,7 +265,7 @@ def _group(
 ) -> tuple[Credit, str] | None:
     group = of.group(chain, query, result=result)
     for layer in reversed(of.layers) if installed(of) else ():
-        if group is not None and any(group is one for one in layer.own_groups):
+        if group is not None and any(group.key == one.key for one in layer.own_groups):
             return (layer.name, group_key(group)), group.claim
     return None
 

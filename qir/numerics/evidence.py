@@ -70,5 +70,17 @@ def lacking(claim: str, evidence: str, moves: bool, known: Callable[[str, str], 
     return ""
 
 
+def weaker(a: str, b: str) -> str:
+    """The claim that promises no more than either of two."""
+    for claim in ("unknown", "close:", "within:"):
+        found = [one for one in (a, b) if one.startswith(claim)]
+        if len(found) == 2 and ":" in claim:
+            parts = zip(*(one.split(":")[1:] for one in found), strict=True)
+            return ":".join((claim[:-1], *(max(pair, key=float) for pair in parts)))
+        if found:
+            return found[0]
+    return a
+
+
 def _whole(text: str) -> int:
     return int(text.replace(",", ""))

@@ -11,6 +11,7 @@ from typing import TypeAlias
 from qir.ir.attrs import Attr, same
 from qir.ir.node import Node
 from qir.ir.types import QuantType
+from qir.numerics.evidence import weaker
 from qir.numerics.fields import BLOCKS, Levels, Method, Rule
 from qir.numerics.forms import forms_of
 
@@ -160,6 +161,11 @@ class Group:
     evidence: str = ""
     line: int = field(default=0, compare=False)
 
+    @property
+    def key(self) -> tuple[tuple[str, ...], str, str]:
+        """What makes it one row of a profile: its chain, result and conditions."""
+        return self.chain, self.result, repr(self.when)
+
 
 NEEDS: Mapping[str, str] = {
     "same_map": "operand and result have one scale, zero point and storage",
@@ -253,7 +259,7 @@ class Profile:
         for layer in self.layers:
             if layer.head.groups == "own":
                 found.clear()
-            found.update({(g.chain, g.result, repr(g.when)): g for g in layer.own_groups})
+            found.update({g.key: g for g in layer.own_groups})
         return tuple(found.values())
 
     @property
@@ -290,11 +296,23 @@ class Profile:
         return max(found, key=lambda e: e.weight, default=None)
 
     def group(self, chain: tuple[str, ...], query: Query, *, result: str = "codes") -> Group | None:
-        """The group for ops in a row with such a result, the most specific that applies."""
+        """The group for ops in a row with such a result, the most specific that applies.
+
+        It claims no more than the rule of its first op does of that query; reals that a rule holds
+        within codes are held to nothing.
+        """
         query = self.asked(query)
         named = [g for g in self.groups if (g.chain, g.result) == (chain, result)]
-        found = [g for g in named if g.when.holds(query)]
-        return max(found, key=lambda g: g.when.count, default=None)
+        found = max(
+            (g for g in named if g.when.holds(query)), key=lambda g: g.when.count, default=None
+        )
+        if found is None:
+            return None
+        head = self.resolve(query).claim
+        if result == REAL and head.startswith("within:"):
+            head = "unknown"
+        claim = weaker(found.claim, head)
+        return found if claim == found.claim else replace(found, claim=claim)
 
 
 def resolve(profile: Profile, node: Node, isa: str = "any") -> Rule:

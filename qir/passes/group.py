@@ -102,7 +102,9 @@ def told(kernel: Kernel, named: Profile) -> str:
 
 
 def _says(named: Profile, row: Row | None) -> str:
-    by = next((m.head.name for m in named.layers if row in m.own_groups), named.head.name)
+    key = row.key if row else None
+    found = (m.head.name for m in reversed(named.layers) if any(g.key == key for g in m.own_groups))
+    by = next(found, named.head.name)
     return f"{by}.toml:{row.line if row else 0}"
 
 
