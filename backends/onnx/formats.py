@@ -97,7 +97,8 @@ def _made(out: Graph, form: str | None, ledger: Ledger, *, standard: bool) -> No
         made = [to_nbits(each, ledger, standard=standard) for each in _bodies(out)]
         if not any(count for count, _ in made):
             left = [why for _, each in made for why in each]
-            raise Refused(f"{out.name}: {left[0] if left else _NO_BITS}")
+            why = f"no product here becomes few bits; {left[0]}" if left else _NO_BITS
+            raise Refused(f"{out.name}: {why}")
 
 
 def _left_real(graph: Graph, ledger: Ledger, *, biased: bool) -> None:
