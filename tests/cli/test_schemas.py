@@ -15,6 +15,7 @@ from qir import pipeline
 from qir.cli.app import VERBS, app
 from qir.inspect.export import to_json
 from qir.ir.diff import diff
+from qir.ir.text import parse
 from qir.testing import random_graph
 from tests.cli.command import qir as command
 from tests.inspect.programs import INTEGER, program
@@ -157,16 +158,30 @@ def strict_rows(data: Plain) -> list[dict[str, Plain]]:
     return [r for d in walk(data) for v in d.values() if isinstance(v, list) for r in walk(v)]
 
 
+WRAPS = """
+graph wraps {
+  %x = input() : 1x131072x!quant.uniform<u8:f32, 0.5:3>
+  %w = input() : 131072x1x!quant.uniform<u8:f32, 0.5:3>
+  %y = matmul(%x, %w) : 1x1x!quant.uniform<u8:f32, 0.5:3>
+  output(y=%y)
+}
+"""
+
+
 def test_findings_fit_the_schema(tmp_path: Path) -> None:
     graph = program(INTEGER)
-    path = tmp_path / "odd.qir"
     graph.add("relu", {"x": graph["f"]})
-    pipeline.save(graph, path)
-    outcome = command("verify", path, "--json")
-    assert outcome.status == 0, outcome  # what nobody uses is a note
-    data = json.loads(outcome.out)
-    assert data["findings"]
-    check("verify", data)
+    told = {}
+    for name, of in (("odd", graph), ("wraps", parse(WRAPS, {}))):
+        pipeline.save(of, tmp_path / f"{name}.qir")
+        outcome = command("verify", tmp_path / f"{name}.qir", "--json")
+        data = json.loads(outcome.out)
+        assert data["findings"]
+        check("verify", data)
+        told[name] = outcome.status, {f["severity"] for f in data["findings"]}
+    assert told["odd"] == (0, {"note"})
+    assert told["wraps"][0] == 1
+    assert "warning" in told["wraps"][1]
 
 
 def test_graphs_of_every_kind_fit_the_schema_of_exported_ones() -> None:

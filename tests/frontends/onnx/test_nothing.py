@@ -70,9 +70,9 @@ def test_of_nothing_the_same_is_made(
     tmp_path: Path, op: str, names: tuple[str, ...], attrs: Attrs, axis: int
 ) -> None:
     if op in ("LRN", "DynamicQuantizeLinear") and axis:
-        return  # tried along the batch
+        pytest.skip("tried along the batch")
     if op == "Unique" and attrs.get("axis", axis) != axis:
-        return  # it ends onnxruntime's process
+        pytest.skip("it ends onnxruntime's process")
     shape = tuple(0 if a == axis else d for a, d in enumerate((2, 2, 4, 4)))
     node = helper.make_node(op, names, ["y"], "it", None, None, None, **attrs)
     if op == "DynamicQuantizeLinear":
@@ -90,7 +90,7 @@ def test_of_nothing_the_same_is_made(
     try:
         wanted = onnxruntime.InferenceSession(str(path), options).run(None, feed)[0]
     except Exception:
-        return  # onnxruntime takes no such axis
+        pytest.skip("onnxruntime takes no such axis")
     (got,) = pipeline.run(pipeline.load(path), feed).values()
     assert got.dtype == wanted.dtype
     assert np.array_equal(got, wanted, equal_nan=True), f"{shape}: {got}, not {wanted}"
