@@ -183,17 +183,18 @@ def _dequantize(node: Node, given: Tensors) -> torch.Tensor:
     return given["x"].dequantize()
 
 
-def _conv2d(node: Node, given: Tensors) -> torch.Tensor:
+def _convolution(node: Node, given: Tensors) -> torch.Tensor:
     import torch
 
-    top, left, bottom, right = _whole(node, "pad")
-    if (top, left) != (bottom, right):
+    op, pad = _head(node), _whole(node, "pad")
+    before, after = pad[: len(pad) // 2], pad[len(pad) // 2 :]
+    if before != after:
         raise OpError("torch pads both sides alike")
     stride, dilation = _whole(node, "stride"), _whole(node, "dilation")
-    packed = torch.ops.quantized.conv2d_prepack(
-        given["w"], given.get("bias"), stride, [top, left], dilation, _attr(node, "groups")
+    packed = getattr(torch.ops.quantized, f"{op}_prepack")(
+        given["w"], given.get("bias"), stride, before, dilation, _attr(node, "groups")
     )
-    kernel = getattr(torch.ops.quantized, f"conv2d{_tail(node)}")
+    kernel = getattr(torch.ops.quantized, f"{op}{_tail(node)}")
     beside = [given[slot] for slot in given if slot.endswith(".b")]
     made: torch.Tensor = kernel(given["x"], *beside, packed, *_result(node))
     return made.contiguous()
@@ -250,7 +251,7 @@ def _concat(node: Node, given: Tensors) -> torch.Tensor:
 _RUN: Mapping[str, Callable[[Node, Tensors], torch.Tensor]] = {
     "quantize": _quantize,
     "dequantize": _dequantize,
-    "conv2d": _conv2d,
+    **dict.fromkeys(("conv2d", "conv3d"), _convolution),
     "linear": _linear,
     **dict.fromkeys(("add", "mul"), _pairwise),
     **dict.fromkeys(("sigmoid", "leaky_relu"), _pointwise),
@@ -263,6 +264,7 @@ class Fbgemm(Engine):
     """Engine fbgemm."""
 
     name = "torch.fbgemm"
+    forms = replace(Engine.forms, ops=(*_OPS, "conv3d"))
     engine = "fbgemm"
     settings: ClassVar[Mapping[str, str]] = {"engine": "fbgemm"}
 

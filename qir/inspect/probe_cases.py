@@ -254,6 +254,28 @@ def _depthwise(op: str, forms: Forms, storage: str, number: int) -> Case:
     return _one(op, f"{storage} x i8, depthwise", graph, operands, attrs, y_kind, {"x": x})
 
 
+def _volumes(op: str, forms: Forms) -> Iterator[Case]:
+    """One channel a group, weights with a zero point, and windows whose codes leave 16 bits."""
+    for storage in forms.products:
+        for number in range(forms.rounds):
+            rng = _rng(f"{op} {storage}", number)
+            channels, taps = 8, 7
+            x = rng.choice(_all(storage), (1, channels, 4, 5, 6))
+            w = rng.integers(-9, 10, (channels, 1, taps, taps, taps)).astype(np.int8)
+            x_scale, y_scale = _parting(rng, number)
+            w_scale = np.asarray(y_scale / (x_scale * F(256)), F)
+            x_kind, y_kind = (_kind(rng, storage, np.asarray(s), forms) for s in (x_scale, y_scale))
+            zero = np.asarray(rng.choice([-3, 1, 5]))
+            graph = Graph()
+            operands = {
+                "x": _fed(graph, "x", x, x_kind),
+                "w": _held(graph, "w", w, uniform(I8, w_scale, zero, name="w")),
+            }
+            attrs: dict[str, Attr] = {"pad": (taps // 2,) * 6, "groups": channels}
+            told = f"{storage} x i8, depthwise"
+            yield _one(op, told, graph, operands, attrs, y_kind, {"x": x})
+
+
 def _wrapping(op: str, forms: Forms, storage: str) -> Case:
     """A sum that 32 bits do not hold."""
     low, high = dtype(storage).bounds
@@ -506,6 +528,7 @@ _MAKERS: Mapping[str, _Maker] = {
     "quantize": _quantize,
     "dequantize": _dequantize,
     **dict.fromkeys(("conv2d", "linear", "matmul", "gemm"), _product),
+    "conv3d": _volumes,
     **dict.fromkeys(("add", "mul"), _pairwise),
     **dict.fromkeys(("sigmoid", "tanh", "leaky_relu", "softmax"), _pointwise),
     **dict.fromkeys(("avg_pool2d", "global_avg_pool"), _pool),
