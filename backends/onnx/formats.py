@@ -66,8 +66,12 @@ def formed(graph: Graph, form: str | None, ledger: Ledger, *, standard: bool) ->
     if standard or form not in (None, "qoperator"):
         for each in _bodies(out):
             hanging.padded(each, ledger)
+    if form == "qoperator":
+        told.wide(out, ledger)  # before what is written on reals is said on codes
     with hanging.kept(ledger), within(out):
         _made(out, form, ledger, standard=standard)
+    if form != "qoperator":
+        told.wide(out, ledger)
     for each in _bodies(out):
         told.level(each, ledger)
     return out

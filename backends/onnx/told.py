@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from qir.inspect.float_sums import float_sums, said_of
 from qir.ir.graph import Graph
 from qir.ledger import Change, Ledger
 from qir.rewrite.blocked_data import rounding
@@ -17,6 +18,8 @@ _LEVEL = (
     "its data are real here; onnxruntime's optimizer makes MatMulNBits at accuracy level 4 of it "
     "and rounds them to 8 bits a block, unless session.qdq_matmulnbits_accuracy_level is below it"
 )
+BYTE = 8
+"""Bits of codes that runtimes have kernels for."""
 
 
 def threads(graph: Graph, ledger: Ledger) -> None:
@@ -30,3 +33,10 @@ def level(graph: Graph, ledger: Ledger) -> None:
     """Says of which products of real data the optimizer makes one that rounds them."""
     for node in rounding(graph):
         ledger.add(Change.EXACT, STEP, node.name, _LEVEL)
+
+
+def wide(graph: Graph, ledger: Ledger) -> None:
+    """Says how many ops between codes of more than 8 bits the runtime computes in float32."""
+    if sums := [s for s in float_sums(graph) if s.bits > BYTE]:
+        said = f"codes of {max(s.bits for s in sums)} bits: {said_of(sums, 'the runtime')}"
+        ledger.add(Change.EXACT, STEP, sums[0].node, said)

@@ -61,6 +61,7 @@ def group(
     """
     from qir import pipeline
     from qir.errors import UsageError
+    from qir.inspect.float_sums import float_sums, said_of
     from qir.inspect.left_float import foreseen, left_float
     from qir.ledger import Ledger
     from qir.passes._kernels import is_float
@@ -119,6 +120,8 @@ def group(
     )
     screen.table(columns, rows, title="groups")
     _show_left(screen, left)
+    if left and not real and (sums := [s for s in float_sums(done) if s.bits]):
+        screen.line(said_of(sums, "the runtime"))
     if real and steps:
         screen.line()
         screen.line(

@@ -117,6 +117,7 @@ def run(
             screen.json({**head, "outputs": rows})
         else:
             _show_differences(screen, names, samples, found)
+            _show_sums(screen, graph, names, found)
             show_measured(screen, chosen, near)
         if not all(d.equal for d in found):
             context.exit(1)
@@ -171,6 +172,19 @@ def _engine(
         return engine(name, graph, path, threads)
     wanted = tuple(dict.fromkeys(values))
     return Engine(name, lambda inputs: pipeline.run(graph, inputs, values=wanted), None)
+
+
+def _show_sums(
+    screen: Screen, graph: Graph, names: Sequence[str], found: Sequence[Difference]
+) -> None:
+    """Says, where results differ, which ops each engine computes in an order of its own."""
+    from qir.inspect.float_sums import float_sums, said_of
+
+    sums = [] if all(d.equal for d in found) else float_sums(graph)
+    if sums:
+        few = any(0 < s.bits <= 8 for s in sums) and "onnxruntime" in names
+        more = "; what it computes on codes instead, qir group --as ort-1.31 tells" if few else ""
+        screen.line(said_of(sums, "each engine") + more)
 
 
 def _batches(

@@ -15,6 +15,7 @@ from qir.cli.screen import Cell, Column, Screen, plural
 if TYPE_CHECKING:
     from qir.capability import Verdict
     from qir.inspect.overflow import Sums
+    from qir.ir.graph import Graph
     from qir.ir.verify import Finding
 
 
@@ -85,6 +86,7 @@ def verify(
             screen.line(f"{model.name}: no findings in {looked}", "green")
         if ops is not None and target is not None:
             show_ops(screen, target, ops)
+            _show_sums(screen, target, graph, ops)
         if sums is not None:
             show_sums(screen, sums)
     if any(f.severity != "note" for f in found):
@@ -132,6 +134,15 @@ def show_ops(screen: Screen, target: str, ops: Sequence[Verdict]) -> None:
         Column("why not in integers", fit="wrap"),
     )
     screen.table(columns, rows)
+
+
+def _show_sums(screen: Screen, target: str, graph: Graph, ops: Sequence[Verdict]) -> None:
+    """Says which of the ops that stay float the runtime computes in an order of its own."""
+    from qir.inspect.float_sums import float_sums, said_of
+
+    real = {(v.path, v.node) for v in ops if v.taken != "integer"}
+    if sums := [s for s in float_sums(graph) if s.bits and (s.path, s.node) in real]:
+        screen.line(said_of(sums, target))
 
 
 def show_sums(screen: Screen, sums: Sequence[Sums]) -> None:

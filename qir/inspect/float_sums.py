@@ -1,0 +1,210 @@
+"""Ops that a runtime computes in float32 in an order of its own, and how far codes may be off.
+
+What rounds once has one right float32. A sum of K products has as many as it has orders: any two
+lie within 2 (K + 2) 2^-24 of the sum of their magnitudes. Where such a sum becomes codes again, one
+beside a tie may be another. With codes of 8 bits that is one code in hundreds or thousands; those
+of 16 bits are 256 times as fine.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.inspect.codes import read
+from qir.ir import dims
+from qir.ir.dims import Shape
+from qir.ir.dtype import F32
+from qir.ir.graph import Graph
+from qir.ir.node import Node, Value
+from qir.ir.ops import spec
+from qir.ir.types import QuantType
+from qir.numerics.definition import dequantize
+from qir.numerics.fields import Rule
+from qir.numerics.typed import map_of
+
+ULP = 2.0**-24
+FUNCTION = 2.0**-20
+"""What an approximated exponential may be off, relatively: sixteen units in the last place."""
+FEW = 1 << 22
+"""Elements of weights that are looked at; of larger ones the ends of their codes count."""
+_EDGES = frozenset({"input", "constant", "output", "quantize", "dequantize", "recode", "foreign"})
+_ONCE = frozenset(
+    "add sub mul div relu clip min max leaky_relu prelu thresholded_relu sqrt reciprocal floor "
+    "ceil round square trunc abs neg sign where reduce_max reduce_min arg_max arg_min top_k cast "
+    "global_max_pool max_pool_places max_unpool constant_of_shape scatter_elements scatter_nd "
+    "one_hot nonzero unique hardmax eye_like range if loop scan".split()
+)
+"""Ops whose reals have one right float32, beside those that move elements."""
+_MEANS = frozenset(
+    "avg_pool1d avg_pool2d avg_pool3d global_avg_pool adaptive_avg_pool reduce_mean".split()
+)
+_CURVES = frozenset({"sigmoid", "softmax"})
+"""Results between 0 and 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class FloatSum:
+    """An op whose float32 has more than one right last bit."""
+
+    path: str
+    """Of the body that it lies in."""
+    node: str
+    op: str
+    bits: int
+    """Of the widest codes that it reads or its result becomes; 0 where there are none."""
+    codes: int | None
+    """By how many codes two right results may differ at most, made of the same codes; None where
+    its result becomes no codes of one scale, or nothing here bounds it."""
+
+
+def float_sums(graph: Graph) -> list[FloatSum]:
+    """Such ops of a graph and its bodies that stand on reals, in their order."""
+    out: list[FloatSum] = []
+    for path, body in graph.walk():
+        sums = (node for node in body if _own_order(node))
+        out += [FloatSum(path, node.name, node.op, _bits(node), _codes(node)) for node in sums]
+    return out
+
+
+def said_of(sums: Sequence[FloatSum], who: str) -> str:
+    """One sentence: how many there are, which, and how far codes may be off."""
+    ops = ", ".join(f"{n} {op}" for op, n in Counter(s.op for s in sums).most_common())
+    known = [s.codes for s in sums if s.codes is not None]
+    apart = f", by {max(known)} at most for one op" if known else ""
+    those = "1 op is" if len(sums) == 1 else f"{len(sums)} ops are"
+    return (
+        f"{those} computed in float32 ({ops}): {who} adds sums up in an order of its own, so a last"
+        f" bit may be another, and a code beside a tie{apart}"
+    )
+
+
+def _own_order(node: Node) -> bool:
+    if node.op in _EDGES or node.op in _ONCE or node.bodies:
+        return False
+    types = [v.type for v in (*node.operands.values(), *node.results)]
+    if any(t.quant for t in types) or not any(r.type.element == F32 for r in node.results):
+        return False
+    return not spec(node.op).traits.value_preserving
+
+
+def _bits(node: Node) -> int:
+    maps = [read(v) for s, v in node.operands.items() if s != spec(node.op).traits.bias]
+    maps += [_made(value) for value in node.results]
+    return max((m.storage.bits for m in maps if m is not None), default=0)
+
+
+def _made(value: Value) -> QuantType | None:
+    """The map of the codes that a result becomes, behind activations that round nothing."""
+    use = value.only_use
+    while use is not None and use.node.op in ("relu", "clip"):
+        use = use.node.result.only_use
+    return use.node.result.type.quant if use is not None and use.node.op == "quantize" else None
+
+
+def _codes(node: Node) -> int | None:
+    made = _made(node.results[0])
+    if made is None or made.dynamic or made.kind != "uniform" or made.real_zero:
+        return None
+    step = np.min(np.abs(made.scales().astype(np.float64)))
+    off = _off(node)
+    if off is None or not step > 0 or not np.isfinite(step):
+        return None
+    whole = 2 * off / float(step) + (made.high - made.low + 1) * 2.0**-22
+    return math.floor(whole) + 1 if whole < made.high - made.low else None
+
+
+def _off(node: Node) -> float | None:
+    """How far one right float32 may be from the exact result."""
+    if node.op in _CURVES:
+        terms = _product(node.operands["x"].type.shape[-1:]) if node.op == "softmax" else 1
+        return None if terms is None else FUNCTION + terms * ULP
+    if node.op in _MEANS:
+        large, terms = _largest(node.operands["x"]), _window(node)
+        return None if large is None or terms is None else (terms + 3) * ULP * large
+    traits = spec(node.op).traits
+    if traits.weight is None or node.op.startswith("conv_transpose"):
+        return None
+    return _off_product(node, traits.data, traits.weight, traits.bias)
+
+
+def _off_product(node: Node, data: str, weight: str, bias: str | None) -> float | None:
+    w, alpha = node.operands[weight], node.attrs.get("alpha", 1.0)
+    factor = abs(alpha) if isinstance(alpha, float) else 1.0
+    large, terms = _largest(node.operands[data]), _terms(node, data, w)
+    if large is None or terms is None:
+        return None
+    spread = _spread(node, w, terms)
+    added = node.operands.get(bias) if bias else None
+    more = 0.0 if added is None else _largest(added)
+    if spread is None or more is None:
+        return None
+    return (terms + 3) * ULP * (factor * large * spread + more)
+
+
+def _terms(node: Node, data: str, w: Value) -> int | None:
+    if node.op.startswith("conv"):
+        return _product(w.type.shape[1:])
+    shape = node.operands[data].type.shape
+    return _product(shape[-2:-1] if node.attrs.get("trans_a") else shape[-1:])
+
+
+def _spread(node: Node, w: Value, terms: int) -> float | None:
+    """The greatest sum of the magnitudes of weights that make one element."""
+    reals = _held(w)
+    if reals is None:
+        large = _largest(w)
+        return None if large is None else terms * large
+    size = np.abs(reals)
+    if node.op.startswith("conv"):
+        return float(size.reshape(len(size), -1).sum(1).max(initial=0.0))
+    along = -1 if node.attrs.get("trans_b") or node.op == "linear" or size.ndim == 1 else -2
+    return float(size.sum(along).max(initial=0.0))
+
+
+def _window(node: Node) -> int | None:
+    kernel = node.attrs.get("kernel")
+    if isinstance(kernel, tuple):
+        return math.prod(k for k in kernel if isinstance(k, int))
+    shape, axes = node.operands["x"].type.shape, node.attrs.get("axes")
+    if node.op == "reduce_mean" and isinstance(axes, tuple) and axes:
+        return _product(tuple(shape[i] for i in axes if isinstance(i, int)))
+    return _product(shape if node.op == "reduce_mean" else shape[1:])  # as many at most
+
+
+def _product(shape: Shape) -> int | None:
+    sizes = dims.known(shape)
+    return None if sizes is None else math.prod(sizes)
+
+
+def _held(value: Value) -> NDArray[np.float64] | None:
+    """The reals of a constant, dequantized where it holds codes; None for what is none."""
+    source = value.node.operands["x"] if value.node.op == "dequantize" else value
+    array = source.constant
+    if array is None or math.prod(array.held.shape) > FEW:
+        return None
+    quant = array.type.quant
+    if quant is None:
+        return array.data.astype(np.float64)
+    if quant.dynamic:
+        return None
+    return dequantize(array.data, map_of(quant), Rule()).astype(np.float64)
+
+
+def _largest(value: Value) -> float | None:
+    """The greatest magnitude that a value can have, by its map or as a constant."""
+    reals = _held(value)
+    if reals is not None:
+        return float(np.abs(reals).max(initial=0.0))
+    quant = read(value)
+    if quant is None or quant.kind != "uniform" or quant.dynamic or quant.plus is not None:
+        return None
+    zeros = quant.zeros().astype(np.float64)
+    scales = np.abs(quant.scales().astype(np.float64))
+    reach = max(np.abs(quant.low - zeros).max(), np.abs(quant.high - zeros).max())
+    return float(reach * scales.max())
