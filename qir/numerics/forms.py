@@ -6,8 +6,8 @@ A rule speaks of one by `when = {form = "..."}`; a layer may have several.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -22,14 +22,17 @@ class Layer:
     op: str
     weights: tuple[int, ...]
     sizes: tuple[int | None, ...]
-    """Of the data, without images and channels; None where one is not known."""
+    """Of the data, without images and channels, of linear layers without terms; None where one is
+    not known."""
     quant: QuantType | None
     """The map of the weights."""
     data: QuantType | None
     """The map of the data."""
     attrs: Mapping[str, Attr]
     result: QuantType | None = None
-    """The map of the result, of sums alone."""
+    """The map of the result, of sums alone and of what is joined."""
+    joined: tuple[QuantType | None, ...] = ()
+    """The maps of all that concat joins."""
 
     @property
     def rank(self) -> int:
@@ -211,6 +214,15 @@ def _in_turn(of: Layer) -> bool:
     return not turned and rows not in (0, 1, None) and terms is not None and terms <= _TERMS
 
 
+def _small(of: Layer) -> bool:
+    """Whether a linear layer of known rows is no work for tiles."""
+    if of.op != "linear" or None in of.sizes or 0 in of.weights:
+        return False
+    count, terms = of.weights
+    rows = int(np.prod([size or 0 for size in of.sizes], dtype=np.int64))
+    return terms <= 16 or (rows == 1 and terms == 256) or (rows <= 32 and rows * count <= 256)
+
+
 _SUMS = frozenset({"add", "sub"})
 
 
@@ -223,6 +235,31 @@ def _far(of: Layer) -> bool:
         scales.append(quant.scales().astype(np.float32))
     with np.errstate(all="ignore"):
         return bool(min(scales[1] / scales[0], scales[2] / scales[0]) < 2.0**-10)
+
+
+def _one_map(of: Layer) -> bool:
+    result = of.result
+    return result is not None and all(q is not None and q.same_map(result) for q in of.joined)
+
+
+def holds_ranges(result: QuantType | None, joined: Iterable[QuantType | None]) -> bool:
+    """Whether a result's range reaches as far as those of all operands."""
+    made = _range(result)
+    parts = [_range(one) for one in joined]
+    return made is not None and all(
+        one is not None and made[0] <= one[0] and one[1] <= made[1] for one in parts
+    )
+
+
+def _range(quant: QuantType | None) -> tuple[np.float32, np.float32] | None:
+    """What a type of one scale declares, else what its ends mean."""
+    if quant is None or quant.scale is None or quant.grain is not None or quant.dynamic:
+        return None
+    if quant.declared is not None and isinstance(quant.declared.low, tuple):
+        assert isinstance(quant.declared.high, tuple)
+        return np.float32(quant.declared.low[0]), np.float32(quant.declared.high[0])
+    ends = (np.float32((end - quant.zeros()) * quant.scales()) for end in (quant.low, quant.high))
+    return next(ends), next(ends)
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,10 +351,25 @@ FORMS: Mapping[str, Form] = {
         "width of others; torch's kernels for the two round otherwise, and a graph does not say",
         lambda of: of.op == "concat" and len(of.weights) == 4 and of.attrs["axis"] in (3, -1),
     ),
+    "one_map": Form("concat of operands that all have the result's map", _one_map),
+    "held_ranges": Form(
+        "concat whose result has a range that reaches as far as that of each operand, as runtimes "
+        "have it that make the range themselves",
+        lambda of: holds_ranges(of.result, of.joined),
+    ),
     "odd_rows": Form(
         "linear whose rows of weights have an odd length: of four-bit weights, what XNNPACK leaves "
         "to other kernels",
         lambda of: of.op == "linear" and of.weights[-1] % 2 == 1,
+    ),
+    "known_rows": Form(
+        "linear of a number of rows that is known",
+        lambda of: of.op == "linear" and None not in of.sizes and min(of.weights) > 0,
+    ),
+    "small_product": Form(
+        "linear of known rows, of 16 terms at most, of one row of 256 terms, or of 32 rows at most "
+        "with no more than 256 results: what oneDNN leaves to kernels for VNNI where there is AMX",
+        _small,
     ),
 }
 """The forms that rules may name; a layer may have several."""
@@ -355,6 +407,7 @@ _OTHERS: Mapping[str, tuple[str, str]] = {
     "concat": ("xs.0", "xs.0"),
 }
 """Other ops that have forms, and the operands that decide."""
+_OTHER_FORMS = ("far_operand", "steps_beyond_window", "odd_rows", "known_rows", "small_product")
 
 
 def _other(
@@ -364,9 +417,13 @@ def _other(
     if first is None or second is None:
         return ()
     sizes = tuple(d if isinstance(d, int) else 0 for d in second.shape)
-    layer = Layer(op, sizes, (), second.quant, first.quant, attrs, result)
-    names = ("far_operand", "steps_beyond_window", "odd_rows", "along_last")
-    return tuple(name for name in names if FORMS[name].has(layer))
+    rows = tuple(d if isinstance(d, int) else None for d in first.shape[:-1])
+    layer = Layer(op, sizes, rows, second.quant, first.quant, attrs, result)
+    if op == "concat":
+        joined = tuple(kind.quant for slot, kind in types.items() if slot.startswith("xs."))
+        layer = replace(layer, joined=joined)
+        return tuple(n for n in ("along_last", "one_map", "held_ranges") if FORMS[n].has(layer))
+    return tuple(name for name in _OTHER_FORMS if FORMS[name].has(layer))
 
 
 def _product(types: Mapping[str, TensorType], attrs: Mapping[str, Attr]) -> tuple[str, ...]:

@@ -1,0 +1,104 @@
+"""Linear layers where oneDNN has AMX: which kernel it takes, and every byte of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+
+from qir.inspect.environment import best_isa
+from qir.ir.dims import symbol
+from qir.ir.graph import Graph
+from qir.ir.types import TensorType
+from qir.numerics import Query, profile
+from qir.numerics.forms import forms_of
+from qir.numerics.library import replaced
+from qir.reference.interpreter import run
+
+from . import draws_of_torch as draws
+from .kernels_of_torch import Held, Product, Tally, codes, element, kind_of, processor, product_of
+from .test_torch_products import exact_reals, made_by
+from .test_torch_products import pytestmark as here
+
+pytestmark = [here, pytest.mark.skipif(best_isa() != "amx", reason="the processor has no AMX")]
+ENGINES = ("onednn", "pt2e")
+EDGES = [
+    *product((1, 2, 8, 9), (8, 16, 17, 24), (16, 32, 70)),
+    *product((16, 31, 32, 33), (15, 16, 17, 70), (7, 8, 9)),
+    *((1, terms, count) for terms in (255, 256, 257) for count in (256, 257, 300)),
+]
+"""Rows, terms and results of a row about where another kernel is taken."""
+
+
+@pytest.fixture(scope="module")
+def amx() -> Iterator[ProcessPoolExecutor]:
+    """A process whose oneDNN knows AMX, and nothing later."""
+    with processor("AVX512_CORE_AMX") as pool:
+        yield pool
+
+
+def sized(seed: int, rows: int, terms: int, count: int) -> Product:
+    """A linear layer of that size, with a scale for each row of weights."""
+    rng = np.random.default_rng([seed, rows, terms, count])
+    held, step = draws.weights(rng, terms, count, terms)
+    x, w = draws.maps(rng, count, many=True)
+    data = Held(codes(rng, "u8", rows, terms), x)
+    case = Product("linear", data, Held(held, w), None, x, relu=bool(seed & 1))
+    return draws.fitted(rng, case, step)
+
+
+def small(case: Product) -> bool:
+    """Whether a layer is left to kernels for VNNI."""
+    return "small_product" in forms_of("linear", {"x": kind_of(case.x), "w": kind_of(case.w)}, {})
+
+
+def claim(name: str, *forms: str) -> str:
+    """What a profile says of linear layers of such a form where there is AMX."""
+    query = Query("linear", {"x": "u8", "w": "i8", "result": "u8"}, "channel", forms=forms)
+    return profile(name).on("amx").resolve(query).claim
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_linear_layers_of_every_size_are_onednns(engine: str, amx: ProcessPoolExecutor) -> None:
+    name = f"torch-2.13.{engine}"
+    cases = [sized(seed, *sizes) for sizes in EDGES for seed in range(4)]
+    tallies = {True: Tally(), False: Tally()}
+    with replaced(profile(name).on("amx")):
+        for case, wanted in zip(cases, made_by(amx, engine, cases), strict=True):
+            tally = tallies[small(case)]
+            tally.see(exact_reals(case), case.out)
+            where = f"{case.x.data.shape} by {case.w.data.shape}"
+            tally.add(product_of(case, name), wanted, where)
+    for few, tally in tallies.items():
+        tally.rich()
+        tally.within(claim(name, "known_rows", *(("small_product",) if few else ())))
+    assert claim(name, "known_rows") == "exact"
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_rows_that_are_not_known_leave_a_claim_of_codes_one_off(
+    engine: str, amx: ProcessPoolExecutor
+) -> None:
+    name, tally = f"torch-2.13.{engine}", Tally()
+    cases = [replace(sized(seed, 2 + seed, 60, 20), relu=False) for seed in range(40)]
+    with replaced(profile(name).on("amx")):
+        for case, wanted in zip(cases, made_by(amx, engine, cases), strict=True):
+            graph = Graph(profile=name)
+            held = {"x": case.x, "w": case.w} | (
+                {} if case.bias is None else {"b": Held(case.bias)}
+            )
+            kinds = {slot: kind_of(one) for slot, one in held.items()}
+            kinds["x"] = replace(kinds["x"], shape=(symbol("N"), 60))
+            given = [graph.add("input", types=[k], name=s).result for s, k in kinds.items()]
+            slots = dict(zip(("x", "w", "bias"), given, strict=False))
+            result = TensorType((symbol("N"), 20), element(case.out))
+            node = graph.add("linear", slots, types=[result])
+            graph.add("output", {"y": node.result})
+            found = run(graph, {slot: one.data for slot, one in held.items()})["y"]
+            tally.add(found, wanted, f"{case.x.data.shape}")
+    tally.within(claim(name))
+    assert claim(name).startswith("within:1:")
