@@ -97,6 +97,8 @@ class Source:
         self.limit = limit
         self.inputs = inputs
         self._pieces = pieces
+        if not inputs:
+            raise DataError(f"{self.name}: the model has no inputs that take samples")
         self._fixed = fixed_batch(inputs)
         for what, value in (("batch", batch), ("sample limit", limit)):
             if value is not None and value < 1:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from qir.cli import defaults
 from qir.cli import verb as shared
 from qir.cli.models import open_model
 from qir.cli.screen import Column, Screen, percent, plural, size, three
@@ -96,7 +97,9 @@ def bench(
         )
         return
     shapes = ", ".join(f"{name} {shape(array.shape)}" for name, array in inputs.items())
-    screen.line(f"{model.name} on {shapes}, {plural(threads, 'thread')}", "bold")
+    on = f"on {shapes}" if shapes else "without inputs"
+    screen.line(f"{model.name} {on}, {plural(threads, 'thread')}", "bold")
+    defaults.show(screen, graph, data)
     _show(screen, timings)
     if fallbacks:
         text = ", ".join(f["node"] for f in fallbacks[:4]) + (" .." if len(fallbacks) > 4 else "")
@@ -128,15 +131,15 @@ def _sizes(texts: Sequence[str]) -> dict[str, int]:
 def _inputs(
     graph: Graph, data: Path | None, batch: int, seed: int, sizes: dict[str, int]
 ) -> Tensors:
-    from qir.calibration import open_data
     from qir.cli.engines import input_specs, random_inputs
     from qir.errors import DataError
 
     if data is None:
         return random_inputs(graph, seed, batch, sizes)
+    defaults.require_known(data, graph)
     specs = input_specs(graph)
     fixed = any(spec.shape and spec.shape[0] is not None for spec in specs.values())
-    for inputs in open_data(data, specs, batch=None if fixed else batch, limit=None):
+    for inputs in defaults.batches(graph, data, batch=None if fixed else batch):
         return inputs
     raise DataError(f"{data}: no samples")
 

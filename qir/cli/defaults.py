@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 FIRST = 4
 """So many names are told."""
+NO_INPUTS = "the model has no inputs"
 
 
 def given_in(graph: Graph, data: Path) -> dict[str, Tensor]:
@@ -30,10 +31,49 @@ def given_in(graph: Graph, data: Path) -> dict[str, Tensor]:
     }
 
 
+def batches(
+    graph: Graph, data: Path | None, *, batch: int | None = None, limit: int | None = None
+) -> Iterable[Tensors]:
+    """What a model is run on, defaults that data give among it.
+
+    One empty batch where there are no data, which a model without inputs needs none of. UsageError
+    where it needs some, DataError for data that do not fit it.
+    """
+    from qir.calibration import open_data
+    from qir.cli.engines import input_specs
+    from qir.errors import UsageError
+
+    if data is None:
+        if graph.inputs:
+            some = ", ".join(f"{v.name} {v.type}" for v in graph.inputs[:FIRST])
+            raise UsageError(f"--data is missing: the model takes {some}")
+        return [{}]
+    held = given_in(graph, data)
+    if not graph.inputs:
+        return beside(alone(graph, data), held)
+    return beside(open_data(data, input_specs(graph), batch=batch, limit=limit), held)
+
+
+def require_known(data: Path, *graphs: Graph) -> None:
+    """DataError where data hold arrays that no input of the models is named after."""
+    from qir.errors import DataError
+
+    ins = list(dict.fromkeys(v.name for g in graphs for v in g.inputs))
+    spare = list(dict.fromkeys(n for g in graphs for n in _stated(g) if n not in ins))
+    rest = _rest(_named(data), ins, spare) if data.exists() else []
+    if rest:
+        more = f" ({_listed(spare)} by default)" if spare else ""
+        known = f"the model takes {_listed([*ins, *spare])}{more}" if ins or spare else NO_INPUTS
+        what = "are no inputs" if len(rest) > 1 else "is no input"
+        raise DataError(f"{data}: {_listed(rest)} {what}; {known}")
+
+
 def alone(graph: Graph, data: Path) -> Sequence[Tensors]:
     """The one batch of a model all of whose inputs have defaults; DataError for other data."""
     from qir.errors import DataError
 
+    if not graph.defaults:
+        raise DataError(f"{data}: {NO_INPUTS}: leave --data out")
     if not data.exists():
         raise DataError(f"{data}: there is no such file or folder")
     if data.suffix != ".npz" or data.is_dir():
@@ -52,13 +92,16 @@ def _joined(batches: Iterable[Tensors], held: Mapping[str, Tensor]) -> Iterator[
         yield {**batch, **held}
 
 
-def show(screen: Screen, graph: Graph, data: Path, held: Mapping[str, Tensor]) -> None:
+def show(
+    screen: Screen, graph: Graph, data: Path | None, held: Mapping[str, Tensor] | None = None
+) -> None:
     """Tells which inputs have defaults, whether these were taken, and what else was not."""
+    held = held if held is not None else given_in(graph, data) if data else {}
     spare = [value.name for value in graph.defaults]
     fixed = [n for n in _stated(graph) if n not in spare]
     _told(screen, fixed, "constant here, whatever the data say")
     _told(screen, [n for n in spare if n in held], "given by the data")
-    left, names = [n for n in spare if n not in held], _named(data)
+    left, names = [n for n in spare if n not in held], _named(data) if data else []
     _told(screen, [n for n in left if n in names], "not taken from a folder")
     _told(screen, [n for n in left if n not in names], "not given")
     _show_rest(screen, graph, names)
@@ -69,6 +112,11 @@ def show_passed_over(screen: Screen, graph: Graph, data: Path) -> None:
     names = _named(data)
     _told(screen, [n for n in _stated(graph) if n in names], "constant here, whatever the data say")
     _show_rest(screen, graph, names)
+
+
+def names(graph: Graph) -> tuple[list[str], list[str]]:
+    """The inputs with defaults that a caller may give, and those too that are constants here."""
+    return [value.name for value in graph.defaults], _stated(graph)
 
 
 def _stated(graph: Graph) -> list[str]:
@@ -89,11 +137,15 @@ def _named(data: Path) -> list[str]:
 
 def _show_rest(screen: Screen, graph: Graph, names: list[str]) -> None:
     """Tells which arrays no input is named after; a single one may be the only input's."""
-    ins = [value.name for value in graph.inputs]
-    rest = [n for n in names if n not in (*ins, *_stated(graph))]
-    if rest and (len(ins) != 1 or ins[0] in names):
+    if rest := _rest(names, [value.name for value in graph.inputs], _stated(graph)):
         what = "are no inputs and are" if len(rest) > 1 else "is no input and is"
         screen.line(f"  {_listed(rest)}: {what} not read")
+
+
+def _rest(names: Sequence[str], ins: Sequence[str], spare: Sequence[str]) -> list[str]:
+    """The names that are none of a model's; a single one may stand for the only input."""
+    rest = [n for n in names if n not in ins and n not in spare]
+    return rest if len(ins) != 1 or ins[0] in names else []
 
 
 def _told(screen: Screen, names: list[str], what: str) -> None:

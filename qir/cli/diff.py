@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from qir.cli import defaults
 from qir.cli import verb as shared
 from qir.cli.measuring import measured, number, run_all, show_measured
 from qir.cli.models import open_model
@@ -69,13 +70,15 @@ def diff(
     from qir.inspect.metrics import metric
     from qir.ir.diff import diff as compare
 
-    if data is None and (metrics or limit):
-        raise UsageError("--metric and --limit are for --data: give samples to run on")
     chosen = [metric(name) for name in dict.fromkeys(metrics or ("sqnr",))]
     graphs = open_model(a), open_model(b)
+    ran = data is not None or not any(graph.inputs for graph in graphs)
+    if (metrics and not ran) or (limit and data is None):
+        raise UsageError("--metric and --limit are for --data: give samples to run on")
     found = compare(*graphs)
     screen = Screen(quiet=quiet)
-    results = _results(screen, graphs, data, limit) if data is not None else []
+    asked = data is not None or metrics
+    results = _results(screen, graphs, data, limit) if asked else []
     near = measured(chosen, *results) if results else {}
     if as_json:
         rows = ((name, {m: number(x) for m, x in row.items()}) for name, row in near.items())
@@ -88,17 +91,19 @@ def diff(
         _show(screen, names, found)
         if results:
             screen.line()
+            defaults.show(screen, graphs[0], data)
+            if defaults.names(graphs[0]) != defaults.names(graphs[1]):
+                defaults.show(screen, graphs[1], data)
             show_measured(screen, chosen, near)
     if not found.equal:
         context.exit(1)
 
 
 def _results(
-    screen: Screen, graphs: tuple[Graph, Graph], data: Path, limit: int | None
+    screen: Screen, graphs: tuple[Graph, Graph], data: Path | None, limit: int | None
 ) -> list[dict[str, Tensor]]:
     """What both models make of the samples, as reals: the outputs that both have."""
-    from qir.calibration import open_data
-    from qir.cli.engines import Engine, input_specs
+    from qir.cli.engines import Engine
     from qir.errors import UsageError
 
     takes = [{value.name: value.type.element for value in graph.inputs} for graph in graphs]
@@ -108,9 +113,15 @@ def _results(
     names = [name for name in graphs[0].outputs if name in graphs[1].outputs]
     if not names:
         raise UsageError("--data: the models have no output of one name")
+    if data is not None:
+        defaults.require_known(data, *graphs)
     engines = [Engine("reference", partial(_reals, graph, names), None) for graph in graphs]
-    batches = open_data(data, input_specs(graphs[0]), batch=None, limit=limit)
-    return run_all(screen, engines, batches)
+    more = [defaults.given_in(graph, data) if data is not None else {} for graph in graphs]
+    batches = defaults.batches(graphs[0], data, limit=limit)
+    if more[0].keys() == more[1].keys():
+        return run_all(screen, engines, batches)
+    said = ", ".join(more[0].keys() ^ more[1].keys())
+    raise UsageError(f"--data: {said}: a default of one of the models alone; leave it out")
 
 
 def _reals(graph: Graph, names: Sequence[str], inputs: Tensors) -> dict[str, Tensor]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from qir.cli import passing
+from qir.cli import defaults, passing
 from qir.cli import verb as shared
 from qir.cli.models import (
     claim_files,
@@ -143,6 +143,8 @@ def opt(
         return
     said = ", validated" if validate else ""
     screen.line(f"{model.name} -> {output.name} {size(output.stat().st_size)}{said}", "bold")
+    if data is not None:
+        defaults.show_passed_over(screen, graph, data)
     passing.show(screen, reports)
     for line in passing.hints(reports):
         screen.line(f"  {line}", "yellow")

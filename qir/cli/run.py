@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,7 +29,7 @@ FIRST = 4
     "qir run quantized.onnx --data samples.npy --compare cpu,onnxruntime --metric cosine",
 )
 @shared.model
-@shared.data("An .npy or .npz file, or a folder of them.", required=True)
+@shared.data("An .npy or .npz file, or a folder of them; a model without inputs needs none.")
 @shared.output("Write the results as .npz, by their names.", required=False)
 @click.option(
     "--with",
@@ -54,6 +54,12 @@ FIRST = 4
     metavar="NAME",
     help="Give this value instead of the outputs; may be given several times.",
 )
+@click.option(
+    "--isa",
+    metavar="SET",
+    help="Processor by whose rules the reference computes: any, avx2, avx512, vnni or amx. Without"
+    " it this one, for profiles that claim something of it alone.",
+)
 @shared.whole("--limit", "Run only so many samples.")
 @shared.whole("--batch", "Samples in a batch.")
 @shared.threads
@@ -64,12 +70,13 @@ FIRST = 4
 def run(
     context: click.Context,
     model: Path,
-    data: Path,
+    data: Path | None,
     output: Path | None,
     engine: str,
     compare: str | None,
     metrics: tuple[str, ...],
     values: tuple[str, ...],
+    isa: str | None,
     limit: int | None,
     batch: int | None,
     threads: int | None,
@@ -79,7 +86,8 @@ def run(
 ) -> None:
     """Run a model on samples.
 
-    Without --with the reference runs it, which defines what every op computes. Data are arrays
+    Without --with the reference runs it, which defines what every op computes; where a profile that
+    the model names has rules of a processor, by those of this one, or of --isa. Data are arrays
     with samples along the first axis, named as the inputs; results of all batches are joined.
     --compare A,B ends with status 1 where the bytes of the two differ; --metric tells how near they
     are, on codes as they are.
@@ -99,11 +107,12 @@ def run(
     screen = Screen(quiet=quiet)
     graph = open_model(model)
     names = _pair(compare) if compare else [engine]
-    engines = [_engine(name, graph, model, threads, values) for name in names]
-    held = defaults.given_in(graph, data)
-    batches = defaults.beside(_batches(graph, data, batch, limit), held)
+    if isa is not None and "reference" not in names:
+        raise UsageError("--isa is for the reference: other engines run on this processor")
+    engines = [_engine(name, graph, model, threads, values, isa) for name in names]
+    batches = defaults.batches(graph, data, batch=batch, limit=limit)
     joined = run_all(screen, engines, batches)
-    samples = next((len(a) for a in joined[0].values() if a.ndim), 0)
+    samples = next((len(a) for a in joined[0].values() if a.ndim), 0) if graph.inputs else 1
     if output is not None:
         _save(output, joined[0])
     if compare is not None:
@@ -117,6 +126,7 @@ def run(
             screen.json({**head, "outputs": rows})
         else:
             _show_differences(screen, names, samples, found)
+            defaults.show(screen, graph, data)
             _show_sums(screen, graph, names, found)
             show_measured(screen, chosen, near)
         if not all(d.equal for d in found):
@@ -135,7 +145,7 @@ def run(
         )
         return
     screen.line(f"{model.name} by {engine}: {plural(samples, 'sample')}", "bold")
-    defaults.show(screen, graph, data, held)
+    defaults.show(screen, graph, data)
     _show(screen, joined[0])
 
 
@@ -163,15 +173,20 @@ def _pair(text: str) -> list[str]:
 
 
 def _engine(
-    name: str, graph: Graph, path: Path, threads: int | None, values: Sequence[str]
+    name: str,
+    graph: Graph,
+    path: Path,
+    threads: int | None,
+    values: Sequence[str],
+    isa: str | None,
 ) -> Engine:
     from qir import pipeline
-    from qir.cli.engines import Engine, engine
+    from qir.cli.engines import REFERENCE, Engine, engine
 
-    if not values:
+    if name != REFERENCE:
         return engine(name, graph, path, threads)
-    wanted = tuple(dict.fromkeys(values))
-    return Engine(name, lambda inputs: pipeline.run(graph, inputs, values=wanted), None)
+    wanted = tuple(dict.fromkeys(values)) or None
+    return Engine(name, lambda inputs: pipeline.run(graph, inputs, values=wanted, isa=isa), None)
 
 
 def _show_sums(
@@ -185,17 +200,6 @@ def _show_sums(
         few = any(0 < s.bits <= 8 for s in sums) and "onnxruntime" in names
         more = "; what it computes on codes instead, qir group --as ort-1.31 tells" if few else ""
         screen.line(said_of(sums, "each engine") + more)
-
-
-def _batches(
-    graph: Graph, data: Path, batch: int | None, limit: int | None
-) -> Sequence[Tensors] | Iterable[Tensors]:
-    from qir.calibration import open_data
-    from qir.cli.engines import input_specs
-
-    if graph.defaults and not graph.inputs:
-        return defaults.alone(graph, data)
-    return open_data(data, input_specs(graph), batch=batch, limit=limit)
 
 
 def _save(path: Path, results: Tensors) -> None:
