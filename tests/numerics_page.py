@@ -15,7 +15,7 @@ from qir.numerics import Profile, profile, profile_names
 from qir.numerics.evidence import counted
 from qir.numerics.profile import Entry, Group, When
 from tests.counting import counts, group_key, riches, rule_key, told, totals
-from tests.differential.poor import lacks, summed
+from tests.differential.poor import lacks, limits, summed
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "reference" / "numerics.md"
@@ -104,7 +104,7 @@ def _commands(of: Profile, seen: Mapping[str, Tests]) -> list[str]:
 def _row(entry: Entry, tests: Tests, rich: Tests) -> str:
     claim = str(entry.fields.get(("", "claim"), "unknown"))
     evidence = str(entry.fields.get(("", "evidence"), ""))
-    hard = _hard(entry.ops, tests, rich)
+    hard = _hard(entry.ops, tests, rich, limits(entry.when.form))
     return _cells(", ".join(entry.ops), _where(entry.when), claim, tests, hard, evidence)
 
 
@@ -112,16 +112,17 @@ def _kernel(group: Group, tests: Tests, rich: Tests) -> str:
     chain = " > ".join(group.chain) + (" to reals" if group.result == "real" else "")
     rests = group.claim.startswith(("exact", "within")) and counted(group.evidence) is None
     said = "follows from the rule of its first op" if rests else ""
-    hard = _hard(group.chain, tests, rich if group.result == "codes" else {})
+    rich = rich if group.result == "codes" else {}
+    hard = _hard(group.chain, tests, rich, limits(group.needs))
     where = _where(group.when)
     return _cells(f"`{chain}`", where, group.claim, tests, hard, group.evidence, said)
 
 
-def _hard(ops: Sequence[str], tests: Tests, rich: Tests) -> str:
+def _hard(ops: Sequence[str], tests: Tests, rich: Tests, cannot: frozenset[str]) -> str:
     """The shares of ties and of both ends, and what is lacking."""
     rounded, *parts = summed(rich) or [0]
     shares = " · ".join(f"{100 * part / rounded:.0f}" for part in parts[:3]) if rounded else ""
-    wants = ", ".join(lacks(ops, rich, bool(tests))) if rounded else ""
+    wants = ", ".join(lacks(ops, rich, bool(tests), cannot)) if rounded else ""
     return f"{shares} %{f'; lacks {wants}' if wants else ''}" if shares else ""
 
 

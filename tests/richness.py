@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -20,7 +22,7 @@ from qir.ir.ops import spec
 from qir.ir.types import QuantType, TensorType
 from qir.reference.companions import Resolved, resolved
 from qir.reference.products import any_map, plain
-from qir.reference.table import compute
+from qir.reference.table import compute, compute_all
 
 Array = NDArray[np.generic]
 Reals = NDArray[np.float64]
@@ -30,9 +32,10 @@ with one that is not 0, with scales whose ratio is no power of two, with the map
 such a mean comes to no end, and is not scaled."""
 
 LEAST = 0.05
-_NEAR = 2.0**-20
+NEAR = 2.0**-20
 """How near to half way a real is on a tie, for it is one in a runtime's float32."""
 _NONE = (0,) * 8
+_UNKNOWN = (QirError, ValueError, TypeError, IndexError, KeyError, AttributeError, AssertionError)
 _MOST = 1 << 19
 """Elements of the largest operands that are looked at: larger ones say no more."""
 CURVES = frozenset(
@@ -51,10 +54,11 @@ FACTORS = frozenset(
 def lacking(of: Sequence[int], ops: Iterable[str]) -> list[str]:
     """What comparisons lack to bear a claim that rounds; nothing where they have all."""
     rounded, ties, low, high, odd, moved, skew, same = of
+    ops = list(ops)
     free, curve = rounded > same, bool(CURVES & set(ops))
     has = {
         "ties": curve or ties >= LEAST * rounded,
-        "low": curve or not free or low >= LEAST * (rounded - same),
+        "low": curve or not free or low >= LEAST * (rounded - same) or all(map(never_below, ops)),
         "high": curve or not free or high >= LEAST * (rounded - same),
         "odd zeros": not moved or odd > 0,
         "scales": not free or skew > 0,
@@ -62,22 +66,33 @@ def lacking(of: Sequence[int], ops: Iterable[str]) -> list[str]:
     return [name for name, there in has.items() if not there]
 
 
+@cache
+def never_below(op: str) -> bool:
+    """Whether an op gives no real below zero, whatever it is given: none leaves the low end."""
+    slots = [slot.name for slot in spec(op).operands]
+    grids = np.meshgrid(*[np.linspace(-3, 3, 25)] * len(slots))
+    try:
+        made = compute(op, dict(zip(slots, grids, strict=True)), spec(op).usual or {})
+    except _UNKNOWN:
+        return False
+    return bool(np.min(made) >= 0)
+
+
 def of_node(node: Node, operands: Mapping[str, Array], profile: str) -> Rich | None:
     """What a node rounds; None for one that rounds nothing, or whose reals are not known here."""
-    quants = [v.type.quant for v in node.results]
-    if len(quants) != 1 or quants[0] is None or node.bodies:
+    if not node.results or node.results[0].type.quant is None or node.bodies:
         return None
     if sum(a.size for a in operands.values()) > _MOST:
         return None
     try:
         with np.errstate(all="ignore"):
             return _chain(node, operands, profile)
-    except (QirError, ValueError, TypeError, IndexError, KeyError, AssertionError):
+    except _UNKNOWN:
         return None
 
 
 def _chain(node: Node, operands: Mapping[str, Array], profile: str) -> Rich | None:
-    kinds = (node.result.type,)
+    kinds = tuple(v.type for v in node.results)
     if not node.stages:
         values = dict(node.operands)
         given = resolved(node.op, values, operands, kinds, profile)
@@ -104,10 +119,10 @@ def _chain(node: Node, operands: Mapping[str, Array], profile: str) -> Rich | No
 
 
 def _made(op: str, reals: Mapping[str, Array], attrs: Mapping[str, Any]) -> Array:
-    """The reals that an op gives."""
+    """The reals that an op gives, the first of them where it gives several."""
     if op in ("quantize", "requantize"):
         return reals["x"]
-    return compute(op, dict(reals), attrs)
+    return compute_all(op, dict(reals), attrs)[0]
 
 
 def _reals(given: Resolved) -> dict[str, Array]:
@@ -136,21 +151,31 @@ def _unit(types: Mapping[str, TensorType]) -> Reals:
 
 def _meant(codes: Array, quant: QuantType) -> Reals:
     numbers = any_map(quant).over(codes.shape)
-    if numbers.plus is not None or quant.storage.is_float:
+    if quant.storage.is_float:
         raise ValueError
     steps = codes.astype(np.float64) - np.asarray(numbers.zero, np.float64)
-    return np.asarray(steps * np.asarray(numbers.scale, np.float64))
+    return np.asarray(steps * np.asarray(numbers.scale, np.float64) + _offset(numbers.plus))
+
+
+def _offset(plus: Array | None) -> Reals:
+    return np.asarray(0.0 if plus is None else plus, np.float64)
+
+
+def _in_steps(quant: QuantType) -> bool:
+    """Whether codes are whole steps of one scale, counted from zero or from a real of their own."""
+    return plain(quant if quant.plus is None else replace(quant, plus=None))
 
 
 def _counted(op: str, reals: Array, given: Resolved) -> Rich | None:
     quant = given.results[0].quant
-    if quant is None or not plain(quant):
+    if quant is None or not _in_steps(quant):
         return None
     maps = {s: k.quant for s, k in given.types.items() if k.quant is not None}
     out = any_map(quant)
     numbers = out.over(reals.shape)
     zero = np.asarray(numbers.zero, np.int64)
-    steps = reals.astype(np.float64) / np.asarray(numbers.scale, np.float64)
+    steps = reals.astype(np.float64) - _offset(numbers.plus)
+    steps /= np.asarray(numbers.scale, np.float64)
     codes = steps + zero
     same = bool(maps) and op not in FACTORS and all(map(quant.same_map, maps.values()))
     if same and (spec(op).traits.value_preserving or np.array_equal(steps, np.rint(steps))):
@@ -158,8 +183,9 @@ def _counted(op: str, reals: Array, given: Resolved) -> Rich | None:
     low, high = codes < out.low - 0.5, codes > out.high + 0.5
     beyond = low | high | ~np.isfinite(steps)
     cut = np.where(beyond, 0.0, steps)
-    tie = ~beyond & (np.abs(cut - np.floor(cut) - 0.5) <= _NEAR * np.maximum(1, np.abs(cut)))
-    zeros = [zero, *(np.asarray(any_map(q).zero, np.int64) for q in maps.values() if plain(q))]
+    tie = ~beyond & (np.abs(cut - np.floor(cut) - 0.5) <= NEAR * np.maximum(1, np.abs(cut)))
+    shifted = [q for q in (quant, *maps.values()) if plain(q)]
+    zeros = [np.asarray(any_map(q).zero, np.int64) for q in shifted]
     odd = any((z & 1).any() for z in zeros)
     moved = any(z.any() for z in zeros)
     size = int(reals.size)

@@ -170,6 +170,7 @@ class Group:
 NEEDS: Mapping[str, str] = {
     "same_map": "operand and result have one scale, zero point and storage",
     "kept_map": "the result has the first operand's scale, zero point and storage",
+    "held_ranges": "the result's range reaches as far as that of each operand",
     "same_storage": "the operands' and the result's storage types agree",
     "redundant_tail": "the activations cut nothing that the result's codes could hold",
     "bias_unit": "the bias is i32 with |scale - x*w| <= 1e-6 + 0.01*x*w, or a real constant",

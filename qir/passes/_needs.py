@@ -10,6 +10,7 @@ import numpy as np
 from qir.ir.dtype import I32
 from qir.ir.ops import spec
 from qir.numerics import Profile, Query, affine_of, profile, query_of
+from qir.numerics.forms import holds_ranges
 from qir.reference.quantized import bounds
 from qir.rewrite.fusing import LINES, PRODUCTS, Match, accumulator_scale, moves_codes
 
@@ -93,6 +94,10 @@ def _coded(match: Match) -> bool:
     return all(v.type.quant is not None for v in match.codes.values())
 
 
+def _held_ranges(match: Match) -> bool:
+    return holds_ranges(match.result, (value.type.quant for value in match.codes.values()))
+
+
 def _no_dilation(match: Match) -> bool:
     return match.head.attrs.get("dilation", (1, 1)) == (1, 1)
 
@@ -100,6 +105,7 @@ def _no_dilation(match: Match) -> bool:
 NEEDS: Mapping[str, Callable[[Match], bool]] = {
     "same_map": moves_codes,
     "kept_map": _kept_map,
+    "held_ranges": _held_ranges,
     "same_storage": _same_storage,
     "redundant_tail": _redundant_tail,
     "bias_unit": _bias_unit,

@@ -7,7 +7,7 @@ no longer poor; what has become poor is not put in.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from qir.atomic import write_text
@@ -32,15 +32,30 @@ ROUNDS = (
 """Ops that round whatever they are given."""
 
 
-def claims(of: Profile) -> Iterator[tuple[str, Sequence[str], str]]:
-    """A profile's own claims of codes: key, ops, claim."""
+WANTS = frozenset(("ties", "low", "high", "odd zeros", "scales", "anything that rounds"))
+LIMITS: Mapping[str, frozenset[str]] = {
+    "one_map": WANTS,
+    "same_map": WANTS,
+    "held_ranges": frozenset(("low", "high")),
+}
+"""Forms and needs under which an op rounds nothing, or comes to no end of the codes."""
+
+
+def limits(conditions: Iterable[str]) -> frozenset[str]:
+    """What no comparison of a claim can have, by its forms or needs."""
+    return frozenset().union(*(LIMITS.get(name, frozenset()) for name in conditions))
+
+
+def claims(of: Profile) -> Iterator[tuple[str, Sequence[str], str, frozenset[str]]]:
+    """A profile's own claims of codes: key, ops, claim, and what these ops cannot have."""
     for rule in of.rules:
         if {REAL, "i32"} & set(rule.when.storage.get(RESULT, ())):
             continue  # reals and sums are rounded by no scale
-        yield rule_key(rule), rule.ops, str(rule.fields.get(("", "claim"), "unknown"))
+        claim = str(rule.fields.get(("", "claim"), "unknown"))
+        yield rule_key(rule), rule.ops, claim, limits(rule.when.form)
     for group in of.own_groups:
         if group.result == "codes":
-            yield group_key(group), group.chain, group.claim
+            yield group_key(group), group.chain, group.claim, limits(group.needs)
 
 
 def summed(tests: Mapping[str, Sequence[int]]) -> richness.Rich:
@@ -55,25 +70,33 @@ _MANY = 256
 """Results of a test that can be hard enough for a claim."""
 
 
-def lacks(ops: Sequence[str], tests: Mapping[str, Sequence[int]], compared: bool) -> list[str]:
+def lacks(
+    ops: Sequence[str],
+    tests: Mapping[str, Sequence[int]],
+    compared: bool,
+    cannot: frozenset[str] = frozenset(),
+) -> list[str]:
     """What the comparisons of an exact claim lack, all of them together and each test of many.
 
-    Tests whose scales are of any kind have few ties, and need none where another has them.
+    Nothing is lacking that they cannot have. Tests whose scales are of any kind have few ties, and
+    need none where another has them.
     """
     total = summed(tests)
     if not total or not total[0]:
-        return ["anything that rounds"] if compared and ROUNDS & set(ops) else []
+        none = compared and ROUNDS & set(ops) and "anything that rounds" not in cannot
+        return ["anything that rounds"] if none else []
     each = [richness.lacking(test, ops) for test in tests.values() if test[0] >= _MANY]
-    return [want for want in richness.lacking(total, ops) if all(want in one for one in each)]
+    wants = [want for want in richness.lacking(total, ops) if want not in cannot]
+    return [want for want in wants if all(want in one for one in each)]
 
 
 def poor(found: Counts, rich: Counts) -> Poor:
     """Every exact claim that is compared, and lacks something."""
     out: Poor = {}
     for name in sorted(profile_names()):
-        for key, ops, claim in claims(profile(name)):
+        for key, ops, claim, cannot in claims(profile(name)):
             compared = bool(found.get(name, {}).get(key))
-            wants = lacks(ops, rich.get(name, {}).get(key, {}), compared)
+            wants = lacks(ops, rich.get(name, {}).get(key, {}), compared, cannot)
             if claim == "exact" and compared and wants:
                 out.setdefault(name, {})[key] = wants
     return out

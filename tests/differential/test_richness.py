@@ -10,8 +10,8 @@ from qir.ir.text import parse
 from qir.numerics import profile, profile_names
 from qir.reference.interpreter import run
 from tests.counting import Recorder, counts, listen, riches
-from tests.differential.poor import claims, known, lacks, left, poor, written
-from tests.richness import lacking
+from tests.differential.poor import claims, known, lacks, left, limits, poor, written
+from tests.richness import lacking, never_below
 
 
 def test_each_exact_claim_rests_on_hard_results_or_is_named_as_poor() -> None:
@@ -68,6 +68,13 @@ def test_ties_and_ends_are_counted_from_reals(
             assert tests == {"t": wanted}
 
 
+def test_what_gives_nothing_below_zero_needs_no_low_end() -> None:
+    assert all(map(never_below, ("relu", "squared_difference", "exp")))
+    assert not any(map(never_below, ("add", "leaky_relu", "clip", "concat", "conv2d", "mul")))
+    assert lacking([100, 5, 0, 5, 1, 100, 1, 0], ["relu"]) == []
+    assert lacking([100, 5, 0, 5, 1, 100, 1, 0], ["conv2d", "relu"]) == ["low"]
+
+
 def test_what_is_lacking_is_told() -> None:
     rich = [100, 5, 5, 5, 1, 100, 1, 0]
     assert lacking(rich, ["add"]) == []
@@ -76,7 +83,9 @@ def test_what_is_lacking_is_told() -> None:
     assert lacking([100, 5, 0, 0, 0, 0, 0, 100], ["avg_pool2d"]) == []
     assert lacks(["add"], {}, True) == ["anything that rounds"]
     assert lacks(["reshape"], {}, True) == []
+    assert lacks(["concat"], {}, True, limits(["one_map"])) == []
     assert lacks(["add"], {"a": rich, "b": rich}, True) == []
     easy, hard = [10000, 0, 0, 0, 1, 100, 1, 0], [1000, 50, 0, 50, 0, 100, 0, 0]
     assert lacks(["add"], {"a": easy, "b": hard}, True) == ["low"]
+    assert lacks(["add"], {"a": easy, "b": hard}, True, limits(["held_ranges"])) == []
     assert lacks(["add"], {"a": easy, "b": rich}, True) == ["ties", "low", "high"]

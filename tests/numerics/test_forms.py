@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from qir.errors import ProfileError
 from qir.ir.attrs import Attr
 from qir.ir.dims import Shape, symbol
 from qir.ir.dtype import F32, I8, dtype
-from qir.ir.types import TensorType, uniform
+from qir.ir.types import Declared, QuantType, TensorType, uniform
 from qir.numerics import Query, dumps, parse
 from qir.numerics.forms import FORMS, forms_of
 
@@ -245,6 +246,21 @@ def test_a_scale_far_below_the_results_is_told(op: str) -> None:
 
     assert names(1.0, 2.0**-11, 1.0) == names(2.0**-11, 1.0, 1.0) == ("far_operand",)
     assert names(1.0, 2.0**-10, 1.0) == names(1.0, 2.0**-11, 0.5) == names(1.0, 1e-9, None) == ()
+
+
+def test_maps_and_ranges_of_what_is_joined_are_told() -> None:
+    def names(made: QuantType | None, *joined: QuantType) -> set[str]:
+        kinds = {f"xs.{i}": TensorType((3,), one) for i, one in enumerate(joined)}
+        return set(forms_of("concat", kinds, {"axis": 0}, made))
+
+    one, other, wide = (uniform(I8, np.float32(v), 1) for v in (0.5, 0.25, 2.0))
+    assert names(one, one, one) == {"one_map", "held_ranges"}
+    assert names(wide, one, other) == {"held_ranges"}
+    assert names(one, one, wide) == names(None, one) == set()
+    lower = uniform(I8, np.float32(0.5), 2)
+    assert names(one, lower) == names(lower, one) == set()
+    said = replace(lower, declared=Declared((-100.0,), (100.0,)))
+    assert names(said, one, other) == {"held_ranges"}
 
 
 def test_windows_and_rows_that_xnnpack_leaves_to_others_are_told() -> None:

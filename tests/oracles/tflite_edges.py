@@ -114,11 +114,11 @@ def wrapped(count: int) -> Iterator[Case]:
 def tied(op: str, kind: str, count: int) -> Iterator[Case]:
     """Means and sums along some axes, with many results on ties."""
     for number, seed in seeds(f"tied{op}{kind}", count):
-        size = (1, int(seed.integers(2, 9)), int(seed.integers(2, 9)), 60)
+        size = (1, *(2 * int(n) for n in seed.integers(1, 4, 2)), 60)
         axes = ((1, 2), (1,), (2,))[number % 3]
         into = float(F(2.0 ** -int(seed.integers(3, 6)) * (1, 1.1)[number % 2]))
         x = Operand(codes(seed, kind, *size), into, zero_of(seed, kind))
-        ratio = (1, 0.5, 2, 1.3, 0.37, 4)[number % 6] * (1 if op == "reduce_mean" else 6)
+        ratio = (1, 0.5, 2 / 3, 1.3, 0.37, 0.5)[number % 6] * (1 if op == "reduce_mean" else 4)
         made = Operand(np.zeros(0, kind), float(F(into * ratio)), zero_of(seed, kind))
         shape = tuple(1 if axis in axes else n for axis, n in enumerate(size))
         yield Case(op, {"x": x}, made, shape, {"axes": axes, "keep": True})

@@ -11,6 +11,7 @@ import numpy as np
 from backends.tflite.models import Case, F, Operand, Value
 from tests.oracles.tflite_operands import (
     ACTIVATIONS,
+    HALVES,
     Suites,
     beside,
     bounds,
@@ -37,7 +38,7 @@ def pairs(op: str, kind: str, count: int) -> Iterator[Case]:
         else:
             length = 1 + number * 13 % 70
             left, right = codes(seed, kind, 3, length), codes(seed, kind, 3, length)
-        near = number % 3 != 2
+        near, half = number % 3 != 2, (1.5, 0.75, 0.5)[number // 3 % 3]
         scales = [scale_of(seed, 1), scale_of(seed, 1)]
         if near and op != "mul":
             scales[1] = float(F(scales[0]) * F((1.0, 2.0, 0.5)[number % 4 % 3]))
@@ -45,17 +46,18 @@ def pairs(op: str, kind: str, count: int) -> Iterator[Case]:
             Operand(data, scale, zero_of(seed, kind))
             for data, scale in zip((left, right), scales, strict=True)
         )
-        if op == "mul" and number % 4 < 2:
-            few = np.clip(b.zero + seed.integers(-8, 8, right.shape) * 2 + 1, *bounds(kind))
+        if op == "mul" and near:
+            few = np.clip(b.zero + seed.choice([-3, -1, 1, 3], right.shape), *bounds(kind))
             b = replace(b, data=few.astype(kind))
-            wide = F(a.step) * F(b.step) * F((2, 4, 6, 10)[number // 4 % 4])
+            wide = F(a.step) * F(b.step) / F((0.5, 0.75, 1.5)[number // 3 % 3])
         elif op == "mul":
             wide = F(a.step) * F(b.step) * F((64, 128, 50, 100)[number // 4 % 4])
         else:
-            wide = F(max(a.step, b.step) * (0.5, 1.0, 2.0)[number // 3 % 3])
+            wide = F(F(min(a.step, b.step)) / F(half))
+            wide = wide if near else F(max(a.step, b.step) * (0.5, 1.0, 2.0)[number // 3 % 3])
         scale = (wide, beside(seed, wide), wide * F(seed.uniform(0.4, 1.6)))[number % 3]
         made = result(seed, kind, float(scale))
-        act = ACTIVATIONS[number // 2 % 4]
+        act = ACTIVATIONS[number // 6 % 4]
         yield Case(op, {"a": a, "b": b}, made, left.shape, fed=("a", "b"), activation=act)
 
 
@@ -66,13 +68,12 @@ def every(op: str, kind: str, count: int, fixed: tuple[float, int] | None) -> It
         step = 1 if high - low < 256 else 61
         data = np.arange(low, high + 1, step).astype(kind).reshape(1, -1)
         x = Operand(data, scale_of(seed, number // 2), zero_of(seed, kind))
-        ratios = (0.5, 2.0, 1.0, 0.25, 1.5, 4.0) if step == 1 else (0.5, 2.0, 0.25, 2.0, 1.5, 4.0)
-        ratio = F(ratios[number // 3 % 6])
-        wanted = (F(x.step) * ratio, beside(seed, F(x.step) * ratio), seed.uniform(0.5, 2) * x.step)
+        ratio = F(F(x.step) / F(HALVES[number // 3 % 6]))
+        wanted = (ratio, beside(seed, ratio), seed.uniform(0.3, 2) * x.step)
         made = result(seed, kind, *(fixed or (float(wanted[number % 3]), zero_of(seed, kind))))
         attrs: dict[str, Value] = {}
         if op == "leaky_relu":
-            attrs["alpha"] = float(F((0.1, 0.25, 0.3, 0.5)[number % 4]))
+            attrs["alpha"] = float(F((0.1, 1.5, 2.5, 0.5)[number % 4]))
         yield Case(op, {"x": x}, made, data.shape, attrs)
 
 
@@ -220,7 +221,7 @@ def sums(kind: str, count: int) -> Iterator[Case]:
         keep, size = number % 3 != 1, x.data.shape
         shape = tuple(1 if i in axes else n for i, n in enumerate(size) if keep or i not in axes)
         root = math.sqrt(math.prod(size[a] for a in axes))
-        ratio = (2.0, 4.0, root, root * seed.uniform(0.4, 2))[number // 4 % 4]
+        ratio = (2.0, 4 / 3, root, root * seed.uniform(0.4, 2))[number // 4 % 4]
         made = result(seed, kind, x.step * float(ratio))
         yield Case("reduce_sum", {"x": x}, made, shape, {"axes": axes, "keep": keep})
 
@@ -243,7 +244,10 @@ def slopes(kind: str, count: int) -> Iterator[Case]:
         channels = 1 + number * 3 % 8
         x = Operand(np.repeat(every, channels, 3), scale_of(seed, 1), zero_of(seed, kind))
         slope = operand(seed, kind, number, 1, 1, channels)
-        ratio = F(x.step * (0.5, 2.0, 1.0, 4.0)[number // 3 % 4])
+        if number % 3 < 2:
+            few = np.clip(slope.zero + seed.choice([-3, -1, 1, 3], channels), low, high)
+            slope = replace(slope, data=few.astype(kind).reshape(1, 1, -1), scale=0.5)
+        ratio = F(x.step / HALVES[number // 3 % 6])
         wanted = (ratio, beside(seed, ratio), x.step * seed.uniform(0.5, 2))
         made = result(seed, kind, float(wanted[number % 3]))
         yield Case("prelu", {"x": x, "slope": slope}, made, x.data.shape)

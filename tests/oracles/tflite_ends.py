@@ -20,6 +20,7 @@ from tests.oracles.tflite_operands import (
     operand,
     result,
     seeds,
+    sparse,
     unsigned,
     weights,
     window,
@@ -60,19 +61,24 @@ def _pair(op: str, sizes: tuple[float, float]) -> Maker:
     return made
 
 
-def _layer(seed: Seed, kind: str, out: Operand, into: int, count: int, bits: int) -> Case:
-    """A layer of rows; of weights of four bits, or of eight."""
+def _layer(seed: Seed, kind: str, number: int, out: Operand, into: int, bits: int) -> Case:
+    """A layer of rows; of weights of four bits, or of eight. Half of them have sums on ties."""
+    count = 6
     x = _wide(seed, kind, out.step * 1.5, _MANY // count, into)
     data = seed.integers(-7, 8, (count, into)).astype(np.int8)
     scale = seed.uniform(0.2, 1.2, count).astype(F) if kind == "int8" else 0.5
     w = Operand(data, scale, bits=bits)
+    if number % 4 < 2:
+        w, _ = sparse(seed, w, 1.0, kind)
+        each = seed.choice([1.0, 0.5, 1 / 3], count).astype(F)
+        w = replace(w, scale=each if kind == "int8" else 0.5)
     w = unsigned(seed, replace(w, scale=0.5)) if kind == "uint8" else w
     given = {"x": x, "w": w, "bias": biased(seed, x, w, count, 20)}
     return Case("linear", given, out, (_MANY // count, count))
 
 
 def _linear(seed: Seed, kind: str, number: int, out: Operand) -> Case:
-    return _layer(seed, kind, out, 1 + number % 5, 6, 8)
+    return _layer(seed, kind, number, out, 1 + number % 5, 8)
 
 
 def _conv(seed: Seed, kind: str, number: int, out: Operand) -> Case:
@@ -80,7 +86,7 @@ def _conv(seed: Seed, kind: str, number: int, out: Operand) -> Case:
 
 
 def _conv_of_few(seed: Seed, kind: str, number: int, out: Operand) -> Case:
-    return _imaged(_layer(seed, kind, out, 1 + number % 5, 6, 4))
+    return _imaged(_layer(seed, kind, number, out, 1 + number % 5, 4))
 
 
 def _imaged(made: Case) -> Case:
@@ -93,7 +99,7 @@ def _imaged(made: Case) -> Case:
 
 
 def _depthwise(seed: Seed, kind: str, number: int, out: Operand) -> Case:
-    made = _layer(seed, kind, out, 6, 6, 8)
+    made = _layer(seed, kind, number, out, 6, 8)
     w = made.operands["w"]
     w = replace(w, data=w.data[:, :1].reshape(6, 1, 1, 1))
     given = {**made.operands, "w": w}
@@ -115,7 +121,7 @@ def _pool(op: str, kernel: tuple[int, int], stride: tuple[int, int]) -> Maker:
 
 def _few(bits: int, size: int, *, many: bool) -> Maker:
     def made(seed: Seed, kind: str, number: int, out: Operand) -> Case:
-        case = _layer(seed, kind, out, size, 6, bits)
+        case = _layer(seed, kind, number, out, size, bits)
         if many:
             return case
         w = replace(case.operands["w"], scale=0.5)
@@ -196,10 +202,13 @@ def unread(kind: str, count: int, *, same: bool) -> Iterator[Case]:
             continue
         of = operand(seed, kind, number, 1, *size, into)
         w = weights(seed, number, shape, many=kind == "int8")
+        tied = sparse(seed, w, of.step, kind) if done % 2 else None
+        w = tied[0] if tied else w
         w = unsigned(seed, w) if kind == "uint8" else w
-        reach = 20_000 if kind == "uint8" else 2000
+        reach = 60 if tied else 20_000 if kind == "uint8" else 2000
         given = {"x": of, "w": w, "bias": biased(seed, of, w, out, reach)}
-        to = result(seed, kind, fitting(of, w, int(np.prod(shape[1:])), number))
+        fit = fitting(of, w, int(np.prod(shape[1:])), number)
+        to = tied[1] if tied else result(seed, kind, fit)
         yield Case("conv2d", given, to, made, attrs, same=same)
 
 

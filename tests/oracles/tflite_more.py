@@ -33,9 +33,16 @@ COMPARISONS = ("equal", "not_equal", "greater", "greater_equal", "less", "less_e
 
 
 def clips(low: float, high: float, kind: str, count: int) -> Iterator[Case]:
-    """Numbers kept between two ends; of every three results one lies on ties, one just beside."""
-    for case in every("clip", kind, count, None):
-        yield replace(case, attrs={"min": low, "max": high})
+    """Numbers kept between two ends; of every three results one lies on ties, one just beside.
+
+    The codes reach about as far as the ends, and those of the result not always.
+    """
+    for number, case in enumerate(every("clip", kind, count, None)):
+        x, reach = case.operands["x"], high * (0.7, 1.4, 2.0)[number // 3 % 3]
+        more = 2.0 ** round(math.log2(reach / (x.step * bounds(kind)[1] / (1 + (kind == "uint8")))))
+        out = replace(case.out, scale=case.out.step * more)
+        held = {"x": replace(x, scale=x.step * more)}
+        yield replace(case, operands=held, out=out, attrs={"min": low, "max": high})
 
 
 def curve(op: str, kind: str, count: int) -> Iterator[Case]:
@@ -279,7 +286,7 @@ def _of(kind: str, mark: str) -> Suites:
     found: Suites = {
         "relu": lambda: every("relu", kind, 18, None),
         "lengths": lambda: lengths(kind),
-        "relu6": lambda: clips(0.0, 6.0, kind, 18),
+        "relu6": lambda: clips(0.0, 6.0, kind, 18 if eight else 9),
         "compare": lambda: compared(kind, 36),
         "div": lambda: quotients(kind, 24),
         "reduce_max": lambda: ends("reduce_max", kind, 8),
@@ -289,7 +296,7 @@ def _of(kind: str, mark: str) -> Suites:
         "gelu": lambda: curve("gelu", kind, 24),
     }
     if eight:
-        found["relu1"] = lambda: clips(-1.0, 1.0, kind, 18)
+        found["relu1"] = lambda: clips(-1.0, 1.0, kind, 30)
         found["relu01"] = lambda: clips(0.0, 1.0, kind, 18)
         found["arg_max"] = lambda: ends("arg_max", kind, 6)
         found["arg_min"] = lambda: ends("arg_min", kind, 6)

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from backends.tflite.models import Array, Case, F, Operand
+from backends.tflite.models import Array, Case, F, Numbers, Operand
 
 Seed = np.random.Generator
 
@@ -147,6 +147,28 @@ def one_sided(of: Operand) -> Operand:
 def beside(seed: Seed, x: np.float32) -> np.float32:
     """A number near another, up to a few thousandths of a thousandth off."""
     return F(x * F(1 + float(seed.choice([-1, 1])) * 2.0 ** -float(seed.integers(12, 24))))
+
+
+HALVES = (1.5, 0.5, 2.5, 0.75, 0.5, 1.25)
+"""Of how many steps of the result a step of what is rounded is: odd sums, or every other one of
+them, are half way between two codes, and sums of the width of the codes leave them at both ends."""
+
+
+def sparse(seed: Seed, w: Operand, unit: float, kind: str) -> tuple[Operand, Operand]:
+    """Weights of which each result has about two, of 1 and -1, and a map of the result, such that
+    many sums of data whose step is `unit` are half way between two codes."""
+    count = w.data.shape[w.axis]
+    rows = np.moveaxis(np.zeros(w.data.shape, np.int8), w.axis, 0).reshape(count, -1)
+    for _ in range(2):
+        at = seed.integers(0, rows.shape[1], count)
+        rows[np.arange(count), at] = seed.choice([-1, 1], count)
+    sizes = np.moveaxis(w.data, w.axis, 0).shape
+    data = np.moveaxis(rows.reshape(sizes), 0, w.axis)
+    base = F(seed.uniform(0.005, 0.02))
+    scale: Numbers = float(F(base * F(seed.choice(HALVES))))
+    if np.ndim(w.scale):
+        scale = (base * seed.choice(HALVES, count).astype(F)).astype(F)
+    return replace(w, data=data, scale=scale), result(seed, kind, float(F(unit) * base))
 
 
 Suites = dict[str, Callable[[], Iterator[Case]]]

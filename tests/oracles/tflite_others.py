@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 import numpy as np
 
 from backends.tflite.models import Case, F, Operand, Value
 from tests.oracles.tflite_operands import (
+    HALVES,
     Suites,
     bounds,
     codes,
@@ -20,26 +22,32 @@ from tests.oracles.tflite_operands import (
 
 
 def squares(count: int) -> Iterator[Case]:
-    """Squares of differences of tensors of 1..70 codes, every third one by powers of two."""
+    """Squares of differences of tensors of 1..70 codes; every third is of codes that mean nearly
+    the same, and many results lie on ties."""
     for number, seed in seeds("sqdiff", count):
         a, b = (operand(seed, "int8", number, 6, 1 + number * 13 % 70) for _ in "ab")
         wide = (a.step + b.step) ** 2 * seed.uniform(500, 6000)
-        scale = 2.0 ** round(np.log2(wide)) if number % 3 == 0 else wide
-        made = result(seed, "int8", float(scale))
+        if number % 3 == 0:
+            near = a.data.astype(int) - a.zero + seed.integers(-12, 13, a.data.shape) + b.zero
+            data = np.clip(near, *bounds("int8")).astype(np.int8)
+            b = replace(b, data=data, scale=a.scale)
+            wide = float(F(a.step * a.step)) / HALVES[number // 3 % 6]
+        made = result(seed, "int8", float(wide))
         yield Case("squared_difference", {"a": a, "b": b}, made, a.data.shape, fed=("a", "b"))
 
 
-def close_pairs(count: int) -> Iterator[Case]:
-    """Differences by scales of which one is 3/8 or 5/16 of the other: the last of 20 more bits
-    decides some results."""
-    for number, seed in seeds("subclose", count):
-        left = np.arange(-128, 128).astype(np.int8).repeat(16).reshape(1, -1)
+def close_pairs(op: str, kind: str, count: int) -> Iterator[Case]:
+    """Sums or differences by scales of which one is 3/8 or 5/16 of the other: the last of 20 more
+    bits decides some results."""
+    for number, seed in seeds(f"{op}close", count):
+        every = np.linspace(*bounds(kind), 256).round().astype(kind)
+        left = every.repeat(16).reshape(1, -1)
         scale = F(seed.uniform(0.03, 0.13))
         other = F(scale * F((0.375, 0.3125)[number // 2 % 2]))
-        a = Operand(left, float(scale), zero_of(seed, "int8"))
-        b = Operand(codes(seed, "int8", *left.shape), float(other), zero_of(seed, "int8"))
-        made = result(seed, "int8", float(scale * F((0.5, 1.0, 2.0, 0.25)[number % 4])))
-        yield Case("sub", {"a": a, "b": b}, made, left.shape, fed=("a", "b"))
+        a = Operand(left, float(scale), zero_of(seed, kind))
+        b = Operand(codes(seed, kind, *left.shape), float(other), zero_of(seed, kind))
+        made = result(seed, kind, float(scale * F((0.5, 1.0, 2.0, 0.25)[number % 4])))
+        yield Case(op, {"a": a, "b": b}, made, left.shape, fed=("a", "b"))
 
 
 _POWERS = (
@@ -118,7 +126,8 @@ def moves(kind: str, count: int) -> Iterator[Case]:
 
 OTHERS: Suites = {
     "squared_difference": lambda: squares(36),
-    "sub_close": lambda: close_pairs(8),
+    "sub_close": lambda: close_pairs("sub", "int8", 8),
+    "add16_close": lambda: close_pairs("add", "int16", 4),
     "exp_close": close_powers,
     "sqrt": lambda: roots("int8", 24),
     "sqrt16": lambda: roots("int16", 12),

@@ -22,6 +22,7 @@ from tests.oracles.tflite_operands import (
     result,
     scale_of,
     seeds,
+    sparse,
     unsigned,
     weights,
     window,
@@ -30,7 +31,8 @@ from tests.oracles.tflite_operands import (
 
 
 def conv(kind: str, count: int, *, depth: bool) -> Iterator[Case]:
-    """Convolutions with every stride, dilation and padding, channels 1..40.
+    """Convolutions with every stride, dilation and padding, channels 1..40; every third one has
+    many sums on ties.
 
     Unsigned codes have unsigned weights of one scale.
     """
@@ -47,9 +49,11 @@ def conv(kind: str, count: int, *, depth: bool) -> Iterator[Case]:
         x = operand(seed, kind, number, 1, *size, into)
         w = weights(seed, number, (out, 1 if depth else into, *kernel), many=number % 4 != 1)
         x, w = (one_sided(x), one_sided(w)) if long else (x, w)
+        tied = sparse(seed, w, x.step, kind) if number % 3 == 1 else None
+        w = tied[0] if tied else w
         w = unsigned(seed, w) if kind == "uint8" else w
         terms = (1 if depth else into) * kernel[0] * kernel[1]
-        b = biased(seed, x, w, out, 2000)
+        b = biased(seed, x, w, out, 60 if tied else 2000)
         sizes, pad = window(size, kernel, stride, dilation, same=same)
         attrs: dict[str, Value] = {
             "stride": stride,
@@ -60,7 +64,8 @@ def conv(kind: str, count: int, *, depth: bool) -> Iterator[Case]:
         attrs["groups"] = into if depth else 1
         if depth and into == 1:
             continue
-        made = result(seed, kind, fitting(x, w, terms, number) * (40 if long else 1))
+        fit = fitting(x, w, terms, number) * (40 if long else 1)
+        made = tied[1] if tied else result(seed, kind, fit)
         act = ACTIVATIONS[number % 4]
         yield Case(
             "conv2d",
@@ -74,7 +79,7 @@ def conv(kind: str, count: int, *, depth: bool) -> Iterator[Case]:
 
 
 def linear(kind: str, count: int) -> Iterator[Case]:
-    """Fully connected layers of 1..70 inputs and outputs."""
+    """Fully connected layers of 1..70 inputs and outputs; every third has many sums on ties."""
     for number, seed in seeds(f"fc{kind}", count):
         into, out, rows = 1 + number * 29 % 70, 1 + number * 11 % 70, int(seed.integers(1, 6))
         if long := kind == "int16" and number == 6:
@@ -82,9 +87,12 @@ def linear(kind: str, count: int) -> Iterator[Case]:
         x = operand(seed, kind, number, rows, into)
         w = weights(seed, number, (out, into), many=number % 4 == 1)
         x, w = (one_sided(x), one_sided(w)) if long else (x, w)
+        tied = sparse(seed, w, x.step, kind) if number % 3 == 1 else None
+        w = tied[0] if tied else w
         w = unsigned(seed, w) if kind == "uint8" else w
-        made = result(seed, kind, fitting(x, w, into, number) * (40 if long else 1))
-        b = biased(seed, x, w, out, 2000)
+        fit = fitting(x, w, into, number) * (40 if long else 1)
+        made = tied[1] if tied else result(seed, kind, fit)
+        b = biased(seed, x, w, out, 60 if tied else 2000)
         act = ACTIVATIONS[number % 4]
         yield Case("linear", {"x": x, "w": w, "bias": b}, made, (rows, out), activation=act)
 
