@@ -25,6 +25,7 @@ from qir.ir.verify import verify as verify_graph
 from qir.ledger import Change, Ledger
 from qir.numerics import Profile, bring, given, profile_text
 from qir.numerics import profile as named_profile
+from qir.numerics.processor import on_processor
 from qir.passes._coded import held
 from qir.passes._kernel_table import kernel_table
 from qir.passes._kernels import kernels, of_reals
@@ -466,11 +467,14 @@ def run(
     *,
     values: Iterable[str] | None = None,
     profile: str | None = None,
+    isa: str | None = None,
 ) -> dict[str, NDArray[np.generic]]:
     """Runs a graph by the reference; gives outputs by name, or the named values.
 
     A value of a body is named by its path, `y/body/h`, and is that of the last round. `profile`
     takes the place of every one that the graph names: a name, or the path of a `.toml` file.
+    `isa` is the processor whose rules count: `any`, `avx2`, `avx512`, `vnni` or `amx`. Without it
+    that is this one, for profiles that claim something of it alone.
     """
     profile = profile and given(profile)
     if values is not None:
@@ -481,7 +485,8 @@ def run(
             except GraphError:
                 raise DataError(f"no value {name!r} in this model") from None
     try:
-        return run_reference(graph, inputs, values=values, profile=profile)
+        with on_processor([profile] if profile else _profiles(graph), isa):
+            return run_reference(graph, inputs, values=values, profile=profile)
     except QirError:
         raise
     except Exception:  # what is no program is told as that, and anything else is a fault

@@ -11,6 +11,7 @@ from qir._kernels._cpu import Plan
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.numerics import profile, query_of
+from qir.numerics.processor import on_processor
 from qir.numerics.profile import differences
 from qir.reference.interpreter import profile_of, run_node
 
@@ -77,7 +78,8 @@ def _check_profile(b: Builder, node: Node) -> None:
         raise CannotLower("it states itself how it rounds")
     name = profile_of(b.graph, node)
     query = query_of(node)
-    other = differences(profile(PROFILE).resolve(query), profile(name).resolve(query))
+    with on_processor([name]):  # as the reference computes it here
+        other = differences(profile(PROFILE).resolve(query), profile(name).resolve(query))
     if name != PROFILE and other:
         raise CannotLower(f"profile {name} computes it otherwise: {', '.join(other)}")
 
@@ -95,7 +97,8 @@ def _fall_back(b: Builder, node: Node, reason: str) -> None:
 
     def call(*arrays: NDArray[np.generic]) -> None:
         given = constants | dict(zip(slots, arrays, strict=False))
-        computed = run_node(node, {slot: given[slot] for slot in node.operands}, computes_as)
+        with on_processor([computes_as]):
+            computed = run_node(node, {slot: given[slot] for slot in node.operands}, computes_as)
         for out, result in zip(arrays[len(slots) :], computed, strict=True):
             out[...] = result
 

@@ -47,7 +47,7 @@ def group(
 
     Its profile says what. A runtime rounds where it groups, so the bytes of a model with quantize
     and dequantize nodes are those of the grouped one, which follows that profile: `qir run`
-    predicts them. What stays float is told, and why.
+    predicts them, by the rules of this processor or of --isa. What stays float is told, and why.
 
     A float model is folded as for quantizing, and what would be one kernel once its edges are codes
     becomes one group of reals: no number moves by that. Conditions on codes are taken to hold. Such

@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir.errors import QirError, UsageError
-from qir.inspect.environment import best_isa
 from qir.inspect.overflow import Sums, sums_of
 from qir.inspect.reach import WIDEST, reach
 from qir.ir.dtype import F32, dtype
@@ -27,6 +26,7 @@ from qir.ir.verify.accumulators import products, summed, transposed
 from qir.ir.verify.step import SLOTS, Product
 from qir.ledger import Ledger
 from qir.numerics import Query, Rule, affine_of, given, profile, profile_names, query_of
+from qir.numerics.processor import best_isa
 from qir.numerics.rounding import TWICE
 from qir.passes.fuse_qdq import FuseQdq
 from qir.reference.constants import computed

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from qir import registry
 from qir.errors import PluginError, UsageError
+from qir.numerics.processor import processor_features
 
 FRAMEWORKS: Mapping[str, tuple[str, ...]] = {
     "onnx": ("onnx",),
@@ -23,9 +24,6 @@ FRAMEWORKS: Mapping[str, tuple[str, ...]] = {
 }
 """The distributions that bring each framework."""
 LIBRARIES = ("numpy", "networkx", "ml_dtypes", "safetensors")
-
-FEATURES = ("sse4", "avx", "fma", "f16c", "amx", "asimd", "i8mm", "sve")
-CPUINFO = Path("/proc/cpuinfo")
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,25 +132,6 @@ def _lacks_framework(error: PluginError) -> bool:
     cause = error.__cause__
     wanted = (cause.name or "").partition(".")[0] if isinstance(cause, ModuleNotFoundError) else ""
     return wanted not in ("", "qir")
-
-
-def processor_features(known: tuple[str, ...]) -> tuple[str, ...]:
-    """The processor's features by the system's account; where it gives none, `known`."""
-    try:
-        lines = CPUINFO.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return known
-    words = next((line.split() for line in lines if line.startswith(("flags", "Features"))), [])
-    return tuple(word for word in words if word.startswith(FEATURES)) or known
-
-
-def best_isa() -> str:
-    """The best of the instruction sets of which profiles speak, of those this processor has."""
-    found = processor_features(())
-    for isa, start in (("amx", "amx_int8"), ("vnni", "avx512_vnni"), ("avx512", "avx512f")):
-        if start in found:
-            return isa
-    return "avx2" if "avx2" in found else "any"
 
 
 def _processor() -> tuple[tuple[str, ...], tuple[str, ...], int, str]:

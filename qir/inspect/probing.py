@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir.errors import QirError
-from qir.inspect.environment import best_isa
 from qir.inspect.probe_cases import Case, cases
 from qir.inspect.runtimes import Probe as Probe
 from qir.inspect.runtimes import chosen as chosen
@@ -29,6 +28,7 @@ from qir.ledger import Ledger
 from qir.numerics import Method, Profile, Query, Rule, profile, profile_names, query_of
 from qir.numerics.fields import BLOCKS, READS, field_types
 from qir.numerics.library import replaced
+from qir.numerics.processor import best_isa
 from qir.numerics.profile import Entry, Field, Fields, Head, When
 from qir.passes.expand_qdq import ExpandQdq
 from qir.passes.group import Group

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
+from types import MappingProxyType
 from typing import TypeAlias
 
 import numpy as np
@@ -50,13 +52,15 @@ def profile_names() -> tuple[str, ...]:
     return tuple(sorted({p.stem for folder in _folders()[0] for p in folder.glob("*.toml")}))
 
 
+_STANDING: ContextVar[Mapping[str, Profile]] = ContextVar("standing", default=MappingProxyType({}))
+"""Profiles that stand for others of their name in this thread."""
 _GUESTS: dict[str, Profile] = {}
 """Profiles that no file here holds: brought along by a model, or put in to try a change."""
 
 
 def profile(name: str) -> Profile:
     """The profile of that name, ours or a plugin's; ProfileError if there is none."""
-    return _GUESTS.get(name) or _installed(name)
+    return _STANDING.get().get(name) or _GUESTS.get(name) or _installed(name)
 
 
 _READ: dict[str, Profile] = {}
@@ -99,6 +103,16 @@ def given(said: str) -> str:
             f"give this one another name"
         )
     return found.name
+
+
+@contextmanager
+def standing(others: Mapping[str, Profile]) -> Iterator[None]:
+    """Lets these profiles stand for those of their names for a while, in this thread alone."""
+    before = _STANDING.set({**_STANDING.get(), **others})
+    try:
+        yield
+    finally:
+        _STANDING.reset(before)
 
 
 @contextmanager

@@ -53,8 +53,10 @@ from qir.numerics.sense import clashes as clashing
 Json: TypeAlias = "str | int | float | bool | list[Json] | dict[str, Json]"
 Find: TypeAlias = Callable[[str], Profile]
 
+INSTRUCTION_SETS = ("any", "avx2", "avx512", "vnni", "amx")
+"""The processors of which rules speak."""
 _HEAD_WORDS = {
-    "isa": ("any", "avx2", "avx512", "vnni", "amx"),
+    "isa": INSTRUCTION_SETS,
     "groups": ("own", "inherited"),
     "signed": ("kept", "private_unsigned"),
     "doubled": ("kept", "merged"),

@@ -6,17 +6,20 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from itertools import product
+from multiprocessing import get_context
 
 import numpy as np
 import pytest
 
-from qir.inspect.environment import best_isa
+from qir import pipeline
 from qir.ir.dims import symbol
 from qir.ir.graph import Graph
+from qir.ir.types import Array as Stored
 from qir.ir.types import TensorType
 from qir.numerics import Query, profile
 from qir.numerics.forms import forms_of
 from qir.numerics.library import replaced
+from qir.numerics.processor import best_isa
 from qir.reference.interpreter import run
 
 from . import draws_of_torch as draws
@@ -102,3 +105,23 @@ def test_rows_that_are_not_known_leave_a_claim_of_codes_one_off(
             tally.add(found, wanted, f"{case.x.data.shape}")
     tally.within(claim(name))
     assert claim(name).startswith("within:1:")
+
+
+def test_a_run_without_a_word_of_processors_is_by_the_rules_of_this_one() -> None:
+    name, tally, apart = "torch-2.13.onednn", Tally(), 0
+    cases = [replace(sized(seed, 33, 200, 40), relu=False) for seed in range(12)]
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        made = made_by(pool, "onednn", cases)
+    for case, wanted in zip(cases, made, strict=True):
+        graph = Graph(profile=name)
+        x = graph.add("input", types=[kind_of(case.x)], name="x").result
+        slots = {"x": x, "w": graph.constant(Stored(case.w.data, kind_of(case.w), "w"))}
+        if case.bias is not None:
+            slots["bias"] = graph.constant(Stored.of(case.bias, "bias"))
+        kind = TensorType((33, 40), element(case.out))
+        graph.add("output", {"y": graph.add("linear", slots, types=[kind]).result})
+        tally.add(pipeline.run(graph, {"x": case.x.data})["y"], wanted, "this processor")
+        other = pipeline.run(graph, {"x": case.x.data}, isa="vnni")["y"]
+        apart += int(np.count_nonzero(other != wanted))
+    tally.exact()
+    assert apart, "kernels for VNNI give the same bytes"

@@ -7,9 +7,9 @@ from concurrent.futures.process import BrokenProcessPool
 import numpy as np
 import pytest
 
-from qir.inspect.environment import best_isa
 from qir.ir.ops import spec
 from qir.numerics import profile
+from qir.numerics.processor import best_isa
 from qir.reference.quantized import query
 
 from .kernels_of_torch import (

@@ -1,0 +1,114 @@
+"""Profiles stand on this processor, or on one that is named, while something runs under them."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from qir import pipeline
+from qir.errors import UsageError
+from qir.ir.dtype import dtype
+from qir.ir.graph import Graph
+from qir.ir.types import Array, TensorType, uniform
+from qir.numerics import parse, profile, replaced
+from qir.numerics.processor import best_isa, moved, on_processor
+from tests.cli.command import qir
+
+FBGEMM, ORT = "torch-2.13.fbgemm", "ort-1.31"
+F = np.float32
+X = np.array([[255, 255, 1, 0], [200, 100, 255, 255], [0, 3, 7, 200]], np.uint8)
+W = np.array([[127, 127, -128, -128], [-128, -100, 127, 3], [5, -6, 7, 8]], np.int8)
+
+
+def layer(profile_name: str = FBGEMM) -> Graph:
+    """A linear layer that gives the third part of its sums, whose pairs leave 16 bits."""
+    graph = Graph(profile=profile_name)
+    x = graph.add("input", types=[TensorType((3, 4), uniform(dtype("u8"), F(1)))], name="x")
+    kind = TensorType((3, 4), uniform(dtype("i8"), F(1)))
+    w = graph.constant(Array(W, kind, "w"))
+    made = TensorType((3, 3), uniform(dtype("u8"), F(512), 128))
+    node = graph.add("linear", {"x": x.result, "w": w}, types=[made], name="y")
+    graph.add("output", {"y": node.result})
+    return graph
+
+
+def sums(*, saturate: bool) -> np.ndarray:
+    """Codes by hand: terms in pairs, each cut to 16 bits or not."""
+    terms = X.astype(np.int64)[:, None, :] * W.astype(np.int64)[None]
+    pairs = terms.reshape(3, 3, 2, 2).sum(-1)
+    total = (np.clip(pairs, -32768, 32767) if saturate else pairs).sum(-1)
+    return np.clip(np.rint(total / 512) + 128, 0, 255).astype(np.uint8)
+
+
+@pytest.fixture
+def here(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What this processor is taken for."""
+    isa = str(request.param)
+    monkeypatch.setattr("qir.numerics.processor.best_isa", lambda: isa)
+    return isa
+
+
+@pytest.mark.parametrize("here", ["any", "avx2", "avx512", "vnni", "amx"], indirect=True)
+@pytest.mark.parametrize("asked", [None, "any", "avx2", "vnni"])
+def test_a_run_is_by_the_rules_of_this_processor_or_of_one_that_is_named(
+    here: str, asked: str | None
+) -> None:
+    wanted = sums(saturate=(asked or here) in ("avx2", "avx512"))
+    assert not np.array_equal(sums(saturate=True), sums(saturate=False))
+    graph, other = layer(), layer("native")
+    for found in (
+        pipeline.run(graph, {"x": X}, isa=asked),
+        pipeline.run(other, {"x": X}, profile=FBGEMM, isa=asked),
+    ):
+        assert np.array_equal(found["y"], wanted)
+    assert np.array_equal(pipeline.run(other, {"x": X}, isa=asked)["y"], sums(saturate=False))
+    assert profile(FBGEMM).isa == "any"
+
+
+@pytest.mark.parametrize("here", ["any", "avx2", "vnni"], indirect=True)
+def test_qirs_kernels_leave_to_the_reference_what_it_computes_otherwise_here(here: str) -> None:
+    made = pipeline.compile(layer(), target="cpu")(x=X)["y"]
+    assert np.array_equal(np.asarray(made), sums(saturate=here == "avx2"))
+
+
+@pytest.mark.parametrize("here", ["avx2"], indirect=True)
+def test_a_profile_that_claims_nothing_of_this_processor_stays_as_it_is(here: str) -> None:
+    assert moved([ORT, FBGEMM, "native", ORT, ""]).keys() == {FBGEMM}
+    assert np.array_equal(pipeline.run(layer(ORT), {"x": X})["y"], sums(saturate=False))
+    named = pipeline.run(layer(ORT), {"x": X}, isa=here)["y"]
+    assert np.array_equal(named, sums(saturate=True))
+    assert moved([ORT, "nobody"], here).keys() == {ORT}
+    own = parse(f'name = "own"\nextends = "{FBGEMM}"\nisa = "vnni"\n', "own.toml", profile)
+    with replaced(own):
+        assert moved(["own"]) == {}
+        assert moved(["own"], "avx2")["own"].isa == "avx2"
+
+
+def test_another_thread_is_left_alone() -> None:
+    with on_processor([FBGEMM], "avx2"), ThreadPoolExecutor(1) as pool:
+        assert profile(FBGEMM).isa == "avx2"
+        assert profile(FBGEMM) is moved([FBGEMM], "avx2").get(FBGEMM, profile(FBGEMM))
+        assert pool.submit(lambda: profile(FBGEMM).isa).result() == "any"
+    assert profile(FBGEMM).isa == "any"
+
+
+def test_a_processor_that_profiles_do_not_know_is_refused() -> None:
+    with pytest.raises(UsageError, match="no instruction set 'sse2'; profiles know any, avx2"):
+        pipeline.run(layer(), {"x": X}, isa="sse2")
+    assert best_isa() in ("any", "avx2", "avx512", "vnni", "amx")
+
+
+def test_the_verb_takes_a_processor(tmp_path: Path) -> None:
+    model, data, out = tmp_path / "m.qir", tmp_path / "x.npy", tmp_path / "y.npz"
+    pipeline.save(layer(), model)
+    np.save(data, X)
+    for isa, saturate in (("avx2", True), ("vnni", False)):
+        done = qir("run", model, "--data", data, "--isa", isa, "-o", out, "--force")
+        assert not done.status, done
+        assert np.array_equal(np.load(out)["y"], sums(saturate=saturate))
+    refused = qir("run", model, "--data", data, "--isa", "avx2", "--with", "cpu")
+    assert refused.status
+    assert "--isa is for the reference" in refused.err
