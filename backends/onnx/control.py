@@ -10,6 +10,7 @@ from onnx import helper
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 
+from . import moved
 from .elements import type_proto
 from .writer import Wire, Writer
 
@@ -75,6 +76,7 @@ def _body(
             name = writer.fresh(slot)
             writer.emit("Identity", [writer.name(value)], [name])
         outputs.append(helper.make_value_info(name, type_proto(value.type)))
+    moved.write(writer, [info.name for info in outputs])
     inputs = [helper.make_value_info(writer.name(v), type_proto(v.type)) for v in takes]
     shown = {info.name for info in (*inputs, *outputs)}
     infos = [info for info in writer.infos if info.name not in shown]

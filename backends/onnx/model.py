@@ -27,6 +27,7 @@ from . import (
     float_ops,
     foreign,
     integer_ops,
+    moved,
     plugin_ops,
     provenance,
     widened,
@@ -52,6 +53,8 @@ class Dialect:
     opset: int | None = None
     """This operator set, where it is asked for."""
     newest: int = NEWEST
+    on_codes: bool = False
+    """Whether elements are moved on codes, where they may be on reals too."""
 
 
 def to_model(graph: Graph, ledger: Ledger, dialect: Dialect | None = None) -> onnx.ModelProto:
@@ -69,12 +72,13 @@ def to_parts(
     """A model whose large initializers have no elements, and these by name."""
     said = dialect or Dialect()
     writer = Writer(graph, ledger, _opset(graph, said))
-    writer.standard = said.standard
+    writer.standard, writer.on_codes = said.standard, said.on_codes
     copies = _name_outputs(writer)
     for node in graph:
         _write(writer, node)
     for value, name in copies:
         writer.emit("Identity", [writer.name(value)], [name])
+    moved.write(writer, graph.outputs)
     if writer.bounded:
         reason = f"of {writer.bounded} constants, whose codes keep to them"
         ledger.add(Change.DROPPED, STEP, "bounds", reason)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -76,7 +77,8 @@ class OnnxRuntimeTarget(Target):
         made = formed(graph, format, ledger, standard=dialect.standard)
         qonnx.told(made, ledger)
         with within(made):
-            model, large = to_parts(made, ledger, dialect)
+            form = replace(dialect, on_codes=format == "qoperator")
+            model, large = to_parts(made, ledger, form)
         if format is not None:
             staying.told(model, format, ledger, standard=dialect.standard)
         ledger.check(lossy=lossy)

@@ -129,6 +129,8 @@ class Writer:
         self.domains: dict[str, int] = {"": opset}
         self.standard: bool = outer.standard if outer else False
         """Whether operators of other domains than ONNX's own are refused."""
+        self.on_codes: bool = outer.on_codes if outer else False
+        """Whether what moves elements is written on codes, where it may be on reals too."""
         self.functions: dict[str, onnx.FunctionProto] = outer.functions if outer else {}
         """The model's own, by name."""
         self.bounded = 0
