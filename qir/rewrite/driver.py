@@ -16,7 +16,7 @@ from qir.ledger import Ledger
 from qir.rewrite.blame import Claims, difference, kept, located
 from qir.rewrite.contract import Pass
 from qir.rewrite.ends import Ends
-from qir.rewrite.fixing import fix_defaults
+from qir.rewrite.fixing import fix_defaults, give_back
 from qir.rewrite.journal import Entry, Journal, written_by
 from qir.rewrite.numbering import WHOLE, Numbering, Step, watched
 from qir.rewrite.options import options_text
@@ -66,10 +66,10 @@ def run_passes(
 ) -> Graph:
     """Runs passes on a copy and gives the copy; the caller's graph stays as it was.
 
-    Constants that could be given instead are no more than constants then, which the ledger says.
-    `after` is told of every pass, `journal` keeps what was run. With `validation` the graph is run
-    before and after each pass. Only `limit` rewrites are done, all if it is not given; a pass that
-    takes more than so many `seconds` is stopped. Raises PassError, naming pass, rewrite and node,
+    Constants that could be given instead are no more than constants then, unless no pass changes
+    anything; the ledger says which. `after` is told of every pass, `journal` keeps what was run.
+    With `validation` the graph is run before and after each pass. Only `limit` rewrites are done,
+    all if it is not given; a pass that takes more than so many `seconds` is stopped. Raises PassError, naming pass, rewrite and node,
     where a pass breaks its contract or fails, and MovedError where it moves a tensor further than
     it declares; ledger and journal are then as they were.
     """
@@ -84,6 +84,8 @@ def run_passes(
             report = run.once(one)
         if report is not None and after:
             after(report, run.work)
+    if passes and not any(entry.changed for entry in run.journal):
+        give_back(run.work, graph, run.ledger)
     if passes:
         _SOUND.note(run.work)
     ledger.extend(run.ledger)

@@ -16,3 +16,10 @@ def fix_defaults(graph: Graph, ledger: Ledger) -> int:
         graph.set_attrs(value.node, default=False)
         ledger.add(Change.DROPPED, STEP, value.name, said)
     return len(held)
+
+
+def give_back(work: Graph, given: Graph, ledger: Ledger) -> None:
+    """Lets what were defaults be such again, in a copy that nothing changed since."""
+    for value in given.defaults:
+        work.set_attrs(work[value.name].node, default=True)
+    ledger.withdraw(STEP)
