@@ -69,9 +69,10 @@ def run_passes(
     Constants that could be given instead are no more than constants then, unless no pass changes
     anything; the ledger says which. `after` is told of every pass, `journal` keeps what was run.
     With `validation` the graph is run before and after each pass. Only `limit` rewrites are done,
-    all if it is not given; a pass that takes more than so many `seconds` is stopped. Raises PassError, naming pass, rewrite and node,
-    where a pass breaks its contract or fails, and MovedError where it moves a tensor further than
-    it declares; ledger and journal are then as they were.
+    all if it is not given; a pass that takes more than so many `seconds` is stopped. Raises
+    PassError, naming pass, rewrite and node, where a pass breaks its contract or fails, and
+    MovedError where it moves a tensor further than it declares; ledger and journal are then as they
+    were.
     """
     passes = tuple(passes)
     run = _Run(graph, validation, limit, seconds)
