@@ -28,8 +28,12 @@ def _rounded(value: object, x: Array) -> Array:
 
 @np.errstate(all="ignore")
 def leaky_relu(x: Array, *, alpha: float = 0.01) -> Array:
-    """x, times alpha where it is negative; OpError unless x is float."""
+    """x, times alpha where it is negative; OpError unless x is float.
+
+    Who computes in float32 holds alpha as such.
+    """
     value = _exact("leaky_relu", x)
+    alpha = alpha if x.dtype == np.float64 else float(np.float32(alpha))
     return _rounded(np.where(value < 0, alpha * value, value), x)
 
 

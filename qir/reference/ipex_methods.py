@@ -74,7 +74,10 @@ def summed_rows(
     weights: Codes | None = None,
     once: bool = False,
 ) -> Codes:
-    """Sums of rows as reals, each added in one rounding; `once`: of codes, by one factor."""
+    """Sums of rows as reals, each added in one rounding; `once`: of codes, by one factor.
+
+    Codes of a row alone are moved, unless the result's scale is greater by more than 0.0001.
+    """
     if mode != "sum" or padding is not None or weights is not None:
         raise OpError("embedding_bag: the runtime sums rows of codes, without padding or weights")
     rows = indices.astype(np.int64)
@@ -91,7 +94,11 @@ def summed_rows(
     for row, (start, end) in enumerate(pairwise(starts)):
         for code in w[flat[start:end]]:
             total[row] = fma(code.astype(F), F(w_map.scale), total[row])
-    return stored(np.rint(total * (F(1) / F(out.scale))).astype(np.int64), out)
+    made = stored(np.rint(total * (F(1) / F(out.scale))).astype(np.int64), out)
+    if not float(out.scale) - float(w_map.scale) > 0.0001:
+        alone = np.flatnonzero(np.diff(starts) == 1)
+        made[alone] = w[flat[np.asarray(starts)[alone]]]
+    return made
 
 
 def about_zero(name: str, *maps: Affine) -> None:

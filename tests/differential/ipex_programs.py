@@ -27,7 +27,8 @@ Codes = NDArray[np.generic]
 Plan: TypeAlias = Literal["dyadic", "parting"]
 Attrs: TypeAlias = "Mapping[str, Attr]"
 F = np.float32
-STEPS = 4  # about how many sums make a step of a result
+GAIN = F(1.5)
+"""About how many steps of a result a step of the sum is: every second or fourth sum is on a tie."""
 
 
 @dataclass
@@ -46,11 +47,16 @@ class Program:
         self.x_scale, self.y_scale = F(0.25), F(0.5)
         while self.plan == "parting":
             x, y = (F(v) for v in self.rng.uniform(0.02, 0.2, 2))
-            w = F(y / x)
+            w = F(y * GAIN / x)
             if F(F(x * w) * F(F(1) / y)) != F(F(x * w) / y) or F(x * F(w / y)) != F(F(x * w) / y):
                 self.x_scale, self.y_scale = x, y
                 break
-        self.w_scale = F(self.y_scale / (self.x_scale * F(STEPS)))
+        self.results_in(self.y_scale)
+
+    def results_in(self, scale: float | np.float32) -> None:
+        """Takes weights of which a layer's sums are results of that scale."""
+        self.y_scale = F(scale)
+        self.w_scale = F(self.y_scale * GAIN / self.x_scale)
 
     @property
     def key(self) -> str:
@@ -63,12 +69,15 @@ class Program:
         zero = int(self.rng.integers(low + 90, high - 90)) | 1
         return uniform(dtype(self.storage), F(scale), zero)
 
-    def codes(self, shape: tuple[int, ...], quant: QuantType) -> Value:
-        """An input of codes, most of them near zero, dequantized."""
+    def codes(
+        self, shape: tuple[int, ...], quant: QuantType, near: int = 4, far: float = 0.25
+    ) -> Value:
+        """An input of codes near zero, and in every second row others too, dequantized."""
         low, high = quant.storage.bounds
-        near = np.asarray(quant.zeros()) + self.rng.integers(-12, 13, shape)
-        far = self.rng.integers(low, high + 1, shape)
-        made = np.where(self.rng.random(shape) < 0.7, np.clip(near, low, high), far)
+        made = np.asarray(quant.zeros()) + self.rng.integers(-near, near + 1, shape)
+        odd = np.arange(shape[0]).reshape(-1, *(1,) * (len(shape) - 1)) % 2
+        others = self.rng.random(shape) < far * odd
+        made = np.where(others, self.rng.integers(low, high + 1, shape), np.clip(made, low, high))
         data = made.astype(quant.storage.carrier)
         value = self.fed(data, TensorType(shape, quant))
         return self.op("dequantize", {"x": value})
@@ -96,10 +105,10 @@ class Program:
         held = self.graph.constant(Array(data, kind))
         return self.op("dequantize", {"x": held}), scales
 
-    def bias(self, scales: NDArray[np.float32]) -> Value:
-        """Half sums."""
-        halves = self.rng.integers(-80, 81, scales.size) * F(0.5)
-        return self.constant(halves.astype(F) * np.asarray(self.x_scale * scales, F))
+    def bias(self, scales: NDArray[np.float32], step: float = 0.5) -> Value:
+        """Steps of a sum, of which `step` are the least there is of them."""
+        steps = self.rng.integers(-80, 81, scales.size) * F(step)
+        return self.constant(steps.astype(F) * np.asarray(self.x_scale * scales, F))
 
     def op(self, name: str, operands: Mapping[str, Value], attrs: Attrs | None = None) -> Value:
         return self.graph.add(name, operands, attrs or {}).result
@@ -122,7 +131,13 @@ def window(axes: int, stride: int = 1) -> dict[str, Attr]:
 
 
 def layer(
-    program: Program, op: str, *, stride: int = 1, groups: int = 1, channels: int = 16
+    program: Program,
+    op: str,
+    *,
+    stride: int = 1,
+    groups: int = 1,
+    channels: int = 16,
+    sizes: tuple[int, ...] = (5, 5, 5),
 ) -> Value:
     """A convolution, transposed or not, or a linear layer, with a bias."""
     quant = program.map(program.x_scale)
@@ -131,9 +146,10 @@ def layer(
         w, scales = program.weights((channels, 18))
         return program.op(op, {"x": x, "w": w, "bias": program.bias(scales)})
     axes, turned = int(op[-2]), op.startswith("conv_t")
-    x = program.codes((2, 4, *((5,) * axes)), quant)
+    x = program.codes((2, 4, *sizes[:axes]), quant)
     inner = (channels // groups if turned else 4 // groups, *((3,) * axes))
-    w, scales = program.weights((4 if turned else channels, *inner), axis=int(turned))
+    most = 5 if axes == 3 else 9
+    w, scales = program.weights((4 if turned else channels, *inner), int(turned), most)
     attrs: dict[str, Attr] = window(axes, stride) | {"groups": groups}
     return program.op(op, {"x": x, "w": w, "bias": program.bias(scales)}, attrs)
 
@@ -148,16 +164,20 @@ ACTIVATIONS: Mapping[str, tuple[str, Attrs]] = {
     "mish": ("mish", {}),
     "hard_swish": ("hard_swish", {}),
     "hard_sigmoid": ("hard_sigmoid", {"alpha": 1 / 6}),
-    "leaky_relu": ("leaky_relu", {"alpha": 0.125}),
+    "leaky_relu": ("leaky_relu", {"alpha": 0.75}),
+    "leaky_relu_tenth": ("leaky_relu", {"alpha": 0.1}),
     "elu": ("elu", {}),
+    "elu_third": ("elu", {"alpha": 0.3}),
     "relu6": ("clip", {"min": 0.0, "max": 6.0}),
     "hardtanh": ("clip", {"min": -1.0, "max": 1.0}),
     "abs": ("abs", {}),
     "square": ("square", {}),
     "exp": ("exp", {}),
 }
-SMALL = {"sigmoid": 1 / 256, "hard_sigmoid": 1 / 256, "tanh": 1 / 128, "hardtanh": 1 / 128}
+SMALL = {"sigmoid": 1 / 256, "hard_sigmoid": 1 / 256, "tanh": 1 / 128}
 """Steps of results that lie within 1."""
+CUT = {"relu6": 3 / 64, "hardtanh": 1 / 128}
+"""Steps of sums that are cut off where their codes end, about."""
 STORAGES = ("u8", "i8")
 PLANS: tuple[Plan, ...] = ("dyadic", "parting")
 
@@ -173,6 +193,7 @@ def activated(head: str) -> Iterator[Program]:
     """A layer with each activation behind it."""
     for name, (op, attrs) in ACTIVATIONS.items():
         for program in each(f"{head}_{name}"):
+            program.results_in(CUT.get(name, program.y_scale))
             made = program.op(op, {"x": layer(program, head)}, attrs)
             yield program.ends(made, program.map(SMALL.get(name, program.y_scale)))
 
@@ -205,7 +226,8 @@ def sums() -> Iterator[Program]:
             for program in each(f"{op}_sum_{tail}".strip("_")):
                 made = layer(program, op)
                 shape = tuple(int(str(d)) for d in made.type.shape)
-                beside = program.codes(shape, program.map(program.y_scale * F(0.7)))
+                part = F(0.5 if program.storage == "u8" else 0.75)
+                beside = program.codes(shape, program.map(program.y_scale * part), near=20)
                 slots = ("b", "a") if program.storage == "u8" else ("a", "b")
                 made = program.op("add", dict(zip(slots, (made, beside), strict=True)))
                 made = program.op("relu", {"x": made}) if tail else made
@@ -217,6 +239,10 @@ SIDES = {
     "four": ((2, 2, 12, 18), (2, 2, 18, 8)),
     "three_by_two": ((2, 12, 18), (18, 16)),
 }
+
+
+PRODUCTS = 4
+"""About how many steps of a layer's result are one of a product's."""
 
 
 def products() -> Iterator[Program]:
@@ -242,7 +268,7 @@ def product(program: Program, a: tuple[int, ...], b: tuple[int, ...], tail: str)
     right = program.codes(b, program.map(program.w_scale * F(2)))
     made = program.op("matmul", {"a": left, "b": right})
     made = program.op(tail, {"x": made}) if tail else made
-    return program.ends(made, program.map(program.y_scale * F(8)))
+    return program.ends(made, program.map(program.y_scale * F(PRODUCTS)))
 
 
 def norms() -> Iterator[Program]:
@@ -282,7 +308,7 @@ def attention() -> Iterator[Program]:
                 share = program.coded(share, uniform(dtype(program.storage), F(1 / 256)))
                 share = program.op("dequantize", {"x": share})
                 made = program.op("matmul", {"a": share, "b": v})
-                yield program.ends(made, program.map(F(0.015) * program.x_scale))
+                yield program.ends(made, program.map(F(0.002) * program.x_scale))
 
 
 LENGTHS = (1, 2, 7, 8, 15, 16, 17, 31, 33, 63, 64, 65, 70, 95, 127, 129, 150, 223, 1001)
@@ -295,21 +321,27 @@ def added() -> Iterator[Program]:
             for program in each(f"add_{length}_{number}"):
                 a, b = (F(v) for v in program.rng.uniform(0.003, 0.3, 2))
                 b = a if number % 2 else b
-                a, b = (F(0.25), F(0.25)) if program.plan == "dyadic" else (a, b)
-                left = program.codes((length,), program.map(a))
-                right = program.codes((length,), program.map(b))
+                a, b = (F(0.375), F(0.375)) if program.plan == "dyadic" else (a, b)
+                left = program.codes((length,), program.map(a), far=0.6)
+                right = program.codes((length,), program.map(b), far=0.6)
                 made = program.op("add", {"a": left, "b": right})
-                yield program.ends(made, program.map(a * F(2)))
+                yield program.ends(made, program.map(a / GAIN))
+
+
+IMAGES = ((2, 2), (5, 5), (4, 6), (2, 3), (4, 3), (2, 5))
+"""Of means of an even count some are on ties."""
+MEANS: Mapping[str, Attrs] = {"global_avg_pool": {}, "adaptive_avg_pool": {"size": (2, 2)}}
 
 
 def means() -> Iterator[Program]:
-    """Means of whole images behind a convolution, which lays channels last."""
-    for channels in (1, 5, 16, 37, 64, 70):
-        for program in each(f"mean_{channels}"):
-            quant = program.map(program.y_scale)
-            made = program.coded(layer(program, "conv2d", channels=channels), quant)
-            made = program.op("dequantize", {"x": made})
-            yield program.ends(program.op("global_avg_pool", {"x": made}), quant)
+    """Means of images, whole and in parts, behind a convolution, which lays channels last."""
+    for channels, sizes in zip((1, 5, 16, 37, 64, 70), IMAGES, strict=True):
+        for op, attrs in MEANS.items():
+            for program in each(f"mean_{op}_{channels}"):
+                quant = program.map(program.y_scale)
+                made = layer(program, "conv2d", channels=channels, sizes=sizes)
+                made = program.op("dequantize", {"x": program.coded(made, quant)})
+                yield program.ends(program.op(op, {"x": made}, attrs), quant)
 
 
 def joined() -> Iterator[Program]:
@@ -344,38 +376,73 @@ PROCESSORS = {"avx512": "AVX512_CORE", "avx2": "AVX2"}
 
 
 def narrow() -> Iterator[Program]:
-    """Layers of extremes, with padding where the zero point times two weights fits 16 bits."""
+    """Layers of extremes, with padding where the zero point times two weights fits 16 bits, and
+    layers whose sums are small, some on ties."""
     for name, (op, channels, taps, groups) in NARROW.items():
         for storage in STORAGES if op not in ("conv3d", "matmul") else ("i8",):
-            program = Program(f"narrow_{name}", storage)
-            yield extreme(program, op, channels, taps, groups)
+            for kind, drawn in (("narrow", extreme), ("even", even)):
+                program = Program(f"{kind}_{name}", storage, _plan(kind, storage))
+                axes = int(op[-2]) if op.startswith("conv") else 0
+                shape = (2, channels, *((5,) * axes)) if axes else (24, channels)
+                inner = (16, channels // groups, *((taps,) * axes))
+                x, w, scales = drawn(program, op, shape, inner)
+                attrs: dict[str, Attr] = {}
+                if op == "matmul":
+                    y = program.op(op, {"a": x, "b": w})
+                else:
+                    attrs |= {"pad": (taps // 2,) * (2 * axes), "groups": groups} if axes else {}
+                    bias = program.bias(scales, 2 if kind == "even" else 0.5)
+                    y = program.op(op, {"x": x, "w": w, "bias": bias}, attrs)
+                yield program.ends(y, program.map(program.y_scale))
 
 
-def extreme(program: Program, op: str, channels: int, taps: int, groups: int) -> Program:
-    rng, axes = program.rng, int(op[-2]) if op.startswith("conv") else 0
-    low, high = dtype(program.storage).bounds
-    zero = low + int(rng.integers(90, 128))
-    quant = uniform(dtype(program.storage), program.x_scale, zero)
-    shape = (2, channels, *((5,) * axes)) if axes else (24, channels)
+def _plan(kind: str, storage: str) -> Plan:
+    return "dyadic" if (kind, storage) == ("even", "u8") else "parting"
+
+
+Drawn: TypeAlias = "tuple[Value, Value, NDArray[np.float32]]"
+"""Data and weights, and the scales of these."""
+
+
+def _low(program: Program) -> QuantType:
+    """A map whose zero point is below the middle."""
+    low = dtype(program.storage).bounds[0]
+    return uniform(
+        dtype(program.storage), program.x_scale, low + int(program.rng.integers(90, 128))
+    )
+
+
+def extreme(program: Program, op: str, shape: tuple[int, ...], inner: tuple[int, ...]) -> Drawn:
+    """Codes of which many are at the ends of their type; results come to both ends of theirs."""
+    rng, (low, high), quant = program.rng, dtype(program.storage).bounds, _low(program)
     ends, all_codes = rng.choice([low, high, high - 3], shape), rng.integers(low, high + 1, shape)
     data = np.where(rng.random(shape) < 0.6, ends, all_codes).astype(quant.storage.carrier)
     x = program.op("dequantize", {"x": program.fed(data, TensorType(shape, quant))})
-    inner = (16, channels // groups, *((taps,) * axes))
     ends, all_codes = rng.choice([-128, -127, 126, 127], inner), rng.integers(-128, 128, inner)
     weights = np.where(rng.random(inner) < 0.5, ends, all_codes).astype(np.int8)
+    part = program.w_scale / F(150 * np.sqrt(weights[0].size))
     if op == "matmul":
-        one = uniform(dtype("i8"), program.w_scale / F(500), 3)
+        one = uniform(dtype("i8"), part, 3)
         w = program.fed(np.ascontiguousarray(weights.T), TensorType(inner[::-1], one))
-        made = program.op(op, {"a": x, "b": program.op("dequantize", {"x": w})})
-        return program.ends(made, program.map(program.y_scale * F(8)))
-    scales = (program.w_scale / F(500) * rng.choice([0.5, 1, 1, 2], 16)).astype(F)
+        return x, program.op("dequantize", {"x": w}), np.array(())
+    scales = (part * rng.choice([0.5, 1, 1, 2], 16)).astype(F)
     kind = TensorType(inner, uniform(dtype("i8"), scales, axis=0))
-    w = program.op("dequantize", {"x": program.graph.constant(Array(weights, kind))})
-    attrs: dict[str, Attr] = {}
-    if axes:
-        attrs = {"pad": (taps // 2,) * (2 * axes), "groups": groups}
-    made = program.op(op, {"x": x, "w": w, "bias": program.bias(scales)}, attrs)
-    return program.ends(made, program.map(program.y_scale * F(8)))
+    held = program.graph.constant(Array(weights, kind))
+    return x, program.op("dequantize", {"x": held}), scales
+
+
+def even(program: Program, op: str, shape: tuple[int, ...], inner: tuple[int, ...]) -> Drawn:
+    """Codes near zero, weights even, so that half of them is whole."""
+    x = program.codes(shape, _low(program), far=0)
+    if op == "matmul":
+        quant = program.map(program.w_scale)
+        return x, program.codes(inner[::-1], quant), np.array(())
+    scales = (program.w_scale / F(2) * program.rng.choice([0.5, 1, 1, 2], 16)).astype(F)
+    kind = TensorType(inner, uniform(dtype("i8"), scales, axis=0))
+    most = 2 if op == "conv3d" else 6
+    data = (2 * program.rng.integers(-most, most + 1, inner)).astype(np.int8)
+    held = program.graph.constant(Array(data, kind))
+    return x, program.op("dequantize", {"x": held}), scales
 
 
 FAMILIES = {

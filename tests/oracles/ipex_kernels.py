@@ -48,12 +48,18 @@ def scales(rng, plan, count):
 
 def bags(rng, plan):
     """Sums of rows; of bags of nothing one run gives zeros and another what was in memory."""
-    for width in (1, 3, 16, 33, 64, 70, 128):
+    for number, width in enumerate((1, 3, 16, 33, 64, 70, 128)):
         (w_scale,) = scales(rng, plan, 1)
-        y_scale = w_scale * 2  # of any scale, halves that one factor makes and two do not
+        w_scale *= 1.5 if plan == "dyadic" else 1
+        y_scale = w_scale / 1.5  # of any scale, halves that one factor makes and two do not
+        y_scale *= 2 if number % 2 else 1
         w, indices = signed(rng, 24, width), rng.integers(0, 24, 60)
         offsets = np.array([0, 1, 3, 4, 8, 9, 11, 25, 26, 27, 28, 29, 30, 31, 50])
         yield f"bag_{width}", w, indices, offsets, w_scale, float(F(y_scale))
+    # A row alone is moved where the result's scale is greater by 0.0001 at most.
+    w_scale, y_scale = (2.0**-13, 2.0**-12.5) if plan == "dyadic" else (0.5, 0.5 + 2.0**-12)
+    w = signed(np.random.default_rng(11), 24, 16)
+    yield "bag_close", w, np.arange(20), np.array([0, 1, 2, 4, 5, 8]), w_scale, float(F(y_scale))
 
 
 def bag(w, indices, offsets, w_scale, y_scale):
@@ -79,6 +85,11 @@ def interactions(rng, plan):
             steps[:] = steps[0]
             y_scale = float(F(steps[0] * steps[0])) * 2.0 ** np.round(np.log2(width**0.5))
         codes = signed(rng, count, 12, width)
+        if plan == "dyadic":  # in three rows of four codes small enough that sums come to halves
+            steps, y_scale = np.where(steps < 0.25, 0.75, 1.5), 1.5
+            steps[0] = 0.75
+            small = codes // int(14 * width**0.25)
+            codes = np.where(np.arange(12).reshape(1, -1, 1) % 4, small, codes).astype(np.int8)
         codes = codes // 9 if plan == "any" and count < 6 else codes
         yield f"interaction_{width}_{count}", codes, steps, y_scale
 
@@ -228,3 +239,5 @@ def main(path):
 
 if __name__ == "__main__":
     main(sys.argv[1])
+    sys.stdout.flush()
+    os._exit(0)  # the extension's threads may wait for each other at the end

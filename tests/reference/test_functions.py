@@ -123,6 +123,13 @@ def test_functions_agree_with_onnxruntimes(op: str) -> None:
         assert_close(got, theirs, 3e-6)
 
 
+def test_a_slope_is_held_in_float32_as_runtimes_hold_it() -> None:
+    x = np.random.default_rng(4).uniform(-9, 9, 500).astype(np.float32)
+    got = _run("leaky_relu", x, {"alpha": 0.1})
+    assert np.array_equal(got, onnxruntime_runs("LeakyRelu", [x], alpha=0.1))
+    assert np.array_equal(got, functional.leaky_relu(torch.from_numpy(x), 0.1).numpy())
+
+
 @pytest.mark.parametrize("op", FUNCTIONS)
 def test_functions_keep_nan_and_shape(op: str) -> None:
     attrs = FUNCTIONS[op][3]
