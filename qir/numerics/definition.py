@@ -67,12 +67,22 @@ def quantize(x: NDArray[np.generic], to: AnyMap, rule: Rule) -> NDArray[np.gener
             near, inside = near + _real(zero, scaled), True
         whole = near.astype(F64)
     moved = np.zeros((), np.int64) if inside else zero
+    if q.far == "wrap_32":
+        whole = _wrapped(whole, moved)
+        moved = np.zeros((), np.int64)
     codes = stored(np.where(nan, 0, whole), low, high, to.carrier, moved)
-    if q.far != "end":
+    if q.far in _UNHELD:
         codes = np.where(whole + moved.astype(F64) >= _UNHELD[q.far], to.carrier.type(low), codes)
     if not nan.any():
         return codes
     return np.where(nan, nan_codes(zero, low, high, to.carrier, rule), codes)
+
+
+def _wrapped(whole: NDArray[np.float64], zero: NDArray[np.generic]) -> NDArray[np.float64]:
+    """Whole numbers as 32 bits, the lowest of all where these do not hold them, and a zero point
+    added in 32 bits, beyond whose ends it wraps."""
+    held = np.where((whole >= -(2.0**31)) & (whole < 2.0**31), whole, -(2.0**31))
+    return (held.astype(np.int64) + zero.astype(np.int64)).astype(np.int32).astype(np.float64)
 
 
 _UNHELD = {"low_32": 2.0**31, "low_64": 2.0**63}

@@ -143,9 +143,10 @@ class Quantize:
     sum: Literal["whole", "real"] = "whole"
     """What a zero point is added to after rounding: whole numbers; or reals of the type that is
     computed in, which round again."""
-    far: Literal["end", "low_32", "low_64"] = "end"
+    far: Literal["end", "low_32", "low_64", "wrap_32"] = "end"
     """What reals above all codes become: the highest; or, of what 32 or 64 bits do not hold, the
-    lowest, as processors convert it."""
+    lowest, as processors convert it; or, on both sides, the lowest of 32 bits and the zero point,
+    a sum that wraps."""
     nan: Literal["zero", "zero_code", "low", "high", "unspecified"] = "unspecified"
     """What a NaN becomes: the zero point, code 0, an end of the codes, or nothing: it is
     refused."""

@@ -255,11 +255,14 @@ def _range(quant: QuantType | None) -> tuple[np.float32, np.float32] | None:
     """What a type of one scale declares, else what its ends mean."""
     if quant is None or quant.scale is None or quant.grain is not None or quant.dynamic:
         return None
+    if not quant.storage.is_integer:
+        return None
     if quant.declared is not None and isinstance(quant.declared.low, tuple):
         assert isinstance(quant.declared.high, tuple)
         return np.float32(quant.declared.low[0]), np.float32(quant.declared.high[0])
-    ends = (np.float32((end - quant.zeros()) * quant.scales()) for end in (quant.low, quant.high))
-    return next(ends), next(ends)
+    zero, scale = quant.zeros().astype(np.float64), quant.scales()
+    low, high = ((end - zero) * scale for end in (quant.low, quant.high))
+    return np.float32(low), np.float32(high)
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,9 @@ def _quantize(rule: Rule) -> Iterator[Clash]:
     if q.sum == "real" and q.zero != "after":
         why = "it is added after rounding; zero = 'after'"
         yield Clash(("quantize.sum", "quantize.zero"), why)
+    if q.far == "wrap_32" and (q.sum == "real" or q.zero in ("before", "fused")):
+        why = "a zero point is added to whole numbers there; sum = 'whole', zero = 'after'"
+        yield Clash(("quantize.far", "quantize.sum", "quantize.zero"), why)
     if rule.dequantize.codes == "real" and rule.dequantize.by in ("q*s-z*s", "q*s+plus"):
         why = "codes are made real there whatever it says; by = '(q-z)*s'"
         yield Clash(("dequantize.codes", "dequantize.by"), why)

@@ -76,6 +76,8 @@ def layer(form: Form, seed: int, *, flat: bool) -> Layer:
     power = max(2.0 ** np.round(np.log2(most / levels)), 1.0)
     if "Sum" in form.stages or seed % 6 == 1:  # a narrow result, so that enough saturates
         power *= 0.5
+    if "LeakyRelu" in form.stages and seed % 3 == 0:  # so that a quarter of a sum saturates, too
+        power *= 0.125
     out = F(unit * levels * power)
     bias = (rng.integers(-int(most / 2) - 2, int(most / 2) + 2, many) * 0.5 * unit).astype(F)
     if form.whole_bias:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from qir.errors import ProfileError
 from qir.ir.dtype import F32, dtype
 from qir.ir.types import Declared, Grain, QuantType
 from qir.numerics import Rule, affine, dequantize, map_of, quantize
@@ -218,6 +219,23 @@ def test_reals_that_processors_cannot_convert_are_the_lowest_codes() -> None:
         for length in (7, 7000):
             found = quantize(np.resize(x, length), affine("i8", 1.0, 5), rule(far=far))
             assert np.array_equal(found, np.resize(wanted, length)), far
+
+
+def test_a_zero_point_is_added_to_the_lowest_of_32_bits_and_wraps() -> None:
+    x = np.array([2.0**31, -(2.0**31), -(2.0**32), 2.0**31 - 128, 2.0**30, np.inf, -np.inf], F)
+    for zero, wanted in (
+        (100, [-128, -128, -128, 127, 127, -128, -128]),
+        (127, [-128, -128, -128, 127, 127, -128, -128]),
+        (-1, [127, 127, 127, 127, 127, 127, 127]),
+        (0, [-128, -128, -128, 127, 127, -128, -128]),
+    ):
+        found = quantize(x, affine("i8", 1.0, zero), rule(far="wrap_32"))
+        assert np.array_equal(found, wanted), zero
+    found = quantize(x[3:4], affine("u8", 1.0, 128), rule(far="wrap_32"))
+    assert found.tolist() == [0], "the sum wraps"
+    for clash in (rule(far="wrap_32", sum="real"), rule(far="wrap_32", zero="before")):
+        with pytest.raises(ProfileError, match="whole numbers"):
+            quantize(x, affine("i8", 1.0, 5), clash)
 
 
 @pytest.mark.parametrize("length", [3, 3000])

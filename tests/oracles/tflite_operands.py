@@ -166,7 +166,7 @@ def sparse(seed: Seed, w: Operand, unit: float, kind: str) -> tuple[Operand, Ope
     data = np.moveaxis(rows.reshape(sizes), 0, w.axis)
     base = F(seed.uniform(0.005, 0.02))
     scale: Numbers = float(F(base * F(seed.choice(HALVES))))
-    if np.ndim(w.scale):
+    if isinstance(w.scale, np.ndarray):
         scale = (base * seed.choice(HALVES, count).astype(F)).astype(F)
     return replace(w, data=data, scale=scale), result(seed, kind, float(F(unit) * base))
 
