@@ -65,6 +65,7 @@ _EXACT: dict[str, Callable[[Case, dict[str, NDArray[np.int64]], dict[str, Reals]
     "mul": lambda case, at, s: at["a"] * at["b"] * (s["a"] * s["b"]),
     "add": lambda case, at, s: at["a"] * s["a"] + at["b"] * s["b"],
     "sub": lambda case, at, s: at["a"] * s["a"] - at["b"] * s["b"],
+    "squared_difference": lambda case, at, s: (at["a"] * s["a"] - at["b"] * s["b"]) ** 2,
     "requantize": lambda case, at, s: at["x"] * s["x"],
     "relu": lambda case, at, s: at["x"] * s["x"],
     "clip": lambda case, at, s: at["x"] * s["x"],
@@ -77,10 +78,13 @@ _EXACT: dict[str, Callable[[Case, dict[str, NDArray[np.int64]], dict[str, Reals]
 }
 
 
-def population(names: tuple[str, ...]) -> tuple[int, int, int, int]:
-    """How many results lie on ties, below the codes and above them, and how many there are."""
+def population(names: tuple[str, ...], activation: str | None = None) -> tuple[int, int, int, int]:
+    """How many results lie on ties, below the codes and above them, and how many there are; of
+    those that end in an activation, before it cuts."""
     ties = low = high = total = 0
     for case in cases(names):
+        if activation not in (None, case.activation):
+            continue
         exact = reals(case)
         ties += int(np.count_nonzero(np.abs(exact - np.floor(exact) - 0.5) < 1e-5))
         whole = np.rint(exact) + case.out.zero
@@ -112,15 +116,20 @@ RICH = [
     *((name,) for name in "add sub mul add16 sub16 add_u8 sub_u8 mul_u8 mean sum sum16".split()),
     *((name,) for name in "quantize quantize16 quantize_u8 requantize requantize_u8".split()),
     *((name,) for name in "relu relu6 relu1 relu01 relu_u8 relu6_u8 relu1_u8 relu01_u8".split()),
-    ("sum_u8",),
+    *((name,) for name in "prelu leaky_relu leaky_relu_u8 requantize16 relu16 relu616".split()),
+    *((name,) for name in "conv depthwise depthwise_u8 conv_u8 conv_i4 linear linear_i4".split()),
+    *((name,) for name in "unread_same unread_same_u8 unread_valid unread_valid_u8".split()),
+    *((name,) for name in "add16_close sub_close mean_tied sum_tied_u8 sum_u8".split()),
+    ("mean_u8", "mean_tied_u8"),
     ("recode_u8_i8", "tails_u8_i8"),
     ("recode_i8_u8", "tails_i8_u8"),
     ("linear_i4_even", "linear_i4_even_ties"),
 ]
 """Suites of one kernel: of all results a twentieth lies on ties, and as many beyond each end."""
-FAIR = "mul16 mean16 mean_u8 prelu prelu_u8 leaky_relu leaky_relu_u8 requantize16 relu16 relu616"
-"""Suites of which that many do not: a fiftieth each. `depthwise` and `conv_groups` do the
-arithmetic of `conv`, whose ties speak for them; of `abs` nothing lies below the codes."""
+FAIR = "mul16 mean16 prelu_u8"
+"""Suites of which that many do not: a fiftieth each. `conv_groups` and `depthwise16` do the
+arithmetic of `conv` and `conv16`, whose ties speak for them; of `abs` and `squared_difference`
+nothing lies below the codes."""
 
 
 @pytest.mark.parametrize("names", RICH, ids="-".join)
@@ -130,10 +139,25 @@ def test_the_recorded_cases_are_rich(names: tuple[str, ...]) -> None:
     assert min(ties, low, high) >= 0.05 * total, said
 
 
+@pytest.mark.parametrize("activation", ["", "relu", "relu6"])
+@pytest.mark.parametrize("name", "add sub mul conv depthwise linear".split())
+def test_what_ends_in_an_activation_is_as_rich(name: str, activation: str) -> None:
+    ties, low, high, total = population((name, f"{name}_u8"), activation)
+    said = f"{ties} ties, {low} low and {high} high of {total}"
+    assert min(ties, low, high) >= 0.05 * total, said
+
+
 @pytest.mark.parametrize("name", FAIR.split())
 def test_the_other_cases_have_ties_and_both_ends_too(name: str) -> None:
     ties, low, high, total = population((name,))
     assert min(ties, low, high) >= 0.02 * total, f"{ties}, {low} and {high} of {total}"
+
+
+@pytest.mark.parametrize("name", ["abs", "squared_difference"])
+def test_what_gives_nothing_below_zero_has_ties_and_one_end(name: str) -> None:
+    ties, low, high, total = population((name,))
+    assert min(ties, high) >= 0.05 * total, f"{ties} ties and {high} high of {total}"
+    assert not low
 
 
 @pytest.mark.parametrize("name", DYNAMIC)
