@@ -22,6 +22,7 @@ from qir.passes.raise_integer import RaiseInteger
 from qir.reference.constants import computed
 from qir.rewrite.contract import Pass
 from qir.rewrite.fixing import fix_defaults
+from qir.rewrite.trimming import trim
 
 from . import as_read, hanging, qonnx, told
 from .nbits import to_nbits
@@ -56,7 +57,7 @@ def formed(graph: Graph, form: str | None, ledger: Ledger, *, standard: bool) ->
         for each in _bodies(out):
             told.threads(each, ledger)
         with nullcontext() if standard else as_read.kept(as_read.on_reals):
-            _run(OpenGroups(_WEIGHTED), out, ledger)
+            _open(out, ledger)
     if form in ("qdq", "qoperator"):
         _run(LiftDynamic(), out, ledger)
     _settle(out, ledger)
@@ -75,6 +76,15 @@ def formed(graph: Graph, form: str | None, ledger: Ledger, *, standard: bool) ->
     for each in _bodies(out):
         told.level(each, ledger)
     return out
+
+
+def _open(graph: Graph, ledger: Ledger) -> None:
+    """Opens groups of onnxruntime's own; a scan that was in one keeps what is read of it."""
+    before = {node for each in _bodies(graph) for node in each}
+    _run(OpenGroups(_WEIGHTED), graph, ledger)
+    for each in _bodies(graph):
+        if trim(each, [n for n in each if n.op == "scan" and n not in before]):
+            each.prune()
 
 
 def _bare(graph: Graph) -> bool:
