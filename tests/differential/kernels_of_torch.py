@@ -23,8 +23,11 @@ from qir.ir.node import Stage, Value
 from qir.ir.ops import spec
 from qir.ir.types import Array as Stored
 from qir.ir.types import QuantType, TensorType, uniform
+from qir.numerics import Query, profile
+from qir.numerics.forms import forms_of
 from qir.reference.interpreter import run
 from tests.counting import note
+from tests.richness import NEAR
 
 Array = NDArray[np.generic]
 F = np.float32
@@ -314,7 +317,81 @@ def product_of(case: Product, profile: str) -> Array:
     return computed(Asked(case.op, operands, case.out, case.attrs, tails), profile)
 
 
+# -- sums by formulas of their own ----------------------------------------------------------------
+
+
+def exact(case: Product) -> NDArray[np.float64]:
+    """Sums of products, as torch adds reals."""
+    assert case.x.map is not None
+    assert case.w.map is not None
+    x = torch.from_numpy(case.x.data.astype(np.float64) - float(case.x.map.zero))
+    n = case.x.data.ndim - 2
+    zero = case.w.map.zero.reshape(-1, *[1] * (case.w.data.ndim - 1))
+    w = torch.from_numpy(case.w.data.astype(np.float64) - zero)
+    if case.op == "linear":
+        return np.asarray(torch.nn.functional.linear(x, w).numpy())
+    sides = (case.stride, case.pad, case.dilation, case.groups)
+    return np.asarray(getattr(torch.nn.functional, f"conv{n}d")(x, w, None, *sides).numpy())
+
+
+def paired(case: Product) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Sums of pairs that end at 16 bits, and exact ones: windows as torch unfolds them, the
+    channels of a group last."""
+    assert case.x.map is not None
+    assert case.w.map is not None
+    x, taps = torch.from_numpy(case.x.data.astype(np.int64)), case.w.data.shape[2:]
+    n, zero = len(taps), int(case.x.map.zero)
+    x = torch.nn.functional.pad(x, [case.pad] * 2 * n, value=zero)
+    for axis, size in enumerate(taps):
+        x = x.unfold(2 + axis, (size - 1) * case.dilation + 1, case.stride)[..., :: case.dilation]
+    split = x.reshape(len(x), case.groups, -1, *x.shape[2:])
+    windows = split.permute(0, 1, *range(3, 3 + 2 * n), 2).flatten(2 + n).numpy()
+    windows = np.repeat(windows, len(case.w.data) // case.groups, axis=1)
+    row = np.moveaxis(case.w.data.astype(np.int64), 1, -1).reshape(1, len(case.w.data), 1, -1)
+    products = windows.reshape(*windows.shape[:2], -1, windows.shape[-1]) * row
+    odd = np.zeros((*products.shape[:-1], products.shape[-1] % 2), np.int64)
+    pairs = np.concatenate([products, odd], -1)
+    pairs = pairs.reshape(*pairs.shape[:-1], -1, 2).sum(-1)
+    shift = np.broadcast_to(case.w.map.zero, row.shape[1]).reshape(-1, 1)
+    seen = windows.reshape(*products.shape).sum(-1) * shift
+    moved = seen + zero * (row.sum(-1) - shift * row.shape[-1])
+    shape = (*windows.shape[:2], *windows.shape[2:-1])
+    lost = (np.clip(pairs, -32768, 32767) - pairs).sum(-1)
+    whole = pairs.sum(-1) - moved
+    return (whole + lost).reshape(shape), whole.reshape(shape)
+
+
+def in_steps(case: Product, sums: NDArray[np.int64] | NDArray[np.float64]) -> NDArray[np.float64]:
+    """The result of such sums in units of its code."""
+    assert case.x.map is not None
+    assert case.w.map is not None
+    shape = (1, -1, *[1] * (case.x.data.ndim - 2))
+    step = case.x.map.scale.astype(np.float64) * case.w.map.scale.astype(np.float64)
+    real = sums * (step.reshape(shape) if step.ndim else step)
+    if case.bias is not None:
+        real = real + case.bias.astype(np.float64).reshape(shape)
+    return np.asarray(real / float(case.out.scale))
+
+
 # -- what is compared -----------------------------------------------------------------------------
+
+
+def claim(name: str, asked: Asked) -> str:
+    """What the profile says of that op on operands of these shapes."""
+    storage = {s: h.map.storage for s, h in asked.operands.items() if h.map}
+    if asked.out is not None:
+        storage["result"] = asked.out.storage
+    types = {s: kind_of(h) for s, h in asked.operands.items()}
+    forms = forms_of(asked.op, types, asked.attrs)
+    query = Query(asked.op, storage, attrs=asked.attrs, forms=forms)
+    return profile(name).resolve(query).claim
+
+
+def reals(held: Held) -> NDArray[np.float64]:
+    """What codes mean."""
+    assert held.map is not None
+    steps = held.data.astype(np.float64) - held.map.zero.astype(np.float64)
+    return np.asarray(steps * held.map.scale.astype(np.float64))
 
 
 @dataclass
@@ -342,9 +419,11 @@ class Tally:
     def see(self, reals: NDArray[np.float64], out: Map) -> None:
         """Counts ties and saturation of results, in units of the code from the zero point."""
         low, high = out.bounds
-        self.ties += int((np.abs(reals - np.floor(reals) - 0.5) < 1e-4).sum())
-        self.low += int((reals + float(out.zero) < low - 0.5).sum())
-        self.high += int((reals + float(out.zero) > high + 0.5).sum())
+        below, above = reals + float(out.zero) < low - 0.5, reals + float(out.zero) > high + 0.5
+        near = NEAR * np.maximum(1, np.abs(reals))
+        tie = (np.abs(reals - np.floor(reals) - 0.5) <= near) & ~below & ~above
+        counted = [int(np.count_nonzero(found)) for found in (tie, below, above)]
+        self.ties, self.low, self.high = np.add([self.ties, self.low, self.high], counted).tolist()
 
     def rich(self) -> None:
         """At least 5 % exact ties, and 5 % saturated at either side."""
@@ -366,3 +445,8 @@ class Tally:
         said = f"{self.wrong} of {self.total} differ by up to {self.most}, first at {self.where}"
         assert self.most <= int(steps), said
         assert self.wrong <= float(rate) * self.total, said
+
+
+def hold(tally: Tally, name: str, asked: Asked, made: torch.Tensor, where: object) -> None:
+    """Compares what QIR computes with what torch made."""
+    tally.add(computed(asked, name), taken(made), f"{asked.op} {where}")

@@ -6,12 +6,23 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 
 from qir.numerics import parse, profile
 from qir.numerics.library import replaced
 
-from .kernels_of_torch import F, Held, Product, Tally, of, product_of, run_product
+from . import draws_of_torch as draws
+from .kernels_of_torch import (
+    F,
+    Held,
+    Product,
+    Tally,
+    codes,
+    in_steps,
+    of,
+    paired,
+    product_of,
+    run_product,
+)
 from .test_torch_products import pytestmark as here
 
 pytestmark = here
@@ -24,75 +35,27 @@ def depthwise(seed: int, rank: int, many: bool, *, least: int = 8) -> Product:
     channels = least * int(rng.choice([1, 2, 3, 5]))
     times, taps = int(rng.choice([1, 1, 2])), int(rng.choice([3, 3, 5, 7] if rank == 2 else [3]))
     sides = [int(v) for v in rng.integers(3 if rank == 3 else 1, 7, rank)]
-    count = channels * times
+    count, terms, shape = channels * times, taps**rank, [taps] * rank
     wide = seed % 2 == 0
-    weights = rng.integers(-128, 128, (count, 1, *[taps] * rank))
-    if not wide:
-        weights = rng.integers(-9, 10, weights.shape)
-    elif seed % 4 == 0:
-        weights = rng.choice([-128, -127, 126, 127, 1], weights.shape)
-    data = rng.integers(0, 256, (2, channels, *sides)).astype(np.uint8)
-    x = of(
-        "u8",
-        F(rng.uniform(0.01, 0.1)),
-        int(rng.choice([0, 255, int(rng.integers(0, 128)) * 2 + 1])),
-    )
-    base = F(rng.uniform(0.001, 0.05))
-    scale = np.nextafter(base, rng.choice([0, 1, 10], count).astype(F)) if many else base
-    zero = rng.integers(-9, 10, scale.shape if many else ()) if seed % 3 == 0 else 0
-    w = of("i8", scale, zero, 0 if many else None)
-    steps = F(rng.choice([2, 4, 6, 8]) * (2.0 ** rng.integers(5, 9) if wide else 1))
-    out = of("u8", F(x.scale * base * steps), int(rng.integers(60, 200)) | 1)
-    bias = None
-    if rng.random() < 0.6:
-        bias = np.asarray(rng.integers(-400, 400, count) * (x.scale * scale) * F(0.5), F)
-    held = Held(weights.astype(np.int8), w)
-    return Product(
+    weights, step = draws.weights(rng, terms, count, 1, *shape, most=127 if wide else 63)
+    if seed % 4 == 0:
+        weights, step = rng.choice([-128, -127, 126, 127, 1], weights.shape).astype(np.int8), 1
+    x, w = draws.maps(rng, count, many=many)
+    if seed % 3 == 0:
+        w = draws.moved(rng, w, step)
+    data = codes(rng, "u8", 2, channels, *sides)
+    case = Product(
         f"conv{rank}d",
         Held(data, x),
-        held,
-        bias,
-        out,
+        Held(weights, w),
+        None,
+        x,
         stride=int(rng.integers(1, 3)),
         pad=taps // 2,
         groups=channels,
         relu=bool(seed & 8),
     )
-
-
-def paired(case: Product) -> tuple[np.ndarray, np.ndarray]:
-    """Sums whose products are added two by two in 16 bits, and exact ones, by a formula of its
-    own: windows are laid out as torch unfolds them."""
-    assert case.x.map is not None
-    assert case.w.map is not None
-    x = torch.from_numpy(case.x.data.astype(np.int64))
-    x = torch.nn.functional.pad(x, [case.pad] * 2 * (x.ndim - 2), value=int(case.x.map.zero))
-    taps = case.w.data.shape[2:]
-    for axis, size in enumerate(taps):
-        x = x.unfold(2 + axis, size, case.stride)
-    windows = x.flatten(-len(taps)).numpy()
-    windows = np.repeat(windows, len(case.w.data) // case.groups, axis=1)
-    row = case.w.data.reshape(len(case.w.data), *[1] * len(taps), -1).astype(np.int64)
-    products = windows * row
-    room = np.concatenate([products, np.zeros_like(products[..., :1])], -1)
-    room = room[..., : room.shape[-1] // 2 * 2].reshape(*room.shape[:-1], -1, 2).sum(-1)
-    zeros = case.w.map.zero.reshape(-1, *[1] * len(taps))
-    moved = windows.sum(-1) * zeros + int(case.x.map.zero) * (row.sum(-1) - zeros * row.shape[-1])
-    lost = (np.clip(room, -32768, 32767) - room).sum(-1)
-    exact = products.sum(-1) - moved
-    return exact + lost, exact
-
-
-def reals(case: Product) -> np.ndarray:
-    """The result in units of its code."""
-    assert case.x.map is not None
-    assert case.w.map is not None
-    shape = (1, -1, *[1] * (case.x.data.ndim - 2))
-    step = case.x.map.scale.astype(np.float64) * case.w.map.scale.astype(np.float64)
-    real = paired(case)[0] * (step.reshape(shape) if step.ndim else step)
-    if case.bias is not None:
-        real = real + case.bias.astype(np.float64).reshape(shape)
-    return np.asarray(real / float(case.out.scale))
+    return draws.fitted(rng, case, step, draws.in_16_bits)
 
 
 @pytest.mark.parametrize("many", [False, True], ids=["tensor", "channel"])
@@ -101,7 +64,7 @@ def test_depthwise_layers_are_fbgemms(rank: int, many: bool) -> None:
     tally, cut, sums = Tally(), 0, 0
     for seed in range(48 if rank == 2 else 24):
         case = depthwise(seed, rank, many)
-        tally.see(reals(case), case.out)
+        tally.see(in_steps(case, paired(case)[0]), case.out)
         tally.add(product_of(case, FBGEMM), run_product("fbgemm", case), f"seed {seed}")
         found, exact = paired(case)
         cut, sums = cut + int((found != exact).sum()), sums + exact.size
@@ -200,13 +163,13 @@ def beside(seed: int) -> Product:
     groups, into, outof = SHAPES[seed % len(SHAPES)]
     own = (groups, into, outof) == (8, 1, 1)
     taps, pad, stride, dilation = WINDOWS[int(rng.integers(own, len(WINDOWS)))]
-    data = rng.integers(0, 256, (2, groups * into, 7, 8)).astype(np.uint8)
-    weights = rng.integers(-128, 128, (groups * outof, into, taps, taps)).astype(np.int8)
-    scale = rng.uniform(0.01, 0.02, len(weights)).astype(F) if many else F(0.013)
-    x, w = of("u8", 0.05, int(rng.integers(0, 256))), of("i8", scale, 0, 0 if many else None)
-    out = of("u8", F(0.05 * 0.013 * 600), 117)
+    shape = groups * outof, into, taps, taps
+    weights, step = draws.weights(rng, into * taps**2, *shape, most=127)
+    x, w = draws.maps(rng, len(weights), many=many)
+    data = codes(rng, "u8", 2, groups * into, 7, 8)
     sides = (stride, pad, dilation, groups)
-    return Product("conv2d", Held(data, x), Held(weights, w), None, out, *sides)
+    case = Product("conv2d", Held(data, x), Held(weights, w), None, x, *sides)
+    return draws.fitted(rng, case, step)
 
 
 def test_layers_beside_them_are_summed_exactly() -> None:
@@ -222,16 +185,13 @@ def volume(seed: int) -> Product:
     rng = np.random.default_rng(seed)
     channels, many = int(rng.choice([2, 3, 7, 8, 9, 16, 17])), bool(seed & 1)
     x = of("u8", 0.125, int(rng.integers(0, 256)))
-    data = rng.integers(0, 256, (1, channels, *rng.integers(5, 8, 3))).astype(np.uint8)
+    data = codes(rng, "u8", 1, channels, *rng.integers(5, 8, 3))
     scale = 2.0 ** rng.integers(-3, 2, channels if many else ())
     w = of("i8", scale, 0, 0 if many else None)
-    weights = rng.integers(-32, 32, (channels, 1, 3, 3, 3)).astype(np.int8) * np.int8(4)
-    out = of("u8", 0.125 * scale.max() * rng.choice([96, 80, 224, 176]), int(rng.choice([0, 128])))
-    bias = None
-    if rng.random() < 0.5:
-        bias = np.asarray(rng.integers(-8000, 8000, channels) * 0.5 * 0.125 * scale, F)
+    weights, step = draws.weights(rng, 27, channels, 1, 3, 3, 3, most=127)
     sides = int(rng.integers(1, 3)), int(rng.integers(0, 3)), int(rng.integers(1, 3)), channels
-    return Product("conv3d", Held(data, x), Held(weights, w), bias, out, *sides)
+    case = Product("conv3d", Held(data, x), Held(weights, w), None, x, *sides)
+    return draws.fitted(rng, case, step)
 
 
 def test_volumes_of_qnnpack_are_rounded_once() -> None:
@@ -265,36 +225,28 @@ def beyond(seed: int, rank: int, *, shifted: bool = True) -> Product:
     if not apart:
         groups, into = int(rng.integers(101, 110)), int(rng.integers(1, 3))
     outof, taps = (1 if groups > 1 else 4), int(rng.choice([1, 2, 4]))
-    wide = seed % 4 == 3
-    data = rng.integers(0, 256, (1, groups * into, *rng.integers(5, 8, rank))).astype(np.uint8)
-    most = 128 if wide else 9
-    weights = rng.integers(-most, most, (groups * outof, into, *[taps] * rank)).astype(np.int8)
-    x = of("u8", F(rng.uniform(0.01, 0.1)), int(rng.integers(0, 128)) * 2 + 1)
-    base = F(rng.uniform(0.001, 0.05))
-    beside = rng.choice([0, 1, 10], len(weights)).astype(F)
-    scale = np.nextafter(base, beside) if many else base
-    zero = rng.integers(1, 9, scale.shape if many else ()) if apart else 0
-    steps = F(rng.choice([2, 4, 6, 8]) * (64 if wide else 1))
-    out = of("u8", F(x.scale * base * steps), int(rng.integers(60, 200)) | 1)
-    bias = None
-    if rng.random() < 0.6:
-        bias = np.asarray(rng.integers(-400, 400, len(weights)) * (x.scale * scale) * F(0.5), F)
-    held = Held(data, x), Held(weights, of("i8", scale, zero, 0 if many else None))
+    data = codes(rng, "u8", 1, groups * into, *rng.integers(5, 8, rank))
+    shape, most = (groups * outof, into, *[taps] * rank), 127 if seed % 4 == 3 else 63
+    weights, step = draws.weights(rng, into * taps**rank, *shape, most=most)
+    x, w = draws.maps(rng, len(weights), many=many)
+    if apart:
+        w = draws.moved(rng, w, step)
     sides = int(rng.integers(1, 3)), 0, 1, groups
-    return Product(f"conv{rank}d", *held, bias, out, *sides, relu=bool(seed & 2))
+    held = Held(data, x), Held(weights, w)
+    case = Product(f"conv{rank}d", *held, None, x, *sides, relu=bool(seed & 2))
+    return draws.fitted(rng, case, step)
 
 
 def full(seed: int, rank: int) -> Product:
     """A layer of several channels a group, any codes and weights: pairs leave 16 bits."""
     rng = np.random.default_rng([seed, rank])
     groups, into, outof = int(rng.integers(1, 3)), int(rng.integers(2, 9)), int(rng.integers(2, 6))
-    data = rng.integers(0, 256, (2, groups * into, *rng.integers(4, 7, rank))).astype(np.uint8)
-    weights = rng.integers(-128, 128, (groups * outof, into, *[3] * rank)).astype(np.int8)
-    x, base = of("u8", F(rng.uniform(0.01, 0.1)), 117), F(rng.uniform(0.001, 0.05))
-    scale = np.nextafter(base, rng.choice([0, 1, 10], len(weights)).astype(F))
-    out = of("u8", F(x.scale * base * 2048), 121)
-    held = Held(data, x), Held(weights, of("i8", scale, 0, 0))
-    return Product(f"conv{rank}d", *held, None, out, groups=groups)
+    data = codes(rng, "u8", 2, groups * into, *rng.integers(4, 7, rank))
+    shape = groups * outof, into, *[3] * rank
+    weights, step = draws.weights(rng, into * 3**rank, *shape, most=127)
+    x, w = draws.maps(rng, len(weights), many=True)
+    case = Product(f"conv{rank}d", Held(data, x), Held(weights, w), None, x, groups=groups)
+    return draws.fitted(rng, case, step)
 
 
 @pytest.mark.parametrize("rank", [1, 2, 3])

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from .draws_of_torch import odd
 from .kernels_of_torch import (
     Array,
     Asked,
@@ -16,6 +17,7 @@ from .kernels_of_torch import (
     Held,
     Map,
     Tally,
+    claim,
     codes,
     computed,
     engine,
@@ -23,7 +25,6 @@ from .kernels_of_torch import (
     taken,
     tensor,
 )
-from .test_torch_elements import claim, odd
 from .test_torch_elements import pytestmark as pytestmark
 
 NAME = "torch-2.13.fbgemm"

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 
 from qir.ir.attrs import Attr
-from qir.numerics import Query, profile
 
+from . import draws_of_torch as draws
+from .draws_of_torch import KINDS, LENGTHS, Rng, exactly, image, odd, pair
 from .kernels_of_torch import (
     BOUNDS,
     Array,
@@ -19,9 +19,11 @@ from .kernels_of_torch import (
     F,
     Held,
     Tally,
+    claim,
     codes,
     computed,
     engine,
+    hold,
     of,
     taken,
     tensor,
@@ -32,49 +34,10 @@ pytestmark = pytest.mark.skipif(
     reason="torch's profiles speak of AVX512, which this processor has not",
 )
 
-KINDS = ("u8", "i8")
-LENGTHS = (*range(1, 71), 127, 128, 129, 200, 1000)
 OPS = torch.ops.quantized
-Rng = np.random.Generator
-
-
-def odd(rng: Rng, kind: str) -> int:
-    low, high = BOUNDS[kind]
-    return int(rng.integers(low + 1, high - 1)) | 1
-
-
-def claim(name: str, asked: Asked) -> str:
-    storage = {s: h.map.storage for s, h in asked.operands.items() if h.map}
-    if asked.out is not None:
-        storage["result"] = asked.out.storage
-    return profile(name).resolve(Query(asked.op, storage, attrs=asked.attrs)).claim
-
-
-def hold(tally: Tally, name: str, asked: Asked, made: torch.Tensor, where: object) -> None:
-    """Compares what QIR computes with what torch made."""
-    tally.add(computed(asked, name), taken(made), f"{asked.op} {where}")
 
 
 # -- two operands ---------------------------------------------------------------------------------
-
-
-def reals(held: Held) -> NDArray[np.float64]:
-    assert held.map is not None
-    steps = held.data.astype(np.float64) - held.map.zero.astype(np.float64)
-    return np.asarray(steps * held.map.scale.astype(np.float64))
-
-
-def pair(rng: Rng, op: str, kind: str, a: tuple[int, ...], b: tuple[int, ...]) -> Asked:
-    """Operands whose results are at ties, often."""
-    one = F(rng.uniform(0.01, 0.3))
-    other = one if rng.random() < 0.6 else F(one * F(0.5))
-    by = 2.0 ** int(rng.integers(-1, 2) if op == "add" else rng.integers(3, 7))
-    out = F(one * F(by)) if op == "add" else F(one * other * F(by))
-    operands = {
-        "a": Held(codes(rng, kind, *a), of(kind, one, odd(rng, kind))),
-        "b": Held(codes(rng, kind, *b), of(kind, other, odd(rng, kind))),
-    }
-    return Asked(op, operands, of(kind, out, odd(rng, kind)))
 
 
 def torch_pair(asked: Asked, relu: bool) -> torch.Tensor:
@@ -96,8 +59,7 @@ def test_sums_and_products_of_codes_are_torchs(name: str, op: str, kind: str, re
             rng = np.random.default_rng(length)
             asked = pair(rng, op, kind, (length,), (length,))
             assert asked.out is not None
-            left, right = (reals(asked.operands[s]) for s in "ab")
-            exact = (left + right if op == "add" else left * right) / float(asked.out.scale)
+            exact = exactly(asked)
             tally.see(np.maximum(exact, 0) if relu else exact, asked.out)
             full = Asked(op, asked.operands, asked.out, tails=("relu",) if relu else ())
             hold(tally, where, full, torch_pair(asked, relu), length)
@@ -169,22 +131,33 @@ def test_activations_of_every_code_are_torchs(name: str, op: str, kind: str) -> 
     tally.within(claim(where, asked))
 
 
+def bounds_of(rng: Rng, x: Held) -> tuple[float, float]:
+    """Two reals, most of them half way between two codes."""
+    assert x.map is not None
+    steps = np.sort(rng.integers(*x.map.bounds, 2) - int(x.map.zero)) + 0.5
+    if rng.random() < 0.3:
+        steps = np.sort(steps + rng.random(2))
+    low, high = (float(F(x.map.scale * F(step))) for step in steps)
+    return low, high
+
+
 @pytest.mark.parametrize("kind", KINDS)
-def test_bounds_are_torchs(kind: str) -> None:
+@pytest.mark.parametrize("name", ["fbgemm", "qnnpack"])
+def test_bounds_are_torchs(name: str, kind: str) -> None:
     tally = Tally()
-    with engine("fbgemm"):
+    with engine(name):
         for length in range(1, 71):
             rng = np.random.default_rng(length)
             x = Held(codes(rng, kind, length), of(kind, rng.uniform(0.01, 0.1), odd(rng, kind)))
-            low, high = (float(F(v)) for v in np.sort(rng.normal(size=2) * 3))
+            low, high = bounds_of(rng, x)
             made = {
                 "relu": (torch.relu(tensor(x)), {}),
                 "clip": (torch.clamp(tensor(x), low, high), {"min": low, "max": high}),
             }
             for op, (wanted, attrs) in made.items():
-                hold(tally, "torch-2.13.fbgemm", Asked(op, {"x": x}, x.map, attrs), wanted, length)
+                hold(tally, f"torch-2.13.{name}", Asked(op, {"x": x}, x.map, attrs), wanted, length)
             six = Asked("clip", {"x": x}, x.map, {"min": 0.0, "max": 6.0})
-            hold(tally, "torch-2.13.fbgemm", six, OPS.relu6(tensor(x)), length)
+            hold(tally, f"torch-2.13.{name}", six, OPS.relu6(tensor(x)), length)
     tally.exact()
 
 
@@ -226,12 +199,6 @@ def back(data: Array) -> Array:
 
 
 # -- means ----------------------------------------------------------------------------------------
-
-
-def image(rng: Rng, kind: str, *sizes: int) -> Held:
-    """An image of codes about the zero point, where means are not all alike."""
-    m = of(kind, rng.uniform(0.01, 0.1), odd(rng, kind))
-    return Held(codes(rng, kind, *sizes), m)
 
 
 @pytest.mark.parametrize("last", [False, True], ids=["contiguous", "channels last"])
@@ -410,16 +377,17 @@ def test_products_of_two_tensors_are_as_near_to_torchs_as_is_claimed(kind: str) 
     for number in range(60):
         rng = np.random.default_rng(number)
         m, k, n = (int(v) for v in rng.integers(1, 71, 3))
-        one, two = F(2.0 ** -int(rng.integers(3, 8))), F(rng.uniform(0.01, 0.1))
-        a = Held(codes(rng, kind, 2, m, k), of(kind, one, odd(rng, kind)))
-        b = Held(codes(rng, kind, 2, k, n), of(kind, two, odd(rng, kind)))
-        out = of(kind, F(one * two * F(2.0 ** int(rng.integers(6, 9)))), odd(rng, kind))
-        asked = Asked("matmul", {"a": a, "b": b}, out)
-        tally.see(reals(a) @ reals(b) / float(out.scale), out)
+        one, two = (of(kind, draws.scale(rng, 0.01, 0.1), draws.odd(rng, kind)) for _ in "ab")
+        held, step = draws.weights(rng, k, 2, k, n)
+        beside = of(kind, two.scale, int(two.zero) // 2 if kind == "i8" else 121)
+        b = Held((beside.zero + held).astype(codes(rng, kind).dtype), beside)
+        asked = draws.joined(rng, "matmul", Held(codes(rng, kind, 2, m, k), one), b, step=step)
+        a, out = asked.operands["a"], asked.out
+        assert out is not None
+        tally.see(exactly(asked), out)
         made = OPS.matmul(tensor(a), tensor(b), float(out.scale), int(out.zero))
         hold(tally, "torch-2.13.fbgemm", asked, made, number)
-    assert min(tally.low, tally.high) >= 0.05 * tally.total
-    assert tally.ties >= 0.002 * tally.total, f"{tally.ties} of {tally.total} on ties"
+    tally.rich()
     tally.within(claim("torch-2.13.fbgemm", asked))
 
 

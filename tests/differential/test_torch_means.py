@@ -11,6 +11,7 @@ import torch
 
 from qir.ir.attrs import Attr
 
+from .draws_of_torch import KINDS, image
 from .kernels_of_torch import (
     BOUNDS,
     Array,
@@ -19,13 +20,14 @@ from .kernels_of_torch import (
     Held,
     Map,
     Tally,
+    claim,
     computed,
     engine,
     of,
     taken,
     tensor,
 )
-from .test_torch_elements import KINDS, back, claim, image
+from .test_torch_elements import back
 from .test_torch_elements import pytestmark as pytestmark
 
 nf = torch.nn.functional
@@ -190,10 +192,11 @@ def means_of_ties(rng: Rng, kind: str, n: int) -> Iterator[tuple[Held, Case, boo
 
 
 @pytest.mark.parametrize("kind", ["u8", "i8"])
-def test_ties_of_means_are_torchs(kind: str) -> None:
-    tally, name = Tally(), "torch-2.13.fbgemm"
+@pytest.mark.parametrize("engine_name", ["fbgemm", "qnnpack"])
+def test_ties_of_means_are_torchs(engine_name: str, kind: str) -> None:
+    tally, name = Tally(), f"torch-2.13.{engine_name}"
     for seed, n in enumerate(TELLING * 3):
-        with engine("fbgemm"):
+        with engine(engine_name):
             for x, case, last in means_of_ties(np.random.default_rng(seed), kind, n):
                 assert hold(tally, name, x, case, last=last) == "exact", case[0]
     tally.exact()

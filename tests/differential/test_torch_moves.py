@@ -10,8 +10,9 @@ import torch
 
 from qir.ir.attrs import Attr
 
-from .kernels_of_torch import Array, Asked, F, Held, Tally, computed, of, taken, tensor
-from .test_torch_elements import KINDS, claim, image
+from .draws_of_torch import KINDS, image
+from .kernels_of_torch import Array, Asked, F, Held, Tally, claim, computed, of, taken, tensor
+from .test_torch_elements import bounds_of
 from .test_torch_elements import pytestmark as pytestmark
 
 NAME = "torch-2.13.fbgemm"
@@ -199,7 +200,7 @@ def test_cuts_are_torchs(kind: str) -> None:
     for number in range(16):
         rng = np.random.default_rng(number)
         x = image(rng, kind, 3, int(rng.integers(1, 71)))
-        low, high = (float(F(v)) for v in np.sort(rng.normal(size=2)))
+        low, high = bounds_of(rng, x)
         asked = Asked("clip", {"x": x}, x.map, {"min": low, "max": high})
         found = computed(asked, NAME)
         for run in (nf.hardtanh, torch.ops.quantized.clamp):

@@ -14,6 +14,7 @@ import torch
 from qir.numerics import Query, profile
 from qir.numerics.library import replaced
 
+from .draws_of_torch import LENGTHS, exactly, image, odd, pair
 from .kernels_of_torch import (
     Array,
     Asked,
@@ -22,13 +23,13 @@ from .kernels_of_torch import (
     Map,
     Product,
     Tally,
+    claim,
     computed,
     of,
     processor,
     product_of,
 )
 from .test_torch_depthwise import full
-from .test_torch_elements import LENGTHS, claim, image, odd, pair, reals
 from .test_torch_products import conv
 from .test_torch_products import pytestmark as pytestmark
 
@@ -56,9 +57,7 @@ def test_sums_and_products_of_plain_tensors_are_onednns(kernel: str) -> None:
         assert asked.out is not None
         a, b = (plain(asked.operands[s]) for s in "ab")
         made = getattr(OPS, kernel).tensor(*a, *b, *numbers(asked.out), torch.uint8)
-        left, right = (reals(asked.operands[s]) for s in "ab")
-        exact = left + right if asked.op == "add" else left * right
-        tally.see(exact / float(asked.out.scale), asked.out)
+        tally.see(exactly(asked), asked.out)
         full = Asked(asked.op, asked.operands, asked.out, tails=tails)
         tally.add(computed(full, NAME), made.numpy(), f"{kernel} {length}")
     tally.rich()

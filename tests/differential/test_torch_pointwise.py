@@ -12,6 +12,7 @@ import pytest
 from qir.numerics import Query, profile
 from qir.numerics.library import replaced
 
+from .draws_of_torch import image
 from .kernels_of_torch import (
     Asked,
     F,
@@ -28,7 +29,7 @@ from .kernels_of_torch import (
     tensor,
 )
 from .pointwise_of_torch import TAILS, Form, foreseen, in_engine, made
-from .test_torch_elements import OPS, image
+from .test_torch_elements import OPS
 from .test_torch_products import chained, conv, exact_reals, linear, made_by, pytestmark, summed
 
 __all__ = ["pytestmark"]

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 from qir.numerics import Query, profile
 from qir.numerics.library import replaced
 
-from .kernels_of_torch import F, Held, Product, Tally, of, processor, product_of
+from . import draws_of_torch as draws
+from .kernels_of_torch import Tally, processor, product_of
 from .test_torch_products import conv, linear, made_by
 from .test_torch_products import pytestmark as pytestmark
 
@@ -28,15 +27,6 @@ SWITCHES = [
 """An engine, what its profile calls the processor, and the variable that makes it that one."""
 
 
-def wide(case: Product) -> Product:
-    """The same with all weights, whose pairs of terms 16 bits do not hold."""
-    assert case.w.map is not None
-    rng = np.random.default_rng(case.w.data.size)
-    weights = rng.integers(-127, 128, case.w.data.shape).astype(np.int8)
-    out = of("u8", F(case.out.scale * 16), int(case.out.zero))
-    return replace(case, w=Held(weights, case.w.map), out=out)
-
-
 @pytest.mark.parametrize(("engine", "isa", "name", "value"), SWITCHES)
 def test_pairs_of_terms_saturate_in_linear_layers(
     engine: str, isa: str, name: str, value: str
@@ -44,7 +34,7 @@ def test_pairs_of_terms_saturate_in_linear_layers(
     held, tally, apart = profile(f"torch-2.13.{engine}"), Tally(), 0
     many = (True,) if engine == "pt2e" else (False, True)
     cases = [linear(seed, one) for seed in range(8) for one in many]
-    cases += [wide(case) for case in cases]
+    cases += [draws.wider(case) for case in cases]
     with processor(value, name) as pool:
         made = made_by(pool, engine, cases)
     for case, wanted in zip(cases, made, strict=True):
@@ -60,7 +50,7 @@ def test_convolutions_of_small_codes_need_no_vnni() -> None:
     """Pairs of others saturate."""
     tally, apart, held = Tally(), 0, profile("torch-2.13.fbgemm")
     plain = [conv(seed, one, 2) for seed in range(8) for one in (False, True)]
-    cases = [*plain, *(wide(case) for case in plain)]
+    cases = [*plain, *(draws.wider(case) for case in plain)]
     with processor("AVX2", "FBGEMM_ENABLE_INSTRUCTIONS") as pool:
         made = list(made_by(pool, "fbgemm", cases))
     for number, (case, wanted) in enumerate(zip(cases, made, strict=True)):

@@ -17,14 +17,16 @@ from qir.ir.types import TensorType
 from qir.numerics import Query, profile
 from qir.reference.interpreter import run
 
+from . import draws_of_torch as draws
 from .kernels_of_torch import (
     F,
     Held,
-    Map,
     Product,
     Tally,
     codes,
     element,
+    exact,
+    in_steps,
     kind_of,
     of,
     processor,
@@ -47,36 +49,14 @@ def vnni() -> Iterator[ProcessPoolExecutor]:
         yield pool
 
 
-def maps(rng: np.random.Generator, count: int, many: bool) -> tuple[Map, Map, Map]:
-    """Maps of data, weights and result whose scales' ratio is a hair off an even number."""
-    x = of("u8", F(rng.uniform(0.01, 0.1)), int(rng.integers(0, 256)) | 1)
-    base = F(rng.uniform(0.001, 0.05))
-    beside = np.nextafter(base, rng.choice([0, 1, 10], count).astype(F))
-    w = of("i8", beside, 0, 0) if many else of("i8", base)
-    ratio = F(rng.choice([2, 4, 6, 8]))
-    return x, w, of("u8", F(x.scale * base * ratio), int(rng.integers(60, 200)) | 1)
-
-
-def bias_of(rng: np.random.Generator, x: Map, w: Map, count: int) -> np.ndarray | None:
-    """Half steps of the sum, or nothing."""
-    if rng.random() < 0.4:
-        return None
-    return np.asarray(rng.integers(-400, 400, count) * (x.scale * w.scale) * F(0.5), F)
-
-
 def linear(seed: int, many: bool) -> Product:
     rng = np.random.default_rng(seed)
     rows, terms, count = (int(v) for v in rng.integers(1, 71, 3))
-    x, w, y = maps(rng, count, many)
-    weights = rng.integers(-9, 10, (count, terms)).astype(np.int8)
-    return Product(
-        "linear",
-        Held(codes(rng, "u8", rows, terms), x),
-        Held(weights, w),
-        bias_of(rng, x, w, count),
-        y,
-        relu=bool(seed & 1),
-    )
+    held, step = draws.weights(rng, terms, count, terms)
+    x, w = draws.maps(rng, count, many=many)
+    data = Held(codes(rng, "u8", rows, terms), x)
+    case = Product("linear", data, Held(held, w), None, x, relu=bool(seed & 1))
+    return draws.fitted(rng, case, step)
 
 
 def conv(seed: int, many: bool, rank: int) -> Product:
@@ -88,42 +68,27 @@ def conv(seed: int, many: bool, rank: int) -> Product:
     sizes = [int(v) for v in rng.integers(6, 9, rank)]
     if rank == 3:
         sizes[0] = 5
-    count = groups * outof
-    x, w, y = maps(rng, count, many)
-    weights = rng.integers(-9, 10, (count, into, *[kernel] * rank)).astype(np.int8)
-    return Product(
+    count, taps = groups * outof, [kernel] * rank
+    held, step = draws.weights(rng, into * kernel**rank, count, into, *taps)
+    x, w = draws.maps(rng, count, many=many)
+    case = Product(
         f"conv{rank}d",
         Held(codes(rng, "u8", 2, groups * into, *sizes), x),
-        Held(weights, w),
-        bias_of(rng, x, w, count),
-        y,
+        Held(held, w),
+        None,
+        x,
         stride=int(rng.integers(1, 3)),
         pad=int(rng.integers(0, kernel)),
         dilation=int(rng.integers(1, 3)),
         groups=groups,
         relu=bool(seed & 1),
     )
+    return draws.fitted(rng, case, step)
 
 
 def exact_reals(case: Product) -> np.ndarray:
     """The result in units of its code, in float64."""
-    assert case.x.map is not None
-    assert case.w.map is not None
-    x = torch.from_numpy(case.x.data.astype(np.float64) - float(case.x.map.zero))
-    w = torch.from_numpy(case.w.data.astype(np.float64))
-    shape: tuple[int, ...] = (1, -1)
-    if case.op == "linear":
-        acc = torch.nn.functional.linear(x, w).numpy()
-    else:
-        rank = case.x.data.ndim - 2
-        run = getattr(torch.nn.functional, case.op)
-        sides = (case.stride, case.pad, case.dilation, case.groups)
-        acc, shape = run(x, w, None, *sides).numpy(), (1, -1, *[1] * rank)
-    step = case.x.map.scale.astype(np.float64) * case.w.map.scale.astype(np.float64)
-    real = acc * (step.reshape(shape) if step.ndim else step)
-    if case.bias is not None:
-        real = real + case.bias.astype(np.float64).reshape(shape)
-    return np.asarray(real / float(case.out.scale))
+    return in_steps(case, exact(case))
 
 
 def compared(cases: list[Product], made: list[np.ndarray], name: str) -> Tally:

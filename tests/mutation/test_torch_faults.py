@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from qir.numerics import profile
+from tests.differential import draws_of_torch as draws
 from tests.differential import pointwise_of_torch, test_range_rules
 from tests.differential import test_torch_codes as whole
 from tests.differential import test_torch_depthwise as depth
@@ -164,7 +165,7 @@ def dynamic() -> None:
 
 
 def pools() -> None:
-    for kind in elements.KINDS:
+    for kind in draws.KINDS:
         for last in (False, True):
             elements.test_average_pools_are_torchs(kind, last)
             elements.test_global_means_are_torchs(kind, last)
@@ -263,7 +264,7 @@ def along_lines(engine: str) -> Check:
 
 def ties_of_means() -> None:
     for kind in ("u8", "i8"):
-        means.test_ties_of_means_are_torchs(kind)
+        means.test_ties_of_means_are_torchs("fbgemm", kind)
 
 
 def ties_of_parts(engine: str) -> Check:
@@ -312,7 +313,7 @@ def replayed(engine: str, pool: ProcessPoolExecutor) -> Replay:
         found += by_scales(engine)
         found += [two(engine, "mul"), along_lines(engine), over_other_axes, ties_of_means]
         found.append(ties_of_parts(engine))
-        found.append(lambda: elements.test_bounds_are_torchs("u8"))
+        found.append(lambda: elements.test_bounds_are_torchs("fbgemm", "u8"))
         found.append(lambda: moves.test_codes_are_moved_as_torch_moves_them(moves.surrounded, "u8"))
         found.append(lambda: moves.test_codes_are_compared_as_reals("greater", "u8"))
         found.append(moves.test_grids_are_as_near_to_torchs_as_is_claimed)

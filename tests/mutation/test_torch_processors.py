@@ -14,14 +14,12 @@ import pytest
 from qir.errors import QirError
 from qir.numerics import profile
 from qir.numerics.library import replaced
+from tests.differential import draws_of_torch as draws
 from tests.differential import pointwise_of_torch as pointwise
 from tests.differential import test_torch_older as older
 from tests.differential.kernels_of_torch import (
-    F,
-    Held,
     Product,
     computed,
-    of,
     processor,
     product_of,
 )
@@ -29,7 +27,6 @@ from tests.differential.kernels_of_torch import older as older_processor
 from tests.differential.test_torch_depthwise import full
 from tests.differential.test_torch_layers import torchs_many, transposed
 from tests.differential.test_torch_pointwise import ISAS, plain, with_summand
-from tests.differential.test_torch_processors import wide as wide_of
 from tests.differential.test_torch_products import conv, linear, made_by
 from tests.differential.test_torch_products import pytestmark as here
 from tests.mutation.fields import mutants
@@ -99,11 +96,7 @@ def wide(op: str, seed: int) -> Product:
     """A product whose pairs of terms 16 bits do not hold."""
     flat = op in ("linear", "conv2d")
     case = plain(op, seed) if flat else replace(conv(seed, True, int(op[4])), relu=False)
-    rng = np.random.default_rng(seed)
-    assert case.w.map is not None
-    weights = rng.integers(-127, 128, case.w.data.shape).astype(np.int8)
-    out = of("u8", F(case.out.scale * 16), int(case.out.zero))
-    return replace(case, w=Held(weights, case.w.map), out=out)
+    return draws.wider(case)
 
 
 def cases(engine: str, op: str, isa: str) -> list[Product]:
@@ -201,7 +194,7 @@ def before_vnni(engine: str, op: str, pool: ProcessPoolExecutor) -> list[Foresee
     both = (False, True)
     if op == "linear":
         plain_ones = [linear(seed, many) for seed in range(8) for many in both]
-        plain_ones += [wide_of(case) for case in plain_ones]
+        plain_ones += [draws.wider(case) for case in plain_ones]
     else:
         rank = int(op[4])
         plain_ones = [conv(seed, many, rank) for seed in range(24) for many in both]
