@@ -16,7 +16,7 @@ from qir import pipeline
 from qir.ir.dtype import F32
 from qir.ir.graph import Graph
 from qir.ir.types import TensorType
-from qir.ir.verify import verify
+from qir.ir.verify import errors
 from qir.rewrite.trimming import trim
 from tests.differential.contrib import one
 from tests.differential.runtime import run
@@ -113,9 +113,10 @@ def test_a_scan_keeps_what_its_results_hang_on() -> None:
         "ss.0": "a",
         "xs.0": "k",
     }
-    assert [f for f in verify(graph) if f.severity.name == "ERROR"] == []
+    assert errors(graph) == []
     rng = np.random.default_rng(0)
-    feeds = {v.name: rng.normal(size=v.type.shape).astype(F) for v in whole.inputs}
+    feeds = {n: rng.normal(size=2).astype(F) for n in "stuk"}
+    feeds |= {n: rng.normal(size=(4, 2)).astype(F) for n in "ab"}
     wanted, found = pipeline.run(whole, feeds), pipeline.run(graph, feeds)
     assert {n: np.asarray(a).tobytes() for n, a in found.items()} == {
         n: np.asarray(a).tobytes() for n, a in wanted.items()
