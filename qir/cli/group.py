@@ -120,7 +120,7 @@ def group(
     )
     screen.table(columns, rows, title="groups")
     _show_left(screen, left)
-    if left and not real and (sums := [s for s in float_sums(done) if s.bits]):
+    if left and not real and (sums := float_sums(done, 0)):
         screen.line(said_of(sums, "the runtime"))
     if real and steps:
         screen.line()

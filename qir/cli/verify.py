@@ -141,7 +141,7 @@ def _show_sums(screen: Screen, target: str, graph: Graph, ops: Sequence[Verdict]
     from qir.inspect.float_sums import float_sums, said_of
 
     real = {(v.path, v.node) for v in ops if v.taken != "integer"}
-    if sums := [s for s in float_sums(graph) if s.bits and (s.path, s.node) in real]:
+    if sums := [s for s in float_sums(graph, 0) if (s.path, s.node) in real]:
         screen.line(said_of(sums, target))
 
 

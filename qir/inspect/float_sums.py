@@ -63,12 +63,16 @@ class FloatSum:
     its result becomes no codes of one scale, or nothing here bounds it."""
 
 
-def float_sums(graph: Graph) -> list[FloatSum]:
-    """Such ops of a graph and its bodies that stand on reals, in their order."""
+def float_sums(graph: Graph, beyond: int = -1) -> list[FloatSum]:
+    """Such ops of a graph and its bodies that stand on reals, in their order.
+
+    Of those alone whose codes have more than so many bits.
+    """
     out: list[FloatSum] = []
     for path, body in graph.walk():
-        sums = (node for node in body if _own_order(node))
-        out += [FloatSum(path, node.name, node.op, _bits(node), _codes(node)) for node in sums]
+        for node in body:
+            if _own_order(node) and (bits := _bits(node)) > beyond:
+                out.append(FloatSum(path, node.name, node.op, bits, _codes(node)))
     return out
 
 
@@ -111,7 +115,7 @@ def _codes(node: Node) -> int | None:
     made = _made(node.results[0])
     if made is None or made.dynamic or made.kind != "uniform" or made.real_zero:
         return None
-    step = np.min(np.abs(made.scales().astype(np.float64)))
+    step = np.min(np.abs(made.scales().astype(np.float64)), initial=np.inf)
     off = _off(node)
     if off is None or not step > 0 or not np.isfinite(step):
         return None
@@ -162,7 +166,7 @@ def _spread(node: Node, w: Value, terms: int) -> float | None:
         return None if large is None else terms * large
     size = np.abs(reals)
     if node.op.startswith("conv"):
-        return float(size.reshape(len(size), -1).sum(1).max(initial=0.0))
+        return float(size.sum(tuple(range(1, size.ndim))).max(initial=0.0))
     along = -1 if node.attrs.get("trans_b") or node.op == "linear" or size.ndim == 1 else -2
     return float(size.sum(along).max(initial=0.0))
 
@@ -206,5 +210,5 @@ def _largest(value: Value) -> float | None:
         return None
     zeros = quant.zeros().astype(np.float64)
     scales = np.abs(quant.scales().astype(np.float64))
-    reach = max(np.abs(quant.low - zeros).max(), np.abs(quant.high - zeros).max())
-    return float(reach * scales.max())
+    ends = (np.abs(end - zeros).max(initial=0.0) for end in (quant.low, quant.high))
+    return float(max(ends) * scales.max(initial=0.0))

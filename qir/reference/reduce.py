@@ -45,19 +45,28 @@ def _over(op: str, x: Array, axes: Sequence[int]) -> Axes:
 
 
 def _of_numbers(op: str, function: np.ufunc) -> Callable[..., Array]:
-    """The reduction by a function of two numbers; least and greatest of nothing is OpError."""
+    """The reduction by a function of two numbers; the greatest of nothing is the least there is."""
 
     @np.errstate(all="ignore")
     def run(x: Array, *, axes: Sequence[int] = (), keep: bool = True) -> Array:
         kind = element(op, "x", x)
         over = _over(op, x, axes)
-        if function.identity is None and not math.prod(x.shape[a] for a in over):
-            raise OpError(f"{op}: x {list(x.shape)} has nothing on axes {over}")
         plain = wide(x) if kind.is_float else x
+        if function.identity is None and not math.prod(x.shape[a] for a in over):
+            shape = np.sum(plain, axis=over, keepdims=keep).shape
+            return np.full(shape, _furthest(x, greatest=function is np.minimum), x.dtype)
         made = function.reduce(plain, axis=over, keepdims=keep, dtype=plain.dtype)
         return np.asarray(narrow(np.asarray(made), x.dtype))
 
     return run
+
+
+def _furthest(x: Array, *, greatest: bool) -> float | int | bool:
+    """The greatest or the least number of a type."""
+    kind = element("reduce", "x", x)
+    if kind.is_float:
+        return math.inf if greatest else -math.inf
+    return kind.bounds[greatest] if kind.is_integer else greatest
 
 
 def _of_floats(op: str, function: Callable[[Wide, Axes], Wide]) -> Callable[..., Array]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +33,7 @@ def made(folder: Path, inputs: str) -> Path:
     return path
 
 
-VERBS = {
+VERBS: dict[str, Callable[[Path, Path, Path], tuple[str | Path, ...]]] = {
     "diff": lambda m, d, out: ("diff", m, m, "--data", d),
     "bench": lambda m, d, out: ("bench", m, "--data", d, "--with", "reference", "--runs", "2"),
     "opt": lambda m, d, out: ("opt", m, "-p", "prune", "--validate", "--data", d, "-o", out),

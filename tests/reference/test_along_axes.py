@@ -72,15 +72,26 @@ def test_reductions_of_integers_keep_their_type(op: str) -> None:
         assert np.array_equal(got, onnxruntime_runs(REDUCED[op][0], [x, axes]))
 
 
-def test_nothing_has_a_sum_but_no_greatest() -> None:
+def test_what_nothing_is_reduced_to() -> None:
     x = np.zeros((2, 0), np.float32)
     attrs: dict[str, Attr] = {"axes": (1,), "keep": False}
     assert compute("reduce_sum", {"x": x}, attrs).tolist() == [0, 0]
     assert compute("reduce_prod", {"x": x}, attrs).tolist() == [1, 1]
     assert compute("reduce_log_sum_exp", {"x": x}, attrs).tolist() == [-np.inf, -np.inf]
-    for op in ("reduce_max", "reduce_min"):
-        with pytest.raises(OpError, match="has nothing on axes"):
-            compute(op, {"x": x}, attrs)
+    for kind, least, greatest in (
+        (np.float32, -np.inf, np.inf),
+        (np.float16, -np.inf, np.inf),
+        (np.int32, -(2**31), 2**31 - 1),
+        (np.uint8, 0, 255),
+    ):
+        for op, wanted in (("reduce_max", least), ("reduce_min", greatest)):
+            got = compute(op, {"x": x.astype(kind)}, attrs)
+            assert got.dtype == kind
+            assert got.tolist() == [wanted, wanted]
+            axes = np.array([1])
+            if kind != np.float16:
+                name = REDUCED[op][0]
+                assert np.array_equal(got[:, None], onnxruntime_runs(name, [x.astype(kind), axes]))
     with pytest.raises(OpError, match="name one axis twice"):
         compute("reduce_sum", {"x": x}, {"axes": (1, -1)})
 

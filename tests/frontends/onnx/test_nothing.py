@@ -55,6 +55,8 @@ CASES: tuple[tuple[str, tuple[str, ...], Attrs], ...] = (
     ("Concat", ("x", "x"), {"axis": 0}),
     ("ArgMax", ("x",), {"axis": 2}),
     ("ReduceSum", ("x", "ones"), {}),
+    ("ReduceMax", ("x",), {"axes": [1, 2]}),
+    ("ReduceMin", ("x",), {"axes": [0, 3], "keepdims": 0}),
     ("Tile", ("x", "tiles"), {}),
     ("Gather", ("x", "ones"), {"axis": 2}),
     ("Slice", ("x", "ones", "tiles"), {}),
@@ -166,3 +168,50 @@ def test_a_window_larger_than_what_it_slides_over(
     assert np.array_equal(got, wanted)
     pipeline.save(read, back, target="onnxruntime")
     assert np.array_equal(onnxruntime.InferenceSession(back.read_bytes()).run(None, feed)[0], got)
+
+
+@pytest.mark.parametrize("op", ["ConvInteger", "QLinearConv"])
+@pytest.mark.parametrize("form", [None, "qdq", "qoperator", "integer"])
+def test_convolutions_of_codes_that_make_nothing(tmp_path: Path, op: str, form: str | None) -> None:
+    """Weights of no channels."""
+    held = {**CODES, "w": np.zeros((0, 4, 2, 2), np.int8), "o": np.array(0, np.int8)}
+    held["v"] = np.array(0.02, np.float32)
+    own = ("x", "w", "z", "o") if op == "ConvInteger" else ("x", "s", "z", "w", "v", "o", "r", "z")
+    node = helper.make_node(op, own, ["y"], "it")
+    stored = [numpy_helper.from_array(a, n) for n, a in held.items() if n in own]
+    x = helper.make_tensor_value_info("x", TensorProto.UINT8, [None, 4, None, None])
+    graph = helper.make_graph([node], "g", [x], [onnx.ValueInfoProto(name="y")], stored)
+    path, made = tmp_path / "m.onnx", tmp_path / "made.onnx"
+    of = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=of, ir_version=8), path)
+    read, feed = pipeline.load(path), {"x": np.zeros((2, 4, 5, 5), np.uint8)}
+    (wanted,) = onnxruntime.InferenceSession(path.read_bytes()).run(None, feed)
+    (got,) = pipeline.run(read, feed).values()
+    pipeline.save(read, made, format=form)
+    (again,) = onnxruntime.InferenceSession(made.read_bytes()).run(None, feed)
+    assert got.shape == again.shape == wanted.shape == (2, 0, 4, 4)
+    assert got.dtype == again.dtype == wanted.dtype
+
+
+@pytest.mark.parametrize(
+    ("op", "shape", "mine", "theirs"),
+    [("ReduceMean", (2, 0), np.nan, 0.0), ("Gemm", (2, 0), 6.0, 3.0)],
+)
+def test_what_the_guide_says_of_sums_without_terms(
+    tmp_path: Path, op: str, shape: tuple[int, ...], mine: float, theirs: float
+) -> None:
+    attrs: Attrs = {"axes": [1]} if op == "ReduceMean" else {"beta": 2.0}
+    held = {"w": np.zeros((0, 3), np.float32), "c": np.full(3, 3, np.float32)}
+    names = ("x",) if op == "ReduceMean" else ("x", "w", "c")
+    node = helper.make_node(op, names, ["y"], "it", None, None, None, **attrs)
+    stored = [numpy_helper.from_array(a, n) for n, a in held.items() if n in names]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [None, None])
+    graph = helper.make_graph([node], "g", [x], [onnx.ValueInfoProto(name="y")], stored)
+    path = tmp_path / "m.onnx"
+    of = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=of, ir_version=8), path)
+    feed = {"x": np.zeros(shape, np.float32)}
+    (wanted,) = onnxruntime.InferenceSession(path.read_bytes()).run(None, feed)
+    (got,) = pipeline.run(pipeline.load(path), feed).values()
+    assert np.array_equal(got, np.full_like(wanted, mine), equal_nan=True)
+    assert np.array_equal(wanted, np.full_like(wanted, theirs))
