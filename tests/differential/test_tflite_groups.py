@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from qir.ir.graph import Graph
+from qir.ir.text import parse
 from qir.ledger import Ledger
 from qir.passes.group import Group
 from qir.reference.interpreter import run
@@ -47,3 +48,35 @@ def test_what_takes_no_reals_beside_codes_is_left_as_it_is(name: str) -> None:
     graph = by_parts(case)
     Group(profile=name).run(graph, Ledger())
     assert [n.op for n in graph if n.op in ("dequantize", "linear")] == ["dequantize", "linear"]
+
+
+JOINED = """graph g {{
+%a = input() : 2x3x!quant.uniform<u8:f32, 0.25:3>
+%b = input() : 2x3x!quant.uniform<u8:f32, {of}:3>
+%c = dequantize(%a) : 2x3xf32
+%d = dequantize(%b) : 2x3xf32
+%e = concat(xs.0=%c, xs.1=%d) {{axis = 0}} : 4x3xf32
+%y = quantize(%e) : 4x3x!quant.uniform<u8:f32, {made}:3>
+output(y=%y)
+}}"""
+
+
+@pytest.mark.parametrize(
+    ("name", "of", "made", "one"),
+    [
+        (REFERENCE, 0.25, 0.25, True),
+        (REFERENCE, 0.5, 0.25, False),
+        (REFERENCE, 0.25, 0.5, False),
+        ("tf-2.21.onednn", 0.5, 0.5, True),
+        ("tf-2.21.onednn", 0.5, 0.25, False),
+    ],
+)
+def test_what_a_runtime_cannot_join_is_no_kernel_of_its(
+    name: str, of: float, made: float, one: bool
+) -> None:
+    """TensorFlow Lite refuses other maps; TensorFlow makes a range in which all operands' lie."""
+    text = JOINED.format(of=of, made=made)
+    graph = parse(text if name == REFERENCE else text.replace(":3>", ">"), {})
+    Group(profile=name).run(graph, Ledger())
+    left = [n.op for n in graph if n.op in ("dequantize", "quantize")]
+    assert left == ([] if one else ["dequantize", "dequantize", "quantize"])
