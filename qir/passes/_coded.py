@@ -11,6 +11,9 @@ from qir.ir.scheme import Scheme
 from qir.ir.types import QuantType
 
 _NUMBERS = frozenset({"scale", "zero"})
+_SUMS = frozenset({"matmul_integer", "conv_integer"})
+_FAR = 64
+"""How many values are looked at between a number and its reader."""
 
 
 def already(node: Node) -> bool:
@@ -62,14 +65,45 @@ def _real_weights(node: Node) -> bool:
     return weight is not None and weight.constant is not None
 
 
-def _gives_numbers(node: Node) -> bool:
-    """Whether all that is made here is a scale or zero point, or scales a raw sum."""
-    uses = [use for value in node.results for use in value.uses]
-    return bool(uses) and all(
-        (use.slot.rpartition(".")[2] in _NUMBERS and _about_codes(use.node))
-        or _scales_sum(use.node, use.slot)
-        for use in uses
-    )
+def _gives_numbers(node: Node, steps: int = 6) -> bool:
+    """Whether it makes what becomes numbers of codes, or all that hangs on it does."""
+    if any(map(_number, node.results)):
+        return True
+    users = [use.node for value in node.results for use in value.uses]
+    return bool(users and steps) and all(_gives_numbers(user, steps - 1) for user in users)
+
+
+def _number(value: Value) -> bool:
+    """Whether a value is read as a scale, a zero point or what scales a raw sum.
+
+    Moves, casts and factors may stand between.
+    """
+    waiting, seen = [value], {value}
+    while waiting and len(seen) < _FAR:
+        for use in waiting.pop().uses:
+            if _of_codes(use.node, use.slot) or _scales_sum(use.node, use.slot):
+                return True
+            if _carries(use.node, use.slot):
+                more = [v for v in use.node.results if v not in seen]
+                seen.update(more)
+                waiting += more
+    return False
+
+
+def _of_codes(node: Node, slot: str) -> bool:
+    """Whether an operand is the scale or zero point of codes, typed so or raw."""
+    named = slot.rpartition(".")[2] in _NUMBERS
+    return named and (node.op in _SUMS or _about_codes(node))
+
+
+def _carries(node: Node, slot: str) -> bool:
+    """Whether a result is an operand's number moved, cast or times another."""
+    return node.op in ("cast", "mul", "div") or _moves(node, slot)
+
+
+def _moves(node: Node, slot: str) -> bool:
+    known = spec(node.op)
+    return known.traits.value_preserving and slot.partition(".")[0] in known.traits.same_params
 
 
 def _about_codes(node: Node) -> bool:
@@ -77,14 +111,33 @@ def _about_codes(node: Node) -> bool:
 
 
 def _scales_sum(node: Node, slot: str) -> bool:
+    """Whether an operand is what a raw sum is multiplied by: once, or a row behind a constant."""
     others = [v for s, v in node.operands.items() if s != slot]
-    return node.op == "mul" and len(others) == 1 and _sums(others[0].node, 1)
+    if node.op not in ("mul", "div") or len(others) != 1:
+        return False
+    if _raw(others[0]):
+        return True
+    before = others[0].node
+    sides = list(before.operands.values())
+    once = before.op == "mul" and any(map(_raw, sides)) and any(v.constant for v in sides)
+    shape = node.operands[slot].type.shape
+    behind = shape[1:] if before.result.type.rank > 2 else shape[-1:]
+    return once and all(d == 1 for d in behind)
+
+
+def _raw(value: Value, steps: int = 6) -> bool:
+    """Whether it is a sum of raw integers that nothing has scaled, cast and moved or not."""
+    node = value.node
+    if node.op in _SUMS:
+        return True
+    through = [v for s, v in node.operands.items() if node.op == "cast" or _moves(node, s)]
+    return bool(through and steps) and any(_raw(v, steps - 1) for v in through)
 
 
 def _sums(node: Node, steps: int = 3) -> bool:
     """Whether it sums raw integers, or scales such a sum and adds a bias to it."""
-    if node.op in ("matmul_integer", "conv_integer"):
+    if node.op in _SUMS or any(_raw(value) for value in node.results):
         return True
-    if not steps or node.op not in ("cast", "mul", "add"):
+    if not steps or node.op not in ("mul", "div", "add"):
         return False
     return any(_sums(value.node, steps - 1) for value in node.operands.values())

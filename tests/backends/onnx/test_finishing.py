@@ -149,3 +149,82 @@ def test_products_of_few_bits_count_their_work(tmp_path: Path) -> None:
     plan = pipeline.plan(pipeline.load(tmp_path / "bits.onnx"))
     assert sum(d.macs for d in plan.decisions) == 16 * 24 + 24 * 24 + 24 * 8
     assert plan.integer_macs == 24 * 8 / (16 * 24 + 24 * 24 + 24 * 8)
+
+
+MOVES = {
+    "straight": [],
+    "reshape": [("Reshape", "shape")],
+    "unsqueeze": [("Unsqueeze", "front"), ("Squeeze", "front")],
+    "two": [("Unsqueeze", "front"), ("Transpose",), ("Reshape", "shape"), ("Identity",)],
+}
+
+
+@pytest.mark.parametrize("moves", MOVES.values(), ids=MOVES)
+@pytest.mark.parametrize("turned", [False, True])
+def test_what_scales_a_sum_gets_no_codes(
+    moves: list[tuple[str, ...]], turned: bool, tmp_path: Path
+) -> None:
+    """Whatever moves stand between the product of scales, or the sum, and where they meet."""
+    rng = np.random.default_rng(SEED)
+    make = helper.make_node
+    constants = {
+        "held": rng.integers(-100, 100, (16, 6)).astype(np.int8),
+        "ws": np.logspace(-4, 0, 6).astype(np.float32),
+        "last": rng.normal(size=(6, 5)).astype(np.float32),
+        "most": np.float32(127),
+        "z": np.int8(0),
+        "shape": np.array([1, 6], np.int64),
+        "whole": np.array([-1, 6], np.int64),
+        "front": np.array([0], np.int64),
+        "axes": np.array([0, 1], np.int64),
+    }
+    nodes = [
+        make("Abs", ["x"], ["all"]),
+        make("ReduceMax", ["all", "axes"], ["high"], keepdims=0),
+        make("Div", ["high", "most"], ["s"]),
+        make("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        make("MatMulInteger", ["q", "held"], ["i"]),
+        make("Cast", ["i"], ["f0"], to=FLOAT),
+        make("Reshape" if turned else "Identity", ["f0", "whole"][: 1 + turned], ["f"]),
+        make("Mul", ["s", "ws"], ["s0"]),
+    ]
+    for at, (op, *more) in enumerate(moves):
+        nodes.append(make(op, [f"s{at}", *more], [f"s{at + 1}"]))
+    nodes += [make("Mul", ["f", f"s{len(moves)}"], ["h"]), make("MatMul", ["h", "last"], ["y"])]
+    ends = {"y": (FLOAT, [32, 5]), "h": (FLOAT, [32, 6])}
+    proto = model(nodes, {"x": (FLOAT, [32, 16])}, ends, constants, 21)
+    source, out = save(proto, tmp_path, "part.onnx"), tmp_path / "out.onnx"
+    graph = pipeline.load(source)
+    plan = pipeline.plan(graph)
+    assert [d.op for d in plan.decisions if d.integer] == ["matmul"]
+    pipeline.save(ways(graph, "data"), out, format="qdq")
+    feeds = {"x": samples()}
+    found, wanted = (run(m, feeds, optimize=False) for m in (onnx.load(out), proto))
+    assert np.array_equal(found["h"], wanted["h"])
+    assert np.abs(found["y"] - wanted["y"]).max() < 0.02 * np.abs(wanted["y"]).max()
+
+
+def test_a_dynamic_convolution_is_finished_with_its_scales(tmp_path: Path) -> None:
+    """Small channels keep their reals beside large ones when data finish a dynamic model."""
+    rng = np.random.default_rng(SEED)
+    spread = np.logspace(-4, 0, 6)[:, None, None, None]
+    constants = {
+        "w1": (rng.normal(size=(6, 3, 3, 3)) * spread).astype(np.float32),
+        "w2": rng.normal(size=(6, 6, 1, 1)).astype(np.float32),
+    }
+    nodes = [
+        helper.make_node("Conv", ["x", "w1"], ["a"], "one"),
+        helper.make_node("Conv", ["a", "w2"], ["y"], "two"),
+    ]
+    ends = {"y": (FLOAT, [4, 6, 6, 6]), "a": (FLOAT, [4, 6, 6, 6])}
+    proto = model(nodes, {"x": (FLOAT, [4, 3, 8, 8])}, ends, constants, 21)
+    source = pipeline.load(save(proto, tmp_path, "float.onnx"))
+    path, out = tmp_path / "dynamic.onnx", tmp_path / "out.onnx"
+    made = pipeline.quantize_dynamic(source, rules=["name=two: float"])
+    pipeline.save(made, path, format="integer")
+    feeds = {"x": rng.normal(size=(4, 3, 8, 8)).astype(np.float32)}
+    read = pipeline.load(path)
+    pipeline.save(pipeline.quantize(read, pipeline.calibrate(read, [feeds])), out)
+    found, wanted = (run(m, feeds, optimize=False)["a"] for m in (onnx.load(out), onnx.load(path)))
+    off, most = (np.abs(v).max((0, 2, 3)) for v in (found - wanted, wanted))
+    assert (off <= 1e-5 * most).all()
