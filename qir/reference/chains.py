@@ -16,6 +16,7 @@ from qir.numerics import Rule, affine_of, dequantize, map_of, profile, quantize
 from qir.numerics.rounding import fma
 from qir.numerics.sums import Summand, from_ends, from_reals
 from qir.reference.companions import resolved
+from qir.reference.methods import bounding
 from qir.reference.operands import wrapped
 from qir.reference.products import PRODUCTS, Kernel, any_map, between_ends, integral, plain, product
 from qir.reference.quantized import bounds, in_reals, quantizing, query, run_op
@@ -59,9 +60,10 @@ def run_chain(node: Node, operands: Operands, profile_name: str) -> Codes:
     if others or (made is None and (done == 2 or apart)):
         return _by_stages(node, operands, profile_name)
     if made is None:
-        made = run_op(
-            stages[0].op, stages[0].attrs, head.types, head.arrays, head.result, profile_name
-        )
+        first, given = stages[0], (head.types, head.arrays, head.result)
+        own = [s.op for s in stages[1:2] if s.op == "relu" and bounding(_rule(head, profile_name))]
+        made = run_op(first.op, first.attrs, *given, profile_name, tuple(own))
+        done += len(own)
     return _bounded(made, stages[done:], head, profile_name)
 
 

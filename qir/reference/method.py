@@ -36,6 +36,8 @@ class Call(Protocol):
     def types(self) -> Mapping[str, TensorType]: ...
     @property
     def result(self) -> TensorType: ...
+    @property
+    def tails(self) -> tuple[str, ...]: ...
     def affine(self, slot: str) -> Affine: ...
     def map(self, slot: str) -> AnyMap: ...
 
@@ -56,6 +58,8 @@ class Method:
     """Whether it is given the call and all arrays, and sees to the rest itself."""
     any_map: bool = False
     """Whether it takes codes of maps of every kind, and makes reals of them."""
+    tails: bool = False
+    """Whether it bounds reals itself where a relu follows, before they become codes."""
     reals: bool = False
     """Whether it may make reals where the result is to be real."""
 

@@ -304,6 +304,12 @@ def for_reals(rule: Rule) -> bool:
     return method is not None and method.any_map
 
 
+def bounding(rule: Rule) -> bool:
+    """Whether the method that a rule names sees to a relu that follows."""
+    method = METHODS.get(rule.method.name) if rule.method else None
+    return method is not None and method.tails
+
+
 @np.errstate(all="ignore")
 def run(call: Call, arrays: Mapping[str, Codes]) -> Codes:
     """The method that a rule names, on the codes of an op; infinities are told to nobody.

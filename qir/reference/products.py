@@ -45,6 +45,8 @@ class Kernel:
     rule: Rule
     maps: Mapping[str, Affine] = field(default_factory=dict)
     """Maps that the kernel made itself, for operands whose types do not say all of them."""
+    tails: tuple[str, ...] = ()
+    """A relu that follows in the same kernel, where its method sees to that."""
 
     def affine(self, slot: str) -> Affine:
         """The map of an operand; OpError where it holds no codes, or other than plain ones."""

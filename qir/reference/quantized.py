@@ -127,10 +127,12 @@ def run_op(
     arrays: Operands,
     result: TensorType,
     profile_name: str,
+    tails: tuple[str, ...] = (),
 ) -> Codes:
-    """One op on codes: a conversion, a product, or the method that the profile names."""
+    """One op on codes: a conversion, a product, or the method that the profile names; `tails`: a relu
+    that follows, which the method sees to."""
     rule = profile(profile_name).resolve(query(op, attrs, types, result))
-    kernel = Kernel(op, attrs, types, result, rule)
+    kernel = Kernel(op, attrs, types, result, rule, tails=tails)
     if op == "quantize":
         return _quantized(kernel, arrays["x"])
     if op == "dequantize":

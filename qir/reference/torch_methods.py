@@ -87,7 +87,8 @@ def vectors(call: Call, arrays: Arrays, *, lanes: int, after: bool = False) -> C
     """
     out = _coded(call)
     if call.op == "add" and (found := _beside_a_number(call, arrays)) is not None:
-        return moved_by(*found, out)
+        codes = moved_by(*found, out)
+        return np.maximum(codes, codes.dtype.type(out.zero)) if call.tails else codes
     quant = {s: call.affine(s) for s in arrays if call.types[s].quant is not None}
     one_scale(call.op, *quant.values(), out)
 
@@ -96,7 +97,10 @@ def vectors(call: Call, arrays: Arrays, *, lanes: int, after: bool = False) -> C
         reals = {
             s: _reals(a, quant[s], vectors=fused) if s in quant else a for s, a in arrays.items()
         }
-        return _codes(made(call.op, reals, call.attrs, vectors=body), out, vectors=body or after)
+        found = made(call.op, reals, call.attrs, vectors=body)
+        if call.tails:  # a relu, before codes turn round
+            found = np.where(found < 0, F(0), found)
+        return _codes(found, out, vectors=body or after)
 
     return in_runs([a.shape for a in arrays.values()], lanes, parts, out)
 
@@ -568,7 +572,7 @@ def _places(size: int, taps: int, stride: int, dilation: int) -> int:
 
 
 METHODS: Mapping[str, Method] = {
-    "vectors": Method(vectors, params=("lanes", "after"), whole=True),
+    "vectors": Method(vectors, params=("lanes", "after"), whole=True, tails=True),
     "channel_vectors": Method(channel_vectors, params=("lanes",), whole=True),
     "product_of_codes": Method(product_of_codes, params=("lanes",), whole=True),
     "signed_vectors": Method(signed_vectors, params=("lanes",), whole=True),

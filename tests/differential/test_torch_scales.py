@@ -106,6 +106,28 @@ def test_products_beyond_32_bits_turn_round_in_vectors_alone(name: str, kind: st
     tally.exact()
 
 
+@pytest.mark.parametrize("relu", [False, True], ids=["plain", "relu"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_sums_beyond_32_bits_turn_round_after_a_relu(kind: str, relu: bool) -> None:
+    """With a zero point above 127 the highest become the lowest, which no relu raises."""
+    tally, maps, beyond = Tally(), Maps(), 0
+    with engine("fbgemm"):
+        for length in (*range(1, 71), 127, 128, 129, 200):
+            rng = np.random.default_rng(length)
+            scales = [maps.scale(rng, low=1, high=100) for _ in "ab"]
+            operands = {
+                slot: Held(codes(rng, kind, length), of(kind, scale, maps.zero(rng, kind)))
+                for slot, scale in zip("ab", scales, strict=True)
+            }
+            out = of(kind, maps.scale(rng, low=1e-9, high=1e-6), maps.zero(rng, kind))
+            asked = Asked("add", operands, out, tails=("relu",) if relu else ())
+            beyond += int((np.abs(exactly(asked)) > 2.0**31).sum())
+            hold(tally, "torch-2.13.fbgemm", asked, torch_pair(asked, relu), length)
+    maps.rich()
+    assert beyond > 0.05 * tally.total
+    tally.exact()
+
+
 RATIOS = (-14, -13, -12, -11, -10, -6, -1, 0, 4, 7)
 
 
