@@ -129,8 +129,8 @@ def run_op(
     profile_name: str,
     tails: tuple[str, ...] = (),
 ) -> Codes:
-    """One op on codes: a conversion, a product, or the method that the profile names; `tails`: a relu
-    that follows, which the method sees to."""
+    """One op on codes: a conversion, a product, or the method that the profile names, which sees
+    to a relu that follows where `tails` names it."""
     rule = profile(profile_name).resolve(query(op, attrs, types, result))
     kernel = Kernel(op, attrs, types, result, rule, tails=tails)
     if op == "quantize":

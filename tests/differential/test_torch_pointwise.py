@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
@@ -9,7 +10,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from qir.numerics import Query, profile
+from qir.numerics import Profile, Query, profile
+from qir.numerics.forms import forms_of
 from qir.numerics.library import replaced
 
 from .draws_of_torch import image
@@ -22,6 +24,7 @@ from .kernels_of_torch import (
     codes,
     computed,
     engine,
+    kind_of,
     of,
     processor,
     product_of,
@@ -103,7 +106,11 @@ def test_real_results(op: str, tail: str, vnni: ProcessPoolExecutor) -> None:
 
 @pytest.mark.parametrize("tail", ["leaky_relu", "tanh"])
 def test_tails_that_only_engine_onednn_has(tail: str, vnni: ProcessPoolExecutor) -> None:
-    forms = [Form(replace(linear(seed, bool(seed & 1)), relu=False), tail) for seed in range(24)]
+    cases = [replace(linear(seed, bool(seed & 1)), relu=False) for seed in range(24)]
+    if tail == "leaky_relu":  # what is low is a quarter of it
+        outs = (of("u8", F(case.out.scale * F(2 / 3)), 41) for case in cases)
+        cases = [replace(case, out=out) for case, out in zip(cases, outs, strict=True)]
+    forms = [Form(case, tail) for case in cases]
     found = vnni.submit(in_engine, forms).result()
     compared(forms, found, ENGINE).within(claim(("linear", tail), ENGINE))
 
@@ -124,6 +131,13 @@ def rules_of(name: str, isa: str) -> list[str]:
     return [op for rule in rules for op in rule.ops]
 
 
+def claimed_of(held: Profile, case: Product) -> str:
+    """What a profile claims of a product, whose shapes decide which kernel is taken."""
+    types = {"x": kind_of(case.x), "w": kind_of(case.w)}
+    forms = forms_of(case.op, types, case.attrs)
+    return held.resolve(Query(case.op, QUERY, "channel", case.attrs, forms=forms)).claim
+
+
 @pytest.mark.parametrize("isa", ISAS)
 def test_rules_of_other_processors(isa: str) -> None:
     """Each rule of a processor is compared on oneDNN that takes this one for it. Engine x86 asks
@@ -138,9 +152,6 @@ def test_rules_of_other_processors(isa: str) -> None:
             other = profile(name).on(isa)
             with replaced(other):
                 for op in known:
-                    claimed = other.resolve(Query(op, QUERY, "channel")).claim
-                    if claimed == "unknown":
-                        claimed = UNSATURATED
                     few = 12 if op == "conv3d" else 24
                     cases = [
                         linear(seed, True) if op == "linear" else conv(seed, True, int(op[4]))
@@ -148,12 +159,14 @@ def test_rules_of_other_processors(isa: str) -> None:
                     ]
                     if (engine, op) == ("pt2e", "conv3d"):  # no activation follows those
                         cases = [replace(case, relu=False) for case in cases]
-                    tally = Tally()
+                    tallies: dict[str, Tally] = defaultdict(Tally)
                     for case, wanted in zip(cases, made_by(pool, engine, cases), strict=True):
+                        tally = tallies[claimed_of(other, case)]
                         tally.see(exact_reals(case), case.out)
                         tally.add(product_of(case, name), wanted, f"{name} {isa} {op}")
-                    tally.rich()
-                    tally.within(claimed)
+                    for claimed, tally in tallies.items():
+                        tally.within(UNSATURATED if claimed == "unknown" else claimed)
+                    max(tallies.values(), key=lambda t: t.total).rich()
                     shown += 1
     if not shown:  # no rule of its own: the numbers are those of VNNI, but for pairs
         with processor(ISAS[isa]) as pool:
