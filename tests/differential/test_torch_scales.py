@@ -32,7 +32,7 @@ from .kernels_of_torch import (
     taken,
     tensor,
 )
-from .test_torch_elements import OPS, UNARY, torch_pair
+from .test_torch_elements import OPS, torch_pair
 from .test_torch_elements import pytestmark as pytestmark
 
 # -- two operands ---------------------------------------------------------------------------------
@@ -202,6 +202,21 @@ def test_operands_of_two_shapes_are_left_to_vectors_by_qnnpack(
 
 
 # -- functions of one number ----------------------------------------------------------------------
+
+Unary = Callable[[torch.Tensor, float, int], torch.Tensor]
+UNARY: dict[str, tuple[Unary, Mapping[str, Attr]]] = {
+    "sigmoid": (lambda x, s, z: OPS.sigmoid(x, s, z), {}),
+    "tanh": (lambda x, s, z: torch.tanh(x), {}),
+    "leaky_relu": (lambda x, s, z: OPS.leaky_relu(x, 0.125, False, s, z), {"alpha": 0.125}),
+    "elu": (lambda x, s, z: OPS.elu(x, s, z, 1.5, 1.0, 1.0), {"alpha": 1.5}),
+    "celu": (lambda x, s, z: OPS.celu(x, s, z, 1.25), {"alpha": 1.25}),
+    "hard_swish": (lambda x, s, z: OPS.hardswish(x, s, z), {}),
+    "hard_sigmoid": (
+        lambda x, s, z: torch.nn.functional.hardsigmoid(x),
+        {"alpha": float(F(1) / F(6)), "beta": 0.5},
+    ),
+    "gelu": (lambda x, s, z: torch.nn.functional.gelu(x), {}),
+}
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -173,8 +173,8 @@ def pools() -> None:
 
 
 def unary(engine: str) -> None:
-    for op in elements.UNARY:
-        elements.test_activations_of_every_code_are_torchs(engine, op, "u8")
+    for op in scales.UNARY:
+        scales.test_functions_of_every_code_by_any_scales(engine, op, "u8")
 
 
 def two(engine: str, op: str) -> Check:
@@ -194,8 +194,7 @@ def softmax() -> None:
 
 
 def codes_alone() -> None:
-    elements.test_batch_norm_is_torchs("u8")
-    elements.test_prelu_is_torchs("u8")
+    scales.test_batch_norms_of_any_ratio_of_scales("u8", 2, False)
     elements.test_greatest_codes_are_torchs("u8")
 
 
@@ -203,8 +202,6 @@ def by_scales(engine: str) -> Iterator[Check]:
     """Elements by scales of every kind."""
     if engine == "qnnpack":
         yield partial(scales.test_operands_of_two_shapes_are_left_to_vectors_by_qnnpack, SPREAD)
-        for op in ("sigmoid", "tanh", "hard_sigmoid", "hard_swish"):
-            yield partial(scales.test_functions_of_every_code_by_any_scales, engine, op, "u8")
         return
     yield partial(scales.test_products_beyond_32_bits_turn_round_in_vectors_alone, engine, "u8")
     yield partial(scales.test_slopes_by_any_scales, "u8")
