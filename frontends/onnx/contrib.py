@@ -14,7 +14,7 @@ from .contrib_body import Body, given, group
 from .float_ops import conv_attrs
 from .op import MICROSOFT, Keep, Op
 from .reader import Reader
-from .windows import pads
+from .windows import check_room, pads
 
 
 def floats(op: Op, values: Sequence[Value]) -> None:
@@ -244,12 +244,15 @@ def _max_pool(reader: Reader, op: Op) -> None:
         raise Keep("its operand is no image")
     kernel, sizes = op.integers("kernel_shape", ()), x.type.shape[1:3]
     stride, dilation = op.integers("strides", (1, 1)), op.integers("dilations", (1, 1))
+    pad, ceil = pads(op, sizes, kernel, stride, dilation, pool=True), op.integer("ceil_mode", 0)
+    if not ceil:
+        check_room(sizes, kernel, stride, pad, dilation)
     attrs: dict[str, Attr] = {
         "kernel": kernel,
         "stride": stride,
-        "pad": pads(op, sizes, kernel, stride, dilation, pool=True),
+        "pad": pad,
         "dilation": dilation,
-        "ceil": op.integer("ceil_mode", 0) != 0,
+        "ceil": ceil != 0,
         "layout": "NHWC",
     }
     group(reader, op, {"x": x}, lambda body: [body.op("max_pool2d", body["x"], **attrs)])

@@ -12,7 +12,7 @@ from .elementwise_ops import floats
 from .moving_ops import add
 from .op import Keep, Op
 from .reader import Reader
-from .windows import pads
+from .windows import check_room, pads
 
 Handler = Callable[[Reader, Op], None]
 Ints = tuple[int, ...]
@@ -36,8 +36,8 @@ def _window(op: Op, sizes: Shape, *, dilated: bool) -> dict[str, Attr]:
     shifts = newer or set(dilation) != {1}
     pad = pads(op, sizes, kernel, stride, dilation, n, pool=True, shifts=shifts)
     ceil = op.integer("ceil_mode", 0) != 0
-    if not ceil and len(kernel) == len(stride) == len(dilation) == n and len(pad) == 2 * n:
-        _check_room(sizes, kernel, stride, pad, dilation)
+    if not ceil:
+        check_room(sizes, kernel, stride, pad, dilation)
     return {
         "kernel": kernel,
         "stride": stride,
@@ -45,15 +45,6 @@ def _window(op: Op, sizes: Shape, *, dilated: bool) -> dict[str, Attr]:
         **({"dilation": dilation} if dilated else {}),
         "ceil": ceil,
     }
-
-
-def _check_room(sizes: Shape, kernel: Ints, stride: Ints, pad: Ints, dilation: Ints) -> None:
-    """Keep where a window is larger than what it slides over and onnxruntime counts one more."""
-    n = len(sizes)
-    for size, k, s, d, *ends in zip(sizes, kernel, stride, dilation, pad[:n], pad[n:], strict=True):
-        if isinstance(size, int) and s > 0 and (room := size + sum(ends) - (k - 1) * d - 1) < 0:
-            if room % s:
-                raise Keep(f"a window is larger than its padded side of {size + sum(ends)}")
 
 
 def _max(reader: Reader, op: Op) -> None:

@@ -18,7 +18,7 @@ from .float_ops import conv_attrs
 from .meaning import layout
 from .op import MICROSOFT, Keep, Op
 from .reader import Reader
-from .windows import pads
+from .windows import check_room, pads
 
 _CODED = ("axis", "saturate", "precision", "output_dtype", "block_size")
 _CONV = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides", "channels_last")
@@ -338,11 +338,14 @@ def average_pool(reader: Reader, op: Op) -> None:
         raise Keep
     n, sizes = len(x) - 2, x[1:-1] if last else x[2:]
     kernel, stride = op.integers("kernel_shape", ()), op.integers("strides", (1,) * n)
+    pad, ceil = pads(op, sizes, kernel, stride, (1,) * n, n, pool=True), op.integer("ceil_mode", 0)
+    if not ceil:
+        check_room(sizes, kernel, stride, pad, (1,) * n)
     attrs: dict[str, Attr] = {
         "kernel": kernel,
         "stride": stride,
-        "pad": pads(op, sizes, kernel, stride, (1,) * n, n, pool=True),
-        "ceil": op.integer("ceil_mode", 0) != 0,
+        "pad": pad,
+        "ceil": ceil != 0,
         "count_pad": op.integer("count_include_pad", 0) != 0,
         **_layout(last),
     }

@@ -50,3 +50,20 @@ def pads(
         low.append(small if mode == "SAME_UPPER" else large)
         high.append(large if mode == "SAME_UPPER" else small)
     return (*low, *high)
+
+
+def check_room(
+    sizes: Shape,
+    kernel: tuple[int, ...],
+    stride: tuple[int, ...],
+    pad: tuple[int, ...],
+    dilation: tuple[int, ...],
+) -> None:
+    """Keep where a window is larger than what it slides over and onnxruntime counts one more."""
+    n = len(sizes)
+    if not len(kernel) == len(stride) == len(dilation) == n or len(pad) != 2 * n:
+        return  # which the op's own rule tells
+    for size, k, s, d, *ends in zip(sizes, kernel, stride, dilation, pad[:n], pad[n:], strict=True):
+        if isinstance(size, int) and s > 0 and (room := size + sum(ends) - (k - 1) * d - 1) < 0:
+            if room % s:
+                raise Keep(f"a window is larger than its padded side of {size + sum(ends)}")
