@@ -8,7 +8,7 @@ from qir.ir.dtype import DType
 from qir.ir.node import Node
 from qir.ir.ops.attention import SHOWN
 
-from . import attention_parts
+from . import attention_parts, rotary_parts
 from .elements import number
 from .recurrent_ops import placed, refuse_inner
 from .rows import Row
@@ -19,14 +19,21 @@ _MULTI = ("q", "k", "v", "", "", "mask", "past_k", "past_v")
 _I64 = 7
 _OWN = 23
 """The first operator set that has both."""
+_PARTS = {"attention": attention_parts.sayable, "rotary": rotary_parts.sayable}
+"""Whether each may be said by its parts in a set before."""
 
 
 def since(node: Node) -> int:
     """The first operator set that has the node's form; 0 for onnxruntime's own and other ops."""
-    if node.op not in ("attention", "rotary") or _form(node):
+    if node.op not in _PARTS or _form(node) or _PARTS[node.op](node):
         return 0
-    if node.op == "attention" and attention_parts.sayable(node):
-        return 0
+    return _first(node)
+
+
+def _first(node: Node) -> int:
+    """The first operator set whose own operator says it."""
+    if node.op == "rotary":
+        return _OWN
     if node.attrs.get("left", -1) != -1 or node.attrs.get("right", -1) != -1:
         return 25
     return 24 if "lengths" in node.operands else _OWN
@@ -95,16 +102,16 @@ def _results(writer: Writer, work: Work) -> list[str]:
 def _attention(writer: Writer, work: Work, ins: dict[str, str]) -> None:
     refuse_inner(writer, work)
     form, outs = _form(work.node), _results(writer, work)
-    if form:
+    if form and not (writer.standard and attention_parts.sayable(work.node)):
         row = _multi_head if form == "MultiHeadAttention" else _grouped
         operands, attrs = row(writer, work, ins)
         writer.emit(form, operands, outs, attrs, domain=MICROSOFT, origins=work.origins)
         return
-    if writer.opset < _OWN and attention_parts.sayable(work.node):
-        attention_parts.write(writer, work, ins)
-        return
     if "lengths" in ins:
         ins["lengths"] = _whole(writer, work, ins["lengths"], "lengths")
+    if writer.opset < _first(work.node) and attention_parts.sayable(work.node):
+        attention_parts.write(writer, work, ins, outs)
+        return
     names = {"left": "left_window_size", "right": "right_window_size"}
     out: dict[str, Wire] = {
         theirs: work.whole(ours) for ours, theirs in names.items() if work.attrs[ours] != -1
@@ -176,10 +183,15 @@ def _rotary(writer: Writer, work: Work, ins: dict[str, str]) -> None:
     if "positions" in ins:
         ins["positions"] = _whole(writer, work, ins["positions"], "positions")
     heads = _heads_of(work.node)
-    if not _form(work.node):
+    said = rotary_parts.sayable(work.node)
+    if not _form(work.node) or (writer.standard and said):
+        several = "positions" not in ins or work.operands["positions"].type.rank == 2
+        if said and (writer.opset < _OWN or not several):
+            rotary_parts.write(writer, work, ins)
+            return
         if work.operands["x"].type.rank == 3:
             attrs["num_heads"] = work.whole("heads")
-        if "positions" in ins and work.operands["positions"].type.rank != 2:
+        if not several:
             raise writer.refuse(work.node, "onnxruntime wants to know the heads of what is turned")
         writer.emit("RotaryEmbedding", ins.values(), [work.out], attrs, origins=work.origins)
         return

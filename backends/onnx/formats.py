@@ -23,6 +23,7 @@ from qir.reference.constants import computed
 from qir.rewrite.contract import Pass
 from qir.rewrite.fixing import fix_defaults
 from qir.rewrite.trimming import trim
+from qir.rewrite.why import nearest
 
 from . import as_read, hanging, qonnx, told
 from .nbits import to_nbits
@@ -34,6 +35,7 @@ _WEIGHTED = "onnx:com.microsoft.*"
 _NO_BITS = "no product here has weights in blocks of few bits; qir quantize --weights makes them"
 _NO_SUMS = "no product of 8-bit codes here can be summed in integers"
 _ABOUT_CODES = frozenset(op.name for op in (*quantization.OPS, *integer.OPS)) | {"fused"}
+_RAW = frozenset(op.name for op in integer.OPS)
 _ROWS = "* |> *"
 """Reals in a row that one kernel would compute: no file says that."""
 
@@ -64,6 +66,7 @@ def formed(graph: Graph, form: str | None, ledger: Ledger, *, standard: bool) ->
     if form in ("qdq", "qoperator"):
         with within(out):
             _run(RaiseInteger(), out, ledger)
+        _left_raw(out, ledger)
     if standard or form not in (None, "qoperator"):
         for each in _bodies(out):
             hanging.padded(each, ledger)
@@ -115,6 +118,19 @@ def _made(out: Graph, form: str | None, ledger: Ledger, *, standard: bool) -> No
             raise Refused(f"{out.name}: {why}")
 
 
+def _left_raw(graph: Graph, ledger: Ledger) -> None:
+    """Says which sums of raw integers stay as they are, and why."""
+    told = {e.subject for e in ledger if e.step == RaiseInteger.name}
+    wanted = list(LiftDynamic().patterns.values())
+    for each in _bodies(graph):
+        for node in each:
+            if node.op in _RAW and node.name not in told:
+                found = nearest(wanted, node)
+                at = f"at %{found.at.name} " if found.at else ""
+                why = found.reason if found.match is None else "its profile rounds in other places"
+                ledger.add(Change.EXACT, STEP, node.name, f"stays a sum of raw integers: {at}{why}")
+
+
 def _left_real(graph: Graph, ledger: Ledger, *, biased: bool) -> None:
     """Says which products of codes stay on reals since kernels' sums would wrap."""
     for each in _bodies(graph):
@@ -142,7 +158,7 @@ def _left(form: str | None, *, standard: bool) -> AbstractContextManager[None]:
 
 
 def _sums(graph: Graph) -> bool:
-    return any(n.op in ("matmul_integer", "conv_integer") for _, each in graph.walk() for n in each)
+    return any(n.op in _RAW for _, each in graph.walk() for n in each)
 
 
 def _run(step: Pass, graph: Graph, ledger: Ledger) -> int:
