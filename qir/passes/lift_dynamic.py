@@ -13,7 +13,7 @@ from qir.ir.dtype import F32
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.text import parse
-from qir.ir.types import Array, QuantType, uniform
+from qir.ir.types import Array, QuantType, Shape, uniform
 from qir.ledger import Change
 from qir.numerics import Query, Rule, profile
 from qir.reference.interpreter import profile_of
@@ -27,14 +27,16 @@ _WEIGHTS = {"matmul_integer": "b", "conv_integer": "w"}
 _DATA = {"matmul_integer": "a", "conv_integer": "x"}
 _ORDERS = ("(x*w)/y", "x*(w/y)", "(x*w)*(1/y)")
 """Orders in which a real result is the sum times the product of both scales."""
-_BECOMES = {"matmul_integer": "matmul", "conv_integer": "conv2d"}
+_LAID = ("reshape", "unsqueeze", "squeeze")
+"""What may give the product of both scales other axes."""
 
 
 def _scaled(op: Ops, total: Op) -> Either:
     """float(sum) * (scale of the data * scale of the weights), and a bias."""
     real = op.cast(total.named("sum")).named("real")
     scale = op.mul(Var("scale"), Var("weights")).named("scales")
-    made = op.mul(real, scale)
+    laid = op.any_of(*_LAID)(scale, ...).named("laid")
+    made = op.mul(real, scale | laid)
     return op.add(made, Var("bias").where("constant")) | made
 
 
@@ -91,43 +93,67 @@ def _own_numbers(match: Match) -> bool:
 def _columns(match: Match) -> int:
     """How many output channels the weights have; 0 where they are no matrix and no filter."""
     node, held = match.node("sum"), match["held"].constant
+    rank = match["data"].type.rank
     assert held is not None
-    wanted = 2 if node.op == "matmul_integer" else 4
-    if held.held.ndim != wanted or match["data"].type.rank < 2:
-        return 0
-    if node.op == "conv_integer" and match["data"].type.rank != 4:
-        return 0
-    return int(held.held.shape[1 if wanted == 2 else 0])
+    if node.op == "matmul_integer":
+        return int(held.held.shape[1]) if held.held.ndim == 2 and rank >= 2 else 0
+    return int(held.held.shape[0]) if held.held.ndim == rank and 3 <= rank <= 5 else 0
 
 
-def _row(value: Value | None, match: Match, *, raw: bool) -> NDArray[np.generic] | None:
-    """Constant numbers of the weights: one, or one a channel; None for others."""
+def _one_or_row(data: NDArray[np.generic], shape: Shape, wanted: Shape) -> bool:
+    """Whether numbers that are laid in a shape are one, or one an output channel."""
+    return data.size == 1 or (shape[-len(wanted) :] == wanted and data.size == wanted[0])
+
+
+def _held(value: Value | None) -> NDArray[np.generic] | None:
+    """Constant numbers that are no codes."""
     held = None if value is None else value.constant
-    if held is None or held.type.quant:
+    return None if held is None or held.type.quant else held.data
+
+
+def _behind(match: Match) -> Shape:
+    """The axes that numbers of the channels have in the result."""
+    conv = match.node("sum").op == "conv_integer"
+    return (_columns(match), *(1,) * (match["data"].type.rank - 2 if conv else 0))
+
+
+def _row(data: NDArray[np.generic]) -> NDArray[np.generic]:
+    return data.reshape(() if data.size == 1 else -1)
+
+
+def _zeros(match: Match) -> NDArray[np.generic] | None:
+    """The constant zero points of the weights: one, or one a channel; None for others."""
+    node = match.node("sum")
+    data = _held(node.operands.get(f"{_WEIGHTS[node.op]}.zero"))
+    if data is None or not _one_or_row(data, data.shape, (_columns(match),)):
         return None
-    if held.held.size == 1:
-        return held.data.reshape(())
-    count, shape = _columns(match), held.held.shape
-    conv = match.node("sum").op == "conv_integer" and not raw
-    wanted = (count, 1, 1) if conv else (count,)
-    lined = shape[-len(wanted) :] == wanted and held.held.size == count
-    return held.data.reshape(-1) if lined else None
+    return _row(data)
+
+
+def _scales(match: Match) -> NDArray[np.generic] | None:
+    """The constant scales of the weights, which lie along the channels where they scale the sum."""
+    data = _held(match["weights"])
+    laid = (match.find("laid") or match.node("scales")).result.type.shape
+    if data is None or len(laid) > match.node("sum").result.type.rank:
+        return None
+    return _row(data) if _one_or_row(data, laid, _behind(match)) else None
 
 
 def _weights(match: Match) -> bool:
     """Whether scales and zeros of the weights are constants that lie along the channels."""
     node = match.node("sum")
-    zero = node.operands.get(f"{_WEIGHTS[node.op]}.zero")
-    known = zero is None or _row(zero, match, raw=True) is not None
-    return bool(_columns(match)) and known and _row(match["weights"], match, raw=False) is not None
+    known = f"{_WEIGHTS[node.op]}.zero" not in node.operands or _zeros(match) is not None
+    return bool(_columns(match)) and known and _scales(match) is not None
 
 
 def _bias(match: Match) -> bool:
     value = match.get("bias")
-    if value is None:
-        return True
-    held, row = value.constant, _row(value, match, raw=False)
-    return held is not None and held.type.element == F32 and row is not None and row.ndim == 1
+    data = _held(value)
+    if value is None or data is None:
+        return value is None
+    fits = data.ndim <= match.node("sum").result.type.rank and data.size == _columns(match)
+    lined = _one_or_row(data, data.shape, _behind(match))
+    return value.type.element == F32 and fits and lined and data.ndim > 0
 
 
 _CONDITIONS: tuple[tuple[str, Callable[[Match], bool]], ...] = (
@@ -147,7 +173,8 @@ def _same_bytes(rule: Rule, *, bias: bool) -> bool:
     r, acc = rule.requant, rule.acc
     scale = r.compute == "f32" and r.scales == "given" and r.order in _ORDERS
     exact = acc.type == "i32" and acc.overflow == "wrap" and acc.pairs == "exact"
-    plain = rule.method is None and rule.weights.given == "codes" and rule.params.round == "none"
+    image = rule.method is None or rule.method.name == "as_conv2d"
+    plain = image and rule.weights.given == "codes" and rule.params.round == "none"
     return scale and exact and plain and acc.pad == "zero_point" and not (bias and _fused(rule))
 
 
@@ -158,8 +185,7 @@ def _fused(rule: Rule) -> bool:
 def _quantized(match: Match, node: Node) -> QuantType:
     """The map of the weights, from the numbers beside them."""
     held, axis = match["held"], 1 if node.op == "matmul_integer" else 0
-    zero = _row(node.operands.get(f"{_WEIGHTS[node.op]}.zero"), match, raw=True)
-    scales = _row(match["weights"], match, raw=False)
+    zero, scales = _zeros(match), _scales(match)
     zeros = np.zeros((), np.int64) if zero is None else zero.astype(np.int64)
     assert scales is not None
     several = scales.ndim or zeros.ndim
@@ -176,8 +202,8 @@ def _replace(graph: Graph, match: Match) -> Value | None:
     quant = _quantized(match, node)
     storage = {"matmul_integer": ("a", "b"), "conv_integer": ("x", "w")}[node.op]
     kinds = dict(zip(storage, (match["data"].type, match["held"].type), strict=True))
-    op, grain = _BECOMES[node.op], "channel" if quant.grain else "tensor"
-    attrs = _attrs(node)
+    op = "matmul" if node.op == "matmul_integer" else f"conv{match['data'].type.rank - 2}d"
+    attrs, grain = _attrs(node), "channel" if quant.grain else "tensor"
     query = Query(op, {slot: str(kind.element) for slot, kind in kinds.items()}, grain, attrs)
     bias = match.get("bias")
     holder = profile_of(graph, node)
@@ -194,21 +220,24 @@ def _replace(graph: Graph, match: Match) -> Value | None:
     operands = {data: codes, weight: weights}
     operands |= {f"{data}.{name}": value for name, value in _numbers(match).items()}
     if bias is not None:
-        operands["bias"] = _lined(graph, bias, match)
+        operands["bias"] = _lined(graph, bias)
     return graph.add(op, operands, attrs).result
 
 
-def _lined(graph: Graph, bias: Value, match: Match) -> Value:
+def _lined(graph: Graph, bias: Value) -> Value:
     """A bias of one axis."""
-    row = _row(bias, match, raw=False)
-    assert row is not None
-    return bias if bias.type.rank == 1 else graph.constant(row, name=graph.fresh(bias.name))
+    data = _held(bias)
+    assert data is not None
+    if bias.type.rank == 1:
+        return bias
+    return graph.constant(data.reshape(-1), name=graph.fresh(bias.name))
 
 
 def _attrs(node: Node) -> dict[str, Attr]:
     if node.op == "matmul_integer":
         return {}
-    usual = {"stride": (1, 1), "pad": (0, 0, 0, 0), "dilation": (1, 1)}
+    axes = node.result.type.rank - 2
+    usual = {"stride": (1,) * axes, "pad": (0,) * (2 * axes), "dilation": (1,) * axes}
     given = {name: node.attrs[name] or value for name, value in usual.items()}
     return {**given, "groups": node.attrs["groups"]}
 
@@ -231,6 +260,7 @@ class LiftDynamic(PatternPass):
       weights and then with the sum: in another order other bits come out;
     - the weights, their scales and zeros are constants, one each or one an output channel; the
       bias is a constant of one f32 an output channel;
+    - the product of the scales may have got axes of one element behind that of the channels;
     - sum, cast, scales and product have no other use, and follow one profile;
     - the profile sums in 32 bits that wrap, scales in f32 in that order, and adds a bias after.
     """

@@ -13,6 +13,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from qir import pipeline
 from qir.ledger import Change, Ledger
+from qir.passes.lift_dynamic import LiftDynamic
+from qir.rewrite import run_passes
 from tests.differential.ort_tools import STATIC, quantized, samples
 from tests.differential.runtime import run
 
@@ -139,3 +141,79 @@ def test_sums_of_raw_integers_are_planned_as_quantized_already(tmp_path: Path) -
     found = [d for d in plan.decisions if d.op in ("conv_integer", "matmul_integer", "mul")]
     assert len(found) >= 10
     assert {d.reason for d in found} == {"quantized already"}
+
+
+def convolution(axes: int, groups: int, *, bias: bool) -> onnx.ModelProto:
+    rng = np.random.default_rng(axes + groups)
+    spread = np.logspace(-2, 0, 6).reshape(-1, *(1,) * (axes + 1))
+    held = {"w": rng.normal(size=(6, 6 // groups, *(3,) * axes)) * spread, "b": rng.normal(size=6)}
+    node = helper.make_node(
+        "Conv", ["x", "w", "b"][: 2 + bias], ["y"], group=groups, pads=[1] * 2 * axes
+    )
+    ends = [
+        helper.make_tensor_value_info(n, TensorProto.FLOAT, ["N", 6, *(5,) * axes]) for n in "xy"
+    ]
+    stored = [numpy_helper.from_array(a.astype(np.float32), n) for n, a in held.items()]
+    graph = helper.make_graph([node], "net", ends[:1], ends[1:], stored[: 1 + bias])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+
+
+@pytest.mark.parametrize("granularity", ["channel", "tensor"])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize(("axes", "groups"), [(1, 1), (2, 1), (2, 6), (3, 2)])
+def test_a_dynamic_convolution_comes_back_from_its_raw_sums(
+    tmp_path: Path, axes: int, groups: int, bias: bool, granularity: str
+) -> None:
+    """Written as sums and read again it is what the codes in memory are written as."""
+    source = tmp_path / "m.onnx"
+    onnx.save(convolution(axes, groups, bias=bias), source)
+    made = pipeline.quantize_dynamic(pipeline.load(source), granularity=granularity)
+    summed = tmp_path / "summed.onnx"
+    pipeline.save(made, summed, format="integer")
+    assert ops(onnx.load(summed))["ConvInteger"] == 1
+    feeds = {"x": np.random.default_rng(7).normal(size=(2, 6, *(5,) * axes)).astype(np.float32)}
+    wanted = run(onnx.load(summed), feeds, optimize=False)["y"]
+    lifted = run_passes(pipeline.load(summed), [LiftDynamic()], Ledger())
+    assert [n.op for n in lifted if n.op.startswith("conv")] == [f"conv{axes}d"]
+    assert (pipeline.run(lifted, feeds)["y"] == wanted).all()
+    for form in ("qdq", "qoperator"):
+        straight = tmp_path / f"{form}.onnx"
+        pipeline.save(made, straight, format=form)
+        again = onnx.load(written(summed, form))
+        found = ops(again)
+        assert found == ops(onnx.load(straight))
+        assert found["Conv"] == 1
+        assert not found["ConvInteger"]
+        first, second = (run(m, feeds, optimize=False)["y"] for m in (onnx.load(straight), again))
+        assert (first == second).all()
+
+
+def test_a_sum_that_cannot_come_back_is_named(tmp_path: Path) -> None:
+    """Its data's scale is multiplied first: in another order other bits come out."""
+    rng, node = np.random.default_rng(3), helper.make_node
+    held = {
+        "w": rng.integers(-127, 128, (8, 3)).astype(np.int8),
+        "ws": np.array([0.1, 0.01, 1], np.float32),
+    }
+    nodes = [
+        node("DynamicQuantizeLinear", ["x"], ["q", "s", "z"]),
+        node("MatMulInteger", ["q", "w", "z"], ["i"]),
+        node("Cast", ["i"], ["f"], to=TensorProto.FLOAT),
+        node("Mul", ["f", "s"], ["m"]),
+        node("Mul", ["m", "ws"], ["y"]),
+    ]
+    x, y = (
+        helper.make_tensor_value_info(n, TensorProto.FLOAT, [4, d]) for n, d in (("x", 8), ("y", 3))
+    )
+    stored = [numpy_helper.from_array(a, n) for n, a in held.items()]
+    graph = helper.make_graph(nodes, "net", [x], [y], stored)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    source, ledger = tmp_path / "m.onnx", Ledger()
+    onnx.save(model, source)
+    made = onnx.load(written(source, "qdq", ledger))
+    assert ops(made)["MatMulInteger"] == 1
+    (line,) = [e for e in ledger if e.subject == "i"]
+    assert line.change == Change.EXACT
+    assert line.reason.startswith("stays a sum of raw integers: at %")
+    feeds = {"x": rng.normal(size=(4, 8)).astype(np.float32)}
+    assert (run(made, feeds, optimize=False)["y"] == run(model, feeds, optimize=False)["y"]).all()
