@@ -9,11 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir.ir.attrs import Attr
+from qir.ir.dims import Shape
 from qir.ir.dtype import F32
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.text import parse
-from qir.ir.types import Array, QuantType, Shape, uniform
+from qir.ir.types import Array, QuantType, uniform
 from qir.ledger import Change
 from qir.numerics import Query, Rule, profile
 from qir.reference.interpreter import profile_of

@@ -146,7 +146,10 @@ def test_sums_of_raw_integers_are_planned_as_quantized_already(tmp_path: Path) -
 def convolution(axes: int, groups: int, *, bias: bool) -> onnx.ModelProto:
     rng = np.random.default_rng(axes + groups)
     spread = np.logspace(-2, 0, 6).reshape(-1, *(1,) * (axes + 1))
-    held = {"w": rng.normal(size=(6, 6 // groups, *(3,) * axes)) * spread, "b": rng.normal(size=6)}
+    held: dict[str, NDArray[np.generic]] = {
+        "w": rng.normal(size=(6, 6 // groups, *(3,) * axes)) * spread,
+        "b": rng.normal(size=6),
+    }
     node = helper.make_node(
         "Conv", ["x", "w", "b"][: 2 + bias], ["y"], group=groups, pads=[1] * 2 * axes
     )
@@ -191,7 +194,7 @@ def test_a_dynamic_convolution_comes_back_from_its_raw_sums(
 def test_a_sum_that_cannot_come_back_is_named(tmp_path: Path) -> None:
     """Its data's scale is multiplied first: in another order other bits come out."""
     rng, node = np.random.default_rng(3), helper.make_node
-    held = {
+    held: dict[str, NDArray[np.generic]] = {
         "w": rng.integers(-127, 128, (8, 3)).astype(np.int8),
         "ws": np.array([0.1, 0.01, 1], np.float32),
     }
