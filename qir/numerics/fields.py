@@ -458,6 +458,7 @@ READS: Mapping[str, tuple[str, ...]] = {
     "mean_of_steps": ("quantize",),
     "mean_by_ratio": ("quantize",),
     "range_recode": (),
+    "wrapped_recode": (),
     "range_recode_all": (),
     "range_bounds": (),
     "range_product": (),

@@ -145,6 +145,7 @@ COMPUTES: Mapping[str, tuple[str, ...]] = {
     "fixed_recode": ("requantize",),
     "short_recode": ("requantize",),
     "range_recode": ("requantize",),
+    "wrapped_recode": ("requantize",),
     "gain_recode": ("requantize",),
     "recode_all": ("concat",),
     "range_recode_all": ("concat",),

@@ -17,11 +17,14 @@ from qir.errors import OpError
 from qir.numerics.affine import Affine
 from qir.numerics.rounding import ROUNDINGS
 from qir.reference.method import Call, Codes, F, Method, handed_on, one_scale, stored, variadic
+from qir.reference.tflite_methods import multiplier
 from qir.reference.windows import channels_back, channels_first, padded, windows
 
 Arrays = Mapping[str, Codes]
 Real64 = NDArray[np.float64]
 _AWAY = ROUNDINGS["away"]
+_WORD = 2**31
+"""What 32 bits end before."""
 _POINT = 16
 """Binary places of the fixed point that 32-bit sums are brought to bytes in."""
 
@@ -125,6 +128,23 @@ def range_recode(call: Call, arrays: Arrays) -> Codes:
         reals = _reals_by_eigen(arrays["x"], x)
         return stored(_codes_by_eigen(reals, out, cut=False), out)
     return stored(_fixed(arrays["x"], x, out), out)
+
+
+def wrapped_recode(call: Call, arrays: Arrays) -> Codes:
+    """Requantize of uniform ops: codes that were made float32, and what 32 bits do not hold of
+    these the lowest of them; less a zero point by a 31-bit multiplier, rounded once, halves up, and
+    cut to 32 bits; sums with either zero point wrap."""
+    x, out = call.affine("x"), call.out
+    assert out is not None
+    one_scale("wrapped_recode", x, out)
+    by, exponent = multiplier(float(x.scale) / float(out.scale))
+    by, exponent = (by, exponent) if exponent <= 30 else (_WORD - 1, 30)
+    held = arrays["x"].astype(F).astype(np.int64)
+    held = np.where(held < _WORD, held, -_WORD) - int(x.zero)
+    product = held.astype(np.int32).astype(np.int64) * by
+    steps = (product + (1 << (30 - exponent))) >> (31 - exponent)
+    whole = np.clip(steps, -_WORD, _WORD - 1) + int(out.zero)
+    return stored(whole.astype(np.int32).astype(np.int64), out)
 
 
 def _by_channels(codes: Codes, x: Affine, out: Affine) -> Codes:
@@ -242,6 +262,7 @@ def cut_mean(
 
 METHODS: Mapping[str, Method] = {
     "range_recode": Method(range_recode, whole=True),
+    "wrapped_recode": Method(wrapped_recode, whole=True),
     "range_recode_all": Method(range_recode_all, whole=True),
     "range_product": Method(range_product, whole=True),
     "range_sum": Method(range_sum, whole=True),

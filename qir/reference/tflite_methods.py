@@ -53,8 +53,11 @@ def multiplier(m: float) -> tuple[int, int]:
 
 
 def scaled(x: Whole, q: int, exponent: int, rule: Rule) -> Whole:
-    """x * q * 2^(exponent - 31), 32-bit numbers that wrap, rounded twice or once."""
+    """x * q * 2^(exponent - 31), 32-bit numbers that wrap, rounded twice or once; once by no
+    exponent above 30."""
     if rule.requant.round not in TWICE:
+        if exponent > 30:
+            q, exponent = (2**31 - 1 if q > 0 else 1 - 2**31), 30
         shift = 31 - exponent
         return np.asarray((x * q + (1 << (shift - 1))) >> shift)
     shifted = (x << max(exponent, 0)).astype(np.int32)

@@ -164,6 +164,46 @@ def test_uniform_requantize(runtimes: Mapping[str, TensorFlow], name: str, kind:
     count.holds(profile(NAME).resolve(Query("requantize")).claim)
 
 
+def far_requantized(runtime: TensorFlow, kind: str, trials: int = 48) -> Count:
+    """Codes of any size, scales far apart, and zero points with which sums leave 32 bits."""
+    count, leave = Count(), 0
+    for seed in range(trials):
+        rng = np.random.default_rng([seed, 5])
+        x, zero = codes(rng, kind, 60), odd(rng, "qint8")
+        if kind == "qint32" and seed % 2:
+            x = (x >> rng.integers(0, 30, x.size)).astype(np.int32)
+        if kind == "qint32" and seed % 4 == 3:
+            any_of = int(rng.integers(-(2**31), 2**31))
+            zero = (2**24, -(2**31), 2**31 - 1, any_of)[int(rng.integers(4))]
+            near = zero + rng.integers(-300, 300, x.size)
+            x = np.where(rng.random(x.size) < 0.5, near.clip(-(2**31), 2**31 - 1), x)
+        if kind == "qint32" and seed % 8 == 0:
+            x[:9] = 2**31 - np.array([1, 63, 64, 65, 66, 127, 128, 192, 193])
+        x = x.astype(np.int8 if kind == "qint8" else np.int32)
+        power = rng.uniform(*((-12, 3), (-34, -20), (10, 34))[seed // 4 % 3])
+        held = of(kind, F(rng.uniform(0.001, 0.3)), zero)
+        made = of("qint8", F(float(held.scales()) * 2.0**-power), odd(rng, "qint8"))
+        asked = Asked()
+        operands = [asked.fed(x, kind), *numbers(asked, held), *numbers(asked, made)]
+        attrs = ends("input", kind) | ends("output", "qint8")
+        wanted = made_by(runtime, asked, "UniformRequantize", operands, f"{kind} qint8", **attrs)
+        steps = (x.astype(np.float64) - zero) * 2.0**power
+        leave += int((np.abs(steps) >= 2.0**31).sum())
+        found = predicted(NAME, "requantize", {"x": Held(x, held)}, made, x.shape)
+        count.add(found, wanted, seed)
+    assert leave >= 0.05 * count.total, f"{leave} of {count.total} leave 32 bits"
+    return count
+
+
+@pytest.mark.parametrize("kind", ["qint8", "qint32"])
+@pytest.mark.parametrize("name", SETTINGS)
+def test_uniform_requantize_beyond_32_bits(
+    runtimes: Mapping[str, TensorFlow], name: str, kind: str
+) -> None:
+    count = far_requantized(runtimes[name], kind)
+    count.holds(profile(NAME).resolve(Query("requantize")).claim)
+
+
 PRODUCT = ends("lhs", "qint8") | ends("rhs", "qint8") | ends("output", "qint32")
 SUMS = {"a": "i8", "b": "i8", "result": "i32"}
 

@@ -35,6 +35,7 @@ def agreeing(runtime: TensorFlow) -> Callable[[Mutant], None]:
         replay.add(lambda kind=kind: uniform.dequantized(runtime, kind).holds("exact"))  # type: ignore[misc]
     for kind in ("qint8", "qint32"):
         replay.add(lambda kind=kind: uniform.requantized(runtime, kind).holds("exact"))  # type: ignore[misc]
+        replay.add(lambda kind=kind: uniform.far_requantized(runtime, kind).holds("exact"))  # type: ignore[misc]
     replay.add(lambda: uniform.multiplied(runtime).holds("exact"))
     replay.add(lambda: uniform.convolved(runtime).holds("exact"))
     return lambda mutant: replay.agrees()
