@@ -93,3 +93,12 @@ def test_another_rounding_is_found(op: str, how: str) -> None:
     rules = [replace(r, fields={**r.fields, ("requant", "round"): how}) for r in of.rules]
     with replaced(replace(of, rules=tuple(rules))):
         assert differing(op)
+
+
+def test_scales_far_apart_give_both_ends() -> None:
+    """A multiplier has no exponent above 30."""
+    x = Operand(np.array([[-128, 2, 3, 4, 127]], np.int8), 2.0**20, 3)
+    for power in (-10, -11, -12, -40):
+        made = Operand(np.zeros(0, np.int8), 2.0**power, 5)
+        found = computed(Case("requantize", {"x": x}, made, (1, 5)), "tflite-2.21.single")
+        assert found.tolist() == [[-128, -128, 5, 127, 127]]
