@@ -150,7 +150,7 @@ def conv2d(
             f"in {groups} groups wants {wanted}"
         )
     sides = ((0, 0), (0, 0), (pad[0], pad[2]), (pad[1], pad[3]))
-    border = int(np.asarray(x_zero)) if how.pad == "zero_point" else 0
+    border = 0 if how.pad == "zero_code" else int(np.asarray(x_zero))
     padded = centred(np.pad(nchw, sides, constant_values=border), x_zero)
     halved = how.pairs == "halve_signed" and x.dtype == np.int8 and w.dtype == np.int8
     weights = 2 * np.rint(centred(w, w_zero, 0) / 2) if halved else centred(w, w_zero, 0)
@@ -160,7 +160,9 @@ def conv2d(
     sums = total.reshape(n, groups, w.shape[0] // groups, oh * ow)
     by_group = weights.reshape(groups, w.shape[0] // groups, w.shape[1], *w.shape[2:])
     short = _short(how) and not halved
-    raw = _bytes(np.pad(nchw, sides, constant_values=border), w) if short else None
+    least = -128 if x.dtype.kind == "i" else 0
+    beyond = least if how.pad == "left_out" else border
+    raw = _bytes(np.pad(nchw, sides, constant_values=beyond), w) if short else None
     # A product of matrices for each tap of the kernel: no copy of all windows, and fast.
     for i, j in np.ndindex(*w.shape[2:]):
         rows = slice(i * dilation[0], i * dilation[0] + (oh - 1) * stride[0] + 1, stride[0])

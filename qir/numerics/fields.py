@@ -183,8 +183,9 @@ class Acc:
     tap after those of another. `saturate_taps`: terms 2i and 2i + 1 of a row of weights, channel
     after channel and tap after tap; so too the codes of a window, times a zero point of the
     weights."""
-    pad: Literal["zero_point", "zero_code"] = "zero_point"
-    """What padding counts as: the zero point, or code 0."""
+    pad: Literal["zero_point", "zero_code", "left_out"] = "zero_point"
+    """What padding counts as: the zero point, or code 0. `left_out`: the zero point, but where
+    pairs of terms saturate it is no part of them, for its taps are not summed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,6 +291,9 @@ class Stages:
     ends: Literal["quantize", "away", "even"] = "quantize"
     """Between which codes an activation cuts: as reals become codes; or its ends, over the scale in
     float32, are rounded away from zero before the zero point is added, or to even after that."""
+    curves: Literal["rounded", "steps"] = "rounded"
+    """`steps`: silu and mish are computed as oneDNN's vectors do, in float32 step by step; else
+    each is rounded once."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -365,6 +365,14 @@ FORMS: Mapping[str, Form] = {
         "to other kernels",
         lambda of: of.op == "linear" and of.weights[-1] % 2 == 1,
     ),
+    "grouped": Form(
+        "a convolution in two groups or more",
+        lambda of: of.op.startswith("conv") and of.groups > 1,
+    ),
+    "single_channels": Form(
+        "a convolution, no transposed one, of one channel a group",
+        lambda of: of.op in ("conv1d", "conv2d", "conv3d") and of.weights[1] == 1,
+    ),
     "known_rows": Form(
         "linear of a number of rows that is known",
         lambda of: of.op == "linear" and None not in of.sizes and min(of.weights) > 0,

@@ -104,6 +104,12 @@ def test_other_forms_are_told() -> None:
     assert "beyond_onednn" in forms((1, 101, 5, 5), (101, 1, 3, 3), groups=101)
     assert "beyond_onednn" not in forms((1, 100, 5, 5), (100, 1, 3, 3), groups=100)
     assert "beyond_onednn" in forms((1, 2, 5, 5), (2, 2, 3, 3), zero=3)
+    for groups, into in ((1, 1), (1, 3), (2, 1), (4, 2)):
+        found = forms((1, groups * into, 5, 5), (4, into, 3, 3), groups=groups)
+        assert found & {"grouped", "single_channels"} == {
+            *(["grouped"] if groups > 1 else []),
+            *(["single_channels"] if into == 1 else []),
+        }
     assert "groups_left_over" in forms((1, 18, 5, 5), (18, 2, 3, 3), groups=9)
     assert "groups_left_over" not in forms((1, 16, 5, 5), (16, 2, 3, 3), groups=8)
     assert "groups_left_over" in forms((1, 20, 5, 5), (20, 4, 3, 3), groups=5)
@@ -232,7 +238,7 @@ def test_windows_beyond_the_data_are_those_that_looking_at_each_finds() -> None:
     sizes = 1 << 40
     kinds = {"x": TensorType((1, 1, sizes), U8), "w": TensorType((1, 1, 3), U8)}
     attrs: dict[str, Attr] = {"stride": (1,), "dilation": (1,), "pad": (1, 1), "groups": 1}
-    assert forms_of("conv1d", kinds, attrs) == ()
+    assert forms_of("conv1d", kinds, attrs) == ("single_channels",)
 
 
 @pytest.mark.parametrize("op", ["add", "sub"])
