@@ -156,15 +156,21 @@ _GROUPED = (
 ).split()
 
 
-def _grouped(reader: Reader, op: Op) -> None:
-    """GroupQueryAttention over a whole prompt: no past, every sequence as long as the tensor."""
+def check_grouped(op: Op) -> None:
+    """Keep where GroupQueryAttention asks for what the language has not."""
     op.only(*_GROUPED)
-    all_floats(reader, op, [0, 1, 2, 7, 8, 10])
     odd = [op.integer(n, 0) for n in ("qk_output", "kv_cache_bit_width", "sliding_window_cache")]
     kinds = [op.text(n, "NONE") for n in ("k_quant_type", "v_quant_type")]
     if any(odd) or set(kinds) != {"NONE"} or op.integer("smooth_softmax", 0) > 0:
         raise Keep
-    if any(op.input(i) for i in (3, 4, 9, 11, 12, 13, 14, 15)) or len(op.outputs) > 3:
+    if any(op.input(i) for i in (11, 12, 13, 14, 15)) or len(op.outputs) > 3:
+        raise Keep
+
+
+def grouped(reader: Reader, op: Op) -> None:
+    """GroupQueryAttention over a whole prompt: no past, every sequence as long as the tensor."""
+    all_floats(reader, op, [0, 1, 2, 7, 8, 10])
+    if any(op.input(i) for i in (3, 4, 9)):
         raise Keep
     heads, kv_heads = op.integer("num_heads", 0), op.integer("kv_num_heads", 0)
     _check_lengths(reader, op)
@@ -269,5 +275,4 @@ OPS: dict[str, Callable[[Reader, Op], None]] = {
 }
 CONTRIB: dict[tuple[str, str], Callable[[Reader, Op], None]] = {
     (MICROSOFT, "RotaryEmbedding"): _contrib_rotary,
-    (MICROSOFT, "GroupQueryAttention"): _grouped,
 }

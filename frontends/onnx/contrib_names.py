@@ -67,6 +67,7 @@ RESULTS = {
     "Attention": "output present",
     "DynamicQuantizeLSTM": "Y Y_h Y_c",
     "EmbedLayerNormalization": "output mask_index embedding_sum",
+    "GroupQueryAttention": "output present_key present_value output_qk",
     "MultiHeadAttention": "output present_key present_value qk",
     "QAttention": "output present",
     "QEmbedLayerNormalization": "layernorm_out mask_index_out",

@@ -30,6 +30,7 @@ from . import (
     contrib_attention,
     contrib_codes,
     contrib_experts,
+    contrib_grouped,
     contrib_heads,
     contrib_recurrent,
     control_ops,
@@ -81,6 +82,7 @@ _HANDLERS = {
     **contrib_attention.OPS,
     **contrib_codes.OPS,
     **attention_ops.CONTRIB,
+    **contrib_grouped.OPS,
     **contrib_heads.OPS,
     **quantized_ops.OPS,
 }
