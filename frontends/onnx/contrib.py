@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from qir.ir.attrs import Attr
-from qir.ir.dtype import I32
+from qir.ir.dtype import I32, I64
 from qir.ir.node import Value
 
 from .contrib_body import Body, given, group
@@ -122,6 +122,8 @@ def _embed(reader: Reader, op: Op) -> None:
 def embedded(body: Body, tables: dict[str, Value | None], positions: Value | None) -> Value:
     """The sum of the rows that words, positions and segments have in their tables."""
     ids = body["input_ids"]
+    if ids.type.element not in (I32, I64):
+        raise Keep(f"its words are {ids.type.element}")
     word, position, segment = (tables[t] for t in ("word", "position", "segment"))
     if word is None or position is None:
         raise Keep("it has no table of words, or none of positions")

@@ -161,7 +161,8 @@ def read_model(path: Path) -> ModelFile:
         except InputError:
             raise
         except Exception as error:  # whatever the library raises, the file is at fault
-            raise fault(path, "functions", f"cannot be written out: {error}") from error
+            said = "a text in them is not UTF-8" if isinstance(error, UnicodeError) else error
+            raise fault(path, "functions", f"cannot be written out: {said}") from error
     opsets = _opsets(path, proto)
     return ModelFile(path, proto, opsets, places, known, functions=others, still=still)
 

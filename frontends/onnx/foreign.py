@@ -22,7 +22,7 @@ from . import optional
 from .calls import strange
 from .elements import UNKNOWN, element, tensor_proto, type_proto
 from .evaluated import by_runtime, without_runtime
-from .op import MICROSOFT, Op, attribute_type, held_graphs
+from .op import MICROSOFT, Op, attribute_type, held_graphs, outside_of
 from .reader import Reader
 
 _LIKE_FIRST = frozenset({"QLinearLeakyRelu", "Gelu", "FastGelu", "QuickGelu", "BiasGelu"})
@@ -45,7 +45,7 @@ def keep(reader: Reader, op: Op, why: str = "") -> None:
     places = tuple(i for i, name in enumerate(op.inputs) if name)
     values = [reader.value(op, op.inputs[i]) for i in places]
     results = tuple(i for i, name in enumerate(op.outputs) if name)
-    outside = tuple(n for n in op.reads if n and n not in op.inputs) if op.holds else ()
+    outside = outside_of(op) if op.holds else ()
     used = [*values, *(reader.value(op, name) for name in outside)]
     reader.add(
         op,
@@ -273,7 +273,8 @@ def _by_runtime(reader: Reader, op: Op, values: list[Value]) -> dict[str, Tensor
     out = {}
     for name in made:
         kind, sizes = _ELEMENTS.get(shown[name].type), shown[name].shape
-        if kind is not None and shown[f"rank.{name}"].shape == [len(sizes)]:
+        whole = all(not isinstance(size, int) or size >= 0 for size in sizes)
+        if kind is not None and whole and shown[f"rank.{name}"].shape == [len(sizes)]:
             proto = onnx.helper.make_tensor_type_proto(kind, sizes)
             out[name] = reader.dims.tensor_type(proto)
     return {n: t for n, t in out.items() if t is not None}

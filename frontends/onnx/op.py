@@ -259,3 +259,9 @@ def _trim(names: tuple[str, ...]) -> tuple[str, ...]:
     while names and not names[-1]:
         names = names[:-1]
     return names
+
+
+def outside_of(op: Op) -> tuple[str, ...]:
+    """What graphs within an operator use from outside, its own operands among it."""
+    inside = (g for a in op.proto.attribute for g in held_graphs(a))
+    return tuple(dict.fromkeys(n for g in inside for n in free_names(g) if n))

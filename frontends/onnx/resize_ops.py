@@ -43,6 +43,8 @@ def _resize(reader: Reader, op: Op) -> None:
 def _upsample(reader: Reader, op: Op) -> None:
     """Upsample, and the first Resize, which is like it."""
     given = op.attribute("scales")
+    if not given and (rank := reader.type_of(op, op.input(1)).rank) != 1:
+        raise op.fail(f"its scales have {rank} axes")
     scales = list(given.floats) if given else reader.numbers(op.input(1)).reshape(-1).tolist()
     whole = all(s >= 1 or np.frexp(s)[0] == 0.5 for s in scales)
     if op.text("mode", "nearest") == "nearest" and not whole:

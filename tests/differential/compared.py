@@ -45,7 +45,7 @@ def models(patterns: Sequence[str], most: int) -> Iterator[onnx.ModelProto]:
         for path in sorted(p for pattern in patterns for p in FOLDER.glob(pattern)):
             module = importlib.import_module(f"{__package__}.{path.stem}")
             for test, given in _tests(module, most):
-                _until_found(test, given, Path(folder))
+                _until_found(test, given, Path(tempfile.mkdtemp(dir=folder)))
                 yield from found
                 found.clear()
 

@@ -351,3 +351,81 @@ def test_an_axis_that_no_tensor_has_is_told_and_ends_no_process(tmp_path: Path) 
     outs = {"y": (FLOAT, None), "mean": (FLOAT, None)}
     said = told(save(model([it], given, outs, opset=17), tmp_path))
     assert said.endswith("attribute 'axis' is 2147483648: no tensor has such an axis")
+
+
+def test_words_of_another_type_than_embeddings_take_are_kept(tmp_path: Path) -> None:
+    names = ["ids", "", "w", "p", "", "g", "b"]
+    it = node("EmbedLayerNormalization", names, ["y", "count"], "it", domain="com.microsoft")
+    given = {"ids": (TensorProto.INT16, (2, 5))}
+    sizes = {"w": (9, 4), "p": (7, 4), "g": (4,), "b": (4,)}
+    held = {n: np.ones(size, np.float32) for n, size in sizes.items()}
+    outs = {"y": (FLOAT, None), "count": (TensorProto.INT32, None)}
+    graph = pipeline.load(save(model([it], given, outs, held, domains=["com.microsoft"]), tmp_path))
+    assert graph["y"].node.op == "foreign"
+    with pytest.raises(Refused, match="its words are i16"):
+        pipeline.save(graph, tmp_path / "again.onnx", target="onnx")
+
+
+def test_scales_of_more_axes_than_one_are_told(tmp_path: Path) -> None:
+    it = node("Upsample", ["x", "s"], ["y"], "it")
+    given = {"x": (FLOAT, (1, 1, 12, 2)), "s": (FLOAT, (1, 1, 6))}
+    said = told(save(model([it], given, {"y": (FLOAT, None)}, opset=9), tmp_path))
+    assert said.endswith("node it (Upsample): its scales have 3 axes")
+
+
+def test_a_window_as_wide_as_numbers_go_is_told_each_time(tmp_path: Path) -> None:
+    it = node("NhwcMaxPool", ["x"], ["y"], "it", domain="com.microsoft", kernel_shape=[1 << 31] * 2,
+              pads=[1, 0, 1, 1], strides=[2, 1])  # fmt: skip
+    given = {"x": (TensorProto.UINT8, (2, 7, 6, 5))}
+    outs = {"y": (TensorProto.UINT8, None)}
+    path = save(model([it], given, outs, domains=["com.microsoft"]), tmp_path)
+    graph = pipeline.load(path)
+    assert graph["y"].node.op == "foreign"
+    pipeline.save(graph, tmp_path / "again.onnx", force=True, format="qoperator")
+    assert pipeline.load(tmp_path / "again.onnx")["y"].node.op == "foreign"
+
+
+def test_a_text_in_a_function_that_is_not_utf_8_is_told_in_words(tmp_path: Path) -> None:
+    inside = node("Relu", ["a"], ["b"], alpha=1.0)
+    made = model(
+        [node("F", ["x"], ["y"], domain="own")], {"x": (FLOAT, (2,))}, {"y": (FLOAT, None)}
+    )
+    made.opset_import.add(domain="own", version=1)
+    function = helper.make_function(
+        "own", "F", ["a"], ["b"], [inside], [helper.make_opsetid("", 17)]
+    )
+    made.functions.append(function)
+    data = made.SerializeToString()
+    path = tmp_path / "m.onnx"
+    path.write_bytes(data.replace(b"alpha", b"al\x9dha"))
+    said = told(path)
+    assert "codec" not in said
+    assert "not UTF-8" in said
+
+
+def test_what_a_kept_graph_reads_is_renamed_though_it_is_an_operand_too(tmp_path: Path) -> None:
+    """The condition has another name since bodies have one of its name."""
+
+    def branch(name: str, *nodes: onnx.NodeProto) -> onnx.GraphProto:
+        out = helper.make_tensor_value_info(name, FLOAT, None)
+        return helper.make_graph(list(nodes), name, [], [out])
+
+    def chosen(name: str, of: onnx.GraphProto, other: onnx.GraphProto) -> onnx.NodeProto:
+        return node("If", ["c"], [name], then_branch=of, else_branch=other)
+
+    def leaf(name: str) -> onnx.GraphProto:
+        return branch(name, node("Mul", ["x", "k"], [name]))
+
+    rest = branch("r", node("ReduceSum", ["x"], ["r"], keepdims=0))
+    inner = chosen("w", branch("d", chosen("d", leaf("d0"), leaf("d1"))), rest)
+    odd = branch("o", inner, node("Shape", ["w"], ["s"]), node("Reshape", ["w", "s"], ["o"]))
+    first = chosen("y", branch("t", chosen("t", leaf("t0"), leaf("t1"))), leaf("e"))
+    second = chosen("v", odd, leaf("v0"))
+    held = {"k": np.array(2, np.float32), "c": np.array(True)}
+    given, outs = {"x": (FLOAT, (4, 6))}, {n: (FLOAT, None) for n in "yv"}
+    graph = pipeline.load(save(model([first, second], given, outs, held, opset=19), tmp_path))
+    assert graph["v"].node.op == "foreign"
+    pipeline.save(graph, tmp_path / "again.onnx", opset=20)
+    x = np.arange(24, dtype=np.float32).reshape(4, 6)
+    found = pipeline.run(pipeline.load(tmp_path / "again.onnx"), {"x": x})
+    assert all(np.array_equal(a, 2 * x) for a in found.values())
