@@ -101,6 +101,32 @@ def quantized(runtime: TensorFlow, kind: str, *, many: bool, trials: int = 20) -
     return count
 
 
+def whole_quantized(runtime: TensorFlow, trials: int = 40) -> Count:
+    """Codes of 32 bits: steps of any size, and zero points with which they leave 32 bits."""
+    count, leave = Count(), 0
+    for seed in range(trials):
+        rng = np.random.default_rng([seed, 7])
+        zero = (0, odd(rng, "qint32"), int(rng.integers(-(2**31), 2**31)), -5)[seed % 4]
+        made = of("qint32", F(rng.uniform(0.01, 0.3)), zero)
+        halves = rng.integers(-(2**31), 2**31, 60) >> rng.integers(0, 30 if seed % 3 else 4, 60)
+        x = halves.astype(F) * F(0.5 if seed % 3 else 4) * F(made.scales())
+        asked = Asked()
+        operands = [asked.fed(x), *numbers(asked, made)]
+        attrs = {"quantization_axis": -1, **ends("", "qint32")}
+        wanted = made_by(runtime, asked, "UniformQuantize", operands, "float qint32", **attrs)
+        steps = x.astype(np.float64) / float(made.scales()) + zero
+        leave += int((np.abs(steps) >= 2.0**31).sum())
+        count.add(predicted(NAME, "quantize", {"x": Held(x)}, made, x.shape), wanted, seed)
+    assert leave >= 0.05 * count.total, f"{leave} of {count.total} leave 32 bits"
+    return count
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_uniform_quantize_to_32_bits(runtimes: Mapping[str, TensorFlow], name: str) -> None:
+    count = whole_quantized(runtimes[name])
+    count.holds(profile(NAME).resolve(Query("quantize", {"result": "i32"})).claim)
+
+
 @pytest.mark.parametrize("many", [False, True], ids=["tensor", "axis"])
 @pytest.mark.parametrize("kind", ["qint8", "quint8"])
 @pytest.mark.parametrize("name", SETTINGS)
@@ -130,7 +156,8 @@ def dequantized(runtime: TensorFlow, kind: str, trials: int = 12) -> Count:
 @pytest.mark.parametrize("name", SETTINGS)
 def test_uniform_dequantize(runtimes: Mapping[str, TensorFlow], name: str, kind: str) -> None:
     count = dequantized(runtimes[name], kind)
-    count.holds(profile(NAME).resolve(Query("dequantize")).claim)
+    count.holds(profile(NAME).resolve(Query("dequantize", {"x": KINDS[kind]})).claim)
+    assert profile(NAME).resolve(Query("dequantize", {"x": "i32"})).claim == "unknown"
 
 
 def requantized(runtime: TensorFlow, kind: str, trials: int = 30) -> Count:
