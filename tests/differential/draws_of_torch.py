@@ -109,9 +109,16 @@ def fitted(
 def wider(case: Product) -> Product:
     """The same layer of large weights: pairs of its terms leave 16 bits."""
     rng = np.random.default_rng(case.w.data.size)
-    terms = case.w.data[0].size
-    held, step = weights(rng, terms, *case.w.data.shape, most=127)
-    return fitted(rng, replace(case, w=Held(held, case.w.map)), step, in_16_bits)
+    held, _ = weights(rng, case.w.data[0].size, *case.w.data.shape, most=127)
+    return refitted(replace(case, w=Held(held, case.w.map)))
+
+
+def refitted(case: Product) -> Product:
+    """The same layer with a map of results that its sums of pairs fill."""
+    assert case.w.map is not None
+    zero = case.w.map.zero.reshape(-1, *[1] * (case.w.data.ndim - 1))
+    step = int(np.gcd.reduce(case.w.data.astype(np.int64) - zero, axis=None))
+    return fitted(np.random.default_rng(case.w.data.size), case, max(step, 1), in_16_bits)
 
 
 # -- elements -------------------------------------------------------------------------------------

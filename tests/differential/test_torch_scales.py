@@ -231,10 +231,14 @@ def test_functions_of_every_code_by_any_scales(name: str, op: str, kind: str) ->
             rng = np.random.default_rng(number)
             length = int(rng.choice([256, 257, 319, 320, 333]))
             data = np.resize(np.arange(low, high + 1), length).astype(codes(rng, kind).dtype)
-            x = Held(data, of(kind, maps.scale(rng), maps.zero(rng, kind)))
+            m = of(kind, maps.scale(rng), maps.zero(rng, kind))
             if op == "hard_sigmoid" and number % 4 == 0:  # what lies on ties of its sixths
-                x = Held(data, of(kind, 3 / 256, maps.zero(rng, kind)))
-            wanted = of(kind, maps.scale(rng, low=1e-3, high=1), maps.zero(rng, kind))
+                m = of(kind, 3 / 256, maps.zero(rng, kind))
+            x = Held(data, m)
+            to = maps.scale(rng, low=1e-3, high=1)
+            if number % 2:  # linear parts give ties then
+                to = F(m.scale * F(rng.choice([2, 2, 4, 2 / 3])))
+            wanted = of(kind, to, maps.zero(rng, kind))
             if op == "sigmoid" and name == "qnnpack" and kind == "u8":
                 wanted = of(kind, 1 / 256, 0)
             made = run(tensor(x), float(wanted.scale), int(wanted.zero))
@@ -428,7 +432,8 @@ def test_slopes_by_any_scales(kind: str) -> None:
         slope = of(kind, maps.scale(rng, low=1e-3, high=1), maps.zero(rng, kind))
         by = Held(codes(rng, kind, count), slope)
         far = 1e-9 if number % 4 == 0 else 1
-        out = of(kind, F(x.map.scale * F(rng.choice([0.5, 1, 2, 0.7]) * far)), maps.zero(rng, kind))  # type: ignore[union-attr]
+        step = F(m.scale * F(rng.choice([2, 2, 2 / 3, 0.5, 0.7]) * far))
+        out = of(kind, step, maps.zero(rng, kind))
         with engine("fbgemm"):
             made = OPS.prelu(tensor(x), tensor(by), float(out.scale), int(out.zero))
         shaped = Held(by.data.reshape(count, *(1,) * len(sides)), slope)
