@@ -21,12 +21,13 @@ from qir.ir.origin import Lineage, Origin
 from qir.ir.parts import Held, reshaped
 from qir.ir.types import Array, Grain, QuantType, TensorType, uniform
 from qir.ledger import Change, Ledger
+from qir.passes.fold_shapes import MADE_TO
 
 from .elements import Dimensions
 from .faults import fault
 from .files import ModelFile, Stored
 from .op import Computed, Keep, Op
-from .settling import settled
+from .settling import settled, state
 
 STEP = "onnx frontend"
 CODES = frozenset(
@@ -337,6 +338,8 @@ class Reader:
             )
         except (TypeRuleError, GraphError, OpError, ParseError) as error:
             raise op.fail(str(error)) from error
+        if kind in MADE_TO:
+            state(self.graph, node, self._settled)
         if kind == "fused" or _beside(tuple(operands)):
             self.unsure.update([node, *(value.node for value in node.operands.values())])
         for name, value in zip(given if names is None else names, node.results, strict=True):

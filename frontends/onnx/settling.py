@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from qir.errors import QirError
 from qir.ir.dims import known
+from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
-from qir.passes.fold_shapes import reckoned, whole
+from qir.passes.fold_shapes import MADE_TO, made_to, reckoned, whole
 from qir.reference.interpreter import run_node
 
 _MOST = 1 << 12
@@ -39,6 +40,22 @@ def settled(value: Value, done: Known) -> NDArray[np.generic] | None:
             done[result] = None if made is None else made[i]
     found = done.get(value)
     return None if found is None or found.dtype == object else found
+
+
+def state(graph: Graph, node: Node, done: Known) -> None:
+    """Writes into a type the sizes that follow from constants and known ones."""
+    kind = node.result.type
+    if node.op not in MADE_TO or None not in kind.shape:
+        return
+    wanted = node.operands["shape"]
+    settled(wanted, done)
+    sizes = done.get(wanted)
+    shape = None if sizes is None else made_to(node, sizes.astype(object))
+    if shape is None or len(shape) != kind.rank:
+        return
+    if all(not isinstance(size, int) or size >= 0 for size in shape):
+        more = tuple(n if o is None else o for o, n in zip(kind.shape, shape, strict=True))
+        graph.set_type(node.result, kind.with_shape(more))
 
 
 def _needed(node: Node) -> list[Value]:

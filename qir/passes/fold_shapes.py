@@ -84,7 +84,7 @@ class _Run:
             return bool(made) + sum(self._visit(each) for each in made)
         if node.op in ("reshape", "expand") and not node.schemes:
             count += self._settle(node)
-        if node.op in _MADE_TO or (node.op in SPREADING and self.within):
+        if node.op in MADE_TO or (node.op in SPREADING and self.within):
             count += self._state(node)
         if any(value in self.changed for value in node.operands.values()):
             self._refine(node)
@@ -175,15 +175,9 @@ class _Run:
 
     def _wanted(self, node: Node) -> Shape | None:
         """The shape that a node makes; None where nothing is known of it."""
-        if node.op not in _MADE_TO:
+        if node.op not in MADE_TO:
             return spread_within(node, self.within)
-        sizes = self.known.get(node.operands["shape"])
-        if sizes is None or sizes.ndim != 1 or node.schemes:
-            return None
-        if node.op == "constant_of_shape":
-            return tuple(sizes)
-        x = node.operands["x"].type.shape
-        return opened(x, list(sizes), node) if node.op == "reshape" else spread(x, list(sizes))
+        return made_to(node, self.known.get(node.operands["shape"]))
 
     def _bound(self, node: Node) -> None:
         """Keeps what the sizes of a part do not exceed."""
@@ -233,6 +227,16 @@ def reckoned(node: Node, known: Mapping[Value, Sizes], limit: int) -> list[Sizes
         return []  # no program, or nothing that is known
     pairs = zip(made, node.results, strict=False)
     return [_held(np.asarray(sizes, object), value.type.dtype) for sizes, value in pairs]
+
+
+def made_to(node: Node, sizes: Sizes | None) -> Shape | None:
+    """The shape that a reshape, expand or constant of so many elements makes by known sizes."""
+    if sizes is None or sizes.ndim != 1 or node.schemes:
+        return None
+    if node.op == "constant_of_shape":
+        return tuple(sizes)
+    x = node.operands["x"].type.shape
+    return opened(x, list(sizes), node) if node.op == "reshape" else spread(x, list(sizes))
 
 
 def whole(sizes: Sizes) -> bool:
@@ -422,7 +426,7 @@ def _filled(node: Node, known: Known) -> list[Sizes]:
     return [np.full(shape, value.data.reshape(()).item(), object)]
 
 
-_MADE_TO = frozenset({"reshape", "expand", "constant_of_shape"})
+MADE_TO = frozenset({"reshape", "expand", "constant_of_shape"})
 """Ops that make what has the shape that they are given."""
 _ASKS = frozenset({"shape", "size"})
 """Ops that ask how large something is, whatever it holds."""

@@ -42,7 +42,7 @@ def quiet() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(fast)
 
 
-def export(net: Net, path: Path, *, dynamic: bool) -> bytes:
+def export(net: Net, path: Path, *, dynamic: bool, optimize: bool = True) -> bytes:
     """The model; its sizes are open where the exporter finds that they may be."""
     free = tuple({axis: torch.export.Dim.AUTO for axis in axes} or None for axes in net.open)
     shapes = (free,) if isinstance(net.module, Module) else free
@@ -52,6 +52,7 @@ def export(net: Net, path: Path, *, dynamic: bool) -> bytes:
             net.given,
             path,
             dynamo=True,
+            optimize=optimize,
             verbose=False,
             external_data=False,
             input_names=[f"in{i}" for i in range(len(net.given))],
@@ -106,3 +107,28 @@ def test_a_program_that_torch_quantized_arrives_on_codes(tmp_path: Path) -> None
     ops = [n.op for n in graph if n.op not in ("input", "constant", "output")]
     assert (ops.count("quantize"), ops.count("dequantize"), ops.count("conv2d")) == (2, 3, 1)
     assert foreign(graph) == []
+
+
+class Layers(torch.nn.Module):
+    """Recurrent layers, whose weights the exporter cuts into gates by sizes that it asks for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = torch.nn.LSTM(8, 6, batch_first=True, bidirectional=True)
+        self.gru = torch.nn.GRU(12, 5, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        middle, _ = self.lstm(x)
+        last, state = self.gru(middle)
+        return last, state
+
+
+@pytest.mark.slow
+def test_layers_of_an_export_that_nobody_optimized_are_layers(tmp_path: Path) -> None:
+    torch.manual_seed(5)
+    net = Net(Layers(), (torch.randn(2, 5, 8),), ({0: "B"},))
+    model = export(net, tmp_path / "e.onnx", dynamic=True, optimize=False)
+    graph = check(model, {"in0": net.given[0].numpy()}, tmp_path)
+    assert foreign(graph) == []
+    ops = [n.op for n in graph]
+    assert (ops.count("lstm"), ops.count("gru")) == (1, 1)
