@@ -473,6 +473,7 @@ _STAGES: Mapping[str, tuple[str, ...]] = {
     "sum": ("add",),
     "sum_reads": ("add",),
     "ends": ("clip",),
+    "curves": ("silu",),
 }
 """The stages of which a field speaks; others speak of any."""
 

@@ -17,6 +17,7 @@ from qir.numerics.rounding import fma
 from qir.numerics.sums import Summand, from_ends, from_reals
 from qir.reference.companions import resolved
 from qir.reference.methods import bounding
+from qir.reference.onednn_curves import STEPS
 from qir.reference.operands import wrapped
 from qir.reference.products import PRODUCTS, Kernel, any_map, between_ends, integral, plain, product
 from qir.reference.quantized import bounds, in_reals, quantizing, query, run_op
@@ -152,6 +153,8 @@ def _by_stages(node: Node, operands: Operands, profile_name: str) -> Codes:
             codes = _coded_stage(link, flow, node.result.type, rule, profile_name)
         elif rule is not None and (found := _summand(link)) is not None:
             flow, summand = _summed(flow, link, node.result.type, rule), found
+        elif rule is not None and rule.stage.curves == "steps" and stage.op in STEPS:
+            flow, kind = STEPS[stage.op](flow.astype(np.float32), stage.attrs), None
         else:
             flow, kind = _plain_stage(_fed(link, flow, kind), profile_name)
         if out is None or not (last or stage.type is not None or codes is not None):

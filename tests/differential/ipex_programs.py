@@ -162,6 +162,7 @@ ACTIVATIONS: Mapping[str, tuple[str, Attrs]] = {
     "tanh": ("tanh", {}),
     "silu": ("silu", {}),
     "mish": ("mish", {}),
+    "mish_fine": ("mish", {}),
     "hard_swish": ("hard_swish", {}),
     "hard_sigmoid": ("hard_sigmoid", {"alpha": 1 / 6}),
     "leaky_relu": ("leaky_relu", {"alpha": 0.75}),
@@ -176,8 +177,8 @@ ACTIVATIONS: Mapping[str, tuple[str, Attrs]] = {
 }
 SMALL = {"sigmoid": 1 / 256, "hard_sigmoid": 1 / 256, "tanh": 1 / 128}
 """Steps of results that lie within 1."""
-CUT = {"relu6": 3 / 64, "hardtanh": 1 / 128}
-"""Steps of sums that are cut off where their codes end, about."""
+CUT = {"relu6": 3 / 64, "hardtanh": 1 / 128, "mish_fine": 1 / 8}
+"""Steps of sums that are cut off where their codes end, about, or are near what a curve makes."""
 STORAGES = ("u8", "i8")
 PLANS: tuple[Plan, ...] = ("dyadic", "parting")
 
