@@ -11,6 +11,7 @@ from qir.ir.node import Node, Value
 from qir.ir.ops import integer, quantization
 from qir.ir.verify.step import SLOTS
 from qir.ledger import Change, Ledger
+from qir.passes._bodies import bodies
 from qir.passes._wrapping import within, wrapping
 from qir.passes.expand_qdq import ExpandQdq
 from qir.passes.fold_parameters import FoldParameters
@@ -56,7 +57,7 @@ def formed(graph: Graph, form: str | None, ledger: Ledger, *, standard: bool) ->
     if standard or form is not None:
         qonnx.opened(out, ledger)
     if standard or form in ("qdq", "integer"):
-        for each in _bodies(out):
+        for each in bodies(out):
             told.threads(each, ledger)
         with nullcontext() if standard else as_read.kept(as_read.on_reals):
             _open(out, ledger)
@@ -68,7 +69,7 @@ def formed(graph: Graph, form: str | None, ledger: Ledger, *, standard: bool) ->
             _run(RaiseInteger(), out, ledger)
         _left_raw(out, ledger)
     if standard or form not in (None, "qoperator"):
-        for each in _bodies(out):
+        for each in bodies(out):
             hanging.padded(each, ledger)
     if form == "qoperator":
         told.wide(out, ledger)  # before what is written on reals is said on codes
@@ -76,16 +77,16 @@ def formed(graph: Graph, form: str | None, ledger: Ledger, *, standard: bool) ->
         _made(out, form, ledger, standard=standard)
     if form != "qoperator":
         told.wide(out, ledger)
-    for each in _bodies(out):
+    for each in bodies(out):
         told.level(each, ledger)
     return out
 
 
 def _open(graph: Graph, ledger: Ledger) -> None:
     """Opens groups of onnxruntime's own; a scan that was in one keeps what is read of it."""
-    before = {node for each in _bodies(graph) for node in each}
+    before = {node for each in bodies(graph) for node in each}
     _run(OpenGroups(_WEIGHTED), graph, ledger)
-    for each in _bodies(graph):
+    for each in bodies(graph):
         if trim(each, [n for n in each if n.op == "scan" and n not in before]):
             each.prune()
 
@@ -111,7 +112,7 @@ def _made(out: Graph, form: str | None, ledger: Ledger, *, standard: bool) -> No
             ledger.add(Change.EXACT, STEP, out.name, _NO_SUMS)
         _left_real(out, ledger, biased=False)
     if form == "nbits":
-        made = [to_nbits(each, ledger, standard=standard) for each in _bodies(out)]
+        made = [to_nbits(each, ledger, standard=standard) for each in bodies(out)]
         if not any(count for count, _ in made):
             left = [why for _, each in made for why in each]
             why = f"no product here becomes few bits; {left[0]}" if left else _NO_BITS
@@ -122,7 +123,7 @@ def _left_raw(graph: Graph, ledger: Ledger) -> None:
     """Says which sums of raw integers stay as they are, and why."""
     told = {e.subject for e in ledger if e.step == RaiseInteger.name}
     wanted = list(LiftDynamic().patterns.values())
-    for each in _bodies(graph):
+    for each in bodies(graph):
         for node in each:
             if node.op in _RAW and node.name not in told:
                 found = nearest(wanted, node)
@@ -133,7 +134,7 @@ def _left_raw(graph: Graph, ledger: Ledger) -> None:
 
 def _left_real(graph: Graph, ledger: Ledger, *, biased: bool) -> None:
     """Says which products of codes stay on reals since kernels' sums would wrap."""
-    for each in _bodies(graph):
+    for each in bodies(graph):
         for node in each:
             if _of_bytes(node) and (said := wrapping(each, node, biased=biased)):
                 ledger.add(Change.EXACT, STEP, node.name, f"stays on reals: {said}")
@@ -163,14 +164,7 @@ def _sums(graph: Graph) -> bool:
 
 def _run(step: Pass, graph: Graph, ledger: Ledger) -> int:
     """Runs a pass on a graph and on what its branches and loops hold."""
-    return sum(step.run(each, ledger) for each in _bodies(graph))
-
-
-def _bodies(graph: Graph) -> list[Graph]:
-    """A graph, and what its branches and loops hold; what a kernel computes stays as it is."""
-    nodes = [n for n in graph if n.bodies and n.op != "fused"]
-    inner = [graph.body(n, name) for n in nodes for name in n.bodies]
-    return [graph, *(each for body in inner for each in _bodies(body))]
+    return sum(step.run(each, ledger) for each in bodies(graph))
 
 
 # -- numbers that turn out constant ---------------------------------------------------------------

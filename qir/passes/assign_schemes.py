@@ -38,6 +38,8 @@ STRUCTURE = frozenset({"input", "constant", "output"})
 """Ops that compute nothing."""
 ALREADY = "quantized already"
 """The reason of an op that has codes beside it before anything is planned."""
+WITHIN = "data quantize nothing that branches and loops hold; without data their products are"
+"""The reason of an op that holds graphs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,6 +315,8 @@ class _Assignment:
             return why_foreign(node)
         if node.op == "fused" and node.bodies:
             return f"it stays {op_name(node)}, as the file has it"
+        if node.bodies:
+            return WITHIN
         if row is None:
             return self._left_out(node) or f"{self.table.name} has no integer {node.op}"
         if self._wished_float(node):

@@ -22,6 +22,7 @@ from qir.ir.scheme import RESULT, Scheme
 from qir.ir.types import Array, QuantType, uniform
 from qir.ledger import Change, Ledger
 from qir.numerics import codes_later, numbers_for, profile
+from qir.passes._bodies import bodies
 from qir.passes._coded import already, decoded
 from qir.passes._work import work
 from qir.passes.assign_schemes import ALREADY, STRUCTURE, Decision, Plan, Wish
@@ -45,9 +46,7 @@ def plan_dynamic(
     wished = tuple(wishes)
     chosen: dict[Node, Scheme] = {}
     reasons: dict[Node, str] = {}
-    for node in graph:
-        if node.op in STRUCTURE:
-            continue
+    for node in ops_of(graph):
         found = _scheme(node, table, granularity, wished)
         if isinstance(found, Scheme):
             chosen[node] = found
@@ -57,9 +56,14 @@ def plan_dynamic(
     return Plan(table.name, decisions, ()), chosen
 
 
+def ops_of(graph: Graph) -> list[Node]:
+    """What computes in a graph, and in its branches and loops."""
+    return [n for each in bodies(graph) for n in each if n.op not in STRUCTURE]
+
+
 def hits(graph: Graph, wishes: tuple[Wish, ...]) -> None:
     for wish in wishes:
-        if not any(wish.matches(n) for n in graph if n.op not in STRUCTURE):
+        if not any(wish.matches(n) for n in ops_of(graph)):
             raise SchemeError(f"rule {wish} hits no op of this model")
 
 
@@ -145,7 +149,8 @@ class QuantizeDynamic(Pass):
     """Products with constant weights take codes whose numbers are chosen while the model runs.
 
     The data of each is quantized as a whole to u8 by its own range, once for all who read it; the
-    weights by their range, now. Everything between stays in reals.
+    weights by their range, now. Everything between stays in reals. What branches and loops hold is
+    quantized within them.
     """
 
     name = "quantize-dynamic"
@@ -158,11 +163,15 @@ class QuantizeDynamic(Pass):
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
         _, chosen = plan_dynamic(graph, self.capability, self.granularity, self.wishes)
+        return sum(self._quantize(each, chosen, ledger) for each in bodies(graph))
+
+    def _quantize(self, graph: Graph, chosen: dict[Node, Scheme], ledger: Ledger) -> int:
         reals: dict[Value, Value] = {}
         weights: dict[tuple[Value, Scheme, int | None], Value] = {}
         count = 0
-        for node, scheme in chosen.items():
-            if not may(self.name, f"quantize {node.op}", node):
+        for node in list(graph):
+            scheme = chosen.get(node)
+            if scheme is None or not may(self.name, f"quantize {node.op}", node):
                 continue
             traits = spec(node.op).traits
             data = node.operands[traits.data]

@@ -19,8 +19,9 @@ from qir.ir.scheme import Scheme
 from qir.ir.types import Array, Grain, QuantType
 from qir.ledger import Change, Ledger
 from qir.numerics import codes_later, numbers_for, profile
-from qir.passes.assign_schemes import STRUCTURE, Plan, Wish
-from qir.passes.quantize_dynamic import decision, finite, hits, stays, stored
+from qir.passes._bodies import bodies
+from qir.passes.assign_schemes import Plan, Wish
+from qir.passes.quantize_dynamic import decision, finite, hits, ops_of, stays, stored
 from qir.rewrite import ANOTHER, Pass
 from qir.rewrite.watch import may
 
@@ -59,7 +60,7 @@ def plan_weights(
 ) -> tuple[Plan, list[Node]]:
     """Which products would have their weights stored in blocks, and why not the others."""
     wished = tuple(wishes)
-    reasons = {n: stays(n, wished) for n in graph if n.op not in STRUCTURE}
+    reasons = {n: stays(n, wished) for n in ops_of(graph)}
     hits(graph, wished)
     decisions = tuple(
         replace(decision(n, r, None), schemes={} if r else {"w": f"{blocks} weights alone"})
@@ -70,7 +71,10 @@ def plan_weights(
 
 @dataclass(frozen=True)
 class QuantizeWeights(Pass):
-    """Weights of matrix products are stored in blocks of few bits; all else stays in reals."""
+    """Weights of matrix products are stored in blocks of few bits; all else stays in reals.
+
+    Those of products within branches and loops are, too.
+    """
 
     name = "quantize-weights"
     nested = False
@@ -80,11 +84,14 @@ class QuantizeWeights(Pass):
     profile: str = "native"
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
-        _, chosen = plan_weights(graph, "", self.blocks, self.wishes)
+        chosen = set(plan_weights(graph, "", self.blocks, self.wishes)[1])
+        return sum(self._quantize(each, chosen, ledger) for each in bodies(graph))
+
+    def _quantize(self, graph: Graph, chosen: set[Node], ledger: Ledger) -> int:
         known: dict[tuple[Value, int], Value] = {}
         count = 0
-        for node in chosen:
-            if not may(self.name, f"quantize {node.op}", node):
+        for node in list(graph):
+            if node not in chosen or not may(self.name, f"quantize {node.op}", node):
                 continue
             slot = spec(node.op).traits.weight or ""
             value = node.operands[slot]

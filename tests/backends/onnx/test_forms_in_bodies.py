@@ -11,8 +11,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from qir import pipeline
-from qir.errors import UsageError
+from qir.errors import SchemeError, UsageError
 from qir.ledger import Ledger
+from qir.passes.assign_schemes import WITHIN
 from tests.differential.runtime import run
 
 node, info = helper.make_node, helper.make_tensor_value_info
@@ -110,3 +111,72 @@ def test_an_operator_set_is_refused_that_onnxruntime_does_not_take(tmp_path: Pat
     pipeline.save(graph, tmp_path / "standard.onnx", opset=27, target="onnx")
     pipeline.save(graph, tmp_path / "same.onnx", opset=17)
     assert (tmp_path / "same.onnx").read_bytes() == path.read_bytes()
+
+
+def real_branches(seed: int) -> onnx.ModelProto:
+    """A product in one branch, and in the other a loop that has one, too."""
+    ran, again = info("ran", FLOAT, None), info("again", TensorProto.BOOL, [])
+    inner = [
+        node("MatMul", ["state", "w1"], ["made"]),
+        node("Relu", ["made"], ["next"]),
+        node("Identity", ["again"], ["on"]),
+    ]
+    takes = [info("turn", TensorProto.INT64, []), again, info("state", FLOAT, [4, 32])]
+    body = helper.make_graph(
+        inner, "body", takes, [info("on", TensorProto.BOOL, []), info("next", FLOAT, None)]
+    )
+    loop = helper.make_graph(
+        [node("Loop", ["turns", "", "x"], ["ran"], body=body)], "yes", [], [ran]
+    )
+    product = node("Gemm", ["x", "w2", "b"], ["added"], transB=1)
+    other = helper.make_graph([product], "no", [], [info("added", FLOAT, None)])
+    nodes = [node("If", ["which"], ["y"], then_branch=loop, else_branch=other)]
+    rng = np.random.default_rng(seed)
+    held = {
+        "w1": rng.normal(size=(32, 32)).astype(np.float32),
+        "w2": rng.normal(size=(32, 32)).astype(np.float32),
+        "b": rng.normal(size=32).astype(np.float32),
+        "turns": np.array(3),
+    }
+    tensors = [numpy_helper.from_array(a, n) for n, a in held.items()]
+    ins = [info("x", FLOAT, [4, 32]), info("which", TensorProto.BOOL, [])]
+    graph = helper.make_graph(nodes, "g", ins, [info("y", FLOAT, [4, 32])], tensors)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+
+
+@pytest.mark.parametrize("way", ["dynamic", "weights"])
+def test_products_within_branches_and_loops_are_quantized_without_data(
+    way: str, tmp_path: Path
+) -> None:
+    seed = 13
+    path, made = tmp_path / "m.onnx", tmp_path / "made.onnx"
+    model = real_branches(seed)
+    onnx.save(model, path)
+    graph, rng = pipeline.load(path), np.random.default_rng(seed)
+    if way == "dynamic":
+        plan = pipeline.plan(graph, dynamic=True)
+        pipeline.save(pipeline.quantize_dynamic(graph), made, format="integer")
+    else:
+        plan = pipeline.plan(graph, weights="u4:16")
+        pipeline.save(pipeline.quantize_weights(graph, "u4:16"), made, format="nbits")
+    assert sorted(d.op for d in plan.decisions if d.integer) == ["gemm", "matmul"]
+    names = list(everywhere(onnx.load(made).graph))
+    assert names.count({"dynamic": "MatMulInteger", "weights": "MatMulNBits"}[way]) == 2
+    for which in (True, False):
+        feeds = {"x": rng.normal(size=(4, 32)).astype(np.float32), "which": np.array(which)}
+        wanted = run(onnx.load(made), feeds, optimize=False)["y"]
+        found = pipeline.run(pipeline.load(made), feeds)["y"]
+        if way == "dynamic":
+            assert np.array_equal(found, wanted)
+        assert np.allclose(found, wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_with_data_it_is_said_that_bodies_stay(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    onnx.save(real_branches(0), path)
+    (only,) = pipeline.plan(pipeline.load(path)).decisions
+    assert only.reason == WITHIN
+    with pytest.raises(SchemeError, match="hits no op"):
+        pipeline.plan(pipeline.load(path), dynamic=True, rules=["name=nobody: float"])
+    kept = pipeline.plan(pipeline.load(path), dynamic=True, rules=["op=gemm: float"])
+    assert [d.op for d in kept.decisions if d.integer] == ["matmul"]
