@@ -104,7 +104,8 @@ def _nodes(model: onnx.ModelProto, notes: list[Origin], ledger: Ledger) -> None:
     if not wanted:
         return
     for node in _walk(model.graph):
-        if found := wanted.get((node.name, node.op_type)):
+        name = node.name or f"{''.join(node.output[:1])}_{node.op_type}"
+        if found := wanted.get((name, node.op_type)):
             _add(node, found.pop(0).operands)
     gone = [each for rest in wanted.values() for each in rest]
     _told(ledger, gone, "nodes that are written as others")

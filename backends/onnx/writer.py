@@ -265,8 +265,8 @@ class Writer:
         domain: str = "",
         origins: Iterable[Origin] = (),
     ) -> None:
-        """Writes one node, under its source's name where the source had that op."""
-        outputs, name = list(outputs), ""
+        """Writes one node, under its source's name, or none, where the source had that op."""
+        outputs, name, bare = list(outputs), "", False
         for origin in origins:
             if origin.op != op:
                 continue
@@ -274,10 +274,10 @@ class Writer:
             if origin.path.startswith("domain ") and not (domain or self.standard):
                 domain = "" if "block_size" in (attrs or {}) else origin.path[len("domain ") :]
             if not name and origin.framework == "onnx":
-                name = origin.name
+                name, bare = origin.name, not origin.name
         self.check_domain(op, domain, outputs[0])
-        name = name or f"{outputs[0]}_{op}"
-        while name in self._node_names:
+        name = name if name or bare else f"{outputs[0]}_{op}"
+        while name and name in self._node_names:
             name += "_"
         self._node_names.add(name)
         self.domains.setdefault(domain, 1)

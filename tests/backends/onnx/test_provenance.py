@@ -99,7 +99,8 @@ def test_notes_come_back_and_what_does_not_is_told(tmp_path: Path, through: bool
     assert held(back.graph.output[0]) == ("what goes out", {})
     nodes = {n.name: held(n) for n in back.graph.node}
     assert nodes["first"] == ("a product", {"place": "layer 0"})
-    assert nodes["h_MatMul"] == ("", {"place": "layer 1"})
+    assert nodes[""] == ("", {"place": "layer 1"})
+    assert [n.name for n in back.graph.node] == ["first", *[""] * 3, "if"]
     inside = next(n for n in back.graph.node if n.op_type == "If").attribute
     docs = {n.name: n.doc_string for a in inside for n in a.g.node}
     assert docs == {"in Add": "the Add", "in Sub": "the Sub"}
