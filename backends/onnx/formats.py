@@ -27,7 +27,7 @@ from qir.rewrite.trimming import trim
 from qir.rewrite.why import nearest
 
 from . import as_read, hanging, qonnx, told
-from .nbits import to_nbits
+from .nbits import opened, to_nbits
 from .writer import STEP
 
 FORMATS = ("qdq", "qoperator", "integer", "nbits")
@@ -54,6 +54,8 @@ def formed(graph: Graph, form: str | None, ledger: Ledger, *, standard: bool) ->
     out = graph.copy()
     fix_defaults(out, ledger)
     _run(OpenGroups(_ROWS, chains=True), out, ledger)
+    if not standard:
+        opened(out, ledger)
     if standard or form is not None:
         qonnx.opened(out, ledger)
     if standard or form in ("qdq", "integer"):

@@ -15,7 +15,10 @@ from qir.ir.parts import Held, Parts, reshaped, shifted, whole
 from qir.ir.parts import turned as transposed
 from qir.ir.types import Array, Grain, Param, QuantType, TensorType
 from qir.ledger import Change, Ledger
+from qir.passes._bodies import bodies
+from qir.passes.open_groups import OpenGroups
 
+from . import as_read
 from .writer import STEP
 
 KERNEL = "onnx:com.microsoft.MatMulNBits"
@@ -27,6 +30,30 @@ _SAID = (
     "stay real; in quantize/dequantize form onnxruntime's optimizer computes it at level 4 and "
     "rounds them to 8 bits a block, unless session.qdq_matmulnbits_accuracy_level says otherwise"
 )
+_UNHELD = (
+    "onnxruntime's MatMulNBits loads weights of 8 bits with real zero points or g_idx, and fails "
+    "in each run"
+)
+
+
+def opened(graph: Graph, ledger: Ledger) -> None:
+    """Opens groups whose kernel fails in each run, wherever they are in a model."""
+    for each in bodies(graph):
+        with as_read.kept(lambda node: not _unheld(node)):
+            names = [n.name for n in each if _unheld(n)]
+            OpenGroups(KERNEL).run(each, ledger)
+        for name in names:
+            ledger.add(Change.EXACT, STEP, name, _UNHELD)
+
+
+def _unheld(node: Node) -> bool:
+    """Whether a node is a group of the kernel's with weights that it cannot unpack."""
+    if node.op != "fused" or node.attrs.get("kernel") != KERNEL or "B" not in node.operands:
+        return False
+    quant = node.operands["B"].type.quant
+    if quant is None or quant.storage.bits != 8:
+        return False
+    return quant.real_zero or (quant.grain is not None and quant.grain.by is not None)
 
 
 def to_nbits(graph: Graph, ledger: Ledger, *, standard: bool) -> tuple[int, list[str]]:
@@ -83,6 +110,8 @@ def _rows(array: Array, node: Node, *, turned: bool) -> Array | str:
     if bits is None or not plain or data.ndim != 2 or quant.dynamic:
         return f"codes of {quant.storage} with such a map are none of the kernel's"
     deep = 1 if turned else 0
+    if bits == 8 and quant.real_zero and not _whole_zeros(quant):
+        return _UNHELD
     size = _size(quant, deep, data.shape[deep])
     if size is None:
         return f"the kernel takes blocks of {_LEAST}, 32 ... {_MOST} codes along the sum"
@@ -96,12 +125,19 @@ def _rows(array: Array, node: Node, *, turned: bool) -> Array | str:
     if not turned:
         scales, zeros = transposed(scales, (1, 0)), transposed(zeros, (1, 0))
     scale = _listed(scales, 0, np.dtype(np.float32), f"{array.name}.scales")
-    if quant.real_zero:
+    if quant.real_zero and bits != 8:
         zero = Array.of((whole(zeros) + move).astype(np.float32), f"{array.name}.zeros")
     else:
         zero = _listed(zeros, move, np.dtype(np.uint8), f"{array.name}.zeros")
     kind = QuantType(storage, F32, scale, zero, Grain(((0, 1), (1, size))))
     return Array(rows, TensorType(rows.shape, kind), array.name)
+
+
+def _whole_zeros(quant: QuantType) -> bool:
+    """Whether zero points that are said as reals are codes all the same."""
+    zeros = quant.zeros()
+    low, high = quant.storage.bounds
+    return bool(((zeros == np.rint(zeros)) & (zeros >= low) & (zeros <= high)).all())
 
 
 def _spread(
@@ -135,6 +171,8 @@ def _spread(
 
 def _listed(numbers: Held, move: int, kind: np.dtype[np.generic], name: str) -> Array:
     """Numbers plus another, as an array of that type."""
+    if numbers.dtype.kind == "f" and kind.kind == "u":
+        numbers = whole(numbers).astype(np.int64)
     if numbers.dtype.kind in "iu":
         numbers = shifted(numbers, move, kind)
     elif numbers.dtype != kind:
