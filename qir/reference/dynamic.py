@@ -227,8 +227,8 @@ def _conv_integer(run: _Run) -> tuple[Tensor, ...]:
     if w_zero is not None:
         shape = (-1,) + (1,) * (w.ndim - 1) if w_zero.size > 1 else ()
         right = right - w_zero.astype(np.int64).reshape(shape)
-    if math.prod(w.shape[1:]) > 1 << 19:
-        raise OpError(f"conv_integer: sums of {w[0].size} terms; up to {1 << 19} are exact")
+    if (terms := math.prod(w.shape[1:])) > 1 << 19:
+        raise OpError(f"conv_integer: sums of {terms} terms; up to {1 << 19} are exact")
     sides = [(0, 0), (0, 0), *((pad[i], pad[i + axes]) for i in range(axes))]
     framed = np.pad(left.astype(np.float64), sides)
     return (_slid(framed, right.astype(np.float64), stride, dilation, groups),)
