@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from qir.ir import dims
 from qir.ir.attrs import Attr
 from qir.ir.dtype import F32, dtype
 from qir.ir.node import Value
@@ -111,6 +112,9 @@ def _mixed(body: Body, of: _Experts) -> Value:
     hidden = _product(body, body.op("unsqueeze", x, axes=(0,)), "fc1", of)
     made = _product(body, _active(body, hidden, of), "fc2", of)
     router = body["router_probs"]
+    count = dims.product(body["input"].type.shape[:-1])
+    if router.type.rank != 2 or not dims.agree(count, router.type.shape[0]):
+        raise Keep("its router has other rows than its data")
     best, places = body.many("top_k", {"x": router}, {"k": of.chosen, "axis": 1})
     share = body.op("softmax", best, axis=1)
     value: dict[str, Attr] = {"value": Array.of(np.zeros(1, np.float32))}
