@@ -174,9 +174,13 @@ NEEDS: Mapping[str, str] = {
     "same_storage": "the operands' and the result's storage types agree",
     "redundant_tail": "the activations cut nothing that the result's codes could hold",
     "bias_unit": "the bias is i32 with |scale - x*w| <= 1e-6 + 0.01*x*w, or a real constant",
-    "bias_codes": "the bias is i32 codes, or a real constant; its scale is not looked at",
+    "bias_codes": "the bias is i32 codes, its scale not looked at, or a real constant of one axis, "
+    "with as many elements as the weights have scales, where these have one a channel",
     "bias_i32": "the bias is i32 codes",
     "unit_gain_with_bias": "with a bias, alpha and beta are 1",
+    "signed_pair": "signed data meet signed weights",
+    "left_real": "no quantize reads the result, nor does one relu or clip, that itself is read "
+    "once, read it alone",
     "coded_operands": "every operand comes from codes, constants too",
     "no_dilation": "dilations are 1",
 }
@@ -204,6 +208,11 @@ class Head:
     nbits: str = ""
     """`rounded`: real data of a product with dequantized weights of 4 or 8 bits become 8 bits, a
     block of the weights at a time. `kept`: they stay; empty: as what it extends says."""
+    gemms: str = ""
+    """`joined`: a matmul of dequantized operands and the add behind it that alone reads it, of a
+    row or a matrix, become one gemm before anything is grouped, between reshapes where data have
+    not two axes; and so do a gemm without addend and the transpose that alone reads it. `kept`:
+    they stay; empty: as what it extends says."""
     evidence: str = ""
     notes: tuple[str, ...] = ()
 
@@ -248,6 +257,11 @@ class Profile:
     def nbits(self) -> str:
         """What becomes of real data beside weights of few bits: its word, or what it extends."""
         return next((p.head.nbits for p in reversed(self.layers) if p.head.nbits), "kept")
+
+    @property
+    def gemms(self) -> str:
+        """What becomes of products beside adds and transposes: its word, or what it extends."""
+        return next((p.head.gemms for p in reversed(self.layers) if p.head.gemms), "kept")
 
     def on(self, isa: str) -> Profile:
         """The profile on another instruction set: `any`, `avx2`, `avx512`, `vnni` or `amx`."""

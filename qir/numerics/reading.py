@@ -61,6 +61,7 @@ _HEAD_WORDS = {
     "signed": ("kept", "private_unsigned"),
     "doubled": ("kept", "merged"),
     "nbits": ("kept", "rounded"),
+    "gemms": ("kept", "joined"),
 }
 _HEAD_TEXTS = ("name", "extends", "backend", "versions", *_HEAD_WORDS, "evidence")
 _HEAD = (*_HEAD_TEXTS, "settings", "notes")

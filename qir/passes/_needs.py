@@ -8,11 +8,15 @@ from dataclasses import replace
 import numpy as np
 
 from qir.ir.dtype import I32
+from qir.ir.graph import Graph
+from qir.ir.node import Node
 from qir.ir.ops import spec
+from qir.ir.types import QuantType
+from qir.ledger import Change, Ledger
 from qir.numerics import Profile, Query, affine_of, profile, query_of
 from qir.numerics.forms import holds_ranges
 from qir.reference.quantized import bounds
-from qir.rewrite.fusing import LINES, PRODUCTS, Match, accumulator_scale, moves_codes
+from qir.rewrite.fusing import LINES, PRODUCTS, TAILS, Match, accumulator_scale, moves_codes
 
 
 def tails_of(found: Profile) -> frozenset[str]:
@@ -37,6 +41,47 @@ def offset(match: Match, found: Profile) -> bool:
     return rule.quantize.zero == "none" and any(np.any(q.zeros()) for q in known)
 
 
+def join_tails(graph: Graph, found: Profile, ledger: Ledger) -> int:
+    """Makes one of two activations in a row, if a profile's runtime drops what cuts nothing: a relu
+    before a clip is part of it, and the last before a quantize goes where it cuts no code. Says
+    how many went."""
+    if not any("redundant_tail" in group.needs for group in found.groups):
+        return 0
+    count = 0
+    for last in [node for node in graph if node.op in TAILS]:
+        first = last.operands["x"].node
+        if first.op not in TAILS or first.result.only_use is None or first.stages or last.stages:
+            continue
+        if first.op == "relu" and last.op == "clip":
+            least = last.attrs.get("min")
+            least = max(least, 0.0) if isinstance(least, float) else 0.0
+            graph.set_attrs(last, **{**last.attrs, "min": least})
+            graph.set_operand(last, "x", first.operands["x"])
+            gone, said = first, "relu is part of the clip behind it"
+        elif _before_codes(last):
+            graph.replace(last.result, first.result)
+            gone, said = last, f"{last.op} cuts no code, and is dropped"
+        else:
+            continue
+        graph.remove(gone)
+        ledger.add(Change.EXACT, "group", gone.name, said)
+        count += 1
+    return count
+
+
+def _before_codes(node: Node) -> bool:
+    """Whether one quantize alone reads an activation that cuts none of its codes."""
+    use = node.result.only_use
+    quant = use.node.result.type.quant if use and use.node.op == "quantize" else None
+    static = quant is not None and not quant.dynamic and quant.grain is None
+    return quant is not None and static and _cuts_nothing(node, quant)
+
+
+def _cuts_nothing(node: Node, quant: QuantType) -> bool:
+    rule = profile("native").resolve(query_of(node))
+    return bounds(node.op, node.attrs, affine_of(quant), rule) == (quant.low, quant.high)
+
+
 def _kept_map(match: Match) -> bool:
     first = next(iter(match.codes.values())).type.quant
     return first is not None and match.result is not None and first.same_map(match.result)
@@ -56,12 +101,7 @@ def _redundant_tail(match: Match) -> bool:
     """Whether the activations cut nothing that the result's codes could hold."""
     if match.result is None:
         return len(match.ops) == 1
-    out = affine_of(match.result)
-    rule = profile("native").resolve(query_of(match.last))
-    return all(
-        bounds(n.op, n.attrs, out, rule) == (match.result.low, match.result.high)
-        for n in match.ops[1:]
-    )
+    return all(_cuts_nothing(node, match.result) for node in match.ops[1:])
 
 
 def _bias_unit(match: Match) -> bool:
@@ -75,14 +115,40 @@ def _bias_unit(match: Match) -> bool:
 
 
 def _bias_codes(match: Match) -> bool:
-    if match.bias is None or match.bias.type.quant is None:
-        return match.bias is None or match.bias.constant is not None
-    return match.bias.type.quant.storage == I32
+    bias = match.bias
+    if bias is None:
+        return True
+    if bias.type.quant is not None:
+        return bias.type.quant.storage == I32
+    quant = match.codes[spec(match.head.op).traits.weight or ""].type.quant
+    if bias.constant is None or bias.type.rank != 1 or quant is None:
+        return False
+    return quant.grain is None or np.shape(quant.scales()) == bias.type.shape
 
 
 def _bias_i32(match: Match) -> bool:
     quant = match.bias.type.quant if match.bias else None
     return match.bias is None or (quant is not None and quant.storage == I32)
+
+
+def _signed_pair(match: Match) -> bool:
+    traits = spec(match.head.op).traits
+    x, w = (match.codes[s].type.quant for s in (traits.data, traits.weight or ""))
+    return x is None or w is None or x.storage.kind != "int" or w.storage.kind == "int"
+
+
+def _left_real(match: Match) -> bool:
+    readers = _readers(match.last)
+    if any(node.op == "quantize" for node in readers):
+        return False
+    if len(readers) != 1 or readers[0].op not in TAILS:
+        return True
+    behind = readers[0].result
+    return behind.only_use is None or behind.only_use.node.op == "output"
+
+
+def _readers(node: Node) -> list[Node]:
+    return [use.node for use in node.result.uses if use.node.op != "output"]
 
 
 def _unit_gain(match: Match) -> bool:
@@ -111,6 +177,8 @@ NEEDS: Mapping[str, Callable[[Match], bool]] = {
     "bias_unit": _bias_unit,
     "bias_codes": _bias_codes,
     "bias_i32": _bias_i32,
+    "signed_pair": _signed_pair,
+    "left_real": _left_real,
     "unit_gain_with_bias": _unit_gain,
     "coded_operands": _coded,
     "no_dilation": _no_dilation,

@@ -12,7 +12,7 @@ from qir.numerics import Profile, given, profile
 from qir.numerics.profile import REAL
 from qir.numerics.profile import Group as Row
 from qir.passes._kernels import Kernel, is_float, kernels, wrap
-from qir.passes._needs import NEEDS, asked, offset, tails_of
+from qir.passes._needs import NEEDS, asked, join_tails, offset, tails_of
 from qir.rewrite import Tolerance
 from qir.rewrite.fusing import Fusing, Match
 from qir.rewrite.loading import load
@@ -42,7 +42,8 @@ class Group(Fusing):
         if is_float(graph):
             count = self._reals(graph, named, ledger) if self.profile else 0
         else:
-            count = load(graph, named, ledger) + super().run(graph, ledger)
+            count = join_tails(graph, named, ledger) + load(graph, named, ledger)
+            count += super().run(graph, ledger)
         if self.profile and self.profile != graph.profile:
             graph.profile = self.profile
             count += 1

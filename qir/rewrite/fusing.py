@@ -349,7 +349,7 @@ def _raw(graph: Graph, match: Match, slot: str, value: Value, found: Profile | N
     else:
         if value.type.quant is None:
             data = _as_codes(match, data, rule)
-        raw = Array(data, TensorType(value.type.shape, I32), value.constant.name)
+        raw = Array(data, TensorType(data.shape, I32), value.constant.name)
     made = graph.constant(raw, name=graph.fresh(f"{value.name}.raw"), before=match.head)
     graph.set_origins(made.node, value.node.origins)
     graph.set_lineage(made, value.lineage)

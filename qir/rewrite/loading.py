@@ -6,35 +6,75 @@ from dataclasses import replace
 
 import numpy as np
 
-from qir.ir.dtype import F32, I8, U8
+from qir.ir.calls import make_call
+from qir.ir.dtype import F32, I8, I32, U8
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 from qir.ir.types import Array, QuantType, uniform
 from qir.ledger import Change, Ledger
-from qir.numerics import Profile, Query, Rule, affine_of, choose, quantize
+from qir.numerics import (
+    Profile,
+    Query,
+    Rule,
+    affine_of,
+    bias_codes,
+    choose,
+    quantize,
+    query_of,
+)
 from qir.rewrite.blocked_data import round_data
 from qir.rewrite.fusing import TAILS
+from qir.rewrite.gemms import as_gemms
 from qir.rewrite.linear import as_linear
 
 _NAME = "group"
+_BIASED = frozenset(
+    "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d gemm".split()
+)
+"""Ops whose real bias a runtime may make codes of."""
 
 
 def load(graph: Graph, profile: Profile, ledger: Ledger) -> int:
     """Does all that a profile's runtime does; says how many places changed."""
     moving = frozenset(g.chain[0] for g in profile.groups if g.propagates)
-    count = _move_up(graph, moving) + _move_down(graph, moving)
+    count = _fold(graph, profile)
+    if profile.gemms == "joined":
+        count += as_gemms(graph, ledger, _NAME)
+    count += _move_up(graph, moving) + _move_down(graph, moving)
     if profile.doubled == "merged":
         count += _meet(graph) if "transpose" in moving else 0
         count += _merge(graph, ledger)
     rule = profile.resolve(Query("constant"))
     if rule.weights.given == "float":
-        count += _code_weights(graph, ledger, rule)
+        count += _code_weights(graph, ledger, rule) + _code_biases(graph, profile, ledger)
     if profile.signed == "private_unsigned":
         count += _unsign(graph, ledger)
     if profile.nbits == "rounded":
         count += round_data(graph, ledger, _NAME)
     return count + as_linear(graph, profile, ledger)
+
+
+def _fold(graph: Graph, profile: Profile) -> int:
+    """Codes of constants are constants."""
+    count = 0
+    for node in list(graph):
+        if node.op != "quantize" or len(node.operands) > 1 or node.attrs["round"]:
+            continue
+        held, quant = node.operands["x"].constant, node.result.type.quant
+        if held is None or quant is None or quant.dynamic or quant.kind != "uniform":
+            continue
+        codes = quantize(held.data, affine_of(quant), profile.resolve(query_of(node)))
+        name, lineage = node.result.name, node.result.lineage
+        array = Array(codes, node.result.type, name)
+        made = graph.constant(array, name=graph.fresh(name), before=node)
+        graph.set_origins(made.node, [*node.operands["x"].node.origins, *node.origins])
+        graph.replace(node.result, made)
+        graph.remove(node)
+        graph.rename(made, name)
+        graph.set_lineage(made, lineage)
+        count += 1
+    return count
 
 
 def _pair(graph: Graph, value: Value, quant: QuantType, before: Node | None = None) -> Value:
@@ -216,13 +256,54 @@ def _code_weights(graph: Graph, ledger: Ledger, rule: Rule) -> int:
     return count
 
 
+def _code_biases(graph: Graph, profile: Profile, ledger: Ledger) -> int:
+    """Makes codes of real biases between codes, in units of their product."""
+    count = 0
+    for node in list(graph):
+        slot = spec(node.op).traits.bias or ""
+        bias = node.operands.get(slot)
+        if node.op not in _BIASED or node.stages or bias is None or not _ends_in_quantize(node):
+            continue
+        made = _coded_bias(graph, node, bias, profile)
+        if made is None:
+            continue
+        graph.set_operand(node, slot, made)
+        ledger.add(Change.NUDGED, _NAME, node.name, "its real bias becomes codes", codes=0.5)
+        count += 1
+    return count
+
+
+def _coded_bias(graph: Graph, node: Node, bias: Value, profile: Profile) -> Value | None:
+    """A real bias as codes in units of a product's scales, dequantized; None where it stays."""
+    traits, held = spec(node.op).traits, bias.constant
+    given = (node.operands[traits.data], node.operands[traits.weight or ""])
+    if held is None or bias.type.element != F32 or bias.type.rank != 1:
+        return None
+    if any(v.node.op != "dequantize" for v in given):
+        return None
+    x, w = (v.node.operands["x"].type.quant for v in given)
+    if x is None or w is None or not _plain(x) or w.dynamic or x.kind != "uniform":
+        return None
+    call, many = make_call(node.op, node.operands, node.attrs), w.grain is not None
+    along = traits.weight_axis(call) if traits.weight_axis else None
+    if many and (w.axis != along or np.shape(w.scales()) != bias.type.shape):
+        return None
+    codes = bias_codes(held.data, affine_of(x), affine_of(w), profile.resolve(query_of(node)))
+    unit = np.float32(x.scales()) * np.asarray(w.scales(), np.float32)
+    quant = uniform(I32, np.asarray(unit, np.float32), axis=0 if many else None)
+    kind = bias.type.with_element(quant)
+    name = graph.fresh(f"{bias.name}.codes")
+    coded = graph.constant(Array(codes, kind, name), name=name, before=node)
+    graph.set_origins(coded.node, bias.node.origins)
+    return graph.add("dequantize", {"x": coded}, before=node).result
+
+
 def _ends_in_quantize(node: Node) -> bool:
-    """Whether one quantize is all that reads a node, or one activation that it alone reads."""
-    for _ in range(2):
+    """Whether one quantize is all that reads a node, activations before it aside."""
+    while True:
         readers = [use.node for use in node.result.uses if use.node.op != "output"]
         if len(readers) != 1:
             return False
         (node,) = readers
         if node.op not in TAILS:
             return node.op == "quantize"
-    return False

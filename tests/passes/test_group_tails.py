@@ -59,7 +59,7 @@ def test_an_activation_behind_a_product_is_one_kernel_with_it(
     assert Group().run(graph, Ledger()) > 0
     (kernel,) = [node for node in graph if node.op == "fused"]
     assert tuple(stage.op for stage in kernel.stages) == chain
-    assert [node.name for node in graph if node.op in ("dequantize", "quantize")] == ["w"]
+    assert not [node.name for node in graph if node.op in ("dequantize", "quantize")]
 
 
 def elements(shape: str) -> int:

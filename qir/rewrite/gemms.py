@@ -1,0 +1,132 @@
+"""Products, and what is added to them or turns them, which a runtime makes one gemm."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from qir.ir import dims
+from qir.ir.dtype import F32
+from qir.ir.graph import Graph
+from qir.ir.node import Node, Value
+from qir.ir.types import Array
+from qir.ledger import Change, Ledger
+
+
+def as_gemms(graph: Graph, ledger: Ledger, step: str) -> int:
+    """Makes one gemm of a matmul and the add that alone reads it, a row or matrix being added,
+    between two reshapes where its data have not two axes; and of a gemm without addend and the
+    transpose that alone reads it. Says how many."""
+    count = 0
+    for node in list(graph):
+        if last := _turning(node):
+            made, said = _turn(graph, node, last), "gemm and transpose are one gemm"
+        elif added := _added(node):
+            made, said = _replace(graph, node, *added), "matmul and add are one gemm"
+        else:
+            continue
+        ledger.add(Change.REGROUPED, step, made.name, said)
+        count += 1
+    return count
+
+
+def _turning(node: Node) -> Node | None:
+    """The transpose that takes a gemm."""
+    use = node.result.only_use if node.op == "gemm" and "c" not in node.operands else None
+    if use is None or use.node.op != "transpose" or use.node.attrs["perm"] != (1, 0):
+        return None
+    plain = not any(n.stages or n.schemes for n in (node, use.node))
+    coded = any(v.node.op == "dequantize" for v in node.operands.values())
+    return use.node if plain and coded and use.node.profile == node.profile else None
+
+
+def _turn(graph: Graph, node: Node, last: Node) -> Node:
+    """Puts a gemm of turned operands in the place of a gemm and a transpose."""
+    flags = {"trans_a": not node.attrs["trans_b"], "trans_b": not node.attrs["trans_a"]}
+    gemm = graph.add(
+        "gemm",
+        {"a": node.operands["b"], "b": node.operands["a"]},
+        {**node.attrs, **flags},
+        before=last,
+        origins=[*node.origins, *last.origins],
+        profile=node.profile,
+    )
+    _take(graph, gemm.result, node, last)
+    return gemm
+
+
+def _added(node: Node) -> tuple[Node, Value] | None:
+    """The add that takes a matmul, and what it adds."""
+    if node.op != "matmul" or node.stages or node.schemes or "bias" in node.operands:
+        return None
+    a, b, use = node.operands["a"], node.operands["b"], node.result.only_use
+    if "dequantize" not in (a.node.op, b.node.op) or a.type.element != F32:
+        return None
+    if use is None or use.node.op != "add" or use.node.stages or use.node.schemes:
+        return None
+    other = use.node.operands["b" if use.slot == "a" else "a"]
+    if other.type.element != F32 or use.node.profile != node.profile:
+        return None
+    return (use.node, other) if _taken(node, a, b, other) else None
+
+
+def _taken(node: Node, a: Value, b: Value, other: Value) -> bool:
+    """Whether the shapes are those of a gemm."""
+    if b.type.rank != 2 or any(node.attrs.get(flag) is True for flag in ("trans_a", "trans_b")):
+        return False
+    wide, shape = b.type.shape[1], other.type.shape
+    if a.type.rank == 2:
+        rows = a.type.shape[0]
+        return shape in ((wide,), (1, wide), (rows, wide), (rows, 1))
+    known = dims.known(a.type.shape) is not None and dims.known(b.type.shape) is not None
+    return known and a.type.rank > 0 and shape == (wide,)
+
+
+def _replace(graph: Graph, node: Node, last: Node, other: Value) -> Node:
+    """Puts a gemm in the place of a matmul and an add."""
+    a, b, kind = node.operands["a"], node.operands["b"], last.result.type
+    flat = a.type.rank != 2
+    if flat:
+        a = _reshaped(graph, a, (_rows(a), _size(b, 0)), last)
+    gemm = graph.add(
+        "gemm",
+        {"a": a, "b": b, "c": other},
+        before=last,
+        origins=[*node.origins, *last.origins],
+        profile=node.profile,
+    )
+    made = gemm.result
+    if flat:
+        whole = dims.known(kind.shape)
+        assert whole is not None
+        made = _reshaped(graph, made, whole, last)
+    _take(graph, made, node, last)
+    return gemm
+
+
+def _take(graph: Graph, made: Value, node: Node, last: Node) -> None:
+    """Gives a value the place and the name of what two nodes made."""
+    name, lineage = last.result.name, last.result.lineage
+    graph.replace(last.result, made)
+    graph.remove(last)
+    graph.remove(node)
+    graph.rename(made, name)
+    graph.set_lineage(made, lineage)
+
+
+def _rows(value: Value) -> int:
+    return math.prod(dims.known(value.type.shape[:-1]) or ())
+
+
+def _size(value: Value, axis: int) -> int:
+    size = value.type.shape[axis]
+    assert isinstance(size, int)
+    return size
+
+
+def _reshaped(graph: Graph, value: Value, shape: tuple[int, ...], before: Node) -> Value:
+    name = graph.fresh(f"{value.name}.shape")
+    sizes = graph.constant(Array.of(np.asarray(shape, np.int64), name), name=name, before=before)
+    operands = {"x": value, "shape": sizes}
+    return graph.add("reshape", operands, before=before, origins=value.node.origins).result
