@@ -41,14 +41,15 @@ class Claimed:
 
 
 def claim(of: Profile, op: str) -> str:
-    """The claim of the rule for an op on u8, with weights of i8, or `OP of i8` and `OP to i32`; of
-    a row of ops that of the group."""
+    """The claim of the rule for an op on u8, with weights of i8, or `OP of i8` and `OP to i32`, in
+    a form `OP in FORM`; of a row of ops that of the group."""
+    op, _, form = op.partition(" in ")
     op, _, result = op.partition(" to ")
     op, _, data = op.partition(" of ")
     chain, data = tuple(op.split(" > ")), data or "u8"
     weights = "u8" if result == "i32" and data == "u8" else "i8"
     storage = {"x": data, "a": data, "w": weights, "b": weights if result else data}
-    query = Query(chain[0], storage | {"result": result or data})
+    query = Query(chain[0], storage | {"result": result or data}, forms=(form,) if form else ())
     if len(chain) == 1:
         return of.resolve(query).claim
     group = of.group(chain, query)
