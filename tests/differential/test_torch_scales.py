@@ -223,11 +223,16 @@ UNARY: dict[str, tuple[Unary, Mapping[str, Attr]]] = {
 @pytest.mark.parametrize("op", UNARY)
 @pytest.mark.parametrize("name", ["fbgemm", "qnnpack"])
 def test_functions_of_every_code_by_any_scales(name: str, op: str, kind: str) -> None:
+    functions(name, op, kind, 96).rich()
+
+
+def functions(name: str, op: str, kind: str, count: int) -> Maps:
+    """Compares a function of every code in so many maps."""
     run, attrs = UNARY[op]
     tally, maps, where = Tally(), Maps(), f"torch-2.13.{name}"
     low, high = BOUNDS[kind]
     with engine(name):
-        for number in range(96):
+        for number in range(count):
             rng = np.random.default_rng(number)
             length = int(rng.choice([256, 257, 319, 320, 333]))
             data = np.resize(np.arange(low, high + 1), length).astype(codes(rng, kind).dtype)
@@ -245,9 +250,9 @@ def test_functions_of_every_code_by_any_scales(name: str, op: str, kind: str) ->
             out = of(kind, made.q_scale(), made.q_zero_point())
             asked = Asked(op, {"x": x}, out, attrs)
             hold(tally, where, asked, made, number)
-    maps.rich()
     assert claim(where, asked) == "exact"
     tally.exact()
+    return maps
 
 
 def test_gelu_by_tanh_of_every_code() -> None:

@@ -50,7 +50,7 @@ def long(seed: int) -> Product:
 
 
 def cases() -> list[Product]:
-    found = [products.linear(seed, many) for seed in range(7) for many in (False, True)]
+    found = [products.linear(seed, many) for seed in range(10) for many in (False, True)]
     found += [products.conv(seed, many, 2) for seed in range(6) for many in (False, True)]
     found += [products.conv(seed, many, 1) for seed in range(10) for many in (False, True)]
     return [*found, *(long(seed) for seed in range(3))]
@@ -81,7 +81,7 @@ def beyond(engine: str) -> list[Product]:
     """Layers that x86 leaves to fbgemm, and onednn does not."""
     if engine not in ("x86", "onednn"):
         return []
-    count = {1: 24, 2: 48, 3: 12}
+    count = {1: 24, 2: 96, 3: 12}
     shifted = engine == "x86"
     return [depth.beyond(s, rank, shifted=shifted) for rank in count for s in range(count[rank])]
 
@@ -174,7 +174,7 @@ def pools() -> None:
 
 def unary(engine: str) -> None:
     for op in scales.UNARY:
-        scales.test_functions_of_every_code_by_any_scales(engine, op, "u8")
+        scales.functions(engine, op, "u8", 24)
 
 
 def two(engine: str, op: str) -> Check:
