@@ -51,7 +51,8 @@ def certify(
     or of each channel, is to change for that. Each sum is looked at, or those around each
     step of codes, which never fall. Where sums have gaps, and more than 4,194,304 multiples of the
     weights' greatest common divisor lie between their ends, all these multiples count as sums.
-    Rules are those of this processor. That profiles agree is a proof about runtimes where both
+    Rules are those of this processor, and kernels those that each runtime groups: a layer that one
+    of them computes in float32 is no subject of proof, which is told. That profiles agree is a proof about runtimes where both
     claim their rule exact; other claims are told. Ends with status 1 where sums wrap or
     profiles part ways.
 

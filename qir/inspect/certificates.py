@@ -15,21 +15,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir.errors import QirError, UsageError
+from qir.inspect.grouped import layers
 from qir.inspect.overflow import Sums, sums_of
 from qir.inspect.reach import WIDEST, reach
 from qir.ir.dtype import F32, dtype
 from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.types import Array, Element, QuantType, TensorType, uniform
-from qir.ir.verify import Seen, accumulators, walk
-from qir.ir.verify.accumulators import products, summed, transposed
+from qir.ir.verify import Seen, accumulators
+from qir.ir.verify.accumulators import summed, transposed
 from qir.ir.verify.step import SLOTS, Product
-from qir.ledger import Ledger
 from qir.numerics import Query, Rule, affine_of, given, profile, profile_names, query_of
 from qir.numerics.processor import best_isa
 from qir.numerics.rounding import TWICE
-from qir.passes.fuse_qdq import FuseQdq
-from qir.reference.constants import computed
 from qir.reference.products import PRODUCTS, Kernel, product
 from qir.reference.quantized import bounds
 
@@ -109,7 +107,7 @@ def certify(
     """The certificates of every product of codes, or of one node.
 
     A profile is given by its name or as a `.toml` file; its rules are those that it has for this
-    processor. Raises UsageError for a layer that there is
+    processor, on the kernels that it groups. Raises UsageError for a layer that there is
     not, or for one profile alone; ProfileError for a profile that there is not.
     """
     profiles = [given(name) for name in profiles]
@@ -117,16 +115,14 @@ def certify(
         raise UsageError("two profiles or more are compared; one alone agrees with itself")
     for name in profiles:
         profile(name)
-    formed = graph.copy()
-    FuseQdq().run(formed, Ledger())
+    every, own = layers(graph, profiles)
     found = tuple(
         Certificate(
             sums_of(seen, made),
-            _ties(seen, made, tuple(profiles), most),
+            _ties(seen, made, tuple(profiles), [found.get(place) for found in own], most),
             _saturated_by(seen.node, made, profiles),
         )
-        for seen in walk(formed, computed)
-        for made in products(seen)
+        for place, (seen, made) in every.items()
         if layer is None or seen.node.name == layer
     )
     if layer is not None and not found:
@@ -157,15 +153,29 @@ def _cut(how: str, made: Product) -> bool:
     return pairs.saturates or wide
 
 
-def _ties(seen: Seen, made: Product, profiles: tuple[str, ...], most: int) -> Ties | None:
+def _ties(
+    seen: Seen,
+    made: Product,
+    profiles: tuple[str, ...],
+    own: Sequence[tuple[Seen, Product] | None],
+    most: int,
+) -> Ties | None:
+    """What parts profiles on a layer, each by the kernel that it makes of it."""
     if not profiles:
         return None
-    query, sums = query_of(seen.node, isa=best_isa()), sums_of(seen, made)
-    claims = tuple(profile(name).resolve(query).claim for name in profiles)
+    sums, ours = sums_of(seen, made), [found or (seen, made) for found in own]
+    queries = [query_of(each.node, isa=best_isa()) for each, _ in ours]
+    claims = tuple(
+        profile(name).resolve(query).claim for name, query in zip(profiles, queries, strict=True)
+    )
+    if real := [name for name, found in zip(profiles, own, strict=True) if found is None]:
+        does = "computes" if len(real) == 1 else "compute"
+        why = f"{' and '.join(real)} {does} it in float32: no subject of proof"
+        return Ties(profiles, claims=claims, why=why)
     if sums.wraps is not False:
         return Ties(profiles, claims=claims, why=sums.why or "its sums can wrap in 32 bits")
     try:
-        layer = _layer(seen.node, made, profiles)
+        layer = _layer([(each.node, its) for each, its in ours], profiles)
         found = layer if isinstance(layer, Ties) else _settled(layer, profiles, most)
     except QirError as error:
         found = Ties(profiles, why=str(error))
@@ -176,18 +186,30 @@ def _ties(seen: Seen, made: Product, profiles: tuple[str, ...], most: int) -> Ti
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class _Own:
+    """A profile's kernel of a layer."""
+
+    rule: Rule
+    x: QuantType
+    result: QuantType
+    bias: Array | None
+    ends: tuple[int, int]
+    """The codes that activations leave."""
+
+    @property
+    def zero(self) -> int:
+        """The zero point of its results."""
+        return int(np.asarray(self.result.zeros()).reshape(-1)[0])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class _Layer:
     """A product whose sums decide its codes, each channel for itself."""
 
-    x: QuantType
-    result: QuantType
+    own: tuple[_Own, ...]
     scales: NDArray[np.float32]
     """Of the weights; one, or one a channel."""
-    bias: Array | None
     gain: float
-    rules: tuple[Rule, ...]
-    ends: tuple[int, int]
-    """The codes that activations leave."""
     rows: Whole
     """The weights of each channel, less their zero points."""
     reals: tuple[int, int]
@@ -203,32 +225,51 @@ class _Layer:
         return np.float32(self.scales[channel if self.scales.size > 1 else 0])
 
 
-def _layer(node: Node, made: Product, profiles: tuple[str, ...]) -> _Layer | Ties:
-    """The layer, or why its sums decide nothing."""
+def _layer(kernels: Sequence[tuple[Node, Product]], profiles: tuple[str, ...]) -> _Layer | Ties:
+    """The layer, as each profile has it, or why its sums decide nothing."""
+    found = []
+    for name, (node, made) in zip(profiles, kernels, strict=True):
+        if isinstance(layer := _by_one(name, node, made), str):
+            return Ties(profiles, why=layer)
+        found.append(layer)
+    of = replace(found[0], own=tuple(own for layer in found for own in layer.own))
+    ends = {(own.ends[0] - own.zero, own.ends[1] - own.zero) for own in of.own}
+    if len(ends) > 1:
+        return Ties(profiles, why="its activations cut at codes of which profiles differ")
+    for name, layer in zip(profiles, found, strict=True):
+        if not _alike(of, layer):
+            why = f"{profiles[0]} and {name} compute it from other numbers"
+            return Ties(profiles, why=why)
+        if _shifted_out(layer, layer.own[0].rule):
+            return Ties(profiles, why=f"its sums are shifted up under {name}, and leave 32 bits")
+    return of
+
+
+def _by_one(name: str, node: Node, made: Product) -> _Layer | str:
+    """The layer as one profile has it, or why its sums decide nothing."""
     result, weights = node.result.type.quant, made.weights
     why = _unfit(node, made)
     if why or result is None or weights is None:
-        return Ties(profiles, why=why)
+        return why
     bias = _bias(node, made)
     if isinstance(bias, str):
-        return Ties(profiles, why=bias)
-    rules: list[Rule] = []
-    ends: list[tuple[int, int]] = []
-    for name in profiles:
-        rule = profile(name).resolve(query_of(node, isa=best_isa()))
-        if why := _unsaid(rule, name, node, made, result):
-            return Ties(profiles, why=why)
-        rules.append(replace(rule, acc=replace(rule.acc, pairs="exact")))
-        ends.append(_ends(node, result, name))
-    if len(set(ends)) > 1:
-        return Ties(profiles, why="its activations cut at codes of which profiles differ")
+        return bias
+    rule = profile(name).resolve(query_of(node, isa=best_isa()))
+    if why := _unsaid(rule, name, node, made, result):
+        return why
+    rule = replace(rule, acc=replace(rule.acc, pairs="exact"))
+    own = _Own(rule, made.x, result, bias, _ends(node, result, name))
     scales = np.asarray(made.w.scales(), np.float32).reshape(-1)
-    rows, reals = _rows(made, weights), _reals(made.x)
-    of = _Layer(made.x, result, scales, bias, _gain(node), tuple(rules), ends[0], rows, reals)
-    leaves = [name for name, rule in zip(profiles, rules, strict=True) if _shifted_out(of, rule)]
-    if leaves:
-        return Ties(profiles, why=f"its sums are shifted up under {leaves[0]}, and leave 32 bits")
-    return of
+    return _Layer((own,), scales, _gain(node), _rows(made, weights), _reals(made.x))
+
+
+def _alike(one: _Layer, other: _Layer) -> bool:
+    """Whether two layers sum the same numbers, and step alike but for their zero points."""
+    a, b = one.own[0], other.own[0]
+    same = np.array_equal(one.rows, other.rows) and np.array_equal(one.scales, other.scales)
+    same = same and one.gain == other.gain and one.reals == other.reals
+    maps = ((a.x, b.x), (a.result, b.result))
+    return same and all(np.array_equal(p.scales(), q.scales()) for p, q in maps)
 
 
 def _unfit(node: Node, made: Product) -> str:
@@ -326,9 +367,10 @@ def _reals(x: QuantType) -> tuple[int, int]:
 
 
 def _codes(
-    of: _Layer, rule: Rule, sums: Whole, channel: int, scales: NDArray[np.float32]
+    of: _Layer, own: _Own, sums: Whole, channel: int, scales: NDArray[np.float32]
 ) -> NDArray[np.int64]:
-    """The reference's codes of some sums of one channel, for each of some scales of its weights.
+    """The reference's codes of some sums of one channel, for each of some scales of its weights;
+    counted from the zero point of the first profile's.
 
     Sums are brought about as products of digits and powers of two.
     """
@@ -341,17 +383,18 @@ def _codes(
     row = np.array([_DIGIT] * _DIGITS + [1], np.int16)
     w = np.tile(row, (scales.size, 1))
     arrays: dict[str, NDArray[np.generic]] = {"x": x, "w": w}
-    x_scale = np.asarray(of.x.scales(), np.float32).reshape(())
+    x_scale = np.asarray(own.x.scales(), np.float32).reshape(())
     types = {
         "x": TensorType(x.shape, uniform(_WIDE, x_scale)),
         "w": TensorType(w.shape, uniform(_WIDE, scales, axis=0, name="w")),
     }
-    if of.bias is not None:
-        arrays["bias"] = np.repeat(of.bias.data[channel : channel + 1], scales.size)
-        types["bias"] = TensorType((scales.size,), _bias_element(of.bias, channel))
-    kind = TensorType((sums.size, scales.size), of.result)
-    kernel = Kernel("linear", {"alpha": of.gain}, types, kind, rule)
-    return np.clip(product(kernel, arrays).astype(np.int64), *of.ends)
+    if own.bias is not None:
+        arrays["bias"] = np.repeat(own.bias.data[channel : channel + 1], scales.size)
+        types["bias"] = TensorType((scales.size,), _bias_element(own.bias, channel))
+    kind = TensorType((sums.size, scales.size), own.result)
+    kernel = Kernel("linear", {"alpha": of.gain}, types, kind, own.rule)
+    codes = np.clip(product(kernel, arrays).astype(np.int64), *own.ends)
+    return codes - own.zero + of.own[0].zero
 
 
 def _bias_element(bias: Array, channel: int) -> Element:
@@ -366,14 +409,15 @@ def _bias_element(bias: Array, channel: int) -> Element:
 
 def _unit(of: _Layer, channel: int) -> tuple[float, float]:
     """About how many codes a sum is worth, and the bias in sums."""
-    x, y = (float(np.asarray(q.scales()).reshape(-1)[0]) for q in (of.x, of.result))
+    own = of.own[0]
+    x, y = (float(np.asarray(q.scales()).reshape(-1)[0]) for q in (own.x, own.result))
     unit = of.gain * x * float(of.scale(channel))
-    if of.bias is None:
+    if own.bias is None:
         return unit / y, 0.0
-    bias = float(of.bias.data[channel])
-    quant = of.bias.type.quant
+    bias = float(own.bias.data[channel])
+    quant = own.bias.type.quant
     if quant is None:
-        return unit / y, bias if of.bias.type.dtype.is_integer else bias / unit
+        return unit / y, bias if own.bias.type.dtype.is_integer else bias / unit
     return unit / y, bias  # in units of the sums, or nearly
 
 
@@ -428,17 +472,17 @@ def _steps(of: _Layer, channel: int) -> _Steps:
     if reached.count <= _EACH:
         return _all(reached.every())
     worth, bias = _unit(of, channel)
-    zero = int(np.asarray(of.result.zeros()).reshape(-1)[0])
-    code = np.arange(of.ends[0], of.ends[1])
-    at = (code - zero + 0.5) / worth - bias
+    first = of.own[0]
+    code = np.arange(first.ends[0], first.ends[1])
+    at = (code - first.zero + 0.5) / worth - bias
     span = 3 + np.ceil(np.abs(at) * 2.0**-18 + abs(bias) * 2.0**-18 + 1 / worth * 2.0**-12)
     near = (at + span >= least) & (at - span <= greatest)
     code, at, span = code[near], at[near], span[near]
-    first = np.clip(np.floor(at - span), least, greatest).astype(np.int64)
+    start = np.clip(np.floor(at - span), least, greatest).astype(np.int64)
     last = np.clip(np.ceil(at + span), least, greatest).astype(np.int64)
-    spans = [np.arange(a, b + 1) for a, b in zip(first, last, strict=True)]
+    spans = [np.arange(a, b + 1) for a, b in zip(start, last, strict=True)]
     sums = np.unique(np.concatenate([*spans, [least, greatest]]))
-    runs = np.stack([np.searchsorted(sums, first), np.searchsorted(sums, last), code], 1)
+    runs = np.stack([np.searchsorted(sums, start), np.searchsorted(sums, last), code], 1)
     return _Steps(sums, runs, reached.meets(sums), reached.count)
 
 
@@ -539,7 +583,7 @@ def _differ(of: _Layer, steps: _Steps, channel: int, nudges: Sequence[int]) -> _
     wrong = []
     for start in pieces:
         piece = slice(None) if start is None else slice(start, start + _PIECE)
-        made = [_codes(of, rule, steps.sums[piece], channel, scales) for rule in of.rules]
+        made = [_codes(of, own, steps.sums[piece], channel, scales) for own in of.own]
         wrong.append(np.logical_or.reduce([codes != made[0] for codes in made]))
         for codes in made:
             proven &= steps.hold(codes)

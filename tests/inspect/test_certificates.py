@@ -20,9 +20,11 @@ from qir.ir.node import Stage
 from qir.ir.ops import spec
 from qir.ir.parser import parse
 from qir.ir.types import Array, TensorType, uniform
+from qir.ledger import Ledger
 from qir.numerics import Query, accumulate, affine, multiplier, profile, query_of, requantize
 from qir.numerics import parse as parse_profile
 from qir.numerics.processor import best_isa
+from qir.passes.group import Group
 from qir.reference.interpreter import run
 
 F = np.float32
@@ -404,3 +406,49 @@ def test_certificates_of_any_two_profiles_are_what_all_inputs_show(
     a, b = (run(many, {"x": codes[first]}, profile=name)["y"] for name in (one, two))
     assert ties.sums == every.size, (seed, one, two)
     assert ties.differ == int((a != b).sum()), (seed, one, two, ties)
+
+
+QDQ = """
+graph main {
+  %x = input() : 512x3x!quant.uniform<u8:f32, 0.05:101>
+  %w = constant(@w) : 4x3x!quant.uniform<i8:f32, 0.07>
+  %xd = dequantize(%x) : 512x3xf32
+  %wd = dequantize(%w) : 4x3xf32
+  %r = gemm(%xd, %wd) {trans_b = true} : 512x4xf32
+  TAIL
+  %y = quantize(%t) : 512x4x!quant.uniform<KIND:f32, 0.1005:ZERO>
+  output(y=%y)
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("names", "tail", "kind", "real"),
+    [
+        (("ort-1.31", "native"), "", "u8", ""),
+        (("native", "ort-1.31.noopt"), "", "u8", "ort-1.31.noopt computes"),
+        (("native", "ort-1.31"), "relu", "u8", "ort-1.31 computes"),
+        (("tflite-2.21.ref", "ort-1.31"), "", "i8", "tflite-2.21.ref and ort-1.31 compute"),
+    ],
+)
+def test_layers_are_compared_as_each_profile_groups_them(
+    names: tuple[str, str], tail: str, kind: str, real: str
+) -> None:
+    rng = np.random.default_rng(3)
+    arrays = {"w": rng.integers(-127, 128, (4, 3)).astype(np.int8)}
+    zero = "77" if kind == "u8" else "-51"
+    text = QDQ.replace("KIND", kind).replace("ZERO", zero)
+    text = text.replace("  TAIL\n", f"  %t = {tail}(%r) : 512x4xf32\n" if tail else "")
+    text = text if tail else text.replace("%t", "%r")
+    ties = only(certify(parse(text, arrays), names, most=16))
+    assert ties.why == (f"{real} it in float32: no subject of proof" if real else "")
+    assert ties.free is not bool(real)
+    x = rng.integers(0, 256, (512, 3)).astype(np.uint8)
+    made = []
+    for name in names:
+        graph = parse(text, arrays)
+        assert Group(name).run(graph, Ledger()) > 0 or name == "ort-1.31.noopt"
+        assert (graph["y"].node.op == "quantize") is (name in real.split())
+        made.append(run(graph, {"x": x})["y"])
+    if not real:
+        assert np.array_equal(*made)

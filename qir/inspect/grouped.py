@@ -1,0 +1,48 @@
+"""The products of codes that each profile's runtime makes of a graph, by the names of results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+from qir.ir.graph import Graph
+from qir.ir.verify import Seen, walk
+from qir.ir.verify.accumulators import products
+from qir.ir.verify.step import Product
+from qir.ledger import Ledger
+from qir.passes.fuse_qdq import FuseQdq
+from qir.passes.group import Group
+from qir.reference.constants import computed
+
+Place: TypeAlias = tuple[str, str, int]
+"""The path of a body, a node's name, and which of its products."""
+Found: TypeAlias = Mapping[Place, tuple[Seen, Product]]
+
+
+def layers(graph: Graph, profiles: Sequence[str]) -> tuple[Found, tuple[Found, ...]]:
+    """Every product of codes, fused wherever it can be or by some profile; and those by each."""
+    formed = graph.copy()
+    FuseQdq().run(formed, Ledger())
+    own = []
+    for name in profiles:
+        grouped = graph.copy()
+        Group(name).run(grouped, Ledger())
+        own.append({p: layer for p, layer in _products(grouped).items() if _on_codes(layer[1])})
+    every: dict[Place, tuple[Seen, Product]] = {}
+    for found in (_products(formed), *own):
+        every = {**every, **{place: layer for place, layer in found.items() if place not in every}}
+    return every, tuple(own)
+
+
+def _on_codes(made: Product) -> bool:
+    """Whether a product takes codes, not what dequantize makes of them."""
+    types = [v.type for slot, v in made.step.operands.items() if slot in made.slots]
+    return all(t.quant is not None or not t.dtype.is_float for t in types)
+
+
+def _products(graph: Graph) -> Found:
+    return {
+        (seen.look.path, seen.node.name, i): (seen, made)
+        for seen in walk(graph, computed)
+        for i, made in enumerate(products(seen))
+    }
