@@ -153,7 +153,10 @@ def require_size(
 def refuse_objects(dtype: np.dtype[np.generic], where: str) -> None:
     """DataError for arrays that only a pickle could read."""
     if dtype.hasobject:
-        raise DataError(f"{where}: holds Python objects, which are not read: save numbers")
+        raise DataError(
+            f"{where}: holds Python objects, which are not read: save numbers, or strings "
+            "by array.astype(str)"
+        )
 
 
 @contextmanager

@@ -114,7 +114,7 @@ def run(
     joined = run_all(screen, engines, batches)
     samples = next((len(a) for a in joined[0].values() if a.ndim), 0) if graph.inputs else 1
     if output is not None:
-        _save(output, joined[0])
+        _save(output, graph, joined[0])
     if compare is not None:
         from qir.inspect import compare as differences
 
@@ -140,13 +140,13 @@ def run(
                 "file": str(model),
                 "engine": engine,
                 "samples": samples,
-                "outputs": [_described(name, array) for name, array in joined[0].items()],
+                "outputs": [_described(graph, name, a) for name, a in joined[0].items()],
             }
         )
         return
     screen.line(f"{model.name} by {engine}: {plural(samples, 'sample')}", "bold")
     defaults.show(screen, graph, data)
-    _show(screen, joined[0])
+    _show(screen, graph, joined[0])
 
 
 def _check(
@@ -202,13 +202,32 @@ def _show_sums(
         screen.line(said_of(sums, "each engine") + more)
 
 
-def _save(path: Path, results: Tensors) -> None:
+def _save(path: Path, graph: Graph, results: Tensors) -> None:
+    """Writes arrays, strings as those of NumPy; DataError for what no such array is."""
     import numpy as np
 
     from qir.atomic import replacing
+    from qir.errors import DataError
 
+    arrays = {}
+    for name, array in results.items():
+        arrays[name] = held = array.astype(np.str_) if array.dtype == object else array
+        kind = _kind(graph, name, array)
+        if kind.startswith("opaque"):
+            raise DataError(f"{path}: {name} is {kind}, which no .npz holds: leave -o out")
+        if held is not array and not (held.astype(object) == array).all():
+            raise DataError(f"{path}: {name} has texts that end in zeros, which no .npz holds")
     with replacing(path) as draft, draft.open("wb") as file:
-        np.savez(file, **results)  # type: ignore[arg-type]
+        np.savez(file, **arrays)  # type: ignore[arg-type]
+
+
+def _kind(graph: Graph, name: str, array: Tensor) -> str:
+    """What a result holds: its elements' type, or its own where it is no tensor."""
+    from qir.ir.dtype import dtype_of
+
+    found = graph.outputs.get(name) or graph.values.get(name)
+    loose = array.dtype == object and found is not None and found.type.dtype.is_opaque
+    return str(found.type) if found is not None and loose else str(dtype_of(array))
 
 
 def _row(found: Difference, near: Mapping[str, Mapping[str, float]]) -> dict[str, object]:
@@ -216,14 +235,12 @@ def _row(found: Difference, near: Mapping[str, Mapping[str, float]]) -> dict[str
     return {**found.to_json(), "metrics": metrics}
 
 
-def _described(name: str, array: Tensor) -> dict[str, object]:
-    from qir.ir.dtype import dtype_of
-
+def _described(graph: Graph, name: str, array: Tensor) -> dict[str, object]:
     low, high = _ends(array)
     return {
         "name": name,
         "shape": list(array.shape),
-        "dtype": str(dtype_of(array)),
+        "dtype": _kind(graph, name, array),
         "low": low,
         "high": high,
     }
@@ -240,9 +257,7 @@ def _ends(array: Tensor) -> tuple[float | None, float | None]:
     return (float(finite.min()), float(finite.max())) if finite.size else (None, None)
 
 
-def _show(screen: Screen, results: Tensors) -> None:
-    from qir.ir.dtype import dtype_of
-
+def _show(screen: Screen, graph: Graph, results: Tensors) -> None:
     columns = (
         Column("output", fit="shorten"),
         Column("shape"),
@@ -256,8 +271,8 @@ def _show(screen: Screen, results: Tensors) -> None:
         low, high = _ends(array)
         first = "  ".join(_element(v) for v in array.reshape(-1)[:FIRST])
         more = "  .." if array.size > FIRST else ""
-        kind = str(dtype_of(array))
-        row = (name, shape(array.shape), kind, whole(low), whole(high), first + more)
+        kind = _kind(graph, name, array)
+        row = (name, shape(array.shape, kind), kind, whole(low), whole(high), first + more)
         rows.append(row)
     screen.table(columns, rows)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from qir.ir.types import Array, TensorType
 from tests.cli import command
 
 FLOAT = TensorProto.FLOAT
+KIND = 'opaque<"seq(map(int64, float[]))">'
 FEED: dict[str, Any] = {
     "s": [np.ones((4, 3), np.float32)],
     "x": -np.arange(6, dtype=np.float32).reshape(2, 3),
@@ -183,5 +185,14 @@ def test_verbs_say_what_files_of_data_do_not_hold(tmp_path: Path) -> None:
     np.savez(data, x=FEED["x"])
     for more in ([], ["--compare", "reference,onnxruntime"], ["--json"]):
         assert command.qir("run", maps, "--data", data, *more).status == 0
+    said = command.qir("run", maps, "--data", data)
+    assert [w for w in said.out.split() if w.startswith("opaque")] == ['opaque<"seq(map(int64,']
+    assert json.loads(command.qir("run", maps, "--data", data, "--json").out)["outputs"] == [
+        {"name": "y", "shape": [1], "dtype": KIND, "low": None, "high": None}
+    ]
+    said = command.qir("run", maps, "--data", data, "-o", tmp_path / "y.npz")
+    command.assert_one_line(said, 1, 2)
+    assert f"y is {KIND}, which no .npz holds" in said.err
+    assert not (tmp_path / "y.npz").exists()
     for verb in ("show", "verify", "plan"):
         assert command.qir(verb, path).status == 0

@@ -12,6 +12,7 @@ from onnx import TensorProto, helper
 
 import qir
 from qir.backends.onnx import OnnxRuntimeTarget
+from tests.cli import command
 
 STRING, INT, FLOAT, BOOL = (
     TensorProto.STRING,
@@ -150,3 +151,30 @@ def test_bytes_reach_onnxruntime_whole(tmp_path: Path) -> None:
     run = OnnxRuntimeTarget().session(path)
     found = run(x=np.array([b"ab", "é", b""], object))["y"]
     assert np.asarray(found).tolist() == ["abab", "éé", ""]
+
+
+def test_texts_are_written_as_arrays_that_are_read(tmp_path: Path) -> None:
+    """What a run gives is read by NumPy without pickles, and by another run."""
+    join = helper.make_node("StringConcat", ["x", "x"], ["y"])
+    x, y = (helper.make_tensor_value_info(n, STRING, ["n"]) for n in ("x", "y"))
+    graph, model = helper.make_graph([join], "g", [x], [y]), tmp_path / "m.onnx"
+    of = [helper.make_opsetid("", 20)]
+    onnx.save(helper.make_model(graph, opset_imports=of, ir_version=9), model)
+    given, made, again = (tmp_path / f"{n}.npz" for n in "abc")
+    np.savez(given, x=X.astype(str))
+    session = onnxruntime.InferenceSession(model)
+    (wanted,) = session.run(None, {"x": X})
+    for engine in ("reference", "onnxruntime"):
+        said = command.qir("run", model, "--data", given, "-o", made, "--force", "--with", engine)
+        assert not said.status, said
+        with np.load(made, allow_pickle=False) as held:
+            assert held["y"].tolist() == wanted.tolist()
+            np.savez(given, x=held["y"])
+        assert not command.qir("run", model, "--data", given, "-o", again, "--force").status
+        (wanted,) = session.run(None, {"x": wanted})
+        with np.load(again, allow_pickle=False) as held:
+            assert held["y"].tolist() == wanted.tolist()
+    np.savez(given, x=X)
+    said = command.qir("run", model, "--data", given)
+    command.assert_one_line(said, 2)
+    assert "array.astype(str)" in said.err
