@@ -211,10 +211,10 @@ def _save(path: Path, graph: Graph, results: Tensors) -> None:
 
     arrays = {}
     for name, array in results.items():
-        arrays[name] = held = array.astype(np.str_) if array.dtype == object else array
         kind = _kind(graph, name, array)
         if kind.startswith("opaque"):
             raise DataError(f"{path}: {name} is {kind}, which no .npz holds: leave -o out")
+        arrays[name] = held = array.astype(np.str_) if array.dtype == object else array
         if held is not array and not (held.astype(object) == array).all():
             raise DataError(f"{path}: {name} has texts that end in zeros, which no .npz holds")
     with replacing(path) as draft, draft.open("wb") as file:
