@@ -52,9 +52,9 @@ def certify(
     step of codes, which never fall. Where sums have gaps, and more than 4,194,304 multiples of the
     weights' greatest common divisor lie between their ends, all these multiples count as sums.
     Rules are those of this processor, and kernels those that each runtime groups: a layer that one
-    of them computes in float32 is no subject of proof, which is told. That profiles agree is a proof about runtimes where both
-    claim their rule exact; other claims are told. Ends with status 1 where sums wrap or
-    profiles part ways.
+    of them computes in float32 is no subject of proof, which is told. That profiles agree is a
+    proof about runtimes where both claim their rule exact; other claims are told. Ends with status
+    1 where sums wrap or profiles part ways.
 
     --json prints {file, profiles, layers: [{node, op, path, origin, least, greatest, bits, wraps,
     classes, saturated_by, why, ties: {profiles, claims, proof, sums, differ, free, unclaimed,
