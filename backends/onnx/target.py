@@ -17,7 +17,7 @@ from qir.ledger import Ledger
 from qir.passes._wrapping import within
 from qir.target import Executable, Target
 
-from . import qonnx, staying
+from . import qonnx, staying, told
 from .formats import FORMATS, formed
 from .model import Dialect, to_model, to_parts
 from .saving import save
@@ -74,6 +74,7 @@ class OnnxRuntimeTarget(Target):
             for old, new in kept:
                 copy(old, new)
             return
+        told.ranges(graph, ledger)
         made = formed(graph, format, ledger, standard=dialect.standard)
         qonnx.told(made, ledger)
         with within(made):

@@ -18,6 +18,7 @@ _LEVEL = (
     "its data are real here; onnxruntime's optimizer makes MatMulNBits at accuracy level 4 of it "
     "and rounds them to 8 bits a block, unless session.qdq_matmulnbits_accuracy_level is below it"
 )
+_RANGE = "is not written: ONNX has scale and zero point alone"
 BYTE = 8
 """Bits of codes that runtimes have kernels for."""
 
@@ -40,3 +41,12 @@ def wide(graph: Graph, ledger: Ledger) -> None:
     if sums := float_sums(graph, BYTE):
         said = f"codes of {max(s.bits for s in sums)} bits: {said_of(sums, 'the runtime')}"
         ledger.add(Change.EXACT, STEP, sums[0].node, said)
+
+
+def ranges(graph: Graph, ledger: Ledger) -> None:
+    """Says how many values' declared ranges no file of ONNX has."""
+    quants = ((v.name, v.type.quant) for _, each in graph.walk() for n in each for v in n.results)
+    names = [name for name, quant in quants if quant is not None and quant.declared is not None]
+    if names:
+        more = f", and that of {len(names) - 1} more," if len(names) > 1 else ""
+        ledger.add(Change.EXACT, STEP, names[0], f"the range its type declares{more} {_RANGE}")

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from qir import pipeline
+from qir.ir.text import parse
 from qir.ledger import Change, Ledger
 from tests.frontends.onnx.models import model, save
 
@@ -136,3 +137,29 @@ def test_what_onnxruntimes_operator_computes_has_no_such_line(tmp_path: Path) ->
     graph = pipeline.load(blocks(tmp_path))
     pipeline.save(graph, tmp_path / "m2.onnx", format="nbits", ledger=ledger)
     assert not lines(ledger, "accuracy level 4")
+
+
+@pytest.mark.parametrize("form", [None, "qdq", "qoperator"])
+@pytest.mark.parametrize("target", ["onnx", "onnxruntime"])
+def test_a_declared_range_that_is_not_written_is_told(
+    tmp_path: Path, form: str | None, target: str
+) -> None:
+    ranged = "!quant.uniform<i8:f32, 0.5, from -6.0..5.5 / 127>"
+    text = f"""graph main as ort-1.31 {{
+  %x = input() : 8xf32
+  %q = quantize(%x) : 8x{ranged}
+  %r = relu(%q) : 8x{ranged}
+  %y = dequantize(%r) : 8xf32
+  output(y=%y)
+}}"""
+    ledger, plain = Ledger(), Ledger()
+    pipeline.save(parse(text), tmp_path / "m.onnx", format=form, target=target, ledger=ledger)
+    said = [str(e.subject) for e in ledger if "the range its type declares" in e.reason]
+    assert said == ["q"]
+    assert lines(ledger, "and that of 1 more, is not written") == [Change.EXACT]
+    x = np.linspace(-9, 9, 8, dtype=F)
+    found = judged(tmp_path / "m.onnx", x, all_of_it=False)
+    assert (found == pipeline.run(parse(text), {"x": x})["y"]).all()
+    bare = parse(text.replace(", from -6.0..5.5 / 127", ""))
+    pipeline.save(bare, tmp_path / "b.onnx", format=form, target=target, ledger=plain)
+    assert not lines(plain, "declares")
