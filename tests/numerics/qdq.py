@@ -66,8 +66,8 @@ class Model:
         codes = self.constant(np.arange(count) * 7 - 20, np.int32)
         return self.op("DequantizeLinear", codes, self.constant(scale))
 
-    def optimized(self, output: str, path: Path) -> onnx.GraphProto:
-        """The graph as the optimizer writes it."""
+    def proto(self, output: str) -> onnx.ModelProto:
+        """The model with this output."""
         graph = helper.make_graph(
             self.nodes,
             "qdq",
@@ -78,7 +78,11 @@ class Model:
             [helper.make_tensor_value_info(output, TensorProto.FLOAT, None)],
             [numpy_helper.from_array(data, name) for name, data in self.constants.items()],
         )
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+
+    def optimized(self, output: str, path: Path) -> onnx.GraphProto:
+        """The graph as the optimizer writes it."""
+        model = self.proto(output)
         options = onnxruntime.SessionOptions()
         options.optimized_model_filepath = str(path)
         options.log_severity_level = 3

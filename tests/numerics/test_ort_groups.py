@@ -7,7 +7,12 @@ import numpy as np
 import onnx
 import pytest
 
-from qir.numerics import Group, profile
+from qir.ir.node import Node
+from qir.ledger import Ledger
+from qir.numerics import Group as Row
+from qir.numerics import profile
+from qir.passes.group import Group
+from tests.differential.comparison import read
 
 from .qdq import Model
 
@@ -120,7 +125,7 @@ def on_codes(graph: onnx.GraphProto, kind: str) -> bool:
 
 @pytest.mark.parametrize("group", GROUPS, ids=lambda g: f"{'+'.join(g.chain)}-{g.result}")
 def test_each_group_of_the_profile_is_one_kernel_of_the_optimized_graph(
-    group: Group, tmp_path: Path
+    group: Row, tmp_path: Path
 ) -> None:
     m = Model()
     x = HEADS[group.chain[0]](m)
@@ -159,6 +164,32 @@ def test_an_activation_that_cuts_codes_stays_real(head: str, op: str, tmp_path: 
         m = Model()
         x = m.coded(tail(m, HEADS[head](m), op, most=most), 0.05, zero)
         assert fuses(m, x, kernel, tmp_path) == wanted, (zero, most)
+
+
+TWICE = sorted(g.chain[0] for g in GROUPS if g.chain[1:] == ("relu",))
+
+
+@pytest.mark.parametrize("head", TWICE)
+def test_of_two_activations_before_codes_the_last_is_dropped_where_it_cuts_none(
+    head: str, tmp_path: Path
+) -> None:
+    kernel = next(g.evidence.split()[0].rstrip(";") for g in GROUPS if g.chain == (head,))
+    for ops, zero in (("relu relu", 0), ("relu clip", 0), ("clip relu", 0), ("relu relu", 3)):
+        m = Model()
+        x = HEADS[head](m)
+        for op in ops.split():
+            x = tail(m, x, op)
+        made = m.coded(x, 0.05, zero)
+        there = fuses(m, made, kernel, tmp_path)
+        assert there == (zero == 0), (ops, zero)
+        graph = read(m.proto(made))
+        Group("ort-1.31").run(graph, Ledger())
+        here = not any(n.op == head and not n.operands[_first(n)].type.quant for n in graph)
+        assert here == there, (ops, zero, str(graph))
+
+
+def _first(node: Node) -> str:
+    return next(iter(node.operands))
 
 
 def test_a_convolutions_bias_counts_in_units_of_its_scales(tmp_path: Path) -> None:
