@@ -67,7 +67,7 @@ class OnnxRuntimeTarget(Target):
             known = f"{', '.join(self.formats[:-1])} and {self.formats[-1]}"
             raise UsageError(f"target {self.name} has no format {format!r}; it has {known}")
         dialect = self.dialect()
-        if format is None and (kept := kept_files(graph, path, dialect)):
+        if format is None and (kept := kept_files(graph, path, dialect, ledger)):
             ledger.withdraw("onnx frontend")
             qonnx.told(graph, ledger)
             ledger.check(lossy=lossy)

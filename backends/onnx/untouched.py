@@ -12,23 +12,26 @@ from onnx.external_data_helper import _get_all_tensors, uses_external_data
 
 from qir.atomic import replacing
 from qir.ir.graph import Graph
+from qir.ledger import Change, Ledger
 from qir.source import untouched
 
 from . import qonnx
 from .custom import DOMAIN
 from .model import Dialect
 from .provenance import source_opset
-from .writer import MICROSOFT
+from .writer import MICROSOFT, STEP
 
 _NEWEST_IR = 13
 """The newest version of the format that onnxruntime 1.31 takes."""
 
 
-def kept_files(graph: Graph, path: Path, dialect: Dialect) -> list[tuple[Path, Path]]:
+def kept_files(
+    graph: Graph, path: Path, dialect: Dialect, ledger: Ledger
+) -> list[tuple[Path, Path]]:
     """What to copy for an untouched graph, and where to; nothing where that will not do.
 
     It will not where the target takes no operator set, format or domain that the file has. What
-    lies beside the model comes first.
+    lies beside the model comes first. The ledger says where another file has the name of data.
     """
     source = untouched(graph)
     if source is None or source.suffix.lower() != ".onnx":
@@ -38,7 +41,11 @@ def kept_files(graph: Graph, path: Path, dialect: Dialect) -> list[tuple[Path, P
     if not _taken(graph, source, dialect):
         return []
     beside = _beside(source)
-    if beside is None or not _free(source, path, beside):
+    if beside is None or not all((source.parent / place).is_file() for place in beside):
+        return []
+    if taken := next((p for p in beside if not _free(source.parent / p, path.parent / p)), None):
+        said = f"written anew, not copied: {str(taken)!r} in its folder is another file"
+        ledger.add(Change.EXACT, STEP, graph.name, said)
         return []
     return [*((source.parent / place, path.parent / place) for place in beside), (source, path)]
 
@@ -130,7 +137,6 @@ def _inside(folder: Path, place: str) -> bool:
     return alone and file.is_relative_to(home)
 
 
-def _free(source: Path, path: Path, beside: list[PurePosixPath]) -> bool:
-    """Whether nothing else has the names of the data in the new place."""
-    places = [(source.parent / p, path.parent / p) for p in beside]
-    return all(old.is_file() and (not new.exists() or new.samefile(old)) for old, new in places)
+def _free(old: Path, new: Path) -> bool:
+    """Whether nothing but data of the model has their name in the new place."""
+    return not new.exists() or new.samefile(old)

@@ -98,7 +98,11 @@ def test_data_of_another_model_are_not_overwritten(tmp_path: Path) -> None:
     source, made = tmp_path / "m.onnx", folder / "made.onnx"
     proto = with_function(13)
     onnx.save(proto, source, save_as_external_data=True, location="all.bin", size_threshold=0)
-    pipeline.save(pipeline.load(source), made)
+    ledger = Ledger()
+    pipeline.save(pipeline.load(source), made, ledger=ledger)
+    assert (
+        sum("not copied: 'all.bin' in its folder is another file" in e.reason for e in ledger) == 1
+    )
     assert (folder / "all.bin").read_bytes() == b"mine"
     assert numpy_helper.to_array(onnx.load(made).graph.initializer[0]).sum() == 3
 
