@@ -36,8 +36,8 @@ def show(model: Path, text: bool, node: str | None, as_json: bool) -> None:
     the scale and zero point of its result. Work is counted for one sample.
 
     --json prints {file, file_bytes, name, profile, frameworks, nodes, parameters, bytes, macs,
-    integer_macs, longest_integer_chain, inputs, outputs, ops, layers, journal: [{name, text, by,
-    changed, rewrites}]}; with --node {name, op, doc,
+    integer_macs, longest_integer_chain, inputs, defaults, outputs, ops, layers, journal: [{name,
+    text, by, changed, rewrites}]}; with --node {name, op, doc,
     text, attributes, operands, results, used_by, origins, source_names, profile, plans, macs,
     in_codes}.
     """
@@ -96,7 +96,11 @@ def _summary(screen: Screen, path: Path, length: int, summary: Summary, journal:
         told = [f"{e.text} ({e.changed:,})" if e.changed else f"{e.text} (-)" for e in journal]
         facts["passes"] = ", ".join(told)
     screen.facts(facts)
-    for title, tensors in (("inputs", summary.inputs), ("outputs", summary.outputs)):
+    for title, tensors in (
+        ("inputs", summary.inputs),
+        ("inputs with a default", summary.defaults),
+        ("outputs", summary.outputs),
+    ):
         screen.table(_TENSOR, [_tensor(t) for t in tensors], title=title)
     columns = (Column("op", fit="shorten"), Column("count", "right"), Column("on codes", "right"))
     ops = [(o.op, f"{o.count:,}", f"{o.in_codes:,}" if o.in_codes else "-") for o in summary.ops]

@@ -90,7 +90,7 @@ class Summary:
     """A whole model.
 
     `to_json` has the keys of the fields: name, profile, frameworks, nodes, parameters, bytes, macs,
-    integer_macs, longest_integer_chain, inputs, outputs, ops, layers.
+    integer_macs, longest_integer_chain, inputs, defaults, outputs, ops, layers.
     """
 
     name: str
@@ -105,6 +105,8 @@ class Summary:
     """Those of ops that work on codes."""
     longest_integer_chain: tuple[str, ...]
     inputs: tuple[Tensor, ...]
+    defaults: tuple[Tensor, ...]
+    """Inputs that nobody has to give; what they are then is among the parameters."""
     outputs: tuple[Tensor, ...]
     ops: tuple[OpCount, ...]
     layers: tuple[Layer, ...]
@@ -137,6 +139,7 @@ def summarize(graph: Graph) -> Summary:
         sum(layer.macs or 0 for layer in layers if layer.in_codes),
         max((_chain(path, part) for path, part in parts), key=len),
         tuple(Tensor.of(value.name, value.type) for value in graph.inputs),
+        tuple(Tensor.of(value.name, value.type) for value in graph.defaults),
         tuple(Tensor.of(name, value.type) for name, value in _outputs(graph).items()),
         _histogram(graph, integer),
         layers,

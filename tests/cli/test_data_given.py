@@ -110,3 +110,13 @@ def test_a_model_with_inputs_asks_for_data(tmp_path: Path) -> None:
     told = qir("run", made(tmp_path, "xd"))
     assert told.status == 2
     assert told.err == "qir: --data is missing: the model takes x (N)x3xf32\n"
+
+
+def test_inputs_with_defaults_are_shown(tmp_path: Path) -> None:
+    found = json.loads(qir("show", made(tmp_path, "xd"), "--json").out)
+    assert [t["name"] for t in found["inputs"]] == ["x"]
+    assert found["defaults"] == [{"name": "d", "shape": [3], "dtype": "f32", "codes": None}]
+    rows = qir("show", made(tmp_path, "xd")).out.splitlines()
+    at = rows.index("inputs with a default")
+    assert rows[at + 2].split() == ["d", "3", "f32"]
+    assert "inputs with a default" not in qir("show", made(tmp_path, "x")).out

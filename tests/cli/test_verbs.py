@@ -270,7 +270,7 @@ def test_quiet_verbs_print_nothing(folder: Path) -> None:
 
 KEYS = {
     "show model.onnx": "file file_bytes name profile frameworks nodes parameters bytes macs"
-    " integer_macs longest_integer_chain inputs outputs ops layers journal",
+    " integer_macs longest_integer_chain inputs defaults outputs ops layers journal",
     "show model.onnx --node conv1": "name op doc text attributes operands results used_by origins"
     " source_names profile plans macs in_codes",
     "verify model.onnx": "file target nodes rules findings sums ops",
