@@ -203,6 +203,8 @@ def requantize(
         return None
     if r.multiplier == "q31" and (r.zero == "before" or r.round in ("even", "away", "double_up")):
         return None
+    if r.clip == "codes_32":
+        return None
     if acc.size < LEAST or acc.dtype != np.int32 or factor.dtype not in (F32, F64):
         return None
     if y.axis is not None and (y.axis % acc.ndim != axis % acc.ndim or not factor.ndim):

@@ -70,6 +70,7 @@ def quantize(x: NDArray[np.generic], to: AnyMap, rule: Rule) -> NDArray[np.gener
     if q.far == "wrap_32":
         whole = _wrapped(whole, moved)
         moved = np.zeros((), np.int64)
+        nan = nan & (q.nan != "far")
     codes = stored(np.where(nan, 0, whole), low, high, to.carrier, moved)
     if q.far in _UNHELD:
         codes = np.where(whole + moved.astype(F64) >= _UNHELD[q.far], to.carrier.type(low), codes)
@@ -85,6 +86,8 @@ def _wrapped(whole: NDArray[np.float64], zero: NDArray[np.generic]) -> NDArray[n
     return (held.astype(np.int64) + zero.astype(np.int64)).astype(np.int32).astype(np.float64)
 
 
+_WORD = 2**31
+"""What 32 bits end before."""
 _UNHELD = {"low_32": 2.0**31, "low_64": 2.0**63}
 _KINDS: dict[str, np.dtype[np.floating]] = {"f64": F64, "f16": np.dtype(np.float16)}
 
@@ -509,11 +512,16 @@ def _fixed_point(
         bits = 31
         if r.multiplier == "q15":
             bits, q = 15, np.where(q < 0x7FFF0000, (q + (1 << 15)) >> 16, 0x7FFF)
+        if r.clip == "codes_32":
+            q, exponent = np.where(exponent <= 30, q, _WORD - 1), np.minimum(exponent, 30)
         inside = zero if r.zero == "before" else np.zeros((), np.int64)
         whole = shift_right(sums * q, bits - exponent, r.round, inside)
         if r.multiplier == "q15":  # what is made is a number of 32 bits
             whole = whole.astype(np.int32).astype(np.int64)
-    total = whole + (0 if r.zero == "none" else zero)
+    if r.clip == "codes_32":
+        total = (np.clip(whole, -_WORD, _WORD - 1) + zero).astype(np.int32).astype(np.int64)
+    else:
+        total = whole + (0 if r.zero == "none" else zero)
     return np.asarray(np.clip(total, y.low, y.high).astype(y.carrier))
 
 

@@ -147,9 +147,9 @@ class Quantize:
     """What reals above all codes become: the highest; or, of what 32 or 64 bits do not hold, the
     lowest, as processors convert it; or, on both sides, the lowest of 32 bits and the zero point,
     a sum that wraps."""
-    nan: Literal["zero", "zero_code", "low", "high", "unspecified"] = "unspecified"
-    """What a NaN becomes: the zero point, code 0, an end of the codes, or nothing: it is
-    refused."""
+    nan: Literal["zero", "zero_code", "low", "high", "far", "unspecified"] = "unspecified"
+    """What a NaN becomes: the zero point, code 0, an end of the codes, what reals become that 32
+    bits do not hold (where those wrap), or nothing: it is refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,8 +261,9 @@ class Requant:
     halves up, as in vectors."""
     zero: Literal["after", "before", "none"] = "after"
     """When the result's zero point is added, of which rounding depends at ties."""
-    clip: Literal["codes", "reals"] = "codes"
-    """What is cut at the ends of the codes: these, or reals before they are rounded."""
+    clip: Literal["codes", "reals", "codes_32"] = "codes"
+    """What is cut at the ends of the codes: these, or reals before they are rounded; `codes_32`:
+    steps first at 32 bits, in which the sum with the zero point wraps."""
     plus: Literal["quantize", "ends"] = "quantize"
     """How reals become codes of a type with an offset: as `quantize` says; or `ends`: times the
     gain of the declared range, less its low end in steps, in one rounding."""

@@ -61,6 +61,8 @@ def _quantize(rule: Rule) -> Iterator[Clash]:
     if q.far == "wrap_32" and (q.sum == "real" or q.zero in ("before", "fused")):
         why = "a zero point is added to whole numbers there; sum = 'whole', zero = 'after'"
         yield Clash(("quantize.far", "quantize.sum", "quantize.zero"), why)
+    if q.nan == "far" and q.far != "wrap_32":
+        yield Clash(("quantize.nan", "quantize.far"), "a NaN wraps as they do; far = 'wrap_32'")
     if rule.dequantize.codes == "real" and rule.dequantize.by in ("q*s-z*s", "q*s+plus"):
         why = "codes are made real there whatever it says; by = '(q-z)*s'"
         yield Clash(("dequantize.codes", "dequantize.by"), why)
@@ -98,6 +100,9 @@ def _multiplier(rule: Rule) -> Iterator[Clash]:
     if r.round in TWICE and r.zero == "before":
         why = "what is rounded twice gets its zero point after; zero = 'after'"
         yield Clash(("requant.zero", "requant.round"), why)
+    if r.clip == "codes_32" and (r.multiplier != "q31" or r.round in TWICE or r.zero != "after"):
+        why = "steps of a 31-bit multiplier, rounded once, get it then; 'q31', 'half_up', 'after'"
+        yield Clash(("requant.clip", name, "requant.round", "requant.zero"), why)
     if r.multiplier in _WHOLE:
         if rule.acc.type == "f32":
             yield Clash((name, "acc.type"), "it multiplies whole sums; acc.type = 'i32' or 'i64'")

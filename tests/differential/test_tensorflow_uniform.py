@@ -92,6 +92,7 @@ def quantized(runtime: TensorFlow, kind: str, *, many: bool, trials: int = 20) -
             reach = rng.choice([2.0**30, 2.0**31 - 128, 2.0**31, 2.0**33, 3e38, np.inf], shape)
             there = (reach.astype(F) * rng.choice([-1, 1], shape).astype(F) * step).astype(F)
             x = np.where(rng.random(shape) < 0.2, there, x).astype(F)
+            x = np.where(rng.random(shape) < 0.1, F(np.nan), x).astype(F)
         asked = Asked()
         operands = [asked.fed(x), *numbers(asked, made)]
         attrs = {"quantization_axis": 0 if many else -1, **ends("", kind)}
@@ -110,6 +111,7 @@ def whole_quantized(runtime: TensorFlow, trials: int = 40) -> Count:
         made = of("qint32", F(rng.uniform(0.01, 0.3)), zero)
         halves = rng.integers(-(2**31), 2**31, 60) >> rng.integers(0, 30 if seed % 3 else 4, 60)
         x = halves.astype(F) * F(0.5 if seed % 3 else 4) * F(made.scales())
+        x[:4] = F(np.nan)
         asked = Asked()
         operands = [asked.fed(x), *numbers(asked, made)]
         attrs = {"quantization_axis": -1, **ends("", "qint32")}
@@ -235,8 +237,22 @@ PRODUCT = ends("lhs", "qint8") | ends("rhs", "qint8") | ends("output", "qint32")
 SUMS = {"a": "i8", "b": "i8", "result": "i32"}
 
 
-def multiplied(runtime: TensorFlow, trials: int = 24) -> Count:
-    count, ties = Count(), 0
+def far_sums(rng: np.random.Generator, unit: np.floating | Array, seed: int) -> QuantType:
+    """Codes of 32 bits so fine that sums leave these, or with zero points by which they do."""
+    power = rng.uniform(*((8, 20), (20, 34), (-3, 8))[seed % 3])
+    most = int(rng.integers(2**31 - 2**20, 2**31)) * int(rng.choice([-1, 1]))
+    zero = (odd(rng, "qint32"), most, int(rng.integers(-(2**31), 2**31)))[int(rng.integers(3))]
+    return of("qint32", F(float(unit) * 2.0**-power), zero)
+
+
+def left_steps(steps: Array, kind: QuantType) -> int:
+    """How many steps leave 32 bits, or do it with the zero point."""
+    moved = steps + int(np.asarray(kind.zeros()).reshape(-1)[0])
+    return int(((np.abs(steps) >= 2.0**31) | (np.abs(moved) >= 2.0**31)).sum())
+
+
+def multiplied(runtime: TensorFlow, trials: int = 24, *, far: bool = False) -> Count:
+    count, ties, leave = Count(), 0, 0
     for seed in range(trials):
         rng = np.random.default_rng(seed)
         rows, deep, columns = (int(v) for v in rng.integers(1, (20, 71, 20)))
@@ -245,29 +261,34 @@ def multiplied(runtime: TensorFlow, trials: int = 24) -> Count:
         right = of("qint8", some(rng, seed), odd(rng, "qint8") if seed % 3 else 0)
         unit = F(np.asarray(left.scales()) * np.asarray(right.scales()))
         made = of("qint32", beside(rng, unit, int(rng.integers(0, 8)), seed), odd(rng, "qint32"))
+        if far:
+            made = far_sums(rng, unit, seed)
         asked = Asked()
         operands = [asked.fed(a, "qint8"), asked.fed(b, "qint8")]
         operands += [n for kind in (left, right, made) for n in numbers(asked, kind)]
         wanted = made_by(runtime, asked, "UniformQuantizedDot", operands, "qint8 qint32", **PRODUCT)
         given = {"a": Held(a, left), "b": Held(b, right)}
-        left_steps, right_steps = (
+        lefts, rights = (
             h.data.astype(np.float64) - np.asarray(h.kind.zeros())  # type: ignore[union-attr]
             for h in given.values()
         )
-        steps = left_steps @ right_steps * (float(unit) / np.asarray(made.scales(), np.float64))
+        steps = lefts @ rights * (float(unit) / np.asarray(made.scales(), np.float64))
         ties += int((steps - np.floor(steps) == 0.5).sum())
+        leave += left_steps(steps, made)
         count.add(predicted(NAME, "matmul", given, made, wanted.shape), wanted, seed)
-    assert ties > 0.05 * count.total, f"{ties} of {count.total} on ties"
+    assert far or ties > 0.05 * count.total, f"{ties} of {count.total} on ties"
+    assert not far or leave > 0.05 * count.total, f"{leave} of {count.total} leave 32 bits"
     return count
 
 
+@pytest.mark.parametrize("far", [False, True], ids=["near", "far"])
 @pytest.mark.parametrize("name", SETTINGS)
-def test_uniform_products(runtimes: Mapping[str, TensorFlow], name: str) -> None:
-    count = multiplied(runtimes[name])
+def test_uniform_products(runtimes: Mapping[str, TensorFlow], name: str, far: bool) -> None:
+    count = multiplied(runtimes[name], far=far)
     count.holds(profile(NAME).resolve(Query("matmul", SUMS)).claim)
 
 
-def convolved(runtime: TensorFlow, trials: int = 16) -> Count:
+def convolved(runtime: TensorFlow, trials: int = 16, *, far: bool = False) -> Count:
     count = Count()
     for seed in range(trials):
         rng = np.random.default_rng(seed)
@@ -283,6 +304,8 @@ def convolved(runtime: TensorFlow, trials: int = 16) -> Count:
             weights = of("qint8", scales, np.zeros(len(scales), np.int64), 0)
         unit = F(np.asarray(data.scales()) * scale)
         made = of("qint32", beside(rng, unit, int(rng.integers(0, 8)), seed // 2), 7)
+        if far:
+            made = far_sums(rng, unit, seed)
         asked = Asked()
         operands = [asked.fed(x, "qint8"), asked.fed(w, "qint8")]
         operands += [n for kind in (data, weights, made) for n in numbers(asked, kind)]
@@ -304,8 +327,9 @@ def convolved(runtime: TensorFlow, trials: int = 16) -> Count:
     return count
 
 
+@pytest.mark.parametrize("far", [False, True], ids=["near", "far"])
 @pytest.mark.parametrize("name", SETTINGS)
-def test_uniform_convolutions(runtimes: Mapping[str, TensorFlow], name: str) -> None:
-    count = convolved(runtimes[name])
+def test_uniform_convolutions(runtimes: Mapping[str, TensorFlow], name: str, far: bool) -> None:
+    count = convolved(runtimes[name], far=far)
     claim = profile(NAME).resolve(Query("conv2d", {"x": "i8", "w": "i8", "result": "i32"})).claim
     count.holds(claim)

@@ -36,8 +36,9 @@ def agreeing(runtime: TensorFlow) -> Callable[[Mutant], None]:
     for kind in ("qint8", "qint32"):
         replay.add(lambda kind=kind: uniform.requantized(runtime, kind).holds("exact"))  # type: ignore[misc]
         replay.add(lambda kind=kind: uniform.far_requantized(runtime, kind).holds("exact"))  # type: ignore[misc]
-    replay.add(lambda: uniform.multiplied(runtime).holds("exact"))
-    replay.add(lambda: uniform.convolved(runtime).holds("exact"))
+    for far in (False, True):
+        replay.add(lambda far=far: uniform.multiplied(runtime, far=far).holds("exact"))  # type: ignore[misc]
+        replay.add(lambda far=far: uniform.convolved(runtime, far=far).holds("exact"))  # type: ignore[misc]
     return lambda mutant: replay.agrees()
 
 

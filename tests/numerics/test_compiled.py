@@ -247,7 +247,7 @@ def test_random_requantize_gives_the_definitions_bytes() -> None:
         acc = rng.integers(-(2**31), 2**31, shape) >> rng.integers(0, 20, shape)
         r = chosen(Requant, rng, multiplier=multiplier, compute=compute, input="acc_plus_bias")
         r |= {"wide": "plain", "round": str(rng.choice(["even", "away", "half_up"]))}
-        r |= {"order": "(x*w)/y", "plus": "quantize"}
+        r |= {"order": "(x*w)/y", "plus": "quantize", "clip": str(rng.choice(["codes", "reals"]))}
         if multiplier == "q31":
             ways = ["double", "double_up", "half_up", "even"]
             r |= {"clip": "codes", "round": str(rng.choice(ways))}

@@ -239,6 +239,16 @@ def test_a_zero_point_is_added_to_the_lowest_of_32_bits_and_wraps() -> None:
 
 
 @pytest.mark.parametrize("length", [3, 3000])
+def test_a_nan_wraps_as_reals_do_that_32_bits_do_not_hold(length: int) -> None:
+    x = np.resize(np.array([np.nan, 0, np.inf], F), length)
+    for zero, code in ((5, -128), (-5, 127), (0, -128)):
+        found = quantize(x, affine("i8", 1.0, zero), rule(far="wrap_32", nan="far"))
+        assert np.array_equal(found, np.resize([code, zero, code], length)), zero
+    with pytest.raises(ProfileError, match="a NaN wraps as they do"):
+        quantize(x, affine("i8", 1.0, 5), rule(nan="far"))
+
+
+@pytest.mark.parametrize("length", [3, 3000])
 def test_a_nan_is_code_zero_wherever_the_zero_point_is(length: int) -> None:
     x = np.resize(np.array([np.nan, 0, 1], F), length)
     found = quantize(x, affine("i8", 1.0, 5), rule(nan="zero_code"))

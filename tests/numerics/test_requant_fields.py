@@ -188,6 +188,24 @@ def test_whole_results_of_32_bits_are_brought_to_the_largest_scale() -> None:
     assert np.array_equal(computed("", body, **given), plain)
 
 
+def test_steps_are_cut_to_32_bits_in_which_the_zero_point_wraps() -> None:
+    rng = np.random.default_rng(SEED)
+    acc = np.concatenate([[-(2**31), 2**31 - 1, 0], rng.integers(-(2**31), 2**31, 3000)])
+    acc = (acc >> rng.integers(0, 30, acc.size)).astype(np.int32)
+    x = affine("i8", 1.0)
+    r = Requant(multiplier="q31", compute="f64", round="half_up", clip="codes_32")
+    rule = Rule("p", requant=r)
+    for sy, zero in ((2.0**-9, 2**31 - 5), (3.0, -(2**31)), (2.0**-29, -7), (2.0**-40, 1000)):
+        y = affine("i32", sy, zero)
+        found = requantize(acc, multiplier(x, x, y, rule), y, rule, axis=0)
+        q, shift = tflite_multiplier(1 / float(F(sy)))
+        q, shift = (q, shift) if shift <= 30 else (2**31 - 1, 30)
+        for value, got in zip(acc.tolist(), found.tolist(), strict=True):
+            steps = whole(Fraction(value * q) * Fraction(2) ** (shift - 31), "half_up")
+            moved = max(-(2**31), min(2**31 - 1, steps)) + zero
+            assert got == (moved + 2**31) % 2**32 - 2**31, (value, sy, zero)
+
+
 @pytest.mark.parametrize(
     ("requant", "told"),
     [
@@ -195,6 +213,11 @@ def test_whole_results_of_32_bits_are_brought_to_the_largest_scale() -> None:
         (
             Requant(multiplier="q31", round="double", zero="before"),
             "requant.zero = 'before' with requant.round = 'double'",
+        ),
+        (
+            Requant(multiplier="q31", round="double", clip="codes_32"),
+            "requant.clip = 'codes_32' with requant.multiplier = 'q31' with requant.round = 'double'"
+            " with requant.zero = 'after'",
         ),
         (
             Requant(multiplier="exact", order="gy/gx/gw"),
