@@ -183,6 +183,7 @@ NEEDS: Mapping[str, str] = {
     "once, read it alone",
     "coded_operands": "every operand comes from codes, constants too",
     "no_dilation": "dilations are 1",
+    "bilinear": "it is linear along two axes, from half pixels or corners, without antialias",
 }
 
 
@@ -213,6 +214,13 @@ class Head:
     row or a matrix, become one gemm before anything is grouped, between reshapes where data have
     not two axes; and so do a gemm without addend and the transpose that alone reads it. `kept`:
     they stay; empty: as what it extends says."""
+    memory: str = ""
+    """`channels_last`: convolutions of codes give tensors with channels last in memory, and what is
+    computed of these lies so too: such parts of a graph turn to NHWC before anything is grouped.
+    `kept`: all lies as the graph says; empty: as what it extends says."""
+    clips: str = ""
+    """`misplaced`: a clip of u8 codes that lie with channels last writes them in that order to a
+    tensor that has them second. `kept`: every code stays; empty: as what it extends says."""
     evidence: str = ""
     notes: tuple[str, ...] = ()
 
@@ -262,6 +270,16 @@ class Profile:
     def gemms(self) -> str:
         """What becomes of products beside adds and transposes: its word, or what it extends."""
         return next((p.head.gemms for p in reversed(self.layers) if p.head.gemms), "kept")
+
+    @property
+    def memory(self) -> str:
+        """How what convolutions give lies in memory: its word, or what it extends."""
+        return next((p.head.memory for p in reversed(self.layers) if p.head.memory), "kept")
+
+    @property
+    def clips(self) -> str:
+        """What a clip makes of channels-last codes: its word, or what it extends."""
+        return next((p.head.clips for p in reversed(self.layers) if p.head.clips), "kept")
 
     def on(self, isa: str) -> Profile:
         """The profile on another instruction set: `any`, `avx2`, `avx512`, `vnni` or `amx`."""

@@ -62,6 +62,8 @@ _HEAD_WORDS = {
     "doubled": ("kept", "merged"),
     "nbits": ("kept", "rounded"),
     "gemms": ("kept", "joined"),
+    "memory": ("kept", "channels_last"),
+    "clips": ("kept", "misplaced"),
 }
 _HEAD_TEXTS = ("name", "extends", "backend", "versions", *_HEAD_WORDS, "evidence")
 _HEAD = (*_HEAD_TEXTS, "settings", "notes")

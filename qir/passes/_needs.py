@@ -168,6 +168,15 @@ def _no_dilation(match: Match) -> bool:
     return match.head.attrs.get("dilation", (1, 1)) == (1, 1)
 
 
+def _bilinear(match: Match) -> bool:
+    attrs, x, y = match.head.attrs, match.head.operands["x"].type, match.head.result.type
+    axes = attrs["axes"] or [i for i, size in enumerate(x.shape) if size != y.shape[i]]
+    kinds = (attrs["mode"], attrs["antialias"], attrs["policy"])
+    places = attrs["coordinates"] in ("half_pixel", "align_corners")
+    assert isinstance(axes, list | tuple)
+    return kinds == ("linear", False, "stretch") and places and len(axes) == 2
+
+
 NEEDS: Mapping[str, Callable[[Match], bool]] = {
     "same_map": moves_codes,
     "kept_map": _kept_map,
@@ -182,5 +191,6 @@ NEEDS: Mapping[str, Callable[[Match], bool]] = {
     "unit_gain_with_bias": _unit_gain,
     "coded_operands": _coded,
     "no_dilation": _no_dilation,
+    "bilinear": _bilinear,
 }
 """The conditions that profiles name, each a question about a match."""

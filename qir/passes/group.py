@@ -12,6 +12,7 @@ from qir.numerics import Profile, given, profile
 from qir.numerics.profile import REAL
 from qir.numerics.profile import Group as Row
 from qir.passes._kernels import Kernel, is_float, kernels, wrap
+from qir.passes._memory import lay_out
 from qir.passes._needs import NEEDS, asked, join_tails, offset, tails_of
 from qir.rewrite import Tolerance
 from qir.rewrite.fusing import Fusing, Match
@@ -43,6 +44,8 @@ class Group(Fusing):
             count = self._reals(graph, named, ledger) if self.profile else 0
         else:
             count = join_tails(graph, named, ledger) + load(graph, named, ledger)
+            if named.memory == "channels_last":
+                count += lay_out(graph, named, ledger, self.name)
             count += super().run(graph, ledger)
         if self.profile and self.profile != graph.profile:
             graph.profile = self.profile

@@ -10,6 +10,7 @@ from qir.ir.node import Node, Use, Value
 from qir.ledger import Change, Ledger
 from qir.passes.layout.crossing import plan
 from qir.passes.layout.passing import raised
+from qir.rewrite.resizing import name_axes
 from qir.rewrite.turning import (
     LAYOUTS,
     SPATIAL,
@@ -42,6 +43,8 @@ class Turning:
     """The pass that it is done for."""
     to: str
     ledger: Ledger
+    only: frozenset[Node] | None = None
+    """The nodes that turn, all of them; None: those that had better."""
     slots: dict[Node, frozenset[str]] = field(default_factory=dict)
     """The operands that turn with a node, for nodes that can turn."""
     done: dict[Value, Perm] = field(default_factory=dict)
@@ -51,16 +54,16 @@ class Turning:
     """Transposes that this run has made."""
 
     def run(self) -> int:
-        for node in self.graph:
-            if found := self._slots(node):
-                self.slots[node] = found
-        regions = self._regions()
-        chosen = [r for r in regions if (r.must or self._gain(r) > 0) and self._may(r)]
+        self.slots = self.turnable()
+        regions, named = self._regions(), self.only is not None
+        chosen = [r for r in regions if (named or r.must or self._gain(r) > 0) and self._may(r)]
         if not chosen:
             return 0
         kept = {node for region in chosen for node in region.nodes}
         self.slots = {node: slots for node, slots in self.slots.items() if node in kept}
         nodes = sorted(kept)
+        for node in nodes:
+            name_axes(self.graph, node)
         for value in (v for node in nodes for v in node.results):
             self.done[value] = self._perm(value.type.rank)
         loose = {v.node for n in nodes for s, v in n.operands.items() if s in self.slots[n]}
@@ -75,6 +78,11 @@ class Turning:
         return perm_to(self.to, rank)
 
     # -- what can turn, and what does -------------------------------------------------------------
+
+    def turnable(self) -> dict[Node, frozenset[str]]:
+        """The nodes that can turn, if they are meant to, each with the slots that turn with it."""
+        meant = (n for n in self.graph if self.only is None or n in self.only)
+        return {node: found for node in meant if (found := self._slots(node))}
 
     def _slots(self, node: Node) -> frozenset[str]:
         """The slots that turn with a node; none where it cannot turn."""
