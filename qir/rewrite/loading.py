@@ -62,7 +62,11 @@ def _fold(graph: Graph, profile: Profile) -> int:
         if node.op != "quantize" or len(node.operands) > 1 or node.attrs["round"]:
             continue
         held, quant = node.operands["x"].constant, node.result.type.quant
-        if held is None or quant is None or quant.dynamic or quant.kind != "uniform":
+        if held is None or quant is None or not (_plain(quant) or quant.axis is not None):
+            continue
+        if quant.dynamic or not quant.storage.is_integer or quant.kind != "uniform":
+            continue
+        if quant.real_zero or quant.plus is not None:
             continue
         codes = quantize(held.data, affine_of(quant), profile.resolve(query_of(node)))
         name, lineage = node.result.name, node.result.lineage

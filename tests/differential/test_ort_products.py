@@ -25,7 +25,6 @@ Array = NDArray[np.generic]
 KERNELS = ("QLinearConv", "QLinearMatMul", "QGemm", "MatMulIntegerToFloat", "MatMulNBits")
 ROWS, DEPTH, WIDE = 6, 12, 4
 CHUNK = 60
-TYPES = {"u8": np.uint8, "i8": np.int8}
 SHAPES = ((ROWS, DEPTH),) * 4 + ((2, 3, DEPTH), (1, 2, 3, DEPTH), (DEPTH,))
 
 
@@ -47,15 +46,17 @@ class Drawn:
 
     def op(self, kind: str, *operands: str, **attrs: object) -> str:
         name = f"{kind}_{len(self.nodes)}"
-        self.nodes.append(helper.make_node(kind, list(operands), [name], **attrs))
+        node = helper.make_node(kind, list(operands), [name])
+        node.attribute.extend(helper.make_attribute(k, v) for k, v in attrs.items())
+        self.nodes.append(node)
         return name
 
-    def constant(self, value: object, kind: type[np.generic] = np.float32) -> str:
+    def constant(self, value: object, kind: str = "float32") -> str:
         name = f"c{len(self.constants)}"
         self.constants[name] = np.asarray(value, kind)
         return name
 
-    def numbers(self, scale: object, zero: object, kind: type[np.generic]) -> tuple[str, str]:
+    def numbers(self, scale: object, zero: object, kind: str) -> tuple[str, str]:
         return self.constant(scale), self.constant(zero, kind)
 
     def proto(self) -> ModelProto:
@@ -73,16 +74,16 @@ class Drawn:
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-def codes(m: Drawn, shape: tuple[int, ...], kind: type[np.generic]) -> Array:
-    ends = np.iinfo(kind)
+def codes(m: Drawn, shape: tuple[int, ...], kind: str) -> Array:
+    ends = np.iinfo(np.dtype(kind))
     return m.rng.integers(ends.min, ends.max + 1, shape).astype(kind)
 
 
-def middle(kind: type[np.generic], at: int) -> int:
-    return int(np.iinfo(kind).min) + at
+def middle(kind: str, at: int) -> int:
+    return int(np.iinfo(np.dtype(kind)).min) + at
 
 
-def data(m: Drawn, shape: tuple[int, ...], kind: type[np.generic], scale: float) -> str:
+def data(m: Drawn, shape: tuple[int, ...], kind: str, scale: float) -> str:
     """Codes that are given, or made of given reals."""
     told = m.numbers(scale, middle(kind, 101), kind)
     given = codes(m, shape, kind)
@@ -97,7 +98,7 @@ def data(m: Drawn, shape: tuple[int, ...], kind: type[np.generic], scale: float)
 
 def weights(m: Drawn, shape: tuple[int, ...], scale: Array, axis: int) -> str:
     """Codes, or reals that a pair of the model quantizes; one scale a tensor or a channel."""
-    kind = np.int8 if scale.ndim or m.chance(0.6) else TYPES[m.one("u8", "i8")]
+    kind = "int8" if scale.ndim or m.chance(0.6) else m.one("uint8", "int8")
     zero = np.zeros(scale.shape, kind) if scale.ndim else np.asarray(middle(kind, 128), kind)
     told = m.numbers(scale, zero, kind)
     attrs = {"axis": axis} if scale.ndim else {}
@@ -114,15 +115,15 @@ def bias(m: Drawn, form: str, shape: tuple[int, ...], unit: Array) -> str:
     """Reals, or i32 codes in units of the product."""
     if form == "real":
         return m.constant(m.rng.normal(size=shape) * 2)
-    whole = m.constant(m.rng.integers(-900, 900, shape), np.int32)
+    whole = m.constant(m.rng.integers(-900, 900, shape), "int32")
     if unit.ndim and shape == unit.shape:
         return m.op("DequantizeLinear", whole, m.constant(unit), axis=0)
     return m.op("DequantizeLinear", whole, m.constant(unit.max()))
 
 
-def product(m: Drawn) -> tuple[str, type[np.generic], float]:
+def product(m: Drawn) -> tuple[str, str, float]:
     """A product, its data's type and the size of a step of its sums."""
-    kind = TYPES[m.one("u8", "u8", "i8")]
+    kind = m.one("uint8", "uint8", "int8")
     step = float(np.float32(0.05))
     scale = np.asarray(0.07, np.float32)
     if m.chance(0.3):
@@ -152,7 +153,7 @@ def product(m: Drawn) -> tuple[str, type[np.generic], float]:
     return made, kind, float(unit.max())
 
 
-def end(m: Drawn, made: str, kind: type[np.generic], unit: float) -> None:
+def end(m: Drawn, made: str, kind: str, unit: float) -> None:
     """Activations, and what reads the result; some of it is shown."""
     zero = middle(kind, 0 if m.chance(0.5) else 77)
     tails = int(m.rng.choice([0, 0, 1, 1, 2]))
@@ -171,8 +172,8 @@ def end(m: Drawn, made: str, kind: type[np.generic], unit: float) -> None:
     if how in ("real", "read"):
         m.outputs.append(made if how == "real" else m.op("Neg", made))
         return
-    wanted = np.int8 if (kind is np.uint8) is (how == "other") else np.uint8
-    zero = zero if wanted is kind else middle(wanted, 77)
+    wanted = "int8" if (kind == "uint8") is (how == "other") else "uint8"
+    zero = zero if wanted == kind else middle(wanted, 77)
     told = m.numbers(np.float32(unit * 90), zero, wanted)
     q = m.op("QuantizeLinear", made, *told)
     m.outputs.append(m.op("DequantizeLinear", q, *told) if m.chance(0.5) else q)
