@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from .kernels_of_torch import (
     BOUNDS,
+    Array,
     Asked,
     F,
     Held,
@@ -119,6 +120,20 @@ def refitted(case: Product) -> Product:
     zero = case.w.map.zero.reshape(-1, *[1] * (case.w.data.ndim - 1))
     step = int(np.gcd.reduce(case.w.data.astype(np.int64) - zero, axis=None))
     return fitted(np.random.default_rng(case.w.data.size), case, max(step, 1), in_16_bits)
+
+
+def between(case: Product) -> Product:
+    """The same layer, its bias half way between two steps of its sums."""
+    assert case.x.map is not None
+    assert case.w.map is not None
+    unit = np.broadcast_to(case.x.map.scale * case.w.map.scale, len(case.w.data))
+    return replace(case, bias=halves(case.bias, unit))
+
+
+def halves(bias: Array | None, unit: Array) -> NDArray[np.float32]:
+    """A bias, or none, half a unit lower in the first channel, higher in the next, and so on."""
+    sides = np.resize([-0.5, 0.5], unit.shape)
+    return np.asarray((0 if bias is None else bias) + sides * unit, F)
 
 
 # -- elements -------------------------------------------------------------------------------------

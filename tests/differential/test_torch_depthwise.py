@@ -23,6 +23,7 @@ from .kernels_of_torch import (
     product_of,
     run_product,
 )
+from .test_torch_products import claim, conv, linear
 from .test_torch_products import pytestmark as here
 
 pytestmark = here
@@ -265,3 +266,26 @@ def test_layers_of_several_channels_are_summed_exactly(name: str) -> None:
         case = full(seed, rank)
         tally.add(product_of(case, f"torch-2.13.{name}"), run_product(name, case), f"seed {seed}")
     tally.exact()
+
+
+# -- biases of qnnpack ----------------------------------------------------------------------------
+
+
+def between(op: str, seed: int) -> list[Product]:
+    """Layers whose biases lie half way between two sums, volumes of channels apart among them."""
+    found = []
+    for many in (False, True):
+        found.append(linear(seed, many) if op == "linear" else conv(seed, many, int(op[4])))
+        found += [depthwise(seed, 3, many)] if op == "conv3d" else []
+    return [draws.between(case) for case in found]
+
+
+@pytest.mark.parametrize("op", ["linear", "conv1d", "conv2d", "conv3d"])
+def test_a_bias_half_way_between_two_sums_becomes_that_of_qnnpack(op: str) -> None:
+    tally, apart = Tally(), 0
+    for case in [one for seed in range(8) for one in between(op, seed)]:
+        wanted = run_product("qnnpack", case)
+        tally.add(product_of(case, "torch-2.13.qnnpack"), wanted, op)
+        apart += int(np.count_nonzero(product_of(case, FBGEMM) != wanted))
+    tally.within(claim("qnnpack", op, False))
+    assert apart > 0.01 * tally.total, "biases as they are would have done"

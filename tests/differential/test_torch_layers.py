@@ -166,6 +166,25 @@ def test_transposed_convolutions_are_the_engines(name: str, many: bool, rank: in
     tally.within(claimed(name, asked.op, {"x": "u8", "w": "i8", "result": "u8"}))
 
 
+@pytest.mark.parametrize("rank", [1, 2])
+def test_a_bias_half_way_between_two_sums_becomes_that_of_qnnpack(rank: int) -> None:
+    tally = Tally()
+    for seed in range(12):
+        asked, sides = transposed(np.random.default_rng(seed), rank, False, False)
+        bias, x, w = (asked.operands.get(slot) for slot in ("bias", "x", "w"))
+        assert x is not None
+        assert x.map is not None
+        assert w is not None
+        assert w.map is not None
+        unit = np.full(w.data.shape[1] * int(str(asked.attrs["groups"])), x.map.scale * w.map.scale)
+        made = Held(draws.halves(None if bias is None else bias.data, unit))
+        asked = replace(asked, operands={**asked.operands, "bias": made})
+        with engine("qnnpack"):
+            wanted = taken(torchs_transposed(asked, sides))
+        tally.add(computed(asked, "torch-2.13.qnnpack"), wanted, f"seed {seed}")
+    tally.within(claimed("qnnpack", asked.op, {"x": "u8", "w": "i8", "result": "u8"}))
+
+
 def torchs_many(name: str, cases: list[tuple[Asked, list[list[int]]]]) -> list[Array]:
     with engine(name):
         return [taken(torchs_transposed(asked, sides)) for asked, sides in cases]

@@ -72,9 +72,13 @@ def of_engine(engine: str) -> list[Product]:
         found += [depth.large(seed) for seed in (6, 9, 11, 12)]
     if engine == "qnnpack":
         found += [depth.volume(seed) for seed in range(40)]
+        found += [one for op in OPS for seed in range(8) for one in depth.between(op, seed)]
     if engine == "pt2e":
         found = [c for c in found if c.op in ("linear", "conv2d") and many_scales(c)]
     return found
+
+
+OPS = ("linear", "conv1d", "conv2d", "conv3d")
 
 
 def beyond(engine: str) -> list[Product]:
@@ -219,6 +223,8 @@ def transposed(engine: str) -> Check:
         for rank in (1, 2, 3)[: 2 if engine == "qnnpack" else 3]:
             layers.test_transposed_convolutions_are_the_engines(engine, False, rank)
             older.test_with_vnni_or_by_qnnpack_pairs_are_exact(engine, rank)
+            if engine == "qnnpack":
+                layers.test_a_bias_half_way_between_two_sums_becomes_that_of_qnnpack(rank)
 
     return check
 
