@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     default="",
     help="Runtimes whose codes are compared, or .toml files.",
 )
+@shared.isa("Processor whose rules count")
 @shared.whole("--most", "Ulps by which a scale is nudged at most.", 1024)
 @shared.as_json
 @shared.quiet
@@ -38,6 +39,7 @@ def certify(
     model: Path,
     layer: str | None,
     profiles: str,
+    isa: str | None,
     most: int,
     as_json: bool,
     quiet: bool,
@@ -45,16 +47,17 @@ def certify(
     """Prove what sums of a model's layers can do, whatever the input.
 
     From the weights: whether 32 bits hold every sum, and whether pairs of products saturate in 16
-    bits on processors without VNNI, and under which runtimes they do on this one: depthwise layers
+    bits on processors without VNNI, and under which runtimes they do on this one (or on that of
+    --isa): depthwise layers
     have kernels of their own. With --profiles: whether runtimes make the same code of every sum
     that some input makes; and if not, the fewest ulps of float32 by which the scale of the weights,
     or of each channel, is to change for that. Each sum is looked at, or those around each
     step of codes, which never fall. Where sums have gaps, and more than 4,194,304 multiples of the
     weights' greatest common divisor lie between their ends, all these multiples count as sums.
-    Rules are those of this processor, and kernels those that each runtime groups: a layer that one
-    of them computes in float32 is no subject of proof, which is told. That profiles agree is a
-    proof about runtimes where both claim their rule exact; other claims are told. Ends with status
-    1 where sums wrap or profiles part ways.
+    Rules are those of this processor, or of --isa, and kernels those that each runtime groups: a
+    layer that one of them computes in float32 is no subject of proof, which is told. That profiles
+    agree is a proof about runtimes where both claim their rule exact; other claims are told. Ends
+    with status 1 where sums wrap or profiles part ways.
 
     --json prints {file, profiles, layers: [{node, op, path, origin, least, greatest, bits, wraps,
     classes, saturated_by, why, ties: {profiles, claims, proof, sums, differ, free, unclaimed,
@@ -66,13 +69,13 @@ def certify(
 
     asked = (name.strip() for name in profiles.split(","))
     names = tuple(dict.fromkeys(given(name) for name in asked if name))
-    found = certificates(open_model(model), names, layer=layer, most=most)
+    found = certificates(open_model(model), names, layer=layer, most=most, isa=isa)
     screen = Screen(quiet=quiet)
     if as_json:
         rows = [_to_json(c) for c in found]
         screen.json({"file": str(model), "profiles": list(names), "layers": rows})
     else:
-        _show(screen, found, names)
+        _show(screen, found, names, isa)
     if any(c.sums.wraps or (c.ties is not None and c.ties.differ) for c in found):
         context.exit(1)
 
@@ -97,18 +100,20 @@ def _to_json(found: Certificate) -> dict[str, object]:
     }
 
 
-def _show(screen: Screen, found: Sequence[Certificate], names: Sequence[str]) -> None:
+def _show(
+    screen: Screen, found: Sequence[Certificate], names: Sequence[str], isa: str | None
+) -> None:
     if not found:
         screen.line("no op sums products of codes")
         return
-    here = any(c.saturated_by for c in found)
+    here, where = any(c.saturated_by for c in found), f"on {isa}" if isa else "here"
     columns = [
         Column("layer", fit="shorten"),
         Column("op"),
         Column("bits", "right"),
         Column("in 32 bits"),
         Column("pairs without VNNI"),
-        *([Column("pairs saturate here under", fit="wrap")] if here else []),
+        *([Column(f"pairs saturate {where} under", fit="wrap")] if here else []),
     ]
     if names:
         columns += [Column("on how many sums they differ", "right"), Column("nudge", fit="wrap")]

@@ -41,6 +41,7 @@ MOST = 60
     help="What to measure with --data, the first model being right: sqnr unless said, or cosine,"
     " mean-error, top1, or a plugin's; may be given several times.",
 )
+@shared.isa("Processor by whose rules both are run")
 @shared.whole("--limit", "Run only so many samples.")
 @shared.as_json
 @shared.quiet
@@ -51,6 +52,7 @@ def diff(
     b: Path,
     data: Path | None,
     metrics: tuple[str, ...],
+    isa: str | None,
     limit: int | None,
     as_json: bool,
     quiet: bool,
@@ -60,7 +62,8 @@ def diff(
     Ops are matched by where they came from, then by the tensors they make, then by what they
     compute; then structure, types, scales, zero points, codes and weights are compared. Names of
     inner values and the order of ops are no difference. Ends with status 1 where there is one.
-    --data tells also how near their results are, codes as the reals that they mean.
+    --data tells also how near their results are, codes as the reals that they mean; profiles that
+    have rules of a processor go by those of this one, or of --isa.
 
     --json prints {a, b, equal, nodes, matched, graph, changed: [{a, b, op, how, changes: [{what,
     where, a, b, measure}]}], only_a: [{name, op, held_by}], only_b, bodies, samples, outputs:
@@ -73,12 +76,12 @@ def diff(
     chosen = [metric(name) for name in dict.fromkeys(metrics or ("sqnr",))]
     graphs = open_model(a), open_model(b)
     ran = data is not None or not any(graph.inputs for graph in graphs)
-    if (metrics and not ran) or (limit and data is None):
-        raise UsageError("--metric and --limit are for --data: give samples to run on")
+    if ((metrics or isa) and not ran) or (limit and data is None):
+        raise UsageError("--metric, --isa and --limit are for --data: give samples to run on")
     found = compare(*graphs)
     screen = Screen(quiet=quiet)
-    asked = data is not None or metrics
-    results = _results(screen, graphs, data, limit) if asked else []
+    asked = data is not None or metrics or isa is not None
+    results = _results(screen, graphs, data, limit, isa) if asked else []
     near = measured(chosen, *results) if results else {}
     if as_json:
         rows = ((name, {m: number(x) for m, x in row.items()}) for name, row in near.items())
@@ -100,7 +103,11 @@ def diff(
 
 
 def _results(
-    screen: Screen, graphs: tuple[Graph, Graph], data: Path | None, limit: int | None
+    screen: Screen,
+    graphs: tuple[Graph, Graph],
+    data: Path | None,
+    limit: int | None,
+    isa: str | None,
 ) -> list[dict[str, Tensor]]:
     """What both models make of the samples, as reals: the outputs that both have."""
     from qir.cli.engines import Engine
@@ -115,7 +122,7 @@ def _results(
         raise UsageError("--data: the models have no output of one name")
     if data is not None:
         defaults.require_known(data, *graphs)
-    engines = [Engine("reference", partial(_reals, graph, names), None) for graph in graphs]
+    engines = [Engine("reference", partial(_reals, graph, names, isa), None) for graph in graphs]
     more = [defaults.given_in(graph, data) if data is not None else {} for graph in graphs]
     batches = defaults.batches(graphs[0], data, limit=limit)
     if more[0].keys() == more[1].keys():
@@ -124,12 +131,14 @@ def _results(
     raise UsageError(f"--data: {said}: a default of one of the models alone; leave it out")
 
 
-def _reals(graph: Graph, names: Sequence[str], inputs: Tensors) -> dict[str, Tensor]:
+def _reals(
+    graph: Graph, names: Sequence[str], isa: str | None, inputs: Tensors
+) -> dict[str, Tensor]:
     """Results by name; codes as what they mean."""
     from qir import pipeline
     from qir.numerics import profile, reals_of
 
-    made = pipeline.run(graph, inputs)
+    made = pipeline.run(graph, inputs, isa=isa)
     kinds = {name: graph.outputs[name].type.quant for name in names}
     known = profile(graph.profile)
     return {

@@ -54,12 +54,7 @@ FIRST = 4
     metavar="NAME",
     help="Give this value instead of the outputs; may be given several times.",
 )
-@click.option(
-    "--isa",
-    metavar="SET",
-    help="Processor by whose rules the reference computes: any, avx2, avx512, vnni or amx. Without"
-    " it this one, for profiles that claim something of it alone.",
-)
+@shared.isa("Processor by whose rules the reference computes")
 @shared.whole("--limit", "Run only so many samples.")
 @shared.whole("--batch", "Samples in a batch.")
 @shared.threads

@@ -77,6 +77,12 @@ def data(text: str, *, required: bool = False) -> Decorator:
     return click.option("--data", type=PATH, required=required, metavar="PATH", help=text)
 
 
+def isa(text: str) -> Decorator:
+    """The processor by whose rules numbers are computed."""
+    known = "any, avx2, avx512, vnni or amx. Without it this one"
+    return click.option("--isa", metavar="SET", help=f"{text}: {known}.")
+
+
 class Count(click.ParamType):  # type: ignore[type-arg]
     """A whole number from `least` up to what a machine can hold."""
 

@@ -17,16 +17,17 @@ from numpy.typing import NDArray
 from qir.errors import QirError, UsageError
 from qir.inspect.grouped import layers
 from qir.inspect.overflow import Sums, sums_of
+from qir.inspect.pairs import cut, saturated_by
 from qir.inspect.reach import WIDEST, reach
 from qir.ir.dtype import F32, dtype
 from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.types import Array, Element, QuantType, TensorType, uniform
-from qir.ir.verify import Seen, accumulators
+from qir.ir.verify import Seen
 from qir.ir.verify.accumulators import summed, transposed
 from qir.ir.verify.step import SLOTS, Product
-from qir.numerics import Query, Rule, affine_of, given, profile, profile_names, query_of
-from qir.numerics.processor import best_isa
+from qir.numerics import Query, Rule, affine_of, given, profile, query_of
+from qir.numerics.processor import best_isa, on_processor
 from qir.numerics.rounding import TWICE
 from qir.reference.products import PRODUCTS, Kernel, product
 from qir.reference.quantized import bounds
@@ -89,7 +90,7 @@ class Certificate:
     ties: Ties | None
     """None where no profiles were named."""
     saturated_by: tuple[str, ...] = ()
-    """The profiles under which, on this processor, pairs of its products can saturate, or codes
+    """The profiles under which, on that processor, pairs of its products can saturate, or codes
     of a window, which zero points of weights are multiplied with, as they are added: of those
     named, and where runtimes have a kernel of its form, such as depthwise layers, of all."""
 
@@ -102,55 +103,39 @@ class Certificate:
 
 
 def certify(
-    graph: Graph, profiles: Sequence[str] = (), *, layer: str | None = None, most: int = MOST
+    graph: Graph,
+    profiles: Sequence[str] = (),
+    *,
+    layer: str | None = None,
+    most: int = MOST,
+    isa: str | None = None,
 ) -> tuple[Certificate, ...]:
     """The certificates of every product of codes, or of one node.
 
     A profile is given by its name or as a `.toml` file; its rules are those that it has for this
-    processor, on the kernels that it groups. Raises UsageError for a layer that there is
-    not, or for one profile alone; ProfileError for a profile that there is not.
+    processor, or for `isa`, on the kernels that it groups. Raises UsageError for a layer that there
+    is not, one profile alone or a processor unknown; ProfileError for a profile that there is not.
     """
     profiles = [given(name) for name in profiles]
     if len(set(profiles)) == 1:
         raise UsageError("two profiles or more are compared; one alone agrees with itself")
     for name in profiles:
         profile(name)
-    every, own = layers(graph, profiles)
-    found = tuple(
-        Certificate(
-            sums_of(seen, made),
-            _ties(seen, made, tuple(profiles), [found.get(place) for found in own], most),
-            _saturated_by(seen.node, made, profiles),
+    asked = isa or best_isa()
+    with on_processor(profiles, asked):
+        every, own = layers(graph, profiles)
+        found = tuple(
+            Certificate(
+                sums_of(seen, made),
+                _ties(seen, made, tuple(profiles), [found.get(place) for found in own], most),
+                saturated_by(seen.node, made, profiles, asked),
+            )
+            for place, (seen, made) in every.items()
+            if layer is None or seen.node.name == layer
         )
-        for place, (seen, made) in every.items()
-        if layer is None or seen.node.name == layer
-    )
     if layer is not None and not found:
         raise UsageError(f"no product of codes is named {layer!r}")
     return found
-
-
-def _saturated_by(node: Node, made: Product, profiles: Sequence[str]) -> tuple[str, ...]:
-    """The profiles under which pairs of products can saturate on this processor, or the codes of
-    a window beside zero points of weights."""
-    query = query_of(node, isa=best_isa())
-    names = profile_names() if query.forms else profiles
-    said = {name: profile(name).resolve(query).acc.pairs for name in names}
-    cut = {how for how in set(said.values()) if _cut(how, made)}
-    return tuple(name for name, how in said.items() if how in cut)
-
-
-def _cut(how: str, made: Product) -> bool:
-    """Whether something saturates in 16 bits where pairs of terms are added so."""
-    signed = made.x.storage.kind == "int" and made.step.call.op.startswith("conv")
-    if how == "exact" or (how == "halve_signed" and signed):
-        return False
-    inside = how in ("saturate_i16", "halve_signed")
-    pairs = accumulators.pairs(made, inside=inside)
-    if pairs is None:
-        return False
-    wide = how == "saturate_taps" and accumulators.window(made) > accumulators.INT16[1]
-    return pairs.saturates or wide
 
 
 def _ties(
@@ -164,7 +149,7 @@ def _ties(
     if not profiles:
         return None
     sums, ours = sums_of(seen, made), [found or (seen, made) for found in own]
-    queries = [query_of(each.node, isa=best_isa()) for each, _ in ours]
+    queries = [query_of(each.node) for each, _ in ours]
     claims = tuple(
         profile(name).resolve(query).claim for name, query in zip(profiles, queries, strict=True)
     )
@@ -254,7 +239,7 @@ def _by_one(name: str, node: Node, made: Product) -> _Layer | str:
     bias = _bias(node, made)
     if isinstance(bias, str):
         return bias
-    rule = profile(name).resolve(query_of(node, isa=best_isa()))
+    rule = profile(name).resolve(query_of(node))
     if why := _unsaid(rule, name, node, made, result):
         return why
     rule = replace(rule, acc=replace(rule.acc, pairs="exact"))
@@ -302,7 +287,7 @@ def _unsaid(rule: Rule, name: str, node: Node, made: Product, result: QuantType)
         return f"{name} computes {made.step.row.name} by method {rule.method}"
     if rule.acc.pairs == "halve_signed" and made.x.storage.kind == "int":
         return f"weights of signed data are halved under {name}"
-    if _cut(rule.acc.pairs, made):
+    if cut(rule.acc.pairs, made):
         return f"pairs of products can saturate in 16 bits under {name}"
     declared = any(q.declared is not None for q in (made.x, made.w, result))
     if rule.requant.order == "gy/gx/gw" and declared:
@@ -342,7 +327,7 @@ def _ends(node: Node, result: QuantType, name: str) -> tuple[int, int]:
     low, high = result.low, result.high
     found = profile(name)
     rule = found.resolve(Query("quantize", {"result": str(result.storage)}))
-    how = found.resolve(query_of(node, isa=best_isa())).stage.ends
+    how = found.resolve(query_of(node)).stage.ends
     for stage in node.stages[1:]:
         least, most = bounds(stage.op, stage.attrs, affine_of(result), rule, how)
         low, high = max(low, least), min(high, most)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -112,3 +113,35 @@ def test_the_verb_takes_a_processor(tmp_path: Path) -> None:
     refused = qir("run", model, "--data", data, "--isa", "avx2", "--with", "cpu")
     assert refused.status
     assert "--isa is for the reference" in refused.err
+
+
+def certified(*words: str | Path) -> dict[str, list[str]]:
+    """What is certain of a model's one layer."""
+    (found,) = json.loads(qir("certify", *words, "--json").out)["layers"]
+    made: dict[str, list[str]] = found
+    return made
+
+
+def test_certificates_are_of_the_processor_that_is_named(tmp_path: Path) -> None:
+    model = tmp_path / "m.qir"
+    pipeline.save(layer(), model)
+    words = (model, "--profiles", f"{FBGEMM},torch-2.13.qnnpack")
+    for isa, saturates in (("avx2", True), ("avx512", True), ("vnni", False), ("any", False)):
+        assert (FBGEMM in certified(*words, "--isa", isa)["saturated_by"]) is saturates, isa
+    assert "pairs saturate on avx2 under" in qir("certify", *words, "--isa", "avx2").out
+    assert "no instruction set 'sse2'" in qir("certify", model, "--isa", "sse2").err
+
+
+def test_what_differs_is_that_of_the_processor_that_is_named(tmp_path: Path) -> None:
+    one, other, data = tmp_path / "a.qir", tmp_path / "b.qir", tmp_path / "x.npy"
+    pipeline.save(layer(), one)
+    pipeline.save(layer("native"), other)
+    np.save(data, X)
+    words = ("diff", one, other, "--data", data, "--metric", "mean-error", "--json")
+    gap = np.abs(sums(saturate=True).astype(np.int64) - sums(saturate=False)).mean() * 512
+    for isa, wanted in (("avx2", gap), ("vnni", 0.0)):
+        (found,) = json.loads(qir(*words, "--isa", isa).out)["outputs"]
+        assert found["metrics"]["mean-error"] == pytest.approx(wanted), isa
+    refused = qir("diff", one, other, "--isa", "avx2")
+    assert "--isa and --limit are for --data" in refused.err
+    assert "no instruction set 'sse2'" in qir(*words, "--isa", "sse2").err

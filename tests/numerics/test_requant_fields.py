@@ -216,8 +216,8 @@ def test_steps_are_cut_to_32_bits_in_which_the_zero_point_wraps() -> None:
         ),
         (
             Requant(multiplier="q31", round="double", clip="codes_32"),
-            "requant.clip = 'codes_32' with requant.multiplier = 'q31' with requant.round = 'double'"
-            " with requant.zero = 'after'",
+            "requant.clip = 'codes_32' with requant.multiplier = 'q31' with"
+            " requant.round = 'double' with requant.zero = 'after'",
         ),
         (
             Requant(multiplier="exact", order="gy/gx/gw"),

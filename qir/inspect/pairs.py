@@ -1,0 +1,33 @@
+"""Under which profiles pairs of products saturate in 16 bits on a processor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from qir.ir.node import Node
+from qir.ir.verify import accumulators
+from qir.ir.verify.step import Product
+from qir.numerics import profile, profile_names, query_of
+
+
+def saturated_by(node: Node, made: Product, profiles: Sequence[str], isa: str) -> tuple[str, ...]:
+    """The profiles under which pairs of products can saturate on a processor, or the codes of a
+    window beside zero points of weights."""
+    query = query_of(node, isa=isa)
+    names = profile_names() if query.forms else profiles
+    said = {name: profile(name).resolve(query).acc.pairs for name in names}
+    lossy = {how for how in set(said.values()) if cut(how, made)}
+    return tuple(name for name, how in said.items() if how in lossy)
+
+
+def cut(how: str, made: Product) -> bool:
+    """Whether something saturates in 16 bits where pairs of terms are added so."""
+    signed = made.x.storage.kind == "int" and made.step.call.op.startswith("conv")
+    if how == "exact" or (how == "halve_signed" and signed):
+        return False
+    inside = how in ("saturate_i16", "halve_signed")
+    pairs = accumulators.pairs(made, inside=inside)
+    if pairs is None:
+        return False
+    wide = how == "saturate_taps" and accumulators.window(made) > accumulators.INT16[1]
+    return pairs.saturates or wide
