@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from onnx import inliner
 
 from qir.errors import InputError
+from qir.ir.dtype import STRING
 from qir.ir.parts import Held, Parts, lying
 from qir.ir.parts import few as few_elements
 from qir.ir.types import Array, TensorType
@@ -268,8 +269,13 @@ def _fetch(tensor: onnx.TensorProto, folder: Path, name: str) -> Array:
     place = entries.get("location", "")
     file = _beside(folder, place)
     kind, shape = element(tensor.data_type), tuple(tensor.dims)
+    if kind == STRING:
+        raise ValueError(f"its texts are at {place!r}; texts stand in the model itself")
     offset = _number(entries, "offset", 0)
     length = _number(entries, "length", stored_size(kind, shape))
+    if length != stored_size(kind, shape) and not length:  # onnxruntime reads it whole
+        wanted = f"{list(shape)} of {kind} takes {stored_size(kind, shape)} bytes"
+        raise ValueError(f"its length is 0, where {wanted}; state that, or none")
     held = file.stat().st_size
     if offset + length > held:
         raise ValueError(f"bytes {offset} to {offset + length} of {place!r}, which holds {held}")
@@ -299,7 +305,7 @@ def _number(entries: Mapping[str, str], key: str, default: int) -> int:
     said = entries.get(key)
     if said is None:
         return default
-    if not re.fullmatch(r"-?[0-9]{1,40}", said.strip()):
+    if not re.fullmatch(r"-?[0-9]{1,40}", said):
         raise ValueError(f"its {key} {said[:40]!r} is no number of bytes that a file has")
     if int(said) < 0:
         raise ValueError(f"its {key} is {int(said)}, below 0")
@@ -310,6 +316,8 @@ def _beside(folder: Path, place: str) -> Path:
     parts = PurePosixPath(place.replace("\\", "/"))
     if not place or "\0" in place or parts.is_absolute() or ".." in parts.parts:
         raise ValueError(f"its data are at {place!r}, which is not inside the model's folder")
+    if "\\" in place:
+        raise ValueError(f"its data are at {place!r}; folders in a model's paths end in '/'")
     home = folder.resolve()
     try:
         file = (home / parts).resolve()
@@ -317,7 +325,7 @@ def _beside(folder: Path, place: str) -> Path:
         raise ValueError(f"its data at {place!r} cannot be found: no such path") from error
     if not file.is_relative_to(home):
         raise ValueError(f"its data at {place!r} lead out of the model's folder")
-    if file.is_dir():
+    if file.is_dir() or place.rpartition("/")[2] in ("", "."):
         raise ValueError(f"its data are at {place!r}, which is a folder; name a file")
     if not file.exists():
         raise ValueError(f"its data file {place!r} is not there")

@@ -196,7 +196,7 @@ def test_data_of_the_wrong_size_are_told(tmp_path: Path, length: int, offset: in
     assert "tensor c: " in message(external(tmp_path, "d.bin", length, offset))
 
 
-@pytest.mark.parametrize("offset", ["abc", "", "1.5", "9" * 5000])
+@pytest.mark.parametrize("offset", ["abc", "", "1.5", "9" * 5000, " 0 ", "0\n", "+0"])
 def test_an_offset_that_is_no_number_is_told(tmp_path: Path, offset: str) -> None:
     (tmp_path / "d.bin").write_bytes(bytes(20))
     said = message(external(tmp_path, "d.bin", 16, offset))
@@ -214,12 +214,37 @@ def test_links_that_lead_nowhere_or_to_a_second_name_are_told(tmp_path: Path) ->
     assert "'hard.bin' has another name (a hard link); copy it" in said
 
 
-@pytest.mark.parametrize(
-    "place", ["file:///etc/passwd", "http://h/d.bin", "D.BIN", "d.bin\0x", "~/d"]
-)
+PLACES = ["file:///etc/passwd", "http://h/d.bin", "D.BIN", "d.bin\0x", "~/d"]
+
+
+@pytest.mark.parametrize("place", [*PLACES, "d.bin/", "d.bin/.", "in\\d.bin", ".\\d.bin"])
 def test_a_place_is_a_path_and_nothing_else(tmp_path: Path, place: str) -> None:
-    (tmp_path / "d.bin").write_bytes(bytes(16))
+    (tmp_path / "in").mkdir()
+    for path in (tmp_path / "d.bin", tmp_path / "in" / "d.bin"):
+        path.write_bytes(bytes(16))
     assert "tensor c: its data" in message(external(tmp_path, place))
+    if "\0" not in place:
+        with pytest.raises(Exception, match="External data path"):
+            ort.InferenceSession(external(tmp_path, place))
+
+
+def test_a_length_of_nothing_is_one(tmp_path: Path) -> None:
+    """As the `onnx` package has it; onnxruntime takes it for none."""
+    (tmp_path / "d.bin").write_bytes(bytes(16))
+    path = external(tmp_path, "d.bin", 0)
+    said = "tensor c: its length is 0, where [4] of f32 takes 16 bytes; state that, or none"
+    assert said in message(path)
+    with pytest.raises(ValueError, match="reshape"):
+        onnx.numpy_helper.to_array(onnx.load(path).graph.initializer[0])
+    ort.InferenceSession(path)
+
+
+def test_texts_beside_a_model_are_told(tmp_path: Path) -> None:
+    (tmp_path / "d.bin").write_bytes(bytes(16))
+    proto = onnx.load(external(tmp_path, "d.bin"), load_external_data=False)
+    proto.graph.initializer[0].data_type = TensorProto.STRING
+    said = "tensor c: its texts are at 'd.bin'; texts stand in the model itself"
+    assert said in message(save(proto, tmp_path))
 
 
 def test_data_of_few_bits_are_not_read_before_their_size_is_right(tmp_path: Path) -> None:
