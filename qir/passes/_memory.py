@@ -28,12 +28,14 @@ _LAST = frozenset(
 """Kernels that give channels-last tensors, whatever they read."""
 _ALIKE = frozenset(
     "quantize dequantize requantize identity dropout cast add sub mul div min max prelu pad concat "
-    "max_pool2d avg_pool2d global_avg_pool adaptive_avg_pool max_pool3d resize resize_nearest "
-    "instance_norm group_norm".split()
+    "max_pool1d avg_pool1d max_pool2d avg_pool2d global_avg_pool adaptive_avg_pool max_pool3d "
+    "resize resize_nearest instance_norm group_norm".split()
 )
 """Ops whose results lie as what they read, beside all that work element by element."""
 _PLAIN = frozenset({"elu", "celu"})
 """Ops that read any order and write the plain one, one element after the other."""
+_SAME = frozenset({"relu", "clip"})
+"""Ops that give the same in any order."""
 _PAIRS = frozenset("add sub mul div".split())
 """Ops that go from element to element where their operands lie in two orders."""
 
@@ -77,12 +79,13 @@ class _Order:
     def find(self) -> None:
         """Goes through the graph once."""
         for node in list(self.graph):
-            if not node.results or node.result.type.rank not in (4, 5):
+            if not node.results or node.result.type.rank not in (3, 4, 5):
                 continue
             lies = self._lies(node)
             for value in node.results:
                 self.last[value] = lies
-            if lies and node in self.can and self._turns(node):
+            lines = node.result.type.rank == 3
+            if lies and not lines and node in self.can and self._turns(node):
                 self.turned.add(node)
             if lies and self.misplaces and _clipped(node):
                 self._misplace(node)
@@ -104,8 +107,9 @@ class _Order:
         apart = {lies for value, lies in zip(data, found, strict=True) if not _either(value)}
         if op in _PAIRS and len(apart) > 1 and all(map(_coded, data)):
             self.unknown.append((node, "its operands lie in two orders in memory: not foreseen"))
-        if op in _PLAIN:
-            if found[0] and _coded(data[0]):
+        lines = node.result.type.rank == 3 and (op in _PAIRS or spec(op).traits.elementwise)
+        if op in _PLAIN or (lines and _coded(data[0])):
+            if any(found) and _coded(data[0]) and op not in _SAME:
                 said = "it reads channels last in memory and writes them second: not foreseen"
                 self.unknown.append((node, said))
             return False

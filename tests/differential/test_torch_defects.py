@@ -6,6 +6,7 @@ from concurrent.futures.process import BrokenProcessPool
 
 import numpy as np
 import pytest
+import torch
 
 from qir.ir.ops import spec
 from qir.numerics import profile
@@ -26,6 +27,7 @@ from .kernels_of_torch import (
     run_product,
     run_products,
     taken,
+    tensor,
 )
 from .test_torch_layers import torchs_transposed
 from .test_torch_products import made_by
@@ -201,3 +203,19 @@ def test_reals_that_no_float_holds_are_warned_of_nowhere() -> None:
     asked = Asked("avg_pool2d", held, of("u8", 1.0), {"kernel": (1, 2), "stride": (1, 1)})
     for name in ("ort-1.31", "native", "torch-2.13.fbgemm"):
         assert computed(asked, name).shape == (1, 1, 2, 1)
+
+
+def test_qnnpack_clamps_channels_last_codes_to_other_places() -> None:
+    """They are written in the order that they have in memory, to a tensor of the plain order."""
+    rng = np.random.default_rng(0)
+    for shape in ((1, 5, 4, 4), (2, 3, 2, 4, 5)):
+        held = Held(rng.integers(0, 256, shape).astype(np.uint8), of("u8", 0.05, 101))
+        lying = np.moveaxis(held.data, 1, -1)
+        for name in ("qnnpack", "fbgemm"):
+            with engine(name):
+                made = taken(torch.clamp(tensor(held, last=True), -1.0, 2.0))
+            meant = lying.reshape(shape) if name == "qnnpack" else held.data
+            assert np.array_equal(made, np.clip(meant, 81, 141)), name
+        assert not np.array_equal(lying.reshape(shape), held.data)
+    assert profile("torch-2.13.qnnpack").clips == "misplaced"
+    assert profile("torch-2.13.fbgemm").clips == "kept"

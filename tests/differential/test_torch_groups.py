@@ -83,9 +83,8 @@ def torch_network(name: str, n: Numbers) -> Array:
         three = ops.linear_prepack(tensor(n.last), b3)
         a = ops.conv2d_relu(tensor(n.x), one, *at[0])
         b = ops.conv2d(a, two, *at[1])
-        # Elements lie as they do in the graph: what convolutions make is turned back.
-        c = ops.add_relu(a.contiguous(), b.contiguous(), *at[2])
-        d = func.max_pool2d(c, n.kernel, n.kernel).contiguous()
+        c = ops.add_relu(a, b, *at[2])
+        d = func.max_pool2d(c, n.kernel, n.kernel)
         e = func.adaptive_avg_pool2d(d, 1)
         return taken(ops.linear(torch.flatten(e, 1), three, *at[3]))
 

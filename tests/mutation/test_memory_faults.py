@@ -1,0 +1,20 @@
+"""A profile that puts torch's tensors elsewhere in memory: the comparison of networks finds it."""
+
+from __future__ import annotations
+
+import pytest
+
+from qir.numerics import profile
+from qir.numerics.library import replaced
+from tests.differential import test_torch_memory as memory
+
+from .test_grouping_faults import head
+
+pytestmark = memory.here
+
+
+@pytest.mark.parametrize(("engine", "field"), [("fbgemm", "memory"), ("qnnpack", "clips")])
+def test_it_is_found(engine: str, field: str) -> None:
+    wrong = head(field, "kept")(profile(f"torch-2.13.{engine}"))
+    with replaced(wrong), pytest.raises(AssertionError, match=r"seed \d+"):
+        memory.agrees(engine)
