@@ -7,13 +7,14 @@ zero point or bit width are computed, or no storage type holds the codes, it is 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from qir.ir.dtype import F32, dtype
 from qir.ir.node import Value
-from qir.ir.types import QuantType, TensorType, uniform
+from qir.ir.types import QuantType, TensorType, param, uniform
 
 from .contrib_body import Body, given, group
 from .op import Keep, Op
@@ -100,11 +101,16 @@ def _map(reader: Reader, op: Op, x: TensorType, signed: bool, narrow: bool) -> Q
         return None
     if bits > _WITH_ZERO and zero.any():
         return None
-    if (zero != np.rint(zero)).any() or (zero < low).any() or (zero > high).any():
+    if not ((zero >= low) & (zero <= high)).all():
         return None
     flat = scale.reshape(-1) if axes else scale.reshape(-1)[0]
-    zeros = np.broadcast_to(zero.reshape(-1), scale.size).astype(np.int64)
-    return uniform(storage, flat, zeros if axes else zeros[0], axis=axis, bounds=bounds)
+    zeros = np.broadcast_to(zero.reshape(-1), scale.size)
+    kind = uniform(storage, flat, axis=axis, bounds=bounds)
+    if (zero != np.rint(zero)).any():
+        real = param(zeros if axes else zeros[0], kind.grain, f"{op.name}.zero")
+        return replace(kind, zero=real)
+    whole = zeros.astype(np.int64)
+    return uniform(storage, flat, whole if axes else whole[0], axis=axis, bounds=bounds)
 
 
 def _formula(body: Body, mode: str, signed: bool, narrow: bool) -> Value:

@@ -43,11 +43,12 @@ def runs(made: onnx.ModelProto, folder: Path, wanted: Reals) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(
-    ("bits", "zero"), [(4, 0), (4, 3), (5, 0), (8, 1), (1, 0), (17, 0), (24, 0), (24, 3)]
+    ("bits", "zero"),
+    [(4, 0), (4, 3), (5, 0), (8, 1), (1, 0), (17, 0), (24, 0), (24, 3), (4, 2.5), (8, 3.3)],
 )
 @pytest.mark.parametrize("signed", [0, 1])
 def test_quant_is_written_by_operators_that_run(
-    tmp_path: Path, mode: str, bits: int, zero: int, signed: int
+    tmp_path: Path, mode: str, bits: int, zero: float, signed: int
 ) -> None:
     for narrow, size in ((0, ()), (bits > 1, (1, 6))):
         scale = np.asarray(np.full(size, 0.25), F)
