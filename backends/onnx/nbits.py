@@ -135,7 +135,7 @@ def _rows(array: Array, node: Node, *, turned: bool) -> Array | str:
 
 def _whole_zeros(quant: QuantType) -> bool:
     """Whether zero points that are said as reals are codes all the same."""
-    zeros = quant.zeros()
+    zeros = np.asarray(quant.zeros(), np.float64)
     low, high = quant.storage.bounds
     return bool(((zeros == np.rint(zeros)) & (zeros >= low) & (zeros <= high)).all())
 

@@ -43,11 +43,11 @@ def product(*kinds: str) -> tuple[Graph, NDArray[np.float64]]:
     return graph, np.stack(real)
 
 
-def judged(path: Path, *, optimize: bool) -> NDArray[np.generic]:
-    return np.stack(list(run(onnx.load(path), {"x": X}, optimize=optimize).values()))
+def judged(path: Path, *, optimize: bool) -> NDArray[np.float64]:
+    return np.stack(list(run(onnx.load(path), {"x": X}, optimize=optimize).values())).astype(float)
 
 
-def close(found: NDArray[np.generic], wanted: NDArray[np.float64]) -> bool:
+def close(found: NDArray[np.float64], wanted: NDArray[np.float64]) -> bool:
     return bool(np.abs(found - wanted).max() <= 1e-6 * np.abs(wanted).max())
 
 
