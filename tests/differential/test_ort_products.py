@@ -136,7 +136,10 @@ def product(m: Drawn) -> tuple[str, str, float]:
         more = [bias(m, form, (WIDE,), unit)] if m.chance(0.7) else []
         return m.op("Conv", x, w, *more), kind, float(unit.max())
     shape = SHAPES[int(m.rng.integers(len(SHAPES)))] if op != "Gemm" else SHAPES[0]
-    x, w = data(m, shape, kind, step), weights(m, (DEPTH, WIDE), scale, 1)
+    both = m.chance(0.1)
+    unit = np.asarray(np.float32(step) * np.float32(0.07)) if both else unit
+    x, like = data(m, shape, kind, step), (DEPTH, WIDE)
+    w = data(m, like, kind, 0.07) if both else weights(m, like, scale, 1)
     sizes = [(WIDE,)] * 3 + [(1, WIDE), (), (1,)]
     sizes += [(ROWS, WIDE), (ROWS, 1)] if len(shape) == 2 else []
     size = sizes[int(m.rng.integers(len(sizes)))]
