@@ -54,10 +54,11 @@ def lacking(claim: str, evidence: str, moves: bool, known: Callable[[str, str], 
         return ""
     said = claim.partition(":")[0]
     if evidence.startswith(MOVES):
-        return "" if moves else f"claim = {said!r}: only methods move and reals rest on `{MOVES}`"
+        of = "only methods move and reals rest on `moves:`, of ops that move and compare codes"
+        return "" if moves else f"claim = {said!r}: {of}"
     if (other := same_as(evidence)) and counted(evidence) is None:
         where = f" of {other[1]}" if other[1] else ""
-        return "" if known(*other) else f"no rule of {other[0]}{where} has a measurement"
+        return "" if known(*other) else f"no other rule of {other[0]}{where} has a measurement"
     found = counted(evidence)
     if found is None or not found[0]:
         return (

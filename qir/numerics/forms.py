@@ -271,6 +271,12 @@ class Form:
 
     said: str
     has: Callable[[Layer], bool]
+    ops: tuple[str, ...]
+    """The ops that can have it."""
+
+
+_PLAIN = ("conv1d", "conv2d", "conv3d")
+_CONVS = (*_PLAIN, "conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
 
 
 FORMS: Mapping[str, Form] = {
@@ -279,16 +285,19 @@ FORMS: Mapping[str, Form] = {
         "or two; 3, 5 or 7 taps along each axis, as many along the last two, half of them "
         "beyond each edge; strides 1 or 2, no dilation: what fbgemm has kernels of its own for",
         _depthwise,
+        ("conv2d", "conv3d"),
     ),
     "volumes_apart": Form(
         "conv3d of 3 taps along each axis in as many groups as channels, two or more, with one "
         "result of each: what qnnpack has a kernel of its own for",
         lambda of: of.op == "conv3d" and of.weights == (of.groups, 1, 3, 3, 3) and of.groups > 1,
+        ("conv3d",),
     ),
     "beyond_onednn": Form(
         "more than 100 groups, or weights with a zero point that is not 0: what torch's engine x86 "
         "does not ask oneDNN for",
         lambda of: of.groups > 100 or _shifted(of),
+        _CONVS,
     ),
     "groups_left_over": Form(
         "conv2d or conv3d whose groups have 2 channels, or 4, and as many results, 3 taps along "
@@ -296,50 +305,61 @@ FORMS: Mapping[str, Form] = {
         "groups, or 4, and no multiple of that: fbgemm computes 8 at a time, or 4, and beyond "
         "its memory",
         _left_over,
+        ("conv2d", "conv3d"),
     ),
     "scattered_rows": Form(
         "conv_transpose2d of one group, channels in and out multiples of 8, 2 rows of up to 6 "
         "taps, strides 1 or 2, no padding, no dilation: fbgemm has a kernel of its own for it, "
         "whose sums are wrong but of one image in steps of 1",
         _scattered,
+        ("conv_transpose2d",),
     ),
     "short_result": Form(
-        "a result that is shorter along some axis than the padding before it", _short
+        "a result that is shorter along some axis than the padding before it",
+        _short,
+        _CONVS,
     ),
     "onednn_amiss": Form(
         "no transposed one, of which some window holds padding alone, or a conv3d of one slice "
         "with padding before or after it: oneDNN sums what lies beyond the data",
         lambda of: not of.op.startswith("conv_transpose") and (_past_edges(of) or _one_slice(of)),
+        _PLAIN,
     ),
     "padded_high": Form(
         "padding, and a zero point of the data above 128, with which two weights of codes at their "
         "ends leave 16 bits",
         _padded_high,
+        _CONVS,
     ),
     "same_unpadded": Form(
         "conv2d by more than one tap, padded as a file may say by SAME, with a stride that leaves "
         "rows or columns unread: of XNNPACK's in TensorFlow 2.21",
         _same_unpadded,
+        ("conv2d",),
     ),
     "one_column": Form(
         "a result of width 1, in steps of 2 or more: conv3d, or conv2d of 2 taps and more along "
         "its width that has 5 rows and more or a dilation, no result with a channel of its own",
         _one_column,
+        ("conv2d", "conv3d"),
     ),
     "three_axes": Form(
         "matmul of two operands of three axes each: what Intel's extension for PyTorch computes in "
         "reals",
         lambda of: of.op == "matmul",
+        ("matmul",),
     ),
     "in_turn": Form(
         "matmul of three axes of 2 rows and more and of 384 terms at most, neither operand "
         "transposed: what Intel's library adds up one term after the other",
         lambda of: of.op == "matmul" and _in_turn(of),
+        ("matmul",),
     ),
     "far_operand": Form(
         "add or sub of which an operand has a scale below 1/1024 of the result's: what XNNPACK "
         "leaves to other kernels",
         lambda of: of.op in _SUMS and _far(of),
+        ("add", "sub"),
     ),
     "steps_beyond_window": Form(
         "max_pool2d whose stride exceeds its window along some axis: what XNNPACK leaves to other "
@@ -348,39 +368,51 @@ FORMS: Mapping[str, Form] = {
             of.op == "max_pool2d"
             and any(s > k for s, k in zip(of.ints("stride"), of.ints("kernel"), strict=False))
         ),
+        ("max_pool2d",),
     ),
     "along_last": Form(
         "concat of images along their last axis: channels of images that lie channels-last, or the "
         "width of others; torch's kernels for the two round otherwise, and a graph does not say",
         lambda of: of.op == "concat" and len(of.weights) == 4 and of.attrs["axis"] in (3, -1),
+        ("concat",),
     ),
-    "one_map": Form("concat of operands that all have the result's map", _one_map),
+    "one_map": Form(
+        "concat of operands that all have the result's map",
+        _one_map,
+        ("concat",),
+    ),
     "held_ranges": Form(
         "concat whose result has a range that reaches as far as that of each operand, as runtimes "
         "have it that make the range themselves",
         lambda of: holds_ranges(of.result, of.joined),
+        ("concat",),
     ),
     "odd_rows": Form(
         "linear whose rows of weights have an odd length: of four-bit weights, what XNNPACK leaves "
         "to other kernels",
         lambda of: of.op == "linear" and of.weights[-1] % 2 == 1,
+        ("linear",),
     ),
     "grouped": Form(
         "a convolution in two groups or more",
         lambda of: of.op.startswith("conv") and of.groups > 1,
+        _CONVS,
     ),
     "single_channels": Form(
         "a convolution, no transposed one, of one channel a group",
         lambda of: of.op in ("conv1d", "conv2d", "conv3d") and of.weights[1] == 1,
+        _PLAIN,
     ),
     "known_rows": Form(
         "linear of a number of rows that is known",
         lambda of: of.op == "linear" and None not in of.sizes and min(of.weights) > 0,
+        ("linear",),
     ),
     "small_product": Form(
         "linear of known rows, of 16 terms at most, of one row of 256 terms, or of 32 rows at most "
         "with no more than 256 results: what oneDNN leaves to kernels for VNNI where there is AMX",
         _small,
+        ("linear",),
     ),
 }
 """The forms that rules may name; a layer may have several."""

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from qir import registry
 from qir.errors import PluginError
+from qir.ir.ops import OPS
 from qir.numerics.fields import BLOCKS, READS
 from qir.numerics.parameters import COMPUTES, PARAMS, Param
 
@@ -60,8 +61,16 @@ def reads(name: str) -> tuple[str, ...]:
 
 def computes(name: str) -> tuple[str, ...]:
     """The ops that a method computes; nothing for one that computes any."""
+    if name == "move":
+        return moving()
     found = plugin_method(name)
     return found.ops if found is not None else COMPUTES.get(name, ())
+
+
+def moving() -> tuple[str, ...]:
+    """The ops whose codes are codes of their operands, moved or picked by comparison."""
+    held = (op for op, row in OPS.items() if row.traits.value_preserving)
+    return (*held, "max", "min", "reduce_max", "reduce_min", "relu", "where")
 
 
 def method_names() -> tuple[str, ...]:

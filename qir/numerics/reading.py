@@ -31,10 +31,11 @@ from qir.numerics.fields import (
     said,
 )
 from qir.numerics.forms import FORMS
+from qir.numerics.measured import has_numbers, measured
 from qir.numerics.parameters import fault
 from qir.numerics.places import Path as Path_
 from qir.numerics.places import places
-from qir.numerics.plugin_methods import computes, method_names, params, reads
+from qir.numerics.plugin_methods import computes, method_names, moving, params, reads
 from qir.numerics.profile import (
     DATA_SLOTS,
     NEEDS,
@@ -87,7 +88,7 @@ def load(path: Path, find: Find | None = None, *, above: tuple[str, ...] = ()) -
     what would do.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ProfileError(f"{path}: cannot be read: {error}") from error
     line = (*above, path.stem)
@@ -102,6 +103,7 @@ def load(path: Path, find: Find | None = None, *, above: tuple[str, ...] = ()) -
 
 def parse(text: str, name: str, find: Find | None = None) -> Profile:
     """Reads a profile from text; `name` stands in errors. ProfileError as `load`."""
+    text = text.removeprefix("\ufeff")
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -243,22 +245,20 @@ class _Reader:
     def check_claims(self, head: Head, rules: tuple[Entry, ...], base: Profile | None) -> None:
         """ProfileError for a claim that the evidence beside it does not bear."""
 
-        def known(op: str, name: str) -> bool:
-            own = name in ("", head.name)
-            try:
-                of = base if own else self.find(name) if self.find else None
-            except ProfileError:
-                return False
-            held = [
-                *(rules if own else ()),
-                *(e for m in (of.layers if of else ()) for e in m.rules),
-            ]
-            return any(op in e.ops and counted(_text(e, "evidence")) is not None for e in held)
-
         for index, entry in enumerate(rules):
             self.place = _Place("rule", index)
+
+            def known(op: str, name: str, entry: Entry = entry) -> bool:
+                if name in ("", head.name):
+                    return measured(op, entry, rules, base)
+                try:
+                    return self.find is not None and has_numbers(op, self.find(name))
+                except ProfileError:
+                    return False
+
             evidence, method = _text(entry, "evidence"), entry.fields.get(("", "method"))
             moves = isinstance(method, Method) and method.name in ("move", "reals")
+            moves = moves and set(entry.ops) <= {*moving(), "clip"}
             if why := lacking(_text(entry, "claim"), evidence, moves, known):
                 raise self.error("evidence" if evidence else "claim", why)
 
@@ -291,7 +291,8 @@ class _Reader:
             own = entry.fields.get(("", "method"))
             if isinstance(own, Method) and (of := computes(own.name)):
                 if strange := [op for op in entry.ops if op not in of]:
-                    why = f"method {own.name} computes {', '.join(of)}, not {strange[0]}"
+                    what = ", ".join(of) if own.name != "move" else "what moves and compares codes"
+                    why = f"method {own.name} computes {what}, not {strange[0]}"
                     raise self.error("method", why)
             for op in (op for op in entry.ops if op != "*"):
                 below = base.resolve(_met(op, entry.when)).method if base else None
@@ -466,6 +467,9 @@ class _Reader:
         self.known(when.isa, _HEAD_WORDS["isa"], "instruction set", at="isa")
         self.known(when.bounds, _BOUNDS, "bounds", at="bounds")
         self.known(when.form, FORMS, "form", at="form")
+        for form, op in ((form, op) for form in when.form for op in ops if op != "*"):
+            if op not in FORMS[form].ops:
+                raise self.error("form", f"no {op} is {form}: {', '.join(FORMS[form].ops)} are")
         self.attributes(when.attrs, ops)
         return when
 

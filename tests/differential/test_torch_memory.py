@@ -98,7 +98,9 @@ class Drawing:
     def plan(self) -> Plan:
         rng, volumes = self.rng, bool(self.rng.random() < 0.2)
         rank = 5 if volumes else 4
-        sizes = (3, 5, 4) if volumes else (int(rng.integers(5, 12)), int(rng.integers(5, 12)))
+        sizes: tuple[int, ...] = (
+            (3, 5, 4) if volumes else (int(rng.integers(5, 12)), int(rng.integers(5, 12)))
+        )
         shape = (int(rng.integers(1, 3)), int(rng.integers(1, 7)), *sizes)
         x = Held(codes(rng, "u8", *shape), self.map())
         assert x.map is not None
@@ -126,7 +128,8 @@ class Drawing:
     def step(self, kind: str, at: int) -> None:
         shape, kept, rng = self.shapes[at], self.maps[at], self.rng
         n, c, *sides = shape
-        reads, w, bias, groups, relu = (at,), None, None, 1, False
+        w, bias, groups, relu = None, None, 1, False
+        reads: tuple[int, ...] = (at,)
         out = self.map(float(kept.scale))
         convolved = self.convolved[at]
         if kind in ("conv", "depthwise"):
@@ -191,7 +194,10 @@ def kernel(step: Step, xs: list[torch.Tensor]) -> torch.Tensor:
         packed = getattr(ops, f"conv{rank}d_prepack")(
             tensor(step.w), torch.from_numpy(step.bias), [1] * rank, pad, [1] * rank, step.groups
         )
-        return getattr(ops, f"conv{rank}d{'_relu' if step.relu else ''}")(x, packed, *at)
+        done: torch.Tensor = getattr(ops, f"conv{rank}d{'_relu' if step.relu else ''}")(
+            x, packed, *at
+        )
+        return done
     plain: dict[str, Any] = {
         "leaky": lambda: ops.leaky_relu(x, 0.25, False, *at),
         "sigmoid": lambda: ops.sigmoid(x, *at),
@@ -205,7 +211,8 @@ def kernel(step: Step, xs: list[torch.Tensor]) -> torch.Tensor:
         "add": lambda: (ops.add_relu if step.relu else ops.add)(*xs, *at),
         "cat": lambda: ops.cat(xs, 1, *at),
     }
-    return plain[step.kind]()
+    given: torch.Tensor = plain[step.kind]()
+    return given
 
 
 def by_torchs(name: str, networks: list[Plan]) -> list[list[Array]]:

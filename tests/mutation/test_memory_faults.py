@@ -7,10 +7,11 @@ import pytest
 from qir.numerics import profile
 from qir.numerics.library import replaced
 from tests.differential import test_torch_memory as memory
+from tests.differential.test_torch_groups import pytestmark as here
 
 from .test_grouping_faults import head
 
-pytestmark = memory.here
+pytestmark = here
 
 
 @pytest.mark.parametrize(("engine", "field"), [("fbgemm", "memory"), ("qnnpack", "clips")])

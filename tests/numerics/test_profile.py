@@ -251,8 +251,10 @@ UNPROVED = [
     ("the manual", "line 6: claim = 'exact' needs evidence"),
     ("2 of 700 differ", "line 6: claim = 'exact', and 2 of 700 differ by its evidence"),
     ("700 results, 2 differ", "line 6: claim = 'exact', and 2 of 700 differ"),
-    ("as tanh", "line 6: no rule of tanh has a measurement"),
-    ("as conv2d of nobody", "line 6: no rule of conv2d of nobody has a measurement"),
+    ("as tanh", "line 6: no other rule of tanh has a measurement"),
+    ("as conv2d of nobody", "line 6: no other rule of conv2d of nobody has a measurement"),
+    ("as conv2d", "line 6: no other rule of conv2d has a measurement"),
+    ("as conv2d of p", "line 6: no other rule of conv2d of p has a measurement"),
     ("moves: codes are moved", "line 6: claim = 'exact': only methods move and reals rest on"),
 ]
 
@@ -281,6 +283,32 @@ def test_a_claim_rests_on_numbers_or_on_those_of_another_rule_or_computes_nothin
         parse(
             f'{head}"conv2d"\nclaim = "within:1:0.01"\nevidence = "8 of 700 differ"\n', "p", profile
         )
+
+
+def test_claims_that_rest_on_each_other_rest_on_nothing() -> None:
+    rule = (
+        '[[rule]]\nop = "{}"\nrequant = {{round = "away"}}\nclaim = "exact"\nevidence = "as {}"\n'
+    )
+    text = 'name = "p"\nextends = "native"\n' + rule.format("linear", "conv2d")
+    parse(text, "p.toml", profile)  # conv2d is native's, which has numbers
+    with pytest.raises(ProfileError, match=r"p\.toml, line 7: no other rule of conv2d has"):
+        parse(text + rule.format("conv2d", "linear"), "p.toml", profile)
+
+
+@pytest.mark.parametrize(("op", "method"), [("sigmoid", "reals"), ("linear", "reals")])
+def test_what_computes_does_not_only_move(op: str, method: str) -> None:
+    said = f'method = "{method}"\nclaim = "exact"\nevidence = "moves: i say so"\n'
+    with pytest.raises(ProfileError, match=r"line 7: claim = .exact.: only methods move"):
+        parse(f'name = "p"\nextends = "native"\n[[rule]]\nop = "{op}"\n{said}', "p.toml", profile)
+
+
+def test_a_file_may_begin_with_a_mark_of_its_byte_order(tmp_path: Path) -> None:
+    path = tmp_path / "p.toml"
+    path.write_text('name = "p"\nextends = "native"\n', encoding="utf-8-sig")
+    assert load(path, profile).name == "p"
+    path.write_text('name = "p"\nextend = "native"\n', encoding="utf-8-sig")
+    with pytest.raises(ProfileError, match=r"p\.toml, line 2: no key 'extend'"):
+        load(path, profile)
 
 
 def test_a_default_that_a_rule_from_below_cannot_stand_beside_is_refused() -> None:
@@ -323,6 +351,14 @@ MISTAKES = [
     ('name = "p"\n[[rule]]\nop = "add"\nclaim = "sure"\n', "line 4: claim = 'sure'; it is one of"),
     ('name = "p"\n[[rule]]\nop = "add"\nwhen = {isaa = "x"}\n', "line 4: no condition 'isaa'"),
     ('name = "p"\n[[rule]]\nop = "add"\nmethod = 3\n', "line 4: method is a name, or a table"),
+    (
+        'name = "p"\n[[rule]]\nop = "add"\n\nmethod = {name = "move"}\n',
+        "line 5: method move computes what moves and compares codes, not add",
+    ),
+    (
+        'name = "p"\n[[rule]]\nop = "linear"\n\nwhen = {form = "depthwise"}\n',
+        "line 5: no linear is depthwise: conv2d, conv3d are",
+    ),
     ('name = "p"\n[[group]]\nneeds = "x"\n', "line 2: a group has a chain of ops"),
     ('name = "p"\n[[group]]\nchain = "add"\nneeds = "x"\n', "no condition 'x'; known: same_map"),
     ('name = "p"\n[[group]]\nchain = "add"\nresult = "x"\n', "line 4: result = 'x'; it is one of"),
