@@ -12,10 +12,7 @@ from qir.ir.node import Value
 from qir.ledger import Change
 
 from .foreign import SMALL
-from .reader import Reader
-
-_SINCE = 4
-"""The first version of the format whose inputs may have defaults that are not constants."""
+from .reader import DEFAULTS_SINCE, Reader
 
 
 def entered(reader: Reader) -> None:
@@ -35,7 +32,7 @@ def entered(reader: Reader) -> None:
 
 
 def _with_defaults(reader: Reader) -> Iterator[onnx.ValueInfoProto]:
-    if reader.file.proto.ir_version >= _SINCE:
+    if reader.file.proto.ir_version >= DEFAULTS_SINCE:
         yield from (info for info in reader.proto.input if reader.is_constant(info.name))
 
 

@@ -51,6 +51,10 @@ class ReadBody(Protocol):
     ) -> Graph: ...
 
 
+DEFAULTS_SINCE = 4
+"""The first version of the format whose inputs may have defaults that are not constants."""
+
+
 class Reader:
     """Builds one graph: the model's, or a body's within it, which sees what its outer one holds."""
 
@@ -100,6 +104,8 @@ class Reader:
         """Nodes of which only the verifier knows whether they are sound."""
         self._maps: dict[tuple[object, ...], QuantType] = {}
         self._settled: dict[Value, NDArray[np.generic] | None] = {}
+        later = self.file.proto.ir_version >= DEFAULTS_SINCE
+        self._spare = frozenset(i.name for i in self.proto.input) if later else frozenset()
         self._looked: set[str] = set()
         """Constants whose elements somebody asked for."""
 
@@ -339,7 +345,7 @@ class Reader:
         except (TypeRuleError, GraphError, OpError, ParseError) as error:
             raise op.fail(str(error)) from error
         if kind in MADE_TO:
-            state(self.graph, node, self._settled)
+            state(self.graph, node, self._settled, self._spare)
         if kind == "fused" or _beside(tuple(operands)):
             self.unsure.update([node, *(value.node for value in node.operands.values())])
         for name, value in zip(given if names is None else names, node.results, strict=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,12 +42,17 @@ def settled(value: Value, done: Known) -> NDArray[np.generic] | None:
     return None if found is None or found.dtype == object else found
 
 
-def state(graph: Graph, node: Node, done: Known) -> None:
-    """Writes into a type the sizes that follow from constants and known ones."""
+def state(graph: Graph, node: Node, done: Known, spare: Collection[str]) -> None:
+    """Writes into a type the sizes that follow from constants and known ones.
+
+    Of constants but those of the names that are `spare`: a caller may give others.
+    """
     kind = node.result.type
     if node.op not in MADE_TO or None not in kind.shape:
         return
     wanted = node.operands["shape"]
+    if spare and _hangs(wanted, spare):
+        return
     settled(wanted, done)
     sizes = done.get(wanted)
     shape = None if sizes is None else made_to(node, sizes.astype(object))
@@ -56,6 +61,19 @@ def state(graph: Graph, node: Node, done: Known) -> None:
     if all(not isinstance(size, int) or size >= 0 for size in shape):
         more = tuple(n if o is None else o for o, n in zip(kind.shape, shape, strict=True))
         graph.set_type(node.result, kind.with_shape(more))
+
+
+def _hangs(value: Value, names: Collection[str]) -> bool:
+    """Whether a value hangs on a constant of one of these names."""
+    seen, waiting = {value}, [value]
+    while waiting and len(seen) < _DEEPEST:
+        node = waiting.pop().node
+        if node.op == "constant" and node.result.lineage.tensor in names:
+            return True
+        more = [v for v in _needed(node) if v not in seen]
+        seen.update(more)
+        waiting += more
+    return False
 
 
 def _needed(node: Node) -> list[Value]:
