@@ -20,16 +20,20 @@ Found: TypeAlias = Mapping[Place, tuple[Seen, Product]]
 
 
 def layers(graph: Graph, profiles: Sequence[str]) -> tuple[Found, tuple[Found, ...]]:
-    """Every product of codes, fused wherever it can be or by some profile; and those by each."""
+    """Every product of codes, fused wherever it can be or by some profile; and those by each.
+
+    One on what dequantize makes is named only where every profile leaves it there.
+    """
     formed = graph.copy()
     FuseQdq().run(formed, Ledger())
-    own = []
+    every, own = dict(_products(formed)), []
     for name in profiles:
         grouped = graph.copy()
         Group(name).run(grouped, Ledger())
-        own.append({p: layer for p, layer in _products(grouped).items() if _on_codes(layer[1])})
-    every: dict[Place, tuple[Seen, Product]] = {}
-    for found in (_products(formed), *own):
+        found = _products(grouped)
+        every = {p: layer for p, layer in every.items() if _on_codes(layer[1]) or p in found}
+        own.append({p: layer for p, layer in found.items() if _on_codes(layer[1])})
+    for found in own:
         every = {**every, **{place: layer for place, layer in found.items() if place not in every}}
     return every, tuple(own)
 

@@ -452,3 +452,23 @@ def test_layers_are_compared_as_each_profile_groups_them(
         made.append(run(graph, {"x": x})["y"])
     if not real:
         assert np.array_equal(made[0], made[1])
+
+
+def test_a_real_bias_that_a_profile_makes_codes_of_is_part_of_its_layer() -> None:
+    rng = np.random.default_rng(5)
+    arrays = {"w": rng.integers(-127, 128, (4, 3)).astype(np.int8)}
+    arrays |= {"b": rng.normal(size=4).astype(F)}
+    text = QDQ.replace("KIND", "u8").replace("ZERO", "77").replace("  TAIL\n", "")
+    text = text.replace("%wd)", "%wd, c=%b)").replace("%t", "%r")
+    text = text.replace("  %r =", "  %b = constant(@b) : 4xf32\n  %r =")
+    (found,) = certify(parse(text, arrays), ("ort-1.31", "native"), most=16)
+    assert found.sums.node == "y"
+    assert found.ties is not None
+    assert not found.ties.why
+    x = rng.integers(0, 256, (512, 3)).astype(np.uint8)
+    made = []
+    for name in ("ort-1.31", "native"):
+        graph = parse(text, arrays)
+        Group(name).run(graph, Ledger())
+        made.append(run(graph, {"x": x})["y"])
+    assert np.array_equal(made[0], made[1]) or found.ties.differ
