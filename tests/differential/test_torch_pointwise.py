@@ -91,7 +91,8 @@ def test_summands(op: str, tail: str, vnni: ProcessPoolExecutor) -> None:
     ],
 )
 def test_activations(op: str, tail: str, vnni: ProcessPoolExecutor) -> None:
-    forms = [Form(plain(op, seed), tail) for seed in range(16)]
+    few = 48 if tail == "silu" else 16  # of which rounding once is the last bit apart
+    forms = [Form(plain(op, seed), tail) for seed in range(few)]
     chain = (op, TAILS[tail].op)
     compared(forms, vnni.submit(made, forms).result(), NAME).within(claim(chain))
 

@@ -178,7 +178,7 @@ def pools() -> None:
 
 def unary(engine: str) -> None:
     for op in scales.UNARY:
-        scales.functions(engine, op, "u8", 24)
+        scales.functions(engine, op, "u8", 48)
 
 
 def two(engine: str, op: str) -> Check:
@@ -342,6 +342,8 @@ def replayed(engine: str, pool: ProcessPoolExecutor) -> Replay:
                 lambda op=op: pointwise.test_summands(op, "relu", pool),  # type: ignore[misc]
                 pointwise_of_torch,
             )
+        curve = "linear", "silu"
+        replay.add(lambda: pointwise.test_activations(*curve, pool), pointwise_of_torch)
     return replay
 
 
