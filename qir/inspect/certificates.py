@@ -19,12 +19,12 @@ from qir.inspect.grouped import layers
 from qir.inspect.overflow import Sums, sums_of
 from qir.inspect.pairs import cut, saturated_by
 from qir.inspect.reach import WIDEST, reach
+from qir.inspect.rows import SAME_SUMS, SUMMING, across, misread, rows
 from qir.ir.dtype import F32, dtype
 from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.types import Array, Element, QuantType, TensorType, uniform
 from qir.ir.verify import Seen
-from qir.ir.verify.accumulators import summed, transposed
 from qir.ir.verify.step import SLOTS, Product
 from qir.numerics import Query, Rule, affine_of, given, profile, query_of
 from qir.numerics.processor import best_isa, on_processor
@@ -51,7 +51,8 @@ class Ties:
     proof: str = ""
     """`sums`: each was looked at; `steps`: those around each step of a map that never falls."""
     sums: int = 0
-    """Sums that some input makes, over all channels; of a channel with more than 4,194,304 steps of
+    """Sums that some input makes, over all channels, and of transposed convolutions over all kinds
+    of places, which meet other taps; of a channel with more than 4,194,304 steps of
     its weights' greatest common divisor from end to end, and gaps between, every such step."""
     differ: int = 0
     """Those of which the profiles make different codes."""
@@ -196,18 +197,19 @@ class _Layer:
     """Of the weights; one, or one a channel."""
     gain: float
     rows: Whole
-    """The weights of each channel, less their zero points."""
+    """The weights of each channel, less their zero points; of transposed convolutions, of each kind
+    of place one after the other."""
     reals: tuple[int, int]
     """The least and the greatest number that meets a weight."""
 
     @property
     def channels(self) -> int:
-        """How many channels there are."""
+        """How many rows there are; that of a scale is what is left of a row's number by scales."""
         return len(self.rows)
 
     def scale(self, channel: int) -> np.float32:
         """The scale of a channel's weights."""
-        return np.float32(self.scales[channel if self.scales.size > 1 else 0])
+        return np.float32(self.scales[channel % self.scales.size])
 
 
 def _layer(kernels: Sequence[tuple[Node, Product]], profiles: tuple[str, ...]) -> _Layer | Ties:
@@ -240,12 +242,12 @@ def _by_one(name: str, node: Node, made: Product) -> _Layer | str:
     if isinstance(bias, str):
         return bias
     rule = profile(name).resolve(query_of(node))
-    if why := _unsaid(rule, name, node, made, result):
+    if why := _unsaid(rule, name, made, weights, result):
         return why
-    rule = replace(rule, acc=replace(rule.acc, pairs="exact"))
+    rule = replace(rule, method=None, acc=replace(rule.acc, pairs="exact"))
     own = _Own(rule, made.x, result, bias, _ends(node, result, name))
     scales = np.asarray(made.w.scales(), np.float32).reshape(-1)
-    return _Layer((own,), scales, _gain(node), _rows(made, weights), _reals(made.x))
+    return _Layer((own,), scales, _gain(node), rows(made, weights), _reals(made.x))
 
 
 def _alike(one: _Layer, other: _Layer) -> bool:
@@ -260,7 +262,7 @@ def _alike(one: _Layer, other: _Layer) -> bool:
 def _unfit(node: Node, made: Product) -> str:
     """Why the codes of a product are no function of its sums and their channel."""
     step, result = made.step, node.result.type.quant
-    if step.row.name not in PRODUCTS or made.turned or transposed(step.call):
+    if step.row.name not in SUMMING or made.turned:
         return f"{step.row.name} is not laid out as one row of weights a channel"
     if made.weights is None:
         return "its weights are computed"
@@ -270,7 +272,7 @@ def _unfit(node: Node, made: Product) -> str:
         return "its result is not stored as codes"
     if made.x.dynamic or made.w.dynamic or result.dynamic:
         return "its scales are computed"
-    if made.x.grain or result.grain or (made.w.grain and made.w.axis != _across(made)):
+    if made.x.grain or result.grain or (made.w.grain and made.w.axis != across(made)):
         return "its scales are not one a tensor, or one a channel of the weights"
     if any(q.scale_dtype not in (None, F32) for q in (made.x, made.w, result)):
         return "its scales are no float32"
@@ -281,10 +283,15 @@ def _unfit(node: Node, made: Product) -> str:
     return ""
 
 
-def _unsaid(rule: Rule, name: str, node: Node, made: Product, result: QuantType) -> str:
+def _unsaid(rule: Rule, name: str, made: Product, weights: Array, result: QuantType) -> str:
     """Why a profile's codes are not to be had from sums alone."""
-    if rule.method is not None:
-        return f"{name} computes {made.step.row.name} by method {rule.method}"
+    method, op = rule.method, made.step.row.name
+    if method is None and op not in PRODUCTS:
+        return f"{name} has no kernel on codes for {op}"
+    if method is not None and method.name not in SAME_SUMS:
+        return f"{name} computes {op} by method {method}"
+    if method is not None and method.params.get("misread") and misread(made, weights):
+        return f"{name} multiplies other weights than those of the graph"
     if rule.acc.pairs == "halve_signed" and made.x.storage.kind == "int":
         return f"weights of signed data are halved under {name}"
     if cut(rule.acc.pairs, made):
@@ -300,12 +307,6 @@ def _gain(node: Node) -> float:
     attrs = node.stages[0].attrs if node.stages else node.attrs
     gain = attrs.get("alpha", 1.0)
     return gain if isinstance(gain, float) else 1.0
-
-
-def _across(made: Product) -> int:
-    """The axis of the weights that channels lie along."""
-    (rank, over) = made.step.call.types[made.slots[0]].rank, summed(made)
-    return next(i for i in range(rank) if i not in over)
 
 
 def _bias(node: Node, made: Product) -> Array | str | None:
@@ -332,14 +333,6 @@ def _ends(node: Node, result: QuantType, name: str) -> tuple[int, int]:
         least, most = bounds(stage.op, stage.attrs, affine_of(result), rule, how)
         low, high = max(low, least), min(high, most)
     return low, high
-
-
-def _rows(made: Product, weights: Array) -> Whole:
-    """The weights of each channel, less their zero points."""
-    axis = _across(made)
-    rows = np.moveaxis(weights.data.astype(np.int64), axis, 0).reshape(weights.data.shape[axis], -1)
-    found: Whole = rows - np.asarray(made.w.zeros(), np.int64).reshape(-1, 1)
-    return found
 
 
 def _reals(x: QuantType) -> tuple[int, int]:
@@ -374,7 +367,8 @@ def _codes(
         "w": TensorType(w.shape, uniform(_WIDE, scales, axis=0, name="w")),
     }
     if own.bias is not None:
-        arrays["bias"] = np.repeat(own.bias.data[channel : channel + 1], scales.size)
+        mine = own.bias.data[channel % own.bias.data.size]
+        arrays["bias"] = np.repeat(mine, scales.size)
         types["bias"] = TensorType((scales.size,), _bias_element(own.bias, channel))
     kind = TensorType((sums.size, scales.size), own.result)
     kernel = Kernel("linear", {"alpha": of.gain}, types, kind, own.rule)
@@ -399,7 +393,7 @@ def _unit(of: _Layer, channel: int) -> tuple[float, float]:
     unit = of.gain * x * float(of.scale(channel))
     if own.bias is None:
         return unit / y, 0.0
-    bias = float(own.bias.data[channel])
+    bias = float(own.bias.data[channel % own.bias.data.size])
     quant = own.bias.type.quant
     if quant is None:
         return unit / y, bias if own.bias.type.dtype.is_integer else bias / unit
@@ -489,10 +483,8 @@ def _settled(of: _Layer, profiles: tuple[str, ...], most: int) -> Ties:
         return Ties(profiles, sums=total, why=why)
     proof = "sums" if all(s.runs is None for s in each) else "steps"
     ties = Ties(profiles, proof, total, sum(f.counts[0] or 0 for f in found))
-    if of.scales.size > 1:
-        sets = [[c] for c in range(of.channels)]
-    else:
-        sets = [list(range(of.channels))]
+    many = of.scales.size
+    sets = [list(range(first, of.channels, many)) for first in range(many)]
     nudges = [_smallest(of, each, found, channels, most) for channels in sets]
     if None in nudges:
         lacking = sum(n is None for n in nudges)

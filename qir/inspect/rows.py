@@ -1,0 +1,71 @@
+"""The weights of a product as rows: one for each channel, of all numbers that one sum meets."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.ir.types import Array
+from qir.ir.verify.accumulators import summed, transposed
+from qir.ir.verify.step import Product
+from qir.reference.products import PRODUCTS
+
+Whole = NDArray[np.int64]
+SAME_SUMS = frozenset({"as_conv2d", "transposed"})
+"""Methods that lay data and weights out for another op, whose sums are requantized by the rule."""
+SUMMING = PRODUCTS | {
+    *("conv1d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
+}
+"""The ops whose codes are functions of their sums and channels."""
+
+
+def across(made: Product) -> int:
+    """The axis of the weights that channels lie along."""
+    (rank, over) = made.step.call.types[made.slots[0]].rank, summed(made)
+    return next(i for i in range(rank) if i not in over)
+
+
+def rows(made: Product, weights: Array) -> Whole:
+    """The weights of each channel, less their zero points.
+
+    Of transposed convolutions all channels of one place after those of another, that meets other
+    taps: those it does not meet are 0.
+    """
+    axis, call = across(made), made.step.call
+    zeros = np.asarray(made.w.zeros(), np.int64).reshape(-1)
+    data = np.moveaxis(weights.data.astype(np.int64), axis, 0)
+    data = data - zeros.reshape(-1, *(1,) * (data.ndim - 1))
+    if not transposed(call):
+        return data.reshape(len(data), -1)
+    groups, taps = _ints(call.attrs["groups"])[0], data.shape[2:]
+    parts = data.reshape(len(data), groups, -1, *taps).swapaxes(0, 1)
+    whole = parts.reshape(len(data) * groups, -1, *taps)
+    stride, dilation = _ints(call.attrs["stride"]), _ints(call.attrs["dilation"])
+    met = _met(taps, stride, dilation)
+    return np.concatenate([(whole * mask).reshape(len(whole), -1) for mask in met])
+
+
+def misread(made: Product, weights: Array) -> bool:
+    """Whether weights are others where the channels of each group are taken for turned."""
+    groups = _ints(made.step.call.attrs["groups"])[0]
+    return bool(weights.data.shape[0] // groups != weights.data.shape[1])
+
+
+def _met(
+    taps: Sequence[int], stride: Sequence[int], dilation: Sequence[int]
+) -> Iterator[NDArray[np.bool_]]:
+    """Which taps each place meets, of as many kinds of places as there are steps."""
+    for residue in itertools.product(*map(range, stride)):
+        met = np.ones(tuple(taps), bool)
+        for axis, (n, s, d, r) in enumerate(zip(taps, stride, dilation, residue, strict=True)):
+            reached = (np.arange(n) * d - r) % s == 0
+            met &= reached.reshape(-1, *(1,) * (len(taps) - 1 - axis))
+        yield met
+
+
+def _ints(value: object) -> tuple[int, ...]:
+    held = value if isinstance(value, tuple) else (value,)
+    return tuple(int(v) for v in held)
