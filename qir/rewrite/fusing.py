@@ -317,7 +317,9 @@ def _fuse(graph: Graph, match: Match, named: Profile | None) -> None:
     old = last.result
     name, lineage = old.name, old.lineage
     graph.replace(old, node.result)
-    graph.remove(last)
+    for gone in dict.fromkeys((last, *reversed(match.ops))):
+        if not gone.used:
+            graph.remove(gone)
     graph.rename(node.result, name)
     graph.set_lineage(node.result, lineage)
 
