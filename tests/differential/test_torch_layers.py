@@ -203,7 +203,7 @@ def test_transposed_convolutions_of_onednn_multiply_misread_weights(
     name: str, rank: int, vnni: ProcessPoolExecutor
 ) -> None:
     """Of other channels out than in; with output padding fbgemm computes them, or nobody."""
-    rngs = [np.random.default_rng(seed) for seed in range((400, 40, 32)[rank - 1])]
+    rngs = [np.random.default_rng(seed) for seed in range((400, 120, 32)[rank - 1])]
     cases = [transposed(rng, rank, False, False) for rng in rngs]
     if name == "onednn":
         cases = [(asked, sides) for asked, sides in cases if not any(sides[2])]
@@ -215,7 +215,7 @@ def test_transposed_convolutions_of_onednn_multiply_misread_weights(
         tally.add(computed(asked, where), wanted, f"{asked.attrs}")
         straight = computed(asked, "torch-2.13.fbgemm")
         apart += 0 if any(sides[2]) else int(np.count_nonzero(straight != wanted))
-    near = "within:1:0.002"
+    near = "within:1:0.01" if rank == 3 else "within:1:0.002"
     assert set(tallies) == ({"exact", near} if name == "x86" else {near})
     assert apart > 0.1 * tallies[near].total, "the weights as they are would have done"
     for claim, tally in tallies.items():

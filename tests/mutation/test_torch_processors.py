@@ -237,7 +237,7 @@ def before_vnni(engine: str, op: str, pool: ProcessPoolExecutor) -> list[Foresee
     """Layers of one op and what an engine made of each on a processor before VNNI."""
     if op.startswith("conv_transpose"):
         rank = int(op[14])
-        rngs = [np.random.default_rng(seed) for seed in range((400, 48, 48)[rank - 1])]
+        rngs = [np.random.default_rng(seed) for seed in range((400, 48, 96)[rank - 1])]
         asked = [older.wide(seed, rank) for seed in range(24)]
         asked += [transposed(rng, rank, False, False) for rng in rngs]
         made = pool.submit(torchs_many, engine, asked).result()
