@@ -280,9 +280,23 @@ class Writer:
             q.scale = [float(v) for v in np.ravel(of.scale)]
             q.zeroPoint = [int(v) for v in np.broadcast_to(of.zero, np.shape(np.ravel(of.scale)))]
             q.quantizedDimension = axis
-            made.quantization = q
+            made.quantization = self.blocks(of) if np.ndim(of.scale) == 2 else q
         self.tensors.append(made)
         return len(self.tensors) - 1
+
+    def blocks(self, of: Operand) -> Any:
+        """Scales in blocks of terms: a tensor of float16."""
+        s, scale = self.schema, np.asarray(of.scale, np.float16)
+        made = s.TensorT()
+        made.shape, made.type, made.name = list(scale.shape), s.TensorType.FLOAT16, "scales"
+        made.buffer = self.buffer(scale, 8)
+        self.tensors.append(made)
+        held = s.BlockwiseQuantizationT()
+        held.scales, held.zeroPoints = len(self.tensors) - 1, -1
+        held.blockSize = of.data.shape[1] // scale.shape[1]
+        q = s.QuantizationParametersT()
+        q.detailsType, q.details = s.QuantizationDetails.BlockwiseQuantization, held
+        return q
 
     def extras(self) -> list[Array]:
         """Operands that QIR holds as attributes."""

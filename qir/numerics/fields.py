@@ -435,6 +435,7 @@ READS: Mapping[str, tuple[str, ...]] = {
     "dynamic_fused": (),
     "dynamic_fused_conv": (),
     "dynamic_even": (),
+    "dynamic_blocks": (),
     "dynamic_packed": (),
     "fixed_total": ("requant",),
     "fixed_slope": ("requant",),

@@ -77,6 +77,10 @@ def _depthwise(of: Layer) -> bool:
     )
 
 
+def _blocked(of: QuantType | None) -> bool:
+    return of is not None and of.grain is not None and of.axis is None
+
+
 def _shifted(of: Layer) -> bool:
     if of.quant is None or of.quant.zero is None or of.quant.dynamic:
         return False
@@ -387,6 +391,11 @@ FORMS: Mapping[str, Form] = {
         lambda of: holds_ranges(of.result, of.joined),
         ("concat",),
     ),
+    "weight_blocks": Form(
+        "linear whose weights have scales in blocks of terms",
+        lambda of: of.op == "linear" and _blocked(of.quant),
+        ("linear",),
+    ),
     "odd_rows": Form(
         "linear whose rows of weights have an odd length: of four-bit weights, what XNNPACK leaves "
         "to other kernels",
@@ -450,7 +459,14 @@ _OTHERS: Mapping[str, tuple[str, str]] = {
     "concat": ("xs.0", "xs.0"),
 }
 """Other ops that have forms, and the operands that decide."""
-_OTHER_FORMS = ("far_operand", "steps_beyond_window", "odd_rows", "known_rows", "small_product")
+_OTHER_FORMS = (
+    "far_operand",
+    "steps_beyond_window",
+    "weight_blocks",
+    "odd_rows",
+    "known_rows",
+    "small_product",
+)
 
 
 def _other(

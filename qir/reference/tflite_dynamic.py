@@ -114,6 +114,11 @@ def _summed(
     call: Call, arrays: Arrays, how: Callable[[Codes], Numbers], *, pixels: bool = False
 ) -> _Sums:
     data, weight = ("a", "b") if call.op == "matmul" else ("x", "w")
+    quant = call.types[weight].quant
+    if quant is not None and quant.grain is not None and quant.axis is None:
+        raise OpError(
+            f"{call.op}: with scales in blocks these kernels give no such product; XNNPACK's do"
+        )
     w, of = arrays[weight].astype(np.int64), call.affine(weight)
     if call.result.quant is not None or call.types[data].quant is not None:
         raise OpError(f"{call.op}: dynamic layers take reals and give reals")
@@ -253,7 +258,46 @@ def dynamic_packed(call: Call, arrays: Arrays) -> Codes:
     return np.asarray(start + (made.sums * made.data) * made.weights, F)
 
 
+def dynamic_blocks(call: Call, arrays: Arrays, *, cut: bool = False) -> Codes:
+    """Of four-bit weights with scales in blocks of terms, as XNNPACK has them on processors with
+    VNNI: scales are rounded to bfloat16, or `cut` to it, codes of data are counted from -128, and a
+    block's sum is added in one rounding to those before."""
+    terms, (steps, size) = arrays["w"].shape[1], _steps(call, cut=cut)
+    whole = arrays["w"].astype(np.int64)
+    codes, scale, zero = inverted(arrays["x"].reshape(-1, terms))
+    counted = codes.astype(np.int64) + 128
+    start = np.zeros(len(whole), F)
+    for number in range(steps.shape[1]):
+        block = whole[:, number * size : (number + 1) * size]
+        start = start - block.sum(1).astype(F) * steps[:, number]
+    total = np.asarray(start * (zero + F(128)), F)
+    for number in range(steps.shape[1]):
+        part = slice(number * size, (number + 1) * size)
+        sums = (counted[:, part] @ whole[:, part].T).astype(F)
+        total = fma(sums, np.broadcast_to(steps[:, number], sums.shape), total)
+    made = total * scale
+    if "bias" in arrays:
+        made = made + arrays["bias"].astype(F)
+    return np.asarray(made.reshape(*arrays["x"].shape[:-1], len(whole)), F)
+
+
+def _steps(call: Call, *, cut: bool) -> tuple[Real32, int]:
+    """The scales of a row's blocks as bfloat16, and how many terms a block has."""
+    quant, of = call.types["w"].quant, call.map("w")
+    blocks = {} if quant is None or quant.grain is None else dict(quant.grain.blocks)
+    size, terms = blocks.get(1, 0), call.types["w"].shape[1]
+    if blocks.get(0) != 1 or not size or size % 32 or not isinstance(terms, int) or terms % size:
+        raise OpError(f"{call.op}: the runtime takes blocks of 32 terms of a row, or 64, 96 ...")
+    scales: Real32 = np.asarray(of.scale, F).reshape(-1, terms // size)
+    if np.any(of.zero) or np.any(scales.astype(np.float16) != scales) or np.any(scales < 2.0**-14):
+        raise OpError(f"{call.op}: the runtime's blocks have normal float16 scales, no zero points")
+    bits = scales.view(np.uint32)
+    up = np.uint32(0) if cut else np.uint32(0x7FFF) + ((bits >> 16) & 1)
+    return ((bits + up) & np.uint32(0xFFFF0000)).view(F), size
+
+
 METHODS: Mapping[str, Method] = {
+    "dynamic_blocks": Method(dynamic_blocks, params=("cut",), whole=True, any_map=True, reals=True),
     "dynamic_rows": Method(dynamic_rows, params=("reach",), whole=True, reals=True),
     "dynamic_conv": Method(dynamic_conv, params=("lanes",), whole=True, reals=True),
     "dynamic_fused": Method(dynamic_fused, whole=True, reals=True),

@@ -26,6 +26,7 @@ Whole = NDArray[np.int64]
 Arrays = Mapping[str, Codes]
 Results = tuple[TensorType, ...]
 _PLAIN = {"direction": "forward", "activations": (), "clip": None, "input_forget": False}
+_ELSE = "; of others no runtime's numbers are known, and profile native computes them in reals"
 _LOW, _HIGH = -(1 << 15), (1 << 15) - 1
 
 
@@ -86,10 +87,10 @@ def _check(call: Call, arrays: Arrays, results: Results, state: Affine) -> None:
     """OpError for a layer that the kernel does not have."""
     for name, plain in _PLAIN.items():
         if call.attrs[name] != plain:
-            raise OpError(f"{call.op}: fixed_cell takes {name} = {plain!r} alone")
+            raise OpError(f"{call.op}: fixed_cell takes {name} = {plain!r} alone{_ELSE}")
     for slot in ("lengths", "peephole", "proj"):
         if slot in arrays:
-            raise OpError(f"{call.op}: fixed_cell takes no {slot}")
+            raise OpError(f"{call.op}: fixed_cell takes no {slot}{_ELSE}")
     given = [_map(call, results[1]), *(call.affine(s) for s in ("h0",) if s in arrays)]
     if not all(state.same_map(of) for of in given) or state.storage.bits != 8:
         raise OpError(f"{call.op}: fixed_cell has one map of 8-bit codes for y, h and h0")

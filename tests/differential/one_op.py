@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from qir.ir.dtype import DType, dtype, dtype_of
+from qir.ir.dtype import F32, DType, dtype, dtype_of
 from qir.ir.graph import Graph
 from qir.ir.node import Stage, Value
 from qir.ir.ops import spec
-from qir.ir.types import Array, TensorType, uniform
+from qir.ir.types import Array, Grain, QuantType, TensorType, param, uniform
 from qir.reference.interpreter import run
 from tests.oracles.tflite_cases import Case, Operand
 
@@ -34,6 +34,10 @@ def kind_of(of: Operand, shape: tuple[int, ...]) -> TensorType:
     if of.scale is None:
         return TensorType(shape, storage)
     scale = np.asarray(of.scale, np.float32)
+    if scale.ndim == 2:  # in blocks of terms
+        grain = Grain(((0, 1), (1, shape[1] // scale.shape[1])))
+        held = param(scale, grain, "w.scale")
+        return TensorType(shape, QuantType(storage, F32, held, grain=grain, scale_dtype=F32))
     axis = of.axis if scale.ndim else None
     return TensorType(shape, uniform(storage, scale, of.zero, axis=axis))
 

@@ -158,6 +158,36 @@ def test_sums_that_end_the_process_are_refused(op: str, name: str) -> None:
     assert computed(Case(op, held, out, data.shape, fed=("a", "b")), name).shape == data.shape
 
 
+def test_blocks_of_weights_that_the_delegate_does_not_take_are_refused() -> None:
+    case = next(iter(SUITES["dynamic_linear_blocks"]()))
+    for name in (REFERENCE, SYMMETRIC):
+        with pytest.raises(OpError, match="XNNPACK's do"):
+            computed(case, name)
+    w = case.operands["w"]
+    scales = np.asarray(w.scale, np.float32)
+    for scale, why in ((np.repeat(scales, 2, 1), "blocks of 32"), (scales / np.float32(3), "16")):
+        other = {**case.operands, "w": replace(w, scale=scale)}
+        with pytest.raises(OpError, match=why):
+            computed(replace(case, operands=other), NEWER)
+    held = Query("linear", {"w": "i4"}, "channel", forms=("weight_blocks",))
+    claims = [profile(name).resolve(held).claim for name in (REFERENCE, SYMMETRIC, NEWER)]
+    assert claims == ["unknown", "unknown", "exact"]
+
+
+@pytest.mark.parametrize("name", [REFERENCE, DELEGATE])
+def test_layers_with_a_state_of_other_kinds_are_refused_and_run_under_native(name: str) -> None:
+    case = next(iter(SUITES["lstm"]()))
+    hidden = case.shape[-1]
+    for slot, of in (
+        ("peephole", Operand(np.ones((1, 3 * hidden), np.int16), 2.0**-12)),
+        ("proj", Operand(np.ones((1, hidden, hidden), np.int8), 2.0**-6)),
+    ):
+        other = replace(case, operands={**case.operands, slot: of})
+        with pytest.raises(OpError, match=f"y: lstm: .* takes no {slot}; .* profile native"):
+            computed(other, name)
+        assert computed(other, "native").shape == case.shape
+
+
 @pytest.mark.parametrize("name", CHANGED)
 def test_what_litert_changed_is_predicted(name: str) -> None:
     if name not in WITHOUT_REFERENCE:

@@ -12,7 +12,7 @@ from qir.errors import ProfileError
 from qir.ir.attrs import Attr
 from qir.ir.dims import Shape, symbol
 from qir.ir.dtype import F32, I8, dtype
-from qir.ir.types import Declared, QuantType, TensorType, uniform
+from qir.ir.types import Declared, Grain, QuantType, TensorType, param, uniform
 from qir.numerics import Query, dumps, parse
 from qir.numerics.forms import FORMS, forms_of
 
@@ -277,3 +277,15 @@ def test_windows_and_rows_that_xnnpack_leaves_to_others_are_told() -> None:
     for size in range(1, 6):
         kinds = {"x": TensorType((2, size), I8), "w": TensorType((3, size), I8)}
         assert ("odd_rows" in forms_of("linear", kinds, {})) == bool(size % 2)
+
+
+def test_weights_with_scales_in_blocks_are_told() -> None:
+    x = TensorType((2, 64), F32)
+    scale = np.full((3, 2), 0.5, np.float32)
+    for blocks, axis, has in ((((0, 1), (1, 32)), None, True), (((0, 1),), 0, False)):
+        grain = Grain(blocks)
+        held = param(scale if has else scale[:, 0], grain, "s")
+        kind = QuantType(dtype("i4"), F32, held, grain=grain, scale_dtype=F32)
+        assert kind.axis == axis
+        found = forms_of("linear", {"x": x, "w": TensorType((3, 64), kind)}, {})
+        assert ("weight_blocks" in found) is has

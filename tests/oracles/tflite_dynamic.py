@@ -51,6 +51,18 @@ def linear(bits: int, count: int, *, span: bool = True) -> Iterator[Case]:
         yield Case("linear", given, REAL, (len(x.data), out), {"asymmetric": span})
 
 
+def blocks(count: int) -> Iterator[Case]:
+    """Fully connected layers whose four-bit weights have a float16 scale in blocks of terms."""
+    for number, seed in seeds("dynblocks", count):
+        size, out = 32 * (1 + number % 4), 2 + number * 11 % 23
+        into = size * (1 + number % 5)
+        x = Operand(rows(seed, number, 1 + number % 4, into))
+        scale = seed.uniform(0.002, 0.03, (out, into // size)).astype(np.float16).astype(F)
+        w = Operand(seed.integers(-8, 8, (out, into)).astype(np.int8), scale, bits=4)
+        given = {"x": x, "w": w} | ({"bias": bias(seed, out)} if number % 5 else {})
+        yield Case("linear", given, REAL, (len(x.data), out), {"asymmetric": True})
+
+
 def conv(bits: int, count: int, *, depth: bool) -> Iterator[Case]:
     """Convolutions, some of one channel alone; by channels always with a scale each."""
     for number, seed in seeds(f"dynconv{bits}{depth}", count):
@@ -94,6 +106,7 @@ def products(count: int, *, span: bool = True) -> Iterator[Case]:
 DYNAMIC: Suites = {
     "dynamic_linear": lambda: linear(8, 140),
     "dynamic_linear_i4": lambda: linear(4, 140),
+    "dynamic_linear_blocks": lambda: blocks(60),
     "dynamic_conv": lambda: conv(8, 24, depth=False),
     "dynamic_conv_i4": lambda: conv(4, 12, depth=False),
     "dynamic_depthwise": lambda: conv(8, 24, depth=True),

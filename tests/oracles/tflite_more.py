@@ -312,7 +312,7 @@ def _of(kind: str, mark: str) -> Suites:
     return {f"{name}{mark}": suite for name, suite in found.items()}
 
 
-WITHOUT_REFERENCE = ("elu", "sum", "sum16")
+WITHOUT_REFERENCE = ("dynamic_linear_blocks", "elu", "sum", "sum16")
 """Suites of which the reference kernels give nothing: there is none, or memory that is not theirs
 tells what a sum is."""
 MORE: Suites = {

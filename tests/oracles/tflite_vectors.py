@@ -26,6 +26,7 @@ CHANGED = (
     "depthwise_u8",
     "dynamic_conv",
     "dynamic_depthwise",
+    "dynamic_linear_blocks",
     "dynamic_linear_i4",
     "elu",
     "ends",
