@@ -17,11 +17,13 @@ def name_axes(graph: Graph, node: Node) -> bool:
     if node.op not in RESIZES or node.attrs["axes"] or node.attrs["roi"] or node.schemes:
         return False
     x, made = node.operands["x"].type, node.result.type
-    if x.rank < 3 or None in x.shape[:2] or x.shape[:2] != made.shape[:2]:
+    if x.rank < 3 or x.shape[:2] != made.shape[:2]:
         return False
     scales, sizes = node.attrs["scales"], node.operands.get("sizes")
     assert isinstance(scales, tuple)
     if sizes is not None and (sizes.constant is None or node.attrs["policy"] != "stretch"):
+        return False
+    if sizes is not None and None in x.shape[:2]:
         return False
     if sizes is None and scales[:2] != (1.0, 1.0):
         return False

@@ -14,6 +14,7 @@ import torch
 from qir.ir.dtype import I64
 from qir.ir.graph import Graph
 from qir.ir.node import Value
+from qir.ir.parser import parse
 from qir.ir.types import Array as Stored
 from qir.ir.types import TensorType
 from qir.ledger import Change, Ledger
@@ -363,6 +364,23 @@ def test_a_resize_for_which_torch_has_no_kernel_stays_real(
     Group("torch-2.13.fbgemm").run(graph, Ledger())
     assert [n.op for n in graph if n.op == "dequantize"]
     assert run(graph, {"x": np.zeros((1, 3, 5, 4), np.uint8)})["y"].shape == after
+
+
+def test_a_resize_of_any_number_of_images_is_torchs() -> None:
+    """Behind a convolution, whose tensors lie with channels last."""
+    x = Held(codes(np.random.default_rng(1), "u8", 2, 3, 4, 4), of("u8", 0.05, 61))
+    w = Held(np.full((9, 3, 1, 1), 11, np.int8), of("i8", np.full(9, 0.01, F), 0, 0))
+    out = of("u8", 0.03, 101)
+    network = Plan(x, (Step("conv", (0,), out, w, np.zeros(9, F)), Step("bilinear", (1,), out)))
+    text = str(graph_of(network)).replace(": 2x", ": ?x")
+    arrays = {array.name: array.data for array in graph_of(network).arrays()}
+    graph = parse(text, arrays)
+    Group("torch-2.13.fbgemm").run(graph, Ledger())
+    assert not [n for n in graph if n.op == "dequantize"]
+    for found, wanted in zip(
+        run(graph, {"x": x.data}).values(), by_torch("fbgemm", network), strict=True
+    ):
+        assert np.array_equal(found, wanted)
 
 
 def test_what_no_convolution_precedes_lies_as_the_graph_says() -> None:
