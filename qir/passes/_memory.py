@@ -5,6 +5,7 @@ What a kernel gives lies as its first operand does, unless the kernel brings its
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -43,7 +44,7 @@ _PAIRS = frozenset("add sub mul div".split())
 def lay_out(graph: Graph, profile: Profile, ledger: Ledger, name: str) -> int:
     """Turns all that lies with channels last to NHWC; says how many ops changed."""
     named = sum(name_axes(graph, node) for node in list(graph) if node.op in RESIZES)
-    can = frozenset(Turning(graph, name, "nhwc", ledger).turnable())
+    can = Turning(graph, name, "nhwc", ledger).turnable()
     order = _Order(graph, can, profile.clips == "misplaced")
     order.find()
     for node, said in order.unknown:
@@ -65,8 +66,8 @@ class _Order:
     """Which values of a graph lie with channels last, and what turns for it."""
 
     graph: Graph
-    can: frozenset[Node]
-    """What can turn."""
+    can: Mapping[Node, frozenset[str]]
+    """What can turn, and the slots that turn with it."""
     misplaces: bool
     """Whether clips write codes to other places."""
     last: dict[Value, bool] = field(default_factory=dict)
@@ -179,7 +180,7 @@ def _part(graph: Graph, order: _Order) -> None:
     """Gives kernels that turn a dequantize of their own, and all others the one that was there."""
     for node in [n for n in graph if n.op == "dequantize" and n.result.type.rank in (4, 5)]:
         uses = sorted(node.result.uses, key=lambda use: use.node)
-        turning = [u for u in uses if u.node in order.turned and node.result in _data(u.node)]
+        turning = [u for u in uses if u.node in order.turned and u.slot in order.can[u.node]]
         order.turned.discard(node)
         if not turning or node not in order.can:
             continue
