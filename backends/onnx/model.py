@@ -161,10 +161,21 @@ def _needed(value: Value, *, own: bool) -> int:
     quant = value.type.quant
     if quant is None:
         return OLDEST
+    if _within_operators(value):
+        return OLDEST
     if own and (quant.grain is None or quant.axis is not None) and _microsoft(value):
         return OLDEST
     half = 19 if quant.express.name == "f16" else OLDEST
     return max(since(quant.storage), 21 if quant.grain and quant.axis is None else half)
+
+
+def _within_operators(value: Value) -> bool:
+    """Whether codes are constants that operators of other domains alone read, in a form of theirs.
+
+    They are bytes in the file, as MatMulNBits has its weights, or go by those domains' sets.
+    """
+    made = value.node.op == "constant" and bool(value.users)
+    return made and all(n.op == "fused" and contrib_ops.known(n) for n in value.users)
 
 
 def _microsoft(value: Value) -> bool:
@@ -388,7 +399,8 @@ def _finished(writer: Writer) -> onnx.ModelProto:
         value_info=[i for n, i in infos.items() if n not in shown],
     )
     imports = [helper.make_opsetid(d, v) for d, v in sorted(writer.domains.items())]
-    kinds = {value.type.dtype for _, each in graph.walk() for value in each.values.values()}
+    found = (value for node in _written(graph) for value in node.results)
+    kinds = {value.type.dtype for value in found if not _within_operators(value)}
     version = max([IR_VERSION, *map(ir_version, kinds)])
     model = helper.make_model(proto, opset_imports=imports, ir_version=version, producer_name="qir")
     model.producer_version = __version__

@@ -117,6 +117,32 @@ def test_an_operator_set_is_asked_for_and_refused_where_codes_need_more(tmp_path
         named_target("cpu").at(21)
 
 
+@pytest.mark.parametrize("weights", ["u4:32", "i4:32", "u8:32", "i8:64", "u2:32"])
+def test_weights_in_bytes_need_no_newer_operator_set(tmp_path: Path, weights: str) -> None:
+    drawn = np.random.default_rng(5).normal(size=(64, 32)).astype(np.float32)
+    x, y = (
+        helper.make_tensor_value_info(n, TensorProto.FLOAT, ["N", size])
+        for n, size in (("x", 64), ("y", 32))
+    )
+    held = [numpy_helper.from_array(drawn, "w")]
+    body = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "g", [x], [y], held)
+    source = helper.make_model(body, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+    onnx.save(source, tmp_path / "source.onnx")
+    made = pipeline.quantize_weights(pipeline.load(tmp_path / "source.onnx"), weights)
+    ledger, protos = Ledger(), []
+    for opset in (17, None, 21, 25):
+        protos.append(written(made, tmp_path, format="nbits", opset=opset, ledger=ledger))
+        assert ops(protos[-1]) == ["MatMulNBits"]
+    versions = [next(o.version for o in p.opset_import if not o.domain) for p in protos]
+    assert versions == [17, 17, 21, 25]
+    assert {p.ir_version for p in protos} == {10}
+    assert not [e for e in ledger if "needs it" in e.reason or "IR version" in e.reason]
+    if weights != "u2:32":  # onnxruntime has a kernel for two bits on some processors alone
+        feeds = {"x": np.random.default_rng(6).normal(size=(5, 64)).astype(np.float32)}
+        found = [run(p, feeds, optimize=True)["y"].tobytes() for p in protos]
+        assert len(set(found)) == 1
+
+
 INVERSE = """graph main as native {
   %x = input() : 3x3xf32
   %y = inverse(%x) : 3x3xf32
