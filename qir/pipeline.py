@@ -393,7 +393,7 @@ def quantize(
 def _require_left(graph: Graph, found: Plan, rules: str) -> None:
     """UsageError for a model whose codes leave nothing to do, or are another runtime's."""
     names = held(graph)
-    if not any(d.integer for d in found.decisions):
+    if not any(d.new for d in found.decisions):
         raise UsageError(
             f"the model is quantized already: {len(names)} values hold codes, {names[0]} first"
         )

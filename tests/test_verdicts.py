@@ -121,11 +121,11 @@ WRONG = [
     ),
     (
         conv(rest=")").replace("constant(@w)", "input()"),
-        "w is computed; toy wants a constant",
+        "w is computed; the table of toy has a constant there",
     ),
     (
         "%b = input() : 2xi32 " + conv(rest=BIAS),
-        "bias is computed; toy wants a constant",
+        "bias is computed; the table of toy has a constant there",
     ),
     (conv(rest=") |> sigmoid"), "toy has no kernel conv2d |> sigmoid"),
     (

@@ -13,6 +13,7 @@ from qir.capability.table import Capability, OpCapability
 from qir.errors import TypeRuleError
 from qir.ir.attrs import Attr, same
 from qir.ir.calls import make_call
+from qir.ir.coded import RAW, whole
 from qir.ir.graph import Graph
 from qir.ir.look import why_foreign
 from qir.ir.node import Node, Value
@@ -59,6 +60,13 @@ class _Held:
     """The axis that may have a scale for each index."""
 
 
+def no_row(name: str, op: str) -> str:
+    """Why a target takes an op in no integers: its table has no row for it."""
+    if spec(op).traits.value_preserving:
+        return f"it moves elements alone; the table of {name} plans no codes for {op}"
+    return f"{name} has no integer {op}"
+
+
 def _refused(reason: str) -> tuple[Taken, str]:
     return "refused", reason
 
@@ -72,7 +80,7 @@ class _Judge:
 
     def all(self, graph: Graph) -> Iterator[Verdict]:
         for node in graph:
-            if node.op in STRUCTURE or node.op in BRIDGES:
+            if node.op in STRUCTURE or node.op in BRIDGES or whole(node):
                 continue
             defect = next((d for d in self.table.defects if d.hits(node)), None)
             taken, reason = self._judge(node) if defect is None else _refused(defect.reason)
@@ -83,6 +91,8 @@ class _Judge:
     def _judge(self, node: Node) -> tuple[Taken, str]:
         if node.op == "foreign":
             return "float", why_foreign(node)
+        if node.op in RAW:
+            return "float", f"sums of raw integers are not in the table of {self.table.name}"
         if node in self.heads:
             return "integer", f"in the kernel of {self.heads[node].name}"
         if node.stages:
@@ -131,7 +141,7 @@ class _Judge:
         """Why the target does not take an op as it stands; empty where it does."""
         row = self.table.ops.get(node.op)
         if row is None:
-            return f"{self.table.name} has no integer {node.op}"
+            return no_row(self.table.name, node.op)
         held = _slots(node.op, node.operands, node.attrs)
         held[RESULT] = _Held(result)
         return self._misfit(row, node.attrs, held) or self._unshared(row, held)
@@ -141,7 +151,7 @@ class _Judge:
         ops = tuple(stage.op for stage in node.stages)
         row = self.table.ops.get(ops[0])
         if row is None:
-            return f"{self.table.name} has no integer {ops[0]}"
+            return no_row(self.table.name, ops[0])
         if not self.table.chain(ops):
             return f"{self.table.name} has no kernel {' |> '.join(ops)}"
         for stage in node.stages[:-1]:
@@ -161,7 +171,7 @@ class _Judge:
         for slot, what in held.items():
             base = slot.split(".")[0]
             if base in row.constant and what.constant is None:
-                return f"{slot} is computed; {name} wants a constant"
+                return f"{slot} is computed; the table of {name} has a constant there"
             allowed_here = row.slots.get(base, ())
             if not allowed_here:
                 if what.quant is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,8 +45,11 @@ def plan(
     stays float and why, and which tensors must share one scale. Batch norms and constants are
     folded first, as `qir quantize` does.
 
-    --json prints {file, target, integer_macs, decisions: [{node, op, integer, reason, group,
-    schemes, macs, origin}], shared}; integer_macs is a share.
+    What works on codes already counts as integer. --weights stores weights in few bits and makes
+    nothing integer: data stay real.
+
+    --json prints {file, target, integer_macs, decisions: [{node, op, becomes, integer, reason,
+    group, schemes, macs, origin}], shared}; integer_macs is a share.
     """
     from dataclasses import asdict
 
@@ -67,7 +71,7 @@ def plan(
                 "file": str(model),
                 "target": found.target,
                 "integer_macs": found.integer_macs,
-                "decisions": [asdict(d) for d in found.decisions],
+                "decisions": [{**asdict(d), "integer": d.integer} for d in found.decisions],
                 "shared": found.shared,
             }
         )
@@ -79,11 +83,25 @@ def plan(
 
 def summary(found: Plan) -> dict[str, str]:
     """What a plan comes to."""
-    integer = sum(d.integer for d in found.decisions)
-    total = plural(len(found.decisions), "op")
-    work = sum(d.macs for d in found.decisions)
-    share = f", {percent(found.integer_macs)} of {amount(work)} multiply-adds" if work else ""
-    return {"integer": f"{integer:,} of {total}{share}"}
+    computing = [d for d in found.decisions if d.becomes != "as it is"]
+    integer = [d for d in computing if d.integer]
+    already = [d for d in computing if d.becomes == "already"]
+    few = [d for d in computing if d.becomes == "weights"]
+    out = {}
+    if few:
+        out["few-bit weights"] = f"{_share(few, computing)}; data stay real"
+    if integer or not few:
+        said = f", {len(already):,} of them already" if already else ""
+        out["integer"] = _share(integer, computing) + said
+    return out
+
+
+def _share(part: Sequence[Decision], whole: Sequence[Decision]) -> str:
+    """How many ops these are, and how much of the work."""
+    work = sum(d.macs for d in whole)
+    done = sum(d.macs for d in part)
+    share = f", {percent(done / work)} of {amount(work)} multiply-adds" if work else ""
+    return f"{len(part):,} of {plural(len(whole), 'op')}{share}"
 
 
 def show_plan(screen: Screen, found: Plan) -> None:
@@ -95,14 +113,10 @@ def show_plan(screen: Screen, found: Plan) -> None:
         Column("how, or why not", fit="wrap"),
         Column("work", "right"),
     )
-    from qir.passes.assign_schemes import ALREADY
-
     rows = []
     head = ""
     for d in found.decisions:
-        kind = Cell("integer", "green") if d.integer else Cell("float", "yellow")
-        if d.reason == ALREADY:
-            kind = Cell("as it is")
+        kind = _KINDS[d.becomes]
         text = "in the kernel above" if d.group and d.group == head else how(d)
         rows.append((d.op, d.node, kind, text, amount(d.macs) if d.macs else ""))
         head = d.group or d.node
@@ -112,9 +126,18 @@ def show_plan(screen: Screen, found: Plan) -> None:
     screen.table(together, sets, title="shared")
 
 
+_KINDS = {
+    "integer": Cell("integer", "green"),
+    "already": Cell("integer", "green"),
+    "weights": Cell("few-bit weights", "green"),
+    "float": Cell("float", "yellow"),
+    "as it is": Cell("as it is"),
+}
+
+
 def how(decision: Decision) -> str:
     """How an op is stored, or why it stays float."""
-    if not decision.integer or decision.group:
+    if decision.reason:
         return decision.reason
     texts: dict[str, list[str]] = {}
     for slot, scheme in decision.schemes.items():

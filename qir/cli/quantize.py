@@ -122,8 +122,8 @@ def quantize(
     and lie on the edges of these kernels; `qir group --as` of the same profile then foretells the
     runtime's bytes. Nothing is asked of a target; samples are needed.
 
-    --json prints {file, output, file_bytes, output_bytes, target, integer_macs, integer_ops, ops,
-    ledger: {kind: count}}.
+    --json prints {file, output, file_bytes, output_bytes, target, integer_macs, integer_ops,
+    weight_ops, ops, ledger: {kind: count}}; weight_ops are those whose weights --weights stores.
     """
     from qir import pipeline
     from qir.calibration import Statistics, parse_rule
@@ -219,7 +219,8 @@ def quantize(
                 "target": profile or target,
                 "integer_macs": plan.integer_macs,
                 "integer_ops": sum(d.integer for d in plan.decisions),
-                "ops": len(plan.decisions),
+                "weight_ops": sum(d.becomes == "weights" for d in plan.decisions),
+                "ops": sum(d.becomes != "as it is" for d in plan.decisions),
                 "ledger": ledger_json(ledger),
             }
         )
@@ -250,13 +251,12 @@ def _require_alone(output: Path, alone: bool) -> None:
 def _require_work(path: Path, plan: Plan) -> None:
     """UsageError where nothing can become integer, with the reason."""
     from qir.errors import UsageError
-    from qir.passes.assign_schemes import ALREADY
 
-    if any(d.integer for d in plan.decisions):
+    if any(d.new for d in plan.decisions):
         return
-    reasons = Counter(d.reason for d in plan.decisions)
-    if count := reasons[ALREADY]:
-        said = f"{count} of its {len(plan.decisions)} ops work on codes"
+    kinds = Counter(d.becomes for d in plan.decisions)
+    if count := kinds["already"]:
+        said = f"{count} of its {kinds.total() - kinds['as it is']} ops work on codes"
         raise UsageError(f"{path} is quantized already: {said}; nothing is left to quantize")
     why = _reason(plan)
     raise UsageError(f"{path}: nothing in it can become integer for {plan.target}: {why}")
@@ -264,31 +264,33 @@ def _require_work(path: Path, plan: Plan) -> None:
 
 def _reason(plan: Plan) -> str:
     """Why nothing of a model becomes integer: what keeps products, else the commonest reason."""
-    from qir.passes.quantize_dynamic import NO_PRODUCT
+    from qir.passes.quantize_dynamic import NO_MATRIX, NO_PRODUCT
 
-    ranked = Counter(d.reason for d in plan.decisions if d.reason != NO_PRODUCT)
-    if not ranked:
-        ranked = Counter(d.reason for d in plan.decisions)
+    floats = [d.reason for d in plan.decisions if d.becomes == "float"]
+    ranked = Counter(said for said in floats if said not in (NO_PRODUCT, NO_MATRIX))
+    ranked = ranked or Counter(floats)
     return ranked.most_common(1)[0][0] if ranked else "it has no ops"
 
 
 def _show(screen: Screen, plan: Plan) -> None:
-    integer: Counter[str] = Counter(d.op for d in plan.decisions if d.integer)
-    total: Counter[str] = Counter(d.op for d in plan.decisions)
+    found = [d for d in plan.decisions if d.becomes != "as it is"]
+    few = any(d.becomes == "weights" for d in found)
+    done: Counter[str] = Counter(d.op for d in found if d.becomes != "float")
+    total: Counter[str] = Counter(d.op for d in found)
     rows: Sequence[tuple[str, str, str, str]] = [
         (
             op,
-            f"{integer[op]:,}",
-            f"{count - integer[op]:,}" if count > integer[op] else "-",
+            f"{done[op]:,}",
+            f"{count - done[op]:,}" if count > done[op] else "-",
             "; ".join(
-                dict.fromkeys(d.reason for d in plan.decisions if d.op == op and not d.integer)
+                dict.fromkeys(d.reason for d in found if d.op == op and d.becomes == "float")
             ),
         )
         for op, count in sorted(total.items(), key=lambda item: (-item[1], item[0]))
     ]
     columns = (
         Column("op"),
-        Column("integer", "right"),
+        Column("few-bit weights" if few else "integer", "right"),
         Column("float", "right"),
         Column("why float", fit="wrap"),
     )

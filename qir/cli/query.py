@@ -85,8 +85,8 @@ def _node(match: Match) -> dict[str, object]:
 
 
 def _show_nodes(screen: Screen, matches: Sequence[Match]) -> None:
-    from qir.inspect.codes import stored
     from qir.inspect.summary import Codes, plain_shape, weights_of
+    from qir.ir.coded import stored
     from qir.ir.look import op_name
 
     rows = []

@@ -1,6 +1,5 @@
 """What is in a model, said in numbers: pure functions that give frozen records with `to_json`."""
 
-from qir.inspect.codes import in_codes, longest_chain
 from qir.inspect.compare import Difference, compare
 from qir.inspect.environment import Environment, environment
 from qir.inspect.explain import Explanation, explain
@@ -11,6 +10,7 @@ from qir.inspect.ranges import TensorRange, ranges
 from qir.inspect.sharing import islands, sharing
 from qir.inspect.summary import Summary, bytes_by_dtype, summarize
 from qir.inspect.timing import Timing, interleave
+from qir.ir.coded import in_codes, longest_chain
 
 __all__ = [
     "Difference",

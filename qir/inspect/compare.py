@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir.errors import DataError
-from qir.inspect.codes import read
+from qir.ir.coded import read
 from qir.ir.graph import Graph
 
 

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir.errors import UsageError
-from qir.inspect.codes import in_codes, read, stored
-from qir.inspect.cost import macs, one_sample
 from qir.inspect.summary import Codes, Tensor
+from qir.ir.coded import in_codes, read, stored
+from qir.ir.cost import macs, one_sample
 from qir.ir.graph import Graph
 from qir.ir.look import op_name
 from qir.ir.node import Node, Value

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from qir.inspect.codes import read
 from qir.ir import dims
+from qir.ir.coded import read
 from qir.ir.dims import Shape
 from qir.ir.dtype import F32
 from qir.ir.graph import Graph

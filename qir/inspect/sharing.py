@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import networkx as nx
 
-from qir.inspect.codes import BRIDGES, in_codes
+from qir.ir.coded import BRIDGES, in_codes
 from qir.ir.facts import coded
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from qir.inspect.codes import STRUCTURE, in_codes, longest_chain, read, stored
-from qir.inspect.cost import macs, one_sample
+from qir.ir.coded import STRUCTURE, in_codes, longest_chain, read, stored
+from qir.ir.cost import macs, one_sample
 from qir.ir.dims import Shape
 from qir.ir.graph import Graph
 from qir.ir.look import op_name

@@ -21,7 +21,7 @@ def already(node: Node) -> bool:
 
     A product whose weights are real constants is none, whatever its data are.
     """
-    if _about_codes(node) or _sums(node) or _gives_numbers(node):
+    if _about_codes(node) or behind_sums(node) or _gives_numbers(node):
         return True
     return any(decoded(v) for v in node.operands.values()) and not _real_weights(node)
 
@@ -134,10 +134,10 @@ def _raw(value: Value, steps: int = 6) -> bool:
     return bool(through and steps) and any(_raw(v, steps - 1) for v in through)
 
 
-def _sums(node: Node, steps: int = 3) -> bool:
+def behind_sums(node: Node, steps: int = 3) -> bool:
     """Whether it sums raw integers, or scales such a sum and adds a bias to it."""
     if node.op in _SUMS or any(_raw(value) for value in node.results):
         return True
     if not steps or node.op not in ("mul", "div", "add"):
         return False
-    return any(_sums(value.node, steps - 1) for value in node.operands.values())
+    return any(behind_sums(value.node, steps - 1) for value in node.operands.values())

@@ -14,9 +14,11 @@ from itertools import pairwise
 from typing import Literal
 
 from qir.calibration import parse_rule
-from qir.capability import Capability, OpCapability
+from qir.capability import Capability, OpCapability, no_row
 from qir.errors import SchemeError
 from qir.ir.attrs import same
+from qir.ir.coded import in_codes
+from qir.ir.cost import one_sample
 from qir.ir.dtype import F32
 from qir.ir.graph import Graph
 from qir.ir.look import op_name, why_foreign
@@ -29,6 +31,7 @@ from qir.numerics import given, profile, profile_names
 from qir.passes._coded import already, coded, decoded, source, suits
 from qir.passes._kernel_table import kernel_table
 from qir.passes._kernels import Kernel, kernels
+from qir.passes._standing import Becomes, beside, why_real
 from qir.passes._work import work
 from qir.rewrite import Pass, Tolerance
 from qir.rewrite.options import option
@@ -36,8 +39,9 @@ from qir.target import target
 
 STRUCTURE = frozenset({"input", "constant", "output"})
 """Ops that compute nothing."""
+CONTROL = frozenset({"if", "loop", "scan"})
 ALREADY = "quantized already"
-"""The reason of an op that has codes beside it before anything is planned."""
+"""The reason of an op that works on codes before anything is planned."""
 WITHIN = "data quantize nothing that branches and loops hold; without data their products are"
 """The reason of an op that holds graphs."""
 
@@ -92,13 +96,23 @@ class Decision:
 
     node: str
     op: str
-    integer: bool
+    becomes: Becomes
     reason: str
     group: str = ""
     """The op in whose kernel this one is computed, where it is another."""
     schemes: Mapping[str, str] = field(default_factory=dict)
     macs: int = 0
     origin: str = ""
+
+    @property
+    def integer(self) -> bool:
+        """Whether it computes on codes, then or already."""
+        return self.becomes in ("integer", "already")
+
+    @property
+    def new(self) -> bool:
+        """Whether quantizing changes it."""
+        return self.becomes in ("integer", "weights")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +126,43 @@ class Plan:
 
     @property
     def integer_macs(self) -> float:
-        """Share of the multiply-adds that will be done in integers."""
+        """Share of the multiply-adds that will be done in integers, or are already."""
         total = sum(d.macs for d in self.decisions)
         return sum(d.macs for d in self.decisions if d.integer) / total if total else 0.0
+
+
+class Known:
+    """What is known of the ops of a graph before anything is planned."""
+
+    def __init__(self, graph: Graph, bodies: Iterable[Graph] = ()) -> None:
+        self.apart = tuple(bodies)
+        """Bodies whose ops have decisions of their own."""
+        self.codes = {
+            n: done for each in self.apart or (graph,) for n, done in in_codes(each).items()
+        }
+        self.sizes = one_sample(graph)
+
+    def decision(
+        self, node: Node, reason: str, schemes: Mapping[str, str] | None = None
+    ) -> Decision:
+        """What becomes of an op: without a reason integer, unless it is so already."""
+        becomes: Becomes = "float" if reason else "integer"
+        if said := beside(node):
+            becomes, reason = "as it is", said
+        elif reason and self.codes.get(node, False):
+            becomes, reason = "already", ALREADY
+        elif reason == ALREADY:
+            reason = why_real(node)
+        elif (
+            reason
+            and node.op != "foreign"
+            and not any(v.type.express.is_float for v in node.operands.values())
+        ):
+            reason = "it makes reals of whole numbers"
+        counted = not (self.apart and node.op in CONTROL)
+        macs = work(node, self.sizes) if counted else 0
+        origin = str(node.origins[0]) if node.origins else ""
+        return Decision(node.name, op_name(node), becomes, reason, "", schemes or {}, macs, origin)
 
 
 def _capability(name: str | list[str]) -> Capability:
@@ -318,7 +366,7 @@ class _Assignment:
         if node.bodies:
             return WITHIN
         if row is None:
-            return self._left_out(node) or f"{self.table.name} has no integer {node.op}"
+            return self._left_out(node) or no_row(self.table.name, node.op)
         if self._wished_float(node):
             return "a rule keeps it float"
         for name, allowed in (row.when or {}).items():
@@ -327,7 +375,7 @@ class _Assignment:
         for slot in row.constant:
             value = node.operands.get(slot)
             if value is not None and value.constant is None:
-                return f"{slot} is computed; {self.table.name} wants a constant"
+                return f"{slot} is computed; the table of {self.table.name} has a constant there"
         if any(v.type.dtype != F32 for v in (*node.results, *self._data(node, row))):
             return "it does not compute in f32"
         return self._bias_obstacle(node) or self._codes_obstacle(node, row)
@@ -535,31 +583,28 @@ class _Assignment:
 
     def plan(self) -> Plan:
         schemes = self.schemes()
-        decisions = tuple(self._decision(n, schemes) for n in self.graph if n.op not in STRUCTURE)
+        known = Known(self.graph)
+        decisions = tuple(
+            self._decision(n, schemes, known) for n in self.graph if n.op not in STRUCTURE
+        )
         sets: dict[Value, list[str]] = {}
         for value in self.members:
             sets.setdefault(self.find(value), []).append(value.name)
         shared = tuple(tuple(names) for names in sets.values() if len(names) > 1)
         return Plan(self.table.name, decisions, shared)
 
-    def _decision(self, node: Node, schemes: Schemes) -> Decision:
-        origin = str(node.origins[0]) if node.origins else ""
+    def _decision(self, node: Node, schemes: Schemes, known: Known) -> Decision:
+        head = self.inside.get(node)
         if said := self._between(node):
-            return Decision(node.name, op_name(node), False, said, macs=work(node), origin=origin)
-        if (head := self.inside.get(node)) is not None:
-            return Decision(
-                node.name,
-                op_name(node),
-                True,
-                f"in the kernel of {head.name}",
-                head.name,
-                origin=origin,
+            return known.decision(node, said)
+        if head is not None:
+            return replace(
+                known.decision(node, ""), reason=f"in the kernel of {head.name}", group=head.name
             )
         found = {s: str(k) for s, k in schemes.get(node, {}).items()}
         if RESULT not in found and (tail := self.tail(node)) is not node:
             found[RESULT] = str(schemes.get(tail, {}).get(RESULT, ""))
-        reason, macs = self.reason[node], work(node)
-        return Decision(node.name, op_name(node), not reason, reason, "", found, macs, origin)
+        return known.decision(node, self.reason[node], found)
 
     def _between(self, node: Node) -> str:
         """Why an op of another profile's kernel stays real, codes about it or not; or nothing."""

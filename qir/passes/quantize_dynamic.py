@@ -14,7 +14,6 @@ from qir.ir.attrs import Attr, same
 from qir.ir.calls import make_call
 from qir.ir.dtype import F32, I8, U8
 from qir.ir.graph import Graph
-from qir.ir.look import op_name
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 from qir.ir.parts import Held, boxes, part, pieces
@@ -24,8 +23,7 @@ from qir.ledger import Change, Ledger
 from qir.numerics import codes_later, numbers_for, profile
 from qir.passes._bodies import bodies
 from qir.passes._coded import already, decoded
-from qir.passes._work import work
-from qir.passes.assign_schemes import ALREADY, STRUCTURE, Decision, Plan, Wish
+from qir.passes.assign_schemes import ALREADY, STRUCTURE, Decision, Known, Plan, Wish
 from qir.rewrite import ANOTHER, Pass
 from qir.rewrite.watch import may
 
@@ -33,8 +31,10 @@ PRODUCTS = frozenset({"matmul", "linear", "gemm", "conv1d", "conv2d", "conv3d"})
 """Ops whose sums a runtime forms in integers while it chooses the numbers of one side."""
 MATRICES = frozenset({"matmul", "linear", "gemm"})
 """Products whose weights are a matrix."""
-NO_PRODUCT = "only products with weights are quantized without data"
-"""The reason of what no weights alone are stored for."""
+NO_PRODUCT = "only matrix products and convolutions are quantized without data"
+"""The reason of what is no such product."""
+NO_MATRIX = "only matrix products have their weights alone stored in few bits"
+"""The reason of what has no weights that are stored alone."""
 RULE = "onnx.dynamic"
 """How numbers are chosen while a model runs."""
 
@@ -52,7 +52,8 @@ def plan_dynamic(
             chosen[node] = found
         reasons[node] = "" if isinstance(found, Scheme) else found
     hits(graph, wished)
-    decisions = tuple(decision(n, r, chosen.get(n)) for n, r in reasons.items())
+    known = Known(graph, bodies(graph))
+    decisions = tuple(decision(known, n, r, chosen.get(n)) for n, r in reasons.items())
     return Plan(table.name, decisions, ()), chosen
 
 
@@ -77,7 +78,7 @@ def stays(node: Node, wishes: tuple[Wish, ...], ops: frozenset[str] = MATRICES) 
     if already(node):
         return ALREADY
     if node.op not in ops:
-        return NO_PRODUCT
+        return NO_MATRIX if ops == MATRICES else NO_PRODUCT
     if _float(node, wishes):
         return "a rule keeps it float"
     traits = spec(node.op).traits
@@ -132,13 +133,12 @@ def _suits(node: Node, row: OpCapability) -> bool:
     )
 
 
-def decision(node: Node, reason: str, scheme: Scheme | None) -> Decision:
-    origin = str(node.origins[0]) if node.origins else ""
+def decision(known: Known, node: Node, reason: str, scheme: Scheme | None) -> Decision:
     traits = spec(node.op).traits
     schemes = {} if scheme is None else {traits.data: f"u8 affine tensor {RULE}"}
     if scheme is not None and traits.weight:
         schemes[traits.weight] = str(scheme)
-    return Decision(node.name, op_name(node), not reason, reason, "", schemes, work(node), origin)
+    return known.decision(node, reason, schemes)
 
 
 # -- what is done ---------------------------------------------------------------------------------

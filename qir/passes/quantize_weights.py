@@ -20,8 +20,8 @@ from qir.ir.types import Array, Grain, QuantType
 from qir.ledger import Change, Ledger
 from qir.numerics import codes_later, numbers_for, profile
 from qir.passes._bodies import bodies
-from qir.passes.assign_schemes import Plan, Wish
-from qir.passes.quantize_dynamic import decision, finite, hits, ops_of, stays, stored
+from qir.passes.assign_schemes import Known, Plan, Wish
+from qir.passes.quantize_dynamic import finite, hits, ops_of, stays, stored
 from qir.rewrite import ANOTHER, Pass
 from qir.rewrite.watch import may
 
@@ -62,8 +62,11 @@ def plan_weights(
     wished = tuple(wishes)
     reasons = {n: stays(n, wished) for n in ops_of(graph)}
     hits(graph, wished)
+    known, few = Known(graph, bodies(graph)), f"{blocks} weights alone"
     decisions = tuple(
-        replace(decision(n, r, None), schemes={} if r else {"w": f"{blocks} weights alone"})
+        known.decision(n, r)
+        if r
+        else replace(known.decision(n, ""), becomes="weights", schemes={"w": few})
         for n, r in reasons.items()
     )
     return Plan(name, decisions, ()), [n for n, r in reasons.items() if not r]

@@ -7,8 +7,8 @@ import pytest
 
 from qir.errors import UsageError
 from qir.inspect import explain, summarize
-from qir.inspect.codes import in_codes, longest_chain
-from qir.inspect.cost import macs
+from qir.ir.coded import in_codes, longest_chain
+from qir.ir.cost import macs
 from qir.ir.text import parse
 from tests.inspect.programs import FLOAT, INTEGER, QDQ, program
 

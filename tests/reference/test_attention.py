@@ -14,8 +14,8 @@ from onnx import ModelProto, ValueInfoProto, helper
 from onnx.reference import ReferenceEvaluator
 
 from qir.errors import OpError, TypeRuleError
-from qir.inspect.cost import macs
 from qir.ir.attrs import Attr
+from qir.ir.cost import macs
 from qir.ir.dtype import F16, F32, I8, U8, dtype_of
 from qir.ir.graph import Graph
 from qir.ir.text import parse, print_graph

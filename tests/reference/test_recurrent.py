@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from onnx import ValueInfoProto, helper
 
 from qir.errors import DataError, OpError, TypeRuleError
-from qir.inspect.cost import macs
 from qir.ir.attrs import Attr
+from qir.ir.cost import macs
 from qir.ir.dtype import F64, I8, I16, U8, dtype_of
 from qir.ir.graph import Graph
 from qir.ir.node import Value

@@ -77,7 +77,7 @@ def test_what_is_real_is_quantized_and_codes_stay(
     graph = pipeline.load(source)
     asked = {"data": {}, "dynamic": {"dynamic": True}, "weights": {"weights": "i8:8"}}[way]
     plan = pipeline.plan(graph, **asked)  # type: ignore[arg-type]
-    assert any(d.integer and d.op == "matmul" for d in plan.decisions)
+    assert any(d.new and d.op == "matmul" for d in plan.decisions)
     made = ways(graph, way)
     pipeline.save(made, out, format="qdq")
     before, after = onnx.load(source), onnx.load(out)
@@ -110,7 +110,7 @@ def test_where_nothing_is_left_plan_and_quantize_say_so(way: str, tmp_path: Path
     graph = pipeline.load(part(tmp_path))
     asked = {"data": {}, "dynamic": {"dynamic": True}, "weights": {"weights": "i8:8"}}[way]
     plan = pipeline.plan(graph, **asked)  # type: ignore[arg-type]
-    assert not any(d.integer for d in plan.decisions)
+    assert not any(d.new for d in plan.decisions)
     with pytest.raises(UsageError, match="quantized already"):
         ways(graph, way)
 
@@ -139,7 +139,7 @@ def test_products_of_scales_are_no_data(tmp_path: Path) -> None:
     }
     proto = model(nodes, {"x": (FLOAT, ["N", 16])}, {"y": (FLOAT, ["N", 8])}, constants)
     plan = pipeline.plan(pipeline.load(save(proto, tmp_path)))
-    assert not any(d.integer for d in plan.decisions)
+    assert not any(d.new for d in plan.decisions)
 
 
 def test_products_of_few_bits_count_their_work(tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ def test_what_scales_a_sum_gets_no_codes(
     source, out = save(proto, tmp_path, "part.onnx"), tmp_path / "out.onnx"
     graph = pipeline.load(source)
     plan = pipeline.plan(graph)
-    assert [d.op for d in plan.decisions if d.integer] == ["matmul"]
+    assert [d.op for d in plan.decisions if d.new] == ["matmul"]
     pipeline.save(ways(graph, "data"), out, format="qdq")
     feeds = {"x": samples()}
     found, wanted = (run(m, feeds, optimize=False) for m in (onnx.load(out), proto))

@@ -17,6 +17,16 @@ RAW = frozenset({"matmul_integer", "conv_integer"})
 BRIDGES = frozenset({"quantize", "dequantize", "requantize"})
 
 
+def whole(node: Node) -> bool:
+    """Whether an op has to do with no reals: with sizes, flags and other whole things alone."""
+    if node.op in ("foreign", "fused") or node.op in RAW or node.bodies:
+        return False
+    values = (*node.operands.values(), *node.results)
+    return node.op in ("shape", "size") or not any(
+        v.type.quant or v.type.express.is_float for v in values
+    )
+
+
 def stored(value: Value) -> QuantType | None:
     """The map of the codes that a value lies in memory as: its own, or its only reader's."""
     if value.type.quant is not None:
