@@ -159,7 +159,7 @@ def test_products_within_branches_and_loops_are_quantized_without_data(
     else:
         plan = pipeline.plan(graph, weights="u4:16")
         pipeline.save(pipeline.quantize_weights(graph, "u4:16"), made, format="nbits")
-    assert sorted(d.op for d in plan.decisions if d.integer) == ["gemm", "matmul"]
+    assert sorted(d.op for d in plan.decisions if d.new) == ["gemm", "matmul"]
     names = list(everywhere(onnx.load(made).graph))
     assert names.count({"dynamic": "MatMulInteger", "weights": "MatMulNBits"}[way]) == 2
     for which in (True, False):
