@@ -64,7 +64,8 @@ def formed(graph: Graph, form: str | None, ledger: Ledger, *, standard: bool) ->
         with nullcontext() if standard else as_read.kept(as_read.on_reals):
             _open(out, ledger)
     if form in ("qdq", "qoperator"):
-        _run(LiftDynamic(), out, ledger)
+        with within(out):
+            _run(LiftDynamic(), out, ledger)
     _settle(out, ledger)
     if form in ("qdq", "qoperator"):
         with within(out):

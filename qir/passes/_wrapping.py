@@ -53,11 +53,16 @@ def going_on(graph: Graph, node: Node) -> str:
     For the end of a line in the ledger; empty where its profile sums in more than 32 bits, or no
     input is known to take them beyond.
     """
-    named = node.profile or _look(graph).profile
+    named = profile_within(graph, node)
     if not named or not (said := wrapping(graph, node)):
         return ""
     narrow = profile(named).resolve(query_of(node)).acc.type == "i32"
     return f", which go on where its {said}" if narrow else ""
+
+
+def profile_within(graph: Graph, node: Node) -> str:
+    """Whose arithmetic a node of a graph, or of a body in what is known of it, follows."""
+    return node.profile or _look(graph).profile
 
 
 def _products(graph: Graph, node: Node) -> Iterator[Product]:

@@ -17,7 +17,7 @@ from qir.ir.text import parse
 from qir.ir.types import Array, QuantType, uniform
 from qir.ledger import Change
 from qir.numerics import Query, Rule, profile
-from qir.reference.interpreter import profile_of
+from qir.passes._wrapping import profile_within
 from qir.rewrite import Pass
 from qir.rewrite.match import Match
 from qir.rewrite.pattern import Either, Op, Ops, Pattern, Term, Var, pattern
@@ -207,7 +207,7 @@ def _replace(graph: Graph, match: Match) -> Value | None:
     attrs, grain = _attrs(node), "channel" if quant.grain else "tensor"
     query = Query(op, {slot: str(kind.element) for slot, kind in kinds.items()}, grain, attrs)
     bias = match.get("bias")
-    holder = profile_of(graph, node)
+    holder = profile_within(graph, node)
     if not holder or not _same_bytes(profile(holder).resolve(query), bias=bias is not None):
         return None
     held = match["held"]

@@ -171,6 +171,31 @@ def test_products_within_branches_and_loops_are_quantized_without_data(
         assert np.allclose(found, wanted, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("form", ["qdq", "qoperator"])
+def test_sums_of_raw_integers_within_branches_and_loops_are_raised(
+    form: str, tmp_path: Path
+) -> None:
+    seed = 4
+    path, made = tmp_path / "dynamic.onnx", tmp_path / "made.onnx"
+    source = tmp_path / "m.onnx"
+    onnx.save(real_branches(seed), source)
+    pipeline.save(pipeline.quantize_dynamic(pipeline.load(source)), path, format="integer")
+    assert list(everywhere(onnx.load(path).graph)).count("MatMulInteger") == 2
+    ledger = Ledger()
+    pipeline.save(pipeline.load(path), made, format=form, ledger=ledger)
+    names = list(everywhere(onnx.load(made).graph))
+    assert "MatMulInteger" not in names
+    assert not [e for e in ledger if "stays a sum" in e.reason]
+    rng = np.random.default_rng(seed)
+    for which in (True, False):
+        feeds = {"x": rng.normal(size=(4, 32)).astype(np.float32), "which": np.array(which)}
+        wanted = run(onnx.load(path), feeds, optimize=False)["y"]
+        near = 2e-6 * np.abs(wanted).max()
+        for optimize in (False, True):
+            got = run(onnx.load(made), feeds, optimize=optimize)["y"]
+            assert np.abs(got - wanted).max() <= near, (seed, which)
+
+
 def test_with_data_it_is_said_that_bodies_stay(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     onnx.save(real_branches(0), path)
