@@ -61,10 +61,12 @@ def bench(
 
     The engines take turns, so that a busy machine slows all of them alike; the ratio is the median
     over the turns of the time of each to that of the first. Spread is how far the middle half of
-    the times lies apart.
+    the times lies apart. An engine that does not take what data give for a default is left out,
+    where another takes it.
 
     --json prints {file, batch, threads, inputs, engines: [{name, runs, median, least, spread,
-    ratio}], fallbacks, steps: [{step, kind, seconds, bytes}]}; times are in seconds.
+    ratio}], left_out: [{engine, reason}], fallbacks, steps: [{step, kind, seconds, bytes}]}; times
+    are in seconds.
     """
     from qir.cli.engines import engine
     from qir.inspect import interleave
@@ -74,7 +76,7 @@ def bench(
     screen = Screen()
     graph = open_model(model)
     inputs = _inputs(graph, data, batch, seed, given)
-    made = [engine(name, graph, model, threads) for name in names]
+    made, left_out = _able([engine(name, graph, model, threads) for name in names], graph, inputs)
     with screen.progress("measuring") as progress:
         timings = interleave(
             {e.name: lambda e=e: e.run(inputs) for e in made},  # type: ignore[misc]
@@ -91,6 +93,7 @@ def bench(
                 "threads": threads,
                 "inputs": {name: list(array.shape) for name, array in inputs.items()},
                 "engines": [t.to_json() for t in timings],
+                "left_out": left_out,
                 "fallbacks": fallbacks,
                 "steps": steps,
             }
@@ -101,10 +104,35 @@ def bench(
     screen.line(f"{model.name} {on}, {plural(threads, 'thread')}", "bold")
     defaults.show(screen, graph, data)
     _show(screen, timings)
+    for each in left_out:
+        screen.line(f"  {each['engine']} is not measured: {each['reason']}", "yellow")
     if fallbacks:
         text = ", ".join(f["node"] for f in fallbacks[:4]) + (" .." if len(fallbacks) > 4 else "")
         screen.line(f"  {plural(len(fallbacks), 'node')} run by the reference: {text}", "yellow")
     _show_steps(screen, steps)
+
+
+def _able(
+    engines: Sequence[Engine], graph: Graph, inputs: Tensors
+) -> tuple[list[Engine], list[dict[str, str]]]:
+    """The engines that take what is given for defaults, and why each of the others does not."""
+    from qir.errors import DataError
+
+    able: list[Engine] = []
+    left: list[DataError] = []
+    given = any(value.name in inputs for value in graph.defaults)
+    for each in engines:
+        try:
+            if given:
+                each.run(inputs)
+            able.append(each)
+        except DataError as error:
+            left.append(error)
+    if not able:
+        raise left[0]
+    rest = [each for each in engines if each not in able]
+    said = zip(rest, left, strict=True)
+    return able, [{"engine": each.name, "reason": str(error)} for each, error in said]
 
 
 def _names(text: str) -> list[str]:
@@ -136,7 +164,6 @@ def _inputs(
 
     if data is None:
         return random_inputs(graph, seed, batch, sizes)
-    defaults.require_known(data, graph)
     specs = input_specs(graph)
     fixed = any(spec.shape and spec.shape[0] is not None for spec in specs.values())
     for inputs in defaults.batches(graph, data, batch=None if fixed else batch):

@@ -117,6 +117,7 @@ def observe(
     from qir.calibration import Statistics
     from qir.errors import QirError
 
+    defaults.require_inputs(data, graph)
     part = None if output is None else part_of(output)
     before = None
     if resume and part is not None and output is not None:

@@ -48,24 +48,22 @@ def batches(
             some = ", ".join(f"{v.name} {v.type}" for v in graph.inputs[:FIRST])
             raise UsageError(f"--data is missing: the model takes {some}")
         return [{}]
+    require_inputs(data, graph)
     held = given_in(graph, data)
     if not graph.inputs:
         return beside(alone(graph, data), held)
     return beside(open_data(data, input_specs(graph), batch=batch, limit=limit), held)
 
 
-def require_known(data: Path, *graphs: Graph) -> None:
-    """DataError where data hold arrays that no input of the models is named after."""
+def require_inputs(data: Path, graph: Graph) -> None:
+    """DataError where the only array of a file is a default's: it is not the input's."""
     from qir.errors import DataError
 
-    ins = list(dict.fromkeys(v.name for g in graphs for v in g.inputs))
-    spare = list(dict.fromkeys(n for g in graphs for n in _stated(g) if n not in ins))
-    rest = _rest(_named(data), ins, spare) if data.exists() else []
-    if rest:
-        more = f" ({_listed(spare)} by default)" if spare else ""
-        known = f"the model takes {_listed([*ins, *spare])}{more}" if ins or spare else NO_INPUTS
-        what = "are no inputs" if len(rest) > 1 else "is no input"
-        raise DataError(f"{data}: {_listed(rest)} {what}; {known}")
+    spare = _stated(graph)
+    for file, names in _files(data).items() if len(graph.inputs) == 1 else ():
+        if len(names) == 1 and names[0] in spare and names[0] != graph.inputs[0].name:
+            said = f"no array for input {graph.inputs[0].name!r}; {names[0]} has a default"
+            raise DataError(f"{file}: {said}")
 
 
 def alone(graph: Graph, data: Path) -> Sequence[Tensors]:
@@ -104,19 +102,37 @@ def show(
     left, names = [n for n in spare if n not in held], _named(data) if data else []
     _told(screen, [n for n in left if n in names], "not taken from a folder")
     _told(screen, [n for n in left if n not in names], "not given")
-    _show_rest(screen, graph, names)
+    if data is not None:
+        _show_rest(screen, graph, data)
 
 
 def show_passed_over(screen: Screen, graph: Graph, data: Path) -> None:
     """Tells what calibration takes no notice of: defaults that data give, and what is no input."""
     names = _named(data)
     _told(screen, [n for n in _stated(graph) if n in names], "constant here, whatever the data say")
-    _show_rest(screen, graph, names)
+    _show_rest(screen, graph, data)
 
 
-def names(graph: Graph) -> tuple[list[str], list[str]]:
-    """The inputs with defaults that a caller may give, and those too that are constants here."""
-    return [value.name for value in graph.defaults], _stated(graph)
+def alone_in(graphs: tuple[Graph, Graph]) -> list[str]:
+    """The defaults that one of two models alone takes: data give them to neither."""
+    a, b = ([value.name for value in graph.defaults] for graph in graphs)
+    return [*(name for name in a if name not in b), *(name for name in b if name not in a)]
+
+
+def show_both(screen: Screen, graphs: tuple[Graph, Graph], data: Path | None) -> None:
+    """Tells of two models that take the same inputs what `show` tells of one."""
+    a, b = graphs
+    names, left = _named(data) if data else [], alone_in(graphs)
+    if not left and _stated(a) == _stated(b):
+        show(screen, a, data)
+        return
+    held = given_in(a, data) if data else {}
+    spare = [value.name for value in a.defaults if value.name not in left]
+    _told(screen, [n for n in left if n in names], "left out: one model alone takes another")
+    _told(screen, [n for n in spare if n in held], "given by the data")
+    _told(screen, [n for n in (*spare, *left) if n not in held and n not in names], "not given")
+    if data is not None:
+        _show_rest(screen, a, data, _stated(b))
 
 
 def _stated(graph: Graph) -> list[str]:
@@ -127,25 +143,29 @@ def _stated(graph: Graph) -> list[str]:
     return list(dict.fromkeys((*defaults(graph.output.origins), *spare)))
 
 
-def _named(data: Path) -> list[str]:
-    """The names that arrays have in an .npz file, or in those of a folder."""
+def _files(data: Path) -> dict[Path, list[str]]:
+    """The names that arrays have in an .npz file, or in each of those of a folder."""
     from qir.calibration.rows import open_npz
 
     files = sorted(data.iterdir()) if data.is_dir() else [data]
-    return list(dict.fromkeys(n for f in files if f.suffix == ".npz" for n in open_npz(f)))
+    return {f: list(open_npz(f)) for f in files if f.suffix == ".npz" and f.exists()}
 
 
-def _show_rest(screen: Screen, graph: Graph, names: list[str]) -> None:
-    """Tells which arrays no input is named after; a single one may be the only input's."""
-    if rest := _rest(names, [value.name for value in graph.inputs], _stated(graph)):
-        what = "are no inputs and are" if len(rest) > 1 else "is no input and is"
-        screen.line(f"  {_listed(rest)}: {what} not read")
+def _named(data: Path) -> list[str]:
+    return list(dict.fromkeys(name for names in _files(data).values() for name in names))
 
 
-def _rest(names: Sequence[str], ins: Sequence[str], spare: Sequence[str]) -> list[str]:
-    """The names that are none of a model's; a single one may stand for the only input."""
-    rest = [n for n in names if n not in ins and n not in spare]
-    return rest if len(ins) != 1 or ins[0] in names else []
+def _show_rest(screen: Screen, graph: Graph, data: Path, more: Sequence[str] = ()) -> None:
+    """Tells which arrays no input is named after: the only one of a file is the only input's."""
+    ins = [value.name for value in graph.inputs]
+    known, taken, rest = {*ins, *_stated(graph), *more}, [], []
+    for names in _files(data).values():
+        other = [name for name in names if name not in known]
+        (taken if len(names) == len(ins) == 1 else rest).extend(other)
+    for names, what in ((taken, f"taken as {ins[0]}" if ins else ""), (rest, "not read")):
+        if found := list(dict.fromkeys(names)):
+            be = "are no inputs and are" if len(found) > 1 else "is no input and is"
+            screen.line(f"  {_listed(found)}: {be} {what}")
 
 
 def _told(screen: Screen, names: list[str], what: str) -> None:

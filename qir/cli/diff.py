@@ -94,9 +94,7 @@ def diff(
         _show(screen, names, found)
         if results:
             screen.line()
-            defaults.show(screen, graphs[0], data)
-            if defaults.names(graphs[0]) != defaults.names(graphs[1]):
-                defaults.show(screen, graphs[1], data)
+            defaults.show_both(screen, graphs, data)
             show_measured(screen, chosen, near)
     if not found.equal:
         context.exit(1)
@@ -120,15 +118,12 @@ def _results(
     names = [name for name in graphs[0].outputs if name in graphs[1].outputs]
     if not names:
         raise UsageError("--data: the models have no output of one name")
-    if data is not None:
-        defaults.require_known(data, *graphs)
     engines = [Engine("reference", partial(_reals, graph, names, isa), None) for graph in graphs]
-    more = [defaults.given_in(graph, data) if data is not None else {} for graph in graphs]
     batches = defaults.batches(graphs[0], data, limit=limit)
-    if more[0].keys() == more[1].keys():
-        return run_all(screen, engines, batches)
-    said = ", ".join(more[0].keys() ^ more[1].keys())
-    raise UsageError(f"--data: {said}: a default of one of the models alone; leave it out")
+    left = defaults.alone_in(graphs)
+    if left:
+        batches = ({n: a for n, a in each.items() if n not in left} for each in batches)
+    return run_all(screen, engines, batches)
 
 
 def _reals(

@@ -68,12 +68,12 @@ def text_of(one: Pass) -> str:
 def samples(graph: Graph, data: Path | None, sizes: Sequence[str], limit: int) -> Iterable[Tensors]:
     """Batches to run a graph on: of data, or drawn."""
     from qir.calibration import open_data
-    from qir.cli.defaults import NO_INPUTS, require_known
+    from qir.cli.defaults import NO_INPUTS, require_inputs
     from qir.cli.engines import input_specs, random_inputs
     from qir.errors import DataError
 
     if data is not None:
-        require_known(data, graph)
+        require_inputs(data, graph)
         if not graph.inputs:
             every = ", or all have defaults" if graph.defaults else ""
             raise DataError(f"{data}: {NO_INPUTS}{every}: leave --data out")

@@ -74,7 +74,10 @@ def output(text: str, *, required: bool = True) -> Decorator:
 
 def data(text: str, *, required: bool = False) -> Decorator:
     """Samples to calibrate with or to run on."""
-    return click.option("--data", type=PATH, required=required, metavar="PATH", help=text)
+    rule = "Arrays named after no input are not read, but a file's only one is the only input's"
+    return click.option(
+        "--data", type=PATH, required=required, metavar="PATH", help=f"{text} {rule}."
+    )
 
 
 def isa(text: str) -> Decorator:

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from .command import qir
@@ -36,24 +37,65 @@ def made(folder: Path, inputs: str) -> Path:
 VERBS: dict[str, Callable[[Path, Path, Path], tuple[str | Path, ...]]] = {
     "diff": lambda m, d, out: ("diff", m, m, "--data", d),
     "bench": lambda m, d, out: ("bench", m, "--data", d, "--with", "reference", "--runs", "2"),
-    "opt": lambda m, d, out: ("opt", m, "-p", "prune", "--validate", "--data", d, "-o", out),
+    "opt": lambda m, d, out: ("opt", m, "-p", "prune", "--validate", "--data", d, "-o", out, "-f"),
+    "run": lambda m, d, out: ("run", m, "--data", d),
+    "calibrate": lambda m, d, out: ("calibrate", m, "--data", d, "-o", f"{out}.s", "-f"),
+    "quantize": lambda m, d, out: ("quantize", m, "--data", d, "-o", out, "-f"),
 }
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_arrays_that_are_no_inputs_are_refused(tmp_path: Path, verb: str) -> None:
+def test_arrays_that_are_no_inputs_are_told(tmp_path: Path, verb: str) -> None:
     data, out = tmp_path / "data.npz", tmp_path / "out.qir"
-    np.savez(data, x=X, labels=X)
-    told = qir(*VERBS[verb](made(tmp_path, "x"), data, out))
+
+    def tells(inputs: str, **arrays: NDArray[np.float32]) -> tuple[int, str]:
+        np.savez(data, **arrays)  # type: ignore[arg-type]
+        told = qir(*VERBS[verb](made(tmp_path, inputs), data, out))
+        return told.status, told.out + told.err
+
+    for inputs, arrays in (("x", {"x": X}), ("xd", {"x": X, "d": D})):
+        status, said = tells(inputs, **arrays, labels=X)
+        assert status == 0
+        assert "  labels: is no input and is not read\n" in said
+        status, said = tells(inputs, **arrays)
+        assert status == 0
+        assert "no input" not in said
+    status, said = tells("x", images=X)  # one array is the one input's, whatever its name
+    assert status == 0
+    assert "  images: is no input and is taken as x\n" in said
+    refused = f"qir: {data}: no array for input 'x'; d has a default\n"
+    assert tells("xd", d=X) == (2, refused)
+    status, said = tells("", x=X)
+    assert status == 2
+    assert "the model has no inputs" in said or "it has no ops" in said
+
+
+def test_arrays_are_told_file_by_file(tmp_path: Path) -> None:
+    folder, model = tmp_path / "folder", made(tmp_path, "x")
+    folder.mkdir()
+    np.savez(folder / "1.npz", x=X, labels=X)
+    np.savez(folder / "2.npz", images=X)
+    for told in (
+        qir("run", model, "--data", folder),
+        qir("calibrate", model, "--data", folder, "-o", tmp_path / "s"),
+    ):
+        assert told.status == 0
+        assert "  images: is no input and is taken as x\n" in told.out
+        assert "  labels: is no input and is not read\n" in told.out
+
+
+def test_an_engine_that_takes_no_default_is_left_out(tmp_path: Path) -> None:
+    data, model = tmp_path / "data.npz", made(tmp_path, "xd")
+    np.savez(data, x=X, d=D)
+    told = qir("bench", model, "--data", data, "--with", "cpu,reference", "--runs", "2", "--json")
+    found = json.loads(told.out)
+    assert [e["name"] for e in found["engines"]] == ["reference"]
+    (left,) = found["left_out"]
+    assert left["engine"] == "cpu"
+    assert "input 'd' has a default, which is compiled in" in left["reason"]
+    told = qir("bench", model, "--data", data, "--with", "cpu", "--runs", "2")
     assert told.status == 2
-    assert told.err == f"qir: {data}: labels is no input; the model takes x\n"
-    np.savez(data, x=X, d=D, labels=X)
-    told = qir(*VERBS[verb](made(tmp_path, "xd"), data, out))
-    assert told.err.endswith("labels is no input; the model takes x, d (d by default)\n")
-    told = qir(*VERBS[verb](made(tmp_path, ""), data, out))
-    assert told.err.endswith("x, d, labels are no inputs; the model has no inputs\n")
-    np.savez(data, images=X)  # one array is the one input's, whatever its name
-    assert qir(*VERBS[verb](made(tmp_path, "x"), data, out)).status == 0
+    assert "which is compiled in" in told.err
 
 
 def test_what_becomes_of_a_default_is_told(tmp_path: Path) -> None:
@@ -73,10 +115,14 @@ def test_what_becomes_of_a_default_is_told(tmp_path: Path) -> None:
 
 
 def test_a_default_that_one_model_alone_has_is_not_given(tmp_path: Path) -> None:
-    data = tmp_path / "data.npz"
-    np.savez(data, x=X, d=D)
-    told = qir("diff", made(tmp_path, "xd"), made(tmp_path, "x"), "--data", data)
-    assert told.err == "qir: --data: d: a default of one of the models alone; leave it out\n"
+    data, models = tmp_path / "data.npz", (made(tmp_path, "xd"), made(tmp_path, "x"))
+    np.savez(data, x=X, d=D + 1, k=X)
+    for a, b in (models, models[::-1]):
+        told = qir("diff", a, b, "--data", data, "--metric", "mean-error", "--json")
+        assert json.loads(told.out)["outputs"][0]["metrics"]["mean-error"] == 0
+        told = qir("diff", a, b, "--data", data)
+        assert "d: has a default and is left out: one model alone takes another\n" in told.out
+        assert told.out.count("k: is no input and is not read\n") == 1
 
 
 def test_a_given_default_reaches_both_models(tmp_path: Path) -> None:
