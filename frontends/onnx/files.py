@@ -147,7 +147,8 @@ def read_model(path: Path) -> ModelFile:
     data, places = _read(path)
     still = Still(path) if places and path.stat().st_size >= STILL else None
     proto = _parse(path, data)
-    if not proto.HasField("graph") or not (proto.graph.output or proto.graph.node):
+    graph = proto.graph
+    if not proto.HasField("graph") or not (graph.output or graph.node or graph.name):
         raise fault(path, "", "is no ONNX model: it holds no graph")
     known = customs(proto.functions)
     others = tuple(f.name for f in proto.functions if f.domain != DOMAIN or f.name not in known)

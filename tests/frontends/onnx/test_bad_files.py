@@ -53,6 +53,17 @@ def test_foreign_bytes_are_told(tmp_path: Path, data: bytes) -> None:
     assert "model" in message(path) or "empty" in message(path)
 
 
+@pytest.mark.parametrize("nodes", [0, 1])
+def test_a_graph_without_results_is_told_as_that(tmp_path: Path, nodes: int) -> None:
+    held = [helper.make_node("Relu", ["x"], ["h"])][:nodes]
+    x = helper.make_tensor_value_info("x", FLOAT, [2])
+    path = save(helper.make_model(helper.make_graph(held, "e", [x][:nodes], [])), tmp_path)
+    onnx.checker.check_model(str(path))
+    assert message(path).endswith("outputs: there is none, so nothing is asked for")
+    bare = save(helper.make_model(helper.make_graph([], "", [], [])), tmp_path)
+    assert message(bare).endswith("is no ONNX model: it holds no graph")
+
+
 def test_a_file_beyond_what_protobuf_holds_is_told_before_it_is_read(tmp_path: Path) -> None:
     path = tmp_path / "huge.onnx"
     with path.open("wb") as stream:
