@@ -17,6 +17,11 @@ from . import chosen_ops, float_ops
 from .elements import NUMBERS, STORED
 from .writer import STEP, Wire, Work, Writer
 
+_KEPT = (
+    "is dequantized before its product: a Max of one operand in between keeps onnxruntime's "
+    "optimizer from making that one on codes, whose kernel refuses many zero points of data"
+)
+
 
 def companions(node: Node) -> dict[str, Value]:
     """The operands of a node that are numbers of its types."""
@@ -128,8 +133,7 @@ def _dequantized(writer: Writer, node: Node, slot: str, out: str, *, fenced: boo
     writer.emit("DequantizeLinear", [writer.name(value), *given], [made], attrs, origins=origins)
     if fenced:  # Max of one operand is that operand, and no optimizer takes it out
         writer.emit("Max", [made], [out])
-        reason = "kept from onnxruntime's optimizer by a Max"
-        writer.ledger.add(Change.EXACT, STEP, value.name, reason)
+        writer.ledger.add(Change.EXACT, STEP, value.name, _KEPT)
 
 
 def _checked(writer: Writer, node: Node, value: Value) -> QuantType:

@@ -40,6 +40,10 @@ OLDEST = 13
 """The first whose QuantizeLinear has an axis."""
 NEWEST = 26
 """The newest that onnxruntime 1.31 takes."""
+_KEPT = (
+    "stays real: a Max of one operand between it and its quantize keeps onnxruntime's optimizer "
+    "from quantizing the weights of the layer by itself and computing it on codes"
+)
 IR_VERSION = 10
 """The newest that every onnxruntime since 1.18 reads."""
 
@@ -296,7 +300,7 @@ def _quantize(writer: Writer, node: Node) -> None:
             Change.EXACT,
             STEP,
             node.operands["x"].name,
-            "kept from onnxruntime's optimizer by a Max",
+            _KEPT,
         )
         source = fenced
     if clipped.quantize(writer, node, source, (scale, zero), zero=needed):

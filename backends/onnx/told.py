@@ -40,7 +40,7 @@ def wide(graph: Graph, ledger: Ledger) -> None:
     """Says how many ops between codes of more than 8 bits the runtime computes in float32."""
     if sums := float_sums(graph, BYTE):
         said = f"codes of {max(s.bits for s in sums)} bits: {said_of(sums, 'the runtime')}"
-        ledger.add(Change.EXACT, STEP, sums[0].node, said)
+        ledger.add(Change.REGROUPED, STEP, sums[0].node, said)
 
 
 def ranges(graph: Graph, ledger: Ledger) -> None:

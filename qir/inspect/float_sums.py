@@ -57,7 +57,7 @@ class FloatSum:
     node: str
     op: str
     bits: int
-    """Of the widest codes that it reads or its result becomes; 0 where there are none."""
+    """Of the widest codes that it reads, biases aside, or its result becomes; 0 without any."""
     codes: int | None
     """By how many codes two right results may differ at most, made of the same codes; None where
     its result becomes no codes of one scale, or nothing here bounds it."""
@@ -98,7 +98,8 @@ def _own_order(node: Node) -> bool:
 
 
 def _bits(node: Node) -> int:
-    maps = [read(v) for s, v in node.operands.items() if s != spec(node.op).traits.bias]
+    added = (spec(node.op).traits.bias, "beta")  # once, and their bits are an accumulator's
+    maps = [read(v) for s, v in node.operands.items() if s not in added]
     maps += [_made(value) for value in node.results]
     return max((m.storage.bits for m in maps if m is not None), default=0)
 

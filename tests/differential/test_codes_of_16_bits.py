@@ -20,7 +20,8 @@ from onnx import helper, numpy_helper
 
 from qir import pipeline
 from qir.inspect.float_sums import float_sums
-from qir.ledger import Ledger
+from qir.ir.text import parse
+from qir.ledger import Change, Ledger
 from tests.cli.command import qir
 
 from . import ort_tools
@@ -173,6 +174,7 @@ def test_it_is_said_in_one_line(tmp_path: Path) -> None:
         pipeline.save(pipeline.load(path), made, format=form, ledger=ledger, force=True)
         (entry,) = [e for e in ledger if "16 bits" in e.reason]
         assert entry.reason == "codes of 16 bits: " + line.format("the runtime")
+        assert entry.change is Change.REGROUPED
     told = qir("run", path, "--data", data, "--compare", "reference,onnxruntime")
     assert told.status == 1
     assert line.format("each engine") in flat(told.out)
@@ -222,3 +224,22 @@ def test_quantize_and_dequantize_are_onnxruntimes_to_the_byte(tmp_path: Path) ->
             wanted = run(onnx.load(path), {"x": x}, optimize=optimize)
             found = pipeline.run(pipeline.load(path), {"x": x}, profile=profile)
             assert all(np.array_equal(found[n], wanted[n]) for n in "qy"), (kind, scales)
+
+
+def test_what_is_added_once_makes_no_wide_codes() -> None:
+    """A norm on 8-bit codes whose bias alone has 32 bits."""
+    graph = parse(
+        """graph main as ort-1.31 {
+  %x = input() : 4x!quant.uniform<u8:f32, 0.1:128>
+  %g = input() : 4x!quant.uniform<u8:f32, 0.02:3>
+  %b = input() : 4x!quant.uniform<i32:f32, 0.002>
+  %xr = dequantize(%x) : 4xf32
+  %gr = dequantize(%g) : 4xf32
+  %br = dequantize(%b) : 4xf32
+  %n = layer_norm(%xr, %gr, beta=%br) : 4xf32
+  %y = quantize(%n) : 4x!quant.uniform<u8:f32, 0.1:128>
+  output(y=%y)
+}"""
+    )
+    assert [(s.op, s.bits) for s in float_sums(graph)] == [("layer_norm", 8)]
+    assert not float_sums(graph, 8)
