@@ -8,8 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir.ir.attrs import Attr
-from qir.ir.node import Node
-from qir.ledger import Change
 
 from . import (
     attention_ops,
@@ -17,6 +15,7 @@ from . import (
     earlier,
     elementwise_ops,
     index_ops,
+    padded,
     pool_ops,
     recurrent_ops,
     reduce_ops,
@@ -25,10 +24,7 @@ from . import (
 from .elements import number
 from .pool_ops import spatial
 from .rows import Row, operator
-from .writer import STEP, Wire, Work, Writer
-
-_POOLS = ("max_pool", "avg_pool", "adaptive_")
-_POOLED = ("MaxPool", "AveragePool")
+from .writer import Wire, Work, Writer
 
 
 def write(writer: Writer, work: Work, ins: Mapping[str, str]) -> None:
@@ -143,33 +139,13 @@ def _pad(writer: Writer, work: Work, ins: dict[str, str]) -> None:
     _check_pad(writer, work, mode, pads)
     if mode == "constant":
         data = _filler(work)
-        pool = _pooled(work) if pads.any() and not any(data.tobytes()) else None
-        if pool is not None:
-            operands.append("")  # it merges no Pad that has a third input without a name
-            reason = "its empty input keeps onnxruntime's optimizer from merging its zeros into"
-            writer.ledger.add(Change.EXACT, STEP, work.node.name, f"{reason} {pool.name}")
+        if pads.any() and not any(data.tobytes()) and padded.kept(writer, work.node):
+            operands.append("")
         elif data or "constant_value" in given:
             name = given.get("constant_value")
             operands.append(writer.parameter(data, f"{work.out}_value", name))
     attrs: dict[str, Wire] = {} if mode == "constant" else {"mode": mode}
     writer.emit("Pad", operands, [work.out], attrs, origins=work.origins)
-
-
-def _pooled(work: Work) -> Node | None:
-    """The pool into which onnxruntime's optimizer would merge a padding of zeros.
-
-    A pool passes its own padding over, and takes less of it than a Pad may have.
-    """
-    todo = [work.node]
-    while todo:
-        for use in todo.pop().result.uses:
-            ops = [stage.op for stage in use.node.stages] or [use.node.op]
-            kept = use.node.attrs.get("op") if use.node.op == "foreign" else None
-            if kept in _POOLED or any(op.startswith(_POOLS) for op in ops):
-                return use.node
-            if use.node.op in ("cast", "transpose"):
-                todo.append(use.node)
-    return None
 
 
 def _check_pad(writer: Writer, work: Work, mode: str, pads: NDArray[np.int64]) -> None:

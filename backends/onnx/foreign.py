@@ -13,7 +13,7 @@ from qir.ir.node import Node, Value
 from qir.ir.types import Array
 from qir.ledger import Change
 
-from . import older
+from . import older, padded
 from .elements import number, tensor, type_proto
 from .writer import STEP, Writer
 
@@ -73,7 +73,7 @@ def write(writer: Writer, node: Node) -> None:
     framework, domain = str(node.attrs["framework"]), str(node.attrs["domain"])
     if framework != "onnx":
         raise writer.refuse(node, f"{node.attrs['op']!r} is {framework}'s own and unknown to ONNX")
-    proto = _proto(writer, node)
+    proto, before = _proto(writer, node), len(writer.nodes)
     if domain:
         why = str(node.attrs["why"])
         writer.check_domain(
@@ -87,6 +87,8 @@ def write(writer: Writer, node: Node) -> None:
         writer.nodes.append(proto)
     else:
         _converted(writer, node, proto)
+    if proto.op_type == "Pad" and not domain:
+        padded.keep(writer, node, writer.nodes[before:])
     for value in node.results:
         writer.info(value)
 
