@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,9 +56,11 @@ def group(
     pass: qir opt -p 'group{as=PROFILE}'.
 
     --json prints {file, output, output_bytes, profile, on, groups: [{node, chain, row, origins}],
-    loaded, float: [{node, op, reason, origins}]}; on is codes, or reals for a float model, whose
-    groups may be one op; loaded counts what is changed before anything is grouped, as the runtime
-    does when it loads the model, or as quantizing folds it.
+    loaded, float: [{node, op, reason, origins}], float_sums: [{path, node, op, bits, codes}]}; on
+    is codes, or reals for a float model, whose groups may be one op; loaded counts what is changed
+    before anything is grouped, as the runtime does when it loads the model, or as quantizing folds
+    it; float_sums are the ops beside codes that the runtime computes in float32 in an order of its
+    own, with the bits of the codes, and by how many of these one may be off.
     """
     from qir import pipeline
     from qir.errors import UsageError
@@ -91,6 +94,7 @@ def group(
     loaded = folded if real else sum(entry.step == "group" for entry in ledger) - len(wrapped)
     steps: Sequence[Step | Foreseen] = kernels if real else wrapped
     left = list(left_float(done))
+    sums = float_sums(done, 0) if left and not real else []
     screen = Screen(quiet=quiet)
     if as_json:
         screen.json(
@@ -103,6 +107,7 @@ def group(
                 "groups": [_json(step) for step in steps],
                 "loaded": loaded,
                 "float": [_left(one) for one in left],
+                "float_sums": [asdict(one) for one in sums],
             }
         )
         return
@@ -120,7 +125,7 @@ def group(
     )
     screen.table(columns, rows, title="groups")
     _show_left(screen, left)
-    if left and not real and (sums := float_sums(done, 0)):
+    if sums:
         screen.line(said_of(sums, "the runtime"))
     if real and steps:
         screen.line()

@@ -7,6 +7,7 @@ order: its reals lie within the bound of float32 sums, its codes within what `qi
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -182,6 +183,12 @@ def test_it_is_said_in_one_line(tmp_path: Path) -> None:
     assert line.format("onnxruntime") in flat(told.out)
     told = qir("group", path, "--as", "ort-1.31", "-o", tmp_path / "made.qir")
     assert line.format("the runtime") in flat(told.out)
+    told = qir("group", path, "--as", "ort-1.31", "-o", tmp_path / "json.qir", "--json")
+    found = json.loads(told.out)["float_sums"]
+    assert Counter(s["op"] for s in found)["conv2d"] == 3
+    assert len(found) == 7
+    assert {s["bits"] for s in found} == {16}
+    assert max(s["codes"] or 0 for s in found) == 2
 
 
 def flat(text: str) -> str:
