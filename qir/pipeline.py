@@ -27,9 +27,10 @@ from qir.numerics import Profile, bring, given, profile_text
 from qir.numerics import profile as named_profile
 from qir.numerics.processor import on_processor
 from qir.passes._coded import held
+from qir.passes._decisions import Plan
 from qir.passes._kernel_table import kernel_table
 from qir.passes._kernels import kernels, of_reals
-from qir.passes.assign_schemes import AssignSchemes, Plan, Wish, assign
+from qir.passes.assign_schemes import AssignSchemes, Wish, assign
 from qir.passes.fold_batch_norm import FoldBatchNorm
 from qir.passes.fold_constants import FoldConstants
 from qir.passes.materialize import Materialize

@@ -11,7 +11,7 @@ from qir.cli.models import open_model
 from qir.cli.screen import Cell, Column, Screen, amount, percent, plural
 
 if TYPE_CHECKING:
-    from qir.passes.assign_schemes import Decision, Plan
+    from qir.passes._decisions import Decision, Plan
 
 
 @shared.verb(
@@ -49,7 +49,7 @@ def plan(
     nothing integer: data stay real.
 
     --json prints {file, target, integer_macs, decisions: [{node, op, becomes, integer, reason,
-    group, schemes, macs, origin}], shared}; integer_macs is a share.
+    group, schemes, macs, origin, macs_on_codes}], shared}; integer_macs is a share.
     """
     from dataclasses import asdict
 
@@ -99,7 +99,8 @@ def summary(found: Plan) -> dict[str, str]:
 def _share(part: Sequence[Decision], whole: Sequence[Decision]) -> str:
     """How many ops these are, and how much of the work."""
     work = sum(d.macs for d in whole)
-    done = sum(d.macs for d in part)
+    few = any(d.becomes == "weights" for d in part)
+    done = sum(d.macs if few else d.macs_on_codes for d in (part if few else whole))
     share = f", {percent(done / work)} of {amount(work)} multiply-adds" if work else ""
     return f"{len(part):,} of {plural(len(whole), 'op')}{share}"
 

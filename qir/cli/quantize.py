@@ -27,7 +27,7 @@ from qir.cli.screen import Column, Screen, percent, size
 if TYPE_CHECKING:
     from qir.calibration import Statistics
     from qir.ledger import Ledger
-    from qir.passes.assign_schemes import Plan
+    from qir.passes._decisions import Plan
     from qir.rewrite.journal import Journal
 
 

@@ -7,7 +7,7 @@ In integer form an op's operands and result are quantized types. In QDQ form it 
 from __future__ import annotations
 
 from qir.ir.graph import Graph
-from qir.ir.node import Node, Value
+from qir.ir.node import Node, Program, Value
 from qir.ir.ops import spec
 from qir.ir.types import QuantType
 
@@ -44,7 +44,7 @@ def read(value: Value) -> QuantType | None:
     return value.type.quant
 
 
-def in_codes(graph: Graph) -> dict[Node, bool]:
+def in_codes(graph: Program) -> dict[Node, bool]:
     """For every op that computes: whether it works on codes."""
     out: dict[Node, bool] = {}
     for node in graph:

@@ -121,7 +121,7 @@ def _scales_sum(node: Node, slot: str) -> bool:
     sides = list(before.operands.values())
     once = before.op == "mul" and any(map(_raw, sides)) and any(v.constant for v in sides)
     shape = node.operands[slot].type.shape
-    behind = shape[1:] if before.result.type.rank > 2 else shape[-1:]
+    behind = shape[1:] if others[0].type.rank > 2 else shape[-1:]
     return once and all(d == 1 for d in behind)
 
 

@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from qir.ir.coded import in_codes
 from qir.ir.cost import macs
 from qir.ir.node import Node
+
+
+def coded_work(node: Node, codes: Mapping[Node, bool], sizes: Mapping[str, int]) -> int:
+    """Those of them that are on codes before anything is planned, by what `codes` tells."""
+    if not node.bodies:
+        return work(node, sizes) if codes.get(node, False) else 0
+    held = [(body, in_codes(body)) for body in node.bodies.values()]
+    return sum(coded_work(each, found, sizes) for body, found in held for each in body)
 
 
 def work(node: Node, sizes: Mapping[str, int]) -> int:

@@ -17,8 +17,6 @@ from qir.calibration import parse_rule
 from qir.capability import Capability, OpCapability, no_row
 from qir.errors import SchemeError
 from qir.ir.attrs import same
-from qir.ir.coded import in_codes
-from qir.ir.cost import one_sample
 from qir.ir.dtype import F32
 from qir.ir.graph import Graph
 from qir.ir.look import op_name, why_foreign
@@ -29,21 +27,15 @@ from qir.ir.text import parse
 from qir.ledger import Change, Ledger
 from qir.numerics import given, profile, profile_names
 from qir.passes._coded import already, coded, decoded, source, suits
+from qir.passes._decisions import ALREADY, WITHIN, Decision, Known, Plan
 from qir.passes._kernel_table import kernel_table
 from qir.passes._kernels import Kernel, kernels
-from qir.passes._standing import Becomes, beside, why_real
-from qir.passes._work import work
 from qir.rewrite import Pass, Tolerance
 from qir.rewrite.options import option
 from qir.target import target
 
 STRUCTURE = frozenset({"input", "constant", "output"})
 """Ops that compute nothing."""
-CONTROL = frozenset({"if", "loop", "scan"})
-ALREADY = "quantized already"
-"""The reason of an op that works on codes before anything is planned."""
-WITHIN = "data quantize nothing that branches and loops hold; without data their products are"
-"""The reason of an op that holds graphs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,81 +80,6 @@ class Wish:
 
     def __str__(self) -> str:
         return repr(self.text)
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """What becomes of one op, and why."""
-
-    node: str
-    op: str
-    becomes: Becomes
-    reason: str
-    group: str = ""
-    """The op in whose kernel this one is computed, where it is another."""
-    schemes: Mapping[str, str] = field(default_factory=dict)
-    macs: int = 0
-    origin: str = ""
-
-    @property
-    def integer(self) -> bool:
-        """Whether it computes on codes, then or already."""
-        return self.becomes in ("integer", "already")
-
-    @property
-    def new(self) -> bool:
-        """Whether quantizing changes it."""
-        return self.becomes in ("integer", "weights")
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """The answer before any work: what will be integer, what stays float, what must share."""
-
-    target: str
-    decisions: tuple[Decision, ...]
-    shared: tuple[tuple[str, ...], ...]
-    """Names of values that must hold one map, where there are several."""
-
-    @property
-    def integer_macs(self) -> float:
-        """Share of the multiply-adds that will be done in integers, or are already."""
-        total = sum(d.macs for d in self.decisions)
-        return sum(d.macs for d in self.decisions if d.integer) / total if total else 0.0
-
-
-class Known:
-    """What is known of the ops of a graph before anything is planned."""
-
-    def __init__(self, graph: Graph, bodies: Iterable[Graph] = ()) -> None:
-        self.apart = tuple(bodies)
-        """Bodies whose ops have decisions of their own."""
-        self.codes = {
-            n: done for each in self.apart or (graph,) for n, done in in_codes(each).items()
-        }
-        self.sizes = one_sample(graph)
-
-    def decision(
-        self, node: Node, reason: str, schemes: Mapping[str, str] | None = None
-    ) -> Decision:
-        """What becomes of an op: without a reason integer, unless it is so already."""
-        becomes: Becomes = "float" if reason else "integer"
-        if said := beside(node):
-            becomes, reason = "as it is", said
-        elif reason and self.codes.get(node, False):
-            becomes, reason = "already", ALREADY
-        elif reason == ALREADY:
-            reason = why_real(node)
-        elif (
-            reason
-            and node.op != "foreign"
-            and not any(v.type.express.is_float for v in node.operands.values())
-        ):
-            reason = "it makes reals of whole numbers"
-        counted = not (self.apart and node.op in CONTROL)
-        macs = work(node, self.sizes) if counted else 0
-        origin = str(node.origins[0]) if node.origins else ""
-        return Decision(node.name, op_name(node), becomes, reason, "", schemes or {}, macs, origin)
 
 
 def _capability(name: str | list[str]) -> Capability:

@@ -23,7 +23,8 @@ from qir.ledger import Change, Ledger
 from qir.numerics import codes_later, numbers_for, profile
 from qir.passes._bodies import bodies
 from qir.passes._coded import already, decoded
-from qir.passes.assign_schemes import ALREADY, STRUCTURE, Decision, Known, Plan, Wish
+from qir.passes._decisions import ALREADY, Decision, Known, Plan
+from qir.passes.assign_schemes import STRUCTURE, Wish
 from qir.rewrite import ANOTHER, Pass
 from qir.rewrite.watch import may
 

@@ -20,7 +20,8 @@ from qir.ir.types import Array, Grain, QuantType
 from qir.ledger import Change, Ledger
 from qir.numerics import codes_later, numbers_for, profile
 from qir.passes._bodies import bodies
-from qir.passes.assign_schemes import Known, Plan, Wish
+from qir.passes._decisions import Known, Plan
+from qir.passes.assign_schemes import Wish
 from qir.passes.quantize_dynamic import finite, hits, ops_of, stays, stored
 from qir.rewrite import ANOTHER, Pass
 from qir.rewrite.watch import may
@@ -66,7 +67,7 @@ def plan_weights(
     decisions = tuple(
         known.decision(n, r)
         if r
-        else replace(known.decision(n, ""), becomes="weights", schemes={"w": few})
+        else replace(known.decision(n, ""), becomes="weights", macs_on_codes=0, schemes={"w": few})
         for n, r in reasons.items()
     )
     return Plan(name, decisions, ()), [n for n, r in reasons.items() if not r]

@@ -1,0 +1,139 @@
+"""What becomes of each op of a graph, and how it stands before anything is planned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from qir.ir.coded import BRIDGES, in_codes, whole
+from qir.ir.cost import one_sample
+from qir.ir.graph import Graph
+from qir.ir.look import op_name
+from qir.ir.node import Node
+from qir.ir.ops import spec
+from qir.passes._coded import behind_sums, coded, decoded
+from qir.passes._work import coded_work, work
+
+Becomes: TypeAlias = Literal["integer", "already", "weights", "float", "as it is"]
+"""Integer now, or since the file was made; weights of few bits with real data; real; neither."""
+
+
+CONTROL = frozenset({"if", "loop", "scan"})
+ALREADY = "quantized already"
+"""The reason of an op that works on codes before anything is planned."""
+PARTLY = "part of what it holds works on codes already"
+"""The reason of an op that holds graphs, some of whose work is quantized."""
+WITHIN = "data quantize nothing that branches and loops hold; without data their products are"
+"""The reason of an op that holds graphs."""
+
+_NUMBERS = BRIDGES | {"recode", "choose_qparams", "qparams"}
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What becomes of one op, and why."""
+
+    node: str
+    op: str
+    becomes: Becomes
+    reason: str
+    group: str = ""
+    """The op in whose kernel this one is computed, where it is another."""
+    schemes: Mapping[str, str] = field(default_factory=dict)
+    macs: int = 0
+    origin: str = ""
+    macs_on_codes: int = 0
+    """Those of the multiply-adds that are integer; of an op that holds graphs they may be some."""
+
+    @property
+    def integer(self) -> bool:
+        """Whether it computes on codes, then or already."""
+        return self.becomes in ("integer", "already")
+
+    @property
+    def new(self) -> bool:
+        """Whether quantizing changes it."""
+        return self.becomes in ("integer", "weights")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The answer before any work: what will be integer, what stays float, what must share."""
+
+    target: str
+    decisions: tuple[Decision, ...]
+    shared: tuple[tuple[str, ...], ...]
+    """Names of values that must hold one map, where there are several."""
+
+    @property
+    def integer_macs(self) -> float:
+        """Share of the multiply-adds that will be done in integers, or are already."""
+        total = sum(d.macs for d in self.decisions)
+        return sum(d.macs_on_codes for d in self.decisions) / total if total else 0.0
+
+
+class Known:
+    """What is known of the ops of a graph before anything is planned."""
+
+    def __init__(self, graph: Graph, bodies: Iterable[Graph] = ()) -> None:
+        self.apart = tuple(bodies)
+        """Bodies whose ops have decisions of their own."""
+        self.codes = {
+            n: done for each in self.apart or (graph,) for n, done in in_codes(each).items()
+        }
+        self.sizes = one_sample(graph)
+
+    def decision(
+        self, node: Node, reason: str, schemes: Mapping[str, str] | None = None
+    ) -> Decision:
+        """What becomes of an op: without a reason integer, unless it is so already."""
+        counted = not (self.apart and node.op in CONTROL)
+        macs = work(node, self.sizes) if counted else 0
+        done = coded_work(node, self.codes, self.sizes) if counted else 0
+        becomes: Becomes = "float" if reason else "integer"
+        if said := beside(node):
+            becomes, reason = "as it is", said
+        elif reason and (self.codes.get(node, False) or (node.bodies and 0 < macs == done)):
+            becomes, reason = "already", ALREADY
+        elif node.bodies and done:
+            reason = PARTLY
+        elif reason == ALREADY:
+            reason = why_real(node)
+        elif reason and not node.bodies and _of_whole(node):
+            reason = "it makes reals of whole numbers"
+        done = macs if becomes in ("integer", "already") else done
+        origin = str(node.origins[0]) if node.origins else ""
+        given = schemes or {}
+        return Decision(node.name, op_name(node), becomes, reason, "", given, macs, origin, done)
+
+
+def _of_whole(node: Node) -> bool:
+    """Whether an op that QIR knows reads nothing real."""
+    reals = any(v.type.express.is_float for v in node.operands.values())
+    return node.op != "foreign" and not reals
+
+
+def beside(node: Node) -> str:
+    """What an op does that computes neither with codes nor with reals; empty for others."""
+    if node.op in _NUMBERS:
+        return "between reals and codes"
+    return "no reals: sizes and other whole things" if whole(node) else ""
+
+
+def why_real(node: Node) -> str:
+    """Why an op that has codes beside it computes with reals."""
+    if behind_sums(node):
+        return "behind sums of codes, in reals"
+    row = spec(node.op)
+    weight = node.operands.get(row.traits.weight or "")
+    if weight is not None and (decoded(weight) or weight.type.quant):
+        return "its weights are codes, its data real"
+    held = [v for v in node.operands.values() if decoded(v) or v.type.quant]
+    if node.bodies and held and all(v.constant for v in held):
+        return "its weights are codes, its data real"
+    if held:
+        return "real between codes" if any(map(coded, node.results)) else "it makes reals of codes"
+    if any(coded(v) or v.type.quant for v in node.results):
+        return "it computes with reals, which are quantized behind it"
+    return "it works out the scales and zero points of codes"

@@ -1,0 +1,120 @@
+"""What a plan says of models that hold codes is what these are shown to be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from qir import pipeline
+from qir.capability import verdicts
+from qir.inspect import summarize
+from qir.ir.text import parse
+from qir.passes._decisions import ALREADY, Decision
+from qir.target import target
+from tests.backends.onnx.kinds import KINDS
+from tests.backends.onnx.test_finishing import batches, network
+from tests.cli.command import qir
+from tests.differential.ort_tools import quantized
+from tests.frontends.onnx.models import save
+
+WAYS: dict[str, dict[str, object]] = {
+    "data": {},
+    "dynamic": {"dynamic": True},
+    "weights": {"weights": "u4:16"},
+}
+
+
+def planned(path: Path, way: str = "data") -> tuple[Decision, ...]:
+    return pipeline.plan(pipeline.load(path), **WAYS[way]).decisions  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_work_and_what_is_on_codes_are_counted_as_they_are_shown(
+    kind: str, way: str, tmp_path: Path
+) -> None:
+    onnx.save(KINDS[kind]()[0], tmp_path / "m.onnx")
+    shown = summarize(pipeline.fold(pipeline.load(tmp_path / "m.onnx")))
+    found = planned(tmp_path / "m.onnx", way)
+    assert sum(d.macs for d in found) == shown.macs
+    new = sum(d.macs_on_codes for d in found if d.becomes == "integer")
+    assert sum(d.macs_on_codes for d in found) - new == shown.integer_macs
+    on_codes = {layer.name for layer in shown.layers if layer.in_codes and "/" not in layer.name}
+    assert on_codes <= {d.node for d in found if d.becomes == "already"}
+    assert all(d.reason == ALREADY for d in found if d.becomes == "already")
+    assert all(d.reason != ALREADY for d in found if d.becomes != "already")
+
+
+@pytest.mark.parametrize("form", ["qdq", "qoperator", "integer"])
+def test_a_written_model_is_planned_as_integer_already(form: str, tmp_path: Path) -> None:
+    graph = pipeline.load(save(network(), tmp_path))
+    made = pipeline.quantize(graph, pipeline.calibrate(graph, batches()))
+    pipeline.save(made, tmp_path / "made.onnx", format=form)
+    plan = pipeline.plan(pipeline.load(tmp_path / "made.onnx"))
+    assert plan.integer_macs == 1
+    assert not any(d.new for d in plan.decisions)
+    products = [d for d in plan.decisions if d.macs]
+    assert {d.becomes for d in products} == {"already"}
+    said = {d.reason for d in plan.decisions if d.becomes == "float"}
+    assert said <= {"behind sums of codes, in reals", "it makes reals of codes"} or form != "qdq"
+    assert not any("stays float" in reason for reason in said) or form == "integer"
+    told = qir("plan", tmp_path / "made.onnx").out
+    assert "100 % of" in told
+    assert "of them already" in told
+
+
+def test_sums_that_choose_their_numbers_count_and_the_rest_is_real(tmp_path: Path) -> None:
+    onnx.save(quantized("dynamic-QInt8"), tmp_path / "m.onnx")
+    found = planned(tmp_path / "m.onnx")
+    sums = [d for d in found if d.op in ("conv_integer", "matmul_integer")]
+    assert sums
+    assert {(d.becomes, d.reason) for d in sums} == {("already", ALREADY)}
+    rest = [d for d in found if d.becomes == "float"]
+    assert rest
+    assert all(d.reason and d.reason != ALREADY for d in rest)
+
+
+def test_few_bit_weights_are_no_integers(tmp_path: Path) -> None:
+    path = save(network(), tmp_path)
+    found = planned(path, "weights")
+    assert [d.op for d in found if d.becomes == "weights"] == ["matmul"] * 3
+    assert not any(d.integer for d in found)
+    told = qir("plan", path, "--weights", "u4:16").out
+    assert "few-bit weights  3 of 5 ops, 100 % of" in told
+    assert "data stay real" in told
+    assert "integer" not in told
+    done = qir("quantize", path, "--weights", "u4:16", "-o", tmp_path / "w.onnx").out
+    assert "few-bit weights" in done
+    assert "integer" not in done.partition("ledger")[0]
+
+
+SIZES = """graph main as ort-1.31 {
+  %x = input() : (N)x4xf32
+  %q = input() : 4x4xf32
+  %s = shape(%x) : 2xi64
+  %a = constant([0]) : 1xi64
+  %d = gather(%s, %a) {axis = 0} : 1xi64
+  %z = cast(%d) {to = f32} : 1xf32
+  %m = matmul(%x, %q) : (N)x4xf32
+  %g = gather(%m, %a) {axis = 1} : (N)x1xf32
+  output(y=%g, z=%z)
+}
+"""
+
+
+def test_reasons_are_true_of_sizes_moves_and_computed_operands() -> None:
+    graph = parse(SIZES, {})
+    found = {d.node: d for d in pipeline.plan(graph).decisions}
+    assert [found[n].becomes for n in ("s", "d")] == ["as it is"] * 2
+    assert found["z"].reason == "it makes reals of whole numbers"
+    assert found["m"].reason == "b is computed; the table of onnxruntime has a constant there"
+    moved = "it moves elements alone; the table of onnxruntime plans no codes for gather"
+    assert found["g"].reason == moved
+    assert {v.node for v in verdicts(target("onnxruntime").capability(), graph)} == {"z", "m", "g"}
+    without = {d.node: d.reason for d in pipeline.plan(graph, weights="u4:16").decisions}
+    assert without["z"] == "it makes reals of whole numbers"
+    assert without["g"] == "only matrix products have their weights alone stored in few bits"
+    assert np.isclose(pipeline.plan(graph).integer_macs, 0)
