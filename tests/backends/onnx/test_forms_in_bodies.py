@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from qir import pipeline
 from qir.errors import SchemeError, UsageError
 from qir.ledger import Ledger
-from qir.passes.assign_schemes import WITHIN
+from qir.passes._decisions import WITHIN
 from tests.differential.runtime import run
 
 node, info = helper.make_node, helper.make_tensor_value_info
