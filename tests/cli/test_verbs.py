@@ -288,8 +288,8 @@ KEYS = {
     "run model.onnx --data samples.npy": "file engine samples outputs",
     "run quantized.onnx --data samples.npy --compare cpu,onnxruntime": "file engines samples"
     " outputs",
-    "bench quantized.onnx --runs 2 --profile": "file batch threads inputs engines left_out fallbacks"
-    " steps",
+    "bench quantized.onnx --runs 2 --profile": "file batch threads inputs engines left_out"
+    " fallbacks steps",
     "doctor": "qir python platform libraries frameworks plugins features isa threads kernels"
     " runtimes scales",
     "probe onnxruntime.none": "runtimes output",
