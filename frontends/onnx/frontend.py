@@ -443,8 +443,8 @@ def _output(reader: Reader) -> None:
     file = reader.file
     names = [info.name for info in reader.proto.output]
     if "" in names or not (names or reader.outer):
-        said = "one has no name" if names else "there is none, so nothing is asked for"
-        raise fault(file.path, "outputs", said)
+        why = "one has no name" if names else "there is none, so nothing is asked for"
+        raise fault(file.path, "outputs", why)
     first = {name: i for i, name in reversed(list(enumerate(names)))}
     again = next((n for i, n in enumerate(names) if first[n] != i), None)
     if again and reader.outer is None:

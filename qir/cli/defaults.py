@@ -158,7 +158,9 @@ def _named(data: Path) -> list[str]:
 def _show_rest(screen: Screen, graph: Graph, data: Path, more: Sequence[str] = ()) -> None:
     """Tells which arrays no input is named after: the only one of a file is the only input's."""
     ins = [value.name for value in graph.inputs]
-    known, taken, rest = {*ins, *_stated(graph), *more}, [], []
+    known = {*ins, *_stated(graph), *more}
+    taken: list[str] = []
+    rest: list[str] = []
     for names in _files(data).values():
         other = [name for name in names if name not in known]
         (taken if len(names) == len(ins) == 1 else rest).extend(other)
