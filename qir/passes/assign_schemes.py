@@ -547,3 +547,6 @@ def _fit(allowed: Scheme, wanted: Scheme) -> Scheme | None:
         return None
     fitted = replace(wanted, bounds=allowed.bounds) if wanted.bounds is None else wanted
     return fitted if allowed.low <= fitted.low and fitted.high <= allowed.high else None
+
+
+__all__ = ["STRUCTURE", "AssignSchemes", "Decision", "Plan", "Schemes", "Wish", "assign"]
