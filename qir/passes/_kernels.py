@@ -15,7 +15,7 @@ from qir.numerics.profile import NEEDS as SAID
 from qir.numerics.profile import Group as Row
 from qir.numerics.profile import When
 from qir.passes._needs import NEEDS, tails_of
-from qir.rewrite.fusing import NUMBERS, PLAIN, PRODUCTS, Match
+from qir.rewrite.fusing import NUMBERS, PLAIN, PRODUCTS, Match, bias_of
 from qir.rewrite.linear import adds_row, knows_linear, plain_product
 
 _FREE = frozenset({"unit_gain_with_bias", "no_dilation"})
@@ -266,11 +266,10 @@ def _unfit(ops: tuple[Node, ...]) -> str:
     node = ops[0]
     if node.bodies or node.inner or len(node.results) != 1:
         return "it is no op with one result"
-    traits = spec(node.op).traits
     for slot, value in node.operands.items():
         if (node.op, slot) in PLAIN:
             continue
-        if traits.bias == slot or slot in NUMBERS:
+        if bias_of(node.op) == slot or slot in NUMBERS:
             if value.constant is None:
                 return f"{slot} is computed"
         elif value.type.element != F32:

@@ -30,6 +30,8 @@ PRODUCTS = frozenset({"conv2d", "gemm", "matmul", "linear"})
 """Those of them whose sum may also stay real."""
 LINES = frozenset({"conv1d", "conv3d"})
 """Convolutions along one and three axes, whose sum is always rounded."""
+TURNED = frozenset({"conv_transpose1d", "conv_transpose2d", "conv_transpose3d"})
+"""Transposed convolutions, whose bias is real: the kernel itself makes of it what it adds."""
 TAILS = frozenset({"relu", "clip"})
 """Ops that any kernel does before it rounds."""
 NUMBERS = frozenset({"gamma", "beta", "mean", "var"})
@@ -220,6 +222,11 @@ def _real_data(node: Node, slot: str, value: Value) -> bool:
     return data and value.type.quant is None and value.node.op != "dequantize"
 
 
+def bias_of(op: str) -> str | None:
+    """The slot of what an op adds to its sums."""
+    return "bias" if op in TURNED else spec(op).traits.bias
+
+
 def source_of(node: Node, slot: str, value: Value) -> Value | None:
     """The codes that an operand dequantizes; the operand itself where reals may stand."""
     traits = spec(node.op).traits
@@ -228,12 +235,14 @@ def source_of(node: Node, slot: str, value: Value) -> Value | None:
     if value.type.quant is not None:
         return None
     if value.node.op != "dequantize":
-        kept = traits.bias == slot or slot in NUMBERS
+        kept = bias_of(node.op) == slot or slot in NUMBERS
         return value if kept and value.constant is not None else None
     source = value.node.operands["x"]
     quant = source.type.quant
     if quant is None or not _counts(quant):
         return None
+    if node.op in TURNED and slot == bias_of(node.op):
+        return source if source.constant is not None and quant.axis in (None, 0) else None
     if quant.grain is None:
         return source
     if source.constant is None or traits.weight_axis is None:
@@ -339,11 +348,11 @@ def _raw(graph: Graph, match: Match, slot: str, value: Value, found: Profile | N
 
     One that the profile keeps real stays real, and becomes so if it was codes.
     """
-    if slot != spec(match.head.op).traits.bias or value.constant is None or match.real:
+    if slot != bias_of(match.head.op) or value.constant is None or match.real:
         return value
     data = value.constant.data
     rule = found.resolve(query_of(match.head)) if found else Rule()
-    if found and rule.bias.domain == "real_after":
+    if found and (rule.bias.domain == "real_after" or match.head.op in TURNED):
         if value.type.quant is None:
             return value
         kept = reals_of(found, data, value.type.quant).astype(np.float32)

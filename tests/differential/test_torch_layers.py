@@ -17,7 +17,9 @@ from qir.ir.dtype import F16, F32, dtype
 from qir.ir.graph import Graph
 from qir.ir.types import Array as Stored
 from qir.ir.types import Grain, QuantType, TensorType
+from qir.ledger import Ledger
 from qir.numerics import Query, profile
+from qir.passes.group import Group
 from qir.reference.interpreter import run
 from qir.reference.torch_layers import packed_rows, unpacked_rows
 
@@ -27,6 +29,7 @@ from .kernels_of_torch import (
     Asked,
     F,
     Held,
+    Map,
     Tally,
     codes,
     computed,
@@ -36,6 +39,7 @@ from .kernels_of_torch import (
     taken,
     tensor,
 )
+from .test_torch_groups import Net, kind_of
 
 pytestmark = pytest.mark.skipif(
     torch.backends.cpu.get_cpu_capability() != "AVX512",
@@ -220,6 +224,56 @@ def test_transposed_convolutions_of_onednn_multiply_misread_weights(
     assert apart > 0.1 * tallies[near].total, "the weights as they are would have done"
     for claim, tally in tallies.items():
         tally.within(claim)
+
+
+def grouped(asked: Asked, name: str, bias: Held) -> Graph:
+    """A transposed convolution in QDQ form with a bias, grouped for an engine."""
+    net, x, w = Net("native"), asked.operands["x"], asked.operands["w"]
+    assert x.map is not None
+    assert asked.out is not None
+    data = net.graph.add("input", types=[kind_of(x.data.shape, x.map)], name="x").result
+    made = {"x": net.real(data), "w": net.constant(w, "w")}
+    plain = net.plain(bias.data, "b") if bias.map is None else None
+    made["bias"] = plain or net.constant(bias, "b")
+    y = net.through(net.graph.add(asked.op, made, dict(asked.attrs)).result, asked.out)
+    net.graph.add("output", {"y": y.node.operands["x"]})
+    net.graph.prune()
+    assert Group(f"torch-2.13.{name}").run(net.graph, Ledger())
+    return net.graph
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+@pytest.mark.parametrize("name", ["fbgemm", "qnnpack", "x86", "onednn"])
+def test_a_transposed_convolution_is_grouped_with_its_real_bias(
+    name: str, rank: int, vnni: ProcessPoolExecutor
+) -> None:
+    """One of codes becomes real again, be its scale that of all channels or each its own."""
+    cases, graphs = [], []
+    for seed in range(18):
+        rng = np.random.default_rng([seed, rank])
+        asked, sides = transposed(rng, rank, False, True)
+        x, w = asked.operands["x"].map, asked.operands["w"].map
+        assert x is not None
+        assert w is not None
+        size = asked.operands["w"].data.shape[1] * int(str(asked.attrs["groups"]))
+        drawn, unit = asked.operands.get("bias"), np.asarray(x.scale * w.scale, F)
+        real = Held(np.zeros(size, F)) if drawn is None else drawn
+        halves = np.rint(real.data.astype(F) / unit * F(2)).astype(np.int32)
+        own = Map("i32", np.full(size, unit / F(2), F), np.zeros(size, np.int64), 0)
+        given = (real, Held(halves, of("i32", unit / F(2))), Held(halves, own))[seed % 3]
+        graphs.append(grouped(asked, name, given))
+        ops = [node.op for node in graphs[-1] if node.op not in ("constant", "input", "output")]
+        assert ops == [asked.op], "not all is grouped"
+        cases.append((replace(asked, operands={**asked.operands, "bias": real}), sides))
+    if (name, rank) == ("qnnpack", 3):
+        return  # which gives other sums
+    tally = Tally()
+    made = vnni.submit(torchs_many, name, cases).result()
+    for (asked, _), graph, wanted in zip(cases, graphs, made, strict=True):
+        found = run(graph, {"x": asked.operands["x"].data})["y"]
+        tally.add(found, wanted, f"{asked.attrs}")
+    near = "within:1:0.01" if rank == 3 else "within:1:0.002"
+    tally.within("exact" if name in ("fbgemm", "qnnpack") else near)
 
 
 def scattered(seed: int, rank: int) -> tuple[Asked, list[list[int]]]:
