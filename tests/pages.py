@@ -126,7 +126,7 @@ INNER = (
     "coded",
     "cost",
 )),
-    *("order pairing parser printer raw store typetext".split()),
+    *("coded cost order pairing parser printer raw store typetext".split()),
 )
 """Modules of `qir.ir` that only the core imports."""
 
