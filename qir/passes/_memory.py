@@ -5,7 +5,7 @@ What a kernel gives lies as its first operand does, unless the kernel brings its
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -37,6 +37,9 @@ _PLAIN = frozenset({"elu", "celu"})
 """Ops that read any order and write the plain one, one element after the other."""
 _SAME = frozenset({"relu", "clip"})
 """Ops that give the same in any order."""
+_PARTS = frozenset({"split", "slice"})
+"""Ops whose results are parts of what they read, with gaps: kernels write them anew in the plain
+order, those that go element by element may not."""
 _PAIRS = frozenset("add sub mul div".split())
 """Ops that go from element to element where their operands lie in two orders."""
 
@@ -80,13 +83,13 @@ class _Order:
     def find(self) -> None:
         """Goes through the graph once."""
         for node in list(self.graph):
-            if not node.results or node.result.type.rank not in (3, 4, 5):
+            ranks = {value.type.rank for value in node.results}
+            if len(ranks) != 1 or ranks.isdisjoint((3, 4, 5)):
                 continue
             lies = self._lies(node)
             for value in node.results:
                 self.last[value] = lies
-            lines = node.result.type.rank == 3
-            if lies and not lines and node in self.can and self._turns(node):
+            if lies and 3 not in ranks and node in self.can and self._turns(node):
                 self.turned.add(node)
             if lies and self.misplaces and _clipped(node):
                 self._misplace(node)
@@ -108,10 +111,15 @@ class _Order:
         apart = {lies for value, lies in zip(data, found, strict=True) if not _either(value)}
         if op in _PAIRS and len(apart) > 1 and all(map(_coded, data)):
             self.unknown.append((node, "its operands lie in two orders in memory: not foreseen"))
-        lines = node.result.type.rank == 3 and (op in _PAIRS or spec(op).traits.elementwise)
+        lines = node.results[0].type.rank == 3 and (op in _PAIRS or spec(op).traits.elementwise)
         if op in _PLAIN or (lines and _coded(data[0])):
             if any(found) and _coded(data[0]) and op not in _SAME:
                 said = "it reads channels last in memory and writes them second: not foreseen"
+                self.unknown.append((node, said))
+            return False
+        if op in _PARTS:
+            if found[0] and any(map(_each, _readers(node))):
+                said = "it is a part of what lies with channels last, read one by one: not foreseen"
                 self.unknown.append((node, said))
             return False
         if op == "concat":
@@ -142,11 +150,28 @@ class _Order:
 
 def _clipped(node: Node) -> bool:
     """Whether a node gives what a clip made of u8 codes."""
+    if len(node.results) > 1:
+        return False
     quant = node.result.type.quant
     clip = node.operands["x"].node if node.op == "quantize" else node
     if quant is None or _op(clip) != "clip" or len(clip.stages) > 1:
         return False
     return quant.storage == U8 and _coded(_data(clip)[0])
+
+
+def _readers(node: Node) -> Iterator[Node]:
+    """What reads the results of a node, as codes or not."""
+    for use in (use for value in node.results for use in value.uses):
+        if use.node.op in ("quantize", "dequantize"):
+            yield from _readers(use.node)
+        else:
+            yield use.node
+
+
+def _each(node: Node) -> bool:
+    """Whether a kernel goes element by element, and not the same in any order."""
+    op = _op(node)
+    return op not in _SAME and (op in _PAIRS or spec(op).traits.elementwise)
 
 
 def _op(node: Node) -> str:
@@ -161,7 +186,7 @@ def _coded(value: Value) -> bool:
 
 def _data(node: Node) -> list[Value]:
     """The operands that lie in memory as tensors of data do: no constants, of the result's rank."""
-    rank = node.result.type.rank
+    rank = node.results[0].type.rank
     return [v for v in node.operands.values() if v.type.rank == rank and not _held(v)]
 
 

@@ -383,6 +383,40 @@ def test_a_resize_of_any_number_of_images_is_torchs() -> None:
         assert np.array_equal(found, wanted)
 
 
+@pytest.mark.parametrize("last", [False, True], ids=["contiguous", "channels_last"])
+@pytest.mark.parametrize("axis", [1, 2])
+def test_parts_of_an_image_are_pooled_as_torch_does(axis: int, last: bool) -> None:
+    """Pools of what a split gives, behind a convolution or not."""
+    rng = np.random.default_rng(5)
+    x = Held(codes(rng, "u8", 3, 48, 8, 14), of("u8", 0.05, 61))
+    whole, steps, at = x, tuple[Step, ...](), x.map
+    if last:
+        w = Held(np.asarray(rng.integers(-9, 9, (48, 48, 1, 1)), np.int8), of("i8", 0.01, 0))
+        steps = (Step("conv", (0,), of("u8", 0.03, 101), w, np.zeros(48, F)),)
+        at = steps[0].out
+        whole = Held(by_torch("fbgemm", Plan(x, steps))[0], at)
+    assert x.map is not None
+    assert at is not None
+    net = Net("native")
+    y = net.real(net.graph.add("input", types=[kind_of(x.data.shape, x.map)], name="x").result)
+    if steps:
+        y = net.through(reals(net, steps[0], [y]), steps[0].out)
+    half = whole.data.shape[axis] // 2
+    parts = net.graph.add("split", {"x": y}, {"axis": axis, "sizes": (half, half)}).results
+    pool = {"kernel": (2, 2), "stride": (2, 2)}
+    pooled = [net.graph.add("avg_pool2d", {"x": net.through(p, at)}, pool).result for p in parts]
+    made = [net.through(value, at) for value in pooled]
+    net.graph.add("output", {f"y{i}": v.node.operands["x"] for i, v in enumerate(made)})
+    net.graph.prune()
+    Group("torch-2.13.fbgemm").run(net.graph, Ledger())
+    order = torch.channels_last if last else torch.contiguous_format
+    given = tensor(whole).contiguous(memory_format=order)
+    found = run(net.graph, {"x": x.data})
+    for i, part in enumerate(given.chunk(2, axis)):
+        wanted = torch.nn.functional.avg_pool2d(part, 2).int_repr().numpy()
+        assert np.array_equal(found[f"y{i}"], wanted)
+
+
 def test_what_no_convolution_precedes_lies_as_the_graph_says() -> None:
     graph = around("avg_pool2d", {"kernel": (2, 2), "stride": (2, 2)}, (1, 3, 4, 4), (1, 3, 2, 2))
     ledger = Ledger()
