@@ -58,7 +58,11 @@ def lacking(claim: str, evidence: str, moves: bool, known: Callable[[str, str], 
         return "" if moves else f"claim = {said!r}: {of}"
     if (other := same_as(evidence)) and counted(evidence) is None:
         where = f" of {other[1]}" if other[1] else ""
-        return "" if known(*other) else f"no other rule of {other[0]}{where} has a measurement"
+        return (
+            ""
+            if known(*other)
+            else f"no other rule of {other[0]}{where} has a measurement that bears {said}"
+        )
     found = counted(evidence)
     if found is None or not found[0]:
         return (

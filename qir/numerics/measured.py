@@ -2,23 +2,51 @@
 
 from __future__ import annotations
 
-from qir.numerics.evidence import counted
-from qir.numerics.profile import Entry, Profile
+from qir.numerics.evidence import counted, weaker
+from qir.numerics.profile import Entry, Group, Profile, When
 
 
 def measured(op: str, entry: Entry, rules: tuple[Entry, ...], base: Profile | None) -> bool:
-    """Whether `as OP` beside a rule of a file leads to numbers: those of another rule of the file,
-    or of what the file extends, where none of its own speaks of that op."""
+    """Whether `as OP` beside a rule of a file leads to numbers that bear its claim.
+
+    Those of another rule of the file, or of what the file extends, where none of its own speaks of
+    that op.
+    """
     own = [one for one in rules if op in one.ops and one is not entry]
+    claim = _text(entry, "claim")
     if own or op in entry.ops:
-        return any(map(_counts, own))
-    return base is not None and has_numbers(op, base)
+        return any(_bears(one, claim) for one in own)
+    return base is not None and has_numbers(op, base, claim)
 
 
-def has_numbers(op: str, of: Profile) -> bool:
-    """Whether a profile has a measurement of an op, in a file of its own or below."""
-    return any(op in one.ops and _counts(one) for layer in of.layers for one in layer.rules)
+def has_numbers(op: str, of: Profile, claim: str) -> bool:
+    """Whether a profile has a measurement of an op that bears a claim, in a file of its own or
+    below."""
+    rules = (rule for layer in of.layers for rule in layer.rules)
+    return any(op in rule.ops and _bears(rule, claim) for rule in rules)
 
 
-def _counts(entry: Entry) -> bool:
-    return counted(str(entry.fields.get(("", "evidence"), ""))) is not None
+def rests(group: Group, of: Profile) -> bool:
+    """Whether a rule of a group's first op has a claim as strong, in the topmost file that has one
+    for all that the group is of, or above."""
+    for layer in reversed(of.layers):
+        rules = [r for r in layer.rules if {group.chain[0], "*"} & set(r.ops)]
+        if any(r.when.meets(group.when) and _claims(r, group.claim) for r in rules):
+            return True
+        if any(rule.when in (When(), group.when) for rule in rules):
+            return False
+    return False
+
+
+def _claims(entry: Entry, claim: str) -> bool:
+    """Whether a rule claims as much."""
+    said = _text(entry, "claim")
+    return said.startswith(("exact", "within:")) and weaker(claim, said) == claim
+
+
+def _bears(entry: Entry, claim: str) -> bool:
+    return counted(_text(entry, "evidence")) is not None and _claims(entry, claim)
+
+
+def _text(entry: Entry, name: str) -> str:
+    return str(entry.fields.get(("", name), ""))

@@ -16,7 +16,7 @@ from typing import TypeAlias
 from qir.errors import ParseError, ProfileError
 from qir.ir.attrs import Attr
 from qir.ir.dtype import dtype
-from qir.ir.ops import OPS
+from qir.ir.ops import OPS, spec
 from qir.ir.scheme import RESULT
 from qir.numerics.evidence import counted, lacking
 from qir.numerics.fields import (
@@ -31,7 +31,7 @@ from qir.numerics.fields import (
     said,
 )
 from qir.numerics.forms import FORMS
-from qir.numerics.measured import has_numbers, measured
+from qir.numerics.measured import has_numbers, measured, rests
 from qir.numerics.parameters import fault
 from qir.numerics.places import Path as Path_
 from qir.numerics.places import places
@@ -252,7 +252,9 @@ class _Reader:
                 if name in ("", head.name):
                     return measured(op, entry, rules, base)
                 try:
-                    return self.find is not None and has_numbers(op, self.find(name))
+                    return self.find is not None and has_numbers(
+                        op, self.find(name), _text(entry, "claim")
+                    )
                 except ProfileError:
                     return False
 
@@ -275,13 +277,11 @@ class _Reader:
                 if why := lacking(group.claim, group.evidence, False, lambda *_: False):
                     raise self.error(key, why)
                 continue
-            entries = [e for m in made.layers for e in m.rules if e.when.meets(group.when)]
-            claims = [_text(e, "claim") for e in entries if {head, "*"} & set(e.ops)]
-            if not any(c.startswith(("exact", "within:")) for c in claims):
+            if not rests(group, made):
                 raise self.error(
                     key,
                     f"claim = {group.claim!r} needs evidence with how many results were compared "
-                    f"and differed: no rule of {head} has a claim on which it could rest",
+                    f"and differed: no rule of {head} has a claim as strong on which it could rest",
                 )
 
     def check_methods(self, rules: tuple[Entry, ...], base: Profile | None) -> None:
@@ -427,6 +427,9 @@ class _Reader:
         if not chain:
             raise self.error("", "a group has a chain of ops")
         self.known([op for op in chain if op not in OPS], OPS, "op", at="chain")
+        for op in chain:
+            if spec(op).results != 1:
+                raise self.error("chain", f"{op} gives more than one result: no kernel of a group")
         self.known(needs, NEEDS, "condition")
         result = self.word("result", row.get("result", "codes"))
         if result not in ("codes", "real"):
