@@ -122,10 +122,7 @@ WITHIN = (
 )
 """Packages whose modules nobody imports but by the package, unless they are on the page."""
 INNER = (
-    "alignment attrs attrtext calls evaluation expression facts growth html lexer look",
-    "coded",
-    "cost",
-)),
+    *("alignment attrs attrtext calls evaluation expression facts growth html lexer look".split()),
     *("coded cost order pairing parser printer raw store typetext".split()),
 )
 """Modules of `qir.ir` that only the core imports."""
