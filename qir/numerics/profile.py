@@ -205,7 +205,8 @@ class Head:
     `kept`: they stay; empty: as what it extends says."""
     doubled: str = ""
     """`merged`: of quantize, dequantize, quantize, dequantize in a row one pair stays, its range
-    what the two have in common. `kept`: both stay; empty: as what it extends says."""
+    what the two have in common; and a dequantize and the quantize of the same map behind it go, if
+    that has one reader. `kept`: all stay; empty: as what it extends says."""
     nbits: str = ""
     """`rounded`: real data of a product with dequantized weights of 4 or 8 bits become 8 bits, a
     block of the weights at a time. `kept`: they stay; empty: as what it extends says."""

@@ -44,7 +44,7 @@ def load(graph: Graph, profile: Profile, ledger: Ledger) -> int:
     count += _move_up(graph, moving) + _move_down(graph, moving)
     if profile.doubled == "merged":
         count += _meet(graph) if "transpose" in moving else 0
-        count += _merge(graph, ledger)
+        count += _merge(graph, ledger) + _drop(graph, ledger)
     rule = profile.resolve(Query("constant"))
     if rule.weights.given == "float":
         count += _code_weights(graph, ledger, rule) + _code_biases(graph, profile, ledger)
@@ -215,6 +215,34 @@ def _merge(graph: Graph, ledger: Ledger) -> int:
         graph.remove(second)
         graph.remove(between)
         ledger.add(Change.NUDGED, _NAME, first.name, "two pairs in a row become one", codes=255.0)
+        count += 1
+    return count
+
+
+def _drop(graph: Graph, ledger: Ledger) -> int:
+    """Takes out a dequantize and the quantize of the same map behind it that has one reader."""
+    count = 0
+    for last in [node for node in graph if node.op == "quantize"]:
+        use, between = last.result.only_use, last.operands["x"].node
+        if use is None or between.op != "dequantize" or last.attrs["round"]:
+            continue
+        codes, quant = between.operands["x"], last.result.type.quant
+        first = codes.type.quant
+        if first is None or quant is None or not (_plain(first) and first.same_map(quant)):
+            continue
+        shown = use.node.op == "output"
+        if shown and (codes.node.op == "input" or any(u.node.op == "output" for u in codes.uses)):
+            continue
+        name, lineage = last.result.name, last.result.lineage
+        graph.replace(last.result, codes)
+        graph.remove(last)
+        if not between.used:
+            graph.remove(between)
+        if shown:
+            graph.rename(codes, name)
+            graph.set_lineage(codes, lineage)
+        said = "a dequantize and a quantize of the same map go"
+        ledger.add(Change.EXACT, _NAME, codes.node.name, said)
         count += 1
     return count
 
