@@ -456,7 +456,8 @@ class _Assignment:
             if wish.scheme and all(self.reason.get(n) for n in heads):
                 first = next(iter(hit))
                 why = self.reason.get(self.inside.get(first, first))
-                raise SchemeError(f"rule {wish}: {first.name} stays float: {why}")
+                stays = "as it is" if why == ALREADY else "float"
+                raise SchemeError(f"rule {wish}: {first.name} stays {stays}: {why}")
 
     def _allowed(self, node: Node, slot: str) -> tuple[Scheme, ...]:
         if node in self.inside and node.op not in self.table.ops:
