@@ -247,9 +247,10 @@ def source_of(node: Node, slot: str, value: Value) -> Value | None:
         return source
     if source.constant is None or traits.weight_axis is None:
         return None
-    wanted = {traits.bias: 0}
-    wanted[traits.weight] = traits.weight_axis(make_call(node.op, node.operands, node.attrs))
-    return source if quant.axis is not None and quant.axis == wanted.get(slot) else None
+    if slot == traits.bias:
+        return source if quant.axis in (0, source.type.rank - 1) else None
+    along = traits.weight_axis(make_call(node.op, node.operands, node.attrs))
+    return source if slot == traits.weight and quant.axis == along else None
 
 
 def _counts(quant: QuantType) -> bool:

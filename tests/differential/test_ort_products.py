@@ -117,8 +117,8 @@ def bias(m: Drawn, form: str, shape: tuple[int, ...], unit: Array) -> str:
     if form == "real":
         return m.constant(m.rng.normal(size=shape) * 2)
     whole = m.constant(m.rng.integers(-900, 900, shape), "int32")
-    if unit.ndim and shape == unit.shape:
-        return m.op("DequantizeLinear", whole, m.constant(unit), axis=0)
+    if unit.ndim and shape[-1:] == unit.shape:
+        return m.op("DequantizeLinear", whole, m.constant(unit), axis=len(shape) - 1)
     return m.op("DequantizeLinear", whole, m.constant(unit.max()))
 
 
