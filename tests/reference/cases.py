@@ -146,7 +146,7 @@ BODY = "%s = mul(%h, %k) : 2x12xf32\n"
 
 UNARY = (
     "abs neg sign relu sigmoid tanh exp erf erfc floor ceil round trunc sin cos atan sinh cosh "
-    "asinh expm1 exp2 square leaky_relu thresholded_relu elu selu celu hard_sigmoid hard_swish "
+    "asinh expm1 exp2 square thresholded_relu elu selu celu hard_sigmoid hard_swish "
     "softplus softsign gelu silu mish log_sigmoid tanh_shrink shrink identity dropout softmax "
     "log_softmax hardmax lp_normalize"
 ).split()
@@ -156,6 +156,7 @@ WITHIN = "asin acos atanh tan".split()
 PAIRED = ("add", "sub", "mul", "div", "mod", "floor_div", "squared_difference", "atan2")
 CASES: dict[str, Case] = {
     **{op: Case(X) for op in UNARY},
+    "leaky_relu": Case(X, k=2.0),  # the factor is one of float32, too
     **{op: Case(ABOVE) for op in POSITIVE},
     **{op: Case(INSIDE) for op in WITHIN},
     "logit": Case(INSIDE, {"eps": 0.125}),

@@ -28,11 +28,17 @@ def window(
     *,
     ceil: bool = False,
     lead: int = 0,
+    pools: bool = False,
 ) -> Dim:
-    """How many windows fit; `pad` is both sides together, `lead` the front alone."""
+    """How many windows fit, below 0 where none can; `pad` is both sides together, `lead` the front.
+
+    Of pools a window that lacks less than a step can not: runtimes count it as they like.
+    """
     if not isinstance(kernel, int):
         return None
     room = dims.add(size, pad - dilation * (kernel - 1) - 1)
+    if pools and not ceil and isinstance(room, int) and room < 0 and room % stride:
+        return -1
     if ceil and isinstance(room, int) and isinstance(size, int):
         count = -(-room // stride) + 1
         return count - 1 if (count - 1) * stride >= size + lead else count

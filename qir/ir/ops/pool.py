@@ -19,8 +19,19 @@ def _pool(call: Call) -> tuple[TensorType, ...]:
     if min(*kernel, *stride, *dilation) < 1 or min(top, left, bottom, right) < 0:
         raise call.fail("kernel, stride and dilation are 1 or more, pad 0 or more")
     ceil = "ceil" in call.attrs and call.flag("ceil")
-    height = window(x[h], kernel[0], stride[0], top + bottom, dilation[0], ceil=ceil, lead=top)
-    width = window(x[w], kernel[1], stride[1], left + right, dilation[1], ceil=ceil, lead=left)
+    height, width = (
+        window(
+            size,
+            kernel[i],
+            stride[i],
+            pads[0] + pads[1],
+            dilation[i],
+            ceil=ceil,
+            lead=pads[0],
+            pools=True,
+        )
+        for i, (size, pads) in enumerate(((x[h], (top, bottom)), (x[w], (left, right))))
+    )
     return (TensorType(place(call, x[0], x[c], height, width), call.express("x")),)
 
 

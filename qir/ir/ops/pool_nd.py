@@ -24,7 +24,14 @@ def slid(call: Call, sizes: Shape) -> list[Dim]:
         raise call.fail("kernel, stride and dilation are 1 or more, pad 0 or more")
     out = [
         window(
-            sizes[i], kernel[i], stride[i], pad[i] + pad[i + n], dilation[i], ceil=ceil, lead=pad[i]
+            sizes[i],
+            kernel[i],
+            stride[i],
+            pad[i] + pad[i + n],
+            dilation[i],
+            ceil=ceil,
+            lead=pad[i],
+            pools="pool" in call.op,
         )
         for i in range(n)
     ]
