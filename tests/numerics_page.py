@@ -104,7 +104,7 @@ def _commands(of: Profile, seen: Mapping[str, Tests]) -> list[str]:
 def _row(entry: Entry, tests: Tests, rich: Tests) -> str:
     claim = str(entry.fields.get(("", "claim"), "unknown"))
     evidence = str(entry.fields.get(("", "evidence"), ""))
-    hard = _hard(entry.ops, tests, rich, limits(entry.when.form))
+    hard = _hard(entry.ops, tests, rich, limits(entry.when.form, entry.ops))
     return _cells(", ".join(entry.ops), _where(entry.when), claim, tests, hard, evidence)
 
 
@@ -113,7 +113,7 @@ def _kernel(group: Group, tests: Tests, rich: Tests) -> str:
     rests = group.claim.startswith(("exact", "within")) and counted(group.evidence) is None
     said = "follows from the rule of its first op" if rests else ""
     rich = rich if group.result == "codes" else {}
-    hard = _hard(group.chain, tests, rich, limits(group.needs))
+    hard = _hard(group.chain, tests, rich, limits(group.needs, group.chain))
     where = _where(group.when)
     return _cells(f"`{chain}`", where, group.claim, tests, hard, group.evidence, said)
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from qir.atomic import write_text
+from qir.ir.ops import spec
 from qir.ir.scheme import RESULT
 from qir.numerics import Profile, profile, profile_names
 from qir.numerics.profile import REAL
@@ -41,8 +42,10 @@ LIMITS: Mapping[str, frozenset[str]] = {
 """Forms and needs under which an op rounds nothing, or comes to no end of the codes."""
 
 
-def limits(conditions: Iterable[str]) -> frozenset[str]:
-    """What no comparison of a claim can have, by its forms or needs."""
+def limits(conditions: Iterable[str], ops: Iterable[str]) -> frozenset[str]:
+    """What no comparison of a claim can have, by its forms or needs: of ops that keep values."""
+    if not all(spec(op).traits.value_preserving for op in ops):
+        return frozenset()
     return frozenset().union(*(LIMITS.get(name, frozenset()) for name in conditions))
 
 
@@ -52,10 +55,10 @@ def claims(of: Profile) -> Iterator[tuple[str, Sequence[str], str, frozenset[str
         if {REAL, "i32"} & set(rule.when.storage.get(RESULT, ())):
             continue  # reals and sums are rounded by no scale
         claim = str(rule.fields.get(("", "claim"), "unknown"))
-        yield rule_key(rule), rule.ops, claim, limits(rule.when.form)
+        yield rule_key(rule), rule.ops, claim, limits(rule.when.form, rule.ops)
     for group in of.own_groups:
         if group.result == "codes":
-            yield group_key(group), group.chain, group.claim, limits(group.needs)
+            yield group_key(group), group.chain, group.claim, limits(group.needs, group.chain)
 
 
 def summed(tests: Mapping[str, Sequence[int]]) -> richness.Rich:
@@ -66,28 +69,18 @@ def summed(tests: Mapping[str, Sequence[int]]) -> richness.Rich:
     return total
 
 
-_MANY = 256
-"""Results of a test that can be hard enough for a claim."""
-
-
 def lacks(
     ops: Sequence[str],
     tests: Mapping[str, Sequence[int]],
     compared: bool,
     cannot: frozenset[str] = frozenset(),
 ) -> list[str]:
-    """What the comparisons of an exact claim lack, all of them together and each test of many.
-
-    Nothing is lacking that they cannot have. Tests whose scales are of any kind have few ties, and
-    need none where another has them.
-    """
+    """What the comparisons of an exact claim lack, all of them together, of what they can have."""
     total = summed(tests)
     if not total or not total[0]:
         none = compared and ROUNDS & set(ops) and "anything that rounds" not in cannot
         return ["anything that rounds"] if none else []
-    each = [richness.lacking(test, ops) for test in tests.values() if test[0] >= _MANY]
-    wants = [want for want in richness.lacking(total, ops) if want not in cannot]
-    return [want for want in wants if all(want in one for one in each)]
+    return [want for want in richness.lacking(total, ops) if want not in cannot]
 
 
 def poor(found: Counts, rich: Counts) -> Poor:

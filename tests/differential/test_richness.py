@@ -83,9 +83,10 @@ def test_what_is_lacking_is_told() -> None:
     assert lacking([100, 5, 0, 0, 0, 0, 0, 100], ["avg_pool2d"]) == []
     assert lacks(["add"], {}, True) == ["anything that rounds"]
     assert lacks(["reshape"], {}, True) == []
-    assert lacks(["concat"], {}, True, limits(["one_map"])) == []
+    assert lacks(["concat"], {}, True, limits(["one_map"], ["concat"])) == []
+    assert not limits(["same_map"], ["avg_pool2d"])
     assert lacks(["add"], {"a": rich, "b": rich}, True) == []
-    easy, hard = [10000, 0, 0, 0, 1, 100, 1, 0], [1000, 50, 0, 50, 0, 100, 0, 0]
+    easy, hard = [1000, 50, 0, 0, 1, 100, 1, 0], [1000, 50, 0, 100, 0, 100, 0, 0]
     assert lacks(["add"], {"a": easy, "b": hard}, True) == ["low"]
-    assert lacks(["add"], {"a": easy, "b": hard}, True, limits(["held_ranges"])) == []
-    assert lacks(["add"], {"a": easy, "b": rich}, True) == ["ties", "low", "high"]
+    assert lacks(["concat"], {"a": easy, "b": hard}, True, frozenset(["low"])) == []
+    assert lacks(["add"], {"a": [10000, 0, 0, 0, 1, 100, 1, 0], "b": rich}, True)[0] == "ties"
