@@ -156,7 +156,7 @@ WITHIN = "asin acos atanh tan".split()
 PAIRED = ("add", "sub", "mul", "div", "mod", "floor_div", "squared_difference", "atan2")
 CASES: dict[str, Case] = {
     **{op: Case(X) for op in UNARY},
-    "leaky_relu": Case(X, k=2.0),  # the factor is one of float32, too
+    "leaky_relu": Case(X, {"alpha": float(np.float32(0.01))}),  # who computes in float32 holds that
     **{op: Case(ABOVE) for op in POSITIVE},
     **{op: Case(INSIDE) for op in WITHIN},
     "logit": Case(INSIDE, {"eps": 0.125}),
