@@ -14,10 +14,11 @@ from functools import cache
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from onnx import ModelProto, NodeProto, helper, numpy_helper
+from onnx import ModelProto, helper, numpy_helper
 
 import qir
 from qir.ir.graph import Graph
+from tests.numerics.qdq import Nodes
 
 from .fusion import grouped
 from .runtime import optimized
@@ -30,12 +31,10 @@ SHAPES = ((ROWS, DEPTH),) * 4 + ((2, 3, DEPTH), (1, 2, 3, DEPTH), (DEPTH,))
 
 
 @dataclass
-class Drawn:
+class Drawn(Nodes):
     """A model that is written node by node, and the codes or reals that it is given."""
 
     rng: np.random.Generator
-    nodes: list[NodeProto] = field(default_factory=list)
-    constants: dict[str, Array] = field(default_factory=dict)
     inputs: dict[str, Array] = field(default_factory=dict)
     outputs: list[str] = field(default_factory=list)
 
@@ -44,18 +43,6 @@ class Drawn:
 
     def chance(self, p: float) -> bool:
         return bool(self.rng.random() < p)
-
-    def op(self, kind: str, *operands: str, **attrs: object) -> str:
-        name = f"{kind}_{len(self.nodes)}"
-        node = helper.make_node(kind, list(operands), [name])
-        node.attribute.extend(helper.make_attribute(k, v) for k, v in attrs.items())
-        self.nodes.append(node)
-        return name
-
-    def constant(self, value: object, kind: str = "float32") -> str:
-        name = f"c{len(self.constants)}"
-        self.constants[name] = np.asarray(value, kind)
-        return name
 
     def numbers(self, scale: object, zero: object, kind: str) -> tuple[str, str]:
         return self.constant(scale), self.constant(zero, kind)

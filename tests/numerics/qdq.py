@@ -13,13 +13,11 @@ Array = NDArray[np.generic]
 F = np.float32
 
 
-@dataclass
-class Model:
-    """A graph that is written node by node; every method gives the name of what it made."""
+@dataclass(kw_only=True)
+class Nodes:
+    """Operators and constants, each named as it is made."""
 
-    storage: type[np.generic] = np.uint8
     nodes: list[onnx.NodeProto] = field(default_factory=list)
-    inputs: dict[str, tuple[int, ...]] = field(default_factory=dict)
     constants: dict[str, Array] = field(default_factory=dict)
 
     def op(self, kind: str, *operands: str, **attrs: object) -> str:
@@ -29,10 +27,18 @@ class Model:
         self.nodes.append(node)
         return name
 
-    def constant(self, value: object, kind: type[np.generic] = F) -> str:
+    def constant(self, value: object, kind: type[np.generic] | str = F) -> str:
         name = f"c{len(self.constants)}"
         self.constants[name] = np.asarray(value, kind)
         return name
+
+
+@dataclass
+class Model(Nodes):
+    """A graph that is written node by node; every method gives the name of what it made."""
+
+    storage: type[np.generic] = np.uint8
+    inputs: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
     def input(self, *shape: int) -> str:
         name = f"in{len(self.inputs)}"
