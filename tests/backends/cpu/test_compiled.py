@@ -88,7 +88,11 @@ def test_many_sizes_one_after_another_are_all_right() -> None:
         ({"x": image(1, 4)[0]}, "input x has 3 axes, the model takes 4"),
         ({"x": image(1, 4)[:, :2]}, "input x is 1x2x4x8: axis 1 has 2, the model takes 3"),
         ({"x": image(0, 4)}, "input x is 0x3x4x8: axis 0 is empty, it takes 1 or more"),
-        ({"x": image(1, 1)}, "%p is empty, 1x3x0x4, for inputs of x 1x3x1x8"),
+        (
+            {"x": image(1, 1)},
+            "p does not take inputs of x 1x3x1x8: max_pool2d: the window is larger than the"
+            " padded height",
+        ),
         ({"x": "text"}, "input x is <U4, it takes float32"),
     ],
 )
@@ -97,6 +101,20 @@ def test_inputs_that_do_not_fit_are_one_line(inputs: dict[str, object], message:
         CpuTarget().compile(parse(OPEN))(**inputs)
     assert str(caught.value).startswith(message)
     assert "\n" not in str(caught.value)
+
+
+def test_sizes_that_leave_a_value_empty_are_refused() -> None:
+    compiled = CpuTarget().compile(
+        parse(f"""
+        graph main {{
+          %x = input() : (N)x3x{Q}
+          %t = slice(%x) {{starts = (1,), ends = (9,), axes = (0,), steps = (1,)}} : (N - 1)x3x{Q}
+          output(y = %t)
+        }}
+        """)
+    )
+    with pytest.raises(DataError, match=r"^%t is empty, 0x3, for inputs of x 1x3$"):
+        compiled(x=np.zeros((1, 3), np.uint8))
 
 
 def test_one_name_for_two_sizes_is_refused_when_they_differ() -> None:
