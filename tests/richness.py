@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir.errors import QirError
-from qir.ir.node import Node
+from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 from qir.ir.types import QuantType, TensorType
 from qir.reference.companions import Resolved, resolved
@@ -28,8 +28,8 @@ Array = NDArray[np.generic]
 Reals = NDArray[np.float64]
 Rich = list[int]
 """Results rounded; of these on a tie, beyond the low end, the high end; with an odd zero point,
-with one that is not 0, with scales whose ratio is no power of two, with the map of every operand:
-such a mean comes to no end, and is not scaled."""
+with one that is not 0, with scales whose ratio is no power of two, with the map of every operand
+or of the data's own range: such a mean or code comes to no end, and is not scaled."""
 
 LEAST = 0.05
 NEAR = 2.0**-20
@@ -97,7 +97,8 @@ def _chain(node: Node, operands: Mapping[str, Array], profile: str) -> Rich | No
         values = dict(node.operands)
         given = resolved(node.op, values, operands, kinds, profile)
         reals = _reals(given)
-        return _counted(node.op, _made(node.op, reals, node.attrs), given)
+        counted = _counted(node.op, _made(node.op, reals, node.attrs), given)
+        return [*counted[:-1], counted[0]] if counted and _of_own_range(values) else counted
     flow: Array | None = None
     first: Resolved | None = None
     for index, stage in enumerate(node.stages):
@@ -116,6 +117,13 @@ def _chain(node: Node, operands: Mapping[str, Array], profile: str) -> Rich | No
     assert flow is not None
     assert first is not None
     return _counted(node.stages[0].op, flow, first)
+
+
+def _of_own_range(operands: Mapping[str, Value]) -> bool:
+    """Whether data is quantized by numbers that were chosen from that data."""
+    makers = [operands[name].node for name in ("scale", "zero") if name in operands]
+    own = [m.op == "choose_qparams" and m.operands["x"] is operands["x"] for m in makers]
+    return bool(own) and all(own)
 
 
 def _made(op: str, reals: Mapping[str, Array], attrs: Mapping[str, Any]) -> Array:
@@ -180,6 +188,8 @@ def _counted(op: str, reals: Array, given: Resolved) -> Rich | None:
     same = bool(maps) and op not in FACTORS and all(map(quant.same_map, maps.values()))
     if same and (spec(op).traits.value_preserving or np.array_equal(steps, np.rint(steps))):
         return None
+    if op == "mul" and len(maps) == 1 and _renamed(given, quant):
+        return None
     low, high = codes < out.low - 0.5, codes > out.high + 0.5
     beyond = low | high | ~np.isfinite(steps)
     cut = np.where(beyond, 0.0, steps)
@@ -192,6 +202,20 @@ def _counted(op: str, reals: Array, given: Resolved) -> Rich | None:
     skew = _skew(op, [_mantissas(q) for s, q in maps.items() if s != "bias"], _mantissas(quant))
     sums = [int(np.count_nonzero(x)) for x in (tie, low, high)]
     return [size, *sums, *(size * told for told in (odd, moved, skew, same))]
+
+
+def _renamed(given: Resolved, quant: QuantType) -> bool:
+    """Whether codes are multiplied with a number that the result's scale is multiplied with, too:
+    they stay, or are counted from the other end."""
+    (of,) = (any_map(k.quant) for k in given.types.values() if k.quant is not None)
+    (by,) = (given.arrays[s] for s, kind in given.types.items() if kind.quant is None)
+    out = any_map(quant)
+    if not by.size == of.scale.size == out.scale.size == 1:
+        return False
+    number = float(by.item())
+    ratio = abs(number) * float(of.scale.item()) / float(out.scale.item())
+    zero = of.zero if number > 0 else of.low + of.high - of.zero
+    return abs(ratio - 1) <= NEAR and bool(np.all(out.zero == zero))
 
 
 def _mantissas(quant: QuantType) -> Reals:

@@ -3,8 +3,11 @@ scales that are no powers of two. Those that do not are named in poor.json, and 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from qir.ir.text import parse
 from qir.numerics import profile, profile_names
@@ -66,6 +69,54 @@ def test_ties_and_ends_are_counted_from_reals(
     for rules in recorder.rich.values():
         for tests in rules.values():
             assert tests == {"t": wanted}
+
+
+DYNAMIC = """graph g {{
+%x = input() : 4xf32
+%a = input() : 4xf32
+%s, %z = choose_qparams(%{of}) {{rule = "onnx.dynamic", storage = u8}} : f32, u8
+%y = quantize(%x, scale = %s, zero = %z) : 4x!quant.uniform<u8:f32, ?:?>
+output(y=%y)
+}}"""
+
+
+@pytest.mark.parametrize(
+    ("of", "wanted"), [("x", [4, 0, 0, 0, 0, 4, 4, 4]), ("a", [4, 0, 1, 1, 0, 0, 4, 0])]
+)
+def test_data_never_leaves_a_range_of_its_own(of: str, wanted: list[int]) -> None:
+    x, a = np.array([-1, 0, 0.75, 3], np.float32), np.array([0, 0, 0, 1], np.float32)
+    assert counted(DYNAMIC.format(of=of), {"x": x, "a": a})["quantize, dequantize"] == wanted
+
+
+SCALED = """graph g {{
+%x = input() : 3x!quant.uniform<u8:f32, 0.25:3>
+%c = input() : f32
+%y = mul(%x, %c) : 3x!quant.uniform<u8:f32, {scale}:{zero}>
+output(y=%y)
+}}"""
+
+
+@pytest.mark.parametrize(("number", "renamed"), [(3.0, True), (-3.0, True), (2.5, False)])
+def test_codes_by_a_number_that_their_scale_is_multiplied_with_round_nothing(
+    number: float, renamed: bool
+) -> None:
+    text = SCALED.format(scale=0.75, zero=252 if number < 0 else 3)
+    given = {"x": np.array([0, 4, 255], np.uint8), "c": np.array(number, np.float32)}
+    found = list(counted(text, given, "torch-2.13.fbgemm").values())
+    assert found == ([] if renamed else [[3, 1, 0, 0, 3, 3, 3, 0]] * 2)
+
+
+def counted(
+    text: str, given: Mapping[str, NDArray[np.generic]], name: str = "native"
+) -> dict[str, list[int]]:
+    """What is counted of a program's result, rule by rule."""
+    recorder = Recorder()
+    with listen(recorder):
+        recorder.begin("t")
+        made = run(parse(text, {}), given, profile=name)["y"]
+        recorder.note(made, made)
+    found = recorder.rich.values()
+    return {rule: tests["t"] for rules in found for rule, tests in rules.items()}
 
 
 def test_what_gives_nothing_below_zero_needs_no_low_end() -> None:
