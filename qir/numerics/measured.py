@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from qir.numerics.evidence import counted, weaker
-from qir.numerics.profile import Entry, Group, Profile, When
+from collections.abc import Callable, Iterator
+
+from qir.numerics.evidence import counted, same_as, weaker
+from qir.numerics.profile import Entry, Group, Profile, When, differences, met
+
+_STRONG = ("exact", "within:")
+"""How claims begin that rest on numbers."""
 
 
 def measured(op: str, entry: Entry, rules: tuple[Entry, ...], base: Profile | None) -> bool:
@@ -17,6 +22,24 @@ def measured(op: str, entry: Entry, rules: tuple[Entry, ...], base: Profile | No
     if own or op in entry.ops:
         return any(_bears(one, claim) for one in own)
     return base is not None and has_numbers(op, base, claim)
+
+
+def otherwise(
+    made: Profile, find: Callable[[str], Profile] | None
+) -> Iterator[tuple[int, str]]:
+    """Rules of a file that say `as OP` and compute otherwise than that op, and in what."""
+    for index, entry in enumerate(made.rules):
+        evidence = _text(entry, "evidence")
+        other = same_as(evidence)
+        if other is None or counted(evidence) or not _text(entry, "claim").startswith(_STRONG):
+            continue
+        name = other[1] or made.name
+        of = made if name == made.name or find is None else find(name)
+        theirs = of.resolve(met(other[0], entry.when))
+        for op in (op for op in entry.ops if op != "*"):
+            for key, (mine, its) in differences(made.resolve(met(op, entry.when)), theirs).items():
+                said = f"{op} is computed otherwise than {other[0]}: {key} is"
+                yield index, f"{said} {_named(mine)}, not {_named(its)}"
 
 
 def has_numbers(op: str, of: Profile, claim: str) -> bool:
@@ -41,11 +64,15 @@ def rests(group: Group, of: Profile) -> bool:
 def _claims(entry: Entry, claim: str) -> bool:
     """Whether a rule claims as much."""
     said = _text(entry, "claim")
-    return said.startswith(("exact", "within:")) and weaker(claim, said) == claim
+    return said.startswith(_STRONG) and weaker(claim, said) == claim
 
 
 def _bears(entry: Entry, claim: str) -> bool:
     return counted(_text(entry, "evidence")) is not None and _claims(entry, claim)
+
+
+def _named(value: object) -> object:
+    return getattr(value, "name", value)
 
 
 def _text(entry: Entry, name: str) -> str:

@@ -381,6 +381,16 @@ def _record(profile: str, said: Fields) -> Rule:
     return replace(plain, **made)
 
 
+def met(op: str, when: When) -> Query:
+    """A query of an op that meets conditions."""
+    storage = {s: k for s, kinds in when.storage.items() for k in kinds[:1] if k != REAL}
+    if data := storage.pop("data", ""):
+        storage = dict.fromkeys(DATA_SLOTS, data) | storage
+    grain, isa = next(iter(when.grain), "tensor"), next(iter(when.isa), "any")
+    bounds = next(iter(when.bounds), "full")
+    return Query(op, storage, grain, when.attrs, isa, bounds, when.form)
+
+
 def clashes(rules: tuple[Entry, ...]) -> Iterator[tuple[Entry, Entry]]:
     """Pairs of rules of which neither is more specific."""
     return ((a, b) for a, b in itertools.combinations(rules, 2) if a.clashes(b))

@@ -31,13 +31,12 @@ from qir.numerics.fields import (
     said,
 )
 from qir.numerics.forms import FORMS
-from qir.numerics.measured import has_numbers, measured, rests
+from qir.numerics.measured import has_numbers, measured, otherwise, rests
 from qir.numerics.parameters import fault
 from qir.numerics.places import Path as Path_
 from qir.numerics.places import places
 from qir.numerics.plugin_methods import computes, method_names, moving, params, reads
 from qir.numerics.profile import (
-    DATA_SLOTS,
     NEEDS,
     REAL,
     Entry,
@@ -48,6 +47,7 @@ from qir.numerics.profile import (
     Query,
     When,
     clashes,
+    met,
 )
 from qir.numerics.sense import clashes as clashing
 
@@ -207,6 +207,9 @@ class _Reader:
         made = Profile(head, defaults, rules, groups, base, self.text)
         self.check_groups(made)
         self.check_sense(made)
+        for index, why in otherwise(made, self.find):
+            self.place = _Place("rule", index)
+            raise self.error("evidence", why)
         return made
 
     def base(self, head: Head) -> Profile:
@@ -228,7 +231,7 @@ class _Reader:
         for layer in made.layers:
             for index, entry in enumerate(layer.rules):
                 for op in entry.ops:
-                    rule = made.resolve(_met(op, entry.when))
+                    rule = made.resolve(met(op, entry.when))
                     self.check_fields(made, rule, index if layer is made else None)
 
     def check_fields(self, made: Profile, rule: Rule, index: int | None) -> None:
@@ -295,7 +298,7 @@ class _Reader:
                     why = f"method {own.name} computes {what}, not {strange[0]}"
                     raise self.error("method", why)
             for op in (op for op in entry.ops if op != "*"):
-                below = base.resolve(_met(op, entry.when)).method if base else None
+                below = base.resolve(met(op, entry.when)).method if base else None
                 method = entry.fields.get(("", "method"), below)
                 if isinstance(method, Method):
                     self.check_method(op, method.name, entry)
@@ -527,16 +530,6 @@ def _within(data: Json, path: Path_) -> object:
 
 def _text(entry: Entry, key: str) -> str:
     return str(entry.fields.get(("", key), ""))
-
-
-def _met(op: str, when: When) -> Query:
-    """A query that meets conditions."""
-    storage = {s: k for s, kinds in when.storage.items() for k in kinds[:1] if k != REAL}
-    if data := storage.pop("data", ""):
-        storage = dict.fromkeys(DATA_SLOTS, data) | storage
-    grain, isa = next(iter(when.grain), "tensor"), next(iter(when.isa), "any")
-    bounds = next(iter(when.bounds), "full")
-    return Query(op, storage, grain, when.attrs, isa, bounds, when.form)
 
 
 # -- writing --------------------------------------------------------------------------------------

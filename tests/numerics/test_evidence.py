@@ -49,13 +49,31 @@ def test_a_claim_rests_on_numbers_or_on_those_of_another_rule_or_computes_nothin
 
 
 def test_claims_that_rest_on_each_other_rest_on_nothing() -> None:
-    rule = (
-        '[[rule]]\nop = "{}"\nrequant = {{round = "away"}}\nclaim = "exact"\nevidence = "as {}"\n'
-    )
+    rule = '[[rule]]\nop = "{}"\nclaim = "exact"\nevidence = "as {}"\n'
     text = 'name = "p"\nextends = "native"\n' + rule.format("linear", "conv2d")
     parse(text, "p.toml", profile)  # conv2d is native's, which has numbers
-    with pytest.raises(ProfileError, match=r"p\.toml, line 7: no other rule of conv2d has"):
+    with pytest.raises(ProfileError, match=r"p\.toml, line 6: no other rule of conv2d has"):
         parse(text + rule.format("conv2d", "linear"), "p.toml", profile)
+
+
+@pytest.mark.parametrize(
+    ("rule", "told"),
+    [
+        (
+            'op = "linear"\nrequant = {round = "away"}\nclaim = "exact"\nevidence = "as conv2d"\n',
+            "line 7: linear is computed otherwise than conv2d: requant.round is away, not even",
+        ),
+        (
+            'op = "avg_pool1d"\nclaim = "exact"\nevidence = "as avg_pool2d of ort-1.31.noopt"\n',
+            "line 6: avg_pool1d is computed otherwise than avg_pool2d: method is ",
+        ),
+    ],
+)
+def test_what_is_computed_otherwise_rests_on_no_other_op(rule: str, told: str) -> None:
+    text = f'name = "p"\nextends = "native"\n[[rule]]\n{rule}'
+    with pytest.raises(ProfileError) as caught:
+        parse(text, "p.toml", profile)
+    assert str(caught.value).startswith(f"p.toml, {told}")
 
 
 WEAKER = """name = "p"
@@ -72,8 +90,9 @@ evidence = "3 of 1000 differ"
     ("text", "told"),
     [
         (
-            '[[rule]]\nop = "linear"\nclaim = "{}"\nevidence = "as conv2d"\n',
-            "line 11: no other rule",
+            '[[rule]]\nop = "linear"\nrequant = {{round = "away"}}\nclaim = "{}"\n'
+            'evidence = "as conv2d"\n',
+            "line 12: no other rule",
         ),
         (
             '[[group]]\nchain = "conv2d"\nclaim = "{}"\nevidence = "its kernel"\n',
