@@ -101,6 +101,7 @@ def test_codes_by_a_number_that_their_scale_is_multiplied_with_round_nothing(
     number: float, renamed: bool
 ) -> None:
     text = SCALED.format(scale=0.75, zero=252 if number < 0 else 3)
+    given: dict[str, NDArray[np.generic]]
     given = {"x": np.array([0, 4, 255], np.uint8), "c": np.array(number, np.float32)}
     found = list(counted(text, given, "torch-2.13.fbgemm").values())
     assert found == ([] if renamed else [[3, 1, 0, 0, 3, 3, 3, 0]] * 2)

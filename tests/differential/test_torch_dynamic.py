@@ -21,6 +21,7 @@ from qir.ir.types import QuantType, TensorType
 from qir.numerics import Query, profile
 from qir.reference.interpreter import run
 
+from . import draws_of_torch as draws
 from .kernels_of_torch import Array, Asked, F, Held, Tally, engine, kind_of, of, processor, tensor
 from .test_torch_layers import transposed
 
@@ -159,12 +160,15 @@ def convolution(seed: int, rank: int, many: bool) -> tuple[Asked, list[list[int]
     count = groups * outof
     scale = rng.uniform(0.001, 0.05, count if many else ()).astype(F)
     sizes = [int(v) for v in rng.integers(6, 9, rank)]
-    weights = rng.integers(-127, 128, (count, into, *[kernel] * rank)).astype(np.int8)
+    weights, step = draws.weights(rng, into * kernel**rank, count, into, *[kernel] * rank)
+    if seed % 3:  # half of the sums, or more of them, lie half way between two codes of the data
+        parts = rng.choice([0.5, 0.5, 0.5, 1.5, 0.75], scale.shape)
+        scale = np.asarray(parts / step, F)
     operands = {
         "x": Held(rng.normal(size=(2, groups * into, *sizes)).astype(F)),
         "w": Held(weights, of("i8", scale, 0, 0) if many else of("i8", scale)),
     }
-    if seed % 3:
+    if seed % 4:
         operands["bias"] = Held(rng.normal(size=count).astype(F))
     attrs: dict[str, Attr] = {
         "stride": (stride,) * rank,
@@ -183,16 +187,19 @@ def spread(seed: int, rank: int) -> tuple[Asked, list[list[int]]]:
     return asked, sides
 
 
-def with_data(asked: Asked, seed: int) -> Asked:
-    """The same for reals, of which every other time half lie on ties."""
-    rng = np.random.default_rng(seed + 100)
-    shape = asked.operands["x"].data.shape
-    if seed & 1:
+def with_data(asked: Asked, seed: int, *, short: bool) -> Asked:
+    """The same for reals, of which two times of three half lie on ties, with biases of halves."""
+    rng, levels = np.random.default_rng(seed + 100), 127 if short else 255
+    shape, operands = asked.operands["x"].data.shape, dict(asked.operands)
+    if seed % 3 == 0:
         x = rng.normal(size=shape).astype(F)
     else:
-        x = rng.integers(-200, 311, shape) * F(2.0 ** -int(rng.integers(3, 9)))
-        x.flat[0], x.flat[-1] = x.min(), x.min() + F(510) * np.abs(x[x != 0]).min()
-    return replace(asked, operands={**asked.operands, "x": Held(np.asarray(x, F))})
+        half, zero = F(2.0 ** -int(rng.integers(3, 9))), 1 + 2 * int(rng.integers(levels // 2))
+        x = rng.integers(-2 * zero, 2 * (levels - zero) + 1, shape) * half
+        x.flat[0], x.flat[-1] = -2 * zero * half, 2 * (levels - zero) * half
+        if (bias := operands.get("bias")) is not None:
+            operands["bias"] = Held((rng.integers(-99, 99, bias.data.shape) * half).astype(F))
+    return replace(asked, operands={**operands, "x": Held(np.asarray(x, F))})
 
 
 def run_convolutions(
@@ -240,13 +247,16 @@ def test_dynamic_convolutions_give_codes_of_the_datas_own_scale(
     """What lies beyond the range of the data is cut off, in the result as well."""
     if form == "transposed" and (name, rank) == ("qnnpack", 3):
         return  # nothing is claimed
-    cases = [
+    layers = [
         spread(seed, rank) if form == "transposed" else convolution(seed, rank, form == "channel")
         for seed in range(6 if rank == 3 else 16)
     ]
-    cases = [(with_data(asked, seed), sides) for seed, (asked, sides) in enumerate(cases)]
     tallies = defaultdict[str, Tally](Tally)
     for short in (False, True)[: 1 if name == "qnnpack" else 2]:
+        cases = [
+            (with_data(asked, seed, short=short), sides)
+            for seed, (asked, sides) in enumerate(layers)
+        ]
         made = vnni.submit(run_convolutions, name, cases, short).result()
         for seed, ((asked, _), wanted) in enumerate(zip(cases, made, strict=True)):
             storage = {"x": "u8", "w": "i8", "result": "u8"}

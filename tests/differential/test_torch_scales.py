@@ -129,22 +129,25 @@ def test_sums_beyond_32_bits_turn_round_after_a_relu(kind: str, relu: bool) -> N
 
 
 RATIOS = (-14, -13, -12, -11, -10, -6, -1, 0, 4, 7)
+OTHERS = (1.0, 0.5, 0.5, 1.5, 0.5, 1.25)
 
 
 @pytest.mark.parametrize("relu", [False, True], ids=["plain", "relu"])
 def test_qnnpack_adds_codes_of_all_ratios_it_takes(relu: bool) -> None:
-    """Below 2^-10 it shifts by 32 bits and more; the last elements of 4096 where no vector fits."""
+    """Below 2^-10 it shifts by 32 bits and more; the last elements of 4096 where no vector fits.
+
+    The other operand is often of half steps, and one element of three that is added to it is 0."""
     tally, zeros, where = Tally(), Maps(), "torch-2.13.qnnpack"
     shapes = [(n,) for n in range(1, 71)] + [(4096 + n,) for n in range(1, 10)] + [(3, 7, 197)]
     with engine("qnnpack"):
         for number, shape in enumerate(shapes):
             for power in RATIOS:
                 rng = np.random.default_rng((number, power + 14))
-                scales = [F(2.0**power * s) for s in (rng.choice([1, 1.5, rng.uniform(1, 2)]), 1)]
-                operands = {
-                    slot: Held(codes(rng, "u8", *shape), of("u8", s, zeros.zero(rng, "u8")))
-                    for slot, s in zip(rng.permutation(["a", "b"]), scales, strict=True)
-                }
+                one = F(2.0**power * rng.choice([1, 1.5, rng.uniform(1, 2)]))
+                maps = [of("u8", s, zeros.zero(rng, "u8")) for s in (one, rng.choice(OTHERS))]
+                held = [Held(codes(rng, "u8", *shape), m) for m in maps]
+                held[0].data[rng.random(shape) < 0.3] = maps[0].zero
+                operands = dict(zip(rng.permutation(["a", "b"]).tolist(), held, strict=True))
                 operands = {s: operands[s] for s in "ab"}
                 out = of("u8", 1, min(zeros.zero(rng, "u8"), 254))  # it knows no relu of 255
                 asked = Asked("add", operands, out, tails=("relu",) if relu else ())
