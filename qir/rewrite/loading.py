@@ -26,7 +26,7 @@ from qir.numerics import (
 from qir.rewrite.blocked_data import round_data
 from qir.rewrite.fusing import TAILS
 from qir.rewrite.gemms import as_gemms
-from qir.rewrite.linear import as_linear
+from qir.rewrite.linear import as_linear, knows_linear
 
 _NAME = "group"
 _BIASED = frozenset(
@@ -41,7 +41,9 @@ def load(graph: Graph, profile: Profile, ledger: Ledger) -> int:
     count = _fold(graph, profile)
     if profile.gemms == "joined":
         count += as_gemms(graph, ledger, _NAME)
-    count += _move_up(graph, moving) + _move_down(graph, moving)
+    views = knows_linear(profile)
+    parts = frozenset({"split"}) if views and "slice" in moving else frozenset()
+    count += _move_up(graph, moving) + _move_down(graph, moving | parts, weights=not views)
     if profile.doubled == "merged":
         count += _meet(graph) if "transpose" in moving else 0
         count += _merge(graph, ledger) + _drop(graph, ledger)
@@ -110,22 +112,30 @@ def _move_up(graph: Graph, moving: frozenset[str]) -> int:
     return count
 
 
-def _move_down(graph: Graph, moving: frozenset[str]) -> int:
-    """A dequantize before ops that only move elements is also put after them."""
+def _move_down(graph: Graph, moving: frozenset[str], *, weights: bool) -> int:
+    """A dequantize before ops that only move elements is also put after them; of `weights` too, for
+    a runtime that has no layers whose weights lie turned."""
     count = 0
     for node in graph:
         x = node.operands.get("x")
         if node.op not in moving or x is None or x.node.op != "dequantize":
             continue
-        quant = x.node.operands["x"].type.quant
-        readers = [use.node.op for use in node.result.uses]
-        if quant is None or not _plain(quant) or not readers or "quantize" in readers:
+        codes = x.node.operands["x"]
+        if not _plain(codes.type.quant) or (codes.constant is not None and not weights):
             continue
-        made = node.result
-        moved = _pair(graph, made, quant)
-        graph.replace(made, moved, except_in=moved.node.operands["x"].node)
-        count += 1
+        for made in node.results:
+            count += _put_pair(graph, made, codes.type.quant)
     return count
+
+
+def _put_pair(graph: Graph, made: Value, quant: QuantType | None) -> bool:
+    """Puts a pair behind a value that something reads and nothing quantizes."""
+    readers = [use.node.op for use in made.uses]
+    if quant is None or not readers or "quantize" in readers:
+        return False
+    moved = _pair(graph, made, quant)
+    graph.replace(made, moved, except_in=moved.node.operands["x"].node)
+    return True
 
 
 def _meet(graph: Graph) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from qir.ir.dtype import F32, dtype
+from qir.ir.dtype import F32, I64, dtype
 from qir.ir.graph import Graph
 from qir.ir.node import Value
 from qir.ir.types import Array as Stored
@@ -119,6 +119,10 @@ class Net:
     def plain(self, data: Array, name: str) -> Value:
         return self.graph.constant(Stored(data, TensorType(data.shape, F32), name))
 
+    def sizes(self, *sizes: int) -> Value:
+        data = np.asarray(sizes, np.int64)
+        return self.graph.constant(Stored(data, TensorType(data.shape, I64), "sizes"))
+
 
 def network(n: Numbers, profile: str) -> Graph:
     net = Net(profile)
@@ -165,6 +169,68 @@ def test_a_grouped_network_is_the_engines(name: str, vnni: ProcessPoolExecutor) 
         apart += not np.array_equal(ungrouped, found)
     tally.exact()
     assert apart, "a network that is not grouped gives the same bytes; nothing was shown"
+
+
+@pytest.mark.parametrize("name", ["fbgemm", "qnnpack"])
+def test_views_without_codes_of_their_own_are_views_of_codes(name: str) -> None:
+    tally = Tally()
+    for seed in range(6):
+        n = numbers(seed)
+        assert n.x.map is not None
+        pack, ones = torch.ops.quantized.conv2d_prepack, [1, 1]
+        at = float(n.maps[0].scale), int(n.maps[0].zero)
+        with engine(name):
+            bias = torch.from_numpy(n.biases[0])
+            weights = pack(tensor(n.first), bias, ones, ones, ones, 1)
+            a = torch.ops.quantized.conv2d(tensor(n.x), weights, *at)
+            images, channels, high, wide = a.shape
+            seen = a.reshape(images, channels, -1).transpose(1, 2)
+            seen = seen.reshape(images, 1, high * wide, channels)
+            wanted = taken(torch.nn.functional.avg_pool2d(seen, 2))
+        net = Net("native")
+        add = net.graph.add
+        x = net.real(add("input", types=[kind_of(n.x.data.shape, n.x.map)], name="x").result)
+        made = {"x": x, "w": net.constant(n.first, "w"), "bias": net.plain(n.biases[0], "b")}
+        y = net.through(add("conv2d", made, {"pad": (1, 1, 1, 1)}).result, n.maps[0])
+        y = add("reshape", {"x": y, "shape": net.sizes(images, channels, high * wide)}).result
+        y = add("transpose", {"x": y}, {"perm": (0, 2, 1)}).result
+        y = add("reshape", {"x": y, "shape": net.sizes(images, 1, high * wide, channels)}).result
+        y = add("avg_pool2d", {"x": y}, {"kernel": (2, 2), "stride": (2, 2)}).result
+        add("output", {"y": net.through(y, n.maps[0]).node.operands["x"]})
+        net.graph.prune()
+        Group(f"torch-2.13.{name}").run(net.graph, Ledger())
+        assert not [node for node in net.graph if node.op == "dequantize"], "not all is on codes"
+        tally.add(run(net.graph, {"x": n.x.data})["y"], wanted, f"seed {seed}")
+    tally.exact()
+
+
+@pytest.mark.parametrize("name", ["fbgemm", "qnnpack"])
+def test_parts_and_turned_weights_without_codes_of_their_own_are_codes(name: str) -> None:
+    """Half of the channels as rows, by a matrix that lies the other way round."""
+    tally = Tally()
+    for seed in range(6):
+        n = numbers(seed)
+        assert n.x.map is not None
+        w = Codes(n.last.data[:, :1], of("i8", 0.02, 0))
+        at = float(n.maps[0].scale), int(n.maps[0].zero)
+        with engine(name):
+            seen = tensor(n.x).narrow(1, 0, 1).permute(0, 2, 3, 1)
+            packed = torch.ops.quantized.linear_prepack(tensor(w), None)
+            wanted = taken(torch.ops.quantized.linear(seen, packed, *at))
+        net = Net("native")
+        add = net.graph.add
+        x = net.real(add("input", types=[kind_of(n.x.data.shape, n.x.map)], name="x").result)
+        part = add("split", {"x": x}, {"axis": 1, "sizes": (1, 2)}).results[0]
+        rows = add("transpose", {"x": part}, {"perm": (0, 2, 3, 1)}).result
+        turned = add("transpose", {"x": net.constant(w, "w")}, {"perm": (1, 0)}).result
+        y = net.through(add("matmul", {"a": rows, "b": turned}).result, n.maps[0])
+        add("output", {"y": y.node.operands["x"]})
+        net.graph.prune()
+        Group(f"torch-2.13.{name}").run(net.graph, Ledger())
+        (layer,) = (node for node in net.graph if node.op == "linear")
+        assert layer.operands["x"].type.quant is not None
+        tally.add(run(net.graph, {"x": n.x.data})["y"], wanted, f"seed {seed}")
+    tally.exact()
 
 
 def test_a_bias_of_codes_becomes_real_again() -> None:
