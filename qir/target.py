@@ -57,7 +57,7 @@ class Target(ABC):
                 v.node,
                 f"{self.name}: {v.reason}"
                 if v.defect
-                else f"{v.op} is not asked of it in integers: {v.reason}",
+                else f"{v.op} is not taken in integers: {v.reason}",
                 v.origin,
                 path=v.path,
             )

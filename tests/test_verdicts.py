@@ -174,7 +174,7 @@ class Toy(Target):
 def test_a_refusal_is_a_finding_and_a_defect_an_error(table: Capability) -> None:
     (finding,) = Toy(table).verify(graph_of(conv(rest=") |> sigmoid")))
     assert (finding.rule, finding.severity, finding.node) == ("target", "warning", "y")
-    said = "conv2d |> sigmoid is not asked of it in integers: toy has no kernel conv2d |> sigmoid"
+    said = "conv2d |> sigmoid is not taken in integers: toy has no kernel conv2d |> sigmoid"
     assert finding.message == said
     text = "%x = input() : 1x2x4x4xf32 %y = max_pool2d(%x) {kernel = (3, 3), ceil = true}"
     (finding,) = Toy(table).verify(graph_of(f"{text} : 1x2x2x2xf32 output(y=%y)"))

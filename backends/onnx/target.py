@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import onnx
 from onnx import helper
 
-from qir.capability import Capability, load
+from qir.capability import Capability, Verdict, load
 from qir.errors import PluginError, UsageError
 from qir.ir.graph import Graph
 from qir.ir.growth import growth
@@ -21,6 +22,7 @@ from . import qonnx, staying, told
 from .formats import FORMATS, formed
 from .model import Dialect, to_model, to_parts
 from .saving import save
+from .taken import judged
 from .untouched import copy, kept_files
 
 
@@ -46,6 +48,11 @@ class OnnxRuntimeTarget(Target):
     def capability(self) -> Capability:
         """What onnxruntime computes in integers."""
         return load(Path(__file__).with_name("capability.toml"))
+
+    def verdicts(self, graph: Graph) -> list[Verdict]:
+        """Which ops onnxruntime computes on codes, planned by its table or not."""
+        write = partial(to_parts, dialect=self.dialect())
+        return list(judged(self.capability(), graph, self.profile, write))
 
     @growth()
     @np.errstate(all="ignore")  # numbers that are none are told in words, and need no warnings

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from qir.capability.table import Capability, Defect, OpCapability, load
-from qir.capability.verdicts import Verdict, no_row, verdicts
+from qir.capability.verdicts import REAL, Verdict, no_row, verdicts
 
-__all__ = ["Capability", "Defect", "OpCapability", "Verdict", "load", "no_row", "verdicts"]
+__all__ = ["REAL", "Capability", "Defect", "OpCapability", "Verdict", "load", "no_row", "verdicts"]

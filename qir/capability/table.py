@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from qir.errors import ParseError, PluginError
@@ -27,6 +27,19 @@ class OpCapability:
     """Slots that must be constants."""
     when: Mapping[str, tuple[str | int | float | bool, ...]] | None = None
     """Attributes and the values they may have."""
+    computed: Mapping[str, tuple[Scheme, ...]] = field(default_factory=dict)
+    """Allowed schemes of slots in `constant` where what they hold is computed; none: it is not."""
+    unasked: str = ""
+    """Why no plan asks for codes that are there for its sake alone, though the target has it."""
+
+    def must(self, slot: str, constant: bool) -> bool:
+        """Whether a slot must hold a constant and does not."""
+        return not constant and slot in self.constant and slot not in self.computed
+
+    def allowed(self, slot: str, constant: bool) -> tuple[Scheme, ...]:
+        """The schemes of a slot, whose operand is a constant or not."""
+        rest = self.slots.get(slot, ())
+        return rest if constant else self.computed.get(slot, rest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +94,19 @@ def load(path: Path) -> Capability:
 
 
 def _op(op: str, row: Mapping[str, object]) -> OpCapability:
-    given = row.get("slots", {})
+    when = row.get("when")
+    return OpCapability(
+        op,
+        _slots(op, row.get("slots", {})),
+        _texts(row.get("share", ())),
+        _texts(row.get("constant", ())),
+        _when(when) if when else None,
+        _slots(op, row.get("computed", {})),
+        str(row.get("unasked", "")),
+    )
+
+
+def _slots(op: str, given: object) -> dict[str, tuple[Scheme, ...]]:
     if not isinstance(given, dict):
         raise ParseError(f"{op}: slots are a table")
     slots: dict[str, tuple[Scheme, ...]] = {}
@@ -89,14 +114,7 @@ def _op(op: str, row: Mapping[str, object]) -> OpCapability:
         if slot != RESULT and OPS[op].slot(slot if slot != "xs" else "xs.0") is None:
             raise ParseError(f"{op} has no slot {slot}")
         slots[slot] = tuple(parse_scheme(t) for t in _texts(texts))
-    when = row.get("when")
-    return OpCapability(
-        op,
-        slots,
-        _texts(row.get("share", ())),
-        _texts(row.get("constant", ())),
-        _when(when) if when else None,
-    )
+    return slots
 
 
 def _when(table: object) -> dict[str, tuple[str | int | float | bool, ...]]:

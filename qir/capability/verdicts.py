@@ -21,6 +21,8 @@ from qir.ir.ops import spec
 from qir.ir.scheme import RESULT, Scheme
 from qir.ir.types import Array, QuantType
 
+REAL = "it works on reals"
+"""The reason of an op that codes have nothing to do with."""
 BRIDGES = frozenset({"quantize", "dequantize", "requantize", "recode", "choose_qparams", "qparams"})
 Taken: TypeAlias = Literal["integer", "float", "refused"]
 STRUCTURE = frozenset({"input", "constant", "output", "if", "loop", "scan"})
@@ -105,7 +107,7 @@ class _Judge:
         if on_codes:
             tails, result = [], node.results[0].type.quant if node.results else None
         if not on_codes and not self._meant(node, result):
-            return "float", "it works on reals"
+            return "float", REAL
         said = self._obstacle(node, result)
         if not said:
             self.heads.update(dict.fromkeys(tails, node))
@@ -118,6 +120,8 @@ class _Judge:
     def _kernel(self, node: Node) -> tuple[list[Node], QuantType | None]:
         """The ops after it that one kernel computes too, and the map that is stored in the end."""
         tails: list[Node] = []
+        if len(node.results) > 1:
+            return tails, _alike(node)
         value = node.results[0] if node.results else None
         while value is not None and (use := value.only_use) is not None:
             if use.node.op == "quantize":
@@ -170,9 +174,9 @@ class _Judge:
                 return f"{attr} = {attrs.get(attr)!r}: the table of {name} has {allowed[0]!r}"
         for slot, what in held.items():
             base = slot.split(".")[0]
-            if base in row.constant and what.constant is None:
+            if row.must(base, what.constant is not None):
                 return f"{slot} is computed; the table of {name} has a constant there"
-            allowed_here = row.slots.get(base, ())
+            allowed_here = row.allowed(base, what.constant is not None)
             if not allowed_here:
                 if what.quant is not None:
                     return f"{slot} holds codes; the table of {name} has none there"
@@ -189,6 +193,14 @@ class _Judge:
             if not a.same_map(b):
                 return f"{one} and {other} hold different maps; {self.table.name} only moves codes"
         return ""
+
+
+def _alike(node: Node) -> QuantType | None:
+    """The one map that all of an op's results are stored with."""
+    uses = [value.only_use for value in node.results]
+    maps = [u.node.result.type.quant for u in uses if u is not None and u.node.op == "quantize"]
+    found = [quant for quant in maps if quant is not None and quant.same_map(maps[0] or quant)]
+    return found[0] if len(found) == len(node.results) else None
 
 
 def _slots(op: str, operands: Mapping[str, Value], attrs: Mapping[str, Attr]) -> dict[str, _Held]:

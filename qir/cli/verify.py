@@ -122,7 +122,7 @@ def show_findings(screen: Screen, name: str, found: Sequence[Finding]) -> None:
 def show_ops(screen: Screen, target: str, ops: Sequence[Verdict]) -> None:
     """Prints how many ops a target takes in integers, and why it does not take the others."""
     integer = sum(v.taken == "integer" for v in ops)
-    screen.line(f"the table of {target} has {integer:,} of {plural(len(ops), 'op')} in integers")
+    screen.line(f"{target} takes {integer:,} of {plural(len(ops), 'op')} in integers")
     styles = {"float": "yellow", "refused": "red"}
     rows = [
         (Cell(v.taken, styles[v.taken]), v.op, v.node, v.reason) for v in ops if v.taken in styles

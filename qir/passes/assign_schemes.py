@@ -222,24 +222,34 @@ class _Assignment:
             if (head := self._head(node)) is not None and not self._wished_float(node):
                 self.inside[node] = head
                 self.tails.setdefault(head, []).append(node)
-            elif row is not None and row.share and not self._obstacle(node, row):
+            elif row and (row.share or row.unasked) and not self._obstacle(node, row):
                 movers.append(node)
             else:
                 self.reason[node] = self._obstacle(node, row)
         self._settle(movers)
 
     def _settle(self, movers: list[Node]) -> None:
-        """Ops that only move elements follow their neighbours: codes stay codes."""
+        """Ops that only move elements follow their neighbours: codes stay codes.
+
+        What is not asked for is integer between codes alone, where the runtime takes it anyway.
+        """
         for node in movers:
-            self.reason[node] = "nothing beside it is integer"
+            row = self.table.ops[node.op]
+            self.reason[node] = row.unasked or "nothing beside it is integer"
         changed = True
         while changed:
             changed = False
             for node in movers:
-                near = [*(v.node for v in node.operands.values()), *node.result.users]
-                if self.reason[node] and any(self._integer(n) for n in near):
+                if self.reason[node] and self._follows(node):
                     self.reason[node] = ""
                     changed = True
+
+    def _follows(self, node: Node) -> bool:
+        """Whether what an op reads, or what reads it, is integer; all of both if it is unasked."""
+        row = self.table.ops[node.op]
+        near = [v.node for s, v in node.operands.items() if s.split(".")[0] in row.slots]
+        near += [user for value in node.results for user in value.users]
+        return (all if row.unasked else any)(self._integer(n) for n in near)
 
     def _integer(self, node: Node) -> bool:
         node = self.inside.get(node, node)
@@ -286,12 +296,15 @@ class _Assignment:
             return self._left_out(node) or no_row(self.table.name, node.op)
         if self._wished_float(node):
             return "a rule keeps it float"
+        moved = [v for s, v in node.operands.items() if s.split(".")[0] in row.share]
+        if moved and all(v.constant for v in moved):
+            return "it moves a constant: what it takes of it is quantized behind it"
         for name, allowed in (row.when or {}).items():
             if not any(same(node.attrs.get(name), v) for v in allowed):
                 return f"{name} = {node.attrs.get(name)!r}: {self.table.name} takes {allowed[0]!r}"
         for slot in row.constant:
             value = node.operands.get(slot)
-            if value is not None and value.constant is None:
+            if value is not None and row.must(slot, value.constant is not None):
                 return f"{slot} is computed; the table of {self.table.name} has a constant there"
         if any(v.type.dtype != F32 for v in (*node.results, *self._data(node, row))):
             return "it does not compute in f32"
@@ -302,7 +315,8 @@ class _Assignment:
         held = {slot: source(v) for slot, v in node.operands.items()}
         held |= {RESULT: [q for v in node.results for q in coded(v)]}
         for slot, maps in held.items():
-            allowed = row.slots.get(slot.split(".")[0], ())
+            constant = slot in node.operands and node.operands[slot].constant is not None
+            allowed = row.allowed(slot.split(".")[0], constant)
             if any(not any(suits(m, a) for a in allowed) for m in maps):
                 return (
                     f"its {slot} has codes already, of a kind that {self.table.name} does not take"
@@ -356,10 +370,10 @@ class _Assignment:
                 continue
             row = self.table.ops[node.op]
             slots = self._stored(node, row)
-            shared = [v for s, v in slots.items() if s.split(".")[0] in row.share]
+            shared = [v for s, v in slots if s.split(".")[0] in row.share]
             for a, b in pairwise(shared):
                 self.parent[self.find(b)] = self.find(a)
-            for slot, value in slots.items():
+            for slot, value in slots:
                 members.setdefault(value, []).append((node, slot))
         sets: dict[Value, list[tuple[Node, str]]] = {}
         for value, slots_ in members.items():
@@ -367,18 +381,16 @@ class _Assignment:
         for root, users in sets.items():
             self.chosen[root] = self._scheme(users)
 
-    def _stored(self, node: Node, row: OpCapability) -> dict[str, Value]:
+    def _stored(self, node: Node, row: OpCapability) -> list[tuple[str, Value]]:
         """Slots of an integer op that hold activations, with the values in them."""
-        out = {
-            slot: value
+        out = [
+            (slot, value)
             for slot, value in node.operands.items()
             if slot.split(".")[0] in row.slots
             and not self._parameter(node, slot)
             and not decoded(value)
-        }
-        if not coded(self.tail(node).result):
-            out[RESULT] = self.tail(node).result
-        return out
+        ]
+        return out + [(RESULT, made) for made in self.tail(node).results if not coded(made)]
 
     def _parameter(self, node: Node, slot: str) -> bool:
         traits = spec(node.op).traits
@@ -463,7 +475,9 @@ class _Assignment:
         if node in self.inside and node.op not in self.table.ops:
             node = self.inside[node]
             slot = spec(node.op).traits.data
-        return self.table.ops[node.op].slots.get(slot.split(".")[0], ())
+        value = node.operands.get(slot)
+        constant = value is not None and value.constant is not None
+        return self.table.ops[node.op].allowed(slot.split(".")[0], constant)
 
     # -- the answer ---------------------------------------------------------------------------
 

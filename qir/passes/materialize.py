@@ -131,7 +131,7 @@ class _Materializing:
         for node in planned:
             for slot, scheme in node.schemes.items():
                 if slot == RESULT:
-                    out[node.result] = scheme
+                    out |= dict.fromkeys(node.results, scheme)
                 elif not self._parameter(node, slot):
                     out[node.operands[slot]] = scheme
         return out

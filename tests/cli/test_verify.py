@@ -90,21 +90,26 @@ def test_a_sum_that_can_wrap_is_a_finding_with_its_layer(wraps: Path) -> None:
     assert found["ops"] is None
 
 
-def test_a_target_is_asked_op_by_op(right: Path) -> None:
+def test_a_target_is_asked_op_by_op(right: Path, tmp_path: Path) -> None:
     outcome = qir("verify", right, "--target", "cpu")
     assert outcome.status == 0, outcome
-    assert "the table of cpu has 1 of 1 op in integers" in outcome.out
-    refused = qir("verify", right, "--target", "onnxruntime")
+    assert "cpu takes 1 of 1 op in integers" in outcome.out
+    assert qir("verify", right, "--target", "onnxruntime").status == 0
+    curve = f"graph main as native {{\n%x = input() : 2x{U8}\n%y = tanh(%x) : 2x{U8}\n"
+    pipeline.save(parse(curve + "output(y=%y)\n}"), tmp_path / "curve.qir")
+    refused = qir("verify", tmp_path / "curve.qir", "--target", "onnxruntime")
     assert refused.status == 1
-    assert "linear is not asked of it in integers: onnxruntime has no integer linear" in refused.out
-    found = json.loads(qir("verify", right, "--target", "onnxruntime", "--json").out)
+    assert "tanh is not taken in integers: onnxruntime has no integer tanh" in refused.out
+    found = json.loads(
+        qir("verify", tmp_path / "curve.qir", "--target", "onnxruntime", "--json").out
+    )
     assert [f["rule"] for f in found["findings"]] == ["target"]
     (op,) = found["ops"]
     assert op == {
         "node": "y",
-        "op": "linear",
+        "op": "tanh",
         "taken": "refused",
-        "reason": "onnxruntime has no integer linear",
+        "reason": "onnxruntime has no integer tanh",
         "path": "main",
         "origin": "",
         "defect": False,

@@ -1,0 +1,130 @@
+"""Which ops of a model with codes onnxruntime computes on codes: as the profile of it groups them,
+and as they are written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from qir.capability import REAL, Capability, Verdict, verdicts
+from qir.errors import QirError
+from qir.inspect.left_float import left_float
+from qir.ir.coded import BRIDGES, RAW
+from qir.ir.graph import Graph
+from qir.ir.node import Node
+from qir.ir.ops import spec
+from qir.ir.origin import Origin
+from qir.ledger import Ledger
+from qir.numerics import profile
+from qir.passes.expand_qdq import ExpandQdq
+from qir.passes.group import Group
+
+Write = Callable[[Graph, Ledger], object]
+_ON_REALS = " on codes is written as reals between codes"
+_OTHER = BRIDGES | {"input", "constant", "output", "foreign"}
+
+
+def judged(table: Capability, graph: Graph, named: str, write: Write) -> Iterator[Verdict]:
+    """A verdict for every op: by the profile where it groups, else by the table.
+
+    An op that holds codes itself is taken where it is written as an operator on codes too. What
+    bodies hold is judged by the table alone.
+    """
+    found = list(verdicts(table, graph))
+    coded = [v for v in graph.values.values() if v.type.quant is not None]
+    if not coded:
+        yield from found
+        return
+    nodes = {n.name: n for n in graph}
+    kernels, written = _Kernels(graph, named), _Written(graph, write)
+    for verdict in found:
+        node = nodes.get(verdict.node)
+        if "/" in verdict.path or node is None or verdict.defect or node.bodies:
+            yield verdict
+        elif _on_codes(node):
+            known = verdict.taken != "refused" and node.op not in RAW
+            taken = known or written.on_codes(node) or kernels.head(node) is not None
+            yield replace(verdict, taken="integer", reason="") if taken and not known else verdict
+        else:
+            yield kernels.judged(node, verdict)
+
+
+def _on_codes(node: Node) -> bool:
+    coded = any(v.type.quant for v in (*node.operands.values(), *node.results))
+    return coded or node.op in RAW
+
+
+class _Written:
+    """What of an integer form is written on reals between codes."""
+
+    def __init__(self, graph: Graph, write: Write) -> None:
+        self.graph = graph
+        self.write = write
+        self.names: set[str] | None = None
+        self.failed = False
+
+    def on_codes(self, node: Node) -> bool:
+        """Whether a node is written as an operator on codes."""
+        if self.names is None:
+            self.names = self._look()
+        outputs = {name for name, v in self.graph.outputs.items() if v in node.results}
+        return not self.failed and not self.names & {node.name, *outputs}
+
+    def _look(self) -> set[str]:
+        ledger = Ledger()
+        try:
+            self.write(self.graph.copy(), ledger)
+        except QirError:  # told by whoever writes it
+            self.failed = True
+        return {entry.subject for entry in ledger if _ON_REALS in entry.reason}
+
+
+class _Kernels:
+    """The kernels that a runtime makes of a graph, and what it leaves in reals."""
+
+    def __init__(self, graph: Graph, named: str) -> None:
+        self.profile = profile(named)
+        self.grouped = graph.copy()
+        try:
+            ExpandQdq().run(self.grouped, Ledger())
+            Group(named).run(self.grouped, Ledger())
+        except QirError:
+            self.grouped = Graph(graph.name)
+        self.names: dict[str, Node] = {}
+        self.origins: dict[tuple[str, Origin], Node] = {}
+        for node in self.grouped:
+            if node.op not in _OTHER and not node.bodies and _on_codes(node):
+                self._keep(node)
+        self.left = {left.node: left.reason for left in left_float(self.grouped)}
+        self.known = {op for row in self.profile.groups for op in row.chain}
+
+    def _keep(self, node: Node) -> None:
+        self.names[node.name] = node
+        for stage in node.stages:
+            self.names.setdefault(stage.name, node)
+            self.origins |= {(stage.op, o): node for o in stage.origins}
+        self.origins |= {(node.op, o): node for o in node.origins}
+
+    def head(self, node: Node) -> Node | None:
+        """The kernel that computes an op."""
+        readers = (use.node for v in node.results for use in v.uses if use.node.op == "quantize")
+        names = [node.name, f"{node.name}.codes", *(reader.name for reader in readers)]
+        for kernel in (self.names[name] for name in names if name in self.names):
+            if kernel.op == node.op or kernel.stages or kernel.op == "gemm":
+                return kernel
+        ops = (node.op, "gemm") if node.op in ("matmul", "add", "transpose") else (node.op,)
+        found = [self.origins.get((op, o)) for op in ops for o in node.origins]
+        return next((kernel for kernel in found if kernel is not None), None)
+
+    def judged(self, node: Node, verdict: Verdict) -> Verdict:
+        """What becomes of an op between dequantize and quantize."""
+        kernel = self.head(node)
+        if kernel is not None:
+            inside = verdict.reason if verdict.reason.startswith("in the kernel of ") else ""
+            return replace(verdict, taken="integer", reason=inside)
+        reason = self.left.get(node.name)
+        if reason is None or verdict.reason == REAL or node.op not in self.known:
+            return verdict
+        product = spec(node.op).traits.weight is not None
+        said = f"{self.profile.name} has it in float32: {reason}"
+        return replace(verdict, taken="refused" if product else "float", reason=said)
