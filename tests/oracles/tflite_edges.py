@@ -84,7 +84,8 @@ def wide(op: str, kind: str, count: int) -> Iterator[Case]:
 
 
 def tiny(op: str, kind: str, count: int) -> Iterator[Case]:
-    """One operand whose steps are small beside the result's: most codes lie about a tie or zero."""
+    """One operand whose steps are small beside the result's: most codes lie about a tie or zero,
+    and of every fourth case most are cut off, at either end."""
     low, high = bounds(kind)
     for number, seed in seeds(f"tiny{kind}{op}", count):
         about, reach = int(seed.choice([low, high])), int(seed.integers(60, 250))
@@ -99,6 +100,9 @@ def tiny(op: str, kind: str, count: int) -> Iterator[Case]:
         if number % 4 == 0:
             x = replace(x, zero=zero_of(seed, kind))
         made = Operand(np.zeros(0, kind), step, zero_of(seed, kind))
+        if number % 4 == 2:
+            x = replace(x, scale=float(F(step * 2.0 ** -seed.uniform(4, 7))))
+            made = replace(made, zero=high if about == low else low + 1)
         yield Case(op, {"x": x}, made, x.data.shape)
 
 
