@@ -1,7 +1,8 @@
 """QONNX's Quant, BipolarQuant and Trunc, which give reals that lie on a grid, as groups.
 
-With constant numbers a Quant is a quantize and a dequantize of QONNX's own arithmetic; where scale,
-zero point or bit width are computed, or no storage type holds the codes, it is its formula.
+With constant numbers a Quant is a quantize and a dequantize of QONNX's own arithmetic, and a
+BipolarQuant one by a table of two entries; where scale, zero point or bit width are computed, or no
+storage type holds the codes, they are their formulas.
 """
 
 from __future__ import annotations
@@ -66,18 +67,57 @@ def _quant(reader: Reader, op: Op) -> None:
     def build(body: Body) -> list[Value]:
         if kind is None:
             return [_formula(body, mode, signed, narrow)]
-        stated = "" if _ROUNDS[mode] == "even" else _ROUNDS[mode]
-        x = body["X"]
-        codes = body.graph.add(
-            "quantize",
-            {"x": x},
-            {"round": stated},
-            types=[x.type.with_element(kind)],
-            profile=PROFILE,
-        )
-        return [body.graph.add("dequantize", {"x": codes.result}, profile=PROFILE).result]
+        return [_through(body, kind, "" if _ROUNDS[mode] == "even" else _ROUNDS[mode])]
 
     group(reader, op, operands, build)
+
+
+def _through(body: Body, kind: QuantType, stated: str) -> Value:
+    """X by way of codes, as QONNX computes them."""
+    x = body["X"]
+    codes = body.graph.add(
+        "quantize",
+        {"x": x},
+        {"round": stated},
+        types=[x.type.with_element(kind)],
+        profile=PROFILE,
+    )
+    return body.graph.add("dequantize", {"x": codes.result}, profile=PROFILE).result
+
+
+def _axis(scale: Numbers, x: TensorType) -> int | None:
+    """The axis that has a scale for each index; None for one scale. ValueError for other shapes."""
+    axes = [i for i, n in enumerate(scale.shape) if n > 1]
+    if len(axes) > 1 or scale.ndim > x.rank:
+        raise ValueError
+    axis = x.rank - scale.ndim + axes[0] if axes else None
+    if axis is not None and x.shape[axis] != scale.size:
+        raise ValueError
+    if not (np.isfinite(scale) & (scale > 0)).all():
+        raise ValueError
+    return axis
+
+
+def _sides(reader: Reader, op: Op, x: TensorType) -> QuantType | None:
+    """A table of two entries, so far from each other that every x is on its side of 0.
+
+    Of two entries as near the first is taken: 0 is on the upper side. Entries are 1 and -1, or so
+    much larger that no x becomes 0 over the scale.
+    """
+    if not reader.is_constant(op.input(1)):
+        return None
+    scale = np.asarray(reader.numbers(op.input(1)), np.float32)
+    try:
+        axis = _axis(scale, x)
+    except ValueError:
+        return None
+    far = max(int(np.frexp(scale.max())[1]) - 1, 0)
+    least = np.ldexp(scale, -far)
+    if (np.ldexp(least, far) != scale).any():
+        return None  # below what float32 holds whole
+    end = float(2.0**far)
+    flat = least.reshape(-1) if axis is not None else least.reshape(-1)[0]
+    return replace(uniform(dtype("u1"), flat, axis=axis), kind="lut", codes=(end, -end))
 
 
 def _map(reader: Reader, op: Op, x: TensorType, signed: bool, narrow: bool) -> QuantType | None:
@@ -85,32 +125,32 @@ def _map(reader: Reader, op: Op, x: TensorType, signed: bool, narrow: bool) -> Q
     if not all(reader.is_constant(op.input(i)) for i in (1, 2, 3)):
         return None
     scale, zero, wide = (np.asarray(reader.numbers(op.input(i)), np.float32) for i in (1, 2, 3))
-    axes = [i for i, n in enumerate(scale.shape) if n > 1]
     bits = float(wide.reshape(-1)[0]) if wide.size == 1 else 0.0
-    if len(axes) > 1 or scale.ndim > x.rank or not bits.is_integer():
+    try:
+        axis = _axis(scale, x)
+    except ValueError:
+        return None
+    if not bits.is_integer():
         return None
     if not (1 if not signed else 2) <= bits <= _MOST_BITS or (bits == 1 and narrow):
         return None
     storage = dtype(f"{'i' if signed else 'u'}{int(bits)}")
     low, high = storage.bounds
     bounds = (low + 1, high) if signed and narrow else (low, high - (narrow and not signed))
-    axis = x.rank - scale.ndim + axes[0] if axes else None
-    if axis is not None and x.shape[axis] != scale.size:
-        return None
-    if not (np.isfinite(scale) & (scale > 0)).all() or zero.size not in (1, scale.size):
+    if zero.size not in (1, scale.size):
         return None
     if bits > _WITH_ZERO and zero.any():
         return None
     if not ((zero >= low) & (zero <= high)).all():
         return None
-    flat = scale.reshape(-1) if axes else scale.reshape(-1)[0]
+    flat = scale.reshape(-1) if axis is not None else scale.reshape(-1)[0]
     zeros = np.broadcast_to(zero.reshape(-1), scale.size)
     kind = uniform(storage, flat, axis=axis, bounds=bounds)
     if (zero != np.rint(zero)).any():
-        real = param(zeros if axes else zeros[0], kind.grain, f"{op.name}.zero")
+        real = param(zeros if axis is not None else zeros[0], kind.grain, f"{op.name}.zero")
         return replace(kind, zero=real)
     whole = zeros.astype(np.int64)
-    return uniform(storage, flat, whole if axes else whole[0], axis=axis, bounds=bounds)
+    return uniform(storage, flat, whole if axis is not None else whole[0], axis=axis, bounds=bounds)
 
 
 def _formula(body: Body, mode: str, signed: bool, narrow: bool) -> Value:
@@ -162,8 +202,11 @@ def _bipolar(reader: Reader, op: Op) -> None:
     op.only()
     operands = given(reader, op)
     _reals(op, operands, 2)
+    kind = _sides(reader, op, operands["X"].type)
 
     def build(body: Body) -> list[Value]:
+        if kind is not None:
+            return [_through(body, kind, "")]
         one = body.constant(1.0)
         side = body.op("greater_equal", body["X"], body.constant(0.0))
         return [body.op("mul", body.op("where", side, one, body.op("neg", one)), body["scale"])]

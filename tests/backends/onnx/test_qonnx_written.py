@@ -66,8 +66,15 @@ def test_quant_is_written_by_operators_that_run(
 def test_two_numbers_of_one_bit_are_written_in_every_form(
     tmp_path: Path, form: str, target: str
 ) -> None:
-    made, _ = saved("BipolarQuant", {"s": F(0.5)}, tmp_path, form, target)
-    runs(made, tmp_path, np.where(X >= 0, F(0.5), F(-0.5)))
+    for scale in (F(0.5), np.linspace(0.5, 7, 6, dtype=F)):
+        made, _ = saved("BipolarQuant", {"s": scale}, tmp_path, form, target)
+        runs(made, tmp_path, np.where(X >= 0, scale, -scale))
+        kinds = []
+        for name in ("m.onnx", "out.onnx"):
+            parts = [part for _, part in pipeline.load(tmp_path / name).walk()]
+            kinds.append([n.result.type for part in parts for n in part if n.op == "quantize"])
+        assert kinds[0] == kinds[1], "it is read back as the same scheme"
+        assert "quant.lut<u1" in str(kinds[0])
 
 
 def test_an_operator_that_is_kept_is_said_to_run_nowhere(tmp_path: Path) -> None:

@@ -174,13 +174,21 @@ def test_zero_points_between_codes(tmp_path: Path, mode: str, bits: int) -> None
         assert {"quantize", "dequantize"} <= set(ops)
 
 
+@pytest.mark.parametrize("computed", [False, True])
+@pytest.mark.parametrize("largest", [1e-30, 1.0, 7.0, 3e38])
 @pytest.mark.parametrize("size", [(), (5, 1)])
-def test_two_numbers_of_one_bit(tmp_path: Path, size: tuple[int, ...]) -> None:
+def test_two_numbers_of_one_bit(
+    tmp_path: Path, size: tuple[int, ...], largest: float, computed: bool
+) -> None:
+    """A table of two: 0 is on the upper side, and the least number below it is not."""
     rng = np.random.default_rng(32)
     x = rng.integers(-2, 3, (4, 5, 6)).astype(F)
-    scale = np.asarray(rng.random(size) + 0.1, F)
-    found, _ = through("BipolarQuant", {"x": x}, {"s": scale}, tmp_path)
+    x[0, :, :] = [0.0, -0.0, 1e-45, -1e-45, np.inf, -3e38]
+    scale = np.asarray((rng.random(size) + 0.1) / 1.1 * largest, F)
+    feeds, held = ({"s": scale}, {}) if computed else ({}, {"s": scale})
+    found, ops = through("BipolarQuant", {"x": x, **feeds}, held, tmp_path)
     assert np.array_equal(found, np.where(x >= 0, F(1), F(-1)) * scale)
+    assert ({"quantize", "dequantize"} <= set(ops)) != computed
 
 
 @pytest.mark.parametrize("mode", MODES)
