@@ -309,7 +309,8 @@ def attention() -> Iterator[Program]:
                 share = program.coded(share, uniform(dtype(program.storage), F(1 / 256)))
                 share = program.op("dequantize", {"x": share})
                 made = program.op("matmul", {"a": share, "b": v})
-                yield program.ends(made, program.map(F(0.002) * program.x_scale))
+                step = F(12 / 256) * F(0.03) if program.plan == "dyadic" else F(0.002)
+                yield program.ends(made, program.map(step * program.x_scale))
 
 
 LENGTHS = (1, 2, 7, 8, 15, 16, 17, 31, 33, 63, 64, 65, 70, 95, 127, 129, 150, 223, 1001)
