@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import asdict, dataclass, fields
 from enum import Enum
 
@@ -89,9 +89,13 @@ class Ledger:
         """Takes over the entries of another ledger."""
         self._entries.extend(other)
 
-    def withdraw(self, step: str) -> None:
-        """Takes back what a step said that did not come to pass."""
-        self._entries = [e for e in self._entries if e.step != step]
+    def withdraw(self, step: str, subjects: Collection[str] | None = None) -> None:
+        """Takes back what a step said that did not come to pass, of all or of some subjects."""
+        self._entries = [
+            e
+            for e in self._entries
+            if e.step != step or (subjects is not None and e.subject not in subjects)
+        ]
 
     def counts(self) -> dict[Change, int]:
         """How many entries there are of each kind, mildest first."""

@@ -22,7 +22,7 @@ from qir.passes.open_groups import OpenGroups
 from qir.passes.raise_integer import RaiseInteger
 from qir.reference.constants import computed
 from qir.rewrite.contract import Pass
-from qir.rewrite.fixing import fix_defaults
+from qir.rewrite.fixing import fix_defaults, give_back
 from qir.rewrite.trimming import trim
 from qir.rewrite.why import nearest
 
@@ -52,7 +52,7 @@ def formed(graph: Graph, form: str | None, ledger: Ledger, *, standard: bool) ->
             ledger.add(Change.EXACT, STEP, graph.name, _NO_SUMS)
         return graph
     out = graph.copy()
-    fix_defaults(out, ledger)
+    held = fix_defaults(out, ledger)
     _run(OpenGroups(_ROWS, chains=True), out, ledger)
     if not standard:
         opened(out, ledger)
@@ -82,6 +82,7 @@ def formed(graph: Graph, form: str | None, ledger: Ledger, *, standard: bool) ->
         told.wide(out, ledger)
     for each in bodies(out):
         told.level(each, ledger)
+    give_back(out, held, ledger)
     return out
 
 

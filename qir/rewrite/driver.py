@@ -66,18 +66,17 @@ def run_passes(
 ) -> Graph:
     """Runs passes on a copy and gives the copy; the caller's graph stays as it was.
 
-    Constants that could be given instead are no more than constants then, unless no pass changes
-    anything; the ledger says which. `after` is told of every pass, `journal` keeps what was run.
-    With `validation` the graph is run before and after each pass. Only `limit` rewrites are done,
-    all if it is not given; a pass that takes more than so many `seconds` is stopped. Raises
-    PassError, naming pass, rewrite and node, where a pass breaks its contract or fails, and
-    MovedError where it moves a tensor further than it declares; ledger and journal are then as they
-    were.
+    Constants that could be given instead are no more than constants to passes, and stay so where
+    one counted on what they hold; the ledger says which. `after` is told of every pass, `journal`
+    keeps what was run. With `validation` the graph is run before and after each pass. Only `limit`
+    rewrites are done, all if it is not given; a pass that takes more than so many `seconds` is
+    stopped. Raises PassError, naming pass, rewrite and node, where a pass breaks its contract or
+    fails, and MovedError where it moves a tensor further than it declares; ledger and journal are
+    then as they were.
     """
     passes = tuple(passes)
     run = _Run(graph, validation, limit, seconds)
-    if passes:
-        fix_defaults(run.work, run.ledger)
+    held = fix_defaults(run.work, run.ledger) if passes else {}
     if passes and not _SOUND.holds(graph) and (faults := errors(run.work)):
         raise PassError(f"no pass runs on a graph that is broken: {faults[0]}")
     for one in passes:
@@ -85,8 +84,7 @@ def run_passes(
             report = run.once(one)
         if report is not None and after:
             after(report, run.work)
-    if passes and not any(entry.changed for entry in run.journal):
-        give_back(run.work, graph, run.ledger)
+    give_back(run.work, held, run.ledger)
     if passes:
         _SOUND.note(run.work)
     ledger.extend(run.ledger)

@@ -1,25 +1,59 @@
-"""Constants that the caller could give instead, once something counts on what they hold."""
+"""Constants that the caller could give instead, while something may count on what they hold."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from qir.ir.attrs import Attr
 from qir.ir.graph import Graph
+from qir.ir.node import Node, Value
+from qir.ir.types import Array, TensorType
 from qir.ledger import Change, Ledger
 
 STEP = "passes"
+_Reader: TypeAlias = tuple[Node, str, Mapping[str, Attr], tuple[TensorType, ...]]
+Fixed: TypeAlias = Mapping[Value, "Role"]
+"""What were defaults of a graph, with what each did."""
 
 
-def fix_defaults(graph: Graph, ledger: Ledger) -> int:
+@dataclass(frozen=True, slots=True)
+class Role:
+    """What a default is, and who reads it how: as long as that stays, nothing counted on it."""
+
+    name: str
+    type: TensorType
+    data: Array | None
+    readers: tuple[_Reader, ...]
+
+    @classmethod
+    def of(cls, value: Value) -> Role:
+        """The role that a value has now."""
+        uses = sorted(value.uses, key=lambda use: (use.node.name, use.slot))
+        readers = tuple(
+            (u.node, u.slot, dict(u.node.attrs), tuple(v.type for v in u.node.results))
+            for u in uses
+        )
+        return cls(value.name, value.type, value.constant, readers)
+
+
+def fix_defaults(graph: Graph, ledger: Ledger) -> Fixed:
     """Makes defaults of a graph constants like others, one line of the ledger each."""
-    held = graph.defaults
+    held = {value: Role.of(value) for value in graph.defaults}
     said = "a default is a constant from here on: nobody gives it"
     for value in held:
         graph.set_attrs(value.node, default=False)
         ledger.add(Change.DROPPED, STEP, value.name, said)
-    return len(held)
+    return held
 
 
-def give_back(work: Graph, given: Graph, ledger: Ledger) -> None:
-    """Lets what were defaults be such again, in a copy that nothing changed since."""
-    for value in given.defaults:
-        work.set_attrs(work[value.name].node, default=True)
-    ledger.withdraw(STEP)
+def give_back(graph: Graph, held: Fixed, ledger: Ledger) -> None:
+    """Lets those be defaults again that are read as they were, and takes their lines back.
+
+    What was folded, merged, coded or moved is read otherwise, or not at all.
+    """
+    kept = [v for v, role in held.items() if v.node in graph and Role.of(v) == role]
+    for value in kept:
+        graph.set_attrs(value.node, default=True)
+    ledger.withdraw(STEP, {value.name for value in kept})

@@ -205,14 +205,18 @@ def test_passes_that_change_nothing_leave_defaults(tmp_path: Path) -> None:
         assert pipeline.run(made, feeds)["y"].tobytes() == _runs(path, feeds).tobytes()
 
 
-def test_a_pass_that_changes_something_makes_constants_of_defaults(tmp_path: Path) -> None:
+def test_passes_make_constants_of_the_defaults_that_they_fold(tmp_path: Path) -> None:
     nodes = [node("Neg", ["x"], ["m"]), node("Neg", ["x"], ["n"]), node("Mul", ["m", "k"], ["o"])]
-    path = _made(tmp_path, [*nodes, node("Add", ["n", "o"], ["y"])], K, [3])
-    ledger, graph = Ledger(), pipeline.load(path)
-    made = pipeline.optimize(graph, "clean-moves; cse", ledger=ledger)
-    assert made.defaults == ()
-    assert [e.subject for e in ledger if "a default is" in e.reason] == ["k"]
-    assert [v.name for v in graph.defaults] == ["k"]
+    for name, left, least in (("k", 1, "cse"), ("kk", 0, "cse; fold-constants")):
+        more = [node("Mul", ["k", "k"], ["kk"])] if name == "kk" else []
+        nodes[2] = node("Mul", ["m", name], ["o"])
+        path = _made(tmp_path, [*more, *nodes, node("Add", ["n", "o"], ["y"])], K, [3])
+        ledger, graph = Ledger(), pipeline.load(path)
+        made = pipeline.optimize(graph, least, ledger=ledger)
+        assert len(made) < len(graph)
+        assert len(made.defaults) == left
+        assert [e.subject for e in ledger if "a default is" in e.reason] == ["k"] * (1 - left)
+        assert [v.name for v in graph.defaults] == ["k"]
 
 
 def test_run_says_which_defaults_are_given(tmp_path: Path) -> None:
@@ -282,3 +286,56 @@ def test_before_version_4_no_initializer_is_an_input(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no input 'k'; the model takes x"):
         pipeline.run(graph, {"x": X, "k": np.ones(3, np.float32)})
     assert [i.name for i in onnx.load(path).graph.input] == ["x", "k"]
+
+
+def _two(folder: Path) -> Path:
+    """A convolution with weights by default, halved twice, and a real sum with another default."""
+    rng = np.random.default_rng(3)
+    held = {
+        "w": rng.normal(0, 0.4, (4, 2, 3, 3)).astype(np.float32),
+        "k": np.linspace(-1, 1, 4, dtype=np.float32).reshape(1, 4, 1, 1),
+        "i": np.array([1, 0]),
+        "half": np.array(0.5, np.float32),
+    }
+    nodes = [
+        node("Mul", ["half", "half"], ["quarter"]),
+        node("Conv", ["x", "w"], ["c"]),
+        node("Tanh", ["c"], ["t"]),
+        node("Mul", ["t", "quarter"], ["h"]),
+        node("Max", ["h", "k"], ["p"]),
+        node("Gather", ["p", "i"], ["g"], axis=2),
+        node("Sin", ["g"], ["y"]),
+    ]
+    info = helper.make_tensor_value_info
+    kinds = {n: helper.np_dtype_to_tensor_dtype(a.dtype) for n, a in held.items()}
+    inputs = [info("x", TensorProto.FLOAT, [1, 2, 5, 5])]
+    inputs += [info(n, kinds[n], held[n].shape) for n in "wki"]
+    tensors = [numpy_helper.from_array(a, n) for n, a in held.items()]
+    ends = [info("y", TensorProto.FLOAT, None)]
+    graph = helper.make_graph(nodes, "g", inputs, ends, tensors)
+    imports = [helper.make_opsetid("", 17)]
+    return save(helper.make_model(graph, opset_imports=imports, ir_version=8), folder)
+
+
+@pytest.mark.parametrize("form", [None, "qdq", "qoperator"])
+def test_a_default_that_nothing_counts_on_stays_one(tmp_path: Path, form: str | None) -> None:
+    path, out, ledger = _two(tmp_path), tmp_path / "q.onnx", Ledger()
+    graph = pipeline.load(path)
+    x = np.random.default_rng(4).uniform(0.1, 1, (1, 2, 5, 5)).astype(np.float32)
+    folded = pipeline.optimize(graph, "fold-constants", ledger=ledger)
+    assert {v.name for v in folded.defaults} == {"w", "k", "i"}
+    assert [e.step for e in ledger] == ["fold-constants"]
+    made = pipeline.quantize(
+        graph, pipeline.calibrate(graph, [{"x": x}]), ledger=(told := Ledger())
+    )
+    assert {v.name for v in made.defaults} == {"k", "i"}
+    assert [e.subject for e in told if "a default is a constant" in e.reason] == ["w"]
+    pipeline.save(made, out, format=form, ledger=(said := Ledger()))
+    assert not [e for e in said if "a default is a constant" in e.reason]
+    assert set(_takes(out)) == {"k", "i"}
+    given = {"x": x, "k": np.full((1, 4, 1, 1), 2, np.float32), "i": np.array([2, 2])}
+    for feeds in ({"x": x}, given):
+        assert np.allclose(
+            _runs(out, feeds), np.asarray(pipeline.run(made, feeds)["y"], np.float32)
+        )
+    assert not np.allclose(_runs(out, given), _runs(out, {"x": x}))
