@@ -71,6 +71,9 @@ def _experts(reader: Reader, op: Op) -> None:
     operands = {formal[i]: reader.value(op, op.input(i)) for i in plain}
     if any(v.type.element != F32 for v in operands.values()):
         raise Keep("its rows are no f32")
+    router, count = operands["router_probs"].type, dims.product(operands["input"].type.shape[:-1])
+    if router.rank != 2 or not dims.agree(count, router.shape[0]):
+        raise Keep("its router has other rows than its data")
     for places in (_FIRST, _SECOND):
         operands[formal[places[0]]] = _codes(reader, op, places, of)
     order = [s for s in formal if s in operands]
@@ -112,9 +115,6 @@ def _mixed(body: Body, of: _Experts) -> Value:
     hidden = _product(body, body.op("unsqueeze", x, axes=(0,)), "fc1", of)
     made = _product(body, _active(body, hidden, of), "fc2", of)
     router = body["router_probs"]
-    count = dims.product(body["input"].type.shape[:-1])
-    if router.type.rank != 2 or not dims.agree(count, router.type.shape[0]):
-        raise Keep("its router has other rows than its data")
     best, places = body.many("top_k", {"x": router}, {"k": of.chosen, "axis": 1})
     share = body.op("softmax", best, axis=1)
     value: dict[str, Attr] = {"value": Array.of(np.zeros(1, np.float32))}

@@ -16,6 +16,7 @@ from qir import pipeline
 from qir.errors import InputError, PluginError, Refused, TypeRuleError
 from qir.ir.text import parse
 from qir.ir.verify import verify
+from qir.ledger import Ledger
 
 from .models import model, save
 
@@ -429,3 +430,23 @@ def test_what_a_kept_graph_reads_is_renamed_though_it_is_an_operand_too(tmp_path
     x = np.arange(24, dtype=np.float32).reshape(4, 6)
     found = pipeline.run(pipeline.load(tmp_path / "again.onnx"), {"x": x})
     assert all(np.array_equal(a, 2 * x) for a in found.values())
+
+
+@pytest.mark.parametrize("rows", [(7, 4), (0, 4), (5, 1, 4), (4,), (5, 4)])
+def test_experts_whose_router_has_other_rows_than_their_data_are_kept(
+    rows: tuple[int, ...], tmp_path: Path
+) -> None:
+    codes = {f"w{i}": np.full((4, 8, 4), 0x87, np.uint8) for i in (1, 2)}
+    gains = {f"s{i}": np.full((4, 8), 0.1, np.float32) for i in (1, 2)}
+    read = ["x", "r", "w1", "s1", "", "w2", "s2", ""]
+    it = node("QMoE", read, ["y"], "it", domain="com.microsoft", k=2, activation_type="relu")
+    given, held = {"x": (FLOAT, (5, 8)), "r": (FLOAT, rows)}, {**codes, **gains}
+    made = model([it], given, {"y": (FLOAT, None)}, held, domains=["com.microsoft"])
+    graph = pipeline.load(save(made, tmp_path), ledger=(ledger := Ledger()))
+    assert {f.rule for f in verify(graph)} <= {"kept"}
+    why = "its router has other rows than its data"
+    assert any(why in entry.reason for entry in ledger) == (rows != (5, 4))
+    kept = [n.op == "foreign" for n in graph if n.op in ("foreign", "fused")]
+    assert kept == [rows != (5, 4)]
+    pipeline.save(graph, tmp_path / "again.onnx", force=True)
+    assert [n.op_type for n in onnx.load(tmp_path / "again.onnx").graph.node] == ["QMoE"]
