@@ -76,6 +76,12 @@ class Ctx:
         k = s.rng.randint(lo, hi + 1, shape) + zp
         return ((np.clip(k, a, b) - zp) * sc).astype(f32)
 
+    def beyond(s, n, shape):
+        """values of which every other lies half way between two codes, a third beyond the ends"""
+        if s.plan == "minmax":
+            return s.grid(n, shape)
+        return (2.5 * s.rng.randint(-80, 81, shape) * s.roles[n][0]).astype(f32)
+
     def weight(s, fqn, shape, big=3):
         c = shape[0]
         mult = s.rng.choice([0.5, 1, 1, 2], c).astype(f32)
@@ -118,6 +124,13 @@ class Ctx:
         return s.probe(
             c, fqn="front"
         )  # identity 1x1 conv: makes its consumer "come from a quantisable op"
+
+    def gain(s, c):
+        """the same by a factor of each channel: codes become others, many on ties"""
+        m, some = s.front(c), s.rng.uniform(0.6, 1.6)
+        s.w["front"] = s.rng.choice([1.5, 1.5, 0.75, 1.25, some], c).astype(f32)
+        m.weight.data *= T(s.w["front"]).reshape((c, 1, 1, 1))
+        return m
 
 
 class M(nn.Module):
@@ -379,11 +392,14 @@ def linear_gelu(c):
 
 @case
 def linear_add(c):
+    one, other = c.lin("l", 32, 16), c.lin("l2", 16, 16)
+    if c.plan != "minmax":  # whole steps of its sums, so that ties are those of the first
+        other.bias.data = T(c.rng.randint(-9, 10, 16) * (c.sx * c.lastws).astype(f32))
     return (
         M(
             lambda s, x, z: s.probe(s.l(x) + s.l2(z)),
-            l=c.lin("l", 32, 16),
-            l2=c.lin("l2", 16, 16),
+            l=one,
+            l2=other,
             probe=c.probe(16, False),
         ),
         [c.grid("x", (40, 32)), c.grid("x", (40, 16))],
@@ -494,8 +510,8 @@ def add(c):  # both summands arrive as codes
     )
 
 
-# Ops from codes to codes are quantised by IPEX only behind a quantisable op: an identity 1x1
-# convolution "front" feeds them (same scale, codes unchanged).
+# Ops from codes to codes are quantised by IPEX only behind a quantisable op: a 1x1 convolution
+# "front" feeds them (same scale, each channel by a factor of its own).
 def pooled(c, shape, **sub):
     p = sub.pop("p")
     lin = sub.pop("lin", 0)
@@ -508,8 +524,8 @@ def pooled(c, shape, **sub):
         return s.probe(y)
 
     return (
-        M(f, front=c.front(ch), p=p, probe=c.probe(lin or ch, not lin), **sub),
-        [c.grid("x", shape, -120, 120)],
+        M(f, front=c.gain(ch), p=p, probe=c.probe(lin or ch, not lin), **sub),
+        [c.beyond("x", shape)],
         {("front", 0): "x", ("p", 0): "x", ("f", 0): "x", ("probe", 0): "x"},
         "probe",
     )
