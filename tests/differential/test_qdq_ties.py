@@ -49,6 +49,7 @@ class Case:
 
 
 IMAGE, LINES, ROWS = (2, 6, 8, 8), (3, 40, 8), ((40, 24), (24, 30))
+MANY = (4, 6, 12, 8)
 PARTS = {"kernel_shape": [2, 1, 2]}
 CHAINS = [
     Case("Add", (2.5, 1.5), (IMAGE, IMAGE), "Relu"),
@@ -64,7 +65,7 @@ CHAINS = [
     Case("MatMul", (2.5,), ROWS, "Relu", (15, 1), ("u8",)),
     Case("MatMul", (2.5,), ROWS, "Clip", (15, 1), ("u8",)),
 ]
-BOUNDS = [Case("Relu", (2.5,), (IMAGE,)), Case("Clip", (2.5,), (IMAGE,))]
+BOUNDS = [Case(op, (ratio,), (MANY,)) for op in ("Relu", "Clip") for ratio in (2.5, 1.5)]
 
 
 class Built:
