@@ -374,12 +374,6 @@ FORMS: Mapping[str, Form] = {
         ),
         ("max_pool2d",),
     ),
-    "along_last": Form(
-        "concat of images along their last axis: channels of images that lie channels-last, or the "
-        "width of others; torch's kernels for the two round otherwise, and a graph does not say",
-        lambda of: of.op == "concat" and len(of.weights) == 4 and of.attrs["axis"] in (3, -1),
-        ("concat",),
-    ),
     "one_map": Form(
         "concat of operands that all have the result's map",
         _one_map,
@@ -481,7 +475,7 @@ def _other(
     if op == "concat":
         joined = tuple(kind.quant for slot, kind in types.items() if slot.startswith("xs."))
         layer = replace(layer, joined=joined)
-        return tuple(n for n in ("along_last", "one_map", "held_ranges") if FORMS[n].has(layer))
+        return tuple(n for n in ("one_map", "held_ranges") if FORMS[n].has(layer))
     return tuple(name for name in _OTHER_FORMS if FORMS[name].has(layer))
 
 

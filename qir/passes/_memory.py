@@ -5,12 +5,13 @@ What a kernel gives lies as its first operand does, unless the kernel brings its
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from qir.ir import dims
+from qir.ir.attrs import Attr
 from qir.ir.dtype import I64, U8
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
@@ -18,6 +19,9 @@ from qir.ir.ops import spec
 from qir.ir.types import Array, TensorType
 from qir.ledger import Change, Ledger
 from qir.numerics import Profile
+from qir.passes._any_order import in_any_order
+from qir.passes._strides import Sizes, Steps, dense, fills, run, suggests_last, viewed
+from qir.passes._volumes import as_volumes
 from qir.passes.layout.regions import Turning
 from qir.rewrite.resizing import RESIZES, name_axes
 from qir.rewrite.turning import SPATIAL, perm_to
@@ -28,71 +32,88 @@ _LAST = frozenset(
 )
 """Kernels that give channels-last tensors, whatever they read."""
 _ALIKE = frozenset(
-    "quantize dequantize requantize identity dropout cast add sub mul div min max prelu pad concat "
-    "max_pool1d avg_pool1d max_pool2d avg_pool2d global_avg_pool adaptive_avg_pool max_pool3d "
-    "resize resize_nearest instance_norm group_norm".split()
+    "quantize dequantize requantize identity dropout cast add sub mul div min max prelu pad".split()
 )
 """Ops whose results lie as what they read, beside all that work element by element."""
+_WHOLE = frozenset(
+    "max_pool2d avg_pool2d global_avg_pool adaptive_avg_pool max_pool3d resize resize_nearest "
+    "instance_norm group_norm".split()
+)
+"""Kernels that take channels last where there are no gaps, and put all else in plain order."""
+_POOLS = frozenset("max_pool2d avg_pool2d global_avg_pool adaptive_avg_pool".split())
+"""Those of them that QNNPACK computes, gaps or not."""
+_LINES = frozenset("max_pool1d avg_pool1d adaptive_avg_pool global_avg_pool".split())
+"""Those on rows, which are images of one row."""
 _PLAIN = frozenset({"elu", "celu"})
 """Ops that read any order and write the plain one, one element after the other."""
 _SAME = frozenset({"relu", "clip"})
 """Ops that give the same in any order."""
-_PARTS = frozenset({"split", "slice"})
-"""Ops whose results are parts of what they read, with gaps: kernels write them anew in the plain
-order, those that go element by element may not."""
+_VIEWS = frozenset("reshape flatten squeeze unsqueeze".split())
+"""Ops that give other shapes to what lies where it is, if that can be."""
 _PAIRS = frozenset("add sub mul div".split())
 """Ops that go from element to element where their operands lie in two orders."""
+_SOME = 3
+"""What stands for a size that nobody knows."""
 
 
-def lay_out(graph: Graph, profile: Profile, ledger: Ledger, name: str) -> int:
-    """Turns all that lies with channels last to NHWC; says how many ops changed."""
+def lay_out(
+    graph: Graph, profile: Profile, ledger: Ledger, name: str, wrap: Callable[[Graph], object]
+) -> int:
+    """Turns all that lies with channels last to NHWC; says how many ops changed. `wrap` makes
+    kernels of a graph."""
     named = sum(name_axes(graph, node) for node in list(graph) if node.op in RESIZES)
     can = Turning(graph, name, "nhwc", ledger).turnable()
-    order = _Order(graph, can, profile.clips == "misplaced")
+    order = _Order(graph, can, profile.clips == "misplaced", wrap)
     order.find()
     for node, said in order.unknown:
         ledger.add(Change.UNVERIFIED, name, node.name, said)
     for node in order.clips:
         said = "its codes are clipped where they lie, and then read as if channels stood second"
         ledger.add(Change.APPROXIMATED, name, node.name, said)
-    if not order.turned:
-        return named
-    _part(graph, order)
-    count = Turning(graph, name, "nhwc", ledger, frozenset(order.turned)).run()
-    said = f"{count} ops from its convolutions on lie with channels last in memory: NHWC"
-    ledger.add(Change.EXACT, name, graph.name, said)
-    return named + count
+    count = 0
+    if order.turned:
+        _part(graph, order)
+        count = Turning(graph, name, "nhwc", ledger, frozenset(order.turned)).run()
+        said = f"{count} ops from its convolutions on lie with channels last in memory: NHWC"
+        ledger.add(Change.EXACT, name, graph.name, said)
+    return named + count + sum(as_volumes(graph, node) for node in order.joined)
 
 
 @dataclass
 class _Order:
-    """Which values of a graph lie with channels last, and what turns for it."""
+    """Where the elements of a graph's values lie, and what turns for it."""
 
     graph: Graph
     can: Mapping[Node, frozenset[str]]
     """What can turn, and the slots that turn with it."""
     misplaces: bool
-    """Whether clips write codes to other places."""
-    last: dict[Value, bool] = field(default_factory=dict)
+    """Whether clips write codes to other places, as QNNPACK's do."""
+    wrap: Callable[[Graph], object]
+    steps: dict[Value, Steps] = field(default_factory=dict)
     turned: set[Node] = field(default_factory=set)
     clips: list[Node] = field(default_factory=list)
     """Clips that did."""
+    joined: list[Node] = field(default_factory=list)
+    """What joins no channels of tensors that lie with channels last."""
     unknown: list[tuple[Node, str]] = field(default_factory=list)
     """What is not foreseen, and why."""
 
     def find(self) -> None:
         """Goes through the graph once."""
+        said = any(map(_says, self.graph))
         for node in list(self.graph):
-            ranks = {value.type.rank for value in node.results}
-            if len(ranks) != 1 or ranks.isdisjoint((3, 4, 5)):
-                continue
-            lies = self._lies(node)
             for value in node.results:
-                self.last[value] = lies
-            if lies and 3 not in ranks and node in self.can and self._turns(node):
+                if value.type.rank:
+                    self.steps[value] = self._made(node, value)
+            lies = bool(node.results) and all(map(self._last, node.results))
+            if lies and node in self.can and self._turns(node):
                 self.turned.add(node)
             if lies and self.misplaces and _clipped(node):
                 self._misplace(node)
+            if self._apart(node) and not in_any_order(node, self.wrap):
+                self.unknown.append((node, self._why(node)))
+            if _op(node) == "concat" and not said and not self._channels(node):
+                self.joined.append(node)
 
     def _turns(self, node: Node) -> bool:
         """Whether a node whose result lies so is said in that order too."""
@@ -100,32 +121,92 @@ class _Order:
             return _op(node) in SPATIAL
         return all(_coded(v) or v.node in self.turned for v in _data(node))
 
-    def _lies(self, node: Node) -> bool:
-        op, data = _op(node), _data(node)
-        attrs = (node.attrs, *(stage.attrs for stage in node.stages))
-        if not data or any(held.get("layout") == "NHWC" for held in attrs):
-            return False  # such a graph says it already
-        found = [self.last.get(value, False) for value in data]
+    def _last(self, value: Value) -> bool:
+        """Whether a value lies with channels last."""
+        steps = self.steps.get(value)
+        return steps is not None and suggests_last(_sizes(value), steps)
+
+    def _where(self, value: Value) -> Steps:
+        """Where the elements of an operand lie; constants lie as they are said."""
+        return self.steps.get(value) or dense(_sizes(value))
+
+    def _made(self, node: Node, value: Value) -> Steps:
+        """Where the elements of a result lie."""
+        op, data, sizes = _op(node), _data(node), _sizes(value)
+        x = next(iter(node.operands.values()), None)
+        if x is not None and x.type.rank and (found := self._view(node, x, sizes)):
+            return found
+        if not data or _says(node):
+            return dense(sizes)  # such a graph says it already
+        first = next((v for v in data if not _coded(v)), data[0])
+        if len(sizes) == 3 and (op in _LINES or op.startswith("conv")) and _coded(data[0]):
+            rows = op not in _LINES or fills(_sizes(first), self._where(first), last=True)
+            return dense(sizes, last=rows)
+        return dense(sizes, last=len(sizes) > 3 and self._brings_last(op, data, first))
+
+    def _brings_last(self, op: str, data: list[Value], first: Value) -> bool:
+        """Whether a kernel gives a tensor with channels last."""
         if op in _LAST and _coded(data[0]):
             return True
-        apart = {lies for value, lies in zip(data, found, strict=True) if not _either(value)}
-        if op in _PAIRS and len(apart) > 1 and all(map(_coded, data)):
-            self.unknown.append((node, "its operands lie in two orders in memory: not foreseen"))
-        lines = node.results[0].type.rank == 3 and (op in _PAIRS or spec(op).traits.elementwise)
-        if op in _PLAIN or (lines and _coded(data[0])):
-            if any(found) and _coded(data[0]) and op not in _SAME:
-                said = "it reads channels last in memory and writes them second: not foreseen"
-                self.unknown.append((node, said))
-            return False
-        if op in _PARTS:
-            if found[0] and any(map(_each, _readers(node))):
-                said = "it is a part of what lies with channels last, read one by one: not foreseen"
-                self.unknown.append((node, said))
+        if op in _PLAIN and _coded(data[0]):
             return False
         if op == "concat":
-            return all(lies or _either(v) for v, lies in zip(data, found, strict=True))
-        within = (lies for value, lies in zip(data, found, strict=True) if not _coded(value))
-        return next(within, found[0]) and (op in _ALIKE | _LAST or spec(op).traits.elementwise)
+            return all(map(self._last, data))
+        if op in _WHOLE:
+            if self.misplaces and op in _POOLS:
+                return op == "global_avg_pool" or self._last(first)
+            return self._last(first) and fills(_sizes(first), self._where(first), last=True)
+        return self._last(first) and (op in _ALIKE | _LAST or spec(op).traits.elementwise)
+
+    def _view(self, node: Node, x: Value, sizes: Sizes) -> Steps | None:
+        """Where what an op only views lies; None for what it makes."""
+        steps, attrs = self._where(x), node.attrs
+        if node.op in ("quantize", "dequantize", "split"):
+            return steps
+        if node.op in _VIEWS:
+            return viewed(_sizes(x), steps, sizes)
+        if node.op == "transpose" and isinstance(perm := attrs["perm"], tuple):
+            return tuple(steps[axis] for axis in perm if isinstance(axis, int))
+        if node.op == "slice":
+            by = dict(zip(_ints(attrs["axes"]), _ints(attrs["steps"]), strict=True))
+            rank = len(steps)
+            return tuple(s * by.get(a, by.get(a - rank, 1)) for a, s in enumerate(steps))
+        return None
+
+    def _apart(self, node: Node) -> bool:
+        """Whether a kernel that goes element by element makes other runs than the graph says."""
+        op = _op(node)
+        data = [v for v in node.operands.values() if v.type.rank and (_coded(v) or op != "prelu")]
+        data = data[:1] if op == "prelu" else data
+        if node.stages or op in _SAME or not (op in _PAIRS or spec(op).traits.elementwise):
+            return False
+        if not data or not all(map(_coded, data)) or op == "quantize":
+            return False
+        sizes, last = _sizes(node.result), node in self.turned
+        said = [(n, dense(n, last=last and len(n) == len(sizes))) for n in map(_sizes, data)]
+        lie = [(_sizes(v), self._where(v)) for v in data]
+        found = run(sizes, self.steps[node.result], lie)
+        return found != run(sizes, dense(sizes, last=last), said)
+
+    def _why(self, node: Node) -> str:
+        data = _data(node)
+        if len({self._last(v) for v in data}) > 1:
+            return "its operands lie in two orders in memory: not foreseen"
+        if any(map(self._last, data)) and not self._last(node.result):
+            return "it reads channels last in memory and writes them second: not foreseen"
+        return "what it reads has another order in memory, or gaps: not foreseen"
+
+    def _channels(self, node: Node) -> bool:
+        """Whether a concat joins channels of tensors that lie with channels last, or is no image's
+        or one along another axis."""
+        (value,), axis = node.results, node.attrs["axis"] if not node.stages else 0
+        if value.type.rank != 4 or not isinstance(axis, int):
+            return True
+        if node not in self.turned:
+            return axis % 4 != 3
+        return axis % 4 != 1 or all(
+            fills(_sizes(v), self._where(v), last=True) for v in _data(node)
+        )
 
     def _misplace(self, node: Node) -> None:
         """Puts codes that were clipped in one order to where the other has those places."""
@@ -145,6 +226,7 @@ class _Order:
         read = graph.add("reshape", {"x": moved, "shape": wanted}, name=name, before=at).result
         for user, slot in uses:
             graph.set_operand(user, slot, read)
+        self.steps[read] = dense(_sizes(read))
         self.clips.append(clip)
 
 
@@ -157,21 +239,6 @@ def _clipped(node: Node) -> bool:
     if quant is None or _op(clip) != "clip" or len(clip.stages) > 1:
         return False
     return quant.storage == U8 and _coded(_data(clip)[0])
-
-
-def _readers(node: Node) -> Iterator[Node]:
-    """What reads the results of a node, as codes or not."""
-    for use in (use for value in node.results for use in value.uses):
-        if use.node.op in ("quantize", "dequantize"):
-            yield from _readers(use.node)
-        else:
-            yield use.node
-
-
-def _each(node: Node) -> bool:
-    """Whether a kernel goes element by element, and not the same in any order."""
-    op = _op(node)
-    return op not in _SAME and (op in _PAIRS or spec(op).traits.elementwise)
 
 
 def _op(node: Node) -> str:
@@ -190,10 +257,21 @@ def _data(node: Node) -> list[Value]:
     return [v for v in node.operands.values() if v.type.rank == rank and not _held(v)]
 
 
-def _either(value: Value) -> bool:
-    """Whether channels last and second are one order: of one channel, or of images of one place."""
-    sizes = value.type.shape
-    return sizes[1] == 1 or set(sizes[2:]) == {1}
+def _sizes(value: Value) -> Sizes:
+    """The shape, with some number in the place of each that nobody knows."""
+    names = dict.fromkeys(dims.names(value.type.shape), _SOME)
+    bound = (dims.bind(size, names) for size in value.type.shape)
+    return tuple(size if isinstance(size, int) else _SOME for size in bound)
+
+
+def _ints(value: Attr) -> tuple[int, ...]:
+    return tuple(v for v in value if isinstance(v, int)) if isinstance(value, tuple) else ()
+
+
+def _says(node: Node) -> bool:
+    """Whether a node says by itself that it has channels last."""
+    attrs = (node.attrs, *(stage.attrs for stage in node.stages))
+    return any(held.get("layout") == "NHWC" for held in attrs)
 
 
 def _held(value: Value) -> bool:

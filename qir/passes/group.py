@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from math import inf
 
 from qir.ir.graph import Graph
@@ -18,7 +19,7 @@ from qir.rewrite import Tolerance
 from qir.rewrite.fusing import Fusing, Match
 from qir.rewrite.loading import load
 from qir.rewrite.options import option
-from qir.rewrite.watch import may
+from qir.rewrite.watch import may, watching
 
 
 @dataclass(frozen=True)
@@ -45,12 +46,22 @@ class Group(Fusing):
         else:
             count = join_tails(graph, named, ledger) + load(graph, named, ledger)
             if named.memory == "channels_last":
-                count += lay_out(graph, named, ledger, self.name)
+                wrap = partial(self._wrap, graph.profile)
+                count += lay_out(graph, named, ledger, self.name, wrap)
             count += super().run(graph, ledger)
         if self.profile and self.profile != graph.profile:
             graph.profile = self.profile
             count += 1
         return count
+
+    def _wrap(self, name: str, made: Graph) -> None:
+        """Wraps what stands by itself, to be tried: nobody is asked."""
+        made.profile = self.profile or name
+        before = watching.set(None)
+        try:
+            super().run(made, Ledger())
+        finally:
+            watching.reset(before)
 
     def _reals(self, graph: Graph, named: Profile, ledger: Ledger) -> int:
         count = 0

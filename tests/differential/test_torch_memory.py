@@ -23,6 +23,7 @@ from qir.passes.layout import Layout
 from qir.passes.layout.regions import Turning
 from qir.reference.interpreter import run
 
+from .draws_of_torch import weights
 from .kernels_of_torch import (
     Array,
     F,
@@ -83,6 +84,8 @@ class Drawing:
 
     rng: np.random.Generator
     qnnpack: bool
+    mixed: bool = False
+    """Whether sums and concats read tensors of two orders, and kernels parts of tensors."""
     steps: list[Step] = field(default_factory=list)
     shapes: list[tuple[int, ...]] = field(default_factory=list)
     maps: list[Map] = field(default_factory=list)
@@ -91,13 +94,15 @@ class Drawing:
     def map(self, unit: float = 0.0) -> Map:
         """Any scale, or one by which many results lie half way between codes."""
         some = float(self.rng.uniform(0.02, 0.2))
-        if unit:
+        if unit and self.mixed:
+            some = unit * float(self.rng.uniform(0.7, 2.0))
+        elif unit:
             parts = (0.75, 1.0, 1.25, 1.5, 1.75, float(self.rng.uniform(0.7, 2.0)))
             some = unit * float(self.rng.choice(parts))
         return of("u8", F(some), int(self.rng.integers(90, 160)) | 1)
 
     def plan(self) -> Plan:
-        rng, volumes = self.rng, bool(self.rng.random() < 0.2)
+        rng, volumes = self.rng, bool(self.rng.random() < 0.2) and not self.mixed
         rank = 5 if volumes else 4
         sizes: tuple[int, ...] = (
             (3, 5, 4) if volumes else (int(rng.integers(5, 12)), int(rng.integers(5, 12)))
@@ -113,6 +118,8 @@ class Drawing:
             "cat",
             *(PLAIN if rank == 4 else ("leaky", "sigmoid", "clip")),
         ]
+        if self.mixed:
+            kinds += ["add", "cat", "wide", "elu", "elu", "half", "half"]
         first = int(rng.integers(0, 3))
         for i in range(int(rng.integers(4, 9))):
             kind = "conv" if i == first else str(rng.choice(kinds))
@@ -145,11 +152,17 @@ class Drawing:
             out = self.map(float(kept.scale) * 0.012 * 35 * np.sqrt(terms))
             bias = rng.normal(size=made).astype(F)
             groups, relu, c, convolved = c if apart else 1, bool(rng.random() < 0.5), made, True
-        elif kind in ("add", "cat"):
+        elif kind in ("add", "cat", "wide"):
             same = [i for i, s in enumerate(self.shapes) if s == shape]
-            other = int(rng.choice([i for i in same if self.convolved[i] == convolved]))
-            reads, relu = (at, other), kind == "add" and bool(rng.random() < 0.5)
-            c = c if kind == "add" else 2 * c
+            like = [i for i in same if self.mixed or self.convolved[i] == convolved]
+            reads, relu = (at, int(rng.choice(like))), kind == "add" and bool(rng.random() < 0.5)
+            reads = reads[::-1] if self.mixed and rng.random() < 0.5 else reads
+            c = 2 * c if kind == "cat" else c
+            sides[-1] *= 2 if kind == "wide" else 1
+        elif kind == "half":
+            c, out = c // 2, kept
+            if not c:
+                return
         elif kind == "sigmoid":
             out = of("u8", F(1 / 256), 0)
         elif kind in ("max", "avg", "nearest", "bilinear", "clip", "mean"):
@@ -170,8 +183,8 @@ class Drawing:
         self.note((n, c, *sides), out, convolved)
 
 
-def plan(seed: int, name: str) -> Plan:
-    return Drawing(np.random.default_rng(seed), name == "qnnpack").plan()
+def plan(seed: int, name: str, *, mixed: bool = False) -> Plan:
+    return Drawing(np.random.default_rng(seed), name == "qnnpack", mixed).plan()
 
 
 # -- torch ----------------------------------------------------------------------------------------
@@ -211,6 +224,9 @@ def kernel(step: Step, xs: list[torch.Tensor]) -> torch.Tensor:
         "mean": lambda: func.adaptive_avg_pool2d(x, 1),
         "add": lambda: (ops.add_relu if step.relu else ops.add)(*xs, *at),
         "cat": lambda: ops.cat(xs, 1, *at),
+        "wide": lambda: ops.cat(xs, 3, *at),
+        "elu": lambda: ops.elu(x, *at, 0.75),
+        "half": lambda: x[:, : x.shape[1] // 2],
     }
     given: torch.Tensor = plain[step.kind]()
     return given
@@ -257,11 +273,19 @@ def reals(net: Net, step: Step, xs: list[Value]) -> Value:
         "bilinear": ("resize", halves),
         "clip": ("clip", {"min": -0.5, "max": 1.5}),
         "mean": ("global_avg_pool", {}),
+        "elu": ("elu", {"alpha": 0.75}),
     }
     if step.kind == "add":
         return add("add", {"a": x, "b": xs[1]}).result
     if step.kind == "cat":
         return add("concat", {"xs.0": x, "xs.1": xs[1]}, {"axis": 1}).result
+    if step.kind == "wide":
+        return add("concat", {"xs.0": x, "xs.1": xs[1]}, {"axis": 3}).result
+    if step.kind == "half":
+        count = x.type.shape[1]
+        assert isinstance(count, int)
+        sizes = (count // 2, count - count // 2)
+        return add("split", {"x": x}, {"axis": 1, "sizes": sizes}).results[0]
     op, attrs = plain[step.kind]
     return add(op, {"x": x}, attrs).result
 
@@ -298,6 +322,24 @@ def agree(name: str, networks: list[Plan], made: list[list[Array]]) -> None:
             tally.add(found[f"y{i}"], codes_, f"seed {seed}, step {i}: {step.kind}")
     tally.exact()
     assert turned > SEEDS / 2
+
+
+@pytest.mark.parametrize("name", ["fbgemm", "qnnpack"])
+def test_networks_of_two_orders_and_of_parts_are_torchs(name: str) -> None:
+    """Where codes of vectors and of single elements are not the same, that is said."""
+    networks = [plan(seed, name, mixed=True) for seed in range(24)]
+    tally, said = Tally(), 0
+    for seed, (network, wanted) in enumerate(zip(networks, by_torchs(name, networks), strict=True)):
+        graph, ledger = graph_of(network), Ledger()
+        Group(f"torch-2.13.{name}").run(graph, ledger)
+        if Change.UNVERIFIED in {entry.change for entry in ledger}:
+            said += 1
+            continue
+        found = run(graph, {"x": network.x.data})
+        for i, (step, codes_) in enumerate(zip(network.steps, wanted, strict=True)):
+            tally.add(found[f"y{i}"], codes_, f"seed {seed}, step {i}: {step.kind}")
+    tally.exact()
+    assert said < 8
 
 
 def around(
@@ -425,21 +467,48 @@ def test_what_no_convolution_precedes_lies_as_the_graph_says() -> None:
     assert not any("channels last" in entry.reason for entry in ledger)
 
 
-def test_what_stands_behind_a_line_is_said_not_to_be_foreseen() -> None:
+FUNCTIONS: dict[str, Any] = {
+    "sigmoid": torch.ops.quantized.sigmoid,
+    "elu": torch.ops.quantized.elu,
+    "hard_swish": torch.ops.quantized.hardswish,
+    "leaky_relu": lambda x, *at: torch.ops.quantized.leaky_relu(x, 0.01, False, *at),
+}
+
+
+@pytest.mark.parametrize("op", FUNCTIONS)
+@pytest.mark.parametrize("name", ["fbgemm", "qnnpack"])
+def test_functions_behind_lines_go_one_by_one(name: str, op: str) -> None:
     """conv1d gives tensors in an order that functions do not keep."""
-    net, x, out = Net("native"), of("u8", 0.05, 61), of("u8", 0.1, 3)
-    data = net.graph.add("input", types=[kind_of((1, 3, 9), x)], name="x").result
-    w = Held(np.ones((3, 3, 1), np.int8), of("i8", np.full(3, 0.01, F), 0, 0))
-    made = net.graph.add("conv1d", {"x": net.real(data), "w": net.constant(w, "w")}).result
-    y = net.through(net.graph.add("relu", {"x": net.through(made, out)}).result, out)
-    z = net.through(net.graph.add("sigmoid", {"x": net.through(made, out)}).result, out)
-    net.graph.add("output", {"y": y.node.operands["x"], "z": z.node.operands["x"]})
-    net.graph.prune()
-    ledger = Ledger()
-    Group("torch-2.13.fbgemm").run(net.graph, ledger)
-    (said,) = (entry for entry in ledger if entry.change is Change.UNVERIFIED)
-    assert "not foreseen" in said.reason
-    assert not [n for n in net.graph if n.op == "transpose"]
+    rng, tally = np.random.default_rng(8), Tally()
+    for number in range(4):
+        length, made = int(rng.integers(20, 90)), int(rng.integers(2, 20))
+        x = Held(codes(rng, "u8", 2, 3, length), of("u8", rng.uniform(0.02, 0.1), 101))
+        taps, step = weights(rng, 3, made, 3, 1)
+        w = Held(taps, of("i8", rng.uniform(0.005, 0.02), 0))
+        assert x.map is not None
+        assert w.map is not None
+        unit = float(x.map.scale * w.map.scale) * (4 if step == 1 and taps.std() > 20 else step)
+        middle = of("u8", unit * rng.choice([2, 4]), 121)
+        end = of("u8", *((1 / 256, 0) if op == "sigmoid" else (rng.uniform(0.03, 0.1), 77)))
+        at, to = ((float(m.scale), int(m.zero)) for m in (middle, end))
+        with engine(name):
+            packed = torch.ops.quantized.conv1d_prepack(tensor(w), None, [1], [0], [1], 1)
+            lines = torch.ops.quantized.conv1d(tensor(x), packed, *at)
+            args = (*to, 1.0) if op == "elu" else to
+            wanted = taken(FUNCTIONS[op](lines, *args))
+        net = Net("native")
+        kind = kind_of(x.data.shape, x.map)
+        data = net.real(net.graph.add("input", types=[kind], name="x").result)
+        y = net.graph.add("conv1d", {"x": data, "w": net.constant(w, "w")}).result
+        y = net.graph.add(op, {"x": net.through(y, middle)}).result
+        net.graph.add("output", {"y": net.through(y, end).node.operands["x"]})
+        net.graph.prune()
+        ledger = Ledger()
+        Group(f"torch-2.13.{name}").run(net.graph, ledger)
+        assert Change.UNVERIFIED not in {entry.change for entry in ledger}
+        assert not [n for n in net.graph if n.op == "dequantize"]
+        tally.add(run(net.graph, {"x": x.data})["y"], wanted, f"{number}")
+    tally.exact()
 
 
 def test_what_lies_in_two_orders_is_said_not_to_be_foreseen() -> None:

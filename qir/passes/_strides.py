@@ -1,0 +1,89 @@
+"""How a runtime's tensors lie in memory: steps from element to element along each axis, views that
+take no copy, and how far a kernel that goes element by element gets in one run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+Sizes = tuple[int, ...]
+Steps = tuple[int, ...]
+"""How far apart two neighbours along each axis lie."""
+
+
+def dense(sizes: Sizes, *, last: bool = False) -> Steps:
+    """One element after the other, channels second or last."""
+    axes = [*range(len(sizes))]
+    if last:
+        axes = [0, *axes[2:], 1]
+    steps, step = [0] * len(sizes), 1
+    for axis in reversed(axes):
+        steps[axis] = step
+        step *= max(sizes[axis], 1)
+    return tuple(steps)
+
+
+def fills(sizes: Sizes, steps: Steps, *, last: bool = False) -> bool:
+    """Whether a tensor lies so, without gaps; axes of 1 say nothing."""
+    wanted = dense(sizes, last=last)
+    return all(n == 1 or s == w for n, s, w in zip(sizes, steps, wanted, strict=True))
+
+
+def suggests_last(sizes: Sizes, steps: Steps) -> bool:
+    """Whether what is made of a tensor gets channels last: one of images or volumes whose steps are
+    in that order, gaps or not."""
+    if len(sizes) not in (4, 5) or not steps[1] or 0 in sizes:
+        return False
+    least = 0
+    for axis in (1, *range(len(sizes) - 1, 1, -1), 0):
+        if steps[axis] < least or (axis == 0 and least == steps[1]):
+            return False
+        least = steps[axis] * max(sizes[axis], 1)
+    return True
+
+
+def viewed(sizes: Sizes, steps: Steps, wanted: Sizes) -> Steps:
+    """Steps of a tensor in another shape: a view where there is one, else a copy in order."""
+    plain = dense(wanted)
+    if not sizes or not wanted or 0 in sizes:
+        return plain
+    made, at, base = list(plain), len(wanted) - 1, steps[-1]
+    held = seen = 1
+    for axis in range(len(sizes) - 1, -1, -1):
+        held *= sizes[axis]
+        if axis and (sizes[axis - 1] == 1 or steps[axis - 1] == held * base):
+            continue
+        while at >= 0 and (seen < held or wanted[at] == 1):
+            made[at] = seen * base
+            seen *= wanted[at]
+            at -= 1
+        if seen != held:
+            return plain
+        if axis:
+            base, held, seen = steps[axis - 1], 1, 1
+    return tuple(made) if at < 0 else plain
+
+
+def run(sizes: Sizes, steps: Steps, operands: Sequence[tuple[Sizes, Steps]]) -> int:
+    """How many elements of a result one run makes, each read where it lies; 1: they are no
+    neighbours, and each is computed by itself."""
+    every = [steps, *(_spread(sizes, *of) for of in operands)]
+    axes = sorted((a for a, n in enumerate(sizes) if n > 1), key=lambda axis: steps[axis])
+    if not axes:
+        return 1
+    inner = [of[axes[0]] for of in every]
+    if any(step not in (0, 1) for step in inner) or sum(step == 0 for step in inner) > 1:
+        return 1
+    length = sizes[axes[0]]
+    for near, far in pairwise(axes):
+        if any(of[far] != sizes[near] * of[near] for of in every):
+            break
+        length *= sizes[far]
+    return length
+
+
+def _spread(sizes: Sizes, of: Sizes, steps: Steps) -> Steps:
+    """Steps of an operand along the axes of a result; 0 where it is repeated."""
+    gone = len(sizes) - len(of)
+    kept = (step if n > 1 else 0 for n, step in zip(of, steps, strict=True))
+    return (*(0,) * gone, *kept)
