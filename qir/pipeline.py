@@ -39,6 +39,7 @@ from qir.passes.prune import Prune
 from qir.passes.quantize_dynamic import QuantizeDynamic, plan_dynamic
 from qir.passes.quantize_weights import Blocks, QuantizeWeights, plan_weights
 from qir.passes.turn_sums import TurnSums
+from qir.passes.widen_reals import WidenReals, narrow
 from qir.reference.constants import computed
 from qir.reference.interpreter import find
 from qir.reference.interpreter import run as run_reference
@@ -253,10 +254,12 @@ class Dump:
 def fold(graph: Graph, ledger: Ledger | None = None, *, journal: Journal | None = None) -> Graph:
     """The float graph as it will be quantized: pruned, constants and batch norms folded.
 
+    Reals of 16 bits become float32, where nothing is codes yet: no kernel on codes takes them.
     Groups of reals are opened; where codes may lie, `quantize` finds again (see `grouped_by`).
     """
     opened = (OpenGroups(_ROWS, chains=True),) if grouped_by(graph) else ()
-    steps = (*opened, Prune(), FoldConstants(), FoldBatchNorm())
+    wide = (WidenReals(),) if narrow(graph) and not held(graph) else ()
+    steps = (*opened, *wide, Prune(), FoldConstants(), FoldBatchNorm())
     return run_passes(graph, steps, ledger if ledger is not None else Ledger(), journal=journal)
 
 

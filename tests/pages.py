@@ -91,6 +91,7 @@ MODULES = (
     "qir.passes.turn_sums",
     "qir.passes.unfold_parameters",
     "qir.passes.unroll",
+    "qir.passes.widen_reals",
     "qir.inspect",
     "qir.inspect.pipe",
     "qir.frontend",

@@ -440,7 +440,8 @@ def test_experts_whose_router_has_other_rows_than_their_data_are_kept(
     gains = {f"s{i}": np.full((4, 8), 0.1, np.float32) for i in (1, 2)}
     read = ["x", "r", "w1", "s1", "", "w2", "s2", ""]
     it = node("QMoE", read, ["y"], "it", domain="com.microsoft", k=2, activation_type="relu")
-    given, held = {"x": (FLOAT, (5, 8)), "r": (FLOAT, rows)}, {**codes, **gains}
+    given, held = {"x": (FLOAT, (5, 8)), "r": (FLOAT, rows)}, dict[str, NDArray[Any]]()
+    held |= codes | gains
     made = model([it], given, {"y": (FLOAT, None)}, held, domains=["com.microsoft"])
     graph = pipeline.load(save(made, tmp_path), ledger=(ledger := Ledger()))
     assert {f.rule for f in verify(graph)} <= {"kept"}
