@@ -179,6 +179,7 @@ NEEDS: Mapping[str, str] = {
     "bias_i32": "the bias is i32 codes",
     "unit_gain_with_bias": "with a bias, alpha and beta are 1",
     "signed_pair": "signed data meet signed weights",
+    "one_scale": "all weights have one scale",
     "left_real": "no quantize reads the result, nor does one relu or clip, that itself is read "
     "once, read it alone",
     "coded_operands": "every operand comes from codes, constants too",

@@ -131,6 +131,11 @@ def _bias_i32(match: Match) -> bool:
     return match.bias is None or (quant is not None and quant.storage == I32)
 
 
+def _one_scale(match: Match) -> bool:
+    quant = match.codes[spec(match.head.op).traits.weight or "w"].type.quant
+    return quant is None or quant.grain is None
+
+
 def _signed_pair(match: Match) -> bool:
     traits = spec(match.head.op).traits
     x, w = (match.codes[s].type.quant for s in (traits.data, traits.weight or ""))
@@ -187,6 +192,7 @@ NEEDS: Mapping[str, Callable[[Match], bool]] = {
     "bias_codes": _bias_codes,
     "bias_i32": _bias_i32,
     "signed_pair": _signed_pair,
+    "one_scale": _one_scale,
     "left_real": _left_real,
     "unit_gain_with_bias": _unit_gain,
     "coded_operands": _coded,

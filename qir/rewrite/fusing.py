@@ -245,6 +245,8 @@ def source_of(node: Node, slot: str, value: Value) -> Value | None:
         return source if source.constant is not None and quant.axis in (None, 0) else None
     if quant.grain is None:
         return source
+    if node.op in TURNED and slot == "w" and node.attrs["groups"] == 1:
+        return source if source.constant is not None and quant.axis == 1 else None
     if source.constant is None or traits.weight_axis is None:
         return None
     if slot == traits.bias:

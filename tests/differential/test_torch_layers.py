@@ -276,6 +276,29 @@ def test_a_transposed_convolution_is_grouped_with_its_real_bias(
     tally.within("exact" if name in ("fbgemm", "qnnpack") else near)
 
 
+@pytest.mark.parametrize("rank", [1, 2])
+def test_a_transposed_convolution_of_a_scale_each_channel_is_qnnpacks_alone(rank: int) -> None:
+    """Of one group; the others refuse it, and QNNPACK that of several groups."""
+    tally = Tally()
+    for seed in range(40):
+        asked, sides = transposed(np.random.default_rng([seed, rank]), rank, True, True)
+        x, w = asked.operands["x"], asked.operands["w"]
+        bias = asked.operands.get("bias", Held(np.zeros(w.data.shape[1], F)))
+        if asked.attrs["groups"] != 1:
+            continue
+        for name in ("fbgemm", "x86", "onednn"):
+            with engine(name), pytest.raises(RuntimeError, match="Per Channel"):
+                torchs_transposed(asked, sides)
+            left = grouped(asked, name, bias)
+            assert [n for n in left if n.op == "dequantize"], "no kernel takes it"
+        graph = grouped(asked, "qnnpack", bias)
+        assert not [n for n in graph if n.op == "dequantize"]
+        with engine("qnnpack"):
+            wanted = taken(torchs_transposed(asked, sides))
+        tally.add(run(graph, {"x": x.data})["y"], wanted, f"{asked.attrs}")
+    tally.exact()
+
+
 def scattered(seed: int, rank: int) -> tuple[Asked, list[list[int]]]:
     """A transposed convolution in more than 100 groups."""
     rng = np.random.default_rng([seed, rank])

@@ -1,4 +1,5 @@
-"""A profile that puts torch's tensors elsewhere in memory: the comparison of networks finds it."""
+"""A profile that puts torch's tensors elsewhere in memory, or groups what torch has no kernel for:
+the comparisons find it."""
 
 from __future__ import annotations
 
@@ -7,10 +8,11 @@ import pytest
 from qir.numerics import profile
 from qir.numerics.library import replaced
 from tests.differential import test_torch_groups as groups
+from tests.differential import test_torch_layers as layers
 from tests.differential import test_torch_memory as memory
 from tests.differential.test_torch_groups import pytestmark as here
 
-from .test_grouping_faults import head, still
+from .test_grouping_faults import head, heedless, still
 
 pytestmark = here
 
@@ -25,3 +27,9 @@ def test_it_is_found(engine: str, field: str) -> None:
 def test_views_that_leave_codes_behind_are_found() -> None:
     with replaced(still(profile("torch-2.13.fbgemm"))), pytest.raises(AssertionError):
         groups.test_views_without_codes_of_their_own_are_views_of_codes("fbgemm")
+
+
+def test_scales_that_no_kernel_takes_are_found() -> None:
+    wrong = heedless("one_scale")(profile("torch-2.13.fbgemm"))
+    with replaced(wrong), pytest.raises(AssertionError, match="no kernel"):
+        layers.test_a_transposed_convolution_of_a_scale_each_channel_is_qnnpacks_alone(2)
