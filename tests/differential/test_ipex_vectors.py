@@ -310,7 +310,7 @@ POOLS: Mapping[str, tuple[str, Mapping[str, Attr]]] = {
 
 
 def fronted(program: Program) -> Value:
-    """The codes behind a convolution that keeps what it is given."""
+    """The codes behind a convolution that gives each channel a factor, or keeps it as it is."""
     record = program.record
     operands = {"x": program.input("x0", record.map("front")), **program.weights("front")}
     return program.add("conv2d", operands, record.map("p"))
