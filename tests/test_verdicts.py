@@ -267,3 +267,20 @@ def test_ops_in_bodies_and_ops_that_nobody_knows_have_verdicts_too(table: Capabi
         ("main/y/then", "r"): ("refused", "toy has no integer tanh"),
         ("main", "z"): ("float", "'Odd' as it stands is not known to QIR"),
     }
+
+
+def test_parts_that_nobody_reads_need_no_codes() -> None:
+    u8 = "!quant.uniform<u8:f32, 0.5:3>"
+    text = (
+        f"graph main {{\n%x = input() : 2x4x{u8}\n%r = dequantize(%x) : 2x4xf32\n"
+        "%a, %b = split(%r) {axis = 1, sizes = (1, 3)} : 2x1xf32, 2x3xf32\n"
+        f"%y = quantize(%b) : 2x3x{u8}\n%z = quantize(%a) : 2x1xODD\noutput(y=%y, z=%z)\n}}"
+    )
+    table = target("onnxruntime").capability()
+    for odd, taken in ((u8, "integer"), (u8.replace("0.5", "0.25"), "float")):
+        graph = parse(text.replace("ODD", odd))
+        (found,) = verdicts(table, graph)
+        assert found.taken == taken
+    unread = text.replace("%z = quantize(%a) : 2x1xODD\n", "").replace(", z=%z", "")
+    (found,) = verdicts(table, parse(unread))
+    assert found.taken == "integer"

@@ -196,11 +196,11 @@ class _Judge:
 
 
 def _alike(node: Node) -> QuantType | None:
-    """The one map that all of an op's results are stored with."""
-    uses = [value.only_use for value in node.results]
+    """The one map that all of an op's results that are read are stored with."""
+    uses = [value.only_use for value in node.results if value.uses]
     maps = [u.node.result.type.quant for u in uses if u is not None and u.node.op == "quantize"]
     found = [quant for quant in maps if quant is not None and quant.same_map(maps[0] or quant)]
-    return found[0] if len(found) == len(node.results) else None
+    return found[0] if found and len(found) == len(uses) else None
 
 
 def _slots(op: str, operands: Mapping[str, Value], attrs: Mapping[str, Attr]) -> dict[str, _Held]:

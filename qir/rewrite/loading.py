@@ -39,6 +39,8 @@ def load(graph: Graph, profile: Profile, ledger: Ledger) -> int:
     """Does all that a profile's runtime does; says how many places changed."""
     moving = frozenset(g.chain[0] for g in profile.groups if g.propagates)
     count = _fold(graph, profile)
+    if profile.doubled == "merged":
+        count += _same(graph, ledger)
     if profile.gemms == "joined":
         count += as_gemms(graph, ledger, _NAME)
     views = knows_linear(profile)
@@ -81,6 +83,30 @@ def _fold(graph: Graph, profile: Profile) -> int:
         graph.set_lineage(made, lineage)
         count += 1
     return count
+
+
+def _same(graph: Graph, ledger: Ledger) -> int:
+    """Leaves one quantize of several that make the same codes of one value."""
+    count = 0
+    kept: dict[Value, list[Node]] = {}
+    for node in [n for n in graph if n.op == "quantize" and len(n.operands) == 1]:
+        firsts = kept.setdefault(node.operands["x"], [])
+        first = next((f for f in firsts if _makes_same(f, node)), None)
+        if first is None:
+            firsts.append(node)
+        elif not any(use.node.op == "output" for use in node.result.uses):
+            graph.replace(node.result, first.result)
+            graph.remove(node)
+            said = "a quantize of the same reals to the same codes is this one"
+            ledger.add(Change.EXACT, _NAME, first.name, said)
+            count += 1
+    return count
+
+
+def _makes_same(one: Node, other: Node) -> bool:
+    a, b = one.result.type.quant, other.result.type.quant
+    alike = dict(one.attrs) == dict(other.attrs) and one.profile == other.profile
+    return a is not None and b is not None and alike and a.same_map(b)
 
 
 def _pair(graph: Graph, value: Value, quant: QuantType, before: Node | None = None) -> Value:

@@ -126,7 +126,7 @@ def in_float(path: Path, folder: Path) -> Counter[str]:
 
 
 WAYS = [name for name in STATIC if name.startswith("qdq")]
-WAYS += [f"qdq-{way}" for way in ("symmetric", "some-ops", "removable", "affine-weights")]
+WAYS += [f"qdq-{way}" for way in ("symmetric", "some-ops", "removable", "own-pairs", "contrib")]
 
 
 @pytest.mark.parametrize("name", WAYS)
@@ -163,3 +163,14 @@ def test_what_a_plan_asks_now_gives_the_predicted_bytes(seed: int, tmp_path: Pat
             str(tmp_path / "float.onnx"), providers=["CPUExecutionProvider"]
         ).run(None, feed)
         assert np.abs(wanted - real).max() < 0.05 * np.abs(real).max()
+
+
+@pytest.mark.parametrize("name", ["qdq-QUInt8-QInt8-channel", "qdq-own-pairs"])
+def test_models_of_its_own_tool_give_the_predicted_bytes(name: str, tmp_path: Path) -> None:
+    """Several quantizes of one value, as many as it has readers, are one there."""
+    path = tmp_path / "m.onnx"
+    path.write_bytes(made(name))
+    predicted = pipeline.optimize(pipeline.load(path), [Group("ort-1.31")])
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    for feed in samples(2, 9):
+        assert np.array_equal(pipeline.run(predicted, feed)["y"], session.run(None, feed)[0])
