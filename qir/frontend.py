@@ -35,6 +35,10 @@ class Frontend(ABC):
     def load(self, source: object, ledger: Ledger) -> Graph:
         """Reads a source; InputError for one that is damaged, naming file and place."""
 
+    def files(self, path: Path) -> Sequence[Path]:
+        """The files that hold a model: its own, and those of data that it names, beside it."""
+        return (path,)
+
     def samples(self, folder: Path) -> Sequence[Path]:
         """Writes small models into a folder and gives their paths; `qir plugins check` reads them.
 

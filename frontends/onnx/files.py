@@ -169,6 +169,12 @@ def read_model(path: Path) -> ModelFile:
     return ModelFile(path, proto, opsets, places, known, functions=others, still=still)
 
 
+def naming(path: Path) -> onnx.ModelProto | None:
+    """A model that may name data beside it, its own large tensors left out; else nothing."""
+    data, _ = _read(path)
+    return _parse(path, data) if b"location" in data else None
+
+
 def _bounded(path: Path, proto: onnx.ModelProto, known: Mapping[str, Custom]) -> None:
     count, size = written_out(proto, known)
     if count > _MOST_NODES or size > _LIMIT:
@@ -268,7 +274,7 @@ def _fetch(tensor: onnx.TensorProto, folder: Path, name: str) -> Array:
     """A tensor beside the model: mapped, so that its pages come when they are read."""
     entries = {e.key: e.value for e in tensor.external_data}
     place = entries.get("location", "")
-    file = _beside(folder, place)
+    file = beside(folder, place)
     kind, shape = element(tensor.data_type), tuple(tensor.dims)
     if kind == STRING:
         raise ValueError(f"its texts are at {place!r}; texts stand in the model itself")
@@ -313,7 +319,8 @@ def _number(entries: Mapping[str, str], key: str, default: int) -> int:
     return int(said)
 
 
-def _beside(folder: Path, place: str) -> Path:
+def beside(folder: Path, place: str) -> Path:
+    """The file of data at a place in a model's folder; ValueError for what may not be one."""
     parts = PurePosixPath(place.replace("\\", "/"))
     if not place or "\0" in place or parts.is_absolute() or ".." in parts.parts:
         raise ValueError(f"its data are at {place!r}, which is not inside the model's folder")

@@ -25,6 +25,7 @@ from qir.ledger import Change, Ledger
 from . import (
     annotated,
     attention_ops,
+    beside,
     calls,
     contrib,
     contrib_attention,
@@ -105,6 +106,10 @@ class OnnxFrontend(Frontend):
             raise
         except (ValueError, TypeError, LookupError, ArithmeticError, MemoryError) as error:
             raise fault(path, "", f"is damaged: {error or type(error).__name__}") from error
+
+    def files(self, path: Path) -> Sequence[Path]:
+        """A model's file, and those of data beside it that its tensors name."""
+        return beside.files(path)
 
     def samples(self, folder: Path) -> Sequence[Path]:
         """A float model, a QDQ model, and one whose scales are computed."""

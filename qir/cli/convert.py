@@ -8,6 +8,7 @@ from qir.cli import verb as shared
 from qir.cli.models import (
     claim_files,
     claim_model,
+    file_bytes,
     ledger_json,
     open_model,
     require_apart,
@@ -71,7 +72,7 @@ def convert(
         opset=opset,
     )
     save_ledger(ledger, ledger_file)
-    length = output.stat().st_size
+    length = file_bytes(output)
     screen = Screen(quiet=quiet)
     if as_json:
         screen.json(
@@ -83,7 +84,7 @@ def convert(
             }
         )
         return
-    before = size(model.stat().st_size)
+    before = size(file_bytes(model))
     screen.line(f"{model.name} {before} -> {output.name} {size(length)}", "bold")
     if not len(ledger):
         screen.line("  nothing changed on the way")

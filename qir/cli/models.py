@@ -34,6 +34,17 @@ def require_file(path: Path) -> None:
         raise InputError(f"{path}: there is no such file")
 
 
+def file_bytes(path: Path) -> int:
+    """Bytes of a model on disk, with those of the data beside it."""
+    from qir.errors import InputError
+    from qir.frontend import frontend_for
+
+    files: Sequence[Path] = (path,)
+    with suppress(InputError):  # what no frontend reads has nothing beside it that we know of
+        files = frontend_for(path).files(path)
+    return sum(file.stat().st_size for file in files)
+
+
 def claim_model(path: Path, target: str, form: str | None, *, force: bool) -> None:
     """UsageError unless a model of that target and form may be written there."""
     from qir import pipeline

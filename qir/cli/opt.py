@@ -12,6 +12,7 @@ from qir.cli import verb as shared
 from qir.cli.models import (
     claim_files,
     claim_model,
+    file_bytes,
     ledger_json,
     open_model,
     require_apart,
@@ -129,12 +130,13 @@ def opt(
         force=force,
     )
     save_ledger(ledger, ledger_file)
+    length = file_bytes(output)
     if as_json:
         screen.json(
             {
                 "file": str(model),
                 "output": str(output),
-                "output_bytes": output.stat().st_size,
+                "output_bytes": length,
                 "validated": validate,
                 "passes": [passing.report_json(report) for report in reports],
                 "ledger": ledger_json(ledger),
@@ -142,7 +144,7 @@ def opt(
         )
         return
     said = ", validated" if validate else ""
-    screen.line(f"{model.name} -> {output.name} {size(output.stat().st_size)}{said}", "bold")
+    screen.line(f"{model.name} -> {output.name} {size(length)}{said}", "bold")
     if data is not None:
         defaults.show_passed_over(screen, graph, data)
     passing.show(screen, reports)

@@ -15,6 +15,7 @@ from qir.cli.calibrate import observe
 from qir.cli.models import (
     claim_files,
     claim_model,
+    file_bytes,
     ledger_json,
     open_model,
     require_apart,
@@ -208,7 +209,7 @@ def quantize(
         opset=opset,
     )
     save_ledger(ledger, ledger_file)
-    lengths = model.stat().st_size, output.stat().st_size
+    lengths = file_bytes(model), file_bytes(output)
     if as_json:
         screen.json(
             {

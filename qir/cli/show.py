@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from qir.cli import verb as shared
-from qir.cli.models import open_model
+from qir.cli.models import file_bytes, open_model
 from qir.cli.screen import Cell, Column, Screen, amount, percent, plural, size, whole
 from qir.cli.words import scale, shape, weights
 
@@ -65,7 +65,7 @@ def show(model: Path, text: bool, node: str | None, as_json: bool) -> None:
 
         journal = pipeline.read_journal(model)
         summary = summarize(graph)
-        length = model.stat().st_size
+        length = file_bytes(model)
         if as_json:
             head = {"file": str(model), "file_bytes": length, **summary.to_json()}
             screen.json({**head, "journal": [asdict(entry) for entry in journal]})
