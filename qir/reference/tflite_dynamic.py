@@ -238,9 +238,12 @@ def dynamic_even(call: Call, arrays: Arrays) -> Codes:
 
 
 def dynamic_packed(call: Call, arrays: Arrays) -> Codes:
-    """Of four-bit weights: four and more even rows of 32 and more count them from -7 up, and what
-    that is too much is added to the bias first; others are as `dynamic_rows` has them."""
+    """Of four-bit weights with one scale: of one row that is a scale a row, which XNNPACK takes;
+    four and more even rows of 32 and more count them from -7 up, and what that is too much is
+    added to the bias first; others are as `dynamic_rows` has them."""
     count, size = arrays["w"].shape
+    if count == 1:
+        return dynamic_even(call, arrays)
     if count < _MANY or size < _LONG or size % 2:
         return dynamic_rows(call, arrays)
     if np.any(arrays["w"].astype(np.int64) < -7):

@@ -51,6 +51,17 @@ def linear(bits: int, count: int, *, span: bool = True) -> Iterator[Case]:
         yield Case("linear", given, REAL, (len(x.data), out), {"asymmetric": span})
 
 
+def one_result(count: int) -> Iterator[Case]:
+    """Fully connected layers of one row of four-bit weights, with one scale, of 1..140 inputs."""
+    for number, seed in seeds("dynone", count):
+        into = 1 + number % 140
+        x = Operand(rows(seed, number, 1 + number * 5 % 9, into))
+        given = {"x": x, "w": weights(seed, (1, into), 4, many=False)}
+        if number % 3:
+            given["bias"] = bias(seed, 1)
+        yield Case("linear", given, REAL, (len(x.data), 1), {"asymmetric": True})
+
+
 def blocks(count: int) -> Iterator[Case]:
     """Fully connected layers whose four-bit weights have a float16 scale in blocks of terms."""
     for number, seed in seeds("dynblocks", count):
@@ -106,6 +117,7 @@ def products(count: int, *, span: bool = True) -> Iterator[Case]:
 DYNAMIC: Suites = {
     "dynamic_linear": lambda: linear(8, 140),
     "dynamic_linear_i4": lambda: linear(4, 140),
+    "dynamic_linear_one": lambda: one_result(280),
     "dynamic_linear_blocks": lambda: blocks(60),
     "dynamic_conv": lambda: conv(8, 24, depth=False),
     "dynamic_conv_i4": lambda: conv(4, 12, depth=False),

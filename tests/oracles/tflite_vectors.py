@@ -28,6 +28,7 @@ CHANGED = (
     "dynamic_depthwise",
     "dynamic_linear_blocks",
     "dynamic_linear_i4",
+    "dynamic_linear_one",
     "elu",
     "ends",
     "ends_i4",
