@@ -13,7 +13,7 @@ from onnx import AttributeProto
 
 from qir.errors import PluginError
 from qir.ir.attrs import Attr
-from qir.ir.dtype import boxed
+from qir.ir.dtype import boxed, texts
 from qir.ir.node import Node, Value
 from qir.ir.types import Array, TensorType
 from qir.ledger import Change
@@ -455,8 +455,16 @@ def run(node: Node, operands: Mapping[str, NDArray[np.generic]]) -> tuple[NDArra
     if domain:
         imports.append(onnx.helper.make_opsetid("", _NEWEST))
     model = onnx.helper.make_model(graph, opset_imports=imports, ir_version=_IR_VERSION)
+    _require_texts(proto, operands)
     found = _found(node, proto, model, feed)
     return tuple(_held(a, v) for a, v in zip(found, node.results, strict=True))
+
+
+def _require_texts(proto: onnx.NodeProto, operands: Mapping[str, NDArray[np.generic]]) -> None:
+    """PluginError for bytes that are no text: no evaluator takes them for what they are."""
+    for slot, data in operands.items():
+        if data.dtype == object and any(isinstance(item, bytes) for item in data.flat):
+            raise PluginError(f"onnx {proto.op_type}: {slot} holds bytes that are no UTF-8 text")
 
 
 def _found(
@@ -484,7 +492,8 @@ def _found(
 def _held(made: object, value: Value) -> NDArray[np.generic]:
     kind = value.type.dtype
     if kind.is_loose:
-        return np.asarray(made)
+        array = np.asarray(made)
+        return texts(array) if array.dtype.kind in "US" else array
     return boxed(made) if kind.is_opaque else np.asarray(made).astype(kind.carrier, copy=False)
 
 

@@ -24,6 +24,7 @@ from qir.calibration.rows import (
     refuse_objects,
 )
 from qir.errors import DataError, UsageError
+from qir.ir.dtype import texts
 
 Item = Array | Mapping[str, Array]
 Data = str | Path | Item | Iterable[Item]
@@ -196,7 +197,7 @@ class Source:
             arrays = []
             for piece, start, stop in parts:
                 array = piece.inputs[name].read(start, stop)
-                converted = array.astype(spec.dtype, copy=False)
+                converted = as_kind(array, spec.dtype)
                 refuse_nan(converted, start, f"{piece.where}: input {name!r}")
                 arrays.append(converted)
             require_same_rows(arrays, parts, name)
@@ -209,7 +210,7 @@ class Source:
         if any(f.tobytes() != found[0].tobytes() for f in found):
             where = f"{parts[0][0].where}: input {name!r}"
             raise DataError(f"{where} is one number, and other samples have another: use --batch 1")
-        converted = found[0].astype(self.inputs[name].dtype, copy=False)
+        converted = as_kind(found[0], self.inputs[name].dtype)
         refuse_nan(converted, 0, f"{parts[0][0].where}: input {name!r}")
         return converted.reshape(())
 
@@ -350,6 +351,11 @@ def as_array(value: Array, where: str, name: str) -> Array:
         raise DataError(f"{what}: not an array: {error}") from None
     refuse_objects(array.dtype, what)
     return array
+
+
+def as_kind(array: Array, dtype: np.dtype[np.generic]) -> Array:
+    """Elements as the model takes them; texts as objects, those in bytes read as UTF-8."""
+    return texts(array) if array.dtype.kind in "SU" else array.astype(dtype, copy=False)
 
 
 def refuse_nan(array: Array, start: int, where: str) -> None:

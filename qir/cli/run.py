@@ -203,17 +203,29 @@ def _save(path: Path, graph: Graph, results: Tensors) -> None:
 
     from qir.atomic import replacing
     from qir.errors import DataError
+    from qir.ir.dtype import texts
 
     arrays = {}
     for name, array in results.items():
         kind = _kind(graph, name, array)
         if kind.startswith("opaque"):
             raise DataError(f"{path}: {name} is {kind}, which no .npz holds: leave -o out")
-        arrays[name] = held = array.astype(np.str_) if array.dtype == object else array
-        if held is not array and not (held.astype(object) == array).all():
+        arrays[name] = held = _texts(array) if array.dtype == object else array
+        if held is not array and not (texts(held) == array).all():
             raise DataError(f"{path}: {name} has texts that end in zeros, which no .npz holds")
     with replacing(path) as draft, draft.open("wb") as file:
         np.savez(file, **arrays)  # type: ignore[arg-type]
+
+
+def _texts(array: Tensor) -> Tensor:
+    """Texts as an array of NumPy's; of bytes, where one is bytes that are no text."""
+    import numpy as np
+
+    items = array.reshape(-1).tolist()
+    if not any(isinstance(item, bytes) for item in items):
+        return array.astype(np.str_)
+    held = [item if isinstance(item, bytes) else str(item).encode() for item in items]
+    return np.array(held, np.bytes_).reshape(array.shape)
 
 
 def _kind(graph: Graph, name: str, array: Tensor) -> str:
@@ -276,7 +288,7 @@ def _element(value: object) -> str:
     """An element; a list or the like, which is no tensor, as Python shows it."""
     import numpy as np
 
-    if not isinstance(value, np.generic) or value.dtype.kind in "biuO":
+    if not isinstance(value, np.generic) or value.dtype.kind in "biuOUST":
         return str(value)
     return real(float(value))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 
@@ -148,6 +149,16 @@ def boxed(thing: object) -> NDArray[np.generic]:
         return thing
     out = np.empty((), object)
     out[()] = thing
+    return out
+
+
+def texts(array: NDArray[np.generic]) -> NDArray[np.generic]:
+    """Texts as objects, bytes read as UTF-8; those that are no text stay bytes."""
+    out = array.astype(object)
+    for at, item in np.ndenumerate(out):
+        if isinstance(item, bytes):
+            with suppress(UnicodeDecodeError):
+                out[at] = item.decode()
     return out
 
 

@@ -14,7 +14,7 @@ from qir.errors import DataError, OpError, QirError
 from qir.frontend import frontend
 from qir.ir import dims
 from qir.ir.dims import Dim
-from qir.ir.dtype import boxed, dtype_of
+from qir.ir.dtype import boxed, dtype_of, texts
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Program, Value
 from qir.ir.origin import defaults
@@ -256,8 +256,8 @@ def bind_inputs(graph: Graph, inputs: Mapping[str, Tensor]) -> dict[str, int]:
 def _native(data: Tensor) -> Tensor:
     """Elements in this machine's order of bytes, texts as objects."""
     data = np.asarray(data)
-    if data.dtype.kind in "UST":
-        return data.astype(object)
+    if data.dtype.kind in "OUST":
+        return texts(data)
     return data if data.dtype.isnative else data.astype(data.dtype.newbyteorder("="))
 
 

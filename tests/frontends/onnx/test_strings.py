@@ -178,3 +178,59 @@ def test_texts_are_written_as_arrays_that_are_read(tmp_path: Path) -> None:
     said = command.qir("run", model, "--data", given)
     command.assert_one_line(said, 2)
     assert "array.astype(str)" in said.err
+
+
+def test_empty_texts_are_split_as_onnxruntime_splits_them(tmp_path: Path) -> None:
+    """Into no parts, where ONNX's evaluator makes one; results of open rank are texts too."""
+    for delimiter in (
+        {"delimiter": " "},
+        {"delimiter": ","},
+        {},
+        {"delimiter": " ", "maxsplit": 1},
+    ):
+        split = helper.make_node("StringSplit", ["x"], ["y", "n"], **delimiter)
+        model = written(tmp_path / "m.onnx", [split], STRING, [b"c"])
+        proto = onnx.load(model)
+        proto.graph.output.append(helper.make_tensor_value_info("n", INT, None))
+        onnx.save(proto, model)
+        x = np.array(["x y", "", "a,,b", " z "])
+        wanted = onnxruntime.InferenceSession(model).run(None, {"x": x.astype(object)})
+        found = qir.run(qir.load(model), {"x": x})
+        assert [np.asarray(found[name]).tolist() for name in "yn"] == [w.tolist() for w in wanted]
+        assert all(type(item) is str for item in np.asarray(found["y"]).flat)
+        np.savez(tmp_path / "x.npz", x=x)
+        words = ("run", model, "--data", tmp_path / "x.npz")
+        said = command.qir(*words)
+        assert not said.status, said
+        assert not command.qir(*words, "--compare", "reference,onnxruntime").status
+
+
+def test_data_of_bytes_are_texts(tmp_path: Path) -> None:
+    """Those that are none pass through, are written as bytes, and reach no evaluator."""
+    of = [helper.make_opsetid("", 20)]
+    a, b, y = (helper.make_tensor_value_info(n, STRING, ["n"]) for n in "aby")
+    join, pass_on = tmp_path / "join.onnx", tmp_path / "pass.onnx"
+    for path, node, ins in (
+        (join, helper.make_node("StringConcat", ["a", "b"], ["y"]), [a, b]),
+        (pass_on, helper.make_node("Identity", ["a"], ["y"]), [a]),
+    ):
+        graph = helper.make_graph([node], "g", ins, [y])
+        onnx.save(helper.make_model(graph, opset_imports=of, ir_version=9), path)
+    texts, bad = np.array(["é".encode(), b"", b"b"]), np.array([b"x\xff", b"", b"b"])
+    given, made = tmp_path / "given.npz", tmp_path / "made.npz"
+    np.savez(given, a=texts, b=texts)
+    words = ("--data", given, "-o", made, "--force")
+    assert not command.qir("run", join, *words).status
+    with np.load(made) as held:
+        assert held["y"].tolist() == ["éé", "", "bb"]
+    assert not command.qir(
+        "run", join, "--data", given, "--compare", "reference,onnxruntime"
+    ).status
+
+    np.savez(given, a=bad, b=texts)
+    assert not command.qir("run", pass_on, *words).status
+    with np.load(made) as held:
+        assert held["y"].tolist() == bad.tolist()
+    said = command.qir("run", join, *words)
+    command.assert_one_line(said, 1, 2)
+    assert "no UTF-8 text" in said.err
