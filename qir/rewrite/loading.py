@@ -24,6 +24,7 @@ from qir.numerics import (
     query_of,
 )
 from qir.rewrite.blocked_data import round_data
+from qir.rewrite.flat_rows import lays_back, rows_of_codes
 from qir.rewrite.fusing import TAILS
 from qir.rewrite.gemms import as_gemms
 from qir.rewrite.linear import as_linear, knows_linear
@@ -54,6 +55,8 @@ def load(graph: Graph, profile: Profile, ledger: Ledger) -> int:
         count += _code_weights(graph, ledger, rule) + _code_biases(graph, profile, ledger)
     if profile.signed == "private_unsigned":
         count += _unsign(graph, ledger)
+    if profile.doubled == "merged":
+        count += rows_of_codes(graph, ledger, _NAME)
     if profile.nbits == "rounded":
         count += round_data(graph, ledger, _NAME)
     return count + as_linear(graph, profile, ledger)
@@ -125,7 +128,7 @@ def _move_up(graph: Graph, moving: frozenset[str]) -> int:
     """A quantize after ops that only move elements is also put before them."""
     count = 0
     for node in reversed(list(graph)):
-        if node.op not in moving:
+        if node.op not in moving or lays_back(node):
             continue
         use, x = node.result.only_use, node.operands["x"]
         if use is None or use.node.op != "quantize" or x.only_use is None:
