@@ -280,6 +280,34 @@ def between(op: str, seed: int) -> list[Product]:
     return [draws.between(case) for case in found]
 
 
+def far(op: str, seed: int) -> list[Product]:
+    """Layers whose biases do not fit 32 bits in the unit of their sums, as where all of the data are
+    zero: each ends there, and sums turn round."""
+    rng, found = np.random.default_rng(seed), []
+    for many in (False, True):
+        case = linear(seed, many) if op == "linear" else conv(seed, many, int(op[4]))
+        assert case.x.map is not None
+        assert case.w.map is not None
+        x = replace(case.x.map, scale=np.asarray(F(2.0**-23)))
+        unit = np.asarray(x.scale * case.w.map.scale, np.float64)
+        ends = np.array([-4.0, -1.5, 1.5, 4.0])
+        if op == "conv3d" or case.w.data[0].size > case.w.data.shape[1]:
+            ends = ends[:2]  # of windows and volumes, a sum of nothing turns round at the upper end too
+        real = rng.choice(ends, len(case.w.data)) * 2.0**31 * unit
+        out = of("u8", F(unit.max() * 2.0**24), 121)
+        held = Held(case.x.data, x)
+        found.append(replace(case, x=held, bias=real.astype(F), out=out, summand=None))
+    return found
+
+
+@pytest.mark.parametrize("op", ["linear", "conv1d", "conv2d", "conv3d"])
+def test_a_bias_beyond_32_bits_ends_there_by_qnnpack(op: str) -> None:
+    tally = Tally()
+    for case in [one for seed in range(8) for one in far(op, seed)]:
+        tally.add(product_of(case, "torch-2.13.qnnpack"), run_product("qnnpack", case), op)
+    tally.within(claim("qnnpack", op, False))
+
+
 @pytest.mark.parametrize("op", ["linear", "conv1d", "conv2d", "conv3d"])
 def test_a_bias_half_way_between_two_sums_becomes_that_of_qnnpack(op: str) -> None:
     tally, apart = Tally(), 0

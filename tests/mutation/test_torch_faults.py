@@ -73,6 +73,7 @@ def of_engine(engine: str) -> list[Product]:
     if engine == "qnnpack":
         found += [depth.volume(seed) for seed in range(40)]
         found += [one for op in OPS for seed in range(8) for one in depth.between(op, seed)]
+        found += [one for op in OPS for seed in range(4) for one in depth.far(op, seed)]
     if engine == "pt2e":
         found = [c for c in found if c.op in ("linear", "conv2d") and many_scales(c)]
     return found
