@@ -16,13 +16,14 @@ from onnx import TensorProto, helper, numpy_helper
 from qir import pipeline
 from qir.passes.group import Group
 from tests.cli.command import qir
-from tests.differential.ort_tools import STATIC, made_of, samples
+from tests.differential.ort_tools import STATIC, made_of, quantized, samples
 
 F32, BOOL = TensorProto.FLOAT, TensorProto.BOOL
 NAMES = {
     **{"Conv": "conv2d", "Gemm": "gemm", "MatMul": "matmul", "Add": "add", "Mul": "mul"},
     **{"Sigmoid": "sigmoid", "LeakyRelu": "leaky_relu", "Softmax": "softmax", "Where": "where"},
     **{"AveragePool": "avg_pool2d", "MaxPool": "max_pool2d", "Concat": "concat", "Pad": "pad"},
+    **{"GlobalAveragePool": "global_avg_pool", "Flatten": "flatten"},
     **{"Reshape": "reshape", "Transpose": "transpose", "Split": "split", "Gather": "gather"},
     **{
         "Relu": "relu",
@@ -97,7 +98,7 @@ def network(seed: int = 5) -> onnx.ModelProto:
     return onnx.shape_inference.infer_shapes(found)
 
 
-MOVES = frozenset("Reshape Transpose Split Gather MaxPool Resize".split())
+MOVES = frozenset("Reshape Transpose Split Gather MaxPool NhwcMaxPool Flatten Resize".split())
 
 
 @cache
@@ -142,6 +143,24 @@ def test_each_op_is_taken_where_onnxruntime_takes_it(name: str, tmp_path: Path) 
     told = qir("verify", path, "--target", "onnxruntime")
     assert told.status == bool(refused)
     assert refused <= {"conv2d", "gemm", "matmul"}
+
+
+OPERATORS = [name for name in STATIC if name.startswith("qoperator")] + ["qoperator-some-ops"]
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_operators_on_codes_are_taken_as_they_are(name: str, tmp_path: Path) -> None:
+    """Signed data too, which the tool asks for unless it is told otherwise."""
+    path = tmp_path / "m.onnx"
+    onnx.save(quantized(name), path)
+    found = pipeline.taken(pipeline.load(path))
+    wanted = in_float(path, tmp_path)
+    del wanted["transpose"], wanted["relu"]  # about channels that lie last; what cuts nothing
+    assert Counter(v.op for v in found if v.taken != "integer" and v.op != "relu") == wanted
+    assert not any(v.taken == "refused" for v in found)
+    told = qir("verify", path, "--target", "onnxruntime")
+    assert told.status == 0
+    assert "not taken in integers" not in told.out
 
 
 @pytest.mark.parametrize("seed", range(3))
