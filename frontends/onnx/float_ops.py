@@ -151,12 +151,12 @@ def softmax(reader: Reader, op: Op) -> None:
         reader.add(op, _SOFTMAX[op.type], {"x": x}, {"axis": axis})
         return
     shape = x.type.shape
-    if sum(not isinstance(d, int) for d in shape) > 1 or 0 in shape:
+    if 0 in shape:
         raise Keep
-    _flat_softmax(reader, op, axis, [d if isinstance(d, int) else -1 for d in shape])
+    _flat_softmax(reader, op, axis)
 
 
-def _flat_softmax(reader: Reader, op: Op, axis: int, shape: list[int]) -> None:
+def _flat_softmax(reader: Reader, op: Op, axis: int) -> None:
     graph, origin, name = reader.graph, [op.origin()], op.outputs[0]
     x = reader.value(op, op.input(0))
     flat = graph.add(
@@ -165,9 +165,17 @@ def _flat_softmax(reader: Reader, op: Op, axis: int, shape: list[int]) -> None:
     rows = graph.add(
         _SOFTMAX[op.type], {"x": flat.result}, name=reader.spare(f"{name}.rows"), origins=origin
     )
-    target = Array.of(np.array(shape, np.int64))
-    wanted = graph.constant(target, name=reader.spare(f"{name}.shape"))
-    reader.add(op, "reshape", {"x": rows.result, "shape": wanted})
+    sizes, spare = (
+        [d if isinstance(d, int) else -1 for d in x.type.shape],
+        reader.spare(f"{name}.shape"),
+    )
+    if axis == 1 and sizes[0] == -1:
+        sizes[0] = 0  # the rows are as many
+    if sizes.count(-1) > 1:
+        wanted = graph.add("shape", {"x": x}, name=spare, origins=origin).result
+    else:
+        wanted = graph.constant(Array.of(np.array(sizes, np.int64)), name=spare)
+    reader.add(op, "reshape", {"x": rows.result, "shape": wanted}, types=[x.type])
 
 
 def batch_norm(reader: Reader, op: Op) -> None:

@@ -11,6 +11,8 @@ from qir.ir.types import QuantType
 from qir.ledger import Change, Ledger
 from qir.rewrite.fusing import TAILS
 
+_KINDS = ("softmax", "log_softmax")
+
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
@@ -24,7 +26,7 @@ class _Rows:
 def _rows(node: Node) -> _Rows | None:
     """The three that a reshape ends."""
     soft = node.operands["x"].node if node.op == "reshape" else node
-    flat = soft.operands["x"].node if soft.op == "softmax" else node
+    flat = soft.operands["x"].node if soft.op in _KINDS else node
     if flat.op != "flatten" or any(n.stages or n.schemes for n in (flat, soft, node)):
         return None
     if not soft.origins or not soft.origins == flat.origins == node.origins:
@@ -44,7 +46,7 @@ def rows_of_codes(graph: Graph, ledger: Ledger, step: str) -> int:
     count = 0
     for node in list(graph):
         found = _rows(node) if node.op == "reshape" else None
-        end = _end(found.back) if found else None
+        end = _end(found.back) if found and found.soft.op == "softmax" else None
         if found is None or end is None:
             continue
         back, quant = found.flat.operands["x"].node, end.result.type.quant

@@ -94,8 +94,22 @@ def test_one_whose_reals_are_read_stays_real() -> None:
     assert compared(draw, draw.model(axis=1, turn=False, cut="", read=True)) == (False, False)
 
 
+@pytest.mark.parametrize("kind", TYPES)
+@pytest.mark.parametrize("axis", [1, 2])
+def test_sizes_that_are_open_are_taken_as_one(axis: int, kind: str) -> None:
+    for seed in (1, 4, 5):
+        draw = Draw(seed, kind)
+        model = draw.model(axis=axis, turn=False, cut="", read=False)
+        for i, size in enumerate(model.graph.input[0].type.tensor_type.shape.dim):
+            size.dim_param = f"size{i}"
+        assert compared(draw, model) == (True, True)
+
+
 @pytest.mark.parametrize("op", ["LogSoftmax", "Hardmax"])
 def test_others_that_take_axes_as_one_have_no_kernel(op: str) -> None:
     draw = Draw(1, "u8", op)
     draw.made_map = (0.05, 200)
-    assert compared(draw, draw.model(axis=1, turn=False, cut="", read=False)) == (False, False)
+    model = draw.model(axis=1, turn=False, cut="", read=False)
+    assert compared(draw, model) == (False, False)
+    made = [n.op for n in grouped(model) if any(v.type.quant for v in n.results)]
+    assert made == ["input", "quantize"], made
