@@ -24,9 +24,7 @@ def measured(op: str, entry: Entry, rules: tuple[Entry, ...], base: Profile | No
     return base is not None and has_numbers(op, base, claim)
 
 
-def otherwise(
-    made: Profile, find: Callable[[str], Profile] | None
-) -> Iterator[tuple[int, str]]:
+def otherwise(made: Profile, find: Callable[[str], Profile] | None) -> Iterator[tuple[int, str]]:
     """Rules of a file that say `as OP` and compute otherwise than that op, and in what."""
     for index, entry in enumerate(made.rules):
         evidence = _text(entry, "evidence")
