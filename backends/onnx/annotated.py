@@ -52,9 +52,11 @@ def annotate(writer: Writer, graph: onnx.GraphProto, outputs: Iterable[tuple[str
     given = ((v.name, v) for v in (*writer.graph.inputs, *inner))
     for name, value in (*given, *outputs):
         quant = value.type.quant
-        if quant is None or quant.dynamic or custom.odd(quant, constant=False) or name in told:
+        if quant is None or quant.dynamic or name in told:
             continue
-        pair = writer.pair_of(quant, value.lineage.tensor, value.node)
+        if custom.odd(quant, value.type.shape, constant=False):
+            continue
+        pair = writer.pair(value, value.node)
         _add(graph, name, *pair)
         for held in pair:
             if held not in known:

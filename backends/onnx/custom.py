@@ -17,7 +17,7 @@ from onnx import FunctionProto, NodeProto, TensorProto, helper, numpy_helper
 
 from qir.errors import Refused
 from qir.ir.dims import Shape
-from qir.ir.types import Array, QuantType, TensorType
+from qir.ir.types import Array, Grain, QuantType, TensorType
 from qir.numerics import Query, profile
 from qir.numerics.definition import neighbours
 from qir.numerics.fields import Rule
@@ -33,11 +33,11 @@ _ZEROS = ("after", "before")
 _REALS = ("f32", "f16", "bf16", "f64")
 
 
-def odd(quant: QuantType, *, constant: bool) -> bool:
+def odd(quant: QuantType, shape: Shape, *, constant: bool) -> bool:
     """Whether QuantizeLinear and DequantizeLinear cannot say a map whose numbers are known."""
     if quant.dynamic:
         return False
-    several = quant.grain is not None and quant.axis is None and _scattered(quant)
+    several = quant.grain is not None and quant.axis is None and blocks(quant.grain, shape) is None
     narrow = bool(quant.bounds) and not constant
     unlike = quant.kind != "uniform" or quant.real_zero or quant.plus is not None
     stored = quant.storage.name in STORED and quant.express.name in ("f32", "f16")
@@ -55,10 +55,19 @@ def _query(quant: QuantType) -> Query:
     return Query("quantize", {"x": storage, "result": storage})
 
 
-def _scattered(quant: QuantType) -> bool:
-    """Whether blocks lie along several axes, or are named one by one."""
-    assert quant.grain is not None
-    return quant.grain.by is not None or sum(size > 1 for _, size in quant.grain.blocks) > 1
+def blocks(grain: Grain, shape: Shape) -> tuple[int, int] | None:
+    """The axis and size of blocks that are of one element along every other axis.
+
+    Nothing where they are none, or are named one by one.
+    """
+    named = dict(grain.blocks)
+    wide = [(axis, size) for axis, size in named.items() if size > 1]
+    left = [axis for axis in range(len(shape)) if axis not in named]
+    if not wide and not left and shape:
+        wide = [(len(shape) - 1, 1)]
+    if not wide and len(left) == 1 and isinstance(size := shape[left[0]], int):
+        wide, left = [(left[0], size)], []  # one scale for the whole of an axis is one block
+    return wide[0] if len(wide) == 1 and not left and grain.by is None else None
 
 
 def why_not(quant: QuantType, shape: Shape) -> str:

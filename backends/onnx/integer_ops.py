@@ -115,8 +115,8 @@ def _moves(work: Work) -> bool:
 def _single(quant: QuantType | None, *storages: str) -> bool:
     return (
         quant is not None
-        and not custom.odd(quant, constant=True)
         and quant.grain is None
+        and not custom.odd(quant, (), constant=True)
         and quant.express.name == "f32"
         and quant.storage.name in storages
     )
@@ -133,7 +133,9 @@ def _weighted(work: Work, data: str, weight: str, axis: int, *, real: bool = Fal
     x, w = work.operands[data].type.quant, work.operands[weight].type.quant
     if x is None or w is None or w.express.name != "f32" or w.storage.name not in ("u8", "i8"):
         return False
-    if custom.odd(w, constant=True) or (w.grain is not None and w.axis != axis):
+    if custom.odd(w, work.operands[weight].type.shape, constant=True) or (
+        w.grain is not None and w.axis != axis
+    ):
         return False
     if _single(x, "u8"):
         return real or _single(work.kind.quant, "u8")

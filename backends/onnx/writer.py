@@ -340,7 +340,8 @@ class Writer:
         self, value: Value, node: Node, given: tuple[str | None, str | None] = (None, None)
     ) -> tuple[str, str]:
         """The names of a value's scale and zero point."""
-        return self.pair_of(value.type.quant, value.lineage.tensor, node, given)
+        kind = value.type
+        return self.pair_of(kind.quant, value.lineage.tensor, node, given, kind.shape)
 
     def pair_of(
         self,
@@ -348,10 +349,14 @@ class Writer:
         stem: str,
         node: Node,
         given: tuple[str | None, str | None] = (None, None),
+        shape: Shape = (),
     ) -> tuple[str, str]:
-        """The names of scale and zero point, written once where they are equal."""
+        """The names of scale and zero point, written once where they are equal.
+
+        Those of blocks lie as the blocks of a tensor of that shape do.
+        """
         assert quant is not None
-        scales, zeros = _numbers(quant)
+        scales, zeros = (_laid(held, quant, shape) for held in _numbers(quant))
         single = scales
         if scales.dtype != quant.express.carrier:
             single = whole(scales).astype(quant.express.carrier)
@@ -388,7 +393,7 @@ class Writer:
         quant = value.type.quant
         assert quant is not None
         kept = value.constant is not None or _clipped(value)
-        if custom.odd(quant, constant=kept):
+        if custom.odd(quant, value.type.shape, constant=kept):
             self._custom("Dequantize", self.name(value), value.type, out, node)
             return
         self.check(node, quant, constant=kept)
@@ -413,12 +418,12 @@ class Writer:
         quant = kind.quant
         assert quant is not None
         early = custom.early(quant, node.profile or self.graph.profile)
-        if custom.odd(quant, constant=False) or early or rounding not in ("", "even"):
+        if custom.odd(quant, kind.shape, constant=False) or early or rounding not in ("", "even"):
             self._custom("Quantize", source, kind, out, node, rounding)
             return
         self.check(node, quant, constant=False)
         self.check_made(node, quant)
-        scale, offset = self.pair_of(quant, stem, node, given)
+        scale, offset = self.pair_of(quant, stem, node, given, kind.shape)
         operands = [source, scale, *([offset] if zero else [])]
         attrs = self.along(quant, kind.shape, node)
         self.emit("QuantizeLinear", operands, [out], attrs, origins=node.origins)
@@ -449,18 +454,12 @@ class Writer:
             return {}
         if quant.axis is not None:
             return {"axis": quant.axis}
-        blocks = dict(quant.grain.blocks)
-        wide = [(axis, size) for axis, size in blocks.items() if size > 1]
-        left = [axis for axis in range(len(shape)) if axis not in blocks]
-        if not wide and not left:
-            wide = [(len(shape) - 1, 1)]
-        if not wide and len(left) == 1 and isinstance(size := shape[left[0]], int):
-            wide, left = [(left[0], size)], []  # one scale for the whole of an axis is one block
-        if len(wide) != 1 or left or quant.grain.by is not None:
+        found = custom.blocks(quant.grain, shape)
+        if found is None:
             raise self.refuse(node, f"ONNX has blocks along one axis; {quant} has others")
         if self.opset < BLOCKS:
             raise self.refuse(node, f"blocks need opset {BLOCKS}")
-        return {"axis": wide[0][0], "block_size": wide[0][1]}
+        return {"axis": found[0], "block_size": found[1]}
 
     # -- the whole ----------------------------------------------------------------------------
 
@@ -482,6 +481,14 @@ def _numbers(quant: QuantType) -> tuple[Held, Held]:
     if isinstance(zero, Array) and zero.held.dtype == carrier:
         return scales, zero.held
     return scales, np.asarray(quant.zeros()).astype(carrier)
+
+
+def _laid(held: Held, quant: QuantType, shape: Shape) -> Held:
+    """Numbers of blocks as a grid, which a type has in line where they are few."""
+    if quant.grain is None or quant.axis is not None or len(held.shape) == len(shape):
+        return held
+    grid = tuple(d if isinstance(d, int) else -1 for d in quant.grain.grid(shape))
+    return whole(held).reshape(grid) if grid.count(-1) < 2 else held
 
 
 def _clipped(value: Value) -> bool:

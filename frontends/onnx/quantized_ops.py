@@ -46,7 +46,7 @@ def quantize(reader: Reader, op: Op) -> None:
     if storage.is_float and not op.integer("saturate", 1):
         raise Keep("float codes that do not saturate differ from one runtime to the next")
     x = reader.value(op, op.input(0))
-    axis = None if op.integer("block_size", 0) else _axis(reader, op, x.constant is not None)
+    axis = None if op.integer("block_size", 0) else _axis(reader, op)
     quant = _map(reader, op, (1, 2), x.type.with_element(storage), axis)
     if quant.express != x.type.express or x.type.quant:
         raise Keep
@@ -57,11 +57,9 @@ def _zero_type(reader: Reader, zero: str) -> DType | None:
     return reader.kind_of(zero) if zero else None
 
 
-def _axis(reader: Reader, op: Op, constant: bool) -> int | None:
-    """The axis of a list of scales; a list of one stands for the whole of a computed tensor."""
-    if not constant and reader.numbers(op.input(1)).size == 1:
-        return None
-    return op.integer("axis", 1)
+def _axis(reader: Reader, op: Op) -> int | None:
+    """The axis of a list of scales; a list of one stands for the whole tensor."""
+    return None if reader.numbers(op.input(1)).size == 1 else op.integer("axis", 1)
 
 
 def dequantize(reader: Reader, op: Op) -> None:
@@ -72,7 +70,7 @@ def dequantize(reader: Reader, op: Op) -> None:
         return
     name, blocks = op.input(0), op.integer("block_size", 0)
     kind, constant = reader.type_of(op, name), reader.is_constant(name)
-    axis = None if blocks else _axis(reader, op, constant)
+    axis = None if blocks else _axis(reader, op)
     quant = _map(reader, op, (1, 2), kind, axis)
     wanted = op.integer("output_dtype", 0)
     if wanted and element(wanted) != quant.express:
@@ -132,11 +130,21 @@ def _read_as(reader: Reader, op: Op, name: str, quant: QuantType) -> Value:
     known = value.type.quant
     if known is not None:
         within = quant if known.bounds == quant.bounds else replace(quant, bounds=known.bounds)
-        if known.same_map(within):
+        if known.same_map(within) or _blocks_in_line(known, within):
             return value
     if known is not None:
         reader.note(Change.EXACT, name, f"holds {known}, and {op.place} reads it as {quant}")
     return dynamic_ops.meant(reader, op, name, quant)
+
+
+def _blocks_in_line(known: QuantType, other: QuantType) -> bool:
+    """Whether two maps differ in that one has the numbers of its blocks in line alone."""
+    if known.grain is None or known.dynamic or other.dynamic:
+        return False
+    if replace(known, scale=other.scale, zero=other.zero) != other:
+        return False
+    pairs = (known.scales(), other.scales()), (known.zeros(), other.zeros())
+    return all(np.array_equal(np.ravel(a), np.ravel(b)) for a, b in pairs)
 
 
 def _beside(prefix: str, numbers: dict[str, Value]) -> dict[str, Value]:
@@ -202,11 +210,9 @@ def conv(reader: Reader, op: Op) -> None:
     if len(x) != len(w) or not 3 <= len(x) <= 5 or (last and len(x) != 4):
         raise Keep
     attrs = conv_attrs(op, x[1:-1] if last else x[2:], w)
-    single = not _many(reader, op, 4) and not reader.is_constant(op.input(3))
-    computed = dynamic_ops.computed(reader, op, 4, 5) and not _many(reader, op, 4)
     operands = {
         **_operand(reader, op, 0, "x"),
-        **_operand(reader, op, 1, "w", None if single or computed else 0),
+        **_operand(reader, op, 1, "w", 0 if _many(reader, op, 4) else None),
         **_raw_bias(reader, op, 8),
     }
     _add(reader, op, f"conv{len(x) - 2}d", operands, {**attrs, **_layout(last)})

@@ -92,9 +92,9 @@ def named(rng: np.random.Generator) -> dict[str, tuple[QuantType, str]]:
 def generated(seed: int) -> tuple[QuantType, str]:
     """Some map that QuantizeLinear cannot say, and a rounding."""
     chance, rng = random.Random(seed), np.random.default_rng(seed)
-    storage = dtype(chance.choice("u1 u3 i3 u4 u5 i6 u7 i7 u8 i8 i9 u11 i16".split()))
+    storage = dtype(chance.choice("u1 i2 u3 i3 u4 i4 u5 i6 u7 i7 u8 i8 i9 u11 i16".split()))
     grains = [None, Grain(((1, 1),)), Grain(((0, 1),)), blocks(7), blocks(4, 0)]
-    grains += [Grain(((0, 2), (1, 16)))]
+    grains += [Grain(((0, 2), (1, 16))), Grain(((0, 4),)), Grain(((1, 7),))]
     grain = chance.choice(grains)
     grid = () if grain is None else grain.grid(SHAPE)
     if grain is not None and grain.axis is not None:
@@ -161,7 +161,9 @@ def reals(quant: QuantType, seed: int) -> NDArray[np.float32]:
         np.float32
     )
     odd = [0.0, -0.0, 1e-40]
-    if custom.odd(quant, constant=False):  # onnxruntime's kernel for blocks makes much of those
+    if custom.odd(
+        quant, SHAPE, constant=False
+    ):  # onnxruntime's kernel for blocks makes much of those
         odd += [np.inf, -np.inf, 1e30, -1e30, np.nan]
     x[0, : len(odd)] = odd
     return x
@@ -188,7 +190,7 @@ def check(quant: QuantType, rounding: str, seed: int, tmp_path: Path, target: st
     assert back["q"].type == graph["q"].type, f"seed {seed}: {back['q'].type}"
     assert back["q"].node.attrs == graph["q"].node.attrs
     held, wanted = back["w"].constant, quant
-    if not custom.odd(quant, constant=True):
+    if not custom.odd(quant, SHAPE, constant=True):
         wanted = replace(quant, bounds=None)  # a DequantizeLinear of constants has none to say
     assert held is not None
     assert held.type.element == wanted, f"seed {seed}"
