@@ -1,9 +1,10 @@
 """Random integer networks by seed, with numbers chosen by hand to hit ties and saturate.
 
 Accumulators are made multiples of 2^j, and multipliers 2^-(j+s): so sums land exactly between two
-codes once in 2^s. Three styles: `dyadic` has scales that are powers of two; `order` has any
-scales, but multipliers within a unit in the last place of a power of two, so that the order in
-which they are multiplied shows at ties; `free` has any.
+codes once in 2^s; multipliers of an odd number of these do, too, and come to both ends. Three
+styles: `dyadic` has scales that are powers of two, or small parts of one, so that multipliers are
+these; `order` has any scales, but multipliers within a unit in the last place of these, so that the
+order in which they are multiplied shows at ties; `free` has any.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from .spelling import (
     Weight,
     bounds,
 )
+from .windows import broadcast, broadcasts, window
 
 Style: TypeAlias = Literal["dyadic", "order", "free"]
 Feeds: TypeAlias = dict[str, NDArray[np.generic]]
@@ -78,8 +80,8 @@ class Taste:
 
 
 ALL = (
-    *("conv", "conv", "depthwise", "pointwise", "add", "add_constant", "mul", "scale"),
-    *("max_pool", "average_pool", "global_pool", "concat", "sigmoid", "softmax"),
+    *("conv", "conv", "depthwise", "pointwise", "add", "add", "add_constant", "mul"),
+    *("scale", "max_pool", "average_pool", "global_pool", "concat", "sigmoid", "softmax"),
     *("reshape", "transpose", "requantize", "gemm", "gemm", "matmul", "attend"),
 )
 
@@ -122,11 +124,17 @@ class Maker:
     def near(self, value: float) -> np.float32:
         """A scale close to a wanted one: the same, a unit in the last place off, or freely off."""
         if self.taste.style == "dyadic":
-            return np.float32(2.0 ** round(np.log2(value)))
+            return np.float32(value)
         if self.taste.style == "order":
             there = np.float32(value)
             return np.float32(np.nextafter(there, np.float32(np.inf if self.chance(0.5) else 0)))
         return np.float32(value * self.rng.uniform(0.7, 1.4))
+
+    def mean(self, x: Codes, count: int) -> np.float32:
+        """The scale of means of some codes: half of these tie, and a few leave the range."""
+        if self.chance(0.25):
+            return self.near(float(x.scale) * 2.0 ** self.pick(-1, 1))
+        return self.near(float(x.scale) * 2 / (count * (3 if count <= 4 else 1)))
 
     def result(self, shape: tuple[int, ...], scale: np.float32, zero: int | None = None) -> Codes:
         name = f"t{len(self.made)}"
@@ -147,16 +155,19 @@ class Maker:
             return None
         return found[-1] if self.chance(0.5) else found[self.pick(0, len(found) - 1)]
 
-    def tail(self, out: Codes) -> tuple[Codes, Tail | None]:
-        """A relu or clip now and then, and the result's map to go with it."""
+    def tail(self, out: Codes, share: float = 0.35) -> tuple[Codes, Tail | None]:
+        """A relu or clip now and then, and the result's map to go with it.
+
+        A share is finer, for nothing below zero is left: what is above the range is met, too.
+        """
         if not self.chance(self.taste.tails):
             return out, None
         low, high = bounds(self.taste.kind)
         loose = self.chance(self.taste.loose)
         clip = self.chance(0.4)
-        if not loose:
-            out = replace(out, zero=low)
-            self.made[-1] = out
+        finer = np.float32(1 / 3 if self.chance(share) else 1)
+        out = replace(out, zero=out.zero if loose else low, scale=np.float32(out.scale * finer))
+        self.made[-1] = out
         top = float(np.float32(out.scale) * np.float32(high - low))
         return out, Tail((0.0, top * (0.5 if loose else 1.0)) if clip else None)
 
@@ -177,12 +188,22 @@ class Maker:
         self.net.quantize(name, out)
         return out
 
-    def coded_input(self, shape: tuple[int, ...]) -> Codes:
-        """An input that is codes already."""
-        out = self.result(shape, self.free_scale())
+    def coded_input(
+        self, shape: tuple[int, ...], scale: np.float32 | None = None, spread: int | None = None
+    ) -> Codes:
+        """An input that is codes already; with a spread these are a few steps from zero."""
+        free = np.float32(1.5 if spread else 1) * self.free_scale()
+        out = self.result(shape, free if scale is None else scale)
         self.inputs.append(helper.make_tensor_value_info(out.name, PROTO[out.kind], shape))
-        self.feeds[out.name] = self.data(shape, out.kind)
+        self.feeds[out.name] = (
+            self.close(shape, out, spread) if spread else self.data(shape, out.kind)
+        )
         return out
+
+    def close(self, shape: tuple[int, ...], of: Codes | Weight, spread: int) -> NDArray[np.integer]:
+        """Codes that are few and odd steps from zero: products with them are ties often."""
+        steps: NDArray[np.int64] = self.rng.normal(0, spread, shape).round().astype(np.int64) | 1
+        return np.clip(steps + of.zero, *bounds(of.kind)).astype(CARRIERS[of.kind])
 
     def data(self, shape: tuple[int, ...], kind: Kind) -> NDArray[np.integer]:
         """Random codes, a fifth of them at the ends."""
@@ -201,18 +222,18 @@ class Maker:
         base = float(out) / float(x.scale) * 2.0**-j
         density = min(1.0, 8 / depth)
         whole = self.rng.integers(-2, 3, shape) * (self.rng.random(shape) < density)
-        if self.chance(0.15):
+        if self.chance(0.1):
             # Full range: the ends of the type, and odd codes.
             whole = self.rng.integers(-127, 128, shape) * (self.rng.random(shape) < 6 / depth)
             j = 0
             base *= 2.0**-5
-        s = max(1, round(np.log2(np.sqrt(depth * density))) - self.pick(0, 1))
+        s = max(1, round(np.log2(np.sqrt(depth * density))))
         count = shape[axis] if self.chance(0.6) else None
         base *= 2.0**-s
         if count is None:
             scale = np.asarray(self.near(base))
         else:
-            steps = self.rng.integers(-1, 1, count)
+            steps = self.rng.integers(0, 2, count) - (s < 2)
             scale = np.array([self.near(base * 2.0**d) for d in steps], np.float32)
         data = np.clip(whole * 2**j + zero, *bounds(kind)).astype(CARRIERS[kind])
         name = f"w{len(self.net.nodes)}"
@@ -224,13 +245,9 @@ class Maker:
             return None
         if self.chance(self.taste.wraps):
             limit = 2**31 - 1
-            return (
-                (self.rng.choice([-limit, limit], count) + self.rng.integers(-9, 1, count))
-                .astype(np.int64)
-                .clip(-limit, limit)
-                .astype(np.int32)
-            )
-        if self.chance(0.7):
+            ends = self.rng.choice([-limit, limit], count) + self.rng.integers(-9, 1, count)
+            return ends.astype(np.int64).clip(-limit, limit).astype(np.int32)
+        if self.chance(0.85):
             return (self.rng.integers(-60, 61, count) << (j + s - 1)).astype(np.int32)
         return self.rng.integers(-4000, 4001, count).astype(np.int32)
 
@@ -276,7 +293,7 @@ class Maker:
         dilation = (2, 2) if self.chance(0.2) else (1, 1)
         pads = tuple(self.pick(0, 2) for _ in range(4)) if self.chance(0.7) else (0, 0, 0, 0)
         size = window((h, w), (kh, kw), stride, pads, dilation)
-        if size is None:
+        if size is None or n * channels * size[0] * size[1] > 60000:
             return
         depth = c // groups * kh * kw
         scale = self.free_scale()
@@ -317,7 +334,7 @@ class Maker:
             return
         wide, scale = self.pick(1, 40), self.free_scale()
         weight, _, _ = self.weight((x.shape[-1], wide), 1, x.shape[-1], x, scale)
-        out, tail = self.tail(self.result((*x.shape[:-1], wide), scale))
+        out, tail = self.tail(self.result((*x.shape[:-1], wide), scale), 0.5)
         self.net.op("MatMul", [x, weight], out, tail=tail)
 
     def attend(self) -> None:
@@ -326,6 +343,9 @@ class Maker:
         if a is None:
             return
         outer = a.shape[:2]
+        if self.chance(0.5):
+            self._select(a)
+            return
         b = self.any(lambda c: len(c.shape) == 4 and c.shape[:2] == outer)
         if b is None or b.shape[2] != a.shape[3]:
             turned = self.like(a, (*a.shape[:2], a.shape[3], a.shape[2]))
@@ -335,6 +355,13 @@ class Maker:
         out = self.result(
             (*a.shape[:3], b.shape[3]), self.near(float(2.0 ** round(np.log2(wanted))))
         )
+        self.net.op("MatMul", [a, b], out)
+
+    def _select(self, a: Codes) -> None:
+        """A product with numbers of few steps that are not known before."""
+        b = self.coded_input((*a.shape[:2], a.shape[3], self.pick(2, 20)), spread=1)
+        wanted = float(a.scale) * float(b.scale) * 2.0 ** round(np.log2(a.shape[3]) / 2) / 1.5
+        out = self.result((*a.shape[:3], b.shape[3]), self.near(wanted))
         self.net.op("MatMul", [a, b], out)
 
     def pair(self) -> tuple[Codes, Codes] | None:
@@ -350,10 +377,13 @@ class Maker:
         if (pair := self.pair()) is None:
             return
         a, b = pair
+        if self.chance(0.5):
+            b = self.coded_input(b.shape, self.near(float(a.scale)))
         if self.chance(0.3):
             a, b = b, a
-        out = self.result(broadcast(a, b), self.near(2.0 * max(float(a.scale), float(b.scale))))
-        out, tail = self.tail(out)
+        steps = 2 if self.chance(0.2) else 2 / 3
+        scale = self.near(steps * max(float(a.scale), float(b.scale)))
+        out, tail = self.tail(self.result(broadcast(a.shape, b.shape), scale))
         if a.shape != out.shape and not self.taste.narrow_first:
             a, b = b, a
         self.net.op("Add", [a, b], out, tail=tail)
@@ -368,11 +398,12 @@ class Maker:
         shape = shapes[self.pick(0, len(shapes) - 1)]
         data, scale = self.data(shape, x.kind), self.near(float(x.scale))
         given = Weight(f"k{len(self.net.nodes)}", data, np.asarray(scale), self.zero())
-        pair: list[Codes | Weight] = [x, given]
-        op = "Add" if self.chance(0.7) else "Mul"
+        op = "Add" if self.chance(0.6) else "Mul"
         wanted = 2.0 * max(float(x.scale), float(scale))
         if op == "Mul":
-            wanted = float(x.scale) * float(scale) * 32
+            given = replace(given, data=self.close(shape, given, self.pick(2, 4)))
+            wanted = float(x.scale) * float(scale) * 2
+        pair: list[Codes | Weight] = [x, given]
         out, tail = self.tail(self.result(x.shape, self.near(wanted)))
         turned = self.chance(0.3) and (self.taste.narrow_first or shape == x.shape)
         self.net.op(op, pair[:: -1 if turned else 1], out, tail=tail)
@@ -381,11 +412,14 @@ class Maker:
         if (pair := self.pair()) is None:
             return
         a, b = pair
-        self._mul(a, b)
+        if self.chance(0.9):
+            self._mul(a, self.coded_input(b.shape, spread=self.pick(2, 4)), 2)
+        else:
+            self._mul(a, b, 2.0 ** self.pick(3, 5))
 
-    def _mul(self, a: Codes, b: Codes) -> None:
-        wanted = float(a.scale) * float(b.scale) * 2.0 ** self.pick(3, 5)
-        out, tail = self.tail(self.result(broadcast(a, b), self.near(wanted)))
+    def _mul(self, a: Codes, b: Codes, steps: float) -> None:
+        wanted = float(a.scale) * float(b.scale) * steps
+        out, tail = self.tail(self.result(broadcast(a.shape, b.shape), self.near(wanted)))
         self.net.op("Mul", [a, b], out, tail=tail)
 
     def scale(self) -> None:
@@ -393,17 +427,17 @@ class Maker:
         x = self.image()
         if x is None:
             return
-        self._global_pool(x)
-        self._mul(x, self.made[-1])
+        coarse = self.chance(0.8)
+        self._global_pool(x, 8 if coarse else None)
+        self._mul(x, self.made[-1], 8 / 1.5 if coarse else 2.0 ** self.pick(3, 5))
 
     def requantize(self) -> None:
         """The same reals in other codes, whose range has more in common than zero."""
         x = self.any(lambda c: True)
         if x is not None:
             zero = self.pick(30, 97) * 2 + 1 + bounds(x.kind)[0]
-            self.net.op(
-                "Requantize", [x], self.result(x.shape, self.near(2.0 * float(x.scale)), zero)
-            )
+            out = self.result(x.shape, self.near(2.0 * float(x.scale)), zero)
+            self.net.op("Requantize", [x], out)
 
     def max_pool(self) -> None:
         self._pool("MaxPool")
@@ -432,7 +466,7 @@ class Maker:
             out = self.like(x, (*x.shape[:2], *size))
         else:
             attrs["count_include_pad"] = int(self.chance(0.3))
-            out = self.result((*x.shape[:2], *size), self.near(0.5 * float(x.scale)))
+            out = self.result((*x.shape[:2], *size), self.mean(x, kernel[0] * kernel[1]))
         self.net.op(op, [x], out, attrs)
 
     def global_pool(self) -> None:
@@ -440,11 +474,9 @@ class Maker:
         if x is not None:
             self._global_pool(x)
 
-    def _global_pool(self, x: Codes) -> None:
-        size = x.shape[2] * x.shape[3]
-        out = self.result(
-            (*x.shape[:2], 1, 1), self.near(float(x.scale) * 2.0 ** self.pick(1, 4) / size)
-        )
+    def _global_pool(self, x: Codes, steps: float | None = None) -> None:
+        steps = steps or 2.0 ** self.pick(1, 4) / (x.shape[2] * x.shape[3])
+        out = self.result((*x.shape[:2], 1, 1), self.near(float(x.scale) * steps))
         self.net.op("GlobalAveragePool", [x], out)
 
     def concat(self) -> None:
@@ -464,7 +496,8 @@ class Maker:
         if wide > 96 or np.prod(shape) > 20000:
             return
         same = self.chance(0.5)
-        scale = first.scale if same else self.near(2.0 * float(first.scale))
+        steps = 2.0 if self.chance(0.5) else 2 / 3
+        scale = first.scale if same else self.near(steps * float(first.scale))
         out = self.result(shape, scale, first.zero if same else None)
         self.net.op("Concat", parts, out, {"axis": axis})
 
@@ -531,43 +564,9 @@ class Maker:
             shape = (x.shape[1], wide)
             weight, j, s = self.weight(shape, 1, x.shape[1], x, self.free_scale())
             self.net.real_result([x, weight], "z", {"transB": 0}, self.bias(wide, j, s))
-            outputs.append(
-                helper.make_tensor_value_info("z", TensorProto.FLOAT, (x.shape[0], wide))
-            )
+            sums = helper.make_tensor_value_info("z", TensorProto.FLOAT, (x.shape[0], wide))
+            outputs.append(sums)
         return outputs
-
-
-def window(
-    size: tuple[int, ...],
-    kernel: tuple[int, ...],
-    stride: tuple[int, ...],
-    pads: tuple[int, ...],
-    dilation: tuple[int, ...],
-    ceil: bool = False,
-) -> tuple[int, ...] | None:
-    """How often a window fits; None where it does not, or where it lies in padding alone."""
-    found = []
-    for i in range(len(size)):
-        room = size[i] + pads[i] + pads[i + len(size)] - (kernel[i] - 1) * dilation[i] - 1
-        if room < 0:
-            return None
-        count = (-(-room // stride[i]) if ceil else room // stride[i]) + 1
-        if ceil and (count - 1) * stride[i] >= size[i] + pads[i]:
-            # onnxruntime drops this window when it runs, and counts it when it infers shapes.
-            return None
-        found.append(count)
-    return tuple(found)
-
-
-def broadcasts(small: tuple[int, ...], big: tuple[int, ...]) -> bool:
-    """Whether a shape goes with another and leaves it as it is."""
-    if len(small) > len(big):
-        return False
-    return all(s in (1, b) for s, b in zip(small[::-1], big[::-1], strict=False))
-
-
-def broadcast(a: Codes, b: Codes) -> tuple[int, ...]:
-    return tuple(np.broadcast_shapes(a.shape, b.shape))
 
 
 def make(

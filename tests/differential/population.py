@@ -168,14 +168,16 @@ def _count(node: onnx.NodeProto, known: Tensors, found: Population) -> None:
         unit = min(ra, rb)
         if (ra / unit).denominator == (rb / unit).denominator == 1:
             whole = a * int(ra / unit) + b * int(rb / unit)
-            found.add(op, whole, [unit / fractions(at[6])[0]], 0, int(at[7]), kind)
+            ratio = fractions(np.array([float(unit / fractions(at[6])[0])], np.float32))
+            found.add(op, whole, ratio, 0, int(at[7]), kind)
 
 
 def _ratio(
     x: NDArray[np.generic], w: NDArray[np.generic], y: NDArray[np.generic]
 ) -> list[Fraction]:
+    """The multipliers of sums, as float32 holds them."""
     (sx,), (sy,) = fractions(x), fractions(y)
-    return [sx * sw / sy for sw in fractions(w)]
+    return fractions(np.array([float(sx * sw / sy) for sw in fractions(w)], np.float32))
 
 
 def _sums(op: str, at: list[NDArray[np.generic]], attrs: Mapping[str, object]) -> tuple[Whole, int]:

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from .fusion import Report, examine
-from .models import Maker, Model, Style, Taste, window
+from .models import Maker, Model, Style, Taste
 from .population import Population, census
 from .runtime import run
 from .spelling import Codes, Kind, Qdq, QOperator, Spelling
+from .windows import window
 
 CHUNK = 12
 SIDES = {1: (9, 60), 3: (4, 9)}
@@ -53,7 +54,7 @@ def convolve(maker: Maker, x: Codes, n: int) -> None:
 def average(maker: Maker, x: Codes, n: int) -> None:
     ceil, counted = maker.chance(0.5), maker.chance(0.5)
     attrs, size = slide(maker, x, n, ceil=ceil)
-    scale = maker.near(float(x.scale) * 2.0 ** maker.pick(-1, 1))
+    scale = maker.mean(x, int(np.prod(attrs["kernel_shape"])))
     out, tail = maker.tail(maker.result((*x.shape[:2], *size), scale))
     flags = {"ceil_mode": int(ceil), "count_include_pad": int(counted)}
     maker.net.op("AveragePool", [x], out, {**attrs, **flags}, tail=tail)
@@ -107,7 +108,7 @@ def test_more_lines_and_volumes_are_foreseen(chunk: int) -> None:
 def test_their_sums_tie_and_saturate_often() -> None:
     """Convolutions alone, spelled as QOperator models, have their accumulators at hand."""
     found = Population()
-    for seed in range(CHUNK):
+    for seed in range(4 * CHUNK):
         model = network(seed, "u8", QOperator(), "ccc")
         judge = run(model.proto, model.feeds, optimize=False)
         found.merge(census(model.proto, {**model.feeds, **judge}))

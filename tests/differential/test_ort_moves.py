@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from qir.ir.ops.resize import ROUNDINGS
 
 from .fusion import Report, examine
-from .models import Maker, Model, Style, Taste, window
+from .models import Maker, Model, Style, Taste
 from .spelling import Attrs, Codes, Kind, Qdq, Weight
+from .windows import window
 
 Extra = NDArray[np.generic]
 Layer = Callable[[Maker, Codes], None]

@@ -27,6 +27,8 @@ def taste(seed: int, kind: Kind) -> Taste:
         kind,
         styles[seed % 4],
         OPS,
+        layers=7,
+        tails=0.5,
         loose=0.1,
         gains=0.0,
         wraps=0.0,

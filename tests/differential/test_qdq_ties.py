@@ -62,6 +62,7 @@ CHAINS = [
     Case("AveragePool", (6,), ((2, 5, 6, 6, 6),), "Clip", attrs=PARTS),
     Case("Conv", (2.5,), (LINES, (16, 40, 1)), "Clip", (12, 1), ("u8",)),
     Case("Gemm", (2.5,), ROWS, "Relu", (15, 1)),
+    Case("Gemm", (2.5,), ROWS, "Clip", (15, 1)),
     Case("MatMul", (2.5,), ROWS, "Relu", (15, 1), ("u8",)),
     Case("MatMul", (2.5,), ROWS, "Clip", (15, 1), ("u8",)),
 ]
