@@ -54,6 +54,12 @@ def _on_codes(node: Node) -> bool:
     return coded or node.op in RAW
 
 
+def _kept_real(node: Node) -> bool:
+    """Whether a product has real weights, which are written so that no optimizer codes them."""
+    weight = node.operands.get(spec(node.op).traits.weight or "")
+    return weight is not None and weight.constant is not None and weight.type.quant is None
+
+
 class _Written:
     """What of an integer form is written on reals between codes."""
 
@@ -92,7 +98,10 @@ class _Kernels:
             self.grouped = Graph(graph.name)
         self.names: dict[str, Node] = {}
         self.origins: dict[tuple[str, Origin], Node] = {}
+        kept = {n.name for n in graph if _kept_real(n)}
         for node in self.grouped:
+            if kept.intersection((node.name, *(stage.name for stage in node.stages))):
+                continue
             if node.op not in _OTHER and not node.bodies and _on_codes(node):
                 self._keep(node)
         self.left = {left.node: left.reason for left in left_float(self.grouped)}
@@ -118,7 +127,7 @@ class _Kernels:
 
     def judged(self, node: Node, verdict: Verdict) -> Verdict:
         """What becomes of an op between dequantize and quantize."""
-        kernel = self.head(node)
+        kernel = None if _kept_real(node) else self.head(node)
         if kernel is not None:
             inside = verdict.reason if verdict.reason.startswith("in the kernel of ") else ""
             return replace(verdict, taken="integer", reason=inside)
