@@ -281,8 +281,8 @@ def between(op: str, seed: int) -> list[Product]:
 
 
 def far(op: str, seed: int) -> list[Product]:
-    """Layers whose biases do not fit 32 bits in the unit of their sums, as where all of the data are
-    zero: each ends there, and sums turn round."""
+    """Layers whose biases do not fit 32 bits in the unit of their sums, as where all data are zero:
+    each ends there, and sums turn round."""
     rng, found = np.random.default_rng(seed), []
     for many in (False, True):
         case = linear(seed, many) if op == "linear" else conv(seed, many, int(op[4]))
@@ -292,7 +292,7 @@ def far(op: str, seed: int) -> list[Product]:
         unit = np.asarray(x.scale * case.w.map.scale, np.float64)
         ends = np.array([-4.0, -1.5, 1.5, 4.0])
         if op == "conv3d" or case.w.data[0].size > case.w.data.shape[1]:
-            ends = ends[:2]  # of windows and volumes, a sum of nothing turns round at the upper end too
+            ends = ends[:2]  # there a sum of nothing turns round at the upper end
         real = rng.choice(ends, len(case.w.data)) * 2.0**31 * unit
         out = of("u8", F(unit.max() * 2.0**24), 121)
         held = Held(case.x.data, x)
