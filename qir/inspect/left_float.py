@@ -100,6 +100,9 @@ def _reason(node: Node, found: Profile, *, real: bool) -> str:
     for slot, value in node.operands.items():
         if source_of(node, slot, value) is None:
             if value.node.op == "dequantize":
+                quant = value.node.operands["x"].type.quant
+                if quant is not None and quant.dynamic:
+                    return f"the map of {slot} is given at run time: its kernel is not foreseen"
                 return f"no kernel takes the map of {slot}"
             return f"{slot} is real, not dequantized codes"
     ops, end = _row(node, tails_of(found))

@@ -16,7 +16,15 @@ from qir.ledger import Change, Ledger
 from qir.numerics import Profile, Query, affine_of, profile, query_of
 from qir.numerics.forms import holds_ranges
 from qir.reference.quantized import bounds
-from qir.rewrite.fusing import LINES, PRODUCTS, TAILS, Match, accumulator_scale, moves_codes
+from qir.rewrite.fusing import (
+    LINES,
+    PRODUCTS,
+    TAILS,
+    Match,
+    accumulator_scale,
+    is_tail,
+    moves_codes,
+)
 
 
 def tails_of(found: Profile) -> frozenset[str]:
@@ -146,7 +154,7 @@ def _left_real(match: Match) -> bool:
     readers = _readers(match.last)
     if any(node.op == "quantize" for node in readers):
         return False
-    if len(readers) != 1 or readers[0].op not in TAILS:
+    if len(readers) != 1 or not is_tail(readers[0]):
         return True
     behind = readers[0].result
     return behind.only_use is None or behind.only_use.node.op == "output"

@@ -46,44 +46,47 @@ class FoldConstants(Pass):
     def run(self, graph: Graph, ledger: Ledger) -> int:
         count = 0
         for node in list(graph):
-            if self._foldable(node) or _read_off(node):
-                count += self._fold(graph, node, ledger)
+            if foldable(node, self.limit, self.growth) or _read_off(node):
+                count += fold(graph, node, ledger, self.name)
             elif node.op == "foreign":
                 count += bool(read_again(graph, node, ledger, self.name))
         return count + (graph.prune() if count else 0)
 
-    def _foldable(self, node: Node) -> bool:
-        if node.op in _NEVER or not node.operands or not node.results:
-            return False
-        if any(v.constant is None or v.type.quant for v in node.operands.values()):
-            return False
-        if any(v.type.quant for v in node.results):
-            return False
-        given = {v: v.constant.held.size for v in node.operands.values() if v.constant}
-        return _size(node) <= min(self.limit, sum(given.values()) + self.growth)
 
-    def _fold(self, graph: Graph, node: Node, ledger: Ledger) -> bool:
-        """Whether it is computed; what nobody can compute stays, for it may never be run."""
-        found = {s: v.constant.data for s, v in node.operands.items() if v.constant}
-        if node.op == "qparams":
-            found["x"] = np.zeros((), node.operands["x"].type.dtype.carrier)  # of no account
-        try:
-            made = run_node(node, found, profile_of(graph, node))
-        except QirError:
-            return False
-        if not may(self.name, f"compute {node.op}", node):
-            return False
-        for old, data in zip(node.results, made, strict=True):
-            kind = TensorType(data.shape, old.type.dtype)
-            name = old.name
-            graph.rename(old, graph.fresh(f"{name}.folded"))
-            elements = Array(np.asarray(data, order="C"), kind, name)
-            value = graph.constant(elements, name=name, before=node)
-            graph.set_origins(value.node, node.origins)
-            graph.set_lineage(value, old.lineage)
-            graph.replace(old, value)
-            ledger.add(Change.EXACT, self.name, name, f"{node.op} of constants computed")
-        return True
+def foldable(node: Node, limit: int, growth: int) -> bool:
+    """Whether an op makes reals of constants alone, and not too many."""
+    if node.op in _NEVER or not node.operands or not node.results:
+        return False
+    if any(v.constant is None or v.type.quant for v in node.operands.values()):
+        return False
+    if any(v.type.quant for v in node.results):
+        return False
+    given = {v: v.constant.held.size for v in node.operands.values() if v.constant}
+    return _size(node) <= min(limit, sum(given.values()) + growth)
+
+
+def fold(graph: Graph, node: Node, ledger: Ledger, step: str) -> bool:
+    """Whether it is computed; what nobody can compute stays, for it may never be run."""
+    found = {s: v.constant.data for s, v in node.operands.items() if v.constant}
+    if node.op == "qparams":
+        found["x"] = np.zeros((), node.operands["x"].type.dtype.carrier)  # of no account
+    try:
+        made = run_node(node, found, profile_of(graph, node))
+    except QirError:
+        return False
+    if not may(step, f"compute {node.op}", node):
+        return False
+    for old, data in zip(node.results, made, strict=True):
+        kind = TensorType(data.shape, old.type.dtype)
+        name = old.name
+        graph.rename(old, graph.fresh(f"{name}.folded"))
+        elements = Array(np.asarray(data, order="C"), kind, name)
+        value = graph.constant(elements, name=name, before=node)
+        graph.set_origins(value.node, node.origins)
+        graph.set_lineage(value, old.lineage)
+        graph.replace(old, value)
+        ledger.add(Change.EXACT, step, name, f"{node.op} of constants computed")
+    return True
 
 
 def _read_off(node: Node) -> bool:

@@ -13,6 +13,7 @@ from qir.numerics import Profile, given, profile
 from qir.numerics.profile import REAL
 from qir.numerics.profile import Group as Row
 from qir.passes._kernels import Kernel, is_float, kernels, wrap
+from qir.passes._loading import fold_loaded
 from qir.passes._memory import lay_out
 from qir.passes._needs import NEEDS, asked, join_tails, offset, tails_of
 from qir.rewrite import Tolerance
@@ -44,7 +45,8 @@ class Group(Fusing):
         if is_float(graph):
             count = self._reals(graph, named, ledger) if self.profile else 0
         else:
-            count = join_tails(graph, named, ledger) + load(graph, named, ledger)
+            count = fold_loaded(graph, named, ledger)
+            count += join_tails(graph, named, ledger) + load(graph, named, ledger)
             if named.memory == "channels_last":
                 wrap = partial(self._wrap, graph.profile)
                 count += lay_out(graph, named, ledger, self.name, wrap)

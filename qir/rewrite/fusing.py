@@ -184,6 +184,11 @@ def _flow(node: Node) -> str | None:
     return None
 
 
+def is_tail(node: Node) -> bool:
+    """Whether it is an activation that a kernel may end in, a clip by given ends among them."""
+    return node.op in TAILS or (node.op == "foreign" and node.attrs["op"] == "Clip")
+
+
 def match_of(ops: tuple[Node, ...], quantize: Node | None, *, reals: bool = False) -> Match | None:
     """Ops in a row up to a quantize; None where kernels on codes are no such row.
 

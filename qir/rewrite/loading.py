@@ -6,34 +6,19 @@ from dataclasses import replace
 
 import numpy as np
 
-from qir.ir.calls import make_call
-from qir.ir.dtype import F32, I8, I32, U8
+from qir.ir.dtype import I8, U8
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
-from qir.ir.ops import spec
 from qir.ir.types import Array, QuantType, uniform
 from qir.ledger import Change, Ledger
-from qir.numerics import (
-    Profile,
-    Query,
-    Rule,
-    affine_of,
-    bias_codes,
-    choose,
-    quantize,
-    query_of,
-)
+from qir.numerics import Profile, Query, affine_of, quantize, query_of
 from qir.rewrite.blocked_data import round_data
+from qir.rewrite.coding import code_reals
 from qir.rewrite.flat_rows import lays_back, rows_of_codes
-from qir.rewrite.fusing import TAILS
 from qir.rewrite.gemms import as_gemms
 from qir.rewrite.linear import as_linear, knows_linear
 
 _NAME = "group"
-_BIASED = frozenset(
-    "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d gemm".split()
-)
-"""Ops whose real bias a runtime may make codes of."""
 
 
 def load(graph: Graph, profile: Profile, ledger: Ledger) -> int:
@@ -52,7 +37,7 @@ def load(graph: Graph, profile: Profile, ledger: Ledger) -> int:
         count += _merge(graph, ledger) + _drop(graph, ledger)
     rule = profile.resolve(Query("constant"))
     if rule.weights.given == "float":
-        count += _code_weights(graph, ledger, rule) + _code_biases(graph, profile, ledger)
+        count += code_reals(graph, profile, rule, ledger)
     if profile.signed == "private_unsigned":
         count += _unsign(graph, ledger)
     if profile.doubled == "merged":
@@ -300,81 +285,3 @@ def _common(one: QuantType, other: QuantType) -> QuantType | None:
     exact = f32(f32(one.low) - f32(least / scale))
     zero = int(np.floor(np.abs(exact) + f32(0.5)) * np.sign(exact))
     return uniform(one.storage, np.asarray(scale), np.asarray(min(max(zero, one.low), one.high)))
-
-
-def _code_weights(graph: Graph, ledger: Ledger, rule: Rule) -> int:
-    """Makes codes of real weights between codes, as the runtime does when it loads a model."""
-    count = 0
-    for node in graph:
-        value = node.weight if node.op in ("conv2d", "gemm") else None
-        if value is None or value.constant is None or value.type.element != F32:
-            continue
-        data = node.operands[spec(node.op).traits.data]
-        if data.node.op != "dequantize" or not _ends_in_quantize(node):
-            continue
-        reals = value.constant.data
-        scale, zero = choose(reals.min(initial=0), reals.max(initial=0), I8, rule.choose)
-        quant = uniform(I8, np.asarray(scale), np.asarray(zero))
-        kind = value.type.with_element(quant)
-        codes = Array(quantize(reals, affine_of(quant), rule), kind, f"{value.name}.codes")
-        coded = graph.constant(codes, name=graph.fresh(f"{value.name}.codes"), before=node)
-        made = graph.add("dequantize", {"x": coded}, before=node)
-        slot = spec(node.op).traits.weight
-        assert slot is not None
-        graph.set_operand(node, slot, made.result)
-        ledger.add(Change.NUDGED, _NAME, node.name, "its real weights become codes", codes=0.5)
-        count += 1
-    return count
-
-
-def _code_biases(graph: Graph, profile: Profile, ledger: Ledger) -> int:
-    """Makes codes of real biases between codes, in units of their product."""
-    count = 0
-    for node in list(graph):
-        slot = spec(node.op).traits.bias or ""
-        bias = node.operands.get(slot)
-        if node.op not in _BIASED or node.stages or bias is None or not _ends_in_quantize(node):
-            continue
-        made = _coded_bias(graph, node, bias, profile)
-        if made is None:
-            continue
-        graph.set_operand(node, slot, made)
-        ledger.add(Change.NUDGED, _NAME, node.name, "its real bias becomes codes", codes=0.5)
-        count += 1
-    return count
-
-
-def _coded_bias(graph: Graph, node: Node, bias: Value, profile: Profile) -> Value | None:
-    """A real bias as codes in units of a product's scales, dequantized; None where it stays."""
-    traits, held = spec(node.op).traits, bias.constant
-    given = (node.operands[traits.data], node.operands[traits.weight or ""])
-    if held is None or bias.type.element != F32 or bias.type.rank != 1:
-        return None
-    if any(v.node.op != "dequantize" for v in given):
-        return None
-    x, w = (v.node.operands["x"].type.quant for v in given)
-    if x is None or w is None or not _plain(x) or w.dynamic or x.kind != "uniform":
-        return None
-    call, many = make_call(node.op, node.operands, node.attrs), w.grain is not None
-    along = traits.weight_axis(call) if traits.weight_axis else None
-    if many and (w.axis != along or np.shape(w.scales()) != bias.type.shape):
-        return None
-    codes = bias_codes(held.data, affine_of(x), affine_of(w), profile.resolve(query_of(node)))
-    unit = np.float32(x.scales()) * np.asarray(w.scales(), np.float32)
-    quant = uniform(I32, np.asarray(unit, np.float32), axis=0 if many else None)
-    kind = bias.type.with_element(quant)
-    name = graph.fresh(f"{bias.name}.codes")
-    coded = graph.constant(Array(codes, kind, name), name=name, before=node)
-    graph.set_origins(coded.node, bias.node.origins)
-    return graph.add("dequantize", {"x": coded}, before=node).result
-
-
-def _ends_in_quantize(node: Node) -> bool:
-    """Whether one quantize is all that reads a node, activations before it aside."""
-    while True:
-        readers = [use.node for use in node.result.uses if use.node.op != "output"]
-        if len(readers) != 1:
-            return False
-        (node,) = readers
-        if node.op not in TAILS:
-            return node.op == "quantize"
