@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from textwrap import shorten
 
@@ -12,6 +13,8 @@ import onnxruntime
 
 from qir.errors import DataError, InputError
 from qir.target import Executable
+
+from . import handed
 
 SILENT = 4
 """Only what ends the process is logged; what fails is raised."""
@@ -58,10 +61,27 @@ class Session(Executable):
         }
         arrays = {n: v if n in lists else _fed(v) for n, v in given.items()}
         try:
-            results = self._session.run(names, arrays)
+            results = self._run(names, arrays)
         except Exception as error:
             raise DataError(f"onnxruntime cannot run it: {_first(error)}") from error
         return dict(zip(names, results, strict=True))
+
+    def _run(self, names: list[str], arrays: dict[str, object]) -> Sequence[object]:
+        """The results; bit by bit where NumPy has no type for what goes in or comes out.
+
+        Lists, and texts that go in, can only be handed over by the binding.
+        """
+        kinds = {each.name: each.type for each in self._session.get_inputs()}
+        outs = [each.type for each in self._session.get_outputs()]
+        among = [*outs, *(kinds.get(name, "") for name in arrays)]
+        whole = all(said.startswith("tensor") for said in among)
+        if not whole or "tensor(string)" in kinds.values() or not any(map(handed.odd, among)):
+            results: Sequence[object] = self._session.run(names, arrays)
+            return results
+        fed = {
+            n: handed.given(np.asarray(a), handed.odd(kinds.get(n, ""))) for n, a in arrays.items()
+        }
+        return [handed.found(value) for value in self._session.run_with_ort_values(names, fed)]
 
 
 def most(threads: int | None) -> int:

@@ -233,8 +233,12 @@ def _kind(graph: Graph, name: str, array: Tensor) -> str:
     from qir.ir.dtype import dtype_of
 
     found = graph.outputs.get(name) or graph.values.get(name)
-    loose = array.dtype == object and found is not None and found.type.dtype.is_opaque
-    return str(found.type) if found is not None and loose else str(dtype_of(array))
+    if found is None:
+        return str(dtype_of(array))
+    kind = found.type.dtype
+    if kind.is_opaque:
+        return str(found.type if array.dtype == object else dtype_of(array))
+    return str(kind if array.dtype == kind.carrier else dtype_of(array))
 
 
 def _row(found: Difference, near: Mapping[str, Mapping[str, float]]) -> dict[str, object]:
