@@ -79,5 +79,7 @@ TAILS: Suites = {
     "spread_u8": lambda: spread("uint8", 24),
     "linear_i4_even": lambda: even(nibbles(linear("int8", 48))),
     "linear_i4_even_ties": lambda: even(nibbles(tied("linear", "int8", 8))),
+    "linear_i4_int16": lambda: nibbles(linear("int16", 24)),
+    "linear_i4_int16_ties": lambda: nibbles(tied("linear", "int16", 8)),
 }
 """Suites of cases, by the names of their files."""
