@@ -129,6 +129,14 @@ def test_what_same_may_leave_unread_is_claimed_where_it_is_known_how_it_was_padd
             assert profile(name).resolve(unread).claim == claim
 
 
+def test_nothing_is_claimed_of_channels_alone_by_weights_of_four_bits() -> None:
+    """Kernels of eight channels round otherwise; of 16-bit codes they read the wrong bytes."""
+    for kind, names in (("i8", (DELEGATE, NEWER)), ("i16", (REFERENCE, DELEGATE, NEWER))):
+        for form, claim in (((), "exact"), (("grouped",), "unknown")):
+            query = Query("conv2d", {"x": kind, "w": "i4", "result": kind}, forms=form)
+            assert {profile(name).resolve(query).claim for name in names} == {claim}
+
+
 @pytest.mark.parametrize("name", UNREAD.split())
 def test_the_form_holds_of_each_defect(name: str) -> None:
     for case in SUITES[name]():

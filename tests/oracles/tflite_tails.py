@@ -21,7 +21,7 @@ from tests.oracles.tflite_operands import (
     unsigned,
     weights,
 )
-from tests.oracles.tflite_products import linear, tied
+from tests.oracles.tflite_products import conv, linear, tied
 
 
 def recoded(kind: str, to: str) -> Iterator[Case]:
@@ -79,6 +79,8 @@ TAILS: Suites = {
     "spread_u8": lambda: spread("uint8", 24),
     "linear_i4_even": lambda: even(nibbles(linear("int8", 48))),
     "linear_i4_even_ties": lambda: even(nibbles(tied("linear", "int8", 8))),
+    "conv_i4_int16": lambda: nibbles(conv("int16", 16, depth=False)),
+    "conv_i4_int16_ties": lambda: nibbles(tied("conv2d", "int16", 8)),
     "linear_i4_int16": lambda: nibbles(linear("int16", 24)),
     "linear_i4_int16_ties": lambda: nibbles(tied("linear", "int16", 8)),
 }
