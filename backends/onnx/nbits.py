@@ -18,7 +18,7 @@ from qir.ledger import Change, Ledger
 from qir.passes._bodies import bodies
 from qir.passes.open_groups import OpenGroups
 
-from . import as_read
+from . import as_read, bnb4
 from .writer import STEP
 
 KERNEL = "onnx:com.microsoft.MatMulNBits"
@@ -30,6 +30,8 @@ _SAID = (
     "stay real; in quantize/dequantize form onnxruntime's optimizer computes it at level 4 and "
     "rounds them to 8 bits a block, unless session.qdq_matmulnbits_accuracy_level says otherwise"
 )
+_KEPT = ("MatMulNBits", "MatMulBnb4")
+_TABLE = "its codes are those of a table, which ONNX's DequantizeLinear has not"
 _UNHELD = (
     "onnxruntime's MatMulNBits loads weights of 8 bits with real zero points or g_idx, and fails "
     "in each run"
@@ -62,11 +64,20 @@ def to_nbits(graph: Graph, ledger: Ledger, *, standard: bool) -> tuple[int, list
     Says how much there is of that form, and of each product beside it why it is not.
     """
     left: list[str] = []
-    count = sum(1 for n in graph if n.op == "fused" and n.attrs["kernel"] == KERNEL)
+    kernels = (KERNEL, bnb4.KERNEL)
+    count = sum(1 for n in graph if n.op == "fused" and n.attrs["kernel"] in kernels)
     if not standard:  # what is kept has that form already
-        count += sum(1 for n in graph if n.op == "foreign" and n.attrs["op"] == "MatMulNBits")
+        count += sum(1 for n in graph if n.op == "foreign" and n.attrs["op"] in _KEPT)
     for node in list(graph):
         if node.op not in ("matmul", "gemm", "linear"):
+            continue
+        if table := bnb4.weights(node):
+            found = _TABLE if standard else table
+            if isinstance(found, bnb4.Weights):
+                bnb4.group(graph, node, found, ledger)
+                count += 1
+            else:
+                _stays(node, found, left, ledger)
             continue
         slot = spec(node.op).traits.weight or ""
         weight = node.operands[slot]
@@ -76,17 +87,21 @@ def to_nbits(graph: Graph, ledger: Ledger, *, standard: bool) -> tuple[int, list
         array = weight.node.operands["x"].constant if weight.node.op == "dequantize" else None
         if array is None or len(weight.node.operands) > 1:
             continue
-        found = _plain(array) if standard else _rows(array, node, turned=turned)
-        if isinstance(found, str):
-            left.append(f"{node.name} stays as it is: {found}")
-            ledger.add(Change.EXACT, STEP, node.name, f"stays as it is: {found}")
+        rows = _plain(array) if standard else _rows(array, node, turned=turned)
+        if isinstance(rows, str):
+            _stays(node, rows, left, ledger)
             continue
         count += 1
         if not standard:
-            _group(graph, node, found, weight)
+            _group(graph, node, rows, weight)
             ledger.add(Change.REGROUPED, STEP, node.name, _SAID)
     graph.prune()
     return count, left
+
+
+def _stays(node: Node, why: str, left: list[str], ledger: Ledger) -> None:
+    left.append(f"{node.name} stays as it is: {why}")
+    ledger.add(Change.EXACT, STEP, node.name, f"stays as it is: {why}")
 
 
 def _plain(array: Array) -> Array | str:
