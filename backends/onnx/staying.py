@@ -25,6 +25,8 @@ _MOVES = (
     "Reshape Flatten Transpose Squeeze Unsqueeze Slice Concat Pad MaxPool Gather Expand Tile "
     "DepthToSpace Resize"
 ).split()
+_SIZES = frozenset({"Shape", "Size"})
+"""Operators that compute nothing on what they read."""
 _BYTES = frozenset({"u8", "i8"})
 _SUMS = "integers are summed of u8 and i8 codes on both sides of a matrix product or convolution"
 _BITS = "MatMulNBits is for matrices of weights in 2, 4 or 8 bits, in blocks along the sum"
@@ -76,7 +78,7 @@ def _between(graph: onnx.GraphProto) -> Iterator[tuple[NodeProto, list[_Codes], 
             types[node.output[0]] = _stored(node, types)
             continue
         sides = [known[name] for name in node.input if name in known]
-        if sides:
+        if sides and node.op_type not in _SIZES:
             yield node, sides, any(name in quantized for name in node.output)
 
 

@@ -259,10 +259,13 @@ def _layer(name: str, node: Node, integer: bool, work: int | None) -> Layer:
 
 
 def weights_of(node: Node) -> Tensor | None:
-    """The operand in the weight slot of the op, or of the first stage of its chain that has one."""
+    """The operand in the weight slot of the op, or of the first stage of its chain that has one.
+
+    A transposed convolution has one too, though no trait says so.
+    """
     stages = [(s.op, node.stage_operands(i)) for i, s in enumerate(node.stages)]
     for op, operands in stages or [(node.op, node.operands)]:
-        value = operands.get(spec(op).traits.weight or "")
+        value = operands.get(spec(op).traits.weight or "w")
         if value is not None:
             quant = read(value)
             dtype = str(quant.storage if quant else value.type.dtype)

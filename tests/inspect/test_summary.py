@@ -113,6 +113,23 @@ def test_a_layer_is_stored_as_its_only_reader_rounds_it() -> None:
     assert (weights.dtype, weights.shape) == ("i8", (6, 3, 3, 3))
 
 
+@pytest.mark.parametrize("axes", [1, 2, 3])
+def test_a_transposed_convolution_has_weights(axes: int) -> None:
+    sizes, window = "x5" * axes, "x3" * axes
+    graph = parse(
+        f"""graph main as native {{
+  %x = input() : 1x4{sizes}xf32
+  %w = input() : 4x6{window}x!quant.uniform<i8:f32, 0.5>
+  %v = dequantize(%w) : 4x6{window}xf32
+  %y = conv_transpose{axes}d(%x, %v) : 1x6{"x7" * axes}xf32
+  output(y=%y)
+}}"""
+    )
+    weights = {layer.name: layer.weights for layer in summarize(graph).layers}["y"]
+    assert weights is not None
+    assert (weights.dtype, weights.shape) == ("i8", (4, 6, *[3] * axes))
+
+
 @pytest.mark.parametrize("text", [FLOAT, INTEGER, QDQ])
 def test_summaries_and_explanations_are_json(text: str) -> None:
     graph = program(text)

@@ -101,3 +101,18 @@ def test_codes_of_onnxruntimes_own_operators_need_no_newer_operator_set(
     for optimize in (False, True):
         wanted = run(proto, feeds, optimize=optimize)["y"]
         np.testing.assert_array_equal(run(made, feeds, optimize=optimize)["y"], wanted)
+
+
+@pytest.mark.parametrize("codes", [U8, U16])
+def test_what_asks_for_sizes_stays_on_nothing(codes: int, tmp_path: Path) -> None:
+    """Shape and Size compute nothing on reals, so that nobody counts them among what does."""
+    proto = product(I8, codes)
+    (end,) = (n for n in proto.graph.node if n.op_type == "Selu")
+    for op, shape in (("Shape", [2]), ("Size", [])):
+        proto.graph.node.append(helper.make_node(op, end.input, [op]))
+        proto.graph.output.append(helper.make_tensor_value_info(op, TensorProto.INT64, shape))
+    made, ledger = converted(proto, tmp_path, "qoperator")
+    assert {"Shape", "Size"} <= {n.op_type for n in made.graph.node}
+    said = [entry.reason for entry in ledger if "on reals" in entry.reason]
+    assert said
+    assert not any("Shape" in line or "Size" in line for line in said)
