@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -55,18 +55,21 @@ def group(
     a model is calibrated and quantized as any other, and gets no codes within its groups. As a
     pass: qir opt -p 'group{as=PROFILE}'.
 
-    --json prints {file, output, output_bytes, profile, on, groups: [{node, chain, row, origins}],
-    loaded, float: [{node, op, reason, origins}], float_sums: [{path, node, op, bits, codes}]}; on
-    is codes, or reals for a float model, whose groups may be one op; loaded counts what is changed
-    before anything is grouped, as the runtime does when it loads the model, or as quantizing folds
-    it; float_sums are the ops beside codes that the runtime computes in float32 in an order of its
-    own, with the bits of the codes, and by how many of these one may be off.
+    --json prints {file, output, output_bytes, profile, on, groups: [{node, chain, row, claim,
+    origins}], loaded, float: [{node, op, reason, origins}], float_sums: [{path, node, op, bits,
+    codes}]}; claim is how far the profile says that the kernel's bytes are the runtime's, null for
+    a float model; on is codes, or reals for a float model, whose groups may be one op; loaded
+    counts what is changed before anything is grouped, as the runtime does when it loads the model,
+    or as quantizing folds it; float_sums are the ops beside codes that the runtime computes in
+    float32 in an order of its own, with the bits of the codes, and by how many of these one may be
+    off.
     """
     from qir import pipeline
     from qir.errors import UsageError
     from qir.inspect.float_sums import float_sums, said_of
     from qir.inspect.left_float import foreseen, left_float
     from qir.ledger import Ledger
+    from qir.passes._claims import BASIS
     from qir.passes._kernels import is_float
     from qir.passes.group import Group
 
@@ -91,7 +94,9 @@ def group(
     )
     pipeline.save(done, output, ledger=ledger, journal=journal, force=force, lossy=True)
     wrapped = [step for report in reports for step in report.steps if " by " in step.rewrite]
-    loaded = folded if real else sum(entry.step == "group" for entry in ledger) - len(wrapped)
+    said = [entry for entry in list(ledger)[read:] if entry.step == "group"]
+    claims = {entry.subject: entry.reason for entry in said if entry.basis == BASIS}
+    loaded = folded if real else len(said) - len(claims) - len(wrapped)
     steps: Sequence[Step | Foreseen] = kernels if real else wrapped
     left = list(left_float(done))
     sums = float_sums(done, 0) if left and not real else []
@@ -104,7 +109,7 @@ def group(
                 "output_bytes": output.stat().st_size,
                 "profile": profile,
                 "on": "reals" if real else "codes",
-                "groups": [_json(step) for step in steps],
+                "groups": [_json(s, None if real else claims.get(s.node, "exact")) for s in steps],
                 "loaded": loaded,
                 "float": [_left(one) for one in left],
                 "float_sums": [asdict(one) for one in sums],
@@ -116,13 +121,18 @@ def group(
     when = "that are folded first" if real else "on loading"
     more = f", {plural(loaded, 'change')} {when}" if loaded else ""
     screen.facts({"groups": what + more, "float": plural(len(left), "op") if left else "nothing"})
-    rows = [(s.node, *_split(s), str(s.origins[0]) if s.origins else "") for s in steps]
+    if wrapped and not real:
+        screen.facts({"claims": _claimed(claims.values(), len(wrapped))})
+    rows = [_row(s, "" if real else claims.get(s.node, "exact")) for s in steps]
     columns = (
         Column("node", fit="shorten"),
         Column("computed as one", fit="wrap"),
+        *([Column("bytes", fit="wrap")] if claims else []),
         Column("says", fit="shorten"),
         Column("came from", fit="drop"),
     )
+    if not claims:
+        rows = [(node, chain, *rest) for node, chain, _, *rest in rows]
     screen.table(columns, rows, title="groups")
     _show_left(screen, left)
     if sums:
@@ -153,16 +163,31 @@ def _show_left(screen: Screen, left: Sequence[Left]) -> None:
     screen.table(columns, rows, title="in float")
 
 
+def _claimed(said: Iterable[str], count: int) -> str:
+    """How far the bytes of kernels are known, in a line."""
+    found = Counter(said)
+    rest = count - found.total()
+    parts = [f"{plural(n, 'kernel')}: {what}" for what, n in found.most_common()]
+    whole = f"every byte of {plural(rest, 'kernel')}" if rest else ""
+    return "; ".join(part for part in (whole, *parts) if part)
+
+
+def _row(step: Step | Foreseen, claim: str) -> tuple[str, ...]:
+    chain, says = _split(step)
+    return step.node, chain, claim, says, str(step.origins[0]) if step.origins else ""
+
+
 def _split(step: Step | Foreseen) -> tuple[str, str]:
     """The chain, and the row of the profile that says it is one kernel."""
     chain, _, row = step.rewrite.rpartition(" by ")
     return chain, row
 
 
-def _json(step: Step | Foreseen) -> dict[str, object]:
+def _json(step: Step | Foreseen, claim: str | None) -> dict[str, object]:
     chain, row = _split(step)
     origins = [str(origin) for origin in step.origins]
-    return {"node": step.node, "chain": chain.split(" |> "), "row": row, "origins": origins}
+    said = {"node": step.node, "chain": chain.split(" |> "), "row": row, "claim": claim}
+    return {**said, "origins": origins}
 
 
 def _left(one: Left) -> dict[str, object]:

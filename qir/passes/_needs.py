@@ -14,7 +14,8 @@ from qir.ir.ops import spec
 from qir.ir.types import QuantType
 from qir.ledger import Change, Ledger
 from qir.numerics import Profile, Query, affine_of, profile, query_of
-from qir.numerics.forms import holds_ranges
+from qir.numerics.forms import forms_of, holds_ranges
+from qir.numerics.profile import bounds_of
 from qir.reference.quantized import bounds
 from qir.rewrite.fusing import (
     LINES,
@@ -35,10 +36,19 @@ def tails_of(found: Profile) -> frozenset[str]:
 
 def asked(match: Match) -> Query:
     """What a profile is asked for ops in a row."""
-    storage = {s: str(v.type.quant.storage) for s, v in match.codes.items() if v.type.quant}
-    if match.result is not None:
-        storage["result"] = str(match.result.storage)
-    return replace(query_of(match.head), storage=storage)
+    types, result = {slot: value.type for slot, value in match.codes.items()}, match.result
+    storage = {slot: str(kind.quant.storage) for slot, kind in types.items() if kind.quant}
+    if result is not None:
+        storage["result"] = str(result.storage)
+    weight = types.get("w") or types.get("b")
+    many = weight is not None and weight.quant is not None and weight.quant.grain is not None
+    return replace(
+        query_of(match.head),
+        storage=storage,
+        grain="channel" if many else "tensor",
+        bounds="full" if result is None else bounds_of(result),
+        forms=forms_of(match.head.op, types, match.head.attrs, result),
+    )
 
 
 def offset(match: Match, found: Profile) -> bool:

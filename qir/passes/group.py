@@ -8,10 +8,11 @@ from math import inf
 
 from qir.ir.graph import Graph
 from qir.ir.ops import spec
-from qir.ledger import Change, Ledger
+from qir.ledger import Change, Entry, Ledger
 from qir.numerics import Profile, given, profile
 from qir.numerics.profile import REAL
 from qir.numerics.profile import Group as Row
+from qir.passes._claims import entries
 from qir.passes._kernels import Kernel, is_float, kernels, wrap
 from qir.passes._loading import fold_loaded
 from qir.passes._memory import lay_out
@@ -97,6 +98,11 @@ class Group(Fusing):
         """The chain, and the row of the profile that says it is one kernel."""
         said = _says(self.named(graph), self._row(match, graph))
         return f"{super().rewrite(match, graph)} by {said}"
+
+    def promised(self, match: Match, graph: Graph) -> tuple[Entry, ...]:
+        """What the profile claims of the kernel, where that is not every byte."""
+        row = self._row(match, graph)
+        return entries(row.claim if row else "unknown", self.name, match.head.name)
 
     def allows(self, match: Match, graph: Graph) -> bool:
         row = self._row(match, graph)

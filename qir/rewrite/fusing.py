@@ -15,7 +15,7 @@ from qir.ir.graph import Graph
 from qir.ir.node import Node, Stage, Value
 from qir.ir.ops import spec
 from qir.ir.types import Array, QuantType, TensorType
-from qir.ledger import Change, Ledger
+from qir.ledger import Change, Entry, Ledger
 from qir.numerics import Profile, Rule, affine_of, bias_codes, profile, query_of, reals_of
 from qir.rewrite.contract import Pass
 from qir.rewrite.tolerance import REGROUPED
@@ -120,6 +120,10 @@ class Fusing(Pass):
         """What wrapping these ops is called."""
         return " |> ".join(node.op for node in match.ops)
 
+    def promised(self, match: Match, graph: Graph) -> tuple[Entry, ...]:
+        """What the ledger says of how far the kernel's bytes are known, where not to the last."""
+        return ()
+
     def run(self, graph: Graph, ledger: Ledger) -> int:
         count = 0
         known, tails, sums = self.known(graph), self.tails(graph), self.sums(graph)
@@ -137,8 +141,10 @@ class Fusing(Pass):
                 continue
             said = " |> ".join(n.op for n in match.ops)
             said += " of reals by codes" if match.real else " on codes, rounded once"
+            promised = self.promised(match, graph)
             _fuse(graph, match, self.named(graph))
             ledger.add(Change.REGROUPED, self.name, match.head.name, said)
+            ledger.extend(promised)
             count += 1
         return count + (graph.prune() if count else 0)
 
