@@ -61,14 +61,13 @@ def bench(
 
     The engines take turns, so that a busy machine slows all of them alike; the ratio is the median
     over the turns of the time of each to that of the first. Spread is how far the middle half of
-    the times lies apart. An engine that does not take what data give for a default is left out,
-    where another takes it.
+    the times lies apart. An engine that does not take the model, or what data give for a default,
+    is left out, where another takes it.
 
     --json prints {file, batch, threads, inputs, engines: [{name, runs, median, least, spread,
     ratio}], left_out: [{engine, reason}], fallbacks, steps: [{step, kind, seconds, bytes}]}; times
     are in seconds.
     """
-    from qir.cli.engines import engine
     from qir.inspect import interleave
 
     names = _names(engines)
@@ -76,7 +75,9 @@ def bench(
     screen = Screen()
     graph = open_model(model)
     inputs = _inputs(graph, data, batch, seed, given)
-    made, left_out = _able([engine(name, graph, model, threads) for name in names], graph, inputs)
+    ready, refused = _ready(names, graph, model, threads)
+    made, left = _able(ready, graph, inputs)
+    left_out = [*refused, *left]
     with screen.progress("measuring") as progress:
         timings = interleave(
             {e.name: lambda e=e: e.run(inputs) for e in made},  # type: ignore[misc]
@@ -110,6 +111,26 @@ def bench(
         text = ", ".join(f["node"] for f in fallbacks[:4]) + (" .." if len(fallbacks) > 4 else "")
         screen.line(f"  {plural(len(fallbacks), 'node')} run by the reference: {text}", "yellow")
     _show_steps(screen, steps)
+
+
+def _ready(
+    names: Sequence[str], graph: Graph, model: Path, threads: int
+) -> tuple[list[Engine], list[dict[str, str]]]:
+    """The engines that take the model, and why each of the others does not."""
+    from qir.cli.engines import engine
+    from qir.errors import InputError, Refused
+
+    ready: list[Engine] = []
+    left: dict[str, InputError | Refused] = {}
+    for name in names:
+        try:
+            ready.append(engine(name, graph, model, threads))
+        except (InputError, Refused) as error:
+            left[name] = error
+    if not ready:
+        raise next(iter(left.values()))
+    said = {name: str(error).removeprefix(f"{model}: ") for name, error in left.items()}
+    return ready, [{"engine": name, "reason": reason} for name, reason in said.items()]
 
 
 def _able(

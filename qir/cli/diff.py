@@ -10,7 +10,7 @@ import click
 
 from qir.cli import defaults
 from qir.cli import verb as shared
-from qir.cli.measuring import measured, number, run_all, show_measured
+from qir.cli.measuring import apart, measured, number, run_all, show_measured
 from qir.cli.models import open_model
 from qir.cli.screen import Cell, Column, Screen, plural
 
@@ -67,7 +67,8 @@ def diff(
 
     --json prints {a, b, equal, nodes, matched, graph, changed: [{a, b, op, how, changes: [{what,
     where, a, b, measure}]}], only_a: [{name, op, held_by}], only_b, bodies, samples, outputs:
-    [{name, metrics}]}; samples is null without --data, metrics are as in `qir run`.
+    [{name, metrics, differ}]}; samples is null without --data, metrics are as in `qir run`, of
+    numbers alone; differ is how many texts, lists and the like are others, null of numbers.
     """
     from qir.errors import UsageError
     from qir.inspect.metrics import metric
@@ -83,11 +84,13 @@ def diff(
     asked = data is not None or metrics or isa is not None
     results = _results(screen, graphs, data, limit, isa) if asked else []
     near = measured(chosen, *results) if results else {}
+    others = apart(*results) if results else {}
     if as_json:
-        rows = ((name, {m: number(x) for m, x in row.items()}) for name, row in near.items())
+        ran_names = results[0] if results else {}
+        rows = ((n, {m: number(x) for m, x in near.get(n, {}).items()}) for n in ran_names)
         head: dict[str, object] = {"a": str(a), "b": str(b), **found.to_json()}
         head["samples"] = next((len(r) for r in results[0].values()), 0) if results else None
-        head["outputs"] = [{"name": name, "metrics": row} for name, row in rows]
+        head["outputs"] = [{"name": n, "metrics": r, "differ": others.get(n)} for n, r in rows]
         screen.json(head)
     else:
         names = (a.name, b.name) if a.name != b.name else (str(a), str(b))
@@ -96,6 +99,10 @@ def diff(
             screen.line()
             defaults.show_both(screen, graphs, data)
             show_measured(screen, chosen, near)
+            for name, count in others.items():
+                size = results[0][name].size
+                said = f"{count:,} of {size:,} differ" if count else "the same in both"
+                screen.line(f"  {name} is no numbers: {said}", "yellow" if count else "")
     if not found.equal:
         context.exit(1)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from qir.errors import UsageError
+from qir.errors import Refused, UsageError
 from qir.ir.dtype import boxed
 
 if TYPE_CHECKING:
@@ -50,7 +50,8 @@ def engine(name: str, graph: Graph, path: Path, threads: int | None = None) -> E
     """The engine of that name for a model, which was read from that file.
 
     `reference`, or the name of a target; `:plain` after it leaves its graph optimizer out. A target
-    runs a file of its own kind as it is. Raises UsageError for a name that is none.
+    runs a file of its own kind as it is. Raises UsageError for a name that is none, Refused and
+    InputError for a model that it does not take, which is named.
     """
     from qir import pipeline
     from qir.target import target as named
@@ -65,14 +66,22 @@ def engine(name: str, graph: Graph, path: Path, threads: int | None = None) -> E
         own = path.suffix.lower() == backend.suffix
         made = backend.session(path if own else graph, threads=threads, optimize=not colon)
     else:
-        made = pipeline.compile(graph, target=base, threads=threads)
-    return Engine(name, lambda inputs: _called(made, inputs), made)
+        try:
+            made = pipeline.compile(graph, target=base, threads=threads)
+        except Refused as error:
+            raise Refused(f"{path}: {error}") from error
+    kinds = {name: value.type.dtype for name, value in graph.outputs.items()}
+    lists = {name for name, kind in kinds.items() if kind.is_opaque and not kind.is_loose}
+    return Engine(name, lambda inputs: _called(made, inputs, lists), made)
 
 
-def _called(executable: Executable, inputs: Tensors) -> dict[str, Tensor]:
-    found = executable(**inputs).items()
+def _called(executable: Executable, inputs: Tensors, lists: Collection[str]) -> dict[str, Tensor]:
+    """Results; what is no tensor in a box, a tensor that may be left out among it."""
     arrays = np.ndarray, np.generic
-    return {n: np.asarray(v) if isinstance(v, arrays) else boxed(v) for n, v in found}
+    return {
+        name: np.asarray(made) if isinstance(made, arrays) and name not in lists else boxed(made)
+        for name, made in executable(**inputs).items()
+    }
 
 
 def input_specs(graph: Graph) -> dict[str, InputSpec]:

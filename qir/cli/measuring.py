@@ -47,10 +47,30 @@ def _joined(name: str, arrays: Sequence[Tensor]) -> Tensor:
 def measured(
     metrics: Sequence[Metric], wanted: Tensors, given: Tensors
 ) -> dict[str, dict[str, float]]:
-    """By output and metric, how near two runs are."""
+    """By output and metric, how near two runs are; outputs that are no numbers are left out."""
     if not metrics:
         return {}
-    return {name: {m.name: m(wanted[name], given[name]) for m in metrics} for name in wanted}
+    names = [n for n in wanted if _numbers(wanted[n]) and _numbers(given[n])]
+    return {name: {m.name: m(wanted[name], given[name]) for m in metrics} for name in names}
+
+
+def apart(wanted: Tensors, given: Tensors) -> dict[str, int]:
+    """By output that is no numbers, how many of its texts, lists and the like differ."""
+    from qir.inspect.compare import alike
+
+    out: dict[str, int] = {}
+    for name, one in wanted.items():
+        other = given[name]
+        if _numbers(one) and _numbers(other):
+            continue
+        pairs = zip(one.reshape(-1).tolist(), other.reshape(-1).tolist(), strict=False)
+        same = sum(alike(a, b) for a, b in pairs) if one.shape == other.shape else 0
+        out[name] = max(one.size, other.size) - same
+    return out
+
+
+def _numbers(array: Tensor) -> bool:
+    return array.dtype.kind not in "OSUT"
 
 
 def number(x: float) -> float | str | None:
