@@ -84,8 +84,9 @@ def to_parts(
         writer.emit("Identity", [writer.name(value)], [name])
     moved.write(writer, graph.outputs)
     if writer.bounded:
-        reason = f"of {writer.bounded} constants, whose codes keep to them"
-        ledger.add(Change.DROPPED, STEP, "bounds", reason)
+        many = "1 constant" if writer.bounded == 1 else f"{writer.bounded} constants"
+        reason = f"that codes of {many} keep to, which no type of ONNX says"
+        ledger.add(Change.DROPPED, STEP, "narrower bounds", reason)
     model = _finished(writer)
     checked.check(model, writer.opset)
     if not said.standard:

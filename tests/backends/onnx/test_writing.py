@@ -294,13 +294,19 @@ def test_codes_with_narrow_bounds_are_made_by_a_function_unless_they_are_constan
     made = graph.add("quantize", {"x": value}, types=[TensorType((4,), narrow)])
     written = finish(graph, made.result)
     assert [f.domain for f in written.functions] == ["qir"]
-    graph, value = graph_of(2)
     kept = uniform(I8, np.array(0.5, np.float32), 0, bounds=(-127, 127))
-    w = constant(graph, "w", np.array([-127, 127], np.int8), kept)
-    total = graph.add("add", {"a": value, "b": graph.add("dequantize", {"x": w}).result})
-    ledger = Ledger()
-    finish(graph, total.result, ledger)
-    assert [(e.change, e.subject) for e in ledger] == [(Change.DROPPED, "bounds")]
+    for count, many in ((1, "1 constant"), (2, "2 constants")):
+        graph, total = graph_of(2)
+        for i in range(count):
+            w = constant(graph, f"w{i}", np.array([-127, 127 - i], np.int8), kept)
+            real = graph.add("dequantize", {"x": w}).result
+            total = graph.add("add", {"a": total, "b": real}).result
+        ledger = Ledger()
+        finish(graph, total, ledger)
+        said = f"that codes of {many} keep to, which no type of ONNX says"
+        assert [(e.change, e.subject, e.reason) for e in ledger] == [
+            (Change.DROPPED, "narrower bounds", said)
+        ]
 
 
 def test_an_unknown_format_is_told_with_the_known_ones(tmp_path: Path) -> None:
