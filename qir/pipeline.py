@@ -27,7 +27,7 @@ from qir.numerics import Profile, bring, given, profile_text
 from qir.numerics import profile as named_profile
 from qir.numerics.processor import on_processor
 from qir.passes._coded import held
-from qir.passes._decisions import Plan
+from qir.passes._decisions import Plan, as_taken
 from qir.passes._kernel_table import kernel_table
 from qir.passes._kernels import kernels, of_reals
 from qir.passes.assign_schemes import AssignSchemes, Wish, assign
@@ -285,15 +285,18 @@ def plan(
     """
     if profile:
         return _planned_as(graph, profile, _granularity(granularity), rules)
-    table = named_target(target).capability()
+    backend, folded = named_target(target), fold(graph)
+    table = backend.capability()
     wishes = [Wish.parse(text) for text in rules]
     if weights is not None:
-        return plan_weights(fold(graph), table.name, Blocks.parse(weights), wishes)[0]
-    if dynamic:
-        return plan_dynamic(fold(graph), table, _granularity(granularity), wishes)[0]
-    folded, groups = fold(graph), grouped_by(graph)
-    rows = kernels(folded, named_profile(groups)) if groups else None
-    return assign(folded, table, _granularity(granularity), wishes, rows)[0]
+        found = plan_weights(folded, table.name, Blocks.parse(weights), wishes)[0]
+    elif dynamic:
+        found = plan_dynamic(folded, table, _granularity(granularity), wishes)[0]
+    else:
+        groups = grouped_by(graph)
+        rows = kernels(folded, named_profile(groups)) if groups else None
+        found = assign(folded, table, _granularity(granularity), wishes, rows)[0]
+    return as_taken(found, backend.verdicts(folded), folded.name) if held(folded) else found
 
 
 def _planned_as(

@@ -252,12 +252,13 @@ def _require_alone(output: Path, alone: bool) -> None:
 def _require_work(path: Path, plan: Plan) -> None:
     """UsageError where nothing can become integer, with the reason."""
     from qir.errors import UsageError
+    from qir.passes._decisions import ALREADY
 
     if any(d.new for d in plan.decisions):
         return
-    kinds = Counter(d.becomes for d in plan.decisions)
-    if count := kinds["already"]:
-        said = f"{count} of its {kinds.total() - kinds['as it is']} ops work on codes"
+    ops = [d for d in plan.decisions if d.becomes != "as it is"]
+    if count := sum(d.reason.startswith(ALREADY) for d in ops):
+        said = f"{count} of its {len(ops)} ops work on codes"
         raise UsageError(f"{path} is quantized already: {said}; nothing is left to quantize")
     why = _reason(plan)
     raise UsageError(f"{path}: nothing in it can become integer for {plan.target}: {why}")

@@ -21,7 +21,7 @@ def already(node: Node) -> bool:
 
     A product whose weights are real constants is none, whatever its data are.
     """
-    if _about_codes(node) or behind_sums(node) or _gives_numbers(node):
+    if about_codes(node) or behind_sums(node) or gives_numbers(node):
         return True
     return any(decoded(v) for v in node.operands.values()) and not _real_weights(node)
 
@@ -65,12 +65,12 @@ def _real_weights(node: Node) -> bool:
     return weight is not None and weight.constant is not None
 
 
-def _gives_numbers(node: Node, steps: int = 6) -> bool:
+def gives_numbers(node: Node, steps: int = 6) -> bool:
     """Whether it makes what becomes numbers of codes, or all that hangs on it does."""
     if any(map(_number, node.results)):
         return True
     users = [use.node for value in node.results for use in value.uses]
-    return bool(users and steps) and all(_gives_numbers(user, steps - 1) for user in users)
+    return bool(users and steps) and all(gives_numbers(user, steps - 1) for user in users)
 
 
 def _number(value: Value) -> bool:
@@ -93,7 +93,7 @@ def _number(value: Value) -> bool:
 def _of_codes(node: Node, slot: str) -> bool:
     """Whether an operand is the scale or zero point of codes, typed so or raw."""
     named = slot.rpartition(".")[2] in _NUMBERS
-    return named and (node.op in _SUMS or _about_codes(node))
+    return named and (node.op in _SUMS or about_codes(node))
 
 
 def _carries(node: Node, slot: str) -> bool:
@@ -106,7 +106,8 @@ def _moves(node: Node, slot: str) -> bool:
     return known.traits.value_preserving and slot.partition(".")[0] in known.traits.same_params
 
 
-def _about_codes(node: Node) -> bool:
+def about_codes(node: Node) -> bool:
+    """Whether an op takes or makes codes itself."""
     return any(v.type.quant for v in (*node.operands.values(), *node.results))
 
 

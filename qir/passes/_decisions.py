@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
+from qir.capability import Verdict
 from qir.ir.coded import BRIDGES, in_codes, whole
 from qir.ir.cost import one_sample
 from qir.ir.graph import Graph
@@ -71,6 +72,21 @@ class Plan:
         """Share of the multiply-adds that will be done in integers, or are already."""
         total = sum(d.macs for d in self.decisions)
         return sum(d.macs_on_codes for d in self.decisions) / total if total else 0.0
+
+
+def as_taken(plan: Plan, found: Iterable[Verdict], path: str) -> Plan:
+    """The plan of the graph of that path, in which work on codes that a target computes in reals is
+    told as that."""
+    reals = {v.node: v.reason for v in found if v.taken != "integer" and v.path == path}
+
+    def told(made: Decision) -> Decision:
+        reason = reals.get(made.node)
+        if made.becomes != "already" or reason is None:
+            return made
+        said = f"{ALREADY}, but {reason}"
+        return replace(made, becomes="float", reason=said, macs_on_codes=0)
+
+    return replace(plan, decisions=tuple(map(told, plan.decisions)))
 
 
 class Known:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
 from itertools import pairwise
 from typing import Literal
 
@@ -17,69 +16,28 @@ from qir.calibration import parse_rule
 from qir.capability import Capability, OpCapability, no_row
 from qir.errors import SchemeError
 from qir.ir.attrs import same
+from qir.ir.coded import BRIDGES, in_codes
 from qir.ir.dtype import F32
 from qir.ir.graph import Graph
 from qir.ir.look import op_name, why_foreign
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
-from qir.ir.scheme import RESULT, Scheme, parse_scheme
+from qir.ir.scheme import RESULT, Scheme
 from qir.ir.text import parse
 from qir.ledger import Change, Ledger
 from qir.numerics import given, profile, profile_names
-from qir.passes._coded import already, coded, decoded, source, suits
+from qir.passes._coded import coded, decoded
 from qir.passes._decisions import ALREADY, WITHIN, Decision, Known, Plan
+from qir.passes._kept import WHOLE, held_map, kept, settled, takes
 from qir.passes._kernel_table import kernel_table
 from qir.passes._kernels import Kernel, kernels
+from qir.passes._wish import Wish
 from qir.rewrite import Pass, Tolerance
 from qir.rewrite.options import option
 from qir.target import target
 
 STRUCTURE = frozenset({"input", "constant", "output"})
 """Ops that compute nothing."""
-
-
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """A user's rule: where an origin, op and slot match, this scheme (or float). The last wins."""
-
-    text: str = field(compare=False)
-    name: str = "*"
-    """Pattern on the source's op names and the value's name, as in a shell."""
-    op: str = "*"
-    slot: str = RESULT
-    scheme: Scheme | None = None
-    """None: keep the op in float."""
-
-    @classmethod
-    def parse(cls, text: str) -> Wish:
-        """Reads `name=/conv1/* slot=w: i8 symmetric tensor` or `op=softmax: float`.
-
-        A scheme without a slot is the result's. Raises SchemeError for text that is no rule.
-        """
-        where, colon, what = text.partition(": ")
-        if not colon:
-            raise SchemeError(f"rule {text!r} has no ': ' before its scheme")
-        parts: dict[str, str] = {}
-        for word in where.split():
-            key, equals, value = word.partition("=")
-            if not equals or key not in ("name", "op", "slot"):
-                raise SchemeError(f"rule {text!r}: {word!r} is not name=, op= or slot=")
-            if key in parts:
-                raise SchemeError(f"rule {text!r} says {key}= twice")
-            parts[key] = value
-        scheme = None if what.strip() == "float" else parse_scheme(what)
-        if scheme is None and "slot" in parts:
-            raise SchemeError(f"rule {text!r}: an op is float as a whole; leave slot= out")
-        name, op = parts.get("name", "*"), parts.get("op", "*")
-        return cls(text, name, op, parts.get("slot", RESULT), scheme)
-
-    def matches(self, node: Node) -> bool:
-        """Whether the rule speaks of this node."""
-        names = {node.name, *(o.name for o in node.origins if o.name)}
-        return fnmatchcase(node.op, self.op) and any(fnmatchcase(n, self.name) for n in names)
-
-    def __str__(self) -> str:
-        return repr(self.text)
 
 
 def _capability(name: str | list[str]) -> Capability:
@@ -202,6 +160,7 @@ class _Assignment:
         self.granularity = granularity
         self.wishes = wishes
         self.rows = None if rows is None else {n: k for k in rows for n in k.ops[1:]}
+        self.on_codes = in_codes(graph)
         self.reason: dict[Node, str] = {}
         self.inside: dict[Node, Node] = {}
         """Activation -> the op in whose kernel it is computed."""
@@ -234,8 +193,9 @@ class _Assignment:
         What is not asked for is integer between codes alone, where the runtime takes it anyway.
         """
         for node in movers:
-            row = self.table.ops[node.op]
-            self.reason[node] = row.unasked or "nothing beside it is integer"
+            beside = any(held_map(v) for v in (*node.operands.values(), *node.results))
+            rest = ALREADY if beside else "nothing beside it is integer"
+            self.reason[node] = self.table.ops[node.op].unasked or rest
         changed = True
         while changed:
             changed = False
@@ -249,7 +209,9 @@ class _Assignment:
         row = self.table.ops[node.op]
         near = [v.node for s, v in node.operands.items() if s.split(".")[0] in row.slots]
         near += [user for value in node.results for user in value.users]
-        return (all if row.unasked else any)(self._integer(n) for n in near)
+        if row.unasked:
+            return all(n.op in BRIDGES or self._integer(n) for n in near)
+        return any(map(self._integer, near))
 
     def _integer(self, node: Node) -> bool:
         node = self.inside.get(node, node)
@@ -284,7 +246,9 @@ class _Assignment:
 
     def _obstacle(self, node: Node, row: OpCapability | None) -> str:
         """Why an op stays float; empty where nothing keeps it from integers."""
-        if already(node) or (row and row.share and any(map(coded, node.results))):
+        if settled(node, self.on_codes.get(node, False)):
+            return ALREADY
+        if row and row.share and node.op not in WHOLE and any(map(coded, node.results)):
             return ALREADY
         if node.op == "foreign":
             return why_foreign(node)
@@ -306,21 +270,18 @@ class _Assignment:
             value = node.operands.get(slot)
             if value is not None and row.must(slot, value.constant is not None):
                 return f"{slot} is computed; the table of {self.table.name} has a constant there"
-        if any(v.type.dtype != F32 for v in (*node.results, *self._data(node, row))):
+        if any(v.type.dtype != F32 for v in (*node.results, *(v for _, v in self._data(node)))):
             return "it does not compute in f32"
         return self._bias_obstacle(node) or self._codes_obstacle(node, row)
 
     def _codes_obstacle(self, node: Node, row: OpCapability) -> str:
         """What codes beside it the target does not take there; they stay as they are."""
-        held = {slot: source(v) for slot, v in node.operands.items()}
-        held |= {RESULT: [q for v in node.results for q in coded(v)]}
-        for slot, maps in held.items():
-            constant = slot in node.operands and node.operands[slot].constant is not None
-            allowed = row.allowed(slot.split(".")[0], constant)
-            if any(not any(suits(m, a) for a in allowed) for m in maps):
-                return (
-                    f"its {slot} has codes already, of a kind that {self.table.name} does not take"
-                )
+        for slot, value in (*node.operands.items(), *((RESULT, made) for made in node.results)):
+            quant = held_map(value) or next(iter(coded(value) if slot == RESULT else ()), None)
+            allowed = row.allowed(slot.split(".")[0], value.constant is not None)
+            if quant is not None and not takes(allowed, quant):
+                said = f"its {slot} has codes already, of a kind that {self.table.name}"
+                return f"{said} does not take"
         return ""
 
     def _left_out(self, node: Node) -> str:
@@ -343,8 +304,9 @@ class _Assignment:
             return f"its bias has {bias.type.rank} axes, a kernel takes 1"
         return ""
 
-    def _data(self, node: Node, row: OpCapability) -> list[Value]:
-        return [v for slot, v in node.operands.items() if slot.split(".")[0] in row.slots]
+    def _data(self, node: Node) -> list[tuple[str, Value]]:
+        slots = self.table.ops[node.op].slots
+        return [(slot, v) for slot, v in node.operands.items() if slot.split(".")[0] in slots]
 
     def _wished_float(self, node: Node) -> bool:
         last = [w for w in self.wishes if w.slot == RESULT and w.matches(node)]
@@ -363,34 +325,50 @@ class _Assignment:
     def share(self) -> None:
         """Unites what must hold one map, and gives each set its scheme."""
         members = self.members
+        laws: dict[Value, Scheme] = {}
         for node in self.graph:
             for slot, value in self._summands(node).items():
                 members.setdefault(value, []).append((node, slot))
             if self.reason.get(node, "float") != "":
                 continue
-            row = self.table.ops[node.op]
-            slots = self._stored(node, row)
-            shared = [v for s, v in slots if s.split(".")[0] in row.share]
+            slots = self._stored(node, laws)
+            shared = [v for s, v in slots if s.split(".")[0] in self.table.ops[node.op].share]
             for a, b in pairwise(shared):
                 self.parent[self.find(b)] = self.find(a)
             for slot, value in slots:
                 members.setdefault(value, []).append((node, slot))
         sets: dict[Value, list[tuple[Node, str]]] = {}
+        of_set: dict[Value, Scheme] = {}
         for value, slots_ in members.items():
-            sets.setdefault(self.find(value), []).extend(slots_)
+            root = self.find(value)
+            sets.setdefault(root, []).extend(slots_)
+            if value in laws:
+                of_set.setdefault(root, laws[value])
         for root, users in sets.items():
-            self.chosen[root] = self._scheme(users)
+            self.chosen[root] = self._scheme(users, of_set.get(root))
 
-    def _stored(self, node: Node, row: OpCapability) -> list[tuple[str, Value]]:
-        """Slots of an integer op that hold activations, with the values in them."""
-        out = [
-            (slot, value)
-            for slot, value in node.operands.items()
-            if slot.split(".")[0] in row.slots
-            and not self._parameter(node, slot)
-            and not decoded(value)
-        ]
-        return out + [(RESULT, made) for made in self.tail(node).results if not coded(made)]
+    def _stored(self, node: Node, laws: dict[Value, Scheme]) -> list[tuple[str, Value]]:
+        """Slots of an integer op that hold activations, with the values in them that get codes.
+
+        What has codes is read by their map, in the other sign if the slot asks for it: `laws`
+        learns of it, and of what moves them.
+        """
+        out: list[tuple[str, Value]] = []
+        share = self.table.ops[node.op].share
+        moved: Scheme | None = None
+        held = [(s, v) for s, v in self._data(node) if not self._parameter(node, s)]
+        for slot, value in held + [(RESULT, made) for made in self.tail(node).results]:
+            quant = held_map(value)
+            if quant is not None:
+                law = kept(self._allowed(node, slot), quant, first=bool(share))
+                moved = law if slot in share else moved
+                if decoded(value) and law.storage == quant.storage:
+                    continue
+                laws[value] = law
+            elif moved is not None and slot in share:
+                laws.setdefault(value, moved)
+            out.append((slot, value))
+        return out
 
     def _parameter(self, node: Node, slot: str) -> bool:
         traits = spec(node.op).traits
@@ -402,8 +380,11 @@ class _Assignment:
         """The last op of the kernel that this op heads."""
         return self.tails.get(node, [node])[-1]
 
-    def _scheme(self, users: list[tuple[Node, str]]) -> Scheme:
-        """One scheme for all members: what a law fixes, what a user wants, what all allow."""
+    def _scheme(self, users: list[tuple[Node, str]], law: Scheme | None) -> Scheme:
+        """One scheme for all members: what codes that exist, or a law, fix, what a user wants, what
+        all allow."""
+        if law is not None and all(self._takes(n, slot, law) for n, slot in users):
+            return law
         laws = {s for n, slot in users for s in self._allowed(n, slot) if s.scale is not None}
         if len(laws) > 1:
             names = " and ".join(sorted({n.name for n, _ in users}))

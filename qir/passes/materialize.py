@@ -205,7 +205,13 @@ class _Materializing:
         return self.real[value]
 
     def _pair(self, value: Value, kind: TensorType) -> Value:
+        """What dequantizes new codes of a value, or those that it has by that map."""
         graph = self.graph
+        if (known := _known_codes(value, kind)) is not None:
+            readers = (use.node for use in known.uses if use.node.op == "dequantize")
+            found = next(readers, None) or graph.add("dequantize", {"x": known})
+            graph.set_lineage(found.result, value.lineage)
+            return found.result
         first = min((u.node for u in value.uses), key=lambda n: n._rank, default=None)
         codes = graph.add(
             "quantize",
@@ -326,6 +332,17 @@ class _Materializing:
         self.ledger.add(
             Change.QUANTIZED, self.step, weight.name, f"{scheme.storage} {scheme.grain}, {text}"
         )
+
+
+def _known_codes(value: Value, kind: TensorType) -> Value | None:
+    """The codes of that map that are made of a value already."""
+    for use in value.uses:
+        node = use.node
+        if node.op == "quantize" and use.slot == "x" and not node.attrs["round"]:
+            quant = node.result.type.quant
+            if quant is not None and kind.quant is not None and quant.same_map(kind.quant):
+                return node.result
+    return None
 
 
 def _numbers(kind: QuantType) -> str:

@@ -1,0 +1,54 @@
+"""What users ask for: rules on origins, ops and slots."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+
+from qir.errors import SchemeError
+from qir.ir.node import Node
+from qir.ir.scheme import RESULT, Scheme, parse_scheme
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A user's rule: where an origin, op and slot match, this scheme (or float). The last wins."""
+
+    text: str = field(compare=False)
+    name: str = "*"
+    """Pattern on the source's op names and the value's name, as in a shell."""
+    op: str = "*"
+    slot: str = RESULT
+    scheme: Scheme | None = None
+    """None: keep the op in float."""
+
+    @classmethod
+    def parse(cls, text: str) -> Wish:
+        """Reads `name=/conv1/* slot=w: i8 symmetric tensor` or `op=softmax: float`.
+
+        A scheme without a slot is the result's. Raises SchemeError for text that is no rule.
+        """
+        where, colon, what = text.partition(": ")
+        if not colon:
+            raise SchemeError(f"rule {text!r} has no ': ' before its scheme")
+        parts: dict[str, str] = {}
+        for word in where.split():
+            key, equals, value = word.partition("=")
+            if not equals or key not in ("name", "op", "slot"):
+                raise SchemeError(f"rule {text!r}: {word!r} is not name=, op= or slot=")
+            if key in parts:
+                raise SchemeError(f"rule {text!r} says {key}= twice")
+            parts[key] = value
+        scheme = None if what.strip() == "float" else parse_scheme(what)
+        if scheme is None and "slot" in parts:
+            raise SchemeError(f"rule {text!r}: an op is float as a whole; leave slot= out")
+        name, op = parts.get("name", "*"), parts.get("op", "*")
+        return cls(text, name, op, parts.get("slot", RESULT), scheme)
+
+    def matches(self, node: Node) -> bool:
+        """Whether the rule speaks of this node."""
+        names = {node.name, *(o.name for o in node.origins if o.name)}
+        return fnmatchcase(node.op, self.op) and any(fnmatchcase(n, self.name) for n in names)
+
+    def __str__(self) -> str:
+        return repr(self.text)
