@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
+
+from qir.ir.dims import known
 from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.ops import spec
+from qir.ir.types import Array
 from qir.ledger import Change, Ledger
 from qir.numerics import Profile, Query
 from qir.passes.fold_constants import fold, foldable
@@ -28,6 +32,8 @@ def fold_loaded(graph: Graph, profile: Profile, ledger: Ledger) -> int:
         return 0
     count = 0
     for node in list(graph):
+        count += node.op == "shape" and _sized(graph, node, ledger)
+    for node in list(graph):
         if node.bodies or not foldable(node, _MOST, _MOST) or _default(node):
             continue
         sure = node.op in _ONCE or spec(node.op).traits.value_preserving
@@ -38,6 +44,22 @@ def fold_loaded(graph: Graph, profile: Profile, ledger: Ledger) -> int:
                 said = f"the runtime's {node.op} of constants may differ in the last bit"
                 ledger.add(Change.UNVERIFIED, "group", name, said)
     return count + (graph.prune() if count else 0)
+
+
+def _sized(graph: Graph, node: Node, ledger: Ledger) -> bool:
+    """Makes sizes constants, where all are known."""
+    sizes = known(node.operands["x"].type.shape)
+    if sizes is None:
+        return False
+    start, end = (node.attrs[name] for name in ("start", "end"))
+    assert isinstance(start, int)
+    assert end is None or isinstance(end, int)
+    name = node.result.name
+    graph.rename(node.result, graph.fresh(f"{name}.folded"))
+    held = Array.of(np.asarray(sizes[start:end], np.int64), name)
+    graph.replace(node.result, graph.constant(held, name=name, before=node))
+    ledger.add(Change.EXACT, "group", name, "sizes are known")
+    return True
 
 
 def _default(node: Node) -> bool:

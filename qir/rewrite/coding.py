@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from qir.ir.dtype import F32, I8, I32
+from qir.ir.dtype import F32, I8, I32, U8
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.types import Array, QuantType, uniform
@@ -39,8 +40,11 @@ def code_reals(graph: Graph, profile: Profile, rule: Rule, ledger: Ledger) -> in
         layer = _layer(node)
         if layer is None:
             continue
+        if said := _odd(layer):
+            ledger.add(Change.UNVERIFIED, "group", node.name, f"{said}: not foreseen")
+            continue
         if layer.weights.constant is not None:
-            _code_weights(graph, layer, rule, ledger)
+            _code_weights(graph, layer, profile, rule, ledger)
             count += 1
         if layer.bias is not None:
             _code_bias(graph, layer, profile, ledger)
@@ -92,6 +96,17 @@ def _shape(quant: QuantType) -> tuple[int, ...]:
     return np.shape(quant.scales())
 
 
+def _odd(layer: _Layer) -> str:
+    """What is wrong with constants of which nobody makes codes; empty where nothing is."""
+    for name, value in (("weights", layer.weights), ("biases", layer.bias)):
+        held = value.constant if value is not None else None
+        if held is not None and np.isnan(held.data).any():
+            return f"some of its {name} are no numbers"
+        if held is not None and name == "weights" and np.isinf(held.data).any():
+            return "some of its weights are infinite"
+    return ""
+
+
 def _ends_in_quantize(node: Node) -> bool:
     """Whether one quantize is all that reads a node, activations before it aside."""
     while True:
@@ -103,15 +118,23 @@ def _ends_in_quantize(node: Node) -> bool:
             return node.op == "quantize"
 
 
-def _code_weights(graph: Graph, layer: _Layer, rule: Rule, ledger: Ledger) -> None:
-    """Makes codes of weights, by one range."""
+def _code_weights(
+    graph: Graph, layer: _Layer, profile: Profile, rule: Rule, ledger: Ledger
+) -> None:
+    """Makes codes of weights, by one range.
+
+    Those of a default are made at run time: signed codes that become unsigned, as others do.
+    """
     node, value = layer.node, layer.weights
     assert value.constant is not None
     reals = value.constant.data
     scale, zero = choose(reals.min(initial=0), reals.max(initial=0), I8, rule.choose)
     quant = uniform(I8, np.asarray(scale), np.asarray(zero))
-    kind = value.type.with_element(quant)
-    codes = Array(quantize(reals, affine_of(quant), rule), kind, f"{value.name}.codes")
+    held = quantize(reals, affine_of(quant), rule)
+    if value.node.attrs["default"] and profile.signed == "private_unsigned":
+        quant = uniform(U8, np.asarray(scale), np.asarray(zero) + 128)
+        held = (held.astype(np.int16) + 128).astype(np.uint8)
+    codes = Array(held, value.type.with_element(quant), f"{value.name}.codes")
     coded = graph.constant(codes, name=graph.fresh(f"{value.name}.codes"), before=node)
     made = graph.add("dequantize", {"x": coded}, before=node)
     graph.set_operand(node, _SLOTS[node.op][1], made.result)
@@ -129,10 +152,9 @@ def _code_bias(graph: Graph, layer: _Layer, profile: Profile, ledger: Ledger) ->
         made = _rounded(graph, layer, bias)
         said = "its real bias is rounded to codes by scales that are given"
     else:
-        codes = bias_codes(
-            bias.constant.data, affine_of(x), affine_of(w), profile.resolve(query_of(node))
-        )
+        rule, reals = profile.resolve(query_of(node)), bias.constant.data
         unit = np.asarray(np.float32(x.scales()) * np.asarray(w.scales(), np.float32))
+        codes = _cast(reals, unit, bias_codes(reals, affine_of(x), affine_of(w), rule))
         many = not _one(w)
         quant = uniform(I32, unit if many else unit.reshape(()), axis=0 if many else None)
         name = graph.fresh(f"{bias.name}.codes")
@@ -143,6 +165,15 @@ def _code_bias(graph: Graph, layer: _Layer, profile: Profile, ledger: Ledger) ->
         said = "its real bias becomes codes"
     graph.set_operand(node, added, made)
     ledger.add(Change.NUDGED, "group", node.name, said, codes=0.5)
+
+
+def _cast(
+    reals: NDArray[np.generic], unit: NDArray[np.float32], codes: NDArray[np.int32]
+) -> NDArray[np.int32]:
+    """Codes of which those beyond 32 bits are the least: so x86-64 makes integers of reals."""
+    with np.errstate(all="ignore"):
+        steps = reals.astype(np.float32) / unit
+    return np.where(np.abs(steps) < 2.0**31, codes, np.iinfo(np.int32).min).astype(np.int32)
 
 
 def _rounded(graph: Graph, layer: _Layer, bias: Value) -> Value:

@@ -16,6 +16,7 @@ from qir.rewrite.blocked_data import round_data
 from qir.rewrite.coding import code_reals
 from qir.rewrite.flat_rows import lays_back, rows_of_codes
 from qir.rewrite.gemms import as_gemms
+from qir.rewrite.joining import join_reals
 from qir.rewrite.linear import as_linear, knows_linear
 
 _NAME = "group"
@@ -24,7 +25,9 @@ _NAME = "group"
 def load(graph: Graph, profile: Profile, ledger: Ledger) -> int:
     """Does all that a profile's runtime does; says how many places changed."""
     moving = frozenset(g.chain[0] for g in profile.groups if g.propagates)
-    count = _fold(graph, profile)
+    rule = profile.resolve(Query("constant"))
+    count = join_reals(graph, ledger, _NAME) if rule.weights.given == "float" else 0
+    count += _fold(graph, profile)
     if profile.doubled == "merged":
         count += _same(graph, ledger)
     if profile.gemms == "joined":
@@ -35,7 +38,6 @@ def load(graph: Graph, profile: Profile, ledger: Ledger) -> int:
     if profile.doubled == "merged":
         count += _meet(graph) if "transpose" in moving else 0
         count += _merge(graph, ledger) + _drop(graph, ledger)
-    rule = profile.resolve(Query("constant"))
     if rule.weights.given == "float":
         count += code_reals(graph, profile, rule, ledger)
     if profile.signed == "private_unsigned":

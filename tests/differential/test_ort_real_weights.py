@@ -8,6 +8,7 @@ data of every type and grain; activations behind them, results read twice, shown
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -21,14 +22,17 @@ import qir
 from qir.inspect.left_float import left_float
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
+from qir.ledger import Change, Ledger
+from qir.passes.group import Group
 
+from .comparison import read
 from .fusion import grouped
 from .runtime import optimized
 from .test_ort_products import Drawn, codes, differs, middle
 
 Array = NDArray[np.generic]
 Floats = NDArray[np.float32]
-CHUNK = 60
+CHUNK, SEED = 60, 20261122
 LAYERS = ("Conv1", "Conv2", "Conv3", "ConvTranspose1", "ConvTranspose2", "ConvTranspose3")
 SIZES = {1: (9,), 2: (5, 4), 3: (4, 3, 3)}
 WIDE, DEPTH = 4, 4
@@ -79,15 +83,19 @@ class Layers(Drawn):
 
 
 def data(m: Layers, shape: tuple[int, ...], *, many: bool) -> tuple[str, str, float]:
-    """Dequantized codes; their type, and a step of theirs; by `many` scales now and then."""
+    """Dequantized codes; their type, and a step of theirs.
+
+    With `many`, now and then by a list of one scale or of one a channel: onnxruntime's kernels fail
+    on the latter, and what it makes of the former beside dequantized weights is not foreseen.
+    """
     kind = m.one("uint8", "uint8", "uint8", "int8", "uint16", "int16")
     kind = kind if m.opset >= 21 or "16" not in kind else "uint8"
     wide = 256.0 if "16" in kind else 1.0
     step, zero = float(np.float32(0.05 / wide)), middle(kind, int(101 * wide))
-    name = f"x{len(m.inputs)}"
+    name = "x0"
     m.inputs[name] = codes(m, shape, kind)
-    how = m.one(*["plain"] * 6, "one", "axis", "given")
-    if how == "axis" and many:
+    how = m.one(*["plain"] * 6, "given", *["one", "axis"] * many)
+    if how == "axis":
         each = m.constant(m.rng.uniform(0.03, 0.07, shape[1])), m.constant([zero] * shape[1], kind)
         return m.op("DequantizeLinear", name, *each, axis=1), kind, step
     if how == "given":
@@ -160,14 +168,22 @@ def bias(m: Layers, shape: tuple[int, ...], unit: Floats) -> list[str]:
     return [name]
 
 
-def layer(m: Layers) -> tuple[str, str, float]:
+def _constant(m: Layers, w: str) -> bool:
+    """Whether onnxruntime takes weights for real constants."""
+    return not w.startswith("DequantizeLinear") and w not in m.defaults
+
+
+EVERY = (*LAYERS, "Gemm", "Gemm", "MatMulAdd")
+
+
+def layer(m: Layers, names: tuple[str, ...] = EVERY) -> tuple[str, str, float]:
     """A layer, its data's type and the size of a step of its sums."""
-    name = m.one(*LAYERS, "Gemm", "Gemm", "MatMulAdd")
+    name = m.one(*names)
     if name in ("Gemm", "MatMulAdd"):
         turned = name == "Gemm" and m.chance(0.5)
         shape = (WIDE, DEPTH) if turned else (DEPTH, WIDE)
-        x, kind, step = data(m, (6, DEPTH), many=name == "Gemm")
         w, scale = weights(m, shape, 0 if turned else 1, other=False)
+        x, kind, step = data(m, (6, DEPTH), many=name == "Gemm" and _constant(m, w))
         unit = np.float32(step) * scale
         size = [(WIDE,), (WIDE,), (WIDE,), (1,), (), (1, WIDE), (6, WIDE)][m.rng.integers(7)]
         more = bias(m, size, unit)
@@ -179,10 +195,24 @@ def layer(m: Layers) -> tuple[str, str, float]:
     groups = int(m.one("1", "1", "2", str(DEPTH)))
     inner = DEPTH // groups if op == "Conv" else WIDE // groups
     sizes = (WIDE if op == "Conv" else DEPTH, inner, *(2,) * axes)
-    x, kind, step = data(m, (1, DEPTH, *SIZES[axes]), many=True)
     w, scale = weights(m, sizes, int(op != "Conv"), other=op != "Conv")
+    x, kind, step = data(m, (1, DEPTH, *SIZES[axes]), many=_constant(m, w))
     unit = np.float32(step) * scale
     return m.op(op, x, w, *bias(m, (WIDE,), unit), group=groups), kind, float(unit.max())
+
+
+def behind(m: Layers, made: str) -> str:
+    """A product, a sum or a normalization by constants, of which one may be given."""
+    how, rank = m.one("Mul", "Add", "BatchNormalization"), len(m.inputs["x0"].shape)
+    if how == "BatchNormalization":
+        numbers = [m.constant(m.rng.uniform(0.5, 1.5, WIDE)) for _ in range(4)]
+        m.defaults |= {numbers[2]} if m.chance(0.05) else set()
+        return m.op(how, made, *numbers, epsilon=1e-3)
+    ones = (1,) * (rank - 2)
+    sizes = [(WIDE, *ones)] * 3 + [(1, WIDE, *ones), (), (1,), (1, *ones)]
+    other = m.constant(m.rng.uniform(0.5, 1.5, sizes[m.rng.integers(len(sizes))]))
+    m.defaults |= {other} if m.chance(0.05) else set()
+    return m.op(how, other, made) if how == "Add" and m.chance(0.1) else m.op(how, made, other)
 
 
 def end(m: Layers, made: str, kind: str, unit: float) -> None:
@@ -220,7 +250,27 @@ def end(m: Layers, made: str, kind: str, unit: float) -> None:
 def network(seed: int) -> Layers:
     m = Layers(np.random.default_rng(seed))
     m.opset = int(m.one("13", "17", "21", "22"))
-    end(m, *layer(m))
+    made, kind, unit = layer(m)
+    node = m.nodes[-1]
+    end(m, made, kind, unit)
+    if node.op_type in ("Conv", "ConvTranspose", "Gemm") and m.chance(0.2):
+        turned = {a.name: a.i for a in node.attribute}
+        again = m.op(node.op_type, *node.input[:2], m.constant(m.rng.normal(size=WIDE)), **turned)
+        end(m, again, kind, unit)
+    m.outputs = list(dict.fromkeys(m.outputs))
+    return m
+
+
+def joined(seed: int) -> Layers:
+    """A convolution and what is taken into its weights."""
+    m = Layers(np.random.default_rng(seed))
+    m.opset = int(m.one("13", "17", "21", "22"))
+    made, kind, unit = layer(m, LAYERS)
+    for _ in range(int(m.one("1", "1", "2"))):
+        if m.chance(0.06):
+            m.outputs.append(made)
+        made = behind(m, made)
+    end(m, made, kind, unit)
     m.outputs = list(dict.fromkeys(m.outputs))
     return m
 
@@ -275,19 +325,35 @@ def _told(value: Value | None) -> str:
     return "codes" if value.node.op == "dequantize" or "round" in rounded else "real"
 
 
+def apart(there: Array, here: Array, *, integer: bool) -> str:
+    """What differs; of codes of 16 bits that stand on sums in float32 few may be a little off."""
+    if integer or there.dtype.kind == "f" or there.dtype.itemsize == 1:
+        return differs(there, here, integer=integer)
+    off = np.abs(there.astype(np.int64) - here.astype(np.int64))
+    few = off.max(initial=0) < 5 and np.count_nonzero(off) <= off.size / 20
+    return "" if few else f"{np.count_nonzero(off)} of {off.size} differ, by {off.max()} at most"
+
+
+def _coded(found: Counter[Kind]) -> Counter[Kind]:
+    """Layers with codes: of those in float32 onnxruntime makes others, as of products by rows."""
+    return Counter({kind: n for kind, n in found.items() if "codes" in kind or "kernel" in kind})
+
+
 @cache
-def report(chunk: int) -> tuple[tuple[str, ...], Counter[Kind]]:
+def report(
+    chunk: int, make: Callable[[int], Layers] = network
+) -> tuple[tuple[str, ...], Counter[Kind]]:
     """What differs, and how many layers of each kind there were."""
     wrong, seen = [], Counter[Kind]()
     for seed in range(chunk * CHUNK, (chunk + 1) * CHUNK):
-        m = network(seed)
+        m = make(seed)
         proto = m.proto()
         judge, shown = optimized(proto, m.inputs)
         graph = grouped(proto)
-        there, here = made_there(shown), made_here(graph)
-        seen += there
-        kernel = any(kind == "kernel" for _, _, kind in there)
-        if kernel and "step" in m.inputs:
+        there, here = _coded(made_there(shown)), _coded(made_here(graph))
+        seen += made_there(shown)
+        kernels = [kind == "kernel" for _, _, kind in made_there(shown)]
+        if any(kernels) and "step" in m.inputs:
             reasons = [left.reason for left in left_float(graph)]
             if not any("not foreseen" in said for said in reasons):
                 wrong.append(f"seed {seed}: {reasons}")
@@ -297,12 +363,85 @@ def report(chunk: int) -> tuple[tuple[str, ...], Counter[Kind]]:
             continue
         mine = qir.run(graph, m.inputs)
         for name, value in judge.items():
-            if told := differs(value, np.asarray(mine[name]), integer=kernel):
+            if told := apart(value, np.asarray(mine[name]), integer=all(kernels)):
                 wrong.append(f"seed {seed}, {name}: {told}")
     return tuple(wrong), seen
 
 
+def agrees(chunk: int, make: Callable[[int], Layers] = network) -> None:
+    wrong, _ = report(chunk, make)
+    assert not wrong, "\n".join(wrong)
+
+
 @pytest.mark.parametrize("chunk", range(6))
 def test_weights_and_biases_become_codes_where_onnxruntime_makes_codes_of_them(chunk: int) -> None:
-    wrong, _ = report(chunk)
-    assert not wrong, "\n".join(wrong)
+    agrees(chunk)
+
+
+@pytest.mark.parametrize("chunk", range(3))
+def test_what_stands_behind_real_weights_is_taken_into_them_first(chunk: int) -> None:
+    agrees(chunk, joined)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("chunk", range(6, 40))
+def test_four_thousand_more_networks_do(chunk: int) -> None:
+    agrees(chunk)
+    agrees(chunk, joined)
+
+
+def test_every_kind_of_layer_is_among_them() -> None:
+    seen: Counter[Kind] = Counter()
+    for chunk in range(6):
+        seen += report(chunk)[1]
+    kinds = ("codes", "real")
+    rare = [(op, w) for op in ("conv", "conv_transpose", "gemm") for w in kinds]
+    rare = [(op, w) for op, w in rare if any(seen[op, w, b] < 3 for b in (*kinds, "none"))]
+    assert not rare, seen
+    assert all(seen[op, "codes", "kernel"] >= 10 for op in ("conv", "gemm")), seen
+
+
+def odd(op: str, weight: float, bias: list[float]) -> Layers:
+    """A layer whose weights or biases are so small or large that codes have no place for them."""
+    m = Layers(np.random.default_rng(SEED))
+    shape, like = ((6, DEPTH), (DEPTH, WIDE)) if op == "Gemm" else ((1, DEPTH, 5), (4, 4, 2))
+    m.inputs["x0"] = codes(m, shape, "uint8")
+    x = m.op("DequantizeLinear", "x0", *m.numbers(0.05, 101, "uint8"))
+    made = m.op(op, x, m.constant(m.rng.normal(size=like) * weight), m.constant(bias))
+    m.outputs.append(m.op("QuantizeLinear", made, *m.numbers(0.7, 77, "uint8")))
+    return m
+
+
+@pytest.mark.parametrize("op", ["Conv", "ConvTranspose", "Gemm"])
+@pytest.mark.parametrize("weight", [0.0, 1e-40, 1e-37, 1.0])
+def test_weights_without_a_scale_and_biases_beyond_32_bits_are_those_of_onnxruntime(
+    op: str, weight: float
+) -> None:
+    """A range of zero has the scale 1, and a bias beyond 32 bits becomes the least of them."""
+    for bias in ([1.0, -1.0, 0.0, 3.0], [1e9, -1e9, 3e38, 1.0], [np.inf, -np.inf, 2.0, 1e7]):
+        m = odd(op, weight, bias)
+        proto = m.proto()
+        judge, _ = optimized(proto, m.inputs)
+        mine = qir.run(grouped(proto), m.inputs)
+        assert all(np.array_equal(judge[name], mine[name]) for name in judge), f"{op} {bias}"
+
+
+def said(m: Layers) -> list[str]:
+    """What the ledger says of a model's grouping that nobody verified."""
+    ledger, graph = Ledger(), read(m.proto())
+    Group(profile="ort-1.31").run(graph, ledger)
+    return [entry.reason for entry in ledger if entry.change is Change.UNVERIFIED]
+
+
+def test_what_is_not_foreseen_is_told() -> None:
+    assert said(odd("Conv", np.nan, [1.0] * 4)) == [
+        "some of its weights are no numbers: not foreseen"
+    ]
+    assert said(odd("Gemm", 1.0, [np.nan] * 4)) == [
+        "some of its biases are no numbers: not foreseen"
+    ]
+    m = odd("Conv", 1.0, [1.0] * 4)
+    grown = m.op("Exp", m.nodes[1].input[1])
+    m.nodes.insert(0, m.nodes.pop())
+    next(n for n in m.nodes if n.op_type == "Conv").input[1] = grown
+    assert said(m) == ["the runtime's exp of constants may differ in the last bit"]
