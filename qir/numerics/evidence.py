@@ -8,6 +8,9 @@ from collections.abc import Callable
 MOVES = "moves: "
 """How evidence begins that is an argument and no measurement: codes are moved, or compared."""
 
+LEAST = 100
+"""Results that bear a claim."""
+
 _NUMBER = r"\d{1,3}(?:,\d{3})+|\d+"
 _OF = re.compile(rf"(?<![\d,.])({_NUMBER}) of ({_NUMBER})(?![\d,]*\d)")
 _THINGS = "results|elements|outputs|cases|codes|weights"
@@ -69,6 +72,8 @@ def lacking(claim: str, evidence: str, moves: bool, known: Callable[[str, str], 
             f"claim = {said!r} needs evidence with how many results were compared and differed: "
             f"`7,000 results, 0 differ`, or `as OP`"
         )
+    if found[0] < LEAST:
+        return f"claim = {said!r} needs evidence of {LEAST} results at least, not {found[0]}"
     most = float(claim.rpartition(":")[2]) if claim.startswith("within:") else 0.0
     if found[1] > most * found[0]:
         return f"claim = {claim!r}, and {found[1]:,} of {found[0]:,} differ by its evidence"

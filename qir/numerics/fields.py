@@ -28,6 +28,8 @@ _REAL = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 
 _SIZE = r"(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 _RATE = r"0?\.\d+|0(?:\.\d*)?|1(?:\.0*)?|\d(?:\.\d*)?[eE]-\d+"
+_SOME = r"(?=[\d.]*[1-9])"
+"""What stands before a number that is not zero."""
 
 Levels: TypeAlias = tuple[tuple[str, float], ...]
 """Real numbers by storage type, or by `storage/grain`, which is more exact; `*` is any."""
@@ -60,8 +62,8 @@ Tolerance = Annotated[
 Claim = Annotated[
     str,
     Shape(
-        rf"exact|within:\d+:(?:{_RATE})|close:{_REAL}|unknown",
-        "exact, within:N:RATE, close:R, unknown",
+        rf"exact|within:[1-9]\d*:{_SOME}(?:{_RATE})|close:{_SOME}{_SIZE}|unknown",
+        "exact, within:N:RATE, close:R, unknown, of numbers above zero",
     ),
 ]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -28,6 +28,23 @@ def places(text: str) -> dict[Path, int]:
     scanner = _Scanner(text)
     scanner.run()
     return scanner.lines
+
+
+_HEAD = re.compile(r"\s*(\[\[?)\s*([\w-]+)\s*\]")
+
+
+def misheaded(text: str, many: Container[str], single: Container[str]) -> tuple[int, str] | None:
+    """The first head with other brackets than its table's, whether or not a text is TOML: its line,
+    and how it is written."""
+    bare = _STRING.sub(lambda found: "\n" * found[0].count("\n"), text)
+    for number, line in enumerate(bare.split("\n"), 1):
+        if found := _HEAD.match(line):
+            opening, name = found.groups()
+            if opening == "[" and name in many:
+                return number, f"{name} is written [[{name}]]"
+            if opening == "[[" and name in single:
+                return number, f"{name} is written [{name}]"
+    return None
 
 
 @dataclass

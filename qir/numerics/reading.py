@@ -34,7 +34,7 @@ from qir.numerics.forms import FORMS
 from qir.numerics.measured import has_numbers, measured, otherwise, rests
 from qir.numerics.parameters import fault
 from qir.numerics.places import Path as Path_
-from qir.numerics.places import places
+from qir.numerics.places import misheaded, places
 from qir.numerics.plugin_methods import computes, method_names, moving, params, reads
 from qir.numerics.profile import (
     NEEDS,
@@ -49,6 +49,7 @@ from qir.numerics.profile import (
     clashes,
     met,
 )
+from qir.numerics.sense import behind, repeated
 from qir.numerics.sense import clashes as clashing
 
 Json: TypeAlias = "str | int | float | bool | list[Json] | dict[str, Json]"
@@ -107,12 +108,17 @@ def parse(text: str, name: str, find: Find | None = None) -> Profile:
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
+        if wrong := misheaded(text, ("rule", "group"), BLOCKS):
+            raise ProfileError(f"{name}, line {wrong[0]}: {wrong[1]}") from error
         said, _, place = str(error).partition(" (at ")
         found = re.match(r"line (\d+)", place)
         line = int(found[1]) if found else max(len(text.splitlines()), 1)
         raise ProfileError(f"{name}, line {line}: {said}") from error
     except RecursionError as error:
         raise ProfileError(f"{name}: its tables are nested too deep") from error
+    if any(isinstance(data.get(block), list) for block in BLOCKS):
+        if wrong := misheaded(text, (), BLOCKS):
+            raise ProfileError(f"{name}, line {wrong[0]}: {wrong[1]}")
     return _Reader(name, text, find).profile(data)
 
 
@@ -332,6 +338,8 @@ class _Reader:
         if not isinstance(settings, dict):
             raise self.error("settings", 'settings is a table, such as {optimizer = "all"}')
         found = {k: self.word(k, v) for k, v in settings.items()}
+        if (form := found.get("form", "")) in FORMS:
+            raise self.error("settings", f"{form!r} is a form of layers: a condition of rules")
         return Head(**texts, settings=found, notes=self.words("notes", data.get("notes", [])))
 
     def blocks(
@@ -430,7 +438,9 @@ class _Reader:
         if not chain:
             raise self.error("", "a group has a chain of ops")
         self.known([op for op in chain if op not in OPS], OPS, "op", at="chain")
-        for op in chain:
+        for i, op in enumerate(chain):
+            if i and not behind(op):
+                raise self.error("chain", f"{op} takes more than what flows: it heads a kernel", op)
             if spec(op).results != 1:
                 raise self.error("chain", f"{op} gives more than one result: no kernel of a group")
         self.known(needs, NEEDS, "condition")
@@ -513,7 +523,10 @@ class _Reader:
 
     def words(self, key: str, value: Json) -> tuple[str, ...]:
         items = value if isinstance(value, list) else [value]
-        return tuple(self.word(key, item) for item in items)
+        found = tuple(self.word(key, item) for item in items)
+        if key != "chain" and (twice := repeated(found)):
+            raise self.error(key, f"{key} names {twice!r} twice", twice)
+        return found
 
 
 def _hint(name: str, names: Iterable[str]) -> str:

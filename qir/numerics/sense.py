@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from qir.errors import ProfileError
+from qir.ir.ops import spec
 from qir.numerics.fields import Rule
 from qir.numerics.rounding import TWICE
 
@@ -134,3 +135,16 @@ def _stages(rule: Rule) -> Iterator[Clash]:
     if rule.stage.sum == "ratio" and rule.requant.multiplier in (*_WHOLE, "divide"):
         why = "a summand is added in units of the result; multiplier = 'f32' or 'f64'"
         yield Clash(("stage.sum", "requant.multiplier"), why)
+
+
+# -- names ----------------------------------------------------------------------------------------
+
+
+def repeated(items: Sequence[str]) -> str:
+    """The first of some names that is named twice; nothing where each is named once."""
+    return next((item for i, item in enumerate(items) if item in items[:i]), "")
+
+
+def behind(op: str) -> bool:
+    """Whether an op may stand behind another in one kernel: what takes one tensor, or adds two."""
+    return op == "add" or [slot.name for slot in spec(op).operands] == ["x"]
