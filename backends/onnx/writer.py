@@ -193,7 +193,7 @@ class Writer:
             return self.outer._constant(value, array)
         twins = self._twins.setdefault(value.lineage.tensor, [])
         for other, name in twins:
-            if other.type.dtype == array.type.dtype and equal(other.held, array.held):
+            if other.type.dtype == array.type.dtype and _one(other, array):
                 return name
         name = value.name
         others = self.graph.values.get(name) is not value or name in self.initializers
@@ -472,6 +472,21 @@ class Writer:
         if value.type.dtype.name == UNKNOWN:
             return
         self.infos.append(helper.make_value_info(self.name(value), type_proto(value.type)))
+
+
+def _one(array: Array, other: Array) -> bool:
+    """Whether two constants of a tensor may stand as one: equal elements, and as codes of two maps
+    only where they were one."""
+    a, b = array.type.quant, other.type.quant
+    alike = a is None or b is None or a.same_map(b) or _place(array.held) == _place(other.held)
+    return alike and equal(array.held, other.held)
+
+
+def _place(held: Held) -> object:
+    """What tells where elements lie."""
+    if not isinstance(held, np.ndarray) or not held.size:
+        return id(held)
+    return (held.__array_interface__["data"][0], held.shape, held.strides)
 
 
 def _numbers(quant: QuantType) -> tuple[Held, Held]:

@@ -78,3 +78,31 @@ def test_each_product_keeps_its_own_packed_weights(
             feeds["c"] = np.array(side)
         assert (run(out, feeds) == run(source, feeds)).all()
         assert (run(out, feeds) == pipeline.run(pipeline.load(out), feeds)["y"]).all()
+
+
+@pytest.mark.parametrize("form", ["qdq", "qoperator"])
+def test_a_bias_of_zeros_that_two_layers_share_is_two_biases_of_codes(
+    form: str, tmp_path: Path
+) -> None:
+    """Equal codes mean other numbers in each, though zero is zero: one array has one map."""
+    rng = np.random.default_rng(7)
+    held = {n: rng.normal(size=(SIDE, SIDE)).astype(np.float32) for n in ("w", "w2")}
+    held["b"] = np.zeros(SIDE, np.float32)
+    data, end = (helper.make_tensor_value_info(n, FLOAT, ["N", SIDE]) for n in "xy")
+    nodes = [
+        helper.make_node("Gemm", ["x", "w", "b"], ["h"]),
+        helper.make_node("Gemm", ["h", "w2", "b"], ["y"]),
+    ]
+    arrays = [numpy_helper.from_array(a, n) for n, a in held.items()]
+    made = helper.make_graph(nodes, "g", [data], [end], arrays)
+    opset = [helper.make_opsetid("", 21)]
+    onnx.save(helper.make_model(made, opset_imports=opset, ir_version=10), tmp_path / "m.onnx")
+    graph, out = pipeline.load(tmp_path / "m.onnx"), tmp_path / "q.onnx"
+    x = rng.normal(size=(8, SIDE)).astype(np.float32)
+    pipeline.save(pipeline.quantize(graph, pipeline.calibrate(graph, [{"x": x}])), out, format=form)
+    read = pipeline.load(out)
+    assert not pipeline.verify(read)
+    again = tmp_path / "again.onnx"
+    pipeline.save(read, again, format=form)
+    assert not pipeline.verify(pipeline.load(again))
+    assert np.array_equal(run(again, {"x": x}), run(out, {"x": x}))
