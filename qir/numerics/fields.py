@@ -431,6 +431,7 @@ READS: Mapping[str, tuple[str, ...]] = {
     "quantize_vectors": (),
     "recode_vectors": ("requant",),
     "sum_vectors": (),
+    "depth_vectors": ("acc", "bias", "requant", "stage"),
     "transposed_vectors": ("acc", "bias", "requant", "stage"),
     "dynamic_rows": (),
     "dynamic_conv": (),

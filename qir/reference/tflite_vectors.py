@@ -14,7 +14,7 @@ from qir.numerics.affine import Affine
 from qir.numerics.fields import Rule
 from qir.numerics.rounding import shift_right_away
 from qir.reference.method import Call, Codes, Method, stored
-from qir.reference.products import Kernel
+from qir.reference.products import Kernel, product
 from qir.reference.tflite_methods import (
     DOUBLE,
     Whole,
@@ -68,6 +68,20 @@ def transposed_vectors(
     return np.where(np.moveaxis(places, -1, 1), vectors, rest)
 
 
+def depth_vectors(call: Call, arrays: Mapping[str, Codes], *, lanes: int) -> Codes:
+    """A convolution of channels each by itself, whose sums are scaled so many channels at a
+    time."""
+    if not isinstance(call, Kernel) or call.types["w"].shape[1] != 1:
+        raise OpError(f"{call.op}: depth_vectors is of channels each by itself")
+    plain = replace(call.rule, method=None)
+    vectors = product(replace(call, rule=_up(plain)), arrays)
+    rest = product(replace(call, rule=plain), arrays)
+    axis = -1 if call.attrs["layout"] == "NHWC" else 1
+    count = rest.shape[axis]
+    places = np.arange(count) < count // lanes * lanes
+    return np.where(places if axis == -1 else places.reshape(-1, 1, 1), vectors, rest)
+
+
 def sum_vectors(
     a: Codes,
     b: Codes,
@@ -119,6 +133,7 @@ METHODS: Mapping[str, Method] = {
     "short_recode": Method(short_recode),
     "recode_vectors": Method(recode_vectors, params=("lanes",), rule=True),
     "sum_vectors": Method(sum_vectors, ("a", "b"), params=("lanes", "after")),
+    "depth_vectors": Method(depth_vectors, params=("lanes",), whole=True),
     "transposed_vectors": Method(transposed_vectors, params=("lanes", "rows"), whole=True),
 }
 """What `methods` knows of these functions."""

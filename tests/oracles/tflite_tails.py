@@ -72,6 +72,21 @@ def even(cases: Iterator[Case]) -> Iterator[Case]:
             yield replace(case, operands={**case.operands, **more})
 
 
+def alone(cases: Iterator[Case], channels: int) -> Iterator[Case]:
+    """Convolutions of one channel by one tap, each of the first results of a channel of its own."""
+    for case in cases:
+        x, w, bias = (case.operands[slot] for slot in ("x", "w", "bias"))
+        scale = w.scale if isinstance(w.scale, float | None) else w.scale[:channels]
+        unit = bias.scale if isinstance(bias.scale, float | None) else bias.scale[:channels]
+        held = {
+            "x": replace(x, data=np.repeat(x.data, channels, 3)),
+            "w": replace(w, data=w.data[:channels], scale=scale),
+            "bias": replace(bias, data=bias.data[:channels], scale=unit),
+        }
+        attrs = {**case.attrs, "groups": channels}
+        yield replace(case, operands=held, shape=(*case.shape[:3], channels), attrs=attrs)
+
+
 TAILS: Suites = {
     "tails_u8_i8": lambda: recoded("uint8", "int8"),
     "tails_i8_u8": lambda: recoded("int8", "uint8"),
@@ -79,6 +94,8 @@ TAILS: Suites = {
     "spread_u8": lambda: spread("uint8", 24),
     "linear_i4_even": lambda: even(nibbles(linear("int8", 48))),
     "linear_i4_even_ties": lambda: even(nibbles(tied("linear", "int8", 8))),
+    "depthwise_i4": lambda: nibbles(conv("int8", 40, depth=True)),
+    "depthwise_i4_ties": lambda: alone(nibbles(tied("conv2d", "int8", 8)), 13),
     "conv_i4_int16": lambda: nibbles(conv("int16", 16, depth=False)),
     "conv_i4_int16_ties": lambda: nibbles(tied("conv2d", "int16", 8)),
     "linear_i4_int16": lambda: nibbles(linear("int16", 24)),
