@@ -14,6 +14,7 @@ from qir.ledger import Change, Ledger
 from qir.passes._bodies import bodies
 from qir.passes._wrapping import within, wrapping
 from qir.passes.expand_qdq import ExpandQdq
+from qir.passes.fold_control import FoldControl
 from qir.passes.fold_parameters import FoldParameters
 from qir.passes.fuse_qdq import FuseQdq
 from qir.passes.lift_dynamic import LiftDynamic
@@ -178,12 +179,29 @@ def _settle(graph: Graph, ledger: Ledger) -> None:
     """Computes scales and zero points that hang on constants alone, and folds them into types."""
     wanted = False
     for _, each in graph.walk():
-        numbers = {v: None for n in each for v in _numbers(n)}
-        if numbers:
+        if any(_numbers(n) for n in each):
+            _choose(each, ledger)
+            numbers = {v: None for n in each for v in _numbers(n)}
             _compute(each, _needed(numbers, _fixed(each)))
             wanted |= any(v.constant is not None for n in each for v in _numbers(n))
     if wanted:
         FoldParameters().run(graph, ledger)
+
+
+def _choose(graph: Graph, ledger: Ledger) -> None:
+    """Puts in place the branches that choose such numbers by conditions that are constant."""
+    seen: set[Node] = set()
+    waiting = [v.node for n in graph for v in _numbers(n)]
+    while waiting:
+        node = waiting.pop()
+        if node not in seen:
+            seen.add(node)
+            waiting += [v.node for v in node.operands.values()]
+    chosen = [n for n in graph if n in seen and n.op == "if"]
+    if chosen:
+        asked = [n.operands["cond"] for n in chosen]
+        _compute(graph, _needed(asked, _fixed(graph)))
+        FoldControl().fold(graph, chosen, ledger)
 
 
 def _numbers(node: Node) -> list[Value]:

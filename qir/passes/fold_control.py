@@ -32,8 +32,11 @@ class FoldControl(Pass):
     name = "fold-control"
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
+        return self.fold(graph, [node for node in graph if node.op in _CONTROL], ledger)
+
+    def fold(self, graph: Graph, todo: list[Node], ledger: Ledger) -> int:
+        """Does so with these control ops alone, and those that come with them."""
         count = 0
-        todo = [node for node in graph if node.op in _CONTROL]
         while todo:
             node = todo.pop()
             found = _known(graph, node)

@@ -190,6 +190,54 @@ def test_numbers_that_turn_out_constant_are_folded_into_a_static_model(tmp_path:
     assert not [v for v in back.values.values() if v.type.quant and v.type.quant.dynamic]
 
 
+@pytest.mark.parametrize("form", ["qdq", "qoperator", "integer"])
+def test_a_scale_that_a_constant_condition_chooses_is_folded(form: str, tmp_path: Path) -> None:
+    """The other branch would take it of the data; a branch that chooses data stays."""
+    node, info = helper.make_node, helper.make_tensor_value_info
+    scalar = info("t", TensorProto.FLOAT, [])
+
+    def branch(name: str, *nodes: onnx.NodeProto) -> onnx.GraphProto:
+        return helper.make_graph(nodes, name, [], [scalar])
+
+    scales = [
+        branch("then", node("Mul", ["small", "half"], ["t"])),
+        branch("else", node("ReduceMax", ["x"], ["t"], keepdims=0)),
+    ]
+    ends = [
+        branch("same", node("Identity", ["t0"], ["t"])),
+        branch("no", node("Neg", ["t0"], ["t"])),
+    ]
+    nodes = [
+        node("Greater", ["half", "small"], ["more"]),
+        node("If", ["more"], ["s"], then_branch=scales[0], else_branch=scales[1]),
+        node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        node("MatMulInteger", ["q", "w", "z"], ["i"]),
+        node("Cast", ["i"], ["f"], to=TensorProto.FLOAT),
+        node("Mul", ["s", "half"], ["m"]),
+        node("Mul", ["f", "m"], ["y"]),
+        node("ReduceMax", ["y"], ["t0"], keepdims=0),
+        node("If", ["more"], ["t"], then_branch=ends[0], else_branch=ends[1]),
+    ]
+    rng = np.random.default_rng(11)
+    held = {"small": np.float32(0.0625), "half": np.float32(0.5), "z": np.uint8(100)}
+    held |= {"w": rng.integers(-127, 128, (6, 4)).astype(np.int8)}
+    inputs = [info("x", TensorProto.FLOAT, [3, 6])]
+    outputs = [info("y", TensorProto.FLOAT, [3, 4]), scalar]
+    tensors = [numpy_helper.from_array(np.asarray(a), n) for n, a in held.items()]
+    graph = helper.make_graph(nodes, "g", inputs, outputs, tensors)
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    onnx.save(proto, tmp_path / "m.onnx")
+    ledger = Ledger()
+    made = written(pipeline.load(tmp_path / "m.onnx"), tmp_path, format=form, ledger=ledger)
+    assert ops(made).count("If") == 1
+    assert [e.subject for e in ledger if e.step == "fold-control"] == ["s"]
+    feeds = {"x": (rng.standard_normal((3, 6)) * 3).astype(np.float32)}
+    one, other = (run(p, feeds, optimize=False) for p in (proto, made))
+    assert all(np.array_equal(other[name], one[name]) for name in "yt")
+    back = pipeline.load(tmp_path / "made.onnx")
+    assert not [v for v in back.values.values() if v.type.quant and v.type.quant.dynamic]
+
+
 def test_a_constant_beside_numbers_that_are_computed_stays_what_it_is(tmp_path: Path) -> None:
     """What a convolution of chosen codes adds: a bias that a Reshape spreads."""
     rng = np.random.default_rng(7)
