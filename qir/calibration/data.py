@@ -25,6 +25,7 @@ from qir.calibration.rows import (
 )
 from qir.errors import DataError, UsageError
 from qir.ir.dtype import texts
+from qir.ir.types import Array as Held
 
 Item = Array | Mapping[str, Array]
 Data = str | Path | Item | Iterable[Item]
@@ -184,7 +185,10 @@ class Source:
             for name in sorted(batch):
                 array = np.ascontiguousarray(batch[name])
                 state.update(f"{name} {array.dtype} {array.shape}".encode())
-                state.update(array.reshape(-1).view(np.uint8).data)
+                if array.dtype == object:  # texts, of any length
+                    state.update(Held.of(array).digest.encode())
+                else:
+                    state.update(array.reshape(-1).view(np.uint8).data)
         return state.hexdigest()
 
     def _assemble(self, parts: Sequence[Part]) -> dict[str, Array]:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir.errors import Refused, UsageError
-from qir.ir.dtype import boxed
+from qir.ir.dtype import STRING, boxed
 
 if TYPE_CHECKING:
     from qir.calibration import InputSpec
@@ -122,5 +122,6 @@ def random_inputs(
             wide = random.integers(max(low, -(1 << 31)), min(high, 1 << 31), shape, endpoint=True)
             out[value.name] = wide.astype(kind.carrier)
         else:
-            out[value.name] = random.integers(0, 2, shape).astype(kind.carrier)
+            some = random.integers(0, 2, shape)
+            out[value.name] = (some.astype(str) if kind == STRING else some).astype(kind.carrier)
     return out

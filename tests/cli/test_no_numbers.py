@@ -10,6 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from qir.calibration import Statistics
 from tests.cli.command import assert_one_line, qir
 
 FLOAT, STRING = TensorProto.FLOAT, TensorProto.STRING
@@ -95,3 +96,29 @@ def test_an_engine_that_does_not_take_a_model_is_left_out(tmp_path: Path, data: 
         said = qir("bench", path, *given, "--runs", "2", "--with", "cpu")
         assert_one_line(said, 3)
         assert f"{path}: %y" in said.err
+
+
+def test_texts_are_calibrated_beside_and_drawn(tmp_path: Path) -> None:
+    """Data of texts have a digest of their own; a bench without data draws texts."""
+    info = helper.make_tensor_value_info
+    nodes = [
+        helper.make_node("Cast", ["t"], ["x"], to=FLOAT),
+        helper.make_node("Relu", ["x"], ["y"]),
+    ]
+    graph = helper.make_graph(nodes, "g", [info("t", STRING, ["N"])], [info("y", FLOAT, ["N"])])
+    sets = [helper.make_opsetid("", 17)]
+    path = tmp_path / "m.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=sets, ir_version=8), path)
+    made = []
+    for i, texts in enumerate((["1", "-2"], ["12", "0"], [b"1", b"-2"])):
+        data, stats = tmp_path / f"{i}.npy", tmp_path / f"{i}.stats"
+        np.save(data, np.array(texts))
+        said = qir("calibrate", path, "--data", data, "-o", stats)
+        assert not said.status, said
+        made.append(Statistics.load(stats))
+    marks = [statistics.batches[0].data for statistics in made]
+    assert marks[0] == marks[2] != marks[1], "bytes are the texts that they say"
+    assert [max(s.high for s in statistics.values()) for statistics in made] == [1, 12, 1]
+    for engine in ("reference", "onnxruntime"):
+        said = qir("bench", path, "--with", engine, "--runs", "2")
+        assert not said.status, said
