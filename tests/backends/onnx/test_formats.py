@@ -219,7 +219,11 @@ def test_a_scale_that_a_constant_condition_chooses_is_folded(form: str, tmp_path
         node("If", ["more"], ["t"], then_branch=ends[0], else_branch=ends[1]),
     ]
     rng = np.random.default_rng(11)
-    held = {"small": np.float32(0.0625), "half": np.float32(0.5), "z": np.uint8(100)}
+    held: dict[str, NDArray[np.generic] | np.generic] = {
+        "small": np.float32(0.0625),
+        "half": np.float32(0.5),
+        "z": np.uint8(100),
+    }
     held |= {"w": rng.integers(-127, 128, (6, 4)).astype(np.int8)}
     inputs = [info("x", TensorProto.FLOAT, [3, 6])]
     outputs = [info("y", TensorProto.FLOAT, [3, 4]), scalar]
