@@ -128,17 +128,24 @@ def _code_weights(
     node, value = layer.node, layer.weights
     assert value.constant is not None
     reals = value.constant.data
-    scale, zero = choose(reals.min(initial=0), reals.max(initial=0), I8, rule.choose)
-    quant = uniform(I8, np.asarray(scale), np.asarray(zero))
+    quant = map_of_weights(reals, rule)
     held = quantize(reals, affine_of(quant), rule)
     if value.node.attrs["default"] and profile.signed == "private_unsigned":
-        quant = uniform(U8, np.asarray(scale), np.asarray(zero) + 128)
+        quant = uniform(U8, quant.scales(), np.asarray(quant.zeros()) + 128)
         held = (held.astype(np.int16) + 128).astype(np.uint8)
     codes = Array(held, value.type.with_element(quant), f"{value.name}.codes")
     coded = graph.constant(codes, name=graph.fresh(f"{value.name}.codes"), before=node)
     made = graph.add("dequantize", {"x": coded}, before=node)
     graph.set_operand(node, _SLOTS[node.op][1], made.result)
     ledger.add(Change.NUDGED, "group", node.name, "its real weights become codes", codes=0.5)
+
+
+def map_of_weights(reals: NDArray[np.generic], rule: Rule) -> QuantType:
+    """The map of the codes that real weights become; zeros alone have one of a step of 1."""
+    least, most = reals.min(initial=0), reals.max(initial=0)
+    low, high = I8.bounds
+    scale, zero = choose(least, most if most > least else high - low, I8, rule.choose)
+    return uniform(I8, np.asarray(scale), np.asarray(zero))
 
 
 def _code_bias(graph: Graph, layer: _Layer, profile: Profile, ledger: Ledger) -> None:

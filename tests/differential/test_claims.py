@@ -26,11 +26,6 @@ ROOT = Path(__file__).parents[2]
 MOVED = frozenset("reshape flatten transpose squeeze unsqueeze slice relu".split())
 """Ops of which no kernel looks at more than the codes' order: the reference's tests say how."""
 
-ELSEWHERE: Mapping[tuple[str, str], str] = {
-    ("ort-1.31", "constant"): "test_real_weights_become_the_codes_that_onnxruntime_makes_of_them",
-}
-"""Rules whose comparisons no program of the reference makes, and what makes them."""
-
 SAMPLE = (
     "test_qonnx_vectors.py::test_quant_is_predicted",
     "test_mxnet.py::test_recorded_results_are_foreseen",
@@ -90,7 +85,7 @@ def test_each_claim_is_held_by_what_was_compared(name: str) -> None:
         if not claim.startswith(("exact", "within:")):
             continue
         tests = counted().get(name, {}).get(key, {})
-        if not tests and (other or when.isa or (name, key) in ELSEWHERE or rests(of, key, when)):
+        if not tests and (other or when.isa or rests(of, key, when)):
             continue
         if why := bears(claim, tests):
             wrong.append(f"{key}, claimed {claim}: {why}")
@@ -106,14 +101,6 @@ def test_what_was_counted_is_of_rules_and_tests_that_there_are() -> None:
             path, _, function = test.partition("::")
             text = (ROOT / path).read_text(encoding="utf-8")
             assert f"def {function}(" in text, f"{test} is no test; `make counts`"
-
-
-def test_exceptions_are_rules_that_claim() -> None:
-    for (name, key), test in ELSEWHERE.items():
-        files = (ROOT / "tests" / "differential").glob("test_*.py")
-        assert any(f"def {test}(" in file.read_text(encoding="utf-8") for file in files), test
-        assert key in {known for known, *_ in claims(profile(name))}, (name, key)
-        assert key not in counted().get(name, {}), f"{name} {key} is counted"
 
 
 @pytest.mark.slow
