@@ -30,6 +30,8 @@ TYPE, ARRAYS, HASH, ROUND = "qir.type", "qir.arrays", "qir.hash", "qir.round"
 _WIDEST, _ALONE = 16, 24
 """Codes of so many bits are whole in float32, and sums of them; and with no zero point."""
 _ZEROS = ("after", "before")
+_FLOATS = ("f8e4m3fn", "f8e4m3fnuz", "f8e5m2", "f8e5m2fnuz")
+"""Codes that Cast makes of reals, and reals of them."""
 _REALS = ("f32", "f16", "bf16", "f64")
 
 
@@ -75,7 +77,8 @@ def why_not(quant: QuantType, shape: Shape) -> str:
     if quant.dynamic:
         return "the numbers of its codes are computed"
     most = _WIDEST if np.asarray(quant.zeros()).any() else _ALONE
-    if not quant.storage.is_integer or quant.storage.bits > most:
+    plain = quant.storage.name in _FLOATS and not np.asarray(quant.zeros()).any()
+    if not (quant.storage.is_integer or plain) or quant.storage.bits > most:
         return f"codes of {quant.storage} are not made of primitive operators"
     if quant.express.name not in _REALS:
         return f"{quant.express} is no type of reals that ONNX computes in"
@@ -253,6 +256,9 @@ class _Form:
         if quant.kind == "lut":
             self._nearest(x)
             return
+        if quant.storage.is_float:
+            steps.cast(x, _carrier(quant), out="y")
+            return
         zero, nan = self.zero(), steps.do("IsNaN", x)
         before = quant.real_zero or rule.zero == "before"
         if zero is not None and before:
@@ -332,6 +338,9 @@ def made(
     assert quant is not None
     rule = profile(name).resolve(_query(quant))
     said = why_not(quant, kind.shape) or _beyond(rule)
+    rounds = rounding or rule.quantize.round
+    if op == "Quantize" and quant.storage.is_float and rounds != "even":
+        said = said or f"Cast to {quant.storage} rounds to even, and not {rounds}"
     if said:
         raise Refused(f"ONNX has no form here for codes of {quant}: {said}")
     form = _Form(quant, kind.shape, rule)
