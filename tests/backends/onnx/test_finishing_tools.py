@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,9 @@ from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantTy
 
 from qir import pipeline
 from qir.passes.group import Group
+from tests.backends.onnx.test_taken import network
 from tests.cli.command import qir
+from tests.differential.ort_tools import samples as ort_samples
 from tests.frontends.onnx.models import model
 
 SEED = 61
@@ -69,8 +70,8 @@ GETS = {
 
 
 class _Reader(CalibrationDataReader):  # type: ignore[misc]
-    def __init__(self) -> None:
-        self.left: Iterator[Feeds] = iter(samples())
+    def __init__(self, feeds: list[Feeds]) -> None:
+        self.left: Iterator[Feeds] = iter(feeds)
 
     def get_next(self) -> Feeds | None:
         return next(self.left, None)
@@ -93,20 +94,27 @@ def real(name: str) -> onnx.ModelProto:
     return model(NETWORKS[name], {"x": (FLOAT, ["N", 8])}, ends, held, 17)
 
 
-@cache
 def part(name: str, form: str, kind: str, folder: Path) -> Path:
-    source, made = folder / f"{name}.onnx", folder / f"{name}-{form}-{kind}.onnx"
-    onnx.save(real(name), source)
+    made = folder / "part.onnx"
+    _tool(real(name), samples(), (form, kind, ["MatMul"]), made)
+    return made
+
+
+def _tool(
+    proto: onnx.ModelProto, feeds: list[Feeds], told: tuple[str, str, list[str]], made: Path
+) -> None:
+    source = made.with_name("float.onnx")
+    onnx.save(proto, source)
+    form, kind, ops = told
     with contextlib.redirect_stdout(io.StringIO()):
         quantize_static(
             source,
             made,
-            _Reader(),
+            _Reader(feeds),
             quant_format=QuantFormat[form],
             activation_type=QuantType[kind],
-            op_types_to_quantize=["MatMul"],
+            op_types_to_quantize=ops,
         )
-    return made
 
 
 def held(path: Path) -> dict[str, bytes]:
@@ -143,6 +151,30 @@ def test_ops_beside_codes_get_codes_and_read_those_that_are(
             assert np.allclose(pipeline.run(predicted, feeds)["y"], found, atol=0.05)
         else:
             assert np.array_equal(pipeline.run(predicted, feeds)["y"], found)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_any_ops_quantized_before_give_the_predicted_bytes(seed: int, tmp_path: Path) -> None:
+    rng = np.random.default_rng(seed)
+    ops = ["MatMul", "Add", "Mul", "Sigmoid", "MaxPool", "AveragePool", "Concat", "LeakyRelu"]
+    some = [str(op) for op in rng.choice(ops, rng.integers(1, 5), replace=False)]
+    told = (("QDQ", "QOperator")[seed % 2], ("QInt8", "QUInt8")[seed // 2], some)
+    feeds, out = ort_samples(2, seed), tmp_path / "out.onnx"
+    _tool(network(seed), feeds, told, tmp_path / "part.onnx")
+    graph = pipeline.load(tmp_path / "part.onnx")
+    plan = pipeline.plan(graph)
+    done = pipeline.quantize(graph, pipeline.calibrate(graph, feeds))
+    pipeline.save(done, out)
+    read = pipeline.load(out)
+    assert not [f for f in pipeline.verify(read) if f.severity != "note"], f"seed {seed}: {told}"
+    taken = {v.node for v in pipeline.taken(done) if v.taken == "integer"}
+    missing = {d.node for d in plan.decisions if d.integer} - taken
+    assert all(f"{name}_1" in taken for name in missing), f"seed {seed}: {told}"
+    predicted = pipeline.optimize(read, [Group("ort-1.31")])
+    session = onnxruntime.InferenceSession(str(out), providers=["CPUExecutionProvider"])
+    for each in feeds:
+        wanted = session.run(None, each)[0]
+        assert np.array_equal(pipeline.run(predicted, each)["y"], wanted), f"seed {seed}: {told}"
 
 
 @pytest.mark.parametrize("form", ["QDQ", "QOperator"])
