@@ -57,18 +57,19 @@ def group(
 
     --json prints {file, output, output_bytes, profile, on, groups: [{node, chain, row, claim,
     origins}], loaded, float: [{node, op, reason, origins}], float_sums: [{path, node, op, bits,
-    codes}]}; claim is how far the profile says that the kernel's bytes are the runtime's, null for
-    a float model; on is codes, or reals for a float model, whose groups may be one op; loaded
-    counts what is changed before anything is grouped, as the runtime does when it loads the model,
-    or as quantizing folds it; float_sums are the ops beside codes that the runtime computes in
-    float32 in an order of its own, with the bits of the codes, and by how many of these one may be
-    off.
+    codes}], doubts: [{node, reason}]}; claim is how far the profile says that the kernel's bytes
+    are the runtime's, null for a float model; on is codes, or reals for a float model, whose groups
+    may be one op; loaded counts what is changed before anything is grouped, as the runtime does
+    when it loads the model, or as quantizing folds it; float_sums are the ops beside codes that the
+    runtime computes in float32 in an order of its own, with the bits of the codes, and by how many
+    of these one may be off; doubts are nodes of which it is not foreseen what the runtime loads,
+    and why.
     """
     from qir import pipeline
     from qir.errors import UsageError
     from qir.inspect.float_sums import float_sums, said_of
     from qir.inspect.left_float import foreseen, left_float
-    from qir.ledger import Ledger
+    from qir.ledger import Change, Ledger
     from qir.passes._claims import BASIS
     from qir.passes._kernels import is_float
     from qir.passes.group import Group
@@ -96,7 +97,8 @@ def group(
     wrapped = [step for report in reports for step in report.steps if " by " in step.rewrite]
     said = [entry for entry in list(ledger)[read:] if entry.step == "group"]
     claims = {entry.subject: entry.reason for entry in said if entry.basis == BASIS}
-    loaded = folded if real else len(said) - len(claims) - len(wrapped)
+    doubts = [e for e in said if e.change is Change.UNVERIFIED and e.basis != BASIS]
+    loaded = folded if real else len(said) - len(claims) - len(wrapped) - len(doubts)
     steps: Sequence[Step | Foreseen] = kernels if real else wrapped
     left = list(left_float(done))
     sums = float_sums(done, 0) if left and not real else []
@@ -113,6 +115,7 @@ def group(
                 "loaded": loaded,
                 "float": [_left(one) for one in left],
                 "float_sums": [asdict(one) for one in sums],
+                "doubts": [{"node": e.subject, "reason": e.reason} for e in doubts],
             }
         )
         return
@@ -137,6 +140,8 @@ def group(
     _show_left(screen, left)
     if sums:
         screen.line(said_of(sums, "the runtime"))
+    for entry in doubts:
+        screen.line(f"{entry.subject}: {entry.reason}")
     if real and steps:
         screen.line()
         screen.line(

@@ -282,7 +282,7 @@ KEYS = {
     "convert model.onnx -o j.qir": "file output output_bytes ledger",
     "opt model.onnx -p prune -o j.qir": "file output output_bytes validated passes ledger",
     "group quantized.onnx --as ort-1.31 -o j.qir": "file output output_bytes profile on groups"
-    " loaded float float_sums",
+    " loaded float float_sums doubts",
     "bisect model.onnx -p prune --check true": "file check passes found trials",
     "passes": "passes",
     "run model.onnx --data samples.npy": "file engine samples outputs",

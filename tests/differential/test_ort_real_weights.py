@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -24,6 +25,7 @@ from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ledger import Change, Ledger
 from qir.passes.group import Group
+from tests.cli import command
 
 from .comparison import read
 from .fusion import grouped
@@ -433,7 +435,7 @@ def said(m: Layers) -> list[str]:
     return [entry.reason for entry in ledger if entry.change is Change.UNVERIFIED]
 
 
-def test_what_is_not_foreseen_is_told() -> None:
+def test_what_is_not_foreseen_is_told(tmp_path: Path) -> None:
     assert said(odd("Conv", np.nan, [1.0] * 4)) == [
         "some of its weights are no numbers: not foreseen"
     ]
@@ -444,4 +446,9 @@ def test_what_is_not_foreseen_is_told() -> None:
     grown = m.op("Exp", m.nodes[1].input[1])
     m.nodes.insert(0, m.nodes.pop())
     next(n for n in m.nodes if n.op_type == "Conv").input[1] = grown
-    assert said(m) == ["the runtime's exp of constants may differ in the last bit"]
+    doubt = "the runtime's exp of constants may differ in the last bit"
+    assert said(m) == [doubt]
+    given, made = tmp_path / "model.onnx", tmp_path / "made.qir"
+    given.write_bytes(m.proto().SerializeToString())
+    shown = command.qir("group", given, "--as", "ort-1.31", "-o", made)
+    assert doubt in " ".join(shown.out.split()), shown

@@ -25,9 +25,9 @@ def drawn(rng: np.random.Generator, shape: tuple[int, ...]) -> Floats:
     """Weights of any scale, the smallest and zeros among them, or halves of a step: many tie."""
     kind = rng.integers(6)
     if kind == 5:
-        return (rng.normal(size=shape) * rng.choice([0.0, 1e-40, 1e-37])).astype(np.float32)
+        return np.asarray(rng.normal(size=shape) * rng.choice([0.0, 1e-40, 1e-37]), np.float32)
     if kind == 0:
-        return (rng.normal(size=shape) * 2.0 ** rng.uniform(-20, 8)).astype(np.float32)
+        return np.asarray(rng.normal(size=shape) * 2.0 ** rng.uniform(-20, 8), np.float32)
     if kind == 1:
         return rng.uniform(0.1, 1.0, shape).astype(np.float32) * np.float32(rng.choice([-3.0, 2.0]))
     step, low = 2.0 ** rng.integers(-12, 3), int(rng.integers(-2 * 255, 1))
