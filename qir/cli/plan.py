@@ -45,8 +45,8 @@ def plan(
     stays float and why, and which tensors must share one scale. Batch norms and constants are
     folded first, as `qir quantize` does.
 
-    What works on codes already counts as integer. --weights stores weights in few bits and makes
-    nothing integer: data stay real.
+    What works on codes already counts as integer where the target computes it on them. --weights
+    stores weights in few bits and makes nothing integer: data stay real.
 
     --json prints {file, target, integer_macs, decisions: [{node, op, becomes, integer, reason,
     group, schemes, macs, origin, macs_on_codes}], shared}; integer_macs is a share.
