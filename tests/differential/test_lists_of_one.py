@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx
 import pytest
@@ -15,7 +17,7 @@ from .fusion import INTEGER, grouped
 from .runtime import optimized
 
 Array = NDArray[np.generic]
-LAYERS: dict[str, tuple[str, tuple[int, ...], tuple[int, ...], dict[str, int]]] = {
+LAYERS: dict[str, tuple[str, tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "depthwise": ("Conv", (2, 32, 9, 9), (32, 1, 3, 3), {"group": 32}),
     "one channel": ("Conv", (2, 1, 9, 9), (8, 1, 3, 3), {}),
     "one channel of a line": ("Conv", (2, 1, 39), (8, 1, 3), {}),
@@ -32,12 +34,12 @@ def layer(name: str, opset: int, lists: str, axis: int | None) -> tuple[onnx.Mod
     rng = np.random.default_rng([opset, len(name), len(lists)])
     w = rng.integers(-127, 128, held).astype(np.int8)
     arrays: dict[str, Array] = {"w": w}
-    rows = {"x": (0.1, 100, np.uint8), "w": (0.03, 0, np.int8), "y": (0.072, 91, np.uint8)}
-    for place, (scale, zero, kind) in rows.items():
-        numbers = (np.array(scale, np.float32), np.array(zero, kind))
-        for part, number in zip(("scale", "zero"), numbers, strict=True):
-            arrays[f"{place}_{part}"] = number.reshape(1) if place in lists else number
-    along = {} if axis is None else {"axis": axis}
+    rows = {"x": (0.1, np.uint8(100)), "w": (0.03, np.int8(0)), "y": (0.072, np.uint8(91))}
+    for place, (scale, zero) in rows.items():
+        sizes = (1,) if place in lists else ()
+        arrays[f"{place}_scale"] = np.full(sizes, scale, np.float32)
+        arrays[f"{place}_zero"] = np.full(sizes, zero)
+    along: dict[str, Any] = {} if axis is None else {"axis": axis}
     nodes = [
         helper.make_node("DequantizeLinear", ["x", "x_scale", "x_zero"], ["xr"]),
         helper.make_node("DequantizeLinear", ["w", "w_scale", "w_zero"], ["wr"], **along),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx
 import pytest
@@ -40,9 +42,10 @@ class Draw:
         self.held += [numpy_helper.from_array(np.asarray(v), n) for n, v in given.items()]
         return list(given)
 
-    def add(self, op: str, *inputs: str, **attrs: object) -> str:
-        self.nodes.append(helper.make_node(op, list(inputs), [f"v{len(self.nodes)}"], **attrs))
-        return self.nodes[-1].output[0]
+    def add(self, op: str, *inputs: str, **attrs: Any) -> str:
+        name = f"v{len(self.nodes)}"
+        self.nodes.append(helper.make_node(op, list(inputs), [name], **attrs))
+        return name
 
     def model(self, *, axis: int | None, turn: bool, cut: str, read: bool) -> onnx.ModelProto:
         """`turn`: transposes stand about it; `cut`: an activation behind; `read`: another reader of
