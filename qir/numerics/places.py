@@ -30,7 +30,7 @@ def places(text: str) -> dict[Path, int]:
     return scanner.lines
 
 
-_HEAD = re.compile(r"\s*(\[\[?)\s*([\w-]+)\s*\]")
+_HEAD = re.compile(r"\s*(\[\[?)\s*([\w-]+)(\.[\w.-]*)?\s*\]")
 
 
 def misheaded(text: str, many: Container[str], single: Container[str]) -> tuple[int, str] | None:
@@ -39,8 +39,8 @@ def misheaded(text: str, many: Container[str], single: Container[str]) -> tuple[
     bare = _STRING.sub(lambda found: "\n" * found[0].count("\n"), text)
     for number, line in enumerate(bare.split("\n"), 1):
         if found := _HEAD.match(line):
-            opening, name = found.groups()
-            if opening == "[" and name in many:
+            opening, name, within = found.groups()
+            if (opening == "[" or within) and name in many:
                 return number, f"{name} is written [[{name}]]"
             if opening == "[[" and name in single:
                 return number, f"{name} is written [{name}]"

@@ -44,13 +44,17 @@ def test_nonsense_is_refused(text: str, said: str) -> None:
 @pytest.mark.parametrize("more", [0, 30])
 @pytest.mark.parametrize(
     ("head", "right"),
-    [("[group]", "group is written [[group]]"), ("[rule]", "rule is written [[rule]]")],
+    [
+        ("[group]", "group is written [[group]]"),
+        ("[[group.x]]", "group is written [[group]]"),
+        ("[rule]", "rule is written [[rule]]"),
+    ],
 )
 def test_a_head_of_other_brackets_is_told_where_it_stands(head: str, right: str, more: int) -> None:
     """Not where the next one, which is right, stands."""
     key = "op" if head == "[rule]" else "chain"
     text = f"{HEAD}notes = ['''\n[group]\n''']\n\n{head}\n{key} = \"add\"\n" + "# ...\n" * more
-    text += f'[{head}]\n{key} = "mul"\n'
+    text += f'[[{head.strip("[]").partition(".")[0]}]]\n{key} = "mul"\n'
     with pytest.raises(ProfileError) as raised:
         parse(text, "a.toml", profile)
     assert str(raised.value) == f"a.toml, line 7: {right}"
