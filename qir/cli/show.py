@@ -32,8 +32,9 @@ if TYPE_CHECKING:
 def show(model: Path, text: bool, node: str | None, as_json: bool) -> None:
     """Show what is in a model.
 
-    Its inputs and outputs, its size and work, how much of it runs on codes, and each layer with
-    the scale and zero point of its result. Work is counted for one sample.
+    Its inputs and outputs, its size, data beside it included, and its work, how much of it runs on
+    codes, and each layer with the scale and zero point of its result. Work is counted for one
+    sample.
 
     --json prints {file, file_bytes, name, profile, frameworks, nodes, parameters, bytes, macs,
     integer_macs, longest_integer_chain, inputs, defaults, outputs, ops, layers, journal: [{name,
