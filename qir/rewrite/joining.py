@@ -1,4 +1,4 @@
-"""What stands behind convolutions of real weights and becomes part of these on loading."""
+"""What stands beside convolutions and becomes part of these when a runtime loads a model."""
 
 from __future__ import annotations
 
@@ -35,6 +35,45 @@ def join_reals(graph: Graph, ledger: Ledger, step: str) -> int:
             ledger.add(Change.REGROUPED, step, node.name, said)
             count += 1
     return count
+
+
+def join_pads(graph: Graph, ledger: Ledger, step: str) -> int:
+    """Takes zeros that are put around images into the pads of the convolution that alone reads
+    them; says how many."""
+    count = 0
+    for node in [n for n in graph if n.op in _CONVS]:
+        pad = node.operands["x"].node
+        more = _pads(pad)
+        if more is None or node.stages or node.schemes or node.profile != pad.profile:
+            continue
+        held = node.attrs["pad"]
+        assert isinstance(held, tuple)
+        both = zip(held, more, strict=True)
+        graph.set_attrs(node, pad=tuple(int(a) + b for a, b in both if isinstance(a, int)))
+        graph.set_operand(node, "x", pad.operands["x"])
+        graph.set_origins(node, [*pad.origins, *node.origins])
+        graph.remove(pad)
+        said = "zeros around its data are its own pads, if the file says neither axes nor auto_pad"
+        ledger.add(Change.UNVERIFIED, step, node.name, said)
+        count += 1
+    return count
+
+
+def _pads(pad: Node) -> tuple[int, ...] | None:
+    """The zeros before and behind each axis of images, of an op that alone puts them there."""
+    if pad.op != "pad" or pad.result.only_use is None or pad.stages or pad.schemes:
+        return None
+    pads, value = pad.attrs["pads"], pad.attrs["value"]
+    if pad.result.type.element != F32 or pad.attrs["mode"] != "constant":
+        return None
+    if len(pad.operands) > 1 or not isinstance(value, float) or not isinstance(pads, tuple):
+        return None
+    wholes = [p for p in pads if isinstance(p, int)]
+    half = len(wholes) // 2
+    around = (*wholes[2:half], *wholes[half + 2 :])
+    others = (*wholes[:2], *wholes[half : half + 2])
+    zeros = value == 0 and not np.signbit(value)
+    return around if zeros and min(wholes) >= 0 and not any(others) else None
 
 
 def _taken(node: Node) -> Node | None:

@@ -16,7 +16,7 @@ from qir.rewrite.blocked_data import round_data
 from qir.rewrite.coding import code_reals
 from qir.rewrite.flat_rows import lays_back, rows_of_codes
 from qir.rewrite.gemms import as_gemms
-from qir.rewrite.joining import join_reals
+from qir.rewrite.joining import join_pads, join_reals
 from qir.rewrite.linear import as_linear, knows_linear
 
 _NAME = "group"
@@ -26,7 +26,9 @@ def load(graph: Graph, profile: Profile, ledger: Ledger) -> int:
     """Does all that a profile's runtime does; says how many places changed."""
     moving = frozenset(g.chain[0] for g in profile.groups if g.propagates)
     rule = profile.resolve(Query("constant"))
-    count = join_reals(graph, ledger, _NAME) if rule.weights.given == "float" else 0
+    count = 0
+    if rule.weights.given == "float":
+        count += join_pads(graph, ledger, _NAME) + join_reals(graph, ledger, _NAME)
     count += _fold(graph, profile)
     if profile.doubled == "merged":
         count += _same(graph, ledger)
