@@ -18,6 +18,7 @@ from qir.ir.parts import Held, later, part
 from qir.ir.text import parse
 from qir.ir.types import Array, TensorType
 from qir.ledger import Change, Ledger
+from qir.passes._bodies import bodies
 from qir.rewrite import Pass, Tolerance
 from qir.rewrite.watch import may
 
@@ -30,7 +31,11 @@ _KEPT = frozenset(
 
 
 def narrow(graph: Graph) -> bool:
-    """Whether an op of the graph itself computes with reals of 16 bits."""
+    """Whether an op of a graph, its branches or loops computes with reals of 16 bits."""
+    return any(map(_computing, bodies(graph)))
+
+
+def _computing(graph: Graph) -> bool:
     return any(map(_computes, graph))
 
 
@@ -48,10 +53,11 @@ def _kept(node: Node) -> bool:
 
 @dataclass(frozen=True)
 class WidenReals(Pass):
-    """Computes in float32 what a model computes in float16 or bfloat16.
+    """Computes in float32 what a model computes in float16 or bfloat16, in branches and loops too.
 
-    Constants are what they were. Inputs, results and what is no plain op of reals keep their types:
-    casts stand between. Numbers are no longer rounded to 16 bits behind each op.
+    Constants are what they were. Inputs and results, those of bodies too, and what is no plain op
+    of reals keep their types: casts stand between. Numbers are no longer rounded to 16 bits behind
+    each op.
     """
 
     name = "widen-reals"
@@ -68,15 +74,12 @@ class WidenReals(Pass):
         yield cls(), parse(text)
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
-        first = next(filter(_computes, graph), None)
+        found = [part for part in bodies(graph) if _computing(part)]
+        first = next((node for part in found for node in part if _computes(node)), None)
         if first is None or not may(self.name, "widen", first):
             return 0
-        work = _Widening(graph)
-        for node in list(graph):
-            work.take(node)
-        work.clean()
-        graph.prune()
-        said = f"reals of 16 bits are float32: {work.count} values, rounded less often"
+        count = sum(_Widening(part).run() for part in found)
+        said = f"reals of 16 bits are float32: {count} values, rounded less often"
         ledger.add(Change.REGROUPED, self.name, graph.name, said)
         return 1
 
@@ -94,6 +97,14 @@ class _Widening:
         self.made: dict[tuple[Value, DType], Value] = {}
         """Constants and casts that stand for a value in a type."""
         self.casts: list[Node] = []
+
+    def run(self) -> int:
+        """Makes the ops of a graph those of float32; says how many values became so."""
+        for node in list(self.graph):
+            self.take(node)
+        self.clean()
+        self.graph.prune()
+        return self.count
 
     def take(self, node: Node) -> None:
         """Makes an op one of float32, or gives it its old operands."""

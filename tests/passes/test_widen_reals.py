@@ -157,3 +157,72 @@ def test_codes_beside_halves_stay_what_they_are(tmp_path: Path) -> None:
     assert pipeline.fold(graph).outputs["y"].node.operands["a"].type.dtype.name == "f16"
     with pytest.raises(UsageError, match="the model is quantized already"):
         pipeline.quantize_dynamic(graph)
+
+
+def held_in(op: str, kind: int) -> onnx.ModelProto:
+    """A product, then a branch, a loop or a scan whose body holds another."""
+    rng, info = np.random.default_rng(3), helper.make_tensor_value_info
+    carrier = np.float16 if kind == HALF else np.float32
+    w = numpy_helper.from_array(rng.normal(0, 0.3, (8, 8)).astype(carrier), "w")
+    far = numpy_helper.from_array(np.array(-1000, carrier), "far")
+    k = numpy_helper.from_array(rng.normal(0, 0.3, (8, 8)).astype(carrier), "k")
+    side, end = [info("h", kind, [4, 8])], [info("t", kind, [4, 8])]
+    inner = [node("MatMul", ["h", "k"], ["m"]), node("Tanh", ["m"], ["t"])]
+    sums = [node("ReduceSum", ["h"], ["s"], keepdims=0), node("Greater", ["s", "far"], ["c"])]
+    first, tensors = node("MatMul", ["x", "w"], ["h"]), [w]
+    if op == "If":
+        then = helper.make_graph(inner, "then", [], end, [k])
+        other = helper.make_graph([node("Neg", ["h"], ["t"])], "else", [], end)
+        nodes = [*sums, node("If", ["c"], ["y"], then_branch=then, else_branch=other)]
+        tensors = [w, far]
+    elif op == "Loop":
+        flags = info("i", TensorProto.INT64, []), info("c", TensorProto.BOOL, [])
+        on = info("d", TensorProto.BOOL, [])
+        keep = node("Identity", ["c"], ["d"])
+        body = helper.make_graph([keep, *inner], "body", [*flags, *side], [on, *end], [k])
+        nodes = [node("Loop", ["n", "", "h"], ["y"], body=body)]
+        tensors = [w, numpy_helper.from_array(np.array(3, np.int64), "n")]
+    else:
+        row = [info("h", kind, [8])], [info("t", kind, [8])]
+        nodes = [
+            node(
+                "Scan",
+                ["h"],
+                ["y"],
+                num_scan_inputs=1,
+                body=helper.make_graph(inner, "body", *row, [k]),
+            )
+        ]
+    ends = [info("x", kind, [4, 8])], [info("y", kind, [4, 8])]
+    graph = helper.make_graph([first, *nodes], "net", *ends, tensors)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=9)
+
+
+def everywhere(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
+    """The nodes of a graph and of what its branches and loops hold."""
+    inner = [a.g for n in graph.node for a in n.attribute if a.type == onnx.AttributeProto.GRAPH]
+    return [*graph.node, *(n for held in inner for n in everywhere(held))]
+
+
+@pytest.mark.parametrize("op", ["If", "Loop", "Scan"])
+def test_what_branches_and_loops_compute_on_halves_is_quantized_as_their_twins(
+    op: str, tmp_path: Path
+) -> None:
+    x = np.random.default_rng(4).normal(size=(4, 8))
+    ends = {}
+    for kind, carrier in ((HALF, np.float16), (FLOAT, np.float32)):
+        source, out = tmp_path / f"{kind}.onnx", tmp_path / f"{kind}.q.onnx"
+        onnx.save(held_in(op, kind), source)
+        ledger = Ledger()
+        made = pipeline.quantize_dynamic(pipeline.load(source), ledger=ledger)
+        pipeline.save(made, out, format="integer", ledger=Ledger())
+        products = sorted(
+            n.op_type for n in everywhere(onnx.load(out).graph) if "MatMul" in n.op_type
+        )
+        assert products == ["MatMulInteger"] * 2, "one outside, one within"
+        given = x.astype(carrier)
+        real, ends[kind] = ran(source, given), ran(out, given)
+        assert ends[kind].dtype == real.dtype == carrier
+        assert np.abs(ends[kind].astype(np.float64) - real).max() < 0.05
+        assert any(e.step == "widen-reals" for e in ledger) == (kind == HALF)
+    assert np.abs(ends[HALF] - ends[FLOAT]).max() < 0.02
