@@ -24,6 +24,7 @@ from . import (
     contrib_ops,
     control,
     dynamic_ops,
+    fences,
     float_ops,
     foreign,
     integer_ops,
@@ -293,7 +294,7 @@ def _quantize(writer: Writer, node: Node) -> None:
     scale, zero, given = _names(node, "QuantizeLinear", "y")
     needed = given or quant.storage.name != "u8" or bool(quant.zeros().any())
     source = writer.name(node.operands["x"])
-    if not node.origins and _tempts(node.operands["x"]):
+    if not node.origins and fences.tempts(node.operands["x"]):
         # Max of one operand is that operand, and no optimizer takes it out.
         fenced = writer.fresh(f"{source}_kept_float")
         writer.emit("Max", [source], [fenced])
@@ -322,24 +323,6 @@ def _even(writer: Writer, node: Node) -> None:
     """Refused for another rounding, where scale and zero point are computed."""
     if node.attrs["round"] not in ("", "even"):
         raise writer.refuse(node, f"it rounds {node.attrs['round']!s}; ONNX rounds halves to even")
-
-
-def _tempts(value: Value) -> bool:
-    """Whether onnxruntime's optimizer would make integer what is meant to stay float.
-
-    Between dequantize and quantize it quantizes float weights and biases itself, one scale a
-    tensor, and runs the op on codes.
-    """
-    node = value.node
-    while node.op in ("relu", "clip"):
-        node = node.operands["x"].node
-    traits = spec(node.op).traits
-    if traits.weight is None or node.stages:
-        return False
-    data = node.operands.get(traits.data)
-    rest = [node.operands.get(slot or "") for slot in (traits.weight, traits.bias)]
-    coded = data is not None and data.node.op == "dequantize"
-    return coded and any(v is not None and v.node.op != "dequantize" for v in rest)
 
 
 def _dequantize(writer: Writer, node: Node) -> None:

@@ -15,7 +15,7 @@ from qir.ledger import Change, Ledger
 from qir.numerics import Profile, Rule, affine_of, bias_codes, choose, quantize, query_of
 from qir.rewrite.fusing import TURNED, is_tail
 
-_SLOTS = {
+CODED = {
     **{f"conv{n}d": ("x", "w", "bias") for n in (1, 2, 3)},
     **{f"conv_transpose{n}d": ("x", "w", "bias") for n in (1, 2, 3)},
     "gemm": ("a", "b", "c"),
@@ -58,9 +58,9 @@ def _layer(node: Node) -> _Layer | None:
     Its data are dequantized by one scale, a quantize reads its result, its weights are constants
     or dequantized, and its bias is a row of constants, or it has none.
     """
-    if node.op not in _SLOTS or node.stages or node.schemes or not _ends_in_quantize(node):
+    if node.op not in CODED or node.stages or node.schemes or not _ends_in_quantize(node):
         return None
-    data, weights, bias = (node.operands.get(slot) for slot in _SLOTS[node.op])
+    data, weights, bias = (node.operands.get(slot) for slot in CODED[node.op])
     if data is None or weights is None or data.node.op != "dequantize":
         return None
     quant = data.node.operands["x"].type.quant
@@ -136,7 +136,7 @@ def _code_weights(
     codes = Array(held, value.type.with_element(quant), f"{value.name}.codes")
     coded = graph.constant(codes, name=graph.fresh(f"{value.name}.codes"), before=node)
     made = graph.add("dequantize", {"x": coded}, before=node)
-    graph.set_operand(node, _SLOTS[node.op][1], made.result)
+    graph.set_operand(node, CODED[node.op][1], made.result)
     ledger.add(Change.NUDGED, "group", node.name, "its real weights become codes", codes=0.5)
 
 
@@ -150,7 +150,7 @@ def map_of_weights(reals: NDArray[np.generic], rule: Rule) -> QuantType:
 
 def _code_bias(graph: Graph, layer: _Layer, profile: Profile, ledger: Ledger) -> None:
     """Makes codes of a bias, in units of the product's scales."""
-    node, bias, (_, slot, added) = layer.node, layer.bias, _SLOTS[layer.node.op]
+    node, bias, (_, slot, added) = layer.node, layer.bias, CODED[layer.node.op]
     assert bias is not None
     assert bias.constant is not None
     x, w = layer.data, node.operands[slot].node.operands["x"].type.quant
@@ -186,7 +186,7 @@ def _cast(
 def _rounded(graph: Graph, layer: _Layer, bias: Value) -> Value:
     """A bias as whole multiples of a product of scales that are given, in reals."""
     node = layer.node
-    scales = [_scale(graph, node.operands[slot].node, node) for slot in _SLOTS[node.op][:2]]
+    scales = [_scale(graph, node.operands[slot].node, node) for slot in CODED[node.op][:2]]
     unit = graph.add("mul", {"a": scales[0], "b": scales[1]}, before=node).result
     steps = graph.add("div", {"a": bias, "b": unit}, before=node).result
     whole = graph.add("round", {"x": steps}, before=node).result
