@@ -27,6 +27,8 @@ from .elements import NUMBERS, STORED, number
 DOMAIN = "qir"
 TYPE, ARRAYS, HASH, ROUND = "qir.type", "qir.arrays", "qir.hash", "qir.round"
 """Keys of a function's metadata: what it stands for, its arrays' types, what it is made of."""
+PROFILE = "qir.rules"
+"""Whose arithmetic that is, where a reader's own profile would give a NaN another entry."""
 _WIDEST, _ALONE = 16, 24
 """Codes of so many bits are whole in float32, and sums of them; and with no zero point."""
 _ZEROS = ("after", "before")
@@ -308,8 +310,9 @@ class _Form:
             count = steps.do("ReduceSum", below, last, keepdims=0)
             sides.append(steps.do("Gather", order, count, axis=0))
         index = steps.do("Min", *sides)
-        if self.rule.quantize.nan == "low":
-            index = steps.do("Where", nan, steps.held(np.asarray(0, np.int64)), index)
+        if (code := {"low": 0, "zero_code": -quant.low}.get(self.rule.quantize.nan)) is not None:
+            place = np.asarray(min(max(code, 0), table.size - 1), np.int64)
+            index = steps.do("Where", nan, steps.held(place), index)
         if quant.low:
             index = steps.do("Add", index, steps.held(np.asarray(quant.low, np.int64)))
         steps.cast(index, _carrier(quant), out="y")
@@ -364,6 +367,8 @@ def _function(op: str, form: _Form, opset: int, rounding: str) -> FunctionProto:
     arrays = form.numbers.arrays
     types = ",".join(f"{n}:{a.type.dtype}" for n, a in arrays.items())
     stated = {TYPE: form.text, ARRAYS: types, ROUND: rounding}
+    if op == "Quantize" and form.quant.kind == "lut" and form.rule.quantize.nan == "zero_code":
+        stated[PROFILE] = form.rule.profile
     digest = _digest(op, form.steps.nodes, list(arrays), stated.values())
     out = helper.make_function(
         DOMAIN,

@@ -28,7 +28,7 @@ def read(reader: Reader, op: Op, custom: Custom) -> None:
         reader.doubtful = True
         quant = custom.quant(held, reader.type_of(op, op.input(0)).rank)
         if custom.op == "Quantize":
-            _quantize(reader, op, quant, custom.round)
+            _quantize(reader, op, quant, custom)
         else:
             reader.add(op, "dequantize", {"x": _codes(reader, op, quant)})
     except (QirError, ValueError, KeyError) as error:
@@ -45,10 +45,12 @@ def _array(reader: Reader, op: Op, name: str, kind: str) -> Array:
     return Array(found.held, TensorType(found.held.shape, wanted), name)
 
 
-def _quantize(reader: Reader, op: Op, quant: QuantType, rounding: str) -> None:
+def _quantize(reader: Reader, op: Op, quant: QuantType, custom: Custom) -> None:
     x = reader.value(op, op.input(0))
-    attrs: dict[str, Attr] = {"round": rounding} if rounding else {}
-    reader.add(op, "quantize", {"x": x}, attrs, types=[x.type.with_element(quant)])
+    attrs: dict[str, Attr] = {"round": custom.round} if custom.round else {}
+    made = reader.add(op, "quantize", {"x": x}, attrs, types=[x.type.with_element(quant)])
+    if custom.profile is not None:
+        reader.graph.set_profile(made, custom.profile)
 
 
 def _codes(reader: Reader, op: Op, quant: QuantType) -> Value:

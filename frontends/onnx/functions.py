@@ -20,6 +20,7 @@ from .op import held_graphs
 
 DOMAIN = "qir"
 _TYPE, _ARRAYS, _HASH, _ROUND = "qir.type", "qir.arrays", "qir.hash", "qir.round"
+_PROFILE = "qir.rules"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,8 @@ class Custom:
     arrays: tuple[tuple[str, str], ...]
     """Names in the type, and the element types of what is given for them."""
     round: str
+    profile: str | None = None
+    """Whose arithmetic it is, where that is not the model's."""
 
     def quant(self, held: Mapping[str, Array], rank: int) -> QuantType:
         """The type of tensors of so many axes, with the arrays that a call gives."""
@@ -54,14 +57,14 @@ def customs(functions: Iterable[onnx.FunctionProto]) -> dict[str, Custom]:
         if not {_TYPE, _ARRAYS, _HASH, _ROUND} <= said.keys():
             continue
         names = [*function.input][1:]
-        stated = [said[_TYPE], said[_ARRAYS], said[_ROUND]]
+        stated = [said[key] for key in (_TYPE, _ARRAYS, _ROUND, _PROFILE) if key in said]
         whole = list(function.input)[:1] == ["x"] and list(function.output) == ["y"]
         if not whole or said[_HASH] != _digest(op, function.node, names, stated):
             return {}
         pairs = [p.partition(":") for p in said[_ARRAYS].split(",") if p]
         arrays = tuple((name, kind) for name, _, kind in pairs)
         if [name for name, _ in arrays] == names:
-            found[function.name] = Custom(op, said[_TYPE], arrays, said[_ROUND])
+            found[function.name] = Custom(op, said[_TYPE], arrays, said[_ROUND], said.get(_PROFILE))
     return found
 
 

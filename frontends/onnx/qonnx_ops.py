@@ -101,8 +101,8 @@ def _axis(scale: Numbers, x: TensorType) -> int | None:
 def _sides(reader: Reader, op: Op, x: TensorType) -> QuantType | None:
     """A table of two entries, so far from each other that every x is on its side of 0.
 
-    Of two entries as near the first is taken: 0 is on the upper side. Entries are 1 and -1, or so
-    much larger that no x becomes 0 over the scale.
+    Of two entries as near the first is taken: 0 is on the upper side; NaN is code 0, on the lower.
+    Entries are 1 and -1, or so much larger that no x becomes 0 over the scale.
     """
     if not reader.is_constant(op.input(1)):
         return None
@@ -117,7 +117,7 @@ def _sides(reader: Reader, op: Op, x: TensorType) -> QuantType | None:
         return None  # below what float32 holds whole
     end = float(2.0**far)
     flat = least.reshape(-1) if axis is not None else least.reshape(-1)[0]
-    return replace(uniform(dtype("u1"), flat, axis=axis), kind="lut", codes=(end, -end))
+    return replace(uniform(dtype("i1"), flat, axis=axis), kind="lut", codes=(end, -end))
 
 
 def _map(reader: Reader, op: Op, x: TensorType, signed: bool, narrow: bool) -> QuantType | None:

@@ -180,10 +180,11 @@ def test_zero_points_between_codes(tmp_path: Path, mode: str, bits: int) -> None
 def test_two_numbers_of_one_bit(
     tmp_path: Path, size: tuple[int, ...], largest: float, computed: bool
 ) -> None:
-    """A table of two: 0 is on the upper side, and the least number below it is not."""
+    """A table of two: 0 is on the upper side; the least number below it is not, nor is NaN."""
     rng = np.random.default_rng(32)
     x = rng.integers(-2, 3, (4, 5, 6)).astype(F)
     x[0, :, :] = [0.0, -0.0, 1e-45, -1e-45, np.inf, -3e38]
+    x[1, 0] = np.nan
     scale = np.asarray((rng.random(size) + 0.1) / 1.1 * largest, F)
     feeds, held = ({"s": scale}, {}) if computed else ({}, {"s": scale})
     found, ops = through("BipolarQuant", {"x": x, **feeds}, held, tmp_path)
