@@ -17,8 +17,10 @@ import numpy as np
 from qir.calibration.rows import (
     Array,
     HeldRows,
+    MeantRows,
     Rows,
     SampleRows,
+    bare,
     open_npy,
     open_npz,
     refuse_objects,
@@ -329,9 +331,16 @@ def fit(where: str, arrays: Mapping[str, Rows], inputs: Mapping[str, InputSpec])
 
 
 def as_rows(rows: Rows, spec: InputSpec, where: str) -> Rows:
-    """Rows of samples that fit an input; DataError says what it has and what it should have."""
+    """Rows of samples that fit an input; DataError says what it has and what it should have.
+
+    NumPy saves bfloat16 and the like as bare bytes: to an input of as many each they are its own.
+    """
+    if bare(rows.dtype) and (spec.dtype.kind, spec.dtype.itemsize) == ("V", rows.dtype.itemsize):
+        rows = MeantRows(rows, spec.dtype)
     if not np.can_cast(rows.dtype, spec.dtype, "same_kind"):
-        raise DataError(f"{where} is {spec.dtype}, the data are {rows.dtype}")
+        other = ", bytes of a type that NumPy has not: save them as float32"
+        said = other if bare(rows.dtype) else ""
+        raise DataError(f"{where} is {spec.dtype}, the data are {rows.dtype}{said}")
     sample = spec.shape[1:]
     shape = rows.shape
     if len(shape) == len(sample) and matches(shape, sample):

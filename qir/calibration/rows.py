@@ -56,6 +56,17 @@ class SampleRows:
         return rows.reshape(self.shape)[start:stop]
 
 
+class MeantRows:
+    """Elements that a file has as bare bytes, of the type that they are meant in."""
+
+    def __init__(self, rows: Rows, dtype: np.dtype[np.generic]) -> None:
+        self._rows = rows
+        self.shape, self.dtype = rows.shape, dtype
+
+    def read(self, start: int, stop: int) -> Array:
+        return self._rows.read(start, stop).view(self.dtype)
+
+
 class StreamedRows:
     """A member of an .npz file, decompressed from front to back as its rows are read."""
 
@@ -148,6 +159,11 @@ def require_size(
             f"{where}: cut off or damaged: holds {content} bytes where its shape {list(shape)} and "
             f"{dtype} make {wanted}"
         )
+
+
+def bare(dtype: np.dtype[np.generic]) -> bool:
+    """Whether elements are bytes without a meaning, as NumPy saves types that it has not itself."""
+    return dtype.type is np.void and dtype.fields is None and dtype.subdtype is None
 
 
 def refuse_objects(dtype: np.dtype[np.generic], where: str) -> None:

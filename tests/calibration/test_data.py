@@ -336,3 +336,23 @@ def test_numbers_that_samples_of_a_batch_do_not_share_are_told() -> None:
     assert [bool(b["on"]) for b in open_data(data, NUMBERED, batch=1)] == [True, False]
     with pytest.raises(DataError, match="takes one bool"):
         open_data({"x": x[None], "on": np.array([True, False])}, NUMBERED)
+
+
+@pytest.mark.parametrize("kind", [ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn])
+@pytest.mark.parametrize("order", "CF")
+def test_what_numpy_saves_as_bare_bytes_is_of_the_input_s_type(
+    kind: type[np.generic], order: Any, tmp_path: Path
+) -> None:
+    narrow = np.asarray(X.astype(kind), order=order)
+    np.save(tmp_path / "x.npy", narrow)
+    np.savez(tmp_path / "x.npz", x=narrow)
+    np.savez(tmp_path / "one.npz", x=narrow[0])
+    inputs = {"x": InputSpec((None, 3), np.dtype(kind))}
+    for name in ("x.npy", "x.npz", "one.npz"):
+        found = np.concatenate([b["x"] for b in open_data(tmp_path / name, inputs, batch=4)])
+        assert found.dtype == kind
+        wanted = narrow[:1] if name == "one.npz" else narrow
+        assert np.array_equal(found.astype(F32), wanted.astype(F32))
+    said = r"'x' is float32, the data are \|V[12], bytes of a type that NumPy has not: save them as"
+    with pytest.raises(DataError, match=said):
+        list(open_data(tmp_path / "x.npy", ONE))
