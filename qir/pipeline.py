@@ -30,6 +30,7 @@ from qir.passes._coded import held
 from qir.passes._decisions import Plan, as_taken
 from qir.passes._kernel_table import kernel_table
 from qir.passes._kernels import kernels, of_reals
+from qir.passes._masks import seen
 from qir.passes.assign_schemes import AssignSchemes, Wish, assign
 from qir.passes.fold_batch_norm import FoldBatchNorm
 from qir.passes.fold_constants import FoldConstants
@@ -277,14 +278,15 @@ def plan(
     dynamic: bool = False,
     weights: str | None = None,
     profile: str = "",
+    statistics: Statistics | None = None,
 ) -> Plan:
     """What would be integer, what stays float and why, before any work.
 
     `dynamic` and `weights` as `quantize_dynamic` and `quantize_weights` mean them, `profile` as
-    `quantize` does.
+    `quantize` does. Statistics tell of masks that no constant of the graph does.
     """
     if profile:
-        return _planned_as(graph, profile, _granularity(granularity), rules)
+        return _planned_as(graph, profile, _granularity(granularity), rules, statistics)
     backend, folded = named_target(target), fold(graph)
     table = backend.capability()
     wishes = [Wish.parse(text) for text in rules]
@@ -295,17 +297,29 @@ def plan(
     else:
         groups = grouped_by(graph)
         rows = kernels(folded, named_profile(groups)) if groups else None
-        found = assign(folded, table, _granularity(granularity), wishes, rows)[0]
+        low = _masks(folded, statistics)
+        found = assign(folded, table, _granularity(granularity), wishes, rows, low)[0]
     return as_taken(found, backend.verdicts(folded), folded.name) if held(folded) else found
 
 
 def _planned_as(
-    graph: Graph, name: str, granularity: Literal["channel", "tensor"], rules: Iterable[str]
+    graph: Graph,
+    name: str,
+    granularity: Literal["channel", "tensor"],
+    rules: Iterable[str],
+    statistics: Statistics | None,
 ) -> Plan:
     of = _kernels_of(graph, name)
     table, wishes = kernel_table(of), [Wish.parse(text) for text in rules]
     folded = fold(graph)
-    return assign(folded, table, granularity, wishes, kernels(folded, of))[0]
+    low = _masks(folded, statistics)
+    return assign(folded, table, granularity, wishes, kernels(folded, of), low)[0]
+
+
+def _masks(folded: Graph, statistics: Statistics | None) -> tuple[tuple[str, float], ...]:
+    """The values in which statistics show numbers of a mask, and the least of these."""
+    found = seen(folded, statistics) if statistics is not None else {}
+    return tuple(sorted((value.name, least) for value, least in found.items()))
 
 
 def _kernels_of(graph: Graph, name: str) -> Profile:
@@ -387,7 +401,14 @@ def quantize(
         of = _kernels_of(graph, profile)
         table, groups, named = kernel_table(of), of.name, of.name
     steps = (
-        AssignSchemes(table, _granularity(granularity), wishes, range_rule, groups),
+        AssignSchemes(
+            table,
+            _granularity(granularity),
+            wishes,
+            range_rule,
+            groups,
+            _masks(folded, statistics),
+        ),
         Materialize(statistics, named, scales),
         TurnSums(),
         Prune(),

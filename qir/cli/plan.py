@@ -45,6 +45,9 @@ def plan(
     stays float and why, and which tensors must share one scale. Batch norms and constants are
     folded first, as `qir quantize` does.
 
+    What holds numbers of a mask, such as -10000 or -inf before a softmax, stays float: one scale
+    would leave the others no room. Those of an input the data show, so `qir quantize` tells them.
+
     What works on codes already counts as integer where the target computes it on them. --weights
     stores weights in few bits and makes nothing integer: data stay real.
 

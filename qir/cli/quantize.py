@@ -176,6 +176,15 @@ def quantize(
     elif data is not None:
         quietly = Screen(quiet=quiet or as_json)
         statistics = observe(quietly, graph, data, limit=limit, batch=batch, threads=threads)
+    if statistics is not None:
+        plan = pipeline.plan(
+            graph,
+            target=target,
+            granularity=granularity,
+            rules=wishes,
+            profile=profile or "",
+            statistics=statistics,
+        )
     journal = pipeline.read_journal(model)
     common: Common = {
         "target": target,

@@ -31,6 +31,7 @@ from qir.passes._decisions import ALREADY, WITHIN, Decision, Known, Plan
 from qir.passes._kept import WHOLE, held_map, kept, settled, takes
 from qir.passes._kernel_table import kernel_table
 from qir.passes._kernels import Kernel, kernels
+from qir.passes._masks import masks, of_text, told, with_text
 from qir.passes._wish import Wish
 from qir.rewrite import Pass, Tolerance
 from qir.rewrite.options import option
@@ -86,6 +87,10 @@ class AssignSchemes(Pass):
     groups: str = field(default="", metadata=option(kind="profile"))
     """The profile whose kernels get no codes inside; empty: the target's own chains."""
 
+    masks: tuple[tuple[str, float], ...] = field(
+        default=(), metadata=option(read=of_text, write=with_text, kind="list of number and value")
+    )
+    """Values in which calibration saw numbers of a mask, each behind the least of these."""
     def __post_init__(self) -> None:
         object.__setattr__(self, "groups", given(self.groups))
 
@@ -101,7 +106,9 @@ class AssignSchemes(Pass):
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
         found = kernels(graph, profile(self.groups)) if self.groups else None
-        _, schemes = assign(graph, self.capability, self.granularity, self.wishes, found)
+        _, schemes = assign(
+            graph, self.capability, self.granularity, self.wishes, found, self.masks
+        )
         count = 0
         for node, slots in schemes.items():
             for slot, scheme in slots.items():
@@ -135,12 +142,16 @@ def assign(
     wishes: Iterable[Wish] = (),
     rows: Iterable[Kernel] | None = None,
 ) -> tuple[Plan, Schemes]:
+    seen: Iterable[tuple[str, float]] = (),
     """The plan, and the scheme of every slot; SchemeError where wishes cannot hold together.
 
-    Kernels are the target's chains, unless `rows` says which ones there are.
+    Kernels are the target's chains, unless `rows` says which ones there are. `seen` are values
+    that hold numbers of a mask, beside those that the graph's constants put there.
     """
     work = _Assignment(graph, capability, granularity, tuple(wishes), rows)
     work.decide()
+    low = {graph.values[name]: least for name, least in seen if name in graph.values}
+    work.masks = low | work.masks
     work.check_wishes()
     work.share()
     return work.plan(), work.schemes()
@@ -162,6 +173,7 @@ class _Assignment:
         self.rows = None if rows is None else {n: k for k in rows for n in k.ops[1:]}
         self.on_codes = in_codes(graph)
         self.reason: dict[Node, str] = {}
+        self.masks = masks(graph)
         self.inside: dict[Node, Node] = {}
         """Activation -> the op in whose kernel it is computed."""
         self.tails: dict[Node, list[Node]] = {}
@@ -178,7 +190,7 @@ class _Assignment:
             if node.op in STRUCTURE:
                 continue
             row = self.table.ops.get(node.op)
-            if (head := self._head(node)) is not None and not self._wished_float(node):
+            if (head := self._head(node)) is not None and not self._kept_out(node):
                 self.inside[node] = head
                 self.tails.setdefault(head, []).append(node)
             elif row and (row.share or row.unasked) and not self._obstacle(node, row):
@@ -272,7 +284,19 @@ class _Assignment:
                 return f"{slot} is computed; the table of {self.table.name} has a constant there"
         if any(v.type.dtype != F32 for v in (*node.results, *(v for _, v in self._data(node)))):
             return "it does not compute in f32"
-        return self._bias_obstacle(node) or self._codes_obstacle(node, row)
+        return self._bias_obstacle(node) or self._codes_obstacle(node, row) or self._mask(node)
+
+    def _mask(self, node: Node) -> str:
+        """What an op reads or makes that a mask leaves no room in, unless a rule gives it codes."""
+        for slot, value in (*node.operands.items(), *((RESULT, made) for made in node.results)):
+            computed = value.constant is None and value.type.quant is None
+            if value in self.masks and computed and self._last(node, slot) is None:
+                return told(self.masks[value])
+        return ""
+
+    def _kept_out(self, node: Node) -> bool:
+        """Whether an op is in no kernel, though its target has one."""
+        return self._wished_float(node) or bool(self._mask(node))
 
     def _codes_obstacle(self, node: Node, row: OpCapability) -> str:
         """What codes beside it the target does not take there; they stay as they are."""

@@ -1,0 +1,251 @@
+"""Numbers of a mask: so far below all others that codes which hold both leave the others no room.
+
+They are found in a graph by the constants that they come from, and in statistics by the gap.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from qir.calibration import Key, Statistics, Summary
+from qir.ir.graph import Graph
+from qir.ir.node import Node, Value
+from qir.ir.ops import spec
+
+FAR = -100.0
+"""From where on a number may be a mask's."""
+_FEW = 16 / 255
+"""The part of all codes that is no room."""
+_NEAR = 1 / 50
+"""How far others reach at most, beside a constant's mask."""
+_MOST = 1 << 24
+"""Elements of a constant that are looked at."""
+_SOFTMAX = frozenset({"softmax", "log_softmax"})
+_SUMS = frozenset({"where", "add", "sub", "mul", "div", "max", "cast"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """What is known of a value: far numbers alone, or beside others; or a choice of 0 and 1."""
+
+    far: float = 0.0
+    beside: bool = False
+    choice: bool = False
+    """Whether it is 0 or 1, or what may be that; of `far` -1 it is 0 or -1."""
+
+
+def masks(graph: Graph) -> dict[Value, float]:
+    """The values in which constants of a graph put numbers of a mask, and the least of these."""
+    found = _Found()
+    for node in graph:
+        found.take(node)
+    return {v: k.far for v, k in found.kinds.items() if k and k.beside and k.far <= FAR}
+
+
+def seen(graph: Graph, statistics: Statistics) -> dict[Value, float]:
+    """The values before a softmax in which numbers of a mask were seen, and the least of these."""
+    waiting = [n.operands["x"] for n in graph if n.op in _SOFTMAX]
+    looked: set[Value] = set()
+    out: dict[Value, float] = {}
+    while waiting:
+        value = waiting.pop()
+        if value in looked or value.constant is not None:
+            continue
+        looked.add(value)
+        summary = statistics.get(Key(value.lineage.tensor))
+        if summary is not None and (least := _apart(summary)) is not None:
+            out[value] = least
+        if value.node.op in _SUMS or spec(value.node.op).traits.value_preserving:
+            waiting += value.node.operands.values()
+    return out
+
+
+def told(least: float) -> str:
+    """Why a value has no codes in which a mask puts numbers."""
+    if least == -math.inf:
+        return "a mask puts -inf there, which no code holds"
+    return f"a mask puts {least:.6g} there: its scale leaves the other numbers no room"
+
+
+def of_text(texts: str | list[str]) -> tuple[tuple[str, float], ...]:
+    """Values and the least number in each, of texts such as `-10000 scores`."""
+    rows = [t.partition(" ") for t in ([texts] if isinstance(texts, str) else texts)]
+    return tuple((name, float(least)) for least, _, name in rows)
+
+
+def with_text(rows: object) -> list[str]:
+    """The texts of which `of_text` makes these."""
+    held = rows if isinstance(rows, tuple) else ()
+    return [f"{least!r} {name}" for name, least in held]
+
+
+def _apart(summary: Summary) -> float | None:
+    """The least number of a mask among those that were seen, if there is one."""
+    if summary.below:
+        return -math.inf
+    if not summary.finite or summary.low > FAR:
+        return None
+    edges, used = summary.edges, summary.bins > 0
+    rest = used & (edges[:-1] > summary.low / 2)
+    if not rest.any():
+        return None
+    high = max(summary.high, 0.0)
+    room = high - min(float(edges[:-1][rest][0]), 0.0)
+    return summary.low if room < _FEW * (high - summary.low) else None
+
+
+class _Found:
+    """What is known of values, in the order of the graph."""
+
+    def __init__(self) -> None:
+        self.kinds: dict[Value, _Kind | None] = {}
+
+    def take(self, node: Node) -> None:
+        known = spec(node.op).traits
+        if node.op in _RULES:
+            made = _RULES[node.op](node, self.of)
+        elif known.value_preserving:
+            moved = [v for s, v in node.operands.items() if s.split(".")[0] in known.same_params]
+            made = _joined(list(map(self.of, moved)))
+        else:
+            return
+        for value in node.results:
+            self.kinds[value] = made
+
+    def of(self, value: Value) -> _Kind | None:
+        if value not in self.kinds and value.constant is not None:
+            self.kinds[value] = _constant(value)
+        return self.kinds.get(value)
+
+
+_Of = Callable[[Value], "_Kind | None"]
+
+
+def _constant(value: Value) -> _Kind | None:
+    size = math.prod(d for d in value.type.shape if isinstance(d, int))
+    if value.constant is None or not value.type.express.is_float or not 0 < size <= _MOST:
+        return None
+    if value.type.quant is not None:
+        return None
+    return _numbers(np.asarray(value.constant.data))
+
+
+def _numbers(data: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> _Kind | None:
+    data = np.asarray(data, np.float32).reshape(-1)
+    low, high = float(data.min()), float(data.max())
+    if 0 <= low and high <= 1:
+        return _Kind(choice=True)
+    if not low <= FAR:
+        return _Kind(high) if low >= -FAR else None
+    rest = data[data > low / 2] if low > -math.inf else data[data > low]
+    if not rest.size:
+        return _Kind(low)
+    near = low == -math.inf or float(np.abs(rest).max()) <= -low * _NEAR
+    return _Kind(low, beside=True) if near else None
+
+
+def _joined(kinds: Iterable[_Kind | None]) -> _Kind | None:
+    """What is known of all elements of several values."""
+    kinds = list(kinds)
+    known = [k for k in kinds if k is not None and k.far]
+    if not known:
+        return _Kind(choice=True) if all(kinds) else None
+    least = min(known, key=lambda k: k.far)
+    beside = any(k.beside for k in known) or len(known) < len(kinds)
+    return _Kind(least.far, beside, all(k is not None and k.choice for k in kinds))
+
+
+def _where(node: Node, of: _Of) -> _Kind | None:
+    return _joined([of(node.operands["a"]), of(node.operands["b"])])
+
+
+def _max(node: Node, of: _Of) -> _Kind | None:
+    found = [k for k in map(of, node.operands.values()) if k and k.beside]
+    return max(found, key=lambda k: k.far, default=None)
+
+
+def _filled(node: Node, of: _Of) -> _Kind | None:
+    value = node.attrs["value"]
+    data = np.asarray(getattr(value, "data", value))
+    return _numbers(data) if data.dtype.kind == "f" and data.size else None
+
+
+def _triangle(node: Node, of: _Of) -> _Kind | None:
+    kind = of(node.operands["x"])
+    return _Kind(kind.far, beside=True) if kind and kind.far and not kind.choice else kind
+
+
+def _cast(node: Node, of: _Of) -> _Kind | None:
+    x = node.operands["x"]
+    return of(x) if x.type.express.is_float else _Kind(choice=True)
+
+
+def _add(node: Node, of: _Of) -> _Kind | None:
+    found = [k for k in map(of, node.operands.values()) if k and k.beside]
+    return min(found, key=lambda k: k.far, default=None)
+
+
+def _sub(node: Node, of: _Of) -> _Kind | None:
+    a, b = node.operands["a"], node.operands["b"]
+    left, right = of(a), of(b)
+    if left and left.beside:
+        return left
+    if right and right.beside:
+        return _Kind(-right.far, beside=True)
+    one = (left and left.choice and a.constant, right and right.choice and b.constant)
+    if one[0] and (b.node.op == "input" or (right and right.choice)):
+        return _Kind(choice=True)
+    if one[1] and (a.node.op == "input" or (left and left.choice)):
+        return _Kind(-1.0, choice=True)
+    return None
+
+
+def _mul(node: Node, of: _Of) -> _Kind | None:
+    values = list(node.operands.values())
+    for value, other in (values, values[::-1]):
+        kind, beside = of(value), of(other)
+        if kind and kind.beside and (_one(other) or (beside and beside.choice)):
+            return _Kind(kind.far * _factor(other), beside=True)
+        if kind and kind.choice and beside and beside.far and not beside.choice:
+            return _Kind(beside.far * (kind.far or 1.0), beside=True)
+    return _joined([*map(of, values)]) if all((k := of(v)) and k.choice for v in values) else None
+
+
+def _div(node: Node, of: _Of) -> _Kind | None:
+    kind, by = of(node.operands["a"]), _factor(node.operands["b"])
+    return _Kind(kind.far / by, beside=True) if kind and kind.beside and by else None
+
+
+def _neg(node: Node, of: _Of) -> _Kind | None:
+    kind = of(node.operands["x"])
+    return _Kind(-kind.far, kind.beside) if kind and kind.far else None
+
+
+def _one(value: Value) -> bool:
+    """Whether it is one number, that the graph holds."""
+    return value.constant is not None and value.constant.data.size == 1
+
+
+def _factor(value: Value) -> float:
+    """The number that a constant of one element is; 1 for others."""
+    if value.constant is None or not _one(value):
+        return 1.0
+    return float(np.asarray(value.constant.data).reshape(()))
+
+
+_RULES: Mapping[str, Callable[[Node, _Of], _Kind | None]] = {
+    "where": _where,
+    "max": _max,
+    "constant_of_shape": _filled,
+    "trilu": _triangle,
+    "cast": _cast,
+    "add": _add,
+    "sub": _sub,
+    "mul": _mul,
+    "div": _div,
+    "neg": _neg,
+}

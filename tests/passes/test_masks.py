@@ -1,0 +1,161 @@
+"""Numbers of a mask leave the others no room, so what holds both gets no codes, and is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+from numpy.typing import NDArray
+
+from qir import pipeline
+from qir.errors import SchemeError
+from qir.ir.graph import Graph
+from qir.ir.text import parse
+from tests.cli.command import qir
+
+LEAST = float(np.finfo(np.float32).min)
+KEEP = np.tril(np.ones((6, 6), np.float32))
+MEANS = "-123.68, -116.779, -103.939, -120.0, -101.0, -110.0"
+APART = "0.0, -50.0, -100.0, -150.0, -200.0, -250.0"
+HEAD = """graph main {
+  %x = input() : 32x6x16xf32
+  %m = input() : 32x6x6xNUMBER
+  %wq = constant(@wq) : 16x16xf32
+  %wk = constant(@wk) : 16x16xf32
+  %wv = constant(@wv) : 16x16xf32
+  %q = matmul(%x, %wq) : 32x6x16xf32
+  %k = matmul(%x, %wk) : 32x6x16xf32
+  %v = matmul(%x, %wv) : 32x6x16xf32
+  %t = transpose(%k) {perm = (0, 2, 1)} : 32x16x6xf32
+  %s = matmul(%q, %t) : 32x6x6xf32
+"""
+TAIL = """
+  %p = softmax(%z) : 32x6x6xf32
+  %y = matmul(%p, %v) : 32x6x16xf32
+  output(y=%y)
+}
+"""
+S, M = "32x6x6xf32", "6x6xf32"
+CHOSEN = f"%c = constant(LEAST) : f32; %z = where(%m, %s, %c) : {S}"
+FACTOR = f"%o = constant(1.0) : f32; %c = constant(LEAST) : f32; %g = cast(%m) {{to = f32}} : {S}"
+FACTOR += f"; %n = sub(%o, %g) : {S}; %h = mul(%n, %c) : {S}; %z = add(%s, %h) : {S}"
+TURNED = f"%o = constant(1.0) : f32; %c = constant(LEAST) : f32; %g = cast(%m) {{to = f32}} : {S}"
+TURNED += f"; %n = sub(%g, %o) : {S}; %h = mul(%n, %c) : {S}; %z = add(%s, %h) : {S}"
+HELD = f"%c = constant(@held) : {M}; %z = add(%c, %s) : {S}"
+MOVED = f"%c = constant(@held) : {M}; %d = unsqueeze(%c) {{axes = (0,)}} : 1x6x6xf32"
+MOVED += f"; %e = add(%s, %d) : {S}; %f = constant(0.5) : f32; %z = mul(%e, %f) : {S}"
+GIVEN = f"%z = add(%s, %m) : {S}"
+WAYS = {
+    "where, -1e4": (CHOSEN, "bool", -1e4),
+    "where, the least float": (CHOSEN, "bool", LEAST),
+    "where, -inf": (CHOSEN, "bool", -np.inf),
+    "factor, -1e4": (FACTOR, "i64", -1e4),
+    "factor, the least float": (FACTOR, "bool", LEAST),
+    "turned factor": (TURNED, "i64", 1e9),
+    "added constant, -100": (HELD, "f32", -100.0),
+    "added constant, -inf": (HELD, "f32", -np.inf),
+    "moved and scaled": (MOVED, "f32", -1e4),
+    "input, -1e4": (GIVEN, "f32", -1e4),
+    "input, -inf": (GIVEN, "f32", -np.inf),
+}
+
+
+def network(way: str) -> tuple[Graph, dict[str, NDArray[np.generic]]]:
+    body, number, least = WAYS[way]
+    rng = np.random.default_rng(7)
+    arrays = {f"w{n}": rng.normal(0, 0.3, (16, 16)).astype(np.float32) for n in "qkv"}
+    arrays["held"] = np.where(KEEP > 0, np.float32(0), np.float32(least))
+    text = HEAD.replace("NUMBER", number) + "  " + body.replace("; ", "\n  ") + TAIL
+    written = "-inf" if least == -np.inf else repr(float(np.float32(least)))
+    made = parse(text.replace("LEAST", written), arrays)
+    given = arrays["held"] if body == GIVEN else KEEP
+    kind = {"bool": np.bool_, "i64": np.int64, "f32": np.float32}[number]
+    feeds: dict[str, NDArray[np.generic]] = {
+        "x": rng.normal(size=(32, 6, 16)).astype(np.float32),
+        "m": np.repeat(given[None], 32, 0).astype(kind),
+    }
+    return made, feeds
+
+
+def expected(graph: Graph, feeds: dict[str, NDArray[np.generic]]) -> NDArray[np.float64]:
+    """Masked attention in float64."""
+    w = {n: np.asarray(a.data, np.float64) for n in "qkv" if (a := graph.values[f"w{n}"].constant)}
+    x = feeds["x"].astype(np.float64)
+    scores = (x @ w["q"]) @ (x @ w["k"]).transpose(0, 2, 1)
+    if "f" in graph.values and graph.values["f"].constant:
+        scores = scores * 0.5
+    odds = np.exp(scores - scores.max(-1, keepdims=True)) * KEEP
+    return (odds / odds.sum(-1, keepdims=True)) @ (x @ w["v"])  # type: ignore[no-any-return]
+
+
+def ran(graph: Graph, feeds: dict[str, NDArray[np.generic]], path: Path) -> NDArray[np.generic]:
+    pipeline.save(graph, path)
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    taken = {i.name: feeds[i.name] for i in session.get_inputs()}
+    return session.run(None, taken)[0]  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_masked_attention_stays_one_in_codes(way: str, tmp_path: Path) -> None:
+    graph, feeds = network(way)
+    statistics = pipeline.calibrate(graph, [feeds])
+    made = pipeline.quantize(graph, statistics)
+    right = expected(graph, feeds)
+    got = ran(made, feeds, tmp_path / "m.onnx").astype(np.float64)
+    assert np.sqrt(np.mean((got - right) ** 2)) < 0.03 * right.std()
+    plan = pipeline.plan(graph, statistics=statistics)
+    of = {d.node: d for d in plan.decisions}
+    assert of["s"].becomes == of["y"].becomes == "integer", "scores and what they choose"
+    for name in ("z", "p"):
+        assert (of[name].becomes, of[name].reason[:9]) == ("float", "a mask pu"), of[name]
+    assert all(of[n.name].becomes == "float" for n in made if n.op in ("softmax", "where"))
+    if WAYS[way][0] != GIVEN:  # nothing but data tells of an input
+        assert pipeline.plan(graph) == plan
+
+
+def test_quantizing_tells_of_a_mask_that_only_the_data_show(tmp_path: Path) -> None:
+    graph, feeds = network("input, -1e4")
+    pipeline.save(graph, tmp_path / "m.onnx", lossy=True)
+    np.savez(tmp_path / "d.npz", **feeds)  # type: ignore[arg-type]
+    plan = qir("plan", str(tmp_path / "m.onnx")).out
+    assert "mask" not in plan
+    done = qir(
+        "quantize",
+        str(tmp_path / "m.onnx"),
+        "--data",
+        str(tmp_path / "d.npz"),
+        "-o",
+        str(tmp_path / "q.onnx"),
+    )
+    assert done.status == 0, done
+    assert "a mask puts -1000" in " ".join(done.out.split())
+    assert "6 of 8 ops" in done.out
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"%c = constant([{MEANS}]) : 6xf32; %z = add(%s, %c) : {S}",
+        f"%c = constant(-128.0) : f32; %z = add(%s, %c) : {S}",
+        f"%c = constant([{APART}]) : 6xf32; %z = add(%s, %c) : {S}",
+        f"%c = constant(-1000.0) : f32; %z = mul(%s, %c) : {S}",
+    ],
+    ids=["means", "an offset", "distances", "a factor"],
+)
+def test_large_numbers_that_are_no_mask_keep_codes(line: str) -> None:
+    text = HEAD.replace("NUMBER", "f32") + "  " + line.replace("; ", "\n  ") + TAIL
+    arrays = {f"w{n}": np.ones((16, 16), np.float32) for n in "qkv"}
+    arrays["held"] = np.where(KEEP > 0, np.float32(0), np.float32(-1e4))
+    plan = pipeline.plan(parse(text, arrays))
+    assert all(d.becomes == "integer" for d in plan.decisions), plan
+
+
+def test_a_rule_gives_codes_to_what_a_mask_is_in() -> None:
+    graph, _ = network("factor, -1e4")
+    rule = "op=softmax slot=x: u8 affine tensor percentile:60"
+    of = {d.node: d for d in pipeline.plan(graph, rules=[rule]).decisions}
+    assert of["p"].becomes == "integer"
+    with pytest.raises(SchemeError, match="p stays float: a mask puts -10000 there"):
+        pipeline.plan(graph, rules=["op=softmax: u8 affine tensor"])
