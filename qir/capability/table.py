@@ -66,6 +66,8 @@ class Capability:
     chains: tuple[tuple[str, ...], ...] = ()
     """Ops that one kernel computes with a single rounding at the end."""
     defects: tuple[Defect, ...] = ()
+    uncut: frozenset[tuple[str, ...]] = frozenset()
+    """Chains that are one kernel only where their activations cut no code."""
 
     def chain(self, ops: tuple[str, ...]) -> bool:
         """Whether one kernel computes these ops in a row."""
@@ -88,7 +90,9 @@ def load(path: Path) -> Capability:
             for row in data.get("defect", [])
             for op in _texts(row["op"])
         )
-        return Capability(str(data["name"]), ops, chains, defects)
+        rows = (row for row in data.get("chain", []) if not row.get("cuts", True))
+        uncut = frozenset(_texts(row["chain"]) for row in rows)
+        return Capability(str(data["name"]), ops, chains, defects, uncut)
     except (OSError, tomllib.TOMLDecodeError, KeyError, TypeError, ParseError) as error:
         raise PluginError(f"{path.name}: {error}") from error
 

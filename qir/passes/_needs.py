@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -26,6 +26,10 @@ from qir.rewrite.fusing import (
     is_tail,
     moves_codes,
 )
+
+_SHARE = 0.99
+"""Of its scale, what a map has at least whose scale is made less for the ends of a clip."""
+_ULPS = 8
 
 
 def tails_of(found: Profile) -> frozenset[str]:
@@ -59,11 +63,16 @@ def offset(match: Match, found: Profile) -> bool:
     return rule.quantize.zero == "none" and any(np.any(q.zeros()) for q in known)
 
 
+def drops_tails(found: Profile) -> bool:
+    """Whether a profile's runtime drops activations that cut no code."""
+    return any("redundant_tail" in group.needs for group in found.groups)
+
+
 def join_tails(graph: Graph, found: Profile, ledger: Ledger) -> int:
     """Makes one of two activations in a row, if a profile's runtime drops what cuts nothing: a relu
     before a clip is part of it, and the last before a quantize goes where it cuts no code. Says
     how many went."""
-    if not any("redundant_tail" in group.needs for group in found.groups):
+    if not drops_tails(found):
         return 0
     count = 0
     for last in [node for node in graph if node.op in TAILS]:
@@ -98,6 +107,38 @@ def _before_codes(node: Node) -> bool:
 def _cuts_nothing(node: Node, quant: QuantType) -> bool:
     rule = profile("native").resolve(query_of(node))
     return bounds(node.op, node.attrs, affine_of(quant), rule) == (quant.low, quant.high)
+
+
+def leaves_out_zero(node: Node) -> bool:
+    """Whether an activation cuts the code of zero, for which all codes of reals have room."""
+    least, most = node.attrs.get("min"), node.attrs.get("max")
+    above = isinstance(least, float) and least > 0
+    return node.op == "clip" and (above or (isinstance(most, float) and most < 0))
+
+
+def uncut(kind: QuantType, clips: Sequence[Node]) -> QuantType:
+    """A map by which clips cut no code, its scale a little less; the same where that is none.
+
+    The ends of a clip from -1 to 1 lie half a step from the last codes, on either side of which
+    the rounding of the scale leaves them.
+    """
+    if kind.dynamic or kind.grain is not None or all(_cuts_nothing(c, kind) for c in clips):
+        return kind
+    first = np.float32(kind.scales())
+    zero, least = int(np.asarray(kind.zeros())), first
+    for clip in clips:
+        for name, code in (("min", kind.low), ("max", kind.high)):
+            end, steps = clip.attrs[name], abs(code - zero) - 0.5
+            if isinstance(end, float) and (code - zero) * end > 0 and steps > 0:
+                least = min(least, np.float32(abs(end) / steps))
+    if least < first * _SHARE:
+        return kind
+    for _ in range(_ULPS):
+        found = replace(kind, scale=(float(least),))
+        if all(_cuts_nothing(c, found) for c in clips):
+            return found
+        least = np.nextafter(least, np.float32(0))
+    return kind
 
 
 def _kept_map(match: Match) -> bool:

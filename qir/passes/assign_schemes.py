@@ -32,6 +32,7 @@ from qir.passes._kept import WHOLE, held_map, kept, settled, takes
 from qir.passes._kernel_table import kernel_table
 from qir.passes._kernels import Kernel, kernels
 from qir.passes._masks import masks, of_text, told, with_text
+from qir.passes._needs import leaves_out_zero
 from qir.passes._wish import Wish
 from qir.rewrite import Pass, Tolerance
 from qir.rewrite.options import option
@@ -86,11 +87,11 @@ class AssignSchemes(Pass):
     """The range rule of slots for which neither table nor user names one."""
     groups: str = field(default="", metadata=option(kind="profile"))
     """The profile whose kernels get no codes inside; empty: the target's own chains."""
-
     masks: tuple[tuple[str, float], ...] = field(
         default=(), metadata=option(read=of_text, write=with_text, kind="list of number and value")
     )
     """Values in which calibration saw numbers of a mask, each behind the least of these."""
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "groups", given(self.groups))
 
@@ -141,17 +142,17 @@ def assign(
     granularity: str = "channel",
     wishes: Iterable[Wish] = (),
     rows: Iterable[Kernel] | None = None,
-) -> tuple[Plan, Schemes]:
     seen: Iterable[tuple[str, float]] = (),
+) -> tuple[Plan, Schemes]:
     """The plan, and the scheme of every slot; SchemeError where wishes cannot hold together.
 
     Kernels are the target's chains, unless `rows` says which ones there are. `seen` are values
     that hold numbers of a mask, beside those that the graph's constants put there.
     """
     work = _Assignment(graph, capability, granularity, tuple(wishes), rows)
-    work.decide()
     low = {graph.values[name]: least for name, least in seen if name in graph.values}
     work.masks = low | work.masks
+    work.decide()
     work.check_wishes()
     work.share()
     return work.plan(), work.schemes()
@@ -172,8 +173,8 @@ class _Assignment:
         self.wishes = wishes
         self.rows = None if rows is None else {n: k for k in rows for n in k.ops[1:]}
         self.on_codes = in_codes(graph)
-        self.reason: dict[Node, str] = {}
         self.masks = masks(graph)
+        self.reason: dict[Node, str] = {}
         self.inside: dict[Node, Node] = {}
         """Activation -> the op in whose kernel it is computed."""
         self.tails: dict[Node, list[Node]] = {}
@@ -239,8 +240,9 @@ class _Assignment:
         head = self.inside.get(x.node, x.node)
         if self.reason.get(head) != "" or head not in self.reason:
             return None
-        tail = [n.op for n in self.tails.get(head, ())]
-        return head if self.table.chain((head.op, *tail, node.op)) else None
+        ops = (head.op, *(n.op for n in self.tails.get(head, ())), node.op)
+        cut = ops in self.table.uncut and leaves_out_zero(node)
+        return head if self.table.chain(ops) and not cut else None
 
     def _in_row(self, node: Node, rows: Mapping[Node, Kernel]) -> Node | None:
         """The integer op in whose row this one stands, if all between them do."""
@@ -316,6 +318,9 @@ class _Assignment:
             return "a rule keeps it float"
         x = node.operands.get("x")
         before = self.reason.get(x.node) if x else None
+        uncut = any(node.op in chain for chain in self.table.uncut)
+        if uncut and not before and leaves_out_zero(node):
+            return f"its ends leave out 0, for which codes have room: {self.table.name} cuts none"
         return f"its input comes from %{x.name}, which stays float" if x and before else ""
 
     @staticmethod

@@ -23,6 +23,7 @@ from qir.ir.types import Array, QuantType, TensorType, number, uniform
 from qir.ledger import Change, Ledger
 from qir.numerics import Query, affine, affine_of, bias_codes, codes_later, numbers_for, profile
 from qir.numerics.ranges import known_scales
+from qir.passes._needs import drops_tails, uncut
 from qir.passes.quantize_dynamic import ends, finite
 from qir.rewrite import ANOTHER, Pass
 from qir.rewrite.options import option
@@ -160,7 +161,7 @@ class _Materializing:
             scale, zero = numbers_for(self.profile, *ends, scheme, scales=self.scales)
         except ProfileError as error:
             raise ProfileError(f"{values[0].name}: {error}") from error
-        kind = uniform(scheme.storage, scale, zero, bounds=scheme.bounds)
+        kind = self._uncut(values, uniform(scheme.storage, scale, zero, bounds=scheme.bounds))
         for value in values:
             self.ledger.add(
                 Change.QUANTIZED,
@@ -169,6 +170,13 @@ class _Materializing:
                 f"{scheme.storage} {_numbers(kind)} for {low:.6g}..{high:.6g} ({scheme.range})",
             )
         return kind
+
+    def _uncut(self, values: list[Value], kind: QuantType) -> QuantType:
+        """A map that clips before codes do not cut, where that lets a runtime drop them."""
+        clips = [v.node for v in values if v.node.op == "clip"]
+        if not clips or self.scales != "profile" or not drops_tails(self.profile):
+            return kind
+        return uncut(kind, clips)
 
     def _range(self, value: Value, scheme: Scheme) -> Range:
         if (constant := value.constant) is not None:

@@ -60,12 +60,13 @@ def scaled(graph: Graph, x: Value) -> Value:
     return graph.add("mul", {"a": conv(graph, x, 2), "b": half}).result
 
 
+def straight(lines: int, *, turned: bool) -> Make:
+    return lambda graph, x: conv(graph, x, lines, turned=turned)
+
+
 LAYERS: dict[str, tuple[tuple[int, ...], Make]] = {
-    **{f"conv{n}d": ((2, 4, *(6,) * n), lambda g, x, n=n: conv(g, x, n)) for n in (1, 2, 3)},
-    **{
-        f"conv_transpose{n}d": ((2, 4, *(6,) * n), lambda g, x, n=n: conv(g, x, n, turned=True))
-        for n in (1, 2, 3)
-    },
+    **{f"conv{n}d": ((2, 4, *(6,) * n), straight(n, turned=False)) for n in (1, 2, 3)},
+    **{f"conv_transpose{n}d": ((2, 4, *(6,) * n), straight(n, turned=True)) for n in (1, 2, 3)},
     "turned, relu": (
         (2, 4, 6, 6),
         lambda g, x: then(g, conv(g, x, 2, turned=True), "relu"),
@@ -101,13 +102,13 @@ def network(shape: tuple[int, ...], make: Make) -> Graph:
     return graph
 
 
-def run(path: Path, x: NDArray[np.float32], level: str) -> NDArray[np.generic]:
+def run(path: Path, x: NDArray[np.float32], level: str) -> NDArray[np.float32]:
     options = ort.SessionOptions()
     options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, f"ORT_{level}")
     options.optimized_model_filepath = str(path.with_suffix(f".{level}.onnx"))
     options.log_severity_level = 3
     session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    return np.asarray(session.run(None, {"x": x})[0])
+    return np.asarray(session.run(None, {"x": x})[0], np.float32)
 
 
 @pytest.mark.parametrize("form", ["qdq", "qoperator"])
