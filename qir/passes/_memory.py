@@ -12,7 +12,7 @@ import numpy as np
 
 from qir.ir import dims
 from qir.ir.attrs import Attr
-from qir.ir.dtype import I64, U8
+from qir.ir.dtype import I64, U8, DType
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
@@ -21,7 +21,7 @@ from qir.ledger import Change, Ledger
 from qir.numerics import Profile
 from qir.passes._any_order import in_any_order
 from qir.passes._strides import Sizes, Steps, dense, fills, run, suggests_last, viewed
-from qir.passes._volumes import as_volumes
+from qir.passes._volumes import as_images, as_volumes
 from qir.passes.layout.regions import Turning
 from qir.rewrite.resizing import RESIZES, name_axes
 from qir.rewrite.turning import SPATIAL, perm_to
@@ -44,6 +44,8 @@ _POOLS = frozenset("max_pool2d avg_pool2d global_avg_pool adaptive_avg_pool".spl
 """Those of them that QNNPACK computes, gaps or not."""
 _LINES = frozenset("max_pool1d avg_pool1d adaptive_avg_pool global_avg_pool".split())
 """Those on rows, which are images of one row."""
+_MEANS = frozenset("avg_pool1d global_avg_pool adaptive_avg_pool reduce_mean".split())
+"""Ops that add what they read, each order by a kernel of its own."""
 _PLAIN = frozenset({"elu", "celu"})
 """Ops that read any order and write the plain one, one element after the other."""
 _SAME = frozenset({"relu", "clip"})
@@ -62,6 +64,7 @@ def lay_out(
     """Turns all that lies with channels last to NHWC; says how many ops changed. `wrap` makes
     kernels of a graph."""
     named = sum(name_axes(graph, node) for node in list(graph) if node.op in RESIZES)
+    rows = _as_images(graph, profile, name, wrap)
     can = Turning(graph, name, "nhwc", ledger).turnable()
     order = _Order(graph, can, profile.clips == "misplaced", wrap)
     order.find()
@@ -76,7 +79,19 @@ def lay_out(
         count = Turning(graph, name, "nhwc", ledger, frozenset(order.turned)).run()
         said = f"{count} ops from its convolutions on lie with channels last in memory: NHWC"
         ledger.add(Change.EXACT, name, graph.name, said)
-    return named + count + sum(as_volumes(graph, node) for node in order.joined)
+    return named + rows + count + sum(as_volumes(graph, node) for node in order.joined)
+
+
+def _as_images(graph: Graph, profile: Profile, name: str, wrap: Callable[[Graph], object]) -> int:
+    """Says means along lines that lie with channels last of images, which turn; how many."""
+    if not any(_op(n) in _LINES and n.result.type.rank == 3 for n in graph if n.results):
+        return 0
+    seen = graph.copy()
+    can = Turning(seen, name, "nhwc", Ledger()).turnable()
+    order = _Order(seen, can, profile.clips == "misplaced", wrap)
+    order.find()
+    rows = {node.name for node in order.rows}
+    return sum(as_images(graph, node) for node in list(graph) if node.name in rows)
 
 
 @dataclass
@@ -95,6 +110,8 @@ class _Order:
     """Clips that did."""
     joined: list[Node] = field(default_factory=list)
     """What joins no channels of tensors that lie with channels last."""
+    rows: list[Node] = field(default_factory=list)
+    """Means along lines that lie with channels last: torch's of images of one row."""
     unknown: list[tuple[Node, str]] = field(default_factory=list)
     """What is not foreseen, and why."""
 
@@ -112,6 +129,8 @@ class _Order:
                 self._misplace(node)
             if self._apart(node) and not in_any_order(node, self.wrap):
                 self.unknown.append((node, self._why(node)))
+            if said_why := self._mean(node):
+                self.unknown.append((node, said_why))
             if _op(node) == "concat" and not said and not self._channels(node):
                 self.joined.append(node)
 
@@ -142,6 +161,8 @@ class _Order:
         if len(sizes) == 3 and (op in _LINES or op.startswith("conv")) and _coded(data[0]):
             rows = op not in _LINES or fills(_sizes(first), self._where(first), last=True)
             return dense(sizes, last=rows)
+        if len(sizes) == 3 and not _coded(first) and spec(op).traits.elementwise:
+            return self._where(first)  # what ends a kernel
         return dense(sizes, last=len(sizes) > 3 and self._brings_last(op, data, first))
 
     def _brings_last(self, op: str, data: list[Value], first: Value) -> bool:
@@ -187,6 +208,24 @@ class _Order:
         lie = [(_sizes(v), self._where(v)) for v in data]
         found = run(sizes, self.steps[node.result], lie)
         return found != run(sizes, dense(sizes, last=last), said)
+
+    def _mean(self, node: Node) -> str:
+        """Why a mean is not foreseen, if it is not, of data that lie in another order."""
+        op = _op(node)
+        x = next(iter(node.operands.values()), None)
+        if op not in _MEANS or _says(node) or x is None or not _coded(x):
+            return ""
+        sizes, steps = _sizes(x), self._where(x)
+        qnnpack = self.misplaces and _storage(x) == U8
+        if op == "reduce_mean":
+            plain = fills(sizes, steps) or (qnnpack and node.attrs.get("axes") == (2, 3))
+            return "" if plain else "it adds reals that lie in another order: not foreseen"
+        other = fills(sizes, steps, last=True) and not fills(sizes, steps)
+        if qnnpack or not other or (len(sizes) > 3 and op != "adaptive_avg_pool"):
+            return ""
+        if len(sizes) == 3 and not self.misplaces:
+            self.rows.append(node)
+        return "its data lie with channels last, where it is another kernel: not foreseen"
 
     def _why(self, node: Node) -> str:
         data = _data(node)
@@ -249,6 +288,11 @@ def _op(node: Node) -> str:
 def _coded(value: Value) -> bool:
     """Whether a kernel reads it as codes."""
     return value.type.quant is not None or value.node.op == "dequantize"
+
+
+def _storage(value: Value) -> DType | None:
+    made = value.node.operands["x"] if value.node.op == "dequantize" else value
+    return made.type.quant.storage if made.type.quant else None
 
 
 def _data(node: Node) -> list[Value]:

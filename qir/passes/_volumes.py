@@ -1,12 +1,17 @@
-"""Concat of images along an axis for which a runtime has another kernel where images lie otherwise:
-said of volumes of one slice, of which there is one kernel alone."""
+"""What a runtime has another kernel for where data lie otherwise in memory, said of data of one
+axis more: concats of images of volumes of one slice, of which there is one kernel alone; means
+along lines of images of one row, which turn."""
 
 from __future__ import annotations
 
+from qir.ir.attrs import Attr
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 
 _SLICE = 1
+_ROW = 2
+_IMAGES = {"avg_pool1d": "avg_pool2d", "global_avg_pool": "global_avg_pool"}
+"""Pools along lines, as they are said of images."""
 
 
 def as_volumes(graph: Graph, node: Node) -> bool:
@@ -16,7 +21,7 @@ def as_volumes(graph: Graph, node: Node) -> bool:
     if axis not in (3, -1) or last is None:
         return False
     for slot, value in node.operands.items():
-        graph.set_operand(node, slot, _unsqueezed(graph, value, node))
+        graph.set_operand(node, slot, _unsqueezed(graph, value, node, _SLICE))
     graph.set_attrs(node, axis=4)
     step = node
     while True:
@@ -35,6 +40,37 @@ def as_volumes(graph: Graph, node: Node) -> bool:
     return True
 
 
+def as_images(graph: Graph, node: Node) -> bool:
+    """Says a mean along lines of images of one row; whether its codes stand right behind it."""
+    last = _codes(node)
+    if node.op not in _IMAGES or last is None or last.operands["x"].node is not node:
+        return False
+    sides = {"kernel": (1,), "stride": (1,), "dilation": (1,), "pad": (0,)}
+    attrs = {name: _beside(held, sides.get(name)) for name, held in node.attrs.items()}
+    x = _unsqueezed(graph, node.operands["x"], node, _ROW)
+    pool = graph.add(_IMAGES[node.op], {"x": x}, attrs, before=node, origins=node.origins)
+    kind = pool.result.type.with_element(last.result.type.element)
+    codes = graph.add(
+        "quantize", {"x": pool.result}, last.attrs, types=[kind], before=node, origins=last.origins
+    )
+    made, name, lineage = last.result, last.result.name, last.result.lineage
+    graph.rename(made, graph.fresh(f"{name}.line"))
+    flat = graph.add("squeeze", {"x": codes.result}, {"axes": (_ROW,)}, name=name, before=node)
+    graph.replace(made, flat.result)
+    graph.set_lineage(flat.result, lineage)
+    graph.remove(last)
+    graph.remove(node)
+    return True
+
+
+def _beside(held: Attr, first: tuple[int, ...] | None) -> Attr:
+    """An attribute with what an axis of one has, before what each side of the line has."""
+    if first is None or not isinstance(held, tuple) or not held:
+        return held
+    half = len(held) // 2 if first == (0,) else len(held)
+    return (*first, *held[:half], *(first if first == (0,) else ()), *held[half:])
+
+
 def _codes(node: Node) -> Node | None:
     """The quantize behind a concat, a relu between them or not, which alone reads it."""
     use = node.result.only_use
@@ -46,10 +82,10 @@ def _codes(node: Node) -> Node | None:
     return use.node if quant is not None and quant.grain is None else None
 
 
-def _unsqueezed(graph: Graph, value: Value, before: Node) -> Value:
+def _unsqueezed(graph: Graph, value: Value, before: Node, axis: int) -> Value:
     back = value.node
     x = back.operands["x"] if back.op == "dequantize" else value
-    made = graph.add("unsqueeze", {"x": x}, {"axes": (_SLICE,)}, before=before).result
+    made = graph.add("unsqueeze", {"x": x}, {"axes": (axis,)}, before=before).result
     if back.op != "dequantize":
         return made
     given = {**back.operands, "x": made}
