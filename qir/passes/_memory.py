@@ -8,23 +8,33 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from qir.ir import dims
 from qir.ir.attrs import Attr
-from qir.ir.dtype import I64, U8, DType
+from qir.ir.dtype import U8, DType
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
-from qir.ir.types import Array, TensorType
 from qir.ledger import Change, Ledger
 from qir.numerics import Profile
 from qir.passes._any_order import in_any_order
-from qir.passes._strides import Sizes, Steps, dense, fills, run, suggests_last, viewed
+from qir.passes._misplaced import Misplaced, by_qnnpack, read_plain
+from qir.passes._strides import (
+    Sizes,
+    Steps,
+    both,
+    dense,
+    fills,
+    row,
+    run,
+    squeezed,
+    suggests_last,
+    unsqueezed,
+    viewed,
+)
 from qir.passes._volumes import as_images, as_volumes
 from qir.passes.layout.regions import Turning
 from qir.rewrite.resizing import RESIZES, name_axes
-from qir.rewrite.turning import SPATIAL, perm_to
+from qir.rewrite.turning import SPATIAL
 
 _LAST = frozenset(
     "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d batch_norm "
@@ -40,6 +50,8 @@ _WHOLE = frozenset(
     "instance_norm group_norm".split()
 )
 """Kernels that take channels last where there are no gaps, and put all else in plain order."""
+_ONE_WAY = _WHOLE | {"avg_pool3d", "max_pool1d", "avg_pool1d"}
+"""Kernels that give the plain order where what they read lies both ways."""
 _POOLS = frozenset("max_pool2d avg_pool2d global_avg_pool adaptive_avg_pool".split())
 """Those of them that QNNPACK computes, gaps or not."""
 _LINES = frozenset("max_pool1d avg_pool1d adaptive_avg_pool global_avg_pool".split())
@@ -50,10 +62,11 @@ _PLAIN = frozenset({"elu", "celu"})
 """Ops that read any order and write the plain one, one element after the other."""
 _SAME = frozenset({"relu", "clip"})
 """Ops that give the same in any order."""
-_VIEWS = frozenset("reshape flatten squeeze unsqueeze".split())
+_VIEWS = frozenset({"reshape", "flatten"})
 """Ops that give other shapes to what lies where it is, if that can be."""
 _PAIRS = frozenset("add sub mul div".split())
 """Ops that go from element to element where their operands lie in two orders."""
+_OPEN = "it misplaces codes where sizes are not known"
 _SOME = 3
 """What stands for a size that nobody knows."""
 
@@ -70,7 +83,14 @@ def lay_out(
     order.find()
     for node, said in order.unknown:
         ledger.add(Change.UNVERIFIED, name, node.name, said)
-    for node in order.clips:
+    for node in (*order.moved, *order.clips):
+        read_plain(graph, node.result)
+    for node in map(_computes, order.moved):
+        said = "it reads what lies both ways in memory: its codes go with channels last to where "
+        ledger.add(
+            Change.APPROXIMATED, name, node.name, f"{said}they are read with channels second"
+        )
+    for node in map(_computes, order.clips):
         said = "its codes are clipped where they lie, and then read as if channels stood second"
         ledger.add(Change.APPROXIMATED, name, node.name, said)
     count = 0
@@ -107,7 +127,9 @@ class _Order:
     steps: dict[Value, Steps] = field(default_factory=dict)
     turned: set[Node] = field(default_factory=set)
     clips: list[Node] = field(default_factory=list)
-    """Clips that did."""
+    """What gives the codes of those that did."""
+    moved: list[Node] = field(default_factory=list)
+    """What gives codes that are written in another order than they are read in."""
     joined: list[Node] = field(default_factory=list)
     """What joins no channels of tensors that lie with channels last."""
     rows: list[Node] = field(default_factory=list)
@@ -118,7 +140,10 @@ class _Order:
     def find(self) -> None:
         """Goes through the graph once."""
         said = any(map(_says, self.graph))
+        both_ways = Misplaced(self.graph, self.misplaces, self.wrap)
         for node in list(self.graph):
+            if both_ways.makes(_op(node), node) and self._both(node):
+                both_ways.off.add(node)
             for value in node.results:
                 if value.type.rank:
                     self.steps[value] = self._made(node, value)
@@ -127,6 +152,8 @@ class _Order:
                 self.turned.add(node)
             if lies and self.misplaces and _clipped(node):
                 self._misplace(node)
+            if both_ways.writes(node):
+                self._read_plain(node, self.moved)
             if self._apart(node) and not in_any_order(node, self.wrap):
                 self.unknown.append((node, self._why(node)))
             if said_why := self._mean(node):
@@ -157,6 +184,15 @@ class _Order:
             return found
         if not data or _says(node):
             return dense(sizes)  # such a graph says it already
+        if self.misplaces and by_qnnpack(op, node):
+            alone = sizes[1] == 1 or set(sizes[2:]) == {1}
+            return dense(
+                sizes, last=alone or suggests_last(*row(_sizes(data[0]), self._where(data[0])))
+            )
+        if op in _ONE_WAY and self._both(node):
+            return dense(sizes)
+        if self.misplaces and op == "global_avg_pool":
+            return dense(sizes, last=True)
         first = next((v for v in data if not _coded(v)), data[0])
         if len(sizes) == 3 and (op in _LINES or op.startswith("conv")) and _coded(data[0]):
             rows = op not in _LINES or fills(_sizes(first), self._where(first), last=True)
@@ -184,6 +220,10 @@ class _Order:
         steps, attrs = self._where(x), node.attrs
         if node.op in ("quantize", "dequantize", "split"):
             return steps
+        if node.op == "unsqueeze":
+            return unsqueezed(_sizes(x), steps, _ints(attrs["axes"]))
+        if node.op == "squeeze":
+            return squeezed(_sizes(x), steps, _ints(attrs["axes"]))
         if node.op in _VIEWS:
             return viewed(_sizes(x), steps, sizes)
         if node.op == "transpose" and isinstance(perm := attrs["perm"], tuple):
@@ -249,24 +289,23 @@ class _Order:
 
     def _misplace(self, node: Node) -> None:
         """Puts codes that were clipped in one order to where the other has those places."""
-        value, graph = node.result, self.graph
-        shape = dims.known(value.type.shape[1:])
-        clip = node.operands["x"].node if node.op == "quantize" else node
-        uses = sorted(value.uses, key=lambda use: use.node)
-        if shape is None or node not in self.turned or not uses:
-            self.unknown.append((clip, "it misplaces codes where sizes are not known"))
+        if node in self.turned:
+            self._read_plain(node, self.clips)
+        else:
+            self.unknown.append((_computes(node), _OPEN))
+
+    def _both(self, node: Node) -> bool:
+        """Whether what an op reads lies both ways in memory."""
+        data = [] if _says(node) else _data(node)[:1]
+        return any(_coded(v) and both(_sizes(v), self._where(v)) for v in data)
+
+    def _read_plain(self, node: Node, found: list[Node]) -> None:
+        """Notes codes that are read as if channels stood second, where sizes are known."""
+        if dims.known(node.result.type.shape[1:]) is None or not node.result.uses:
+            self.unknown.append((_computes(node), _OPEN))
             return
-        perm, at = perm_to("nhwc", value.type.rank), uses[0].node
-        name = graph.fresh(value.name)
-        moved = graph.add("transpose", {"x": value}, {"perm": perm}, name=name, before=at).result
-        sizes = np.array((0, *shape), np.int64)
-        held = Array(sizes, TensorType(sizes.shape, I64), f"{name}.shape")
-        wanted = graph.constant(held, name=graph.fresh(held.name), before=at)
-        read = graph.add("reshape", {"x": moved, "shape": wanted}, name=name, before=at).result
-        for user, slot in uses:
-            graph.set_operand(user, slot, read)
-        self.steps[read] = dense(_sizes(read))
-        self.clips.append(clip)
+        self.steps[node.result] = dense(_sizes(node.result))
+        found.append(node)
 
 
 def _clipped(node: Node) -> bool:
@@ -274,10 +313,15 @@ def _clipped(node: Node) -> bool:
     if len(node.results) > 1:
         return False
     quant = node.result.type.quant
-    clip = node.operands["x"].node if node.op == "quantize" else node
+    clip = _computes(node)
     if quant is None or _op(clip) != "clip" or len(clip.stages) > 1:
         return False
     return quant.storage == U8 and _coded(_data(clip)[0])
+
+
+def _computes(node: Node) -> Node:
+    """What gives the codes that a quantize makes, or another node does."""
+    return node.operands["x"].node if node.op == "quantize" else node
 
 
 def _op(node: Node) -> str:

@@ -42,6 +42,37 @@ def suggests_last(sizes: Sizes, steps: Steps) -> bool:
     return True
 
 
+def row(sizes: Sizes, steps: Steps) -> tuple[Sizes, Steps]:
+    """A line of channels as the image of one row that it is viewed as; an image as it is."""
+    if len(sizes) != 3:
+        return sizes, steps
+    return (*sizes[:2], 1, sizes[2]), unsqueezed(sizes, steps, (2,))
+
+
+def both(sizes: Sizes, steps: Steps) -> bool:
+    """Whether what lies with channels last makes results that do not: of images of one element, or
+    one wide, whose steps along the axes of 1 are of another order."""
+    sizes, steps = row(sizes, steps)
+    if len(sizes) not in (4, 5) or 0 in sizes:
+        return False
+    return fills(sizes, steps, last=True) and not suggests_last(sizes, steps)
+
+
+def unsqueezed(sizes: Sizes, steps: Steps, axes: Sizes) -> Steps:
+    """Steps with axes of 1 put in, each as far apart as what stands behind it reaches."""
+    held, made, rank = [*sizes], [*steps], len(sizes) + len(axes)
+    for axis in sorted(axis % rank for axis in axes):
+        made.insert(axis, held[axis] * made[axis] if axis < len(held) else 1)
+        held.insert(axis, 1)
+    return tuple(made)
+
+
+def squeezed(sizes: Sizes, steps: Steps, axes: Sizes) -> Steps:
+    """Steps without axes of 1: those that are named, or all."""
+    gone = {axis % len(sizes) for axis in axes} or {a for a, n in enumerate(sizes) if n == 1}
+    return tuple(step for axis, step in enumerate(steps) if axis not in gone)
+
+
 def viewed(sizes: Sizes, steps: Steps, wanted: Sizes) -> Steps:
     """Steps of a tensor in another shape: a view where there is one, else a copy in order."""
     plain = dense(wanted)
