@@ -116,6 +116,10 @@ _CODES = [
     node("QuantizeLinear", ["x", "k", "zero"], ["q"]),
     node("DequantizeLinear", ["q", "k", "zero"], ["y"]),
 ]
+_HELD = [
+    node("DequantizeLinear", ["k", "half", "zero"], ["d"]),
+    node("Mul", ["x", "d"], ["y"]),
+]
 _SIDE = helper.make_graph(
     [node("Mul", ["x", "k"], ["b"])],
     "side",
@@ -126,15 +130,29 @@ _BRANCH = [node("If", ["yes"], ["y"], then_branch=_SIDE, else_branch=_SIDE)]
 COUNTED: dict[str, tuple[list[Node], Array, Array]] = {
     "axes": (_SUMS, np.array([1]), np.array([0])),
     "axes that are computed": (_ADDED, np.array([2]), np.array([1])),
-    "bounds": (_CLIPS, np.array(1, np.float32), np.array(2, np.float32)),
+    "sizes of a Reshape": (
+        [node("Reshape", ["x", "k"], ["y"])],
+        np.array([3, 2]),
+        np.array([6, 1]),
+    ),
+    "bounds of a Clip": (_CLIPS, np.array(1, np.float32), np.array(2, np.float32)),
     "scales": (_CODES, np.array(0.5, np.float32), np.array(0.25, np.float32)),
-    "in a branch": (_BRANCH, np.array([2, 2, 2], np.float32), K),
+    "codes": (_HELD, np.array([1, 2, 3], np.uint8), np.array([3, 2, 1], np.uint8)),
+    "a branch": (_BRANCH, np.array([2, 2, 2], np.float32), K),
     "of open size": ([node("Mul", ["x", "k"], ["y"])], np.array([2], np.float32), K[:1]),
 }
 
 
+def test_the_guide_names_what_makes_a_constant_of_a_default() -> None:
+    text = (Path(__file__).parents[3] / "docs/guide/onnx.md").read_text()
+    start = text.index("is a constant that says `default = true`")
+    said = text[start : text.index("reading makes it a constant", start)]
+    assert [what for what in COUNTED if what.removesuffix(" that are computed") not in said] == []
+
+
 def _made(folder: Path, nodes: list[Node], held: Array, sizes: list[str | int]) -> Path:
     rest = {"one": np.array([-1]), "zero": np.array(3, np.uint8), "yes": np.array(True)}
+    rest["half"] = np.array(0.5, np.float32)
     read = {n for each in nodes for n in each.input}
     tensors = [numpy_helper.from_array(a, n) for n, a in rest.items() if n in read]
     tensors.append(numpy_helper.from_array(held, "k"))
