@@ -9,7 +9,8 @@ from dataclasses import replace
 from qir.capability import REAL, Capability, Verdict, verdicts
 from qir.errors import QirError
 from qir.inspect.left_float import left_float
-from qir.ir.coded import BRIDGES, RAW
+from qir.ir.coded import BRIDGES, RAW, read, stored
+from qir.ir.dtype import U8
 from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.ops import spec
@@ -41,6 +42,8 @@ def judged(table: Capability, graph: Graph, named: str, write: Write) -> Iterato
         node = nodes.get(verdict.node)
         if "/" in verdict.path or node is None or verdict.defect or node.bodies:
             yield verdict
+        elif _one_number(node):
+            yield replace(verdict, taken="integer", reason="")
         elif _on_codes(node):
             known = verdict.taken != "refused" and node.op not in RAW
             taken = known or written.on_codes(node) or kernels.head(node) is not None
@@ -52,6 +55,18 @@ def judged(table: Capability, graph: Graph, named: str, write: Write) -> Iterato
 def _on_codes(node: Node) -> bool:
     coded = any(v.type.quant for v in (*node.operands.values(), *node.results))
     return coded or node.op in RAW
+
+
+def _one_number(node: Node) -> bool:
+    """Whether a where chooses between codes and one real number, of which the optimizer makes
+    codes too."""
+    if node.op != "where":
+        return False
+    sides = [node.operands[slot] for slot in ("a", "b")]
+    maps = [read(v) for v in sides if v.constant is None or v.type.rank or v.type.quant is not None]
+    maps.append(stored(node.result))
+    kept = (m is not None and m.storage == U8 and m.grain is None for m in maps)
+    return len(maps) == 2 and all(kept)
 
 
 def _kept_real(node: Node) -> bool:

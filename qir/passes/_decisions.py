@@ -76,11 +76,15 @@ class Plan:
 
 def as_taken(plan: Plan, found: Iterable[Verdict], path: str) -> Plan:
     """The plan of the graph of that path, in which work on codes that a target computes in reals is
-    told as that."""
-    reals = {v.node: v.reason for v in found if v.taken != "integer" and v.path == path}
+    told as that, and work beside a real number that it makes codes of as work on codes."""
+    here = [v for v in found if v.path == path]
+    reals = {v.node: v.reason for v in here if v.taken != "integer"}
+    codes = {v.node for v in here if v.taken == "integer"}
 
     def told(made: Decision) -> Decision:
         reason = reals.get(made.node)
+        if made.becomes == "float" and made.node in codes:
+            return replace(made, becomes="already", reason=ALREADY, macs_on_codes=made.macs)
         if made.becomes != "already" or reason is None:
             return made
         said = f"{ALREADY}, but {reason}"

@@ -1,4 +1,4 @@
-"""Numbers of a mask: so far below all others that codes which hold both leave the others no room.
+"""Numbers of a mask: so far from all others that codes which hold both leave the others no room.
 
 They are found in a graph by the constants that they come from, and in statistics by the gap.
 """
@@ -17,7 +17,9 @@ from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 
 FAR = -100.0
-"""From where on a number may be a mask's."""
+"""From where on downwards a number may be a mask's."""
+HIGH = 1e4
+"""From where on upwards."""
 _FEW = 16 / 255
 """The part of all codes that is no room."""
 _NEAR = 1 / 50
@@ -39,11 +41,12 @@ class _Kind:
 
 
 def masks(graph: Graph) -> dict[Value, float]:
-    """The values in which constants of a graph put numbers of a mask, and the least of these."""
+    """The values in which constants of a graph put numbers of a mask, and the farthest of these."""
     found = _Found()
     for node in graph:
         found.take(node)
-    return {v: k.far for v, k in found.kinds.items() if k and k.beside and k.far <= FAR}
+    beside = {v: k.far for v, k in found.kinds.items() if k and k.beside}
+    return {v: far for v, far in beside.items() if not FAR < far < HIGH}
 
 
 def seen(graph: Graph, statistics: Statistics) -> dict[Value, float]:
@@ -64,11 +67,11 @@ def seen(graph: Graph, statistics: Statistics) -> dict[Value, float]:
     return out
 
 
-def told(least: float) -> str:
+def told(far: float) -> str:
     """Why a value has no codes in which a mask puts numbers."""
-    if least == -math.inf:
-        return "a mask puts -inf there, which no code holds"
-    return f"a mask puts {least:.6g} there: its scale leaves the other numbers no room"
+    if math.isinf(far):
+        return f"a mask puts {far:g} there, which no code holds"
+    return f"a mask puts {far:.6g} there: its scale leaves the other numbers no room"
 
 
 def of_text(texts: str | list[str]) -> tuple[tuple[str, float], ...]:

@@ -218,12 +218,15 @@ class _Assignment:
                     changed = True
 
     def _follows(self, node: Node) -> bool:
-        """Whether what an op reads, or what reads it, is integer; all of both if it is unasked."""
+        """Whether what an op reads, or what reads it, is integer; all of both if it is unasked, but
+        for constants where codes are new all around."""
         row = self.table.ops[node.op]
         near = [v.node for s, v in node.operands.items() if s.split(".")[0] in row.slots]
         near += [user for value in node.results for user in value.users]
         if row.unasked:
-            return all(n.op in BRIDGES or self._integer(n) for n in near)
+            there = any(held_map(v) for v in (*node.operands.values(), *node.results))
+            known = BRIDGES if there else BRIDGES | {"constant"}
+            return all(n.op in known or self._integer(n) for n in near)
         return any(map(self._integer, near))
 
     def _integer(self, node: Node) -> bool:

@@ -152,6 +152,17 @@ def test_large_numbers_that_are_no_mask_keep_codes(line: str) -> None:
     assert all(d.becomes == "integer" for d in plan.decisions), plan
 
 
+@pytest.mark.parametrize("far", ["1e9", "inf", "-1e9"])
+def test_numbers_above_all_others_and_other_readers_are_told_too(far: str) -> None:
+    lines = f"%c = constant({far}) : f32\n  %z = where(%m, %s, %c) : {S}\n  %p = add(%z, %s) : {S}"
+    tail = TAIL.replace(f"  %p = softmax(%z) : {S}\n", "")
+    arrays = {f"w{n}": np.ones((16, 16), np.float32) for n in "qkv"}
+    plan = pipeline.plan(parse(HEAD.replace("NUMBER", "bool") + "  " + lines + tail, arrays))
+    floats = {d.node: d.reason for d in plan.decisions if not d.integer}
+    assert list(floats) == ["z", "p", "y"]
+    assert all(said.startswith("a mask puts") for said in floats.values())
+
+
 def test_a_rule_gives_codes_to_what_a_mask_is_in() -> None:
     graph, _ = network("factor, -1e4")
     rule = "op=softmax slot=x: u8 affine tensor percentile:60"

@@ -1,0 +1,102 @@
+"""A where that chooses between codes and a real constant, as onnxruntime's optimizer takes it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from qir import pipeline
+from qir.ir.text import parse
+
+SHAPE = [4, 5]
+FEEDS = {
+    "c": np.random.default_rng(3).random(SHAPE) < 0.5,
+    "x": np.random.default_rng(4).normal(0, 3, SHAPE).astype(np.float32),
+}
+CASES = {
+    "zero": (0.0, (), "uint8", False),
+    "above": (1.3, (), "uint8", False),
+    "below": (-1.3, (), "uint8", True),
+    "a mask": (-1e4, (), "uint8", True),
+    "a mask of -inf": (-np.inf, (), "uint8", False),
+    "one axis": (1.3, (1,), "uint8", False),
+    "many": (1.3, (4, 5), "uint8", False),
+    "signed": (1.3, (), "int8", False),
+}
+
+
+def model(path: Path, case: str) -> Path:
+    value, shape, kind, first = CASES[case]
+    zeros = np.array([128, 100]).astype(kind) if kind == "uint8" else np.array([3, -5], kind)
+    held = {"xs": np.float32(0.05), "xz": zeros[0], "ys": np.float32(0.04), "yz": zeros[1]}
+    held["k"] = np.full(shape, value, np.float32)
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "xs", "xz"], ["xq"]),
+        helper.make_node("DequantizeLinear", ["xq", "xs", "xz"], ["xd"]),
+        helper.make_node("Where", ["c", *(["k", "xd"] if first else ["xd", "k"])], ["w"]),
+        helper.make_node("QuantizeLinear", ["w", "ys", "yz"], ["yq"]),
+        helper.make_node("DequantizeLinear", ["yq", "ys", "yz"], ["y"]),
+    ]
+    ends = [
+        helper.make_tensor_value_info("c", TensorProto.BOOL, SHAPE),
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, SHAPE),
+    ]
+    result = helper.make_tensor_value_info("y", TensorProto.FLOAT, SHAPE)
+    constants = [numpy_helper.from_array(np.asarray(v), n) for n, v in held.items()]
+    graph = helper.make_graph(nodes, "g", ends, [result], constants)
+    opset = helper.make_opsetid("", 17)
+    onnx.save(helper.make_model(graph, opset_imports=[opset], ir_version=9), path)
+    return path
+
+
+def optimized(path: Path) -> tuple[list[str], np.ndarray]:
+    """The operators that onnxruntime makes of a model, and what they give."""
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(path.with_suffix(".opt.onnx"))
+    options.log_severity_level = 4
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    made = onnx.load(options.optimized_model_filepath)
+    return [node.op_type for node in made.graph.node], session.run(None, FEEDS)[0]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_it_is_told_as_onnxruntime_computes_it(case: str, tmp_path: Path) -> None:
+    path = model(tmp_path / "m.onnx", case)
+    ops, result = optimized(path)
+    graph = pipeline.load(path)
+    verdict = next(v for v in pipeline.taken(graph) if v.op == "where")
+    assert (verdict.taken == "integer") == ("QLinearWhere" in ops), (verdict, ops)
+    decision = next(d for d in pipeline.plan(graph).decisions if d.op == "where")
+    assert decision.integer == (verdict.taken == "integer")
+    np.testing.assert_array_equal(pipeline.run(graph, FEEDS)["y"], result)
+
+
+@pytest.mark.parametrize("number", ["0.0", "-1.5", "[0.5, 1.0, 1.5, 2.0, 2.5]"])
+def test_a_plan_gives_codes_to_the_number_too(number: str, tmp_path: Path) -> None:
+    kind = "5xf32" if number[0] == "[" else "f32"
+    text = f"""graph main {{
+  %c = input() : 4x5xbool
+  %x = input() : 4x5xf32
+  %w = constant(@w) : 5x5xf32
+  %p = matmul(%x, %w) : 4x5xf32
+  %k = constant({number}) : {kind}
+  %z = where(%c, %p, %k) : 4x5xf32
+  %y = matmul(%z, %w) : 4x5xf32
+  output(y=%y)
+}}
+"""
+    rng = np.random.default_rng(5)
+    graph = parse(text, {"w": rng.normal(size=(5, 5)).astype(np.float32)})
+    assert all(d.integer for d in pipeline.plan(graph).decisions)
+    made = pipeline.quantize(graph, pipeline.calibrate(graph, [FEEDS]))
+    pipeline.save(made, tmp_path / "q.onnx")
+    read = pipeline.load(tmp_path / "q.onnx")
+    ops, result = optimized(tmp_path / "q.onnx")
+    assert "QLinearWhere" in ops
+    assert all(v.taken == "integer" for v in pipeline.taken(read))
+    np.testing.assert_array_equal(pipeline.run(read, FEEDS)["y"], result)
