@@ -111,6 +111,11 @@ class Both:
     def whole(self) -> None:
         self.op("global_avg_pool", nf.adaptive_avg_pool1d(self.made[-1], 1), {})
 
+    def parts(self, size: int) -> None:
+        """Means of so many parts along each axis."""
+        made = nf.adaptive_avg_pool2d(self.made[-1], size)
+        self.op("adaptive_avg_pool", made, {"size": (size, size)})
+
     def mean(self, *axes: int) -> None:
         attrs: dict[str, Attr] = {"axes": axes, "keep": True}
         self.op("reduce_mean", self.made[-1].mean(list(axes), keepdim=True), attrs)
@@ -157,6 +162,7 @@ TOLD: dict[str, tuple[tuple[int, ...], list[Steps]]] = {
     "conv, mean": ((8, 6, 4), [lambda n: n.conv(False), lambda n: n.mean(-1)]),
     "images, mean": ((8, 6, 2, 2), [lambda n: n.conv(False), lambda n: n.mean(-2, -1)]),
     "images, mean of columns": ((2, 6, 5, 4), [lambda n: n.conv(True), lambda n: n.mean(-1)]),
+    "images, parts": ((2, 6, 10, 14), [lambda n: n.conv(True), lambda n: n.parts(2)]),
     "volumes, mean": ((2, 6, 3, 3, 2), [lambda n: n.conv(False), lambda n: n.mean(-1)]),
     "turned, mean": ((6, 4, 20), [lambda n: n.turn(0, 2, 1), lambda n: n.mean(-1)]),
     "turned rows, mean": ((4, 20), [lambda n: n.turn(1, 0), lambda n: n.mean(-1)]),
