@@ -9,7 +9,8 @@ import numpy as np
 from qir.ir.dtype import F32, F64, DType
 from qir.ir.node import Node
 from qir.numerics import NAMED, Choose, Query, profile
-from qir.numerics.fields import levels_of
+from qir.numerics.fields import level_of
+from qir.numerics.ranges import middle_of
 
 from .elements import NUMBERS
 from .writer import Wire, Writer
@@ -167,7 +168,10 @@ def _by_fields(writer: Writer, node: Node, rule: Choose) -> None:
         low, high = steps.do("Min", low, none), steps.do("Max", high, none)
     if node.attrs["symmetric"] is True:
         scale = _floored(steps, _reach(steps, low, high, rule), rule)
-        middle = first if rule.reach == "max" else round((first + last) / 2)
+        storage = node.attrs["storage"]
+        assert isinstance(storage, DType)
+        custom = (first, last) != storage.bounds
+        middle = middle_of((first, last), storage, rule, custom=custom)
         zero = steps.do("Add", steps.do("Mul", scale, none), steps.held(middle))
     else:
         span = steps.do("Div", steps.do("Sub", high, low), steps.held(last - first))
@@ -180,8 +184,10 @@ def _reach(steps: _Steps, low: str, high: str, rule: Choose) -> str:
     node = steps.node
     first, last = _bounds(node)
     grain = "channel" if node.attrs["keep"] else "tensor"
-    storage = str(node.attrs["storage"])
-    level = levels_of(rule.levels, storage, grain) or (last - first) / 2
+    storage = node.attrs["storage"]
+    assert isinstance(storage, DType)
+    named = level_of(rule.levels, rule.zero, storage, (first, last), grain)
+    level = named or (last - first) / 2
     if rule.reach == "max":
         return steps.do("Div", steps.do("Max", low, high), steps.held(level))
     if rule.reach == "sides":

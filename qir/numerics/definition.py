@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from qir.errors import OpError
 from qir.numerics.affine import Affine, Ends, Numbers
-from qir.numerics.fields import Rule, levels_of
+from qir.numerics.fields import Levels, Rule, level_of
 from qir.numerics.maps import AnyMap, Map
 from qir.numerics.rounding import (
     ROUNDINGS,
@@ -142,8 +142,7 @@ def _encoding(numbers: Numbers, to: AnyMap, rule: Rule) -> Reals:
     if q.by in ("divide", "reciprocal", "low_end"):
         return factor(numbers.scale, rule)
     wide = F64 if q.compute == "f64_reciprocal" else _KINDS.get(q.compute, F32)
-    grain = "channel" if to.scale.size > 1 else "tensor"
-    level = levels_of(q.levels, str(to.storage), grain)
+    level = _level(q.levels, to, rule)
     with np.errstate(all="ignore"):
         if q.by == "span":
             low, high = _far_ends(numbers, to, wide)
@@ -174,6 +173,12 @@ def _within(values: Reals, by: Reals, numbers: Numbers, to: AnyMap, rule: Rule) 
     return np.asarray(np.clip(values, *_far_ends(numbers, to, by.dtype)))
 
 
+def _level(levels: Levels, of: AnyMap, rule: Rule) -> float | None:
+    """The level of a map's codes, if one is named."""
+    grain = "channel" if of.scale.size > 1 else "tensor"
+    return level_of(levels, rule.choose.zero, of.storage, (of.low, of.high), grain)
+
+
 def _gain(
     scale: Reals,
     ends: Ends | None,
@@ -186,8 +191,7 @@ def _gain(
 
     `level` None: the one that readers use, and 1 / scale where nothing names one.
     """
-    grain = "channel" if of.scale.size > 1 else "tensor"
-    read = levels_of(rule.choose.levels, str(of.storage), grain)
+    read = _level(rule.choose.levels, of, rule)
     if ends is not None and ends.gain is not None:
         return ends.gain.astype(kind)
     if ends is not None and ends.level is not None:

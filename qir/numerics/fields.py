@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Literal, TypeAlias, get_args, get_origin, get_type_hints
 
+from qir.ir.dtype import DType
+
 
 @dataclass(frozen=True, slots=True)
 class Shape:
@@ -78,7 +80,8 @@ class Choose:
     """For symmetric schemes; an affine one reaches from low to high. `sides`: each end over its
     own end of the codes, the wider one counts."""
     levels: Levels = ()
-    """For symmetric schemes; none named: half the codes' span. An affine one has all of it."""
+    """For symmetric schemes; none named: half the codes' span. An affine one has all of it. Bounds
+    of their own that are not -N..N of all N have another: see `level_of`."""
     keep: Literal["scale", "gain"] = "scale"
     """`gain`: codes a real unit are computed and stored, and the scale is 1 over them."""
     compute: Literal["f32", "f64", "f32_f64"] = "f32"
@@ -102,7 +105,8 @@ class Choose:
     nudge: Literal["none", "range_to_grid"] = "none"
     """`range_to_grid`: one end of an affine range moves out until zero is a code."""
     reduce: Literal["none", "activations7", "weights7"] = "none"
-    """Bytes of so many bits: 0..127, -64..63, and for weights -64..64; levels are half the span."""
+    """Bytes of so many bits: 0..127, -64..63, and for weights -64..64; levels are half the span.
+    Fewer codes stay; other bounds of activations are halved, rounded down; of weights, cut."""
     decimals: Decimals = "exact"
     """How many digits after the point a range is written with before it is used."""
 
@@ -493,3 +497,22 @@ def levels_of(levels: Levels, storage: str, grain: str = "tensor") -> float | No
         if key in table:
             return table[key]
     return None
+
+
+def level_of(
+    levels: Levels, zero: str, storage: DType, codes: tuple[int, int], grain: str = "tensor"
+) -> float | None:
+    """The level of codes with bounds; None, where none is named, for half of their span.
+
+    One that is named holds for all codes, and for as many on each side of zero. Of fewer codes half
+    the span stays half the span, as the tool of onnxruntime (`round(qmin-min/s)`) has it of every
+    level; another is less by what the codes end lower.
+    """
+    named = levels_of(levels, str(storage), grain)
+    first, last = storage.bounds
+    if named is None or codes in ((first, last), (-last, last)):
+        return named
+    if zero == "round(qmin-min/s)" or named == (last - first) / 2:
+        return None
+    top = codes[1] - max(codes[0], 0) if first >= 0 else min(-codes[0], codes[1])
+    return named - last + top

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import ml_dtypes
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from qir.errors import ProfileError
 from qir.ir.dtype import DType
-from qir.numerics.fields import Choose, levels_of
+from qir.numerics.fields import Choose, level_of
 from qir.numerics.rounding import ROUNDINGS, narrowed
 
 Reals = NDArray[np.floating]
@@ -27,7 +27,7 @@ NAMED: Mapping[str, Choose] = {
     "onednn.u8": Choose(reach="max", levels=(("u8", 255.0),)),
     "fbgemm.symmetric": Choose(levels=(("*", 127.5),)),
     "fbgemm.affine": Choose(zero="qmin-round(min/s)"),
-    "onnxruntime.i8": ONEDNN,
+    "onnxruntime.i8": replace(ONEDNN, zero="round(qmin-min/s)"),
     "onnxruntime.u8": Choose(zero="qmin-round(min/s)"),
     "onnxruntime.tool": Choose(
         levels=(("i8", 127.0), ("i16", 32767.0)),
@@ -35,9 +35,7 @@ NAMED: Mapping[str, Choose] = {
         zero="round(qmin-min/s)",
         small="replace_below:tiny:1",
     ),
-    "torch.observer": Choose(
-        levels=(("*", 127.5),), zero="qmin-round(min/s)", small=f"floor:{2.0**-23!r}"
-    ),
+    "torch.observer": Choose(zero="qmin-round(min/s)", small=f"floor:{2.0**-23!r}"),
     "torch.qnnpack.symmetric": Choose(zero="qmin-round(min/s)", small=f"floor:{2.0**-12!r}"),
 }
 """Range rules by name: the formulas of the support matrix, and what today's tools do."""
@@ -172,7 +170,8 @@ def choose(
             f"a range {least.min()}..{most.max()} holds nothing above zero, and "
             f"choose.reach = {rule.reach!r} gives it no scale"
         )
-    seven = _reduced(rule, storage, weight)
+    custom = codes != storage.bounds
+    seven = _reduced(rule, storage, codes, weight)
     codes = seven or codes
     fixed = _fixed(rule, storage, codes, profile)
     least, most = _widened(least, most, rule, kind, symmetric=symmetric)
@@ -182,9 +181,9 @@ def choose(
     if rule.compute == "f32_f64":
         low_end, high_end = least.astype(_F32), most.astype(_F32)
     if symmetric:
-        named = None if seven else levels_of(rule.levels, str(storage), grain)
+        named = None if seven else level_of(rule.levels, rule.zero, storage, codes, grain)
         scale = _kept(_reach(low_end, high_end, codes, named, rule), rule)
-        middle = _middle(codes, rule) if fixed is None else fixed
+        middle = middle_of(codes, storage, rule, custom=custom) if fixed is None else fixed
         zero: NDArray[np.generic] = np.broadcast_to(np.int64(middle), scale.shape)
     else:
         scale = _kept((high_end - low_end) / low_end.dtype.type(codes[1] - codes[0]), rule)
@@ -196,11 +195,20 @@ def choose(
     return _replaced(scale, zero, rule)
 
 
-def _reduced(rule: Choose, storage: DType, weight: bool) -> tuple[int, int] | None:
-    """The codes of a tensor that is held to seven bits; None for others."""
+def _reduced(
+    rule: Choose, storage: DType, codes: tuple[int, int], weight: bool
+) -> tuple[int, int] | None:
+    """The codes of a tensor that is held to seven bits, which fewer are already; None for others.
+
+    Activations have half of each end, rounded down, as torch halves them; weights are cut.
+    """
     if storage.bits != 8 or storage.is_float or (rule.reduce == "weights7") != weight:
         return None
-    return _SEVEN.get((rule.reduce, storage.bounds[0] < 0))
+    seven = _SEVEN.get((rule.reduce, storage.bounds[0] < 0))
+    if seven is None:
+        return None
+    cut = max(seven[0], codes[0]), min(seven[1], codes[1])
+    return cut if weight or cut == codes else (codes[0] // 2, codes[1] // 2)
 
 
 def _widened(
@@ -334,11 +342,22 @@ def _stored(scale: Reals, rule: Choose) -> Reals:
         return scale.astype(_REALS.get(rule.store, _F32))
 
 
-def _middle(codes: tuple[int, int], rule: Choose) -> int:
-    """The code of zero in a symmetric scheme: the middle code, or the lowest where all are used."""
+def middle_of(codes: tuple[int, int], storage: DType, rule: Choose, *, custom: bool) -> int:
+    """The code of zero in a symmetric scheme: the lowest where all count from it, else the middle.
+
+    Of codes with bounds of their own (`custom`) a rule that rounds before it subtracts, which are
+    torch's, has 0 of signed ones and the lower of two middle ones of others.
+    """
     if rule.zero == "none":
         return 0
-    return codes[0] if rule.reach == "max" else round((codes[0] + codes[1]) / 2)
+    if rule.reach == "max":
+        return codes[0]
+    if custom and rule.zero == "qmin-round(min/s)":
+        if storage.bounds[0] >= 0:
+            return (codes[0] + codes[1]) // 2
+        if codes[0] <= 0 <= codes[1]:
+            return 0
+    return round((codes[0] + codes[1]) / 2)
 
 
 def _zero(

@@ -11,6 +11,7 @@ from qir.backends.onnx import OnnxRuntimeTarget
 from qir.backends.onnx.model import to_model
 from qir.errors import Refused
 from qir.ir.attrs import Attr
+from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.text import parse
 from qir.ir.verify import check
@@ -49,6 +50,37 @@ def test_a_range_rule_written_by_operators_chooses_the_same_numbers(
         "output(s=%s, z=%z)\n}"
     )
     check(graph)
+    _same_numbers(graph, rule)
+
+
+BOUNDS = [
+    ("torch.observer", "u8", (0, 126)),
+    ("torch.observer", "i8", (-100, 50)),
+    ("torch.observer", "i8", (-127, 127)),
+    ("onnxruntime.tool", "i8", (-64, 63)),
+    ("onnxruntime.tool", "i8", (-100, 51)),
+    ("onednn.i8", "i8", (-64, 63)),
+    ("onednn.u8", "u8", (0, 127)),
+    ("fbgemm.symmetric", "u8", (0, 14)),
+    ("profile", "i8", (-64, 64)),
+]
+
+
+@pytest.mark.parametrize(("rule", "storage", "bounds"), BOUNDS)
+def test_symmetric_codes_with_bounds_have_the_same_numbers(
+    rule: str, storage: str, bounds: tuple[int, int]
+) -> None:
+    graph = parse(
+        "graph g as native {\n%x = input() : 3x4x5xf32\n"
+        f'%s, %z = choose_qparams(%x) {{rule = "{rule}", storage = {storage}, bounds = {bounds}, '
+        f"symmetric = true}} : f32, {storage}\noutput(s=%s, z=%z)\n}}"
+    )
+    check(graph)
+    _same_numbers(graph, rule)
+
+
+def _same_numbers(graph: Graph, rule: str) -> None:
+    """The reference and onnxruntime choose alike."""
     session = OnnxRuntimeTarget().session(graph, threads=1)
     rng = np.random.default_rng(SEED)
     for i in range(12):
