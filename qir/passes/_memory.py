@@ -189,10 +189,10 @@ class _Order:
             return dense(
                 sizes, last=alone or suggests_last(*row(_sizes(data[0]), self._where(data[0])))
             )
+        if self.misplaces and op == "global_avg_pool" and set(_sizes(data[0])[2:]) != {1}:
+            return dense(sizes, last=True)
         if op in _ONE_WAY and self._both(node):
             return dense(sizes)
-        if self.misplaces and op == "global_avg_pool":
-            return dense(sizes, last=True)
         first = next((v for v in data if not _coded(v)), data[0])
         if len(sizes) == 3 and (op in _LINES or op.startswith("conv")) and _coded(data[0]):
             rows = op not in _LINES or fills(_sizes(first), self._where(first), last=True)
