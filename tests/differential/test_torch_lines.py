@@ -65,10 +65,14 @@ class Both:
     def conv(self, relu: bool) -> None:
         x, rank = self.made[-1], self.made[-1].dim() - 2
         many, window = x.shape[1], (3,) * rank
-        taps = self.rng.integers(-60, 61, (int(self.rng.integers(2, 40)), many, *window))
+        taps = self.rng.integers(-3, 4, (int(self.rng.integers(2, 40)), many, *window))
         w = Held(taps.astype(np.int8), of("i8", F(self.rng.uniform(0.003, 0.02)), 0))
         assert w.map is not None
-        to = self.map(self.scale * float(w.map.scale) * 35 * float(np.sqrt(taps[0].size)))
+        # As wide as the codes, a few sums for each code: ties, and results beyond both ends.
+        few = 2 * round(0.75 * float(np.sqrt(taps[0].size)))
+        few *= float(self.rng.choice([1, 1, 1, float(self.rng.uniform(0.8, 1.2))]))
+        zero = int(self.rng.integers(110, 146)) | 1
+        to = of("u8", F(self.scale * float(w.map.scale) * few), zero)
         pad = [1] * rank
         packed = getattr(ops, f"conv{rank}d_prepack")(tensor(w), None, pad, pad, pad, 1)
         kernel = getattr(ops, f"conv{rank}d{'_relu' if relu else ''}")
@@ -83,11 +87,10 @@ class Both:
         given = {"a": self.reals[i], "b": self.reals[j]}
         self.end(made, self.net.graph.add("add", given).result)
 
-    def function(self, op: str) -> None:
-        to, x = self.map(self.scale), self.made[-1]
-        at = float(to.scale), int(to.zero)
-        made = ops.elu(x, *at, 1.0) if op == "elu" else ops.hardswish(x, *at)
-        self.op(op, made, {"alpha": 1.0} if op == "elu" else {})
+    def elu(self) -> None:
+        to = self.map(self.scale)
+        made = ops.elu(self.made[-1], float(to.scale), int(to.zero), 1.0)
+        self.op("elu", made, {"alpha": 1.0})
 
     def norm(self) -> None:
         many, x, to = self.made[-1].shape[1], self.made[-1], self.map(self.scale)
@@ -145,14 +148,13 @@ FORESEEN: dict[str, tuple[tuple[int, ...], list[Steps]]] = {
 }
 """What is torch's to the code, whatever the order."""
 TOLD: dict[str, tuple[tuple[int, ...], list[Steps]]] = {
-    "conv, relu, elu": (LINE, [lambda n: n.conv(True), lambda n: n.function("elu")]),
-    "conv, relu, hard swish": (LINE, [lambda n: n.conv(True), lambda n: n.function("hard_swish")]),
+    "conv, relu, elu": (LINE, [lambda n: n.conv(True), lambda n: n.elu()]),
     "conv, relu, max, elu": (
         LINE,
         [
             lambda n: n.conv(True),
             lambda n: n.pool("max_pool1d", 1),
-            lambda n: n.function("elu"),
+            lambda n: n.elu(),
         ],
     ),
     "conv, relu, norm, sum": (
