@@ -157,17 +157,17 @@ def choose(
     """
     kind = _REALS.get(rule.compute, _F32)
     least, most = np.asarray(low), np.asarray(high)
-    if not (np.isfinite(least).all() and np.isfinite(most).all() and np.all(least <= most)):
-        raise ProfileError(f"a range {least.min()}..{most.max()} has no scale")
+    if not np.all(fine := np.isfinite(least) & np.isfinite(most) & (least <= most)):
+        raise ProfileError(f"a range {_first(least, ~fine)}..{_first(most, ~fine)} has no scale")
     codes = bounds or storage.bounds
     if symmetric and rule.reach == "max" and codes[0] < 0:
         raise ProfileError(
             f"choose.reach = 'max' counts from zero up; {storage} has codes below it: take u8"
         )
     upward = rule.reach == "max" or (rule.reach == "sides" and codes[0] >= 0)
-    if symmetric and upward and np.any((most <= 0) & (least < 0)):
+    if symmetric and upward and np.any(below := (most <= 0) & (least < 0)):
         raise ProfileError(
-            f"a range {least.min()}..{most.max()} holds nothing above zero, and "
+            f"a range {_first(least, below)}..{_first(most, below)} holds nothing above zero, and "
             f"choose.reach = {rule.reach!r} gives it no scale"
         )
     custom = codes != storage.bounds
@@ -285,6 +285,12 @@ def _fixed(rule: Choose, storage: DType, codes: tuple[int, int], profile: str) -
             f"{storage}, which are whole numbers {codes[0]}..{codes[1]}"
         )
     return int(zero)
+
+
+def _first(ends: NDArray[np.generic], wrong: NDArray[np.bool_]) -> np.generic:
+    """The end of the first range that is at fault."""
+    found: np.generic = np.broadcast_to(ends, wrong.shape)[wrong][0]
+    return found
 
 
 def _reach(

@@ -107,6 +107,11 @@ def test_a_rule_of_the_greatest_alone_refuses_what_it_gives_no_scale() -> None:
     rule = NAMED["onednn.u8"]
     with pytest.raises(ProfileError, match=r"a range -3\.0\.\.-1\.0 holds nothing above zero"):
         choose(np.array(-3.0), np.array(-1.0), U8, rule, symmetric=True)
+    many = np.array([-2.0, -5.0, -4.0]), np.array([3.0, -1.0, -0.5])
+    with pytest.raises(ProfileError, match=r"a range -5\.0\.\.-1\.0 holds nothing above zero"):
+        choose(*many, U8, rule, symmetric=True)
+    with pytest.raises(ProfileError, match=r"a range 3\.0\.\.1\.0 has no scale"):
+        choose(np.array([-7.0, 3.0]), np.array([9.0, 1.0]), U8, rule, symmetric=True)
     with pytest.raises(ProfileError, match="i8 has codes below it: take u8"):
         choose(np.array(-1.0), np.array(3.0), I8, rule, symmetric=True)
 
