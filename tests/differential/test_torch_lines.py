@@ -69,7 +69,7 @@ class Both:
         w = Held(taps.astype(np.int8), of("i8", F(self.rng.uniform(0.003, 0.02)), 0))
         assert w.map is not None
         # As wide as the codes, a few sums for each code: ties, and results beyond both ends.
-        few = 2 * round(0.75 * float(np.sqrt(taps[0].size)))
+        few = 2.0 * round(0.75 * float(np.sqrt(taps[0].size)))
         few *= float(self.rng.choice([1, 1, 1, float(self.rng.uniform(0.8, 1.2))]))
         zero = int(self.rng.integers(110, 146)) | 1
         to = of("u8", F(self.scale * float(w.map.scale) * few), zero)
