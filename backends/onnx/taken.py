@@ -15,6 +15,7 @@ from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.ops import spec
 from qir.ir.origin import Origin
+from qir.ir.verify import errors
 from qir.ledger import Ledger
 from qir.numerics import profile
 from qir.passes.expand_qdq import ExpandQdq
@@ -29,11 +30,11 @@ def judged(table: Capability, graph: Graph, named: str, write: Write) -> Iterato
     """A verdict for every op: by the profile where it groups, else by the table.
 
     An op that holds codes itself is taken where it is written as an operator on codes too. What
-    bodies hold is judged by the table alone.
+    bodies hold is judged by the table alone, and so is a graph that is no program.
     """
     found = list(verdicts(table, graph))
     coded = [v for v in graph.values.values() if v.type.quant is not None]
-    if not coded:
+    if not coded or errors(graph):
         yield from found
         return
     nodes = {n.name: n for n in graph}

@@ -28,7 +28,7 @@ def test_strings_may_come_in_any_array_of_texts(kind: str) -> None:
     words = np.array(["a", "", "long"], np.dtypes.StringDType() if kind == "T" else kind)
     got = given("3xstring", words)
     assert got.dtype == object
-    assert got.tolist() == words.tolist()
+    assert got.tolist() == ["a", "", "long"]
 
 
 @pytest.mark.parametrize("kind", ["f4", "f8", "i2", "u8", "f2"])
