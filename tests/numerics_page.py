@@ -15,7 +15,7 @@ from qir.numerics import Profile, profile, profile_names
 from qir.numerics.evidence import counted
 from qir.numerics.profile import Entry, Group, When
 from tests.counting import counts, group_key, riches, rule_key, told, totals
-from tests.differential.poor import lacks, limits, summed
+from tests.differential.poor import lacks, limits, scaled, summed
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "reference" / "numerics.md"
@@ -104,6 +104,7 @@ def _commands(of: Profile, seen: Mapping[str, Tests]) -> list[str]:
 def _row(entry: Entry, tests: Tests, rich: Tests) -> str:
     claim = str(entry.fields.get(("", "claim"), "unknown"))
     evidence = str(entry.fields.get(("", "evidence"), ""))
+    rich = rich if scaled(entry) else {}
     hard = _hard(entry.ops, tests, rich, limits(entry.when.form, entry.ops))
     return _cells(", ".join(entry.ops), _where(entry.when), claim, tests, hard, evidence)
 

@@ -14,7 +14,7 @@ from qir.atomic import write_text
 from qir.ir.ops import spec
 from qir.ir.scheme import RESULT
 from qir.numerics import Profile, profile, profile_names
-from qir.numerics.profile import REAL
+from qir.numerics.profile import REAL, Entry
 from tests import richness
 from tests.counting import Counts, counts, group_key, riches, rule_key
 
@@ -49,11 +49,16 @@ def limits(conditions: Iterable[str], ops: Iterable[str]) -> frozenset[str]:
     return frozenset().union(*(LIMITS.get(name, frozenset()) for name in conditions))
 
 
+def scaled(rule: Entry) -> bool:
+    """Whether a scale rounds what a rule gives: reals and sums of 32 bits are rounded by none."""
+    return not {REAL, "i32"} & set(rule.when.storage.get(RESULT, ()))
+
+
 def claims(of: Profile) -> Iterator[tuple[str, Sequence[str], str, frozenset[str]]]:
     """A profile's own claims of codes: key, ops, claim, and what these ops cannot have."""
     for rule in of.rules:
-        if {REAL, "i32"} & set(rule.when.storage.get(RESULT, ())):
-            continue  # reals and sums are rounded by no scale
+        if not scaled(rule):
+            continue
         claim = str(rule.fields.get(("", "claim"), "unknown"))
         yield rule_key(rule), rule.ops, claim, limits(rule.when.form, rule.ops)
     for group in of.own_groups:
