@@ -110,7 +110,7 @@ class _Kernels:
         try:
             ExpandQdq().run(self.grouped, Ledger())
             Group(named).run(self.grouped, Ledger())
-        except QirError:
+        except QirError:  # told by whoever groups it; the table judges what no kernel is known of
             self.grouped = Graph(graph.name)
         self.names: dict[str, Node] = {}
         self.origins: dict[tuple[str, Origin], Node] = {}

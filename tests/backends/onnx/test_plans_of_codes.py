@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -20,7 +21,7 @@ from tests.cli.command import qir
 from tests.differential.ort_tools import quantized
 from tests.frontends.onnx.models import save
 
-WAYS: dict[str, dict[str, object]] = {
+WAYS: dict[str, dict[str, Any]] = {
     "data": {},
     "dynamic": {"dynamic": True},
     "weights": {"weights": "u4:16"},
@@ -32,7 +33,7 @@ LONE_RELU += "another op, as conv2d |> relu"
 
 
 def planned(path: Path, way: str = "data") -> tuple[Decision, ...]:
-    return pipeline.plan(pipeline.load(path), **WAYS[way]).decisions  # type: ignore[arg-type]
+    return pipeline.plan(pipeline.load(path), **WAYS[way]).decisions
 
 
 @pytest.mark.parametrize("way", WAYS)
