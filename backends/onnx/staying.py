@@ -28,6 +28,7 @@ _MOVES = (
 _SIZES = frozenset({"Shape", "Size"})
 """Operators that compute nothing on what they read."""
 _BYTES = frozenset({"u8", "i8"})
+_NARROW = frozenset({onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16})
 _SUMS = "integers are summed of u8 and i8 codes on both sides of a matrix product or convolution"
 _BITS = "MatMulNBits is for matrices of weights in 2, 4 or 8 bits, in blocks along the sum"
 
@@ -78,8 +79,13 @@ def _between(graph: onnx.GraphProto) -> Iterator[tuple[NodeProto, list[_Codes], 
             types[node.output[0]] = _stored(node, types)
             continue
         sides = [known[name] for name in node.input if name in known]
-        if sides and node.op_type not in _SIZES:
+        if sides and node.op_type not in _SIZES and not _narrows(node):
             yield node, sides, any(name in quantized for name in node.output)
+
+
+def _narrows(node: NodeProto) -> bool:
+    """Whether it gives reals in 16 bits, as results have them that a model says are so."""
+    return node.op_type == "Cast" and any(a.name == "to" and a.i in _NARROW for a in node.attribute)
 
 
 def _dequantizes(node: NodeProto) -> bool:

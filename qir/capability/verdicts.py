@@ -13,7 +13,7 @@ from qir.capability.table import Capability, OpCapability
 from qir.errors import TypeRuleError
 from qir.ir.attrs import Attr, same
 from qir.ir.calls import make_call
-from qir.ir.coded import RAW, whole
+from qir.ir.coded import RAW, whole, widths
 from qir.ir.graph import Graph
 from qir.ir.look import why_foreign
 from qir.ir.node import Node, Value
@@ -82,7 +82,7 @@ class _Judge:
 
     def all(self, graph: Graph) -> Iterator[Verdict]:
         for node in graph:
-            if node.op in STRUCTURE or node.op in BRIDGES or whole(node):
+            if node.op in STRUCTURE | BRIDGES or whole(node) or widths(node):
                 continue
             defect = next((d for d in self.table.defects if d.hits(node)), None)
             taken, reason = self._judge(node) if defect is None else _refused(defect.reason)

@@ -6,6 +6,7 @@ In integer form an op's operands and result are quantized types. In QDQ form it 
 
 from __future__ import annotations
 
+from qir.ir.dtype import BF16, F16
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Program, Value
 from qir.ir.ops import spec
@@ -25,6 +26,15 @@ def whole(node: Node) -> bool:
     return node.op in ("shape", "size") or not any(
         v.type.quant or v.type.express.is_float for v in values
     )
+
+
+def widths(node: Node) -> bool:
+    """Whether an op makes other reals of reals of 16 bits, or these of others, and nothing more."""
+    if node.op != "cast":
+        return False
+    ends = (*node.operands.values(), *node.results)
+    narrow = any(v.type.element in (F16, BF16) for v in ends)
+    return narrow and all(v.type.quant is None and v.type.dtype.is_float for v in ends)
 
 
 def stored(value: Value) -> QuantType | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from qir.capability import Verdict
-from qir.ir.coded import BRIDGES, in_codes, whole
+from qir.ir.coded import BRIDGES, in_codes, whole, widths
 from qir.ir.cost import one_sample
 from qir.ir.graph import Graph
 from qir.ir.look import op_name
@@ -138,6 +138,8 @@ def beside(node: Node) -> str:
     """What an op does that computes neither with codes nor with reals; empty for others."""
     if node.op in _NUMBERS:
         return "between reals and codes"
+    if widths(node):
+        return "between reals of 16 bits and others"
     return "no reals: sizes and other whole things" if whole(node) else ""
 
 
