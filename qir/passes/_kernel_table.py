@@ -46,7 +46,9 @@ def kernel_table(profile: Profile) -> Capability:
                     ops.setdefault(op, found)
     if not ops:
         raise UsageError(f"{profile.name} makes no kernels of 8-bit codes that a model could have")
-    return Capability(profile.name, ops, tuple(dict.fromkeys(_chains(rows, kind))))
+    uncut = (row for row in rows if "redundant_tail" in row.needs)
+    chains = tuple(dict.fromkeys(_chains(rows, kind)))
+    return Capability(profile.name, ops, chains, uncut=frozenset(_chains(uncut, kind)))
 
 
 def _plain(row: Row) -> bool:

@@ -11,7 +11,8 @@ from qir.ir.dtype import I32
 from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.ops import spec
-from qir.ir.types import QuantType
+from qir.ir.scheme import Scheme
+from qir.ir.types import QuantType, uniform
 from qir.ledger import Change, Ledger
 from qir.numerics import Profile, Query, affine_of, profile, query_of
 from qir.numerics.forms import forms_of, holds_ranges
@@ -109,11 +110,21 @@ def _cuts_nothing(node: Node, quant: QuantType) -> bool:
     return bounds(node.op, node.attrs, affine_of(quant), rule) == (quant.low, quant.high)
 
 
-def leaves_out_zero(node: Node) -> bool:
-    """Whether an activation cuts the code of zero, for which all codes of reals have room."""
-    least, most = node.attrs.get("min"), node.attrs.get("max")
-    above = isinstance(least, float) and least > 0
-    return node.op == "clip" and (above or (isinstance(most, float) and most < 0))
+def why_cut(node: Node, scheme: Scheme) -> str:
+    """Why an activation cuts codes of a scheme, as far as that shows without data; or nothing."""
+    ends = node.attrs.get("min"), node.attrs.get("max")
+    low, high = (0.0, None) if node.op == "relu" else ends if node.op == "clip" else (None, None)
+    above = isinstance(low, float) and low > 0
+    if above or (isinstance(high, float) and high < 0):
+        return "its ends leave out 0, for which codes have room"
+    if scheme.scale is not None:
+        scale = np.asarray(scheme.scale, np.float32)
+        kind = uniform(scheme.storage, scale, scheme.zero or 0, bounds=scheme.bounds)
+        cut = not _cuts_nothing(node, kind)
+    else:
+        far = [abs(end) for end in (low, high) if isinstance(end, float)]
+        cut = scheme.symmetric and bool(far) and (len(far) < 2 or far[0] != far[1])
+    return f"it cuts codes that are {scheme}" if cut else ""
 
 
 def uncut(kind: QuantType, clips: Sequence[Node]) -> QuantType:

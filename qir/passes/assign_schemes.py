@@ -32,7 +32,7 @@ from qir.passes._kept import WHOLE, held_map, kept, settled, takes
 from qir.passes._kernel_table import kernel_table
 from qir.passes._kernels import Kernel, kernels
 from qir.passes._masks import masks, of_text, told, with_text
-from qir.passes._needs import leaves_out_zero
+from qir.passes._needs import why_cut
 from qir.passes._wish import Wish
 from qir.rewrite import Pass, Tolerance
 from qir.rewrite.options import option
@@ -149,13 +149,19 @@ def assign(
     Kernels are the target's chains, unless `rows` says which ones there are. `seen` are values
     that hold numbers of a mask, beside those that the graph's constants put there.
     """
-    work = _Assignment(graph, capability, granularity, tuple(wishes), rows)
     low = {graph.values[name]: least for name, least in seen if name in graph.values}
-    work.masks = low | work.masks
-    work.decide()
-    work.check_wishes()
-    work.share()
-    return work.plan(), work.schemes()
+    asked = tuple(wishes), None if rows is None else tuple(rows)
+    cut: dict[Node, str] = {}
+    while True:
+        work = _Assignment(graph, capability, granularity, *asked, cut)
+        work.masks = low | work.masks
+        work.decide()
+        work.check_wishes()
+        work.share()
+        found = work.cutting()
+        if not found:
+            return work.plan(), work.schemes()
+        cut |= found
 
 
 class _Assignment:
@@ -166,12 +172,15 @@ class _Assignment:
         granularity: str,
         wishes: tuple[Wish, ...],
         rows: Iterable[Kernel] | None,
+        cut: Mapping[Node, str],
     ) -> None:
         self.graph = graph
         self.table = table
         self.granularity = granularity
         self.wishes = wishes
         self.rows = None if rows is None else {n: k for k in rows for n in k.ops[1:]}
+        self.cut = cut
+        """Activations that are in no kernel because they cut codes, and why."""
         self.on_codes = in_codes(graph)
         self.masks = masks(graph)
         self.reason: dict[Node, str] = {}
@@ -243,9 +252,8 @@ class _Assignment:
         head = self.inside.get(x.node, x.node)
         if self.reason.get(head) != "" or head not in self.reason:
             return None
-        ops = (head.op, *(n.op for n in self.tails.get(head, ())), node.op)
-        cut = ops in self.table.uncut and leaves_out_zero(node)
-        return head if self.table.chain(ops) and not cut else None
+        tail = [n.op for n in self.tails.get(head, ())]
+        return head if self.table.chain((head.op, *tail, node.op)) else None
 
     def _in_row(self, node: Node, rows: Mapping[Node, Kernel]) -> Node | None:
         """The integer op in whose row this one stands, if all between them do."""
@@ -301,7 +309,7 @@ class _Assignment:
 
     def _kept_out(self, node: Node) -> bool:
         """Whether an op is in no kernel, though its target has one."""
-        return self._wished_float(node) or bool(self._mask(node))
+        return node in self.cut or self._wished_float(node) or bool(self._mask(node))
 
     def _codes_obstacle(self, node: Node, row: OpCapability) -> str:
         """What codes beside it the target does not take there; they stay as they are."""
@@ -319,11 +327,10 @@ class _Assignment:
             return ""
         if self._wished_float(node):
             return "a rule keeps it float"
+        if node in self.cut:
+            return f"{self.cut[node]}: {self.table.name} cuts none"
         x = node.operands.get("x")
         before = self.reason.get(x.node) if x else None
-        uncut = any(node.op in chain for chain in self.table.uncut)
-        if uncut and not before and leaves_out_zero(node):
-            return f"its ends leave out 0, for which codes have room: {self.table.name} cuts none"
         return f"its input comes from %{x.name}, which stays float" if x and before else ""
 
     @staticmethod
@@ -435,6 +442,15 @@ class _Assignment:
             raise self._untaken(*next((n, s) for n, s in users if not self._takes(n, s, wanted)))
         n, slot = users[0]
         raise SchemeError(f"{n.name}: no scheme in {slot} suits all that share it")
+
+    def cutting(self) -> dict[Node, str]:
+        """Activations in kernels that cut no codes which cut those that were chosen, and why."""
+        out: dict[Node, str] = {}
+        for head, tails in self.tails.items():
+            scheme = self.chosen.get(self.find(tails[-1].result))
+            if scheme and (head.op, *(tail.op for tail in tails)) in self.table.uncut:
+                out |= {tail: why for tail in tails if (why := why_cut(tail, scheme))}
+        return out
 
     def _takes(self, node: Node, slot: str, wanted: Scheme) -> bool:
         return any(_fit(a, wanted) for a in self._allowed(node, slot))

@@ -14,6 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import qir
 from qir import pipeline
+from qir.errors import SchemeError
 
 SEED = 21
 SHAPE = (3, 4, 6, 6)
@@ -90,3 +91,76 @@ def test_a_clip_that_leaves_out_zero_is_real_and_the_layer_before_it_on_codes(
     pipeline.save(qir.quantize(graph, qir.calibrate(graph, x)), path)
     _, ops = run(path, x)
     assert (ops["QLinearConv"], ops["Clip"]) == (1, 1), dict(ops)
+
+
+def behind(path: Path, first: str) -> NDArray[np.float32]:
+    """A layer, a relu or a clip from 0 to 6 behind it, and a second layer; seeded data."""
+    rng = np.random.default_rng(SEED)
+    arrays = {"w": rng.normal(size=(4, 4, 3, 3)) / 2, "low": np.array(0.0), "high": np.array(6.0)}
+    ends = ["low", "high"] if first == "Clip" else []
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], name="layer"),
+        helper.make_node(first, ["c", *ends], ["k"], name="bound"),
+        helper.make_node("MaxPool", ["k"], ["p"], name="pool", kernel_shape=[2, 2]),
+        helper.make_node("Conv", ["p", "w"], ["y"], name="last"),
+    ]
+    infos = [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in "xy"]
+    infos[0] = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 4, 12, 12])
+    held = [numpy_helper.from_array(a.astype(np.float32), n) for n, a in arrays.items()]
+    graph = helper.make_graph(nodes, "g", infos[:1], infos[1:], held)
+    opset = [helper.make_opsetid("", 20)]
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=9), path)
+    return (rng.normal(size=(2, 4, 12, 12)) * 3).astype(np.float32)
+
+
+@pytest.mark.parametrize("form", ["qdq", "qoperator"])
+@pytest.mark.parametrize("first", ["Clip", "Relu"])
+@pytest.mark.parametrize(
+    ("rule", "cut"),
+    [
+        ("name=pool: u8 affine tensor fixed(0.1:0)", (True, False)),
+        ("name=pool: u8 affine tensor fixed(0.01:0)", (False, False)),
+        ("name=pool: u8 affine tensor fixed(0.02:3)", (True, True)),
+        ("name=last slot=x: u8 symmetric tensor", (True, True)),
+        ("name=layer: u8 affine tensor", (False, False)),
+    ],
+)
+def test_what_cuts_codes_of_a_map_that_a_rule_fixes_is_planned_real(
+    rule: str, cut: tuple[bool, bool], first: str, form: str, tmp_path: Path
+) -> None:
+    source, path = tmp_path / "m.onnx", tmp_path / "q.onnx"
+    x = behind(source, first)
+    graph = pipeline.load(source)
+    told = {d.node: d for d in qir.plan(graph, rules=[rule]).decisions}
+    made = qir.quantize(graph, qir.calibrate(graph, x), rules=[rule])
+    pipeline.save(made, path, format=form)
+    found = {v.node: v.taken for v in pipeline.taken(made)}
+    _, ops = run(path, x)
+    real = cut[first == "Relu"]
+    assert found == {n: "float" if n == "k" and real else "integer" for n in "ckpy"}
+    assert {n: d.integer for n, d in told.items()} == {n: found[n] == "integer" for n in "ckpy"}
+    assert told["k"].reason.startswith("it cuts codes that are u8") == real
+    assert (ops["QLinearConv"], ops[first], ops["FusedConv"]) == (2, int(real), 0), dict(ops)
+
+
+@pytest.mark.parametrize("target", ["onnxruntime", "onnx"])
+@pytest.mark.parametrize("kind", ["u8 symmetric tensor", "u8 affine tensor fixed(0.1:0)"])
+def test_a_rule_for_what_cuts_its_codes_is_refused(kind: str, target: str, tmp_path: Path) -> None:
+    source = tmp_path / "m.onnx"
+    behind(source, "Clip")
+    with pytest.raises(SchemeError, match=r"k stays float: it cuts codes .*cuts none"):
+        qir.plan(pipeline.load(source), target=target, rules=[f"name=bound: {kind}"])
+
+
+@pytest.mark.parametrize("given", [{"target": "onnx"}, {"profile": "ort-1.31"}])
+@pytest.mark.parametrize("first", ["Clip", "Relu"])
+def test_other_tables_of_the_same_kernels_ask_as_much(
+    first: str, given: dict[str, str], tmp_path: Path
+) -> None:
+    source, rules = tmp_path / "m.onnx", ["name=last slot=x: u8 symmetric tensor"]
+    x = behind(source, first)
+    graph = pipeline.load(source)
+    told = {d.node: d.integer for d in qir.plan(graph, rules=rules, **given).decisions}
+    made = qir.quantize(graph, qir.calibrate(graph, x), rules=rules, **given)
+    found = {v.node: v.taken == "integer" for v in pipeline.taken(made)}
+    assert told == found == {"c": True, "k": False, "p": True, "y": True}
