@@ -27,7 +27,7 @@ from qir.rewrite.fixing import fix_defaults, give_back
 from qir.rewrite.trimming import trim
 from qir.rewrite.why import nearest
 
-from . import as_read, hanging, qonnx, told
+from . import as_read, choices, hanging, qonnx, told
 from .nbits import opened, to_nbits
 from .writer import STEP
 
@@ -107,6 +107,8 @@ def _bare(graph: Graph) -> bool:
 
 def _made(out: Graph, form: str | None, ledger: Ledger, *, standard: bool) -> None:
     if form == "qoperator":
+        for each in [] if standard else bodies(out):
+            choices.coded(each, ledger)
         _run(FuseQdq(), out, ledger)
         _left_real(out, ledger, biased=True)
         return

@@ -12,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from qir import pipeline
 from qir.ir.text import parse
+from qir.ledger import Ledger
 
 SHAPE = [4, 5]
 FEEDS = {
@@ -100,3 +101,40 @@ def test_a_plan_gives_codes_to_the_number_too(number: str, tmp_path: Path) -> No
     assert "QLinearWhere" in ops
     assert all(v.taken == "integer" for v in pipeline.taken(read))
     np.testing.assert_array_equal(pipeline.run(read, FEEDS)["y"], result)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_form_of_operators_has_it_on_codes(case: str, tmp_path: Path) -> None:
+    graph = pipeline.load(model(tmp_path / "m.onnx", case))
+    ledger = Ledger()
+    pipeline.save(graph, tmp_path / "q.onnx", format="qoperator", ledger=ledger)
+    made = onnx.load(tmp_path / "q.onnx").graph
+    ops = [node.op_type for node in made.node]
+    assert ops == ["QuantizeLinear", "QLinearWhere", "DequantizeLinear"]
+    assert {node.input[0] for node in made.node} == {"x", "c", made.node[1].output[0]}
+    assert any("beside its codes are codes of the map" in entry.reason for entry in ledger)
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    found = [
+        onnxruntime.InferenceSession(str(tmp_path / f"{name}.onnx"), options).run(None, FEEDS)[0]
+        for name in "mq"
+    ]
+    np.testing.assert_array_equal(*found)
+    read = pipeline.load(tmp_path / "q.onnx")
+    np.testing.assert_array_equal(pipeline.run(read, FEEDS)["y"], found[0])
+
+
+def test_a_constant_with_a_nan_stays_beside_its_codes(tmp_path: Path) -> None:
+    path = model(tmp_path / "m.onnx", "zero")
+    made = onnx.load(path)
+    held = next(t for t in made.graph.initializer if t.name == "k")
+    held.CopyFrom(numpy_helper.from_array(np.array(np.nan, np.float32), "k"))
+    onnx.save(made, path)
+    pipeline.save(pipeline.load(path), tmp_path / "q.onnx", format="qoperator")
+    assert "Where" in [node.op_type for node in onnx.load(tmp_path / "q.onnx").graph.node]
+
+
+def test_onnx_has_no_such_operator(tmp_path: Path) -> None:
+    graph = pipeline.load(model(tmp_path / "m.onnx", "above"))
+    pipeline.save(graph, tmp_path / "q.onnx", format="qoperator", target="onnx")
+    assert "Where" in [node.op_type for node in onnx.load(tmp_path / "q.onnx").graph.node]

@@ -1,0 +1,78 @@
+"""Choices between codes and constant reals, which QLinearWhere makes between codes alone."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from qir.ir.dtype import I8, U8
+from qir.ir.graph import Graph
+from qir.ir.node import Node, Value
+from qir.ir.types import Array, QuantType
+from qir.ledger import Change, Ledger
+from qir.reference.constants import computed
+
+from .writer import STEP
+
+_SIDES = (("a", "b"), ("b", "a"))
+_SAID = "the real numbers beside its codes are codes of the map that its result is stored by"
+
+
+def coded(graph: Graph, ledger: Ledger) -> None:
+    """Makes codes of the constants that are chosen from, as the quantize behind would make them.
+
+    Nothing else reads the choice, so what is stored is the same.
+    """
+    for node in [n for n in graph if n.op == "where"]:
+        end = _end(node)
+        for slot, other in _SIDES:
+            if end is None or _map(node.operands[other], end) is None:
+                continue
+            made = _codes(graph, node, slot, end)
+            if made is not None:
+                graph.set_operand(node, slot, made)
+                ledger.add(Change.EXACT, STEP, node.name, _SAID)
+                break
+
+
+def _end(node: Node) -> Node | None:
+    """The quantize that alone reads a choice, by one scale."""
+    use = node.result.only_use
+    if use is None or use.node.op != "quantize" or use.node.attrs["round"]:
+        return None
+    return use.node if _plain(use.node.result.type.quant) else None
+
+
+def _plain(quant: QuantType | None) -> bool:
+    if quant is None or quant.dynamic or quant.grain is not None or quant.kind != "uniform":
+        return False
+    return quant.storage in (U8, I8) and not quant.real_zero and quant.plus is None
+
+
+def _map(value: Value, end: Node) -> QuantType | None:
+    """The map of the codes that a side dequantizes, of the storage that the result has."""
+    quant = value.node.operands["x"].type.quant if value.node.op == "dequantize" else None
+    result = end.result.type.quant
+    kept = result is not None and quant is not None and quant.storage == result.storage
+    return quant if kept and _plain(quant) else None
+
+
+def _codes(graph: Graph, node: Node, slot: str, end: Node) -> Value | None:
+    """A constant's codes, dequantized; nothing where it is none, or has a NaN."""
+    value = node.operands[slot]
+    held = value.constant
+    if held is None or value.node.attrs["default"] or value.type.quant is not None:
+        return None
+    if not value.type.dtype.is_float or np.isnan(held.data).any():
+        return None
+    found = computed(end, {"x": held.data}, end.profile or graph.profile)
+    if len(found) != 1 or not isinstance(end.result.type.element, QuantType):
+        return None
+    kind = value.type.with_element(end.result.type.element)
+    name = graph.fresh(f"{value.name}.q")
+    codes = graph.constant(Array(found[0], kind, name), name=name, before=node)
+    graph.set_origins(codes.node, value.node.origins)
+    graph.set_lineage(codes, value.lineage.then("coded"))
+    name = graph.fresh(f"{value.name}.dq")
+    made = graph.add("dequantize", {"x": codes}, name=name, before=node).result
+    graph.set_lineage(made, value.lineage)
+    return made
