@@ -357,6 +357,47 @@ def joined() -> Iterator[Program]:
         yield program.ends(made, program.map(program.x_scale * F(1.1)))
 
 
+def real_ends() -> Iterator[Program]:
+    """Layers and products that end the model: their results are real."""
+    for op in ("conv2d", "linear"):
+        for program in each(f"{op}_real"):
+            yield program.ends(layer(program, op, sizes=(4, 4)), None)
+    for program in each("matmul_real"):
+        left = program.codes((2, 2, 6, 18), program.map(program.x_scale))
+        right = program.codes((2, 2, 18, 5), program.map(program.w_scale * F(2)))
+        yield program.ends(program.op("matmul", {"a": left, "b": right}), None)
+
+
+WINDOWS: Mapping[str, Attrs] = {
+    "avg_pool2d": {"kernel": (2, 2), "stride": (2, 2), "count_pad": True},
+    "max_pool2d": {"kernel": (2, 2), "stride": (2, 2)},
+    "adaptive_avg_pool": {"size": (2, 2)},
+    "global_avg_pool": {},
+    "flatten": {},
+    "relu": {},
+}
+
+
+def kept() -> Iterator[Program]:
+    """What gives its data's map, behind a layer."""
+    yield from _behind("kept", F(1))
+
+
+def apart() -> Iterator[Program]:
+    """The same to codes of another map, which no kernel on codes gives: every second is a tie."""
+    yield from _behind("apart", GAIN)
+
+
+def _behind(how: str, part: np.float32) -> Iterator[Program]:
+    for op, attrs in WINDOWS.items():
+        for program in each(f"{how}_{op}"):
+            quant = program.map(program.y_scale * part)
+            made = layer(program, "conv2d", sizes=(6, 6))
+            made = program.op("dequantize", {"x": program.coded(made, quant)})
+            other = quant if part == 1 else program.map(program.y_scale)
+            yield program.ends(program.op(op, {"x": made}, attrs), other)
+
+
 NARROW: Mapping[str, tuple[str, int, int, int]] = {
     "conv2d_3": ("conv2d", 3, 3, 1),
     "conv2d_4": ("conv2d", 4, 3, 1),
@@ -460,5 +501,18 @@ FAMILIES = {
     "added": added,
     "means": means,
     "joined": joined,
+    "real_ends": real_ends,
+    "kept": kept,
+    "apart": apart,
 }
 """Programs by what they have in common; a file of results for all."""
+
+
+def some(family: str) -> Iterator[Program]:
+    """One program of each op and storage: plans of numbers make no other kernels."""
+    seen = set()
+    for program in FAMILIES[family]():
+        key = program.name if family != "added" else program.name.rpartition("_")[2]
+        if (key, program.storage) not in seen:
+            seen.add((key, program.storage))
+            yield program

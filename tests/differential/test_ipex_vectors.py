@@ -339,6 +339,15 @@ def test_adaptive_pools_are_predicted(case: str) -> None:
         )
 
 
+@pytest.mark.parametrize(("case", "window"), [("relu", 1), ("flatten", 2)])
+def test_what_stands_behind_a_pool_is_predicted(case: str, window: int) -> None:
+    """A relu to a map of its own, which is computed in reals, and codes that only move."""
+    for record in records(case):
+        program, sides = Program(record), {"kernel": (window,) * 2, "stride": (window,) * 2}
+        x = program.add("max_pool2d", {"x": fronted(program)}, record.map("f"), **sides)
+        same(record, program.run(program.add(case, {"x": x}, record.map("probe"))))
+
+
 def test_what_becomes_real_at_the_end_is_predicted() -> None:
     for record in records("dequantize"):
         if not record.key.endswith("minmax"):

@@ -45,6 +45,11 @@ def pools() -> None:
         recorded.test_pools_are_predicted(case)
 
 
+def behind_pools() -> None:
+    for case, window in (("relu", 1), ("flatten", 2)):
+        recorded.test_what_stands_behind_a_pool_is_predicted(case, window)
+
+
 def adaptive_pools() -> None:
     for case in ("adaptive_avgpool", "adaptive_avgpool1"):
         recorded.test_adaptive_pools_are_predicted(case)
@@ -69,7 +74,8 @@ CHECKS: Mapping[str, tuple[Check, ...]] = {
     "choose": (recorded.test_scales_are_chosen_as_by_its_observers,),
     "add": (foreseen("added"), recorded.test_sums_of_codes_are_predicted),
     "avg_pool2d": (pools,),
-    "max_pool2d": (pools,),
+    "max_pool2d": (pools, behind_pools),
+    "relu": (behind_pools,),
     "adaptive_avg_pool": (adaptive_pools, foreseen("means")),
     "matmul": (foreseen("three_axes", "products", "attention"), layers, real_layers),
     "embedding_bag": (kernels.test_sums_of_rows_of_codes_are_foreseen,),

@@ -37,6 +37,8 @@ CASES = (
     "bmm_float",
     "add",
     "maxpool",
+    "relu",
+    "flatten",
     "avgpool",
     "avgpool_pad",
     "avgpool_pad_valid",

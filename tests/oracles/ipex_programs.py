@@ -10,17 +10,30 @@ from __future__ import annotations
 
 import hashlib
 import os
+import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 
 from qir.backends.ipex.probe import Ipex, told
+from qir.inspect import pipe
 from qir.inspect.pipe import pack
-from tests.differential.ipex_programs import FAMILIES, PROCESSORS, VECTORS, Codes, Program, narrow
+from tests.differential.ipex_programs import (
+    FAMILIES,
+    PROCESSORS,
+    VECTORS,
+    Codes,
+    Program,
+    narrow,
+    some,
+)
 
 FILE = VECTORS / "programs.npz"
+MADE = VECTORS / "kernels_made.txt"
+"""The kernels that the extension made of each program."""
 
 
 BEST = "AVX512_CORE_VNNI"
@@ -39,6 +52,43 @@ def on(isa: str) -> Iterator[Ipex]:
         os.environ.pop("ONEDNN_MAX_CPU_ISA")
         if before is not None:
             os.environ["ONEDNN_MAX_CPU_ISA"] = before
+
+
+class Teller(Ipex):
+    """The extension in a process that tells what kernels it makes."""
+
+    script = Path(__file__).with_name("ipex_graphs.py")
+
+    def begin(self) -> None:
+        if self.child is None:
+            self.child = subprocess.Popen(
+                [self.python, str(self.script), pipe.__file__, str(Ipex.script)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+            )
+
+    def tell(self, program: Program) -> str:
+        """The kernels that are made of a program."""
+        self.begin()
+        child = self.child
+        assert child is not None
+        assert child.stdin is not None
+        assert child.stdout is not None
+        child.stdin.write(pack(told(program.graph, program.feeds)))
+        child.stdin.flush()
+        return str(pipe.receive(child.stdout))
+
+
+def kernels(only: Sequence[str]) -> None:
+    """Writes what kernels are made of the programs of some families, or of all."""
+    held = dict(line.split(" ", 1) for line in MADE.read_text().splitlines()) if only else {}
+    with on(BEST):
+        teller = Teller()
+        for family in FAMILIES:
+            if not only or family in only:
+                held |= {program.key: teller.tell(program) for program in some(family)}
+    MADE.write_text("".join(f"{key} {said}\n" for key, said in sorted(held.items())))
 
 
 def digest(program: Program) -> str:
@@ -82,3 +132,4 @@ if __name__ == "__main__":
     if not os.environ.get("QIR_IPEX"):
         sys.exit("QIR_IPEX names no Python with Intel's extension for PyTorch")
     main(sys.argv[1:])
+    kernels(sys.argv[1:])

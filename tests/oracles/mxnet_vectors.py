@@ -18,6 +18,7 @@ import mxnet as mx
 import numpy as np
 
 from tests.oracles.mxnet_draws import Codes, F, codes, on_grid, printed
+from tests.oracles.mxnet_kernels import apart, kernels
 from tests.oracles.mxnet_symbol import Symbol
 
 Case = dict[str, Any]
@@ -555,6 +556,7 @@ OPS: dict[str, Any] = {
     "embedding": embedding,
     "fused_conv_odd": partial(fused_conv, odd=True),
     "pooling_wide": pooling_wide,
+    "apart": apart,
 }
 
 
@@ -567,6 +569,7 @@ def operators() -> list[str]:
 def main(folder: Path, names: list[str]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "operators.txt").write_text("\n".join(operators()) + "\n")
+    (folder / "kernels_made.txt").write_text("\n".join(kernels()) + "\n")
     for number, (name, record) in enumerate(OPS.items()):
         if names and name not in names:
             continue
