@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence, Set
 from dataclasses import replace
 
 import numpy as np
 
 from qir.ir.dtype import I8, U8
+from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 from qir.ir.scheme import Scheme
 from qir.ir.types import QuantType
 from qir.passes._coded import about_codes, behind_sums, coded, decoded, gives_numbers, source, suits
 
-WHOLE = frozenset(
+_WHOLE = frozenset(
     {"reshape", "flatten", "transpose", "squeeze", "unsqueeze", "depth_to_space", "expand", "tile"}
 )
-"""Ops that move elements and leave none out: codes behind them are codes before them."""
+"""Ops that move elements and leave none out."""
 _HALF = 128
 """How far unsigned codes of eight bits lie above signed ones."""
 
@@ -34,6 +35,24 @@ def settled(node: Node, on_codes: bool) -> bool:
     if weight is None or not decoded(weight):
         return False
     return weight.node.operands["x"].constant is not None or (data is not None and decoded(data))
+
+
+def before_codes(graph: Graph, moves: Container[str]) -> set[Value]:
+    """The values that are quantized as they are, or once their elements are moved."""
+    out: set[Value] = set()
+    for node in reversed(graph):
+        out.update(v for v in node.results if coded(v))
+        if node.op in moves and not out.isdisjoint(node.results):
+            out.add(node.operands[spec(node.op).traits.data])
+    return out
+
+
+def leaves_out(node: Node, before: Set[Value]) -> bool:
+    """Whether others read elements that an op does not move to the codes behind it: they may lie
+    beyond the map of these."""
+    if node.op in _WHOLE or before.isdisjoint(node.results):
+        return False
+    return len(node.results) > 1 or node.operands[spec(node.op).traits.data].only_use is None
 
 
 def held_map(value: Value) -> QuantType | None:

@@ -28,7 +28,7 @@ from qir.ledger import Change, Ledger
 from qir.numerics import given, profile, profile_names
 from qir.passes._coded import coded, decoded
 from qir.passes._decisions import ALREADY, WITHIN, Decision, Known, Plan
-from qir.passes._kept import WHOLE, held_map, kept, settled, takes
+from qir.passes._kept import before_codes, held_map, kept, leaves_out, settled, takes
 from qir.passes._kernel_table import kernel_table
 from qir.passes._kernels import Kernel, kernels
 from qir.passes._masks import masks, of_text, told, with_text
@@ -182,6 +182,7 @@ class _Assignment:
         self.cut = cut
         """Activations that are in no kernel because they cut codes, and why."""
         self.on_codes = in_codes(graph)
+        self.before = before_codes(graph, {op for op, row in table.ops.items() if row.share})
         self.masks = masks(graph)
         self.reason: dict[Node, str] = {}
         self.inside: dict[Node, Node] = {}
@@ -273,7 +274,7 @@ class _Assignment:
         """Why an op stays float; empty where nothing keeps it from integers."""
         if settled(node, self.on_codes.get(node, False)):
             return ALREADY
-        if row and row.share and node.op not in WHOLE and any(map(coded, node.results)):
+        if row and row.share and leaves_out(node, self.before):
             return ALREADY
         if node.op == "foreign":
             return why_foreign(node)

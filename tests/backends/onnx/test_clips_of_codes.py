@@ -152,15 +152,17 @@ def test_a_rule_for_what_cuts_its_codes_is_refused(kind: str, target: str, tmp_p
         qir.plan(pipeline.load(source), target=target, rules=[f"name=bound: {kind}"])
 
 
-@pytest.mark.parametrize("given", [{"target": "onnx"}, {"profile": "ort-1.31"}])
+@pytest.mark.parametrize(("target", "profile"), [("onnx", ""), ("onnxruntime", "ort-1.31")])
 @pytest.mark.parametrize("first", ["Clip", "Relu"])
 def test_other_tables_of_the_same_kernels_ask_as_much(
-    first: str, given: dict[str, str], tmp_path: Path
+    first: str, target: str, profile: str, tmp_path: Path
 ) -> None:
     source, rules = tmp_path / "m.onnx", ["name=last slot=x: u8 symmetric tensor"]
     x = behind(source, first)
     graph = pipeline.load(source)
-    told = {d.node: d.integer for d in qir.plan(graph, rules=rules, **given).decisions}
-    made = qir.quantize(graph, qir.calibrate(graph, x), rules=rules, **given)
+    plan = qir.plan(graph, target=target, profile=profile, rules=rules)
+    told = {d.node: d.integer for d in plan.decisions}
+    statistics = qir.calibrate(graph, x)
+    made = qir.quantize(graph, statistics, target=target, profile=profile, rules=rules)
     found = {v.node: v.taken == "integer" for v in pipeline.taken(made)}
     assert told == found == {"c": True, "k": False, "p": True, "y": True}

@@ -1,0 +1,88 @@
+"""Moves to codes that a model holds are on codes themselves, where nobody reads what they leave."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from numpy.typing import NDArray
+
+import qir
+from qir import pipeline
+from qir.ir.graph import Graph
+from qir.ir.text import parse
+
+SEED = 8
+SLICE = "slice(%p) {starts = (0,), ends = (3,), axes = (1,), steps = (1,)}"
+GATHER = "gather(%p, %i) {axis = 1}"
+TEXT = """graph main as ort-1.31 {
+  %x = input() : 4x5xf32
+  %w = constant(@w) : 5x5xf32
+  %v = constant(@v) : 3x5xf32
+  %i = constant([0, 2, 4]) : 3xi64
+  %p = matmul(%x, %w) : 4x5xf32
+  %t = MOVE : 4x3xf32
+  %z = transpose(%t) {perm = (0, 1)} : 4x3xf32
+  %q = quantize(%z) : 4x3x!quant.uniform<u8:f32, 0.1:120>
+  %d = dequantize(%q) : 4x3xf32
+  %y = matmul(%d, %v) : 4x5xf32
+  output(y=%y OTHER)
+}
+"""
+
+
+def network(move: str, other: str) -> tuple[Graph, NDArray[np.float32]]:
+    """Products of which a move takes part to codes that are there; seeded data."""
+    rng = np.random.default_rng(SEED)
+    held = {"w": rng.normal(size=(5, 5)), "v": rng.normal(size=(3, 5))}
+    text = TEXT.replace("MOVE", move).replace("OTHER", other)
+    graph = parse(text, {name: a.astype(np.float32) for name, a in held.items()})
+    return graph, rng.normal(0, 3, (4, 5)).astype(np.float32)
+
+
+def run(path: Path, x: NDArray[np.float32]) -> tuple[list[NDArray[np.float32]], Counter[str]]:
+    """What onnxruntime gives, and the operators that it runs."""
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    options.optimized_model_filepath = str(path.with_suffix(".optimized.onnx"))
+    session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    found = [np.asarray(y, np.float32) for y in session.run(None, {"x": x})]
+    return found, Counter(n.op_type for n in onnx.load(options.optimized_model_filepath).graph.node)
+
+
+@pytest.mark.parametrize("form", ["qdq", "qoperator"])
+@pytest.mark.parametrize("move", [SLICE, GATHER])
+def test_a_part_that_alone_is_read_is_moved_on_codes(move: str, form: str, tmp_path: Path) -> None:
+    graph, x = network(move, "")
+    told = {d.node: d.integer for d in qir.plan(graph).decisions if d.becomes != "as it is"}
+    assert told == dict.fromkeys("ptzy", True)
+    made = qir.quantize(graph, qir.calibrate(graph, {"x": x}))
+    assert {v.node: v.taken for v in pipeline.taken(made)} == dict.fromkeys("ptzy", "integer")
+    pipeline.save(made, tmp_path / "q.onnx", format=form)
+    found, ops = run(tmp_path / "q.onnx", x)
+    assert ops["QLinearMatMul"] == 2
+    assert ops["QuantizeLinear"] == ops["DequantizeLinear"] == 1, f"seed {SEED}: {dict(ops)}"
+    assert np.array_equal(found[0], qir.run(made, {"x": x})["y"]), f"seed {SEED}"
+    real = np.asarray(qir.run(graph, {"x": x})["y"], np.float32)
+    assert np.abs(found[0] - real).max() < 0.05 * np.abs(real).max(), f"seed {SEED}"
+
+
+@pytest.mark.parametrize("move", [SLICE, GATHER])
+def test_elements_that_others_read_keep_their_own_map(move: str, tmp_path: Path) -> None:
+    graph, x = network(move, ", p=%p")
+    told = {d.node: d.integer for d in qir.plan(graph).decisions if d.becomes != "as it is"}
+    assert told["p"]
+    assert told["y"]
+    assert not told["t"]
+    made = qir.quantize(graph, qir.calibrate(graph, {"x": x * 9}))
+    pipeline.save(made, tmp_path / "q.onnx")
+    found = run(tmp_path / "q.onnx", x * 9)[0]
+    real = np.asarray(qir.run(graph, {"x": x * 9})["p"], np.float32)
+    most = np.abs(real).max()
+    assert most > 20, "beyond the map of the part"
+    off = min(np.abs(p - real).max() for p in found if p.shape == real.shape)
+    assert off < 0.02 * most, f"seed {SEED}"
