@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from qir.numerics import profile, profile_names
+from tests.mutation import conditions
 from tests.mutation.fields import Mutant, changed, mutants, survivors
 
 _FILE = Path(__file__).with_suffix(".toml")
@@ -39,6 +40,19 @@ at hand, has no changes here: it rests on a formula, to which a test of its own 
 |---|---:|---:|---:|
 """
 
+CONDITIONS = """
+## Conditions and groups
+
+Of these profiles each condition of each rule is dropped, narrowed by each of its values and turned
+to all others, one at a time, and each row of a group is dropped, or one of its fields changed. A
+change is found where results differ, where other kernels are foreseen than the runtime made, or
+where nothing is claimed any more of what was compared. What is not found is here; conditions of the
+other profiles are changed only where a test names them (`tests/mutation/test_grouping_faults.py`,
+`tests/mutation/test_memory_faults.py`).
+
+| profile | changes | found | listed |
+|---|---:|---:|---:|
+"""
 UNCLAIMED = """
 ## Of which nothing is claimed
 
@@ -82,6 +96,13 @@ def lines() -> Iterator[str]:
         if table := SAME.get(name):
             yield f"\n## {name}\n\n| change that is not found | why |\n|---|---|\n"
             yield from (f"| `{change}` | {why} |\n" for change, why in sorted(table.items()))
+    yield CONDITIONS
+    for name, table in conditions.SAME.items():
+        count = len(list(conditions.changes(profile(name))))
+        yield f"| `{name}` | {count} | {count - len(table)} | {len(table)} |\n"
+    for name, table in conditions.SAME.items():
+        yield f"\n### {name}\n\n| change that is not found | why |\n|---|---|\n"
+        yield from (f"| `{change}` | {why} |\n" for change, why in sorted(table.items()))
     yield UNCLAIMED
     for name in profile_names():
         if ops := unclaimed(name):
