@@ -128,13 +128,8 @@ def group(graph: Graph, node: Node, found: Weights, ledger: Ledger) -> None:
     ).result
     if bias is not None:
         new = graph.add("add", {"a": new, "b": bias}, before=node).result
-    old = node.result
-    name, lineage = old.name, old.lineage
-    graph.replace(old, new)
-    graph.remove(node)
-    graph.rename(new, name)
-    graph.set_lineage(new, lineage)
-    ledger.add(Change.REGROUPED, STEP, name, _SAID)
+    graph.substitute(node, new)
+    ledger.add(Change.REGROUPED, STEP, new.name, _SAID)
 
 
 def _held(graph: Graph, node: Node, found: Weights) -> Value:

@@ -243,9 +243,4 @@ def _group(graph: Graph, node: Node, rows: Array, weight: Value) -> None:
     new = group.result
     if bias is not None and not one:
         new = graph.add("add", {"a": new, "b": bias}, before=node).result
-    old = node.result
-    name, lineage = old.name, old.lineage
-    graph.replace(old, new)
-    graph.remove(node)
-    graph.rename(new, name)
-    graph.set_lineage(new, lineage)
+    graph.substitute(node, new)

@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from qir.errors import GraphError, TypeRuleError
-from qir.ir import attrs as attributes
 from qir.ir import store
 from qir.ir.attrs import Attr
 from qir.ir.calls import check_chain, check_slots, infer
@@ -32,7 +31,7 @@ from qir.ir.origin import Lineage, Origin
 from qir.ir.printer import print_graph
 from qir.ir.query import query
 from qir.ir.scheme import Scheme
-from qir.ir.types import Array, Element, QuantType, TensorType
+from qir.ir.types import Array, Element, TensorType
 
 _DEEPEST = 32  # bodies within bodies
 _USE = tuple.__new__  # of a use, without going through Python
@@ -177,18 +176,7 @@ class Graph:
     def arrays(self) -> Iterator[Array]:
         """Every array that constants, attributes and types refer to, in order, repeats included."""
         for node in self:
-            for value in node._attrs.values():
-                yield from attributes.arrays(value)
-            for stage in node.stages:
-                for value in stage.attrs.values():
-                    yield from attributes.arrays(value)
-                if stage.type:
-                    yield from stage.type.arrays()
-            for result in node.results:
-                yield from result.type.arrays()
-            for element in node._inner.values():
-                if isinstance(element, QuantType):
-                    yield from element.arrays()
+            yield from node.arrays()
             for body in self._bodies.get(node, {}).values():
                 yield from body.arrays()
 
@@ -420,6 +408,17 @@ class Graph:
             self._bind(node, slot, new)
         self._touch()
         return len(uses)
+
+    def substitute(self, node: Node, *values: Value, gone: Iterable[Node] = ()) -> None:
+        """Takes out a node, and those of `gone`; values get the uses, names and lineage of what it
+        made. Raises as `replace` and `remove` do."""
+        for old, new in zip(node.results, values, strict=True):
+            self.replace(old, new)
+        for each in (node, *gone):
+            self.remove(each)
+        for old, new in zip(node.results, values, strict=True):
+            self.rename(new, old.name)
+            self.set_lineage(new, old.lineage)
 
     def remove(self, node: Node) -> None:
         """Takes out a node; GraphError while a value of it is used, naming the user."""

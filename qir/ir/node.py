@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NamedTuple, Never, Protocol, TypeVar
 
+from qir.ir import attrs as attributes
 from qir.ir.attrs import Attr
 from qir.ir.ops import spec
 from qir.ir.origin import Lineage, Origin
 from qir.ir.scheme import Scheme
-from qir.ir.types import Array, Element, TensorType
+from qir.ir.types import Array, Element, QuantType, TensorType
 
 _T = TypeVar("_T")
 NOTHING: Mapping[str, Never] = MappingProxyType({})
@@ -231,6 +232,21 @@ class Node:
     def attr(self, name: str) -> Attr:
         """An attribute; KeyError if the op has none of that name."""
         return self._attrs[name]
+
+    def arrays(self) -> Iterator[Array]:
+        """Every array that its attributes and types refer to, in order, repeats included."""
+        for value in self._attrs.values():
+            yield from attributes.arrays(value)
+        for stage in self.stages:
+            for value in stage.attrs.values():
+                yield from attributes.arrays(value)
+            if stage.type:
+                yield from stage.type.arrays()
+        for result in self.results:
+            yield from result.type.arrays()
+        for element in self._inner.values():
+            if isinstance(element, QuantType):
+                yield from element.arrays()
 
     def variadic(self, prefix: str) -> list[Value]:
         """The operands of a variadic slot, in order."""

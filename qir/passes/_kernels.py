@@ -99,12 +99,7 @@ def wrap(graph: Graph, ops: Sequence[Node]) -> Node:
         origins=[origin for node in ops for origin in node.origins],
         profile=ops[0].profile,
     )
-    name, lineage = last.name, last.result.lineage
-    graph.replace(last.result, made.result)
-    for node in reversed(ops):
-        graph.remove(node)
-    graph.rename(made.result, name)
-    graph.set_lineage(made.result, lineage)
+    graph.substitute(last, made.result, gone=reversed(ops[:-1]))
     return made
 
 

@@ -156,11 +156,7 @@ def _dequantized(graph: Graph, node: Node, value: Value, numbers: Mapping[str, V
     made = graph.add("dequantize", wanted, name=f"{value.name}.real", before=node)
     graph.set_lineage(made.result, value.lineage)
     if old is not None:
-        name, lineage = old.name, old.result.lineage
-        graph.replace(old.result, made.result)
-        graph.remove(old)
-        graph.rename(made.result, name)
-        graph.set_lineage(made.result, lineage)
+        graph.substitute(old, made.result)
         graph.set_origins(made, old.origins)
     return made.result
 
@@ -248,7 +244,6 @@ def _through(graph: Graph, node: Node, value: Value, kind: TensorType) -> Value:
 
 def _finish(graph: Graph, node: Node, flows: Sequence[Value], numbers: Mapping[str, Value]) -> None:
     """Puts what was made in the node's place, quantized where its results are codes."""
-    known = [(old.name, old.lineage) for old in node.results]
     placed: list[Value] = []
     for old, flow in zip(node.results, flows, strict=True):
         end = flow
@@ -260,9 +255,5 @@ def _finish(graph: Graph, node: Node, flows: Sequence[Value], numbers: Mapping[s
                 before=node,
                 origins=node.slot_origins.get("result", ()),
             ).result
-        graph.replace(old, end)
         placed.append(end)
-    graph.remove(node)
-    for value, (name, lineage) in zip(placed, known, strict=True):
-        graph.rename(value, name)
-        graph.set_lineage(value, lineage)
+    graph.substitute(node, *placed)

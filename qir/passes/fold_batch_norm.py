@@ -299,13 +299,8 @@ def _store(graph: Graph, node: Node, old: Value, weights: Reals, bias: Reals | N
 
 def _take_over(graph: Graph, node: Node, norm: Node) -> None:
     """The producer's result becomes the normalization's, name and lineage included."""
-    old, new = norm.result, node.result
-    graph.replace(old, new)
-    lineage, name, origins = old.lineage, old.name, norm.origins
-    graph.remove(norm)
-    graph.rename(new, name)
-    graph.set_lineage(new, lineage)
-    graph.set_origins(node, (*node.origins, *origins))
+    graph.substitute(norm, node.result)
+    graph.set_origins(node, (*node.origins, *norm.origins))
 
 
 def _reals(value: Value) -> Reals:

@@ -281,9 +281,4 @@ class _Build:
 
     def replace(self, made: Value) -> None:
         """Puts a value in the place of the node's."""
-        graph, old = self.graph, self.node.result
-        name, lineage = old.name, old.lineage
-        graph.replace(old, made)
-        graph.remove(self.node)
-        graph.rename(made, name)
-        graph.set_lineage(made, lineage)
+        self.graph.substitute(self.node, made)

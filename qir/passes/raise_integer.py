@@ -289,12 +289,8 @@ def _raise(graph: Graph, chain: _Chain, sides: list[tuple[_Side, QuantType]]) ->
     made = graph.add(
         op, operands, attrs, before=place, origins=node.origins, profile=place.profile
     ).result
-    name, lineage = old.name, old.lineage
-    graph.replace(old, made)
-    graph.remove(place)
-    graph.rename(made, name)
-    graph.set_lineage(made, lineage)
-    return name
+    graph.substitute(place, made)
+    return made.name
 
 
 def _conv_attrs(node: Node, axes: int) -> dict[str, Attr]:

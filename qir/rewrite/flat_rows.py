@@ -91,12 +91,7 @@ def _lay(graph: Graph, found: _Rows, first: Node, end: Node) -> None:
     shaped = {"x": codes, "shape": back.operands["shape"]}
     kind = [end.result.type]
     made = graph.add("reshape", shaped, types=kind, before=end, origins=back.origins).result
-    name, lineage = end.result.name, end.result.lineage
-    graph.replace(end.result, made)
-    for old in (*gone[:1], *reversed(gone[1:]), back, flat):
-        graph.remove(old)
-    graph.rename(made, name)
-    graph.set_lineage(made, lineage)
+    graph.substitute(end, made, gone=(*reversed(gone[1:]), back, flat))
 
 
 def _reader(node: Node) -> Node:

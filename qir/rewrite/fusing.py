@@ -337,14 +337,10 @@ def _fuse(graph: Graph, match: Match, named: Profile | None) -> None:
         graph.set_slot_origins(node, f"{i}.b", other.node.origins)
     if match.quantize:
         graph.set_slot_origins(node, "result", match.quantize.origins)
-    old = last.result
-    name, lineage = old.name, old.lineage
-    graph.replace(old, node.result)
-    for gone in dict.fromkeys((last, *reversed(match.ops))):
-        if not gone.used:
+    graph.substitute(last, node.result)
+    for gone in reversed(match.ops):
+        if gone is not last and not gone.used:
             graph.remove(gone)
-    graph.rename(node.result, name)
-    graph.set_lineage(node.result, lineage)
 
 
 def _stage(match: Match, place: int, first: tuple[str, ...]) -> Stage:

@@ -52,7 +52,7 @@ def _turn(graph: Graph, node: Node, last: Node) -> Node:
         origins=[*node.origins, *last.origins],
         profile=node.profile,
     )
-    _take(graph, gemm.result, node, last)
+    graph.substitute(last, gemm.result, gone=(node,))
     return gemm
 
 
@@ -101,18 +101,8 @@ def _replace(graph: Graph, node: Node, last: Node, other: Value) -> Node:
         whole = dims.known(kind.shape)
         assert whole is not None
         made = _reshaped(graph, made, whole, last)
-    _take(graph, made, node, last)
+    graph.substitute(last, made, gone=(node,))
     return gemm
-
-
-def _take(graph: Graph, made: Value, node: Node, last: Node) -> None:
-    """Gives a value the place and the name of what two nodes made."""
-    name, lineage = last.result.name, last.result.lineage
-    graph.replace(last.result, made)
-    graph.remove(last)
-    graph.remove(node)
-    graph.rename(made, name)
-    graph.set_lineage(made, lineage)
 
 
 def _rows(value: Value) -> int:

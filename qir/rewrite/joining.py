@@ -113,12 +113,8 @@ def _join(graph: Graph, node: Node, last: Node) -> None:
     graph.set_operand(node, "w", _held(graph, weights, w, node))
     if bias is not None:
         graph.set_operand(node, "bias", _held(graph, bias, b or w, node))
-    name, lineage = last.result.name, last.result.lineage
     graph.set_origins(node, [*node.origins, *last.origins])
-    graph.replace(last.result, node.result)
-    graph.remove(last)
-    graph.rename(node.result, name)
-    graph.set_lineage(node.result, lineage)
+    graph.substitute(last, node.result)
 
 
 def _computed(

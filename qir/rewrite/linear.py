@@ -150,12 +150,7 @@ def _replace(graph: Graph, node: Node) -> str:
         profile=node.profile,
     )
     said = f"{node.op} and add" if behind else node.op
-    name, lineage = last.result.name, last.result.lineage
-    graph.replace(last.result, made.result)
-    for old in dict.fromkeys((last, node)):
-        graph.remove(old)
-    graph.rename(made.result, name)
-    graph.set_lineage(made.result, lineage)
+    graph.substitute(last, made.result, gone=() if last is node else (node,))
     return f"{said} of constant codes is a linear layer"
 
 

@@ -65,14 +65,10 @@ def _fold(graph: Graph, profile: Profile) -> int:
         if quant.real_zero or quant.plus is not None:
             continue
         codes = quantize(held.data, affine_of(quant), profile.resolve(query_of(node)))
-        name, lineage = node.result.name, node.result.lineage
-        array = Array(codes, node.result.type, name)
-        made = graph.constant(array, name=graph.fresh(name), before=node)
+        array = Array(codes, node.result.type, node.name)
+        made = graph.constant(array, name=graph.fresh(node.name), before=node)
         graph.set_origins(made.node, [*node.operands["x"].node.origins, *node.origins])
-        graph.replace(node.result, made)
-        graph.remove(node)
-        graph.rename(made, name)
-        graph.set_lineage(made, lineage)
+        graph.substitute(node, made)
         count += 1
     return count
 

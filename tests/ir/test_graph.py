@@ -192,6 +192,20 @@ def test_replace_gives_every_use_another_value_and_counts_them() -> None:
     assert sound(graph) == ""
 
 
+def test_what_stands_for_a_node_has_its_uses_name_and_lineage() -> None:
+    graph, (x, z) = start("x", "z")
+    first = graph.add("relu", {"x": x}, name="first")
+    last = graph.add("neg", {"x": first.result}, name="last")
+    graph.set_lineage(last.result, Lineage("t", ("coded",)))
+    made = graph.add("sqrt", {"x": z}, name="made").result
+    graph.add("output", {"o": last.result})
+    graph.substitute(last, made, gone=(first,))
+    assert graph.outputs["o"] is made
+    assert (made.name, made.lineage) == ("last", Lineage("t", ("coded",)))
+    assert sorted(graph.values) == ["last", "x", "z"]
+    assert sound(graph) == ""
+
+
 def test_an_output_keeps_its_place_among_the_others() -> None:
     graph, (x, z) = start("x", "z")
     graph.add("output", {"a": x, "b": z, "c": x})

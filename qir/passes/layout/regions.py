@@ -211,11 +211,8 @@ class Turning:
             self.graph.set_slot_origins(made, slot, origins)
         for slot, scheme in node.schemes.items():
             self.graph.set_scheme(made, slot, scheme)
-        self.graph.replace(old, made.result)
-        name, lineage = old.name, turned_lineage(old.lineage, perm)
-        self.graph.remove(node)
-        self.graph.rename(made.result, name)
-        self.graph.set_lineage(made.result, lineage)
+        self.graph.substitute(node, made.result)
+        self.graph.set_lineage(made.result, turned_lineage(old.lineage, perm))
         self.slots[made] = self.slots.pop(node)
         self.done[made.result] = perm
         return made
