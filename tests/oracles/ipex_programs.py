@@ -54,40 +54,19 @@ def on(isa: str) -> Iterator[Ipex]:
             os.environ["ONEDNN_MAX_CPU_ISA"] = before
 
 
-class Teller(Ipex):
-    """The extension in a process that tells what kernels it makes."""
-
-    script = Path(__file__).with_name("ipex_graphs.py")
-
-    def begin(self) -> None:
-        if self.child is None:
-            self.child = subprocess.Popen(
-                [self.python, str(self.script), pipe.__file__, str(Ipex.script)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-            )
-
-    def tell(self, program: Program) -> str:
-        """The kernels that are made of a program."""
-        self.begin()
-        child = self.child
-        assert child is not None
-        assert child.stdin is not None
-        assert child.stdout is not None
-        child.stdin.write(pack(told(program.graph, program.feeds)))
-        child.stdin.flush()
-        return str(pipe.receive(child.stdout))
-
-
 def kernels(only: Sequence[str]) -> None:
     """Writes what kernels are made of the programs of some families, or of all."""
     held = dict(line.split(" ", 1) for line in MADE.read_text().splitlines()) if only else {}
-    with on(BEST):
-        teller = Teller()
-        for family in FAMILIES:
-            if not only or family in only:
-                held |= {program.key: teller.tell(program) for program in some(family)}
+    here, inside = Path(__file__).with_name("ipex_graphs.py"), os.environ["QIR_IPEX"]
+    words = [inside, "-W", "ignore", str(here), pipe.__file__, str(Ipex.script)]
+    named = {"env": {**os.environ, "ONEDNN_MAX_CPU_ISA": BEST}, "stderr": subprocess.DEVNULL}
+    both = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(words, **named, **both) as child:  # type: ignore[call-overload]
+        for family in (name for name in FAMILIES if not only or name in only):
+            for program in some(family):
+                child.stdin.write(pack(told(program.graph, program.feeds)))
+                child.stdin.flush()
+                held[program.key] = str(pipe.receive(child.stdout))
     MADE.write_text("".join(f"{key} {said}\n" for key, said in sorted(held.items())))
 
 
