@@ -37,6 +37,7 @@ from qir.reference.pool import counts
 from qir.reference.products import Kernel, product
 from qir.reference.table import compute
 from qir.reference.torch_functions import float_table, made
+from qir.reference.torch_sums import mean_of_volumes
 from qir.reference.windows import windows_along
 
 Arrays = Mapping[str, Codes]
@@ -350,8 +351,8 @@ def mean_of_steps(
     it after rounding, or before by one multiply-add where it is `fused`. `raw`: the zero point is
     in the sum from the start, and 1 is divided by one side of a window after the other, in float32;
     not so for images of one channel, which lie in memory as channels-last ones do. `divide`: the
-    sum is divided by n. A volume's whole mean is one over its last axes; a mean over axes that are
-    not the last ones passes through reals.
+    sum is divided by n. A volume's whole mean is one over its last axes; with channels last, and
+    over axes that are not the last ones, means pass through reals.
     """
     x, out = call.affine("x"), _coded(call)
     one_scale(call.op, x, out)
@@ -363,7 +364,9 @@ def mean_of_steps(
         return quantize(compute(call.op, {"x": reals}, call.attrs), out, call.rule)
     raw = raw and arrays["x"].shape[1] > 1
     if arrays["x"].ndim == 5 and _whole(call):
-        raw, divide = False, True
+        if _channels(call, 5) == 4 and arrays["x"].shape[4] > 1:
+            return mean_of_volumes(arrays["x"], x, out, call.rule)
+        raw, divide, lanes = False, True, 0
     steps = (arrays["x"].astype(np.int64) - int(x.zero)).astype(np.float64)
     mean = compute(call.op, {"x": steps}, call.attrs).astype(np.float64)
     number = _number(call, steps.shape)
