@@ -189,7 +189,8 @@ class _Order:
             return dense(
                 sizes, last=alone or suggests_last(*row(_sizes(data[0]), self._where(data[0])))
             )
-        if self.misplaces and op == "global_avg_pool" and set(_sizes(data[0])[2:]) != {1}:
+        means = self.misplaces and op == "global_avg_pool" and len(sizes) < 5
+        if means and set(_sizes(data[0])[2:]) != {1}:
             return dense(sizes, last=True)
         if op in _ONE_WAY and self._both(node):
             return dense(sizes)
@@ -210,7 +211,7 @@ class _Order:
         if op == "concat":
             return all(map(self._last, data))
         if op in _WHOLE:
-            if self.misplaces and op in _POOLS:
+            if self.misplaces and op in _POOLS and first.type.rank != 5:
                 return op == "global_avg_pool" or self._last(first)
             return self._last(first) and fills(_sizes(first), self._where(first), last=True)
         return self._last(first) and (op in _ALIKE | _LAST or spec(op).traits.elementwise)
@@ -260,7 +261,11 @@ class _Order:
         if op == "reduce_mean":
             plain = fills(sizes, steps) or (qnnpack and node.attrs.get("axes") == (2, 3))
             return "" if plain else "it adds reals that lie in another order: not foreseen"
-        other = fills(sizes, steps, last=True) and not fills(sizes, steps)
+        last = fills(sizes, steps, last=True)
+        if len(sizes) == 5 and set(_sizes(node.result)[2:]) == {1}:
+            known = fills(sizes, steps) or (last and op == "global_avg_pool")
+            return "" if known else "it adds reals that lie in another order: not foreseen"
+        other = last and not fills(sizes, steps)
         if qnnpack or not other or (len(sizes) > 3 and op != "adaptive_avg_pool"):
             return ""
         if len(sizes) == 3 and not self.misplaces:
