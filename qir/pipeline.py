@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -30,7 +31,7 @@ from qir.passes._coded import held
 from qir.passes._decisions import Plan, as_taken
 from qir.passes._kernel_table import kernel_table
 from qir.passes._kernels import kernels, of_reals
-from qir.passes._masks import seen
+from qir.passes._masks import seen, unseen
 from qir.passes.assign_schemes import AssignSchemes, Wish, assign
 from qir.passes.fold_batch_norm import FoldBatchNorm
 from qir.passes.fold_constants import FoldConstants
@@ -299,6 +300,9 @@ def plan(
         rows = kernels(folded, named_profile(groups)) if groups else None
         low = _masks(folded, statistics)
         found = assign(folded, table, _granularity(granularity), wishes, rows, low)[0]
+        if statistics is None:
+            planned = {d.node for d in found.decisions if d.becomes == "integer"}
+            found = replace(found, maybe_masks=unseen(folded, planned))
     return as_taken(found, backend.verdicts(folded), folded.name) if held(folded) else found
 
 

@@ -46,13 +46,14 @@ def plan(
     folded first, as `qir quantize` does.
 
     What holds numbers of a mask, such as -10000 or -inf before a softmax, stays float: one scale
-    would leave the others no room. Those of an input the data show, so `qir quantize` tells them.
+    would leave the others no room. Those of an input the data show, so `qir quantize` tells them; a
+    last line names such inputs.
 
     What works on codes already counts as integer where the target computes it on them. --weights
     stores weights in few bits and makes nothing integer: data stay real.
 
     --json prints {file, target, integer_macs, decisions: [{node, op, becomes, integer, reason,
-    group, schemes, macs, origin, macs_on_codes}], shared}; integer_macs is a share.
+    group, schemes, macs, origin, macs_on_codes}], shared, maybe_masks}; integer_macs is a share.
     """
     from dataclasses import asdict
 
@@ -76,6 +77,7 @@ def plan(
                 "integer_macs": found.integer_macs,
                 "decisions": [{**asdict(d), "integer": d.integer} for d in found.decisions],
                 "shared": found.shared,
+                "maybe_masks": found.maybe_masks,
             }
         )
         return
@@ -128,6 +130,11 @@ def show_plan(screen: Screen, found: Plan) -> None:
     sets = [(f"{len(names)}", ", ".join(names)) for names in found.shared]
     together = (Column("values", "right"), Column("of one scale and zero point", fit="wrap"))
     screen.table(together, sets, title="shared")
+    if found.maybe_masks:
+        names = ", ".join(found.maybe_masks)
+        screen.line(
+            f"A softmax reads what comes of {names}: with a mask in the data it stays float."
+        )
 
 
 _KINDS = {

@@ -66,6 +66,8 @@ class Plan:
     decisions: tuple[Decision, ...]
     shared: tuple[tuple[str, ...], ...]
     """Names of values that must hold one map, where there are several."""
+    maybe_masks: tuple[str, ...] = ()
+    """Inputs that reach a softmax planned integer: with a mask in the data, it stays float."""
 
     @property
     def integer_macs(self) -> float:

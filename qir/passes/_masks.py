@@ -6,8 +6,8 @@ They are found in a graph by the constants that they come from, and in statistic
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -27,7 +27,8 @@ _NEAR = 1 / 50
 _MOST = 1 << 24
 """Elements of a constant that are looked at."""
 _SOFTMAX = frozenset({"softmax", "log_softmax"})
-_SUMS = frozenset({"where", "add", "sub", "mul", "div", "max", "cast"})
+_POOLS = frozenset({"max_pool1d", "max_pool2d", "max_pool3d"})
+_SUMS = frozenset({"where", "add", "sub", "mul", "div", "max", "min", "clip", "cast"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,20 +52,33 @@ def masks(graph: Graph) -> dict[Value, float]:
 
 def seen(graph: Graph, statistics: Statistics) -> dict[Value, float]:
     """The values before a softmax in which numbers of a mask were seen, and the least of these."""
-    waiting = [n.operands["x"] for n in graph if n.op in _SOFTMAX]
-    looked: set[Value] = set()
     out: dict[Value, float] = {}
+    for value in _reaching(n for n in graph if n.op in _SOFTMAX):
+        summary = statistics.get(Key(value.lineage.tensor))
+        if summary is not None and (least := _apart(summary)) is not None:
+            out[value] = least
+    return out
+
+
+def unseen(graph: Graph, planned: Container[str]) -> tuple[str, ...]:
+    """Inputs whose numbers reach a softmax that is planned: data alone show a mask among them."""
+    heads = [n for n in graph if n.op in _SOFTMAX and n.name in planned]
+    found = [v for v in _reaching(heads) if v.node.op == "input" and v.type.express.is_float]
+    return tuple(sorted(v.name for v in found))
+
+
+def _reaching(heads: Iterable[Node]) -> Iterator[Value]:
+    """What the graph computes or reads and sums, choices and moves alone carry to these ops."""
+    waiting = [n.operands["x"] for n in heads]
+    looked: set[Value] = set()
     while waiting:
         value = waiting.pop()
         if value in looked or value.constant is not None:
             continue
         looked.add(value)
-        summary = statistics.get(Key(value.lineage.tensor))
-        if summary is not None and (least := _apart(summary)) is not None:
-            out[value] = least
+        yield value
         if value.node.op in _SUMS or spec(value.node.op).traits.value_preserving:
             waiting += value.node.operands.values()
-    return out
 
 
 def told(far: float) -> str:
@@ -143,7 +157,11 @@ def _numbers(data: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> _Kind |
     if 0 <= low and high <= 1:
         return _Kind(choice=True)
     if not low <= FAR:
-        return _Kind(high) if low >= -FAR else None
+        if low >= -FAR:
+            return _Kind(high)
+        few = data[data < high / 2] if high >= HIGH else data[:0]
+        near = bool(few.size) and float(np.abs(few).max()) <= high * _NEAR
+        return _Kind(high, beside=True) if near else None
     rest = data[data > low / 2] if low > -math.inf else data[data > low]
     if not rest.size:
         return _Kind(low)
@@ -168,7 +186,42 @@ def _where(node: Node, of: _Of) -> _Kind | None:
 
 def _max(node: Node, of: _Of) -> _Kind | None:
     found = [k for k in map(of, node.operands.values()) if k and k.beside]
-    return max(found, key=lambda k: k.far, default=None)
+    kind = max(found, key=lambda k: k.far, default=None)
+    return _between(kind, max(map(_factor, _ones(node)), default=-math.inf), math.inf)
+
+
+def _min(node: Node, of: _Of) -> _Kind | None:
+    found = [k for k in map(of, node.operands.values()) if k and k.beside]
+    kind = min(found, key=lambda k: k.far, default=None)
+    return _between(kind, -math.inf, min(map(_factor, _ones(node)), default=math.inf))
+
+
+def _clip(node: Node, of: _Of) -> _Kind | None:
+    low, high = (node.attrs.get(name) for name in ("min", "max"))
+    least = low if isinstance(low, float) else -math.inf
+    return _between(of(node.operands["x"]), least, high if isinstance(high, float) else math.inf)
+
+
+def _pool(node: Node, of: _Of) -> _Kind | None:
+    """Numbers of a pad lie beside others in each window, which are greater."""
+    x = node.operands["x"]
+    return of(x.node.operands["x"] if x.node.op == "pad" else x)
+
+
+def _between(kind: _Kind | None, low: float, high: float) -> _Kind | None:
+    """What is known of numbers behind bounds."""
+    if kind is None or kind.choice:
+        return kind if kind and low <= min(kind.far, 0.0) and high >= 1 else None
+    return replace(kind, far=min(max(kind.far, low), high))
+
+
+def _pad(node: Node, of: _Of) -> _Kind | None:
+    inside, value = of(node.operands["x"]), node.attrs["value"]
+    if node.attrs["mode"] != "constant" or not isinstance(value, float) or FAR < value < HIGH:
+        return inside
+    if value == -math.inf and all(n.op in _POOLS for n in node.result.users):
+        return inside  # the least code stands for it
+    return _joined([inside, _Kind(value)])
 
 
 def _filled(node: Node, of: _Of) -> _Kind | None:
@@ -233,6 +286,10 @@ def _one(value: Value) -> bool:
     return value.constant is not None and value.constant.data.size == 1
 
 
+def _ones(node: Node) -> list[Value]:
+    return [v for v in node.operands.values() if _one(v)]
+
+
 def _factor(value: Value) -> float:
     """The number that a constant of one element is; 1 for others."""
     if value.constant is None or not _one(value):
@@ -243,6 +300,10 @@ def _factor(value: Value) -> float:
 _RULES: Mapping[str, Callable[[Node, _Of], _Kind | None]] = {
     "where": _where,
     "max": _max,
+    "min": _min,
+    "clip": _clip,
+    "pad": _pad,
+    **dict.fromkeys(_POOLS, _pool),
     "constant_of_shape": _filled,
     "trilu": _triangle,
     "cast": _cast,

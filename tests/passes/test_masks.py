@@ -46,6 +46,11 @@ TURNED += f"; %n = sub(%g, %o) : {S}; %h = mul(%n, %c) : {S}; %z = add(%s, %h) :
 HELD = f"%c = constant(@held) : {M}; %z = add(%c, %s) : {S}"
 MOVED = f"%c = constant(@held) : {M}; %d = unsqueeze(%c) {{axes = (0,)}} : 1x6x6xf32"
 MOVED += f"; %e = add(%s, %d) : {S}; %f = constant(0.5) : f32; %z = mul(%e, %f) : {S}"
+TAKEN = f"%c = constant(@taken) : {M}; %z = sub(%s, %c) : {S}"
+CLIPPED = f"%c = constant(@held) : {M}; %e = add(%s, %c) : {S}"
+CLIPPED += f"; %z = clip(%e) {{min = -10000.0, max = 10000.0}} : {S}"
+BOUND = f"%c = constant(@held) : {M}; %e = add(%s, %c) : {S}; %b = constant(-10000.0) : f32"
+BOUND += f"; %z = max(xs.0=%e, xs.1=%b) : {S}"
 GIVEN = f"%z = add(%s, %m) : {S}"
 WAYS = {
     "where, -1e4": (CHOSEN, "bool", -1e4),
@@ -57,6 +62,9 @@ WAYS = {
     "added constant, -100": (HELD, "f32", -100.0),
     "added constant, -inf": (HELD, "f32", -np.inf),
     "moved and scaled": (MOVED, "f32", -1e4),
+    "taken away": (TAKEN, "f32", -1e4),
+    "between bounds": (CLIPPED, "f32", -1e9),
+    "no less than a bound": (BOUND, "f32", LEAST),
     "input, -1e4": (GIVEN, "f32", -1e4),
     "input, -inf": (GIVEN, "f32", -np.inf),
 }
@@ -67,6 +75,7 @@ def network(way: str) -> tuple[Graph, dict[str, NDArray[np.generic]]]:
     rng = np.random.default_rng(7)
     arrays = {f"w{n}": rng.normal(0, 0.3, (16, 16)).astype(np.float32) for n in "qkv"}
     arrays["held"] = np.where(KEEP > 0, np.float32(0), np.float32(least))
+    arrays["taken"] = np.float32(0) - arrays["held"]
     text = HEAD.replace("NUMBER", number) + "  " + body.replace("; ", "\n  ") + TAIL
     written = "-inf" if least == -np.inf else repr(float(np.float32(least)))
     made = parse(text.replace("LEAST", written), arrays)
@@ -108,8 +117,9 @@ def test_a_masked_attention_stays_one_in_codes(way: str, tmp_path: Path) -> None
     plan = pipeline.plan(graph, statistics=statistics)
     of = {d.node: d for d in plan.decisions}
     assert of["s"].becomes == of["y"].becomes == "integer", "scores and what they choose"
-    for name in ("z", "p"):
-        assert (of[name].becomes, of[name].reason[:9]) == ("float", "a mask pu"), of[name]
+    alone = of["z"].op in ("sub", "max", "clip")  # integer nowhere, or behind integers alone
+    assert (of["z"].becomes, of["z"].reason[:9] == "a mask pu") == ("float", not alone), of["z"]
+    assert (of["p"].becomes, of["p"].reason[:9]) == ("float", "a mask pu"), of["p"]
     assert all(of[n.name].becomes == "float" for n in made if n.op in ("softmax", "where"))
     if WAYS[way][0] != GIVEN:  # nothing but data tells of an input
         assert pipeline.plan(graph) == plan
@@ -120,7 +130,10 @@ def test_quantizing_tells_of_a_mask_that_only_the_data_show(tmp_path: Path) -> N
     pipeline.save(graph, tmp_path / "m.onnx", lossy=True)
     np.savez(tmp_path / "d.npz", **feeds)  # type: ignore[arg-type]
     plan = qir("plan", str(tmp_path / "m.onnx")).out
-    assert "mask" not in plan
+    assert "mask puts" not in plan
+    assert "reads what comes of m: with a mask in the data it stays float" in plan
+    assert pipeline.plan(graph).maybe_masks == ("m",)
+    assert pipeline.plan(network("where, -1e4")[0]).maybe_masks == ()
     done = qir(
         "quantize",
         str(tmp_path / "m.onnx"),
@@ -161,6 +174,34 @@ def test_numbers_above_all_others_and_other_readers_are_told_too(far: str) -> No
     floats = {d.node: d.reason for d in plan.decisions if not d.integer}
     assert list(floats) == ["z", "p", "y"]
     assert all(said.startswith("a mask puts") for said in floats.values())
+
+
+POOLED = """graph main {
+  %x = input() : 4x3x8x8xf32
+  %w = constant(@w) : 4x3x3x3xf32
+  %u = constant(@u) : 4x4x3x3xf32
+  %c = conv2d(%x, %w) {pad = (1, 1, 1, 1)} : 4x4x8x8xf32
+  %d = pad(%c) {pads = (0, 0, 1, 1, 0, 0, 1, 1), value = VALUE} : 4x4x10x10xf32
+  %p = max_pool2d(%d) {kernel = (2, 2), stride = (2, 2)} : 4x4x5x5xf32
+  %z = conv2d(%p, %u) {pad = (1, 1, 1, 1)} : 4x4x5x5xf32
+  output(z=%z)
+}
+"""
+
+
+@pytest.mark.parametrize("value", ["-10000.0", repr(LEAST), "-inf", "0.0"])
+def test_a_pad_before_a_pool_leaves_the_others_room(value: str) -> None:
+    rng = np.random.default_rng(5)
+    arrays = {"w": rng.normal(size=(4, 3, 3, 3)), "u": rng.normal(size=(4, 4, 3, 3))}
+    held = {name: np.asarray(a, np.float32) for name, a in arrays.items()}
+    graph = parse(POOLED.replace("VALUE", value), held)
+    feeds = {"x": rng.normal(size=(4, 3, 8, 8)).astype(np.float32)}
+    made = pipeline.quantize(graph, pipeline.calibrate(graph, [feeds]))
+    right, got = (np.asarray(pipeline.run(g, feeds)["z"], np.float64) for g in (graph, made))
+    assert np.sqrt(np.mean((got - right) ** 2)) < 0.05 * right.std()
+    of = {d.node: d.becomes for d in pipeline.plan(graph).decisions}
+    assert of["z"] == "integer"
+    assert of["p"] == ("integer" if value in ("-inf", "0.0") else "float")
 
 
 def test_a_rule_gives_codes_to_what_a_mask_is_in() -> None:
