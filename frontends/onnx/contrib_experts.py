@@ -74,6 +74,9 @@ def _experts(reader: Reader, op: Op) -> None:
     router, count = operands["router_probs"].type, dims.product(operands["input"].type.shape[:-1])
     if router.rank != 2 or not dims.agree(count, router.shape[0]):
         raise Keep("its router has other rows than its data")
+    experts = {reader.held(op.input(places[0])).shape[:1] for places in (_FIRST, _SECOND)}
+    if not all(dims.agree(router.shape[1], *count) for count in experts if count):
+        raise Keep("its router chooses among other experts than it has")
     for places in (_FIRST, _SECOND):
         operands[formal[places[0]]] = _codes(reader, op, places, of)
     order = [s for s in formal if s in operands]

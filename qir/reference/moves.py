@@ -69,7 +69,8 @@ def cut_at(
 ) -> Array:
     """The elements from start to before end, which are rows; OpError as for `cut`."""
     if starts.ndim != 1 or ends.ndim != 1 or {starts.dtype.kind, ends.dtype.kind} - {*"iu"}:
-        raise OpError(f"slice_at: starts {starts.tolist()} and ends {ends.tolist()} are no rows")
+        said = " and ends ".join(f"{v.dtype} of {list(v.shape)}" for v in (starts, ends))
+        raise OpError(f"slice_at: starts {said} are no rows of whole numbers")
     bounds = [[int(v) for v in row] for row in (starts, ends)]
     return cut(x, starts=bounds[0], ends=bounds[1], axes=axes, steps=steps or (1,) * len(axes))
 

@@ -15,6 +15,7 @@ from qir.ir.dtype import F32, I8
 from qir.ir.graph import Graph
 from qir.ir.types import Array as Stored
 from qir.ir.types import TensorType, uniform
+from qir.reference.moves import cut_at
 from qir.reference.table import compute
 from tests.reference.oracles import Array, frozen, onnxruntime_runs
 from tests.reference.rules import assert_rule_agrees
@@ -71,6 +72,12 @@ def test_slice_equals_onnxruntimes(seed: int) -> None:
             "slice_at", bounds, rest, constant=constant, unknown=True, note=f"seed {seed}"
         )
         assert np.array_equal(computed, theirs), f"seed {seed} {attrs}"
+
+
+def test_bounds_that_are_no_rows_are_told_by_their_shapes() -> None:
+    wide = np.zeros((7, 8, 9), np.float32)
+    with pytest.raises(OpError, match=r"starts int64 of \[1\] and ends float32 of \[7, 8, 9\] are"):
+        cut_at(wide, _i64([0]), wide, axes=(0,))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
