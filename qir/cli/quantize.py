@@ -218,6 +218,8 @@ def quantize(
         opset=opset,
     )
     save_ledger(ledger, ledger_file)
+    if dynamic and form != "integer":
+        plan = pipeline.written(plan, output, target=target)
     lengths = file_bytes(model), file_bytes(output)
     if as_json:
         screen.json(

@@ -95,6 +95,27 @@ def as_taken(plan: Plan, found: Iterable[Verdict], path: str) -> Plan:
     return replace(plan, decisions=tuple(map(told, plan.decisions)))
 
 
+def as_written(plan: Plan, found: Iterable[Verdict]) -> Plan:
+    """The plan of quantizing without data, in which products that a target computes in reals, of
+    the graph as it was written, are told as that."""
+    named: dict[str, list[Verdict]] = {}
+    for verdict in found:
+        named.setdefault(verdict.node, []).append(verdict)
+
+    def told(made: Decision) -> Decision:
+        if made.becomes != "integer":
+            return made
+        names = (made.node, f"{made.node}.product")  # the latter where what it adds stands apart
+        of = [v for name in names for v in named.get(name, ())[:1] if v.op != "sum"]
+        for verdict in of[:1]:
+            named[verdict.node].remove(verdict)  # branches may call theirs alike
+            if verdict.taken != "integer":
+                return replace(made, becomes="float", reason=verdict.reason, macs_on_codes=0)
+        return made
+
+    return replace(plan, decisions=tuple(map(told, plan.decisions)))
+
+
 class Known:
     """What is known of the ops of a graph before anything is planned."""
 

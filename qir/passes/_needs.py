@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from qir.ir.dtype import I32
+from qir.ir.dtype import I32, U8
 from qir.ir.graph import Graph
-from qir.ir.node import Node
+from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 from qir.ir.scheme import Scheme
 from qir.ir.types import QuantType, uniform
@@ -213,17 +213,27 @@ def _signed_pair(match: Match) -> bool:
 
 
 def _left_real(match: Match) -> bool:
-    readers = _readers(match.last)
+    readers = _readers(match.last.result)
     if any(node.op == "quantize" for node in readers):
         return False
     if len(readers) != 1 or not is_tail(readers[0]):
         return True
     behind = readers[0].result
-    return behind.only_use is None or behind.only_use.node.op == "output"
+    shown = any(use.node.op == "output" for use in behind.uses)
+    return shown or len(_readers(behind)) != 1
 
 
-def _readers(node: Node) -> list[Node]:
-    return [use.node for use in node.result.uses if use.node.op != "output"]
+def _readers(value: Value) -> list[Node]:
+    """Who reads a value in a graph; what chooses numbers of codes makes these codes too."""
+    readers = [use.node for use in value.uses if use.node.op != "output"]
+    chosen = [n.results[0] for n in readers if _chooses(n)]
+    return [n for n in readers if n.op != "quantize" or n.operands.get("scale") not in chosen]
+
+
+def _chooses(node: Node) -> bool:
+    """Whether it chooses numbers of codes as DynamicQuantizeLinear does."""
+    plain = not any(node.attrs.get(name) for name in ("symmetric", "keep", "bounds"))
+    return plain and (node.attrs.get("rule"), node.attrs.get("storage")) == ("onnx.dynamic", U8)
 
 
 def _unit_gain(match: Match) -> bool:

@@ -195,10 +195,13 @@ def is_tail(node: Node) -> bool:
     return node.op in TAILS or (node.op == "foreign" and node.attrs["op"] == "Clip")
 
 
-def match_of(ops: tuple[Node, ...], quantize: Node | None, *, reals: bool = False) -> Match | None:
+def match_of(
+    ops: tuple[Node, ...], quantize: Node | None, *, reals: bool = False, given: bool = False
+) -> Match | None:
     """Ops in a row up to a quantize; None where kernels on codes are no such row.
 
-    With `reals` a product may take real data and leave its result real.
+    With `reals` a product may take real data and leave its result real; with `given` numbers of
+    what it reads may be chosen while it runs.
     """
     quant = quantize.result.type.quant if quantize else None
     if quantize and (quant is None or not _counts(quant) or quant.grain is not None):
@@ -207,7 +210,7 @@ def match_of(ops: tuple[Node, ...], quantize: Node | None, *, reals: bool = Fals
         return None  # what the node states beats the profile, and a kernel rounds by the profile
     codes: dict[str, Value] = {}
     for slot, value in ops[0].operands.items():
-        source = source_of(ops[0], slot, value)
+        source = source_of(ops[0], slot, value, given=given)
         if source is None and reals and quantize is None and _real_data(ops[0], slot, value):
             source = value
         if source is None:
@@ -238,8 +241,11 @@ def bias_of(op: str) -> str | None:
     return "bias" if op in TURNED else spec(op).traits.bias
 
 
-def source_of(node: Node, slot: str, value: Value) -> Value | None:
-    """The codes that an operand dequantizes; the operand itself where reals may stand."""
+def source_of(node: Node, slot: str, value: Value, *, given: bool = False) -> Value | None:
+    """The codes that an operand dequantizes; the operand itself where reals may stand.
+
+    With `given` their numbers may be chosen while it runs.
+    """
     traits = spec(node.op).traits
     if (node.op, slot) in PLAIN:
         return value
@@ -250,7 +256,7 @@ def source_of(node: Node, slot: str, value: Value) -> Value | None:
         return value if kept and value.constant is not None else None
     source = value.node.operands["x"]
     quant = source.type.quant
-    if quant is None or not _counts(quant):
+    if quant is None or not _counts(quant, given=given):
         return None
     if node.op in TURNED and slot == bias_of(node.op):
         return source if source.constant is not None and quant.axis in (None, 0) else None
@@ -266,9 +272,10 @@ def source_of(node: Node, slot: str, value: Value) -> Value | None:
     return source if slot == traits.weight and quant.axis == along else None
 
 
-def _counts(quant: QuantType) -> bool:
+def _counts(quant: QuantType, *, given: bool = False) -> bool:
     """Whether the codes are whole steps from a whole zero: what integer kernels compute with."""
-    whole = quant.storage.is_integer and not quant.dynamic and not quant.real_zero
+    known = given or not quant.dynamic
+    whole = quant.storage.is_integer and known and not quant.real_zero
     return whole and quant.kind == "uniform" and quant.plus is None
 
 
