@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import numpy as np
 from numpy.typing import NDArray
 
 from qir.ir.dtype import F32, U8, DType
-from qir.ir.node import Node, Value
+from qir.ir.node import Node, Use, Value
 from qir.ir.ops import spec
 from qir.ir.types import QuantType, TensorType
 from qir.ledger import Change
@@ -18,8 +19,9 @@ from .elements import NUMBERS, STORED
 from .writer import STEP, Wire, Work, Writer
 
 _KEPT = (
-    "is dequantized before its product: a Max of one operand in between keeps onnxruntime's "
-    "optimizer from making that one on codes, whose kernel refuses many zero points of data"
+    "weights are dequantized before their product: a Max of one operand in between keeps "
+    "onnxruntime's optimizer from making that one on codes, whose kernel refuses many zero points "
+    "of data"
 )
 
 
@@ -91,20 +93,47 @@ def _quantized(writer: Writer, node: Node, source: str, out: str) -> None:
 
 def dequantize(writer: Writer, node: Node) -> None:
     """DequantizeLinear whose numbers are operands."""
-    uses = [(use.node, use.slot) for use in node.result.uses]
-    tempting = not node.origins and any(_tempts(n, s, node.operands["x"]) for n, s in uses)
-    _dequantized(writer, node, "x", writer.name(node.result), fenced=tempting)
+    with fenced(writer, node) as out:
+        _dequantized(writer, node, "x", out)
 
 
-def _tempts(node: Node, slot: str, codes: Value) -> bool:
-    """Whether onnxruntime's optimizer would make a product integer that its kernel refuses.
+@contextmanager
+def fenced(writer: Writer, node: Node) -> Iterator[str]:
+    """What a dequantize is to give: its result, or what a fence makes that of."""
+    out = writer.name(node.result)
+    if not any(map(_tempts, node.result.uses)):
+        yield out
+        return
+    made = writer.fresh(f"{out}_not_fused")
+    yield made
+    _fence(writer, made, out, node.operands["x"])
 
-    It takes one zero point for the left side, and looks at that only when the model is loaded.
+
+def _fence(writer: Writer, made: str, out: str, codes: Value) -> None:
+    """Max of one operand is that operand, and no optimizer takes it out."""
+    writer.emit("Max", [made], [out])
+    writer.ledger.add(Change.EXACT, STEP, codes.name, _KEPT)
+
+
+def _tempts(use: Use) -> bool:
+    """Whether onnxruntime's optimizer would make a product of codes and these weights integer,
+    which its kernel refuses.
+
+    It takes one zero point for the left side, and looks at that only when the model is loaded. A
+    fence behind the data would not do: weights alone are codes of MatMulNBits, which rounds data.
     """
+    node = use.node
+    if node.op in ("output", "foreign", "fused") or spec(node.op).traits.weight != use.slot:
+        return False
+    data = node.operands[spec(node.op).traits.data]
+    made = data.node.op == "dequantize"
+    return not (made and data.node.origins) and _many(data.node.operands["x"] if made else data)
+
+
+def _many(codes: Value) -> bool:
+    """Whether codes have many scales that are computed."""
     quant = codes.type.quant
-    row = None if node.op in ("output", "foreign", "fused") else spec(node.op)
-    left = row is not None and row.traits.weight is not None and row.traits.data == slot
-    return left and quant is not None and quant.grain is not None
+    return quant is not None and quant.dynamic and quant.grain is not None
 
 
 def requantize(writer: Writer, node: Node) -> None:
@@ -123,17 +152,13 @@ def requantize(writer: Writer, node: Node) -> None:
         writer.quantize(real, value.type, out, node, value.lineage.tensor)
 
 
-def _dequantized(writer: Writer, node: Node, slot: str, out: str, *, fenced: bool = False) -> None:
+def _dequantized(writer: Writer, node: Node, slot: str, out: str) -> None:
     value = node.operands[slot]
     quant = _checked(writer, node, value)
-    made = writer.fresh(f"{out}_not_fused") if fenced else out
     given = numbers(writer, node, slot, value.type, False)
     attrs = writer.along(quant, value.type.shape, node)
     origins = node.origins if node.op == "dequantize" else node.slot_origins.get(slot, ())
-    writer.emit("DequantizeLinear", [writer.name(value), *given], [made], attrs, origins=origins)
-    if fenced:  # Max of one operand is that operand, and no optimizer takes it out
-        writer.emit("Max", [made], [out])
-        writer.ledger.add(Change.EXACT, STEP, value.name, _KEPT)
+    writer.emit("DequantizeLinear", [writer.name(value), *given], [out], attrs, origins=origins)
 
 
 def _checked(writer: Writer, node: Node, value: Value) -> QuantType:
@@ -220,14 +245,16 @@ def around(writer: Writer, node: Node) -> None:
     for slot, operand in own.items():
         if operand.type.quant is not None and operand.type.quant.dynamic:
             ins[slot] = writer.fresh(f"{operand.name}_DequantizeLinear_Output")
-            tempting = _tempts(node, slot, operand)
-            _dequantized(writer, node, slot, ins[slot], fenced=tempting)
+            _dequantized(writer, node, slot, ins[slot])
         elif operand.type.quant is None and slot == spec(node.op).traits.bias:
             raw = operand.type.dtype.is_integer
             work = Work.of(node.op, node.attrs, own, value.type, out, node, node.origins)
             ins[slot] = counted(writer, work, slot) if raw else writer.name(operand)
         else:
             ins[slot] = writer.real(operand, node)
+        if operand.type.quant is not None and _tempts(Use(node, slot)):
+            whole, ins[slot] = ins[slot], writer.fresh(f"{ins[slot]}_fenced")
+            _fence(writer, whole, ins[slot], operand)
     made = out if quant is None else writer.fresh(f"{out}_QuantizeLinear_Input")
     kind = value.type.with_element(value.type.express)
     work = Work.of(node.op, node.attrs, own, kind, made, node, node.origins)

@@ -28,6 +28,7 @@ from qir.rewrite.trimming import trim
 from qir.rewrite.why import nearest
 
 from . import as_read, choices, hanging, qonnx, told
+from .apart import add_apart
 from .nbits import opened, to_nbits
 from .writer import STEP
 
@@ -79,6 +80,8 @@ def formed(graph: Graph, form: str | None, ledger: Ledger, *, standard: bool) ->
         told.wide(out, ledger)  # before what is written on reals is said on codes
     with hanging.kept(ledger), within(out):
         _made(out, form, ledger, standard=standard)
+    for each in bodies(out):
+        add_apart(each, ledger)
     if form != "qoperator":
         told.wide(out, ledger)
     for each in bodies(out):

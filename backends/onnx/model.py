@@ -337,7 +337,8 @@ def _dequantize(writer: Writer, node: Node) -> None:
         given = False
     needed = given or bool(quant.zeros().any())
     clipped.constant(writer, node, source)
-    writer.dequantize(source, writer.name(node.result), node, (scale, zero), zero=needed)
+    with dynamic_ops.fenced(writer, node) as out:
+        writer.dequantize(source, out, node, (scale, zero), zero=needed)
 
 
 def _requantize(writer: Writer, node: Node) -> None:

@@ -15,10 +15,12 @@ from qir.errors import PluginError, UsageError
 from qir.ir.graph import Graph
 from qir.ir.growth import growth
 from qir.ledger import Ledger
+from qir.passes._bodies import bodies
 from qir.passes._wrapping import within
 from qir.target import Executable, Target
 
 from . import qonnx, staying, told
+from .apart import add_apart
 from .formats import FORMATS, formed
 from .model import Dialect, to_model, to_parts
 from .saving import save
@@ -109,7 +111,10 @@ class OnnxRuntimeTarget(Target):
         except ImportError as error:
             raise PluginError(f"target {self.name} needs {error.name} to run models") from error
         if isinstance(model, Graph):
-            data = to_model(model.copy(), Ledger(), self.dialect()).SerializeToString()
+            made = model.copy()
+            for each in bodies(made):
+                add_apart(each, Ledger())
+            data = to_model(made, Ledger(), self.dialect()).SerializeToString()
             return Session(data, threads=threads, optimize=optimize)
         return Session(model, threads=threads, optimize=optimize)
 

@@ -15,8 +15,8 @@ _THREADS = (
     "state of each part of the batch by itself, and gives other numbers"
 )
 _LEVEL = (
-    "its data are real here; onnxruntime's optimizer makes MatMulNBits at accuracy level 4 of it "
-    "and rounds them to 8 bits a block, unless session.qdq_matmulnbits_accuracy_level is below it"
+    "onnxruntime's optimizer makes MatMulNBits at accuracy level 4 of it and rounds its data to "
+    "8 bits a block, unless session.qdq_matmulnbits_accuracy_level is below it"
 )
 _RANGE = "is not written: ONNX has scale and zero point alone"
 BYTE = 8

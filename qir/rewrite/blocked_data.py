@@ -14,6 +14,7 @@ from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.types import Array, QuantType
 from qir.ledger import Change, Ledger
+from qir.rewrite.gemms import joined
 
 _STORAGES = frozenset({"i4", "u4", "i8", "u8"})
 _USUAL = 32
@@ -36,21 +37,41 @@ def round_data(graph: Graph, ledger: Ledger, step: str) -> int:
 
 
 def rounding(graph: Graph) -> list[Node]:
-    """The products whose data are rounded so."""
-    return [node for node in graph if _block(node) is not None]
+    """The products whose data are rounded so, those among them that are joined with what is added
+    between reshapes, where numbers of the data are computed."""
+    return [node for node in graph if _block(node) is not None or _reshaped(node)]
+
+
+def _reshaped(node: Node) -> bool:
+    """Whether an addition makes of a product one between reshapes, whose data are real then.
+
+    Scales that are constants go behind a reshape, and data have codes there too.
+    """
+    if joined(node) is None:
+        return False
+    a = node.operands["a"]
+    quant = a.node.operands["x"].type.quant if a.node.op == "dequantize" else None
+    computed = quant is not None and quant.dynamic
+    return computed and a.type.rank != 2 and _beside(node) is not None
 
 
 def _block(node: Node) -> int | None:
     """How many numbers of the data share a scale; None where the runtime rounds none."""
     if node.op not in ("matmul", "gemm") or node.stages or not _plain(node):
         return None
-    a, w = node.operands["a"], node.operands["b"].node
+    a = node.operands["a"]
     if a.type.element != F32 or a.type.rank < 1 or a.node.op == "dequantize":
         return None
+    return None if _quantized(node) else _beside(node)
+
+
+def _beside(node: Node) -> int | None:
+    """How many numbers share a scale beside the weights of a product; None for other weights."""
+    w = node.operands["b"].node
     if w.op != "dequantize" or w.result.only_use is None or len(w.operands) > 1:
         return None
     array = w.operands["x"].constant
-    if array is None or array.held.ndim != 2 or _quantized(node):
+    if array is None or array.held.ndim != 2:
         return None
     quant = array.type.quant
     assert quant is not None

@@ -22,7 +22,7 @@ def as_gemms(graph: Graph, ledger: Ledger, step: str) -> int:
     for node in list(graph):
         if last := _turning(node):
             made, said = _turn(graph, node, last), "gemm and transpose are one gemm"
-        elif added := _added(node):
+        elif added := joined(node):
             made, said = _replace(graph, node, *added), "matmul and add are one gemm"
         else:
             continue
@@ -56,8 +56,8 @@ def _turn(graph: Graph, node: Node, last: Node) -> Node:
     return gemm
 
 
-def _added(node: Node) -> tuple[Node, Value] | None:
-    """The add that takes a matmul, and what it adds."""
+def joined(node: Node) -> tuple[Node, Value] | None:
+    """The add that is made one gemm with a matmul, and what it adds."""
     if node.op != "matmul" or node.stages or node.schemes or "bias" in node.operands:
         return None
     a, b, use = node.operands["a"], node.operands["b"], node.result.only_use
