@@ -58,6 +58,10 @@ _LINES = frozenset("max_pool1d avg_pool1d adaptive_avg_pool global_avg_pool".spl
 """Those on rows, which are images of one row."""
 _MEANS = frozenset("avg_pool1d global_avg_pool adaptive_avg_pool reduce_mean".split())
 """Ops that add what they read, each order by a kernel of its own."""
+_WINDOWS = frozenset({"avg_pool1d", "avg_pool2d"})
+"""Pools of which each order has a kernel."""
+_VECTOR = 16
+"""Means of fewer channels, no vector, are alike in either order."""
 _PLAIN = frozenset({"elu", "celu"})
 """Ops that read any order and write the plain one, one element after the other."""
 _SAME = frozenset({"relu", "clip"})
@@ -97,8 +101,9 @@ def lay_out(
     if order.turned:
         _part(graph, order)
         count = Turning(graph, name, "nhwc", ledger, frozenset(order.turned)).run()
-        said = f"{count} ops from its convolutions on lie with channels last in memory: NHWC"
-        ledger.add(Change.EXACT, name, graph.name, said)
+        said = f"{count} ops lie with channels last in memory, or are kernels of what does: NHWC"
+        if count:
+            ledger.add(Change.EXACT, name, graph.name, said)
     return named + rows + count + sum(as_volumes(graph, node) for node in order.joined)
 
 
@@ -142,8 +147,10 @@ class _Order:
         said = any(map(_says, self.graph))
         both_ways = Misplaced(self.graph, self.misplaces, self.wrap)
         for node in list(self.graph):
-            if both_ways.makes(_op(node), node) and self._both(node):
-                both_ways.off.add(node)
+            makes = both_ways.makes(_op(node), node)
+            if (makes or _op(node) == "global_avg_pool") and self._both(node):
+                both_ways.off |= {node} if makes else set()
+                self._take_last(node)
             for value in node.results:
                 if value.type.rank:
                     self.steps[value] = self._made(node, value)
@@ -303,6 +310,24 @@ class _Order:
         """Whether what an op reads lies both ways in memory."""
         data = [] if _says(node) else _data(node)[:1]
         return any(_coded(v) and both(_sizes(v), self._where(v)) for v in data)
+
+    def _take_last(self, node: Node) -> None:
+        """Says what computes with another kernel for channels last so, where data lie both ways:
+        torch takes that one."""
+        op, (x, *_), use = _op(node), _data(node), node.result.only_use
+        other = op in _WINDOWS and _sizes(x)[1] >= _VECTOR
+        other = other or (op == "resize" and _ints(node.attrs["axes"]) in ((), (2, 3)))
+        other = other or (op == "global_avg_pool" and not fills(_sizes(x), self._where(x)))
+        codes = use.node if use is not None and node.result.type.quant is None else node
+        if not other or (codes is not node and codes.op != "quantize"):
+            return
+        if x.type.rank == 3:
+            self.rows.append(node)
+        elif {node, codes} <= self.can.keys():
+            self.turned |= {node, codes}
+        else:
+            said = "it reads what lies both ways in memory, by another kernel: not foreseen"
+            self.unknown.append((node, said))
 
     def _read_plain(self, node: Node, found: list[Node]) -> None:
         """Notes codes that are read as if channels stood second, where sizes are known."""

@@ -11,8 +11,11 @@ import numpy as np
 import pytest
 import torch
 
+from qir.ir.dtype import I64
 from qir.ir.graph import Graph
 from qir.ir.node import Value
+from qir.ir.types import Array as Stored
+from qir.ir.types import TensorType
 from qir.ledger import Change, Ledger
 from qir.passes.group import Group
 from qir.reference.interpreter import run
@@ -206,3 +209,93 @@ def test_a_grouped_graph_is_grouped_once(name: str) -> None:
         before = str(drawn.net.graph)
         grouped(drawn.net.graph, name)
         assert str(drawn.net.graph) == before, f"seed {seed}"
+
+
+def one(kind: str, shape: tuple[int, ...], perm: tuple[int, ...], seed: int) -> Chain:
+    """Codes in any order, which a test goes on from."""
+    rng = np.random.default_rng(seed)
+    made = Chain(rng, len(shape))
+    kept = of(kind, F(0.05), 101 if kind == "u8" else -27)
+    made.x = Held(codes(rng, kind, *shape), kept)
+    made.at = made.net.real(
+        made.net.graph.add("input", types=[kind_of(shape, kept)], name="x").result
+    )
+    if perm != tuple(range(len(shape))):
+        made.torchs.append(lambda x: x.permute(perm))
+        made.at = made.net.through(
+            made.net.graph.add("transpose", {"x": made.at}, {"perm": perm}).result, kept
+        )
+    return made
+
+
+def pools(d: int) -> list[tuple[str, dict[str, Any], Any]]:
+    """Means of windows that reach beyond the image, with vectors and without."""
+    by: Any = func.avg_pool2d if d == 2 else func.avg_pool1d
+    found: list[tuple[str, dict[str, Any], Any]] = []
+    for size, counted in ((2, True), (3, False), (3, True)):
+        attrs = {"kernel": (size,) * d, "pad": (1,) * (2 * d), "count_pad": counted}
+        found.append(
+            (f"avg_pool{d}d", attrs, lambda x, n=size, c=counted: by(x, n, 1, 1, False, c))
+        )
+    return found
+
+
+def of_images() -> list[tuple[str, dict[str, Any], Any]]:
+    found: list[tuple[str, dict[str, Any], Any]] = [
+        ("global_avg_pool", {}, lambda x: func.adaptive_avg_pool2d(x, 1))
+    ]
+    for corners in (False, True):
+        for h, w in ((11, 9), (7, 16)):
+            attrs = {"coordinates": "align_corners" if corners else "half_pixel"}
+            found.append(
+                (
+                    "resize",
+                    attrs | {"to": (h, w)},
+                    lambda x, to=(h, w), c=corners: func.interpolate(
+                        x, to, mode="bilinear", align_corners=c
+                    ),
+                )
+            )
+    return found
+
+
+EACH: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
+    ((2, 37, 1, 1), (0, 1, 2, 3)),
+    ((3, 16, 1, 1), (0, 1, 2, 3)),
+    ((1, 48, 1), (0, 1, 2)),
+    ((2, 17, 1), (0, 1, 2)),
+    ((1, 1, 5, 4), (0, 1, 2, 3)),
+    ((2, 1, 6, 7), (0, 1, 2, 3)),
+    ((2, 1, 5, 19), (0, 3, 2, 1)),
+    ((2, 1, 14, 37), (0, 3, 2, 1)),
+    ((2, 5, 1, 19), (0, 3, 1, 2)),
+)
+
+
+@pytest.mark.parametrize("kind", ["u8", "i8"])
+@pytest.mark.parametrize("name", ENGINES)
+def test_what_lies_both_ways_is_computed_as_with_channels_last(name: str, kind: str) -> None:
+    tally = Tally()
+    for seed, (shape, perm) in enumerate(EACH * 2):
+        d = len(shape) - 2
+        for op, attrs, by in [*pools(d), *(of_images() if d == 2 else [])]:
+            drawn = one(kind, shape, perm, seed)
+            assert drawn.x.map is not None
+            given = {"x": drawn.at}
+            if "to" in attrs:
+                sizes = (*(shape[p] for p in perm[:2]), *attrs["to"])
+                held = Stored(np.array(sizes, np.int64), TensorType((4,), I64), "sizes")
+                given["sizes"] = drawn.net.graph.constant(held)
+            said = {k: v for k, v in attrs.items() if k != "to"}
+            made = drawn.net.graph.add(op, given, said).result
+            y = drawn.net.through(made, drawn.x.map)
+            drawn.net.graph.add("output", {"y": y.node.operands["x"]})
+            drawn.net.graph.prune()
+            drawn.torchs.append(by)
+            wanted = taken(by_torch(name, drawn)[-1])
+            ledger = grouped(drawn.net.graph, name)
+            assert not [n for n in drawn.net.graph if n.op == "dequantize"]
+            assert Change.UNVERIFIED not in {entry.change for entry in ledger}
+            found = run(drawn.net.graph, {"x": drawn.x.data})["y"]
+            tally.add(found, wanted, f"{op} {shape} {perm} {attrs}")
+    tally.exact()
