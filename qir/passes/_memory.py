@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from math import prod
+
+import numpy as np
 
 from qir.ir import dims
 from qir.ir.attrs import Attr
@@ -17,14 +20,14 @@ from qir.ir.ops import spec
 from qir.ledger import Change, Ledger
 from qir.numerics import Profile
 from qir.passes._any_order import in_any_order
-from qir.passes._misplaced import Misplaced, by_qnnpack, read_plain
+from qir.passes._lying import Kernel, Read, requantized, result_steps
+from qir.passes._misplaced import Misplaced, read_plain
 from qir.passes._strides import (
     Sizes,
     Steps,
     both,
     dense,
     fills,
-    row,
     run,
     squeezed,
     suggests_last,
@@ -41,19 +44,6 @@ _LAST = frozenset(
     "avg_pool3d".split()
 )
 """Kernels that give channels-last tensors, whatever they read."""
-_ALIKE = frozenset(
-    "quantize dequantize requantize identity dropout cast add sub mul div min max prelu pad".split()
-)
-"""Ops whose results lie as what they read, beside all that work element by element."""
-_WHOLE = frozenset(
-    "max_pool2d avg_pool2d global_avg_pool adaptive_avg_pool max_pool3d resize resize_nearest "
-    "instance_norm group_norm".split()
-)
-"""Kernels that take channels last where there are no gaps, and put all else in plain order."""
-_ONE_WAY = _WHOLE | {"avg_pool3d", "max_pool1d", "avg_pool1d"}
-"""Kernels that give the plain order where what they read lies both ways."""
-_POOLS = frozenset("max_pool2d avg_pool2d global_avg_pool adaptive_avg_pool".split())
-"""Those of them that QNNPACK computes, gaps or not."""
 _LINES = frozenset("max_pool1d avg_pool1d adaptive_avg_pool global_avg_pool".split())
 """Those on rows, which are images of one row."""
 _MEANS = frozenset("avg_pool1d global_avg_pool adaptive_avg_pool reduce_mean".split())
@@ -62,8 +52,6 @@ _WINDOWS = frozenset({"avg_pool1d", "avg_pool2d"})
 """Pools of which each order has a kernel."""
 _VECTOR = 16
 """Means of fewer channels, no vector, are alike in either order."""
-_PLAIN = frozenset({"elu", "celu"})
-"""Ops that read any order and write the plain one, one element after the other."""
 _SAME = frozenset({"relu", "clip"})
 """Ops that give the same in any order."""
 _VIEWS = frozenset({"reshape", "flatten"})
@@ -159,6 +147,7 @@ class _Order:
                 self.turned.add(node)
             if lies and self.misplaces and _clipped(node):
                 self._misplace(node)
+                self.steps[node.result] = dense(_sizes(node.result))
             if both_ways.writes(node):
                 self._read_plain(node, self.moved)
             if self._apart(node) and not in_any_order(node, self.wrap):
@@ -185,48 +174,39 @@ class _Order:
 
     def _made(self, node: Node, value: Value) -> Steps:
         """Where the elements of a result lie."""
-        op, data, sizes = _op(node), _data(node), _sizes(value)
-        x = next(iter(node.operands.values()), None)
-        if x is not None and x.type.rank and (found := self._view(node, x, sizes)):
+        sizes, read = _sizes(value), [v for v in node.operands.values() if v.type.rank]
+        if read and (found := self._view(node, read[0], sizes)) is not None:
             return found
-        if not data or _says(node):
+        if not read or _says(node):
             return dense(sizes)  # such a graph says it already
-        if self.misplaces and by_qnnpack(op, node):
-            alone = sizes[1] == 1 or set(sizes[2:]) == {1}
-            return dense(
-                sizes, last=alone or suggests_last(*row(_sizes(data[0]), self._where(data[0])))
-            )
-        means = self.misplaces and op == "global_avg_pool" and len(sizes) < 5
-        if means and set(_sizes(data[0])[2:]) != {1}:
-            return dense(sizes, last=True)
-        if op in _ONE_WAY and self._both(node):
-            return dense(sizes)
-        first = next((v for v in data if not _coded(v)), data[0])
-        if len(sizes) == 3 and (op in _LINES or op.startswith("conv")) and _coded(data[0]):
-            rows = op not in _LINES or fills(_sizes(first), self._where(first), last=True)
-            return dense(sizes, last=rows)
-        if len(sizes) == 3 and not _coded(first) and spec(op).traits.elementwise:
-            return self._where(first)  # what ends a kernel
-        return dense(sizes, last=len(sizes) > 3 and self._brings_last(op, data, first))
+        if spec(_op(node)).traits.elementwise or _op(node) in _PAIRS:
+            for real in read:
+                if not _coded(real) and not _held(real) and real.type.shape == value.type.shape:
+                    return self._where(real)  # what ends a kernel
+        return result_steps(self._kernel(node, value))
 
-    def _brings_last(self, op: str, data: list[Value], first: Value) -> bool:
-        """Whether a kernel gives a tensor with channels last."""
-        if op in _LAST and _coded(data[0]):
-            return True
-        if op in _PLAIN and _coded(data[0]):
-            return False
-        if op == "concat":
-            return all(map(self._last, data))
-        if op in _WHOLE:
-            if self.misplaces and op in _POOLS and first.type.rank != 5:
-                return op == "global_avg_pool" or self._last(first)
-            return self._last(first) and fills(_sizes(first), self._where(first), last=True)
-        return self._last(first) and (op in _ALIKE | _LAST or spec(op).traits.elementwise)
+    def _kernel(self, node: Node, value: Value) -> Kernel:
+        """What torch's kernel is asked; numbers are no tensors there."""
+        op, every = _op(node), [v for v in node.operands.values() if v.type.rank]
+        data = [v for v in every if not _held(v) or prod(_sizes(v)) > 1] or every
+        attrs = node.stages[0].attrs if node.stages else node.attrs
+        return Kernel(
+            op,
+            attrs,
+            [Read(_sizes(v), self._where(v)) for v in data],
+            _sizes(value),
+            self.misplaces and _storage(data[0]) == U8,
+            _units(value),
+        )
 
     def _view(self, node: Node, x: Value, sizes: Sizes) -> Steps | None:
         """Where what an op only views lies; None for what it makes."""
         steps, attrs = self._where(x), node.attrs
-        if node.op in ("quantize", "dequantize", "split"):
+        if node.op == "quantize" and x.node.op == "dequantize":
+            return requantized(sizes, steps)
+        if node.op in ("quantize", "dequantize", "split", "identity", "dropout"):
+            return steps
+        if node.op == "flatten" and attrs["axis"] == 1 and len(steps) == 2:
             return steps
         if node.op == "unsqueeze":
             return unsqueezed(_sizes(x), steps, _ints(attrs["axes"]))
@@ -367,6 +347,16 @@ def _coded(value: Value) -> bool:
 def _storage(value: Value) -> DType | None:
     made = value.node.operands["x"] if value.node.op == "dequantize" else value
     return made.type.quant.storage if made.type.quant else None
+
+
+def _units(value: Value) -> bool:
+    """Whether codes are parts of 256 from 0 on, those that a quantize makes of it or its own."""
+    use = value.only_use
+    coded = use.node.result if use is not None and use.node.op == "quantize" else value
+    quant = coded.type.quant
+    if quant is None or quant.scale is None or quant.zero is None:
+        return False
+    return bool(np.all(quant.scales() == 1 / 256)) and not np.any(quant.zeros())
 
 
 def _data(node: Node) -> list[Value]:
