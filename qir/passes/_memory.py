@@ -70,9 +70,7 @@ def lay_out(
     kernels of a graph."""
     named = sum(name_axes(graph, node) for node in list(graph) if node.op in RESIZES)
     rows = _as_images(graph, profile, name, wrap)
-    can = Turning(graph, name, "nhwc", ledger).turnable()
-    order = _Order(graph, can, profile.clips == "misplaced", wrap)
-    order.find()
+    order = found(graph, profile, name, wrap, ledger)
     for node, said in order.unknown:
         ledger.add(Change.UNVERIFIED, name, node.name, said)
     for node in (*order.moved, *order.clips):
@@ -99,16 +97,23 @@ def _as_images(graph: Graph, profile: Profile, name: str, wrap: Callable[[Graph]
     """Says means along lines that lie with channels last of images, which turn; how many."""
     if not any(_op(n) in _LINES and n.result.type.rank == 3 for n in graph if n.results):
         return 0
-    seen = graph.copy()
-    can = Turning(seen, name, "nhwc", Ledger()).turnable()
-    order = _Order(seen, can, profile.clips == "misplaced", wrap)
-    order.find()
+    order = found(graph.copy(), profile, name, wrap, Ledger())
     rows = {node.name for node in order.rows}
     return sum(as_images(graph, node) for node in list(graph) if node.name in rows)
 
 
+def found(
+    graph: Graph, profile: Profile, name: str, wrap: Callable[[Graph], object], ledger: Ledger
+) -> Order:
+    """Where all of a graph lies."""
+    can = Turning(graph, name, "nhwc", ledger).turnable()
+    order = Order(graph, can, profile.clips == "misplaced", wrap)
+    order.find()
+    return order
+
+
 @dataclass
-class _Order:
+class Order:
     """Where the elements of a graph's values lie, and what turns for it."""
 
     graph: Graph
@@ -387,7 +392,7 @@ def _held(value: Value) -> bool:
     return made.constant is not None
 
 
-def _part(graph: Graph, order: _Order) -> None:
+def _part(graph: Graph, order: Order) -> None:
     """Gives kernels that turn a dequantize of their own, and all others the one that was there."""
     for node in [n for n in graph if n.op == "dequantize" and n.result.type.rank in (4, 5)]:
         uses = sorted(node.result.uses, key=lambda use: use.node)
