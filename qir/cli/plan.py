@@ -132,9 +132,8 @@ def show_plan(screen: Screen, found: Plan) -> None:
     screen.table(together, sets, title="shared")
     if found.maybe_masks:
         names = ", ".join(found.maybe_masks)
-        screen.line(
-            f"A softmax reads what comes of {names}: with a mask in the data it stays float."
-        )
+        said = "a mask in the data leaves it and the ops between float"
+        screen.line(f"A softmax reads what comes of {names}: {said}.")
 
 
 _KINDS = {

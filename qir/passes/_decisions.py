@@ -67,7 +67,7 @@ class Plan:
     shared: tuple[tuple[str, ...], ...]
     """Names of values that must hold one map, where there are several."""
     maybe_masks: tuple[str, ...] = ()
-    """Inputs that reach a softmax planned integer: with a mask in the data, it stays float."""
+    """Inputs that reach a softmax planned integer: a mask in their data leaves it float."""
 
     @property
     def integer_macs(self) -> float:
