@@ -10,7 +10,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from onnxruntime.quantization.quant_utils import compute_scale_zp
-from torch.ao.quantization.observer import PerChannelMinMaxObserver
+from torch.ao.quantization.observer import HistogramObserver, PerChannelMinMaxObserver
 
 from qir.ir.dtype import dtype
 from qir.numerics import NAMED, Query, choose, profile
@@ -103,6 +103,26 @@ def observed(
     return scale.numpy(), zero.numpy()
 
 
+def histogram(
+    case: tuple[str, tuple[int, int] | None],
+) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """What torch's HistogramObserver, the one that reduces symmetric unsigned codes, makes."""
+    low, high = drawn(SEED, 4000)
+    ends = case[1] or (None, None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        watcher = HistogramObserver(
+            dtype=torch.quint8,
+            qscheme=torch.per_tensor_symmetric,
+            quant_min=ends[0],
+            quant_max=ends[1],
+            reduce_range=True,
+            eps=2.0**-23,
+        )
+        scale, zero = watcher._calculate_qparams(torch.from_numpy(low), torch.from_numpy(high))
+    return scale.numpy(), zero.numpy()
+
+
 @pytest.mark.parametrize("symmetric", [False, True], ids=["affine", "symmetric"])
 @pytest.mark.parametrize("case", [*EIGHT, *WIDE[:3]], ids=str)
 def test_torchs_observers(case: Case, symmetric: bool) -> None:
@@ -123,11 +143,29 @@ def test_activations_of_seven_bits(case: Case, symmetric: bool) -> None:
     storage, (first, last) = case
     seven = (-64, 63) if storage == "i8" else (0, 127)
     short = first < seven[0] or last > seven[1]
-    if short and symmetric and storage == "u8":
-        pytest.skip("torch's observers reduce no symmetric u8")
-    wanted = observed(case, symmetric=symmetric, short=short)
+    alone = short and symmetric and storage == "u8"
+    wanted = histogram(case) if alone else observed(case, symmetric=symmetric, short=short)
     for name in ("torch-2.13.fbgemm", "torch-2.13.x86"):
         held(name, case, wanted, symmetric=symmetric, weight=False)
+
+
+def test_symmetric_unsigned_codes_of_seven_bits_that_are_not_torchs() -> None:
+    """Of all codes the one observer that has them puts zero beyond 0..127, and other rules halve
+    bounds within seven bits again."""
+    low, high = drawn(SEED, 4000)
+    rule = rule_of("torch-2.13.fbgemm", "u8")
+    for bounds, ours, theirs in ((None, 64, 128), ((0, 255), 64, 63)):
+        made, middle = histogram(("u8", bounds))
+        scale, zero = choose(low, high, dtype("u8"), rule, bounds=bounds, symmetric=True)
+        assert np.array_equal(scale, made), SEED
+        assert set(zero.tolist()) == {ours}
+        assert set(middle.tolist()) == {theirs}
+    made, middle = histogram(("u8", (0, 127)))
+    scale, zero = choose(low, high, dtype("u8"), rule, bounds=(0, 127), symmetric=True)
+    whole = observed(("u8", (0, 127)), symmetric=True)
+    assert np.array_equal(scale, whole[0])
+    assert np.mean(made != scale) > 0.5
+    assert (set(zero.tolist()), set(middle.tolist())) == ({63}, {31})
 
 
 @pytest.mark.parametrize("case", EIGHT, ids=str)

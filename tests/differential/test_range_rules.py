@@ -143,7 +143,8 @@ def test_onnxruntimes_tool(storage: str, symmetric: bool) -> None:
         same(found, (scale.astype(F), zero))
 
 
-def test_tensorflows_ranges_as_quantize_v2_gives_them_out() -> None:
+@pytest.mark.parametrize("least", [-128, -127], ids=["all codes", "narrow"])
+def test_tensorflows_ranges_as_quantize_v2_gives_them_out(least: int) -> None:
     """Ten thousand channels; what reads codes takes for a step what the wider side's end spans."""
     runtime = TensorFlow(onednn=False)
     low, high = np.minimum(LOW, 0), np.maximum(HIGH, 0)
@@ -153,19 +154,23 @@ def test_tensorflows_ranges_as_quantize_v2_gives_them_out() -> None:
         asked = Asked()
         x = asked.fed(np.stack([low, high], 1))
         ends = [asked.constant(low), asked.constant(high)]
-        node = asked.node("QuantizeV2", [x, *ends], T=Kind("qint8"), mode="SCALED", axis=0)
+        narrow = least == -127
+        node = asked.node(
+            "QuantizeV2", [x, *ends], T=Kind("qint8"), mode="SCALED", axis=0, narrow_range=narrow
+        )
         made = runtime.run(asked, f"{node}:1", f"{node}:2")
     finally:
         runtime.close()
-    found, zero = choose(low, high, I8, rule_of("tf-2.21.core", "i8"), symmetric=True)
+    rule = rule_of("tf-2.21.core", "i8")
+    found, zero = choose(low, high, I8, rule, bounds=(least, 127), symmetric=True)
     assert not zero.any()
     size = np.maximum(np.maximum(abs(low), abs(high)), F(1))
     most = np.maximum(high, low + F(0.01) * size)
     with np.errstate(divide="ignore"):
-        gain = np.minimum(F(127) / most, np.where(low, F(-128) / low, F(np.inf)))
-    assert np.array_equal(made[0], F(-128) / gain)
+        gain = np.minimum(F(127) / most, np.where(low, F(least) / low, F(np.inf)))
+    assert np.array_equal(made[0], F(least) / gain)
     assert np.array_equal(made[1], F(127) / gain)
-    assert np.array_equal(found, np.maximum(most / F(127), low / F(-128)))
+    assert np.array_equal(found, np.maximum(most / F(127), low / F(least)))
 
 
 @pytest.mark.parametrize("name", ["tf-2.21.core", "onednn.u8"])
