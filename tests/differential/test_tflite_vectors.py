@@ -20,6 +20,7 @@ from qir.numerics.forms import forms_of
 from tests.counting import note
 from tests.differential.one_op import computed, kind_of
 from tests.oracles.tflite_cases import SUITES, Case, Operand, digest
+from tests.oracles.tflite_dynamic import WITHOUT_DELEGATE
 from tests.oracles.tflite_more import WITHOUT_REFERENCE
 from tests.oracles.tflite_vectors import CHANGED
 
@@ -97,7 +98,7 @@ def delegate(name: str) -> str:
     return VALID if name.startswith("unread_valid") else DELEGATE
 
 
-@pytest.mark.parametrize("name", SUITES)
+@pytest.mark.parametrize("name", [name for name in SUITES if name not in WITHOUT_DELEGATE])
 def test_what_the_delegate_takes_is_predicted(name: str) -> None:
     pairs = recorded(VECTORS / "tflite", name, "xnnpack")
     agree((pair for pair in pairs if not unpadded(pair[0])), delegate(name))

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from qir.ir.graph import Graph
 from qir.numerics import Profile, Query, library, profile
+from qir.numerics.evidence import weaker
 from qir.numerics.fields import Rule
 from qir.reference.interpreter import run
 from tests.differential import (
@@ -111,6 +112,14 @@ class Replay:
             for one in some:
                 left -= one.again()
                 assert left >= 0, "more is missed"
+
+    def claimed(self) -> None:
+        """AssertionError where the profile that stands now claims less of what was asked."""
+        for key, (name, query) in {
+            k: p for one in self._all() for k, p in one.asked.items()
+        }.items():
+            was, now = self._rules[key].claim, profile(name).resolve(query).claim
+            assert weaker(was, now) == was, f"{query.op} is {now} now"
 
     def _all(self) -> Iterator[Ran]:
         yield from self.exact

@@ -25,6 +25,7 @@ from tests.mutation.fields import Mutant
 from tests.mutation.indistinct import all_found, none_found
 from tests.mutation.replay import Replay
 from tests.oracles.tflite_cases import SUITES
+from tests.oracles.tflite_dynamic import WITHOUT_DELEGATE
 from tests.oracles.tflite_more import WITHOUT_REFERENCE
 from tests.oracles.tflite_vectors import CHANGED
 
@@ -45,13 +46,20 @@ def compared(name: str, suite: str) -> None:
             Count().add(computed(case, name), wanted, f"{suite} {number}")
 
 
-def agreeing(name: str) -> Callable[[Mutant], None]:
-    """Whether a changed profile still gives what was recorded."""
+def replayed(name: str) -> Replay:
+    """All that was recorded of what a profile speaks of."""
     replay = Replay()
-    said = [suite for suite in SUITES if name != DELEGATE or not suite.startswith("unread_same")]
+    apart = ("unread_same", *WITHOUT_DELEGATE)
+    said = [suite for suite in SUITES if name != DELEGATE or not suite.startswith(apart)]
     for suite in {NEWER: CHANGED, SAME: UNREAD.split()}.get(name, said):
         if name not in KERNELS or (suite not in WITHOUT_REFERENCE and reference(suite) == name):
             replay.add(lambda suite=suite: compared(name, suite))  # type: ignore[misc]
+    return replay
+
+
+def agreeing(name: str) -> Callable[[Mutant], None]:
+    """Whether a changed profile still gives what was recorded."""
+    replay = replayed(name)
 
     def agrees(mutant: Mutant) -> None:
         if mutant.block == "choose":

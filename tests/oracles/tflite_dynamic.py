@@ -124,6 +124,10 @@ DYNAMIC: Suites = {
     "dynamic_depthwise": lambda: conv(8, 24, depth=True),
     "dynamic_matmul": lambda: products(70),
     "reach_linear": lambda: linear(8, 70, span=False),
+    "reach_linear_i4": lambda: linear(4, 48, span=False),
     "reach_matmul": lambda: products(35, span=False),
 }
 """Suites of cases, by the names of their files; of `reach` files ask for codes about zero."""
+WITHOUT_DELEGATE = ("reach_linear_i4",)
+"""Suites of which the delegate's profiles say nothing: some layers it leaves to kernels that do as
+such files ask, which is no word of these profiles."""
