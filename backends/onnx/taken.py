@@ -18,8 +18,12 @@ from qir.ir.origin import Origin
 from qir.ir.verify import errors
 from qir.ledger import Ledger
 from qir.numerics import profile
+from qir.passes._bodies import bodies
 from qir.passes.expand_qdq import ExpandQdq
 from qir.passes.group import Group
+from qir.rewrite.fusing import LINES, PRODUCTS, is_tail, match_of
+
+from .apart import add_apart
 
 Write = Callable[[Graph, Ledger], object]
 _ON_REALS = " on codes is written as reals between codes"
@@ -30,27 +34,46 @@ def judged(table: Capability, graph: Graph, named: str, write: Write) -> Iterato
     """A verdict for every op: by the profile where it groups, else by the table.
 
     An op that holds codes itself is taken where it is written as an operator on codes too. What
-    bodies hold is judged by the table alone, and so is a graph that is no program.
+    branches and loops hold is judged as the graph is; a graph that is no program by the table.
     """
     found = list(verdicts(table, graph))
-    coded = [v for v in graph.values.values() if v.type.quant is not None]
-    if not coded or errors(graph):
-        yield from found
-        return
-    nodes = {n.name: n for n in graph}
-    kernels, written = _Kernels(graph, named), _Written(graph, write)
+    parts = _parts(graph)
+    if parts and errors(graph):
+        parts = {}
+    written = _Written(graph, write)
+    judges = {path: _Judge(part, _Kernels(part, named), written) for path, part in parts.items()}
     for verdict in found:
-        node = nodes.get(verdict.node)
-        if "/" in verdict.path or node is None or verdict.defect or node.bodies:
-            yield verdict
-        elif _one_number(node):
-            yield replace(verdict, taken="integer", reason="")
-        elif _on_codes(node):
-            known = verdict.taken != "refused" and node.op not in RAW
-            taken = known or written.on_codes(node) or kernels.head(node) is not None
-            yield replace(verdict, taken="integer", reason="") if taken and not known else verdict
-        else:
-            yield kernels.judged(node, verdict)
+        judge = judges.get(verdict.path)
+        yield verdict if judge is None or verdict.defect else judge.judged(verdict)
+
+
+def _parts(graph: Graph) -> dict[str, Graph]:
+    """The graphs that have to do with codes, of a graph and of what its branches and loops hold."""
+    wanted = {id(each) for each in bodies(graph) if any(map(_on_codes, each))}
+    return {path: part for path, part in graph.walk() if id(part) in wanted}
+
+
+class _Judge:
+    """What is known of one graph."""
+
+    def __init__(self, graph: Graph, kernels: _Kernels, written: _Written) -> None:
+        self.nodes = {n.name: n for n in graph}
+        self.kernels = kernels
+        self.written = written
+
+    def judged(self, verdict: Verdict) -> Verdict:
+        """What becomes of an op of which the table says so."""
+        node = self.nodes.get(verdict.node)
+        if node is None or node.bodies:
+            return verdict
+        if _one_number(node):
+            return replace(verdict, taken="integer", reason="")
+        if not _on_codes(node):
+            return self.kernels.judged(node, verdict)
+        known = verdict.taken != "refused" and node.op not in RAW
+        if known or not (self.written.on_codes(node) or self.kernels.head(node) is not None):
+            return verdict
+        return replace(verdict, taken="integer", reason="")
 
 
 def _on_codes(node: Node) -> bool:
@@ -76,6 +99,25 @@ def _kept_real(node: Node) -> bool:
     return weight is not None and weight.constant is not None and weight.type.quant is None
 
 
+def _of_codes(node: Node) -> bool:
+    """Whether a product's data and weights are both read from codes."""
+    traits = spec(node.op).traits
+    sides = [node.operands.get(slot or "") for slot in (traits.data, traits.weight)]
+    return node.op in PRODUCTS | LINES and all(v is not None and read(v) for v in sides)
+
+
+def _why_real(node: Node) -> str:
+    """Why a product of codes that gives reals is no kernel on codes."""
+    use = node.result.only_use
+    if node.op in ("matmul", "gemm", "linear"):
+        bias = node.operands.get(spec(node.op).traits.bias or "")
+        if bias is not None or (use is not None and use.node.op == "add"):
+            return "what is added to its sum is real"
+        if use is not None and is_tail(use.node):
+            return f"no kernel on codes has the {use.node.op} behind it, and gives reals"
+    return "no kernel on codes makes reals of it here"
+
+
 class _Written:
     """What of an integer form is written on reals between codes."""
 
@@ -89,7 +131,7 @@ class _Written:
         """Whether a node is written as an operator on codes."""
         if self.names is None:
             self.names = self._look()
-        outputs = {name for name, v in self.graph.outputs.items() if v in node.results}
+        outputs = {u.slot for v in node.results for u in v.uses if u.node.op == "output"}
         return not self.failed and not self.names & {node.name, *outputs}
 
     def _look(self) -> set[str]:
@@ -109,6 +151,7 @@ class _Kernels:
         self.grouped = graph.copy()
         try:
             ExpandQdq().run(self.grouped, Ledger())
+            add_apart(self.grouped, Ledger())
             Group(named).run(self.grouped, Ledger())
         except QirError:  # told by whoever groups it; the table judges what no kernel is known of
             self.grouped = Graph(graph.name)
@@ -120,8 +163,25 @@ class _Kernels:
                 continue
             if node.op not in _OTHER and not node.bodies and _on_codes(node):
                 self._keep(node)
+            elif node.op in PRODUCTS and not node.stages:
+                self._keep_row(node, Group(named))
         self.left = {left.node: left.reason for left in left_float(self.grouped)}
         self.known = {op for row in self.profile.groups for op in row.chain}
+
+    def _keep_row(self, node: Node, group: Group) -> None:
+        """Keeps a product of codes whose numbers are chosen while it runs, and what ends it."""
+        rows: list[tuple[tuple[Node, ...], Node | None]] = [((node,), None)]
+        ops: tuple[Node, ...] = (node,)
+        use = node.result.only_use
+        while use is not None and is_tail(use.node):
+            ops, use = (*ops, use.node), use.node.result.only_use
+        if use is not None and use.node.op == "quantize":
+            rows.append((ops, use.node))
+        for row, end in rows:
+            match = match_of(row, end, given=True)
+            if match is not None and group.allows(match, self.grouped):
+                for each in row:
+                    self._keep(each)
 
     def _keep(self, node: Node) -> None:
         self.names[node.name] = node
@@ -147,6 +207,9 @@ class _Kernels:
         if kernel is not None:
             inside = verdict.reason if verdict.reason.startswith("in the kernel of ") else ""
             return replace(verdict, taken="integer", reason=inside)
+        if verdict.reason == REAL and _of_codes(node):
+            said = f"{self.profile.name} has it in float32: {_why_real(node)}"
+            return replace(verdict, reason=said)
         reason = self.left.get(node.name)
         if reason is None or verdict.reason == REAL or node.op not in self.known:
             return verdict
