@@ -136,7 +136,7 @@ def _reduced(kernel: Kernel) -> Steps:
     said = kernel.attrs.get("axes") or tuple(range(rank))
     axes = {a % rank for a in said if isinstance(a, int)} if isinstance(said, tuple) else set()
     inner = sorted(axes) == [*range(rank - len(axes), rank)]
-    images = kernel.qnnpack and rank == 4 and sorted(axes) == [2, 3]
+    images = kernel.qnnpack and rank == 4 and said == (2, 3)
     if len(kernel.sizes) != rank or not inner or images:
         return dense(kernel.sizes)
     return _contiguous(kernel)
