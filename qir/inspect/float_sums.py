@@ -38,7 +38,7 @@ _ONCE = frozenset(
     "add sub mul div relu clip min max leaky_relu prelu thresholded_relu sqrt reciprocal floor "
     "ceil round square trunc abs neg sign where reduce_max reduce_min arg_max arg_min top_k cast "
     "global_max_pool max_pool_places max_unpool constant_of_shape scatter_elements scatter_nd "
-    "one_hot nonzero unique hardmax eye_like range if loop scan".split()
+    "one_hot nonzero unique hardmax eye_like range choose_qparams if loop scan".split()
 )
 """Ops whose reals have one right float32, beside those that move elements."""
 _MEANS = frozenset(
@@ -91,6 +91,8 @@ def said_of(sums: Sequence[FloatSum], who: str) -> str:
 def _own_order(node: Node) -> bool:
     if node.op in _EDGES or node.op in _ONCE or node.bodies:
         return False
+    if node.op == "sum" and len(node.operands) <= 2:
+        return False  # it rounds once
     types = [v.type for v in (*node.operands.values(), *node.results)]
     if any(t.quant for t in types) or not any(r.type.element == F32 for r in node.results):
         return False

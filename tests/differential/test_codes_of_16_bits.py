@@ -250,3 +250,23 @@ def test_what_is_added_once_makes_no_wide_codes() -> None:
     )
     assert [(s.op, s.bits) for s in float_sums(graph)] == [("layer_norm", 8)]
     assert not float_sums(graph, 8)
+
+
+def test_sums_of_two_and_numbers_chosen_for_data_have_one_right_float32(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Sum", ["x", "y"], ["s"]),
+        helper.make_node("DynamicQuantizeLinear", ["s"], ["q", "scale", "zero"]),
+        helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["d"]),
+    ]
+    reals = [helper.make_tensor_value_info(n, 1, [3, 50]) for n in "xyd"]
+    made = helper.make_graph(nodes, "g", reals[:2], reals[2:])
+    opset = [helper.make_opsetid("", 17)]
+    proto = helper.make_model(made, opset_imports=opset, ir_version=8)
+    onnx.save(proto, tmp_path / "m.onnx")
+    graph = pipeline.load(tmp_path / "m.onnx")
+    assert not float_sums(graph)
+    rng = np.random.default_rng(3)
+    for _ in range(100):
+        feeds = {n: rng.normal(size=(3, 50)).astype(np.float32) for n in "xy"}
+        expected = np.asarray(run(proto, feeds, optimize=True)["d"])
+        assert expected.tobytes() == np.asarray(pipeline.run(graph, feeds)["d"]).tobytes()
