@@ -216,18 +216,24 @@ def _softmax(kernel: Kernel) -> Steps:
     return tuple(moved[axis] for axis in axes)
 
 
-def misreads(kernel: Kernel) -> bool:
-    """Whether QNNPACK goes along another axis than it is told, or through gaps: a softmax along an
-    axis of step 1 of what lies otherwise than its result."""
+def unforeseen(kernel: Kernel) -> str:
+    """Why nobody can tell what torch's kernel makes, for its order; empty where one can."""
+    x, sizes = kernel.x, kernel.sizes
+    if kernel.op in ("instance_norm", "group_norm"):
+        alone = len(sizes) == 4 and sizes[0] > 1 and set(sizes[2:]) == {1}
+        return _WRITES if alone and x.last else ""
     at = kernel.attrs.get("axis", -1)
     if kernel.op != "softmax" or not kernel.qnnpack or not kernel.units or not isinstance(at, int):
-        return False
-    if kernel.x.steps[at] != 1:
-        return False
-    made, last = result_steps(kernel), kernel.sizes[at]
-    rest = [a for a, n in enumerate(kernel.sizes) if n > 1 and a != at % len(kernel.sizes)]
-    return any(kernel.x.steps[a] != made[a] or made[a] % last for a in rest)
+        return ""
+    if x.steps[at] != 1:
+        return ""
+    made, last = result_steps(kernel), sizes[at]
+    rest = [a for a, n in enumerate(sizes) if n > 1 and a != at % len(sizes)]
+    return _READS if any(x.steps[a] != made[a] or made[a] % last for a in rest) else ""
 
+
+_WRITES = "torch writes the first of images of one element, and leaves the others: not foreseen"
+_READS = "QNNPACK takes what lies so for rows along another axis, or without gaps: not foreseen"
 
 _RULES: Mapping[str, Rule] = {
     **dict.fromkeys((f"conv{of}{n}d" for of in ("", "_transpose") for n in (1, 2, 3)), _last),
@@ -247,4 +253,4 @@ _RULES: Mapping[str, Rule] = {
 }
 """By op; others that go element by element make what is suggested, and all else the plain order."""
 
-__all__ = ["Kernel", "Read", "misreads", "requantized", "result_steps"]
+__all__ = ["Kernel", "Read", "requantized", "result_steps", "unforeseen"]

@@ -20,7 +20,7 @@ from qir.ir.ops import spec
 from qir.ledger import Change, Ledger
 from qir.numerics import Profile
 from qir.passes._any_order import in_any_order
-from qir.passes._lying import Kernel, Read, requantized, result_steps
+from qir.passes._lying import Kernel, Read, requantized, result_steps, unforeseen
 from qir.passes._misplaced import Misplaced, read_plain
 from qir.passes._strides import (
     Sizes,
@@ -48,6 +48,8 @@ _LINES = frozenset("max_pool1d avg_pool1d adaptive_avg_pool global_avg_pool".spl
 """Those on rows, which are images of one row."""
 _MEANS = frozenset("avg_pool1d global_avg_pool adaptive_avg_pool reduce_mean".split())
 """Ops that add what they read, each order by a kernel of its own."""
+_NORMS = frozenset({"instance_norm", "group_norm", "softmax"})
+"""Ops whose kernels go wrong on some orders."""
 _WINDOWS = frozenset({"avg_pool1d", "avg_pool2d"})
 """Pools of which each order has a kernel."""
 _VECTOR = 16
@@ -157,7 +159,7 @@ class Order:
                 self._read_plain(node, self.moved)
             if self._apart(node) and not in_any_order(node, self.wrap):
                 self.unknown.append((node, self._why(node)))
-            if said_why := self._mean(node):
+            if said_why := self._mean(node) or self._norm(node):
                 self.unknown.append((node, said_why))
             if _op(node) == "concat" and not said and not self._channels(node):
                 self.joined.append(node)
@@ -263,6 +265,13 @@ class Order:
         if len(sizes) == 3 and not self.misplaces:
             self.rows.append(node)
         return "its data lie with channels last, where it is another kernel: not foreseen"
+
+    def _norm(self, node: Node) -> str:
+        """Why a norm or a softmax is not foreseen, if it is not."""
+        data = [v for v in node.operands.values() if v.type.rank]
+        if _op(node) not in _NORMS or _says(node) or not data or not _coded(data[0]):
+            return ""
+        return unforeseen(self._kernel(node, node.result))
 
     def _why(self, node: Node) -> str:
         data = _data(node)
