@@ -18,6 +18,7 @@ from qir import pipeline
 from qir.backends.onnx import OnnxRuntimeTarget
 from qir.ir.text import parse
 from qir.ledger import Change, Ledger
+from tests.cli.command import qir
 from tests.frontends.onnx.models import model, save
 
 SEED = 20261122
@@ -167,6 +168,15 @@ def test_a_product_between_the_sources_own_dequantizes_stays_and_is_named(
     named = [e.change for e in ledger if ROUNDED in e.reason]
     assert named == [Change.EXACT] * seen["MatMulNBits"]
     assert seen["MatMulNBits"] == (name == "three axes")
+
+
+@pytest.mark.parametrize("name", ["three axes", "open"])
+def test_a_comparison_says_whose_data_are_rounded(name: str, tmp_path: Path) -> None:
+    source, x = between_dequantizes(tmp_path, name)
+    np.save(tmp_path / "x.npy", x)
+    asked = ["run", source, "--data", tmp_path / "x.npy", "--compare", "reference,onnxruntime"]
+    told = "rounds the data of h to 8 bits a block" in qir(*asked).out
+    assert told == (judged(source, x)[1]["MatMulNBits"] > 0)
 
 
 ROWS = """graph g as ort-1.31 {{
