@@ -28,7 +28,7 @@ _MOST = 1 << 24
 """Elements of a constant that are looked at."""
 _SOFTMAX = frozenset({"softmax", "log_softmax"})
 _POOLS = frozenset({"max_pool1d", "max_pool2d", "max_pool3d"})
-_SUMS = frozenset({"where", "add", "sub", "mul", "div", "max", "min", "clip", "cast"})
+_SUMS = frozenset({"where", "add", "sub", "mul", "div", "max", "min", "clip", "cast", "log"})
 
 
 @dataclass(frozen=True, slots=True)

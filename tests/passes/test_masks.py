@@ -211,3 +211,10 @@ def test_a_rule_gives_codes_to_what_a_mask_is_in() -> None:
     assert of["p"].becomes == "integer"
     with pytest.raises(SchemeError, match="p stays float: a mask puts -10000 there"):
         pipeline.plan(graph, rules=["op=softmax: u8 affine tensor"])
+
+
+def test_the_log_of_an_input_may_be_a_mask() -> None:
+    line = f"  %c = constant(1e-45) : f32\n  %a = add(%m, %c) : {S}\n  %l = log(%a) : {S}\n"
+    arrays = {f"w{n}": np.ones((16, 16), np.float32) for n in "qkv"}
+    text = HEAD.replace("NUMBER", "f32") + line + f"  %z = add(%s, %l) : {S}" + TAIL
+    assert pipeline.plan(parse(text, arrays)).maybe_masks == ("m",)
