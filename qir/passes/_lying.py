@@ -225,7 +225,7 @@ def unforeseen(kernel: Kernel) -> str:
     at = kernel.attrs.get("axis", -1)
     if kernel.op != "softmax" or not kernel.qnnpack or not kernel.units or not isinstance(at, int):
         return ""
-    if x.steps[at] != 1:
+    if x.steps[at] != 1 or sizes[at] == 1:
         return ""
     made, last = result_steps(kernel), sizes[at]
     rest = [a for a, n in enumerate(sizes) if n > 1 and a != at % len(sizes)]

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from qir.ir.attrs import Attr
-from qir.passes._lying import Kernel, Read, requantized, result_steps
+from qir.passes._lying import Kernel, Read, requantized, result_steps, unforeseen
 from qir.passes._strides import Sizes, Steps, dense, squeezed, unsqueezed, viewed
 
 from .kernels_of_torch import engine
@@ -250,6 +250,26 @@ def test_results_of_operands_that_are_repeated_lie_as_said(name: str) -> None:
                     data = [lying(n, s) for n, s in zip((one, other), steps, strict=True)]
                     count += compare(op, data, name)
     assert count > 1_000
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_softmaxes_of_other_rows_are_told_of_qnnpack() -> None:
+    """Whatever is not told has the codes of the formula, within two of them."""
+    rng, told, wrong = np.random.default_rng(5), 0, 0
+    with engine("qnnpack"):
+        for rank, many in SIZES.items():
+            for sizes, axis in itertools.product(many, range(rank)):
+                for steps in drawn(rng, sizes, 12):
+                    x = lying(sizes, steps)
+                    made = ops.softmax(x, axis, 1 / 256, 0).int_repr().double()
+                    wanted = (torch.softmax(x.dequantize(), axis) * 256).clamp(0, 255)
+                    off = float((made - wanted).abs().max()) > 2
+                    read = [Read(sizes, steps)]
+                    why = unforeseen(Kernel("softmax", {"axis": axis}, read, sizes, True, True))
+                    assert why or not off, (sizes, steps, axis)
+                    told, wrong = told + bool(why), wrong + off
+    assert told
+    assert wrong > 0.9 * told
 
 
 @pytest.mark.filterwarnings("ignore")
