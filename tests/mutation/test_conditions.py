@@ -23,6 +23,7 @@ from tests.differential.recorded_mxnet import PROFILE as MXNET
 from tests.mutation.conditions import SAME, Asks, all_found, asks, changes, none_found, told_apart
 from tests.mutation.fields import Mutant
 from tests.mutation.test_ipex_faults import CHECKS, layers, real_layers
+from tests.mutation.test_tensorflow_conditions import NAMES as TENSORFLOW
 from tests.mutation.test_tflite_conditions import NAMES as TFLITE
 
 pytestmark = pytest.mark.slow
@@ -117,7 +118,7 @@ AGREES: dict[str, Callable[[], Agrees]] = {
 
 
 def test_every_profile_with_a_list_is_changed() -> None:
-    assert AGREES.keys() | set(TFLITE) == SAME.keys()
+    assert AGREES.keys() | {*TFLITE, *TENSORFLOW} == SAME.keys()
     for name, table in SAME.items():
         made = [mutant.said for mutant in changes(profile(name))]
         assert len(set(made)) == len(made)

@@ -108,11 +108,17 @@ ONLY: Mapping[str, tuple[Check, ...]] = {
 """What of its kernels can tell fields of a profile apart."""
 
 
-def agreeing(runtimes: Runtimes, name: str) -> Callable[[Mutant], None]:
-    """Whether a changed profile still gives what the kernels gave."""
+def replayed(runtimes: Runtimes, name: str) -> Replay:
+    """All that the kernels gave of what a profile speaks of."""
     replay = Replay()
     for check in ONLY[name]:
         replay.add(lambda check=check: check(runtimes, name))  # type: ignore[misc]
+    return replay
+
+
+def agreeing(runtimes: Runtimes, name: str) -> Callable[[Mutant], None]:
+    """Whether a changed profile still gives what the kernels gave."""
+    replay = replayed(runtimes, name)
 
     def agrees(mutant: Mutant) -> None:
         if mutant.block == "choose":
@@ -180,7 +186,8 @@ MODES: Mapping[str, tuple[str, str]] = {
 """The profiles of modes that a node names, and the runtime and mode that show each."""
 
 
-def in_mode(runtimes: Runtimes, name: str) -> Callable[[Mutant], None]:
+def replayed_in_mode(runtimes: Runtimes, name: str) -> Replay:
+    """All that the kernels gave in a mode."""
     replay = Replay()
     for kind in moved.BYTES:
         replay.add(
@@ -201,6 +208,11 @@ def in_mode(runtimes: Runtimes, name: str) -> Callable[[Mutant], None]:
                     from_low.compared(runtimes["tf-2.21.onednn"], *form)[0].holds("exact")
                 )
             )
+    return replay
+
+
+def in_mode(runtimes: Runtimes, name: str) -> Callable[[Mutant], None]:
+    replay = replayed_in_mode(runtimes, name)
     return lambda mutant: replay.agrees()
 
 

@@ -22,8 +22,8 @@ def runtime() -> Iterator[TensorFlow]:
     made.close()
 
 
-def agreeing(runtime: TensorFlow) -> Callable[[Mutant], None]:
-    """Whether a changed profile still gives what the ops gave."""
+def replayed(runtime: TensorFlow) -> Replay:
+    """All that the ops gave."""
     replay = Replay()
     for kind in ("qint8", "quint8"):
         for many in (False, True):
@@ -39,6 +39,12 @@ def agreeing(runtime: TensorFlow) -> Callable[[Mutant], None]:
     for far in (False, True):
         replay.add(lambda far=far: uniform.multiplied(runtime, far=far).holds("exact"))  # type: ignore[misc]
         replay.add(lambda far=far: uniform.convolved(runtime, far=far).holds("exact"))  # type: ignore[misc]
+    return replay
+
+
+def agreeing(runtime: TensorFlow) -> Callable[[Mutant], None]:
+    """Whether a changed profile still gives what the ops gave."""
+    replay = replayed(runtime)
     return lambda mutant: replay.agrees()
 
 
