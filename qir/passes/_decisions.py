@@ -98,20 +98,29 @@ def as_taken(plan: Plan, found: Iterable[Verdict], path: str) -> Plan:
 def as_written(plan: Plan, found: Iterable[Verdict]) -> Plan:
     """The plan of quantizing without data, in which products that a target computes in reals, of
     the graph as it was written, are told as that."""
+    left = {id(verdict): verdict for verdict in found}
     named: dict[str, list[Verdict]] = {}
-    for verdict in found:
+    for verdict in left.values():
         named.setdefault(verdict.node, []).append(verdict)
+    known = {made.node for made in plan.decisions}
 
-    def told(made: Decision) -> Decision:
-        if made.becomes != "integer":
-            return made
+    def meant(made: Decision) -> Verdict | None:
         names = (made.node, f"{made.node}.product")  # the latter where what it adds stands apart
         of = [v for name in names for v in named.get(name, ())[:1] if v.op != "sum"]
-        for verdict in of[:1]:
-            named[verdict.node].remove(verdict)  # branches may call theirs alike
-            if verdict.taken != "integer":
-                return replace(made, becomes="float", reason=verdict.reason, macs_on_codes=0)
-        return made
+        other = (
+            v for v in left.values() if v.op == made.op and v.node not in known
+        )  # called as a result
+        return next(iter(of), None) or next(other, None)
+
+    def told(made: Decision) -> Decision:
+        verdict = meant(made) if made.becomes == "integer" else None
+        if verdict is None:
+            return made
+        named[verdict.node].remove(verdict)  # branches may call theirs alike
+        del left[id(verdict)]
+        if verdict.taken == "integer":
+            return made
+        return replace(made, becomes="float", reason=verdict.reason, macs_on_codes=0)
 
     return replace(plan, decisions=tuple(map(told, plan.decisions)))
 
