@@ -174,8 +174,9 @@ def test_a_product_between_the_sources_own_dequantizes_stays_and_is_named(
 def test_a_comparison_says_whose_data_are_rounded(name: str, tmp_path: Path) -> None:
     source, x = between_dequantizes(tmp_path, name)
     np.save(tmp_path / "x.npy", x)
-    asked = ["run", source, "--data", tmp_path / "x.npy", "--compare", "reference,onnxruntime"]
-    told = "rounds the data of h to 8 bits a block" in qir(*asked).out
+    data, both = tmp_path / "x.npy", "reference,onnxruntime"
+    said = qir("run", source, "--data", data, "--compare", both).out
+    told = "rounds the data of h to 8 bits a block" in said
     assert told == (judged(source, x)[1]["MatMulNBits"] > 0)
 
 
