@@ -20,8 +20,10 @@ from tests.differential import test_recorded_profiles as pairs
 from tests.differential.ipex_programs import FAMILIES, PROCESSORS
 from tests.differential.recorded_mxnet import FORESEEN
 from tests.differential.recorded_mxnet import PROFILE as MXNET
+from tests.mutation import test_native_faults as native
 from tests.mutation.conditions import SAME, Asks, all_found, asks, changes, none_found, told_apart
 from tests.mutation.fields import Mutant
+from tests.mutation.replay import Replay
 from tests.mutation.test_ipex_faults import CHECKS, layers, real_layers
 from tests.mutation.test_tensorflow_conditions import NAMES as TENSORFLOW
 from tests.mutation.test_tflite_conditions import NAMES as TFLITE
@@ -109,10 +111,23 @@ def qonnx_agrees() -> Agrees:
     return agrees
 
 
+def plain_agrees() -> Agrees:
+    """Whether a changed profile of onnxruntime without its optimizer claims what is compared."""
+    replay = Replay()
+    replay.add(native.probed, native)
+
+    def agrees(mutant: Mutant) -> None:
+        replay.claimed()
+        replay.agrees()
+
+    return agrees
+
+
 AGREES: dict[str, Callable[[], Agrees]] = {
     MXNET: mxnet_agrees,
     ipex.PROFILE: ipex_agrees,
     qonnx.PROFILE: qonnx_agrees,
+    native.PLAIN: plain_agrees,
 }
 """The comparisons of each profile that is whole."""
 
