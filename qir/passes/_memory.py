@@ -282,16 +282,20 @@ class Order:
         return "what it reads has another order in memory, or gaps: not foreseen"
 
     def _channels(self, node: Node) -> bool:
-        """Whether a concat joins channels of tensors that lie with channels last, or is no image's
-        or one along another axis."""
+        """Whether a concat of images joins channels by their kernel as the graph says of them, who
+        takes the last axis for channels, and the second of one channel or element."""
         (value,), axis = node.results, node.attrs["axis"] if not node.stages else 0
         if value.type.rank != 4 or not isinstance(axis, int):
             return True
-        if node not in self.turned:
-            return axis % 4 != 3
-        return axis % 4 != 1 or all(
-            fills(_sizes(v), self._where(v), last=True) for v in _data(node)
-        )
+        axis, turned = axis % 4, node in self.turned
+        read = [Read(_sizes(v), self._where(v)) for v in node.operands.values()]
+        taken = axis == 1 and all(x.last for x in read)
+        at = (0, 3, 1, 2)[axis] if turned else axis
+        many = [tuple(x.sizes[a] for a in ((0, 2, 3, 1) if turned else range(4))) for x in read]
+        said = at == 3 or (at == 1 and all(n[1] == 1 or prod(n[2:]) == 1 for n in many))
+        if taken and not said:
+            self.unknown.append((node, "it joins channels as they lie in memory: not foreseen"))
+        return taken or not said
 
     def _misplace(self, node: Node) -> None:
         """Puts codes that were clipped in one order to where the other has those places."""

@@ -15,14 +15,14 @@ _IMAGES = {"avg_pool1d": "avg_pool2d", "global_avg_pool": "global_avg_pool"}
 
 
 def as_volumes(graph: Graph, node: Node) -> bool:
-    """Puts an axis of one into all that a concat along the last axis joins, and takes it out of the
-    codes behind it; whether there are any."""
+    """Puts an axis of one into all that a concat of images joins, and takes it out of the codes
+    behind it; whether there are any."""
     axis, last = node.attrs["axis"], _codes(node)
-    if axis not in (3, -1) or last is None:
+    if not isinstance(axis, int) or not axis % 4 or last is None:
         return False
     for slot, value in node.operands.items():
         graph.set_operand(node, slot, _unsqueezed(graph, value, node, _SLICE))
-    graph.set_attrs(node, axis=4)
+    graph.set_attrs(node, axis=axis % 4 + 1)
     step = node
     while True:
         kind = step.result.type

@@ -260,3 +260,25 @@ def test_chains_lie_and_compute_as_torchs(name: str) -> None:
     tally.exact()
     assert whole > SEEDS / 2
     assert said < whole / 3
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_rows_one_high_and_wide_are_joined_through_reals(name: str) -> None:
+    """Behind a convolution, at half the scale, where many codes lie half way."""
+    tally, shapes = Tally(), ((2, 5, 1, 6), (2, 5, 6, 1), (1, 4, 1, 1), (2, 5, 3, 4))
+    for seed in range(24):
+        rng, axis = np.random.default_rng(seed), 1 + seed // 4 % 3
+        x = Held(codes(rng, "u8", *shapes[seed % 4]), of("u8", F(0.05), 121))
+        with engine(name):
+            drawn = Chain(rng, x)
+            drawn.conv(False)
+            y, given = drawn.made[-1], {f"xs.{i}": drawn.reals[-1] for i in range(2)}
+            made = ops.cat([y, y], axis, 2 * float(y.q_scale()), 69)
+            drawn.end(made, drawn.net.graph.add("concat", given, {"axis": axis}).result)
+        drawn.net.graph.add("output", {"y": drawn.reals[-1].node.operands["x"]})
+        drawn.net.graph.prune()
+        ledger = Ledger()
+        Group(f"torch-2.13.{name}").run(drawn.net.graph, ledger)
+        assert Change.UNVERIFIED not in {entry.change for entry in ledger}
+        tally.add(run(drawn.net.graph, {"x": x.data})["y"], taken(made), f"seed {seed}")
+    tally.exact()
