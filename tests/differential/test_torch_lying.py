@@ -25,6 +25,8 @@ from .test_torch_lines import Both
 pytestmark = here
 ENGINES = ("fbgemm", "qnnpack", "onednn", "x86")
 ops, nf = torch.ops.quantized, torch.nn.functional
+OWN = ("fbgemm", "qnnpack")
+"""Engines that ask nobody else for the processor: their codes are compared too."""
 SEEDS = 60
 SHAPES: dict[int, tuple[tuple[int, ...], ...]] = {
     3: ((2, 9, 1), (1, 8, 1), (2, 1, 9), (2, 5, 4), (1, 16, 3)),
@@ -246,6 +248,8 @@ def test_chains_lie_and_compute_as_torchs(name: str) -> None:
         for i, made in enumerate(drawn.made[1:]):
             where = f"seed {seed}, step {i} {out.operands[f'y{i}'].node}"
             assert order.steps[out.operands[f"y{i}"]] == tuple(made.stride()), where
+        if name not in OWN:
+            continue
         ledger = Ledger()
         group.run(drawn.net.graph, ledger)
         if [n for n in drawn.net.graph if n.op == "dequantize"]:
@@ -257,12 +261,14 @@ def test_chains_lie_and_compute_as_torchs(name: str) -> None:
         ours = run(drawn.net.graph, {"x": drawn.x.data})
         for i, made in enumerate(drawn.made[1:]):
             tally.add(ours[f"y{i}"], taken(made), f"seed {seed}, step {i}")
+    if name not in OWN:
+        return
     tally.exact()
     assert whole > SEEDS / 2
     assert said < whole / 3
 
 
-@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("name", OWN)
 def test_rows_one_high_and_wide_are_joined_through_reals(name: str) -> None:
     """Behind a convolution, at half the scale, where many codes lie half way."""
     tally, shapes = Tally(), ((2, 5, 1, 6), (2, 5, 6, 1), (1, 4, 1, 1), (2, 5, 3, 4))
