@@ -20,6 +20,8 @@ _IMAGES = frozenset(
     "resize_nearest instance_norm group_norm".split()
 )
 """Kernels that ask whether what they read has channels last otherwise than for what they make."""
+_NORMS = frozenset({"instance_norm", "group_norm"})
+"""Those of them that ask it of images alone."""
 _TAKEN = frozenset("max_pool2d avg_pool2d max_pool1d avg_pool1d".split())
 """Those of them that QNNPACK takes of u8 codes, which are right."""
 
@@ -37,6 +39,8 @@ class Misplaced:
 
     def makes(self, op: str, node: Node) -> bool:
         """Whether a kernel is one that can."""
+        if op in _NORMS and node.result.type.rank != 4:
+            return False
         return op in _IMAGES and not (self.qnnpack and by_qnnpack(op, node))
 
     def writes(self, node: Node) -> bool:

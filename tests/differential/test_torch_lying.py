@@ -288,3 +288,20 @@ def test_rows_one_high_and_wide_are_joined_through_reals(name: str) -> None:
         assert Change.UNVERIFIED not in {entry.change for entry in ledger}
         tally.add(run(drawn.net.graph, {"x": x.data})["y"], taken(made), f"seed {seed}")
     tally.exact()
+
+
+@pytest.mark.parametrize("kind", ["each", "groups"])
+@pytest.mark.parametrize("name", OWN)
+def test_norms_of_volumes_that_lie_both_ways_misplace_nothing(name: str, kind: str) -> None:
+    rng = np.random.default_rng(3)
+    x = Held(codes(rng, "u8", 2, 5, 1, 3, 1), of("u8", F(0.05), 121))
+    with engine(name):
+        drawn = Chain(rng, x)
+        drawn.conv(False)
+        drawn.turn(0, 1, 4, 3, 2)
+        getattr(drawn, f"do_{kind}")()
+    drawn.net.graph.add("output", {"y": drawn.reals[-1].node.operands["x"]})
+    drawn.net.graph.prune()
+    Group(f"torch-2.13.{name}").run(drawn.net.graph, Ledger())
+    made = taken(drawn.made[-1]).astype(int)
+    assert np.abs(run(drawn.net.graph, {"x": x.data})["y"].astype(int) - made).max() <= 1
