@@ -174,6 +174,7 @@ NEEDS: Mapping[str, str] = {
     "same_storage": "the operands' and the result's storage types agree",
     "redundant_tail": "the activations cut nothing that the result's codes could hold",
     "bias_unit": "the bias is i32 with |scale - x*w| <= 1e-6 + 0.01*x*w, or a real constant",
+    "bias_wide": "the bias is i32 or i64 with |scale - x*w| <= 1e-6 + 0.01*x*w, or a real constant",
     "bias_codes": "the bias is i32 codes, its scale not looked at, or a real constant of one axis, "
     "with as many elements as the weights have scales, where these have one a channel",
     "bias_i32": "the bias is i32 codes",

@@ -159,12 +159,15 @@ def _fractions(x: Affine, w: Affine, y: Affine, gain: float) -> NDArray[np.float
     return np.asarray(Fraction(float(np.float32(gain))) * a * b / c)
 
 
-def bias_codes(bias: NDArray[np.generic], x: Affine, w: Affine, rule: Rule) -> NDArray[np.int32]:
+def bias_codes(
+    bias: NDArray[np.generic], x: Affine, w: Affine, rule: Rule
+) -> NDArray[np.signedinteger]:
     """A real bias in units of the accumulator: round(bias / (scale_x * scale_w)).
 
     The unit is the float32 product of the two scales, as files store it; by gains it is
-    round(bias * (gain_x * gain_w)). Raises OpError for a bias that is no number in that unit, or
-    that is clipped to more than 32 bits and does not fit them.
+    round(bias * (gain_x * gain_w)). Codes have 64 bits where sums do, else 32. Raises OpError for a
+    bias that is no number in that unit, that is clipped to more bits than its codes have and does
+    not fit them, or that does not fit 64.
     """
     b = rule.bias
     kind = F64 if b.compute == "f64" else F32
@@ -174,7 +177,7 @@ def bias_codes(bias: NDArray[np.generic], x: Affine, w: Affine, rule: Rule) -> N
 
 def rescaled_bias(
     bias: NDArray[np.generic], of: Affine, x: Affine, w: Affine, rule: Rule
-) -> NDArray[np.int32]:
+) -> NDArray[np.signedinteger]:
     """A bias that is codes of a scale of its own, in units of the accumulator.
 
     round(code * (scale_b / (scale_x * scale_w))), by gains round(code * (gain_x * gain_w /
@@ -201,8 +204,8 @@ def _in_steps(bias: NDArray[np.floating], x: Affine, w: Affine, rule: Rule) -> N
     return np.asarray(bias / unit.astype(bias.dtype))
 
 
-def _fitting(steps: NDArray[np.floating], rule: Rule) -> NDArray[np.int32]:
-    """Reals as whole numbers of 32 bits, as `round` and `overflow` of a bias say."""
+def _fitting(steps: NDArray[np.floating], rule: Rule) -> NDArray[np.signedinteger]:
+    """Reals as whole numbers, as `round` and `overflow` of a bias say."""
     b = rule.bias
     whole = ROUNDINGS[b.round](steps).astype(F64)
     clipped = b.overflow.startswith("clip:")
@@ -211,6 +214,12 @@ def _fitting(steps: NDArray[np.floating], rule: Rule) -> NDArray[np.int32]:
         whole = np.clip(whole, -half, half - 1)
     if not np.isfinite(whole).all():
         raise OpError("a bias is no number in units of the accumulator; its scale is out of range")
+    if rule.acc.type == "i64":
+        if np.any(np.abs(whole) >= 2.0**63):
+            raise OpError(
+                "a bias does not fit 64 bits in units of the accumulator; raise weight scales"
+            )
+        return whole.astype(np.int64)
     if not clipped:
         return np.mod(whole, 2.0**32).astype(np.int64).astype(np.int32)
     if not np.all((whole >= -(2.0**31)) & (whole < 2.0**31)):

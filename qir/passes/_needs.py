@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
-from qir.ir.dtype import I32, U8
+from qir.ir.dtype import I32, I64, U8, DType
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
@@ -174,11 +175,11 @@ def _redundant_tail(match: Match) -> bool:
     return all(_cuts_nothing(node, match.result) for node in match.ops[1:])
 
 
-def _bias_unit(match: Match) -> bool:
+def _bias_unit(match: Match, storages: Collection[DType] = (I32,)) -> bool:
     if match.bias is None or match.bias.type.quant is None:
         return match.bias is None or match.bias.constant is not None
     wanted = accumulator_scale(match.head, match.codes)
-    if match.bias.type.quant.storage != I32 or wanted is None:
+    if match.bias.type.quant.storage not in storages or wanted is None:
         return False
     off = np.abs(match.bias.type.quant.scales().astype(np.float64) - wanted)
     return bool(np.all(off <= 1e-6 + 0.01 * np.abs(wanted.astype(np.float64))))
@@ -269,6 +270,7 @@ NEEDS: Mapping[str, Callable[[Match], bool]] = {
     "same_storage": _same_storage,
     "redundant_tail": _redundant_tail,
     "bias_unit": _bias_unit,
+    "bias_wide": partial(_bias_unit, storages=(I32, I64)),
     "bias_codes": _bias_codes,
     "bias_i32": _bias_i32,
     "signed_pair": _signed_pair,

@@ -175,7 +175,7 @@ def _code_bias(graph: Graph, layer: _Layer, profile: Profile, ledger: Ledger) ->
 
 
 def _cast(
-    reals: NDArray[np.generic], unit: NDArray[np.float32], codes: NDArray[np.int32]
+    reals: NDArray[np.generic], unit: NDArray[np.float32], codes: NDArray[np.signedinteger]
 ) -> NDArray[np.int32]:
     """Codes of which those beyond 32 bits are the least: so x86-64 makes integers of reals."""
     with np.errstate(all="ignore"):

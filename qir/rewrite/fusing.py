@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from qir.ir.calls import make_call
-from qir.ir.dtype import F32, I32
+from qir.ir.dtype import F32, I32, dtype_of
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Stage, Value
 from qir.ir.ops import spec
@@ -361,7 +361,7 @@ def _stage(match: Match, place: int, first: tuple[str, ...]) -> Stage:
 
 
 def _raw(graph: Graph, match: Match, slot: str, value: Value, found: Profile | None) -> Value:
-    """A bias in accumulator units is plain i32: its slot says what it means.
+    """A bias in accumulator units is plain i32, or i64: its slot says what it means.
 
     One that the profile keeps real stays real, and becomes so if it was codes.
     """
@@ -376,16 +376,21 @@ def _raw(graph: Graph, match: Match, slot: str, value: Value, found: Profile | N
         raw = Array(kept, TensorType(value.type.shape, F32), value.constant.name)
     else:
         if value.type.quant is None:
-            data = _as_codes(match, data, rule)
-        raw = Array(data, TensorType(data.shape, I32), value.constant.name)
+            data = _as_codes(match, data, rule, found)
+        raw = Array(data, TensorType(data.shape, dtype_of(data)), value.constant.name)
     made = graph.constant(raw, name=graph.fresh(f"{value.name}.raw"), before=match.head)
     graph.set_origins(made.node, value.node.origins)
     graph.set_lineage(made, value.lineage)
     return made
 
 
-def _as_codes(match: Match, bias: NDArray[np.generic], rule: Rule) -> NDArray[np.int32]:
+def _as_codes(
+    match: Match, bias: NDArray[np.generic], rule: Rule, found: Profile | None
+) -> NDArray[np.signedinteger]:
     """A real bias as the runtime itself makes it integer when it builds the kernel."""
+    if found is not None:
+        kinds = {s: str(v.type.quant.storage) for s, v in match.codes.items() if v.type.quant}
+        rule = replace(rule, acc=found.resolve(replace(query_of(match.head), storage=kinds)).acc)
     traits = spec(match.head.op).traits
     x = match.codes[traits.data].type.quant
     w = match.codes[traits.weight or ""].type.quant
