@@ -58,7 +58,7 @@ def graph_of(case: Case, profile: str) -> Graph:
     if case.op in _RESIZES:
         sizes = np.array(case.shape[1:3], np.int64)
         operands["sizes"] = graph.constant(Array(sizes, TensorType((2,), dtype_of(sizes)), "sizes"))
-    if case.op == "expand":
+    if case.op in ("expand", "reshape"):
         sizes = np.array(case.shape, np.int64)
         operands["shape"] = graph.constant(
             Array(sizes, TensorType((len(sizes),), dtype_of(sizes)), "s")

@@ -124,6 +124,16 @@ def moves(kind: str, count: int) -> Iterator[Case]:
         yield Case(op, {"x": x}, made, shape, dict(attrs))
 
 
+def shapes(kind: str, count: int) -> Iterator[Case]:
+    """The same codes in another shape."""
+    for number, seed in seeds(f"shapes{kind}", count):
+        size, shape = _SHAPES[number % len(_SHAPES)]
+        x = operand(seed, kind, number, *size)
+        yield Case("reshape", {"x": x}, Operand(np.zeros(0, kind), x.scale, x.zero), shape)
+
+
+_SHAPES = (((4, 6, 8), (24, 8)), ((5, 12), (5, 3, 4)), ((2, 7, 9), (126,)))
+
 OTHERS: Suites = {
     "squared_difference": lambda: squares(36),
     "sub_close": lambda: close_pairs("sub", "int8", 8),
@@ -133,6 +143,9 @@ OTHERS: Suites = {
     "sqrt16": lambda: roots("int16", 12),
     "embedding": lambda: tables(12, real=True),
     "embedding_codes": lambda: tables(6, real=False),
+    "reshape": lambda: shapes("int8", 6),
+    "reshape16": lambda: shapes("int16", 6),
+    "reshape_u8": lambda: shapes("uint8", 6),
     "more_moves": lambda: moves("int8", 10),
     "more_moves16": lambda: moves("int16", 10),
     "more_moves_u8": lambda: moves("uint8", 10),
