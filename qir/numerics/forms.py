@@ -33,6 +33,8 @@ class Layer:
     """The map of the result, of sums alone and of what is joined."""
     joined: tuple[QuantType | None, ...] = ()
     """The maps of all that concat joins."""
+    biased: bool = False
+    """Whether a linear layer adds something to its sums."""
 
     @property
     def rank(self) -> int:
@@ -406,6 +408,11 @@ FORMS: Mapping[str, Form] = {
         lambda of: of.op in ("conv1d", "conv2d", "conv3d") and of.weights[1] == 1,
         _PLAIN,
     ),
+    "unbiased": Form(
+        "linear without a bias: of 16-bit codes, what TensorFlow Lite has another kernel for",
+        lambda of: of.op == "linear" and not of.biased,
+        ("linear",),
+    ),
     "known_rows": Form(
         "linear of a number of rows that is known",
         lambda of: of.op == "linear" and None not in of.sizes and min(of.weights) > 0,
@@ -458,6 +465,7 @@ _OTHER_FORMS = (
     "steps_beyond_window",
     "weight_blocks",
     "odd_rows",
+    "unbiased",
     "known_rows",
     "small_product",
 )
@@ -471,7 +479,7 @@ def _other(
         return ()
     sizes = tuple(d if isinstance(d, int) else 0 for d in second.shape)
     rows = tuple(d if isinstance(d, int) else None for d in first.shape[:-1])
-    layer = Layer(op, sizes, rows, second.quant, first.quant, attrs, result)
+    layer = Layer(op, sizes, rows, second.quant, first.quant, attrs, result, biased="bias" in types)
     if op == "concat":
         joined = tuple(kind.quant for slot, kind in types.items() if slot.startswith("xs."))
         layer = replace(layer, joined=joined)

@@ -143,6 +143,19 @@ def test_what_is_claimed_of_channels_alone_by_weights_of_four_bits() -> None:
         assert {profile(name).resolve(query).claim for name in names} == {claim}
 
 
+def test_layers_of_16_bits_without_a_bias_are_claimed_of_the_reference_alone() -> None:
+    """Beside XNNPACK another kernel computes them."""
+    case = next(iter(SUITES["linear16"]()))
+    types = {slot: kind_of(of, of.data.shape) for slot, of in case.operands.items()}
+    assert "unbiased" not in forms_of("linear", types, {})
+    forms = forms_of("linear", {slot: types[slot] for slot in ("x", "w")}, {})
+    assert "unbiased" in forms
+    for name, claim in ((REFERENCE, "exact"), (DELEGATE, "unknown"), (NEWER, "unknown")):
+        for kind, said in (("i16", claim), ("i8", "exact")):
+            query = Query("linear", {"x": kind, "w": "i8", "result": kind}, forms=forms)
+            assert profile(name).resolve(query).claim == said
+
+
 @pytest.mark.parametrize("name", UNREAD.split())
 def test_the_form_holds_of_each_defect(name: str) -> None:
     for case in SUITES[name]():
