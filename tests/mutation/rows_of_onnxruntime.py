@@ -233,6 +233,12 @@ MOVES: dict[str, Callable[[Written], str]] = {
     "resize_nearest": _enlarged,
     "depth_to_space": _one("DepthToSpace", 1, 8, 3, 3, blocksize=2),
 }
+OTHERS: dict[str, Callable[[Written], str]] = {
+    "relu": _one("Relu", 2, 4, 6),
+    "clip": lambda m: m.op("Clip", m.data(m.case.x, 2, 4, 6), m.constant(0), m.constant(1)),
+    "pad": _by("Pad", (2, 4, 6), (0, 1, 0, 0, 0, 2)),
+}
+"""Ops of which onnxruntime's profile has no row, though QIR's own kernels have."""
 _TWO = ("add", "mul", "concat", "where")
 _EIGHT = ("max_pool1d", "max_pool2d", "max_pool3d", "resize_nearest", "depth_to_space")
 """Moves whose rows name codes of 8 bits alone."""
@@ -243,7 +249,7 @@ _OTHER = {"u8": "i8", "i8": "u8"}
 def write(case: Case) -> Written:
     """The model of a case."""
     m = Written(case=case)
-    made = {**PRODUCTS, **METHODS, **MOVES}[case.op](m)
+    made = {**PRODUCTS, **METHODS, **MOVES, **OTHERS}[case.op](m)
     kind, cuts = case.y or case.x, case.tail.endswith("cuts")
     if case.behind in ("real", "shown"):
         m.outputs.append(made)
@@ -258,7 +264,7 @@ def write(case: Case) -> Written:
         made = m.op("Relu", made)
     if case.tail.startswith("clip"):
         made = m.op("Clip", made, m.constant(0), m.constant(0.5 if cuts else 1e6))
-    same = case.op in MOVES and not case.moved and not case.behind
+    same = (case.op in MOVES or case.op == "pad") and not case.moved and not case.behind
     zero = _LEAST[kind] + 77 * cuts if case.tail else None
     told = m.told(kind, 0.05 if same else 0.0625, zero)
     codes = m.op("QuantizeLinear", made, *told)
@@ -270,10 +276,11 @@ def write(case: Case) -> Written:
 def cases() -> Iterator[Case]:
     """Those by which the fields of rows are told apart."""
     for op in (*PRODUCTS, *METHODS, *MOVES):
-        yield from _of(op)
+        yield from cases_of(op)
 
 
-def _of(op: str) -> Iterator[Case]:
+def cases_of(op: str) -> Iterator[Case]:
+    """Those of one op."""
     for kind in ("u8", "i8", "u16", "i16"):
         yield Case(op, kind)
         tails = TAILS if kind in _OTHER else _KEPT
@@ -287,7 +294,7 @@ def _of(op: str) -> Iterator[Case]:
                 yield Case(op, kind, w="real", tail=tail)
     if op in PRODUCTS:
         yield from _products(op)
-    if op in MOVES:
+    if op in MOVES or op == "pad":
         yield from (Case(op, kind, moved=True) for kind in _OTHER)
         yield from (Case(op, kind) for kind in ("u4", "i4") if op not in _EIGHT)
 

@@ -25,6 +25,7 @@ from tests.mutation.conditions import SAME, Asks, all_found, asks, changes, none
 from tests.mutation.fields import Mutant
 from tests.mutation.replay import Replay
 from tests.mutation.test_ipex_faults import CHECKS, layers, real_layers
+from tests.mutation.test_native_conditions import NAMES as NATIVE
 from tests.mutation.test_onnxruntime_conditions import NAMES as ONNXRUNTIME
 from tests.mutation.test_tensorflow_conditions import NAMES as TENSORFLOW
 from tests.mutation.test_tflite_conditions import NAMES as TFLITE
@@ -134,7 +135,7 @@ AGREES: dict[str, Callable[[], Agrees]] = {
 
 
 def test_every_profile_with_a_list_is_changed() -> None:
-    assert AGREES.keys() | {*TFLITE, *TENSORFLOW, *ONNXRUNTIME} == SAME.keys()
+    assert AGREES.keys() | {*TFLITE, *TENSORFLOW, *ONNXRUNTIME, *NATIVE} == SAME.keys()
     for name, table in SAME.items():
         made = [mutant.said for mutant in changes(profile(name))]
         assert len(set(made)) == len(made)
