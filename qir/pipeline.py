@@ -31,7 +31,7 @@ from qir.passes._coded import held
 from qir.passes._decisions import Plan, as_taken, as_written
 from qir.passes._kernel_table import kernel_table
 from qir.passes._kernels import kernels, of_reals
-from qir.passes._masks import seen, unseen
+from qir.passes._masks import refuted, seen, unseen
 from qir.passes.assign_schemes import AssignSchemes, Wish, assign
 from qir.passes.fold_batch_norm import FoldBatchNorm
 from qir.passes.fold_constants import FoldConstants
@@ -284,7 +284,8 @@ def plan(
     """What would be integer, what stays float and why, before any work.
 
     `dynamic` and `weights` as `quantize_dynamic` and `quantize_weights` mean them, `profile` as
-    `quantize` does. Statistics tell of masks that no constant of the graph does.
+    `quantize` does. Statistics tell of masks that no constant of the graph does, and of constants
+    that put none there, which are told as masks without them.
     """
     if profile:
         return _planned_as(graph, profile, _granularity(granularity), rules, statistics)
@@ -331,8 +332,11 @@ def _planned_as(
 
 
 def _masks(folded: Graph, statistics: Statistics | None) -> tuple[tuple[str, float], ...]:
-    """The values in which statistics show numbers of a mask, and the least of these."""
-    found = seen(folded, statistics) if statistics is not None else {}
+    """The values in which statistics show numbers of a mask, and the least of these; with 0 those
+    in which they show that a constant puts none."""
+    if statistics is None:
+        return ()
+    found = dict.fromkeys(refuted(folded, statistics), 0.0) | seen(folded, statistics)
     return tuple(sorted((value.name, least) for value, least in found.items()))
 
 
@@ -403,7 +407,14 @@ def quantize(
     """
     rules = tuple(rules)
     if held(graph):
-        asked = plan(graph, target=target, granularity=granularity, rules=rules, profile=profile)
+        asked = plan(
+            graph,
+            target=target,
+            granularity=granularity,
+            rules=rules,
+            profile=profile,
+            statistics=statistics,
+        )
         _require_left(graph, asked, profile or named_target(target).profile)
     ledger = ledger if ledger is not None else Ledger()
     backend = named_target(target)

@@ -46,8 +46,9 @@ def plan(
     folded first, as `qir quantize` does.
 
     What holds numbers of a mask, such as -10000 or -inf before a softmax, stays float: one scale
-    would leave the others no room. Those of an input the data show, so `qir quantize` tells them; a
-    last line names such inputs.
+    would leave the others no room. Here constants alone tell of them; `qir quantize` gives codes
+    where the data reach about as far themselves. Those of an input the data show, so `qir quantize`
+    tells them; a last line names such inputs.
 
     What works on codes already counts as integer where the target computes it on them. --weights
     stores weights in few bits and makes nothing integer: data stay real.
@@ -130,6 +131,9 @@ def show_plan(screen: Screen, found: Plan) -> None:
     sets = [(f"{len(names)}", ", ".join(names)) for names in found.shared]
     together = (Column("values", "right"), Column("of one scale and zero point", fit="wrap"))
     screen.table(together, sets, title="shared")
+    if any(d.reason.startswith("a mask puts") for d in found.decisions):
+        said = "where the data reach about as far themselves, quantizing with data gives codes"
+        screen.line(f"Constants alone tell of masks here: {said}.")
     if found.maybe_masks:
         names = ", ".join(found.maybe_masks)
         said = "a mask in the data leaves it and the ops between float"

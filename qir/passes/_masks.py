@@ -1,6 +1,7 @@
 """Numbers of a mask: so far from all others that codes which hold both leave the others no room.
 
-They are found in a graph by the constants that they come from, and in statistics by the gap.
+They are found in a graph by the constants that they come from, and in statistics by the gap; and
+statistics show which constants are none, since the data reach as far.
 """
 
 from __future__ import annotations
@@ -22,6 +23,10 @@ HIGH = 1e4
 """From where on upwards."""
 _FEW = 16 / 255
 """The part of all codes that is no room."""
+_ROOM, _ROOM_BEFORE_SOFTMAX = 1 / 8, 1 / 2
+"""The part of all codes from which on others have room beside a constant's number."""
+_ALONE = 1 / 256
+"""The part of a range below which nothing lies beside such a number."""
 _NEAR = 1 / 50
 """How far others reach at most, beside a constant's mask."""
 _MOST = 1 << 24
@@ -58,6 +63,42 @@ def seen(graph: Graph, statistics: Statistics) -> dict[Value, float]:
         if summary is not None and (least := _apart(summary)) is not None:
             out[value] = least
     return out
+
+
+def refuted(graph: Graph, statistics: Statistics) -> frozenset[Value]:
+    """The values of `masks` that hold none by what was seen: the data reach about as far, or what
+    is alone with the number is read for such values only."""
+    rooms: dict[Value, float] = {}
+    for value, far in masks(graph).items():
+        summary = statistics.get(Key(value.lineage.tensor))
+        if summary is not None and summary.finite and math.isfinite(far):
+            rooms[value] = _room(summary, far)
+    heads = set(_reaching(n for n in graph if n.op in _SOFTMAX))
+    wanted = {v: _ROOM_BEFORE_SOFTMAX if v in heads else _ROOM for v in rooms}
+    found = {value for value, room in rooms.items() if room >= wanted[value]}
+    for value in reversed(list(rooms)):
+        read = [v for n in value.users for v in n.results]
+        if rooms[value] < _ALONE and read and found.issuperset(read):
+            found.add(value)
+    return frozenset(found)
+
+
+def _room(summary: Summary, far: float) -> float:
+    """The part of the range with a number that others take."""
+    starts, ends = summary.edges[:-1] / far, summary.edges[1:] / far
+    near, beyond = np.maximum(starts, ends), np.minimum(starts, ends)
+    rest = (summary.bins > 0) & ((near < 1 / 2) | (beyond > 4))
+    if not rest.any():
+        return 0.0
+    low = min(max(float(summary.edges[:-1][rest][0]), summary.low), 0.0)
+    high = max(min(float(summary.edges[1:][rest][-1]), summary.high), 0.0)
+    return (high - low) / (max(high, far) - min(low, far))
+
+
+def merged(found: Mapping[Value, float], seen: Mapping[Value, float]) -> dict[Value, float]:
+    """The masks of constants and those of statistics, without those that statistics refute."""
+    none = {value for value, least in seen.items() if not least}
+    return {v: least for v, least in ({**seen, **found}).items() if v not in none}
 
 
 def unseen(graph: Graph, planned: Container[str]) -> tuple[str, ...]:

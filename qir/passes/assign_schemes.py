@@ -31,7 +31,7 @@ from qir.passes._decisions import ALREADY, WITHIN, Decision, Known, Plan
 from qir.passes._kept import before_codes, held_map, kept, leaves_out, settled, takes
 from qir.passes._kernel_table import kernel_table
 from qir.passes._kernels import Kernel, kernels
-from qir.passes._masks import masks, of_text, told, with_text
+from qir.passes._masks import masks, merged, of_text, told, with_text
 from qir.passes._needs import why_cut
 from qir.passes._wish import Wish
 from qir.rewrite import Pass, Tolerance
@@ -90,7 +90,8 @@ class AssignSchemes(Pass):
     masks: tuple[tuple[str, float], ...] = field(
         default=(), metadata=option(read=of_text, write=with_text, kind="list of number and value")
     )
-    """Values in which calibration saw numbers of a mask, each behind the least of these."""
+    """Values in which calibration saw numbers of a mask, each behind the least of these; behind 0
+    those in which a constant puts numbers that are none beside what it saw."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "groups", given(self.groups))
@@ -147,14 +148,15 @@ def assign(
     """The plan, and the scheme of every slot; SchemeError where wishes cannot hold together.
 
     Kernels are the target's chains, unless `rows` says which ones there are. `seen` are values
-    that hold numbers of a mask, beside those that the graph's constants put there.
+    that hold numbers of a mask, beside those that the graph's constants put there, and (behind 0)
+    values in which these are none.
     """
     low = {graph.values[name]: least for name, least in seen if name in graph.values}
     asked = tuple(wishes), None if rows is None else tuple(rows)
     cut: dict[Node, str] = {}
     while True:
         work = _Assignment(graph, capability, granularity, *asked, cut)
-        work.masks = low | work.masks
+        work.masks = merged(work.masks, low)
         work.decide()
         work.check_wishes()
         work.share()

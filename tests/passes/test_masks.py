@@ -99,6 +99,11 @@ def expected(graph: Graph, feeds: dict[str, NDArray[np.generic]]) -> NDArray[np.
     return (odds / odds.sum(-1, keepdims=True)) @ (x @ w["v"])  # type: ignore[no-any-return]
 
 
+def save(graph: Graph, path: Path) -> Path:
+    pipeline.save(graph, path, lossy=True)
+    return path
+
+
 def ran(graph: Graph, feeds: dict[str, NDArray[np.generic]], path: Path) -> NDArray[np.generic]:
     pipeline.save(graph, path)
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
@@ -218,3 +223,57 @@ def test_the_log_of_an_input_may_be_a_mask() -> None:
     arrays = {f"w{n}": np.ones((16, 16), np.float32) for n in "qkv"}
     text = HEAD.replace("NUMBER", "f32") + line + f"  %z = add(%s, %l) : {S}" + TAIL
     assert pipeline.plan(parse(text, arrays)).maybe_masks == ("m",)
+
+
+DECIBELS = f"%e = constant(0.1) : f32; %a = abs(%s) : {S}; %b = add(%a, %e) : {S}"
+DECIBELS += f"; %l = log(%b) : {S}; %u = constant(8.685889) : f32; %d = mul(%l, %u) : {S}"
+DECIBELS += "; %f = constant(-100.0) : f32; %o = less(%d, %f) : 32x6x6xbool"
+DECIBELS += f"; %z = where(%o, %f, %d) : {S}"
+TIMES = f"%u = constant(FACTOR) : f32; %d = mul(%s, %u) : {S}; %f = constant(FAR) : f32"
+PADDED = f"{TIMES}; %i = pad(%d) {{pads = (0, 1, 0, 0, 1, 0), value = FAR}} : 32x8x6xf32"
+PADDED += f"; %z = slice(%i) {{axes = (1,), ends = (7,), starts = (1,), steps = (1,)}} : {S}"
+STEP = f"{TIMES}; %n = constant(0.0) : f32; %g = greater(%s, %n) : 32x6x6xbool"
+STEP += f"; %c = cast(%g) {{to = f32}} : {S}; %h = mul(%c, %f) : {S}; %z = add(%d, %h) : {S}"
+ONES = "%c = constant([-120.0, 0.0, 0.0, 0.0, 0.0, 0.0]) : 6xf32"
+REACHED = {
+    "a floor of decibels": DECIBELS,
+    "chosen": f"{TIMES.replace('FACTOR', '200.0')}; %z = where(%m, %d, %f) : {S}",
+    "chosen above": f"{TIMES.replace('FACTOR', '20000.0')}; %z = where(%m, %d, %f) : {S}",
+    "added": f"{TIMES.replace('FACTOR', '100.0')}; {ONES}; %z = add(%d, %c) : {S}",
+    "a pad": PADDED.replace("FACTOR", "128.0"),
+    "a step": STEP.replace("FACTOR", "128.0"),
+}
+
+
+@pytest.mark.parametrize("way", REACHED)
+def test_numbers_that_the_data_reach_themselves_are_no_mask(way: str, tmp_path: Path) -> None:
+    """The scale of the data has room for the constant, so nothing is lost by codes."""
+    far = {"chosen": "-200.0", "chosen above": "10000.0"}.get(way, "-128.0")
+    body = REACHED[way].replace("FAR", far).replace("; ", "\n  ")
+    tail = TAIL.replace(f"  %p = softmax(%z) : {S}\n", "").replace("%p", "%z")
+    text = HEAD.replace("NUMBER", "bool") + "  " + body + tail
+    _, feeds = network("where, -1e4")
+    rng = np.random.default_rng(3)
+    arrays = {f"w{n}": rng.normal(0, 0.3, (16, 16)).astype(np.float32) for n in "qkv"}
+    graph = parse(text, arrays)
+    statistics = pipeline.calibrate(graph, [feeds])
+    plan = pipeline.plan(graph, statistics=statistics)
+    assert not [d for d in plan.decisions if "mask" in d.reason], plan
+    assert {d.node: d.becomes for d in plan.decisions}["y"] == "integer"
+    assert any("a mask puts" in d.reason for d in pipeline.plan(graph).decisions), "constants alone"
+    shown = qir("plan", str(save(graph, tmp_path / "p.onnx"))).out
+    assert "Constants alone tell of masks here: where the data reach about" in shown
+    made = pipeline.quantize(graph, statistics)
+    right = np.asarray(ran(graph, feeds, tmp_path / "f.onnx"), np.float64)
+    got = np.asarray(ran(made, feeds, tmp_path / "q.onnx"), np.float64)
+    least = 0.12 if body.startswith("%e") else 0.06  # a logarithm stretches small codes
+    assert np.sqrt(np.mean((got - right) ** 2)) < least * right.std()
+
+
+def test_a_mask_that_no_data_show_is_one_by_what_it_is_put_upon() -> None:
+    """Data without padding leave a mask's number unseen; it stays one, since it lies so far off."""
+    graph, feeds = network("where, -1e4")
+    unmasked = {**feeds, "m": np.ones_like(feeds["m"])}
+    found = pipeline.plan(graph, statistics=pipeline.calibrate(graph, [unmasked]))
+    assert found == pipeline.plan(graph)
+    assert any("a mask puts -10000 there" in d.reason for d in found.decisions)
