@@ -15,6 +15,7 @@ from qir.ir.node import Node, Stage, Value
 from qir.ir.ops import spec
 from qir.ir.types import Array, QuantType, TensorType, uniform
 from qir.ledger import Change, Ledger
+from qir.passes import _far
 from qir.passes._wrapping import going_on
 from qir.rewrite import REGROUPED, Pass
 from qir.rewrite.fusing import accumulator_scale
@@ -35,7 +36,8 @@ class ExpandQdq(Pass):
     """Each value of codes gets one dequantize; each op on codes a quantize behind it.
 
     Sums of reals do not wrap: where a kernel's sums do, other numbers come out, which the ledger
-    says.
+    says, as it does where codes mean numbers that float32 does not hold. What the rounding of a
+    scale alone makes infinite is held at float32's end.
     """
 
     name = "expand-qdq"
@@ -49,15 +51,15 @@ class ExpandQdq(Pass):
                 continue  # what holds bodies hands codes to them; they are unwrapped on their own
             if not may(self.name, f"expand {node.op}", node):
                 continue
-            wraps = going_on(graph, node)
+            apart = going_on(graph, node) or _far.beyond(node)
             try:
                 _expand(graph, node, reals)
             except TypeRuleError as error:
                 where = f" ({node.origins[0]})" if node.origins else ""
                 said = f"{node.name}{where}: reals cannot stand between its codes: {error}"
                 raise Refused(said) from error
-            change = Change.APPROXIMATED if wraps else Change.REGROUPED
-            ledger.add(change, self.name, node.name, f"written as reals between codes{wraps}")
+            change = Change.APPROXIMATED if apart else Change.REGROUPED
+            ledger.add(change, self.name, node.name, f"written as reals between codes{apart}")
             count += 1
         return count + (graph.prune() if count else 0)
 
@@ -142,7 +144,8 @@ def _reals(
     numbers = {f"x.{s.removeprefix(dot)}": v for s, v in beside.items() if s.startswith(dot)}
     key = (value, *(v for _, v in sorted(numbers.items())))
     if key not in known:
-        known[key] = _dequantized(graph, node, value, numbers)
+        reals = _dequantized(graph, node, value, numbers)
+        known[key] = _far.held(graph, node, value, reals) if _far.ending(value) else reals
     return known[key]
 
 
@@ -238,8 +241,9 @@ def _bias(
 
 def _through(graph: Graph, node: Node, value: Value, kind: TensorType) -> Value:
     """A rounding inside a chain: quantize and dequantize again."""
-    codes = graph.add("quantize", {"x": value}, types=[kind], before=node)
-    return graph.add("dequantize", {"x": codes.result}, before=node).result
+    codes = graph.add("quantize", {"x": value}, types=[kind], before=node).result
+    reals = graph.add("dequantize", {"x": codes}, before=node).result
+    return _far.held(graph, node, codes, reals) if _far.ending(codes) else reals
 
 
 def _finish(graph: Graph, node: Node, flows: Sequence[Value], numbers: Mapping[str, Value]) -> None:
