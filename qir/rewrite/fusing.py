@@ -363,19 +363,25 @@ def _stage(match: Match, place: int, first: tuple[str, ...]) -> Stage:
 def _raw(graph: Graph, match: Match, slot: str, value: Value, found: Profile | None) -> Value:
     """A bias in accumulator units is plain i32, or i64: its slot says what it means.
 
-    One that the profile keeps real stays real, and becomes so if it was codes.
+    One that the profile keeps real stays real, and becomes so if it was codes. Codes in a unit of
+    their own are rounded to the sums' as reals are, by runtimes that take these, or by the kernel.
     """
     if slot != bias_of(match.head.op) or value.constant is None or match.real:
         return value
     data = value.constant.data
     rule = found.resolve(query_of(match.head)) if found else Rule()
+    if found and value.type.quant and _rescaled(match, found):
+        return value
     if found and (rule.bias.domain == "real_after" or match.head.op in TURNED):
         if value.type.quant is None:
             return value
         kept = reals_of(found, data, value.type.quant).astype(np.float32)
         raw = Array(kept, TensorType(value.type.shape, F32), value.constant.name)
     else:
-        if value.type.quant is None:
+        given = rule.bias.domain != "rounded_acc" or counts_accumulator(match)
+        if found and value.type.quant and not given:
+            data = _as_codes(match, reals_of(found, data, value.type.quant), rule, found)
+        elif value.type.quant is None:
             data = _as_codes(match, data, rule, found)
         raw = Array(data, TensorType(data.shape, dtype_of(data)), value.constant.name)
     made = graph.constant(raw, name=graph.fresh(f"{value.name}.raw"), before=match.head)
@@ -384,13 +390,23 @@ def _raw(graph: Graph, match: Match, slot: str, value: Value, found: Profile | N
     return made
 
 
+def _rescaled(match: Match, found: Profile) -> bool:
+    """Whether a kernel takes the bias as codes that have a scale of their own."""
+    asked = replace(query_of(match.head), storage=_storages(match))
+    return found.resolve(asked).bias.domain == "rescaled_acc"
+
+
+def _storages(match: Match) -> dict[str, str]:
+    return {s: str(v.type.quant.storage) for s, v in match.codes.items() if v.type.quant}
+
+
 def _as_codes(
     match: Match, bias: NDArray[np.generic], rule: Rule, found: Profile | None
 ) -> NDArray[np.signedinteger]:
     """A real bias as the runtime itself makes it integer when it builds the kernel."""
     if found is not None:
-        kinds = {s: str(v.type.quant.storage) for s, v in match.codes.items() if v.type.quant}
-        rule = replace(rule, acc=found.resolve(replace(query_of(match.head), storage=kinds)).acc)
+        asked = replace(query_of(match.head), storage=_storages(match))
+        rule = replace(rule, acc=found.resolve(asked).acc)
     traits = spec(match.head.op).traits
     x = match.codes[traits.data].type.quant
     w = match.codes[traits.weight or ""].type.quant
