@@ -15,6 +15,7 @@ from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 from qir.ir.types import Array
 from qir.ledger import Change, Ledger
+from qir.passes._far import beyond
 
 from . import (
     annotated,
@@ -351,6 +352,9 @@ def _requantize(writer: Writer, node: Node) -> None:
     rounding = str(node.attrs["round"])
     out, stem = writer.name(value), value.lineage.tensor
     writer.quantize(real, value.type, out, node, stem, rounding=rounding)
+    if apart := beyond(node):
+        said = f"requantize is written as reals between codes{apart}"
+        writer.ledger.add(Change.APPROXIMATED, STEP, out, said)
 
 
 def _outputs(graph: Graph) -> list[tuple[str, Value]]:

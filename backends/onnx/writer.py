@@ -23,6 +23,7 @@ from qir.ir.origin import Origin
 from qir.ir.parts import Held, equal, whole
 from qir.ir.types import Array, QuantType, TensorType
 from qir.ledger import Change, Ledger
+from qir.passes._far import MOST, beyond, ending
 from qir.passes._wrapping import going_on
 
 from . import custom
@@ -309,10 +310,10 @@ class Writer:
         return Refused(f"{node.name}{where}: {what}"[:239])
 
     def on_reals(self, op: str, node: Node, out: str) -> None:
-        """Says that an op on codes was written on reals, whose sums do not wrap."""
-        wraps = going_on(self.graph, node)
-        change = Change.APPROXIMATED if wraps else Change.REGROUPED
-        said = f"{op} on codes is written as reals between codes{wraps}"
+        """Says that an op on codes was written on reals, which end elsewhere and do not wrap."""
+        apart = going_on(self.graph, node) or beyond(node)
+        change = Change.APPROXIMATED if apart else Change.REGROUPED
+        said = f"{op} on codes is written as reals between codes{apart}"
         self.ledger.add(change, STEP, out, said)
 
     def check(self, node: Node, quant: QuantType, *, constant: bool) -> None:
@@ -377,6 +378,11 @@ class Writer:
         if value not in self._reals:
             out = self.fresh(f"{value.name}_DequantizeLinear_Output")
             self.dequantize(value, out, node)
+            if ending(value):
+                whole, out = out, self.fresh(f"{value.name}_held")
+                held = (("least", -MOST), ("greatest", MOST))
+                ends = [self.parameter(np.array(v, np.float32), n, None) for n, v in held]
+                self.emit("Clip", [whole, *ends], [out])
             self._reals[value] = out
         return self._reals[value]
 

@@ -1,0 +1,119 @@
+"""Codes whose reals float32 does not hold, such as those of a mask at its end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import onnx
+import pytest
+from numpy.typing import NDArray
+from onnx import helper, numpy_helper
+
+from qir import pipeline
+from qir.errors import Refused
+from qir.ledger import Change, Ledger
+from tests.differential.runtime import run
+
+MOST = float(np.finfo(np.float32).max)
+FORMS = {
+    "qdq": ("qdq", "onnxruntime"),
+    "integer": ("integer", "onnxruntime"),
+    "onnx": ("qoperator", "onnx"),
+}
+
+
+class Map(NamedTuple):
+    """What codes mean."""
+
+    scale: float
+    zero: int
+
+
+UNIT = {"i": Map(1 / 255, -128), "u": Map(1 / 255, 0)}
+TYPES = {"i": np.dtype(np.int8), "u": np.dtype(np.uint8)}
+
+
+def model(op: str, kind: str, b: NDArray[np.generic] | None, maps: list[Map]) -> onnx.ModelProto:
+    """All codes and those of b, which are given where none are held."""
+    dtype = TYPES[kind]
+    element = helper.np_dtype_to_tensor_dtype(dtype)
+    held = {} if b is None else {"b": b}
+    for name, (scale, zero) in zip("abc", [UNIT[kind], *maps], strict=True):
+        held[f"{name}s"] = np.array(scale, np.float32)
+        held[f"{name}z"] = np.array(zero, dtype)
+    inputs = [helper.make_tensor_value_info("a", element, (256, 1))]
+    if b is None:
+        inputs.append(helper.make_tensor_value_info("b", element, (256,)))
+    slots = ["a", "as", "az", "b", "bs", "bz", "cs", "cz"]
+    graph = helper.make_graph(
+        [helper.make_node(op, slots, ["c"], domain="com.microsoft")],
+        "main",
+        inputs,
+        [helper.make_tensor_value_info("c", element, None)],
+        [numpy_helper.from_array(a, n) for n, a in held.items()],
+    )
+    sets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=sets, ir_version=8)
+
+
+def feeds(proto: onnx.ModelProto, kind: str) -> dict[str, NDArray[np.generic]]:
+    codes = np.arange(256).astype(np.uint8).view(TYPES[kind])
+    given = {"a": codes.reshape(256, 1), "b": codes}
+    return {i.name: given[i.name] for i in proto.graph.input}
+
+
+KEPT = {
+    "a constant by 127": ("i", [-127, -126, 0, 1], [Map(MOST / 127, 0), Map(MOST / 255, 127)]),
+    "a constant by 254": ("u", [1, 2, 254, 255], [Map(MOST / 254, 255), Map(MOST / 255, 255)]),
+    "a constant by 255": ("i", [-128, 0, 127], [Map(MOST / 255, 127), Map(MOST / 255, 127)]),
+}
+
+
+@pytest.mark.parametrize("op", ["QLinearMul", "QLinearAdd"])
+@pytest.mark.parametrize("name", KEPT)
+@pytest.mark.parametrize("form", FORMS)
+def test_reals_that_a_scales_rounding_makes_infinite_stand_at_the_end(
+    op: str, name: str, form: str, tmp_path: Path
+) -> None:
+    kind, codes, maps = KEPT[name]
+    proto, ledger = model(op, kind, np.array(codes, TYPES[kind]), maps), Ledger()
+    onnx.save(proto, tmp_path / "m.onnx")
+    how, target = FORMS[form]
+    made = tmp_path / "made.onnx"
+    pipeline.save(
+        pipeline.load(tmp_path / "m.onnx"), made, format=how, target=target, ledger=ledger
+    )
+    assert Change.APPROXIMATED not in ledger.counts()
+    given = feeds(proto, kind)
+    wanted = run(proto, given, optimize=False)["c"]
+    for optimize in (False, True):
+        assert (run(onnx.load(made), given, optimize=optimize)["c"] == wanted).all()
+
+
+FAR = {
+    "a constant's codes": ("i", [-128], [Map(MOST / 100, 0), Map(MOST / 255, 127)], "b"),
+    "codes that are data": ("u", None, [Map(MOST / 100, 255), Map(MOST / 255, 255)], "b"),
+    "codes of the result": ("i", [-1, 0, 1], [Map(1.0, 0), Map(MOST / 127, 127)], "its result"),
+}
+
+
+@pytest.mark.parametrize("name", FAR)
+@pytest.mark.parametrize("form", FORMS)
+def test_reals_that_lie_further_are_refused_in_one_line(
+    name: str, form: str, tmp_path: Path
+) -> None:
+    kind, codes, maps, whose = FAR[name]
+    b = None if codes is None else np.array(codes, TYPES[kind])
+    proto = model("QLinearMul", kind, b, maps)
+    onnx.save(proto, tmp_path / "m.onnx")
+    how, target = FORMS[form]
+    made, graph = tmp_path / "made.onnx", pipeline.load(tmp_path / "m.onnx")
+    said = rf"between codes, which float32 does not hold: codes of {whose} mean up to .*--lossy"
+    with pytest.raises(Refused, match=said):
+        pipeline.save(graph, made, format=how, target=target)
+    assert not made.exists()
+    ledger = Ledger()
+    pipeline.save(graph, made, format=how, target=target, ledger=ledger, lossy=True)
+    assert Change.APPROXIMATED in ledger.counts()
