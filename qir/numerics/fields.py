@@ -289,9 +289,10 @@ class Stages:
     """`real`: what the summand's codes mean is added to reals, `fma` with one rounding; `ratio`:
     its codes times the ratio of its scale to the result's are added in units of the result, in one
     rounding where that is float32."""
-    sum_reads: Literal["as_is", "i8_saturated"] = "as_is"
+    sum_reads: Literal["as_is", "i8_saturated", "summand_type"] = "as_is"
     """`i8_saturated`: of summand and result, where one is i8, the unsigned one ends at 127: both
-    lie in one i8 buffer."""
+    lie in one i8 buffer. `summand_type`: the buffer is of the summand's type, u8 or i8: the sum is
+    cut to its codes, and their bytes are the result's."""
     other: Literal["float", "table", "method"] = "float"
     """Other activations: on reals; on codes, of which each has its entry; or as the op's own rule
     says."""

@@ -53,8 +53,9 @@ def run_chain(node: Node, operands: Operands, profile_name: str) -> Codes:
     assert out is not None
     if not plain(out):
         return _by_stages(node, operands, profile_name)
-    made, done = None, 1
+    made, done, written = None, 1, head.result
     if len(stages) > 1 and stages[1].op == "add":
+        written = _buffer(node, head, operands, profile_name)
         made, done = _with_summand(node, head, operands, profile_name), 2
     others = any(s.op not in _TAILS for s in stages[done:])
     apart = len(stages) > done and _rule(head, profile_name).stage.relu == "apart"
@@ -65,7 +66,8 @@ def run_chain(node: Node, operands: Operands, profile_name: str) -> Codes:
         own = [s.op for s in stages[1:2] if s.op == "relu" and bounding(_rule(head, profile_name))]
         made = run_op(first.op, first.attrs, *given, profile_name, tuple(own))
         done += len(own)
-    return _bounded(made, stages[done:], head, profile_name)
+    made = _bounded(made, stages[done:], replace(head, result=written), profile_name)
+    return _labelled(made, out)
 
 
 def _bounded(codes: Codes, tails: tuple[Stage, ...], head: _Link, profile_name: str) -> Codes:
@@ -110,14 +112,38 @@ def _with_summand(node: Node, head: _Link, operands: Operands, profile_name: str
         return None
     assert head.result.quant is not None
     summand = _read(other.arrays[slot], kind.quant, head.result.quant, rule)
+    kernel = replace(kernel, result=_held(kind.quant, head.result, rule))
     made = product(kernel, arrays, Summand(summand, affine_of(kind.quant)))
     return _written(made, kind.quant, head.result.quant, rule)
+
+
+def _buffer(node: Node, head: _Link, operands: Operands, profile_name: str) -> TensorType:
+    """The type in which a product and a summand are written."""
+    rule, found = _rule(head, profile_name), None
+    if rule.stage.sum_reads == "summand_type":
+        found = _summand(_link(node, 1, operands, head.result, profile_name))
+    return head.result if found is None else _held(found, head.result, rule)
+
+
+def _held(summand: QuantType, result: TensorType, rule: Rule) -> TensorType:
+    """The type in which a sum is written: the result's, or with the storage of the summand."""
+    out = result.quant
+    mixed = out is not None and {summand.storage, out.storage} == {U8, I8}
+    if out is None or rule.stage.sum_reads != "summand_type" or not mixed:
+        return result
+    return result.with_element(replace(out, storage=summand.storage, bounds=None))
+
+
+def _labelled(codes: Codes, result: QuantType) -> Codes:
+    """The bytes of a sum, read as the result's codes."""
+    kind = np.dtype(result.storage.carrier)
+    return codes if codes.dtype == kind or codes.itemsize != 1 else codes.view(kind)
 
 
 def _read(codes: Codes, of: QuantType, result: QuantType, rule: Rule) -> Codes:
     """A summand as it is read: unsigned codes beside an i8 result may end at 127."""
     mixed = (of.storage, result.storage) == (U8, I8)
-    if rule.stage.sum_reads == "as_is" or not mixed:
+    if rule.stage.sum_reads != "i8_saturated" or not mixed:
         return codes
     return np.minimum(codes, codes.dtype.type(127))
 
@@ -125,7 +151,7 @@ def _read(codes: Codes, of: QuantType, result: QuantType, rule: Rule) -> Codes:
 def _written(codes: Codes, of: QuantType, result: QuantType, rule: Rule) -> Codes:
     """A result where an i8 summand lay: unsigned codes may end at 127."""
     mixed = (of.storage, result.storage) == (I8, U8)
-    if rule.stage.sum_reads == "as_is" or not mixed:
+    if rule.stage.sum_reads != "i8_saturated" or not mixed:
         return codes
     return np.minimum(codes, codes.dtype.type(127))
 
@@ -160,7 +186,11 @@ def _by_stages(node: Node, operands: Operands, profile_name: str) -> Codes:
         if out is None or not (last or stage.type is not None or codes is not None):
             continue
         if codes is None:
-            codes = _rounded(flow, out, link.result, rule, profile_name)
+            held = link.result
+            if summand is not None and rule is not None:
+                held = _held(summand, held, rule)
+            assert held.quant is not None
+            codes = _labelled(_rounded(flow, held.quant, held, rule, profile_name), out)
             if summand is not None and rule is not None:
                 codes = _written(codes, summand, out, rule)
         rule = rule if stage.type is None else None

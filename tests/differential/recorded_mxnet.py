@@ -185,6 +185,7 @@ FORESEEN: Mapping[str, Callable[[Said, Mapping[str, Array]], Array]] = {
     "pooling_wide": pooling,
     "embedding": embedding,
     "fused_conv_odd": fused_conv,
+    "fused_conv_sum": fused_conv,
 }
 """What the profile foresees, by the name of the file that recorded it."""
 

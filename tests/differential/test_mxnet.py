@@ -39,7 +39,7 @@ def rule_of(name: str) -> str:
     known = {"quantize_v2": "quantize", "fused_conv": "conv2d", "conv": "conv2d", "act": "relu"}
     known |= {"fused_linear": "linear", "fused_linear_codes": "linear", "pooling": "avg_pool2d"}
     known |= {"pooling_full": "avg_pool2d", "pooling_wide": "avg_pool2d", "sums": "add"}
-    known |= {"fused_conv_odd": "conv2d"}
+    known |= {"fused_conv_odd": "conv2d", "fused_conv_sum": "conv2d"}
     return known.get(name, name)
 
 
@@ -86,7 +86,10 @@ def test_scales_are_chosen_from_ranges_of_six_decimals() -> None:
         assert np.array_equal(scale, reach / F(level)), kind
 
 
-@pytest.mark.parametrize("name", ["quantize_v2", "requantize", "add", "fused_conv", "fused_linear"])
+RICH = ("quantize_v2", "requantize", "add", "fused_conv", "fused_conv_sum", "fused_linear")
+
+
+@pytest.mark.parametrize("name", RICH)
 def test_recorded_inputs_are_rich_in_ties_and_ends(name: str) -> None:
     count = Count()
     for said, arrays in cases(name):

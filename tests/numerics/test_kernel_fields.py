@@ -63,9 +63,9 @@ def test_a_summand_is_added_to_reals_or_in_units_of_the_result(how: str, tail: s
 
 
 @pytest.mark.parametrize("how", ["real", "ratio"])
-@pytest.mark.parametrize("reads", ["as_is", "i8_saturated"])
+@pytest.mark.parametrize("reads", ["as_is", "i8_saturated", "summand_type"])
 @pytest.mark.parametrize(("kind", "result"), [("u1", "i8"), ("i1", "u8"), ("u1", "u8")])
-def test_summand_and_result_of_two_kinds_lie_in_one_i8_buffer(
+def test_summand_and_result_of_two_kinds_lie_in_one_buffer(
     kind: str, result: str, reads: str, how: str
 ) -> None:
     arrays = given(kind)
@@ -80,9 +80,11 @@ def test_summand_and_result_of_two_kinds_lie_in_one_i8_buffer(
     else:
         scaled = (acc * (sx * sw) + arrays["b"] + codes.astype(F) * sz) / sy
         fields = f'{AFTER}requant = {{multiplier = "divide"}}\n'
-    least, most = (0, 255) if result == "u8" else (-128, 127)
+    buffer = storage if reads == "summand_type" else result
+    least, most = (0, 255) if buffer == "u8" else (-128, 127)
     wanted = np.clip(np.rint(scaled), least, most)
     wanted = np.minimum(wanted, 127) if cut else wanted
+    wanted = wanted.astype(np.uint8 if buffer == "u8" else np.int8).view(f"{result[0]}1")
     said = f'{fields}stage = {{sum = "{how}", sum_reads = "{reads}"}}'
     text = body(f"!quant.uniform<{storage}:f32, 1.25>", "", f"!quant.uniform<{result}:f32, 0.9>")
     found = computed(said, text, **arrays)

@@ -358,18 +358,20 @@ def run(graph: dict[str, Any], given: dict[str, Any]) -> list[Any]:
     return arrays(bound.forward(is_train=False))
 
 
-def fused_conv(rng: np.random.RandomState, *, odd: bool = False) -> list[Case]:
+SUMS = ((False, "int8"), (False, "uint8"))
+"""Summands without an activation behind."""
+PLAIN = ((False, ""), (True, ""), (True, "int8"), (True, "uint8"))
+
+
+def fused_conv(
+    rng: np.random.RandomState, *, odd: bool = False, tails: tuple[Any, ...] = PLAIN
+) -> list[Case]:
     """`odd`: ranges of weights are no short fractions, and some biases leave 32 bits."""
     out = []
     forms = [
         (kind, relu, summand, bias)
         for kind in ("int8", "uint8")
-        for relu, summand in (
-            (False, ""),
-            (True, ""),
-            (True, "int8"),
-            (True, "uint8"),
-        )
+        for relu, summand in tails
         for bias in (False, True)
     ]
     for trial, (kind, relu, summand, bias) in enumerate((forms * 3)[: 24 if odd else 48]):
@@ -557,6 +559,7 @@ OPS: dict[str, Any] = {
     "fused_conv_odd": partial(fused_conv, odd=True),
     "pooling_wide": pooling_wide,
     "apart": apart,
+    "fused_conv_sum": partial(fused_conv, tails=SUMS),
 }
 
 
