@@ -28,7 +28,7 @@ from qir.numerics import Profile, bring, given, profile_text
 from qir.numerics import profile as named_profile
 from qir.numerics.processor import on_processor
 from qir.passes._coded import held
-from qir.passes._decisions import Plan, as_taken, as_written
+from qir.passes._decisions import Plan, as_moved, as_taken, as_written
 from qir.passes._kernel_table import kernel_table
 from qir.passes._kernels import kernels, of_reals
 from qir.passes._masks import refuted, seen, unseen
@@ -307,14 +307,17 @@ def plan(
     return as_taken(found, backend.verdicts(folded), folded.name) if held(folded) else found
 
 
-def written(plan: Plan, path: str | Path, *, target: str = "onnxruntime") -> Plan:
-    """A plan of quantizing without data, by the file that was written of it: products whose codes
-    a target computes in reals are told as that. Files that nobody reads leave it as it is."""
+def written(
+    plan: Plan, path: str | Path, *, target: str = "onnxruntime", data: bool = False
+) -> Plan:
+    """A plan by the file that was written of it; files that nobody reads leave it as it is. Of
+    quantizing without data products whose codes a target computes in reals are told as that, with
+    `data` ops that move codes in this form."""
     try:
         graph = load(path)
     except InputError:
         return plan
-    return as_written(plan, taken(graph, target=target))
+    return (as_moved if data else as_written)(plan, taken(graph, target=target))
 
 
 def _planned_as(

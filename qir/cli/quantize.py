@@ -220,6 +220,8 @@ def quantize(
     save_ledger(ledger, ledger_file)
     if dynamic and form != "integer":
         plan = pipeline.written(plan, output, target=target)
+    elif statistics is not None and form == "qoperator":
+        plan = pipeline.written(plan, output, target=target, data=True)
     lengths = file_bytes(model), file_bytes(output)
     if as_json:
         screen.json(

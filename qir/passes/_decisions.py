@@ -125,6 +125,19 @@ def as_written(plan: Plan, found: Iterable[Verdict]) -> Plan:
     return replace(plan, decisions=tuple(map(told, plan.decisions)))
 
 
+def as_moved(plan: Plan, found: Iterable[Verdict]) -> Plan:
+    """The plan of quantizing with data, in which ops that move elements alone and got codes because
+    the form that was written has all about them on codes are told as integer."""
+    done = {(v.node, v.op) for v in found if v.taken == "integer"}
+
+    def told(made: Decision) -> Decision:
+        names = (made.node, f"{made.node}.q")  # the latter of its codes
+        moved = made.becomes == "float" and any((name, made.op) in done for name in names)
+        return replace(made, becomes="integer", reason="") if moved else made
+
+    return replace(plan, decisions=tuple(map(told, plan.decisions)))
+
+
 class Known:
     """What is known of the ops of a graph before anything is planned."""
 

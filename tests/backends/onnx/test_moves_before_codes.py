@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import qir
 from qir import pipeline
 from qir.ir.graph import Graph
 from qir.ir.text import parse
+from tests.cli.command import qir as command
 
 SEED = 8
 SLICE = "slice(%p) {starts = (0,), ends = (3,), axes = (1,), steps = (1,)}"
@@ -86,3 +88,42 @@ def test_elements_that_others_read_keep_their_own_map(move: str, tmp_path: Path)
     assert most > 20, "beyond the map of the part"
     off = min(np.abs(p - real).max() for p in found if p.shape == real.shape)
     assert off < 0.02 * most, f"seed {SEED}"
+
+
+PADDED = """graph main {
+  %x = input() : 4x5x8xf32
+  %w = constant(@w) : 8x8xf32
+  %v = constant(@v) : 8x3xf32
+  %h = matmul(%x, %w) : 4x5x8xf32
+  %p = pad(%h) {pads = (0, 1, 0, 0, 1, 0), value = 0.0} : 4x7x8xf32
+  %s = slice(%p) {starts = (1,), ends = (6,), axes = (1,), steps = (1,)} : 4x5x8xf32
+  %y = matmul(%s, %v) : 4x5x3xf32
+  output(y=%y)
+}
+"""
+
+
+@pytest.mark.parametrize(("form", "count"), [("qdq", 3), ("qoperator", 4)])
+def test_a_pad_counts_as_the_form_has_it(form: str, count: int, tmp_path: Path) -> None:
+    """Nothing plans codes for a pad: in QOperator form they are there, and it moves them."""
+    rng = np.random.default_rng(SEED)
+    held = {"w": rng.normal(size=(8, 8)), "v": rng.normal(size=(8, 3))}
+    graph = parse(PADDED, {name: a.astype(np.float32) for name, a in held.items()})
+    pipeline.save(graph, tmp_path / "m.onnx")
+    np.save(tmp_path / "x.npy", rng.normal(size=(16, 5, 8)).astype(np.float32))
+    made = command(
+        "quantize",
+        *(tmp_path / "m.onnx", "--data", tmp_path / "x.npy", "--format", form),
+        *("-o", tmp_path / "q.onnx"),
+    )
+    assert f"integer  {count} of 4 ops" in made.out, made
+    asked = ("--target", "onnxruntime", "--json")
+    told = json.loads(command("verify", tmp_path / "q.onnx", *asked).out)
+    assert sum(v["taken"] == "integer" for v in told["ops"]) == count
+    options = ort.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "o.onnx")
+    ort.InferenceSession(str(tmp_path / "q.onnx"), options, providers=["CPUExecutionProvider"])
+    optimized = onnx.shape_inference.infer_shapes(onnx.load(tmp_path / "o.onnx")).graph
+    pad = next(n for n in optimized.node if n.op_type == "Pad")
+    behind = {n.op_type for n in optimized.node if set(n.output) & set(pad.input)}
+    assert (behind == {"QLinearMatMul"}) == (form == "qoperator"), optimized

@@ -118,6 +118,30 @@ def test_a_gemm_and_a_convolution(bias: bool, tmp_path: Path) -> None:
     assert found["qdq"] == [] if bias else ["QGemm"]
 
 
+CUTS = {"relu": ["Relu"], "clip": ["Clip", "low", "high"]}
+BEHIND = {"read": False, "a result": True, "read, and a result": True, "added to": True}
+
+
+@pytest.mark.parametrize("behind", BEHIND)
+@pytest.mark.parametrize("cut", CUTS)
+def test_a_product_that_a_relu_or_a_clip_cuts(cut: str, behind: str, tmp_path: Path) -> None:
+    """In QDQ form it is float32 where the cut stands right behind it, and is no result itself."""
+    node, rng, (op, *ends) = helper.make_node, np.random.default_rng(6), CUTS[cut]
+    last, made = ("y", "h") if behind == "a result" else ("r", "h")
+    nodes = [node("MatMul", ["x", "w"], [made])]
+    if behind == "added to":
+        nodes.append(node("Add", ["h", "b"], ["s"]))
+        made = "s"
+    nodes.append(node(op, [made, *ends], ["y1" if "and" in behind else last]))
+    if behind != "a result":
+        nodes.append(node("Tanh", [nodes[-1].output[0]], ["y"]))
+    held = {"w": normal(rng, 8, 8), "b": normal(rng, 8), "low": np.float32(0)}
+    held |= {"high": np.float32(6)}
+    found = agrees(model(nodes, ["N", 8], held, "and" in behind), tmp_path)
+    assert len(found["integer"]) == 1
+    assert len(found["qdq"]) == BEHIND[behind]
+
+
 BODIES = ("if", "loop", "scan")
 
 
