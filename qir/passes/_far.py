@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,6 +53,17 @@ def beyond(node: Node) -> str:
             return f", which float32 does not hold: codes of its result mean up to {lost:.4g}"
     far = _sums(node)
     return f", which float32 does not hold: its sums come to {far:.4g}" if far > MOST else ""
+
+
+def infinite(codes: Iterable[Value], made: TensorType) -> bool:
+    """Whether reals between codes are infinite where a kernel on the codes counts on."""
+    return _cut(made) is not None or any(furthest(v) >= _INFINITE for v in codes)
+
+
+def counts_on(x: Value, w: Value) -> bool:
+    """Whether sums of codes count on where reals of a side, or of both scales, are infinite."""
+    far = furthest(x), furthest(w)
+    return max(far) >= _INFINITE or far[0] * far[1] > MOST
 
 
 def furthest(value: Value) -> float:

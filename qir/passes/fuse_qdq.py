@@ -11,6 +11,7 @@ from qir.ir.types import QuantType
 from qir.ledger import Change, Ledger
 from qir.numerics import profile, query_of
 from qir.numerics.parameters import MOST_BITS
+from qir.passes._far import infinite
 from qir.passes._wrapping import wrapping
 from qir.rewrite.fusing import (
     INTEGER,
@@ -41,7 +42,8 @@ class FuseQdq(Fusing):
 
     What only moves codes must find and leave one map, though concat may convert; a bias must count
     in the accumulator's own unit. Products of codes too wide for sums of 32 bits stay real, those
-    too whose sums would wrap in them, and what has no kernel for codes of its width.
+    too whose sums would wrap in them, what has no kernel for codes of its width, and what is
+    infinite in float32.
     """
 
     name = "fuse-qdq"
@@ -55,6 +57,8 @@ class FuseQdq(Fusing):
 
     def allows(self, match: Match, graph: Graph) -> bool:
         if match.quantize is None or not counts_accumulator(match) or self._too_wide(match, graph):
+            return False
+        if infinite((*match.codes.values(), *match.summands.values()), match.last.result.type):
             return False
         if match.head.op in PRODUCTS:
             gains = (match.head.attrs.get("alpha", 1.0), match.head.attrs.get("beta", 1.0))

@@ -16,6 +16,7 @@ from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 from qir.ir.types import Array, QuantType, TensorType
 from qir.ledger import Change, Ledger
+from qir.passes._far import counts_on
 from qir.passes._wrapping import wrapping
 from qir.rewrite import REGROUPED, Pass
 from qir.rewrite.watch import may
@@ -51,7 +52,8 @@ class LowerInteger(Pass):
     The sum is exact in 32 bits, is made a float, and is multiplied by the product of both scales:
     the same reals, rounded in other places. The left side has one scale, the right one for all or
     one an output channel; a convolution whose weights have several zero points stays as it is, as
-    do what has channels last, since no runtime computes it, and a sum that would wrap in 32 bits.
+    do what has channels last, since no runtime computes it, a sum that would wrap in 32 bits, and
+    reals that float32 does not hold.
     """
 
     name = "lower-integer"
@@ -62,7 +64,7 @@ class LowerInteger(Pass):
         for node in list(graph):
             if node.op not in _PRODUCTS or (sides := _sides(node)) is None:
                 continue
-            if wrapping(graph, node, biased=False):
+            if wrapping(graph, node, biased=False) or counts_on(*(s.codes for s in sides)):
                 continue
             if not may(self.name, f"lower {node.op}", node):
                 continue

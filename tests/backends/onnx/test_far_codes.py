@@ -117,3 +117,32 @@ def test_reals_that_lie_further_are_refused_in_one_line(
     ledger = Ledger()
     pipeline.save(graph, made, format=how, target=target, ledger=ledger, lossy=True)
     assert Change.APPROXIMATED in ledger.counts()
+
+
+def between(kind: str, b: NDArray[np.generic], maps: list[Map]) -> onnx.ModelProto:
+    """The same product of reals between codes, as a source may have it."""
+    proto = model("QLinearMul", kind, b, maps)
+    del proto.graph.node[:]
+    proto.graph.node.extend(
+        [
+            helper.make_node("DequantizeLinear", ["a", "as", "az"], ["ar"]),
+            helper.make_node("DequantizeLinear", ["b", "bs", "bz"], ["br"]),
+            helper.make_node("Mul", ["ar", "br"], ["cr"]),
+            helper.make_node("QuantizeLinear", ["cr", "cs", "cz"], ["c"]),
+        ]
+    )
+    return proto
+
+
+@pytest.mark.parametrize("divided", [126, 127])
+def test_infinite_reals_of_a_source_stay_reals(divided: int, tmp_path: Path) -> None:
+    maps = [Map(MOST / divided, 0), Map(MOST / 255, 127)]
+    proto, ledger = between("i", np.array([-127, 1], np.int8), maps), Ledger()
+    onnx.save(proto, tmp_path / "m.onnx")
+    made = tmp_path / "made.onnx"
+    graph = pipeline.load(tmp_path / "m.onnx")
+    pipeline.save(graph, made, format="qoperator", ledger=ledger)
+    assert any("stays on reals (1 Mul)" in e.reason for e in ledger)
+    given = feeds(proto, "i")
+    wanted, found = (run(m, given, optimize=False)["c"] for m in (proto, onnx.load(made)))
+    assert (found == wanted).all()
