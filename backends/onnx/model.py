@@ -352,7 +352,7 @@ def _requantize(writer: Writer, node: Node) -> None:
     rounding = str(node.attrs["round"])
     out, stem = writer.name(value), value.lineage.tensor
     writer.quantize(real, value.type, out, node, stem, rounding=rounding)
-    if apart := beyond(node):
+    if apart := beyond(writer.graph, node):
         said = f"requantize is written as reals between codes{apart}"
         writer.ledger.add(Change.APPROXIMATED, STEP, out, said)
 

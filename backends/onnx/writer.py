@@ -142,6 +142,7 @@ class Writer:
         self._node_names: set[str] = set()
         self._params: dict[bytes, str] = {}
         self._reals: dict[Value, str] = {}
+        self._held: dict[Value, str] = {}
         self._twins: dict[str, list[tuple[Array, str]]] = {}
         if outer is not None:
             self.domains, self._node_names = outer.domains, outer._node_names
@@ -311,7 +312,7 @@ class Writer:
 
     def on_reals(self, op: str, node: Node, out: str) -> None:
         """Says that an op on codes was written on reals, which end elsewhere and do not wrap."""
-        apart = going_on(self.graph, node) or beyond(node)
+        apart = going_on(self.graph, node) or beyond(self.graph, node)
         change = Change.APPROXIMATED if apart else Change.REGROUPED
         said = f"{op} on codes is written as reals between codes{apart}"
         self.ledger.add(change, STEP, out, said)
@@ -378,13 +379,16 @@ class Writer:
         if value not in self._reals:
             out = self.fresh(f"{value.name}_DequantizeLinear_Output")
             self.dequantize(value, out, node)
-            if ending(value):
-                whole, out = out, self.fresh(f"{value.name}_held")
-                held = (("least", -MOST), ("greatest", MOST))
-                ends = [self.parameter(np.array(v, np.float32), n, None) for n, v in held]
-                self.emit("Clip", [whole, *ends], [out])
             self._reals[value] = out
-        return self._reals[value]
+        if not ending(self.graph, node, value):
+            return self._reals[value]
+        if value not in self._held:
+            out = self.fresh(f"{value.name}_held")
+            held = (("least", -MOST), ("greatest", MOST))
+            ends = [self.parameter(np.array(v, np.float32), n, None) for n, v in held]
+            self.emit("Clip", [self._reals[value], *ends], [out])
+            self._held[value] = out
+        return self._held[value]
 
     def dequantize(
         self,

@@ -13,6 +13,8 @@ from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 from qir.ir.types import Array, QuantType, TensorType
+from qir.numerics import profile, query_of
+from qir.passes._wrapping import profile_within
 
 MOST = float(np.finfo(np.float32).max)
 _INFINITE = MOST + 2.0**103  # what rounds to infinity: half a unit past the end
@@ -25,9 +27,10 @@ _SUMMED = frozenset(
 _ANY = 2**31  # elements, where nobody knows how many
 
 
-def ending(value: Value) -> bool:
-    """Whether reals of some of its codes are float32's end, and infinite by a scale's rounding."""
-    return _INFINITE <= furthest(value) <= _NEAR
+def ending(graph: Graph, node: Node, value: Value) -> bool:
+    """Whether reals of some codes that a node reads are float32's end, and infinite by a scale's
+    rounding, where it counts on the codes."""
+    return _INFINITE <= furthest(value) <= _NEAR and not _of_reals(graph, node)
 
 
 def held(graph: Graph, node: Node, codes: Value, reals: Value) -> Value:
@@ -40,19 +43,31 @@ def held(graph: Graph, node: Node, codes: Value, reals: Value) -> Value:
     return graph.add("clip", {"x": reals}, ends, name=f"{codes.name}.held", before=node).result
 
 
-def beyond(node: Node) -> str:
+def beyond(graph: Graph, node: Node) -> str:
     """How reals in a node's place come out otherwise: float32 does not hold them.
 
     For the end of a line in the ledger; empty where float32 holds them, or ends where codes do.
     """
+    said = _beyond(node)
+    return f", which float32 does not hold: {said}" if said and not _of_reals(graph, node) else ""
+
+
+def _beyond(node: Node) -> str:
     for value in node.operands.values():
         if (far := furthest(value)) > _NEAR:
-            return f", which float32 does not hold: codes of {value.name} mean up to {far:.4g}"
+            return f"codes of {value.name} mean up to {far:.4g}"
     for kind in _rounded(node):
         if (lost := _cut(kind)) is not None:
-            return f", which float32 does not hold: codes of its result mean up to {lost:.4g}"
+            return f"codes of its result mean up to {lost:.4g}"
     far = _sums(node)
-    return f", which float32 does not hold: its sums come to {far:.4g}" if far > MOST else ""
+    return f"its sums come to {far:.4g}" if far > MOST else ""
+
+
+def _of_reals(graph: Graph, node: Node) -> bool:
+    """Whether a kernel makes reals of its codes itself, whose infinite ones it has too."""
+    named = profile_within(graph, node)
+    method = profile(named).resolve(query_of(node)).method if named else None
+    return method is not None and method.name == "reals"
 
 
 def infinite(codes: Iterable[Value], made: TensorType) -> bool:
@@ -103,7 +118,8 @@ def _ends(quant: QuantType) -> Iterator[tuple[float, float, float, int]]:
 def _meant(constant: Array, quant: QuantType) -> NDArray[np.float64]:
     """The reals of a constant whose codes have one scale, as float64 holds them."""
     scale, zero = (float(np.asarray(n).flat[0]) for n in (quant.scales(), quant.zeros()))
-    return (np.asarray(constant.data).astype(np.float64) - zero) * scale
+    with np.errstate(invalid="ignore"):
+        return (np.asarray(constant.data).astype(np.float64) - zero) * scale
 
 
 def _rounded(node: Node) -> Iterator[TensorType]:

@@ -51,7 +51,7 @@ class ExpandQdq(Pass):
                 continue  # what holds bodies hands codes to them; they are unwrapped on their own
             if not may(self.name, f"expand {node.op}", node):
                 continue
-            apart = going_on(graph, node) or _far.beyond(node)
+            apart = going_on(graph, node) or _far.beyond(graph, node)
             try:
                 _expand(graph, node, reals)
             except TypeRuleError as error:
@@ -144,8 +144,13 @@ def _reals(
     numbers = {f"x.{s.removeprefix(dot)}": v for s, v in beside.items() if s.startswith(dot)}
     key = (value, *(v for _, v in sorted(numbers.items())))
     if key not in known:
-        reals = _dequantized(graph, node, value, numbers)
-        known[key] = _far.held(graph, node, value, reals) if _far.ending(value) else reals
+        known[key] = _dequantized(graph, node, value, numbers)
+    found = known[key]
+    if not _far.ending(graph, node, value):
+        return found
+    key = (*key, found)
+    if key not in known:
+        known[key] = _far.held(graph, node, value, found)
     return known[key]
 
 
@@ -243,7 +248,7 @@ def _through(graph: Graph, node: Node, value: Value, kind: TensorType) -> Value:
     """A rounding inside a chain: quantize and dequantize again."""
     codes = graph.add("quantize", {"x": value}, types=[kind], before=node).result
     reals = graph.add("dequantize", {"x": codes}, before=node).result
-    return _far.held(graph, node, codes, reals) if _far.ending(codes) else reals
+    return _far.held(graph, node, codes, reals) if _far.ending(graph, node, codes) else reals
 
 
 def _finish(graph: Graph, node: Node, flows: Sequence[Value], numbers: Mapping[str, Value]) -> None:

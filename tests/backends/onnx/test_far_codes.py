@@ -146,3 +146,21 @@ def test_infinite_reals_of_a_source_stay_reals(divided: int, tmp_path: Path) -> 
     given = feeds(proto, "i")
     wanted, found = (run(m, given, optimize=False)["c"] for m in (proto, onnx.load(made)))
     assert (found == wanted).all()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_kernel_that_makes_reals_of_its_codes_has_infinite_ones_too(
+    form: str, tmp_path: Path
+) -> None:
+    proto = model("QLinearMul", "i", None, [Map(MOST / 254, 126), Map(MOST / 254, 126)])
+    slots = ["b", "bs", "bz", "cs", "cz"]
+    node = helper.make_node("QLinearLeakyRelu", slots, ["c"], domain="com.microsoft", alpha=0.01)
+    proto.graph.node[0].CopyFrom(node)
+    onnx.save(proto, tmp_path / "m.onnx")
+    how, target = FORMS[form]
+    made = tmp_path / "made.onnx"
+    pipeline.save(pipeline.load(tmp_path / "m.onnx"), made, format=how, target=target)
+    given = feeds(proto, "i")
+    wanted, found = (run(m, given, optimize=False)["c"] for m in (proto, onnx.load(made)))
+    assert wanted.ravel()[128] == found.ravel()[128] == -128
+    assert (found == wanted).all()
