@@ -103,14 +103,17 @@ def as_written(plan: Plan, found: Iterable[Verdict]) -> Plan:
     for verdict in left.values():
         named.setdefault(verdict.node, []).append(verdict)
     known = {made.node for made in plan.decisions}
+    exact = {(made.node, made.op) for made in plan.decisions}
 
     def meant(made: Decision) -> Verdict | None:
         names = (made.node, f"{made.node}.product")  # the latter where what it adds stands apart
-        of = [v for name in names for v in named.get(name, ())[:1] if v.op != "sum"]
+        of = [v for name in names for v in named.get(name, ()) if v.op != "sum"]
+        alike = [v for v in of if v.op == made.op]
+        of = [v for v in of if (v.node, v.op) not in exact]  # branches may call their ops alike
         other = (
             v for v in left.values() if v.op == made.op and v.node not in known
         )  # called as a result
-        return next(iter(of), None) or next(other, None)
+        return next(iter(alike or of), None) or next(other, None)
 
     def told(made: Decision) -> Decision:
         verdict = meant(made) if made.becomes == "integer" else None

@@ -189,6 +189,21 @@ def held_in(kind: str, *, bias: bool) -> Any:
     return model([*first, scan], [4, 8], held, 1)
 
 
+def test_branches_that_call_their_results_alike(tmp_path: Path) -> None:
+    """One of a relu, one of a product."""
+    node, rng, value = helper.make_node, np.random.default_rng(9), helper.make_tensor_value_info
+    cut = [node("MatMul", ["x", "w"], ["u"]), node("Relu", ["u"], ["t"])]
+    then, other = cut, [node("MatMul", ["x", "v"], ["t"])]
+    parts = {
+        f"{name}_branch": helper.make_graph(nodes, name, [], [value("t", F32, None)])
+        for name, nodes in (("then", then), ("else", other))
+    }
+    first = [node("ReduceMax", ["x"], ["most"], keepdims=0)]
+    first += [node("Greater", ["most", "none"], ["cond"]), node("If", ["cond"], ["y"], **parts)]
+    held = {"w": normal(rng, 8, 8), "v": normal(rng, 8, 8), "none": np.float32(0)}
+    assert all(len(made) == 2 for made in agrees(model(first, [4, 8], held), tmp_path).values())
+
+
 @pytest.mark.parametrize("seed", [*range(5), 110, 159])
 def test_random_networks(seed: int, tmp_path: Path) -> None:
     """Products of several kinds behind each other, with and without what is added and cut."""
