@@ -57,9 +57,9 @@ class Network:
         kind = TensorType(shape, F32)
         self.x = self.coded(self.graph.add("input", types=[kind], name="x").result)
 
-    def coded(self, value: Value, high: float = 3.0) -> Value:
-        kind = TensorType(value.type.shape, bytes_of("int8", high))
-        codes = self.graph.add("quantize", {"x": value}, types=[kind]).result
+    def coded(self, value: Value, high: float = 3.0, kind: str = "int8") -> Value:
+        made = TensorType(value.type.shape, bytes_of(kind, high))
+        codes = self.graph.add("quantize", {"x": value}, types=[made]).result
         return self.graph.add("dequantize", {"x": codes}).result
 
     def constant(self, data: Array, quant: QuantType | None = None) -> Value:
@@ -87,6 +87,9 @@ class Network:
             ones = [self.constant(np.ones(8, np.float32)) for _ in range(4)]
             slots = dict(zip(("gamma", "beta", "mean", "var"), ones, strict=True))
             return self.op(name, x=self.coded(first), **slots)
+        if name == "conv2d_add_unsigned":
+            once = self.coded(self.op("relu", x=first), kind="uint8")
+            return self.op("add", a=self.layer(once), b=once)
         if op in ("conv2d", "linear"):
             for tail in tails:
                 beside = {"b": self.coded(self.layer(self.x))} if tail == "add" else {}

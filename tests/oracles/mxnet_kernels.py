@@ -38,11 +38,13 @@ def networks() -> dict[str, Any]:
     """Each between two layers, the first of which makes its operand codes."""
     x = mx.sym.Variable("data")
     a, c = _conv(x, "a"), _conv(x, "c")
+    r = _relu(a)
     made = {
         "conv2d": a,
         "conv2d_relu": _relu(a),
         "conv2d_add": a + c,
         "conv2d_add_relu": _relu(a + c),
+        "conv2d_add_unsigned": _conv(r, "c") + r,
         "add": _pool(a) + _pool(c),
         "mul": _pool(a) * _pool(c),
         "concat": mx.sym.concat(a, c, dim=1),
@@ -62,19 +64,63 @@ def kernels() -> list[str]:
     """Of each network the operators that are left, those in one kernel in brackets."""
     lines, rng = [], np.random.RandomState(0)
     for name, symbol in networks().items():
-        plain = symbol.get_backend_symbol("MKLDNN_QUANTIZE")
-        shapes, _, more = plain.infer_shape(data=SHAPE)
-        pairs = zip(plain.list_arguments(), shapes)  # noqa: B905 of Python 3.8
-        args = {n: mx.nd.array(rng.normal(size=s)) for n, s in pairs if n != "data"}
-        pairs = zip(plain.list_auxiliary_states(), more)  # noqa: B905
-        states = {n: mx.nd.array(abs(rng.normal(size=s))) for n, s in pairs}
-        data = mx.io.NDArrayIter(data=mx.nd.array(rng.normal(size=SHAPE)), batch_size=2)
-        named: dict[str, Any] = {"calib_mode": "naive", "calib_data": data, "logger": _SILENT}
-        made, _, _ = quantize_model(plain, args, states, ctx=mx.cpu(), **named)
-        made = made.get_backend_symbol("MKLDNN_QUANTIZE")
-        ops = [_told(node) for node in json.loads(made.tojson())["nodes"] if node["op"] != "null"]
-        lines.append(f"{name} {' '.join(ops)}")
+        made = _quantized(symbol, rng)[0]
+        lines.append(f"{name} {' '.join(_told(node) for node in _nodes(made))}")
     return sorted(lines)
+
+
+def _quantized(symbol: Any, rng: np.random.RandomState) -> tuple[Any, Any, Any]:
+    """A network of codes, its arguments and its states."""
+    plain = symbol.get_backend_symbol("MKLDNN_QUANTIZE")
+    shapes, _, more = plain.infer_shape(data=SHAPE)
+    pairs = zip(plain.list_arguments(), shapes)  # noqa: B905 of Python 3.8
+    args = {n: mx.nd.array(rng.normal(size=s)) for n, s in pairs if n != "data"}
+    pairs = zip(plain.list_auxiliary_states(), more)  # noqa: B905
+    states = {n: mx.nd.array(abs(rng.normal(size=s))) for n, s in pairs}
+    data = mx.io.NDArrayIter(data=mx.nd.array(rng.normal(size=SHAPE)), batch_size=2)
+    named: dict[str, Any] = {"calib_mode": "naive", "calib_data": data, "logger": _SILENT}
+    made, args, states = quantize_model(plain, args, states, ctx=mx.cpu(), **named)
+    return made.get_backend_symbol("MKLDNN_QUANTIZE"), args, states
+
+
+def _nodes(symbol: Any) -> list[Any]:
+    return [node for node in json.loads(symbol.tojson())["nodes"] if node["op"] != "null"]
+
+
+def computed(rng: np.random.RandomState) -> list[dict[str, Any]]:
+    """What each network gives, and its kernels in turn: their operands, and range and type of what
+    each makes."""
+    out = []
+    for name, symbol in networks().items():
+        made, args, states = _quantized(symbol, rng)
+        x = (rng.normal(size=SHAPE) * 1.1).astype(F)
+        given = {**args, "data": mx.nd.array(x)}
+
+        def run(of: Any, given: Any = given, states: Any = states) -> list[Any]:
+            held = {n: given[n] for n in of.list_arguments()}
+            more = {n: states[n] for n in of.list_auxiliary_states()}
+            bound = of.bind(mx.cpu(), held, aux_states=more, grad_req="null")
+            return [found.asnumpy() for found in bound.forward(is_train=False)]
+
+        (y,), within = run(made), made.get_internals()
+        found = dict(zip(within.list_outputs(), run(within)))  # noqa: B905
+        names = [node["name"] for node in json.loads(made.tojson())["nodes"]]
+        steps = [_step(node, names, found) for node in _nodes(made)]
+        case = {"said": {"name": name, "steps": steps}, "x": x, "y": y}
+        held = {**args, **states}
+        out.append(case | {f"held.{n}": v.asnumpy() for n, v in held.items()})
+    return out
+
+
+def _step(node: Any, names: list[str], found: dict[str, Any]) -> dict[str, Any]:
+    within = [n["op"] for g in node.get("subgraphs", []) for n in g["nodes"] if n["op"] != "null"]
+    results = [v for n, v in found.items() if n.startswith(node["name"] + "_")]
+    step = {"name": node["name"], "op": node["op"], "within": within}
+    step["operands"] = list(dict.fromkeys(names[i[0]] for i in node["inputs"]))
+    step["kind"] = node.get("attrs", {}).get("pool_type", "")
+    step["made"] = str(results[0].dtype)
+    step["range"] = [float(v.ravel()[0]) for v in results[1:]]
+    return step
 
 
 def _told(node: Any) -> str:

@@ -18,7 +18,7 @@ import mxnet as mx
 import numpy as np
 
 from tests.oracles.mxnet_draws import Codes, F, codes, on_grid, printed
-from tests.oracles.mxnet_kernels import apart, kernels
+from tests.oracles.mxnet_kernels import apart, computed, kernels
 from tests.oracles.mxnet_symbol import Symbol
 
 Case = dict[str, Any]
@@ -560,6 +560,7 @@ OPS: dict[str, Any] = {
     "pooling_wide": pooling_wide,
     "apart": apart,
     "fused_conv_sum": partial(fused_conv, tails=SUMS),
+    "networks": computed,
 }
 
 
