@@ -167,7 +167,8 @@ def quantize(
         weights=weights,
         profile=profile or "",
     )
-    _require_work(model, plan)
+    if alone or not any(d.reason.startswith("a mask puts") for d in plan.decisions):
+        _require_work(model, plan)  # else the data tell whether it is one
     statistics: Statistics | None = None
     if stats is not None:
         statistics = Statistics.load(stats)
@@ -185,6 +186,7 @@ def quantize(
             profile=profile or "",
             statistics=statistics,
         )
+        _require_work(model, plan)
     journal = pipeline.read_journal(model)
     common: Common = {
         "target": target,

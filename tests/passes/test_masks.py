@@ -277,3 +277,26 @@ def test_a_mask_that_no_data_show_is_one_by_what_it_is_put_upon() -> None:
     found = pipeline.plan(graph, statistics=pipeline.calibrate(graph, [unmasked]))
     assert found == pipeline.plan(graph)
     assert any("a mask puts -10000 there" in d.reason for d in found.decisions)
+
+
+@pytest.mark.parametrize(("factor", "status"), [(200.0, 0), (0.1, 2)])
+def test_the_data_tell_whether_all_work_is_behind_a_mask(
+    factor: float, status: int, tmp_path: Path
+) -> None:
+    text = """graph main {
+  %x = input() : 32x8xf32
+  %f = constant(-100.0) : f32
+  %o = less(%x, %f) : 32x8xbool
+  %z = where(%o, %f, %x) : 32x8xf32
+  %w = constant(@w) : 8x8xf32
+  %y = matmul(%z, %w) : 32x8xf32
+  output(y=%y)
+}
+"""
+    rng = np.random.default_rng(5)
+    arrays = {"w": rng.normal(size=(8, 8)).astype(np.float32)}
+    model, data = save(parse(text, arrays), tmp_path / "m.onnx"), tmp_path / "x.npy"
+    np.save(data, rng.normal(0, factor, (64, 8)).astype(np.float32))
+    done = qir("quantize", str(model), "--data", str(data), "-o", str(tmp_path / "q.onnx"))
+    assert done.status == status, done
+    assert (status == 0) == ("mask" not in done.out + done.err)
