@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from qir.numerics import profile
+from tests.differential.recorded_mxnet import PROFILE as MXNET
 from tests.differential.test_ipex_vectors import PROFILE as IPEX
 from tests.differential.test_qonnx_vectors import PROFILE as QONNX
 from tests.differential.test_tflite_vectors import (
@@ -34,6 +35,9 @@ test` holds their profiles to it. Inputs are made from seeds; a hash says that t
 | Intel's extension for PyTorch 2.8 | `make oracle-ipex` \
 | a laboratory of 7 GB, archived, with known security issues: \
 read the head of `tests/oracles/ipex_vectors.py` |
+| MXNet 1.9.1 | `make oracle-mxnet` \
+| an environment of its own, of Python up to 3.11; where it lies in `build/oracles/mxnet`, or \
+`QIR_MXNET` names its Python, a test records anew |
 | QONNX 1.0 | `python -m tests.oracles.qonnx_vectors` | the package `qonnx` |
 
 IPEX was recorded again in November 2026 (torch 2.8.0+cu128, the extension 2.8.0+cpu, oneDNN 3.7.1
@@ -51,7 +55,7 @@ A test changes each field that these profiles state to each other value it may h
 The recorded results find it, or it is listed [with the reason](indistinct.md): of these nothing is
 claimed.
 """
-RECORDED = (REFERENCE, SYMMETRIC, DELEGATE, SAME, VALID, NEWER, IPEX, QONNX)
+RECORDED = (REFERENCE, SYMMETRIC, DELEGATE, SAME, VALID, NEWER, IPEX, MXNET, QONNX)
 
 
 def lines() -> Iterator[str]:
