@@ -89,7 +89,9 @@ def furthest(value: Value) -> float:
     quant = value.type.quant
     if quant is None or not _counts(quant):
         return 0.0
-    far = max((abs(end) for end, *_ in _ends(quant)), default=0.0)
+    zeros, scales = (np.asarray(n, np.float64) for n in (quant.zeros(), quant.scales()))
+    reach = np.maximum(np.abs(quant.low - zeros), np.abs(quant.high - zeros))
+    far = float(np.max(reach * scales, initial=0.0))
     if far < _INFINITE or value.constant is None or quant.grain is not None:
         return far
     return float(np.abs(_meant(value.constant, quant)).max(initial=0.0))

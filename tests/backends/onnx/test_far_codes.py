@@ -164,3 +164,33 @@ def test_a_kernel_that_makes_reals_of_its_codes_has_infinite_ones_too(
     wanted, found = (run(m, given, optimize=False)["c"] for m in (proto, onnx.load(made)))
     assert wanted.ravel()[128] == found.ravel()[128] == -128
     assert (found == wanted).all()
+
+
+@pytest.mark.parametrize("pool", [False, True])
+@pytest.mark.parametrize("form", ["qdq", "integer"])
+def test_sums_past_the_end_of_reals_within_it_are_refused(
+    form: str, pool: bool, tmp_path: Path
+) -> None:
+    scale = MOST / 510 if pool else MOST / 128  # each real lies within float32
+    held = {
+        "s": np.float32(scale),
+        "z": np.int8(0),
+        "w": np.array([[127], [-127]], np.int8),
+        "ws": np.float32(4 / 127),
+    }
+    read = ["x", "s", "z", "s", "z"] if pool else ["x", "s", "z", "w", "ws", "z", "s", "z"]
+    of = {"kernel_shape": [2, 2], "domain": "com.microsoft"} if pool else {}
+    node = helper.make_node("QLinearAveragePool" if pool else "QLinearMatMul", read, ["y"], **of)
+    shapes = ([1, 1, 3, 3], [1, 1, 2, 2]) if pool else ([3, 2], [3, 1])
+    ends = (onnx.TensorProto.INT8, shapes[0]), (onnx.TensorProto.INT8, shapes[1])
+    graph = helper.make_graph(
+        [node],
+        "g",
+        [helper.make_tensor_value_info("x", *ends[0])],
+        [helper.make_tensor_value_info("y", *ends[1])],
+        [numpy_helper.from_array(np.asarray(v), k) for k, v in held.items() if k in read],
+    )
+    sets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    onnx.save(helper.make_model(graph, opset_imports=sets, ir_version=9), tmp_path / "m.onnx")
+    with pytest.raises(Refused, match=r"float32 does not hold: its sums come to .*--lossy"):
+        pipeline.save(pipeline.load(tmp_path / "m.onnx"), tmp_path / "made.onnx", format=form)
