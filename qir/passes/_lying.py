@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from qir.ir.attrs import Attr
 from qir.ir.ops import spec
-from qir.passes._strides import Sizes, Steps, both, dense, fills, row, suggests_last
+from qir.passes._strides import Sizes, Steps, both, dense, fills, row, spread, suggests_last
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ def _pair(kernel: Kernel) -> Steps:
 
 def _iterated(sizes: Sizes, data: Sequence[Read]) -> Steps:
     """A result that is made in the order of steps in which operands are gone through."""
-    every = [_spread(sizes, of) for of in data]
+    every = [spread(sizes, of.sizes, of.steps) for of in data]
     order = [*reversed(range(len(sizes)))]
     for i in range(1, len(order)):
         at = i
@@ -193,13 +193,6 @@ def _turn(sizes: Sizes, every: Sequence[Steps], one: int, other: int) -> int:
         if sizes[one] > sizes[other]:
             return 1
     return 0
-
-
-def _spread(sizes: Sizes, of: Read) -> Steps:
-    """Steps of an operand along the axes of a result; 0 where it is repeated."""
-    gone = len(sizes) - len(of.sizes)
-    kept = (s if n == m else 0 for n, m, s in zip(of.sizes, sizes[gone:], of.steps, strict=True))
-    return (*(0,) * gone, *kept)
 
 
 def _softmax(kernel: Kernel) -> Steps:

@@ -41,7 +41,7 @@ class Misplaced:
         """Whether a kernel is one that can."""
         if op in _NORMS and node.result.type.rank != 4:
             return False
-        return op in _IMAGES and not (self.qnnpack and by_qnnpack(op, node))
+        return op in _IMAGES and not (self.qnnpack and _by_qnnpack(op, node))
 
     def writes(self, node: Node) -> bool:
         """Whether a node gives the codes that one of them writes, where that is a kernel at all."""
@@ -63,7 +63,7 @@ def _kernels(graph: Graph) -> set[str]:
     return {value.name for node in graph if node.op != "quantize" for value in node.results}
 
 
-def by_qnnpack(op: str, node: Node) -> bool:
+def _by_qnnpack(op: str, node: Node) -> bool:
     """Whether QNNPACK computes a pool."""
     x = next(iter(node.operands.values()))
     quant = (x.node.operands["x"] if x.node.op == "dequantize" else x).type.quant
@@ -87,4 +87,4 @@ def read_plain(graph: Graph, value: Value) -> None:
         graph.set_operand(user, slot, read)
 
 
-__all__ = ["Misplaced", "by_qnnpack", "read_plain"]
+__all__ = ["Misplaced", "read_plain"]

@@ -98,7 +98,7 @@ def viewed(sizes: Sizes, steps: Steps, wanted: Sizes) -> Steps:
 def run(sizes: Sizes, steps: Steps, operands: Sequence[tuple[Sizes, Steps]]) -> int:
     """How many elements of a result one run makes, each read where it lies; 1: they are no
     neighbours, and each is computed by itself."""
-    every = [steps, *(_spread(sizes, *of) for of in operands)]
+    every = [steps, *(spread(sizes, *of) for of in operands)]
     axes = sorted((a for a, n in enumerate(sizes) if n > 1), key=lambda axis: steps[axis])
     if not axes:
         return 1
@@ -113,8 +113,8 @@ def run(sizes: Sizes, steps: Steps, operands: Sequence[tuple[Sizes, Steps]]) -> 
     return length
 
 
-def _spread(sizes: Sizes, of: Sizes, steps: Steps) -> Steps:
+def spread(sizes: Sizes, of: Sizes, steps: Steps) -> Steps:
     """Steps of an operand along the axes of a result; 0 where it is repeated."""
     gone = len(sizes) - len(of)
-    kept = (step if n > 1 else 0 for n, step in zip(of, steps, strict=True))
+    kept = (step if n == m else 0 for n, m, step in zip(of, sizes[gone:], steps, strict=True))
     return (*(0,) * gone, *kept)
