@@ -49,7 +49,7 @@ from qir.numerics.profile import (
     clashes,
     met,
 )
-from qir.numerics.sense import behind, repeated
+from qir.numerics.sense import behind, repeated, unmoved
 from qir.numerics.sense import clashes as clashing
 
 Json: TypeAlias = "str | int | float | bool | list[Json] | dict[str, Json]"
@@ -449,14 +449,14 @@ class _Reader:
             raise self.error("result", f"result = {result!r}; it is one of: codes, real")
         claim = self.value("claim", TEXTS["claim"], row.get("claim", "unknown"))
         moves = row.get("propagates", False)
-        if not isinstance(moves, bool):
-            raise self.error("propagates", "propagates is true or false")
+        if why := unmoved(moves, chain):
+            raise self.error("propagates", why)
         return Group(
             chain,
             self.when(row.get("when", {}), chain[:1]),
             needs,
             result,
-            moves,
+            moves is True,
             str(claim),
             self.word("evidence", row.get("evidence", "")),
             self.line(),

@@ -12,7 +12,7 @@ from qir.ir.types import TensorType, uniform
 from qir.numerics import profile
 from qir.reference.interpreter import run
 from tests.counting import note
-from tests.mutation.fields import Mutant, survivors
+from tests.mutation.fields import Mutant, mutants, survivors
 from tests.mutation.indistinct import same
 from tests.oracles.qonnx_vectors import VECTORS, Case, cases, digest
 
@@ -72,4 +72,4 @@ def test_a_changed_field_is_found_or_listed() -> None:
     def agrees(mutant: Mutant) -> None:
         all_agree()
 
-    assert survivors(profile(PROFILE), agrees) == same(PROFILE)
+    assert survivors(mutants(profile(PROFILE)), agrees) == same(PROFILE)

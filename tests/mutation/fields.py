@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, get_args, get_origin
 
@@ -34,13 +34,13 @@ class Mutant:
     profile: Profile
 
 
-def mutants(profile: Profile, *, but: tuple[str, ...] = (), isa: str = "") -> Iterator[Mutant]:
-    """All that the profile itself states changed one by one, blocks `but` aside.
+def mutants(profile: Profile, *, isa: str = "") -> Iterator[Mutant]:
+    """All that the profile itself states changed one by one.
 
     Rules that claim nothing, and rules of other processors, are left as they are; with an
     instruction set named, its rules alone are changed.
     """
-    for (block, name), value, fields in _changes({} if isa else profile.defaults, but):
+    for (block, name), value, fields in _changes({} if isa else profile.defaults):
         said = f"{block}.{name} = {value}"
         yield Mutant(said, block, (), replace(profile, defaults=fields))
     seen: set[str] = set()
@@ -50,7 +50,7 @@ def mutants(profile: Profile, *, but: tuple[str, ...] = (), isa: str = "") -> It
         where = f"{entry.ops[0]}{_stored(entry.when.storage)}"
         where = f"{where} ({_told(entry.when)})" if where in seen else where
         seen.add(where)
-        for (block, name), value, fields in _changes(entry.fields, but):
+        for (block, name), value, fields in _changes(entry.fields):
             rules = list(profile.rules)
             rules[number] = replace(entry, fields=fields)
             said = f"{where} {block}.{name} = {value}" if block else f"{where} {name} = {value}"
@@ -76,12 +76,8 @@ def _told(when: When) -> str:
     return ", ".join((*said, *when.grain, *when.bounds, *when.form)) or "again"
 
 
-def _changes(
-    fields: Fields, but: tuple[str, ...]
-) -> Iterator[tuple[tuple[str, str], Field, Fields]]:
+def _changes(fields: Fields) -> Iterator[tuple[tuple[str, str], Field, Fields]]:
     for (block, name), now in fields.items():
-        if block in but:
-            continue
         for value in others(block, name, now):
             yield (block, name), value, {**fields, (block, name): value}
 
@@ -109,15 +105,13 @@ def others(block: str, name: str, now: Field) -> Iterator[Field]:
 
 
 def survivors(
-    profile: Profile,
+    made: Iterable[Mutant],
     agrees: Callable[[Mutant], None],
-    *,
-    but: tuple[str, ...] = (),
     among: Callable[[str], bool] = lambda said: True,
 ) -> set[str]:
     """The changes that no comparison tells from the right profile, of those asked for."""
     left = set()
-    for mutant in mutants(profile, but=but):
+    for mutant in made:
         if not among(mutant.said):
             continue
         with replaced(mutant.profile):

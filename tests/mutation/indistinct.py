@@ -69,14 +69,14 @@ def same(name: str) -> set[str]:
 def all_found(name: str, agrees: Callable[[Mutant], None]) -> None:
     """AssertionError for a change that is neither found nor listed."""
     listed = same(name)
-    left = survivors(profile(name), agrees, among=lambda said: said not in listed)
+    left = survivors(mutants(profile(name)), agrees, lambda said: said not in listed)
     assert not left, f"{name}: neither found nor listed: {sorted(left)}"
 
 
 def none_found(name: str, agrees: Callable[[Mutant], None]) -> None:
     """AssertionError for a change that is listed, yet is found."""
     listed = same(name)
-    left = survivors(profile(name), agrees, among=lambda said: said in listed)
+    left = survivors(mutants(profile(name)), agrees, lambda said: said in listed)
     assert left == listed, f"{name}: listed and found: {sorted(listed - left)}"
 
 

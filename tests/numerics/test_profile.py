@@ -468,6 +468,15 @@ def test_two_groups_that_hold_for_the_same_are_an_error() -> None:
     parse(f'name = "p"\n{group}{group.replace("u8", "i8")}', "p.toml")
 
 
+@pytest.mark.parametrize("chain", ['"gemm"', '"concat"', '["reshape", "relu"]'])
+def test_pairs_change_places_with_moves_alone(chain: str) -> None:
+    row = f'name = "p"\n[[group]]\nchain = {chain}\npropagates = true\n'
+    with pytest.raises(ProfileError, match=r"p\.toml, line 4: .* does more than move elements"):
+        parse(row, "p.toml")
+    parse(row.replace(chain, '"reshape"'), "p.toml")
+    parse(row.replace("true", "false"), "p.toml")
+
+
 def test_a_profile_that_extends_itself_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text('name = "a"\nextends = "b"\n')
     (tmp_path / "b.toml").write_text('name = "b"\nextends = "a"\n')
