@@ -75,7 +75,6 @@ docs: $(STAMP)/test  ## write the pages that are made from the code
 		$(BIN)/python -m $$page || exit; done
 
 counts: $(STAMP)/test  ## count what the tests compare rule by rule, for docs/reference/numerics.md
-	@rm -f tests/differential/counts.json tests/differential/richness.json
 	@$(PYTEST) -q -m "not long" --counts tests/differential && $(BIN)/python -m tests.differential.poor && $(BIN)/python -m tests.numerics_page
 
 train: $(STAMP)/test  ## train the demo's network again

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
@@ -64,17 +63,28 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
         recorder.ran.add(recorder.test)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    recorder = item.config.stash.get(_COUNTS, None)
+    if recorder is not None and report.skipped:
+        recorder.skipped.add(item.nodeid.partition("[")[0])
+    return report
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Writes the counts, or hands those of a worker to the session that writes them."""
     recorder = session.config.stash.get(_COUNTS, None)
     if recorder is None:
         return
     if (output := getattr(session.config, "workeroutput", None)) is not None:
-        output["counts"] = json.dumps([recorder.found, recorder.rich, sorted(recorder.ran)])
+        output["counts"] = recorder.packed()
         return
     from tests.counting import write
 
-    write(recorder.found, recorder.rich, recorder.ran)
+    write(recorder)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -82,17 +92,18 @@ def pytest_testnodedown(node: object) -> None:
     output = getattr(node, "workeroutput", {})
     recorder = node.config.stash.get(_COUNTS, None)  # type: ignore[attr-defined]
     if recorder is not None and "counts" in output:
-        from tests.counting import merge
-
-        found, rich, ran = json.loads(output["counts"])
-        merge(recorder.found, found)
-        merge(recorder.rich, rich)
-        recorder.ran.update(ran)
+        recorder.take(output["counts"])
 
 
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
+    from tests.processors import closing_lines
+
+    skipped = terminalreporter.stats.get("skipped", [])
+    reasons = [r.longrepr[2] for r in skipped if isinstance(r.longrepr, tuple)]
+    for line in closing_lines(reasons):
+        terminalreporter.write_line(line)
     if made := config.stash.get(_THROUGH, None):
         if made.came_back:  # with several workers each has its own count
             terminalreporter.write_line(made.told())

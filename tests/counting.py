@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import os
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cache
@@ -84,11 +84,15 @@ def totals(of: Mapping[str, Sequence[int]]) -> tuple[int, int]:
     return sum(pair[0] for pair in of.values()), sum(pair[1] for pair in of.values())
 
 
-def write(found: Counts, rich: Counts, ran: Iterable[str]) -> None:
-    """Puts the counts of these tests in the place of what the files say of them."""
-    names = set(ran)
-    _write(FILE, counts() if FILE.exists() else {}, found, names)
-    _write(RICH, riches(), rich, names)
+def write(recorder: Recorder) -> None:
+    """Replaces the counts of the tests that ran in the files.
+
+    A test that was skipped, even for one of its parameters, keeps its counts: what this processor
+    cannot be was counted on another.
+    """
+    names = recorder.ran - recorder.skipped
+    _write(FILE, counts() if FILE.exists() else {}, recorder.found, names)
+    _write(RICH, riches(), recorder.rich, names)
 
 
 def _write(file: Path, held: Counts, found: Counts, names: set[str]) -> None:
@@ -98,7 +102,10 @@ def _write(file: Path, held: Counts, found: Counts, names: set[str]) -> None:
             left = {t: pair for t, pair in tests.items() if t not in names and there(t)}
             if left:
                 kept.setdefault(name, {})[rule] = left
-    merge(kept, found)
+    for name, rules in found.items():
+        for rule, tests in rules.items():
+            if of_names := {t: pair for t, pair in tests.items() if t in names}:
+                merge(kept, {name: {rule: of_names}})
     write_text(file, "".join(_lines(kept)))
 
 
@@ -138,6 +145,7 @@ class Recorder:
     found: Counts = field(default_factory=dict)
     rich: Counts = field(default_factory=dict)
     ran: set[str] = field(default_factory=set)
+    skipped: set[str] = field(default_factory=set)
     test: str = ""
     _asked: list[tuple[str, Credit]] = field(default_factory=list)
     """Ops and rules that were looked up since the last node began."""
@@ -156,6 +164,18 @@ class Recorder:
         self._last.clear()
         self._rounded.clear()
         self._programs = 0
+
+    def packed(self) -> str:
+        """Returns what a worker hands to the session that writes the files."""
+        return json.dumps([self.found, self.rich, sorted(self.ran), sorted(self.skipped)])
+
+    def take(self, packed: str) -> None:
+        """Adds what a worker recorded."""
+        found, rich, ran, skipped = json.loads(packed)
+        merge(self.found, found)
+        merge(self.rich, rich)
+        self.ran.update(ran)
+        self.skipped.update(skipped)
 
     def note(self, found: Array, wanted: Array) -> None:
         """One comparison of what was predicted with what a runtime gave."""

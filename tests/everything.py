@@ -9,6 +9,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 
+from tests import processors
+
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "test-all.md"
 PACKAGES = ("qir", "numpy", "onnx", "onnxruntime", "torch", "hypothesis")
@@ -38,13 +40,6 @@ def run(name: str, *command: str) -> Step:
     return Step(name, closing, time.monotonic() - start, process.returncode == 0)
 
 
-def processor() -> str:
-    """The processor as Linux names it."""
-    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.machine())
-
-
 def page(steps: list[Step]) -> str:
     """What the documentation keeps of a run."""
     compiler = subprocess.run(["cc", "--version"], capture_output=True, text=True, check=True)
@@ -57,7 +52,7 @@ def page(steps: list[Step]) -> str:
         "# The last run of everything\n\n"
         "`make test-all` writes this page.\n\n"
         f"- {datetime.now(UTC):%Y-%m-%d}, {sum(s.seconds for s in steps) / 60:.0f} minutes\n"
-        f"- {processor()}\n"
+        f"- {processors.name()}\n"
         f"- Python {platform.python_version()}, {versions}\n"
         f"- {compiler.stdout.splitlines()[0]}\n\n"
         f"| part | result | last line | time |\n|---|---|---|---|\n{rows}"

@@ -27,6 +27,7 @@ from qir.numerics import Query, profile
 from qir.numerics.forms import forms_of
 from qir.reference.interpreter import run
 from tests.counting import note
+from tests.processors import require, require_cap
 from tests.richness import NEAR
 
 Array = NDArray[np.generic]
@@ -197,8 +198,9 @@ def run_products(name: str, cases: Sequence[Product]) -> list[Array]:
 
 @contextmanager
 def processor(isa: str, name: str = "ONEDNN_MAX_CPU_ISA") -> Iterator[ProcessPoolExecutor]:
-    """Another process in which oneDNN, or who reads that variable, takes the processor for one of
-    that kind."""
+    """Starts another process in which oneDNN, or who reads that variable, takes the processor for
+    one of that kind; skips the test where the processor lacks it, since a cap adds nothing."""
+    require_cap(isa)
     before = os.environ.get(name)
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         os.environ[name] = isa
@@ -220,8 +222,9 @@ _UNKNOWN = {
 
 @contextmanager
 def older(isa: str) -> Iterator[ProcessPoolExecutor]:
-    """Another process in which torch and fbgemm take the processor for one before VNNI; not so
-    oneDNN, which looks for itself."""
+    """Starts another process in which torch and fbgemm take the processor for one before VNNI; not
+    so oneDNN, which looks for itself. Skips the test where the processor has no VNNI itself."""
+    require("vnni")
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         pool.submit(forget, _UNKNOWN[isa]).result()
         yield pool

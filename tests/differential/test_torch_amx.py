@@ -19,8 +19,8 @@ from qir.ir.types import TensorType
 from qir.numerics import Query, profile
 from qir.numerics.forms import forms_of
 from qir.numerics.library import replaced
-from qir.numerics.processor import best_isa
 from qir.reference.interpreter import run
+from tests.processors import LACKS, has
 
 from . import draws_of_torch as draws
 from .kernels_of_torch import (
@@ -37,7 +37,7 @@ from .kernels_of_torch import (
 from .test_torch_products import exact_reals, made_by
 from .test_torch_products import pytestmark as here
 
-pytestmark = [here, pytest.mark.skipif(best_isa() != "amx", reason="the processor has no AMX")]
+pytestmark = [here, pytest.mark.skipif(not has("amx"), reason=f"{LACKS}AMX")]
 ENGINES = ("onednn", "pt2e")
 EDGES = [
     *product((1, 2, 8, 9), (8, 16, 17, 24), (16, 32, 70)),

@@ -10,8 +10,8 @@ import torch
 
 from qir.ir.ops import spec
 from qir.numerics import profile
-from qir.numerics.processor import best_isa
 from qir.reference.quantized import query
+from tests.processors import LACKS, has
 
 from .kernels_of_torch import (
     Asked,
@@ -112,7 +112,7 @@ def test_columns_of_images_are_not_claimed_with_amx_but_those_beside_them() -> N
     assert claim(wide, "torch-2.13.onednn") != "unknown"
 
 
-@pytest.mark.skipif(best_isa() != "amx", reason="the processor has no AMX")
+@pytest.mark.skipif(not has("amx"), reason=f"{LACKS}AMX")
 @pytest.mark.parametrize("name", ["x86", "onednn", "pt2e"])
 def test_columns_of_images_have_wrong_codes_with_amx(name: str) -> None:
     for case, wrong in [(c, True) for c in COLUMNS] + [(c, False) for c in BESIDE]:
