@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+
+from tests import costs
 
 if TYPE_CHECKING:
     from tests.counting import Recorder
@@ -36,6 +39,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+_COSTS: Counter[str] = Counter()
+"""CPU seconds by test file, summed where the reports of all workers arrive."""
+_PHASE: pytest.StashKey[float] = pytest.StashKey()
 _COUNTS: pytest.StashKey[Recorder] = pytest.StashKey()
 _THROUGH: pytest.StashKey[Through] = pytest.StashKey()
 
@@ -63,11 +69,24 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
         recorder.ran.add(recorder.test)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    item.stash[_PHASE] = costs.cpu_seconds()
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    spent = dict(report.user_properties).get(costs.KEY, 0.0)
+    _COSTS[report.location[0]] += spent  # type: ignore[operator]
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    now = costs.cpu_seconds()
     report = yield
+    report.user_properties.append((costs.KEY, now - item.stash.get(_PHASE, now)))
+    item.stash[_PHASE] = now
     recorder = item.config.stash.get(_COUNTS, None)
     if recorder is not None and report.skipped:
         recorder.skipped.add(item.nodeid.partition("[")[0])
@@ -102,7 +121,7 @@ def pytest_terminal_summary(
 
     skipped = terminalreporter.stats.get("skipped", [])
     reasons = [r.longrepr[2] for r in skipped if isinstance(r.longrepr, tuple)]
-    for line in closing_lines(reasons):
+    for line in [*costs.listed(_COSTS), *closing_lines(reasons)]:
         terminalreporter.write_line(line)
     if made := config.stash.get(_THROUGH, None):
         if made.came_back:  # with several workers each has its own count
