@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -44,7 +43,8 @@ class Statistics(Mapping[Key, Summary]):
     """Summaries of every tensor that was watched, over a set of batches of one model.
 
     Equal for the same batches whatever their order, as are the bytes that `save` writes. Batches
-    may be added from several threads.
+    may be added from several threads, and saved at any time: every method holds the lock for as
+    long as it reads or changes what the statistics hold, packing included.
     """
 
     def __init__(self, model: str) -> None:
@@ -59,22 +59,28 @@ class Statistics(Mapping[Key, Summary]):
         self._lock = threading.RLock()
 
     def __getitem__(self, key: Key) -> Summary:
-        return self._summaries[key]
+        """The summary of one tensor, which grows with each batch that is added."""
+        with self._lock:
+            return self._summaries[key]
 
     def __iter__(self) -> Iterator[Key]:
-        return iter(sorted(self._summaries, key=sort_key))
+        with self._lock:
+            return iter(sorted(self._summaries, key=sort_key))
 
     def __len__(self) -> int:
-        return len(self._summaries)
+        with self._lock:
+            return len(self._summaries)
 
     @property
     def batches(self) -> tuple[BatchId, ...]:
         """Every batch that is included, in the order of the data."""
-        return tuple(sorted(self._done))
+        with self._lock:
+            return tuple(sorted(self._done))
 
     def done(self, data: str) -> frozenset[int]:
         """Which batches of these data are included."""
-        return frozenset(batch.number for batch in self._done if batch.data == data)
+        with self._lock:
+            return frozenset(batch.number for batch in self._done if batch.data == data)
 
     @contextmanager
     def batch(self, data: str, number: int) -> Iterator[Batch]:
@@ -83,7 +89,8 @@ class Statistics(Mapping[Key, Summary]):
         DataError when it is included already, or has other channels than batches before.
         """
         batch = BatchId(data, number)
-        self._require_new([batch])
+        with self._lock:
+            self._require_new([batch])
         collected = Batch()
         yield collected
         with self._lock:
@@ -99,7 +106,8 @@ class Statistics(Mapping[Key, Summary]):
 
         DataError when the models differ, a batch is in both, or a tensor has other channels.
         """
-        with self._lock:
+        first, second = sorted((self, other), key=id)  # one order, so that no two threads deadlock
+        with first._lock, second._lock:
             self.require_model(other.model)
             self._require_new(other._done)
             self._require_mergeable(other._summaries)
@@ -114,7 +122,8 @@ class Statistics(Mapping[Key, Summary]):
 
     def log(self, key: Key) -> Log:
         """The extremes of one tensor batch by batch; KeyError when it was not watched."""
-        return self._traces[key].log(tuple(self._done))
+        with self._lock:
+            return self._traces[key].log(tuple(self._done))
 
     def require_model(self, model: str) -> None:
         """DataError when the statistics are another model's."""
@@ -126,7 +135,7 @@ class Statistics(Mapping[Key, Summary]):
 
     def require_only(self, data: str) -> None:
         """DataError when batches of other data are included than these."""
-        for batch in self._done:
+        for batch in self.batches:
             if batch.data != data:
                 raise DataError(
                     f"{self._where}the statistics include other data, or the same in another "
@@ -142,8 +151,7 @@ class Statistics(Mapping[Key, Summary]):
 
         The bytes are equal for equal statistics. `unfinished` says that more batches are to come.
         """
-        contents = replace(self._contents(), unfinished=unfinished)
-        store.write(store.pack(contents), Path(path))
+        store.write(self._packed(unfinished=unfinished), Path(path))
 
     @classmethod
     def load(cls, path: str | Path) -> Statistics:
@@ -156,15 +164,16 @@ class Statistics(Mapping[Key, Summary]):
             statistics._summaries[key], statistics._traces[key] = summary, trace
         return statistics
 
-    def _contents(self) -> Contents:
+    def _packed(self, *, unfinished: bool = False) -> bytes:
+        """The bytes of the file, of one moment: summaries and traces change under the lock only."""
         with self._lock:
-            entries = (Entry(key, self[key], self._traces[key]) for key in self)
-            return Contents(self.model, tuple(self._done), tuple(entries))
+            entries = tuple(Entry(key, self[key], self._traces[key]) for key in self)
+            return store.pack(Contents(self.model, tuple(self._done), entries, unfinished))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Statistics):
             return NotImplemented
-        return store.pack(self._contents()) == store.pack(other._contents())
+        return self._packed() == other._packed()
 
     __hash__ = None  # type: ignore[assignment]
 
