@@ -27,7 +27,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from types import FrameType
 
-from tests.fuzzing import corpus, graphs, models, texts
+from tests.fuzzing import corpus, graphs, models, statistics, texts
 from tests.fuzzing.judging import Broken, Try
 
 SLOW = 20
@@ -48,6 +48,7 @@ CASES: dict[str, Case] = {
     "beside": models.beside_case,
     "large": models.large_case,
     "profile": models.profile_case,
+    "statistics": statistics.statistics_case,
     "program": models.program_case,
 }
 SHARES: Mapping[str, int] = {
@@ -60,9 +61,10 @@ SHARES: Mapping[str, int] = {
     "beside": 40,
     "profile": 9,
     "large": 20,
+    "statistics": 40,
     "program": 1,
 }
-"""Of a thousand cases, so many of each kind: what is quick is tried more often."""
+"""How often each kind has its turn: what is quick is tried more often."""
 IN_MEMORY = Path("/dev/shm")
 BREAK_MODELS = frozenset({"onnx", "beside"})
 

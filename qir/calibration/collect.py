@@ -59,7 +59,8 @@ def collect(
     data = source.digest()
     statistics = resume if resume is not None else Statistics(program.digest)
     statistics.require_model(program.digest)
-    statistics.require_only(data)
+    statistics.require_only(data, source.batches)
+    statistics.require_among(watch)
     axes: dict[str, list[int | None]] = {}
     for key in watch:
         axes.setdefault(key.tensor, []).append(key.axis)

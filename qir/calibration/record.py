@@ -10,6 +10,9 @@ import numpy as np
 
 from qir.calibration.summary import Extremes, Floats, Summary
 
+MOST_BATCHES = 1 << 20
+"""Statistics hold no more; each is kept by its number."""
+
 
 class Key(NamedTuple):
     """Whose statistics: a tensor id, and the axis whose channels are kept apart, if any."""

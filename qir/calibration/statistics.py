@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -11,7 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir.calibration import store
-from qir.calibration.record import BatchId, Contents, Entry, Key, Log, Trace, sort_key
+from qir.calibration.record import (
+    MOST_BATCHES,
+    BatchId,
+    Contents,
+    Entry,
+    Key,
+    Log,
+    Trace,
+    sort_key,
+)
 from qir.calibration.summary import Extremes, Summary
 from qir.errors import DataError
 
@@ -86,7 +95,8 @@ class Statistics(Mapping[Key, Summary]):
     def batch(self, data: str, number: int) -> Iterator[Batch]:
         """Collect one batch; it is included as a whole at the end, or not at all after an error.
 
-        DataError when it is included already, or has other channels than batches before.
+        DataError when it is included already, has other channels than batches before, or is one
+        too many.
         """
         batch = BatchId(data, number)
         with self._lock:
@@ -133,13 +143,27 @@ class Statistics(Mapping[Key, Summary]):
                 "calibrate this one to a file of its own"
             )
 
-    def require_only(self, data: str) -> None:
-        """DataError when batches of other data are included than these."""
+    def require_only(self, data: str, count: int | None = None) -> None:
+        """DataError when batches of other data are included than these, which have so many."""
         for batch in self.batches:
             if batch.data != data:
                 raise DataError(
                     f"{self._where}the statistics include other data, or the same in another "
                     "batch size or limit: give the same three again, or calibrate to another file"
+                )
+            if count is not None and batch.number >= count:
+                raise DataError(
+                    f"{self._where}the statistics include batch {batch.number}, the data have "
+                    f"{count}: calibrate to another file"
+                )
+
+    def require_among(self, keys: Collection[Key]) -> None:
+        """DataError when tensors are included that are not among those that will be watched."""
+        for key in self:
+            if key not in keys:
+                raise DataError(
+                    f"{self._where}the statistics include tensor {key}, which this run does not "
+                    "watch: calibrate to another file"
                 )
 
     @property
@@ -183,10 +207,12 @@ class Statistics(Mapping[Key, Summary]):
                 self._summaries[key], self._traces[key] = Summary(key.axis), Trace()
             self._summaries[key].merge(summary)
 
-    def _require_new(self, batches: Iterable[BatchId]) -> None:
+    def _require_new(self, batches: Collection[BatchId]) -> None:
         for batch in batches:
             if batch in self._done:
                 raise DataError(f"batch {batch.number} of data {batch.data} is already included")
+        if len(self._done) + len(batches) > MOST_BATCHES:
+            raise DataError(f"statistics hold at most {MOST_BATCHES} batches: use larger ones")
 
     def _require_mergeable(self, summaries: Mapping[Key, Summary]) -> None:
         for key, summary in summaries.items():

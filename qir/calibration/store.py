@@ -11,22 +11,22 @@ import json
 import os
 import tempfile
 from array import array as Packed
-from collections.abc import Iterable, Mapping
-from itertools import groupby
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NotRequired, TypedDict
+from typing import Any
 
 import numpy as np
 import safetensors
 import safetensors.numpy
 from numpy.typing import NDArray
 
-from qir.calibration.record import BatchId, Contents, Entry, Key, Trace
+from qir.calibration import header
+from qir.calibration.consistency import require_summary, require_trace
+from qir.calibration.header import Head, TensorHead
+from qir.calibration.record import Contents, Entry, Trace
 from qir.calibration.rows import first_line
 from qir.calibration.summary import Summary
 from qir.errors import DataError, InputError
-
-FORMAT, VERSION = "qir.statistics", 1
 
 Arrays = Mapping[str, NDArray[np.generic]]
 TYPES = {
@@ -39,29 +39,6 @@ TYPES = {
     "log.low": np.float32,
     "log.high": np.float32,
 }
-
-
-class TensorHead(TypedDict):
-    """One tensor in the header: its integers, and how much of each array is its own."""
-
-    tensor: str
-    axis: int | None
-    total: str
-    squares: str
-    bins: int
-    channels: int
-    log: int
-
-
-class Head(TypedDict):
-    """The header; batches are half-open intervals for each data digest."""
-
-    format: str
-    version: int
-    model: str
-    batches: dict[str, list[list[int]]]
-    tensors: list[TensorHead]
-    unfinished: NotRequired[bool]
 
 
 def pack(contents: Contents) -> bytes:
@@ -99,10 +76,10 @@ def pack(contents: Contents) -> bytes:
         name: np.concatenate([np.empty(0, TYPES[name]), *parts]) for name, parts in columns.items()
     }
     head: Head = {
-        "format": FORMAT,
-        "version": VERSION,
+        "format": header.FORMAT,
+        "version": header.VERSION,
         "model": contents.model,
-        "batches": intervals(batches),
+        "batches": header.intervals(batches),
         "tensors": tensors,
     }
     if contents.unfinished:
@@ -149,71 +126,74 @@ def read(path: Path) -> Contents:
         raise InputError(f"{path}: holds no calibration statistics")
     try:
         return unpack(metadata["qir"], arrays)
-    except (ValueError, TypeError, KeyError, IndexError, RecursionError) as error:
+    except ValueError as error:
         raise InputError(f"{path}: damaged statistics: {first_line(error)}") from None
 
 
 def unpack(metadata: str, arrays: Arrays) -> Contents:
-    """What the parts of a file say; ValueError, TypeError or KeyError for damage."""
-    outer = json.loads(metadata)
+    """What the parts of a file say; ValueError where they are damaged, or contradict each other."""
+    outer = header.load_json(metadata, "the metadata")
+    header.require_fields(outer, ("digest", "head"), (), "the metadata")
     text = outer["head"]
-    head: Head = json.loads(text)
-    if head["format"] != FORMAT:
-        raise ValueError(f"the format is {head['format']!r}, not {FORMAT!r}")
-    if head["version"] != VERSION:
-        raise ValueError(f"format version {head['version']}, this QIR reads {VERSION}")
-    if outer["digest"] != digest(text, arrays):
+    header.require(isinstance(text, str), "head", text)
+    head = header.parse(str(text))
+    if outer["digest"] != digest(str(text), arrays):
         raise ValueError("the content does not have the digest that was written with it")
-    batches = tuple(
-        BatchId(data, number)
-        for data, spans in head["batches"].items()
-        for start, stop in spans
-        for number in range(start, stop)
-    )
-    unfinished = head.get("unfinished", False)
-    return Contents(head["model"], batches, tuple(entries(head["tensors"], arrays)), unfinished)
+    batches = header.batches_of(head["batches"])
+    found = tuple(entries(head["tensors"], arrays, len(batches)))
+    return Contents(head["model"], batches, found, head.get("unfinished", False))
 
 
-def entries(heads: Iterable[TensorHead], arrays: Arrays) -> Iterable[Entry]:
-    """Each tensor's part of the arrays."""
+def entries(heads: Sequence[TensorHead], arrays: Arrays, batches: int) -> Iterator[Entry]:
+    """Each tensor's part of the arrays; ValueError where they do not fit."""
     used = dict.fromkeys(TYPES, 0)
+    require_arrays(arrays)
 
-    def take(name: str, count: int) -> NDArray[np.generic]:
+    def take(name: str, count: int) -> NDArray[Any]:
         start = used[name]
         used[name] += count
-        return arrays[name][start : start + count]
+        if used[name] > arrays[name].size:
+            raise ValueError(f"array {name} ends too early")
+        return arrays[name][start : used[name]]
 
     for head in heads:
-        summary = Summary.restore(
-            head["axis"],
-            take("counts", 5).astype(np.uint64),
-            take("extremes", 2).astype(np.float32),
-            take("bins", head["bins"]).astype(np.uint64),
-            (int(head["total"], 16), int(head["squares"], 16)),
-            (
-                take("channel.low", head["channels"]).astype(np.float32),
-                take("channel.high", head["channels"]).astype(np.float32),
-            ),
-        )
-        trace = Trace(
-            Packed("L", take("log.batch", head["log"]).tolist()),
-            Packed("f", take("log.low", head["log"]).tolist()),
-            Packed("f", take("log.high", head["log"]).tolist()),
-        )
-        yield Entry(Key(head["tensor"], head["axis"]), summary, trace)
+        try:
+            yield entry(head, take, batches)
+        except ValueError as error:
+            raise ValueError(f"tensor {header.shown(head['tensor'])}: {error}") from None
+    for name, end in used.items():
+        if end != arrays[name].size:
+            raise ValueError(f"array {name} holds more than the tensors of the header")
 
 
-def intervals(batches: Iterable[BatchId]) -> dict[str, list[list[int]]]:
-    """Sorted batches as half-open intervals for each data digest."""
-    spans: dict[str, list[list[int]]] = {}
-    for data, group in groupby(batches, key=lambda batch: batch.data):
-        for batch in group:
-            mine = spans.setdefault(data, [])
-            if mine and mine[-1][1] == batch.number:
-                mine[-1][1] += 1
-            else:
-                mine.append([batch.number, batch.number + 1])
-    return spans
+def entry(head: TensorHead, take: Callable[[str, int], NDArray[Any]], batches: int) -> Entry:
+    """One tensor, of the parts that `take` gives in order; ValueError where they do not fit."""
+    counts, extremes = take("counts", 5), take("extremes", 2)
+    summary = Summary.restore(
+        head["axis"],
+        counts,
+        extremes,
+        take("bins", head["bins"]),
+        (int(head["total"], 16), int(head["squares"], 16)),
+        (take("channel.low", head["channels"]), take("channel.high", head["channels"])),
+    )
+    require_summary(summary, counts, extremes)
+    trace = Trace(
+        Packed("L", take("log.batch", head["log"]).tolist()),
+        Packed("f", take("log.low", head["log"]).tolist()),
+        Packed("f", take("log.high", head["log"]).tolist()),
+    )
+    require_trace(trace, summary, batches)
+    return Entry(header.key_of(head), summary, trace)
+
+
+def require_arrays(arrays: Arrays) -> None:
+    """ValueError unless there are the arrays of the format, in its types."""
+    header.require_fields(arrays, TYPES, (), "the file")
+    for name, kind in TYPES.items():
+        if arrays[name].dtype != kind or arrays[name].ndim != 1:
+            dtype, shape = arrays[name].dtype, list(arrays[name].shape)
+            raise ValueError(f"array {name} is {dtype} of shape {header.shown(shape)}")
 
 
 def digest(text: str, arrays: Arrays) -> str:

@@ -219,7 +219,10 @@ class Summary:
         totals: tuple[int, int],
         channels: tuple[Floats, Floats],
     ) -> Summary:
-        """A summary from the parts that were read from it; ValueError when they contradict."""
+        """A summary of the parts that were read from it.
+
+        ValueError when they contradict each other; `consistency.require_summary` checks the rest.
+        """
         summary = cls(axis)
         lows, highs = channels
         if lows.size != highs.size or (lows.size and axis is None):

@@ -58,7 +58,7 @@ def test_any_number_of_threads_gives_the_same_bytes_and_sound_checkpoints(tmp_pa
     whole = b""
     for threads in (1, 2, 4, 9):
         path = tmp_path / f"{threads}.stats"
-        seen = set()
+        seen: set[int] = set()
 
         def check(done: int, total: int | None, path: Path = path, seen: set[int] = seen) -> None:
             if path.exists():
