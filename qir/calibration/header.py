@@ -12,6 +12,8 @@ from qir.calibration.record import MOST_BATCHES, BatchId, Key, sort_key
 FORMAT, VERSION = "qir.statistics", 1
 MOST_AXES = 64
 """No array of NumPy's has more axes."""
+MOST_CHARACTERS = 128
+"""Of a digest; ours have 32."""
 MOST_DIGITS = 256
 """Hexadecimal digits of a sum; a sum of 2**62 squares has 154."""
 
@@ -52,7 +54,7 @@ def parse(text: str) -> Head:
     if type(version) is not int or version != VERSION:
         raise ValueError(f"format version {shown(version)}, this QIR reads {VERSION}")
     require_fields(head, Head.__annotations__.keys() - OPTIONAL, OPTIONAL, "the header")
-    require(isinstance(head["model"], str), "model", head["model"])
+    require(is_digest(head["model"]), "model", head["model"])
     require(head.get("unfinished", True) is True, "unfinished", head.get("unfinished"))
     require(isinstance(head["batches"], dict), "batches", head["batches"])
     require(isinstance(head["tensors"], list), "tensors", head["tensors"])
@@ -113,6 +115,11 @@ def is_count(value: object) -> bool:
     return type(value) is int and 0 <= value < 1 << 62
 
 
+def is_digest(value: object) -> bool:
+    """Tells texts that are short enough for the digest of a model, or of data."""
+    return isinstance(value, str) and len(value) <= MOST_CHARACTERS
+
+
 def number(text: object, what: str) -> int:
     """The integer that `hex` wrote; ValueError for any other text."""
     if isinstance(text, str) and len(text) <= MOST_DIGITS:
@@ -150,6 +157,7 @@ def batches_of(spans: Mapping[str, object]) -> tuple[BatchId, ...]:
         raise ValueError("the data of the batches are not in order")
     found: list[tuple[str, int, int]] = []
     for data, listed in spans.items():
+        require(is_digest(data), "the digest of data", data)
         require(isinstance(listed, list) and bool(listed), "the list of batches", listed)
         end = -1
         for span in cast("list[object]", listed):

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from qir.calibration import store
+from qir.calibration import header, store
 from qir.calibration.record import (
     MOST_BATCHES,
     BatchId,
@@ -161,8 +161,11 @@ class Statistics(Mapping[Key, Summary]):
         """DataError when tensors are included that are not among those that will be watched."""
         for key in self:
             if key not in keys:
+                named = header.shown(key.tensor) + (
+                    "" if key.axis is None else f" by axis {key.axis}"
+                )
                 raise DataError(
-                    f"{self._where}the statistics include tensor {key}, which this run does not "
+                    f"{self._where}the statistics include tensor {named}, which this run does not "
                     "watch: calibrate to another file"
                 )
 

@@ -74,6 +74,7 @@ def number(head: Head, tensor: str) -> int:
         (lambda h, a: h["tensors"][-1].update(squares="-0x1"), "of squares does not fit the bins"),
         (lambda h, a: h["tensors"][-1].update(axis=10**9), "axis is 1000000000"),
         (lambda h, a: h.update(version=True), "format version true, this QIR reads 1"),
+        (lambda h, a: h.update(model="m" * 129), "model is 'mmm"),
         (lambda h, a: h.update(more=1), "the header has an unknown field 'more'"),
     ],
 )
@@ -114,7 +115,7 @@ def test_no_file_makes_a_reader_take_memory_without_end(tmp_path: Path) -> None:
         (lambda h, a: h.update(batches={"other": [[0, 6]]}), "include other data"),
         (
             lambda h, a: h["tensors"][number(h, "y")].update(tensor="z"),
-            "include tensor z, which this run does not watch",
+            "include tensor 'z', which this run does not watch",
         ),
     ],
 )

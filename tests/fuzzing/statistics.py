@@ -172,7 +172,8 @@ def break_arrays(rng: random.Random, arrays: dict[str, Array]) -> None:
         case 2:
             arrays[name] = np.delete(array, slice(at, at + rng.choice((1, 2, 100))))
         case 3:
-            arrays[name] = np.insert(array, at, array[at : at + rng.choice((1, 2, 100))])
+            flat = array.reshape(-1)
+            arrays[name] = np.insert(flat, at, flat[at : at + rng.choice((1, 2, 100))])
         case 4 if rng.random() < 0.3:
             del arrays[name]
         case 4:
