@@ -1,7 +1,14 @@
-"""Files that arrive whole or not at all."""
+"""Files that arrive whole or not at all.
+
+Each is written as a draft, `.qir-XXXXXXXX.draft` in the folder of the file, which takes the file's
+place when it is whole. A draft is locked while it is written, and the system drops the lock when
+the process ends, however that happens. So the next file that is written to a folder first removes
+the drafts there that nobody holds.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import tempfile
 from collections.abc import Iterator
@@ -9,6 +16,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from qir.errors import InputError, UsageError
+
+_PREFIX, _SUFFIX = ".qir-", ".draft"
 
 
 def claim(path: Path, *, force: bool = False) -> None:
@@ -25,13 +34,14 @@ def claim(path: Path, *, force: bool = False) -> None:
 def replacing(path: Path) -> Iterator[Path]:
     """Gives a path to write beside the wanted one; it takes its place when all went well.
 
-    Raises InputError where the system refuses (a full disk, no permission), leaving nothing.
+    What is written goes into the file that is there, which is locked. Raises InputError where the
+    system refuses (a full disk, no permission), leaving nothing.
     """
     draft: Path | None = None
+    lock: int | None = None
     try:
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        os.close(handle)
-        draft = Path(name)
+        clear_drafts(path.parent)
+        lock, draft = _locked_draft(path.parent)
         yield draft
         with draft.open("rb") as written:
             os.fsync(written.fileno())
@@ -44,6 +54,44 @@ def replacing(path: Path) -> Iterator[Path]:
         if draft is not None:
             with suppress(OSError):
                 draft.unlink()
+        if lock is not None:
+            os.close(lock)
+
+
+def clear_drafts(folder: Path) -> None:
+    """Removes the drafts in a folder whose writers have ended; others, and what fails, stay."""
+    with suppress(OSError):
+        for draft in folder.glob(f"{_PREFIX}????????{_SUFFIX}"):
+            with suppress(OSError):
+                _clear(draft)
+
+
+def _clear(draft: Path) -> None:
+    """Removes a draft; OSError where a process holds it, or where nothing can be locked."""
+    held = os.open(draft, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(held), draft.lstat()):
+            draft.unlink()
+    finally:
+        os.close(held)
+
+
+def _locked_draft(folder: Path) -> tuple[int, Path]:
+    """Makes a draft and locks it; another where one was cleared before the lock was taken."""
+    while True:
+        held, name = tempfile.mkstemp(prefix=_PREFIX, suffix=_SUFFIX, dir=folder)
+        try:
+            with suppress(OSError):  # without locks drafts are made, and never cleared
+                fcntl.flock(held, fcntl.LOCK_EX)
+            if os.fstat(held).st_nlink:
+                return held, Path(name)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(name)
+            os.close(held)
+            raise
+        os.close(held)
 
 
 def _umask() -> int:

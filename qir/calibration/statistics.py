@@ -174,7 +174,7 @@ class Statistics(Mapping[Key, Summary]):
         return f"{self.source}: " if self.source else ""
 
     def save(self, path: str | Path, *, unfinished: bool = False) -> None:
-        """Write everything to a file, which appears at once; DataError when it cannot be written.
+        """Write everything to a file, which appears at once; InputError when it cannot be written.
 
         The bytes are equal for equal statistics. `unfinished` says that more batches are to come.
         """

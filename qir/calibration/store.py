@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
 from array import array as Packed
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,13 +18,14 @@ import safetensors
 import safetensors.numpy
 from numpy.typing import NDArray
 
+from qir.atomic import replacing
 from qir.calibration import header
 from qir.calibration.consistency import require_summary, require_trace
 from qir.calibration.header import Head, TensorHead
 from qir.calibration.record import Contents, Entry, Trace
 from qir.calibration.rows import first_line
 from qir.calibration.summary import Summary
-from qir.errors import DataError, InputError
+from qir.errors import InputError
 
 Arrays = Mapping[str, NDArray[np.generic]]
 TYPES = {
@@ -91,23 +90,9 @@ def pack(contents: Contents) -> bytes:
 
 
 def write(content: bytes, path: Path) -> None:
-    """Write the file, which appears at once; DataError when it cannot be written."""
-    try:
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            mask = os.umask(0)
-            os.umask(mask)
-            os.chmod(name, 0o666 & ~mask)  # a temporary file is private, this one is not
-            os.replace(name, path)
-        except BaseException:
-            os.unlink(name)
-            raise
-    except OSError as error:
-        raise DataError(f"{path}: cannot be written: {error.strerror}") from None
+    """Write the file, which appears at once; InputError when it cannot be written."""
+    with replacing(path) as draft:
+        draft.write_bytes(content)
 
 
 def read(path: Path) -> Contents:

@@ -163,35 +163,35 @@ def break_arrays(rng: random.Random, arrays: dict[str, Array]) -> None:
     """One array gets other elements, another length, type or shape, or goes."""
     name = rng.choice(sorted(arrays) or ["counts"])
     array = arrays.setdefault(name, np.zeros(5, np.uint64))
-    at = rng.randrange(array.size or 1)
+    flat = array.reshape(-1)
+    at = rng.randrange(flat.size or 1)
+    some = slice(at, at + rng.choice((1, 2, 100)))
     match rng.randrange(10):
         case 0:
             arrays[name] = array.astype(rng.choice(("f4", "f8", "u1", "i8", "u8", "f2", "u4")))
         case 1:
             arrays[name] = array.reshape(rng.choice(((1, -1), (-1, 1), (-1, 1, 1))))
         case 2:
-            arrays[name] = np.delete(array, slice(at, at + rng.choice((1, 2, 100))))
+            arrays[name] = np.delete(flat, some)
         case 3:
-            flat = array.reshape(-1)
-            arrays[name] = np.insert(flat, at, flat[at : at + rng.choice((1, 2, 100))])
+            arrays[name] = np.insert(flat, min(at, flat.size), flat[some])
         case 4 if rng.random() < 0.3:
             del arrays[name]
         case 4:
             arrays[rng.choice(("", "more", "Counts"))] = array
-        case 5 if array.size:
-            other = rng.randrange(array.size)
-            array[[at, other]] = array[[other, at]]
-        case 6 if array.size:
-            content = break_bytes(rng, array.tobytes())
-            whole_ = len(content) // array.itemsize * array.itemsize
-            arrays[name] = np.frombuffer(content[:whole_], array.dtype).copy()
-        case _ if array.size and array.dtype.kind == "f":
-            array.reshape(-1)[at] = rng.choice((*FLOATS, array.reshape(-1)[at] * 2))
-        case _ if array.size:
-            near = int(array.reshape(-1)[at])
-            most = np.iinfo(array.dtype).max
+        case 5 if flat.size:
+            other = rng.randrange(flat.size)
+            flat[[at, other]] = flat[[other, at]]
+        case 6 if flat.size:
+            content = break_bytes(rng, flat.tobytes())
+            cut = len(content) // flat.itemsize * flat.itemsize
+            arrays[name] = np.frombuffer(content[:cut], flat.dtype).copy()
+        case _ if flat.size and flat.dtype.kind == "f":
+            flat[at] = rng.choice((*FLOATS, flat[at] * 2))
+        case _ if flat.size:
+            near, most = int(flat[at]), int(np.iinfo(flat.dtype).max)
             wanted = rng.choice((near + 1, near - 1, *NUMBERS, most, most - near))
-            array.reshape(-1)[at] = min(max(wanted, 0), most)
+            flat[at] = min(max(wanted, 0), most)
 
 
 # -- judging --------------------------------------------------------------------------------------
