@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+import threading
+import time
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import closing
+from contextvars import copy_context
 from pathlib import Path
 from typing import Protocol
 
@@ -13,10 +17,12 @@ from numpy.typing import NDArray
 from qir.calibration.data import InputSpec, Source
 from qir.calibration.record import Key
 from qir.calibration.statistics import Batch, Statistics
-from qir.errors import DataError
+from qir.errors import DataError, Stopped
 
 Array = NDArray[np.generic]
 Observe = Callable[[str, Array], None]
+SECONDS = 5.0
+"""After so long a checkpoint is saved."""
 
 
 class Program(Protocol):
@@ -46,69 +52,110 @@ def collect(
     *,
     resume: Statistics | None = None,
     checkpoint: Path | None = None,
-    every: int = 16,
+    every: float | None = None,
     progress: Callable[[int, int | None], None] | None = None,
     threads: int = 1,
 ) -> Statistics:
     """Run a program on all batches that `resume` does not include yet, and return the statistics.
 
     They are equal whatever `threads` is and however often the run was resumed. With `checkpoint`
-    they are saved after every so many batches and at the end. DataError when a tensor has a NaN,
-    when `resume` is of another model or other data, and for what the source finds.
+    they are saved when a batch ends and `every` so many seconds have passed (5 by default), when
+    the run is interrupted, and at the end. DataError when a tensor has a NaN, when `resume` is of
+    another model or other data, and for what the source finds.
     """
     data = source.digest()
+    every = SECONDS if every is None else every
     statistics = resume if resume is not None else Statistics(program.digest)
     statistics.require_model(program.digest)
     statistics.require_only(data, source.batches)
     statistics.require_among(watch)
-    axes: dict[str, list[int | None]] = {}
-    for key in watch:
-        axes.setdefault(key.tensor, []).append(key.axis)
-
-    def one(number: int, inputs: Mapping[str, Array]) -> None:
-        with statistics.batch(data, number) as batch:
-            where = f"batch {number} of {source.name}"
-            program.run(inputs, lambda tensor, array: observe(batch, tensor, array, where))
-
-    def observe(batch: Batch, tensor: str, array: Array, where: str) -> None:
-        for axis in axes.get(tensor, ()):
-            refuse_nan(batch.update(tensor, array, axis).nan, tensor, array, where)
-
-    def finished() -> None:
-        count = len(statistics.batches)
-        if checkpoint is not None and count % every == 0:
-            statistics.save(checkpoint, unfinished=True)
-        if progress is not None:
-            progress(count, source.batches)
-
+    run = _Run(program, source, data, watch, statistics)
+    saved = time.monotonic()
     done = statistics.done(data)
     if progress is not None:
         progress(len(done), source.batches)
-    if threads == 1:
-        for number, inputs in source.numbered(done):
-            one(number, inputs)
-            finished()
-    else:
-        with ThreadPoolExecutor(threads) as pool:
-            running: set[Future[None]] = set()
-            for number, inputs in source.numbered(done):
-                running.add(pool.submit(one, number, inputs))
-                if len(running) >= threads:  # so many batches are in memory and no more
-                    running = take(running, finished)
-            while running:
-                running = take(running, finished)
+    try:
+        with closing(run.batches(done, threads)) as counts:
+            for count in counts:
+                if checkpoint is not None and time.monotonic() - saved >= every:
+                    statistics.save(checkpoint, unfinished=True)
+                    saved = time.monotonic()
+                if progress is not None:
+                    progress(count, source.batches)
+    except (KeyboardInterrupt, Stopped):
+        if checkpoint is not None:
+            statistics.save(checkpoint, unfinished=True)
+        raise
     if checkpoint is not None:
         statistics.save(checkpoint)
     return statistics
 
 
-def take(running: set[Future[None]], finished: Callable[[], None]) -> set[Future[None]]:
-    """Wait for one or more, report them, and return those that still run; raises what they did."""
+class _Run:
+    """Batches of a source through a program, in threads.
+
+    None runs in the main thread, where Ctrl-C could come while a batch is half included.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        source: Source,
+        data: str,
+        watch: Collection[Key],
+        statistics: Statistics,
+    ) -> None:
+        self._program = program
+        self._source = source
+        self._data = data
+        self._statistics = statistics
+        self._interrupted = threading.Event()
+        self._axes: dict[str, list[int | None]] = {}
+        for key in watch:
+            self._axes.setdefault(key.tensor, []).append(key.axis)
+
+    def batches(self, done: Collection[int], threads: int) -> Generator[int, None, None]:
+        """Runs those that are not done, and yields how many are included, after each.
+
+        So many batches are in memory as there are threads, and no more. What a batch raises is
+        raised here; batches that still run then stop at their next tensor, and are not included.
+        """
+        with ThreadPoolExecutor(threads) as pool:
+            try:
+                running: set[Future[None]] = set()
+                for number, inputs in self._source.numbered(done):
+                    running.add(pool.submit(copy_context().run, self._one, number, inputs))
+                    if len(running) >= threads:
+                        running, ended = _some(running)
+                        yield from self._counts(ended)
+                while running:
+                    running, ended = _some(running)
+                    yield from self._counts(ended)
+            except BaseException:
+                self._interrupted.set()
+                raise
+
+    def _counts(self, ended: Iterable[Future[None]]) -> Iterator[int]:
+        for future in ended:
+            future.result()
+            yield len(self._statistics.batches)
+
+    def _one(self, number: int, inputs: Mapping[str, Array]) -> None:
+        where = f"batch {number} of {self._source.name}"
+        with self._statistics.batch(self._data, number) as batch:
+            self._program.run(inputs, lambda tensor, array: self._see(batch, tensor, array, where))
+
+    def _see(self, batch: Batch, tensor: str, array: Array, where: str) -> None:
+        if self._interrupted.is_set():
+            raise Stopped
+        for axis in self._axes.get(tensor, ()):
+            refuse_nan(batch.update(tensor, array, axis).nan, tensor, array, where)
+
+
+def _some(running: set[Future[None]]) -> tuple[set[Future[None]], set[Future[None]]]:
+    """Waits for one or more, and gives those that still run, and those that ended."""
     ended, rest = wait(running, return_when=FIRST_COMPLETED)
-    for future in ended:
-        future.result()
-        finished()
-    return rest
+    return rest, ended
 
 
 def refuse_nan(count: int, tensor: str, array: Array, where: str) -> None:

@@ -227,6 +227,8 @@ class Summary:
         lows, highs = channels
         if lows.size != highs.size or (lows.size and axis is None):
             raise ValueError("the channels' extremes do not fit")
+        if np.isnan(lows).any() or np.isnan(highs).any():
+            raise ValueError("the extremes of a channel are no range")
         summary._tally = Tally.restore(counts, extremes, bins)
         summary._lows, summary._highs = lows.copy(), highs.copy()
         summary.total, summary.total_squares = totals

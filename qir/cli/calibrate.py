@@ -51,11 +51,11 @@ def calibrate(
 
     The statistics serve any number of `qir quantize` runs, with any range rule. Data are arrays
     with samples along the first axis: one array for a model with one input, else arrays named as
-    the inputs. NaN in the data or in the model's tensors is refused. A run that is interrupted
-    leaves FILE.part, from which --resume goes on.
+    the inputs. NaN in the data or in the model's tensors is refused. A run saves FILE.part every
+    few seconds and when it is interrupted; --resume goes on from it, and says what it found.
 
-    --json prints {file, output, batches, tensors: [{tensor, count, low, high, mean, deviation,
-    zeros, nan, infinite, channels}]}.
+    --json prints {file, output, batches, resumed, tensors: [{tensor, count, low, high, mean,
+    deviation, zeros, nan, infinite, channels}]}.
     """
     from qir.inspect import ranges
 
@@ -64,8 +64,19 @@ def calibrate(
     _claim_part(part_of(output), anew=force, resume=resume)
     screen = Screen(quiet=quiet)
     graph = open_model(model)
+    before = _saved(output) if resume else None
+    resumed = len(before.batches) if before is not None else 0
+    if resume and not as_json:
+        _show_found(screen, output, before)
     statistics = observe(
-        screen, graph, data, output=output, limit=limit, batch=batch, threads=threads, resume=resume
+        screen,
+        graph,
+        data,
+        output=output,
+        limit=limit,
+        batch=batch,
+        threads=threads,
+        resume=before,
     )
     order = {name: i for i, name in enumerate(graph.values)}
     rows = sorted(ranges(statistics), key=lambda row: order.get(row.tensor, len(order)))
@@ -75,6 +86,7 @@ def calibrate(
                 "file": str(model),
                 "output": str(output),
                 "batches": len(statistics.batches),
+                "resumed": resumed,
                 "tensors": [row.to_json() for row in rows],
             }
         )
@@ -101,6 +113,29 @@ def _claim_part(part: Path, *, anew: bool, resume: bool) -> None:
     claim(part, force=True)
 
 
+def _saved(output: Path) -> Statistics | None:
+    """The statistics that an earlier run left, unfinished or not; None where there are none."""
+    from qir.calibration import Statistics
+    from qir.errors import InputError
+
+    for path in (part_of(output), output):
+        if path.exists():
+            try:
+                return Statistics.load(path)
+            except InputError as error:
+                raise InputError(f"{error}; --force without --resume starts anew") from error
+    return None
+
+
+def _show_found(screen: Screen, output: Path, found: Statistics | None) -> None:
+    """Says from what a run goes on, or that there is nothing to go on from."""
+    if found is None:
+        screen.line(f"nothing to resume: no {part_of(output)} and no {output}; starting anew")
+    else:
+        done = plural(len(found.batches), "batch", "batches")
+        screen.line(f"resuming from {found.source}: {done} done before")
+
+
 def observe(
     screen: Screen,
     graph: Graph,
@@ -110,18 +145,14 @@ def observe(
     limit: int | None = None,
     batch: int | None = None,
     threads: int | None = None,
-    resume: bool = False,
+    resume: Statistics | None = None,
 ) -> Statistics:
     """Calibrates, with a bar; statistics go to `output`, and on the way to a part beside it."""
     from qir import pipeline
-    from qir.calibration import Statistics
-    from qir.errors import QirError
+    from qir.errors import QirError, Stopped
 
     defaults.require_inputs(data, graph)
     part = None if output is None else part_of(output)
-    before = None
-    if resume and part is not None and output is not None:
-        before = next((Statistics.load(p) for p in (part, output) if p.exists()), None)
     try:
         with screen.progress("calibrating") as progress:
             statistics = pipeline.calibrate(
@@ -132,16 +163,17 @@ def observe(
                 threads=threads or len(os.sched_getaffinity(0)),
                 progress=progress,
                 checkpoint=part,
-                resume=before,
+                resume=resume,
             )
         if output is not None:
             statistics.save(output)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Stopped) as stop:
         if part is not None and part.exists():
-            raise KeyboardInterrupt(f"interrupted; --resume goes on from {part}") from None
+            why = "interrupted" if isinstance(stop, KeyboardInterrupt) else "stopped by the system"
+            raise type(stop)(f"{why}; --resume goes on from {part}") from None
         raise
     except QirError:
-        if part is not None and before is None:
+        if part is not None and resume is None:
             part.unlink(missing_ok=True)
         raise
     if part is not None:

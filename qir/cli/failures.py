@@ -93,7 +93,7 @@ def describe(error: BaseException) -> tuple[int, str]:
         case KeyboardInterrupt() | click.Abort():
             return INTERRUPTED, str(error) or "interrupted"
         case Stopped():
-            return TERMINATED, "stopped by the system"
+            return TERMINATED, str(error) or "stopped by the system"
         case MemoryError():
             return FAILED, "out of memory"
         case OSError():

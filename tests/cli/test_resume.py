@@ -1,0 +1,135 @@
+"""Calibrations that are interrupted or killed in processes of their own, and gone on with."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from qir.calibration import Statistics
+from tests.cli import models
+from tests.cli.command import assert_one_line, qir
+
+SEED = random.SystemRandom().randrange(2**32)
+WORDS = ("calibrate", "model.onnx", "--data", "samples.npy", "--batch", "1", "-o", "new.stats")
+SLOWLY = r"""
+import importlib, os, sys, time
+from qir.calibration import Statistics
+from qir.calibration.runner import GraphProgram
+from qir.cli.app import main
+importlib.import_module("qir.calibration.collect").SECONDS = float(sys.argv.pop(1))
+wait, run, save = float(sys.argv.pop(1)), GraphProgram.run, Statistics.save
+def slowly(self, *given):
+    time.sleep(wait)
+    run(self, *given)
+    os.write(2, b"batch\n")  # as a whole, from whatever thread
+def aloud(self, path, **given):
+    save(self, path, **given)
+    os.write(2, b"saved\n")
+GraphProgram.run, Statistics.save = slowly, aloud
+main()
+"""
+
+
+def start(folder: Path, *more: str, every: float = 0, wait: float = 0.03) -> subprocess.Popen[str]:
+    """A real run that saves so often, and takes so long for a batch."""
+    return subprocess.Popen(
+        [sys.executable, "-c", SLOWLY, str(every), str(wait), *WORDS, *more],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def after(running: subprocess.Popen[str], what: str, count: int) -> None:
+    """Returns when so many batches have ended, or were saved."""
+    assert running.stderr is not None
+    while count:
+        line = running.stderr.readline()
+        assert line in ("batch\n", "saved\n")
+        count -= line == f"{what}\n"
+
+
+def whole(folder: Path, monkeypatch: pytest.MonkeyPatch) -> bytes:
+    monkeypatch.chdir(folder)
+    outcome = qir(*WORDS[:-1], "whole.stats")
+    assert outcome.status == 0, outcome
+    return Path("whole.stats").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("threads", "number", "status", "why"),
+    [
+        ("3", signal.SIGINT, 130, "interrupted"),
+        ("1", signal.SIGTERM, 143, "stopped by the system"),
+    ],
+)
+def test_a_run_that_is_interrupted_is_saved_and_gone_on_with(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    threads: str,
+    number: signal.Signals,
+    status: int,
+    why: str,
+) -> None:
+    wanted = whole(folder, monkeypatch)
+    running = start(folder, "--threads", threads, every=3600)  # it saves only when interrupted
+    after(running, "batch", 7)
+    running.send_signal(number)
+    out, said = running.communicate(timeout=60)
+    assert (running.returncode, out) == (status, ""), said
+    assert said.splitlines()[-1] == f"qir: {why}; --resume goes on from new.stats.part"
+    done = len(Statistics.load("new.stats.part").batches)
+    assert 5 <= done < models.SAMPLES
+    outcome = qir(*WORDS, "--resume")
+    assert outcome.status == 0, outcome
+    assert outcome.out.startswith(f"resuming from new.stats.part: {done} batches done before\n")
+    assert Path("new.stats").read_bytes() == wanted
+    assert not [path for path in folder.iterdir() if path.suffix in (".part", ".draft")]
+
+
+def test_runs_that_are_killed_again_and_again_come_to_the_same_end(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    print(f"seed {SEED}")
+    rng = random.Random(SEED)
+    wanted = whole(folder, monkeypatch)
+    for _ in range(3):
+        running = start(folder, "--resume", "--threads", "2", wait=0.01)
+        after(running, "saved", 2)
+        time.sleep(rng.random() * 0.02)
+        running.kill()
+        running.communicate()
+        drafts = [path for path in folder.iterdir() if path.suffix == ".draft"]
+        assert len(drafts) <= 1, "each run clears what the one before it left"
+    outcome = qir(*WORDS, "--resume", "--json")
+    assert outcome.status == 0, outcome
+    assert 3 <= json.loads(outcome.out)["resumed"] <= models.SAMPLES
+    assert Path("new.stats").read_bytes() == wanted
+    assert not [path for path in folder.iterdir() if path.suffix in (".part", ".draft")]
+
+
+def test_resuming_says_what_was_found(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    outcome = qir(*WORDS, "--resume")
+    assert outcome.status == 0, outcome
+    nothing = "nothing to resume: no new.stats.part and no new.stats; starting anew\n"
+    assert outcome.out.startswith(nothing)
+    outcome = qir(*WORDS, "--resume")
+    said = f"resuming from new.stats: {models.SAMPLES} batches done before\n"
+    assert outcome.out.startswith(said), outcome
+    assert json.loads(qir(*WORDS, "--resume", "--json").out)["resumed"] == models.SAMPLES
+    assert json.loads(qir(*WORDS, "--force", "--json").out)["resumed"] == 0
+    assert qir(*WORDS, "--resume", "--quiet").out == ""
+    Path("new.stats.part").write_bytes(b"somebody's notes")
+    outcome = qir(*WORDS, "--resume")
+    assert_one_line(outcome, 2)
+    assert "new.stats.part: not a file of statistics" in outcome.err
+    assert "--force without --resume starts anew" in outcome.err
