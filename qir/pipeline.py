@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir.atomic import claim, write_text
-from qir.calibration import Statistics, collect, open_data
+from qir.calibration import Statistics, collect, open_data, open_feeds
+from qir.calibration.collect import Batches
 from qir.calibration.data import Item
 from qir.calibration.runner import GraphProgram
 from qir.capability import Verdict
@@ -363,6 +364,7 @@ def calibrate(
     *,
     limit: int | None = None,
     batch: int | None = None,
+    feeds: bool = False,
     threads: int = 1,
     progress: Callable[[int, int | None], None] | None = None,
     checkpoint: Path | None = None,
@@ -370,10 +372,19 @@ def calibrate(
 ) -> Statistics:
     """Runs the folded float graph on data and gives the statistics of its tensors.
 
-    Raises DataError for data that do not fit, or hold NaN.
+    Data hold samples along the first axis. With `feeds` each item, or file of a folder, is the
+    complete inputs of one run instead, samples on whatever axis.
+
+    Raises DataError for data that do not fit, or hold NaN, and UsageError for feeds in batches.
     """
     program = GraphProgram(fold(graph))
-    source = open_data(data, program.inputs, batch=batch, limit=limit)
+    source: Batches
+    if feeds:
+        if batch is not None:
+            raise UsageError(f"batch {batch}: feeds are complete, each is one run")
+        source = open_feeds(data, program.inputs, limit=limit)
+    else:
+        source = open_data(data, program.inputs, batch=batch, limit=limit)
     return collect(
         program,
         source,

@@ -2,6 +2,7 @@
 
 from qir.calibration.collect import Program, collect
 from qir.calibration.data import InputSpec, Source, open_data
+from qir.calibration.feeds import Feeds, open_feeds
 from qir.calibration.observers import Observer, Parameter, Rule, Seen, observer, parse_rule
 from qir.calibration.record import BatchId, Key, Log
 from qir.calibration.rules import Range
@@ -12,6 +13,7 @@ __all__ = [
     "Batch",
     "BatchId",
     "Extremes",
+    "Feeds",
     "InputSpec",
     "Key",
     "Log",
@@ -27,5 +29,6 @@ __all__ = [
     "collect",
     "observer",
     "open_data",
+    "open_feeds",
     "parse_rule",
 ]

@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from qir.calibration.data import InputSpec, Source
+from qir.calibration.data import InputSpec
 from qir.calibration.record import Key
 from qir.calibration.statistics import Batch, Statistics
 from qir.errors import DataError, Stopped
@@ -23,6 +23,25 @@ Array = NDArray[np.generic]
 Observe = Callable[[str, Array], None]
 SECONDS = 5.0
 """After so long a checkpoint is saved."""
+
+
+class Batches(Protocol):
+    """What a program is run on: a `Source` of samples, or `Feeds`."""
+
+    name: str
+
+    @property
+    def batches(self) -> int | None:
+        """How many there are, None where that shows only at the end."""
+        ...
+
+    def numbered(self, skip: Collection[int]) -> Iterator[tuple[int, dict[str, Array]]]:
+        """The batches with their numbers, but those to skip."""
+        ...
+
+    def digest(self) -> str:
+        """A hash over all batches."""
+        ...
 
 
 class Program(Protocol):
@@ -47,7 +66,7 @@ class Program(Protocol):
 
 def collect(
     program: Program,
-    source: Source,
+    source: Batches,
     watch: Collection[Key],
     *,
     resume: Statistics | None = None,
@@ -100,7 +119,7 @@ class _Run:
     def __init__(
         self,
         program: Program,
-        source: Source,
+        source: Batches,
         data: str,
         watch: Collection[Key],
         statistics: Statistics,

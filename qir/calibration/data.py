@@ -32,6 +32,7 @@ from qir.ir.types import Array as Held
 Item = Array | Mapping[str, Array]
 Data = str | Path | Item | Iterable[Item]
 DEFAULT_BATCH = 32
+HINT = "--feeds (feeds=True) takes complete inputs, samples on any axis"
 
 
 @dataclass(frozen=True)
@@ -179,19 +180,7 @@ class Source:
 
         Data that can be read only once are told apart by their name alone.
         """
-        state = hashlib.blake2b(f"{self.batch_size}".encode(), digest_size=16)
-        if self._pieces.identity is not None:
-            state.update(self._pieces.identity.encode())
-            return state.hexdigest()
-        for batch in self:
-            for name in sorted(batch):
-                array = np.ascontiguousarray(batch[name])
-                state.update(f"{name} {array.dtype} {array.shape}".encode())
-                if array.dtype == object:  # texts, of any length
-                    state.update(Held.of(array).digest.encode())
-                else:
-                    state.update(array.reshape(-1).view(np.uint8).data)
-        return state.hexdigest()
+        return digest_of(f"{self.batch_size}", self._pieces.identity, self)
 
     def _assemble(self, parts: Sequence[Part]) -> dict[str, Array]:
         """One batch out of parts of pieces, in the model's dtypes."""
@@ -229,18 +218,8 @@ class FilePieces:
     def __init__(self, path: Path, inputs: Mapping[str, InputSpec]) -> None:
         self.name = str(path)
         self._inputs = inputs
-        if not path.exists():
-            raise DataError(f"{path}: there is no such file or folder")
-        if path.is_dir():
-            files = sorted(file for file in path.iterdir() if file.suffix in (".npy", ".npz"))
-            if not files:
-                raise DataError(f"{path}: no .npy or .npz file in this folder")
-        elif path.suffix in (".npy", ".npz"):
-            files = [path]
-        else:
-            raise DataError(f"{path}: not an .npy or .npz file, nor a folder of them")
-        self._files = files
-        self._samples = sum(self._open(file).samples for file in files)
+        self._files = data_files(path)
+        self._samples = sum(self._open(file).samples for file in self._files)
 
     def __iter__(self) -> Iterator[Piece]:
         return map(self._open, self._files)
@@ -249,8 +228,7 @@ class FilePieces:
         return self._samples
 
     def _open(self, file: Path) -> Piece:
-        arrays = {"": open_npy(file)} if file.suffix == ".npy" else dict(open_npz(file))
-        return fit(str(file), arrays, self._inputs)
+        return fit(str(file), open_file(file), self._inputs)
 
 
 class ItemPieces:
@@ -281,6 +259,42 @@ class ItemPieces:
         return self._samples
 
 
+def data_files(path: Path) -> Sequence[Path]:
+    """The file, or those of the folder in the order of their names; DataError without any."""
+    if not path.exists():
+        raise DataError(f"{path}: there is no such file or folder")
+    if path.is_dir():
+        files = sorted(file for file in path.iterdir() if file.suffix in (".npy", ".npz"))
+        if not files:
+            raise DataError(f"{path}: no .npy or .npz file in this folder")
+        return files
+    if path.suffix not in (".npy", ".npz"):
+        raise DataError(f"{path}: not an .npy or .npz file, nor a folder of them")
+    return [path]
+
+
+def open_file(file: Path) -> Mapping[str, Rows]:
+    """The arrays of a file by name; that of an .npy file has the name ''."""
+    return {"": open_npy(file)} if file.suffix == ".npy" else open_npz(file)
+
+
+def digest_of(head: str, identity: str | None, batches: Iterable[Mapping[str, Array]]) -> str:
+    """A hash over batches, or over their identity where they cannot be read more than once."""
+    state = hashlib.blake2b(head.encode(), digest_size=16)
+    if identity is not None:
+        state.update(identity.encode())
+        return state.hexdigest()
+    for batch in batches:
+        for name in sorted(batch):
+            array = np.ascontiguousarray(batch[name])
+            state.update(f"{name} {array.dtype} {array.shape}".encode())
+            if array.dtype == object:  # texts, of any length
+                state.update(Held.of(array).digest.encode())
+            else:
+                state.update(array.reshape(-1).view(np.uint8).data)
+    return state.hexdigest()
+
+
 def open_data(
     data: Data,
     inputs: Mapping[str, InputSpec],
@@ -308,30 +322,40 @@ def open_data(
     return Source(pieces, inputs, batch, limit)
 
 
-def fit(where: str, arrays: Mapping[str, Rows], inputs: Mapping[str, InputSpec]) -> Piece:
-    """Find the array of each input; DataError for a missing name, wrong shape, dtype or length.
+def choose(
+    where: str, arrays: Mapping[str, Rows], inputs: Mapping[str, InputSpec]
+) -> dict[str, Rows]:
+    """Finds the array of each input; DataError for a missing name.
 
     Arrays that no input is named after are let be, such as labels.
     """
     chosen: dict[str, Rows] = {}
-    for name, spec in inputs.items():
+    for name in inputs:
         if name in arrays:
-            rows = arrays[name]
+            chosen[name] = arrays[name]
         elif len(inputs) == 1 and len(arrays) == 1:
-            rows = next(iter(arrays.values()))
+            chosen[name] = next(iter(arrays.values()))
         else:
             has = ", ".join(repr(other) for other in arrays if other) or "one array without a name"
             raise DataError(f"{where}: no array for input {name!r}; it has {has}")
-        chosen[name] = as_rows(rows, spec, f"{where}: input {name!r}")
+    return chosen
+
+
+def fit(where: str, arrays: Mapping[str, Rows], inputs: Mapping[str, InputSpec]) -> Piece:
+    """Find the array of each input; DataError for a missing name, wrong shape, dtype or length."""
+    chosen = {
+        name: as_rows(rows, inputs[name], f"{where}: input {name!r}")
+        for name, rows in choose(where, arrays, inputs).items()
+    }
     lengths = {name: rows.shape[0] for name, rows in chosen.items() if inputs[name].shape}
     if len(set(lengths.values())) > 1:
         said = ", ".join(f"{name!r} has {length}" for name, length in lengths.items())
-        raise DataError(f"{where}: the inputs differ in samples: {said}")
+        raise DataError(f"{where}: the inputs differ in samples: {said}; {HINT}")
     return Piece(where, next(iter(lengths.values()), min(len(chosen), 1)), chosen)
 
 
-def as_rows(rows: Rows, spec: InputSpec, where: str) -> Rows:
-    """Rows of samples that fit an input; DataError says what it has and what it should have.
+def as_meant(rows: Rows, spec: InputSpec, where: str) -> Rows:
+    """Rows in a type that the input takes; DataError for others.
 
     NumPy saves bfloat16 and the like as bare bytes: to an input of as many each they are its own.
     """
@@ -341,6 +365,12 @@ def as_rows(rows: Rows, spec: InputSpec, where: str) -> Rows:
         other = ", bytes of a type that NumPy has not: save them as float32"
         said = other if bare(rows.dtype) else ""
         raise DataError(f"{where} is {spec.dtype}, the data are {rows.dtype}{said}")
+    return rows
+
+
+def as_rows(rows: Rows, spec: InputSpec, where: str) -> Rows:
+    """Rows of samples that fit an input; DataError says what it has and what it should have."""
+    rows = as_meant(rows, spec, where)
     sample = spec.shape[1:]
     shape = rows.shape
     if len(shape) == len(sample) and matches(shape, sample):
@@ -400,6 +430,7 @@ def fixed_batch(inputs: Mapping[str, InputSpec]) -> int | None:
         if size is None:
             continue
         if found not in (None, size):
-            raise DataError(f"input {name!r} takes {size} samples at a time, another {found}")
+            said = f"input {name!r} takes {size} samples at a time, another {found}"
+            raise DataError(f"{said}; {HINT}")
         found = size
     return found

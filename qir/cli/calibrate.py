@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 @shared.output("Where to write the statistics.")
 @shared.whole("--limit", "Use only so many samples.")
 @shared.whole("--batch", "Samples in a batch; as many as fit by default.")
+@shared.feeds
 @shared.threads
 @click.option("--resume", is_flag=True, help="Go on where an interrupted run stopped.")
 @shared.force
@@ -41,6 +42,7 @@ def calibrate(
     output: Path,
     limit: int | None,
     batch: int | None,
+    feeds: bool,
     threads: int | None,
     resume: bool,
     force: bool,
@@ -51,14 +53,16 @@ def calibrate(
 
     The statistics serve any number of `qir quantize` runs, with any range rule. Data are arrays
     with samples along the first axis: one array for a model with one input, else arrays named as
-    the inputs. NaN in the data or in the model's tensors is refused. A run saves FILE.part every
-    few seconds and when it is interrupted; --resume goes on from it, and says what it found.
+    the inputs; with --feeds each file is one run, as it is. NaN in the data or in the model's
+    tensors is refused. A run saves FILE.part every few seconds and when it is interrupted; --resume
+    goes on from it, and says what it found.
 
     --json prints {file, output, batches, resumed, tensors: [{tensor, count, low, high, mean,
     deviation, zeros, nan, infinite, channels}]}.
     """
     from qir.inspect import ranges
 
+    defaults.require_whole(feeds, batch)
     require_apart([model, data], [output, part_of(output)])
     claim_files(output, force=force or resume)
     _claim_part(part_of(output), anew=force, resume=resume)
@@ -75,6 +79,7 @@ def calibrate(
         output=output,
         limit=limit,
         batch=batch,
+        feeds=feeds,
         threads=threads,
         resume=before,
     )
@@ -144,6 +149,7 @@ def observe(
     output: Path | None = None,
     limit: int | None = None,
     batch: int | None = None,
+    feeds: bool = False,
     threads: int | None = None,
     resume: Statistics | None = None,
 ) -> Statistics:
@@ -160,6 +166,7 @@ def observe(
                 data,
                 limit=limit,
                 batch=batch,
+                feeds=feeds,
                 threads=threads or len(os.sched_getaffinity(0)),
                 progress=progress,
                 checkpoint=part,

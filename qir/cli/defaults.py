@@ -31,17 +31,32 @@ def given_in(graph: Graph, data: Path) -> dict[str, Tensor]:
     }
 
 
+def require_whole(feeds: bool, batch: int | None) -> None:
+    """UsageError where complete feeds should be put into batches."""
+    from qir.errors import UsageError
+
+    if feeds and batch is not None:
+        raise UsageError("--feeds takes each file as one run: leave --batch out")
+
+
 def batches(
-    graph: Graph, data: Path | None, *, batch: int | None = None, limit: int | None = None
+    graph: Graph,
+    data: Path | None,
+    *,
+    batch: int | None = None,
+    limit: int | None = None,
+    feeds: bool = False,
 ) -> Iterable[Tensors]:
-    """What a model is run on, defaults that data give among it.
+    """What a model is run on, defaults that data give among it; with `feeds` file by file.
 
     One empty batch where there are no data, which a model without inputs needs none of. UsageError
     where it needs some, DataError for data that do not fit it.
     """
-    from qir.calibration import open_data
+    from qir.calibration import open_data, open_feeds
     from qir.cli.engines import input_specs
     from qir.errors import UsageError
+
+    require_whole(feeds, batch)
 
     if data is None:
         if graph.inputs:
@@ -52,6 +67,8 @@ def batches(
     held = given_in(graph, data)
     if not graph.inputs:
         return beside(alone(graph, data), held)
+    if feeds:
+        return beside(open_feeds(data, input_specs(graph), limit=limit), held)
     return beside(open_data(data, input_specs(graph), batch=batch, limit=limit), held)
 
 

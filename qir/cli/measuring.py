@@ -13,29 +13,44 @@ if TYPE_CHECKING:
     from qir.inspect.metrics import Metric
 
 
+Parts = dict[str, "list[Tensor]"]
+"""Results by name, an array for each batch."""
+
+
 def run_all(
     screen: Screen, engines: Sequence[Engine], batches: Iterable[Tensors]
 ) -> list[dict[str, Tensor]]:
     """The results of each engine, all batches joined."""
-    import numpy as np
+    return [joined(parts) for parts in run_each(screen, engines, batches)]
 
-    parts: list[dict[str, list[Tensor]]] = [{} for _ in engines]
+
+def run_each(screen: Screen, engines: Sequence[Engine], batches: Iterable[Tensors]) -> list[Parts]:
+    """The results of each engine, batch by batch."""
+    parts: list[Parts] = [{} for _ in engines]
     total = getattr(batches, "batches", None)
     with screen.progress("running") as progress:
         for done, inputs in enumerate(batches, 1):
             for engine, held in zip(engines, parts, strict=True):
                 for name, array in engine.run(inputs).items():
-                    held.setdefault(name, []).append(np.atleast_1d(array))
+                    held.setdefault(name, []).append(array)
             progress(done, total)
-    return [{name: _joined(name, a) for name, a in held.items()} for held in parts]
+    return parts
 
 
-def _joined(name: str, arrays: Sequence[Tensor]) -> Tensor:
+def joined(parts: Parts, *, feeds: bool = False) -> dict[str, Tensor]:
+    """Results of all batches along the first axis; feeds whose shapes vary become one axis."""
+    return {name: _joined(name, arrays, feeds) for name, arrays in parts.items()}
+
+
+def _joined(name: str, arrays: Sequence[Tensor], feeds: bool) -> Tensor:
     import numpy as np
 
     from qir.errors import DataError
 
+    arrays = [np.atleast_1d(array) for array in arrays]
     shapes = {array.shape[1:] for array in arrays}
+    if len(shapes) > 1 and feeds:
+        return np.concatenate([array.reshape(-1) for array in arrays])
     if len(shapes) > 1:
         first, other = sorted(shapes)[:2]
         raise DataError(

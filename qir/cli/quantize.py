@@ -82,6 +82,7 @@ class Common(TypedDict):
 @shared.opset
 @shared.whole("--limit", "Calibrate with only so many samples.")
 @shared.whole("--batch", "Samples in a batch.")
+@shared.feeds
 @shared.threads
 @shared.lossy
 @shared.force
@@ -106,6 +107,7 @@ def quantize(
     opset: int | None,
     limit: int | None,
     batch: int | None,
+    feeds: bool,
     threads: int | None,
     lossy: bool,
     force: bool,
@@ -138,8 +140,9 @@ def quantize(
         raise UsageError("--dynamic and --weights stand alone: they take no --data and no --stats")
     if not alone and (data is None) == (stats is None):
         raise UsageError("give either --data with samples, or --stats of `qir calibrate`")
-    if stats is not None and (limit or batch):
-        raise UsageError("--limit and --batch go with --data: statistics are ready")
+    if stats is not None and (limit or batch or feeds):
+        raise UsageError("--limit, --batch and --feeds go with --data: statistics are ready")
+    defaults.require_whole(feeds, batch)
     require_apart([model, data, stats], [output, ledger_file])
     if profile is not None:
         _require_alone(output, alone)
@@ -176,7 +179,9 @@ def quantize(
             raise UsageError(f"{stats} is unfinished; qir calibrate --resume goes on with it")
     elif data is not None:
         quietly = Screen(quiet=quiet or as_json)
-        statistics = observe(quietly, graph, data, limit=limit, batch=batch, threads=threads)
+        statistics = observe(
+            quietly, graph, data, limit=limit, batch=batch, feeds=feeds, threads=threads
+        )
     if statistics is not None:
         plan = pipeline.plan(
             graph,

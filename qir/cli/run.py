@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +10,7 @@ import click
 
 from qir.cli import defaults
 from qir.cli import verb as shared
-from qir.cli.measuring import measured, number, run_all, show_measured
+from qir.cli.measuring import Parts, joined, measured, number, run_each, show_measured
 from qir.cli.models import claim_files, open_model, require_apart
 from qir.cli.screen import Cell, Column, Screen, plural, real, whole
 from qir.cli.words import shape
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from qir.ir.graph import Graph
 
 FIRST = 4
+Result = tuple[str, str, "Tensor"]
+"""The name that a result is written by, the output that it is of, and its array."""
 
 
 @shared.verb(
@@ -57,6 +59,7 @@ FIRST = 4
 @shared.isa("Processor by whose rules the reference computes")
 @shared.whole("--limit", "Run only so many samples.")
 @shared.whole("--batch", "Samples in a batch.")
+@shared.feeds
 @shared.threads
 @shared.force
 @shared.as_json
@@ -74,6 +77,7 @@ def run(
     isa: str | None,
     limit: int | None,
     batch: int | None,
+    feeds: bool,
     threads: int | None,
     force: bool,
     as_json: bool,
@@ -85,7 +89,7 @@ def run(
     the model names has rules of a processor, by those of this one, or of --isa. Data are arrays
     with samples along the first axis, named as the inputs; results of all batches are joined.
     --compare A,B ends with status 1 where the bytes of the two differ; --metric tells how near they
-    are, on codes as they are.
+    are, on codes as they are. With --feeds each file is one run; results are written as FILE/NAME.
 
     --json prints {file, engine, samples, outputs: [{name, shape, dtype, low, high}]}, or, with
     --compare, {file, engines, samples, outputs: [{name, elements, differ, largest, codes, equal,
@@ -105,29 +109,33 @@ def run(
     if isa is not None and "reference" not in names:
         raise UsageError("--isa is for the reference: other engines run on this processor")
     engines = [_engine(name, graph, model, threads, values, isa) for name in names]
-    batches = defaults.batches(graph, data, batch=batch, limit=limit)
-    joined = run_all(screen, engines, batches)
-    samples = next((len(a) for a in joined[0].values() if a.ndim), 0) if graph.inputs else 1
+    batches = defaults.batches(graph, data, batch=batch, limit=limit, feeds=feeds)
+    parts = run_each(screen, engines, batches)
+    results = [joined(each, feeds=feeds) for each in parts]
+    runs = max(map(len, parts[0].values()), default=0)
+    samples = next((len(a) for a in results[0].values() if a.ndim), 0) if graph.inputs else 1
+    samples = runs if feeds else samples
+    what = plural(samples, "feed" if feeds else "sample")
     if output is not None:
-        _save(output, graph, joined[0])
+        _save(output, graph, _apart(data, parts[0]) if feeds else _named(results[0]))
     if compare is not None:
         from qir.inspect import compare as differences
 
-        found = differences(graph, joined[0], joined[1])
-        near = measured(chosen, joined[0], joined[1])
+        found = differences(graph, results[0], results[1])
+        near = measured(chosen, results[0], results[1])
         if as_json:
             rows = [_row(d, near) for d in found]
             head = {"file": str(model), "engines": names, "samples": samples}
             screen.json({**head, "outputs": rows})
         else:
-            _show_differences(screen, names, samples, found)
+            _show_differences(screen, names, what, found)
             defaults.show(screen, graph, data)
             _show_sums(screen, graph, names, found)
             show_measured(screen, chosen, near)
         if not all(d.equal for d in found):
             context.exit(1)
         return
-    if not joined[0]:
+    if not results[0]:
         raise UsageError(f"{model}: it has no outputs")
     if as_json:
         screen.json(
@@ -135,13 +143,13 @@ def run(
                 "file": str(model),
                 "engine": engine,
                 "samples": samples,
-                "outputs": [_described(graph, name, a) for name, a in joined[0].items()],
+                "outputs": [_described(graph, name, a) for name, a in results[0].items()],
             }
         )
         return
-    screen.line(f"{model.name} by {engine}: {plural(samples, 'sample')}", "bold")
+    screen.line(f"{model.name} by {engine}: {what}", "bold")
     defaults.show(screen, graph, data)
-    _show(screen, graph, joined[0])
+    _show(screen, graph, results[0])
 
 
 def _check(
@@ -210,7 +218,28 @@ def _show_rounded(screen: Screen, graph: Graph) -> None:
         screen.line(f"{said}: qir group --as ort-1.31 gives its numbers")
 
 
-def _save(path: Path, graph: Graph, results: Tensors) -> None:
+def _named(results: Tensors) -> Iterator[Result]:
+    """Results as they are written: each by its own name."""
+    return ((name, name, array) for name, array in results.items())
+
+
+def _apart(data: Path | None, parts: Parts) -> Iterator[Result]:
+    """The results of each feed as they are written: of a folder with the name of its file."""
+    from qir.calibration.data import data_files
+
+    if data is None or not data.is_dir():
+        yield from ((name, name, array) for name, arrays in parts.items() for array in arrays)
+        return
+    files = data_files(data)
+    stems = [file.stem for file in files]
+    for place, file in enumerate(files):
+        start = file.stem if stems.count(file.stem) == 1 else file.name
+        for name, arrays in parts.items():
+            if place < len(arrays):  # there may be a limit
+                yield f"{start}/{name}", name, arrays[place]
+
+
+def _save(path: Path, graph: Graph, results: Iterable[Result]) -> None:
     """Writes arrays, strings as those of NumPy; DataError for what no such array is."""
     import numpy as np
 
@@ -219,11 +248,11 @@ def _save(path: Path, graph: Graph, results: Tensors) -> None:
     from qir.ir.dtype import texts
 
     arrays = {}
-    for name, array in results.items():
+    for key, name, array in results:
         kind = _kind(graph, name, array)
         if kind.startswith("opaque"):
             raise DataError(f"{path}: {name} is {kind}, which no .npz holds: leave -o out")
-        arrays[name] = held = _texts(array) if array.dtype == object else array
+        arrays[key] = held = _texts(array) if array.dtype == object else array
         if held is not array and not (texts(held) == array).all():
             raise DataError(f"{path}: {name} has texts that end in zeros, which no .npz holds")
     with replacing(path) as draft, draft.open("wb") as file:
@@ -311,11 +340,11 @@ def _element(value: object) -> str:
 
 
 def _show_differences(
-    screen: Screen, names: Sequence[str], samples: int, found: Sequence[Difference]
+    screen: Screen, names: Sequence[str], samples: str, found: Sequence[Difference]
 ) -> None:
     equal = sum(d.equal for d in found)
     rest = "all equal" if equal == len(found) else f"{equal} of {len(found)} equal"
-    title = f"{names[0]} and {names[1]} over {plural(samples, 'sample')}: {rest}"
+    title = f"{names[0]} and {names[1]} over {samples}: {rest}"
     screen.line(title, "green" if equal == len(found) else "yellow")
     columns = (
         Column("output", fit="shorten"),

@@ -112,6 +112,11 @@ def whole(name: str, text: str, default: int | None = None, least: int = 1) -> D
 
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
+feeds = click.option(
+    "--feeds",
+    is_flag=True,
+    help="Take each file of --data as the complete inputs of one run, samples on any axis.",
+)
 quiet = click.option("-q", "--quiet", is_flag=True, help="Print nothing that is no failure.")
 force = click.option("-f", "--force", is_flag=True, help="Overwrite files that exist.")
 lossy = click.option(

@@ -1,0 +1,156 @@
+"""Complete inputs, as `InferenceSession.run` takes them: a feed is one run, as it is.
+
+Nothing is cut along an axis or joined, so samples may lie on any axis, be of any length, and share
+inputs that have none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from qir.calibration.data import (
+    Data,
+    InputSpec,
+    Item,
+    as_array,
+    as_kind,
+    as_meant,
+    choose,
+    data_files,
+    digest_of,
+    matches,
+    open_file,
+    refuse_nan,
+)
+from qir.calibration.rows import Array, HeldRows, Rows
+from qir.errors import DataError, UsageError
+
+Found = tuple[str, Mapping[str, Rows]]
+"""Where a feed is from, and its arrays."""
+
+
+class Reader(Protocol):
+    """Where feeds come from."""
+
+    name: str
+    identity: str | None
+    """What tells feeds that can be read only once from others; None for all else."""
+    count: int | None
+    """How many there are, where that can be known before the end."""
+
+    def __iter__(self) -> Iterator[Found]: ...
+
+
+class Feeds:
+    """Complete inputs for the runs of one model; iterating gives one mapping for each.
+
+    DataError for what does not fit, naming the file, the input and the shapes.
+    """
+
+    def __init__(
+        self, reader: Reader, inputs: Mapping[str, InputSpec], limit: int | None = None
+    ) -> None:
+        self.name = reader.name
+        self.inputs = inputs
+        self._reader = reader
+        self._limit = limit
+        if not inputs:
+            raise DataError(f"{self.name}: the model has no inputs to feed")
+        if limit is not None and limit < 1:
+            raise UsageError(f"sample limit {limit}: give at least 1")
+        if reader.count == 0:
+            raise DataError(f"{self.name}: no feeds")
+
+    @property
+    def batches(self) -> int | None:
+        """How many runs there are, None where that shows only at the end."""
+        count = self._reader.count
+        return count if count is None or self._limit is None else min(count, self._limit)
+
+    def __iter__(self) -> Iterator[dict[str, Array]]:
+        return (feed for _, feed in self.numbered())
+
+    def numbered(
+        self, skip: Collection[int] = frozenset()
+    ) -> Iterator[tuple[int, dict[str, Array]]]:
+        """The feeds with their numbers, but those to skip, which are not read."""
+        for number, (where, arrays) in enumerate(islice(self._reader, self._limit)):
+            if number not in skip:
+                yield number, self._complete(where, arrays)
+
+    def digest(self) -> str:
+        """A hash over all feeds as the model gets them; reads the data once.
+
+        Feeds that can be read only once are told apart by their name alone.
+        """
+        return digest_of("feeds", self._reader.identity, self)
+
+    def _complete(self, where: str, arrays: Mapping[str, Rows]) -> dict[str, Array]:
+        feed = {}
+        for name, rows in choose(where, arrays, self.inputs).items():
+            spec, what = self.inputs[name], f"{where}: input {name!r}"
+            meant = as_meant(rows, spec, what)
+            shape = meant.shape
+            if len(shape) != len(spec.shape) or not matches(shape, spec.shape):
+                raise DataError(f"{what} takes {spec}, the feed has shape {list(shape)}")
+            array = as_kind(meant.read(0, shape[0] if shape else 1), spec.dtype)
+            refuse_nan(np.atleast_1d(array), 0, what)
+            feed[name] = array
+        return feed
+
+
+class FileFeeds:
+    """One .npz file, or each of a folder in the order of their names; .npy for a single input."""
+
+    identity: str | None = None
+
+    def __init__(self, path: Path) -> None:
+        self.name = str(path)
+        self.files = data_files(path)
+        self.count: int | None = len(self.files)
+
+    def __iter__(self) -> Iterator[Found]:
+        return ((str(file), open_file(file)) for file in self.files)
+
+
+class ItemFeeds:
+    """Feeds as Python gives them: mappings of names to arrays, or arrays for a single input."""
+
+    def __init__(self, items: Iterable[Item], name: str) -> None:
+        self.name = name
+        self.identity = None if isinstance(items, Sequence) else f"stream {name}"
+        self.count = len(items) if isinstance(items, Sequence) else None
+        self._items = items
+
+    def __iter__(self) -> Iterator[Found]:
+        for index, item in enumerate(self._items):
+            where = f"{self.name}[{index}]"
+            named = item if isinstance(item, Mapping) else {"": item}
+            yield where, {n: HeldRows(as_array(value, where, n)) for n, value in named.items()}
+
+
+def open_feeds(
+    data: Data,
+    inputs: Mapping[str, InputSpec],
+    *,
+    limit: int | None = None,
+    name: str = "feeds",
+) -> Feeds:
+    """Feeds from a file, a folder of files, a mapping of names to arrays, or many of these.
+
+    An iterator can be read once only; its `name` then tells it from others. DataError for what
+    does not fit, UsageError for a limit below one.
+    """
+    if isinstance(data, str | Path):
+        return Feeds(FileFeeds(Path(data)), inputs, limit)
+    if isinstance(data, np.ndarray | Mapping):
+        return Feeds(ItemFeeds([data], name), inputs, limit)
+    if isinstance(data, Iterable):
+        return Feeds(ItemFeeds(data, name), inputs, limit)
+    kind = type(data).__name__
+    raise DataError(f"feeds are {kind}: not a file, nor an iterable of mappings of arrays")
