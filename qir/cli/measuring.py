@@ -21,7 +21,7 @@ def run_all(
     screen: Screen, engines: Sequence[Engine], batches: Iterable[Tensors]
 ) -> list[dict[str, Tensor]]:
     """The results of each engine, all batches joined."""
-    return [joined(parts) for parts in run_each(screen, engines, batches)]
+    return [join(parts) for parts in run_each(screen, engines, batches)]
 
 
 def run_each(screen: Screen, engines: Sequence[Engine], batches: Iterable[Tensors]) -> list[Parts]:
@@ -37,7 +37,7 @@ def run_each(screen: Screen, engines: Sequence[Engine], batches: Iterable[Tensor
     return parts
 
 
-def joined(parts: Parts, *, feeds: bool = False) -> dict[str, Tensor]:
+def join(parts: Parts, *, feeds: bool = False) -> dict[str, Tensor]:
     """Results of all batches along the first axis; feeds whose shapes vary become one axis."""
     return {name: _joined(name, arrays, feeds) for name, arrays in parts.items()}
 

@@ -10,7 +10,7 @@ import click
 
 from qir.cli import defaults
 from qir.cli import verb as shared
-from qir.cli.measuring import Parts, joined, measured, number, run_each, show_measured
+from qir.cli.measuring import Parts, join, measured, number, run_each, show_measured
 from qir.cli.models import claim_files, open_model, require_apart
 from qir.cli.screen import Cell, Column, Screen, plural, real, whole
 from qir.cli.words import shape
@@ -111,31 +111,31 @@ def run(
     engines = [_engine(name, graph, model, threads, values, isa) for name in names]
     batches = defaults.batches(graph, data, batch=batch, limit=limit, feeds=feeds)
     parts = run_each(screen, engines, batches)
-    results = [joined(each, feeds=feeds) for each in parts]
+    joined = [join(each, feeds=feeds) for each in parts]
     runs = max(map(len, parts[0].values()), default=0)
-    samples = next((len(a) for a in results[0].values() if a.ndim), 0) if graph.inputs else 1
+    samples = next((len(a) for a in joined[0].values() if a.ndim), 0) if graph.inputs else 1
     samples = runs if feeds else samples
-    what = plural(samples, "feed" if feeds else "sample")
+    what = "feed" if feeds else "sample"
     if output is not None:
-        _save(output, graph, _apart(data, parts[0]) if feeds else _named(results[0]))
+        _save(output, graph, _apart(data, parts[0]) if feeds else _named(joined[0]))
     if compare is not None:
         from qir.inspect import compare as differences
 
-        found = differences(graph, results[0], results[1])
-        near = measured(chosen, results[0], results[1])
+        found = differences(graph, joined[0], joined[1])
+        near = measured(chosen, joined[0], joined[1])
         if as_json:
             rows = [_row(d, near) for d in found]
             head = {"file": str(model), "engines": names, "samples": samples}
             screen.json({**head, "outputs": rows})
         else:
-            _show_differences(screen, names, what, found)
+            _show_differences(screen, names, samples, found, what)
             defaults.show(screen, graph, data)
             _show_sums(screen, graph, names, found)
             show_measured(screen, chosen, near)
         if not all(d.equal for d in found):
             context.exit(1)
         return
-    if not results[0]:
+    if not joined[0]:
         raise UsageError(f"{model}: it has no outputs")
     if as_json:
         screen.json(
@@ -143,13 +143,13 @@ def run(
                 "file": str(model),
                 "engine": engine,
                 "samples": samples,
-                "outputs": [_described(graph, name, a) for name, a in results[0].items()],
+                "outputs": [_described(graph, name, a) for name, a in joined[0].items()],
             }
         )
         return
-    screen.line(f"{model.name} by {engine}: {what}", "bold")
+    screen.line(f"{model.name} by {engine}: {plural(samples, what)}", "bold")
     defaults.show(screen, graph, data)
-    _show(screen, graph, results[0])
+    _show(screen, graph, joined[0])
 
 
 def _check(
@@ -340,11 +340,15 @@ def _element(value: object) -> str:
 
 
 def _show_differences(
-    screen: Screen, names: Sequence[str], samples: str, found: Sequence[Difference]
+    screen: Screen,
+    names: Sequence[str],
+    samples: int,
+    found: Sequence[Difference],
+    what: str = "sample",
 ) -> None:
     equal = sum(d.equal for d in found)
     rest = "all equal" if equal == len(found) else f"{equal} of {len(found)} equal"
-    title = f"{names[0]} and {names[1]} over {samples}: {rest}"
+    title = f"{names[0]} and {names[1]} over {plural(samples, what)}: {rest}"
     screen.line(title, "green" if equal == len(found) else "yellow")
     columns = (
         Column("output", fit="shorten"),

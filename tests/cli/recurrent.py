@@ -26,7 +26,7 @@ def network(seed: int = 5) -> onnx.ModelProto:
         helper.make_node("MatMul", ["y", "c"], ["logits"], "/classify"),
     ]
     weights = [weight("w", 1, 3 * HIDDEN, 4), weight("r", 1, 3 * HIDDEN, HIDDEN)]
-    shapes = {
+    shapes: dict[str, list[str | int | None]] = {
         "x": ["T", "N", 4],
         "h0": [1, "N", HIDDEN],
         "logits": ["T", 1, "N", 3],

@@ -276,7 +276,7 @@ KEYS = {
     "verify model.onnx": "file target nodes rules findings sums ops",
     "certify quantized.onnx": "file profiles layers",
     "plan model.onnx": "file target integer_macs decisions shared maybe_masks",
-    "calibrate model.onnx --data samples.npy -o j.stats": "file output batches tensors",
+    "calibrate model.onnx --data samples.npy -o j.stats": "file output batches resumed tensors",
     "quantize model.onnx --data samples.npy -o j.onnx": "file output file_bytes output_bytes target"
     " integer_macs integer_ops weight_ops ops ledger",
     "convert model.onnx -o j.qir": "file output output_bytes ledger",
