@@ -102,7 +102,7 @@ def collect(
                 if progress is not None:
                     progress(count, source.batches)
     except (KeyboardInterrupt, Stopped):
-        if checkpoint is not None:
+        if checkpoint is not None and statistics.batches:
             statistics.save(checkpoint, unfinished=True)
         raise
     if checkpoint is not None:

@@ -159,6 +159,8 @@ def observe(
 
     defaults.require_inputs(data, graph)
     part = None if output is None else part_of(output)
+    if part is not None and resume is None:
+        part.unlink(missing_ok=True)  # of another run, which --force gave up
     try:
         with screen.progress("calibrating") as progress:
             statistics = pipeline.calibrate(

@@ -93,6 +93,35 @@ def test_a_run_that_stopped_goes_on_where_it_was_saved(tmp_path: Path) -> None:
     assert path.read_bytes() == whole.read_bytes()
 
 
+class Interrupted(Twice):
+    """Is interrupted after so many batches, as if by Ctrl-C."""
+
+    def __init__(self, before: int) -> None:
+        super().__init__()
+        self._before = before
+
+    def run(self, inputs: Mapping[str, Array], observe: Callable[[str, Array], None]) -> None:
+        if self.runs == self._before:
+            observe("x", inputs["x"])
+            raise KeyboardInterrupt
+        super().run(inputs, observe)
+
+
+@pytest.mark.parametrize("before", [0, 2])
+def test_an_interrupted_run_saves_whole_batches_if_there_are_any(
+    before: int, tmp_path: Path
+) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        collect(Interrupted(before), source(), WATCH, checkpoint=tmp_path / "s")
+    if not before:
+        assert not list(tmp_path.iterdir())
+        return
+    saved = Statistics.load(tmp_path / "s")
+    assert saved.unfinished
+    assert [batch.number for batch in saved.batches] == [0, 1]
+    assert saved[Key("x")].count == DATA[:8].size
+
+
 def test_a_killed_process_leaves_a_file_to_go_on_from(tmp_path: Path) -> None:
     path, whole = tmp_path / "s", tmp_path / "whole"
     script = (

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from qir.calibration import Statistics
+from qir.calibration.runner import GraphProgram
 from tests.cli import models
 from tests.cli.command import assert_one_line, qir
 
@@ -114,6 +115,25 @@ def test_runs_that_are_killed_again_and_again_come_to_the_same_end(
     assert 3 <= json.loads(outcome.out)["resumed"] <= models.SAMPLES
     assert Path("new.stats").read_bytes() == wanted
     assert not [path for path in folder.iterdir() if path.suffix in (".part", ".draft")]
+
+
+def test_a_run_that_is_forced_gives_up_what_another_left(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    part = Path("new.stats.part")
+    part.write_bytes(b"somebody's notes")
+
+    def interrupted(*given: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(GraphProgram, "run", interrupted)
+    assert_one_line(qir(*WORDS), 2)
+    assert part.read_bytes() == b"somebody's notes"
+    outcome = qir(*WORDS, "--force")
+    assert_one_line(outcome, 130)
+    assert "--resume" not in outcome.err, "no batch was done"
+    assert not part.exists()
 
 
 def test_resuming_says_what_was_found(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
