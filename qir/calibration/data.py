@@ -32,7 +32,7 @@ from qir.ir.types import Array as Held
 Item = Array | Mapping[str, Array]
 Data = str | Path | Item | Iterable[Item]
 DEFAULT_BATCH = 32
-HINT = "--feeds (feeds=True) takes complete inputs, samples on any axis"
+HINT = "calibrate, quantize and run take complete inputs with --feeds (feeds=True)"
 
 
 @dataclass(frozen=True)

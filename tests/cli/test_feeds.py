@@ -82,7 +82,10 @@ def test_one_file_is_one_feed() -> None:
         (("calibrate", "model.onnx", *FEEDS, "--batch", "2", "-o", "s"), "leave --batch out"),
         (("quantize", "model.onnx", *FEEDS, "--batch", "2", "-o", "q.qir"), "leave --batch out"),
         (("quantize", "model.onnx", "--stats", "s", "--feeds", "-o", "q.qir"), "go with --data"),
-        (("run", "model.onnx", "--data", "feeds/0.npz"), "'x' has 5, 'h0' has 1; --feeds"),
+        (
+            ("run", "model.onnx", "--data", "feeds/0.npz"),
+            "'h0' has 1; calibrate, quantize and run",
+        ),
         (
             ("run", "model.onnx", "--data", "wrong", "--feeds"),
             "wrong/a.npz: input 'h0' takes 1x?x6",
