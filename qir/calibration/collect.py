@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from qir.calibration.data import InputSpec
 from qir.calibration.record import Key
 from qir.calibration.statistics import Batch, Statistics
-from qir.errors import DataError, Stopped
+from qir.errors import DataError, Stopped, UsageError
 
 Array = NDArray[np.generic]
 Observe = Callable[[str, Array], None]
@@ -82,6 +82,8 @@ def collect(
     the run is interrupted, and at the end. DataError when a tensor has a NaN, when `resume` is of
     another model or other data, and for what the source finds.
     """
+    if threads < 1:
+        raise UsageError(f"threads {threads}: give at least 1")
     data = source.digest()
     every = SECONDS if every is None else every
     statistics = resume if resume is not None else Statistics(program.digest)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from qir.calibration import InputSpec, Key, Source, Statistics, collect, open_data
 from qir.calibration.data import Data
-from qir.errors import DataError
+from qir.errors import DataError, UsageError
 
 Array = NDArray[np.generic]
 WATCH = (Key("x"), Key("y"), Key("y", 1))
@@ -63,6 +63,11 @@ def test_threads_change_nothing_and_hold_few_batches(threads: int, tmp_path: Pat
     collect(Twice(), source(), WATCH, checkpoint=tmp_path / "one")
     collect(Twice(0.001), source(), WATCH, checkpoint=tmp_path / "many", threads=threads)
     assert (tmp_path / "one").read_bytes() == (tmp_path / "many").read_bytes()
+
+
+def test_no_threads_are_refused() -> None:
+    with pytest.raises(UsageError, match="threads 0: give at least 1"):
+        collect(Twice(), source(), WATCH, threads=0)
 
 
 def test_a_run_that_stopped_goes_on_where_it_was_saved(tmp_path: Path) -> None:
