@@ -59,7 +59,7 @@ class Program(Protocol):
     def run(self, inputs: Mapping[str, Array], observe: Observe) -> None:
         """Run once, calling `observe` with tensor id and value for every tensor.
 
-        Called from several threads at once where more than one is asked for.
+        Called from threads of the run, from several at once where more than one is asked for.
         """
         ...
 
@@ -78,8 +78,8 @@ def collect(
     """Run a program on all batches that `resume` does not include yet, and return the statistics.
 
     They are equal whatever `threads` is and however often the run was resumed. With `checkpoint`
-    they are saved when a batch ends and `every` so many seconds have passed (5 by default), when
-    the run is interrupted, and at the end. DataError when a tensor has a NaN, when `resume` is of
+    they are saved after a batch where the last save is `every` seconds ago (5 by default), when the
+    run is interrupted, and at the end. DataError when a tensor has a NaN, when `resume` is of
     another model or other data, and for what the source finds.
     """
     if threads < 1:
