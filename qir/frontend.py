@@ -35,6 +35,15 @@ class Frontend(ABC):
     def load(self, source: object, ledger: Ledger) -> Graph:
         """Reads a source; InputError for one that is damaged, naming file and place."""
 
+    def load_object(
+        self, source: object, ledger: Ledger, inputs: Sequence[object] | None = None
+    ) -> Graph:
+        """Reads a model in memory; `inputs` are example inputs where it has to be traced.
+
+        Raises InputError for one that is not of this framework, or that it cannot trace.
+        """
+        raise InputError(f"{type(source).__name__}: frontend {self.name} reads files only")
+
     def files(self, path: Path) -> Sequence[Path]:
         """The files that hold a model: its own, and those of data that it names, beside it."""
         return (path,)
@@ -84,4 +93,7 @@ def frontend_for(source: object) -> Frontend:
             return found
         known += found.suffixes
     kinds = ", ".join(sorted({".qir", *known}))
-    raise InputError(f"{source}: no frontend reads this; known kinds of file: {kinds}")
+    said = (
+        source if isinstance(source, (str, Path)) else f"an object of type {type(source).__name__}"
+    )
+    raise InputError(f"{said}: no frontend reads this; known kinds of file: {kinds}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -65,13 +65,26 @@ GRANULARITIES = ("channel", "tensor")
 """What one scale of a weight may stand for."""
 
 
-def load(source: str | Path, *, frontend: str | None = None, ledger: Ledger | None = None) -> Graph:
-    """Reads a model, of any framework that a frontend reads, or a `.qir` file.
+def load(
+    source: object,
+    *,
+    inputs: Sequence[object] | None = None,
+    frontend: str | None = None,
+    ledger: Ledger | None = None,
+) -> Graph:
+    """Reads a model: a file of any framework that a frontend reads, a `.qir` file, or a model in
+    memory, such as a module or an exported program of PyTorch.
 
-    Raises InputError for a file that is missing, damaged, or of no known kind.
+    `inputs` are example inputs for models that are traced, such as modules. Raises InputError for
+    a file that is missing or damaged, and for a source that no frontend reads.
     """
-    path = Path(source)
     ledger = ledger if ledger is not None else Ledger()
+    if not isinstance(source, (str, Path)):
+        reader = named_frontend(frontend) if frontend else frontend_for(source)
+        return reader.load_object(source, ledger, inputs)
+    if inputs is not None:
+        raise UsageError(f"{source}: a file has its own inputs; leave out inputs=")
+    path = Path(source)
     if path.suffix.lower() == SUFFIX and frontend is None:
         return _opened(path, ledger)
     reader = named_frontend(frontend) if frontend else frontend_for(path)

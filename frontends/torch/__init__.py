@@ -1,0 +1,5 @@
+"""Reads PyTorch: exported programs, `.pt2` files, and modules together with example inputs."""
+
+from .frontend import TorchFrontend
+
+__all__ = ["TorchFrontend"]

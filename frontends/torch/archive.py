@@ -1,0 +1,91 @@
+"""Opens `.pt2` files without running what they may hide.
+
+`torch.export.load` falls back to full unpickling for example inputs that are not plain tensors,
+unpickles weights that are marked so, and hands the text of symbolic sizes to SymPy, which evaluates
+it. A file is opened only where none of the three can happen.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+
+from qir.errors import InputError
+
+_NAMES = frozenset(
+    "Abs Add And CeilToInt CleanDiv Eq FloorDiv FloorToInt Ge Gt Identity IntTrueDiv Integer"
+    " IsNonOverlappingAndDenseIndicator Le Lt Max Min Mod ModularIndexing Mul Ne Not Or Piecewise"
+    " Pow PowByNatural PythonMod Rational RoundDecimal RoundToInt ToFloat TruncToInt ceiling floor"
+    " False True int_oo oo zoo".split()
+)
+"""What the text of a symbolic size may call, besides symbols such as `s0` and `u3`."""
+_SPELLED = re.compile(r"Symbol\('([a-z]+\d+)'(?:, [a-z]+=(?:True|False))*\)")
+"""A symbol as SymPy prints it with its assumptions."""
+_WORD = re.compile(r"[A-Za-z_]\w*")
+_SYMBOL = re.compile(r"[a-z]+\d+")
+_PLAIN = re.compile(r"[\w\s+\-*/(),<>=&|~]*")
+
+
+def open_archive(path: Path) -> ExportedProgram:
+    """Loads a `.pt2` file; InputError for one that is damaged or holds more than plain tensors."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for member in archive.namelist():
+                _check(path, archive, member)
+    except (zipfile.BadZipFile, OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{path}: is no .pt2 archive: {error}") from error
+    try:
+        return torch.export.load(path)
+    except Exception as error:  # PyTorch raises what it likes for a damaged file
+        said = str(error).strip().splitlines() or [type(error).__name__]
+        raise InputError(
+            f"{path}: PyTorch {torch.__version__} cannot read it: {said[0]}"
+        ) from error
+
+
+def _check(path: Path, archive: zipfile.ZipFile, member: str) -> None:
+    """InputError for a member that PyTorch would unpickle or evaluate."""
+    if member.endswith(".json"):
+        for key, value in _entries(json.loads(archive.read(member))):
+            if key == "use_pickle" and value:
+                raise InputError(
+                    f"{path}: {member} holds pickled objects, which are not opened;"
+                    " load it in PyTorch and pass the exported program instead"
+                )
+            if key == "expr_str" and not _is_size(str(value)):
+                raise InputError(f"{path}: {member} holds {str(value)[:60]!r}, which is no size")
+    elif "/sample_inputs/" in member and member.endswith(".pt"):
+        try:
+            torch.load(io.BytesIO(archive.read(member)), weights_only=True)
+        except Exception as error:  # whatever it is, PyTorch would fall back to full unpickling
+            raise InputError(
+                f"{path}: its example inputs hold more than plain tensors, and are not unpickled;"
+                " load it in PyTorch and pass the exported program instead"
+            ) from error
+
+
+def _entries(held: Any) -> Iterator[tuple[str, object]]:
+    """Yields every key and value of nested JSON."""
+    if isinstance(held, dict):
+        for key, value in held.items():
+            yield key, value
+            yield from _entries(value)
+    elif isinstance(held, list):
+        for value in held:
+            yield from _entries(value)
+
+
+def _is_size(text: str) -> bool:
+    """Returns whether a text is arithmetic on symbols and integers."""
+    text = _SPELLED.sub(r"\1", text)
+    words = _WORD.findall(text)
+    known = all(w in _NAMES or _SYMBOL.fullmatch(w) for w in words)
+    return known and _PLAIN.fullmatch(text) is not None

@@ -1,0 +1,28 @@
+"""Scaled dot-product attention."""
+
+from __future__ import annotations
+
+import torch
+
+from qir.ir.attrs import Attr
+from qir.ir.node import Value
+
+from .call import Call, Keep
+
+
+def _attention(call: Call) -> Value:
+    q, k, v = (call.value(name) for name in ("query", "key", "value"))
+    if q.type.rank != 4 or call.real("dropout_p"):
+        raise Keep
+    if not call.flag("enable_gqa") and q.type.shape[1] != k.type.shape[1]:
+        raise Keep
+    attrs: dict[str, Attr] = {"causal": call.flag("is_causal")}
+    if call["scale"] is not None:
+        attrs["scale"] = call.real("scale")
+    mask = call.optional("attn_mask")
+    if mask is not None and call.fake("attn_mask").dtype not in (torch.bool, call.result.dtype):
+        raise Keep
+    return call.add("attention", {"q": q, "k": k, "v": v, "mask": mask}, attrs)
+
+
+OPS = {"scaled_dot_product_attention.default": _attention}

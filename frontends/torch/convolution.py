@@ -1,0 +1,88 @@
+"""Convolutions and transposed convolutions along one, two and three axes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+
+from qir.ir.attrs import Attr
+from qir.ir.node import Value
+
+from .call import Call, Keep
+
+
+def _batched(call: Call, axes: int) -> tuple[Value, bool]:
+    """Returns the data with a batch axis, and whether one had to be added."""
+    x = call.value("input")
+    if x.type.rank == axes + 2:
+        return x, False
+    return call.add("unsqueeze", {"x": x}, {"axes": (0,)}), True
+
+
+def _convolution(axes: int) -> Callable[[Call], Value]:
+    def read(call: Call) -> Value:
+        pads = call["padding"]
+        if pads == "valid":
+            sides = (0,) * axes * 2
+        elif pads == "same":
+            sides = _same(call, axes)
+        else:
+            sides = call.wholes("padding", axes) * 2
+        x, alone = _batched(call, axes)
+        attrs: dict[str, Attr] = {
+            "stride": call.wholes("stride", axes),
+            "pad": sides,
+            "dilation": call.wholes("dilation", axes),
+            "groups": call.whole("groups"),
+        }
+        operands = {"x": x, "w": call.value("weight"), "bias": call.optional("bias")}
+        made = call.add(f"conv{axes}d", operands, attrs)
+        return call.add("squeeze", {"x": made}, {"axes": (0,)}) if alone else made
+
+    return read
+
+
+def _same(call: Call, axes: int) -> tuple[int, ...]:
+    """Returns the padding that keeps sizes; an odd rest is padded at the end."""
+    kernel = call.fake("weight").shape[2:]
+    dilation = call.wholes("dilation", axes)
+    total = [d * (int(k) - 1) for d, k in zip(dilation, kernel, strict=True)]
+    return tuple(t // 2 for t in total) + tuple(t - t // 2 for t in total)
+
+
+def _transposed(axes: int) -> Callable[[Call], Value]:
+    def read(call: Call) -> Value:
+        x, alone = _batched(call, axes)
+        attrs: dict[str, Attr] = {
+            "stride": call.wholes("stride", axes),
+            "pad": call.wholes("padding", axes) * 2,
+            "output_pad": call.wholes("output_padding", axes),
+            "dilation": call.wholes("dilation", axes),
+            "groups": call.whole("groups"),
+        }
+        operands = {"x": x, "w": call.value("weight"), "bias": call.optional("bias")}
+        made = call.add(f"conv_transpose{axes}d", operands, attrs)
+        return call.add("squeeze", {"x": made}, {"axes": (0,)}) if alone else made
+
+    return read
+
+
+def _general(call: Call) -> Value:
+    """Reads `convolution`, which decomposition makes of all of them."""
+    axes = call.fake("weight").dim() - 2
+    if axes not in (1, 2, 3) or prod(call.fake("weight").shape) == 0:
+        raise Keep
+    return (_transposed if call.flag("transposed") else _convolution)(axes)(call)
+
+
+OPS = {
+    **{
+        f"conv{axes}d.{form}": _convolution(axes)
+        for axes in (1, 2, 3)
+        for form in ("default", "padding")
+    },
+    "conv_transpose1d.default": _transposed(1),
+    "conv_transpose2d.input": _transposed(2),
+    "conv_transpose3d.input": _transposed(3),
+    "convolution.default": _general,
+}

@@ -1,0 +1,90 @@
+"""Operators that make tensors of numbers: zeros, ones, ranges."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from qir.ir.node import Value
+from qir.ir.types import Array, TensorType
+
+from . import sizes
+from .call import Call, Keep, known
+from .elements import array
+
+
+def _filled(number: float | None, like: bool = False) -> Callable[[Call], Value]:
+    """Returns the converter of an op that makes a tensor of one number, or of its fill value."""
+
+    def read(call: Call) -> Value:
+        held = number
+        if held is None:
+            held = call["fill_value" if "fill_value" in call.given else "value"]
+        if not isinstance(held, (bool, int, float)):
+            raise Keep
+        kind = known(call.result.dtype)
+        with np.errstate(all="ignore"):
+            one = np.asarray([held]).astype(kind.carrier)
+        shape = call.result.shape
+        if all(isinstance(size, int) for size in shape):
+            data = np.broadcast_to(one[0], tuple(shape)).copy()
+            array = Array(data, TensorType(data.shape, kind))
+            return call.reader.graph.constant(array, name=call.reader.names(call.node, "filled"))
+        if like:
+            wanted = call.add("shape", {"x": call.value("self")})
+        else:
+            wanted = sizes.exact_shape(call.reader, call.node, call["size"])
+        value = Array(one, TensorType((1,), kind))
+        return call.add("constant_of_shape", {"shape": wanted}, {"value": value})
+
+    return read
+
+
+def _range(call: Call) -> Value:
+    start = call.given.get("start", 0)
+    step = call.given.get("step", 1)
+    end = call["end"]
+    if all(isinstance(v, (int, float)) for v in (start, end, step)):
+        return _stored(call, torch.arange(start, end, step, dtype=call.result.dtype))
+    if call.result.dtype != torch.int64:
+        raise Keep
+    operands = {}
+    for slot, held_one in (("start", start), ("limit", end), ("step", step)):
+        row = call.reader.size(held_one)
+        operands[slot] = call.add("squeeze", {"x": row}, {"axes": (0,)})
+    return call.add("range", operands)
+
+
+def _linear_space(call: Call) -> Value:
+    start, end, steps = call.real("start"), call.real("end"), call.whole("steps")
+    return _stored(call, torch.linspace(start, end, steps, dtype=call.result.dtype))
+
+
+def _stored(call: Call, data: torch.Tensor) -> Value:
+    """Returns numbers that PyTorch computes while the model is read."""
+    held = Array(array(data), TensorType(tuple(data.shape), known(call.result.dtype)))
+    return call.reader.graph.constant(held, name=call.reader.names(call.node, "range"))
+
+
+def _number(call: Call) -> Value:
+    return call.promoted("s", kind=call.result.dtype)[0]
+
+
+OPS = {
+    "zeros.default": _filled(0.0),
+    "ones.default": _filled(1.0),
+    "full.default": _filled(None),
+    "zeros_like.default": _filled(0.0, like=True),
+    "ones_like.default": _filled(1.0, like=True),
+    "full_like.default": _filled(None, like=True),
+    "new_zeros.default": _filled(0.0),
+    "new_ones.default": _filled(1.0),
+    "new_full.default": _filled(None),
+    "arange.default": _range,
+    "arange.start": _range,
+    "arange.start_step": _range,
+    "linspace.default": _linear_space,
+    "scalar_tensor.default": _number,
+}

@@ -1,0 +1,46 @@
+"""Element types of PyTorch and of the language, and tensors as arrays that share their memory."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from qir.ir.dtype import DType, dtype
+
+NAMES = {
+    torch.float64: "f64",
+    torch.float32: "f32",
+    torch.float16: "f16",
+    torch.bfloat16: "bf16",
+    torch.int64: "i64",
+    torch.int32: "i32",
+    torch.int16: "i16",
+    torch.int8: "i8",
+    torch.uint8: "u8",
+    torch.bool: "bool",
+}
+"""The language's name of each element type that is read."""
+
+
+def element(kind: torch.dtype) -> DType | None:
+    """Returns the language's element type; None where it has none."""
+    name = NAMES.get(kind)
+    return None if name is None else dtype(name)
+
+
+def array(tensor: torch.Tensor) -> NDArray[np.generic]:
+    """Returns a tensor's elements, without a copy where NumPy can share them."""
+    held = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    if held.dtype == torch.bfloat16:
+        return held.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    return held.numpy()
+
+
+def tensor(data: NDArray[np.generic]) -> torch.Tensor:
+    """Returns the elements as a tensor of PyTorch."""
+    held = np.ascontiguousarray(data)
+    if held.dtype == ml_dtypes.bfloat16:
+        return torch.from_numpy(held.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(held if held.flags.writeable else held.copy())

@@ -1,0 +1,342 @@
+"""Arithmetic, comparisons, functions and activations that work element by element."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import torch
+
+from qir.ir.attrs import Attr
+from qir.ir.node import Value
+
+from .call import Call, Keep
+
+Handler = Callable[[Call], Value]
+
+
+def _float_of(call: Call, name: str) -> Value:
+    """Returns an operand in the result's element type: integers are computed in floats."""
+    return call.promoted(name, kind=call.result.dtype)[0]
+
+
+def _unary(op: str, **names: str) -> Handler:
+    """Returns the converter of a function of one operand; attributes by their name in PyTorch."""
+
+    def read(call: Call) -> Value:
+        first = "self" if "self" in call.given else "input"
+        attrs: dict[str, Attr] = {ours: call.real(theirs) for ours, theirs in names.items()}
+        return call.add(op, {"x": _float_of(call, first)}, attrs)
+
+    return read
+
+
+def _whole_unary(op: str) -> Handler:
+    """Returns the converter of a function that keeps integers, such as floor."""
+
+    def read(call: Call) -> Value:
+        if call.fake("self").dtype != call.result.dtype:
+            raise Keep
+        if op in ("floor", "ceil", "trunc", "round") and not call.result.dtype.is_floating_point:
+            return call.value("self")
+        return call.add(op, {"x": call.value("self")})
+
+    return read
+
+
+def _binary(op: str, kind: Callable[[Call], torch.dtype | None] | None = None) -> Handler:
+    """Returns the converter of an op with two operands, tensors or numbers."""
+
+    def read(call: Call) -> Value:
+        a, b = call.promoted("self", "other", kind=kind(call) if kind else None)
+        return call.add(op, {"a": a, "b": b})
+
+    return read
+
+
+def _result_kind(call: Call) -> torch.dtype:
+    return call.result.dtype
+
+
+def _scaled(op: str, swapped: bool = False) -> Handler:
+    """Returns the converter of add, sub and rsub, whose second operand is times alpha."""
+
+    def read(call: Call) -> Value:
+        a, b = call.promoted("self", "other", kind=call.result.dtype)
+        if call["alpha"] != 1:
+            factor = call.promoted("alpha", kind=call.result.dtype)[0]
+            scaled = "self" if swapped else "other"
+            if scaled == "self":
+                a = call.add("mul", {"a": a, "b": factor})
+            else:
+                b = call.add("mul", {"a": b, "b": factor})
+        if call.result.dtype == torch.bool:
+            return call.add("logical_or", {"a": a, "b": b})
+        return call.add(op, {"a": b, "b": a} if swapped else {"a": a, "b": b})
+
+    return read
+
+
+def _div_mode(call: Call) -> Value:
+    mode = call["rounding_mode"]
+    a, b = call.promoted("self", "other", kind=call.result.dtype)
+    if mode is None:
+        return call.add("div", {"a": a, "b": b})
+    if mode == "floor":
+        return call.add("floor_div", {"a": a, "b": b})
+    if not call.result.dtype.is_floating_point:
+        raise Keep("integers are divided toward zero")
+    return call.add("trunc", {"x": call.add("div", {"a": a, "b": b})})
+
+
+def _mul(call: Call) -> Value:
+    a, b = call.promoted("self", "other", kind=call.result.dtype)
+    return call.add("logical_and" if call.result.dtype == torch.bool else "mul", {"a": a, "b": b})
+
+
+def _pair(op: str) -> Handler:
+    """Returns the converter of minimum and maximum."""
+
+    def read(call: Call) -> Value:
+        a, b = call.promoted("self", "other", kind=call.result.dtype)
+        return call.add(op, {"xs.0": a, "xs.1": b})
+
+    return read
+
+
+def _pow(call: Call) -> Value:
+    exponent = call["exponent"]
+    if exponent == 1 and call.fake("self").dtype == call.result.dtype:
+        return call.value("self")
+    base, power = call.promoted("self", "exponent", kind=call.result.dtype)
+    if exponent == 2:
+        return call.add("square", {"x": base})
+    if exponent == 0.5:
+        return call.add("sqrt", {"x": base})
+    return call.add("pow", {"a": base, "b": power})
+
+
+def _logical(op: str) -> Handler:
+    def read(call: Call) -> Value:
+        a, b = call.promoted("self", "other", kind=torch.bool)
+        return call.add(op, {"a": a, "b": b})
+
+    return read
+
+
+def _bits(op: str, truth: str) -> Handler:
+    """Returns the converter of a bitwise op, which on truth values is the logical one."""
+
+    def read(call: Call) -> Value:
+        a, b = call.promoted("self", "other")
+        return call.add(truth if call.result.dtype == torch.bool else op, {"a": a, "b": b})
+
+    return read
+
+
+def _not(call: Call) -> Value:
+    truth = call.fake("self").dtype == torch.bool
+    if not truth and str(call.node.target) == "aten.logical_not.default":
+        return call.add("logical_not", {"x": call.promoted("self", kind=torch.bool)[0]})
+    return call.add("logical_not" if truth else "bit_not", {"x": call.value("self")})
+
+
+def _clip(call: Call) -> Value:
+    if not call.result.dtype.is_floating_point:
+        raise Keep
+    named = ("min", "min_val"), ("max", "max_val")
+    low, high = (next((call[n] for n in names if n in call.given), None) for names in named)
+    for bound in (low, high):
+        if bound is not None and not isinstance(bound, (int, float)):
+            raise Keep
+    attrs: dict[str, Attr] = {}
+    if low is not None and not math.isnan(low):
+        attrs["min"] = float(low)
+    if high is not None and not math.isnan(high):
+        attrs["max"] = float(high)
+    return call.add("clip", {"x": _float_of(call, "self")}, attrs)
+
+
+def _relu6(call: Call) -> Value:
+    return call.add("clip", {"x": call.value("self")}, {"min": 0.0, "max": 6.0})
+
+
+def _relu(call: Call) -> Value:
+    return call.add("relu", {"x": call.value("self")})
+
+
+def _hard_sigmoid(call: Call) -> Value:
+    attrs: Mapping[str, Attr] = {"alpha": 1 / 6, "beta": 0.5}
+    return call.add("hard_sigmoid", {"x": call.value("self")}, attrs)
+
+
+def _gelu(call: Call) -> Value:
+    return call.add("gelu", {"x": call.value("self")}, {"approximate": call["approximate"]})
+
+
+def _elu(call: Call) -> Value:
+    if call.real("scale") != 1 or call.real("input_scale") != 1:
+        raise Keep
+    return call.add("elu", {"x": call.value("self")}, {"alpha": call.real("alpha")})
+
+
+def _softplus(call: Call) -> Value:
+    if call.real("beta") != 1 or call.real("threshold") < 15:
+        raise Keep  # above the threshold PyTorch gives x, which is the same where it is large
+    return call.add("softplus", {"x": call.value("self")})
+
+
+def _prelu(call: Call) -> Value:
+    slope, x = call.value("weight"), call.value("self")
+    if x.type.rank > 2 and slope.type.shape != (1,):
+        sides = tuple(range(1, x.type.rank - 1))
+        slope = call.add("unsqueeze", {"x": slope}, {"axes": sides})
+    return call.add("prelu", {"x": x, "slope": slope})
+
+
+def _where(call: Call) -> Value:
+    condition = call.promoted("condition", kind=torch.bool)[0]
+    a, b = call.promoted("self", "other", kind=call.result.dtype)
+    return call.add("where", {"condition": condition, "a": a, "b": b})
+
+
+def _masked_fill(call: Call) -> Value:
+    x = call.value("self")
+    filled = call.promoted("value", kind=call.result.dtype)[0]
+    return call.add("where", {"condition": call.value("mask"), "a": filled, "b": x})
+
+
+def _identity(call: Call) -> Value:
+    return call.value("self" if "self" in call.given else "input")
+
+
+def _cast(call: Call) -> Value:
+    return call.promoted("self", kind=call.result.dtype)[0]
+
+
+def _is_nan(call: Call) -> Value:
+    return call.add("is_nan", {"x": call.value("self")})
+
+
+def _is_inf(call: Call) -> Value:
+    return call.add("is_inf", {"x": call.value("self")}, {"negative": True, "positive": True})
+
+
+def _addc(op: str) -> Handler:
+    """Returns the converter of addcmul and addcdiv."""
+
+    def read(call: Call) -> Value:
+        x, a, b = call.promoted("self", "tensor1", "tensor2", kind=call.result.dtype)
+        made = call.add(op, {"a": a, "b": b})
+        if call["value"] != 1:
+            factor = call.promoted("value", kind=call.result.dtype)[0]
+            made = call.add("mul", {"a": made, "b": factor})
+        return call.add("add", {"a": x, "b": made})
+
+    return read
+
+
+def _glu(call: Call) -> Value:
+    x = call.value("self")
+    axis = call.axis("dim", x.type.rank)
+    wide = x.type.shape[axis]
+    if not isinstance(wide, int):
+        raise Keep
+    halves = call.add_many("split", {"x": x}, {"sizes": (wide // 2, wide // 2), "axis": axis})
+    return call.add("mul", {"a": halves[0], "b": call.add("sigmoid", {"x": halves[1]})})
+
+
+_FUNCTIONS = (
+    "exp log sqrt reciprocal erf sin cos tan asin acos atan sinh cosh asinh acosh atanh exp2 expm1"
+    " log1p log2 log10 rsqrt erfc sigmoid tanh"
+).split()
+_COMPARISONS = {
+    "eq": "equal",
+    "ne": "not_equal",
+    "lt": "less",
+    "le": "less_equal",
+    "gt": "greater",
+    "ge": "greater_equal",
+}
+OPS: dict[str, Handler] = {
+    **{f"{name}.default": _unary(name) for name in _FUNCTIONS},
+    **{f"{n}.default": _whole_unary(n) for n in ("floor", "ceil", "round", "trunc", "neg", "sign")},
+    "abs.default": _whole_unary("abs"),
+    "square.default": _whole_unary("square"),
+    **{
+        f"{theirs}.{form}": _binary(ours)
+        for theirs, ours in _COMPARISONS.items()
+        for form in ("Tensor", "Scalar")
+    },
+    "add.Tensor": _scaled("add"),
+    "add.Scalar": _scaled("add"),
+    "sub.Tensor": _scaled("sub"),
+    "sub.Scalar": _scaled("sub"),
+    "rsub.Tensor": _scaled("sub", swapped=True),
+    "rsub.Scalar": _scaled("sub", swapped=True),
+    "mul.Tensor": _mul,
+    "mul.Scalar": _mul,
+    "div.Tensor": _binary("div", _result_kind),
+    "div.Scalar": _binary("div", _result_kind),
+    "div.Tensor_mode": _div_mode,
+    "floor_divide.default": _binary("floor_div", _result_kind),
+    "remainder.Tensor": _binary("mod", _result_kind),
+    "remainder.Scalar": _binary("mod", _result_kind),
+    "atan2.default": _binary("atan2", _result_kind),
+    "minimum.default": _pair("min"),
+    "maximum.default": _pair("max"),
+    "pow.Tensor_Scalar": _pow,
+    "pow.Tensor_Tensor": _pow,
+    "logical_and.default": _logical("logical_and"),
+    "logical_or.default": _logical("logical_or"),
+    "logical_xor.default": _logical("logical_xor"),
+    "logical_not.default": _not,
+    "bitwise_not.default": _not,
+    "bitwise_and.Tensor": _bits("bit_and", "logical_and"),
+    "bitwise_or.Tensor": _bits("bit_or", "logical_or"),
+    "bitwise_xor.Tensor": _bits("bit_xor", "logical_xor"),
+    "__and__.Tensor": _bits("bit_and", "logical_and"),
+    "__or__.Tensor": _bits("bit_or", "logical_or"),
+    "isnan.default": _is_nan,
+    "isinf.default": _is_inf,
+    "clamp.default": _clip,
+    "clamp_min.default": _clip,
+    "clamp_max.default": _clip,
+    "hardtanh.default": _clip,
+    "relu6.default": _relu6,
+    "relu.default": _relu,
+    "hardsigmoid.default": _hard_sigmoid,
+    "hardswish.default": _unary("hard_swish"),
+    "silu.default": _unary("silu"),
+    "mish.default": _unary("mish"),
+    "selu.default": _unary("selu"),
+    "celu.default": _unary("celu", alpha="alpha"),
+    "elu.default": _elu,
+    "gelu.default": _gelu,
+    "leaky_relu.default": _unary("leaky_relu", alpha="negative_slope"),
+    "softplus.default": _softplus,
+    "log_sigmoid.default": _unary("log_sigmoid"),
+    "prelu.default": _prelu,
+    "glu.default": _glu,
+    "where.self": _where,
+    "where.ScalarOther": _where,
+    "where.ScalarSelf": _where,
+    "where.Scalar": _where,
+    "masked_fill.Scalar": _masked_fill,
+    "masked_fill.Tensor": _masked_fill,
+    "addcmul.default": _addc("mul"),
+    "addcdiv.default": _addc("div"),
+    "alias.default": _identity,
+    "clone.default": _identity,
+    "contiguous.default": _identity,
+    "detach.default": _identity,
+    "detach_.default": _identity,
+    "dropout.default": _identity,
+    "feature_dropout.default": _identity,
+    "alpha_dropout.default": _identity,
+    "lift_fresh_copy.default": _identity,
+    "_to_copy.default": _cast,
+    "to.dtype": _cast,
+    "to.device": _cast,
+    "type_as.default": _cast,
+}

@@ -1,0 +1,117 @@
+"""Operators that QIR does not know: kept with all their arguments, and run by PyTorch."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import fx
+
+from qir.errors import InputError, PluginError
+from qir.ir.node import Node, Value
+from qir.ledger import Change
+
+from .call import Call, type_of
+from .elements import array, tensor
+
+_NAMESPACE = "aten"
+_UNSAFE = frozenset({"from_file", "save", "load"})
+"""Operators that reach beyond their operands, and are never run from a file."""
+
+
+def keep(call: Call, why: str = "") -> Value | list[Value]:
+    """Adds a call as a foreign op; InputError where its results or arguments have no form here."""
+    node, reader = call.node, call.reader
+    target: Any = node.target
+    if target.namespace != _NAMESPACE:
+        raise reader.fail(node, f"calls {target}, an operator that only its library can run")
+    fakes: Any = node.meta.get("val")
+    many = isinstance(fakes, (list, tuple))
+    results: list[Any] = list(fakes) if many else [fakes]
+    if not results or not all(isinstance(fake, torch.Tensor) for fake in results):
+        raise reader.fail(node, f"calls {target}, whose results are no tensors")
+    types = [type_of(fake, f"{reader.graph.name}: {node.name}") for fake in results]
+    operands: list[Value] = []
+    try:
+        text = json.dumps({n: _coded(call, v, operands) for n, v in call.given.items()})
+    except TypeError as error:
+        raise reader.fail(node, f"calls {target} with {error}") from error
+    made = reader.graph.add(
+        "foreign",
+        {f"xs.{i}": value for i, value in enumerate(operands)},
+        {"framework": "torch", "op": str(target), "attrs": (("arguments", text),), "why": why},
+        types=types,
+        name=[reader.graph.fresh(node.name) for _ in types],
+        origins=[reader.origin(node)],
+    )
+    said = f"kept as torch {target}{f': {why}' if why else ''}; PyTorch runs it"
+    reader.ledger.add(Change.EXACT, "read torch", node.name, said)
+    return list(made.results) if many else made.result
+
+
+def _coded(call: Call, held: Any, operands: list[Value]) -> Any:
+    """Returns an argument as JSON; tensors are numbered operands."""
+    if isinstance(held, fx.Node):
+        value = call.reader.tensor(held)
+        is_size = not isinstance(held.meta["val"], torch.Tensor)
+        operands.append(value)
+        return {"size" if is_size else "operand": len(operands) - 1}
+    if isinstance(held, (list, tuple)):
+        return [_coded(call, item, operands) for item in held]
+    if isinstance(held, float) and not math.isfinite(held):
+        return {"float": str(held)}
+    if isinstance(held, torch.dtype):
+        return {"dtype": str(held).removeprefix("torch.")}
+    if held is None or isinstance(held, (bool, int, float, str)):
+        return held
+    if isinstance(held, (torch.device, torch.layout, torch.memory_format)):
+        return None  # the processor's memory, in its usual layout
+    raise TypeError(f"an argument of type {type(held).__name__}")
+
+
+def run(node: Node, operands: Mapping[str, NDArray[np.generic]]) -> tuple[NDArray[np.generic], ...]:
+    """Computes a kept op; PluginError for one that PyTorch lacks or that fails."""
+    name = str(node.attrs["op"])
+    namespace, _, rest = name.partition(".")
+    packet, _, overload = rest.partition(".")
+    found = getattr(getattr(torch.ops.aten, packet, None), overload, None)
+    if namespace != _NAMESPACE or packet in _UNSAFE or not isinstance(found, torch._ops.OpOverload):
+        raise PluginError(f"{node.name}: PyTorch {torch.__version__} has no operator {name}")
+    given = [tensor(operands[f"xs.{i}"]) for i in range(len(operands))]
+    held: Any = node.attrs["attrs"]
+    try:
+        arguments = json.loads(str(dict(held)["arguments"]))
+        named = {n: _decoded(v, given) for n, v in arguments.items()}
+        positional = [named[a.name] for a in found._schema.arguments if not a.kwarg_only]
+        more = {a.name: named[a.name] for a in found._schema.arguments if a.kwarg_only}
+        with torch.no_grad():
+            made = found(*positional, **more)
+    except InputError:
+        raise
+    except Exception as error:  # PyTorch raises what it likes
+        said = (str(error).splitlines() or [type(error).__name__])[0]
+        raise PluginError(f"{node.name}: PyTorch does not run {name}: {said}") from error
+    results = made if isinstance(made, (list, tuple)) else [made]
+    return tuple(array(result) for result in results)
+
+
+def _decoded(held: Any, given: list[torch.Tensor]) -> Any:
+    match held:
+        case {"operand": int(index)}:
+            return given[index]
+        case {"size": int(index)}:
+            return int(given[index].reshape(()).item())
+        case {"float": str(text)} if text in ("inf", "-inf", "nan"):
+            return float(text)
+        case {"dtype": str(name)} if isinstance(kind := getattr(torch, name, None), torch.dtype):
+            return kind
+        case list():
+            return [_decoded(item, given) for item in held]
+        case dict():
+            raise PluginError(f"an argument is {held}, which is none that QIR writes")
+    return held

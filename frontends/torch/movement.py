@@ -1,0 +1,271 @@
+"""Operators that move elements and compute none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from qir.ir.attrs import Attr
+from qir.ir.node import Value
+
+from . import sizes
+from .call import Call, Keep, Size
+
+_LAST = 2**63 - 1
+
+
+def _shaped(call: Call, wanted: Sequence[Size]) -> Value:
+    x = call.value("self")
+    empty = any(size == 0 for size in wanted if isinstance(size, int))
+    shape = sizes.shape(call.reader, call.node, wanted)
+    return call.add("reshape", {"x": x, "shape": shape}, {"allow_zero": empty})
+
+
+def _reshape(name: str) -> Callable[[Call], Value]:
+    return lambda call: _shaped(call, call[name])
+
+
+def _by_result(call: Call) -> Value:
+    """Reshapes to the result's shape, of which at most one size may be symbolic."""
+    shape = [int(s) if isinstance(s, int) else -1 for s in call.result.shape]
+    if shape.count(-1) > 1 or {-1, 0} <= set(shape):
+        raise Keep
+    return _shaped(call, shape)
+
+
+def _flatten(call: Call) -> Value:
+    x = call.value("self")
+    first, last = (call.axis(n, x.type.rank) for n in ("start_dim", "end_dim"))
+    if first == last:
+        return x
+    if x.type.rank and first == 1 and last == x.type.rank - 1:
+        return call.add("flatten", {"x": x}, {"axis": 1})
+    return _by_result(call)
+
+
+def _transpose(call: Call) -> Value:
+    x = call.value("self")
+    perm = list(range(x.type.rank))
+    if not perm:
+        return x
+    a, b = call.axis("dim0", x.type.rank), call.axis("dim1", x.type.rank)
+    perm[a], perm[b] = perm[b], perm[a]
+    return call.add("transpose", {"x": x}, {"perm": tuple(perm)})
+
+
+def _permute(call: Call) -> Value:
+    x = call.value("self")
+    return call.add("transpose", {"x": x}, {"perm": call.axes("dims", x.type.rank)})
+
+
+def _t(call: Call) -> Value:
+    x = call.value("self")
+    return call.add("transpose", {"x": x}, {"perm": (1, 0)}) if x.type.rank == 2 else x
+
+
+def _squeeze(call: Call) -> Value:
+    x = call.value("self")
+    named = "dim" in call.given
+    axes = call.axes("dim", x.type.rank) if named else tuple(range(x.type.rank))
+    gone = tuple(a for a in axes if x.type.shape[a] == 1)
+    if not all(isinstance(x.type.shape[a], int) for a in axes):
+        raise Keep
+    return call.add("squeeze", {"x": x}, {"axes": gone}) if gone else x
+
+
+def _unsqueeze(call: Call) -> Value:
+    x = call.value("self")
+    return call.add("unsqueeze", {"x": x}, {"axes": (call.axis("dim", x.type.rank + 1),)})
+
+
+def _concat(call: Call) -> Value:
+    parts = [call.cast_to(held, call.result.dtype) for held in call["tensors"]]
+    rank = call.result.dim()
+    parts = [part for part in parts if part.type.rank == rank]  # PyTorch ignores empty rows
+    axis = call.axis("dim", rank)
+    return call.add("concat", {f"xs.{i}": p for i, p in enumerate(parts)}, {"axis": axis})
+
+
+def _stack(call: Call) -> Value:
+    axis = call.axis("dim", call.result.dim())
+    parts = [call.cast_to(held, call.result.dtype) for held in call["tensors"]]
+    parts = [call.add("unsqueeze", {"x": part}, {"axes": (axis,)}) for part in parts]
+    return call.add("concat", {f"xs.{i}": p for i, p in enumerate(parts)}, {"axis": axis})
+
+
+def _split(call: Call) -> list[Value]:
+    x = call.value("self")
+    axis = call.axis("dim", x.type.rank)
+    parts = [fake.shape[axis] for fake in call.node.meta["val"]]
+    if not all(isinstance(size, int) for size in parts):
+        raise Keep
+    attrs: dict[str, Attr] = {"sizes": tuple(int(size) for size in parts), "axis": axis}
+    return list(call.add_many("split", {"x": x}, attrs))
+
+
+def _unbind(call: Call) -> list[Value]:
+    x = call.value("self")
+    axis = call.axis("dim", x.type.rank)
+    count = x.type.shape[axis]
+    if not isinstance(count, int):
+        raise Keep
+    parts = call.add_many("split", {"x": x}, {"sizes": (1,) * count, "axis": axis})
+    return [call.add("squeeze", {"x": part}, {"axes": (axis,)}) for part in parts]
+
+
+def _slice(call: Call) -> Value:
+    x = call.value("self")
+    axis, step = call.axis("dim", x.type.rank), call.whole("step")
+    start = 0 if call["start"] is None else call["start"]
+    end = _LAST if call["end"] is None else call["end"]
+    if start == 0 and isinstance(end, int) and end >= _LAST and step == 1:
+        return x
+    if isinstance(start, int) and isinstance(end, int):
+        attrs = {"starts": (start,), "ends": (end,), "axes": (axis,), "steps": (step,)}
+        return call.add("slice", {"x": x}, attrs)
+    bounds = {"starts": call.reader.size(start), "ends": call.reader.size(end)}
+    return call.add("slice_at", {"x": x, **bounds}, {"axes": (axis,), "steps": (step,)})
+
+
+def _narrow(call: Call) -> Value:
+    x, start = call.value("self"), call.whole("start")
+    attrs: dict[str, Attr] = {
+        "starts": (start,),
+        "ends": (start + call.whole("length"),),
+        "axes": (call.axis("dim", x.type.rank),),
+        "steps": (1,),
+    }
+    return call.add("slice", {"x": x}, attrs)
+
+
+def _select(call: Call) -> Value:
+    x, index = call.value("self"), call.whole("index")
+    axis = call.axis("dim", x.type.rank)
+    end = index + 1 if index != -1 else _LAST
+    attrs = {"starts": (index,), "ends": (end,), "axes": (axis,), "steps": (1,)}
+    part = call.add("slice", {"x": x}, attrs)
+    return call.add("squeeze", {"x": part}, {"axes": (axis,)})
+
+
+def _expand(call: Call) -> Value:
+    x, wanted = call.value("self"), list(call["size"])
+    new = len(wanted) - x.type.rank
+    kept = [1 if size == -1 and i >= new else size for i, size in enumerate(wanted)]
+    if tuple(x.type.shape) == tuple(call.result.shape):
+        return x
+    shape = sizes.exact_shape(call.reader, call.node, kept)
+    return call.add("expand", {"x": x, "shape": shape})
+
+
+def _expand_as(call: Call) -> Value:
+    x, like = call.value("self"), call.value("other")
+    shape = call.add("shape", {"x": like})
+    return call.add("expand", {"x": x, "shape": shape})
+
+
+def _repeat(call: Call) -> Value:
+    x, repeats = call.value("self"), call.wholes("repeats" if "repeats" in call.given else "dims")
+    new = len(repeats) - x.type.rank
+    if new < 0:
+        repeats, new = (1,) * -new + repeats, 0
+    if new:
+        x = call.add("unsqueeze", {"x": x}, {"axes": tuple(range(new))})
+    return call.add("tile", {"x": x}, {"repeats": repeats})
+
+
+def _pads(call: Call, rank: int) -> tuple[int, ...]:
+    """Returns fronts of all axes, then backs; PyTorch names pairs from the last axis on."""
+    held = call.wholes("pad" if "pad" in call.given else "padding")
+    fronts, backs = [0] * rank, [0] * rank
+    for i in range(len(held) // 2):
+        fronts[rank - 1 - i], backs[rank - 1 - i] = held[2 * i], held[2 * i + 1]
+    return (*fronts, *backs)
+
+
+def _pad(call: Call) -> Value:
+    x = call.value("self")
+    mode = call.given.get("mode", "constant")
+    value = call.given.get("value") or 0.0
+    if mode == "circular" or not isinstance(value, (int, float)):
+        raise Keep
+    mode = {"replicate": "edge"}.get(mode, mode)
+    attrs: dict[str, Attr] = {
+        "pads": _pads(call, x.type.rank),
+        "mode": mode,
+        "value": float(value),
+    }
+    return call.add("pad", {"x": x}, attrs)
+
+
+def _pad_by(mode: str) -> Callable[[Call], Value]:
+    def read(call: Call) -> Value:
+        x = call.value("self")
+        return call.add("pad", {"x": x}, {"pads": _pads(call, x.type.rank), "mode": mode})
+
+    return read
+
+
+def _pixel_shuffle(call: Call) -> Value:
+    x = call.value("self")
+    attrs: dict[str, Attr] = {"block": call.whole("upscale_factor"), "mode": "CRD"}
+    return call.add("depth_to_space", {"x": x}, attrs)
+
+
+def _flip(call: Call) -> Value:
+    x = call.value("self")
+    return call.add("flip", {"x": x}, {"axes": call.axes("dims", x.type.rank)})
+
+
+def _roll(call: Call) -> Value:
+    x = call.value("self")
+    shifts, axes = call.wholes("shifts"), call.wholes("dims")
+    if len(shifts) != len(axes):
+        raise Keep
+    for shift, axis in zip(shifts, axes, strict=True):
+        axis += x.type.rank if axis < 0 else 0
+        count = x.type.shape[axis]
+        if not isinstance(count, int):
+            raise Keep
+        at = -shift % count
+        if at:
+            cut = call.add_many("split", {"x": x}, {"sizes": (at, count - at), "axis": axis})
+            x = call.add("concat", {"xs.0": cut[1], "xs.1": cut[0]}, {"axis": axis})
+    return x
+
+
+OPS: dict[str, Callable[[Call], Value | list[Value]]] = {
+    "view.default": _reshape("size"),
+    "_unsafe_view.default": _reshape("size"),
+    "reshape.default": _reshape("shape"),
+    "flatten.using_ints": _flatten,
+    "unflatten.int": _by_result,
+    "transpose.int": _transpose,
+    "permute.default": _permute,
+    "t.default": _t,
+    "squeeze.default": _squeeze,
+    "squeeze.dim": _squeeze,
+    "squeeze.dims": _squeeze,
+    "unsqueeze.default": _unsqueeze,
+    "cat.default": _concat,
+    "stack.default": _stack,
+    "split.Tensor": _split,
+    "split_with_sizes.default": _split,
+    "chunk.default": _split,
+    "tensor_split.sections": _split,
+    "unbind.int": _unbind,
+    "slice.Tensor": _slice,
+    "select.int": _select,
+    "narrow.default": _narrow,
+    "expand.default": _expand,
+    "expand_as.default": _expand_as,
+    "repeat.default": _repeat,
+    "tile.default": _repeat,
+    "pad.default": _pad,
+    "constant_pad_nd.default": _pad,
+    "reflection_pad1d.default": _pad_by("reflect"),
+    "reflection_pad2d.default": _pad_by("reflect"),
+    "replication_pad1d.default": _pad_by("edge"),
+    "replication_pad2d.default": _pad_by("edge"),
+    "pixel_shuffle.default": _pixel_shuffle,
+    "flip.default": _flip,
+    "roll.default": _roll,
+}

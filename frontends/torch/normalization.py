@@ -1,0 +1,114 @@
+"""Normalization layers and softmax."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from qir.ir.node import Value
+
+from .call import Call, Keep
+
+
+def _filled(call: Call, like: Value, number: float, count: int) -> Value:
+    """Returns a constant row: gamma or beta of a layer that has none."""
+    data = np.full(count, number, like.type.dtype.carrier)
+    return call.reader.graph.constant(data, name=call.reader.names(call.node, "row"))
+
+
+def _channels(x: Value) -> int:
+    found = x.type.shape[1]
+    if not isinstance(found, int):
+        raise Keep
+    return found
+
+
+def _batch_norm(call: Call) -> Value:
+    x = call.value("input")
+    training = any(call.given.get(name) for name in ("training", "use_input_stats"))
+    if training or call.optional("running_mean") is None:
+        raise Keep("it normalizes by the statistics of the batch")
+    rows = _channels(x)
+    gamma, beta = call.optional("weight"), call.optional("bias")
+    operands = {
+        "x": x,
+        "gamma": _filled(call, x, 1, rows) if gamma is None else gamma,
+        "beta": _filled(call, x, 0, rows) if beta is None else beta,
+        "mean": call.value("running_mean"),
+        "var": call.value("running_var"),
+    }
+    return call.add("batch_norm", operands, {"eps": call.real("eps"), "axis": 1})
+
+
+def _layer_norm(call: Call) -> Value:
+    x, sizes = call.value("input"), call.wholes("normalized_shape")
+    gamma, beta = call.optional("weight"), call.optional("bias")
+    if gamma is None:
+        data = np.ones(sizes, x.type.dtype.carrier)
+        gamma = call.reader.graph.constant(data, name=call.reader.names(call.node, "row"))
+    operands = {"x": x, "gamma": gamma, "beta": beta}
+    return call.add("layer_norm", operands, {"axis": -len(sizes), "eps": call.real("eps")})
+
+
+def _rms_norm(call: Call) -> Value:
+    x, sizes = call.value("input"), call.wholes("normalized_shape")
+    eps = call["eps"]
+    if eps is None:
+        eps = torch.finfo(call.result.dtype).eps
+    gamma = call.optional("weight")
+    if gamma is None:
+        data = np.ones(sizes, x.type.dtype.carrier)
+        gamma = call.reader.graph.constant(data, name=call.reader.names(call.node, "row"))
+    return call.add("rms_norm", {"x": x, "gamma": gamma}, {"axis": -len(sizes), "eps": eps})
+
+
+def _group_norm(call: Call) -> Value:
+    x = call.value("input")
+    rows = _channels(x)
+    gamma, beta = call.optional("weight"), call.optional("bias")
+    operands = {
+        "x": x,
+        "gamma": _filled(call, x, 1, rows) if gamma is None else gamma,
+        "beta": _filled(call, x, 0, rows) if beta is None else beta,
+    }
+    attrs = {"groups": call.whole("num_groups"), "eps": call.real("eps")}
+    return call.add("group_norm", operands, attrs)
+
+
+def _instance_norm(call: Call) -> Value:
+    x = call.value("input")
+    if not call.flag("use_input_stats"):
+        return _batch_norm(call)
+    rows = _channels(x)
+    gamma, beta = call.optional("weight"), call.optional("bias")
+    operands = {
+        "x": x,
+        "gamma": _filled(call, x, 1, rows) if gamma is None else gamma,
+        "beta": _filled(call, x, 0, rows) if beta is None else beta,
+    }
+    return call.add("instance_norm", operands, {"eps": call.real("eps")})
+
+
+def _softmax(op: str) -> Callable[[Call], Value]:
+    def read(call: Call) -> Value:
+        x = call.promoted("self", kind=call.result.dtype)[0]
+        if not x.type.rank:
+            raise Keep
+        return call.add(op, {"x": x}, {"axis": call.axis("dim", x.type.rank)})
+
+    return read
+
+
+OPS = {
+    "batch_norm.default": _batch_norm,
+    "layer_norm.default": _layer_norm,
+    "rms_norm.default": _rms_norm,
+    "group_norm.default": _group_norm,
+    "instance_norm.default": _instance_norm,
+    "softmax.int": _softmax("softmax"),
+    "_softmax.default": _softmax("softmax"),
+    "log_softmax.int": _softmax("log_softmax"),
+    "_log_softmax.default": _softmax("log_softmax"),
+}

@@ -1,0 +1,70 @@
+"""Pooling along one, two and three axes, to windows and to sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from qir.ir.attrs import Attr
+from qir.ir.node import Value
+
+from .call import Call, Keep
+
+
+def _sides(call: Call, axes: int) -> dict[str, Attr]:
+    kernel = call.wholes("kernel_size", axes)
+    return {
+        "kernel": kernel,
+        "stride": call.wholes("stride", axes) or kernel,
+        "pad": call.wholes("padding", axes) * 2,
+        "ceil": call.flag("ceil_mode"),
+    }
+
+
+def _max_pool(axes: int) -> Callable[[Call], Value]:
+    def read(call: Call) -> Value:
+        x = call.value("self")
+        if x.type.rank != axes + 2:
+            raise Keep
+        attrs = _sides(call, axes) | {"dilation": call.wholes("dilation", axes)}
+        return call.add(f"max_pool{axes}d", {"x": x}, attrs)
+
+    return read
+
+
+def _avg_pool(axes: int) -> Callable[[Call], Value]:
+    def read(call: Call) -> Value:
+        x = call.value("self")
+        if x.type.rank != axes + 2 or call.given.get("divisor_override") is not None:
+            raise Keep
+        attrs = _sides(call, axes) | {"count_pad": call.flag("count_include_pad")}
+        return call.add(f"avg_pool{axes}d", {"x": x}, attrs)
+
+    return read
+
+
+def _adaptive(axes: int) -> Callable[[Call], Value]:
+    def read(call: Call) -> Value:
+        x = call.value("self")
+        if x.type.rank != axes + 2:
+            raise Keep
+        size = tuple(-1 if s is None else s for s in _sizes(call, axes))
+        if all(s == 1 for s in size):
+            return call.add("global_avg_pool", {"x": x})
+        return call.add("adaptive_avg_pool", {"x": x}, {"size": size})
+
+    return read
+
+
+def _sizes(call: Call, axes: int) -> tuple[int, ...]:
+    held = call["output_size"]
+    items = [held] * axes if isinstance(held, int) else list(held)
+    if not all(item is None or isinstance(item, int) for item in items):
+        raise Keep
+    return tuple(items) * (axes if len(items) == 1 else 1)
+
+
+OPS = {
+    **{f"max_pool{axes}d.default": _max_pool(axes) for axes in (1, 2, 3)},
+    **{f"avg_pool{axes}d.default": _avg_pool(axes) for axes in (1, 2, 3)},
+    **{f"adaptive_avg_pool{axes}d.default": _adaptive(axes) for axes in (1, 2, 3)},
+}

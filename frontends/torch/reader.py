@@ -1,0 +1,277 @@
+"""Builds a graph from the nodes of an exported program."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import fx
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind, OutputKind
+
+from qir.errors import InputError, TypeRuleError
+from qir.ir import dims
+from qir.ir.attrs import Attr
+from qir.ir.dtype import DType
+from qir.ir.graph import Graph
+from qir.ir.node import Node, Value
+from qir.ir.origin import Origin
+from qir.ir.types import Array, TensorType
+from qir.ledger import Change, Ledger
+
+from . import foreign, sizes
+from .call import Call, Keep, type_of
+from .elements import array, element
+from .operators import OPS
+from .symbols import shape_of
+
+STEP = "read torch"
+_ASSERTIONS = ("_assert", "sym_constrain_range", "_check")
+"""How the names of operators begin that check sizes and compute nothing."""
+
+
+def read(program: ExportedProgram, name: str, ledger: Ledger, *, share: bool) -> Graph:
+    """Returns the graph of an exported program; InputError names what it cannot read.
+
+    Parameters share the program's memory where `share` says that nobody writes to it any more.
+    """
+    reader = Reader(program, name, ledger, share)
+    for node in program.graph.nodes:
+        reader.read(node)
+    return reader.graph
+
+
+class Reader:
+    """The graph that is built, and what each node of the program has become in it."""
+
+    def __init__(self, program: ExportedProgram, name: str, ledger: Ledger, share: bool) -> None:
+        self.program = program
+        self.share = share
+        self.graph = Graph(name)
+        self.ledger = ledger
+        self.found: dict[str, Any] = {}
+        """By node: a value, a list of them, or None for a node that computes nothing."""
+        self.sizes: dict[str, Value] = {}
+        """By node that is a size: the i64 tensor of one element that holds it."""
+        self.unnamed: set[Value] = set()
+        """Values that may still take the name of the node whose result they are."""
+        self.same: dict[str, list[str]] = {}
+        """By node: those that are the same tensor, as ops in place give back their operand."""
+        self.stored = self._stored()
+        """By placeholder: the tensor of the program that it stands for, and its name there."""
+
+    def _stored(self) -> dict[str, tuple[str, torch.Tensor]]:
+        program, found = self.program, {}
+        for spec in program.graph_signature.input_specs:
+            if spec.kind == InputKind.USER_INPUT:
+                continue
+            target = spec.target or ""
+            held = program.state_dict.get(target)
+            held = program.constants.get(target) if held is None else held
+            if isinstance(held, torch.Tensor):
+                found[spec.arg.name] = target, held
+        return found
+
+    # -- nodes ----------------------------------------------------------------------------------
+
+    def read(self, node: fx.Node) -> None:
+        """Reads one node of the program."""
+        if node.op == "placeholder":
+            self._placeholder(node)
+        elif node.op == "output":
+            self._output(node)
+        elif node.op == "get_attr":
+            self._attribute(node)
+        elif node.op == "call_function":
+            self._call(node)
+        else:
+            raise self.fail(node, f"is {node.op} {node.target}, which exporting leaves to nobody")
+
+    def _placeholder(self, node: fx.Node) -> None:
+        if node.name in self.stored:
+            return  # a constant, made when something reads it
+        fake = node.meta.get("val")
+        if not isinstance(fake, torch.Tensor):
+            if node.users:
+                raise self.fail(node, f"is {type(fake).__name__}, inputs must be tensors")
+            return
+        made = self.graph.add(
+            "input",
+            types=[type_of(fake, f"input {node.name}")],
+            name=node.name,
+            origins=[Origin("torch", "Input", node.name)],
+        )
+        self.found[node.name] = made.result
+
+    def _attribute(self, node: fx.Node) -> None:
+        held = operator.attrgetter(str(node.target))(self.program.graph_module)
+        if isinstance(held, torch.Tensor):  # else a body, which its call is refused for
+            self.found[node.name] = self._constant(str(node.target), held)
+
+    def _constant(self, name: str, held: torch.Tensor) -> Value:
+        kind = element(held.dtype)
+        if kind is None or held.layout != torch.strided:
+            said = f"{held.dtype}, {str(held.layout).removeprefix('torch.')}"
+            raise InputError(f"{self.graph.name}: parameter {name} is {said}, which is not read")
+        data = array(held)
+        if self.share:
+            data.flags.writeable = False
+        made = Array(data, TensorType(data.shape, kind), name)
+        return self.graph.constant(made, name=name)
+
+    def _output(self, node: fx.Node) -> None:
+        operands: dict[str, Value] = {}
+        specs = self.program.graph_signature.output_specs
+        for spec, held in zip(specs, node.args[0], strict=True):  # type: ignore[arg-type]
+            if spec.kind not in (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT):
+                said = f"{spec.target} is not updated: a graph has no state"
+                self.ledger.add(Change.DROPPED, STEP, str(spec.target), said)
+                continue
+            if held is None:
+                continue
+            if not isinstance(held, fx.Node):
+                raise self.fail(node, f"gives back {held!r}, results must be tensors")
+            name = held.name if held.name not in operands else self.graph.fresh(held.name)
+            operands[name] = self.tensor(held)
+        self.graph.add("output", operands)
+
+    def _call(self, node: fx.Node) -> None:
+        if node.target is operator.getitem:
+            made: Any = node.args[0]
+            value = self.found[made.name][node.args[1]]
+            self.found[node.name] = value
+            self._name(value, node.name)
+            return
+        if sizes.is_size(node):
+            return  # computed where something reads it
+        target: Any = node.target
+        if not isinstance(target, torch._ops.OpOverload):
+            name = getattr(target, "__name__", str(target))
+            raise self.fail(node, f"calls {name}; control flow and custom calls are not read yet")
+        if str(target).removeprefix("aten.").startswith(_ASSERTIONS):
+            return
+        call = Call(self, node)
+        before = len(self.graph)
+        try:
+            made = self._converted(call, str(target))
+        except (Keep, TypeRuleError) as why:
+            self._undo(before)
+            made = foreign.keep(call, str(why))
+        self.found[node.name] = made
+        if target._schema.is_mutable and isinstance(node.args[0], fx.Node):
+            self._changed(node.args[0].name, node.name, made)
+        if isinstance(made, Value):
+            self._name(made, node.name)
+
+    def _changed(self, operand: str, result: str, made: Any) -> None:
+        """Makes whatever reads a tensor later see what an op in place made of it."""
+        names = self.same.setdefault(operand, [operand])
+        names.append(result)
+        self.same[result] = names
+        self.found.update(dict.fromkeys(names, made))
+
+    def _converted(self, call: Call, name: str) -> Any:
+        """Returns what a known operator becomes; Keep for one that is not known."""
+        plain = name.replace("_.", ".") if call.node.target._schema.is_mutable else name  # type: ignore[union-attr]
+        handler = OPS.get(plain)
+        if handler is None:
+            raise Keep(f"{name} is no operator of the language")
+        made = handler(call)
+        fakes = call.node.meta["val"]
+        for value, fake in zip(
+            made if isinstance(made, (list, tuple)) else [made],
+            fakes if isinstance(fakes, (list, tuple)) else [fakes],
+            strict=True,
+        ):
+            self._check(value, fake)
+        return made
+
+    def _check(self, value: Value, fake: torch.Tensor) -> None:
+        """Holds a value to the type that PyTorch has for it, and refines sizes that were unknown.
+
+        Keep where the two disagree: then the converter does not know this case.
+        """
+        kind, shape = value.type, shape_of(fake.shape)
+        if kind.dtype != element(fake.dtype) or kind.rank != len(shape):
+            raise Keep
+        if not all(map(dims.agree, kind.shape, shape)):
+            raise Keep
+        refined = tuple(b if a is None else a for a, b in zip(kind.shape, shape, strict=True))
+        if refined != kind.shape:
+            self.graph.set_type(value, kind.with_shape(refined))
+
+    def _undo(self, count: int) -> None:
+        """Removes what a converter added before it gave up."""
+        for node in reversed(list(self.graph)[count:]):
+            if not any(value.uses for value in node.results) and node.op != "constant":
+                self.graph.remove(node)
+
+    def _name(self, value: Value, name: str) -> None:
+        """Gives a value the name of the node that makes it, unless it has a name of the model."""
+        if value in self.unnamed and not self.graph.has(name):
+            self.unnamed.discard(value)
+            self.graph.rename(value, name)
+
+    # -- what converters ask for ----------------------------------------------------------------
+
+    def add(
+        self, node: fx.Node, op: str, operands: Mapping[str, Value], attrs: Mapping[str, Attr]
+    ) -> Node:
+        """Adds an op that stems from a node of the program."""
+        origins = [self.origin(node)]
+        made = self.graph.add(op, operands, attrs, name=self.names(node, op), origins=origins)
+        self.unnamed.update(made.results)
+        return made
+
+    def names(self, node: fx.Node, op: str) -> str:
+        """Returns a name for a value that the program does not name."""
+        return self.graph.fresh(f"{node.name}.{op}")
+
+    def origin(self, node: fx.Node) -> Origin:
+        """Returns where a node came from: its overload, and the path of the calling module."""
+        stack = node.meta.get("nn_module_stack") or {}
+        path = next(reversed(stack.values()))[0] if stack else ""
+        operands = tuple(
+            (f"{i}", a.name) for i, a in enumerate(node.args) if isinstance(a, fx.Node)
+        )
+        module = path.removeprefix("L['self'].").removeprefix("L['self']")
+        return Origin("torch", str(node.target), node.name, module, 0, operands)
+
+    def tensor(self, node: fx.Node) -> Value:
+        """Returns the value of a node; a parameter becomes a constant when it is first read."""
+        if not isinstance(node, fx.Node):
+            raise Keep
+        if sizes.is_size(node):
+            return self.size(node)
+        if node.name not in self.found:
+            if node.name not in self.stored:
+                raise Keep
+            self.found[node.name] = self._constant(*self.stored[node.name])
+        found = self.found[node.name]
+        if not isinstance(found, Value):
+            raise Keep
+        return found
+
+    def size(self, held: int | fx.Node) -> Value:
+        """Returns a size as an i64 tensor of one element."""
+        return sizes.value(self, held)
+
+    def number(self, node: fx.Node, held: object, kind: DType) -> Value:
+        """Returns a number as a constant of an element type."""
+        if not isinstance(held, (bool, int, float)):
+            raise Keep
+        with np.errstate(all="ignore"):
+            data = np.asarray(held).astype(kind.carrier)
+        return self.graph.constant(
+            Array(data, TensorType((), kind)), name=self.names(node, "number")
+        )
+
+    def fail(self, node: fx.Node, what: str) -> InputError:
+        """Returns the error for a node, with the line of the user's code that made it."""
+        trace = (node.meta.get("stack_trace") or "").strip().splitlines()
+        line = next((s.strip() for s in reversed(trace) if s.strip().startswith("File")), "")
+        where = f" ({line})" if line else ""
+        return InputError(f"{self.graph.name}: {node.name} {what}{where}")

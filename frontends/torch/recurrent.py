@@ -1,0 +1,116 @@
+"""LSTM, GRU and RNN layers, whose gates the language orders as ONNX does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from qir.ir.attrs import Attr
+from qir.ir.node import Value
+
+from .call import Call, Keep
+
+_GATES = {"lstm": (0, 3, 1, 2), "gru": (1, 0, 2), "rnn": (0,)}
+"""Where each gate of ours is among PyTorch's: i f g o and r z n there, i o f g and z r n here."""
+
+
+def _ordered(call: Call, kind: str, value: Value) -> Value:
+    """Returns weights or biases with their gates in our order."""
+    gates = _GATES[kind]
+    if len(gates) == 1:
+        return value
+    rows = value.type.shape[0]
+    if not isinstance(rows, int):
+        raise Keep
+    size = rows // len(gates)
+    parts = call.add_many("split", {"x": value}, {"sizes": (size,) * len(gates), "axis": 0})
+    return call.add("concat", {f"xs.{i}": parts[g] for i, g in enumerate(gates)}, {"axis": 0})
+
+
+def _stacked(call: Call, parts: Sequence[Value]) -> Value:
+    """Returns one array of the directions of a layer."""
+    rows = [call.add("unsqueeze", {"x": part}, {"axes": (0,)}) for part in parts]
+    if len(rows) == 1:
+        return rows[0]
+    return call.add("concat", {f"xs.{i}": r for i, r in enumerate(rows)}, {"axis": 0})
+
+
+def _layers(kind: str, activation: str = "") -> Callable[[Call], list[Value]]:
+    def read(call: Call) -> list[Value]:
+        x, params = call.value("input"), call.values("params")
+        ways = 2 if call.flag("bidirectional") else 1
+        biased, count = call.flag("has_biases"), call.whole("num_layers")
+        each = 4 if biased else 2
+        if x.type.rank != 3 or len(params) != each * ways * count or call.flag("train"):
+            raise Keep
+        first = call.flag("batch_first")
+        if first:
+            x = call.add("transpose", {"x": x}, {"perm": (1, 0, 2)})
+        states = call.values("hx") if kind == "lstm" else [call.value("hx")]
+        attrs: dict[str, Attr] = {"direction": "bidirectional" if ways == 2 else "forward"}
+        if kind == "gru":
+            attrs["linear_before_reset"] = True
+        if activation:
+            attrs["activations"] = (activation,) * ways
+        last: list[list[Value]] = [[] for _ in states]
+        for layer in range(count):
+            own = params[layer * ways * each : (layer + 1) * ways * each]
+            x, ends = _layer(call, kind, x, own, states, layer, ways, attrs)
+            for held, end in zip(last, ends, strict=True):
+                held.append(end)
+        if first:
+            x = call.add("transpose", {"x": x}, {"perm": (1, 0, 2)})
+        joined = [
+            held[0]
+            if count == 1
+            else call.add("concat", {f"xs.{i}": v for i, v in enumerate(held)}, {"axis": 0})
+            for held in last
+        ]
+        return [x, *joined]
+
+    return read
+
+
+def _layer(
+    call: Call,
+    kind: str,
+    x: Value,
+    params: Sequence[Value],
+    states: Sequence[Value],
+    layer: int,
+    ways: int,
+    attrs: dict[str, Attr],
+) -> tuple[Value, tuple[Value, ...]]:
+    """Adds one layer; returns its results step by step, and its last states."""
+    each = len(params) // ways
+    arranged = [_ordered(call, kind, value) for value in params]
+    operands: dict[str, Value | None] = {
+        "x": x,
+        "w": _stacked(call, arranged[0::each]),
+        "r": _stacked(call, arranged[1::each]),
+    }
+    if each == 4:
+        biases = [(arranged[4 * way + 2], arranged[4 * way + 3]) for way in range(ways)]
+        both = [call.add("concat", {"xs.0": a, "xs.1": b}, {"axis": 0}) for a, b in biases]
+        operands["bias"] = _stacked(call, both)
+    for slot, state in zip(("h0", "c0"), states, strict=False):
+        bounds = {"starts": (layer * ways,), "ends": ((layer + 1) * ways,)}
+        cut = {**bounds, "axes": (0,), "steps": (1,)}
+        one = state.type.shape[0] == ways
+        operands[slot] = state if one else call.add("slice", {"x": state}, cut)
+    y, *ends = call.add_many(kind, operands, attrs)
+    # y is [steps, directions, batch, hidden]; PyTorch has the directions side by side at the end
+    if ways == 1:
+        return call.add("squeeze", {"x": y}, {"axes": (1,)}), tuple(ends)
+    y = call.add("transpose", {"x": y}, {"perm": (0, 2, 1, 3)})
+    parts = call.add_many("split", {"x": y}, {"sizes": (1, 1), "axis": 2})
+    flat = [call.add("squeeze", {"x": part}, {"axes": (2,)}) for part in parts]
+    joined = call.add("concat", {"xs.0": flat[0], "xs.1": flat[1]}, {"axis": 2})
+    return joined, tuple(ends)
+
+
+OPS = {
+    "lstm.input": _layers("lstm"),
+    "gru.input": _layers("gru"),
+    "rnn_tanh.input": _layers("rnn", "tanh"),
+    "rnn_relu.input": _layers("rnn", "relu"),
+}

@@ -1,0 +1,133 @@
+"""Reductions over axes, and operators that look along one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from qir.ir.attrs import Attr
+from qir.ir.node import Value
+
+from .call import Call, Keep
+
+
+def _over_axes(op: str, name: str = "dim") -> Callable[[Call], Value]:
+    """Returns the converter of a reduction; sums of truth values and integers are in i64."""
+
+    def read(call: Call) -> Value:
+        x = call.promoted("self", kind=call.result.dtype)[0]
+        named = name in call.given
+        axes = call.axes(name, x.type.rank) if named else tuple(range(x.type.rank))
+        if not axes:
+            return x
+        attrs: dict[str, Attr] = {"axes": axes, "keep": bool(call.given.get("keepdim", False))}
+        return call.add(op, {"x": x}, attrs)
+
+    return read
+
+
+def _variance(root: bool) -> Callable[[Call], Value]:
+    """Returns the converter of var and std: the mean of squared differences from the mean."""
+
+    def read(call: Call) -> Value:
+        x = call.value("self")
+        axes = call.axes("dim", x.type.rank) if "dim" in call.given else tuple(range(x.type.rank))
+        correction = call.given.get("correction", 1)
+        if "unbiased" in call.given:
+            correction = int(call.flag("unbiased"))
+        count = 1
+        for axis in axes:
+            size = x.type.shape[axis]
+            if not isinstance(size, int):
+                raise Keep
+            count *= size
+        correction = 1 if correction is None else correction
+        if count <= correction:
+            raise Keep
+        mean = call.add("reduce_mean", {"x": x}, {"axes": axes, "keep": True})
+        square = call.add("squared_difference", {"a": x, "b": mean})
+        keep = bool(call.given.get("keepdim", False))
+        made = call.add("reduce_sum", {"x": square}, {"axes": axes, "keep": keep})
+        over = call.reader.number(call.node, float(count - correction), x.type.dtype)
+        made = call.add("div", {"a": made, "b": over})
+        return call.add("sqrt", {"x": made}) if root else made
+
+    return read
+
+
+def _norm(call: Call) -> Value:
+    x, order = call.promoted("self", kind=call.result.dtype)[0], call.given.get("p")
+    order = call.given.get("ord", order)
+    op = {1: "reduce_l1", 2: "reduce_l2"}.get(2 if order is None else order)
+    if op is None:
+        raise Keep
+    axes = call.axes("dim", x.type.rank) if call.given.get("dim") is not None else ()
+    axes = axes or tuple(range(x.type.rank))
+    return call.add(op, {"x": x}, {"axes": axes, "keep": call.flag("keepdim")})
+
+
+def _place(op: str) -> Callable[[Call], Value]:
+    def read(call: Call) -> Value:
+        x = call.value("self")
+        if call["dim"] is None:
+            raise Keep
+        attrs = {"axis": call.axis("dim", x.type.rank), "keep": call.flag("keepdim")}
+        return call.add(op, {"x": x}, attrs)
+
+    return read
+
+
+def _with_place(reduce: str, place: str) -> Callable[[Call], list[Value]]:
+    """Returns the converter of max and min along an axis, which give the element and its place."""
+
+    def read(call: Call) -> list[Value]:
+        x = call.value("self")
+        axis, keep = call.axis("dim", x.type.rank), call.flag("keepdim")
+        value = call.add(reduce, {"x": x}, {"axes": (axis,), "keep": keep})
+        return [value, call.add(place, {"x": x}, {"axis": axis, "keep": keep})]
+
+    return read
+
+
+def _running(op: str) -> Callable[[Call], Value]:
+    def read(call: Call) -> Value:
+        x = call.promoted("self", kind=call.result.dtype)[0]
+        return call.add(op, {"x": x}, {"axis": call.axis("dim", x.type.rank)})
+
+    return read
+
+
+def _top_k(call: Call) -> list[Value]:
+    x = call.value("self")
+    attrs: dict[str, Attr] = {
+        "k": call.whole("k"),
+        "axis": call.axis("dim", x.type.rank),
+        "largest": call.flag("largest"),
+        "sorted": call.flag("sorted"),
+    }
+    return list(call.add_many("top_k", {"x": x}, attrs))
+
+
+OPS: dict[str, Callable[[Call], Value | list[Value]]] = {
+    "mean.default": _over_axes("reduce_mean"),
+    "mean.dim": _over_axes("reduce_mean"),
+    "sum.default": _over_axes("reduce_sum"),
+    "sum.dim_IntList": _over_axes("reduce_sum"),
+    "prod.default": _over_axes("reduce_prod"),
+    "amax.default": _over_axes("reduce_max"),
+    "amin.default": _over_axes("reduce_min"),
+    "max.default": _over_axes("reduce_max"),
+    "min.default": _over_axes("reduce_min"),
+    "logsumexp.default": _over_axes("reduce_log_sum_exp"),
+    "var.correction": _variance(root=False),
+    "var.dim": _variance(root=False),
+    "std.correction": _variance(root=True),
+    "std.dim": _variance(root=True),
+    "norm.ScalarOpt_dim": _norm,
+    "linalg_vector_norm.default": _norm,
+    "argmax.default": _place("arg_max"),
+    "argmin.default": _place("arg_min"),
+    "max.dim": _with_place("reduce_max", "arg_max"),
+    "min.dim": _with_place("reduce_min", "arg_min"),
+    "cumsum.default": _running("cumsum"),
+    "topk.default": _top_k,
+}

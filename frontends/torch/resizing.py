@@ -1,0 +1,67 @@
+"""Interpolation of images."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from qir.ir.attrs import Attr
+from qir.ir.node import Value
+
+from .call import Call, Keep, row
+
+
+def _resize(axes: int, mode: str) -> Callable[[Call], Value]:
+    def read(call: Call) -> Value:
+        x = call.value("input" if "input" in call.given else "self")
+        spatial = tuple(range(2, 2 + axes))
+        wanted = [call.result.shape[axis] for axis in spatial]
+        if x.type.rank != axes + 2 or not all(isinstance(size, int) for size in wanted):
+            raise Keep
+        attrs: dict[str, Attr] = {"axes": spatial, "coordinates": "asymmetric", "rounding": "floor"}
+        if mode != "nearest":
+            aligned = call.flag("align_corners")
+            attrs = {
+                "axes": spatial,
+                "coordinates": "align_corners" if aligned else "pytorch_half_pixel",
+                "mode": mode,
+            }
+        operands = {"x": x}
+        if scales := _scales(call, axes):
+            attrs["scales"] = scales
+        else:
+            numbers = row([int(size) for size in wanted])
+            name = call.reader.names(call.node, "sizes")
+            operands["sizes"] = call.reader.graph.constant(numbers, name=name)
+        return call.add("resize_nearest" if mode == "nearest" else "resize", operands, attrs)
+
+    return read
+
+
+def _scales(call: Call, axes: int) -> tuple[float, ...]:
+    """Returns the factors that PyTorch computes places with; none where it goes by the sizes."""
+    held = call.given.get("scale_factors")
+    if held is None:
+        held = [call.given.get(name) for name in ("scales_h", "scales_w")[-axes:]]
+        held = None if any(s is None for s in held) else held
+    if held is None:
+        return ()
+    if not all(isinstance(factor, (int, float)) for factor in held):
+        raise Keep
+    return tuple(float(factor) for factor in held)
+
+
+OPS = {
+    **{
+        f"upsample_{name}.{form}": _resize(axes, mode)
+        for name, axes, mode in (
+            ("nearest1d", 1, "nearest"),
+            ("nearest2d", 2, "nearest"),
+            ("nearest3d", 3, "nearest"),
+            ("linear1d", 1, "linear"),
+            ("bilinear2d", 2, "linear"),
+            ("trilinear3d", 3, "linear"),
+            ("bicubic2d", 2, "cubic"),
+        )
+        for form in ("vec", "default")
+    },
+}

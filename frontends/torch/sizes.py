@@ -1,0 +1,79 @@
+"""Sizes that are computed while a program runs: integers in PyTorch, tensors of i64 here."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import fx
+
+from qir.ir.node import Value
+
+from .call import Keep, Size, row
+
+if TYPE_CHECKING:
+    from .reader import Reader
+
+_ARITHMETIC: dict[Callable[..., object], str] = {
+    operator.add: "add",
+    operator.sub: "sub",
+    operator.mul: "mul",
+    operator.floordiv: "floor_div",
+    torch.sym_max: "max",
+    torch.sym_min: "min",
+}
+
+
+def is_size(node: fx.Node) -> bool:
+    """Returns whether a node is an integer or a truth value and no tensor."""
+    return isinstance(node.meta.get("val"), (int, torch.SymInt, torch.SymBool, torch.SymFloat))
+
+
+def value(reader: Reader, held: Size) -> Value:
+    """Returns a size as an i64 tensor of one element, computed once."""
+    if isinstance(held, int):
+        return reader.graph.constant(row([held]))
+    if held.name not in reader.sizes:
+        reader.sizes[held.name] = _computed(reader, held)
+    return reader.sizes[held.name]
+
+
+def _computed(reader: Reader, node: fx.Node) -> Value:
+    target = node.target
+    if str(target) in ("aten.sym_size.int", "aten.size.int"):
+        x, axis = reader.tensor(node.args[0]), node.args[1]  # type: ignore[arg-type]
+        if not isinstance(axis, int):
+            raise Keep
+        axis += x.type.rank if axis < 0 else 0
+        attrs = {"start": axis, "end": axis + 1}
+        return reader.add(node, "shape", {"x": x}, attrs).result
+    if target not in _ARITHMETIC:
+        raise Keep(f"{target} computes a size")
+    op = _ARITHMETIC[target]
+    a, b = (value(reader, held) for held in node.args)  # type: ignore[arg-type]
+    slots = ("xs.0", "xs.1") if op in ("max", "min") else ("a", "b")
+    return reader.add(node, op, dict(zip(slots, (a, b), strict=True)), {}).result
+
+
+def shape(reader: Reader, node: fx.Node, wanted: Sequence[Size]) -> Value:
+    """Returns the operand that holds a shape: constant where at most one size is not known.
+
+    That one is written -1, so a reshape takes it from the number of elements.
+    """
+    open_ones = [i for i, size in enumerate(wanted) if not isinstance(size, int)]
+    known = [size for size in wanted if isinstance(size, int)]
+    if not open_ones or (len(open_ones) == 1 and not {-1, 0} & set(known)):
+        numbers = [size if isinstance(size, int) else -1 for size in wanted]
+        return reader.graph.constant(row(numbers), name=reader.names(node, "shape"))
+    return exact_shape(reader, node, wanted)
+
+
+def exact_shape(reader: Reader, node: fx.Node, wanted: Sequence[Size]) -> Value:
+    """Returns the operand that holds a shape, each size computed."""
+    if all(isinstance(size, int) for size in wanted):
+        numbers = [size for size in wanted if isinstance(size, int)]
+        return reader.graph.constant(row(numbers), name=reader.names(node, "shape"))
+    parts = {f"xs.{i}": value(reader, size) for i, size in enumerate(wanted)}
+    return reader.add(node, "concat", parts, {"axis": 0}).result

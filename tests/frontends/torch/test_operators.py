@@ -1,0 +1,37 @@
+"""Each operator that is read computes what PyTorch computes."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import pytest
+import torch
+
+from qir.frontends.torch import TorchFrontend
+from qir.ledger import Ledger
+
+from .cases import Case, cases
+from .comparison import computed, difference, export, wanted
+
+CASES = cases()
+
+
+@lru_cache(len(CASES))
+def exported(case: Case) -> torch.export.ExportedProgram:
+    return export(case.module(), case.inputs)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_an_operator_computes_what_pytorch_computes(case: Case) -> None:
+    graph = TorchFrontend().load(exported(case), Ledger())
+    assert not [str(n.attrs["op"]) for n in graph if n.op == "foreign"]
+    pairs = zip(computed(graph, case.inputs), wanted(case.module(), case.inputs), strict=True)
+    assert [why for a, b in pairs if (why := difference(a, b, case.near))] == []
+
+
+def test_every_operator_that_is_read_is_compared() -> None:
+    from qir.frontends.torch.operators import OPS
+
+    nodes = (node for case in CASES for node in exported(case).graph.nodes)
+    compared = {str(node.target).replace("_.", ".") for node in nodes}
+    assert OPS.keys() - compared == set()

@@ -1,0 +1,199 @@
+"""What is read as a PyTorch model, what is refused and why, and what is never unpickled."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import zipfile
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import qir
+from qir.errors import InputError, PluginError, UsageError
+
+from .comparison import computed, difference, export, wanted
+
+X = torch.linspace(-2, 2, 12).reshape(3, 4)
+
+
+class Ran:
+    """Leaves a file behind when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[str, str]]:
+        return open, (str(self.path), "w")
+
+
+class Calls(nn.Module):
+    """Holds a function of tensors."""
+
+    def __init__(self, function: Callable[..., object]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *tensors: Tensor) -> object:
+        return self.function(*tensors)
+
+
+def saved(folder: Path) -> Path:
+    path = folder / "m.pt2"
+    torch.export.save(export(nn.Linear(4, 2), (X,)), path)
+    return path
+
+
+def rewritten(path: Path, change: Callable[[str, bytes], bytes]) -> Path:
+    """Changes the members of an archive."""
+    with zipfile.ZipFile(path) as archive:
+        members = [(name, archive.read(name)) for name in archive.namelist()]
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, data in members:
+            archive.writestr(name, change(name, data))
+    return path
+
+
+def test_example_inputs_that_are_no_tensors_are_not_unpickled(tmp_path: Path) -> None:
+    trap = tmp_path / "ran"
+    buffer = io.BytesIO()
+    torch.save(Ran(trap), buffer)
+    path = rewritten(saved(tmp_path), lambda n, d: buffer.getvalue() if "sample_inputs" in n else d)
+    with pytest.raises(InputError, match="not unpickled"):
+        qir.load(path)
+    assert not trap.exists()
+
+
+def test_pickled_weights_are_not_unpickled(tmp_path: Path) -> None:
+    trap = tmp_path / "ran"
+
+    def change(name: str, data: bytes) -> bytes:
+        if name.endswith("weights_config.json"):
+            return data.replace(b'"use_pickle": false', b'"use_pickle": true')
+        return pickle.dumps(Ran(trap)) if "weight_" in name else data
+
+    with pytest.raises(InputError, match="holds pickled objects"):
+        qir.load(rewritten(saved(tmp_path), change))
+    assert not trap.exists()
+
+
+@pytest.mark.parametrize(
+    "text", ["__import__('os').system('true')", "s0.__class__", "exec(s0)", "s0[0]", "'s0'"]
+)
+def test_sizes_that_are_programs_are_not_evaluated(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "m.pt2"
+    shapes = ({0: torch.export.Dim("n")},)
+    torch.export.save(export(nn.Linear(4, 2), (X,), dynamic_shapes=shapes), path)
+    assert qir.load(path).inputs[0].type.shape[0] is not None
+
+    def change(name: str, data: bytes) -> bytes:
+        at = data.find(b'"expr_str": "')
+        if at < 0:
+            return data
+        start = at + len(b'"expr_str": "')
+        return data[:start] + text.encode() + data[data.index(b'"', start) :]
+
+    with pytest.raises(InputError, match="which is no size"):
+        qir.load(rewritten(path, change))
+
+
+def test_a_damaged_archive_is_one_line(tmp_path: Path) -> None:
+    whole = saved(tmp_path).read_bytes()
+    path = tmp_path / "damaged.pt2"
+    rng = np.random.default_rng(3)
+    for size in (0, 10, len(whole) // 2, len(whole) - 30):
+        path.write_bytes(whole[:size])
+        with pytest.raises(InputError) as told:
+            qir.load(path)
+        assert "\n" not in str(told.value)
+    for _ in range(20):
+        held = bytearray(whole)
+        for place in rng.integers(0, len(held), 20):
+            held[place] = int(rng.integers(256))
+        path.write_bytes(held)
+        with suppress(InputError):  # what is damaged may still be a model
+            qir.load(path)
+
+
+def test_a_module_is_exported_with_its_inputs_and_keeps_its_mode() -> None:
+    module = nn.Sequential(nn.Linear(4, 3), nn.Dropout(), nn.BatchNorm1d(3)).train()
+    module[2].eval()
+    graph = qir.load(module, inputs=(X,))
+    assert [part.training for part in module.modules()] == [True, True, True, False]
+    (ours,), (theirs,) = computed(graph, [X]), wanted(module, [X])
+    assert difference(ours, theirs, 1e-5) == ""
+
+
+def test_sources_that_cannot_be_read_say_what_to_do() -> None:
+    with pytest.raises(InputError, match=r"give inputs=\(x, \.\.\.\)"):
+        qir.load(nn.Linear(4, 2))
+    with pytest.raises(InputError, match="object of type OrderedDict: no frontend reads this"):
+        qir.load(nn.Linear(4, 2).state_dict())
+    with pytest.raises(UsageError, match="leave out inputs"):
+        qir.load("m.onnx", inputs=(X,))
+    with pytest.raises(InputError, match="reads files only"):
+        qir.load(nn.Linear(4, 2), frontend="onnx")
+    hidden = Calls(lambda x: x + 1 if x.sum() > 0 else x)
+    with pytest.raises(InputError, match=r"torch\.export does not take it") as told:
+        qir.load(hidden, inputs=(X,))
+    assert "\n" not in str(told.value)
+
+
+def test_in_place_operators_are_read_as_functional_ones() -> None:
+    def simple(x: Tensor) -> Tensor:
+        y = x * 2
+        y += 1
+        y.relu_()
+        return y.mul_(3).add_(y)
+
+    def through_a_view(x: Tensor) -> Tensor:
+        y = x * 2
+        y[:, 1:3].add_(1)
+        y.view(-1)[0:2] *= 5
+        return y
+
+    def the_same_tensor(x: Tensor) -> Tensor:
+        y = x * 2
+        z = y.relu_()
+        z.add_(1)
+        return y * 10 + z
+
+    for function in (simple, the_same_tensor, through_a_view):
+        graph = qir.load(Calls(function), inputs=(X,))
+        (ours,), (theirs,) = computed(graph, [X]), wanted(Calls(function), [X])
+        assert difference(ours, theirs, 1e-6) == ""
+
+
+def test_an_unknown_operator_is_kept_and_run_by_pytorch(tmp_path: Path) -> None:
+    module = Calls(lambda x: torch.special.i0(x).relu() + torch.cdist(x, x).sum())
+    ledger = qir.Ledger()
+    graph = qir.load(module, inputs=(X,), ledger=ledger)
+    kept = [str(n.attrs["op"]) for n in graph if n.op == "foreign"]
+    assert kept == ["aten.special_i0.default", "aten.cdist.default"]
+    assert sum("PyTorch runs it" in entry.reason for entry in ledger) == 2
+    qir.save(graph, tmp_path / "kept.qir")
+    again = qir.load(tmp_path / "kept.qir")
+    (ours,), (theirs,) = computed(again, [X]), wanted(module, [X])
+    assert difference(ours, theirs, 1e-5) == ""
+
+
+def test_a_kept_operator_reaches_no_files() -> None:
+    module = Calls(torch.special.i0)
+    text = str(qir.load(module, inputs=(X,)))
+    for name in ("aten.from_file.default", "aten.nothing.default", "os.system"):
+        graph = qir.parse(text.replace("aten.special_i0.default", name))
+        with pytest.raises(PluginError, match="has no operator"):
+            computed(graph, [X])
+
+
+def test_control_flow_is_refused_with_the_line_of_the_user(tmp_path: Path) -> None:
+    def chosen(x: Tensor) -> object:
+        return torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x - 1, (x,))
+
+    with pytest.raises(InputError, match=r"calls cond.*not read yet.*File"):
+        qir.load(Calls(chosen), inputs=(X,))
