@@ -16,7 +16,7 @@ from qir.calibration import Statistics, collect, open_data, open_feeds
 from qir.calibration.collect import Batches
 from qir.calibration.data import Item
 from qir.calibration.runner import GraphProgram
-from qir.capability import Verdict
+from qir.capability import Capability, Verdict
 from qir.errors import DataError, GraphError, InputError, QirError, UsageError
 from qir.frontend import frontend as named_frontend
 from qir.frontend import frontend_for
@@ -36,6 +36,7 @@ from qir.passes._masks import refuted, seen, unseen
 from qir.passes.assign_schemes import AssignSchemes, Wish, assign
 from qir.passes.fold_batch_norm import FoldBatchNorm
 from qir.passes.fold_constants import FoldConstants
+from qir.passes.lower_linear import LowerLinear
 from qir.passes.materialize import Materialize
 from qir.passes.open_groups import OpenGroups
 from qir.passes.prune import Prune
@@ -52,7 +53,7 @@ from qir.rewrite.journal import Journal
 from qir.rewrite.options import parse_passes
 from qir.rewrite.validation import Validation
 from qir.source import remember
-from qir.target import Executable
+from qir.target import Executable, Target
 from qir.target import target as named_target
 
 SUFFIX = ".qir"
@@ -279,6 +280,15 @@ def fold(graph: Graph, ledger: Ledger | None = None, *, journal: Journal | None 
     return run_passes(graph, steps, ledger if ledger is not None else Ledger(), journal=journal)
 
 
+def _lowered(
+    folded: Graph, table: Capability, ledger: Ledger, *, journal: Journal | None = None
+) -> Graph:
+    """Returns the folded graph in the ops of a target: one without `linear` has `gemm`."""
+    if "linear" in table.ops or "gemm" not in table.ops:
+        return folded
+    return run_passes(folded, (LowerLinear(),), ledger, journal=journal)
+
+
 def grouped_by(graph: Graph) -> str:
     """The profile by whose kernels a float graph is grouped; empty where it is not."""
     return graph.profile if any(of_reals(node) for node in graph) else ""
@@ -303,8 +313,9 @@ def plan(
     """
     if profile:
         return _planned_as(graph, profile, _granularity(granularity), rules, statistics)
-    backend, folded = named_target(target), fold(graph)
+    backend = named_target(target)
     table = backend.capability()
+    folded = _lowered(fold(graph), table, Ledger())
     wishes = [Wish.parse(text) for text in rules]
     if weights is not None:
         found = plan_weights(folded, table.name, Blocks.parse(weights), wishes)[0]
@@ -452,6 +463,7 @@ def quantize(
     if profile:
         of = _kernels_of(graph, profile)
         table, groups, named = kernel_table(of), of.name, of.name
+    folded = _lowered(folded, table, ledger, journal=journal)
     steps = (
         AssignSchemes(
             table,
@@ -505,7 +517,7 @@ def quantize_dynamic(
     backend = named_target(target)
     wishes = tuple(Wish.parse(text) for text in rules)
     made = QuantizeDynamic(backend.capability(), _granularity(granularity), wishes, backend.profile)
-    return _without_data(graph, made, backend.profile, ledger, journal)
+    return _without_data(graph, made, backend, ledger, journal)
 
 
 def quantize_weights(
@@ -529,15 +541,17 @@ def quantize_weights(
     backend = named_target(target)
     wishes = tuple(Wish.parse(text) for text in rules)
     made = QuantizeWeights(Blocks.parse(weights), wishes, backend.profile)
-    return _without_data(graph, made, backend.profile, ledger, journal)
+    return _without_data(graph, made, backend, ledger, journal)
 
 
 def _without_data(
-    graph: Graph, made: Pass, profile: str, ledger: Ledger | None, journal: Journal | None
+    graph: Graph, made: Pass, backend: Target, ledger: Ledger | None, journal: Journal | None
 ) -> Graph:
     ledger = ledger if ledger is not None else Ledger()
-    out = run_passes(fold(graph, ledger, journal=journal), (made, Prune()), ledger, journal=journal)
-    out.profile = profile
+    folded = fold(graph, ledger, journal=journal)
+    folded = _lowered(folded, backend.capability(), ledger, journal=journal)
+    out = run_passes(folded, (made, Prune()), ledger, journal=journal)
+    out.profile = backend.profile
     return out
 
 

@@ -330,7 +330,6 @@ OPS: dict[str, Handler] = {
     "clone.default": _identity,
     "contiguous.default": _identity,
     "detach.default": _identity,
-    "detach_.default": _identity,
     "dropout.default": _identity,
     "feature_dropout.default": _identity,
     "alpha_dropout.default": _identity,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
 from qir.ir import dims
 from qir.ir.dims import Dim, Shape
+
+_MOST_POWER = 9
 
 
 def dim_of(size: int | torch.SymInt) -> Dim:
@@ -22,29 +25,27 @@ def shape_of(sizes: Sequence[int | torch.SymInt]) -> Shape:
     return tuple(dim_of(size) for size in sizes)
 
 
-def _dim(expression: object) -> Dim:
-    import sympy
-
-    match expression:
-        case sympy.Integer():
-            return int(expression)
-        case sympy.Symbol() if not expression.name.startswith("u"):
-            return dims.symbol(expression.name)
-        case sympy.Add() | sympy.Mul():
-            parts = [_dim(part) for part in expression.args]
-            found = parts[0]
-            for part in parts[1:]:
-                combine = dims.add if isinstance(expression, sympy.Add) else dims.multiply
-                found = None if found is None or part is None else combine(found, part)
-            return found
-        case sympy.Pow(args=(base, sympy.Integer() as power)) if 0 < int(power) < 9:
-            once = found = _dim(base)
-            for _ in range(int(power) - 1):
-                found = None if found is None else dims.multiply(found, once)
-            return found
-    name = type(expression).__name__
-    if name in ("FloorDiv", "CleanDiv"):
-        numerator, divisor = expression.args  # type: ignore[attr-defined]
-        if isinstance(divisor, sympy.Integer) and (over := _dim(numerator)) is not None:
-            return dims.divide(over, int(divisor))
+def _dim(expression: Any) -> Dim:
+    """Returns the dimension of a SymPy expression, whose class is told by its flags."""
+    if expression.is_Integer:
+        return int(expression)
+    if expression.is_Symbol:  # one that starts with u depends on data
+        return None if expression.name.startswith("u") else dims.symbol(expression.name)
+    if expression.is_Add or expression.is_Mul:
+        combine = dims.add if expression.is_Add else dims.multiply
+        return _combined(combine, [_dim(part) for part in expression.args])
+    if expression.is_Pow and expression.exp.is_Integer and 0 < expression.exp < _MOST_POWER:
+        return _combined(dims.multiply, [_dim(expression.base)] * int(expression.exp))
+    if type(expression).__name__ in ("FloorDiv", "CleanDiv"):
+        numerator, divisor = expression.args
+        whole = _dim(numerator)
+        if divisor.is_Integer and whole is not None:
+            return dims.divide(whole, int(divisor))
     return None
+
+
+def _combined(combine: Callable[[Dim, Dim], Dim], parts: Sequence[Dim]) -> Dim:
+    found = parts[0]
+    for part in parts[1:]:
+        found = None if found is None or part is None else combine(found, part)
+    return found
