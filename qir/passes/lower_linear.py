@@ -1,4 +1,4 @@
-"""Rewrites `linear` in the matrix products that targets without it have.
+"""Rewrites `linear` as `gemm`, for targets that have no linear layers of their own.
 
     %y = linear(%x, %w, bias=%b) : 2x3xf32
 
@@ -6,22 +6,20 @@ becomes
 
     %y = gemm(%x, %w, c=%b) {trans_b = true} : 2x3xf32
 
-and, where x has more axes than two,
-
-    %t = transpose(%w) {perm = (1, 0)} : 4x3xf32
-    %p = matmul(%x, %t) : 2x5x3xf32
-    %y = add(%p, %b) : 2x5x3xf32
+between reshapes where x has more than two axes, so that the layer stays one kernel with its bias.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
+from qir.ir.attrs import Attr
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.text import parse
-from qir.ir.types import Array, TensorType
 from qir.ledger import Change, Ledger
 from qir.rewrite import Pass
 from qir.rewrite.tolerance import REGROUPED
@@ -30,7 +28,7 @@ from qir.rewrite.watch import may
 
 @dataclass(frozen=True)
 class LowerLinear(Pass):
-    """Rewrites float `linear` as `gemm`, or as `matmul` and `add` where x has more than two axes.
+    """Rewrites float `linear` as `gemm`, between reshapes where x has more than two axes.
 
     Layers on quantized values, and planned ones, stay: their schemes name the slots of `linear`.
     """
@@ -43,7 +41,7 @@ class LowerLinear(Pass):
         """A layer of two axes, one of three, and one without bias."""
         text = (
             "graph main as native {\n  %x = input() : 2x3xf32\n  %z = input() : 2x2x3xf32\n"
-            "  %w = constant([[1.0, 2.0, 3.0], [-1.0, 0.5, 0.0]]) : 2x3xf32\n"
+            "  %w = constant([1.0, 2.0, 3.0, -1.0, 0.5, 0.0]) : 2x3xf32\n"
             "  %b = constant([0.5, -0.5]) : 2xf32\n"
             "  %p = linear(%x, %w, bias=%b) : 2x2xf32\n"
             "  %q = linear(%z, %w, bias=%b) : 2x2x2xf32\n"
@@ -65,42 +63,61 @@ class LowerLinear(Pass):
 
 def _is_float(node: Node) -> bool:
     values = (*node.operands.values(), node.result)
-    return not node.schemes and all(value.type.quant is None for value in values)
+    if node.schemes or any(value.type.quant for value in values):
+        return False
+    return node.result.type.rank >= 2 and all(
+        isinstance(size, int) for size in node.operands["w"].type.shape
+    )
 
 
 def _lowered(graph: Graph, node: Node) -> Value:
-    """Adds the product in front of the layer; returns its result."""
+    """Adds the product before the layer; returns what replaces the layer's result."""
     x, w, bias = (node.operands.get(slot) for slot in ("x", "w", "bias"))
     assert x is not None
     assert w is not None
-
-    def add(op: str, operands: dict[str, Value], attrs: dict[str, bool] | None = None) -> Value:
-        made = graph.add(
-            op,
-            operands,
-            attrs,
-            name=graph.fresh(f"{node.name}.{op}"),
-            before=node,
-            origins=node.origins,
-            profile=node.profile,
+    operands = {"a": x, "b": w} | ({"c": bias} if bias is not None else {})
+    if x.type.rank > 2:
+        operands["a"] = _reshaped(
+            graph, node, x, graph.constant(np.asarray([-1, w.type.shape[1]], np.int64), before=node)
         )
-        return made.result
-
+    product = _added(graph, node, "gemm", operands, {"trans_b": True})
     if x.type.rank == 2:
-        operands = {"a": x, "b": w} | ({"c": bias} if bias is not None else {})
-        return add("gemm", operands, {"trans_b": True})
-    product = add("matmul", {"a": x, "b": _transposed(graph, node, w)})
-    return product if bias is None else add("add", {"a": product, "b": bias})
-
-
-def _transposed(graph: Graph, node: Node, w: Value) -> Value:
-    """Returns the weights with their axes swapped; those of a constant as a constant."""
-    if w.constant is None:
-        perm = {"perm": (1, 0)}
-        return graph.add("transpose", {"x": w}, perm, before=node, origins=node.origins).result
-    data = w.constant.data.T.copy()
-    held = Array(data, TensorType(data.shape, w.type.dtype))
-    made = graph.constant(held, name=graph.fresh(f"{w.name}.transposed"), before=node)
-    graph.set_origins(made.node, w.node.origins)
-    graph.set_lineage(made, w.lineage.then("permuted(1, 0)"))
+        return product
+    graph.set_lineage(product, node.result.lineage.then("reshaped"))
+    made = _reshaped(graph, node, product, _shape(graph, node, x))
+    if made.type != node.result.type:  # sizes that are computed say less
+        graph.set_type(made, node.result.type)
     return made
+
+
+def _reshaped(graph: Graph, node: Node, value: Value, shape: Value) -> Value:
+    """Adds a reshape, whose result has the same elements and so the same statistics."""
+    made = _added(graph, node, "reshape", {"x": value, "shape": shape}, {"allow_zero": True})
+    graph.set_lineage(made, value.lineage.then("reshaped"))
+    return made
+
+
+def _shape(graph: Graph, node: Node, x: Value) -> Value:
+    """Returns the shape of the layer's result: constant where at most one size is open."""
+    wanted = [size if isinstance(size, int) else -1 for size in node.result.type.shape]
+    if wanted.count(-1) <= (0 not in wanted):
+        return graph.constant(np.asarray(wanted, np.int64), before=node)
+    front = _added(graph, node, "shape", {"x": x}, {"end": -1})
+    last = graph.constant(np.asarray(wanted[-1:], np.int64), before=node)
+    return _added(graph, node, "concat", {"xs.0": front, "xs.1": last}, {"axis": 0})
+
+
+def _added(
+    graph: Graph, node: Node, op: str, operands: Mapping[str, Value], attrs: Mapping[str, Attr]
+) -> Value:
+    """Adds an op before the layer, with its origins and profile."""
+    made = graph.add(
+        op,
+        operands,
+        attrs,
+        name=graph.fresh(f"{node.name}.{op}"),
+        before=node,
+        origins=node.origins,
+        profile=node.profile,
+    )
+    return made.result
