@@ -89,7 +89,7 @@ def test_codes_of_two_storages_are_multiplied_and_added_as_onnxruntime_does(op: 
     """onnxruntime has no kernel for them, and computes in float32."""
     for seed in range(20):
         rng = np.random.default_rng(seed)
-        scales = rng.integers(1, 64, 3) / np.float32(256)
+        scales = rng.integers(1, 64, 3).astype(np.float32) / np.float32(256)
         proto = _two_storages(op, scales, [int(z) for z in rng.integers(0, 100, 3)])
         feeds = {
             "a": rng.integers(0, 256, 4096).astype(np.uint8),
@@ -103,7 +103,7 @@ def test_codes_of_two_storages_are_multiplied_and_added_as_onnxruntime_does(op: 
 
 def _two_storages(op: str, scales: NDArray[np.float32], zeros: list[int]) -> onnx.ModelProto:
     kinds = (np.uint8, np.int8, np.uint8)
-    held = [numpy_helper.from_array(s, f"s{i}") for i, s in enumerate(scales.astype(np.float32))]
+    held = [numpy_helper.from_array(s, f"s{i}") for i, s in enumerate(scales)]
     held += [
         numpy_helper.from_array(np.asarray(zero, kind), f"z{i}")
         for i, (zero, kind) in enumerate(zip(zeros, kinds, strict=True))
