@@ -17,6 +17,7 @@ from qir.passes._kernels import Kernel, is_float, kernels, wrap
 from qir.passes._loading import fold_loaded
 from qir.passes._memory import lay_out
 from qir.passes._needs import NEEDS, join_tails, offset, tails_of
+from qir.passes._no_ops import remove_no_ops
 from qir.rewrite import Tolerance
 from qir.rewrite.fusing import Fusing, Match
 from qir.rewrite.loading import load
@@ -46,7 +47,7 @@ class Group(Fusing):
         if is_float(graph):
             count = self._reals(graph, named, ledger) if self.profile else 0
         else:
-            count = fold_loaded(graph, named, ledger)
+            count = fold_loaded(graph, named, ledger) + remove_no_ops(graph, named, ledger)
             count += join_tails(graph, named, ledger) + load(graph, named, ledger)
             if named.memory == "channels_last":
                 wrap = partial(self._wrap, graph.profile)
