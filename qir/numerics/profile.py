@@ -254,7 +254,8 @@ class Head:
     doubled: str = ""
     """`merged`: operators that do nothing are removed, such as a product by 1; of quantize,
     dequantize, quantize, dequantize in a row one pair stays, its range what the two have in common;
-    and a dequantize and the quantize of the same map behind it go, if that has one reader. `kept`: all stay; empty: as what it extends says."""
+    and a dequantize and the quantize of the same map behind it go, if that has one reader. `kept`:
+    all stay; empty: as what it extends says."""
     nbits: str = ""
     """`rounded`: real data of a product with dequantized weights of 4 or 8 bits become 8 bits, a
     block of the weights at a time. `kept`: they stay; empty: as what it extends says."""

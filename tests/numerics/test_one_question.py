@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,6 +25,7 @@ from qir.reference.interpreter import run, run_node
 from qir.rewrite.fusing import match_of
 from qir.testing.feeding import APART, feed
 
+ROOT = Path(__file__).parents[2]
 SEED = 20261123
 CALLS = 6
 """Of each op and granularity."""
@@ -131,6 +134,16 @@ def test_a_kernel_is_asked_for_before_it_is_wrapped_as_it_is_afterwards(several:
                 assert said(match.query) == said(query_of(node)), f"seed {seed}: {node}"
                 ops.add(op)
     assert len(ops) > (8 if several else 40), sorted(ops)
+
+
+BUILDING = re.compile(r"(?<!\w)Query\((?!\"constant\"|\"\"\))")
+"""A question that is put together by hand, other than of constants and of the defaults."""
+
+
+def test_questions_are_built_in_one_place() -> None:
+    files = [p for top in ("qir", "frontends", "backends") for p in (ROOT / top).rglob("*.py")]
+    found = [p.relative_to(ROOT).as_posix() for p in files if BUILDING.search(p.read_text("utf-8"))]
+    assert found == ["qir/numerics/profile.py"]
 
 
 TYPES = {
