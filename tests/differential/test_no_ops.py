@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import onnx
@@ -17,7 +18,7 @@ from .fusion import grouped
 
 SHAPE = (2, 3, 4, 8)
 Held = NDArray[np.generic]
-Op = tuple[str, list[Held], dict[str, object], bool]
+Op = tuple[str, list[Held], dict[str, Any], bool]
 """An operator, its constants, its attributes, and whether the constant comes first."""
 
 
@@ -61,9 +62,10 @@ STAYS: dict[str, list[Op]] = {
 def model(seed: int, ops: Sequence[Op], *, shown: bool = False) -> onnx.ModelProto:
     """Operators between two pairs of different parameters; `shown`: their result is the model's."""
     rng = np.random.default_rng(seed)
-    held = [
-        numpy_helper.from_array(np.float32(rng.uniform(0.02, 0.2)), f"s{i}") for i in range(2)
-    ] + [numpy_helper.from_array(np.uint8(rng.integers(20, 200)), f"z{i}") for i in range(2)]
+    held = [numpy_helper.from_array(f32(rng.uniform(0.02, 0.2)), f"s{i}") for i in range(2)] + [
+        numpy_helper.from_array(np.array(rng.integers(20, 200), np.uint8), f"z{i}")
+        for i in range(2)
+    ]
     nodes = [
         helper.make_node("QuantizeLinear", ["x", "s0", "z0"], ["q"]),
         helper.make_node("DequantizeLinear", ["q", "s0", "z0"], ["v0"]),
