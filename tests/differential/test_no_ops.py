@@ -62,10 +62,10 @@ STAYS: dict[str, list[Op]] = {
 def model(seed: int, ops: Sequence[Op], *, shown: bool = False) -> onnx.ModelProto:
     """Operators between two pairs of different parameters; `shown`: their result is the model's."""
     rng = np.random.default_rng(seed)
-    held = [numpy_helper.from_array(f32(rng.uniform(0.02, 0.2)), f"s{i}") for i in range(2)] + [
-        numpy_helper.from_array(np.array(rng.integers(20, 200), np.uint8), f"z{i}")
-        for i in range(2)
-    ]
+    scales = [f32(rng.uniform(0.02, 0.2)) for _ in range(2)]
+    zeros = [np.array(rng.integers(20, 200), np.uint8) for _ in range(2)]
+    held = [numpy_helper.from_array(s, f"s{i}") for i, s in enumerate(scales)]
+    held += [numpy_helper.from_array(z, f"z{i}") for i, z in enumerate(zeros)]
     nodes = [
         helper.make_node("QuantizeLinear", ["x", "s0", "z0"], ["q"]),
         helper.make_node("DequantizeLinear", ["q", "s0", "z0"], ["v0"]),
