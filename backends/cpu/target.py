@@ -16,10 +16,11 @@ from qir.errors import DataError, UsageError
 from qir.ir.graph import Graph
 from qir.ir.origin import defaults
 from qir.ledger import Ledger
-from qir.passes.fuse_qdq import FuseQdq
 from qir.target import Executable, Target
 
 from .builder import Fallback
+from .codes import PROFILE
+from .grouping import group
 from .program import Program, Row, StepTime, Tensor
 from .sizes import Sizes, at_sizes, text, trial
 
@@ -31,7 +32,7 @@ class CpuTarget(Target):
     """QIR's own kernels; they compute as onnxruntime does."""
 
     name = "cpu"
-    profile = "native"
+    profile = PROFILE
 
     def capability(self) -> Capability:
         """What the kernels compute in integers."""
@@ -41,6 +42,9 @@ class CpuTarget(Target):
         self, graph: Graph, *, threads: int | None = None, isa: str | None = None
     ) -> Compiled:
         """Makes a graph of any form ready to run; `isa` caps the instruction sets.
+
+        A graph in QDQ form is grouped first, and the ledger of the result lists what that changed;
+        one with ops on codes runs as it stands.
 
         Raises UsageError for a number of threads below 1, an isa this machine does not run, or
         such a value of QIR_NUM_THREADS or QIR_ISA.
@@ -53,17 +57,19 @@ class CpuTarget(Target):
             raise UsageError(str(error)) from None
         if isa is not None and isa not in known:
             raise UsageError(f"no instruction set {isa!r} here; there are {', '.join(known)}")
-        fused = graph.copy()
-        FuseQdq().run(fused, Ledger())
-        return Compiled(fused, threads, isa)
+        grouped, ledger = graph.copy(), Ledger()
+        group(grouped, ledger)
+        return Compiled(grouped, threads, isa, ledger)
 
 
 class Compiled(Executable):
     """A graph ready to run on QIR's kernels, from any thread."""
 
-    def __init__(self, graph: Graph, threads: int, isa: str | None) -> None:
+    def __init__(self, graph: Graph, threads: int, isa: str | None, ledger: Ledger) -> None:
         self.graph = graph
         """What runs, in integer form as far as it goes."""
+        self.ledger = ledger
+        """What compiling changed of the graph that was given."""
         self.threads = threads
         self._isa = isa
         self._lock = threading.Lock()

@@ -8,7 +8,7 @@ import numpy as np
 
 from qir.ir.dtype import F32, F64, DType
 from qir.ir.node import Node
-from qir.numerics import NAMED, Choose, Query, profile
+from qir.numerics import NAMED, Choose, choosing, profile
 from qir.numerics.fields import level_of
 from qir.numerics.ranges import middle_of
 
@@ -136,7 +136,8 @@ def _fields(writer: Writer, node: Node, rule: str) -> Choose:
     storage = str(node.attrs["storage"])
     if rule == "profile":
         name = node.profile or writer.graph.profile
-        found = profile(name).resolve(Query("quantize", {"x": storage, "result": storage})).choose
+        grain = "channel" if node.attrs["keep"] else "tensor"
+        found = profile(name).resolve(choosing(storage, grain)).choose
     elif rule in NAMED:
         found = NAMED[rule]
     else:

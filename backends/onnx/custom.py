@@ -18,7 +18,7 @@ from onnx import FunctionProto, NodeProto, TensorProto, helper, numpy_helper
 from qir.errors import Refused
 from qir.ir.dims import Shape
 from qir.ir.types import Array, Grain, QuantType, TensorType
-from qir.numerics import Query, profile
+from qir.numerics import profile, quantizing
 from qir.numerics.definition import neighbours
 from qir.numerics.fields import Rule
 
@@ -50,13 +50,8 @@ def odd(quant: QuantType, shape: Shape, *, constant: bool) -> bool:
 
 def early(quant: QuantType, name: str | None) -> bool:
     """Whether a profile adds a zero point before it rounds, which QuantizeLinear does not."""
-    rule = profile(name or "native").resolve(_query(quant))
+    rule = profile(name or "native").resolve(quantizing(quant))
     return rule.quantize.zero == "before" and bool(np.asarray(quant.zeros()).any())
-
-
-def _query(quant: QuantType) -> Query:
-    storage = str(quant.storage)
-    return Query("quantize", {"x": storage, "result": storage})
 
 
 def blocks(grain: Grain, shape: Shape) -> tuple[int, int] | None:
@@ -339,7 +334,7 @@ def made(
     """
     quant = kind.quant
     assert quant is not None
-    rule = profile(name).resolve(_query(quant))
+    rule = profile(name).resolve(quantizing(quant))
     said = why_not(quant, kind.shape) or _beyond(rule)
     rounds = rounding or rule.quantize.round
     if op == "Quantize" and quant.storage.is_float and rounds != "even":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
@@ -16,6 +16,7 @@ from qir.ir.dtype import STRING, boxed
 if TYPE_CHECKING:
     from qir.calibration import InputSpec
     from qir.ir.graph import Graph
+    from qir.ledger import Ledger
     from qir.target import Executable
 
 Tensor: TypeAlias = "NDArray[np.generic]"
@@ -36,6 +37,14 @@ class Session(Protocol):
         ...
 
 
+@runtime_checkable
+class Grouping(Protocol):
+    """An executable that groups what it is given, and shows the result."""
+
+    graph: Graph
+    ledger: Ledger
+
+
 @dataclass(frozen=True)
 class Engine:
     """Something that runs one model."""
@@ -46,18 +55,30 @@ class Engine:
     """What a target made; None for the reference."""
 
 
-def engine(name: str, graph: Graph, path: Path, threads: int | None = None) -> Engine:
+def engine(
+    name: str,
+    graph: Graph,
+    path: Path,
+    threads: int | None = None,
+    *,
+    values: Collection[str] = (),
+    isa: str | None = None,
+) -> Engine:
     """The engine of that name for a model, which was read from that file.
 
     `reference`, or the name of a target; `:plain` after it leaves its graph optimizer out. A target
-    runs a file of its own kind as it is. Raises UsageError for a name that is none, Refused and
+    runs a file of its own kind as it is. Values to give instead of the outputs, and the processor
+    whose rules count, are for the reference. Raises UsageError for a name that is none, Refused and
     InputError for a model that it does not take, which is named.
     """
     from qir import pipeline
     from qir.target import target as named
 
     if name == REFERENCE:
-        return Engine(name, lambda inputs: pipeline.run(graph, inputs), None)
+        wanted = tuple(dict.fromkeys(values)) or None
+        return Engine(
+            name, lambda inputs: pipeline.run(graph, inputs, values=wanted, isa=isa), None
+        )
     base, colon, how = name.partition(":")
     backend = named(base)
     if colon and (how != PLAIN or not isinstance(backend, Session)):
@@ -73,6 +94,67 @@ def engine(name: str, graph: Graph, path: Path, threads: int | None = None) -> E
     kinds = {name: value.type.dtype for name, value in graph.outputs.items()}
     lists = {name for name, kind in kinds.items() if kind.is_opaque and not kind.is_loose}
     return Engine(name, lambda inputs: _called(made, inputs, lists), made)
+
+
+def compared(
+    names: Sequence[str],
+    graph: Graph,
+    path: Path,
+    threads: int | None = None,
+    *,
+    isa: str | None = None,
+) -> tuple[list[Engine], Graph]:
+    """The engines to compare, and the graph as the runtime among them computes it.
+
+    A runtime rounds where its optimizer groups. It is given the model as it is, and its profile
+    groups the graph for the others: for QIR's kernels first, then for the reference.
+    """
+    made: dict[str, Engine] = {}
+    computed = graph
+    for name in sorted(names, key=_turn):
+        own = _turn(name) == _RUNTIME
+        made[name] = engine(name, graph if own else computed, path, threads, isa=isa)
+        computed = _as_computed(made[name], computed)
+    return [made[name] for name in names], computed
+
+
+_RUNTIME, _KERNELS, _DEFINITION = range(3)
+
+
+def _turn(name: str) -> int:
+    """When an engine is made: each after those that decide how the graph is grouped."""
+    from qir.target import target as named
+
+    if name == REFERENCE:
+        return _DEFINITION
+    return _RUNTIME if isinstance(named(name.partition(":")[0]), Session) else _KERNELS
+
+
+def grouped(made: Engine) -> Graph | None:
+    """The graph as an engine of QIR's own grouped it; None where it runs as it stands."""
+    executable = made.executable
+    if isinstance(executable, Grouping) and len(executable.ledger):
+        return executable.graph
+    return None
+
+
+def _as_computed(made: Engine, graph: Graph) -> Graph:
+    """The graph as an engine computes it: as it grouped it itself, else by its target's profile.
+
+    The same graph where nothing is grouped, as in a float one.
+    """
+    from qir.ledger import Ledger
+    from qir.passes._kernels import is_float
+    from qir.passes.group import Group
+    from qir.rewrite import run_passes
+    from qir.target import target as named
+
+    base, colon, _ = made.name.partition(":")
+    if isinstance(made.executable, Grouping):
+        return grouped(made) or graph
+    if made.executable is None or colon or is_float(graph):
+        return graph
+    return run_passes(graph, [Group(named(base).profile)], Ledger())
 
 
 def _called(executable: Executable, inputs: Tensors, lists: Collection[str]) -> dict[str, Tensor]:

@@ -16,7 +16,7 @@ from qir.cli.screen import Cell, Column, Screen, plural, real, whole
 from qir.cli.words import shape
 
 if TYPE_CHECKING:
-    from qir.cli.engines import Engine, Tensor, Tensors
+    from qir.cli.engines import Tensor, Tensors
     from qir.inspect.compare import Difference
     from qir.ir.graph import Graph
 
@@ -89,12 +89,16 @@ def run(
     the model names has rules of a processor, by those of this one, or of --isa. Data are arrays
     with samples along the first axis, named as the inputs; results of all batches are joined.
     --compare A,B ends with status 1 where the bytes of the two differ; --metric tells how near they
-    are, on codes as they are. With --feeds each file is one run; results are written as FILE/NAME.
+    are, on codes as they are. A runtime gets the model as it is, and its profile groups what the
+    reference and QIR's kernels compute, as `qir group` does. With --feeds each file is one run;
+    results are written as FILE/NAME.
 
     --json prints {file, engine, samples, outputs: [{name, shape, dtype, low, high}]}, or, with
     --compare, {file, engines, samples, outputs: [{name, elements, differ, largest, codes, equal,
     metrics}]}; metrics has a number by name, text where it is infinite, null where it is none.
     """
+    from qir.cli.engines import compared, grouped
+    from qir.cli.engines import engine as named_engine
     from qir.errors import UsageError
     from qir.inspect.metrics import metric
 
@@ -108,7 +112,10 @@ def run(
     names = _pair(compare) if compare else [engine]
     if isa is not None and "reference" not in names:
         raise UsageError("--isa is for the reference: other engines run on this processor")
-    engines = [_engine(name, graph, model, threads, values, isa) for name in names]
+    if compare:
+        engines, computed = compared(names, graph, model, threads, isa=isa)
+    else:
+        engines = [named_engine(engine, graph, model, threads, values=values, isa=isa)]
     batches = defaults.batches(graph, data, batch=batch, limit=limit, feeds=feeds)
     parts = run_each(screen, engines, batches)
     joined = [join(each, feeds=feeds) for each in parts]
@@ -128,9 +135,10 @@ def run(
             head = {"file": str(model), "engines": names, "samples": samples}
             screen.json({**head, "outputs": rows})
         else:
-            _show_differences(screen, names, samples, found, what)
+            how = _grouped(graph, computed)
+            _show_differences(screen, names, f"{plural(samples, what)}{how}", found)
             defaults.show(screen, graph, data)
-            _show_sums(screen, graph, names, found)
+            _show_sums(screen, computed, found)
             show_measured(screen, chosen, near)
         if not all(d.equal for d in found):
             context.exit(1)
@@ -147,7 +155,8 @@ def run(
             }
         )
         return
-    screen.line(f"{model.name} by {engine}: {plural(samples, what)}", "bold")
+    how = _grouped(graph, grouped(engines[0]) or graph)
+    screen.line(f"{model.name} by {engine}: {plural(samples, what)}{how}", "bold")
     defaults.show(screen, graph, data)
     _show(screen, graph, joined[0])
 
@@ -175,47 +184,20 @@ def _pair(text: str) -> list[str]:
     return names
 
 
-def _engine(
-    name: str,
-    graph: Graph,
-    path: Path,
-    threads: int | None,
-    values: Sequence[str],
-    isa: str | None,
-) -> Engine:
-    from qir import pipeline
-    from qir.cli.engines import REFERENCE, Engine, engine
-
-    if name != REFERENCE:
-        return engine(name, graph, path, threads)
-    wanted = tuple(dict.fromkeys(values)) or None
-    return Engine(name, lambda inputs: pipeline.run(graph, inputs, values=wanted, isa=isa), None)
+def _grouped(graph: Graph, computed: Graph) -> str:
+    """Says by whose kernels a graph was grouped before it ran; nothing where it was not."""
+    if computed is graph:
+        return ""
+    return f", grouped as {computed.profile}" if computed.profile else ", grouped"
 
 
-def _show_sums(
-    screen: Screen, graph: Graph, names: Sequence[str], found: Sequence[Difference]
-) -> None:
+def _show_sums(screen: Screen, graph: Graph, found: Sequence[Difference]) -> None:
     """Says, where results differ, which ops each engine computes in an order of its own."""
     from qir.inspect.float_sums import float_sums, said_of
 
     sums = [] if all(d.equal for d in found) else float_sums(graph)
     if sums:
-        few = any(0 < s.bits <= 8 for s in sums) and "onnxruntime" in names
-        more = "; what it computes on codes instead, qir group --as ort-1.31 tells" if few else ""
-        screen.line(said_of(sums, "each engine") + more)
-        if "onnxruntime" in names:
-            _show_rounded(screen, graph)
-
-
-def _show_rounded(screen: Screen, graph: Graph) -> None:
-    """Says of which products onnxruntime's optimizer rounds the data, so that more differs."""
-    from qir.rewrite.blocked_data import rounding
-
-    found = [node.name for _, each in graph.walk() for node in rounding(each)]
-    if found:
-        more = f" and of {len(found) - 1} more" if len(found) > 1 else ""
-        said = f"onnxruntime's optimizer rounds the data of {found[0]}{more} to 8 bits a block"
-        screen.line(f"{said}: qir group --as ort-1.31 gives its numbers")
+        screen.line(said_of(sums, "each engine"))
 
 
 def _named(results: Tensors) -> Iterator[Result]:
@@ -340,15 +322,11 @@ def _element(value: object) -> str:
 
 
 def _show_differences(
-    screen: Screen,
-    names: Sequence[str],
-    samples: int,
-    found: Sequence[Difference],
-    what: str = "sample",
+    screen: Screen, names: Sequence[str], over: str, found: Sequence[Difference]
 ) -> None:
     equal = sum(d.equal for d in found)
     rest = "all equal" if equal == len(found) else f"{equal} of {len(found)} equal"
-    title = f"{names[0]} and {names[1]} over {plural(samples, what)}: {rest}"
+    title = f"{names[0]} and {names[1]} over {over}: {rest}"
     screen.line(title, "green" if equal == len(found) else "yellow")
     columns = (
         Column("output", fit="shorten"),

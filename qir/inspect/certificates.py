@@ -26,7 +26,7 @@ from qir.ir.node import Node
 from qir.ir.types import Array, Element, QuantType, TensorType, uniform
 from qir.ir.verify import Seen
 from qir.ir.verify.step import SLOTS, Product
-from qir.numerics import Query, Rule, affine_of, given, profile, query_of
+from qir.numerics import Rule, affine_of, given, profile, quantizing, query_of
 from qir.numerics.processor import best_isa, on_processor
 from qir.numerics.rounding import TWICE
 from qir.reference.products import PRODUCTS, Kernel, product
@@ -327,7 +327,7 @@ def _ends(node: Node, result: QuantType, name: str) -> tuple[int, int]:
     """The codes that activations leave, under a profile."""
     low, high = result.low, result.high
     found = profile(name)
-    rule = found.resolve(Query("quantize", {"result": str(result.storage)}))
+    rule = found.resolve(quantizing(result))
     how = found.resolve(query_of(node)).stage.ends
     for stage in node.stages[1:]:
         least, most = bounds(stage.op, stage.attrs, affine_of(result), rule, how)

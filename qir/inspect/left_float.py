@@ -13,7 +13,7 @@ from qir.numerics.profile import NEEDS as SAID
 from qir.numerics.profile import Group as Row
 from qir.numerics.profile import When
 from qir.passes._kernels import Kernel, is_float, kernels, lacking, of_reals
-from qir.passes._needs import NEEDS, asked, offset, tails_of
+from qir.passes._needs import NEEDS, offset, tails_of
 from qir.passes.group import told
 from qir.rewrite.fusing import Match, match_of, source_of
 
@@ -133,7 +133,7 @@ def _read(node: Node) -> str:
 
 def _unmet(match: Match, found: Profile) -> str:
     chain = tuple(n.op for n in match.ops)
-    query = found.asked(asked(match))
+    query = found.asked(match.query)
     kind = "real" if match.result is None else "codes"
     rows = [g for g in found.groups if (g.chain, g.result) == (chain, kind)]
     if not rows:
@@ -148,7 +148,7 @@ def _unmet(match: Match, found: Profile) -> str:
 
 
 def _condition(when: When, match: Match) -> str:
-    query = asked(match)
+    query = match.query
     for slot, kinds in when.storage.items():
         stored = query.data if slot == "data" else query.storage.get(slot, "real")
         if stored not in kinds:

@@ -25,7 +25,16 @@ from qir.inspect.runtimes import probes as probes
 from qir.inspect.versions import covers
 from qir.ir.graph import Graph
 from qir.ledger import Ledger
-from qir.numerics import Method, Profile, Query, Rule, profile, profile_names, query_of
+from qir.numerics import (
+    Method,
+    Profile,
+    Query,
+    Rule,
+    choosing,
+    profile,
+    profile_names,
+    query_of,
+)
 from qir.numerics.fields import BLOCKS, READS, field_types
 from qir.numerics.library import replaced
 from qir.numerics.processor import best_isa
@@ -239,8 +248,7 @@ def ruled(op: str) -> str:
 def _query(case: Case) -> Query:
     query = query_of(case.graph["y"].node)
     if case.op == "choose_qparams":
-        storage = str(case.graph["y"].node.attrs["storage"])
-        return Query(ruled(case.op), {"x": storage, "result": storage})
+        return choosing(str(case.graph["y"].node.attrs["storage"]))
     return replace(query, grain="channel" if "channel" in case.told else query.grain)
 
 

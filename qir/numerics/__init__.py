@@ -21,7 +21,18 @@ from qir.numerics.maps import AnyMap, Map, same_map
 from qir.numerics.packing import pack, recode, unpack
 from qir.numerics.parameters import Param
 from qir.numerics.plugin_methods import PluginMethod
-from qir.numerics.profile import Group, Profile, Query, When, query_of, resolve
+from qir.numerics.profile import (
+    Group,
+    Profile,
+    Query,
+    When,
+    choosing,
+    dequantizing,
+    quantizing,
+    query_of,
+    query_on,
+    resolve,
+)
 from qir.numerics.quantize import (
     bias_codes,
     convert,
@@ -56,10 +67,12 @@ __all__ = [
     "bias_codes",
     "bring",
     "choose",
+    "choosing",
     "codes_later",
     "codes_of",
     "convert",
     "dequantize",
+    "dequantizing",
     "dumps",
     "given",
     "load",
@@ -74,7 +87,9 @@ __all__ = [
     "profile_names",
     "profile_text",
     "quantize",
+    "quantizing",
     "query_of",
+    "query_on",
     "reals_of",
     "recode",
     "replaced",

@@ -19,7 +19,7 @@ from qir.errors import PluginError, ProfileError
 from qir.ir.scheme import Scheme
 from qir.ir.types import QuantType
 from qir.numerics.fields import Rule
-from qir.numerics.profile import Profile, Query, bounds_of
+from qir.numerics.profile import Profile, Query, choosing, dequantizing, quantizing
 from qir.numerics.quantize import dequantize, quantize
 from qir.numerics.ranges import choose, named_scales
 from qir.numerics.reading import load, parse
@@ -171,7 +171,7 @@ def numbers_for(
     storage = str(scheme.storage)
     named = named_scales(scales, storage, scheme.symmetric)
     if named is None:
-        rule = _resolved(profile, "quantize", storage, scheme.grain, "full").choose
+        rule = _resolved(profile, choosing(storage, scheme.grain)).choose
         symmetric = scheme.symmetric
     else:
         rule, symmetric = named
@@ -201,25 +201,18 @@ def numbers_for(
     return scale, zero if scheme.zero is None else np.full_like(zero, scheme.zero)
 
 
-def _rule(profile: Profile, op: str, kind: QuantType) -> Rule:
-    storage = str(kind.storage)
-    grain = "channel" if kind.grain else "tensor"
-    return _resolved(profile, op, storage, grain, bounds_of(kind))
-
-
-_Asked: TypeAlias = "tuple[int, str, str, str, str]"
+_Asked: TypeAlias = "tuple[int, str, tuple[tuple[str, str], ...], str, str]"
 _RESOLVED: dict[_Asked, tuple[Profile, Rule]] = {}
 _MOST = 4096
 
 
-def _resolved(profile: Profile, op: str, storage: str, grain: str, bounds: str) -> Rule:
+def _resolved(profile: Profile, asked: Query) -> Rule:
     """What a profile says of plain codes; the same is asked for every tensor of a model."""
-    key = (id(profile), op, storage, grain, bounds)
+    key = (id(profile), asked.op, tuple(asked.storage.items()), asked.grain, asked.bounds)
     held = _RESOLVED.get(key)
     if held is None or held[0] is not profile:
         if len(_RESOLVED) > _MOST:
             _RESOLVED.clear()
-        asked = Query(op, {"x": storage, "result": storage}, grain, bounds=bounds)
         held = _RESOLVED[key] = profile, profile.resolve(asked)
     return held[1]
 
@@ -230,7 +223,7 @@ def codes_of(profile: Profile, data: NDArray[np.generic], kind: QuantType) -> ND
     return quantize(
         reals if reals.dtype.kind == "f" else reals.astype(np.float32),
         map_of(kind),
-        _rule(profile, "quantize", kind),
+        _resolved(profile, quantizing(kind)),
     )
 
 
@@ -239,5 +232,5 @@ def reals_of(profile: Profile, codes: NDArray[np.generic], kind: QuantType) -> N
     return dequantize(
         np.asarray(codes),
         map_of(kind),
-        _rule(profile, "dequantize", kind),
+        _resolved(profile, dequantizing(kind)),
     )

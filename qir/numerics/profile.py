@@ -9,8 +9,9 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TypeAlias
 
 from qir.ir.attrs import Attr, same
-from qir.ir.node import Node
-from qir.ir.types import QuantType
+from qir.ir.node import Node, Value
+from qir.ir.ops import spec
+from qir.ir.types import QuantType, TensorType
 from qir.numerics.evidence import weaker
 from qir.numerics.fields import BLOCKS, Levels, Method, Rule
 from qir.numerics.forms import forms_of
@@ -22,6 +23,9 @@ Fields: TypeAlias = "Mapping[tuple[str, str], Field]"
 DATA_SLOTS = ("x", "a", "xs.0")
 """Where an op's data come in: the slot a bare `storage` speaks of."""
 
+
+CONVERSIONS = frozenset({"quantize", "dequantize", "requantize", "fake_quantize"})
+"""Ops that have no weights: their granularity is that of the codes they make or take."""
 
 REAL = "real"
 """What conditions call the storage of a slot that holds no codes."""
@@ -48,23 +52,65 @@ class Query:
 
 
 def query_of(node: Node, *, isa: str = "any") -> Query:
-    """What to ask for a node: a group is asked for by its first stage."""
-    storage = {
-        slot: str(value.type.quant.storage)
-        for slot, value in node.operands.items()
-        if value.type.quant
-    }
-    result = node.results[0].type.quant if node.results else None
-    if result:
-        storage["result"] = str(result.storage)
-    weight = node.operands.get("w") or node.operands.get("b")
-    many = weight is not None and weight.type.quant is not None and weight.type.quant.grain
-    first = node.stages[0] if node.stages else node
-    bounds = bounds_of(result) if result else "full"
-    types = {slot: value.type for slot, value in node.operands.items()}
-    forms = forms_of(first.op, types, first.attrs, result)
-    grain = "channel" if many else "tensor"
-    return Query(first.op, storage, grain, first.attrs, isa, bounds, forms)
+    """Returns what a profile is asked for a node: a group is asked for by its first stage."""
+    operands, result = node.operands, node.results[0].type if node.results else None
+    if not node.stages:
+        return query_on(node.op, node.attrs, _types(operands), result, isa=isa)
+    first = node.stages[0]
+    result = first.type or result
+    return query_on(first.op, first.attrs, _types(node.stage_operands(0)), result, isa=isa)
+
+
+def _types(operands: Mapping[str, Value]) -> dict[str, TensorType]:
+    return {slot: value.type for slot, value in operands.items()}
+
+
+def query_on(
+    op: str,
+    attrs: Mapping[str, Attr],
+    types: Mapping[str, TensorType],
+    result: TensorType | None,
+    *,
+    isa: str = "any",
+) -> Query:
+    """Returns what a profile is asked for an op on operands of these types.
+
+    Everybody asks by this function, so that passes, certificates and the interpreter follow one
+    rule. Companions of a type are no operands. An op is asked for per channel where its weights
+    have a scale for each channel; a conversion, which has no weights, where its codes do.
+    """
+    row = spec(op)
+    kinds = {slot: kind for slot, kind in types.items() if not row.companion(slot)}
+    quants = {slot: kind.quant for slot, kind in kinds.items() if kind.quant is not None}
+    made = result.quant if result is not None else None
+    storage = {slot: str(quant.storage) for slot, quant in quants.items()}
+    if made is not None:
+        storage["result"] = str(made.storage)
+    if op in CONVERSIONS:
+        several = any(q.grain is not None for q in (*quants.values(), *([made] if made else [])))
+    else:
+        weight = quants.get(row.traits.weight or "")
+        several = weight is not None and weight.grain is not None
+    bounds = bounds_of(made) if made else "full"
+    forms = forms_of(op, kinds, attrs, made)
+    return Query(op, storage, "channel" if several else "tensor", attrs, isa, bounds, forms)
+
+
+def quantizing(kind: QuantType) -> Query:
+    """Returns what a profile is asked where reals become codes of a type."""
+    return choosing(str(kind.storage), "channel" if kind.grain else "tensor", bounds_of(kind))
+
+
+def choosing(storage: str, grain: str = "tensor", bounds: str = "full") -> Query:
+    """Returns what a profile is asked where ranges become scales and zero points of codes."""
+    attrs = spec("quantize").complete({})
+    return Query("quantize", {"result": storage}, grain, attrs, bounds=bounds)
+
+
+def dequantizing(kind: QuantType) -> Query:
+    """Returns what a profile is asked where codes of a type become reals."""
+    grain = "channel" if kind.grain else "tensor"
+    return Query("dequantize", {"x": str(kind.storage)}, grain, spec("dequantize").complete({}))
 
 
 def bounds_of(kind: QuantType) -> str:
@@ -206,9 +252,10 @@ class Head:
     not as a result of the model, become unsigned ones with 128 more, before anything is grouped.
     `kept`: they stay; empty: as what it extends says."""
     doubled: str = ""
-    """`merged`: of quantize, dequantize, quantize, dequantize in a row one pair stays, its range
-    what the two have in common; and a dequantize and the quantize of the same map behind it go, if
-    that has one reader. `kept`: all stay; empty: as what it extends says."""
+    """`merged`: operators that do nothing are removed, such as a product by 1; of quantize,
+    dequantize, quantize, dequantize in a row one pair stays, its range what the two have in common;
+    and a dequantize and the quantize of the same map behind it go, if that has one reader. `kept`:
+    all stay; empty: as what it extends says."""
     nbits: str = ""
     """`rounded`: real data of a product with dequantized weights of 4 or 8 bits become 8 bits, a
     block of the weights at a time. `kept`: they stay; empty: as what it extends says."""

@@ -10,7 +10,7 @@ from qir.errors import UsageError
 from qir.ir.dtype import I8, I32, U8, DType
 from qir.ir.ops import spec
 from qir.ir.scheme import RESULT, Scheme
-from qir.numerics import Profile, Query
+from qir.numerics import Profile, choosing
 from qir.numerics.profile import DATA_SLOTS
 from qir.numerics.profile import Group as Row
 
@@ -34,7 +34,7 @@ def kernel_table(profile: Profile) -> Capability:
     kernels of 8-bit codes.
     """
     rows = [row for row in profile.groups if _plain(row)]
-    without = profile.resolve(Query("quantize", {"result": "u8"})).quantize.zero == "none"
+    without = profile.resolve(choosing("u8")).quantize.zero == "none"
     kinds = (I8,) if without else (U8, I8)
     kind = max(kinds, key=lambda k: len({row.chain for row in rows if _takes(row, k)}))
     ops: dict[str, OpCapability] = {}

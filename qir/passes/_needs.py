@@ -15,9 +15,8 @@ from qir.ir.ops import spec
 from qir.ir.scheme import Scheme
 from qir.ir.types import QuantType, uniform
 from qir.ledger import Change, Ledger
-from qir.numerics import Profile, Query, affine_of, profile, query_of
-from qir.numerics.forms import forms_of, holds_ranges
-from qir.numerics.profile import bounds_of
+from qir.numerics import Profile, affine_of, choosing, profile, query_of
+from qir.numerics.forms import holds_ranges
 from qir.reference.quantized import bounds
 from qir.rewrite.fusing import (
     LINES,
@@ -40,26 +39,9 @@ def tails_of(found: Profile) -> frozenset[str]:
     return frozenset(op for op in behind if [s.name for s in spec(op).operands] == ["x"])
 
 
-def asked(match: Match) -> Query:
-    """What a profile is asked for ops in a row."""
-    types, result = {slot: value.type for slot, value in match.codes.items()}, match.result
-    storage = {slot: str(kind.quant.storage) for slot, kind in types.items() if kind.quant}
-    if result is not None:
-        storage["result"] = str(result.storage)
-    weight = types.get("w") or types.get("b")
-    many = weight is not None and weight.quant is not None and weight.quant.grain is not None
-    return replace(
-        query_of(match.head),
-        storage=storage,
-        grain="channel" if many else "tensor",
-        bounds="full" if result is None else bounds_of(result),
-        forms=forms_of(match.head.op, types, match.head.attrs, result),
-    )
-
-
 def offset(match: Match, found: Profile) -> bool:
     """Whether codes have a zero point, of which a profile's runtime knows none."""
-    rule = found.resolve(Query("quantize", {"result": "u8"}))
+    rule = found.resolve(choosing("u8"))
     maps = [v.type.quant for slot, v in match.codes.items() if v is not match.bias]
     known = [q for q in (*maps, match.result) if q is not None and not q.dynamic]
     return rule.quantize.zero == "none" and any(np.any(q.zeros()) for q in known)

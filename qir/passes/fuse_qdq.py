@@ -9,7 +9,7 @@ from qir.ir.node import Node
 from qir.ir.ops import spec
 from qir.ir.types import QuantType
 from qir.ledger import Change, Ledger
-from qir.numerics import profile, query_of
+from qir.numerics import profile
 from qir.numerics.parameters import MOST_BITS
 from qir.passes._far import infinite
 from qir.passes._wrapping import wrapping
@@ -107,7 +107,7 @@ class FuseQdq(Fusing):
     def _too_wide(self, match: Match, graph: Graph) -> bool:
         head, traits = match.head, spec(match.head.op).traits
         named = profile(head.profile) if head.profile else self.named(graph) or profile("native")
-        rule = named.resolve(query_of(head))
+        rule = named.resolve(match.query)
         bits = {s: v.type.quant.storage.bits for s, v in match.codes.items() if v.type.quant}
         if head.op in PRODUCTS | LINES:
             if rule.acc.type != "i32":

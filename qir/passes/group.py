@@ -16,7 +16,8 @@ from qir.passes._claims import entries
 from qir.passes._kernels import Kernel, is_float, kernels, wrap
 from qir.passes._loading import fold_loaded
 from qir.passes._memory import lay_out
-from qir.passes._needs import NEEDS, asked, join_tails, offset, tails_of
+from qir.passes._needs import NEEDS, join_tails, offset, tails_of
+from qir.passes._no_ops import remove_no_ops
 from qir.rewrite import Tolerance
 from qir.rewrite.fusing import Fusing, Match
 from qir.rewrite.loading import load
@@ -46,7 +47,7 @@ class Group(Fusing):
         if is_float(graph):
             count = self._reals(graph, named, ledger) if self.profile else 0
         else:
-            count = fold_loaded(graph, named, ledger)
+            count = fold_loaded(graph, named, ledger) + remove_no_ops(graph, named, ledger)
             count += join_tails(graph, named, ledger) + load(graph, named, ledger)
             if named.memory == "channels_last":
                 wrap = partial(self._wrap, graph.profile)
@@ -116,7 +117,7 @@ class Group(Fusing):
         """The row of the profile that speaks of these ops."""
         kind = "real" if match.result is None else "codes"
         chain = tuple(n.op for n in match.ops)
-        return self.named(graph).group(chain, asked(match), result=kind)
+        return self.named(graph).group(chain, match.query, result=kind)
 
 
 def told(kernel: Kernel, named: Profile) -> str:
@@ -131,4 +132,4 @@ def _says(named: Profile, row: Row | None) -> str:
     return f"{by}.toml:{row.line if row else 0}"
 
 
-__all__ = ["NEEDS", "Group", "asked", "tails_of", "told"]
+__all__ = ["NEEDS", "Group", "tails_of", "told"]

@@ -13,10 +13,11 @@ from qir.ir.dims import Shape
 from qir.ir.dtype import F32
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
+from qir.ir.ops import spec
 from qir.ir.text import parse
 from qir.ir.types import Array, QuantType, uniform
 from qir.ledger import Change
-from qir.numerics import Query, Rule, profile
+from qir.numerics import Rule, profile, query_on
 from qir.passes._wrapping import profile_within
 from qir.rewrite import Pass
 from qir.rewrite.match import Match
@@ -202,10 +203,10 @@ def _replace(graph: Graph, match: Match) -> Value | None:
     assert codes is not None
     quant = _quantized(match, node)
     storage = {"matmul_integer": ("a", "b"), "conv_integer": ("x", "w")}[node.op]
-    kinds = dict(zip(storage, (match["data"].type, match["held"].type), strict=True))
     op = "matmul" if node.op == "matmul_integer" else f"conv{match['data'].type.rank - 2}d"
-    attrs, grain = _attrs(node), "channel" if quant.grain else "tensor"
-    query = Query(op, {slot: str(kind.element) for slot, kind in kinds.items()}, grain, attrs)
+    attrs, weights_type = _attrs(node), match["held"].type.with_element(quant)
+    kinds = dict(zip(storage, (codes.type, weights_type), strict=True))
+    query = query_on(op, spec(op).complete(attrs), kinds, None)
     bias = match.get("bias")
     holder = profile_within(graph, node)
     if not holder or not _same_bytes(profile(holder).resolve(query), bias=bias is not None):
@@ -213,7 +214,7 @@ def _replace(graph: Graph, match: Match) -> Value | None:
     held = match["held"]
     array = held.constant
     assert array is not None
-    made = Array(array.held, held.type.with_element(quant), held.name)
+    made = Array(array.held, weights_type, held.name)
     weights = graph.constant(made, name=graph.fresh(f"{held.name}.codes"))
     graph.set_origins(weights.node, held.node.origins)
     graph.set_lineage(weights, held.lineage.then("coded"))

@@ -21,7 +21,7 @@ from qir.ir.parts import Held
 from qir.ir.scheme import RESULT, Scheme
 from qir.ir.types import Array, QuantType, TensorType, number, uniform
 from qir.ledger import Change, Ledger
-from qir.numerics import Query, affine, affine_of, bias_codes, codes_later, numbers_for, profile
+from qir.numerics import affine, affine_of, bias_codes, codes_later, numbers_for, profile, query_on
 from qir.numerics.ranges import known_scales
 from qir.passes._needs import drops_tails, uncut
 from qir.passes.quantize_dynamic import ends, finite
@@ -310,7 +310,11 @@ class _Materializing:
         unit = np.asarray(data * np.asarray(w.scales(), np.float32), np.float32)
         axis = 0 if unit.ndim else None
         kind = uniform(node.schemes[slot].storage, unit, 0, axis=axis, name=bias.name)
-        rule = self.profile.resolve(Query(node.op))
+        types = {
+            slot: (v.node.operands["x"] if v.node.op == "dequantize" else v).type
+            for slot, v in node.operands.items()
+        }
+        rule = self.profile.resolve(query_on(node.op, node.attrs, types, None))
         codes = bias_codes(bias.constant.data, affine("i8", np.asarray(data)), affine_of(w), rule)
         made = self._constant(bias, bias.type.with_element(kind), codes)
         self.graph.set_operand(node, slot, made)

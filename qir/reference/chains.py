@@ -12,7 +12,17 @@ from qir.ir.dtype import I8, U8, DType, dtype_of
 from qir.ir.node import Node, Stage
 from qir.ir.ops import Call, spec
 from qir.ir.types import Element, QuantType, TensorType
-from qir.numerics import Rule, affine_of, dequantize, map_of, profile, quantize
+from qir.numerics import (
+    Rule,
+    affine_of,
+    dequantize,
+    dequantizing,
+    map_of,
+    profile,
+    quantize,
+    quantizing,
+    query_on,
+)
 from qir.numerics.rounding import fma
 from qir.numerics.sums import Summand, from_ends, from_reals
 from qir.reference.companions import resolved
@@ -20,7 +30,7 @@ from qir.reference.methods import bounding
 from qir.reference.onednn_curves import STEPS
 from qir.reference.operands import wrapped
 from qir.reference.products import PRODUCTS, Kernel, any_map, between_ends, integral, plain, product
-from qir.reference.quantized import bounds, in_reals, quantizing, query, run_op
+from qir.reference.quantized import bounds, in_reals, run_op
 from qir.reference.table import Operands, compute
 from qir.reference.weights import coded
 
@@ -74,7 +84,7 @@ def _bounded(codes: Codes, tails: tuple[Stage, ...], head: _Link, profile_name: 
     quant, ends = head.result.quant, _rule(head, profile_name).stage.ends
     assert quant is not None
     for stage in tails:
-        rule = quantizing(head.result, profile_name)
+        rule = profile(profile_name).resolve(quantizing(quant))
         low, high = bounds(stage.op, stage.attrs, affine_of(quant), rule, ends)
         codes = np.clip(codes, low, high).astype(codes.dtype)
     return codes
@@ -91,7 +101,7 @@ def _link(node: Node, index: int, operands: Operands, kind: TensorType, profile_
 
 
 def _rule(link: _Link, profile_name: str) -> Rule:
-    asked = query(link.stage.op, link.stage.attrs, link.types, link.result)
+    asked = query_on(link.stage.op, link.stage.attrs, link.types, link.result)
     return profile(profile_name).resolve(asked)
 
 
@@ -190,13 +200,14 @@ def _by_stages(node: Node, operands: Operands, profile_name: str) -> Codes:
             if summand is not None and rule is not None:
                 held = _held(summand, held, rule)
             assert held.quant is not None
-            codes = _labelled(_rounded(flow, held.quant, held, rule, profile_name), out)
+            codes = _labelled(_rounded(flow, held.quant, rule, profile_name), out)
             if summand is not None and rule is not None:
                 codes = _written(codes, summand, out, rule)
         rule = rule if stage.type is None else None
         if last:
             return codes
-        flow, kind = dequantize(codes, any_map(out), quantizing(link.result, profile_name)), None
+        back = profile(profile_name).resolve(dequantizing(out))
+        flow, kind = dequantize(codes, any_map(out), back), None
     assert flow is not None
     return flow
 
@@ -238,22 +249,20 @@ def _real_stage(link: _Link, profile_name: str) -> Codes:
     if not any(t.quant for t in link.types.values()):
         return compute(stage.op, arrays, stage.attrs)
     real = link.result.with_element(link.result.express)
-    rule = profile(profile_name).resolve(query(stage.op, stage.attrs, link.types, real))
+    rule = profile(profile_name).resolve(query_on(stage.op, stage.attrs, link.types, real))
     kernel, arrays = coded(Kernel(stage.op, stage.attrs, link.types, real, rule), arrays)
     if stage.op in PRODUCTS and integral(kernel):
         return product(kernel, arrays)
     return in_reals(kernel, arrays)
 
 
-def _rounded(
-    flow: Codes, quant: QuantType, kind: TensorType, rule: Rule | None, profile_name: str
-) -> Codes:
+def _rounded(flow: Codes, quant: QuantType, rule: Rule | None, profile_name: str) -> Codes:
     """Codes of what flows: by the last step of a product that became reals, else as reals are."""
     if rule is not None and rule.requant.multiplier == "divide" and plain(quant):
         return from_reals(flow.astype(np.float32), affine_of(quant), rule)
     if rule is not None and between_ends(quant, rule):
         return from_ends(flow.astype(np.float32), map_of(quant), rule)
-    return quantize(flow, any_map(quant), quantizing(kind, profile_name))
+    return quantize(flow, any_map(quant), profile(profile_name).resolve(quantizing(quant)))
 
 
 def _on_codes(link: _Link, rule: Rule) -> bool:
@@ -267,7 +276,7 @@ def _coded_stage(
 ) -> Codes:
     """Another activation on codes of the result's map, by a table or as its own rule says."""
     assert result.quant is not None
-    codes = _rounded(flow, result.quant, result, rule, profile_name)
+    codes = _rounded(flow, result.quant, rule, profile_name)
     fed = _fed(link, codes, result.quant)
     if rule.stage.other == "method":
         stage = link.stage

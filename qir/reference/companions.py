@@ -17,7 +17,7 @@ from qir.ir.dtype import dtype_of
 from qir.ir.node import Value
 from qir.ir.ops import COMPANIONS, spec
 from qir.ir.types import Array, Declared, Grain, Param, QuantType, TensorType, param
-from qir.numerics import Query, Rule, choose, dequantize, map_of, profile
+from qir.numerics import Rule, choose, choosing, dequantize, map_of, profile
 from qir.reference.table import Operands
 
 
@@ -171,7 +171,7 @@ def _of_range(
     """Scale and zero of a range, as the profile chooses them."""
     storage = str(quant.storage)
     grain = "channel" if quant.grain else "tensor"
-    rules = profile(profile_name).resolve(Query("quantize", {"x": storage, "result": storage}))
+    rules = profile(profile_name).resolve(choosing(storage, grain))
     scale, zero = choose(
         low.astype(np.float32),
         high.astype(np.float32),

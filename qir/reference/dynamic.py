@@ -16,10 +16,11 @@ from qir.ir.types import Array, QuantType, TensorType
 from qir.numerics import (
     NAMED,
     Map,
-    Query,
     accumulate,
     choose,
+    choosing,
     dequantize,
+    dequantizing,
     profile,
     recode,
 )
@@ -102,10 +103,9 @@ def _by_profile(
     run: _Run, name: str, low: Tensor, high: Tensor, wanted: Wanted
 ) -> tuple[Tensor, Tensor]:
     """A range rule of the core by its name, or the one of the node's own profile."""
-    storage = str(wanted.storage)
+    storage, grain = str(wanted.storage), "channel" if run.wholes("keep") else "tensor"
     if name == "profile":
-        query = Query("quantize", {"x": storage, "result": storage})
-        rule = profile(run.profile).resolve(query).choose
+        rule = profile(run.profile).resolve(choosing(storage, grain)).choose
     elif name in NAMED:
         rule = NAMED[name]
     else:
@@ -118,7 +118,7 @@ def _by_profile(
         rule,
         bounds=wanted.bounds,
         symmetric=wanted.symmetric,
-        grain="channel" if run.wholes("keep") else "tensor",
+        grain=grain,
         profile=run.profile,
     )
     return scale, zero
@@ -129,8 +129,7 @@ def _reals(run: _Run) -> Tensor:
     quant = run.types["x"].quant
     if quant is None:
         return run.arrays["x"]
-    storage = str(quant.storage)
-    rule = profile(run.profile).resolve(Query("dequantize", {"x": storage}))
+    rule = profile(run.profile).resolve(dequantizing(quant))
     return dequantize(run.arrays["x"], any_map(quant), rule)
 
 

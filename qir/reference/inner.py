@@ -21,19 +21,19 @@ from qir.ir.types import QuantType
 from qir.numerics import (
     Map,
     Profile,
-    Query,
-    Rule,
     dequantize,
+    dequantizing,
     map_of,
     numbers_for,
     profile,
     quantize,
+    quantizing,
+    query_on,
 )
 from qir.reference import ipex_lstm, tflite_lstm
 from qir.reference.companions import Resolved, concrete, resolved
 from qir.reference.operands import narrow, wide
 from qir.reference.products import Kernel
-from qir.reference.quantized import query
 from qir.reference.table import FUNCTIONS, Operands
 
 Tensor = NDArray[np.generic]
@@ -76,7 +76,7 @@ def run(node: Node, operands: Operands, profile_name: str) -> tuple[Tensor, ...]
 
 def _by_method(node: Node, given: Resolved, profile_name: str) -> tuple[Tensor, ...] | None:
     """All results by the method that a profile names for such codes; None where it names none."""
-    asked = query(node.op, node.attrs, given.types, given.results[0])
+    asked = query_on(node.op, node.attrs, given.types, given.results[0])
     rule = profile(profile_name).resolve(asked)
     method = _MANY.get(rule.method.name) if rule.method else None
     if method is None:
@@ -101,11 +101,6 @@ class _Place:
     name: str
     quant: QuantType
 
-    def _rule(self, op: str) -> Rule:
-        storage = str(self.quant.storage)
-        grain = "channel" if self.quant.grain else "tensor"
-        return self.manner.resolve(Query(op, {"x": storage, "result": storage}, grain))
-
     def _map(self) -> Map:
         if self.quant.dynamic:
             raise OpError(f"{self.name} is {self.quant}, and nothing gives its numbers")
@@ -122,15 +117,16 @@ class _Place:
 
     def reals(self, codes: Tensor) -> Tensor:
         """What codes mean."""
-        return dequantize(codes, self._map(), self._rule("dequantize"))
+        return dequantize(codes, self._map(), self.manner.resolve(dequantizing(self.quant)))
 
     def codes(self, x: Tensor) -> Tensor:
         """The codes of reals."""
-        return quantize(x, self._map(), self._rule("quantize"))
+        return quantize(x, self._map(), self.manner.resolve(quantizing(self.quant)))
 
     def rounded(self, x: Wide) -> Wide:
         """The reals that codes of x mean, x itself first in the type the map expresses."""
         real = narrow(x, self.quant.express.carrier)
         of = self._chosen(real) if self.quant.dynamic else self._map()
-        back = dequantize(quantize(real, of, self._rule("quantize")), of, self._rule("dequantize"))
+        codes = quantize(real, of, self.manner.resolve(quantizing(self.quant)))
+        back = dequantize(codes, of, self.manner.resolve(dequantizing(self.quant)))
         return _wide(back)

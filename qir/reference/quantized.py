@@ -16,17 +16,15 @@ from qir.ir.types import TensorType
 from qir.numerics import (
     Affine,
     AnyMap,
-    Query,
     Rule,
     convert,
     dequantize,
     profile,
     quantize,
+    query_on,
 )
 from qir.numerics.definition import in_codes
-from qir.numerics.forms import forms_of
 from qir.numerics.maps import same_map
-from qir.numerics.profile import bounds_of
 from qir.numerics.rounding import ROUNDINGS, narrowed
 from qir.reference import methods
 from qir.reference.companions import Resolved, resolved
@@ -35,8 +33,6 @@ from qir.reference.table import Operands, compute, compute_all
 from qir.reference.weights import coded
 
 Codes = NDArray[np.generic]
-_MAPS = frozenset({"quantize", "dequantize", "requantize", "fake_quantize"})
-"""Ops that know no weights: their grain is that of the codes they make or take."""
 _PADS = frozenset({"pad", "unfold"})
 """Ops that move elements and put others, zeros, beside them."""
 
@@ -97,29 +93,6 @@ def _end(value: NDArray[np.float32], out: Affine, rule: Rule, how: str) -> int:
     return int(np.clip(codes, out.low, out.high)[0])
 
 
-def quantizing(kind: TensorType, profile_name: str) -> Rule:
-    """The rule by which reals become codes of a type."""
-    return profile(profile_name).resolve(query("quantize", {}, {}, kind))
-
-
-def query(
-    op: str, attrs: Mapping[str, Attr], types: Mapping[str, TensorType], result: TensorType
-) -> Query:
-    """What a profile is asked for an op on such operands."""
-    storage = {slot: str(t.quant.storage) for slot, t in types.items() if t.quant}
-    if result.quant is not None:
-        storage["result"] = str(result.quant.storage)
-    weight = types.get(spec(op).traits.weight or "")
-    many = weight is not None and weight.quant is not None and weight.quant.grain is not None
-    if op in _MAPS:
-        many = any(
-            t.quant is not None and t.quant.grain is not None for t in (*types.values(), result)
-        )
-    bounds = bounds_of(result.quant) if result.quant else "full"
-    grain, forms = "channel" if many else "tensor", forms_of(op, types, attrs, result.quant)
-    return Query(op, storage, grain, attrs, bounds=bounds, forms=forms)
-
-
 def run_op(
     op: str,
     attrs: Mapping[str, Attr],
@@ -131,7 +104,7 @@ def run_op(
 ) -> Codes:
     """One op on codes: a conversion, a product, or the method that the profile names, which sees
     to a relu that follows where `tails` names it."""
-    rule = profile(profile_name).resolve(query(op, attrs, types, result))
+    rule = profile(profile_name).resolve(query_on(op, attrs, types, result))
     kernel = Kernel(op, attrs, types, result, rule, tails=tails)
     if op == "quantize":
         return _quantized(kernel, arrays["x"])
@@ -243,6 +216,6 @@ def fake_quantized(
     """Reals through the codes of a type and back, as a profile's `fake_quantize` does."""
     quant = code.quant
     assert quant is not None
-    rule = profile(profile_name).resolve(query("fake_quantize", attrs, {"x": code}, code))
+    rule = profile(profile_name).resolve(query_on("fake_quantize", attrs, {"x": code}, code))
     through = any_map(quant)
     return narrowed(dequantize(quantize(x, through, rule), through, rule), x.dtype)

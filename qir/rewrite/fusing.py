@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from qir.ir.node import Node, Stage, Value
 from qir.ir.ops import spec
 from qir.ir.types import Array, QuantType, TensorType
 from qir.ledger import Change, Entry, Ledger
-from qir.numerics import Profile, Rule, affine_of, bias_codes, profile, query_of, reals_of
+from qir.numerics import Profile, Query, Rule, affine_of, bias_codes, profile, query_on, reals_of
 from qir.rewrite.contract import Pass
 from qir.rewrite.tolerance import REGROUPED
 from qir.rewrite.watch import may
@@ -73,6 +73,13 @@ class Match:
     def result(self) -> QuantType | None:
         """The map of the result; None where it is real."""
         return self.last.result.type.quant
+
+    @property
+    def query(self) -> Query:
+        """What a profile is asked for the kernel."""
+        types = {slot: value.type for slot, value in self.codes.items()}
+        made = self.last.result.type if self.quantize else None
+        return query_on(self.head.op, self.head.attrs, types, made)
 
     @property
     def real(self) -> bool:
@@ -369,7 +376,7 @@ def _raw(graph: Graph, match: Match, slot: str, value: Value, found: Profile | N
     if slot != bias_of(match.head.op) or value.constant is None or match.real:
         return value
     data = value.constant.data
-    rule = found.resolve(query_of(match.head)) if found else Rule()
+    rule = found.resolve(match.query) if found else Rule()
     if found and value.type.quant and _rescaled(match, found):
         return value
     if found and (rule.bias.domain == "real_after" or match.head.op in TURNED):
@@ -392,21 +399,13 @@ def _raw(graph: Graph, match: Match, slot: str, value: Value, found: Profile | N
 
 def _rescaled(match: Match, found: Profile) -> bool:
     """Whether a kernel takes the bias as codes that have a scale of their own."""
-    asked = replace(query_of(match.head), storage=_storages(match))
-    return found.resolve(asked).bias.domain == "rescaled_acc"
-
-
-def _storages(match: Match) -> dict[str, str]:
-    return {s: str(v.type.quant.storage) for s, v in match.codes.items() if v.type.quant}
+    return found.resolve(match.query).bias.domain == "rescaled_acc"
 
 
 def _as_codes(
     match: Match, bias: NDArray[np.generic], rule: Rule, found: Profile | None
 ) -> NDArray[np.signedinteger]:
     """A real bias as the runtime itself makes it integer when it builds the kernel."""
-    if found is not None:
-        asked = replace(query_of(match.head), storage=_storages(match))
-        rule = replace(rule, acc=found.resolve(asked).acc)
     traits = spec(match.head.op).traits
     x = match.codes[traits.data].type.quant
     w = match.codes[traits.weight or ""].type.quant

@@ -229,7 +229,7 @@ graph main {
     ran = qir("run", tmp_path / "wide.qir", "--data", tmp_path / "x.npy")
     assert ran.status == 0, ran
     assert " 65535 " in ran.out, ran
-    _show_differences(Screen(), ("a", "b"), 1, [Difference("q", 4, 1, 65533.0, 65533.0)])
+    _show_differences(Screen(), ("a", "b"), "1 sample", [Difference("q", 4, 1, 65533.0, 65533.0)])
     assert capsys.readouterr().out.split().count("65533") == 2
     assert span((1234567, 7654321)) == "2 in 1234567..7654321"
     assert span((1234567,)) == "1234567"

@@ -9,8 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from qir.ir.text import parse
+from qir.ledger import Ledger
 from qir.numerics import Query, profile
 from qir.numerics.library import replaced
+from qir.passes.group import Group
 
 from .kernels_of_tensorflow import BOUNDS, HAS_VNNI, KINDS, Asked, Kind, Kinds, TensorFlow, codes
 from .predictions import Array, Count, F, Held, Then, predicted, ranged
@@ -263,6 +266,50 @@ def test_convolutions(runtime: TensorFlow, form: Form) -> None:
     count.holds(profile(NAME).resolve(Query("conv2d")).claim)
     if seen.seen:
         seen.rich()
+
+
+@pytest.mark.parametrize("summand", LEVELS)
+def test_a_sum_with_a_signed_result_aborts_and_is_no_kernel(summand: str) -> None:
+    form = Form("quint8", "qint8", SUM, summand)
+    runtime = TensorFlow(onednn=True)
+    try:
+        with pytest.raises(RuntimeError, match="TensorFlow ended: -6"):
+            theirs(runtime, form, layer(form, 0, flat=False))
+    finally:
+        runtime.close()
+    chain, storage = ("conv2d", "add", "relu"), {"x": "u8", "w": "i8"}
+    claims = [
+        profile(NAME).group(chain, Query("conv2d", {**storage, "result": made}))
+        for made in ("u8", "i8")
+    ]
+    assert claims[0] is not None
+    assert claims[0].claim == "exact"
+    assert claims[1] is None
+
+
+def test_a_group_of_the_profile_never_has_a_sum_with_a_signed_result() -> None:
+    for made in ("u8", "i8"):
+        graph = parse(SUMMED.format(made=made), {"w": np.ones((1, 2, 1, 1), np.int8)})
+        Group().run(graph, Ledger())
+        chains = [[s.op for s in node.stages] for node in graph if node.stages]
+        assert (["conv2d", "add", "relu"] in chains) == (made == "u8")
+
+
+SUMMED = """
+graph main as tf-2.21.onednn {{
+  %x = input() : 1x2x3x3x!quant.uniform<u8:f32, 0.5>
+  %s = input() : 1x1x3x3x!quant.uniform<u8:f32, 0.25>
+  %w = constant(@w) : 1x2x1x1x!quant.uniform<i8:f32, 0.5>
+  %xd = dequantize(%x) : 1x2x3x3xf32
+  %sd = dequantize(%s) : 1x1x3x3xf32
+  %wd = dequantize(%w) : 1x2x1x1xf32
+  %c = conv2d(%xd, %wd) : 1x1x3x3xf32
+  %a = add(%c, %sd) : 1x1x3x3xf32
+  %r = relu(%a) : 1x1x3x3xf32
+  %y = quantize(%r) : 1x1x3x3x!quant.uniform<{made}:f32, 0.25>
+  output(y=%y)
+}}
+"""
 
 
 @pytest.mark.parametrize("data", LEVELS)

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from qir.ir.ops import spec
-from qir.numerics import profile
-from qir.reference.quantized import query
+from qir.numerics import profile, query_on
 from tests.processors import LACKS, has
 
 from .kernels_of_torch import (
@@ -47,7 +46,7 @@ def layer(op: str, sides: tuple[int, ...], w: tuple[int, ...], **sizes: int) -> 
 
 def claim(case: Product, name: str, isa: str = "any") -> str:
     types = {"x": kind_of(case.x), "w": kind_of(case.w)}
-    asked = query(case.op, spec(case.op).complete(case.attrs), types, types["x"])
+    asked = query_on(case.op, spec(case.op).complete(case.attrs), types, types["x"])
     return profile(name).on(isa).resolve(asked).claim
 
 
@@ -155,7 +154,7 @@ def scattered(images: int, stride: int, zero: int, outof: int = 8, kind: str = "
 
 def scattered_claim(asked: Asked, name: str, isa: str = "any") -> str:
     types = {slot: kind_of(held) for slot, held in asked.operands.items()}
-    found = query(asked.op, spec(asked.op).complete(dict(asked.attrs)), types, types["x"])
+    found = query_on(asked.op, spec(asked.op).complete(dict(asked.attrs)), types, types["x"])
     return profile(name).on(isa).resolve(found).claim
 
 

@@ -16,11 +16,11 @@ from qir.ir.dtype import F32, I8, U8
 from qir.ir.graph import Graph
 from qir.ir.ops import spec
 from qir.ir.types import TensorType
-from qir.numerics import Method, PluginMethod, profile
+from qir.numerics import Method, PluginMethod, profile, query_on
 from qir.numerics.plugin_methods import plugin_method
 from qir.reference import methods
 from qir.reference.products import PRODUCTS, Kernel
-from qir.reference.quantized import in_reals, query
+from qir.reference.quantized import in_reals
 from qir.testing.codes import random_map
 from qir.testing.conformance.checklist import Check, Checklist, demand
 from qir.testing.feeding import feed
@@ -85,7 +85,7 @@ def _calls(name: str, op: str) -> list[tuple[Kernel, Codes]]:
         if not any(kind.quant for kind in types.values()):
             continue
         result = node.result.type.with_element(random_map(pick, (U8, I8)[pick(2)]))
-        rule = manner.resolve(query(op, node.attrs, types, result))
+        rule = manner.resolve(query_on(op, node.attrs, types, result))
         out.append((Kernel(op, node.attrs, types, result, replace(rule, method=None)), arrays))
     return [(replace(k, rule=replace(k.rule, method=Method(name))), a) for k, a in out]
 

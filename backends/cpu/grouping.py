@@ -1,0 +1,57 @@
+"""Groups a model in QDQ form for the kernels, and lists in a ledger what that changes."""
+
+from __future__ import annotations
+
+from qir.ir.coded import BRIDGES, STRUCTURE
+from qir.ir.graph import Graph
+from qir.ir.node import Node
+from qir.ir.ops import spec
+from qir.ledger import Ledger
+from qir.passes._bodies import bodies
+from qir.passes._coded import about_codes
+from qir.passes._kernels import is_float
+from qir.passes.fuse_qdq import FuseQdq
+from qir.passes.group import Group
+from qir.rewrite.fusing import LINES, PRODUCTS, Match
+
+from .codes import PROFILE
+
+_NO_KERNEL = BRIDGES | STRUCTURE | {"foreign", "recode"}
+
+
+def group(graph: Graph, ledger: Ledger) -> None:
+    """Groups a graph in QDQ form by the profile that it names.
+
+    Products that the runtime of that profile computes in float are computed on codes all the same:
+    the order of float sums is nobody's, and there are no kernels for them. A graph of the kernels'
+    own profile, or of none, gets every op on codes that computes the same reals.
+
+    A graph with an op on codes was grouped before and stays as it is, and so does one in which that
+    profile groups nothing.
+    """
+    parts = bodies(graph)
+    if any(_on_codes(node) for part in parts for node in part):
+        return
+    for part in parts:
+        name = part.profile or graph.profile or PROFILE
+        if name == PROFILE:
+            FuseQdq().run(part, ledger)
+        elif not is_float(part):
+            before = len(ledger)
+            Group(name).run(part, ledger)
+            if len(ledger) > before:
+                _Products().run(part, ledger)
+
+
+def _on_codes(node: Node) -> bool:
+    """Returns whether an op computes on codes; one that only moves them does not."""
+    if node.op in _NO_KERNEL or not about_codes(node):
+        return False
+    return bool(node.stages) or not spec(node.op).traits.value_preserving
+
+
+class _Products(FuseQdq):
+    """Fuses products alone."""
+
+    def allows(self, match: Match, graph: Graph) -> bool:
+        return match.head.op in PRODUCTS | LINES and super().allows(match, graph)
