@@ -18,6 +18,7 @@ from qir.cli.words import shape
 if TYPE_CHECKING:
     from qir.cli.engines import Engine, Tensor, Tensors
     from qir.inspect.compare import Difference
+    from qir.inspect.float_faults import FloatFault
     from qir.ir.graph import Graph
 
 FIRST = 4
@@ -85,11 +86,13 @@ def run(
     the model names has rules of a processor, by those of this one, or of --isa. Data are arrays
     with samples along the first axis, named as the inputs; results of all batches are joined.
     --compare A,B ends with status 1 where the bytes of the two differ; --metric tells how near they
-    are, on codes as they are.
+    are, on codes as they are. Where they differ, each float sum is run alone on the first batch:
+    the first that differs by more than the order of float32 sums explains is reported as a fault.
 
     --json prints {file, engine, samples, outputs: [{name, shape, dtype, low, high}]}, or, with
     --compare, {file, engines, samples, outputs: [{name, elements, differ, largest, codes, equal,
-    metrics}]}; metrics has a number by name, text where it is infinite, null where it is none.
+    metrics}], fault: {tensor, op, largest, bound}}; metrics has a number by name, text where it is
+    infinite, null where it is none; fault is null where there is none.
     """
     from qir.errors import UsageError
     from qir.inspect.metrics import metric
@@ -115,14 +118,21 @@ def run(
 
         found = differences(graph, joined[0], joined[1])
         near = measured(chosen, joined[0], joined[1])
+        fault = None
+        if not all(d.equal for d in found):
+            first = next(iter(defaults.batches(graph, data, batch=batch, limit=limit)), {})
+            fault = _fault(graph, first, names, threads, isa)
         if as_json:
             rows = [_row(d, near) for d in found]
             head = {"file": str(model), "engines": names, "samples": samples}
-            screen.json({**head, "outputs": rows})
+            screen.json({**head, "outputs": rows, "fault": fault and fault.to_json()})
         else:
             _show_differences(screen, names, samples, found)
             defaults.show(screen, graph, data)
-            _show_sums(screen, graph, names, found)
+            if fault is None:
+                _show_sums(screen, graph, names, found)
+            else:
+                screen.line(fault.message(names), "red")
             show_measured(screen, chosen, near)
         if not all(d.equal for d in found):
             context.exit(1)
@@ -182,6 +192,20 @@ def _engine(
         return engine(name, graph, path, threads)
     wanted = tuple(dict.fromkeys(values)) or None
     return Engine(name, lambda inputs: pipeline.run(graph, inputs, values=wanted, isa=isa), None)
+
+
+def _fault(
+    graph: Graph, inputs: Tensors, names: Sequence[str], threads: int | None, isa: str | None
+) -> FloatFault | None:
+    """Returns the first float sum on which two engines differ more than its bound allows."""
+    from functools import partial
+
+    from qir.inspect.float_faults import first_fault
+
+    def alone(name: str, one: Graph, feeds: Tensors) -> Tensors:
+        return _engine(name, one, Path("one.qir"), threads, (), isa).run(feeds)
+
+    return first_fault(graph, inputs, [partial(alone, name) for name in names])
 
 
 def _show_sums(

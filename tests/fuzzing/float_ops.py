@@ -70,7 +70,7 @@ def check(op: str, seed: object, number: int) -> None:
     """Raises Broken where the reference, the kernels and onnxruntime disagree on one use."""
     rng = np.random.default_rng(list(f"{op}/{seed}/{number}".encode()))
     use = DRAWS[op](rng, number)
-    graph, feeds = _graph(op, use)
+    graph, feeds = graph_of(op, use)
     made = pipeline.run(graph, feeds)
     expected = _expected(graph, use, feeds)
     allowed = _allowed(graph, use, feeds, expected)
@@ -93,7 +93,8 @@ def float_op_case(given: Try) -> None:
     check(op, given.rng.randrange(2**32), given.rng.randrange(64))
 
 
-def _graph(op: str, use: Use) -> tuple[Graph, dict[str, Array]]:
+def graph_of(op: str, use: Use) -> tuple[Graph, dict[str, Array]]:
+    """Returns a graph of one op, and what it is run on."""
     graph, operands = Graph("case", "native"), {}
     for slot, data in use.operands.items():
         if slot in use.constant:
