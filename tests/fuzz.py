@@ -27,7 +27,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from types import FrameType
 
-from tests.fuzzing import corpus, graphs, models, statistics, texts
+from tests.fuzzing import corpus, float_ops, graphs, models, statistics, texts
 from tests.fuzzing.judging import Broken, Try
 
 SLOW = 20
@@ -50,6 +50,7 @@ CASES: dict[str, Case] = {
     "profile": models.profile_case,
     "statistics": statistics.statistics_case,
     "program": models.program_case,
+    "float": float_ops.float_op_case,
 }
 SHARES: Mapping[str, int] = {
     "text": 300,
@@ -63,8 +64,9 @@ SHARES: Mapping[str, int] = {
     "large": 20,
     "statistics": 40,
     "program": 1,
+    "float": 2,
 }
-"""How often each kind has its turn: what is quick is tried more often."""
+"""Cases of each kind in one turn: what is quick is tried more often."""
 IN_MEMORY = Path("/dev/shm")
 BREAK_MODELS = frozenset({"onnx", "beside"})
 

@@ -18,6 +18,7 @@ from qir.cli.words import shape
 if TYPE_CHECKING:
     from qir.cli.engines import Tensor, Tensors
     from qir.inspect.compare import Difference
+    from qir.inspect.float_faults import FloatFault
     from qir.ir.graph import Graph
 
 FIRST = 4
@@ -90,12 +91,15 @@ def run(
     with samples along the first axis, named as the inputs; results of all batches are joined.
     --compare A,B ends with status 1 where the bytes of the two differ; --metric tells how near they
     are, on codes as they are. A runtime gets the model as it is, and its profile groups what the
-    reference and QIR's kernels compute, as `qir group` does. With --feeds each file is one run;
-    results are written as FILE/NAME.
+    reference and QIR's kernels compute, as `qir group` does. Where they differ, each float sum is
+    run alone on the first batch: the first that differs by more than the order of float32 sums
+    explains is reported as a fault. With --feeds each file is one run; results are written as
+    FILE/NAME.
 
     --json prints {file, engine, samples, outputs: [{name, shape, dtype, low, high}]}, or, with
     --compare, {file, engines, samples, outputs: [{name, elements, differ, largest, codes, equal,
-    metrics}]}; metrics has a number by name, text where it is infinite, null where it is none.
+    metrics}], fault: {tensor, op, largest, bound}}; metrics has a number by name, text where it is
+    infinite, null where it is none; fault is null where there is none.
     """
     from qir.cli.engines import compared, grouped
     from qir.cli.engines import engine as named_engine
@@ -130,15 +134,22 @@ def run(
 
         found = differences(graph, joined[0], joined[1])
         near = measured(chosen, joined[0], joined[1])
+        fault = None
+        if not all(d.equal for d in found):
+            again = defaults.batches(graph, data, batch=batch, limit=limit, feeds=feeds)
+            fault = _fault(computed, next(iter(again), {}), names, threads, isa)
         if as_json:
             rows = [_row(d, near) for d in found]
             head = {"file": str(model), "engines": names, "samples": samples}
-            screen.json({**head, "outputs": rows})
+            screen.json({**head, "outputs": rows, "fault": fault and fault.to_json()})
         else:
             how = _grouped(graph, computed)
             _show_differences(screen, names, f"{plural(samples, what)}{how}", found)
             defaults.show(screen, graph, data)
-            _show_sums(screen, computed, found)
+            if fault is None:
+                _show_sums(screen, computed, found)
+            else:
+                screen.line(fault.message(names), "red")
             show_measured(screen, chosen, near)
         if not all(d.equal for d in found):
             context.exit(1)
@@ -189,6 +200,21 @@ def _grouped(graph: Graph, computed: Graph) -> str:
     if computed is graph:
         return ""
     return f", grouped as {computed.profile}" if computed.profile else ", grouped"
+
+
+def _fault(
+    graph: Graph, inputs: Tensors, names: Sequence[str], threads: int | None, isa: str | None
+) -> FloatFault | None:
+    """Returns the first float sum on which two engines differ more than its bound allows."""
+    from functools import partial
+
+    from qir.cli.engines import engine as named_engine
+    from qir.inspect.float_faults import first_fault
+
+    def alone(name: str, one: Graph, feeds: Tensors) -> Tensors:
+        return named_engine(name, one, Path("one.qir"), threads, isa=isa).run(feeds)
+
+    return first_fault(graph, inputs, [partial(alone, name) for name in names])
 
 
 def _show_sums(screen: Screen, graph: Graph, found: Sequence[Difference]) -> None:

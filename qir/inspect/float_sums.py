@@ -71,7 +71,7 @@ def float_sums(graph: Graph, beyond: int = -1) -> list[FloatSum]:
     out: list[FloatSum] = []
     for path, body in graph.walk():
         for node in body:
-            if _own_order(node) and (bits := _bits(node)) > beyond:
+            if own_order(node) and (bits := _bits(node)) > beyond:
                 out.append(FloatSum(path, node.name, node.op, bits, _codes(node)))
     return out
 
@@ -88,7 +88,8 @@ def said_of(sums: Sequence[FloatSum], who: str) -> str:
     )
 
 
-def _own_order(node: Node) -> bool:
+def own_order(node: Node) -> bool:
+    """Returns whether a float32 result of an op depends on the order of its sums."""
     if node.op in _EDGES or node.op in _ONCE or node.bodies:
         return False
     if node.op == "sum" and len(node.operands) <= 2:
@@ -119,39 +120,47 @@ def _codes(node: Node) -> int | None:
     if made is None or made.dynamic or made.kind != "uniform" or made.real_zero:
         return None
     step = np.min(np.abs(made.scales().astype(np.float64)), initial=np.inf)
-    off = _off(node)
+    off = error_bound(node)
     if off is None or not step > 0 or not np.isfinite(step):
         return None
     whole = 2 * off / float(step) + (made.high - made.low + 1) * 2.0**-22
     return math.floor(whole) + 1 if whole < made.high - made.low else None
 
 
-def _off(node: Node) -> float | None:
-    """How far one right float32 may be from the exact result."""
+def error_bound(node: Node, few: int = FEW) -> float | None:
+    """Returns how far a correct float32 result may be from the exact one; None where not known.
+
+    Constants of more than `few` elements count by their quantized type alone.
+    """
     if node.op in _CURVES:
         terms = _product(node.operands["x"].type.shape[-1:]) if node.op == "softmax" else 1
         return None if terms is None else FUNCTION + terms * ULP
     if node.op in _MEANS:
-        large, terms = _largest(node.operands["x"]), _window(node)
+        large, terms = _largest(node.operands["x"], few), _window(node)
         return None if large is None or terms is None else (terms + 3) * ULP * large
     traits = spec(node.op).traits
     if traits.weight is None or node.op.startswith("conv_transpose"):
         return None
-    return _off_product(node, traits.data, traits.weight, traits.bias)
+    return _off_product(node, traits.data, traits.weight, traits.bias, few)
 
 
-def _off_product(node: Node, data: str, weight: str, bias: str | None) -> float | None:
-    w, alpha = node.operands[weight], node.attrs.get("alpha", 1.0)
-    factor = abs(alpha) if isinstance(alpha, float) else 1.0
-    large, terms = _largest(node.operands[data]), _terms(node, data, w)
+def _off_product(node: Node, data: str, weight: str, bias: str | None, few: int) -> float | None:
+    w = node.operands[weight]
+    large, terms = _largest(node.operands[data], few), _terms(node, data, w)
     if large is None or terms is None:
         return None
-    spread = _spread(node, w, terms)
+    spread = _spread(node, w, terms, few)
     added = node.operands.get(bias) if bias else None
-    more = 0.0 if added is None else _largest(added)
+    more = 0.0 if added is None else _largest(added, few)
     if spread is None or more is None:
         return None
-    return (terms + 3) * ULP * (factor * large * spread + more)
+    alpha, beta = _factor(node, "alpha"), _factor(node, "beta")
+    return (terms + 3) * ULP * (alpha * large * spread + beta * more)
+
+
+def _factor(node: Node, name: str) -> float:
+    value = node.attrs.get(name, 1.0)
+    return abs(value) if isinstance(value, float) else 1.0
 
 
 def _terms(node: Node, data: str, w: Value) -> int | None:
@@ -161,11 +170,11 @@ def _terms(node: Node, data: str, w: Value) -> int | None:
     return _product(shape[-2:-1] if node.attrs.get("trans_a") else shape[-1:])
 
 
-def _spread(node: Node, w: Value, terms: int) -> float | None:
+def _spread(node: Node, w: Value, terms: int, few: int) -> float | None:
     """The greatest sum of the magnitudes of weights that make one element."""
-    reals = _held(w)
+    reals = _held(w, few)
     if reals is None:
-        large = _largest(w)
+        large = _largest(w, few)
         return None if large is None else terms * large
     size = np.abs(reals)
     if node.op.startswith("conv"):
@@ -189,11 +198,11 @@ def _product(shape: Shape) -> int | None:
     return None if sizes is None else math.prod(sizes)
 
 
-def _held(value: Value) -> NDArray[np.float64] | None:
+def _held(value: Value, few: int) -> NDArray[np.float64] | None:
     """The reals of a constant, dequantized where it holds codes; None for what is none."""
     source = value.node.operands["x"] if value.node.op == "dequantize" else value
     array = source.constant
-    if array is None or math.prod(array.held.shape) > FEW:
+    if array is None or math.prod(array.held.shape) > few:
         return None
     quant = array.type.quant
     if quant is None:
@@ -203,9 +212,9 @@ def _held(value: Value) -> NDArray[np.float64] | None:
     return dequantize(array.data, map_of(quant), Rule()).astype(np.float64)
 
 
-def _largest(value: Value) -> float | None:
+def _largest(value: Value, few: int) -> float | None:
     """The greatest magnitude that a value can have, by its map or as a constant."""
-    reals = _held(value)
+    reals = _held(value, few)
     if reals is not None:
         return float(np.abs(reals).max(initial=0.0))
     quant = read(value)

@@ -9,6 +9,7 @@ import numpy as np
 
 from qir.errors import OpError
 from qir.reference.operands import Array, agree, narrow, rank, whole, wide
+from qir.reference.product import product
 
 Ints = Sequence[int]
 
@@ -40,7 +41,7 @@ def _conv(n: int) -> Callable[..., Array]:
         for tap in np.ndindex(w.shape[2:]):
             seen = ground[(slice(None), slice(None), *_places(tap, d, s, sizes))]
             columns = seen.reshape(len(x), groups, w.shape[1], int(np.prod(sizes)))
-            sums = np.add(sums, np.matmul(kernels[(..., *tap)], columns))
+            sums = np.add(sums, product(kernels[(..., *tap)], columns))
         return _finish(sums.reshape(len(x), len(w), *sizes), bias, x)
 
     return run
@@ -76,7 +77,7 @@ def _transposed(n: int) -> Callable[..., Array]:
         columns = wide(x).reshape(len(x), groups, len(w) // groups, math.prod(x.shape[2:]))
         sums = np.zeros((len(x), w.shape[1] * groups, *whole_sizes), columns.dtype)
         for tap in np.ndindex(w.shape[2:]):
-            made = np.matmul(kernels[(..., *tap)].swapaxes(1, 2), columns)
+            made = product(kernels[(..., *tap)].swapaxes(1, 2), columns)
             at = (slice(None), slice(None), *_places(tap, d, s, x.shape[2:]))
             sums[at] = np.add(sums[at], made.reshape(*sums.shape[:2], *x.shape[2:]))
         kept = tuple(slice(p[i], p[i] + size) for i, size in enumerate(sizes))

@@ -47,8 +47,9 @@ def _tiled(a: Wide, b: Wide) -> Wide:
     for i in _cuts(rows, low):
         for j in _cuts(columns, across):
             tile = out[..., i, j]
-            np.matmul(a[..., i, :deep], b[..., :deep, j], out=tile)
-            for k in _cuts(depth, deep)[1:]:
+            first, *rest = _cuts(depth, deep)
+            np.matmul(a[..., i, first], b[..., first, j], out=tile)
+            for k in rest:
                 tile += np.matmul(a[..., i, k], b[..., k, j])
     return out
 

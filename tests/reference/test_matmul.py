@@ -175,6 +175,7 @@ _DIGEST = """
 import hashlib, numpy as np
 from qir.reference.matmul import matmul
 from qir.reference.conv import conv2d
+from qir.reference.conv_nd import FUNCTIONS
 rng = np.random.default_rng(0)
 digest = hashlib.sha256()
 shapes = [(37, 4608, 49), (1, 20000, 1), (65, 700, 129), (200, 3, 900), (257, 257, 1)]
@@ -187,6 +188,11 @@ a = rng.standard_normal((300, 300))
 digest.update(matmul(a, a, trans_b=True).tobytes())
 x, w = rng.standard_normal((2, 96, 30, 30)), rng.standard_normal((70, 96, 3, 3))
 digest.update(conv2d(x, w).tobytes())
+x, w = rng.standard_normal((1, 300, 700)), rng.standard_normal((200, 300, 1))
+digest.update(FUNCTIONS["conv1d"](x, w).tobytes())
+digest.update(FUNCTIONS["conv_transpose1d"](x, w.swapaxes(0, 1)).tobytes())
+x, w = rng.standard_normal((1, 513, 1, 5, 14)), rng.standard_normal((130, 513, 1, 1, 1))
+digest.update(FUNCTIONS["conv3d"](x, w).tobytes())
 print(digest.hexdigest())
 """
 
