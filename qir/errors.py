@@ -53,6 +53,10 @@ class ApiError(PluginError):
     """A plugin that is written for another plugin API."""
 
 
+class ContractError(PluginError, AssertionError):
+    """A plugin that fails checks of `qir.testing`; names each check and what it found."""
+
+
 class PassError(QirError):
     """A pass that broke its contract; names pass and node."""
 
