@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 
+_LONGEST = 2_000
+"""So many characters of a message are shown; what a user wrote and it quotes may be longer."""
+
+
 class QirError(Exception):
     """What a user can act on; the command line prints it as one line."""
 
     status = 2
 
     def __str__(self) -> str:
-        """The message in one line, whatever the names in it hold."""
-        return " ".join(super().__str__().splitlines())
+        """Returns the message in one line; of a very long one its start and its end."""
+        said = " ".join(super().__str__().splitlines())
+        if len(said) <= _LONGEST:
+            return said
+        return f"{said[: _LONGEST // 2]} ... {said[-_LONGEST // 2 + 5 :]}"
 
 
 class UsageError(QirError):

@@ -27,7 +27,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from types import FrameType
 
-from tests.fuzzing import corpus, graphs, models, texts
+from tests.fuzzing import archives, asking, corpus, graphs, misuse, models, texts
 from tests.fuzzing.judging import Broken, Try
 
 SLOW = 20
@@ -58,6 +58,11 @@ KINDS: dict[str, Kind] = {
     "profile": Kind(models.profile_case, 9),
     "large": Kind(models.large_case, 20),
     "program": Kind(models.program_case, 1),
+    "pattern": Kind(asking.pattern_case, 60),
+    "query": Kind(asking.query_case, 100),
+    "rules": Kind(asking.rules_case, 60),
+    "misuse": Kind(misuse.misuse_case, 40),
+    "npz": Kind(archives.npz_case, 60),
 }
 """A new kind is one file in tests/fuzzing and one line here."""
 IN_MEMORY = Path("/dev/shm")
