@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 _LONGEST = 2_000
 """So many characters of a message are shown; what a user wrote and it quotes may be longer."""
 
@@ -22,6 +21,10 @@ class QirError(Exception):
 
 class UsageError(QirError):
     """A call or a command line that cannot be meant."""
+
+
+class ArgumentError(UsageError, TypeError):
+    """A call with an argument of a wrong type; names the function and the argument."""
 
 
 class InputError(QirError):

@@ -11,6 +11,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from qir.arguments import checked
 from qir.atomic import claim, write_text
 from qir.calibration import Statistics, collect, open_data
 from qir.calibration.data import Item
@@ -64,6 +65,7 @@ GRANULARITIES = ("channel", "tensor")
 """What one scale of a weight may stand for."""
 
 
+@checked
 def load(source: str | Path, *, frontend: str | None = None, ledger: Ledger | None = None) -> Graph:
     """Reads a model, of any framework that a frontend reads, or a `.qir` file.
 
@@ -114,6 +116,7 @@ def read_journal(source: str | Path) -> Journal:
         raise InputError(f"{path}: its journal cannot be read: {error}") from error
 
 
+@checked
 def save(
     graph: Graph,
     destination: str | Path,
@@ -159,6 +162,7 @@ def _profiles(graph: Graph) -> list[str]:
     return sorted(named - {""})
 
 
+@checked
 def verify(graph: Graph, *, target: str | None = None) -> list[Finding]:
     """What is wrong with a graph, and with a target named, what that target cannot take."""
     found = verify_graph(graph, computed)
@@ -172,6 +176,7 @@ def taken(graph: Graph, *, target: str = "onnxruntime") -> list[Verdict]:
     return named_target(target).verdicts(graph)
 
 
+@checked
 def optimize(
     graph: Graph,
     passes: str | Iterable[Pass],
@@ -253,6 +258,7 @@ class Dump:
         save(graph, self.folder / f"{stem}.qir", force=True)
 
 
+@checked
 def fold(graph: Graph, ledger: Ledger | None = None, *, journal: Journal | None = None) -> Graph:
     """The float graph as it will be quantized: pruned, constants and batch norms folded.
 
@@ -270,6 +276,7 @@ def grouped_by(graph: Graph) -> str:
     return graph.profile if any(of_reals(node) for node in graph) else ""
 
 
+@checked
 def plan(
     graph: Graph,
     *,
@@ -357,6 +364,7 @@ def _granularity(name: str) -> Literal["channel", "tensor"]:
     return "tensor" if name == "tensor" else "channel"
 
 
+@checked
 def calibrate(
     graph: Graph,
     data: str | Path | Item | Iterable[Item],
@@ -372,6 +380,8 @@ def calibrate(
 
     Raises DataError for data that do not fit, or hold NaN.
     """
+    if threads < 1:
+        raise UsageError(f"threads {threads}: give at least 1")
     program = GraphProgram(fold(graph))
     source = open_data(data, program.inputs, batch=batch, limit=limit)
     return collect(
@@ -385,6 +395,7 @@ def calibrate(
     )
 
 
+@checked
 def quantize(
     graph: Graph,
     statistics: Statistics,
@@ -460,6 +471,7 @@ def _require_left(graph: Graph, found: Plan, rules: str) -> None:
         )
 
 
+@checked
 def quantize_dynamic(
     graph: Graph,
     *,
@@ -484,6 +496,7 @@ def quantize_dynamic(
     return _without_data(graph, made, backend.profile, ledger, journal)
 
 
+@checked
 def quantize_weights(
     graph: Graph,
     weights: str = "u4:32",
@@ -517,6 +530,7 @@ def _without_data(
     return out
 
 
+@checked
 def run(
     graph: Graph,
     inputs: Mapping[str, NDArray[np.generic]],
@@ -550,6 +564,7 @@ def run(
         raise
 
 
+@checked
 def compile(graph: Graph, *, target: str = "cpu", threads: int | None = None) -> Executable:
     """Makes a graph ready to run on a target."""
     return named_target(target).compile(graph, threads=threads)

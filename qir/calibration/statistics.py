@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from qir.arguments import checked
 from qir.calibration import store
 from qir.calibration.record import BatchId, Contents, Entry, Key, Log, Trace, sort_key
 from qir.calibration.summary import Extremes, Summary
@@ -77,6 +78,7 @@ class Statistics(Mapping[Key, Summary]):
         return frozenset(batch.number for batch in self._done if batch.data == data)
 
     @contextmanager
+    @checked
     def batch(self, data: str, number: int) -> Iterator[Batch]:
         """Collect one batch; it is included as a whole at the end, or not at all after an error.
 
@@ -94,6 +96,7 @@ class Statistics(Mapping[Key, Summary]):
             for key, summary in collected.summaries.items():
                 self._traces[key].append(arrival, Extremes(*summary.extremes))
 
+    @checked
     def merge(self, other: Statistics) -> None:
         """Include the batches of another run of the same model; nothing changes after an error.
 
@@ -137,6 +140,7 @@ class Statistics(Mapping[Key, Summary]):
     def _where(self) -> str:
         return f"{self.source}: " if self.source else ""
 
+    @checked
     def save(self, path: str | Path, *, unfinished: bool = False) -> None:
         """Write everything to a file, which appears at once; DataError when it cannot be written.
 
@@ -146,6 +150,7 @@ class Statistics(Mapping[Key, Summary]):
         store.write(store.pack(contents), Path(path))
 
     @classmethod
+    @checked
     def load(cls, path: str | Path) -> Statistics:
         """Read what `save` wrote; InputError when the file is not that, or is damaged."""
         contents = store.read(Path(path))
