@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from qir import registry
+from qir import pipeline, registry
 from qir.ir.graph import Graph
 from qir.ir.text import parse
 from qir.ledger import Change, Ledger
 from qir.passes.lower_integer import LowerInteger
 from qir.reference.interpreter import run
 from qir.rewrite import Pass
-from qir.testing import sample_inputs
+from qir.testing import random_graph, sample_inputs
 from tests.passes.keeping import outputs
 from tests.passes.test_every_pass import tried
 
@@ -68,3 +68,22 @@ def test_integer_products_are_reported_as_regrouped_because_they_round_elsewhere
         x = {"x": rng.normal(size=(8, 33)).astype(np.float32)}
         moved += not np.array_equal(run(graph, x)["y"], run(made, x)["y"])
     assert moved > 10  # so that no milder word would be true
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_every_value_that_gets_a_quantized_type_is_reported_as_quantized(seed: int) -> None:
+    graph = random_graph(seed)
+    statistics = pipeline.calibrate(graph, [sample_inputs(graph, n) for n in range(3)])
+    for dynamic in (False, True):
+        ledger = Ledger()
+        if dynamic:
+            made = pipeline.quantize_dynamic(graph, ledger=ledger)
+        else:
+            made = pipeline.quantize(graph, statistics, ledger=ledger)
+        told = {entry.subject for entry in ledger if entry.change is Change.QUANTIZED}
+        for value in made.values.values():
+            held = value.constant is not None and value.type.quant is not None
+            bias = held and value.type.quant.storage.bits == 32  # of the products' own scales
+            if held and not bias:
+                names = {value.name, value.name.removesuffix(".q"), value.lineage.tensor}
+                assert names & told, f"{value.name}: {told}"
