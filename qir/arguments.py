@@ -34,7 +34,7 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
     Raises ArgumentError, which names the function and the argument. Annotations that say more than
     a class, a union, a list or a mapping of these are not checked.
     """
-    code = function.__code__  # type: ignore[attr-defined]
+    code = function.__code__
     names: tuple[str, ...] = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     places = names[: code.co_argcount]
     if len(names) == (1 if names[:1] == ("self",) else 0):
