@@ -282,14 +282,14 @@ def _again(target: Target, programs: Sequence[Graph]) -> str:
     ran = 0
     for number, graph in enumerate(programs):
         inputs = sample_inputs(graph, number)
-        ready = [made for n in (1, 2) if (made := _compiled(target, graph, n)) is not None]
+        ready = [one for n in (1, 2) if (one := _compiled(target, graph, n)) is not None]
         demand(len(ready) != 1, f"program {number}: refused with one number of threads alone")
         if not ready:
             continue
-        runs = [one(**inputs) for one in (*ready, *ready)]
+        runs = [each(**inputs) for each in (*ready, *ready)]
         ran += 1
         made = [{n: np.asarray(a).tobytes() for n, a in run.items()} for run in runs]
-        same = all(one == made[0] for one in made)
+        same = all(each == made[0] for each in made)
         demand(same, f"program {number}: other bytes again, or with another number of threads")
     demand(ran, f"it refuses to run all networks; {_HINT}")
     return f"{ran} programs, twice, with one thread and two"

@@ -99,7 +99,8 @@ def contrib(op: str, attributes: dict[str, float]) -> onnx.ModelProto:
         held.append(helper.make_tensor("scales", real, [4, 2], np.arange(1, 9) / 8))
         inputs = [helper.make_tensor_value_info("x", TensorProto.INT64, [3])]
         names, out, kind = ["table", "x", "scales"], [3, 256], real
-    node = helper.make_node(op, names, ["y"], domain="com.microsoft", **attributes)
+    node = helper.make_node(op, names, ["y"], domain="com.microsoft")
+    node.attribute.extend(helper.make_attribute(*each) for each in attributes.items())
     result = helper.make_tensor_value_info("y", kind, out)
     used = [tensor for tensor in held if tensor.name in names]
     graph = helper.make_graph([node], "m", inputs, [result], used)
