@@ -22,6 +22,13 @@ _PREFIX, _SUFFIX = ".qir-", ".draft"
 
 def claim(path: Path, *, force: bool = False) -> None:
     """UsageError unless the path may be written: no file is there, unless `force`."""
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except (OSError, ValueError) as error:
+        said = getattr(error, "strerror", None) or "it is no name of a file"
+        raise UsageError(f"{str(path)[:100]!r} cannot name a file: {said}") from None
     if path.is_dir():
         raise UsageError(f"{path} is a folder; name a file")
     if not path.parent.is_dir():
@@ -48,6 +55,10 @@ def replacing(path: Path) -> Iterator[Path]:
         os.chmod(draft, 0o666 & ~_umask())
         os.replace(draft, path)
         draft = None
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"cannot write {str(path)!r}: it is no text that the system takes"
+        ) from error
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror or error}") from error
     finally:

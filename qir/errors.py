@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+_LONGEST = 2_000
+"""So many characters of a message are shown; what a user wrote and it quotes may be longer."""
+
 
 class QirError(Exception):
     """What a user can act on; the command line prints it as one line."""
@@ -9,12 +12,19 @@ class QirError(Exception):
     status = 2
 
     def __str__(self) -> str:
-        """The message in one line, whatever the names in it hold."""
-        return " ".join(super().__str__().splitlines())
+        """Returns the message in one line; of a very long one its start and its end."""
+        said = " ".join(super().__str__().splitlines())
+        if len(said) <= _LONGEST:
+            return said
+        return f"{said[: _LONGEST // 2]} ... {said[-_LONGEST // 2 + 5 :]}"
 
 
 class UsageError(QirError):
     """A call or a command line that cannot be meant."""
+
+
+class ArgumentError(UsageError, TypeError):
+    """A call with an argument of a wrong type; names the function and the argument."""
 
 
 class InputError(QirError):
@@ -51,6 +61,10 @@ class PluginError(QirError):
 
 class ApiError(PluginError):
     """A plugin that is written for another plugin API."""
+
+
+class ContractError(PluginError, AssertionError):
+    """A plugin that fails checks of `qir.testing`; names each check and what it found."""
 
 
 class PassError(QirError):

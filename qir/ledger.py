@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import asdict, dataclass, fields
 from enum import Enum
 
+from qir.arguments import checked
 from qir.errors import Refused
 
 VERSION = 1
@@ -72,6 +73,7 @@ class Ledger:
     def __len__(self) -> int:
         return len(self._entries)
 
+    @checked
     def add(
         self,
         change: Change,

@@ -11,6 +11,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from qir.arguments import checked
 from qir.atomic import claim, write_text
 from qir.calibration import Statistics, collect, open_data, open_feeds
 from qir.calibration.collect import Batches
@@ -66,6 +67,7 @@ GRANULARITIES = ("channel", "tensor")
 """What one scale of a weight may stand for."""
 
 
+@checked
 def load(
     source: object,
     *,
@@ -129,6 +131,7 @@ def read_journal(source: str | Path) -> Journal:
         raise InputError(f"{path}: its journal cannot be read: {error}") from error
 
 
+@checked
 def save(
     graph: Graph,
     destination: str | Path,
@@ -174,6 +177,7 @@ def _profiles(graph: Graph) -> list[str]:
     return sorted(named - {""})
 
 
+@checked
 def verify(graph: Graph, *, target: str | None = None) -> list[Finding]:
     """What is wrong with a graph, and with a target named, what that target cannot take."""
     found = verify_graph(graph, computed)
@@ -187,6 +191,7 @@ def taken(graph: Graph, *, target: str = "onnxruntime") -> list[Verdict]:
     return named_target(target).verdicts(graph)
 
 
+@checked
 def optimize(
     graph: Graph,
     passes: str | Iterable[Pass],
@@ -268,6 +273,7 @@ class Dump:
         save(graph, self.folder / f"{stem}.qir", force=True)
 
 
+@checked
 def fold(graph: Graph, ledger: Ledger | None = None, *, journal: Journal | None = None) -> Graph:
     """The float graph as it will be quantized: pruned, constants and batch norms folded.
 
@@ -294,6 +300,7 @@ def grouped_by(graph: Graph) -> str:
     return graph.profile if any(of_reals(node) for node in graph) else ""
 
 
+@checked
 def plan(
     graph: Graph,
     *,
@@ -382,6 +389,7 @@ def _granularity(name: str) -> Literal["channel", "tensor"]:
     return "tensor" if name == "tensor" else "channel"
 
 
+@checked
 def calibrate(
     graph: Graph,
     data: str | Path | Item | Iterable[Item],
@@ -401,6 +409,8 @@ def calibrate(
 
     Raises DataError for data that do not fit, or hold NaN, and UsageError for feeds in batches.
     """
+    if threads < 1:
+        raise UsageError(f"threads {threads}: give at least 1")
     program = GraphProgram(fold(graph))
     source: Batches
     if feeds:
@@ -420,6 +430,7 @@ def calibrate(
     )
 
 
+@checked
 def quantize(
     graph: Graph,
     statistics: Statistics,
@@ -496,6 +507,7 @@ def _require_left(graph: Graph, found: Plan, rules: str) -> None:
         )
 
 
+@checked
 def quantize_dynamic(
     graph: Graph,
     *,
@@ -520,6 +532,7 @@ def quantize_dynamic(
     return _without_data(graph, made, backend, ledger, journal)
 
 
+@checked
 def quantize_weights(
     graph: Graph,
     weights: str = "u4:32",
@@ -555,6 +568,7 @@ def _without_data(
     return out
 
 
+@checked
 def run(
     graph: Graph,
     inputs: Mapping[str, NDArray[np.generic]],
@@ -588,6 +602,7 @@ def run(
         raise
 
 
+@checked
 def compile(graph: Graph, *, target: str = "cpu", threads: int | None = None) -> Executable:
     """Makes a graph ready to run on a target."""
     return named_target(target).compile(graph, threads=threads)

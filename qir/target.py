@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -23,6 +24,13 @@ class Target(ABC):
     formats: ClassVar[tuple[str, ...]] = ()
     """Forms it can be written in, the default first; none: it runs and is not written."""
     suffix: ClassVar[str] = ""
+
+    def samples(self) -> Sequence[Graph]:
+        """Returns small float graphs that it takes; `qir plugins check` quantizes and runs them.
+
+        A target that returns none is checked on random networks of many ops.
+        """
+        return ()
 
     def at(self, opset: int) -> Target:
         """The target that writes that operator set; UsageError where it has no such sets."""

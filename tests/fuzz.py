@@ -20,14 +20,24 @@ import time
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from types import FrameType
 
-from tests.fuzzing import corpus, float_ops, graphs, models, statistics, texts
+from tests.fuzzing import (
+    archives,
+    asking,
+    corpus,
+    float_ops,
+    graphs,
+    misuse,
+    models,
+    statistics,
+    texts,
+)
 from tests.fuzzing.judging import Broken, Try
 
 SLOW = 20
@@ -38,35 +48,35 @@ SHARED = 64
 """So many cases break one graph, each in its own way: making it costs more than breaking it."""
 Case = Callable[[Try], None]
 
-CASES: dict[str, Case] = {
-    "text": texts.text_case,
-    "type": texts.type_case,
-    "qir": texts.qir_case,
-    "forged": texts.forged_case,
-    "graph": graphs.graph_case,
-    "onnx": models.onnx_case,
-    "beside": models.beside_case,
-    "large": models.large_case,
-    "profile": models.profile_case,
-    "statistics": statistics.statistics_case,
-    "program": models.program_case,
-    "float": float_ops.float_op_case,
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of case, and its share of the cases: what is quick is tried more often."""
+
+    case: Case
+    share: int
+
+
+KINDS: dict[str, Kind] = {
+    "text": Kind(texts.text_case, 300),
+    "qir": Kind(texts.qir_case, 200),
+    "onnx": Kind(models.onnx_case, 200),
+    "forged": Kind(texts.forged_case, 100),
+    "type": Kind(texts.type_case, 100),
+    "graph": Kind(graphs.graph_case, 30),
+    "beside": Kind(models.beside_case, 40),
+    "profile": Kind(models.profile_case, 9),
+    "large": Kind(models.large_case, 20),
+    "program": Kind(models.program_case, 1),
+    "statistics": Kind(statistics.statistics_case, 40),
+    "float": Kind(float_ops.float_op_case, 2),
+    "pattern": Kind(asking.pattern_case, 60),
+    "query": Kind(asking.query_case, 100),
+    "rules": Kind(asking.rules_case, 60),
+    "misuse": Kind(misuse.misuse_case, 40),
+    "npz": Kind(archives.npz_case, 60),
 }
-SHARES: Mapping[str, int] = {
-    "text": 300,
-    "qir": 200,
-    "onnx": 200,
-    "forged": 100,
-    "type": 100,
-    "graph": 30,
-    "beside": 40,
-    "profile": 9,
-    "large": 20,
-    "statistics": 40,
-    "program": 1,
-    "float": 2,
-}
-"""Cases of each kind in one turn: what is quick is tried more often."""
+"""A new kind is one file in tests/fuzzing and one line here."""
 IN_MEMORY = Path("/dev/shm")
 BREAK_MODELS = frozenset({"onnx", "beside"})
 
@@ -94,7 +104,7 @@ def attempt(kind: str, seed: int, number: int, folder: Path) -> str:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            CASES[kind](given)
+            KINDS[kind].case(given)
     except Exception:  # whatever it is, it is a finding
         return traceback.format_exc(limit=-6)
     finally:
@@ -114,11 +124,11 @@ def cases(kinds: Sequence[str]) -> Iterator[tuple[str, int]]:
     if len(kinds) == 1:
         turn = list(kinds)
     else:
-        least = min(SHARES[k] for k in kinds)
+        least = min(KINDS[k].share for k in kinds)
         places = [
-            ((i + 0.5) / max(1, SHARES[k] // least), k)
+            ((i + 0.5) / max(1, KINDS[k].share // least), k)
             for k in kinds
-            for i in range(max(1, SHARES[k] // least))
+            for i in range(max(1, KINDS[k].share // least))
         ]
         turn = [k for _, k in sorted(places)]
     while True:
@@ -227,7 +237,7 @@ class Run:
         for case in islice(cases(self.kinds), self.count):
             parcel = held[case[0]]
             parcel.append(case)
-            if len(parcel) == min(SHARED, SHARES[case[0]]):
+            if len(parcel) == min(SHARED, KINDS[case[0]].share):
                 yield parcel
                 held[case[0]] = []
         yield from filter(None, held.values())
@@ -279,7 +289,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, help="no longer; 60 where no count is given")
     parser.add_argument("--jobs", "-j", type=int, default=1, help="so many processes")
     parser.add_argument("--seed", type=int, default=None, help="by default another each time")
-    parser.add_argument("--kind", action="append", choices=sorted(CASES), help="by default all")
+    parser.add_argument("--kind", action="append", choices=sorted(KINDS), help="by default all")
     parser.add_argument("--case", help="one case only, as it was printed: KIND:NUMBER")
     given = parser.parse_args(arguments)
     seed = random.SystemRandom().randrange(2**32) if given.seed is None else given.seed
@@ -290,7 +300,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(why or "it passes")
         return int(bool(why))
     seconds = given.seconds or (None if given.count else 60.0)
-    return Run(given.kind or list(CASES), seed, given.jobs, given.count, seconds)()
+    return Run(given.kind or list(KINDS), seed, given.jobs, given.count, seconds)()
 
 
 if __name__ == "__main__":

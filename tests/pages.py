@@ -101,6 +101,7 @@ MODULES = (
     "qir.ledger",
     "qir.testing",
     "qir.atomic",
+    "qir.arguments",
     "qir.source",
     "qir.errors",
 )

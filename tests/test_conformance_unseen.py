@@ -12,9 +12,10 @@ import pytest
 
 from qir import pipeline
 from qir.capability import Capability
-from qir.errors import UsageError
+from qir.errors import ContractError, Refused, UsageError
 from qir.ir import file
 from qir.ir.graph import Graph
+from qir.ir.text import parse
 from qir.ledger import Ledger
 from qir.passes.group import Group
 from qir.rewrite import Pass, run_passes
@@ -125,3 +126,73 @@ def test_the_command_line_marks_what_was_not_checked(monkeypatch: pytest.MonkeyP
     assert "1 check passed, 1 could not be made" in outcome.out
     (found,) = json.loads(command("plugins", "check", "prune", "--json").out)["checked"]
     assert [row["checked"] for row in found["checks"]] == [True, False]
+
+
+RELU = "graph main as native { %x = input() : 4x6xf32 %y = relu(%x) : 4x6xf32 output(y=%y) }"
+
+
+class Few(Writes):
+    """Writes and runs relu and nothing else."""
+
+    def written(self, graph: Graph) -> Graph:
+        for node in graph:
+            if node.op not in ("input", "output", "quantize", "dequantize", "relu"):
+                raise Refused(f"{node.name}: {self.name} has no {node.op}")
+        return graph
+
+    def compile(self, graph: Graph, *, threads: int | None = None) -> Executable:
+        return Ran(self.written(graph))
+
+    def compile_file(self, path: Path, *, threads: int | None = None) -> Executable:
+        return Ran(file.read(path).graph)
+
+
+class FewOfItsOwn(Few):
+    """Brings graphs of what it takes."""
+
+    def samples(self) -> list[Graph]:
+        return [parse(RELU)]
+
+
+def test_a_target_that_takes_few_ops_is_checked_on_its_own_samples() -> None:
+    rows = {row.name: row for row in check_target(FewOfItsOwn)}
+    require(rows.values())
+    assert rows["brings samples"].detail == "1 of its own"
+    assert rows[MEANS].detail == "2 files, by the target itself"
+    assert rows["runs as the reference does under its profile"].detail.startswith("2 programs")
+
+
+def test_a_target_that_refuses_every_network_is_told_to_bring_samples() -> None:
+    checks = check_target(Few)
+    failed = {row.name: row.detail for row in checks if not row.passed}
+    assert len(failed) == 3
+    assert all("samples() of the target" in detail for detail in failed.values())
+    (unseen,) = (row for row in checks if not row.checked)
+    assert unseen.name == MEANS
+    with pytest.raises(ContractError, match=r"^3 of \d+ checks failed: FAILED  ") as raised:
+        require(checks)
+    assert isinstance(raised.value, AssertionError)
+    assert "\n" not in str(raised.value)
+
+
+def test_samples_that_are_no_graphs_are_refused() -> None:
+    class Odd(FewOfItsOwn):
+        def samples(self) -> Any:
+            return ["relu"]
+
+    (row,) = (row for row in check_target(Odd) if not row.passed)
+    assert row.detail == "sample 0 is no qir.Graph"
+
+
+def test_a_failed_assertion_is_reported_with_its_place() -> None:
+    class Bare(FewOfItsOwn):
+        def compile(self, graph: Graph, *, threads: int | None = None) -> Executable:
+            assert threads == 9
+            return super().compile(graph)
+
+    failed = [row.detail for row in check_target(Bare) if not row.passed]
+    assert len(failed) == 2
+    for detail in failed:
+        assert detail.startswith("AssertionError")
+        assert " at test_conformance_unseen.py:" in detail
+        assert "assert threads == 9" in detail

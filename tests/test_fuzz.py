@@ -20,11 +20,11 @@ from tests.fuzzing.judging import Broken, Try, clear
 
 @pytest.mark.slow  # what it breaks takes 10 s to make
 def test_three_thousand_cases_find_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    count = 3 * sum(fuzz.SHARES.values())
+    count = 3 * sum(kind.share for kind in fuzz.KINDS.values())
     assert fuzz.main(["--count", f"{count}", "--seed", "7"]) == 0, capsys.readouterr().out
     said = capsys.readouterr().out
     assert said.startswith(f"seed 7, {count} cases of text, ")
-    assert ", ".join(f"{3 * fuzz.SHARES[kind]} {kind}" for kind in fuzz.CASES) in said
+    assert ", ".join(f"{3 * kind.share} {name}" for name, kind in fuzz.KINDS.items()) in said
     assert "; 0 failed" in said
 
 
@@ -46,13 +46,13 @@ def test_a_count_that_the_time_does_not_allow_is_told(
 
 
 def test_cases_that_break_one_graph_go_to_one_process() -> None:
-    parcels = list(fuzz.Run(list(fuzz.CASES), 7, 2, 5000, None).parcels())
+    parcels = list(fuzz.Run(list(fuzz.KINDS), 7, 2, 5000, None).parcels())
     assert sorted(case for parcel in parcels for case in parcel) == sorted(
-        islice(fuzz.cases(list(fuzz.CASES)), 5000)
+        islice(fuzz.cases(list(fuzz.KINDS)), 5000)
     )
     for parcel in parcels:
         assert len({(kind, number // fuzz.SHARED) for kind, number in parcel}) == 1 or (
-            fuzz.SHARES[parcel[0][0]] < fuzz.SHARED
+            fuzz.KINDS[parcel[0][0]].share < fuzz.SHARED
         )
 
 
@@ -96,7 +96,7 @@ def test_a_failure_names_the_case_that_repeats_it(
     case: fuzz.Case,
     said: str,
 ) -> None:
-    monkeypatch.setitem(fuzz.CASES, "text", case)
+    monkeypatch.setitem(fuzz.KINDS, "text", fuzz.Kind(case, 300))
     monkeypatch.setattr(fuzz, "SLOW", 1)
     count = "2" if case is takes_long else "40"
     assert fuzz.main(["--count", count, "--seed", "7", "--kind", "text"]) == 1
@@ -112,9 +112,10 @@ def test_a_failure_names_the_case_that_repeats_it(
 
 
 def test_kinds_take_turns_by_their_shares() -> None:
-    turn = list(islice(fuzz.cases(list(fuzz.CASES)), sum(fuzz.SHARES.values())))
-    assert Counter(kind for kind, _ in turn) == fuzz.SHARES
-    numbers = [n for kind, n in turn if kind == "graph"]
+    shares = {name: kind.share for name, kind in fuzz.KINDS.items()}
+    first = list(islice(fuzz.cases(list(fuzz.KINDS)), sum(shares.values())))
+    assert Counter(kind for kind, _ in first) == shares
+    numbers = [n for kind, n in first if kind == "graph"]
     assert numbers == list(range(30))
 
 

@@ -16,10 +16,11 @@ ROOT = Path(__file__).parent.parent
 # The parts of the core: each may import itself and what stands after its name.
 CORE = {
     "errors": "",
+    "arguments": "errors",
     "atomic": "errors",
     "registry": "errors",
-    "ir": "errors atomic registry",
-    "ledger": "errors atomic ir",
+    "ir": "errors arguments atomic registry",
+    "ledger": "errors arguments atomic ir",
     "source": "ir",
     "capability": "errors ir",
     "numerics": "errors ir registry _kernels",
@@ -29,7 +30,7 @@ CORE = {
     "rewrite": "errors ir ledger registry numerics",
     "passes": "errors atomic ir ledger registry numerics frontend capability target reference "
     "rewrite calibration",
-    "calibration": "errors atomic ir ledger registry numerics reference rewrite _kernels",
+    "calibration": "errors arguments atomic ir ledger registry numerics reference rewrite _kernels",
     "_kernels": "",
 }
 BELOW = " ".join(CORE)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from qir import pipeline
 from qir.capability import Capability, Verdict, load, verdicts
+from qir.errors import PluginError
 from qir.ir.graph import Graph
 from qir.ir.text import parse
 from qir.ledger import Ledger
@@ -284,3 +285,16 @@ def test_parts_that_nobody_reads_need_no_codes() -> None:
     unread = text.replace("%z = quantize(%a) : 2x1xODD\n", "").replace(", z=%z", "")
     (found,) = verdicts(table, parse(unread))
     assert found.taken == "integer"
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [(b"x = " + b"[" * 5000, "brackets lie too deep"), (b'name = "\xff"', "it is no UTF-8 text")],
+)
+def test_a_table_that_is_no_table_is_refused_in_one_line(
+    tmp_path: Path, data: bytes, said: str
+) -> None:
+    path = tmp_path / "table.toml"
+    path.write_bytes(data)
+    with pytest.raises(PluginError, match=f"^table.toml: .*{said}"):
+        load(path)

@@ -164,8 +164,13 @@ class Dimensions:
         """Whether there is a tensor of unknown rank."""
 
     def read(self, dim: onnx.TensorShapeProto.Dimension) -> Dim:
-        """One size; ValueError if it is negative."""
+        """Returns one size; None for an open one, which old exporters write as -1.
+
+        Raises ValueError for another negative size.
+        """
         match dim.WhichOneof("value"):
+            case "dim_value" if dim.dim_value == -1:  # as onnxruntime reads it
+                return None
             case "dim_value":
                 if dim.dim_value < 0:
                     raise ValueError(f"a size of {dim.dim_value}")

@@ -483,10 +483,25 @@ def _found(
     except Exception as error:  # the evaluator raises what its NumPy code raises
         found = _in_runtime(model.SerializeToString(), feed) if plain and not first else None
         if found is None:
+            if _is_custom(proto):
+                raise PluginError(
+                    f"onnx {proto.op_type}: {_CUSTOM.format(proto.domain)}"
+                ) from error
             why = str(node.attrs["why"])
-            said = f"{why}; {error}" if why else error
+            said = f"{why}; {error}" if why else str(error)
             raise PluginError(f"onnx {proto.op_type}: {said}") from error
         return found
+
+
+_CUSTOM = (
+    "a custom op of domain {}, which neither ONNX nor onnxruntime has: a plugin can bring it"
+    " (docs/plugins/op.md); qir quantize --dynamic or --weights needs no run"
+)
+
+
+def _is_custom(proto: onnx.NodeProto) -> bool:
+    """Whether the op is nobody's whom QIR can ask."""
+    return proto.domain not in ("", MICROSOFT) and not onnx.defs.has(proto.op_type, proto.domain)
 
 
 def _held(made: object, value: Value) -> NDArray[np.generic]:

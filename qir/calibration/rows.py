@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import lzma
 import math
 import tokenize
 import zipfile
@@ -175,6 +176,15 @@ def refuse_objects(dtype: np.dtype[np.generic], where: str) -> None:
         )
 
 
+_WHAT: Mapping[type[Exception], str] = {
+    UnicodeError: "a name is not UTF-8",
+    MemoryError: "its shape needs more memory than there is",
+    lzma.LZMAError: "its data cannot be decompressed",
+    zlib.error: "its data cannot be decompressed",
+}
+"""What Python says of these is not clear."""
+
+
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
     """Turns what can go wrong in a file into a DataError of one line that names it."""
@@ -182,6 +192,9 @@ def reading(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror or first_line(error)}") from None
+    except (UnicodeError, MemoryError, lzma.LZMAError, zlib.error) as error:
+        what = next(said for kind, said in _WHAT.items() if isinstance(error, kind))
+        raise DataError(f"{path}: not a NumPy file, or damaged: {what}") from None
     except (
         ValueError,
         EOFError,
@@ -189,11 +202,9 @@ def reading(path: Path) -> Iterator[None]:
         SyntaxError,
         NotImplementedError,
         RuntimeError,
-        KeyError,
-        MemoryError,
+        LookupError,
         OverflowError,
         zipfile.BadZipFile,
-        zlib.error,
         tokenize.TokenError,
     ) as error:
         raise DataError(f"{path}: not a NumPy file, or damaged: {first_line(error)}") from None

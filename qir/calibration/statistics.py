@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from qir.arguments import checked
 from qir.calibration import header, store
 from qir.calibration.record import (
     MOST_BATCHES,
@@ -92,6 +93,7 @@ class Statistics(Mapping[Key, Summary]):
             return frozenset(batch.number for batch in self._done if batch.data == data)
 
     @contextmanager
+    @checked
     def batch(self, data: str, number: int) -> Iterator[Batch]:
         """Collect one batch; it is included as a whole at the end, or not at all after an error.
 
@@ -111,6 +113,7 @@ class Statistics(Mapping[Key, Summary]):
             for key, summary in collected.summaries.items():
                 self._traces[key].append(arrival, Extremes(*summary.extremes))
 
+    @checked
     def merge(self, other: Statistics) -> None:
         """Include the batches of another run of the same model; nothing changes after an error.
 
@@ -173,6 +176,7 @@ class Statistics(Mapping[Key, Summary]):
     def _where(self) -> str:
         return f"{self.source}: " if self.source else ""
 
+    @checked
     def save(self, path: str | Path, *, unfinished: bool = False) -> None:
         """Write everything to a file, which appears at once; InputError when it cannot be written.
 
@@ -181,6 +185,7 @@ class Statistics(Mapping[Key, Summary]):
         store.write(self._packed(unfinished=unfinished), Path(path))
 
     @classmethod
+    @checked
     def load(cls, path: str | Path) -> Statistics:
         """Read what `save` wrote; InputError when the file is not that, or is damaged."""
         contents = store.read(Path(path))

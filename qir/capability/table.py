@@ -93,6 +93,10 @@ def load(path: Path) -> Capability:
         rows = (row for row in data.get("chain", []) if not row.get("cuts", True))
         uncut = frozenset(_texts(row["chain"]) for row in rows)
         return Capability(str(data["name"]), ops, chains, defects, uncut)
+    except RecursionError as error:
+        raise PluginError(f"{path.name}: its brackets lie too deep within each other") from error
+    except UnicodeDecodeError as error:
+        raise PluginError(f"{path.name}: it is no UTF-8 text") from error
     except (OSError, tomllib.TOMLDecodeError, KeyError, TypeError, ParseError) as error:
         raise PluginError(f"{path.name}: {error}") from error
 

@@ -16,6 +16,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from qir.arguments import checked
 from qir.ir import attrs as attributes
 from qir.ir.alignment import Held, aligned, in_one_order, orders
 from qir.ir.attrs import Attr
@@ -197,6 +198,7 @@ class Difference:
         return "\n".join(lines)
 
 
+@checked
 def diff(a: Program, b: Program) -> Difference:
     """What differs between two graphs."""
     return _diff(a, b)

@@ -16,6 +16,7 @@ import networkx as nx
 import numpy as np
 from numpy.typing import ArrayLike
 
+from qir.arguments import checked_methods
 from qir.errors import GraphError, TypeRuleError
 from qir.ir import store
 from qir.ir.attrs import Attr
@@ -37,6 +38,7 @@ _DEEPEST = 32  # bodies within bodies
 _USE = tuple.__new__  # of a use, without going through Python
 
 
+@checked_methods
 class Graph:
     """One program; iterating gives its nodes, producers first.
 
@@ -202,9 +204,9 @@ class Graph:
     ) -> Node:
         """Adds a node, last or before another; types are inferred unless given.
 
-        A name that is taken gets a number. `bodies` become the node's own: a graph that another
-        node holds is to be copied first. Raises TypeRuleError if the op does not take these
-        operands, GraphError for a place before an operand or operands of another graph.
+        A name that is taken gets a number. `bodies` become the node's own: copy one that another
+        node holds. Raises TypeRuleError if the op does not take these operands, GraphError for a
+        place before an operand or operands of another graph.
         """
         operands = operands or NOTHING
         row = spec(op)
@@ -472,10 +474,8 @@ class Graph:
         self._touch()
 
     def set_attrs(self, node: Node, **changes: Attr) -> None:
-        """Changes some attributes; TypeRuleError for one the op does not have.
-
-        A chain has those of its stages alone.
-        """
+        """Changes some attributes; TypeRuleError for one the op does not have. A chain has those
+        of its stages alone."""
         self._own(node)
         if node.stages and changes:
             raise TypeRuleError(f"{node.name} is a chain, whose stages have the attributes")

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from qir.arguments import checked
 from qir.errors import ParseError, QirError
 from qir.ir.attrs import Attr
 from qir.ir.attrtext import read_attr
@@ -29,6 +30,7 @@ _TEXTS = ("op", "name", "path")
 
 
 @growth()
+@checked
 def parse(text: str, arrays: Mapping[str, NDArray[np.generic]] | None = None) -> Graph:
     """Reads a graph; ParseError names line and column of the first fault."""
     return _Parser(text, arrays or {}).graph()

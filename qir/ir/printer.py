@@ -8,6 +8,7 @@ from functools import cache
 
 import numpy as np
 
+from qir.arguments import checked
 from qir.ir import attrs as attributes
 from qir.ir.attrs import Attr
 from qir.ir.dtype import DType
@@ -21,6 +22,7 @@ RESERVED = "__metadata__"  # safetensors keeps its own matter under this name
 _PLAIN = {"f32", "f64", "bool", "i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64"}
 
 
+@checked
 def print_graph(graph: Program, *, origins: bool = False, by_content: bool = False) -> str:
     """The text of a graph, which reads back to an equal one.
 

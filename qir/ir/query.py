@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from qir.arguments import checked
 from qir.ir.expression import Effort, Names, Scope, compile_expression
 from qir.ir.facts import ATTRS, KNOWN, OF_NODES, SLOTS, VALUE, truth
 from qir.ir.node import Node, Program, Value
@@ -48,11 +49,13 @@ class Match(NamedTuple):
     path: tuple[str, ...] = ()
 
 
+@checked
 def query(graph: Program, expression: str) -> list[Node]:
     """The nodes, of bodies too, of which an expression is true; ParseError where it is none."""
     return [match.node for match in search(graph, expression)]
 
 
+@checked
 def search(graph: Program, expression: str) -> list[Match]:
     """As `query`, each node with the path to it: `loop/body` for a node in that body of `loop`."""
     code = compile_expression(expression, _NODES)
@@ -61,6 +64,7 @@ def search(graph: Program, expression: str) -> list[Match]:
     return [m for m, profile in walk if truth(code(Scope(m.node, effort, profile)))]
 
 
+@checked
 def query_values(graph: Program, expression: str) -> list[Value]:
     """The values of which an expression is true: its names are facts of values, as in `bits == 8`.
 

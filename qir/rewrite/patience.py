@@ -36,7 +36,7 @@ def within(seconds: float | None) -> Iterator[None]:
 
     Compiled code is not stopped, but what called it is when it gives back.
     """
-    if seconds is None:
+    if seconds is None or seconds > threading.TIMEOUT_MAX:
         yield
         return
     thread = ctypes.c_ulong(threading.get_ident())

@@ -143,9 +143,7 @@ class _Reader:
 
     def term(self) -> Term:
         cursor = self.cursor
-        self.depth += 1
-        if self.depth > _MAX_DEPTH:
-            raise cursor.fail(f"terms within terms, more than {_MAX_DEPTH} deep")
+        self.deeper()
         made = self.one()
         while cursor.take_word("or"):
             made = made | self.one()
@@ -314,12 +312,20 @@ class _Reader:
             return Every(term, self.word() if cursor.take_word("as") else "")
         if not cursor.take("["):
             return FLOW if cursor.take(".") else self.term()
+        self.deeper()
         items: list[Given | EllipsisType] = []
         while not cursor.take("]"):
             if items:
                 cursor.expect(",")
             items.append(self.operand())
+        self.depth -= 1
         return list_of(items)
+
+    def deeper(self) -> None:
+        """Counts one more bracket around what is read; ParseError for too many."""
+        self.depth += 1
+        if self.depth > _MAX_DEPTH:
+            raise self.cursor.fail(f"terms within terms, more than {_MAX_DEPTH} deep")
 
     def word(self) -> str:
         self.cursor.skip()

@@ -7,6 +7,7 @@ those of one kernel in brackets.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import product
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from qir.ir.attrs import Attr
 from qir.ir.dtype import F32
 from qir.ir.graph import Graph
 from qir.ir.node import Value
+from qir.ir.text import parse
 from qir.ir.types import Array as Stored
 from qir.ir.types import QuantType, TensorType
 from qir.ledger import Ledger
@@ -181,3 +183,25 @@ def test_what_gives_codes_of_another_range_is_no_kernel_on_codes() -> None:
         maps += [bytes_of("int8", said["reach"])] * (said["what"] != "mul")
         to = bytes_of("int8", said["top"])
         same(ends(said["what"], arrays["x"], arrays["other"], tuple(maps), to), arrays["y"], said)
+
+
+ZEROS = """graph main {{
+  %x = input() : 2x18x!quant.uniform<i8:f32, 0.1{x}>
+  %xr = dequantize(%x) : 2x18xf32
+  %w = constant(@w) : 8x18x!quant.uniform<i8:f32, 0.05{w}>
+  %wr = dequantize(%w) : 8x18xf32
+  %y = linear(%xr, %wr) : 2x8xf32
+  %q = quantize(%y) : 2x8x!quant.uniform<i8:f32, 0.2{y}>
+  output(q=%q)
+}}"""
+
+
+@pytest.mark.parametrize("zeros", list(product((0, 3), repeat=3)))
+def test_codes_with_zero_points_are_in_no_kernel_of_a_runtime_without_them(
+    zeros: tuple[int, int, int],
+) -> None:
+    said = {slot: f":{zero}" if zero else "" for slot, zero in zip("xwy", zeros, strict=True)}
+    graph = parse(ZEROS.format(**said), {"w": np.ones((8, 18), np.int8)})
+    Group(PROFILE).run(graph, Ledger())
+    x, w, y = zeros
+    assert foreseen(graph) == ([] if x or w else ["linear real"] if y else ["linear"])

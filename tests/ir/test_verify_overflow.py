@@ -507,6 +507,33 @@ def test_weights_of_seven_bits_never_saturate_a_pair() -> None:
     assert sums.pairs is None
 
 
+EDGES = [
+    (weights, code)
+    for weights in (*range(2, 255), *range(-256, -1))
+    for code in range(1, 256)
+    if min(abs(weights * code - end) for end in (-(2**15), 2**15 - 1)) <= 3
+]
+"""Sums of two weights, and codes, whose product lies at an end of 16 bits or next to it."""
+
+
+@pytest.mark.parametrize(("weights", "code"), EDGES)
+def test_a_pair_saturates_from_the_first_sum_beyond_16_bits(weights: int, code: int) -> None:
+    taken = np.array([[weights // 2, weights - weights // 2]])
+    graph = Graph()
+    x = QuantType(U8, scale=(1.0,), bounds=(0, code))
+    value = graph.add("input", types=[TensorType((1, 2), x)]).result
+    held = TensorType((1, 2), QuantType(I8, scale=(1.0,)))
+    w = graph.constant(Array(taken.astype(np.int8), held, "w"))
+    graph.add("output", {"y": graph.add("linear", {"x": value, "w": w}).result})
+    (sums,) = overflow(graph)
+    (kept,) = saturated(taken, np.array([code, code]))
+    assert sums.saturates is bool(kept != weights * code)
+
+
+def test_the_ends_of_16_bits_themselves_are_among_those_sums() -> None:
+    assert {weights * code for weights, code in EDGES} >= {-(2**15), 2**15 - 1}
+
+
 def test_taps_of_a_window_follow_each_other_channels_within_a_tap() -> None:
     data = np.zeros((1, 2, 1, 2), np.int8)
     data[0, :, 0, 0] = 100  # both channels of one tap: neighbours

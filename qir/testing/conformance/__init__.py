@@ -1,6 +1,7 @@
 """Conformance: what a plugin of each kind is held to, a stranger's and ours alike.
 
-Each check makes a list of `Check`s and raises nothing; `require` raises for those that failed.
+Each check makes a list of `Check`s and raises nothing; `require` raises ContractError for
+those that failed.
 """
 
 from __future__ import annotations

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from pathlib import Path
+from traceback import extract_tb
 
-from qir.errors import QirError
+from qir.errors import ContractError, QirError
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,15 @@ def told(error: BaseException) -> str:
     """An error in one line."""
     plain = isinstance(error, QirError | Broken)
     text = " ".join(str(error).split())
-    return text if plain and text else f"{type(error).__name__}: {text}".rstrip(": ")
+    if plain and text:
+        return text
+    said = f"{type(error).__name__}: {text}".rstrip(": ")
+    frames = extract_tb(error.__traceback__)
+    if not frames or (text and not isinstance(error, AssertionError)):
+        return said
+    last = frames[-1]  # of an assertion, the place says most
+    line = f": {last.line}" if last.line else ""
+    return f"{said} at {Path(last.filename).name}:{last.lineno}{line}"
 
 
 def demand(holds: object, said: str) -> None:
@@ -108,10 +118,11 @@ def refusing(what: str) -> Iterator[_Raised]:
 
 
 def require(checks: Iterable[Check]) -> None:
-    """AssertionError that lists the checks that failed; nothing where all passed."""
-    failed = [str(check) for check in checks if not check.passed]
+    """Raises ContractError, an AssertionError too, that lists the checks that failed."""
+    made = list(checks)
+    failed = [str(check) for check in made if not check.passed]
     if failed:
-        raise AssertionError("\n".join(failed))
+        raise ContractError(f"{len(failed)} of {len(made)} checks failed: {'; '.join(failed)}")
 
 
 __all__ = ["Broken", "Check", "Checklist", "Unseen", "demand", "refusing", "require", "told"]

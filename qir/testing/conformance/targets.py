@@ -23,7 +23,7 @@ from qir.ledger import Ledger
 from qir.numerics import profile
 from qir.passes.group import Group
 from qir.rewrite import run_passes
-from qir.target import Target
+from qir.target import Executable, Target
 from qir.testing.conformance.checklist import Broken, Check, Checklist, Unseen, demand, refusing
 from qir.testing.generated import random_graph, sample_inputs
 
@@ -37,7 +37,7 @@ Arrays = Mapping[str, NDArray[np.generic]]
 def check_target(
     given: Target | type[Target], graphs: Sequence[Graph] = (), *, codes: int = 1
 ) -> tuple[Check, ...]:
-    """Holds a target to its contract, on these float graphs or on random ones.
+    """Holds a target to its contract, on these float graphs, its own `samples` or random ones.
 
     What it makes of codes may lie `codes` from what the reference computes under its profile.
     """
@@ -47,7 +47,9 @@ def check_target(
     checks.check("its profile is known", partial(_profile, target))
     if not checks.check("its table is read and about ops that there are", partial(_table, target)):
         return checks.told()
-    floats = list(graphs) or [random_graph(seed) for seed in SEEDS]
+    floats: list[Graph] = list(graphs)
+    if not floats and not checks.check("brings samples", partial(_samples, target, floats)):
+        return checks.told()
     quantized: list[Graph] = []
 
     def quantize() -> str:
@@ -99,6 +101,19 @@ def _table(target: Target) -> str:
     return f"{len(table.ops)} ops, {len(table.chains)} chains"
 
 
+def _samples(target: Target, floats: list[Graph]) -> str:
+    """Adds the target's own samples, or random networks where it brings none."""
+    floats.extend(target.samples())
+    if not floats:
+        floats.extend(random_graph(seed) for seed in SEEDS)
+        return f"none: {len(floats)} random networks are used"
+    for number, graph in enumerate(floats):
+        demand(isinstance(graph, Graph), f"sample {number} is no qir.Graph")
+        if faults := errors(graph):
+            raise Broken(f"sample {number} is no program: {faults[0]}")
+    return f"{len(floats)} of its own"
+
+
 def _quantized(target: Target, graph: Graph) -> Graph:
     samples = [sample_inputs(graph, seed) for seed in range(3)]
     with _offered(target):
@@ -143,7 +158,8 @@ def _emits(target: Target, programs: Sequence[Graph]) -> str:
                 demand(a == b, f"{form}: program {number} is written as other bytes again")
             demand(print_graph(graph) == text, f"{form}: program {number} has changed")
             count[form] += 1
-    demand(count[target.formats[0]], f"{target.formats[0]}, the default form, is always refused")
+    form = target.formats[0]
+    demand(count[form], f"{form}, the default form, is refused for all networks; {_HINT}")
     return ", ".join(f"{many} {form}" for form, many in count.items())
 
 
@@ -155,6 +171,9 @@ def _written(target: Target, graph: Graph, path: Path, form: str) -> bool:
         demand(len(str(error).splitlines()) == 1, f"{form} is refused, but not in one line")
         return False
     return True
+
+
+_HINT = "samples() of the target may return graphs that it takes"
 
 
 def _no_form(target: Target, graph: Graph) -> None:
@@ -174,7 +193,7 @@ def _reader(target: Target, path: Path) -> Frontend | None:
 
 
 def _reads_back(target: Target, programs: Sequence[Graph], codes: int) -> str:
-    count = 0
+    count, by = 0, ""
     for form in target.formats:
         for number, graph in enumerate(programs):
             with tempfile.TemporaryDirectory() as folder:
@@ -187,15 +206,17 @@ def _reads_back(target: Target, programs: Sequence[Graph], codes: int) -> str:
                     made = _from_file(target, path, inputs)
                     wanted = pipeline.run(_grouped(target, graph), inputs, profile=target.profile)
                     _near(graph, wanted, made, codes, f"{what}, its file run by it,")
-                    count += 1
+                    count, by = count + 1, "the target itself"
                     continue
                 back = reader.load(path, Ledger())
             names = dict(zip(inputs, (v.name for v in back.inputs), strict=True))
             again = {names[name]: data for name, data in inputs.items()}
             wanted, given = pipeline.run(graph, inputs), pipeline.run(back, again)
             _near(graph, wanted, given, codes, f"{what}, read back,")
-            count += 1
-    return f"{count} files, by {f'frontend {reader.name}' if reader else 'the target itself'}"
+            count, by = count + 1, f"frontend {reader.name}"
+    if not count:
+        raise Unseen(f"the target writes none of the networks; {_HINT}")
+    return f"{count} files, by {by}"
 
 
 def _from_file(target: Target, path: Path, inputs: Arrays) -> Arrays:
@@ -234,30 +255,44 @@ def _runs(target: Target, programs: Sequence[Graph], codes: int) -> str:
     ran, equal = 0, 0
     for number, graph in enumerate(programs):
         inputs = sample_inputs(graph, number)
+        if (program := _compiled(target, graph)) is None:
+            continue
         wanted = pipeline.run(_grouped(target, graph), inputs, profile=target.profile)
-        try:
-            made = target.compile(graph)(**inputs)
-        except PluginError as error:
-            raise Unseen(f"not tried: {error}") from None
+        made = program(**inputs)
         given = {name: np.asarray(data) for name, data in made.items()}
         _near(graph, wanted, given, codes, f"program {number}, run by it,")
         ran += 1
         equal += all(found.equal for found in compare(graph, wanted, given))
+    demand(ran, f"it refuses to run all networks; {_HINT}")
     return f"{ran} programs, {equal} to the byte"
 
 
+def _compiled(target: Target, graph: Graph, threads: int | None = None) -> Executable | None:
+    """A program made ready to run; None where Refused says that the target does not take it."""
+    try:
+        return target.compile(graph, threads=threads)
+    except Refused as error:
+        demand(len(str(error).splitlines()) == 1, "a program is refused, but not in one line")
+        return None
+    except PluginError as error:
+        raise Unseen(f"not tried: {error}") from None
+
+
 def _again(target: Target, programs: Sequence[Graph]) -> str:
+    ran = 0
     for number, graph in enumerate(programs):
         inputs = sample_inputs(graph, number)
-        try:
-            ready = [target.compile(graph, threads=count) for count in (1, 2)]
-        except PluginError as error:
-            raise Unseen(f"not tried: {error}") from None
-        runs = [one(**inputs) for one in (*ready, *ready)]
+        ready = [one for n in (1, 2) if (one := _compiled(target, graph, n)) is not None]
+        demand(len(ready) != 1, f"program {number}: refused with one number of threads alone")
+        if not ready:
+            continue
+        runs = [each(**inputs) for each in (*ready, *ready)]
+        ran += 1
         made = [{n: np.asarray(a).tobytes() for n, a in run.items()} for run in runs]
-        same = all(one == made[0] for one in made)
+        same = all(each == made[0] for each in made)
         demand(same, f"program {number}: other bytes again, or with another number of threads")
-    return f"{len(programs)} programs, twice, with one thread and two"
+    demand(ran, f"it refuses to run all networks; {_HINT}")
+    return f"{ran} programs, twice, with one thread and two"
 
 
 __all__ = ["check_target"]

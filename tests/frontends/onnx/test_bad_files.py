@@ -326,7 +326,7 @@ def test_damaged_bytes_give_a_graph_or_one_line(tmp_path: Path, kind: str) -> No
 @pytest.mark.parametrize(
     ("size", "axes", "kind", "said"),
     [
-        (-1, 1, 1, "a size of -1"),
+        (-2, 1, 1, "a size of -2"),
         (2**62, 1, 1, "an axis of 4611686018427387904 elements"),
         (1, 65, 1, "a tensor of 65 axes; 64 are possible"),
         (1, 1, 99, "element type 99 is unknown here"),

@@ -15,6 +15,7 @@ from qir.errors import VerifyError
 from qir.inspect.overflow import overflow
 from qir.ir.text import parse
 from qir.ledger import Ledger
+from tests.cli.command import qir as command
 
 
 def written(
@@ -139,3 +140,34 @@ def test_float_codes_that_do_not_saturate_are_kept_and_given_back(
         ]
         assert found[0][0].tobytes() == found[1][0].tobytes()
     assert np.array_equal(pipeline.run(read, {"x": x})["y"], found[0][0], equal_nan=True)
+
+
+def custom() -> onnx.ModelProto:
+    """Two products with an op between them that nobody knows."""
+    rng = np.random.default_rng(0)
+    info, real = helper.make_tensor_value_info, TensorProto.FLOAT
+    held = [helper.make_tensor(n, real, [8, 8], rng.normal(size=64)) for n in ("v", "w")]
+    nodes = [
+        helper.make_node("MatMul", ["x", "v"], ["a"]),
+        helper.make_node("Mine", ["a"], ["b"], name="mine", domain="org.mine", alpha=2.0),
+        helper.make_node("MatMul", ["b", "w"], ["y"]),
+    ]
+    ends = [[info(name, real, ["N", 8])] for name in "xyb"]
+    graph = helper.make_graph(nodes, "m", ends[0], ends[1], held, value_info=ends[2])
+    sets = [helper.make_opsetid("", 17), helper.make_opsetid("org.mine", 1)]
+    return helper.make_model(graph, opset_imports=sets, ir_version=8)
+
+
+def test_a_custom_op_is_told_with_what_helps(tmp_path: Path) -> None:
+    path, data, out = tmp_path / "m.onnx", tmp_path / "x.npy", tmp_path / "q.onnx"
+    path.write_bytes(custom().SerializeToString())
+    np.save(data, np.ones((4, 8), np.float32))
+    for words in (("run", path, "--data", data), ("quantize", path, "--data", data, "-o", out)):
+        refused = command(*words)
+        assert (refused.status != 0, out.exists()) == (True, False)
+        assert "b (onnx Mine mine): onnx Mine: a custom op of domain org.mine" in refused.err
+        assert "--dynamic or --weights needs no run" in refused.err
+    for option in (("--dynamic",), ("--weights", "u4:32")):
+        made = command("quantize", path, *option, "-o", out, "-f")
+        assert made.status == 0, made.err
+        assert "Mine" in {node.op_type for node in onnx.load(out).graph.node}

@@ -1,0 +1,160 @@
+"""Wrong arguments of public functions, refused before anything is done."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import wraps
+from itertools import islice
+from types import FunctionType, NoneType, UnionType
+from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin
+
+import numpy as np
+
+from qir.errors import ArgumentError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Fits = Callable[[object], bool]
+"""Whether an argument is of the type that its annotation names."""
+_LOOKED_AT = 64
+"""So many elements of a list or a mapping are looked at."""
+_ALSO: Mapping[type, tuple[type, ...]] = {
+    int: (np.integer,),
+    float: (int, np.floating, np.integer),
+    bool: (np.bool_,),
+    np.ndarray: (np.generic,),
+}
+"""Types that do as well as the one that is named."""
+
+
+def checked(function: Callable[P, R]) -> Callable[P, R]:
+    """Refuses arguments of other types than the function's annotations name.
+
+    Raises ArgumentError, which names the function and the argument. Annotations that say more than
+    a class, a union, a list or a mapping of these are not checked.
+    """
+    code = function.__code__
+    names: tuple[str, ...] = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    places = names[: code.co_argcount]
+    if len(names) == (1 if names[:1] == ("self",) else 0):
+        return function
+    known: dict[str, Fits] = {}
+    ready = False
+
+    @wraps(function)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        nonlocal ready
+        if not ready:  # annotations may name what is defined after the function
+            known.update(_of(function))
+            ready = True
+        for name, given in zip(places, args, strict=False):
+            if name in known and not known[name](given):
+                raise _refused(function, name, given)
+        for name, given in kwargs.items():
+            if name in known and not known[name](given):
+                raise _refused(function, name, given)
+        return function(*args, **kwargs)
+
+    return wrapped
+
+
+def checked_methods(kind: type[R]) -> type[R]:
+    """A class whose public methods refuse wrong arguments as `checked` functions do."""
+    for name, member in list(vars(kind).items()):
+        if isinstance(member, FunctionType) and (name[0] != "_" or name == "__getitem__"):
+            setattr(kind, name, checked(member))
+    return kind
+
+
+def _refused(function: Callable[..., object], name: str, given: object) -> ArgumentError:
+    wanted = str(function.__annotations__[name]).replace("NDArray[np.generic]", "array")
+    kind = "None" if given is None else f"{_article(type(given).__name__)}"
+    said = repr(given) if isinstance(given, str | int | float) else ""
+    shown = f" ({said[:40]})" if said else ""
+    where = f"{function.__name__}: argument {name}"
+    return ArgumentError(f"{where} is {kind}{shown} or holds what does not fit; it takes {wanted}")
+
+
+def _article(word: str) -> str:
+    return f"an {word}" if word[0] in "aeiouAEIOU" else f"a {word}"
+
+
+def _of(function: Callable[..., object]) -> dict[str, Fits]:
+    """The checks of a function's parameters, by name."""
+    out: dict[str, Fits] = {}
+    scope = vars(sys.modules[function.__module__])
+    for name, hint in function.__annotations__.items():
+        try:
+            found = _fits(eval(hint, scope) if isinstance(hint, str) else hint)
+        except NameError:  # imported for the type checker alone
+            continue
+        if found is not None and name != "return":
+            out[name] = found
+    return out
+
+
+def _fits(hint: Any) -> Fits | None:
+    """The check that an annotation asks for; None where it allows what cannot be checked."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if hint is None or hint is NoneType:
+        return lambda given: given is None
+    if origin is Literal:
+        return lambda given: any(given is each or given == each for each in inner)
+    if origin in (Union, UnionType):
+        return _one_of([_fits(each) for each in inner])
+    if isinstance(hint, type) and origin is None:
+        if hint is object:
+            return None
+        return _protocol(hint) if getattr(hint, "_is_protocol", False) else _class(hint)
+    if not isinstance(origin, type):
+        return None
+    if origin is tuple or not issubclass(origin, Iterable) or issubclass(origin, np.ndarray):
+        return _class(origin)
+    if issubclass(origin, Mapping):
+        return _mapping(_fits(inner[0]))
+    return _several(origin, _fits(inner[0]))
+
+
+def _protocol(hint: type) -> Fits:
+    members = [name for name in vars(hint) if not name.startswith("_")]
+    return lambda given: all(hasattr(type(given), name) for name in members)
+
+
+def _class(hint: type) -> Fits:
+    kinds = (hint, *_ALSO.get(hint, ()))
+    return lambda given: isinstance(given, kinds)
+
+
+def _one_of(checks: list[Fits | None]) -> Fits | None:
+    held = [check for check in checks if check is not None]
+    if len(held) < len(checks):
+        return None
+    return lambda given: any(check(given) for check in held)
+
+
+def _mapping(keys: Fits | None) -> Fits:
+    """A mapping with such keys; what it holds the function itself names by its key."""
+
+    def fits(given: object) -> bool:
+        return isinstance(given, Mapping) and (keys is None or all(map(keys, given)))
+
+    return fits
+
+
+def _several(kind: type, element: Fits | None) -> Fits:
+    """A list, or whatever can be gone through; a text is not taken for the list of its letters."""
+
+    def fits(given: object) -> bool:
+        if isinstance(given, str | bytes) or not isinstance(given, kind):
+            return False
+        if element is None or not isinstance(given, Collection):
+            return True  # what can be gone through once is left alone
+        if isinstance(given, np.ndarray) and not given.ndim:
+            return False
+        return all(map(element, islice(given, _LOOKED_AT)))
+
+    return fits
+
+
+__all__ = ["checked", "checked_methods"]
