@@ -12,6 +12,7 @@ from qir.ir.dtype import DType
 from qir.ir.node import Node, Program, Stage, Value
 from qir.ir.ops import OPS, Call, Signature, spec
 from qir.ir.ops.graph import GIVEN
+from qir.ir.ops.spec import OpSpec
 from qir.ir.types import Array, TensorType
 
 
@@ -197,11 +198,32 @@ def check_slots(op: str, operands: Mapping[str, Value], *, whole: bool = True) -
     if op in ("output", "foreign", "fused") or tuple(operands) in row.fitting:
         return
     for slot in operands:
-        if row.slot(slot) is None and not row.companion(slot):
-            known = ", ".join(s.name for s in row.operands) or "none"
-            raise TypeRuleError(f"{op} has no slot {slot}; its slots: {known}")
+        _check_slot(row, slot)
     for needed in row.operands if whole else ():
         if not (needed.optional or needed.variadic) and needed.name not in operands:
             raise TypeRuleError(f"{op} needs {needed.name}")
     if whole and len(row.fitting) < _FORMS:
         row.fitting.add(tuple(operands))
+
+
+def _check_slot(row: OpSpec, slot: str) -> None:
+    if row.slot(slot) is None and not row.companion(slot):
+        known = ", ".join(s.name for s in row.operands) or "none"
+        raise TypeRuleError(f"{row.name} has no slot {slot}; its slots: {known}")
+
+
+def check_operand(node: Node, slot: str, value: Value | None) -> None:
+    """GraphError or TypeRuleError where a slot cannot be bound to a value, or emptied."""
+    held = slot in node._operands
+    if node.op == "fused" and (value is None or not held):
+        said = "needs all its operands" if held else f"has no operand {slot}"
+        raise TypeRuleError(f"{node.name} {said}; a group has those of its stages or its body")
+    if value is not None:
+        if not (held and isinstance(value, Value)):
+            check_slots(node.op, {slot: value}, whole=False)
+        return
+    row = spec(node.op)
+    if not held and node.op not in ("output", "foreign"):
+        _check_slot(row, slot)
+    if held and any(s.name == slot and not s.optional for s in row.operands):
+        raise TypeRuleError(f"{node.op} needs {slot}")
