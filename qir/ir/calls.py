@@ -84,7 +84,7 @@ class _Asked(Mapping[str, Array]):
 
 def _key(operands: Mapping[str, Value], attrs: Mapping[str, Attr]) -> tuple[object, ...] | None:
     """All that a rule looks at but constants; None where codes have types of their own."""
-    types = [value.type for value in operands.values()]
+    types = [value._type for value in operands.values()]
     for kind in types:
         if kind.element.__class__ is not DType:
             return None
@@ -117,11 +117,11 @@ def looked_into(node: Node) -> frozenset[str]:
 
     None of them for an op whose types are stated.
     """
-    if node.op in GIVEN:
+    if node._op in GIVEN:
         return frozenset()
-    call = make_call(node.op, node.operands, node.attrs, dict(node.bodies))
+    call = make_call(node._op, node.operands, node.attrs, dict(node.bodies))
     held = _Asked(call.constants)
-    spec(node.op).rule(replace(call, constants=held))
+    spec(node._op).rule(replace(call, constants=held))
     return frozenset(held.slots)
 
 
@@ -156,9 +156,9 @@ def make_call(
     beside: dict[str, TensorType] = {}
     for slot, value in operands.items():
         apart = op not in GIVEN and row.companion(slot)
-        (beside if apart else types)[slot] = value.type
+        (beside if apart else types)[slot] = value._type
         array = value.constant
-        if array is not None and (array.type is value.type or array.type == value.type):
+        if array is not None and (array.type is value._type or array.type == value._type):
             constants[slot] = array
     if op == "constant" and isinstance(data := attrs["data"], Array):
         constants["data"] = data
@@ -167,8 +167,8 @@ def make_call(
 
 
 def _signature(body: Program) -> Signature:
-    made = tuple(v.type for v in body.outputs.values())
-    return Signature(tuple(v.type for v in body.inputs), made)
+    made = tuple(v._type for v in body.outputs.values())
+    return Signature(tuple(v._type for v in body.inputs), made)
 
 
 def check_chain(stages: tuple[Stage, ...]) -> None:
@@ -215,15 +215,15 @@ def _check_slot(row: OpSpec, slot: str) -> None:
 def check_operand(node: Node, slot: str, value: Value | None) -> None:
     """GraphError or TypeRuleError where a slot cannot be bound to a value, or emptied."""
     held = slot in node._operands
-    if node.op == "fused" and (value is None or not held):
+    if node._op == "fused" and (value is None or not held):
         said = "needs all its operands" if held else f"has no operand {slot}"
         raise TypeRuleError(f"{node.name} {said}; a group has those of its stages or its body")
     if value is not None:
         if not (held and isinstance(value, Value)):
-            check_slots(node.op, {slot: value}, whole=False)
+            check_slots(node._op, {slot: value}, whole=False)
         return
-    row = spec(node.op)
-    if not held and node.op not in ("output", "foreign"):
+    row = spec(node._op)
+    if not held and node._op not in ("output", "foreign"):
         _check_slot(row, slot)
     if held and any(s.name == slot and not s.optional for s in row.operands):
-        raise TypeRuleError(f"{node.op} needs {slot}")
+        raise TypeRuleError(f"{node._op} needs {slot}")

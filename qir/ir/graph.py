@@ -174,7 +174,7 @@ class Graph(Structure):
 
     def _hold(self, node: Node, bodies: Mapping[str, Graph]) -> None:
         for name, body in bodies.items():
-            body._holder, body.name = self, name
+            body._holder, body._name = self, name
         if bodies:
             self._bodies[node] = bodies
             node._bodies = bodies
@@ -262,8 +262,8 @@ class Graph(Structure):
                 return
             self._unbind(node, slot)
         else:
-            self._own(value.node)
-            self._lift(self._late(value.node, node), node)
+            self._own(value._node)
+            self._lift(self._late(value._node, node), node)
             self._bind(node, slot, value)
         self._touch()
 
@@ -297,11 +297,11 @@ class Graph(Structure):
         """
         dead = (node, *gone)
         self._check_substitution(dead, values)
-        for old, new in zip(node.results, values, strict=True):
+        for old, new in zip(node._results, values, strict=True):
             self._replace(old, new)
         for each in dead:
             self._take_out(each)
-        for old, new in zip(node.results, values, strict=True):
+        for old, new in zip(node._results, values, strict=True):
             if not _given_by_name(new.node):
                 self._rename(new, old.name)
                 new._lineage = old.lineage
@@ -328,7 +328,7 @@ class Graph(Structure):
             node = dead.pop()
             if node not in self or node.used:
                 continue
-            producers = {v.node for v in node._operands.values()}
+            producers = {v._node for v in node._operands.values()}
             self._take_out(node)
             count += 1
             dead += [p for p in producers if p.op != "input" and not p.used]
@@ -336,7 +336,7 @@ class Graph(Structure):
 
     def rename(self, value: Value, name: str) -> None:
         """Gives a value another name; GraphError if it is taken."""
-        self._own(value.node)
+        self._own(value._node)
         if name == value.name:
             return
         check_names((name,))
@@ -346,8 +346,8 @@ class Graph(Structure):
 
     def set_type(self, value: Value, type: TensorType) -> None:
         """States what a value is; the verifier checks that it fits its op."""
-        self._own(value.node)
-        value.type = type
+        self._own(value._node)
+        value._type = type
         self._touch()
 
     def set_attrs(self, node: Node, **changes: Attr) -> None:
@@ -356,22 +356,22 @@ class Graph(Structure):
         A chain has those of its stages alone.
         """
         self._own(node)
-        if node.stages and changes:
+        if node._stages and changes:
             raise TypeRuleError(f"{node.name} is a chain, whose stages have the attributes")
-        node._attrs = spec(node.op).complete({**node._attrs, **changes})
+        node._attrs = spec(node._op).complete({**node._attrs, **changes})
         self._touch()
 
     def set_inner(self, node: Node, slot: str, element: Element | None) -> None:
         """States what a value inside an op is rounded to; None: it is not."""
         self._own(node)
-        known = slot if element is None else _inner_slot(node.op, slot)
+        known = slot if element is None else _inner_slot(node._op, slot)
         node._inner = entered(node._inner, known, element)
         self._touch()
 
     def set_origins(self, node: Node, origins: Iterable[Origin]) -> None:
         """States where a node came from."""
         self._own(node)
-        node.origins = tuple(dict.fromkeys(origins))
+        node._origins = tuple(dict.fromkeys(origins))
 
     def set_slot_origins(self, node: Node, slot: str, origins: Iterable[Origin]) -> None:
         """States whose quantize or dequantize a slot absorbed; none clears it."""
@@ -380,13 +380,13 @@ class Graph(Structure):
 
     def set_lineage(self, value: Value, lineage: Lineage) -> None:
         """States which source tensor a value stands for."""
-        self._own(value.node)
+        self._own(value._node)
         value._lineage = lineage
 
     def set_profile(self, node: Node, profile: str | None) -> None:
         """States whose arithmetic a node follows; None: the graph's."""
         self._own(node)
-        node.profile = profile
+        node._profile = profile
         self._touch()
 
     def set_scheme(self, node: Node, slot: str, scheme: Scheme | None) -> None:
@@ -401,15 +401,15 @@ class Graph(Structure):
         out = Graph(self.name, self.profile)
         twin: dict[Value, Value] = {}
         for node in self:
-            made = Node(node.op, node._attrs, node.origins, node.profile, node.stages)
+            made = Node(node._op, node._attrs, node._origins, node._profile, node._stages)
             made._slot_origins = dict(node._slot_origins) or NOTHING
             made._schemes = dict(node._schemes) or NOTHING
             made._inner = dict(node._inner) or NOTHING
             operands = {slot: twin[value] for slot, value in node._operands.items()}
-            types = tuple(value.type for value in node.results)
-            out._place(made, operands, types, [v.name for v in node.results], None)
+            types = tuple(value._type for value in node._results)
+            out._place(made, operands, types, [v.name for v in node._results], None)
             out._hold(made, {n: b.copy() for n, b in self._bodies.get(node, {}).items()})
-            for value, other in zip(node.results, made.results, strict=True):
+            for value, other in zip(node._results, made.results, strict=True):
                 twin[value] = other
                 other._lineage = value._lineage
             if node is self._output:
@@ -419,7 +419,7 @@ class Graph(Structure):
 
 def _given_by_name(node: Node) -> bool:
     """Whether the caller of a graph may give the node's value, by its name."""
-    return node.op == "input" or (node.op == "constant" and node._attrs["default"] is True)
+    return node._op == "input" or (node._op == "constant" and node._attrs["default"] is True)
 
 
 def _inner_slot(op: str, slot: str) -> str:

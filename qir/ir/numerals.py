@@ -1,4 +1,4 @@
-"""Numbers as texts: the shortest decimal that reads back to the same bits."""
+"""Numbers of parameters: as texts that read back to the same bits, and as a type holds them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import math
 import struct
 
 import numpy as np
+from numpy.typing import NDArray
 
+from qir.errors import TypeRuleError
 from qir.ir.dtype import F32, DType
 
 _SINGLE = struct.Struct("f")
@@ -39,3 +41,14 @@ def number(value: float, kind: DType | None = None) -> str:
     if rounded(float(text), kind) != value:  # rounding twice, by way of float64, may tip a tie
         return repr(value)
     return text if any(c in text for c in ".en") else f"{text}.0"
+
+
+def check_zeros(zeros: NDArray[np.generic], storage: DType) -> None:
+    """TypeRuleError for zero points that a cast to the storage type would change."""
+    low, high = storage.bounds
+    few = zeros.size > 1 and zeros.dtype.kind in "iu"
+    for zero in (zeros.min(), zeros.max()) if few else zeros.flat:
+        if not (isinstance(zero, int | float | np.integer | np.floating) and low <= zero <= high):
+            raise TypeRuleError(f"zero point {zero}; those of {storage} are {low} to {high}")
+        if zero != int(zero):
+            raise TypeRuleError(f"zero point {zero} is no whole number")

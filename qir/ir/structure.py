@@ -27,7 +27,7 @@ class Structure:
     """Nodes in order with their uses and names; `Graph` adds the edits that everybody may call."""
 
     def __init__(self, name: str) -> None:
-        self.name = name
+        self._name = name
         self._store: nx.MultiDiGraph[Node] = nx.MultiDiGraph()
         self._view: nx.MultiDiGraph[Node] | None = None
         self._order = Order()
@@ -53,6 +53,17 @@ class Structure:
             return self._values[name]
         except KeyError:
             raise GraphError(f"graph {self.name} has no value %{name}") from None
+
+    @property
+    def name(self) -> str:
+        """Its name; a body has that of its slot."""
+        return self._name
+
+    @name.setter
+    def name(self, name: str) -> None:
+        self._free()
+        self._name = name
+        self._touch()
 
     @property
     def version(self) -> int:
@@ -114,29 +125,29 @@ class Structure:
             node = todo.pop()
             if node._rank >= user._rank and node not in late:
                 late.add(node)
-                todo += [value.node for value in node._operands.values()]
+                todo += [value._node for value in node._operands.values()]
         if user in late:
             raise cycle(user, producer)
         return late
 
     def _check_removal(self, node: Node, removed: Container[Node] = ()) -> None:
         """GraphError where a node that stays uses a value of one that is to be removed."""
-        for value in node.results:
+        for value in node._results:
             for user, _ in value._uses:
                 if user not in removed:
-                    raise GraphError(f"cannot remove {node.name}: {user.name} uses %{value.name}")
+                    raise GraphError(f"cannot remove {node.name}: {user.name} uses %{value._name}")
 
     def _check_substitution(self, dead: Sequence[Node], values: Sequence[Value]) -> None:
         """GraphError unless all can be removed, and values replace what the first makes."""
         for node in dead:
             self._own(node)
         for value in values:
-            self._own(value.node)
+            self._own(value._node)
         node = dead[0]
-        if len(values) != len(node.results):
-            made = f"{node.name} makes {len(node.results)} values"
+        if len(values) != len(node._results):
+            made = f"{node.name} makes {len(node._results)} values"
             raise GraphError(f"{made}, {len(values)} are given for them")
-        if made_by := next((v.node for v in values if v.node in dead), None):
+        if made_by := next((v._node for v in values if v._node in dead), None):
             raise GraphError(
                 f"{made_by.name} makes a value that is to stay, so it cannot be removed"
             )
@@ -144,7 +155,7 @@ class Structure:
             if each in dead[:i]:
                 raise GraphError(f"{each.name} is to be removed twice")
             self._check_removal(each, dead[:i])
-        self._check_cycle(dict(zip(node.results, values, strict=True)))
+        self._check_cycle(dict(zip(node._results, values, strict=True)))
 
     def _check_cycle(self, instead: Mapping[Value, Value]) -> None:
         """GraphError where uses of values cannot be given others without closing a cycle."""
@@ -153,12 +164,12 @@ class Structure:
             return
         first = min(user._rank for user in users)
         above: dict[Node, list[Node]] = {}
-        todo = [new.node for new in instead.values()]
+        todo = [new._node for new in instead.values()]
         while todo:
             node = todo.pop()
             if node._rank >= first and node not in above:
                 operands = [instead.get(value, value) for value in node._operands.values()]
-                above[node] = [value.node for value in operands]
+                above[node] = [value._node for value in operands]
                 todo += above[node]
         if users.isdisjoint(above):
             return
@@ -184,19 +195,20 @@ class Structure:
             self._own(before)
         here = self._store._node
         for slot, value in operands.items():
-            if value.node not in here:
-                raise GraphError(f"{node.op}: %{value.name} in {slot} is of another graph")
-            if before is not None and value.node._rank >= before._rank:
-                raise GraphError(f"{node.op}: %{value.name} is made after {before.name}")
-        names = self._names(node.op, name, len(kinds))
+            if value._node not in here:
+                raise GraphError(f"{node._op}: %{value._name} in {slot} is of another graph")
+            if before is not None and value._node._rank >= before._rank:
+                raise GraphError(f"{node._op}: %{value._name} is made after {before.name}")
+        names = self._names(node._op, name, len(kinds))
         self._order.insert(node, before)
         store.put(self._store, node, operands)
         if len(kinds) == 1:
             made = self._values[names[0]] = Value(node, 0, names[0], kinds[0])
-            node.results = (made,)
+            node._results = (made,)
         else:
-            node.results = tuple(map(Value, repeat(node), range(len(kinds)), names, kinds))
-            self._values.update(zip(names, node.results, strict=True))
+            made_all = tuple(map(Value, repeat(node), range(len(kinds)), names, kinds))
+            node._results = made_all
+            self._values.update(zip(names, made_all, strict=True))
         bound = node._operands
         for slot, value in operands.items():
             bound[slot] = value
@@ -231,7 +243,7 @@ class Structure:
     def _join(self, node: Node, slot: str, value: Value) -> None:
         node._operands[slot] = value
         value._uses[Use(node, slot)] = None
-        store.join(self._store, value.node, node, slot, value.index)
+        store.join(self._store, value._node, node, slot, value._index)
 
     def _unbind(self, node: Node, slot: str) -> None:
         self._release(node, slot)
@@ -240,7 +252,7 @@ class Structure:
     def _release(self, node: Node, slot: str) -> None:
         if (value := node._operands.get(slot)) is not None:
             del value._uses[Use(node, slot)]
-            self._store.remove_edge(value.node, node, key=slot)
+            self._store.remove_edge(value._node, node, key=slot)
 
     def _lift(self, late: set[Node], user: Node) -> None:
         """Moves nodes, in their order, to just before one."""
@@ -257,17 +269,17 @@ class Structure:
         """Removes a node that nobody uses."""
         for slot in list(node._operands):
             self._unbind(node, slot)
-        for value in node.results:
-            del self._values[value.name]
+        for value in node._results:
+            del self._values[value._name]
         self._store.remove_node(node)
         self._order.take_out(node)
         self._touch()
 
     def _rename(self, value: Value, name: str) -> None:
         """Gives a value a name that is not taken; it still stands for the same source tensor."""
-        del self._values[value.name]
+        del self._values[value._name]
         value._lineage = value.lineage
-        value.name = name
+        value._name = name
         self._values[name] = value
         self._touch()
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Literal, TypeAlias
+from typing import Literal, NoReturn, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from qir.errors import GraphError, TypeRuleError
 from qir.ir import dims
 from qir.ir.dims import Dim, Shape, Sym
 from qir.ir.dtype import F32, F64, STRING, DType, dtype_of
-from qir.ir.numerals import number, rounded
+from qir.ir.numerals import check_zeros, number, rounded
 from qir.ir.parts import Held, Parts, pieces
 
 _MOST_DEPTH = 8  # arrays of scales whose scales are arrays whose scales ...
@@ -44,6 +44,11 @@ class Array:
     """
 
     __slots__ = ("_digest", "depth", "held", "name", "type")
+    _digest: str
+    depth: int
+    held: Held
+    name: str
+    type: TensorType
 
     def __init__(self, data: Held, type: TensorType, name: str = "") -> None:
         kind = type.dtype
@@ -52,20 +57,25 @@ class Array:
         if kind.carrier != data.dtype or tuple(type.shape) != data.shape:
             held = f"{data.dtype} {list(data.shape)}"
             raise GraphError(f"array {name or '?'}: holds {held}, its type is {type}")
-        self.depth = 1
+        depth = 1
         if kind is not type.element:
-            self.depth += max((a.depth for a in type.arrays()), default=0)
-        if self.depth > _MOST_DEPTH:
+            depth += max((a.depth for a in type.arrays()), default=0)
+        if depth > _MOST_DEPTH:
             raise GraphError(f"array {name or '?'}: arrays within types, over {_MOST_DEPTH} deep")
         if not isinstance(data, Parts):
             if data.flags.writeable:
                 data = data.copy()
                 data.flags.writeable = False
             data = data.view() if data.base is None else data
-        self.held = data
-        self.type = type
-        self.name = name
-        self._digest = ""
+        put = object.__setattr__
+        put(self, "held", data)
+        put(self, "type", type)
+        put(self, "name", name)
+        put(self, "depth", depth)
+        put(self, "_digest", "")
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"nobody writes to an array, nor to its {name}")
 
     @property
     def data(self) -> NDArray[np.generic]:
@@ -94,7 +104,7 @@ class Array:
             else:
                 for piece in pieces(self.held):
                     state.update(piece.reshape(-1).view(np.uint8).data)
-            self._digest = state.hexdigest()
+            object.__setattr__(self, "_digest", state.hexdigest())
         return self._digest
 
     def __eq__(self, other: object) -> bool:
@@ -435,17 +445,6 @@ def param(values: NDArray[np.generic], grain: Grain | None, name: str) -> Param:
     return Array.of(np.ascontiguousarray(values), name)
 
 
-def _check_zeros(zeros: NDArray[np.generic], storage: DType) -> None:
-    """TypeRuleError for zero points that a cast to the storage type would change."""
-    low, high = storage.bounds
-    few = zeros.size > 1 and zeros.dtype.kind in "iu"
-    for zero in (zeros.min(), zeros.max()) if few else zeros.flat:
-        if not (isinstance(zero, int | float | np.integer | np.floating) and low <= zero <= high):
-            raise TypeRuleError(f"zero point {zero}; those of {storage} are {low} to {high}")
-        if zero != int(zero):
-            raise TypeRuleError(f"zero point {zero} is no whole number")
-
-
 def uniform(
     storage: DType,
     scale: NDArray[np.floating] | np.floating,
@@ -468,7 +467,7 @@ def uniform(
     if not kind.is_float:
         raise TypeRuleError(f"scales are floats, and {kind} is none")
     if storage.is_integer:
-        _check_zeros(zeros, storage)
+        check_zeros(zeros, storage)
     try:
         zeros = np.broadcast_to(zeros, scale.shape)
     except ValueError:

@@ -35,7 +35,7 @@ def lost_edge(graph: Graph) -> None:
 
 
 def lost_name(graph: Graph) -> None:
-    graph["y"].name = "other"
+    graph["y"]._name = "other"
 
 
 @pytest.mark.parametrize(

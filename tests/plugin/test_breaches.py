@@ -212,7 +212,7 @@ def test_the_checks_find_changes_behind_the_graphs_back_and_passes_without_an_en
 
         def run(self, graph: Graph, ledger: Ledger) -> int:
             for node in graph:
-                node.op = "neg" if node.op == "abs" else node.op
+                node._op = "neg" if node.op == "abs" else node.op
             return 0
 
     @dataclass(frozen=True)
