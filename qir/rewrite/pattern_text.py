@@ -314,11 +314,15 @@ class _Reader:
             return Every(term, self.word() if cursor.take_word("as") else "")
         if not cursor.take("["):
             return FLOW if cursor.take(".") else self.term()
+        self.depth += 1
+        if self.depth > _MAX_DEPTH:
+            raise cursor.fail(f"lists within lists, more than {_MAX_DEPTH} deep")
         items: list[Given | EllipsisType] = []
         while not cursor.take("]"):
             if items:
                 cursor.expect(",")
             items.append(self.operand())
+        self.depth -= 1
         return list_of(items)
 
     def word(self) -> str:
