@@ -6,7 +6,8 @@ that is refused changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import SupportsIndex
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -61,7 +62,22 @@ class Graph(Structure):
             return True
         return print_graph(self, by_content=True) == print_graph(other, by_content=True)
 
-    __hash__ = object.__hash__
+    __hash__ = None  # type: ignore[assignment]
+    """What is compared by its contents and can be edited has no hash; `id(graph)` is its own."""
+
+    def __copy__(self) -> Graph:
+        return self.copy()
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Graph:
+        return self.copy()
+
+    def __reduce_ex__(
+        self, protocol: SupportsIndex
+    ) -> tuple[Callable[[bytes], Graph], tuple[bytes]]:
+        """For pickle: the bytes of a `.qir` file."""
+        from qir.ir.file import graph_bytes, graph_of
+
+        return graph_of, (graph_bytes(self),)
 
     @property
     def profile(self) -> str:
