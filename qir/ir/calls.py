@@ -172,7 +172,10 @@ def _signature(body: Program) -> Signature:
 
 
 def check_chain(stages: tuple[Stage, ...]) -> None:
-    """GraphError where stages are not a chain: one value each, made of the one before."""
+    """GraphError where stages are not a chain: one value each, made of the one before.
+
+    TypeRuleError for operands that a stage's op does not take, or lacks.
+    """
     if len(stages) < 2:
         raise GraphError(f"a chain of {len(stages)} stages; one op alone is a plain node")
     for i, stage in enumerate(stages):
@@ -182,6 +185,12 @@ def check_chain(stages: tuple[Stage, ...]) -> None:
         flow = row.slot(stage.flow) if stage.flow else None
         if (i > 0) != (flow is not None) or stage.flow in stage.slots:
             raise GraphError(f"stage {i}, {stage.op}: the flow from the stage before is amiss")
+        filled = {*stage.slots, stage.flow}
+        for slot in stage.slots:
+            _check_slot(row, slot)
+        for needed in row.operands:
+            if not (needed.optional or needed.variadic) and needed.name not in filled:
+                raise TypeRuleError(f"stage {i}: {stage.op} needs {needed.name}")
     if stages[-1].type is not None:
         raise GraphError("the last stage's type is the group's")
 
