@@ -5,10 +5,13 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 
+import numpy as np
 import pytest
 
 from qir.errors import GraphError, QirError, TypeRuleError
+from qir.ir.attrs import Attr
 from qir.ir.dtype import F32
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
@@ -73,8 +76,8 @@ def test_an_input_that_stands_for_a_node_keeps_its_name() -> None:
 
 def test_a_constant_that_can_be_given_keeps_its_name() -> None:
     graph, (x,) = start()
-    data = Array.of(KIND.dtype.carrier.type([[1, 2, 3], [4, 5, 6]]))
-    attrs = {"data": data, "default": True}
+    data = Array.of(np.ones((2, 3), np.float32))
+    attrs: dict[str, Attr] = {"data": data, "default": True}
     given = graph.add("constant", None, attrs, types=[KIND], name="given").result
     first = graph.add("relu", {"x": x}, name="first")
     graph.add("output", {"o": first.result})
@@ -86,7 +89,7 @@ def test_a_substitution_with_too_few_or_too_many_values_changes_nothing() -> Non
     graph, x, halves = pair()
     one = graph.add("slice", {"x": x}, {"starts": (0,), "ends": (1,), "axes": (0,), "steps": (1,)})
     for values in ((one.result,), (one.result,) * 3):
-        said = refused(graph, lambda v=values: graph.substitute(halves, *v))
+        said = refused(graph, partial(graph.substitute, halves, *values))
         assert said == f"GraphError: p makes 2 values, {len(values)} are given for them"
 
 
@@ -128,7 +131,7 @@ def test_a_substitution_that_removes_what_is_used_changes_nothing() -> None:
         ((halves.results[1], one), (), "p makes a value that is to stay"),
         ((one, stranger), (), "z is of another graph"),
     ):
-        found = refused(graph, lambda v=values, g=gone: graph.substitute(halves, *v, gone=g))
+        found = refused(graph, partial(graph.substitute, halves, *values, gone=gone))
         assert said in found, found
     assert sound(other) == ""
     graph.substitute(halves, one, one, gone=(user, before))

@@ -330,9 +330,9 @@ def test_attributes_are_taken_as_patterns_take_them() -> None:
     for wrong in (True, 10**400, [1.0], "1"):
         with pytest.raises(TypeRuleError, match="is not float"):
             graph.add("clip", {"x": x}, {"max": wrong})  # type: ignore[dict-item]
-    for wrong in ([1.0, 0], [[1], [0]], [True, False], "10", 1):
+    for odd in ([1.0, 0], [[1], [0]], [True, False], "10", 1):
         with pytest.raises(TypeRuleError, match="is not ints"):
-            graph.add("transpose", {"x": x}, {"perm": wrong})  # type: ignore[dict-item]
+            graph.add("transpose", {"x": x}, {"perm": odd})  # type: ignore[dict-item]
     assert sound(graph) == ""
 
 
