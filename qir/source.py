@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from weakref import WeakKeyDictionary
+from weakref import finalize
 
 from qir.ir.graph import Graph
 
@@ -17,7 +17,8 @@ class _Source:
     version: int
 
 
-_SOURCES: WeakKeyDictionary[Graph, _Source] = WeakKeyDictionary()
+_SOURCES: dict[int, _Source] = {}
+"""By the identity of graphs, as long as they live: what can be edited has no hash."""
 
 
 def remember(graph: Graph, path: Path) -> None:
@@ -27,12 +28,14 @@ def remember(graph: Graph, path: Path) -> None:
         whole = path.resolve()
     except OSError:
         return
-    _SOURCES[graph] = _Source(whole, held.st_size, held.st_mtime_ns, graph.version)
+    if id(graph) not in _SOURCES:
+        finalize(graph, _SOURCES.pop, id(graph), None).atexit = False
+    _SOURCES[id(graph)] = _Source(whole, held.st_size, held.st_mtime_ns, graph.version)
 
 
 def untouched(graph: Graph) -> Path | None:
     """The file of a graph that nobody edited, where it is as it was; else nothing."""
-    found = _SOURCES.get(graph)
+    found = _SOURCES.get(id(graph))
     if found is None or found.version != graph.version:
         return None
     try:

@@ -86,7 +86,7 @@ def stored_size(kind: DType, shape: tuple[int, ...]) -> int:
 class Room:
     """What sparse tensors of a file may take together once their zeros are there."""
 
-    most = 1 << 30
+    most = 1 << 26
 
     def __init__(self) -> None:
         self.left = self.most

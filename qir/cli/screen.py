@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from qir.cli.failures import printable
+from qir.ir.lexer import spelled
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -81,7 +82,7 @@ class Screen:
 
     def json(self, data: object) -> None:
         """Prints JSON, quiet or not: it was asked for."""
-        print(json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False))
+        print(spelled(json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False)))
 
     def facts(self, facts: Mapping[str, str]) -> None:
         """Prints names and what is to say of each, aligned; long ones go on below themselves."""

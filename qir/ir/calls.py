@@ -12,6 +12,7 @@ from qir.ir.dtype import DType
 from qir.ir.node import Node, Program, Stage, Value
 from qir.ir.ops import OPS, Call, Signature, spec
 from qir.ir.ops.graph import GIVEN
+from qir.ir.ops.spec import OpSpec
 from qir.ir.types import Array, TensorType
 
 
@@ -83,7 +84,7 @@ class _Asked(Mapping[str, Array]):
 
 def _key(operands: Mapping[str, Value], attrs: Mapping[str, Attr]) -> tuple[object, ...] | None:
     """All that a rule looks at but constants; None where codes have types of their own."""
-    types = [value.type for value in operands.values()]
+    types = [value._type for value in operands.values()]
     for kind in types:
         if kind.element.__class__ is not DType:
             return None
@@ -116,11 +117,11 @@ def looked_into(node: Node) -> frozenset[str]:
 
     None of them for an op whose types are stated.
     """
-    if node.op in GIVEN:
+    if node._op in GIVEN:
         return frozenset()
-    call = make_call(node.op, node.operands, node.attrs, dict(node.bodies))
+    call = make_call(node._op, node.operands, node.attrs, dict(node.bodies))
     held = _Asked(call.constants)
-    spec(node.op).rule(replace(call, constants=held))
+    spec(node._op).rule(replace(call, constants=held))
     return frozenset(held.slots)
 
 
@@ -155,9 +156,9 @@ def make_call(
     beside: dict[str, TensorType] = {}
     for slot, value in operands.items():
         apart = op not in GIVEN and row.companion(slot)
-        (beside if apart else types)[slot] = value.type
+        (beside if apart else types)[slot] = value._type
         array = value.constant
-        if array is not None and (array.type is value.type or array.type == value.type):
+        if array is not None and (array.type is value._type or array.type == value._type):
             constants[slot] = array
     if op == "constant" and isinstance(data := attrs["data"], Array):
         constants["data"] = data
@@ -166,12 +167,15 @@ def make_call(
 
 
 def _signature(body: Program) -> Signature:
-    made = tuple(v.type for v in body.outputs.values())
-    return Signature(tuple(v.type for v in body.inputs), made)
+    made = tuple(v._type for v in body.outputs.values())
+    return Signature(tuple(v._type for v in body.inputs), made)
 
 
 def check_chain(stages: tuple[Stage, ...]) -> None:
-    """GraphError where stages are not a chain: one value each, made of the one before."""
+    """GraphError where stages are not a chain: one value each, made of the one before.
+
+    TypeRuleError for operands that a stage's op does not take, or lacks.
+    """
     if len(stages) < 2:
         raise GraphError(f"a chain of {len(stages)} stages; one op alone is a plain node")
     for i, stage in enumerate(stages):
@@ -181,6 +185,12 @@ def check_chain(stages: tuple[Stage, ...]) -> None:
         flow = row.slot(stage.flow) if stage.flow else None
         if (i > 0) != (flow is not None) or stage.flow in stage.slots:
             raise GraphError(f"stage {i}, {stage.op}: the flow from the stage before is amiss")
+        filled = {*stage.slots, stage.flow}
+        for slot in stage.slots:
+            _check_slot(row, slot)
+        for needed in row.operands:
+            if not (needed.optional or needed.variadic) and needed.name not in filled:
+                raise TypeRuleError(f"stage {i}: {stage.op} needs {needed.name}")
     if stages[-1].type is not None:
         raise GraphError("the last stage's type is the group's")
 
@@ -197,11 +207,32 @@ def check_slots(op: str, operands: Mapping[str, Value], *, whole: bool = True) -
     if op in ("output", "foreign", "fused") or tuple(operands) in row.fitting:
         return
     for slot in operands:
-        if row.slot(slot) is None and not row.companion(slot):
-            known = ", ".join(s.name for s in row.operands) or "none"
-            raise TypeRuleError(f"{op} has no slot {slot}; its slots: {known}")
+        _check_slot(row, slot)
     for needed in row.operands if whole else ():
         if not (needed.optional or needed.variadic) and needed.name not in operands:
             raise TypeRuleError(f"{op} needs {needed.name}")
     if whole and len(row.fitting) < _FORMS:
         row.fitting.add(tuple(operands))
+
+
+def _check_slot(row: OpSpec, slot: str) -> None:
+    if row.slot(slot) is None and not row.companion(slot):
+        known = ", ".join(s.name for s in row.operands) or "none"
+        raise TypeRuleError(f"{row.name} has no slot {slot}; its slots: {known}")
+
+
+def check_operand(node: Node, slot: str, value: Value | None) -> None:
+    """GraphError or TypeRuleError where a slot cannot be bound to a value, or emptied."""
+    held = slot in node._operands
+    if node._op == "fused" and (value is None or not held):
+        said = "needs all its operands" if held else f"has no operand {slot}"
+        raise TypeRuleError(f"{node.name} {said}; a group has those of its stages or its body")
+    if value is not None:
+        if not (held and isinstance(value, Value)):
+            check_slots(node._op, {slot: value}, whole=False)
+        return
+    row = spec(node._op)
+    if not held and node._op not in ("output", "foreign"):
+        _check_slot(row, slot)
+    if held and any(s.name == slot and not s.optional for s in row.operands):
+        raise TypeRuleError(f"{node._op} needs {slot}")

@@ -10,7 +10,9 @@ import re
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from qir.errors import ParseError
+import numpy as np
+
+from qir.errors import ParseError, TypeRuleError
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -193,6 +195,20 @@ def bind(dim: Dim, values: dict[str, int]) -> Dim:
             term = multiply(term, value)
         out = add(out, term)
     return out
+
+
+def size(given: object) -> Dim:
+    """A dimension of what a program writes for one: a name or an expression is a symbolic size.
+
+    Raises TypeRuleError for what is no size, ParseError for a text that is none.
+    """
+    if given is None or isinstance(given, Sym):
+        return given
+    if isinstance(given, str):
+        return parse(given)
+    if isinstance(given, int | np.integer) and not isinstance(given, bool):
+        return int(given)
+    raise TypeRuleError(f"a size of {given!r}; sizes are whole numbers, names and None")
 
 
 def known(shape: Shape) -> tuple[int, ...] | None:

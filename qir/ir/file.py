@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory, TemporaryFile
 from typing import BinaryIO, TypeAlias
 
 import numpy as np
@@ -121,6 +122,23 @@ def read(path: Path, *, check: bool = True) -> Bundle:
     """
     with _opened(path) as file:
         return _read(file, check)
+
+
+def graph_bytes(graph: Graph) -> bytes:
+    """The bytes of the file of a graph alone."""
+    with TemporaryDirectory() as folder:
+        place = Path(folder) / "graph.qir"
+        write(place, Bundle(graph))
+        return place.read_bytes()
+
+
+def graph_of(data: bytes) -> Graph:
+    """The graph of a file's bytes; InputError as `read`."""
+    with TemporaryFile() as file:
+        file.write(data)
+        file.flush()
+        file.seek(0)
+        return _read(file, check=True).graph
 
 
 def texts(path: Path) -> Mapping[str, str]:

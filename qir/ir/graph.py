@@ -1,82 +1,52 @@
 """A program: nodes, the values they make, and the uses of those values.
 
-The store is a networkx MultiDiGraph whose vertices are the nodes and whose edges are uses,
-keyed by slot name. Nodes stand in a linked order that is always topological; each has a rank,
-so that asking which of two comes first costs nothing. Only a graph's methods change it, and what
-it shows of its tables cannot be written to.
+Only a graph's methods change it, and what it shows of its tables cannot be written to. An edit
+that is refused changes nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import repeat
-from types import MappingProxyType
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import SupportsIndex
 
-import networkx as nx
 import numpy as np
 from numpy.typing import ArrayLike
 
 from qir.arguments import checked_methods
 from qir.errors import GraphError, TypeRuleError
-from qir.ir import store
 from qir.ir.attrs import Attr
-from qir.ir.calls import check_chain, check_slots, infer
+from qir.ir.calls import check_chain, check_operand, check_slots, infer
 from qir.ir.growth import growth
 from qir.ir.html import graph_html
 from qir.ir.look import brief_graph
-from qir.ir.node import NOTHING, Node, Stage, Use, Value, entered
+from qir.ir.node import NOTHING, Node, Stage, Value, entered
 from qir.ir.ops import spec
 from qir.ir.ops.graph import GIVEN
-from qir.ir.order import Order
 from qir.ir.origin import Lineage, Origin
 from qir.ir.printer import print_graph
 from qir.ir.query import query
 from qir.ir.scheme import Scheme
+from qir.ir.structure import Structure, check_names, cycle
 from qir.ir.types import Array, Element, TensorType
 
 _DEEPEST = 32  # bodies within bodies
-_USE = tuple.__new__  # of a use, without going through Python
 
 
 @checked_methods
-class Graph:
+class Graph(Structure):
     """One program; iterating gives its nodes, producers first.
 
     Who adds or moves nodes while iterating does it over `list(graph)`.
     """
 
     def __init__(self, name: str = "main", profile: str = "native") -> None:
-        self.name = name
+        super().__init__(name)
         self._profile = profile
-        self._store: nx.MultiDiGraph[Node] = nx.MultiDiGraph()
-        self._view: nx.MultiDiGraph[Node] | None = None
-        self._order = Order()
-        self._values: dict[str, Value] = {}
-        self._counts: dict[str, int] = {}
         self._output: Node | None = None
         self._bodies: dict[Node, Mapping[str, Graph]] = {}
         self._holder: Graph | None = None
-        self._edits, self._most, self._kept = 0, float("inf"), 0
 
     # -- reading ------------------------------------------------------------------------------
-
-    def __iter__(self) -> Iterator[Node]:
-        return iter(self._order)
-
-    def __reversed__(self) -> Iterator[Node]:
-        return reversed(self._order)
-
-    def __len__(self) -> int:
-        return len(self._store)
-
-    def __contains__(self, node: object) -> bool:
-        return isinstance(node, Node) and self._store.has_node(node)
-
-    def __getitem__(self, name: str) -> Value:
-        try:
-            return self._values[name]
-        except KeyError:
-            raise GraphError(f"graph {self.name} has no value %{name}") from None
 
     def __repr__(self) -> str:
         return brief_graph(self)
@@ -94,19 +64,22 @@ class Graph:
             return True
         return print_graph(self, by_content=True) == print_graph(other, by_content=True)
 
-    __hash__ = object.__hash__
+    __hash__ = None  # type: ignore[assignment]
+    """What is compared by its contents and can be edited has no hash; `id(graph)` is its own."""
 
-    @property
-    def version(self) -> int:
-        """Rises with every edit, of bodies too; what is derived from a graph is kept by it."""
-        return self._edits
+    def __copy__(self) -> Graph:
+        return self.copy()
 
-    def _touch(self) -> None:
-        self._edits += 1
-        if self._edits > self._most:
-            raise GraphError(f"graph {self.name} is edited for ever: {self._edits:,} times by now")
-        if self._holder is not None:
-            self._holder._touch()
+    def __deepcopy__(self, memo: dict[int, object]) -> Graph:
+        return self.copy()
+
+    def __reduce_ex__(
+        self, protocol: SupportsIndex
+    ) -> tuple[Callable[[bytes], Graph], tuple[bytes]]:
+        """For pickle: the bytes of a `.qir` file."""
+        from qir.ir.file import graph_bytes, graph_of
+
+        return graph_of, (graph_bytes(self),)
 
     @property
     def profile(self) -> str:
@@ -134,10 +107,6 @@ class Graph:
                 yield from body.walk(f"{here}/{node.name}")
         yield here, self
 
-    def has(self, name: str) -> bool:
-        """Whether a value of that name exists."""
-        return name in self._values
-
     @property
     def inputs(self) -> tuple[Value, ...]:
         """The values of the input nodes, in order."""
@@ -159,21 +128,6 @@ class Graph:
     def outputs(self) -> Mapping[str, Value]:
         """Results by name."""
         return self.output.operands
-
-    @property
-    def values(self) -> Mapping[str, Value]:
-        """Every value by name."""
-        return MappingProxyType(self._values)
-
-    @property
-    def nx(self) -> nx.MultiDiGraph[Node]:
-        """The graph for networkx: every algorithm at the store's speed, and no writing.
-
-        The data of its edges are for networkx alone; no part of QIR reads them.
-        """
-        if self._view is None:
-            self._view = nx.freeze(nx.graphviews.generic_graph_view(self._store))
-        return self._view
 
     def arrays(self) -> Iterator[Array]:
         """Every array that constants, attributes and types refer to, in order, repeats included."""
@@ -238,7 +192,7 @@ class Graph:
 
     def _hold(self, node: Node, bodies: Mapping[str, Graph]) -> None:
         for name, body in bodies.items():
-            body._holder, body.name = self, name
+            body._holder, body._name = self, name
         if bodies:
             self._bodies[node] = bodies
             node._bodies = bodies
@@ -251,8 +205,9 @@ class Graph:
         if op != "foreign" and sorted(wanted) != sorted(bodies):
             has = f"the bodies {', '.join(wanted)}" if wanted else "no bodies"
             raise GraphError(f"{op} has {has}, it is given {', '.join(bodies) or 'none'}")
-        for name, body in bodies.items():
-            if body._holder is not None or any(body is g for g in self._holders()):
+        for i, (name, body) in enumerate(bodies.items()):
+            taken = (*self._holders(), *list(bodies.values())[:i])
+            if body._holder is not None or any(body is g for g in taken):
                 raise GraphError(f"{op}: the graph of {name} has a place already; copy it first")
             body.output  # noqa: B018 - raises where there is none
         if op == "fused" and [v.name for v in bodies["body"].inputs] != list(operands):
@@ -290,6 +245,7 @@ class Graph:
         """
         kept = tuple(stages)
         check_chain(kept)
+        check_slots("fused", operands)
         wanted = [slot for i, s in enumerate(kept) for slot in s.group_slots(i)]
         if sorted(wanted) != sorted(operands):
             said = f"a chain wants {', '.join(wanted)}, it is given {', '.join(operands)}"
@@ -309,94 +265,36 @@ class Graph:
         made = self.add("constant", None, attrs, types=(held.type,), name=told, before=before)
         return made.result
 
-    def _place(
-        self,
-        node: Node,
-        operands: Mapping[str, Value],
-        kinds: tuple[TensorType, ...],
-        name: str | Iterable[str] | None,
-        before: Node | None,
-    ) -> None:
-        self._free()
-        if before is not None:
-            self._own(before)
-        here = self._store._node
-        for slot, value in operands.items():
-            if value.node not in here:
-                raise GraphError(f"{node.op}: %{value.name} in {slot} is of another graph")
-            if before is not None and value.node._rank >= before._rank:
-                raise GraphError(f"{node.op}: %{value.name} is made after {before.name}")
-        names = self._names(node.op, name, len(kinds))
-        self._order.insert(node, before)
-        store.put(self._store, node, operands)
-        if len(kinds) == 1:
-            made = self._values[names[0]] = Value(node, 0, names[0], kinds[0])
-            node.results = (made,)
-        else:
-            node.results = tuple(map(Value, repeat(node), range(len(kinds)), names, kinds))
-            self._values.update(zip(names, node.results, strict=True))
-        bound = node._operands
-        for slot, value in operands.items():
-            bound[slot] = value
-            value._uses[_USE(Use, (node, slot))] = None
-        self._touch()
-
-    def _names(self, op: str, name: str | Iterable[str] | None, count: int) -> list[str]:
-        if name is None or isinstance(name, str):
-            base = op if name is None else name
-            if count == 1:
-                return [base if base not in self._values else self.fresh(base)]
-            wanted = [base if i == 0 else f"{base}.{i}" for i in range(count)]
-        else:
-            wanted = list(name)
-        if len(wanted) != count:
-            raise GraphError(f"{op} makes {count} values, {len(wanted)} names are given")
-        if count == 1:
-            return [self.fresh(wanted[0])]
-        names: dict[str, None] = {}
-        for found in map(self.fresh, wanted):
-            while found in names:
-                found = self.fresh(f"{found}_1")
-            names[found] = None
-        return list(names)
-
-    def fresh(self, base: str) -> str:
-        """A value name that is not taken: the base itself, or with a number."""
-        if base not in self._values:
-            return base
-        count = self._counts.get(base, 1)
-        while (name := f"{base}_{count}") in self._values:
-            count += 1
-        self._counts[base] = count + 1
-        return name
-
     # -- editing ------------------------------------------------------------------------------
 
     def set_operand(self, node: Node, slot: str, value: Value | None) -> None:
         """Binds a slot to a value, or empties it; a producer that stands later moves up.
 
         Raises GraphError if that would close a cycle, TypeRuleError for a slot that the op does
-        not have; then nothing is changed.
+        not have, or cannot do without.
         """
         self._own(node)
-        if value is not None and slot not in node._operands:
-            check_slots(node.op, {slot: value}, whole=False)
-        if value is not None:
-            self._own(value.node)
-            self._lift(self._late(value.node, node), node)
-        if value is not None:
-            self._bind(node, slot, value)
-        else:
+        check_operand(node, slot, value)
+        if value is None:
+            if slot not in node._operands:
+                return
             self._unbind(node, slot)
+        else:
+            self._own(value._node)
+            self._lift(self._late(value._node, node), node)
+            self._bind(node, slot, value)
         self._touch()
 
     def replace(self, old: Value, new: Value, *, except_in: Node | None = None) -> int:
         """Gives every use of one value another; says how many there were.
 
-        Raises GraphError if that would close a cycle; then nothing is changed.
+        Raises GraphError if that would close a cycle.
         """
         self._own(old.node)
         self._own(new.node)
+        return self._replace(old, new, except_in)
+
+    def _replace(self, old: Value, new: Value, except_in: Node | None = None) -> int:
         uses = [use for use in old._uses if use.node is not except_in]
         if old is new or not uses:
             return 0
@@ -404,95 +302,92 @@ class Graph:
         late = self._late(new.node, first)
         for use in uses:
             if use.node in late:
-                raise _cycle(use.node, new.node)
+                raise cycle(use.node, new.node)
         self._lift(late, first)
-        for node, slot in uses:
-            self._bind(node, slot, new)
-        self._touch()
+        self._give(uses, new)
         return len(uses)
 
     def substitute(self, node: Node, *values: Value, gone: Iterable[Node] = ()) -> None:
-        """Takes out a node, and those of `gone`; values get the uses, names and lineage of what it
-        made. Raises as `replace` and `remove` do."""
-        for old, new in zip(node.results, values, strict=True):
-            self.replace(old, new)
-        for each in (node, *gone):
-            self.remove(each)
-        for old, new in zip(node.results, values, strict=True):
-            self.rename(new, old.name)
-            self.set_lineage(new, old.lineage)
+        """Replaces a node by values, and removes it and the nodes of `gone`.
+
+        The values get the uses, names and lineage of what it made; what the caller of the graph
+        gives by name keeps its own name and lineage. Raises as `replace` and `remove` do.
+        """
+        dead = (node, *gone)
+        self._check_substitution(dead, values)
+        for old, new in zip(node._results, values, strict=True):
+            self._replace(old, new)
+        for each in dead:
+            self._take_out(each)
+        for old, new in zip(node._results, values, strict=True):
+            if not _given_by_name(new.node):
+                self._rename(new, old.name)
+                new._lineage = old.lineage
 
     def remove(self, node: Node) -> None:
         """Takes out a node; GraphError while a value of it is used, naming the user."""
         self._own(node)
-        for value in node.results:
-            for use in value._uses:
-                raise GraphError(f"cannot remove {node.name}: {use.node.name} uses %{value.name}")
-        for slot in list(node._operands):
-            self._unbind(node, slot)
-        for value in node.results:
-            del self._values[value.name]
-        self._store.remove_node(node)
-        self._order.take_out(node)
+        self._check_removal(node)
+        self._take_out(node)
+
+    def _take_out(self, node: Node) -> None:
+        super()._take_out(node)
         for body in self._bodies.pop(node, {}).values():
             body._holder = None
         if node is self._output:
             self._output = None
-        self._touch()
 
     def prune(self) -> int:
         """Takes out every node whose values nobody uses, inputs aside; says how many."""
+        self._free()
         dead = [n for n in reversed(self) if n.op not in ("input", "output") and not n.used]
         count = 0
         while dead:
             node = dead.pop()
             if node not in self or node.used:
                 continue
-            producers = {v.node for v in node._operands.values()}
-            self.remove(node)
+            producers = {v._node for v in node._operands.values()}
+            self._take_out(node)
             count += 1
             dead += [p for p in producers if p.op != "input" and not p.used]
         return count
 
     def rename(self, value: Value, name: str) -> None:
         """Gives a value another name; GraphError if it is taken."""
-        self._own(value.node)
+        self._own(value._node)
         if name == value.name:
             return
+        check_names((name,))
         if name in self._values:
             raise GraphError(f"the name %{name} is taken")
-        del self._values[value.name]
-        value._lineage = value.lineage
-        value.name = name
-        self._values[name] = value
-        self._touch()
+        self._rename(value, name)
 
     def set_type(self, value: Value, type: TensorType) -> None:
         """States what a value is; the verifier checks that it fits its op."""
-        self._own(value.node)
-        value.type = type
+        self._own(value._node)
+        value._type = type
         self._touch()
 
     def set_attrs(self, node: Node, **changes: Attr) -> None:
         """Changes some attributes; TypeRuleError for one the op does not have. A chain has those
         of its stages alone."""
         self._own(node)
-        if node.stages and changes:
+        if node._stages and changes:
             raise TypeRuleError(f"{node.name} is a chain, whose stages have the attributes")
-        node._attrs = spec(node.op).complete({**node._attrs, **changes})
+        node._attrs = spec(node._op).complete({**node._attrs, **changes})
         self._touch()
 
     def set_inner(self, node: Node, slot: str, element: Element | None) -> None:
         """States what a value inside an op is rounded to; None: it is not."""
         self._own(node)
-        known = slot if element is None else _inner_slot(node.op, slot)
+        known = slot if element is None else _inner_slot(node._op, slot)
         node._inner = entered(node._inner, known, element)
         self._touch()
 
     def set_origins(self, node: Node, origins: Iterable[Origin]) -> None:
         """States where a node came from."""
         self._own(node)
-        node.origins = tuple(dict.fromkeys(origins))
+        node._origins = tuple(dict.fromkeys(origins))
 
     def set_slot_origins(self, node: Node, slot: str, origins: Iterable[Origin]) -> None:
         """States whose quantize or dequantize a slot absorbed; none clears it."""
@@ -501,13 +396,13 @@ class Graph:
 
     def set_lineage(self, value: Value, lineage: Lineage) -> None:
         """States which source tensor a value stands for."""
-        self._own(value.node)
+        self._own(value._node)
         value._lineage = lineage
 
     def set_profile(self, node: Node, profile: str | None) -> None:
         """States whose arithmetic a node follows; None: the graph's."""
         self._own(node)
-        node.profile = profile
+        node._profile = profile
         self._touch()
 
     def set_scheme(self, node: Node, slot: str, scheme: Scheme | None) -> None:
@@ -522,73 +417,25 @@ class Graph:
         out = Graph(self.name, self.profile)
         twin: dict[Value, Value] = {}
         for node in self:
-            made = Node(node.op, node._attrs, node.origins, node.profile, node.stages)
+            made = Node(node._op, node._attrs, node._origins, node._profile, node._stages)
             made._slot_origins = dict(node._slot_origins) or NOTHING
             made._schemes = dict(node._schemes) or NOTHING
             made._inner = dict(node._inner) or NOTHING
             operands = {slot: twin[value] for slot, value in node._operands.items()}
-            types = tuple(value.type for value in node.results)
-            out._place(made, operands, types, [v.name for v in node.results], None)
+            types = tuple(value._type for value in node._results)
+            out._place(made, operands, types, [v.name for v in node._results], None)
             out._hold(made, {n: b.copy() for n, b in self._bodies.get(node, {}).items()})
-            for value, other in zip(node.results, made.results, strict=True):
+            for value, other in zip(node._results, made.results, strict=True):
                 twin[value] = other
                 other._lineage = value._lineage
             if node is self._output:
                 out._output = made
         return out
 
-    # -- uses and order -----------------------------------------------------------------------
 
-    def _bind(self, node: Node, slot: str, value: Value) -> None:
-        """Makes an edge; a slot that held another value keeps its place among the slots."""
-        self._release(node, slot)
-        self._join(node, slot, value)
-
-    def _join(self, node: Node, slot: str, value: Value) -> None:
-        node._operands[slot] = value
-        value._uses[Use(node, slot)] = None
-        store.join(self._store, value.node, node, slot, value.index)
-
-    def _unbind(self, node: Node, slot: str) -> None:
-        self._release(node, slot)
-        node._operands.pop(slot, None)
-
-    def _release(self, node: Node, slot: str) -> None:
-        if (value := node._operands.get(slot)) is not None:
-            del value._uses[Use(node, slot)]
-            self._store.remove_edge(value.node, node, key=slot)
-
-    def _free(self) -> None:
-        if self._kept:
-            raise GraphError(f"graph {self.name} stays as it is while passes run on its copy")
-
-    def _own(self, node: Node) -> None:
-        self._free()
-        if node not in self:
-            raise GraphError(f"{node.name} is of another graph, or was removed")
-
-    def _late(self, producer: Node, user: Node) -> set[Node]:
-        """What would have to stand before its user and does not; GraphError for a cycle."""
-        late: set[Node] = set()
-        todo = [producer]
-        while todo:
-            node = todo.pop()
-            if node._rank >= user._rank and node not in late:
-                late.add(node)
-                todo += [value.node for value in node._operands.values()]
-        if user in late:
-            raise _cycle(user, producer)
-        return late
-
-    def _lift(self, late: set[Node], user: Node) -> None:
-        """Moves nodes, in their order, to just before one."""
-        for node in sorted(late, key=lambda n: n._rank):
-            self._order.take_out(node)
-            self._order.insert(node, user)
-
-
-def _cycle(user: Node, producer: Node) -> GraphError:
-    return GraphError(f"{user.name} would need its own result, through {producer.name}")
+def _given_by_name(node: Node) -> bool:
+    """Whether the caller of a graph may give the node's value, by its name."""
+    return node._op == "input" or (node._op == "constant" and node._attrs["default"] is True)
 
 
 def _inner_slot(op: str, slot: str) -> str:

@@ -12,7 +12,6 @@ from qir.ir._scan import Scanner
 
 _WORD = re.compile(r"[A-Za-z_][\w.\-]*")
 _NAME = re.compile(r"[A-Za-z_]\w*(?:\.\w+)*")
-_SURROGATE = re.compile(r"[\ud800-\udfff]")
 _LONGEST = 200  # letters of an error's message
 
 
@@ -86,8 +85,14 @@ class Cursor(Scanner):
 
 def quote(text: str) -> str:
     """A quoted text that reads back."""
-    quoted = json.dumps(text, ensure_ascii=False)
-    return _SURROGATE.sub(lambda found: f"\\u{ord(found[0]):04x}", quoted)
+    return spelled(json.dumps(text, ensure_ascii=False))
+
+
+def spelled(text: str) -> str:
+    """A JSON text whose control and direction characters are escapes; line ends stay."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
 
 
 def write_name(name: str) -> str:

@@ -5,10 +5,11 @@ Only a graph changes them: what they show of their tables is a view that cannot 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 from types import MappingProxyType
-from typing import NamedTuple, Never, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Never, Protocol, TypeVar
 
 from qir.ir import attrs as attributes
 from qir.ir.attrs import Attr
@@ -20,6 +21,15 @@ from qir.ir.types import Array, Element, QuantType, TensorType
 _T = TypeVar("_T")
 NOTHING: Mapping[str, Never] = MappingProxyType({})
 """The one empty table of all nodes whose table is empty; most are."""
+
+
+if TYPE_CHECKING:
+    from builtins import property as shown
+else:
+
+    def shown(getter: Callable[[object], object]) -> property:
+        """A property that reads the attribute of its name and `_`, without a call of Python."""
+        return property(attrgetter(f"_{getter.__name__}"), doc=getter.__doc__)
 
 
 def entered(table: Mapping[str, _T], slot: str, item: _T | None) -> Mapping[str, _T]:
@@ -49,8 +59,13 @@ class Use(NamedTuple):
 class Program(Protocol):
     """A graph as a node sees the bodies it holds; every one is a `Graph`."""
 
-    name: str
-    profile: str
+    @property
+    def name(self) -> str:
+        """Its name; a body has that of its slot."""
+
+    @property
+    def profile(self) -> str:
+        """The profile of nodes that name none."""
 
     def __iter__(self) -> Iterator[Node]: ...
 
@@ -66,20 +81,40 @@ class Program(Protocol):
 class Value:
     """One result of one node."""
 
-    __slots__ = ("_lineage", "_uses", "index", "name", "node", "type")
+    __slots__ = ("_index", "_lineage", "_name", "_node", "_type", "_uses")
 
     def __init__(self, node: Node, index: int, name: str, type: TensorType) -> None:
-        self.node = node
-        self.index = index
-        self.name = name
-        self.type = type
+        self._node = node
+        self._index = index
+        self._name = name
+        self._type = type
         self._uses: dict[Use, None] = {}
         self._lineage: Lineage | None = None
+
+    @shown
+    def node(self) -> Node:
+        """The node that makes it."""
+        return self._node
+
+    @shown
+    def index(self) -> int:
+        """Its place among the node's results."""
+        return self._index
+
+    @shown
+    def name(self) -> str:
+        """Its name, which no other value of the graph has; `Graph.rename` changes it."""
+        return self._name
+
+    @shown
+    def type(self) -> TensorType:
+        """Its type; `Graph.set_type` states another."""
+        return self._type
 
     @property
     def lineage(self) -> Lineage:
         """The source tensor that it stands for: the one of its own name unless stated."""
-        return self._lineage or Lineage(self.name)
+        return self._lineage or Lineage(self._name)
 
     @property
     def uses(self) -> Mapping[Use, None]:
@@ -89,7 +124,7 @@ class Value:
     @property
     def constant(self) -> Array | None:
         """The elements, where the value is a constant."""
-        data = self.node._attrs.get("data") if self.node.op == "constant" else None
+        data = self._node._attrs.get("data") if self._node._op == "constant" else None
         return data if isinstance(data, Array) else None
 
     @property
@@ -103,7 +138,7 @@ class Value:
         return next(iter(self._uses)) if len(self._uses) == 1 else None
 
     def __repr__(self) -> str:
-        return f"%{in_line(self.name)} : {self.type!r}"
+        return f"%{in_line(self._name)} : {self._type!r}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,16 +175,16 @@ class Node:
         "_fallback",
         "_inner",
         "_next",
+        "_op",
         "_operands",
+        "_origins",
         "_prev",
+        "_profile",
         "_rank",
+        "_results",
         "_schemes",
         "_slot_origins",
-        "op",
-        "origins",
-        "profile",
-        "results",
-        "stages",
+        "_stages",
     )
 
     def __init__(
@@ -160,14 +195,14 @@ class Node:
         profile: str | None = None,
         stages: tuple[Stage, ...] = (),
     ) -> None:
-        self.op = op
+        self._op = op
         self._attrs = attrs
         self._operands: dict[str, Value] = {}
-        self.results: tuple[Value, ...] = ()
-        self.origins = origins
+        self._results: tuple[Value, ...] = ()
+        self._origins = origins
         self._slot_origins: Mapping[str, tuple[Origin, ...]] = NOTHING
-        self.profile = profile
-        self.stages = stages
+        self._profile = profile
+        self._stages = stages
         self._schemes: Mapping[str, Scheme] = NOTHING
         self._inner: Mapping[str, Element] = NOTHING
         self._bodies: Mapping[str, Program] = NOTHING
@@ -175,6 +210,31 @@ class Node:
         self._next: Node | None = None
         self._rank = 0
         self._fallback = op
+
+    @shown
+    def op(self) -> str:
+        """The name of its op."""
+        return self._op
+
+    @shown
+    def results(self) -> tuple[Value, ...]:
+        """The values that it makes."""
+        return self._results
+
+    @shown
+    def stages(self) -> tuple[Stage, ...]:
+        """The stages of a chain; none for other nodes."""
+        return self._stages
+
+    @shown
+    def profile(self) -> str | None:
+        """The profile whose arithmetic it follows; None: that of its graph."""
+        return self._profile
+
+    @shown
+    def origins(self) -> tuple[Origin, ...]:
+        """The operators of the source that it came from."""
+        return self._origins
 
     @property
     def attrs(self) -> Mapping[str, Attr]:
@@ -209,12 +269,12 @@ class Node:
     @property
     def name(self) -> str:
         """The name of its first result, or its op where it has none."""
-        return self.results[0].name if self.results else self._fallback
+        return self._results[0].name if self._results else self._fallback
 
     @property
     def result(self) -> Value:
         """The one result."""
-        (value,) = self.results
+        (value,) = self._results
         return value
 
     def precedes(self, other: Node) -> bool:
@@ -227,7 +287,7 @@ class Node:
     @property
     def used(self) -> bool:
         """Whether somebody uses a result."""
-        return any(value._uses for value in self.results)
+        return any(value._uses for value in self._results)
 
     def attr(self, name: str) -> Attr:
         """An attribute; KeyError if the op has none of that name."""
@@ -237,13 +297,13 @@ class Node:
         """Every array that its attributes and types refer to, in order, repeats included."""
         for value in self._attrs.values():
             yield from attributes.arrays(value)
-        for stage in self.stages:
+        for stage in self._stages:
             for value in stage.attrs.values():
                 yield from attributes.arrays(value)
             if stage.type:
                 yield from stage.type.arrays()
-        for result in self.results:
-            yield from result.type.arrays()
+        for result in self._results:
+            yield from result._type.arrays()
         for element in self._inner.values():
             if isinstance(element, QuantType):
                 yield from element.arrays()
@@ -256,7 +316,7 @@ class Node:
 
     def stage_operands(self, index: int) -> Mapping[str, Value]:
         """The operands of one stage, by the stage op's own slot names."""
-        stage = self.stages[index]
+        stage = self._stages[index]
         names = stage.group_slots(index)
         slots = zip(stage.slots, names, strict=True)
         return {slot: self._operands[g] for slot, g in slots if g in self._operands}
@@ -264,13 +324,13 @@ class Node:
     @property
     def weight(self) -> Value | None:
         """The operand in the op's weight slot, for ops that have one."""
-        slot = spec(self.op).traits.weight
+        slot = spec(self._op).traits.weight
         return self._operands.get(slot) if slot else None
 
     def __repr__(self) -> str:
-        made = ", ".join(f"%{in_line(v.name)}" for v in self.results)
-        used = ", ".join(f"{s}=%{in_line(v.name)}" for s, v in self._operands.items())
-        kinds = ", ".join(repr(v.type) for v in self.results)
-        op = " |> ".join(stage.op for stage in self.stages) or self.op
+        made = ", ".join(f"%{in_line(v._name)}" for v in self.results)
+        used = ", ".join(f"{s}=%{in_line(v._name)}" for s, v in self._operands.items())
+        kinds = ", ".join(repr(v._type) for v in self.results)
+        op = " |> ".join(stage.op for stage in self.stages) or self._op
         op = str(self._attrs["op"]) if op == "foreign" else op
         return f"{made}{' = ' if made else ''}{op}({used}){' : ' if kinds else ''}{kinds}"

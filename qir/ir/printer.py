@@ -14,9 +14,10 @@ from qir.ir.attrs import Attr
 from qir.ir.dtype import DType
 from qir.ir.lexer import quote, write_name, write_word
 from qir.ir.node import Node, Program, Stage, Value
+from qir.ir.numerals import number
 from qir.ir.ops import spec
 from qir.ir.origin import Lineage, Origin
-from qir.ir.types import INLINE, Array, ArrayName, Element, QuantType, TensorType, number
+from qir.ir.types import INLINE, Array, ArrayName, Element, QuantType, TensorType
 
 RESERVED = "__metadata__"  # safetensors keeps its own matter under this name
 _PLAIN = {"f32", "f64", "bool", "i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64"}

@@ -21,10 +21,10 @@ def put(store: nx.MultiDiGraph[Node], node: Node, operands: Mapping[str, Value])
     mine: dict[Node, dict[str, dict[str, int]]] = {}
     store._pred[node] = mine
     for slot, value in operands.items():
-        producer = value.node
+        producer = value._node
         if (slots := mine.get(producer)) is None:
             slots = mine[producer] = users[producer][node] = {}
-        slots[slot] = {"result": value.index}
+        slots[slot] = {"result": value._index}
 
 
 def join(store: nx.MultiDiGraph[Node], producer: Node, user: Node, slot: str, result: int) -> None:

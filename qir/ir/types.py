@@ -7,25 +7,24 @@ from __future__ import annotations
 
 import hashlib
 import math
-import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Literal, TypeAlias
+from typing import Literal, NoReturn, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from qir.errors import GraphError, TypeRuleError
+from qir.ir import dims
 from qir.ir.dims import Dim, Shape, Sym
-from qir.ir.dtype import F16, F32, F64, STRING, DType, dtype_of
+from qir.ir.dtype import F32, F64, STRING, DType, dtype_of
+from qir.ir.numerals import check_zeros, number, rounded
 from qir.ir.parts import Held, Parts, pieces
 
 _MOST_DEPTH = 8  # arrays of scales whose scales are arrays whose scales ...
 _MOST_SIZE = 10**18  # elements along one axis
 _MOST_AXES = 64  # NumPy has no more
-_SINGLE = struct.Struct("f")
-_TAME = 2.0**127  # below this nothing rounds to infinity
 INLINE = 8
 """So many parameters print in line; more are an array."""
 
@@ -45,6 +44,11 @@ class Array:
     """
 
     __slots__ = ("_digest", "depth", "held", "name", "type")
+    _digest: str
+    depth: int
+    held: Held
+    name: str
+    type: TensorType
 
     def __init__(self, data: Held, type: TensorType, name: str = "") -> None:
         kind = type.dtype
@@ -53,20 +57,25 @@ class Array:
         if kind.carrier != data.dtype or tuple(type.shape) != data.shape:
             held = f"{data.dtype} {list(data.shape)}"
             raise GraphError(f"array {name or '?'}: holds {held}, its type is {type}")
-        self.depth = 1
+        depth = 1
         if kind is not type.element:
-            self.depth += max((a.depth for a in type.arrays()), default=0)
-        if self.depth > _MOST_DEPTH:
+            depth += max((a.depth for a in type.arrays()), default=0)
+        if depth > _MOST_DEPTH:
             raise GraphError(f"array {name or '?'}: arrays within types, over {_MOST_DEPTH} deep")
         if not isinstance(data, Parts):
             if data.flags.writeable:
                 data = data.copy()
                 data.flags.writeable = False
             data = data.view() if data.base is None else data
-        self.held = data
-        self.type = type
-        self.name = name
-        self._digest = ""
+        put = object.__setattr__
+        put(self, "held", data)
+        put(self, "type", type)
+        put(self, "name", name)
+        put(self, "depth", depth)
+        put(self, "_digest", "")
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"nobody writes to an array, nor to its {name}")
 
     @property
     def data(self) -> NDArray[np.generic]:
@@ -95,7 +104,7 @@ class Array:
             else:
                 for piece in pieces(self.held):
                     state.update(piece.reshape(-1).view(np.uint8).data)
-            self._digest = state.hexdigest()
+            object.__setattr__(self, "_digest", state.hexdigest())
         return self._digest
 
     def __eq__(self, other: object) -> bool:
@@ -427,34 +436,6 @@ def _held(value: Param, kind: DType) -> tuple[float, ...] | Array | None:
     return tuple(rounded(v, kind) for v in value) if isinstance(value, tuple) else value
 
 
-def rounded(value: float, kind: DType) -> float:
-    """The number that a float type holds nearest to this one."""
-    if kind is F32 and -_TAME < value < _TAME:
-        (single,) = _SINGLE.unpack(_SINGLE.pack(value))
-        return float(single)
-    with np.errstate(over="ignore", invalid="ignore"):
-        near = float(np.array(float(value)).astype(kind.carrier))
-    return near if near == near else math.nan  # one object, so that equal types are equal
-
-
-def number(value: float, kind: DType | None = None) -> str:
-    """The shortest decimal that reads back to the same bits in that type; ints without a point."""
-    if isinstance(value, int):
-        return str(value)
-    value = float(value)
-    narrow = kind is not None and kind.is_float and kind.bits < 64
-    if kind is None or not narrow or not math.isfinite(value) or rounded(value, kind) != value:
-        return repr(value)
-    if kind is F32:
-        text = str(np.float32(value))
-    else:
-        tries = (f"{value:.{digits}g}" for digits in range(1, 17))
-        text = next((t for t in tries if rounded(float(t), kind) == value), repr(value))
-    if rounded(float(text), kind) != value:  # rounding twice, by way of float64, may tip a tie
-        return repr(value)
-    return text if any(c in text for c in ".en") else f"{text}.0"
-
-
 def param(values: NDArray[np.generic], grain: Grain | None, name: str) -> Param:
     """Parameters in their one form: numbers in line where they are few, else an array."""
     flat = np.asarray(values).reshape(-1)
@@ -474,13 +455,23 @@ def uniform(
     express: DType = F32,
     name: str = "",
 ) -> QuantType:
-    """The uniform type with these numbers, whole-tensor or one scale an index of `axis`."""
+    """The uniform type with these numbers, whole-tensor or one scale an index of `axis`.
+
+    TypeRuleError for a zero point that the storage type cannot hold.
+    """
     grain = None if axis is None else Grain(((axis, 1),))
-    scale = np.asarray(scale)
-    kind = {8: F64, 4: F32, 2: F16}[scale.dtype.itemsize]
-    zeros = np.asarray(zero)
-    if zeros.shape != scale.shape:
+    scale, zeros = np.asarray(scale), np.asarray(zero)
+    kind = dtype_of(scale)
+    if kind.is_integer:
+        scale, kind = scale.astype(np.float64), F64
+    if not kind.is_float:
+        raise TypeRuleError(f"scales are floats, and {kind} is none")
+    if storage.is_integer:
+        check_zeros(zeros, storage)
+    try:
         zeros = np.broadcast_to(zeros, scale.shape)
+    except ValueError:
+        raise TypeRuleError(f"{scale.size} scales but {zeros.size} zero points") from None
     return QuantType(
         storage,
         express,
@@ -522,7 +513,12 @@ class TensorType(_Hashed):
         if len(self.shape) > _MOST_AXES:
             raise TypeRuleError(f"a tensor of {len(self.shape)} axes; {_MOST_AXES} are possible")
         for dim in self.shape:
-            if isinstance(dim, int) and not 0 <= dim < _MOST_SIZE:
+            if dim is None or dim.__class__ is Sym:
+                continue
+            if dim.__class__ is not int:
+                object.__setattr__(self, "shape", tuple(map(dims.size, self.shape)))
+                return self.__post_init__()
+            if not 0 <= dim < _MOST_SIZE:
                 raise TypeRuleError(f"an axis of {dim} elements; 0 to 10^18 are possible")
         if isinstance(self.element, DType) and self.element.is_opaque and self.shape:
             raise TypeRuleError(f"{self}: what is no tensor has no axes")

@@ -114,6 +114,8 @@ def parse(text: str, name: str, find: Find | None = None) -> Profile:
         found = re.match(r"line (\d+)", place)
         line = int(found[1]) if found else max(len(text.splitlines()), 1)
         raise ProfileError(f"{name}, line {line}: {said}") from error
+    except ValueError as error:  # Python reads whole numbers of 4,300 digits at most
+        raise ProfileError(f"{name}: a whole number has too many digits") from error
     except RecursionError as error:
         raise ProfileError(f"{name}: its tables are nested too deep") from error
     if any(isinstance(data.get(block), list) for block in BLOCKS):

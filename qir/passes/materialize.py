@@ -16,10 +16,11 @@ from qir.ir.calls import make_call
 from qir.ir.dtype import F32, U8
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
+from qir.ir.numerals import number
 from qir.ir.ops import spec
 from qir.ir.parts import Held
 from qir.ir.scheme import RESULT, Scheme
-from qir.ir.types import Array, QuantType, TensorType, number, uniform
+from qir.ir.types import Array, QuantType, TensorType, uniform
 from qir.ledger import Change, Ledger
 from qir.numerics import affine, affine_of, bias_codes, codes_later, numbers_for, profile, query_on
 from qir.numerics.ranges import known_scales

@@ -31,10 +31,10 @@ cdef class View:
         cdef int32_t uses
         known = 2 * count + 16
         for node in graph:
-            kind = numbers.get(group if node.stages else node.op)
+            kind = numbers.get(group if node._stages else node._op)
             kinds[place] = -1 if kind is None else kind
             uses = 0
-            for value in node.results:
+            for value in node._results:
                 if len(value._uses) > uses:
                     uses = len(value._uses)
             most[place] = uses
@@ -45,7 +45,7 @@ cdef class View:
                 self.sources.frombytes(bytes(4 * (known - len(self.sources))))
                 sources = self.sources
             for value in operands.values():
-                sources[edges] = places[value.node]
+                sources[edges] = places[value._node]
                 edges += 1
             places[node] = place
             self.nodes.append(node)

@@ -23,6 +23,7 @@ from qir.rewrite.options import options_text
 from qir.rewrite.patience import TooLong, suppressed, within
 from qir.rewrite.properties import broken, named
 from qir.rewrite.trouble import failed, noted, place
+from qir.rewrite.unchanged import State
 from qir.rewrite.validation import Moved, Picture, Validation
 
 EDITS = 200_000
@@ -127,6 +128,7 @@ class _Run:
     def __post_init__(self) -> None:
         self.work = self.given.copy()
         self.numbering = Numbering(self.work, self.limit)
+        self.state = -1, State(())
 
     def once(self, one: Pass) -> Report | None:
         """Runs one pass; None where no rewrite is left for it."""
@@ -162,6 +164,7 @@ class _Run:
         """Runs a pass and looks whether it kept its word."""
         work, numbering = self.work, self.numbering
         version, ends = work.version, Ends.of(work)
+        state = self._state()
         try:
             changed = self.apply(one)
         except KeyboardInterrupt as error:
@@ -183,8 +186,19 @@ class _Run:
             raise self._broke(one, before, said, compared=edits > 0)
         if changed:
             self._check(one, before, ends)
+        elif state.other(work):
+            said = "reports no change, the graph was edited, past its methods"
+            raise self._broke(one, before, said)
         self._ensure(one, before)
         return changed, steps
+
+    def _state(self) -> State:
+        """The state of the graph; made anew only after a pass that edited it."""
+        version, state = self.state
+        if version != self.work.version:
+            state = State.of(self.work)
+            self.state = self.work.version, state
+        return state
 
     def _failed(self, one: Pass, before: Graph | None, error: BaseException) -> QirError:
         """What to raise where a pass raised."""

@@ -28,6 +28,7 @@ from qir.errors import TypeRuleError, UsageError
 from qir.ir import attrs as attributes
 from qir.ir.attrs import Attr
 from qir.ir.ops import OpSpec, spec
+from qir.ir.ops.spec import as_kind
 from qir.rewrite.match import Match
 from qir.rewrite.pattern_print import print_terms
 from qir.rewrite.plan import Plan, plan
@@ -253,12 +254,10 @@ def attr_of(row: OpSpec, name: str, thing: object) -> Wanted:
         raise TypeRuleError(f"{row.name} has no attribute {name}")
     if isinstance(thing, Condition):
         return thing
-    value = float(thing) if found.kind == "float" and type(thing) is int else thing
-    if isinstance(value, list):
-        value = tuple(value)
-    if not found.takes(value):  # type: ignore[arg-type]
+    value = as_kind(thing, found.kind)  # type: ignore[arg-type]
+    if not found.takes(value):
         raise TypeRuleError(f"{row.name}: {name} = {thing!r} is not {found.kind}")
-    return value  # type: ignore[return-value]
+    return value
 
 
 class Ops:

@@ -86,6 +86,8 @@ class Caller:
             lambda: graph.set_operand(self.node(), self.slot(), None),
             lambda: graph.replace(self.value(), self.value()),
             lambda: graph.remove(self.node()),
+            self.substitute,
+            lambda: graph.constant(np.zeros(2), name=self.rng.choice(list(graph.values) or ["c"])),
             lambda: graph.rename(self.value(), odd_name(self.pick)),
             lambda: graph.set_type(self.value(), self.kind()),
             self.attrs,
@@ -230,6 +232,13 @@ class Caller:
         )
         self.nodes.append(node)
         return node
+
+    def substitute(self) -> None:
+        """A node replaced by any values, now and then with others that are to go."""
+        node = self.node()
+        count = len(node.results) + (self.rng.random() < 0.1)
+        gone = [self.node() for _ in range(self.rng.choice((0, 0, 0, 1, 2)))]
+        self.graph.substitute(node, *(self.value() for _ in range(count)), gone=gone)
 
     def stated(self) -> Node:
         """An input of an odd type."""

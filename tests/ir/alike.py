@@ -82,3 +82,30 @@ def _history(a: Node, b: Node) -> str:
     if [(s.name, s.origins) for s in a.stages] != [(s.name, s.origins) for s in b.stages]:
         return "names or origins of stages"
     return ""
+
+
+def picture(graph: Graph) -> tuple[object, ...]:
+    """All that edits may change of a graph: equal pictures, equal graphs, object by object."""
+    return (
+        graph.name,
+        graph.profile,
+        graph.version,
+        [(name, id(value)) for name, value in graph.values.items()],
+        sorted((id(a), id(b), slot) for a, b, slot in graph.nx.edges(keys=True)),
+        [_picture(node) for node in graph],
+        [id(node) for node in reversed(graph)],
+        [picture(body) for _, body in list(graph.walk())[:-1]],
+    )
+
+
+def _picture(node: Node) -> tuple[object, ...]:
+    attrs = [(name, type(value), repr(value)) for name, value in node.attrs.items()]
+    results = [
+        (id(v), v.index, v.name, v.type, v.lineage, [(id(u.node), u.slot) for u in v.uses])
+        for v in node.results
+    ]
+    tables = [list(t.items()) for t in (node.slot_origins, node.schemes, node.inner)]
+    bodies = [(name, id(body)) for name, body in node.bodies.items()]
+    operands = [(slot, id(value)) for slot, value in node.operands.items()]
+    whose = (id(node), node.op, node.profile, node.origins, node.stages)
+    return (*whose, attrs, operands, results, tables, bodies)

@@ -137,8 +137,9 @@ def test_two_uses_of_one_value_are_two() -> None:
     assert x.users == (y,)
     assert x.only_use is None
     assert graph.nx.number_of_edges(x.node, y) == 2
-    graph.set_operand(y, "b", None)
-    assert x.only_use == Use(y, "a")
+    graph.set_operand(y, "b", graph.add("relu", {"x": x}, before=y).result)
+    assert Use(y, "b") not in x.uses
+    assert graph.nx.number_of_edges(x.node, y) == 1
     assert sound(graph) == ""
 
 
@@ -303,8 +304,8 @@ def test_an_op_is_added_only_with_what_it_takes() -> None:
         graph.add("add", {"a": x})
     with pytest.raises(TypeRuleError, match="clip has no attribute mn; did you mean min"):
         graph.add("clip", {"x": x}, {"mn": 0.0})
-    with pytest.raises(TypeRuleError, match="min = 0 is not float"):
-        graph.add("clip", {"x": x}, {"min": 0})
+    with pytest.raises(TypeRuleError, match="min = '0' is not float"):
+        graph.add("clip", {"x": x}, {"min": "0"})
     with pytest.raises(TypeRuleError, match="relu makes 1 values, 2 types are given"):
         graph.add("relu", {"x": x}, types=[KIND, KIND])
     with pytest.raises(TypeRuleError, match="concat has no slot xs"):
@@ -318,6 +319,23 @@ def test_an_op_is_added_only_with_what_it_takes() -> None:
     assert sound(graph) == ""
 
 
+def test_attributes_are_taken_as_patterns_take_them() -> None:
+    graph, (x,) = start()
+    clip = graph.add("clip", {"x": x}, {"max": 3})
+    assert (type(clip.attrs["max"]), clip.attrs["max"]) == (float, 3.0)
+    turn = graph.add("transpose", {"x": x}, {"perm": [1, 0]})  # type: ignore[dict-item]
+    assert turn.attrs["perm"] == (1, 0)
+    graph.set_attrs(clip, min=-1)
+    assert repr(clip.attrs["min"]) == "-1.0"
+    for wrong in (True, 10**400, [1.0], "1"):
+        with pytest.raises(TypeRuleError, match="is not float"):
+            graph.add("clip", {"x": x}, {"max": wrong})  # type: ignore[dict-item]
+    for odd in ([1.0, 0], [[1], [0]], [True, False], "10", 1):
+        with pytest.raises(TypeRuleError, match="is not ints"):
+            graph.add("transpose", {"x": x}, {"perm": odd})  # type: ignore[dict-item]
+    assert sound(graph) == ""
+
+
 def test_a_chain_is_added_only_whole() -> None:
     graph, (x,) = start()
     relu = Stage("relu", {}, ("x",))
@@ -328,6 +346,10 @@ def test_a_chain_is_added_only_whole() -> None:
         graph.add_chain([relu, then], {"y": x}, KIND)
     with pytest.raises(GraphError, match="stage 1, relu: the flow"):
         graph.add_chain([relu, relu], {"x": x, "1.x": x}, KIND)
+    with pytest.raises(TypeRuleError, match="conv2d needs x"):
+        graph.add_chain([Stage("conv2d", {}, ("bias",)), then], {"bias": x}, KIND)
+    with pytest.raises(TypeRuleError, match="relu has no slot more"):
+        graph.add_chain([relu, Stage("relu", {}, ("more",), "x")], {"x": x, "1.more": x}, KIND)
     with pytest.raises(GraphError, match="the last stage's type is the group's"):
         graph.add_chain([relu, Stage("relu", {}, (), "x", KIND)], {"x": x}, KIND)
     made = graph.add_chain([relu, then, then], {"x": x}, KIND, name="y")

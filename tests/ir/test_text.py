@@ -16,11 +16,12 @@ from qir.errors import ParseError, QirError, TypeRuleError
 from qir.ir.dtype import F32, dtype
 from qir.ir.graph import Graph
 from qir.ir.node import Stage
+from qir.ir.numerals import number
 from qir.ir.ops import spec
 from qir.ir.origin import Lineage, Origin
 from qir.ir.scheme import Scheme, parse_scheme
 from qir.ir.text import array_table, parse, parse_type, print_graph
-from qir.ir.types import Array, TensorType, number
+from qir.ir.types import Array, TensorType
 from qir.testing import FORMS, NAMES, graphs, random_graph
 from tests.ir.alike import difference
 

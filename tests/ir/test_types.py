@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -120,6 +121,64 @@ def test_codes_mean_code_minus_zero_times_scale() -> None:
     zeros = kind.zeros().astype(np.int64)
     reals = (codes.astype(np.int64) - zeros[:, None]) * kind.scales()[:, None]
     assert reals.tolist() == [[-1.5, 126.0], [-32.0, 31.75]]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_uniform_type_holds_the_zero_points_it_was_given_or_is_refused(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    print(f"seed {seed}")
+    given_zeros: list[object] = [999, -1, 1.5, 2**40, 2**70, float("nan"), float("inf"), "3", None]
+    for _ in range(200):
+        storage = dtype(("i", "u")[rng.integers(2)] + str(rng.integers(2, 17)))
+        low, high = storage.bounds
+        zero = int(rng.integers(2 * low - 3, 2 * high + 3))
+        forms: list[Any] = [
+            zero,
+            float(zero),
+            np.int64(zero),
+            np.float32(zero),
+            np.array(zero, object),
+        ]
+        for form in forms:
+            if low <= zero <= high:
+                assert int(uniform(storage, np.float32(0.5), form).zeros()) == zero
+            else:
+                with pytest.raises(TypeRuleError, match="zero point"):
+                    uniform(storage, np.float32(0.5), form)
+        several = rng.integers(low - 1, high + 2, 5)
+        if low <= several.min() and several.max() <= high:
+            assert (
+                uniform(storage, np.ones(5), several, axis=0).zeros().tolist() == several.tolist()
+            )
+        else:
+            with pytest.raises(TypeRuleError, match="zero point"):
+                uniform(storage, np.ones(5), several, axis=0)
+    for wrong in given_zeros:
+        with pytest.raises(TypeRuleError, match="zero point"):
+            uniform(U8, 0.5, wrong)  # type: ignore[arg-type]
+    with pytest.raises(TypeRuleError, match="2 scales but 3 zero points"):
+        uniform(U8, np.ones(2), np.zeros(3, np.int64), axis=0)
+    with pytest.raises(TypeRuleError, match="scales are floats, and string is none"):
+        uniform(U8, np.array("x"), 0)
+
+
+def test_texts_in_a_shape_are_symbolic_sizes() -> None:
+    n = dims.symbol("N")
+    kind = TensorType(("N", 3, "2*N+1", None, np.int64(4)), F32)  # type: ignore[arg-type]
+    assert kind.shape == (n, 3, dims.add(dims.multiply(2, n), 1), None, 4)
+    assert parse_type(str(kind)) == kind
+    assert hash(kind) == hash(parse_type(str(kind)))
+    for wrong, error in (
+        ("batch size", ParseError),
+        ("", ParseError),
+        ("N/2", ParseError),
+        ("-1", TypeRuleError),
+        (True, TypeRuleError),
+        (2.0, TypeRuleError),
+        (b"N", TypeRuleError),
+    ):
+        with pytest.raises(error):
+            TensorType((wrong, 3), F32)  # type: ignore[arg-type]
 
 
 def test_many_parameters_are_an_array_and_few_stand_in_line() -> None:

@@ -196,7 +196,7 @@ def missing_operand(rng: random.Random, graph: Graph) -> Planted:
     needed = [s for s in node.operands if s not in ("bias", "c") and not s.startswith("xs")]
     if not needed:
         return None
-    graph.set_operand(node, rng.choice(needed), None)
+    graph._unbind(node, rng.choice(needed))
     return "slots", node.name
 
 

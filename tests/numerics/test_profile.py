@@ -518,3 +518,8 @@ def test_what_an_error_offers_is_what_is_accepted() -> None:
             words = [w for w in said(kind).split(", ") if ":" not in w and " " not in w]
             assert words, f"{block}.{name}"
             assert all(fits(kind, word) for word in words), f"{block}.{name}"
+
+
+def test_a_whole_number_of_too_many_digits_is_refused() -> None:
+    with pytest.raises(ProfileError, match="p: a whole number has too many digits"):
+        parse("x = " + "9" * 5000, "p")

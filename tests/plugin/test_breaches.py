@@ -212,7 +212,7 @@ def test_the_checks_find_changes_behind_the_graphs_back_and_passes_without_an_en
 
         def run(self, graph: Graph, ledger: Ledger) -> int:
             for node in graph:
-                node.op = "neg" if node.op == "abs" else node.op
+                node._op = "neg" if node.op == "abs" else node.op
             return 0
 
     @dataclass(frozen=True)
@@ -224,6 +224,9 @@ def test_the_checks_find_changes_behind_the_graphs_back_and_passes_without_an_en
                 pass
 
     monkeypatch.setattr("qir.testing.conformance.passes.SECONDS", 0.2)
-    for one, said in ((Sly(), "what it gives is another graph"), (Endless(), "more than 0.2 s")):
+    for one, said in (
+        (Sly(), "the graph was edited, past its methods"),
+        (Endless(), "more than 0.2 s"),
+    ):
         failed = {c.name: c.detail for c in check_pass(one, [model()], count=1) if not c.passed}
         assert said in failed["keeps its word: honest counts, whole graphs"], failed

@@ -122,3 +122,9 @@ def test_what_is_no_pattern_is_told_with_its_place(text: str, said: str) -> None
     with pytest.raises(ParseError, match=r"line \d+, column \d+") as error:
         matches(graph(GELU), parse_pattern(text))
     assert said in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["[" * 5000, "concat(" + "[" * 5000, "relu(" * 5000, "(" * 5000])
+def test_a_pattern_nested_too_deep_is_refused(text: str) -> None:
+    with pytest.raises(ParseError):
+        parse_pattern(text)

@@ -25,6 +25,22 @@ ROUNDS = (
 """What `round` may say; nothing: as the profile does."""
 MODES = ("", "scaled", "min_combined", "min_first")
 GIVES = ("numbers", "range")
+RANGE_RULES = (
+    "profile",
+    "onnx.dynamic",
+    "torch.dynamic",
+    "torchao.per_token",
+    "fbgemm.affine",
+    "fbgemm.symmetric",
+    "onednn.i8",
+    "onednn.u8",
+    "onnxruntime.i8",
+    "onnxruntime.tool",
+    "onnxruntime.u8",
+    "torch.observer",
+    "torch.qnnpack.symmetric",
+)
+"""What `rule` of `choose_qparams` may say."""
 
 
 def _express(call: Call) -> tuple[TensorType, ...]:
@@ -90,6 +106,7 @@ def grid(shape: Shape, axes: tuple[int, ...], blocks: tuple[int, ...]) -> Shape:
 def _choose(call: Call) -> tuple[TensorType, ...]:
     if not call.express("x").is_float:
         raise call.fail(f"x is {call.types['x']}; reals have a range, or codes that mean some")
+    _one_of(call, "rule", RANGE_RULES)
     storage, scale = call.attrs["storage"], call.attrs["scale_type"]
     zero = call.attrs["zero_type"] or storage
     assert isinstance(storage, DType)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -244,7 +245,7 @@ class OpSpec:
         out: dict[str, Attr] = {}
         for name, spec in self.known.items():
             if name in attrs:
-                value = attrs[name]
+                value = as_kind(attrs[name], spec.kind)
             elif spec.required:
                 raise TypeRuleError(f"{self.name} needs {name}")
             else:
@@ -255,6 +256,17 @@ class OpSpec:
                 raise TypeRuleError(said + _WRITTEN.get(spec.kind, "").format(name))
             out[name] = value
         return out
+
+
+def as_kind(value: Attr, kind: str) -> Attr:
+    """A whole number where floats are wanted as a float, a list as a tuple; all else as it is."""
+    given: object = value
+    if kind == "float" and type(given) is int:
+        with suppress(OverflowError):
+            return float(given)
+    if kind in ("ints", "floats", "texts") and isinstance(given, list | tuple):
+        return tuple(as_kind(item, kind[:-1]) for item in given)
+    return value
 
 
 _WRITTEN = {

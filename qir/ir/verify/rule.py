@@ -79,25 +79,25 @@ class Look:
     def pass_by(self, node: Node) -> None:
         """Notes whether a node's values are the same in every run."""
         moving = self.moving
-        if node.op == "input":
-            value = self.source(node.results[0])
-            if value.node is node or value.node in moving:
+        if node._op == "input":
+            value = self.source(node._results[0])
+            if value._node is node or value._node in moving:
                 moving.add(node)
             return
         for value in node._operands.values():
-            if value.node in moving:
+            if value._node in moving:
                 moving.add(node)
                 return
 
     def bind(self, node: Node, body: Graph) -> None:
         """Notes what the inputs of a body are that never change from round to round."""
         inputs = body.inputs
-        if node.op == "fused":
+        if node._op == "fused":
             pairs = [(v, node.operands[v.name]) for v in inputs if v.name in node.operands]
         else:
             given = node.variadic("xs")
             tail = inputs[len(inputs) - len(given) :] if len(given) <= len(inputs) else ()
-            pairs = list(zip(tail, given, strict=False)) if node.op != "foreign" else []
+            pairs = list(zip(tail, given, strict=False)) if node._op != "foreign" else []
         self.bound.update(pairs)
 
     def source(self, value: Value) -> Value:
@@ -139,7 +139,7 @@ class Seen:
     def __init__(self, look: Look, node: Node) -> None:
         self.look = look
         self.node = node
-        self.row: OpSpec = spec(node.op)
+        self.row: OpSpec = spec(node._op)
         self.operands: Mapping[str, Value] = node._operands
         self.missing = _missing(node)
         self.coded, self.makes, self.open = _coded(node)
@@ -150,9 +150,9 @@ class Seen:
         """Its products of codes, once a rule has asked for them."""
         if self.missing:
             return
-        if node.stages:
+        if node._stages:
             self.steps = tuple(_chain(node))
-        elif node.op not in GIVEN and all(name in node._bodies for name in self.row.bodies):
+        elif node._op not in GIVEN and all(name in node._bodies for name in self.row.bodies):
             step = Step("", self.row, self.operands, node._attrs, _own_type(node), node._bodies)
             step.infer()
             self.steps = (step,)
@@ -164,16 +164,16 @@ class Seen:
 
     def typed(self) -> Iterator[tuple[str, TensorType]]:
         """Names and types of what it makes: results, and stages that store."""
-        for value in self.node.results:
-            yield f"%{value.name}", value.type
-        for i, stage in enumerate(self.node.stages):
+        for value in self.node._results:
+            yield f"%{value.name}", value._type
+        for i, stage in enumerate(self.node._stages):
             if stage.type is not None:
                 yield f"stage {i}", stage.type
 
 
 def _own_type(node: Node) -> TensorType | None:
     """The type of the result: of several, the first that leaves numbers open, else the first."""
-    kinds = [value.type for value in node.results]
+    kinds = [value._type for value in node._results]
     first = kinds[0] if kinds else None
     if len(kinds) < 2:
         return first
@@ -182,13 +182,13 @@ def _own_type(node: Node) -> TensorType | None:
 
 def _chain(node: Node) -> Iterator[Step]:
     flow: TensorType | None = None
-    last = len(node.stages) - 1
-    for i, stage in enumerate(node.stages):
+    last = len(node._stages) - 1
+    for i, stage in enumerate(node._stages):
         row, operands = spec(stage.op), node.stage_operands(i)
         call = make_call(stage.op, operands, stage.attrs)
         if stage.flow is not None and flow is not None:
             call = replace(call, types={**call.types, stage.flow: flow})
-        result = node.results[0].type if i == last else stage.type
+        result = node._results[0].type if i == last else stage.type
         step = Step(f"{i}." if i else "", row, operands, stage.attrs, result, called=call)
         step.infer()
         yield step
@@ -224,10 +224,10 @@ class Rule:
 
 def _missing(node: Node) -> list[str]:
     """The slots that have to be there and are not."""
-    if node.op == "fused":
+    if node._op == "fused":
         slots = wanted_slots(node)
     else:
-        slots = _needed(node.op)
+        slots = _needed(node._op)
     operands = node._operands
     return [s for s in slots if s not in operands]
 
@@ -236,7 +236,7 @@ def wanted_slots(node: Node) -> tuple[str, ...]:
     """The slots of a group: its body's inputs, or the operands of its stages."""
     if node._bodies:
         return tuple(v.name for body in node._bodies.values() for v in body.inputs)
-    return tuple(g for i, stage in enumerate(node.stages) for g in stage.group_slots(i))
+    return tuple(g for i, stage in enumerate(node._stages) for g in stage.group_slots(i))
 
 
 @cache
@@ -250,18 +250,18 @@ _REALS_OF_CODES = having(OPS.values(), lambda row: row.traits.value_preserving, 
 
 def _coded(node: Node) -> tuple[bool, bool, bool]:
     """Whether codes are near it, whether it makes some, and whether a type leaves numbers open."""
-    makes = is_open = bool(node._inner) or bool(node.stages)
+    makes = is_open = bool(node._inner) or bool(node._stages)
     coded = makes
-    for value in node.results:
-        element = value.type.element
+    for value in node._results:
+        element = value._type.element
         if isinstance(element, QuantType):
             coded = makes = True
             is_open = is_open or element.scale is None or element.zero is None
     for value in node._operands.values():
-        element = value.type.element
+        element = value._type.element
         if isinstance(element, QuantType):
             coded = True
             is_open = is_open or element.scale is None or element.zero is None
-        elif value.node.op in _REALS_OF_CODES:
+        elif value._node._op in _REALS_OF_CODES:
             coded = True
     return coded, makes, is_open

@@ -132,7 +132,7 @@ def test_a_file_that_fails_there_is_written_by_its_parts(
     wanted = X.astype(np.float64) @ (reals * scales.reshape(COUNT, 2)[:, group]).T
     read, ledger = pipeline.load(source), Ledger()
     if form is None:  # written anew
-        read.outputs["y"].node.profile = "native"
+        read.set_profile(read.outputs["y"].node, "native")
         read.rename(read.outputs["y"], "other")
     pipeline.save(read, made, format=form, ledger=ledger)
     assert sum("fails in each run" in e.reason for e in ledger) == 1

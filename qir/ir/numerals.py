@@ -1,0 +1,54 @@
+"""Numbers of parameters: as texts that read back to the same bits, and as a type holds them."""
+
+from __future__ import annotations
+
+import math
+import struct
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.errors import TypeRuleError
+from qir.ir.dtype import F32, DType
+
+_SINGLE = struct.Struct("f")
+_TAME = 2.0**127  # below this nothing rounds to infinity
+
+
+def rounded(value: float, kind: DType) -> float:
+    """The number that a float type holds nearest to this one."""
+    if kind is F32 and -_TAME < value < _TAME:
+        (single,) = _SINGLE.unpack(_SINGLE.pack(value))
+        return float(single)
+    with np.errstate(over="ignore", invalid="ignore"):
+        near = float(np.array(float(value)).astype(kind.carrier))
+    return near if near == near else math.nan  # one object, so that equal types are equal
+
+
+def number(value: float, kind: DType | None = None) -> str:
+    """The shortest decimal that reads back to the same bits in that type; ints without a point."""
+    if isinstance(value, int):
+        return str(value)
+    value = float(value)
+    narrow = kind is not None and kind.is_float and kind.bits < 64
+    if kind is None or not narrow or not math.isfinite(value) or rounded(value, kind) != value:
+        return repr(value)
+    if kind is F32:
+        text = str(np.float32(value))
+    else:
+        tries = (f"{value:.{digits}g}" for digits in range(1, 17))
+        text = next((t for t in tries if rounded(float(t), kind) == value), repr(value))
+    if rounded(float(text), kind) != value:  # rounding twice, by way of float64, may tip a tie
+        return repr(value)
+    return text if any(c in text for c in ".en") else f"{text}.0"
+
+
+def check_zeros(zeros: NDArray[np.generic], storage: DType) -> None:
+    """TypeRuleError for zero points that a cast to the storage type would change."""
+    low, high = storage.bounds
+    few = zeros.size > 1 and zeros.dtype.kind in "iu"
+    for zero in (zeros.min(), zeros.max()) if few else zeros.flat:
+        if not (isinstance(zero, int | float | np.integer | np.floating) and low <= zero <= high):
+            raise TypeRuleError(f"zero point {zero}; those of {storage} are {low} to {high}")
+        if zero != int(zero):
+            raise TypeRuleError(f"zero point {zero} is no whole number")

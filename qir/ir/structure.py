@@ -1,0 +1,302 @@
+"""What holds a graph together: the order of its nodes, the uses of their values, and the names.
+
+The store is a networkx MultiDiGraph whose vertices are the nodes and whose edges are uses,
+keyed by slot name. Nodes stand in a linked order that is always topological; each has a rank,
+so that comparing the places of two nodes takes constant time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
+from itertools import repeat
+from types import MappingProxyType
+
+import networkx as nx
+
+from qir.errors import GraphError
+from qir.ir import store
+from qir.ir.node import Node, Use, Value
+from qir.ir.order import Order
+from qir.ir.types import TensorType
+
+_USE = tuple.__new__  # of a use, without going through Python
+
+
+class Structure:
+    """Nodes in order with their uses and names; `Graph` adds the edits that everybody may call."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._store: nx.MultiDiGraph[Node] = nx.MultiDiGraph()
+        self._view: nx.MultiDiGraph[Node] | None = None
+        self._order = Order()
+        self._values: dict[str, Value] = {}
+        self._counts: dict[str, int] = {}
+        self._holder: Structure | None = None
+        self._edits, self._most, self._kept = 0, float("inf"), 0
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(self._order)
+
+    def __reversed__(self) -> Iterator[Node]:
+        return reversed(self._order)
+
+    def __len__(self) -> int:
+        return len(self._store)
+
+    def __contains__(self, node: object) -> bool:
+        return isinstance(node, Node) and self._store.has_node(node)
+
+    def __getitem__(self, name: str) -> Value:
+        try:
+            return self._values[name]
+        except KeyError:
+            raise GraphError(f"graph {self.name} has no value %{name}") from None
+
+    @property
+    def name(self) -> str:
+        """Its name; a body has that of its slot."""
+        return self._name
+
+    @name.setter
+    def name(self, name: str) -> None:
+        self._free()
+        self._name = name
+        self._touch()
+
+    @property
+    def version(self) -> int:
+        """Rises with every edit, of bodies too; what is derived from a graph is kept by it."""
+        return self._edits
+
+    def has(self, name: str) -> bool:
+        """Whether a value of that name exists."""
+        return name in self._values
+
+    @property
+    def values(self) -> Mapping[str, Value]:
+        """Every value by name."""
+        return MappingProxyType(self._values)
+
+    @property
+    def nx(self) -> nx.MultiDiGraph[Node]:
+        """The graph for networkx: every algorithm at the store's speed, and no writing.
+
+        The data of its edges are for networkx alone; no part of QIR reads them.
+        """
+        if self._view is None:
+            self._view = nx.freeze(nx.graphviews.generic_graph_view(self._store))
+        return self._view
+
+    def fresh(self, base: str) -> str:
+        """A value name that is not taken: the base itself, or with a number."""
+        if base not in self._values:
+            return base
+        count = self._counts.get(base, 1)
+        while (name := f"{base}_{count}") in self._values:
+            count += 1
+        self._counts[base] = count + 1
+        return name
+
+    # -- checks, before anything is changed ---------------------------------------------------
+
+    def _free(self) -> None:
+        """GraphError where nobody may edit the graph now, or a pass has edited it too often."""
+        if self._kept:
+            raise GraphError(f"graph {self.name} stays as it is while passes run on its copy")
+        graph: Structure | None = self
+        while graph is not None:
+            if graph._edits >= graph._most:
+                said = f"edited for ever: {graph._edits + 1:,} times by now"
+                raise GraphError(f"graph {graph.name} is {said}")
+            graph = graph._holder
+
+    def _own(self, node: Node) -> None:
+        self._free()
+        if node not in self:
+            raise GraphError(f"{node.name} is of another graph, or was removed")
+
+    def _late(self, producer: Node, user: Node) -> set[Node]:
+        """What would have to stand before its user and does not; GraphError for a cycle."""
+        late: set[Node] = set()
+        todo = [producer]
+        while todo:
+            node = todo.pop()
+            if node._rank >= user._rank and node not in late:
+                late.add(node)
+                todo += [value._node for value in node._operands.values()]
+        if user in late:
+            raise cycle(user, producer)
+        return late
+
+    def _check_removal(self, node: Node, removed: Container[Node] = ()) -> None:
+        """GraphError where a node that stays uses a value of one that is to be removed."""
+        for value in node._results:
+            for user, _ in value._uses:
+                if user not in removed:
+                    raise GraphError(f"cannot remove {node.name}: {user.name} uses %{value._name}")
+
+    def _check_substitution(self, dead: Sequence[Node], values: Sequence[Value]) -> None:
+        """GraphError unless all can be removed, and values replace what the first makes."""
+        for node in dead:
+            self._own(node)
+        for value in values:
+            self._own(value._node)
+        node = dead[0]
+        if len(values) != len(node._results):
+            made = f"{node.name} makes {len(node._results)} values"
+            raise GraphError(f"{made}, {len(values)} are given for them")
+        if made_by := next((v._node for v in values if v._node in dead), None):
+            raise GraphError(
+                f"{made_by.name} makes a value that is to stay, so it cannot be removed"
+            )
+        for i, each in enumerate(dead[1:], 1):
+            if each in dead[:i]:
+                raise GraphError(f"{each.name} is to be removed twice")
+            self._check_removal(each, dead[:i])
+        self._check_cycle(dict(zip(node._results, values, strict=True)))
+
+    def _check_cycle(self, instead: Mapping[Value, Value]) -> None:
+        """GraphError where uses of values cannot be given others without closing a cycle."""
+        users = {user for old in instead for user, _ in old._uses}
+        if not users:
+            return
+        first = min(user._rank for user in users)
+        above: dict[Node, list[Node]] = {}
+        todo = [new._node for new in instead.values()]
+        while todo:
+            node = todo.pop()
+            if node._rank >= first and node not in above:
+                operands = [instead.get(value, value) for value in node._operands.values()]
+                above[node] = [value._node for value in operands]
+                todo += above[node]
+        if users.isdisjoint(above):
+            return
+        try:
+            TopologicalSorter(above).prepare()
+        except CycleError as error:
+            _, circle = error.args
+            user = next(node for node in circle if node in users)
+            raise cycle(user, circle[circle.index(user) - 1]) from None
+
+    # -- edits, once nothing speaks against them ----------------------------------------------
+
+    def _place(
+        self,
+        node: Node,
+        operands: Mapping[str, Value],
+        kinds: tuple[TensorType, ...],
+        name: str | Iterable[str] | None,
+        before: Node | None,
+    ) -> None:
+        self._free()
+        if before is not None:
+            self._own(before)
+        here = self._store._node
+        for slot, value in operands.items():
+            if value._node not in here:
+                raise GraphError(f"{node._op}: %{value._name} in {slot} is of another graph")
+            if before is not None and value._node._rank >= before._rank:
+                raise GraphError(f"{node._op}: %{value._name} is made after {before.name}")
+        names = self._names(node._op, name, len(kinds))
+        self._order.insert(node, before)
+        store.put(self._store, node, operands)
+        if len(kinds) == 1:
+            made = self._values[names[0]] = Value(node, 0, names[0], kinds[0])
+            node._results = (made,)
+        else:
+            made_all = tuple(map(Value, repeat(node), range(len(kinds)), names, kinds))
+            node._results = made_all
+            self._values.update(zip(names, made_all, strict=True))
+        bound = node._operands
+        for slot, value in operands.items():
+            bound[slot] = value
+            value._uses[_USE(Use, (node, slot))] = None
+        self._touch()
+
+    def _names(self, op: str, name: str | Iterable[str] | None, count: int) -> list[str]:
+        if name is None or isinstance(name, str):
+            base = op if name is None else name
+            if count == 1:
+                return [base if base not in self._values else self.fresh(base)]
+            wanted = [base if i == 0 else f"{base}.{i}" for i in range(count)]
+        else:
+            wanted = list(name)
+            check_names(wanted)
+        if len(wanted) != count:
+            raise GraphError(f"{op} makes {count} values, {len(wanted)} names are given")
+        if count == 1:
+            return [self.fresh(wanted[0])]
+        names: dict[str, None] = {}
+        for found in map(self.fresh, wanted):
+            while found in names:
+                found = self.fresh(f"{found}_1")
+            names[found] = None
+        return list(names)
+
+    def _bind(self, node: Node, slot: str, value: Value) -> None:
+        """Makes an edge; a slot that held another value keeps its place among the slots."""
+        self._release(node, slot)
+        self._join(node, slot, value)
+
+    def _join(self, node: Node, slot: str, value: Value) -> None:
+        node._operands[slot] = value
+        value._uses[Use(node, slot)] = None
+        store.join(self._store, value._node, node, slot, value._index)
+
+    def _unbind(self, node: Node, slot: str) -> None:
+        self._release(node, slot)
+        node._operands.pop(slot, None)
+
+    def _release(self, node: Node, slot: str) -> None:
+        if (value := node._operands.get(slot)) is not None:
+            del value._uses[Use(node, slot)]
+            self._store.remove_edge(value._node, node, key=slot)
+
+    def _lift(self, late: set[Node], user: Node) -> None:
+        """Moves nodes, in their order, to just before one."""
+        for node in sorted(late, key=lambda n: n._rank):
+            self._order.take_out(node)
+            self._order.insert(node, user)
+
+    def _give(self, uses: Iterable[Use], value: Value) -> None:
+        for node, slot in uses:
+            self._bind(node, slot, value)
+        self._touch()
+
+    def _take_out(self, node: Node) -> None:
+        """Removes a node that nobody uses."""
+        for slot in list(node._operands):
+            self._unbind(node, slot)
+        for value in node._results:
+            del self._values[value._name]
+        self._store.remove_node(node)
+        self._order.take_out(node)
+        self._touch()
+
+    def _rename(self, value: Value, name: str) -> None:
+        """Gives a value a name that is not taken; it still stands for the same source tensor."""
+        del self._values[value._name]
+        value._lineage = value.lineage
+        value._name = name
+        self._values[name] = value
+        self._touch()
+
+    def _touch(self) -> None:
+        graph: Structure | None = self
+        while graph is not None:
+            graph._edits += 1
+            graph = graph._holder
+
+
+def check_names(names: Iterable[str]) -> None:
+    """GraphError for what cannot be the name of a value."""
+    for name in names:
+        if not isinstance(name, str):
+            raise GraphError(f"names of values are texts, and {name!r:.60} is none")
+
+
+def cycle(user: Node, producer: Node) -> GraphError:
+    """The error for an edit that would make a node need its own result."""
+    return GraphError(f"{user.name} would need its own result, through {producer.name}")
