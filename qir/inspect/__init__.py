@@ -11,6 +11,7 @@ from qir.inspect.sharing import islands, sharing
 from qir.inspect.summary import Summary, bytes_by_dtype, summarize
 from qir.inspect.timing import Timing, interleave
 from qir.ir.coded import in_codes, longest_chain
+from qir.passes.sensitive_values import sensitive
 
 __all__ = [
     "Difference",
@@ -32,6 +33,7 @@ __all__ = [
     "metric",
     "overflow",
     "ranges",
+    "sensitive",
     "sharing",
     "summarize",
     "to_dot",

@@ -1,0 +1,157 @@
+"""What feeds a root, a power or a logarithm of a reduction stays float, and the plan says why."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+from numpy.typing import NDArray
+
+from qir import pipeline
+from qir.ir.graph import Graph
+from qir.ir.text import parse
+from qir.passes.sensitive_values import sensitive
+from tests.passes.float_networks import Grown
+
+ROWS, WIDTH = 64, 16
+WIDE, ONE = f"{ROWS}x{WIDTH}xf32", f"{ROWS}x1xf32"
+HEAD = f"""graph main {{
+  %x = input() : {WIDE}
+  %zero = constant(0.0) : f32
+  %one = constant(1.0) : f32
+  %two = constant(2.0) : f32
+  %half = constant(0.5) : f32
+  %least = constant(-0.5) : f32
+  %count = constant({WIDTH}.0) : f32
+  %eps = constant(0.000001) : f32
+  %gamma = constant(@gamma) : {WIDTH}xf32
+  %beta = constant(@beta) : {WIDTH}xf32
+"""
+SQUARES = ("mul(%d, %d)", "square(%d)", "pow(%d, %two)")
+MEANS = (
+    f"%M = reduce_mean(%S) {{axes = (-1,)}} : {ONE}",
+    f"%M.s = reduce_sum(%S) {{axes = (-1,)}} : {ONE}; %M = div(%M.s, %count) : {ONE}",
+    f"%M.s = reduce_sum(%S) {{axes = (-1,), keep = false}} : {ROWS}xf32"
+    f"; %M.u = unsqueeze(%M.s) {{axes = (-1,)}} : {ONE}; %M = div(%M.u, %count) : {ONE}",
+)
+ROOTS = (
+    f"%r = rsqrt(%e) : {ONE}",
+    f"%q = sqrt(%e) : {ONE}; %r = reciprocal(%q) : {ONE}",
+    f"%q = sqrt(%e) : {ONE}; %r = div(%one, %q) : {ONE}",
+    f"%r = pow(%e, %least) : {ONE}",
+)
+ENDS = (
+    f"%k = mul(%r, %gamma) : {WIDE}; %n = mul(%d, %k) : {WIDE}; %y = add(%n, %beta) : {WIDE}",
+    f"%n = mul(%d, %r) : {WIDE}; %f = mul(%n, %gamma) : {WIDE}; %y = add(%f, %beta) : {WIDE}",
+    f"%q2 = div(%one, %r) : {ONE}; %n = div(%d, %q2) : {WIDE}; %f = mul(%n, %gamma) : {WIDE}"
+    f"; %y = add(%f, %beta) : {WIDE}",
+)
+
+
+def norm(pick: random.Random, kind: str) -> str:
+    """The text of a normalization in its parts: of deviations, of mean squares, or of squares."""
+
+    def mean(name: str, of: str) -> str:
+        return pick.choice(MEANS).replace("%M", f"%{name}").replace("%S", f"%{of}")
+
+    square = pick.choice(SQUARES)
+    centre = f"{mean('m', 'x')}; %d = sub(%x, %m) : {WIDE}"
+    if kind == "deviations":
+        body = f"{centre}; %s = {square} : {WIDE}; {mean('v', 's')}"
+    elif kind == "mean squares":
+        square = square.replace("%d", "%x")
+        body = f"{centre}; %s = {square} : {WIDE}; {mean('t', 's')}; %mm = mul(%m, %m) : {ONE}"
+        body += f"; %u = sub(%t, %mm) : {ONE}; %v = max(xs.0=%u, xs.1=%zero) : {ONE}"
+    else:
+        body = f"%d = identity(%x) : {WIDE}; %s = {square} : {WIDE}; {mean('v', 's')}"
+    root, end = pick.choice(ROOTS), pick.choice(ENDS)
+    return "; ".join([body, f"%e = add(%v, %eps) : {ONE}", root, end])
+
+
+def normalized(x: NDArray[np.float32], kind: str) -> NDArray[np.float64]:
+    wide = x.astype(np.float64)
+    d = wide if kind == "squares" else wide - wide.mean(-1, keepdims=True)
+    return d / np.sqrt(np.square(d).mean(-1, keepdims=True) + 1e-6)
+
+
+def program(body: str, data: dict[str, NDArray[np.float32]]) -> Graph:
+    return parse(HEAD + "\n".join(body.split(";")) + "\n  output(y=%y)\n}", data)
+
+
+def loudness(wanted: NDArray[np.float64], found: NDArray[np.float32]) -> float:
+    return float(10 * np.log10(np.square(wanted).sum() / np.square(found - wanted).sum()))
+
+
+@pytest.mark.parametrize("kind", ["deviations", "mean squares", "squares"])
+@pytest.mark.parametrize("seed", range(8))
+def test_a_normalization_in_its_parts_survives_rows_of_other_sizes(
+    seed: int, kind: str, tmp_path: Path
+) -> None:
+    rng, pick = np.random.default_rng(seed), random.Random(f"{seed} {kind}")
+    size = 10.0 ** rng.uniform(-1.5, 0.5, (ROWS, 1))
+    x = (rng.normal(size=(ROWS, WIDTH)) * size).astype(np.float32)
+    gamma, beta = (rng.uniform(0.5, 1.5, WIDTH).astype(np.float32) for _ in range(2))
+    graph = program(norm(pick, kind), {"gamma": gamma, "beta": beta})
+    made = pipeline.quantize(graph, pipeline.calibrate(graph, [{"x": x}]))
+    path = tmp_path / "made.onnx"
+    pipeline.save(made, path)
+    (found,) = onnxruntime.InferenceSession(path).run(None, {"x": x})
+    wanted = normalized(x, kind) * gamma + beta
+    assert loudness(wanted, found) > 30, f"seed {seed}"
+
+
+RULES = ("op=mul: u8 affine tensor", "op=add: u8 affine tensor")
+
+
+def test_the_plan_says_why_and_a_rule_asks_otherwise() -> None:
+    held = {name: np.ones(WIDTH, np.float32) for name in ("gamma", "beta")}
+    body = (
+        f"%s = mul(%x, %x) : {WIDE}; %v = reduce_mean(%s) {{axes = (-1,)}} : {ONE}"
+        f"; %e = add(%v, %eps) : {ONE}; %r = rsqrt(%e) : {ONE}; %n = mul(%x, %r) : {WIDE}"
+        f"; %y = mul(%n, %gamma) : {WIDE}"
+    )
+    graph = program(body, held)
+    found = {d.node: d for d in pipeline.plan(graph).decisions}
+    assert all(d.becomes == "float" for d in found.values())
+    assert found["s"].reason == "%s feeds rsqrt of a reduction, %r: few bits are too coarse for it"
+    assert found["e"].reason == "%v feeds rsqrt of a reduction, %r: few bits are too coarse for it"
+    assert found["n"].reason == "%r comes from rsqrt of a reduction: few bits are too coarse for it"
+    said = "%n is normalized by rsqrt of a reduction: few bits are too coarse for it"
+    assert found["y"].reason == said
+    asked = {d.node: d for d in pipeline.plan(graph, rules=RULES).decisions}
+    assert {n for n, d in asked.items() if d.becomes == "integer"} == {"s", "e", "n", "y"}
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_nothing_of_a_convolutional_network_is_sensitive(seed: int) -> None:
+    assert not sensitive(Grown(seed).graph)
+
+
+def test_a_gate_of_channel_means_is_not_sensitive() -> None:
+    """Sigmoid as an exponential and a reciprocal: a product stands before it."""
+    held = {
+        "gamma": np.ones(WIDTH, np.float32),
+        "beta": np.ones(WIDTH, np.float32),
+        "w": np.ones((WIDTH, WIDTH), np.float32),
+    }
+    body = (
+        f"%w = constant(@w) : {WIDTH}x{WIDTH}xf32; %m = reduce_mean(%x) {{axes = (0,)}} : "
+        f"1x{WIDTH}xf32; %g = matmul(%m, %w) : 1x{WIDTH}xf32; %h = neg(%g) : 1x{WIDTH}xf32"
+        f"; %e = exp(%h) : 1x{WIDTH}xf32; %a = add(%e, %one) : 1x{WIDTH}xf32"
+        f"; %r = reciprocal(%a) : 1x{WIDTH}xf32; %y = mul(%x, %r) : {WIDE}"
+    )
+    assert not sensitive(program(body, held))
+
+
+def test_a_value_that_others_read_too_may_be_stored_in_few_bits() -> None:
+    """Squares for their own sake, and the embedding that is normalized by its length."""
+    held = {name: np.ones(WIDTH, np.float32) for name in ("gamma", "beta")}
+    body = (
+        f"%s = mul(%x, %x) : {WIDE}; %v = reduce_mean(%s) {{axes = (-1,)}} : {ONE}"
+        f"; %r = sqrt(%v) : {ONE}; %n = div(%x, %r) : {WIDE}; %y = add(%n, %s) : {WIDE}"
+    )
+    names = {value.name for value in sensitive(program(body, held))}
+    assert names == {"v", "r"}
