@@ -11,82 +11,17 @@ import pytest
 from numpy.typing import NDArray
 
 from qir import pipeline
-from qir.ir.graph import Graph
-from qir.ir.text import parse
 from qir.passes.sensitive_values import sensitive
 from tests.passes.float_networks import Grown
-
-ROWS, WIDTH = 64, 16
-WIDE, ONE = f"{ROWS}x{WIDTH}xf32", f"{ROWS}x1xf32"
-HEAD = f"""graph main {{
-  %x = input() : {WIDE}
-  %zero = constant(0.0) : f32
-  %one = constant(1.0) : f32
-  %two = constant(2.0) : f32
-  %half = constant(0.5) : f32
-  %least = constant(-0.5) : f32
-  %count = constant({WIDTH}.0) : f32
-  %eps = constant(0.000001) : f32
-  %gamma = constant(@gamma) : {WIDTH}xf32
-  %beta = constant(@beta) : {WIDTH}xf32
-"""
-SQUARES = ("mul(%d, %d)", "square(%d)", "pow(%d, %two)")
-MEANS = (
-    f"%M = reduce_mean(%S) {{axes = (-1,)}} : {ONE}",
-    f"%M.s = reduce_sum(%S) {{axes = (-1,)}} : {ONE}; %M = div(%M.s, %count) : {ONE}",
-    f"%M.s = reduce_sum(%S) {{axes = (-1,), keep = false}} : {ROWS}xf32"
-    f"; %M.u = unsqueeze(%M.s) {{axes = (-1,)}} : {ONE}; %M = div(%M.u, %count) : {ONE}",
-)
-ROOTS = (
-    f"%r = rsqrt(%e) : {ONE}",
-    f"%q = sqrt(%e) : {ONE}; %r = reciprocal(%q) : {ONE}",
-    f"%q = sqrt(%e) : {ONE}; %r = div(%one, %q) : {ONE}",
-    f"%r = pow(%e, %least) : {ONE}",
-)
-ENDS = (
-    f"%k = mul(%r, %gamma) : {WIDE}; %n = mul(%d, %k) : {WIDE}; %y = add(%n, %beta) : {WIDE}",
-    f"%n = mul(%d, %r) : {WIDE}; %f = mul(%n, %gamma) : {WIDE}; %y = add(%f, %beta) : {WIDE}",
-    f"%q2 = div(%one, %r) : {ONE}; %n = div(%d, %q2) : {WIDE}; %f = mul(%n, %gamma) : {WIDE}"
-    f"; %y = add(%f, %beta) : {WIDE}",
-)
-
-
-def norm(pick: random.Random, kind: str) -> str:
-    """The text of a normalization in its parts: of deviations, of mean squares, or of squares."""
-
-    def mean(name: str, of: str) -> str:
-        return pick.choice(MEANS).replace("%M", f"%{name}").replace("%S", f"%{of}")
-
-    square = pick.choice(SQUARES)
-    centre = f"{mean('m', 'x')}; %d = sub(%x, %m) : {WIDE}"
-    if kind == "deviations":
-        body = f"{centre}; %s = {square} : {WIDE}; {mean('v', 's')}"
-    elif kind == "mean squares":
-        square = square.replace("%d", "%x")
-        body = f"{centre}; %s = {square} : {WIDE}; {mean('t', 's')}; %mm = mul(%m, %m) : {ONE}"
-        body += f"; %u = sub(%t, %mm) : {ONE}; %v = max(xs.0=%u, xs.1=%zero) : {ONE}"
-    else:
-        body = f"%d = identity(%x) : {WIDE}; %s = {square} : {WIDE}; {mean('v', 's')}"
-    root, end = pick.choice(ROOTS), pick.choice(ENDS)
-    return "; ".join([body, f"%e = add(%v, %eps) : {ONE}", root, end])
-
-
-def normalized(x: NDArray[np.float32], kind: str) -> NDArray[np.float64]:
-    wide = x.astype(np.float64)
-    d = wide if kind == "squares" else wide - wide.mean(-1, keepdims=True)
-    return d / np.sqrt(np.square(d).mean(-1, keepdims=True) + 1e-6)
-
-
-def program(body: str, data: dict[str, NDArray[np.float32]]) -> Graph:
-    return parse(HEAD + "\n".join(body.split(";")) + "\n  output(y=%y)\n}", data)
+from tests.passes.norms_in_parts import KINDS, ONE, ROWS, WIDE, WIDTH, norm, normalized, program
 
 
 def loudness(wanted: NDArray[np.float64], found: NDArray[np.float32]) -> float:
     return float(10 * np.log10(np.square(wanted).sum() / np.square(found - wanted).sum()))
 
 
-@pytest.mark.parametrize("kind", ["deviations", "mean squares", "squares"])
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seed", range(6))
 def test_a_normalization_in_its_parts_survives_rows_of_other_sizes(
     seed: int, kind: str, tmp_path: Path
 ) -> None:
