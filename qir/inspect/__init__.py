@@ -6,6 +6,7 @@ from qir.inspect.explain import Explanation, explain
 from qir.inspect.export import to_dot, to_graphml, to_json, to_mermaid
 from qir.inspect.metrics import Metric, metric
 from qir.inspect.overflow import Sums, overflow
+from qir.inspect.quantization_noise import QuantizationNoise, quantization_noise
 from qir.inspect.ranges import TensorRange, ranges
 from qir.inspect.sharing import islands, sharing
 from qir.inspect.summary import Summary, bytes_by_dtype, summarize
@@ -18,6 +19,7 @@ __all__ = [
     "Environment",
     "Explanation",
     "Metric",
+    "QuantizationNoise",
     "Summary",
     "Sums",
     "TensorRange",
@@ -32,6 +34,7 @@ __all__ = [
     "longest_chain",
     "metric",
     "overflow",
+    "quantization_noise",
     "ranges",
     "sensitive",
     "sharing",

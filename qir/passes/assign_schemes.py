@@ -318,7 +318,7 @@ class _Assignment:
         if any(self._last(node, slot) for slot in (*node.operands, RESULT)):
             return ""
         values = (*node.operands.values(), *node.results)
-        return next((explain(v, self.sensitive[v]) for v in values if v in self.sensitive), "")
+        return next((explain(self.sensitive[v]) for v in values if v in self.sensitive), "")
 
     def _kept_out(self, node: Node) -> bool:
         """Whether an op is in no kernel, though its target has one."""

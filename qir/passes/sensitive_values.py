@@ -47,7 +47,7 @@ def sensitive(graph: Graph) -> dict[Value, str]:
     roots = [n for n in graph if any(v in statistics for v in _operands_of_root(n))]
     out: dict[Value, str] = {}
     for root in roots:
-        said = f"feeds {root.op} of a reduction, %{root.result.name}"
+        said = f"feeds {root.op} of a reduction"
         for value in _feeding(root, statistics):
             out.setdefault(value, said)
     made = {n.result: n for n in roots if n.result in statistics}
@@ -64,9 +64,9 @@ def sensitive(graph: Graph) -> dict[Value, str]:
     return out
 
 
-def explain(value: Value, said: str) -> str:
+def explain(said: str) -> str:
     """Returns why an op that computes or reads a sensitive value stays float."""
-    return f"%{value.name} {said}: few bits are too coarse for it"
+    return f"it makes or reads what {said}: few bits are too coarse for that"
 
 
 def _statistics(graph: Graph) -> dict[Value, None]:

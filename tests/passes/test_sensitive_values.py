@@ -51,11 +51,9 @@ def test_the_plan_says_why_and_a_rule_asks_otherwise() -> None:
     graph = program(body, held)
     found = {d.node: d for d in pipeline.plan(graph).decisions}
     assert all(d.becomes == "float" for d in found.values())
-    assert found["s"].reason == "%s feeds rsqrt of a reduction, %r: few bits are too coarse for it"
-    assert found["e"].reason == "%v feeds rsqrt of a reduction, %r: few bits are too coarse for it"
-    assert found["n"].reason == "%r comes from rsqrt of a reduction: few bits are too coarse for it"
-    said = "%n is normalized by rsqrt of a reduction: few bits are too coarse for it"
-    assert found["y"].reason == said
+    coarse = "it makes or reads what {} rsqrt of a reduction: few bits are too coarse for that"
+    says = {"s": "feeds", "e": "feeds", "n": "comes from", "y": "is normalized by"}
+    assert {n: found[n].reason for n in says} == {n: coarse.format(x) for n, x in says.items()}
     asked = {d.node: d for d in pipeline.plan(graph, rules=RULES).decisions}
     assert {n for n, d in asked.items() if d.becomes == "integer"} == {"s", "e", "n", "y"}
 
