@@ -114,7 +114,8 @@ def test_norms_are_found_as_exporters_write_them_in_parts(seed: int, kind: str) 
     assert ops(after) == (squares if kind == "squares" else ["layer_norm"]), f"seed {seed}"
     x = rng.normal(0.3, 1, shape).astype(np.float32)
     wanted = norms_in_parts.normalized(x, kind) * held["gamma"] + held["beta"]
-    np.testing.assert_allclose(run(after, {"x": x})["y"], wanted, rtol=1e-5, atol=1e-5)
+    made = np.asarray(run(after, {"x": x})["y"], np.float64)
+    np.testing.assert_allclose(made, wanted, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(
