@@ -265,10 +265,10 @@ def _noise(
     """Measures the outputs on the first calibration samples; None where these fill no batch."""
     from qir.calibration import open_data
     from qir.calibration.data import fixed_batch
-    from qir.calibration.runner import input_spec
+    from qir.calibration.runner import input_specs
     from qir.inspect.quantization_noise import SAMPLES, quantization_noise
 
-    inputs = {value.name: input_spec(value) for value in graph.inputs}
+    inputs = input_specs(graph)
     few = fixed_batch(inputs) or min(limit or SAMPLES, SAMPLES)
     source = open_data(data, inputs, batch=batch, limit=few)
     first = next(iter(source), None)
