@@ -22,7 +22,9 @@ def perceptron(path: Path, act: str, seed: int) -> Path:
     rng = np.random.default_rng(seed)
     weights = [rng.normal(0, 0.3, (WIDTH, WIDTH)).astype(np.float32) for _ in range(LAYERS)]
     held = [numpy_helper.from_array(w, f"w{i}") for i, w in enumerate(weights)]
-    ends = [numpy_helper.from_array(np.float32(x), n) for n, x in (("low", 0), ("high", 2))]
+    ends = [
+        numpy_helper.from_array(np.array(x, np.float32), n) for n, x in (("low", 0), ("high", 2))
+    ]
     nodes, at = [], "x"
     for i in range(LAYERS):
         nodes.append(helper.make_node("MatMul", [at, f"w{i}"], [f"m{i}"]))
