@@ -7,6 +7,7 @@ import numpy as np
 from qir.errors import Refused
 from qir.ir.attrs import Attr
 from qir.ir.dims import Shape
+from qir.ir.dtype import DType
 from qir.ir.types import Array
 from qir.ledger import Change
 
@@ -197,14 +198,35 @@ def training_refusal(op: Op) -> Refused:
     return refusal(op.path, op.place, "is in training mode; export the model for inference")
 
 
-def cast(reader: Reader, op: Op) -> None:
-    """Cast and CastLike between numbers; NumPy converts them alike."""
+def _cast_types(reader: Reader, op: Op) -> tuple[DType, DType]:
+    """The element type that a cast reads, and the one that it makes."""
     like = op.type == "CastLike"
     to = reader.type_of(op, op.input(1)).dtype if like else element(op.integer("to", 0))
-    kind = reader.type_of(op, op.input(0)).dtype
+    return reader.type_of(op, op.input(0)).dtype, to
+
+
+def casts_nothing(reader: Reader, op: Op) -> bool:
+    """Returns whether it is a cast to the type that its operand has, quantized or not."""
+    if op.type not in ("Cast", "CastLike"):
+        return False
+    kind, to = _cast_types(reader, op)
+    return kind == to
+
+
+def cast(reader: Reader, op: Op) -> None:
+    """Cast and CastLike between numbers; NumPy converts them alike.
+
+    One to the type that its operand has is another name of it, also of quantized values.
+    """
+    kind, to = _cast_types(reader, op)
     plain = ("f16", "f32", "f64", "bf16", "bool", "i4", "u4", "i2", "u2", *_INTEGERS)
     if to.name not in plain or kind.name not in plain:
         raise Keep
+    if to == kind:
+        reader.alias(op.outputs[0], op.input(0))
+        said = f"{op.type} of {op.input(0)} to the type that it has, taken out"
+        reader.note(Change.EXACT, op.outputs[0], said)
+        return
     reader.add(op, "cast", {"x": reader.value(op, op.input(0))}, {"to": to})
 
 

@@ -437,7 +437,7 @@ def _codes(reader: Reader, op: Op) -> bool:
     One that computes on codes is kept: ONNX means the codes themselves.
     """
     known = moves(op) or (op.domain, op.type) in quantized_ops.OPS
-    if known or op.type in control_ops.OPS:
+    if known or op.type in control_ops.OPS or float_ops.casts_nothing(reader, op):
         return False
     if any(name and reader.map_of(op, name) for name in op.inputs):
         return True

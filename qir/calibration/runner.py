@@ -29,7 +29,7 @@ class GraphProgram:
     @property
     def inputs(self) -> Mapping[str, InputSpec]:
         """What the graph takes; a dimension with a name takes any size."""
-        return {v.name: input_spec(v) for v in self.graph.inputs}
+        return input_specs(self.graph)
 
     def keys(self) -> list[Key]:
         """Every float tensor that is computed."""
@@ -55,6 +55,11 @@ class GraphProgram:
 def watched(value: Value) -> bool:
     """Whether a value is real-valued, so that it has a range."""
     return value.type.quant is None and value.type.dtype.is_float
+
+
+def input_specs(graph: Graph) -> dict[str, InputSpec]:
+    """Returns what the inputs take; optional ones, which data do not hold, are left out."""
+    return {v.name: input_spec(v) for v in graph.inputs if not v.type.dtype.is_optional}
 
 
 def input_spec(value: Value) -> InputSpec:

@@ -168,9 +168,9 @@ def _called(executable: Executable, inputs: Tensors, lists: Collection[str]) -> 
 
 def input_specs(graph: Graph) -> dict[str, InputSpec]:
     """What the inputs take, as data sources want to know it."""
-    from qir.calibration.runner import input_spec
+    from qir.calibration import runner
 
-    return {value.name: input_spec(value) for value in graph.inputs}
+    return runner.input_specs(graph)
 
 
 def random_inputs(
@@ -187,6 +187,8 @@ def random_inputs(
     values = {**first, **sizes}
     out: dict[str, Tensor] = {}
     for value in graph.inputs:
+        if value.type.dtype.is_optional:
+            continue
         bound = [dims.bind(dim, values) for dim in value.type.shape]
         if bound and bound[0] is None:
             bound[0] = batch

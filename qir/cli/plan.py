@@ -54,7 +54,8 @@ def plan(
     stores weights in few bits and makes nothing integer: data stay real.
 
     --json prints {file, target, integer_macs, decisions: [{node, op, becomes, integer, reason,
-    group, schemes, macs, origin, macs_on_codes}], shared, maybe_masks}; integer_macs is a share.
+    group, schemes, macs, origin, macs_on_codes, counted}], shared, maybe_masks}; integer_macs is a
+    share of the work that could be counted: an op of open size, or a foreign one, has none.
     """
     from dataclasses import asdict
 
@@ -108,6 +109,8 @@ def _share(part: Sequence[Decision], whole: Sequence[Decision]) -> str:
     few = any(d.becomes == "weights" for d in part)
     done = sum(d.macs if few else d.macs_on_codes for d in (part if few else whole))
     share = f", {percent(done / work)} of {amount(work)} multiply-adds" if work else ""
+    if unknown := sum(not d.counted for d in whole):
+        share += f"; {plural(unknown, 'op')} not counted: foreign, or of open size"
     return f"{len(part):,} of {plural(len(whole), 'op')}{share}"
 
 
@@ -125,7 +128,7 @@ def show_plan(screen: Screen, found: Plan) -> None:
     for d in found.decisions:
         kind = _KINDS[d.becomes]
         text = "in the kernel above" if d.group and d.group == head else how(d)
-        rows.append((d.op, d.node, kind, text, amount(d.macs) if d.macs else ""))
+        rows.append((d.op, d.node, kind, text, _work(d)))
         head = d.group or d.node
     screen.table(columns, rows, title="ops")
     sets = [(f"{len(names)}", ", ".join(names)) for names in found.shared]
@@ -138,6 +141,12 @@ def show_plan(screen: Screen, found: Plan) -> None:
         names = ", ".join(found.maybe_masks)
         said = "a mask in the data leaves it and the ops between float"
         screen.line(f"A softmax reads what comes of {names}: {said}.")
+
+
+def _work(decision: Decision) -> str:
+    if not decision.counted:
+        return "unknown"
+    return amount(decision.macs) if decision.macs else ""
 
 
 _KINDS = {

@@ -12,6 +12,7 @@ import click
 from qir.cli import defaults
 from qir.cli import verb as shared
 from qir.cli.calibrate import observe
+from qir.cli.measuring import number
 from qir.cli.models import (
     claim_files,
     claim_model,
@@ -23,10 +24,12 @@ from qir.cli.models import (
     show_ledger,
 )
 from qir.cli.plan import summary
-from qir.cli.screen import Column, Screen, percent, size
+from qir.cli.screen import Column, Screen, percent, plural, size
 
 if TYPE_CHECKING:
     from qir.calibration import Statistics
+    from qir.inspect.quantization_noise import QuantizationNoise
+    from qir.ir.graph import Graph
     from qir.ledger import Ledger
     from qir.passes._decisions import Plan
     from qir.rewrite.journal import Journal
@@ -126,7 +129,9 @@ def quantize(
     runtime's bytes. Nothing is asked of a target; samples are needed.
 
     --json prints {file, output, file_bytes, output_bytes, target, integer_macs, integer_ops,
-    weight_ops, ops, ledger: {kind: count}}; weight_ops are those whose weights --weights stores.
+    weight_ops, ops, sqnr: {output: decibels}, noisiest: [{node, op, sqnr, lost}],
+    ledger: {kind: count}}; weight_ops are those whose weights --weights stores. sqnr is measured
+    with --data, else null; where one is low, noisiest names the layers that lose most.
     """
     from qir import pipeline
     from qir.calibration import Statistics, parse_rule
@@ -229,6 +234,7 @@ def quantize(
         plan = pipeline.written(plan, output, target=target)
     elif statistics is not None and form == "qoperator":
         plan = pipeline.written(plan, output, target=target, data=True)
+    noise = None if data is None else _noise(graph, quantized, data, limit=limit, batch=batch)
     lengths = file_bytes(model), file_bytes(output)
     if as_json:
         screen.json(
@@ -242,6 +248,7 @@ def quantize(
                 "integer_ops": sum(d.integer for d in plan.decisions),
                 "weight_ops": sum(d.becomes == "weights" for d in plan.decisions),
                 "ops": sum(d.becomes != "as it is" for d in plan.decisions),
+                **_noise_json(noise),
                 "ledger": ledger_json(ledger),
             }
         )
@@ -251,8 +258,46 @@ def quantize(
     screen.facts({**summary(plan), "size": change})
     if data is not None:
         defaults.show_passed_over(screen, graph, data)
+    if noise is not None and noise.low:
+        screen.line(_warning(noise), "yellow")
     _show(screen, plan)
     show_ledger(screen, ledger)
+
+
+def _noise(
+    graph: Graph, quantized: Graph, data: Path, *, limit: int | None, batch: int | None
+) -> QuantizationNoise | None:
+    """Measures the outputs on the first calibration samples; None where these fill no batch."""
+    from qir.calibration import open_data
+    from qir.calibration.data import fixed_batch
+    from qir.calibration.runner import input_specs
+    from qir.inspect.quantization_noise import SAMPLES, quantization_noise
+
+    inputs = input_specs(graph)
+    few = fixed_batch(inputs) or min(limit or SAMPLES, SAMPLES)
+    source = open_data(data, inputs, batch=batch, limit=few)
+    first = next(iter(source), None)
+    return None if first is None else quantization_noise(graph, quantized, first)
+
+
+def _noise_json(noise: QuantizationNoise | None) -> dict[str, object]:
+    from dataclasses import asdict
+
+    if noise is None:
+        return {"sqnr": None, "noisiest": []}
+    layers = [{**asdict(layer), "sqnr": number(layer.sqnr)} for layer in noise.layers]
+    sqnr = {name: number(decibels) for name, decibels in noise.outputs.items()}
+    return {"sqnr": sqnr, "noisiest": layers}
+
+
+def _warning(noise: QuantizationNoise) -> str:
+    """Returns the line that warns of noisy outputs and names the layers that lose most."""
+    name, sqnr = next(iter(noise.low.items()))
+    more = f" and {len(noise.low) - 1} more outputs" if len(noise.low) > 1 else ""
+    worst = ", ".join(f"{layer.node} ({layer.lost:.0f} dB)" for layer in noise.layers)
+    lost = f"; most is lost at {worst}" if worst else ""
+    said = f"{name}{more} keeps an SQNR of {sqnr:.1f} dB on {plural(noise.samples, 'sample')}"
+    return f"warning: output {said}{lost}; try --keep-float on them, or another --range"
 
 
 def _require_alone(output: Path, alone: bool) -> None:

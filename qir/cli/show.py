@@ -92,7 +92,8 @@ def _summary(screen: Screen, path: Path, length: int, summary: Summary, journal:
     if chain:
         ends = chain[0] if len(chain) == 1 else f"{chain[0]} to {chain[-1]}"
         run = f"longest run {plural(len(chain), 'op')}, {ends}"
-        facts["on codes"] = f"{percent(share)} of the work; {run}" if summary.macs else run
+        work = "the work that is counted" if open_ended else "the work"
+        facts["on codes"] = f"{percent(share)} of {work}; {run}" if summary.macs else run
     if len(journal):
         told = [f"{e.text} ({e.changed:,})" if e.changed else f"{e.text} (-)" for e in journal]
         facts["passes"] = ", ".join(told)

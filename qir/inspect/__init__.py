@@ -4,19 +4,22 @@ from qir.inspect.compare import Difference, compare
 from qir.inspect.environment import Environment, environment
 from qir.inspect.explain import Explanation, explain
 from qir.inspect.export import to_dot, to_graphml, to_json, to_mermaid
+from qir.inspect.integer_ops import in_codes, islands, longest_chain
 from qir.inspect.metrics import Metric, metric
 from qir.inspect.overflow import Sums, overflow
+from qir.inspect.quantization_noise import QuantizationNoise, quantization_noise
 from qir.inspect.ranges import TensorRange, ranges
-from qir.inspect.sharing import islands, sharing
+from qir.inspect.sharing import sharing
 from qir.inspect.summary import Summary, bytes_by_dtype, summarize
 from qir.inspect.timing import Timing, interleave
-from qir.ir.coded import in_codes, longest_chain
+from qir.passes.sensitive_values import sensitive
 
 __all__ = [
     "Difference",
     "Environment",
     "Explanation",
     "Metric",
+    "QuantizationNoise",
     "Summary",
     "Sums",
     "TensorRange",
@@ -31,7 +34,9 @@ __all__ = [
     "longest_chain",
     "metric",
     "overflow",
+    "quantization_noise",
     "ranges",
+    "sensitive",
     "sharing",
     "summarize",
     "to_dot",

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import networkx as nx
-
-from qir.ir.coded import BRIDGES, in_codes
 from qir.ir.facts import coded
 from qir.ir.graph import Graph
-from qir.ir.node import Node, Value
+from qir.ir.node import Value
 
 
 def sharing(graph: Graph, name: str) -> tuple[Value, ...]:
@@ -21,14 +18,3 @@ def sharing(graph: Graph, name: str) -> tuple[Value, ...]:
         return ()
     found = ((value, coded(value)) for value in graph.values.values())
     return tuple(v for v, quant in found if quant is not None and quant.same_map(wanted))
-
-
-def islands(graph: Graph) -> tuple[tuple[Node, ...], ...]:
-    """The groups of ops that work on codes with nothing in floats between them, largest first."""
-    integer = in_codes(graph)
-    kept = [n for n in graph if integer.get(n, False) or n.op in BRIDGES]
-    parts = nx.weakly_connected_components(graph.nx.subgraph(kept))
-    place = {node: i for i, node in enumerate(graph)}
-    groups = [sorted((n for n in p if integer.get(n, False)), key=place.__getitem__) for p in parts]
-    found = sorted((g for g in groups if g), key=lambda g: (-len(g), place[g[0]]))
-    return tuple(map(tuple, found))

@@ -6,6 +6,8 @@ In integer form an op's operands and result are quantized types. In QDQ form it 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from qir.ir.dtype import BF16, F16
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Program, Value
@@ -112,9 +114,12 @@ def _is_activation(node: Node) -> bool:
     return node.op not in BRIDGES and spec(node.op).traits.elementwise
 
 
-def longest_chain(graph: Graph) -> tuple[Node, ...]:
-    """The longest path of ops that work on codes, with nothing in floats between them."""
-    integer = in_codes(graph)
+def longest_chain(graph: Graph, known: Mapping[Node, bool] | None = None) -> tuple[Node, ...]:
+    """Returns the longest path of ops that work on codes, with nothing in floats between them.
+
+    `known` says which ops work on codes; the form of the graph does where it is left out.
+    """
+    integer = in_codes(graph) if known is None else known
     length: dict[Node, int] = {}
     before: dict[Node, Node | None] = {}
     for node in graph:

@@ -70,6 +70,11 @@ class DType:
         return self.is_opaque and self.name.endswith('[...]">')
 
     @property
+    def is_optional(self) -> bool:
+        """Whether this may be left out: nothing, or a tensor or list."""
+        return self.opaque_text.startswith("optional(")
+
+    @property
     def opaque_text(self) -> str:
         """What the framework calls it; empty for an element of a tensor."""
         found = _OPAQUE.fullmatch(self.name)

@@ -321,6 +321,8 @@ class _Parser:
             wanted = self.word("an attribute's name")
             return Part(lambda s: attribute(s.subject, wanted.text))
         if name in self.names.alone:
+            if name in self.names.hints and not self.of_slot():
+                fail(token.column, self.unknown(name))
             self.asked += 1
             ask = _asking(name)
             return Part(lambda s: ask(s, s.subject), name)
@@ -329,6 +331,11 @@ class _Parser:
         if name in ("none", "null", "None"):
             fail(token.column, f"{name} is not written; ask `has(bias)` or `not has(bias)`")
         fail(token.column, self.unknown(name))
+
+    def of_slot(self) -> bool:
+        """Returns whether a name that is a slot's, too, is used as one: `shape.x`, `has(shape)`."""
+        before = [token.text for token in self.tokens[max(0, self.at - 3) : self.at - 1]]
+        return (self.next.kind, self.next.text) == ("mark", ".") or before == ["has", "("]
 
     def unknown(self, name: str) -> str:
         if hint := self.names.hints.get(name):

@@ -27,10 +27,17 @@ from qir.ir.node import Node, Program, Value
 
 _MOST_LOOKS = 5_000_000
 """So many elements may one query look at, and a hundred more for each node."""
+_PLAIN = frozenset({"name", "users", "uses", "axis", "max", "min"})
+"""Facts of values that mean something of a node too: its own facts, and common attributes."""
 _NODES = Names(
     OF_NODES,
     KNOWN,
-    {name: f"is a fact of values, such as result.{name}" for name in set(VALUE) - OF_NODES},
+    {
+        name: f"is a fact of values, such as result.{name}"
+        + (f"; attr.{name} is an attribute" if name in ATTRS else "")
+        + (f"; {name}.NAME, has({name}) ask of a slot" if name in SLOTS else "")
+        for name in set(VALUE) - _PLAIN
+    },
 )
 _VALUES = Names(
     frozenset(VALUE),

@@ -14,7 +14,7 @@ from qir.ir.look import op_name
 from qir.ir.node import Node
 from qir.ir.ops import spec
 from qir.passes._coded import behind_sums, coded, decoded
-from qir.passes._work import coded_work, work
+from qir.passes._work import coded_work, counted, work
 
 Becomes: TypeAlias = Literal["integer", "already", "weights", "float", "as it is"]
 """Integer now, or since the file was made; weights of few bits with real data; real; neither."""
@@ -46,6 +46,8 @@ class Decision:
     origin: str = ""
     macs_on_codes: int = 0
     """Those of the multiply-adds that are integer; of an op that holds graphs they may be some."""
+    counted: bool = True
+    """Whether `macs` is all its work: not so where a size is open, or an op is foreign."""
 
     @property
     def integer(self) -> bool:
@@ -71,7 +73,7 @@ class Plan:
 
     @property
     def integer_macs(self) -> float:
-        """Share of the multiply-adds that will be done in integers, or are already."""
+        """Share of the counted multiply-adds that will be done in integers, or are already."""
         total = sum(d.macs for d in self.decisions)
         return sum(d.macs_on_codes for d in self.decisions) / total if total else 0.0
 
@@ -156,9 +158,10 @@ class Known:
         self, node: Node, reason: str, schemes: Mapping[str, str] | None = None
     ) -> Decision:
         """What becomes of an op: without a reason integer, unless it is so already."""
-        counted = not (self.apart and node.op in CONTROL)
-        macs = work(node, self.sizes) if counted else 0
-        done = coded_work(node, self.codes, self.sizes) if counted else 0
+        alone = not (self.apart and node.op in CONTROL)
+        macs = work(node, self.sizes) if alone else 0
+        done = coded_work(node, self.codes, self.sizes) if alone else 0
+        known = not alone or counted(node, self.sizes)
         becomes: Becomes = "float" if reason else "integer"
         if said := beside(node):
             becomes, reason = "as it is", said
@@ -173,7 +176,8 @@ class Known:
         done = macs if becomes in ("integer", "already") else done
         origin = str(node.origins[0]) if node.origins else ""
         given = schemes or {}
-        return Decision(node.name, op_name(node), becomes, reason, "", given, macs, origin, done)
+        name = op_name(node)
+        return Decision(node.name, name, becomes, reason, "", given, macs, origin, done, known)
 
 
 def _of_whole(node: Node) -> bool:

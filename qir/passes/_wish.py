@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
 from qir.errors import SchemeError
@@ -52,3 +52,18 @@ class Wish:
 
     def __str__(self) -> str:
         return repr(self.text)
+
+
+def fitted(allowed: Scheme, wanted: Scheme) -> Scheme | None:
+    """What is wanted, as a slot takes it that allows a scheme; None where it does not.
+
+    Symmetric codes are affine ones too; bounds that are not said are the slot's.
+    """
+    if allowed.storage != wanted.storage or allowed.grain != wanted.grain:
+        return None
+    if allowed.scale is not None and (allowed.scale, allowed.zero) != (wanted.scale, wanted.zero):
+        return None
+    if allowed.symmetric and not wanted.symmetric:
+        return None
+    made = replace(wanted, bounds=allowed.bounds) if wanted.bounds is None else wanted
+    return made if allowed.low <= made.low and made.high <= allowed.high else None

@@ -22,3 +22,10 @@ def work(node: Node, sizes: Mapping[str, int]) -> int:
     if node.bodies:
         return sum(work(each, sizes) for body in node.bodies.values() for each in body)
     return macs(node, sizes) or 0
+
+
+def counted(node: Node, sizes: Mapping[str, int]) -> bool:
+    """Returns whether its work is known, and not of open size or that of a foreign op."""
+    if node.bodies:
+        return all(counted(each, sizes) for body in node.bodies.values() for each in body)
+    return macs(node, sizes) is not None

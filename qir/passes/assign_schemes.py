@@ -33,7 +33,8 @@ from qir.passes._kernel_table import kernel_table
 from qir.passes._kernels import Kernel, kernels
 from qir.passes._masks import masks, merged, of_text, told, with_text
 from qir.passes._needs import why_cut
-from qir.passes._wish import Wish
+from qir.passes._wish import Wish, fitted
+from qir.passes.sensitive_values import explain, sensitive
 from qir.rewrite import Pass, Tolerance
 from qir.rewrite.options import option
 from qir.target import target
@@ -186,6 +187,7 @@ class _Assignment:
         self.on_codes = in_codes(graph)
         self.before = before_codes(graph, {op for op, row in table.ops.items() if row.share})
         self.masks = masks(graph)
+        self.sensitive = sensitive(graph)
         self.reason: dict[Node, str] = {}
         self.inside: dict[Node, Node] = {}
         """Activation -> the op in whose kernel it is computed."""
@@ -300,7 +302,8 @@ class _Assignment:
                 return f"{slot} is computed; the table of {self.table.name} has a constant there"
         if any(v.type.dtype != F32 for v in (*node.results, *(v for _, v in self._data(node)))):
             return "it does not compute in f32"
-        return self._bias_obstacle(node) or self._codes_obstacle(node, row) or self._mask(node)
+        found = self._bias_obstacle(node) or self._codes_obstacle(node, row) or self._mask(node)
+        return found or self._too_coarse(node)
 
     def _mask(self, node: Node) -> str:
         """What an op reads or makes that a mask leaves no room in, unless a rule gives it codes."""
@@ -310,9 +313,17 @@ class _Assignment:
                 return told(self.masks[value])
         return ""
 
+    def _too_coarse(self, node: Node) -> str:
+        """Returns which value of an op few bits are too coarse for, unless a rule quantizes it."""
+        if any(self._last(node, slot) for slot in (*node.operands, RESULT)):
+            return ""
+        values = (*node.operands.values(), *node.results)
+        return next((explain(self.sensitive[v]) for v in values if v in self.sensitive), "")
+
     def _kept_out(self, node: Node) -> bool:
         """Whether an op is in no kernel, though its target has one."""
-        return node in self.cut or self._wished_float(node) or bool(self._mask(node))
+        asked = node in self.cut or self._wished_float(node)
+        return asked or bool(self._mask(node) or self._too_coarse(node))
 
     def _codes_obstacle(self, node: Node, row: OpCapability) -> str:
         """What codes beside it the target does not take there; they stay as they are."""
@@ -434,13 +445,13 @@ class _Assignment:
         wanted = self._wanted(users)
         options = [wanted] if wanted else list(laws) or list(self._allowed(*users[0]))
         for each in options:
-            fitted: Scheme | None = each
+            found: Scheme | None = each
             for n, slot in users:
-                if fitted is None:
+                if found is None:
                     break
-                fitted = next((f for a in self._allowed(n, slot) if (f := _fit(a, fitted))), None)
-            if fitted is not None:
-                return fitted
+                found = next((f for a in self._allowed(n, slot) if (f := fitted(a, found))), None)
+            if found is not None:
+                return found
         if wanted:
             raise self._untaken(*next((n, s) for n, s in users if not self._takes(n, s, wanted)))
         n, slot = users[0]
@@ -456,7 +467,7 @@ class _Assignment:
         return out
 
     def _takes(self, node: Node, slot: str, wanted: Scheme) -> bool:
-        return any(_fit(a, wanted) for a in self._allowed(node, slot))
+        return any(fitted(a, wanted) for a in self._allowed(node, slot))
 
     def _untaken(self, node: Node, slot: str) -> SchemeError:
         """The error for a wish that the target does not grant, with what it does."""
@@ -539,10 +550,10 @@ class _Assignment:
         allowed = self._allowed(node, slot)
         wish = self._last(node, slot)
         if wish is not None and wish.scheme is not None:
-            fitted = next((f for a in allowed if (f := _fit(a, wish.scheme))), None)
-            if fitted is None or fitted.scale is not None:
+            found = next((f for a in allowed if (f := fitted(a, wish.scheme))), None)
+            if found is None or found.scale is not None:
                 raise self._untaken(node, slot)
-            return fitted
+            return found
         return next((s for s in allowed if s.grain == self.granularity), allowed[0])
 
     def plan(self) -> Plan:
@@ -579,21 +590,6 @@ class _Assignment:
         if self.table.chain(ops):
             return ""
         return f"real between codes: {self.table.name} has no kernel {' |> '.join(ops)}"
-
-
-def _fit(allowed: Scheme, wanted: Scheme) -> Scheme | None:
-    """What is wanted, as a slot takes it that allows a scheme; None where it does not.
-
-    Symmetric codes are affine ones too; bounds that are not said are the slot's.
-    """
-    if allowed.storage != wanted.storage or allowed.grain != wanted.grain:
-        return None
-    if allowed.scale is not None and (allowed.scale, allowed.zero) != (wanted.scale, wanted.zero):
-        return None
-    if allowed.symmetric and not wanted.symmetric:
-        return None
-    fitted = replace(wanted, bounds=allowed.bounds) if wanted.bounds is None else wanted
-    return fitted if allowed.low <= fitted.low and fitted.high <= allowed.high else None
 
 
 __all__ = ["STRUCTURE", "AssignSchemes", "Decision", "Plan", "Schemes", "Wish", "assign"]

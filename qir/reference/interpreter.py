@@ -51,12 +51,14 @@ def run(
 
     A value of a body is named by its path, `y/body/h`; it is that of the last round. `profile`
     replaces the graph's; `observe` sees every value of the graph itself as it is made. Values are
-    dropped after their last use. Raises DataError for inputs that do not fit and for values that
-    this run did not come to, OpError where an op cannot compute, naming the node.
+    dropped after their last use. An optional input may be left out. Raises DataError for inputs
+    that do not fit and for values that this run did not come to, OpError where an op cannot
+    compute, naming the node.
     """
     kinds = {value.name: value.type.dtype for value in graph.inputs}
     lists = {n for n, kind in kinds.items() if kind.is_opaque and not kind.is_loose}
     inputs = {n: boxed(data) if n in lists else _native(data) for n, data in inputs.items()}
+    inputs |= {n: boxed(None) for n, kind in kinds.items() if kind.is_optional and n not in inputs}
     bind_inputs(graph, inputs)
     if values is None:
         made = _run(graph, inputs, profile or graph.profile, profile, observe, None)

@@ -292,3 +292,21 @@ def test_every_fact_can_be_asked_of_every_graph(name: str) -> None:
         assert not ask(graph, f"{name} < 0 and {name} > 0"), f"seed {seed}"
         assert not ask(graph, f"not has({name}) and {name} == 1"), f"seed {seed}"
         ask(graph, f"any({name}, it.name == 'x') or max({name}) > 1 or {name}[0] == 1")
+
+
+@pytest.mark.parametrize(
+    "name", sorted(set(VALUE) - {"name", "users", "uses", "axis", "max", "min"})
+)
+@pytest.mark.parametrize("form", ["{} > 100", "max({}) > 100", "{} == 'u8'", "has(op) and not {}"])
+def test_a_fact_of_values_alone_is_an_error_that_names_the_result(name: str, form: str) -> None:
+    with pytest.raises(ParseError, match=f"{name} is a fact of values, such as result.{name}"):
+        query(random_graph(1, "float"), form.format(name))
+
+
+def test_a_slot_that_is_called_as_a_fact_is_asked_as_a_slot() -> None:
+    graph = parse(
+        "graph main { %x = input() : 2x3xf32\\n%s = constant([6]) : 1xi64\\n"
+        "%y = reshape(%x, %s) : 6xf32\\n output(y=%y) }".replace("\\n", "\n")
+    )
+    for asked in ("has(shape)", "shape.constant", 'shape.dtype == "i64"', "max(result.shape) > 5"):
+        assert [n.op for n in query(graph, f'{asked} and op == "reshape"')] == ["reshape"], asked

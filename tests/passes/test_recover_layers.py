@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
 import pytest
 
@@ -12,6 +14,7 @@ from qir.passes.recover import Recover
 from qir.reference.interpreter import run
 from qir.rewrite import run_passes
 from qir.testing import sample_inputs
+from tests.passes import norms_in_parts
 from tests.passes.test_recover import ops, recovered
 
 # -- norms ----------------------------------------------------------------------------------------
@@ -94,6 +97,36 @@ def test_rms_norm_is_found(root: str) -> None:
     body = f"%d = identity(%x) : {WIDE}; {SQUARES[1]}; {SPREAD}; {root}; {ENDS['gamma']}"
     made = recovered(program(HEAD, body))
     assert ops(made) == ["identity", "rms_norm"]
+
+
+@pytest.mark.parametrize("kind", norms_in_parts.KINDS)
+@pytest.mark.parametrize("seed", range(8))
+def test_norms_are_found_as_exporters_write_them_in_parts(seed: int, kind: str) -> None:
+    """Means as sums over a count, the variance as a difference of means, gamma on the root."""
+    rng = np.random.default_rng(seed)
+    shape = (norms_in_parts.ROWS, norms_in_parts.WIDTH)
+    held = {name: rng.uniform(0.5, 1.5, shape[1]).astype(np.float32) for name in ("gamma", "beta")}
+    before = norms_in_parts.program(
+        norms_in_parts.norm(random.Random(f"{seed} {kind}"), kind), held
+    )
+    after = run_passes(before, [Recover()], Ledger())
+    squares = ["identity", "rms_norm", "add"]
+    assert ops(after) == (squares if kind == "squares" else ["layer_norm"]), f"seed {seed}"
+    x = rng.normal(0.3, 1, shape).astype(np.float32)
+    wanted = norms_in_parts.normalized(x, kind) * held["gamma"] + held["beta"]
+    made = np.asarray(run(after, {"x": x})["y"], np.float64)
+    np.testing.assert_allclose(made, wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"), [("mul(%a, %share)", "mul(%a, %half)"), ("%b, %count", "%b, %two")]
+)
+def test_sums_over_another_count_are_no_means(right: str, wrong: str) -> None:
+    held = {name: np.ones(norms_in_parts.WIDTH, np.float32) for name in ("gamma", "beta")}
+    body = norms_in_parts.norm(random.Random(3), "flat squares")
+    assert right in body
+    made = norms_in_parts.program(body.replace(right, wrong), held)
+    assert "layer_norm" not in ops(run_passes(made, [Recover()], Ledger()))
 
 
 OTHER = f"%m = reduce_mean(%x) {{axes = (1,)}} : 2x1x4xf32; %d = sub(%x, %m) : {WIDE}"

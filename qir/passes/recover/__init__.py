@@ -21,6 +21,7 @@ from qir.passes.recover import (
     group_norm,
     lengths,
     norm,
+    pools,
     relus,
     rotary,
     sigmoids,
@@ -47,6 +48,7 @@ FAMILIES: dict[str, tuple[Rewrite, ...]] = {
     "rotary": rotary.REWRITES,
     "batch-norm": batch_norm.REWRITES,
     "squeeze-excite": squeeze_excite.REWRITES,
+    "pools": pools.REWRITES,
 }
 """The rewrites of each family, in the order in which they are looked for."""
 

@@ -24,13 +24,13 @@ Attrs: TypeAlias = "Mapping[str, Attr]"
 Given: TypeAlias = "Attrs | Callable[[Match], Attrs | None]"
 """Attributes, or what finds them in a match; None: it is no such op after all."""
 
-_CLOSE = 1e-5
+CLOSE = 1e-5
 """How far a written constant may lie from the real one: 1.41421 is the root of 2."""
 
 
 def exactly(value: float) -> Either:
     """A number as its own type rounds it, or written with six digits."""
-    return Number(value) | near(value, _CLOSE)
+    return Number(value) | near(value, CLOSE)
 
 
 def number(name: str) -> Var:

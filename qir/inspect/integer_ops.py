@@ -1,0 +1,45 @@
+"""Says which ops are computed on quantized values, and how these hang together.
+
+The runtime of the graph's profile answers, as it does for `qir.pipeline.taken`. A graph of another
+profile, such as `native`, is answered by its form: ops between dequantize and quantize, or on
+quantized types. Shape arithmetic and other ops without reals are left out.
+"""
+
+from __future__ import annotations
+
+import networkx as nx
+
+from qir import registry
+from qir.inspect.probing import head_of
+from qir.ir import coded
+from qir.ir.coded import BRIDGES, whole
+from qir.ir.graph import Graph
+from qir.ir.node import Node
+from qir.numerics import profile
+from qir.target import target
+
+
+def in_codes(graph: Graph) -> dict[Node, bool]:
+    """Returns for every op that computes whether it does so on quantized values."""
+    known = {n: done for n, done in coded.in_codes(graph).items() if not whole(n)}
+    backend = head_of(profile(graph.profile)).backend
+    if backend not in registry.names("qir.targets"):
+        return known
+    taken = {v.node: v.taken for v in target(backend).verdicts(graph) if v.path == graph.name}
+    return {n: taken[n.name] == "integer" if n.name in taken else done for n, done in known.items()}
+
+
+def longest_chain(graph: Graph) -> tuple[Node, ...]:
+    """Returns the longest path of ops on quantized values, with nothing in floats between them."""
+    return coded.longest_chain(graph, in_codes(graph))
+
+
+def islands(graph: Graph) -> tuple[tuple[Node, ...], ...]:
+    """Returns the groups of ops on quantized values that float ops separate, largest first."""
+    integer = in_codes(graph)
+    kept = [n for n in graph if integer.get(n, False) or n.op in BRIDGES]
+    parts = nx.weakly_connected_components(graph.nx.subgraph(kept))
+    place = {node: i for i, node in enumerate(graph)}
+    groups = [sorted((n for n in p if integer.get(n, False)), key=place.__getitem__) for p in parts]
+    found = sorted((g for g in groups if g), key=lambda g: (-len(g), place[g[0]]))
+    return tuple(map(tuple, found))
