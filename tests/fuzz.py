@@ -27,7 +27,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from types import FrameType
 
-from tests.fuzzing import corpus, graphs, models, texts
+from tests.fuzzing import corpus, graphs, kernels, models, texts
 from tests.fuzzing.judging import Broken, Try
 
 SLOW = 20
@@ -49,6 +49,7 @@ CASES: dict[str, Case] = {
     "large": models.large_case,
     "profile": models.profile_case,
     "program": models.program_case,
+    "kernels": kernels.kernels_case,
 }
 SHARES: Mapping[str, int] = {
     "text": 300,
@@ -61,8 +62,9 @@ SHARES: Mapping[str, int] = {
     "profile": 9,
     "large": 20,
     "program": 1,
+    "kernels": 100,
 }
-"""Of a thousand cases, so many of each kind: what is quick is tried more often."""
+"""In each turn so many of each kind: what is quick is tried more often."""
 IN_MEMORY = Path("/dev/shm")
 BREAK_MODELS = frozenset({"onnx", "beside"})
 

@@ -1,6 +1,7 @@
 """Programmers' mistakes: each is refused with one exception, or does what was meant."""
 
 import os
+import random
 import subprocess
 import sys
 import textwrap
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from qir._kernels import _codes, _cpu, _environment
 from qir._kernels._cpu import EXTERNAL, Plan
 from qir._kernels._statistics import Tally
+from tests import fuzz
 
 from .test_plan import network
 
@@ -36,6 +38,12 @@ def ended(code: str, seconds: int = 60) -> None:
         check=False,
     )
     assert run.returncode == 0, run.stderr[-2000:]
+
+
+def test_random_mistakes_are_refused_or_understood(capsys: pytest.CaptureFixture[str]) -> None:
+    seed = str(random.SystemRandom().randrange(2**32))
+    found = fuzz.main(["--count", "2000", "--seed", seed, "--kind", "kernels"])
+    assert found == 0, capsys.readouterr().out
 
 
 def lookup(size: object) -> Plan:
