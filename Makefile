@@ -9,7 +9,7 @@ FUZZ_COUNT    ?= 1000000
 FUZZ_SECONDS  ?= 3600
 FUZZ_KINDS    ?=
 BENCH_SECONDS ?= 300
-SANITIZERS    ?= address,undefined
+SANITIZERS    ?= address,undefined thread
 
 SHELL  := bash
 BIN    := .venv/bin
@@ -18,6 +18,8 @@ PYTEST := $(BIN)/pytest -n $(JOBS) --dist loadfile -ra
 # Compiled code is built at installation, so a change of it installs again.
 BUILT  := pyproject.toml setup.py $(shell find qir -name '*.[chi]' -o -name '*.inc' -o -name '*.pyx' -o -name '*.pxd')
 C      := $(shell find qir/_kernels -name '*.[ch]' -o -name '*.inc')
+# What runs steps and statistics in threads, for the thread sanitizer.
+THREADED := tests/kernels/test_plan.py tests/kernels/test_misuse.py
 CYTHON := $(shell find qir -name '*.pyx' -o -name '*.pxd')
 
 .DEFAULT_GOAL := help
@@ -51,14 +53,22 @@ fuzz: $(STAMP)/test  ## a million broken texts, files, models, odd calls; FUZZ_C
 	@$(BIN)/python -m tests.fuzz -j $(JOBS) $(FUZZ_KINDS:%=--kind %) \
 		--count $(FUZZ_COUNT) --seconds $(FUZZ_SECONDS)
 
-sanitize: $(STAMP)/test  ## the compiled code under the address and undefined-behaviour sanitizers
-	@rm -rf build/sanitize && mkdir -p build/sanitize
-	@cp -r qir frontends backends tests pyproject.toml setup.py README.md LICENSE build/sanitize
-	@find build/sanitize -name '*.so' -delete
-	@cd build/sanitize && QIR_SANITIZE=$(SANITIZERS) $(CURDIR)/$(BIN)/python setup.py -q build_ext --inplace
-	@cd build/sanitize && env PYTHONPATH=. PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0 \
-		LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" \
-		$(CURDIR)/$(BIN)/python -m pytest -q -s tests/kernels tests/calibration
+sanitize: $(STAMP)/test  ## the compiled code under the address, undefined-behaviour and thread sanitizers
+	@for sanitizers in $(SANITIZERS); do \
+		rm -rf build/sanitize && mkdir -p build/sanitize && \
+		cp -r qir frontends backends tests pyproject.toml setup.py README.md LICENSE build/sanitize && \
+		find build/sanitize -name '*.so' -delete && cd build/sanitize && \
+		QIR_SANITIZE=$$sanitizers $(CURDIR)/$(BIN)/python setup.py -q build_ext --inplace || exit; \
+		case $$sanitizers in \
+			thread) libraries=tsan; tests="$(THREADED)";; \
+			*) libraries="asan ubsan"; tests="tests/kernels tests/calibration";; \
+		esac; \
+		env PYTHONPATH=. PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 \
+			TSAN_OPTIONS=halt_on_error=1:die_after_fork=0:ignore_noninstrumented_modules=1:allocator_may_return_null=1 \
+			LD_PRELOAD="$$(for name in $$libraries; do gcc -print-file-name=lib$$name.so; done)" \
+			$(CURDIR)/$(BIN)/python -m pytest -q -s $$tests || exit; \
+		cd $(CURDIR); \
+	done
 
 lint: export PATH := $(CURDIR)/$(BIN):$(PATH)
 lint: $(STAMP)/test  ## what tests/test_style.py checks, tool by tool

@@ -1,30 +1,111 @@
 """What the operands of a step must be; each check raises ValueError naming the step."""
 
 import math
+import operator
 from collections.abc import Iterable, Sequence
+from itertools import islice
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 BOUNDS = {"u8": (0, 255), "i8": (-128, 127)}
+LARGEST = 2**48
+"""Largest size of anything; products of sizes are computed in Python, whose ints have no end."""
+LARGEST_STEP = 2**31 - 1
+"""Largest size, stride, padding or dilation of a window: sums of their products fit 64 bits."""
+LARGEST_WINDOW = 2**24
+"""Most elements of a window that is pooled: each is looked at, in padding too."""
+LONGEST = 64
+"""Most numbers in one operand, so that an endless iterator ends."""
 
 
-def whole(step: str, what: str, values: Iterable[int], least: int) -> tuple[int, ...]:
-    """`values` as integers of at least `least`."""
-    result = tuple(int(value) for value in values)
+def integer(step: str, what: str, value: object, least: int, most: float = LARGEST) -> int:
+    """Returns `value` as an int from `least` to `most`."""
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise ValueError(f"{step}: {what} is {shown(value)}, not an integer") from None
+    if number < least:
+        raise ValueError(f"{step}: {what} is {number}; {least} is the least possible")
+    if number > most:
+        raise ValueError(f"{step}: {what} is {shown(number)}; {most} is the most possible")
+    return number
+
+
+def whole(
+    step: str, what: str, values: Iterable[int], least: int, most: float = LARGEST
+) -> tuple[int, ...]:
+    """Returns `values`, which may be an array or an iterator, as ints from `least` to `most`."""
+    try:
+        found = tuple(islice(values, LONGEST + 1))
+        result = tuple(operator.index(value) for value in found)
+    except TypeError:
+        raise ValueError(f"{step}: {what} is {shown(values)}, not a list of integers") from None
+    if len(result) > LONGEST:
+        raise ValueError(f"{step}: {what} has more than {LONGEST} numbers")
     if any(value < least for value in result):
-        raise ValueError(f"{step}: {what} is {result}; {least} is the least possible")
+        raise ValueError(f"{step}: {what} is {shown(result)}; {least} is the least possible")
+    if any(value > most for value in result):
+        raise ValueError(f"{step}: {what} is {shown(result)}; {most} is the most possible")
     return result
 
 
 def of_length(
-    step: str, what: str, values: Iterable[int], count: int, least: int
+    step: str, what: str, values: Iterable[int], count: int, least: int, most: float = LARGEST
 ) -> tuple[int, ...]:
-    """`values` as `count` integers of at least `least`."""
-    result = whole(step, what, values, least)
+    """Returns `values` as `count` integers of at least `least`."""
+    result = whole(step, what, values, least, most)
     if len(result) != count:
         raise ValueError(f"{step}: {what} has {len(result)} numbers, {count} are needed")
     return result
+
+
+def real_of(step: str, what: str, value: object) -> np.float32:
+    """Returns a number in float32."""
+    try:
+        if isinstance(value, str | bytes | bytearray):
+            raise TypeError
+        number = float(value.item() if isinstance(value, np.ndarray) else value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError(f"{step}: {what} is {shown(value)}, not a float") from None
+    with np.errstate(over="ignore"):
+        return np.float32(number)
+
+
+def floats_of(step: str, what: str, array: ArrayLike) -> NDArray[np.float32]:
+    """Returns numbers as contiguous float32 of one axis."""
+    plain = np.asarray(array)
+    if plain.dtype.kind not in "fiu":
+        raise ValueError(f"{step}: {what} is {plain.dtype} {plain.shape}, not float32")
+    with np.errstate(over="ignore"):
+        return np.ascontiguousarray(plain, np.float32).reshape(-1)
+
+
+def external_of(what: str, array: object, size: int, written: bool) -> NDArray[np.generic]:
+    """Returns the array that is an external buffer of `size` bytes, as a plain ndarray."""
+    if not isinstance(array, np.ndarray):
+        raise ValueError(f"{what} is {shown(array)}, not an array")
+    plain = np.asarray(array)
+    if plain.dtype.hasobject:
+        raise ValueError(f"{what} is {plain.dtype}, whose elements are no plain bytes")
+    if plain.nbytes != size or not plain.flags.c_contiguous:
+        how = "" if plain.flags.c_contiguous else "not "
+        raise ValueError(
+            f"{what} has {plain.nbytes} bytes, {how}C-contiguous; "
+            f"its buffer is {size} bytes, C-contiguous"
+        )
+    if written and not plain.flags.writeable:
+        raise ValueError(f"{what} is read-only, and steps write to it")
+    return plain
+
+
+def shown(value: object, longest: int = 60) -> str:
+    """Returns the start of what Python shows of a value."""
+    try:
+        text = repr(value)
+    except Exception:  # such as an int of too many digits
+        text = type(value).__name__
+    return text if len(text) <= longest else f"{text[:longest]}..."
 
 
 def bounds_of(step: str, codes: str) -> tuple[int, int]:
@@ -42,16 +123,17 @@ def flip_of(step: str, codes: str) -> int:
 def code_in(step: str, what: str, codes: str, value: int) -> int:
     """A code that fits its storage type."""
     least, most = bounds_of(step, codes)
-    if not least <= value <= most:
-        raise ValueError(f"{step}: {what} is {value}, codes {codes} are {least} to {most}")
-    return value
+    number = integer(step, what, value, -LARGEST)
+    if not least <= number <= most:
+        raise ValueError(f"{step}: {what} is {number}, codes {codes} are {least} to {most}")
+    return number
 
 
 def limits(step: str, codes: str, low: int | None, high: int | None) -> tuple[int, int]:
     """The bounds of a result, those of its storage type where none are given."""
     least, most = bounds_of(step, codes)
-    low = least if low is None else low
-    high = most if high is None else high
+    low = least if low is None else integer(step, "low", low, -LARGEST)
+    high = most if high is None else integer(step, "high", high, -LARGEST)
     if not least <= low <= high <= most:
         raise ValueError(
             f"{step}: low {low} and high {high} do not fit codes {codes}, {least} to {most}"
@@ -61,9 +143,9 @@ def limits(step: str, codes: str, low: int | None, high: int | None) -> tuple[in
 
 def scale_of(step: str, what: str, value: float) -> np.float32:
     """A scale: a positive number, in float32."""
-    scale = np.float32(value)
+    scale = real_of(step, what, value)
     if not (scale > 0 and math.isfinite(scale)):
-        raise ValueError(f"{step}: {what} is {value}, not a positive float32")
+        raise ValueError(f"{step}: {what} is {shown(value)}, not a positive float32")
     return scale
 
 
@@ -96,22 +178,24 @@ def windows(
     return tuple(result)
 
 
-def split_planes(step: str, shape: Iterable[int], moved: bool, axis: int) -> tuple[int, int, int]:
+def split_planes(step: str, sizes: Sequence[int], moved: bool, axis: int) -> tuple[int, int, int]:
     """(n, channels, pixels) of an array whose channels are `axis` of 4, or of one that stays."""
-    sizes = whole(step, "shape", shape, 0)
     if not moved:
         return 1, 1, math.prod(sizes)
     if len(sizes) != 4:
         raise ValueError(f"{step}: shape {sizes} has {len(sizes)} axes, a change of layout needs 4")
-    return sizes[0], sizes[axis], math.prod(sizes[1:]) // max(1, sizes[axis])
+    if 0 in sizes:
+        return 0, 0, 0
+    return sizes[0], sizes[axis], math.prod(sizes[1:]) // sizes[axis]
 
 
 def permutation(
-    step: str, shape: Sequence[int], perm: Sequence[int]
+    step: str, shape: Sequence[int], perm: Iterable[int]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The same permutation with axes that stay together made one, and at least three axes."""
+    perm = whole(step, "perm", perm, 0)
     if sorted(perm) != list(range(len(shape))):
-        raise ValueError(f"{step}: perm {tuple(perm)} does not order {len(shape)} axes")
+        raise ValueError(f"{step}: perm {perm} does not order {len(shape)} axes")
     runs: list[list[int]] = []
     for axis in perm:
         if runs and axis == runs[-1][-1] + 1:

@@ -5,6 +5,8 @@
 import os
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy
 
 
 cdef extern from "isa.h":
@@ -113,31 +115,49 @@ cdef const void *start(const uint8_t[::1] view, Py_ssize_t size, str what) excep
     return &view[0] if size else NULL
 
 
+cdef int place_of(tuple known, str what, value) except -1:
+    if value not in known:
+        raise ValueError(f"{what} is {value!r}; known are {', '.join(known)}")
+    return known.index(value)
+
+
+# Above any size in memory, and so low that sizes times bytes or bits stay below 2^63.
+cdef Py_ssize_t LARGEST = <Py_ssize_t>1 << 56
+
+
 cdef class Rows:
     """How an array of so many elements is cut into runs that share parameters."""
 
     cdef qir_rows state
-    cdef const int64_t[::1] first
+    cdef int64_t *first  # a copy: the array that was checked may change
     cdef readonly Py_ssize_t size, count
 
-    def __init__(self, const int64_t[::1] first, Py_ssize_t inner, Py_ssize_t run,
-                 Py_ssize_t count):
-        cdef Py_ssize_t i, blocks
-        if inner < 1 or run < 1 or count < 1:
-            raise ValueError(f"rows of {inner} in runs of {run} with {count} parameters")
-        blocks = (inner + run - 1) // run
-        for i in range(first.shape[0]):
-            if first[i] < 0 or first[i] > count - blocks:
-                raise ValueError(f"row {i} begins at parameter {first[i]} of {count}")
-        self.first, self.count, self.size = first, count, first.shape[0] * inner
-        self.state.rows, self.state.inner = <size_t>first.shape[0], <size_t>inner
-        self.state.run = <size_t>run
-        self.state.first = &first[0] if first.shape[0] else NULL
+    def __cinit__(self, const int64_t[::1] first not None, Py_ssize_t inner, Py_ssize_t run,
+                  Py_ssize_t count):
+        cdef Py_ssize_t i, blocks, rows = first.shape[0]
+        if inner < 1 or run < 1 or not 1 <= count <= LARGEST or rows > LARGEST // inner:
+            raise ValueError(f"{rows} rows of {inner} in runs of {run} with {count} parameters")
+        self.first = <int64_t *>malloc(<size_t>(rows + 1) * sizeof(int64_t))
+        if self.first == NULL:
+            raise MemoryError(f"no memory for {rows} rows")
+        if rows:
+            memcpy(self.first, &first[0], <size_t>rows * sizeof(int64_t))
+        blocks = (inner - 1) // run + 1
+        for i in range(rows):
+            if self.first[i] < 0 or self.first[i] > count - blocks:
+                raise ValueError(f"row {i} begins at parameter {self.first[i]} of {count}")
+        self.count, self.size = count, rows * inner
+        self.state.rows, self.state.inner = <size_t>rows, <size_t>inner
+        self.state.run, self.state.first = <size_t>run, self.first
+
+    def __dealloc__(self):
+        free(self.first)
 
 
-def encode(const uint8_t[::1] x, uint8_t[::1] codes, Rows rows not None, *, bint wide,
-           int itemsize, str round, int64_t low, int64_t high, const uint8_t[::1] factor,
-           const int32_t[::1] after, const int32_t[::1] nan, const uint8_t[::1] minus=None,
+def encode(const uint8_t[::1] x not None, uint8_t[::1] codes not None, Rows rows not None, *,
+           bint wide, int itemsize, str round, int64_t low, int64_t high,
+           const uint8_t[::1] factor, const int32_t[::1] after not None,
+           const int32_t[::1] nan not None, const uint8_t[::1] minus=None,
            const uint8_t[::1] before=None, const uint8_t[::1] steps=None,
            const int32_t[::1] table=None, bint divide=False, bint sums=False, isa=None):
     cdef qir_encode how
@@ -150,7 +170,9 @@ def encode(const uint8_t[::1] x, uint8_t[::1] codes, Rows rows not None, *, bint
     if not -reach <= low <= high < reach:
         raise ValueError(f"bounds {low} to {high} are not those of {itemsize} bytes")
     if after.shape[0] != rows.count or nan.shape[0] != rows.count:
-        raise ValueError(f"{after.shape[0]} zeros for {rows.count} parameters")
+        raise ValueError(
+            f"{after.shape[0]} zeros and {nan.shape[0]} codes of NaN for {rows.count} parameters"
+        )
     for i in range(rows.count if itemsize < 4 else 0):
         if not -reach <= after[i] < reach:
             raise ValueError(f"zero point {after[i]} is out of reach")
@@ -168,7 +190,7 @@ def encode(const uint8_t[::1] x, uint8_t[::1] codes, Rows rows not None, *, bint
         how.codes = &table[0]
         if steps is None:
             raise ValueError("a table has steps")
-    how.round = <qir_round><int>ROUNDS.index(round)
+    how.round = <qir_round>place_of(ROUNDS, "round", round)
     how.divide, how.sums, how.itemsize = divide, sums, itemsize
     cdef const void *source = start(x, rows.size * (4 if sums else real), "x")
     cdef void *target = <void *>start(codes, rows.size * itemsize, "codes")
@@ -181,9 +203,10 @@ def encode(const uint8_t[::1] x, uint8_t[::1] codes, Rows rows not None, *, bint
     return found != 0
 
 
-def fixed(const int32_t[::1] acc, uint8_t[::1] codes, Rows rows not None, *,
-          const int32_t[::1] multiplier, const int32_t[::1] left, const int32_t[::1] right,
-          const int32_t[::1] zero, int itemsize, int64_t low, int64_t high, bint twice):
+def fixed(const int32_t[::1] acc not None, uint8_t[::1] codes not None, Rows rows not None, *,
+          const int32_t[::1] multiplier not None, const int32_t[::1] left not None,
+          const int32_t[::1] right not None, const int32_t[::1] zero not None,
+          int itemsize, int64_t low, int64_t high, bint twice):
     cdef qir_fixed how
     cdef Py_ssize_t i, count = rows.count
     if itemsize not in (1, 2, 4):
@@ -205,14 +228,15 @@ def fixed(const int32_t[::1] acc, uint8_t[::1] codes, Rows rows not None, *,
         qir_codes_fixed(&how, &rows.state, &acc[0], target)
 
 
-def decode(const uint8_t[::1] codes, uint8_t[::1] y, Rows rows not None, *, bint wide,
-           str carrier, const uint8_t[::1] scale, const uint8_t[::1] zero=None,
+def decode(const uint8_t[::1] codes not None, uint8_t[::1] y not None, Rows rows not None, *,
+           bint wide, str carrier, const uint8_t[::1] scale,
+           const uint8_t[::1] zero=None,
            const uint8_t[::1] minus=None, const uint8_t[::1] plus=None,
            const uint8_t[::1] table=None, isa=None):
     cdef qir_decode how
     cdef uint32_t bits = allowed(isa)
     cdef Py_ssize_t real = 8 if wide else 4
-    how.carrier = <qir_carrier><int>CARRIERS.index(carrier)
+    how.carrier = <qir_carrier>place_of(CARRIERS, "carrier", carrier)
     how.table = start(table, 256 * real, "table")
     how.scale = start(scale, rows.count * real, "scale")
     how.zero = start(zero, rows.count * real, "zero")
@@ -228,8 +252,8 @@ def decode(const uint8_t[::1] codes, uint8_t[::1] y, Rows rows not None, *, bint
         qir_codes_decode(&how, &rows.state, source, target, wide, bits)
 
 
-def lookup(const uint8_t[::1] codes, const uint8_t[::1] table, uint8_t[::1] y, *, int itemsize,
-           int entry):
+def lookup(const uint8_t[::1] codes not None, const uint8_t[::1] table not None,
+           uint8_t[::1] y not None, *, int itemsize, int entry):
     cdef Py_ssize_t n
     if itemsize not in (1, 2) or entry not in (1, 2, 4, 8):
         raise ValueError(f"no table from {itemsize} to {entry} bytes")
@@ -254,13 +278,13 @@ cdef qir_bits bits_of(int bits, int itemsize, bint is_signed, bint high) except 
 
 
 cdef Py_ssize_t least_width(Py_ssize_t n, int bits) except -1:
-    if n < 0 or n > (<Py_ssize_t>1 << 56):
+    if not 0 <= n <= LARGEST:
         raise ValueError(f"rows of {n} codes")
     return (n * bits + 7) // 8
 
 
-def pack(const uint8_t[::1] codes, uint8_t[:, ::1] to, Py_ssize_t n, *, int bits, int itemsize,
-         bint is_signed, bint high=False):
+def pack(const uint8_t[::1] codes not None, uint8_t[:, ::1] to not None, Py_ssize_t n, *,
+         int bits, int itemsize, bint is_signed, bint high=False):
     cdef qir_bits how = bits_of(bits, itemsize, is_signed, high)
     cdef int fits
     if to.shape[1] < least_width(n, bits):
@@ -275,8 +299,8 @@ def pack(const uint8_t[::1] codes, uint8_t[:, ::1] to, Py_ssize_t n, *, int bits
     return fits != 0
 
 
-def unpack(const uint8_t[:, ::1] data, uint8_t[::1] codes, Py_ssize_t n, *, int bits,
-           int itemsize, bint is_signed, bint high=False):
+def unpack(const uint8_t[:, ::1] data not None, uint8_t[::1] codes not None, Py_ssize_t n, *,
+           int bits, int itemsize, bint is_signed, bint high=False):
     cdef qir_bits how = bits_of(bits, itemsize, is_signed, high)
     if data.shape[1] < least_width(n, bits):
         raise ValueError(f"rows of {data.shape[1]} bytes, {n} codes take {least_width(n, bits)}")
@@ -288,8 +312,8 @@ def unpack(const uint8_t[:, ::1] data, uint8_t[::1] codes, Py_ssize_t n, *, int 
                          <size_t>data.shape[1])
 
 
-def recode(const uint8_t[::1] codes, uint8_t[::1] y, *, int bits, int itemsize,
-           bint from_signed, bint to_signed):
+def recode(const uint8_t[::1] codes not None, uint8_t[::1] y not None, *, int bits,
+           int itemsize, bint from_signed, bint to_signed):
     cdef qir_bits how = bits_of(bits, itemsize, from_signed, False)
     cdef Py_ssize_t n = codes.shape[0] // itemsize
     cdef const void *source = start(codes, n * itemsize, "codes")

@@ -1,7 +1,7 @@
 # cython: language_level=3
 """The C functions that make steps, as _cpu.pyx calls them."""
 
-from libc.stdint cimport int8_t, int32_t, uint8_t, uint32_t
+from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint32_t
 
 cdef extern from "isa.h" nogil:
     cdef struct qir_isa_name:
@@ -122,3 +122,7 @@ cdef extern from "layout/layout.h" nogil:
     )
     int qir_fill_make(size_t offset, size_t size, uint8_t value, int y, qir_step *)
     int qir_transpose_make(const qir_permutation *, int x, int y, qir_step *)
+
+cdef struct timed_step:
+    qir_step step
+    int64_t nanoseconds  # of all profiled runs

@@ -9,7 +9,8 @@ any instruction set. All geometry is fixed when a step is added; the batch is it
     ...
     plan.run([x, y], threads=2)                                # fills y
 
-A step raises ValueError when its operands do not fit the buffers or each other, naming the step.
+A step raises ValueError when its operands do not fit the buffers or each other, naming the step;
+the plan stays as it was. Sizes may be any integers, in any sequence, array or iterator.
 Requantization is everywhere `clamp(rne(f32(acc + bias) * multiplier[c]) + zero, low, high)`, where
 acc and bias are added modulo 2^32, rne rounds halves to even, and low and high are codes (default:
 the bounds of the storage type), so that relu and clip cost nothing.
@@ -338,8 +339,9 @@ class Plan:
         """Runs all steps; `arrays` are the external buffers in their order, inputs and outputs.
 
         Arrays are C-contiguous and of the buffer's size in bytes; those that steps write to are
-        writeable: anything else raises ValueError. One run at a time: others wait. With profile,
-        times are added up for `profile()`.
+        writeable: anything else raises ValueError. One run at a time: other threads that run or
+        extend the plan wait, and a step that does raises ValueError. No more threads are used than
+        there are usable cores. With profile, times are added up for `profile()`.
         """
 
     def profile(self) -> list[tuple[str, str, float, int]]:

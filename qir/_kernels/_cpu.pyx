@@ -4,20 +4,26 @@
 """Int8 kernels, chosen at run time from what the processor has, and plans of them."""
 
 import math
+import os
 import threading
+from weakref import WeakSet
 
 import numpy as np
 
+from qir._kernels._calls import call_of
 from qir._kernels._checks import (
-    code_in, flip_of, limits, of_length, permutation, scale_of, split_planes, table_of, whole,
-    windows,
+    LARGEST_STEP, LARGEST_WINDOW, code_in, external_of, flip_of, floats_of, integer, limits,
+    of_length, permutation, real_of, scale_of, split_planes, table_of, whole, windows,
 )
-from qir._kernels._environment import SettingError, best_isa, default_threads
+from qir._kernels._environment import (
+    InstructionSets, SettingError, default_threads, usable_cores,
+)
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.pythread cimport PyThread_get_thread_ident
 from libc.float cimport FLT_MAX
 from libc.math cimport exp, floorf, logf
-from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint32_t
+from libc.stdint cimport int8_t, int32_t, uint8_t, uint32_t
 from libc.stdlib cimport free, malloc, realloc
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
@@ -29,42 +35,18 @@ EXTERNAL = -1
 # ---- instruction sets ------------------------------------------------------------------------
 
 
-cdef list names_of(uint32_t bits):
-    """Names of the instruction sets that `bits` allow, best first."""
-    cdef size_t i
-    return [
-        qir_isa_names[i].name.decode()
-        for i in range(qir_isa_name_count)
-        if qir_isa_names[i].bit & bits == qir_isa_names[i].bit
-    ]
-
-
-cdef uint32_t capped(uint32_t bits, str name) except? 0xffffffff:
-    """The bits that are left when nothing better than `name` may be used."""
-    cdef uint32_t kept = 0
-    cdef size_t i
-    known = names_of(0xffffffff)
-    if name not in known:
-        raise ValueError(f"isa is {name!r}; known are {', '.join(known)}")
-    for i in range(known.index(name), qir_isa_name_count):
-        kept |= qir_isa_names[i].bit
-    return bits & kept
-
-
-cdef uint32_t DETECTED = qir_isa_detect()  # once: slow in a virtual machine
-
-
-cdef uint32_t allowed() except? 0xffffffff:
-    """What QIR_ISA leaves of them; read when kernels are used, so that importing never fails."""
-    return capped(DETECTED, best_isa(names_of(0xffffffff)))
+SETS = InstructionSets(
+    {qir_isa_names[i].name.decode(): qir_isa_names[i].bit for i in range(qir_isa_name_count)},
+    qir_isa_detect(),
+)
 
 
 def cpu_features():
-    return names_of(DETECTED)
+    return SETS.names(SETS.detected)
 
 
 def isa():
-    return names_of(allowed())
+    return SETS.names(SETS.allowed())
 
 
 # ---- parameters of steps ---------------------------------------------------------------------
@@ -78,7 +60,7 @@ cdef qir_code code_of(str name, str codes, zero, low, high) except *:
     return code
 
 
-cdef qir_planes planes_of(str name, shape, bint moved, Py_ssize_t axis) except *:
+cdef qir_planes planes_of(str name, tuple shape, bint moved, Py_ssize_t axis) except *:
     """Planes of an array whose channels are `axis` of 4 and change place, or of one that stays."""
     cdef qir_planes result
     result.n, result.channels, result.pixels = split_planes(name, shape, moved, axis)
@@ -101,131 +83,145 @@ cdef qir_average average_of(
 # ---- plans -----------------------------------------------------------------------------------
 
 
-cdef class Call:
-    """A step in Python: a function and where its operands are."""
-
-    cdef object function
-    cdef tuple operands  # (buffer, dtype, shape, written)
+PLANS = WeakSet()
+"""All plans, for children that are forked."""
 
 
 cdef class Plan:
+    cdef object __weakref__
     cdef uint32_t bits
     cdef object memory  # the arena, a uint8 array, and where in it 64-byte alignment begins
     cdef Py_ssize_t base
     cdef list offsets, sizes, externals  # of buffers; of these, the external ones
     cdef set written
     cdef object lock
-    cdef list names, kinds, calls, traffic
-    cdef qir_step *list
-    cdef int64_t *nanoseconds
+    cdef unsigned long owner  # the thread that holds the lock, or 0
+    cdef list calls, added  # for each step: its Call or None; (name, kind, traffic)
+    cdef timed_step *list
     cdef void **pointers
     cdef Py_ssize_t count
     cdef size_t scratch_bytes  # what one thread needs
     cdef object scratch
 
-    def __init__(self, arena, buffers, *, isa=None):
-        self.bits = allowed() if isa is None else capped(allowed(), isa)
-        self.memory = np.zeros(arena + 64, np.uint8)
-        self.base = -self.memory.ctypes.data % 64
-        self.offsets = [int(offset) for offset, _ in buffers]
-        self.sizes = [int(size) for _, size in buffers]
+    def __cinit__(self, arena, buffers, *, isa=None):
+        self.bits = SETS.allowed(isa)
+        arena = integer("plan", "arena", arena, 0)
+        places = [of_length("plan", "a buffer", place, 2, EXTERNAL) for place in buffers]
+        self.offsets = [offset for offset, _ in places]
+        self.sizes = [size for _, size in places]
         self.externals = [i for i, offset in enumerate(self.offsets) if offset == EXTERNAL]
-        for i, (offset, size) in enumerate(zip(self.offsets, self.sizes, strict=True)):
-            if size < 0 or offset < -1 or (offset >= 0 and offset + size > arena):
+        for i, (offset, size) in enumerate(places):
+            if size < 0 or (offset != EXTERNAL and offset + size > arena):
                 raise ValueError(
                     f"buffer {i} of {size} bytes at {offset} does not lie in the arena of {arena}"
                 )
+        self.memory = np.zeros(arena + 64, np.uint8)
+        self.base = -self.memory.ctypes.data % 64
         self.written = set()
         self.lock = threading.Lock()
-        self.names, self.kinds, self.calls, self.traffic = [], [], [], []
-        self.scratch_bytes = 0
+        self.calls, self.added = [], []
         self.scratch = np.empty(0, np.uint8)
-        self.pointers = <void **>realloc(self.pointers, max(1, len(buffers)) * sizeof(void *))
+        self.pointers = <void **>malloc(max(1, len(places)) * sizeof(void *))
         if self.pointers == NULL:
             raise MemoryError
         cdef uint8_t[::1] start = self.memory[self.base:]
         for i, offset in enumerate(self.offsets):
             self.pointers[i] = NULL if offset == EXTERNAL else <void *>(&start[0] + <size_t>offset)
+        PLANS.add(self)
 
     def __dealloc__(self):
         for i in range(self.count):
-            free(self.list[i].params)
+            free(self.list[i].step.params)
         free(self.list)
-        free(self.nanoseconds)
         free(self.pointers)
 
-    cdef int needs(self, str name, str what, int buffer, size) except -1:
-        """Checks that a buffer exists and holds `size` bytes."""
-        if not 0 <= buffer < len(self.sizes):
-            raise ValueError(f"{name}: {what} is buffer {buffer} of {len(self.sizes)}")
-        if self.sizes[buffer] < size:
+    cdef int enter(self) except -1:
+        """Waits until no other thread uses the plan; `leave` ends that."""
+        if self.owner == PyThread_get_thread_ident():
+            raise ValueError("a step of a plan may not use that plan")
+        self.lock.acquire()
+        self.owner = PyThread_get_thread_ident()
+        return 0
+
+    cdef int leave(self) except -1:
+        self.owner = 0
+        self.lock.release()
+        return 0
+
+    cdef int needs(self, str name, str what, buffer, size) except -1:
+        """Returns the number of a buffer that exists and holds `size` bytes."""
+        cdef int number = integer(name, what, buffer, -LARGEST_STEP, LARGEST_STEP)
+        if not 0 <= number < len(self.sizes):
+            raise ValueError(f"{name}: {what} is buffer {number} of {len(self.sizes)}")
+        if self.sizes[number] < size:
             raise ValueError(
-                f"{name}: {what} is buffer {buffer} of {self.sizes[buffer]} bytes, "
+                f"{name}: {what} is buffer {number} of {self.sizes[number]} bytes, "
                 f"{size} are needed"
             )
-        return buffer
+        return number
 
     cdef int append(
-        self, str name, str kind, qir_step step, int made, Py_ssize_t traffic, Call call=None
+        self, str name, str kind, qir_step step, int made, traffic, writes, call=None
     ) except -1:
-        """Takes over a step that a make function made."""
+        """Takes over a step that a make function made, and that writes to these buffers."""
         if not made:
             raise MemoryError(f"{name}: no memory for its parameters")
-        steps = <qir_step *>realloc(self.list, (self.count + 1) * sizeof(qir_step))
-        if steps != NULL:
-            self.list = steps
-        times = <int64_t *>realloc(self.nanoseconds, (self.count + 1) * sizeof(int64_t))
-        if times != NULL:
-            self.nanoseconds = times
-        if steps == NULL or times == NULL:
+        try:
+            self.enter()
+            try:
+                grown = <timed_step *>realloc(self.list, (self.count + 1) * sizeof(timed_step))
+                if grown == NULL:
+                    raise MemoryError(f"{name}: no memory for one more step")
+                self.list = grown
+                self.list[self.count].step, self.list[self.count].nanoseconds = step, 0
+                self.scratch_bytes = max(self.scratch_bytes, step.scratch)
+                self.written.update(writes)
+                self.calls.append(call)
+                self.added.append((name, kind, traffic))
+                self.count += 1
+            finally:
+                self.leave()
+        except BaseException:
             free(step.params)
-            raise MemoryError(f"{name}: no memory for one more step")
-        self.list[self.count] = step
-        self.nanoseconds[self.count] = 0
-        self.count += 1
-        self.scratch_bytes = max(self.scratch_bytes, step.scratch)
-        self.names.append(name)
-        self.kinds.append(kind)
-        self.calls.append(call)
-        self.traffic.append(traffic)
+            raise
         return 0
 
     # ---- float to codes and back ----
 
     def quantize(
-        self, str name, int x, int y, *, shape, scale, zero,
+        self, str name, x, y, *, shape, scale, zero,
         str y_type="u8", low=None, high=None, nhwc=False,
     ):
         cdef qir_affine to
         cdef qir_step step
+        shape = whole(name, "shape", shape, 0)
+        size = math.prod(shape)
+        x, y = self.needs(name, "x", x, 4 * size), self.needs(name, "y", y, size)
         cdef qir_planes planes = planes_of(name, shape, nhwc, 1)
         to.scale = scale_of(name, "scale", scale)
         to.code = code_of(name, y_type, zero, low, high)
-        size = math.prod(shape)
-        self.needs(name, "x", x, 4 * size)
-        self.written.add(self.needs(name, "y", y, size))
         made = qir_quantize_make(self.bits, &planes, &to, x, y, &step)
-        self.append(name, "quantize", step, made, 5 * size)
+        self.append(name, "quantize", step, made, 5 * size, (y,))
 
     def dequantize(
-        self, str name, int x, int y, *, shape, scale, zero, str x_type="u8", nchw=False
+        self, str name, x, y, *, shape, scale, zero, str x_type="u8", nchw=False
     ):
         cdef qir_affine source
         cdef qir_step step
+        shape = whole(name, "shape", shape, 0)
+        size = math.prod(shape)
+        x, y = self.needs(name, "x", x, size), self.needs(name, "y", y, 4 * size)
         cdef qir_planes planes = planes_of(name, shape, nchw, 3)
         source.scale = scale_of(name, "scale", scale)
         source.code = code_of(name, x_type, zero, None, None)
-        size = math.prod(shape)
-        self.needs(name, "x", x, size)
-        self.written.add(self.needs(name, "y", y, 4 * size))
         made = qir_dequantize_make(self.bits, &planes, &source, x, y, &step)
-        self.append(name, "dequantize", step, made, 5 * size)
+        self.append(name, "dequantize", step, made, 5 * size, (y,))
 
     # ---- accumulate and round once ----
 
     def conv2d(
-        self, str name, int x, int y, weight, bias, multiplier, *, shape,
-        stride=(1, 1), pad=(0, 0, 0, 0), dilation=(1, 1), int groups=1,
+        self, str name, x, y, weight, bias, multiplier, *, shape,
+        stride=(1, 1), pad=(0, 0, 0, 0), dilation=(1, 1), groups=1,
         str x_type="u8", x_zero=0, str y_type="u8", y_zero=0, low=None, high=None,
     ):
         self.convolve(
@@ -234,9 +230,11 @@ cdef class Plan:
         )
 
     def linear(
-        self, str name, int x, int y, weight, bias, multiplier, *, rows,
+        self, str name, x, y, weight, bias, multiplier, *, rows,
         str x_type="u8", x_zero=0, str y_type="u8", y_zero=0, low=None, high=None,
     ):
+        weight = np.asarray(weight)
+        rows = integer(name, "rows", rows, 0)
         if weight.ndim != 2:
             raise ValueError(f"{name}: weight of shape {weight.shape} is not (n, k)")
         self.convolve(
@@ -246,7 +244,7 @@ cdef class Plan:
         )
 
     cdef int convolve(
-        self, str name, str kind, int x, int y, weight, bias, multiplier, shape, stride, pad,
+        self, str name, str kind, x, y, weight, bias, multiplier, shape, stride, pad,
         dilation, groups, str x_type, x_zero, str y_type, y_zero, low, high,
     ) except -1:
         cdef qir_conv_shape s
@@ -256,29 +254,35 @@ cdef class Plan:
         cdef const int32_t[::1] biases
         cdef const float[::1] multipliers
         n, h, w, c = of_length(name, "shape", shape, 4, 0)
-        stride = of_length(name, "stride", stride, 2, 1)
-        pad = of_length(name, "pad", pad, 4, 0)
-        dilation = of_length(name, "dilation", dilation, 2, 1)
-        if weight.ndim != 4 or weight.dtype != np.int8 or min(weight.shape) < 1:
+        stride = of_length(name, "stride", stride, 2, 1, LARGEST_STEP)
+        pad = of_length(name, "pad", pad, 4, 0, LARGEST_STEP)
+        dilation = of_length(name, "dilation", dilation, 2, 1, LARGEST_STEP)
+        groups = integer(name, "groups", groups, 1)
+        weight = np.asarray(weight)
+        if weight.ndim != 4 or weight.dtype != np.int8 or 0 in weight.shape:
             raise ValueError(
                 f"{name}: weight is {weight.dtype} {weight.shape}, not int8 (out, in, kh, kw)"
             )
         oc, cg, kh, kw = weight.shape
-        if groups < 1 or c != cg * groups or oc % groups:
+        if c != cg * groups or oc % groups:
             raise ValueError(
                 f"{name}: x has {c} channels, weight {weight.shape} in {groups} groups"
                 f" takes {cg * groups}"
             )
         oh, ow = windows(name, (h, w), (kh, kw), stride, pad, dilation)
+        o.to_float = y_type == "f32"
+        read, wrote = n * h * w * c, n * oh * ow * oc * (4 if o.to_float else 1)
+        x, y = self.needs(name, "x", x, read), self.needs(name, "y", y, wrote)
         s.n, s.h, s.w, s.c, s.oh, s.ow, s.oc, s.kh, s.kw = n, h, w, c, oh, ow, oc, kh, kw
         (s.sh, s.sw), (s.dh, s.dw), (s.pt, s.pl) = stride, dilation, pad[:2]
         s.groups = groups
         weights = np.ascontiguousarray(weight).reshape(-1)
-        multipliers = np.ascontiguousarray(multiplier, np.float32).reshape(-1)
+        multipliers = floats_of(name, "multiplier", multiplier)
         if multipliers.shape[0] not in (1, oc):
             raise ValueError(f"{name}: {multipliers.shape[0]} multipliers for {oc} output channels")
         o.bias = NULL
         if bias is not None:
+            bias = np.asarray(bias)
             if bias.dtype != np.int32 or bias.size != oc:
                 raise ValueError(f"{name}: bias is {bias.size} {bias.dtype}, not {oc} int32")
             biases = np.ascontiguousarray(bias).reshape(-1)
@@ -288,35 +292,32 @@ cdef class Plan:
         o.multiplier, o.multiplier_count = &multipliers[0], multipliers.shape[0]
         o.x_zero = code_in(name, "x_zero", x_type, x_zero)
         o.x_flip = flip_of(name, x_type)
-        o.to_float = y_type == "f32"
         o.code = code_of(name, "u8" if o.to_float else y_type, y_zero, low, high)
-        read, wrote = n * h * w * c, n * oh * ow * oc * (4 if o.to_float else 1)
-        self.needs(name, "x", x, read)
-        self.written.add(self.needs(name, "y", y, wrote))
-        if groups == c == oc and not o.to_float and groups > 1:
+        if groups == c == oc and not o.to_float and groups > 1 and read:
             kind = "depthwise"
             made = qir_depthwise_make(self.bits, &s, &o, &step)
         else:
             made = qir_conv_make(self.bits, &s, &o, &step)
-        return self.append(name, kind, step, made, read + wrote + weights.shape[0])
+        return self.append(name, kind, step, made, read + wrote + weights.shape[0], (y,))
 
     # ---- elementwise ----
 
     def add(
-        self, str name, int a, int b, int y, *, shape, a_gain, b_gain, offset,
+        self, str name, a, b, y, *, shape, a_gain, b_gain, offset,
         str a_type="u8", str b_type="u8", str y_type="u8", low=None, high=None, broadcast=None,
     ):
         cdef qir_binary op
         cdef qir_step step
         cdef qir_binary_shape s = self.pair(name, a, b, y, shape, broadcast)
-        op.a_gain, op.b_gain, op.offset = np.float32(a_gain), np.float32(b_gain), np.float32(offset)
+        op.a_gain, op.b_gain = real_of(name, "a_gain", a_gain), real_of(name, "b_gain", b_gain)
+        op.offset = real_of(name, "offset", offset)
         op.a_flip, op.b_flip = flip_of(name, a_type), flip_of(name, b_type)
         op.code = code_of(name, y_type, 0, low, high)
         made = qir_add_make(self.bits, &s, &op, a, b, y, &step)
-        self.append(name, "add", step, made, 3 * math.prod(shape))
+        self.append(name, "add", step, made, 3 * s.outer * s.rows * s.inner, (y,))
 
     def mul(
-        self, str name, int a, int b, int y, *, shape, a_zero, b_zero, multiplier, y_zero,
+        self, str name, a, b, y, *, shape, a_zero, b_zero, multiplier, y_zero,
         str a_type="u8", str b_type="u8", str y_type="u8", low=None, high=None, broadcast=None,
     ):
         cdef qir_binary op
@@ -324,46 +325,47 @@ cdef class Plan:
         cdef qir_binary_shape s = self.pair(name, a, b, y, shape, broadcast)
         op.a_zero = code_in(name, "a_zero", a_type, a_zero)
         op.b_zero = code_in(name, "b_zero", b_type, b_zero)
-        op.multiplier, op.zero = np.float32(multiplier), code_in(name, "y_zero", y_type, y_zero)
+        op.multiplier = real_of(name, "multiplier", multiplier)
+        op.zero = code_in(name, "y_zero", y_type, y_zero)
         op.a_flip, op.b_flip = flip_of(name, a_type), flip_of(name, b_type)
         op.code = code_of(name, y_type, 0, low, high)
         made = qir_mul_make(self.bits, &s, &op, a, b, y, &step)
-        self.append(name, "mul", step, made, 3 * math.prod(shape))
+        self.append(name, "mul", step, made, 3 * s.outer * s.rows * s.inner, (y,))
 
-    cdef qir_binary_shape pair(self, str name, int a, int b, int y, shape, broadcast) except *:
+    cdef qir_binary_shape pair(self, str name, a, b, y, shape, broadcast) except *:
         cdef qir_binary_shape s
         outer, rows, inner = of_length(name, "shape", shape, 3, 0)
         if broadcast is not None and broadcast not in ("a", "b"):
             raise ValueError(f"{name}: broadcast is {broadcast!r}, not None, 'a' or 'b'")
-        s.outer, s.rows, s.inner = outer, rows, inner
+        some = outer * rows * inner > 0  # else no tasks
+        s.outer, s.rows, s.inner = (outer, rows, inner) if some else (0, 0, 0)
         s.a_shared, s.b_shared = broadcast == "a", broadcast == "b"
         self.needs(name, "a", a, outer * inner * (1 if s.a_shared else rows))
         self.needs(name, "b", b, outer * inner * (1 if s.b_shared else rows))
-        self.written.add(self.needs(name, "y", y, outer * rows * inner))
+        self.needs(name, "y", y, outer * rows * inner)
         return s
 
-    def lookup(self, str name, int x, int y, *, size, table):
+    def lookup(self, str name, x, y, *, size, table):
         cdef qir_step step
         cdef const uint8_t[::1] entries = table_of(name, table)
-        (size,) = whole(name, "size", (size,), 0)
-        self.needs(name, "x", x, size)
-        self.written.add(self.needs(name, "y", y, size))
+        size = integer(name, "size", size, 0)
+        x, y = self.needs(name, "x", x, size), self.needs(name, "y", y, size)
         made = qir_lookup_make(self.bits, size, &entries[0], x, y, &step)
-        self.append(name, "lookup", step, made, 2 * size)
+        self.append(name, "lookup", step, made, 2 * size, (y,))
 
     # ---- pooling ----
 
     def max_pool2d(
-        self, str name, int x, int y, *, shape, kernel,
+        self, str name, x, y, *, shape, kernel,
         stride=(1, 1), pad=(0, 0, 0, 0), dilation=(1, 1), out=None, str x_type="u8",
     ):
         cdef qir_step step
         cdef qir_window s = self.window(name, x, y, shape, kernel, stride, pad, dilation, out)
         made = qir_max_pool_make(self.bits, &s, flip_of(name, x_type), x, y, &step)
-        self.append(name, "max_pool2d", step, made, s.n * s.c * (s.h * s.w + s.oh * s.ow))
+        self.append(name, "max_pool2d", step, made, s.n * s.c * (s.h * s.w + s.oh * s.ow), (y,))
 
     def avg_pool2d(
-        self, str name, int x, int y, *, shape, kernel,
+        self, str name, x, y, *, shape, kernel,
         stride=(1, 1), pad=(0, 0, 0, 0), out=None, count_pad=False,
         x_scale, x_zero, y_scale, y_zero, str x_type="u8", str y_type="u8",
     ):
@@ -373,10 +375,10 @@ cdef class Plan:
             name, x_scale, x_zero, x_type, y_scale, y_zero, y_type, count_pad
         )
         made = qir_average_pool_make(self.bits, &s, &how, x, y, &step)
-        self.append(name, "avg_pool2d", step, made, s.n * s.c * (s.h * s.w + s.oh * s.ow))
+        self.append(name, "avg_pool2d", step, made, s.n * s.c * (s.h * s.w + s.oh * s.ow), (y,))
 
     def global_avg_pool(
-        self, str name, int x, int y, *, shape, x_scale, x_zero, y_scale, y_zero,
+        self, str name, x, y, *, shape, x_scale, x_zero, y_scale, y_zero,
         str x_type="u8", str y_type="u8",
     ):
         cdef qir_step step
@@ -384,40 +386,43 @@ cdef class Plan:
             name, x_scale, x_zero, x_type, y_scale, y_zero, y_type, False
         )
         n, h, w, c = of_length(name, "shape", shape, 4, 0)
-        self.needs(name, "x", x, n * h * w * c)
-        self.written.add(self.needs(name, "y", y, n * c))
-        made = qir_global_average_make(self.bits, n, h * w, c, &how, x, y, &step)
-        self.append(name, "global_avg_pool", step, made, n * c * (h * w + 1))
+        x, y = self.needs(name, "x", x, n * h * w * c), self.needs(name, "y", y, n * c)
+        n = n if c else 0  # an empty result has no tasks
+        made = qir_global_average_make(self.bits, n, h * w if n else 0, c, &how, x, y, &step)
+        self.append(name, "global_avg_pool", step, made, n * c * (h * w + 1), (y,))
 
     cdef qir_window window(
-        self, str name, int x, int y, shape, kernel, stride, pad, dilation, out
+        self, str name, x, y, shape, kernel, stride, pad, dilation, out
     ) except *:
         cdef qir_window s
         n, h, w, c = of_length(name, "shape", shape, 4, 0)
-        kernel = of_length(name, "kernel", kernel, 2, 1)
-        stride = of_length(name, "stride", stride, 2, 1)
-        pad = of_length(name, "pad", pad, 4, 0)
-        dilation = of_length(name, "dilation", dilation, 2, 1)
+        kernel = of_length(name, "kernel", kernel, 2, 1, LARGEST_STEP)
+        stride = of_length(name, "stride", stride, 2, 1, LARGEST_STEP)
+        pad = of_length(name, "pad", pad, 4, 0, LARGEST_STEP)
+        dilation = of_length(name, "dilation", dilation, 2, 1, LARGEST_STEP)
+        integer(name, "size of the kernel", kernel[0] * kernel[1], 1, LARGEST_WINDOW)
         if out is None:
             out = windows(name, (h, w), kernel, stride, pad, dilation)
-        oh, ow = of_length(name, "out", out, 2, 0)
-        s.n, s.h, s.w, s.c, s.oh, s.ow = n, h, w, c, oh, ow
+        oh, ow = of_length(name, "out", out, 2, 0, LARGEST_STEP)
+        self.needs(name, "x", x, n * h * w * c)
+        self.needs(name, "y", y, n * oh * ow * c)
+        s.n, s.h, s.w, s.c, s.oh, s.ow = n if oh * ow * c else 0, h, w, c, oh, ow
         (s.kh, s.kw), (s.sh, s.sw), (s.dh, s.dw) = kernel, stride, dilation
         s.pt, s.pl = pad[:2]
-        self.needs(name, "x", x, n * h * w * c)
-        self.written.add(self.needs(name, "y", y, n * oh * ow * c))
         return s
 
     # ---- rows ----
 
     def softmax(
-        self, str name, int x, int y, *, rows, width, x_scale, y_scale, y_zero,
+        self, str name, x, y, *, rows, width, x_scale, y_scale, y_zero,
         str x_type="u8", str y_type="u8",
     ):
         cdef qir_softmax s
         cdef qir_step step
         rows, width = whole(name, "rows and width", (rows, width), 0)
-        s.rows, s.width = rows, width
+        x = self.needs(name, "x", x, rows * width)
+        y = self.needs(name, "y", y, rows * width)
+        s.rows, s.width = rows if width else 0, width
         x_scale = float(scale_of(name, "x_scale", x_scale))  # float64 from here on
         # Exponents are shifted up so far that a row of the largest does not overflow.
         room = <double>logf(FLT_MAX / <float>width) - 5 if width else 0
@@ -427,15 +432,13 @@ cdef class Plan:
         s.gain = floorf(<float>1 / <float>scale_of(name, "y_scale", y_scale))
         s.x_flip = flip_of(name, x_type)
         s.code = code_of(name, y_type, y_zero, None, None)
-        self.needs(name, "x", x, rows * width)
-        self.written.add(self.needs(name, "y", y, rows * width))
         made = qir_softmax_make(&s, x, y, &step)
-        self.append(name, "softmax", step, made, 2 * rows * width)
+        self.append(name, "softmax", step, made, 2 * rows * width, (y,))
 
     # ---- bytes ----
 
     def copy(
-        self, str name, int x, int y, *, rows, width, x_stride=None, y_stride=None,
+        self, str name, x, y, *, rows, width, x_stride=None, y_stride=None,
         x_offset=0, y_offset=0, table=None,
     ):
         cdef qir_copy s
@@ -449,34 +452,34 @@ cdef class Plan:
         y_stride = width if y_stride is None else y_stride
         sizes = (rows, width, x_stride, y_stride, x_offset, y_offset)
         sizes = whole(name, "rows, width, strides and offsets", sizes, 0)
-        s.rows, s.width, s.x_stride, s.y_stride, s.x_offset, s.y_offset = sizes
+        rows, width, x_stride, y_stride, x_offset, y_offset = sizes
         if rows and y_stride < width:
             raise ValueError(f"{name}: rows of {width} bytes overlap at a stride of {y_stride}")
-        last = rows - 1 if rows else 0
-        self.needs(name, "x", x, x_offset + last * x_stride + width if rows else 0)
-        wrote = y_offset + last * y_stride + width if rows else 0
-        self.written.add(self.needs(name, "y", y, wrote))
+        rows, last = (rows, rows - 1) if rows and width else (0, 0)
+        x = self.needs(name, "x", x, x_offset + last * x_stride + width if rows else 0)
+        y = self.needs(name, "y", y, y_offset + last * y_stride + width if rows else 0)
+        s.rows, s.width, s.x_stride, s.y_stride = rows, width, x_stride, y_stride
+        s.x_offset, s.y_offset = x_offset, y_offset
         made = qir_copy_make(self.bits, &s, through, x, y, &step)
-        self.append(name, "copy", step, made, 2 * rows * width)
+        self.append(name, "copy", step, made, 2 * rows * width, (y,))
 
-    def fill(self, str name, int y, *, size, value, offset=0):
+    def fill(self, str name, y, *, size, value, offset=0):
         cdef qir_step step
         size, offset = whole(name, "size and offset", (size, offset), 0)
-        if not 0 <= value <= 255:
-            raise ValueError(f"{name}: {value} is no byte")
-        self.written.add(self.needs(name, "y", y, offset + size))
+        value = integer(name, "value", value, 0, 255)
+        y = self.needs(name, "y", y, offset + size)
         made = qir_fill_make(offset, size, value, y, &step)
-        self.append(name, "fill", step, made, size)
+        self.append(name, "fill", step, made, size, (y,))
 
-    def transpose(self, str name, int x, int y, *, shape, perm, itemsize=1):
+    def transpose(self, str name, x, y, *, shape, perm, itemsize=1):
         cdef qir_permutation p
         cdef qir_step step
         shape = whole(name, "shape", shape, 0)
+        itemsize = integer(name, "itemsize", itemsize, 1, 8)
         if itemsize not in (1, 2, 4, 8):
             raise ValueError(f"{name}: itemsize is {itemsize}, not 1, 2, 4 or 8")
         size = math.prod(shape) * itemsize
-        self.needs(name, "x", x, size)
-        self.written.add(self.needs(name, "y", y, size))
+        x, y = self.needs(name, "x", x, size), self.needs(name, "y", y, size)
         shape, perm = permutation(name, shape, perm)
         if len(shape) > QIR_MAX_RANK:
             raise ValueError(f"{name}: {len(shape)} axes, {QIR_MAX_RANK} are possible")
@@ -484,54 +487,35 @@ cdef class Plan:
         for i in range(len(shape)):
             p.shape[i], p.perm[i] = shape[i], perm[i]
         made = qir_transpose_make(&p, x, y, &step)
-        self.append(name, "transpose", step, made, 2 * size)
+        self.append(name, "transpose", step, made, 2 * size, (y,))
 
     # ---- everything else ----
 
     def call(self, str name, function, inputs, outputs):
         cdef qir_step step
-        cdef Call call = Call.__new__(Call)
-        operands = [(*operand, False) for operand in inputs]
-        operands += [(*operand, True) for operand in outputs]
-        traffic = 0
-        for i, (buffer, dtype, shape, written) in enumerate(operands):
-            size = math.prod(shape) * np.dtype(dtype).itemsize
-            self.needs(name, f"operand {i}", buffer, size)
-            traffic += size
-            if written:
-                self.written.add(buffer)
-        call.function, call.operands = function, tuple(operands)
+        call = call_of(name, function, inputs, outputs)
+        for i, operand in enumerate(call.operands):
+            self.needs(name, f"operand {i}", operand.buffer, operand.size)
+        traffic = sum(operand.size for operand in call.operands)
+        writes = [operand.buffer for operand in call.operands if operand.written]
         step.run, step.params, step.tasks, step.scratch = NULL, NULL, 0, 0
-        self.append(name, "call", step, 1, traffic, call)
-
-    cdef int call_back(self, Py_ssize_t i, arrays) except -1:
-        """Runs one Python step."""
-        cdef Call call = self.calls[i]
-        views = []
-        for buffer, dtype, shape, written in call.operands:
-            size = math.prod(shape) * np.dtype(dtype).itemsize
-            if self.offsets[buffer] == EXTERNAL:
-                flat = arrays[self.externals.index(buffer)].reshape(-1).view(np.uint8)
-            else:
-                flat = self.memory[self.base + self.offsets[buffer]:]
-            view = flat[:size].view(dtype).reshape(shape)
-            view.flags.writeable = written
-            views.append(view)
-        call.function(*views)
-        return 0
+        self.append(name, "call", step, 1, traffic, writes, call)
 
     # ---- running ----
 
     def run(self, arrays, *, threads=1, profile=False):
-        if len(arrays) != len(self.externals):
-            raise ValueError(f"{len(arrays)} arrays for {len(self.externals)} external buffers")
-        cdef object most = QIR_POOL_MAX_THREADS  # Python's, as the number given may be any
-        if threads < 1:
-            raise ValueError(f"threads is {threads}; 1 is the least possible")
-        with self.lock:
-            self.bind(arrays, min(threads, most), profile)
+        threads = min(integer("run", "threads", threads, 1, math.inf), QIR_POOL_MAX_THREADS)
+        threads = min(threads, usable_cores()) if threads > 1 else 1
+        given = list(arrays)
+        if len(given) != len(self.externals):
+            raise ValueError(f"{len(given)} arrays for {len(self.externals)} external buffers")
+        self.enter()
+        try:
+            self.bind(given, threads, profile)
+        finally:
+            self.leave()
 
-    cdef int bind(self, arrays, int threads, bint profile) except -1:
+    cdef int bind(self, list arrays, int threads, bint profile) except -1:
         """Points external buffers to the arrays for the length of one run."""
         cdef Py_ssize_t held = 0
         cdef Py_buffer *views = <Py_buffer *>malloc((len(arrays) + 1) * sizeof(Py_buffer))
@@ -539,19 +523,12 @@ cdef class Plan:
             raise MemoryError
         try:
             for i, buffer in enumerate(self.externals):
-                array = arrays[i]
-                if array.nbytes != self.sizes[buffer] or not array.flags.c_contiguous:
-                    how = "" if array.flags.c_contiguous else "not "
-                    raise ValueError(
-                        f"array {i} has {array.nbytes} bytes, {how}C-contiguous; "
-                        f"buffer {buffer} is {self.sizes[buffer]} bytes, C-contiguous"
-                    )
                 write = buffer in self.written
-                if write and not array.flags.writeable:
-                    raise ValueError(f"array {i} is read-only, and steps write to it")
+                array = external_of(f"array {i}", arrays[i], self.sizes[buffer], write)
                 PyObject_GetBuffer(array, &views[held], PyBUF_WRITABLE if write else PyBUF_SIMPLE)
-                self.pointers[<Py_ssize_t>buffer] = views[held].buf
                 held += 1
+                arrays[i] = array
+                self.pointers[<Py_ssize_t>buffer] = views[held - 1].buf
             self.execute(arrays, threads, profile)
         finally:
             for i in range(held):
@@ -559,7 +536,19 @@ cdef class Plan:
             free(views)
         return 0
 
-    cdef int execute(self, arrays, int threads, bint profile) except -1:
+    cdef int call_back(self, call, list arrays) except -1:
+        """Runs one Python step."""
+        memories = []
+        for operand in call.operands:
+            if self.offsets[operand.buffer] == EXTERNAL:
+                array = arrays[self.externals.index(operand.buffer)]
+                memories.append(array.reshape(-1).view(np.uint8))
+            else:
+                memories.append(self.memory[self.base + self.offsets[operand.buffer]:])
+        call.run(memories)
+        return 0
+
+    cdef int execute(self, list arrays, int threads, bint profile) except -1:
         cdef timespec begin, end
         cdef Py_ssize_t i
         cdef char *scratch
@@ -572,24 +561,39 @@ cdef class Plan:
             for i in range(self.count):
                 if profile:
                     clock_gettime(CLOCK_MONOTONIC, &begin)
-                if self.list[i].run != NULL:
-                    qir_step_run(&self.list[i], self.pointers, scratch, threads)
+                if self.list[i].step.run != NULL:
+                    qir_step_run(&self.list[i].step, self.pointers, scratch, threads)
                 else:
                     with gil:
-                        self.call_back(i, arrays)
+                        self.call_back(self.calls[i], arrays)
                 if profile:
                     clock_gettime(CLOCK_MONOTONIC, &end)
-                    self.nanoseconds[i] += (
+                    self.list[i].nanoseconds += (
                         (end.tv_sec - begin.tv_sec) * 1000000000 + end.tv_nsec - begin.tv_nsec
                     )
         return 0
 
     def profile(self):
-        return [
-            (name, kind, self.nanoseconds[i] * 1e-9, self.traffic[i])
-            for i, (name, kind) in enumerate(self.steps)
-        ]
+        self.enter()
+        try:
+            return [
+                (name, kind, self.list[i].nanoseconds * 1e-9, traffic)
+                for i, (name, kind, traffic) in enumerate(self.added)
+            ]
+        finally:
+            self.leave()
 
     @property
     def steps(self):
-        return list(zip(self.names, self.kinds, strict=True))
+        return [(name, kind) for name, kind, _ in self.added]
+
+
+def after_fork():
+    """Frees plans in a forked child: what held them was another thread of its parent."""
+    cdef Plan plan
+    for plan in list(PLANS):
+        if plan.owner != PyThread_get_thread_ident():
+            plan.lock, plan.owner = threading.Lock(), 0
+
+
+os.register_at_fork(after_in_child=after_fork)

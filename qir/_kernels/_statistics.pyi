@@ -13,8 +13,8 @@ class Tally:
     """Counts, extremes and the dyadic histogram of one tensor.
 
     Bin i holds the values in [(first + i), (first + i + 1)) * 2**exponent. Everything is a function
-    of the values seen, whatever their order and grouping. Not safe for two writers at once;
-    `add` and `merge` run without the GIL.
+    of the values seen, whatever their order and grouping. `add` and `merge` run without the GIL;
+    other threads that use the tally wait for them.
     """
 
     def __init__(self, isa: str | None = None) -> None:
@@ -30,7 +30,8 @@ class Tally:
         """Add contiguous values; return low, high, sum and sum of squares of the finite ones.
 
         With `lows` and `highs`, value i also widens channel `i // inner % len(lows)` of them.
-        ValueError when these differ in length, or when there are values and no channel.
+        ValueError when these differ in length, when only one of them is given, or when there are
+        values and no channel.
         """
 
     def merge(self, other: Tally) -> None:

@@ -3,9 +3,11 @@
 """The compiled door of calibration statistics; see `statistics/tally.h`."""
 
 import os
+import threading
 
 import numpy as np
 
+from libc.float cimport FLT_MAX
 from libc.stdint cimport int32_t, uint64_t
 
 
@@ -48,34 +50,48 @@ cdef class Tally:
 
     cdef qir_tally state
     cdef int isa
+    cdef object lock  # held while `state` changes without the GIL
 
     def __cinit__(self, isa=None):
+        if isa is not None and isa not in ISAS:
+            raise ValueError(f"isa is {isa!r}; known are {', '.join(ISAS)}")
         self.isa = DEFAULT_ISA if isa is None else ISAS.index(isa)
+        self.lock = threading.Lock()
         qir_tally_clear(&self.state)
 
-    def add(self, const float[::1] x, float[::1] lows=None, float[::1] highs=None,
-            size_t inner=1):
+    def add(self, const float[::1] x not None, float[::1] lows=None, float[::1] highs=None,
+            Py_ssize_t inner=1):
         cdef qir_batch batch
         cdef qir_channels channels
         channels.lows = channels.highs = NULL
-        channels.count = channels.inner = inner
+        channels.count = channels.inner = 1
+        if (lows is None) != (highs is None):
+            raise ValueError("lows and highs are given together")
         if lows is not None:
-            if highs is None or highs.shape[0] != lows.shape[0]:
+            if highs.shape[0] != lows.shape[0]:
                 raise ValueError("lows and highs differ in length")
-            if x.shape[0] and not (inner and lows.shape[0]):
+            if x.shape[0] and (inner < 1 or not lows.shape[0]):
                 raise ValueError("values without a channel")
+            channels.inner = <size_t>inner
             if x.shape[0]:
                 channels.lows = &lows[0]
                 channels.highs = &highs[0]
             channels.count = <size_t>lows.shape[0]
         if x.shape[0] == 0:
             return float("inf"), float("-inf"), 0.0, 0.0
-        with nogil:
+        with self.lock, nogil:
             qir_tally_add(&self.state, &x[0], <size_t>x.shape[0], &channels, self.isa, &batch)
         return batch.low, batch.high, batch.sum, batch.squares
 
     def merge(self, Tally other not None):
-        with nogil:
+        cdef Tally first = self, second = other
+        if self is other:
+            with self.lock:
+                qir_tally_merge(&self.state, &other.state)
+            return
+        if <size_t><void *>other < <size_t><void *>self:  # one order for all: no two wait in turn
+            first, second = other, self
+        with first.lock, second.lock, nogil:
             qir_tally_merge(&self.state, &other.state)
 
     @property
@@ -113,27 +129,32 @@ cdef class Tally:
         return out
 
     def bins(self):
-        out = np.empty(self.state.used, np.uint64)
-        cdef uint64_t[::1] view = out
+        cdef uint64_t[::1] view
         cdef int32_t i
-        for i in range(self.state.used):
-            view[i] = self.state.bins[i]
+        with self.lock:
+            out = np.empty(self.state.used, np.uint64)
+            view = out
+            for i in range(self.state.used):
+                view[i] = self.state.bins[i]
         return out
 
     @staticmethod
-    def restore(const uint64_t[::1] counts, const float[::1] extremes, const uint64_t[::1] bins):
+    def restore(const uint64_t[::1] counts not None, const float[::1] extremes not None,
+                const uint64_t[::1] bins not None):
         cdef Tally tally = Tally()
         cdef qir_tally *state = &tally.state
         cdef Py_ssize_t i
         cdef uint64_t total = 0
+        cdef float low, high
         if counts.shape[0] != 5 or extremes.shape[0] != 2:
             raise ValueError("a tally has five counts and two extremes")
         state.finite, state.nan, state.above = counts[0], counts[1], counts[2]
         state.below, state.zeros = counts[3], counts[4]
         if state.finite:
-            if not np.isfinite(extremes).all() or extremes[0] > extremes[1]:
+            low, high = extremes[0], extremes[1]  # once: another thread may write to them
+            if not -FLT_MAX <= low <= high <= FLT_MAX:
                 raise ValueError("the extremes are no range")
-            qir_tally_window(state, extremes[0], extremes[1])
+            qir_tally_window(state, low, high)
         if bins.shape[0] != state.used:
             raise ValueError(f"{bins.shape[0]} bins where the extremes give {state.used}")
         for i in range(bins.shape[0]):

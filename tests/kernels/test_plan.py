@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from qir._kernels import _cpu
 from qir._kernels._cpu import EXTERNAL, Plan
+from qir._kernels._environment import usable_cores
 
 from . import formulas
 from .one import ISAS, codes
@@ -273,7 +274,7 @@ def test_the_environment_caps_instruction_sets_and_threads() -> None:
     ]
     assert "QIR_ISA is 'fast'; known are" in described(QIR_ISA="fast")
     assert "QIR_NUM_THREADS is '0', not a number of threads" in described(QIR_NUM_THREADS="0")
-    assert described(QIR_NUM_THREADS="").split()[-1] == str(len(os.sched_getaffinity(0)))
+    assert described(QIR_NUM_THREADS="").split()[-1] == str(usable_cores())
 
 
 def test_what_is_used_is_what_there_is() -> None:
