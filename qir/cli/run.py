@@ -189,11 +189,13 @@ def _show_sums(
 ) -> None:
     """Says, where results differ, which ops each engine computes in an order of its own."""
     from qir.inspect.float_sums import float_sums, said_of
+    from qir.target import target
 
     sums = [] if all(d.equal for d in found) else float_sums(graph)
     if sums:
         few = any(0 < s.bits <= 8 for s in sums) and "onnxruntime" in names
-        more = "; what it computes on codes instead, qir group --as ort-1.31 tells" if few else ""
+        rules = target("onnxruntime").profile if few else ""
+        more = f"; what it computes on codes instead, qir group --as {rules} tells" if few else ""
         screen.line(said_of(sums, "each engine") + more)
         if "onnxruntime" in names:
             _show_rounded(screen, graph)
@@ -202,12 +204,14 @@ def _show_sums(
 def _show_rounded(screen: Screen, graph: Graph) -> None:
     """Says of which products onnxruntime's optimizer rounds the data, so that more differs."""
     from qir.rewrite.blocked_data import rounding
+    from qir.target import target
 
     found = [node.name for _, each in graph.walk() for node in rounding(each)]
     if found:
         more = f" and of {len(found) - 1} more" if len(found) > 1 else ""
         said = f"onnxruntime's optimizer rounds the data of {found[0]}{more} to 8 bits a block"
-        screen.line(f"{said}: qir group --as ort-1.31 gives its numbers")
+        rules = target("onnxruntime").profile
+        screen.line(f"{said}: qir group --as {rules} gives its numbers")
 
 
 def _save(path: Path, graph: Graph, results: Tensors) -> None:
