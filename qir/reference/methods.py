@@ -305,9 +305,7 @@ METHODS: Mapping[str, Method] = {
     "logistic_table": Method(logistic_table, rule=True),
     "recode": Method(recode, rule=True),
     "recode_all": Method(recode_all, ("xs",), ("axis",), rule=True),
-    "exponent_table": Method(
-        exponent_table, attrs=("axis",), params=("quotient", "overflow")
-    ),
+    "exponent_table": Method(exponent_table, attrs=("axis",), params=("quotient", "overflow")),
     "mean_of_reals": Method(
         mean_of_reals, attrs=("kernel", "stride", "pad", "ceil", "count_pad", "layout")
     ),
