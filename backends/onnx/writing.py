@@ -54,6 +54,7 @@ def write(
             copy(old, new)
         return
     told.ranges(graph, ledger)
+    told.releases(graph, target.profile, ledger)
     made = formed(graph, format, ledger, standard=dialect.standard)
     qonnx.told(made, ledger)
     with within(made):
