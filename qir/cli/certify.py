@@ -62,8 +62,8 @@ def certify(
 
     --json prints {file, profiles, releases: [{path, node, op, runtime, versions}], layers: [{node,
     op, path, origin, least, greatest, bits, wraps, classes, saturated_by, why, ties: {profiles,
-    claims, proof, sums, differ, free, unclaimed, nudges, scales, why}}]}; least, greatest, bits and wraps are null where nothing bounds a sum,
-    ties without --profiles.
+    claims, proof, sums, differ, free, unclaimed, nudges, scales, why}}]}; least, greatest, bits and
+    wraps are null where nothing bounds a sum, ties without --profiles.
     """
     from qir.inspect.certificates import certify as certificates
     from qir.inspect.releases import disagreements, siblings

@@ -122,7 +122,6 @@ def named_scales(word: str, storage: str, symmetric: bool) -> tuple[Choose, bool
 _REALS: dict[str, np.dtype[np.floating]] = {
     "f64": np.dtype(np.float64),
     "f32_f64": np.dtype(np.float64),
-    "f32_width": np.dtype(np.float64),
     "f16": np.dtype(np.float16),
 }
 _F32: np.dtype[np.floating] = np.dtype(np.float32)
@@ -188,8 +187,8 @@ def choose(
         zero: NDArray[np.generic] = np.broadcast_to(np.int64(middle), scale.shape)
     else:
         width = high_end - low_end
-        if rule.compute == "f32_width":
-            width = (high_end.astype(_F32) - low_end.astype(_F32)).astype(_F64)
+        if rule.width == "f32":
+            width = (high_end.astype(_F32) - low_end.astype(_F32)).astype(width.dtype)
         scale = _kept(width / low_end.dtype.type(codes[1] - codes[0]), rule)
         if rule.small.startswith("amplify_below"):
             least, most, scale = _amplified(least, most, scale, codes, rule)
