@@ -117,7 +117,10 @@ def record() -> None:
         chosen[f"{name}_scale"] = np.array([float(p[1]) for p in pairs], F)
     VECTORS.mkdir(exist_ok=True)
     np.savez_compressed(
-        VECTORS / f"{ort.__version__}.npz", inputs=digest(), y=np.concatenate(made), **chosen
+        VECTORS / f"{ort.__version__}.npz",
+        inputs=np.array(digest()),
+        y=np.concatenate(made),
+        **chosen,  # type: ignore[arg-type]
     )
 
 
