@@ -19,8 +19,8 @@ class Target(ABC):
     """One backend: a capability table, the profile that will run it, and an emitter."""
 
     name: ClassVar[str]
-    profile: ClassVar[str]
-    """The numerics that the runtime follows."""
+    profile: str
+    """The numerics that the runtime follows; a class may state it, or each target find it out."""
     formats: ClassVar[tuple[str, ...]] = ()
     """Forms it can be written in, the default first; none: it runs and is not written."""
     suffix: ClassVar[str] = ""

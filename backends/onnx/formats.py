@@ -32,8 +32,6 @@ from .apart import add_apart
 from .nbits import opened, to_nbits
 from .writer import STEP
 
-FORMATS = ("qdq", "qoperator", "integer", "nbits")
-"""Reals between codes; onnxruntime's operators on codes; sums of raw integers; few-bit weights."""
 _WEIGHTED = "onnx:com.microsoft.*"
 _NO_BITS = "no product here has weights in blocks of few bits; qir quantize --weights makes them"
 _NO_SUMS = "no product of 8-bit codes here can be summed in integers"

@@ -14,6 +14,7 @@ from qir.inspect.probing import Probe
 from qir.ir.graph import Graph
 
 from .target import OnnxRuntimeTarget
+from .versions import DISTRIBUTIONS
 
 _OPS = (
     "quantize",
@@ -40,7 +41,7 @@ class _OnnxRuntime(Probe):
     """A model of one op in one session, on one thread."""
 
     backend = "onnxruntime"
-    distributions = ("onnxruntime", "onnxruntime-gpu")
+    distributions = DISTRIBUTIONS
 
     def run(self, graph: Graph, feeds: Mapping[str, NDArray[np.generic]]) -> NDArray[np.generic]:
         if graph["y"].node.op == "choose_qparams":

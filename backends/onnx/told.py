@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from qir.inspect.float_sums import float_sums, said_of
+from qir.inspect.releases import disagreements
 from qir.ir.graph import Graph
 from qir.ledger import Change, Ledger
 from qir.rewrite.blocked_data import rounding
 
+from .versions import profiles
 from .writer import STEP
 
 _LSTM = "onnx:com.microsoft.DynamicQuantizeLSTM"
@@ -41,6 +43,12 @@ def wide(graph: Graph, ledger: Ledger) -> None:
     if sums := float_sums(graph, BYTE):
         said = f"codes of {max(s.bits for s in sums)} bits: {said_of(sums, 'the runtime')}"
         ledger.add(Change.REGROUPED, STEP, sums[0].node, said)
+
+
+def releases(graph: Graph, profile: str, ledger: Ledger) -> None:
+    """Says which ops on quantized values other versions of onnxruntime compute differently."""
+    for found in disagreements(graph, profile, tuple(profiles())):
+        ledger.add(Change.UNVERIFIED, STEP, found.node, found.said)
 
 
 def ranges(graph: Graph, ledger: Ledger) -> None:

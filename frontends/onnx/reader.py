@@ -22,6 +22,7 @@ from qir.ir.parts import Held, reshaped
 from qir.ir.types import Array, Grain, QuantType, TensorType, uniform
 from qir.ledger import Change, Ledger
 from qir.passes.fold_shapes import MADE_TO
+from qir.target import target
 
 from .elements import Dimensions
 from .faults import fault
@@ -72,7 +73,8 @@ class Reader:
         self.read_body = read_body
         self.outer = outer
         name = proto.name if isinstance(proto.name, str) else ""
-        self.graph = Graph("body", "") if outer else Graph(name or "main", "ort-1.31")
+        rules = "" if outer else target("onnxruntime").profile
+        self.graph = Graph("body", "") if outer else Graph(name or "main", rules)
         self.dims: Dimensions = outer.dims if outer else Dimensions()
         self.readers: dict[str, int] = {}
         """How often each tensor is read, a graph output counting as one reading."""

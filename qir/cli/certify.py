@@ -56,26 +56,36 @@ def certify(
     weights' greatest common divisor lie between their ends, all these multiples count as sums.
     Rules are those of this processor, or of --isa, and kernels those that each runtime groups: a
     layer that one of them computes in float32 is no subject of proof, which is told. That profiles
-    agree is a proof about runtimes where both claim their rule exact; other claims are told. Ends
+    agree is a proof about runtimes where both claim their rule exact; other claims are told. Ops
+    that other releases of the model's runtime compute differently are listed as warnings. Ends
     with status 1 where sums wrap or profiles part ways.
 
-    --json prints {file, profiles, layers: [{node, op, path, origin, least, greatest, bits, wraps,
-    classes, saturated_by, why, ties: {profiles, claims, proof, sums, differ, free, unclaimed,
-    nudges, scales, why}}]}; least, greatest, bits and wraps are null where nothing bounds a sum,
-    ties without --profiles.
+    --json prints {file, profiles, releases: [{path, node, op, runtime, versions}], layers: [{node,
+    op, path, origin, least, greatest, bits, wraps, classes, saturated_by, why, ties: {profiles,
+    claims, proof, sums, differ, free, unclaimed, nudges, scales, why}}]}; least, greatest, bits and
+    wraps are null where nothing bounds a sum, ties without --profiles.
     """
     from qir.inspect.certificates import certify as certificates
+    from qir.inspect.releases import disagreements, siblings
     from qir.numerics import given
 
     asked = (name.strip() for name in profiles.split(","))
     names = tuple(dict.fromkeys(given(name) for name in asked if name))
-    found = certificates(open_model(model), names, layer=layer, most=most, isa=isa)
+    graph = open_model(model)
+    found = certificates(graph, names, layer=layer, most=most, isa=isa)
+    doubts = disagreements(graph, graph.profile, siblings(graph.profile))
+    doubts = tuple(d for d in doubts if layer in (None, d.node))
     screen = Screen(quiet=quiet)
     if as_json:
         rows = [_to_json(c) for c in found]
-        screen.json({"file": str(model), "profiles": list(names), "layers": rows})
+        told = [asdict(d) for d in doubts]
+        head = {"file": str(model), "profiles": list(names), "releases": told}
+        screen.json({**head, "layers": rows})
     else:
         _show(screen, found, names, isa)
+        for doubt in doubts:
+            where = f"{doubt.path}: {doubt.node}" if "/" in doubt.path else doubt.node
+            screen.line(f"{where}: {doubt.said}", "yellow")
     if any(c.sums.wraps or (c.ties is not None and c.ties.differ) for c in found):
         context.exit(1)
 

@@ -141,6 +141,8 @@ def _choose(op: str, forms: Forms) -> Iterator[Case]:
     steps = np.exp2(rng.integers(-6, 6, 100)).astype(F)
     x[:100, 0], x[:100, 1] = -ties * steps, (255 - ties) * steps
     x[100:104] = np.array([[0, 0], [0, 1e-38], [-1e-42, 0], [3, 5]], F)
+    scales = rng.uniform(0.001, 0.1, 100).astype(F)  # ties that no power of two makes exact
+    x[104:204, 0], x[104:204, 1] = -ties * scales, (255 - ties) * scales
     for storage, symmetric in forms.chosen:
         for number, what in enumerate(("scale", "zero")):
             graph = Graph()
@@ -372,6 +374,30 @@ def _pointwise(op: str, forms: Forms) -> Iterator[Case]:
             yield _one(op, storage, graph, operands, attrs, made, {"x": x})
 
 
+def _softmax(op: str, forms: Forms) -> Iterator[Case]:
+    """Long rows, and short ones: one dominant entry, or several equal ones beside small ones.
+
+    Their results lie on ties and beyond the last code; intermediate products may overflow.
+    """
+    yield from _pointwise(op, forms)
+    for storage in forms.storages:
+        low, high = dtype(storage).bounds
+        for number, length in enumerate((1, 2, 3, 6, 7, 11, 13)):
+            rng = _rng(f"{op} {storage} short", number)
+            rows = rng.choice(_all(storage), (40, length))
+            equal = rng.permuted(np.tile(np.arange(length), (40, 1)), axis=1)
+            equal = np.where(equal < rng.integers(1, length + 1, (40, 1)), high, low)
+            x = np.concatenate([rows, equal.astype(rows.dtype)])
+            made = uniform(dtype(storage), F(1 / 256), low)
+            if number % 2 and not forms.whole_ends:
+                levels = int(rng.choice([267, 300, 999, 1500]))
+                made = uniform(dtype(storage), F(1 / levels), low + 5, name="k")
+            graph = Graph()
+            scale = F(rng.choice([0.1, 0.5, 1.0, 4.0]))
+            operands = {"x": _fed(graph, "x", x, _kind(rng, storage, scale, forms))}
+            yield _one(op, storage, graph, operands, {"axis": 1}, made, {"x": x})
+
+
 # -- windows and parts ----------------------------------------------------------------------------
 
 
@@ -530,7 +556,8 @@ _MAKERS: Mapping[str, _Maker] = {
     **dict.fromkeys(("conv2d", "linear", "matmul", "gemm"), _product),
     "conv3d": _volumes,
     **dict.fromkeys(("add", "mul"), _pairwise),
-    **dict.fromkeys(("sigmoid", "tanh", "leaky_relu", "softmax"), _pointwise),
+    **dict.fromkeys(("sigmoid", "tanh", "leaky_relu"), _pointwise),
+    "softmax": _softmax,
     **dict.fromkeys(("avg_pool2d", "global_avg_pool"), _pool),
     "concat": _concat,
     "choose_qparams": _choose,

@@ -87,6 +87,8 @@ class Choose:
     compute: Literal["f32", "f64", "f32_f64"] = "f32"
     """What ranges, scales and zero points are computed in, before they are stored; `f32_f64`: the
     scale in the first; the zero point from it in the second, and made the first to be rounded."""
+    width: Literal["computed", "f32"] = "computed"
+    """The type in which the ends of an affine range are subtracted: float32, or as all else."""
     store: Literal["f32", "f64", "f16", "bf16", "e8m0_floor", "e8m0_up", "pow2"] = "f32"
     """What the scale is rounded to once the zero point is known; of powers of two (`e8m0` the one
     below or above, 2^-127 at least; `pow2` the nearer one by its exponent) it is before."""

@@ -58,6 +58,10 @@ PARAMS: Mapping[str, Mapping[str, Param]] = {
     "dynamic_blocks": {"cut": _FLAG},
     "summed_rows": {"once": _FLAG},
     "raw_mean": {"divide": _FLAG},
+    "exponent_table": {
+        "quotient": Param(("f32", "f64")),
+        "overflow": Param(("saturate", "wrap")),
+    },
     "blocks_of_terms": {"scales": Param(("block", "row", "tensor")), "affine": _FLAG},
     "dynamic_conv": {"lanes": Param()},
     "dynamic_fused_conv": {"lanes": Param(needed=True, least=1), "unread": _FLAG},

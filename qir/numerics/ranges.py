@@ -186,7 +186,10 @@ def choose(
         middle = middle_of(codes, storage, rule, custom=custom) if fixed is None else fixed
         zero: NDArray[np.generic] = np.broadcast_to(np.int64(middle), scale.shape)
     else:
-        scale = _kept((high_end - low_end) / low_end.dtype.type(codes[1] - codes[0]), rule)
+        width = high_end - low_end
+        if rule.width == "f32":
+            width = (high_end.astype(_F32) - low_end.astype(_F32)).astype(width.dtype)
+        scale = _kept(width / low_end.dtype.type(codes[1] - codes[0]), rule)
         if rule.small.startswith("amplify_below"):
             least, most, scale = _amplified(least, most, scale, codes, rule)
         zero = np.full(scale.shape, fixed) if fixed is not None else np.zeros(0)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 
 from qir.errors import OpError, ProfileError
 from qir.ir.attrs import Attr
@@ -171,12 +172,23 @@ def recode_all(
     return np.concatenate([recode(x, of, out, rule=rule) for x, of in maps], axis)
 
 
-def exponent_table(x: Codes, x_map: Affine, out: Affine, *, axis: int = -1) -> Codes:
+def exponent_table(
+    x: Codes,
+    x_map: Affine,
+    out: Affine,
+    *,
+    axis: int = -1,
+    quotient: str = "f32",
+    overflow: str = "saturate",
+) -> Codes:
     """Softmax: exponents from a float32 table that is shifted so that the greatest code is last.
 
-    Division by a sum in float32, in the order of the axis; the result's scale counts as
-    1 / floor(1 / scale). A quotient that overflows, as for an axis of length one, gives what
-    the conversion of infinity to 32 bits gives: the zero point, or one end of a signed type.
+    The terms are summed in float32, in the order of the axis; the result's scale counts as
+    1 / floor(1 / scale). `quotient` is the type in which a term is multiplied by that and divided
+    by the sum. In float32 the product overflows on short axes, such as one of length one: the
+    conversion of infinity to 32 bits gives the zero point, or one end of a signed type.
+    `overflow` is what becomes of a result beyond the codes: `wrap` keeps the low byte of a signed
+    one, and gives -1 for one above 255.
     """
     one_scale("exponent_table", x_map, out)
     if x_map.storage.bits > MOST_BITS["exponent_table"]:
@@ -194,12 +206,32 @@ def exponent_table(x: Codes, x_map: Affine, out: Affine, *, axis: int = -1) -> C
     terms = table[codes - codes.max(-1, keepdims=True) + 255]
     # cumsum adds one after the other, as the kernel does; sum would add in pairs.
     total = np.cumsum(terms, -1, dtype=F)[..., -1:]
+    kind = np.float64 if quotient == "f64" else F
     with np.errstate(over="ignore"):
-        share = np.rint(terms * np.floor(F(1) / F(out.scale)) / total)
-    least = 0 if out.storage.kind == "uint" else -(2**31)
-    whole = np.where(np.isfinite(share), share, least).astype(np.int64) + int(out.zero)
-    wrapped = whole.astype(np.int32).astype(np.int64)
-    return np.moveaxis(stored(wrapped, out), -1, axis)
+        levels = np.floor(F(1) / F(out.scale)).astype(kind)
+        share = np.rint(terms.astype(kind) * levels / total.astype(kind))
+    if quotient == "f64":
+        whole = np.clip(share, 0, _BEYOND).astype(np.int64) + int(out.zero)
+    else:
+        whole = _in_32_bits(share, int(out.zero), signed=out.storage.kind == "int")
+    if overflow == "wrap" and out.storage.kind == "int":
+        whole = np.where(whole > 255, -1, whole).astype(np.int8).astype(np.int64)
+    return np.moveaxis(stored(whole, out), -1, axis)
+
+
+_BEYOND = 1 << 20
+"""More codes than any storage of 8 bits has."""
+
+
+def _in_32_bits(share: Real32, zero: int, *, signed: bool) -> NDArray[np.int64]:
+    """Whole floats plus a zero point, as 32 bits hold them; x86 converts what is too large.
+
+    To -2^31 where it is signed; unsigned it keeps the low bits of 64, which are 0 beyond those.
+    """
+    if signed:
+        whole = np.where(share < 2**31, share, -(2**31)).astype(np.int64) + zero
+        return whole.astype(np.int32).astype(np.int64)
+    return (np.where(share < 2**63, share, 0).astype(np.int64) + zero) & 0xFFFFFFFF
 
 
 # -- pooling --------------------------------------------------------------------------------------
@@ -273,7 +305,7 @@ METHODS: Mapping[str, Method] = {
     "logistic_table": Method(logistic_table, rule=True),
     "recode": Method(recode, rule=True),
     "recode_all": Method(recode_all, ("xs",), ("axis",), rule=True),
-    "exponent_table": Method(exponent_table, attrs=("axis",)),
+    "exponent_table": Method(exponent_table, attrs=("axis",), params=("quotient", "overflow")),
     "mean_of_reals": Method(
         mean_of_reals, attrs=("kernel", "stride", "pad", "ceil", "count_pad", "layout")
     ),

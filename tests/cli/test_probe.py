@@ -9,6 +9,7 @@ from qir.errors import UsageError
 from qir.inspect.runtimes import chosen
 from qir.numerics import parse, profile
 from tests.cli.command import assert_one_line, process, qir
+from tests.installed import UNOPTIMIZED
 
 
 @pytest.fixture(autouse=True)
@@ -23,14 +24,14 @@ def test_a_runtime_is_held_beside_its_file_and_doctor_knows_it_then(tmp_path: Pa
     assert outcome.status == 0, outcome
     lines = outcome.out.splitlines()
     assert lines[0].startswith("onnxruntime.none 1.")
-    assert lines[0].endswith(", beside ort-1.31.noopt")
+    assert lines[0].endswith(f", beside {UNOPTIMIZED}")
     assert any(line.split()[-5:-2] == ["requant.round", "even", "even"] for line in lines), outcome
     assert any(line.startswith("no drift in ") for line in lines), outcome
     assert max(map(len, lines)) <= 100, "it fits a page where it is not on a terminal"
     assert max(map(len, qir("doctor").out.splitlines())) <= 100
     after = json.loads(qir("doctor", "--json").out)["runtimes"]
     (kept,) = (r for r in after if r["name"] == "onnxruntime.none")
-    assert (kept["state"], kept["profile"], kept["drifts"]) == ("measured", "ort-1.31.noopt", 0)
+    assert (kept["state"], kept["profile"], kept["drifts"]) == ("measured", UNOPTIMIZED, 0)
     assert f"measured {kept['date']}: as filed" in qir("doctor").out
 
 
@@ -40,7 +41,7 @@ def test_what_was_measured_becomes_a_file(tmp_path: Path) -> None:
     assert (outcome.status, outcome.out) == (0, ""), outcome
     made = parse(file.read_text(), file.name, profile)
     assert made.name == "mine-1.31"
-    assert made.head.extends == "ort-1.31.noopt"
+    assert made.head.extends == UNOPTIMIZED
     assert not made.rules
     again = qir("probe", "onnxruntime.none", "-o", file)
     assert again.status == 2

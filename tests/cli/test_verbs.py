@@ -274,7 +274,7 @@ KEYS = {
     "show model.onnx --node conv1": "name op doc text attributes operands results used_by origins"
     " source_names profile plans macs in_codes",
     "verify model.onnx": "file target nodes rules findings sums ops",
-    "certify quantized.onnx": "file profiles layers",
+    "certify quantized.onnx": "file profiles releases layers",
     "plan model.onnx": "file target integer_macs decisions shared maybe_masks",
     "calibrate model.onnx --data samples.npy -o j.stats": "file output batches resumed tensors",
     "quantize model.onnx --data samples.npy -o j.onnx": "file output file_bytes output_bytes target"

@@ -14,14 +14,13 @@ from qir.ir.graph import Graph
 from qir.ledger import Ledger
 from qir.passes.fuse_qdq import FuseQdq
 from qir.passes.group import Group
+from tests.installed import OPTIMIZED, UNOPTIMIZED
 
 from .comparison import Difference, exposed, kernel_differences, reference_differences
 from .fusion import sums_before
 from .networks import Network
 from .runtime import optimized, producer, run
 
-UNOPTIMIZED = "ort-1.31.noopt"
-OPTIMIZED = "ort-1.31"
 # Ops that only move codes, whose result has the type of their operand.
 MOVES = ("MaxPool", "Reshape", "Flatten", "Transpose")
 

@@ -10,12 +10,13 @@ import onnx
 from qir.ir.graph import Graph
 from qir.ledger import Ledger
 from qir.passes.group import Group
+from tests.installed import OPTIMIZED
 
 from .comparison import Difference, read, reference_differences
 from .models import Feeds, Model
 from .runtime import cut, exposing, optimized, producer
 
-PROFILE = "ort-1.31"
+PROFILE = OPTIMIZED
 ONE_WAY = frozenset(
     "Add Sub Mul Div Relu Clip MaxPool Reshape Flatten Transpose Concat QuantizeLinear Where "
     "Gather GatherElements Expand Tile DepthToSpace Resize".split()

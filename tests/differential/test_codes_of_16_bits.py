@@ -24,6 +24,7 @@ from qir.inspect.float_sums import float_sums
 from qir.ir.text import parse
 from qir.ledger import Change, Ledger
 from tests.cli.command import qir
+from tests.installed import OPTIMIZED, UNOPTIMIZED
 
 from . import ort_tools
 from .networks import network
@@ -84,7 +85,7 @@ def held_apart(
         part = alone(proto, node, values)
         onnx.save(part, path)
         given = {i.name: values[i.name] for i in part.graph.input}
-        mine = pipeline.run(pipeline.load(path), given, profile="ort-1.31.noopt")
+        mine = pipeline.run(pipeline.load(path), given, profile=UNOPTIMIZED)
         (name,) = node.output
         differ = mine[name] != values[name]
         found[node.op_type] += int(differ.sum())
@@ -227,7 +228,7 @@ def test_quantize_and_dequantize_are_onnxruntimes_to_the_byte(tmp_path: Path) ->
         )
         opsets = [helper.make_opsetid("", 21)]
         onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), path)
-        for optimize, profile in ((False, "ort-1.31.noopt"), (True, "ort-1.31")):
+        for optimize, profile in ((False, UNOPTIMIZED), (True, OPTIMIZED)):
             wanted = run(onnx.load(path), {"x": x}, optimize=optimize)
             found = pipeline.run(pipeline.load(path), {"x": x}, profile=profile)
             assert all(np.array_equal(found[n], wanted[n]) for n in "qy"), (kind, scales)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from qir import pipeline
 from qir.errors import Refused
 from qir.ledger import Change, Ledger
+from tests.installed import UNOPTIMIZED
 
 from . import ort_tools
 from .runtime import run
@@ -97,7 +98,7 @@ def every_form(tmp_path: Path, given: onnx.ModelProto, feed: Mapping[str, Any]) 
 def test_the_interpreter_gives_what_onnxruntime_gives(tmp_path: Path, name: str) -> None:
     source = tmp_path / "m.onnx"
     onnx.save(model(name), source)
-    found = pipeline.run(pipeline.load(source), feeds(), profile="ort-1.31.noopt")["y"]
+    found = pipeline.run(pipeline.load(source), feeds(), profile=UNOPTIMIZED)["y"]
     wanted = output(model(name))
     if name in ort_tools.STATIC and "16" not in name:
         assert (found == wanted).all()  # the result is dequantized codes

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from qir import pipeline
+from tests.installed import UNOPTIMIZED
 
 from .comparison import read
 from .models import Model, Style, Taste, make
@@ -19,7 +20,7 @@ from .proof import SUMS, proven
 from .runtime import cut, exposing, run
 from .spelling import Kind
 
-PROFILE = "ort-1.31.noopt"
+PROFILE = UNOPTIMIZED
 CHUNK = 25
 
 

@@ -22,6 +22,7 @@ from qir.backends.onnx.formats import formed
 from qir.backends.onnx.model import to_model
 from qir.ledger import Change, Ledger
 from tests.counting import note
+from tests.installed import UNOPTIMIZED
 
 from .comparison import read
 from .fusion import grouped
@@ -242,7 +243,7 @@ def test_an_operator_between_codes_gives_onnxruntimes_bytes(case: Case, kind: st
         ops = [n.op_type for n in shown.graph.node]
         graph = read(made.proto)
         assert not [n for n in graph if n.op == "foreign"], where
-        exact = pipeline.run(graph, made.feeds, profile="ort-1.31.noopt", values=["r", "y"])
+        exact = pipeline.run(graph, made.feeds, profile=UNOPTIMIZED, values=["r", "y"])
         reals = exact["r"] if case.near else None
         agree(made, exact["y"], plain, reals, where)
         if case.fused:

@@ -6,6 +6,8 @@ from functools import cache
 
 import pytest
 
+from tests.installed import UNOPTIMIZED
+
 from .comparison import kernel_differences, read, reference_differences
 from .models import Feeds, Model, Style, Taste, make
 from .population import Population, census
@@ -13,7 +15,7 @@ from .runtime import run
 
 CHUNK = 50
 CHUNKS = 10
-PROFILE = "ort-1.31.noopt"
+PROFILE = UNOPTIMIZED
 
 
 def taste(seed: int) -> Taste:

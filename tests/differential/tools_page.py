@@ -23,6 +23,7 @@ from qir import pipeline
 from qir.errors import Refused
 from qir.ledger import Change, Ledger
 from tests.frontends.onnx.exports import Net, export, resnet
+from tests.installed import UNOPTIMIZED
 
 from . import ort_tools
 from .runtime import run
@@ -197,7 +198,7 @@ def outcome(net: str, variant: str) -> Outcome | None:
         onnx.save(proto, source)
         graph = pipeline.load(source)
         assert not [n for n in graph if n.op == "foreign"], f"{net}, {variant}: kept"
-        cells = [judged(pipeline.run(graph, start.feeds, profile="ort-1.31.noopt"), theirs)]
+        cells = [judged(pipeline.run(graph, start.feeds, profile=UNOPTIMIZED), theirs)]
         silent = []
         for target, form in FORMS:
             ledger = Ledger()

@@ -23,6 +23,7 @@ from tests.fuzzing.breaking import break_bytes, break_model, break_text
 from tests.fuzzing.judging import LONGEST, Broken, Try, refused
 from tests.fuzzing.messages import break_messages, within
 from tests.fuzzing.texts import sound
+from tests.installed import UNOPTIMIZED
 
 
 def onnx_case(given: Try) -> None:
@@ -191,7 +192,7 @@ def program_case(given: Try) -> None:
     model = make(seed, taste, exposed=True)
     judge = run(model.proto, model.feeds, optimize=False)
     graph, where = read(model.proto), f"{taste}, seed {seed}"
-    found = reference_differences(where, graph, model.feeds, judge, "ort-1.31.noopt")
+    found = reference_differences(where, graph, model.feeds, judge, UNOPTIMIZED)
     found += kernel_differences(where, graph, model.feeds, judge, threads=rng.randrange(1, 4))
     if found:
         raise Broken("\n".join(map(str, found)))

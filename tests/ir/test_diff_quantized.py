@@ -111,8 +111,11 @@ def _beside_numpy(arrays: dict[str, np.ndarray], path: Path, steps: dict[str, fl
     """The steps once more, by NumPy from the file's own tensors."""
     held = {t.name: numpy_helper.to_array(t) for t in onnx.load(path).graph.initializer}
     for name in WEIGHTS.keys() & steps.keys():
-        weights, codes = arrays[name].astype(np.float64), held[f"{name}_quantized"]
-        scale, zero = held[f"{name}_scale"].astype(np.float64), held[f"{name}_zero_point"]
+        weights = arrays[name].astype(np.float64)
+        turned = f"{name}_Transposed"  # since onnxruntime 1.32
+        told = turned if f"{turned}_quantized" in held else name
+        codes, zero = held[f"{told}_quantized"], held[f"{told}_zero_point"]
+        scale = held[f"{told}_scale"].astype(np.float64)
         if codes.shape != weights.shape:
             weights = weights.T
         if scale.size > 1:

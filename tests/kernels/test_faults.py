@@ -43,7 +43,7 @@ FINDERS = {
     ),
     "QIR_FAULT_TAIL_SOFTMAX": (
         "test_pooling.py::test_softmax_is_a_table_and_one_division",
-        "test_onnxruntime.py::test_softmax_is_qlinearsoftmax",
+        "test_onnxruntime.py::test_softmax_is_what_was_recorded_of_qlinearsoftmax",
     ),
 }
 """Where a family skips one element of a tail, and who has to see it: each runs that family only."""

@@ -22,8 +22,9 @@ from tests.differential.emission import (
 from tests.differential.models import Model, Taste, make
 from tests.differential.networks import network
 from tests.differential.runtime import exposing, run
+from tests.installed import UNOPTIMIZED
 
-PROFILE = "ort-1.31.noopt"
+PROFILE = UNOPTIMIZED
 SEEDS = range(8)
 Fault = Callable[[onnx.ModelProto], bool]
 

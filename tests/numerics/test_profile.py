@@ -60,8 +60,8 @@ def test_the_profiles_are_found_by_name() -> None:
     assert set(NAMES) <= set(profile_names())
     for name in NAMES:
         assert profile(name).name == name
-    with pytest.raises(ProfileError, match=r"no profile 'ort-1.30'; did you mean 'ort-1.31'\?"):
-        profile("ort-1.30")
+    with pytest.raises(ProfileError, match=r"no profile 'ort-1.3'; did you mean 'ort-1.3\d'\?"):
+        profile("ort-1.3")
 
 
 @pytest.mark.parametrize("name", NAMES)

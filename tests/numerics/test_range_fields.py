@@ -211,6 +211,17 @@ def test_a_scale_in_float32_may_have_a_zero_point_in_float64() -> None:
     assert np.any(zero != other)
 
 
+def test_the_ends_of_a_range_may_be_subtracted_in_float32() -> None:
+    rng = np.random.default_rng(6)
+    low, high = (rng.uniform(*ends, 100_000).astype(F) for ends in ((-3, 0), (0, 300)))
+    rule = Choose(compute="f64", store="f64", zero="round(qmin-min/s)")
+    scale, zero = choose(low, high, U8, replace(rule, width="f32"))
+    width = (high - low).astype(np.float64)
+    assert np.array_equal(scale, width / 255)
+    assert np.array_equal(zero, np.rint(-low.astype(np.float64) / (width / 255)))
+    assert np.any(scale != choose(low, high, U8, rule)[0])
+
+
 def test_a_range_is_moved_until_zero_is_on_its_grid() -> None:
     """One end stays, the other moves out: every zero point is then exact."""
     low, high = wide()

@@ -13,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from qir import pipeline
 from qir.reference.index import unique
+from tests.installed import OPTIMIZED
 
 Attrs = dict[str, int | float | str | list[int]]
 RNG = np.random.default_rng(5)
@@ -193,9 +194,12 @@ def test_convolutions_of_codes_that_make_nothing(tmp_path: Path, op: str, form: 
     assert got.dtype == again.dtype == wanted.dtype
 
 
+GEMM = 3.0 if OPTIMIZED in ("ort-1.28", "ort-1.30", "ort-1.31") else 6.0
+
+
 @pytest.mark.parametrize(
     ("op", "shape", "mine", "theirs"),
-    [("ReduceMean", (2, 0), np.nan, 0.0), ("Gemm", (2, 0), 6.0, 3.0)],
+    [("ReduceMean", (2, 0), np.nan, 0.0), ("Gemm", (2, 0), 6.0, GEMM)],
 )
 def test_what_the_guide_says_of_sums_without_terms(
     tmp_path: Path, op: str, shape: tuple[int, ...], mine: float, theirs: float

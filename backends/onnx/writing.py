@@ -1,0 +1,78 @@
+"""How the targets write a model: its form, what the ledger says of it, and the file."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from qir.errors import UsageError
+from qir.ir.graph import Graph
+from qir.ir.growth import growth
+from qir.ledger import Ledger
+from qir.passes._wrapping import within
+
+from . import qonnx, staying, told
+from .formats import formed
+from .model import to_parts
+from .saving import save
+from .untouched import copy, kept_files
+
+if TYPE_CHECKING:
+    from .target import OnnxRuntimeTarget
+
+
+@growth()
+@np.errstate(all="ignore")  # numbers that are none are told in words, and need no warnings
+def write(
+    target: OnnxRuntimeTarget,
+    graph: Graph,
+    path: Path,
+    ledger: Ledger,
+    *,
+    format: str | None,
+    lossy: bool,
+) -> None:
+    """Writes a model, by rename.
+
+    Raises UsageError for a form that there is not, Refused for what ONNX cannot say or what would
+    be lost unasked.
+    """
+    if format is not None and format not in target.formats:
+        known = f"{', '.join(target.formats[:-1])} and {target.formats[-1]}"
+        raise UsageError(f"target {target.name} has no format {format!r}; it has {known}")
+    dialect = target.dialect()
+    if format is None and (kept := kept_files(graph, path, dialect, ledger)):
+        ledger.withdraw("onnx frontend")
+        qonnx.told(graph, ledger)
+        ledger.check(lossy=lossy)
+        for old, new in kept:
+            copy(old, new)
+        return
+    told.ranges(graph, ledger)
+    told.releases(graph, target.profile, ledger)
+    made = formed(graph, format, ledger, standard=dialect.standard)
+    qonnx.told(made, ledger)
+    with within(made):
+        form = replace(dialect, on_codes=format == "qoperator")
+        model, large = to_parts(made, ledger, form)
+    if format is not None:
+        staying.told(model, format, ledger, standard=dialect.standard)
+    ledger.check(lossy=lossy)
+    _say(model, {"qir.form": format or "", "qir.changes": _changes(ledger)})
+    save(model, path, large)
+
+
+def _changes(ledger: Ledger) -> str:
+    """What was done to the numbers on the way, in short."""
+    return ", ".join(f"{change.value} {count}" for change, count in ledger.counts().items())
+
+
+def _say(model: onnx.ModelProto, said: dict[str, str]) -> None:
+    """Notes where a model comes from, in place of what an earlier writing noted."""
+    kept = {p.key: p.value for p in model.metadata_props} | said
+    helper.set_model_props(model, {key: text for key, text in kept.items() if text})
