@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import Callable, Mapping
+from contextlib import chdir
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -183,7 +184,8 @@ def misuse_case(given: Try) -> None:
     """A call with a wrong argument is answered clearly, and leaves what it was given as it was."""
     rng, folder = given.rng, given.folder / "misuse"
     shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
+    work = folder / "here" / "inside"
+    work.mkdir(parents=True)
     graph = _net().copy()
     qir.save(graph, folder / "held.qir")
     _statistics().save(folder / "held.stats")
@@ -197,7 +199,8 @@ def misuse_case(given: Try) -> None:
         arguments["nonsense"] = 1
     said = f"{getattr(call.function, '__name__', '')}({wrong}={arguments.get(wrong)!r:.80})"
     try:
-        made = call.function(**arguments)
+        with chdir(work):  # relative names are files there, and nowhere else
+            made = call.function(**arguments)
     except QirError as error:
         clear(error, MOST)
     except (TypeError, ValueError) as error:
