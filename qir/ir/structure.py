@@ -14,6 +14,7 @@ from types import MappingProxyType
 
 import networkx as nx
 
+from qir.arguments import checked_methods
 from qir.errors import GraphError
 from qir.ir import store
 from qir.ir.node import Node, Use, Value
@@ -23,6 +24,7 @@ from qir.ir.types import TensorType
 _USE = tuple.__new__  # of a use, without going through Python
 
 
+@checked_methods
 class Structure:
     """Nodes in order with their uses and names; `Graph` adds the edits that everybody may call."""
 
