@@ -80,6 +80,7 @@ MODULES = (
     "qir.passes.group",
     "qir.passes.lift_dynamic",
     "qir.passes.lower_integer",
+    "qir.passes.lower_linear",
     "qir.passes.open_groups",
     "qir.passes.quantize_dynamic",
     "qir.passes.quantize_weights",
@@ -88,6 +89,7 @@ MODULES = (
     "qir.passes.prune",
     "qir.passes.recover",
     "qir.passes.roll",
+    "qir.passes.sensitive_values",
     "qir.passes.turn_sums",
     "qir.passes.unfold_parameters",
     "qir.passes.unroll",
@@ -125,7 +127,7 @@ WITHIN = (
 """Packages whose modules nobody imports but by the package, unless they are on the page."""
 INNER = (
     *("alignment attrs attrtext calls evaluation expression facts growth html lexer look".split()),
-    *("coded cost order pairing parser printer raw store typetext".split()),
+    *("coded cost numerals order pairing parser printer raw store structure typetext".split()),
 )
 """Modules of `qir.ir` that only the core imports."""
 
@@ -204,7 +206,14 @@ def members(kind: type) -> dict[str, object]:
     """The methods and properties that a class defines."""
     fields = {f.name for f in dataclasses.fields(kind)} if dataclasses.is_dataclass(kind) else set()
     found: dict[str, object] = {}
-    for name, value in vars(kind).items():
+    inner = {f"qir.ir.{name}" for name in INNER}  # what a class inherits from there is its own
+    held = [
+        (n, v)
+        for c in kind.__mro__
+        if c is kind or c.__module__ in inner
+        for n, v in vars(c).items()
+    ]
+    for name, value in held:
         if name.startswith("_") or name in fields:
             continue
         if isinstance(value, property | FunctionType | classmethod | staticmethod):
