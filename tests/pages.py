@@ -89,7 +89,7 @@ MODULES = (
     "qir.passes.prune",
     "qir.passes.recover",
     "qir.passes.roll",
-    "qir.passes.sensitive_values",
+    "qir.analysis.sensitive_values",
     "qir.passes.turn_sums",
     "qir.passes.unfold_parameters",
     "qir.passes.unroll",
@@ -197,7 +197,8 @@ def modules() -> list[str]:
         for name in found
         if not name.startswith((*plugins, *(f"{package}." for package in WITHIN)))
         and not any(part.startswith("_") for part in name.split("."))
-        and name not in (*WITHIN, "qir.ir", "qir.passes")  # which hold modules and no names
+        and name
+        not in (*WITHIN, "qir.ir", "qir.analysis", "qir.passes")  # which hold modules and no names
         and name not in {f"qir.ir.{inner}" for inner in INNER}
     ]
 

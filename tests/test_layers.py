@@ -28,8 +28,9 @@ CORE = {
     "target": "errors ir ledger registry numerics capability",
     "reference": "errors ir ledger registry numerics frontend",
     "rewrite": "errors ir ledger registry numerics",
-    "passes": "errors atomic ir ledger registry numerics frontend capability target reference "
-    "rewrite calibration",
+    "analysis": "errors ir",
+    "passes": "errors analysis atomic ir ledger registry numerics frontend capability target "
+    "reference rewrite calibration",
     "calibration": "errors arguments atomic ir ledger registry numerics reference rewrite _kernels",
     "_kernels": "",
 }

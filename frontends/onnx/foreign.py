@@ -483,12 +483,11 @@ def _found(
     except Exception as error:  # the evaluator raises what its NumPy code raises
         found = _in_runtime(model.SerializeToString(), feed) if plain and not first else None
         if found is None:
-            if _is_custom(proto):
-                raise PluginError(
-                    f"onnx {proto.op_type}: {_CUSTOM.format(proto.domain)}"
-                ) from error
             why = str(node.attrs["why"])
-            said = f"{why}; {error}" if why else str(error)
+            if _is_custom(proto) and not why:
+                said = _CUSTOM.format(proto.domain)
+            else:
+                said = f"{why}; {error}" if why else str(error)
             raise PluginError(f"onnx {proto.op_type}: {said}") from error
         return found
 

@@ -27,6 +27,11 @@ from qir.cli.plan import summary
 from qir.cli.screen import Column, Screen, percent, plural, size
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    import numpy as np
+    from numpy.typing import NDArray
+
     from qir.calibration import Statistics
     from qir.inspect.quantization_noise import QuantizationNoise
     from qir.ir.graph import Graph
@@ -234,7 +239,9 @@ def quantize(
         plan = pipeline.written(plan, output, target=target)
     elif statistics is not None and form == "qoperator":
         plan = pipeline.written(plan, output, target=target, data=True)
-    noise = None if data is None else _noise(graph, quantized, data, limit=limit, batch=batch)
+    noise = None
+    if data is not None:
+        noise = _noise(graph, quantized, data, limit=limit, batch=batch, feeds=feeds)
     lengths = file_bytes(model), file_bytes(output)
     if as_json:
         screen.json(
@@ -265,17 +272,27 @@ def quantize(
 
 
 def _noise(
-    graph: Graph, quantized: Graph, data: Path, *, limit: int | None, batch: int | None
+    graph: Graph,
+    quantized: Graph,
+    data: Path,
+    *,
+    limit: int | None,
+    batch: int | None,
+    feeds: bool,
 ) -> QuantizationNoise | None:
     """Measures the outputs on the first calibration samples; None where these fill no batch."""
-    from qir.calibration import open_data
+    from qir.calibration import open_data, open_feeds
     from qir.calibration.data import fixed_batch
     from qir.calibration.runner import input_specs
     from qir.inspect.quantization_noise import SAMPLES, quantization_noise
 
     inputs = input_specs(graph)
-    few = fixed_batch(inputs) or min(limit or SAMPLES, SAMPLES)
-    source = open_data(data, inputs, batch=batch, limit=few)
+    source: Iterable[Mapping[str, NDArray[np.generic]]]
+    if feeds:
+        source = open_feeds(data, inputs, limit=1)
+    else:
+        few = fixed_batch(inputs) or min(limit or SAMPLES, SAMPLES)
+        source = open_data(data, inputs, batch=batch, limit=few)
     first = next(iter(source), None)
     return None if first is None else quantization_noise(graph, quantized, first)
 

@@ -1,5 +1,6 @@
 """What is in a model, said in numbers: pure functions that give frozen records with `to_json`."""
 
+from qir.analysis.sensitive_values import sensitive
 from qir.inspect.compare import Difference, compare
 from qir.inspect.environment import Environment, environment
 from qir.inspect.explain import Explanation, explain
@@ -12,7 +13,6 @@ from qir.inspect.ranges import TensorRange, ranges
 from qir.inspect.sharing import sharing
 from qir.inspect.summary import Summary, bytes_by_dtype, summarize
 from qir.inspect.timing import Timing, interleave
-from qir.passes.sensitive_values import sensitive
 
 __all__ = [
     "Difference",

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Literal
 
+from qir.analysis.sensitive_values import explain, sensitive
 from qir.calibration import parse_rule
 from qir.capability import Capability, OpCapability, no_row
 from qir.errors import SchemeError
@@ -34,7 +35,6 @@ from qir.passes._kernels import Kernel, kernels
 from qir.passes._masks import masks, merged, of_text, told, with_text
 from qir.passes._needs import why_cut
 from qir.passes._wish import Wish, fitted
-from qir.passes.sensitive_values import explain, sensitive
 from qir.rewrite import Pass, Tolerance
 from qir.rewrite.options import option
 from qir.target import target

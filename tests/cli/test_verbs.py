@@ -287,7 +287,7 @@ KEYS = {
     "passes": "passes",
     "run model.onnx --data samples.npy": "file engine samples outputs",
     "run quantized.onnx --data samples.npy --compare cpu,onnxruntime": "file engines samples"
-    " outputs",
+    " outputs fault",
     "bench quantized.onnx --runs 2 --profile": "file batch threads inputs engines left_out"
     " fallbacks steps",
     "doctor": "qir python platform libraries frameworks plugins features isa threads kernels"

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from qir import pipeline
-from qir.passes.sensitive_values import sensitive
+from qir.analysis.sensitive_values import sensitive
 from tests.passes.float_networks import Grown
 from tests.passes.norms_in_parts import KINDS, ONE, ROWS, WIDE, WIDTH, norm, normalized, program
 

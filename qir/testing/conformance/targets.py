@@ -78,7 +78,7 @@ def check_target(
 def _form(target: Target) -> str:
     kind = type(target)
     for name in ("name", "profile"):
-        demand(isinstance(getattr(kind, name, None), str), f"{kind.__name__} has no {name}")
+        demand(isinstance(getattr(target, name, None), str), f"{kind.__name__} has no {name}")
     writes, runs = bool(kind.formats), kind.compile is not Target.compile
     demand(writes or runs, "it has no formats and does not compile: nothing can be done with it")
     demand(writes == (kind.emit is not Target.emit), "formats and emit are there together")
