@@ -40,7 +40,7 @@ def array(tensor: torch.Tensor) -> NDArray[np.generic]:
 
 def tensor(data: NDArray[np.generic]) -> torch.Tensor:
     """Returns the elements as a tensor of PyTorch."""
-    held = np.ascontiguousarray(data)
+    held = np.asarray(data, order="C")  # np.ascontiguousarray would make rank 0 rank 1
     if held.dtype == ml_dtypes.bfloat16:
         return torch.from_numpy(held.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(held if held.flags.writeable else held.copy())

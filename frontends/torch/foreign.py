@@ -87,6 +87,10 @@ def run(node: Node, operands: Mapping[str, NDArray[np.generic]]) -> tuple[NDArra
     try:
         arguments = json.loads(str(dict(held)["arguments"]))
         named = {n: _decoded(v, given) for n, v in arguments.items()}
+        for formal in found._schema.arguments:
+            written = formal.alias_info is not None and formal.alias_info.is_write
+            if written and isinstance(named[formal.name], torch.Tensor):
+                named[formal.name] = named[formal.name].clone()  # operands belong to the caller
         positional = [named[a.name] for a in found._schema.arguments if not a.kwarg_only]
         more = {a.name: named[a.name] for a in found._schema.arguments if a.kwarg_only}
         with torch.no_grad():

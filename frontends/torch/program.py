@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,14 +14,25 @@ from qir.errors import InputError
 
 from .archive import open_archive
 
-_VIEWS = frozenset(
+_ALLOCATES = frozenset(
     f"aten.{name}"
     for name in (
-        "contiguous.default dropout.default feature_dropout.default flatten.using_ints"
-        " reshape.default to.device to.dtype type_as.default unflatten.int"
+        "batch_norm.default conv1d.default conv2d.default conv3d.default conv_transpose1d.default"
+        " conv_transpose2d.input conv_transpose3d.input group_norm.default instance_norm.default"
+        " layer_norm.default linear.default max_pool1d.default max_pool2d.default"
+        " max_pool3d.default"
     ).split()
 )
-"""Operators that may give back their operand, or a view of it."""
+"""Composite operators whose results always have memory of their own."""
+
+_DROPOUTS = frozenset(
+    ("aten.alpha_dropout.default", "aten.dropout.default", "aten.feature_dropout.default")
+)
+
+
+def gives_back(node: torch.fx.Node) -> bool:
+    """Returns whether a call gives back its operand itself, as dropout does in inference."""
+    return str(node.target) in _DROPOUTS and node.args[2:] == (False,)
 
 
 def program_of(source: object, inputs: Sequence[object] | None) -> tuple[ExportedProgram, str]:
@@ -58,17 +70,44 @@ def functional(program: ExportedProgram) -> ExportedProgram:
     reader follows. Where a view may see the change, PyTorch's functionalization rewrites the graph.
     """
     aliased: set[str] = set()
+    same: dict[str, str] = {}  # by call that gives back its operand, as ops in place do: which
     for node in program.graph.nodes:
+        read = [same.get(operand.name, operand.name) for operand in node.all_input_nodes]
+        if node.target is operator.getitem:
+            aliased |= {node.name for name in read if name in aliased}
         if not isinstance(node.target, torch._ops.OpOverload):
             continue
         first = node.args[0] if node.args else None
-        if not isinstance(first, torch.fx.Node):
-            continue
-        if node.target.is_view or str(node.target) in _VIEWS:
-            aliased |= {first.name, node.name}
-        elif node.target._schema.is_mutable and (
-            first.name in aliased or first.op == "placeholder"
-        ):
-            rewritten: ExportedProgram = program.run_decompositions({})
-            return rewritten
+        if gives_back(node):
+            same[node.name] = read[0]
+        elif not node.target._schema.is_mutable:
+            if _may_alias(node.target):
+                aliased |= {node.name, *read}
+        elif _changes_its_first_operand_alone(node.target) and isinstance(first, torch.fx.Node):
+            same[node.name] = same.get(first.name, first.name)
+            if first.op == "placeholder" or same[node.name] in aliased:
+                return _rewritten(program)
+        else:
+            return _rewritten(program)
     return program
+
+
+def _rewritten(program: ExportedProgram) -> ExportedProgram:
+    rewritten: ExportedProgram = program.run_decompositions({})
+    return rewritten
+
+
+def _may_alias(target: torch._ops.OpOverload) -> bool:
+    """Returns whether a result may be a view of an operand.
+
+    The schema of a composite operator such as `reshape` does not say so: its kernel decides.
+    """
+    return target.is_view or (target._can_decompose() and str(target) not in _ALLOCATES)
+
+
+def _changes_its_first_operand_alone(target: torch._ops.OpOverload) -> bool:
+    """Returns whether this is `relu_` and the like, and not `add.out` or `_foreach_add_`."""
+    return len(target._schema.returns) == 1 and not any(
+        formal.alias_info is not None and formal.alias_info.is_write
+        for formal in target._schema.arguments[1:]
+    )

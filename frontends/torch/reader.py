@@ -26,6 +26,7 @@ from . import foreign, sizes
 from .call import Call, Keep, type_of
 from .elements import array, element
 from .operators import OPS
+from .program import gives_back
 from .symbols import shape_of
 
 STEP = "read torch"
@@ -161,7 +162,8 @@ class Reader:
             self._undo(before)
             made = foreign.keep(call, str(why))
         self.found[node.name] = made
-        if target._schema.is_mutable and isinstance(node.args[0], fx.Node):
+        given_back = target._schema.is_mutable or gives_back(node)
+        if given_back and isinstance(node.args[0], fx.Node):
             self._changed(node.args[0].name, node.name, made)
         if isinstance(made, Value):
             self._name(made, node.name)
@@ -204,9 +206,11 @@ class Reader:
             self.graph.set_type(value, kind.with_shape(refined))
 
     def _undo(self, count: int) -> None:
-        """Removes what a converter added before it gave up."""
+        """Removes what a converter added before it gave up, but sizes, which others may read."""
+        kept = {value.node for value in self.sizes.values()}
         for node in reversed(list(self.graph)[count:]):
-            if not any(value.uses for value in node.results) and node.op != "constant":
+            used = node in kept or any(value.uses for value in node.results)
+            if not used and node.op != "constant":
                 self.graph.remove(node)
 
     def _name(self, value: Value, name: str) -> None:

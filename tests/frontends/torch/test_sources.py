@@ -163,9 +163,53 @@ def test_in_place_operators_are_read_as_functional_ones() -> None:
         z.add_(1)
         return y * 10 + z
 
-    for function in (simple, the_same_tensor, through_a_view):
+    def through_parts(x: Tensor) -> Tensor:
+        y = x * 2
+        a, b = y.chunk(2, 1)
+        a.add_(1)
+        y.unbind(0)[1].mul_(b.sum())
+        return y
+
+    def through_a_new_name(x: Tensor) -> Tensor:
+        y = x * 2
+        z = y.add_(1)
+        z.view(-1).mul_(3)
+        y.add_(1)
+        return y - z.view(-1)[0]
+
+    def through_dropout(x: Tensor) -> Tensor:
+        y = x * 2
+        z = torch.dropout(y, 0.5, False)
+        z.relu_()
+        return y + z
+
+    def into_an_argument(x: Tensor) -> Tensor:
+        y, z = x * 2, torch.zeros(x.shape)
+        torch.add(y, 1, out=z)
+        return y * 10 + z
+
+    def by_kept_operators(x: Tensor) -> Tensor:
+        y = x.clone()
+        y[[0, 1]] = y[[1, 0]]
+        y[:, 1] = 7.0
+        y.scatter_add_(1, torch.zeros(x.shape, dtype=torch.int64), x)
+        return y + x
+
+    functions = (simple, the_same_tensor, through_a_view, through_parts, through_a_new_name)
+    for function in (*functions, through_dropout, into_an_argument, by_kept_operators):
+        x = X.clone()
         graph = qir.load(Calls(function), inputs=(X,))
-        (ours,), (theirs,) = computed(graph, [X]), wanted(Calls(function), [X])
+        (ours,), (theirs,) = computed(graph, [x]), wanted(Calls(function), [X])
+        assert difference(ours, theirs, 1e-6) == "", function.__name__
+        assert torch.equal(x, X), function.__name__
+
+
+def test_a_size_of_a_call_that_is_kept() -> None:
+    module = Calls(lambda x: x.abs().sum() * (x.shape[0] * 2 + 1))
+    batch = torch.export.Dim("batch", min=2)
+    graph = qir.load(export(module, (X,), dynamic_shapes=((({0: batch},)),)))
+    for x in (X, torch.cat([X, X])):
+        (ours,), (theirs,) = computed(graph, [x]), wanted(module, [x])
         assert difference(ours, theirs, 1e-6) == ""
 
 
