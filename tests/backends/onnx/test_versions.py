@@ -73,7 +73,9 @@ def test_what_is_read_and_written_names_the_installed_version(
     onnx.save(helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)]), path)
     assert qir.load(path).profile == wanted
     assert {target(name).profile for name in ("onnx", "onnxruntime")} == {wanted}
-    assert np.array_equal(qir.run(qir.load(path), {"x": np.array([-1, 2], np.float32)})["y"], [0, 2])
+    assert np.array_equal(
+        qir.run(qir.load(path), {"x": np.array([-1, 2], np.float32)})["y"], [0, 2]
+    )
 
 
 def test_the_profile_of_this_version_is_the_one_that_is_probed() -> None:
