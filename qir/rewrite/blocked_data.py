@@ -104,14 +104,14 @@ def _quantized(node: Node, *, wide: bool) -> bool:
 
 
 def _plain(node: Node) -> bool:
-    """Whether the product is one of the kernel's: nothing turned, no gain, a bias of one row."""
+    """Whether the product is one of the kernel's: nothing turned, no gain, a bias of each column."""
     attrs = node.attrs
     if attrs.get("trans_a") is True or attrs.get("trans_b") is True:
         return False
     if (attrs.get("alpha", 1.0), attrs.get("beta", 1.0)) != (1.0, 1.0):
         return False
     bias = node.operands.get("c") or node.operands.get("bias")
-    return bias is None or bias.type.rank == 1
+    return bias is None or bias.type.shape == node.operands["b"].type.shape[-1:]
 
 
 def _size(quant: QuantType, *, wide: bool) -> int | None:

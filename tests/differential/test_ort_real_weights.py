@@ -313,6 +313,10 @@ def made_there(proto: ModelProto) -> Counter[Kind]:
     for node in proto.graph.node:
         if node.op_type in KERNELS:
             found[KERNELS[node.op_type], "codes", "kernel"] += 1
+        elif node.op_type == "MatMulNBits":  # a layer of codes, of real data that are rounded
+            b = ([*node.input, "", "", ""])[5]
+            bias = "codes" if makers.get(b) == "DequantizeLinear" else "real"
+            found["gemm", "codes", bias if b else "none"] += 1
         elif node.op_type in REALS:
             w, b = ([*node.input, "", ""])[1:3]
             kinds = ["codes" if makers.get(n) == "DequantizeLinear" else "real" for n in (w, b)]
