@@ -104,7 +104,7 @@ def _quantized(node: Node, *, wide: bool) -> bool:
 
 
 def _plain(node: Node) -> bool:
-    """Whether the product is one of the kernel's: nothing turned, no gain, a bias of each column."""
+    """Returns whether the kernel takes the product: not transposed, no gain, a bias each column."""
     attrs = node.attrs
     if attrs.get("trans_a") is True or attrs.get("trans_b") is True:
         return False
