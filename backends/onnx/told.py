@@ -20,6 +20,8 @@ _LEVEL = (
     "onnxruntime's optimizer makes MatMulNBits at accuracy level 4 of it and rounds its data to "
     "8 bits a block, unless session.qdq_matmulnbits_accuracy_level is below it"
 )
+_SINCE = "since 1.32, "
+"""Versions that make MatMulNBits of products between quantized values of 16 bits too."""
 _RANGE = "is not written: ONNX has scale and zero point alone"
 BYTE = 8
 """Bits of codes that runtimes have kernels for."""
@@ -34,8 +36,10 @@ def threads(graph: Graph, ledger: Ledger) -> None:
 
 def level(graph: Graph, ledger: Ledger) -> None:
     """Says of which products of real data the optimizer makes one that rounds them."""
-    for node in rounding(graph):
-        ledger.add(Change.EXACT, STEP, node.name, _LEVEL)
+    always = rounding(graph)
+    for node in rounding(graph, wide=True):
+        said = _LEVEL if node in always else _SINCE + _LEVEL
+        ledger.add(Change.EXACT, STEP, node.name, said)
 
 
 def wide(graph: Graph, ledger: Ledger) -> None:

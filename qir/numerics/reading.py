@@ -62,7 +62,7 @@ _HEAD_WORDS = {
     "groups": ("own", "inherited"),
     "signed": ("kept", "private_unsigned"),
     "doubled": ("kept", "merged"),
-    "nbits": ("kept", "rounded"),
+    "nbits": ("kept", "rounded", "rounded_wide"),
     "gemms": ("kept", "joined"),
     "memory": ("kept", "channels_last"),
     "clips": ("kept", "misplaced"),

@@ -46,8 +46,8 @@ def load(graph: Graph, profile: Profile, ledger: Ledger) -> int:
         count += _unsign(graph, ledger)
     if profile.doubled == "merged":
         count += rows_of_codes(graph, ledger, _NAME)
-    if profile.nbits == "rounded":
-        count += round_data(graph, ledger, _NAME)
+    if profile.nbits != "kept":
+        count += round_data(graph, ledger, _NAME, wide=profile.nbits == "rounded_wide")
     return count + as_linear(graph, profile, ledger)
 
 

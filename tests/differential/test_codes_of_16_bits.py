@@ -182,9 +182,9 @@ def test_it_is_said_in_one_line(tmp_path: Path) -> None:
     assert line.format("each engine") in flat(told.out)
     told = qir("verify", path, "--target", "onnxruntime")
     assert line.format("onnxruntime") in flat(told.out)
-    told = qir("group", path, "--as", "ort-1.31", "-o", tmp_path / "made.qir")
+    told = qir("group", path, "--as", OPTIMIZED, "-o", tmp_path / "made.qir")
     assert line.format("the runtime") in flat(told.out)
-    told = qir("group", path, "--as", "ort-1.31", "-o", tmp_path / "json.qir", "--json")
+    told = qir("group", path, "--as", OPTIMIZED, "-o", tmp_path / "json.qir", "--json")
     found = json.loads(told.out)["float_sums"]
     assert Counter(s["op"] for s in found)["conv2d"] == 3
     assert len(found) == 7

@@ -19,6 +19,7 @@ from qir.ledger import Ledger
 from qir.passes.group import Group
 from qir.reference.interpreter import run
 from qir.rewrite import run_passes
+from tests.installed import OPTIMIZED
 from tests.passes.float_networks import Activations, Grown, samples
 
 from . import runtime
@@ -47,7 +48,7 @@ def test_onnxruntime_gives_the_bytes_of_the_kernels_that_were_foreseen(tmp_path:
     several = compared = 0
     for seed in range(20):
         graph = Grown(seed, CODED, plain=True).graph
-        written, again = quantized(graph, seed, "ort-1.31", "onnxruntime")
+        written, again = quantized(graph, seed, OPTIMIZED, "onnxruntime")
         path = tmp_path / f"{seed}.onnx"
         qir.save(written, path)
         for feeds in samples(seed + 100):

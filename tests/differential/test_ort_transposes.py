@@ -13,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 import qir
 from qir.passes.group import Group
 from qir.rewrite import run_passes
+from tests.installed import OPTIMIZED
 
 
 def _model(seed: int) -> onnx.ModelProto:
@@ -54,6 +55,6 @@ def test_pairs_between_transposes_are_those_that_onnxruntime_leaves(
     shape = [d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim]
     x = (np.random.default_rng(seed).integers(-600, 600, shape) / 4).astype(np.float32)
     (wanted,) = ort.InferenceSession(path).run(None, {"x": x})
-    grouped = run_passes(qir.load(path), [Group("ort-1.31")], qir.Ledger())
+    grouped = run_passes(qir.load(path), [Group(OPTIMIZED)], qir.Ledger())
     (made,) = qir.run(grouped, {"x": x}).values()
     assert np.array_equal(made, wanted), seed

@@ -10,6 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from qir.numerics import Query, affine_of, profile, quantize
 from qir.rewrite.coding import map_of_weights
+from tests.installed import OPTIMIZED
 
 from .comparison import compare
 from .runtime import optimized
@@ -68,7 +69,7 @@ def test_real_weights_become_these_codes(op: str) -> None:
     shape = [dim.dim_value for dim in proto.graph.input[0].type.tensor_type.shape.dim]
     _, shown = optimized(proto, {"x": rng.integers(0, 2**16, shape).astype(np.uint16)})
     there = {i.name: numpy_helper.to_array(i) for i in shown.graph.initializer}
-    rule, ties = profile("ort-1.31").resolve(Query("constant")), 0
+    rule, ties = profile(OPTIMIZED).resolve(Query("constant")), 0
     mine: dict[str, NDArray[np.generic]] = {}
     for i, reals in enumerate(held):
         quant = map_of_weights(reals, rule)

@@ -27,6 +27,7 @@ from qir.numerics.library import replaced
 from qir.numerics.profile import Entry, Field, Fields, Head, When
 from qir.reference.interpreter import run
 from qir.target import target
+from tests.installed import OPTIMIZED
 
 MXNET = Path(__file__).parents[2] / "build" / "oracles" / "mxnet" / "bin" / "python"
 """Where `make oracle-mxnet` puts a Python with MXNet."""
@@ -228,8 +229,8 @@ def test_a_version_that_no_file_speaks_of_groups_as_the_nearest(
     assert not found.drifts
     made = parse(draft(found, "written"), "written.toml", profile)
     assert made.base is not None
-    assert (made.base.name, made.head.versions) == ("ort-1.31", "==1.99.*")
-    _same(made, profile("ort-1.31"))
+    assert (made.base.name, made.head.versions) == (OPTIMIZED, "==1.99.*")
+    _same(made, profile(OPTIMIZED))
     assert (made.signed, made.doubled) == ("private_unsigned", "merged")
     undone = parse('name = "x"\nextends = "ort-1.31"\nsigned = "kept"\n', "x.toml", profile)
     assert (undone.signed, undone.doubled) == ("kept", "merged")

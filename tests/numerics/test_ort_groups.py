@@ -13,10 +13,11 @@ from qir.numerics import Group as Row
 from qir.numerics import profile
 from qir.passes.group import Group
 from tests.differential.comparison import read
+from tests.installed import OPTIMIZED
 
 from .qdq import Model
 
-GROUPS = profile("ort-1.31").groups
+GROUPS = profile(OPTIMIZED).groups
 IMAGE = (1, 4, 8, 8)
 MOVES = (
     *("max_pool1d", "max_pool2d", "max_pool3d", "reshape", "flatten", "transpose", "squeeze"),
@@ -183,7 +184,7 @@ def test_of_two_activations_before_codes_the_last_is_dropped_where_it_cuts_none(
         there = fuses(m, made, kernel, tmp_path)
         assert there == (zero == 0), (ops, zero)
         graph = read(m.proto(made))
-        Group("ort-1.31").run(graph, Ledger())
+        Group(OPTIMIZED).run(graph, Ledger())
         here = not any(n.op == head and not n.operands[_first(n)].type.quant for n in graph)
         assert here == there, (ops, zero, str(graph))
 

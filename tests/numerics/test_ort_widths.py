@@ -17,6 +17,7 @@ from qir.ledger import Ledger
 from qir.numerics import affine_of
 from qir.passes.group import Group
 from qir.reference.methods import exponent_table
+from tests.installed import OPTIMIZED
 
 IMAGE = (1, 4, 8, 8)
 TYPES = {
@@ -133,7 +134,7 @@ def on_codes_here(model: bytes, path: Path) -> bool:
     """Whether an op of the grouped graph reads codes."""
     path.write_bytes(model)
     graph = qir.load(path)
-    Group(profile="ort-1.31").run(graph, Ledger())
+    Group(profile=OPTIMIZED).run(graph, Ledger())
     real = [n for n in graph if n.op not in ("quantize", "dequantize", "constant", "output")]
     return any(v.type.quant is not None for n in real for v in n.operands.values())
 
@@ -165,7 +166,7 @@ def test_sixteen_bits_run_grouped_as_there_and_on_kernels_a_code_off_at_most(
     feeds = {i.name: random.normal(0, 20, IMAGE).astype(np.float32) for i in m.inputs}
     wanted = session.run(None, feeds)[0]
     graph = qir.load(path)
-    Group(profile="ort-1.31").run(graph, Ledger())
+    Group(profile=OPTIMIZED).run(graph, Ledger())
     off = np.asarray(qir.run(graph, feeds)[name], np.float64) - wanted
     assert np.abs(off).max() <= (0.0501 if op == "softmax" else 0.0)
     compiled = qir.compile(qir.load(path))

@@ -17,11 +17,12 @@ from qir import pipeline
 from qir.ir.graph import Graph
 from qir.ir.text import parse
 from tests.cli.command import qir as command
+from tests.installed import OPTIMIZED
 
 SEED = 8
 SLICE = "slice(%p) {starts = (0,), ends = (3,), axes = (1,), steps = (1,)}"
 GATHER = "gather(%p, %i) {axis = 1}"
-TEXT = """graph main as ort-1.31 {
+TEXT = """graph main as PROFILE {
   %x = input() : 4x5xf32
   %w = constant(@w) : 5x5xf32
   %v = constant(@v) : 3x5xf32
@@ -41,7 +42,7 @@ def network(move: str, other: str) -> tuple[Graph, NDArray[np.float32]]:
     """Products of which a move takes part to codes that are there; seeded data."""
     rng = np.random.default_rng(SEED)
     held = {"w": rng.normal(size=(5, 5)), "v": rng.normal(size=(3, 5))}
-    text = TEXT.replace("MOVE", move).replace("OTHER", other)
+    text = TEXT.replace("MOVE", move).replace("OTHER", other).replace("PROFILE", OPTIMIZED)
     graph = parse(text, {name: a.astype(np.float32) for name, a in held.items()})
     return graph, rng.normal(0, 3, (4, 5)).astype(np.float32)
 

@@ -99,7 +99,7 @@ def test_real_zeros_that_are_whole_are_codes(tmp_path: Path) -> None:
 def test_a_file_that_fails_there_is_written_by_its_parts(
     tmp_path: Path, more: str, form: str | None
 ) -> None:
-    """onnxruntime loads such a file and fails in each run; what is written of it runs."""
+    """onnxruntime fails in each run of such a file, or at load; what is written of it runs."""
     rng = np.random.default_rng(5)
     codes = rng.integers(0, 256, (COUNT, 2, 16), np.uint8)
     scales = rng.random(COUNT * 2).astype(np.float32)
@@ -126,7 +126,10 @@ def test_a_file_that_fails_there_is_written_by_its_parts(
     of = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
     source, made = tmp_path / "m.onnx", tmp_path / "made.onnx"
     onnx.save(helper.make_model(graph, opset_imports=of, ir_version=10), source)
-    with pytest.raises(Exception, match="unpacked compute"):
+    with pytest.raises(
+        Exception,
+        match=r"unpacked compute|does not support 8-bit weights with floating-point zero points",
+    ):
         judged(source, optimize=False)
     reals = codes.reshape(COUNT, DEPTH) - zeros.reshape(COUNT, 2)[:, group].astype(np.float64)
     wanted = X.astype(np.float64) @ (reals * scales.reshape(COUNT, 2)[:, group]).T

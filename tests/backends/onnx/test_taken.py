@@ -30,6 +30,7 @@ NAMES = {
         "Resize": "resize_nearest",
         "Greater": "greater",
         "ReduceMean": "reduce_mean",
+        "MatMulNBits": "matmul",
     },
 }
 
