@@ -17,7 +17,7 @@ from qir.calibration import Statistics, collect, open_data, open_feeds
 from qir.calibration.collect import Batches
 from qir.calibration.data import Item
 from qir.calibration.runner import GraphProgram
-from qir.capability import Capability, Verdict
+from qir.capability import Verdict
 from qir.errors import DataError, GraphError, InputError, QirError, UsageError
 from qir.frontend import frontend as named_frontend
 from qir.frontend import frontend_for
@@ -37,7 +37,7 @@ from qir.passes._masks import refuted, seen, unseen
 from qir.passes.assign_schemes import AssignSchemes, Wish, assign
 from qir.passes.fold_batch_norm import FoldBatchNorm
 from qir.passes.fold_constants import FoldConstants
-from qir.passes.lower_linear import LowerLinear
+from qir.passes.lower_linear import lowered
 from qir.passes.materialize import Materialize
 from qir.passes.open_groups import OpenGroups
 from qir.passes.prune import Prune
@@ -286,15 +286,6 @@ def fold(graph: Graph, ledger: Ledger | None = None, *, journal: Journal | None 
     return run_passes(graph, steps, ledger if ledger is not None else Ledger(), journal=journal)
 
 
-def _lowered(
-    folded: Graph, table: Capability, ledger: Ledger, *, journal: Journal | None = None
-) -> Graph:
-    """Returns the folded graph in the ops of a target: one without `linear` has `gemm`."""
-    if "linear" in table.ops or "gemm" not in table.ops:
-        return folded
-    return run_passes(folded, (LowerLinear(),), ledger, journal=journal)
-
-
 def grouped_by(graph: Graph) -> str:
     """The profile by whose kernels a float graph is grouped; empty where it is not."""
     return graph.profile if any(of_reals(node) for node in graph) else ""
@@ -322,7 +313,7 @@ def plan(
         return _planned_as(graph, profile, _granularity(granularity), rules, statistics)
     backend = named_target(target)
     table = backend.capability()
-    folded = _lowered(fold(graph), table, Ledger())
+    folded = lowered(fold(graph), table, Ledger())
     wishes = [Wish.parse(text) for text in rules]
     if weights is not None:
         found = plan_weights(folded, table.name, Blocks.parse(weights), wishes)[0]
@@ -474,7 +465,7 @@ def quantize(
     if profile:
         of = _kernels_of(graph, profile)
         table, groups, named = kernel_table(of), of.name, of.name
-    folded = _lowered(folded, table, ledger, journal=journal)
+    folded = lowered(folded, table, ledger, journal=journal)
     steps = (
         AssignSchemes(
             table,
@@ -562,7 +553,7 @@ def _without_data(
 ) -> Graph:
     ledger = ledger if ledger is not None else Ledger()
     folded = fold(graph, ledger, journal=journal)
-    folded = _lowered(folded, backend.capability(), ledger, journal=journal)
+    folded = lowered(folded, backend.capability(), ledger, journal=journal)
     out = run_passes(folded, (made, Prune()), ledger, journal=journal)
     out.profile = backend.profile
     return out

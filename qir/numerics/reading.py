@@ -75,8 +75,7 @@ _GROUP = ("chain", "when", "needs", "result", "propagates", "claim", "evidence")
 _WHEN = ("storage", "grain", "attrs", "isa", "bounds", "form")
 _BEHIND = frozenset({("stage", "ends")})
 """Fields that speak of what stands behind an op, by whatever method it is computed."""
-_GRAINS = ("tensor", "channel")
-_BOUNDS = ("full", "narrow")
+_GRAINS, _BOUNDS = ("tensor", "channel"), ("full", "narrow")
 _ELEMENTS = tuple("i8 u8 i16 u16 i32 u32 i64 u64 i4 u4 f32 f16 bf16 f64 f8e4m3fn f8e5m2".split())
 """The element types that an error offers; others that there are may be named too."""
 _VERSIONS = re.compile(r"(?:(?:[=!~]=|[<>]=?)\s*\d+(?:\.\d+)*(?:\.\*)?\s*(?:,\s*(?=\S)|$))*")
@@ -114,10 +113,9 @@ def parse(text: str, name: str, find: Find | None = None) -> Profile:
         found = re.match(r"line (\d+)", place)
         line = int(found[1]) if found else max(len(text.splitlines()), 1)
         raise ProfileError(f"{name}, line {line}: {said}") from error
-    except ValueError as error:  # Python reads whole numbers of 4,300 digits at most
-        raise ProfileError(f"{name}: a whole number has too many digits") from error
-    except RecursionError as error:
-        raise ProfileError(f"{name}: its tables are nested too deep") from error
+    except (ValueError, RecursionError) as error:  # Python reads integers of 4,300 digits at most
+        long = "a whole number has too many digits", "its tables are nested too deep"
+        raise ProfileError(f"{name}: {long[isinstance(error, RecursionError)]}") from error
     if any(isinstance(data.get(block), list) for block in BLOCKS):
         if wrong := misheaded(text, (), BLOCKS):
             raise ProfileError(f"{name}, line {wrong[0]}: {wrong[1]}")

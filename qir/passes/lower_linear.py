@@ -16,12 +16,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from qir.capability import Capability
 from qir.ir.attrs import Attr
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.text import parse
 from qir.ledger import Change, Ledger
-from qir.rewrite import Pass
+from qir.rewrite import Pass, run_passes
+from qir.rewrite.journal import Journal
 from qir.rewrite.tolerance import REGROUPED
 from qir.rewrite.watch import may
 
@@ -55,10 +57,19 @@ class LowerLinear(Pass):
             if node.op != "linear" or not _is_float(node) or not may(self.name, "lower", node):
                 continue
             name = node.name
-            graph.substitute(node, _lowered(graph, node))
+            graph.substitute(node, _product(graph, node))
             ledger.add(Change.REGROUPED, self.name, name, "a linear layer as a matrix product")
             count += 1
         return count + (graph.prune() if count else 0)
+
+
+def lowered(
+    graph: Graph, table: Capability, ledger: Ledger, *, journal: Journal | None = None
+) -> Graph:
+    """Returns a float graph in the ops of a target: one without `linear` has `gemm`."""
+    if "linear" in table.ops or "gemm" not in table.ops:
+        return graph
+    return run_passes(graph, (LowerLinear(),), ledger, journal=journal)
 
 
 def _is_float(node: Node) -> bool:
@@ -70,7 +81,7 @@ def _is_float(node: Node) -> bool:
     )
 
 
-def _lowered(graph: Graph, node: Node) -> Value:
+def _product(graph: Graph, node: Node) -> Value:
     """Adds the product before the layer; returns what replaces the layer's result."""
     x, w, bias = (node.operands.get(slot) for slot in ("x", "w", "bias"))
     assert x is not None
