@@ -85,7 +85,7 @@ def _of(function: Callable[..., object]) -> dict[str, Fits]:
     out: dict[str, Fits] = {}
     scope = vars(sys.modules[function.__module__])
     for name, hint in function.__annotations__.items():
-        try:
+        try:  # the text of an annotation in QIR's own source, never anybody's input
             found = _fits(eval(hint, scope) if isinstance(hint, str) else hint)
         except NameError:  # imported for the type checker alone
             continue
