@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import io
 import json
+import lzma
 import re
 import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,20 @@ _WORD = re.compile(r"[A-Za-z_]\w*")
 _SYMBOL = re.compile(r"[a-z]+\d+")
 _PLAIN = re.compile(r"[\w\s+\-*/(),<>=&|~]*")
 
+_DAMAGED = (
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    OSError,
+    EOFError,
+    ValueError,
+    RuntimeError,  # encrypted; its NotImplementedError: a later zip version or compression
+    LookupError,
+    OverflowError,
+    MemoryError,
+)
+"""What `zipfile` and `json` raise for a damaged archive."""
+
 
 def open_archive(path: Path) -> ExportedProgram:
     """Loads a `.pt2` file; InputError for one that is damaged or holds more than plain tensors."""
@@ -40,8 +56,11 @@ def open_archive(path: Path) -> ExportedProgram:
         with zipfile.ZipFile(path) as archive:
             for member in archive.namelist():
                 _check(path, archive, member)
-    except (zipfile.BadZipFile, OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{path}: is no .pt2 archive: {error}") from error
+    except InputError:
+        raise
+    except _DAMAGED as error:
+        said = str(error) or type(error).__name__
+        raise InputError(f"{path}: is no .pt2 archive: {said}") from error
     try:
         return torch.export.load(path)
     except Exception as error:  # PyTorch raises what it likes for a damaged file

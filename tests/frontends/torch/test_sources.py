@@ -120,6 +120,20 @@ def test_a_damaged_archive_is_one_line(tmp_path: Path) -> None:
             qir.load(path)
 
 
+@pytest.mark.parametrize("changed", [0x01, 0x55, 0xFF])
+def test_an_archive_with_a_damaged_header_is_one_line(tmp_path: Path, changed: int) -> None:
+    whole = saved(tmp_path).read_bytes()
+    path = tmp_path / "damaged.pt2"
+    local, central, end = (whole.index(b"PK" + mark) for mark in (b"\3\4", b"\1\2", b"\5\6"))
+    places = [*range(local, local + 30), *range(central, central + 46), *range(end, len(whole))]
+    for place in places:
+        held = bytearray(whole)
+        held[place] ^= changed
+        path.write_bytes(held)
+        with suppress(InputError):  # some fields are read by nobody
+            qir.load(path)
+
+
 def test_a_module_is_exported_with_its_inputs_and_keeps_its_mode() -> None:
     module = nn.Sequential(nn.Linear(4, 3), nn.Dropout(), nn.BatchNorm1d(3)).train()
     module[2].eval()
