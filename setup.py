@@ -62,8 +62,8 @@ def scanner() -> Extension:
 def view() -> Extension:
     """What patterns are looked for in: a graph as integers."""
     return Extension(
-        "qir.rewrite._view",
-        ["qir/rewrite/_view.pyx"],
+        "qir.rewrite.patterns._view",
+        ["qir/rewrite/patterns/_view.pyx"],
         extra_compile_args=["-O3", *flags()],
         extra_link_args=flags(),
     )

@@ -21,15 +21,15 @@ from qir.ir.dtype import F32
 from qir.ir.graph import Graph
 from qir.ir.types import Array, TensorType
 from qir.ledger import Ledger
-from qir.passes.assign_schemes import AssignSchemes
-from qir.passes.expand_qdq import ExpandQdq
-from qir.passes.fold_batch_norm import FoldBatchNorm
-from qir.passes.fold_constants import FoldConstants
-from qir.passes.fuse_qdq import FuseQdq
-from qir.passes.group import Group
-from qir.passes.materialize import Materialize
-from qir.passes.prune import Prune
-from qir.passes.turn_sums import TurnSums
+from qir.passes.cleanup.prune import Prune
+from qir.passes.fold.fold_batch_norm import FoldBatchNorm
+from qir.passes.fold.fold_constants import FoldConstants
+from qir.passes.forms.expand_qdq import ExpandQdq
+from qir.passes.forms.fuse_qdq import FuseQdq
+from qir.passes.forms.group import Group
+from qir.passes.forms.turn_sums import TurnSums
+from qir.passes.quantize.assign_schemes import AssignSchemes
+from qir.passes.quantize.materialize import Materialize
 from qir.rewrite import Pass, Report, run_passes
 from qir.target import target
 

@@ -23,9 +23,9 @@ from qir.ir.graph import Graph
 from qir.ir.node import Value
 from qir.ir.types import Array, TensorType
 from qir.ledger import Ledger
-from qir.rewrite.match import Match
-from qir.rewrite.pattern import Ops, Pattern, Term, Var, near, pattern
-from qir.rewrite.rewriting import Rewrite, rewrite
+from qir.rewrite.patterns.match import Match
+from qir.rewrite.patterns.pattern import Ops, Pattern, Term, Var, near, pattern
+from qir.rewrite.patterns.rewriting import Rewrite, rewrite
 
 try:
     import onnx_ir

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from qir.calibration import Statistics
-    from qir.ir.diff import diff
     from qir.ir.graph import Graph
     from qir.ir.text import parse, print_graph
     from qir.ledger import Ledger
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
         save,
         verify,
     )
+    from qir.query.diff import diff
 
 __version__ = "0.1.0"
 qir_api = 1
@@ -33,7 +33,7 @@ _HOMES = {
     "Statistics": "qir.calibration",
     "calibrate": "qir.pipeline",
     "compile": "qir.pipeline",
-    "diff": "qir.ir.diff",
+    "diff": "qir.query.diff",
     "fold": "qir.pipeline",
     "load": "qir.pipeline",
     "optimize": "qir.pipeline",

@@ -11,6 +11,11 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from qir.analysis.decisions import Plan, as_moved, as_taken, as_written
+from qir.analysis.kernel_groups import kernels, of_reals
+from qir.analysis.kernel_table import kernel_table
+from qir.analysis.masks import refuted, seen, unseen
+from qir.analysis.quantized_regions import held
 from qir.arguments import checked
 from qir.atomic import claim, write_text
 from qir.calibration import Statistics, collect, open_data, open_feeds
@@ -26,33 +31,28 @@ from qir.ir.graph import Graph
 from qir.ir.verify import Finding, check
 from qir.ir.verify import verify as verify_graph
 from qir.ledger import Change, Ledger
-from qir.numerics import Profile, bring, given, profile_text
-from qir.numerics import profile as named_profile
-from qir.numerics.processor import on_processor
-from qir.passes._coded import held
-from qir.passes._decisions import Plan, as_moved, as_taken, as_written
-from qir.passes._kernel_table import kernel_table
-from qir.passes._kernels import kernels, of_reals
-from qir.passes._masks import refuted, seen, unseen
-from qir.passes.assign_schemes import AssignSchemes, Wish, assign
-from qir.passes.fold_batch_norm import FoldBatchNorm
-from qir.passes.fold_constants import FoldConstants
-from qir.passes.lower_linear import lowered
-from qir.passes.materialize import Materialize
-from qir.passes.open_groups import OpenGroups
-from qir.passes.prune import Prune
-from qir.passes.quantize_dynamic import QuantizeDynamic, plan_dynamic
-from qir.passes.quantize_weights import Blocks, QuantizeWeights, plan_weights
-from qir.passes.turn_sums import TurnSums
-from qir.passes.widen_reals import WidenReals, narrow
+from qir.passes.cleanup.prune import Prune
+from qir.passes.fold.fold_batch_norm import FoldBatchNorm
+from qir.passes.fold.fold_constants import FoldConstants
+from qir.passes.forms.lower_linear import lowered
+from qir.passes.forms.open_groups import OpenGroups
+from qir.passes.forms.turn_sums import TurnSums
+from qir.passes.forms.widen_reals import WidenReals, narrow
+from qir.passes.quantize.assign_schemes import AssignSchemes, Wish, assign
+from qir.passes.quantize.materialize import Materialize
+from qir.passes.quantize.quantize_dynamic import QuantizeDynamic, plan_dynamic
+from qir.passes.quantize.quantize_weights import Blocks, QuantizeWeights, plan_weights
+from qir.profiles import Profile, bring, given, profile_text
+from qir.profiles import profile as named_profile
+from qir.profiles.processor import on_processor
 from qir.reference.constants import computed
 from qir.reference.interpreter import find
 from qir.reference.interpreter import run as run_reference
 from qir.rewrite import Pass, Report, run_passes
-from qir.rewrite.driver import After
-from qir.rewrite.journal import Journal
-from qir.rewrite.options import parse_passes
-from qir.rewrite.validation import Validation
+from qir.rewrite.runner.driver import After
+from qir.rewrite.runner.journal import Journal
+from qir.rewrite.runner.options import parse_passes
+from qir.rewrite.runner.validation import Validation
 from qir.source import remember
 from qir.target import Executable, Target
 from qir.target import target as named_target

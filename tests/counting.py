@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 
 from qir.atomic import write_text
 from qir.ir.node import Node
-from qir.numerics import Profile, Query, library, profile
 from qir.numerics.fields import Rule
-from qir.numerics.profile import Entry, Group, When, query_of
+from qir.profiles import Profile, Query, library, profile
+from qir.profiles.profile import Entry, Group, When, query_of
 from qir.reference import interpreter
 from tests import richness
 

@@ -11,9 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from qir.inspect.probing import head_of, probes, suits
-from qir.numerics import Profile, profile, profile_names
-from qir.numerics.evidence import counted
-from qir.numerics.profile import Entry, Group, When
+from qir.profiles import Profile, profile, profile_names
+from qir.profiles.evidence import counted
+from qir.profiles.profile import Entry, Group, When
 from tests.counting import counts, group_key, riches, rule_key, told, totals
 from tests.differential.poor import lacks, limits, scaled, summed
 

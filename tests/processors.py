@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from qir.numerics.processor import best_isa
-from qir.numerics.reading import INSTRUCTION_SETS
+from qir.profiles.parser import INSTRUCTION_SETS
+from qir.profiles.processor import best_isa
 
 LACKS = "this processor has no "
 """How the reason of a test begins that is skipped because of the processor."""

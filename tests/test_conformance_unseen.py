@@ -17,7 +17,7 @@ from qir.ir import file
 from qir.ir.graph import Graph
 from qir.ir.text import parse
 from qir.ledger import Ledger
-from qir.passes.group import Group
+from qir.passes.forms.group import Group
 from qir.rewrite import Pass, run_passes
 from qir.target import Executable, Target, target
 from qir.testing import Check, check_pass, check_target, random_graph, require

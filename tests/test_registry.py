@@ -117,7 +117,7 @@ def test_one_broken_plugin_harms_no_other(installed: Path) -> None:
 
 
 def test_the_same_distribution_found_twice_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    point = EntryPoint("twice", "qir.passes.prune:Prune", KIND)
+    point = EntryPoint("twice", "qir.passes.cleanup.prune:Prune", KIND)
     monkeypatch.setattr(registry, "entry_points", lambda group: [point, point])
     registry.forget()
     try:

@@ -14,8 +14,8 @@ from qir.errors import PluginError
 from qir.ir.graph import Graph
 from qir.ir.text import parse
 from qir.ledger import Ledger
-from qir.passes.expand_qdq import ExpandQdq
-from qir.passes.fuse_qdq import FuseQdq
+from qir.passes.forms.expand_qdq import ExpandQdq
+from qir.passes.forms.fuse_qdq import FuseQdq
 from qir.target import Target, target
 from qir.testing import random_graph, sample_inputs
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from qir.ir.coded import BRIDGES, STRUCTURE
+from qir.analysis.bodies import bodies
+from qir.analysis.kernel_groups import is_float
+from qir.analysis.quantized_regions import about_codes
 from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.ops import spec
+from qir.ir.quantized_ops import BRIDGES, STRUCTURE
 from qir.ledger import Ledger
-from qir.passes._bodies import bodies
-from qir.passes._coded import about_codes
-from qir.passes._kernels import is_float
-from qir.passes.fuse_qdq import FuseQdq
-from qir.passes.group import Group
+from qir.passes.forms.fuse_qdq import FuseQdq
+from qir.passes.forms.group import Group
 from qir.rewrite.fusing import LINES, PRODUCTS, Match
 
 from .codes import PROFILE

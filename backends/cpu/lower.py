@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from qir._kernels._cpu import Plan
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
-from qir.numerics import profile, query_of
-from qir.numerics.processor import on_processor
-from qir.numerics.profile import differences
+from qir.profiles import profile, query_of
+from qir.profiles.processor import on_processor
+from qir.profiles.profile import differences
 from qir.reference.interpreter import profile_of, run_node
 
 from . import elementwise, moves, products, windows

@@ -14,7 +14,7 @@ import onnxruntime
 from qir.errors import DataError, InputError
 from qir.target import Executable
 
-from . import handed
+from . import bit_tensors
 
 SILENT = 4
 """Only what ends the process is logged; what fails is raised."""
@@ -75,13 +75,14 @@ class Session(Executable):
         outs = [each.type for each in self._session.get_outputs()]
         among = [*outs, *(kinds.get(name, "") for name in arrays)]
         whole = all(said.startswith("tensor") for said in among)
-        if not whole or "tensor(string)" in kinds.values() or not any(map(handed.odd, among)):
+        if not whole or "tensor(string)" in kinds.values() or not any(map(bit_tensors.odd, among)):
             results: Sequence[object] = self._session.run(names, arrays)
             return results
         fed = {
-            n: handed.given(np.asarray(a), handed.odd(kinds.get(n, ""))) for n, a in arrays.items()
+            n: bit_tensors.given(np.asarray(a), bit_tensors.odd(kinds.get(n, "")))
+            for n, a in arrays.items()
         }
-        return [handed.found(value) for value in self._session.run_with_ort_values(names, fed)]
+        return [bit_tensors.found(value) for value in self._session.run_with_ort_values(names, fed)]
 
 
 def most(threads: int | None) -> int:

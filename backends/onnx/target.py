@@ -15,7 +15,7 @@ from qir.target import Executable, Target
 from .versions import profile_name
 
 if TYPE_CHECKING:
-    from .model import Dialect
+    from .writer.graph import Dialect
 
 # What writes models is imported when one is written: who reads one asks for the profile alone.
 
@@ -38,7 +38,7 @@ class OnnxRuntimeTarget(Target):
 
     def dialect(self) -> Dialect:
         """Which operators its models may have."""
-        from .model import Dialect
+        from .writer.graph import Dialect
 
         return Dialect(opset=self.opset)
 
@@ -48,8 +48,8 @@ class OnnxRuntimeTarget(Target):
 
     def verdicts(self, graph: Graph) -> list[Verdict]:
         """Which ops onnxruntime computes on codes, planned by its table or not."""
-        from .model import to_parts
-        from .taken import judged
+        from .optimizer.kernels import judged
+        from .writer.graph import to_parts
 
         write = partial(to_parts, dialect=self.dialect())
         return list(judged(self.capability(), graph, self.profile, write))
@@ -83,10 +83,10 @@ class OnnxRuntimeTarget(Target):
 
         Raises InputError for a model that onnxruntime does not take, PluginError without it.
         """
-        from qir.passes._bodies import bodies
+        from qir.analysis.bodies import bodies
 
-        from .apart import add_apart
-        from .model import to_model
+        from .optimizer.separate_additions import add_apart
+        from .writer.graph import to_model
 
         try:
             from .session import Session
@@ -114,7 +114,7 @@ class OnnxTarget(OnnxRuntimeTarget):
         """ONNX's own operators, the newest there are."""
         import onnx
 
-        from .model import Dialect
+        from .writer.graph import Dialect
 
         newest = int(onnx.defs.onnx_opset_version())
         return Dialect(standard=True, opset=self.opset, newest=newest)

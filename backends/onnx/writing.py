@@ -10,17 +10,19 @@ import numpy as np
 import onnx
 from onnx import helper
 
+from qir.analysis.int32_overflow import within
 from qir.errors import UsageError
+from qir.ir.garbage import growth
 from qir.ir.graph import Graph
-from qir.ir.growth import growth
 from qir.ledger import Ledger
-from qir.passes._wrapping import within
 
-from . import qonnx, staying, told
-from .formats import formed
-from .model import to_parts
-from .saving import save
-from .untouched import copy, kept_files
+from .forms import remaining
+from .forms.formats import formed
+from .forms.unchanged import copy, kept_files
+from .optimizer import effects
+from .writer import qonnx
+from .writer.graph import to_parts
+from .writer.saving import save
 
 if TYPE_CHECKING:
     from .target import OnnxRuntimeTarget
@@ -53,15 +55,15 @@ def write(
         for old, new in kept:
             copy(old, new)
         return
-    told.ranges(graph, ledger)
-    told.releases(graph, target.profile, ledger)
+    effects.ranges(graph, ledger)
+    effects.releases(graph, target.profile, ledger)
     made = formed(graph, format, ledger, standard=dialect.standard)
     qonnx.told(made, ledger)
     with within(made):
         form = replace(dialect, on_codes=format == "qoperator")
         model, large = to_parts(made, ledger, form)
     if format is not None:
-        staying.told(model, format, ledger, standard=dialect.standard)
+        remaining.told(model, format, ledger, standard=dialect.standard)
     ledger.check(lossy=lossy)
     _say(model, {"qir.form": format or "", "qir.changes": _changes(ledger)})
     save(model, path, large)

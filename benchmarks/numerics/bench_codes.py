@@ -16,7 +16,6 @@ from qir.ir.dtype import DType, dtype
 from qir.ir.types import F32, Array, Grain, QuantType
 from qir.numerics import (
     AnyMap,
-    Query,
     affine,
     convert,
     definition,
@@ -24,12 +23,12 @@ from qir.numerics import (
     map_of,
     pack,
     packing,
-    profile,
     quantize,
     recode,
     requantize,
     unpack,
 )
+from qir.profiles import Query, profile
 
 Data = NDArray[np.generic]
 CONVOLUTION = profile("native").resolve(Query("conv2d"))

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 
 import qir
-from qir.numerics import profile_names
-from qir.passes.fuse_qdq import FuseQdq
-from qir.passes.group import Group
+from qir.passes.forms.fuse_qdq import FuseQdq
+from qir.passes.forms.group import Group
+from qir.profiles import profile_names
 from qir.rewrite import run_passes
 
 sys.path.insert(0, str(Path(__file__).parents[2]))

@@ -21,7 +21,7 @@ from rich.table import Table
 import qir
 from qir.ir.graph import Graph
 from qir.ledger import Ledger
-from qir.passes.group import Group
+from qir.passes.forms.group import Group
 from qir.rewrite import run_passes
 
 Codes = NDArray[np.generic]

@@ -18,15 +18,15 @@ from onnx import inliner
 
 from qir.errors import InputError
 from qir.ir.dtype import STRING
-from qir.ir.parts import Held, Parts, lying
-from qir.ir.parts import few as few_elements
+from qir.ir.lazy_arrays import Held, Parts, lying
+from qir.ir.lazy_arrays import few as few_elements
 from qir.ir.types import Array, TensorType
-from qir.numerics import unpacked_later
+from qir.profiles import unpacked_later
 
 from .calls import OLDEST, bind
-from .damage import damage
 from .elements import Room, check_size, element, stored_size, to_array
 from .faults import fault
+from .file_damage import damage
 from .functions import DOMAIN, Custom, customs, written_out
 from .wire import split
 

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from qir.errors import QirError, TypeRuleError
 from qir.frontend import Frontend
+from qir.ir.garbage import growth
 from qir.ir.graph import Graph
-from qir.ir.growth import growth
 from qir.ir.node import Node, Value
 from qir.ir.origin import Origin
 from qir.ir.types import Array, TensorType
@@ -23,30 +23,23 @@ from qir.ir.verify import errors
 from qir.ledger import Change, Ledger
 
 from . import (
-    annotated,
     attention_ops,
-    beside,
     calls,
-    contrib,
-    contrib_attention,
-    contrib_codes,
-    contrib_experts,
-    contrib_grouped,
-    contrib_heads,
-    contrib_recurrent,
     control_ops,
     custom,
     defaults,
     dynamic_ops,
     elementwise_ops,
+    external_data,
     float_ops,
     foreign,
     index_ops,
+    metadata,
     moving_ops,
-    notes,
     plugin_ops,
     pool_ops,
     qonnx_ops,
+    quantization_annotation,
     quantized_ops,
     ranks,
     recurrent_ops,
@@ -55,11 +48,20 @@ from . import (
     samples,
     shape_ops,
 )
+from .contrib import (
+    attention,
+    experts,
+    grouped_attention,
+    multi_head_attention,
+    operators,
+    quantized,
+    recurrent,
+)
 from .elements import dense, element, text_of
 from .faults import fault, refusal
 from .files import Large, ModelFile, Stored, read_model
 from .functions import DOMAIN
-from .meaning import meanings, moves
+from .inferred_types import meanings, moves
 from .op import MICROSOFT, Computed, Keep, Op
 from .reader import Reader
 
@@ -76,15 +78,15 @@ _HANDLERS = {
     **{("", name): handler for name, handler in control_ops.OPS.items()},
     **{("", name): handler for name, handler in recurrent_ops.OPS.items()},
     **{("", name): handler for name, handler in attention_ops.OPS.items()},
-    **contrib.OPS,
-    **contrib_experts.OPS,
-    **contrib_recurrent.OPS,
+    **operators.OPS,
+    **experts.OPS,
+    **recurrent.OPS,
     **qonnx_ops.OPS,
-    **contrib_attention.OPS,
-    **contrib_codes.OPS,
+    **attention.OPS,
+    **quantized.OPS,
     **attention_ops.CONTRIB,
-    **contrib_grouped.OPS,
-    **contrib_heads.OPS,
+    **grouped_attention.OPS,
+    **multi_head_attention.OPS,
     **quantized_ops.OPS,
 }
 
@@ -109,7 +111,7 @@ class OnnxFrontend(Frontend):
 
     def files(self, path: Path) -> Sequence[Path]:
         """A model's file, and those of data beside it that its tensors name."""
-        return beside.files(path)
+        return external_data.files(path)
 
     def samples(self, folder: Path) -> Sequence[Path]:
         """A float model, a QDQ model, and one whose scales are computed."""
@@ -182,7 +184,9 @@ def _fill(reader: Reader, make_inputs: Callable[[Reader, set[str]], set[str]]) -
     file = reader.file
     ops = [_op(file, i, node) for i, node in enumerate(reader.proto.node)]
     said = meanings(ops)
-    reader.annotated = {n: p for n, p in annotated.pairs(reader).items() if n not in said}
+    reader.annotated = {
+        n: p for n, p in quantization_annotation.pairs(reader).items() if n not in said
+    }
     reader.meanings = {**reader.annotated, **said}
     made = _stored(reader, ops)
     _count_readers(reader, ops)
@@ -459,7 +463,7 @@ def _output(reader: Reader) -> None:
     # Runtimes compute some ops by other kernels from one operator set to the next.
     opset = f"opset {file.opsets['']}" if "" in file.opsets else ""
     origin = Origin("onnx", "Output", path=opset, operands=tuple(zip(slots, names, strict=True)))
-    said = [] if reader.outer else notes.said(file.proto)
+    said = [] if reader.outer else metadata.said(file.proto)
     reader.graph.add("output", found, origins=[origin, *said])
 
 
@@ -467,9 +471,9 @@ def _dropped(reader: Reader) -> None:
     proto = reader.file.proto
     for name in reader.unneeded():
         reader.note(Change.DROPPED, name, "a constant that nothing uses")
-    for entry in notes.lost(reader.file):
+    for entry in metadata.lost(reader.file):
         reader.note(*entry)
     if proto.training_info:
         reader.note(Change.DROPPED, proto.graph.name or "main", "how the model is trained")
-    for name, reason in annotated.lost(reader):
+    for name, reason in quantization_annotation.lost(reader):
         reader.note(Change.DROPPED, name, reason)

@@ -13,7 +13,7 @@ from onnx import AttributeProto
 from qir.errors import InputError
 from qir.ir.origin import Origin
 
-from .contrib_names import OPERANDS
+from .contrib.names import OPERANDS
 from .faults import fault
 
 MICROSOFT = "com.microsoft"

@@ -17,7 +17,7 @@ from qir.ir.dtype import F32, dtype
 from qir.ir.node import Value
 from qir.ir.types import QuantType, TensorType, param, uniform
 
-from .contrib_body import Body, given, group
+from .contrib.body import Body, given, group
 from .op import Keep, Op
 from .reader import Reader
 

@@ -12,10 +12,11 @@ from qir.ir.node import Value
 from qir.ir.types import Array, Grain, QuantType, TensorType
 from qir.ledger import Change
 
-from . import clipped, dynamic_ops
+from . import dynamic_ops
+from . import qcdq as clipped
 from .elements import element
 from .float_ops import conv_attrs
-from .meaning import layout
+from .inferred_types import layout
 from .op import MICROSOFT, Keep, Op
 from .reader import Reader
 from .windows import check_room, pads

@@ -15,20 +15,20 @@ from qir.errors import GraphError, OpError, ParseError, TypeRuleError
 from qir.ir.attrs import Attr
 from qir.ir.dtype import DType, dtype_of
 from qir.ir.graph import Graph
+from qir.ir.lazy_arrays import Held, reshaped
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 from qir.ir.origin import Lineage, Origin
-from qir.ir.parts import Held, reshaped
 from qir.ir.types import Array, Grain, QuantType, TensorType, uniform
 from qir.ledger import Change, Ledger
-from qir.passes.fold_shapes import MADE_TO
+from qir.passes.fold.fold_shapes import MADE_TO
 from qir.target import target
 
+from .constant_evaluation import settled, state
 from .elements import Dimensions
 from .faults import fault
 from .files import ModelFile, Stored
 from .op import Computed, Keep, Op
-from .settling import settled, state
 
 STEP = "onnx frontend"
 CODES = frozenset(

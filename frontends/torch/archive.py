@@ -59,8 +59,9 @@ def open_archive(path: Path) -> ExportedProgram:
     except InputError:
         raise
     except _DAMAGED as error:
-        said = str(error) or type(error).__name__
-        raise InputError(f"{path}: is no .pt2 archive: {said}") from error
+        raise InputError(
+            f"{path}: is no .pt2 archive: {str(error) or type(error).__name__}"
+        ) from error
     try:
         return torch.export.load(path)
     except Exception as error:  # PyTorch raises what it likes for a damaged file

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from qir.errors import InputError
 from qir.frontend import Frontend
+from qir.ir.garbage import growth
 from qir.ir.graph import Graph
-from qir.ir.growth import growth
 from qir.ir.node import Node
 from qir.ir.verify import errors
 from qir.ledger import Ledger

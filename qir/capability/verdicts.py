@@ -13,13 +13,13 @@ from qir.capability.table import Capability, OpCapability
 from qir.errors import TypeRuleError
 from qir.ir.attrs import Attr, same
 from qir.ir.calls import make_call
-from qir.ir.coded import RAW, whole, widths
 from qir.ir.graph import Graph
-from qir.ir.look import why_foreign
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
+from qir.ir.quantized_ops import RAW, whole, widths
 from qir.ir.scheme import RESULT, Scheme
 from qir.ir.types import Array, QuantType
+from qir.query.display import why_foreign
 
 REAL = "it works on reals"
 """The reason of an op that codes have nothing to do with."""

@@ -18,7 +18,7 @@ from qir.cli.screen import Screen, plural
 if TYPE_CHECKING:
     from qir.ir.graph import Graph
     from qir.rewrite import Pass
-    from qir.rewrite.bisecting import Culprit, Trial
+    from qir.rewrite.runner.bisection import Culprit, Trial
 
 UNABLE = (125, 126, 127)
 """What a command ends with that could not tell, could not be run, or is not there."""
@@ -66,7 +66,7 @@ def bisect(
     origins} or null, trials: [{passes, rewrites, good}]}.
     """
     from qir.errors import UsageError
-    from qir.rewrite.bisecting import bisect as search
+    from qir.rewrite.runner.bisection import bisect as search
 
     try:
         words = shlex.split(check)

@@ -67,7 +67,7 @@ def certify(
     """
     from qir.inspect.certificates import certify as certificates
     from qir.inspect.releases import disagreements, siblings
-    from qir.numerics import given
+    from qir.profiles import given
 
     asked = (name.strip() for name in profiles.split(","))
     names = tuple(dict.fromkeys(given(name) for name in asked if name))

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from qir.cli.engines import Tensor, Tensors
-    from qir.ir.diff import Difference, Lone
     from qir.ir.graph import Graph
+    from qir.query.diff import Difference, Lone
 
 MOST = 60
 """Rows of one table; --json has all."""
@@ -72,7 +72,7 @@ def diff(
     """
     from qir.errors import UsageError
     from qir.inspect.metrics import metric
-    from qir.ir.diff import diff as compare
+    from qir.query.diff import diff as compare
 
     chosen = [metric(name) for name in dict.fromkeys(metrics or ("sqnr",))]
     graphs = open_model(a), open_model(b)
@@ -138,7 +138,7 @@ def _reals(
 ) -> dict[str, Tensor]:
     """Results by name; codes as what they mean."""
     from qir import pipeline
-    from qir.numerics import profile, reals_of
+    from qir.profiles import profile, reals_of
 
     made = pipeline.run(graph, inputs, isa=isa)
     kinds = {name: graph.outputs[name].type.quant for name in names}

@@ -143,9 +143,9 @@ def _as_computed(made: Engine, graph: Graph) -> Graph:
 
     The same graph where nothing is grouped, as in a float one.
     """
+    from qir.analysis.kernel_groups import is_float
     from qir.ledger import Ledger
-    from qir.passes._kernels import is_float
-    from qir.passes.group import Group
+    from qir.passes.forms.group import Group
     from qir.rewrite import run_passes
     from qir.target import target as named
 

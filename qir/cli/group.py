@@ -17,7 +17,7 @@ from qir.cli.screen import Column, Screen, plural
 if TYPE_CHECKING:
     from qir.inspect.left_float import Foreseen, Left
     from qir.rewrite import Report
-    from qir.rewrite.numbering import Step
+    from qir.rewrite.runner.numbering import Step
 
 
 @shared.verb(
@@ -66,13 +66,13 @@ def group(
     and why.
     """
     from qir import pipeline
+    from qir.analysis.claims import BASIS
+    from qir.analysis.kernel_groups import is_float
     from qir.errors import UsageError
     from qir.inspect.float_sums import float_sums, said_of
     from qir.inspect.left_float import foreseen, left_float
     from qir.ledger import Change, Ledger
-    from qir.passes._claims import BASIS
-    from qir.passes._kernels import is_float
-    from qir.passes.group import Group
+    from qir.passes.forms.group import Group
 
     require_apart([model], [output])
     if output.suffix.lower() != pipeline.SUFFIX:

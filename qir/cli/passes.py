@@ -12,7 +12,7 @@ from qir.cli.screen import Cell, Column, Screen, plural
 
 if TYPE_CHECKING:
     from qir.rewrite import Pass
-    from qir.rewrite.options import Option
+    from qir.rewrite.runner.options import Option
 
 _SHORT = 20  # letters of a default in the list; `qir passes NAME` tells it whole
 
@@ -49,7 +49,7 @@ def passes(name: str | None, as_json: bool) -> None:
 def _told(name: str, asked: bool) -> dict[str, object]:
     from qir import registry
     from qir.errors import PluginError
-    from qir.rewrite.options import find_pass
+    from qir.rewrite.runner.options import find_pass
 
     kind: type[Pass] | None = None
     fault = ""
@@ -64,9 +64,9 @@ def _told(name: str, asked: bool) -> dict[str, object]:
 
 
 def _about(kind: type[Pass]) -> dict[str, object]:
-    from qir.rewrite.options import options
-    from qir.rewrite.properties import named
-    from qir.rewrite.rewriting import PatternPass
+    from qir.rewrite.patterns.rewriting import PatternPass
+    from qir.rewrite.runner.options import options
+    from qir.rewrite.runner.properties import named
 
     text = inspect.cleandoc(kind.__doc__ or "")
     properties = {

@@ -53,14 +53,14 @@ size = click.option(
 
 def parse(texts: Sequence[str]) -> tuple[Pass, ...]:
     """The passes that were named, in order."""
-    from qir.rewrite.options import parse_passes
+    from qir.rewrite.runner.options import parse_passes
 
     return tuple(one for text in texts for one in parse_passes(text))
 
 
 def text_of(one: Pass) -> str:
     """A pass as text, with the options that are not its defaults."""
-    from qir.rewrite.options import options_text
+    from qir.rewrite.runner.options import options_text
 
     return options_text(one)
 

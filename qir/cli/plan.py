@@ -11,7 +11,7 @@ from qir.cli.models import open_model
 from qir.cli.screen import Cell, Column, Screen, amount, percent, plural
 
 if TYPE_CHECKING:
-    from qir.passes._decisions import Decision, Plan
+    from qir.analysis.decisions import Decision, Plan
 
 
 @shared.verb(

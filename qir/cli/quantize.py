@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from qir.analysis.decisions import Plan
     from qir.calibration import Statistics
     from qir.inspect.quantization_noise import QuantizationNoise
     from qir.ir.graph import Graph
     from qir.ledger import Ledger
-    from qir.passes._decisions import Plan
-    from qir.rewrite.journal import Journal
+    from qir.rewrite.runner.journal import Journal
 
 
 class Common(TypedDict):
@@ -333,8 +333,8 @@ def _require_alone(output: Path, alone: bool) -> None:
 
 def _require_work(path: Path, plan: Plan) -> None:
     """UsageError where nothing can become integer, with the reason."""
+    from qir.analysis.decisions import ALREADY
     from qir.errors import UsageError
-    from qir.passes._decisions import ALREADY
 
     if any(d.new for d in plan.decisions):
         return
@@ -348,7 +348,7 @@ def _require_work(path: Path, plan: Plan) -> None:
 
 def _reason(plan: Plan) -> str:
     """Why nothing of a model becomes integer: what keeps products, else the commonest reason."""
-    from qir.passes.quantize_dynamic import NO_MATRIX, NO_PRODUCT
+    from qir.passes.quantize.quantize_dynamic import NO_MATRIX, NO_PRODUCT
 
     floats = [d.reason for d in plan.decisions if d.becomes == "float"]
     ranked = Counter(said for said in floats if said not in (NO_PRODUCT, NO_MATRIX))

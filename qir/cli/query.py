@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from qir.ir.node import Value
-    from qir.ir.query import Match
+    from qir.query.query import Match
 
 
 @shared.verb(
@@ -45,7 +45,7 @@ def query(model: Path, expression: str, values: bool, as_json: bool) -> None:
     screen = Screen()
     head = {"file": str(model), "expression": expression}
     if values:
-        from qir.ir.query import query_values
+        from qir.query.query import query_values
 
         found = query_values(graph, expression)
         if as_json:
@@ -53,7 +53,7 @@ def query(model: Path, expression: str, values: bool, as_json: bool) -> None:
         else:
             _show_values(screen, found)
         return
-    from qir.ir.query import search
+    from qir.query.query import search
 
     matches = search(graph, expression)
     if as_json:
@@ -86,8 +86,8 @@ def _node(match: Match) -> dict[str, object]:
 
 def _show_nodes(screen: Screen, matches: Sequence[Match]) -> None:
     from qir.inspect.summary import Codes, plain_shape, weights_of
-    from qir.ir.coded import stored
-    from qir.ir.look import op_name
+    from qir.ir.quantized_ops import stored
+    from qir.query.display import op_name
 
     rows = []
     for node, path in matches:
@@ -119,7 +119,7 @@ def _show_nodes(screen: Screen, matches: Sequence[Match]) -> None:
 
 def _show_values(screen: Screen, values: Sequence[Value]) -> None:
     from qir.inspect.summary import Codes, Tensor
-    from qir.ir.facts import coded
+    from qir.query.facts import coded
 
     rows = []
     for value in values:

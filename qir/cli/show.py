@@ -15,7 +15,7 @@ from qir.cli.words import scale, shape, weights
 if TYPE_CHECKING:
     from qir.inspect.explain import Contents, Explanation
     from qir.inspect.summary import Summary, Tensor
-    from qir.rewrite.journal import Journal
+    from qir.rewrite.runner.journal import Journal
 
 
 @shared.verb(

@@ -15,8 +15,8 @@ from qir.cli.screen import Screen, plural
 if TYPE_CHECKING:
     from qir.ir.graph import Graph
     from qir.ir.node import Node
-    from qir.rewrite.places import Told
-    from qir.rewrite.why import WhyNot
+    from qir.rewrite.patterns.conditions import Told
+    from qir.rewrite.patterns.why import WhyNot
 
 
 @shared.verb(
@@ -41,9 +41,9 @@ def why_not(context: click.Context, model: Path, node: str, pattern: str, as_jso
 
     --json prints {file, node, pattern, matches, root, nodes, at, reason, text}.
     """
-    from qir.rewrite.library import find_patterns, find_places
-    from qir.rewrite.places import ask
-    from qir.rewrite.why import nearest
+    from qir.rewrite.patterns.conditions import ask
+    from qir.rewrite.patterns.library import find_patterns, find_places
+    from qir.rewrite.patterns.why import nearest
 
     screen = Screen()
     if places := find_places(pattern):

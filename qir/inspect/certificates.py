@@ -26,9 +26,10 @@ from qir.ir.node import Node
 from qir.ir.types import Array, Element, QuantType, TensorType, uniform
 from qir.ir.verify import Seen
 from qir.ir.verify.step import SLOTS, Product
-from qir.numerics import Rule, affine_of, given, profile, quantizing, query_of
-from qir.numerics.processor import best_isa, on_processor
+from qir.numerics import Rule, affine_of
 from qir.numerics.rounding import TWICE
+from qir.profiles import given, profile, quantizing, query_of
+from qir.profiles.processor import best_isa, on_processor
 from qir.reference.products import PRODUCTS, Kernel, product
 from qir.reference.quantized import bounds
 

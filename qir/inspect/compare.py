@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir.errors import DataError
-from qir.ir.coded import read
 from qir.ir.graph import Graph
+from qir.ir.quantized_ops import read
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from qir import registry
 from qir.errors import PluginError, UsageError
-from qir.numerics.processor import processor_features
+from qir.profiles.processor import processor_features
 
 FRAMEWORKS: Mapping[str, tuple[str, ...]] = {
     "onnx": ("onnx",),

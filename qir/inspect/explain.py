@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 from qir.errors import UsageError
 from qir.inspect.summary import Codes, Tensor
-from qir.ir.coded import in_codes, read, stored
-from qir.ir.cost import macs, one_sample
 from qir.ir.graph import Graph
-from qir.ir.look import op_name
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
+from qir.ir.quantized_ops import in_codes, read, stored
+from qir.query.cost import macs, one_sample
+from qir.query.display import op_name
 
 
 @dataclass(frozen=True, slots=True)

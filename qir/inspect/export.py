@@ -17,9 +17,9 @@ from xml.sax.saxutils import escape
 from qir.inspect.summary import Codes, plain_shape
 from qir.ir.attrs import Attr
 from qir.ir.dtype import DType
-from qir.ir.look import element, family, node_family, op_name, shape, storage
 from qir.ir.node import Node, Program, Value
 from qir.ir.types import Array
+from qir.query.display import element, family, node_family, op_name, shape, storage
 
 VERSION = 1
 Colours: TypeAlias = Mapping[str, tuple[str, str]]

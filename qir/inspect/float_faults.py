@@ -19,7 +19,7 @@ from qir.inspect.float_sums import error_bound, own_order
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.types import Array
-from qir.numerics.processor import on_processor
+from qir.profiles.processor import on_processor
 from qir.reference.interpreter import run
 
 Tensor: TypeAlias = NDArray[np.generic]

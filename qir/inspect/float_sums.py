@@ -17,12 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir.ir import dims
-from qir.ir.coded import read
 from qir.ir.dims import Shape
 from qir.ir.dtype import F32
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
+from qir.ir.quantized_ops import read
 from qir.ir.types import QuantType
 from qir.numerics.definition import dequantize
 from qir.numerics.fields import Rule

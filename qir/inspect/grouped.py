@@ -10,8 +10,8 @@ from qir.ir.verify import Seen, walk
 from qir.ir.verify.accumulators import products
 from qir.ir.verify.step import Product
 from qir.ledger import Ledger
-from qir.passes.fuse_qdq import FuseQdq
-from qir.passes.group import Group
+from qir.passes.forms.fuse_qdq import FuseQdq
+from qir.passes.forms.group import Group
 from qir.reference.constants import computed
 
 Place: TypeAlias = tuple[str, str, int]

@@ -11,17 +11,17 @@ import networkx as nx
 
 from qir import registry
 from qir.inspect.probing import head_of
-from qir.ir import coded
-from qir.ir.coded import BRIDGES, whole
+from qir.ir import quantized_ops
 from qir.ir.graph import Graph
 from qir.ir.node import Node
-from qir.numerics import profile
+from qir.ir.quantized_ops import BRIDGES, whole
+from qir.profiles import profile
 from qir.target import target
 
 
 def in_codes(graph: Graph) -> dict[Node, bool]:
     """Returns for every op that computes whether it does so on quantized values."""
-    known = {n: done for n, done in coded.in_codes(graph).items() if not whole(n)}
+    known = {n: done for n, done in quantized_ops.in_codes(graph).items() if not whole(n)}
     backend = head_of(profile(graph.profile)).backend
     if backend not in registry.names("qir.targets"):
         return known
@@ -31,7 +31,7 @@ def in_codes(graph: Graph) -> dict[Node, bool]:
 
 def longest_chain(graph: Graph) -> tuple[Node, ...]:
     """Returns the longest path of ops on quantized values, with nothing in floats between them."""
-    return coded.longest_chain(graph, in_codes(graph))
+    return quantized_ops.longest_chain(graph, in_codes(graph))
 
 
 def islands(graph: Graph) -> tuple[tuple[Node, ...], ...]:

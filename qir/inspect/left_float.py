@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from qir.analysis.group_conditions import NEEDS, offset, tails_of
+from qir.analysis.kernel_groups import Kernel, is_float, kernels, lacking, of_reals
 from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.origin import Origin
-from qir.numerics import Profile, profile
-from qir.numerics.profile import NEEDS as SAID
-from qir.numerics.profile import Group as Row
-from qir.numerics.profile import When
-from qir.passes._kernels import Kernel, is_float, kernels, lacking, of_reals
-from qir.passes._needs import NEEDS, offset, tails_of
-from qir.passes.group import told
+from qir.passes.forms.group import told
+from qir.profiles import Profile, profile
+from qir.profiles.profile import NEEDS as SAID
+from qir.profiles.profile import Group as Row
+from qir.profiles.profile import When
 from qir.rewrite.fusing import Match, match_of, source_of
 
 _EDGES = frozenset({"input", "constant", "output", "quantize", "dequantize"})

@@ -17,9 +17,9 @@ from qir.atomic import write_text
 from qir.errors import ProfileError, QirError
 from qir.inspect.probing import Measured, OpReading, Probe, filed, head_of, probes, ruled, suits
 from qir.inspect.versions import covers, release
-from qir.numerics import dumps, parse, profile, profile_names
-from qir.numerics.processor import processor_features
-from qir.numerics.profile import Entry, Field, Head, Profile
+from qir.profiles import dumps, parse, profile, profile_names
+from qir.profiles.processor import processor_features
+from qir.profiles.profile import Entry, Field, Head, Profile
 
 State = Literal["measured", "assumed", "unknown", "not installed"]
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from qir.ir.node import Node
 from qir.ir.verify import accumulators
 from qir.ir.verify.step import Product
-from qir.numerics import profile, profile_names, query_of
+from qir.profiles import profile, profile_names, query_of
 
 
 def saturated_by(node: Node, made: Product, profiles: Sequence[str], isa: str) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from qir.frontend import Frontend
 from qir.inspect.metrics import Metric
 from qir.inspect.probing import Probe
 from qir.ir.ops import plugin_op
-from qir.numerics.plugin_methods import plugin_method
+from qir.profiles.plugin_methods import plugin_method
 from qir.rewrite import Pass
 from qir.target import Target
 

@@ -25,22 +25,14 @@ from qir.inspect.runtimes import probes as probes
 from qir.inspect.versions import covers
 from qir.ir.graph import Graph
 from qir.ledger import Ledger
-from qir.numerics import (
-    Method,
-    Profile,
-    Query,
-    Rule,
-    choosing,
-    profile,
-    profile_names,
-    query_of,
-)
+from qir.numerics import Method, Rule
 from qir.numerics.fields import BLOCKS, READS, field_types
-from qir.numerics.library import replaced
-from qir.numerics.processor import best_isa
-from qir.numerics.profile import Entry, Field, Fields, Head, When
-from qir.passes.expand_qdq import ExpandQdq
-from qir.passes.group import Group
+from qir.passes.forms.expand_qdq import ExpandQdq
+from qir.passes.forms.group import Group
+from qir.profiles import Profile, Query, choosing, profile, profile_names, query_of
+from qir.profiles.library import replaced
+from qir.profiles.processor import best_isa
+from qir.profiles.profile import Entry, Field, Fields, Head, When
 from qir.reference.interpreter import run
 from qir.reference.products import PRODUCTS
 

@@ -9,9 +9,9 @@ from qir.inspect.probing import head_of, suits
 from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ledger import Ledger
-from qir.numerics import Profile, profile, profile_names, query_of
-from qir.numerics.profile import differences
-from qir.passes.group import Group
+from qir.passes.forms.group import Group
+from qir.profiles import Profile, profile, profile_names, query_of
+from qir.profiles.profile import differences
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from qir.ir.facts import coded
 from qir.ir.graph import Graph
 from qir.ir.node import Value
+from qir.query.facts import coded
 
 
 def sharing(graph: Graph, name: str) -> tuple[Value, ...]:

@@ -8,15 +8,15 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from qir.ir.coded import STRUCTURE, in_codes, longest_chain, read, stored
-from qir.ir.cost import macs, one_sample
 from qir.ir.dims import Shape
 from qir.ir.graph import Graph
-from qir.ir.look import op_name
+from qir.ir.lazy_arrays import Parts, boxes
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
-from qir.ir.parts import Parts, boxes
+from qir.ir.quantized_ops import STRUCTURE, in_codes, longest_chain, read, stored
 from qir.ir.types import Array, QuantType, TensorType
+from qir.query.cost import macs, one_sample
+from qir.query.display import op_name
 
 _SMALL = 1 << 16
 """Bytes of an array that is looked at as a whole."""

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from qir.atomic import replacing
 from qir.errors import InputError, QirError
 from qir.ir.graph import Graph
-from qir.ir.parts import Held, Parts, pieces
+from qir.ir.lazy_arrays import Held, Parts, pieces
 from qir.ir.text import array_table, parse, print_graph
 
 VERSION = 2

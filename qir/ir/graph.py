@@ -16,15 +16,12 @@ from qir.arguments import checked_methods
 from qir.errors import GraphError, TypeRuleError
 from qir.ir.attrs import Attr
 from qir.ir.calls import check_chain, check_operand, check_slots, infer
-from qir.ir.growth import growth
-from qir.ir.html import graph_html
-from qir.ir.look import brief_graph
+from qir.ir.garbage import growth
 from qir.ir.node import NOTHING, Node, Stage, Value, entered
 from qir.ir.ops import spec
 from qir.ir.ops.graph import GIVEN
 from qir.ir.origin import Lineage, Origin
 from qir.ir.printer import print_graph
-from qir.ir.query import query
 from qir.ir.scheme import Scheme
 from qir.ir.structure import Structure, check_names, cycle
 from qir.ir.types import Array, Element, TensorType
@@ -49,12 +46,16 @@ class Graph(Structure):
     # -- reading ------------------------------------------------------------------------------
 
     def __repr__(self) -> str:
+        from qir.query.display import brief_graph
+
         return brief_graph(self)
 
     def __str__(self) -> str:
         return print_graph(self)
 
     def _repr_html_(self) -> str:
+        from qir.query.html import graph_html
+
         return graph_html(self)
 
     def __eq__(self, other: object) -> bool:
@@ -138,6 +139,8 @@ class Graph(Structure):
 
     def query(self, expression: str) -> list[Node]:
         """The nodes, of bodies too, of which it is true: `op == "conv2d" and w.bits == 8`."""
+        from qir.query.query import query
+
         return query(self, expression)
 
     # -- building -----------------------------------------------------------------------------

@@ -15,8 +15,8 @@ from qir.ir.attrs import Attr
 from qir.ir.attrtext import read_attr
 from qir.ir.dims import known
 from qir.ir.dtype import DType
+from qir.ir.garbage import growth
 from qir.ir.graph import Graph
-from qir.ir.growth import growth
 from qir.ir.lexer import Cursor
 from qir.ir.node import Node, Stage, Value
 from qir.ir.ops import OPS, OpSpec, no_op, spec

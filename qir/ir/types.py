@@ -19,8 +19,8 @@ from qir.errors import GraphError, TypeRuleError
 from qir.ir import dims
 from qir.ir.dims import Dim, Shape, Sym
 from qir.ir.dtype import F32, F64, STRING, DType, dtype_of
+from qir.ir.lazy_arrays import Held, Parts, pieces
 from qir.ir.numerals import check_zeros, number, rounded
-from qir.ir.parts import Held, Parts, pieces
 
 _MOST_DEPTH = 8  # arrays of scales whose scales are arrays whose scales ...
 _MOST_SIZE = 10**18  # elements along one axis

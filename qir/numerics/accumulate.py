@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir.errors import OpError, ProfileError
-from qir.numerics import sense
+from qir.numerics import consistency
 from qir.numerics.fields import Acc, Rule
 
 Codes = NDArray[np.generic]
@@ -43,7 +43,7 @@ def check(rule: Rule) -> None:
     if rule.method is not None:
         name = rule.profile or "(unnamed)"
         raise ProfileError(f"profile {name}: no method {rule.method} computes products of codes")
-    sense.check(rule)
+    consistency.check(rule)
 
 
 def added(acc: Codes, bias: Codes, how: Acc) -> Codes:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from qir.errors import OpError
 from qir.ir.dtype import DType, dtype
 from qir.ir.types import Array, QuantType
-from qir.numerics.wide import whole_zeros
+from qir.numerics.wide_integers import whole_zeros
 
 
 @dataclass(frozen=True, slots=True, eq=False)

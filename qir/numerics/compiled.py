@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from qir._kernels import _codes
 from qir.numerics import definition
 from qir.numerics.affine import Affine
+from qir.numerics.consistency import clashes
 from qir.numerics.definition import F32, F64
 from qir.numerics.fields import Rule
 from qir.numerics.layout import Layout, along, layout
 from qir.numerics.maps import AnyMap, Map
 from qir.numerics.rounding import narrowed
-from qir.numerics.sense import clashes
 
 Codes = NDArray[np.integer]
 Reals = NDArray[np.floating]

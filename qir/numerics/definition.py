@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from qir.errors import OpError
 from qir.numerics.affine import Affine, Ends, Numbers
+from qir.numerics.consistency import check
 from qir.numerics.fields import Levels, Rule, level_of
 from qir.numerics.maps import AnyMap, Map
 from qir.numerics.rounding import (
@@ -25,8 +26,7 @@ from qir.numerics.rounding import (
     narrowed,
     shift_right,
 )
-from qir.numerics.sense import check
-from qir.numerics.wide import added, difference
+from qir.numerics.wide_integers import added, difference
 
 Codes = NDArray[np.integer]
 Reals = NDArray[np.floating]

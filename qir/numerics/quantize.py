@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from qir.errors import OpError
 from qir.numerics import compiled, definition
 from qir.numerics.affine import Affine
+from qir.numerics.consistency import check
 from qir.numerics.fields import Rule
 from qir.numerics.maps import AnyMap, same_map
 from qir.numerics.rounding import ROUNDINGS
-from qir.numerics.sense import check
 
 Codes = NDArray[np.integer]
 Reals = NDArray[np.floating]

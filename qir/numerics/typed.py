@@ -12,7 +12,7 @@ from qir.numerics.affine import ends_of, widened
 from qir.numerics.definition import dequantize
 from qir.numerics.fields import Rule
 from qir.numerics.maps import Map
-from qir.numerics.wide import whole_zeros
+from qir.numerics.wide_integers import whole_zeros
 
 Reals = NDArray[np.floating]
 

@@ -12,19 +12,10 @@ from qir.ir.dtype import I8, U8, DType, dtype_of
 from qir.ir.node import Node, Stage
 from qir.ir.ops import Call, spec
 from qir.ir.types import Element, QuantType, TensorType
-from qir.numerics import (
-    Rule,
-    affine_of,
-    dequantize,
-    dequantizing,
-    map_of,
-    profile,
-    quantize,
-    quantizing,
-    query_on,
-)
+from qir.numerics import Rule, affine_of, dequantize, map_of, quantize
 from qir.numerics.rounding import fma
 from qir.numerics.sums import Summand, from_ends, from_reals
+from qir.profiles import dequantizing, profile, quantizing, query_on
 from qir.reference.companions import resolved
 from qir.reference.methods import bounding
 from qir.reference.onednn_curves import STEPS

@@ -17,7 +17,8 @@ from qir.ir.dtype import dtype_of
 from qir.ir.node import Value
 from qir.ir.ops import COMPANIONS, spec
 from qir.ir.types import Array, Declared, Grain, Param, QuantType, TensorType, param
-from qir.numerics import Rule, choose, choosing, dequantize, map_of, profile
+from qir.numerics import Rule, choose, dequantize, map_of
+from qir.profiles import choosing, profile
 from qir.reference.table import Operands
 
 

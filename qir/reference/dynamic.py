@@ -13,18 +13,9 @@ from qir.errors import OpError
 from qir.ir.dtype import DType
 from qir.ir.node import Node
 from qir.ir.types import Array, QuantType, TensorType
-from qir.numerics import (
-    NAMED,
-    Map,
-    accumulate,
-    choose,
-    choosing,
-    dequantize,
-    dequantizing,
-    profile,
-    recode,
-)
+from qir.numerics import NAMED, Map, accumulate, choose, dequantize, recode
 from qir.numerics.rounding import narrowed
+from qir.profiles import choosing, dequantizing, profile
 from qir.reference.companions import concrete, resolved
 from qir.reference.products import any_map
 from qir.reference.quantized import fake_quantized

@@ -18,18 +18,8 @@ from qir.ir.node import Node
 from qir.ir.ops import spec
 from qir.ir.scheme import Scheme
 from qir.ir.types import QuantType
-from qir.numerics import (
-    Map,
-    Profile,
-    dequantize,
-    dequantizing,
-    map_of,
-    numbers_for,
-    profile,
-    quantize,
-    quantizing,
-    query_on,
-)
+from qir.numerics import Map, dequantize, map_of, quantize
+from qir.profiles import Profile, dequantizing, numbers_for, profile, quantizing, query_on
 from qir.reference import ipex_lstm, tflite_lstm
 from qir.reference.companions import Resolved, concrete, resolved
 from qir.reference.operands import narrow, wide

@@ -17,10 +17,10 @@ from qir.errors import OpError, ProfileError
 from qir.ir.attrs import Attr
 from qir.numerics.affine import Affine
 from qir.numerics.fields import Rule
-from qir.numerics.parameters import MOST_BITS, fault
-from qir.numerics.plugin_methods import params, plugin_method
 from qir.numerics.quantize import dequantize, quantize
 from qir.numerics.rounding import fma
+from qir.profiles.method_parameters import MOST_BITS, fault
+from qir.profiles.plugin_methods import params, plugin_method
 from qir.reference import (
     ipex_lstm,
     ipex_methods,

@@ -13,19 +13,11 @@ from qir.ir.attrs import Attr
 from qir.ir.node import Node
 from qir.ir.ops import spec
 from qir.ir.types import TensorType
-from qir.numerics import (
-    Affine,
-    AnyMap,
-    Rule,
-    convert,
-    dequantize,
-    profile,
-    quantize,
-    query_on,
-)
+from qir.numerics import Affine, AnyMap, Rule, convert, dequantize, quantize
 from qir.numerics.definition import in_codes
 from qir.numerics.maps import same_map
 from qir.numerics.rounding import ROUNDINGS, narrowed
+from qir.profiles import profile, query_on
 from qir.reference import methods
 from qir.reference.companions import Resolved, resolved
 from qir.reference.products import PRODUCTS, Kernel, any_map, integral, plain, product

@@ -16,10 +16,11 @@ from qir.ir.node import Node, Stage, Value
 from qir.ir.ops import spec
 from qir.ir.types import Array, QuantType, TensorType
 from qir.ledger import Change, Entry, Ledger
-from qir.numerics import Profile, Query, Rule, affine_of, bias_codes, profile, query_on, reals_of
-from qir.rewrite.contract import Pass
-from qir.rewrite.tolerance import REGROUPED
-from qir.rewrite.watch import may
+from qir.numerics import Rule, affine_of, bias_codes
+from qir.profiles import Profile, Query, profile, query_on, reals_of
+from qir.rewrite.runner.contract import Pass
+from qir.rewrite.runner.filter import may
+from qir.rewrite.runner.tolerance import REGROUPED
 
 INTEGER = frozenset(
     "conv2d gemm matmul linear add mul avg_pool2d global_avg_pool sigmoid softmax concat "

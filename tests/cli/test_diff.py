@@ -12,7 +12,7 @@ from onnx import numpy_helper
 from qir import parse, save
 from tests.cli.command import assert_one_line, qir
 from tests.cli.test_schemas import SCHEMAS
-from tests.ir.test_query import LOOP
+from tests.query.test_query import LOOP
 
 
 def test_a_model_and_its_qir_file_are_equal(folder: Path) -> None:

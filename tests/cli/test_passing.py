@@ -12,7 +12,7 @@ import pytest
 from qir import pipeline
 from qir.errors import UsageError
 from qir.ir import file
-from qir.rewrite.options import find_pass, make_pass, options_text, parse_passes
+from qir.rewrite.runner.options import find_pass, make_pass, options_text, parse_passes
 from qir.testing import random_graph
 from tests.cli.command import assert_one_line, process, qir
 from tests.cli.test_schemas import SCHEMAS
@@ -158,7 +158,7 @@ def test_a_model_that_is_missing_is_told_before_what_would_be_written(folder: Pa
 def test_validation_that_finds_a_tensor_ends_with_1_and_writes_nothing(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import qir.passes.fold_batch_norm as module
+    import qir.passes.fold.fold_batch_norm as module
 
     real = module._reals
     monkeypatch.setattr(module, "_reals", lambda value: real(value) * 1.001)

@@ -7,7 +7,7 @@ import pytest
 
 from qir.errors import UsageError
 from qir.inspect.runtimes import chosen
-from qir.numerics import parse, profile
+from qir.profiles import parse, profile
 from tests.cli.command import assert_one_line, process, qir
 from tests.installed import UNOPTIMIZED
 

@@ -14,8 +14,8 @@ import qir.cli
 from qir import pipeline
 from qir.cli.app import VERBS, app
 from qir.inspect.export import to_json
-from qir.ir.diff import diff
 from qir.ir.text import parse
+from qir.query.diff import diff
 from qir.testing import random_graph
 from tests.cli.command import qir as command
 from tests.inspect.programs import INTEGER, program

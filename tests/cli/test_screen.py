@@ -29,9 +29,9 @@ from qir.cli.screen import (
     whole,
 )
 from qir.inspect.compare import Difference
-from qir.ir.look import span
 from qir.ir.text import parse
 from qir.pipeline import save
+from qir.query.display import span
 from tests.cli.command import qir
 
 WORDS = st.text("abcxyz_/.", max_size=30)

@@ -9,9 +9,9 @@ import pytest
 
 import qir as qir_api
 from qir import registry
-from qir.rewrite.library import find_pattern, patterns
-from qir.rewrite.pattern import Pattern
-from qir.rewrite.rewriting import PatternPass
+from qir.rewrite.patterns.library import find_pattern, patterns
+from qir.rewrite.patterns.pattern import Pattern
+from qir.rewrite.patterns.rewriting import PatternPass
 from tests.cli.command import assert_one_line, qir
 from tests.rewrite.test_rewriting import Tidy
 

@@ -42,12 +42,17 @@ def models(patterns: Sequence[str], most: int) -> Iterator[onnx.ModelProto]:
         tempfile.TemporaryDirectory() as folder,
     ):
         warnings.simplefilter("ignore")
-        for path in sorted(p for pattern in patterns for p in FOLDER.glob(pattern)):
-            module = importlib.import_module(f"{__package__}.{path.stem}")
+        for path in sorted(p for pattern in patterns for p in FOLDER.rglob(pattern)):
+            module = importlib.import_module(_module_name(path))
             for test, given in _tests(module, most):
                 _until_found(test, given, Path(tempfile.mkdtemp(dir=folder)))
                 yield from found
                 found.clear()
+
+
+def _module_name(path: Path) -> str:
+    parts = path.relative_to(FOLDER).with_suffix("").parts
+    return ".".join((str(__package__), *parts))
 
 
 def _until_found(test: Test, given: dict[str, Any], folder: Path) -> None:

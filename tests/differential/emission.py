@@ -12,8 +12,8 @@ from onnx import helper
 from qir import pipeline
 from qir.ir.graph import Graph
 from qir.ledger import Ledger
-from qir.passes.fuse_qdq import FuseQdq
-from qir.passes.group import Group
+from qir.passes.forms.fuse_qdq import FuseQdq
+from qir.passes.forms.group import Group
 from tests.installed import OPTIMIZED, UNOPTIMIZED
 
 from .comparison import Difference, exposed, kernel_differences, reference_differences

@@ -9,7 +9,7 @@ import onnx
 
 from qir.ir.graph import Graph
 from qir.ledger import Ledger
-from qir.passes.group import Group
+from qir.passes.forms.group import Group
 from tests.installed import OPTIMIZED
 
 from .comparison import Difference, read, reference_differences

@@ -23,8 +23,8 @@ from qir.ir.node import Stage, Value
 from qir.ir.ops import spec
 from qir.ir.types import Array as Stored
 from qir.ir.types import QuantType, TensorType, uniform
-from qir.numerics import Query, profile
-from qir.numerics.forms import forms_of
+from qir.profiles import Query, profile
+from qir.profiles.kernel_forms import forms_of
 from qir.reference.interpreter import run
 from tests.counting import note
 from tests.processors import require, require_cap

@@ -13,8 +13,8 @@ from pathlib import Path
 from qir.atomic import write_text
 from qir.ir.ops import spec
 from qir.ir.scheme import RESULT
-from qir.numerics import Profile, profile, profile_names
-from qir.numerics.profile import REAL, Entry
+from qir.profiles import Profile, profile, profile_names
+from qir.profiles.profile import REAL, Entry
 from tests import richness
 from tests.counting import Counts, counts, group_key, riches, rule_key
 

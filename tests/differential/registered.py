@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from qir.numerics import Profile, Query, profile
+from qir.profiles import Profile, Query, profile
 
 FOLDER = Path(__file__).parent
 PAGE = FOLDER.parents[1] / "docs" / "reference" / "kernels.md"

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from qir.numerics import Profile, profile, profile_names
-from qir.numerics.evidence import MOVES, same_as
-from qir.numerics.profile import When
+from qir.profiles import Profile, profile, profile_names
+from qir.profiles.evidence import MOVES, same_as
+from qir.profiles.profile import When
 from tests.counting import Counts, counts, group_key, rule_key, totals
 
 ROOT = Path(__file__).parents[2]
@@ -30,10 +30,10 @@ MOVED = frozenset("reshape flatten transpose squeeze unsqueeze slice relu".split
 """Ops of which no kernel looks at more than the codes' order: the reference's tests say how."""
 
 SAMPLE = (
-    "test_qonnx_vectors.py::test_quant_is_predicted",
-    "test_mxnet.py::test_recorded_results_are_foreseen",
-    "test_ipex_vectors.py::test_layers_are_predicted",
-    "test_ort_methods.py::test_quantize_is_onnxruntimes_for_every_length_and_special_value",
+    "onnxruntime/test_qonnx_vectors.py::test_quant_is_predicted",
+    "mxnet/test_mxnet.py::test_recorded_results_are_foreseen",
+    "ipex/test_ipex_vectors.py::test_layers_are_predicted",
+    "onnxruntime/test_ort_methods.py::test_quantize_is_onnxruntimes_for_every_length_and_special_value",
 )
 """Tests that count again, of recorded results and of a runtime itself."""
 

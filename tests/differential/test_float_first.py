@@ -16,7 +16,7 @@ from qir import pipeline
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ledger import Ledger
-from qir.passes.group import Group
+from qir.passes.forms.group import Group
 from qir.reference.interpreter import run
 from qir.rewrite import run_passes
 from tests.installed import OPTIMIZED
@@ -24,7 +24,7 @@ from tests.passes.float_networks import Activations, Grown, samples
 
 from . import runtime
 from .kernels_of_torch import Array, Held, Map, Product, Tally, of, processor
-from .pointwise_of_torch import TAILS, Form, made
+from .torch.pointwise_of_torch import TAILS, Form, made
 
 CODED: Activations = (
     ("relu", {}),

@@ -14,7 +14,7 @@ from onnx import helper, numpy_helper
 
 from qir import pipeline
 from qir.ledger import Ledger
-from qir.passes.group import Group
+from qir.passes.forms.group import Group
 
 Codes = NDArray[np.signedinteger] | NDArray[np.unsignedinteger]
 SCALES = {"other": 0.018, "near": 0.0003 * 1.004, "tiny": 1e-6}

@@ -13,14 +13,14 @@ from qir.ir.graph import Graph
 from qir.ir.node import Value
 from qir.ir.verify import check
 from qir.ledger import Ledger
-from qir.numerics import profile, profile_names
-from qir.passes.group import Group
+from qir.passes.forms.group import Group
+from qir.profiles import profile, profile_names
 from qir.reference.interpreter import run
 
 from .kernels_of_torch import F, Held, Map, Product, Tally
-from .test_torch_groups import Net, kind_of
-from .test_torch_products import claim, linear, made_by
-from .test_torch_products import vnni as vnni
+from .torch.test_torch_groups import Net, kind_of
+from .torch.test_torch_products import claim, linear, made_by
+from .torch.test_torch_products import vnni as vnni
 
 FORMS = (
     *("gemm turned", "gemm", "matmul", "matmul turned", "sum of gemm"),

@@ -12,7 +12,7 @@ from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.text import parse
 from qir.ledger import Ledger
-from qir.passes.group import Group
+from qir.passes.forms.group import Group
 from qir.rewrite import run_passes
 
 LITE = "tflite-2.21.xnnpack"

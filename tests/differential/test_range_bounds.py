@@ -13,8 +13,9 @@ from onnxruntime.quantization.quant_utils import compute_scale_zp
 from torch.ao.quantization.observer import HistogramObserver, PerChannelMinMaxObserver
 
 from qir.ir.dtype import dtype
-from qir.numerics import NAMED, Query, choose, profile
+from qir.numerics import NAMED, choose
 from qir.numerics.fields import Choose
+from qir.profiles import Query, profile
 
 F = np.float32
 SEED = 47

@@ -22,8 +22,9 @@ from torch.ao.quantization.qconfig import (
 
 from qir.errors import ProfileError
 from qir.ir.dtype import I8, U8, dtype
-from qir.numerics import NAMED, Query, choose, profile
+from qir.numerics import NAMED, choose
 from qir.numerics.fields import Choose
+from qir.profiles import Query, profile
 
 from .kernels_of_tensorflow import Asked, Kind, TensorFlow
 

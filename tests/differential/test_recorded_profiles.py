@@ -9,15 +9,15 @@ import pytest
 
 from qir.ir.node import Value
 from qir.ledger import Ledger
-from qir.numerics import Query, dumps, parse, profile
 from qir.numerics.fields import READS, Method
 from qir.numerics.rounding import TWICE
-from qir.passes.expand_qdq import ExpandQdq
-from qir.passes.group import Group
+from qir.passes.forms.expand_qdq import ExpandQdq
+from qir.passes.forms.group import Group
+from qir.profiles import Query, dumps, parse, profile
 from qir.reference.interpreter import run
-from tests.differential import test_ipex_vectors as ipex
+from tests.differential.ipex import test_ipex_vectors as ipex
 from tests.differential.one_op import graph_of
-from tests.differential.test_tflite_vectors import (
+from tests.differential.tflite.test_tflite_vectors import (
     DELEGATE,
     REFERENCE,
     SAME,

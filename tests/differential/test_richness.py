@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from qir.ir.text import parse
-from qir.numerics import profile, profile_names
+from qir.profiles import profile, profile_names
 from qir.reference.interpreter import run
 from tests.counting import Recorder, counts, listen, riches
 from tests.differential.poor import claims, known, lacks, left, limits, poor, written

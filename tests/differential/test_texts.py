@@ -19,8 +19,8 @@ from qir.ir.node import Value
 from qir.reference.interpreter import run
 
 from . import runtime
-from .contrib import kept, loaded
-from .test_contrib_networks import BOUND, STATE, held
+from .onnxruntime.contrib import kept, loaded
+from .onnxruntime.test_contrib_networks import BOUND, STATE, held
 from .texts import Text
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from onnx import helper
 
-from .contrib import MS, F
-from .test_contrib_networks import Coded, Net
+from .onnxruntime.contrib import MS, F
+from .onnxruntime.test_contrib_networks import Coded, Net
 
 HEADS = 2
 

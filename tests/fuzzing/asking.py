@@ -8,15 +8,15 @@ from itertools import islice
 from pathlib import Path
 
 from qir import pipeline
+from qir.analysis.user_rules import Wish
 from qir.calibration.observers import parse_rule
 from qir.capability import Capability, load, verdicts
 from qir.ir.graph import Graph
-from qir.ir.query import query, query_values
-from qir.passes._wish import Wish
-from qir.rewrite.matching import matches
-from qir.rewrite.options import parse_passes
-from qir.rewrite.pattern_text import parse_pattern
-from qir.rewrite.why import why_not
+from qir.query.query import query, query_values
+from qir.rewrite.patterns.matching import matches
+from qir.rewrite.patterns.parser import parse_pattern
+from qir.rewrite.patterns.why import why_not
+from qir.rewrite.runner.options import parse_passes
 from qir.testing import EVERY, random_graph
 from tests.fuzzing.breaking import break_text, break_tokens
 from tests.fuzzing.judging import Broken, Try, refused

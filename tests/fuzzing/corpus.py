@@ -16,15 +16,15 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from qir.backends.onnx.model import to_model
+from qir.backends.onnx.writer.graph import to_model
 from qir.errors import QirError
 from qir.frontends.onnx import samples
 from qir.ledger import Ledger
 from tests.differential import compared
 from tests.differential.models import STYLES, Taste, make
 from tests.differential.networks import network
-from tests.differential.test_contrib_networks import Net
-from tests.differential.test_custom_maps import generated, graph_of, named
+from tests.differential.onnxruntime.test_contrib_networks import Net
+from tests.differential.onnxruntime.test_custom_maps import generated, graph_of, named
 
 _LARGEST = 40_000
 """Bytes of a model that is worth breaking many times."""

@@ -16,10 +16,10 @@ import qir
 from qir.calibration import Statistics
 from qir.errors import QirError
 from qir.ir.graph import Graph
-from qir.ir.query import query, query_values
 from qir.ir.verify import errors
 from qir.ledger import Change, Ledger
 from qir.pipeline import quantize_dynamic, quantize_weights
+from qir.query.query import query, query_values
 from tests.fuzzing.judging import Broken, Try, clear
 from tests.fuzzing.texts import sound
 

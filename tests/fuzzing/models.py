@@ -12,8 +12,8 @@ import onnx
 from qir import pipeline
 from qir.ir import dims
 from qir.ir.graph import Graph
-from qir.numerics import profile, profile_names
-from qir.numerics import reading as profiles
+from qir.profiles import parser as profiles
+from qir.profiles import profile, profile_names
 from qir.testing import sample_inputs
 from tests.differential.comparison import kernel_differences, read, reference_differences
 from tests.differential.models import STYLES, Taste, make

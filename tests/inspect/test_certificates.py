@@ -21,10 +21,11 @@ from qir.ir.ops import spec
 from qir.ir.parser import parse
 from qir.ir.types import Array, TensorType, uniform
 from qir.ledger import Ledger
-from qir.numerics import Query, accumulate, affine, multiplier, profile, query_of, requantize
-from qir.numerics import parse as parse_profile
-from qir.numerics.processor import best_isa
-from qir.passes.group import Group
+from qir.numerics import accumulate, affine, multiplier, requantize
+from qir.passes.forms.group import Group
+from qir.profiles import Query, profile, query_of
+from qir.profiles import parse as parse_profile
+from qir.profiles.processor import best_isa
 from qir.reference.interpreter import run
 
 F = np.float32

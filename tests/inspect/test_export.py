@@ -13,12 +13,12 @@ import pytest
 from qir.inspect.export import FORMATS, to_dot, to_graphml, to_json, to_mermaid
 from qir.ir.dtype import F32
 from qir.ir.graph import Graph
-from qir.ir.html import MOST_ROWS
 from qir.ir.text import parse
 from qir.ir.types import Array, TensorType
+from qir.query.html import MOST_ROWS
 from qir.testing import random_graph
 from tests.inspect.programs import FLOAT, INTEGER, QDQ, program
-from tests.ir.test_query import LOOP
+from tests.query.test_query import LOOP
 
 NAMES = (
     'a "quoted" name',

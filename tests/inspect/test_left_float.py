@@ -8,8 +8,8 @@ from qir.inspect.left_float import left_float
 from qir.ir.graph import Graph
 from qir.ir.text import parse
 from qir.ledger import Ledger
-from qir.numerics import profile, profile_names
-from qir.passes.group import Group
+from qir.passes.forms.group import Group
+from qir.profiles import profile, profile_names
 from qir.rewrite import run_passes
 
 HEAD = """graph main {

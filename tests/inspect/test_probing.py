@@ -22,9 +22,10 @@ from qir.inspect.probing import Measured, Probe, chosen, head_of, measure, probe
 from qir.inspect.versions import covers
 from qir.ir.graph import Graph
 from qir.ir.verify import verify
-from qir.numerics import Method, Profile, Query, parse, profile, profile_names
-from qir.numerics.library import replaced
-from qir.numerics.profile import Entry, Field, Fields, Head, When
+from qir.numerics import Method
+from qir.profiles import Profile, Query, parse, profile, profile_names
+from qir.profiles.library import replaced
+from qir.profiles.profile import Entry, Field, Fields, Head, When
 from qir.reference.interpreter import run
 from qir.target import target
 from tests.installed import OPTIMIZED

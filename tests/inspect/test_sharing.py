@@ -5,7 +5,7 @@ import pytest
 
 from qir.errors import GraphError
 from qir.inspect import bytes_by_dtype, in_codes, islands, longest_chain, sharing
-from qir.ir.facts import coded
+from qir.query.facts import coded
 from qir.testing import random_graph
 from tests.inspect.programs import FLOAT, INTEGER, QDQ, program
 

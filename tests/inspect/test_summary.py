@@ -7,9 +7,9 @@ import pytest
 
 from qir.errors import UsageError
 from qir.inspect import explain, summarize
-from qir.ir.coded import in_codes, longest_chain
-from qir.ir.cost import macs
+from qir.ir.quantized_ops import in_codes, longest_chain
 from qir.ir.text import parse
+from qir.query.cost import macs
 from tests.inspect.programs import FLOAT, INTEGER, QDQ, program
 
 

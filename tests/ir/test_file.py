@@ -22,7 +22,7 @@ from qir.ir.file import VERSION, Bundle, digest, header, layout, read, write
 from qir.ir.graph import Graph
 from qir.ir.text import parse, parse_type, print_graph
 from qir.ir.types import Array, TensorType
-from qir.numerics import profile_text
+from qir.profiles import profile_text
 from qir.testing import DTYPES, FORMS, NAMES, odd_array, random_graph
 from tests.ir.alike import difference
 

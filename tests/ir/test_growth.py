@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from qir.ir import growth as module
-from qir.ir.growth import growth
+from qir.ir import garbage as module
+from qir.ir.garbage import growth
 
 
 class Knot:

@@ -2,14 +2,14 @@
 
 from html.parser import HTMLParser
 
-from qir.ir.diff import diff
 from qir.ir.dtype import F32
 from qir.ir.graph import Graph
-from qir.ir.html import node_html, value_html
 from qir.ir.text import parse
 from qir.ir.types import TensorType
+from qir.query.diff import diff
+from qir.query.html import node_html, value_html
 from tests.inspect.programs import FLOAT, INTEGER, program
-from tests.ir.test_query import LOOP
+from tests.query.test_query import LOOP
 
 ODD = "a<b>\n\t\x00&'\""
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from qir.errors import OpError, TypeRuleError
-from qir.ir.diff import diff
 from qir.ir.dtype import F16, F32, dtype
 from qir.ir.graph import Graph
 from qir.ir.text import parse, parse_type
 from qir.ir.types import Array, Declared, Grain, QuantType
 from qir.ir.verify import verify
+from qir.query.diff import diff
 from qir.reference.interpreter import run
 
 U2, U8 = dtype("u2"), dtype("u8")

@@ -17,10 +17,10 @@ from qir.ir.dtype import F32
 from qir.ir.graph import Graph
 from qir.ir.ops import OPS, AttrSpec, Elsewhere, OpSpec, PluginOp, Slot, Traits, spec
 from qir.ir.ops.elementwise import float_unary
-from qir.ir.query import query
 from qir.ir.types import TensorType
-from qir.rewrite.matching import match_at
-from qir.rewrite.pattern_text import parse_pattern
+from qir.query.query import query
+from qir.rewrite.patterns.matching import match_at
+from qir.rewrite.patterns.parser import parse_pattern
 from tests.installed import OPTIMIZED
 
 KIND = "qir.ops"

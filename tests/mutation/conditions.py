@@ -9,11 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
 
-from qir.numerics import Profile, Query, profile
-from qir.numerics.evidence import weaker
+from qir.numerics.consistency import unmoved
 from qir.numerics.fields import Rule
-from qir.numerics.profile import REAL, Entry, Group, When
-from qir.numerics.sense import unmoved
+from qir.profiles import Profile, Query, profile
+from qir.profiles.evidence import weaker
+from qir.profiles.profile import REAL, Entry, Group, When
 from tests.mutation.fields import Mutant, survivors
 
 SAME: Mapping[str, Mapping[str, str]] = tomllib.loads(

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args, get_origin
 
 from qir.errors import QirError
-from qir.numerics import Profile
 from qir.numerics.fields import Method, field_types
-from qir.numerics.library import replaced
-from qir.numerics.parameters import PARAMS
-from qir.numerics.profile import Entry, Field, Fields, When
+from qir.profiles import Profile
+from qir.profiles.library import replaced
+from qir.profiles.method_parameters import PARAMS
+from qir.profiles.profile import Entry, Field, Fields, When
 
 _WORDS: dict[str, tuple[Field, ...]] = {
     "zero": ("none", "qmin-round(min/s)", "round(qmin-min/s)", "best_end", "real"),

@@ -9,7 +9,7 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from qir.numerics import profile, profile_names
+from qir.profiles import profile, profile_names
 from tests.mutation import conditions
 from tests.mutation.fields import Mutant, changed, mutants, survivors
 

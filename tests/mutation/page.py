@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from qir.numerics import profile
+from qir.profiles import profile
+from tests.differential.ipex.test_ipex_vectors import PROFILE as IPEX
+from tests.differential.onnxruntime.test_qonnx_vectors import PROFILE as QONNX
 from tests.differential.recorded_mxnet import PROFILE as MXNET
-from tests.differential.test_ipex_vectors import PROFILE as IPEX
-from tests.differential.test_qonnx_vectors import PROFILE as QONNX
-from tests.differential.test_tflite_vectors import (
+from tests.differential.tflite.test_tflite_vectors import (
     DELEGATE,
     NEWER,
     REFERENCE,

@@ -19,17 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir.ir.graph import Graph
-from qir.numerics import Profile, Query, library, profile
-from qir.numerics.evidence import weaker
 from qir.numerics.fields import Rule
+from qir.profiles import Profile, Query, library, profile
+from qir.profiles.evidence import weaker
 from qir.reference.interpreter import run
-from tests.differential import (
-    kernels_of_torch,
-    one_op,
-    predictions,
-    test_torch_layers,
-    test_torch_products,
-)
+from tests.differential import kernels_of_torch, one_op, predictions
+from tests.differential.torch import test_torch_layers, test_torch_products
 
 Array = NDArray[np.generic]
 Check = Callable[[], None]

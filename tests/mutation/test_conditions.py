@@ -7,17 +7,17 @@ from collections.abc import Callable
 
 import pytest
 
-from qir.numerics import profile
-from qir.numerics.library import replaced
-from tests.differential import test_ipex_groups as ipex_groups
-from tests.differential import test_ipex_kernels as kernels
-from tests.differential import test_ipex_programs as programs
-from tests.differential import test_ipex_vectors as ipex
-from tests.differential import test_mxnet as mxnet
-from tests.differential import test_mxnet_groups as mxnet_groups
-from tests.differential import test_qonnx_vectors as qonnx
+from qir.profiles import profile
+from qir.profiles.library import replaced
 from tests.differential import test_recorded_profiles as pairs
+from tests.differential.ipex import test_ipex_groups as ipex_groups
+from tests.differential.ipex import test_ipex_kernels as kernels
+from tests.differential.ipex import test_ipex_programs as programs
+from tests.differential.ipex import test_ipex_vectors as ipex
 from tests.differential.ipex_programs import FAMILIES, PROCESSORS
+from tests.differential.mxnet import test_mxnet as mxnet
+from tests.differential.mxnet import test_mxnet_groups as mxnet_groups
+from tests.differential.onnxruntime import test_qonnx_vectors as qonnx
 from tests.differential.recorded_mxnet import FORESEEN
 from tests.differential.recorded_mxnet import PROFILE as MXNET
 from tests.mutation import test_native_faults as native

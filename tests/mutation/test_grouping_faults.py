@@ -9,12 +9,12 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from qir.numerics import Profile, profile
-from tests.differential import test_blocked_data as blocked
-from tests.differential import test_lines_and_volumes as lines
-from tests.differential import test_ort_moves as moves
-from tests.differential import test_ort_products as products
-from tests.differential import test_qdq_fused as fused
+from qir.profiles import Profile, profile
+from tests.differential.onnxruntime import test_blocked_data as blocked
+from tests.differential.onnxruntime import test_lines_and_volumes as lines
+from tests.differential.onnxruntime import test_ort_moves as moves
+from tests.differential.onnxruntime import test_ort_products as products
+from tests.differential.onnxruntime import test_qdq_fused as fused
 from tests.installed import OPTIMIZED
 from tests.mutation.test_native_faults import standing_on
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from qir.errors import QirError
-from qir.numerics import profile
-from qir.numerics.library import replaced
-from tests.differential import test_ipex_kernels as kernels
-from tests.differential import test_ipex_programs as programs
-from tests.differential import test_ipex_vectors as recorded
+from qir.profiles import profile
+from qir.profiles.library import replaced
+from tests.differential.ipex import test_ipex_kernels as kernels
+from tests.differential.ipex import test_ipex_programs as programs
+from tests.differential.ipex import test_ipex_vectors as recorded
 from tests.differential.ipex_programs import PROCESSORS
 from tests.mutation.fields import Mutant, mutants
 from tests.mutation.indistinct import all_found, none_found

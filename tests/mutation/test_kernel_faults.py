@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 COPIED = ("qir", "frontends", "backends", "tests", "pyproject.toml", "setup.py", "README.md")
-TESTS = "tests/differential/test_qoperator.py"
+TESTS = "tests/differential/onnxruntime/test_qoperator.py"
 
 
 def run(folder: Path, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import pytest
 
-from qir.numerics import profile
-from qir.numerics.library import replaced
-from tests.differential import test_torch_groups as groups
-from tests.differential import test_torch_layers as layers
-from tests.differential import test_torch_memory as memory
-from tests.differential.test_torch_groups import pytestmark as here
+from qir.profiles import profile
+from qir.profiles.library import replaced
+from tests.differential.torch import test_torch_groups as groups
+from tests.differential.torch import test_torch_layers as layers
+from tests.differential.torch import test_torch_memory as memory
+from tests.differential.torch.test_torch_groups import pytestmark as here
 
 from .test_grouping_faults import head, heedless, still
 

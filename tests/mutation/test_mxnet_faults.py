@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.differential import test_mxnet as recorded
+from tests.differential.mxnet import test_mxnet as recorded
 from tests.differential.predictions import Count
 from tests.differential.recorded_mxnet import FORESEEN, PROFILE, cases
 from tests.mutation.fields import Mutant

@@ -14,10 +14,10 @@ import qir
 from backends.cpu.lower import lower
 from qir.ir.graph import Graph
 from qir.ledger import Ledger
-from qir.numerics import profile
-from qir.passes.fuse_qdq import FuseQdq
-from qir.passes.group import Group
-from qir.rewrite.linear import as_linear
+from qir.passes.forms.fuse_qdq import FuseQdq
+from qir.passes.forms.group import Group
+from qir.profiles import profile
+from qir.rewrite.linear_layers import as_linear
 from tests.differential.comparison import read
 from tests.mutation.conditions import all_found, none_found
 from tests.mutation.fields import Mutant

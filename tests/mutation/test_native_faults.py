@@ -21,16 +21,17 @@ from qir.inspect.probe_cases import cases
 from qir.inspect.probing import chosen
 from qir.ir.dtype import dtype
 from qir.ir.types import uniform
-from qir.numerics import Profile, Query, choose, profile
-from qir.numerics.library import replaced
+from qir.numerics import choose
+from qir.profiles import Profile, Query, profile
+from qir.profiles.library import replaced
 from qir.reference.interpreter import run
-from tests.differential import contrib
-from tests.differential import test_contrib_computed as computed
-from tests.differential import test_ort_versions as versions
-from tests.differential import test_ort_weight_codes as weights
-from tests.differential import test_qdq_fused as fused
-from tests.differential.contrib import case as one_model
 from tests.differential.fusion import examine
+from tests.differential.onnxruntime import contrib
+from tests.differential.onnxruntime import test_contrib_computed as computed
+from tests.differential.onnxruntime import test_ort_versions as versions
+from tests.differential.onnxruntime import test_ort_weight_codes as weights
+from tests.differential.onnxruntime import test_qdq_fused as fused
+from tests.differential.onnxruntime.contrib import case as one_model
 from tests.differential.predictions import Held, predicted
 from tests.installed import OPTIMIZED, UNOPTIMIZED
 from tests.mutation.fields import Mutant

@@ -14,8 +14,8 @@ from onnx import ModelProto
 import qir
 from qir.ir.graph import Graph
 from qir.ledger import Ledger
-from qir.numerics import profile
-from qir.passes.group import Group
+from qir.passes.forms.group import Group
+from qir.profiles import profile
 from tests.differential.comparison import read
 from tests.differential.runtime import optimized, producer
 from tests.mutation.conditions import Asks, all_found, asks, none_found, told_apart

@@ -6,8 +6,8 @@ from functools import partial
 
 import pytest
 
-from qir.numerics.library import replaced
-from tests.differential.test_ort_versions import chosen_wrong, wrong
+from qir.profiles.library import replaced
+from tests.differential.onnxruntime.test_ort_versions import chosen_wrong, wrong
 from tests.mutation.fields import Mutant
 from tests.mutation.indistinct import all_found, none_found
 

@@ -12,11 +12,12 @@ from dataclasses import replace
 
 import pytest
 
-from qir.numerics import Method, Profile, profile
-from qir.numerics.profile import Field
-from tests.differential import test_ort_versions as versions
-from tests.differential.test_qdq_fused import real_biases_agree
-from tests.differential.test_qoperator import CHUNKS, PROFILE, reference_agrees
+from qir.numerics import Method
+from qir.profiles import Profile, profile
+from qir.profiles.profile import Field
+from tests.differential.onnxruntime import test_ort_versions as versions
+from tests.differential.onnxruntime.test_qdq_fused import real_biases_agree
+from tests.differential.onnxruntime.test_qoperator import CHUNKS, PROFILE, reference_agrees
 from tests.installed import OPTIMIZED
 from tests.mutation.test_native_faults import standing_on
 

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from qir.numerics import profile
 from qir.numerics.accumulate import conv2d
-from qir.numerics.library import replaced
+from qir.profiles import profile
+from qir.profiles.library import replaced
 from tests.differential.one_op import computed
 from tests.oracles.tflite_cases import SUITES, Case, Operand
 

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from qir.errors import QirError
-from qir.numerics import profile
-from tests.differential import test_tflite_groups as layers
+from qir.profiles import profile
 from tests.differential.one_op import computed
 from tests.differential.predictions import Array, Count
 from tests.differential.test_recorded_profiles import as_pairs
-from tests.differential.test_tflite_vectors import (
+from tests.differential.tflite import test_tflite_groups as layers
+from tests.differential.tflite.test_tflite_vectors import (
     DELEGATE,
     NEWER,
     REFERENCE,

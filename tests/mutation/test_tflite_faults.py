@@ -9,7 +9,7 @@ import pytest
 from tests.differential import test_range_rules
 from tests.differential.one_op import computed
 from tests.differential.predictions import Count
-from tests.differential.test_tflite_vectors import (
+from tests.differential.tflite.test_tflite_vectors import (
     DELEGATE,
     NEWER,
     REFERENCE,

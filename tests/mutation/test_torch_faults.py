@@ -9,21 +9,22 @@ from functools import partial
 import numpy as np
 import pytest
 
-from qir.numerics import profile
-from tests.differential import draws_of_torch as draws
-from tests.differential import pointwise_of_torch, test_range_rules
-from tests.differential import test_torch_codes as whole
-from tests.differential import test_torch_depthwise as depth
-from tests.differential import test_torch_elements as elements
-from tests.differential import test_torch_layers as layers
-from tests.differential import test_torch_means as means
-from tests.differential import test_torch_moves as moves
-from tests.differential import test_torch_older as older
-from tests.differential import test_torch_plain as plain
-from tests.differential import test_torch_pointwise as pointwise
-from tests.differential import test_torch_products as products
-from tests.differential import test_torch_scales as scales
+from qir.profiles import profile
+from tests.differential import test_range_rules
 from tests.differential.kernels_of_torch import F, Held, Product, Tally, of, processor, product_of
+from tests.differential.torch import draws_of_torch as draws
+from tests.differential.torch import pointwise_of_torch
+from tests.differential.torch import test_torch_codes as whole
+from tests.differential.torch import test_torch_depthwise as depth
+from tests.differential.torch import test_torch_elements as elements
+from tests.differential.torch import test_torch_layers as layers
+from tests.differential.torch import test_torch_means as means
+from tests.differential.torch import test_torch_moves as moves
+from tests.differential.torch import test_torch_older as older
+from tests.differential.torch import test_torch_plain as plain
+from tests.differential.torch import test_torch_pointwise as pointwise
+from tests.differential.torch import test_torch_products as products
+from tests.differential.torch import test_torch_scales as scales
 from tests.mutation.fields import Mutant
 from tests.mutation.indistinct import all_found, none_found
 from tests.mutation.replay import Replay

@@ -12,11 +12,8 @@ import numpy as np
 import pytest
 
 from qir.errors import QirError
-from qir.numerics import profile
-from qir.numerics.library import replaced
-from tests.differential import draws_of_torch as draws
-from tests.differential import pointwise_of_torch as pointwise
-from tests.differential import test_torch_older as older
+from qir.profiles import profile
+from qir.profiles.library import replaced
 from tests.differential.kernels_of_torch import (
     F,
     Held,
@@ -27,13 +24,16 @@ from tests.differential.kernels_of_torch import (
     product_of,
 )
 from tests.differential.kernels_of_torch import older as older_processor
-from tests.differential.test_onednn_before_vnni import layers
-from tests.differential.test_torch_amx import open_rows, sized
-from tests.differential.test_torch_depthwise import full
-from tests.differential.test_torch_layers import torchs_many, transposed
-from tests.differential.test_torch_pointwise import ISAS, claimed_of, plain, with_summand
-from tests.differential.test_torch_products import conv, linear, made_by
-from tests.differential.test_torch_products import pytestmark as here
+from tests.differential.torch import draws_of_torch as draws
+from tests.differential.torch import pointwise_of_torch as pointwise
+from tests.differential.torch import test_torch_older as older
+from tests.differential.torch.test_onednn_before_vnni import layers
+from tests.differential.torch.test_torch_amx import open_rows, sized
+from tests.differential.torch.test_torch_depthwise import full
+from tests.differential.torch.test_torch_layers import torchs_many, transposed
+from tests.differential.torch.test_torch_pointwise import ISAS, claimed_of, plain, with_summand
+from tests.differential.torch.test_torch_products import conv, linear, made_by
+from tests.differential.torch.test_torch_products import pytestmark as here
 from tests.mutation.fields import mutants
 
 pytestmark = [here, pytest.mark.slow]

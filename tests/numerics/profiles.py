@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from qir.ir.text import parse as parse_graph
 from qir.ir.verify import check
-from qir.numerics import parse, profile, replaced
+from qir.profiles import parse, profile, replaced
 from qir.reference.interpreter import run
 
 Tensor = NDArray[Any]

@@ -11,20 +11,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from qir.ir import parts
+from qir.ir import lazy_arrays
 from qir.ir.dtype import F32, dtype
-from qir.ir.parts import Box, Held, Parts, boxes, full, later, pieces
+from qir.ir.lazy_arrays import Box, Held, Parts, boxes, full, later, pieces
 from qir.ir.types import Array, Grain, QuantType, TensorType
-from qir.numerics import (
-    codes_later,
-    codes_of,
-    pack,
-    packed_later,
-    packed_pieces,
-    profile,
-    unpacked_later,
-)
+from qir.numerics import pack
 from qir.numerics.packing import Order
+from qir.profiles import codes_later, codes_of, packed_later, packed_pieces, profile, unpacked_later
 
 Tensor = NDArray[np.generic]
 SEED = 61
@@ -33,8 +26,8 @@ SEED = 61
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything is large, and parts are small."""
-    monkeypatch.setattr(parts, "LEAST", 0)
-    monkeypatch.setattr(parts, "PIECE", 50)
+    monkeypatch.setattr(lazy_arrays, "LEAST", 0)
+    monkeypatch.setattr(lazy_arrays, "PIECE", 50)
 
 
 def some(rng: np.random.Generator, shape: tuple[int, ...]) -> Iterator[Box]:
@@ -90,15 +83,17 @@ def test_axes_are_turned_and_shapes_changed_part_by_part() -> None:
     rng = np.random.default_rng(SEED)
     x = rng.standard_normal((7, 13, 6)).astype(np.float32)
     for perm in itertools.permutations(range(3)):
-        same(rng, parts.turned(x, perm), x.transpose(perm))
+        same(rng, lazy_arrays.turned(x, perm), x.transpose(perm))
     held = later(x.shape, x.dtype, lambda box: x[box])
-    same(rng, parts.reshaped(held, (91, 6)), x.reshape(91, 6))
-    same(rng, parts.cut(held, (5, 13, 2)), x[:5, :, :2])
+    same(rng, lazy_arrays.reshaped(held, (91, 6)), x.reshape(91, 6))
+    same(rng, lazy_arrays.cut(held, (5, 13, 2)), x[:5, :, :2])
     codes = np.arange(-8, 28, dtype=np.int8).reshape(4, 9) % 16 - 8
-    moved = parts.shifted(later(codes.shape, codes.dtype, lambda box: codes[box]), 8, U1)
+    moved = lazy_arrays.shifted(later(codes.shape, codes.dtype, lambda box: codes[box]), 8, U1)
     same(rng, moved, (codes + 8).astype(np.uint8))
-    assert parts.equal(held, x)
-    assert not parts.equal(parts.turned(x, (0, 2, 1)), parts.turned(x + 1, (0, 2, 1)))
+    assert lazy_arrays.equal(held, x)
+    assert not lazy_arrays.equal(
+        lazy_arrays.turned(x, (0, 2, 1)), lazy_arrays.turned(x + 1, (0, 2, 1))
+    )
 
 
 U1 = np.dtype(np.uint8)
@@ -158,11 +153,11 @@ def test_boxes_follow_each_other_and_are_small() -> None:
         counted = np.arange(np.prod(shape, dtype=int)).reshape(shape)
         runs = [counted[box].reshape(-1) for box in found]
         assert np.concatenate(runs).tolist() == counted.reshape(-1).tolist()
-        assert max(run.size for run in runs) <= parts.PIECE
+        assert max(run.size for run in runs) <= lazy_arrays.PIECE
 
 
 def test_the_last_whole_arrays_are_kept_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts, "KEPT", 250)
+    monkeypatch.setattr(lazy_arrays, "KEPT", 250)
     made = []
 
     def one() -> Parts:

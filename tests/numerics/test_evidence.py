@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from qir.errors import ProfileError
-from qir.numerics import parse, profile
+from qir.profiles import parse, profile
 
 UNPROVED = [
     ("", "line 5: claim = 'exact' needs evidence with how many results were compared"),

@@ -13,8 +13,8 @@ from qir.ir.attrs import Attr
 from qir.ir.dims import Shape, symbol
 from qir.ir.dtype import F32, I8, dtype
 from qir.ir.types import Declared, Grain, QuantType, TensorType, param, uniform
-from qir.numerics import Query, dumps, parse
-from qir.numerics.forms import FORMS, forms_of
+from qir.profiles import Query, dumps, parse
+from qir.profiles.kernel_forms import FORMS, forms_of
 
 U8 = uniform(dtype("u8"), np.float32(1))
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from qir.numerics import Query, profile, profile_names
-from qir.numerics.evidence import weaker
+from qir.profiles import Query, profile, profile_names
+from qir.profiles.evidence import weaker
 
 ISAS = ("any", "avx2", "avx512", "vnni", "amx")
 

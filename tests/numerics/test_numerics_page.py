@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from qir.numerics import profile, profile_names
-from qir.numerics.evidence import counted
+from qir.profiles import profile, profile_names
+from qir.profiles.evidence import counted
 from tests.numerics_page import PAGE, ROOT, numerics_page
 from tests.picture_of_steps import PICTURE, picture
 

@@ -19,8 +19,8 @@ from qir.ir.node import Node
 from qir.ir.ops import OPS
 from qir.ir.types import Array, QuantType, TensorType, uniform
 from qir.ledger import Ledger
-from qir.numerics import Profile, Query, choosing, dequantizing, quantizing, query_of
-from qir.passes.group import Group
+from qir.passes.forms.group import Group
+from qir.profiles import Profile, Query, choosing, dequantizing, quantizing, query_of
 from qir.reference.interpreter import run, run_node
 from qir.rewrite.fusing import match_of
 from qir.testing.feeding import APART, feed
@@ -143,7 +143,7 @@ BUILDING = re.compile(r"(?<!\w)Query\((?!\"constant\"|\"\"\))")
 def test_questions_are_built_in_one_place() -> None:
     files = [p for top in ("qir", "frontends", "backends") for p in (ROOT / top).rglob("*.py")]
     found = [p.relative_to(ROOT).as_posix() for p in files if BUILDING.search(p.read_text("utf-8"))]
-    assert found == ["qir/numerics/profile.py"]
+    assert found == ["qir/profiles/profile.py"]
 
 
 TYPES = {

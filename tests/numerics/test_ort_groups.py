@@ -9,9 +9,9 @@ import pytest
 
 from qir.ir.node import Node
 from qir.ledger import Ledger
-from qir.numerics import Group as Row
-from qir.numerics import profile
-from qir.passes.group import Group
+from qir.passes.forms.group import Group
+from qir.profiles import Group as Row
+from qir.profiles import profile
 from tests.differential.comparison import read
 from tests.installed import OPTIMIZED
 

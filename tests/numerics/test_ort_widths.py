@@ -15,7 +15,7 @@ from qir.ir.dtype import dtype
 from qir.ir.types import uniform
 from qir.ledger import Ledger
 from qir.numerics import affine_of
-from qir.passes.group import Group
+from qir.passes.forms.group import Group
 from qir.reference.methods import exponent_table
 from tests.installed import OPTIMIZED
 

@@ -7,10 +7,11 @@ import pytest
 
 import qir
 from qir.errors import ProfileError
-from qir.numerics import Method, parse, profile
-from qir.numerics.library import replaced
-from qir.numerics.parameters import PARAMS, fault
-from qir.numerics.profile import Entry, Head, Profile, When
+from qir.numerics import Method
+from qir.profiles import parse, profile
+from qir.profiles.library import replaced
+from qir.profiles.method_parameters import PARAMS, fault
+from qir.profiles.profile import Entry, Head, Profile, When
 from qir.reference.methods import METHODS
 
 HEAD = 'name = "p"\nextends = "native"\n[[rule]]\nop = "add"\n'

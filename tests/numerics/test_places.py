@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from qir.numerics.places import places
+from qir.profiles.toml_positions import places
 
 FILES = sorted(Path(__file__).parents[2].glob("backends/*/profiles/*.toml"))
 

@@ -14,8 +14,8 @@ from qir.errors import UsageError
 from qir.ir.dtype import dtype
 from qir.ir.graph import Graph
 from qir.ir.types import Array, TensorType, uniform
-from qir.numerics import parse, profile, replaced
-from qir.numerics.processor import best_isa, moved, on_processor
+from qir.profiles import parse, profile, replaced
+from qir.profiles.processor import best_isa, moved, on_processor
 from tests.cli.command import qir
 
 FBGEMM, ORT = "torch-2.13.fbgemm", "ort-1.31"
@@ -48,7 +48,7 @@ def sums(*, saturate: bool) -> np.ndarray:
 def here(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """What this processor is taken for."""
     isa = str(request.param)
-    monkeypatch.setattr("qir.numerics.processor.best_isa", lambda: isa)
+    monkeypatch.setattr("qir.profiles.processor.best_isa", lambda: isa)
     return isa
 
 

@@ -9,9 +9,9 @@ import pytest
 
 from qir.errors import ProfileError
 from qir.ir.text import parse as parse_graph
-from qir.numerics import Profile, Query, dumps, given, load, parse, profile, profile_names, resolve
 from qir.numerics.fields import BLOCKS, READS, field_types, fits, levels_of, said
-from qir.numerics.profile import differences
+from qir.profiles import Profile, Query, dumps, given, load, parse, profile, profile_names, resolve
+from qir.profiles.profile import differences
 from qir.reference.methods import METHODS
 
 NAMES = ("native", "ort-1.31", "ort-1.31.noopt")

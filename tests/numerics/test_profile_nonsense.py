@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from qir.errors import ProfileError
-from qir.numerics import parse, profile
-from qir.numerics.sense import behind, repeated
+from qir.numerics.consistency import behind, repeated
+from qir.profiles import parse, profile
 
 HEAD = 'name = "a"\nextends = "native"\n'
 RULE = '[[rule]]\nop = "linear"\nrequant = {round = "away"}\n'

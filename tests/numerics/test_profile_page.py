@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from qir.numerics import parse, profile
 from qir.numerics.fields import BLOCKS, field_types, said
+from qir.profiles import parse, profile
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "profiles.md"
 

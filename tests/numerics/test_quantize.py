@@ -13,20 +13,9 @@ from hypothesis import strategies as st
 from qir.errors import OpError, ProfileError
 from qir.ir.dtype import dtype
 from qir.ir.types import uniform
-from qir.numerics import (
-    Query,
-    affine,
-    affine_of,
-    bias_codes,
-    codes_of,
-    dequantize,
-    multiplier,
-    profile,
-    quantize,
-    reals_of,
-    requantize,
-)
+from qir.numerics import affine, affine_of, bias_codes, dequantize, multiplier, quantize, requantize
 from qir.numerics.fields import Bias, Dequantize, Quantize, Requant, Rule
+from qir.profiles import Query, codes_of, profile, reals_of
 
 from .test_rounding import EXACT
 

@@ -8,8 +8,9 @@ from onnxruntime.quantization.quant_utils import compute_scale_zp, get_qmin_qmax
 from qir.errors import ProfileError
 from qir.ir.dtype import I8, U8, dtype
 from qir.ir.scheme import parse_scheme
-from qir.numerics import NAMED, Query, choose, numbers_for, profile
+from qir.numerics import NAMED, choose
 from qir.numerics.fields import Choose
+from qir.profiles import Query, numbers_for, profile
 
 F = np.float32
 KINDS = {

@@ -7,13 +7,13 @@ from typing import TypeAlias
 
 import numpy as np
 
+from qir.analysis.kernel_groups import Kernel
 from qir.ir.attrs import Attr
 from qir.ir.dtype import F32
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.origin import Origin
 from qir.ir.types import TensorType
-from qir.passes._kernels import Kernel
 
 Activations: TypeAlias = "tuple[tuple[str, dict[str, Attr]], ...]"
 """Ops with their attributes; those that stand there twice are chosen more often."""

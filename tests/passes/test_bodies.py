@@ -8,10 +8,10 @@ import pytest
 from qir.ir.graph import Graph
 from qir.ir.text import parse, print_graph
 from qir.ledger import Ledger
-from qir.passes.expand_qdq import ExpandQdq
-from qir.passes.fold_constants import FoldConstants
-from qir.passes.fuse_qdq import FuseQdq
-from qir.passes.prune import Prune
+from qir.passes.cleanup.prune import Prune
+from qir.passes.fold.fold_constants import FoldConstants
+from qir.passes.forms.expand_qdq import ExpandQdq
+from qir.passes.forms.fuse_qdq import FuseQdq
 from qir.reference.interpreter import run
 from qir.rewrite import Pass, run_passes
 

@@ -16,7 +16,7 @@ from qir.ir.node import Value
 from qir.ir.text import parse
 from qir.ir.types import TensorType, uniform
 from qir.ledger import Ledger
-from qir.passes.clean_moves import CleanMoves, holds
+from qir.passes.cleanup.clean_moves import CleanMoves, holds
 from qir.rewrite import run_passes
 from tests.passes.keeping import keep, keeps
 

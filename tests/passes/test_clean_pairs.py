@@ -13,8 +13,8 @@ from qir.ir.graph import Graph
 from qir.ir.text import parse
 from qir.ir.types import Array, QuantType, TensorType, uniform
 from qir.ledger import Ledger
-from qir.numerics import profile_names
-from qir.passes.clean_pairs import CleanPairs
+from qir.passes.cleanup.clean_pairs import CleanPairs
+from qir.profiles import profile_names
 from qir.reference.interpreter import run
 from qir.rewrite import run_passes
 from tests.passes.keeping import keep, keeps

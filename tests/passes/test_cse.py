@@ -13,7 +13,7 @@ from qir.ir.scheme import Scheme
 from qir.ir.text import parse
 from qir.ir.types import Array, TensorType
 from qir.ledger import Ledger
-from qir.passes.cse import Cse
+from qir.passes.cleanup.cse import Cse
 from qir.rewrite import run_passes
 from qir.testing import random_graph
 from tests.passes.keeping import keep, keeps

@@ -18,7 +18,7 @@ from qir.ir.printer import print_graph
 from qir.ledger import Ledger
 from qir.reference.interpreter import run
 from qir.rewrite import Pass, run_passes
-from qir.rewrite.validation import Validation
+from qir.rewrite.runner.validation import Validation
 from qir.testing import EVERY, random_graph, sample_inputs
 from tests.golden.reading import Golden
 from tests.golden.test_golden import FILES

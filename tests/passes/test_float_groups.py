@@ -9,15 +9,15 @@ import pytest
 
 import qir
 from qir import pipeline
+from qir.analysis.kernel_groups import Kernel, kernels
 from qir.errors import UsageError
 from qir.inspect.left_float import left_float
 from qir.ir.graph import Graph
 from qir.ir.text import parse
 from qir.ledger import Ledger
-from qir.numerics import profile, profile_names
-from qir.passes._kernels import Kernel, kernels
-from qir.passes.group import Group
-from qir.passes.open_groups import OpenGroups
+from qir.passes.forms.group import Group
+from qir.passes.forms.open_groups import OpenGroups
+from qir.profiles import profile, profile_names
 from qir.reference.interpreter import run
 from qir.rewrite import run_passes
 from qir.target import target

@@ -14,7 +14,7 @@ from qir.ir.graph import Graph
 from qir.ir.node import Value
 from qir.ir.types import Array, TensorType
 from qir.ledger import Change, Ledger
-from qir.passes.fold_batch_norm import FoldBatchNorm
+from qir.passes.fold.fold_batch_norm import FoldBatchNorm
 from qir.rewrite import run_passes
 from tests.passes.keeping import keep, keeps
 

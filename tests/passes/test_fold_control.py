@@ -13,7 +13,7 @@ from qir.ir.origin import Origin
 from qir.ir.text import parse
 from qir.ir.verify import errors
 from qir.ledger import Ledger
-from qir.passes.fold_control import FoldControl
+from qir.passes.fold.fold_control import FoldControl
 from qir.rewrite import run_passes
 from qir.testing import random_graph
 from tests.passes.keeping import keep, keeps

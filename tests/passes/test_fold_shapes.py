@@ -16,7 +16,7 @@ from qir.ir.node import Value
 from qir.ir.text import parse
 from qir.ir.types import TensorType
 from qir.ledger import Ledger
-from qir.passes.fold_shapes import FoldShapes
+from qir.passes.fold.fold_shapes import FoldShapes
 from qir.reference.interpreter import run
 from qir.rewrite import run_passes
 from tests.passes.keeping import keep, keeps

@@ -14,9 +14,9 @@ from qir.ir.dtype import dtype_of
 from qir.ir.graph import Graph
 from qir.ir.text import parse
 from qir.ledger import Change, Entry, Ledger
-from qir.numerics import profile, query_of
-from qir.numerics.evidence import weaker
-from qir.passes.group import Group
+from qir.passes.forms.group import Group
+from qir.profiles import profile, query_of
+from qir.profiles.evidence import weaker
 from qir.reference.interpreter import run
 from qir.rewrite import run_passes
 from tests.cli.command import qir

@@ -6,8 +6,8 @@ import pytest
 
 from qir.ir.text import parse
 from qir.ledger import Ledger
-from qir.numerics import profile, profile_names
-from qir.passes.group import Group
+from qir.passes.forms.group import Group
+from qir.profiles import profile, profile_names
 
 HEADS = {
     "linear": ("%d0 = dequantize(%w) : 5x4xf32", "linear(%dx, %d0)", "2x4", "5x4", "2x5"),

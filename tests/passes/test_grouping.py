@@ -15,8 +15,8 @@ from qir.ir.node import Value
 from qir.ir.text import parse
 from qir.ir.types import TensorType
 from qir.ledger import Ledger
-from qir.passes.fold_bias import FoldBias
-from qir.passes.group_activations import GroupActivations
+from qir.passes.fold.fold_bias import FoldBias
+from qir.passes.forms.group_activations import GroupActivations
 from qir.rewrite import run_passes
 from tests.passes.keeping import keep, keeps
 

@@ -9,7 +9,7 @@ from qir import pipeline, registry
 from qir.ir.graph import Graph
 from qir.ir.text import parse
 from qir.ledger import Change, Ledger
-from qir.passes.lower_integer import LowerInteger
+from qir.passes.forms.lower_integer import LowerInteger
 from qir.reference.interpreter import run
 from qir.rewrite import Pass
 from qir.testing import random_graph, sample_inputs

@@ -15,7 +15,7 @@ import qir
 from qir.ir.graph import Graph
 from qir.ir.text import parse
 from qir.ledger import Ledger
-from qir.passes.lift_dynamic import LiftDynamic
+from qir.passes.forms.lift_dynamic import LiftDynamic
 from qir.reference.interpreter import run
 from qir.rewrite import run_passes
 from tests.golden.reading import generated

@@ -14,7 +14,7 @@ from qir.ir.dims import symbol
 from qir.ir.dtype import dtype
 from qir.ir.graph import Graph
 from qir.ir.types import TensorType
-from qir.passes.lower_linear import LowerLinear
+from qir.passes.forms.lower_linear import LowerLinear
 from qir.reference.interpreter import run
 from qir.rewrite import run_passes
 

@@ -11,8 +11,8 @@ from qir.ir.dtype import dtype
 from qir.ir.graph import Graph
 from qir.ir.text import parse
 from qir.ledger import Ledger
-from qir.passes.clean_moves import CleanMoves
-from qir.passes.cse import Cse
+from qir.passes.cleanup.clean_moves import CleanMoves
+from qir.passes.cleanup.cse import Cse
 from qir.reference.interpreter import run
 from qir.rewrite import run_passes
 from tests.passes.keeping import keep

@@ -9,9 +9,9 @@ from qir.errors import QirError
 from qir.ir.graph import Graph
 from qir.ir.text import parse
 from qir.ledger import Change, Ledger
-from qir.passes.fold_parameters import FoldParameters
-from qir.passes.prune import Prune
-from qir.passes.unfold_parameters import UnfoldParameters
+from qir.passes.cleanup.prune import Prune
+from qir.passes.fold.fold_parameters import FoldParameters
+from qir.passes.fold.unfold_parameters import UnfoldParameters
 from qir.reference.interpreter import run
 from qir.rewrite import run_passes
 from qir.testing import Form, random_graph, sample_inputs

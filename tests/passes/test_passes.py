@@ -18,11 +18,11 @@ from qir.ir.text import print_graph
 from qir.ir.types import Array, TensorType
 from qir.ir.verify import verify
 from qir.ledger import Change, Ledger
-from qir.passes.expand_qdq import ExpandQdq
-from qir.passes.fold_batch_norm import FoldBatchNorm
-from qir.passes.fold_constants import FoldConstants
-from qir.passes.fuse_qdq import FuseQdq
-from qir.passes.prune import Prune
+from qir.passes.cleanup.prune import Prune
+from qir.passes.fold.fold_batch_norm import FoldBatchNorm
+from qir.passes.fold.fold_constants import FoldConstants
+from qir.passes.forms.expand_qdq import ExpandQdq
+from qir.passes.forms.fuse_qdq import FuseQdq
 from qir.reference.interpreter import run
 from qir.rewrite import Pass, run_passes
 from qir.testing import FORMS, graphs, random_graph, sample_inputs

@@ -12,8 +12,8 @@ from qir.ir.ops import spec
 from qir.ir.text import print_graph
 from qir.ir.types import QuantType
 from qir.ledger import Ledger
-from qir.passes.assign_schemes import AssignSchemes
-from qir.passes.materialize import Materialize
+from qir.passes.quantize.assign_schemes import AssignSchemes
+from qir.passes.quantize.materialize import Materialize
 from qir.rewrite import run_passes
 from qir.target import target
 from qir.testing import random_graph, sample_inputs

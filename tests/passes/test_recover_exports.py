@@ -15,8 +15,8 @@ from torch.nn import functional as f
 import qir
 from qir.ir.graph import Graph
 from qir.ledger import Ledger
-from qir.passes.fold_constants import FoldConstants
-from qir.passes.fold_shapes import FoldShapes
+from qir.passes.fold.fold_constants import FoldConstants
+from qir.passes.fold.fold_shapes import FoldShapes
 from qir.passes.recover import Recover
 from qir.reference.interpreter import run
 from qir.rewrite import Pass, run_passes

@@ -14,7 +14,7 @@ from qir.ledger import Ledger
 from qir.passes.recover import Recover
 from qir.reference.interpreter import run
 from qir.rewrite import run_passes
-from qir.rewrite.options import options_text, parse_passes
+from qir.rewrite.runner.options import options_text, parse_passes
 from tests.passes.test_recover import ops, recovered
 
 CHOICES = (

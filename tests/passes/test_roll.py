@@ -15,9 +15,9 @@ import qir
 from qir.ir.graph import Graph
 from qir.ir.text import parse
 from qir.ledger import Ledger
-from qir.passes.fold_shapes import FoldShapes
-from qir.passes.roll import Roll
-from qir.passes.unroll import Unroll
+from qir.passes.fold.fold_shapes import FoldShapes
+from qir.passes.loops.roll import Roll
+from qir.passes.loops.unroll import Unroll
 from qir.reference.interpreter import run
 from qir.rewrite import run_passes
 from qir.testing import sample_inputs

@@ -16,9 +16,9 @@ import qir
 from qir.ir.graph import Graph
 from qir.ir.text import parse
 from qir.ledger import Ledger
-from qir.passes.fold_constants import FoldConstants
-from qir.passes.fold_shapes import FoldShapes
-from qir.passes.roll import Roll
+from qir.passes.fold.fold_constants import FoldConstants
+from qir.passes.fold.fold_shapes import FoldShapes
+from qir.passes.loops.roll import Roll
 from qir.reference.interpreter import run
 from qir.rewrite import run_passes
 from tests.passes.test_roll import ops, rolled

@@ -9,7 +9,7 @@ from qir.errors import ParseError, SchemeError
 from qir.ir.graph import Graph
 from qir.ir.scheme import RESULT
 from qir.ir.text import parse
-from qir.passes.assign_schemes import Wish, assign
+from qir.passes.quantize.assign_schemes import Wish, assign
 from qir.target import target
 
 TEXT = """

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from qir.backends.onnx.model import to_model
+from qir.backends.onnx.writer.graph import to_model
 from qir.errors import Refused
 from qir.ir.graph import Graph
 from qir.ir.text import parse
 from qir.ir.verify import check, verify
 from qir.ledger import Ledger
-from qir.passes.expand_qdq import ExpandQdq
-from qir.passes.fuse_qdq import FuseQdq
+from qir.passes.forms.expand_qdq import ExpandQdq
+from qir.passes.forms.fuse_qdq import FuseQdq
 from qir.reference.interpreter import run
 
 MAP = "!quant.uniform<u8:f32, 0.1:7>"

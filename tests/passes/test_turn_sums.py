@@ -7,7 +7,7 @@ from qir.ir.dtype import F32
 from qir.ir.graph import Graph
 from qir.ir.types import Array, TensorType
 from qir.ledger import Ledger
-from qir.passes.turn_sums import TurnSums
+from qir.passes.forms.turn_sums import TurnSums
 from qir.reference.interpreter import run
 
 IMAGE = (2, 3, 4, 5)

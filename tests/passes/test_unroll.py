@@ -12,7 +12,7 @@ from qir.errors import PassError
 from qir.ir.graph import Graph
 from qir.ir.text import parse
 from qir.ledger import Ledger
-from qir.passes.unroll import Unroll
+from qir.passes.loops.unroll import Unroll
 from qir.reference.interpreter import run
 from qir.rewrite import run_passes
 from qir.testing import sample_inputs

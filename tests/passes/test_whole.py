@@ -12,12 +12,12 @@ from qir.ir.graph import Graph
 from qir.ir.text import parse
 from qir.ir.verify import errors
 from qir.ledger import Ledger
-from qir.passes.expand_qdq import ExpandQdq
-from qir.passes.fold_batch_norm import FoldBatchNorm
-from qir.passes.fold_constants import FoldConstants
-from qir.passes.fuse_qdq import FuseQdq
-from qir.passes.prune import Prune
-from qir.passes.turn_sums import TurnSums
+from qir.passes.cleanup.prune import Prune
+from qir.passes.fold.fold_batch_norm import FoldBatchNorm
+from qir.passes.fold.fold_constants import FoldConstants
+from qir.passes.forms.expand_qdq import ExpandQdq
+from qir.passes.forms.fuse_qdq import FuseQdq
+from qir.passes.forms.turn_sums import TurnSums
 from qir.reference.interpreter import Tensor, run
 from qir.rewrite import Pass, run_passes
 from qir.testing import random_graph, sample_inputs

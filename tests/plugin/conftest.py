@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from qir import registry
-from qir.numerics.library import _READ
+from qir.profiles.library import _READ
 from tests.plugin.installing import install_acme
 
 

@@ -17,7 +17,7 @@ from qir.errors import PluginError, QirError
 from qir.inspect import metric
 from qir.inspect.plugins import plugins
 from qir.reference.interpreter import run
-from qir.rewrite.options import parse_passes
+from qir.rewrite.runner.options import parse_passes
 from qir.testing import Check, check_plugin, random_graph, require, sample_inputs
 from qir.testing.chance import EVERY, Form
 from tests.cli.command import qir as command

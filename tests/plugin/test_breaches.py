@@ -17,8 +17,8 @@ from qir.ir.node import Node
 from qir.ledger import Ledger
 from qir.reference.interpreter import run
 from qir.rewrite import Pass, run_passes
-from qir.rewrite.options import parse_passes
-from qir.rewrite.validation import Validation
+from qir.rewrite.runner.options import parse_passes
+from qir.rewrite.runner.validation import Validation
 from qir.testing import check_pass
 from tests.cli.command import Outcome
 from tests.cli.command import qir as command
@@ -191,7 +191,7 @@ def test_a_pass_that_changes_nothing_and_says_so_is_told_with_what_it_asked_for(
         name = "boaster"
 
         def run(self, graph: Graph, ledger: Ledger) -> int:
-            from qir.rewrite.watch import may
+            from qir.rewrite.runner.filter import may
 
             return sum(may(self.name, "boast", node) for node in graph if node.op == "relu")
 

@@ -15,12 +15,12 @@ from onnx.reference import ReferenceEvaluator
 
 from qir.errors import OpError, TypeRuleError
 from qir.ir.attrs import Attr
-from qir.ir.cost import macs
 from qir.ir.dtype import F16, F32, I8, U8, dtype_of
 from qir.ir.graph import Graph
 from qir.ir.text import parse, print_graph
 from qir.ir.types import TensorType, uniform
 from qir.ir.verify import verify
+from qir.query.cost import macs
 from qir.reference.interpreter import run
 from qir.reference.table import compute_all
 from tests.reference.oracles import assert_close, assert_rounded_once

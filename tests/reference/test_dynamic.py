@@ -15,8 +15,8 @@ from qir.ir.text import parse
 from qir.ir.types import Array
 from qir.ir.verify import check
 from qir.ledger import Ledger
-from qir.passes.expand_qdq import ExpandQdq
-from qir.passes.fold_parameters import FoldParameters
+from qir.passes.fold.fold_parameters import FoldParameters
+from qir.passes.forms.expand_qdq import ExpandQdq
 from qir.reference.interpreter import run
 from qir.rewrite import run_passes
 from tests.reference.dynamic_graphs import Dynamic

@@ -8,7 +8,7 @@ import pytest
 from qir.errors import OpError
 from qir.ir.text import parse
 from qir.ledger import Ledger
-from qir.passes.expand_qdq import ExpandQdq
+from qir.passes.forms.expand_qdq import ExpandQdq
 from qir.reference.interpreter import run
 from qir.rewrite import run_passes
 

@@ -10,9 +10,9 @@ import pytest
 from numpy.typing import NDArray
 
 import qir
-from qir.numerics import profile_names
-from qir.passes.fuse_qdq import FuseQdq
-from qir.passes.group import Group
+from qir.passes.forms.fuse_qdq import FuseQdq
+from qir.passes.forms.group import Group
+from qir.profiles import profile_names
 from qir.rewrite import run_passes
 from tests.reference.mobilenet import mobilenet_v2
 

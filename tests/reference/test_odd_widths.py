@@ -16,7 +16,7 @@ from qir.ir.dtype import dtype, dtype_of
 from qir.ir.graph import Graph
 from qir.ir.text import parse
 from qir.ledger import Ledger
-from qir.passes.fold_constants import FoldConstants
+from qir.passes.fold.fold_constants import FoldConstants
 from qir.reference.interpreter import run
 from qir.reference.table import cast
 from tests.reference.oracles import onnxruntime_runs

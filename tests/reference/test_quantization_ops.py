@@ -16,8 +16,8 @@ from qir.ir.text import parse
 from qir.ir.types import TensorType
 from qir.ir.verify import check
 from qir.ledger import Ledger
-from qir.passes.fold_constants import FoldConstants
-from qir.passes.fuse_qdq import FuseQdq
+from qir.passes.fold.fold_constants import FoldConstants
+from qir.passes.forms.fuse_qdq import FuseQdq
 from qir.reference.interpreter import run
 from qir.rewrite import run_passes
 

@@ -13,7 +13,6 @@ from onnx import ValueInfoProto, helper
 
 from qir.errors import DataError, OpError, TypeRuleError
 from qir.ir.attrs import Attr
-from qir.ir.cost import macs
 from qir.ir.dtype import F64, I8, I16, U8, dtype_of
 from qir.ir.graph import Graph
 from qir.ir.node import Value
@@ -22,7 +21,8 @@ from qir.ir.text import parse, print_graph
 from qir.ir.types import QuantType, TensorType, uniform
 from qir.ir.verify import verify
 from qir.ledger import Ledger
-from qir.passes.expand_qdq import ExpandQdq
+from qir.passes.forms.expand_qdq import ExpandQdq
+from qir.query.cost import macs
 from qir.reference.interpreter import run
 from qir.reference.table import compute_all
 from tests.reference.oracles import assert_close, assert_rounded_once

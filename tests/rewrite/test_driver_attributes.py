@@ -17,7 +17,7 @@ from qir.ir.scheme import Scheme
 from qir.ir.types import Array
 from qir.ledger import Ledger
 from qir.rewrite import run_passes
-from qir.rewrite.contract import Pass
+from qir.rewrite.runner.contract import Pass
 from qir.testing import FORMS, random_graph
 from tests.ir.test_graph import KIND, start
 

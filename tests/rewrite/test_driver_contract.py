@@ -19,10 +19,10 @@ from qir.ir.text import parse
 from qir.ir.types import TensorType
 from qir.ledger import Change, Ledger
 from qir.rewrite import Pass, Report, run_passes
-from qir.rewrite.journal import Journal
-from qir.rewrite.numbering import WHOLE
-from qir.rewrite.properties import PROPERTIES
-from qir.rewrite.watch import may
+from qir.rewrite.runner.filter import may
+from qir.rewrite.runner.journal import Journal
+from qir.rewrite.runner.numbering import WHOLE
+from qir.rewrite.runner.properties import PROPERTIES
 
 RELUS = 12
 

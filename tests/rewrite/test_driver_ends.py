@@ -17,9 +17,9 @@ from qir.ir.types import Array, TensorType
 from qir.ledger import Ledger
 from qir.reference.interpreter import run
 from qir.rewrite import ANOTHER, Pass, Tolerance, run_passes
-from qir.rewrite.ends import Ends, refines
-from qir.rewrite.validation import Validation
-from qir.rewrite.watch import may
+from qir.rewrite.runner.filter import may
+from qir.rewrite.runner.interface import Ends, refines
+from qir.rewrite.runner.validation import Validation
 from qir.testing import check_pass
 
 TEXT = """graph main as native {

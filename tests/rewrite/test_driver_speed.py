@@ -12,10 +12,10 @@ from qir.ir.dtype import F32
 from qir.ir.graph import Graph
 from qir.ir.types import Array, TensorType
 from qir.ledger import Ledger
-from qir.passes.fold_batch_norm import FoldBatchNorm
-from qir.passes.fold_constants import FoldConstants
-from qir.passes.prune import Prune
-from qir.passes.turn_sums import TurnSums
+from qir.passes.cleanup.prune import Prune
+from qir.passes.fold.fold_batch_norm import FoldBatchNorm
+from qir.passes.fold.fold_constants import FoldConstants
+from qir.passes.forms.turn_sums import TurnSums
 from qir.rewrite import run_passes
 
 KIND = TensorType((1, 2, 2, 2), F32)

@@ -17,12 +17,12 @@ from qir.ir.node import Node, Value
 from qir.ir.text import parse
 from qir.ir.types import Array
 from qir.ledger import Ledger
-from qir.passes.prune import Prune
+from qir.passes.cleanup.prune import Prune
 from qir.reference.interpreter import run
 from qir.rewrite import ANOTHER, Pass, Tolerance, run_passes
-from qir.rewrite.bisecting import Trial, bisect
-from qir.rewrite.validation import Validation, far_reals
-from qir.rewrite.watch import may
+from qir.rewrite.runner.bisection import Trial, bisect
+from qir.rewrite.runner.filter import may
+from qir.rewrite.runner.validation import Validation, far_reals
 
 COUNT = 40
 SEED = 7

@@ -4,9 +4,9 @@ import pytest
 
 from qir.errors import ParseError, TypeRuleError, UsageError
 from qir.ir.node import Value
-from qir.rewrite.match import Match
-from qir.rewrite.matching import match_at, matches
-from qir.rewrite.pattern import (
+from qir.rewrite.patterns.match import Match
+from qir.rewrite.patterns.matching import match_at, matches
+from qir.rewrite.patterns.pattern import (
     FLOW,
     Ops,
     Pattern,

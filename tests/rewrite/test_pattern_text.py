@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from qir.errors import ParseError
-from qir.rewrite.matching import matches
-from qir.rewrite.pattern import Pattern
-from qir.rewrite.pattern_text import parse_pattern
+from qir.rewrite.patterns.matching import matches
+from qir.rewrite.patterns.parser import parse_pattern
+from qir.rewrite.patterns.pattern import Pattern
 from tests.rewrite import test_pattern as written
 from tests.rewrite.graphs import GELU, LAYER_NORM, SOFTMAX, TANH_GELU, graph, residual
 from tests.rewrite.test_prefilter import PATTERNS

@@ -13,9 +13,9 @@ import qir as package
 from qir.ir.graph import Graph
 from qir.ir.text import parse
 from qir.ledger import Ledger
-from qir.passes.fold_batch_norm import FoldBatchNorm
-from qir.rewrite.library import find_places, places
-from qir.rewrite.places import Condition, Place, ask
+from qir.passes.fold.fold_batch_norm import FoldBatchNorm
+from qir.rewrite.patterns.conditions import Condition, Place, ask
+from qir.rewrite.patterns.library import find_places, places
 from tests.cli.command import assert_one_line, qir
 
 ROWS = "\n".join(f"  %{n} = constant([1.0, 2.0]) : 2xf32" for n in ("g", "b", "m", "v"))

@@ -13,10 +13,10 @@ from qir.ir.dtype import F32
 from qir.ir.graph import Graph
 from qir.ir.types import Array, TensorType
 from qir.ledger import Ledger
-from qir.rewrite.matching import match_at
-from qir.rewrite.pattern import Ops, Pattern, Var, near, optional, pattern, repeated
-from qir.rewrite.prefilter import candidates
-from qir.rewrite.rewriting import Rewrite, rewrite
+from qir.rewrite.patterns.matching import match_at
+from qir.rewrite.patterns.pattern import Ops, Pattern, Var, near, optional, pattern, repeated
+from qir.rewrite.patterns.prefilter import candidates
+from qir.rewrite.patterns.rewriting import Rewrite, rewrite
 from qir.testing import random_graph
 from tests.rewrite.test_rewriting import network
 

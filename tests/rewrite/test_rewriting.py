@@ -18,11 +18,11 @@ from qir.ir.verify import errors
 from qir.ledger import Change, Ledger
 from qir.reference.interpreter import run
 from qir.rewrite import run_passes
-from qir.rewrite.match import Match
-from qir.rewrite.matching import matches
-from qir.rewrite.pattern import Ops, Pattern, Term, Var, maybe, near, pattern, repeated
-from qir.rewrite.rewriting import PatternPass, Rewrite, rewrite
-from qir.rewrite.watch import watching
+from qir.rewrite.patterns.match import Match
+from qir.rewrite.patterns.matching import matches
+from qir.rewrite.patterns.pattern import Ops, Pattern, Term, Var, maybe, near, pattern, repeated
+from qir.rewrite.patterns.rewriting import PatternPass, Rewrite, rewrite
+from qir.rewrite.runner.filter import watching
 from tests.rewrite.graphs import GELU, graph, residual
 
 

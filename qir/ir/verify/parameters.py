@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir.ir import dims
+from qir.ir.lazy_arrays import bounds_of, pieces
 from qir.ir.ops import COMPANIONS
 from qir.ir.ops.graph import GIVEN
-from qir.ir.parts import bounds_of, pieces
 from qir.ir.types import Array, QuantType, TensorType
 from qir.ir.verify.rule import Fault, Seen
 from qir.ir.verify.step import Step

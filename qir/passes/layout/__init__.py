@@ -11,8 +11,8 @@ from qir.ledger import Ledger
 from qir.passes.layout.passing import Passing
 from qir.passes.layout.regions import Turning
 from qir.rewrite import Pass
-from qir.rewrite.tolerance import REGROUPED
-from qir.rewrite.turning import LAYOUTS
+from qir.rewrite.axis_permutation import LAYOUTS
+from qir.rewrite.runner.tolerance import REGROUPED
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from qir.ir import dims
 from qir.ir.dims import Shape
-from qir.rewrite.turning import Perm
+from qir.rewrite.axis_permutation import Perm
 
 
 @dataclass(frozen=True, slots=True)

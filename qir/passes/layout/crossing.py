@@ -21,7 +21,7 @@ from qir.ir.node import Node, Use, Value
 from qir.ir.ops import spec
 from qir.ir.types import Array
 from qir.passes.layout.blocks import reshaped
-from qir.rewrite.turning import (
+from qir.rewrite.axis_permutation import (
     SPATIAL,
     Perm,
     composed,

@@ -12,8 +12,8 @@ from qir.ir.types import Array
 from qir.ledger import Change, Ledger
 from qir.passes.layout.blocks import reshaped
 from qir.passes.layout.crossing import Edit, Mixed, plan, sizes_of, wholes
-from qir.rewrite.turning import Perm, composed, inverse, still, turned_lineage, turned_type
-from qir.rewrite.watch import may
+from qir.rewrite.axis_permutation import Perm, composed, inverse, still, turned_lineage, turned_type
+from qir.rewrite.runner.filter import may
 
 _RESHAPES = ("reshape", "flatten", "squeeze", "unsqueeze")
 _SUMS = frozenset(

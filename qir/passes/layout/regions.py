@@ -10,8 +10,7 @@ from qir.ir.node import Node, Use, Value
 from qir.ledger import Change, Ledger
 from qir.passes.layout.crossing import plan
 from qir.passes.layout.passing import raised
-from qir.rewrite.resizing import name_axes
-from qir.rewrite.turning import (
+from qir.rewrite.axis_permutation import (
     LAYOUTS,
     SPATIAL,
     Perm,
@@ -25,7 +24,8 @@ from qir.rewrite.turning import (
     turned_lineage,
     turned_type,
 )
-from qir.rewrite.watch import may
+from qir.rewrite.resize_axes import name_axes
+from qir.rewrite.runner.filter import may
 
 
 @dataclass(eq=False)

@@ -30,9 +30,9 @@ from qir.passes.recover import (
     squeeze_excite,
 )
 from qir.rewrite import Pass
-from qir.rewrite.pattern import Either, Many, Op, Out
-from qir.rewrite.rewriting import PatternPass, Rewrite, rewrite
-from qir.rewrite.tolerance import REGROUPED
+from qir.rewrite.patterns.pattern import Either, Many, Op, Out
+from qir.rewrite.patterns.rewriting import PatternPass, Rewrite, rewrite
+from qir.rewrite.runner.tolerance import REGROUPED
 
 FAMILIES: dict[str, tuple[Rewrite, ...]] = {
     "relus": relus.REWRITES,

@@ -8,9 +8,9 @@ from qir.ir.attrs import Attr
 from qir.ir.graph import Graph
 from qir.ir.node import Value
 from qir.passes.recover.making import number, real
-from qir.rewrite.match import Match
-from qir.rewrite.pattern import Either, Ops, Term, Var, pattern
-from qir.rewrite.rewriting import Rewrite
+from qir.rewrite.patterns.match import Match
+from qir.rewrite.patterns.pattern import Either, Ops, Term, Var, pattern
+from qir.rewrite.patterns.rewriting import Rewrite
 
 
 def _scaled(op: Ops, x: Term, where: str) -> Either:

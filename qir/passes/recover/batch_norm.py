@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 from qir.ir.graph import Graph
 from qir.ir.node import Value
 from qir.passes.recover.making import fits, stored
-from qir.rewrite.match import Match
-from qir.rewrite.pattern import Ops, Term, Var, pattern
-from qir.rewrite.rewriting import Rewrite
+from qir.rewrite.patterns.match import Match
+from qir.rewrite.patterns.pattern import Ops, Term, Var, pattern
+from qir.rewrite.patterns.rewriting import Rewrite
 
 _PRODUCTS = frozenset(
     "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d "

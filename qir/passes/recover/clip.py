@@ -6,9 +6,9 @@ from qir.ir.graph import Graph
 from qir.ir.node import Value
 from qir.ledger import Change
 from qir.passes.recover.making import number, suits, the_number
-from qir.rewrite.match import Match
-from qir.rewrite.pattern import Ops, Pattern, Term, Var, pattern
-from qir.rewrite.rewriting import Rewrite
+from qir.rewrite.patterns.match import Match
+from qir.rewrite.patterns.pattern import Ops, Pattern, Term, Var, pattern
+from qir.rewrite.patterns.rewriting import Rewrite
 
 
 @pattern

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from qir.passes.recover.making import exactly, scaled, single, squared, times
-from qir.rewrite.pattern import Either, Ops, Term, Var, pattern
-from qir.rewrite.rewriting import Rewrite
+from qir.rewrite.patterns.pattern import Either, Ops, Term, Var, pattern
+from qir.rewrite.patterns.rewriting import Rewrite
 
 _ROOT = math.sqrt(2)
 _SLOPE = math.sqrt(2 / math.pi)

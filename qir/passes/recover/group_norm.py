@@ -11,9 +11,9 @@ from qir.ir.dims import Shape
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.passes.recover.making import fits, real, stored
-from qir.rewrite.match import Match
-from qir.rewrite.pattern import Either, Ops, Term, Var, maybe, pattern
-from qir.rewrite.rewriting import Rewrite
+from qir.rewrite.patterns.match import Match
+from qir.rewrite.patterns.pattern import Either, Ops, Term, Var, maybe, pattern
+from qir.rewrite.patterns.rewriting import Rewrite
 
 
 def _by_channels(op: Ops, whole: Term) -> Either:

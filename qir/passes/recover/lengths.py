@@ -5,9 +5,9 @@ from __future__ import annotations
 from qir.ir.attrs import Attr
 from qir.ir.node import Node, Value
 from qir.passes.recover.making import one_axis, one_over, real, single, squared
-from qir.rewrite.match import Match
-from qir.rewrite.pattern import Either, Ops, Term, Var, pattern
-from qir.rewrite.rewriting import Rewrite
+from qir.rewrite.patterns.match import Match
+from qir.rewrite.patterns.pattern import Either, Ops, Term, Var, pattern
+from qir.rewrite.patterns.rewriting import Rewrite
 
 _LEAST = 1.0001e-12
 """Lengths are kept from 0 by so much at most; what is shorter than that moves."""

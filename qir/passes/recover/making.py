@@ -16,9 +16,9 @@ from qir.ir.graph import Graph
 from qir.ir.node import Value
 from qir.ir.ops import spec
 from qir.ir.types import Array, TensorType
-from qir.rewrite.match import Match
-from qir.rewrite.pattern import Either, Number, Ops, Term, Var, near
-from qir.rewrite.rewriting import Replacement
+from qir.rewrite.patterns.match import Match
+from qir.rewrite.patterns.pattern import Either, Number, Ops, Term, Var, near
+from qir.rewrite.patterns.rewriting import Replacement
 
 Attrs: TypeAlias = "Mapping[str, Attr]"
 Given: TypeAlias = "Attrs | Callable[[Match], Attrs | None]"

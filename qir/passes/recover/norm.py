@@ -19,9 +19,9 @@ from qir.passes.recover.making import (
     suits,
     the_number,
 )
-from qir.rewrite.match import Match
-from qir.rewrite.pattern import Either, Ops, Term, Var, pattern
-from qir.rewrite.rewriting import Replacement, Rewrite
+from qir.rewrite.patterns.match import Match
+from qir.rewrite.patterns.pattern import Either, Ops, Term, Var, pattern
+from qir.rewrite.patterns.rewriting import Replacement, Rewrite
 
 
 def _means(op: Ops, x: Term, name: str, keep: bool) -> Either:

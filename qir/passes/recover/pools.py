@@ -14,9 +14,9 @@ from __future__ import annotations
 from qir.ir.graph import Graph
 from qir.ir.node import Value
 from qir.passes.recover.making import last_axes, suits
-from qir.rewrite.match import Match
-from qir.rewrite.pattern import Ops, Term, Var, pattern
-from qir.rewrite.rewriting import Rewrite
+from qir.rewrite.patterns.match import Match
+from qir.rewrite.patterns.pattern import Ops, Term, Var, pattern
+from qir.rewrite.patterns.rewriting import Rewrite
 
 
 @pattern

@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 from qir.ir.graph import Graph
 from qir.ir.node import Value
 from qir.passes.recover.making import real, stored, suits, times
-from qir.rewrite.match import Match
-from qir.rewrite.pattern import Either, Ops, Term, Var, pattern
-from qir.rewrite.rewriting import Rewrite
+from qir.rewrite.patterns.match import Match
+from qir.rewrite.patterns.pattern import Either, Ops, Term, Var, pattern
+from qir.rewrite.patterns.rewriting import Rewrite
 
 
 def _high(op: Ops, x: Var) -> Either:

@@ -17,9 +17,9 @@ from qir.ir.calls import infer
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.passes.recover.making import fits, stored
-from qir.rewrite.match import Match
-from qir.rewrite.pattern import Ops, Pattern, Term, Var, pattern
-from qir.rewrite.rewriting import Rewrite
+from qir.rewrite.patterns.match import Match
+from qir.rewrite.patterns.pattern import Ops, Pattern, Term, Var, pattern
+from qir.rewrite.patterns.rewriting import Rewrite
 
 _DEEPEST = 24
 _BY_ELEMENT = frozenset("cos sin neg cast identity".split())

@@ -15,9 +15,9 @@ from qir.passes.recover.making import (
     the_number,
     times,
 )
-from qir.rewrite.match import Match
-from qir.rewrite.pattern import Ops, Term, Var, pattern, such
-from qir.rewrite.rewriting import Rewrite
+from qir.rewrite.patterns.match import Match
+from qir.rewrite.patterns.pattern import Ops, Term, Var, pattern, such
+from qir.rewrite.patterns.rewriting import Rewrite
 
 _SIXTH = such("is 1 / 6", lambda found: _is(found, 1 / 6))
 _HALF = such("is 1 / 2", lambda found: _is(found, 0.5))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from qir.ir.attrs import Attr
 from qir.passes.recover.making import one_axis, one_over, single
-from qir.rewrite.match import Match
-from qir.rewrite.pattern import Op, Ops, Term, Var, pattern
-from qir.rewrite.rewriting import Rewrite
+from qir.rewrite.patterns.match import Match
+from qir.rewrite.patterns.pattern import Op, Ops, Term, Var, pattern
+from qir.rewrite.patterns.rewriting import Rewrite
 
 
 def _less_most(op: Ops, x: Var) -> Op:

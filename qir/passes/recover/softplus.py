@@ -6,8 +6,8 @@ import math
 
 from qir.ir.node import Value
 from qir.passes.recover.making import real, single
-from qir.rewrite.pattern import Either, Ops, Term, Var, pattern
-from qir.rewrite.rewriting import Rewrite
+from qir.rewrite.patterns.pattern import Either, Ops, Term, Var, pattern
+from qir.rewrite.patterns.rewriting import Rewrite
 
 _BITS = {"f64": 52, "f32": 23, "f16": 10, "bf16": 7}
 """Bits of a float's fraction."""

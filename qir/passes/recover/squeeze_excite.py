@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
-from qir.rewrite.match import Match
-from qir.rewrite.pattern import Ops, Term, Var, maybe, pattern
-from qir.rewrite.rewriting import Rewrite
+from qir.rewrite.patterns.match import Match
+from qir.rewrite.patterns.pattern import Ops, Term, Var, maybe, pattern
+from qir.rewrite.patterns.rewriting import Rewrite
 
 KERNEL = "squeeze-excite"
 

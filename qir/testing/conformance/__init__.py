@@ -15,7 +15,7 @@ from qir.inspect.metrics import Metric
 from qir.inspect.plugins import group_of, load_plugin
 from qir.inspect.probing import Probe
 from qir.ir.ops import PluginOp
-from qir.numerics import PluginMethod, dumps, load, profile
+from qir.profiles import PluginMethod, dumps, load, profile
 from qir.rewrite import Pass
 from qir.target import Target
 from qir.testing.conformance.checklist import Broken, Check, Checklist, demand, require

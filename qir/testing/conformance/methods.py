@@ -16,8 +16,9 @@ from qir.ir.dtype import F32, I8, U8
 from qir.ir.graph import Graph
 from qir.ir.ops import spec
 from qir.ir.types import TensorType
-from qir.numerics import Method, PluginMethod, profile, query_on
-from qir.numerics.plugin_methods import plugin_method
+from qir.numerics import Method
+from qir.profiles import PluginMethod, profile, query_on
+from qir.profiles.plugin_methods import plugin_method
 from qir.reference import methods
 from qir.reference.products import PRODUCTS, Kernel
 from qir.reference.quantized import in_reals

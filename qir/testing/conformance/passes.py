@@ -11,9 +11,9 @@ from qir.ir.text import array_table, parse, print_graph
 from qir.ledger import Ledger
 from qir.reference.interpreter import run
 from qir.rewrite import Pass, Report, run_passes
-from qir.rewrite.options import options, options_text, parse_passes
-from qir.rewrite.properties import broken, named
-from qir.rewrite.validation import Validation
+from qir.rewrite.runner.options import options, options_text, parse_passes
+from qir.rewrite.runner.properties import broken, named
+from qir.rewrite.runner.validation import Validation
 from qir.testing.chance import EVERY
 from qir.testing.conformance.checklist import Broken, Check, Checklist, Unseen, demand
 from qir.testing.generated import random_graph, sample_inputs

@@ -20,8 +20,8 @@ from qir.ir.graph import Graph
 from qir.ir.text import print_graph
 from qir.ir.verify import errors
 from qir.ledger import Ledger
-from qir.numerics import profile
-from qir.passes.group import Group
+from qir.passes.forms.group import Group
+from qir.profiles import profile
 from qir.rewrite import run_passes
 from qir.target import Executable, Target
 from qir.testing.conformance.checklist import Broken, Check, Checklist, Unseen, demand, refusing

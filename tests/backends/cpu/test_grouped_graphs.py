@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 from qir.backends.cpu import CpuTarget
 from qir.ir.text import parse
 from qir.ledger import Change, Ledger
-from qir.passes.group import Group
+from qir.passes.forms.group import Group
 from qir.reference.interpreter import run
 from qir.testing.generated import random_graph, sample_inputs
 from tests.differential import runtime

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from qir import numerics
+from qir import profiles
 from qir.backends.cpu import CpuTarget
 from qir.ir.text import parse
-from qir.numerics import reading
+from qir.profiles import parser
 from qir.reference.interpreter import run
 
 TEXT = """
@@ -26,8 +26,8 @@ def test_a_graph_of_onnxruntimes_profile_runs_on_kernels() -> None:
 
 def test_a_profile_that_computes_otherwise_is_run_by_the_reference() -> None:
     text = 'name = "odd"\nextends = "native"\n[[rule]]\nop = "mul"\nmethod = "reals"\n'
-    odd = reading.parse(text, "odd.toml", numerics.profile)
-    with numerics.replaced(odd):
+    odd = parser.parse(text, "odd.toml", profiles.profile)
+    with profiles.replaced(odd):
         graph = parse(TEXT.format(profile="odd"))
         compiled = CpuTarget().compile(graph)
         (row,) = compiled.fallbacks

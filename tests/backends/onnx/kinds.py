@@ -10,10 +10,10 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from tests.differential import ort_tools
-from tests.differential.contrib import one
-from tests.differential.test_contrib_experts import experts
-from tests.differential.test_contrib_networks import Net
+from tests.differential.onnxruntime import ort_tools
+from tests.differential.onnxruntime.contrib import one
+from tests.differential.onnxruntime.test_contrib_experts import experts
+from tests.differential.onnxruntime.test_contrib_networks import Net
 from tests.differential.texts import Text
 from tests.frontends.onnx.models import model
 

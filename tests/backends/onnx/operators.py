@@ -13,7 +13,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 from onnx import helper
 
-from qir.backends.onnx.model import to_model
+from qir.backends.onnx.writer.graph import to_model
 from qir.frontends.onnx import OnnxFrontend
 from qir.ledger import Ledger
 from qir.reference.interpreter import run

@@ -12,7 +12,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from qir.backends.onnx.model import Dialect, to_model
+from qir.backends.onnx.writer.graph import Dialect, to_model
 from qir.errors import Refused
 from qir.frontends.onnx import OnnxFrontend
 from qir.ir.graph import Graph

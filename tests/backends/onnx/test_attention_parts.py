@@ -9,7 +9,7 @@ import onnx
 import pytest
 from numpy.typing import NDArray
 
-from qir.backends.onnx.model import Dialect, to_model
+from qir.backends.onnx.writer.graph import Dialect, to_model
 from qir.ir.attrs import Attr
 from qir.ir.dims import Dim, symbol
 from qir.ir.dtype import BOOL, F16, F32, I32, I64

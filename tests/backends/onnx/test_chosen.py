@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from qir.backends.onnx import OnnxRuntimeTarget
-from qir.backends.onnx.model import to_model
+from qir.backends.onnx.writer.graph import to_model
 from qir.errors import Refused
 from qir.ir.attrs import Attr
 from qir.ir.graph import Graph

@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from qir import pipeline
-from qir.backends.onnx.model import Dialect, to_model
+from qir.backends.onnx.writer.graph import Dialect, to_model
 from qir.ir.text import parse
 from qir.ledger import Change, Ledger
 from qir.reference.interpreter import run

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 
-from qir.backends.onnx.model import to_model
+from qir.backends.onnx.writer.graph import to_model
 from qir.errors import Refused
 from qir.ir.dtype import dtype_of
 from qir.ir.text import parse

@@ -17,10 +17,10 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
 from qir import pipeline
-from qir.passes.group import Group
+from qir.passes.forms.group import Group
 from tests.backends.onnx.test_taken import network
 from tests.cli.command import qir
-from tests.differential.ort_tools import samples as ort_samples
+from tests.differential.onnxruntime.ort_tools import samples as ort_samples
 from tests.frontends.onnx.models import model
 
 SEED = 61

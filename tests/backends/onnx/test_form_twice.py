@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 from qir import pipeline
-from tests.differential.ort_tools import network, samples
+from tests.differential.onnxruntime.ort_tools import network, samples
 
 FORMS = ("qdq", "qoperator", "integer")
 

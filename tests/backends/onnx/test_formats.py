@@ -16,7 +16,7 @@ from qir.ir.graph import Graph
 from qir.ir.text import parse
 from qir.ledger import Change, Ledger
 from qir.target import target as named_target
-from tests.differential.ort_tools import network, samples
+from tests.differential.onnxruntime.ort_tools import network, samples
 from tests.differential.runtime import run
 
 

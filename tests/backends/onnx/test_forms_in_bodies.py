@@ -11,9 +11,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from qir import pipeline
+from qir.analysis.decisions import WITHIN
 from qir.errors import SchemeError, UsageError
 from qir.ledger import Ledger
-from qir.passes._decisions import WITHIN
 from tests.differential.runtime import run
 
 node, info = helper.make_node, helper.make_tensor_value_info

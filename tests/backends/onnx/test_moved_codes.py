@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from qir.backends.onnx import OnnxRuntimeTarget
-from qir.backends.onnx.model import to_model
+from qir.backends.onnx.writer.graph import to_model
 from qir.frontends.onnx import OnnxFrontend
 from qir.ir.dtype import I8, U8
 from qir.ir.graph import Graph
 from qir.ir.types import TensorType, uniform
 from qir.ledger import Ledger
-from qir.passes.fuse_qdq import FuseQdq
+from qir.passes.forms.fuse_qdq import FuseQdq
 from qir.reference.interpreter import run
 from tests.frontends.onnx.models import model, save
 

@@ -15,8 +15,8 @@ from onnx import TensorProto, helper
 from onnxruntime.capi import onnxruntime_pybind11_state
 
 from qir import pipeline
-from qir.backends.onnx import checked
-from qir.backends.onnx.model import Dialect, to_model
+from qir.backends.onnx.opset import check
+from qir.backends.onnx.writer.graph import Dialect, to_model
 from qir.errors import InputError, Refused
 from qir.ledger import Ledger
 from tests.frontends.onnx.models import model
@@ -143,11 +143,11 @@ def test_an_attribute_or_operator_of_a_later_set_is_refused() -> None:
     for node in (late, loop):
         made = helper.make_model(helper.make_graph([node], "g", [], []))
         with pytest.raises(Refused, match="late: Shape of opset 13 has no attribute 'start'"):
-            checked.check(made, 13)
-        checked.check(made, 15)
+            check.check(made, 13)
+        check.check(made, 15)
     gelu = helper.make_node("Gelu", ["x"], ["y"])
     with pytest.raises(Refused, match="y: opset 19 has no operator Gelu"):
-        checked.check(helper.make_model(helper.make_graph([gelu], "g", [], [])), 19)
+        check.check(helper.make_model(helper.make_graph([gelu], "g", [], [])), 19)
 
 
 def test_what_onnxruntime_left_behind_is_known() -> None:
@@ -169,7 +169,7 @@ def test_what_onnxruntime_left_behind_is_known() -> None:
                 continue
             if not any(a == since or a < since <= b < 2**31 - 1 for a, b in held):
                 missing.add((name, since))
-    assert missing == {(name, 22) for name in checked.LEFT}
+    assert missing == {(name, 22) for name in check.LEFT}
 
 
 def aligned(opset: int) -> onnx.ModelProto:

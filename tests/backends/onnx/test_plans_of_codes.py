@@ -10,15 +10,15 @@ import onnx
 import pytest
 
 from qir import pipeline
+from qir.analysis.decisions import ALREADY, Decision
 from qir.capability import verdicts
 from qir.inspect import summarize
 from qir.ir.text import parse
-from qir.passes._decisions import ALREADY, Decision
 from qir.target import target
 from tests.backends.onnx.kinds import KINDS
 from tests.backends.onnx.test_finishing import batches, network
 from tests.cli.command import qir
-from tests.differential.ort_tools import quantized
+from tests.differential.onnxruntime.ort_tools import quantized
 from tests.frontends.onnx.models import save
 
 WAYS: dict[str, dict[str, Any]] = {

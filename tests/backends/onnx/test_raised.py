@@ -13,9 +13,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 from qir import pipeline
 from qir.ledger import Change, Ledger
-from qir.passes.lift_dynamic import LiftDynamic
+from qir.passes.forms.lift_dynamic import LiftDynamic
 from qir.rewrite import run_passes
-from tests.differential.ort_tools import STATIC, quantized, samples
+from tests.differential.onnxruntime.ort_tools import STATIC, quantized, samples
 from tests.differential.runtime import run
 
 FEW = ("qdq-QUInt8-QInt8-channel", "qoperator-QInt8-QInt8-channel")

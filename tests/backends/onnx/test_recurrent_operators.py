@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from qir import pipeline
-from qir.backends.onnx.model import to_model
+from qir.backends.onnx.writer.graph import to_model
 from qir.errors import Refused
 from qir.frontends.onnx import OnnxFrontend
 from qir.ir.dtype import F16

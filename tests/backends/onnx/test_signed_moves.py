@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from qir import pipeline
-from qir.backends.onnx import moved
+from qir.backends.onnx.optimizer import moved_values
 from qir.ledger import Change, Ledger
 from tests.differential.runtime import optimized, run
 
@@ -288,7 +288,7 @@ def test_weights_of_few_bits_behind_moves(tmp_path: Path) -> None:
 
 
 def test_without_it_the_optimizer_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(moved, "SINCE", 99)
+    monkeypatch.setattr(moved_values, "SINCE", 99)
     made = written(tmp_path, every(13, np.int8), opset=21)
     with pytest.raises(Exception, match=REFUSED):
         run(made, FEEDS, optimize=True)

@@ -19,12 +19,12 @@ from onnx import TensorProto, helper
 import qir
 from qir.errors import InputError
 from qir.frontends.onnx import OnnxFrontend, files
-from qir.ir import parts
+from qir.ir import lazy_arrays
 from qir.ir.graph import Graph
 from qir.ir.printer import print_graph
 from qir.ledger import Ledger
-from qir.passes.quantize_dynamic import QuantizeDynamic
-from qir.passes.quantize_weights import Blocks, QuantizeWeights
+from qir.passes.quantize.quantize_dynamic import QuantizeDynamic
+from qir.passes.quantize.quantize_weights import Blocks, QuantizeWeights
 
 MIB = 1 << 20
 FLOAT, UINT8, UINT4 = TensorProto.FLOAT, TensorProto.UINT8, TensorProto.UINT4
@@ -32,8 +32,8 @@ FLOAT, UINT8, UINT4 = TensorProto.FLOAT, TensorProto.UINT8, TensorProto.UINT4
 
 def in_parts(monkeypatch: pytest.MonkeyPatch, *, all_: bool) -> None:
     """Everything is large, or nothing is."""
-    monkeypatch.setattr(parts, "LEAST", 2 if all_ else 1 << 60)
-    monkeypatch.setattr(parts, "PIECE", 300)
+    monkeypatch.setattr(lazy_arrays, "LEAST", 2 if all_ else 1 << 60)
+    monkeypatch.setattr(lazy_arrays, "PIECE", 300)
     monkeypatch.setattr(files, "STILL", 1 if all_ else 1 << 60)
     monkeypatch.setattr(files, "_APART", 1)
 
@@ -174,7 +174,7 @@ def test_operators_on_few_bits_are_read_and_written_alike(
         in_parts(monkeypatch, all_=all_)
         graph = load(tmp_path / "m.onnx")
         held = [n.result.constant.held for n in graph if n.op == "constant" and n.result.constant]
-        assert any(isinstance(h, parts.Parts) for h in held) == all_
+        assert any(isinstance(h, lazy_arrays.Parts) for h in held) == all_
         texts.append(print_graph(graph, by_content=True))
         for form in ("qdq", "nbits"):
             qir.save(graph, tmp_path / "made.onnx", format=form, lossy=True, force=True)
@@ -192,7 +192,7 @@ def test_a_large_file_may_go_and_may_not_change(
     path = tmp_path / "m.onnx"
     products(path, beside=False)
     in_parts(monkeypatch, all_=True)
-    monkeypatch.setattr(parts, "KEPT", 0)
+    monkeypatch.setattr(lazy_arrays, "KEPT", 0)
     wanted = onnx.load(path).graph.initializer[0].raw_data
     graph = load(path)
     array = graph["w0"].constant
@@ -230,7 +230,7 @@ def test_weights_of_few_bits_take_a_share_of_the_memory_of_what_they_stood_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A code to a byte would be a quarter; scales, held while they are chosen, are a 32nd."""
-    monkeypatch.setattr(parts, "KEPT", 8 * MIB)
+    monkeypatch.setattr(lazy_arrays, "KEPT", 8 * MIB)
     monkeypatch.setattr(files, "STILL", MIB)
     size = large(tmp_path / "m.onnx", 16, 2048)
     shares: dict[str, float] = {}

@@ -14,9 +14,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from qir import pipeline
-from qir.passes.group import Group
+from qir.passes.forms.group import Group
 from tests.cli.command import qir
-from tests.differential.ort_tools import STATIC, made_of, quantized, samples
+from tests.differential.onnxruntime.ort_tools import STATIC, made_of, quantized, samples
 
 F32, BOOL = TensorProto.FLOAT, TensorProto.BOOL
 NAMES = {

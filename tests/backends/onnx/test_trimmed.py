@@ -17,10 +17,10 @@ from qir.ir.dtype import F32
 from qir.ir.graph import Graph
 from qir.ir.types import TensorType
 from qir.ir.verify import errors
-from qir.rewrite.trimming import trim
-from tests.differential.contrib import one
+from qir.rewrite.scan_trimming import trim
+from tests.differential.onnxruntime.contrib import one
+from tests.differential.onnxruntime.test_contrib_recurrent import BOUND, HIDDEN, layer
 from tests.differential.runtime import run
-from tests.differential.test_contrib_recurrent import BOUND, HIDDEN, layer
 
 F = np.float32
 

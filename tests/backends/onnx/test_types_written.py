@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 from onnxruntime.capi import onnxruntime_pybind11_state
 
 from qir import pipeline
-from qir.backends.onnx.widened import OPERATORS
+from qir.backends.onnx.opset.element_types import OPERATORS
 from qir.errors import Refused
 from qir.frontends.onnx.frontend import _HANDLERS
 from tests.frontends.onnx.models import model

@@ -13,7 +13,7 @@ import qir
 from qir.backends.onnx import versions
 from qir.inspect.probing import head_of
 from qir.inspect.versions import covers
-from qir.numerics import profile, profile_names
+from qir.profiles import profile, profile_names
 from qir.target import target
 
 

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from qir import pipeline
 from qir.backends.onnx import OnnxRuntimeTarget
-from qir.backends.onnx.model import to_model
-from qir.backends.onnx.saving import save
+from qir.backends.onnx.writer.graph import to_model
+from qir.backends.onnx.writer.saving import save
 from qir.errors import Refused, UsageError
 from qir.frontends.onnx import OnnxFrontend
 from qir.ir.dtype import F32, I8, I32, U8

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from qir.backends.onnx.model import to_model
+from qir.backends.onnx.writer.graph import to_model
 from qir.frontends.onnx import OnnxFrontend
 from qir.ir.printer import array_table
 from qir.ir.text import parse

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from onnx.backend.test.case.node import collect_testcases
 
 import qir
-from qir.backends.onnx.model import to_model
+from qir.backends.onnx.writer.graph import to_model
 from qir.errors import InputError, Refused
 from qir.ir.graph import Graph
 from qir.ir.text import array_table, parse, print_graph

@@ -7,8 +7,8 @@ import pytest
 
 from qir.ir.text import parse
 from qir.ledger import Ledger
-from qir.passes.fold_constants import FoldConstants
-from qir.passes.fold_shapes import FoldShapes
+from qir.passes.fold.fold_constants import FoldConstants
+from qir.passes.fold.fold_shapes import FoldShapes
 from qir.reference.interpreter import run
 from qir.rewrite import Pass
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from onnx import AttributeProto, TensorProto, helper, numpy_helper
 
 from qir import pipeline
-from qir.backends.onnx.model import to_model
+from qir.backends.onnx.writer.graph import to_model
 from qir.errors import InputError
 from qir.ir.graph import Graph
 from qir.ledger import Ledger

@@ -10,13 +10,13 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from qir.backends.onnx.model import to_model
+from qir.backends.onnx.writer.graph import to_model
 from qir.frontends.onnx import OnnxFrontend
 from qir.ir.verify import check
 from qir.ledger import Ledger
 from qir.reference.interpreter import run
 from tests.differential import runtime
-from tests.differential.contrib import same_nodes
+from tests.differential.onnxruntime.contrib import same_nodes
 from tests.frontends.onnx.models import model, save
 
 FLOAT, I8 = TensorProto.FLOAT, TensorProto.INT8

@@ -10,13 +10,13 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
-from qir.backends.onnx.model import to_model
+from qir.backends.onnx.writer.graph import to_model
 from qir.errors import PluginError
 from qir.frontends.onnx import OnnxFrontend
 from qir.ir.verify import check
 from qir.ledger import Ledger
 from qir.reference.interpreter import run
-from tests.differential.contrib import same_nodes
+from tests.differential.onnxruntime.contrib import same_nodes
 from tests.frontends.onnx.models import model, save
 from tests.oracles.qonnx_vectors import VECTORS, cases, digest
 

@@ -19,9 +19,9 @@ from onnx import TensorProto, helper, numpy_helper
 import qir
 from qir.frontends.onnx import OnnxFrontend
 from qir.inspect import summarize
-from qir.ir.diff import diff
 from qir.ir.graph import Graph
 from qir.ledger import Ledger
+from qir.query.diff import diff
 from tests.frontends.onnx.test_speed import plain
 
 BESIDE = 8.5  # times; 5 to 7 measured

@@ -16,7 +16,7 @@ from qir.ir.node import Node
 from qir.ir.types import Array, TensorType
 from qir.ledger import Ledger
 from qir.rewrite import Pass
-from qir.rewrite.watch import may
+from qir.rewrite.runner.filter import may
 
 GIVEN: list[Graph] = []
 """The graph of a user, where a pass got hold of it."""

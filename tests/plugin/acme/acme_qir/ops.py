@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from qir.ir.dtype import I64
 from qir.ir.ops import AttrSpec, Call, Elsewhere, OpSpec, PluginOp, Slot, Traits
 from qir.ir.types import TensorType
-from qir.numerics import PluginMethod
+from qir.profiles import PluginMethod
 from qir.reference.method import Call as CodesCall
 
 

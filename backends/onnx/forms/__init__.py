@@ -1,0 +1,1 @@
+"""The forms of an ONNX model: float, QDQ, QCDQ, QOperator, integer, few bits."""

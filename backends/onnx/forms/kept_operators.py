@@ -1,0 +1,81 @@
+"""Operators on codes that stay so, whatever form the others get."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from qir.ir.node import Node, Value
+from qir.ir.ops import spec
+from qir.passes.quantize.quantize_dynamic import PRODUCTS
+from qir.rewrite.runner.filter import watching
+
+_STANDARD = frozenset({"QLinearConv", "QLinearMatMul"})
+_SUMS = frozenset({"matmul_integer", "conv_integer"})
+
+
+@contextmanager
+def kept(which: Callable[[Node], bool]) -> Iterator[None]:
+    """Passes leave some nodes as they are."""
+    outer = watching.get()
+
+    def watch(step: str, rewrite: str, nodes: tuple[Node, ...]) -> bool:
+        if any(map(which, nodes)):
+            return False
+        return outer is None or outer(step, rewrite, nodes)
+
+    token = watching.set(watch)
+    try:
+        yield
+    finally:
+        watching.reset(token)
+
+
+def same(node: Node) -> bool:
+    """Whether a node is an operator on codes that a file had, and no rewrite made it another."""
+    return _read(node, standard=False)
+
+
+def same_and_standard(node: Node) -> bool:
+    """Whether it is one, and ONNX's own."""
+    return _read(node, standard=True)
+
+
+def on_reals(node: Node) -> bool:
+    """Whether a node is a group with nothing inside that codes could be for.
+
+    None are about it or in it, and no product in it reads what is dequantized.
+    """
+    if node.op != "fused" or not node.bodies:
+        return False
+    inside = list(_inside(node))
+    near: list[Value] = [*node.operands.values(), *node.results]
+    if any(v.type.quant for v in (*near, *(v for n in inside for v in n.results))):
+        return False
+    read = any(v.node.op == "dequantize" for v in node.operands.values())
+    return not (read and any(n.op in PRODUCTS for n in inside))
+
+
+def _inside(node: Node) -> Iterator[Node]:
+    for body in node.bodies.values():
+        for each in body:
+            yield each
+            yield from _inside(each)
+
+
+def fed_to_sums(node: Node) -> bool:
+    """Whether a node moves codes that raw sums alone read: integers there and here."""
+    moves = not node.stages and spec(node.op).traits.value_preserving
+    if not moves and node.op != "recode":
+        return False
+    readers = [use.node for value in node.results for use in value.uses]
+    return bool(readers) and all(n.op in _SUMS or fed_to_sums(n) for n in readers)
+
+
+def _read(node: Node, *, standard: bool) -> bool:
+    if len(node.origins) != 1 or node.stages or node.origins[0].framework != "onnx":
+        return False
+    if not any(value.type.quant for value in node.results):
+        return False
+    op = node.origins[0].op.rpartition(".")[2]
+    return not standard or not op.startswith("Q") or op in _STANDARD

@@ -1,0 +1,69 @@
+"""QCDQ: codes within bounds, as QuantizeLinear or an initializer and a Clip."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from qir.ir.node import Node, Value
+from qir.ir.origin import Origin
+from qir.ir.types import Array, QuantType, TensorType
+
+from ..writer.writer import Writer
+
+
+def source(node: Node) -> Origin | None:
+    """The Clip that a node stands for too, if its model had one."""
+    return next((o for o in node.origins if (o.framework, o.op) == ("onnx", "Clip")), None)
+
+
+def quantize(
+    writer: Writer, node: Node, real: str, given: tuple[str | None, str | None], *, zero: bool
+) -> bool:
+    """Writes a quantize into bounds; False where its model had no Clip."""
+    value, clip = node.result, source(node)
+    quant = value.type.quant
+    if clip is None or quant is None or quant.bounds is None:
+        return False
+    whole = value.type.with_element(replace(quant, bounds=None))
+    out = writer.name(value)
+    made = writer.fresh(dict(clip.operands).get("input", f"{out}_unclipped"))
+    writer.quantize(real, whole, made, node, value.lineage.tensor, given, zero=zero)
+    _emit(writer, node, made, out, quant, clip)
+    return True
+
+
+def _emit(writer: Writer, node: Node, made: str, out: str, quant: QuantType, clip: Origin) -> None:
+    given = dict(clip.operands)
+    names = [made]
+    for slot, end, all_of in zip(
+        ("min", "max"), quant.bounds or (), quant.storage.bounds, strict=True
+    ):
+        if end == all_of and slot not in given:
+            names.append("")
+            continue
+        held = np.array(end, quant.storage.carrier)
+        names.append(writer.parameter(held, f"{out}_{slot}", given.get(slot), quant.storage))
+    while not names[-1]:
+        names.pop()
+    writer.emit("Clip", names, [out], origins=[clip])
+
+
+def constant(writer: Writer, node: Node, value: Value) -> bool:
+    """Writes constant codes and their Clip, once; False where their model had none."""
+    array, clip, quant = value.constant, source(value.node), value.type.quant
+    if array is None or clip is None or quant is None or quant.bounds is None:
+        return False
+    if not writer.is_alias(value):
+        out = writer.fresh(f"{value.name}_clipped") if _taken(writer, value) else value.name
+        name = writer.fresh(dict(clip.operands).get("input", f"{out}_unclipped"))
+        plain = Array(array.held, TensorType(array.type.shape, quant.storage))
+        writer.whole.hold(name, plain)
+        _emit(writer, node, name, out, quant, clip)
+        writer.alias(value, out)
+    return True
+
+
+def _taken(writer: Writer, value: Value) -> bool:
+    return value.name in writer.initializers or writer.outer is not None

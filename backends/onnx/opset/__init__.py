@@ -1,0 +1,1 @@
+"""Models for older operator sets: what each lacks, and what replaces it."""

@@ -1,0 +1,1 @@
+"""Writes a graph as an ONNX model, operator by operator."""

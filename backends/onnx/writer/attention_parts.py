@@ -1,0 +1,271 @@
+"""Attention by products and a softmax, for operator sets that have it not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from qir.ir.dims import Dim
+from qir.ir.dtype import BOOL, F32, DType
+from qir.ir.node import Node
+from qir.ledger import Change
+
+from ..opset.decomposed import Steps
+from .elements import number
+from .writer import STEP, Wire, Work, Writer
+
+
+def sayable(node: Node) -> bool:
+    """Whether products and a softmax say it: nothing rounds inside, and heads are known."""
+    q = node.operands["q"].type
+    if node.inner or q.dtype.bits < 16:
+        return False
+    counts = [_heads(node, slot) for slot in "qk"]
+    wide = [node.operands[slot].type.shape[-1] for slot in "qkv"]
+    alike = counts[0] is not None and counts[0] == counts[1]
+    known = alike or all(isinstance(n, int) and n for n in counts)
+    return known and all(isinstance(n, int) for n in wide)
+
+
+def _heads(node: Node, slot: str) -> Dim:
+    """How many heads an operand has."""
+    shape, heads = node.operands[slot].type.shape, node.attrs["heads"]
+    if len(shape) == 4 and shape[1] is not None:
+        return shape[1]
+    own = node.attrs["kv_heads"] or (heads if len(shape) == 3 else None)
+    said = heads if slot == "q" else own
+    return said if isinstance(said, int) else None
+
+
+def write(writer: Writer, work: Work, ins: dict[str, str], outs: Sequence[str]) -> None:
+    """Writes the parts, and y, keys, values and scores under these names.
+
+    Rows that look at nothing give zeros, as the one operator has it.
+    """
+    said = f"attention, which opset {writer.opset} has not, by operators that each round"
+    writer.ledger.add(Change.REGROUPED, STEP, work.out, said)
+    kind = work.kind.dtype
+    steps = Steps(writer, work, F32 if kind.bits == 16 else kind)
+    if steps.kind != kind:
+        real = [s for s in ins if work.operands[s].type.dtype == kind]
+        ins = ins | {s: steps.do("Cast", ins[s], to=number(F32)) for s in real}
+    _Parts(steps, ins, kind, [*outs, *[""] * 4]).write()
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """The parts of one attention."""
+
+    steps: Steps
+    ins: dict[str, str]
+    kind: DType
+    outs: Sequence[str]
+
+    def write(self) -> None:
+        steps, work = self.steps, self.steps.work
+        flat = work.operands["q"].type.rank == 3
+        q, k, v = (self._headed(s) if flat else self.ins[s] for s in "qkv")
+        k, v = (
+            steps.do("Concat", self.ins[f"past_{s}"], x, axis=2) if f"past_{s}" in self.ins else x
+            for s, x in (("k", k), ("v", v))
+        )
+        for name, made in zip(self.outs[1:3], (k, v), strict=True):
+            self._give(name, made)
+        groups = self._groups()
+        if groups > 1:
+            k, v = (self._repeated(x, groups, s) for s, x in (("k", k), ("v", v)))
+        probs = self._probs(q, steps.do("Transpose", k, perm=(0, 1, 3, 2)))
+        last: tuple[str, ...] = ("MatMul", probs, v)
+        if flat:
+            side_by_side = steps.do("Transpose", steps.do(*last), perm=(0, 2, 1, 3))
+            wide = work.kind.shape[2]
+            size = steps.listed(0, 0, wide if isinstance(wide, int) else -1)
+            last = ("Reshape", side_by_side, size)
+        origins = work.origins
+        if steps.kind == self.kind:
+            steps.writer.emit(last[0], last[1:], [work.out], origins=origins)
+            return
+        attrs: dict[str, Wire] = {"to": number(self.kind)}
+        steps.writer.emit("Cast", [steps.do(*last)], [work.out], attrs, origins=origins)
+
+    def _give(self, name: str, made: str) -> None:
+        """Lets a tensor be a result of the model's type, where that is asked for."""
+        if name and self.steps.kind == self.kind:
+            self.steps.writer.emit("Identity", [made], [name])
+        elif name:
+            self.steps.writer.emit("Cast", [made], [name], {"to": number(self.kind)})
+
+    def _headed(self, slot: str) -> str:
+        """[batch, length, wide] as [batch, heads, length, size]."""
+        work, steps = self.steps.work, self.steps
+        heads, wide = _heads(work.node, slot), work.operands[slot].type.shape[2]
+        assert isinstance(heads, int)
+        assert isinstance(wide, int)
+        apart = steps.do("Reshape", self.ins[slot], steps.listed(0, 0, heads, wide // heads))
+        return steps.do("Transpose", apart, perm=(0, 2, 1, 3))
+
+    def _groups(self) -> int:
+        """How many heads of q each of k and v serves."""
+        own, theirs = (_heads(self.steps.work.node, s) for s in "qk")
+        return own // theirs if isinstance(own, int) and isinstance(theirs, int) else 1
+
+    def _repeated(self, x: str, groups: int, slot: str) -> str:
+        """Each head so many times, one after the other."""
+        steps, shape = self.steps, self.steps.work.operands[slot].type.shape
+        heads, wide = (_heads(steps.work.node, s) for s in (slot, "q"))
+        size = shape[-1]
+        assert isinstance(heads, int)
+        assert isinstance(wide, int)
+        assert isinstance(size, int)
+        size = size // heads if len(shape) == 3 else size
+        apart = steps.do("Unsqueeze", x, steps.listed(2))
+        more = steps.do("Expand", apart, steps.listed(1, 1, groups, 1, 1))
+        return steps.do("Reshape", more, steps.listed(0, wide, -1, size))
+
+    def _probs(self, q: str, k: str) -> str:
+        """What softmax makes of the scores, 0 in rows that look at nothing."""
+        steps, attrs = self.steps, self.steps.work.attrs
+        lowest = steps.held(-math.inf)
+        shown = dict(zip(("raw", "capped", "masked", "probs"), [""] * 4, strict=True))
+        shown[str(attrs["qk"])] = self.outs[3]
+        scores = steps.do("Mul", steps.do("MatMul", q, k), steps.held(_scale(steps.work)))
+        self._give(shown["raw"], scores)
+        if attrs["softcap"]:
+            cap = steps.held(steps.work.real("softcap"))
+            scores = steps.do("Mul", steps.do("Tanh", steps.do("Div", scores, cap)), cap)
+        self._give(shown["capped"], scores)
+        allowed, blind = _Window(steps, self.ins, q, k).allowed()
+        if allowed:
+            scores = steps.do("Where", allowed, scores, lowest)
+        if "mask" in self.ins:
+            scores, blind = self._masked(scores, k, lowest), True
+        self._give(shown["masked"], scores)
+        probs = self._softmax(scores)
+        if blind:
+            most = steps.reduced("ReduceMax", scores, (3,))
+            probs = steps.do("Where", steps.do("Equal", most, lowest), steps.held(0.0), probs)
+        self._give(shown["probs"], probs)
+        return probs
+
+    def _softmax(self, scores: str) -> str:
+        """Rounded before and after, where less than the type's own precision is asked for."""
+        precision = self.steps.work.attrs["precision"]
+        if not isinstance(precision, DType) or precision.bits >= self.kind.bits:
+            return self.steps.do("Softmax", scores, axis=-1)
+        return self._rounded(self.steps.do("Softmax", self._rounded(scores, precision)), precision)
+
+    def _rounded(self, x: str, kind: DType) -> str:
+        narrow = self.steps.do("Cast", x, to=number(kind))
+        return self.steps.do("Cast", narrow, to=number(self.steps.kind))
+
+    def _masked(self, scores: str, k: str, lowest: str) -> str:
+        steps, mask = self.steps, self.ins["mask"]
+        kind = steps.work.operands["mask"].type
+        hides = kind.dtype == BOOL
+        last = kind.shape[-1] if kind.rank else None
+        if kind.rank and (last is None or last != _total(steps.work)):
+            none = np.zeros(2 * kind.rank - 1, np.int64)
+            front = steps.writer.constant(none, f"{steps.work.out}_sizes")
+            own = steps.do("Gather", steps.do("Shape", mask), steps.listed(kind.rank - 1))
+            total = steps.do("Gather", steps.do("Shape", k), steps.listed(3))
+            pads = steps.do("Concat", front, steps.do("Sub", total, own), axis=0)
+            filler = lowest
+            if hides:
+                filler = steps.writer.constant(np.array(False), f"{steps.work.out}_hidden")
+            mask = steps.do("Pad", mask, pads, filler)
+        if hides:
+            return steps.do("Where", mask, scores, lowest)
+        return steps.do("Add", scores, mask)
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """Which keys each query may look at, by their places alone."""
+
+    steps: Steps
+    ins: dict[str, str]
+    q: str
+    k: str
+
+    def allowed(self) -> tuple[str, bool]:
+        """A tensor of bools, empty where all may be; and whether a row may see nothing."""
+        attrs, steps = self.steps.work.attrs, self.steps
+        bounds = [attrs["left"], attrs["right"]]
+        if not attrs["causal"] and bounds == [-1, -1] and "lengths" not in self.ins:
+            return "", False
+        plain = bounds == [-1, -1] and "lengths" not in self.ins
+        if (known := self._known()) is not None:
+            return steps.writer.constant(known, f"{steps.work.out}_shown"), not plain
+        rows, total = self._count(self.q, 2), self._count(self.k, 3)
+        zero, one = (steps.writer.constant(np.array(n), f"{steps.work.out}_n") for n in (0, 1))
+        keys = steps.do("Range", zero, total, one)
+        at = steps.do("Unsqueeze", steps.do("Range", zero, rows, one), steps.listed(1))
+        tests = []
+        if "lengths" in self.ins:
+            wide = steps.do("Unsqueeze", self.ins["lengths"], steps.listed(1, 2, 3))
+            tests.append(("Less", keys, wide))
+            at = steps.do("Add", at, steps.do("Sub", wide, rows))
+        elif "past_k" in self.ins:
+            at = steps.do("Add", at, self._count(self.ins["past_k"], 2))
+        if attrs["causal"]:
+            tests.append(("LessOrEqual", keys, at))
+        for name, op, test in (("left", "Sub", "GreaterOrEqual"), ("right", "Add", "LessOrEqual")):
+            bound = steps.work.whole(name)
+            if bound != -1:
+                far = steps.writer.constant(np.array(bound), f"{steps.work.out}_{name}")
+                tests.append((test, keys, steps.do(op, at, far)))
+        made = [steps.do(*test) for test in tests]
+        while len(made) > 1:
+            made.append(steps.do("And", made.pop(), made.pop()))
+        return made[0], not plain
+
+    def _count(self, x: str, axis: int) -> str:
+        place = self.steps.writer.constant(np.array(axis), f"{self.steps.work.out}_axis")
+        return self.steps.do("Gather", self.steps.do("Shape", x), place)
+
+    def _known(self) -> np.ndarray | None:
+        """The same as a constant, where sizes are known."""
+        work = self.steps.work
+        rows, total, attrs = _length(work, "q"), _total(work), work.attrs
+        own = _length(work, "k")
+        if "lengths" in self.ins or not isinstance(rows, int):
+            return None
+        if not isinstance(total, int) or not isinstance(own, int):
+            return None
+        at, keys = np.arange(rows)[:, None] + total - own, np.arange(total)
+        allowed = np.ones((rows, total), bool)
+        left, right = work.whole("left"), work.whole("right")
+        if attrs["causal"]:
+            allowed &= keys <= at
+        if left != -1:
+            allowed &= keys >= at - left
+        if right != -1:
+            allowed &= keys <= at + right
+        return allowed
+
+
+def _length(work: Work, slot: str) -> Dim:
+    shape = work.operands[slot].type.shape
+    return shape[1 if len(shape) == 3 else 2]
+
+
+def _total(work: Work) -> Dim:
+    """How many keys there are; None where that is not a number, or a name without a past."""
+    own = _length(work, "k")
+    if "past_k" not in work.operands:
+        return own
+    before = work.operands["past_k"].type.shape[2]
+    return own + before if isinstance(own, int) and isinstance(before, int) else None
+
+
+def _scale(work: Work) -> float:
+    scale = work.attrs["scale"]
+    if isinstance(scale, float):
+        return scale
+    wide = work.operands["q"].type.shape[-1]
+    assert isinstance(wide, int)
+    flat = work.operands["q"].type.rank == 3
+    return 1 / math.sqrt((wide // work.whole("heads") if flat else wide) or 1)

@@ -1,0 +1,245 @@
+"""Groups that are operators of onnxruntime's own, given back with their operands as they were."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import NodeProto
+
+from qir.ir.attrs import Attr
+from qir.ir.dtype import DType, dtype, dtype_of
+from qir.ir.lazy_arrays import Held, Parts
+from qir.ir.node import Node, Value
+from qir.ir.types import Array, QuantType, TensorType
+from qir.profiles import packed_later
+
+from . import foreign
+from .writer import Writer
+
+Tensor = NDArray[np.generic]
+_KERNEL = "onnx:"
+_Place = tuple[int, str]
+_Pack = Callable[[Writer, Node, Value, dict[str, str]], dict[int, str]]
+
+_CODES: Mapping[str, tuple[tuple[int, _Place, _Place], ...]] = {
+    "MatMulIntegerToFloat": (
+        (0, (2, "a_scale"), (4, "a_zero_point")),
+        (1, (3, "b_scale"), (5, "b_zero_point")),
+    ),
+    "DynamicQuantizeMatMul": ((1, (2, "b_scale"), (3, "b_zero_point")),),
+    "QAttention": (
+        (0, (3, "input_scale"), (6, "input_zero_point")),
+        (1, (4, "weight_scale"), (7, "weight_zero_point")),
+    ),
+    "QEmbedLayerNormalization": tuple(
+        (2 + i, (8 + i, f"{stem}_scale"), (13 + i, f"{stem}_zero_point"))
+        for i, stem in enumerate(
+            ("word_embedding", "position_embedding", "segment_embedding", "gamma", "beta")
+        )
+    ),
+}
+"""Where an operator has codes and the numbers that QIR keeps in their type."""
+_OPTIONAL = frozenset({"MatMulIntegerToFloat", "DynamicQuantizeMatMul", "QAttention"})
+"""Those whose zero points may be absent."""
+
+
+def known(node: Node) -> bool:
+    """Whether a group is an operator of an ONNX domain."""
+    return bool(node.bodies) and str(node.attrs["kernel"]).startswith(_KERNEL)
+
+
+def write(writer: Writer, node: Node) -> None:
+    """Writes the operator that a group is."""
+    domain, _, op = str(node.attrs["kernel"]).removeprefix(_KERNEL).rpartition(".")
+    ins, outs = _places(node)
+    origin = next((o for o in node.origins if o.framework == "onnx"), None)
+    proto = NodeProto(op_type=op, domain=domain)
+    proto.name = origin.name if origin else f"{node.name}_{op}"
+    names: dict[int, str] = {}
+    given = dict(origin.operands) if origin else {}
+    for place, value in zip(ins, node.operands.values(), strict=True):
+        pack = _PACKED.get((op, place))
+        if pack is not None and value.type.quant is not None:
+            names |= pack(writer, node, value, given)
+        else:
+            names[place] = writer.name(value)
+    for place, scale, zero in _CODES.get(op, ()):
+        at = ins.index(place) if place in ins else None
+        if at is not None:
+            names |= _numbers(writer, node, list(node.operands.values())[at], scale, zero, given)
+    ordered = sorted(names)
+    proto.input.extend(foreign.placed(ordered, [names[i] for i in ordered]))
+    proto.output.extend(foreign.placed(outs, [writer.name(v) for v in node.results]))
+    for name, stated in foreign.pairs(node.attrs["attrs"]).items():
+        proto.attribute.append(foreign.attribute(proto, 1, name, stated))
+    writer.check_domain(op, domain, node.name)
+    slots = node.attrs["slots"]
+    version = slots[2] if isinstance(slots, tuple) and len(slots) > 2 else 1
+    assert isinstance(version, int)
+    writer.domains[domain] = max(version, writer.domains.get(domain, 1))
+    writer.nodes.append(proto)
+
+
+def _places(node: Node) -> tuple[list[int], list[int]]:
+    """Where operands and results stand in the operator's lists; in order unless stated."""
+    slots = node.attrs["slots"]
+    found: list[Attr] = list(slots) if isinstance(slots, tuple) else []
+    if len(found) < 2:
+        return list(range(len(node.operands))), list(range(len(node.results)))
+    return foreign.places(found[0]), foreign.places(found[1])
+
+
+def _numbers(
+    writer: Writer, node: Node, value: Value, scale: _Place, zero: _Place, given: dict[str, str]
+) -> dict[int, str]:
+    """Scale and zero point of codes whose type holds them; none where they stand beside."""
+    quant = value.type.quant
+    if quant is None or quant.dynamic:
+        return {}
+    writer.check(node, quant, constant=value.constant is not None)
+    first, second = writer.pair(value, node, (given.get(scale[1]), given.get(zero[1])))
+    op = str(node.attrs["kernel"]).rpartition(".")[2]
+    absent = op in _OPTIONAL and zero[1] not in given and not quant.zeros().any()
+    return {scale[0]: first} if absent else {scale[0]: first, zero[0]: second}
+
+
+# -- weights in blocks ----------------------------------------------------------------------------
+
+
+def _whole(node: Node, name: str, default: int) -> int:
+    found = foreign.pairs(node.attrs["attrs"]).get(name, default)
+    return found if isinstance(found, int) else default
+
+
+def packed(codes: Tensor, bits: int) -> NDArray[np.uint8]:
+    """Rows of numbers as bytes, low bits first; the last byte is filled with zeros."""
+    held = codes.astype(np.uint8)
+    if bits == 8:
+        return held
+    each = 8 // bits
+    rest = -held.shape[-1] % each
+    held = np.pad(held, [(0, 0)] * (held.ndim - 1) + [(0, rest)])
+    parts = held.reshape(*held.shape[:-1], -1, each)
+    places = np.arange(each, dtype=np.uint8) * np.uint8(bits)
+    return np.asarray(np.bitwise_or.reduce(parts << places, axis=-1), np.uint8)
+
+
+def packed_rows(held: Held, bits: int) -> Held:
+    """Rows of numbers as bytes, as `packed` has them, made when they are asked for."""
+    width = -(-held.shape[-1] * bits // 8)
+    return packed_later(held, dtype(f"u{bits}"), (*held.shape[:-1], width))
+
+
+def _held(writer: Writer, data: Held, name: str, given: str | None) -> str:
+    held = data if isinstance(data, Parts) else np.ascontiguousarray(data)
+    return writer.parameter(held, name, given)
+
+
+def _scales(quant: QuantType) -> Held:
+    """The scales, not made where they are not."""
+    return quant.scale.held if isinstance(quant.scale, Array) else np.asarray(quant.scales())
+
+
+def _own(writer: Writer, held: Held, value: Value, kind: DType | None = None) -> str:
+    """Packed elements, under the name that the source had for them, if that is nobody's yet."""
+    name = value.lineage.tensor
+    its = name == value.name and name not in writer.graph.outputs
+    if writer.outer is not None or name in writer.initializers or not (its or writer.claim(name)):
+        return writer.parameter(held, name, name, kind)
+    whole = TensorType(held.shape, kind or dtype_of(np.empty(0, held.dtype)))
+    writer.hold(name, Array(held, whole))
+    return name
+
+
+def _array(writer: Writer, node: Node, value: Value) -> tuple[Held, QuantType]:
+    array, quant = value.constant, value.type.quant
+    if array is None or quant is None:
+        raise writer.refuse(node, "its weights are no constant codes, so that nobody can pack them")
+    return array.held, quant
+
+
+def _nbits(writer: Writer, node: Node, value: Value, given: dict[str, str]) -> dict[int, str]:
+    """Weights of MatMulNBits: each block of a row in whole bytes."""
+    data, quant = _array(writer, node, value)
+    bits, size = _whole(node, "bits", 4), _whole(node, "block_size", 0)
+    rows, depth = data.shape
+    count = -(-depth // size)
+    blob = packed_later(data, dtype(f"u{bits}"), (rows, count, size * bits // 8))
+    name = value.name
+    out = {
+        1: _own(writer, blob, value),
+        2: _held(writer, _scales(quant), f"{name}_scales", given.get("scales")),
+    }
+    zeros = np.asarray(quant.zeros())
+    usual = not quant.real_zero and bool((zeros == 1 << (bits - 1)).all())
+    if "zero_points" in given or not usual:
+        if not quant.real_zero:
+            zeros = packed(zeros.reshape(rows, count), bits)
+        out[3] = _held(writer, zeros, f"{name}_zero_points", given.get("zero_points"))
+    if quant.grain is not None and quant.grain.by is not None:
+        out[4] = _held(writer, quant.grain.by.data, f"{name}_g_idx", given.get("g_idx"))
+    return out
+
+
+def _bnb4(writer: Writer, node: Node, value: Value, given: dict[str, str]) -> dict[int, str]:
+    """Weights of MatMulBnb4: all in a row, the first of each byte in its high bits."""
+    data, quant = _array(writer, node, value)
+    blob = packed_later(data, dtype("u4"), (-(-data.size // 2),), "high")
+    name = value.name
+    return {
+        1: _own(writer, blob, value),
+        2: _held(writer, _scales(quant), f"{name}_absmax", given.get("absmax")),
+    }
+
+
+def _rows(writer: Writer, node: Node, value: Value, given: dict[str, str]) -> dict[int, str]:
+    """Data of GatherBlockQuantized: bytes along the last axis, or codes of their own type."""
+    data, quant = _array(writer, node, value)
+    bytes_ = "bits" in foreign.pairs(node.attrs["attrs"]) or quant.storage.name in ("u2", "u8")
+    bits, name = quant.storage.bits, value.name
+    zeros = np.asarray(quant.zeros())
+    if bytes_:
+        out = {0: _own(writer, packed_rows(data, bits), value)}
+    else:
+        out = {0: _own(writer, data, value, quant.storage)}
+    out[2] = _held(writer, _scales(quant), f"{name}_scales", given.get("scales"))
+    usual = bool((np.asarray(zeros) == (1 << (bits - 1) if bytes_ else 0)).all())
+    if "zero_points" in given or not usual:
+        held = packed(np.asarray(zeros), bits) if bytes_ else np.asarray(zeros)
+        kind = dtype_of(held) if bytes_ else quant.storage
+        out[3] = writer.parameter(
+            held.astype(kind.carrier), f"{name}_zero_points", given.get("zero_points"), kind
+        )
+    return out
+
+
+def _experts(first: int, scale: int, zero: int, stem: str) -> _Pack:
+    """Weights of QMoE's first or second product."""
+
+    def pack(writer: Writer, node: Node, value: Value, given: dict[str, str]) -> dict[int, str]:
+        data, quant = _array(writer, node, value)
+        bits, name = quant.storage.bits, value.name
+        blocks = _whole(node, "block_size", 0) > 0
+        shape = quant.scales().shape if blocks else quant.scales().shape[:2]
+        scales, zeros = (np.asarray(n).reshape(shape) for n in (quant.scales(), quant.zeros()))
+        out = {
+            first: _own(writer, packed_rows(data, bits), value),
+            scale: _held(writer, scales, f"{name}_scales", given.get(f"{stem}_scales")),
+        }
+        if f"{stem}_zero_points" in given or (zeros != 1 << (bits - 1)).any():
+            bytes_ = packed(zeros, bits)
+            out[zero] = _held(writer, bytes_, f"{name}_zeros", given.get(f"{stem}_zero_points"))
+        return out
+
+    return pack
+
+
+_PACKED: Mapping[tuple[str, int], _Pack] = {
+    ("MatMulNBits", 1): _nbits,
+    ("MatMulBnb4", 1): _bnb4,
+    ("GatherBlockQuantized", 0): _rows,
+    ("QMoE", 2): _experts(2, 3, 11, "fc1"),
+    ("QMoE", 5): _experts(5, 6, 12, "fc2"),
+}

@@ -1,0 +1,96 @@
+"""If, Loop and Scan: a body becomes a graph that reads what it needs from outside by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+import onnx
+from onnx import helper
+
+from qir.ir.graph import Graph
+from qir.ir.node import Node, Value
+
+from ..optimizer import moved_values
+from .elements import type_proto
+from .writer import Wire, Writer
+
+_NAMES = {
+    "axes": "scan_input_axes",
+    "reverse": "scan_input_directions",
+    "out_axes": "scan_output_axes",
+    "out_reverse": "scan_output_directions",
+}
+
+
+def write(writer: Writer, node: Node, write_node: Callable[[Writer, Node], None]) -> None:
+    """Writes a control node; Refused for what its bodies hold and ONNX cannot say."""
+    given = node.variadic("xs")
+    protos = {}
+    for name in node.bodies:
+        body = writer.graph.body(node, name)
+        inner = Writer(body, writer.ledger, writer.opset, writer)
+        outside = body.inputs[len(body.inputs) - len(given) :]
+        for value, source in zip(outside, given, strict=True):
+            inner.call(value, writer.name(source))
+        takes = body.inputs[: len(body.inputs) - len(given)]
+        protos[name] = _body(inner, body, takes, write_node)
+    outs = [writer.name(value) for value in node.results]
+    attrs: dict[str, Wire]
+    match node.op:
+        case "if":
+            ins = [writer.name(node.operands["cond"])]
+            attrs = {"then_branch": protos["then"], "else_branch": protos["else"]}
+            writer.emit("If", ins, outs, attrs, origins=node.origins)
+        case "loop":
+            ins = [_name(writer, node.operands.get(slot)) for slot in ("count", "cond")]
+            ins += [writer.name(value) for value in node.variadic("vs")]
+            writer.emit("Loop", ins, outs, {"body": protos["body"]}, origins=node.origins)
+        case _:
+            parts = node.variadic("ss")
+            ins = [writer.name(value) for value in (*node.variadic("vs"), *parts)]
+            ways = {theirs: node.attrs[ours] for ours, theirs in _NAMES.items()}
+            said = {k: v for k, v in ways.items() if isinstance(v, tuple) and v}
+            whole = {k: tuple(i for i in v if isinstance(i, int)) for k, v in said.items()}
+            attrs = {"body": protos["body"], "num_scan_inputs": len(parts)}
+            attrs.update(whole)
+            writer.emit("Scan", ins, outs, attrs, origins=node.origins)
+
+
+def _name(writer: Writer, value: Value | None) -> str:
+    return "" if value is None else writer.name(value)
+
+
+def _body(
+    writer: Writer,
+    body: Graph,
+    takes: Iterable[Value],
+    write_node: Callable[[Writer, Node], None],
+) -> onnx.GraphProto:
+    for node in body:
+        write_node(writer, node)
+    outputs: list[onnx.ValueInfoProto] = []
+    made = {name for node in writer.nodes for name in node.output}
+    for slot, value in body.outputs.items():
+        name = writer.name(value)
+        if name not in made or any(name == o.name for o in outputs):
+            name = writer.fresh(slot)
+            writer.emit("Identity", [writer.name(value)], [name])
+        outputs.append(helper.make_value_info(name, type_proto(value.type)))
+    moved_values.write(writer, [info.name for info in outputs])
+    inputs = [helper.make_value_info(writer.name(v), type_proto(v.type)) for v in takes]
+    shown = {info.name for info in (*inputs, *outputs)}
+    infos = [info for info in writer.infos if info.name not in shown]
+    return helper.make_graph(writer.nodes, body.name, inputs, outputs, value_info=infos)
+
+
+_GRAPHS = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
+
+
+def names_read(nodes: Iterable[onnx.NodeProto]) -> Iterator[str]:
+    """Every name that nodes read, and that graphs within them read."""
+    for node in nodes:
+        yield from node.input
+        for attribute in node.attribute:
+            if attribute.type in _GRAPHS:
+                for held in (attribute.g, *attribute.graphs):
+                    yield from names_read(held.node)

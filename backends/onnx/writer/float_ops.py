@@ -1,0 +1,217 @@
+"""Ops on reals, each as ONNX's own operator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.ir.attrs import Attr
+
+from ..opset import decomposed
+from ..optimizer import padded_pools
+from . import (
+    attention_ops,
+    composed_ops,
+    elementwise_ops,
+    index_ops,
+    pool_ops,
+    recurrent_ops,
+    reduce_ops,
+    shape_ops,
+)
+from .elements import number
+from .pool_ops import spatial
+from .rows import Row, operator
+from .writer import Wire, Work, Writer
+
+
+def write(writer: Writer, work: Work, ins: Mapping[str, str]) -> None:
+    """Writes an op whose operands are the named tensors of reals (or of codes it only moves)."""
+    try:
+        row = _OPS[work.op]
+    except KeyError:
+        raise writer.refuse(work.node, f"{work.op} has no form in ONNX") from None
+    row(writer, work, dict(ins))
+
+
+def conv_attrs(work: Work) -> dict[str, Wire]:
+    """Conv's attributes."""
+    kernel = work.operands["w"].type.shape[2:]
+    sizes = tuple(k for k in kernel if isinstance(k, int))
+    return {
+        "dilations": work.numbers("dilation"),
+        "group": work.whole("groups"),
+        **({"kernel_shape": sizes} if len(sizes) == len(kernel) else {}),
+        "pads": work.numbers("pad"),
+        "strides": work.numbers("stride"),
+    }
+
+
+def _conv(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+    spatial(writer, work, ins, "Conv", conv_attrs(work))
+
+
+def _conv_transpose(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+    attrs = conv_attrs(work)
+    if any(work.numbers("output_pad")):
+        attrs["output_padding"] = work.numbers("output_pad")
+    writer.emit("ConvTranspose", ins.values(), [work.out], attrs, origins=work.origins)
+
+
+def _matmul(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+    for slot in ("a", "b"):
+        rank = work.operands[slot].type.rank
+        if work.attrs[f"trans_{slot}"] and rank > 1:
+            perm = (*range(rank - 2), rank - 1, rank - 2)
+            ins[slot] = writer.transposed(ins[slot], perm)
+    _product(writer, work, ins["a"], ins["b"], ins.get("bias"))
+
+
+def _linear(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+    if work.operands["x"].type.rank == 2:
+        writer.emit("Gemm", ins.values(), [work.out], {"transB": 1}, origins=work.origins)
+        return
+    _product(writer, work, ins["x"], writer.transposed(ins["w"], (1, 0)), ins.get("bias"))
+
+
+def _product(writer: Writer, work: Work, a: str, b: str, bias: str | None) -> None:
+    made = work.out if bias is None else writer.fresh(f"{work.out}_product")
+    writer.emit("MatMul", [a, b], [made], origins=work.origins)
+    if bias is not None:
+        writer.emit("Add", [made, bias], [work.out])
+
+
+def _gemm(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+    attrs: dict[str, Wire] = {"alpha": work.real("alpha"), "beta": work.real("beta")}
+    attrs = {k: v for k, v in attrs.items() if v != 1.0}
+    for ours, theirs in (("trans_a", "transA"), ("trans_b", "transB")):
+        if work.attrs[ours]:
+            attrs[theirs] = 1
+    writer.emit("Gemm", ins.values(), [work.out], attrs, origins=work.origins)
+
+
+def _clip(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+    operands = [ins["x"]]
+    given = {s: n for o in work.origins for s, n in o.operands if o.op == "Clip"}
+    for bound in ("max", "min"):
+        value = work.attrs[bound]
+        if isinstance(value, float):
+            data = np.array(value, work.kind.express.carrier)
+            name = writer.parameter(data, f"{work.out}_{bound}", given.get(bound))
+            operands.insert(1, name)
+        elif len(operands) > 1:
+            operands.insert(1, "")
+    writer.emit("Clip", operands, [work.out], origins=work.origins)
+
+
+def _batch_norm(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+    rank, operands = work.kind.rank, list(ins.values())
+    axis = work.whole("axis") % rank
+    attrs: dict[str, Wire] = {"epsilon": work.real("eps")}
+    if axis == 1:
+        writer.emit("BatchNormalization", operands, [work.out], attrs, origins=work.origins)
+        return
+    if rank < 2:
+        raise writer.refuse(work.node, "BatchNormalization takes 2 axes or more")
+    rest = [i for i in range(rank) if i != axis]
+    order = (rest[0], axis, *rest[1:])
+    back = tuple(order.index(i) for i in range(rank))
+    operands[0] = writer.transposed(operands[0], order)
+    made = writer.fresh(f"{work.out}_first")
+    writer.emit("BatchNormalization", operands, [made], attrs, origins=work.origins)
+    writer.transposed(made, back, work.out)
+
+
+def _reshape(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+    attrs: dict[str, Wire] = {"allowzero": 1} if work.attrs["allow_zero"] else {}
+    writer.emit("Reshape", [ins["x"], ins["shape"]], [work.out], attrs, origins=work.origins)
+
+
+def _pad(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+    given = {s: n for o in work.origins for s, n in o.operands if o.op == "Pad"}
+    pads = np.array(work.numbers("pads"), np.int64)
+    if "axes" in given:  # ours names every axis, so the source's operand is another one
+        given = {}
+    operands = [ins["x"], writer.parameter(pads, f"{work.out}_pads", given.get("pads"))]
+    mode = str(work.attrs["mode"])
+    _check_pad(writer, work, mode, pads)
+    if mode == "constant":
+        data = _filler(work)
+        if pads.any() and not any(data.tobytes()) and padded_pools.kept(writer, work.node):
+            operands.append("")
+        elif data or "constant_value" in given:
+            name = given.get("constant_value")
+            operands.append(writer.parameter(data, f"{work.out}_value", name))
+    attrs: dict[str, Wire] = {} if mode == "constant" else {"mode": mode}
+    writer.emit("Pad", operands, [work.out], attrs, origins=work.origins)
+
+
+def _check_pad(writer: Writer, work: Work, mode: str, pads: NDArray[np.int64]) -> None:
+    if mode == "symmetric":
+        raise writer.refuse(work.node, "ONNX's Pad has no mode symmetric")
+    shape = work.operands["x"].type.shape
+    ends = zip(shape, pads[: len(shape)], pads[len(shape) :], strict=True)
+    for axis, (dim, *sides) in enumerate(ends):
+        if not isinstance(dim, int) or mode not in ("reflect", "wrap"):
+            continue
+        left = dim + sum(int(min(side, 0)) for side in sides)
+        if max(*sides, 0) > left - (mode == "reflect"):
+            said = f"axis {axis} of {left} is too short for {mode} pads"
+            raise writer.refuse(work.node, f"{said} in ONNX: {int(max(sides))}")
+
+
+def _filler(work: Work) -> np.ndarray:
+    """What is padded with, as a real, or as the code that means it."""
+    value, quant = work.real("value"), work.kind.quant
+    if quant is None:
+        return np.array(value, work.kind.dtype.carrier)
+    code = np.rint(value / float(quant.scales())) + float(quant.zeros())
+    return np.array(np.clip(code, quant.low, quant.high)).astype(quant.storage.carrier)
+
+
+def _cast(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+    attrs: dict[str, Wire] = {"to": number(work.kind.dtype)}
+    writer.emit("Cast", [ins["x"]], [work.out], attrs, origins=work.origins)
+
+
+def since(op: str, attrs: Mapping[str, Attr]) -> int:
+    """The first operator set that has an op, 0 where it is no newer than the oldest we write."""
+    return max(elementwise_ops.SINCE.get(op, 0), index_ops.since(op, attrs))
+
+
+_OPS: dict[str, Row] = {
+    **elementwise_ops.OPS,
+    **shape_ops.OPS,
+    **reduce_ops.OPS,
+    **recurrent_ops.OPS,
+    **attention_ops.OPS,
+    **pool_ops.OPS,
+    **index_ops.OPS,
+    **composed_ops.OPS,
+    "add": operator("Add"),
+    "sub": operator("Sub"),
+    "mul": operator("Mul"),
+    "div": operator("Div"),
+    "relu": operator("Relu"),
+    "sigmoid": operator("Sigmoid"),
+    "clip": _clip,
+    **dict.fromkeys(("conv1d", "conv2d", "conv3d"), _conv),
+    **{f"conv_transpose{n}d": _conv_transpose for n in (1, 2, 3)},
+    "matmul": _matmul,
+    "gemm": _gemm,
+    "linear": _linear,
+    "batch_norm": _batch_norm,
+    "softmax": operator("Softmax", axis="axis"),
+    "log_softmax": operator("LogSoftmax", axis="axis"),
+    "reshape": _reshape,
+    "flatten": operator("Flatten", axis="axis"),
+    "transpose": operator("Transpose", perm="perm"),
+    "concat": operator("Concat", axis="axis"),
+    "pad": _pad,
+    "cast": _cast,
+}
+_OPS |= {
+    op: decomposed.since(first, _OPS[op], say) for op, (first, say) in decomposed.PARTS.items()
+}

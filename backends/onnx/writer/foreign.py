@@ -1,0 +1,251 @@
+"""Ops that QIR does not know, given back as their file had them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+
+import onnx
+from onnx import AttributeProto, helper, version_converter
+
+from qir.ir.attrs import Attr
+from qir.ir.node import Node, Value
+from qir.ir.types import Array
+from qir.ledger import Change
+
+from ..opset import changed_operators
+from ..optimizer import padded_pools
+from .elements import number, tensor, type_proto
+from .writer import STEP, Writer
+
+_COMPATIBLE = 26
+"""From here on, operator sets only add types and attributes to ops that are there."""
+
+
+def version(node: Node) -> int:
+    """The version of the operator set that the node is from; of one that no file had, today's."""
+    found = node.attrs["version"]
+    assert isinstance(found, int)
+    return found or (1 if node.attrs["domain"] else _COMPATIBLE)
+
+
+def since(node: Node) -> int:
+    """The first version of the operator set that has the node's form."""
+    proto = onnx.NodeProto(op_type=str(node.attrs["op"]), domain=str(node.attrs["domain"]))
+    return _since(proto, version(node))
+
+
+def fits(node: Node, opset: int) -> bool:
+    """Whether an older operator set has the node as it is: its types, its attributes.
+
+    What later versions of these sets changed are types and attributes alone.
+    """
+    name, pairs = str(node.attrs["op"]), node.attrs["attrs"]
+    try:
+        schema = onnx.defs.get_schema(name, opset, "")
+    except onnx.defs.SchemaError:
+        return False
+    if not _COMPATIBLE <= opset < version(node):
+        return False
+    given = {str(p[0]) for p in (pairs if isinstance(pairs, tuple) else ()) if isinstance(p, tuple)}
+    if not given <= set(schema.attributes):
+        return False
+    slots = node.attrs["slots"]
+    ins, outs = (places(p) for p in slots[:2]) if isinstance(slots, tuple) else ([], [])
+    placed = [
+        *zip(ins, node.variadic("xs"), itertools.repeat(schema.inputs)),
+        *zip(outs, node.results, itertools.repeat(schema.outputs)),
+    ]
+    return all(_takes(formal, at, value) for at, value, formal in placed)
+
+
+def _takes(formal: Sequence[onnx.defs.OpSchema.FormalParameter], at: int, value: Value) -> bool:
+    if not formal:
+        return False
+    one = formal[min(at, len(formal) - 1)]
+    if value.type.dtype.is_opaque:
+        return True  # later versions add no others of these
+    kind = onnx.TensorProto.DataType.Name(number(value.type.dtype)).lower()
+    return f"tensor({kind})" in one.types
+
+
+def write(writer: Writer, node: Node) -> None:
+    """Writes a foreign node; Refused if it is another framework's, or of another opset's form."""
+    framework, domain = str(node.attrs["framework"]), str(node.attrs["domain"])
+    if framework != "onnx":
+        raise writer.refuse(node, f"{node.attrs['op']!r} is {framework}'s own and unknown to ONNX")
+    proto, before = _proto(writer, node), len(writer.nodes)
+    if domain:
+        why = str(node.attrs["why"])
+        writer.check_domain(
+            str(node.attrs["op"]), domain, f"{node.name}: {why}" if why else node.name
+        )
+        writer.domains[domain] = max(version(node), writer.domains.get(domain, 1))
+        writer.nodes.append(proto)
+    elif changed_operators.changed(proto, version(node), writer.opset):
+        changed_operators.OWN[proto.op_type](writer, node, proto)
+    elif _same(proto, version(node), writer.opset) or fits(node, writer.opset):
+        writer.nodes.append(proto)
+    else:
+        _converted(writer, node, proto)
+    if proto.op_type == "Pad" and not domain:
+        padded_pools.keep(writer, node, writer.nodes[before:])
+    for value in node.results:
+        writer.info(value)
+
+
+def _same(proto: onnx.NodeProto, one: int, other: int) -> bool:
+    """Whether an operator, with all that its graphs hold, has one form in both operator sets."""
+    found = [proto, *(n for n in changed_operators.inside(proto) if n.domain == "")]
+    return all(_since(each, one) == _since(each, other) for each in found)
+
+
+def _since(proto: onnx.NodeProto, opset: int) -> int:
+    try:
+        return int(onnx.defs.get_schema(proto.op_type, opset, proto.domain).since_version)
+    except onnx.defs.SchemaError:
+        return 0
+
+
+def _converted(writer: Writer, node: Node, proto: onnx.NodeProto) -> None:
+    """Writes the node in the form that a newer opset has, by ONNX's own converter.
+
+    Refused where its graphs hold an operator that means another thing there.
+    """
+    if found := [
+        n
+        for n in changed_operators.inside(proto)
+        if changed_operators.changed(n, version(node), writer.opset)
+    ]:
+        what = f"{found[0].op_type}, which means another thing in opset {writer.opset}"
+        raise writer.refuse(node, f"{proto.op_type} of opset {version(node)} holds {what}")
+    operands = dict.fromkeys(node.variadic("xs"))
+    graph = helper.make_graph(
+        [proto],
+        "one",
+        [helper.make_value_info(writer.name(v), type_proto(v.type)) for v in operands],
+        [helper.make_value_info(writer.name(v), type_proto(v.type)) for v in node.results],
+        [tensor(a, writer.name(v)) for v in operands if (a := v.constant) is not None],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", version(node))])
+    try:
+        found = version_converter.convert_version(model, writer.opset).graph
+    except Exception as error:  # whatever the library raises, the node has no newer form
+        raise writer.refuse(
+            node, f"{proto.op_type} of opset {version(node)} has no form in {writer.opset}: {error}"
+        ) from error
+    known = {writer.name(v) for v in operands}
+    inside = {n for made in found.node for n in made.output} - {o.name for o in found.output}
+    names = {n: writer.fresh(f"{proto.output[0]}_{n}") for n in sorted(inside)}
+    for constant in found.initializer:
+        if constant.name not in known:
+            names[constant.name] = writer.fresh(f"{proto.output[0]}_{constant.name}")
+            constant.name = names[constant.name]
+            writer.whole.initializers[constant.name] = constant
+    for made in found.node:
+        made.input[:] = [names.get(n, n) for n in made.input]
+        made.output[:] = [names.get(n, n) for n in made.output]
+        writer.nodes.append(made)
+    writer.ledger.add(
+        Change.EXACT, STEP, node.name, f"{proto.op_type} is written as opset {writer.opset} has it"
+    )
+
+
+def _proto(writer: Writer, node: Node) -> onnx.NodeProto:
+    try:
+        return _as_it_was(writer, node)
+    except (AssertionError, LookupError, TypeError, ValueError) as error:
+        said = "its slots and attrs are not those of an onnx operator with these operands"
+        raise writer.refuse(node, f"{node.attrs['op']!s}: {said}") from error
+
+
+def _as_it_was(writer: Writer, node: Node) -> onnx.NodeProto:
+    slots = node.attrs["slots"]
+    held = slots if isinstance(slots, tuple) else ()
+    every = list(range(len(node.variadic("xs")))), list(range(len(node.results)))
+    ins, outs = (places(p) for p in held[:2]) if len(held) > 1 else every
+    outside = held[2] if len(held) > 2 and isinstance(held[2], tuple) else ()
+    origin = next((o for o in node.origins if o.framework == "onnx"), None)
+    proto = onnx.NodeProto(op_type=str(node.attrs["op"]), domain=str(node.attrs["domain"]))
+    proto.name = origin.name if origin else f"{node.name}_{proto.op_type}"
+    names = [writer.name(v) for v in node.variadic("xs")]
+    proto.input.extend(placed(ins, names[: len(names) - len(outside)]))
+    proto.output.extend(placed(outs, [writer.name(v) for v in node.results]))
+    now = dict(zip(map(str, outside), names[len(names) - len(outside) :], strict=True))
+    for name, value in pairs(node.attrs["attrs"]).items():
+        made = attribute(proto, version(node), name, value)
+        for graph in _held(made):
+            _rename(graph, now)
+        proto.attribute.append(made)
+    return proto
+
+
+def _held(given: AttributeProto) -> list[onnx.GraphProto]:
+    return [*([given.g] if given.HasField("g") else []), *given.graphs]
+
+
+def _rename(graph: onnx.GraphProto, now: Mapping[str, str]) -> None:
+    """Lets a graph use what is outside by the names that it has now."""
+    own = {*(i.name for i in graph.input), *(t.name for t in graph.initializer)}
+    own |= {name for node in graph.node for name in node.output}
+    changed = {old: new for old, new in now.items() if old not in own and old != new}
+    if not changed:
+        return
+    for node in graph.node:
+        node.input[:] = [changed.get(name, name) for name in node.input]
+        for each in node.attribute:
+            for inner in _held(each):
+                _rename(inner, changed)
+    for info in graph.output:
+        info.name = changed.get(info.name, info.name)
+
+
+def pairs(given: Attr) -> dict[str, Attr]:
+    """Attributes by name, as a node holds those of its framework."""
+    held = given if isinstance(given, tuple) else ()
+    return {str(p[0]): p[1] for p in held if isinstance(p, tuple)}
+
+
+def places(given: Attr) -> list[int]:
+    """Where operands or results stand in an operator's list."""
+    return [p for p in given if isinstance(p, int)] if isinstance(given, tuple) else []
+
+
+def placed(at: list[int], names: list[str]) -> list[str]:
+    """Names at their places, empty ones between."""
+    out = [""] * (max(at, default=-1) + 1)
+    for place, name in zip(at, names, strict=True):
+        out[place] = name
+    return out
+
+
+def attribute(proto: onnx.NodeProto, opset: int, name: str, value: Attr) -> AttributeProto:
+    """An attribute as ONNX has it."""
+    if isinstance(value, tuple) and len(value) == 2 and value[0] is None:
+        return _parsed(value[1] if isinstance(value[1], bytes) else b"")
+    if isinstance(value, Array):
+        return helper.make_attribute(name, tensor(value, value.name))
+    if isinstance(value, tuple) and value and isinstance(value[0], Array):
+        tensors = [tensor(v, v.name) for v in value if isinstance(v, Array)]
+        return helper.make_attribute(name, tensors)
+    if isinstance(value, tuple) and not value:
+        return helper.make_attribute(name, [], attr_type=_empty(proto, opset, name))
+    return helper.make_attribute(name, value)
+
+
+def _parsed(data: bytes) -> AttributeProto:
+    made = AttributeProto()
+    try:
+        made.ParseFromString(data)
+    except Exception as error:  # protobuf's own error, which is not onnx's to import
+        raise ValueError("its bytes are no attribute") from error
+    return made
+
+
+def _empty(proto: onnx.NodeProto, opset: int, name: str) -> int:
+    """The type of an attribute that is an empty list."""
+    try:
+        found = onnx.defs.get_schema(proto.op_type, opset, proto.domain).attributes[name]
+    except (onnx.defs.SchemaError, KeyError):
+        return int(AttributeProto.INTS)
+    return int(AttributeProto.AttributeType.Value(str(found.type).rpartition(".")[2]))

@@ -1,0 +1,247 @@
+"""Products with weights in blocks of few bits, as onnxruntime's MatMulNBits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.analysis.bodies import bodies
+from qir.ir.dtype import F32, dtype, dtype_of
+from qir.ir.graph import Graph
+from qir.ir.lazy_arrays import Held, Parts, reshaped, shifted, whole
+from qir.ir.lazy_arrays import turned as transposed
+from qir.ir.node import Node, Value
+from qir.ir.ops import spec
+from qir.ir.types import Array, Grain, Param, QuantType, TensorType
+from qir.ledger import Change, Ledger
+from qir.passes.forms.open_groups import OpenGroups
+
+from ..forms import kept_operators
+from . import bnb4
+from .writer import STEP
+
+KERNEL = "onnx:com.microsoft.MatMulNBits"
+_BITS = {"i2": 2, "u2": 2, "i4": 4, "u4": 4, "i8": 8, "u8": 8}
+_LEAST, _MOST = 16, 256
+"""The kernel takes blocks of powers of two from the one to the other."""
+_SAID = (
+    "written as MatMulNBits, whose codes count from the middle, at accuracy level 0, so that data "
+    "stay real; in quantize/dequantize form onnxruntime's optimizer computes it at level 4 and "
+    "rounds them to 8 bits a block, unless session.qdq_matmulnbits_accuracy_level says otherwise"
+)
+_KEPT = ("MatMulNBits", "MatMulBnb4")
+_TABLE = "its codes are those of a table, which ONNX's DequantizeLinear has not"
+_UNHELD = (
+    "onnxruntime's MatMulNBits fails in each run, or at load, with weights of 8 bits that have "
+    "real zero points or g_idx"
+)
+
+
+def opened(graph: Graph, ledger: Ledger) -> None:
+    """Opens groups whose kernel fails in each run, wherever they are in a model."""
+    for each in bodies(graph):
+        with kept_operators.kept(lambda node: not _unheld(node)):
+            names = [n.name for n in each if _unheld(n)]
+            OpenGroups(KERNEL).run(each, ledger)
+        for name in names:
+            ledger.add(Change.EXACT, STEP, name, _UNHELD)
+
+
+def _unheld(node: Node) -> bool:
+    """Whether a node is a group of the kernel's with weights that it cannot unpack."""
+    if node.op != "fused" or node.attrs.get("kernel") != KERNEL or "B" not in node.operands:
+        return False
+    quant = node.operands["B"].type.quant
+    if quant is None or quant.storage.bits != 8:
+        return False
+    return quant.real_zero or (quant.grain is not None and quant.grain.by is not None)
+
+
+def to_nbits(graph: Graph, ledger: Ledger, *, standard: bool) -> tuple[int, list[str]]:
+    """Groups what the kernel computes, or leaves it dequantized where only ONNX's own is wanted.
+
+    Says how much there is of that form, and of each product beside it why it is not.
+    """
+    left: list[str] = []
+    kernels = (KERNEL, bnb4.KERNEL)
+    count = sum(1 for n in graph if n.op == "fused" and n.attrs["kernel"] in kernels)
+    if not standard:  # what is kept has that form already
+        count += sum(1 for n in graph if n.op == "foreign" and n.attrs["op"] in _KEPT)
+    for node in list(graph):
+        if node.op not in ("matmul", "gemm", "linear"):
+            continue
+        if table := bnb4.weights(node):
+            found = _TABLE if standard else table
+            if isinstance(found, bnb4.Weights):
+                bnb4.group(graph, node, found, ledger)
+                count += 1
+            else:
+                _stays(node, found, left, ledger)
+            continue
+        slot = spec(node.op).traits.weight or ""
+        weight = node.operands[slot]
+        turned = node.op == "linear" or node.attrs.get("trans_b") is True
+        if weight.node.op == "transpose" and weight.node.attrs["perm"] == (1, 0):
+            weight, turned = weight.node.operands["x"], not turned
+        array = weight.node.operands["x"].constant if weight.node.op == "dequantize" else None
+        if array is None or len(weight.node.operands) > 1:
+            continue
+        rows = _plain(array) if standard else _rows(array, node, turned=turned)
+        if isinstance(rows, str):
+            _stays(node, rows, left, ledger)
+            continue
+        count += 1
+        if not standard:
+            _group(graph, node, rows, weight)
+            ledger.add(Change.REGROUPED, STEP, node.name, _SAID)
+    graph.prune()
+    return count, left
+
+
+def _stays(node: Node, why: str, left: list[str], ledger: Ledger) -> None:
+    left.append(f"{node.name} stays as it is: {why}")
+    ledger.add(Change.EXACT, STEP, node.name, f"stays as it is: {why}")
+
+
+def _plain(array: Array) -> Array | str:
+    """Codes of few bits, of which DequantizeLinear takes any blocks, or why they are none."""
+    quant = array.type.quant
+    assert quant is not None
+    few = quant.storage.name in _BITS and quant.kind == "uniform" and quant.plus is None
+    return array if few else f"codes of {quant.storage} with such a map are none of few bits"
+
+
+def _rows(array: Array, node: Node, *, turned: bool) -> Array | str:
+    """The weights as rows of unsigned codes in blocks, or why they are none."""
+    quant, data = array.type.quant, array.held
+    assert quant is not None
+    if node.attrs.get("trans_a") is True or node.attrs.get("alpha", 1.0) != 1.0:
+        return "the kernel neither turns its left side nor multiplies"
+    if node.operands.keys() & {"c", "bias"} and node.attrs.get("beta", 1.0) != 1.0:
+        return "the kernel does not multiply its bias"
+    bits = _BITS.get(quant.storage.name)
+    plain = quant.kind == "uniform" and quant.plus is None and quant.express == F32
+    if bits is None or not plain or data.ndim != 2 or quant.dynamic:
+        return f"codes of {quant.storage} with such a map are none of the kernel's"
+    deep = 1 if turned else 0
+    if bits == 8 and quant.real_zero and not _whole_zeros(quant):
+        return _UNHELD
+    size = _size(quant, deep, data.shape[deep])
+    if size is None:
+        return f"the kernel takes blocks of {_LEAST}, 32 ... {_MOST} codes along the sum"
+    signed = quant.storage.name.startswith("i")
+    move = 1 << (bits - 1) if signed else 0
+    storage = dtype(f"u{bits}")
+    codes = shifted(data, move, storage.carrier)
+    rows = codes if turned else transposed(codes, (1, 0))
+    scales = _spread(quant.scale, quant.scales, quant, data.shape, deep, size)
+    zeros = _spread(quant.zero, quant.zeros, quant, data.shape, deep, size)
+    if not turned:
+        scales, zeros = transposed(scales, (1, 0)), transposed(zeros, (1, 0))
+    scale = _listed(scales, 0, np.dtype(np.float32), f"{array.name}.scales")
+    if quant.real_zero and bits != 8:
+        zero = Array.of((whole(zeros) + move).astype(np.float32), f"{array.name}.zeros")
+    else:
+        zero = _listed(zeros, move, np.dtype(np.uint8), f"{array.name}.zeros")
+    kind = QuantType(storage, F32, scale, zero, Grain(((0, 1), (1, size))))
+    return Array(rows, TensorType(rows.shape, kind), array.name)
+
+
+def _whole_zeros(quant: QuantType) -> bool:
+    """Whether zero points that are said as reals are codes all the same."""
+    zeros = np.asarray(quant.zeros(), np.float64)
+    low, high = quant.storage.bounds
+    return bool(((zeros == np.rint(zeros)) & (zeros >= low) & (zeros <= high)).all())
+
+
+def _spread(
+    given: Param,
+    numbers: Callable[[], NDArray[np.generic]],
+    quant: QuantType,
+    shape: tuple[int, ...],
+    deep: int,
+    size: int,
+) -> Held:
+    """Numbers as one a block of that size of each row or column."""
+    sizes = dict(quant.grain.blocks) if quant.grain else {}
+    grid = tuple(-(-d // sizes[i]) if i in sizes else 1 for i, d in enumerate(shape))
+    blocks = grid[deep] if deep in sizes else 1
+    wide = (shape[0], blocks) if deep else (blocks, shape[1])
+    some = -(-shape[deep] // size)
+    if blocks not in (1, some):  # some of the kernel's share one of these
+        each = np.broadcast_to(np.asarray(numbers()).reshape(grid), wide)
+        return each.repeat(sizes[deep] // size, deep).take(range(some), deep)
+    wide = (shape[0], some) if deep else (some, shape[1])
+    if (
+        isinstance(given, Array)
+        and given.type.quant is None
+        and given.held.size == wide[0] * wide[1]
+    ):
+        return reshaped(given.held, wide)
+    if given == ():
+        return np.broadcast_to(np.zeros((), np.int64), wide)
+    return np.broadcast_to(np.asarray(numbers()).reshape(grid), wide)
+
+
+def _listed(numbers: Held, move: int, kind: np.dtype[np.generic], name: str) -> Array:
+    """Numbers plus another, as an array of that type."""
+    if numbers.dtype.kind == "f" and kind.kind == "u":
+        numbers = whole(numbers).astype(np.int64)
+    if numbers.dtype.kind in "iu":
+        numbers = shifted(numbers, move, kind)
+    elif numbers.dtype != kind:
+        numbers = whole(numbers).astype(kind)
+    held = numbers if isinstance(numbers, Parts) else np.asarray(numbers, order="C")
+    return Array(held, TensorType(held.shape, dtype_of(np.empty(0, kind))), name)
+
+
+def _size(quant: QuantType, deep: int, depth: int) -> int | None:
+    """The greatest block of the kernel's in which codes of a row share a scale."""
+    whole = max(_LEAST, min(_MOST, 1 << max(depth - 1, 0).bit_length()))
+    if quant.grain is None:
+        return whole
+    blocks = dict(quant.grain.blocks)
+    if quant.grain.by is not None or blocks.get(1 - deep, 1) != 1:
+        return None
+    shared = blocks.get(deep, whole)
+    if shared >= depth:
+        return whole
+    size = min(_MOST, shared & -shared)
+    return size if size >= _LEAST else None
+
+
+def _group(graph: Graph, node: Node, rows: Array, weight: Value) -> None:
+    codes = weight.node.operands["x"]
+    made = graph.constant(rows, name=graph.fresh(f"{rows.name}.rows"), before=node)
+    graph.set_lineage(made, codes.lineage)
+    traits = spec(node.op).traits
+    data, bias = node.operands[traits.data], node.operands.get(traits.bias or "")
+    quant = rows.type.quant
+    assert quant is not None
+    assert quant.grain is not None
+    (count, depth), size = rows.held.shape, quant.grain.blocks[1][1]
+    one = bias is not None and bias.type.rank == 1
+    operands = {"A": data, "B": made, **({"bias": bias} if bias is not None and one else {})}
+    body = Graph("body", "")
+    ins = {s: body.add("input", types=[v.type], name=s).result for s, v in operands.items()}
+    real = body.add("dequantize", {"x": ins["B"]}).result
+    inner = {"a": ins["A"], "b": real, **({"bias": ins["bias"]} if one else {})}
+    end = body.add("matmul", inner, {"trans_b": True}).result
+    body.add("output", {"output": end})
+    given = (("K", depth), ("N", count), ("bits", quant.storage.bits), ("block_size", size))
+    group = graph.add(
+        "fused",
+        operands,
+        {"kernel": KERNEL, "slots": ((0, 1, 5) if one else (0, 1), (0,)), "attrs": given},
+        types=[end.type],
+        name=graph.fresh(f"{node.name}.nbits"),
+        before=node,
+        profile=node.profile,
+        bodies={"body": body},
+    )
+    new = group.result
+    if bias is not None and not one:
+        new = graph.add("add", {"a": new, "b": bias}, before=node).result
+    graph.substitute(node, new)

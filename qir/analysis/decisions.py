@@ -1,0 +1,213 @@
+"""What becomes of each op of a graph, and how it stands before anything is planned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeAlias
+
+from qir.analysis.multiply_adds import coded_work, counted, work
+from qir.analysis.quantized_regions import behind_sums, coded, decoded
+from qir.capability import Verdict
+from qir.ir.graph import Graph
+from qir.ir.node import Node
+from qir.ir.ops import spec
+from qir.ir.quantized_ops import BRIDGES, in_codes, whole, widths
+from qir.query.cost import one_sample
+from qir.query.display import op_name
+
+Becomes: TypeAlias = Literal["integer", "already", "weights", "float", "as it is"]
+"""Integer now, or since the file was made; weights of few bits with real data; real; neither."""
+
+
+CONTROL = frozenset({"if", "loop", "scan"})
+ALREADY = "quantized already"
+"""The reason of an op that works on codes before anything is planned."""
+PARTLY = "part of what it holds works on codes already"
+"""The reason of an op that holds graphs, some of whose work is quantized."""
+WITHIN = "data quantize nothing that branches and loops hold; without data their products are"
+"""The reason of an op that holds graphs."""
+
+_NUMBERS = BRIDGES | {"recode", "choose_qparams", "qparams"}
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What becomes of one op, and why."""
+
+    node: str
+    op: str
+    becomes: Becomes
+    reason: str
+    group: str = ""
+    """The op in whose kernel this one is computed, where it is another."""
+    schemes: Mapping[str, str] = field(default_factory=dict)
+    macs: int = 0
+    origin: str = ""
+    macs_on_codes: int = 0
+    """Those of the multiply-adds that are integer; of an op that holds graphs they may be some."""
+    counted: bool = True
+    """Whether `macs` is all its work: not so where a size is open, or an op is foreign."""
+
+    @property
+    def integer(self) -> bool:
+        """Whether it computes on codes, then or already."""
+        return self.becomes in ("integer", "already")
+
+    @property
+    def new(self) -> bool:
+        """Whether quantizing changes it."""
+        return self.becomes in ("integer", "weights")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The answer before any work: what will be integer, what stays float, what must share."""
+
+    target: str
+    decisions: tuple[Decision, ...]
+    shared: tuple[tuple[str, ...], ...]
+    """Names of values that must hold one map, where there are several."""
+    maybe_masks: tuple[str, ...] = ()
+    """Inputs that reach a softmax planned integer: a mask in their data leaves it float."""
+
+    @property
+    def integer_macs(self) -> float:
+        """Share of the counted multiply-adds that will be done in integers, or are already."""
+        total = sum(d.macs for d in self.decisions)
+        return sum(d.macs_on_codes for d in self.decisions) / total if total else 0.0
+
+
+def as_taken(plan: Plan, found: Iterable[Verdict], path: str) -> Plan:
+    """The plan of the graph of that path, in which work on codes that a target computes in reals is
+    told as that, and work beside a real number that it makes codes of as work on codes."""
+    here = [v for v in found if v.path == path]
+    reals = {v.node: v.reason for v in here if v.taken != "integer"}
+    codes = {v.node for v in here if v.taken == "integer"}
+
+    def told(made: Decision) -> Decision:
+        reason = reals.get(made.node)
+        if made.becomes == "float" and made.node in codes:
+            return replace(made, becomes="already", reason=ALREADY, macs_on_codes=made.macs)
+        if made.becomes != "already" or reason is None:
+            return made
+        said = f"{ALREADY}, but {reason}"
+        return replace(made, becomes="float", reason=said, macs_on_codes=0)
+
+    return replace(plan, decisions=tuple(map(told, plan.decisions)))
+
+
+def as_written(plan: Plan, found: Iterable[Verdict]) -> Plan:
+    """The plan of quantizing without data, in which products that a target computes in reals, of
+    the graph as it was written, are told as that."""
+    left = {id(verdict): verdict for verdict in found}
+    named: dict[str, list[Verdict]] = {}
+    for verdict in left.values():
+        named.setdefault(verdict.node, []).append(verdict)
+    known = {made.node for made in plan.decisions}
+    exact = {(made.node, made.op) for made in plan.decisions}
+
+    def meant(made: Decision) -> Verdict | None:
+        names = (made.node, f"{made.node}.product")  # the latter where what it adds stands apart
+        of = [v for name in names for v in named.get(name, ()) if v.op != "sum"]
+        alike = [v for v in of if v.op == made.op]
+        of = [v for v in of if (v.node, v.op) not in exact]  # branches may call their ops alike
+        other = (
+            v for v in left.values() if v.op == made.op and v.node not in known
+        )  # called as a result
+        return next(iter(alike or of), None) or next(other, None)
+
+    def told(made: Decision) -> Decision:
+        verdict = meant(made) if made.becomes == "integer" else None
+        if verdict is None:
+            return made
+        named[verdict.node].remove(verdict)  # branches may call theirs alike
+        del left[id(verdict)]
+        if verdict.taken == "integer":
+            return made
+        return replace(made, becomes="float", reason=verdict.reason, macs_on_codes=0)
+
+    return replace(plan, decisions=tuple(map(told, plan.decisions)))
+
+
+def as_moved(plan: Plan, found: Iterable[Verdict]) -> Plan:
+    """The plan of quantizing with data, in which ops that move elements alone and got codes because
+    the form that was written has all about them on codes are told as integer."""
+    done = {(v.node, v.op) for v in found if v.taken == "integer"}
+
+    def told(made: Decision) -> Decision:
+        names = (made.node, f"{made.node}.q")  # the latter of its codes
+        moved = made.becomes == "float" and any((name, made.op) in done for name in names)
+        return replace(made, becomes="integer", reason="") if moved else made
+
+    return replace(plan, decisions=tuple(map(told, plan.decisions)))
+
+
+class Known:
+    """What is known of the ops of a graph before anything is planned."""
+
+    def __init__(self, graph: Graph, bodies: Iterable[Graph] = ()) -> None:
+        self.apart = tuple(bodies)
+        """Bodies whose ops have decisions of their own."""
+        self.codes = {
+            n: done for each in self.apart or (graph,) for n, done in in_codes(each).items()
+        }
+        self.sizes = one_sample(graph)
+
+    def decision(
+        self, node: Node, reason: str, schemes: Mapping[str, str] | None = None
+    ) -> Decision:
+        """What becomes of an op: without a reason integer, unless it is so already."""
+        alone = not (self.apart and node.op in CONTROL)
+        macs = work(node, self.sizes) if alone else 0
+        done = coded_work(node, self.codes, self.sizes) if alone else 0
+        known = not alone or counted(node, self.sizes)
+        becomes: Becomes = "float" if reason else "integer"
+        if said := beside(node):
+            becomes, reason = "as it is", said
+        elif reason and (self.codes.get(node, False) or (node.bodies and 0 < macs == done)):
+            becomes, reason = "already", ALREADY
+        elif node.bodies and done:
+            reason = PARTLY
+        elif reason == ALREADY:
+            reason = why_real(node)
+        elif reason and not node.bodies and _of_whole(node):
+            reason = "it makes reals of whole numbers"
+        done = macs if becomes in ("integer", "already") else done
+        origin = str(node.origins[0]) if node.origins else ""
+        given = schemes or {}
+        name = op_name(node)
+        return Decision(node.name, name, becomes, reason, "", given, macs, origin, done, known)
+
+
+def _of_whole(node: Node) -> bool:
+    """Whether an op that QIR knows reads nothing real."""
+    reals = any(v.type.express.is_float for v in node.operands.values())
+    return node.op != "foreign" and not reals
+
+
+def beside(node: Node) -> str:
+    """What an op does that computes neither with codes nor with reals; empty for others."""
+    if node.op in _NUMBERS:
+        return "between reals and codes"
+    if widths(node):
+        return "between reals of 16 bits and others"
+    return "no reals: sizes and other whole things" if whole(node) else ""
+
+
+def why_real(node: Node) -> str:
+    """Why an op that has codes beside it computes with reals."""
+    if behind_sums(node):
+        return "behind sums of codes, in reals"
+    row = spec(node.op)
+    weight = node.operands.get(row.traits.weight or "")
+    if weight is not None and (decoded(weight) or weight.type.quant):
+        return "its weights are codes, its data real"
+    held = [v for v in node.operands.values() if decoded(v) or v.type.quant]
+    if node.bodies and held and all(v.constant for v in held):
+        return "its weights are codes, its data real"
+    if held:
+        return "real between codes" if any(map(coded, node.results)) else "it makes reals of codes"
+    if any(coded(v) or v.type.quant for v in node.results):
+        return "it computes with reals, which are quantized behind it"
+    return "it works out the scales and zero points of codes"

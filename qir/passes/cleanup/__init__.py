@@ -1,0 +1,1 @@
+"""Passes that remove what is unused, repeated or undone."""

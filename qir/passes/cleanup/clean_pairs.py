@@ -1,0 +1,224 @@
+"""Takes out quantizing that gives back the codes that were there, which is proved code by code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.errors import QirError
+from qir.ir.graph import Graph
+from qir.ir.node import Node, Value
+from qir.ir.text import parse
+from qir.ir.types import QuantType, TensorType
+from qir.ledger import Change
+from qir.profiles import Profile, profile
+from qir.reference.interpreter import profile_of, run_node
+from qir.rewrite import Pass
+from qir.rewrite.patterns.match import Match
+from qir.rewrite.patterns.pattern import Pattern, Var, op
+from qir.rewrite.patterns.rewriting import PatternPass, Rewrite
+
+_STEPS = frozenset({"quantize", "dequantize", "requantize"})
+_MOVES = frozenset(
+    "transpose reshape flatten squeeze unsqueeze slice flip expand tile identity".split()
+)
+"""What moves elements, whatever they are."""
+_LONGEST = 4
+_MOST = 1 << 20
+"""Codes times scales that a proof tries; what has more stays."""
+
+
+def _back(graph: Graph, match: Match) -> Value | None:
+    """The codes from which quantizing and dequantizing lead back to themselves."""
+    wanted, steps = match.root.result.type, list[Node]()
+    node = match.root
+    while len(steps) < _LONGEST and node.op in _STEPS and len(node.operands) == 1:
+        steps.insert(0, node)
+        x = node.operands["x"]
+        if node is not match.root and node.schemes:
+            return None
+        if x.type == wanted and _gives_back(graph, x, steps):
+            return x
+        node = x.node
+    return None
+
+
+def _moved(graph: Graph, match: Match) -> Value | None:
+    """Codes that are moved instead of their numbers, where these are quantized by the same map."""
+    root = match.root
+    moves = _moves(root.operands["x"])
+    back = moves[-1].operands["x"].node if moves else root
+    if back.op != "dequantize" or back.schemes or len(back.operands) > 1 or len(root.operands) > 1:
+        return None
+    value, element = back.operands["x"], root.result.type.element
+    quant = value.type.quant
+    if value.type.element != element or quant is None or quant.grain is not None:
+        return None
+    if not _gives_back(graph, value, [back, root]):
+        return None
+    for node in reversed(moves):
+        kind = TensorType(node.result.type.shape, element)
+        made = graph.add(
+            node.op, {**node.operands, "x": value}, node.attrs, types=[kind], origins=node.origins
+        )
+        value = made.result
+    return value
+
+
+def _moves(value: Value) -> list[Node]:
+    """The moves that a value has behind it and nobody else reads, the last one first."""
+    found: list[Node] = []
+    while value.node.op in _MOVES and value.only_use is not None and not value.node.schemes:
+        found.append(value.node)
+        value = value.node.operands["x"]
+    return found
+
+
+def _recoded(graph: Graph, match: Match) -> Value | None:
+    """What two recodes, or one, give back as it was."""
+    node = match.root
+    for _ in range(2):
+        x = node.operands["x"]
+        if len(node.operands) > 1 or (node is not match.root and node.schemes):
+            return None
+        if x.type == match.root.result.type:
+            return x
+        node = x.node
+        if node.op != "recode":
+            return None
+    return None
+
+
+def _gives_back(graph: Graph, x: Value, steps: list[Node]) -> bool:
+    """Whether every code of a value comes back, by each of the scales that it may have."""
+    elements = [value.type.element for value in (x, *(step.result for step in steps))]
+    manners = [profile_of(graph, step) for step in steps]
+    key = tuple(
+        (step.op, element, manner, tuple(step.attrs.items()))
+        for step, element, manner in zip(steps, elements, manners, strict=False)
+    )
+    profiles = tuple(profile(name) for name in manners)
+    known = _PROVED.get(key)
+    if known is not None and all(a is b for a, b in zip(known[0], profiles, strict=True)):
+        return known[1]
+    found = _tried(x.type.quant, steps, manners)
+    if len(_PROVED) >= _KEPT:
+        _PROVED.clear()
+    _PROVED[key] = (profiles, found)
+    return found
+
+
+_KEPT = 4096
+_PROVED: dict[tuple[object, ...], tuple[tuple[Profile, ...], bool]] = {}
+"""What was found for a row of ops on types; for the profiles that stood behind the names."""
+
+
+def _tried(quant: QuantType | None, steps: list[Node], manners: list[str]) -> bool:
+    if quant is None or quant.dynamic:
+        return False
+    codes = _every_code(quant)
+    if codes is None:
+        return False
+    made: NDArray[np.generic] = codes
+    graph = Graph()
+    value = graph.add("input", types=[TensorType(codes.shape, quant)]).result
+    for step, manner in zip(steps, manners, strict=True):
+        kind = TensorType(codes.shape, step.result.type.element)
+        node = graph.add(step.op, {"x": value}, step.attrs, types=[kind])
+        try:
+            with np.errstate(all="ignore"):
+                (made,) = run_node(node, {"x": made}, manner)
+        except QirError:
+            return False
+        value = node.result
+    return made.dtype == codes.dtype and made.tobytes() == codes.tobytes()
+
+
+def _every_code(quant: QuantType) -> NDArray[np.generic] | None:
+    """All codes along a last axis, for each index of the axis that has scales of its own."""
+    count = 1
+    lead: tuple[int, ...] = ()
+    if quant.grain is not None:
+        if quant.axis is None:
+            return None
+        count = int(np.size(quant.scales()))
+        lead = (*(1,) * quant.axis, count)
+    if quant.storage.is_float:
+        if quant.storage.bits != 8:
+            return None
+        row = np.arange(256, dtype=np.uint8).view(quant.storage.carrier)
+    else:
+        low, high = TensorType((*lead, 1), quant).bounds
+        if (high - low + 1) * count > _MOST:
+            return None
+        row = np.arange(low, high + 1).astype(quant.storage.carrier)
+    return np.ascontiguousarray(np.broadcast_to(row, (*lead, row.size)))
+
+
+_CODES = Var("x").check(
+    "quantizing or dequantizing made it, or it holds codes",
+    lambda value: value.node.op in _STEPS or value.type.quant is not None,
+)
+_PAIRS = Rewrite(
+    Pattern(
+        "same-codes",
+        (op.any_of("quantize", "requantize")(_CODES),),
+        codes=True,
+        doc="Codes that come back to themselves.",
+    ),
+    _back,
+    Change.EXACT,
+    "every code gives itself back",
+)
+_MOVED = Rewrite(
+    Pattern(
+        "moved-codes",
+        (
+            op.quantize(
+                Var("x").check("nobody else reads it, moves made it", lambda x: bool(_moves(x)))
+            ),
+        ),
+        codes=True,
+        doc="Codes that come back to themselves in other places.",
+    ),
+    _moved,
+    Change.EXACT,
+    "every code gives itself back, codes are moved",
+)
+_RECODES = Rewrite(
+    Pattern("same-bits", (op.recode(Var("x")),), codes=True, doc="Bits read as they were."),
+    _recoded,
+    Change.EXACT,
+    "the same bits of the same type",
+)
+
+
+@dataclass(frozen=True)
+class CleanPairs(PatternPass):
+    """Takes out quantize after dequantize, requantize and recode that give back the codes before.
+
+    The proof is a trial: every code of the type goes through the ops by the profile that they
+    follow, by every scale of the axis, and all must come back as the bytes they were; so nothing
+    is assumed about rounding. The types on both ends are equal. Where moves (transpose, reshape,
+    slice and their like) stand between and one map goes for all elements, codes are moved. What
+    cannot be tried stays: scales that are computed or lie in blocks, and codes of more than 2^20
+    values, such as 32-bit biases.
+    """
+
+    name = "clean-pairs"
+    rewrites = (_PAIRS, _MOVED, _RECODES)
+
+    @classmethod
+    def samples(cls) -> Iterable[tuple[Pass, Graph]]:
+        """Codes that are quantized again by the same numbers."""
+        text = (
+            "graph main as ort-1.31 {\n  %x = input() : 2x4xf32\n"
+            "  %q = quantize(%x) : 2x4x!quant.uniform<u8:f32, 0.3:128>\n"
+            "  %d = dequantize(%q) : 2x4xf32\n"
+            "  %p = quantize(%d) : 2x4x!quant.uniform<u8:f32, 0.3:128>\n"
+            "  %e = dequantize(%p) : 2x4xf32\n  output(y=%e)\n}\n"
+        )
+        yield cls(), parse(text)

@@ -1,0 +1,100 @@
+"""Computes once what is computed alike twice."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+from qir.ir.attrs import Attr
+from qir.ir.graph import Graph
+from qir.ir.node import Node, Stage
+from qir.ir.ops import spec
+from qir.ir.types import Array
+from qir.ledger import Change, Ledger
+from qir.rewrite import Pass
+from qir.rewrite.runner.filter import may
+
+_APART = frozenset({"input", "output", "foreign"})
+_ORDERED = frozenset({"min", "max"})
+
+
+@dataclass(frozen=True)
+class Cse(Pass):
+    """Keeps the first of several nodes of equal op, attributes, operands, types and profile.
+
+    Sums and products of two are equal either way round; least and greatest are not, since 0.0 and
+    -0.0 are equal to them. Constants are equal where type and bytes are. Nodes that are planned,
+    that hold bodies or that train stay, and so do foreign ones, of which nobody knows whether they
+    keep a state.
+    """
+
+    name = "cse"
+
+    def run(self, graph: Graph, ledger: Ledger) -> int:
+        kept: dict[Hashable, Node] = {}
+        count = 0
+        for node in list(graph):
+            if not _pure(node):
+                continue
+            first = kept.setdefault(_meaning(node), node)
+            if first is node or not may(self.name, "equal", node, first):
+                continue
+            for old, new in zip(node.results, first.results, strict=True):
+                graph.replace(old, new)
+            graph.set_origins(first, (*first.origins, *node.origins))
+            ledger.add(Change.EXACT, self.name, node.name, f"computed as {first.name} already")
+            graph.remove(node)
+            count += 1
+        return count
+
+
+def _pure(node: Node) -> bool:
+    if node.op in _APART or node.bodies or node.schemes:
+        return False
+    return node.op != "constant" or not node.attrs["trainable"]
+
+
+def _meaning(node: Node) -> Hashable:
+    """Equal for nodes that compute alike."""
+    if (array := node.result.constant if node.op == "constant" else None) is not None:
+        return (array.digest, node.result.type)
+    return (
+        node.op,
+        node.profile,
+        _attrs(node),
+        _operands(node),
+        tuple(value.type for value in node.results),
+        tuple(node.inner.items()),
+        tuple(_stage(stage) for stage in node.stages),
+    )
+
+
+def _operands(node: Node) -> Hashable:
+    """By slot; of an op that may be turned round, in no order."""
+    rows = tuple(node.operands.items())
+    if node.op in _ORDERED or len(rows) != 2 or not spec(node.op).traits.commutative:
+        return rows
+    values = [value for _, value in rows]
+    if node.inner or node.stages or any(value.type.quant for value in values):
+        return rows
+    return frozenset(values) if values[0] is not values[1] else rows
+
+
+def _stage(stage: Stage) -> Hashable:
+    return (stage.op, stage.slots, stage.flow, stage.type, _attrs(stage))
+
+
+def _attrs(holder: Node | Stage) -> Hashable:
+    return tuple((name, _attr(value)) for name, value in holder.attrs.items())
+
+
+def _attr(value: Attr) -> Hashable:
+    """Equal where attributes are the same: 1 is not 1.0, nor 0.0 -0.0; NaN is NaN."""
+    if isinstance(value, tuple):
+        return tuple(_attr(item) for item in value)
+    if isinstance(value, float):
+        return struct.pack("<d", value)
+    if isinstance(value, Array):
+        return (value.digest, value.type)
+    return (type(value).__name__, value)

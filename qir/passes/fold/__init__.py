@@ -1,0 +1,1 @@
+"""Passes that compute constants ahead of time and fold parameters into layers."""

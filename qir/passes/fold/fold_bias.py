@@ -1,0 +1,114 @@
+"""Makes a constant that is added to a convolution or product its bias."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.ir.calls import make_call
+from qir.ir.graph import Graph
+from qir.ir.node import Node, Value
+from qir.ir.ops import spec
+from qir.ir.text import parse
+from qir.ir.types import Array
+from qir.ledger import Change
+from qir.rewrite import Pass
+from qir.rewrite.patterns.match import Match
+from qir.rewrite.patterns.pattern import Op, Pattern, Var, op
+from qir.rewrite.patterns.rewriting import PatternPass, Rewrite
+from qir.rewrite.runner.tolerance import REGROUPED
+
+_TURNED = ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
+_CONVS = ("conv1d", "conv2d", "conv3d", *_TURNED, "linear")
+_BIAS = {"gemm": "c"}
+
+
+def _slot(node: Node) -> str:
+    return _BIAS.get(node.op, "bias")
+
+
+def _axis(node: Node) -> int:
+    """Where the output channels stand in the result."""
+    if node.op in _TURNED:
+        return 1
+    found = spec(node.op).traits.result_axis
+    assert found is not None
+    return found(make_call(node.op, node.operands, node.attrs))
+
+
+def _row(value: Value, node: Node) -> NDArray[np.float64] | None:
+    """A constant as one number a channel; None where it is not that."""
+    array, size = value.constant, node.result.type.shape[_axis(node)]
+    if array is None or array.type.quant or not isinstance(size, int):
+        return None
+    rank = node.result.type.rank
+    if array.type.rank > rank:
+        return None
+    wide = (1,) * (rank - array.type.rank) + array.held.shape
+    rest = wide[: _axis(node)] + wide[_axis(node) + 1 :]
+    if any(d != 1 for d in rest) or wide[_axis(node)] not in (1, size):
+        return None
+    return np.broadcast_to(array.data.astype(np.float64).reshape(-1), (size,))
+
+
+def _added(graph: Graph, match: Match) -> Value | None:
+    """The op with what is added in its bias."""
+    root = match.root
+    node = next(n for n in match.nodes if n is not root)
+    values = {slot: v for slot, v in root.operands.items() if v is not node.result}
+    (slot, value), *more = values.items()
+    row, held = _row(value, node), node.operands.get(_slot(node))
+    if more or row is None or node.attrs.get("beta", 1.0) != 1.0:
+        return None
+    if root.op == "sub":
+        if slot != "b":
+            return None
+        row = -row
+    if held is not None:
+        if held.constant is None or held.type.rank != 1 or held.type.quant:
+            return None
+        row = row + held.constant.data.astype(np.float64)
+    if root.result.type != node.result.type:
+        return None
+    elements = Array.of(row.astype(value.type.dtype.carrier), f"{root.name}.bias")
+    bias = graph.constant(elements, name=graph.fresh(f"{root.name}.bias"))
+    operands = {**node.operands, _slot(node): bias}
+    return graph.add(node.op, operands, node.attrs, types=[root.result.type]).result
+
+
+def _rewrite(name: str, made: Op) -> Rewrite:
+    known = Var("k").check("it is a constant", lambda value: value.constant is not None)
+    term = op.any_of("add", "sub")(made, known)
+    doc = "What is added to every element of a channel."
+    return Rewrite(Pattern(name, (term | op.add(known, made),), doc=doc), _added, Change.REGROUPED)
+
+
+@dataclass(frozen=True)
+class FoldBias(PatternPass):
+    """conv2d, then add of a constant a channel, becomes conv2d with a bias.
+
+    Likewise convolutions along one and three axes, transposed ones, linear, matmul and gemm; what
+    is taken away goes too. A bias that is there and constant gets the sum, in float64. What is
+    added is then rounded together with the sum, once instead of twice.
+    """
+
+    name = "fold-bias"
+    tolerance = REGROUPED
+    rewrites = (
+        _rewrite("bias", op.any_of(*_CONVS)(Var("x"), ...)),
+        _rewrite("product-bias", op.any_of("matmul", "gemm")(Var("x"), ...)),
+    )
+
+    @classmethod
+    def samples(cls) -> Iterable[tuple[Pass, Graph]]:
+        """A row that is added to a product."""
+        text = (
+            "graph main as native {\n  %x = input() : 2x2xf32\n"
+            "  %w = constant([1.0, 3.0, -1.0, 2.0]) : 2x2xf32\n"
+            "  %k = constant([0.5, -1.0]) : 2xf32\n  %p = linear(%x, %w) : 2x2xf32\n"
+            "  %s = add(%p, %k) : 2x2xf32\n  output(y=%s)\n}\n"
+        )
+        yield cls(), parse(text)

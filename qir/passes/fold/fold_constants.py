@@ -1,0 +1,106 @@
+"""Computes what depends on constants alone, by the reference."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from qir.errors import QirError
+from qir.ir.calls import infer
+from qir.ir.dims import known
+from qir.ir.graph import Graph
+from qir.ir.node import Node
+from qir.ir.types import Array, TensorType
+from qir.ledger import Change, Ledger
+from qir.reference.interpreter import profile_of, run_node
+from qir.rewrite import Pass
+from qir.rewrite.foreign_ops import read_again
+from qir.rewrite.runner.filter import may
+
+_NEVER = frozenset(
+    "input constant output foreign quantize dequantize requantize recode fake_quantize "
+    "choose_qparams qparams".split()
+)
+
+
+@dataclass(frozen=True)
+class FoldConstants(Pass):
+    """Replaces float ops on constants by their results.
+
+    Ops on codes stay: a dequantized weight is what makes a model quantized. So does what has more
+    than `limit` elements, or `growth` more than the constants that it is made of. Numbers that
+    are read off a type become constants too. A foreign op with constant operands is read again.
+    """
+
+    name = "fold-constants"
+    limit: int = 1 << 26
+    """Elements of what one op makes; what is larger stays."""
+    growth: int = 1 << 22
+    """Elements by which what one op makes may be more than what it is made of."""
+
+    def __post_init__(self) -> None:
+        self.require_least(limit=0, growth=0)
+
+    def run(self, graph: Graph, ledger: Ledger) -> int:
+        count = 0
+        for node in list(graph):
+            if foldable(node, self.limit, self.growth) or _read_off(node):
+                count += fold(graph, node, ledger, self.name)
+            elif node.op == "foreign":
+                count += bool(read_again(graph, node, ledger, self.name))
+        return count + (graph.prune() if count else 0)
+
+
+def foldable(node: Node, limit: int, growth: int) -> bool:
+    """Whether an op makes reals of constants alone, and not too many."""
+    if node.op in _NEVER or not node.operands or not node.results:
+        return False
+    if any(v.constant is None or v.type.quant for v in node.operands.values()):
+        return False
+    if any(v.type.quant for v in node.results):
+        return False
+    given = {v: v.constant.held.size for v in node.operands.values() if v.constant}
+    return _size(node) <= min(limit, sum(given.values()) + growth)
+
+
+def fold(graph: Graph, node: Node, ledger: Ledger, step: str) -> bool:
+    """Whether it is computed; what nobody can compute stays, for it may never be run."""
+    found = {s: v.constant.data for s, v in node.operands.items() if v.constant}
+    if node.op == "qparams":
+        found["x"] = np.zeros((), node.operands["x"].type.dtype.carrier)  # of no account
+    try:
+        made = run_node(node, found, profile_of(graph, node))
+    except QirError:
+        return False
+    if not may(step, f"compute {node.op}", node):
+        return False
+    for old, data in zip(node.results, made, strict=True):
+        kind = TensorType(data.shape, old.type.dtype)
+        name = old.name
+        graph.rename(old, graph.fresh(f"{name}.folded"))
+        elements = Array(np.asarray(data, order="C"), kind, name)
+        value = graph.constant(elements, name=name, before=node)
+        graph.set_origins(value.node, node.origins)
+        graph.set_lineage(value, old.lineage)
+        graph.replace(old, value)
+        ledger.add(Change.EXACT, step, name, f"{node.op} of constants computed")
+    return True
+
+
+def _read_off(node: Node) -> bool:
+    """Whether it reads numbers that stand in a type."""
+    if node.op != "qparams" or not node.used or len(node.operands) > 1:
+        return False
+    quant = node.operands["x"].type.quant
+    return quant is not None and not quant.dynamic
+
+
+def _size(node: Node) -> float:
+    """How many elements the results have; infinite where nobody knows."""
+    shapes = [known(value.type.shape) for value in node.results]
+    if None in shapes and not node.stages:
+        types = infer(node.op, node.operands, node.attrs, node.bodies)
+        shapes = [known(kind.shape) for kind in types]
+    return sum(math.inf if sizes is None else math.prod(sizes) for sizes in shapes)

@@ -1,0 +1,222 @@
+"""Puts a body in the place of the branch or loop that is known to run it once, or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from qir.errors import QirError
+from qir.ir.calls import infer
+from qir.ir.graph import Graph
+from qir.ir.node import Node, Value
+from qir.ir.types import Array, TensorType
+from qir.ledger import Change, Ledger
+from qir.rewrite import Pass
+from qir.rewrite.inlining import inline
+from qir.rewrite.runner.filter import may
+
+_CONTROL = frozenset({"if", "loop", "scan"})
+
+
+@dataclass(frozen=True)
+class FoldControl(Pass):
+    """An `if` of a constant condition becomes its branch, a loop of no round or one its body.
+
+    How often a loop runs is known by a constant count of 0 or 1, by a constant condition before
+    it, or by one that its body gives; a scan's by the length of its sequences. What would make a
+    size unknown that was known stays.
+    """
+
+    name = "fold-control"
+
+    def run(self, graph: Graph, ledger: Ledger) -> int:
+        return self.fold(graph, [node for node in graph if node.op in _CONTROL], ledger)
+
+    def fold(self, graph: Graph, todo: list[Node], ledger: Ledger) -> int:
+        """Does so with these control ops alone, and those that come with them."""
+        count = 0
+        while todo:
+            node = todo.pop()
+            found = _known(graph, node)
+            if found is None or not may(self.name, node.op, node):
+                continue
+            name, op = node.name, node.op
+            todo += found.put(graph, node)
+            ledger.add(Change.EXACT, self.name, name, f"{op} {found.said}")
+            count += 1
+        return count + (graph.prune() if count else 0)
+
+
+@dataclass(frozen=True)
+class _Known:
+    """What a control op is known to do: run a body once, or none."""
+
+    said: str
+    body: Graph | None
+    axes: tuple[int, ...]
+    """Where each of the parts is stacked."""
+    entries: tuple[int, ...] = ()
+    """Along which axis a sequence has its one entry."""
+
+    def put(self, graph: Graph, node: Node) -> list[Node]:
+        """Puts what it gives in the place of the node; gives the control ops that come with it."""
+        given = frozenset(node.operands.values())
+        known: dict[Value, Value] = {}
+        made = (
+            self._none(graph, node)
+            if self.body is None
+            else self._once(graph, node, self.body, known)
+        )
+        named = [(old.name, old.lineage) for old in node.results]
+        for old, new in zip(node.results, made, strict=True):
+            graph.replace(old, new)
+        graph.remove(node)
+        for (name, lineage), new in zip(named, made, strict=True):
+            if new not in given and not graph.has(name):
+                graph.rename(new, name)
+                graph.set_lineage(new, lineage)
+        return list(dict.fromkeys(v.node for v in known.values() if v.node.op in _CONTROL))
+
+    def _none(self, graph: Graph, node: Node) -> list[Value]:
+        carried = node.variadic("vs")
+        parts = node.results[len(carried) :]
+        made = list(carried)
+        for value, axis in zip(parts, self.axes, strict=True):
+            data = np.zeros(_empty(value.type, axis), value.type.dtype.carrier)
+            kind = TensorType(data.shape, value.type.element)
+            made.append(graph.constant(Array(data, kind, value.name), before=node))
+        return made
+
+    def _once(
+        self, graph: Graph, node: Node, body: Graph, known: dict[Value, Value]
+    ) -> list[Value]:
+        carried, given = node.variadic("vs"), node.variadic("xs")
+        first: list[Value] = []
+        if node.op == "loop":
+            for data, value in zip((np.int64(0), np.bool_(True)), body.inputs, strict=False):
+                ones = np.asarray(data).reshape((1,) * value.type.rank)
+                first.append(graph.constant(ones, name=value.name, before=node))
+        entries = [
+            graph.add("squeeze", {"x": value}, {"axes": (axis,)}, before=node).result
+            for value, axis in zip(node.variadic("ss"), self.entries, strict=True)
+        ]
+        known |= inline(graph, body, [*first, *carried, *entries, *given], node)
+        outputs = [known[value] for value in body.outputs.values()]
+        outputs = outputs[1:] if node.op == "loop" else outputs
+        n = len(outputs) - len(self.axes)
+        stacked = [
+            graph.add("unsqueeze", {"x": value}, {"axes": (axis,)}, before=node).result
+            for value, axis in zip(outputs[n:], self.axes, strict=True)
+        ]
+        return [*outputs[:n], *stacked]
+
+
+def _empty(kind: TensorType, axis: int) -> tuple[int, ...]:
+    """The shape of no parts: what is not known is 0, as the interpreter has it."""
+    sizes = [d if isinstance(d, int) else 0 for d in kind.shape]
+    sizes[axis] = 0
+    return tuple(sizes)
+
+
+def _known(graph: Graph, node: Node) -> _Known | None:
+    """What a control op is known to do; None where it is not, or cannot be said without it."""
+    if node not in graph or node.schemes:
+        return None
+    if node.op == "if":
+        cond = _truth(node.operands["cond"])
+        if cond is None:
+            return None
+        found = _Known(
+            f"takes {str(cond).lower()}", graph.body(node, "then" if cond else "else"), ()
+        )
+    else:
+        body = graph.body(node)
+        rounds = _rounds(node, body) if node.op == "loop" else _length(node)
+        if rounds is None:
+            return None
+        carried = len(node.variadic("vs"))
+        axes = _axes(node, "out_axes", node.results[carried:]) if node.op == "scan" else None
+        axes = axes if axes is not None else (0,) * (len(node.results) - carried)
+        entries = _axes(node, "axes", node.variadic("ss")) if node.op == "scan" else ()
+        said = f"has {rounds} round{'s' * (rounds != 1)}"
+        found = _Known(said, body if rounds else None, axes, entries)
+    return found if _tells_as_much(node, found) else None
+
+
+def _truth(value: Value) -> bool | None:
+    array = value.constant
+    return bool(array.data.reshape(())) if array is not None and array.held.size == 1 else None
+
+
+def _rounds(node: Node, body: Graph) -> int | None:
+    """How often a loop runs, where that is never or once."""
+    held = node.operands.get("count")
+    array = held.constant if held is not None else None
+    count = int(array.data.reshape(())) if array is not None and array.held.size == 1 else None
+    cond = _truth(node.operands["cond"]) if "cond" in node.operands else True
+    if cond is False or (count is not None and count < 1):
+        return 0
+    starts = cond is True and (held is None or count is not None)
+    stops = count == 1 or _truth(next(iter(body.outputs.values()))) is False
+    return 1 if starts and stops else None
+
+
+def _length(node: Node) -> int | None:
+    """How many entries a scan runs over, where that is 0 or 1."""
+    values = node.variadic("ss")
+    sizes = {v.type.shape[a] for v, a in zip(values, _axes(node, "axes", values), strict=True)}
+    return next((size for size in (0, 1) if sizes == {size}), None)
+
+
+def _axes(node: Node, name: str, values: Sequence[Value]) -> tuple[int, ...]:
+    along = node.attrs[name] or (0,) * len(values)
+    assert isinstance(along, tuple)
+    return tuple(
+        axis % value.type.rank
+        for axis, value in zip(along, values, strict=True)
+        if isinstance(axis, int)
+    )
+
+
+def _tells_as_much(node: Node, found: _Known) -> bool:
+    """Whether the values that come instead have types, and no size is known less than before."""
+    kinds = _kinds(node, found)
+    return kinds is not None and all(
+        kind.element == old.type.element
+        and all(a == b or b is None for a, b in zip(kind.shape, old.type.shape, strict=True))
+        for kind, old in zip(kinds, node.results, strict=True)
+    )
+
+
+def _kinds(node: Node, found: _Known) -> list[TensorType] | None:
+    """The types of what comes instead; None where a map of codes is in the way."""
+    carried = node.variadic("vs")
+    if found.body is None:
+        parts = node.results[len(carried) :]
+        if any(value.type.quant for value in parts):
+            return None
+        shapes = (_empty(v.type, a) for v, a in zip(parts, found.axes, strict=True))
+        made = [v.type.with_shape(shape) for v, shape in zip(parts, shapes, strict=True)]
+        return [*(value.type for value in carried), *made]
+    outputs = list(found.body.outputs.values())[node.op == "loop" :]
+    n = len(outputs) - len(found.axes)
+    given = dict(zip(found.body.inputs, _given(node), strict=True))
+    kinds = [given.get(value, value.type) or value.type for value in outputs[:n]]
+    try:
+        for value, axis in zip(node.variadic("ss"), found.entries, strict=True):
+            infer("squeeze", {"x": value}, {"axes": (axis,)})
+        for value, axis in zip(outputs[n:], found.axes, strict=True):
+            kinds += infer("unsqueeze", {"x": value}, {"axes": (axis,)})
+    except QirError:
+        return None
+    return kinds
+
+
+def _given(node: Node) -> list[TensorType | None]:
+    """The types of what the body is given, where that is an operand as it is."""
+    none: list[TensorType | None] = [None] * (2 if node.op == "loop" else 0)
+    carried = [value.type for value in node.variadic("vs")]
+    entries: list[TensorType | None] = [None] * len(node.variadic("ss"))
+    return [*none, *carried, *entries, *(value.type for value in node.variadic("xs"))]

@@ -1,0 +1,452 @@
+"""Computes sizes from types: what asks for shapes and reckons with them becomes constants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.analysis.symbolic_sizes import SPREADING, carried, first_of, opened, spread, spread_within
+from qir.errors import QirError
+from qir.ir import dims
+from qir.ir.calls import infer
+from qir.ir.dims import Dim, Shape, Sym
+from qir.ir.dtype import BOOL, DType
+from qir.ir.graph import Graph
+from qir.ir.node import Node, Value
+from qir.ir.ops.graph import GIVEN
+from qir.ir.text import parse
+from qir.ir.types import Array, TensorType
+from qir.ledger import Change, Ledger
+from qir.rewrite import Pass
+from qir.rewrite.foreign_ops import read_again
+from qir.rewrite.runner.filter import may
+
+Sizes: TypeAlias = NDArray[np.object_]
+"""Whole numbers, symbolic ones, truths, and None for what nobody knows."""
+
+
+@dataclass(frozen=True)
+class FoldShapes(Pass):
+    """What is computed from sizes that types know becomes a constant, up to `limit` elements.
+
+    A reshape or expand to sizes of which some are symbolic gets a constant too, where copied
+    sizes and one that is left open say the same; else its type says what is known. Sizes that
+    become known go on to the types of what follows; those of the outputs stay as they are stated.
+    """
+
+    name = "fold-shapes"
+    limit: int = 1024
+
+    @classmethod
+    def samples(cls) -> Iterable[tuple[Pass, Graph]]:
+        """A reshape to sizes that are taken from a tensor of known ones."""
+        text = (
+            "graph main as native {\n  %x = input() : (N)x8x7xf32\n  %s = shape(%x) : 3xi64\n"
+            "  %zero = constant([0]) : 1xi64\n  %n = gather(%s, %zero) : 1xi64\n"
+            "  %rest = constant([-1]) : 1xi64\n"
+            "  %t = concat(xs.0=%n, xs.1=%rest) {axis = 0} : 2xi64\n"
+            "  %a = reshape(%x, %t) : ?x?xf32\n  output(y=%a)\n}\n"
+        )
+        yield cls(), parse(text)
+
+    def __post_init__(self) -> None:
+        self.require_least(limit=0)
+
+    def run(self, graph: Graph, ledger: Ledger) -> int:
+        return _Run(graph, ledger, self.name, self.limit).sweep()
+
+
+@dataclass
+class _Run:
+    graph: Graph
+    ledger: Ledger
+    step: str
+    limit: int
+    known: dict[Value, Sizes] = field(default_factory=dict)
+    changed: set[Value] = field(default_factory=set)
+    """Values of which more is known than before."""
+    within: dict[Value, dict[int, Dim]] = field(default_factory=dict)
+    """Sizes that unknown ones do not exceed, by axis: a broadcast of both has that size."""
+
+    def sweep(self) -> int:
+        count = sum(self._visit(node) for node in list(self.graph))
+        return count + (self.graph.prune() if count else 0)
+
+    def _visit(self, node: Node) -> int:
+        count = 0
+        if node.op == "foreign":
+            made = read_again(self.graph, node, self.ledger, self.step)
+            self.changed.update(value for each in made for value in each.results)
+            return bool(made) + sum(self._visit(each) for each in made)
+        if node.op in ("reshape", "expand") and not node.schemes:
+            count += self._settle(node)
+        if node.op in MADE_TO or (node.op in SPREADING and self.within):
+            count += self._state(node)
+        if any(value in self.changed for value in node.operands.values()):
+            self._refine(node)
+        if node.op == "slice_at" and not node.schemes and self._cut(node):
+            return count + 1
+        self._bound(node)
+        found = reckoned(node, self.known, self.limit)
+        for value, sizes in zip(node.results, found, strict=False):
+            if sizes.size > self.limit:
+                continue
+            self.known[value] = sizes
+            if node.op != "constant" and value.uses and whole(sizes):
+                count += self._fold(value, sizes)
+        return count
+
+    def _fold(self, old: Value, sizes: Sizes) -> bool:
+        node, graph = old.node, self.graph
+        if node.schemes or not may(self.step, node.op, node):
+            return False
+        data = np.asarray(sizes.astype(old.type.dtype.carrier))
+        name = old.name
+        graph.rename(old, graph.fresh(f"{name}.folded"))
+        elements = Array(data, TensorType(data.shape, old.type.dtype), name)
+        value = graph.constant(elements, name=name, before=node)
+        graph.set_origins(value.node, node.origins)
+        graph.set_lineage(value, old.lineage)
+        graph.replace(old, value)
+        self.known[value] = sizes
+        self.changed.add(value)
+        self.ledger.add(Change.EXACT, self.step, name, "sizes are known")
+        return True
+
+    def _settle(self, node: Node) -> bool:
+        """Gives a reshape or expand a constant shape, where that says as much."""
+        old = node.operands["shape"]
+        sizes = self.known.get(old)
+        if sizes is None or sizes.ndim != 1 or whole(sizes) or old.constant is not None:
+            return False
+        x = node.operands["x"].type.shape
+        made = _copied(x, list(sizes), node) if node.op == "reshape" else _spread(x, list(sizes))
+        if made is None or not may(self.step, node.op, node):
+            return False
+        if node.op == "reshape" and node.attrs["allow_zero"]:
+            self.graph.set_attrs(node, allow_zero=False)  # none of the sizes is written as 0
+        data = np.array(made, old.type.dtype.carrier)
+        value = self.graph.constant(data, name=f"{node.name}.shape", before=node)
+        self.graph.set_operand(node, "shape", value)
+        self.changed.add(value)
+        self.ledger.add(Change.EXACT, self.step, node.name, f"{node.op} to sizes that are known")
+        return True
+
+    def _cut(self, node: Node) -> bool:
+        """Makes a slice with bounds that are known an ordinary one."""
+        bounds = [self.known.get(node.operands[slot]) for slot in ("starts", "ends")]
+        if any(b is None or not whole(b) for b in bounds) or not may(self.step, node.op, node):
+            return False
+        axes, old, graph = node.attrs["axes"], node.result, self.graph
+        starts, ends = (tuple(b.tolist()) for b in bounds if b is not None)
+        attrs = {"starts": starts, "ends": ends, "axes": axes}
+        attrs["steps"] = node.attrs["steps"] or (1,) * len(starts)
+        name = old.name
+        graph.rename(old, graph.fresh(f"{name}.folded"))
+        x = {"x": node.operands["x"]}
+        new = graph.add("slice", x, attrs, name=name, before=node, origins=node.origins)
+        if any(use.node.op == "output" for use in old.uses):
+            graph.set_type(new.result, old.type)
+        graph.set_lineage(new.result, old.lineage)
+        graph.replace(old, new.result)
+        self.changed.add(new.result)
+        self.ledger.add(Change.EXACT, self.step, name, "bounds are known")
+        self._visit(new)
+        return True
+
+    def _state(self, node: Node) -> bool:
+        """Writes into a type the sizes that follow from what is known while nothing runs."""
+        old = node.result.type.shape
+        if None not in old or any(use.node.op == "output" for use in node.result.uses):
+            return False
+        shape = self._wanted(node)
+        if shape is None or len(shape) != len(old):
+            return False
+        more = tuple(n if o is None else o for o, n in zip(old, shape, strict=True))
+        if more == old or not may(self.step, node.op, node):
+            return False
+        self.graph.set_type(node.result, node.result.type.with_shape(more))
+        self.changed.add(node.result)
+        return True
+
+    def _wanted(self, node: Node) -> Shape | None:
+        """The shape that a node makes; None where nothing is known of it."""
+        if node.op not in MADE_TO:
+            return spread_within(node, self.within)
+        return made_to(node, self.known.get(node.operands["shape"]))
+
+    def _bound(self, node: Node) -> None:
+        """Keeps what the sizes of a part do not exceed."""
+        if len(node.results) != 1 or None not in node.result.type.shape:
+            return
+        if node.op == "slice_at":
+            starts, ends = (self.known.get(node.operands[slot]) for slot in ("starts", "ends"))
+            found = first_of(node, starts, ends, self.within)
+        else:
+            found = carried(node, self.within)
+        if found:
+            self.within[node.result] = found
+
+    def _refine(self, node: Node) -> None:
+        """Sizes that follow from what has become known; outputs keep the type they are stated."""
+        if node.op in GIVEN or node.bodies or node.stages or node.op == "constant":
+            return
+        try:
+            types = infer(node.op, node.operands, node.attrs)
+        except QirError:
+            return
+        for value, kind in zip(node.results, types, strict=False):
+            shape = value.type.shape
+            if len(kind.shape) != len(shape) or any(u.node.op == "output" for u in value.uses):
+                continue
+            more = tuple(n if o is None else o for o, n in zip(shape, kind.shape, strict=True))
+            if more != shape:
+                self.graph.set_type(value, value.type.with_shape(more))
+                self.changed.add(value)
+
+
+def reckoned(node: Node, known: Mapping[Value, Sizes], limit: int) -> list[Sizes]:
+    """What is known of a node's results, one after another, from sizes and what is `known`."""
+    if node.op == "constant":
+        array = node.result.constant
+        small = array is not None and array.held.size <= limit
+        return [array.data.astype(object)] if array and small and _plain(array.type) else []
+    rule = _RULES.get(node.op)
+    if rule is None or node.stages or not all(_plain(v.type) for v in node.results):
+        return []
+    operands = {slot: known.get(value) for slot, value in node.operands.items()}
+    if node.op not in _ASKS and any(found is None for found in operands.values()):
+        return []
+    try:
+        made = rule(node, {s: x for s, x in operands.items() if x is not None})
+    except (IndexError, ValueError, TypeError, ZeroDivisionError):
+        return []  # no program, or nothing that is known
+    pairs = zip(made, node.results, strict=False)
+    return [_held(np.asarray(sizes, object), value.type.dtype) for sizes, value in pairs]
+
+
+def made_to(node: Node, sizes: Sizes | None) -> Shape | None:
+    """The shape that a reshape, expand or constant of so many elements makes by known sizes."""
+    if sizes is None or sizes.ndim != 1 or node.schemes:
+        return None
+    if node.op == "constant_of_shape":
+        return tuple(sizes)
+    x = node.operands["x"].type.shape
+    return opened(x, list(sizes), node) if node.op == "reshape" else spread(x, list(sizes))
+
+
+def whole(sizes: Sizes) -> bool:
+    """Whether every one of them is a number."""
+    return all(isinstance(size, int) for size in sizes.flat)
+
+
+def _plain(kind: TensorType) -> bool:
+    return kind.quant is None and (kind.dtype.is_integer or kind.dtype == BOOL)
+
+
+def _held(sizes: Sizes, kind: DType) -> Sizes:
+    """What does not fit the type is not known: it wraps."""
+    if kind == BOOL:
+        return sizes
+    low, high = kind.bounds
+
+    def hold(size: Dim) -> Dim:
+        return None if isinstance(size, int) and not low <= size <= high else size
+
+    return _each(hold, sizes)
+
+
+def _each(function: Callable[..., object], *parts: Sizes) -> Sizes:
+    return np.asarray(np.frompyfunc(function, len(parts), 1)(*parts), object)
+
+
+# -- constant shapes that say as much -------------------------------------------------------------
+
+
+def _copied(x: Shape, wanted: list[Dim], node: Node) -> list[int] | None:
+    """Sizes for a reshape: 0 copies one of x, -1 stands for the one that is left."""
+    made: list[int] = []
+    for i, size in enumerate(wanted):
+        if isinstance(size, int):
+            if size == 0 and node.attrs["allow_zero"]:
+                return None
+            made.append(size)
+        else:
+            made.append(0 if size is not None and i < len(x) and x[i] == size else -1)
+    opened = made.count(-1) > list(wanted).count(-1)
+    if made.count(-1) > 1 or (opened and 0 in made):
+        return None  # beside a copied size that may be 0, nothing follows from the count
+    return made
+
+
+def _spread(x: Shape, wanted: list[Dim]) -> list[int] | None:
+    """Sizes for an expand: 1 leaves one of x as it is."""
+    made: list[int] = []
+    for i, size in enumerate(reversed(wanted), 1):
+        if isinstance(size, int):
+            made.append(size)
+        elif size is not None and i <= len(x) and x[-i] == size:
+            made.append(1)
+        else:
+            return None
+    return made[::-1]
+
+
+# -- rules ----------------------------------------------------------------------------------------
+
+Known: TypeAlias = Mapping[str, Sizes]
+"""What is known of the operands, by slot."""
+
+
+def _int(node: Node, name: str) -> int:
+    value = node.attrs[name]
+    if not isinstance(value, int):
+        raise TypeError(name)
+    return value
+
+
+def _ints(node: Node, name: str) -> tuple[int, ...]:
+    value = node.attrs[name]
+    if not isinstance(value, tuple):
+        raise TypeError(name)
+    return tuple(v for v in value if isinstance(v, int))
+
+
+def _row(shape: Shape) -> Sizes:
+    out = np.empty(len(shape), object)
+    out[:] = shape
+    return out
+
+
+def _shape(node: Node, known: Known) -> list[Sizes]:
+    end = node.attrs["end"]
+    stop = end if isinstance(end, int) else None
+    return [_row(node.operands["x"].type.shape[_int(node, "start") : stop])]
+
+
+def _size(node: Node, known: Known) -> list[Sizes]:
+    return [np.asarray(dims.product(node.operands["x"].type.shape), object)]
+
+
+def _gather(node: Node, known: Known) -> list[Sizes]:
+    return [np.take(known["x"], known["indices"].astype(np.int64), axis=_int(node, "axis"))]
+
+
+def _slice(node: Node, known: Known) -> list[Sizes]:
+    x = known["x"]
+    lists = (_ints(node, n) for n in ("axes", "starts", "ends", "steps"))
+    for axis, start, end, step in zip(*lists, strict=True):
+        if step < 1:
+            raise ValueError("backwards")
+        index: list[slice] = [slice(None)] * x.ndim
+        index[axis] = slice(start, end, step)
+        x = x[tuple(index)]
+    return [x]
+
+
+def _split(node: Node, known: Known) -> list[Sizes]:
+    ends = np.cumsum(_ints(node, "sizes"))[:-1]
+    return list(np.split(known["x"], ends, axis=_int(node, "axis")))
+
+
+def _concat(node: Node, known: Known) -> list[Sizes]:
+    parts = [known[f"xs.{i}"] for i in range(len(known))]
+    return [np.concatenate(parts, axis=_int(node, "axis"))]
+
+
+def _moved(node: Node, known: Known) -> list[Sizes]:
+    """Squeeze, unsqueeze, reshape, flatten, identity: the same elements in the result's shape."""
+    sizes = dims.known(node.result.type.shape)
+    if sizes is None:
+        raise ValueError("its shape is not known")
+    return [known["x"].reshape(sizes)]
+
+
+def _transpose(node: Node, known: Known) -> list[Sizes]:
+    return [known["x"].transpose(_ints(node, "perm"))]
+
+
+def _sides(function: Callable[[Dim, Dim], object]) -> Callable[[Node, Known], list[Sizes]]:
+    return lambda node, known: [_each(function, known["a"], known["b"])]
+
+
+def _minus(a: Dim, b: Dim) -> Dim:
+    return dims.add(a, dims.multiply(-1, b))
+
+
+def _divided(a: Dim, b: Dim) -> Dim:
+    """A quotient that is the same rounded down and toward zero."""
+    if not isinstance(b, int) or b < 1:
+        return None
+    if isinstance(a, int):
+        return a // b if a >= 0 else None
+    positive = isinstance(a, Sym) and all(count > 0 for _, count in a.terms)
+    return dims.divide(a, b) if positive else None
+
+
+def _equal(a: Dim, b: Dim) -> bool | None:
+    if isinstance(a, int) and isinstance(b, int):
+        return a == b
+    for one, other in ((a, b), (b, a)):
+        if isinstance(one, Sym) and isinstance(other, int) and other < 0:
+            if all(count > 0 for _, count in one.terms):
+                return False  # a size is not negative
+    return True if a is not None and a == b else None
+
+
+def _where(node: Node, known: Known) -> list[Sizes]:
+    def pick(cond: bool | None, a: Dim, b: Dim) -> Dim:
+        return None if cond is None else a if cond else b
+
+    return [_each(pick, known["condition"], known["a"], known["b"])]
+
+
+def _prod(node: Node, known: Known) -> list[Sizes]:
+    shape = dims.known(node.result.type.shape)
+    if shape is None or known["x"].size == 0 or np.prod(shape) != 1:
+        raise ValueError("not all of them")
+    return [np.asarray(dims.product(tuple(known["x"].reshape(-1).tolist())), object).reshape(shape)]
+
+
+def _cast(node: Node, known: Known) -> list[Sizes]:
+    if not node.operands["x"].type.dtype.is_integer or not node.result.type.dtype.is_integer:
+        raise TypeError("no whole numbers")
+    return [known["x"]]
+
+
+def _filled(node: Node, known: Known) -> list[Sizes]:
+    value = node.attrs["value"]
+    shape = dims.known(tuple(known["shape"]))
+    if not isinstance(value, Array) or shape is None or np.prod(shape) > 1 << 16:
+        raise ValueError("its shape is not known")
+    return [np.full(shape, value.data.reshape(()).item(), object)]
+
+
+MADE_TO = frozenset({"reshape", "expand", "constant_of_shape"})
+"""Ops that make what has the shape that they are given."""
+_ASKS = frozenset({"shape", "size"})
+"""Ops that ask how large something is, whatever it holds."""
+_RULES: Mapping[str, Callable[[Node, Known], list[Sizes]]] = {
+    "shape": _shape,
+    "size": _size,
+    "gather": _gather,
+    "slice": _slice,
+    "split": _split,
+    "concat": _concat,
+    **dict.fromkeys(("squeeze", "unsqueeze", "reshape", "flatten", "identity"), _moved),
+    "transpose": _transpose,
+    "add": _sides(dims.add),
+    "sub": _sides(_minus),
+    "mul": _sides(dims.multiply),
+    "div": _sides(_divided),
+    "floor_div": _sides(_divided),
+    "equal": _sides(_equal),
+    "where": _where,
+    "reduce_prod": _prod,
+    "cast": _cast,
+    "constant_of_shape": _filled,
+}

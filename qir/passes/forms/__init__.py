@@ -1,0 +1,1 @@
+"""Passes between the forms of a program: QDQ form, integer form, groups."""

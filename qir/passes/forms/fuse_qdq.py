@@ -1,0 +1,130 @@
+"""From QDQ form to integer form: dequantize, op, quantize become the op on codes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from qir.analysis.float32_overflow import infinite
+from qir.analysis.int32_overflow import wrapping
+from qir.ir.graph import Graph
+from qir.ir.node import Node
+from qir.ir.ops import spec
+from qir.ir.types import QuantType
+from qir.ledger import Change, Ledger
+from qir.profiles import profile
+from qir.profiles.method_parameters import MOST_BITS
+from qir.rewrite.fusing import (
+    INTEGER,
+    LINES,
+    PRODUCTS,
+    Fusing,
+    Match,
+    counts_accumulator,
+    moves_codes,
+    source_of,
+)
+from qir.rewrite.runner.filter import may
+
+_KNOWN = (
+    INTEGER
+    | LINES
+    | frozenset(
+        "avg_pool1d avg_pool3d max_pool1d max_pool3d gather expand tile depth_to_space "
+        "resize_nearest where".split()
+    )
+)
+"""Ops that have an integer form, those too that no target asks for by itself."""
+
+
+@dataclass(frozen=True)
+class FuseQdq(Fusing):
+    """Fuses every op that has an integer form, with the activations that follow it.
+
+    What only moves codes must find and leave one map, though concat may convert; a bias must count
+    in the accumulator's own unit. Products of codes too wide for sums of 32 bits stay real, those
+    too whose sums would wrap in them, what has no kernel for codes of its width, and what is
+    infinite in float32.
+    """
+
+    name = "fuse-qdq"
+
+    def known(self, graph: Graph) -> frozenset[str]:
+        return _KNOWN
+
+    def run(self, graph: Graph, ledger: Ledger) -> int:
+        parted = sum(self._part(graph, node, ledger) for node in list(graph) if node.op == "split")
+        return parted + super().run(graph, ledger)
+
+    def allows(self, match: Match, graph: Graph) -> bool:
+        if match.quantize is None or not counts_accumulator(match) or self._too_wide(match, graph):
+            return False
+        if infinite((*match.codes.values(), *match.summands.values()), match.last.result.type):
+            return False
+        if match.head.op in PRODUCTS:
+            gains = (match.head.attrs.get("alpha", 1.0), match.head.attrs.get("beta", 1.0))
+            return match.bias is None or gains == (1.0, 1.0)
+        traits = spec(match.head.op).traits
+        return not traits.same_params or match.head.op == "concat" or moves_codes(match)
+
+    def _part(self, graph: Graph, node: Node, ledger: Ledger) -> bool:
+        """Parts codes instead of their reals, where all parts keep the map."""
+        source = source_of(node, "x", node.operands["x"])
+        quant = source.type.quant if source is not None else None
+        if source is None or quant is None or quant.grain is not None:
+            return False
+        ends = [[use.node for use in value.uses] for value in node.results]
+        if not all(_keeps(end, quant) for each in ends for end in each) or not any(ends):
+            return False
+        if not may(self.name, "split", node, *(end for each in ends for end in each)):
+            return False
+        given = node.operands["x"].node
+        fresh = [graph.fresh(f"{v.name}.codes") for v in node.results]
+        made = graph.add(
+            "split",
+            {"x": source},
+            node.attrs,
+            name=fresh,
+            before=node,
+            origins=node.origins,
+            profile=node.profile,
+        )
+        graph.set_slot_origins(made, "x", given.origins)
+        for value, each in zip(made.results, ends, strict=True):
+            names = [(end.result.name, end.result.lineage) for end in each]
+            for end in each:
+                graph.replace(end.result, value)
+                graph.remove(end)
+            if names:
+                graph.rename(value, names[0][0])
+                graph.set_lineage(value, names[0][1])
+        name = node.name
+        graph.remove(node)
+        if not given.result.uses:
+            graph.remove(given)
+        ledger.add(Change.REGROUPED, self.name, name, "split on codes, rounded once")
+        return True
+
+    def _too_wide(self, match: Match, graph: Graph) -> bool:
+        head, traits = match.head, spec(match.head.op).traits
+        named = profile(head.profile) if head.profile else self.named(graph) or profile("native")
+        rule = named.resolve(match.query)
+        bits = {s: v.type.quant.storage.bits for s, v in match.codes.items() if v.type.quant}
+        if head.op in PRODUCTS | LINES:
+            if rule.acc.type != "i32":
+                return False
+            wide = bits.get(traits.data, 0) + bits.get(traits.weight or "", 0) > _BITS
+            return wide or bool(wrapping(graph, head))
+        most = MOST_BITS.get(rule.method.name) if rule.method else None
+        return most is not None and max(bits.values(), default=0) > most
+
+
+def _keeps(end: Node, quant: QuantType) -> bool:
+    """Whether a reader stores what it reads under a map."""
+    if end.op != "quantize" or end.attrs["round"] or len(end.operands) > 1:
+        return False
+    kept = end.result.type.quant
+    return kept is not None and kept == quant
+
+
+_BITS = 16
+"""Of both factors of a product that sums of 32 bits are made for."""

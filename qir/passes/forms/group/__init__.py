@@ -1,0 +1,135 @@
+"""Wraps exactly what a runtime computes as one kernel, so that its bytes can be predicted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from math import inf
+
+from qir.analysis.claims import entries
+from qir.analysis.group_conditions import NEEDS, join_tails, offset, tails_of
+from qir.analysis.kernel_groups import Kernel, is_float, kernels, wrap
+from qir.ir.graph import Graph
+from qir.ir.ops import spec
+from qir.ledger import Change, Entry, Ledger
+from qir.passes.forms.group.channels_last.inference import lay_out
+from qir.passes.forms.group.constants import fold_loaded
+from qir.passes.forms.group.loading import load
+from qir.passes.forms.group.no_ops import remove_no_ops
+from qir.profiles import Profile, given, profile
+from qir.profiles.profile import REAL
+from qir.profiles.profile import Group as Row
+from qir.rewrite import Tolerance
+from qir.rewrite.fusing import Fusing, Match
+from qir.rewrite.runner.filter import may, watching
+from qir.rewrite.runner.options import option
+
+
+@dataclass(frozen=True)
+class Group(Fusing):
+    """Wraps by the groups of a profile; the graph follows that profile afterwards.
+
+    Of a graph in which nothing is codes, what would be one kernel of a named profile, were its
+    edges codes, becomes one group of reals, and no number moves.
+    """
+
+    name = "group"
+    nested = False
+    tolerance = Tolerance(inf, inf, "numbers become those that the runtime computes")
+    profile: str = field(default="", metadata=option(name="as", kind="profile"))
+    """The profile whose groups are wrapped, by name or as a file; empty: the graph's own."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "profile", given(self.profile))
+
+    def run(self, graph: Graph, ledger: Ledger) -> int:
+        named = self.named(graph)
+        if is_float(graph):
+            count = self._reals(graph, named, ledger) if self.profile else 0
+        else:
+            count = fold_loaded(graph, named, ledger) + remove_no_ops(graph, named, ledger)
+            count += join_tails(graph, named, ledger) + load(graph, named, ledger)
+            if named.memory == "channels_last":
+                wrap = partial(self._wrap, graph.profile)
+                count += lay_out(graph, named, ledger, self.name, wrap)
+            count += super().run(graph, ledger)
+        if self.profile and self.profile != graph.profile:
+            graph.profile = self.profile
+            count += 1
+        return count
+
+    def _wrap(self, name: str, made: Graph) -> None:
+        """Wraps what stands by itself, to be tried: nobody is asked."""
+        made.profile = self.profile or name
+        before = watching.set(None)
+        try:
+            super().run(made, Ledger())
+        finally:
+            watching.reset(before)
+
+    def _reals(self, graph: Graph, named: Profile, ledger: Ledger) -> int:
+        count = 0
+        for kernel in kernels(graph, named):
+            ops = kernel.ops
+            if len(ops) < 2 or not may(self.name, told(kernel, named), ops[-1], *ops[:-1]):
+                continue
+            name = wrap(graph, ops).name
+            said = " |> ".join(n.op for n in ops) + " as one group of reals"
+            ledger.add(Change.EXACT, self.name, name, said)
+            count += 1
+        return count
+
+    def named(self, graph: Graph) -> Profile:
+        return profile(self.profile or graph.profile)
+
+    def known(self, graph: Graph) -> frozenset[str]:
+        return frozenset(op for group in self.named(graph).groups for op in group.chain)
+
+    def tails(self, graph: Graph) -> frozenset[str]:
+        return tails_of(self.named(graph))
+
+    def sums(self, graph: Graph) -> bool:
+        return any("add" in group.chain[1:] for group in self.named(graph).groups)
+
+    def reals(self, graph: Graph) -> bool:
+        rows = self.named(graph).groups
+        return any(REAL in kinds for row in rows for kinds in row.when.storage.values())
+
+    def rewrite(self, match: Match, graph: Graph) -> str:
+        """The chain, and the row of the profile that says it is one kernel."""
+        said = _says(self.named(graph), self._row(match, graph))
+        return f"{super().rewrite(match, graph)} by {said}"
+
+    def promised(self, match: Match, graph: Graph) -> tuple[Entry, ...]:
+        """What the profile claims of the kernel, where that is not every byte."""
+        row = self._row(match, graph)
+        return entries(row.claim if row else "unknown", self.name, match.head.name)
+
+    def allows(self, match: Match, graph: Graph) -> bool:
+        row = self._row(match, graph)
+        if row is None or offset(match, self.named(graph)):
+            return False
+        if match.real and REAL not in row.when.storage.get(spec(match.head.op).traits.data, ()):
+            return False
+        return all(NEEDS[need](match) for need in row.needs)
+
+    def _row(self, match: Match, graph: Graph) -> Row | None:
+        """The row of the profile that speaks of these ops."""
+        kind = "real" if match.result is None else "codes"
+        chain = tuple(n.op for n in match.ops)
+        return self.named(graph).group(chain, match.query, result=kind)
+
+
+def told(kernel: Kernel, named: Profile) -> str:
+    """A kernel's ops, and the row of the profile that says it is one."""
+    return f"{' |> '.join(kernel.chain)} by {_says(named, kernel.row)}"
+
+
+def _says(named: Profile, row: Row | None) -> str:
+    key = row.key if row else None
+    found = (m.head.name for m in reversed(named.layers) if any(g.key == key for g in m.own_groups))
+    by = next(found, named.head.name)
+    return f"{by}.toml:{row.line if row else 0}"
+
+
+__all__ = ["NEEDS", "Group", "tails_of", "told"]

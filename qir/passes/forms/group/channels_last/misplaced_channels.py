@@ -1,0 +1,90 @@
+"""Codes that a runtime's kernel writes with channels last into a tensor that is read with channels
+second."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from qir.ir import dims
+from qir.ir.dtype import I64, U8
+from qir.ir.graph import Graph
+from qir.ir.node import Node, Value
+from qir.ir.types import Array, TensorType
+from qir.rewrite.axis_permutation import perm_to
+
+_IMAGES = frozenset(
+    "max_pool2d avg_pool2d max_pool1d avg_pool1d adaptive_avg_pool max_pool3d avg_pool3d resize "
+    "resize_nearest instance_norm group_norm".split()
+)
+"""Kernels that ask whether what they read has channels last otherwise than for what they make."""
+_NORMS = frozenset({"instance_norm", "group_norm"})
+"""Those of them that ask it of images alone."""
+_TAKEN = frozenset("max_pool2d avg_pool2d max_pool1d avg_pool1d".split())
+"""Those of them that QNNPACK takes of u8 codes, which are right."""
+
+
+@dataclass
+class Misplaced:
+    """The kernels of a graph that read what lies both ways and misplace what they make of it."""
+
+    graph: Graph
+    qnnpack: bool
+    wrap: Callable[[Graph], object]
+    off: set[Node] = field(default_factory=set)
+    _codes: set[str] | None = None
+    """What kernels make; a graph that follows the profile says itself how its own are read."""
+
+    def makes(self, op: str, node: Node) -> bool:
+        """Whether a kernel is one that can."""
+        if op in _NORMS and node.result.type.rank != 4:
+            return False
+        return op in _IMAGES and not (self.qnnpack and _by_qnnpack(op, node))
+
+    def writes(self, node: Node) -> bool:
+        """Whether a node gives the codes that one of them writes, where that is a kernel at all."""
+        made = node.operands["x"].node if node.op == "quantize" else node
+        if made not in self.off or len(node.results) > 1 or node.result.type.quant is None:
+            return False
+        shape = dims.known(node.result.type.shape[1:])
+        if shape is not None and (shape[0] == 1 or set(shape[1:]) == {1}):
+            return False
+        if self._codes is None:
+            tried = self.graph.copy()
+            self.wrap(tried)
+            follows = tried.profile == self.graph.profile
+            self._codes = _kernels(tried) - (_kernels(self.graph) if follows else set())
+        return node.result.name in self._codes
+
+
+def _kernels(graph: Graph) -> set[str]:
+    return {value.name for node in graph if node.op != "quantize" for value in node.results}
+
+
+def _by_qnnpack(op: str, node: Node) -> bool:
+    """Whether QNNPACK computes a pool."""
+    x = next(iter(node.operands.values()))
+    quant = (x.node.operands["x"] if x.node.op == "dequantize" else x).type.quant
+    attrs = (node.attrs, *(stage.attrs for stage in node.stages))
+    ceil = op.startswith("max") and any(held.get("ceil") for held in attrs)
+    return op in _TAKEN and not ceil and quant is not None and quant.storage == U8
+
+
+def read_plain(graph: Graph, value: Value) -> None:
+    """Lets all that read codes read them with channels last, as if channels stood second."""
+    uses = sorted(value.uses, key=lambda use: use.node)
+    perm, at = perm_to("nhwc", value.type.rank), uses[0].node
+    name = graph.fresh(value.name)
+    moved = graph.add("transpose", {"x": value}, {"perm": perm}, name=name, before=at).result
+    shape = dims.known(value.type.shape[1:]) or ()
+    sizes = np.array((0, *shape), np.int64)
+    held = Array(sizes, TensorType(sizes.shape, I64), f"{name}.shape")
+    wanted = graph.constant(held, name=graph.fresh(held.name), before=at)
+    read = graph.add("reshape", {"x": moved, "shape": wanted}, name=name, before=at).result
+    for user, slot in uses:
+        graph.set_operand(user, slot, read)
+
+
+__all__ = ["Misplaced", "read_plain"]

@@ -1,0 +1,66 @@
+"""Constants that follow from constants, which a runtime computes when it loads a model."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from qir.ir.dims import known
+from qir.ir.graph import Graph
+from qir.ir.node import Node
+from qir.ir.ops import spec
+from qir.ir.types import Array
+from qir.ledger import Change, Ledger
+from qir.passes.fold.fold_constants import fold, foldable
+from qir.profiles import Profile, Query
+
+_MOST = 1 << 28
+"""Elements of four bytes that a runtime computes at most: a GiB of them."""
+_ONCE = frozenset(
+    "add sub mul div relu clip min max leaky_relu prelu sqrt reciprocal floor ceil round square "
+    "trunc abs neg sign where reduce_max reduce_min cast constant_of_shape".split()
+)
+"""Ops whose reals have one right float32, beside those that move elements."""
+
+
+def fold_loaded(graph: Graph, profile: Profile, ledger: Ledger) -> int:
+    """Computes what follows from constants, where a profile's runtime makes codes of real ones.
+
+    Codes stay, and so does what follows from a default. What the runtime computes in an order of
+    its own may differ in the last bit, and codes made of it by one: the ledger says which.
+    """
+    if profile.resolve(Query("constant")).weights.given != "float":
+        return 0
+    count = 0
+    for node in list(graph):
+        count += node.op == "shape" and _sized(graph, node, ledger)
+    for node in list(graph):
+        if node.bodies or not foldable(node, _MOST, _MOST) or _default(node):
+            continue
+        sure = node.op in _ONCE or spec(node.op).traits.value_preserving
+        name, real = node.name, any(v.type.dtype.is_float for v in node.results)
+        if fold(graph, node, ledger, "group"):
+            count += 1
+            if real and not sure:
+                said = f"the runtime's {node.op} of constants may differ in the last bit"
+                ledger.add(Change.UNVERIFIED, "group", name, said)
+    return count + (graph.prune() if count else 0)
+
+
+def _sized(graph: Graph, node: Node, ledger: Ledger) -> bool:
+    """Makes sizes constants, where all are known."""
+    sizes = known(node.operands["x"].type.shape)
+    if sizes is None:
+        return False
+    start, end = (node.attrs[name] for name in ("start", "end"))
+    assert isinstance(start, int)
+    assert end is None or isinstance(end, int)
+    name = node.result.name
+    graph.rename(node.result, graph.fresh(f"{name}.folded"))
+    held = Array.of(np.asarray(sizes[start:end], np.int64), name)
+    graph.replace(node.result, graph.constant(held, name=name, before=node))
+    ledger.add(Change.EXACT, "group", name, "sizes are known")
+    return True
+
+
+def _default(node: Node) -> bool:
+    return any(v.node.attrs["default"] for v in node.operands.values())

@@ -1,0 +1,204 @@
+"""Real weights and biases between codes, which a runtime makes codes of when it loads a model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.ir.dtype import F32, I8, I32, U8
+from qir.ir.graph import Graph
+from qir.ir.node import Node, Value
+from qir.ir.types import Array, QuantType, uniform
+from qir.ledger import Change, Ledger
+from qir.numerics import Rule, affine_of, bias_codes, choose, quantize
+from qir.profiles import Profile, query_of
+from qir.rewrite.fusing import TURNED, is_tail
+
+CODED = {
+    **{f"conv{n}d": ("x", "w", "bias") for n in (1, 2, 3)},
+    **{f"conv_transpose{n}d": ("x", "w", "bias") for n in (1, 2, 3)},
+    "gemm": ("a", "b", "c"),
+}
+"""Data, weights and bias of the ops whose reals become codes."""
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """A layer between codes, all of whose reals are constants."""
+
+    node: Node
+    data: QuantType
+    weights: Value
+    bias: Value | None
+
+
+def code_reals(graph: Graph, profile: Profile, rule: Rule, ledger: Ledger) -> int:
+    """Makes codes of constants: of weights by `rule`, of biases in units of the product."""
+    count = 0
+    for node in list(graph):
+        layer = _layer(node)
+        if layer is None:
+            continue
+        if said := _odd(layer):
+            ledger.add(Change.UNVERIFIED, "group", node.name, f"{said}: not foreseen")
+            continue
+        if layer.weights.constant is not None:
+            _code_weights(graph, layer, profile, rule, ledger)
+            count += 1
+        if layer.bias is not None:
+            _code_bias(graph, layer, profile, ledger)
+            count += 1
+    return count
+
+
+def _layer(node: Node) -> _Layer | None:
+    """The layer, where a runtime makes codes of its reals; None where it leaves all of them.
+
+    Its data are dequantized by one scale, a quantize reads its result, its weights are constants
+    or dequantized, and its bias is a row of constants, or it has none.
+    """
+    if node.op not in CODED or node.stages or node.schemes or not _ends_in_quantize(node):
+        return None
+    data, weights, bias = (node.operands.get(slot) for slot in CODED[node.op])
+    if data is None or weights is None or data.node.op != "dequantize":
+        return None
+    quant = data.node.operands["x"].type.quant
+    if quant is None or not _one(quant):
+        return None
+    if bias is not None and (bias.constant is None or bias.type.rank != 1):
+        return None
+    if any(v is not None and v.type.element != F32 for v in (data, weights, bias)):
+        return None
+    if weights.constant is None and not _dequantized(node, weights, bias):
+        return None
+    return _Layer(node, quant, weights, bias)
+
+
+def _dequantized(node: Node, weights: Value, bias: Value | None) -> bool:
+    """Whether weights are dequantized by one scale, or by as many as there are biases."""
+    kind = weights.node.operands["x"].type.quant if weights.node.op == "dequantize" else None
+    if kind is None or bias is None:
+        return False
+    if _one(kind):
+        return True
+    first = node.op.startswith("conv") and node.op not in TURNED
+    first = first or node.attrs.get("trans_b") is True
+    along = 0 if first else 1
+    return kind.axis == along and not kind.dynamic and _shape(kind) == bias.type.shape
+
+
+def _one(quant: QuantType) -> bool:
+    return quant.grain is None or (not quant.dynamic and _shape(quant) == (1,))
+
+
+def _shape(quant: QuantType) -> tuple[int, ...]:
+    return np.shape(quant.scales())
+
+
+def _odd(layer: _Layer) -> str:
+    """What is wrong with constants of which nobody makes codes; empty where nothing is."""
+    for name, value in (("weights", layer.weights), ("biases", layer.bias)):
+        held = value.constant if value is not None else None
+        if held is not None and np.isnan(held.data).any():
+            return f"some of its {name} are no numbers"
+        if held is not None and name == "weights" and np.isinf(held.data).any():
+            return "some of its weights are infinite"
+    return ""
+
+
+def _ends_in_quantize(node: Node) -> bool:
+    """Whether one quantize is all that reads a node, activations before it aside."""
+    while True:
+        readers = [use.node for use in node.result.uses if use.node.op != "output"]
+        if len(readers) != 1:
+            return False
+        (node,) = readers
+        if not is_tail(node):
+            return node.op == "quantize"
+
+
+def _code_weights(
+    graph: Graph, layer: _Layer, profile: Profile, rule: Rule, ledger: Ledger
+) -> None:
+    """Makes codes of weights, by one range.
+
+    Those of a default are made at run time: signed codes that become unsigned, as others do.
+    """
+    node, value = layer.node, layer.weights
+    assert value.constant is not None
+    reals = value.constant.data
+    quant = map_of_weights(reals, rule)
+    held = quantize(reals, affine_of(quant), rule)
+    if value.node.attrs["default"] and profile.signed == "private_unsigned":
+        quant = uniform(U8, quant.scales(), np.asarray(quant.zeros()) + 128)
+        held = (held.astype(np.int16) + 128).astype(np.uint8)
+    codes = Array(held, value.type.with_element(quant), f"{value.name}.codes")
+    coded = graph.constant(codes, name=graph.fresh(f"{value.name}.codes"), before=node)
+    made = graph.add("dequantize", {"x": coded}, before=node)
+    graph.set_operand(node, CODED[node.op][1], made.result)
+    ledger.add(Change.NUDGED, "group", node.name, "its real weights become codes", codes=0.5)
+
+
+def map_of_weights(reals: NDArray[np.generic], rule: Rule) -> QuantType:
+    """The map of the codes that real weights become; zeros alone have one of a step of 1."""
+    least, most = reals.min(initial=0), reals.max(initial=0)
+    low, high = I8.bounds
+    scale, zero = choose(least, most if most > least else high - low, I8, rule.choose)
+    return uniform(I8, np.asarray(scale), np.asarray(zero))
+
+
+def _code_bias(graph: Graph, layer: _Layer, profile: Profile, ledger: Ledger) -> None:
+    """Makes codes of a bias, in units of the product's scales."""
+    node, bias, (_, slot, added) = layer.node, layer.bias, CODED[layer.node.op]
+    assert bias is not None
+    assert bias.constant is not None
+    x, w = layer.data, node.operands[slot].node.operands["x"].type.quant
+    assert w is not None
+    if x.dynamic or w.dynamic:
+        made = _rounded(graph, layer, bias)
+        said = "its real bias is rounded to codes by scales that are given"
+    else:
+        rule, reals = profile.resolve(query_of(node)), bias.constant.data
+        unit = np.asarray(np.float32(x.scales()) * np.asarray(w.scales(), np.float32))
+        codes = _cast(reals, unit, bias_codes(reals, affine_of(x), affine_of(w), rule))
+        many = not _one(w)
+        quant = uniform(I32, unit if many else unit.reshape(()), axis=0 if many else None)
+        name = graph.fresh(f"{bias.name}.codes")
+        array = Array(codes, bias.type.with_element(quant), name)
+        coded = graph.constant(array, name=name, before=node)
+        graph.set_origins(coded.node, bias.node.origins)
+        made = graph.add("dequantize", {"x": coded}, before=node).result
+        said = "its real bias becomes codes"
+    graph.set_operand(node, added, made)
+    ledger.add(Change.NUDGED, "group", node.name, said, codes=0.5)
+
+
+def _cast(
+    reals: NDArray[np.generic], unit: NDArray[np.float32], codes: NDArray[np.signedinteger]
+) -> NDArray[np.int32]:
+    """Codes of which those beyond 32 bits are the least: so x86-64 makes integers of reals."""
+    with np.errstate(all="ignore"):
+        steps = reals.astype(np.float32) / unit
+    return np.where(np.abs(steps) < 2.0**31, codes, np.iinfo(np.int32).min).astype(np.int32)
+
+
+def _rounded(graph: Graph, layer: _Layer, bias: Value) -> Value:
+    """A bias as whole multiples of a product of scales that are given, in reals."""
+    node = layer.node
+    scales = [_scale(graph, node.operands[slot].node, node) for slot in CODED[node.op][:2]]
+    unit = graph.add("mul", {"a": scales[0], "b": scales[1]}, before=node).result
+    steps = graph.add("div", {"a": bias, "b": unit}, before=node).result
+    whole = graph.add("round", {"x": steps}, before=node).result
+    return graph.add("mul", {"a": whole, "b": unit}, before=node).result
+
+
+def _scale(graph: Graph, made: Node, before: Node) -> Value:
+    """The scale of codes that are dequantized, a constant where the type says it."""
+    if given := made.operands.get("x.scale"):
+        return given
+    quant = made.operands["x"].type.quant
+    assert quant is not None
+    held = np.asarray(quant.scales(), np.float32)
+    return graph.constant(Array.of(held, ""), name=graph.fresh("scale"), before=before)

@@ -1,0 +1,157 @@
+"""Data that a runtime rounds to eight bits, because the weights beside them are few bits in blocks.
+
+onnxruntime makes MatMulNBits of a product whose weights are dequantized, and computes it at an
+accuracy level that rounds the left side, a block of the sum at a time.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from qir.ir.attrs import Attr
+from qir.ir.dtype import F32, I16, U16
+from qir.ir.graph import Graph
+from qir.ir.node import Node, Value
+from qir.ir.types import Array, QuantType
+from qir.ledger import Change, Ledger
+from qir.passes.forms.group.gemms import joined
+
+_STORAGES = frozenset({"i4", "u4", "i8", "u8"})
+_USUAL = 32
+"""The block where the scales have none along the sum."""
+_SIZES = (16, 32, 64, 128, 256)
+"""The blocks that every version takes."""
+_MOST = 256
+"""The data that share a scale at most, in larger blocks of weights too."""
+
+
+def round_data(graph: Graph, ledger: Ledger, step: str, *, wide: bool = False) -> int:
+    """Rounds the data of each such product; returns how many there are.
+
+    `wide`: also of products between quantized values of 16 bits, and beside larger blocks.
+    """
+    count = 0
+    for node in list(graph):
+        size = _block(node, wide=wide)
+        if size is None:
+            continue
+        graph.set_operand(node, "a", _rounded(graph, node, node.operands["a"], size))
+        said = f"its data are rounded to 8 bits, {size} at a time, as beside weights of few bits"
+        ledger.add(Change.NUDGED, step, node.name, said, codes=0.5)
+        count += 1
+    return count
+
+
+def rounding(graph: Graph, *, wide: bool = False) -> list[Node]:
+    """The products whose data are rounded so, those among them that are joined with what is added
+    between reshapes, where numbers of the data are computed."""
+    return [n for n in graph if _block(n, wide=wide) is not None or _reshaped(n, wide=wide)]
+
+
+def _reshaped(node: Node, *, wide: bool) -> bool:
+    """Whether an addition makes of a product one between reshapes, whose data are real then.
+
+    Scales that are constants go behind a reshape, and data have codes there too.
+    """
+    if joined(node) is None:
+        return False
+    a = node.operands["a"]
+    quant = a.node.operands["x"].type.quant if a.node.op == "dequantize" else None
+    computed = quant is not None and quant.dynamic
+    return computed and a.type.rank != 2 and _beside(node, wide=wide) is not None
+
+
+def _block(node: Node, *, wide: bool) -> int | None:
+    """How many numbers of the data share a scale; None where the runtime rounds none."""
+    if node.op not in ("matmul", "gemm") or node.stages or not _plain(node):
+        return None
+    a = node.operands["a"]
+    if a.type.element != F32 or a.type.rank < 1:
+        return None
+    if a.node.op == "dequantize" and not (wide and _of_16_bits(a.node.operands["x"])):
+        return None
+    return None if _quantized(node, wide=wide) else _beside(node, wide=wide)
+
+
+def _of_16_bits(value: Value) -> bool:
+    quant = value.type.quant
+    return quant is not None and quant.storage in (I16, U16)
+
+
+def _beside(node: Node, *, wide: bool) -> int | None:
+    """How many numbers share a scale beside the weights of a product; None for other weights."""
+    w = node.operands["b"].node
+    if w.op != "dequantize" or w.result.only_use is None or len(w.operands) > 1:
+        return None
+    array = w.operands["x"].constant
+    if array is None or array.held.ndim != 2:
+        return None
+    quant = array.type.quant
+    assert quant is not None
+    whole = quant.kind == "uniform" and quant.plus is None and not quant.real_zero
+    if not whole or quant.express != F32 or quant.storage.name not in _STORAGES:
+        return None
+    return _size(quant, wide=wide)
+
+
+def _quantized(node: Node, *, wide: bool) -> bool:
+    """Returns whether a quantize reads the product; `wide`: one to other than 16 bits, or one
+    beside another reader."""
+    made = [use.node.result for use in node.result.uses if use.node.op == "quantize"]
+    if wide and len(made) == len(node.result.uses):
+        return not all(_of_16_bits(value) for value in made)
+    return bool(made)
+
+
+def _plain(node: Node) -> bool:
+    """Returns whether the kernel takes the product: not transposed, no gain, a bias each column."""
+    attrs = node.attrs
+    if attrs.get("trans_a") is True or attrs.get("trans_b") is True:
+        return False
+    if (attrs.get("alpha", 1.0), attrs.get("beta", 1.0)) != (1.0, 1.0):
+        return False
+    bias = node.operands.get("c") or node.operands.get("bias")
+    return bias is None or bias.type.shape == node.operands["b"].type.shape[-1:]
+
+
+def _size(quant: QuantType, *, wide: bool) -> int | None:
+    if quant.grain is None:
+        return _USUAL
+    blocks = dict(quant.grain.blocks)
+    if quant.grain.by is not None or blocks.get(1) != 1:
+        return None
+    size = blocks.get(0, _USUAL)
+    if wide and size > _MOST and size.bit_count() == 1:
+        return _MOST
+    return size if size in _SIZES else None
+
+
+def _rounded(graph: Graph, node: Node, a: Value, size: int) -> Value:
+    """The reals of 8-bit codes of which the greatest of each block is 127, or -127."""
+
+    def op(name: str, attrs: dict[str, Attr] | None = None, **operands: Value) -> Value:
+        return graph.add(name, operands, attrs, before=node, origins=node.origins).result
+
+    def number(value: object, kind: type[np.generic] = np.float32) -> Value:
+        name = graph.fresh(f"{node.name}.rounding")
+        return graph.constant(Array.of(np.asarray(value, kind), name), name=name, before=node)
+
+    depth = node.operands["b"].type.shape[0]
+    assert isinstance(depth, int)
+    rank, count = a.type.rank, -(-depth // size)
+    wide, lead = count * size, [0] * (a.type.rank - 1)
+    if wide > depth:
+        a = op("pad", {"pads": (0,) * (2 * rank - 1) + (wide - depth,)}, x=a)
+    parts = op("reshape", x=a, shape=number([*lead, count, size], np.int64))
+    most = op("reduce_max", {"axes": (rank,), "keep": True}, x=op("abs", x=parts))
+    none = op("equal", a=most, b=number(0.0))
+    gain = op("div", a=number(127.0), b=most)
+    gain = op("where", condition=none, a=number(0.0), b=gain)
+    codes = op("round", x=op("mul", a=parts, b=gain))
+    scale = op("mul", a=most, b=number(np.float32(1) / np.float32(127)))
+    back = op("mul", a=codes, b=scale)
+    back = op("reshape", x=back, shape=number([*lead, wide], np.int64))
+    if wide == depth:
+        return back
+    cut: dict[str, Attr] = {"starts": (0,), "ends": (depth,), "axes": (rank - 1,), "steps": (1,)}
+    return op("slice", cut, x=back)

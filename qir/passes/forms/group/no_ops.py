@@ -1,0 +1,102 @@
+"""Operators that do nothing, which a runtime removes when it loads a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from qir.ir.graph import Graph
+from qir.ir.node import Node, Value
+from qir.ledger import Change, Ledger
+from qir.profiles import Profile
+
+_NEUTRAL: Mapping[str, tuple[float, tuple[str, ...]]] = {
+    "mul": (1.0, ("a", "b")),
+    "div": (1.0, ("b",)),
+    "add": (0.0, ("a", "b")),
+    "sub": (0.0, ("b",)),
+}
+"""The number that changes nothing, and the operands that may hold it."""
+_SAME_TYPE = frozenset({"cast", "expand", "identity", "dropout"})
+"""Ops that do nothing where the result has the operand's type."""
+
+
+def remove_no_ops(graph: Graph, profile: Profile, ledger: Ledger) -> int:
+    """Removes operators that do nothing, and returns how many; none for runtimes that keep them.
+
+    Before:  %m = mul(%d, 1.0); %q = quantize(%m)
+    After:   %q = quantize(%d)
+
+    onnxruntime does so by NoopElimination, CastElimination, ExpandElimination and its transpose
+    optimizer, before it looks at pairs of quantize and dequantize. One that makes a result of the
+    model stays.
+    """
+    if profile.doubled != "merged":
+        return 0
+    count = 0
+    for node in list(graph):
+        kept = _kept(node)
+        if kept is None or kept.type != node.result.type:
+            continue
+        if any(use.node.op == "output" for use in node.result.uses):
+            continue
+        graph.replace(node.result, kept)
+        said = f"{node.op} changes no element, and the runtime removes it"
+        ledger.add(Change.EXACT, "group", node.name, said)
+        _remove(graph, node)
+        count += 1
+    return count
+
+
+def _remove(graph: Graph, node: Node) -> None:
+    """Removes a node, with the constants and transposes that it alone read; other unused nodes
+    stay, since the runtime counts them among the readers of codes."""
+    read = [value.node for value in dict.fromkeys(node.operands.values())]
+    graph.remove(node)
+    for before in read:
+        if before.op in ("constant", "transpose") and not before.used:
+            _remove(graph, before)
+
+
+def _kept(node: Node) -> Value | None:
+    """The operand that an op gives as it is; None where it does something."""
+    if node.stages or node.schemes or len(node.results) != 1 or node.result.type.quant:
+        return None
+    if node.op in _SAME_TYPE:
+        return node.operands["x"]
+    if node.op == "transpose":
+        return _transposed_back(node)
+    number, slots = _NEUTRAL.get(node.op, (0.0, ()))
+    others = {"a": "b", "b": "a"}
+    return next((node.operands[others[s]] for s in slots if _holds(node, s, number)), None)
+
+
+def _holds(node: Node, slot: str, number: float) -> bool:
+    """Whether an operand is one given number, of no more axes than the other one."""
+    value, other = node.operands[slot], node.operands["b" if slot == "a" else "a"]
+    array = value.constant
+    if array is None or value.node.attrs["default"] or value.type.quant is not None:
+        return False
+    if array.held.size != 1 or value.type.rank > other.type.rank:
+        return False
+    return bool(np.all(array.data == number))
+
+
+def _transposed_back(last: Node) -> Value | None:
+    """What a row of transposes takes, if together they leave every axis where it was."""
+    first, order = last, _perm(last)
+    while first.operands["x"].node.op == "transpose":
+        before = first.operands["x"].node
+        if before.result.only_use is None or before.result.type.quant:
+            return None
+        first, order = before, [_perm(before)[i] for i in order]
+        if order == sorted(order):
+            return first.operands["x"]
+    return None
+
+
+def _perm(node: Node) -> list[int]:
+    perm = node.attrs["perm"]
+    assert isinstance(perm, tuple)
+    return [axis for axis in perm if isinstance(axis, int)]

@@ -1,0 +1,75 @@
+"""Wraps a convolution or product and the activations behind it as one group, on reals."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from qir.analysis.kernel_groups import wrap
+from qir.errors import UsageError
+from qir.ir.graph import Graph
+from qir.ir.node import Node
+from qir.ir.ops import OPS
+from qir.ledger import Change, Ledger
+from qir.rewrite import Pass
+from qir.rewrite.runner.filter import may
+
+_HEADS = frozenset(
+    "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d "
+    "linear matmul gemm".split()
+)
+_USUAL = (
+    "relu clip leaky_relu elu sigmoid hard_sigmoid hard_swish silu gelu tanh mish softplus square"
+)
+
+
+@dataclass(frozen=True)
+class GroupActivations(Pass):
+    """conv2d, then relu becomes conv2d |> relu, where nobody else reads what stands between.
+
+    `activations` are the ops that join, up to `most` of them; with `sums` an add of another tensor
+    joins too. All values are reals: what codes are grouped by is a profile, and `group` does it.
+    """
+
+    name = "group-activations"
+    activations: str = _USUAL
+    most: int = 4
+    sums: bool = True
+
+    def __post_init__(self) -> None:
+        self.require_least(most=1)
+        for name in self.activations.split():
+            if name not in OPS or not OPS[name].traits.elementwise:
+                said = "no op that works on each element by itself"
+                raise UsageError(f"group-activations: {name!r} is {said}")
+
+    def run(self, graph: Graph, ledger: Ledger) -> int:
+        wanted = frozenset(self.activations.split())
+        count = 0
+        for node in list(graph):
+            if node.op not in _HEADS or not _plain(node):
+                continue
+            chain = self._chain(node, wanted)
+            if len(chain) < 2 or not may(self.name, "group", chain[-1], *chain[:-1]):
+                continue
+            name, ops = chain[-1].name, " ".join(n.op for n in chain)
+            wrap(graph, chain)
+            ledger.add(Change.EXACT, self.name, name, f"{ops} as one group")
+            count += 1
+        return count
+
+    def _chain(self, head: Node, wanted: frozenset[str]) -> list[Node]:
+        chain = [head]
+        while len(chain) <= self.most:
+            use = chain[-1].result.only_use
+            if use is None or not _plain(use.node) or use.node.profile != head.profile:
+                break
+            joins = use.node.op in wanted or (self.sums and use.node.op == "add")
+            if not joins or use.node.result.type != chain[-1].result.type:
+                break
+            chain.append(use.node)
+        return chain
+
+
+def _plain(node: Node) -> bool:
+    values = (*node.operands.values(), *node.results)
+    return not node.schemes and not node.stages and all(v.type.quant is None for v in values)

@@ -1,0 +1,1 @@
+"""Passes that roll equal layers into a loop and unroll loops."""

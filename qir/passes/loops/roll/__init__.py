@@ -1,0 +1,113 @@
+"""Steps that repeat become a scan, and scans of a known cell a recurrent layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from qir.ir.graph import Graph
+from qir.ir.node import Node
+from qir.ir.text import parse
+from qir.ledger import Change, Ledger
+from qir.passes.loops.roll.layers import find_layer
+from qir.passes.loops.roll.steps import Row, Steps, last_rows, put_scan, sequences
+from qir.rewrite.runner.contract import Pass
+from qir.rewrite.runner.filter import may
+from qir.rewrite.runner.tolerance import REGROUPED
+
+
+@dataclass(frozen=True)
+class Roll(Pass):
+    """Equal steps along a sequence become a scan; a scan of a known cell an rnn, lstm or gru.
+
+    Steps become a scan, whose numbers stay to the bit, where
+
+    - each reads its own entry of a sequence, all entries are read, forwards or backwards;
+    - all are the same ops with the same attributes, types and profile, on the same values from
+      outside or equal constants, on entries of sequences, and on what the step before made;
+    - something is handed on from step to step; the first one takes a value of the same type;
+    - what others read of them is one value of every step, stacked by a concat in their order or
+      turned round, or what the last step hands on.
+
+    A scan becomes a layer where its body is exactly the cell, with sigmoid and tanh (or relu for
+    rnn), its weights are constants, and its sequence and stack lie along the first axis or the
+    second; sums are then rounded elsewhere. `layers=false` leaves scans.
+
+    A first step of which somebody has left constants is one too, where they are to the bit what its
+    ops make of the state that it begins with: the one that is said, or zeros.
+    """
+
+    name = "roll"
+    tolerance = REGROUPED
+    layers: bool = True
+    least: int = 2
+
+    @classmethod
+    def samples(cls) -> Iterable[tuple[Pass, Graph]]:
+        """Two steps of a sum along a sequence."""
+        text = (
+            "graph main as native {\n  %x = input() : 2x1x3xf32\n  %h = input() : 1x3xf32\n"
+            "  %zero = constant(0) : i64\n  %one = constant(1) : i64\n"
+            "  %a = gather(%x, %zero) : 1x3xf32\n  %b = gather(%x, %one) : 1x3xf32\n"
+            "  %c = add(%a, %h) : 1x3xf32\n  %d = tanh(%c) : 1x3xf32\n"
+            "  %e = add(%b, %d) : 1x3xf32\n  %y = tanh(%e) : 1x3xf32\n  output(y=%y)\n}\n"
+        )
+        yield cls(), parse(text)
+
+    def __post_init__(self) -> None:
+        self.require_least(least=2)
+
+    def run(self, graph: Graph, ledger: Ledger) -> int:
+        count = sum(self._roll(graph, group, ledger) for group in list(sequences(graph)))
+        if self.layers:
+            count += sum(self._layer(graph, node, ledger) for node in list(graph))
+        return count + (graph.prune() if count else 0)
+
+    def _roll(self, graph: Graph, entries: Row, ledger: Ledger) -> int:
+        """Rolls what reads a sequence, forwards and then backwards; says how often."""
+        count = 0
+        for row in (entries, entries[::-1]):
+            found = self._steps(graph, row) if len(row) >= self.least else None
+            while found is not None:
+                last = found.first[-1]
+                name = last.name
+                if not may(self.name, "roll", last.node):
+                    break
+                scan = put_scan(graph, found)
+                said = f"{len(row)} equal steps are a scan"
+                ledger.add(Change.EXACT, self.name, name, said)
+                count += 1
+                graph.prune()
+                still = all(value.node in graph and value.uses for value in row)
+                found = self._steps(graph, row) if still and scan.used else None
+        return count
+
+    @staticmethod
+    def _steps(graph: Graph, entries: Row) -> Steps | None:
+        if any(value.node not in graph for value in entries):
+            return None
+        for row in last_rows(entries):
+            steps = Steps(graph)
+            if steps.trace(row) and steps.carried and steps.serve():
+                return steps
+        return None
+
+    def _layer(self, graph: Graph, node: Node, ledger: Ledger) -> bool:
+        if node not in graph or node.op != "scan":
+            return False
+        layer = find_layer(graph, node)
+        if layer is None or not may(self.name, f"recover {layer.op}", node):
+            return False
+        name = node.name
+        made = layer.put(graph)
+        named = [(old.name, old.lineage) for old in node.results]
+        for old, new in zip(node.results, made, strict=True):
+            if new is not None:
+                graph.replace(old, new)
+        graph.remove(node)
+        for (said, lineage), new in zip(named, made, strict=True):
+            if new is not None and not graph.has(said):
+                graph.rename(new, said)
+                graph.set_lineage(new, lineage)
+        ledger.add(Change.REGROUPED, self.name, name, f"the scan is {layer.op}")
+        return True

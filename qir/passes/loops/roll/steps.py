@@ -1,0 +1,439 @@
+"""Steps that are alike: rows of values, one of every step, and the scan that they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from qir.ir import attrs as attributes
+from qir.ir.attrs import Attr
+from qir.ir.graph import Graph
+from qir.ir.node import Node, Value
+from qir.passes.loops.roll.folded import Folded, zeros
+
+Row: TypeAlias = tuple[Value, ...]
+"""What stands at one place of every step, in the order of the steps."""
+_NEVER = frozenset({"input", "constant", "output", "foreign", "fused"})
+_MOST_TRIES = 64
+
+
+# -- entries of sequences -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Which entry of which sequence a value is."""
+
+    source: Value
+    axis: int
+    index: int
+
+
+def entry_of(value: Value) -> Entry | None:
+    """The entry that a squeezed slice, a squeezed part of a split, or a gather of one is."""
+    node = value.node
+    x = node.operands.get("x")
+    if x is None:
+        return None
+    if node.op == "gather":
+        held = node.operands["indices"].constant
+        if held is None or held.held.ndim:
+            return None
+        return _at(x, node.attrs["axis"], int(held.data))
+    if node.op != "squeeze" or node.attrs["axes"] in ((), None):
+        return None
+    axes, cut = node.attrs["axes"], x.node
+    if not isinstance(axes, tuple) or len(axes) != 1:
+        return None
+    axis = axes[0]
+    if cut.op == "slice":
+        rows = [cut.attrs[name] for name in ("starts", "ends", "axes", "steps")]
+        if any(not isinstance(row, tuple) or len(row) != 1 for row in rows):
+            return None
+        start, _, along, _ = (row[0] for row in rows if isinstance(row, tuple))
+        source = cut.operands["x"]
+        found = _at(source, along, start)
+        same = _at(x, axis, 0)
+        one = x.type.shape[same.axis] == 1 if same is not None else False
+        return found if one and same is not None and found and found.axis == same.axis else None
+    if cut.op == "split" and set(_wholes(cut.attrs["sizes"])) == {1}:
+        found = _at(cut.operands["x"], cut.attrs["axis"], x.index)
+        same = _at(x, axis, 0)
+        return found if found and same and found.axis == same.axis else None
+    return None
+
+
+def _wholes(given: Attr) -> tuple[int, ...]:
+    return tuple(n for n in given if isinstance(n, int)) if isinstance(given, tuple) else ()
+
+
+def _at(source: Value, axis: Attr, index: Attr) -> Entry | None:
+    rank = source.type.rank
+    if not isinstance(axis, int) or not isinstance(index, int) or not -rank <= axis < rank:
+        return None
+    size = source.type.shape[axis]
+    if not isinstance(size, int) or not -size <= index < size:
+        return None
+    return Entry(source, axis % rank, index % size)
+
+
+def sequences(graph: Graph) -> Iterator[Row]:
+    """The entries of every sequence of which all are read, in their order."""
+    found: dict[tuple[Value, int], dict[int, Value]] = {}
+    for node in graph:
+        if node.op in ("squeeze", "gather") and (entry := entry_of(node.result)) is not None:
+            found.setdefault((entry.source, entry.axis), {}).setdefault(entry.index, node.result)
+    for (source, axis), entries in found.items():
+        if len(entries) == source.type.shape[axis] and len(entries) > 1:
+            yield tuple(entries[i] for i in range(len(entries)))
+
+
+# -- rows -----------------------------------------------------------------------------------------
+
+
+def last_rows(entries: Row) -> list[Row]:
+    """Rows above the entries that somebody else reads, the last ones of a step first."""
+    rows = list(_forward(entries))
+    inside = {value.node for row in rows for value in row}
+    read = [r for r in rows if any(u.node not in inside for v in r for u in v.uses)]
+    read.sort(key=lambda row: -row[-1].node._rank)
+    return read[:_MOST_TRIES]
+
+
+def _forward(entries: Row) -> Iterator[Row]:
+    """The users of entries that stand alike in every step, and theirs, nearest first."""
+    todo, seen = [entries], {value.node for value in entries}
+    while todo:
+        row = todo.pop(0)
+        users = [_by_place(value) for value in row]
+        for place, node in users[0].items():
+            nodes = [found.get(place) for found in users]
+            made = [n for n in nodes if n is not None]
+            fits = len(made) == len(row) == len(set(made)) and seen.isdisjoint(made)
+            if not fits or node.op in _NEVER or node.op == "unsqueeze":
+                continue
+            seen.update(made)
+            for i in range(len(node.results)):
+                follower = tuple(n.results[i] for n in made)
+                todo.append(follower)
+                yield follower
+
+
+def _by_place(value: Value) -> dict[tuple[str, str, int], Node]:
+    """Users by op, slot, and which one of those it is."""
+    found: dict[tuple[str, str, int], Node] = {}
+    counts: dict[tuple[str, str], int] = {}
+    for node, slot in value.uses:
+        number = counts.get((node.op, slot), 0)
+        counts[node.op, slot] = number + 1
+        found[node.op, slot, number] = node
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """A concat that stacks a row: along which axis of a part, backwards or not."""
+
+    node: Node
+    axis: int
+    backwards: bool
+    others: tuple[int, ...]
+    """Axes of 1 that the stack has besides."""
+
+
+@dataclass
+class Steps:
+    """Rows that were found to be alike, from those that others read down to what they read."""
+
+    graph: Graph
+    rows: dict[Row, None] = field(default_factory=dict)
+    """Of nodes, one of every step."""
+    entries: dict[Row, tuple[Value, int, bool]] = field(default_factory=dict)
+    """Rows of entries: the sequence, its axis, and whether it runs backwards."""
+    shared: dict[Row, Value] = field(default_factory=dict)
+    handed: dict[Row, Row] = field(default_factory=dict)
+    """What the step before made, and the row that it made: the first comes from outside."""
+    parts: dict[Row, list[Stack]] = field(default_factory=dict)
+    shifts: dict[Row, Row] = field(default_factory=dict)
+    nodes: set[Node] = field(default_factory=set)
+    begun: dict[Row, Value] = field(default_factory=dict)
+    """What the first step begins with, for each row that is handed on."""
+    folded: set[tuple[Node, ...]] = field(default_factory=set)
+    """Nodes of all steps but the first, of whose node somebody has left a constant."""
+
+    @property
+    def carried(self) -> list[Row]:
+        """The rows that are handed on, each once."""
+        return list(dict.fromkeys(self.handed.values()))
+
+    @property
+    def first(self) -> Row:
+        """The row that was looked at first."""
+        return next(iter(self.rows))
+
+    def trace(self, row: Row) -> bool:
+        """Whether all that a row stands on is alike in every step."""
+        pending = [row]
+        while pending:
+            stuck: list[Row] = []
+            moved = False
+            while pending:
+                one = pending.pop()
+                if one in self.rows or self._leaf(one):
+                    moved = True
+                elif self._alike(one):
+                    moved = True
+                    slots = one[0].node.operands
+                    pending += [tuple(v.node.operands[slot] for v in one) for slot in slots]
+                elif (firsts := self._folded(one)) is not None:
+                    moved = True
+                    pending += [
+                        (first, *(v.node.operands[slot] for v in one[1:]))
+                        for slot, first in firsts.items()
+                    ]
+                else:
+                    stuck.append(one)  # it may be handed on by a row that is yet to be met
+            if stuck and not moved:
+                return False
+            pending = stuck
+        return True
+
+    def _leaf(self, row: Row) -> bool:
+        """Whether a row is of values from outside, entries, or what was handed on."""
+        if row in self.entries or row in self.shared or row in self.handed:
+            return True
+        first = row[0]
+        if all(value is first for value in row) or _equal_constants(row):
+            self.shared[row] = first
+            return True
+        if (before := self.shifts.get(row[1:])) is not None and first.type == before[0].type:
+            start = self.begun.setdefault(before, first)
+            if start is first or _equal_constants((start, first)):
+                self.handed[row] = before
+                return True
+            return False  # one state begins with two values
+        found = [entry_of(value) for value in row]
+        sources = {(e.source, e.axis) if e else None for e in found}
+        if None in sources or len(sources) > 1:
+            return False
+        places = [e.index for e in found if e]
+        source, axis = next((e.source, e.axis) for e in found if e)
+        straight = list(range(len(row)))
+        if source.type.shape[axis] != len(row) or places not in (straight, straight[::-1]):
+            return False
+        self.entries[row] = (source, axis, places != straight)
+        return True
+
+    def _alike(self, row: Row) -> bool:
+        """Whether a row is of different nodes that are the same op on the same slots."""
+        nodes = [value.node for value in row]
+        one = nodes[0]
+        if one.op in _NEVER or len(set(nodes)) < len(nodes) or not self.nodes.isdisjoint(nodes):
+            return False
+        if any(value.index != row[0].index for value in row) or not all(
+            _same_node(one, node) for node in nodes
+        ):
+            return False
+        self.nodes.update(nodes)
+        for made in zip(*(node.results for node in nodes), strict=True):
+            self.rows[made] = None
+            self.shifts[made[:-1]] = made
+        return True
+
+    def _folded(self, row: Row) -> dict[str, Value] | None:
+        """The operands of the first step, of which somebody has left what they make, a constant."""
+        nodes = [value.node for value in row[1:]]
+        if row[0].constant is None or nodes[0].op in _NEVER or len(set(nodes)) < len(nodes):
+            return None
+        firsts = Folded(self.graph, self._begins, _same_node).firsts(row)
+        again = tuple(nodes) in self.folded  # another result of the same op
+        if firsts is None or not (again or self.nodes.isdisjoint(nodes)):
+            return None
+        self.nodes.update(nodes)
+        self.folded.add(tuple(nodes))
+        self.rows[row] = None
+        for made in zip(*(node.results for node in nodes), strict=True):
+            self.rows.setdefault((row[0], *made))
+        return {} if again else firsts
+
+    def _begins(self, tail: Row) -> Value | None:
+        """The start of a state that later steps have as these: zeros where nothing else is said."""
+        before = self.shifts.get(tail)
+        if before is None:
+            return None
+        return self.begun.get(before) or zeros(before[0].type)
+
+    # -- what others read -----------------------------------------------------------------------
+
+    def serve(self) -> bool:
+        """Whether all that others read can be given by a scan; finds the stacks."""
+        for row in self.rows:
+            stacks, stacking = self._stacks(row)
+            for i, value in enumerate(row):
+                if value.constant is not None:
+                    continue  # of a first step that was folded: others may have it too
+                others = [u.node for u in value.uses if u.node not in self.nodes]
+                last = i == len(row) - 1 and row in self.carried
+                if not last and any(node not in stacking for node in others):
+                    return False
+            if stacks:
+                self.parts[row] = stacks
+        given = [*self.shared.values(), *(row[0] for row in self.handed)]
+        given += [source for source, _, _ in self.entries.values()]
+        return not self._stand_on_steps(given)
+
+    def _stacks(self, row: Row) -> tuple[list[Stack], set[Node]]:
+        """The stacks of a row, and the nodes between."""
+        found: list[Stack] = []
+        between: set[Node] = set()
+        for node in row[0].users:
+            use = node.results[0].only_use if node.op == "unsqueeze" else None
+            if use is None or use.node.op != "concat":
+                continue
+            stack = _stack(use.node, row)
+            if stack is not None and all(stack.node is not s.node for s in found):
+                found.append(stack)
+                between |= {value.node for value in use.node.variadic("xs")}
+        return found, between
+
+    def _stand_on_steps(self, values: list[Value]) -> bool:
+        """Whether one of these is made from what a step makes."""
+        least = min(node._rank for node in self.nodes)
+        todo, seen = [value.node for value in values], set[Node]()
+        while todo:
+            node = todo.pop()
+            if node in self.nodes:
+                return True
+            if node not in seen and node._rank > least:
+                seen.add(node)
+                todo += [value.node for value in node.operands.values()]
+        return False
+
+
+def _equal_constants(row: Row) -> bool:
+    held = row[0].constant
+    return held is not None and all(value.constant == held for value in row)
+
+
+def _same_node(a: Node, b: Node) -> bool:
+    """Whether two nodes are one op with the same attributes, types and slots, and no bodies."""
+    if a is b:
+        return True
+    if a.op != b.op or a.profile != b.profile or list(a.operands) != list(b.operands):
+        return False
+    if a.bodies or b.bodies or a.schemes or b.schemes or a.inner or b.inner:
+        return False
+    if [v.type for v in a.results] != [v.type for v in b.results]:
+        return False
+    return all(attributes.same(a.attrs[name], b.attrs[name]) for name in a.attrs)
+
+
+def _stack(node: Node, row: Row) -> Stack | None:
+    """How a concat stacks a row, each put on axes of 1 by the same unsqueeze; None: it does not."""
+    parts = node.variadic("xs")
+    makers = [part.node for part in parts]
+    if len(parts) != len(row) or any(m.op != "unsqueeze" for m in makers):
+        return None
+    held = [maker.operands["x"] for maker in makers]
+    straight = held == list(row)
+    rank = parts[0].type.rank
+    axes = {tuple(sorted(a % rank for a in _wholes(maker.attrs["axes"]))) for maker in makers}
+    axis = node.attrs["axis"]
+    if not (straight or held == list(row[::-1])) or len(axes) != 1 or not isinstance(axis, int):
+        return None
+    (named,) = axes
+    axis %= rank
+    if axis not in named:
+        return None
+    others = tuple(a for a in named if a != axis)
+    return Stack(node, axis - sum(a < axis for a in others), not straight, others)
+
+
+# -- the scan -------------------------------------------------------------------------------------
+
+
+def put_scan(graph: Graph, steps: Steps) -> Node:
+    """Adds the scan that the steps are, and gives their readers what it makes."""
+    body, known, shared = _body(steps)
+    carried = steps.carried
+    parts = [(row, stack) for row, stacks in steps.parts.items() for stack in stacks]
+    body.add(
+        "output",
+        {
+            **{f"v{i}": known[row[-1]] for i, row in enumerate(carried)},
+            **{f"p{i}": known[row[-1]] for i, (row, _) in enumerate(parts)},
+        },
+    )
+    starts = {after: row[0] for row, after in steps.handed.items()}
+    for row, value in starts.items():
+        if value.node not in graph and value.constant is not None:
+            name = graph.fresh(f"{row[-1].name}.start")
+            starts[row] = graph.constant(value.constant, name=name)
+    operands = {f"vs.{i}": starts[row] for i, row in enumerate(carried)}
+    sequences = list(steps.entries.values())
+    operands |= {f"ss.{i}": source for i, (source, _, _) in enumerate(sequences)}
+    operands |= {f"xs.{i}": value for i, value in enumerate(shared)}
+    attrs: dict[str, Attr] = {
+        "axes": tuple(axis for _, axis, _ in sequences),
+        "reverse": tuple(int(back) for _, _, back in sequences),
+        "out_axes": tuple(stack.axis for _, stack in parts),
+        "out_reverse": tuple(int(stack.backwards) for _, stack in parts),
+    }
+    last = steps.first[-1].node
+    origins = tuple(dict.fromkeys(o for row in steps.rows for o in row[-1].node.origins))
+    name = graph.fresh(f"{last.name}.scan")
+    profile = last.profile
+    node = graph.add(
+        "scan", operands, attrs, name=name, origins=origins, profile=profile, bodies={"body": body}
+    )
+    made = [(row[-1], node.results[i]) for i, row in enumerate(carried)]
+    for (_, stack), value in zip(parts, node.results[len(carried) :], strict=True):
+        if stack.others:
+            attrs = {"axes": stack.others}
+            value = graph.add("unsqueeze", {"x": value}, attrs, origins=origins).result
+        made.append((stack.node.result, value))
+    _give(graph, steps, made)
+    return node
+
+
+def _give(graph: Graph, steps: Steps, made: list[tuple[Value, Value]]) -> None:
+    """Gives uses, names and lineage to what the scan makes."""
+    for old, new in made:
+        name, lineage, read = old.name, old.lineage, bool(old.uses)
+        graph.replace(old, new)
+        if read:
+            graph.rename(old, graph.fresh(f"{name}.step"))
+            graph.rename(new, name)
+            graph.set_lineage(new, lineage)
+
+
+def _body(steps: Steps) -> tuple[Graph, dict[Value, Value], list[Value]]:
+    """The last step as a body, what stands in it for each of its values, and what it shares."""
+    body = Graph("body", "")
+    known: dict[Value, Value] = {}
+    for i, row in enumerate(steps.carried):
+        made = body.add("input", {}, types=[row[0].type], name=f"v{i}").result
+        known |= {r[-1]: made for r, after in steps.handed.items() if after == row}
+    for i, row in enumerate(steps.entries):
+        known[row[-1]] = body.add("input", {}, types=[row[0].type], name=f"s{i}").result
+    shared: list[Value] = []
+    for row, value in steps.shared.items():
+        held = value.constant
+        if held is not None and held.held.size == 1:
+            made = body.constant(held, name=body.fresh(value.name))
+        elif value in shared:
+            made = known[value]
+        else:
+            made = body.add("input", {}, types=[value.type], name=f"x{len(shared)}").result
+            shared.append(value)
+        known[row[-1]] = known[value] = made
+    nodes = dict.fromkeys(row[-1].node for row in steps.rows)
+    for node in sorted(nodes, key=lambda node: node._rank):
+        operands = {slot: known[value] for slot, value in node.operands.items()}
+        kinds = [value.type for value in node.results]
+        names = [value.name for value in node.results]
+        twin = body.add(node.op, operands, node.attrs, types=kinds, name=names)
+        body.set_origins(twin, node.origins)
+        known |= zip(node.results, twin.results, strict=True)
+    return body, known, shared

@@ -1,0 +1,1 @@
+"""Passes that choose schemes and turn them into quantized types."""

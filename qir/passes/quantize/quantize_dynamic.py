@@ -1,0 +1,274 @@
+"""Quantizes while the model runs, which needs no data to calibrate with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.analysis.bodies import bodies
+from qir.analysis.decisions import ALREADY, Decision, Known, Plan
+from qir.analysis.quantized_regions import already, decoded
+from qir.capability import Capability, OpCapability
+from qir.errors import DataError, SchemeError
+from qir.ir.attrs import Attr, same
+from qir.ir.calls import make_call
+from qir.ir.dtype import F32, I8, U8
+from qir.ir.graph import Graph
+from qir.ir.lazy_arrays import Held, boxes, part, pieces
+from qir.ir.node import Node, Value
+from qir.ir.ops import spec
+from qir.ir.scheme import RESULT, Scheme
+from qir.ir.types import Array, QuantType, uniform
+from qir.ledger import Change, Ledger
+from qir.passes.quantize.assign_schemes import STRUCTURE, Wish
+from qir.profiles import codes_later, numbers_for, profile
+from qir.rewrite import ANOTHER, Pass
+from qir.rewrite.runner.filter import may
+
+PRODUCTS = frozenset({"matmul", "linear", "gemm", "conv1d", "conv2d", "conv3d"})
+"""Ops whose sums a runtime forms in integers while it chooses the numbers of one side."""
+MATRICES = frozenset({"matmul", "linear", "gemm"})
+"""Products whose weights are a matrix."""
+NO_PRODUCT = "only matrix products and convolutions are quantized without data"
+"""The reason of what is no such product."""
+NO_MATRIX = "only matrix products have their weights alone stored in few bits"
+"""The reason of what has no weights that are stored alone."""
+RULE = "onnx.dynamic"
+"""How numbers are chosen while a model runs."""
+
+
+def plan_dynamic(
+    graph: Graph, table: Capability, granularity: str, wishes: Iterable[Wish] = ()
+) -> tuple[Plan, dict[Node, Scheme]]:
+    """What would be summed in integers without data, and how its weights are stored."""
+    wished = tuple(wishes)
+    chosen: dict[Node, Scheme] = {}
+    reasons: dict[Node, str] = {}
+    for node in ops_of(graph):
+        found = _scheme(node, table, granularity, wished)
+        if isinstance(found, Scheme):
+            chosen[node] = found
+        reasons[node] = "" if isinstance(found, Scheme) else found
+    hits(graph, wished)
+    known = Known(graph, bodies(graph))
+    decisions = tuple(decision(known, n, r, chosen.get(n)) for n, r in reasons.items())
+    return Plan(table.name, decisions, ()), chosen
+
+
+def ops_of(graph: Graph) -> list[Node]:
+    """What computes in a graph, and in its branches and loops."""
+    return [n for each in bodies(graph) for n in each if n.op not in STRUCTURE]
+
+
+def hits(graph: Graph, wishes: tuple[Wish, ...]) -> None:
+    for wish in wishes:
+        if not any(wish.matches(n) for n in ops_of(graph)):
+            raise SchemeError(f"rule {wish} hits no op of this model")
+
+
+def _float(node: Node, wishes: tuple[Wish, ...]) -> bool:
+    last = [w for w in wishes if w.slot == RESULT and w.matches(node)]
+    return bool(last) and last[-1].scheme is None
+
+
+def stays(node: Node, wishes: tuple[Wish, ...], ops: frozenset[str] = MATRICES) -> str:
+    """Why an op keeps float weights; empty where nothing keeps it."""
+    if already(node):
+        return ALREADY
+    if node.op not in ops:
+        return NO_MATRIX if ops == MATRICES else NO_PRODUCT
+    if _float(node, wishes):
+        return "a rule keeps it float"
+    traits = spec(node.op).traits
+    weight = node.operands[traits.weight or ""]
+    if weight.constant is None:
+        return "its weights are computed"
+    if any(v.type.element != F32 for v in (weight, node.operands[traits.data], node.result)):
+        return "it does not compute in f32"
+    if node.op in MATRICES and weight.type.rank != 2:
+        return f"its weights have {weight.type.rank} axes, a kernel takes 2"
+    return ""
+
+
+def _scheme(
+    node: Node, table: Capability, granularity: str, wishes: tuple[Wish, ...]
+) -> Scheme | str:
+    """How an op's weights are stored, or why it stays float."""
+    if reason := stays(node, wishes, PRODUCTS):
+        return reason
+    row = table.ops.get(node.op)
+    if node.attrs.get("layout", "NCHW") != "NCHW":
+        return "its channels stand last"
+    options = _options(node, row, granularity)
+    wanted = [w.scheme for w in wishes if w.scheme and w.slot == "w" and w.matches(node)]
+    if not wanted:
+        return options[0]
+    if wanted[-1].storage not in (I8, U8):
+        raise SchemeError(f"{node.name}: {table.name} sums weights of i8 and u8, not {wanted[-1]}")
+    if node.op in _convs() and wanted[-1].grain == "channel" and not wanted[-1].symmetric:
+        raise SchemeError(f"{node.name}: weights of convolutions have one zero point")
+    return wanted[-1]
+
+
+def _convs() -> frozenset[str]:
+    return PRODUCTS - MATRICES
+
+
+def _options(node: Node, row: OpCapability | None, granularity: str) -> tuple[Scheme, ...]:
+    slot = spec(node.op).traits.weight or ""
+    usual = Scheme(I8, True, "channel", (-127, 127))
+    found = row.slots.get(slot, ()) if row is not None and _suits(node, row) else ()
+    listed = [s for s in found if s.grain == granularity and s.storage in (I8, U8)]
+    return tuple(listed) or (
+        replace(usual, grain="channel" if granularity == "channel" else "tensor"),
+    )
+
+
+def _suits(node: Node, row: OpCapability) -> bool:
+    return all(
+        any(same(node.attrs.get(name), v) for v in allowed)
+        for name, allowed in (row.when or {}).items()
+    )
+
+
+def decision(known: Known, node: Node, reason: str, scheme: Scheme | None) -> Decision:
+    traits = spec(node.op).traits
+    schemes = {} if scheme is None else {traits.data: f"u8 affine tensor {RULE}"}
+    if scheme is not None and traits.weight:
+        schemes[traits.weight] = str(scheme)
+    return known.decision(node, reason, schemes)
+
+
+# -- what is done ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class QuantizeDynamic(Pass):
+    """Products with constant weights take codes whose numbers are chosen while the model runs.
+
+    The data of each is quantized as a whole to u8 by its own range, once for all who read it; the
+    weights by their range, now. Everything between stays in reals. What branches and loops hold is
+    quantized within them.
+    """
+
+    name = "quantize-dynamic"
+    nested = False
+    tolerance = ANOTHER
+    capability: Capability = field(default_factory=lambda: Capability("none", {}))
+    granularity: str = "channel"
+    wishes: tuple[Wish, ...] = ()
+    profile: str = "native"
+
+    def run(self, graph: Graph, ledger: Ledger) -> int:
+        _, chosen = plan_dynamic(graph, self.capability, self.granularity, self.wishes)
+        return sum(self._quantize(each, chosen, ledger) for each in bodies(graph))
+
+    def _quantize(self, graph: Graph, chosen: dict[Node, Scheme], ledger: Ledger) -> int:
+        reals: dict[Value, Value] = {}
+        weights: dict[tuple[Value, Scheme, int | None], Value] = {}
+        count = 0
+        for node in list(graph):
+            scheme = chosen.get(node)
+            if scheme is None or not may(self.name, f"quantize {node.op}", node):
+                continue
+            traits = spec(node.op).traits
+            data = node.operands[traits.data]
+            if decoded(data):
+                reals[data] = data
+            if data not in reals:
+                reals[data] = _dynamic(graph, data)
+                reason = f"u8 by {RULE}, chosen while the model runs"
+                ledger.add(Change.QUANTIZED, self.name, data.name, reason)
+            self._weight(graph, node, scheme, weights, ledger)
+            graph.set_operand(node, traits.data, reals[data])
+            count += 1
+        return count
+
+    def _weight(
+        self,
+        graph: Graph,
+        node: Node,
+        scheme: Scheme,
+        known: dict[tuple[Value, Scheme, int | None], Value],
+        ledger: Ledger,
+    ) -> None:
+        traits = spec(node.op).traits
+        slot = traits.weight or ""
+        value, axis = node.operands[slot], None
+        if scheme.grain == "channel" and traits.weight_axis is not None:
+            axis = traits.weight_axis(make_call(node.op, node.operands, node.attrs))
+        key = (value, scheme, axis)
+        if key not in known:
+            reals = finite(value)
+            low, high = ends(reals, axis)
+            rules = profile(self.profile)
+            scales, zeros = numbers_for(rules, low, high, scheme, weight=True)
+            single = np.asarray(scales, np.float32)
+            kind = uniform(
+                scheme.storage, single, zeros, axis=axis, bounds=scheme.bounds, name=value.name
+            )
+            codes = codes_later(rules, reals, kind)
+            known[key] = stored(graph, value, Array(codes, value.type.with_element(kind)))
+            said = f"{scheme.storage} {scheme.grain}, {single.size} scales"
+            ledger.add(Change.QUANTIZED, self.name, value.name, said)
+        graph.set_operand(node, slot, known[key])
+
+
+def finite(value: Value) -> Held:
+    assert value.constant is not None
+    if not all(np.isfinite(piece).all() for piece in pieces(value.constant.held)):
+        raise DataError(f"%{value.name}: a weight is NaN or infinite")
+    return value.constant.held
+
+
+def ends(reals: Held, axis: int | None) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
+    """The least and the greatest element and zero, of each index of an axis or of all."""
+    kept = () if axis is None else (reals.shape[axis],)
+    low, high = np.zeros(kept, reals.dtype), np.zeros(kept, reals.dtype)
+    rest = None if axis is None else tuple(i for i in range(reals.ndim) if i != axis)
+    for box in boxes(reals.shape):
+        data, at = part(reals, box), () if axis is None else box[axis]
+        low[at] = np.minimum(low[at], data.min(axis=rest, initial=0))
+        high[at] = np.maximum(high[at], data.max(axis=rest, initial=0))
+    return low[()], high[()]
+
+
+def _first(value: Value) -> Node:
+    return min((u.node for u in value.uses), key=lambda n: n._rank)
+
+
+def _dynamic(graph: Graph, value: Value) -> Value:
+    """Codes of a whole tensor by its own range, and what dequantizes them."""
+    first, stem = _first(value), value.name
+    attrs: dict[str, Attr] = {"rule": RULE, "storage": U8}
+    names = [graph.fresh(f"{stem}.scale"), graph.fresh(f"{stem}.zero")]
+    made = graph.add("choose_qparams", {"x": value}, attrs, name=names, before=first)
+    scale, zero = made.results
+    kind = value.type.with_element(QuantType(U8, F32, None, None))
+    operands = {"x": value, "scale": scale, "zero": zero}
+    name = graph.fresh(f"{stem}.q")
+    codes = graph.add("quantize", operands, types=[kind], name=name, before=first).result
+    graph.set_lineage(codes, value.lineage.then("coded"))
+    operands = {"x": codes, "x.scale": scale, "x.zero": zero}
+    reals = graph.add("dequantize", operands, name=graph.fresh(f"{stem}.dq"), before=first).result
+    graph.set_lineage(reals, value.lineage)
+    return reals
+
+
+def stored(graph: Graph, value: Value, held: Array) -> Value:
+    """A constant's codes, and what dequantizes them."""
+    first = _first(value)
+    named = Array(held.held, held.type, value.name)
+    made = graph.constant(named, name=graph.fresh(f"{value.name}.q"), before=first)
+    graph.set_origins(made.node, value.node.origins)
+    graph.set_lineage(made, value.lineage.then("coded"))
+    name = graph.fresh(f"{value.name}.dq")
+    reals = graph.add("dequantize", {"x": made}, name=name, before=first).result
+    graph.set_lineage(reals, value.lineage)
+    return reals
+
+
+__all__ = ["PRODUCTS", "RULE", "QuantizeDynamic", "plan_dynamic"]

@@ -1,0 +1,147 @@
+"""Stores weights alone in few bits, which needs no data to calibrate with."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.analysis.bodies import bodies
+from qir.analysis.decisions import Known, Plan
+from qir.errors import SchemeError
+from qir.ir.dtype import F32, DType, dtype
+from qir.ir.graph import Graph
+from qir.ir.lazy_arrays import Box, Held, boxes, part
+from qir.ir.node import Node, Value
+from qir.ir.ops import spec
+from qir.ir.scheme import Scheme
+from qir.ir.types import Array, Grain, QuantType
+from qir.ledger import Change, Ledger
+from qir.passes.quantize.assign_schemes import Wish
+from qir.passes.quantize.quantize_dynamic import finite, hits, ops_of, stays, stored
+from qir.profiles import codes_later, numbers_for, profile
+from qir.rewrite import ANOTHER, Pass
+from qir.rewrite.runner.filter import may
+
+_Tensor = NDArray[np.generic]
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """How weights alone are stored: the codes, and how many of a column share a scale."""
+
+    storage: DType
+    size: int
+
+    @classmethod
+    def parse(cls, text: str) -> Blocks:
+        """Reads `u4:32`: affine codes of 4 bits, 32 a block; `i8:64` is symmetric.
+
+        Raises SchemeError for text that says no such thing.
+        """
+        found = re.fullmatch(r"([iu][248]):(\d{1,6})", text.strip())
+        if not found or int(found[2]) < 1:
+            raise SchemeError(f"{text[:40]!r} is no way to store weights, such as u4:32 or i8:64")
+        return cls(dtype(found[1]), int(found[2]))
+
+    @property
+    def symmetric(self) -> bool:
+        """Whether codes have no zero point: signed ones."""
+        return self.storage.name.startswith("i")
+
+    def __str__(self) -> str:
+        return f"{self.storage}:{self.size}"
+
+
+def plan_weights(
+    graph: Graph, name: str, blocks: Blocks, wishes: Iterable[Wish] = ()
+) -> tuple[Plan, list[Node]]:
+    """Which products would have their weights stored in blocks, and why not the others."""
+    wished = tuple(wishes)
+    reasons = {n: stays(n, wished) for n in ops_of(graph)}
+    hits(graph, wished)
+    known, few = Known(graph, bodies(graph)), f"{blocks} weights alone"
+    decisions = tuple(
+        known.decision(n, r)
+        if r
+        else replace(known.decision(n, ""), becomes="weights", macs_on_codes=0, schemes={"w": few})
+        for n, r in reasons.items()
+    )
+    return Plan(name, decisions, ()), [n for n, r in reasons.items() if not r]
+
+
+@dataclass(frozen=True)
+class QuantizeWeights(Pass):
+    """Weights of matrix products are stored in blocks of few bits; all else stays in reals.
+
+    Those of products within branches and loops are, too.
+    """
+
+    name = "quantize-weights"
+    nested = False
+    tolerance = ANOTHER
+    blocks: Blocks = Blocks(dtype("u4"), 32)
+    wishes: tuple[Wish, ...] = ()
+    profile: str = "native"
+
+    def run(self, graph: Graph, ledger: Ledger) -> int:
+        chosen = set(plan_weights(graph, "", self.blocks, self.wishes)[1])
+        return sum(self._quantize(each, chosen, ledger) for each in bodies(graph))
+
+    def _quantize(self, graph: Graph, chosen: set[Node], ledger: Ledger) -> int:
+        known: dict[tuple[Value, int], Value] = {}
+        count = 0
+        for node in list(graph):
+            if node not in chosen or not may(self.name, f"quantize {node.op}", node):
+                continue
+            slot = spec(node.op).traits.weight or ""
+            value = node.operands[slot]
+            deep = 1 if node.op == "linear" or node.attrs.get("trans_b") is True else 0
+            if (value, deep) not in known:
+                held = blocked(finite(value), self.blocks, deep, self.profile, value.name)
+                known[value, deep] = stored(graph, value, held)
+                ledger.add(Change.QUANTIZED, self.name, value.name, f"{self.blocks} in blocks")
+            graph.set_operand(node, slot, known[value, deep])
+            count += 1
+        return count
+
+
+def blocked(reals: Held, blocks: Blocks, axis: int, rules: str, name: str) -> Array:
+    """A matrix in blocks along one axis, each with a scale, and a zero point where affine."""
+    shape, size = reals.shape, blocks.size
+    grain = Grain(tuple((i, size if i == axis else 1) for i in range(len(shape))))
+    symmetric = blocks.symmetric
+    bounds = (-blocks.storage.bounds[1], blocks.storage.bounds[1]) if symmetric else None
+    scheme = Scheme(blocks.storage, symmetric, "channel", bounds)
+    grid = tuple(n for n in grain.grid(shape) if isinstance(n, int))
+    scales, zeros = np.empty(grid, np.float32), np.empty(grid, blocks.storage.carrier)
+    for box in boxes(grid, size):
+        low, high = _ends(reals, box, size, axis)
+        scales[box], zeros[box] = numbers_for(profile(rules), low, high, scheme, weight=True)
+    scale = Array.of(_kept(scales), f"{name}.scale")
+    held: Array | tuple[int, ...] = ()
+    if not symmetric:
+        held = Array(_kept(zeros), scale.type.with_element(blocks.storage), f"{name}.zero")
+    kind = QuantType(blocks.storage, F32, scale, held, grain, bounds)
+    made = codes_later(profile(rules), reals, kind)
+    return Array(made, scale.type.with_shape(shape).with_element(kind), name)
+
+
+def _ends(reals: Held, box: Box, size: int, axis: int) -> tuple[_Tensor, _Tensor]:
+    """The least and the greatest of some blocks, and zero."""
+    depth, step = reals.shape[axis], box[axis]
+    along = slice(step.start * size, min(step.stop * size, depth))
+    data = part(reals, (*box[:axis], along, *box[axis + 1 :]))
+    starts = np.arange(0, max(data.shape[axis], 1), size)
+    zero = np.zeros((), data.dtype)
+    low = np.minimum(np.minimum.reduceat(data, starts, axis=axis), zero)
+    return low, np.maximum(np.maximum.reduceat(data, starts, axis=axis), zero)
+
+
+def _kept(numbers: _Tensor) -> _Tensor:
+    """Numbers that nobody writes to any more."""
+    numbers.flags.writeable = False
+    return numbers

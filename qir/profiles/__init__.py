@@ -1,0 +1,64 @@
+"""Numerics profiles: what a runtime computes, as data, and which rule answers a query."""
+
+from __future__ import annotations
+
+from qir.profiles.deferred import codes_later, packed_later, packed_pieces, unpacked_later
+from qir.profiles.library import (
+    PROFILES,
+    bring,
+    codes_of,
+    given,
+    numbers_for,
+    profile,
+    profile_names,
+    profile_text,
+    reals_of,
+    replaced,
+)
+from qir.profiles.method_parameters import Param
+from qir.profiles.parser import dumps, load, parse
+from qir.profiles.plugin_methods import PluginMethod
+from qir.profiles.profile import (
+    Group,
+    Profile,
+    Query,
+    When,
+    choosing,
+    dequantizing,
+    quantizing,
+    query_of,
+    query_on,
+    resolve,
+)
+
+__all__ = [
+    "PROFILES",
+    "Group",
+    "Param",
+    "PluginMethod",
+    "Profile",
+    "Query",
+    "When",
+    "bring",
+    "choosing",
+    "codes_later",
+    "codes_of",
+    "dequantizing",
+    "dumps",
+    "given",
+    "load",
+    "numbers_for",
+    "packed_later",
+    "packed_pieces",
+    "parse",
+    "profile",
+    "profile_names",
+    "profile_text",
+    "quantizing",
+    "query_of",
+    "query_on",
+    "reals_of",
+    "replaced",
+    "resolve",
+    "unpacked_later",
+]

@@ -1,0 +1,166 @@
+"""Codes of large arrays, made part by part when they are asked for: the same as all at once."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.ir.dtype import DType
+from qir.ir.lazy_arrays import Box, Held, Parts, few, full, later, part, pieces, reshaped
+from qir.ir.types import Array, Grain, QuantType
+from qir.numerics.packing import Order, pack, unpack
+from qir.profiles.library import codes_of
+from qir.profiles.profile import Profile
+
+Tensor = NDArray[np.generic]
+
+
+# -- reals to codes -------------------------------------------------------------------------------
+
+
+def codes_later(profile: Profile, reals: Held, kind: QuantType) -> Held:
+    """What `codes_of` gives. Raises as it does, of a large array when a part is asked for."""
+    if not _cuttable(kind):
+        return codes_of(profile, part(reals, full(reals.shape)), kind)
+    shape, carrier = reals.shape, kind.storage.carrier
+
+    def make(box: Box) -> Tensor:
+        found = np.empty([s.stop - s.start for s in box], carrier)
+        for piece in _aligned(box, kind.grain) if found.size else ():
+            inside = tuple(
+                slice(p.start - b.start, p.stop - b.start) for p, b in zip(piece, box, strict=True)
+            )
+            found[inside] = codes_of(profile, part(reals, piece), part_of(kind, shape, piece))
+        return found
+
+    bounds = (kind.low, kind.high) if kind.storage.is_integer else None
+    return later(shape, carrier, make, bounds)
+
+
+def part_of(kind: QuantType, shape: tuple[int, ...], box: Box) -> QuantType:
+    """The map of a box of an array, which ends between blocks or within one."""
+    grain = kind.grain
+    if grain is None:
+        return kind
+    sizes = dict(grain.blocks)
+    blocks = [
+        slice(s.start // sizes[i], -(-s.stop // sizes[i])) if i in sizes else slice(0, 1)
+        for i, s in enumerate(box)
+    ]
+    grid = tuple(-(-n // sizes[i]) if i in sizes else 1 for i, n in enumerate(shape))
+
+    def cut(numbers: tuple[float, ...] | Array | None) -> tuple[float, ...] | Array | None:
+        if numbers is None:
+            return None
+        if not isinstance(numbers, Array):
+            few = len(numbers) < 2 or grain.axis is None
+            return numbers if few else numbers[blocks[grain.axis or 0]]
+        if numbers.held.size == 1:
+            return numbers
+        held = numbers.data.reshape(grid)[tuple(blocks)]
+        held = held.reshape(-1) if grain.axis is not None else held
+        return Array(np.ascontiguousarray(held), numbers.type.with_shape(held.shape), numbers.name)
+
+    return replace(kind, scale=cut(kind.scale), zero=cut(kind.zero), plus=cut(kind.plus))
+
+
+def _cuttable(kind: QuantType) -> bool:
+    """Whether the numbers of a part are found without the others."""
+    if kind.grain is None:
+        return True
+    lists = (kind.scale, kind.zero, kind.plus)
+    several = [n for n in lists if isinstance(n, tuple) and len(n) > 1]
+    return (
+        kind.grain.by is None
+        and kind.declared is None
+        and not any(a.type.quant for a in lists if isinstance(a, Array))
+        and (kind.grain.axis is not None or not several)
+    )
+
+
+def _aligned(box: Box, grain: Grain | None) -> Iterator[Box]:
+    """The parts of a box that end between blocks, or lie within one."""
+    sizes = dict(grain.blocks) if grain else {}
+    axes = [_cut(s, sizes.get(i, 1)) for i, s in enumerate(box)]
+    return itertools.product(*axes)
+
+
+def _cut(range_: slice, size: int) -> list[slice]:
+    """A range cut where the first block begins that it has from its start."""
+    first = min(-(-range_.start // size) * size, range_.stop)
+    found = [slice(range_.start, first), slice(first, range_.stop)]
+    return [s for s in found if s.start < s.stop] or [range_]
+
+
+# -- codes and bytes ------------------------------------------------------------------------------
+
+
+def unpacked_later(data: Held, kind: DType, shape: Sequence[int], order: Order = "low") -> Held:
+    """The codes of that shape that a run of bytes holds, as `unpack` has them."""
+    each = 8 // kind.bits
+    flat = reshaped(data, (data.size,))
+    bounds = kind.bounds if kind.is_integer else None
+
+    def read(first: int, last: int) -> Tensor:
+        skip = first % each
+        held = np.asarray(part(flat, (slice(first // each, -(-last // each)),)), np.uint8)
+        return unpack(held, kind, (held.size * each,), order=order)[skip : skip + last - first]
+
+    if few(shape):
+        return np.asarray(read(0, math.prod(shape)).reshape(shape), order="C")
+    if not shape or shape[-1] % each:
+        return Parts(shape, kind.carrier, None, bounds, read)
+    wide = reshaped(data, (*shape[:-1], shape[-1] // each))
+
+    def make(box: Box) -> Tensor:
+        *lead, last = box
+        skip, stop = last.start // each, -(-last.stop // each)
+        held = np.asarray(part(wide, (*lead, slice(skip, stop))), np.uint8, order="C")
+        sizes = (*held.shape[:-1], held.shape[-1] * each)
+        skip = last.start - skip * each
+        return unpack(held, kind, sizes, order=order)[..., skip : skip + last.stop - last.start]
+
+    return Parts(shape, kind.carrier, make, bounds, read)
+
+
+def packed_later(codes: Held, kind: DType, shape: Sequence[int], order: Order = "low") -> Held:
+    """Bytes of that shape, of which each row holds a row of codes and then zeros.
+
+    Axes of the shape behind those that lead to a row of codes are the bytes of it.
+    """
+    each, rank = 8 // kind.bits, codes.ndim - 1
+    steps = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
+    depth = codes.shape[-1]
+
+    def make(box: Box) -> Tensor:
+        first, *rest = box[rank:]
+        start, stop = first.start * steps[rank], first.stop * steps[rank]
+        ends = slice(min(start * each, depth), min(stop * each, depth))
+        held = part(codes, (*box[:rank], ends))
+        wide = np.zeros((*held.shape[:-1], (stop - start) * each), kind.carrier)
+        wide[..., : held.shape[-1]] = held
+        found = pack(wide, kind, order=order, row=1)
+        sizes = (*held.shape[:-1], first.stop - first.start, *shape[rank + 1 :])
+        lead = tuple(slice(0, n) for n in sizes[: rank + 1])
+        return found.reshape(sizes)[*lead, *rest]
+
+    return later(shape, np.dtype(np.uint8), make)
+
+
+def packed_pieces(codes: Held, kind: DType) -> Iterator[NDArray[np.uint8]]:
+    """Runs of the bytes that `pack` makes of all codes at once."""
+    each = 8 // kind.bits
+    rest = np.empty(0, codes.dtype)
+    for piece in pieces(codes):
+        run = np.concatenate([rest, piece.reshape(-1)]) if rest.size else piece.reshape(-1)
+        whole = run.size - run.size % each
+        if whole:
+            yield pack(run[:whole], kind)
+        rest = run[whole:]
+    if rest.size:
+        yield pack(rest, kind)

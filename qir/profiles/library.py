@@ -1,0 +1,236 @@
+"""The profiles that are installed, by name, and what passes ask of them."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from types import MappingProxyType
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir import registry
+from qir.errors import PluginError, ProfileError
+from qir.ir.scheme import Scheme
+from qir.ir.types import QuantType
+from qir.numerics.fields import Rule
+from qir.numerics.quantize import dequantize, quantize
+from qir.numerics.ranges import choose, named_scales
+from qir.numerics.typed import map_of
+from qir.profiles.parser import load, parse
+from qir.profiles.profile import Profile, Query, choosing, dequantizing, quantizing
+
+PROFILES = Path(__file__).parent
+"""The folder of the profiles that the core holds."""
+_SHOWN = 6
+_NAME = re.compile(r"[\w.+-]{1,80}")
+
+
+def _folders() -> tuple[list[Path], list[str]]:
+    """The folders of profile files, ours first, and what is wrong with others."""
+    found, broken = [PROFILES], []
+    for name in registry.names("qir.profiles"):
+        try:
+            folder = registry.find("qir.profiles", name)
+        except PluginError as error:
+            broken.append(str(error))
+            continue
+        if isinstance(folder, Path):
+            found.append(folder)
+        else:
+            broken.append(f"profiles {name!r} is not a folder")
+    return list(dict.fromkeys(found)), broken
+
+
+def profile_names() -> tuple[str, ...]:
+    """The profiles that are installed, sorted."""
+    return tuple(sorted({p.stem for folder in _folders()[0] for p in folder.glob("*.toml")}))
+
+
+_STANDING: ContextVar[Mapping[str, Profile]] = ContextVar("standing", default=MappingProxyType({}))
+"""Profiles that stand for others of their name in this thread."""
+_GUESTS: dict[str, Profile] = {}
+"""Profiles that no file here holds: brought along by a model, or put in to try a change."""
+
+
+def profile(name: str) -> Profile:
+    """The profile of that name, ours or a plugin's; ProfileError if there is none."""
+    return _STANDING.get().get(name) or _GUESTS.get(name) or _installed(name)
+
+
+_READ: dict[str, Profile] = {}
+"""The profiles that were read from files."""
+
+
+def _installed(name: str, above: tuple[str, ...] = ()) -> Profile:
+    found = _READ.get(name)
+    if found is None:
+        found = _READ[name] = _read(name, above)
+    return found
+
+
+def bring(name: str, text: str) -> bool:
+    """Takes a profile that a model brings along, where none of that name is installed.
+
+    Says whether the name now means that text. ProfileError for text that is no profile.
+    """
+    if name in profile_names():
+        return profile_text(name) == text
+    _GUESTS[name] = parse(text, f"{name}.toml", profile)
+    return True
+
+
+def given(said: str) -> str:
+    """The name of the profile that a user names, by its name or by the path of a `.toml` file.
+
+    The profile of a file has the name that the file says, and is known by it from then on; what it
+    extends is installed. ProfileError for a file that is no profile, or whose name is taken.
+    """
+    if not said.endswith(".toml"):
+        return said
+    path = Path(said)
+    found = load(path, profile)
+    if not _NAME.fullmatch(found.name):
+        raise ProfileError(f"{path.name}, line 1: {_no_name(found.name)}")
+    if not bring(found.name, found.text):
+        raise ProfileError(
+            f"{path.name}: an installed profile is named {found.name} and says something else; "
+            f"give this one another name"
+        )
+    return found.name
+
+
+@contextmanager
+def standing(others: Mapping[str, Profile]) -> Iterator[None]:
+    """Lets these profiles stand for those of their names for a while, in this thread alone."""
+    before = _STANDING.set({**_STANDING.get(), **others})
+    try:
+        yield
+    finally:
+        _STANDING.reset(before)
+
+
+@contextmanager
+def replaced(other: Profile) -> Iterator[None]:
+    """Lets another profile stand under its name for a while, to see what a change does."""
+    before = _GUESTS.get(other.name)
+    _GUESTS[other.name] = other
+    try:
+        yield
+    finally:
+        _GUESTS.pop(other.name)
+        if before is not None:
+            _GUESTS[other.name] = before
+
+
+def _no_name(name: str) -> str:
+    return f"{name[:40]!r} is no name of a profile: letters, digits and . + - _"
+
+
+def _read(name: str, above: tuple[str, ...]) -> Profile:
+    if not _NAME.fullmatch(name):
+        raise ProfileError(_no_name(name))
+    line = (*above, name)
+    core = PROFILES / f"{name}.toml"
+    folders, broken = ([PROFILES], []) if core.exists() else _folders()
+    for folder in folders:
+        path = folder / f"{name}.toml"
+        if path.parent == folder and path.exists():
+            return load(path, lambda base: _installed(base, line), above=above)
+    known = profile_names()
+    near = difflib.get_close_matches(name, known, 1)
+    some = ", ".join(known[:_SHOWN]) + (", ..." if len(known) > _SHOWN else "")
+    hint = f"did you mean {near[0]!r}?" if near else f"known: {some}"
+    raise ProfileError("; ".join([f"no profile {name[:40]!r}; {hint}", *broken]))
+
+
+def profile_text(name: str) -> str:
+    """The text of a profile's file; ProfileError if there is none."""
+    return profile(name).text
+
+
+def numbers_for(
+    profile: Profile,
+    low: NDArray[np.generic],
+    high: NDArray[np.generic],
+    scheme: Scheme,
+    *,
+    weight: bool = False,
+    scales: str = "profile",
+) -> tuple[NDArray[np.floating], NDArray[np.int64]]:
+    """Scale and zero point, or arrays of them, for ranges stored as a scheme wants it.
+
+    `scales` names a range rule, or a family of them, that takes the place of the profile's. A zero
+    point that the scheme fixes is kept. Raises ProfileError as `choose`, and for a scale of 0.
+    """
+    storage = str(scheme.storage)
+    named = named_scales(scales, storage, scheme.symmetric)
+    if named is None:
+        rule = _resolved(profile, choosing(storage, scheme.grain)).choose
+        symmetric = scheme.symmetric
+    else:
+        rule, symmetric = named
+        if rule.reach == "max" and np.min(low, initial=0) < 0:
+            raise ProfileError(
+                f"a range {np.min(low):.6g}..{np.max(high):.6g} goes below zero, from which "
+                f"{scales} counts up: keep it float or name other codes with --rule, or other "
+                f"--scales"
+            )
+    scale, zero = choose(
+        np.asarray(low, np.float64) if np.asarray(low).dtype.kind != "f" else np.asarray(low),
+        np.asarray(high, np.float64) if np.asarray(high).dtype.kind != "f" else np.asarray(high),
+        scheme.storage,
+        rule,
+        bounds=scheme.bounds,
+        symmetric=symmetric,
+        grain=scheme.grain,
+        weight=weight,
+        profile=profile.name,
+    )
+    if scale.dtype.kind == "f" and np.any(scale == 0):
+        by = profile.name if scales == "profile" else scales
+        raise ProfileError(
+            f"a range of zeros alone, or too near to them, has no scale by {by}: keep it float "
+            f"with --rule, or take other --scales, such as torch.observer"
+        )
+    return scale, zero if scheme.zero is None else np.full_like(zero, scheme.zero)
+
+
+_Asked: TypeAlias = "tuple[int, str, tuple[tuple[str, str], ...], str, str]"
+_RESOLVED: dict[_Asked, tuple[Profile, Rule]] = {}
+_MOST = 4096
+
+
+def _resolved(profile: Profile, asked: Query) -> Rule:
+    """What a profile says of plain codes; the same is asked for every tensor of a model."""
+    key = (id(profile), asked.op, tuple(asked.storage.items()), asked.grain, asked.bounds)
+    held = _RESOLVED.get(key)
+    if held is None or held[0] is not profile:
+        if len(_RESOLVED) > _MOST:
+            _RESOLVED.clear()
+        held = _RESOLVED[key] = profile, profile.resolve(asked)
+    return held[1]
+
+
+def codes_of(profile: Profile, data: NDArray[np.generic], kind: QuantType) -> NDArray[np.integer]:
+    """The codes of reals under a profile's `quantize`. Raises as `quantize` does."""
+    reals = np.asarray(data)
+    return quantize(
+        reals if reals.dtype.kind == "f" else reals.astype(np.float32),
+        map_of(kind),
+        _resolved(profile, quantizing(kind)),
+    )
+
+
+def reals_of(profile: Profile, codes: NDArray[np.generic], kind: QuantType) -> NDArray[np.floating]:
+    """The reals of codes under a profile's `dequantize`. Raises as `dequantize` does."""
+    return dequantize(
+        np.asarray(codes),
+        map_of(kind),
+        _resolved(profile, dequantizing(kind)),
+    )

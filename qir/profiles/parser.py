@@ -1,0 +1,600 @@
+"""Profile files: TOML in, checked field by field, each error with its line; and out again."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TypeAlias
+
+from qir.errors import ParseError, ProfileError
+from qir.ir.attrs import Attr
+from qir.ir.dtype import dtype
+from qir.ir.ops import OPS, spec
+from qir.ir.scheme import RESULT
+from qir.numerics.consistency import behind, repeated, unmoved
+from qir.numerics.consistency import clashes as clashing
+from qir.numerics.fields import (
+    BLOCKS,
+    TEXTS,
+    Levels,
+    Method,
+    Rule,
+    field_types,
+    fits,
+    no_code,
+    said,
+)
+from qir.profiles.evidence import counted, lacking
+from qir.profiles.kernel_forms import FORMS
+from qir.profiles.measured import has_numbers, measured, otherwise, rests
+from qir.profiles.method_parameters import fault
+from qir.profiles.plugin_methods import computes, method_names, moving, params, reads
+from qir.profiles.profile import (
+    NEEDS,
+    REAL,
+    Entry,
+    Field,
+    Group,
+    Head,
+    Profile,
+    Query,
+    When,
+    clashes,
+    met,
+)
+from qir.profiles.toml_positions import Path as Path_
+from qir.profiles.toml_positions import misheaded, places
+
+Json: TypeAlias = "str | int | float | bool | list[Json] | dict[str, Json]"
+Find: TypeAlias = Callable[[str], Profile]
+
+INSTRUCTION_SETS = ("any", "avx2", "avx512", "vnni", "amx")
+"""The processors of which rules speak."""
+_HEAD_WORDS = {
+    "isa": INSTRUCTION_SETS,
+    "groups": ("own", "inherited"),
+    "signed": ("kept", "private_unsigned"),
+    "doubled": ("kept", "merged"),
+    "nbits": ("kept", "rounded", "rounded_wide"),
+    "gemms": ("kept", "joined"),
+    "memory": ("kept", "channels_last"),
+    "clips": ("kept", "misplaced"),
+}
+_HEAD_TEXTS = ("name", "extends", "backend", "versions", *_HEAD_WORDS, "evidence")
+_HEAD = (*_HEAD_TEXTS, "settings", "notes")
+_LONGEST = 239
+_RULE = ("op", "when", *BLOCKS, *TEXTS, "method", "evidence")
+_GROUP = ("chain", "when", "needs", "result", "propagates", "claim", "evidence")
+_WHEN = ("storage", "grain", "attrs", "isa", "bounds", "form")
+_BEHIND = frozenset({("stage", "ends")})
+"""Fields that speak of what stands behind an op, by whatever method it is computed."""
+_GRAINS, _BOUNDS = ("tensor", "channel"), ("full", "narrow")
+_ELEMENTS = tuple("i8 u8 i16 u16 i32 u32 i64 u64 i4 u4 f32 f16 bf16 f64 f8e4m3fn f8e5m2".split())
+"""The element types that an error offers; others that there are may be named too."""
+_VERSIONS = re.compile(r"(?:(?:[=!~]=|[<>]=?)\s*\d+(?:\.\d+)*(?:\.\*)?\s*(?:,\s*(?=\S)|$))*")
+
+
+def load(path: Path, find: Find | None = None, *, above: tuple[str, ...] = ()) -> Profile:
+    """Reads a profile file; `find` gives what it extends, by name; else its neighbours are asked.
+
+    `above` are the profiles on whose behalf it is read. Raises ProfileError naming file, line and
+    what would do.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ProfileError(f"{path}: cannot be read: {error}") from error
+    line = (*above, path.stem)
+
+    def found(name: str) -> Profile:
+        if name in line:
+            raise ProfileError(f"{' extends '.join((*line, name))}, in a circle")
+        return find(name) if find else load(path.parent / f"{name}.toml", above=line)
+
+    return parse(text, path.name, found)
+
+
+def parse(text: str, name: str, find: Find | None = None) -> Profile:
+    """Reads a profile from text; `name` stands in errors. ProfileError as `load`."""
+    text = text.removeprefix("\ufeff")
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        if wrong := misheaded(text, ("rule", "group"), BLOCKS):
+            raise ProfileError(f"{name}, line {wrong[0]}: {wrong[1]}") from error
+        said, _, place = str(error).partition(" (at ")
+        found = re.match(r"line (\d+)", place)
+        line = int(found[1]) if found else max(len(text.splitlines()), 1)
+        raise ProfileError(f"{name}, line {line}: {said}") from error
+    except (ValueError, RecursionError) as error:  # Python reads integers of 4,300 digits at most
+        long = "a whole number has too many digits", "its tables are nested too deep"
+        raise ProfileError(f"{name}: {long[isinstance(error, RecursionError)]}") from error
+    if any(isinstance(data.get(block), list) for block in BLOCKS):
+        if wrong := misheaded(text, (), BLOCKS):
+            raise ProfileError(f"{name}, line {wrong[0]}: {wrong[1]}")
+    return _Reader(name, text, find).profile(data)
+
+
+@dataclass
+class _Place:
+    """Where in the file one is: a table, and which one of its kind."""
+
+    table: str = ""
+    index: int = 0
+
+    @property
+    def path(self) -> Path_:
+        """Its keys in the file."""
+        if not self.table:
+            return ()
+        return (self.table, self.index) if self.table in ("rule", "group") else (self.table,)
+
+
+@dataclass
+class _Reader:
+    name: str
+    text: str
+    find: Find | None
+    place: _Place = field(default_factory=_Place)
+    data: dict[str, Json] = field(default_factory=dict)
+
+    # -- errors ---------------------------------------------------------------------------------
+
+    def error(self, key: str, message: str, item: str = "") -> ProfileError:
+        said = f"{self.name}, line {self.line(key, item)}: {message}"
+        return ProfileError(said if len(said) <= _LONGEST else f"{said[: _LONGEST - 3]}...")
+
+    def line(self, key: str = "", item: str = "") -> int:
+        """The line of a key in the present table, such as `zero` or `requant.zero`, or of an item
+        within it; else the line of the table itself."""
+        table, tail = self.place.path, tuple(key.split(".") if key else ())
+        within = [p for p in self._places if p[: len(table)] == table]
+        found = [p for p in within if tail and p[-len(tail) :] == tail]
+        if not found:
+            return self._places.get(table, 1)
+        path = min(found, key=len)
+        inside = [p for p in self._places if p[: len(path)] == path and item]
+        exact = [p for p in inside if item in (p[-1], _within(self.data, p))]
+        return self._places[exact[0] if exact else path]
+
+    @cached_property
+    def _places(self) -> dict[Path_, int]:
+        return places(self.text)
+
+    def known(
+        self, keys: Iterable[str], allowed: Iterable[str], what: str, *, at: str = ""
+    ) -> None:
+        """ProfileError for a name that is not allowed; `at` is the key it stands in, if it does."""
+        names = list(allowed)
+        for key in keys:
+            if key not in names:
+                raise self.error(at or key, f"no {what} {key!r}; {_hint(key, names)}", key)
+
+    def element(self, name: str, at: str) -> None:
+        try:
+            dtype(name)
+        except ParseError:
+            hint = _hint(name, _ELEMENTS)
+            raise self.error(at, f"{at}: no element type {name!r}; {hint}", name) from None
+
+    # -- parts ----------------------------------------------------------------------------------
+
+    def profile(self, data: dict[str, Json]) -> Profile:
+        self.data = data
+        self.known(data, (*_HEAD, *BLOCKS, *TEXTS, "rule", "group"), "key")
+        head = self.head(data)
+        base = None
+        if head.extends:
+            base = self.base(head)
+        defaults = self.blocks({k: v for k, v in data.items() if k in (*BLOCKS, *TEXTS)}, top=True)
+        rules = tuple(self.rule(row, i) for i, row in enumerate(self.rows(data, "rule")))
+        groups = tuple(self.group(row, i) for i, row in enumerate(self.rows(data, "group")))
+        for a, b in clashes(rules):
+            raise ProfileError(
+                f"{self.name}: the rules of lines {a.line} and {b.line} both apply to some "
+                f"{', '.join(sorted(set(a.ops) & set(b.ops)) or a.ops)}, neither more specific"
+            )
+        for i, group in enumerate(groups):
+            for same in groups[:i]:
+                if (same.chain, same.result, same.when) == (group.chain, group.result, group.when):
+                    raise ProfileError(
+                        f"{self.name}: the groups of lines {same.line} and {group.line} have one "
+                        f"chain, {', '.join(group.chain)}, one result and the same conditions"
+                    )
+        self.check_methods(rules, base)
+        self.check_claims(head, rules, base)
+        made = Profile(head, defaults, rules, groups, base, self.text)
+        self.check_groups(made)
+        self.check_sense(made)
+        for index, why in otherwise(made, self.find):
+            self.place = _Place("rule", index)
+            raise self.error("evidence", why)
+        return made
+
+    def base(self, head: Head) -> Profile:
+        """What a profile extends; ProfileError of this line where that cannot be had."""
+        if head.extends == head.name:
+            raise self.error("extends", f"{head.name} extends itself")
+        if self.find is None:
+            raise self.error("extends", f"{head.extends!r} is not at hand")
+        try:
+            return self.find(head.extends)
+        except ProfileError as error:
+            if re.match(r".+, line \d+: ", str(error)):  # what is wrong is within that file
+                raise
+            raise self.error("extends", f"extends: {error}") from error
+
+    def check_sense(self, made: Profile) -> None:
+        """ProfileError for fields of this file that say nothing with those they stand beside."""
+        self.check_fields(made, made.resolve(Query("")), None)
+        for layer in made.layers:
+            for index, entry in enumerate(layer.rules):
+                for op in entry.ops:
+                    rule = made.resolve(met(op, entry.when))
+                    self.check_fields(made, rule, index if layer is made else None)
+
+    def check_fields(self, made: Profile, rule: Rule, index: int | None) -> None:
+        for clash in clashing(rule) if rule.method is None else ():
+            names = [tuple(name.split(".")) for name in clash.fields]
+            own = [] if index is None else [n for n in names if n in made.rules[index].fields]
+            if own:
+                self.place = _Place("rule", index or 0)
+                raise self.error(".".join(filter(None, own[0])), clash.said(rule))
+            for block, name in (n for n in names if n in made.defaults):
+                self.place = _Place(block) if self._has_table(block) else _Place()
+                raise self.error(f"{block}.{name}", clash.said(rule))
+
+    def check_claims(self, head: Head, rules: tuple[Entry, ...], base: Profile | None) -> None:
+        """ProfileError for a claim that the evidence beside it does not bear."""
+
+        for index, entry in enumerate(rules):
+            self.place = _Place("rule", index)
+
+            def known(op: str, name: str, entry: Entry = entry) -> bool:
+                if name in ("", head.name):
+                    return measured(op, entry, rules, base)
+                try:
+                    return self.find is not None and has_numbers(
+                        op, self.find(name), _text(entry, "claim")
+                    )
+                except ProfileError:
+                    return False
+
+            evidence, method = _text(entry, "evidence"), entry.fields.get(("", "method"))
+            moves = isinstance(method, Method) and method.name in ("move", "reals")
+            moves = moves and set(entry.ops) <= {*moving(), "clip"}
+            if why := lacking(_text(entry, "claim"), evidence, moves, known):
+                raise self.error("evidence" if evidence else "claim", why)
+
+    def check_groups(self, made: Profile) -> None:
+        """ProfileError for a group's claim that neither its evidence nor its first op's bears."""
+        for index, group in enumerate(made.own_groups):
+            self.place = _Place("group", index)
+            key, head = "evidence" if group.evidence else "claim", group.chain[0]
+            if not group.claim.startswith(("exact", "within:")):
+                continue
+            if not group.evidence:
+                raise self.error(key, f"claim = {group.claim!r} of a group needs evidence")
+            if counted(group.evidence) is not None:
+                if why := lacking(group.claim, group.evidence, False, lambda *_: False):
+                    raise self.error(key, why)
+                continue
+            if not rests(group, made):
+                raise self.error(
+                    key,
+                    f"claim = {group.claim!r} needs evidence with how many results were compared "
+                    f"and differed: no rule of {head} has a claim as strong on which it could rest",
+                )
+
+    def check_methods(self, rules: tuple[Entry, ...], base: Profile | None) -> None:
+        """ProfileError for a rule that sets what the method of its op does not look at."""
+        for index, entry in enumerate(rules):
+            self.place = _Place("rule", index)
+            own = entry.fields.get(("", "method"))
+            if isinstance(own, Method) and (of := computes(own.name)):
+                if strange := [op for op in entry.ops if op not in of]:
+                    what = ", ".join(of) if own.name != "move" else "what moves and compares codes"
+                    why = f"method {own.name} computes {what}, not {strange[0]}"
+                    raise self.error("method", why)
+            for op in (op for op in entry.ops if op != "*"):
+                below = base.resolve(met(op, entry.when)).method if base else None
+                method = entry.fields.get(("", "method"), below)
+                if isinstance(method, Method):
+                    self.check_method(op, method.name, entry)
+
+    def check_method(self, op: str, method: str, entry: Entry) -> None:
+        said = [key for key in entry.fields if key[0] and key not in _BEHIND]
+        for block in dict.fromkeys(block for block, _ in said):
+            if block not in reads(method):
+                why = f"{op} is computed by method {method}, which does not read {block}"
+                raise self.error(block, why)
+
+    def rows(self, data: Mapping[str, Json], key: str) -> list[dict[str, Json]]:
+        value = data.get(key, [])
+        if not isinstance(value, list) or not all(isinstance(row, dict) for row in value):
+            raise self.error(key, f"{key} is written [[{key}]]")
+        return [row for row in value if isinstance(row, dict)]
+
+    def head(self, data: Mapping[str, Json]) -> Head:
+        texts = {k: self.word(k, data[k]) for k in _HEAD_TEXTS if k in data}
+        if not texts.get("name"):
+            raise self.error("name", "a profile has a name")
+        for key, words in _HEAD_WORDS.items():
+            if texts.get(key, words[0]) not in words:
+                raise self.error(key, f"{key} is one of {', '.join(words)}")
+        if not _VERSIONS.fullmatch(texts.get("versions", "")):
+            said = (
+                f"versions = {texts['versions']!r}; it is such as '>=1.20', '==1.31.*', '>=1, <2'"
+            )
+            raise self.error("versions", said)
+        settings = data.get("settings", {})
+        if not isinstance(settings, dict):
+            raise self.error("settings", 'settings is a table, such as {optimizer = "all"}')
+        found = {k: self.word(k, v) for k, v in settings.items()}
+        if (form := found.get("form", "")) in FORMS:
+            raise self.error("settings", f"{form!r} is a form of layers: a condition of rules")
+        return Head(**texts, settings=found, notes=self.words("notes", data.get("notes", [])))
+
+    def blocks(
+        self, data: Mapping[str, Json], *, top: bool = False
+    ) -> dict[tuple[str, str], Field]:
+        out: dict[tuple[str, str], Field] = {}
+        for block, value in data.items():
+            if top and isinstance(value, dict):
+                self.place = _Place(block) if self._has_table(block) else _Place()
+            if block in TEXTS:
+                out["", block] = self.value(block, TEXTS[block], value)
+                continue
+            if not isinstance(value, dict):
+                raise self.error(block, f"{block} is a table of fields")
+            kinds = field_types(block)
+            self.known(value, kinds, f"field of {block}:", at=block)
+            for name, item in value.items():
+                out[block, name] = self.value(name, kinds[name], item, block)
+        if top:
+            self.place = _Place()
+        return out
+
+    def _has_table(self, block: str) -> bool:
+        return re.search(rf"^\s*\[{block}\]", self.text, re.MULTILINE) is not None
+
+    def value(self, name: str, kind: object, value: Json, block: str = "") -> Field:
+        full = f"{block}.{name}" if block else name
+        if name == "levels":
+            return self.levels(full, value)
+        if not fits(kind, value):
+            raise self.error(full, f"{full} = {value!r}; it is one of: {said(kind)}")
+        if full == "choose.zero" and isinstance(value, str) and (why := no_code(value)):
+            raise self.error(full, f"{full} = {value!r}: {why}")
+        assert isinstance(value, str | bool)
+        return value
+
+    def levels(self, full: str, value: Json) -> Levels:
+        table = value if isinstance(value, dict) else {"*": value}
+        out: list[tuple[str, float]] = []
+        for key, level in table.items():
+            kind, slash, grain = key.partition("/")
+            if kind != "*":
+                self.element(kind, "levels")
+            self.known([grain] if slash else [], _GRAINS, "granularity", at=full)
+            if (
+                isinstance(level, bool)
+                or not isinstance(level, int | float)
+                or not (level > 0 and math.isfinite(level))
+            ):
+                raise self.error(full, f"{full} holds numbers above zero, not {level!r}", key)
+            out.append((key, float(level)))
+        return tuple(out)
+
+    def rule(self, row: dict[str, Json], index: int) -> Entry:
+        self.place = _Place("rule", index)
+        self.known(row, _RULE, "key of a rule:")
+        ops = self.words("op", row.get("op", []))
+        if not ops:
+            raise self.error("", 'a rule has an op, or "*"')
+        self.known([op for op in ops if op not in OPS], (*OPS, "*"), "op", at="op")
+        said_ = self.blocks({k: v for k, v in row.items() if k in (*BLOCKS, *TEXTS)})
+        if "method" in row:
+            said_["", "method"] = self.method(row["method"])
+        if "evidence" in row:
+            said_["", "evidence"] = self.word("evidence", row["evidence"])
+        return Entry(ops, self.when(row.get("when", {}), ops), said_, self.line())
+
+    def method(self, value: Json) -> Method | None:
+        if value == "none":
+            return None
+        if isinstance(value, str):
+            self.known([value], (*method_names(), "none"), "method", at="method")
+            return self.complete(Method(value))
+        if not isinstance(value, dict) or not isinstance(value.get("name"), str):
+            raise self.error("method", "method is a name, or a table with a name and parameters")
+        given: dict[str, str | int | float | bool] = {}
+        for key, item in value.items():
+            if isinstance(item, list | dict):
+                raise self.error("method", f"method parameter {key} is a word or a number")
+            if key != "name":
+                given[key] = item
+        self.known([str(value["name"])], method_names(), "method", at="method")
+        return self.complete(Method(str(value["name"]), given))
+
+    def complete(self, method: Method) -> Method:
+        """A method with the parameters that it needs and no others; else ProfileError."""
+        if wrong := fault(method, params(method.name)):
+            raise self.error("method", wrong)
+        return method
+
+    def group(self, row: dict[str, Json], index: int) -> Group:
+        self.place = _Place("group", index)
+        self.known(row, _GROUP, "key of a group:")
+        chain = self.words("chain", row.get("chain", []))
+        needs = self.words("needs", row.get("needs", []))
+        if not chain:
+            raise self.error("", "a group has a chain of ops")
+        self.known([op for op in chain if op not in OPS], OPS, "op", at="chain")
+        for i, op in enumerate(chain):
+            if i and not behind(op):
+                raise self.error("chain", f"{op} takes more than what flows: it heads a kernel", op)
+            if spec(op).results != 1:
+                raise self.error("chain", f"{op} gives more than one result: no kernel of a group")
+        self.known(needs, NEEDS, "condition")
+        result = self.word("result", row.get("result", "codes"))
+        if result not in ("codes", "real"):
+            raise self.error("result", f"result = {result!r}; it is one of: codes, real")
+        claim = self.value("claim", TEXTS["claim"], row.get("claim", "unknown"))
+        moves = row.get("propagates", False)
+        if why := unmoved(moves, chain):
+            raise self.error("propagates", why)
+        return Group(
+            chain,
+            self.when(row.get("when", {}), chain[:1]),
+            needs,
+            result,
+            moves is True,
+            str(claim),
+            self.word("evidence", row.get("evidence", "")),
+            self.line(),
+        )
+
+    def when(self, value: Json, ops: tuple[str, ...]) -> When:
+        """Conditions on one of some ops; a group's are on the first of its chain."""
+        if not isinstance(value, dict):
+            raise self.error("when", "when is a table of conditions")
+        self.known(value, _WHEN, "condition")
+        storage = value.get("storage", {})
+        attrs = value.get("attrs", {})
+        if not isinstance(attrs, dict):
+            raise self.error("attrs", "attrs is a table of attributes and values")
+        when = When(
+            self.slots(storage if isinstance(storage, dict) else {"data": storage}, ops),
+            self.words("grain", value.get("grain", [])),
+            {name: self.attr(name, item) for name, item in attrs.items()},
+            self.words("isa", value.get("isa", [])),
+            self.words("bounds", value.get("bounds", [])),
+            self.words("form", value.get("form", [])),
+        )
+        self.known(when.grain, _GRAINS, "granularity", at="grain")
+        self.known(when.isa, _HEAD_WORDS["isa"], "instruction set", at="isa")
+        self.known(when.bounds, _BOUNDS, "bounds", at="bounds")
+        self.known(when.form, FORMS, "form", at="form")
+        for form, op in ((form, op) for form in when.form for op in ops if op != "*"):
+            if op not in FORMS[form].ops:
+                raise self.error("form", f"no {op} is {form}: {', '.join(FORMS[form].ops)} are")
+        self.attributes(when.attrs, ops)
+        return when
+
+    def slots(self, table: Mapping[str, Json], ops: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+        """Which storage types each slot may have."""
+        rows = OPS.values() if "*" in ops else [OPS[op] for op in ops]
+        names = [f"{s.name}.0" if s.variadic else s.name for row in rows for s in row.operands]
+        strangers = [s for s in table if not any(row.slot(s) for row in rows)]
+        self.known(strangers, dict.fromkeys(("data", RESULT, *names)), "slot", at="storage")
+        found = {slot: self.words("storage", kinds) for slot, kinds in table.items()}
+        for kind in (k for kinds in found.values() for k in kinds if k != REAL):
+            self.element(kind, "storage")
+        return found
+
+    def attributes(self, attrs: Mapping[str, Attr], ops: tuple[str, ...]) -> None:
+        """ProfileError for attributes that no op has, or for a value that none can hold."""
+        rows = OPS.values() if "*" in ops else [OPS[op] for op in ops]
+        specs = [spec for row in rows for spec in row.attrs]
+        said = "attribute of these ops" if len(ops) > 1 else f"attribute of {ops[0]}"
+        self.known(attrs, dict.fromkeys(spec.name for spec in specs), said)
+        for name, value in attrs.items():
+            found = [spec for spec in specs if spec.name == name]
+            if not any(spec.takes(value) for spec in found):
+                raise self.error(name, f"{name} = {value!r} is not {found[0].kind}")
+
+    def attr(self, name: str, value: Json) -> Attr:
+        if isinstance(value, dict):
+            raise self.error(name, f"attribute {name} is a word, a number or a list")
+        return tuple(self.attr(name, v) for v in value) if isinstance(value, list) else value
+
+    def word(self, key: str, value: Json) -> str:
+        if not isinstance(value, str):
+            raise self.error(key, f"{key} is a text, not {value!r}")
+        return value
+
+    def words(self, key: str, value: Json) -> tuple[str, ...]:
+        items = value if isinstance(value, list) else [value]
+        found = tuple(self.word(key, item) for item in items)
+        if key != "chain" and (twice := repeated(found)):
+            raise self.error(key, f"{key} names {twice!r} twice", twice)
+        return found
+
+
+def _hint(name: str, names: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, tuple(names), 1)
+    return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}"
+
+
+def _within(data: Json, path: Path_) -> object:
+    """What stands at a path."""
+    for part in path:
+        data = data[part]  # type: ignore[index]
+    return data
+
+
+def _text(entry: Entry, key: str) -> str:
+    return str(entry.fields.get(("", key), ""))
+
+
+# -- writing --------------------------------------------------------------------------------------
+
+
+def dumps(profile: Profile) -> str:
+    """The profile (without what it extends) as TOML that reads back equal."""
+    head, plain = profile.head, Head("")
+    said_ = {k: v for k in _HEAD if (v := getattr(head, k)) != getattr(plain, k)}
+    lines = [f"{k} = {_toml(v)}" for k, v in said_.items()]
+    lines += _fields(profile.defaults)
+    for entry in profile.rules:
+        lines += ["", "[[rule]]", f"op = {_toml(entry.ops)}", *_when(entry.when)]
+        lines += _fields(entry.fields)
+    for group in profile.own_groups:
+        lines += ["", "[[group]]", f"chain = {_toml(group.chain)}", *_when(group.when)]
+        lines += [f"{k} = {_toml(v)}" for k in _GROUP[2:] if (v := getattr(group, k))]
+    return "\n".join(lines) + "\n"
+
+
+def _fields(said_: Mapping[tuple[str, str], Field]) -> list[str]:
+    blocks: dict[str, dict[str, Field]] = {}
+    out: list[str] = []
+    for (block, name), value in said_.items():
+        if block:
+            blocks.setdefault(block, {})[name] = value
+        elif isinstance(value, Method):
+            out.append(f"method = {_toml({'name': value.name, **value.params})}")
+        else:
+            out.append(f"{name} = {_toml('none' if value is None else value)}")
+    for block, values in blocks.items():
+        table = {k: dict(v) if isinstance(v, tuple) else v for k, v in values.items()}
+        out.append(f"{block} = {_toml(table)}")
+    return out
+
+
+def _when(when: When) -> list[str]:
+    parts: dict[str, object] = {k: v for k in _WHEN if (v := getattr(when, k))}
+    return [f"when = {_toml(parts)}"] if parts else []
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_key(k)} = {_toml(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, tuple):
+        return "[" + ", ".join(_toml(v) for v in value) + "]"
+    return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _toml(name)

@@ -1,0 +1,86 @@
+"""On which processor profiles are asked: this one, or one that is named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+
+from qir.errors import ProfileError, UsageError
+from qir.profiles.library import profile, standing
+from qir.profiles.parser import INSTRUCTION_SETS
+from qir.profiles.profile import Profile
+
+FEATURES = ("sse4", "avx", "fma", "f16c", "amx", "asimd", "i8mm", "sve")
+"""How the names of features begin that kernels ask for."""
+CPUINFO = Path("/proc/cpuinfo")
+
+
+def processor_features(known: tuple[str, ...]) -> tuple[str, ...]:
+    """The processor's features by the system's account; where it gives none, `known`."""
+    try:
+        lines = CPUINFO.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return known
+    words = next((line.split() for line in lines if line.startswith(("flags", "Features"))), [])
+    return tuple(word for word in words if word.startswith(FEATURES)) or known
+
+
+@cache
+def best_isa() -> str:
+    """The best of the instruction sets of which profiles speak, of those this processor has."""
+    found = processor_features(())
+    for isa, start in (("amx", "amx_int8"), ("vnni", "avx512_vnni"), ("avx512", "avx512f")):
+        if start in found:
+            return isa
+    return "avx2" if "avx2" in found else "any"
+
+
+def depends(of: Profile, isa: str) -> bool:
+    """Whether a profile claims something of that processor alone."""
+    rules = (rule for layer in of.layers for rule in layer.rules if isa in rule.when.isa)
+    return any(rule.fields.get(("", "claim"), "unknown") != "unknown" for rule in rules)
+
+
+_MOVED: dict[tuple[int, str], tuple[Profile, Profile]] = {}
+_MOST = 64
+
+
+def _on(of: Profile, isa: str) -> Profile:
+    """The profile there, the same object each time."""
+    held = _MOVED.get((id(of), isa))
+    if held is None or held[0] is not of:
+        if len(_MOVED) >= _MOST:
+            _MOVED.clear()
+        held = _MOVED[id(of), isa] = of, of.on(isa)
+    return held[1]
+
+
+def moved(names: Iterable[str], isa: str | None = None) -> Mapping[str, Profile]:
+    """Of these profiles the ones that are to stand on a processor: on `isa`, else on this one.
+
+    Where none is named, a profile that claims nothing of this processor alone, and one that speaks
+    of a processor itself, stay as they are. UsageError for a name that is none.
+    """
+    if isa is not None and isa not in INSTRUCTION_SETS:
+        known = ", ".join(INSTRUCTION_SETS)
+        raise UsageError(f"no instruction set {isa!r}; profiles know {known}")
+    asked = isa or best_isa()
+    found: dict[str, Profile] = {}
+    for name in filter(None, names):
+        try:
+            of = profile(name)
+        except ProfileError:  # told where an op needs it
+            continue
+        stays = of.isa == asked or (isa is None and (of.isa != "any" or not depends(of, asked)))
+        if not stays:
+            found[name] = _on(of, asked)
+    return found
+
+
+@contextmanager
+def on_processor(names: Iterable[str], isa: str | None = None) -> Iterator[None]:
+    """Lets profiles say for a while what they say of a processor, as `moved` tells."""
+    with standing(moved(names, isa)):
+        yield

@@ -1,0 +1,461 @@
+"""A numerics profile: what one backend really computes, as data, one rule an op."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import TypeAlias
+
+from qir.ir.attrs import Attr, same
+from qir.ir.node import Node, Value
+from qir.ir.ops import spec
+from qir.ir.types import QuantType, TensorType
+from qir.numerics.fields import BLOCKS, Levels, Method, Rule
+from qir.profiles.evidence import weaker
+from qir.profiles.kernel_forms import forms_of
+
+Field: TypeAlias = "str | bool | Levels | Method | None"
+Fields: TypeAlias = "Mapping[tuple[str, str], Field]"
+"""What a file says: ("requant", "zero") -> "before"; ("", "method") -> a method."""
+
+DATA_SLOTS = ("x", "a", "xs.0")
+"""Where an op's data come in: the slot a bare `storage` speaks of."""
+
+
+CONVERSIONS = frozenset({"quantize", "dequantize", "requantize", "fake_quantize"})
+"""Ops that have no weights: their granularity is that of the codes they make or take."""
+
+REAL = "real"
+"""What conditions call the storage of a slot that holds no codes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What is asked: an op, the storage type in each slot that holds codes, and how it is used."""
+
+    op: str
+    storage: Mapping[str, str] = field(default_factory=dict)
+    grain: str = "tensor"
+    attrs: Mapping[str, Attr] = field(default_factory=dict)
+    isa: str = "any"
+    bounds: str = "full"
+    """Whether the result's codes are all that its storage type has, or `narrow`."""
+    forms: tuple[str, ...] = ()
+    """The forms that a convolution or product has: `qir.profiles.kernel_forms.FORMS`."""
+
+    @property
+    def data(self) -> str:
+        """The storage type of the op's data, or nothing."""
+        return next((self.storage[s] for s in DATA_SLOTS if s in self.storage), "")
+
+
+def query_of(node: Node, *, isa: str = "any") -> Query:
+    """Returns what a profile is asked for a node: a group is asked for by its first stage."""
+    operands, result = node.operands, node.results[0].type if node.results else None
+    if not node.stages:
+        return query_on(node.op, node.attrs, _types(operands), result, isa=isa)
+    first = node.stages[0]
+    result = first.type or result
+    return query_on(first.op, first.attrs, _types(node.stage_operands(0)), result, isa=isa)
+
+
+def _types(operands: Mapping[str, Value]) -> dict[str, TensorType]:
+    return {slot: value.type for slot, value in operands.items()}
+
+
+def query_on(
+    op: str,
+    attrs: Mapping[str, Attr],
+    types: Mapping[str, TensorType],
+    result: TensorType | None,
+    *,
+    isa: str = "any",
+) -> Query:
+    """Returns what a profile is asked for an op on operands of these types.
+
+    Everybody asks by this function, so that passes, certificates and the interpreter follow one
+    rule. Companions of a type are no operands. An op is asked for per channel where its weights
+    have a scale for each channel; a conversion, which has no weights, where its codes do.
+    """
+    row = spec(op)
+    kinds = {slot: kind for slot, kind in types.items() if not row.companion(slot)}
+    quants = {slot: kind.quant for slot, kind in kinds.items() if kind.quant is not None}
+    made = result.quant if result is not None else None
+    storage = {slot: str(quant.storage) for slot, quant in quants.items()}
+    if made is not None:
+        storage["result"] = str(made.storage)
+    if op in CONVERSIONS:
+        several = any(q.grain is not None for q in (*quants.values(), *([made] if made else [])))
+    else:
+        weight = quants.get(row.traits.weight or "")
+        several = weight is not None and weight.grain is not None
+    bounds = bounds_of(made) if made else "full"
+    forms = forms_of(op, kinds, attrs, made)
+    return Query(op, storage, "channel" if several else "tensor", attrs, isa, bounds, forms)
+
+
+def quantizing(kind: QuantType) -> Query:
+    """Returns what a profile is asked where reals become codes of a type."""
+    return choosing(str(kind.storage), "channel" if kind.grain else "tensor", bounds_of(kind))
+
+
+def choosing(storage: str, grain: str = "tensor", bounds: str = "full") -> Query:
+    """Returns what a profile is asked where ranges become scales and zero points of codes."""
+    attrs = spec("quantize").complete({})
+    return Query("quantize", {"result": storage}, grain, attrs, bounds=bounds)
+
+
+def dequantizing(kind: QuantType) -> Query:
+    """Returns what a profile is asked where codes of a type become reals."""
+    grain = "channel" if kind.grain else "tensor"
+    return Query("dequantize", {"x": str(kind.storage)}, grain, spec("dequantize").complete({}))
+
+
+def bounds_of(kind: QuantType) -> str:
+    """`narrow` where a type does not have all codes of its storage, else `full`."""
+    return "narrow" if kind.bounds else "full"
+
+
+@dataclass(frozen=True, slots=True)
+class When:
+    """Conditions of a rule or group; each that is named must hold."""
+
+    storage: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Slot -> storage types, or `real`; the slot `data` is the op's data wherever it comes in."""
+    grain: tuple[str, ...] = ()
+    attrs: Mapping[str, Attr] = field(default_factory=dict)
+    isa: tuple[str, ...] = ()
+    bounds: tuple[str, ...] = ()
+    """Of the result's codes: `full`, or `narrow`."""
+    form: tuple[str, ...] = ()
+    """Of a convolution or product: all of these names; a layer may have several."""
+
+    @property
+    def count(self) -> int:
+        """How many conditions there are, each form for two: the more, the more specific."""
+        named = (self.grain, self.isa, self.bounds)
+        return len(self.storage) + len(self.attrs) + sum(map(bool, named)) + 2 * len(self.form)
+
+    def holds(self, query: Query) -> bool:
+        """Whether a query meets them all."""
+        return (
+            all(self._stored(query, slot) in kinds for slot, kinds in self.storage.items())
+            and (not self.grain or query.grain in self.grain)
+            and (not self.isa or query.isa in self.isa)
+            and (not self.bounds or query.bounds in self.bounds)
+            and set(self.form) <= set(query.forms)
+            and all(n in query.attrs and same(query.attrs[n], v) for n, v in self.attrs.items())
+        )
+
+    def _stored(self, query: Query, slot: str) -> str:
+        return query.data or REAL if slot == "data" else query.storage.get(slot, REAL)
+
+    def meets(self, other: When) -> bool:
+        """Whether some query could meet both."""
+        slots = self.storage.keys() & other.storage.keys()
+        return (
+            all(set(self.storage[s]) & set(other.storage[s]) for s in slots)
+            and _overlap(self.grain, other.grain)
+            and _overlap(self.isa, other.isa)
+            and _overlap(self.bounds, other.bounds)
+            and all(same(v, other.attrs[n]) for n, v in self.attrs.items() if n in other.attrs)
+        )
+
+
+def _overlap(a: tuple[str, ...], b: tuple[str, ...]) -> bool:
+    return not a or not b or bool(set(a) & set(b))
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One `[[rule]]` of a file: for which ops, when, and the fields that differ."""
+
+    ops: tuple[str, ...]
+    when: When
+    fields: Fields
+    line: int = field(default=0, compare=False)
+
+    @property
+    def weight(self) -> int:
+        """How specific it is."""
+        return ("*" not in self.ops) + self.when.count
+
+    def applies(self, query: Query) -> bool:
+        """Whether it speaks of a query."""
+        return ("*" in self.ops or query.op in self.ops) and self.when.holds(query)
+
+    def clashes(self, other: Entry) -> bool:
+        """Whether neither is more specific, and some query would meet both."""
+        ops = "*" in self.ops or "*" in other.ops or bool(set(self.ops) & set(other.ops))
+        return ops and self.weight == other.weight and self.when.meets(other.when)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Ops in a row that the runtime computes as one kernel on codes."""
+
+    chain: tuple[str, ...]
+    when: When = field(default_factory=When)
+    needs: tuple[str, ...] = ()
+    """Conditions on what surrounds the chain, by name: see `NEEDS`."""
+    result: str = "codes"
+    propagates: bool = False
+    """Whether the runtime also moves quantize and dequantize over it to make it a group."""
+    claim: str = "unknown"
+    evidence: str = ""
+    line: int = field(default=0, compare=False)
+
+    @property
+    def key(self) -> tuple[tuple[str, ...], str, str]:
+        """What makes it one row of a profile: its chain, result and conditions."""
+        return self.chain, self.result, repr(self.when)
+
+
+NEEDS: Mapping[str, str] = {
+    "same_map": "operand and result have one scale, zero point and storage",
+    "kept_map": "the result has the first operand's scale, zero point and storage",
+    "held_ranges": "the result's range reaches as far as that of each operand",
+    "same_storage": "the operands' and the result's storage types agree",
+    "redundant_tail": "the activations cut nothing that the result's codes could hold",
+    "bias_unit": "the bias is i32 with |scale - x*w| <= 1e-6 + 0.01*x*w, or a real constant",
+    "bias_wide": "the bias is i32 or i64 with |scale - x*w| <= 1e-6 + 0.01*x*w, or a real constant",
+    "bias_codes": "the bias is i32 codes, its scale not looked at, or a real constant of one axis, "
+    "with as many elements as the weights have scales, where these have one a channel",
+    "bias_i32": "the bias is i32 codes",
+    "unit_gain_with_bias": "with a bias, alpha and beta are 1",
+    "signed_pair": "signed data meet signed weights",
+    "one_scale": "all weights have one scale",
+    "left_real": "no quantize reads the result, nor does one relu or clip, that itself is read "
+    "once, read it alone",
+    "coded_operands": "every operand comes from codes, constants too",
+    "no_dilation": "dilations are 1",
+    "bilinear": "it is linear along two axes, from half pixels or corners, without antialias",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """Of what a profile speaks, and what shows it."""
+
+    name: str
+    extends: str = ""
+    backend: str = ""
+    versions: str = ""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    isa: str = "any"
+    groups: str = "inherited"
+    """`own`: the groups of what it extends are not its."""
+    signed: str = ""
+    """`private_unsigned`: 8-bit signed codes that one dequantize alone reads, for one reader and
+    not as a result of the model, become unsigned ones with 128 more, before anything is grouped.
+    `kept`: they stay; empty: as what it extends says."""
+    doubled: str = ""
+    """`merged`: operators that do nothing are removed, such as a product by 1; of quantize,
+    dequantize, quantize, dequantize in a row one pair stays, its range what the two have in common;
+    and a dequantize and the quantize of the same map behind it go, if that has one reader. `kept`:
+    all stay; empty: as what it extends says."""
+    nbits: str = ""
+    """`rounded`: real data of a product with dequantized weights of 4 or 8 bits become 8 bits, a
+    block of the weights at a time, where the data are not dequantized and nothing quantizes the
+    result. `rounded_wide`: so are data dequantized from 16 bits, those of products quantized to
+    16 bits, and those beside blocks of more than 256 weights, 256 at a time. `kept`: they stay;
+    empty: as what it extends says."""
+    gemms: str = ""
+    """`joined`: a matmul of dequantized operands and the add behind it that alone reads it, of a
+    row or a matrix, become one gemm before anything is grouped, between reshapes where data have
+    not two axes; and so do a gemm without addend and the transpose that alone reads it. `kept`:
+    they stay; empty: as what it extends says."""
+    memory: str = ""
+    """`channels_last`: convolutions of codes give tensors with channels last in memory, and what is
+    computed of these lies so too: such parts of a graph turn to NHWC before anything is grouped.
+    `kept`: all lies as the graph says; empty: as what it extends says."""
+    clips: str = ""
+    """`misplaced`: a clip of u8 codes that lie with channels last writes them in that order to a
+    tensor that has them second. `kept`: every code stays; empty: as what it extends says."""
+    evidence: str = ""
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """One backend's numerics, with those it extends below it."""
+
+    head: Head
+    defaults: Fields
+    rules: tuple[Entry, ...]
+    own_groups: tuple[Group, ...]
+    base: Profile | None
+    text: str = field(compare=False, repr=False)
+
+    @property
+    def name(self) -> str:
+        """The name by which graphs refer to it."""
+        return self.head.name
+
+    @property
+    def layers(self) -> tuple[Profile, ...]:
+        """The profiles from the lowest to this one."""
+        return (*(self.base.layers if self.base else ()), self)
+
+    @property
+    def isa(self) -> str:
+        """The instruction set it speaks of: its own, else that of what it extends."""
+        return next((p.head.isa for p in reversed(self.layers) if p.head.isa != "any"), "any")
+
+    @property
+    def signed(self) -> str:
+        """What becomes of private signed codes: what it says itself, else what it extends."""
+        return next((p.head.signed for p in reversed(self.layers) if p.head.signed), "kept")
+
+    @property
+    def doubled(self) -> str:
+        """What becomes of two pairs in a row: what it says itself, else what it extends."""
+        return next((p.head.doubled for p in reversed(self.layers) if p.head.doubled), "kept")
+
+    @property
+    def nbits(self) -> str:
+        """What becomes of real data beside weights of few bits: its word, or what it extends."""
+        return next((p.head.nbits for p in reversed(self.layers) if p.head.nbits), "kept")
+
+    @property
+    def gemms(self) -> str:
+        """What becomes of products beside adds and transposes: its word, or what it extends."""
+        return next((p.head.gemms for p in reversed(self.layers) if p.head.gemms), "kept")
+
+    @property
+    def memory(self) -> str:
+        """How what convolutions give lies in memory: its word, or what it extends."""
+        return next((p.head.memory for p in reversed(self.layers) if p.head.memory), "kept")
+
+    @property
+    def clips(self) -> str:
+        """What a clip makes of channels-last codes: its word, or what it extends."""
+        return next((p.head.clips for p in reversed(self.layers) if p.head.clips), "kept")
+
+    def on(self, isa: str) -> Profile:
+        """The profile on another instruction set: `any`, `avx2`, `avx512`, `vnni` or `amx`."""
+        return replace(self, head=replace(self.head, isa=isa))
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """All groups; one with the chain, result and conditions of one below replaces it."""
+        found: dict[tuple[tuple[str, ...], str, str], Group] = {}
+        for layer in self.layers:
+            if layer.head.groups == "own":
+                found.clear()
+            found.update({g.key: g for g in layer.own_groups})
+        return tuple(found.values())
+
+    @property
+    def digest(self) -> str:
+        """A hash of what it says and of what it extends."""
+        state = hashlib.sha256()
+        for layer in self.layers:
+            state.update(layer.text.encode())
+            state.update(b"\0")
+        return state.hexdigest()
+
+    def resolve(self, query: Query) -> Rule:
+        """The one record for a query; one that names no instruction set asks for the profile's.
+
+        Defaults from the lowest profile up, then from the lowest up the most specific rule of each
+        that applies. What changes numbers without a claim of its own claims nothing.
+        """
+        query, layers = self.asked(query), self.layers
+        chosen = tuple(layer.entry(query) for layer in layers)
+        key = (*map(id, layers), *map(id, chosen))
+        if (held := _RECORDS.get(key)) is None:
+            if len(_RECORDS) >= _MOST_RECORDS:
+                _RECORDS.clear()
+            held = _RECORDS[key] = (layers, chosen, _resolved(self.name, layers, chosen))
+        return held[2]
+
+    def asked(self, query: Query) -> Query:
+        """The query on the profile's instruction set, if it names none itself."""
+        return replace(query, isa=self.isa) if query.isa == "any" else query
+
+    def entry(self, query: Query) -> Entry | None:
+        """The most specific of this profile's own rules that applies."""
+        found = [e for e in self.rules if e.applies(query)]
+        return max(found, key=lambda e: e.weight, default=None)
+
+    def group(self, chain: tuple[str, ...], query: Query, *, result: str = "codes") -> Group | None:
+        """The group for ops in a row with such a result, the most specific that applies.
+
+        It claims no more than the rule of its first op does of that query; reals that a rule holds
+        within codes are held to nothing.
+        """
+        query = self.asked(query)
+        named = [g for g in self.groups if (g.chain, g.result) == (chain, result)]
+        found = max(
+            (g for g in named if g.when.holds(query)), key=lambda g: g.when.count, default=None
+        )
+        if found is None:
+            return None
+        head = self.resolve(query).claim
+        if result == REAL and head.startswith("within:"):
+            head = "unknown"
+        claim = weaker(found.claim, head)
+        return found if claim == found.claim else replace(found, claim=claim)
+
+
+def resolve(profile: Profile, node: Node, isa: str = "any") -> Rule:
+    """What decides the numbers of a node under a profile, on an instruction set."""
+    return profile.resolve(query_of(node, isa=isa))
+
+
+_MOST_RECORDS = 4096
+_RECORDS: dict[tuple[int, ...], tuple[tuple[Profile, ...], tuple[Entry | None, ...], Rule]] = {}
+"""Records by the profiles and rules that they are made of, which are kept so that none is another;
+few are ever asked for."""
+
+
+def _resolved(name: str, layers: tuple[Profile, ...], chosen: tuple[Entry | None, ...]) -> Rule:
+    said: dict[tuple[str, str], Field] = {}
+    for layer in layers:
+        said.update(layer.defaults)
+    for entry in chosen:
+        if entry:
+            if ("", "claim") not in entry.fields:
+                said.update({("", "claim"): "unknown", ("", "evidence"): ""})
+            said.update(entry.fields)
+    return _record(name, said)
+
+
+def _record(profile: str, said: Fields) -> Rule:
+    blocks: dict[str, dict[str, Field]] = {}
+    for (block, name), value in said.items():
+        blocks.setdefault(block, {})[name] = value
+    plain = Rule(profile, **blocks.pop("", {}))  # type: ignore[arg-type]
+    made = {b: replace(getattr(plain, b), **values) for b, values in blocks.items()}
+    return replace(plain, **made)
+
+
+def met(op: str, when: When) -> Query:
+    """A query of an op that meets conditions."""
+    storage = {s: k for s, kinds in when.storage.items() for k in kinds[:1] if k != REAL}
+    if data := storage.pop("data", ""):
+        storage = dict.fromkeys(DATA_SLOTS, data) | storage
+    grain, isa = next(iter(when.grain), "tensor"), next(iter(when.isa), "any")
+    bounds = next(iter(when.bounds), "full")
+    return Query(op, storage, grain, when.attrs, isa, bounds, when.form)
+
+
+def clashes(rules: tuple[Entry, ...]) -> Iterator[tuple[Entry, Entry]]:
+    """Pairs of rules of which neither is more specific."""
+    return ((a, b) for a, b in itertools.combinations(rules, 2) if a.clashes(b))
+
+
+def differences(a: Rule, b: Rule) -> dict[str, tuple[object, object]]:
+    """The fields in which two rules differ, as `block.field`, evidence and claims aside."""
+    out: dict[str, tuple[object, object]] = {}
+    for block in BLOCKS:
+        for item in fields(BLOCKS[block]):
+            pair = (getattr(getattr(a, block), item.name), getattr(getattr(b, block), item.name))
+            if pair[0] != pair[1]:
+                out[f"{block}.{item.name}"] = pair
+    if a.method != b.method:
+        out["method"] = (a.method, b.method)
+    return out

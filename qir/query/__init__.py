@@ -1,0 +1,1 @@
+"""Questions about programs: search by expression, differences, pairing, cost, display."""

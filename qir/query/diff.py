@@ -1,0 +1,533 @@
+"""What differs between two graphs: structure, types, parameters, codes.
+
+Nodes are paired by origin, then by lineage, then by structure. Names of inner values, their order
+and their origins are no difference; the names of inputs and outputs are, but for those of branches
+and loops, which go by their order.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.arguments import checked
+from qir.ir import attrs as attributes
+from qir.ir.attrs import Attr
+from qir.ir.node import Node, Program, Value
+from qir.ir.types import Array, QuantType, TensorType
+from qir.query.alignment import Held, aligned, in_one_order, orders
+from qir.query.display import codes, shape
+from qir.query.html import rows_html
+from qir.query.measure import Measure, alike, measure, number, reals
+from qir.query.pairing import How, Pairing, holders, ops, pair
+from qir.query.raw_integers import raw_map
+
+_MOST_ROWS = 60
+What: TypeAlias = Literal[
+    "op",
+    "attribute",
+    "operand",
+    "results",
+    "shape",
+    "type",
+    "scale",
+    "zero",
+    "grain",
+    "codes",
+    "elements",
+    "profile",
+    "plan",
+    "name",
+    "order",
+]
+"""What kind of thing is another."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One thing that is another in the second graph."""
+
+    what: What
+    where: str
+    """The slot, attribute, result or stage."""
+    a: str
+    b: str
+    measure: Measure | None = None
+    """How far numbers lie apart."""
+
+    def __str__(self) -> str:
+        head = f"{self.what} {self.where}".strip()
+        return f"{head}: {self.a} -> {self.b}{f' ({self.far})' if self.far else ''}"
+
+    @property
+    def far(self) -> str:
+        """How far numbers lie apart, in words; nothing where there are none."""
+        found = self.measure
+        if found is None or not found.differ:
+            return ""
+        every = found.differ == found.elements
+        first = None if every and self.what == "elements" else found.first
+        parts = ["all" if every else f"{found.differ:,} of {found.elements:,}"]
+        if found.elements == 1:
+            parts = []
+        elif first is not None and first.texts != (self.a, self.b):
+            parts.append(f"first {first.place}: {first.a} -> {first.b}")
+        if by := _by(self.what, found):
+            parts.append(f"by up to {by}" if found.elements > 1 else f"by {by}")
+        return ", ".join(parts)
+
+
+def _by(what: What, found: Measure) -> str:
+    """The largest distance, in the unit that suits it."""
+    if found.ulps is not None and found.ulps < 1000:
+        ulps = f"{found.ulps} ulp{'' if found.ulps == 1 else 's'}"
+        return ulps if what == "scale" else f"{found.largest or 0.0:.3g}, {ulps}"
+    if what == "scale":
+        return "" if found.relative is None else f"{100 * found.relative:,.4g} %"
+    if found.steps is not None:
+        return f"{_short(found.steps)} step{'' if found.steps == 1 else 's'}"
+    return "" if found.largest is None else _short(found.largest)
+
+
+def _short(amount: float) -> str:
+    return f"{amount:,.0f}" if amount == round(amount) or amount >= 1000 else f"{amount:.3g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A node and its partner, and by what they were matched."""
+
+    a: str
+    b: str
+    how: How
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """A pair that differs."""
+
+    a: str
+    b: str
+    op: str
+    how: How
+    changes: tuple[Change, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Lone:
+    """A node without a partner."""
+
+    name: str
+    op: str
+    held_by: str
+    """The other graph's node that computes it as a part of itself; empty where none does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What differs between graphs a and b; `to_json` has the keys of the fields and `equal`."""
+
+    nodes: tuple[int, int]
+    """How many there are, those of bodies too."""
+    graph: tuple[Change, ...]
+    changed: tuple[Changed, ...]
+    only_a: tuple[Lone, ...]
+    only_b: tuple[Lone, ...]
+    pairs: tuple[Pair, ...]
+    """Those of bodies by their path, after the graph's own."""
+    bodies: Mapping[str, Difference]
+    """The bodies that differ, by the path of the node that holds them."""
+
+    @property
+    def equal(self) -> bool:
+        """Whether there is no difference."""
+        return not (self.graph or self.changed or self.only_a or self.only_b or self.bodies)
+
+    @property
+    def matched(self) -> dict[str, int]:
+        """How many pairs there are of each kind."""
+        return dict(Counter(pair.how for pair in self.pairs).most_common())
+
+    def changes(self, *what: What) -> Iterator[Change]:
+        """Every change of these kinds, or of any, those of bodies too."""
+        yield from (c for c in self.graph if not what or c.what in what)
+        for both in self.changed:
+            yield from (c for c in both.changes if not what or c.what in what)
+        for body in self.bodies.values():
+            yield from body.changes(*what)
+
+    def to_json(self) -> dict[str, object]:
+        """All but the pairs, of which it has the counts, as JSON takes it."""
+        return {
+            "equal": self.equal,
+            "nodes": list(self.nodes),
+            "matched": self.matched,
+            "graph": [asdict(change) for change in self.graph],
+            "changed": [asdict(changed) for changed in self.changed],
+            "only_a": [asdict(lone) for lone in self.only_a],
+            "only_b": [asdict(lone) for lone in self.only_b],
+            "bodies": {path: found.to_json() for path, found in self.bodies.items()},
+        }
+
+    def _repr_html_(self) -> str:
+        rows: list[tuple[str, ...]] = [("", c.what, c.where, c.a, c.b, c.far) for c in self.graph]
+        for both in self.changed:
+            rows += [(both.b, c.what, c.where, c.a, c.b, c.far) for c in both.changes]
+        rows += [(lone.name, "only in a", "", lone.op, "", "") for lone in self.only_a]
+        rows += [(lone.name, "only in b", "", "", lone.op, "") for lone in self.only_b]
+        rows += [(path, "body", "", "", str(found), "") for path, found in self.bodies.items()]
+        heads = ("node", "what", "where", "a", "b", "how far")
+        rows = rows or [("", "no difference", "", "", "", "")]
+        return rows_html(heads, rows[:_MOST_ROWS], max(len(rows) - _MOST_ROWS, 0))
+
+    def __str__(self) -> str:
+        if self.equal:
+            return "no difference"
+        lines = [str(change) for change in self.graph]
+        for found in self.changed:
+            lines += [f"{found.b}: {change}" for change in found.changes]
+        lines += [f"- {lone.name} = {lone.op}" for lone in self.only_a]
+        lines += [f"+ {lone.name} = {lone.op}" for lone in self.only_b]
+        lines += [f"{path}: {found}" for path, found in self.bodies.items()]
+        return "\n".join(lines)
+
+
+@checked
+def diff(a: Program, b: Program) -> Difference:
+    """What differs between two graphs."""
+    return _diff(a, b)
+
+
+_PLACED = frozenset({"if", "loop", "scan"})
+"""Ops whose bodies take and give values by their order."""
+
+
+def _diff(a: Program, b: Program, *, placed: bool = False) -> Difference:
+    pairs = pair(a, b)
+    changed: list[Changed] = []
+    bodies: dict[str, Difference] = {}
+    inner: list[Pair] = []
+    for one, other in pairs.of_a.items():
+        ends = placed and one.op in ("input", "output")
+        if changes := tuple((_ends if ends else _changes)(pairs, a, b, one, other)):
+            how = pairs.how[one]
+            changed.append(Changed(one.name, other.name, " |> ".join(ops(other)), how, changes))
+        for name in sorted(one.bodies.keys() & other.bodies.keys()):
+            within = _diff(one.bodies[name], other.bodies[name], placed=one.op in _PLACED)
+            paths = f"{one.name}/{name}", f"{other.name}/{name}"
+            inner += [Pair(f"{paths[0]}/{p.a}", f"{paths[1]}/{p.b}", p.how) for p in within.pairs]
+            if not within.equal:
+                bodies[paths[0]] = within
+    place = {node.name: i for i, node in enumerate(a)}
+    changed.sort(key=lambda c: place[c.a])
+    mine, theirs = list(a), list(b)
+    return Difference(
+        (_count(mine), _count(theirs)),
+        tuple(_graph(pairs, a, b, placed)),
+        tuple(changed),
+        _lone(mine, pairs.of_a, theirs),
+        _lone(theirs, pairs.of_b, mine),
+        (*(Pair(n.name, p.name, pairs.how[n]) for n, p in pairs.of_a.items()), *inner),
+        dict(sorted(bodies.items())),
+    )
+
+
+def _count(nodes: Iterable[Node]) -> int:
+    """How many nodes there are, those of bodies too."""
+    return sum(1 + sum(map(_count, node.bodies.values())) for node in nodes)
+
+
+def _lone(
+    nodes: Iterable[Node], taken: Mapping[Node, Node], others: Iterable[Node]
+) -> tuple[Lone, ...]:
+    alone = [node for node in nodes if node not in taken]
+    holder = holders(others if alone else ())
+    held = ((node, holder(node)) for node in alone)
+    return tuple(Lone(n.name, " |> ".join(ops(n)), h.name if h else "") for n, h in held)
+
+
+def _graph(pairs: Pairing, a: Program, b: Program, placed: bool) -> Iterator[Change]:
+    if a.profile != b.profile:
+        yield Change("profile", "", a.profile, b.profile)
+    if placed:
+        ends = zip(a.inputs, b.inputs, strict=False)
+        if len(a.inputs) == len(b.inputs) and not all(pairs.agree(v, w) for v, w in ends):
+            mine, theirs = (", ".join(v.name for v in g.inputs) for g in (a, b))
+            yield Change("order", "inputs", mine, theirs)
+        return
+    sides = [([v.name for v in g.inputs], _outputs(g)) for g in (a, b)]
+    for where, mine, theirs in zip(("inputs", "outputs"), *sides, strict=True):
+        if mine != theirs and sorted(mine) == sorted(theirs):
+            yield Change("order", where, ", ".join(mine), ", ".join(theirs))
+
+
+def _outputs(graph: Program) -> list[str]:
+    return [name for node in graph if node.op == "output" for name in node.operands]
+
+
+# -- one pair ---------------------------------------------------------------------------------
+
+
+def _changes(pairs: Pairing, a: Program, b: Program, one: Node, other: Node) -> Iterator[Change]:
+    if ops(one) != ops(other):
+        yield Change("op", "", " |> ".join(ops(one)), " |> ".join(ops(other)))
+    if one.op == "input" and one.name != other.name:
+        yield Change("name", "", one.name, other.name)
+    profiles = one.profile or a.profile, other.profile or b.profile
+    if profiles[0] != profiles[1] and (one.profile or other.profile):
+        yield Change("profile", "", *profiles)
+    yield from _attributes(one, other)
+    if ops(one) == ops(other) or set(one.operands) == set(other.operands):
+        yield from _operands(pairs, one, other)
+    yield from _results(one, other)
+    for slot in _union(one.schemes, other.schemes):
+        plans = _told(one.schemes.get(slot)), _told(other.schemes.get(slot))
+        if plans[0] != plans[1]:
+            yield Change("plan", slot, *plans)
+    for name in _union(one.inner, other.inner):
+        inner = _told(one.inner.get(name)), _told(other.inner.get(name))
+        if inner[0] != inner[1]:
+            yield Change("type", name, *inner)
+    for name in sorted(one.bodies.keys() ^ other.bodies.keys()):
+        there = "a body", "nothing"
+        yield Change("attribute", name, *(there if name in one.bodies else there[::-1]))
+    if one.op == other.op == "constant":
+        yield from _constants(one.result, other.result)
+
+
+def _ends(pairs: Pairing, a: Program, b: Program, one: Node, other: Node) -> Iterator[Change]:
+    """What differs between the inputs or outputs of two bodies that are bound by order."""
+    yield from _results(one, other)
+    mine, theirs = list(one.operands.items()), list(other.operands.values())
+    if len(mine) != len(theirs):
+        yield Change("results", "", f"{len(mine)}", f"{len(theirs)}")
+    for (slot, value), far in zip(mine, theirs, strict=False):
+        if not pairs.agree(value, far):
+            yield Change("operand", slot, _name(value), _name(far))
+
+
+def _union(a: Iterable[str], b: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys([*a, *b]))
+
+
+def _told(value: object) -> str:
+    return "nothing" if value is None else str(value)
+
+
+def _attributes(a: Node, b: Node) -> Iterator[Change]:
+    for prefix, mine, theirs in _stages(a, b):
+        for name in _union(mine, theirs):
+            if name not in mine or name not in theirs:
+                texts = _attr(mine.get(name, "nothing")), _attr(theirs.get(name, "nothing"))
+                yield Change("attribute", prefix + name, *texts)
+            elif name != "data" and not attributes.same(mine[name], theirs[name]):
+                yield Change("attribute", prefix + name, *_apart(mine[name], theirs[name]))
+    if ops(a) == ops(b):
+        for i, (one, other) in enumerate(zip(a.stages, b.stages, strict=False)):
+            if one.type != other.type:
+                yield Change("type", f"stage {i}", _told(one.type), _told(other.type))
+
+
+def _stages(a: Node, b: Node) -> Iterator[tuple[str, Mapping[str, Attr], Mapping[str, Attr]]]:
+    """The attributes to compare: of the node, or of what both compute."""
+    if not a.stages and not b.stages:
+        if a.op == b.op:
+            yield "", a.attrs, b.attrs
+        return
+    mine, theirs = _parts(a), _parts(b)
+    if ops(a) == ops(b):
+        for i, ((_, one), (_, other)) in enumerate(zip(mine, theirs, strict=True)):
+            yield f"{i}.", one, other
+        return
+    short, long = (mine, theirs) if len(mine) == 1 else (theirs, mine)
+    for op, attrs in long:
+        if len(short) == 1 and op == short[0][0]:
+            yield ("", short[0][1], attrs) if short is mine else ("", attrs, short[0][1])
+            return
+
+
+def _parts(node: Node) -> Sequence[tuple[str, Mapping[str, Attr]]]:
+    return [(s.op, s.attrs) for s in node.stages] or [(node.op, node.attrs)]
+
+
+def _attr(value: Attr) -> str:
+    return value.hex() if isinstance(value, bytes) else str(value)
+
+
+def _apart(a: Attr, b: Attr) -> tuple[str, str]:
+    """Two attributes that differ, told so that the texts do too."""
+    if isinstance(a, Array) and isinstance(b, Array):
+        found = measure(a.data, b.data) if a.type.element == b.type.element else None
+        return found.first.texts if found and found.first else (repr(a), repr(b))
+    texts = _attr(a), _attr(b)
+    if texts[0] != texts[1]:
+        return texts
+    if isinstance(a, tuple) and isinstance(b, tuple) and len(a) == len(b):
+        for one, other in zip(a, b, strict=True):
+            if not attributes.same(one, other):
+                named = isinstance(one, tuple) and len(one) == 2 and isinstance(one[0], str)
+                name = f"{one[0]!s} = " if named and isinstance(one, tuple) else ""
+                mine, theirs = _apart(one, other)
+                return f"{name}{mine}", f"{name}{theirs}"
+    return f"{texts[0]} ({type(a).__name__})", f"{texts[1]} ({type(b).__name__})"
+
+
+def _operands(pairs: Pairing, a: Node, b: Node) -> Iterator[Change]:
+    for slot in _union(a.operands, b.operands):
+        mine, theirs = a.operands.get(slot), b.operands.get(slot)
+        if mine is None or theirs is None:
+            yield Change("operand", slot, _name(mine), _name(theirs))
+        elif not pairs.agree(mine, theirs):
+            yield Change("operand", slot, _name(mine), _name(theirs))
+
+
+def _name(value: Value | None) -> str:
+    return "nothing" if value is None else f"%{value.name}"
+
+
+# -- types ------------------------------------------------------------------------------------
+
+
+def _results(a: Node, b: Node) -> Iterator[Change]:
+    if len(a.results) != len(b.results):
+        yield Change("results", "", f"{len(a.results)}", f"{len(b.results)}")
+    for mine, theirs in zip(a.results, b.results, strict=False):
+        where = mine.name if len(a.results) > 1 else ""
+        yield from _types(where, *in_one_order(mine, theirs))
+
+
+def _types(where: str, a: TensorType, b: TensorType) -> Iterator[Change]:
+    if a == b:
+        return
+    if a.shape != b.shape:
+        yield Change("shape", where, shape(a), shape(b))
+    if a.quant is None or b.quant is None:
+        if a.element != b.element:
+            yield Change("type", where, _element(a), _element(b))
+        return
+    yield from _maps(where, a.quant, b.quant)
+
+
+def _element(kind: TensorType) -> str:
+    return codes(kind.quant) if kind.quant else str(kind.dtype)
+
+
+def _maps(where: str, a: QuantType, b: QuantType) -> Iterator[Change]:
+    mine, theirs = [
+        f"{q.kind} {q.storage}"
+        + (f"<{q.bounds[0]}:{q.bounds[1]}>" if q.bounds else "")
+        + f":{q.express}"
+        + (f" scale {q.scale_dtype}" if q.scale_dtype else "")
+        for q in (a, b)
+    ]
+    if mine != theirs:
+        yield Change("type", where, mine, theirs)
+    if a.grain != b.grain:
+        yield Change("grain", where, str(a.grain or "tensor"), str(b.grain or "tensor"))
+    if a.scale != b.scale:
+        measured = None
+        if a.scale is not None and b.scale is not None:
+            measured = measure(np.asarray(a.scales()), np.asarray(b.scales()))
+        yield _moved("scale", where, (_scale(a), _scale(b)), measured)
+    if a.zero != b.zero or a.real_zero != b.real_zero:
+        measured = None
+        known = None not in (a.zero, b.zero, a.scale, b.scale)
+        if known and a.real_zero == b.real_zero:
+            measured = measure(np.asarray(a.zeros()), np.asarray(b.zeros()))
+        yield _moved("zero", where, (_zero(a), _zero(b)), measured)
+    offsets = [(q.plus, q.declared, q.codes, q.signs[q.real_zero :]) for q in (a, b)]
+    if offsets[0] != offsets[1]:
+        yield Change("type", f"{where} offset, declared range or table".strip(), str(a), str(b))
+
+
+def _moved(what: What, where: str, texts: tuple[str, str], measured: Measure | None) -> Change:
+    """A change of numbers; of the first that differs where both look alike in short."""
+    if texts[0] == texts[1] and measured is not None and measured.first is not None:
+        texts = measured.first.texts
+    return Change(what, where, *texts, measured)
+
+
+def _scale(quant: QuantType) -> str:
+    return "?" if quant.scale is None else _numbers(np.asarray(quant.scales()))
+
+
+def _zero(quant: QuantType) -> str:
+    held = quant.zero.data if isinstance(quant.zero, Array) else quant.zero
+    if held is None:
+        return "?"
+    text = _numbers(np.asarray(held)) if len(held) else "0"
+    return f"real {text}" if quant.real_zero else text
+
+
+def _numbers(held: NDArray[np.generic]) -> str:
+    """One number to the last bit, or the least and the greatest in short."""
+    flat = held.reshape(-1)
+    if flat.size == 1:
+        return number(flat[0])
+    wide = flat.astype(np.float64)
+    low, high = f"{wide.min():.7g}", f"{wide.max():.7g}"
+    return f"{low} each" if (flat == flat[:1]).all() else f"{low}..{high}"
+
+
+# -- constants --------------------------------------------------------------------------------
+
+_IDLE = re.compile("coded|permuted")  # steps that leave every real number as it was
+
+
+def _constants(a: Value, b: Value) -> Iterator[Change]:
+    one, other = a.constant, b.constant
+    if one is None or other is None or one is other:
+        return
+    axes = orders(a, b) or (None, None)
+    maps = [v.type.quant or raw_map(v) for v in (a, b)]
+    x, y = (aligned(h, q, o) for h, q, o in zip((one, other), maps, axes, strict=True))
+    if x[0].shape != y[0].shape:
+        return  # the types say so
+    steps = [{s for s in v.lineage.how if not _IDLE.match(s)} for v in (a, b)]
+    if a.lineage.tensor == b.lineage.tensor and steps[0] != steps[1]:
+        yield Change("elements", ", ".join(sorted(steps[0] ^ steps[1])), _held(one), _held(other))
+        return
+    if maps[0] == maps[1] and alike(x[0], y[0]):
+        return
+    in_codes = _codes(x, y)
+    found = in_codes or _elements(x, y)
+    if found is not None and found.differ:
+        yield _moved("codes" if in_codes else "elements", "", (_held(one), _held(other)), found)
+
+
+def _codes(a: Held, b: Held) -> Measure | None:
+    """The distance of two arrays of one kind of codes, where both hold integers."""
+    storages = {q.storage for _, q in (a, b) if q is not None}
+    if len(storages) != 1 or a[0].dtype != b[0].dtype or a[0].dtype.kind not in "iu":
+        return None
+    return measure(a[0], b[0], np.ones(()))
+
+
+def _elements(a: Held, b: Held) -> Measure | None:
+    """The distance of the reals; in steps where one of the two holds codes."""
+    values, shown, step = [], [], None
+    for data, quant in (a, b):
+        if quant is None:
+            values.append(data)
+            shown.append(data)
+            continue
+        if (found := reals(data, quant)) is None:
+            return None
+        values.append(found[0])
+        shown.append(found[0].astype(quant.express.carrier))
+        step = found[1]
+    if step is not None:
+        values = [np.asarray(v).astype(np.float64) for v in values]
+    return measure(values[0], values[1], step, (shown[0], shown[1]))
+
+
+def _held(array: Array) -> str:
+    if array.held.size == 1 and array.held.dtype.kind in "iufb":
+        return str(array.data.reshape(-1)[0])
+    return f"{shape(array.type)}x{array.type.dtype}" if array.type.rank else f"{array.type.dtype}"

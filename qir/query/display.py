@@ -1,0 +1,112 @@
+"""How types, codes and nodes look where people see them: in a prompt, a notebook, a drawing."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from qir.ir.dtype import DType
+from qir.ir.node import Node, Program, Value, in_line
+from qir.ir.types import Array, Param, QuantType, TensorType
+from qir.query.facts import coded
+
+FAMILIES = ("int4", "int8", "int16", "int32", "float8", "float16", "float32", "other")
+"""Storage types as they are coloured, fewest bits first."""
+
+
+def family(kind: DType) -> str:
+    """The family of a storage type: `int8` for u8 and i7, `float16` for bf16."""
+    if kind.is_integer:
+        return next((f"int{bits}" for bits in (4, 8, 16) if kind.bits <= bits), "int32")
+    if kind.is_float:
+        return next((f"float{bits}" for bits in (8, 16) if kind.bits <= bits), "float32")
+    return "other"
+
+
+def storage(value: Value) -> DType:
+    """What a value lies in memory as, in either form of a program."""
+    quant = coded(value)
+    return quant.storage if quant else value.type.dtype
+
+
+def node_family(node: Node) -> str:
+    """The family of what a node makes; of its only operand for an output."""
+    values = node.results or tuple(node.operands.values())
+    return family(storage(values[0])) if values else "other"
+
+
+def op_name(node: Node) -> str:
+    """What a node computes: its op, the ops of its chain, or its framework's own name for it."""
+    if node.stages:
+        return " |> ".join(stage.op for stage in node.stages)
+    if node.op == "foreign":
+        return f"{node.attrs['framework']!s} {node.attrs['op']!s}"
+    if node.op == "fused" and (kernel := str(node.attrs["kernel"])):
+        framework, _, name = kernel.partition(":")
+        return f"{framework} {name.rpartition('.')[2]}" if name else kernel
+    return node.op
+
+
+def why_foreign(node: Node) -> str:
+    """Why a foreign op is no op of the language: its form may be unknown where others are read."""
+    return str(node.attrs["why"]) or f"{node.attrs['op']!r} as it stands is not known to QIR"
+
+
+def shape(kind: TensorType) -> str:
+    """`Nx64x7x7`; `scalar` where there are no axes."""
+    sizes = ("?" if d is None else str(d) if str(d).isalnum() else f"({d})" for d in kind.shape)
+    return "x".join(sizes) or "scalar"
+
+
+def span(value: Param) -> str:
+    """Numbers in short: one, or how many, with the least and the greatest."""
+    if value is None:
+        return "?"
+    held = np.asarray(value.data if isinstance(value, Array) else value)
+    if held.size == 0:
+        return "0"
+    if held.dtype.kind in "iu":  # zero points: all their figures
+        low, high = str(held.min()), str(held.max())
+    else:
+        numbers = held.astype(np.float64)
+        if held.size == 1:
+            return f"{numbers.item():.6g}"
+        low, high = f"{numbers.min():.4g}", f"{numbers.max():.4g}"
+    if held.size == 1:
+        return low
+    return f"{held.size} of {low}" if low == high else f"{held.size} in {low}..{high}"
+
+
+def codes(quant: QuantType) -> str:
+    """`u8 0.0235:128`; `i8 axis 0, 64 in 0.0012..0.02`."""
+    bounds = f"<{quant.bounds[0]}:{quant.bounds[1]}>" if quant.bounds else ""
+    if quant.kind == "lut":
+        return f"{quant.storage}{bounds} table, {span(quant.scale)}"
+    if quant.grain is None:
+        grain = ""
+    elif quant.axis is not None:
+        grain = f" axis {quant.axis},"
+    else:
+        grain = " blocks " + " ".join(f"{axis}:{size}" for axis, size in quant.grain.blocks) + ","
+    zero = "" if quant.zero == () else f":{span(quant.zero)}"
+    return f"{quant.storage}{bounds}{grain} {span(quant.scale)}{zero}"
+
+
+def element(value: Value) -> str:
+    """What the elements are: codes with their numbers, else the type."""
+    quant = coded(value)
+    if quant is None:
+        return str(value.type.dtype)
+    return codes(quant) + ("" if value.type.quant else f" as {value.type.dtype}")
+
+
+def brief_graph(graph: Program) -> str:
+    """One line for a prompt: how many nodes, what it takes and gives, how much holds codes."""
+    nodes = list(graph)
+    ends = [list(v.name for v in graph.inputs)]
+    ends.append([name for node in nodes if node.op == "output" for name in node.operands])
+    takes, gives = (", ".join([*e[:3], *([".."] if len(e) > 3 else [])]) or "nothing" for e in ends)
+    held = sum(value.type.quant is not None for node in nodes for value in node.results)
+    codes = f", {held:,} values in codes" if held else ""
+    count = f"{len(nodes):,} node{'' if len(nodes) == 1 else 's'}"
+    said = f"<graph {graph.name} as {graph.profile}: {takes} -> {gives}, {count}{codes}>"
+    return in_line(said)

@@ -1,0 +1,212 @@
+"""How an op is said when the axes of its data stand in another order.
+
+`perm` says where each axis of the new order stood, as in transpose: channels last of four axes is
+(0, 2, 3, 1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from qir.ir import lazy_arrays
+from qir.ir.attrs import Attr
+from qir.ir.node import Value
+from qir.ir.ops import spec
+from qir.ir.ops.grains import relocated
+from qir.ir.origin import Lineage
+from qir.ir.types import Array, Element, QuantType, TensorType
+
+Perm: TypeAlias = tuple[int, ...]
+"""An order of axes."""
+LAYOUTS = ("nhwc", "nchw")
+"""Where channels stand: last, or second."""
+
+
+def perm_to(layout: str, rank: int) -> Perm:
+    """The order of axes that brings channels last (`nhwc`), or second (`nchw`)."""
+    if layout == "nhwc":
+        return (0, *range(2, rank), 1)
+    return (0, rank - 1, *range(1, rank - 1))
+
+
+def inverse(perm: Perm) -> Perm:
+    """The order that brings the axes back."""
+    return tuple(perm.index(axis) for axis in range(len(perm)))
+
+
+def composed(first: Perm, second: Perm) -> Perm:
+    """One transpose for two."""
+    return tuple(first[axis] for axis in second)
+
+
+def still(perm: Perm) -> bool:
+    """Whether every axis stays where it is."""
+    return perm == tuple(range(len(perm)))
+
+
+def turned_element(element: Element, kind: TensorType, perm: Perm) -> Element | None:
+    """The element type with the axes of its map moved; None where no map says that."""
+    if not isinstance(element, QuantType):
+        return element
+    places = {axis: perm.index(axis) for axis in perm}
+    return relocated(element, kind.shape, places, len(perm))
+
+
+def turned_type(kind: TensorType, perm: Perm) -> TensorType | None:
+    """The type of the same elements with the axes in that order; None where no map says it."""
+    element = turned_element(kind.element, kind, perm)
+    if element is None or kind.rank != len(perm):
+        return None
+    return TensorType(tuple(kind.shape[axis] for axis in perm), element)
+
+
+def turned_lineage(old: Lineage, perm: Perm) -> Lineage:
+    """The lineage with that step, which takes back one that did the opposite."""
+    if old.how and old.how[-1] == _step(inverse(perm)):
+        return Lineage(old.tensor, old.how[:-1])
+    return old.then(_step(perm))
+
+
+def _step(perm: Perm) -> str:
+    return f"permuted({', '.join(map(str, perm))})"
+
+
+def turned_array(array: Array, perm: Perm) -> Array | None:
+    """A constant with its axes in that order, axes of 1 put before where it has fewer."""
+    lead = len(perm) - array.type.rank
+    data, kind = array.held, array.type
+    if lead:
+        if kind.quant is not None and kind.quant.grain is not None:
+            return None
+        data = lazy_arrays.reshaped(data, (1,) * lead + data.shape)
+        kind = TensorType(data.shape, kind.element)
+    made = turned_type(kind, perm)
+    if made is None:
+        return None
+    return Array(lazy_arrays.turned(data, perm), made, array.name)
+
+
+# -- ops ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Turned:
+    """Which operands of an op turn with it, and its attributes then."""
+
+    slots: frozenset[str]
+    attrs: Mapping[str, Attr]
+
+
+Given: TypeAlias = "Mapping[str, Value | None]"
+"""Operands by slot; None is what a stage before gives."""
+Rule: TypeAlias = "Callable[[Mapping[str, Attr], Perm], Mapping[str, Attr] | None]"
+"""The attributes for another order of axes; None where they cannot say it."""
+
+
+def turned(op: str, attrs: Mapping[str, Attr], given: Given, perm: Perm) -> Turned | None:
+    """How an op is said with axes in that order; None where it cannot be said."""
+    row = spec(op)
+    if op in _BROADCAST or op == "concat":
+        if not _even(given, len(perm), whole=op == "concat"):
+            return None
+        return Turned(frozenset(given), _axis(attrs, perm) if op == "concat" else attrs)
+    data = "x" if "x" in given else ""
+    if not data or not _of_rank(given["x"], len(perm)) or any(row.companion(s) for s in given):
+        return None
+    if row.traits.elementwise or op in _ALIKE:
+        return Turned(frozenset({data}), attrs)
+    rule = _RULES.get(op)
+    made = rule(attrs, perm) if rule is not None else None
+    return None if made is None else Turned(frozenset({data}), made)
+
+
+def _of_rank(value: Value | None, rank: int) -> bool:
+    return value is None or value.type.rank == rank
+
+
+def _even(given: Given, rank: int, *, whole: bool) -> bool:
+    """Whether operands are of that rank; or, unless whole, also constants and single numbers."""
+    fits = [_of_rank(value, rank) for value in given.values()]
+    if whole or not any(fits):
+        return all(fits) and any(fits)
+    return all(
+        fit or value is None or value.type.rank == 0 or value.constant is not None
+        for fit, value in zip(fits, given.values(), strict=True)
+    )
+
+
+def _numbers(value: Attr) -> tuple[int, ...]:
+    assert isinstance(value, tuple)
+    return tuple(v for v in value if isinstance(v, int))
+
+
+def _axis(attrs: Mapping[str, Attr], perm: Perm) -> Mapping[str, Attr]:
+    axis = attrs["axis"]
+    assert isinstance(axis, int)
+    return {**attrs, "axis": perm.index(axis % len(perm))}
+
+
+def _axes(attrs: Mapping[str, Attr], perm: Perm) -> Mapping[str, Attr]:
+    """Axes by name, each with what is said of it at the same place."""
+    axes = _numbers(attrs["axes"])
+    return {**attrs, "axes": tuple(perm.index(axis % len(perm)) for axis in axes)}
+
+
+def _resized(attrs: Mapping[str, Attr], perm: Perm) -> Mapping[str, Attr]:
+    """The same, where no axis named means all of them."""
+    return _axes({**attrs, "axes": attrs["axes"] or tuple(range(len(perm)))}, perm)
+
+
+def _kept(attrs: Mapping[str, Attr], perm: Perm) -> Mapping[str, Attr] | None:
+    """A reduction that keeps its axes."""
+    if attrs["keep"] is not True:
+        return None
+    if "axes" not in attrs:
+        return _axis(attrs, perm)
+    axes = _numbers(_axes(attrs, perm)["axes"])
+    return {**attrs, "axes": tuple(sorted(axes))}
+
+
+def _pads(attrs: Mapping[str, Attr], perm: Perm) -> Mapping[str, Attr]:
+    pads, rank = _numbers(attrs["pads"]), len(perm)
+    fronts, backs = (tuple(side[axis] for axis in perm) for side in (pads[:rank], pads[rank:]))
+    return {**attrs, "pads": fronts + backs}
+
+
+def _repeats(attrs: Mapping[str, Attr], perm: Perm) -> Mapping[str, Attr]:
+    repeats = _numbers(attrs["repeats"])
+    return {**attrs, "repeats": tuple(repeats[axis] for axis in perm)}
+
+
+def _layout(attrs: Mapping[str, Attr], perm: Perm) -> Mapping[str, Attr] | None:
+    """An op that names its layout, and has the other one."""
+    found = str(attrs["layout"])
+    other = "NCHW" if found == "NHWC" else "NHWC"
+    return {**attrs, "layout": other} if perm == perm_to(other.lower(), len(perm)) else None
+
+
+_BROADCAST = frozenset(
+    "add sub mul div pow mod floor_div squared_difference atan2 min max sum mean equal not_equal "
+    "less less_equal greater greater_equal logical_and logical_or logical_xor bit_and bit_or "
+    "bit_xor bit_shift where prelu".split()
+)
+_ALIKE = frozenset("identity dropout cast quantize dequantize requantize fake_quantize".split())
+"""Ops that are said the same in any order of axes."""
+SPATIAL = frozenset(
+    "conv2d max_pool2d avg_pool2d lp_pool2d global_avg_pool global_max_pool global_lp_pool "
+    "depth_to_space space_to_depth".split()
+)
+"""Ops that name their layout."""
+_RULES: Mapping[str, Rule] = {
+    **dict.fromkeys(SPATIAL, _layout),
+    **dict.fromkeys(("softmax", "log_softmax", "lp_normalize", "cumsum", "cumprod"), _axis),
+    **dict.fromkeys(("batch_norm", "split"), _axis),
+    **dict.fromkeys(("arg_max", "arg_min"), _kept),
+    **{f"reduce_{how}": _kept for how in "mean sum prod max min l1 l2 sum_square".split()},
+    **dict.fromkeys(("slice", "flip"), _axes),
+    **dict.fromkeys(("resize", "resize_nearest"), _resized),
+    "pad": _pads,
+    "tile": _repeats,
+}

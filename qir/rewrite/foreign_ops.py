@@ -1,0 +1,55 @@
+"""What was kept as its framework has it, read again once its operands have become constants."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from qir.errors import QirError
+from qir.frontend import frontend
+from qir.ir.graph import Graph
+from qir.ir.node import Node, Value
+from qir.ledger import Change, Ledger
+from qir.rewrite.inlining import inline
+from qir.rewrite.runner.filter import may
+
+
+def read_again(graph: Graph, node: Node, ledger: Ledger, step: str) -> Sequence[Node]:
+    """Puts ops of the language in the place of a foreign node, and gives them; none if it stays."""
+    if node.op != "foreign" or node.bodies or node.schemes:
+        return ()
+    if all(value.constant is None for value in node.operands.values()):
+        return ()
+    try:
+        body = frontend(str(node.attrs["framework"])).read_again(node)
+    except QirError:
+        return ()
+    if body is None or not _fits(node, body) or not may(step, f"read {node.attrs['op']!s}", node):
+        return ()
+    given = {value.name: value for value in node.operands.values()}
+    names = [value.name for value in node.results]
+    for value in node.results:
+        graph.rename(value, graph.fresh(f"{value.name}.foreign"))
+    known = inline(graph, body, [given[value.name] for value in body.inputs], node)
+    for old, found, name in zip(node.results, body.outputs.values(), names, strict=True):
+        _replace(graph, old, known[found], name)
+        ledger.add(Change.EXACT, step, name, "read again: more of its operands are constants")
+    graph.remove(node)
+    return list(dict.fromkeys(v.node for v in known.values() if v not in given.values()))
+
+
+def _fits(node: Node, body: Graph) -> bool:
+    """Whether those who read the results find the same kind of elements."""
+    found = [value.type for value in body.outputs.values()]
+    wanted = [value.type for value in node.results]
+    return [(t.element, t.rank) for t in found] == [(t.element, t.rank) for t in wanted]
+
+
+def _replace(graph: Graph, old: Value, new: Value, name: str) -> None:
+    """Gives readers the new value, under the name and with the sizes that were known before."""
+    if new.node.op != "input" and new.name == name:
+        kept = any(use.node.op == "output" for use in old.uses)
+        pairs = zip(old.type.shape, new.type.shape, strict=True)
+        sizes = old.type.shape if kept else tuple(n if o is None else o for o, n in pairs)
+        graph.set_type(new, new.type.with_shape(sizes))
+        graph.set_lineage(new, old.lineage)
+    graph.replace(old, new)

@@ -1,0 +1,189 @@
+"""Products that a runtime takes for linear layers: gemm, matmul, and an add of a bias behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from qir.ir import lazy_arrays
+from qir.ir.dtype import I32
+from qir.ir.graph import Graph
+from qir.ir.node import Node, Value
+from qir.ir.ops import spec
+from qir.ir.types import Array, TensorType
+from qir.ledger import Change, Ledger
+from qir.profiles import Profile
+from qir.query.alignment import turned
+
+_PLAIN: Mapping[str, float | bool] = {"trans_a": False, "alpha": 1.0, "beta": 1.0}
+
+
+def knows_linear(profile: Profile) -> bool:
+    """Whether a profile knows linear layers and no gemm."""
+    heads = {group.chain[0] for group in profile.groups}
+    return "linear" in heads and "gemm" not in heads
+
+
+def as_linear(graph: Graph, profile: Profile, ledger: Ledger) -> int:
+    """Makes linear layers of products of data with constant codes, where a profile knows linear
+    layers and no gemm; says how many."""
+    if not knows_linear(profile):
+        return 0
+    count = 0
+    for node in list(graph):
+        if node in graph and node.op in ("gemm", "matmul") and plain_product(node):
+            said = _replace(graph, node)
+            ledger.add(Change.REGROUPED, "group", node.name, said)
+            count += 1
+    if count:
+        graph.prune()
+    return count
+
+
+def plain_product(node: Node, *, real: bool = False) -> bool:
+    """Whether a product is one of coded data with a matrix of constant codes; or, where nothing is
+    codes yet, of real data with a real constant."""
+    if node.stages or node.schemes or any(node.attrs.get(k, v) != v for k, v in _PLAIN.items()):
+        return False
+    a, weight = node.operands["a"], _matrix(node, real=real)
+    if weight is None or weight.constant is None or weight.type.rank != 2 or a.type.rank < 2:
+        return False
+    quant = weight.type.quant
+    if real:
+        if quant is not None or a.type.quant is not None:
+            return False
+    elif a.node.op != "dequantize" or a.type.quant or quant is None or quant.dynamic:
+        return False
+    elif quant.grain is not None and quant.axis not in (0, 1):
+        return False
+    bias = node.operands.get(spec(node.op).traits.bias or "")
+    return bias is None or _row(bias, weight, node) is not None
+
+
+def adds_row(node: Node, *, real: bool = False) -> Node | None:
+    """The add of a bias behind a product that has none and that it alone reads."""
+    weight = _matrix(node, real=real)
+    if weight is None or spec(node.op).traits.bias in node.operands:
+        return None
+    found = _added(node, weight)
+    return found[0] if found else None
+
+
+def _matrix(node: Node, *, real: bool = False) -> Value | None:
+    """The constant behind a product's second operand: its codes, be it dequantized before or after
+    a transpose; None where there are none."""
+    value = node.operands["b"]
+    if real:
+        return value
+    value = _before(value)
+    if value.node.op != "dequantize" or value.type.quant is not None:
+        return None
+    return _before(value.node.operands["x"])
+
+
+def _before(value: Value) -> Value:
+    """What a transpose of a matrix turns; the value itself where it is none."""
+    node = value.node
+    turns = node.op == "transpose" and value.type.rank == 2 and node.attrs["perm"] == (1, 0)
+    return node.operands["x"] if turns else value
+
+
+def _is_turned(node: Node) -> bool:
+    """Whether a product's constant lies as [out, in], as a linear layer has it."""
+    value, lies = node.operands["b"], node.attrs.get("trans_b") is True
+    for _ in range(2):
+        lies ^= _before(value) is not value
+        value = _before(value)
+        value = value.node.operands["x"] if value.node.op == "dequantize" else value
+    return lies
+
+
+def _row(value: Value, weight: Value, node: Node) -> tuple[Value, Array] | None:
+    """A constant that is added to each row: where it stands, and its elements along one axis."""
+    source = value.node.operands["x"] if value.node.op == "dequantize" else value
+    held, quant = source.constant, source.type.quant
+    if held is None or (quant is None) is (source is not value):
+        return None
+    if quant is not None and quant.storage != I32:
+        return None
+    assert weight.constant is not None
+    wide = weight.constant.held.shape[0 if _is_turned(node) else 1]
+    if source.type.shape == (wide,):
+        return source, held
+    if (quant and quant.grain) or held.held.shape[-1:] not in ((), (1,), (wide,)):
+        return None
+    if held.held.size not in (1, wide) or held.held.ndim > node.result.type.rank:
+        return None
+    data = np.broadcast_to(held.data.reshape(-1), (wide,))
+    return source, Array(data, TensorType((wide,), source.type.element), held.name)
+
+
+def _added(node: Node, weight: Value) -> tuple[Node, Value] | None:
+    """The add behind a product without a bias that alone reads it, and what it adds to rows."""
+    use = node.result.only_use
+    if use is None or use.node.op != "add" or use.node.stages or use.node.schemes:
+        return None
+    other = use.node.operands["b" if use.slot == "a" else "a"]
+    same = use.node.result.type == node.result.type and use.node.profile == node.profile
+    return (use.node, other) if same and _row(other, weight, node) else None
+
+
+def _replace(graph: Graph, node: Node) -> str:
+    """Puts a linear layer in the place of a product; says what became one."""
+    codes = _matrix(node)
+    assert codes is not None
+    bias = node.operands.get(spec(node.op).traits.bias or "")
+    behind = None if bias else _added(node, codes)
+    last = behind[0] if behind else node
+    bias = behind[1] if behind else bias
+    operands = {"x": node.operands["a"], "w": _weight(graph, node, codes)}
+    if bias is not None:
+        operands["bias"] = _bias(graph, node, bias, codes)
+    origins = [*node.origins, *(last.origins if behind else ())]
+    made = graph.add(
+        "linear",
+        operands,
+        types=[last.result.type],
+        before=last,
+        origins=origins,
+        profile=node.profile,
+    )
+    said = f"{node.op} and add" if behind else node.op
+    graph.substitute(last, made.result, gone=() if last is node else (node,))
+    return f"{said} of constant codes is a linear layer"
+
+
+def _weight(graph: Graph, node: Node, codes: Value) -> Value:
+    """The codes of a matrix [out, in], dequantized."""
+    old, held = _before(node.operands["b"]), codes.constant
+    assert held is not None
+    if not _is_turned(node):
+        kind = turned(codes.type, [1, 0])
+        held = Array(lazy_arrays.turned(held.held, (1, 0)), kind, held.name)
+    elif old.node.operands["x"] is codes:
+        return old
+    return _real(graph, node, old, codes, held)
+
+
+def _bias(graph: Graph, node: Node, value: Value, weight: Value) -> Value:
+    found = _row(value, weight, node)
+    assert found is not None
+    source, held = found
+    if held is source.constant:
+        return value
+    if source is not value:
+        return _real(graph, node, value, source, held)
+    made = graph.constant(held, name=graph.fresh(f"{value.name}.row"), before=node)
+    graph.set_origins(made.node, value.node.origins)
+    return made
+
+
+def _real(graph: Graph, node: Node, old: Value, codes: Value, held: Array) -> Value:
+    """Other constant codes, dequantized as the old ones are."""
+    made = graph.constant(held, name=graph.fresh(f"{codes.name}.turned"), before=node)
+    graph.set_origins(made.node, codes.node.origins)
+    from_codes = graph.add(
+        "dequantize", {"x": made}, old.node.attrs, before=node, origins=old.node.origins
+    )
+    return from_codes.result

@@ -1,0 +1,284 @@
+"""One pattern laid on one value: what is bound so far, what else may be tried, what failed.
+
+Terms are met one after another, from a result down; what can be met in several ways is tried in
+the order in which the pattern has it. What failed once is not tried again in the same state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from qir.ir import attrs as attributes
+from qir.ir.node import Node, Value
+from qir.ir.ops import spec
+from qir.rewrite.patterns.goals import FAILED, Cell, Choice, Deal, Goals, Reached
+from qir.rewrite.patterns.match import Bound, Match
+from qir.rewrite.patterns.pattern import Pattern
+from qir.rewrite.patterns.terms import Condition, Every, Key, Many, Maybe, Op, Operand, Rest, Term
+
+_SMALL = 64
+"""Steps before it pays to remember what failed."""
+_CODED = frozenset(
+    "quantize dequantize requantize recode choose_qparams qparams fake_quantize".split()
+)
+
+
+@dataclass(frozen=True)
+class _Sides(Term):
+    """The two operands of a commutative op."""
+
+    op: Op
+
+
+class Attempt:
+    """One pattern at one value; `failure` is asked for the words of each failure, if given."""
+
+    def __init__(
+        self, pattern: Pattern, root: Value, failure: Callable[[int, Node, str], None] | None = None
+    ) -> None:
+        self.pattern = pattern
+        self.root = root
+        self.plan = pattern.plan
+        self.shared = self.plan.shared
+        self.bound: dict[Key, Bound] = {}
+        self.trail: list[Key] = []
+        self.choices: list[Choice] = []
+        self.failed: set[tuple[object, ...]] = set()
+        self.tags: dict[tuple[Term, Value, int], int] = {}
+        self.failure = failure
+        self.steps = 0
+
+    def no(self, node: Node, text: str, *parts: object) -> Cell:
+        """Says why something is not met, if anybody asks."""
+        if self.failure is not None:
+            self.failure(len(self.trail), node, text.format(*parts) if parts else text)
+        return FAILED
+
+    def bind(self, key: Key, thing: Bound) -> None:
+        """Keeps what stands for a part, until it is taken back."""
+        self.bound[key] = thing
+        self.trail.append(key)
+
+    def choose(
+        self, term: Term, value: Value, rest: Goals, ways: Callable[[Goals], Iterator[Goals]]
+    ) -> Goals:
+        """The first way that leads on to the rest; the others are kept."""
+        state = Cell(term, value, rest)
+        if self.failed and not self.failed.isdisjoint(self._keys(state)):
+            return FAILED
+        choice = Choice(len(self.trail), state)
+        choice.ways = ways(Cell(Reached(choice), value, rest))
+        self.choices.append(choice)
+        return self.back()
+
+    def _keys(self, state: Cell) -> tuple[tuple[object, ...], tuple[object, ...]]:
+        """All that a failure can hang on: of the choice itself, and of all that is to be met."""
+        bound: tuple[object, ...]
+        if self.plan.open or self.plan.ways:
+            bound = tuple((key, self.bound[key]) for key in self.trail)
+        else:
+            bound = tuple(self.bound.get(key) for key in self.shared)
+        return (state.term, state.value, bound), (self._tag(state), bound)
+
+    def _tag(self, state: Cell) -> int:
+        """A number that equal cells with equal rests share."""
+        untagged: list[Cell] = []
+        goals: Goals = state
+        while goals is not None and not goals.tag:
+            untagged.append(goals)
+            goals = goals.rest
+        tag = goals.tag if goals is not None else 0
+        for cell in reversed(untagged):
+            if not isinstance(cell.term, Reached):
+                tag = self.tags.setdefault((cell.term, cell.value, tag), len(self.tags) + 1)
+            cell.tag = tag
+        return state.tag
+
+    def back(self) -> Goals:
+        """The next way from the last choice that has one."""
+        while self.choices:
+            choice = self.choices[-1]
+            while len(self.trail) > choice.mark:
+                del self.bound[self.trail.pop()]
+            for way in choice.ways:
+                return way
+            self.choices.pop()
+            if self.steps > _SMALL and not choice.tainted:
+                alone, whole = self._keys(choice.state)
+                self.failed.add(whole if choice.reached else alone)
+        return FAILED
+
+    # -- the whole ----------------------------------------------------------------------------
+
+    def finish(self) -> Match | None:
+        """The match, unless its nodes have to stay for somebody else."""
+        results = self._results()
+        found = {n: None for n in self.bound.values() if isinstance(n, Node)}
+        nodes = tuple(sorted(found, key=lambda n: n._rank))
+        for node in nodes:
+            for value in node.results:
+                if value in results:
+                    continue
+                for use in value._uses:
+                    if use.node not in found:
+                        self.no(node, "%{} is also used by {}", value.name, use.node.name)
+                        return None
+            if node.profile != nodes[-1].profile:
+                self.no(node, "follows another profile than {}", nodes[-1].name)
+                return None
+            if node._schemes:
+                self.no(node, "its {} is planned", next(iter(node._schemes)))
+                return None
+        if len(results) > 1 and not self._convex(found, results):
+            return None
+        match = Match(self.plan, dict(self.bound), results, nodes)
+        for test in self.pattern.tests:
+            if not test.holds(match):
+                self.no(match.root, "not so: {}", test.text)
+                return None
+        return match
+
+    def _results(self) -> tuple[Value, ...]:
+        return (
+            self.root,
+            *(self.bound_result(p) for p in range(1, len(self.pattern.results))),
+        )
+
+    def bound_result(self, place: int) -> Value:
+        """A result that was found."""
+        found = self.bound[f"result {place}"]
+        assert isinstance(found, Value)
+        return found
+
+    def _convex(self, found: Mapping[Node, None], results: tuple[Value, ...]) -> bool:
+        """Whether no operand of the matched nodes is made from one of their results."""
+        least = min(value.node._rank for value in results)
+        todo = [v.node for n in found for v in n._operands.values() if v.node not in found]
+        seen = set(todo)
+        while todo:
+            node = todo.pop()
+            for value in node._operands.values():
+                if value.node in found:
+                    self.no(node, "stands between the pattern's own nodes")
+                    return False
+                if value.node._rank > least and value.node not in seen:
+                    seen.add(value.node)
+                    todo.append(value.node)
+        return True
+
+    # -- one op -------------------------------------------------------------------------------
+
+    def met(self, term: Op, node: Node, rest: Goals) -> Goals:
+        """Whether a node is what an op of the pattern says; goes on with its operands."""
+        known = self.bound.get(term)
+        if known is not None:
+            return (
+                rest if known is node else self.no(node, "stands where {} did", thing_name(known))
+            )
+        if node.op not in term.ops:
+            return self.no(node, "is {}, not {}", node_words(node), " or ".join(term.ops))
+        if not self.pattern.codes and node.op not in _CODED:
+            if any(value.type.quant is not None for value in node.results):
+                return self.no(node, "makes codes, and the pattern is of real numbers")
+        if not self._attrs(term, node, node._attrs):
+            return FAILED
+        for test in term.tests:
+            if not test.holds(node):
+                return self.no(node, "not so: {}", test.text)
+        self.bind(term, node)
+        return self._operands(term, node, rest)
+
+    def _attrs(self, term: Op, node: Node, attrs: Mapping[str, attributes.Attr]) -> bool:
+        for name, wanted in term.attrs.items():
+            found = attrs.get(name)
+            if isinstance(wanted, Condition):
+                if not wanted.holds(found):
+                    self.no(node, "{} = {!r}: not so: {}", name, found, wanted.text)
+                    return False
+            elif not attributes.same(found, wanted):
+                self.no(node, "{} is {!r}, not {!r}", name, found, wanted)
+                return False
+        return True
+
+    def _operands(self, term: Op, node: Node, rest: Goals) -> Goals:
+        slots = node._operands
+        if not term.others and (stray := _stray(term, slots)):
+            return self.no(node, "has {}, of which the pattern says nothing", stray)
+        wanted = term.operands
+        a, b = wanted.get("a"), wanted.get("b")
+        if term.swaps and isinstance(a, Term) and isinstance(b, Term):
+            x, y = slots.get("a"), slots.get("b")
+            if x is not y and x and y and spec(node.op).traits.commutative and a is not b:
+                pairs = ((x, y), (y, x))
+
+                def ways(rest: Goals) -> Iterator[Goals]:
+                    return (Cell(a, p, Cell(b, q, rest)) for p, q in pairs)
+
+                return self.choose(_Sides(term), node.results[0], rest, ways)
+        for slot in reversed(wanted):
+            rest = self.operand(node, slot, wanted[slot], rest)
+            if rest is FAILED:
+                return rest
+        return rest
+
+    def operand(self, node: Node, slot: str, wanted: Operand, rest: Goals) -> Goals:
+        """What is to be met in one slot."""
+        if isinstance(wanted, Many | Every):
+            return self._list(node, slot, wanted, rest)
+        value = node._operands.get(slot)
+        if isinstance(wanted, Maybe):
+            return rest if value is None else Cell(wanted.term, value, rest)
+        if wanted is None:
+            return rest if value is None else self.no(node, "{} is not empty", slot)
+        return self.no(node, "{} is empty", slot) if value is None else Cell(wanted, value, rest)
+
+    def _list(self, node: Node, slot: str, wanted: Many | Every, rest: Goals) -> Goals:
+        values = node.variadic(slot)
+        if isinstance(wanted, Every):
+            if len(values) < wanted.least:
+                return self.no(node, "has {} operands, not {}", len(values), wanted.least)
+            self.bind(wanted, len(values))
+            for i in range(len(values) - 1, -1, -1):
+                rest = Cell(self.plan.round(wanted, i).body, values[i], rest)
+            return rest
+        items = wanted.items
+        tail = next((i for i, item in enumerate(items) if isinstance(item, Rest)), None)
+        if len(values) < len(items) - (tail is not None) or (
+            tail is None and len(values) > len(items)
+        ):
+            more = " or more" if tail is not None else ""
+            counted = len(items) - (tail is not None)
+            return self.no(node, "has {} operands, not {}{}", len(values), counted, more)
+        if spec(node.op).traits.commutative and len(items) > 1 and values:
+            return Cell(Deal(items, tuple(values)), values[0], rest)
+        if tail is not None:
+            end = len(values) - (len(items) - tail - 1)
+            loose, item = tuple(values[tail:end]), items[tail]
+            if isinstance(item, Rest) and item.name:
+                self.bind(item.name, loose)
+            values = [*values[:tail], *values[end:]]
+        terms = [item for item in items if isinstance(item, Term)]
+        for term, value in zip(reversed(terms), reversed(values), strict=True):
+            rest = Cell(term, value, rest)
+        return rest
+
+
+def _stray(term: Op, slots: Mapping[str, Value]) -> str:
+    """A slot that holds something and is not named."""
+    for slot in slots:
+        if slot not in term.operands and slot.partition(".")[0] not in term.operands:
+            return slot
+        if slot not in term.operands and not slot.rpartition(".")[2].isdigit():
+            return slot  # a companion of a slot that is named
+    return ""
+
+
+def node_words(node: Node) -> str:
+    """Its op, or the ops of its stages."""
+    return " |> ".join(stage.op for stage in node.stages) or node.op
+
+
+def thing_name(thing: Bound) -> str:
+    """The name of what is bound."""
+    return thing.name if isinstance(thing, Node | Value) else str(thing)

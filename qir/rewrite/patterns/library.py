@@ -1,0 +1,96 @@
+"""Patterns by name: those of every pass that is installed, and those that a user writes as text."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from pathlib import Path
+
+from qir import registry
+from qir.errors import InputError, PluginError, UsageError
+from qir.rewrite.patterns.conditions import Place
+from qir.rewrite.patterns.parser import parse_pattern
+from qir.rewrite.patterns.pattern import Pattern
+from qir.rewrite.patterns.rewriting import PatternPass
+from qir.rewrite.runner.contract import Pass
+
+SUFFIX = ".pattern"
+
+
+def patterns() -> Iterator[tuple[str, Pattern]]:
+    """Every pattern of a pass that is installed, by `pass.pattern`; broken passes are left out."""
+    for name in registry.names("qir.passes"):
+        try:
+            found = registry.find("qir.passes", name)
+        except PluginError:
+            continue
+        if isinstance(found, type) and issubclass(found, PatternPass):
+            for rewrite in found.rewrites:
+                yield f"{name}.{rewrite.name}", rewrite.pattern
+
+
+def places() -> Iterator[tuple[str, Place]]:
+    """Every place of an installed pass that is written in Python, by `pass.place`."""
+    for name in registry.names("qir.passes"):
+        try:
+            found = registry.find("qir.passes", name)
+        except PluginError:
+            continue
+        if isinstance(found, type) and issubclass(found, Pass):
+            for place in found.places:
+                yield f"{name}.{place.name}", place
+
+
+def find_places(text: str) -> list[tuple[str, Place]]:
+    """The places of that name, or of the pass of that name; none where there are none."""
+    return [(n, place) for n, place in places() if text in (n, n.partition(".")[0])]
+
+
+def find_patterns(text: str) -> list[Pattern]:
+    """Every pattern of the pass of that name; else the one that `find_pattern` finds."""
+    held = [wanted for name, wanted in patterns() if name.partition(".")[0] == text]
+    return held or [find_pattern(text)]
+
+
+def find_pattern(text: str) -> Pattern:
+    """A pattern by its name, a file that holds its text, or the text itself.
+
+    Raises UsageError for a name that none has or that several have, ParseError for text that is
+    none.
+    """
+    if "(" in text or "{" in text:
+        return parse_pattern(text)
+    if text.endswith(SUFFIX):
+        return _read(Path(text))
+    known = dict(patterns())
+    if text in known:
+        return known[text]
+    found = [name for name in known if name.partition(".")[2] == text]
+    if len(found) == 1:
+        return known[found[0]]
+    if found:
+        raise UsageError(f"pattern {text}: {' and '.join(found)} have that name; name one in full")
+    owner = text.partition(".")[0]
+    if owner in registry.names("qir.passes") and not any(k.startswith(f"{owner}.") for k in known):
+        registry.find("qir.passes", owner)  # what is wrong with it comes first
+        if named := [name for name, _ in places() if name.startswith(f"{owner}.")]:
+            raise UsageError(f"no place {text!r}; pass {owner} has {' and '.join(named)}")
+        raise UsageError(
+            f"pass {owner} finds its places without patterns; write what it looks for as one,"
+            " such as 'relu(conv2d(%x, %w, ...))'"
+        )
+    every = [*known, *(name.partition(".")[2] for name in known)]
+    near = difflib.get_close_matches(text, every, 1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    raise UsageError(
+        f"no pattern {text!r}; {hint}write one, such as 'relu(conv2d(%x, %w, ...))', or name one"
+        " that `qir passes NAME` lists"
+    )
+
+
+def _read(path: Path) -> Pattern:
+    try:
+        return parse_pattern(path.read_text(encoding="utf-8"), path.stem)
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise InputError(f"{path}: {reason}") from None

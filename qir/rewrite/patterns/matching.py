@@ -1,0 +1,61 @@
+"""Laying a pattern on a graph: where it fits, and what stands for each of its parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from qir.ir.graph import Graph
+from qir.ir.node import Node, Value
+from qir.rewrite.patterns.attempt import Attempt
+from qir.rewrite.patterns.goals import FAILED, Cell, Goals, Result
+from qir.rewrite.patterns.match import Match
+from qir.rewrite.patterns.pattern import Pattern
+from qir.rewrite.patterns.prefilter import candidates
+from qir.rewrite.patterns.steps import STEPS
+
+_MOST_STEPS = 20_000
+"""An attempt of more steps is given up: the cost of a match is bounded."""
+
+
+def match_from(
+    pattern: Pattern, value: Value, failure: Callable[[int, Node, str], None] | None = None
+) -> Match | None:
+    """The match whose first result is that value; `failure` is asked for each condition's words."""
+    run = Attempt(pattern, value, failure)
+    goals: Goals = None
+    for place in range(len(pattern.results) - 1, 0, -1):
+        goals = Cell(Result(place), value, goals)
+    goals = Cell(pattern.results[0], value, goals)
+    while True:
+        if goals is None:
+            match = run.finish()
+            if match is not None:
+                return match
+            for choice in run.choices:
+                choice.tainted = True
+            goals = run.back()
+        elif goals is FAILED:
+            goals = run.back()
+        else:
+            run.steps += 1
+            if run.steps > _MOST_STEPS:
+                run.no(value.node, "given up: it can be laid on in too many ways")
+                return None
+            goals = STEPS[type(goals.term)](run, goals.term, goals.value, goals.rest)
+        if goals is FAILED and not run.choices:
+            return None
+
+
+def match_at(pattern: Pattern, node: Node) -> Match | None:
+    """The match of which a node makes the first result; the first one, where there are several."""
+    for value in node.results:
+        match = match_from(pattern, value)
+        if match is not None:
+            return match
+    return None
+
+
+def matches(graph: Graph, pattern: Pattern) -> list[Match]:
+    """Every place where a pattern fits, last ones first; places may overlap."""
+    found = (match_at(pattern, node) for node in reversed(candidates(graph, [pattern])))
+    return [match for match in found if match is not None]

@@ -1,0 +1,289 @@
+"""What is known of a pattern before it meets a graph: names, shared terms, rounds, ways in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from types import EllipsisType
+
+from qir.errors import UsageError
+from qir.rewrite.patterns.terms import (
+    Chain,
+    Either,
+    Every,
+    Key,
+    Many,
+    Maybe,
+    Op,
+    Operand,
+    Out,
+    Repeat,
+    Rest,
+    Term,
+    Var,
+    children,
+    key_of,
+    operands,
+    terms_in,
+)
+
+_DEEPEST = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """The body as one round has it, and what its terms are there."""
+
+    body: Term
+    flow: str
+    twins: Mapping[Key, Key]
+
+
+@dataclass
+class Plan:
+    """A pattern, looked through once."""
+
+    name: str
+    results: tuple[Term, ...]
+    names: dict[str, Key] = field(default_factory=dict)
+    counts: dict[Key, int] = field(default_factory=dict)
+    edges: int = 0
+    """Operands that the pattern has: no inner value of a match has more uses."""
+    open: bool = False
+    """Whether a match may have any number of operands."""
+    endless: bool = False
+    """Whether a match may have any number of nodes."""
+    depth: int = 0
+    """How many nodes below a result the furthest one of a match may lie."""
+    ways: list[tuple[Term, ...]] = field(default_factory=list)
+    """For each result but the first: terms from it down to one that is bound before."""
+    _private: dict[Repeat | Every, frozenset[Key]] = field(default_factory=dict)
+    _rounds: dict[tuple[Repeat | Every, int], Round] = field(default_factory=dict)
+
+    @cached_property
+    def shared(self) -> tuple[Key, ...]:
+        """What more than one place refers to."""
+        return tuple(key for key, count in self.counts.items() if count > 1)
+
+    def repeats(self, name: str) -> bool:
+        """Whether a name is of the rounds of a repetition, and has something in each."""
+        return any(self.names[name] in private for private in self._private.values())
+
+    def round(self, term: Repeat | Every, index: int) -> Round:
+        """The body of a repetition with terms of its own."""
+        found = self._rounds.get((term, index))
+        if found is None:
+            twins: dict[Key, Key] = {}
+            body = term.body if isinstance(term, Repeat) else term.term
+            made = self._twin(body, index, self._private[term], twins)
+            flow = str(twins[term.flow.name]) if isinstance(term, Repeat) else ""
+            found = self._rounds[term, index] = Round(made, flow, twins)
+        return found
+
+    def _twin(self, term: Term, index: int, private: frozenset[Key], twins: dict[Key, Key]) -> Term:
+        """A term with other names, save for what stands outside too."""
+        key = key_of(term)
+        if key is not None and key not in private:
+            return term
+        if key is not None and not isinstance(term, Var) and key in twins:
+            known = twins[key]
+            assert isinstance(known, Term)
+            return known
+        made = term
+        match term:
+            case Var():
+                twins[term.name] = f"{term.name}@{index}"
+                return replace(term, name=f"{term.name}@{index}")
+            case Op():
+                slots = {
+                    s: self._twin_operand(o, index, private, twins)
+                    for s, o in term.operands.items()
+                }
+                made = replace(term, operands=slots)
+            case Out():
+                inner = self._twin(term.op, index, private, twins)
+                assert isinstance(inner, Op)
+                return replace(term, op=inner)
+            case Either():
+                terms = tuple(self._twin(t, index, private, twins) for t in term.terms)
+                return replace(term, terms=terms)
+            case Chain():
+                stages: list[Op | EllipsisType] = []
+                for stage in term.stages:
+                    if isinstance(stage, Op):
+                        slots = {
+                            s: self._twin_operand(o, index, private, twins)
+                            for s, o in stage.operands.items()
+                        }
+                        stage = replace(stage, operands=slots)
+                    stages.append(stage)
+                made = replace(term, stages=tuple(stages))
+            case Repeat():
+                body = self._twin(term.body, index, private, twins)
+                flow = self._twin(term.flow, index, private, twins)
+                start = self._twin(term.start, index, private, twins)
+                assert isinstance(flow, Var)
+                made = replace(term, body=body, flow=flow, start=start)
+                self._keep(term, made, twins)
+        if key is not None:
+            twins[key] = made
+        return made
+
+    def _twin_operand(
+        self, operand: Operand, index: int, private: frozenset[Key], twins: dict[Key, Key]
+    ) -> Operand:
+        match operand:
+            case Maybe():
+                return Maybe(self._twin(operand.term, index, private, twins))
+            case Many():
+                items: list[Term | Rest] = []
+                for item in operand.items:
+                    if isinstance(item, Rest):
+                        name = f"{item.name}@{index}" if item.name else ""
+                        twins[item.name] = name
+                        items.append(Rest(name))
+                    else:
+                        items.append(self._twin(item, index, private, twins))
+                return Many(tuple(items))
+            case Every():
+                made = replace(operand, term=self._twin(operand.term, index, private, twins))
+                self._keep(operand, made, twins)
+                twins[operand] = made
+                return made
+            case Term():
+                return self._twin(operand, index, private, twins)
+        return operand
+
+    def _keep(self, old: Repeat | Every, new: Repeat | Every, twins: Mapping[Key, Key]) -> None:
+        """What was private to a repetition is private to its twin, under the twin's names."""
+        own = frozenset(twins.get(key, key) for key in self._private[old])
+        self._private[new] = own
+
+
+def plan(name: str, results: tuple[Term, ...]) -> Plan:
+    """The plan of a pattern; UsageError where two things have one name, or lie apart."""
+    out = Plan(name, results)
+    seen: set[Term] = set()
+    for result in results:
+        out.depth = max(out.depth, _height(out, result, {}, 1))
+        _count(out, result, seen)
+    named: dict[str, list[Op]] = {}
+    for term in seen:
+        if isinstance(term, Op) and not term.name and len(term.ops) == 1:
+            named.setdefault(term.ops[0], []).append(term)
+    for op, terms in named.items():
+        if len(terms) == 1:
+            out.names.setdefault(op, terms[0])
+    _find_private(out)
+    for place, result in enumerate(results[1:], 1):
+        out.ways.append(_way(out, place, result))
+    return out
+
+
+def _height(out: Plan, term: Term, known: dict[Term, int], depth: int) -> int:
+    """How many terms lie one below the other."""
+    if depth > _DEEPEST:
+        raise UsageError(f"pattern {out.name}: ops within ops, more than {_DEEPEST} deep")
+    if term not in known:
+        below = [_height(out, t, known, depth + 1) for t in children(term)]
+        known[term] = 1 + max(below, default=0)
+    return known[term]
+
+
+def _name(out: Plan, name: str, key: Key) -> None:
+    if not name:
+        return
+    if name in out.names and out.names[name] != key:
+        raise UsageError(f"pattern {out.name}: two things are named {name}")
+    out.names[name] = key
+
+
+def _count(out: Plan, term: Term, seen: set[Term]) -> None:
+    key = key_of(term)
+    if key is not None:
+        out.counts[key] = out.counts.get(key, 0) + 1
+    if isinstance(term, Var):
+        _name(out, term.name, term.name)
+    if term in seen:
+        return
+    seen.add(term)
+    if isinstance(term, Op | Chain | Repeat):
+        _name(out, term.name, term)
+    out.open = (
+        out.open or isinstance(term, Repeat | Chain) or (isinstance(term, Op) and term.others)
+    )
+    out.endless = out.endless or isinstance(term, Repeat)
+    for operand in operands(term):
+        out.edges += 1
+        if isinstance(operand, Every):
+            _name(out, operand.name, operand)
+            out.open = True
+        if isinstance(operand, Many):
+            for item in operand.items:
+                if isinstance(item, Rest):
+                    _name(out, item.name, item.name)
+                    out.open = True
+                out.edges += 1
+    for below in children(term):
+        _count(out, below, seen)
+
+
+def _keys(term: Term, stop: Term | Every | None, into: set[Key]) -> None:
+    """Keys in a term, but for what lies in the body of `stop`."""
+    key = key_of(term)
+    if key is not None:
+        if not isinstance(key, str) and key in into:
+            return
+        into.add(key)
+    if isinstance(term, Repeat):
+        into.add(term.flow.name)
+        if term is not stop:
+            _keys(term.body, stop, into)
+        _keys(term.start, stop, into)
+        return
+    for operand in operands(term):
+        if isinstance(operand, Every):
+            into.add(operand)
+            if operand is stop:
+                continue
+        if isinstance(operand, Many):
+            into.update(i.name for i in operand.items if isinstance(i, Rest) and i.name)
+        for below in terms_in(operand):
+            _keys(below, stop, into)
+    if not isinstance(term, Op | Chain):
+        for below in children(term):
+            _keys(below, stop, into)
+
+
+def _find_private(out: Plan) -> None:
+    loops: set[Repeat | Every] = set()
+    everything: set[Key] = set()
+    for result in out.results:
+        _keys(result, None, everything)
+    loops.update(key for key in everything if isinstance(key, Repeat | Every))
+    for loop in loops:
+        outside: set[Key] = set()
+        for result in out.results:
+            _keys(result, loop, outside)
+        inside: set[Key] = set()
+        _keys(loop.body if isinstance(loop, Repeat) else loop.term, None, inside)
+        if isinstance(loop, Repeat):
+            outside.discard(loop.flow.name)
+            inside.add(loop.flow.name)
+        out._private[loop] = frozenset(inside - outside)
+
+
+def _way(out: Plan, place: int, result: Term) -> tuple[Term, ...]:
+    """From a result down to what an earlier result binds; UsageError where there is nothing."""
+    before: set[Key] = set()
+    for earlier in out.results[:place]:
+        _keys(earlier, None, before)
+    todo: list[tuple[Term, ...]] = [(result,)]
+    for way in todo:
+        last = way[-1]
+        if key_of(last) in before and not isinstance(last, Repeat):
+            return way
+        if isinstance(last, Op | Out):
+            todo += [(*way, below) for below in children(last)]
+    raise UsageError(f"pattern {out.name}: result {place} has nothing in common with those before")

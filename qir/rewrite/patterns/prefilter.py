@@ -1,0 +1,185 @@
+"""Which nodes are worth laying patterns on, found in one pass over an integer view of the graph.
+
+Each op of a pattern has a bit. A node has the bit where its op is the same, its results have no
+more uses than the whole pattern has operands, and for each op below it some operand's producer has
+that op's bit; so a node that has a result's bit stands on the ops that the pattern is made of.
+Types, attributes, slots and sameness are left to the match itself.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from qir.errors import UsageError
+from qir.ir.graph import Graph
+from qir.ir.node import Node
+from qir.rewrite.patterns._view import View
+from qir.rewrite.patterns.pattern import Pattern
+from qir.rewrite.patterns.terms import Chain, Either, Every, Many, Number, Op, Out, Repeat, Term
+
+GROUP = ""
+"""Stands for a group of stages where ops are named."""
+_BITS = 64
+_ANY = (1 << 31) - 1
+
+
+def roots(pattern: Pattern) -> frozenset[str]:
+    """The ops that may make a pattern's first result; UsageError where that may be any."""
+    return frozenset(_roots(pattern, pattern.results[0]))
+
+
+def _roots(pattern: Pattern, term: Term) -> Iterable[str]:
+    match term:
+        case Op():
+            return term.ops
+        case Out():
+            return term.op.ops
+        case Chain():
+            return (GROUP,)
+        case Either():
+            return [op for one in term.terms for op in _roots(pattern, one)]
+        case Repeat():
+            first = _roots(pattern, term.body)
+            return [*first, *(_roots(pattern, term.start) if term.least == 0 else ())]
+    raise UsageError(f"pattern {pattern.name}: its first result may be anything; name an op")
+
+
+def candidates(graph: Graph, patterns: Sequence[Pattern]) -> list[Node]:
+    """Nodes at which one of the patterns may fit, producers first."""
+    tables = _tables(tuple(patterns))
+    if not tables:
+        return []
+    numbers = tables[0].numbers
+    view = View(graph, numbers, GROUP)
+    found = [view.candidates(t.rows, t.tests, t.needs, t.goals) for t in tables]
+    if len(found) == 1:
+        return found[0]
+    every = {node: None for nodes in found for node in nodes}
+    return sorted(every, key=lambda node: node._rank)
+
+
+@dataclass(frozen=True)
+class _Table:
+    """Terms of some patterns, as the view reads them."""
+
+    numbers: dict[str, int]
+    rows: array[int]
+    tests: array[int]
+    needs: array[int]
+    goals: int
+
+
+@lru_cache(maxsize=256)
+def _tables(patterns: tuple[Pattern, ...]) -> list[_Table]:
+    """Tables of at most so many terms as there are bits, each with whole patterns in it."""
+    numbers: dict[str, int] = {}
+    sets = [_Bits()]
+    for pattern in patterns:
+        made = _bits(pattern, _Bits())
+        if len(sets[-1].rows) + len(made.rows) > _BITS:
+            sets.append(_Bits())
+        _bits(pattern, sets[-1])
+    for bits in sets:
+        for ops, _, _ in bits.rows:
+            for op in ops:
+                numbers.setdefault(op, len(numbers))
+    return [_table(bits, numbers) for bits in sets if bits.rows]
+
+
+@dataclass
+class _Bits:
+    """Terms with a bit each: ops, most uses, needs; and what is known of terms."""
+
+    rows: list[tuple[tuple[str, ...], int, list[int]]] = field(default_factory=list)
+    known: dict[Term, int] = field(default_factory=dict)
+    goals: int = 0
+    constants: int = 0
+    room: int = _BITS
+
+
+def _bits(pattern: Pattern, bits: _Bits) -> _Bits:
+    facts = pattern.plan
+    most = _ANY if facts.open else facts.edges
+    tops = {t.op if isinstance(t, Out) else t for t in pattern.results}
+    root = pattern.results[0]
+    _roots(pattern, root)
+    bits.goals |= _mask(root, bits, most, tops, top=True)
+    return bits
+
+
+def _mask(term: Term, bits: _Bits, most: int, tops: set[Term], *, top: bool = False) -> int:
+    """The bits of which a node that meets a term has one; 0: it may be anything."""
+    match term:
+        case Op():
+            return _op_mask(term, bits, _ANY if top or term in tops else most, most, tops)
+        case Out():
+            return _mask(term.op, bits, most, tops, top=top)
+        case Chain():
+            return _chain_mask(term, bits)
+        case Number():
+            if not bits.constants and len(bits.rows) < bits.room:
+                bits.rows.append((("constant",), _ANY, []))
+                bits.constants = 1 << (len(bits.rows) - 1)
+            return bits.constants
+        case Either():
+            masks = [_mask(t, bits, most, tops, top=top) for t in term.terms]
+        case Repeat():
+            masks = [_mask(term.body, bits, most, tops, top=top)]
+            if term.least == 0:
+                masks.append(_mask(term.start, bits, most, tops, top=top))
+        case _:
+            return 0
+    if not all(masks):
+        return 0
+    whole = 0
+    for mask in masks:
+        whole |= mask
+    return whole
+
+
+def _chain_mask(term: Chain, bits: _Bits) -> int:
+    if term not in bits.known:
+        if len(bits.rows) >= bits.room:
+            return 0
+        bits.rows.append(((GROUP,), _ANY, []))
+        bits.known[term] = 1 << (len(bits.rows) - 1)
+    return bits.known[term]
+
+
+def _op_mask(term: Op, bits: _Bits, uses: int, most: int, tops: set[Term]) -> int:
+    if term in bits.known:
+        return bits.known[term]
+    if len(bits.rows) >= bits.room:
+        return 0  # the rest of a very large pattern is left to the match
+    place = len(bits.rows)
+    needs: list[int] = []
+    bits.rows.append((term.ops, uses, needs))
+    bits.known[term] = 1 << place
+    for operand in term.operands.values():
+        below: list[Term] = []
+        if isinstance(operand, Term):
+            below = [operand]
+        elif isinstance(operand, Many):
+            below = [item for item in operand.items if isinstance(item, Term)]
+        elif isinstance(operand, Every) and operand.least:
+            below = [operand.term]
+        needs += [mask for one in below if (mask := _mask(one, bits, most, tops))]
+    return bits.known[term]
+
+
+def _table(bits: _Bits, numbers: dict[str, int]) -> _Table:
+    by_op: list[list[int]] = [[] for _ in numbers]
+    for bit, (ops, _, _) in enumerate(bits.rows):
+        for op in dict.fromkeys(ops):
+            by_op[numbers[op]].append(bit)
+    rows, tests, needs = array("i", [0]), array("i"), array("Q")
+    for terms in by_op:
+        for bit in terms:
+            _, uses, wanted = bits.rows[bit]
+            tests.extend((bit, uses, len(needs), len(needs) + len(wanted)))
+            needs.extend(wanted)
+        rows.append(len(tests) // 4)
+    return _Table(numbers, rows, tests, needs, bits.goals)

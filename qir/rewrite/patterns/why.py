@@ -1,0 +1,141 @@
+"""Why a pattern does not match at a node: the first condition that failed, on the way that led on.
+
+The node may stand anywhere in the pattern: where its op is one of the pattern's inner ops, the
+pattern is laid on from the results to which it leads. Of all ways to lay it on, the one that met
+most parts before it failed is told; among equals the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from qir.errors import UsageError
+from qir.ir.node import Node, Value
+from qir.rewrite.patterns.match import Match
+from qir.rewrite.patterns.matching import match_from
+from qir.rewrite.patterns.pattern import Pattern
+from qir.rewrite.patterns.prefilter import GROUP, roots
+from qir.rewrite.patterns.terms import Chain, Op, Out, Term, children
+
+_MOST_ROOTS = 64
+_FURTHEST = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class WhyNot:
+    """What came of laying a pattern on a graph so that it holds a node."""
+
+    pattern: Pattern
+    match: Match | None
+    """The match that holds the node, if there is one."""
+    root: Node | None = None
+    """Where the pattern's result was laid."""
+    at: Node | None = None
+    """The node that failed."""
+    reason: str = ""
+    met: int = 0
+    """How many parts were met before."""
+
+    def __str__(self) -> str:
+        """In one line."""
+        if self.match is not None:
+            return f"{self.pattern.name} matches at {self.match.root.name}"
+        where = f" at {self.at.name}" if self.at else ""
+        laid = f" (laid on at {self.root.name})" if self.root and self.root is not self.at else ""
+        return f"{self.pattern.name} does not match{where}: {self.reason}{laid}"
+
+
+def why_not(pattern: Pattern, node: Node) -> WhyNot:
+    """Whether a pattern matches so that it holds a node, or what first stood in its way."""
+    best: WhyNot | None = None
+    for value in _roots(pattern, node):
+        found = _explain(pattern, value, node)
+        if found.match is not None:
+            return found
+        if best is None or found.met > best.met:
+            best = found
+    if best is not None:
+        return best
+    op = " |> ".join(stage.op for stage in node.stages) or node.op
+    ends = " or ".join(name or "a group" for name in sorted(roots(pattern)))
+    inside = any(node.op in term.ops for term in _ops(pattern))
+    if inside:
+        reason = f"it is {op}, but leads to no {ends} as the pattern's {op} does"
+    else:
+        reason = f"it is {op}, which the pattern does not have; it ends in {ends}"
+    return WhyNot(pattern, None, None, node, reason)
+
+
+def nearest(patterns: Iterable[Pattern], node: Node) -> WhyNot:
+    """Of several patterns the first that matches, or else the one that came furthest."""
+    best: WhyNot | None = None
+    for pattern in patterns:
+        found = why_not(pattern, node)
+        if found.match is not None:
+            return found
+        if best is None or (found.met, found.root is not None) > (best.met, best.root is not None):
+            best = found
+    if best is None:
+        raise UsageError("no pattern is given")
+    return best
+
+
+def _explain(pattern: Pattern, value: Value, wanted: Node) -> WhyNot:
+    failures: list[tuple[int, Node, str]] = []
+
+    def failed(met: int, node: Node, text: str) -> None:
+        if not failures or met > failures[-1][0]:
+            failures.append((met, node, text))
+
+    match = match_from(pattern, value, failed)
+    if match is not None and wanted in match.nodes:
+        return WhyNot(pattern, match, value.node)
+    if match is not None:
+        reason = f"the match there takes {wanted.op} elsewhere"
+        return WhyNot(pattern, None, value.node, wanted, reason)
+    if not failures:
+        return WhyNot(pattern, None, value.node, value.node, "it can be laid on in no way")
+    met, node, text = failures[-1]
+    return WhyNot(pattern, None, value.node, node, text, met)
+
+
+def _ops(pattern: Pattern) -> Iterator[Op]:
+    seen: set[Term] = set()
+    todo: list[Term] = list(reversed(pattern.results))
+    while todo:
+        term = todo.pop()
+        if term in seen:
+            continue
+        seen.add(term)
+        if isinstance(term, Op):
+            yield term
+        todo += reversed(list(children(term)))
+
+
+def _roots(pattern: Pattern, node: Node) -> Iterator[Value]:
+    """Values at which the pattern may be laid on so that it holds a node, the nearest first."""
+    tops = roots(pattern)
+    inner = {op for term in _ops(pattern) for op in term.ops}
+    groups = any(isinstance(r, Chain) for r in pattern.results)
+    seen: dict[Node, None] = {node: None}
+    level = [node] if node.op in inner or (node.stages and groups) else []
+    depth, count = 0, 0
+    facts = pattern.plan
+    while level and depth <= (_FURTHEST if facts.endless else facts.depth):
+        for one in level:
+            if (GROUP if one.stages else one.op) in tops:
+                yield one.results[min(_index(pattern), len(one.results) - 1)]
+                count += 1
+                if count >= _MOST_ROOTS:
+                    return
+        users = dict.fromkeys(u for one in level for v in one.results for u in v.users)
+        level = [u for u in users if u not in seen][:_MOST_ROOTS]
+        seen.update(dict.fromkeys(level))
+        depth += 1
+
+
+def _index(pattern: Pattern) -> int:
+    """Which result of its op the pattern's first result is."""
+    first = pattern.results[0]
+    return first.index if isinstance(first, Out) else 0

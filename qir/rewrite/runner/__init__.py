@@ -1,0 +1,1 @@
+"""The pass runner: contracts, validation, bisection and the journal."""

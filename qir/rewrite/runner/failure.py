@@ -1,0 +1,104 @@
+"""What is said of a pass that fails: where it was, and the nodes around."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+from types import TracebackType
+
+from qir.errors import (
+    GraphError,
+    OpError,
+    ParseError,
+    PassError,
+    QirError,
+    TypeRuleError,
+    VerifyError,
+)
+from qir.ir.graph import Graph
+from qir.ir.node import Node
+from qir.rewrite.runner.blame import located
+from qir.rewrite.runner.numbering import Numbering
+from qir.rewrite.runner.timeout import TooLong
+
+AROUND = 10
+"""Nodes that are shown, the one that it is about among them."""
+FAULTS = (GraphError, TypeRuleError, ParseError, OpError, VerifyError)
+"""What a pass does not raise on purpose."""
+
+
+def failed(name: str, error: BaseException, numbering: Numbering) -> tuple[QirError, str]:
+    """The error to raise where a pass raised one, and the node that it was at, if any.
+
+    What was meant for a user stays what it is; raised within a rewrite, it says which.
+    """
+    node = _node_of(error, numbering)
+    at = f"{numbering.path}{node.name}" if node else ""
+    plain = isinstance(error, QirError | TooLong)
+    said = str(error) if plain else f"{type(error).__name__}: {error}".rstrip(": ")
+    named = said.startswith(f"pass {name}")
+    if isinstance(error, QirError) and not isinstance(error, (PassError, *FAULTS)):
+        if numbering.last is None or named:
+            return error, at
+        return type(error)(f"pass {name}: {numbering.last}: {said}"), at
+    if not (isinstance(error, PassError) and named):
+        said = f"pass {name}: {place(numbering, at)}: {said}"
+    return PassError(said), at
+
+
+def noted(error: QirError, node: str, *graphs: Graph, beside: Iterable[str] = ()) -> QirError:
+    """An error with ten nodes as a note: around one, in the first graph that has it.
+
+    Where none has it they are around the first of those that stood beside it; where it is about
+    no node, they are the first ones of the first graph.
+    """
+    shown = next(filter(None, (around(graph, node) for graph in graphs)), "")
+    for other in () if shown else beside:
+        shown = shown or next(filter(None, (around(graph, other) for graph in graphs)), "")
+    error.add_note(shown or _beginning(graphs[0]))
+    return error
+
+
+def around(graph: Graph, name: str) -> str:
+    """Ten nodes of the graph or body that has a node of that name, an arrow at it.
+
+    The name may have the path of its body before it.
+    """
+    found = located(graph, name) if name else None
+    if found is None:
+        return ""
+    path, wanted, part = found
+    nodes = list(part)
+    at = nodes.index(wanted)
+    first = max(0, min(at - AROUND // 2, len(nodes) - AROUND))
+    lines = [f"{'->' if n is wanted else '  '} {n!r}" for n in nodes[first : first + AROUND]]
+    where = f"{graph.name}/{path}".removesuffix("/")
+    return "\n".join([f"in {where}:", *lines])
+
+
+def _beginning(graph: Graph) -> str:
+    lines = [f"   {node!r}" for node in islice(graph, AROUND)]
+    return "\n".join([f"{graph.name} begins with:", *lines])
+
+
+def place(numbering: Numbering, node: str) -> str:
+    """The rewrite that a pass was in, else the node that it was at, in words."""
+    if numbering.last is not None:
+        return str(numbering.last)
+    return f"at {node}, before any rewrite" if node else "before any rewrite, at no node"
+
+
+def _node_of(error: BaseException, numbering: Numbering) -> Node | None:
+    """The node that a pass was at: of its last rewrite, else what its innermost frames hold."""
+    if numbering.nodes:
+        return numbering.nodes[0]
+    frames: list[TracebackType] = []
+    trace = error.__traceback__
+    while trace is not None:
+        frames.append(trace)
+        trace = trace.tb_next
+    for frame in reversed(frames):
+        held = (v for v in frame.tb_frame.f_locals.values() if isinstance(v, Node))
+        if (node := next((n for n in held if n.results), None)) is not None:
+            return node
+    return None

@@ -1,0 +1,141 @@
+"""Numbers rewrites as they are done, keeps what they were, and stops after so many."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from qir.errors import PassError
+from qir.ir.graph import Graph
+from qir.ir.node import Node, Value
+from qir.ir.origin import Origin
+from qir.rewrite.runner.filter import watching
+
+WHOLE = "all of it"
+"""The one rewrite of a pass that asks for none of its changes."""
+_MOST = 100
+"""Rewrites of one pass for each node of the graph, and as many hundreds more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One rewrite that was done."""
+
+    number: int
+    """From 1, through all passes of a run."""
+    by: str
+    """The pass."""
+    rewrite: str
+    node: str
+    """The name of its node before, with the path of the body that it lies in."""
+    origins: tuple[Origin, ...] = ()
+    """Of all nodes that it was about."""
+
+    def __str__(self) -> str:
+        return f"rewrite {self.rewrite} at {self.node}"
+
+
+@dataclass
+class Numbering:
+    """Who watches a run: `limit` rewrites are done and no more."""
+
+    graph: Graph
+    limit: int | None = None
+    steps: list[Step] = field(default_factory=list)
+    path: str = ""
+    stopped: bool = False
+    """Whether a rewrite was left out."""
+    nodes: tuple[Node, ...] = ()
+    """What the last rewrite was about."""
+    beside: tuple[Value, ...] = ()
+    """The operands that its node had, which tell where it stood when it is gone."""
+    asked: Callable[[], None] = lambda: None
+    """Called before each rewrite."""
+    _asked: Step | None = None
+    _seen: int = -1
+    _first: int = 0
+    _most: int = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether no more rewrites may be done."""
+        return self.limit is not None and len(self.steps) >= self.limit
+
+    @property
+    def last(self) -> Step | None:
+        """The last rewrite that this pass began; None where it asked for none."""
+        return self.steps[-1] if len(self.steps) > self._first else None
+
+    @property
+    def first(self) -> int:
+        """How many rewrites the passes before this one did."""
+        return self._first
+
+    @property
+    def told(self) -> Step | None:
+        """The last rewrite that this pass began, though it may have changed nothing."""
+        return self._asked
+
+    @property
+    def done(self) -> list[Step]:
+        """The rewrites of the pass that runs, or ran last."""
+        return self.steps[self._first :]
+
+    def begin(self) -> None:
+        """Forgets what the pass before was about, and allows this one so many rewrites."""
+        self._first, self.nodes, self.path = len(self.steps), (), ""
+        self.beside = ()
+        self._asked = None
+        self._most = _MOST * (len(self.graph) + _MOST)
+        self._seen = -1
+
+    def end(self, by: str, changed: int) -> tuple[Step, ...]:
+        """The rewrites of the pass that ran; one that asked for none has done one, if any."""
+        self._settle()
+        if changed and len(self.steps) == self._first and not self.stopped:
+            self.steps.append(Step(self._first + 1, by, WHOLE, self.graph.name))
+        return tuple(self.done)
+
+    def __call__(self, by: str, rewrite: str, nodes: tuple[Node, ...]) -> bool:
+        self._settle()
+        self.asked()
+        if self.full:
+            self.stopped = True
+            return False
+        node = nodes[0]
+        self.beside = tuple(node.operands.values())
+        if len(self.steps) - self._first >= self._most:
+            self.nodes = nodes
+            raise PassError(
+                f"pass {by}: rewrite {rewrite} at {node.name}: it goes on for ever; "
+                f"{self._most:,} rewrites were done"
+            )
+        origins = tuple(dict.fromkeys(o for n in nodes for o in n.origins))
+        number, name = len(self.steps) + 1, f"{self.path}{node.name}"
+        self._asked = Step(number, by, rewrite, name, origins)
+        self.steps.append(self._asked)
+        self.nodes, self._seen = nodes, self.graph.version
+        return True
+
+    def _settle(self) -> None:
+        """Takes back the number of a rewrite that changed nothing after all."""
+        if self._seen == self.graph.version and len(self.steps) > self._first:
+            self.steps.pop()
+        self._seen = -1
+
+
+@contextmanager
+def watched(numbering: Numbering) -> Iterator[None]:
+    """Has it asked before every rewrite; who watched before is asked too."""
+    outer = watching.get()
+
+    def ask(by: str, rewrite: str, nodes: tuple[Node, ...]) -> bool:
+        allowed = outer is None or outer(by, rewrite, nodes)
+        return allowed and numbering(by, rewrite, nodes)
+
+    token = watching.set(ask)
+    try:
+        yield
+    finally:
+        watching.reset(token)

@@ -1,0 +1,340 @@
+"""Passes as text: `fold-constants{limit=4096}`, `group{as=ort-1.31}`; options are a pass's fields.
+
+The type of a field says how its text is read. A field that no text can hold says by `option` how
+it is made from one, and under which name.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import inspect
+import textwrap
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, Field, dataclass, fields
+from enum import Enum
+from functools import cache
+from itertools import pairwise
+from types import NoneType, UnionType
+from typing import Literal, Union, get_args, get_origin, get_type_hints
+
+from qir import registry
+from qir.errors import PluginError, QirError, UsageError
+from qir.rewrite.runner.contract import Pass
+
+Read = Callable[["str | list[str]"], object]
+"""Makes a field's value of a text."""
+Write = Callable[[object], "str | list[str]"]
+"""The text, or texts, that a field's value was made of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option of a pass, as text has it."""
+
+    name: str
+    field: str
+    kind: str
+    """What its text is: a type, or the values that it may have."""
+    default: str
+    """The text of the default; empty where it must be given or cannot be written."""
+    doc: str
+    required: bool = False
+
+
+def option(
+    *, name: str = "", read: Read | None = None, write: Write | None = None, kind: str = ""
+) -> Mapping[str, object]:
+    """The metadata of a field whose text has another name, or is read by a function of its own.
+
+    `kind` says in a word what the text is. The function gets one text, or a list where the text is
+    one in brackets; it raises ValueError, or what QIR raises on purpose. `write` gives it back.
+    """
+    return {"name": name, "read": read, "write": write, "kind": kind}
+
+
+# -- what options there are -----------------------------------------------------------------------
+
+
+@cache
+def options(kind: type[Pass]) -> tuple[Option, ...]:
+    """The options of a pass, in the order of its fields."""
+    docs = dict(_docs(kind))
+    hints = get_type_hints(kind)
+    return tuple(
+        Option(
+            _name(row),
+            row.name,
+            row.metadata.get("kind") or _kind(hints[row.name]),
+            _default(row),
+            docs.get(row.name, ""),
+            row.default is MISSING and row.default_factory is MISSING,
+        )
+        for row in fields(kind)
+        if row.init
+    )
+
+
+def _name(row: Field[object]) -> str:
+    return row.metadata.get("name") or row.name.replace("_", "-")
+
+
+def _default(row: Field[object]) -> str:
+    if row.default is MISSING:
+        return ""
+    try:
+        return value_text(row.default)
+    except UsageError:
+        return ""
+
+
+def _kind(hint: object) -> str:
+    """A type in words: `int`, `float`, `yes or no`, `a|b`, `list of int`."""
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        return "|".join(map(str, parts))
+    if origin in (Union, UnionType):
+        return " or ".join("none" if p is NoneType else _kind(p) for p in parts)
+    if origin in (tuple, list, frozenset):
+        return f"list of {_kind(parts[0])}"
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return "|".join(str(member.value) for member in hint)
+    plain = {bool: "yes or no", int: "int", float: "float", str: "text"}
+    return plain.get(hint, getattr(hint, "__name__", str(hint)))  # type: ignore[call-overload,no-any-return]
+
+
+def _docs(kind: type) -> Iterator[tuple[str, str]]:
+    """The texts below fields, of the class and those it stems from."""
+    for each in reversed(kind.__mro__[:-1]):
+        try:
+            tree = ast.parse(textwrap.dedent(inspect.getsource(each)))
+        except (OSError, TypeError, SyntaxError):
+            continue
+        body = getattr(tree.body[0], "body", [])
+        for row, below in pairwise(body):
+            if isinstance(row, ast.AnnAssign) and isinstance(row.target, ast.Name):
+                if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
+                    yield row.target.id, " ".join(str(below.value.value).split())
+
+
+# -- passes as text -------------------------------------------------------------------------------
+
+
+def value_text(value: object) -> str:
+    """An option's value as text that reads back; UsageError where no text can hold it."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, Enum):
+        return value_text(value.value)
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, str):
+        plain = value and not set(value) & set(" ,;{}[]\"'=\\\n\t") and value.isprintable()
+        return value if plain else _quoted(value)
+    if isinstance(value, tuple | list | frozenset):
+        rows = sorted(value, key=str) if isinstance(value, frozenset) else value
+        return f"[{', '.join(map(value_text, rows))}]"
+    raise UsageError(f"{type(value).__name__} has no text")
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
+
+
+def options_text(one: Pass) -> str:
+    """A pass with the options that are not its defaults; `..` for what no text can hold."""
+    parts = []
+    for row in fields(one):
+        value = getattr(one, row.name)
+        default = row.default_factory() if row.default_factory is not MISSING else row.default
+        if not row.init or value is default or _same(value, default):
+            continue
+        try:
+            write = row.metadata.get("write")
+            parts.append(f"{_name(row)}={value_text(write(value) if write else value)}")
+        except UsageError:
+            parts.append(f"{_name(row)}=..")
+    return f"{one.name}{{{', '.join(parts)}}}" if parts else one.name
+
+
+def _same(value: object, default: object) -> bool:
+    try:
+        return type(value) is type(default) and bool(value == default)
+    except Exception:  # whatever a plugin's values do
+        return False
+
+
+def find_pass(name: str) -> type[Pass]:
+    """The pass of a name, loaded. Raises PluginError where there is none, or it is no pass."""
+    found = registry.find("qir.passes", name)
+    if not (isinstance(found, type) and issubclass(found, Pass)):
+        raise PluginError(f"pass {name!r} of {registry.owner('qir.passes', name)} is no Pass")
+    return found
+
+
+def parse_passes(text: str) -> tuple[Pass, ...]:
+    """Passes of a text, in order, with `;`, `,` or blanks between them.
+
+    Raises UsageError for text that is none, PluginError for a pass that is not there.
+    """
+    reader = _Reader(text)
+    found = list(reader.passes())
+    if not found:
+        raise UsageError(f"{text!r} names no pass")
+    return tuple(make_pass(name, given) for name, given in found)
+
+
+Given = dict[str, "str | list[str]"]
+"""Texts of options by name."""
+
+
+def make_pass(name: str, given: Given) -> Pass:
+    """A pass with options of texts; UsageError naming the options it has."""
+    kind = find_pass(name)
+    known = options(kind)
+    hints = get_type_hints(kind)
+    rows = {row.name: row for row in fields(kind)}
+    values: dict[str, object] = {}
+    for key, text in given.items():
+        row = next((o for o in known if key in (o.name, o.field)), None)
+        if row is None:
+            raise UsageError(_unknown(name, key, known))
+        if row.field in values:
+            raise UsageError(f"pass {name}: option {key} is given twice")
+        read = rows[row.field].metadata.get("read")
+        try:
+            values[row.field] = read(text) if read else _value(hints[row.field], text)
+        except QirError as error:
+            raise UsageError(f"pass {name}: option {key}: {error}") from error
+        except (ValueError, TypeError, KeyError):
+            said = value_text(text)
+            raise UsageError(f"pass {name}: option {key}: {said} is no {row.kind}") from None
+    if lacking := [o.name for o in known if o.required and o.field not in values]:
+        raise UsageError(f"pass {name} needs its option {lacking[0]}: {name}{{{lacking[0]}=...}}")
+    try:
+        return kind(**values)
+    except (ValueError, TypeError) as error:
+        raise UsageError(f"pass {name}: {error}") from error
+
+
+def _unknown(name: str, key: str, known: tuple[Option, ...]) -> str:
+    if not known:
+        return f"pass {name} has no options; {key!r} is none"
+    names = [row.name for row in known]
+    near = difflib.get_close_matches(key, names, 1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    return f"pass {name} has no option {key!r}; {hint}its options: {', '.join(names)}"
+
+
+def _value(hint: object, text: str | list[str]) -> object:
+    """A value of that type; ValueError where the text is none."""
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return _one_of(parts, text)
+    if origin in (tuple, list, frozenset):
+        rows = text if isinstance(text, list) else [text]
+        return (origin or tuple)(_value(parts[0], row) for row in rows)
+    if isinstance(text, list):
+        raise ValueError("a list")
+    if origin is Literal:
+        return {str(part): part for part in parts}[text]
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return {str(member.value): member for member in hint}[text]
+    if hint is bool:
+        return {"yes": True, "no": False, "true": True, "false": False}[text.lower()]
+    if hint in (int, float, str):
+        return hint(text)
+    raise UsageError(f"it holds {_kind(hint)}, which has no text; build the pass in Python")
+
+
+def _one_of(hints: tuple[object, ...], text: str | list[str]) -> object:
+    if NoneType in hints and text == "none":
+        return None
+    for hint in hints:
+        try:
+            if hint is not NoneType:
+                return _value(hint, text)
+        except (ValueError, KeyError):
+            continue
+    raise ValueError("none of them")
+
+
+class _Reader:
+    """Reads names with options in braces."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.at = 0
+
+    def passes(self) -> Iterator[tuple[str, Given]]:
+        while self._skip(" \t\n,;"):
+            name = self._word(" \t\n,;{")
+            yield name, self._options() if self._take("{") else {}
+
+    def _options(self) -> Given:
+        given: Given = {}
+        while self._skip(" \t\n,") and not self._take("}"):
+            key = self._word(" \t\n,={}")
+            self._skip(" \t\n")
+            if not key or not self._take("="):
+                raise self._fault(f"option {key!r} has no =" if key else "an option has no name")
+            if key in given:
+                raise UsageError(f"option {key} is given twice in {self.text!r}")
+            self._skip(" \t\n")
+            given[key] = self._list() if self._take("[") else self._text(",}")
+            self._skip(" \t\n")
+            if self._peek() not in (",", "}"):
+                raise self._fault("a comma or } is missing")
+        if self.text[self.at - 1] != "}":
+            raise self._fault("its } is missing")
+        return given
+
+    def _list(self) -> list[str]:
+        rows: list[str] = []
+        while self._skip(" \t\n,") and not self._take("]"):
+            rows.append(self._text(",]"))
+        if self.text[self.at - 1] != "]":
+            raise self._fault("its ] is missing")
+        return rows
+
+    def _text(self, ends: str) -> str:
+        """A word up to one of these, or what stands in quotes."""
+        if (quote := self._peek()) not in ("'", '"'):
+            return self._word(ends).strip()
+        self.at += 1
+        out = ""
+        while (char := self._peek()) != quote:
+            if not char:
+                raise self._fault(f"its closing {quote} is missing")
+            self.at += 1
+            if char == "\\" and self._peek():
+                char = {"n": "\n"}.get(self._peek(), self._peek())
+                self.at += 1
+            out += char
+        self.at += 1
+        return out
+
+    def _word(self, ends: str) -> str:
+        start = self.at
+        while self._peek() and self._peek() not in ends:
+            self.at += 1
+        return self.text[start : self.at]
+
+    def _skip(self, blanks: str) -> bool:
+        """Passes over these; says whether anything stands behind them."""
+        while self._peek() and self._peek() in blanks:
+            self.at += 1
+        return self.at < len(self.text)
+
+    def _take(self, char: str) -> bool:
+        found = self._peek() == char
+        self.at += found
+        return found
+
+    def _peek(self) -> str:
+        return self.text[self.at : self.at + 1]
+
+    def _fault(self, said: str) -> UsageError:
+        return UsageError(f"passes {self.text!r}, character {self.at + 1}: {said}")

@@ -1,0 +1,237 @@
+"""Validation: running a graph before and after a pass, and naming the first tensor that moved.
+
+After the pass, every tensor that both runs have is given the elements that it had before, once it
+was compared. So what a rewrite does is seen where it is done, and is no excuse for what stands
+behind it. Tensors are the same that have one name and one lineage; constants are not compared,
+what is computed from them is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.errors import QirError
+from qir.ir.graph import Graph
+from qir.ir.node import Value
+from qir.ir.origin import Lineage
+from qir.ir.types import QuantType, TensorType
+from qir.profiles import profile, reals_of
+from qir.rewrite.runner.interface import refines
+from qir.rewrite.runner.tolerance import Tolerance
+
+Tensor: TypeAlias = NDArray[np.generic]
+"""Elements of any type."""
+See: TypeAlias = "Callable[[Value, Tensor], Tensor | None]"
+"""Sees a value as it is made; may give other elements, which take their place."""
+
+
+class Run(Protocol):
+    """Runs a graph; `observe` sees each value as it is made, and may give it other elements."""
+
+    def __call__(
+        self, graph: Graph, inputs: Mapping[str, Tensor], *, observe: See
+    ) -> Mapping[str, Tensor]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A tensor of a run."""
+
+    data: Tensor
+    type: TensorType
+    lineage: Lineage
+    made_up: bool
+    """Whether its name is only its op's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """What a graph computed, sample by sample, by the names of values."""
+
+    samples: tuple[Mapping[str, Seen], ...]
+    outputs: tuple[Mapping[str, Seen], ...]
+    held: frozenset[Value] = frozenset()
+    """The values of the graph itself, which tell what is new from what has an old name."""
+
+    def of(self, graph: Graph) -> Picture:
+        """The same of a copy that is about to be changed."""
+        return Picture(self.samples, self.outputs, frozenset(graph.values.values()))
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """A tensor that moved further than it may."""
+
+    tensor: str
+    far: str
+    """How far, and how far it may."""
+    sample: int = 0
+
+    def __str__(self) -> str:
+        return f"%{self.tensor} moved by {self.far}"
+
+
+@dataclass(frozen=True)
+class Validation:
+    """Sample inputs, and what runs graphs on them."""
+
+    run: Run
+    samples: Sequence[Mapping[str, Tensor]]
+
+    def picture(self, graph: Graph) -> Picture:
+        """Everything that a graph computes."""
+        seen: list[Mapping[str, Seen]] = []
+        outputs: list[Mapping[str, Seen]] = []
+        for inputs in self.samples:
+            found: dict[str, Seen] = {}
+
+            def see(value: Value, data: Tensor, found: dict[str, Seen] = found) -> None:
+                if value.node.op != "constant":
+                    found[value.name] = Seen(data, value.type, value.lineage, _made_up(value))
+
+            made = self.run(graph, inputs, observe=see)
+            ends = {n: (made[n], v.type, v.lineage, False) for n, v in graph.outputs.items()}
+            outputs.append({name: Seen(*end) for name, end in ends.items()})
+            seen.append(found)
+        return Picture(tuple(seen), tuple(outputs)).of(graph)
+
+    def moved(self, before: Picture, graph: Graph, tolerance: Tolerance) -> Moved | None:
+        """The first tensor of a changed graph that is not what it was; None where all are."""
+        if not tolerance.compared:
+            return None
+        for number, inputs in enumerate(self.samples):
+            look = _Look(before, number, tolerance, graph.profile)
+            try:
+                made = self.run(graph, inputs, observe=look)
+            except _Found:
+                return look.moved
+            except QirError as error:
+                return Moved(look.last or graph.name, f"more than can be told: {error}", number)
+            look.outputs(graph, made)
+            if look.moved is not None:
+                return look.moved
+        return None
+
+
+class _Found(Exception):
+    """Ends a run once a tensor has moved."""
+
+
+@dataclass
+class _Look:
+    """Sees one run after a pass."""
+
+    before: Picture
+    sample: int
+    tolerance: Tolerance
+    profile: str
+    moved: Moved | None = None
+    last: str = ""
+
+    def __call__(self, value: Value, data: Tensor) -> Tensor | None:
+        self.last = value.name
+        old = self.before.samples[self.sample].get(value.name)
+        if old is None or value.node.op == "constant":
+            return None
+        if old.lineage != value.lineage and not _untold(value):
+            return None
+        if (old.made_up or _made_up(value)) and value not in self.before.held:
+            return None
+        far = self._far(old, value.type, data)
+        if far:
+            self.moved = Moved(value.name, far, self.sample)
+            raise _Found
+        same = old.type.element == value.type.element and old.data.shape == data.shape
+        return old.data if same else None
+
+    def outputs(self, graph: Graph, made: Mapping[str, Tensor]) -> None:
+        """Looks at the results, which may be other tensors now, each what it was."""
+        for name, value in graph.outputs.items():
+            known = self.before.outputs[self.sample].get(name)
+            if known is None or self.moved is not None:
+                continue
+            if known.data.shape != made[name].shape or not refines(known.type, value.type):
+                far = f"more than can be told: it was {known.type}, and is {value.type}"
+            else:
+                far = self._far(known, value.type, made[name])
+            if far:
+                self.moved = Moved(name, far, self.sample)
+
+    def _far(self, old: Seen, kind: TensorType, new: Tensor) -> str:
+        """How far elements moved, if it is further than they may."""
+        mine, theirs = old.type.quant, kind.quant
+        if (mine is None) != (theirs is None) or old.data.shape != new.shape:
+            return ""  # reals that became codes, or another layout: nothing to compare
+        if mine is None or theirs is None:
+            return far_reals(old.data, new, self.tolerance.ulps)
+        if mine.dynamic or theirs.dynamic or mine.same_map(theirs):
+            return _far_codes(old.data, new, mine, self.tolerance.codes)
+        named = profile(self.profile)
+        reals = reals_of(named, old.data, mine), reals_of(named, new, theirs)
+        step = max(float(np.max(np.abs(q.scales()))) for q in (mine, theirs))
+        return far_reals(*reals, self.tolerance.ulps, self.tolerance.codes * step)
+
+
+def _made_up(value: Value) -> bool:
+    """Whether a name says only the op: such a name may be given again."""
+    return not value.node.origins and _only_op(value.name, value.node.op)
+
+
+def _untold(value: Value) -> bool:
+    """Whether nobody said which tensor it stands for: then its name does."""
+    return not value.lineage.how and _only_op(value.lineage.tensor, value.node.op)
+
+
+def _only_op(name: str, op: str) -> bool:
+    rest = name[len(op) :] if name.startswith(op) else "-"
+    return not rest or (rest[0] in "_." and rest[1:].isdecimal())
+
+
+def far_reals(old: Tensor, new: Tensor, ulps: float, more: float = 0.0) -> str:
+    """How far reals lie apart, in words; empty where it is no further than they may.
+
+    Of two types, it is by the units of the old one.
+    """
+    if old.dtype.kind not in "fV" or new.dtype.kind not in "fV":
+        return "" if np.array_equal(old, new) else _unequal(old, new)
+    a, b = old.astype(np.float64), new.astype(np.float64)
+    with np.errstate(all="ignore"):
+        gap = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, np.abs(a - b))
+    gap = np.where(np.isnan(gap), np.inf, gap)
+    if not gap.any():
+        return ""
+    finite = np.abs(a[np.isfinite(a)])
+    unit = _eps(old.dtype) * float(finite.max() if finite.size else 0.0)
+    most = float(gap.max())
+    if most <= ulps * unit + more:
+        return ""
+    at = tuple(map(int, np.unravel_index(int(gap.argmax()), gap.shape)))
+    units = f", {most / unit:.3g} ulp of its largest" if unit else ""
+    return f"{most:.3g}{units}: {a[at]:.7g} -> {b[at]:.7g} at {list(at)}"
+
+
+def _eps(kind: np.dtype[np.generic]) -> float:
+    return float(ml_dtypes.finfo(kind).eps)  # type: ignore[no-untyped-call]
+
+
+def _far_codes(old: Tensor, new: Tensor, kind: QuantType, allowed: float) -> str:
+    if not kind.storage.is_integer:
+        return "" if np.array_equal(old.view(np.uint8), new.view(np.uint8)) else _unequal(old, new)
+    gap = np.abs(old.astype(np.float64) - new.astype(np.float64))
+    most = float(gap.max()) if gap.size else 0.0
+    if most <= allowed:
+        return ""
+    at = tuple(map(int, np.unravel_index(int(gap.argmax()), gap.shape)))
+    return f"{most:g} codes: {old[at]} -> {new[at]} at {list(at)}"
+
+
+def _unequal(old: Tensor, new: Tensor) -> str:
+    differ = old != new
+    at = tuple(map(int, np.unravel_index(int(np.argmax(differ)), old.shape)))
+    return f"{int(np.sum(differ))} elements: {old[at]} -> {new[at]} at {list(at)}"

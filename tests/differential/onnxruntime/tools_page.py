@@ -1,0 +1,258 @@
+"""Networks of torch, quantized by onnxruntime's tools, in every form: what becomes of bytes.
+
+`python -m tests.differential.onnxruntime.tools_page` writes docs/reference/onnx-tools.md.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from qir import pipeline
+from qir.errors import Refused
+from qir.ledger import Change, Ledger
+from tests.differential.runtime import run
+from tests.frontends.onnx.exports import Net, export, resnet
+from tests.installed import UNOPTIMIZED
+
+from . import ort_tools
+
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "onnx-tools.md"
+FORMS = (
+    ("onnxruntime", "qdq"),
+    ("onnxruntime", "qoperator"),
+    ("onnxruntime", "integer"),
+    ("onnxruntime", "nbits"),
+    ("onnx", "qdq"),
+    ("onnx", "qoperator"),
+)
+FAILS = {("transformer", "qdq-float8")}
+"""Network and variant: the calibrator keeps no `avg` of some tensor, which float8 asks for."""
+SAME, SUMS, CODES, NONE = "==", "sums", "codes", "-"
+_NEAR = 1e-5
+"""The last bits of sums, as a share of the greatest result."""
+_OPSET = 21
+
+HEAD = """# What onnxruntime's tools quantize
+
+Made by `python -m tests.differential.onnxruntime.tools_page`: five networks as torch exports them,
+quantized by each variant of `onnxruntime.quantization`
+(`tests/differential/onnxruntime/ort_tools.py` has what each is told), read, and written in every
+form for both targets. The results of what is written are compared
+with those of the tool's own model, both in onnxruntime 1.31.1 on one thread with its optimizer off;
+the first column with what QIR's interpreter gives of it.
+
+* `==`: every byte of every result.
+* `sums`: within 1e-5 of the greatest result. Sums of reals are taken in another order, or by
+  another kernel.
+* `codes`: farther, by a step of a scale here and there: such a last bit came to lie on the other
+  side of a tie and was rounded to codes, or the form rounds in another place.
+* `-`: refused in one line, as that form has nothing to hold there.
+
+Wherever the bytes of a form differ the ledger says so, as `regrouped`: the tests hold that it does.
+Variants that go alike stand in one row. What moves last bits and codes between forms: an operator
+on codes multiplies by one rounded factor where reals between codes are scaled twice; a mean, a sum
+or a function of codes has a formula of its own; DynamicQuantizeLSTM and QAttention are written by
+their parts.
+"""
+
+
+class Grouped(nn.Module):
+    """Convolutions of groups and of each channel alone, a gate of means, a residual."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.alone = nn.Conv2d(3, 8, 3, 2, 1), nn.Conv2d(8, 8, 3, 1, 1, groups=8)
+        self.groups, self.mix = nn.Conv2d(8, 16, 3, 1, 1, groups=2), nn.Conv2d(16, 8, 1)
+        self.gate, self.head = nn.Linear(8, 8), nn.Linear(8, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = nn.functional.hardtanh(self.stem(x), 0.0, 6.0)
+        y = self.mix(torch.relu(self.groups(torch.relu(self.alone(x)))))
+        y = y * torch.sigmoid(self.gate(y.mean((2, 3))))[:, :, None, None] + x
+        made: Tensor = self.head(y.mean((2, 3)))
+        return made
+
+
+class Encoder(nn.Module):
+    """Words, a layer of attention and its two products with norms, a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.head = nn.Embedding(50, 16), nn.Linear(16, 6)
+        self.layer = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        made: Tensor = self.head(self.layer(self.words(ids)))
+        return made
+
+
+class Tagger(nn.Module):
+    """Words, a recurrent layer of both directions, a tag each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.run = nn.Embedding(50, 16), nn.LSTM(16, 8, bidirectional=True)
+        self.tags = nn.Linear(16, 6)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        made: Tensor = self.tags(self.run(self.words(ids))[0])
+        return made
+
+
+class Words(nn.Module):
+    """The mean of words, then two layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.more, self.less = nn.Embedding(50, 32), nn.Linear(32, 64), nn.Linear(64, 4)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        made: Tensor = self.less(torch.relu(self.more(self.words(ids).mean(1))))
+        return made
+
+
+def _ids(*shape: int) -> Tensor:
+    return torch.randint(0, 50, shape)
+
+
+NETS: Mapping[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
+    "residual": (resnet, lambda: torch.randn(2, 3, 32, 32)),
+    "grouped": (Grouped, lambda: torch.randn(2, 3, 12, 12)),
+    "transformer": (Encoder, lambda: _ids(2, 6)),
+    "lstm": (Tagger, lambda: _ids(6, 2)),
+    "embedding": (Words, lambda: _ids(2, 6)),
+}
+
+
+@dataclass(frozen=True)
+class Given:
+    """A float model, batches to calibrate with, and one to compare with."""
+
+    proto: onnx.ModelProto
+    calibration: tuple[dict[str, NDArray[Any]], ...]
+    feeds: dict[str, NDArray[Any]]
+
+
+@cache
+def given(name: str) -> Given:
+    """A network as torch exports it."""
+    torch.manual_seed(7)
+    made, data = NETS[name]
+    module = made()
+    net = Net(module, (data(),), ({},))
+    proto = onnx.load_from_string(export(net, dynamic=False, opset=17))
+    proto = onnx.version_converter.convert_version(proto, _OPSET)
+    batches = [{"in0": data().numpy()} for _ in range(5)]
+    return Given(proto, tuple(batches[1:]), batches[0])
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How one variant of one network goes."""
+
+    net: str
+    variant: str
+    cells: tuple[str, ...]
+    """The interpreter's, then one a form."""
+    silent: tuple[str, ...] = ()
+    """Forms whose bytes differ though the ledger says nothing of it."""
+
+
+def judged(mine: Mapping[str, NDArray[Any]], theirs: Mapping[str, NDArray[Any]]) -> str:
+    """How near results are."""
+    worst = SAME
+    for name, data in theirs.items():
+        if mine[name].shape != data.shape or mine[name].dtype != data.dtype:
+            raise AssertionError(f"{name}: {mine[name].dtype}{mine[name].shape}")
+        if mine[name].tobytes() == data.tobytes():
+            continue
+        far = np.abs(mine[name].astype(np.float64) - data).max()
+        near = far <= _NEAR * max(float(np.abs(data).max()), 1e-30)
+        worst = SUMS if near and worst == SAME else worst if near else CODES
+    return worst
+
+
+def outcome(net: str, variant: str) -> Outcome | None:
+    """One variant of one network; None where the tool itself fails."""
+    start = given(net)
+    try:
+        proto = ort_tools.made_of(variant, start.proto, start.calibration)
+    except AttributeError:
+        if (net, variant) not in FAILS:
+            raise
+        return None
+    theirs = run(proto, start.feeds, optimize=False)
+    with tempfile.TemporaryDirectory() as folder:
+        source, made = Path(folder) / "m.onnx", Path(folder) / "made.onnx"
+        onnx.save(proto, source)
+        graph = pipeline.load(source)
+        assert not [n for n in graph if n.op == "foreign"], f"{net}, {variant}: kept"
+        cells = [judged(pipeline.run(graph, start.feeds, profile=UNOPTIMIZED), theirs)]
+        silent = []
+        for target, form in FORMS:
+            ledger = Ledger()
+            try:
+                pipeline.save(graph, made, target=target, format=form, ledger=ledger, force=True)
+            except Refused:
+                cells.append(NONE)
+                continue
+            cells.append(judged(run(onnx.load(made), start.feeds, optimize=False), theirs))
+            if cells[-1] != SAME and Change.REGROUPED not in ledger.counts():
+                silent.append(f"{target} {form}")
+    return Outcome(net, variant, tuple(cells), tuple(silent))
+
+
+def outcomes(nets: Iterable[str], variants: Iterable[str]) -> Iterator[Outcome]:
+    """All of them that the tools make."""
+    wanted = list(variants)
+    for net in nets:
+        for variant in wanted:
+            found = outcome(net, variant)
+            if found is not None:
+                yield found
+
+
+def page(found: Iterable[Outcome]) -> str:
+    """The page."""
+    parts = [HEAD]
+    by_net: dict[str, dict[tuple[str, ...], list[str]]] = {}
+    for one in found:
+        by_net.setdefault(one.net, {}).setdefault(one.cells, []).append(one.variant)
+    titles = [f"{form}" + (", onnx" if target == "onnx" else "") for target, form in FORMS]
+    for net, rows in by_net.items():
+        made = NETS[net][0]
+        what = (made.__doc__ or "").strip().partition("\n")[0] or net
+        parts.append(f"\n## {net}\n\n{what}\n")
+        parts.append(f"| variants | interpreter | {' | '.join(titles)} |")
+        parts.append("|---" * (len(FORMS) + 2) + "|")
+        parts += [f"| {', '.join(names)} | {' | '.join(cells)} |" for cells, names in rows.items()]
+        missing = sorted(set(ort_tools.ALL) - {v for names in rows.values() for v in names})
+        if missing:
+            parts.append(f"\nThe tool itself fails: {', '.join(missing)}.")
+    return "\n".join(parts) + "\n"
+
+
+def listed(text: str) -> dict[tuple[str, str], tuple[str, ...]]:
+    """What the page says, by network and variant."""
+    found: dict[tuple[str, str], tuple[str, ...]] = {}
+    for net, rows in re.findall(r"^## (\S+)\n(.*?)(?=^## |\Z)", text, re.M | re.S):
+        for row in re.findall(r"^\| (?!variants)(.+) \|$", rows, re.M):
+            names, *cells = row.split(" | ")
+            found |= {(net, name): tuple(cells) for name in names.split(", ")}
+    return found
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(outcomes(NETS, ort_tools.ALL)), encoding="utf-8")
