@@ -41,6 +41,7 @@ MODULES = (
     "qir.query.measure",
     "qir.reference.interpreter",
     "qir.numerics",
+    "qir.profiles",
     "qir.calibration",
     "qir.rewrite",
     "qir.rewrite.patterns.terms",
@@ -115,7 +116,12 @@ WITHIN = (
     "qir.inspect",
     "qir.ir.ops",
     "qir.ir.verify",
+    "qir.analysis",
     "qir.numerics",
+    "qir.passes.cleanup.clean_moves",
+    "qir.passes.forms.group",
+    "qir.profiles",
+    "qir.query",
     "qir.passes.layout",
     "qir.passes.recover",
     "qir.passes.loops.roll",
@@ -125,9 +131,14 @@ WITHIN = (
     "qir.testing",
 )
 """Packages whose modules nobody imports but by the package, unless they are on the page."""
+FOLDERS = (
+    *("qir.ir", "qir.passes"),
+    *(f"qir.passes.{purpose}" for purpose in "cleanup fold forms loops quantize".split()),
+)
+"""Packages that hold modules and no names."""
 INNER = (
-    *("alignment attrs attrtext calls evaluation expression facts growth html lexer look".split()),
-    *("coded cost numerals order pairing parser printer raw store structure typetext".split()),
+    *("attrs attrtext calls garbage lexer numerals order parser printer".split()),
+    *("quantized_ops store structure typetext".split()),
 )
 """Modules of `qir.ir` that only the core imports."""
 
@@ -197,8 +208,7 @@ def modules() -> list[str]:
         for name in found
         if not name.startswith((*plugins, *(f"{package}." for package in WITHIN)))
         and not any(part.startswith("_") for part in name.split("."))
-        and name
-        not in (*WITHIN, "qir.ir", "qir.analysis", "qir.passes")  # which hold modules and no names
+        and name not in (*WITHIN, *FOLDERS)
         and name not in {f"qir.ir.{inner}" for inner in INNER}
     ]
 

@@ -48,9 +48,13 @@ def test_every_public_constant_is_on_the_page() -> None:
         assert f"\n- `{name}`: " in section(module), name
 
 
+SILENT = {"qir.analysis", "qir.cli", "qir.ir.ops", "qir.query", "qir.reference"}
+"""Packages that export nothing themselves."""
+
+
 def test_every_public_module_is_on_the_page() -> None:
     assert set(pages.modules()) <= set(pages.MODULES), "on the page, or said to be an inner one"
-    assert set(pages.WITHIN) - {"qir.cli", "qir.reference", "qir.ir.ops"} <= set(pages.MODULES)
+    assert set(pages.WITHIN) - SILENT <= set(pages.MODULES)
 
 
 def test_methods_are_on_the_page() -> None:

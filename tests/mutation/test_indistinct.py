@@ -25,7 +25,8 @@ HELD = {
         (f"ort-1.{n}{s}" for n in (28, 30, 32) for s in ("", ".noopt")),
         "test_ort_versions_faults.py::test_a_changed_field_is_found_or_listed",
     ),
-    "qonnx-1.0": "../differential/onnxruntime/test_qonnx_vectors.py::test_a_changed_field_is_found_or_listed",
+    "qonnx-1.0": "../differential/onnxruntime/test_qonnx_vectors.py"
+    "::test_a_changed_field_is_found_or_listed",
     "tf-2.21.core": _TF,
     "tf-2.21.onednn": _TF,
     "tf-2.21.min_combined": _MODES,
