@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
-from tests import costs
+from tests import costs, sampling
 
 if TYPE_CHECKING:
     from tests.counting import Recorder
@@ -33,6 +33,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="send what the reference is to run out by this target and back, such as loopback",
     )
     parser.addoption(
+        "--whole",
+        action="store_true",
+        help="run every case of the tests that are sampled, as `make test-all` does",
+    )
+    parser.addoption(
         "--counts",
         action="store_true",
         help="count what is compared by the tests that run, into tests/differential/counts.json",
@@ -47,6 +52,8 @@ _THROUGH: pytest.StashKey[Through] = pytest.StashKey()
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    named = any("[" in str(word) for word in config.args)  # cases that somebody asks for by name
+    sampling.begin(whole=config.getoption("--whole") or config.getoption("--counts") or named)
     if name := config.getoption("--through"):
         from tests.plugin.through import begin  # before any test imports what it replaces
 
@@ -56,6 +63,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
         config.stash[_COUNTS] = Recorder()
         config.add_cleanup(listen(config.stash[_COUNTS]).close)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if out := sampling.select(items):
+        config.hook.pytest_deselected(items=out)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -121,7 +133,7 @@ def pytest_terminal_summary(
 
     skipped = terminalreporter.stats.get("skipped", [])
     reasons = [r.longrepr[2] for r in skipped if isinstance(r.longrepr, tuple)]
-    for line in [*costs.listed(_COSTS), *closing_lines(reasons)]:
+    for line in [*costs.listed(_COSTS), *closing_lines(reasons), *sampling.closing_lines()]:
         terminalreporter.write_line(line)
     if made := config.stash.get(_THROUGH, None):
         if made.came_back:  # with several workers each has its own count

@@ -62,7 +62,7 @@ def page(steps: list[Step]) -> str:
 def main() -> int:
     """Run every part, also after one that failed; the status is 1 if any did."""
     steps = [
-        run("tests", sys.executable, "-P", "-m", "pytest", *sys.argv[1:]),
+        run("tests", sys.executable, "-P", "-m", "pytest", "--whole", *sys.argv[1:]),
         *(
             run(name, "make", "--no-print-directory", name)
             for name in ("test-loopback", "sanitize", "fuzz", "bench")

@@ -16,6 +16,7 @@ from qir.calibration.runner import GraphProgram
 from qir.cli.app import VERBS, app
 from tests.cli import models
 from tests.cli.command import Outcome, process, qir
+from tests.sampling import sample
 
 
 def session(path: Path, *, optimize: bool = True) -> onnxruntime.InferenceSession:
@@ -34,8 +35,9 @@ def expect(outcome: Outcome, status: int = 0) -> Outcome:
 def test_the_examples_of_the_help_work_in_their_order(tmp_path: Path) -> None:
     models.write(tmp_path)
     first = ("calibrate", "quantize", "convert")
-    verbs = sorted(VERBS, key=lambda verb: first.index(verb.name) if verb.name in first else 9)
-    for verb in verbs:
+    begun = [verb for name in first for verb in VERBS if verb.name == name]
+    rest = sample("examples of the help", [verb for verb in VERBS if verb not in begun], 7)
+    for verb in [*begun, *rest]:
         assert 2 <= len(verb.examples) <= 3, verb.name
         for example in verb.examples:
             done = subprocess.run(

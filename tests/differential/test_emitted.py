@@ -29,6 +29,7 @@ def test_every_tensor_of_both_formats_equals_the_prediction(chunk: int) -> None:
     agrees(chunk)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("chunk", range(3, 20))
 def test_a_hundred_more_networks_equal_the_prediction(chunk: int) -> None:

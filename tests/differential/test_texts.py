@@ -60,6 +60,7 @@ def test_networks_on_words_agree(chunk: int) -> None:
     assert seen >= {"QLinearSoftmax", "Gather", "DynamicQuantizeLSTM", "MatMulNBits"}
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("chunk", range(10, 30))
 def test_many_more_networks_on_words_agree(chunk: int) -> None:
@@ -117,6 +118,7 @@ def test_networks_go_to_another_form_and_back(tmp_path: Path) -> None:
     assert sum(forms(seed, tmp_path) for seed in range(4)) >= 3
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("chunk", range(10))
 def test_many_more_networks_go_to_another_form_and_back(tmp_path: Path, chunk: int) -> None:

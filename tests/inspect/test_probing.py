@@ -74,6 +74,7 @@ def measured(name: str) -> Measured:
     return measure(probe)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("probe", probes(), ids=lambda p: p.name)
 def test_installed_runtimes_obey_their_profiles(probe: Probe) -> None:
     if not probe.version:

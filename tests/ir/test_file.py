@@ -385,7 +385,7 @@ ELSEWHERE = """
 import sys
 import numpy as np
 from qir import pipeline
-from qir.numerics import profile_names
+from qir.profiles import profile_names
 assert "elsewhere-7" not in profile_names()
 graph = pipeline.load(sys.argv[1])
 ties = np.array([0.5, 1.5, 2.5, 3.5, -0.5], np.float32)

@@ -150,7 +150,7 @@ def plain(count: int) -> None:
     nx.node_link_graph(json.loads(text), edges="edges")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_100_000_nodes_keep_near_networkx_alone() -> None:
     """Typed, verified and as text: a few times what structure alone takes."""
     assert verify(network(100)) == []
@@ -171,6 +171,13 @@ def test_100_000_nodes_keep_near_networkx_alone() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("build", [network, line])
 def test_ten_times_the_nodes_take_ten_times_as_long(build: Build) -> None:
+    laps(build, 1000)
+    grows(build, 2_000, 20_000)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("build", [network, line])
+def test_100_000_nodes_take_ten_times_as_long_as_10_000(build: Build) -> None:
     laps(build, 1000)
     grows(build, 10_000, 100_000)
 

@@ -143,6 +143,7 @@ def test_every_profile_with_a_list_is_changed() -> None:
         assert all(why and why != "?" for why in table.values())
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", AGREES)
 def test_a_changed_condition_is_found_or_listed(name: str) -> None:
     all_found(name, AGREES[name]())

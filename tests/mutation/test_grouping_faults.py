@@ -131,6 +131,7 @@ def chosen() -> None:
     moves.agrees("u8", 4)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("change", "comparison"),
     [

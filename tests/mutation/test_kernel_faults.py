@@ -50,7 +50,7 @@ def pytest_of(folder: Path, name: str) -> subprocess.CompletedProcess[str]:
     return run(folder, "-m", "pytest", "-q", "-x", "-p", "no:xdist", f"{TESTS}::{name}")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_skipped_tail_column_turns_the_comparison_of_kernels_red(faulty: Path) -> None:
     shown = run(faulty, "-c", "import qir._kernels._cpu as k; print(k.__file__)").stdout
     assert str(faulty) in shown

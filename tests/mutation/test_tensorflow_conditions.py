@@ -49,6 +49,7 @@ def agreeing(runtimes: Runtimes, name: str) -> Callable[[Mutant], None]:
     return agrees
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_changed_condition_is_found_or_listed(runtimes: Runtimes, name: str) -> None:
     all_found(name, agreeing(runtimes, name))

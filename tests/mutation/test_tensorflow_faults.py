@@ -131,6 +131,7 @@ def agreeing(runtimes: Runtimes, name: str) -> Callable[[Mutant], None]:
     return agrees
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", SETTINGS)
 def test_a_changed_field_is_found_or_listed(runtimes: Runtimes, name: str) -> None:
     all_found(name, agreeing(runtimes, name))
@@ -155,6 +156,7 @@ a row has the pairs of taps that it has of channels; behind sums is a relu, whos
 bytes in either type."""
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("isa", products.ISAS)
 def test_a_changed_field_of_another_processor_is_found(
     monkeypatch: pytest.MonkeyPatch, isa: str
@@ -223,6 +225,7 @@ def test_a_changed_field_of_a_mode_is_found_or_listed(runtimes: Runtimes, name: 
     all_found(name, in_mode(runtimes, name))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", MODES)
 def test_what_is_listed_of_a_mode_is_not_found(runtimes: Runtimes, name: str) -> None:
     none_found(name, in_mode(runtimes, name))

@@ -123,6 +123,7 @@ def agreeing(name: str) -> Agrees:
 NAMES = (REFERENCE, SYMMETRIC, DELEGATE, SAME, VALID, NEWER, SINGLE)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_changed_condition_is_found_or_listed(name: str) -> None:
     all_found(name, agreeing(name))

@@ -70,6 +70,7 @@ def agreeing(name: str) -> Callable[[Mutant], None]:
     return agrees
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_changed_field_is_found_or_listed(name: str) -> None:
     all_found(name, agreeing(name))

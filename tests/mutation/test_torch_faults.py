@@ -395,6 +395,7 @@ def agreeing(engine: str, pool: ProcessPoolExecutor) -> Callable[[Mutant], None]
 ALL = (*products.ENGINES, "pt2e")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("engine", ALL)
 def test_a_changed_field_is_found_or_listed(engine: str, vnni: ProcessPoolExecutor) -> None:
     all_found(f"torch-2.13.{engine}", agreeing(engine, vnni))

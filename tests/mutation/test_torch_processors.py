@@ -189,6 +189,7 @@ def missed(name: str, every: list[Compared], most: int) -> int:
     return count
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("engine", ["pt2e", "x86", "onednn"])
 def test_a_changed_field_is_found_or_listed(
     engine: str, there: tuple[str, ProcessPoolExecutor]
@@ -265,6 +266,7 @@ def mistaken(name: str, every: list[Foreseen], most: int) -> int:
     return count
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("isa", ["avx2", "avx512"])
 @pytest.mark.parametrize("engine", ["fbgemm", "x86"])
 def test_a_changed_field_is_found_before_vnni_or_listed(engine: str, isa: str) -> None:

@@ -115,6 +115,7 @@ def makes(kernel: Kernel, codes: str | None) -> bool:
     return storage in kernel.row.when.storage.get("result", (storage,))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", PROFILES)
 def test_codes_fall_on_the_edges_of_the_kernels_of_any_profile(name: str) -> None:
     """Grouped first, then quantized: the profile's kernels are those that were foreseen."""
@@ -134,6 +135,7 @@ def test_codes_fall_on_the_edges_of_the_kernels_of_any_profile(name: str) -> Non
     assert several > 5
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", PROFILES)
 def test_codes_that_a_profile_takes_make_all_of_its_kernels(name: str) -> None:
     """Quantized as the profile has it; a pool that stands alone between reals moves no codes."""

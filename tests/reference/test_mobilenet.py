@@ -47,6 +47,7 @@ def seconds(graph: qir.Graph, profile: str | None = None) -> float:
     return time.perf_counter() - started
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", profile_names())
 def test_every_profile_runs_it_in_seconds(name: str) -> None:
     coded = [n for n in whole() if (n.stages[0] if n.stages else n).op == "conv2d"]

@@ -60,7 +60,7 @@ def seconds(graph: Graph) -> float:
     return taken
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_ten_times_the_nodes_take_less_than_thirteen_times_as_long() -> None:
     small, large = network(SIZES[0]), network(SIZES[1])
     ratio = float("inf")

@@ -113,7 +113,7 @@ def seconds(work: Graph, count: int) -> float:
     return taken
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_matches_cost_in_a_large_graph_at_most_three_times_what_they_cost_in_a_small_one() -> None:
     ratios = []
     for _ in range(4):

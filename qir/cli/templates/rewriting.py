@@ -32,9 +32,9 @@ from qir.ir.node import Value
 from qir.ir.text import parse
 from qir.ledger import Change
 from qir.rewrite import EXACT, Pass
-from qir.rewrite.match import Match
-from qir.rewrite.pattern import Ops, Term, Var, pattern
-from qir.rewrite.rewriting import PatternPass, Rewrite
+from qir.rewrite.patterns.match import Match
+from qir.rewrite.patterns.pattern import Ops, Term, Var, pattern
+from qir.rewrite.patterns.rewriting import PatternPass, Rewrite
 
 qir_api = 1
 

@@ -79,7 +79,7 @@ from qir.errors import UsageError
 from qir.ir import file
 from qir.ir.graph import Graph
 from qir.ledger import Ledger
-from qir.passes.group import Group
+from qir.passes.forms.group import Group
 from qir.rewrite import run_passes
 from qir.target import Executable, Target
 

@@ -69,6 +69,7 @@ def without(held: Profile, name: str, value: str) -> Profile:
     return replace(held, rules=rules)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("engine", ["pt2e", pytest.param("onednn", marks=pytest.mark.slow)])
 def test_pairs_of_channels_saturate_of_taps_that_meet_data(engine: str, isa: str) -> None:

@@ -89,6 +89,7 @@ def compared(
     return tally
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("many", [False, True], ids=["tensor", "channel"])
 @pytest.mark.parametrize("rank", [1, 2, 3])
 @pytest.mark.parametrize("engine", ["fbgemm", "x86"])

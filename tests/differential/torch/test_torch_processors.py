@@ -27,6 +27,7 @@ SWITCHES = [
 """An engine, what its profile calls the processor, and the variable that makes it that one."""
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("engine", "isa", "name", "value"), SWITCHES)
 def test_pairs_of_terms_saturate_in_linear_layers(
     engine: str, isa: str, name: str, value: str

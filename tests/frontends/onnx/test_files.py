@@ -174,6 +174,7 @@ def _same_numbers(path: Path, folder: Path) -> None:
             assert np.array_equal(a, b), (target.name, form, name)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("path", sorted(_LIGHT.glob("*.onnx")), ids=lambda path: str(path.stem))
 def test_the_networks_of_the_package_keep_their_numbers(tmp_path: Path, path: Path) -> None:

@@ -99,6 +99,7 @@ def load(path: Path) -> Graph:
     return graph
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("make", [pairs, dynamic])
 def test_codes_are_read_in_a_few_times_what_message_and_structure_take(
@@ -110,6 +111,7 @@ def test_codes_are_read_in_a_few_times_what_message_and_structure_take(
     below(BESIDE, lambda: spent(lambda: load(path)) / spent(lambda: plain(path, graph)))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(("make", "form"), [(pairs, "qoperator"), (dynamic, "qdq")])
 def test_writing_another_form_takes_time_in_proportion(

@@ -120,6 +120,7 @@ def test_a_damaged_archive_is_one_line(tmp_path: Path) -> None:
             qir.load(path)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("changed", [0x01, 0x55, 0xFF])
 def test_an_archive_with_a_damaged_header_is_one_line(tmp_path: Path, changed: int) -> None:
     whole = saved(tmp_path).read_bytes()
