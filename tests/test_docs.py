@@ -189,6 +189,14 @@ def test_every_relative_link_leads_to_a_file(page: Path) -> None:
     assert not broken, f"{page.name} links to {broken}"
 
 
+def test_every_path_that_where_names_is_there() -> None:
+    text = (ROOT / "docs" / "where.md").read_text(encoding="utf-8")
+    paths = [word for word in re.findall(r"`([^`]+)`", text) if "/" in word]
+    assert len(paths) > 30
+    gone = [path for path in paths if not (ROOT / path).exists()]
+    assert not gone, f"docs/where.md names {gone}"
+
+
 RIGHT = """\
 ```python
 x = 2
