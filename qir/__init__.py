@@ -6,8 +6,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from qir.calibration import Statistics
+    from qir.inspect.certificates import certify
     from qir.ir.graph import Graph
     from qir.ir.text import parse, print_graph
+    from qir.ir.types import Array, TensorType, uniform
+    from qir.ir.typetext import parse_type
     from qir.ledger import Ledger
     from qir.pipeline import (
         calibrate,
@@ -28,21 +31,26 @@ qir_api = 1
 """The plugin interface that the passes, frontends and targets here are written for."""
 
 _HOMES = {
+    "Array": "qir.ir.types",
     "Graph": "qir.ir.graph",
     "Ledger": "qir.ledger",
     "Statistics": "qir.calibration",
+    "TensorType": "qir.ir.types",
     "calibrate": "qir.pipeline",
+    "certify": "qir.inspect.certificates",
     "compile": "qir.pipeline",
     "diff": "qir.query.diff",
     "fold": "qir.pipeline",
     "load": "qir.pipeline",
     "optimize": "qir.pipeline",
     "parse": "qir.ir.text",
+    "parse_type": "qir.ir.typetext",
     "plan": "qir.pipeline",
     "print_graph": "qir.ir.text",
     "quantize": "qir.pipeline",
     "run": "qir.pipeline",
     "save": "qir.pipeline",
+    "uniform": "qir.ir.types",
     "verify": "qir.pipeline",
 }
 
@@ -63,20 +71,25 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
+    "Array",
     "Graph",
     "Ledger",
     "Statistics",
+    "TensorType",
     "calibrate",
+    "certify",
     "compile",
     "diff",
     "fold",
     "load",
     "optimize",
     "parse",
+    "parse_type",
     "plan",
     "print_graph",
     "quantize",
     "run",
     "save",
+    "uniform",
     "verify",
 ]

@@ -150,6 +150,17 @@ def core_fault(module: str, found: Import) -> str | None:
     return None if top in libraries or is_standard(top) else "not a library of this part"
 
 
+def private_fault(module: str, found: Import) -> str | None:
+    """Why a module may not import a private one; its own package and the kernels' may."""
+    package, _, name = found.name.rpartition(".")
+    ours = package.startswith(("qir", "frontends", "backends"))
+    if found.name == "qir._kernels" or not name.startswith("_") or not ours:
+        return None
+    if module == package or module.startswith(f"{package}.") or package == "qir._kernels":
+        return None
+    return f"{name} is private to {package}"
+
+
 def plugin_fault(module: str, found: Import) -> str | None:
     """Why a module of a plugin may not import that, or nothing."""
     own = ".".join(module.split(".")[:2])
@@ -178,7 +189,7 @@ def faults(root: Path) -> list[str]:
             continue
         fault = core_fault if module.split(".")[0] == "qir" else plugin_fault
         for entry in imports(module, path, known):
-            if reason := fault(module, entry):
+            if reason := fault(module, entry) or private_fault(module, entry):
                 found.append(f"{module} imports {entry.name}: {reason}")
             if entry.name in known and entry.loading and entry.name != module:
                 graph.add_edge(module, entry.name)
@@ -227,6 +238,10 @@ PLANTED = {
     "the core imports a plugin": ("qir/cli/a.py", "from qir.frontends.onnx import OnnxFrontend"),
     "the core imports a plugin by its folder": ("qir/cli/a.py", "import backends.cpu"),
     "a part that prints nothing imports rich": ("qir/passes/a.py", "import rich"),
+    "a module imports a private one of another package": (
+        "qir/passes/a.py",
+        "from qir.ir._scan import scan",
+    ),
     "the kernels import the core": ("qir/_kernels/a.py", "from qir.errors import QirError"),
     "the kernels import more than numpy": ("qir/_kernels/a.py", "import networkx"),
     "a plugin imports another": ("backends/cpu/a.py", "from qir.backends.onnx import b"),

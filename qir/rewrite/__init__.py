@@ -1,7 +1,56 @@
-"""How graphs are rewritten: passes, the driver that runs them, and patterns."""
+"""What the author of a pass needs: passes, patterns, tolerances, and the runner."""
 
+from qir.rewrite.patterns.match import Match
+from qir.rewrite.patterns.parser import parse_pattern
+from qir.rewrite.patterns.pattern import (
+    Ops,
+    Pattern,
+    Term,
+    Var,
+    chain,
+    every,
+    maybe,
+    near,
+    one_of,
+    optional,
+    pattern,
+    repeated,
+    rest,
+    such,
+)
+from qir.rewrite.patterns.rewriting import PatternPass, Rewrite
 from qir.rewrite.runner.contract import Pass
 from qir.rewrite.runner.driver import Report, run_passes
+from qir.rewrite.runner.filter import may
+from qir.rewrite.runner.options import option
 from qir.rewrite.runner.tolerance import ANOTHER, EXACT, REGROUPED, Tolerance
 
-__all__ = ["ANOTHER", "EXACT", "REGROUPED", "Pass", "Report", "Tolerance", "run_passes"]
+__all__ = [
+    "ANOTHER",
+    "EXACT",
+    "REGROUPED",
+    "Match",
+    "Ops",
+    "Pass",
+    "Pattern",
+    "PatternPass",
+    "Report",
+    "Rewrite",
+    "Term",
+    "Tolerance",
+    "Var",
+    "chain",
+    "every",
+    "may",
+    "maybe",
+    "near",
+    "one_of",
+    "option",
+    "optional",
+    "parse_pattern",
+    "pattern",
+    "repeated",
+    "rest",
+    "run_passes",
+    "such",
+]

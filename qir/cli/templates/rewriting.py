@@ -31,10 +31,7 @@ from qir.ir.graph import Graph
 from qir.ir.node import Value
 from qir.ir.text import parse
 from qir.ledger import Change
-from qir.rewrite import EXACT, Pass
-from qir.rewrite.patterns.match import Match
-from qir.rewrite.patterns.pattern import Ops, Term, Var, pattern
-from qir.rewrite.patterns.rewriting import PatternPass, Rewrite
+from qir.rewrite import EXACT, Match, Ops, Pass, PatternPass, Rewrite, Term, Var, pattern
 
 qir_api = 1
 
