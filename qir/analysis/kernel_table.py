@@ -9,12 +9,12 @@ from qir.capability import Capability, OpCapability
 from qir.errors import UsageError
 from qir.ir.dtype import I8, I32, U8, DType
 from qir.ir.ops import spec
+from qir.ir.ops.layers import MATRIX_PRODUCTS
 from qir.ir.scheme import RESULT, Scheme
 from qir.profiles import Profile, choosing
 from qir.profiles.profile import DATA_SLOTS
 from qir.profiles.profile import Group as Row
 
-_LAYERS = frozenset({"linear", "gemm", "matmul"})
 """Ops that are one linear layer where their weights are constant."""
 _UNIT: Mapping[str, Mapping[str, tuple[bool, ...]]] = {
     "gemm": {"trans_a": (False,)},
@@ -64,7 +64,7 @@ def _takes(row: Row, kind: DType) -> bool:
 def _heads(row: Row) -> Iterable[str]:
     """The ops of a float graph that a row's first may be."""
     head = row.chain[0]
-    return sorted(_LAYERS) if head == "linear" else (head,)
+    return sorted(MATRIX_PRODUCTS) if head == "linear" else (head,)
 
 
 def _chains(rows: Iterable[Row], kind: DType) -> Iterable[tuple[str, ...]]:

@@ -8,17 +8,15 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from qir.ir.ops.layers import LAYERS
 from qir.ir.types import Array
 from qir.ir.verify.accumulators import summed, transposed
 from qir.ir.verify.step import Product
-from qir.reference.products import PRODUCTS
 
 Whole = NDArray[np.int64]
 SAME_SUMS = frozenset({"as_conv2d", "transposed"})
 """Methods that lay data and weights out for another op, whose sums are requantized by the rule."""
-SUMMING = PRODUCTS | {
-    *("conv1d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
-}
+SUMMING = LAYERS
 """The ops whose codes are functions of their sums and channels."""
 
 

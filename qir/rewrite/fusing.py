@@ -14,6 +14,7 @@ from qir.ir.dtype import F32, I32, dtype_of
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Stage, Value
 from qir.ir.ops import spec
+from qir.ir.ops.layers import TRANSPOSED
 from qir.ir.types import Array, QuantType, TensorType
 from qir.ledger import Change, Entry, Ledger
 from qir.numerics import Rule, affine_of, bias_codes
@@ -31,8 +32,6 @@ PRODUCTS = frozenset({"conv2d", "gemm", "matmul", "linear"})
 """Those of them whose sum may also stay real."""
 LINES = frozenset({"conv1d", "conv3d"})
 """Convolutions along one and three axes, whose sum is always rounded."""
-TURNED = frozenset({"conv_transpose1d", "conv_transpose2d", "conv_transpose3d"})
-"""Transposed convolutions, whose bias is real: the kernel itself makes of it what it adds."""
 TAILS = frozenset({"relu", "clip"})
 """Ops that any kernel does before it rounds."""
 NUMBERS = frozenset({"gamma", "beta", "mean", "var"})
@@ -245,8 +244,8 @@ def _real_data(node: Node, slot: str, value: Value) -> bool:
 
 
 def bias_of(op: str) -> str | None:
-    """The slot of what an op adds to its sums."""
-    return "bias" if op in TURNED else spec(op).traits.bias
+    """The slot of what an op adds to its sums; of a transposed convolution it is real."""
+    return "bias" if op in TRANSPOSED else spec(op).traits.bias
 
 
 def source_of(node: Node, slot: str, value: Value, *, given: bool = False) -> Value | None:
@@ -266,11 +265,11 @@ def source_of(node: Node, slot: str, value: Value, *, given: bool = False) -> Va
     quant = source.type.quant
     if quant is None or not _counts(quant, given=given):
         return None
-    if node.op in TURNED and slot == bias_of(node.op):
+    if node.op in TRANSPOSED and slot == bias_of(node.op):
         return source if source.constant is not None and quant.axis in (None, 0) else None
     if quant.grain is None:
         return source
-    if node.op in TURNED and slot == "w" and node.attrs["groups"] == 1:
+    if node.op in TRANSPOSED and slot == "w" and node.attrs["groups"] == 1:
         return source if source.constant is not None and quant.axis == 1 else None
     if source.constant is None or traits.weight_axis is None:
         return None
@@ -380,7 +379,7 @@ def _raw(graph: Graph, match: Match, slot: str, value: Value, found: Profile | N
     rule = found.resolve(match.query) if found else Rule()
     if found and value.type.quant and _rescaled(match, found):
         return value
-    if found and (rule.bias.domain == "real_after" or match.head.op in TURNED):
+    if found and (rule.bias.domain == "real_after" or match.head.op in TRANSPOSED):
         if value.type.quant is None:
             return value
         kept = reals_of(found, data, value.type.quant).astype(np.float32)

@@ -14,6 +14,7 @@ from qir.ir.dtype import U8
 from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.ops import spec
+from qir.ir.ops.layers import MATRIX_PRODUCTS
 from qir.ir.origin import Origin
 from qir.ir.quantized_ops import BRIDGES, RAW, read, stored
 from qir.ir.verify import errors
@@ -109,7 +110,7 @@ def _of_codes(node: Node) -> bool:
 def _why_real(node: Node) -> str:
     """Why a product of codes that gives reals is no kernel on codes."""
     use = node.result.only_use
-    if node.op in ("matmul", "gemm", "linear"):
+    if node.op in MATRIX_PRODUCTS:
         bias = node.operands.get(spec(node.op).traits.bias or "")
         if bias is not None or (use is not None and use.node.op == "add"):
             return "what is added to its sum is real"

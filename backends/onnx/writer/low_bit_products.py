@@ -14,6 +14,7 @@ from qir.ir.lazy_arrays import Held, Parts, reshaped, shifted, whole
 from qir.ir.lazy_arrays import turned as transposed
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
+from qir.ir.ops.layers import MATRIX_PRODUCTS
 from qir.ir.types import Array, Grain, Param, QuantType, TensorType
 from qir.ledger import Change, Ledger
 from qir.passes.forms.open_groups import OpenGroups
@@ -70,7 +71,7 @@ def to_nbits(graph: Graph, ledger: Ledger, *, standard: bool) -> tuple[int, list
     if not standard:  # what is kept has that form already
         count += sum(1 for n in graph if n.op == "foreign" and n.attrs["op"] in _KEPT)
     for node in list(graph):
-        if node.op not in ("matmul", "gemm", "linear"):
+        if node.op not in MATRIX_PRODUCTS:
             continue
         if table := bnb4.weights(node):
             found = _TABLE if standard else table

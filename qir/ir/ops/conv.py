@@ -108,6 +108,7 @@ OPS = (
             weight_axis=lambda call: 0,
             result_axis=lambda call: spatial(call)[0],
             bias="bias",
+            layer="convolution",
         ),
         cost=_macs,
         doc="2-d convolution; pad is (top, left, bottom, right); depthwise where groups = channels",

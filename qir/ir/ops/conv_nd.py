@@ -97,7 +97,13 @@ def _attrs(n: int) -> tuple[AttrSpec, ...]:
 
 
 _OPERANDS = (Slot("x"), Slot("w"), Slot("bias", optional=True))
-_WEIGHT = Traits(weight="w", weight_axis=lambda call: 0, result_axis=lambda call: 1, bias="bias")
+_WEIGHT = Traits(
+    weight="w",
+    weight_axis=lambda call: 0,
+    result_axis=lambda call: 1,
+    bias="bias",
+    layer="convolution",
+)
 
 OPS = (
     *(
@@ -118,6 +124,7 @@ OPS = (
             _OPERANDS,
             _transposed,
             (*_attrs(n), AttrSpec("output_pad", "ints", (0,) * n)),
+            Traits(layer="transposed"),
             cost=_macs,
             doc=f"{n}-d transposed convolution, w is [in, out / groups, ...]",
         )

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -160,6 +160,9 @@ TypeRule: TypeAlias = Callable[[Call], tuple[TensorType, ...]]
 ElementRule: TypeAlias = Callable[[Call, QuantType], "QuantType | None"]
 
 
+Layer: TypeAlias = Literal["convolution", "transposed", "matrix"]
+
+
 @dataclass(frozen=True, slots=True)
 class Traits:
     """What passes may rely on without knowing the op."""
@@ -180,6 +183,8 @@ class Traits:
     commutative: bool = False
     elementwise: bool = False
     """One operand, one result, each element by itself."""
+    layer: Layer | None = None
+    """What kind of layer it is: one whose weights are usually constant."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from qir.ir.calls import make_call
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
+from qir.ir.ops.layers import CONVOLUTIONS, LAYERS, MATRIX_PRODUCTS, TRANSPOSED
 from qir.ir.types import Array
 from qir.ledger import Change, Ledger
 from qir.rewrite import Pass
@@ -23,9 +24,6 @@ from qir.rewrite.runner.tolerance import Tolerance
 Reals: TypeAlias = NDArray[np.float64]
 """Numbers as they are reckoned with, before they are rounded once."""
 
-_CONVS = frozenset({"conv1d", "conv2d", "conv3d"})
-_TURNED = frozenset({"conv_transpose1d", "conv_transpose2d", "conv_transpose3d"})
-_PRODUCTS = frozenset({"linear", "gemm", "matmul"})
 _SLOTS = {"gemm": ("a", "b", "c"), "matmul": ("a", "b", "bias")}
 
 
@@ -100,7 +98,7 @@ def _operands(node: Node) -> tuple[Value, Value, Value | None]:
 
 def _takes(norm: Node, node: Node) -> Iterator[Condition]:
     """What is asked of the op beside a normalization, that is to take it in."""
-    known = node.op in _CONVS | _TURNED | _PRODUCTS
+    known = node.op in LAYERS
     article = "an" if node.op[:1] in "aeiou" else "a"
     stands = f"{article} {node.op} stands there, which takes in no batch norm"
     yield Condition(known, node, _between(norm, node) or stands)
@@ -123,7 +121,7 @@ def _between(norm: Node, node: Node) -> str:
     """What is said of an op that stands between a normalization and one that would take it in."""
     makers = [value.node for value in node.operands.values() if value.node is not norm]
     users = [user for value in node.results for user in value.users if user is not norm]
-    beyond = [other for other in (*makers, *users) if other.op in _CONVS | _TURNED | _PRODUCTS]
+    beyond = [other for other in (*makers, *users) if other.op in LAYERS]
     article = "an" if node.op[:1] in "aeiou" else "a"
     if not beyond:
         return ""
@@ -145,7 +143,7 @@ def _asked_after(norm: Node) -> Iterator[Condition]:
     yield Condition(norm.op == "batch_norm", norm, f"it is {norm.op}, not batch_norm")
     x = norm.operands["x"]
     node = x.node
-    if node.op in _CONVS | _TURNED | _PRODUCTS:
+    if node.op in LAYERS:
         others = ", ".join(user.name for user in x.users if user is not norm) or "it twice"
         yield Condition(x.only_use is not None, node, f"%{x.name} is also read by {others}")
     yield from _takes(norm, node)
@@ -177,7 +175,7 @@ def _asked_before(norm: Node) -> Iterator[Condition]:
 
 def _summed(node: Node, x: Value) -> int | None:
     """The axis of its data that an op sums over; None where it is none that weights lie along."""
-    if node.op in _PRODUCTS:
+    if node.op in MATRIX_PRODUCTS:
         return (
             x.type.rank - 1 if node.attrs.get("trans_a") is not True and x.type.rank > 1 else None
         )
@@ -191,7 +189,7 @@ def _axis(norm: Node) -> int:
 
 
 def _result_axis(node: Node) -> int:
-    if node.op in _TURNED:
+    if node.op in TRANSPOSED:
         return 1
     found = spec(node.op).traits.result_axis
     assert found is not None
@@ -201,7 +199,9 @@ def _result_axis(node: Node) -> int:
 def _even(node: Node) -> bool:
     """Whether every result meets the same weights: no zeros stand beside the data."""
     pads = node.attrs.get("pad", ())
-    return node.op in _PRODUCTS or (node.op in _CONVS and isinstance(pads, tuple) and not any(pads))
+    return node.op in MATRIX_PRODUCTS or (
+        node.op in CONVOLUTIONS and isinstance(pads, tuple) and not any(pads)
+    )
 
 
 @dataclass(frozen=True)
@@ -252,7 +252,7 @@ def _by_group(weights: Reals, row: Reals, groups: int) -> Reals:
 
 def _outward(node: Node) -> Callable[[Reals, Reals], Reals]:
     """How weights are multiplied by a row of output channels."""
-    if node.op in _TURNED:
+    if node.op in TRANSPOSED:
         return lambda weights, row: _by_group(weights, row, _groups(node))
     found = spec(node.op).traits.weight_axis
     assert found is not None
@@ -262,9 +262,9 @@ def _outward(node: Node) -> Callable[[Reals, Reals], Reals]:
 
 def _inward(node: Node) -> Callable[[Reals, Reals], Reals]:
     """How weights are multiplied by a row of input channels."""
-    if node.op in _CONVS:
+    if node.op in CONVOLUTIONS:
         return lambda weights, row: _by_group(weights, row, _groups(node))
-    if node.op in _TURNED:
+    if node.op in TRANSPOSED:
         return lambda weights, row: _along(weights, row, 0)
     axis = 1 if node.op == "linear" or node.attrs.get("trans_b") is True else 0
     return lambda weights, row: _along(weights, row, axis)
@@ -272,7 +272,7 @@ def _inward(node: Node) -> Callable[[Reals, Reals], Reals]:
 
 def _through(node: Node, products: Reals) -> Reals:
     """What a shift of the input channels adds to each output channel."""
-    if node.op in _CONVS:
+    if node.op in CONVOLUTIONS:
         return np.asarray(np.sum(products.reshape(products.shape[0], -1), axis=1))
     turned = node.op == "linear" or node.attrs.get("trans_b") is True
     alpha = node.attrs.get("alpha", 1.0)

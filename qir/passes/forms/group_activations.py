@@ -9,14 +9,11 @@ from qir.errors import UsageError
 from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.ops import OPS
+from qir.ir.ops.layers import LAYERS
 from qir.ledger import Change, Ledger
 from qir.rewrite import Pass
 from qir.rewrite.runner.filter import may
 
-_HEADS = frozenset(
-    "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d "
-    "linear matmul gemm".split()
-)
 _USUAL = (
     "relu clip leaky_relu elu sigmoid hard_sigmoid hard_swish silu gelu tanh mish softplus square"
 )
@@ -46,7 +43,7 @@ class GroupActivations(Pass):
         wanted = frozenset(self.activations.split())
         count = 0
         for node in list(graph):
-            if node.op not in _HEADS or not _plain(node):
+            if node.op not in LAYERS or not _plain(node):
                 continue
             chain = self._chain(node, wanted)
             if len(chain) < 2 or not may(self.name, "group", chain[-1], *chain[:-1]):

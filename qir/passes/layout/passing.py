@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from qir.ir.attrs import Attr
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
+from qir.ir.ops.layers import MATRIX_PRODUCTS
 from qir.ir.types import Array
 from qir.ledger import Change, Ledger
 from qir.passes.layout.blocks import reshaped
@@ -20,7 +21,6 @@ _SUMS = frozenset(
     "reduce_mean reduce_sum reduce_prod reduce_l1 reduce_l2 reduce_sum_square reduce_log_sum "
     "reduce_log_sum_exp".split()
 )
-_PRODUCTS = ("linear", "gemm", "matmul")
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,7 @@ class Passing:
                     graph.set_lineage(value, value.lineage.then(step))
                 else:
                     self._turn(value, inverse(state))
-        if node.op in _SUMS or (edit.held and node.op in _PRODUCTS):
+        if node.op in _SUMS or (edit.held and node.op in MATRIX_PRODUCTS):
             said = "sums what it reads in another order"
             self.ledger.add(Change.REGROUPED, self.name, node.name, said)
 

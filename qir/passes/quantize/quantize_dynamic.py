@@ -20,6 +20,7 @@ from qir.ir.graph import Graph
 from qir.ir.lazy_arrays import Held, boxes, part, pieces
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
+from qir.ir.ops.layers import CONVOLUTIONS, MATRIX_PRODUCTS
 from qir.ir.scheme import RESULT, Scheme
 from qir.ir.types import Array, QuantType, uniform
 from qir.ledger import Change, Ledger
@@ -28,10 +29,8 @@ from qir.profiles import codes_later, numbers_for, profile
 from qir.rewrite import ANOTHER, Pass
 from qir.rewrite.runner.filter import may
 
-PRODUCTS = frozenset({"matmul", "linear", "gemm", "conv1d", "conv2d", "conv3d"})
+PRODUCTS = MATRIX_PRODUCTS | CONVOLUTIONS
 """Ops whose sums a runtime forms in integers while it chooses the numbers of one side."""
-MATRICES = frozenset({"matmul", "linear", "gemm"})
-"""Products whose weights are a matrix."""
 NO_PRODUCT = "only matrix products and convolutions are quantized without data"
 """The reason of what is no such product."""
 NO_MATRIX = "only matrix products have their weights alone stored in few bits"
@@ -74,12 +73,12 @@ def _float(node: Node, wishes: tuple[Wish, ...]) -> bool:
     return bool(last) and last[-1].scheme is None
 
 
-def stays(node: Node, wishes: tuple[Wish, ...], ops: frozenset[str] = MATRICES) -> str:
+def stays(node: Node, wishes: tuple[Wish, ...], ops: frozenset[str] = MATRIX_PRODUCTS) -> str:
     """Why an op keeps float weights; empty where nothing keeps it."""
     if already(node):
         return ALREADY
     if node.op not in ops:
-        return NO_MATRIX if ops == MATRICES else NO_PRODUCT
+        return NO_MATRIX if ops == MATRIX_PRODUCTS else NO_PRODUCT
     if _float(node, wishes):
         return "a rule keeps it float"
     traits = spec(node.op).traits
@@ -88,7 +87,7 @@ def stays(node: Node, wishes: tuple[Wish, ...], ops: frozenset[str] = MATRICES) 
         return "its weights are computed"
     if any(v.type.element != F32 for v in (weight, node.operands[traits.data], node.result)):
         return "it does not compute in f32"
-    if node.op in MATRICES and weight.type.rank != 2:
+    if node.op in MATRIX_PRODUCTS and weight.type.rank != 2:
         return f"its weights have {weight.type.rank} axes, a kernel takes 2"
     return ""
 
@@ -114,7 +113,7 @@ def _scheme(
 
 
 def _convs() -> frozenset[str]:
-    return PRODUCTS - MATRICES
+    return PRODUCTS - MATRIX_PRODUCTS
 
 
 def _options(node: Node, row: OpCapability | None, granularity: str) -> tuple[Scheme, ...]:

@@ -7,15 +7,12 @@ from numpy.typing import NDArray
 
 from qir.ir.graph import Graph
 from qir.ir.node import Value
+from qir.ir.ops.layers import LAYERS
 from qir.passes.recover.making import fits, stored
 from qir.rewrite.patterns.match import Match
 from qir.rewrite.patterns.pattern import Ops, Term, Var, pattern
 from qir.rewrite.patterns.rewriting import Rewrite
 
-_PRODUCTS = frozenset(
-    "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d "
-    "linear gemm matmul".split()
-)
 _ROWS = ("mean", "spread", "gain", "beta")
 
 
@@ -45,7 +42,7 @@ def _axis(match: Match) -> int | None:
     if len(found) != 1 or x.rank < 2:
         return None
     axis = found.pop()
-    behind = match["x"].node.op in _PRODUCTS
+    behind = match["x"].node.op in LAYERS
     image = x.rank > 2 and axis == 1
     return axis if image or (behind and axis == x.rank - 1) else None
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
+from qir.ir.ops.layers import MATRIX_PRODUCTS
 from qir.rewrite.patterns.match import Match
 from qir.rewrite.patterns.pattern import Ops, Term, Var, maybe, pattern
 from qir.rewrite.patterns.rewriting import Rewrite
@@ -58,7 +59,7 @@ def _of_rows(match: Match) -> bool:
     if named not in ([2, 3], [1, 2]):
         return False
     at = 1 if named == [2, 3] else 3
-    rows = [n.result.type for n in nodes if n.op in ("linear", "gemm", "matmul")]
+    rows = [n.result.type for n in nodes if n.op in MATRIX_PRODUCTS]
     planes = [n.result.type for n in nodes if n.op in ("reshape", "unsqueeze") and _wide(n)]
     alone = tuple(size if i in (0, at) else 1 for i, size in enumerate(x.shape))
     flat = (x.shape[0], x.shape[at])

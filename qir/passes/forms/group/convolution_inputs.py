@@ -10,11 +10,10 @@ from numpy.typing import NDArray
 from qir.ir.dtype import F32
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
+from qir.ir.ops.layers import CONVOLUTIONS, TRANSPOSED
 from qir.ir.types import Array, TensorType
 from qir.ledger import Change, Ledger
-from qir.rewrite.fusing import TURNED
 
-_CONVS = frozenset({"conv1d", "conv2d", "conv3d"})
 _BEHIND: Mapping[str, tuple[str, ...]] = {
     "mul": ("b",),
     "add": ("b",),
@@ -28,7 +27,7 @@ def join_reals(graph: Graph, ledger: Ledger, step: str) -> int:
     """Takes a product, a sum or a normalization by constants into the real weights and bias of the
     convolution that it alone reads, in float32 step by step as a runtime does; says how many."""
     count = 0
-    for node in [n for n in graph if n.op in _CONVS | TURNED]:
+    for node in [n for n in graph if n.op in CONVOLUTIONS | TRANSPOSED]:
         while last := _taken(node):
             _join(graph, node, last)
             said = f"its real weights take in the {last.op} behind it"
@@ -41,7 +40,7 @@ def join_pads(graph: Graph, ledger: Ledger, step: str) -> int:
     """Takes zeros that are put around images into the pads of the convolution that alone reads
     them; says how many."""
     count = 0
-    for node in [n for n in graph if n.op in _CONVS]:
+    for node in [n for n in graph if n.op in CONVOLUTIONS]:
         pad = node.operands["x"].node
         more = _pads(pad)
         if more is None or node.stages or node.schemes or node.profile != pad.profile:
@@ -91,7 +90,7 @@ def _taken(node: Node) -> Node | None:
         return None
     if last.op == "batch_norm":
         return last
-    fits = node.op in _CONVS and _each(w, given[0], one=last.op == "mul")
+    fits = node.op in CONVOLUTIONS and _each(w, given[0], one=last.op == "mul")
     return last if fits else None
 
 
@@ -137,7 +136,7 @@ def _computed(
 def _scaled(w: Reals, gain: Reals, node: Node) -> Reals:
     """Weights times a number for each channel of the result, or one for all."""
     ones, groups = (1,) * (w.ndim - 2), node.attrs["groups"]
-    if node.op not in TURNED:
+    if node.op not in TRANSPOSED:
         return w * gain.reshape(-1, 1, *ones)
     assert isinstance(groups, int)
     each = (groups, w.shape[0] // groups, *w.shape[1:])

@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 from qir.ir.dtype import F32, I8, I32, U8
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
+from qir.ir.ops.layers import TRANSPOSED
 from qir.ir.types import Array, QuantType, uniform
 from qir.ledger import Change, Ledger
 from qir.numerics import Rule, affine_of, bias_codes, choose, quantize
 from qir.profiles import Profile, query_of
-from qir.rewrite.fusing import TURNED, is_tail
+from qir.rewrite.fusing import is_tail
 
 CODED = {
     **{f"conv{n}d": ("x", "w", "bias") for n in (1, 2, 3)},
@@ -83,7 +84,7 @@ def _dequantized(node: Node, weights: Value, bias: Value | None) -> bool:
         return False
     if _one(kind):
         return True
-    first = node.op.startswith("conv") and node.op not in TURNED
+    first = node.op.startswith("conv") and node.op not in TRANSPOSED
     first = first or node.attrs.get("trans_b") is True
     along = 0 if first else 1
     return kind.axis == along and not kind.dynamic and _shape(kind) == bias.type.shape
