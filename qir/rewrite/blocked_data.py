@@ -6,6 +6,8 @@ accuracy level that rounds the left side, a block of the sum at a time.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 
 from qir.ir.attrs import Attr
@@ -18,6 +20,7 @@ from qir.numerics import affine_of, profile, quantize, query_of
 from qir.rewrite.fusing import TAILS
 from qir.rewrite.gemms import joined
 
+PRODUCTS = frozenset({"matmul", "gemm"})
 _STORAGES = frozenset({"i4", "u4", "i8", "u8"})
 _USUAL = 32
 """The block where the scales have none along the sum."""
@@ -27,14 +30,29 @@ _MOST = 256
 """The data that share a scale at most, in larger blocks of weights too."""
 
 
-def round_data(graph: Graph, ledger: Ledger, step: str, *, wide: bool = False) -> int:
-    """Rounds the data of each such product; returns how many there are.
+def given_weights(graph: Graph) -> frozenset[Node]:
+    """Returns the products whose weights the caller may give: the runtime makes their codes later,
+    and rounds no data beside them."""
+    return frozenset(
+        n for n in graph if n.op in PRODUCTS and n.operands["b"].node.attrs.get("default") is True
+    )
+
+
+def round_data(
+    graph: Graph,
+    ledger: Ledger,
+    step: str,
+    *,
+    wide: bool = False,
+    left: Collection[Node] = (),
+) -> int:
+    """Rounds the data of each such product but those `left`; returns how many there are.
 
     `wide`: also of products between quantized values of 16 bits, and beside larger blocks.
     """
     count = 0
     for node in list(graph):
-        size = _block(node, wide=wide)
+        size = None if node in left else _block(node, wide=wide)
         if size is None:
             continue
         graph.set_operand(node, "a", _rounded(graph, node, node.operands["a"], size))
@@ -65,7 +83,7 @@ def _reshaped(node: Node, *, wide: bool) -> bool:
 
 def _block(node: Node, *, wide: bool) -> int | None:
     """How many numbers of the data share a scale; None where the runtime rounds none."""
-    if node.op not in ("matmul", "gemm") or node.stages or not _plain(node):
+    if node.op not in PRODUCTS or node.stages or not _plain(node):
         return None
     a = node.operands["a"]
     if a.type.element != F32 or a.type.rank < 1:
@@ -113,7 +131,7 @@ def _kept(node: Node, *, wide: bool) -> bool:
     if added is not None and node.operands["a"].type.rank != 2:
         if shown or made != readers or len(made) != 1:
             return False  # a reshape reads the gemm, and stays before these
-    elif len(readers) == 1 and readers[0].op in TAILS:
+    elif len(readers) == 1 and _is_tail(readers[0]):
         last = readers[0].result.only_use
         if last is None or last.node.op == "output":
             return False
@@ -125,10 +143,16 @@ def _kept(node: Node, *, wide: bool) -> bool:
     return not wide or shown or made != readers or not all(_of_16_bits(q.result) for q in made)
 
 
+def _is_tail(node: Node) -> bool:
+    """Returns whether it is an activation, also a foreign one, whose ends are computed."""
+    name = str(node.attrs["op"]).lower() if node.op == "foreign" else node.op
+    return name in TAILS
+
+
 def _cuts(tail: Node, node: Node) -> bool:
     """Returns whether an activation leaves out numbers that a quantize has codes for."""
     quant = node.result.type.quant
-    if quant is None or quant.dynamic or quant.grain is not None:
+    if tail.op == "foreign" or quant is None or quant.dynamic or quant.grain is not None:
         return True
     ends = (0.0, None) if tail.op == "relu" else (tail.attrs.get("min"), tail.attrs.get("max"))
     codes = zip(ends, (quant.low, quant.high), strict=True)

@@ -12,7 +12,7 @@ from qir.ir.node import Node, Value
 from qir.ir.types import Array, QuantType, uniform
 from qir.ledger import Change, Ledger
 from qir.numerics import Profile, Query, affine_of, quantize, query_of
-from qir.rewrite.blocked_data import round_data
+from qir.rewrite.blocked_data import given_weights, round_data
 from qir.rewrite.coding import code_reals
 from qir.rewrite.flat_rows import lays_back, rows_of_codes
 from qir.rewrite.gemms import as_gemms
@@ -40,6 +40,7 @@ def load(graph: Graph, profile: Profile, ledger: Ledger) -> int:
     if profile.doubled == "merged":
         count += _meet(graph) if "transpose" in moving else 0
         count += _merge(graph, ledger) + _drop(graph, ledger)
+    given = given_weights(graph)
     if rule.weights.given == "float":
         count += code_reals(graph, profile, rule, ledger)
     if profile.signed == "private_unsigned":
@@ -47,7 +48,8 @@ def load(graph: Graph, profile: Profile, ledger: Ledger) -> int:
     if profile.doubled == "merged":
         count += rows_of_codes(graph, ledger, _NAME)
     if profile.nbits != "kept":
-        count += round_data(graph, ledger, _NAME, wide=profile.nbits == "rounded_wide")
+        wide = profile.nbits == "rounded_wide"
+        count += round_data(graph, ledger, _NAME, wide=wide, left=given)
     return count + as_linear(graph, profile, ledger)
 
 

@@ -10,7 +10,8 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import helper, numpy_helper
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
 
 import qir
 from qir.ledger import Ledger
@@ -18,7 +19,7 @@ from qir.numerics import profile
 from qir.passes.group import Group
 from tests.installed import OPTIMIZED
 
-from .test_blocked_data import SEED, Case, data
+from .test_blocked_data import SEED, Case, Reals, data
 
 NUMBERS = {"none": 0.0, "six": 6.0, "low": -1e6, "high": 1e6, "two": 2.0}
 RELU, CLIP, WIDE = "r = Relu(p)", "r = Clip(p, none, six)", "r = Clip(p, low, high)"
@@ -62,6 +63,8 @@ FLOAT = [
     Ending((CLIP, CODES)),
     Ending((RELU, RAISED), "y p"),
     Ending((WIDE, CODES), "y p"),
+    Ending(("r = Clip(p, , ends)", CODES)),
+    Ending(("r = Clip(p, , ends)", MUL)),
     Ending((RELU, MUL, "also = QuantizeLinear(p, t, u)"), "y also"),
     Ending(("y = QuantizeLinear(p, t, u)",), "y p"),
 ]
@@ -95,22 +98,31 @@ def model(case: Case, ending: Ending) -> tuple[onnx.ModelProto, list[str]]:
         graph.initializer.append(numpy_helper.from_array(np.float32(number), name))
     kind = next(held.data_type for held in graph.initializer if held.name == "u")
     graph.initializer.append(helper.make_tensor("v", kind, (), [0]))
+    if any("ends" in line for line in ending.lines):  # computed, of data
+        graph.node.insert(0, helper.make_node("ReduceMax", ["x"], ["ends"], keepdims=0))
     shown = names(ending.shown, " ")
     del graph.output[:]
     graph.output.extend(helper.make_empty_tensor_value_info(name) for name in shown)
     return made, shown
 
 
-def judged(case: Case, ending: Ending, folder: Path) -> bool:
-    """Whether onnxruntime rounds the data, as QIR predicts: the graph, its results, its ledger."""
-    feeds, source, optimized = data(case), folder / "m.onnx", folder / "o.onnx"
-    made, shown = model(case, ending)
-    source.write_bytes(made.SerializeToString())
+def computed(path: Path, feeds: dict[str, Reals]) -> tuple[list[NDArray[np.generic]], bool]:
+    """What onnxruntime gives, and whether it made a kernel for few bits."""
+    optimized = path.with_name("optimized.onnx")
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.optimized_model_filepath = str(optimized)
-    session = onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
-    kernel = "MatMulNBits" in {node.op_type for node in onnx.load(optimized).graph.node}
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    kinds = {node.op_type for node in onnx.load(optimized).graph.node}
+    return session.run(None, feeds), "MatMulNBits" in kinds
+
+
+def judged(case: Case, ending: Ending, folder: Path) -> bool:
+    """Whether onnxruntime rounds the data, as QIR predicts: the graph, its results, its ledger."""
+    feeds, source = data(case), folder / "m.onnx"
+    made, shown = model(case, ending)
+    source.write_bytes(made.SerializeToString())
+    results, kernel = computed(source, feeds)
     graph, written, ledger = qir.load(source), Ledger(), Ledger()
     qir.save(graph, folder / "q.onnx", format="qdq", ledger=written)
     Group(profile=OPTIMIZED).run(graph, ledger)
@@ -119,7 +131,7 @@ def judged(case: Case, ending: Ending, folder: Path) -> bool:
     since = any(reason.startswith("since 1.32") for reason in said)
     assert (bool(said) and (not since or wide())) == kernel, said
     mine = qir.run(graph, feeds)
-    for name, wanted in zip(shown, session.run(None, feeds), strict=True):
+    for name, wanted in zip(shown, results, strict=True):
         found = np.asarray(mine[name]).astype(np.float64)
         # A code may be beside a tie, where a sum in another order makes the next one of it.
         least = 1.0 if wanted.dtype.kind == "u" else 1e-6 * float(np.abs(wanted).max())
@@ -158,3 +170,25 @@ def test_before_codes_of_16_bits_that_nothing_cuts_the_version_decides(
         rounded = judged(case, ending, tmp_path / str(number))
         between = turned and len(ending.lines) > 1  # a lone quantize goes before the reshape
         assert rounded == (between or (case.bits == 16 and wide())), ending
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_data_stay_real_beside_weights_that_the_caller_may_give(
+    given: bool, tmp_path: Path
+) -> None:
+    """Real weights of which onnxruntime makes codes; of those that may be given, when it runs."""
+    case = Case("i8", -1, bias=True, quantized="x", bits=16)
+    made, _ = model(case, Ending(("y = QuantizeLinear(p, t, u)",)))
+    graph, reals = made.graph, np.random.default_rng(SEED).normal(size=(case.depth, 32))
+    graph.node.remove(next(n for n in graph.node if n.output[0] == "d"))
+    graph.initializer.append(numpy_helper.from_array(reals.astype(np.float32), "d"))
+    if given:
+        graph.input.append(helper.make_tensor_value_info("d", TensorProto.FLOAT, reals.shape))
+    (tmp_path / "m.onnx").write_bytes(made.SerializeToString())
+    wanted, kernel = computed(tmp_path / "m.onnx", data(case))
+    assert kernel == (wide() and not given)
+    found, ledger = qir.load(tmp_path / "m.onnx"), Ledger()
+    Group(profile=OPTIMIZED).run(found, ledger)
+    assert any("rounded to 8 bits" in e.reason for e in ledger) == kernel
+    (codes,) = qir.run(found, data(case)).values()
+    assert np.abs(np.asarray(codes).astype(np.int64) - wanted[0]).max() <= 1, f"seed {SEED}"
