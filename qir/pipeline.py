@@ -492,9 +492,12 @@ def _require_left(graph: Graph, found: Plan, rules: str) -> None:
             f"the model is quantized already: {len(names)} values hold codes, {names[0]} first"
         )
     if graph.profile != rules:
+        remedy = "finish it for its own target"
+        if named_profile(graph.profile).groups:
+            remedy = f"quantize it with --as {graph.profile}, to a .qir file"
         raise UsageError(
             f"the model holds codes by the rules of {graph.profile}, {names[0]} first, and would "
-            f"get more by those of {rules}; finish it for its own target"
+            f"get more by those of {rules}; {remedy}"
         )
 
 
