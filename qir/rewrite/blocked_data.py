@@ -158,7 +158,8 @@ def _cuts(tail: Node, node: Node) -> bool:
     codes = zip(ends, (quant.low, quant.high), strict=True)
     rule = profile("native").resolve(query_of(node))
     return any(
-        isinstance(end, float) and quantize(np.float32([end]), affine_of(quant), rule)[0] != code
+        isinstance(end, float)
+        and quantize(np.asarray([end], np.float32), affine_of(quant), rule)[0] != code
         for end, code in codes
     )
 

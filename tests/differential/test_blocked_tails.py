@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -95,7 +96,7 @@ def model(case: Case, ending: Ending) -> tuple[onnx.ModelProto, list[str]]:
         op, operands = call.rstrip(")").split("(")
         graph.node.append(helper.make_node(op, names(operands, ", "), [result]))
     for name, number in NUMBERS.items():
-        graph.initializer.append(numpy_helper.from_array(np.float32(number), name))
+        graph.initializer.append(numpy_helper.from_array(np.asarray(number, np.float32), name))
     kind = next(held.data_type for held in graph.initializer if held.name == "u")
     graph.initializer.append(helper.make_tensor("v", kind, (), [0]))
     if any("ends" in line for line in ending.lines):  # computed, of data
@@ -106,7 +107,7 @@ def model(case: Case, ending: Ending) -> tuple[onnx.ModelProto, list[str]]:
     return made, shown
 
 
-def computed(path: Path, feeds: dict[str, Reals]) -> tuple[list[NDArray[np.generic]], bool]:
+def computed(path: Path, feeds: dict[str, Reals]) -> tuple[list[NDArray[Any]], bool]:
     """What onnxruntime gives, and whether it made a kernel for few bits."""
     optimized = path.with_name("optimized.onnx")
     options = onnxruntime.SessionOptions()
