@@ -491,10 +491,11 @@ def _require_left(graph: Graph, found: Plan, rules: str) -> None:
         raise UsageError(
             f"the model is quantized already: {len(names)} values hold codes, {names[0]} first"
         )
-    if graph.profile != rules:
+    if (own := graph.profile) != rules:
+        way = f"with --as {own}, to a .qir file" if named_profile(own).groups else "for its target"
         raise UsageError(
-            f"the model holds codes by the rules of {graph.profile}, {names[0]} first, and would "
-            f"get more by those of {rules}; finish it for its own target"
+            f"the model holds codes by the rules of {own}, {names[0]} first, and would get more by "
+            f"those of {rules}; quantize it {way}"
         )
 
 

@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple, Never, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Never, Protocol, SupportsIndex, TypeVar
 
+from qir.errors import GraphError
 from qir.ir import attrs as attributes
 from qir.ir.attrs import Attr
 from qir.ir.ops import spec
@@ -78,7 +79,17 @@ class Program(Protocol):
         """Results by name."""
 
 
-class Value:
+class _Part:
+    """What belongs to one graph, and is neither copied nor pickled without it."""
+
+    __slots__ = ()
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Never:
+        """Raises GraphError: copy and pickle come here."""
+        raise GraphError(f"{self!r} is part of a graph: copy or pickle the graph")
+
+
+class Value(_Part):
     """One result of one node."""
 
     __slots__ = ("_index", "_lineage", "_name", "_node", "_type", "_uses")
@@ -166,7 +177,7 @@ class Stage:
         return [slot if index == 0 else f"{index}.{slot}" for slot in self.slots]
 
 
-class Node:
+class Node(_Part):
     """One op with its operands and results."""
 
     __slots__ = (

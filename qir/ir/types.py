@@ -510,6 +510,10 @@ class TensorType(_Hashed):
             return found
 
     def __post_init__(self) -> None:
+        if not isinstance(self.shape, tuple):
+            if not isinstance(self.shape, list):
+                raise TypeRuleError(f"a shape of {self.shape!r}; it is a tuple of sizes")
+            object.__setattr__(self, "shape", tuple(self.shape))
         if len(self.shape) > _MOST_AXES:
             raise TypeRuleError(f"a tensor of {len(self.shape)} axes; {_MOST_AXES} are possible")
         for dim in self.shape:

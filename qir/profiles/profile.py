@@ -258,10 +258,10 @@ class Head:
     all stay; empty: as what it extends says."""
     nbits: str = ""
     """`rounded`: real data of a product with dequantized weights of 4 or 8 bits become 8 bits, a
-    block of the weights at a time, where the data are not dequantized and nothing quantizes the
-    result. `rounded_wide`: so are data dequantized from 16 bits, those of products quantized to
-    16 bits, and those beside blocks of more than 256 weights, 256 at a time. `kept`: they stay;
-    empty: as what it extends says."""
+    block of the weights at a time, where the data are not dequantized, nothing quantizes the
+    result, and other than one activation that is read once reads it. `rounded_wide`: so are data
+    dequantized from 16 bits, those of products quantized to 16 bits, and those beside blocks of
+    more than 256 weights, 256 at a time. `kept`: they stay; empty: as what it extends says."""
     gemms: str = ""
     """`joined`: a matmul of dequantized operands and the add behind it that alone reads it, of a
     row or a matrix, become one gemm before anything is grouped, between reshapes where data have

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import copy
 import pickle
+from collections.abc import Callable
 
 import pytest
 
-from qir.errors import QirError
+from qir.errors import GraphError, QirError
 from qir.ir.graph import Graph
 from qir.ir.ops.quantization import RANGE_RULES
 from qir.ir.text import parse, print_graph
@@ -31,6 +32,17 @@ def test_copies_and_pickles_of_graphs_are_equal_and_live_alone(seed: int) -> Non
         made.add("input", types=[KIND])
         assert made != graph
         assert print_graph(graph, origins=True) == was
+
+
+@pytest.mark.parametrize("way", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_nodes_and_values_are_not_copied_without_their_graph(
+    way: Callable[[object], object],
+) -> None:
+    graph = Graph()
+    x = graph.add("input", types=[KIND], name="x").result
+    for part in (x, x.node):
+        with pytest.raises(GraphError, match="is part of a graph: copy or pickle the graph"):
+            way(part)
 
 
 def test_a_graph_has_no_hash_since_it_is_compared_by_its_contents() -> None:

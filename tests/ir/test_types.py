@@ -304,3 +304,15 @@ def test_a_level_that_is_given_as_a_whole_number_prints_as_it_reads_back() -> No
     kind = replace(uniform(U8, np.float32(0.5)), declared=Declared((0.0,), (127.5,), 255))
     assert str(kind) == "!quant.uniform<u8:f32, 0.5, from 0.0..127.5 / 255.0>"
     assert str(parse_type(f"4x{kind}")) == f"4x{kind}"
+
+
+@pytest.mark.parametrize("shape", [5, None, "ab", {2: 3}])
+def test_a_shape_that_is_no_tuple_is_refused(shape: Any) -> None:
+    with pytest.raises(TypeRuleError, match="it is a tuple of sizes"):
+        TensorType(shape, F32)
+
+
+def test_a_list_is_taken_for_a_shape() -> None:
+    shape: Any = [2, 3]
+    assert TensorType(shape, F32) == TensorType((2, 3), F32)
+    assert hash(TensorType(shape, F32)) == hash(TensorType((2, 3), F32))

@@ -12,10 +12,15 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from qir import pipeline
+from qir.backends.onnx.versions import profiles
 from qir.errors import UsageError
 from qir.ir.graph import Graph
+from qir.ledger import Ledger
+from qir.passes.forms.group import Group
+from qir.rewrite import run_passes
 from tests.differential.runtime import run
 from tests.frontends.onnx.models import model, save
+from tests.installed import OPTIMIZED
 
 SEED = 23
 FLOAT = TensorProto.FLOAT
@@ -118,8 +123,24 @@ def test_where_nothing_is_left_plan_and_quantize_say_so(way: str, tmp_path: Path
 def test_codes_of_another_runtime_are_finished_there(tmp_path: Path) -> None:
     graph = pipeline.load(part(tmp_path, "fc2"))
     statistics = pipeline.calibrate(graph, batches())
-    with pytest.raises(UsageError, match="finish it for its own target"):
+    with pytest.raises(UsageError, match=f"quantize it with --as {OPTIMIZED}, to a .qir file"):
         pipeline.quantize(graph, statistics, target="cpu")
+
+
+def test_codes_of_another_version_are_finished_by_its_profile(tmp_path: Path) -> None:
+    graph = pipeline.load(part(tmp_path, "fc2"))
+    other = next(name for name in profiles() if name != OPTIMIZED)
+    graph = run_passes(graph, [Group(profile=other)], Ledger())
+    statistics = pipeline.calibrate(graph, batches())
+    with pytest.raises(UsageError, match=f"quantize it with --as {other}, to a .qir file"):
+        pipeline.quantize(graph, statistics)
+    made = pipeline.quantize(graph, statistics, profile=other)
+    assert made.profile == other
+    pipeline.save(made, tmp_path / "made.qir")
+    pipeline.save(pipeline.load(tmp_path / "made.qir"), tmp_path / "made.onnx", format="qoperator")
+    kinds = Counter(n.op_type for n in onnx.load(tmp_path / "made.onnx").graph.node)
+    assert kinds["QLinearMatMul"] + kinds["QGemm"] == 3
+    assert run(onnx.load(tmp_path / "made.onnx"), batches()[0], optimize=True)
 
 
 def test_products_of_scales_are_no_data(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from tests.backends.onnx.test_finishing import batches, network
 from tests.cli.command import qir
 from tests.differential.onnxruntime.ort_tools import quantized
 from tests.frontends.onnx.models import save
+from tests.installed import OPTIMIZED
 
 WAYS: dict[str, dict[str, Any]] = {
     "data": {},
@@ -28,8 +29,8 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-LONE_RELU = f"{ALREADY}, but ort-1.31 has it in float32: no group of ort-1.31 takes it but behind "
-LONE_RELU += "another op, as conv2d |> relu"
+LONE_RELU = f"{ALREADY}, but {OPTIMIZED} has it in float32: no group of {OPTIMIZED} takes it but "
+LONE_RELU += "behind another op, as conv2d |> relu"
 
 
 def planned(path: Path, way: str = "data") -> tuple[Decision, ...]:

@@ -337,8 +337,17 @@ def made_here(graph: Graph) -> Counter[Kind]:
             continue
         slots = ("w", "bias") if base.startswith("conv") else ("b", "c")
         w, b = (node.operands.get(slot) for slot in slots)
+        base = "gemm" if base == "matmul" and _few_bits(node.operands["a"]) else base
         found[base, _told(w), _told(b)] += 1
     return found
+
+
+def _few_bits(data: Value) -> bool:
+    """Whether data are rounded: of MatMulNBits nothing says which product it was."""
+    node = data.node
+    while node.op in ("slice", "reshape", "mul"):
+        node = next(iter(node.operands.values())).node
+    return node.op == "round"
 
 
 def _on_codes(node: Node) -> bool:

@@ -38,17 +38,20 @@ def drawn(rng: np.random.Generator, shape: tuple[int, ...]) -> Floats:
 
 
 def model(op: str, held: list[Floats]) -> onnx.ModelProto:
-    """A layer of each weight: of data of 16 bits, so that dequantized codes stay in the graph."""
+    """A layer of each weight: of data of 16 bits, so that dequantized codes stay in the graph.
+
+    Their sums are shown too: other products become MatMulNBits since 1.32, which packs the codes.
+    """
     node, first = helper.make_node, {"Gemm": (3, 4)}.get(op, (1, 4, *(5,) * (held[0].ndim - 2)))
     nodes = [node("DequantizeLinear", ["x", "step", "zero"], ["real"], "real")]
     for i in range(len(held)):
-        nodes.append(node(op, ["real", f"w{i}"], [f"made{i}"], f"n{i}"))
-        nodes.append(node("QuantizeLinear", [f"made{i}", "step", "zero"], [f"y{i}"], f"q{i}"))
+        nodes.append(node(op, ["real", f"w{i}"], [f"s{i}"], f"n{i}"))
+        nodes.append(node("QuantizeLinear", [f"s{i}", "step", "zero"], [f"y{i}"], f"q{i}"))
     graph = helper.make_graph(
         nodes,
         "weights",
         [helper.make_tensor_value_info("x", TensorProto.UINT16, first)],
-        [helper.make_empty_tensor_value_info(f"y{i}") for i in range(len(held))],
+        [helper.make_empty_tensor_value_info(f"{n}{i}") for i in range(len(held)) for n in "ys"],
         [
             numpy_helper.from_array(np.asarray(0.01, np.float32), "step"),
             numpy_helper.from_array(np.asarray(30000, np.uint16), "zero"),

@@ -16,7 +16,7 @@ from qir.passes.forms.group.convolution_inputs import join_pads, join_reals
 from qir.passes.forms.group.flattened_softmax import lays_back, rows_of_codes
 from qir.passes.forms.group.float_parameters import code_reals
 from qir.passes.forms.group.gemms import as_gemms
-from qir.passes.forms.group.low_bit_weights import round_data
+from qir.passes.forms.group.low_bit_weights import given_weights, round_data
 from qir.profiles import Profile, Query, query_of
 from qir.rewrite.linear_layers import as_linear, knows_linear
 
@@ -41,6 +41,7 @@ def load(graph: Graph, profile: Profile, ledger: Ledger) -> int:
     if profile.doubled == "merged":
         count += _meet(graph) if "transpose" in moving else 0
         count += _merge(graph, ledger) + _drop(graph, ledger)
+    given = given_weights(graph)
     if rule.weights.given == "float":
         count += code_reals(graph, profile, rule, ledger)
     if profile.signed == "private_unsigned":
@@ -48,7 +49,8 @@ def load(graph: Graph, profile: Profile, ledger: Ledger) -> int:
     if profile.doubled == "merged":
         count += rows_of_codes(graph, ledger, _NAME)
     if profile.nbits != "kept":
-        count += round_data(graph, ledger, _NAME, wide=profile.nbits == "rounded_wide")
+        wide = profile.nbits == "rounded_wide"
+        count += round_data(graph, ledger, _NAME, wide=wide, left=given)
     return count + as_linear(graph, profile, ledger)
 
 

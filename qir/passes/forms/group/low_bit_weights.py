@@ -6,6 +6,8 @@ accuracy level that rounds the left side, a block of the sum at a time.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 
 from qir.ir.attrs import Attr
@@ -14,8 +16,12 @@ from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.types import Array, QuantType
 from qir.ledger import Change, Ledger
+from qir.numerics import affine_of, quantize
 from qir.passes.forms.group.gemms import joined
+from qir.profiles import profile, query_of
+from qir.rewrite.fusing import TAILS
 
+PRODUCTS = frozenset({"matmul", "gemm"})
 _STORAGES = frozenset({"i4", "u4", "i8", "u8"})
 _USUAL = 32
 """The block where the scales have none along the sum."""
@@ -25,14 +31,29 @@ _MOST = 256
 """The data that share a scale at most, in larger blocks of weights too."""
 
 
-def round_data(graph: Graph, ledger: Ledger, step: str, *, wide: bool = False) -> int:
-    """Rounds the data of each such product; returns how many there are.
+def given_weights(graph: Graph) -> frozenset[Node]:
+    """Returns the products whose weights the caller may give: the runtime makes their codes later,
+    and rounds no data beside them."""
+    return frozenset(
+        n for n in graph if n.op in PRODUCTS and n.operands["b"].node.attrs.get("default") is True
+    )
+
+
+def round_data(
+    graph: Graph,
+    ledger: Ledger,
+    step: str,
+    *,
+    wide: bool = False,
+    left: Collection[Node] = (),
+) -> int:
+    """Rounds the data of each such product but those `left`; returns how many there are.
 
     `wide`: also of products between quantized values of 16 bits, and beside larger blocks.
     """
     count = 0
     for node in list(graph):
-        size = _block(node, wide=wide)
+        size = None if node in left else _block(node, wide=wide)
         if size is None:
             continue
         graph.set_operand(node, "a", _rounded(graph, node, node.operands["a"], size))
@@ -63,14 +84,14 @@ def _reshaped(node: Node, *, wide: bool) -> bool:
 
 def _block(node: Node, *, wide: bool) -> int | None:
     """How many numbers of the data share a scale; None where the runtime rounds none."""
-    if node.op not in ("matmul", "gemm") or node.stages or not _plain(node):
+    if node.op not in PRODUCTS or node.stages or not _plain(node):
         return None
     a = node.operands["a"]
     if a.type.element != F32 or a.type.rank < 1:
         return None
     if a.node.op == "dequantize" and not (wide and _of_16_bits(a.node.operands["x"])):
         return None
-    return None if _quantized(node, wide=wide) else _beside(node, wide=wide)
+    return None if _kept(node, wide=wide) else _beside(node, wide=wide)
 
 
 def _of_16_bits(value: Value) -> bool:
@@ -94,13 +115,54 @@ def _beside(node: Node, *, wide: bool) -> int | None:
     return _size(quant, wide=wide)
 
 
-def _quantized(node: Node, *, wide: bool) -> bool:
-    """Returns whether a quantize reads the product; `wide`: one to other than 16 bits, or one
-    beside another reader."""
-    made = [use.node.result for use in node.result.uses if use.node.op == "quantize"]
-    if wide and len(made) == len(node.result.uses):
-        return not all(_of_16_bits(value) for value in made)
-    return bool(made)
+def _kept(node: Node, *, wide: bool) -> bool:
+    """Returns whether what reads a product keeps its data from being rounded: a quantize, or
+    nothing but an activation that is read once.
+
+    `wide`: neither does where all that is made of the product is codes of 16 bits. An addition
+    that is made one gemm with the product is read in its place.
+    """
+    added = joined(node)
+    if added is not None and not _row(added[1], node):
+        return True
+    result = node.result if added is None else added[0].result
+    readers = [user for user in result.users if user.op != "output"]
+    shown = len(readers) < len(result.users)
+    made = [reader for reader in readers if reader.op == "quantize"]
+    if added is not None and node.operands["a"].type.rank != 2:
+        if shown or made != readers or len(made) != 1:
+            return False  # a reshape reads the gemm, and stays before these
+    elif len(readers) == 1 and _is_tail(readers[0]):
+        last = readers[0].result.only_use
+        if last is None or last.node.op == "output":
+            return False
+        if last.node.op != "quantize" or _cuts(readers[0], last.node):
+            return True
+        made = readers = [last.node]
+    if not made:
+        return False
+    return not wide or shown or made != readers or not all(_of_16_bits(q.result) for q in made)
+
+
+def _is_tail(node: Node) -> bool:
+    """Returns whether it is an activation, also a foreign one, whose ends are computed."""
+    name = str(node.attrs["op"]).lower() if node.op == "foreign" else node.op
+    return name in TAILS
+
+
+def _cuts(tail: Node, node: Node) -> bool:
+    """Returns whether an activation leaves out numbers that a quantize has codes for."""
+    quant = node.result.type.quant
+    if tail.op == "foreign" or quant is None or quant.dynamic or quant.grain is not None:
+        return True
+    ends = (0.0, None) if tail.op == "relu" else (tail.attrs.get("min"), tail.attrs.get("max"))
+    codes = zip(ends, (quant.low, quant.high), strict=True)
+    rule = profile("native").resolve(query_of(node))
+    return any(
+        isinstance(end, float)
+        and quantize(np.asarray([end], np.float32), affine_of(quant), rule)[0] != code
+        for end, code in codes
+    )
 
 
 def _plain(node: Node) -> bool:
@@ -111,7 +173,12 @@ def _plain(node: Node) -> bool:
     if (attrs.get("alpha", 1.0), attrs.get("beta", 1.0)) != (1.0, 1.0):
         return False
     bias = node.operands.get("c") or node.operands.get("bias")
-    return bias is None or bias.type.shape == node.operands["b"].type.shape[-1:]
+    return bias is None or _row(bias, node)
+
+
+def _row(value: Value, node: Node) -> bool:
+    """Returns whether a value has one number for each column of a product."""
+    return value.type.shape == node.operands["b"].type.shape[-1:]
 
 
 def _size(quant: QuantType, *, wide: bool) -> int | None:
