@@ -1,0 +1,30 @@
+"""Each operator that is read computes what MXNet 1.9.1 computed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import qir
+from qir.frontends.mxnet.operators import ALIASES, OPS
+from qir.reference.interpreter import run
+
+from .recorded_cases import Case, cases, difference
+
+FAMILIES = ("layers", "moves", "points")
+CASES = [case for family in FAMILIES for case in cases(family)]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_an_operator_computes_what_mxnet_computed(case: Case, tmp_path: Path) -> None:
+    graph = qir.load(case.write(tmp_path), inputs=case.given())
+    made = list(run(graph, case.inputs).values())
+    pairs = zip(made, case.results, strict=True)
+    assert [why for ours, theirs in pairs if (why := difference(ours, theirs, 1e-5))] == []
+
+
+def test_every_operator_that_is_read_is_compared() -> None:
+    compared = {name for case in CASES for name in case.operators}
+    assert OPS.keys() - compared == set()
+    assert set(ALIASES.values()) <= OPS.keys()
