@@ -23,7 +23,9 @@ def _apply(call: Call, op: str, a: Value, b: Value) -> Value:
         return call.add(op, {"xs.0": a, "xs.1": b})
     if op.startswith("logical"):
         kind = a.type.dtype
-        truths = [call.add("not_equal", {"a": v, "b": call.number(0, v.type.dtype)}) for v in (a, b)]
+        truths = [
+            call.add("not_equal", {"a": v, "b": call.number(0, v.type.dtype)}) for v in (a, b)
+        ]
         return call.cast(call.add(op, {"a": truths[0], "b": truths[1]}), kind)
     made = call.add(op, {"a": a, "b": b})
     return call.cast(made, a.type.dtype) if made.type.dtype == BOOL else made
@@ -74,7 +76,7 @@ def activation(call: Call) -> Value:
     return call.add(_ACTIVATIONS[kind], {"x": call.value(0)})
 
 
-def leaky(call: Call) -> Value:
+def leaky(call: Call) -> Made | list[Made]:
     """Adds one of the kinds of LeakyReLU; that with a random slope has its mean in inference."""
     x = call.value(0)
     kind = call.only("act_type", "leaky", "leaky", "prelu", "rrelu", "elu", "selu", "gelu")
@@ -93,7 +95,9 @@ def leaky(call: Call) -> Value:
         return call.add("gelu", {"x": x})
     if kind == "elu":
         return call.add("elu", {"x": x}, {"alpha": slope})
-    return call.add("leaky_relu", {"x": x}, {"alpha": slope if kind == "leaky" else sum(ends) / 2})
+    if kind == "rrelu":
+        return [call.add("leaky_relu", {"x": x}, {"alpha": sum(ends) / 2}), None]
+    return call.add("leaky_relu", {"x": x}, {"alpha": slope})
 
 
 def clip(call: Call) -> Value:
@@ -231,7 +235,9 @@ OPS: dict[str, Handler] = {
     **{f"_{n}": _binary(_ARITHMETIC[n]) for n in ("maximum", "minimum", "mod", "power")},
     **{f"_{n}": _binary(op) for n, op in _COMPARISONS.items()},
     **{f"_{n}_scalar": _scalar(op) for n, op in _COMPARISONS.items()},
-    **{f"_{n}_scalar": _scalar(_ARITHMETIC[n]) for n in ("maximum", "minimum", "mod", "mul", "div")},
+    **{
+        f"_{n}_scalar": _scalar(_ARITHMETIC[n]) for n in ("maximum", "minimum", "mod", "mul", "div")
+    },
     "_plus_scalar": _scalar("add"),
     "_minus_scalar": _scalar("sub"),
     "_power_scalar": _scalar("pow"),

@@ -24,7 +24,7 @@ class MxnetFrontend(Frontend):
     """Reads `NAME-symbol.json` with `NAME-0000.params`, as Module and Gluon write them."""
 
     name = "mxnet"
-    suffixes = ("-symbol.json", ".params")
+    suffixes = (".json", ".params")
     files_take_inputs = True
 
     def accepts(self, source: object) -> bool:
@@ -93,7 +93,9 @@ def _pair(path: Path) -> tuple[Path, Path | None]:
     if first.exists():
         return path, first
     found = [
-        p for p in path.parent.glob("*.params") if p.name in (f"{stem.name}.params",)
+        p
+        for p in path.parent.glob("*.params")
+        if p.name in (f"{stem.name}.params",)
         or ((m := _EPOCH.fullmatch(p.name)) and m[1] == stem.name)
     ]
     if len(found) > 1:

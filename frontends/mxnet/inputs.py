@@ -172,7 +172,9 @@ class Inputs:
         try:
             if inner.op in ("Convolution", "Deconvolution") and weight is not None:
                 own = inner.op == "Deconvolution"
-                channels = weight.shape[0 if own else 1] * (1 if own else attrs.whole("num_group", 1))
+                channels = weight.shape[0 if own else 1] * (
+                    1 if own else attrs.whole("num_group", 1)
+                )
                 return [None, channels, *[None] * (weight.ndim - 2)], _float(weight)
             if inner.op == "FullyConnected" and weight is not None and attrs.flag("flatten", True):
                 return [None, weight.shape[-1]], _float(weight)

@@ -253,9 +253,7 @@ def _repeat(call: Call) -> Value:
     repeats = tuple(count if i == axis + 1 else 1 for i in range(x.type.rank + 1))
     wide = call.add("tile", {"x": wide}, {"repeats": repeats})
     parts = [part(x, i) for i in range(x.type.rank)]
-    parts[axis] = (
-        Part(parts[axis].number * count) if not parts[axis].axes else Part(-1)
-    )
+    parts[axis] = Part(parts[axis].number * count) if not parts[axis].axes else Part(-1)
     return call.add("reshape", {"x": wide, "shape": _plain(call, x, parts)})
 
 

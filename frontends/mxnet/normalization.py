@@ -108,19 +108,12 @@ def _softmax(op: str, negative: bool = False) -> Callable[[Call], Value]:
     return read
 
 
-def _over_rest(call: Call, x: Value) -> Value:
-    """Adds a softmax over all axes but the first."""
-    if x.type.rank == 2:
-        return call.add("softmax", {"x": x}, {"axis": 1})
-    flat = call.add("softmax", {"x": call.add("flatten", {"x": x}, {"axis": 1})}, {"axis": 1})
-    return call.add("reshape", {"x": flat, "shape": call.add("shape", {"x": x})})
-
-
 def _activation(call: Call) -> Value:
+    # the documentation has all axes but the first for instance: oneDNN's kernel takes the last
     x = call.value(0)
     if call.only("mode", "instance", "instance", "channel") == "channel":
         return call.add("softmax", {"x": x}, {"axis": 1})
-    return _over_rest(call, x)
+    return call.add("softmax", {"x": x}, {"axis": -1})
 
 
 def _softmax_output(call: Call) -> Value:
@@ -130,9 +123,8 @@ def _softmax_output(call: Call) -> Value:
     if call.attrs.flag("multi_output"):
         call.skip("preserve_shape")
         return call.add("softmax", {"x": x}, {"axis": 1})
-    if call.attrs.flag("preserve_shape"):
-        return call.add("softmax", {"x": x}, {"axis": -1})
-    return _over_rest(call, x)
+    call.skip("preserve_shape")
+    return call.add("softmax", {"x": x}, {"axis": -1})
 
 
 def _regression(op: str = "") -> Callable[[Call], Value]:

@@ -128,12 +128,16 @@ def recurrent(rng: Any) -> Iterator[Case]:
             size, ways = 3, 2 if both else 1
             states = [S.var("h")] + ([S.var("c")] if mode == "lstm" else [])
             more = {"state_size": size, "num_layers": count, "bidirectional": both}
-            made = S.RNN(S.var("data"), S.var("flat"), *states, mode=mode, state_outputs=True, **more)
+            made = S.RNN(
+                S.var("data"), S.var("flat"), *states, mode=mode, state_outputs=True, **more
+            )
             given = {"data": real(rng, 4, 2, 5)}
             for state in states:
                 given[state.name] = real(rng, count * ways, 2, size)
             yield f"{mode} {count} {ways}", made, given
-    joined = [S.reshape(S.var(n), shape=(-1,)) for n in ("i_weight", "h_weight", "i_bias", "h_bias")]
+    joined = [
+        S.reshape(S.var(n), shape=(-1,)) for n in ("i_weight", "h_weight", "i_bias", "h_bias")
+    ]
     joined[0] = S.reshape(S.var("i_weight", shape=(12, 5)), shape=(-1,))
     joined[1] = S.reshape(S.var("h_weight", shape=(12, 3)), shape=(-1,))
     joined[2] = S.reshape(S.var("i_bias", shape=(12,)), shape=(-1,))
@@ -148,17 +152,17 @@ def resizing(rng: Any) -> Iterator[Case]:
     x, y, image = S.var("data"), S.var("other"), real(rng, 1, 2, 3, 4)
     yield "nearest", S.UpSampling(x, scale=2, sample_type="nearest"), {"data": image}
     for mode in ("concat", "sum"):
-        made = S.UpSampling(
-            x, y, scale=2, sample_type="nearest", num_args=2, multi_input_mode=mode
-        )
+        made = S.UpSampling(x, y, scale=2, sample_type="nearest", num_args=2, multi_input_mode=mode)
         yield f"nearest {mode}", made, {"data": image, "other": real(rng, 1, 2, 6, 8)}
     smooth = {"scale": 2, "sample_type": "bilinear", "num_filter": 2, "num_args": 2}
     yield "up", S.UpSampling(x, S.var("w"), **smooth), {"data": image}
     resize = S.contrib.BilinearResize2D
     yield "resize", resize(x, height=5, width=7), {"data": image}
-    yield "resize by scales", resize(x, scale_height=2, scale_width=1.5, mode="size"), {
-        "data": image
-    }
+    yield (
+        "resize by scales",
+        resize(x, scale_height=2, scale_width=1.5, mode="size"),
+        {"data": image},
+    )
     made = resize(x, height=6, width=8, align_corners=False)
     yield "resize half pixels", made, {"data": image}
     yield "resize like", resize(x, y, mode="like"), {"data": image, "other": real(rng, 1, 1, 5, 6)}

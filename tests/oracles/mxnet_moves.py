@@ -96,13 +96,21 @@ def picks(rng: Any, x: Any, one: dict[str, Any]) -> Iterator[Case]:
     yield "take around", S.take(x, where, axis=1, mode="wrap"), {**one, "indices": outside}
     rows = {"data": rng.randn(3, 4).astype(np.float32), "indices": np.float32([3, 0, 9])}
     yield "pick", S.pick(x, where), rows
-    yield "pick of rows", S.pick(x, where, axis=0, keepdims=True), {
-        "data": rows["data"],
-        "indices": np.float32([2, 0, 1, -1]),
-    }
+    yield (
+        "pick of rows",
+        S.pick(x, where, axis=0, keepdims=True),
+        {
+            "data": rows["data"],
+            "indices": np.float32([2, 0, 1, -1]),
+        },
+    )
     places = np.float32([[0, 1, 1], [2, 0, 1]])
     yield "gather", S.gather_nd(x, where), {**one, "indices": places}
-    yield "one hot", S.one_hot(x, depth=4, on_value=2, off_value=-1), {"data": np.float32([1, 3, 0])}
+    yield (
+        "one hot",
+        S.one_hot(x, depth=4, on_value=2, off_value=-1),
+        {"data": np.float32([1, 3, 0])},
+    )
     for kind in ("indices", "value", "both"):
         yield f"top {kind}", S.topk(x, k=2, axis=2, ret_typ=kind), one
     yield "least", S.topk(x, k=3, ret_typ="value", is_ascend=True), one
@@ -127,7 +135,11 @@ def products(rng: Any) -> Iterator[Case]:
     a, b = S.var("a"), S.var("b")
     x, y = rng.randn(3, 4).astype(np.float32), rng.randn(4, 5).astype(np.float32)
     yield "dot", S.dot(a, b), {"a": x, "b": y}
-    yield "dot of turned", S.dot(a, b, transpose_a=True, transpose_b=True), {"a": x.T.copy(), "b": y.T.copy()}
+    yield (
+        "dot of turned",
+        S.dot(a, b, transpose_a=True, transpose_b=True),
+        {"a": x.T.copy(), "b": y.T.copy()},
+    )
     yield "dot of rows", S.dot(a, b), {"a": x[0], "b": y[:, 0].copy()}
     yield "dot of more axes", S.dot(a, b), {"a": rng.randn(2, 3, 4).astype("f"), "b": y}
     many = rng.randn(2, 3, 4).astype(np.float32)
