@@ -12,9 +12,11 @@ from . import (
     movement,
     normalization,
     pooling,
+    quantized,
     recurrent,
     reduction,
     resizing,
+    subgraphs,
 )
 from .call import Call, Made
 
@@ -29,9 +31,11 @@ OPS: dict[str, Handler] = {
         movement,
         normalization,
         pooling,
+        quantized,
         recurrent,
         reduction,
         resizing,
+        subgraphs,
     )
     for name, handler in family.OPS.items()  # type: ignore[attr-defined]
 }

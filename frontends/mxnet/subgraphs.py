@@ -1,0 +1,276 @@
+"""Fused layers: `_sg_mkldnn_conv` and `_sg_mkldnn_fully_connected`, float and quantized.
+
+Their parameters stand in a subgraph, whose variables are the operands of the outer node in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from qir.ir.attrs import Attr
+from qir.ir.calls import infer
+from qir.ir.dtype import F32
+from qir.ir.node import Stage, Value
+from qir.ir.ops import spec
+from qir.ir.types import QuantType, TensorType
+
+from . import convolution
+from .call import Call, Made, Unsupported
+from .quantized import PROFILE, UNCALIBRATED
+from .ranges import I8, U8, calibrated, integers, quantized, with_range
+from .symbol import Symbol, SymbolNode
+
+_FLAGS = (
+    "quantized with_bn with_act with_sum with_postsum_act with_eltwise enable_float_output"
+    " channel_wise_quantize in_sum_at_begin __subgraph__"
+).split()
+
+
+def _inner(call: Call) -> Symbol:
+    if len(call.node.subgraphs) != 1:
+        raise Unsupported(f"it has {len(call.node.subgraphs)} subgraphs, one is needed")
+    return call.node.subgraphs[0]
+
+
+def _float(call: Call) -> Made:
+    """Adds the ops of a subgraph that is not quantized."""
+    from .operators import converter
+
+    call.skip(*_FLAGS, "min_calib_range", "max_calib_range")
+    inner, found, outer = _inner(call), [], 0
+    for node in inner.nodes:
+        if node.is_variable:
+            found.append([call.value(outer)])
+            outer += 1
+            continue
+        handler = converter(node.op)
+        if handler is None:
+            raise Unsupported(f"its {node.name} ({node.op}) is not read")
+        each = Call(call.reader, node, [_result(found, entry) for entry in node.inputs])
+        made = handler(each)
+        if unread := each.attrs.unread():
+            raise Unsupported(f"attribute {unread[0]} of its {node.name} is not read")
+        found.append(made if isinstance(made, list) else [made])  # type: ignore[list-item]
+    return _result(found, inner.heads[0])
+
+
+def _result(found: list[Any], entry: tuple[int, int]) -> Made:
+    index, which = entry
+    if which >= len(found[index]):
+        raise Unsupported("a node of its subgraph reads a result that is not computed")
+    made: Made = found[index][which]
+    return made
+
+
+@dataclass
+class _Layer:
+    """A fused layer: its first op, and what follows in the same kernel."""
+
+    op: str
+    operands: dict[str, Value]
+    attrs: dict[str, Attr]
+    stages: list[Stage] = field(default_factory=list)
+    ends_unsigned: bool = False
+
+    def follow(self, op: str, attrs: dict[str, Attr], other: Value | None = None) -> None:
+        """Appends a stage; `other` is the second operand of a sum."""
+        number = len(self.stages) + 1
+        slots = ("b",) if other is not None else ()
+        flow = "a" if other is not None else "x"
+        self.stages.append(Stage(op, spec(op).complete(attrs), slots, flow=flow))
+        if other is not None:
+            self.operands[f"{number}.b"] = other
+
+
+class _Fusion:
+    """A quantized subgraph, whose variables are matched with the operands of the outer node."""
+
+    def __init__(self, call: Call) -> None:
+        self.call, self.inner = call, _inner(call)
+        count = sum(node.is_variable for node in self.inner.nodes)
+        if count > len(call):
+            raise Unsupported(f"its subgraph has {count} variables, it has {len(call)} operands")
+        self.count = count
+        numbers = iter(range(count))
+        self.outer = {
+            i: next(numbers) for i, node in enumerate(self.inner.nodes) if node.is_variable
+        }
+        """By variable of the subgraph: the operand of the outer node."""
+
+    def operators(self) -> list[tuple[int, SymbolNode]]:
+        found = [(i, n) for i, n in enumerate(self.inner.nodes) if not n.is_variable]
+        for (before, _), (_, node) in zip(found, found[1:], strict=False):
+            if before not in [index for index, _ in node.inputs]:
+                raise Unsupported(f"its {node.name} does not follow the node before it")
+        return found
+
+    def operand(self, node: SymbolNode, slot: int) -> int:
+        """Returns which operand of the outer node an operator of the subgraph reads."""
+        if slot >= len(node.inputs) or node.inputs[slot][0] not in self.outer:
+            raise Unsupported(f"operand {slot} of its {node.name} is no operand of the layer")
+        return self.outer[node.inputs[slot][0]]
+
+    def inside(self, node: SymbolNode, *values: Value) -> Call:
+        """Returns the call of an operator of the subgraph, for its attributes."""
+        return Call(self.call.reader, node, values)
+
+    def done(self, each: Call) -> None:
+        if unread := each.attrs.unread():
+            raise Unsupported(f"attribute {unread[0]} of its {each.node.name} is not read")
+
+
+def _conv(call: Call) -> Made | list[Made]:
+    if not call.attrs.flag("quantized"):
+        return _float(call)
+    call.skip(*_FLAGS)
+    fusion = _Fusion(call)
+    (_, first), *rest = fusion.operators()
+    if first.op != "Convolution":
+        raise Unsupported(f"its subgraph begins with {first.op}")
+    each = fusion.inside(first, *(call.value(fusion.operand(first, s)) for s in range(len(first.inputs))))
+    axes, attrs = convolution.sides(each)
+    if axes != 2:
+        raise Unsupported(f"it is a convolution along {axes} axes; 2 are read quantized")
+    given = convolution.operands(each, no_bias=False)
+    fusion.done(each)
+    x = integers(call, fusion.operand(first, 0), fusion.count, fusion.count + 1)
+    w, bias = given["w"], given["bias"]
+    assert w is not None
+    sums = 0
+    layer = _Layer("conv2d", {}, attrs)
+    for _, node in rest:
+        if node.op == "BatchNorm":
+            w, bias = _folded(fusion, node, w, bias)
+            continue
+        if node.op == "elemwise_add":
+            if len(node.inputs) != 2:
+                raise Unsupported(f"its {node.name} has {len(node.inputs)} operands")
+            slots = [s for s in (0, 1) if node.inputs[s][0] in fusion.outer]
+            at = fusion.count + 2 + 2 * sums
+            other = integers(call, fusion.operand(node, slots[0] if slots else 0), at, at + 1)
+            layer.follow("add", {}, other)
+            sums += 1
+            layer.ends_unsigned = False
+            continue
+        _function(fusion, node, layer)
+    layer.operands = {"x": x, "w": w, **({"bias": bias} if bias is not None else {})} | layer.operands
+    if (found := calibrated(call)) is None:
+        raise Unsupported(UNCALIBRATED)
+    return with_range(_group(call, layer, quantized(U8 if layer.ends_unsigned else I8, *found)))
+
+
+def _function(fusion: _Fusion, node: SymbolNode, layer: _Layer) -> None:
+    """Appends the function that ends a fused layer."""
+    each = fusion.inside(node)
+    if node.op == "Activation":
+        each.only("act_type", "relu")
+        layer.follow("relu", {})
+    elif node.op == "clip":
+        low, high = each.attrs.real("a_min"), each.attrs.real("a_max")
+        if low != 0:
+            raise Unsupported(f"it clips to {low}; only 0 is fused")
+        layer.follow("clip", {"min": 0.0, "max": high})
+    else:
+        raise Unsupported(f"its subgraph holds {node.op}, which is not read in a quantized layer")
+    fusion.done(each)
+    layer.ends_unsigned = True
+
+
+def _folded(
+    fusion: _Fusion, node: SymbolNode, w: Value, bias: Value | None
+) -> tuple[Value, Value]:
+    """Returns weights and bias with a batch norm in them, rounded as MXNet's kernel rounds."""
+    call = fusion.call
+    each = fusion.inside(node, *(call.value(fusion.operand(node, s)) for s in range(1, 5)))
+    each.skip("momentum", "use_global_stats", "output_mean_var", "axis", "cudnn_off")
+    each.skip("min_calib_range", "max_calib_range")
+    eps, fixed = each.attrs.real("eps", float(np.float32(1e-3))), each.attrs.flag("fix_gamma", True)
+    gamma, beta, mean, var = (
+        np.asarray(each.held(i, "batch norm"), np.float32) for i in range(4)
+    )
+    fusion.done(each)
+    # alpha is computed in double, since eps is one; everything else is in float
+    top = np.ones(gamma.shape, np.float64) if fixed else gamma.astype(np.float64)
+    alpha = (top / np.sqrt(var.astype(np.float64) + eps)).astype(np.float32)
+    held = _data(w).astype(np.float32)
+    scaled = held * alpha.reshape(-1, *(1,) * (held.ndim - 1))
+    start = beta - alpha * mean if bias is None else beta + alpha * (_data(bias) - mean)
+    return call.constant(scaled, "w"), call.constant(start.astype(np.float32), "bias")
+
+
+def _data(value: Value) -> Any:
+    data = value.node.attrs.get("data") if value.node.op == "constant" else None
+    if data is None:
+        raise Unsupported("its weights are computed; only parameters are read there")
+    return data.data  # type: ignore[union-attr]
+
+
+def _linear(call: Call) -> Made | list[Made]:
+    if not call.attrs.flag("quantized"):
+        return _float(call)
+    call.skip(*_FLAGS)
+    real = call.attrs.flag("enable_float_output")
+    fusion = _Fusion(call)
+    (_, first), *rest = fusion.operators()
+    if first.op != "FullyConnected":
+        raise Unsupported(f"its subgraph begins with {first.op}")
+    each = fusion.inside(first)
+    each.skip("num_hidden")
+    flat, biased = each.attrs.flag("flatten", True), not each.attrs.flag("no_bias")
+    fusion.done(each)
+    count = fusion.count
+    x = integers(call, fusion.operand(first, 0), count, count + 1)
+    w, bias = fusion.operand(first, 1), fusion.operand(first, 2) if biased else None
+    operands = {"x": x}
+    if call.attrs.flag("channel_wise_quantize"):
+        operands["w"] = call.value(w)
+        if bias is not None:
+            operands["bias"] = call.value(bias)
+    else:
+        operands["w"] = integers(call, w, count + 2, count + 3)
+        if bias is not None:
+            operands["bias"] = integers(call, bias, count + 4, count + 5)
+    if flat and x.type.rank != 2:
+        operands["x"] = call.place("flatten", {"x": x}, {"axis": 1}).result
+    layer = _Layer("linear", operands, {})
+    for _, node in rest:
+        _function(fusion, node, layer)
+    if real:
+        calibrated(call)
+        return _group(call, layer, None)
+    if (found := calibrated(call)) is None:
+        raise Unsupported(UNCALIBRATED)
+    return with_range(_group(call, layer, quantized(U8 if layer.ends_unsigned else I8, *found)))
+
+
+def _group(call: Call, layer: _Layer, element: QuantType | None) -> Value:
+    """Adds a layer as one op, or as a group of one kernel."""
+    reader = call.reader
+    reader.graph.profile = PROFILE
+    first = spec(layer.op).complete(layer.attrs)
+    own = {slot: v for slot, v in layer.operands.items() if "." not in slot}
+    (shape,) = (kind.shape for kind in infer(layer.op, own, first))
+    kind = TensorType(shape, element or F32)
+    if not layer.stages:
+        return call.place(layer.op, own, layer.attrs, [kind]).result
+    stages = [Stage(layer.op, first, tuple(own)), *layer.stages]
+    made = reader.graph.add_chain(
+        stages,
+        layer.operands,
+        kind,
+        name=call.fresh("fused"),
+        origins=[reader.origin(call.node)],
+    )
+    reader.unnamed.update(made.results)
+    return made.result
+
+
+OPS: dict[str, Callable[[Call], Made | list[Made]]] = {
+    f"_sg_{library}_{name}": handler
+    for library in ("mkldnn", "onednn")
+    for name, handler in (("conv", _conv), ("fully_connected", _linear))
+}
