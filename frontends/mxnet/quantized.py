@@ -11,9 +11,9 @@ from qir.ir.node import Value
 from qir.ir.ops import spec
 from qir.ir.types import QuantType, TensorType
 
-from . import normalization, pooling
+from . import pooling
 from .call import Call, Made, Unsupported
-from .ranges import I8, U8, calibrated, integers, quantized, with_range
+from .ranges import I8, U8, calibrated, integers, note_refusal, quantized, with_range
 
 PROFILE = "mxnet-1.9"
 UNCALIBRATED = "the file has no calibrated range for it; quantize with calib_mode naive or entropy"
@@ -44,6 +44,8 @@ def _quantize(call: Call) -> list[Made]:
     low, high = _range(call)
     kind = call.only("out_type", "int8", "int8", "uint8", "auto")
     signed = kind == "int8" or (kind == "auto" and low < 0)
+    if not signed:
+        note_refusal(call, low)
     element = quantized(I8 if signed else U8, low, high)
     return with_range(typed(call, "quantize", {"x": call.value(0)}, {}, element))
 
@@ -120,10 +122,11 @@ def _pair(op: str) -> Callable[[Call], Made | list[Made]]:
 
 def _batch_norm(call: Call) -> list[Made]:
     x = integers(call, 0, 5, 6)
-    call.skip("momentum", "use_global_stats", "output_mean_var")
+    # fix_gamma is not looked at by the quantized kernel, QuantizedBatchNormForward
+    call.skip("momentum", "use_global_stats", "output_mean_var", "fix_gamma", "cudnn_off")
     operands = {
         "x": x,
-        "gamma": normalization.gamma(call, 1),
+        "gamma": call.value(1),
         "beta": call.value(2),
         "mean": call.value(3),
         "var": call.value(4),
@@ -138,8 +141,6 @@ def _embedding(call: Call) -> list[Made]:
     w = integers(call, 1, 2, 3)
     operands = {"w": w, "indices": call.whole_numbers(call.value(0))}
     return with_range(typed(call, "embedding", operands, {}, w.type.quant))
-
-
 
 
 OPS: dict[str, Callable[[Call], Made | list[Made]]] = {

@@ -9,6 +9,7 @@ import numpy as np
 from qir.ir.dtype import DType, dtype
 from qir.ir.node import Value
 from qir.ir.types import Array, Declared, QuantType, TensorType, uniform
+from qir.ledger import Change
 
 from .call import Call, Made, Range, Unsupported
 
@@ -34,6 +35,13 @@ def calibrated(call: Call) -> tuple[float, float] | None:
         call.skip("min_calib_range", "max_calib_range")
         return None
     return call.attrs.real("min_calib_range"), call.attrs.real("max_calib_range")
+
+
+def note_refusal(call: Call, low: float) -> None:
+    """Notes in the ledger that MXNet does not run unsigned integers of such a range."""
+    if low < 0:
+        said = "MXNet 1.9.1 does not run uint8 with a range that begins below 0"
+        call.reader.ledger.add(Change.UNVERIFIED, "read mxnet", call.node.name, said)
 
 
 def with_range(value: Value) -> list[Made]:

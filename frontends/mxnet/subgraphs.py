@@ -21,7 +21,7 @@ from qir.ir.types import QuantType, TensorType
 from . import convolution
 from .call import Call, Made, Unsupported
 from .quantized import PROFILE, UNCALIBRATED
-from .ranges import I8, U8, calibrated, integers, quantized, with_range
+from .ranges import I8, U8, calibrated, integers, note_refusal, quantized, with_range
 from .symbol import Symbol, SymbolNode
 
 _FLAGS = (
@@ -131,7 +131,9 @@ def _conv(call: Call) -> Made | list[Made]:
     (_, first), *rest = fusion.operators()
     if first.op != "Convolution":
         raise Unsupported(f"its subgraph begins with {first.op}")
-    each = fusion.inside(first, *(call.value(fusion.operand(first, s)) for s in range(len(first.inputs))))
+    each = fusion.inside(
+        first, *(call.value(fusion.operand(first, s)) for s in range(len(first.inputs)))
+    )
     axes, attrs = convolution.sides(each)
     if axes != 2:
         raise Unsupported(f"it is a convolution along {axes} axes; 2 are read quantized")
@@ -157,10 +159,12 @@ def _conv(call: Call) -> Made | list[Made]:
             layer.ends_unsigned = False
             continue
         _function(fusion, node, layer)
-    layer.operands = {"x": x, "w": w, **({"bias": bias} if bias is not None else {})} | layer.operands
-    if (found := calibrated(call)) is None:
-        raise Unsupported(UNCALIBRATED)
-    return with_range(_group(call, layer, quantized(U8 if layer.ends_unsigned else I8, *found)))
+    layer.operands = {
+        "x": x,
+        "w": w,
+        **({"bias": bias} if bias is not None else {}),
+    } | layer.operands
+    return _calibrated(call, layer)
 
 
 def _function(fusion: _Fusion, node: SymbolNode, layer: _Layer) -> None:
@@ -180,18 +184,14 @@ def _function(fusion: _Fusion, node: SymbolNode, layer: _Layer) -> None:
     layer.ends_unsigned = True
 
 
-def _folded(
-    fusion: _Fusion, node: SymbolNode, w: Value, bias: Value | None
-) -> tuple[Value, Value]:
+def _folded(fusion: _Fusion, node: SymbolNode, w: Value, bias: Value | None) -> tuple[Value, Value]:
     """Returns weights and bias with a batch norm in them, rounded as MXNet's kernel rounds."""
     call = fusion.call
     each = fusion.inside(node, *(call.value(fusion.operand(node, s)) for s in range(1, 5)))
     each.skip("momentum", "use_global_stats", "output_mean_var", "axis", "cudnn_off")
     each.skip("min_calib_range", "max_calib_range")
     eps, fixed = each.attrs.real("eps", float(np.float32(1e-3))), each.attrs.flag("fix_gamma", True)
-    gamma, beta, mean, var = (
-        np.asarray(each.held(i, "batch norm"), np.float32) for i in range(4)
-    )
+    gamma, beta, mean, var = (np.asarray(each.held(i, "batch norm"), np.float32) for i in range(4))
     fusion.done(each)
     # alpha is computed in double, since eps is one; everything else is in float
     top = np.ones(gamma.shape, np.float64) if fixed else gamma.astype(np.float64)
@@ -242,8 +242,15 @@ def _linear(call: Call) -> Made | list[Made]:
     if real:
         calibrated(call)
         return _group(call, layer, None)
-    if (found := calibrated(call)) is None:
+    return _calibrated(call, layer)
+
+
+def _calibrated(call: Call, layer: _Layer) -> list[Made]:
+    found = calibrated(call)
+    if found is None:
         raise Unsupported(UNCALIBRATED)
+    if layer.ends_unsigned:
+        note_refusal(call, found[0])
     return with_range(_group(call, layer, quantized(U8 if layer.ends_unsigned else I8, *found)))
 
 

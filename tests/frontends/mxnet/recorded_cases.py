@@ -24,6 +24,8 @@ class Case:
     inputs: dict[str, Array] = field(default_factory=dict)
     parameters: dict[str, Array] = field(default_factory=dict)
     results: list[Array] = field(default_factory=list)
+    inner: dict[str, Array] = field(default_factory=dict)
+    """Integers that nodes made, by the names that MXNet gives their results."""
 
     @property
     def operators(self) -> set[str]:
@@ -57,6 +59,8 @@ def cases(family: str, folder: Path = RECORDED) -> list[Case]:
                 case.parameters[rest] = held[key]
             elif kind == "out":
                 case.results.append(held[key])
+            elif kind == "inner":
+                case.inner[rest] = held[key]
             else:
                 setattr(case, kind, str(held[key]))
     return list(found.values())
