@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from math import prod
 from pathlib import Path
 
 import ml_dtypes
@@ -37,6 +38,8 @@ _DENSE, _ROWS, _CSR = 0, 1, 2
 _EXTRA = {_DENSE: 0, _ROWS: 1, _CSR: 2}
 """How many arrays of indices a storage type has."""
 _MOST_AXES = 32
+_MOST_EVER = 1 << 48
+"""Elements of an array, an axis of 0 counted as 1: NumPy makes no views of more."""
 _MOST_DENSE = 1 << 28
 """Bytes that a sparse array may always become; more must be in proportion to the file."""
 
@@ -116,9 +119,7 @@ class _File:
         self, storage: int, shape: tuple[int, ...], data: Array, indices: list[Array]
     ) -> Array:
         """Returns a sparse array with its zeros."""
-        size = data.dtype.itemsize
-        for axis in shape:
-            size *= axis
+        size = prod(shape) * data.dtype.itemsize
         if size > max(_MOST_DENSE, 16 * len(self.held)):
             raise self.bad(f"its shape {shape} has {size} bytes, of which few are in the file")
         where = [index.astype(np.int64).reshape(-1) for index in indices]
@@ -164,7 +165,7 @@ class _File:
         if not 0 <= axes <= _MOST_AXES:
             raise self.bad(f"it has {axes} axes")
         found = self.unpack(f"<{axes}q")
-        if any(size < 0 for size in found):
+        if any(size < 0 for size in found) or prod(max(size, 1) for size in found) >= _MOST_EVER:
             raise self.bad(f"its shape is {found}")
         return found
 
@@ -175,9 +176,7 @@ class _File:
         return TYPES[flag]
 
     def elements(self, kind: np.dtype[np.generic], shape: tuple[int, ...]) -> Array:
-        count = 1
-        for size in shape:
-            count *= size
+        count = prod(shape)
         size = count * kind.itemsize
         if size > len(self.held) - self.at:
             raise self.bad(f"its shape {shape} needs {size} bytes, the file ends early")

@@ -56,7 +56,8 @@ def ends(value: Value) -> tuple[float, float]:
     if quant is None or quant.declared is None:
         raise Unsupported(f"its operand {value.name} is {value.type.dtype} without a range")
     held = quant.declared
-    assert isinstance(held.low, tuple) and isinstance(held.high, tuple)
+    assert isinstance(held.low, tuple)
+    assert isinstance(held.high, tuple)
     return held.low[0], held.high[0]
 
 

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from qir.errors import GraphError, InputError, TypeRuleError
+from qir.ir.dtype import dtype_of
 from qir.ir.graph import Graph
 from qir.ir.node import Value
 from qir.ir.origin import Origin
 from qir.ir.types import Array, TensorType
-from qir.ir.dtype import dtype_of
 from qir.ledger import Ledger
 
 from . import parameters
@@ -36,6 +36,10 @@ def read(
 
     `store` is where parameters come from, `given` are shapes or example arrays of the inputs.
     """
+    for node in symbol.nodes:
+        if not node.is_variable and converter(node.op) is None:
+            said = f"node {node.name} ({node.op}) is an operator that is not read; {REMEDY}"
+            raise InputError(f"{path}: {said}")
     reader = Reader(path, symbol, held, store, ledger, given)
     for index in range(len(symbol.nodes)):
         reader.read(index)
@@ -70,8 +74,7 @@ class Reader:
             self.found.append([self._variable(index, node)])
             return
         handler = converter(node.op)
-        if handler is None:
-            raise self.fail(node, f"is an operator that is not read; {REMEDY}")
+        assert handler is not None, node.op
         try:
             call = Call(self, node, [self.result(entry) for entry in node.inputs])
             made = handler(call)

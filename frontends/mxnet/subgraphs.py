@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -103,7 +104,7 @@ class _Fusion:
 
     def operators(self) -> list[tuple[int, SymbolNode]]:
         found = [(i, n) for i, n in enumerate(self.inner.nodes) if not n.is_variable]
-        for (before, _), (_, node) in zip(found, found[1:], strict=False):
+        for (before, _), (_, node) in pairwise(found):
             if before not in [index for index, _ in node.inputs]:
                 raise Unsupported(f"its {node.name} does not follow the node before it")
         return found

@@ -35,8 +35,8 @@ def computed(rng: Any, symbol: Any, feeds: dict[str, Any]) -> dict[str, Any]:
     """Returns the entries of one case."""
     shapes = {name: data.shape for name, data in feeds.items()}
     wanted, _, states = symbol.infer_shape(**shapes)
-    both = dict(zip(symbol.list_arguments(), wanted))
-    both.update(zip(symbol.list_auxiliary_states(), states))
+    both = dict(zip(symbol.list_arguments(), wanted))  # noqa: B905 of Python 3.8
+    both.update(zip(symbol.list_auxiliary_states(), states))  # noqa: B905
     labels = {name for name in both if name.endswith("label")}
     held = {n: drawn(rng, n, s) for n, s in both.items() if n not in feeds and n not in labels}
     given = {n: mx.nd.array(d, dtype=d.dtype) for n, d in {**held, **feeds}.items()}
