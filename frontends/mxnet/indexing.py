@@ -77,7 +77,12 @@ def _top_k(call: Call) -> list[Made]:
     }
     values, places = call.add_many("top_k", {"x": x}, attrs)
     found = call.cast(places, kind)
-    return {"indices": [found], "value": [values], "both": [values, found]}[wanted]
+    made: dict[str, list[Made]] = {
+        "indices": [found],
+        "value": [values],
+        "both": [values, found],
+    }
+    return made[wanted]
 
 
 def _place(op: str) -> Callable[[Call], Value]:

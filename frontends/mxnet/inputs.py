@@ -161,8 +161,8 @@ class Inputs:
     def _by_layer(self, node: SymbolNode, slot: int) -> tuple[Sequence[Dim], DType] | None:
         """Returns what a layer says of one of its operands."""
         attrs = Attributes(node.attrs)
-        if node.op == "RNN":
-            return {0: [None] * 3, 2: [None] * 3, 3: [None] * 3}.get(slot, []) or None, F32
+        if node.op == "RNN" and slot in (0, 2, 3):
+            return [None] * 3, F32
         if slot != 0:
             return None
         within = node.subgraphs[0].nodes if node.subgraphs else (node,)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from qir.ir.attrs import Attr
 from qir.ir.node import Value
 
 from . import sizes
@@ -297,7 +298,7 @@ def _broadcast_axis(call: Call) -> Value:
 def _pad(call: Call) -> Value:
     widths = call.attrs.wholes("pad_width")
     mode = call.only("mode", "", "constant", "edge", "reflect")
-    attrs = {
+    attrs: dict[str, Attr] = {
         "pads": (*widths[0::2], *widths[1::2]),
         "mode": mode,
         "value": call.attrs.real("constant_value", 0.0),

@@ -37,7 +37,7 @@ OPS: dict[str, Handler] = {
         resizing,
         subgraphs,
     )
-    for name, handler in family.OPS.items()  # type: ignore[attr-defined]
+    for name, handler in family.OPS.items()
 }
 ALIASES = {
     "BatchNorm_v1": "BatchNorm",

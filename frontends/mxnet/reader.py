@@ -124,9 +124,10 @@ class Reader:
                 raise self.fail(node, f"has a result {entry[1]} that is not computed in inference")
             operands[name if name not in operands else self.graph.fresh(name)] = made
         self.graph.add("output", operands)
-        for node in reversed(list(self.graph)):
-            if node.op not in ("input", "output") and not any(v.uses for v in node.results):
-                self.graph.remove(node)
+        for made_of in reversed(list(self.graph)):
+            needed = made_of.op in ("input", "output") or any(v.uses for v in made_of.results)
+            if not needed:
+                self.graph.remove(made_of)
 
     def _name(self, value: Value, name: str) -> None:
         """Gives a value the name of the node that makes it, unless it has a name of the model."""

@@ -56,7 +56,8 @@ class _Written:
 
 
 def _convolutional(drawn: np.random.Generator) -> tuple[_Written, dict[str, Array]]:
-    made, held = _Written(), {}
+    made = _Written()
+    held: dict[str, Array] = {}
     sides: dict[str, object] = {"kernel": "(3, 3)", "pad": "(1, 1)", "num_filter": 8}
     x = made.add("null", "data")
     w = made.add("null", "conv0_weight")

@@ -42,7 +42,8 @@ def _float(call: Call) -> Made:
     from .operators import converter
 
     call.skip(*_FLAGS, "min_calib_range", "max_calib_range")
-    inner, found, outer = _inner(call), [], 0
+    inner, outer = _inner(call), 0
+    found: list[list[Made]] = []
     for node in inner.nodes:
         if node.is_variable:
             found.append([call.value(outer)])
@@ -55,16 +56,15 @@ def _float(call: Call) -> Made:
         made = handler(each)
         if unread := each.attrs.unread():
             raise Unsupported(f"attribute {unread[0]} of its {node.name} is not read")
-        found.append(made if isinstance(made, list) else [made])  # type: ignore[list-item]
+        found.append(made if isinstance(made, list) else [made])
     return _result(found, inner.heads[0])
 
 
-def _result(found: list[Any], entry: tuple[int, int]) -> Made:
+def _result(found: list[list[Made]], entry: tuple[int, int]) -> Made:
     index, which = entry
     if which >= len(found[index]):
         raise Unsupported("a node of its subgraph reads a result that is not computed")
-    made: Made = found[index][which]
-    return made
+    return found[index][which]
 
 
 @dataclass

@@ -57,7 +57,12 @@ def main(folder: str) -> None:
     (place / "first.params").write_bytes(old(first))
     again = mx.nd.load(str(place / "first.params"))
     assert all(np.array_equal(again[name].asnumpy(), data) for name, data in first.items())
-    files = {"dense": dense, "sparse": sparse, "shaped": shaped, "first": first}
+    files: dict[str, dict[str, Any]] = {
+        "dense": dense,
+        "sparse": sparse,
+        "shaped": shaped,
+        "first": first,
+    }
     entries = {f"{file}.{name}": d for file, named in files.items() for name, d in named.items()}
     np.savez_compressed(place / "files.npz", **entries)
 

@@ -25,6 +25,10 @@ CODES: tuple[tuple[int, ...], ...] = (
 )
 
 
+def floats(held: Any) -> Any:
+    return np.array(held, np.float32)
+
+
 def moves(rng: Any) -> Iterator[Case]:
     """Returns names, symbols and inputs."""
     x = S.var("data")
@@ -88,28 +92,28 @@ def slices(rng: Any, x: Any, one: dict[str, Any]) -> Iterator[Case]:
 
 def picks(rng: Any, x: Any, one: dict[str, Any]) -> Iterator[Case]:
     where = S.var("indices")
-    inside, outside = np.float32([[0, 2], [1, 1]]), np.float32([-2, 1, 9])
+    inside, outside = floats([[0, 2], [1, 1]]), floats([-2, 1, 9])
     embedded = S.Embedding(x, input_dim=6, output_dim=4)
-    yield "embedding", embedded, {"data": np.float32([[0, 5], [3, 3]])}
+    yield "embedding", embedded, {"data": floats([[0, 5], [3, 3]])}
     yield "take", S.take(x, where), {"data": one["data"], "indices": outside}
     yield "take of an axis", S.take(x, where, axis=2), {**one, "indices": inside}
     yield "take around", S.take(x, where, axis=1, mode="wrap"), {**one, "indices": outside}
-    rows = {"data": rng.randn(3, 4).astype(np.float32), "indices": np.float32([3, 0, 9])}
+    rows = {"data": rng.randn(3, 4).astype(np.float32), "indices": floats([3, 0, 9])}
     yield "pick", S.pick(x, where), rows
     yield (
         "pick of rows",
         S.pick(x, where, axis=0, keepdims=True),
         {
             "data": rows["data"],
-            "indices": np.float32([2, 0, 1, -1]),
+            "indices": floats([2, 0, 1, -1]),
         },
     )
-    places = np.float32([[0, 1, 1], [2, 0, 1]])
+    places = floats([[0, 1, 1], [2, 0, 1]])
     yield "gather", S.gather_nd(x, where), {**one, "indices": places}
     yield (
         "one hot",
         S.one_hot(x, depth=4, on_value=2, off_value=-1),
-        {"data": np.float32([1, 3, 0])},
+        {"data": floats([1, 3, 0])},
     )
     for kind in ("indices", "value", "both"):
         yield f"top {kind}", S.topk(x, k=2, axis=2, ret_typ=kind), one

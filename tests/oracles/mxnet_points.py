@@ -51,13 +51,17 @@ def points(rng: Any) -> Iterator[Case]:
 
 def pairs(rng: Any) -> Iterator[Case]:
     x, y = S.var("data"), S.var("other")
-    a, b = TIES[:9].reshape(3, 3), np.float32([[0.5, 1.5, 2.0]])
+    a, b = TIES[:9].reshape(3, 3), np.array([[0.5, 1.5, 2.0]], np.float32)
     for name in ARITHMETIC:
         base = np.abs(a) + np.float32(0.1) if name == "power" else a
         yield f"broadcast_{name}", getattr(S, f"broadcast_{name}")(x, y), {"data": base, "other": b}
     for name in COMPARED:
         made = getattr(S, f"broadcast_{name}")(x, y)
-        yield f"broadcast_{name}", made, {"data": a, "other": np.float32([[0.5, 0, -1.5]])}
+        yield (
+            f"broadcast_{name}",
+            made,
+            {"data": a, "other": np.array([[0.5, 0, -1.5]], np.float32)},
+        )
         made = getattr(S._internal, f"_{name}")(x, y)
         yield f"_{name}", made, {"data": a, "other": a[::-1].copy()}
         made = getattr(S._internal, f"_{name}_scalar")(x, scalar=0.5)

@@ -31,7 +31,8 @@ class Batches(mx.io.DataIter):  # type: ignore[misc]
     def __init__(self, data: Any) -> None:
         super().__init__(len(data))
         self.data, self.done = data, False
-        self.provide_data, self.provide_label = [mx.io.DataDesc("data", data.shape)], []
+        self.provide_data = [mx.io.DataDesc("data", data.shape)]
+        self.provide_label: list[Any] = []
 
     def reset(self) -> None:
         self.done = False
@@ -122,7 +123,9 @@ def embedded(rng: Any) -> tuple[Made, Any]:
     table = rng.randint(-128, 128, (6, 5)).astype(np.int8)
     ends = {"low": mx.nd.array([-2.5]), "high": mx.nd.array([2.25])}
     held = {"table": mx.nd.array(table, dtype=np.int8), **ends}
-    return ("embedding", mx.sym.contrib.dequantize(*rows), held, {}), np.float32([[0, 5], [2, 2]])
+    return ("embedding", mx.sym.contrib.dequantize(*rows), held, {}), np.array(
+        [[0, 5], [2, 2]], np.float32
+    )
 
 
 def computed(made: Made, data: Any) -> dict[str, Any]:

@@ -52,7 +52,7 @@ def recorded(name: str, side: int) -> dict[str, Any]:
 
 
 def main(folder: str) -> None:
-    entries = {}
+    entries: dict[str, Any] = {}
     for name, side in NETWORKS.items():
         made = recorded(name, side)
         entries.update({f"{name}.{key}": np.array(value) for key, value in made.items()})

@@ -10,6 +10,7 @@ import pytest
 
 import qir
 from qir.errors import InputError
+from qir.ir.node import Value
 from qir.ledger import Change, Ledger
 from qir.reference.interpreter import run
 
@@ -23,7 +24,7 @@ def test_a_quantized_symbol_gives_the_bytes_of_mxnet(case: Case, tmp_path: Path)
     graph = qir.load(case.write(tmp_path), inputs=case.given())
     made: dict[str, Array] = {}
 
-    def see(value: qir.Value, data: Array) -> None:
+    def see(value: Value, data: Array) -> None:
         made[value.name] = np.asarray(data)
 
     results = run(graph, case.inputs, observe=see)
@@ -43,7 +44,9 @@ def test_groups_and_declared_ranges_are_those_of_the_file(tmp_path: Path) -> Non
     assert len(calibrated) == 3
     for name, attrs in calibrated.items():
         (value,) = (v for node in graph for v in node.results if v.name == name)
+        assert value.type.quant is not None
         declared = value.type.quant.declared
+        assert declared is not None
         assert declared.high == (float(np.float32(attrs["max_calib_range"])),)
         assert declared.low == (float(np.float32(attrs["min_calib_range"])),)
     chains = [[stage.op for stage in node.stages] for node in graph if node.op == "fused"]

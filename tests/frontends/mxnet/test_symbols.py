@@ -174,7 +174,7 @@ def test_open_sizes_run_with_other_sizes(name: str, shape: tuple[int, ...], tmp_
         if state in case.inputs:
             count, _, size = case.inputs[state].shape
             given[state] = rng.normal(size=(count, shape[1], size)).astype(np.float32)
-    opened = [tuple([None] * data.ndim) for data in case.given()]
+    opened: list[tuple[int | None, ...]] = [(None,) * data.ndim for data in case.given()]
     fixed = [given[name] for name in case.inputs]
     path = case.write(tmp_path)
     if name == "unit length channel" or "linear" in name or "pool" in name or "conv" in name:
