@@ -78,32 +78,25 @@ def load(
     """Reads a model: a file of any framework that a frontend reads, a `.qir` file, or a model in
     memory, such as a module or an exported program of PyTorch.
 
-    `inputs` are example inputs for models that are traced, such as modules, and shapes or example
-    inputs for files that do not hold their inputs' shapes, such as MXNet's. Raises InputError for
-    a file that is missing or damaged, and for a source that no frontend reads.
+    `inputs` are examples for models that are traced, or shapes or examples for files without them,
+    such as MXNet's. Raises InputError for a missing or damaged file, and one that nobody reads.
     """
     ledger = ledger if ledger is not None else Ledger()
     if not isinstance(source, (str, Path)):
         reader = named_frontend(frontend) if frontend else frontend_for(source)
         return reader.load_object(source, ledger, inputs)
     path = Path(source)
-    if path.suffix.lower() == SUFFIX and frontend is None:
-        _refuse_inputs(path, inputs)
+    own = frontend is None and path.suffix.lower() == SUFFIX
+    reader = None if own else named_frontend(frontend) if frontend else frontend_for(path)
+    if inputs is not None and not (reader and reader.files_take_inputs):
+        raise UsageError(f"{source}: a file has its own inputs; leave out inputs=")
+    if reader is None:
         return _opened(path, ledger)
-    reader = named_frontend(frontend) if frontend else frontend_for(path)
-    if not reader.files_take_inputs:
-        _refuse_inputs(path, inputs)
     if not path.exists():
         raise InputError(f"{path}: there is no such file")
-    takes = reader.files_take_inputs
-    graph = reader.load_object(path, ledger, inputs) if takes else reader.load(path, ledger)
+    graph = reader.load_object(path, ledger, inputs) if inputs else reader.load(path, ledger)
     remember(graph, path)
     return graph
-
-
-def _refuse_inputs(path: Path, inputs: Sequence[object] | None) -> None:
-    if inputs is not None:
-        raise UsageError(f"{path}: a file has its own inputs; leave out inputs=")
 
 
 def _opened(path: Path, ledger: Ledger) -> Graph:
