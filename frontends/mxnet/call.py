@@ -152,6 +152,13 @@ class Call:
             )
         return found
 
+    def state(self, index: int, name: str) -> Value:
+        """Returns an operand that symbols before 0.9 leave out, as the parameter of that name."""
+        stored = f"{self.node.name}_{name}"
+        if index >= len(self.inputs) and stored in self.reader.held:
+            return self.reader.parameter(stored)
+        return self.value(index)
+
     # -- attributes -----------------------------------------------------------------------------
 
     def axis(self, name: str, rank: int, default: int | None = None) -> int:

@@ -28,8 +28,8 @@ def _batch_norm(call: Call) -> list[Made]:
         "x": x,
         "gamma": gamma(call, 1),
         "beta": call.value(2),
-        "mean": call.value(3),
-        "var": call.value(4),
+        "mean": call.state(3, "moving_mean"),
+        "var": call.state(4, "moving_var"),
     }
     attrs = {"eps": call.attrs.real("eps", 1e-3), "axis": call.axis("axis", x.type.rank, 1)}
     return [call.add("batch_norm", operands, attrs), None, None]

@@ -89,18 +89,13 @@ class Reader:
 
     def _variable(self, index: int, node: SymbolNode) -> Made:
         if node.name in self.held:
-            return self._constant(node.name)
+            return self.parameter(node.name)
         kind = self.inputs.type_of(index)
         if kind is None:
             return None
         name = self.graph.fresh(node.name)
         origins = [Origin("mxnet", "null", node.name)]
         return self.graph.add("input", types=[kind], name=name, origins=origins).result
-
-    def _constant(self, name: str) -> Value:
-        data = self.held[name]
-        made = Array(data, TensorType(data.shape, dtype_of(data)), name)
-        return self.graph.constant(made, name=self.graph.fresh(name))
 
     def result(self, entry: tuple[int, int]) -> Made:
         """Returns what a result has become; Unsupported for one that its node does not have."""
@@ -143,6 +138,12 @@ class Reader:
         return Origin(
             "mxnet", node.op, node.name, operands=tuple((f"{i}", n) for i, n in enumerate(names))
         )
+
+    def parameter(self, name: str) -> Value:
+        """Returns a new constant with the elements of a parameter."""
+        data = self.held[name]
+        made = Array(data, TensorType(data.shape, dtype_of(data)), name)
+        return self.graph.constant(made, name=self.graph.fresh(name))
 
     def fail(self, node: SymbolNode, what: str) -> InputError:
         """Returns the error for a node."""
