@@ -11,12 +11,12 @@ from qir.ir.node import Value
 from qir.ir.ops import spec
 from qir.ir.types import QuantType, TensorType
 
-from . import pooling
+from . import pooling, uncalibrated
 from .call import Call, Made, Unsupported
-from .ranges import I8, U8, calibrated, integers, note_refusal, quantized, with_range
+from .ranges import CALIBRATE, I8, U8, calibrated, integers, note_refusal, quantized, with_range
 
 PROFILE = "mxnet-1.9"
-UNCALIBRATED = "the file has no calibrated range for it; quantize with calib_mode naive or entropy"
+UNCALIBRATED = f"the file has no calibrated range for it; {CALIBRATE}"
 
 
 def typed(
@@ -41,8 +41,11 @@ def _range(call: Call) -> tuple[float, float]:
 
 
 def _quantize(call: Call) -> list[Made]:
-    low, high = _range(call)
     kind = call.only("out_type", "int8", "int8", "uint8", "auto")
+    found = calibrated(call)
+    if found is None:
+        return uncalibrated.quantize(call, signed=kind != "uint8")
+    low, high = found
     signed = kind == "int8" or (kind == "auto" and low < 0)
     if not signed:
         note_refusal(call, low)
@@ -53,10 +56,14 @@ def _quantize(call: Call) -> list[Made]:
 def _dequantize(call: Call) -> Value:
     call.only("out_type", "float32")
     call.skip("min_calib_range", "max_calib_range")
+    if uncalibrated.is_plain(call, 0):
+        return uncalibrated.dequantize(call)
     return typed(call, "dequantize", {"x": integers(call, 0, 1, 2)}, {}, None)
 
 
 def _pooling(call: Call) -> list[Made]:
+    if uncalibrated.is_plain(call, 0):
+        return uncalibrated.pool(call)
     x = integers(call, 0, 1, 2)
     kind = call.only("pool_type", "max", "max", "avg")
     call.skip("p_value")
@@ -75,11 +82,15 @@ def _pooling(call: Call) -> list[Made]:
 
 
 def _flatten(call: Call) -> list[Made]:
+    if uncalibrated.is_plain(call, 0):
+        return uncalibrated.moved(call, "flatten", {"axis": 1})
     x = integers(call, 0, 1, 2)
     return with_range(typed(call, "flatten", {"x": x}, {"axis": 1}, x.type.quant))
 
 
 def _activation(call: Call) -> list[Made]:
+    if uncalibrated.is_plain(call, 0):
+        return uncalibrated.activation(call)
     x = integers(call, 0, 1, 2)
     call.only("act_type", "relu")
     return with_range(typed(call, "relu", {"x": x}, {}, x.type.quant))
@@ -146,6 +157,7 @@ def _embedding(call: Call) -> list[Made]:
 OPS: dict[str, Callable[[Call], Made | list[Made]]] = {
     "_contrib_quantize_v2": _quantize,
     "_contrib_dequantize": _dequantize,
+    "_contrib_requantize": uncalibrated.requantize,
     "_contrib_quantized_pooling": _pooling,
     "_contrib_quantized_flatten": _flatten,
     "_contrib_quantized_act": _activation,

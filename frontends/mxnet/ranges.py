@@ -14,8 +14,9 @@ from qir.ledger import Change
 from .call import Call, Made, Range, Unsupported
 
 I8, U8 = dtype("i8"), dtype("u8")
-_LEVELS = {I8: 127.5, U8: 255.5}
+LEVELS = {I8: 127.5, U8: 255.5}
 _F = np.float32
+CALIBRATE = "quantize with calib_mode naive or entropy"
 
 
 def quantized(storage: DType, low: float, high: float) -> QuantType:
@@ -24,8 +25,8 @@ def quantized(storage: DType, low: float, high: float) -> QuantType:
     reach = max(abs(least), abs(most))
     if not np.isfinite(reach) or not reach > 0:
         raise Unsupported(f"its range is {low} to {high}")
-    made = uniform(storage, np.asarray(reach / _F(_LEVELS[storage]), _F))
-    declared = Declared((float(least),), (float(most),), _LEVELS[storage])
+    made = uniform(storage, np.asarray(reach / _F(LEVELS[storage]), _F))
+    declared = Declared((float(least),), (float(most),), LEVELS[storage])
     return replace(made, declared=declared)
 
 
@@ -74,7 +75,9 @@ def integers(call: Call, index: int, low: int, high: int) -> Value:
             raise Unsupported(f"operand {index} comes with the range of another tensor")
         return value
     kind = value.type.dtype
-    if kind not in _LEVELS:
+    if value.node.op != "constant":
+        raise Unsupported(f"the range of operand {index} is not calibrated; {CALIBRATE}")
+    if kind not in LEVELS:
         raise Unsupported(f"operand {index} is {kind}; int8 and uint8 with a known range are read")
     found = [call.held(i, "range").reshape(-1) for i in (low, high)]
     if any(end.size != 1 for end in found):

@@ -22,8 +22,9 @@ from qir.ir.types import QuantType, TensorType
 from . import convolution
 from .call import Call, Made, Unsupported
 from .quantized import PROFILE, UNCALIBRATED
-from .ranges import I8, U8, calibrated, integers, note_refusal, quantized, with_range
+from .ranges import CALIBRATE, I8, U8, calibrated, integers, note_refusal, quantized, with_range
 from .symbol import Symbol, SymbolNode
+from .uncalibrated import Sums, range_of, relu
 
 _FLAGS = (
     "quantized with_bn with_act with_sum with_postsum_act with_eltwise enable_float_output"
@@ -67,24 +68,14 @@ def _result(found: list[list[Made]], entry: tuple[int, int]) -> Made:
     return found[index][which]
 
 
-@dataclass
-class _Layer:
-    """A fused layer: its first op, and what follows in the same kernel."""
+@dataclass(frozen=True)
+class _Step:
+    """What follows the first op of a fused layer: a function, or a sum with another operand."""
 
     op: str
-    operands: dict[str, Value]
-    attrs: dict[str, Attr]
-    stages: list[Stage] = field(default_factory=list)
-    ends_unsigned: bool = False
-
-    def follow(self, op: str, attrs: dict[str, Attr], other: Value | None = None) -> None:
-        """Appends a stage; `other` is the second operand of a sum."""
-        number = len(self.stages) + 1
-        slots = ("b",) if other is not None else ()
-        flow = "a" if other is not None else "x"
-        self.stages.append(Stage(op, spec(op).complete(attrs), slots, flow=flow))
-        if other is not None:
-            self.operands[f"{number}.b"] = other
+    attrs: dict[str, Attr] = field(default_factory=dict)
+    summand: tuple[int, int, int] | None = None
+    """Which operands of the layer are the other tensor and the ends of its range."""
 
 
 class _Fusion:
@@ -140,49 +131,59 @@ def _conv(call: Call) -> Made | list[Made]:
         raise Unsupported(f"it is a convolution along {axes} axes; 2 are read quantized")
     given = convolution.operands(each, no_bias=False)
     fusion.done(each)
-    x = integers(call, fusion.operand(first, 0), fusion.count, fusion.count + 1)
     w, bias = given["w"], given["bias"]
     assert w is not None
-    sums = 0
-    layer = _Layer("conv2d", {}, attrs)
+    at = fusion.count
+    data = fusion.operand(first, 0), at, at + 1
+    steps: list[_Step] = []
     for _, node in rest:
-        if node.op == "BatchNorm":
+        if node.op == "BatchNorm" and not steps:
             w, bias = _folded(fusion, node, w, bias)
-            continue
-        if node.op == "elemwise_add":
-            if len(node.inputs) != 2:
-                raise Unsupported(f"its {node.name} has {len(node.inputs)} operands")
-            slots = [s for s in (0, 1) if node.inputs[s][0] in fusion.outer]
-            at = fusion.count + 2 + 2 * sums
-            other = integers(call, fusion.operand(node, slots[0] if slots else 0), at, at + 1)
-            layer.follow("add", {}, other)
-            sums += 1
-            layer.ends_unsigned = False
-            continue
-        _function(fusion, node, layer)
-    layer.operands = {
-        "x": x,
-        "w": w,
-        **({"bias": bias} if bias is not None else {}),
-    } | layer.operands
-    return _calibrated(call, layer)
+        elif node.op == "elemwise_add":
+            at += 2
+            outer = [s for s in range(len(node.inputs)) if node.inputs[s][0] in fusion.outer]
+            index = fusion.operand(node, outer[0] if outer else 0)
+            steps.append(_Step("add", {}, (index, at, at + 1)))
+        else:
+            steps.append(_function(fusion, node))
+    found = calibrated(call)
+    if found is None:
+        sums = Sums(call, *data)
+        made, gain = sums.convolution(_data(w), None if bias is None else _data(bias), attrs)
+        return _finished(sums, made, steps, gain)
+    operands = {"x": integers(call, *data), "w": w}
+    if bias is not None:
+        operands["bias"] = bias
+    return _calibrated(call, "conv2d", operands, attrs, steps, found)
 
 
-def _function(fusion: _Fusion, node: SymbolNode, layer: _Layer) -> None:
-    """Appends the function that ends a fused layer."""
+def _finished(sums: Sums, made: Value, steps: list[_Step], gain: Value | None = None) -> list[Made]:
+    """Adds the steps of a layer whose sums have no calibrated range."""
+    for step in steps:
+        if step.op == "relu":
+            made = relu(sums.call, made)
+        elif step.summand and gain is not None:
+            made = sums.with_summand(made, gain, step.summand)
+        else:
+            raise Unsupported(f"{step.op} follows sums without a calibrated range; {CALIBRATE}")
+    return sums.results(made)
+
+
+def _function(fusion: _Fusion, node: SymbolNode) -> _Step:
+    """Returns the function that ends a fused layer."""
     each = fusion.inside(node)
     if node.op == "Activation":
         each.only("act_type", "relu")
-        layer.follow("relu", {})
+        made = _Step("relu")
     elif node.op == "clip":
         low, high = each.attrs.real("a_min"), each.attrs.real("a_max")
         if low != 0:
             raise Unsupported(f"it clips to {low}; only 0 is fused")
-        layer.follow("clip", {"min": 0.0, "max": high})
+        made = _Step("clip", {"min": 0.0, "max": high})
     else:
         raise Unsupported(f"its subgraph holds {node.op}, which is not read in a quantized layer")
     fusion.done(each)
-    layer.ends_unsigned = True
+    return made
 
 
 def _folded(fusion: _Fusion, node: SymbolNode, w: Value, bias: Value | None) -> tuple[Value, Value]:
@@ -223,58 +224,97 @@ def _linear(call: Call) -> Made | list[Made]:
     each.skip("num_hidden")
     flat, biased = each.attrs.flag("flatten", True), not each.attrs.flag("no_bias")
     fusion.done(each)
-    count = fusion.count
-    x = integers(call, fusion.operand(first, 0), count, count + 1)
+    at = fusion.count
+    data = fusion.operand(first, 0), at, at + 1
     w, bias = fusion.operand(first, 1), fusion.operand(first, 2) if biased else None
-    operands = {"x": x}
-    if call.attrs.flag("channel_wise_quantize"):
-        operands["w"] = call.value(w)
-        if bias is not None:
-            operands["bias"] = call.value(bias)
-    else:
-        operands["w"] = integers(call, w, count + 2, count + 3)
-        if bias is not None:
-            operands["bias"] = integers(call, bias, count + 4, count + 5)
-    if flat and x.type.rank != 2:
-        operands["x"] = call.place("flatten", {"x": x}, {"axis": 1}).result
-    layer = _Layer("linear", operands, {})
-    for _, node in rest:
-        _function(fusion, node, layer)
-    if real:
-        calibrated(call)
-        return _group(call, layer, None)
-    return _calibrated(call, layer)
-
-
-def _calibrated(call: Call, layer: _Layer) -> list[Made]:
+    steps = [_function(fusion, node) for _, node in rest]
+    apart = call.attrs.flag("channel_wise_quantize")
     found = calibrated(call)
+    if found is None and not real and not apart:
+        return _linear_sums(call, data, w, bias, flat, steps)
+    operands = {"x": integers(call, *data)}
+    operands["w"] = call.value(w) if apart else integers(call, w, at + 2, at + 3)
+    if bias is not None:
+        operands["bias"] = call.value(bias) if apart else integers(call, bias, at + 4, at + 5)
+    if flat and operands["x"].type.rank != 2:
+        operands["x"] = call.place("flatten", {"x": operands["x"]}, {"axis": 1}).result
+    if real:
+        return _group(call, "linear", operands, {}, steps, None)
+    return _calibrated(call, "linear", operands, {}, steps, found)
+
+
+def _linear_sums(
+    call: Call,
+    data: tuple[int, int, int],
+    w: int,
+    bias: int | None,
+    flat: bool,
+    steps: list[_Step],
+) -> list[Made]:
+    """Adds a layer whose sums have no calibrated range."""
+    sums, at = Sums(call, *data), data[1]
+    if sums.x.type.rank != 2:
+        if not flat:
+            raise Unsupported(f"its data have {sums.x.type.rank} axes, and are not flattened")
+        sums.x = call.add("flatten", {"x": sums.x}, {"axis": 1})
+    weights = integers(call, w, at + 2, at + 3)
+    start = None if bias is None else integers(call, bias, at + 4, at + 5)
+    made = sums.product(
+        _data(weights),
+        range_of(weights),
+        None if start is None else _data(start),
+        0.0 if start is None else range_of(start),
+    )
+    return _finished(sums, made, steps)
+
+
+def _calibrated(
+    call: Call,
+    op: str,
+    operands: dict[str, Value],
+    attrs: dict[str, Attr],
+    steps: list[_Step],
+    found: tuple[float, float] | None,
+) -> list[Made]:
+    """Adds a layer with 8-bit results: unsigned ones where it ends in a relu or clip."""
     if found is None:
         raise Unsupported(UNCALIBRATED)
-    if layer.ends_unsigned:
+    unsigned = bool(steps) and steps[-1].summand is None
+    if unsigned:
         note_refusal(call, found[0])
-    return with_range(_group(call, layer, quantized(U8 if layer.ends_unsigned else I8, *found)))
+    element = quantized(U8 if unsigned else I8, *found)
+    return with_range(_group(call, op, operands, attrs, steps, element))
 
 
-def _group(call: Call, layer: _Layer, element: QuantType | None) -> Value:
+def _group(
+    call: Call,
+    op: str,
+    operands: dict[str, Value],
+    attrs: dict[str, Attr],
+    steps: list[_Step],
+    element: QuantType | None,
+) -> Value:
     """Adds a layer as one op, or as a group of one kernel."""
     reader = call.reader
     reader.graph.profile = PROFILE
-    first = spec(layer.op).complete(layer.attrs)
-    own = {slot: v for slot, v in layer.operands.items() if "." not in slot}
-    (shape,) = (kind.shape for kind in infer(layer.op, own, first))
-    kind = TensorType(shape, element or F32)
-    if not layer.stages:
-        return call.place(layer.op, own, layer.attrs, [kind]).result
-    stages = [Stage(layer.op, first, tuple(own)), *layer.stages]
-    made = reader.graph.add_chain(
-        stages,
-        layer.operands,
-        kind,
-        name=call.fresh("fused"),
-        origins=[reader.origin(call.node)],
-    )
-    reader.unnamed.update(made.results)
-    return made.result
+    first = spec(op).complete(attrs)
+    (made,) = infer(op, operands, first)
+    kind = TensorType(made.shape, element or F32)
+    if not steps:
+        return call.place(op, operands, attrs, [kind]).result
+    stages = [Stage(op, first, tuple(operands))]
+    held = dict(operands)
+    for number, step in enumerate(steps, 1):
+        full = spec(step.op).complete(step.attrs)
+        if step.summand is None:
+            stages.append(Stage(step.op, full, (), flow="x"))
+        else:
+            stages.append(Stage(step.op, full, ("b",), flow="a"))
+            held[f"{number}.b"] = integers(call, *step.summand)
+    origins = [reader.origin(call.node)]
+    group = reader.graph.add_chain(stages, held, kind, name=call.fresh("fused"), origins=origins)
+    reader.unnamed.update(group.results)
+    return group.result
 
 
 OPS: dict[str, Callable[[Call], Made | list[Made]]] = {

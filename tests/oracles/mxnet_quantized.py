@@ -1,7 +1,7 @@
 """Records quantized symbols as MXNet 1.9.1 makes them, and every tensor that they compute.
 
 `python -m tests.oracles.mxnet_quantized FOLDER`, in the environment of `make oracle-mxnet`, writes
-`quantized.npz` as `tests.oracles.mxnet_operators` writes its files; `2.inner.NAME` holds the
+`quantized.npz` and `uncalibrated.npz` as `tests.oracles.mxnet_operators` writes its files; `2.inner.NAME` holds the
 integers of a result. Everything is drawn from SEED.
 """
 
@@ -128,6 +128,22 @@ def embedded(rng: Any) -> tuple[Made, Any]:
     )
 
 
+def uncalibrated(rng: Any) -> Iterator[tuple[Made, Any]]:
+    """Returns networks that choose their ranges while they run; unsigned data are positive."""
+    for index, kind in enumerate(("auto", "uint8", "int8", "uint8", "uint8")):
+        x = mx.sym.Variable("data")
+        symbol = (residual(), residual(), _linear(_relu(_conv(x, "a")), "last"), _conv(x, "a"))[
+            min(index, 3)
+        ]
+        args, states = drawn(symbol, SHAPE, rng)
+        data = rng.randn(*SHAPE).astype(np.float32)
+        data = np.abs(data) if kind == "uint8" else data
+        made, args, states = quantize_model_mkldnn(
+            symbol, args, states, calib_mode="none", quantized_dtype=kind, logger=_SILENT
+        )
+        yield (f"{kind} {index}", made, args, states), data
+
+
 def computed(made: Made, data: Any) -> dict[str, Any]:
     """Returns the entries of one case."""
     name, symbol, args, states = made
@@ -148,11 +164,12 @@ def computed(made: Made, data: Any) -> dict[str, Any]:
 
 
 def main(folder: str) -> None:
-    rng, held = np.random.RandomState(SEED), {}
-    for index, (made, data) in enumerate(quantized(rng)):
-        held.update({f"{index}.{key}": value for key, value in computed(made, data).items()})
-        print(index, made[0])
-    np.savez_compressed(Path(folder) / "quantized.npz", **held)
+    for family in (quantized, uncalibrated):
+        rng, held = np.random.RandomState(SEED), {}
+        for index, (made, data) in enumerate(family(rng)):
+            held.update({f"{index}.{key}": value for key, value in computed(made, data).items()})
+            print(index, made[0])
+        np.savez_compressed(Path(folder) / f"{family.__name__}.npz", **held)
 
 
 if __name__ == "__main__":

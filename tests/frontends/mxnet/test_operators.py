@@ -25,7 +25,11 @@ def test_an_operator_computes_what_mxnet_computed(case: Case, tmp_path: Path) ->
 
 
 def test_every_operator_that_is_read_is_compared() -> None:
-    compared = {name for case in (*CASES, *cases("quantized")) for name in case.operators}
+    compared = {
+        name
+        for case in (*CASES, *cases("quantized"), *cases("uncalibrated"))
+        for name in case.operators
+    }
     compared |= {name.replace("_sg_mkldnn_", "_sg_onednn_") for name in compared}
     assert OPS.keys() - compared == set()
     assert set(ALIASES.values()) <= OPS.keys()
