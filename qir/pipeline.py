@@ -83,8 +83,8 @@ def load(
     """
     ledger = ledger if ledger is not None else Ledger()
     if not isinstance(source, (str, Path)):
-        reader = named_frontend(frontend) if frontend else frontend_for(source)
-        return reader.load_object(source, ledger, inputs)
+        traced = named_frontend(frontend) if frontend else frontend_for(source)
+        return traced.load_object(source, ledger, inputs)
     path = Path(source)
     own = frontend is None and path.suffix.lower() == SUFFIX
     reader = None if own else named_frontend(frontend) if frontend else frontend_for(path)

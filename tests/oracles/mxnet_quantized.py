@@ -1,8 +1,8 @@
 """Records quantized symbols as MXNet 1.9.1 makes them, and every tensor that they compute.
 
 `python -m tests.oracles.mxnet_quantized FOLDER`, in the environment of `make oracle-mxnet`, writes
-`quantized.npz` and `uncalibrated.npz` as `tests.oracles.mxnet_operators` writes its files; `2.inner.NAME` holds the
-integers of a result. Everything is drawn from SEED.
+`quantized.npz` and `uncalibrated.npz` as `tests.oracles.mxnet_operators` writes its files;
+`2.inner.NAME` holds the integers of a result. Everything is drawn from SEED.
 """
 
 from __future__ import annotations
