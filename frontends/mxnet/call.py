@@ -34,7 +34,12 @@ class Range:
 
 @dataclass(frozen=True)
 class Unset:
-    """Zeros of a shape that MXNet infers from who reads them, such as an initial state."""
+    """Zeros of a shape that MXNet infers from who reads them, such as an initial state.
+
+    A size of 0 is not known.
+    """
+
+    shape: tuple[int, ...] = ()
 
 
 Made: TypeAlias = Value | Range | Unset | None
@@ -130,6 +135,13 @@ class Call:
         if not isinstance(found, Value):
             raise Unsupported(f"operand {index} is a result that is not computed in inference")
         return found
+
+    def spread(self, index: int) -> Value:
+        """Returns an operand of an op that broadcasts: of zeros of any batch, one row is enough."""
+        found = self.inputs[index] if index < len(self.inputs) else None
+        if not isinstance(found, Unset) or len(found.shape) < 2 or min(found.shape[1:]) < 1:
+            return self.value(index)
+        return self.constant(np.zeros((1, *found.shape[1:]), np.float32), "zeros")
 
     def values(self) -> list[Value]:
         """Returns all operands."""

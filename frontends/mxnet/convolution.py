@@ -51,11 +51,11 @@ def _deconvolution(call: Call) -> Value:
 def fully_connected(call: Call) -> Value:
     """Adds a linear layer; data of more axes are flattened where `flatten` says so."""
     call.skip("num_hidden")
-    given = operands(call, no_bias=False)
-    x = call.value(0)
+    x = call.spread(0)
+    bias = None if call.attrs.flag("no_bias") else call.value(2)
     if call.attrs.flag("flatten", True) and x.type.rank != 2:
         x = call.add("flatten", {"x": x}, {"axis": 1})
-    return call.add("linear", given | {"x": x})
+    return call.add("linear", {"x": x, "w": call.value(1), "bias": bias})
 
 
 OPS = {

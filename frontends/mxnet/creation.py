@@ -21,7 +21,7 @@ def _filled(call: Call, number: float) -> Made:
     call.skip("ctx")
     shape, kind = call.attrs.wholes("shape"), call.kind()
     if number == 0 and (not shape or 0 in shape or -1 in shape):
-        return Unset()
+        return Unset(shape)
     if not shape or min(shape) < 1 or prod(shape) > _MOST:
         raise Unsupported(f"its shape is {shape}")
     return call.constant(np.full(shape, number, kind.carrier), "filled")

@@ -33,7 +33,7 @@ def _apply(call: Call, op: str, a: Value, b: Value) -> Value:
 
 def _binary(op: str) -> Handler:
     def read(call: Call) -> Value:
-        a, b = call.value(0), call.value(1)
+        a, b = call.spread(0), call.spread(1)
         if a.type.dtype != b.type.dtype:
             raise Unsupported(f"its operands are {a.type.dtype} and {b.type.dtype}")
         return _apply(call, op, a, b)

@@ -165,4 +165,7 @@ def resizing(rng: Any) -> Iterator[Case]:
     )
     made = resize(x, height=6, width=8, align_corners=False)
     yield "resize half pixels", made, {"data": image}
+    for kind in (mx.rnn.LSTMCell, mx.rnn.GRUCell, mx.rnn.RNNCell):
+        cells, _ = kind(3, prefix="cell_").unroll(3, x, layout="NTC", merge_outputs=True)
+        yield f"{kind.__name__} unrolled", cells, {"data": real(rng, 2, 3, 4)}
     yield "resize like", resize(x, y, mode="like"), {"data": image, "other": real(rng, 1, 1, 5, 6)}
