@@ -44,6 +44,8 @@ class Unset:
 
 Made: TypeAlias = Value | Range | Unset | None
 """What one result of a node has become; None for one that is not computed here."""
+_MOST = 1 << 24
+"""Elements along an axis that converters make constants or results for."""
 KINDS = {
     "float32": "f32",
     "float64": "f64",
@@ -154,6 +156,13 @@ class Call:
         if not isinstance(data, Array):
             raise Unsupported(f"its {what} is computed; only parameters are read there")
         return data.data
+
+    def few(self, x: Value, axis: int) -> int:
+        """Returns a size of which something is made, element by element, while reading."""
+        found = self.size(x, axis)
+        if found > _MOST:
+            raise Unsupported(f"axis {axis} has {found} elements; up to {_MOST} are read here")
+        return found
 
     def size(self, x: Value, axis: int) -> int:
         """Returns a size that has to be known."""

@@ -13,7 +13,7 @@ from qir.ir.node import Value
 from . import sizes
 from .call import Call, Made, Unset, Unsupported
 
-_MOST = 1 << 26
+_MOST = 1 << 24
 """Elements that a constant may have which a file does not hold."""
 
 

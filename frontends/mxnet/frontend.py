@@ -66,7 +66,7 @@ class MxnetFrontend(Frontend):
         return [part for part in _pair(path) if part is not None]
 
     def samples(self, folder: Path) -> Sequence[Path]:
-        """Writes small models: convolutional, recurrent and quantized."""
+        """Writes a convolutional network, and a model without parameters."""
         from .samples import write
 
         return write(folder)

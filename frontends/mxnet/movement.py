@@ -11,6 +11,7 @@ from . import sizes
 from .call import Call, Made, Unsupported
 from .sizes import Part, part
 
+_MOST_PARTS = 1 << 12
 _FIRST, _LAST = -(2**63) + 1, 2**63 - 1
 
 
@@ -138,7 +139,7 @@ def _split_evenly(call: Call) -> list[Made]:
     x, count = call.value(0), call.attrs.whole("num_outputs")
     axis = call.axis("axis", x.type.rank, 1)
     size, alone = call.size(x, axis), call.attrs.flag("squeeze_axis")
-    if count < 1 or size % count:
+    if not 1 <= count <= _MOST_PARTS or size % count:
         raise Unsupported(f"it splits axis {axis}, of size {size}, into {count}")
     return _cut(call, x, axis, [size // count] * count, alone)
 
@@ -158,6 +159,8 @@ def _split_at(call: Call) -> list[Made]:
     axis, alone = call.axis("axis", x.type.rank, 0), call.attrs.flag("squeeze_axis")
     sections, starts = call.attrs.whole("sections", 0), call.attrs.wholes("indices")
     size = call.size(x, axis)
+    if not 0 <= sections <= _MOST_PARTS:
+        raise Unsupported(f"it splits axis {axis} into {sections}")
     if sections:
         return _cut(call, x, axis, [size // sections] * sections, alone)
     ends = (*starts[1:], size)

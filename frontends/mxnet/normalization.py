@@ -59,7 +59,7 @@ def _group_norm(call: Call) -> list[Made]:
     call.skip("output_mean_var")
     x, groups = call.value(0), call.attrs.whole("num_groups", 1)
     attrs = {"groups": groups, "eps": call.attrs.real("eps", 1e-5)}
-    channels = call.size(x, 1)
+    channels = call.few(x, 1)
     rows = []
     for index, name in ((1, "gamma"), (2, "beta")):  # one number a group, before 2.0
         held = call.held(index, name)
@@ -142,7 +142,7 @@ def _sequence_mask(call: Call) -> Value:
         return x
     if axis > 1:
         raise Unsupported(f"axis is {axis}; 0 and 1 are read")
-    steps = call.constant(row(range(call.size(x, axis))).astype(np.float32), "steps")
+    steps = call.constant(row(range(call.few(x, axis))).astype(np.float32), "steps")
     lengths = call.add("cast", {"x": call.value(1)}, {"to": steps.type.dtype})
     rest = tuple(range(2, x.type.rank))
     steps = call.add("unsqueeze", {"x": steps}, {"axes": (1 - axis, *rest)})

@@ -82,6 +82,10 @@ class Reader:
                 raise Unsupported(f"its attribute {unread[0]} is not read here")
         except (Unsupported, BadAttribute, TypeRuleError, GraphError) as why:
             raise self.fail(node, f"cannot be read: {why}") from why
+        except (ArithmeticError, LookupError, ValueError) as why:
+            # lists of wrong lengths, axes that are not there, sizes beyond what NumPy counts
+            said = f"its attributes and operands do not fit: {why}"
+            raise self.fail(node, f"cannot be read: {said}") from why
         results = made if isinstance(made, list) else [made]
         if isinstance(results[0], Value):
             self._name(results[0], node.name)

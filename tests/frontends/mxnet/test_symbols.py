@@ -263,6 +263,46 @@ def test_a_symbol_without_parameters_says_which_file_it_wants(tmp_path: Path) ->
     assert "network-0000.params, which is not there" in said
 
 
+def test_attributes_of_any_text_are_input_errors_or_programs(tmp_path: Path) -> None:
+    seed = 12
+    rng = np.random.default_rng(seed)
+    texts = [
+        "",
+        "0",
+        "-1",
+        "7",
+        "1000000000000",
+        "(1,)",
+        "(0, 0)",
+        "(1, 2, 3, 4, 5)",
+        "True",
+        "nan",
+    ]
+    texts += ["None", "(-9, 99)", "(99999999999, 1)", "(2, None)", "1e30", "avg", "int8", "[]"]
+    every = [
+        case for family in ("layers", "moves", "points", "quantized") for case in cases(family)
+    ]
+    tried = 0
+    for case in every[::3]:
+        path, held = case.write(tmp_path), json.loads(case.symbol)
+        nodes = [node for node in held["nodes"] if node.get("attrs") and node["op"] != "null"]
+        for node in nodes[:2]:
+            name = str(rng.choice(sorted(node["attrs"])))
+            before, node["attrs"][name] = node["attrs"][name], str(rng.choice(texts))
+            path.write_text(json.dumps(held))
+            tried += 1
+            try:
+                MxnetFrontend().load_object(path, Ledger(), case.given())
+            except InputError as error:
+                if "\n" in str(error):
+                    raise
+            except Exception as error:
+                where = f"seed {seed}: {case.name}: {node['op']} {name}={node['attrs'][name]!r}"
+                raise AssertionError(where) from error
+            node["attrs"][name] = before
+    assert tried > 100
+
+
 def test_damaged_symbols_are_input_errors_or_programs(tmp_path: Path) -> None:
     rng, whole = np.random.default_rng(11), network(tmp_path).read_text()
     store = parameter_bytes({})
