@@ -300,7 +300,7 @@ def test_attributes_of_any_text_are_input_errors_or_programs(tmp_path: Path) -> 
                 where = f"seed {seed}: {case.name}: {node['op']} {name}={node['attrs'][name]!r}"
                 raise AssertionError(where) from error
             node["attrs"][name] = before
-    assert tried > 100
+    assert tried > 60
 
 
 def test_damaged_symbols_are_input_errors_or_programs(tmp_path: Path) -> None:
