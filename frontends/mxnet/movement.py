@@ -248,16 +248,17 @@ def _tile(call: Call) -> Value:
 
 
 def _repeat(call: Call) -> Value:
-    x, count = call.value(0), call.attrs.whole("repeats")
-    if not call.attrs.given("axis"):
+    x, count, axis = call.value(0), call.attrs.whole("repeats"), 0
+    if call.attrs.given("axis"):
+        axis = call.axis("axis", x.type.rank)
+    else:
         call.skip("axis")
         x = call.add("reshape", {"x": x, "shape": sizes.shape(call, x, [Part(-1)])})
-    axis = call.axis("axis", x.type.rank) if x.type.rank > 1 or call.attrs.given("axis") else 0
     wide = call.add("unsqueeze", {"x": x}, {"axes": (axis + 1,)})
     repeats = tuple(count if i == axis + 1 else 1 for i in range(x.type.rank + 1))
     wide = call.add("tile", {"x": wide}, {"repeats": repeats})
     parts = [part(x, i) for i in range(x.type.rank)]
-    parts[axis] = Part(parts[axis].number * count) if not parts[axis].axes else Part(-1)
+    parts[axis] = Part(-1) if parts[axis].axes else Part(parts[axis].number * count)
     return call.add("reshape", {"x": wide, "shape": _plain(call, x, parts)})
 
 

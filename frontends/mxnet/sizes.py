@@ -51,8 +51,6 @@ def exact(call: Call, x: Value, parts: Sequence[Part]) -> Value:
     """Returns the operand that holds a shape, each unknown size computed."""
     if not any(p.axes for p in parts):
         return call.constant(row([p.number for p in parts]), "shape")
-    if not parts:
-        return call.constant(row([]), "shape")
     held = {f"xs.{i}": _value(call, x, p) for i, p in enumerate(parts)}
     return call.add("concat", held, {"axis": 0}) if len(held) > 1 else held["xs.0"]
 
