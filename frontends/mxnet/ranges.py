@@ -16,6 +16,8 @@ from .call import Call, Made, Range, Unsupported
 I8, U8 = dtype("i8"), dtype("u8")
 LEVELS = {I8: 127.5, U8: 255.5}
 _F = np.float32
+_NOTHING = Declared((0.0,), (0.0,), LEVELS[I8])
+"""The range of a tensor whose elements are all 0."""
 CALIBRATE = "quantize with calib_mode naive or entropy"
 
 
@@ -82,14 +84,19 @@ def integers(call: Call, index: int, low: int, high: int) -> Value:
     found = [call.held(i, "range").reshape(-1) for i in (low, high)]
     if any(end.size != 1 for end in found):
         raise Unsupported(f"the range of operand {index} is no pair of numbers")
-    made = quantized(kind, float(found[0][0]), float(found[1][0]))
-    return _stored(call, index, made)
+    low_end, high_end = (float(end[0]) for end in found)
+    if low_end == high_end == 0:  # such as a bias of zeros, for which MXNet stores 127
+        return _stored(call, index, replace(quantized(kind, -1, 1), declared=_NOTHING), 0)
+    return _stored(call, index, quantized(kind, low_end, high_end), 1)
 
 
-def _stored(call: Call, index: int, element: QuantType) -> Value:
+def _stored(call: Call, index: int, element: QuantType, factor: int) -> Value:
     """Returns stored integers as a constant of a quantized type, under its name in the file."""
     value, graph = call.value(index), call.reader.graph
-    held = Array(call.held(index, "weights"), TensorType(value.type.shape, element), value.name)
+    data = call.held(index, "weights")
+    held = Array(
+        data if factor else np.zeros_like(data), TensorType(value.type.shape, element), value.name
+    )
     name = value.name
     graph.rename(value, graph.fresh(f"{name}.stored"))
     return graph.constant(held, name=name)

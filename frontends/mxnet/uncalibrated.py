@@ -171,15 +171,16 @@ class Sums:
     ) -> tuple[Value, Value]:
         """Returns sums of a convolution, and their gain: one scale for all weights."""
         call = self.call
-        self.span = float(np.abs(w).max())
+        self.span = _some(float(np.abs(w).max(initial=0)))
         gain = _F(LEVELS[I8]) / _F(self.span)
         held = np.clip(np.rint(w * gain), -128, 127).astype(np.int8)
         sums = call.add("conv_integer", {"x": self.x, "w": call.constant(held, "w")}, attrs)
+        both = _op(call, "mul", self.gain, _number(call, float(gain)))
         if bias is not None:
-            steps = call.constant((bias * gain).reshape(-1, 1, 1).astype(_F), "bias")
-            added = _rounded(call, _op(call, "mul", steps, self.gain), I32)
+            start = call.constant(bias.reshape(-1, 1, 1).astype(_F), "bias")
+            added = _rounded(call, _op(call, "mul", start, both), I32)
             sums = _op(call, "add", sums, added)
-        return sums, _op(call, "mul", self.gain, _number(call, float(gain)))
+        return sums, both
 
     def product(
         self,
@@ -190,7 +191,7 @@ class Sums:
     ) -> Value:
         """Returns sums of a fully connected layer, whose bias has a scale of its own."""
         # MXNet gives QuantizationRangeForS8U8Multiplication the weights where it takes the data
-        call, self.span, self.swapped = self.call, span, True
+        call, self.span, self.swapped = self.call, _some(span), True
         held = call.constant(np.ascontiguousarray(w.T), "w")
         sums = call.add("matmul_integer", {"a": self.x, "b": held})
         if bias is None:
@@ -221,6 +222,13 @@ class Sums:
         step = _op(call, "mul", level, _number(call, float(_F(self.span) / _F(theirs))))
         high = _op(call, "mul", step, _number(call, float(_F(2**31 - 1))))
         return [sums, _op(call, "neg", high), high]
+
+
+def _some(span: float) -> float:
+    """Returns the range of weights; Unsupported where it has no scale."""
+    if not 0 < span < np.inf:
+        raise Unsupported(f"its weights reach to {span}")
+    return span
 
 
 def range_of(value: Value) -> float:

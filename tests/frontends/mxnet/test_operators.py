@@ -31,8 +31,7 @@ def test_what_is_read_with_open_sizes_computes_the_same(tmp_path: Path) -> None:
         opened = [(None,) * data.ndim for data in case.given()]
         try:
             graph = qir.load(case.write(tmp_path), inputs=opened)
-        except InputError as error:
-            assert "\n" not in str(error)
+        except InputError:
             refused.append(case.name)
             continue
         made = list(run(graph, case.inputs).values())

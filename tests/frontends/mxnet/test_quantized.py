@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -77,6 +78,21 @@ def test_a_range_of_another_tensor_is_refused(tmp_path: Path) -> None:
     path.write_text(json.dumps(held))
     with pytest.raises(InputError, match="operand 0 comes with the range of another tensor"):
         qir.load(path, inputs=case.given())
+
+
+@pytest.mark.parametrize("name", ["int8 2", "residual naive auto tensor-wise"])
+def test_a_bias_of_zeros_has_a_range_of_nothing(name: str, tmp_path: Path) -> None:
+    case = next(case for case in (*CASES, *UNCALIBRATED) if case.name == name)
+    held = {n: d for n, d in case.parameters.items() if "bias" in n and d.dtype == np.int8}
+    assert held
+    case = replace(case, parameters={**case.parameters, **{n: d * 0 for n, d in held.items()}})
+    plain = qir.load(case.write(tmp_path), inputs=case.given())
+    ends = {f"{n}_{end}": np.zeros(1, np.float32) for n in held for end in ("min", "max")}
+    ends |= {n: np.full_like(d, 127) for n, d in held.items()}  # as MXNet stores 0 / 0
+    case = replace(case, parameters={**case.parameters, **ends})
+    graph = qir.load(case.write(tmp_path), inputs=case.given())
+    (ours,), (theirs,) = (run(g, case.inputs).values() for g in (graph, plain))
+    assert np.array_equal(ours, theirs)
 
 
 def test_what_mxnet_refuses_to_run_is_in_the_ledger(tmp_path: Path) -> None:
