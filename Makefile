@@ -126,7 +126,10 @@ oracle-mxnet:  ## record what MXNet 1.9.1 computes, in an environment of its own
 	test -n "$$old" || { echo "no Python from 3.8 to 3.11 found: the recorded results stay" >&2; exit 1; }; \
 	test -x $$lab/bin/python || $$old -m venv $$lab; \
 	$$lab/bin/pip install -q mxnet==1.9.1 "numpy<1.24" scipy && \
-		$$lab/bin/python -W ignore -m tests.oracles.mxnet_vectors tests/differential/vectors/mxnet
+		$$lab/bin/python -W ignore -m tests.oracles.mxnet_vectors tests/differential/vectors/mxnet && \
+		for part in operators quantized files zoo; do \
+			$$lab/bin/python -W ignore -m tests.oracles.mxnet_$$part tests/frontends/mxnet/recorded || exit; \
+		done
 
 clean:  ## remove all that was built, .venv too
 	@rm -rf .venv build dist *.egg-info .hypothesis

@@ -26,6 +26,8 @@ class Frontend(ABC):
 
     name: ClassVar[str]
     suffixes: ClassVar[tuple[str, ...]] = ()
+    files_take_inputs: ClassVar[bool] = False
+    """Whether `load_object` reads files too, with the shapes that `inputs` say."""
 
     def accepts(self, source: object) -> bool:
         """Whether this frontend reads that kind of source."""

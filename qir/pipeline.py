@@ -75,25 +75,25 @@ def load(
     frontend: str | None = None,
     ledger: Ledger | None = None,
 ) -> Graph:
-    """Reads a model: a file of any framework that a frontend reads, a `.qir` file, or a model in
-    memory, such as a module or an exported program of PyTorch.
+    """Reads a model: a file that a frontend reads, a `.qir` file, or a model in memory.
 
-    `inputs` are example inputs for models that are traced, such as modules. Raises InputError for
-    a file that is missing or damaged, and for a source that no frontend reads.
+    `inputs` are examples for models that are traced, or shapes or examples for files without them,
+    such as MXNet's. Raises InputError for a missing or damaged file, and one that nobody reads.
     """
     ledger = ledger if ledger is not None else Ledger()
     if not isinstance(source, (str, Path)):
-        reader = named_frontend(frontend) if frontend else frontend_for(source)
-        return reader.load_object(source, ledger, inputs)
-    if inputs is not None:
-        raise UsageError(f"{source}: a file has its own inputs; leave out inputs=")
+        traced = named_frontend(frontend) if frontend else frontend_for(source)
+        return traced.load_object(source, ledger, inputs)
     path = Path(source)
-    if path.suffix.lower() == SUFFIX and frontend is None:
+    own = frontend is None and path.suffix.lower() == SUFFIX
+    reader = None if own else named_frontend(frontend) if frontend else frontend_for(path)
+    if inputs is not None and not (reader and reader.files_take_inputs):
+        raise UsageError(f"{source}: a file has its own inputs; leave out inputs=")
+    if reader is None:
         return _opened(path, ledger)
-    reader = named_frontend(frontend) if frontend else frontend_for(path)
     if not path.exists():
         raise InputError(f"{path}: there is no such file")
-    graph = reader.load(path, ledger)
+    graph = reader.load_object(path, ledger, inputs) if inputs else reader.load(path, ledger)
     remember(graph, path)
     return graph
 

@@ -1,0 +1,217 @@
+"""One node of a symbol: its operands as values, its attributes, and what it becomes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.ir.attrs import Attr
+from qir.ir.dtype import DType, dtype
+from qir.ir.node import Node, Value
+from qir.ir.types import Array, TensorType
+
+from .attributes import Attributes
+from .symbol import SymbolNode
+
+if TYPE_CHECKING:
+    from .reader import Reader
+
+
+class Unsupported(Exception):
+    """The node has no form in the language; the text says why, or what to do."""
+
+
+@dataclass(frozen=True)
+class Range:
+    """One end of the range that a quantized tensor carries, as a number known while reading."""
+
+    number: float
+
+
+@dataclass(frozen=True)
+class Unset:
+    """Zeros of a shape that MXNet infers from who reads them, such as an initial state.
+
+    A size of 0 is not known.
+    """
+
+    shape: tuple[int, ...] = ()
+
+
+Made: TypeAlias = Value | Range | Unset | None
+"""What one result of a node has become; None for one that is not computed here."""
+_MOST = 1 << 24
+"""Elements along an axis that converters make constants or results for."""
+KINDS = {
+    "float32": "f32",
+    "float64": "f64",
+    "float16": "f16",
+    "bfloat16": "bf16",
+    "uint8": "u8",
+    "int8": "i8",
+    "int32": "i32",
+    "int64": "i64",
+    "bool": "bool",
+}
+"""The language's name of each element type that attributes name."""
+
+
+class Call:
+    """A node that is being converted."""
+
+    def __init__(self, reader: Reader, node: SymbolNode, inputs: Sequence[Made]) -> None:
+        self.reader = reader
+        self.node = node
+        self.inputs = inputs
+        self.attrs = Attributes(node.attrs)
+
+    # -- results --------------------------------------------------------------------------------
+
+    def add(
+        self, op: str, operands: Mapping[str, Value | None], attrs: Mapping[str, Attr] | None = None
+    ) -> Value:
+        """Adds an op with one result; operands that are None are left out."""
+        return self.add_many(op, operands, attrs)[0]
+
+    def add_many(
+        self, op: str, operands: Mapping[str, Value | None], attrs: Mapping[str, Attr] | None = None
+    ) -> tuple[Value, ...]:
+        """Adds an op and returns its results."""
+        held = {slot: value for slot, value in operands.items() if value is not None}
+        return self.place(op, held, attrs or {}).results
+
+    def place(
+        self,
+        op: str,
+        operands: Mapping[str, Value],
+        attrs: Mapping[str, Attr],
+        types: Sequence[TensorType] | None = None,
+    ) -> Node:
+        """Adds a node that stems from this one, its types inferred unless they are given."""
+        graph = self.reader.graph
+        name = self.fresh(op)
+        made = graph.add(
+            op, operands, attrs, types=types, name=name, origins=[self.reader.origin(self.node)]
+        )
+        self.reader.unnamed.update(made.results)
+        return made
+
+    def fresh(self, what: str) -> str:
+        """Returns a name for a value that the symbol does not name."""
+        return self.reader.graph.fresh(f"{self.node.name}.{what}")
+
+    def constant(self, data: NDArray[np.generic], what: str) -> Value:
+        """Returns a new constant."""
+        return self.reader.graph.constant(np.asarray(data), name=self.fresh(what))
+
+    def number(self, held: float, kind: DType) -> Value:
+        """Returns a number as a constant of an element type."""
+        if not kind.is_float and held != int(held):
+            raise Unsupported(f"it computes with {held} in {kind}; cast its operand to float32")
+        with np.errstate(all="ignore"):
+            data = np.asarray(held).astype(kind.carrier)
+        return self.reader.graph.constant(
+            Array(data, TensorType((), kind)), name=self.fresh("number")
+        )
+
+    def cast(self, x: Value, kind: DType) -> Value:
+        """Returns a value in an element type."""
+        return x if x.type.dtype == kind else self.add("cast", {"x": x}, {"to": kind})
+
+    # -- operands -------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def value(self, index: int) -> Value:
+        """Returns an operand; Unsupported where it is missing or no tensor."""
+        if index >= len(self.inputs):
+            raise Unsupported(f"it has {len(self.inputs)} operands, one more is needed")
+        found = self.inputs[index]
+        if isinstance(found, Unset):
+            raise Unsupported(f"operand {index} is zeros of a shape that the file does not say")
+        if not isinstance(found, Value):
+            raise Unsupported(f"operand {index} is a result that is not computed in inference")
+        return found
+
+    def spread(self, index: int) -> Value:
+        """Returns an operand of an op that broadcasts: of zeros of any batch, one row is enough."""
+        found = self.inputs[index] if index < len(self.inputs) else None
+        if not isinstance(found, Unset) or len(found.shape) < 2 or min(found.shape[1:]) < 1:
+            return self.value(index)
+        return self.constant(np.zeros((1, *found.shape[1:]), np.float32), "zeros")
+
+    def values(self) -> list[Value]:
+        """Returns all operands."""
+        return [self.value(index) for index in range(len(self.inputs))]
+
+    def held(self, index: int, what: str) -> NDArray[np.generic]:
+        """Returns the elements of an operand that is a parameter."""
+        node = self.value(index).node
+        data = node.attrs.get("data") if node.op == "constant" else None
+        if not isinstance(data, Array):
+            raise Unsupported(f"its {what} is computed; only parameters are read there")
+        return data.data
+
+    def few(self, x: Value, axis: int) -> int:
+        """Returns a size of which something is made, element by element, while reading."""
+        found = self.size(x, axis)
+        if found > _MOST:
+            raise Unsupported(f"axis {axis} has {found} elements; up to {_MOST} are read here")
+        return found
+
+    def size(self, x: Value, axis: int) -> int:
+        """Returns a size that has to be known."""
+        found = x.type.shape[axis]
+        if not isinstance(found, int):
+            raise Unsupported(
+                f"it needs the size of axis {axis}; give inputs= with the shapes to qir.load"
+            )
+        return found
+
+    def state(self, index: int, name: str) -> Value:
+        """Returns an operand that symbols before 0.9 leave out, as the parameter of that name."""
+        stored = f"{self.node.name}_{name}"
+        if index >= len(self.inputs) and stored in self.reader.held:
+            return self.reader.parameter(stored)
+        return self.value(index)
+
+    # -- attributes -----------------------------------------------------------------------------
+
+    def axis(self, name: str, rank: int, default: int | None = None) -> int:
+        """Returns an axis, counted from the front."""
+        found = self.attrs.whole(name, default)
+        if not -rank <= found < rank:
+            raise Unsupported(f"{name} is {found}, the operand has {rank} axes")
+        return found + rank if found < 0 else found
+
+    def kind(self, name: str = "dtype", default: str = "float32") -> DType:
+        """Returns an element type that an attribute names."""
+        found = self.attrs.text(name, default)
+        if found not in KINDS:
+            raise Unsupported(f"{name} is {found!r}, which the language does not have")
+        return dtype(KINDS[found])
+
+    def whole_numbers(self, x: Value) -> Value:
+        """Returns indices, which MXNet keeps in floats, as i64."""
+        return self.cast(x, dtype("i64"))
+
+    def skip(self, *names: str) -> None:
+        """Takes attributes that change nothing in inference as read."""
+        self.attrs.asked.update(names)
+
+    def only(self, name: str, default: str, *taken: str) -> str:
+        """Returns a text; Unsupported for one that is not among those taken."""
+        found = self.attrs.text(name, default)
+        if found not in (taken or (default,)):
+            raise Unsupported(f"{name} is {found!r}; read are {', '.join(taken or (default,))}")
+        return found
+
+
+def row(values: Sequence[int]) -> NDArray[np.int64]:
+    """Returns integers as a one-dimensional array of i64."""
+    return np.asarray(values, np.int64)

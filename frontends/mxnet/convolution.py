@@ -1,0 +1,65 @@
+"""Convolution, transposed convolution and fully connected layers."""
+
+from __future__ import annotations
+
+from qir.ir.attrs import Attr
+from qir.ir.node import Value
+
+from .call import Call, Unsupported
+
+_LAYOUTS = ("", "NCW", "NCHW", "NCDHW")
+
+
+def sides(call: Call) -> tuple[int, dict[str, Attr]]:
+    """Returns how many spatial axes a layer has, and its attributes along them."""
+    kernel = call.attrs.wholes("kernel")
+    axes = len(kernel)
+    if axes not in (1, 2, 3):
+        raise Unsupported(f"kernel is {kernel}, it must have 1 to 3 axes")
+    call.only("layout", "", *_LAYOUTS)
+    attrs: dict[str, Attr] = {
+        "stride": call.attrs.wholes("stride", (1,) * axes),
+        "pad": call.attrs.wholes("pad", (0,) * axes) * 2,
+        "dilation": call.attrs.wholes("dilate", (1,) * axes),
+        "groups": call.attrs.whole("num_group", 1),
+    }
+    call.skip("num_filter")
+    return axes, attrs
+
+
+def operands(call: Call, no_bias: bool) -> dict[str, Value | None]:
+    """Returns data, weights and the bias, where there is one."""
+    bias = None if call.attrs.flag("no_bias", no_bias) else call.value(2)
+    return {"x": call.value(0), "w": call.value(1), "bias": bias}
+
+
+def convolution(call: Call) -> Value:
+    """Adds a convolution along one, two or three axes."""
+    axes, attrs = sides(call)
+    return call.add(f"conv{axes}d", operands(call, no_bias=False), attrs)
+
+
+def _deconvolution(call: Call) -> Value:
+    axes, attrs = sides(call)
+    given = operands(call, no_bias=True)
+    extra = call.attrs.wholes("adj", (0,) * axes)
+    if any(call.attrs.wholes("target_shape")):
+        raise Unsupported("target_shape is set; write it as pad and adj")
+    return call.add(f"conv_transpose{axes}d", given, attrs | {"output_pad": extra})
+
+
+def fully_connected(call: Call) -> Value:
+    """Adds a linear layer; data of more axes are flattened where `flatten` says so."""
+    call.skip("num_hidden")
+    x = call.spread(0)
+    bias = None if call.attrs.flag("no_bias") else call.value(2)
+    if call.attrs.flag("flatten", True) and x.type.rank != 2:
+        x = call.add("flatten", {"x": x}, {"axis": 1})
+    return call.add("linear", {"x": x, "w": call.value(1), "bias": bias})
+
+
+OPS = {
+    "Convolution": convolution,
+    "Deconvolution": _deconvolution,
+    "FullyConnected": fully_connected,
+}

@@ -1,0 +1,264 @@
+"""Arithmetic, comparisons, functions and activations that work element by element."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from qir.ir.dtype import BOOL
+from qir.ir.node import Value
+
+from .call import Call, Made, Unsupported
+
+Handler = Callable[[Call], Made | list[Made]]
+
+
+def _unary(op: str) -> Handler:
+    return lambda call: call.add(op, {"x": call.value(0)})
+
+
+def _apply(call: Call, op: str, a: Value, b: Value) -> Value:
+    """Adds an op of two operands; comparisons give 0 and 1 in the operands' type."""
+    if op in ("min", "max"):
+        return call.add(op, {"xs.0": a, "xs.1": b})
+    if op.startswith("logical"):
+        kind = a.type.dtype
+        truths = [
+            call.add("not_equal", {"a": v, "b": call.number(0, v.type.dtype)}) for v in (a, b)
+        ]
+        return call.cast(call.add(op, {"a": truths[0], "b": truths[1]}), kind)
+    made = call.add(op, {"a": a, "b": b})
+    return call.cast(made, a.type.dtype) if made.type.dtype == BOOL else made
+
+
+def _binary(op: str) -> Handler:
+    def read(call: Call) -> Value:
+        a, b = call.spread(0), call.spread(1)
+        if a.type.dtype != b.type.dtype:
+            raise Unsupported(f"its operands are {a.type.dtype} and {b.type.dtype}")
+        return _apply(call, op, a, b)
+
+    return read
+
+
+def _scalar(op: str, swapped: bool = False) -> Handler:
+    def read(call: Call) -> Value:
+        call.skip("is_int")
+        x = call.value(0)
+        number = call.number(call.attrs.real("scalar", 1.0), x.type.dtype)
+        return _apply(call, op, number, x) if swapped else _apply(call, op, x, number)
+
+    return read
+
+
+def _sum(call: Call) -> Value:
+    call.skip("num_args")
+    parts = call.values()
+    if len(parts) == 1:
+        return parts[0]
+    return call.add("sum", {f"xs.{i}": part for i, part in enumerate(parts)})
+
+
+_ACTIVATIONS = {
+    "relu": "relu",
+    "sigmoid": "sigmoid",
+    "tanh": "tanh",
+    "softrelu": "softplus",
+    "softsign": "softsign",
+    "log_sigmoid": "log_sigmoid",
+    "mish": "mish",
+}
+
+
+def activation(call: Call) -> Value:
+    """Adds the function that `act_type` names."""
+    kind = call.only("act_type", "", *_ACTIVATIONS)
+    return call.add(_ACTIVATIONS[kind], {"x": call.value(0)})
+
+
+def leaky(call: Call) -> Made | list[Made]:
+    """Adds one of the kinds of LeakyReLU; that with a random slope has its mean in inference."""
+    x = call.value(0)
+    kind = call.only("act_type", "leaky", "leaky", "prelu", "rrelu", "elu", "selu", "gelu")
+    slope = call.attrs.real("slope", 0.25)
+    ends = call.attrs.real("lower_bound", 0.125), call.attrs.real("upper_bound", 0.334)
+    if kind == "prelu":
+        held = call.value(1)
+        if x.type.rank > 2 and held.type.rank == 1 and held.type.shape != (1,):
+            axes = tuple(range(1, x.type.rank - 1))
+            held = call.add("unsqueeze", {"x": held}, {"axes": axes})
+        return call.add("prelu", {"x": x, "slope": held})
+    if kind == "selu":
+        attrs = {"alpha": 1.6732632423543772, "gamma": 1.0507009873554805}
+        return call.add("selu", {"x": x}, attrs)
+    if kind == "gelu":
+        return call.add("gelu", {"x": x})
+    if kind == "elu":
+        return call.add("elu", {"x": x}, {"alpha": slope})
+    if kind == "rrelu":
+        return [call.add("leaky_relu", {"x": x}, {"alpha": sum(ends) / 2}), None]
+    return call.add("leaky_relu", {"x": x}, {"alpha": slope})
+
+
+def clip(call: Call) -> Value:
+    """Adds a clip to two bounds."""
+    low, high = call.attrs.real("a_min"), call.attrs.real("a_max")
+    attrs = {k: v for k, v in (("min", low), ("max", high)) if not math.isnan(v)}
+    return call.add("clip", {"x": call.value(0)}, attrs)
+
+
+def _hard_sigmoid(call: Call) -> Value:
+    attrs = {"alpha": call.attrs.real("alpha", 0.2), "beta": call.attrs.real("beta", 0.5)}
+    return call.add("hard_sigmoid", {"x": call.value(0)}, attrs)
+
+
+def _rounded(call: Call, tie: Callable[[Value], tuple[Value, Value]]) -> Value:
+    """Adds a rounding that takes ties elsewhere than to the even neighbour."""
+    x = call.value(0)
+    start, at_tie = tie(x)
+    rest = call.add("abs", {"x": call.add("sub", {"a": x, "b": start})})
+    half = call.add("equal", {"a": rest, "b": call.number(0.5, x.type.dtype)})
+    nearest = call.add("round", {"x": x})
+    return call.add("where", {"condition": half, "a": at_tie, "b": nearest})
+
+
+def _rint(call: Call) -> Value:
+    """Adds MXNet's rint, which takes a tie to the lower neighbour."""
+
+    def tie(x: Value) -> tuple[Value, Value]:
+        low = call.add("floor", {"x": x})
+        return low, low
+
+    return _rounded(call, tie)
+
+
+def _round(call: Call) -> Value:
+    """Adds MXNet's round, which takes a tie away from zero."""
+
+    def tie(x: Value) -> tuple[Value, Value]:
+        start = call.add("trunc", {"x": x})
+        return start, call.add("add", {"a": start, "b": call.add("sign", {"x": x})})
+
+    return _rounded(call, tie)
+
+
+def _smooth_l1(call: Call) -> Value:
+    x, scalar = call.value(0), call.attrs.real("scalar", 1.0)
+    square, kind = scalar * scalar, call.value(0).type.dtype
+    size = call.add("abs", {"x": x})
+    near = call.add("less", {"a": size, "b": call.number(1 / square, kind)})
+    squared = call.add("square", {"x": x})
+    inner = call.add("mul", {"a": squared, "b": call.number(0.5 * square, kind)})
+    outer = call.add("sub", {"a": size, "b": call.number(0.5 / square, kind)})
+    return call.add("where", {"condition": near, "a": inner, "b": outer})
+
+
+def _logical_not(call: Call) -> Value:
+    x = call.value(0)
+    zero = call.number(0, x.type.dtype)
+    return call.cast(call.add("equal", {"a": x, "b": zero}), x.type.dtype)
+
+
+def _identity(*names: str) -> Handler:
+    """Returns the converter of what does nothing in inference, whatever these attributes say."""
+
+    def read(call: Call) -> Value:
+        call.skip(*names)
+        return call.value(0)
+
+    return read
+
+
+def _dropout(call: Call) -> list[Made]:
+    call.skip("p", "axes")
+    call.only("mode", "training")
+    return [call.value(0), None]
+
+
+def _cast(call: Call) -> Value:
+    return call.cast(call.value(0), call.kind())
+
+
+def _where(call: Call) -> Value:
+    condition, a, b = call.values()
+    if condition.type.rank < a.type.rank:  # one truth value a row
+        axes = tuple(range(condition.type.rank, a.type.rank))
+        condition = call.add("unsqueeze", {"x": condition}, {"axes": axes})
+    if condition.type.dtype != BOOL:
+        zero = call.number(0, condition.type.dtype)
+        condition = call.add("not_equal", {"a": condition, "b": zero})
+    return call.add("where", {"condition": condition, "a": a, "b": b})
+
+
+_FUNCTIONS = {
+    **{
+        name: name
+        for name in (
+            "abs ceil cos cosh erf exp expm1 floor log log10 log1p log2 reciprocal relu rsqrt"
+            " sigmoid sign sin sinh softsign sqrt square tan tanh trunc"
+        ).split()
+    },
+    "fix": "trunc",
+    "negative": "neg",
+    "arccos": "acos",
+    "arccosh": "acosh",
+    "arcsin": "asin",
+    "arcsinh": "asinh",
+    "arctan": "atan",
+    "arctanh": "atanh",
+}
+_ARITHMETIC = {
+    "add": "add",
+    "sub": "sub",
+    "mul": "mul",
+    "div": "div",
+    "mod": "mod",
+    "power": "pow",
+    "maximum": "max",
+    "minimum": "min",
+}
+_COMPARISONS = {
+    "equal": "equal",
+    "not_equal": "not_equal",
+    "greater": "greater",
+    "greater_equal": "greater_equal",
+    "lesser": "less",
+    "lesser_equal": "less_equal",
+    "logical_and": "logical_and",
+    "logical_or": "logical_or",
+    "logical_xor": "logical_xor",
+}
+OPS: dict[str, Handler] = {
+    **{theirs: _unary(ours) for theirs, ours in _FUNCTIONS.items()},
+    **{f"broadcast_{n}": _binary(op) for n, op in (_ARITHMETIC | _COMPARISONS).items()},
+    **{f"elemwise_{n}": _binary(n) for n in ("add", "sub", "mul", "div")},
+    **{f"_{n}": _binary(_ARITHMETIC[n]) for n in ("maximum", "minimum", "mod", "power")},
+    **{f"_{n}": _binary(op) for n, op in _COMPARISONS.items()},
+    **{f"_{n}_scalar": _scalar(op) for n, op in _COMPARISONS.items()},
+    **{
+        f"_{n}_scalar": _scalar(_ARITHMETIC[n]) for n in ("maximum", "minimum", "mod", "mul", "div")
+    },
+    "_plus_scalar": _scalar("add"),
+    "_minus_scalar": _scalar("sub"),
+    "_power_scalar": _scalar("pow"),
+    "_rminus_scalar": _scalar("sub", swapped=True),
+    "_rdiv_scalar": _scalar("div", swapped=True),
+    "_rpower_scalar": _scalar("pow", swapped=True),
+    "_rmod_scalar": _scalar("mod", swapped=True),
+    "add_n": _sum,
+    "Activation": activation,
+    "LeakyReLU": leaky,
+    "clip": clip,
+    "hard_sigmoid": _hard_sigmoid,
+    "rint": _rint,
+    "round": _round,
+    "smooth_l1": _smooth_l1,
+    "logical_not": _logical_not,
+    "_copy": _identity(),
+    "BlockGrad": _identity(),
+    "make_loss": _identity(),
+    "MakeLoss": _identity("grad_scale", "normalization", "valid_thresh"),
+    "Dropout": _dropout,
+    "Cast": _cast,
+    "where": _where,
+}

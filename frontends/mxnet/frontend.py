@@ -1,0 +1,104 @@
+"""The entry: a symbol with its parameters becomes a graph, without MXNet."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from qir.errors import InputError
+from qir.frontend import Frontend
+from qir.ir.garbage import growth
+from qir.ir.graph import Graph
+from qir.ir.verify import errors
+from qir.ledger import Ledger
+
+from .parameters import Array, read_parameters
+from .symbol import looks_like, read_symbol
+
+_SYMBOL = "-symbol.json"
+_EPOCH = re.compile(r"(.+)-\d{4}\.params")
+
+
+class MxnetFrontend(Frontend):
+    """Reads `NAME-symbol.json` with `NAME-0000.params`, as Module and Gluon write them."""
+
+    name = "mxnet"
+    suffixes = (".json", ".params")
+    files_take_inputs = True
+
+    def accepts(self, source: object) -> bool:
+        """Returns whether this is a symbol, known by its content, or a `.params` file."""
+        if not isinstance(source, (str, Path)):
+            return False
+        path = Path(source)
+        suffix = path.suffix.lower()
+        return suffix == ".params" or (suffix == ".json" and looks_like(path))
+
+    def load(self, source: object, ledger: Ledger) -> Graph:
+        """Reads a symbol and its parameters; InputError names file and entry that is damaged."""
+        return self.load_object(source, ledger)
+
+    def load_object(
+        self, source: object, ledger: Ledger, inputs: Sequence[object] | None = None
+    ) -> Graph:
+        """Reads a symbol; `inputs` are shapes or example arrays, one for each input.
+
+        Raises InputError for a damaged file, for an input without a shape, and for operators
+        that are not read.
+        """
+        if not isinstance(source, (str, Path)):
+            raise InputError(f"{type(source).__name__}: frontend {self.name} reads files only")
+        path, store = _pair(Path(source))
+        from .reader import read
+
+        with growth():
+            symbol = read_symbol(path)
+            held: dict[str, Array] = read_parameters(store) if store is not None else {}
+            named = str(store or f"{_stem(path)}-0000.params, which is not there")
+            graph = read(path, symbol, held, named, ledger, inputs)
+        if found := errors(graph):
+            raise InputError(f"{path}: {found[0]}")
+        return graph
+
+    def files(self, path: Path) -> Sequence[Path]:
+        """Returns the symbol and the parameters."""
+        return [part for part in _pair(path) if part is not None]
+
+    def samples(self, folder: Path) -> Sequence[Path]:
+        """Writes a convolutional network, and a model without parameters."""
+        from .samples import write
+
+        return write(folder)
+
+
+def _stem(symbol: Path) -> Path:
+    name = symbol.name
+    return symbol.with_name(name.removesuffix(_SYMBOL if name.endswith(_SYMBOL) else ".json"))
+
+
+def _pair(path: Path) -> tuple[Path, Path | None]:
+    """Returns the files of a model, whichever of them is named.
+
+    Raises InputError where it is not clear which parameters belong to a symbol.
+    """
+    if path.suffix.lower() == ".params":
+        epoch = _EPOCH.fullmatch(path.name)
+        symbol = path.with_name((epoch[1] if epoch else path.stem) + _SYMBOL)
+        if not symbol.exists():
+            raise InputError(f"{path}: holds parameters only; its {symbol.name} is not beside it")
+        return symbol, path
+    stem = _stem(path)
+    first = path.with_name(f"{stem.name}-0000.params")
+    if first.exists():
+        return path, first
+    found = [
+        p
+        for p in path.parent.glob("*.params")
+        if p.name in (f"{stem.name}.params",)
+        or ((m := _EPOCH.fullmatch(p.name)) and m[1] == stem.name)
+    ]
+    if len(found) > 1:
+        names = ", ".join(sorted(p.name for p in found)[:4])
+        raise InputError(f"{path}: has parameters of several epochs; name one of {names} instead")
+    return path, found[0] if found else None

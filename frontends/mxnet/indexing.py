@@ -1,0 +1,114 @@
+"""Operators that pick elements by indices, which MXNet keeps in floats."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from qir.ir.node import Value
+
+from . import sizes
+from .call import Call, Made, Unsupported
+from .sizes import Part
+
+
+def _embedding(call: Call) -> Value:
+    call.skip("input_dim", "output_dim", "sparse_grad", "dtype")
+    indices = call.whole_numbers(call.value(0))
+    return call.add("embedding", {"w": call.value(1), "indices": indices})
+
+
+def _inside(call: Call, x: Value, indices: Value, axis: int, mode: str) -> Value:
+    """Returns indices moved into an axis: to its ends, or around it."""
+    kind, size = indices.type.dtype, call.size(x, axis)
+    if mode == "wrap":
+        return call.add("mod", {"a": indices, "b": call.number(size, kind)})
+    kept = call.add("max", {"xs.0": indices, "xs.1": call.number(0, kind)})
+    return call.add("min", {"xs.0": kept, "xs.1": call.number(size - 1, kind)})
+
+
+def _take(call: Call) -> Value:
+    x, indices = call.value(0), call.whole_numbers(call.value(1))
+    axis = call.axis("axis", x.type.rank, 0)
+    mode = call.only("mode", "clip", "clip", "wrap", "raise")
+    if mode != "raise":
+        indices = _inside(call, x, indices, axis, mode)
+    return call.add("gather", {"x": x, "indices": indices}, {"axis": axis})
+
+
+def _pick(call: Call) -> Value:
+    x, indices = call.value(0), call.whole_numbers(call.value(1))
+    axis, keep = call.axis("axis", x.type.rank, -1), call.attrs.flag("keepdims")
+    indices = _inside(call, x, indices, axis, call.only("mode", "clip", "clip", "wrap"))
+    if indices.type.rank < x.type.rank:
+        indices = call.add("unsqueeze", {"x": indices}, {"axes": (axis,)})
+    made = call.add("gather_elements", {"x": x, "indices": indices}, {"axis": axis})
+    return made if keep else call.add("squeeze", {"x": made}, {"axes": (axis,)})
+
+
+def _gather_nd(call: Call) -> Value:
+    """Reads gather_nd, whose indices have the axis of coordinates first."""
+    x, indices = call.value(0), call.whole_numbers(call.value(1))
+    order = (*range(1, indices.type.rank), 0)
+    indices = call.add("transpose", {"x": indices}, {"perm": order})
+    return call.add("gather_nd", {"x": x, "indices": indices})
+
+
+def _one_hot(call: Call) -> Value:
+    indices, kind = call.whole_numbers(call.value(0)), call.kind()
+    ends = call.attrs.real("off_value", 0.0), call.attrs.real("on_value", 1.0)
+    values = call.constant(np.asarray(ends, kind.carrier), "values")
+    attrs = {"depth": call.attrs.whole("depth"), "axis": -1}
+    return call.add("one_hot", {"indices": indices, "values": values}, attrs)
+
+
+def _top_k(call: Call) -> list[Made]:
+    x = call.value(0)
+    axis = call.axis("axis", x.type.rank, -1)
+    kind = call.kind()
+    wanted = call.only("ret_typ", "indices", "indices", "value", "both")
+    count = call.attrs.whole("k", 1) or call.size(x, axis)
+    attrs = {
+        "k": count,
+        "axis": axis,
+        "largest": not call.attrs.flag("is_ascend"),
+        "sorted": True,
+    }
+    values, places = call.add_many("top_k", {"x": x}, attrs)
+    found = call.cast(places, kind)
+    made: dict[str, list[Made]] = {
+        "indices": [found],
+        "value": [values],
+        "both": [values, found],
+    }
+    return made[wanted]
+
+
+def _place(op: str) -> Callable[[Call], Value]:
+    def read(call: Call) -> Value:
+        x, keep = call.value(0), call.attrs.flag("keepdims")
+        if not call.attrs.given("axis"):
+            if keep:
+                raise Unsupported("keepdims without an axis is not read")
+            x = call.add("reshape", {"x": x, "shape": sizes.shape(call, x, [Part(-1)])})
+            call.skip("axis")
+            made = call.add(op, {"x": x}, {"axis": 0, "keep": True})
+        else:
+            axis = call.axis("axis", x.type.rank)
+            made = call.add(op, {"x": x}, {"axis": axis, "keep": keep})
+        return call.cast(made, call.value(0).type.dtype)
+
+    return read
+
+
+OPS: dict[str, Callable[[Call], Made | list[Made]]] = {
+    "Embedding": _embedding,
+    "take": _take,
+    "pick": _pick,
+    "gather_nd": _gather_nd,
+    "one_hot": _one_hot,
+    "topk": _top_k,
+    "argmax": _place("arg_max"),
+    "argmin": _place("arg_min"),
+}

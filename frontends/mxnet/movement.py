@@ -1,0 +1,365 @@
+"""Operators that move elements and compute none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from qir.ir.attrs import Attr
+from qir.ir.node import Value
+
+from . import sizes
+from .call import Call, Made, Unsupported
+from .sizes import Part, part
+
+_MOST_PARTS = 1 << 12
+_FIRST, _LAST = -(2**63) + 1, 2**63 - 1
+
+
+def _reshape(call: Call) -> Value:
+    x, codes = call.value(0), call.attrs.wholes("shape")
+    call.skip("keep_highest")
+    if not codes:
+        codes = tuple(size or -1 for size in call.attrs.wholes("target_shape"))
+    call.skip("target_shape")
+    if not codes:
+        raise Unsupported("its shape is empty")
+    axes = list(range(x.type.rank))
+    if call.attrs.flag("reverse"):
+        if {-3, -4} & set(codes):
+            codes = _reversed_codes(codes)
+        parts = _parts(x, codes[::-1], axes[::-1])[::-1]
+    else:
+        parts = _parts(x, codes, axes)
+    return call.add("reshape", {"x": x, "shape": sizes.shape(call, x, parts)})
+
+
+def _reversed_codes(codes: Sequence[int]) -> tuple[int, ...]:
+    """Returns codes that read backwards split axes as they did forwards."""
+    if -4 in codes:
+        raise Unsupported("its shape splits an axis (-4) in reverse; write the sizes instead")
+    return tuple(codes)
+
+
+def _parts(x: Value, codes: Sequence[int], axes: list[int]) -> list[Part]:
+    """Returns the sizes that MXNet's codes stand for; -1 stays, as the size that is left."""
+    made: list[Part] = []
+    left = list(axes)
+    waiting = list(codes)
+
+    def take() -> int:
+        if not left:
+            raise Unsupported(f"its shape {tuple(codes)} names more axes than there are")
+        return left.pop(0)
+
+    while waiting:
+        code = waiting.pop(0)
+        if code > 0 or code == -1:
+            made.append(Part(code))
+            left[:1] = []
+        elif code == 0:
+            made.append(part(x, take()))
+        elif code == -2:
+            made += [part(x, take()) for _ in range(len(left))]
+        elif code == -3:
+            made.append(part(x, *sorted((take(), take()))))
+        elif code == -4 and len(waiting) >= 2:
+            made += _split(x, take(), waiting.pop(0), waiting.pop(0))
+        else:
+            raise Unsupported(f"its shape is {tuple(codes)}, with the code {code}")
+    return made
+
+
+def _split(x: Value, axis: int, first: int, second: int) -> list[Part]:
+    size = x.type.shape[axis]
+    if first == second == -1 or min(first, second) < -1 or 0 in (first, second):
+        raise Unsupported(f"it splits axis {axis} into {first} and {second}")
+    if isinstance(size, int):
+        first = size // second if first == -1 else first
+        second = size // first if second == -1 else second
+        return [Part(first), Part(second)]
+    return [
+        Part(first) if first > 0 else Part(axes=(axis,), over=second),
+        Part(second) if second > 0 else Part(axes=(axis,), over=first),
+    ]
+
+
+def _flatten(call: Call) -> Value:
+    x = call.value(0)
+    return x if x.type.rank == 2 else call.add("flatten", {"x": x}, {"axis": 1})
+
+
+def _expand_dims(call: Call) -> Value:
+    x = call.value(0)
+    return call.add("unsqueeze", {"x": x}, {"axes": (call.axis("axis", x.type.rank + 1),)})
+
+
+def _squeeze(call: Call) -> Value:
+    x = call.value(0)
+    axes = tuple(a + x.type.rank if a < 0 else a for a in call.attrs.wholes("axis"))
+    if not call.attrs.given("axis"):
+        axes = tuple(i for i in range(x.type.rank) if call.size(x, i) == 1)
+    return call.add("squeeze", {"x": x}, {"axes": axes}) if axes else x
+
+
+def _transpose(call: Call) -> Value:
+    x = call.value(0)
+    axes = call.attrs.wholes("axes") or tuple(reversed(range(x.type.rank)))
+    return call.add("transpose", {"x": x}, {"perm": tuple(a % x.type.rank for a in axes)})
+
+
+def _swap(call: Call) -> Value:
+    x = call.value(0)
+    order = list(range(x.type.rank))
+    a, b = call.axis("dim1", x.type.rank, 0), call.axis("dim2", x.type.rank, 0)
+    order[a], order[b] = order[b], order[a]
+    return call.add("transpose", {"x": x}, {"perm": tuple(order)})
+
+
+def _concat(name: str, default: int) -> Callable[[Call], Value]:
+    def read(call: Call) -> Value:
+        call.skip("num_args")
+        parts = call.values()
+        axis = call.axis(name, parts[0].type.rank, default)
+        if len(parts) == 1:
+            return parts[0]
+        return call.add("concat", {f"xs.{i}": p for i, p in enumerate(parts)}, {"axis": axis})
+
+    return read
+
+
+def _stack(call: Call) -> Value:
+    call.skip("num_args")
+    parts = call.values()
+    axis = call.axis("axis", parts[0].type.rank + 1, 0)
+    parts = [call.add("unsqueeze", {"x": p}, {"axes": (axis,)}) for p in parts]
+    return call.add("concat", {f"xs.{i}": p for i, p in enumerate(parts)}, {"axis": axis})
+
+
+def _split_evenly(call: Call) -> list[Made]:
+    x, count = call.value(0), call.attrs.whole("num_outputs")
+    axis = call.axis("axis", x.type.rank, 1)
+    size, alone = call.size(x, axis), call.attrs.flag("squeeze_axis")
+    if not 1 <= count <= _MOST_PARTS or size % count:
+        raise Unsupported(f"it splits axis {axis}, of size {size}, into {count}")
+    return _cut(call, x, axis, [size // count] * count, alone)
+
+
+def _cut(call: Call, x: Value, axis: int, parts: list[int], alone: bool) -> list[Made]:
+    if len(parts) == 1:
+        return [call.add("squeeze", {"x": x}, {"axes": (axis,)}) if alone else x]
+    made = call.add_many("split", {"x": x}, {"sizes": tuple(parts), "axis": axis})
+    if alone:
+        made = tuple(call.add("squeeze", {"x": p}, {"axes": (axis,)}) for p in made)
+    return list(made)
+
+
+def _split_at(call: Call) -> list[Made]:
+    """Reads `split_v2`: equal sections, or the places where parts begin."""
+    x = call.value(0)
+    axis, alone = call.axis("axis", x.type.rank, 0), call.attrs.flag("squeeze_axis")
+    sections, starts = call.attrs.whole("sections", 0), call.attrs.wholes("indices")
+    size = call.size(x, axis)
+    if not 0 <= sections <= _MOST_PARTS:
+        raise Unsupported(f"it splits axis {axis} into {sections}")
+    if sections:
+        return _cut(call, x, axis, [size // sections] * sections, alone)
+    ends = (*starts[1:], size)
+    return _cut(call, x, axis, [b - a for a, b in zip(starts, ends, strict=True)], alone)
+
+
+def _slice(call: Call) -> Value:
+    x = call.value(0)
+    begin, end, step = (call.attrs.row(name) for name in ("begin", "end", "step"))
+    steps = [1 if s is None else s for s in (*step, *[1] * (len(begin) - len(step)))]
+    backwards = [s < 0 for s in steps]
+    starts = [
+        (_LAST if back else 0) if b is None else b for b, back in zip(begin, backwards, strict=True)
+    ]
+    ends = [
+        (_FIRST if back else _LAST) if e is None else e
+        for e, back in zip(end, backwards, strict=True)
+    ]
+    return _sliced(call, x, starts, ends, list(range(len(begin))), steps)
+
+
+def _sliced(
+    call: Call,
+    x: Value,
+    starts: Sequence[int],
+    ends: Sequence[int],
+    axes: Sequence[int],
+    steps: Sequence[int],
+) -> Value:
+    attrs = {
+        "starts": tuple(starts),
+        "ends": tuple(ends),
+        "axes": tuple(axes),
+        "steps": tuple(steps),
+    }
+    return call.add("slice", {"x": x}, attrs)
+
+
+def _slice_axis(call: Call) -> Value:
+    x = call.value(0)
+    axis = call.axis("axis", x.type.rank)
+    end = call.attrs.whole("end", _LAST)
+    return _sliced(call, x, [call.attrs.whole("begin")], [end], [axis], [1])
+
+
+def _slice_like(call: Call) -> Value:
+    x, like = call.value(0), call.value(1)
+    axes = [a % x.type.rank for a in call.attrs.wholes("axes")] or list(range(x.type.rank))
+    return _as_large(call, x, like, axes, axes)
+
+
+def _as_large(
+    call: Call, x: Value, like: Value, axes: Sequence[int], theirs: Sequence[int]
+) -> Value:
+    """Returns x cut to the sizes that another value has along some axes."""
+    parts = [part(like, axis) for axis in theirs]
+    if not any(p.axes for p in parts):
+        return _sliced(call, x, [0] * len(axes), [p.number for p in parts], axes, [1] * len(axes))
+    starts = sizes.exact(call, x, [Part(0)] * len(axes))
+    ends = sizes.exact(call, like, parts)
+    return call.add("slice_at", {"x": x, "starts": starts, "ends": ends}, {"axes": tuple(axes)})
+
+
+def _crop(call: Call) -> Value:
+    call.skip("num_args")
+    x, offset = call.value(0), call.attrs.wholes("offset", (0, 0))
+    size = call.attrs.wholes("h_w", (0, 0))
+    if len(call) == 2:
+        if not any(offset) and not call.attrs.flag("center_crop"):
+            return _as_large(call, x, call.value(1), (2, 3), (2, 3))
+        size = tuple(call.size(call.value(1), axis) for axis in (2, 3))
+    if call.attrs.flag("center_crop"):
+        offset = tuple((call.size(x, 2 + i) - size[i]) // 2 for i in (0, 1))
+    ends = [o + s for o, s in zip(offset, size, strict=True)]
+    return _sliced(call, x, offset, ends, (2, 3), (1, 1))
+
+
+def _tile(call: Call) -> Value:
+    x, repeats = call.value(0), call.attrs.wholes("reps")
+    if len(repeats) > x.type.rank:
+        new = tuple(range(len(repeats) - x.type.rank))
+        x = call.add("unsqueeze", {"x": x}, {"axes": new})
+    repeats = (*(1,) * (x.type.rank - len(repeats)), *repeats)
+    return call.add("tile", {"x": x}, {"repeats": repeats})
+
+
+def _repeat(call: Call) -> Value:
+    x, count, axis = call.value(0), call.attrs.whole("repeats"), 0
+    if call.attrs.given("axis"):
+        axis = call.axis("axis", x.type.rank)
+    else:
+        call.skip("axis")
+        x = call.add("reshape", {"x": x, "shape": sizes.shape(call, x, [Part(-1)])})
+    wide = call.add("unsqueeze", {"x": x}, {"axes": (axis + 1,)})
+    repeats = tuple(count if i == axis + 1 else 1 for i in range(x.type.rank + 1))
+    wide = call.add("tile", {"x": wide}, {"repeats": repeats})
+    parts = [part(x, i) for i in range(x.type.rank)]
+    parts[axis] = Part(-1) if parts[axis].axes else Part(parts[axis].number * count)
+    return call.add("reshape", {"x": wide, "shape": _plain(call, x, parts)})
+
+
+def _plain(call: Call, x: Value, parts: list[Part]) -> Value:
+    """Returns a shape for a value that is not x, so that no size is copied by its place."""
+    unknown = [p for p in parts if p.axes]
+    if len(unknown) == 1 and not any(p.number == -1 for p in parts):
+        return sizes.exact(call, x, [Part(-1) if p.axes else p for p in parts])
+    return sizes.exact(call, x, parts)
+
+
+def _flip(call: Call) -> Value:
+    x = call.value(0)
+    axes = tuple(sorted(a % x.type.rank for a in call.attrs.wholes("axis")))
+    return call.add("flip", {"x": x}, {"axes": axes})
+
+
+def _broadcast_to(call: Call) -> Value:
+    x = call.value(0)
+    wanted = call.attrs.wholes("shape")
+    parts = [Part(size) if size else part(x, i) for i, size in enumerate(wanted)]
+    return call.add("expand", {"x": x, "shape": sizes.exact(call, x, parts)})
+
+
+def _broadcast_like(call: Call) -> Value:
+    x, like = call.value(0), call.value(1)
+    if call.attrs.given("lhs_axes") or call.attrs.given("rhs_axes"):
+        raise Unsupported("it names lhs_axes; broadcast_axis with sizes is read")
+    call.skip("lhs_axes", "rhs_axes")
+    return call.add("expand", {"x": x, "shape": sizes.whole_shape(call, like)})
+
+
+def _broadcast_axis(call: Call) -> Value:
+    x = call.value(0)
+    wide = dict(zip(call.attrs.wholes("axis"), call.attrs.wholes("size"), strict=False))
+    wide = {axis % x.type.rank: size for axis, size in wide.items()}
+    parts = [Part(wide.get(i, 1)) for i in range(x.type.rank)]
+    return call.add("expand", {"x": x, "shape": sizes.exact(call, x, parts)})
+
+
+def _pad(call: Call) -> Value:
+    widths = call.attrs.wholes("pad_width")
+    mode = call.only("mode", "", "constant", "edge", "reflect")
+    attrs: dict[str, Attr] = {
+        "pads": (*widths[0::2], *widths[1::2]),
+        "mode": mode,
+        "value": call.attrs.real("constant_value", 0.0),
+    }
+    return call.add("pad", {"x": call.value(0)}, attrs)
+
+
+def _depth_to_space(op: str) -> Callable[[Call], Value]:
+    return lambda call: call.add(
+        op, {"x": call.value(0)}, {"block": call.attrs.whole("block_size")}
+    )
+
+
+def _sequence_reverse(call: Call) -> Value:
+    x = call.value(0)
+    if call.attrs.whole("axis", 0):
+        raise Unsupported("its axis is not 0")
+    if not call.attrs.flag("use_sequence_length"):
+        return call.add("flip", {"x": x}, {"axes": (0,)})
+    lengths = call.whole_numbers(call.value(1))
+    return call.add("reverse_sequence", {"x": x, "lengths": lengths}, {"batch": 1, "time": 0})
+
+
+def _sequence_last(call: Call) -> Value:
+    x = call.value(0)
+    axis = call.axis("axis", x.type.rank, 0)
+    if call.attrs.flag("use_sequence_length"):
+        raise Unsupported("use_sequence_length is True; take the rows with gather_nd instead")
+    last = _sliced(call, x, [-1], [_LAST], [axis], [1])
+    return call.add("squeeze", {"x": last}, {"axes": (axis,)})
+
+
+OPS: dict[str, Callable[[Call], Made | list[Made]]] = {
+    "Reshape": _reshape,
+    "Flatten": _flatten,
+    "expand_dims": _expand_dims,
+    "squeeze": _squeeze,
+    "transpose": _transpose,
+    "SwapAxis": _swap,
+    "Concat": _concat("dim", 1),
+    "_rnn_param_concat": _concat("dim", 1),
+    "stack": _stack,
+    "SliceChannel": _split_evenly,
+    "_split_v2": _split_at,
+    "slice": _slice,
+    "slice_axis": _slice_axis,
+    "slice_like": _slice_like,
+    "Crop": _crop,
+    "tile": _tile,
+    "repeat": _repeat,
+    "reverse": _flip,
+    "broadcast_to": _broadcast_to,
+    "broadcast_like": _broadcast_like,
+    "broadcast_axis": _broadcast_axis,
+    "Pad": _pad,
+    "depth_to_space": _depth_to_space("depth_to_space"),
+    "space_to_depth": _depth_to_space("space_to_depth"),
+    "SequenceReverse": _sequence_reverse,
+    "SequenceLast": _sequence_last,
+}

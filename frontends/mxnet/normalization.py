@@ -1,0 +1,171 @@
+"""Normalization layers, softmax in its forms, and the losses that end a network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from qir.ir.node import Value
+
+from .call import Call, Made, Unsupported, row
+
+
+def gamma(call: Call, index: int) -> Value:
+    """Returns the factors of a batch norm; `fix_gamma` makes each of them 1."""
+    held = call.value(index)
+    if not call.attrs.flag("fix_gamma", True):
+        return held
+    data = np.ones([call.size(held, 0)], held.type.dtype.carrier)
+    return call.constant(data, "gamma")
+
+
+def _batch_norm(call: Call) -> list[Made]:
+    call.skip("momentum", "use_global_stats", "output_mean_var")
+    call.skip("min_calib_range", "max_calib_range", "key", "ndev")
+    x = call.value(0)
+    operands = {
+        "x": x,
+        "gamma": gamma(call, 1),
+        "beta": call.value(2),
+        "mean": call.state(3, "moving_mean"),
+        "var": call.state(4, "moving_var"),
+    }
+    attrs = {"eps": call.attrs.real("eps", 1e-3), "axis": call.axis("axis", x.type.rank, 1)}
+    return [call.add("batch_norm", operands, attrs), None, None]
+
+
+def _layer_norm(call: Call) -> list[Made]:
+    call.skip("output_mean_var")
+    x = call.value(0)
+    axis, last = call.axis("axis", x.type.rank, -1), x.type.rank - 1
+    order = (*(i for i in range(x.type.rank) if i != axis), axis)
+    if axis != last:
+        x = call.add("transpose", {"x": x}, {"perm": order})
+    operands = {"x": x, "gamma": call.value(1), "beta": call.value(2)}
+    made = call.add("layer_norm", operands, {"axis": -1, "eps": call.attrs.real("eps", 1e-5)})
+    if axis != last:
+        back = tuple(order.index(i) for i in range(len(order)))
+        made = call.add("transpose", {"x": made}, {"perm": back})
+    return [made, None, None]
+
+
+def _instance_norm(call: Call) -> Value:
+    operands = {"x": call.value(0), "gamma": call.value(1), "beta": call.value(2)}
+    return call.add("instance_norm", operands, {"eps": call.attrs.real("eps", 1e-3)})
+
+
+def _group_norm(call: Call) -> list[Made]:
+    call.skip("output_mean_var")
+    x, groups = call.value(0), call.attrs.whole("num_groups", 1)
+    attrs = {"groups": groups, "eps": call.attrs.real("eps", 1e-5)}
+    channels = call.few(x, 1)
+    rows = []
+    for index, name in ((1, "gamma"), (2, "beta")):  # one number a group, before 2.0
+        held = call.held(index, name)
+        each = channels // groups if held.shape == (groups,) else 1
+        rows.append(call.constant(np.repeat(held, each), name))
+    operands = {"x": x, "gamma": rows[0], "beta": rows[1]}
+    return [call.add("group_norm", operands, attrs), None, None]
+
+
+def _unit_length(call: Call) -> list[Made]:
+    x = call.value(0)
+    mode = call.only("mode", "instance", "instance", "channel", "spatial")
+    first = {"instance": 1, "channel": 1, "spatial": 2}[mode]
+    axes = (1,) if mode == "channel" else tuple(range(first, x.type.rank))
+    squares = call.add("reduce_sum_square", {"x": x}, {"axes": axes, "keep": True})
+    eps = call.number(call.attrs.real("eps", 1e-10), x.type.dtype)
+    length = call.add("sqrt", {"x": call.add("add", {"a": squares, "b": eps})})
+    return [call.add("div", {"a": x, "b": length}), None]
+
+
+def _lrn(call: Call) -> list[Made]:
+    attrs = {
+        "size": call.attrs.whole("nsize"),
+        "alpha": call.attrs.real("alpha", 1e-4),
+        "beta": call.attrs.real("beta", 0.75),
+        "bias": call.attrs.real("knorm", 2.0),
+    }
+    return [call.add("lrn", {"x": call.value(0)}, attrs), None]
+
+
+def _softmax(op: str, negative: bool = False) -> Callable[[Call], Value]:
+    def read(call: Call) -> Value:
+        if call.attrs.flag("use_length"):
+            raise Unsupported("use_length is True; mask its operand before it")
+        x = call.value(0)
+        if call.attrs.given("dtype"):
+            x = call.cast(x, call.kind())
+        axis = call.axis("axis", x.type.rank, -1)
+        if call.attrs.given("temperature"):
+            over = call.number(call.attrs.real("temperature"), x.type.dtype)
+            x = call.add("div", {"a": x, "b": over})
+        if negative:
+            x = call.add("neg", {"x": x})
+        return call.add(op, {"x": x}, {"axis": axis})
+
+    return read
+
+
+def _activation(call: Call) -> Value:
+    # the documentation has all axes but the first for instance: oneDNN's kernel takes the last
+    x = call.value(0)
+    if call.only("mode", "instance", "instance", "channel") == "channel":
+        return call.add("softmax", {"x": x}, {"axis": 1})
+    return call.add("softmax", {"x": x}, {"axis": -1})
+
+
+def _softmax_output(call: Call) -> Value:
+    call.skip("grad_scale", "ignore_label", "use_ignore", "normalization", "out_grad")
+    call.skip("smooth_alpha")
+    x = call.value(0)
+    if call.attrs.flag("multi_output"):
+        call.skip("preserve_shape")
+        return call.add("softmax", {"x": x}, {"axis": 1})
+    call.skip("preserve_shape")
+    return call.add("softmax", {"x": x}, {"axis": -1})
+
+
+def _regression(op: str = "") -> Callable[[Call], Value]:
+    def read(call: Call) -> Value:
+        call.skip("grad_scale")
+        return call.add(op, {"x": call.value(0)}) if op else call.value(0)
+
+    return read
+
+
+def _sequence_mask(call: Call) -> Value:
+    x, axis = call.value(0), call.axis("axis", call.value(0).type.rank, 0)
+    filled = call.attrs.real("value", 0.0)
+    if not call.attrs.flag("use_sequence_length"):
+        return x
+    if axis > 1:
+        raise Unsupported(f"axis is {axis}; 0 and 1 are read")
+    steps = call.constant(row(range(call.few(x, axis))).astype(np.float32), "steps")
+    lengths = call.add("cast", {"x": call.value(1)}, {"to": steps.type.dtype})
+    rest = tuple(range(2, x.type.rank))
+    steps = call.add("unsqueeze", {"x": steps}, {"axes": (1 - axis, *rest)})
+    lengths = call.add("unsqueeze", {"x": lengths}, {"axes": (axis, *rest)})
+    inside = call.add("less", {"a": steps, "b": lengths})
+    outside = call.number(filled, x.type.dtype)
+    return call.add("where", {"condition": inside, "a": x, "b": outside})
+
+
+OPS: dict[str, Callable[[Call], Made | list[Made]]] = {
+    "BatchNorm": _batch_norm,
+    "LayerNorm": _layer_norm,
+    "InstanceNorm": _instance_norm,
+    "GroupNorm": _group_norm,
+    "L2Normalization": _unit_length,
+    "LRN": _lrn,
+    "softmax": _softmax("softmax"),
+    "log_softmax": _softmax("log_softmax"),
+    "softmin": _softmax("softmax", negative=True),
+    "SoftmaxActivation": _activation,
+    "SoftmaxOutput": _softmax_output,
+    "LinearRegressionOutput": _regression(),
+    "MAERegressionOutput": _regression(),
+    "LogisticRegressionOutput": _regression("sigmoid"),
+    "SequenceMask": _sequence_mask,
+}

@@ -1,0 +1,200 @@
+"""The arrays of a `.params` file: storage versions V1 to V3, dense, row_sparse and csr."""
+
+from __future__ import annotations
+
+import struct
+from math import prod
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.errors import InputError
+
+Array = NDArray[np.generic]
+MAGIC = 0x112
+V1, V2, V3 = 0xF993FAC8, 0xF993FAC9, 0xF993FACA
+TYPES: dict[int, np.dtype[np.generic]] = {
+    flag: np.dtype(kind)
+    for flag, kind in {
+        0: np.float32,
+        1: np.float64,
+        2: np.float16,
+        3: np.uint8,
+        4: np.int32,
+        5: np.int8,
+        6: np.int64,
+        7: np.bool_,
+        8: np.int16,
+        9: np.uint16,
+        10: np.uint32,
+        11: np.uint64,
+        12: ml_dtypes.bfloat16,
+    }.items()
+}
+"""Element types by MXNet's type flag."""
+_DENSE, _ROWS, _CSR = 0, 1, 2
+_EXTRA = {_DENSE: 0, _ROWS: 1, _CSR: 2}
+"""How many arrays of indices a storage type has."""
+_MOST_AXES = 32
+_MOST_EVER = 1 << 48
+"""Elements of an array, an axis of 0 counted as 1: NumPy makes no views of more."""
+_MOST_DENSE = 1 << 28
+"""Bytes that a sparse array may always become; more must be in proportion to the file."""
+
+
+def read_parameters(path: Path) -> dict[str, Array]:
+    """Returns arrays by name, `arg:` and `aux:` taken off.
+
+    The arrays share the memory of one read of the file and cannot be written to. Raises
+    InputError, naming file and array, for a file that is damaged.
+    """
+    try:
+        held = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+    return _File(path, held).arrays()
+
+
+class _File:
+    """The bytes of a file, and the place up to which they were read."""
+
+    def __init__(self, path: Path, held: bytes) -> None:
+        self.path, self.held, self.at = path, held, 0
+        self.entry = "header"
+
+    def arrays(self) -> dict[str, Array]:
+        (magic,) = self.unpack("<Q") if len(self.held) >= 8 else (0,)
+        if magic != MAGIC:
+            raise self.bad(f"its first 8 bytes are no {MAGIC:#x}: it is no .params file")
+        self.unpack("<Q")
+        count = self.count("arrays", 4)
+        found = []
+        for index in range(count):
+            self.entry = f"array {index}"
+            found.append(self.array())
+        self.entry = "names"
+        if self.count("names", 8) != count:
+            raise self.bad(f"it does not have one name for each of {count} arrays")
+        named: dict[str, Array] = {}
+        for index, array in enumerate(found):
+            self.entry = f"name {index}"
+            name = self.name()
+            if name in named:
+                raise self.bad(f"a second array is named {name}")
+            if array is not None:
+                named[name] = array
+        if self.at != len(self.held):
+            raise self.bad(f"{len(self.held) - self.at} bytes follow the last name")
+        return named
+
+    def array(self) -> Array | None:
+        """Reads one array; None for one without a shape."""
+        (magic,) = self.unpack("<I")
+        if magic not in (V1, V2, V3):
+            raise self.bad(f"its storage version is {magic:#x}; V1 to V3 are read")
+        storage = _DENSE
+        if magic != V1:
+            (storage,) = self.unpack("<i")
+            if storage not in _EXTRA:
+                raise self.bad(f"its storage type is {storage}; dense, row_sparse, csr are read")
+        stored = self.shape(magic) if _EXTRA[storage] else None
+        shape = self.shape(magic)
+        if shape is None or (not shape and magic != V3):
+            return None  # an array that was never given elements
+        self.unpack("<ii")  # the device, which does not matter here
+        kind = self.kind()
+        indices = []
+        for _ in range(_EXTRA[storage]):
+            index_kind, index_shape = self.kind(), self.shape(magic)
+            if index_kind.kind not in "iu":
+                raise self.bad(f"its indices are {index_kind}")
+            indices.append((index_kind, index_shape or ()))
+        data = self.elements(kind, shape if stored is None else stored)
+        rows = [self.elements(*index) for index in indices]
+        return self.dense(storage, shape, data, rows) if rows else data
+
+    def dense(
+        self, storage: int, shape: tuple[int, ...], data: Array, indices: list[Array]
+    ) -> Array:
+        """Returns a sparse array with its zeros."""
+        size = prod(shape) * data.dtype.itemsize
+        if size > max(_MOST_DENSE, 16 * len(self.held)):
+            raise self.bad(f"its shape {shape} has {size} bytes, of which few are in the file")
+        where = [index.astype(np.int64).reshape(-1) for index in indices]
+        made = np.zeros(shape, data.dtype)
+        if storage == _ROWS:
+            (rows,) = where
+            fits = data.shape == (len(rows), *shape[1:])
+            if not fits or (len(rows) and not 0 <= rows.min() <= rows.max() < shape[0]):
+                raise self.bad("its row indices do not fit its shape")
+            made[rows] = data
+        else:
+            starts, columns = where
+            steps = np.diff(starts)
+            fits = len(shape) == 2 and len(starts) == shape[0] + 1 and starts[0] == 0
+            fits = fits and data.size == len(columns) == starts[-1] and bool((steps >= 0).all())
+            if not fits or (len(columns) and not 0 <= columns.min() <= columns.max() < shape[1]):
+                raise self.bad("its csr indices do not fit its shape")
+            made[np.repeat(np.arange(shape[0]), steps), columns] = data.reshape(-1)
+        made.flags.writeable = False
+        return made
+
+    # -- pieces ---------------------------------------------------------------------------------
+
+    def unpack(self, form: str) -> tuple[int, ...]:
+        size = struct.calcsize(form)
+        if len(self.held) - self.at < size:
+            raise self.bad("the file ends early")
+        made = struct.unpack_from(form, self.held, self.at)
+        self.at += size
+        return made
+
+    def count(self, what: str, least: int) -> int:
+        """Reads a number of things that take at least so many bytes each."""
+        (found,) = self.unpack("<Q")
+        if found > (len(self.held) - self.at) // least:
+            raise self.bad(f"{found} {what} do not fit into the file")
+        return found
+
+    def shape(self, version: int) -> tuple[int, ...] | None:
+        (axes,) = self.unpack("<i")
+        if axes == -1 and version == V3:
+            return None
+        if not 0 <= axes <= _MOST_AXES:
+            raise self.bad(f"it has {axes} axes")
+        found = self.unpack(f"<{axes}q")
+        if any(size < 0 for size in found) or prod(max(size, 1) for size in found) >= _MOST_EVER:
+            raise self.bad(f"its shape is {found}")
+        return found
+
+    def kind(self) -> np.dtype[np.generic]:
+        (flag,) = self.unpack("<i")
+        if flag not in TYPES:
+            raise self.bad(f"its element type has the flag {flag}, which MXNet does not have")
+        return TYPES[flag]
+
+    def elements(self, kind: np.dtype[np.generic], shape: tuple[int, ...]) -> Array:
+        count = prod(shape)
+        size = count * kind.itemsize
+        if size > len(self.held) - self.at:
+            raise self.bad(f"its shape {shape} needs {size} bytes, the file ends early")
+        made: Array = np.frombuffer(self.held, kind, count, self.at).reshape(shape)
+        self.at += size
+        if not made.flags.aligned:
+            made = made.copy()
+            made.flags.writeable = False
+        return made
+
+    def name(self) -> str:
+        size = self.count("bytes", 1)
+        text = self.held[self.at : self.at + size]
+        self.at += size
+        try:
+            return text.decode().removeprefix("arg:").removeprefix("aux:")
+        except UnicodeDecodeError:
+            raise self.bad("it is no UTF-8") from None
+
+    def bad(self, what: str) -> InputError:
+        return InputError(f"{self.path}: {self.entry}: {what}")

@@ -1,0 +1,102 @@
+"""Quantized types as MXNet has them: a range, of which the larger end is 127.5 or 255.5 steps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from qir.ir.dtype import DType, dtype
+from qir.ir.node import Value
+from qir.ir.types import Array, Declared, QuantType, TensorType, uniform
+from qir.ledger import Change
+
+from .call import Call, Made, Range, Unsupported
+
+I8, U8 = dtype("i8"), dtype("u8")
+LEVELS = {I8: 127.5, U8: 255.5}
+_F = np.float32
+_NOTHING = Declared((0.0,), (0.0,), LEVELS[I8])
+"""The range of a tensor whose elements are all 0."""
+CALIBRATE = "quantize with calib_mode naive or entropy"
+
+
+def quantized(storage: DType, low: float, high: float) -> QuantType:
+    """Returns the type of integers of a range; it declares the range as the file does."""
+    least, most = _F(low), _F(high)
+    reach = max(abs(least), abs(most))
+    if not np.isfinite(reach) or not reach > 0:
+        raise Unsupported(f"its range is {low} to {high}")
+    made = uniform(storage, np.asarray(reach / _F(LEVELS[storage]), _F))
+    declared = Declared((float(least),), (float(most),), LEVELS[storage])
+    return replace(made, declared=declared)
+
+
+def calibrated(call: Call) -> tuple[float, float] | None:
+    """Returns the range that calibration gave a node; None where it has none."""
+    if not call.attrs.given("min_calib_range") or not call.attrs.given("max_calib_range"):
+        call.skip("min_calib_range", "max_calib_range")
+        return None
+    return call.attrs.real("min_calib_range"), call.attrs.real("max_calib_range")
+
+
+def note_refusal(call: Call, low: float) -> None:
+    """Notes in the ledger that MXNet does not run unsigned integers of such a range."""
+    if low < 0:
+        said = "MXNet 1.9.1 does not run uint8 with a range that begins below 0"
+        call.reader.ledger.add(Change.UNVERIFIED, "read mxnet", call.node.name, said)
+
+
+def with_range(value: Value) -> list[Made]:
+    """Returns the three results of a quantized operator: integers, and the ends of their range."""
+    low, high = ends(value)
+    return [value, Range(low), Range(high)]
+
+
+def ends(value: Value) -> tuple[float, float]:
+    """Returns the range that a quantized value declares."""
+    quant = value.type.quant
+    if quant is None or quant.declared is None:
+        raise Unsupported(f"its operand {value.name} is {value.type.dtype} without a range")
+    held = quant.declared
+    assert isinstance(held.low, tuple)
+    assert isinstance(held.high, tuple)
+    return held.low[0], held.high[0]
+
+
+def integers(call: Call, index: int, low: int, high: int) -> Value:
+    """Returns an operand with the range that two other operands give it.
+
+    Stored integers take the range as their type; computed ones have to come with this range.
+    """
+    value = call.value(index)
+    if value.type.quant is not None:
+        given = [call.inputs[i] if i < len(call) else None for i in (low, high)]
+        wanted = [Range(end) for end in ends(value)]
+        if given != wanted:
+            raise Unsupported(f"operand {index} comes with the range of another tensor")
+        return value
+    kind = value.type.dtype
+    if value.node.op != "constant":
+        raise Unsupported(f"the range of operand {index} is not calibrated; {CALIBRATE}")
+    if kind not in LEVELS:
+        raise Unsupported(f"operand {index} is {kind}; int8 and uint8 with a known range are read")
+    found = [call.held(i, "range").reshape(-1) for i in (low, high)]
+    if any(end.size != 1 for end in found):
+        raise Unsupported(f"the range of operand {index} is no pair of numbers")
+    low_end, high_end = (float(end[0]) for end in found)
+    if low_end == high_end == 0:  # such as a bias of zeros, for which MXNet stores 127
+        return _stored(call, index, replace(quantized(kind, -1, 1), declared=_NOTHING), 0)
+    return _stored(call, index, quantized(kind, low_end, high_end), 1)
+
+
+def _stored(call: Call, index: int, element: QuantType, factor: int) -> Value:
+    """Returns stored integers as a constant of a quantized type, under its name in the file."""
+    value, graph = call.value(index), call.reader.graph
+    data = call.held(index, "weights")
+    held = Array(
+        data if factor else np.zeros_like(data), TensorType(value.type.shape, element), value.name
+    )
+    name = value.name
+    graph.rename(value, graph.fresh(f"{name}.stored"))
+    return graph.constant(held, name=name)

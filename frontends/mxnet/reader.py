@@ -1,0 +1,154 @@
+"""Builds a graph from a symbol and its parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from qir.errors import GraphError, InputError, TypeRuleError
+from qir.ir.dtype import dtype_of
+from qir.ir.graph import Graph
+from qir.ir.node import Value
+from qir.ir.origin import Origin
+from qir.ir.types import Array, TensorType
+from qir.ledger import Ledger
+
+from . import parameters
+from .attributes import BadAttribute
+from .call import Call, Made, Unsupported
+from .inputs import Inputs
+from .operators import converter
+from .symbol import Symbol, SymbolNode
+
+STEP = "read mxnet"
+REMEDY = "cut the model before it with sym.get_internals(), or write it with operators that are"
+
+
+def read(
+    path: Path,
+    symbol: Symbol,
+    held: Mapping[str, parameters.Array],
+    store: str,
+    ledger: Ledger,
+    given: Sequence[object] | None,
+) -> Graph:
+    """Returns the graph of a symbol; InputError names file, node and op that cannot be read.
+
+    `store` is where parameters come from, `given` are shapes or example arrays of the inputs.
+    """
+    for node in symbol.nodes:
+        if not node.is_variable and converter(node.op) is None:
+            said = f"node {node.name} ({node.op}) is an operator that is not read; {REMEDY}"
+            raise InputError(f"{path}: {said}")
+    reader = Reader(path, symbol, held, store, ledger, given)
+    for index in range(len(symbol.nodes)):
+        reader.read(index)
+    reader.finish()
+    return reader.graph
+
+
+class Reader:
+    """The graph that is built, and what each result of the symbol has become in it."""
+
+    def __init__(
+        self,
+        path: Path,
+        symbol: Symbol,
+        held: Mapping[str, parameters.Array],
+        store: str,
+        ledger: Ledger,
+        given: Sequence[object] | None,
+    ) -> None:
+        self.path, self.symbol, self.held, self.ledger = path, symbol, held, ledger
+        self.graph = Graph(path.name.removesuffix(".json").removesuffix("-symbol") or "main")
+        self.found: list[Sequence[Made]] = []
+        """By node: its results."""
+        self.unnamed: set[Value] = set()
+        """Values that may still take the name of the node whose result they are."""
+        self.inputs = Inputs(path, symbol, held, store, given)
+
+    def read(self, index: int) -> None:
+        """Reads one node."""
+        node = self.symbol.nodes[index]
+        if node.is_variable:
+            self.found.append([self._variable(index, node)])
+            return
+        handler = converter(node.op)
+        assert handler is not None, node.op
+        try:
+            call = Call(self, node, [self.result(entry) for entry in node.inputs])
+            made = handler(call)
+            if unread := call.attrs.unread():
+                raise Unsupported(f"its attribute {unread[0]} is not read here")
+        except (Unsupported, BadAttribute, TypeRuleError, GraphError) as why:
+            raise self.fail(node, f"cannot be read: {why}") from why
+        except (ArithmeticError, LookupError, ValueError) as why:
+            # lists of wrong lengths, axes that are not there, sizes beyond what NumPy counts
+            said = f"its attributes and operands do not fit: {why}"
+            raise self.fail(node, f"cannot be read: {said}") from why
+        results = made if isinstance(made, list) else [made]
+        if isinstance(results[0], Value):
+            self._name(results[0], node.name)
+        self.found.append(results)
+
+    def _variable(self, index: int, node: SymbolNode) -> Made:
+        if node.name in self.held:
+            return self.parameter(node.name)
+        kind = self.inputs.type_of(index)
+        if kind is None:
+            return None
+        name = self.graph.fresh(node.name)
+        origins = [Origin("mxnet", "null", node.name)]
+        return self.graph.add("input", types=[kind], name=name, origins=origins).result
+
+    def result(self, entry: tuple[int, int]) -> Made:
+        """Returns what a result has become; Unsupported for one that its node does not have."""
+        index, which = entry
+        made = self.found[index]
+        if which >= len(made):
+            node = self.symbol.nodes[index]
+            raise Unsupported(f"it reads result {which} of {node.name}, which is not computed")
+        return made[which]
+
+    def finish(self) -> None:
+        """Adds the output and removes what no result needs."""
+        operands: dict[str, Value] = {}
+        for name, entry in zip(self.symbol.output_names(), self.symbol.heads, strict=True):
+            node = self.symbol.nodes[entry[0]]
+            try:
+                made = self.result(entry)
+            except Unsupported as why:
+                raise self.fail(node, f"cannot be a result: {why}") from why
+            if not isinstance(made, Value):
+                raise self.fail(node, f"has a result {entry[1]} that is not computed in inference")
+            operands[name if name not in operands else self.graph.fresh(name)] = made
+        self.graph.add("output", operands)
+        for made_of in reversed(list(self.graph)):
+            needed = made_of.op in ("input", "output") or any(v.uses for v in made_of.results)
+            if not needed:
+                self.graph.remove(made_of)
+
+    def _name(self, value: Value, name: str) -> None:
+        """Gives a value the name of the node that makes it, unless it has a name of the model."""
+        if value in self.unnamed:
+            self.unnamed.discard(value)
+            self.graph.rename(value, self.graph.fresh(name))
+
+    # -- what converters ask for ----------------------------------------------------------------
+
+    def origin(self, node: SymbolNode) -> Origin:
+        """Returns where a node came from."""
+        names = (self.symbol.nodes[i].name for i, _ in node.inputs)
+        return Origin(
+            "mxnet", node.op, node.name, operands=tuple((f"{i}", n) for i, n in enumerate(names))
+        )
+
+    def parameter(self, name: str) -> Value:
+        """Returns a new constant with the elements of a parameter."""
+        data = self.held[name]
+        made = Array(data, TensorType(data.shape, dtype_of(data)), name)
+        return self.graph.constant(made, name=self.graph.fresh(name))
+
+    def fail(self, node: SymbolNode, what: str) -> InputError:
+        """Returns the error for a node."""
+        return InputError(f"{self.path}: node {node.name} ({node.op}) {what}")

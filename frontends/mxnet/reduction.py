@@ -1,0 +1,77 @@
+"""Reductions over axes, and matrix products."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from qir.ir.node import Value
+
+from .call import Call, Unsupported
+
+
+def _axes(call: Call, rank: int) -> tuple[int, ...]:
+    named = tuple(a % rank for a in call.attrs.wholes("axis"))
+    if "exclude" in call.node.attrs and call.attrs.flag("exclude"):
+        return tuple(a for a in range(rank) if a not in named)
+    return named or tuple(range(rank))
+
+
+def _reduce(op: str) -> Callable[[Call], Value]:
+    def read(call: Call) -> Value:
+        x, keep = call.value(0), call.attrs.flag("keepdims")
+        axes = _axes(call, x.type.rank)
+        made = call.add(op, {"x": x}, {"axes": axes, "keep": keep}) if axes else x
+        if not keep and len(axes) == x.type.rank:  # MXNet has no tensors without axes
+            made = call.add("unsqueeze", {"x": made}, {"axes": (0,)})
+        return made
+
+    return read
+
+
+def _norm(call: Call) -> Value:
+    order = call.attrs.whole("ord", 2)
+    if order not in (1, 2) or call.attrs.given("out_dtype"):
+        raise Unsupported("ord 1 and 2 without an out_dtype are read")
+    return _reduce("reduce_l1" if order == 1 else "reduce_l2")(call)
+
+
+def _dot(call: Call) -> Value:
+    """Reads dot; of more than two axes, the last of a and the first of b are summed over."""
+    call.skip("forward_stype")
+    a, b = call.value(0), call.value(1)
+    attrs = {"trans_a": call.attrs.flag("transpose_a"), "trans_b": call.attrs.flag("transpose_b")}
+    if a.type.rank == b.type.rank == 1:
+        made = call.add("matmul", {"a": a, "b": b})
+        return call.add("unsqueeze", {"x": made}, {"axes": (0,)})
+    if b.type.rank != 2 or (a.type.rank != 2 and attrs["trans_a"]):
+        raise Unsupported(f"its operands have {a.type.rank} and {b.type.rank} axes; use batch_dot")
+    return call.add("matmul", {"a": a, "b": b}, attrs if a.type.rank > 1 else {})
+
+
+def _batch_dot(call: Call) -> Value:
+    call.skip("forward_stype")
+    attrs = {"trans_a": call.attrs.flag("transpose_a"), "trans_b": call.attrs.flag("transpose_b")}
+    return call.add("matmul", {"a": call.value(0), "b": call.value(1)}, attrs)
+
+
+def _gemm(call: Call) -> Value:
+    if call.attrs.whole("axis", -2) != -2:
+        raise Unsupported("its axis is not -2")
+    alpha = call.attrs.real("alpha", 1.0)
+    made = _batch_dot(call)
+    if alpha == 1:
+        return made
+    return call.add("mul", {"a": made, "b": call.number(alpha, made.type.dtype)})
+
+
+OPS: dict[str, Callable[[Call], Value]] = {
+    "mean": _reduce("reduce_mean"),
+    "sum": _reduce("reduce_sum"),
+    "prod": _reduce("reduce_prod"),
+    "max": _reduce("reduce_max"),
+    "min": _reduce("reduce_min"),
+    "norm": _norm,
+    "dot": _dot,
+    "batch_dot": _batch_dot,
+    "_linalg_gemm2": _gemm,
+}

@@ -1,0 +1,75 @@
+"""Resizing of images."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from qir.ir.attrs import Attr
+from qir.ir.node import Value
+
+from .call import Call, Unsupported, row
+
+
+def _nearest(call: Call, x: Value, scale: int) -> Value:
+    attrs: dict[str, Attr] = {
+        "axes": (2, 3),
+        "coordinates": "asymmetric",
+        "rounding": "floor",
+        "scales": (float(scale), float(scale)),
+    }
+    return call.add("resize_nearest", {"x": x}, attrs)
+
+
+def _up_sampling(call: Call) -> Value:
+    call.skip("num_args", "num_filter")
+    scale = call.attrs.whole("scale")
+    if call.only("sample_type", "", "nearest", "bilinear") == "bilinear":
+        pad = (scale - 1 + 1) // 2
+        attrs: dict[str, Attr] = {
+            "stride": (scale, scale),
+            "pad": (pad,) * 4,
+            "groups": call.size(call.value(1), 0),
+        }
+        return call.add("conv_transpose2d", {"x": call.value(0), "w": call.value(1)}, attrs)
+    mode = call.only("multi_input_mode", "concat", "concat", "sum")
+    first, *others = call.values()
+    parts = [_nearest(call, first, scale)]
+    for x in others:
+        wide = [call.size(first, axis) * scale for axis in (2, 3)]
+        factor = wide[0] // call.size(x, 2)
+        if [call.size(x, axis) * factor for axis in (2, 3)] != wide:
+            raise Unsupported("its operands have sizes that no whole factor makes equal")
+        parts.append(_nearest(call, x, factor))
+    if len(parts) == 1:
+        return parts[0]
+    named = {f"xs.{i}": p for i, p in enumerate(parts)}
+    return call.add("sum", named) if mode == "sum" else call.add("concat", named, {"axis": 1})
+
+
+def _bilinear(call: Call) -> Value:
+    """Reads BilinearResize2D, which lays corners on corners unless it is told otherwise."""
+    x = call.value(0)
+    mode = call.only("mode", "size", "size", "like")
+    aligned = call.attrs.flag("align_corners", True)
+    attrs: dict[str, Attr] = {
+        "axes": (2, 3),
+        "coordinates": "align_corners" if aligned else "half_pixel",
+        "mode": "linear",
+    }
+    if mode == "like":
+        call.skip("height", "width", "scale_height", "scale_width")
+        like = call.add("shape", {"x": call.value(1)}, {"start": 2, "end": 4})
+        return call.add("resize", {"x": x, "sizes": like}, attrs)
+    if call.attrs.given("scale_height"):
+        scales = [call.attrs.real(f"scale_{side}") for side in ("height", "width")]
+        size = [int(s * call.size(x, 2 + i)) for i, s in enumerate(scales)]
+        call.skip("height", "width")
+    else:
+        size = [call.attrs.whole(side) for side in ("height", "width")]
+    return call.add("resize", {"x": x, "sizes": call.constant(row(size), "sizes")}, attrs)
+
+
+OPS: dict[str, Callable[[Call], Value]] = {
+    "UpSampling": _up_sampling,
+    "_contrib_BilinearResize2D": _bilinear,
+}

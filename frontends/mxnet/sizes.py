@@ -1,0 +1,74 @@
+"""Shapes as operands: constant where all sizes are known, else computed from other shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from qir.ir.node import Value
+
+from .call import Call, row
+
+
+@dataclass(frozen=True)
+class Part:
+    """One size of a result: a number, or the product of axes of an operand over a number."""
+
+    number: int = 0
+    axes: tuple[int, ...] = ()
+    over: int = 1
+
+
+def part(x: Value, *axes: int) -> Part:
+    """Returns the product of sizes of a value, as a number where they are known."""
+    found = [x.type.shape[axis] for axis in axes]
+    known = [size for size in found if isinstance(size, int)]
+    return Part(prod(known)) if len(known) == len(found) else Part(axes=axes)
+
+
+def shape(call: Call, x: Value, parts: Sequence[Part]) -> Value:
+    """Returns the operand that holds a shape, for a reshape of x.
+
+    A single size that is not known is written -1 and follows from the number of elements; sizes
+    that stay where they are in x are written 0.
+    """
+    numbers = [
+        0 if p.axes == (i,) and p.over == 1 else None if p.axes else p.number
+        for i, p in enumerate(parts)
+    ]
+    if 0 in [p.number for p in parts if not p.axes]:
+        return exact(call, x, parts)
+    if None in numbers and numbers.count(None) == 1 and -1 not in numbers:
+        numbers = [-1 if n is None else n for n in numbers]
+    known = [n for n in numbers if n is not None]
+    if len(known) == len(numbers):
+        return call.constant(row(known), "shape")
+    return exact(call, x, parts)
+
+
+def exact(call: Call, x: Value, parts: Sequence[Part]) -> Value:
+    """Returns the operand that holds a shape, each unknown size computed."""
+    if not any(p.axes for p in parts):
+        return call.constant(row([p.number for p in parts]), "shape")
+    held = {f"xs.{i}": _value(call, x, p) for i, p in enumerate(parts)}
+    return call.add("concat", held, {"axis": 0}) if len(held) > 1 else held["xs.0"]
+
+
+def _value(call: Call, x: Value, held: Part) -> Value:
+    if not held.axes:
+        return call.constant(row([held.number]), "size")
+    made: Value | None = None
+    for axis in held.axes:
+        size = call.add("shape", {"x": x}, {"start": axis, "end": axis + 1})
+        made = size if made is None else call.add("mul", {"a": made, "b": size})
+    assert made is not None
+    if held.over == 1:
+        return made
+    over = call.constant(row([held.over]), "size")
+    return call.add("floor_div", {"a": made, "b": over})
+
+
+def whole_shape(call: Call, x: Value) -> Value:
+    """Returns the shape of a value as an operand."""
+    return exact(call, x, [part(x, axis) for axis in range(x.type.rank)])

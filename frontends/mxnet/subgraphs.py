@@ -1,0 +1,326 @@
+"""Fused layers: `_sg_mkldnn_conv` and `_sg_mkldnn_fully_connected`, float and quantized.
+
+Their parameters stand in a subgraph, whose variables are the operands of the outer node in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from qir.ir.attrs import Attr
+from qir.ir.calls import infer
+from qir.ir.dtype import F32
+from qir.ir.node import Stage, Value
+from qir.ir.ops import spec
+from qir.ir.types import QuantType, TensorType
+
+from . import convolution
+from .call import Call, Made, Unsupported
+from .quantized import PROFILE, UNCALIBRATED
+from .ranges import CALIBRATE, I8, U8, calibrated, integers, note_refusal, quantized, with_range
+from .symbol import Symbol, SymbolNode
+from .uncalibrated import Sums, range_of, relu
+
+_FLAGS = (
+    "quantized with_bn with_act with_sum with_postsum_act with_eltwise enable_float_output"
+    " channel_wise_quantize in_sum_at_begin __subgraph__"
+).split()
+
+
+def _inner(call: Call) -> Symbol:
+    if len(call.node.subgraphs) != 1:
+        raise Unsupported(f"it has {len(call.node.subgraphs)} subgraphs, one is needed")
+    return call.node.subgraphs[0]
+
+
+def _float(call: Call) -> Made:
+    """Adds the ops of a subgraph that is not quantized."""
+    from .operators import converter
+
+    call.skip(*_FLAGS, "min_calib_range", "max_calib_range")
+    inner, outer = _inner(call), 0
+    found: list[list[Made]] = []
+    for node in inner.nodes:
+        if node.is_variable:
+            found.append([call.value(outer)])
+            outer += 1
+            continue
+        handler = converter(node.op)
+        if handler is None:
+            raise Unsupported(f"its {node.name} ({node.op}) is not read")
+        each = Call(call.reader, node, [_result(found, entry) for entry in node.inputs])
+        made = handler(each)
+        if unread := each.attrs.unread():
+            raise Unsupported(f"attribute {unread[0]} of its {node.name} is not read")
+        found.append(made if isinstance(made, list) else [made])
+    return _result(found, inner.heads[0])
+
+
+def _result(found: list[list[Made]], entry: tuple[int, int]) -> Made:
+    index, which = entry
+    if which >= len(found[index]):
+        raise Unsupported("a node of its subgraph reads a result that is not computed")
+    return found[index][which]
+
+
+@dataclass(frozen=True)
+class _Step:
+    """What follows the first op of a fused layer: a function, or a sum with another operand."""
+
+    op: str
+    attrs: dict[str, Attr] = field(default_factory=dict)
+    summand: tuple[int, int, int] | None = None
+    """Which operands of the layer are the other tensor and the ends of its range."""
+
+
+class _Fusion:
+    """A quantized subgraph, whose variables are matched with the operands of the outer node."""
+
+    def __init__(self, call: Call) -> None:
+        self.call, self.inner = call, _inner(call)
+        count = sum(node.is_variable for node in self.inner.nodes)
+        if count > len(call):
+            raise Unsupported(f"its subgraph has {count} variables, it has {len(call)} operands")
+        self.count = count
+        numbers = iter(range(count))
+        self.outer = {
+            i: next(numbers) for i, node in enumerate(self.inner.nodes) if node.is_variable
+        }
+        """By variable of the subgraph: the operand of the outer node."""
+
+    def operators(self) -> list[tuple[int, SymbolNode]]:
+        found = [(i, n) for i, n in enumerate(self.inner.nodes) if not n.is_variable]
+        for (before, _), (_, node) in pairwise(found):
+            if before not in [index for index, _ in node.inputs]:
+                raise Unsupported(f"its {node.name} does not follow the node before it")
+        return found
+
+    def operand(self, node: SymbolNode, slot: int) -> int:
+        """Returns which operand of the outer node an operator of the subgraph reads."""
+        if slot >= len(node.inputs) or node.inputs[slot][0] not in self.outer:
+            raise Unsupported(f"operand {slot} of its {node.name} is no operand of the layer")
+        return self.outer[node.inputs[slot][0]]
+
+    def inside(self, node: SymbolNode, *values: Value) -> Call:
+        """Returns the call of an operator of the subgraph, for its attributes."""
+        return Call(self.call.reader, node, values)
+
+    def done(self, each: Call) -> None:
+        if unread := each.attrs.unread():
+            raise Unsupported(f"attribute {unread[0]} of its {each.node.name} is not read")
+
+
+def _conv(call: Call) -> Made | list[Made]:
+    if not call.attrs.flag("quantized"):
+        return _float(call)
+    call.skip(*_FLAGS)
+    fusion = _Fusion(call)
+    (_, first), *rest = fusion.operators()
+    if first.op != "Convolution":
+        raise Unsupported(f"its subgraph begins with {first.op}")
+    each = fusion.inside(
+        first, *(call.value(fusion.operand(first, s)) for s in range(len(first.inputs)))
+    )
+    axes, attrs = convolution.sides(each)
+    if axes != 2:
+        raise Unsupported(f"it is a convolution along {axes} axes; 2 are read quantized")
+    given = convolution.operands(each, no_bias=False)
+    fusion.done(each)
+    w, bias = given["w"], given["bias"]
+    assert w is not None
+    at = fusion.count
+    data = fusion.operand(first, 0), at, at + 1
+    steps: list[_Step] = []
+    for _, node in rest:
+        if node.op == "BatchNorm" and not steps:
+            w, bias = _folded(fusion, node, w, bias)
+        elif node.op == "elemwise_add":
+            at += 2
+            outer = [s for s in range(len(node.inputs)) if node.inputs[s][0] in fusion.outer]
+            index = fusion.operand(node, outer[0] if outer else 0)
+            steps.append(_Step("add", {}, (index, at, at + 1)))
+        else:
+            steps.append(_function(fusion, node))
+    found = calibrated(call)
+    if found is None:
+        sums = Sums(call, *data)
+        made, gain = sums.convolution(_data(w), None if bias is None else _data(bias), attrs)
+        return _finished(sums, made, steps, gain)
+    operands = {"x": integers(call, *data), "w": w}
+    if bias is not None:
+        operands["bias"] = bias
+    return _calibrated(call, "conv2d", operands, attrs, steps, found)
+
+
+def _finished(sums: Sums, made: Value, steps: list[_Step], gain: Value | None = None) -> list[Made]:
+    """Adds the steps of a layer whose sums have no calibrated range."""
+    for step in steps:
+        if step.op == "relu":
+            made = relu(sums.call, made)
+        elif step.summand and gain is not None:
+            made = sums.with_summand(made, gain, step.summand)
+        else:
+            raise Unsupported(f"{step.op} follows sums without a calibrated range; {CALIBRATE}")
+    return sums.results(made)
+
+
+def _function(fusion: _Fusion, node: SymbolNode) -> _Step:
+    """Returns the function that ends a fused layer."""
+    each = fusion.inside(node)
+    if node.op == "Activation":
+        each.only("act_type", "relu")
+        made = _Step("relu")
+    elif node.op == "clip":
+        low, high = each.attrs.real("a_min"), each.attrs.real("a_max")
+        if low != 0:
+            raise Unsupported(f"it clips to {low}; only 0 is fused")
+        made = _Step("clip", {"min": 0.0, "max": high})
+    else:
+        raise Unsupported(f"its subgraph holds {node.op}, which is not read in a quantized layer")
+    fusion.done(each)
+    return made
+
+
+def _folded(fusion: _Fusion, node: SymbolNode, w: Value, bias: Value | None) -> tuple[Value, Value]:
+    """Returns weights and bias with a batch norm in them, rounded as MXNet's kernel rounds."""
+    call = fusion.call
+    each = fusion.inside(node, *(call.value(fusion.operand(node, s)) for s in range(1, 5)))
+    each.skip("momentum", "use_global_stats", "output_mean_var", "axis", "cudnn_off")
+    each.skip("min_calib_range", "max_calib_range")
+    eps, fixed = each.attrs.real("eps", float(np.float32(1e-3))), each.attrs.flag("fix_gamma", True)
+    gamma, beta, mean, var = (np.asarray(each.held(i, "batch norm"), np.float32) for i in range(4))
+    fusion.done(each)
+    # alpha is computed in double, since eps is one; everything else is in float
+    top = np.ones(gamma.shape, np.float64) if fixed else gamma.astype(np.float64)
+    alpha = (top / np.sqrt(var.astype(np.float64) + eps)).astype(np.float32)
+    held = _data(w).astype(np.float32)
+    scaled = held * alpha.reshape(-1, *(1,) * (held.ndim - 1))
+    start = beta - alpha * mean if bias is None else beta + alpha * (_data(bias) - mean)
+    return call.constant(scaled, "w"), call.constant(start.astype(np.float32), "bias")
+
+
+def _data(value: Value) -> Any:
+    data = value.node.attrs.get("data") if value.node.op == "constant" else None
+    if data is None:
+        raise Unsupported("its weights are computed; only parameters are read there")
+    return data.data  # type: ignore[union-attr]
+
+
+def _linear(call: Call) -> Made | list[Made]:
+    if not call.attrs.flag("quantized"):
+        return _float(call)
+    call.skip(*_FLAGS)
+    real = call.attrs.flag("enable_float_output")
+    fusion = _Fusion(call)
+    (_, first), *rest = fusion.operators()
+    if first.op != "FullyConnected":
+        raise Unsupported(f"its subgraph begins with {first.op}")
+    each = fusion.inside(first)
+    each.skip("num_hidden")
+    flat, biased = each.attrs.flag("flatten", True), not each.attrs.flag("no_bias")
+    fusion.done(each)
+    at = fusion.count
+    data = fusion.operand(first, 0), at, at + 1
+    w, bias = fusion.operand(first, 1), fusion.operand(first, 2) if biased else None
+    steps = [_function(fusion, node) for _, node in rest]
+    apart = call.attrs.flag("channel_wise_quantize")
+    found = calibrated(call)
+    if found is None and not real and not apart:
+        return _linear_sums(call, data, w, bias, flat, steps)
+    operands = {"x": integers(call, *data)}
+    operands["w"] = call.value(w) if apart else integers(call, w, at + 2, at + 3)
+    if bias is not None:
+        operands["bias"] = call.value(bias) if apart else integers(call, bias, at + 4, at + 5)
+    if flat and operands["x"].type.rank != 2:
+        operands["x"] = call.place("flatten", {"x": operands["x"]}, {"axis": 1}).result
+    if real:
+        return _group(call, "linear", operands, {}, steps, None)
+    return _calibrated(call, "linear", operands, {}, steps, found)
+
+
+def _linear_sums(
+    call: Call,
+    data: tuple[int, int, int],
+    w: int,
+    bias: int | None,
+    flat: bool,
+    steps: list[_Step],
+) -> list[Made]:
+    """Adds a layer whose sums have no calibrated range."""
+    sums, at = Sums(call, *data), data[1]
+    if sums.x.type.rank != 2:
+        if not flat:
+            raise Unsupported(f"its data have {sums.x.type.rank} axes, and are not flattened")
+        sums.x = call.add("flatten", {"x": sums.x}, {"axis": 1})
+    weights = integers(call, w, at + 2, at + 3)
+    start = None if bias is None else integers(call, bias, at + 4, at + 5)
+    if start is not None and not range_of(start):
+        start = None  # all 0, of a range of nothing
+    made = sums.product(
+        _data(weights),
+        range_of(weights),
+        None if start is None else _data(start),
+        0.0 if start is None else range_of(start),
+    )
+    return _finished(sums, made, steps)
+
+
+def _calibrated(
+    call: Call,
+    op: str,
+    operands: dict[str, Value],
+    attrs: dict[str, Attr],
+    steps: list[_Step],
+    found: tuple[float, float] | None,
+) -> list[Made]:
+    """Adds a layer with 8-bit results: unsigned ones where it ends in a relu or clip."""
+    if found is None:
+        raise Unsupported(UNCALIBRATED)
+    unsigned = bool(steps) and steps[-1].summand is None
+    if unsigned:
+        note_refusal(call, found[0])
+    element = quantized(U8 if unsigned else I8, *found)
+    return with_range(_group(call, op, operands, attrs, steps, element))
+
+
+def _group(
+    call: Call,
+    op: str,
+    operands: dict[str, Value],
+    attrs: dict[str, Attr],
+    steps: list[_Step],
+    element: QuantType | None,
+) -> Value:
+    """Adds a layer as one op, or as a group of one kernel."""
+    reader = call.reader
+    reader.graph.profile = PROFILE
+    first = spec(op).complete(attrs)
+    (made,) = infer(op, operands, first)
+    kind = TensorType(made.shape, element or F32)
+    if not steps:
+        return call.place(op, operands, attrs, [kind]).result
+    stages = [Stage(op, first, tuple(operands))]
+    held = dict(operands)
+    for number, step in enumerate(steps, 1):
+        full = spec(step.op).complete(step.attrs)
+        if step.summand is None:
+            stages.append(Stage(step.op, full, (), flow="x"))
+        else:
+            stages.append(Stage(step.op, full, ("b",), flow="a"))
+            held[f"{number}.b"] = integers(call, *step.summand)
+    origins = [reader.origin(call.node)]
+    group = reader.graph.add_chain(stages, held, kind, name=call.fresh("fused"), origins=origins)
+    reader.unnamed.update(group.results)
+    return group.result
+
+
+OPS: dict[str, Callable[[Call], Made | list[Made]]] = {
+    f"_sg_{library}_{name}": handler
+    for library in ("mkldnn", "onednn")
+    for name, handler in (("conv", _conv), ("fully_connected", _linear))
+}

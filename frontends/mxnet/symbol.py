@@ -1,0 +1,140 @@
+"""The graph of a `-symbol.json` file, checked: nodes in order, heads, subgraphs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from qir.errors import InputError
+
+_LIMIT = 1 << 28
+"""Bytes of JSON that are read: a symbol holds no weights."""
+_DEEPEST = 4
+"""Subgraphs within subgraphs."""
+Entry = tuple[int, int]
+"""The number of a node, and which of its results."""
+
+
+@dataclass(frozen=True)
+class SymbolNode:
+    """One node: an operator, or a variable where `op` is null."""
+
+    op: str
+    name: str
+    attrs: Mapping[str, str]
+    inputs: tuple[Entry, ...]
+    subgraphs: tuple[Symbol, ...] = ()
+
+    @property
+    def is_variable(self) -> bool:
+        """Whether this is an input or a parameter."""
+        return self.op == "null"
+
+
+@dataclass(frozen=True)
+class Symbol:
+    """Nodes, producers first, and the results of the graph."""
+
+    nodes: tuple[SymbolNode, ...]
+    heads: tuple[Entry, ...]
+
+    def output_names(self) -> list[str]:
+        """Returns the names that MXNet gives the results."""
+        found: list[str] = []
+        for index, result in self.heads:
+            node = self.nodes[index]
+            several = sum(index == other for other, _ in self.heads) > 1 or result
+            plain = node.name if node.is_variable else f"{node.name}_output"
+            found.append(f"{plain}{result}" if several and not node.is_variable else plain)
+        return found
+
+
+def looks_like(path: Path) -> bool:
+    """Returns whether a `.json` file is a symbol: by its name, or by what is in it."""
+    if path.name.endswith("-symbol.json"):
+        return True
+    try:
+        if path.stat().st_size > _LIMIT:
+            return False
+        held = path.read_bytes()
+    except OSError:
+        return False
+    return b'"nodes"' in held and b'"arg_nodes"' in held and b'"heads"' in held
+
+
+def read_symbol(path: Path) -> Symbol:
+    """Returns the graph of a file; InputError, naming file and entry, for one that is damaged."""
+    try:
+        if path.stat().st_size > _LIMIT:
+            raise InputError(f"{path}: is larger than {_LIMIT} bytes, which no symbol is")
+        held = json.loads(path.read_bytes())
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+    except RecursionError as error:
+        raise InputError(f"{path}: is nested too deeply to be a symbol") from error
+    except ValueError as error:
+        raise InputError(f"{path}: is no JSON: {error}") from error
+    return _symbol(held, str(path), 0)
+
+
+def _symbol(held: object, place: str, depth: int) -> Symbol:
+    if not isinstance(held, dict) or not isinstance(held.get("nodes"), list):
+        raise InputError(f"{place}: is no MXNet symbol: it has no list of nodes")
+    if depth > _DEEPEST:
+        raise InputError(f"{place}: subgraphs are more than {_DEEPEST} deep")
+    nodes: list[SymbolNode] = []
+    variables: set[str] = set()
+    for index, entry in enumerate(held["nodes"]):
+        node = _node(entry, f"{place}: node {index}", index, depth)
+        if node.is_variable:
+            if node.name in variables:
+                raise InputError(f"{place}: node {index}: a second variable named {node.name}")
+            variables.add(node.name)
+        nodes.append(node)
+    heads = _entries(held.get("heads"), f"{place}: heads", len(nodes))
+    if not heads:
+        raise InputError(f"{place}: has no heads, so it computes nothing")
+    return Symbol(tuple(nodes), heads)
+
+
+def _node(held: object, place: str, index: int, depth: int) -> SymbolNode:
+    if not isinstance(held, dict):
+        raise InputError(f"{place} is {type(held).__name__}, not an object")
+    op, name = held.get("op"), held.get("name")
+    if not isinstance(op, str) or not isinstance(name, str):
+        raise InputError(f"{place} has no op and name")
+    attrs: dict[str, str] = {}
+    for key in ("attr", "param", "attrs"):  # before 0.11 there were two, then one
+        more = held.get(key) or {}
+        if not isinstance(more, dict) or not all(isinstance(v, str) for v in more.values()):
+            raise InputError(f"{place} ({name}): its {key} are no texts")
+        attrs |= more
+    told = f"{place} ({name})"
+    inputs = _entries(held.get("inputs") or [], told, index)
+    subgraphs = held.get("subgraphs") or []
+    if not isinstance(subgraphs, list):
+        raise InputError(f"{told}: its subgraphs are no list")
+    within = tuple(_symbol(graph, f"{told}: subgraph", depth + 1) for graph in subgraphs)
+    if op == "null" and (inputs or within):
+        raise InputError(f"{told}: a variable reads nothing")
+    return SymbolNode(op, name, attrs, inputs, within)
+
+
+def _entries(held: object, place: str, before: int) -> tuple[Entry, ...]:
+    """Returns references to results; those of a node may only name nodes before it."""
+    if not isinstance(held, list):
+        raise InputError(f"{place}: a list of references is missing")
+    found: list[Entry] = []
+    for item in held:
+        plain = isinstance(item, list) and 2 <= len(item) <= 3
+        if not plain or not all(type(part) is int and part >= 0 for part in item):
+            raise InputError(f"{place}: {str(item)[:40]} is no reference [node, result, version]")
+        if item[0] >= before:
+            said = "does not come before it: the graph has a cycle or is not in order"
+            raise InputError(f"{place}: reads node {item[0]}, which {said}")
+        if item[1] >= 1 << 16:
+            raise InputError(f"{place}: asks for result {item[1]} of node {item[0]}")
+        found.append((item[0], item[1]))
+    return tuple(found)

@@ -1,0 +1,84 @@
+"""What MXNet computed for small symbols, recorded by `tests/oracles/mxnet_operators.py`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.frontends.mxnet.samples import parameter_bytes
+
+RECORDED = Path(__file__).with_name("recorded")
+Array = NDArray[np.generic]
+
+
+@dataclass(eq=False)
+class Case:
+    """One symbol with its inputs, parameters and results."""
+
+    name: str = ""
+    symbol: str = ""
+    inputs: dict[str, Array] = field(default_factory=dict)
+    parameters: dict[str, Array] = field(default_factory=dict)
+    results: list[Array] = field(default_factory=list)
+    inner: dict[str, Array] = field(default_factory=dict)
+    """Integers that nodes made, by the names that MXNet gives their results."""
+
+    @property
+    def operators(self) -> set[str]:
+        """The operators of the symbol."""
+        return {node["op"] for node in json.loads(self.symbol)["nodes"]} - {"null"}
+
+    def given(self) -> list[Array]:
+        """Returns the inputs in the order of the symbol."""
+        names = (node["name"] for node in json.loads(self.symbol)["nodes"] if node["op"] == "null")
+        return [self.inputs[name] for name in names if name in self.inputs]
+
+    def write(self, folder: Path) -> Path:
+        """Writes the two files of a model and returns the path of its symbol."""
+        path = folder / "model-symbol.json"
+        path.write_text(self.symbol)
+        (folder / "model-0000.params").write_bytes(parameter_bytes(self.parameters))
+        return path
+
+
+def cases(family: str, folder: Path = RECORDED) -> list[Case]:
+    """Returns the cases of a family."""
+    found: dict[int, Case] = {}
+    with np.load(folder / f"{family}.npz") as held:
+        for key in held.files:
+            number, _, name = key.partition(".")
+            case = found.setdefault(int(number), Case())
+            kind, _, rest = name.partition(".")
+            if kind == "in":
+                case.inputs[rest] = held[key]
+            elif kind == "param":
+                case.parameters[rest] = held[key]
+            elif kind == "out":
+                case.results.append(held[key])
+            elif kind == "inner":
+                case.inner[rest] = held[key]
+            else:
+                setattr(case, kind, str(held[key]))
+    return list(found.values())
+
+
+def difference(ours: Array, theirs: Array, near: float) -> str:
+    """Returns how two results differ; empty where they agree.
+
+    Integers must be equal, floats within `near` of the largest one.
+    """
+    if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
+        return f"{ours.dtype}{ours.shape}, MXNet gives {theirs.dtype}{theirs.shape}"
+    if not np.issubdtype(theirs.dtype, np.floating):
+        return "" if np.array_equal(ours, theirs) else "other integers"
+    a, b = ours.astype(np.float64), theirs.astype(np.float64)
+    same = (a == b) | (np.isnan(a) & np.isnan(b))
+    if same.all():
+        return ""
+    off = float(np.abs(np.where(same, 0, a - b)).max())
+    largest = float(np.abs(b[np.isfinite(b)]).max(initial=1e-30))
+    return "" if off <= near * largest else f"off by {off:.3g} where the largest is {largest:.3g}"
