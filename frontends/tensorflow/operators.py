@@ -1,0 +1,34 @@
+"""The converter of each op of TensorFlow, by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from qir.ir.node import Value
+
+from . import (
+    convolution,
+    creation,
+    elementwise,
+    indexing,
+    movement,
+    normalization,
+    products,
+    reduction,
+    resizing,
+    slicing,
+)
+from .call import Call
+
+OPS: dict[str, Callable[[Call], Value | Sequence[Value]]] = {
+    **convolution.OPS,
+    **creation.OPS,
+    **elementwise.OPS,
+    **indexing.OPS,
+    **movement.OPS,
+    **normalization.OPS,
+    **products.OPS,
+    **reduction.OPS,
+    **resizing.OPS,
+    **slicing.OPS,
+}

@@ -1,0 +1,39 @@
+"""Matrix products."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from qir.ir.attrs import Attr
+from qir.ir.node import Value
+
+from .call import Call, Keep
+
+
+def _matmul(call: Call) -> Value:
+    attrs: dict[str, Attr] = {
+        "trans_a": call.flag("transpose_a"),
+        "trans_b": call.flag("transpose_b"),
+    }
+    op = "gemm" if call[1].constant is not None and call[0].type.dtype.is_float else "matmul"
+    return call.add(op, {"a": call[0], "b": call[1]}, attrs)
+
+
+def _batched(call: Call) -> Value:
+    attrs: dict[str, Attr] = {"trans_a": call.flag("adj_x"), "trans_b": call.flag("adj_y")}
+    return call.add("matmul", {"a": call[0], "b": call[1]}, attrs)
+
+
+def _einsum(call: Call) -> Value:
+    equation = call.text("equation")
+    if not equation:
+        raise Keep("it has no equation")
+    parts = {f"xs.{i}": value for i, value in enumerate(call.operands)}
+    return call.add("einsum", parts, {"equation": equation})
+
+
+OPS: dict[str, Callable[[Call], Value]] = {
+    "MatMul": _matmul,
+    **dict.fromkeys(("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"), _batched),
+    "Einsum": _einsum,
+}

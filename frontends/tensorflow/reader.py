@@ -1,0 +1,147 @@
+"""Builds a graph from the nodes of a frozen TensorFlow graph."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from qir.errors import InputError, TypeRuleError
+from qir.ir import dims
+from qir.ir.attrs import Attr
+from qir.ir.dims import Dim
+from qir.ir.graph import Graph
+from qir.ir.node import Node as Made
+from qir.ir.node import Value
+from qir.ir.origin import Origin
+from qir.ir.types import Array, TensorType
+from qir.ledger import Ledger
+
+from .call import Call, Keep
+from .elements import element, name_of, shape_of, tensor
+from .graphdef import Node, Place, Source, in_order
+from .known import Known
+from .operators import OPS
+
+STEP = "read tensorflow"
+
+
+class Reader:
+    """The graph that is built, and what each result of the source has become in it."""
+
+    def __init__(self, source: Source, name: str, ledger: Ledger) -> None:
+        self.source = source
+        self.graph = Graph(name)
+        self.ledger = ledger
+        self.known = Known()
+        self.found: dict[Place, Value] = {}
+        self.unnamed: set[Value] = set()
+        """Values that may still take the name of the node whose result they are."""
+
+    def read(self, outputs: Mapping[str, Place]) -> Graph:
+        """Reads what the outputs hang on; InputError names the node that cannot be read."""
+        places = {name: self.source.resolve(place) for name, place in outputs.items()}
+        for name, (held, _) in places.items():
+            if held not in self.source.nodes:
+                raise InputError(f"{self.source.name}: output {name} names no node of the file")
+        nodes = list(in_order(self.source, list(places.values())))
+        order = {name: i for i, name in enumerate(self.source.nodes)}
+        for node in sorted((n for n in nodes if not n.inputs), key=lambda n: order[n.name]):
+            if node.op in ("Placeholder", "PlaceholderV2"):
+                self.found[node.name, 0] = self._input(node)
+        for node in nodes:
+            if (node.name, 0) not in self.found:
+                self._read(node)
+        self.graph.add("output", {name: self._result(at) for name, at in places.items()})
+        return self.graph
+
+    def _read(self, node: Node) -> None:
+        if node.op == "Const":
+            self.found[node.name, 0] = self._constant(node)
+            return
+        call = Call(self, node, [self._operand(node, place) for place in node.inputs])
+        handler = OPS.get(node.op)
+        if handler is None:
+            raise self.fail(node, "is no op that is read")
+        try:
+            made = handler(call)
+        except (Keep, TypeRuleError) as why:
+            raise self.fail(node, f"is not read: {why}") from why
+        results = [made] if isinstance(made, Value) else list(made)
+        for index, value in enumerate(results):
+            self.found[node.name, index] = value
+            self._name(value, f"{node.name}:{index}" if index else node.name)
+
+    def _operand(self, node: Node, place: Place) -> Value:
+        if place not in self.found:
+            said = f"reads result {place[1]} of {place[0]}, which is not read"
+            raise self.fail(node, said)
+        return self.found[place]
+
+    def _result(self, place: Place) -> Value:
+        if place not in self.found:
+            raise InputError(f"{self.source.name}: {place[0]} has no result {place[1]}")
+        return self.found[place]
+
+    def _input(self, node: Node) -> Value:
+        number = node.attrs["dtype"].type
+        kind = element(number)
+        if kind is None:
+            raise self.fail(node, f"is an input of {name_of(number)}, which is not read")
+        stated = shape_of(node.attrs["shape"].shape) if "shape" in node.attrs else None
+        if stated is None:
+            raise self.fail(node, "is an input of unknown rank; freeze the graph with its shape")
+        made = self.graph.add(
+            "input",
+            types=[TensorType(self._dims(node, stated), kind)],
+            name=node.name,
+            origins=[self.origin(node)],
+        )
+        return made.result
+
+    def _dims(self, node: Node, stated: Sequence[int]) -> tuple[Dim, ...]:
+        """Returns sizes with a symbol for each open one: N for the batch."""
+        stem = re.sub(r"\W", "_", node.name)
+        stem = stem if stem[:1].isalpha() else f"s{stem}"
+        names = ("N", *(f"{stem}_{i}" for i in range(1, len(stated))))
+        return tuple(
+            size if size >= 0 else dims.symbol(name)
+            for size, name in zip(stated, names, strict=False)
+        )
+
+    def _constant(self, node: Node) -> Value:
+        proto = node.attrs["value"].tensor if "value" in node.attrs else None
+        if proto is None:
+            raise self.fail(node, "is a constant without a value")
+        data = tensor(proto, f"{self.source.name}: Const {node.name}")
+        return self.graph.constant(Array.of(data, node.name), name=node.name)
+
+    # -- what converters ask for ----------------------------------------------------------------
+
+    def add(
+        self, node: Node, op: str, operands: Mapping[str, Value], attrs: Mapping[str, Attr]
+    ) -> Made:
+        """Adds an op that stems from a node of the source."""
+        made = self.graph.add(
+            op, operands, attrs, name=self.names(node, op), origins=[self.origin(node)]
+        )
+        self.unnamed.update(made.results)
+        return made
+
+    def names(self, node: Node, what: str) -> str:
+        """Returns a name for a value that the source does not name."""
+        return self.graph.fresh(f"{node.name}/{what}")
+
+    def origin(self, node: Node) -> Origin:
+        """Returns where a node came from: its op and name, and the scope that it stands in."""
+        operands = tuple((str(i), name) for i, (name, _) in enumerate(node.inputs))
+        return Origin("tensorflow", node.op, node.name, node.name.rpartition("/")[0], 0, operands)
+
+    def _name(self, value: Value, name: str) -> None:
+        """Gives a value the name of the node that makes it, unless it has a name of the source."""
+        if value in self.unnamed and not self.graph.has(name):
+            self.unnamed.discard(value)
+            self.graph.rename(value, name)
+
+    def fail(self, node: Node, what: str) -> InputError:
+        """Returns the error for a node, in one line."""
+        return InputError(f"{self.source.name}: {node.op} {node.name} {what}")
