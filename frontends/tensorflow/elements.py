@@ -89,7 +89,7 @@ def tensor(proto: Any, place: str) -> NDArray[np.generic]:
             raise InputError(f"{place} has the shape {list(shape)} and {held} bytes of elements")
         return np.frombuffer(proto.tensor_content, kind).reshape(shape)
     held = np.asarray(getattr(proto, _FIELDS[number]))
-    if held.size > count or not held.size and count:
+    if held.size > count or (not held.size and count):
         if held.size:
             raise InputError(f"{place} has {held.size} elements for the shape {list(shape)}")
         return np.zeros(shape, kind)

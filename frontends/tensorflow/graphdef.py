@@ -85,10 +85,10 @@ def open_graph(path: Path) -> Source:
         raise InputError(f"{path}: {error.strerror or error}") from error
     except DecodeError as error:
         raise InputError(f"{path}: is no whole GraphDef: {error}") from error
-    return source_of(proto, str(path))
+    return source_from(proto, str(path))
 
 
-def source_of(proto: Any, name: str) -> Source:
+def source_from(proto: Any, name: str) -> Source:
     """Returns the nodes of a GraphDef message, its calls of functions inlined."""
     if not proto.node:
         raise InputError(f"{name}: is a GraphDef without nodes")
@@ -105,11 +105,12 @@ def source_of(proto: Any, name: str) -> Source:
 def _node(proto: Any, file: str) -> Node:
     if not proto.name or not proto.op:
         raise InputError(f"{file}: node {proto.name or '?'} has no name or no op")
-    inputs = [_place(text) for text in proto.input if not text.startswith("^")]
+    inputs = [place_of(text) for text in proto.input if not text.startswith("^")]
     return Node(proto.name, proto.op, inputs, proto.attr, proto.device)
 
 
-def _place(text: str) -> Place:
+def place_of(text: str) -> Place:
+    """Returns the result that a name such as `split:1` stands for."""
     name, _, index = text.rpartition(":")
     return (name, int(index)) if name and index.isdecimal() else (text, 0)
 

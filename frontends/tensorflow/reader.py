@@ -28,8 +28,12 @@ STEP = "read tensorflow"
 class Reader:
     """The graph that is built, and what each result of the source has become in it."""
 
-    def __init__(self, source: Source, name: str, ledger: Ledger) -> None:
+    def __init__(
+        self, source: Source, name: str, ledger: Ledger, inputs: Mapping[str, str] | None = None
+    ) -> None:
         self.source = source
+        self.inputs = inputs or {}
+        """By node that is an input: what the model calls it."""
         self.graph = Graph(name)
         self.ledger = ledger
         self.known = Known()
@@ -44,9 +48,9 @@ class Reader:
             if held not in self.source.nodes:
                 raise InputError(f"{self.source.name}: output {name} names no node of the file")
         nodes = list(in_order(self.source, list(places.values())))
-        order = {name: i for i, name in enumerate(self.source.nodes)}
-        for node in sorted((n for n in nodes if not n.inputs), key=lambda n: order[n.name]):
-            if node.op in ("Placeholder", "PlaceholderV2"):
+        reached = {node.name for node in nodes}
+        for node in self.source.nodes.values():
+            if node.op in ("Placeholder", "PlaceholderV2") and node.name in reached:
                 self.found[node.name, 0] = self._input(node)
         for node in nodes:
             if (node.name, 0) not in self.found:
@@ -93,7 +97,7 @@ class Reader:
         made = self.graph.add(
             "input",
             types=[TensorType(self._dims(node, stated), kind)],
-            name=node.name,
+            name=self.inputs.get(node.name, node.name),
             origins=[self.origin(node)],
         )
         return made.result
