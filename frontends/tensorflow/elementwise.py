@@ -10,6 +10,7 @@ from qir.ir.attrs import Attr
 from qir.ir.node import Value
 
 from .call import Call, Keep
+from .products import biased
 
 Handler = Callable[[Call], Value]
 
@@ -147,6 +148,10 @@ def _default(call: Call) -> Value:
     return call[0]
 
 
+def _add(call: Call) -> Value:
+    return biased(call, call[0], call[1])
+
+
 def _pow(call: Call) -> Value:
     power = call.reader.known.elements(call[1])
     if power is not None and power.ndim == 0 and call[0].type.dtype.is_float:
@@ -175,8 +180,6 @@ _FUNCTIONS = {
     "Invert": "bit_not",
 }
 _PAIRS = {
-    "Add": "add",
-    "AddV2": "add",
     "Sub": "sub",
     "Mul": "mul",
     "RealDiv": "div",
@@ -198,6 +201,8 @@ OPS: dict[str, Handler] = {
     **{theirs: _binary(ours) for theirs, ours in _PAIRS.items()},
     "IsInf": _unary("is_inf", negative=True, positive=True),
     "IsFinite": _is_finite,
+    "Add": _add,
+    "AddV2": _add,
     "Pow": _pow,
     "Div": _toward_zero,
     "TruncateDiv": _toward_zero,

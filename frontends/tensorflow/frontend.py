@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -23,11 +24,19 @@ from .freezing import Model, freeze_file, freeze_object
 from .graphdef import looks_like_graph, open_graph, outputs_of
 from .reader import Reader
 
+
+@dataclass(frozen=True)
+class _ConvolutionBias(FoldBias):
+    """Makes a constant that is added to a convolution its bias."""
+
+    rewrites = FoldBias.rewrites[:1]
+
+
 _SAVED = "saved_model.pb"
 _FINISHING = (
     FoldShapes(),
     FoldConstants(),
-    FoldBias(),
+    _ConvolutionBias(),
     Layout(to="nchw"),
     Recover(only=("batch-norm",)),
 )

@@ -8,6 +8,7 @@ from qir.ir.attrs import Attr
 from qir.ir.node import Value
 
 from .call import Call, Keep
+from .products import biased
 from .windows import FIRST
 
 
@@ -46,7 +47,7 @@ def _bias(call: Call) -> Value:
     if call.text("data_format", "NHWC") == FIRST and x.type.rank > 2:
         axes = tuple(range(1, x.type.rank - 1))
         bias = call.add("unsqueeze", {"x": bias}, {"axes": axes})
-    return call.add("add", {"a": x, "b": bias})
+    return biased(call, x, bias)
 
 
 def _l2_loss(call: Call) -> Value:

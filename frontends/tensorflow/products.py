@@ -19,6 +19,15 @@ def _matmul(call: Call) -> Value:
     return call.add(op, {"a": call[0], "b": call[1]}, attrs)
 
 
+def biased(call: Call, x: Value, bias: Value) -> Value:
+    """Returns a sum; a constant row that is added to a layer's product becomes its bias."""
+    node, held = x.node, bias.constant
+    if node.op == "gemm" and "c" not in node.operands and held is not None:
+        if held.type.shape == x.type.shape[1:] and held.type.dtype == x.type.dtype:
+            return call.add("gemm", {**node.operands, "c": bias}, node.attrs)
+    return call.add("add", {"a": x, "b": bias})
+
+
 def _batched(call: Call) -> Value:
     attrs: dict[str, Attr] = {"trans_a": call.flag("adj_x"), "trans_b": call.flag("adj_y")}
     return call.add("matmul", {"a": call[0], "b": call[1]}, attrs)

@@ -14,7 +14,8 @@ layers = tf.keras.layers
 
 
 def _applied(name: str, **more: Any) -> tuple[Any, Array]:
-    made = getattr(tf.keras.applications, name)(input_shape=(96, 96, 3), weights=None, **more)
+    more |= {"input_shape": (96, 96, 3), "weights": None, "classifier_activation": None}
+    made = getattr(tf.keras.applications, name)(**more)
     span = 1 if name == "MobileNet" else 127
     return made, _draw(2, 96, 96, 3, span=span)
 

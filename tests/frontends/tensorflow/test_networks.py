@@ -55,7 +55,7 @@ def test_a_network_is_quantized_for_onnxruntime(name: str, tmp_path: Path) -> No
 
 
 def test_convolutions_of_keras_take_their_batch_norm_in() -> None:
-    model, x, _ = network("mobilenet")
+    model, _, _ = network("mobilenet")
     folded = qir.pipeline.fold(qir.load(model))
     ops = [node.op for node in folded]
     assert ops.count("conv2d") == 28
@@ -63,7 +63,9 @@ def test_convolutions_of_keras_take_their_batch_norm_in() -> None:
     assert ops.count("transpose") == 1
 
 
-@pytest.mark.parametrize("kind", ["keras", "h5", "saved_model"])
+@pytest.mark.parametrize(
+    "kind", ["keras", pytest.param("h5", marks=pytest.mark.slow), "saved_model"]
+)
 def test_files_of_keras_are_frozen_in_a_child(kind: str, tmp_path: Path) -> None:
     model, x, wanted = network("lstm")
     path = tmp_path / ("folder" if kind == "saved_model" else f"model.{kind}")
