@@ -12,6 +12,7 @@ from qir.ir.attrs import Attr
 from qir.ir.dims import Dim
 from qir.ir.dtype import DType
 from qir.ir.node import Value
+from qir.ir.types import TensorType
 
 from .elements import element, name_of, shape_of
 from .graphdef import Node
@@ -48,6 +49,16 @@ class Call:
         """Adds an op and returns its results."""
         held = {slot: value for slot, value in operands.items() if value is not None}
         return self.reader.add(self.node, op, held, attrs or {}).results
+
+    def add_typed(
+        self,
+        op: str,
+        operands: Mapping[str, Value],
+        attrs: Mapping[str, Attr],
+        kind: TensorType,
+    ) -> Value:
+        """Adds an op whose result type does not follow from its operands."""
+        return self.reader.add(self.node, op, operands, attrs, types=[kind]).result
 
     def constant(self, data: Numbers, what: str = "constant") -> Value:
         """Adds a constant that the file does not have as such."""

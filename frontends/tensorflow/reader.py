@@ -15,6 +15,7 @@ from qir.ir.node import Value
 from qir.ir.origin import Origin
 from qir.ir.types import Array, TensorType
 from qir.ledger import Ledger
+from qir.passes.fold_shapes import MADE_TO, made_to
 
 from .call import Call, Keep
 from .elements import element, name_of, shape_of, tensor
@@ -122,14 +123,29 @@ class Reader:
     # -- what converters ask for ----------------------------------------------------------------
 
     def add(
-        self, node: Node, op: str, operands: Mapping[str, Value], attrs: Mapping[str, Attr]
+        self,
+        node: Node,
+        op: str,
+        operands: Mapping[str, Value],
+        attrs: Mapping[str, Attr],
+        types: Sequence[TensorType] | None = None,
     ) -> Made:
         """Adds an op that stems from a node of the source."""
-        made = self.graph.add(
-            op, operands, attrs, name=self.names(node, op), origins=[self.origin(node)]
-        )
+        origins, name = [self.origin(node)], self.names(node, op)
+        made = self.graph.add(op, operands, attrs, types=types, name=name, origins=origins)
         self.unnamed.update(made.results)
+        if op in MADE_TO and None in made.result.type.shape:
+            self._state_sizes(made)
         return made
+
+    def _state_sizes(self, made: Made) -> None:
+        """Writes sizes into a type that follow from constants and from shapes."""
+        sizes = self.known.sizes(made.operands["shape"])
+        shape = None if sizes is None else made_to(made, sizes.astype(object))
+        kind = made.result.type
+        if shape is not None and len(shape) == kind.rank:
+            more = tuple(n if o is None else o for o, n in zip(kind.shape, shape, strict=True))
+            self.graph.set_type(made.result, kind.with_shape(more))
 
     def names(self, node: Node, what: str) -> str:
         """Returns a name for a value that the source does not name."""

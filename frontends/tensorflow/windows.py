@@ -85,4 +85,17 @@ def transposed(call: Call, value: Value, perm: tuple[int, ...], what: str) -> Va
     held = value.constant
     if held is not None and not held.type.quant:
         return call.constant(held.data.transpose(perm), what)
+    if value.node.op == "dequantize":
+        # the codes are transposed, so that whoever reads them still finds a dequantize
+        return call.add("dequantize", {"x": _coded(call, value.node.operands["x"], perm)})
     return call.add("transpose", {"x": value}, {"perm": perm})
+
+
+def _coded(call: Call, value: Value, perm: tuple[int, ...]) -> Value:
+    """Returns quantized values with their axes in another order; weights in float before it."""
+    node = value.node
+    if node.op != "quantize":
+        return call.add("transpose", {"x": value}, {"perm": perm})
+    x = transposed(call, node.operands["x"], perm, "weights")
+    kind = call.add("transpose", {"x": value}, {"perm": perm}).type
+    return call.add_typed("quantize", {"x": x}, node.attrs, kind)

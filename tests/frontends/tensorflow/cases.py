@@ -350,8 +350,43 @@ def _resizes() -> Iterator[Case]:
                     images=x, size=s, **m), (X,))  # fmt: skip
 
 
+def _simulated() -> Iterator[Case]:
+    """Simulated quantization.
+
+    TensorFlow computes it in several float32 steps, which with 16 bits put a few values on the
+    other side of a tie: these are off by one step of 65,535.
+    """
+    fake = tf.quantization
+    for bits, narrow in ((8, False), (8, True), (4, False), (16, False)):
+        near = 4e-5 if bits == 16 else 1e-6
+        name = f"{bits} bits{' narrow' if narrow else ''}"
+        yield Case(f"FakeQuantWithMinMaxArgs {name}", lambda x, b=bits, n=narrow:
+                   fake.fake_quant_with_min_max_args(x, -1.3, 2.1, b, n), (X,), near)  # fmt: skip
+        yield Case(f"FakeQuantWithMinMaxVars {name}", lambda x, b=bits, n=narrow:
+                   fake.fake_quant_with_min_max_vars(x, 0.3, 2.1, b, n), (X,), near)  # fmt: skip
+        low, high = _draw(6, low=-3, high=-0.1), _draw(6, low=0.1, high=3)
+        yield Case(f"FakeQuantWithMinMaxVarsPerChannel {name}", lambda x, b=bits, n=narrow, r=(
+                   low, high): fake.fake_quant_with_min_max_vars_per_channel(x, *r, b, n),
+                   (X,), near)  # fmt: skip
+        for signed in (True, False):
+            more = {"signed_input": signed, "narrow_range": narrow, "range_given": True}
+            v2, v3, v4 = (getattr(raw, f"QuantizeAndDequantizeV{i}") for i in (2, 3, 4))
+            ends = {"input_min": -2.2 * signed, "input_max": 1.9, **more}
+            yield Case(f"QuantizeAndDequantizeV2 {signed} {name}", lambda x, op=v2, b=bits, e=ends:
+                       op(input=x, num_bits=b, round_mode="HALF_UP", **e), (X,), near)  # fmt: skip
+            yield Case(f"QuantizeAndDequantizeV3 {signed} {name}", lambda x, op=v3, b=bits, e=ends:
+                       op(input=x, num_bits=b, **e), (X,), near)  # fmt: skip
+            yield Case(f"QuantizeAndDequantizeV4 {signed} {name}", lambda x, op=v4, b=bits, e=ends:
+                       op(input=x, num_bits=b, **e), (X,), near)  # fmt: skip
+    w = _draw(3, 3, 6, 4, seed=1)
+    yield Case("quantization-aware convolution", lambda x: tf.nn.conv2d(
+        fake.fake_quant_with_min_max_args(x, -3.0, 3.0),
+        fake.fake_quant_with_min_max_vars_per_channel(w, [-3.0] * 4, [3.0, 2.0, 1.0, 2.5]),
+        1, "SAME"), (X,))  # fmt: skip
+
+
 def cases() -> list[Case]:
     """Returns all of them."""
     families = (_functions, _arithmetic, _windows, _normalization, _products, _reductions, _moves)
-    more = (_indices, _creation, _resizes)
+    more = (_indices, _creation, _resizes, _simulated)
     return [case for family in (*families, *more) for case in family()]
