@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from qir.ir.attrs import Attr
 from qir.ir.dims import Dim
 from qir.ir.dtype import DType
-from qir.ir.node import Value
+from qir.ir.node import Stage, Value
 from qir.ir.types import TensorType
 
 from .elements import element, name_of, shape_of
@@ -59,6 +59,12 @@ class Call:
     ) -> Value:
         """Adds an op whose result type does not follow from its operands."""
         return self.reader.add(self.node, op, operands, attrs, types=[kind]).result
+
+    def add_group(
+        self, stages: Sequence[Stage], operands: Mapping[str, Value], kind: TensorType
+    ) -> Value:
+        """Adds a group of ops that one kernel computes."""
+        return self.reader.add_group(self.node, stages, operands, kind)
 
     def constant(self, data: Numbers, what: str = "constant") -> Value:
         """Adds a constant that the file does not have as such."""

@@ -40,8 +40,11 @@ _FINISHING = (
     Layout(to="nchw"),
     Recover(only=("batch-norm",)),
 )
-"""Passes that run on what was read. Keras writes batch normalization as a product and a sum, biases
-as sums, and channels last; targets have kernels for the whole ops, with channels second."""
+"""Passes that run on what was read in float.
+
+Keras writes batch normalization as a product and a sum, biases as sums, and channels last; targets
+have kernels for the whole ops, with channels second. TensorFlow's int8 kernels stay as they are.
+"""
 _ROOTS = frozenset(
     (
         "keras.src.models.model.Model",
@@ -97,7 +100,7 @@ def _read(model: Model, name: str, ledger: Ledger) -> Graph:
     with growth():
         graph = Reader(model.source, name, ledger, model.inputs).read(model.outputs)
         graph.prune()
-        for step in _FINISHING:
+        for step in _FINISHING if graph.profile == "native" else ():
             step.run(graph, ledger)
         graph.prune()
     if found := errors(graph):

@@ -11,7 +11,7 @@ from qir.ir.attrs import Attr
 from qir.ir.dims import Dim
 from qir.ir.graph import Graph
 from qir.ir.node import Node as Made
-from qir.ir.node import Value
+from qir.ir.node import Stage, Value
 from qir.ir.origin import Origin
 from qir.ir.types import Array, TensorType
 from qir.ledger import Ledger
@@ -22,6 +22,7 @@ from .elements import element, name_of, shape_of, tensor
 from .graphdef import Node, Place, Source, in_order
 from .known import Known
 from .operators import OPS
+from .ranks import inferred_shape
 
 STEP = "read tensorflow"
 
@@ -93,6 +94,7 @@ class Reader:
         if kind is None:
             raise self.fail(node, f"is an input of {name_of(number)}, which is not read")
         stated = shape_of(node.attrs["shape"].shape) if "shape" in node.attrs else None
+        stated = inferred_shape(self.source, node.name) if stated is None else stated
         if stated is None:
             raise self.fail(node, "is an input of unknown rank; freeze the graph with its shape")
         made = self.graph.add(
@@ -137,6 +139,26 @@ class Reader:
         if op in MADE_TO and None in made.result.type.shape:
             self._state_sizes(made)
         return made
+
+    def add_group(
+        self,
+        node: Node,
+        stages: Sequence[Stage],
+        operands: Mapping[str, Value],
+        kind: TensorType,
+    ) -> Value:
+        """Adds what one fused kernel of the source computes."""
+        origins, name = [self.origin(node)], self.names(node, "group")
+        if len(stages) > 1:
+            made = self.graph.add_chain(stages, operands, kind, name=name, origins=origins)
+        else:
+            (one,) = stages
+            types = [kind]
+            made = self.graph.add(
+                one.op, operands, one.attrs, types=types, name=name, origins=origins
+            )
+        self.unnamed.add(made.result)
+        return made.result
 
     def _state_sizes(self, made: Made) -> None:
         """Writes sizes into a type that follow from constants and from shapes."""
