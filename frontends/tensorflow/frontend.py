@@ -79,7 +79,7 @@ class TensorFlowFrontend(Frontend):
         if path.is_dir() or path.suffix.lower() != ".pb":
             return _read(freeze_file(path), path.stem, ledger)
         found = open_graph(path)
-        outputs = {name: (name, index) for name, index in outputs_of(found)}
+        outputs = outputs_of(found)
         if not outputs:
             raise InputError(f"{path}: is a graph without outputs: each node feeds another")
         return _read(Model(found, {}, outputs), path.stem, ledger)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -16,6 +16,7 @@ from .messages import GRAPH
 Place: TypeAlias = "tuple[str, int]"
 """A result: the name of its node, and which of the node's results it is."""
 CALLS = frozenset(("PartitionedCall", "StatefulPartitionedCall"))
+LOOPS = frozenset(("While", "StatelessWhile"))
 _RESULTS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(
         ("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"),
@@ -176,26 +177,83 @@ def body_nodes(source: Source, function: Any, call: Node) -> tuple[list[Node], l
     return nodes, results
 
 
+def body_source(
+    source: Source, call: Node, attribute: str
+) -> tuple[Source, list[list[Place]], list[Place]]:
+    """Returns the nodes of a function that a node runs, the places of its arguments and results."""
+    name = call.attrs[attribute].func.name if attribute in call.attrs else ""
+    function = source.functions.get(name)
+    if function is None:
+        said = f"{call.op} {call.name} runs {name!r}, a function that the file lacks"
+        raise InputError(f"{source.name}: {said}")
+    args: list[Place] = [(f"{call.name}/{attribute}/{i}", 0) for i in range(len(call.inputs))]
+    held = call.attrs[attribute].func.attr
+    inner = Source(source.name, {}, source.functions, {})
+    inliner = _Inliner(inner)
+    nodes, results = body_nodes(source, function, Node(call.name, "", args, held))
+    for node in nodes:
+        inliner.add(node, 0)
+    for node in inner.nodes.values():
+        node.inputs = [inner.resolve(place) for place in node.inputs]
+    return inner, [[arg] for arg in args], [inner.resolve(place) for place in results]
+
+
 def _result_names(source: Source, op: str) -> tuple[str, ...]:
     if op in source.functions:
         return tuple(arg.name for arg in source.functions[op].signature.output_arg)
     return _RESULTS.get(op, ())
 
 
-def outputs_of(source: Source) -> list[Place]:
-    """Returns the results that no other node reads, in the order of the file."""
-    read = {name for node in source.nodes.values() for name, _ in node.inputs}
-    idle = ("Const", "Placeholder", "NoOp", "Assert")
-    return [
-        (node.name, 0)
+def outputs_of(source: Source) -> dict[str, Place]:
+    """Returns the results that no other node reads and that follow from an input, in file order.
+
+    One that a function computes has the name of its call.
+    """
+    readers: dict[str, list[str]] = {}
+    for node in source.nodes.values():
+        for name, _ in node.inputs:
+            readers.setdefault(name, []).append(node.name)
+    waiting = [n.name for n in source.nodes.values() if n.op.startswith("Placeholder")]
+    inputs = set(waiting)
+    reached = set(waiting)
+    while waiting:
+        more = [name for name in readers.get(waiting.pop(), ()) if name not in reached]
+        reached.update(more)
+        waiting += more
+    unread = [
+        node
         for node in source.nodes.values()
-        if node.name not in read and node.op not in idle
+        if node.name not in readers
+        and node.name not in inputs
+        and node.op not in ("NoOp", "Assert")
+        and not _hands_on(source, node)
     ]
+    following = [node for node in unread if node.name in reached]
+    last = {(node.name, 0): node.name for node in following or unread if node.op != "Const"}
+    for name, index in source.results:
+        place = source.resolve((name, index))
+        if place in last:
+            last[place] = f"{name}:{index}" if index else name
+    return {name: place for place, name in last.items()}
 
 
-def in_order(source: Source, outputs: list[Place]) -> Iterator[Node]:
-    """Yields the nodes that outputs hang on, operands first; InputError for a cycle."""
-    done: set[str] = set()
+def _hands_on(source: Source, node: Node) -> bool:
+    """Returns whether a node only gives a name to a result of the loop in whose scope it stands."""
+    if node.op != "Identity" or not node.inputs:
+        return False
+    of = node.inputs[0][0]
+    loop = source.nodes.get(of)
+    return loop is not None and loop.op in LOOPS and node.name.startswith(f"{of}/")
+
+
+def in_order(
+    source: Source, outputs: Sequence[Place], given: Collection[str] = ()
+) -> Iterator[Node]:
+    """Yields the nodes that outputs hang on, operands first; InputError for a cycle.
+
+    Nodes that are `given` are known already, and nothing that they hang on is looked for.
+    """
+    done: set[str] = set(given)
     for output, _ in outputs:
         waiting: list[tuple[str, Iterator[Place]]] = []
         path: set[str] = set()
@@ -215,5 +273,5 @@ def in_order(source: Source, outputs: list[Place]) -> Iterator[Node]:
                 path.discard(here)
                 done.add(here)
                 yield source.nodes[here]
-            elif name not in source.nodes:
+            elif name not in source.nodes and name not in done:
                 raise InputError(f"{source.name}: {here} reads {name!r}, which the file lacks")

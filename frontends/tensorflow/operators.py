@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from qir.ir.node import Value
-
 from . import (
     convolution,
     creation,
     elementwise,
     indexing,
     kernels,
+    loops,
     movement,
     normalization,
     products,
@@ -22,12 +21,13 @@ from . import (
 )
 from .call import Call
 
-OPS: dict[str, Callable[[Call], Value | Sequence[Value]]] = {
+OPS: dict[str, Callable[[Call], loops.Held | Sequence[loops.Held]]] = {
     **convolution.OPS,
     **creation.OPS,
     **elementwise.OPS,
     **indexing.OPS,
     **kernels.OPS,
+    **loops.OPS,
     **movement.OPS,
     **normalization.OPS,
     **products.OPS,

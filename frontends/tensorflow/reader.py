@@ -17,29 +17,39 @@ from qir.ir.types import Array, TensorType
 from qir.ledger import Ledger
 from qir.passes.fold_shapes import MADE_TO, made_to
 
+from . import loops
 from .call import Call, Keep
 from .elements import element, name_of, shape_of, tensor
-from .graphdef import Node, Place, Source, in_order
+from .frames import LOOP, join_frames
+from .graphdef import LOOPS, Node, Place, Source, in_order
 from .known import Known
 from .operators import OPS
 from .ranks import inferred_shape
 
-STEP = "read tensorflow"
+_LOOPS = LOOPS | {LOOP}
+_WITH_LISTS = frozenset((*loops.OPS, "Identity"))
+"""Ops that may read lists of tensors."""
 
 
 class Reader:
     """The graph that is built, and what each result of the source has become in it."""
 
     def __init__(
-        self, source: Source, name: str, ledger: Ledger, inputs: Mapping[str, str] | None = None
+        self,
+        source: Source,
+        name: str,
+        ledger: Ledger,
+        inputs: Mapping[str, str] | None = None,
+        graph: Graph | None = None,
     ) -> None:
         self.source = source
         self.inputs = inputs or {}
         """By node that is an input: what the model calls it."""
-        self.graph = Graph(name)
+        self.graph = Graph(name) if graph is None else graph
         self.ledger = ledger
         self.known = Known()
-        self.found: dict[Place, Value] = {}
+        self.found: dict[Place, loops.Held] = {}
+        self.loops: dict[str, loops.Loop] = {}
         self.unnamed: set[Value] = set()
         """Values that may still take the name of the node whose result they are."""
 
@@ -49,6 +59,7 @@ class Reader:
         for name, (held, _) in places.items():
             if held not in self.source.nodes:
                 raise InputError(f"{self.source.name}: output {name} names no node of the file")
+        self.loops = join_frames(self.source)
         nodes = list(in_order(self.source, list(places.values())))
         reached = {node.name for node in nodes}
         for node in self.source.nodes.values():
@@ -60,11 +71,24 @@ class Reader:
         self.graph.add("output", {name: self._result(at) for name, at in places.items()})
         return self.graph
 
+    def read_places(self, places: Sequence[Place]) -> list[loops.Held]:
+        """Reads what results of a body hang on, its arguments being known, and returns them."""
+        given = {name for name, _ in self.found}
+        for node in in_order(self.source, places, given):
+            self._read(node)
+        return [self.found[place] for place in places]
+
     def _read(self, node: Node) -> None:
         if node.op == "Const":
             self.found[node.name, 0] = self._constant(node)
             return
-        call = Call(self, node, [self._operand(node, place) for place in node.inputs])
+        if node.op in _LOOPS:
+            self._set(node, self._loop(node))
+            return
+        operands = [self.held(node, place) for place in node.inputs]
+        call = Call(self, node, operands)  # type: ignore[arg-type]
+        if node.op not in _WITH_LISTS and not all(isinstance(held, Value) for held in operands):
+            raise self.fail(node, "reads a list of tensors, which it cannot")
         handler = OPS.get(node.op)
         if handler is None:
             raise self.fail(node, "is no op that is read")
@@ -72,12 +96,23 @@ class Reader:
             made = handler(call)
         except (Keep, TypeRuleError) as why:
             raise self.fail(node, f"is not read: {why}") from why
-        results = [made] if isinstance(made, Value) else list(made)
-        for index, value in enumerate(results):
-            self.found[node.name, index] = value
-            self._name(value, f"{node.name}:{index}" if index else node.name)
+        self._set(node, list(made) if isinstance(made, Sequence) else [made])
 
-    def _operand(self, node: Node, place: Place) -> Value:
+    def _set(self, node: Node, results: Sequence[loops.Held]) -> None:
+        for index, held in enumerate(results):
+            self.found[node.name, index] = held
+            if isinstance(held, Value):
+                self._name(held, f"{node.name}:{index}" if index else node.name)
+
+    def _loop(self, node: Node) -> list[loops.Held]:
+        loop = self.loops.get(node.name) or loops.of_functions(self.source, node)
+        try:
+            return loops.read(self, node, loop)
+        except (Keep, TypeRuleError) as why:
+            raise self.fail(node, f"is not read: {why}") from why
+
+    def held(self, node: Node, place: Place) -> loops.Held:
+        """Returns an operand of a node, which may be a list of tensors."""
         if place not in self.found:
             said = f"reads result {place[1]} of {place[0]}, which is not read"
             raise self.fail(node, said)
@@ -86,7 +121,10 @@ class Reader:
     def _result(self, place: Place) -> Value:
         if place not in self.found:
             raise InputError(f"{self.source.name}: {place[0]} has no result {place[1]}")
-        return self.found[place]
+        found = self.found[place]
+        if not isinstance(found, Value):
+            raise InputError(f"{self.source.name}: output {place[0]} is a list of tensors")
+        return found
 
     def _input(self, node: Node) -> Value:
         number = node.attrs["dtype"].type
@@ -139,6 +177,16 @@ class Reader:
         if op in MADE_TO and None in made.result.type.shape:
             self._state_sizes(made)
         return made
+
+    def add_control(
+        self, node: Node, op: str, operands: Mapping[str, Value], bodies: Mapping[str, Graph]
+    ) -> Sequence[Value]:
+        """Adds an op that holds bodies; returns its results."""
+        name = self.names(node, op)
+        origins = [self.origin(node)]
+        made = self.graph.add(op, operands, name=name, origins=origins, bodies=bodies)
+        self.unnamed.update(made.results)
+        return made.results
 
     def add_group(
         self,

@@ -26,8 +26,8 @@ def _draw(*shape: int, span: float = 1.0) -> Array:
 
 def _lstm() -> tuple[Any, Array]:
     x = layers.Input((9, 6))
-    y = layers.LSTM(8, return_sequences=True, unroll=True)(x)
-    y = layers.LSTM(5, unroll=True)(y)
+    y = layers.Bidirectional(layers.LSTM(8, return_sequences=True))(x)
+    y = layers.GRU(5)(layers.LSTM(7, return_sequences=True, unroll=True)(y))
     return tf.keras.Model(x, layers.Dense(4)(y)), _draw(3, 9, 6)
 
 
