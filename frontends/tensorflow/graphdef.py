@@ -100,6 +100,9 @@ def source_from(proto: Any, name: str) -> Source:
         inliner.add(_node(node, name), 0)
     for node in source.nodes.values():
         node.inputs = [source.resolve(place) for place in node.inputs]
+        lost = next((operand for operand, _ in node.inputs if operand not in source.nodes), None)
+        if lost is not None:
+            raise InputError(f"{name}: {node.name} reads {lost!r}, which the file lacks")
     return source
 
 

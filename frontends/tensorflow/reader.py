@@ -91,7 +91,7 @@ class Reader:
             raise self.fail(node, "reads a list of tensors, which it cannot")
         handler = OPS.get(node.op)
         if handler is None:
-            raise self.fail(node, "is no op that is read")
+            raise self.fail(node, "is no op that is read; cut it off, or freeze a part without it")
         try:
             made = handler(call)
         except (Keep, TypeRuleError) as why:
