@@ -45,8 +45,11 @@ def of_keras(model: Any) -> Frozen:
         raise ValueError("the model has no known inputs; call it once, or build it with a shape")
     specs = [tf.TensorSpec(x.shape, x.dtype, name=x.name.split(":")[0]) for x in model.inputs]
 
+    given = _structure(model)
+
     def call(*xs: Any) -> Any:
-        held = tf.nest.pack_sequence_as(model.input, list(xs)) if nested(model.input) else xs[0]
+        nested = isinstance(given, (list, tuple, dict))
+        held = tf.nest.pack_sequence_as(given, list(xs)) if nested else xs[0]
         return model(held, training=False)
 
     names = getattr(model, "output_names", None) or ()
@@ -55,9 +58,12 @@ def of_keras(model: Any) -> Frozen:
     return frozen(tf.function(call).get_concrete_function(*specs), [str(n) for n in names])
 
 
-def nested(structure: Any) -> bool:
-    """Returns whether inputs are a list, tuple or dict of tensors."""
-    return isinstance(structure, (list, tuple, dict))
+def _structure(model: Any) -> Any:
+    """Returns the inputs of a model as it takes them: one, or a list, tuple or dict of them."""
+    try:
+        return model.input
+    except AttributeError:  # a Sequential that was never called
+        return model.inputs[0] if len(model.inputs) == 1 else model.inputs
 
 
 def of_saved_model(folder: Path) -> Frozen:

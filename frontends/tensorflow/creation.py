@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 
 import numpy as np
 
@@ -51,7 +52,7 @@ def _fill(call: Call) -> Value:
     if held is None:
         return call.add("expand", {"x": value, "shape": as_i64(call, shape)})
     one = held.data.reshape(1)
-    if sizes is not None and np.prod(sizes, dtype=np.float64) <= MOST:
+    if sizes is not None and prod(int(s) for s in sizes) <= MOST:
         return call.constant(np.broadcast_to(one, tuple(int(s) for s in sizes)).copy(), "filled")
     return _filled(call, as_i64(call, shape), Array(one, TensorType((1,), held.type.dtype)))
 

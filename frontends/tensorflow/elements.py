@@ -88,16 +88,17 @@ def tensor(proto: Any, place: str) -> NDArray[np.generic]:
             held = len(proto.tensor_content)
             raise InputError(f"{place} has the shape {list(shape)} and {held} bytes of elements")
         return np.frombuffer(proto.tensor_content, kind).reshape(shape)
-    held = np.asarray(getattr(proto, _FIELDS[number]))
-    if held.size > count or (not held.size and count):
-        if held.size:
-            raise InputError(f"{place} has {held.size} elements for the shape {list(shape)}")
+    values = np.asarray(getattr(proto, _FIELDS[number]))
+    if values.size > count or (not values.size and count):
+        if values.size:
+            raise InputError(f"{place} has {values.size} elements for the shape {list(shape)}")
         return np.zeros(shape, kind)
+    found: NDArray[np.generic]
     if _FIELDS[number] == "half_val":
-        bits = held.astype(np.uint16)
+        bits = values.astype(np.uint16)
         found = bits.view(ml_dtypes.bfloat16 if name == "bf16" else np.float16)
     else:
-        found = held.astype(kind)
+        found = values.astype(kind)
     if found.size < count:
         found = np.concatenate([found, np.repeat(found[-1:], count - found.size)])
     return found.reshape(shape)

@@ -54,7 +54,8 @@ def freeze_object(model: object) -> Model:
         keras = hasattr(model, "layers")
         graph, names = child.of_keras(model) if keras else child.frozen(model)
     except Exception as error:  # the user's own layers run here
-        said = next((s.strip() for s in str(error).splitlines() if s.strip()), "")
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        said = lines[-1] if lines else type(error).__name__  # the trace of the layers comes first
         raise InputError(f"{name}: TensorFlow does not freeze it: {said}") from error
     return _model(graph, names, name)
 

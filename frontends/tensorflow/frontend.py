@@ -19,16 +19,20 @@ from qir.passes.fold_constants import FoldConstants
 from qir.passes.fold_shapes import FoldShapes
 from qir.passes.layout import Layout
 from qir.passes.recover import Recover
+from qir.rewrite.rewriting import PatternPass
 
 from .freezing import Model, freeze_file, freeze_object
 from .graphdef import looks_like_graph, open_graph, outputs_of
 from .reader import Reader
+from .samples import write
 
 
 @dataclass(frozen=True)
-class _ConvolutionBias(FoldBias):
+class _ConvolutionBias(PatternPass):
     """Makes a constant that is added to a convolution its bias."""
 
+    name = FoldBias.name
+    tolerance = FoldBias.tolerance
     rewrites = FoldBias.rewrites[:1]
 
 
@@ -93,6 +97,10 @@ class TensorFlowFrontend(Frontend):
         name = getattr(source, "name", "") or type(source).__name__
         return _read(freeze_object(source), str(name), ledger)
 
+    def samples(self, folder: Path) -> Sequence[Path]:
+        """Writes a convolutional network and one that works element by element."""
+        return write(folder)
+
 
 @np.errstate(all="ignore")  # numbers that are none are told in words, and need no warnings
 def _read(model: Model, name: str, ledger: Ledger) -> Graph:
@@ -103,6 +111,14 @@ def _read(model: Model, name: str, ledger: Ledger) -> Graph:
         for step in _FINISHING if graph.profile == "native" else ():
             step.run(graph, ledger)
         graph.prune()
+        _name_origins(graph)
     if found := errors(graph):
         raise InputError(f"{model.source.name}: {found[0]}")
     return graph
+
+
+def _name_origins(graph: Graph) -> None:
+    """Gives transposes that were put in the origin of what they read."""
+    for node in graph:
+        if not node.origins and node.operands and node.op != "output":
+            graph.set_origins(node, next(iter(node.operands.values())).node.origins)

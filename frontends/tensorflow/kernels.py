@@ -251,7 +251,7 @@ def _result_range(
         found = _range(call, places["result.range"])
         return found, found.type(_storage(call, _OUT[call.node.op]))
     unit = ((x.reach / F(level)).astype(F) * (w.reach / F(127)).astype(F)).astype(F)
-    most = F([unit.max()])
+    most = np.asarray([unit.max()], F)
     whole = Range(-most * F(2.0**31), most * F(2.0**31))
     return whole, whole.type("i32")
 

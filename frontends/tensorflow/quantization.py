@@ -35,7 +35,8 @@ def _fake(call: Call) -> Value:
     """Reads FakeQuantWithMinMaxArgs, Vars and VarsPerChannel."""
     bits, narrow = call.whole("num_bits", 8), call.flag("narrow_range")
     if call.node.op == "FakeQuantWithMinMaxArgs":
-        low, high = F([call.real("min", -6.0)]), F([call.real("max", 6.0)])
+        ends = [call.real("min", -6.0)], [call.real("max", 6.0)]
+        low, high = (np.asarray(end, F) for end in ends)
     else:
         low, high = (call.known(i).astype(F).reshape(-1) for i in (1, 2))
     bounds = (int(narrow), 2**bits - 1)

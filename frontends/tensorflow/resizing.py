@@ -12,12 +12,13 @@ from .call import Call
 
 def _coordinates(call: Call, nearest: bool) -> dict[str, Attr]:
     if call.flag("align_corners"):
-        found: dict[str, Attr] = {"coordinates": "align_corners"}
-        return found | {"rounding": "round_prefer_ceil"} if nearest else found
-    if call.flag("half_pixel_centers"):
-        place = "tf_half_pixel_for_nn" if nearest else "half_pixel"
-        return {"coordinates": place} | ({"rounding": "floor"} if nearest else {})
-    return {"coordinates": "asymmetric"} | ({"rounding": "floor"} if nearest else {})
+        place, rounding = "align_corners", "round_prefer_ceil"
+    elif call.flag("half_pixel_centers"):
+        place, rounding = "tf_half_pixel_for_nn" if nearest else "half_pixel", "floor"
+    else:
+        place, rounding = "asymmetric", "floor"
+    found: dict[str, Attr] = {"coordinates": place}
+    return {**found, "rounding": rounding} if nearest else found
 
 
 def _nearest(call: Call) -> Value:

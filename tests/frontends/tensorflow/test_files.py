@@ -182,7 +182,7 @@ def rank(proto: Any) -> None:
     node.attr["strides"].list.i[:] = [1, 0, 1]
 
 
-DAMAGES = {
+DAMAGES: dict[Callable[[Any], None], str] = {
     cycle: "node Relu hangs on its own result|node Conv2D hangs on its own result",
     missing: "Relu reads 'nowhere', which the file lacks",
     function: "PartitionedCall Relu calls 'gone', a function that the file lacks",

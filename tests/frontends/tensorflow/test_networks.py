@@ -78,12 +78,12 @@ def test_files_of_keras_are_frozen_in_a_child(kind: str, tmp_path: Path) -> None
 
 
 def test_signatures_keep_their_names(tmp_path: Path) -> None:
-    class Two(tf.Module):
+    class Two(tf.Module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.w = tf.Variable([[1.0, 2.0], [3.0, 4.0]])
 
-        @tf.function(input_signature=[tf.TensorSpec((None, 2), name="features")])
+        @tf.function(input_signature=[tf.TensorSpec((None, 2), name="features")])  # type: ignore[untyped-decorator]
         def serve(self, features: tf.Tensor) -> dict[str, tf.Tensor]:
             made = tf.matmul(features, self.w)
             return {"twice": 2.0 * made, "once": made}

@@ -32,7 +32,7 @@ def ranges() -> tuple[np.ndarray, np.ndarray]:
 
 def quant(graph: object) -> QuantType:
     (node,) = [n for n in graph if n.op == "quantize"]  # type: ignore[attr-defined]
-    found = node.result.type.quant
+    found: QuantType | None = node.result.type.quant
     assert found is not None
     return found
 
