@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from qir.errors import InputError
 
@@ -17,6 +17,7 @@ Place: TypeAlias = "tuple[str, int]"
 """A result: the name of its node, and which of the node's results it is."""
 CALLS = frozenset(("PartitionedCall", "StatefulPartitionedCall"))
 LOOPS = frozenset(("While", "StatelessWhile"))
+BRANCHES = frozenset(("If", "StatelessIf"))
 _RESULTS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(
         ("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"),
@@ -241,12 +242,12 @@ def outputs_of(source: Source) -> dict[str, Place]:
 
 
 def _hands_on(source: Source, node: Node) -> bool:
-    """Returns whether a node only gives a name to a result of the loop in whose scope it stands."""
+    """Returns whether a node only names a result of the loop or branch in whose scope it is."""
     if node.op != "Identity" or not node.inputs:
         return False
     of = node.inputs[0][0]
     loop = source.nodes.get(of)
-    return loop is not None and loop.op in LOOPS and node.name.startswith(f"{of}/")
+    return loop is not None and loop.op in LOOPS | BRANCHES and node.name.startswith(f"{of}/")
 
 
 def in_order(

@@ -17,16 +17,16 @@ from qir.ir.types import Array, TensorType
 from qir.ledger import Ledger
 from qir.passes.fold_shapes import MADE_TO, made_to
 
-from . import loops
+from . import branches, loops
 from .call import Call, Keep
 from .elements import element, name_of, shape_of, tensor
 from .frames import LOOP, join_frames
-from .graphdef import LOOPS, Node, Place, Source, in_order
+from .graphdef import BRANCHES, LOOPS, Node, Place, Source, in_order
 from .known import Known
 from .operators import OPS
 from .ranks import inferred_shape
 
-_LOOPS = LOOPS | {LOOP}
+_CONTROL = LOOPS | BRANCHES | {LOOP}
 _WITH_LISTS = frozenset((*loops.OPS, "Identity"))
 """Ops that may read lists of tensors."""
 
@@ -82,8 +82,8 @@ class Reader:
         if node.op == "Const":
             self.found[node.name, 0] = self._constant(node)
             return
-        if node.op in _LOOPS:
-            self._set(node, self._loop(node))
+        if node.op in _CONTROL:
+            self._set(node, self._control(node))
             return
         operands = [self.held(node, place) for place in node.inputs]
         call = Call(self, node, operands)  # type: ignore[arg-type]
@@ -104,9 +104,11 @@ class Reader:
             if isinstance(held, Value):
                 self._name(held, f"{node.name}:{index}" if index else node.name)
 
-    def _loop(self, node: Node) -> list[loops.Held]:
-        loop = self.loops.get(node.name) or loops.of_functions(self.source, node)
+    def _control(self, node: Node) -> list[loops.Held]:
         try:
+            if node.op in BRANCHES:
+                return branches.read(self, node)
+            loop = self.loops.get(node.name) or loops.of_functions(self.source, node)
             return loops.read(self, node, loop)
         except (Keep, TypeRuleError) as why:
             raise self.fail(node, f"is not read: {why}") from why

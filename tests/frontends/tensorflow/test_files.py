@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import pytest
 import tensorflow as tf
-from google.protobuf.descriptor import Descriptor
+from google.protobuf.descriptor import Descriptor  # type: ignore[import-untyped]
 from tensorflow.core.framework import graph_pb2
 
 import qir

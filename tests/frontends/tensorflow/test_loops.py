@@ -81,6 +81,19 @@ def test_a_loop_computes_what_tensorflow_computes(
     assert [why for ours, theirs in pairs if (why := difference(ours, theirs, 1e-5))] == []
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_branch_computes_what_tensorflow_computes(sign: int, tmp_path: Path) -> None:
+    def either(x: Any) -> Any:
+        return tf.cond(tf.reduce_sum(x) > 0, lambda: (tf.tanh(x[0] @ W), x), lambda: (x[1], x * 2))
+
+    x = np.abs(X) * np.float32(sign)
+    proto, wanted = built(either, (x,))
+    graph = qir.load(saved(proto, tmp_path / "g.pb"))
+    assert sum(node.op == "if" for node in graph) == 1
+    pairs = zip(computed(graph, (x,)), wanted, strict=True)
+    assert [why for ours, theirs in pairs if (why := difference(ours, theirs, 1e-5))] == []
+
+
 def test_a_list_that_is_written_out_of_order_is_refused_by_name(tmp_path: Path) -> None:
     proto, _ = built(backwards, (X,))
     with pytest.raises(InputError, match=r"g\.pb: \S+ while\S* is not read: its list . is not"):
