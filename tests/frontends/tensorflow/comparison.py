@@ -18,14 +18,17 @@ _SPREAD = "out"
 
 
 def built(
-    function: Callable[..., Any], inputs: Sequence[Array], *, open_batch: bool = False
+    function: Callable[..., Any], inputs: Sequence[Array], *, open_axes: int = 0
 ) -> tuple[Any, list[Array]]:
-    """Returns the GraphDef of a function and what TensorFlow computes for the inputs."""
+    """Returns the GraphDef of a function and what TensorFlow computes for the inputs.
+
+    The sizes of the first `open_axes` axes of inputs are not stated.
+    """
     graph = tf.Graph()
     with graph.as_default():
         fed = []
         for i, x in enumerate(inputs):
-            shape = (None, *x.shape[1:]) if open_batch else x.shape
+            shape = (*(None,) * open_axes, *x.shape[open_axes:])
             fed.append(tf.compat.v1.placeholder(x.dtype, shape, f"x{i}"))
         made = function(*fed)
         results = list(made) if isinstance(made, (list, tuple)) else [made]

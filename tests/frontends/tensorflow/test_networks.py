@@ -40,6 +40,22 @@ def test_a_network_computes_what_tensorflow_computes(name: str, tmp_path: Path) 
         assert difference(computed(graph, x), wanted, NEAR) == ""
 
 
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "name",
+    "ConvNeXtTiny DenseNet121 EfficientNetV2B0 InceptionResNetV2 InceptionV3 MobileNetV2"
+    " NASNetMobile ResNet50V2 VGG16 Xception".split(),
+)
+def test_a_network_of_keras_applications_computes_the_same(name: str) -> None:
+    tf.keras.backend.clear_session()
+    tf.keras.utils.set_random_seed(7)
+    build = getattr(tf.keras.applications, name)
+    model = build(input_shape=(96, 96, 3), weights=None, classes=10)
+    x = np.random.default_rng(7).uniform(-1, 1, (1, 96, 96, 3)).astype(np.float32)
+    wanted = np.asarray(model(x, training=False))
+    assert difference(computed(qir.load(model), x), wanted, NEAR) == ""
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_network_is_quantized_for_onnxruntime(name: str, tmp_path: Path) -> None:
     model, x, wanted = network(name)
@@ -64,7 +80,7 @@ def test_convolutions_of_keras_take_their_batch_norm_in() -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", ["keras", pytest.param("h5", marks=pytest.mark.slow), "saved_model"]
+    "kind", ["keras", *(pytest.param(k, marks=pytest.mark.long) for k in ("h5", "saved_model"))]
 )
 def test_files_of_keras_are_frozen_in_a_child(kind: str, tmp_path: Path) -> None:
     model, x, wanted = network("lstm")
