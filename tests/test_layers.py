@@ -57,11 +57,12 @@ MORE_LIBRARIES = {"cli": {"click", "rich"}, "inspect": {"rich"}, "testing": {"hy
 FRAMEWORKS = {"mxnet", "onnx", "onnxruntime", "tensorflow", "torch"}
 
 # A plugin's one framework; onnxruntime runs what onnx writes. Formats of mxnet and ipex need none:
-# only the programs that their probes start in another Python have them.
+# only the programs that their probes start in another Python have them. `google` is protobuf,
+# which onnx brings.
 PLUGINS = {
     "frontends.onnx": {"onnx", "onnxruntime"},
     "frontends.torch": {"torch"},
-    "frontends.tensorflow": {"tensorflow"},
+    "frontends.tensorflow": {"google", "tensorflow"},
     "frontends.mxnet": set[str](),
     "backends.onnx": {"onnx", "onnxruntime", "qonnx"},
     "backends.cpu": set[str](),

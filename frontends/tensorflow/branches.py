@@ -1,0 +1,61 @@
+"""Branches: `If` with its two functions becomes `if`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from qir.ir.dtype import BOOL
+from qir.ir.graph import Graph
+from qir.ir.node import Value
+
+from .call import Keep
+from .graphdef import Node, body_source
+from .loops import Held
+
+if TYPE_CHECKING:
+    from .reader import Reader
+
+_BODIES = {"then": "then_branch", "else": "else_branch"}
+
+
+def read(reader: Reader, node: Node) -> list[Held]:
+    """Adds a branch and returns its results."""
+    condition, *given = [reader.held(node, place) for place in node.inputs]
+    if not isinstance(condition, Value) or condition.type.dtype != BOOL or condition.type.rank:
+        raise Keep("its condition is no single truth value")
+    call = Node(node.name, node.op, node.inputs[1:], node.attrs)
+    bodies = {
+        name: _body(reader, call, name, attribute, given) for name, attribute in _BODIES.items()
+    }
+    outside = [value for value in given if _is_outside(value)]
+    operands = {"cond": condition}
+    operands |= {f"xs.{i}": v for i, v in enumerate(outside) if isinstance(v, Value)}
+    return list(reader.add_control(node, "if", operands, bodies))
+
+
+def _is_outside(held: Held) -> bool:
+    """Returns whether a body takes a value as an input: constants it has itself."""
+    return isinstance(held, Value) and held.constant is None
+
+
+def _body(reader: Reader, call: Node, name: str, attribute: str, given: list[Held]) -> Graph:
+    source, args, results = body_source(reader.source, call, attribute)
+    graph = Graph(name, profile="")
+    inner = type(reader)(source, name, reader.ledger, graph=graph)
+    for index, held in enumerate(given):
+        if not isinstance(held, Value):
+            inner.found[args[index][0]] = held
+        elif _is_outside(held):
+            made = graph.add("input", types=[held.type], name=f"given_{index}").result
+            inner.found[args[index][0]] = made
+    for index, held in enumerate(given):
+        if isinstance(held, Value) and held.constant is not None:
+            made = graph.constant(held.constant, name=f"constant_{index}")
+            inner.found[args[index][0]] = made
+    outputs = {}
+    for index, held in enumerate(inner.read_places(results)):
+        if not isinstance(held, Value):
+            raise Keep("a branch gives back a list of tensors")
+        outputs[f"result_{index}"] = held
+    graph.add("output", outputs)
+    return graph

@@ -1,0 +1,125 @@
+"""Freezes models by TensorFlow: variables become constants, functions are inlined.
+
+Run as a process of its own for files, so that TensorFlow's messages, aborts and import time stay
+out of the caller's: `python -m qir.frontends.tensorflow.child source folder`. The folder gets
+`graph.pb` and `names.json`. Models in memory are frozen where they are, with the same functions.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
+
+_DEFAULT = "serving_default"
+Frozen = tuple[bytes, dict[str, list[tuple[str, str]]]]
+"""A serialized GraphDef; the names of inputs and outputs, each with its tensor in the graph."""
+
+
+def frozen(concrete: Any, results: Sequence[str] = ()) -> Frozen:
+    """Returns a concrete function without variables."""
+    made = convert_variables_to_constants_v2(
+        concrete, lower_control_flow=False, aggressive_inlining=True
+    )
+    inputs = [(t.op.name, t.name) for t in made.inputs if t.dtype != tf.resource]
+    tensors = [t.name for t in made.outputs]
+    names = list(results) if len(results) == len(tensors) else _short(tensors)
+    outputs = list(zip(names, tensors, strict=True))
+    return made.graph.as_graph_def().SerializeToString(), {"inputs": inputs, "outputs": outputs}
+
+
+def _short(tensors: Sequence[str]) -> list[str]:
+    if len(tensors) == 1:
+        return ["output"]
+    return [f"output_{i}" for i in range(len(tensors))]
+
+
+def of_keras(model: Any) -> Frozen:
+    """Returns a Keras model in inference; ValueError for one that was never built."""
+    if not getattr(model, "inputs", None):
+        raise ValueError("the model has no known inputs; call it once, or build it with a shape")
+    specs = [tf.TensorSpec(x.shape, x.dtype, name=x.name.split(":")[0]) for x in model.inputs]
+
+    given = _structure(model)
+
+    def call(*xs: Any) -> Any:
+        nested = isinstance(given, (list, tuple, dict))
+        held = tf.nest.pack_sequence_as(given, list(xs)) if nested else xs[0]
+        return model(held, training=False)
+
+    names = getattr(model, "output_names", None) or ()
+    if len({str(n) for n in names}) < len(names):
+        names = ()
+    return frozen(tf.function(call).get_concrete_function(*specs), [str(n) for n in names])
+
+
+def _structure(model: Any) -> Any:
+    """Returns the inputs of a model as it takes them: one, or a list, tuple or dict of them."""
+    try:
+        return model.input
+    except AttributeError:  # a Sequential that was never called
+        return model.inputs[0] if len(model.inputs) == 1 else model.inputs
+
+
+def of_saved_model(folder: Path) -> Frozen:
+    """Returns the serving signature of a SavedModel, or its only one."""
+    try:
+        loaded = tf.saved_model.load(str(folder))
+    except Exception as error:  # such as optimizer state that this version does not know
+        return _by_session(folder, error)
+    signatures = dict(loaded.signatures)
+    if not signatures:
+        raise ValueError("it has no signature; save it with signatures={'serving_default': f}")
+    if _DEFAULT not in signatures and len(signatures) > 1:
+        raise ValueError(f"its signatures are {', '.join(sorted(signatures))}; none is {_DEFAULT}")
+    concrete = signatures.get(_DEFAULT) or next(iter(signatures.values()))
+    return frozen(concrete, sorted(concrete.structured_outputs))
+
+
+def _by_session(folder: Path, error: Exception) -> Frozen:
+    """Returns a SavedModel frozen by the loader of TensorFlow 1."""
+    v1 = tf.compat.v1
+    with v1.Session(graph=tf.Graph()) as session:
+        try:
+            meta = v1.saved_model.load(session, ["serve"], str(folder))
+        except Exception:
+            raise error from None
+        if _DEFAULT not in meta.signature_def:
+            raise ValueError(f"its signatures are {', '.join(sorted(meta.signature_def))}")
+        signature = meta.signature_def[_DEFAULT]
+        inputs = sorted((t.name.split(":")[0], t.name) for t in signature.inputs.values())
+        outputs = sorted((name, t.name) for name, t in signature.outputs.items())
+        nodes = [tensor.split(":")[0] for _, tensor in outputs]
+        graph = v1.graph_util.convert_variables_to_constants(
+            session, session.graph.as_graph_def(), nodes
+        )
+    return graph.SerializeToString(), {"inputs": inputs, "outputs": outputs}
+
+
+def of_file(path: Path) -> Frozen:
+    """Returns a model that Keras or TensorFlow wrote; code that a file holds is not run."""
+    if path.is_dir():
+        return of_saved_model(path)
+    return of_keras(tf.keras.models.load_model(str(path), compile=False, safe_mode=True))
+
+
+def main(source: str, folder: str) -> int:
+    """Freezes a file into a folder; prints one line and returns 1 where that fails."""
+    try:
+        graph, names = of_file(Path(source))
+    except Exception as error:  # TensorFlow and Keras raise what they like
+        said = next((s.strip() for s in str(error).splitlines() if s.strip()), "")
+        sys.stderr.write(f"\n{said or type(error).__name__}\n")
+        return 1
+    Path(folder, "graph.pb").write_bytes(graph)
+    Path(folder, "names.json").write_text(json.dumps(names), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:3]))

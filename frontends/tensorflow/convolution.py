@@ -1,0 +1,187 @@
+"""Convolutions, depthwise and transposed ones, and pooling."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from qir.ir.attrs import Attr
+from qir.ir.node import Value
+
+from .call import Call, Keep
+from .windows import FIRST, LAST, images, pads, same, transposed
+
+
+def _conv2d(call: Call) -> Value:
+    x, w, where = call[0], call[1], images(call)
+    height, width, each, _ = _sizes(call, 1)
+    stride = where.sides(call, "strides")
+    dilation = where.sides(call, "dilations", (1, 1, 1, 1))
+    channels = x.type.shape[where.channels]
+    if not isinstance(channels, int):
+        raise Keep("the number of its channels is not known")
+    sizes = [x.type.shape[axis] for axis in where.axes]
+    attrs: dict[str, Attr] = {
+        "stride": stride,
+        "pad": pads(call, where, sizes, (height, width), stride, dilation),
+        "dilation": dilation,
+        "groups": channels // each if each else 1,
+        "layout": where.layout,
+    }
+    return call.add("conv2d", {"x": x, "w": transposed(call, w, (3, 2, 0, 1), "weights")}, attrs)
+
+
+def _sizes(call: Call, index: int) -> tuple[int, ...]:
+    """Returns the sizes of an operand, all of which must be known."""
+    found = [size for size in call.shape(index) if isinstance(size, int)]
+    if len(found) != call.rank(index):
+        raise Keep(f"the sizes of its input {index} are not known")
+    return tuple(found)
+
+
+def _depthwise(call: Call) -> Value:
+    x, w, where = call[0], call[1], images(call)
+    height, width, channels, times = _sizes(call, 1)
+    stride = where.sides(call, "strides")
+    dilation = where.sides(call, "dilations", (1, 1, 1, 1))
+    sizes = [x.type.shape[axis] for axis in where.axes]
+    # the filter is [height, width, channel, multiplier]; results go channel by channel
+    turned = transposed(call, w, (2, 3, 0, 1), "weights")
+    shape = (channels * times, 1, height, width)
+    held = turned.constant
+    if held is not None:
+        turned = call.constant(held.data.reshape(shape), "weights")
+    else:
+        turned = call.add("reshape", {"x": turned, "shape": call.row(shape)})
+    attrs: dict[str, Attr] = {
+        "stride": stride,
+        "pad": pads(call, where, sizes, (height, width), stride, dilation),
+        "dilation": dilation,
+        "groups": channels,
+        "layout": where.layout,
+    }
+    return call.add("conv2d", {"x": x, "w": turned}, attrs)
+
+
+def _transposed_conv(call: Call) -> Value:
+    """Reads Conv2DBackpropInput: output sizes, filter [height, width, out, in], and the data."""
+    x, w, where = call[2], call[1], images(call)
+    height, width, _, _ = _sizes(call, 1)
+    stride = where.sides(call, "strides")
+    dilation = where.sides(call, "dilations", (1, 1, 1, 1))
+    wanted = call.reader.known.sizes(call[0])
+    if wanted is None:
+        raise Keep("the sizes of its result are computed while the network runs")
+    made = [wanted.tolist()[axis] for axis in where.axes]
+    if not all(isinstance(size, int) for size in made):
+        raise Keep("the sizes of its result are not known; state the sizes of the input")
+    padding = pads(call, where, made, (height, width), stride, dilation)
+    more = []
+    for i, axis in enumerate(where.axes):
+        size = x.type.shape[axis]
+        if not isinstance(size, int):
+            raise Keep("the sizes of its data are not known; state the sizes of the input")
+        span = ((height, width)[i] - 1) * dilation[i] + 1
+        more.append(made[i] - ((size - 1) * stride[i] + span - padding[i] - padding[i + 2]))
+    if min(more) < 0:
+        raise Keep(f"its result of {made} does not follow from its data")
+    if where.layout == LAST:
+        x = call.add("transpose", {"x": x}, {"perm": (0, 3, 1, 2)})
+    attrs: dict[str, Attr] = {
+        "stride": stride,
+        "pad": padding,
+        "dilation": dilation,
+        "output_pad": tuple(more),
+    }
+    weights = transposed(call, w, (3, 2, 0, 1), "weights")
+    y = call.add("conv_transpose2d", {"x": x, "w": weights}, attrs)
+    return y if where.layout == FIRST else call.add("transpose", {"x": y}, {"perm": (0, 2, 3, 1)})
+
+
+def _conv3d(call: Call) -> Value:
+    x, w = call[0], call[1]
+    layout = call.text("data_format", "NDHWC")
+    axes = (1, 2, 3) if layout == "NDHWC" else (2, 3, 4)
+    kernel = _sizes(call, 1)
+    stride, dilation = (
+        tuple((call.wholes(name) or (1,) * 5)[axis] for axis in axes)
+        for name in ("strides", "dilations")
+    )
+    sides = _volume_pads(call, axes, kernel[:3], stride, dilation)
+    channels = x.type.shape[4 if layout == "NDHWC" else 1]
+    if layout == "NDHWC":
+        x = call.add("transpose", {"x": x}, {"perm": (0, 4, 1, 2, 3)})
+    if not isinstance(channels, int):
+        raise Keep("the number of its channels is not known")
+    attrs: dict[str, Attr] = {
+        "stride": stride,
+        "pad": sides,
+        "dilation": dilation,
+        "groups": channels // kernel[3],
+    }
+    y = call.add("conv3d", {"x": x, "w": transposed(call, w, (4, 3, 0, 1, 2), "weights")}, attrs)
+    return call.add("transpose", {"x": y}, {"perm": (0, 2, 3, 4, 1)}) if layout == "NDHWC" else y
+
+
+def _volume_pads(
+    call: Call,
+    axes: tuple[int, ...],
+    kernel: tuple[int, ...],
+    stride: tuple[int, ...],
+    dilation: tuple[int, ...],
+) -> tuple[int, ...]:
+    if call.text("padding") == "VALID":
+        return (0,) * 6
+    total = [
+        same(call.shape(0)[axis], kernel[i], stride[i], dilation[i]) for i, axis in enumerate(axes)
+    ]
+    return (*(t // 2 for t in total), *(t - t // 2 for t in total))
+
+
+def _pool2d(op: str) -> Callable[[Call], Value]:
+    def read(call: Call) -> Value:
+        x, where = call[0], images(call)
+        kernel, stride = where.sides(call, "ksize"), where.sides(call, "strides")
+        sizes = [x.type.shape[axis] for axis in where.axes]
+        attrs: dict[str, Attr] = {
+            "kernel": kernel,
+            "stride": stride,
+            "pad": pads(call, where, sizes, kernel, stride),
+            "layout": where.layout,
+        }
+        return call.add(op, {"x": x}, attrs)
+
+    return read
+
+
+def _pool3d(op: str) -> Callable[[Call], Value]:
+    def read(call: Call) -> Value:
+        x, layout = call[0], call.text("data_format", "NDHWC")
+        axes = (1, 2, 3) if layout == "NDHWC" else (2, 3, 4)
+        kernel, stride = (
+            tuple(call.wholes(name)[axis] for axis in axes) for name in ("ksize", "strides")
+        )
+        attrs: dict[str, Attr] = {
+            "kernel": kernel,
+            "stride": stride,
+            "pad": _volume_pads(call, axes, kernel, stride, (1, 1, 1)),
+        }
+        if layout == "NDHWC":
+            x = call.add("transpose", {"x": x}, {"perm": (0, 4, 1, 2, 3)})
+        y = call.add(op, {"x": x}, attrs)
+        return (
+            y if layout != "NDHWC" else call.add("transpose", {"x": y}, {"perm": (0, 2, 3, 4, 1)})
+        )
+
+    return read
+
+
+OPS: dict[str, Callable[[Call], Value]] = {
+    "Conv2D": _conv2d,
+    "DepthwiseConv2dNative": _depthwise,
+    "Conv2DBackpropInput": _transposed_conv,
+    "Conv3D": _conv3d,
+    "MaxPool": _pool2d("max_pool2d"),
+    "AvgPool": _pool2d("avg_pool2d"),
+    "MaxPool3D": _pool3d("max_pool3d"),
+    "AvgPool3D": _pool3d("avg_pool3d"),
+}

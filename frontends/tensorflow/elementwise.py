@@ -1,0 +1,237 @@
+"""Arithmetic, comparisons, functions and activations that work element by element."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from qir.ir.attrs import Attr
+from qir.ir.node import Value
+
+from .call import Call, Keep
+from .products import biased
+
+Handler = Callable[[Call], Value]
+
+
+def _unary(op: str, **attrs: Attr) -> Handler:
+    """Returns the converter of a function of one operand."""
+    return lambda call: call.add(op, {"x": call[0]}, attrs)
+
+
+def _binary(op: str) -> Handler:
+    """Returns the converter of an op with two operands."""
+    return lambda call: call.add(op, {"a": call[0], "b": call[1]})
+
+
+def _many(op: str) -> Handler:
+    """Returns the converter of minimum, maximum and sums of any number of operands."""
+
+    def read(call: Call) -> Value:
+        if len(call.operands) == 1:
+            return call[0]
+        return call.add(op, {f"xs.{i}": value for i, value in enumerate(call.operands)})
+
+    return read
+
+
+def _identity(call: Call) -> Value:
+    return call[0]
+
+
+def _toward_zero(call: Call) -> Value:
+    """Reads Div and TruncateDiv, which divide integers toward zero."""
+    a, b = call[0], call[1]
+    if a.type.dtype.is_float:
+        made = call.add("div", {"a": a, "b": b})
+        return call.add("trunc", {"x": made}) if call.node.op == "TruncateDiv" else made
+    size = call.add("floor_div", {"a": call.add("abs", {"x": a}), "b": call.add("abs", {"x": b})})
+    signs = call.add("mul", {"a": call.add("sign", {"x": a}), "b": call.add("sign", {"x": b})})
+    return call.add("mul", {"a": size, "b": signs})
+
+
+def _remainder(call: Call) -> Value:
+    """Reads Mod and TruncateMod, whose results have the sign of the first operand."""
+    return call.add("mod", {"a": call[0], "b": call[1]}, {"fmod": True})
+
+
+def _where_zero(call: Call, of: Value, made: Value) -> Value:
+    """Returns zero where a value is zero, else what was made."""
+    zero = call.number(0, of)
+    condition = call.add("equal", {"a": of, "b": zero})
+    return call.add("where", {"condition": condition, "a": zero, "b": made})
+
+
+def _div_no_nan(call: Call) -> Value:
+    return _where_zero(call, call[1], call.add("div", {"a": call[0], "b": call[1]}))
+
+
+def _mul_no_nan(call: Call) -> Value:
+    return _where_zero(call, call[1], call.add("mul", {"a": call[0], "b": call[1]}))
+
+
+def _x_times(function: str, op: str) -> Handler:
+    """Returns the converter of Xdivy, Xlogy and Xlog1py, which are zero where x is."""
+
+    def read(call: Call) -> Value:
+        y = call.add(function, {"x": call[1]}) if function else call[1]
+        return _where_zero(call, call[0], call.add(op, {"a": call[0], "b": y}))
+
+    return read
+
+
+def _relu6(call: Call) -> Value:
+    return call.add("clip", {"x": call[0]}, {"min": 0.0, "max": 6.0})
+
+
+def _leaky_relu(call: Call) -> Value:
+    return call.add("leaky_relu", {"x": call[0]}, {"alpha": call.real("alpha", 0.2)})
+
+
+def _elu(call: Call) -> Value:
+    return call.add("elu", {"x": call[0]}, {"alpha": 1.0})
+
+
+def _clip(call: Call) -> Value:
+    x = call[0]
+    constant = x.type.dtype.is_float and all(
+        v.constant is not None and v.type.rank == 0 for v in (call[1], call[2])
+    )
+    if constant:
+        attrs: dict[str, Attr] = {
+            "min": float(call.known(1).item()),
+            "max": float(call.known(2).item()),
+        }
+        return call.add("clip", {"x": x}, attrs)
+    below = call.add("min", {"xs.0": x, "xs.1": call[2]})
+    return call.add("max", {"xs.0": below, "xs.1": call[1]})
+
+
+def _cast(call: Call) -> Value:
+    to = call.kind("DstT")
+    if to == call[0].type.dtype:
+        return call[0]
+    return call.add("cast", {"x": call[0]}, {"to": to})
+
+
+def _is_finite(call: Call) -> Value:
+    nan = call.add("is_nan", {"x": call[0]})
+    infinite = call.add("is_inf", {"x": call[0]}, {"negative": True, "positive": True})
+    return call.add("logical_not", {"x": call.add("logical_or", {"a": nan, "b": infinite})})
+
+
+def _select(call: Call) -> Value:
+    """Reads Select, whose condition may be a row that picks entries of the first axis."""
+    condition, a, b = call[0], call[1], call[2]
+    rows = a.type.rank - condition.type.rank
+    if call.node.op == "Select" and condition.type.rank == 1 and rows > 0:
+        axes = tuple(range(1, rows + 1))
+        condition = call.add("unsqueeze", {"x": condition}, {"axes": axes})
+    return call.add("where", {"condition": condition, "a": a, "b": b})
+
+
+def _bits(op: str, direction: str = "") -> Handler:
+    def read(call: Call) -> Value:
+        attrs: dict[str, Attr] = {"direction": direction} if direction else {}
+        if direction == "right" and not call[0].type.dtype.name.startswith("u"):
+            raise Keep("signed integers are shifted with their sign")
+        return call.add(op, {"a": call[0], "b": call[1]}, attrs)
+
+    return read
+
+
+def _default(call: Call) -> Value:
+    """Reads PlaceholderWithDefault as the default that the file has for it."""
+    if call[0].constant is None:
+        raise Keep("its default is no constant")
+    return call[0]
+
+
+def _add(call: Call) -> Value:
+    return biased(call, call[0], call[1])
+
+
+def _pow(call: Call) -> Value:
+    power = call.reader.known.elements(call[1])
+    if power is not None and power.ndim == 0 and call[0].type.dtype.is_float:
+        if power == 2:
+            return call.add("square", {"x": call[0]})
+        if power == np.asarray(0.5):
+            return call.add("sqrt", {"x": call[0]})
+    return call.add("pow", {"a": call[0], "b": call[1]})
+
+
+_FUNCTIONS = {
+    **{
+        name: name.lower()
+        for name in (
+            "Relu Sigmoid Tanh Softplus Softsign Selu Exp Log Sqrt Rsqrt Reciprocal Neg Abs Sign"
+            " Sin Cos Tan Asin Acos Atan Sinh Cosh Asinh Acosh Atanh Erf Erfc Expm1 Log1p Square"
+        ).split()
+    },
+    "Inv": "reciprocal",
+    "Floor": "floor",
+    "Ceil": "ceil",
+    "Round": "round",
+    "Rint": "round",
+    "IsNan": "is_nan",
+    "LogicalNot": "logical_not",
+    "Invert": "bit_not",
+}
+_PAIRS = {
+    "Sub": "sub",
+    "Mul": "mul",
+    "RealDiv": "div",
+    "FloorDiv": "floor_div",
+    "FloorMod": "mod",
+    "SquaredDifference": "squared_difference",
+    "Atan2": "atan2",
+    "Equal": "equal",
+    "NotEqual": "not_equal",
+    "Less": "less",
+    "LessEqual": "less_equal",
+    "Greater": "greater",
+    "GreaterEqual": "greater_equal",
+    "LogicalAnd": "logical_and",
+    "LogicalOr": "logical_or",
+}
+OPS: dict[str, Handler] = {
+    **{theirs: _unary(ours) for theirs, ours in _FUNCTIONS.items()},
+    **{theirs: _binary(ours) for theirs, ours in _PAIRS.items()},
+    "IsInf": _unary("is_inf", negative=True, positive=True),
+    "IsFinite": _is_finite,
+    "Add": _add,
+    "AddV2": _add,
+    "Pow": _pow,
+    "Div": _toward_zero,
+    "TruncateDiv": _toward_zero,
+    "Mod": _remainder,
+    "TruncateMod": _remainder,
+    "DivNoNan": _div_no_nan,
+    "MulNoNan": _mul_no_nan,
+    "Xdivy": _x_times("", "div"),
+    "Xlogy": _x_times("log", "mul"),
+    "Xlog1py": _x_times("log1p", "mul"),
+    "Maximum": _many("max"),
+    "Minimum": _many("min"),
+    "AddN": _many("sum"),
+    "AccumulateNV2": _many("sum"),
+    "Relu6": _relu6,
+    "LeakyRelu": _leaky_relu,
+    "Elu": _elu,
+    "ClipByValue": _clip,
+    "Cast": _cast,
+    "Select": _select,
+    "SelectV2": _select,
+    "BitwiseAnd": _bits("bit_and"),
+    "BitwiseOr": _bits("bit_or"),
+    "BitwiseXor": _bits("bit_xor"),
+    "LeftShift": _bits("bit_shift", "left"),
+    "RightShift": _bits("bit_shift", "right"),
+    "PlaceholderWithDefault": _default,
+    **dict.fromkeys(
+        "Identity StopGradient PreventGradient CheckNumerics Snapshot EnsureShape".split(),
+        _identity,
+    ),
+}

@@ -1,0 +1,65 @@
+"""Finds the loops of TensorFlow 1, which are rings of nodes, and puts one node in their place."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from qir.errors import InputError
+
+from .graphdef import Node, Place, Source
+from .loops import Loop
+
+LOOP = "Frame"
+"""The op of a node that stands for a loop."""
+
+
+def join_frames(source: Source) -> dict[str, Loop]:
+    """Replaces each frame by a node and returns what the frames run, by the node's name."""
+    frames: dict[str, list[Node]] = {}
+    for node in source.nodes.values():
+        if node.op == "Enter":
+            frames.setdefault(str(node.attrs["frame_name"].s, "utf-8"), []).append(node)
+    return {name: _joined(source, name, enters) for name, enters in frames.items()}
+
+
+def _joined(source: Source, frame: str, enters: list[Node]) -> Loop:
+    nodes = source.nodes
+    entered = {node.name for node in enters}
+    merges = [
+        node
+        for node in nodes.values()
+        if node.op == "Merge" and any(name in entered for name, _ in node.inputs)
+    ]
+    names = {node.name for node in merges}
+    switches = {
+        node.inputs[0][0]: node
+        for node in nodes.values()
+        if node.op == "Switch" and node.inputs[0][0] in names
+    }
+    conditions = {node.inputs[1][0] for node in switches.values()}
+    if len(conditions) != 1 or names - switches.keys():
+        raise InputError(f"{source.name}: the loop {frame} has no single condition")
+    inner = replace(source, nodes=dict(nodes))
+    starts: list[Place] = []
+    args: list[list[Place]] = []
+    results: list[Place] = []
+    for merge in merges:
+        first, again = (nodes.get(name) for name, _ in merge.inputs)
+        if first is None or again is None or again.op != "NextIteration":
+            raise InputError(f"{source.name}: Merge {merge.name} of the loop {frame} has no ring")
+        starts.append(first.inputs[0])
+        args.append([(merge.name, 0), (switches[merge.name].name, 1)])
+        results.append(again.inputs[0])
+    for node in enters:
+        if node.attrs["is_constant"].b:
+            starts.append(node.inputs[0])
+            args.append([(node.name, 0)])
+    rings = {switches[merge.name].name: i for i, merge in enumerate(merges)}
+    for node in list(nodes.values()):
+        if node.op == "Exit" and node.inputs[0][0] in rings:
+            nodes[node.name] = Node(node.name, "Identity", [(frame, rings[node.inputs[0][0]])], {})
+    if frame in nodes:
+        raise InputError(f"{source.name}: the loop {frame} has the name of a node")
+    nodes[frame] = Node(frame, LOOP, starts, {})
+    (condition,) = conditions
+    return Loop(inner, args, nodes[condition].inputs[0], inner, args, results)

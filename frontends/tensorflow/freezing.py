@@ -1,0 +1,77 @@
+"""Models that TensorFlow has to freeze first: files in a child process, objects where they are."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from qir.errors import InputError
+
+from .graphdef import Place, Source, place_of, source_from
+from .messages import GRAPH
+
+
+@dataclass
+class Model:
+    """A graph, and by node what its inputs are called, by name which results are its outputs."""
+
+    source: Source
+    inputs: dict[str, str]
+    outputs: dict[str, Place]
+
+
+def freeze_file(path: Path) -> Model:
+    """Freezes a SavedModel folder or a Keras file; InputError with what TensorFlow says."""
+    _require_tensorflow(str(path))
+    if path.is_dir() and not (path / "variables").is_dir() and _has_variables(path):
+        raise InputError(f"{path}: the folder lacks variables/, which holds the model's weights")
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", f"{__package__}.child", str(path.resolve()), folder]
+        env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
+        ended = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
+        if ended.returncode:
+            lines = [line for line in ended.stderr.splitlines() if line.strip()]
+            said = lines[-1] if ended.returncode == 1 and lines else f"status {ended.returncode}"
+            raise InputError(f"{path}: TensorFlow does not load it: {said}")
+        graph = Path(folder, "graph.pb").read_bytes()
+        names = json.loads(Path(folder, "names.json").read_text(encoding="utf-8"))
+    return _model(graph, names, str(path))
+
+
+def freeze_object(model: object) -> Model:
+    """Freezes a Keras model or a concrete function; InputError where TensorFlow cannot."""
+    name = getattr(model, "name", "") or type(model).__name__
+    _require_tensorflow(name)
+    from . import child
+
+    try:
+        keras = hasattr(model, "layers")
+        graph, names = child.of_keras(model) if keras else child.frozen(model)
+    except Exception as error:  # the user's own layers run here
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        said = lines[-1] if lines else type(error).__name__  # the trace of the layers comes first
+        raise InputError(f"{name}: TensorFlow does not freeze it: {said}") from error
+    return _model(graph, names, name)
+
+
+def _model(graph: bytes, names: dict[str, list[tuple[str, str]]], file: str) -> Model:
+    inputs = {place_of(tensor)[0]: name for name, tensor in names["inputs"]}
+    outputs = {name: place_of(tensor) for name, tensor in names["outputs"]}
+    return Model(source_from(GRAPH.FromString(graph), file), inputs, outputs)
+
+
+def _require_tensorflow(source: str) -> None:
+    if find_spec("tensorflow") is None:
+        said = 'is frozen by TensorFlow first, which is missing: pip install "qir[tensorflow]"'
+        raise InputError(f"{source}: {said}")
+
+
+def _has_variables(folder: Path) -> bool:
+    """Returns whether a SavedModel names variables, which live in files of their own."""
+    return b"VarHandleOp" in (folder / "saved_model.pb").read_bytes()

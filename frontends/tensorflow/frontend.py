@@ -1,0 +1,124 @@
+"""The entry: a TensorFlow model becomes a graph. Frozen graphs are read without TensorFlow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from qir.errors import InputError
+from qir.frontend import Frontend
+from qir.ir.garbage import growth
+from qir.ir.graph import Graph
+from qir.ir.verify import errors
+from qir.ledger import Ledger
+from qir.passes.fold.fold_bias import FoldBias
+from qir.passes.fold.fold_constants import FoldConstants
+from qir.passes.fold.fold_shapes import FoldShapes
+from qir.passes.layout import Layout
+from qir.passes.recover import Recover
+from qir.rewrite.patterns.rewriting import PatternPass
+
+from .freezing import Model, freeze_file, freeze_object
+from .graphdef import looks_like_graph, open_graph, outputs_of
+from .reader import Reader
+from .samples import write
+
+
+@dataclass(frozen=True)
+class _ConvolutionBias(PatternPass):
+    """Makes a constant that is added to a convolution its bias."""
+
+    name = FoldBias.name
+    tolerance = FoldBias.tolerance
+    rewrites = FoldBias.rewrites[:1]
+
+
+_SAVED = "saved_model.pb"
+_FINISHING = (
+    FoldShapes(),
+    FoldConstants(),
+    _ConvolutionBias(),
+    Layout(to="nchw"),
+    Recover(only=("batch-norm",)),
+)
+"""Passes that run on what was read in float.
+
+Keras writes batch normalization as a product and a sum, biases as sums, and channels last; targets
+have kernels for the whole ops, with channels second. TensorFlow's int8 kernels stay as they are.
+"""
+_ROOTS = frozenset(
+    (
+        "keras.src.models.model.Model",
+        "tf_keras.src.engine.training.Model",
+        "tensorflow.python.eager.polymorphic_function.concrete_function.ConcreteFunction",
+    )
+)
+
+
+class TensorFlowFrontend(Frontend):
+    """Reads frozen graphs, SavedModel folders, Keras files, and Keras models in memory."""
+
+    name = "tensorflow"
+    suffixes = (".pb", ".keras", ".h5")
+
+    def accepts(self, source: object) -> bool:
+        """Returns whether this is a graph of TensorFlow, or a model that TensorFlow can freeze."""
+        if not isinstance(source, (str, Path)):
+            return any(f"{c.__module__}.{c.__qualname__}" in _ROOTS for c in type(source).__mro__)
+        path = Path(source)
+        if path.is_dir():
+            return (path / _SAVED).is_file()
+        if path.suffix.lower() == ".pb":
+            return path.name == _SAVED or looks_like_graph(path)
+        return super().accepts(path)
+
+    def load(self, source: object, ledger: Ledger) -> Graph:
+        """Reads a model; InputError for one that is damaged, or holds what is not read."""
+        path = Path(str(source))
+        if path.name == _SAVED:
+            path = path.parent
+        if path.is_dir() or path.suffix.lower() != ".pb":
+            return _read(freeze_file(path), path.stem, ledger)
+        found = open_graph(path)
+        outputs = outputs_of(found)
+        if not outputs:
+            raise InputError(f"{path}: is a graph without outputs: each node feeds another")
+        return _read(Model(found, {}, outputs), path.stem, ledger)
+
+    def load_object(
+        self, source: object, ledger: Ledger, inputs: Sequence[object] | None = None
+    ) -> Graph:
+        """Reads a Keras model or a concrete function, which know the shapes of their inputs."""
+        if inputs is not None:
+            raise InputError("a Keras model has its own inputs; leave out inputs=")
+        name = getattr(source, "name", "") or type(source).__name__
+        return _read(freeze_object(source), str(name), ledger)
+
+    def samples(self, folder: Path) -> Sequence[Path]:
+        """Writes a convolutional network and one that works element by element."""
+        return write(folder)
+
+
+@np.errstate(all="ignore")  # numbers that are none are told in words, and need no warnings
+def _read(model: Model, name: str, ledger: Ledger) -> Graph:
+    """Reads a graph and brings it into the form that targets have kernels for."""
+    with growth():
+        graph = Reader(model.source, name, ledger, model.inputs).read(model.outputs)
+        graph.prune()
+        for step in _FINISHING if graph.profile == "native" else ():
+            step.run(graph, ledger)
+        graph.prune()
+        _name_origins(graph)
+    if found := errors(graph):
+        raise InputError(f"{model.source.name}: {found[0]}")
+    return graph
+
+
+def _name_origins(graph: Graph) -> None:
+    """Gives transposes that were put in the origin of what they read."""
+    for node in graph:
+        if not node.origins and node.operands and node.op != "output":
+            graph.set_origins(node, next(iter(node.operands.values())).node.origins)

@@ -1,0 +1,105 @@
+"""Sizes and other small numbers that follow from constants and shapes, while a graph is read."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.errors import QirError
+from qir.ir import dims
+from qir.ir.node import Node, Value
+from qir.passes.fold.fold_shapes import reckoned, whole
+from qir.reference.interpreter import run_node
+
+MOST = 1 << 12
+"""Elements of a value that is computed while the graph is read."""
+
+
+class Known:
+    """What is known of values; sizes may be symbolic."""
+
+    def __init__(self) -> None:
+        self._found: dict[Value, NDArray[np.generic] | None] = {}
+
+    def elements(self, value: Value) -> NDArray[np.generic] | None:
+        """Returns the elements of a value; None where they depend on inputs or open sizes."""
+        array = value.constant
+        if array is not None:
+            return None if array.type.quant else array.data
+        found = self.sizes(value)
+        return None if found is None or found.dtype == object else found
+
+    def sizes(self, value: Value) -> NDArray[np.generic] | None:
+        """Returns the elements of a value, symbolic ones as objects; None for unknown values."""
+        waiting = [value]
+        while waiting:
+            last = waiting[-1]
+            if last in self._found:
+                waiting.pop()
+                continue
+            asked = () if last.node.op in ("shape", "size") else last.node.operands.values()
+            missing = [v for v in asked if v not in self._found]
+            if missing and self._small(last.node):
+                waiting += missing
+                continue
+            made = self._computed(last.node)
+            for i, result in enumerate(last.node.results):
+                self._found[result] = None if made is None or i >= len(made) else made[i]
+        return self._found[value]
+
+    def _small(self, node: Node) -> bool:
+        """Returns whether the results may be few enough to be computed here."""
+        if node.op in ("input", "constant", "foreign") or node.bodies:
+            return False
+        sizes = [dims.known(value.type.shape) for value in node.results]
+        return all(size is None or math.prod(size) <= MOST for size in sizes)
+
+    def _computed(self, node: Node) -> list[NDArray[np.generic]] | None:
+        if node.op == "constant":
+            array = node.result.constant
+            small = array is not None and array.type.quant is None and array.held.size <= MOST
+            return [array.data] if array is not None and small else None
+        if not self._small(node):
+            return None
+        held = {slot: self._found.get(value) for slot, value in node.operands.items()}
+        plain = {slot: data for slot, data in held.items() if data is not None}
+        open_ones = any(data.dtype == object for data in plain.values())
+        if node.op in ("shape", "size") or open_ones:
+            return self._reckoned(node)
+        if len(plain) < len(held) or (node.op in ("range", "expand", "constant_of_shape", "tile")):
+            return None if len(plain) < len(held) else self._grown(node, plain)
+        return self._run(node, plain)
+
+    def _grown(
+        self, node: Node, operands: dict[str, NDArray[np.generic]]
+    ) -> list[NDArray[np.generic]] | None:
+        """Computes an op whose operands say how large its result is, unless that is large."""
+        if node.op == "range":
+            start, limit, step = (float(operands[s]) for s in ("start", "limit", "step"))
+            if not step or abs(limit - start) > MOST * abs(step):
+                return None
+        elif "shape" in operands and math.prod(abs(int(s)) for s in operands["shape"]) > MOST:
+            return None
+        return self._run(node, operands)
+
+    def _reckoned(self, node: Node) -> list[NDArray[np.generic]] | None:
+        parts = {
+            value: data.astype(object)
+            for value in node.operands.values()
+            if (data := self._found.get(value)) is not None
+        }
+        found = reckoned(node, parts, MOST)
+        return [
+            sizes.astype(value.type.dtype.carrier) if whole(sizes) else sizes
+            for sizes, value in zip(found, node.results, strict=False)
+        ]
+
+    def _run(
+        self, node: Node, operands: dict[str, NDArray[np.generic]]
+    ) -> list[NDArray[np.generic]] | None:
+        try:
+            return list(run_node(node, operands, ""))
+        except QirError:
+            return None

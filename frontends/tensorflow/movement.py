@@ -1,0 +1,257 @@
+"""Ops that move elements and compute none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+
+import numpy as np
+
+from qir.ir.attrs import Attr
+from qir.ir.dtype import I64
+from qir.ir.node import Value
+
+from .call import Call, Keep
+
+
+def _reshape(call: Call) -> Value:
+    return reshaped(call, call[0], call[1])
+
+
+def reshaped(call: Call, x: Value, wanted: Value) -> Value:
+    """Returns a value in another shape; open sizes are copied or left over where that says it."""
+    found = call.reader.known.sizes(wanted)
+    sizes: list[object] = [None] * _length(wanted) if found is None else found.tolist()
+    if all(isinstance(size, int) for size in sizes):
+        whole = [size for size in sizes if isinstance(size, int)]
+        attrs: dict[str, Attr] = {"allow_zero": True} if 0 in whole else {}
+        return call.add("reshape", {"x": x, "shape": call.row(whole, "shape")}, attrs)
+    if -1 not in sizes and 0 not in sizes:
+        row = [
+            size
+            if isinstance(size, int)
+            else 0
+            if size is not None and i < x.type.rank and size == x.type.shape[i]
+            else -1
+            for i, size in enumerate(sizes)
+        ]
+        if row.count(-1) < 2:
+            return call.add("reshape", {"x": x, "shape": call.row(row, "shape")})
+    return call.add("reshape", {"x": x, "shape": as_i64(call, wanted)})
+
+
+def _length(value: Value) -> int:
+    length = value.type.shape[0] if value.type.rank == 1 else None
+    if not isinstance(length, int):
+        raise Keep("the rank of its result is not known")
+    return length
+
+
+def as_i64(call: Call, value: Value) -> Value:
+    """Returns integers as i64, which sizes are in the language."""
+    return value if value.type.dtype == I64 else call.add("cast", {"x": value}, {"to": I64})
+
+
+def _shape_operand(call: Call, index: int) -> Value:
+    """Returns sizes that have to be said one by one."""
+    found = call.reader.known.elements(call[index])
+    return as_i64(call, call[index]) if found is None else call.row(call.sizes(index), "shape")
+
+
+def _transpose(call: Call) -> Value:
+    perm = call.axes(1, call.rank(0))
+    if perm == tuple(range(len(perm))):
+        return call[0]
+    return call.add("transpose", {"x": call[0]}, {"perm": perm})
+
+
+def _expand_dims(call: Call) -> Value:
+    return call.add("unsqueeze", {"x": call[0]}, {"axes": (call.axis(1, call.rank(0) + 1),)})
+
+
+def _squeeze(call: Call) -> Value:
+    x, rank = call[0], call.rank(0)
+    named = call.wholes("squeeze_dims")
+    if not named:
+        if not all(isinstance(size, int) for size in x.type.shape):
+            raise Keep("which of its axes have size 1 is not known")
+        named = tuple(i for i, size in enumerate(x.type.shape) if size == 1)
+    axes = tuple(sorted(axis + rank if axis < 0 else axis for axis in named))
+    return call.add("squeeze", {"x": x}, {"axes": axes}) if axes else x
+
+
+def _concat(call: Call) -> Value:
+    parts = list(call.operands)
+    at = 0 if call.node.op == "Concat" else len(parts) - 1
+    axis = call.axis(at, parts[1 - bool(at)].type.rank)
+    del parts[at]
+    if len(parts) == 1:
+        return parts[0]
+    return call.add("concat", {f"xs.{i}": part for i, part in enumerate(parts)}, {"axis": axis})
+
+
+def _pack(call: Call) -> Value:
+    axis = call.whole("axis")
+    axis += call.rank(0) + 1 if axis < 0 else 0
+    parts = [call.add("unsqueeze", {"x": part}, {"axes": (axis,)}) for part in call.operands]
+    if len(parts) == 1:
+        return parts[0]
+    return call.add("concat", {f"xs.{i}": part for i, part in enumerate(parts)}, {"axis": axis})
+
+
+def _unpack(call: Call) -> Sequence[Value]:
+    x, axis, count = call[0], call.whole("axis"), call.whole("num")
+    axis += x.type.rank if axis < 0 else 0
+    parts = call.add_many("split", {"x": x}, {"sizes": (1,) * count, "axis": axis})
+    return [call.add("squeeze", {"x": part}, {"axes": (axis,)}) for part in parts]
+
+
+def _split(call: Call) -> Sequence[Value]:
+    x, count = call[1], call.whole("num_split")
+    axis = call.axis(0, x.type.rank)
+    size = x.type.shape[axis]
+    if not isinstance(size, int) or count < 1 or size % count:
+        raise Keep(f"it splits {size} into {count} parts")
+    if count == 1:
+        return [x]
+    return call.add_many("split", {"x": x}, {"sizes": (size // count,) * count, "axis": axis})
+
+
+def _split_at(call: Call) -> Sequence[Value]:
+    x, sizes = call[0], list(call.sizes(1))
+    axis = call.axis(2, x.type.rank)
+    size = x.type.shape[axis]
+    if -1 in sizes:
+        if not isinstance(size, int):
+            raise Keep("the size of its last part is not known")
+        sizes[sizes.index(-1)] = size - sum(s for s in sizes if s != -1)
+    if len(sizes) == 1:
+        return [x]
+    return call.add_many("split", {"x": x}, {"sizes": tuple(sizes), "axis": axis})
+
+
+def _pad(call: Call) -> Value:
+    pairs = call.known(1).astype(np.int64)
+    attrs: dict[str, Attr] = {"pads": (*pairs[:, 0].tolist(), *pairs[:, 1].tolist())}
+    if call.node.op == "MirrorPad":
+        attrs["mode"] = "reflect" if call.text("mode") == "REFLECT" else "symmetric"
+    elif call.node.op == "PadV2":
+        attrs["value"] = float(call.known(2).item())
+    return call.add("pad", {"x": call[0]}, attrs)
+
+
+def _tile(call: Call) -> Value:
+    return call.add("tile", {"x": call[0]}, {"repeats": call.sizes(1)})
+
+
+def _broadcast(call: Call) -> Value:
+    return call.add("expand", {"x": call[0], "shape": _shape_operand(call, 1)})
+
+
+def _flip(call: Call) -> Value:
+    axes = call.axes(1, call.rank(0))
+    return call.add("flip", {"x": call[0]}, {"axes": axes}) if axes else call[0]
+
+
+def _roll(call: Call) -> Value:
+    x = call[0]
+    shifts, axes = call.sizes(1), call.axes(2, x.type.rank)
+    for shift, axis in zip(shifts, axes, strict=True):
+        size = x.type.shape[axis]
+        if not isinstance(size, int):
+            raise Keep("the size of the axis that it rolls is not known")
+        at = -shift % size
+        if at:
+            first, last = call.add_many("split", {"x": x}, {"sizes": (at, size - at), "axis": axis})
+            x = call.add("concat", {"xs.0": last, "xs.1": first}, {"axis": axis})
+    return x
+
+
+def _depth_to_space(op: str) -> Callable[[Call], Value]:
+    def read(call: Call) -> Value:
+        layout = call.text("data_format", "NHWC")
+        attrs: dict[str, Attr] = {"block": call.whole("block_size"), "layout": layout}
+        return call.add(op, {"x": call[0]}, attrs)
+
+    return read
+
+
+def _plain_shape(call: Call, x: Value) -> list[int]:
+    """Returns the sizes of a value, -1 for the one that may be open."""
+    sizes = [size if isinstance(size, int) else -1 for size in x.type.shape]
+    if sizes.count(-1) > 1:
+        raise Keep("more than one of its sizes is not known")
+    return sizes
+
+
+def _space_to_batch(call: Call) -> Value:
+    """Reads SpaceToBatchND: pads, splits each axis by its block, and puts the blocks first."""
+    x, blocks, pairs = call[0], call.sizes(1), call.known(2).astype(np.int64).tolist()
+    rank, count = x.type.rank, len(blocks)
+    fronts, backs = ([0, *(p[i] for p in pairs), *[0] * (rank - count - 1)] for i in (0, 1))
+    x = call.add("pad", {"x": x}, {"pads": (*fronts, *backs)})
+    sizes = _plain_shape(call, x)
+    if -1 in sizes[1 : count + 1]:
+        raise Keep("the sizes that it splits are not known")
+    split = [sizes[0]]
+    for size, block in zip(sizes[1:], blocks, strict=False):
+        split += [size // block, block]
+    inner = [2 * i + 2 for i in range(count)]
+    outer = [2 * i + 1 for i in range(count)]
+    rest = list(range(2 * count + 1, 2 * count + 1 + rank - count - 1))
+    x = call.add("reshape", {"x": x, "shape": call.row([*split, *sizes[count + 1 :]])})
+    x = call.add("transpose", {"x": x}, {"perm": (*inner, 0, *outer, *rest)})
+    batch = sizes[0] * prod(blocks) if sizes[0] >= 0 else -1
+    made = [batch, *(s // b for s, b in zip(sizes[1:], blocks, strict=False)), *sizes[count + 1 :]]
+    return call.add("reshape", {"x": x, "shape": call.row(made)})
+
+
+def _batch_to_space(call: Call) -> Value:
+    """Reads BatchToSpaceND, the inverse of SpaceToBatchND; pads become crops."""
+    x, blocks, crops = call[0], call.sizes(1), call.known(2).astype(np.int64).tolist()
+    rank, count = x.type.rank, len(blocks)
+    sizes = _plain_shape(call, x)
+    if -1 in sizes[1 : count + 1]:
+        raise Keep("the sizes that it joins are not known")
+    batch = sizes[0] // prod(blocks) if sizes[0] >= 0 else -1
+    x = call.add("reshape", {"x": x, "shape": call.row([*blocks, batch, *sizes[1:]])})
+    pairs = [axis for i in range(count) for axis in (count + 1 + i, i)]
+    rest = list(range(2 * count + 1, count + rank))
+    x = call.add("transpose", {"x": x}, {"perm": (count, *pairs, *rest)})
+    joined = [s * b for s, b in zip(sizes[1:], blocks, strict=False)]
+    x = call.add("reshape", {"x": x, "shape": call.row([batch, *joined, *sizes[count + 1 :]])})
+    attrs: dict[str, Attr] = {
+        "starts": tuple(crop[0] for crop in crops),
+        "ends": tuple(s - crop[1] for s, crop in zip(joined, crops, strict=True)),
+        "axes": tuple(range(1, count + 1)),
+        "steps": (1,) * count,
+    }
+    return call.add("slice", {"x": x}, attrs)
+
+
+def _list(call: Call) -> Sequence[Value]:
+    return call.operands
+
+
+OPS: dict[str, Callable[[Call], Value | Sequence[Value]]] = {
+    "Reshape": _reshape,
+    "Transpose": _transpose,
+    "ExpandDims": _expand_dims,
+    "Squeeze": _squeeze,
+    "Concat": _concat,
+    "ConcatV2": _concat,
+    "Pack": _pack,
+    "Unpack": _unpack,
+    "Split": _split,
+    "SplitV": _split_at,
+    **dict.fromkeys(("Pad", "PadV2", "MirrorPad"), _pad),
+    "Tile": _tile,
+    "BroadcastTo": _broadcast,
+    "ReverseV2": _flip,
+    "Roll": _roll,
+    "DepthToSpace": _depth_to_space("depth_to_space"),
+    "SpaceToDepth": _depth_to_space("space_to_depth"),
+    "SpaceToBatchND": _space_to_batch,
+    "BatchToSpaceND": _batch_to_space,
+    "IdentityN": _list,
+}

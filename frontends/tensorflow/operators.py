@@ -1,0 +1,38 @@
+"""The converter of each op of TensorFlow, by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from . import (
+    convolution,
+    creation,
+    elementwise,
+    indexing,
+    kernels,
+    loops,
+    movement,
+    normalization,
+    products,
+    quantization,
+    reduction,
+    resizing,
+    slicing,
+)
+from .call import Call
+
+OPS: dict[str, Callable[[Call], loops.Held | Sequence[loops.Held]]] = {
+    **convolution.OPS,
+    **creation.OPS,
+    **elementwise.OPS,
+    **indexing.OPS,
+    **kernels.OPS,
+    **loops.OPS,
+    **movement.OPS,
+    **normalization.OPS,
+    **products.OPS,
+    **quantization.OPS,
+    **reduction.OPS,
+    **resizing.OPS,
+    **slicing.OPS,
+}

@@ -1,0 +1,48 @@
+"""Matrix products."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from qir.ir.attrs import Attr
+from qir.ir.node import Value
+
+from .call import Call, Keep
+
+
+def _matmul(call: Call) -> Value:
+    attrs: dict[str, Attr] = {
+        "trans_a": call.flag("transpose_a"),
+        "trans_b": call.flag("transpose_b"),
+    }
+    op = "gemm" if call[1].constant is not None and call[0].type.dtype.is_float else "matmul"
+    return call.add(op, {"a": call[0], "b": call[1]}, attrs)
+
+
+def biased(call: Call, x: Value, bias: Value) -> Value:
+    """Returns a sum; a constant row that is added to a layer's product becomes its bias."""
+    node, held = x.node, bias.constant
+    if node.op == "gemm" and "c" not in node.operands and held is not None:
+        if held.type.shape == x.type.shape[1:] and held.type.dtype == x.type.dtype:
+            return call.add("gemm", {**node.operands, "c": bias}, node.attrs)
+    return call.add("add", {"a": x, "b": bias})
+
+
+def _batched(call: Call) -> Value:
+    attrs: dict[str, Attr] = {"trans_a": call.flag("adj_x"), "trans_b": call.flag("adj_y")}
+    return call.add("matmul", {"a": call[0], "b": call[1]}, attrs)
+
+
+def _einsum(call: Call) -> Value:
+    equation = call.text("equation")
+    if not equation:
+        raise Keep("it has no equation")
+    parts = {f"xs.{i}": value for i, value in enumerate(call.operands)}
+    return call.add("einsum", parts, {"equation": equation})
+
+
+OPS: dict[str, Callable[[Call], Value]] = {
+    "MatMul": _matmul,
+    **dict.fromkeys(("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"), _batched),
+    "Einsum": _einsum,
+}

@@ -1,0 +1,116 @@
+"""Simulated quantization: FakeQuant and QuantizeAndDequantize become quantize and dequantize."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.ir.dtype import F32, dtype
+from qir.ir.node import Value
+from qir.ir.types import Array, Grain, QuantType, TensorType
+
+from .call import Call, Keep
+
+F = np.float32
+Reals = NDArray[np.float32]
+
+
+def nudged(low: Reals, high: Reals, lowest: int, highest: int) -> tuple[Reals, NDArray[np.int64]]:
+    """Returns scales and zero points whose ranges hold zero exactly.
+
+    Each step is rounded to float32, as in `Nudge` of TensorFlow's fake_quant_ops_functor.h.
+    """
+    with np.errstate(all="ignore"):
+        scale = ((high - low) / F(highest - lowest)).astype(F)
+        zero = (F(lowest) - low / scale).astype(F)
+    if not np.all(np.isfinite(scale) & (scale > 0) & np.isfinite(zero)):
+        raise Keep("one of its ranges is empty")
+    rounded = np.copysign(np.floor(np.abs(zero) + F(0.5)), zero)
+    return scale, np.clip(rounded, lowest, highest).astype(np.int64)
+
+
+def _fake(call: Call) -> Value:
+    """Reads FakeQuantWithMinMaxArgs, Vars and VarsPerChannel."""
+    bits, narrow = call.whole("num_bits", 8), call.flag("narrow_range")
+    if call.node.op == "FakeQuantWithMinMaxArgs":
+        ends = [call.real("min", -6.0)], [call.real("max", 6.0)]
+        low, high = (np.asarray(end, F) for end in ends)
+    else:
+        low, high = (call.known(i).astype(F).reshape(-1) for i in (1, 2))
+    bounds = (int(narrow), 2**bits - 1)
+    scale, zero = nudged(low, high, *bounds)
+    channels = call.node.op == "FakeQuantWithMinMaxVarsPerChannel"
+    axis = call.rank(0) - 1 if channels else None
+    return _pair(call, _type(f"u{bits}", scale, zero, axis, bounds))
+
+
+def _type(
+    storage: str,
+    scale: Reals,
+    zero: NDArray[np.int64],
+    axis: int | None,
+    bounds: tuple[int, int],
+) -> QuantType:
+    """Returns the type of quantized values; along an axis it has a scale an index."""
+    kind = dtype(storage)
+    if axis is None:
+        return QuantType(kind, F32, (float(scale[0]),), (int(zero[0]),), bounds=bounds)
+    scales = Array(scale, TensorType(scale.shape, F32))
+    zeros = zero.astype(kind.carrier)
+    held = Array(zeros, TensorType(zeros.shape, kind)) if zeros.any() else ()
+    return QuantType(kind, F32, scales, held, Grain(((axis, 1),)), bounds=bounds)
+
+
+def _pair(call: Call, quant: QuantType, rounding: str = "") -> Value:
+    """Adds quantize and dequantize."""
+    x = call[0]
+    kind = x.type.with_element(quant)
+    coded = call.add_typed("quantize", {"x": x}, {"round": rounding} if rounding else {}, kind)
+    return call.add("dequantize", {"x": coded})
+
+
+def _round_trip(call: Call) -> Value:
+    """Reads QuantizeAndDequantizeV2, V3 and V4, symmetric about zero."""
+    if not call.flag("range_given"):
+        raise Keep("its range is computed from its data; quantize with range_given")
+    bits = int(call.known(3).item()) if call.node.op.endswith("V3") else call.whole("num_bits", 8)
+    signed, narrow = call.flag("signed_input", True), call.flag("narrow_range")
+    low, high = (call.known(i).astype(F).reshape(-1) for i in (1, 2))
+    least = -(1 << (bits - 1)) + narrow if signed else 0
+    most = (1 << (bits - 1)) - 1 if signed else (1 << bits) - 1
+    axis = call.whole("axis", -1)
+    scale = scales_about_zero(low, high, least, most)
+    rounding = {"HALF_TO_EVEN": "even", "HALF_UP": "half_up"}[
+        call.text("round_mode", "HALF_TO_EVEN")
+    ]
+    zero = np.zeros(scale.shape, np.int64)
+    storage = f"{'i' if signed else 'u'}{bits}"
+    quant = _type(storage, scale, zero, axis if axis >= 0 else None, (least, most))
+    return _pair(call, quant, rounding)
+
+
+def scales_about_zero(low: Reals, high: Reals, least: int, most: int) -> Reals:
+    """Returns the scale of the side that reaches further, as QuantizeAndDequantizeV2 chooses it."""
+    with np.errstate(all="ignore"):
+        of_low = np.where(F(least) * low > 0, F(least) / low, np.finfo(F).max)
+        of_high = np.where(F(most) * high > 0, F(most) / high, np.finfo(F).max)
+        below = low / F(least) if least else np.zeros_like(low)
+        found: Reals = np.where(of_low < of_high, below, high / F(most)).astype(F)
+    if not np.all(found > 0):
+        raise Keep("one of its ranges is empty")
+    return found
+
+
+OPS: dict[str, Callable[[Call], Value]] = {
+    **dict.fromkeys(
+        (
+            "FakeQuantWithMinMaxArgs",
+            "FakeQuantWithMinMaxVars",
+            "FakeQuantWithMinMaxVarsPerChannel",
+        ),
+        _fake,
+    ),
+    **{f"QuantizeAndDequantizeV{version}": _round_trip for version in (2, 3, 4)},
+}

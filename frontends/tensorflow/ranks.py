@@ -1,0 +1,59 @@
+"""Shapes of inputs that a file leaves open, from the ops that read them."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from .elements import shape_of
+from .graphdef import Node, Source
+
+_KEEPING = frozenset(
+    "Identity Cast Relu Relu6 Add AddV2 Sub Mul RealDiv BiasAdd QuantizeV2".split()
+)
+"""Ops whose result has the rank and channels of their first operand."""
+_RANKS = {
+    "Conv2D": 4,
+    "DepthwiseConv2dNative": 4,
+    "MatMul": 2,
+    "_FusedQuantizedConv2D": 4,
+    "_FusedQuantizedDepthwiseConv2D": 4,
+    "_QuantizedMatMul": 2,
+}
+"""Ops whose data have a rank, and whose second operand is a constant filter."""
+
+
+def inferred_shape(source: Source, name: str) -> tuple[int, ...] | None:
+    """Returns the shape that the readers of an input take, -1 for open sizes; None if unknown."""
+    readers: dict[str, list[tuple[Node, int]]] = {}
+    for node in source.nodes.values():
+        for index, (operand, _) in enumerate(node.inputs):
+            readers.setdefault(operand, []).append((node, index))
+    waiting, seen = deque([name]), {name}
+    while waiting:
+        for node, index in readers.get(waiting.popleft(), ()):
+            found = _taken(source, node, index)
+            if found is not None:
+                return found
+            if node.op in _KEEPING and node.name not in seen:
+                seen.add(node.name)
+                waiting.append(node.name)
+    return None
+
+
+def _taken(source: Source, node: Node, index: int) -> tuple[int, ...] | None:
+    """Returns the shape of an operand of a layer, its last size from the filter."""
+    legacy = node.op.startswith("QuantizedConv2D") or node.op.startswith("QuantizedDepthwise")
+    rank = 4 if legacy else _RANKS.get(node.op)
+    if rank is None or len(node.inputs) < 2:
+        return None
+    held = source.nodes.get(node.inputs[1][0])
+    while held is not None and held.op == "Identity":
+        held = source.nodes.get(held.inputs[0][0])
+    if held is None or held.op != "Const":
+        return None
+    weights = shape_of(held.attrs["value"].tensor.tensor_shape)
+    if weights is None or len(weights) != rank:
+        return None
+    depthwise = "Depthwise" in node.op
+    made = weights[-1] * weights[-2] if depthwise else weights[-1]
+    return (*(-1,) * (rank - 1), weights[-2] if index == 0 else made)

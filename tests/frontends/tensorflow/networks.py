@@ -1,0 +1,66 @@
+"""Keras networks with seeded weights, each with an input, for the tests to freeze."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+Array = NDArray[np.generic]
+layers = tf.keras.layers
+
+
+def _applied(name: str, **more: Any) -> tuple[Any, Array]:
+    more |= {"input_shape": (96, 96, 3), "weights": None, "classifier_activation": None}
+    made = getattr(tf.keras.applications, name)(**more)
+    span = 1 if name == "MobileNet" else 127
+    return made, _draw(2, 96, 96, 3, span=span)
+
+
+def _draw(*shape: int, span: float = 1.0) -> Array:
+    return (np.random.default_rng(7).uniform(-1, 1, shape) * span).astype(np.float32)
+
+
+def _lstm() -> tuple[Any, Array]:
+    x = layers.Input((9, 6))
+    y = layers.Bidirectional(layers.LSTM(8, return_sequences=True))(x)
+    y = layers.GRU(5)(layers.LSTM(7, return_sequences=True, unroll=True)(y))
+    return tf.keras.Model(x, layers.Dense(4)(y)), _draw(3, 9, 6)
+
+
+def _transformer() -> tuple[Any, Array]:
+    ids = layers.Input((12,), dtype="int32")
+    x = layers.Embedding(50, 16)(ids)
+    y = layers.MultiHeadAttention(2, 8)(x, x)
+    x = layers.LayerNormalization()(x + y)
+    y = layers.Dense(16)(layers.Dense(32, activation="gelu")(x))
+    x = layers.LayerNormalization()(x + y)
+    y = layers.Dense(3, activation="softmax")(layers.GlobalAveragePooling1D()(x))
+    return tf.keras.Model(ids, y), np.random.default_rng(7).integers(0, 50, (3, 12)).astype("i4")
+
+
+NETWORKS: dict[str, Callable[[], tuple[Any, Array]]] = {
+    "mobilenet": lambda: _applied("MobileNet", alpha=0.25),
+    "mobilenet_v3": lambda: _applied("MobileNetV3Small"),
+    "efficientnet": lambda: _applied("EfficientNetB0"),
+    "lstm": _lstm,
+    "transformer": _transformer,
+}
+
+
+def network(name: str) -> tuple[Any, Array, Array]:
+    """Returns a network with random weights, an input, and what Keras computes of it."""
+    tf.keras.backend.clear_session()
+    tf.keras.utils.set_random_seed(7)
+    model, x = NETWORKS[name]()
+    random = np.random.default_rng(11)
+    for layer in model.layers:  # statistics that are not those of an untrained layer
+        if isinstance(layer, layers.BatchNormalization):
+            gamma, beta, mean, var = layer.get_weights()
+            draw = [random.uniform(0.6, 1.4, gamma.shape), *(0.1 * random.normal(size=s.shape)
+                    for s in (beta, mean)), random.uniform(0.5, 1.5, var.shape)]  # fmt: skip
+            layer.set_weights([d.astype(np.float32) for d in draw])
+    return model, x, np.asarray(model(x, training=False))

@@ -1,0 +1,232 @@
+"""What kinds of file are recognized, and what is said of those that are damaged."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import tensorflow as tf
+from google.protobuf.descriptor import Descriptor  # type: ignore[import-untyped]
+from tensorflow.core.framework import graph_pb2
+
+import qir
+from qir.errors import InputError
+from qir.frontends.tensorflow import TensorFlowFrontend
+from qir.frontends.tensorflow.messages import GRAPH
+from qir.ledger import Ledger
+
+from .comparison import built, saved
+from .networks import network
+
+X = np.ones((2, 8, 8, 3), np.float32)
+W = np.ones((3, 3, 3, 4), np.float32)
+
+
+def small() -> Any:
+    """Returns a graph of a convolution."""
+    return built(lambda x: tf.nn.relu(tf.nn.conv2d(x, W, 1, "SAME")), (X,))[0]
+
+
+def fields(kind: Descriptor, seen: set[str]) -> None:
+    """Holds a message and those in it to TensorFlow's numbers and types."""
+    theirs: dict[str, Any] = {f.name: f for f in _theirs(kind.name).fields}
+    for field in kind.fields:
+        other = theirs[field.name]
+        assert field.number == other.number, f"{kind.name}.{field.name}"
+        assert field.is_repeated == other.is_repeated
+        wire = {field.type, other.type}
+        assert len(wire) == 1 or wire == {field.TYPE_INT32, field.TYPE_ENUM}
+        if field.message_type and field.message_type.name not in seen:
+            seen.add(field.message_type.name)
+            if not field.message_type.GetOptions().map_entry:
+                fields(field.message_type, seen)
+            elif (value := field.message_type.fields_by_name["value"].message_type) is not None:
+                fields(value, seen)
+
+
+def _theirs(name: str) -> Descriptor:
+    pool = graph_pb2.DESCRIPTOR.pool
+    scopes = {"ListValue": "AttrValue.", "Dim": "TensorShapeProto.", "ArgDef": "OpDef."}
+    found: Descriptor = pool.FindMessageTypeByName(f"tensorflow.{scopes.get(name, '')}{name}")
+    return found
+
+
+def test_messages_have_the_numbers_of_tensorflow() -> None:
+    seen: set[str] = set()
+    fields(GRAPH.DESCRIPTOR, seen)
+    assert {"NodeDef", "AttrValue", "TensorProto", "FunctionDef", "ListValue", "Dim"} <= seen | {
+        "AttrValue"
+    }
+
+
+def test_a_graph_is_parsed_as_tensorflow_parses_it() -> None:
+    model, _, _ = network("lstm")
+    from qir.frontends.tensorflow.child import of_keras
+
+    data = of_keras(model)[0]
+    theirs, ours = graph_pb2.GraphDef.FromString(data), GRAPH.FromString(data)
+    assert [(n.name, n.op, list(n.input)) for n in ours.node] == [
+        (n.name, n.op, list(n.input)) for n in theirs.node
+    ]
+    for a, b in zip(ours.node, theirs.node, strict=True):
+        assert a.attr.keys() == b.attr.keys()
+        assert a.attr["value"].tensor.tensor_content == b.attr["value"].tensor.tensor_content
+        assert {k: v.WhichOneof("value") for k, v in a.attr.items()} == {
+            k: v.WhichOneof("value") for k, v in b.attr.items()
+        }
+
+
+def test_tensors_are_read_as_tensorflow_reads_them() -> None:
+    from qir.frontends.tensorflow.elements import tensor
+
+    kinds = "float32 float64 float16 bfloat16 int8 int16 int32 int64 uint8 uint16 uint32 uint64"
+    for name in (*kinds.split(), "bool"):
+        kind = tf.as_dtype(name)
+        for data in ([[0, 1, 1], [1, 0, 1]], [[1, 1, 1], [1, 1, 1]], [], 1):
+            wanted = np.asarray(data).astype(kind.as_numpy_dtype)
+            proto = tf.make_tensor_proto(wanted, kind)
+            plain = graph_pb2.GraphDef()
+            plain.node.add(name="c", op="Const").attr["value"].tensor.CopyFrom(proto)
+            plain.node[0].attr["value"].tensor.ClearField("tensor_content")
+            for held in (proto, plain.node[0].attr["value"].tensor):
+                theirs = tf.make_ndarray(held) if held.ByteSize() else wanted
+                ours = tensor(held, "c")
+                assert ours.dtype == theirs.dtype
+                assert np.array_equal(ours, theirs)
+
+
+WITHOUT = """
+import sys
+import qir
+graph = qir.load(sys.argv[1])
+assert "conv2d" in [node.op for node in graph]
+print(sorted({name.split(".")[0] for name in sys.modules} & {"tensorflow", "keras"}))
+"""
+
+
+def test_a_frozen_graph_is_read_without_tensorflow(tmp_path: Path) -> None:
+    path = saved(small(), tmp_path / "g.pb")
+    command = [sys.executable, "-c", WITHOUT, str(path)]
+    made = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert made.stdout == "[]\n"
+
+
+def test_files_of_other_formats_are_left_to_others(tmp_path: Path) -> None:
+    frontend = TensorFlowFrontend()
+    node = onnx.helper.make_node("Relu", ["x"], ["y"])
+    value = [onnx.helper.make_tensor_value_info(n, 1, [2]) for n in "xy"]
+    model = onnx.helper.make_model(onnx.helper.make_graph([node], "g", value[:1], value[1:]))
+    onnx.save(model, tmp_path / "onnx.pb")
+    saved(small(), tmp_path / "graph.pb")
+    (tmp_path / "text.pb").write_text("node { name: 'x' }")
+    assert frontend.accepts(tmp_path / "graph.pb")
+    assert not frontend.accepts(tmp_path / "onnx.pb")
+    assert not frontend.accepts(tmp_path / "text.pb")
+    assert not frontend.accepts(tmp_path)
+    assert frontend.accepts(tmp_path / "missing.pb")
+
+
+def cycle(proto: Any) -> None:
+    relu = next(n for n in proto.node if n.op == "Relu")
+    next(n for n in proto.node if n.op == "Conv2D").input[0] = relu.name
+
+
+def missing(proto: Any) -> None:
+    next(n for n in proto.node if n.op == "Relu").input[0] = "nowhere"
+
+
+def function(proto: Any) -> None:
+    node = next(n for n in proto.node if n.op == "Relu")
+    node.op = "PartitionedCall"
+    node.attr["f"].func.name = "gone"
+
+
+def larger(proto: Any) -> None:
+    node = next(n for n in proto.node if n.op == "Const")
+    node.attr["value"].tensor.tensor_shape.dim[0].size = 1 << 40
+
+
+def shorter(proto: Any) -> None:
+    node = next(n for n in proto.node if n.op == "Const")
+    node.attr["value"].tensor.tensor_content = b"abc"
+
+
+def unknown_type(proto: Any) -> None:
+    next(n for n in proto.node if n.op == "Placeholder").attr["dtype"].type = 7
+
+
+def unheard_of(proto: Any) -> None:
+    next(n for n in proto.node if n.op == "Const").attr["value"].tensor.dtype = 77
+
+
+def twice(proto: Any) -> None:
+    proto.node.add().CopyFrom(proto.node[0])
+
+
+def empty(proto: Any) -> None:
+    del proto.node[:]
+
+
+def unknown_op(proto: Any) -> None:
+    next(n for n in proto.node if n.op == "Relu").op = "DecodeJpeg"
+
+
+def rank(proto: Any) -> None:
+    node = next(n for n in proto.node if n.op == "Conv2D")
+    node.attr["strides"].list.i[:] = [1, 0, 1]
+
+
+DAMAGES: dict[Callable[[Any], None], str] = {
+    cycle: "node Relu hangs on its own result|node Conv2D hangs on its own result",
+    missing: "Relu reads 'nowhere', which the file lacks",
+    function: "PartitionedCall Relu calls 'gone', a function that the file lacks",
+    larger: r"Const .* has the shape \[1099511627776, .*\], more than any file holds",
+    shorter: "Const .* has the shape .* and 3 bytes of elements",
+    unknown_type: "Placeholder x0 is an input of string, which is not read",
+    unheard_of: "Const .* holds type number 77, which is not read",
+    twice: "two nodes are named x0",
+    empty: "is a GraphDef without nodes",
+    unknown_op: "DecodeJpeg Relu is no op that is read; cut it off, .*",
+    rank: "Conv2D .* is not read: its strides are",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda d: d.__name__)
+def test_a_damaged_file_is_refused_in_one_line(
+    damage: Callable[[Any], None], tmp_path: Path
+) -> None:
+    proto = small()
+    damage(proto)
+    path = saved(proto, tmp_path / "g.pb")
+    with pytest.raises(InputError, match=DAMAGES[damage]) as found:
+        TensorFlowFrontend().load(path, Ledger())
+    assert str(path) in str(found.value)
+    assert "\n" not in str(found.value)
+
+
+def test_a_truncated_file_is_refused_at_every_length(tmp_path: Path) -> None:
+    data = small().SerializeToString()
+    path = tmp_path / "g.pb"
+    for size in range(1, len(data), 7):
+        path.write_bytes(data[:size])
+        try:
+            TensorFlowFrontend().load(path, Ledger())
+        except InputError as error:
+            assert str(path) in str(error)  # noqa: PT017 - some lengths hold a whole graph
+
+
+def test_files_that_tensorflow_cannot_load_are_refused_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "model.h5").write_bytes(b"no model")
+    with pytest.raises(InputError, match=r"model\.h5: TensorFlow does not load it: .+"):
+        qir.load(tmp_path / "model.h5")
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "saved_model.pb").write_bytes(b"VarHandleOp")
+    with pytest.raises(InputError, match=r"folder: the folder lacks variables/"):
+        qir.load(folder)

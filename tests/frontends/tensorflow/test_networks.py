@@ -1,0 +1,113 @@
+"""Whole networks read from Keras and TensorFlow: float results, and int8 in onnxruntime."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+import tensorflow as tf
+
+import qir
+from qir.frontends.tensorflow.child import of_keras
+from qir.reference.interpreter import run
+
+from .comparison import difference
+from .networks import Array, network
+
+NEAR = 1e-4
+QUICK = ("mobilenet", "lstm", "transformer")
+NAMES = [
+    pytest.param(name, marks=() if name in QUICK else pytest.mark.long)
+    for name in ("mobilenet", "mobilenet_v3", "efficientnet", "lstm", "transformer")
+]
+
+
+def computed(graph: qir.Graph, x: Array) -> Array:
+    (made,) = run(graph, {graph.inputs[0].name: x}).values()
+    return made
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_network_computes_what_tensorflow_computes(name: str, tmp_path: Path) -> None:
+    model, x, wanted = network(name)
+    path = tmp_path / f"{name}.pb"
+    path.write_bytes(of_keras(model)[0])
+    for source in (model, path):
+        graph = qir.load(source)
+        assert not isinstance(graph.inputs[0].type.shape[0], int)
+        assert difference(computed(graph, x), wanted, NEAR) == ""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "name",
+    "ConvNeXtTiny DenseNet121 EfficientNetV2B0 InceptionResNetV2 InceptionV3 MobileNetV2"
+    " NASNetMobile ResNet50V2 VGG16 Xception".split(),
+)
+def test_a_network_of_keras_applications_computes_the_same(name: str) -> None:
+    tf.keras.backend.clear_session()
+    tf.keras.utils.set_random_seed(7)
+    build = getattr(tf.keras.applications, name)
+    model = build(input_shape=(96, 96, 3), weights=None, classes=10)
+    x = np.random.default_rng(7).uniform(-1, 1, (1, 96, 96, 3)).astype(np.float32)
+    wanted = np.asarray(model(x, training=False))
+    assert difference(computed(qir.load(model), x), wanted, NEAR) == ""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_network_is_quantized_for_onnxruntime(name: str, tmp_path: Path) -> None:
+    model, x, wanted = network(name)
+    graph = qir.load(model)
+    quantized = qir.quantize(graph, qir.calibrate(graph, x))
+    qir.save(quantized, tmp_path / "int8.onnx")
+    session = onnxruntime.InferenceSession(
+        str(tmp_path / "int8.onnx"), providers=["CPUExecutionProvider"]
+    )
+    (made,) = session.run(None, {graph.inputs[0].name: x})
+    error = np.square(made.astype(np.float64) - wanted).mean()
+    assert 10 * np.log10(np.square(wanted.astype(np.float64)).mean() / error) > 12
+
+
+def test_convolutions_of_keras_take_their_batch_norm_in() -> None:
+    model, _, _ = network("mobilenet")
+    folded = qir.pipeline.fold(qir.load(model))
+    ops = [node.op for node in folded]
+    assert ops.count("conv2d") == 28
+    assert not {"batch_norm", "mul", "add"} & set(ops)
+    assert ops.count("transpose") == 1
+
+
+@pytest.mark.parametrize(
+    "kind", ["keras", *(pytest.param(k, marks=pytest.mark.long) for k in ("h5", "saved_model"))]
+)
+def test_files_of_keras_are_frozen_in_a_child(kind: str, tmp_path: Path) -> None:
+    model, x, wanted = network("lstm")
+    path = tmp_path / ("folder" if kind == "saved_model" else f"model.{kind}")
+    if kind == "saved_model":
+        model.export(str(path), verbose=False)
+    else:
+        model.save(str(path))
+    graph = qir.load(path)
+    assert difference(computed(graph, x), wanted, NEAR) == ""
+
+
+def test_signatures_keep_their_names(tmp_path: Path) -> None:
+    class Two(tf.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = tf.Variable([[1.0, 2.0], [3.0, 4.0]])
+
+        @tf.function(input_signature=[tf.TensorSpec((None, 2), name="features")])  # type: ignore[untyped-decorator]
+        def serve(self, features: tf.Tensor) -> dict[str, tf.Tensor]:
+            made = tf.matmul(features, self.w)
+            return {"twice": 2.0 * made, "once": made}
+
+    module = Two()
+    tf.saved_model.save(module, str(tmp_path / "m"), signatures=module.serve)
+    graph = qir.load(tmp_path / "m")
+    assert [v.name for v in graph.inputs] == ["features"]
+    made = run(graph, {"features": np.eye(2, dtype=np.float32)})
+    assert np.array_equal(made["once"], module.w.numpy())
+    assert np.array_equal(made["twice"], 2 * module.w.numpy())
