@@ -81,7 +81,8 @@ def test_a_run_that_is_interrupted_is_saved_and_gone_on_with(
     why: str,
 ) -> None:
     wanted = whole(folder, monkeypatch)
-    running = start(folder, "--threads", threads, every=3600)  # it saves only when interrupted
+    # It saves only when interrupted, and takes long enough that the signal arrives before its end.
+    running = start(folder, "--threads", threads, every=3600, wait=0.2)
     after(running, "batch", 7)
     running.send_signal(number)
     out, said = running.communicate(timeout=60)

@@ -66,6 +66,8 @@ class Table:
     held: Mapping[str, tuple[str, ...]]
     """By the test that compares them, where no rule is theirs."""
     unclaimed: Mapping[str, tuple[str, ...]]
+    newer: frozenset[str]
+    """Kernels that the oldest version tested does not have."""
 
     def names(self) -> Iterator[str]:
         """Each kernel, as often as it is named."""
@@ -92,7 +94,8 @@ def table(runtime: str) -> Table:
         {why: tuple(names) for why, names in read.get(part, {}).items()}
         for part in ("held", "unclaimed")
     )
-    return Table(read["title"], tuple(read["profiles"]), tuple(rows), held, unclaimed)
+    newer = frozenset(read.get("newer", ()))
+    return Table(read["title"], tuple(read["profiles"]), tuple(rows), held, unclaimed, newer)
 
 
 def lines(tables: Iterable[Table]) -> Iterator[str]:

@@ -325,7 +325,7 @@ def test_every_profile_is_told_with_the_version_that_is_here() -> None:
         of = found[f"tf-2.21.{name}"]
         why = "no probe is of this file" if here else "not installed"
         assert (of.version, of.state, of.why) == (here, "assumed", why)
-        assert of.evidence.startswith("tests/differential/test_tensorflow")
+        assert of.evidence.startswith("tests/differential/tensorflow/test_tensorflow")
 
 
 def test_names_that_nothing_has_are_refused() -> None:
