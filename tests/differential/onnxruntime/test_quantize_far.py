@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
@@ -23,6 +24,8 @@ KINDS = {
     "i2": TensorProto.INT2,
     "u2": TensorProto.UINT2,
 }
+SATURATES = tuple(map(int, onnxruntime.__version__.split(".")[:2])) >= (1, 32)
+"""Whether onnxruntime ends far reals where QIR does: since 1.32."""
 NEAR = [2.0**30, -(2.0**30), 3e8, -3e8, 100, -100, 2.5, 1.5, -0.5, 0]
 FAR = [np.inf, -np.inf, np.nan, 2.0**32, -(2.0**33), 2.0**40, -(2.0**50), 2.0**31]
 
@@ -79,7 +82,7 @@ def test_reals_too_far_out(tmp_path: Path, kind: str, half: bool) -> None:
         mine = np.where(np.isnan(steps) | (steps < 0), low, high)
         assert np.array_equal(found, np.tile(mine, 9))
         beyond = high if zero < 0 else low
-        assert np.array_equal(theirs, np.full_like(theirs, beyond))
+        assert np.array_equal(theirs, found if SATURATES else np.full_like(theirs, beyond))
 
 
 @pytest.mark.parametrize("kind", ["i4", "u4"])
@@ -87,7 +90,7 @@ def test_the_last_of_an_odd_count(tmp_path: Path, kind: str) -> None:
     proto, (low, high) = model(kind, TensorProto.FLOAT, 0.5, 0), ends(kind)
     found, theirs = both(proto, np.full(21, 2.0**31, np.float32), tmp_path / "m.onnx")
     assert np.array_equal(found, np.full(21, high))
-    assert np.array_equal(theirs, [high] * 20 + [low])
+    assert np.array_equal(theirs, [high] * 20 + [high if SATURATES else low])
 
 
 @pytest.mark.parametrize("kind", ["i8", "u8", "i16", "u16"])
