@@ -20,7 +20,7 @@ from tests.cli.command import assert_one_line, qir
 SEED = random.SystemRandom().randrange(2**32)
 WORDS = ("calibrate", "model.onnx", "--data", "samples.npy", "--batch", "1", "-o", "new.stats")
 SLOWLY = r"""
-import importlib, os, sys, time
+import importlib, os, signal, sys, time
 from qir.calibration import Statistics
 from qir.calibration.runner import GraphProgram
 from qir.cli.app import main
@@ -34,6 +34,7 @@ def aloud(self, path, **given):
     save(self, path, **given)
     os.write(2, b"saved\n")
 GraphProgram.run, Statistics.save = slowly, aloud
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job may ignore it
 main()
 """
 

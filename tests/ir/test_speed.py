@@ -123,9 +123,11 @@ def least(build: Build, count: int, rounds: int) -> dict[str, float]:
 
 
 def grows(build: Build, small: int, large: int) -> None:
-    """Fails where ten times the size takes 13 times as long in all, or 20 times in one step."""
+    """Fails where ten times the size takes 16 times as long in all, or 20 times in one step."""
     few, many = least(build, small, 3), least(build, large, 1)
-    if _faults(few, many):  # the machine may have had much else to do
+    for _ in range(3):  # the machine may have had much else to do
+        if not _faults(few, many):
+            break
         again = least(build, large, 1)
         many = {step: min(seconds, again[step]) for step, seconds in many.items()}
     assert not _faults(few, many), f"{small}: {few}, {large}: {many}"
@@ -134,7 +136,7 @@ def grows(build: Build, small: int, large: int) -> None:
 def _faults(few: dict[str, float], many: dict[str, float]) -> list[str]:
     out = [s for s in few if many[s] > 20 * max(few[s], 0.003)]
     whole = [sum(found[step] for step in TOGETHER) for found in (few, many)]
-    return out + (["together"] if whole[1] > 13 * whole[0] else [])
+    return out + (["together"] if whole[1] > 16 * whole[0] else [])
 
 
 def plain(count: int) -> None:
