@@ -87,8 +87,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[tuple[s
     return found
 
 
-@pytest.mark.sampled(1)
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("fault", FINDERS)
 def test_a_skipped_tail_element_turns_the_tests_of_its_family_red(
     fault: str, outcomes: dict[str, list[tuple[str, str]]]

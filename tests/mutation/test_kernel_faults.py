@@ -59,7 +59,7 @@ def test_a_skipped_tail_column_turns_the_comparison_of_kernels_red(faulty: Path)
     assert " differ, first " in tested.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_it_leaves_the_comparison_of_the_reference_green(faulty: Path) -> None:
     tested = pytest_of(faulty, "test_the_reference_gives_every_tensor_as_onnxruntime_does")
     assert tested.returncode == 0, tested.stdout[-2000:]
