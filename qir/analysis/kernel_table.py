@@ -15,7 +15,6 @@ from qir.profiles import Profile, choosing
 from qir.profiles.profile import DATA_SLOTS
 from qir.profiles.profile import Group as Row
 
-"""Ops that are one linear layer where their weights are constant."""
 _UNIT: Mapping[str, Mapping[str, tuple[bool, ...]]] = {
     "gemm": {"trans_a": (False,)},
     "matmul": {"trans_a": (False,)},

@@ -123,20 +123,18 @@ def least(build: Build, count: int, rounds: int) -> dict[str, float]:
 
 
 def grows(build: Build, small: int, large: int) -> None:
-    """Fails where ten times the size takes 16 times as long in all, or 20 times in one step."""
-    few, many = least(build, small, 3), least(build, large, 1)
-    for _ in range(3):  # the machine may have had much else to do
+    """Fails where ten times the size takes 13 times as long in all, or 20 times in one step."""
+    for _ in range(5):  # what else runs on the machine slows sizes differently: measured in turns
+        few, many = least(build, small, 3), least(build, large, 1)
         if not _faults(few, many):
-            break
-        again = least(build, large, 1)
-        many = {step: min(seconds, again[step]) for step, seconds in many.items()}
-    assert not _faults(few, many), f"{small}: {few}, {large}: {many}"
+            return
+    raise AssertionError(f"{_faults(few, many)}: {small}: {few}, {large}: {many}")
 
 
 def _faults(few: dict[str, float], many: dict[str, float]) -> list[str]:
     out = [s for s in few if many[s] > 20 * max(few[s], 0.003)]
     whole = [sum(found[step] for step in TOGETHER) for found in (few, many)]
-    return out + (["together"] if whole[1] > 16 * whole[0] else [])
+    return out + (["together"] if whole[1] > 13 * whole[0] else [])
 
 
 def plain(count: int) -> None:
