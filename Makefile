@@ -33,7 +33,7 @@ help:  ## list the targets
 demo: $(STAMP)/demo  ## quantize the digits network and compare it with onnxruntime
 	@$(BIN)/python examples/digits/demo.py
 
-test: $(STAMP)/test  ## every test but the long ones, samples of the exhaustive ones; about 20 minutes
+test: $(STAMP)/test  ## every test but the long ones, samples of the exhaustive ones; up to 25 minutes
 	@$(PYTEST) -m "not long"
 
 check: $(STAMP)/test  ## the fast tests, under 2 minutes
