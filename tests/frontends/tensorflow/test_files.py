@@ -230,3 +230,19 @@ def test_files_that_tensorflow_cannot_load_are_refused_in_one_line(tmp_path: Pat
     (folder / "saved_model.pb").write_bytes(b"VarHandleOp")
     with pytest.raises(InputError, match=r"folder: the folder lacks variables/"):
         qir.load(folder)
+
+
+@pytest.mark.slow
+def test_code_that_a_keras_file_holds_is_not_run(tmp_path: Path) -> None:
+    mark = tmp_path / "ran"
+    given = tf.keras.Input((4,))
+    name = str(mark)  # a closure over plain text can be saved
+    layer = tf.keras.layers.Lambda(lambda x: (open(name, "w"), x)[1], output_shape=(4,))
+    model = tf.keras.Model(given, layer(given))
+    for suffix in (".h5", ".keras"):
+        path = tmp_path / f"model{suffix}"
+        model.save(path)
+        mark.unlink(missing_ok=True)
+        with pytest.raises(InputError, match=r"TensorFlow does not load it: .*deserialization"):
+            qir.load(path)
+        assert not mark.exists()
