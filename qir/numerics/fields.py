@@ -151,13 +151,14 @@ class Quantize:
     sum: Literal["whole", "real"] = "whole"
     """What a zero point is added to after rounding: whole numbers; or reals of the type that is
     computed in, which round again."""
-    far: Literal["end", "low_32", "low_64", "wrap_32"] = "end"
+    far: Literal["end", "low_32", "low_64", "wrap_32", "clip_32"] = "end"
     """What reals above all codes become: the highest; or, of what 32 or 64 bits do not hold, the
     lowest, as processors convert it; or, on both sides, the lowest of 32 bits and the zero point,
-    a sum that wraps."""
+    a sum that wraps. `clip_32`: the nearest float32 that 32 bits hold, and the zero point, a sum
+    that wraps."""
     nan: Literal["zero", "zero_code", "low", "high", "far", "unspecified"] = "unspecified"
     """What a NaN becomes: the zero point, code 0, an end of the codes, what reals become that 32
-    bits do not hold (where those wrap), or nothing: it is refused."""
+    bits do not hold (where sums wrap; of `clip_32` those above), or nothing: it is refused."""
 
 
 @dataclass(frozen=True, slots=True)

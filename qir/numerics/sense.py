@@ -45,6 +45,10 @@ def _value(rule: Rule, name: str) -> object:
     return getattr(getattr(rule, block), field)
 
 
+WRAPS = ("wrap_32", "clip_32")
+"""The values of `quantize.far` by which the sum with a zero point wraps in 32 bits."""
+
+
 def _quantize(rule: Rule) -> Iterator[Clash]:
     q = rule.quantize
     if q.by == "low_end" and q.zero not in ("after", "before"):
@@ -59,11 +63,12 @@ def _quantize(rule: Rule) -> Iterator[Clash]:
     if q.sum == "real" and q.zero != "after":
         why = "it is added after rounding; zero = 'after'"
         yield Clash(("quantize.sum", "quantize.zero"), why)
-    if q.far == "wrap_32" and (q.sum == "real" or q.zero in ("before", "fused")):
+    if q.far in WRAPS and (q.sum == "real" or q.zero in ("before", "fused")):
         why = "a zero point is added to whole numbers there; sum = 'whole', zero = 'after'"
         yield Clash(("quantize.far", "quantize.sum", "quantize.zero"), why)
-    if q.nan == "far" and q.far != "wrap_32":
-        yield Clash(("quantize.nan", "quantize.far"), "a NaN wraps as they do; far = 'wrap_32'")
+    if q.nan == "far" and q.far not in WRAPS:
+        why = "a NaN wraps as they do; far = 'wrap_32' or 'clip_32'"
+        yield Clash(("quantize.nan", "quantize.far"), why)
     if rule.dequantize.codes == "real" and rule.dequantize.by in ("q*s-z*s", "q*s+plus"):
         why = "codes are made real there whatever it says; by = '(q-z)*s'"
         yield Clash(("dequantize.codes", "dequantize.by"), why)
