@@ -87,7 +87,7 @@ def _wrapped(whole: NDArray[np.float64], zero: NDArray[np.generic]) -> NDArray[n
 
 
 def _clipped_32(whole: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Whole numbers that end at the last float32 that 32 bits hold; a NaN is taken for one above."""
+    """Whole numbers that end at the last float32 that 32 bits hold; a NaN is one above."""
     return np.where(whole < _LAST, whole, _LAST)
 
 
@@ -471,6 +471,9 @@ def in_steps(reals: Reals, scale: Reals, gain: Reals, rule: Rule) -> Reals:
                 return np.asarray(reals * gain.astype(reals.dtype))
             case "(x*w)*(1/y)" | "x*w*(1/y)":
                 return np.asarray(reals * (reals.dtype.type(1) / scale.astype(reals.dtype)))
+            case "x*w/y" if rule.requant.scales == "inverted":
+                one = F32.type(1)
+                return np.asarray(reals / (one / (one / scale.astype(F32))).astype(reals.dtype))
             case _:
                 return np.asarray(reals / scale.astype(reals.dtype))
 

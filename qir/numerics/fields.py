@@ -250,14 +250,15 @@ class Requant:
     """What sums are multiplied with: one float; `q31`, `q15` so many bits and a shift, for whole
     sums; `exact` the quotient of the scales without rounding; `divide` sums become reals first
     (x*w), which are then brought to the result's scale as the order says."""
-    order: Literal["(x*w)/y", "x*(w/y)", "(x*w)*(1/y)", "x*w*(1/y)", "(x*w)*gy", "gy/gx/gw"] = (
-        "(x*w)/y"
-    )
+    order: Literal[
+        "(x*w)/y", "x*(w/y)", "(x*w)*(1/y)", "x*w*(1/y)", "x*w/y", "(x*w)*gy", "gy/gx/gw"
+    ] = "(x*w)/y"
     """How scales, or gains (codes a real unit), are multiplied, each step rounded; `x*w*(1/y)`:
-    the sum times one after the other; `(x*w)*gy`: reals times the result's gain."""
+    the sum times one after the other; `x*w/y`: the sum times the first two, divided by the third;
+    `(x*w)*gy`: reals times the result's gain."""
     scales: Literal["given", "x_inverted", "inverted"] = "given"
     """`x_inverted`: the scale of the data is kept as 1/s, and inverted again, and so is that of a
-    summand; `inverted`: those of the weights too."""
+    summand; `inverted`: those of the weights too, and of a result that `x*w/y` divides by."""
     compute: Literal["f32", "f64"] = "f32"
     """What the multiplier is made in, and reals where there are any."""
     unit: Literal["plain", "f32"] = "plain"

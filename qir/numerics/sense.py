@@ -45,6 +45,8 @@ def _value(rule: Rule, name: str) -> object:
     return getattr(getattr(rule, block), field)
 
 
+ONE_BY_ONE = ("x*w*(1/y)", "x*w/y")
+"""The values of `requant.order` by which sums are multiplied by one scale after the other."""
 WRAPS = ("wrap_32", "clip_32")
 """The values of `quantize.far` by which the sum with a zero point wraps in 32 bits."""
 
@@ -122,7 +124,7 @@ def _multiplier(rule: Rule) -> Iterator[Clash]:
         yield Clash((name, "acc.type"), "a product of 95 bits; multiplier = 'q15', or acc 'i32'")
     if r.multiplier == "exact" and r.order == "gy/gx/gw":
         yield Clash((name, "requant.order"), "gains are rounded; order = '(x*w)/y'")
-    if r.order in ("x*w*(1/y)", "(x*w)*gy") and r.multiplier != "divide":
+    if r.order in (*ONE_BY_ONE, "(x*w)*gy") and r.multiplier != "divide":
         why = "sums become reals on their way; multiplier = 'divide'"
         yield Clash(("requant.order", name), why)
     if r.multiplier == "divide" and r.order == "x*(w/y)":

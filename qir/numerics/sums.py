@@ -15,6 +15,7 @@ from qir.numerics.fields import Rule
 from qir.numerics.maps import Map
 from qir.numerics.quantize import multiplier, scales
 from qir.numerics.rounding import ROUNDINGS, fma
+from qir.numerics.sense import ONE_BY_ONE
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,7 +66,7 @@ def _floats(of: Sum, kind: np.dtype[np.floating]) -> Reals:
 
 def _meant(of: Sum, sums: Reals) -> Reals:
     """What sums mean without a bias."""
-    if of.rule.requant.order != "x*w*(1/y)":
+    if of.rule.requant.order not in ONE_BY_ONE:
         return np.asarray(sums * unit(of))
     found = (scales(m, of.rule, slot).astype(of.kind) for m, slot in ((of.x, "x"), (of.w, "w")))
     x, w = (shaped(np.asarray(s), of.acc.ndim, of.axis) for s in found)

@@ -17,6 +17,7 @@ from .kernels_of_torch import Held, Product, Tally, processor, product_of
 from .test_torch_pointwise import claimed_of
 from .test_torch_products import exact_reals, made_by
 from .test_torch_products import pytestmark as pytestmark
+from .torch_profile import named
 
 ISAS = {"avx2": "AVX2", "avx512": "AVX512_CORE"}
 
@@ -72,7 +73,7 @@ def without(held: Profile, name: str, value: str) -> Profile:
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("engine", ["pt2e", pytest.param("onednn", marks=pytest.mark.slow)])
 def test_pairs_of_channels_saturate_of_taps_that_meet_data(engine: str, isa: str) -> None:
-    name = f"torch-2.13.{engine}"
+    name = named(engine)
     held, cases = profile(name).on(isa), [*layers(1, 40), *layers(2, 40)]
     tallies: dict[str, Tally] = defaultdict(Tally)
     others = {"pad": "zero_point", "pairs": "exact"}

@@ -23,6 +23,7 @@ from qir.reference.interpreter import run
 from .kernels_of_torch import F, Held, Map, Tally, codes, engine, of, taken, tensor
 from .test_torch_groups import Net, kind_of
 from .test_torch_groups import pytestmark as here
+from .torch_profile import named
 
 pytestmark = here
 ENGINES = ("fbgemm", "x86", "onednn", "qnnpack")
@@ -154,7 +155,7 @@ def by_torch(name: str, drawn: Chain) -> list[torch.Tensor]:
 
 def grouped(graph: Graph, name: str) -> Ledger:
     ledger = Ledger()
-    Group(f"torch-2.13.{name}").run(graph, ledger)
+    Group(named(name)).run(graph, ledger)
     return ledger
 
 

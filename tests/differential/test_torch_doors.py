@@ -26,8 +26,9 @@ from .kernels_of_torch import (
     tensor,
 )
 from .test_torch_elements import pytestmark as pytestmark
+from .torch_profile import named
 
-NAME = "torch-2.13.fbgemm"
+NAME = named("fbgemm")
 OPS = torch.ops
 
 

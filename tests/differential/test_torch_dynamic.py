@@ -24,6 +24,7 @@ from qir.reference.interpreter import run
 from . import draws_of_torch as draws
 from .kernels_of_torch import Array, Asked, F, Held, Tally, engine, kind_of, of, processor, tensor
 from .test_torch_layers import transposed
+from .torch_profile import named
 
 pytestmark = pytest.mark.skipif(
     torch.backends.cpu.get_cpu_capability() != "AVX512",
@@ -110,7 +111,7 @@ def held(graph: Graph, operands: Mapping[str, Held]) -> dict[str, Value]:
 
 def computed(one: Layer, name: str) -> Array:
     """What QIR makes of it: numbers are chosen, the data quantized, the codes multiplied."""
-    graph = Graph(profile=f"torch-2.13.{name}")
+    graph = Graph(profile=named(name))
     x = graph.add("input", types=[TensorType(one.x.shape, F32)], name="x").result
     q, numbers = chosen(graph, x, short=one.short)
     operands = {"w": one.w} if one.bias is None else {"w": one.w, "bias": Held(one.bias)}
@@ -145,7 +146,7 @@ def test_dynamic_linear_layers_are_the_engines(
     rich = np.concatenate([found.ravel() for found in halves])
     assert rich.mean() >= 0.05, f"{rich.mean():.3f} of the data lie on ties"
     query = Query("linear", {"x": "u8", "w": "i8"}, "channel" if many else "tensor")
-    tally.within(profile(f"torch-2.13.{name}").resolve(query).claim)
+    tally.within(profile(named(name)).resolve(query).claim)
 
 
 # -- convolutions ---------------------------------------------------------------------------------
@@ -223,7 +224,7 @@ def run_convolutions(
 
 def convolved(asked: Asked, name: str, *, short: bool) -> Array:
     """What QIR makes of it: the result's codes have the numbers of the data's."""
-    graph = Graph(profile=f"torch-2.13.{name}")
+    graph = Graph(profile=named(name))
     data = asked.operands["x"].data
     x = graph.add("input", types=[TensorType(data.shape, F32)], name="x").result
     q, numbers = chosen(graph, x, short=short)
@@ -262,7 +263,7 @@ def test_dynamic_convolutions_give_codes_of_the_datas_own_scale(
             storage = {"x": "u8", "w": "i8", "result": "u8"}
             grain = "channel" if form == "channel" else "tensor"
             query = Query(asked.op, storage, grain, attrs=dict(asked.attrs))
-            claim = profile(f"torch-2.13.{name}").resolve(query).claim
+            claim = profile(named(name)).resolve(query).claim
             tallies[claim].add(convolved(asked, name, short=short), wanted, f"seed {seed}")
     for claim, tally in tallies.items():
         tally.within(claim)

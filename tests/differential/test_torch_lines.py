@@ -22,6 +22,7 @@ from qir.reference.interpreter import run
 from .kernels_of_torch import Array, F, Held, Map, Tally, codes, engine, of, taken, tensor
 from .test_torch_groups import Net, kind_of
 from .test_torch_groups import pytestmark as here
+from .torch_profile import named
 
 pytestmark = here
 nf, ops = torch.nn.functional, torch.ops.quantized
@@ -188,7 +189,7 @@ def found(both: Both, name: str) -> tuple[list[Array], list[Array], bool]:
     both.net.graph.add("output", ends)
     both.net.graph.prune()
     ledger = Ledger()
-    Group(f"torch-2.13.{name}").run(both.net.graph, ledger)
+    Group(named(name)).run(both.net.graph, ledger)
     assert not [n for n in both.net.graph if n.op == "dequantize"]
     made = run(both.net.graph, {"x": both.x.data})
     wanted = [taken(t) for t in both.made[1:]]

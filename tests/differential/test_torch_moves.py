@@ -14,8 +14,9 @@ from .draws_of_torch import KINDS, image
 from .kernels_of_torch import Array, Asked, F, Held, Tally, claim, computed, of, taken, tensor
 from .test_torch_elements import bounds_of
 from .test_torch_elements import pytestmark as pytestmark
+from .torch_profile import named
 
-NAME = "torch-2.13.fbgemm"
+NAME = named("fbgemm")
 Rng = np.random.Generator
 Move = tuple[str, torch.Tensor, Mapping[str, Attr], Mapping[str, Held]]
 """An op, what torch made, attributes, and operands beside the data."""

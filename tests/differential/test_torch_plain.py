@@ -32,8 +32,9 @@ from .kernels_of_torch import (
 from .test_torch_depthwise import full
 from .test_torch_products import conv
 from .test_torch_products import pytestmark as pytestmark
+from .torch_profile import named
 
-NAME = "torch-2.13.pt2e"
+NAME = named("pt2e")
 OPS = torch.ops.onednn
 
 

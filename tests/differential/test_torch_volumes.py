@@ -19,6 +19,7 @@ from .kernels_of_torch import F, Held, Tally, codes, engine, of, taken, tensor
 from .test_torch_elements import pytestmark as pytestmark
 from .test_torch_groups import Net, kind_of
 from .test_torch_means import Case, Rng, hold, nf, tied
+from .torch_profile import named
 
 MAP, WEIGHTS = of("u8", F(0.05), 101), of("i8", F(0.01), 0)
 SIDES = ((1, 2, 2), (2, 2, 2), (2, 3, 1), (3, 4, 5), (2, 7, 9), (4, 7, 7), (6, 10, 9), (9, 16, 16))
@@ -49,7 +50,7 @@ def test_means_of_volumes_are_torchs(name: str, kind: str, *, last: bool) -> Non
             with engine(name):
                 made = nf.adaptive_avg_pool3d(tensor(x, last=last), 1)
             case: Case = ("global_avg_pool", made, {})
-            assert hold(tally, f"torch-2.13.{name}", x, case, last=last) == "exact"
+            assert hold(tally, named(name), x, case, last=last) == "exact"
     tally.exact()
 
 
@@ -107,7 +108,7 @@ def test_means_of_volumes_in_networks_are_torchs_or_told(name: str, way: str) ->
         with engine(name):
             made, x = volumes(np.random.default_rng(seed), way)
         graph, ledger = made.net.graph, Ledger()
-        Group(f"torch-2.13.{name}").run(graph, ledger)
+        Group(named(name)).run(graph, ledger)
         assert not [n for n in graph if n.op == "dequantize"]
         said = {entry.reason for entry in ledger if entry.change is Change.UNVERIFIED}
         if any("lie in another order" in reason for reason in said):
