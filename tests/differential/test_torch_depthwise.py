@@ -210,12 +210,12 @@ def test_volumes_of_qnnpack_are_rounded_once() -> None:
     assert twice > 20, "a sum that is rounded to float32 first gives the same"
 
 
-FIRST = """name = "first"
-extends = named("qnnpack")
+FIRST = f"""name = "first"
+extends = "{named("qnnpack")}"
 
 [[rule]]
 op = "conv3d"
-requant = {multiplier = "f32"}
+requant = {{multiplier = "f32"}}
 """
 
 

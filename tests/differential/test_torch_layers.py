@@ -31,6 +31,7 @@ from .kernels_of_torch import (
     Held,
     Map,
     Tally,
+    claim,
     codes,
     computed,
     engine,
@@ -215,16 +216,17 @@ def test_transposed_convolutions_of_onednn_multiply_misread_weights(
     apart, where, tallies = 0, named(name), defaultdict[str, Tally](Tally)
     made = vnni.submit(torchs_many, name, cases).result()
     for (asked, sides), wanted in zip(cases, made, strict=True):
-        storage = {"x": "u8", "w": "i8", "result": "u8"}
-        tally = tallies[claimed(name, asked.op, storage, dict(asked.attrs))]
+        if (said := claim(where, asked)) == "unknown":
+            continue
+        tally = tallies[said]
         tally.add(computed(asked, where), wanted, f"{asked.attrs}")
         straight = computed(asked, named("fbgemm"))
         apart += 0 if any(sides[2]) else int(np.count_nonzero(straight != wanted))
     near = "within:1:0.01" if rank == 3 else "within:1:0.002"
     assert set(tallies) == ({"exact", near} if name == "x86" else {near})
     assert apart > 0.1 * tallies[near].total, "the weights as they are would have done"
-    for claim, tally in tallies.items():
-        tally.within(claim)
+    for said, tally in tallies.items():
+        tally.within(said)
 
 
 def grouped(asked: Asked, name: str, bias: Held) -> Graph:
@@ -271,6 +273,8 @@ def test_a_transposed_convolution_is_grouped_with_its_real_bias(
     tally = Tally()
     made = vnni.submit(torchs_many, name, cases).result()
     for (asked, _), graph, wanted in zip(cases, graphs, made, strict=True):
+        if claim(named(name), asked) == "unknown":
+            continue
         found = run(graph, {"x": asked.operands["x"].data})["y"]
         tally.add(found, wanted, f"{asked.attrs}")
     near = "within:1:0.01" if rank == 3 else "within:1:0.002"
@@ -325,7 +329,8 @@ def test_transposed_convolutions_of_many_groups_are_fbgemms_or_onednns(
     for (asked, _), wanted in zip(
         cases, vnni.submit(torchs_many, name, cases).result(), strict=True
     ):
-        tally.add(computed(asked, where), wanted, f"{asked.attrs}")
+        if claim(where, asked) != "unknown":
+            tally.add(computed(asked, where), wanted, f"{asked.attrs}")
     tally.within("exact" if name == "x86" else "within:1:0.01")
 
 
