@@ -374,6 +374,7 @@ FORMS: Mapping[str, Form] = {
             of.op in ("conv_transpose2d", "conv_transpose3d")
             and any(s > k for s, k in zip(of.ints("stride"), of.kernel, strict=False))
         ),
+        ("conv_transpose2d", "conv_transpose3d"),
     ),
     "steps_beyond_window": Form(
         "max_pool2d whose stride exceeds its window along some axis: what XNNPACK leaves to other "

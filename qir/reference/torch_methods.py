@@ -138,7 +138,8 @@ def channel_vectors(call: Call, arrays: Arrays, *, lanes: int, after: bool = Fal
     """Concat: of channels of images that lie channels-last, by vectors of each operand's channels,
     where equal maps are copied; of all else through reals.
 
-    `after`: single elements too add the zero point after rounding. Images lie so if channels are their last axis, and if they have one channel or one element each.
+    `after`: single elements too add the zero point after rounding. Images lie so if channels are
+    their last axis, and if they have one channel or one element each.
     """
     out, slots = _coded(call), variadic(arrays)
     one_scale(call.op, *(call.affine(s) for s in slots), out)
@@ -359,8 +360,8 @@ def mean_of_steps(
 
     Single elements add the zero point before rounding. `lanes` channels make a vector, which adds
     it after rounding, or before by one multiply-add where it is `fused`. `after`: single
-    elements too add it after rounding, but for sums that have it in them. `raw`: the zero point is
-    in the sum from the start, and 1 is divided by one side of a window after the other, in float32;
+    elements of channels-last data, and of whole means, add it after rounding too. `raw`: the zero
+    point is in the sum from the start, and 1 is divided by one side of a window after the other, in float32;
     not so for images of one channel, which lie in memory as channels-last ones do. `divide`: the
     sum is divided by n. A volume's whole mean is one over its last axes; with channels last, and
     over axes that are not the last ones, means pass through reals.
@@ -389,7 +390,7 @@ def mean_of_steps(
     total, n = whole.astype(F), number.astype(F)
     sides = _sides(call, steps.shape) if raw and call.op != "reduce_mean" else [n]
     scaled = total / n if divide else total * reduce(np.divide, sides, np.ones((), F))
-    placed = after and not raw
+    placed = after and not raw and _apart(call, arrays["x"].shape)
     tail = to_whole(scaled) + int(out.zero) if placed else to_whole(np.asarray(scaled + zero, F))
     if not lanes:
         return stored(tail, out)
@@ -404,6 +405,14 @@ def _inner(call: Call, rank: int) -> bool:
     """Whether a mean is over the last axes, all of them."""
     axes = sorted(a % rank for a in _ints(call, "axes")) or list(range(rank))
     return axes == list(range(rank - len(axes), rank))
+
+
+def _apart(call: Call, shape: tuple[int, ...]) -> bool:
+    """Whether a mean is of data with channels last, or of a whole image: windows of images in the
+    plain order have a loop of their own, in which zero points are added before rounding."""
+    if call.op in ("avg_pool1d", "avg_pool2d"):
+        return call.attrs.get("layout") == "NHWC" or shape[1] == 1
+    return call.op != "reduce_mean"
 
 
 def _whole(call: Call) -> bool:
@@ -427,7 +436,6 @@ def mean_by_ratio(call: Call, arrays: Arrays, *, after: bool = False) -> Codes:
     if not _taken(call, data.shape, last=last):
         raw = call.op in ("global_avg_pool", "adaptive_avg_pool")
         lanes, divide = 16 if last else 0, call.op == "reduce_mean"
-        after = after and (last or raw)  # windows of the plain order have a loop of their own
         return mean_of_steps(call, arrays, lanes=lanes, raw=raw, divide=divide, after=after)
     one_scale(call.op, x, out)
     if not x.same_map(out):
