@@ -134,6 +134,8 @@ def vnni() -> Iterator[ProcessPoolExecutor]:
 def test_dynamic_linear_layers_are_the_engines(
     name: str, many: bool, vnni: ProcessPoolExecutor
 ) -> None:
+    if name == "onednn" and named(name) == "torch-2.15.onednn":
+        pytest.skip("it quantizes data otherwise than quantize, which the profile notes")
     layers = [layer(seed, many, short=False) for seed in range(40)]
     if name != "qnnpack":  # which does not know of seven bits
         layers += [layer(seed, many, short=True) for seed in range(40, 60)]

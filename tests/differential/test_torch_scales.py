@@ -429,7 +429,8 @@ def test_concat_along_the_last_axis_of_images(kind: str) -> None:
     maps.rich()
     width.exact()
     channels.exact()
-    assert apart > 0.02 * total  # they are two kernels
+    least = 0.02 if named("fbgemm") == "torch-2.13.fbgemm" else 0.005  # since 2.14 both round alike
+    assert apart > least * total  # they are two kernels
 
 
 # -- a slope a channel ----------------------------------------------------------------------------
