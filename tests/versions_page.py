@@ -27,28 +27,30 @@ CHANGES = (
 """Profiles of one runtime and setting, the earlier version first."""
 HEAD = """# What changed from version to version
 
-A quantized model keeps its scales, zero points and integer weights, but a runtime of another version may
-compute other numbers from them. This page lists, for each pair of neighbouring profiles, the rules that
-one of the two states and the other does not. `qir certify` names the ops of a model that other
-releases of its runtime compute differently; `qir probe` measures the version that is installed. Made
-from the profiles by `python -m tests.versions_page`.
+A quantized model keeps its scales, zero points and integer weights, but a runtime of another
+version may compute other numbers from them. This page lists, for each pair of neighbouring
+profiles, the rules that one of the two states and the other does not. `qir certify` names the
+ops of a model that other releases of its runtime compute differently; `qir probe` measures the
+version that is installed. Made from the profiles by `python -m tests.versions_page`.
 
 ## What that does to a saved model
 
-- **torch 2.14 and 2.15** round before they add the zero point wherever reals become quantized values:
-  quantize, add, concat, bilinear resize, means of channels-last data, functions, bounds. Results
-  differ from 2.13 by one, and only where a value lies half way between two codes and the zero point
-  is odd. Values beyond 2^31 steps wrap to the other end where the zero point is above 127.
-- **torch 2.14 and 2.15, engine fbgemm** round the bias of depthwise layers with one weight scale to units of
-  the sum before they add it: some results in a thousand differ by one.
+- **torch 2.14 and 2.15** round before they add the zero point wherever reals become quantized
+  values: quantize, add, concat, bilinear resize, means of channels-last data, functions,
+  bounds. Results differ from 2.13 by one, and only where a value lies half way between two
+  codes and the zero point is odd. Values beyond 2^31 steps wrap to the other end where the zero
+  point is above 127.
+- **torch 2.14 and 2.15, engine fbgemm** round the bias of depthwise layers with one weight
+  scale to units of the sum before they add it: some results in a thousand differ by one.
 - **torch 2.15, engine onednn** divides by the scale of the result in linear layers instead of
   multiplying by its inverse: about 0.2 % of the results of layers with many ties differ by one.
-  Transposed convolutions whose stride exceeds their taps give other values in every run (engines x86 and
-  onednn): nothing is claimed of them.
-- **torch's exported programs** (pt2e) compute the same in 2.13 to 2.15, but for linear layers on AVX2.
+  Transposed convolutions whose stride exceeds their taps give other values in every run
+  (engines x86 and onednn): nothing is claimed of them.
+- **torch's exported programs** (pt2e) compute the same in 2.13 to 2.15, but for linear layers
+  on AVX2.
 - **onnxruntime 1.28 to 1.32** differ in softmax of quantized values, and in the scales that the
-  quantization tool chooses for a float model. Nothing else of a saved model changes before 1.32,
-  which rounds the data of more products with 4-bit and 8-bit weights.
+  quantization tool chooses for a float model. Nothing else of a saved model changes before
+  1.32, which rounds the data of more products with 4-bit and 8-bit weights.
 """
 
 
