@@ -66,10 +66,8 @@ def known(folder: Path, pattern: str) -> Mapping[str, str]:
 
 def profile_of(profiles: Mapping[str, str], version: str | None) -> str:
     """Returns the first profile that covers a version, else the first of all: the newest."""
-    for name, versions in profiles.items() if version is not None else ():
-        if covers(versions, version):
-            return name
-    return next(iter(profiles))
+    fits = (n for n, said in profiles.items() if version is not None and covers(said, version))
+    return next(fits, next(iter(profiles)))
 
 
 def installed(distributions: Iterable[str]) -> str | None:
