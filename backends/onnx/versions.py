@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import tomllib
+from collections.abc import Mapping
 from functools import cache
-from importlib import metadata
 from pathlib import Path
 
-from qir.inspect.versions import covers
+from qir.inspect import versions
 
 DISTRIBUTIONS = ("onnxruntime", "onnxruntime-gpu")
 """The packages that bring onnxruntime, any of them."""
@@ -20,40 +19,16 @@ def profile_name() -> str:
 
     The newest profile stands for versions that none covers, and where none is installed.
     """
-    return profile_of(_installed())
+    return profile_of(versions.installed(DISTRIBUTIONS))
 
 
 @cache
 def profile_of(version: str | None) -> str:
     """Returns the profile that covers a version of onnxruntime, else the newest."""
-    known = profiles()
-    if version is not None:
-        for name, versions in known.items():
-            if covers(versions, version):
-                return name
-    return next(iter(known))
+    return versions.profile_of(profiles(), version)
 
 
 @cache
-def profiles() -> dict[str, str]:
+def profiles() -> Mapping[str, str]:
     """Returns the versions that each profile covers, newest first, all graph optimizations on."""
-    paths = [p for p in FOLDER.glob("ort-*.toml") if not p.stem.endswith(".noopt")]
-    paths.sort(key=lambda p: [int(n) for n in p.stem.removeprefix("ort-").split(".")], reverse=True)
-    return {p.stem: _versions(p) for p in paths}
-
-
-def _versions(path: Path) -> str:
-    """Returns the versions that a profile states, else those of the profile that it extends."""
-    head = tomllib.loads(path.read_text(encoding="utf-8"))
-    if "versions" in head or "extends" not in head:
-        return str(head.get("versions", ""))
-    return _versions(path.with_name(f"{head['extends']}.toml"))
-
-
-def _installed() -> str | None:
-    for name in DISTRIBUTIONS:
-        try:
-            return metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return None
+    return versions.known(FOLDER, "ort-*")

@@ -1,8 +1,12 @@
-"""Whether a version is one that a profile speaks of."""
+"""Which versions of a runtime a profile covers, and which profile covers the one installed."""
 
 from __future__ import annotations
 
 import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from importlib import metadata
+from pathlib import Path
 
 _CLAUSE = re.compile(r"([=!~]=|[<>]=?)\s*(\d+(?:\.\d+)*)(\.\*)?")
 
@@ -44,3 +48,41 @@ def _meets(own: tuple[int, ...], how: str, other: tuple[int, ...], any_: bool) -
         case ">":
             return a > b
     return a < b
+
+
+def known(folder: Path, pattern: str) -> Mapping[str, str]:
+    """Returns the versions that the profiles of one setting cover, newest first.
+
+    `pattern` is the name of their files, with `*` for the version.
+    """
+    before, after = pattern.split("*")
+    found = {}
+    for path in folder.glob(f"{pattern}.toml"):
+        version = path.name.removeprefix(before).removesuffix(f"{after}.toml")
+        if re.fullmatch(r"\d+(?:\.\d+)*", version):
+            found[_numbers(version)] = path
+    return {found[v].stem: _stated(found[v]) for v in sorted(found, reverse=True)}
+
+
+def profile_of(profiles: Mapping[str, str], version: str | None) -> str:
+    """Returns the first profile that covers a version, else the first of all: the newest."""
+    fits = (n for n, said in profiles.items() if version is not None and covers(said, version))
+    return next(fits, next(iter(profiles)))
+
+
+def installed(distributions: Iterable[str]) -> str | None:
+    """Returns the version of the first of these packages that is installed, if any is."""
+    for name in distributions:
+        try:
+            return metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return None
+
+
+def _stated(path: Path) -> str:
+    """Returns the versions that a profile states, else those of the profile that it extends."""
+    head = tomllib.loads(path.read_text(encoding="utf-8"))
+    if "versions" in head or "extends" not in head:
+        return str(head.get("versions", ""))
+    return _stated(path.with_name(f"{head['extends']}.toml"))

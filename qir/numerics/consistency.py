@@ -45,6 +45,12 @@ def _value(rule: Rule, name: str) -> object:
     return getattr(getattr(rule, block), field)
 
 
+ONE_BY_ONE = ("x*w*(1/y)", "x*w/y")
+"""The values of `requant.order` by which sums are multiplied by one scale after the other."""
+WRAPS = ("wrap_32", "clip_32")
+"""The values of `quantize.far` by which the sum with a zero point wraps in 32 bits."""
+
+
 def _quantize(rule: Rule) -> Iterator[Clash]:
     q = rule.quantize
     if q.by == "low_end" and q.zero not in ("after", "before"):
@@ -59,11 +65,12 @@ def _quantize(rule: Rule) -> Iterator[Clash]:
     if q.sum == "real" and q.zero != "after":
         why = "it is added after rounding; zero = 'after'"
         yield Clash(("quantize.sum", "quantize.zero"), why)
-    if q.far == "wrap_32" and (q.sum == "real" or q.zero in ("before", "fused")):
+    if q.far in WRAPS and (q.sum == "real" or q.zero in ("before", "fused")):
         why = "a zero point is added to whole numbers there; sum = 'whole', zero = 'after'"
         yield Clash(("quantize.far", "quantize.sum", "quantize.zero"), why)
-    if q.nan == "far" and q.far != "wrap_32":
-        yield Clash(("quantize.nan", "quantize.far"), "a NaN wraps as they do; far = 'wrap_32'")
+    if q.nan == "far" and q.far not in WRAPS:
+        why = "a NaN wraps as they do; far = 'wrap_32' or 'clip_32'"
+        yield Clash(("quantize.nan", "quantize.far"), why)
     if rule.dequantize.codes == "real" and rule.dequantize.by in ("q*s-z*s", "q*s+plus"):
         why = "codes are made real there whatever it says; by = '(q-z)*s'"
         yield Clash(("dequantize.codes", "dequantize.by"), why)
@@ -117,7 +124,7 @@ def _multiplier(rule: Rule) -> Iterator[Clash]:
         yield Clash((name, "acc.type"), "a product of 95 bits; multiplier = 'q15', or acc 'i32'")
     if r.multiplier == "exact" and r.order == "gy/gx/gw":
         yield Clash((name, "requant.order"), "gains are rounded; order = '(x*w)/y'")
-    if r.order in ("x*w*(1/y)", "(x*w)*gy") and r.multiplier != "divide":
+    if r.order in (*ONE_BY_ONE, "(x*w)*gy") and r.multiplier != "divide":
         why = "sums become reals on their way; multiplier = 'divide'"
         yield Clash(("requant.order", name), why)
     if r.multiplier == "divide" and r.order == "x*(w/y)":

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from qir.errors import OpError
 from qir.numerics.affine import Affine, Ends, Numbers
-from qir.numerics.consistency import check
+from qir.numerics.consistency import WRAPS, check
 from qir.numerics.fields import Levels, Rule, level_of
 from qir.numerics.maps import AnyMap, Map
 from qir.numerics.rounding import (
@@ -67,8 +67,8 @@ def quantize(x: NDArray[np.generic], to: AnyMap, rule: Rule) -> NDArray[np.gener
             near, inside = near + _real(zero, scaled), True
         whole = near.astype(F64)
     moved = np.zeros((), np.int64) if inside else zero
-    if q.far == "wrap_32":
-        whole = _wrapped(whole, moved)
+    if q.far in WRAPS:
+        whole = _wrapped(_clipped_32(whole) if q.far == "clip_32" else whole, moved)
         moved = np.zeros((), np.int64)
         nan = nan & (q.nan != "far")
     codes = stored(np.where(nan, 0, whole), low, high, to.carrier, moved)
@@ -86,6 +86,13 @@ def _wrapped(whole: NDArray[np.float64], zero: NDArray[np.generic]) -> NDArray[n
     return (held.astype(np.int64) + zero.astype(np.int64)).astype(np.int32).astype(np.float64)
 
 
+def _clipped_32(whole: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Whole numbers that end at the last float32 that 32 bits hold; a NaN is one above."""
+    return np.where(whole < _LAST, whole, _LAST)
+
+
+_LAST = 2.0**31 - 128
+"""The greatest float32 below 2^31, where torch's vectors end."""
 _WORD = 2**31
 """What 32 bits end before."""
 _UNHELD = {"low_32": 2.0**31, "low_64": 2.0**63}
@@ -464,6 +471,9 @@ def in_steps(reals: Reals, scale: Reals, gain: Reals, rule: Rule) -> Reals:
                 return np.asarray(reals * gain.astype(reals.dtype))
             case "(x*w)*(1/y)" | "x*w*(1/y)":
                 return np.asarray(reals * (reals.dtype.type(1) / scale.astype(reals.dtype)))
+            case "x*w/y" if rule.requant.scales == "inverted":
+                one = F32.type(1)
+                return np.asarray(reals / (one / (one / scale.astype(F32))).astype(reals.dtype))
             case _:
                 return np.asarray(reals / scale.astype(reals.dtype))
 

@@ -151,13 +151,14 @@ class Quantize:
     sum: Literal["whole", "real"] = "whole"
     """What a zero point is added to after rounding: whole numbers; or reals of the type that is
     computed in, which round again."""
-    far: Literal["end", "low_32", "low_64", "wrap_32"] = "end"
+    far: Literal["end", "low_32", "low_64", "wrap_32", "clip_32"] = "end"
     """What reals above all codes become: the highest; or, of what 32 or 64 bits do not hold, the
     lowest, as processors convert it; or, on both sides, the lowest of 32 bits and the zero point,
-    a sum that wraps."""
+    a sum that wraps. `clip_32`: the nearest float32 that 32 bits hold, and the zero point, a sum
+    that wraps."""
     nan: Literal["zero", "zero_code", "low", "high", "far", "unspecified"] = "unspecified"
     """What a NaN becomes: the zero point, code 0, an end of the codes, what reals become that 32
-    bits do not hold (where those wrap), or nothing: it is refused."""
+    bits do not hold (where sums wrap; of `clip_32` those above), or nothing: it is refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,14 +250,15 @@ class Requant:
     """What sums are multiplied with: one float; `q31`, `q15` so many bits and a shift, for whole
     sums; `exact` the quotient of the scales without rounding; `divide` sums become reals first
     (x*w), which are then brought to the result's scale as the order says."""
-    order: Literal["(x*w)/y", "x*(w/y)", "(x*w)*(1/y)", "x*w*(1/y)", "(x*w)*gy", "gy/gx/gw"] = (
-        "(x*w)/y"
-    )
+    order: Literal[
+        "(x*w)/y", "x*(w/y)", "(x*w)*(1/y)", "x*w*(1/y)", "x*w/y", "(x*w)*gy", "gy/gx/gw"
+    ] = "(x*w)/y"
     """How scales, or gains (codes a real unit), are multiplied, each step rounded; `x*w*(1/y)`:
-    the sum times one after the other; `(x*w)*gy`: reals times the result's gain."""
+    the sum times one after the other; `x*w/y`: the sum times the first two, divided by the third;
+    `(x*w)*gy`: reals times the result's gain."""
     scales: Literal["given", "x_inverted", "inverted"] = "given"
     """`x_inverted`: the scale of the data is kept as 1/s, and inverted again, and so is that of a
-    summand; `inverted`: those of the weights too."""
+    summand; `inverted`: those of the weights too, and of a result that `x*w/y` divides by."""
     compute: Literal["f32", "f64"] = "f32"
     """What the multiplier is made in, and reals where there are any."""
     unit: Literal["plain", "f32"] = "plain"

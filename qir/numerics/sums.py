@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from qir.errors import OpError
 from qir.numerics import definition
 from qir.numerics.affine import Affine
+from qir.numerics.consistency import ONE_BY_ONE
 from qir.numerics.definition import F32, F64, Codes, Reals, in_steps, shaped
 from qir.numerics.fields import Rule
 from qir.numerics.maps import Map
@@ -65,7 +66,7 @@ def _floats(of: Sum, kind: np.dtype[np.floating]) -> Reals:
 
 def _meant(of: Sum, sums: Reals) -> Reals:
     """What sums mean without a bias."""
-    if of.rule.requant.order != "x*w*(1/y)":
+    if of.rule.requant.order not in ONE_BY_ONE:
         return np.asarray(sums * unit(of))
     found = (scales(m, of.rule, slot).astype(of.kind) for m, slot in ((of.x, "x"), (of.w, "w")))
     x, w = (shaped(np.asarray(s), of.acc.ndim, of.axis) for s in found)

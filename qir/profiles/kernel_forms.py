@@ -367,6 +367,15 @@ FORMS: Mapping[str, Form] = {
         lambda of: of.op in _SUMS and _far(of),
         ("add", "sub"),
     ),
+    "steps_beyond_taps": Form(
+        "conv_transpose2d or conv_transpose3d whose stride exceeds its taps along some axis, so "
+        "that no element of the data reaches some results: oneDNN 3.13 gets these wrong",
+        lambda of: (
+            of.op in ("conv_transpose2d", "conv_transpose3d")
+            and any(s > k for s, k in zip(of.ints("stride"), of.kernel, strict=False))
+        ),
+        ("conv_transpose2d", "conv_transpose3d"),
+    ),
     "steps_beyond_window": Form(
         "max_pool2d whose stride exceeds its window along some axis: what XNNPACK leaves to other "
         "kernels",

@@ -47,13 +47,13 @@ PARAMS: Mapping[str, Mapping[str, Param]] = {
     "unshifted": {"apart": _FLAG},
     "fixed_resize": {"bits": Param((10, 11))},
     "vectors": {"lanes": Param(needed=True), "after": _FLAG},
-    "channel_vectors": {"lanes": Param(needed=True, least=1)},
+    "channel_vectors": {"lanes": Param(needed=True, least=1), "after": _FLAG},
     "signed_vectors": {"lanes": Param(needed=True, least=1)},
     "product_of_codes": {"lanes": Param(needed=True)},
     "prelu_of_codes": {"lanes": Param(needed=True)},
-    "shifted_sum": {"lanes": Param(needed=True)},
+    "shifted_sum": {"lanes": Param(needed=True), "after": _FLAG},
     "scaled_steps": {"lanes": Param(needed=True)},
-    "bilinear": {"lanes": Param()},
+    "bilinear": {"lanes": Param(), "after": _FLAG},
     "dynamic_rows": {"reach": _FLAG},
     "dynamic_blocks": {"cut": _FLAG},
     "summed_rows": {"once": _FLAG},
@@ -70,7 +70,14 @@ PARAMS: Mapping[str, Mapping[str, Param]] = {
     "sum_vectors": {"lanes": Param(needed=True, least=1), "after": _FLAG},
     "transposed_vectors": {"lanes": Param(needed=True, least=1), "rows": _FLAG},
     "transposed": {"misread": _FLAG},
-    "mean_of_steps": {"lanes": Param(), "fused": _FLAG, "raw": _FLAG, "divide": _FLAG},
+    "mean_by_ratio": {"after": _FLAG},
+    "mean_of_steps": {
+        "lanes": Param(),
+        "fused": _FLAG,
+        "raw": _FLAG,
+        "divide": _FLAG,
+        "after": _FLAG,
+    },
 }
 """Of the methods that take any: their parameters by name."""
 

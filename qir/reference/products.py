@@ -25,6 +25,7 @@ from qir.numerics import (
     requantize,
     rescaled_bias,
 )
+from qir.numerics.consistency import ONE_BY_ONE
 from qir.numerics.rounding import narrowed
 from qir.numerics.sums import Sum, Summand, from_ends, offset, reals, unit
 from qir.numerics.sums import codes as codes_of_sum
@@ -184,7 +185,7 @@ def product(kernel: Kernel, arrays: Operands, summand: Summand | None = None) ->
     assert to is not None
     rescaled = rule.requant.wide == "rescaled" and out.storage.bits >= 32
     beside = made.steps is not None or made.bias is not None or summand is not None
-    if beside or rescaled or rule.requant.order == "x*w*(1/y)":
+    if beside or rescaled or rule.requant.order in ONE_BY_ONE:
         return codes_of_sum(made, out, to, summand)
     factor = multiplier(sums.x, sums.w, to, rule, gain=made.gain)
     if not sums.spread:

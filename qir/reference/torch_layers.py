@@ -223,8 +223,9 @@ class _Side:
     far: Real32
 
 
-def bilinear(call: Call, arrays: Arrays, *, lanes: int = 0) -> Codes:
-    """Codes interpolated in float32, along height and then width, the zero point off and on again.
+def bilinear(call: Call, arrays: Arrays, *, lanes: int = 0, after: bool = False) -> Codes:
+    """Codes interpolated in float32, along height and then width, the zero point off and on again;
+    `after`: on again after rounding.
 
     `lanes` channels make a vector, where channels are last in memory: vectors and what is left
     over multiply and add in one rounding, each in turns of its own.
@@ -232,7 +233,7 @@ def bilinear(call: Call, arrays: Arrays, *, lanes: int = 0) -> Codes:
     x, out = call.affine("x"), _coded(call)
     one_scale(call.op, x, out)
     if not x.same_map(out):
-        return handed_on(partial(bilinear, lanes=lanes), call, arrays)
+        return handed_on(partial(bilinear, lanes=lanes, after=after), call, arrays)
     scales = [float(s) for s in _reals(call.attrs, "scales")]
     over, made = resized(arrays["x"], arrays.get("sizes"), scales, _ints(call.attrs, "axes"))
     _check(call, over)
@@ -254,12 +255,12 @@ def bilinear(call: Call, arrays: Arrays, *, lanes: int = 0) -> Codes:
     down = [_along(v, over[0], codes.ndim) for v in (height.near, height.far)]
     right = [_along(v, over[1], codes.ndim) for v in (width.near, width.far)]
     if not lanes:
-        return _finished(_plain(corners, down, right), out)
+        return _finished(_plain(corners, down, right), out, after=after)
     channels = codes.shape[-1]
     body = np.arange(channels) < channels // lanes * lanes
     vectors = _fused(corners[::-1], down[::-1], right[::-1])
     rest = _fused(corners, down, right)
-    return _finished(np.where(body, vectors, rest), out)
+    return _finished(np.where(body, vectors, rest), out, after=after)
 
 
 def _check(call: Call, over: Sequence[int]) -> None:
@@ -304,8 +305,10 @@ def _multiply_add(a: Real32, b: Real32, c: Real32) -> Real32:
     return fma(*np.broadcast_arrays(a, b, c))
 
 
-def _finished(reals: Real32, out: Affine) -> Codes:
+def _finished(reals: Real32, out: Affine, *, after: bool) -> Codes:
     zero = F(out.zero)
+    if after:
+        return stored(to_whole(reals - zero) + int(out.zero), out)
     return stored(to_whole((reals - zero) + zero), out)
 
 
@@ -328,6 +331,6 @@ def _coded(call: Call) -> Affine:
 METHODS: Mapping[str, Method] = {
     "transposed": Method(transposed, params=("misread",), whole=True, reals=True),
     "rows_of_codes": Method(rows_of_codes, whole=True, any_map=True),
-    "bilinear": Method(bilinear, params=("lanes",), whole=True),
+    "bilinear": Method(bilinear, params=("lanes", "after"), whole=True),
 }
 """What `methods` knows of these functions."""

@@ -44,6 +44,8 @@ Arrays = Mapping[str, Codes]
 
 _MOST = F(2.0**31 - 128)
 """The greatest float32 below 2^31, at which vectors clip before they round."""
+_FAR = F(2.0**62)
+"""Steps that lie beyond every code, and that 64 bits hold."""
 
 
 # -- vectors and single elements ------------------------------------------------------------------
@@ -56,10 +58,16 @@ def _reals(codes: Codes, of: Affine, *, vectors: bool) -> Real32:
     return np.asarray((codes.astype(np.int32) - int(of.zero)).astype(F) * F(of.scale), F)
 
 
-def _codes(reals: Real32, out: Affine, *, vectors: bool) -> NDArray[np.int64]:
-    """Codes that are not yet cut to their bounds, as vectors or as single elements quantize."""
+def _codes(reals: Real32, out: Affine, *, vectors: bool, after: bool = False) -> NDArray[np.int64]:
+    """Codes that are not yet cut to their bounds, as vectors or as single elements quantize.
+
+    `after`: single elements add the zero point after rounding, to numbers of 64 bits.
+    """
     with np.errstate(all="ignore"):
         steps = reals * (F(1) / F(out.scale))
+        if not vectors and after:
+            whole = np.rint(np.clip(steps, -_FAR, _FAR)).astype(np.int64)
+            return np.asarray(whole + int(out.zero), np.int64)
         if not vectors:
             return to_whole(np.minimum(steps + F(out.zero), _MOST))
         whole = to_whole(np.where(steps < _MOST, steps, _MOST)) + int(out.zero)
@@ -101,7 +109,7 @@ def vectors(call: Call, arrays: Arrays, *, lanes: int, after: bool = False) -> C
         found = made(call.op, reals, call.attrs, vectors=body)
         if call.tails:  # a relu, before codes turn round
             found = np.where(found < 0, F(0), found)
-        return _codes(found, out, vectors=body or after)
+        return _codes(found, out, vectors=body, after=after)
 
     return in_runs([a.shape for a in arrays.values()], lanes, parts, out)
 
@@ -127,11 +135,12 @@ def _coded(call: Call) -> Affine:
     return call.out
 
 
-def channel_vectors(call: Call, arrays: Arrays, *, lanes: int) -> Codes:
+def channel_vectors(call: Call, arrays: Arrays, *, lanes: int, after: bool = False) -> Codes:
     """Concat: of channels of images that lie channels-last, by vectors of each operand's channels,
     where equal maps are copied; of all else through reals.
 
-    Images lie so if channels are their last axis, and if they have one channel or one element each.
+    `after`: single elements too add the zero point after rounding. Images lie so if channels are
+    their last axis, and if they have one channel or one element each.
     """
     out, slots = _coded(call), variadic(arrays)
     one_scale(call.op, *(call.affine(s) for s in slots), out)
@@ -152,7 +161,9 @@ def channel_vectors(call: Call, arrays: Arrays, *, lanes: int) -> Codes:
         channels = codes.shape[axis]
         shape = [-1 if a == axis else 1 for a in range(rank)]
         places = (np.arange(channels) < channels // lanes * lanes).reshape(shape)
-        body, tail = (_codes(_reals(codes, of, vectors=v), out, vectors=v) for v in (True, False))
+        body, tail = (
+            _codes(_reals(codes, of, vectors=v), out, vectors=v, after=after) for v in (True, False)
+        )
         parts.append(stored(np.where(places, body, tail), out))
     return np.concatenate(parts, axis)
 
@@ -298,14 +309,14 @@ _PIECE = 4096
 """How many elements QNNPACK adds at a time."""
 
 
-def shifted_sum(call: Call, arrays: Arrays, *, lanes: int) -> Codes:
+def shifted_sum(call: Call, arrays: Arrays, *, lanes: int, after: bool = False) -> Codes:
     """a + b as QNNPACK does: codes times 22-bit multipliers, a shift, halves away from zero.
 
     What it does not take goes the way of `vectors`: a number, and operands of two shapes.
     """
     a, b = arrays["a"], arrays["b"]
     if a.shape != b.shape or None in (call.types[s].quant for s in "ab"):
-        return vectors(call, arrays, lanes=lanes)
+        return vectors(call, arrays, lanes=lanes, after=after)
     a_map, b_map, out = call.affine("a"), call.affine("b"), _coded(call)
     one_scale("add", a_map, b_map, out)
     ratios = [F(m.scale) / F(out.scale) for m in (a_map, b_map)]
@@ -344,20 +355,25 @@ def mean_of_steps(
     fused: bool = False,
     raw: bool = False,
     divide: bool = False,
+    after: bool = False,
 ) -> Codes:
     """Means in steps of the code: the sum of q - z is whole, times 1 / n in float32.
 
     Single elements add the zero point before rounding. `lanes` channels make a vector, which adds
-    it after rounding, or before by one multiply-add where it is `fused`. `raw`: the zero point is
-    in the sum from the start, and 1 is divided by one side of a window after the other, in float32;
-    not so for images of one channel, which lie in memory as channels-last ones do. `divide`: the
+    it after rounding, or before by one multiply-add where it is `fused`. `after`: single
+    elements of channels-last data, and of whole means, add it after rounding too. `raw`: the zero
+    point is in the sum from the start, and 1 is divided by one side of a window after the other,
+    in float32; not so for images of one channel, which lie in memory as channels-last ones do.
+    `divide`: the
     sum is divided by n. A volume's whole mean is one over its last axes; with channels last, and
     over axes that are not the last ones, means pass through reals.
     """
     x, out = call.affine("x"), _coded(call)
     one_scale(call.op, x, out)
     if not x.same_map(out):
-        kernel = partial(mean_of_steps, lanes=lanes, fused=fused, raw=raw, divide=divide)
+        kernel = partial(
+            mean_of_steps, lanes=lanes, fused=fused, raw=raw, divide=divide, after=after
+        )
         return handed_on(kernel, call, arrays)
     if call.op == "reduce_mean" and not _inner(call, arrays["x"].ndim):
         reals = (arrays["x"].astype(np.int32) - int(x.zero)).astype(F) * F(x.scale)
@@ -366,7 +382,7 @@ def mean_of_steps(
     if arrays["x"].ndim == 5 and _whole(call):
         if _channels(call, 5) == 4 and arrays["x"].shape[4] > 1:
             return mean_of_volumes(arrays["x"], x, out, call.rule)
-        raw, divide, lanes = False, True, 0
+        raw, divide, lanes, after = False, True, 0, False
     steps = (arrays["x"].astype(np.int64) - int(x.zero)).astype(np.float64)
     mean = compute(call.op, {"x": steps}, call.attrs).astype(np.float64)
     number = _number(call, steps.shape)
@@ -376,7 +392,8 @@ def mean_of_steps(
     total, n = whole.astype(F), number.astype(F)
     sides = _sides(call, steps.shape) if raw and call.op != "reduce_mean" else [n]
     scaled = total / n if divide else total * reduce(np.divide, sides, np.ones((), F))
-    tail = to_whole(np.asarray(scaled + zero, F))
+    placed = after and not raw and _apart(call, arrays["x"].shape)
+    tail = to_whole(scaled) + int(out.zero) if placed else to_whole(np.asarray(scaled + zero, F))
     if not lanes:
         return stored(tail, out)
     body = to_whole(fma(total, F(1) / n, zero)) if fused else to_whole(scaled) + int(out.zero)
@@ -392,6 +409,14 @@ def _inner(call: Call, rank: int) -> bool:
     return axes == list(range(rank - len(axes), rank))
 
 
+def _apart(call: Call, shape: tuple[int, ...]) -> bool:
+    """Whether a mean is of data with channels last, or of a whole image: windows of images in the
+    plain order have a loop of their own, in which zero points are added before rounding."""
+    if call.op in ("avg_pool1d", "avg_pool2d"):
+        return call.attrs.get("layout") == "NHWC" or shape[1] == 1
+    return call.op != "reduce_mean"
+
+
 def _whole(call: Call) -> bool:
     """Whether each image has one mean."""
     if call.op == "adaptive_avg_pool":
@@ -399,7 +424,7 @@ def _whole(call: Call) -> bool:
     return call.op == "global_avg_pool"
 
 
-def mean_by_ratio(call: Call, arrays: Arrays) -> Codes:
+def mean_by_ratio(call: Call, arrays: Arrays, *, after: bool = False) -> Codes:
     """Means of u8 as QNNPACK makes them: sums of q - z times s / (s * n) in float32, the zero
     point added after rounding; padding counts always.
 
@@ -413,10 +438,10 @@ def mean_by_ratio(call: Call, arrays: Arrays) -> Codes:
     if not _taken(call, data.shape, last=last):
         raw = call.op in ("global_avg_pool", "adaptive_avg_pool")
         lanes, divide = 16 if last else 0, call.op == "reduce_mean"
-        return mean_of_steps(call, arrays, lanes=lanes, raw=raw, divide=divide)
+        return mean_of_steps(call, arrays, lanes=lanes, raw=raw, divide=divide, after=after)
     one_scale(call.op, x, out)
     if not x.same_map(out):
-        return handed_on(mean_by_ratio, call, arrays)
+        return handed_on(partial(mean_by_ratio, after=after), call, arrays)
     steps = (data.astype(np.int64) - int(x.zero)).astype(np.float64)
     attrs = dict(call.attrs) | ({"count_pad": True} if "count_pad" in call.attrs else {})
     counted = replace(cast("Kernel", call), attrs=attrs)
@@ -576,15 +601,17 @@ def _places(size: int, taps: int, stride: int, dilation: int) -> int:
 
 METHODS: Mapping[str, Method] = {
     "vectors": Method(vectors, params=("lanes", "after"), whole=True, tails=True),
-    "channel_vectors": Method(channel_vectors, params=("lanes",), whole=True),
+    "channel_vectors": Method(channel_vectors, params=("lanes", "after"), whole=True),
     "product_of_codes": Method(product_of_codes, params=("lanes",), whole=True),
     "signed_vectors": Method(signed_vectors, params=("lanes",), whole=True),
     "prelu_of_codes": Method(prelu_of_codes, params=("lanes",), whole=True),
     "scaled_steps": Method(scaled_steps, params=("lanes",), whole=True),
-    "shifted_sum": Method(shifted_sum, params=("lanes",), whole=True),
+    "shifted_sum": Method(shifted_sum, params=("lanes", "after"), whole=True),
     "float_table": Method(float_table, whole=True),
     "as_conv2d": Method(as_conv2d, whole=True, reals=True),
-    "mean_by_ratio": Method(mean_by_ratio, whole=True),
-    "mean_of_steps": Method(mean_of_steps, params=("lanes", "fused", "raw", "divide"), whole=True),
+    "mean_by_ratio": Method(mean_by_ratio, params=("after",), whole=True),
+    "mean_of_steps": Method(
+        mean_of_steps, params=("lanes", "fused", "raw", "divide", "after"), whole=True
+    ),
 }
 """The methods of torch's profiles."""

@@ -16,6 +16,7 @@ from qir.ledger import Ledger
 from qir.passes.forms.group import Group
 from qir.profiles import profile, profile_names
 from qir.reference.interpreter import run
+from tests.differential.torch_profile import named
 
 from .kernels_of_torch import F, Held, Map, Product, Tally
 from .torch.test_torch_groups import Net, kind_of
@@ -78,7 +79,7 @@ def flipped(w: Held) -> Held:
 def test_a_product_with_constant_codes_is_torchs_linear(
     engine: str, many: bool, vnni: ProcessPoolExecutor
 ) -> None:
-    name, tally = f"torch-2.13.{engine}", Tally()
+    name, tally = named(engine), Tally()
     cases = [linear(seed, many) for seed in range(24)]
     for number, (case, wanted) in enumerate(zip(cases, made_by(vnni, engine, cases), strict=True)):
         for form in FORMS:
@@ -102,7 +103,7 @@ LAYERS = [
 @pytest.mark.parametrize("name", LAYERS)
 def test_each_form_gives_the_bytes_of_the_layer(name: str) -> None:
     """Under every profile that has groups of linear layers and none of gemm."""
-    assert {"mxnet-1.9", "ipex-2.8", "tflite-2.21.ref", "torch-2.13.pt2e"} <= set(LAYERS)
+    assert {"mxnet-1.9", "ipex-2.8", "tflite-2.21.ref", named("pt2e")} <= set(LAYERS)
     for seed in range(12):
         rng = np.random.default_rng(seed)
         zero = 0 if name in ("mxnet-1.9", "tf-2.21.onednn") else None  # these have none
@@ -150,5 +151,5 @@ def test_what_is_no_linear_layer_stays(op: str, attrs: dict[str, Attr]) -> None:
     y = net.through(net.graph.add(op, {"a": net.real(a), "b": right}, attrs).result, m)
     net.graph.add("output", {"y": y.node.operands["x"]})
     net.graph.prune()
-    Group("torch-2.13.fbgemm").run(net.graph, Ledger())
+    Group(named("fbgemm")).run(net.graph, Ledger())
     assert [n.op for n in net.graph if n.op in ("linear", op)] == [op]

@@ -17,6 +17,8 @@ from qir.numerics import NAMED, choose
 from qir.numerics.fields import Choose
 from qir.profiles import Query, profile
 
+from .torch_profile import named
+
 F = np.float32
 SEED = 47
 SIGNED = [(-64, 63), (-64, 64), (-127, 127), (-128, 126), (-100, 50), (-3, 3), (-1, 0), (0, 127)]
@@ -130,8 +132,8 @@ def test_torchs_observers(case: Case, symmetric: bool) -> None:
     """Of weights too, which no engine has of seven bits; qnnpack's symmetric rule by its eps."""
     wanted = observed(case, symmetric=symmetric)
     for name in ("onednn", "qnnpack", "pt2e"):
-        held(f"torch-2.13.{name}", case, wanted, symmetric=symmetric, weight=False)
-    for name in ("torch.observer", "ipex-2.8", "torch-2.13.fbgemm", "torch-2.13.x86"):
+        held(named(name), case, wanted, symmetric=symmetric, weight=False)
+    for name in ("torch.observer", "ipex-2.8", named("fbgemm"), named("x86")):
         held(name, case, wanted, symmetric=symmetric, weight=True)
     wanted = observed(case, symmetric=symmetric, eps=2.0**-12)
     held("torch.qnnpack.symmetric", case, wanted, symmetric=symmetric, weight=True)
@@ -146,7 +148,7 @@ def test_activations_of_seven_bits(case: Case, symmetric: bool) -> None:
     short = first < seven[0] or last > seven[1]
     alone = short and symmetric and storage == "u8"
     wanted = histogram(case) if alone else observed(case, symmetric=symmetric, short=short)
-    for name in ("torch-2.13.fbgemm", "torch-2.13.x86"):
+    for name in (named("fbgemm"), named("x86")):
         held(name, case, wanted, symmetric=symmetric, weight=False)
 
 
@@ -154,7 +156,7 @@ def test_symmetric_unsigned_codes_of_seven_bits_that_are_not_torchs() -> None:
     """Of all codes the one observer that has them puts zero beyond 0..127, and other rules halve
     bounds within seven bits again."""
     low, high = drawn(SEED, 4000)
-    rule = rule_of("torch-2.13.fbgemm", "u8")
+    rule = rule_of(named("fbgemm"), "u8")
     for bounds, ours, theirs in ((None, 64, 128), ((0, 255), 64, 63)):
         made, middle = histogram(("u8", bounds))
         scale, zero = choose(low, high, dtype("u8"), rule, bounds=bounds, symmetric=True)

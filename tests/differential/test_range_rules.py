@@ -27,6 +27,7 @@ from qir.numerics.fields import Choose
 from qir.profiles import Query, profile
 
 from .kernels_of_tensorflow import Asked, Kind, TensorFlow
+from .torch_profile import named
 
 F = np.float32
 Reals = NDArray[np.float32]
@@ -67,7 +68,7 @@ def test_the_ranges_are_of_every_kind() -> None:
 
 TORCH = ("fbgemm", "x86", "onednn", "qnnpack", "pt2e")
 SYMMETRIC = "torch.qnnpack.symmetric"
-OBSERVERS = ["torch.observer", SYMMETRIC, *(f"torch-2.13.{engine}" for engine in TORCH), "ipex-2.8"]
+OBSERVERS = ["torch.observer", SYMMETRIC, *(named(engine) for engine in TORCH), "ipex-2.8"]
 
 
 def eps_of(name: str) -> float:
@@ -98,7 +99,7 @@ def test_weights_of_qnnpacks_symmetric_configuration() -> None:
 def test_torchs_observers(name: str, storage: str, symmetric: bool) -> None:
     """Those of the engines' default configurations; 10,000 channels are 10,000 ranges."""
     rule = rule_of(name, storage)
-    short = name in ("torch-2.13.fbgemm", "torch-2.13.x86")
+    short = name in (named("fbgemm"), named("x86"))
     if short and symmetric and storage == "u8":
         pytest.skip("torch's observers reduce no symmetric u8")
     watcher = PerChannelMinMaxObserver(
@@ -116,7 +117,7 @@ def test_torchs_observers(name: str, storage: str, symmetric: bool) -> None:
 
 @pytest.mark.parametrize("short", [False, True])
 def test_torchs_dynamic_layers(short: bool) -> None:
-    rule = rule_of("torch-2.13.fbgemm", "u8", "choose_qparams")
+    rule = rule_of(named("fbgemm"), "u8", "choose_qparams")
     rule = replace(rule, reduce="activations7" if short else "none")
     pairs = zip(LOW, HIGH, strict=True)
     made = [torch._choose_qparams_per_tensor(torch.tensor(pair), short) for pair in pairs]
@@ -242,6 +243,6 @@ def test_dynamic_quantize_linear() -> None:
 
 @pytest.mark.parametrize("ends", [(0, np.inf), (-np.inf, 0), (np.nan, 1), (1, np.nan), (2, 1)])
 def test_what_is_no_range_is_refused(ends: tuple[float, float]) -> None:
-    for name in (*NAMED, "tflite-2.21.ref", "torch-2.13.fbgemm", "mxnet-1.9"):
+    for name in (*NAMED, "tflite-2.21.ref", named("fbgemm"), "mxnet-1.9"):
         with pytest.raises(ProfileError, match="has no scale"):
             choose(*ends, U8, rule_of(name, "u8"), symmetric=True)

@@ -37,10 +37,14 @@ HELD = {
     "tflite-2.21.symmetric": _TFLITE,
     "tflite-2.21.xnnpack": _TFLITE,
     "tflite-2.21.xnnpack.same": _TFLITE,
+    **dict.fromkeys(
+        ("torch-2.14.onednn", *(f"torch-2.15.{e}" for e in "fbgemm x86 onednn qnnpack".split())),
+        "test_torch_versions_faults.py::test_a_changed_field_is_found_or_listed",
+    ),
     **dict.fromkeys((f"torch-2.13.{e}" for e in "fbgemm x86 onednn qnnpack pt2e".split()), _TORCH),
 }
 """The test that changes the fields of each profile."""
-EMPTY = {"ort-1.31.noopt", "tflite-2.21.single", "tflite-2.21.xnnpack.valid"}
+EMPTY = {"ort-1.31.noopt", "tflite-2.21.single", "tflite-2.21.xnnpack.valid", "torch-2.15.pt2e"}
 """Profiles that state no fields of this processor's of their own, or claim nothing by them: see
 test_single_rounding."""
 

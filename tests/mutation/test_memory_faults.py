@@ -11,6 +11,7 @@ from tests.differential.torch import test_torch_groups as groups
 from tests.differential.torch import test_torch_layers as layers
 from tests.differential.torch import test_torch_memory as memory
 from tests.differential.torch.test_torch_groups import pytestmark as here
+from tests.differential.torch_profile import named
 
 from .test_grouping_faults import head, heedless, still
 
@@ -19,17 +20,17 @@ pytestmark = here
 
 @pytest.mark.parametrize(("engine", "field"), [("fbgemm", "memory"), ("qnnpack", "clips")])
 def test_it_is_found(engine: str, field: str) -> None:
-    wrong = head(field, "kept")(profile(f"torch-2.13.{engine}"))
+    wrong = head(field, "kept")(profile(named(engine)))
     with replaced(wrong), pytest.raises(AssertionError, match=r"seed \d+"):
         memory.agrees(engine)
 
 
 def test_views_that_leave_codes_behind_are_found() -> None:
-    with replaced(still(profile("torch-2.13.fbgemm"))), pytest.raises(AssertionError):
+    with replaced(still(profile(named("fbgemm")))), pytest.raises(AssertionError):
         groups.test_views_without_codes_of_their_own_are_views_of_codes("fbgemm")
 
 
 def test_scales_that_no_kernel_takes_are_found() -> None:
-    wrong = heedless("one_scale")(profile("torch-2.13.fbgemm"))
+    wrong = heedless("one_scale")(profile(named("fbgemm")))
     with replaced(wrong), pytest.raises(AssertionError, match="no kernel"):
         layers.test_a_transposed_convolution_of_a_scale_each_channel_is_qnnpacks_alone(2)

@@ -25,6 +25,7 @@ from tests.differential.torch import test_torch_plain as plain
 from tests.differential.torch import test_torch_pointwise as pointwise
 from tests.differential.torch import test_torch_products as products
 from tests.differential.torch import test_torch_scales as scales
+from tests.differential.torch_profile import named
 from tests.mutation.fields import Mutant
 from tests.mutation.indistinct import all_found, none_found
 from tests.mutation.replay import Replay
@@ -102,7 +103,7 @@ def sums(engine: str, pool: ProcessPoolExecutor) -> Check:
     def check() -> None:
         tally, asked = Tally(), of_engine(engine)
         for case, wanted in zip(asked, products.made_by(pool, engine, asked), strict=True):
-            tally.add(product_of(case, f"torch-2.13.{engine}"), wanted, case.op)
+            tally.add(product_of(case, named(engine)), wanted, case.op)
         tally.exact()
 
     return check
@@ -114,7 +115,7 @@ def summands(pool: ProcessPoolExecutor) -> Check:
     def check() -> None:
         tally, asked = Tally(), [products.summed(seed) for seed in range(16)]
         for case, wanted in zip(asked, products.made_by(pool, "onednn", asked), strict=True):
-            tally.add(products.chained(case, "torch-2.13.x86"), wanted, "a sum")
+            tally.add(products.chained(case, named("x86")), wanted, "a sum")
 
     return check
 
@@ -127,7 +128,7 @@ def summands_beyond(pool: ProcessPoolExecutor) -> Check:
     def check() -> None:
         tally = Tally()
         for case, wanted in zip(asked, products.made_by(pool, "onednn", asked), strict=True):
-            tally.add(products.chained(case, "torch-2.13.onednn"), wanted, "a sum")
+            tally.add(products.chained(case, named("onednn")), wanted, "a sum")
 
     return check
 
@@ -161,7 +162,7 @@ def ranges(engine: str) -> None:
     for kind, scheme in (("u8", "affine"), ("i8", "affine"), ("i8", "symmetric")):
         whole.test_scales_and_zero_points_are_those_of_torchs_observers(engine, kind, scheme)
         about = scheme == "symmetric"
-        test_range_rules.test_torchs_observers(f"torch-2.13.{engine}", kind, about)
+        test_range_rules.test_torchs_observers(named(engine), kind, about)
     whole.test_scales_of_weights_are_those_of_torchs_observers()
 
 
@@ -352,7 +353,7 @@ def replayed(engine: str, pool: ProcessPoolExecutor) -> Replay:
 def whole_checks(engine: str) -> Mapping[str, Sequence[Check]]:
     """What a change of a block, or of an op's rule, can show in besides; these run whole."""
     if engine == "pt2e":
-        name = f"torch-2.13.{engine}"
+        name = named(engine)
 
         def kept() -> None:
             assert profile(name).resolve(whole.asked("u8")).choose.reduce == "none"
@@ -398,10 +399,10 @@ ALL = (*products.ENGINES, "pt2e")
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("engine", ALL)
 def test_a_changed_field_is_found_or_listed(engine: str, vnni: ProcessPoolExecutor) -> None:
-    all_found(f"torch-2.13.{engine}", agreeing(engine, vnni))
+    all_found(named(engine), agreeing(engine, vnni))
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("engine", ALL)
 def test_what_is_listed_is_not_found(engine: str, vnni: ProcessPoolExecutor) -> None:
-    none_found(f"torch-2.13.{engine}", agreeing(engine, vnni))
+    none_found(named(engine), agreeing(engine, vnni))

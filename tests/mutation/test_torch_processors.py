@@ -34,6 +34,7 @@ from tests.differential.torch.test_torch_layers import torchs_many, transposed
 from tests.differential.torch.test_torch_pointwise import ISAS, claimed_of, plain, with_summand
 from tests.differential.torch.test_torch_products import conv, linear, made_by
 from tests.differential.torch.test_torch_products import pytestmark as here
+from tests.differential.torch_profile import named
 from tests.mutation.fields import mutants
 
 pytestmark = [here, pytest.mark.slow]
@@ -157,7 +158,7 @@ def cases(engine: str, op: str, isa: str) -> list[Product]:
         found += [sized(seed, 12, 9 + seed % 8, 40) for seed in range(40)]
     if op in ("conv1d", "conv2d") and isa != "amx":
         found += [replace(case, relu=False) for case in layers(int(op[4]), 40)]
-    known = profile(f"torch-2.13.{engine}").on(isa)  # nothing is claimed of some shapes
+    known = profile(named(engine)).on(isa)  # nothing is claimed of some shapes
     return [case for case in found if claimed_of(known, case) != "unknown"]
 
 
@@ -168,7 +169,7 @@ def compared(engine: str, op: str, isa: str, pool: ProcessPoolExecutor) -> list[
     found = [(pointwise.Form(case), wanted) for case, wanted in zip(plain_ones, made, strict=True)]
     if engine == "pt2e" and op in ("conv2d", "linear"):
         both = [with_summand(op, seed) for seed in range(24)]
-        known = profile(f"torch-2.13.{engine}").on(isa)
+        known = profile(named(engine)).on(isa)
         forms = [pointwise.Form(case) for case in both if claimed_of(known, case) != "unknown"]
         found += zip(forms, pool.submit(pointwise.made, forms).result(), strict=True)
     return found
@@ -197,7 +198,7 @@ def test_a_changed_field_is_found_or_listed(
     isa, pool = there
     if (engine, isa) in (("x86", "avx2"), ("x86", "avx512")):
         return  # asks fbgemm there: the next test
-    all_found(f"torch-2.13.{engine}", isa, lambda op: compared(engine, op, isa, pool), missed)
+    all_found(named(engine), isa, lambda op: compared(engine, op, isa, pool), missed)
 
 
 def all_found(
@@ -271,4 +272,4 @@ def mistaken(name: str, every: list[Foreseen], most: int) -> int:
 @pytest.mark.parametrize("engine", ["fbgemm", "x86"])
 def test_a_changed_field_is_found_before_vnni_or_listed(engine: str, isa: str) -> None:
     with older_processor(isa) as pool:
-        all_found(f"torch-2.13.{engine}", isa, lambda op: before_vnni(engine, op, pool), mistaken)
+        all_found(named(engine), isa, lambda op: before_vnni(engine, op, pool), mistaken)

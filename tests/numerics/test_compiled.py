@@ -126,7 +126,7 @@ def test_random_quantize_gives_the_definitions_bytes() -> None:
         compute = rng.choice([*["f32", "f32", "f64", "f64_reciprocal"] * 4, "f16"])
         clip = rng.choice([*["codes", "reals_first"] * 6, "range_first"])
         rare = {"sum": rng.choice([*["whole"] * 15, "real"])}
-        rare["far"] = rng.choice([*["end"] * 15, "low_32", "low_64", "wrap_32"])
+        rare["far"] = rng.choice([*["end"] * 15, "low_32", "low_64", "wrap_32", "clip_32"])
         kinds = ["zero", "zero_code", "low", "high", "unspecified"]
         rare["nan"] = rng.choice([*kinds * 6, "far"] if rare["far"] == "end" else [*kinds, "far"])
         q = chosen(Quantize, rng, by=by, zero=zero, compute=compute, clip=clip, **rare)

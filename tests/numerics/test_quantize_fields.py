@@ -238,6 +238,23 @@ def test_a_zero_point_is_added_to_the_lowest_of_32_bits_and_wraps() -> None:
             quantize(x, affine("i8", 1.0, 5), clash)
 
 
+@pytest.mark.parametrize("length", [8, 3000])
+def test_reals_that_end_at_32_bits_wrap_with_the_zero_point(length: int) -> None:
+    """The codes of torch 2.15's quantize_per_tensor at these reals."""
+    x = np.array([2.0**31, -(2.0**31), 2.0**31 - 256, 2.0**30, np.inf, -np.inf, np.nan, 7], F)
+    x = np.resize(x, length)
+    for kind, zero, wanted in (
+        ("u8", 127, [255, 0, 255, 255, 255, 0, 255, 134]),
+        ("u8", 128, [0, 0, 255, 255, 0, 0, 0, 135]),
+        ("i8", -1, [127, 127, 127, 127, 127, 127, 127, 6]),
+        ("i8", 127, [127, -128, 127, 127, 127, -128, 127, 127]),
+    ):
+        found = quantize(x, affine(kind, 1.0, zero), rule(far="clip_32", nan="far"))
+        assert np.array_equal(found, np.resize(wanted, length)), (kind, zero)
+    with pytest.raises(ProfileError, match="whole numbers"):
+        quantize(x, affine("i8", 1.0, 5), rule(far="clip_32", zero="fused", by="reciprocal"))
+
+
 @pytest.mark.parametrize("length", [3, 3000])
 def test_a_nan_wraps_as_reals_do_that_32_bits_do_not_hold(length: int) -> None:
     x = np.resize(np.array([np.nan, 0, np.inf], F), length)

@@ -65,7 +65,7 @@ def test_what_is_read_and_written_names_the_installed_version(
             raise metadata.PackageNotFoundError(name)
         return real(name)
 
-    monkeypatch.setattr(versions.metadata, "version", version)
+    monkeypatch.setattr(metadata, "version", version)
     wanted = versions.profile_of(installed)
     path = tmp_path_factory.mktemp("read") / "m.onnx"
     ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [2]) for n in "xy"]

@@ -12,6 +12,7 @@ import pytest
 from qir.profiles import Profile, profile
 from qir.profiles.library import replaced
 from tests.differential.kernels_of_torch import Held, Product, Tally, processor, product_of
+from tests.differential.torch_profile import named
 
 from . import draws_of_torch as draws
 from .test_torch_pointwise import claimed_of
@@ -73,7 +74,7 @@ def without(held: Profile, name: str, value: str) -> Profile:
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("engine", ["pt2e", pytest.param("onednn", marks=pytest.mark.slow)])
 def test_pairs_of_channels_saturate_of_taps_that_meet_data(engine: str, isa: str) -> None:
-    name = f"torch-2.13.{engine}"
+    name = named(engine)
     held, cases = profile(name).on(isa), [*layers(1, 40), *layers(2, 40)]
     tallies: dict[str, Tally] = defaultdict(Tally)
     others = {"pad": "zero_point", "pairs": "exact"}

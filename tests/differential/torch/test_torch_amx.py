@@ -31,6 +31,7 @@ from tests.differential.kernels_of_torch import (
     processor,
     product_of,
 )
+from tests.differential.torch_profile import named
 from tests.processors import LACKS, has
 
 from . import draws_of_torch as draws
@@ -77,7 +78,7 @@ def claim(name: str, *forms: str) -> str:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_linear_layers_of_every_size_are_onednns(engine: str, amx: ProcessPoolExecutor) -> None:
-    name = f"torch-2.13.{engine}"
+    name = named(engine)
     cases = [sized(seed, *sizes) for sizes in EDGES for seed in range(2)]
     tallies = {True: Tally(), False: Tally()}
     with replaced(profile(name).on("amx")):
@@ -108,7 +109,7 @@ def open_rows(case: Product, name: str) -> Array:
 def test_rows_that_are_not_known_leave_a_claim_of_codes_one_off(
     engine: str, amx: ProcessPoolExecutor
 ) -> None:
-    name, tally = f"torch-2.13.{engine}", Tally()
+    name, tally = named(engine), Tally()
     cases = [replace(sized(seed, 2 + seed, 60, 20), relu=False) for seed in range(40)]
     with replaced(profile(name).on("amx")):
         for case, wanted in zip(cases, made_by(amx, engine, cases), strict=True):
@@ -118,7 +119,7 @@ def test_rows_that_are_not_known_leave_a_claim_of_codes_one_off(
 
 
 def test_a_run_without_a_word_of_processors_is_by_the_rules_of_this_one() -> None:
-    name, tally, apart = "torch-2.13.onednn", Tally(), 0
+    name, tally, apart = named("onednn"), Tally(), 0
     cases = [replace(sized(seed, 33, 200, 40), relu=False) for seed in range(12)]
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         made = made_by(pool, "onednn", cases)

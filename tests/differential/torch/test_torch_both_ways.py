@@ -30,6 +30,7 @@ from tests.differential.kernels_of_torch import (
     taken,
     tensor,
 )
+from tests.differential.torch_profile import named
 
 from .test_torch_groups import Net, kind_of
 from .test_torch_groups import pytestmark as here
@@ -164,7 +165,7 @@ def by_torch(name: str, drawn: Chain) -> list[torch.Tensor]:
 
 def grouped(graph: Graph, name: str) -> Ledger:
     ledger = Ledger()
-    Group(f"torch-2.13.{name}").run(graph, ledger)
+    Group(named(name)).run(graph, ledger)
     return ledger
 
 

@@ -30,8 +30,9 @@ from tests.differential.kernels_of_torch import (
     taken,
     tensor,
 )
+from tests.differential.torch_profile import named
 
-FBGEMM, PT2E = "torch-2.13.fbgemm", "torch-2.13.pt2e"
+FBGEMM, PT2E = named("fbgemm"), named("pt2e")
 Real: TypeAlias = "np.floating | NDArray[np.float32]"
 Codes: TypeAlias = NDArray[np.integer]
 Array: TypeAlias = NDArray[np.generic]
@@ -347,7 +348,7 @@ def test_scales_and_zero_points_are_those_of_torchs_observers(
     from torch.ao.quantization import get_default_qconfig
     from torch.ao.quantization.observer import MinMaxObserver
 
-    found = profile(f"torch-2.13.{engine}").resolve(asked(kind)).choose
+    found = profile(named(engine)).resolve(asked(kind)).choose
     qscheme, symmetric = SCHEMES[scheme]
     short = engine == "fbgemm"
     if short and (kind, symmetric) == ("u8", True):

@@ -26,6 +26,7 @@ from tests.differential.kernels_of_torch import (
     taken,
     tensor,
 )
+from tests.differential.torch_profile import named
 from tests.processors import LACKS, has
 
 from .test_torch_layers import torchs_transposed
@@ -74,9 +75,9 @@ BESIDE = [
 def test_what_onednn_sums_beyond_the_data_is_not_claimed() -> None:
     for case in (PADDING, LARGER, SLICE):
         for name in ("x86", "onednn", "pt2e"):
-            assert claim(case, f"torch-2.13.{name}") == "unknown"
+            assert claim(case, named(name)) == "unknown"
         for name in ("fbgemm", "qnnpack"):
-            assert claim(case, f"torch-2.13.{name}") == "exact"
+            assert claim(case, named(name)) == "exact"
 
 
 def test_it_sums_what_is_beyond_the_data() -> None:
@@ -88,27 +89,27 @@ def test_it_sums_what_is_beyond_the_data() -> None:
         return  # or it ends the process
     off: dict[int, int] = {}
     for case, one in zip(cases, made, strict=True):
-        wanted = product_of(case, "torch-2.13.onednn").astype(int)
+        wanted = product_of(case, named("onednn")).astype(int)
         off[case.pad] = max(off.get(case.pad, 0), int(np.abs(one - wanted).max()))
     assert min(off.values()) > 1
 
 
 def test_columns_of_volumes_are_not_claimed_with_amx() -> None:
     for name in ("x86", "onednn", "pt2e"):
-        assert claim(COLUMN, f"torch-2.13.{name}", "amx") == "unknown"
-        assert claim(COLUMN, f"torch-2.13.{name}") != "unknown"
+        assert claim(COLUMN, named(name), "amx") == "unknown"
+        assert claim(COLUMN, named(name)) != "unknown"
 
 
 def test_columns_of_images_are_not_claimed_with_amx_but_those_beside_them() -> None:
     wide = layer("conv2d", (10, 2), (202, 2, 3, 3), stride=2, pad=1, groups=101)
     for name in ("x86", "onednn", "pt2e"):
         for case in COLUMNS:
-            assert claim(case, f"torch-2.13.{name}", "amx") == "unknown"
-            assert claim(case, f"torch-2.13.{name}") != "unknown"
+            assert claim(case, named(name), "amx") == "unknown"
+            assert claim(case, named(name)) != "unknown"
         for case in BESIDE:
-            assert claim(case, f"torch-2.13.{name}", "amx") != "unknown"
-    assert claim(wide, "torch-2.13.onednn", "amx") == "unknown"
-    assert claim(wide, "torch-2.13.onednn") != "unknown"
+            assert claim(case, named(name), "amx") != "unknown"
+    assert claim(wide, named("onednn"), "amx") == "unknown"
+    assert claim(wide, named("onednn")) != "unknown"
 
 
 @pytest.mark.skipif(not has("amx"), reason=f"{LACKS}AMX")
@@ -116,7 +117,7 @@ def test_columns_of_images_are_not_claimed_with_amx_but_those_beside_them() -> N
 def test_columns_of_images_have_wrong_codes_with_amx(name: str) -> None:
     for case, wrong in [(c, True) for c in COLUMNS] + [(c, False) for c in BESIDE]:
         made = run_products(name, [case])[0].astype(int)
-        off = np.abs(made - product_of(case, f"torch-2.13.{name}"))
+        off = np.abs(made - product_of(case, named(name)))
         assert (off.max() > 1) == wrong, (case.op, case.x.data.shape, case.w.data.shape)
 
 
@@ -125,9 +126,9 @@ def test_what_fbgemm_writes_beyond_its_memory_is_not_claimed() -> None:
     short = layer("conv3d", (2, 6, 6), (8, 1, 5, 5, 5), pad=2, stride=2, groups=8)
     wide = layer("conv2d", (5, 5), (202, 2, 3, 3), pad=1, groups=101)
     for case, name in ((rest, "fbgemm"), (short, "fbgemm"), (wide, "fbgemm"), (wide, "x86")):
-        assert claim(case, f"torch-2.13.{name}") == "unknown"
-    assert claim(rest, "torch-2.13.x86") == "within:1:0.001"
-    assert claim(wide, "torch-2.13.onednn") == "within:1:0.001"
+        assert claim(case, named(name)) == "unknown"
+    assert claim(rest, named("x86")) == "within:1:0.001"
+    assert claim(wide, named("onednn")) == "within:1:0.001"
 
 
 def test_convolutions_without_vnni_are_claimed_of_fbgemm_and_not_of_onednn() -> None:
@@ -135,10 +136,10 @@ def test_convolutions_without_vnni_are_claimed_of_fbgemm_and_not_of_onednn() -> 
     for isa in ("avx2", "avx512"):
         for case in (PADDING, COLUMN, SLICE):
             for name in ("onednn", "pt2e"):
-                assert claim(case, f"torch-2.13.{name}", isa) == "unknown"
+                assert claim(case, named(name), isa) == "unknown"
             for name in ("fbgemm", "x86"):
-                assert claim(case, f"torch-2.13.{name}", isa) == "exact"
-        assert claim(own, "torch-2.13.fbgemm", isa) == "exact"
+                assert claim(case, named(name), isa) == "exact"
+        assert claim(own, named("fbgemm"), isa) == "exact"
 
 
 def scattered(images: int, stride: int, zero: int, outof: int = 8, kind: str = "full") -> Asked:
@@ -169,17 +170,17 @@ def torchs_scattered(asked: Asked) -> np.ndarray:
 def test_what_fbgemm_scatters_two_rows_at_a_time_is_not_claimed() -> None:
     own = [scattered(2, 2, 13), scattered(2, 1, 0), scattered(1, 1, 13), scattered(1, 2, 0)]
     for asked in own:
-        assert scattered_claim(asked, "torch-2.13.fbgemm") == "unknown"
-        assert scattered_claim(asked, "torch-2.13.x86", "avx2") == "unknown"
-        assert scattered_claim(asked, "torch-2.13.x86") == "within:1:0.002"
-        assert scattered_claim(asked, "torch-2.13.qnnpack") == "exact"
-        off = computed(asked, "torch-2.13.fbgemm") != torchs_scattered(asked)
+        assert scattered_claim(asked, named("fbgemm")) == "unknown"
+        assert scattered_claim(asked, named("x86"), "avx2") == "unknown"
+        assert scattered_claim(asked, named("x86")) == "within:1:0.002"
+        assert scattered_claim(asked, named("qnnpack")) == "exact"
+        off = computed(asked, named("fbgemm")) != torchs_scattered(asked)
         assert np.mean(off) > 0.1
     beside = scattered(2, 2, 13, outof=9)
-    assert scattered_claim(beside, "torch-2.13.fbgemm") == "exact"
-    assert np.array_equal(computed(beside, "torch-2.13.fbgemm"), torchs_scattered(beside))
+    assert scattered_claim(beside, named("fbgemm")) == "exact"
+    assert np.array_equal(computed(beside, named("fbgemm")), torchs_scattered(beside))
     one = scattered(1, 1, 0, kind="few")  # the only one that is right, where no pair saturates
-    assert np.array_equal(computed(one, "torch-2.13.fbgemm"), torchs_scattered(one))
+    assert np.array_equal(computed(one, named("fbgemm")), torchs_scattered(one))
 
 
 def test_results_beyond_32_bits_are_turned_round_as_the_notes_say() -> None:
@@ -191,8 +192,8 @@ def test_results_beyond_32_bits_are_turned_round_as_the_notes_say() -> None:
         for name, low in turned.items():
             made = run_product(name, case)
             assert set(made.flat) == {(77 if relu else 0) if low else 255}
-            assert set(product_of(case, f"torch-2.13.{name}").flat) == {255}
-    assert any("2^31" in note for note in profile("torch-2.13.fbgemm").head.notes)
+            assert set(product_of(case, named(name)).flat) == {255}
+    assert any("2^31" in note for note in profile(named("fbgemm")).head.notes)
 
 
 @pytest.mark.filterwarnings("error")
@@ -200,7 +201,7 @@ def test_reals_that_no_float_holds_are_warned_of_nowhere() -> None:
     data = np.array([[[[0, 255], [255, 255]]]], np.uint8)
     held = {"x": Held(data, of("u8", 3e38, 0))}
     asked = Asked("avg_pool2d", held, of("u8", 1.0), {"kernel": (1, 2), "stride": (1, 1)})
-    for name in ("ort-1.31", "native", "torch-2.13.fbgemm"):
+    for name in ("ort-1.31", "native", named("fbgemm")):
         assert computed(asked, name).shape == (1, 1, 2, 1)
 
 
@@ -216,5 +217,5 @@ def test_qnnpack_clamps_channels_last_codes_to_other_places() -> None:
             meant = lying.reshape(shape) if name == "qnnpack" else held.data
             assert np.array_equal(made, np.clip(meant, 81, 141)), name
         assert not np.array_equal(lying.reshape(shape), held.data)
-    assert profile("torch-2.13.qnnpack").clips == "misplaced"
-    assert profile("torch-2.13.fbgemm").clips == "kept"
+    assert profile(named("qnnpack")).clips == "misplaced"
+    assert profile(named("fbgemm")).clips == "kept"

@@ -21,13 +21,14 @@ from tests.differential.kernels_of_torch import (
     product_of,
     run_product,
 )
+from tests.differential.torch_profile import named
 
 from . import draws_of_torch as draws
 from .test_torch_products import claim, conv, linear
 from .test_torch_products import pytestmark as here
 
 pytestmark = here
-FBGEMM, X86 = "torch-2.13.fbgemm", "torch-2.13.x86"
+FBGEMM, X86 = named("fbgemm"), named("x86")
 
 
 def depthwise(seed: int, rank: int, many: bool, *, least: int = 8) -> Product:
@@ -97,9 +98,9 @@ def test_codes_of_large_windows_saturate_beside_zero_points_of_weights() -> None
     for seed in range(20):
         case = large(seed)
         for name in ("fbgemm", "x86") if case.groups > 100 else ("fbgemm",):
-            made = product_of(case, f"torch-2.13.{name}")
+            made = product_of(case, named(name))
             tally.add(made, run_product(name, case), f"seed {seed}, {name}")
-        cut += int((made != product_of(case, "torch-2.13.onednn")).sum())
+        cut += int((made != product_of(case, named("onednn"))).sum())
     tally.exact()
     assert cut > 0.1 * tally.total, f"{cut} of {tally.total} have other codes of exact sums"
 
@@ -131,7 +132,7 @@ def test_engine_onednn_sums_them_exactly(rank: int) -> None:
         assert case.w.map is not None
         plain = replace(case.w.map, zero=np.zeros_like(case.w.map.zero))
         case = replace(case, w=Held(case.w.data, plain))
-        found = product_of(case, "torch-2.13.onednn")
+        found = product_of(case, named("onednn"))
         tally.add(found, run_product("onednn", case), f"seed {seed}")
     tally.within("within:1:0.001")
 
@@ -196,7 +197,7 @@ def volume(seed: int) -> Product:
 
 
 def test_volumes_of_qnnpack_are_rounded_once() -> None:
-    tally, name = Tally(), "torch-2.13.qnnpack"
+    tally, name = Tally(), named("qnnpack")
     parsed = parse(FIRST, "first.toml", profile)
     twice = 0
     for seed in range(120):
@@ -209,12 +210,12 @@ def test_volumes_of_qnnpack_are_rounded_once() -> None:
     assert twice > 20, "a sum that is rounded to float32 first gives the same"
 
 
-FIRST = """name = "first"
-extends = "torch-2.13.qnnpack"
+FIRST = f"""name = "first"
+extends = "{named("qnnpack")}"
 
 [[rule]]
 op = "conv3d"
-requant = {multiplier = "f32"}
+requant = {{multiplier = "f32"}}
 """
 
 
@@ -264,7 +265,7 @@ def test_layers_of_several_channels_are_summed_exactly(name: str) -> None:
     tally = Tally()
     for seed, rank in ((seed, rank) for seed in range(6) for rank in (1, 2, 3)):
         case = full(seed, rank)
-        tally.add(product_of(case, f"torch-2.13.{name}"), run_product(name, case), f"seed {seed}")
+        tally.add(product_of(case, named(name)), run_product(name, case), f"seed {seed}")
     tally.exact()
 
 
@@ -304,7 +305,7 @@ def far(op: str, seed: int) -> list[Product]:
 def test_a_bias_beyond_32_bits_ends_there_by_qnnpack(op: str) -> None:
     tally = Tally()
     for case in [one for seed in range(8) for one in far(op, seed)]:
-        tally.add(product_of(case, "torch-2.13.qnnpack"), run_product("qnnpack", case), op)
+        tally.add(product_of(case, named("qnnpack")), run_product("qnnpack", case), op)
     tally.within(claim("qnnpack", op, False))
 
 
@@ -313,7 +314,7 @@ def test_a_bias_half_way_between_two_sums_becomes_that_of_qnnpack(op: str) -> No
     tally, apart = Tally(), 0
     for case in [one for seed in range(8) for one in between(op, seed)]:
         wanted = run_product("qnnpack", case)
-        tally.add(product_of(case, "torch-2.13.qnnpack"), wanted, op)
+        tally.add(product_of(case, named("qnnpack")), wanted, op)
         apart += int(np.count_nonzero(product_of(case, FBGEMM) != wanted))
     tally.within(claim("qnnpack", op, False))
     assert apart > 0.01 * tally.total, "biases as they are would have done"

@@ -24,11 +24,12 @@ from tests.differential.kernels_of_torch import (
     taken,
     tensor,
 )
+from tests.differential.torch_profile import named
 
 from .draws_of_torch import odd
 from .test_torch_elements import pytestmark as pytestmark
 
-NAME = "torch-2.13.fbgemm"
+NAME = named("fbgemm")
 OPS = torch.ops
 
 

@@ -25,6 +25,7 @@ from tests.differential.kernels_of_torch import (
     taken,
     tensor,
 )
+from tests.differential.torch_profile import named
 
 from . import draws_of_torch as draws
 from .draws_of_torch import KINDS, LENGTHS, Rng, exactly, image, odd, pair
@@ -53,7 +54,7 @@ def torch_pair(asked: Asked, relu: bool) -> torch.Tensor:
 @pytest.mark.parametrize("op", ["add", "mul"])
 @pytest.mark.parametrize("name", ["fbgemm", "qnnpack"])
 def test_sums_and_products_of_codes_are_torchs(name: str, op: str, kind: str, relu: bool) -> None:
-    tally, where = Tally(), f"torch-2.13.{name}"
+    tally, where = Tally(), named(name)
     with engine(name):
         for length in LENGTHS:
             rng = np.random.default_rng(length)
@@ -85,7 +86,7 @@ def test_vectors_run_as_far_as_operands_move_alike(shape: str) -> None:
         for length in (*range(1, 71, 3), 100, 130, 300):
             rng = np.random.default_rng(length)
             asked = pair(rng, "add", KINDS[length % 2], *SHAPES[shape](length))
-            hold(tally, "torch-2.13.fbgemm", asked, torch_pair(asked, False), (shape, length))
+            hold(tally, named("fbgemm"), asked, torch_pair(asked, False), (shape, length))
     tally.exact()
 
 
@@ -116,9 +117,9 @@ def test_bounds_are_torchs(name: str, kind: str) -> None:
                 "clip": (torch.clamp(tensor(x), low, high), {"min": low, "max": high}),
             }
             for op, (wanted, attrs) in made.items():
-                hold(tally, f"torch-2.13.{name}", Asked(op, {"x": x}, x.map, attrs), wanted, length)
+                hold(tally, named(name), Asked(op, {"x": x}, x.map, attrs), wanted, length)
             six = Asked("clip", {"x": x}, x.map, {"min": 0.0, "max": 6.0})
-            hold(tally, f"torch-2.13.{name}", six, OPS.relu6(tensor(x)), length)
+            hold(tally, named(name), six, OPS.relu6(tensor(x)), length)
     tally.exact()
 
 
@@ -150,8 +151,8 @@ def test_concat_is_torchs(kind: str, last: bool, relu: bool) -> None:
             operands = {f"xs.{i}": h for i, h in enumerate(held)}
             tails = ("relu",) if relu else ()
             asked = Asked("concat", operands, out, {"axis": 3 if last else 1}, tails)
-            tally.add(computed(asked, "torch-2.13.fbgemm"), made, f"length {length}")
-    tally.within(claim("torch-2.13.fbgemm", asked))
+            tally.add(computed(asked, named("fbgemm")), made, f"length {length}")
+    tally.within(claim(named("fbgemm"), asked))
 
 
 def back(data: Array) -> Array:
@@ -196,7 +197,7 @@ def compare_pool(
     attrs: Mapping[str, Attr],
     last: bool,
     where: int,
-    name: str = "torch-2.13.fbgemm",
+    name: str = named("fbgemm"),
 ) -> None:
     wanted = taken(made)
     if last:
@@ -271,8 +272,8 @@ def test_thresholds_are_torchs(kind: str) -> None:
         step = int(rng.integers(*BOUNDS[kind])) - int(x.map.zero)
         alpha = float(F(step * x.map.scale)) if length & 1 else float(F(rng.uniform(-3, 3)))
         asked = Asked("thresholded_relu", {"x": x}, x.map, {"alpha": alpha})
-        hold(tally, "torch-2.13.fbgemm", asked, OPS.threshold(tensor(x), alpha, 0.0), length)
-    tally.within(claim("torch-2.13.fbgemm", asked))
+        hold(tally, named("fbgemm"), asked, OPS.threshold(tensor(x), alpha, 0.0), length)
+    tally.within(claim(named("fbgemm"), asked))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -290,9 +291,9 @@ def test_products_of_two_tensors_are_as_near_to_torchs_as_is_claimed(kind: str) 
         assert out is not None
         tally.see(exactly(asked), out)
         made = OPS.matmul(tensor(a), tensor(b), float(out.scale), int(out.zero))
-        hold(tally, "torch-2.13.fbgemm", asked, made, number)
+        hold(tally, named("fbgemm"), asked, made, number)
     tally.rich()
-    tally.within(claim("torch-2.13.fbgemm", asked))
+    tally.within(claim(named("fbgemm"), asked))
 
 
 # -- norms ----------------------------------------------------------------------------------------
@@ -332,8 +333,8 @@ def test_norms_are_as_near_to_torchs_as_is_claimed(op: str, kind: str) -> None:
             )
         operands = {"x": x, "gamma": Held(gamma), "beta": Held(beta)}
         asked = Asked(op, operands, out, attrs)
-        hold(tally, "torch-2.13.fbgemm", asked, made, number)
-    tally.within(claim("torch-2.13.fbgemm", asked))
+        hold(tally, named("fbgemm"), asked, made, number)
+    tally.within(claim(named("fbgemm"), asked))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -346,5 +347,5 @@ def test_softmax_is_as_near_to_torchs_as_is_claimed(kind: str) -> None:
         with engine("fbgemm"):
             made = OPS.softmax(tensor(x), 1, float(out.scale), int(out.zero))
         asked = Asked("softmax", {"x": x}, out, {"axis": 1})
-        hold(tally, "torch-2.13.fbgemm", asked, made, length)
-    tally.within(claim("torch-2.13.fbgemm", asked))
+        hold(tally, named("fbgemm"), asked, made, length)
+    tally.within(claim(named("fbgemm"), asked))

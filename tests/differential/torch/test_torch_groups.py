@@ -34,6 +34,7 @@ from tests.differential.kernels_of_torch import (
     tensor,
 )
 from tests.differential.kernels_of_torch import Held as Codes
+from tests.differential.torch_profile import named
 
 from .test_torch_products import chained, summed
 
@@ -160,9 +161,9 @@ def test_a_grouped_network_is_the_engines(name: str, vnni: ProcessPoolExecutor) 
     apart, tally = 0, Tally()
     for seed, (n, wanted) in enumerate(zip(many, made, strict=True)):
         graph = network(n, "native")
-        ungrouped = run(network(n, f"torch-2.13.{name}"), {"x": n.x.data})["y"]
-        assert Group(f"torch-2.13.{name}").run(graph, Ledger())
-        assert graph.profile == f"torch-2.13.{name}"
+        ungrouped = run(network(n, named(name)), {"x": n.x.data})["y"]
+        assert Group(named(name)).run(graph, Ledger())
+        assert graph.profile == named(name)
         assert not [node for node in graph if node.op == "dequantize"], "not all is grouped"
         found = run(graph, {"x": n.x.data})["y"]
         tally.add(found, wanted, f"seed {seed}")
@@ -198,7 +199,7 @@ def test_views_without_codes_of_their_own_are_views_of_codes(name: str) -> None:
         y = add("avg_pool2d", {"x": y}, {"kernel": (2, 2), "stride": (2, 2)}).result
         add("output", {"y": net.through(y, n.maps[0]).node.operands["x"]})
         net.graph.prune()
-        Group(f"torch-2.13.{name}").run(net.graph, Ledger())
+        Group(named(name)).run(net.graph, Ledger())
         assert not [node for node in net.graph if node.op == "dequantize"], "not all is on codes"
         tally.add(run(net.graph, {"x": n.x.data})["y"], wanted, f"seed {seed}")
     tally.exact()
@@ -226,7 +227,7 @@ def test_parts_and_turned_weights_without_codes_of_their_own_are_codes(name: str
         y = net.through(add("matmul", {"a": rows, "b": turned}).result, n.maps[0])
         add("output", {"y": y.node.operands["x"]})
         net.graph.prune()
-        Group(f"torch-2.13.{name}").run(net.graph, Ledger())
+        Group(named(name)).run(net.graph, Ledger())
         (layer,) = (node for node in net.graph if node.op == "linear")
         assert layer.operands["x"].type.quant is not None
         tally.add(run(net.graph, {"x": n.x.data})["y"], wanted, f"seed {seed}")
@@ -247,7 +248,7 @@ def test_a_bias_of_codes_becomes_real_again() -> None:
     y = net.through(add("conv2d", made).result, n.maps[0])
     add("output", {"y": y.node.operands["x"]})
     net.graph.prune()
-    Group("torch-2.13.fbgemm").run(net.graph, Ledger())
+    Group(named("fbgemm")).run(net.graph, Ledger())
     found = run(net.graph, {"x": n.x.data})["y"]
     with engine("fbgemm"):
         real = torch.from_numpy(np.asarray(whole * unit, F))
@@ -269,7 +270,7 @@ def from_zero(case: Product) -> Product:
 ZERO = np.asarray(0)
 
 
-@pytest.mark.parametrize("name", ["torch-2.13.onednn", "tf-2.21.onednn", "mxnet-1.9", "ipex-2.8"])
+@pytest.mark.parametrize("name", [named("onednn"), "tf-2.21.onednn", "mxnet-1.9", "ipex-2.8"])
 @pytest.mark.parametrize("turned", [False, True], ids=["sum first", "codes first"])
 def test_codes_that_are_added_to_a_convolution_join_its_kernel(name: str, turned: bool) -> None:
     """What the graph computes then is what the same stages compute as a group from the start."""
@@ -316,5 +317,5 @@ def test_a_sum_that_something_else_reads_stays_apart() -> None:
     z = net.through(add("relu", {"x": sum_}).result, n.maps[0])
     add("output", {"y": y.node.operands["x"], "z": z.node.operands["x"]})
     net.graph.prune()
-    Group("torch-2.13.onednn").run(net.graph, Ledger())
+    Group(named("onednn")).run(net.graph, Ledger())
     assert not [node for node in net.graph if node.stages]

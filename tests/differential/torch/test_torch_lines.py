@@ -30,6 +30,7 @@ from tests.differential.kernels_of_torch import (
     taken,
     tensor,
 )
+from tests.differential.torch_profile import named
 
 from .test_torch_groups import Net, kind_of
 from .test_torch_groups import pytestmark as here
@@ -199,7 +200,7 @@ def found(both: Both, name: str) -> tuple[list[Array], list[Array], bool]:
     both.net.graph.add("output", ends)
     both.net.graph.prune()
     ledger = Ledger()
-    Group(f"torch-2.13.{name}").run(both.net.graph, ledger)
+    Group(named(name)).run(both.net.graph, ledger)
     assert not [n for n in both.net.graph if n.op == "dequantize"]
     made = run(both.net.graph, {"x": both.x.data})
     wanted = [taken(t) for t in both.made[1:]]

@@ -18,6 +18,7 @@ from qir.passes.forms.group.channels_last.inference import found
 from qir.profiles import profile
 from qir.reference.interpreter import run
 from tests.differential.kernels_of_torch import F, Held, Tally, codes, engine, of, taken
+from tests.differential.torch_profile import named
 
 from .test_torch_groups import pytestmark as here
 from .test_torch_lines import Both
@@ -239,11 +240,11 @@ def chain(seed: int, name: str) -> Chain:
 @pytest.mark.parametrize("name", ENGINES)
 def test_chains_lie_and_compute_as_torchs(name: str) -> None:
     tally, said, whole = Tally(), 0, 0
-    group, named = Group(f"torch-2.13.{name}"), profile(f"torch-2.13.{name}")
+    group, rules = Group(named(name)), profile(named(name))
     for seed in range(SEEDS):
         drawn = chain(seed, name)
         graph, wrap = drawn.net.graph.copy(), partial(group._wrap, "native")
-        order = found(graph, named, "group", wrap, Ledger())
+        order = found(graph, rules, "group", wrap, Ledger())
         out = next(n for n in graph if n.op == "output")
         for i, made in enumerate(drawn.made[1:]):
             where = f"seed {seed}, step {i} {out.operands[f'y{i}'].node}"
@@ -284,7 +285,7 @@ def test_rows_one_high_and_wide_are_joined_through_reals(name: str) -> None:
         drawn.net.graph.add("output", {"y": drawn.reals[-1].node.operands["x"]})
         drawn.net.graph.prune()
         ledger = Ledger()
-        Group(f"torch-2.13.{name}").run(drawn.net.graph, ledger)
+        Group(named(name)).run(drawn.net.graph, ledger)
         assert Change.UNVERIFIED not in {entry.change for entry in ledger}
         tally.add(run(drawn.net.graph, {"x": x.data})["y"], taken(made), f"seed {seed}")
     tally.exact()
@@ -302,6 +303,6 @@ def test_norms_of_volumes_that_lie_both_ways_misplace_nothing(name: str, kind: s
         getattr(drawn, f"do_{kind}")()
     drawn.net.graph.add("output", {"y": drawn.reals[-1].node.operands["x"]})
     drawn.net.graph.prune()
-    Group(f"torch-2.13.{name}").run(drawn.net.graph, Ledger())
+    Group(named(name)).run(drawn.net.graph, Ledger())
     made = taken(drawn.made[-1]).astype(int)
     assert np.abs(run(drawn.net.graph, {"x": x.data})["y"].astype(int) - made).max() <= 1

@@ -25,6 +25,7 @@ from tests.differential.kernels_of_torch import (
     taken,
     tensor,
 )
+from tests.differential.torch_profile import named
 
 from .draws_of_torch import KINDS, image
 from .test_torch_elements import back
@@ -102,7 +103,7 @@ def over_volumes(rng: np.random.Generator, q: torch.Tensor, name: str) -> Iterat
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", ["fbgemm", "qnnpack"])
 def test_means_along_lines_and_over_volumes_are_torchs(name: str, kind: str) -> None:
-    tally, where, claims = Tally(), f"torch-2.13.{name}", set()
+    tally, where, claims = Tally(), named(name), set()
     for number in range(40):
         rng = np.random.default_rng(number)
         x = image(rng, kind, 2, int(rng.integers(2, 70)), int(rng.integers(5, 40)))
@@ -123,7 +124,7 @@ def test_means_over_images_are_those_of_qnnpack(last: bool) -> None:
         x = image(rng, "u8", 2, int(rng.integers(2, 70)), *(int(v) for v in rng.integers(5, 12, 2)))
         with engine("qnnpack"):
             cases = over_images(rng, x, tensor(x, last=last), last=last)
-            claims |= {hold(tally, "torch-2.13.qnnpack", x, c, last=last) for c in cases}
+            claims |= {hold(tally, named("qnnpack"), x, c, last=last) for c in cases}
     assert claims == {"exact", "within:1:0.02"} - ({"within:1:0.02"} if last else set())
     tally.exact()
 
@@ -137,7 +138,7 @@ def test_means_over_other_axes_are_as_near_as_is_claimed(kind: str) -> None:
         for axes in ((0,), (1,), (0, 1), (0, 2)):
             made = tensor(x).mean(list(axes))
             case: Case = ("reduce_mean", made, {"axes": axes, "keep": False})
-            claims.add(hold(tally, "torch-2.13.fbgemm", x, case))
+            claims.add(hold(tally, named("fbgemm"), x, case))
     (said,) = claims
     assert tally.wrong, "what is claimed to be near is exact"
     tally.within(said)
@@ -194,7 +195,7 @@ def means_of_ties(rng: Rng, kind: str, n: int) -> Iterator[tuple[Held, Case, boo
 @pytest.mark.parametrize("kind", ["u8", "i8"])
 @pytest.mark.parametrize("engine_name", ["fbgemm", "qnnpack"])
 def test_ties_of_means_are_torchs(engine_name: str, kind: str) -> None:
-    tally, name = Tally(), f"torch-2.13.{engine_name}"
+    tally, name = Tally(), named(engine_name)
     for seed, n in enumerate(TELLING * 3):
         with engine(engine_name):
             for x, case, last in means_of_ties(np.random.default_rng(seed), kind, n):
@@ -236,7 +237,7 @@ ADAPTIVE = cast(
 @pytest.mark.parametrize("name", ["fbgemm", "qnnpack"])
 def test_ties_of_parts_are_torchs(name: str, kind: str) -> None:
     """Images of one channel among them, which lie both ways in memory; no mean leaves the codes."""
-    tally, where, zeros = Tally(), f"torch-2.13.{name}", set()
+    tally, where, zeros = Tally(), named(name), set()
     for seed, window in enumerate(WINDOWS * 2):
         rng, run = np.random.default_rng(seed), ADAPTIVE[len(window) - 1]
         for channels in (1, int(rng.integers(2, 40))):
@@ -292,7 +293,7 @@ def test_a_mean_in_another_map_is_torchs_mean_requantized(name: str, kind: str) 
             for op, made, attrs in cases:
                 asked = Asked(op, {"x": x}, out, attrs)
                 wanted = tensor_of(made.dequantize(), out)
-                tally.add(computed(asked, f"torch-2.13.{name}"), wanted, f"{op} seed {number}")
+                tally.add(computed(asked, named(name)), wanted, f"{op} seed {number}")
     tally.exact()
 
 

@@ -35,6 +35,7 @@ from tests.differential.kernels_of_torch import (
     taken,
     tensor,
 )
+from tests.differential.torch_profile import named
 
 from .draws_of_torch import weights
 from .test_torch_groups import Net, kind_of
@@ -313,7 +314,7 @@ def agree(name: str, networks: list[Plan], made: list[list[Array]]) -> None:
     tally, turned = Tally(), 0
     for seed, (network, wanted) in enumerate(zip(networks, made, strict=True)):
         graph, ledger = graph_of(network), Ledger()
-        Group(f"torch-2.13.{name}").run(graph, ledger)
+        Group(named(name)).run(graph, ledger)
         assert not [n for n in graph if n.op == "dequantize"], f"seed {seed}: not all is grouped"
         assert Change.UNVERIFIED not in {entry.change for entry in ledger}, f"seed {seed}"
         turned += any("channels last" in entry.reason for entry in ledger)
@@ -331,7 +332,7 @@ def test_networks_of_two_orders_and_of_parts_are_torchs(name: str) -> None:
     tally, said = Tally(), 0
     for seed, (network, wanted) in enumerate(zip(networks, by_torchs(name, networks), strict=True)):
         graph, ledger = graph_of(network), Ledger()
-        Group(f"torch-2.13.{name}").run(graph, ledger)
+        Group(named(name)).run(graph, ledger)
         if Change.UNVERIFIED in {entry.change for entry in ledger}:
             said += 1
             continue
@@ -379,7 +380,7 @@ def test_a_resize_of_every_axis_is_torchs_in_either_order(name: str, last: bool)
             Layout().run(seen, Ledger())
             assert not [n for n in seen if n.op == "transpose"], "nothing asks for another order"
             turn(graph)
-        Group(f"torch-2.13.{name}").run(graph, Ledger())
+        Group(named(name)).run(graph, Ledger())
         assert not [n for n in graph if n.op == "dequantize"]
         assert np.array_equal(run(graph, {"x": x.data})["y"], wanted)
 
@@ -403,7 +404,7 @@ def test_a_resize_for_which_torch_has_no_kernel_stays_real(
     attrs: dict[str, Any], after: tuple[int, ...]
 ) -> None:
     graph = around("resize", attrs, (1, 3, 5, 4), after)
-    Group("torch-2.13.fbgemm").run(graph, Ledger())
+    Group(named("fbgemm")).run(graph, Ledger())
     assert [n.op for n in graph if n.op == "dequantize"]
     assert run(graph, {"x": np.zeros((1, 3, 5, 4), np.uint8)})["y"].shape == after
 
@@ -417,7 +418,7 @@ def test_a_resize_of_any_number_of_images_is_torchs() -> None:
     text = str(graph_of(network)).replace(": 2x", ": ?x")
     arrays = {array.name: array.data for array in graph_of(network).arrays()}
     graph = parse(text, arrays)
-    Group("torch-2.13.fbgemm").run(graph, Ledger())
+    Group(named("fbgemm")).run(graph, Ledger())
     assert not [n for n in graph if n.op == "dequantize"]
     for found, wanted in zip(
         run(graph, {"x": x.data}).values(), by_torch("fbgemm", network), strict=True
@@ -450,7 +451,7 @@ def test_parts_of_an_image_are_pooled_as_torch_does(axis: int, last: bool) -> No
     made = [net.through(value, at) for value in pooled]
     net.graph.add("output", {f"y{i}": v.node.operands["x"] for i, v in enumerate(made)})
     net.graph.prune()
-    Group("torch-2.13.fbgemm").run(net.graph, Ledger())
+    Group(named("fbgemm")).run(net.graph, Ledger())
     order = torch.channels_last if last else torch.contiguous_format
     given = tensor(whole).contiguous(memory_format=order)
     found = run(net.graph, {"x": x.data})
@@ -462,7 +463,7 @@ def test_parts_of_an_image_are_pooled_as_torch_does(axis: int, last: bool) -> No
 def test_what_no_convolution_precedes_lies_as_the_graph_says() -> None:
     graph = around("avg_pool2d", {"kernel": (2, 2), "stride": (2, 2)}, (1, 3, 4, 4), (1, 3, 2, 2))
     ledger = Ledger()
-    Group("torch-2.13.fbgemm").run(graph, ledger)
+    Group(named("fbgemm")).run(graph, ledger)
     assert not [n for n in graph if n.op == "transpose"]
     assert not any("channels last" in entry.reason for entry in ledger)
 
@@ -504,7 +505,7 @@ def test_functions_behind_lines_go_one_by_one(name: str, op: str) -> None:
         net.graph.add("output", {"y": net.through(y, end).node.operands["x"]})
         net.graph.prune()
         ledger = Ledger()
-        Group(f"torch-2.13.{name}").run(net.graph, ledger)
+        Group(named(name)).run(net.graph, ledger)
         assert Change.UNVERIFIED not in {entry.change for entry in ledger}
         assert not [n for n in net.graph if n.op == "dequantize"]
         tally.add(run(net.graph, {"x": x.data})["y"], wanted, f"{number}")
@@ -520,6 +521,6 @@ def test_what_lies_in_two_orders_is_said_not_to_be_foreseen() -> None:
         Step("add", (0, 1), of("u8", 0.2, 5)),
     )
     ledger = Ledger()
-    Group("torch-2.13.fbgemm").run(graph_of(Plan(x, steps)), ledger)
+    Group(named("fbgemm")).run(graph_of(Plan(x, steps)), ledger)
     (said,) = (entry.reason for entry in ledger if entry.change is Change.UNVERIFIED)
     assert "two orders in memory" in said

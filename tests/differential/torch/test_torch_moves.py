@@ -21,12 +21,13 @@ from tests.differential.kernels_of_torch import (
     taken,
     tensor,
 )
+from tests.differential.torch_profile import named
 
 from .draws_of_torch import KINDS, image
 from .test_torch_elements import bounds_of
 from .test_torch_elements import pytestmark as pytestmark
 
-NAME = "torch-2.13.fbgemm"
+NAME = named("fbgemm")
 Rng = np.random.Generator
 Move = tuple[str, torch.Tensor, Mapping[str, Attr], Mapping[str, Held]]
 """An op, what torch made, attributes, and operands beside the data."""

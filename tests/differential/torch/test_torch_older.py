@@ -26,6 +26,7 @@ from tests.differential.kernels_of_torch import (
     processor,
     product_of,
 )
+from tests.differential.torch_profile import named
 
 from . import draws_of_torch as draws
 from .test_torch_depthwise import depthwise
@@ -97,7 +98,7 @@ def test_convolutions_add_pairs_as_windows_lie_in_memory(
     engine: str, rank: int, many: bool, before: tuple[str, ProcessPoolExecutor]
 ) -> None:
     isa, pool = before
-    name = f"torch-2.13.{engine}"
+    name = named(engine)
     cases = [layer(seed, rank, many) for seed in range(len(SHAPES) * 3)]
     if engine == "x86":  # which asks fbgemm
         cases = cases[rank::3]
@@ -112,13 +113,13 @@ def test_convolutions_add_pairs_as_windows_lie_in_memory(
 def test_depthwise_layers_need_no_vnni(before: tuple[str, ProcessPoolExecutor]) -> None:
     isa, pool = before
     cases = [depthwise(seed, rank, bool(seed & 1)) for seed in range(8) for rank in (2, 3)]
-    compared(cases, made_by(pool, "fbgemm", cases), "torch-2.13.fbgemm", isa).exact()
+    compared(cases, made_by(pool, "fbgemm", cases), named("fbgemm"), isa).exact()
 
 
 @pytest.mark.parametrize("engine", ["fbgemm", "x86"])
 def test_linear_layers_add_pairs_too(engine: str, before: tuple[str, ProcessPoolExecutor]) -> None:
     isa, pool = before
-    tally, held = Tally(), profile(f"torch-2.13.{engine}")
+    tally, held = Tally(), profile(named(engine))
     cases = [draws.wider(linear(seed, many)) for seed in range(8) for many in (False, True)]
     with replaced(held.on(isa)):
         for case, wanted in zip(cases, made_by(pool, engine, cases), strict=True):
@@ -155,7 +156,7 @@ def only(terms: tuple[int, ...], rank: int) -> Product:
 @pytest.mark.parametrize("rank", [1, 2, 3])
 def test_terms_saturate_two_by_two(rank: int, before: tuple[str, ProcessPoolExecutor]) -> None:
     isa, pool = before
-    cases, name = [only(terms, rank) for terms in PAIRS], "torch-2.13.fbgemm"
+    cases, name = [only(terms, rank) for terms in PAIRS], named("fbgemm")
     with replaced(profile(name).on(isa)):
         for case, made, code in zip(
             cases, made_by(pool, "fbgemm", cases), PAIRS.values(), strict=True
@@ -170,7 +171,7 @@ def test_groups_that_have_kernels_of_their_own_ask_the_processor_and_no_variable
         made = made_by(pool, "fbgemm", cases)
     tally = Tally()
     for case, wanted in zip(cases, made, strict=True):
-        tally.add(product_of(case, "torch-2.13.fbgemm"), wanted, "a group")
+        tally.add(product_of(case, named("fbgemm")), wanted, "a group")
     tally.exact()
 
 
@@ -179,7 +180,7 @@ def test_engine_x86_asks_fbgemm_for_what_onednn_would_read_too_far(
 ) -> None:
     isa, pool = before
     cases = [draws.refitted(replace(layer(seed, 2, False), pad=5)) for seed in range(3, 9)]
-    compared(cases, made_by(pool, "x86", cases), "torch-2.13.x86", isa, cut=0.05).exact()
+    compared(cases, made_by(pool, "x86", cases), named("x86"), isa, cut=0.05).exact()
 
 
 def wide(seed: int, rank: int) -> tuple[Asked, list[list[int]]]:
@@ -203,13 +204,13 @@ def test_transposed_convolutions_add_pairs_as_their_weights_lie(
     engine: str, rank: int, before: tuple[str, ProcessPoolExecutor]
 ) -> None:
     isa, pool = before
-    held, tally, apart = profile(f"torch-2.13.{engine}"), Tally(), 0
+    held, tally, apart = profile(named(engine)), Tally(), 0
     cases = [wide(seed, rank) for seed in range((40, 24, 24)[rank - 1])]
     made = pool.submit(torchs_many, engine, cases).result()
     for number, ((asked, _), wanted) in enumerate(zip(cases, made, strict=True)):
         with replaced(held.on(isa)):
             tally.add(computed(asked, held.name), wanted, f"case {number}")
-        apart += int(np.count_nonzero(computed(asked, "torch-2.13.fbgemm") != wanted))
+        apart += int(np.count_nonzero(computed(asked, named("fbgemm")) != wanted))
     tally.exact()
     assert apart > 0.01 * tally.total, "pairs that are exact would do"
 
@@ -217,7 +218,7 @@ def test_transposed_convolutions_add_pairs_as_their_weights_lie(
 @pytest.mark.parametrize("rank", [1, 2, 3])
 @pytest.mark.parametrize("name", ["fbgemm", "qnnpack"])
 def test_with_vnni_or_by_qnnpack_pairs_are_exact(name: str, rank: int) -> None:
-    tally, where = Tally(), f"torch-2.13.{name}"
+    tally, where = Tally(), named(name)
     if (name, rank) == ("qnnpack", 3):
         return  # which gives other sums
     cases = [wide(seed, rank) for seed in range(8)]

@@ -27,13 +27,14 @@ from tests.differential.kernels_of_torch import (
     processor,
     product_of,
 )
+from tests.differential.torch_profile import named
 
 from .draws_of_torch import LENGTHS, exactly, image, odd, pair
 from .test_torch_depthwise import full
 from .test_torch_products import conv
 from .test_torch_products import pytestmark as pytestmark
 
-NAME = "torch-2.13.pt2e"
+NAME = named("pt2e")
 OPS = torch.ops.onednn
 
 

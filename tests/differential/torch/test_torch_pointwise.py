@@ -29,6 +29,7 @@ from tests.differential.kernels_of_torch import (
     taken,
     tensor,
 )
+from tests.differential.torch_profile import named
 
 from .draws_of_torch import image
 from .pointwise_of_torch import TAILS, Form, foreseen, in_engine, made
@@ -36,7 +37,7 @@ from .test_torch_elements import OPS
 from .test_torch_products import chained, conv, exact_reals, linear, made_by, pytestmark, summed
 
 __all__ = ["pytestmark"]
-NAME, ENGINE = "torch-2.13.pt2e", "torch-2.13.onednn"
+NAME, ENGINE = named("pt2e"), named("onednn")
 QUERY = {"x": "u8", "w": "i8", "result": "u8"}
 
 
@@ -146,7 +147,7 @@ def test_rules_of_other_processors(isa: str) -> None:
     shown = 0
     with processor(ISAS[isa]) as pool:
         for engine in ("pt2e", "x86", "onednn") if isa == "amx" else ("pt2e", "onednn"):
-            name = f"torch-2.13.{engine}"
+            name = named(engine)
             known = [
                 op for op in ("conv1d", "conv2d", "conv3d", "linear") if op in rules_of(name, isa)
             ]
@@ -191,7 +192,7 @@ def test_sums_of_engine_onednn(vnni: ProcessPoolExecutor) -> None:
 @pytest.mark.parametrize("kind", ["u8", "i8"])
 def test_numbers_beside_codes(kind: str, op: str, tail: str) -> None:
     """add_scalar and mul_scalar, whose result's numbers torch makes of the operand's."""
-    tally, name = Tally(), "torch-2.13.fbgemm"
+    tally, name = Tally(), named("fbgemm")
     for length in range(1, 71):
         rng = np.random.default_rng(length)
         x = image(rng, kind, 3, length)

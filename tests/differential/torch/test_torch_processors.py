@@ -8,6 +8,7 @@ import pytest
 from qir.profiles import Query, profile
 from qir.profiles.library import replaced
 from tests.differential.kernels_of_torch import Tally, processor, product_of
+from tests.differential.torch_profile import named
 
 from . import draws_of_torch as draws
 from .test_torch_products import conv, linear, made_by
@@ -32,7 +33,7 @@ SWITCHES = [
 def test_pairs_of_terms_saturate_in_linear_layers(
     engine: str, isa: str, name: str, value: str
 ) -> None:
-    held, tally, apart = profile(f"torch-2.13.{engine}"), Tally(), 0
+    held, tally, apart = profile(named(engine)), Tally(), 0
     many = (True,) if engine == "pt2e" else (False, True)
     cases = [linear(seed, one) for seed in range(8) for one in many]
     cases += [draws.wider(case) for case in cases]
@@ -49,7 +50,7 @@ def test_pairs_of_terms_saturate_in_linear_layers(
 
 def test_convolutions_of_small_codes_need_no_vnni() -> None:
     """Pairs of others saturate."""
-    tally, apart, held = Tally(), 0, profile("torch-2.13.fbgemm")
+    tally, apart, held = Tally(), 0, profile(named("fbgemm"))
     plain = [conv(seed, one, 2) for seed in range(8) for one in (False, True)]
     cases = [*plain, *(draws.wider(case) for case in plain)]
     with processor("AVX2", "FBGEMM_ENABLE_INSTRUCTIONS") as pool:

@@ -31,6 +31,7 @@ from tests.differential.kernels_of_torch import (
     product_of,
 )
 from tests.differential.kernels_of_torch import run_products as run_in
+from tests.differential.torch_profile import named
 
 from . import draws_of_torch as draws
 
@@ -102,7 +103,7 @@ def compared(cases: list[Product], made: list[np.ndarray], name: str) -> Tally:
 
 def claim(engine: str, op: str, many: bool) -> str:
     query = Query(op, {"x": "u8", "w": "i8", "result": "u8"}, "channel" if many else "tensor")
-    return profile(f"torch-2.13.{engine}").resolve(query).claim
+    return profile(named(engine)).resolve(query).claim
 
 
 def made_by(pool: ProcessPoolExecutor, engine: str, cases: list[Product]) -> list[np.ndarray]:
@@ -113,14 +114,14 @@ def made_by(pool: ProcessPoolExecutor, engine: str, cases: list[Product]) -> lis
 @pytest.mark.parametrize("engine", ENGINES)
 def test_linear_is_the_engines(engine: str, many: bool, vnni: ProcessPoolExecutor) -> None:
     cases = [linear(seed, many) for seed in range(40)]
-    tally = compared(cases, made_by(vnni, engine, cases), f"torch-2.13.{engine}")
+    tally = compared(cases, made_by(vnni, engine, cases), named(engine))
     tally.within(claim(engine, "linear", many))
 
 
 @pytest.mark.parametrize("op", ["linear", "conv2d"])
 def test_kernels_that_inductor_calls_are_onednns(op: str, vnni: ProcessPoolExecutor) -> None:
     cases = [linear(seed, True) if op == "linear" else conv(seed, True, 2) for seed in range(24)]
-    tally = compared(cases, made_by(vnni, "pt2e", cases), "torch-2.13.pt2e")
+    tally = compared(cases, made_by(vnni, "pt2e", cases), named("pt2e"))
     tally.within(claim("pt2e", op, True))
 
 
@@ -133,7 +134,7 @@ def test_convolutions_are_the_engines(
     # The convolutions of engine onednn are those of x86.
     few = (12, 10, 12) if engine == "onednn" else (40, 30, 16)
     cases = [conv(seed, many, rank) for seed in range(few[rank - 1])]
-    tally = compared(cases, made_by(vnni, engine, cases), f"torch-2.13.{engine}")
+    tally = compared(cases, made_by(vnni, engine, cases), named(engine))
     tally.within(claim(engine, f"conv{rank}d", many))
 
 
@@ -180,7 +181,7 @@ def test_sums_in_a_convolution_are_as_near_to_the_engines_as_is_claimed(
     vnni: ProcessPoolExecutor,
 ) -> None:
     cases = [summed(seed) for seed in range(24)]
-    tally, name = Tally(), "torch-2.13.onednn"
+    tally, name = Tally(), named("onednn")
     for case, wanted in zip(cases, made_by(vnni, "onednn", cases), strict=True):
         tally.add(chained(case, name), wanted, "a sum")
     found = profile(name).group(("conv2d", "add"), Query("conv2d", {"x": "u8", "result": "u8"}))

@@ -14,6 +14,7 @@ from qir.ledger import Change, Ledger
 from qir.passes.forms.group import Group
 from qir.reference.interpreter import run
 from tests.differential.kernels_of_torch import F, Held, Tally, codes, engine, of, taken, tensor
+from tests.differential.torch_profile import named
 
 from .draws_of_torch import KINDS
 from .test_torch_elements import pytestmark as pytestmark
@@ -49,7 +50,7 @@ def test_means_of_volumes_are_torchs(name: str, kind: str, *, last: bool) -> Non
             with engine(name):
                 made = nf.adaptive_avg_pool3d(tensor(x, last=last), 1)
             case: Case = ("global_avg_pool", made, {})
-            assert hold(tally, f"torch-2.13.{name}", x, case, last=last) == "exact"
+            assert hold(tally, named(name), x, case, last=last) == "exact"
     tally.exact()
 
 
@@ -107,7 +108,7 @@ def test_means_of_volumes_in_networks_are_torchs_or_told(name: str, way: str) ->
         with engine(name):
             made, x = volumes(np.random.default_rng(seed), way)
         graph, ledger = made.net.graph, Ledger()
-        Group(f"torch-2.13.{name}").run(graph, ledger)
+        Group(named(name)).run(graph, ledger)
         assert not [n for n in graph if n.op == "dequantize"]
         said = {entry.reason for entry in ledger if entry.change is Change.UNVERIFIED}
         if any("lie in another order" in reason for reason in said):

@@ -1,0 +1,106 @@
+"""Writes docs/reference/versions.md: what changed in a runtime's numerics from version to version.
+
+Made from the differences of profiles: `python -m tests.versions_page`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from qir.inspect.probing import head_of
+from qir.profiles import Profile, profile
+from qir.profiles.profile import Entry
+
+PAGE = Path(__file__).parents[1] / "docs" / "reference" / "versions.md"
+CHANGES = (
+    ("torch-2.13.fbgemm", "torch-2.15.fbgemm"),
+    ("torch-2.13.x86", "torch-2.15.x86"),
+    ("torch-2.13.qnnpack", "torch-2.15.qnnpack"),
+    ("torch-2.13.pt2e", "torch-2.15.pt2e"),
+    ("torch-2.13.onednn", "torch-2.14.onednn"),
+    ("torch-2.14.onednn", "torch-2.15.onednn"),
+    ("ort-1.28", "ort-1.30"),
+    ("ort-1.30", "ort-1.31"),
+    ("ort-1.31", "ort-1.32"),
+)
+"""Profiles of one runtime and setting, the earlier version first."""
+HEAD = """# What changed from version to version
+
+A quantized model keeps its scales, zero points and integer weights, but a runtime of another
+version may compute other numbers from them. This page lists, for each pair of neighbouring
+profiles, the rules that one of the two states and the other does not. `qir certify` names the
+ops of a model that other releases of its runtime compute differently; `qir probe` measures the
+version that is installed. Made from the profiles by `python -m tests.versions_page`.
+
+## What that does to a saved model
+
+- **torch 2.14 and 2.15** round before they add the zero point wherever reals become quantized
+  values: quantize, add, concat, bilinear resize, means of channels-last data, functions,
+  bounds. Results differ from 2.13 by one, and only where a value lies half way between two
+  codes and the zero point is odd. Values beyond 2^31 steps wrap to the other end where the zero
+  point is above 127.
+- **torch 2.14 and 2.15, engine fbgemm** round the bias of depthwise layers with one weight
+  scale to units of the sum before they add it: some results in a thousand differ by one.
+- **torch 2.15, engine onednn** divides by the scale of the result in linear layers instead of
+  multiplying by its inverse: about 0.2 % of the results of layers with many ties differ by one.
+  Transposed convolutions whose stride exceeds their taps give other values in every run
+  (engines x86 and onednn): nothing is claimed of them.
+- **torch's exported programs** (pt2e) compute the same in 2.13 to 2.15, but for linear layers
+  on AVX2.
+- **onnxruntime 1.28 to 1.32** differ in softmax of quantized values, and in the scales that the
+  quantization tool chooses for a float model. Nothing else of a saved model changes before
+  1.32, which rounds the data of more products with 4-bit and 8-bit weights.
+"""
+
+
+def rules(of: Profile) -> Iterator[tuple[str, str, str]]:
+    """Ops, conditions and fields of what a profile states itself."""
+    if of.defaults:
+        yield "every op", "", _fields(of.defaults)
+    for entry in of.rules:
+        yield ", ".join(entry.ops), _when(entry), _fields(entry.fields)
+
+
+def _fields(of: object) -> str:
+    assert hasattr(of, "items")
+    said = [
+        f"`{'.'.join(part for part in key if part)} = {value}`"
+        for key, value in of.items()
+        if key[1] not in ("claim", "evidence")
+    ]
+    claim = of.get(("", "claim")) if hasattr(of, "get") else None
+    return "; ".join([*said, "nothing is claimed"] if claim == "unknown" else said)
+
+
+def _when(of: Entry) -> str:
+    when = of.when
+    said = [f"{slot} {' or '.join(kinds)}" for slot, kinds in when.storage.items()]
+    said += [f"{name} = {value!s}" for name, value in when.attrs.items()]
+    said += [" or ".join(each) for each in (when.grain, when.isa, when.bounds) if each]
+    return ", ".join((*said, *when.form))
+
+
+def lines() -> Iterator[str]:
+    """The page, part by part."""
+    yield HEAD
+    for before, after in CHANGES:
+        old, new = profile(before), profile(after)
+        stated, other = (new, after) if new.head.extends == before else (old, before)
+        assert stated.head.extends in (before, after), (before, after)
+        yield f"\n## {before} to {after}\n\n"
+        yield f"`{before}` speaks of versions {head_of(old).versions}, "
+        yield f"`{after}` of {head_of(new).versions}. `{other}` states:\n\n"
+        yield "| op | where | fields |\n|---|---|---|\n"
+        yield from (f"| {op} | {where} | {fields} |\n" for op, where, fields in rules(stated))
+        if stated.head.nbits:
+            yield f"| head | | `nbits = {stated.head.nbits}` |\n"
+
+
+def text() -> str:
+    """The page."""
+    return "".join(lines())
+
+
+if __name__ == "__main__":
+    PAGE.write_text(text(), encoding="utf-8")
