@@ -35,6 +35,7 @@ from qir.reference import (
     tflite_methods,
     tflite_vectors,
     torch_layers,
+    torch_means,
     torch_methods,
 )
 from qir.reference.method import (
@@ -322,6 +323,7 @@ METHODS: Mapping[str, Method] = {
     **tflite_vectors.METHODS,
     **tflite_dynamic.METHODS,
     **torch_methods.METHODS,
+    **torch_means.METHODS,
     **torch_layers.METHODS,
     **tensorflow_methods.METHODS,
     **mxnet_methods.METHODS,

@@ -16,10 +16,22 @@ from qir.ir.types import Element, TensorType, uniform
 from qir.numerics.affine import Affine
 from qir.numerics.rounding import fma
 from qir.reference.embedding import starts_of
-from qir.reference.method import Call, Codes, F, Method, Real32, one_scale, stored, to_whole
+from qir.reference.method import (
+    Call,
+    Codes,
+    F,
+    Method,
+    Real32,
+    coded,
+    integers,
+    one_scale,
+    stored,
+    to_whole,
+)
 from qir.reference.products import Kernel, product
 from qir.reference.tflite_methods import resized
-from qir.reference.torch_methods import as_conv2d, handed_on
+from qir.reference.torch_means import handed_on
+from qir.reference.torch_methods import as_conv2d
 
 Arrays = Mapping[str, Codes]
 
@@ -41,7 +53,7 @@ def transposed(call: Call, arrays: Arrays, *, misread: bool = False) -> Codes:
     if (
         min(
             room.shape[2 + i] - (w.shape[2 + i] - 1) * d
-            for i, d in enumerate(_ints(attrs, "dilation"))
+            for i, d in enumerate(integers(attrs, "dilation"))
         )
         < 1
     ):
@@ -99,7 +111,7 @@ def _spaced(x: Codes, attrs: Mapping[str, Attr], kernel: Sequence[int], zero: in
     """The data with a stride of room between its elements, and as much beside them as is seen."""
     n = x.ndim - 2
     stride, pad, dilation, more = (
-        _ints(attrs, name) for name in ("stride", "pad", "dilation", "output_pad")
+        integers(attrs, name) for name in ("stride", "pad", "dilation", "output_pad")
     )
     sides = [(k - 1) * d for k, d in zip(kernel, dilation, strict=True)]
     sizes = [(size - 1) * s + 1 for size, s in zip(x.shape[2:], stride, strict=True)]
@@ -109,12 +121,6 @@ def _spaced(x: Codes, attrs: Mapping[str, Attr], kernel: Sequence[int], zero: in
     out[(slice(None), slice(None), *at)] = x
     kept = tuple(slice(pad[i], made[i] - pad[i + n]) for i in range(n))
     return np.ascontiguousarray(out[(slice(None), slice(None), *kept)])
-
-
-def _ints(attrs: Mapping[str, Attr], name: str) -> list[int]:
-    value = attrs[name]
-    assert isinstance(value, tuple)
-    return [v for v in value if isinstance(v, int)]
 
 
 # -- rows of a table ------------------------------------------------------------------------------
@@ -230,12 +236,12 @@ def bilinear(call: Call, arrays: Arrays, *, lanes: int = 0, after: bool = False)
     `lanes` channels make a vector, where channels are last in memory: vectors and what is left
     over multiply and add in one rounding, each in turns of its own.
     """
-    x, out = call.affine("x"), _coded(call)
+    x, out = call.affine("x"), coded(call)
     one_scale(call.op, x, out)
     if not x.same_map(out):
         return handed_on(partial(bilinear, lanes=lanes, after=after), call, arrays)
     scales = [float(s) for s in _reals(call.attrs, "scales")]
-    over, made = resized(arrays["x"], arrays.get("sizes"), scales, _ints(call.attrs, "axes"))
+    over, made = resized(arrays["x"], arrays.get("sizes"), scales, integers(call.attrs, "axes"))
     _check(call, over)
     codes = arrays["x"]
     if lanes and codes.ndim - 1 in over:
@@ -320,12 +326,6 @@ def _reals(attrs: Mapping[str, Attr], name: str) -> list[float]:
     value = attrs[name]
     assert isinstance(value, tuple)
     return [v for v in value if isinstance(v, int | float)]
-
-
-def _coded(call: Call) -> Affine:
-    if call.out is None:
-        raise OpError(f"{call.op}: the method makes codes, the result is real")
-    return call.out
 
 
 METHODS: Mapping[str, Method] = {

@@ -11,8 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial, reduce
-from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,17 +26,15 @@ from qir.reference.method import (
     F,
     Method,
     Real32,
+    coded,
+    integers,
     one_scale,
     stored,
     to_whole,
     variadic,
 )
-from qir.reference.pool import counts
 from qir.reference.products import Kernel, product
-from qir.reference.table import compute
 from qir.reference.torch_functions import float_table, made
-from qir.reference.torch_sums import mean_of_volumes
-from qir.reference.windows import windows_along
 
 Arrays = Mapping[str, Codes]
 
@@ -94,7 +90,7 @@ def vectors(call: Call, arrays: Arrays, *, lanes: int, after: bool = False) -> C
     `lanes` codes make a vector; 0: there are none. `after`: single elements too add the zero point
     after rounding.
     """
-    out = _coded(call)
+    out = coded(call)
     if call.op == "add" and (found := _beside_a_number(call, arrays)) is not None:
         codes = moved_by(*found, out)
         return np.maximum(codes, codes.dtype.type(out.zero)) if call.tails else codes
@@ -129,12 +125,6 @@ def in_runs(
     return stored(np.where(places.reshape(tail.shape), parts(body=True), tail), out)
 
 
-def _coded(call: Call) -> Affine:
-    if call.out is None:
-        raise OpError(f"{call.op}: the method makes codes, the result is real")
-    return call.out
-
-
 def channel_vectors(call: Call, arrays: Arrays, *, lanes: int, after: bool = False) -> Codes:
     """Concat: of channels of images that lie channels-last, by vectors of each operand's channels,
     where equal maps are copied; of all else through reals.
@@ -142,7 +132,7 @@ def channel_vectors(call: Call, arrays: Arrays, *, lanes: int, after: bool = Fal
     `after`: single elements too add the zero point after rounding. Images lie so if channels are
     their last axis, and if they have one channel or one element each.
     """
-    out, slots = _coded(call), variadic(arrays)
+    out, slots = coded(call), variadic(arrays)
     one_scale(call.op, *(call.affine(s) for s in slots), out)
     axis, shapes = call.attrs["axis"], [arrays[s].shape for s in slots]
     assert isinstance(axis, int)
@@ -210,7 +200,7 @@ def product_of_codes(call: Call, arrays: Arrays, *, lanes: int) -> Codes:
 
     Times a number codes stay what they are, or are turned about zero: its scale is in the result's.
     """
-    out = _coded(call)
+    out = coded(call)
     if (found := _beside_a_number(call, arrays)) is not None:
         codes, of, number = found
         with np.errstate(all="ignore"):
@@ -233,7 +223,7 @@ def product_of_codes(call: Call, arrays: Arrays, *, lanes: int) -> Codes:
 def signed_vectors(call: Call, arrays: Arrays, *, lanes: int) -> Codes:
     """onednn::qadd and qmul of u8: vectors take codes of 128 and more for negative ones, which is
     a mistake, and round halves to even; single elements are what they are, halves go away."""
-    a_map, b_map, out = call.affine("a"), call.affine("b"), _coded(call)
+    a_map, b_map, out = call.affine("a"), call.affine("b"), coded(call)
     one_scale(call.op, a_map, b_map, out)
 
     def made(a: Codes, b: Codes, *, body: bool) -> NDArray[np.int64]:
@@ -265,7 +255,7 @@ def _channelled(values: NDArray[np.generic], rank: int) -> NDArray[np.generic]:
 
 def prelu_of_codes(call: Call, arrays: Arrays, *, lanes: int) -> Codes:
     """x times 1 or the slope, in steps: a slope of 1 is what the slope's own map makes of it."""
-    x, slope, out = call.affine("x"), call.affine("slope"), _coded(call)
+    x, slope, out = call.affine("x"), call.affine("slope"), coded(call)
     one_scale(call.op, x, slope, out)
     with np.errstate(all="ignore"):
         one = np.rint(F(1) / F(slope.scale) + F(slope.zero))
@@ -285,7 +275,7 @@ def prelu_of_codes(call: Call, arrays: Arrays, *, lanes: int) -> Codes:
 def scaled_steps(call: Call, arrays: Arrays, *, lanes: int) -> Codes:
     """Batch norm: one multiply-add of q - z by numbers that were folded in float32, but for the
     ratio of the scales, which is a double. `lanes` channels make a vector."""
-    x, out = call.affine("x"), _coded(call)
+    x, out = call.affine("x"), coded(call)
     one_scale(call.op, x, out)
     eps = call.attrs["eps"]
     assert isinstance(eps, float)
@@ -317,7 +307,7 @@ def shifted_sum(call: Call, arrays: Arrays, *, lanes: int, after: bool = False) 
     a, b = arrays["a"], arrays["b"]
     if a.shape != b.shape or None in (call.types[s].quant for s in "ab"):
         return vectors(call, arrays, lanes=lanes, after=after)
-    a_map, b_map, out = call.affine("a"), call.affine("b"), _coded(call)
+    a_map, b_map, out = call.affine("a"), call.affine("b"), coded(call)
     one_scale("add", a_map, b_map, out)
     ratios = [F(m.scale) / F(out.scale) for m in (a_map, b_map)]
     if not all(2.0**-14 <= r < 2.0**8 for r in ratios):
@@ -335,188 +325,13 @@ def shifted_sum(call: Call, arrays: Arrays, *, lanes: int, after: bool = False) 
     return stored(whole + int(out.zero), out)
 
 
-# -- means ----------------------------------------------------------------------------------------
-
-
-def handed_on(kernel: Callable[[Call, Arrays], Codes], call: Call, arrays: Arrays) -> Codes:
-    """What a kernel makes in its operand's map, dequantized and quantized to the result's: all that
-    a model can do, as the kernel makes no other."""
-    x, out = call.affine("x"), _coded(call)
-    kept = TensorType(call.result.shape, call.types["x"].element)
-    made = kernel(replace(cast("Kernel", call), result=kept), arrays)
-    return quantize(dequantize(made, x, call.rule), out, call.rule)
-
-
-def mean_of_steps(
-    call: Call,
-    arrays: Arrays,
-    *,
-    lanes: int = 0,
-    fused: bool = False,
-    raw: bool = False,
-    divide: bool = False,
-    after: bool = False,
-) -> Codes:
-    """Means in steps of the code: the sum of q - z is whole, times 1 / n in float32.
-
-    Single elements add the zero point before rounding. `lanes` channels make a vector, which adds
-    it after rounding, or before by one multiply-add where it is `fused`. `after`: single
-    elements of channels-last data, and of whole means, add it after rounding too. `raw`: the zero
-    point is in the sum from the start, and 1 is divided by one side of a window after the other,
-    in float32; not so for images of one channel, which lie in memory as channels-last ones do.
-    `divide`: the
-    sum is divided by n. A volume's whole mean is one over its last axes; with channels last, and
-    over axes that are not the last ones, means pass through reals.
-    """
-    x, out = call.affine("x"), _coded(call)
-    one_scale(call.op, x, out)
-    if not x.same_map(out):
-        kernel = partial(
-            mean_of_steps, lanes=lanes, fused=fused, raw=raw, divide=divide, after=after
-        )
-        return handed_on(kernel, call, arrays)
-    if call.op == "reduce_mean" and not _inner(call, arrays["x"].ndim):
-        reals = (arrays["x"].astype(np.int32) - int(x.zero)).astype(F) * F(x.scale)
-        return quantize(compute(call.op, {"x": reals}, call.attrs), out, call.rule)
-    raw = raw and arrays["x"].shape[1] > 1
-    if arrays["x"].ndim == 5 and _whole(call):
-        if _channels(call, 5) == 4 and arrays["x"].shape[4] > 1:
-            return mean_of_volumes(arrays["x"], x, out, call.rule)
-        raw, divide, lanes, after = False, True, 0, False
-    steps = (arrays["x"].astype(np.int64) - int(x.zero)).astype(np.float64)
-    mean = compute(call.op, {"x": steps}, call.attrs).astype(np.float64)
-    number = _number(call, steps.shape)
-    whole, zero = np.rint(mean * number), F(out.zero)
-    if raw:
-        whole, zero = whole + float(out.zero) * number, F(0)
-    total, n = whole.astype(F), number.astype(F)
-    sides = _sides(call, steps.shape) if raw and call.op != "reduce_mean" else [n]
-    scaled = total / n if divide else total * reduce(np.divide, sides, np.ones((), F))
-    placed = after and not raw and _apart(call, arrays["x"].shape)
-    tail = to_whole(scaled) + int(out.zero) if placed else to_whole(np.asarray(scaled + zero, F))
-    if not lanes:
-        return stored(tail, out)
-    body = to_whole(fma(total, F(1) / n, zero)) if fused else to_whole(scaled) + int(out.zero)
-    channels = _channels(call, mean.ndim)
-    places = np.arange(mean.shape[channels]) < mean.shape[channels] // lanes * lanes
-    shape = [-1 if axis == channels else 1 for axis in range(mean.ndim)]
-    return stored(np.where(places.reshape(shape), body, tail), out)
-
-
-def _inner(call: Call, rank: int) -> bool:
-    """Whether a mean is over the last axes, all of them."""
-    axes = sorted(a % rank for a in _ints(call, "axes")) or list(range(rank))
-    return axes == list(range(rank - len(axes), rank))
-
-
-def _apart(call: Call, shape: tuple[int, ...]) -> bool:
-    """Whether a mean is of data with channels last, or of a whole image: windows of images in the
-    plain order have a loop of their own, in which zero points are added before rounding."""
-    if call.op in ("avg_pool1d", "avg_pool2d"):
-        return call.attrs.get("layout") == "NHWC" or shape[1] == 1
-    return call.op != "reduce_mean"
-
-
-def _whole(call: Call) -> bool:
-    """Whether each image has one mean."""
-    if call.op == "adaptive_avg_pool":
-        return set(_ints(call, "size")) == {1}
-    return call.op == "global_avg_pool"
-
-
-def mean_by_ratio(call: Call, arrays: Arrays, *, after: bool = False) -> Codes:
-    """Means of u8 as QNNPACK makes them: sums of q - z times s / (s * n) in float32, the zero
-    point added after rounding; padding counts always.
-
-    What QNNPACK does not take is left to torch: windows that `ceil` adds, parts of an image that
-    do not divide it, volumes, means over other axes than 2 and 3, which torch compares as they are
-    written.
-    """
-    x, out = call.affine("x"), _coded(call)
-    data = arrays["x"]
-    last = call.attrs.get("layout") == "NHWC"
-    if not _taken(call, data.shape, last=last):
-        raw = call.op in ("global_avg_pool", "adaptive_avg_pool")
-        lanes, divide = 16 if last else 0, call.op == "reduce_mean"
-        return mean_of_steps(call, arrays, lanes=lanes, raw=raw, divide=divide, after=after)
-    one_scale(call.op, x, out)
-    if not x.same_map(out):
-        return handed_on(partial(mean_by_ratio, after=after), call, arrays)
-    steps = (data.astype(np.int64) - int(x.zero)).astype(np.float64)
-    attrs = dict(call.attrs) | ({"count_pad": True} if "count_pad" in call.attrs else {})
-    counted = replace(cast("Kernel", call), attrs=attrs)
-    number = _number(counted, steps.shape)
-    total = np.rint(compute(call.op, {"x": steps}, attrs).astype(np.float64) * number).astype(F)
-    scale = F(x.scale)
-    return stored(to_whole(total * (scale / (scale * number.astype(F)))) + int(out.zero), out)
-
-
-def _taken(call: Call, shape: tuple[int, ...], *, last: bool) -> bool:
-    """Whether QNNPACK computes a mean."""
-    if call.op.startswith("avg_pool"):
-        return call.attrs["ceil"] is not True
-    if call.op == "reduce_mean":
-        return len(shape) == 4 and sorted(_ints(call, "axes")) == [2, 3]
-    sides = shape[1:-1] if last else shape[2:]
-    if len(sides) > 2:
-        return False
-    if call.op == "global_avg_pool":
-        return True
-    return all(a % b == 0 for a, b in zip(sides, _ints(call, "size"), strict=True))
-
-
-def _channels(call: Call, rank: int) -> int:
-    return rank - 1 if call.attrs.get("layout") == "NHWC" else 1
-
-
-def _number(call: Call, shape: tuple[int, ...]) -> NDArray[np.float64]:
-    """By how many elements each sum is divided, shaped to go with the result."""
-    if call.op == "reduce_mean":
-        axes = [a % len(shape) for a in _ints(call, "axes")] or list(range(len(shape)))
-        return np.array(float(math.prod(shape[a] for a in axes)))
-    return reduce(np.multiply, _sides(call, shape), np.ones(()))
-
-
-def _sides(call: Call, shape: tuple[int, ...]) -> list[Real32]:
-    """How many elements windows take of each axis of an image, shaped to go with the result."""
-    channels = _channels(call, len(shape))
-    sides = [size for axis, size in enumerate(shape) if axis not in (0, channels)]
-    if call.op == "global_avg_pool":
-        each = [np.array([float(size)]) for size in sides]
-    elif call.op == "adaptive_avg_pool":
-        each = [_shares(a, b) for a, b in zip(sides, _ints(call, "size"), strict=True)]
-    else:
-        kernel, stride, pad = (_ints(call, name) for name in ("kernel", "stride", "pad"))
-        ceil, still = call.attrs["ceil"] is True, (1,) * len(sides)
-        along = windows_along(call.op, sides, kernel, stride, pad, still, ceil=ceil)
-        each = [counts(window, call.attrs["count_pad"] is True) for window in along]
-    return [_placed(one.astype(F), i, len(sides), channels != 1) for i, one in enumerate(each)]
-
-
-def _placed(numbers: Real32, index: int, rank: int, last: bool) -> Real32:
-    """Numbers along one of the sides of a result, whose channels may be last."""
-    return numbers.reshape(-1, *(1,) * (rank - 1 - index + last))
-
-
-def _ints(call: Call, name: str) -> list[int]:
-    value = call.attrs[name]
-    assert isinstance(value, tuple)
-    return [v for v in value if isinstance(v, int)]
-
-
-def _shares(size: int, count: int) -> NDArray[np.float64]:
-    """How many elements of an axis each of `count` means takes."""
-    index = np.arange(count)
-    return (-(-(index + 1) * size // count) - index * size // count).astype(np.float64)
-
-
 # -- convolutions of other ranks ------------------------------------------------------------------
 
 
 def as_conv2d(call: Call, arrays: Arrays) -> Codes:
     """conv1d and conv3d as the convolution of images that they are: one sum, rounded once."""
     x, w = arrays["x"], arrays["w"]
-    stride, pad, dilation = (_ints(call, name) for name in ("stride", "pad", "dilation"))
+    stride, pad, dilation = (integers(call.attrs, name) for name in ("stride", "pad", "dilation"))
     depth: tuple[int, ...] | None = None
     if call.op == "conv1d":
         x, w = x[:, :, None], w[:, :, None]
@@ -609,9 +424,5 @@ METHODS: Mapping[str, Method] = {
     "shifted_sum": Method(shifted_sum, params=("lanes", "after"), whole=True),
     "float_table": Method(float_table, whole=True),
     "as_conv2d": Method(as_conv2d, whole=True, reals=True),
-    "mean_by_ratio": Method(mean_by_ratio, params=("after",), whole=True),
-    "mean_of_steps": Method(
-        mean_of_steps, params=("lanes", "fused", "raw", "divide", "after"), whole=True
-    ),
 }
 """The methods of torch's profiles."""
