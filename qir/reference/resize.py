@@ -281,8 +281,10 @@ def _made(
         made = [scaled(h, s) for h, s in zip(held, scales, strict=True)]
         return made, [F(s) for s in scales]
     wanted = [int(s) for s in sizes.reshape(-1)]
-    if sizes.ndim != 1 or len(wanted) != len(held) or min(wanted, default=1) < 1:
-        raise OpError(f"{op}: sizes {wanted} for {len(held)} axes, each must be 1 or more")
+    if sizes.ndim != 1 or len(wanted) != len(held):
+        raise OpError(f"{op}: {len(wanted)} sizes for {len(held)} axes")
+    if min(wanted, default=1) < 1:
+        raise OpError(f"{op}: sizes {wanted}: each must be 1 or more")
     if policy != "stretch":
         if 0 in held:
             raise OpError(f"{op}: x has no elements, whose proportions could be kept")
