@@ -17,7 +17,8 @@ static uint8_t encode(float real, const struct qir_code *to) {
 
 /* real >= 0 */
 static uint8_t encode_wide(double real, const struct qir_code *to) {
-  const double high = to->high - to->zero, whole = 6755399441055744.0; /* 1.5 * 2^52, see qir_round */
+  const double high = to->high - to->zero;
+  const double whole = 6755399441055744.0; /* 1.5 * 2^52, see qir_round */
   real = real < high ? real : high;
   return (uint8_t)((int32_t)((real + whole) - whole) + to->zero);
 }

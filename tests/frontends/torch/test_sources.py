@@ -148,7 +148,7 @@ def test_sources_that_cannot_be_read_say_what_to_do() -> None:
     with pytest.raises(InputError, match=r"give inputs=\(x, \.\.\.\)"):
         qir.load(nn.Linear(4, 2))
     with pytest.raises(InputError, match=r"^None: no frontend reads this"):
-        qir.load(None)  # type: ignore[arg-type]
+        qir.load(None)
     with pytest.raises(InputError, match="object of type OrderedDict: no frontend reads this"):
         qir.load(nn.Linear(4, 2).state_dict())
     with pytest.raises(UsageError, match="leave out inputs"):

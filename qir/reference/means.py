@@ -17,11 +17,12 @@ from numpy.typing import NDArray
 from qir.ir.types import TensorType
 from qir.numerics.quantize import dequantize, quantize
 from qir.numerics.rounding import fma
+from qir.profiles.methods import FLAG, Param, PluginMethod
+from qir.reference.code_means import ALL_MEANS
 from qir.reference.method import (
     Call,
     Codes,
     F,
-    Method,
     Real32,
     coded,
     integers,
@@ -32,7 +33,7 @@ from qir.reference.method import (
 from qir.reference.pool import counts
 from qir.reference.products import Kernel
 from qir.reference.table import compute
-from qir.reference.torch_sums import mean_of_volumes
+from qir.reference.volume_means import mean_of_volumes
 from qir.reference.windows import windows_along
 
 Arrays = Mapping[str, Codes]
@@ -85,7 +86,7 @@ def mean_of_steps(
         raw, divide, lanes, after = False, True, 0, False
     steps = (arrays["x"].astype(np.int64) - int(x.zero)).astype(np.float64)
     mean = compute(call.op, {"x": steps}, call.attrs).astype(np.float64)
-    number = _number(call, steps.shape)
+    number = divisors(call, steps.shape)
     whole, zero = np.rint(mean * number), F(out.zero)
     if raw:
         whole, zero = whole + float(out.zero) * number, F(0)
@@ -124,52 +125,11 @@ def _whole(call: Call) -> bool:
     return call.op == "global_avg_pool"
 
 
-def mean_by_ratio(call: Call, arrays: Arrays, *, after: bool = False) -> Codes:
-    """Means of u8 as QNNPACK makes them: sums of q - z times s / (s * n) in float32, the zero
-    point added after rounding; padding counts always.
-
-    What QNNPACK does not take is left to torch: windows that `ceil` adds, parts of an image that
-    do not divide it, volumes, means over other axes than 2 and 3, which torch compares as they are
-    written.
-    """
-    x, out = call.affine("x"), coded(call)
-    data = arrays["x"]
-    last = call.attrs.get("layout") == "NHWC"
-    if not _taken(call, data.shape, last=last):
-        raw = call.op in ("global_avg_pool", "adaptive_avg_pool")
-        lanes, divide = 16 if last else 0, call.op == "reduce_mean"
-        return mean_of_steps(call, arrays, lanes=lanes, raw=raw, divide=divide, after=after)
-    one_scale(call.op, x, out)
-    if not x.same_map(out):
-        return handed_on(partial(mean_by_ratio, after=after), call, arrays)
-    steps = (data.astype(np.int64) - int(x.zero)).astype(np.float64)
-    attrs = dict(call.attrs) | ({"count_pad": True} if "count_pad" in call.attrs else {})
-    counted = replace(cast("Kernel", call), attrs=attrs)
-    number = _number(counted, steps.shape)
-    total = np.rint(compute(call.op, {"x": steps}, attrs).astype(np.float64) * number).astype(F)
-    scale = F(x.scale)
-    return stored(to_whole(total * (scale / (scale * number.astype(F)))) + int(out.zero), out)
-
-
-def _taken(call: Call, shape: tuple[int, ...], *, last: bool) -> bool:
-    """Whether QNNPACK computes a mean."""
-    if call.op.startswith("avg_pool"):
-        return call.attrs["ceil"] is not True
-    if call.op == "reduce_mean":
-        return len(shape) == 4 and sorted(integers(call.attrs, "axes")) == [2, 3]
-    sides = shape[1:-1] if last else shape[2:]
-    if len(sides) > 2:
-        return False
-    if call.op == "global_avg_pool":
-        return True
-    return all(a % b == 0 for a, b in zip(sides, integers(call.attrs, "size"), strict=True))
-
-
 def _channels(call: Call, rank: int) -> int:
     return rank - 1 if call.attrs.get("layout") == "NHWC" else 1
 
 
-def _number(call: Call, shape: tuple[int, ...]) -> NDArray[np.float64]:
+def divisors(call: Call, shape: tuple[int, ...]) -> NDArray[np.float64]:
     """By how many elements each sum is divided, shaped to go with the result."""
     if call.op == "reduce_mean":
         axes = [a % len(shape) for a in integers(call.attrs, "axes")] or list(range(len(shape)))
@@ -204,10 +164,12 @@ def _shares(size: int, count: int) -> NDArray[np.float64]:
     return (-(-(index + 1) * size // count) - index * size // count).astype(np.float64)
 
 
-METHODS: Mapping[str, Method] = {
-    "mean_by_ratio": Method(mean_by_ratio, params=("after",), whole=True),
-    "mean_of_steps": Method(
-        mean_of_steps, params=("lanes", "fused", "raw", "divide", "after"), whole=True
+METHODS: Mapping[str, PluginMethod] = {
+    "mean_of_steps": PluginMethod(
+        mean_of_steps,
+        ALL_MEANS,
+        reads=("quantize",),
+        params={"lanes": Param(), "fused": FLAG, "raw": FLAG, "divide": FLAG, "after": FLAG},
     ),
 }
-"""The methods of means in torch's profiles."""
+"""The methods of this module, by the name that profiles use."""
