@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from qir.errors import ParseError, PluginError
@@ -31,6 +31,8 @@ class OpCapability:
     """Allowed schemes of slots in `constant` where what they hold is computed; none: it is not."""
     unasked: str = ""
     """Why no plan asks for codes that are there for its sake alone, though the target has it."""
+    ranks: Mapping[str, int] = field(default_factory=dict)
+    """How many axes slots must have."""
 
     def must(self, slot: str, constant: bool) -> bool:
         """Whether a slot must hold a constant and does not."""
@@ -40,6 +42,20 @@ class OpCapability:
         """The schemes of a slot, whose operand is a constant or not."""
         rest = self.slots.get(slot, ())
         return rest if constant else self.computed.get(slot, rest)
+
+
+@dataclass(frozen=True, slots=True)
+class ChainCapability:
+    """What one kernel of several ops asks for, beside what its first op does."""
+
+    result: tuple[Scheme, ...] = ()
+    """Allowed schemes of its result; none: those of its first op."""
+    summand: tuple[Scheme, ...] = ()
+    """Allowed schemes of the tensor that a later op adds; none: it adds none."""
+    last_reader: bool = False
+    """Whether all other readers of that tensor must have run before, as the kernel writes to it."""
+    when: Mapping[str, tuple[str | int | float | bool, ...]] = field(default_factory=dict)
+    """Attributes of its ops and the values they may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +84,29 @@ class Capability:
     defects: tuple[Defect, ...] = ()
     uncut: frozenset[tuple[str, ...]] = frozenset()
     """Chains that are one kernel only where their activations cut no code."""
+    rows: Mapping[tuple[str, ...], ChainCapability] = field(default_factory=dict)
+    """What chains ask for that their first ops do not."""
+    rounding: Mapping[str, str] = field(default_factory=dict)
+    """How a quantize that no kernel absorbs rounds, by storage; others as the profile says."""
 
     def chain(self, ops: tuple[str, ...]) -> bool:
         """Whether one kernel computes these ops in a row."""
         return ops in self.chains
+
+    def leads(self, ops: tuple[str, ...]) -> bool:
+        """Reports whether a chain begins with these ops."""
+        return any(chain[: len(ops)] == ops for chain in self.chains)
+
+    def chain_row(self, ops: tuple[str, ...]) -> ChainCapability | None:
+        """Returns what a chain asks for; None where there is no such chain."""
+        return self.rows.get(ops, ChainCapability()) if self.chain(ops) else None
+
+    def kernel(self, ops: tuple[str, ...]) -> OpCapability | None:
+        """Returns the row of an op, its result as the chain has it where more ops follow."""
+        row, more = self.ops.get(ops[0]), self.rows.get(ops)
+        if row is None or more is None or not more.result:
+            return row
+        return replace(row, slots={**row.slots, RESULT: more.result})
 
 
 def load(path: Path) -> Capability:
@@ -85,6 +120,7 @@ def load(path: Path) -> Capability:
                     raise ParseError(f"no op {op!r}")
                 ops[op] = _op(op, row)
         chains = tuple(_texts(row["chain"]) for row in data.get("chain", []))
+        more = {_texts(row["chain"]): _chain(row) for row in data.get("chain", [])}
         defects = tuple(
             Defect(op, str(row["reason"]), _when(row.get("when", {})))
             for row in data.get("defect", [])
@@ -92,7 +128,8 @@ def load(path: Path) -> Capability:
         )
         rows = (row for row in data.get("chain", []) if not row.get("cuts", True))
         uncut = frozenset(_texts(row["chain"]) for row in rows)
-        return Capability(str(data["name"]), ops, chains, defects, uncut)
+        rounding = {str(storage): str(way) for storage, way in data.get("rounding", {}).items()}
+        return Capability(str(data["name"]), ops, chains, defects, uncut, more, rounding)
     except RecursionError as error:
         raise PluginError(f"{path.name}: its brackets lie too deep within each other") from error
     except UnicodeDecodeError as error:
@@ -111,7 +148,23 @@ def _op(op: str, row: Mapping[str, object]) -> OpCapability:
         _when(when) if when else None,
         _slots(op, row.get("computed", {})),
         str(row.get("unasked", "")),
+        _ranks(op, row.get("ranks", {})),
     )
+
+
+def _ranks(op: str, given: object) -> dict[str, int]:
+    if not isinstance(given, dict) or not all(type(rank) is int for rank in given.values()):
+        raise ParseError(f"{op}: ranks are a table of slots and whole numbers")
+    return dict(given)
+
+
+def _chain(row: Mapping[str, object]) -> ChainCapability:
+    result, summand = (
+        tuple(parse_scheme(text) for text in _texts(row.get(name, ())))
+        for name in (RESULT, "summand")
+    )
+    alone = bool(row.get("last_reader", False))
+    return ChainCapability(result, summand, alone, _when(row.get("when", {})))
 
 
 def _slots(op: str, given: object) -> dict[str, tuple[Scheme, ...]]:
@@ -128,7 +181,8 @@ def _slots(op: str, given: object) -> dict[str, tuple[Scheme, ...]]:
 def _when(table: object) -> dict[str, tuple[str | int | float | bool, ...]]:
     if not isinstance(table, dict):
         raise ParseError("when is a table of attributes")
-    return {k: tuple(v) if isinstance(v, list) else (v,) for k, v in table.items()}
+    held = {k: v if isinstance(v, list) else [v] for k, v in table.items()}
+    return {k: tuple(tuple(v) if isinstance(v, list) else v for v in vs) for k, vs in held.items()}
 
 
 def _texts(value: object) -> tuple[str, ...]:
