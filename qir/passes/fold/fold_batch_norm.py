@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from qir.ir.calls import make_call
 from qir.ir.graph import Graph
+from qir.ir.layer_channels import summed_axis
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 from qir.ir.ops.layers import CONVOLUTIONS, LAYERS, MATRIX_PRODUCTS, TRANSPOSED
@@ -164,22 +165,13 @@ def _asked_before(norm: Node) -> Iterator[Condition]:
     data = x is norm.result and w is not norm.result
     yield Condition(data, node, f"%{norm.result.name} is not its data")
     channels = f"it goes along another axis than the one that {node.name} sums over"
-    yield Condition(_axis(norm) == _summed(node, x), norm, channels)
+    yield Condition(_axis(norm) == summed_axis(node, x), norm, channels)
     yield from _plain(norm)
     parts = _affine(norm)
     assert parts is not None
     shifts = bool((parts.beta - parts.mean * parts.gain).any())
     padded = "it pads with zeros, or spreads, beside what would be shifted"
     yield Condition(not shifts or _even(node), node, padded)
-
-
-def _summed(node: Node, x: Value) -> int | None:
-    """The axis of its data that an op sums over; None where it is none that weights lie along."""
-    if node.op in MATRIX_PRODUCTS:
-        return (
-            x.type.rank - 1 if node.attrs.get("trans_a") is not True and x.type.rank > 1 else None
-        )
-    return x.type.rank - 1 if node.attrs.get("layout") == "NHWC" else 1
 
 
 def _axis(norm: Node) -> int:
