@@ -23,5 +23,5 @@ def layer_data(node: Node) -> Value | None:
     if node.op not in LAYERS:
         return None
     traits = spec(node.op).traits
-    weight = node.operands.get(traits.weight or "")
+    weight = node.operands.get(traits.weight or "w")
     return None if weight is None or weight.constant is None else node.operands[traits.data]

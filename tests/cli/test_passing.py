@@ -160,8 +160,8 @@ def test_validation_that_finds_a_tensor_ends_with_1_and_writes_nothing(
 ) -> None:
     import qir.passes.fold.fold_batch_norm as module
 
-    real = module._reals
-    monkeypatch.setattr(module, "_reals", lambda value: real(value) * 1.001)
+    real = module.reals
+    monkeypatch.setattr(module, "reals", lambda value: real(value) * 1.001)
     out = folder / "out.qir"
     words = ("-p", "fold-batch-norm", "-o", out)
     done = qir("opt", folder / "model.onnx", *words, "--validate")
