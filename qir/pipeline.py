@@ -295,7 +295,9 @@ def plan(
         return _planned_as(graph, profile, _granularity(granularity), rules, statistics)
     backend = named_target(target)
     table = backend.capability()
-    folded = lowered(fold(graph), table, Ledger())
+    data = not dynamic and weights is None
+    sums = data and not grouped_by(graph)
+    folded = lowered(fold(graph, data=data), table, Ledger(), sums=sums)
     wishes = [Wish.parse(text) for text in rules]
     if weights is not None:
         found = plan_weights(folded, table.name, Blocks.parse(weights), wishes)[0]
@@ -449,7 +451,7 @@ def quantize(
     if profile:
         of = _kernels_of(graph, profile)
         table, groups, named = kernel_table(of), of.name, of.name
-    folded = lowered(folded, table, ledger, journal=journal)
+    folded = lowered(folded, table, ledger, journal=journal, sums=not groups)
     low, asked_for = _masks(folded, statistics), _granularity(granularity)
     planned = AssignSchemes(table, asked_for, wishes, range_rule, groups, low)
     made = quantizing_steps(
@@ -529,7 +531,7 @@ def _without_data(
     graph: Graph, made: Pass, backend: Target, ledger: Ledger | None, journal: Journal | None
 ) -> Graph:
     ledger = ledger if ledger is not None else Ledger()
-    folded = fold(graph, ledger, journal=journal)
+    folded = fold(graph, ledger, journal=journal, data=False)
     folded = lowered(folded, backend.capability(), ledger, journal=journal)
     out = run_passes(folded, (made, Prune()), ledger, journal=journal)
     out.profile = backend.profile

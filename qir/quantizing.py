@@ -14,6 +14,7 @@ from qir.ir.graph import Graph
 from qir.ledger import Ledger
 from qir.passes.cleanup.prune import Prune
 from qir.passes.fold.fold_batch_norm import FoldBatchNorm
+from qir.passes.fold.fold_bias import FoldBias
 from qir.passes.fold.fold_constants import FoldConstants
 from qir.passes.forms.open_groups import OpenGroups
 from qir.passes.forms.turn_sums import TurnSums
@@ -21,6 +22,7 @@ from qir.passes.forms.widen_reals import WidenReals, narrow
 from qir.passes.quantize.assign_schemes import AssignSchemes
 from qir.passes.quantize.correct_bias import CorrectBias
 from qir.passes.quantize.materialize import Materialize
+from qir.passes.recover import Recover
 from qir.rewrite import Pass, run_passes
 from qir.rewrite.runner.journal import Journal
 
@@ -31,15 +33,27 @@ _ROWS = "* |> *"
 
 
 @checked
-def fold(graph: Graph, ledger: Ledger | None = None, *, journal: Journal | None = None) -> Graph:
+def fold(
+    graph: Graph,
+    ledger: Ledger | None = None,
+    *,
+    journal: Journal | None = None,
+    data: bool = True,
+) -> Graph:
     """The float graph as it will be quantized: pruned, constants and batch norms folded.
 
+    Factors and summands of a convolution's channels are folded into it, and means over all pixels
+    become global pools; not where it will be quantized without `data`, which leaves these float.
     Reals of 16 bits become float32, where nothing is codes yet: no kernel on codes takes them.
     Groups of reals are opened; where codes may lie, `quantize` finds again (see `grouped_by`).
     """
     opened = (OpenGroups(_ROWS, chains=True),) if grouped_by(graph) else ()
     wide = (WidenReals(),) if narrow(graph) and not held(graph) else ()
-    steps = (*opened, *wide, Prune(), FoldConstants(), FoldBatchNorm())
+    # Where kernels were found already, what they hold is not rewritten.
+    found: tuple[Pass, ...] = ()
+    if data and not opened:
+        found = FoldBias(layers=True, products=False), Recover(("batch-norm", "pools"))
+    steps = (*opened, *wide, Prune(), FoldConstants(), *found, FoldBatchNorm())
     return run_passes(graph, steps, ledger if ledger is not None else Ledger(), journal=journal)
 
 

@@ -347,14 +347,15 @@ class _Assignment:
         before = self.reason.get(x.node) if x else None
         return f"its input comes from %{x.name}, which stays float" if x and before else ""
 
-    @staticmethod
-    def _bias_obstacle(node: Node) -> str:
+    def _bias_obstacle(self, node: Node) -> str:
         traits = spec(node.op).traits
         bias = node.operands.get(traits.bias or "")
         if bias is None or traits.weight_axis is None:
             return ""
         if bias.type.rank != 1:
             return f"its bias has {bias.type.rank} axes, a kernel takes 1"
+        if not self._allowed(node, traits.bias or ""):
+            return f"{self.table.name} has no {node.op} with a bias: add it after the {node.op}"
         return ""
 
     def _data(self, node: Node) -> list[tuple[str, Value]]:

@@ -134,11 +134,22 @@ def _added_apart(node: Node) -> bool:
 
 def channel_mean(statistics: Statistics, data: Value, axis: int) -> Reals | None:
     """The mean of each channel; None where batches were seen without their channels."""
+    data, axis = _unreshaped(data, axis)
     apart, whole = (statistics.get(Key(data.lineage.tensor, a)) for a in (axis, None))
     if apart is None or (whole is not None and whole.count != apart.count):
         return None
     mean = apart.channel_mean
     return mean if mean is not None and mean.size == data.type.shape[axis] else None
+
+
+def _unreshaped(data: Value, axis: int) -> tuple[Value, int]:
+    """What a reshape that keeps the last axis was made of, with that axis there."""
+    while data.node.op == "reshape" and axis == data.type.rank - 1:
+        before = data.node.operands["x"]
+        if not before.type.rank or before.type.shape[-1] != data.type.shape[-1]:
+            break
+        data, axis = before, before.type.rank - 1
+    return data, axis
 
 
 def _shift(node: Node, mean: Reals, of: Profile, scales: str) -> Reals:
