@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir.analysis.decisions import Plan, as_moved, as_taken, as_written
-from qir.analysis.kernel_groups import kernels, of_reals
+from qir.analysis.kernel_groups import kernels
 from qir.analysis.kernel_table import kernel_table
 from qir.analysis.masks import refuted, seen, unseen
 from qir.analysis.quantized_regions import held
@@ -32,19 +32,21 @@ from qir.ir.verify import Finding, check
 from qir.ir.verify import verify as verify_graph
 from qir.ledger import Change, Ledger
 from qir.passes.cleanup.prune import Prune
-from qir.passes.fold.fold_batch_norm import FoldBatchNorm
-from qir.passes.fold.fold_constants import FoldConstants
 from qir.passes.forms.lower_linear import lowered
-from qir.passes.forms.open_groups import OpenGroups
-from qir.passes.forms.turn_sums import TurnSums
-from qir.passes.forms.widen_reals import WidenReals, narrow
 from qir.passes.quantize.assign_schemes import AssignSchemes, Wish, assign
-from qir.passes.quantize.materialize import Materialize
 from qir.passes.quantize.quantize_dynamic import QuantizeDynamic, plan_dynamic
 from qir.passes.quantize.quantize_weights import Blocks, QuantizeWeights, plan_weights
 from qir.profiles import Profile, bring, given, profile_text
 from qir.profiles import profile as named_profile
 from qir.profiles.processor import on_processor
+from qir.quantizing import (
+    CORRECTIONS,
+    Numbers,
+    grouped_by,
+    known_corrections,
+    quantizing_steps,
+)
+from qir.quantizing import fold as fold
 from qir.reference.constants import computed
 from qir.reference.interpreter import find
 from qir.reference.interpreter import run as run_reference
@@ -61,8 +63,6 @@ SUFFIX = ".qir"
 """Of QIR's own files."""
 _STEM = re.compile(r"[0-9]{2,}-.+")
 """Of the names of a dump's files."""
-_ROWS = "* |> *"
-"""The groups that are ops in a row."""
 GRANULARITIES = ("channel", "tensor")
 """What one scale of a weight may stand for."""
 
@@ -276,24 +276,6 @@ class Dump:
 
 
 @checked
-def fold(graph: Graph, ledger: Ledger | None = None, *, journal: Journal | None = None) -> Graph:
-    """The float graph as it will be quantized: pruned, constants and batch norms folded.
-
-    Reals of 16 bits become float32, where nothing is codes yet: no kernel on codes takes them.
-    Groups of reals are opened; where codes may lie, `quantize` finds again (see `grouped_by`).
-    """
-    opened = (OpenGroups(_ROWS, chains=True),) if grouped_by(graph) else ()
-    wide = (WidenReals(),) if narrow(graph) and not held(graph) else ()
-    steps = (*opened, *wide, Prune(), FoldConstants(), FoldBatchNorm())
-    return run_passes(graph, steps, ledger if ledger is not None else Ledger(), journal=journal)
-
-
-def grouped_by(graph: Graph) -> str:
-    """The profile by whose kernels a float graph is grouped; empty where it is not."""
-    return graph.profile if any(of_reals(node) for node in graph) else ""
-
-
-@checked
 def plan(
     graph: Graph,
     *,
@@ -315,7 +297,9 @@ def plan(
         return _planned_as(graph, profile, _granularity(granularity), rules, statistics)
     backend = named_target(target)
     table = backend.capability()
-    folded = lowered(fold(graph), table, Ledger())
+    data = not dynamic and weights is None
+    sums = data and not grouped_by(graph)
+    folded = lowered(fold(graph, data=data), table, Ledger(), sums=sums)
     wishes = [Wish.parse(text) for text in rules]
     if weights is not None:
         found = plan_weights(folded, table.name, Blocks.parse(weights), wishes)[0]
@@ -436,6 +420,7 @@ def quantize(
     ledger: Ledger | None = None,
     journal: Journal | None = None,
     profile: str = "",
+    corrections: Iterable[str] | str = CORRECTIONS,
 ) -> Graph:
     """The quantized graph in QDQ form, for a target; the graph given stays as it was.
 
@@ -443,6 +428,7 @@ def quantize(
     A graph that was grouped by a profile gets no codes within that profile's kernels. With a
     `profile` no target is asked: codes lie on the edges of that profile's kernels and are those
     that these take, found by its rules; grouped by it (again), it gives its runtime's bytes.
+    `corrections` names the passes that make up for rounding, all by default; "none" is none.
 
     Raises DataError where the statistics are of another model, UsageError for a model whose
     codes leave nothing to do; of a model that has some, what is real is quantized, codes stay.
@@ -467,21 +453,13 @@ def quantize(
     if profile:
         of = _kernels_of(graph, profile)
         table, groups, named = kernel_table(of), of.name, of.name
-    folded = lowered(folded, table, ledger, journal=journal)
-    steps = (
-        AssignSchemes(
-            table,
-            _granularity(granularity),
-            wishes,
-            range_rule,
-            groups,
-            _masks(folded, statistics),
-        ),
-        Materialize(statistics, named, scales, tuple(table.rounding.items())),
-        TurnSums(),
-        Prune(),
+    folded = lowered(folded, table, ledger, journal=journal, sums=not groups)
+    low, asked_for = _masks(folded, statistics), _granularity(granularity)
+    planned = AssignSchemes(table, asked_for, wishes, range_rule, groups, low)
+    made = quantizing_steps(
+        planned, Numbers(statistics, named, scales), known_corrections(corrections)
     )
-    out = run_passes(folded, steps, ledger, journal=journal)
+    out = run_passes(folded, made, ledger, journal=journal)
     out.profile = named
     return out
 
@@ -555,7 +533,7 @@ def _without_data(
     graph: Graph, made: Pass, backend: Target, ledger: Ledger | None, journal: Journal | None
 ) -> Graph:
     ledger = ledger if ledger is not None else Ledger()
-    folded = fold(graph, ledger, journal=journal)
+    folded = fold(graph, ledger, journal=journal, data=False)
     folded = lowered(folded, backend.capability(), ledger, journal=journal)
     out = run_passes(folded, (made, Prune()), ledger, journal=journal)
     out.profile = backend.profile

@@ -83,6 +83,7 @@ MODULES = (
     "qir.passes.forms.lower_integer",
     "qir.passes.forms.lower_linear",
     "qir.passes.forms.open_groups",
+    "qir.passes.quantize.correct_bias",
     "qir.passes.quantize.quantize_dynamic",
     "qir.passes.quantize.quantize_weights",
     "qir.passes.forms.raise_integer",

@@ -44,13 +44,13 @@ STRUCTURE = frozenset({"input", "constant", "output"})
 """Ops that compute nothing."""
 
 
-def _capability(name: str | list[str]) -> Capability:
+def read_capability(name: str | list[str]) -> Capability:
     if str(name) in profile_names():
         return kernel_table(profile(str(name)))
     return target(str(name)).capability()
 
 
-def _name(table: object) -> str:
+def write_capability(table: object) -> str:
     return table.name if isinstance(table, Capability) else ""
 
 
@@ -76,7 +76,7 @@ class AssignSchemes(Pass):
     tolerance = Tolerance(why="it writes plans; no number moves")
     capability: Capability = field(
         default_factory=lambda: Capability("none", {}),
-        metadata=option(name="target", read=_capability, write=_name, kind="target"),
+        metadata=option(name="target", read=read_capability, write=write_capability, kind="target"),
     )
     """What the target takes in integers, or the kernels of a profile."""
     granularity: Literal["channel", "tensor"] = "channel"
@@ -106,7 +106,7 @@ class AssignSchemes(Pass):
             "  %w = constant([1.0, 0.5, -1.0]) : 1x3xf32\n  %m = linear(%x, %w) : 2x1xf32\n"
             "  %r = relu(%m) : 2x1xf32\n  output(y=%r)\n}\n"
         )
-        yield cls(_capability("cpu")), parse(text)
+        yield cls(read_capability("cpu")), parse(text)
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
         found = kernels(graph, profile(self.groups)) if self.groups else None
@@ -285,7 +285,8 @@ class _Assignment:
         moved = [v for s, v in node.operands.items() if s.split(".")[0] in row.share]
         if moved and all(v.constant for v in moved):
             return "it moves a constant: what it takes of it is quantized behind it"
-        found = form_obstacle(node, row, self.table.name) or self._codes_obstacle(node, row)
+        found = form_obstacle(node, row, self.table.name) or self._bias_obstacle(node)
+        found = found or self._codes_obstacle(node, row)
         found = found or self._mask(node)
         return found or self._too_coarse(node)
 
@@ -330,6 +331,13 @@ class _Assignment:
         x = node.operands.get("x")
         before = self.reason.get(x.node) if x else None
         return f"its input comes from %{x.name}, which stays float" if x and before else ""
+
+    def _bias_obstacle(self, node: Node) -> str:
+        traits = spec(node.op).traits
+        bias = traits.bias or ""
+        if bias not in node.operands or traits.weight_axis is None or self._allowed(node, bias):
+            return ""
+        return f"{self.table.name} has no {node.op} with a bias: add it after the {node.op}"
 
     def _data(self, node: Node) -> list[tuple[str, Value]]:
         slots = self.table.ops[node.op].slots
