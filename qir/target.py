@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import ClassVar
 
 from qir import registry
-from qir.capability import Capability, Verdict, verdicts
+from qir.capability import Capability, Verdict, load, verdicts
+from qir.capability.files import SUFFIX, extended
 from qir.errors import PluginError, UsageError
 from qir.ir.graph import Graph
 from qir.ir.verify import Finding
 from qir.ledger import Ledger
+from qir.profiles import profile
 
 
 class Target(ABC):
@@ -98,9 +100,58 @@ class Executable(ABC):
 
 
 def target(name: str) -> Target:
-    """The target of that name; PluginError if there is none."""
+    """Returns the target of a name, or the one that a `.toml` file derives from an installed one.
+
+    Raises PluginError if there is none, and for a file that is no target file.
+    """
+    if name.endswith(SUFFIX):
+        return _from_file(Path(name), ())
     found = registry.find("qir.targets", name)
     if not (isinstance(found, type) and issubclass(found, Target)):
         by = registry.owner("qir.targets", name)
         raise PluginError(f"target {name!r} of {by} is no class derived from qir.target.Target")
     return found()
+
+
+def _from_file(path: Path, above: tuple[Path, ...]) -> Target:
+    """Returns the target of a user's file: an installed one with the table of the file.
+
+    `above` are the files on whose behalf it is read.
+    """
+    base = _extended(path, above)
+    table = load(path, lambda name: target(name).capability())
+    if table.name in registry.names("qir.targets"):
+        said = f"an installed target is named {table.name}; give this one another name"
+        raise PluginError(f"{path.name}: {said}")
+    if table.profile:
+        profile(table.profile)
+
+    class FromFile(type(base)):  # type: ignore[misc]
+        """An installed target with the table of a user's file."""
+
+        name = table.name
+
+        def __init__(self, *args: object) -> None:
+            super().__init__(*args)
+            self.profile = table.profile or self.profile
+
+        def capability(self) -> Capability:
+            return table
+
+    made: Target = FromFile()
+    return made
+
+
+def _extended(path: Path, above: tuple[Path, ...]) -> Target:
+    named = extended(path)
+    if not named:
+        said = (
+            "it extends no target; say extends = NAME, the installed target that writes its files"
+        )
+        raise PluginError(f"{path.name}: {said}")
+    if not named.endswith(SUFFIX):
+        return target(named)
+    other = path.parent / named
+    if other.resolve() in above:
+        raise PluginError(f"{path.name}: it extends {named}, which extends it, in a circle")
+    return _from_file(other, (*above, path.resolve()))

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from qir.capability.table import Capability, Defect, OpCapability, load
+from qir.capability.files import load
+from qir.capability.table import Capability, Condition, Defect, OpCapability
 from qir.capability.verdicts import REAL, Verdict, no_row, verdicts
 
-__all__ = ["REAL", "Capability", "Defect", "OpCapability", "Verdict", "load", "no_row", "verdicts"]
+__all__ = [
+    "REAL",
+    "Capability",
+    "Condition",
+    "Defect",
+    "OpCapability",
+    "Verdict",
+    "load",
+    "no_row",
+    "verdicts",
+]

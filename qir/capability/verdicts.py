@@ -143,6 +143,8 @@ class _Judge:
 
     def _obstacle(self, node: Node, result: QuantType | None) -> str:
         """Why the target does not take an op as it stands; empty where it does."""
+        if said := self.table.float_reason(node):
+            return said
         row = self.table.ops.get(node.op)
         if row is None:
             return no_row(self.table.name, node.op)
