@@ -79,6 +79,13 @@ class Target(ABC):
         """Which ops it takes in integers as they stand, and why not the others."""
         return list(verdicts(self.capability(), graph))
 
+    def computed(self, graph: Graph, ledger: Ledger) -> Graph | None:
+        """Returns a graph as the files of this target compute it, each kernel a group.
+
+        None, which stands unless a target says otherwise, means all groups of its profile.
+        """
+        return None
+
     def compile(self, graph: Graph, *, threads: int | None = None) -> Executable:
         """Makes a model ready to run; UsageError where the target only writes files."""
         raise UsageError(f"target {self.name} does not run models")
@@ -133,7 +140,8 @@ def _from_file(path: Path, above: tuple[Path, ...]) -> Target:
 
         def __init__(self, *args: object) -> None:
             super().__init__(*args)
-            self.profile = table.profile or self.profile
+            if table.profile:
+                self.profile: str = table.profile
 
         def capability(self) -> Capability:
             return table

@@ -248,7 +248,8 @@ def _near(graph: Graph, wanted: Arrays, given: Arrays, codes: int, what: str) ->
 
 def _grouped(target: Target, graph: Graph) -> Graph:
     """The program as the runtime of a target groups it."""
-    return run_passes(graph, [Group(target.profile)], Ledger())
+    own = target.computed(graph, Ledger())
+    return own or run_passes(graph, [Group(target.profile)], Ledger())
 
 
 def _runs(target: Target, programs: Sequence[Graph], codes: int) -> str:
