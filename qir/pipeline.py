@@ -164,8 +164,7 @@ def save(
         return
     backend = named_target(target)
     backend = backend if opset is None else backend.at(opset)
-    if backend.suffix and path.suffix.lower() != backend.suffix:
-        raise UsageError(f"{path}: target {target} writes {backend.suffix} files")
+    format = backend.form_of(path, format)
     check(graph)
     backend.emit(graph, path, ledger, format=format, lossy=lossy)
 

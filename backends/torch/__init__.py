@@ -1,6 +1,13 @@
 """PyTorch: its engines for quantized tensors as targets, and the profiles of what they compute."""
 
-from .target import FbgemmTarget, OnednnTarget, QnnpackTarget, X86Target
+from .target import ExportedTarget, FbgemmTarget, OnednnTarget, QnnpackTarget, X86Target
 from .versions import PROFILES
 
-__all__ = ["PROFILES", "FbgemmTarget", "OnednnTarget", "QnnpackTarget", "X86Target"]
+__all__ = [
+    "PROFILES",
+    "ExportedTarget",
+    "FbgemmTarget",
+    "OnednnTarget",
+    "QnnpackTarget",
+    "X86Target",
+]

@@ -60,6 +60,11 @@ class Signature:
         """Returns that of a graph."""
         return cls({value.name: value.type for value in graph.inputs}, tuple(graph.outputs))
 
+    def plain(self) -> Signature:
+        """Returns that of a program whose quantized values are tensors of plain integers."""
+        kinds = {name: kind.with_element(kind.dtype) for name, kind in self.inputs.items()}
+        return Signature(kinds, self.outputs)
+
     def text(self) -> str:
         """Returns it as JSON."""
         inputs = {name: str(kind) for name, kind in self.inputs.items()}

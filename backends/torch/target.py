@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
@@ -14,23 +15,28 @@ from qir.target import Executable, Target
 from .versions import profile_name
 
 
-class X86Target(Target):
-    """PyTorch's default engine on x86-64, by one call of a kernel for each group."""
+class PyTorchTarget(Target):
+    """What all targets of PyTorch share: programs of its operators, and who runs them."""
 
-    name = "pytorch-x86"
-    formats = ("torchscript",)
-    suffix = ".pt"
-    engine: ClassVar[str] = "x86"
+    engine: ClassVar[str]
+    """Which of PyTorch's engines computes with quantized tensors."""
+    numerics: ClassVar[str]
+    """What its profiles are called, behind the version."""
+    decomposed: ClassVar[bool] = False
+    """Whether quantized values are plain integers, between operators that say what they mean."""
+    table: ClassVar[str]
+    """The target file, beside this one."""
+    suffixes: ClassVar[Mapping[str, str]] = {"torchscript": ".pt", "pt2": ".pt2", "float": ".pt2"}
 
     def __init__(self) -> None:
-        self.profile = profile_name(self.engine)
+        self.profile = profile_name(self.numerics)
 
     def capability(self) -> Capability:
-        """What the engine computes on quantized tensors, as far as its profile claims it."""
-        return load(Path(__file__).with_name(f"{self.engine}.toml"))
+        """What is computed on quantized tensors, as far as the profile claims it."""
+        return load(Path(__file__).with_name(self.table))
 
     def computed(self, graph: Graph, ledger: Ledger) -> Graph:
-        """The graph with one group for each kernel that its files call."""
+        """The graph with one group for each kernel that runs its files."""
         from qir.rewrite import run_passes
 
         from .grouping import Kernels
@@ -40,14 +46,15 @@ class X86Target(Target):
     def build(
         self, graph: Graph, ledger: Ledger, *, format: str | None = None, lossy: bool = False
     ) -> object:
-        """Returns the module that `emit` would write.
+        """Returns the module or the exported program that `emit` would write.
 
         Raises UsageError for a form that there is not, Refused for what PyTorch cannot say.
         """
+        form = self._form(format)
         self._require_torch()
         from .writing import build
 
-        return build(self, graph, ledger, self._format(format), lossy=lossy)
+        return build(self, graph, ledger, form, lossy=lossy)
 
     def emit(
         self,
@@ -59,20 +66,19 @@ class X86Target(Target):
         lossy: bool = False,
     ) -> None:
         """Writes a model, by rename; UsageError and Refused as `build`."""
-        self._require_torch()
+        made = self.build(graph, ledger, format=format, lossy=lossy)
         from .writing import save
 
-        form = self._format(format)
-        save(self.build(graph, ledger, format=form, lossy=lossy), graph, path, form)
+        save(made, graph, path)
 
-    def _format(self, format: str | None) -> str:
+    def _form(self, format: str | None) -> str:
         if format is not None and format not in self.formats:
             known = ", ".join(self.formats)
             raise UsageError(f"target {self.name} has no format {format!r}; it has {known}")
         return format or self.formats[0]
 
     def compile(self, graph: Graph, *, threads: int | None = None) -> Executable:
-        """Runs a graph in PyTorch on one thread, by the kernels that its file would call.
+        """Runs a graph in PyTorch on one thread, by the kernels that would run its file.
 
         Raises Refused for what PyTorch cannot say, PluginError without PyTorch.
         """
@@ -95,22 +101,48 @@ class X86Target(Target):
             raise PluginError(f"target {self.name} needs PyTorch: {error}") from error
 
 
+class X86Target(PyTorchTarget):
+    """PyTorch's default engine on x86-64, by one call of a kernel for each group."""
+
+    name = "pytorch-x86"
+    formats = ("torchscript", "pt2", "fx", "float")
+    suffix = ".pt"
+    engine = "x86"
+    numerics = "x86"
+    table = "x86.toml"
+
+
 class FbgemmTarget(X86Target):
     """PyTorch's engine fbgemm."""
 
     name = "pytorch-fbgemm"
-    engine = "fbgemm"
+    engine = numerics = "fbgemm"
+    table = "fbgemm.toml"
 
 
 class OnednnTarget(X86Target):
     """PyTorch's engine onednn."""
 
     name = "pytorch-onednn"
-    engine = "onednn"
+    engine = numerics = "onednn"
+    table = "onednn.toml"
 
 
 class QnnpackTarget(X86Target):
     """PyTorch's engine qnnpack, as mobile models have it."""
 
     name = "pytorch-qnnpack"
-    engine = "qnnpack"
+    engine = numerics = "qnnpack"
+    table = "qnnpack.toml"
+
+
+class ExportedTarget(PyTorchTarget):
+    """Exported programs in QDQ form, whose layers inductor makes kernels of oneDNN."""
+
+    name = "pt2e"
+    formats = ("pt2", "fx", "float")
+    suffix = ".pt2"
+    engine = "onednn"
+    numerics = "pt2e"
+    decomposed = True
+    table = "pt2e.toml"

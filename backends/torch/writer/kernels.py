@@ -26,7 +26,7 @@ def handler(node: Node) -> Handler | None:
     floats."""
     if not any(v.type.quant for v in (*node.operands.values(), *node.results)):
         return operators(node)
-    return _KERNELS.get(_ops(node)[0])
+    return _KERNELS.get(ops_of(node)[0])
 
 
 def operators(node: Node) -> Handler | None:
@@ -35,15 +35,18 @@ def operators(node: Node) -> Handler | None:
     return next((each for each in found if each is not None), None)
 
 
-def _ops(node: Node) -> tuple[str, ...]:
+def ops_of(node: Node) -> tuple[str, ...]:
+    """Returns the ops that a node computes in a row."""
     return tuple(stage.op for stage in node.stages) or (node.op,)
 
 
-def _attrs(node: Node) -> Mapping[str, Attr]:
+def attrs_of(node: Node) -> Mapping[str, Attr]:
+    """Returns the attributes of the first of them."""
     return node.stages[0].attrs if node.stages else node.attrs
 
 
-def _operands(node: Node) -> Mapping[str, Value]:
+def operands_of(node: Node) -> Mapping[str, Value]:
+    """Returns its operands, by its own slots."""
     return node.stage_operands(0) if node.stages else node.operands
 
 
@@ -63,7 +66,7 @@ def _at(program: Program, node: Node) -> tuple[float, int]:
 
 def _kernel(program: Program, node: Node, base: str, *known: tuple[str, ...]) -> str:
     """The name of a kernel with what it computes behind its first op."""
-    rest = _ops(node)[1:]
+    rest = ops_of(node)[1:]
     if rest not in ((), *known):
         raise program.refuse(node, f"quantized::{base} computes nothing like it")
     return "_".join((f"quantized.{base}", *rest))
@@ -105,12 +108,13 @@ def _requantize(program: Program, node: Node) -> fx.Node:
 
 def _weights(program: Program, node: Node) -> list[torch.Tensor | None]:
     """The quantized weights of a layer, and its bias."""
-    held = _operands(node)
-    return [program.constant(held["w"]), _bias(program, node, held)]
+    held = operands_of(node)
+    return [program.constant(held["w"]), bias_of(program, node)]
 
 
-def _bias(program: Program, node: Node, held: Mapping[str, Value]) -> torch.Tensor | None:
-    """A bias as floats; where the graph counts it in units of the sum, times the unit."""
+def bias_of(program: Program, node: Node) -> torch.Tensor | None:
+    """Returns a bias as floats; where the graph counts it in units of the sum, times the unit."""
+    held = operands_of(node)
     bias = held.get("bias")
     if bias is None:
         return None
@@ -125,7 +129,7 @@ def _bias(program: Program, node: Node, held: Mapping[str, Value]) -> torch.Tens
 
 
 def _convolution(program: Program, node: Node) -> fx.Node:
-    op, attrs, held = _ops(node)[0], _attrs(node), _operands(node)
+    op, attrs, held = ops_of(node)[0], attrs_of(node), operands_of(node)
     axes = _AXES[op]
     last = attrs.get("layout") == "NHWC"
     given = program.of(held["x"])
@@ -141,7 +145,7 @@ def _convolution(program: Program, node: Node) -> fx.Node:
         x, pad, more = given, front, [whole(attrs["output_pad"]), dilation, groups]
     packed = program.hold(pack(*_weights(program, node), stride, pad, *more), held["w"].name)
     at = _at(program, node)
-    if _ops(node)[1:2] == ("add",):
+    if ops_of(node)[1:2] == ("add",):
         made = _with_summand(program, node, x, packed, at, last=last)
     else:
         made = program.call(_kernel(program, node, op, ("relu",)), x, packed, *at)
@@ -169,14 +173,16 @@ _OWN_MEMORY = frozenset(
 
 def _last_reader(node: Node, value: Value) -> bool:
     """Returns whether a kernel may write into what it reads: nobody reads it afterwards."""
-    if _ops(value.node)[0] not in _OWN_MEMORY or any(v is value for v in _operands(node).values()):
+    if ops_of(value.node)[0] not in _OWN_MEMORY or any(
+        v is value for v in operands_of(node).values()
+    ):
         return False
     others = [use.node for use in value.uses if use.node is not node]
-    return all(_ops(user)[0] in _OWN_MEMORY and user < node for user in others)
+    return all(ops_of(user)[0] in _OWN_MEMORY and user < node for user in others)
 
 
 def _linear(program: Program, node: Node) -> fx.Node:
-    held = _operands(node)
+    held = operands_of(node)
     made = torch.ops.quantized.linear_prepack(*_weights(program, node))
     packed = program.hold(made, held["w"].name)
     name = _kernel(program, node, "linear", ("relu",), ("leaky_relu",), ("tanh",))
@@ -185,9 +191,9 @@ def _linear(program: Program, node: Node) -> fx.Node:
 
 
 def _matmul(program: Program, node: Node) -> fx.Node:
-    if _attrs(node)["trans_a"] or _attrs(node)["trans_b"] or "bias" in _operands(node):
+    if attrs_of(node)["trans_a"] or attrs_of(node)["trans_b"] or "bias" in operands_of(node):
         raise program.refuse(node, "quantized::matmul takes matrices as they are")
-    a, b = (program.of(_operands(node)[slot]) for slot in "ab")
+    a, b = (program.of(operands_of(node)[slot]) for slot in "ab")
     return program.call(_kernel(program, node, "matmul"), a, b, *_at(program, node))
 
 
@@ -196,7 +202,7 @@ def _matmul(program: Program, node: Node) -> fx.Node:
 
 def _pair(op: str) -> Handler:
     def write(program: Program, node: Node) -> fx.Node:
-        a, b = (program.of(_operands(node)[slot]) for slot in "ab")
+        a, b = (program.of(operands_of(node)[slot]) for slot in "ab")
         return program.call(_kernel(program, node, op, ("relu",)), a, b, *_at(program, node))
 
     return write
@@ -206,21 +212,21 @@ def _function(name: str, *attrs: str) -> Handler:
     """A function with scale and zero point of its result, then numbers."""
 
     def write(program: Program, node: Node) -> fx.Node:
-        x, numbers = program.of(_operands(node)["x"]), [_attrs(node)[attr] for attr in attrs]
+        x, numbers = program.of(operands_of(node)["x"]), [attrs_of(node)[attr] for attr in attrs]
         return program.call(_kernel(program, node, name), x, *_at(program, node), *numbers)
 
     return write
 
 
 def _leaky_relu(program: Program, node: Node) -> fx.Node:
-    x, at = program.of(_operands(node)["x"]), _at(program, node)
+    x, at = program.of(operands_of(node)["x"]), _at(program, node)
     name = _kernel(program, node, "leaky_relu")
-    return program.call(name, x, _attrs(node)["alpha"], False, *at)
+    return program.call(name, x, attrs_of(node)["alpha"], False, *at)
 
 
 def _softmax(program: Program, node: Node) -> fx.Node:
-    x, at = program.of(_operands(node)["x"]), _at(program, node)
-    return program.call(_kernel(program, node, "softmax"), x, _attrs(node)["axis"], *at)
+    x, at = program.of(operands_of(node)["x"]), _at(program, node)
+    return program.call(_kernel(program, node, "softmax"), x, attrs_of(node)["axis"], *at)
 
 
 def _fixed(name: str, scale: float, zero: int) -> Handler:
@@ -229,19 +235,19 @@ def _fixed(name: str, scale: float, zero: int) -> Handler:
     def write(program: Program, node: Node) -> fx.Node:
         if _at(program, node) != (scale, zero) or str(_result(program, node).storage) != "u8":
             raise program.refuse(node, f"aten::{name} gives u8 of scale {scale:g}, {zero} alone")
-        return program.call(f"aten.{name}", program.of(_operands(node)["x"]))
+        return program.call(f"aten.{name}", program.of(operands_of(node)["x"]))
 
     return write
 
 
 def _concat(program: Program, node: Node) -> fx.Node:
-    parts = [program.of(v) for slot, v in _operands(node).items() if slot.startswith("xs.")]
+    parts = [program.of(v) for slot, v in operands_of(node).items() if slot.startswith("xs.")]
     name = _kernel(program, node, "cat", ("relu",))
-    return program.call(name, parts, _attrs(node)["axis"], *_at(program, node))
+    return program.call(name, parts, attrs_of(node)["axis"], *_at(program, node))
 
 
 def _batch_norm(program: Program, node: Node) -> fx.Node:
-    held, attrs = _operands(node), _attrs(node)
+    held, attrs = operands_of(node), attrs_of(node)
     axes = held["x"].type.rank - 2
     if attrs["axis"] != 1 or not 0 <= axes <= 3:
         raise program.refuse(node, "quantized::batch_norm takes channels second")

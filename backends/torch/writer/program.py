@@ -30,6 +30,8 @@ class Program:
     """Calls as they are written; each value of the graph is the `fx.Node` that computes it."""
 
     source: Graph
+    plain: bool = False
+    """Whether quantized values are tensors of plain integers, whose meaning their readers know."""
     graph: fx.Graph = field(default_factory=fx.Graph)
     held: dict[str, Any] = field(default_factory=dict)
     """What the program has as attributes: tensors, packed weights."""
@@ -71,12 +73,20 @@ class Program:
         array, quant = value.constant, value.type.quant
         if array is None:
             raise self.refuse(value.node, f"%{value.name} is computed, and must be a constant here")
-        if quant is None:
-            kind(value.type.dtype, value.node.name)
+        if quant is None or self.plain:
+            self.require(value)
             return tensor(array.data)
         if not fits(quant):
             raise self.refuse(value.node, f"PyTorch has no quantized tensor of type {quant}")
         return quantized(tensor(array.data), quant)
+
+    def require(self, value: Value) -> None:
+        """Raises Refused for a value of a type that PyTorch lacks."""
+        quant = value.type.quant
+        if quant is not None and not self.plain and not fits(quant):
+            raise self.refuse(value.node, f"PyTorch has no quantized tensor of type {quant}")
+        if quant is None or self.plain:
+            kind(value.type.dtype, value.node.name)
 
     def operand(self, node: Node, slot: str) -> fx.Node:
         """Returns what computes an operand."""
@@ -149,11 +159,7 @@ class Program:
         self.graph.output(made[0] if len(made) == 1 else tuple(made))
 
     def _input(self, value: Value) -> None:
-        quant = value.type.quant
-        if quant is not None and not fits(quant):
-            raise self.refuse(value.node, f"PyTorch has no quantized tensor of type {quant}")
-        if quant is None:
-            kind(value.type.dtype, value.name)
+        self.require(value)
         name = _NAME.sub("_", value.name) or "x"
         self.values[value] = self.graph.placeholder(f"_{name}" if name[0].isdigit() else name)
 
