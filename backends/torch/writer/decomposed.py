@@ -147,26 +147,28 @@ def _convolution(program: Program, node: Node) -> fx.Node:
     w, scales, zeros, bias = _parameters(program, node)
     at = _data(program, node)
     packed = torch.ops.onednn.qconv_prepack(w, scales, *at, *shape, None)
-    name = operands_of(node)["w"].name
-    held = program.hold(packed, name), program.hold(scales, f"{name}_scale")
-    more = program.hold(zeros, f"{name}_zero"), None
-    if bias is not None:
-        more = more[0], program.hold(bias, f"{name}_bias")
+    held = _hold(program, node, packed, scales, zeros, bias)
     end = (*_result(program, node), *_tail(program, node))
-    return program.call("onednn.qconv_pointwise", given, *at, *held, *more, *shape, *end)
+    return program.call("onednn.qconv_pointwise", given, *at, *held, *shape, *end)
+
+
+def _hold(program: Program, node: Node, *numbers: torch.Tensor | None) -> list[fx.Node | None]:
+    """The weights and numbers of a layer as attributes."""
+    name = operands_of(node)["w"].name
+    names = (name, f"{name}_scale", f"{name}_zero", f"{name}_bias")
+    return [
+        None if given is None else program.hold(given, each)
+        for each, given in zip(names, numbers, strict=True)
+    ]
 
 
 def _linear(program: Program, node: Node) -> fx.Node:
     w, scales, zeros, bias = _parameters(program, node)
-    name = operands_of(node)["w"].name
     packed = torch.ops.onednn.qlinear_prepack(w, None)
-    held = program.hold(packed, name), program.hold(scales, f"{name}_scale")
-    more = program.hold(zeros, f"{name}_zero"), None
-    if bias is not None:
-        more = more[0], program.hold(bias, f"{name}_bias")
+    held = _hold(program, node, packed, scales, zeros, bias)
     end = (*_result(program, node), *_tail(program, node))
     x, at = program.of(operands_of(node)["x"]), _data(program, node)
-    return program.call("onednn.qlinear_pointwise", x, *at, *held, *more, *end)
+    return program.call("onednn.qlinear_pointwise", x, *at, *held, *end)
 
 
 _KERNELS: dict[str, Handler] = {"conv2d": _convolution, "linear": _linear}
