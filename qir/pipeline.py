@@ -164,10 +164,9 @@ def save(
         return
     backend = named_target(target)
     backend = backend if opset is None else backend.at(opset)
+    format = backend.form_of(path, format)
     for other in backend.files(path)[1:]:
         claim(other, force=force)
-    if backend.suffix and path.suffix.lower() != backend.suffix:
-        raise UsageError(f"{path}: target {target} writes {backend.suffix} files")
     check(graph)
     backend.emit(graph, path, ledger, format=format, lossy=lossy)
 

@@ -154,7 +154,9 @@ def _as_computed(made: Engine, graph: Graph) -> Graph:
         return grouped(made) or graph
     if made.executable is None or colon or is_float(graph):
         return graph
-    return run_passes(graph, [Group(named(base).profile)], Ledger())
+    backend = named(base)
+    own = backend.computed(graph, Ledger())
+    return own or run_passes(graph, [Group(backend.profile)], Ledger())
 
 
 def _called(executable: Executable, inputs: Tensors, lists: Collection[str]) -> dict[str, Tensor]:

@@ -276,6 +276,8 @@ class _Assignment:
             return f"it stays {op_name(node)}, as the file has it"
         if node.bodies:
             return WITHIN
+        if said := self.table.float_reason(node):
+            return said
         if row is None:
             return self._left_out(node) or no_row(self.table.name, node.op)
         if self._wished_float(node):

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from qir import pipeline, registry
 from qir.capability import Capability
-from qir.errors import PluginError, QirError, Refused, UsageError
+from qir.errors import InputError, PluginError, QirError, Refused, UsageError
 from qir.frontend import Frontend, frontend_for
 from qir.inspect.compare import compare
 from qir.ir.graph import Graph
@@ -147,7 +147,7 @@ def _emits(target: Target, programs: Sequence[Graph]) -> str:
         for number, graph in enumerate(programs):
             text = print_graph(graph)
             with tempfile.TemporaryDirectory() as folder:
-                paths = [Path(folder, f"{name}{target.suffix}") for name in "ab"]
+                paths = [Path(folder, f"{name}{target.suffix_of(form)}") for name in "ab"]
                 if not all([_written(target, graph, path, form) for path in paths]):
                     demand(not list(Path(folder).iterdir()), f"{form}: refused, and a file is left")
                     continue
@@ -185,11 +185,17 @@ def _no_form(target: Target, graph: Graph) -> None:
         demand(not path.exists(), "a file is there, though the form was refused")
 
 
-def _reader(target: Target, path: Path) -> Frontend | None:
+def _read(target: Target, path: Path) -> tuple[Frontend | None, Graph | None]:
+    """A file read by a frontend; nothing where none reads it, or not yet all that is in it."""
     try:
-        return frontend_for(path)
+        reader = frontend_for(path)
+        return reader, reader.load(path, Ledger())
+    except InputError as error:
+        if type(target).compile_file is not Target.compile_file:
+            return None, None
+        raise Broken(f"{error}") from error
     except QirError:
-        return None
+        return None, None
 
 
 def _reads_back(target: Target, programs: Sequence[Graph], codes: int) -> str:
@@ -197,21 +203,22 @@ def _reads_back(target: Target, programs: Sequence[Graph], codes: int) -> str:
     for form in target.formats:
         for number, graph in enumerate(programs):
             with tempfile.TemporaryDirectory() as folder:
-                path = Path(folder, f"a{target.suffix}")
+                path = Path(folder, f"a{target.suffix_of(form)}")
                 if not _written(target, graph, path, form):
                     continue
                 inputs, what = sample_inputs(graph, number), f"{form}: program {number}"
-                reader = _reader(target, path)
-                if reader is None:
+                reader, back = _read(target, path)
+                if reader is None or back is None:
                     made = _from_file(target, path, inputs)
                     wanted = pipeline.run(_grouped(target, graph), inputs, profile=target.profile)
                     _near(graph, wanted, made, codes, f"{what}, its file run by it,")
                     count, by = count + 1, "the target itself"
                     continue
-                back = reader.load(path, Ledger())
             names = dict(zip(inputs, (v.name for v in back.inputs), strict=True))
             again = {names[name]: data for name, data in inputs.items()}
-            wanted, given = pipeline.run(graph, inputs), pipeline.run(back, again)
+            wanted, made = pipeline.run(graph, inputs), pipeline.run(back, again)
+            demand(len(made) == len(wanted), f"{what}, read back, has {len(made)} outputs")
+            given = dict(zip(wanted, made.values(), strict=True))  # formats may name them anew
             _near(graph, wanted, given, codes, f"{what}, read back,")
             count, by = count + 1, f"frontend {reader.name}"
     if not count:
@@ -248,7 +255,8 @@ def _near(graph: Graph, wanted: Arrays, given: Arrays, codes: int, what: str) ->
 
 def _grouped(target: Target, graph: Graph) -> Graph:
     """The program as the runtime of a target groups it."""
-    return run_passes(graph, [Group(target.profile)], Ledger())
+    own = target.computed(graph, Ledger())
+    return own or run_passes(graph, [Group(target.profile)], Ledger())
 
 
 def _runs(target: Target, programs: Sequence[Graph], codes: int) -> str:
