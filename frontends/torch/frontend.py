@@ -44,12 +44,12 @@ class TorchFrontend(Frontend):
         export, such as one with control flow that depends on data.
         """
         _require_torch()
-        from .program import program_of
+        from .program import as_program, program_of
         from .reader import read
 
         program, name = program_of(source, inputs)
         with growth():
-            graph = read(program, name, ledger, share=inputs is None)
+            graph = read(as_program(program), name, ledger, share=inputs is None)
         if found := errors(graph):
             raise InputError(f"{name}: {found[0]}")
         return graph

@@ -15,6 +15,7 @@ from . import (
     normalization,
     pooling,
     products,
+    quantization,
     recurrent,
     reduction,
     resizing,
@@ -33,9 +34,13 @@ OPS: dict[str, Callable[[Call], Any]] = {
         normalization,
         pooling,
         products,
+        quantization,
         recurrent,
         reduction,
         resizing,
     )
     for name, handler in family.OPS.items()
-}
+} | quantization.DECOMPOSED
+_MIXES = ("cat.default", "stack.default", "pad.default", "constant_pad_nd.default")
+MOVES = frozenset(f"aten.{name}" for name in movement.OPS if name not in _MIXES)
+"""Operators that only move elements: of quantized integers they keep the type."""

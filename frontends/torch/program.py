@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import fx
 from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind, OutputKind
 
 from qir.errors import InputError
 
@@ -28,6 +31,40 @@ _ALLOCATES = frozenset(
 _DROPOUTS = frozenset(
     ("aten.alpha_dropout.default", "aten.dropout.default", "aten.feature_dropout.default")
 )
+
+
+@dataclass(frozen=True)
+class Program:
+    """What is read: calls of operators, and the tensors that some of their operands stand for."""
+
+    graph: fx.Graph
+    stored: Mapping[str, tuple[str, torch.Tensor]]
+    """By placeholder: the name and the elements of a tensor that the program stores."""
+    attribute: Callable[[str], object]
+    """Returns what the target of a `get_attr` node stands for."""
+    updated: Mapping[int, str] = field(default_factory=dict)
+    """By place of a result: the state that it updates, and which nobody is given."""
+
+
+def as_program(exported: ExportedProgram) -> Program:
+    """Returns the graph of an exported program, and what it stores."""
+    stored = {}
+    for spec in exported.graph_signature.input_specs:
+        if spec.kind == InputKind.USER_INPUT:
+            continue
+        target = spec.target or ""
+        held = exported.state_dict.get(target)
+        held = exported.constants.get(target) if held is None else held
+        if isinstance(held, torch.Tensor):
+            stored[spec.arg.name] = target, held
+    given = (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT)
+    specs = enumerate(exported.graph_signature.output_specs)
+    updated = {i: str(spec.target) for i, spec in specs if spec.kind not in given}
+
+    def attribute(name: str) -> object:
+        return operator.attrgetter(name)(exported.graph_module)
+
+    return Program(exported.graph, stored, attribute, updated)
 
 
 def gives_back(node: torch.fx.Node) -> bool:
