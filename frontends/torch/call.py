@@ -72,9 +72,15 @@ class Call:
         held = {slot: value for slot, value in operands.items() if value is not None}
         return self.reader.add(self.node, op, held, attrs or {}).results
 
-    def add_typed(self, op: str, operands: Mapping[str, Value], kind: TensorType) -> Value:
+    def add_typed(
+        self,
+        op: str,
+        operands: Mapping[str, Value],
+        kind: TensorType,
+        attrs: Mapping[str, Attr] | None = None,
+    ) -> Value:
         """Adds an op whose result type does not follow from its operands."""
-        return self.reader.add(self.node, op, operands, {}, kind).result
+        return self.reader.add(self.node, op, operands, attrs or {}, kind).result
 
     # -- operands -------------------------------------------------------------------------------
 

@@ -54,8 +54,8 @@ class TorchFrontend(Frontend):
         found = opened(source, inputs)
         with growth():
             graph = read(found.program, found.name, ledger, share=found.share)
-            if found.profile:
-                graph.profile = found.profile
+            graph.profile = found.profile or graph.profile
+            if found.kernels:
                 Group(found.profile).run(graph, ledger)
         if wrong := errors(graph):
             raise InputError(f"{found.name}: {wrong[0]}")

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import fx
 
+from qir.ir.attrs import Attr
 from qir.ir.dtype import F32, F64, DType, dtype
 from qir.ir.node import Value
 from qir.ir.types import Array, Grain, QuantType, TensorType
@@ -19,6 +20,8 @@ from .elements import array
 from .profiles import EXPORTED, profile_name
 
 Numbers = NDArray[np.generic]
+STATED = "stated"
+"""Marks a quantize that the program states behind float operators, and no kernel ends in."""
 
 
 def _numbers(call: Call, name: str) -> Numbers | None:
@@ -110,7 +113,9 @@ def _quantize_channels(call: Call) -> Value:
 def _quantized(call: Call, kind: QuantType | None) -> Value:
     x = call.value("input")
     if kind is not None:
-        return call.add_typed("quantize", {"x": x}, x.type.with_element(kind))
+        # What states its rounding is never taken for the end of a kernel.
+        attrs: dict[str, Attr] = {"round": "even"} if call.node.meta.get(STATED) else {}
+        return call.add_typed("quantize", {"x": x}, x.type.with_element(kind), attrs)
     if _numbers(call, "scale" if "scale" in call.given else "scales") is not None:
         raise Keep("its scale is known and its zero point is not")
     if "scales" in call.given:

@@ -42,7 +42,7 @@ def without_observers(module: nn.Module) -> nn.Module:
     if not any(isinstance(part, kinds) for part in module.modules()):
         return module
     module = copy.deepcopy(module)
-    for path, part in list(module.named_modules()):
+    for path, part in list(module.named_modules(remove_duplicate=False)):  # FX shares observers
         if isinstance(part, kinds) and path:
             owner, _, name = path.rpartition(".")
             made = _Fake(part) if isinstance(part, FakeQuantizeBase) else nn.Identity()
@@ -52,6 +52,9 @@ def without_observers(module: nn.Module) -> nn.Module:
 
 class _Fake(nn.Module):
     """Fake quantization with the scale and zero point that training or calibration has found."""
+
+    scale: torch.Tensor
+    zero_point: torch.Tensor
 
     def __init__(self, made: Any) -> None:
         super().__init__()

@@ -20,6 +20,7 @@ from .archive import open_archive
 from .profiles import profile_name, running_engine
 from .program import Program, as_program, functional, mutates_views
 from .quantized_modules import is_quantized, without_observers
+from .script.interpreter import Interpreter
 from .script.opened import script_program
 from .script.shapes import examples
 
@@ -36,7 +37,9 @@ class Opened:
     share: bool
     """Whether parameters may share the program's memory."""
     profile: str = ""
-    """The profile of the engine that runs its quantized kernels; empty where it has none."""
+    """The profile of the engine that quantizes; empty where nothing is quantized by one."""
+    kernels: bool = False
+    """Whether float operators between quantize and dequantize are kernels of that engine."""
 
 
 def opened(source: object, inputs: Sequence[object] | None) -> Opened:
@@ -72,7 +75,7 @@ def _file(path: Path, inputs: Sequence[object] | None) -> Opened:
             raise UsageError(f"{path}: an exported program has its own inputs; leave out inputs=")
         return Opened(as_program(functional(open_archive(path))), path.stem, share=True)
     try:
-        module = torch.jit.load(str(path), map_location="cpu")
+        module: Any = torch.jit.load(str(path), map_location="cpu")  # type: ignore[no-untyped-call]
     except Exception as error:  # PyTorch raises what it likes for a damaged file
         said = next((s for s in str(error).splitlines() if s.strip()), type(error).__name__)
         raise InputError(
@@ -123,19 +126,19 @@ def _pickled(path: Path, members: Sequence[str] | None) -> str:
 def _script(module: torch.jit.ScriptModule, name: str, inputs: Sequence[object] | None) -> Opened:
     """Reads the graphs of a TorchScript module; nothing of it is called."""
     if inputs is not None:
-        program, kernels = script_program(module, name, _tensors(name, inputs), symbolic=False)
+        program, reader = script_program(module, name, _tensors(name, inputs), symbolic=False)
     else:
-        program, kernels = _guessed(module, name)
+        program, reader = _guessed(module, name)
     if mutates_views(program.graph):
         raise InputError(
             f"{name}: changes a tensor of which it also has a view; read it through torch.export:"
             " qir.load(module, inputs=(x, ...))"
         )
-    profile = profile_name(running_engine()) if kernels else ""
-    return Opened(program, name, share=False, profile=profile)
+    profile = profile_name(running_engine()) if reader.quantizes or reader.kernels else ""
+    return Opened(program, name, share=False, profile=profile, kernels=reader.kernels)
 
 
-def _guessed(module: torch.jit.ScriptModule, name: str) -> tuple[Program, bool]:
+def _guessed(module: torch.jit.ScriptModule, name: str) -> tuple[Program, Interpreter]:
     """Reads a module with inputs of open sizes, as its first layers take them."""
     failed: QirError | None = None
     for inputs in examples(module, name):
@@ -177,15 +180,19 @@ def _inference(module: nn.Module, name: str) -> Iterator[None]:
 
 
 def _exported(module: nn.Module, inputs: tuple[Any, ...], name: str) -> ExportedProgram:
-    return _run(lambda: torch.export.export(module, inputs), name, "torch.export")
+    made: ExportedProgram = _run(lambda: torch.export.export(module, inputs), name, "torch.export")
+    return made
 
 
 def _traced(module: nn.Module, inputs: tuple[Any, ...], name: str) -> torch.jit.ScriptModule:
     def trace() -> Any:
         with torch.no_grad():
-            return torch.jit.trace(module, inputs, check_trace=False, strict=False)
+            return torch.jit.trace(  # type: ignore[no-untyped-call]
+                module, inputs, check_trace=False, strict=False
+            )
 
-    return _run(trace, name, "torch.jit.trace")
+    made: torch.jit.ScriptModule = _run(trace, name, "torch.jit.trace")
+    return made
 
 
 def _run(make: Callable[[], Any], name: str, what: str) -> Any:

@@ -57,7 +57,7 @@ class Builder:
     def input(self, name: str, like: torch.Tensor, *, symbolic: bool) -> fx.Node:
         """Adds an input; its sizes become symbols where only an example of them is known."""
         node = self.graph.placeholder(name)
-        context = None
+        context: Any = None
         if symbolic:
             context = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DYNAMIC] * like.dim())
         source = ConstantSource(f"__{node.name}")
@@ -151,9 +151,10 @@ def _copies(node: fx.Node) -> bool:
     """Returns whether a call only copies its operand."""
     if str(node.target) in _COPIES:
         return True
-    first = node.args[0] if node.args else None
-    moved = str(node.target).startswith("aten.to.") and isinstance(first, fx.Node)
-    return moved and first.meta["val"].dtype == node.meta["val"].dtype
+    first: Any = node.args[0] if node.args else None
+    if not str(node.target).startswith("aten.to.") or not isinstance(first, fx.Node):
+        return False
+    return bool(first.meta["val"].dtype == node.meta["val"].dtype)
 
 
 def _short(target: Callable[..., Any]) -> str:

@@ -15,6 +15,7 @@ from torch import fx
 
 from qir.errors import InputError
 
+from ..quantization import STATED
 from . import quantized
 from .builder import Builder, is_tensor
 from .quantized import Kernel, Packed, Quantized
@@ -43,8 +44,10 @@ class Interpreter:
     def __init__(self, builder: Builder) -> None:
         self.builder = builder
         self.depth = 0
-        self.kernels = False
+        self.quantizes = False
         """Whether something is quantized."""
+        self.kernels = False
+        """Whether kernels of a quantized engine are called."""
 
     def fail(self, what: str) -> InputError:
         """Returns the error for the node that is read."""
@@ -94,7 +97,7 @@ class Interpreter:
         """Runs an operator on what is known, or emits its call."""
         if kind in SCALARS:
             given = _numbers(given)
-        tensors = [held for held in _flat(given) if is_tensor(held) or isinstance(held, Quantized)]
+        tensors = [held for held in _flat(given) if is_tensor(held) or isinstance(held, _KINDS)]
         if tensors and kind in _QUESTIONS:
             return _QUESTIONS[kind](self, *given)
         if kind in SAME and len(given) == 1 and not tensors:
@@ -210,6 +213,7 @@ class Interpreter:
         raise self.fail(f"calls {kind} of a quantized tensor, which is not read; dequantize first")
 
 
+_KINDS = (Quantized, quantized.Channels)
 _REDUCED = frozenset(("aten::max", "aten::min", "aten::topk", "aten::sort"))
 """Operators that give elements of what they read, some with the places of these."""
 _COMPARES = COMPARED | {"aten::argmax", "aten::argmin"}
@@ -325,11 +329,19 @@ def _kind(reader: Interpreter, held: Any) -> int:
 
 
 def _quantize(reader: Interpreter, x: Any, scale: Any, zero: Any, kind: int) -> Any:
-    reader.kernels = True
+    reader.quantizes = True
     scale, zero = (_number(reader, h) if is_tensor(h) else h for h in (scale, zero))
     if isinstance(x, (list, tuple)) or isinstance(scale, (list, tuple)):
         raise reader.fail("quantizes lists of tensors, which are not read")
-    return quantized.quantize(reader.builder, x, scale, zero, DTYPES[kind])
+    made = quantized.quantize(reader.builder, x, scale, zero, DTYPES[kind])
+    made.node.meta[STATED] = isinstance(x, fx.Node) and x.op != "placeholder"
+    return made
+
+
+def _quantize_channels(reader: Interpreter, x: Any, *rest: Any) -> Any:
+    reader.quantizes = True
+    scales, zeros, axis, kind = rest
+    return quantized.quantize_channels(reader.builder, x, scales, zeros, axis, DTYPES[kind])
 
 
 def _dequantize(reader: Interpreter, held: Any) -> Any:
@@ -383,6 +395,7 @@ _QUESTIONS: dict[str, Callable[..., Any]] = {
     "aten::quantize_per_tensor": _quantize,
     "aten::quantized_lstm": _recurrent(torch.ops.aten.lstm.input),
     "aten::quantized_gru": _recurrent(torch.ops.aten.gru.input),
+    "aten::quantize_per_channel": _quantize_channels,
     "aten::dequantize": _dequantize,
     "aten::int_repr": _integers,
     "aten::q_scale": lambda reader, held: held.scale,

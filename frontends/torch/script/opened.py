@@ -21,13 +21,13 @@ def script_program(
     inputs: Sequence[torch.Tensor],
     *,
     symbolic: bool,
-) -> tuple[Program, bool]:
-    """Returns the program of a module's `forward`, and whether it has quantized kernels.
+) -> tuple[Program, Interpreter]:
+    """Returns the program of a module's `forward`, and who has read it.
 
     With `symbolic` the sizes of the inputs are examples, and become symbols.
     """
     builder = Builder(name)
-    graph = module.forward.graph
+    graph: Any = module.forward.graph  # type: ignore[attr-defined]
     names = [value.debugName().partition(".")[0] for value in list(graph.inputs())[1:]]
     if len(inputs) != len(names):
         said = f"takes {len(names)} inputs ({', '.join(names)}), not {len(inputs)}"
@@ -41,7 +41,7 @@ def script_program(
     builder.graph.output(tuple(builder.node(_result(held)) for held in _results(builder, made)))
     attribute = builder.tensors.__getitem__
     program = Program(builder.graph, {}, attribute, notes=builder.notes)
-    return program, interpreter.kernels
+    return program, interpreter
 
 
 def _results(builder: Builder, made: Any) -> list[Any]:

@@ -36,6 +36,17 @@ class Quantized:
 
 
 @dataclass(frozen=True, eq=False)
+class Channels:
+    """A tensor that is quantized with a scale for each index of an axis."""
+
+    node: fx.Node
+    scales: Any
+    zeros: Any
+    axis: int
+    kind: torch.dtype
+
+
+@dataclass(frozen=True, eq=False)
 class Packed:
     """An object of the archive that holds weights in the form of an engine."""
 
@@ -62,8 +73,21 @@ def quantize(
     return Quantized(node, float(scale), int(zero), kind)
 
 
+def quantize_channels(
+    builder: Builder, x: Any, scales: Any, zeros: Any, axis: int, kind: torch.dtype
+) -> Channels:
+    """Quantizes a float tensor, with a scale for each index of an axis."""
+    scales, zeros = builder.node(scales), builder.node(zeros)
+    call = _DECOMPOSED.quantize_per_channel.default
+    node = builder.call(call, x, scales, zeros, axis, *_range(kind))
+    return Channels(node, scales, zeros, axis, kind)
+
+
 def dequantize(builder: Builder, held: Any) -> Any:
     """Dequantizes a quantized tensor; others stay as they are."""
+    if isinstance(held, Channels):
+        numbers = held.node, held.scales, held.zeros, held.axis, *_range(held.kind)
+        return builder.call(_DECOMPOSED.dequantize_per_channel.default, *numbers)
     if not isinstance(held, Quantized):
         return held
     call = _DECOMPOSED.dequantize_per_tensor.default
@@ -92,9 +116,8 @@ def weights(builder: Builder, name: str, data: torch.Tensor) -> fx.Node:
     node = builder.constant(name, data.int_repr())
     scales = builder.constant(f"{name}.scale", data.q_per_channel_scales())
     zeros = builder.constant(f"{name}.zero_point", data.q_per_channel_zero_points())
-    axis = data.q_per_channel_axis()
-    call = _DECOMPOSED.dequantize_per_channel.default
-    made: fx.Node = builder.call(call, node, scales, zeros, axis, *_range(data.dtype))
+    channels = Channels(node, scales, zeros, data.q_per_channel_axis(), data.dtype)
+    made: fx.Node = dequantize(builder, channels)
     return made
 
 

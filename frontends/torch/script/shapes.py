@@ -28,7 +28,7 @@ def examples(module: torch.jit.ScriptModule, name: str) -> Iterator[list[torch.T
 
     Raises InputError where no layer says what an input is.
     """
-    graph = module.forward.graph.copy()
+    graph: Any = module.forward.graph.copy()  # type: ignore[attr-defined]
     torch._C._jit_pass_inline(graph)
     values = list(graph.inputs())
     search = _Search(module, values[0], _given_back(graph))

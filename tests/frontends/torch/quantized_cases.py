@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.ao.nn.intrinsic.quantized as fused
@@ -40,7 +41,7 @@ def quantize(x: Tensor, scale: float = 0.05, zero: int = 3) -> Tensor:
 
 def _inverted(q: Tensor) -> Tensor:
     """A second operand, which depends on the first."""
-    return OPS.hardswish(q, 0.027, 40)
+    return OPS.hardswish(q, 0.027, 40)  # type: ignore[no-any-return]
 
 
 SLOPES, GAINS = torch.linspace(0.1, 0.6, 6), torch.linspace(0.5, 1.7, 6)
@@ -101,7 +102,7 @@ def in_place(q: Tensor) -> Tensor:
     """Reads what an op in place has made of its operand."""
     made = OPS.hardswish(q, 0.02, 20)
     made.relu_()
-    return OPS.add(made, made, 0.05, 3)
+    return OPS.add(made, made, 0.05, 3)  # type: ignore[no-any-return]
 
 
 def _weights(*shape: int, channels: bool = True) -> Tensor:
@@ -113,21 +114,21 @@ def _weights(*shape: int, channels: bool = True) -> Tensor:
     return torch.quantize_per_channel(data, scales, zeros, 0, torch.qint8)
 
 
-def _layer(kind: type[nn.Module], *shape: int, channels: bool = True, **more: object) -> nn.Module:
+def _layer(kind: type[nn.Module], *shape: int, channels: bool = True, **more: Any) -> nn.Module:
     """A quantized layer with weights of that shape."""
     torch.manual_seed(sum(shape))
-    out = shape[0]
-    if kind in (quantized.Linear, fused.LinearReLU):
-        layer = kind(shape[1], out)
+    made: Any = kind
+    out = shape[1] if "Transpose" in kind.__name__ else shape[0]
+    if len(shape) == 2:
+        layer = made(shape[1], out)
     elif "Transpose" in kind.__name__:
-        out = shape[1]
-        layer = kind(shape[0], out, shape[2:], **more)
+        layer = made(shape[0], out, shape[2:], **more)
     else:
-        layer = kind(shape[1] * int(more.get("groups", 1)), out, shape[2:], **more)  # type: ignore[call-overload]
+        layer = made(shape[1] * more.get("groups", 1), out, shape[2:], **more)
     bias = torch.randn(out) if more.get("bias", True) else None
     layer.set_weight_bias(_weights(*shape, channels=channels), bias)
     layer.scale, layer.zero_point = 0.08, 77
-    return layer
+    return layer  # type: ignore[no-any-return]
 
 
 LAYERS: dict[str, Case] = {

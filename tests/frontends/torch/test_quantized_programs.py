@@ -59,7 +59,7 @@ def test_a_quantized_program_has_quantized_types_and_pytorchs_integers(tmp_path:
         kind = graph["weight"].type.quant
         assert kind is not None
         assert (kind.storage, kind.bounds, kind.axis) == (dtype("i8"), (-127, 127), 0)
-        assert np.array_equal(kind.scales(), module.scales.numpy())
+        assert np.array_equal(kind.scales(), module.get_buffer("scales").numpy())
         first = next(n for n in graph if n.op == "quantize").result.type.quant
         assert first is not None
         assert first.scales() == SCALE
@@ -101,7 +101,8 @@ def test_every_storage_type_is_read(kind: torch.dtype, channels: bool) -> None:
 def test_integers_that_are_computed_with_are_plain() -> None:
     def raw(x: Tensor) -> Tensor:
         q = Q.quantize_per_tensor(x, SCALE, 3, 0, 255, torch.uint8)
-        return q.to(torch.int32) * 2 + q.transpose(0, 1).reshape(q.shape)
+        made: Tensor = q.to(torch.int32) * 2 + q.transpose(0, 1).reshape(q.shape)
+        return made
 
     graph = qir.load(export(Calls(raw), (X,)))
     (ours,), (theirs,) = computed(graph, [X]), wanted(Calls(raw), [X])
@@ -131,7 +132,10 @@ def test_fake_quantization_is_quantize_and_dequantize(channels: bool) -> None:
 def test_quantized_results_of_another_type_are_refused_with_a_reason() -> None:
     def half(x: Tensor) -> Tensor:
         q = Q.quantize_per_tensor(x, SCALE, 3, 0, 255, torch.uint8)
-        return Q.dequantize_per_tensor(q, SCALE, 3, 0, 255, torch.uint8, out_dtype=torch.float16)
+        made: Tensor = Q.dequantize_per_tensor(
+            q, SCALE, 3, 0, 255, torch.uint8, out_dtype=torch.float16
+        )
+        return made
 
     program = export(Calls(half), (X,))
     with pytest.raises(InputError, match="its result is not float32"):

@@ -6,21 +6,14 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
-from torch.ao.quantization import (
-    DeQuantStub,
-    QuantStub,
-    convert,
-    get_default_qconfig,
-    get_default_qconfig_mapping,
-    prepare,
-    quantize_dynamic,
-)
+from torch import Tensor, ao, nn
+from torch.ao.quantization import DeQuantStub, QuantStub, get_default_qconfig_mapping
 from torch.ao.quantization.quantize_fx import convert_fx, prepare_fx
 
 import qir
@@ -38,6 +31,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::UserWarning"),
     pytest.mark.skipif(not has("vnni"), reason="profiles of PyTorch speak of VNNI"),
 ]
+AO: Any = ao.quantization
+SCRIPT: Any = torch.jit.script
 NETWORKS = networks()
 NEAR = 1e-4
 ENGINES = ("fbgemm", "x86", "onednn")
@@ -57,10 +52,12 @@ def engine(name: str) -> Iterator[None]:
 
 
 def traced(module: nn.Module, inputs: Sequence[Tensor]) -> torch.jit.ScriptModule:
+    trace: Any = torch.jit.trace
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
-        made = torch.jit.trace(module.eval(), tuple(inputs), check_trace=False, strict=False)
-    assert isinstance(made, torch.jit.ScriptModule)
+        made: torch.jit.ScriptModule = trace(
+            module.eval(), tuple(inputs), check_trace=False, strict=False
+        )
     return made
 
 
@@ -76,7 +73,7 @@ def off(name: str, graph: Graph, module: nn.Module, inputs: Sequence[Tensor]) ->
     count = 0
     for a, b in zip(computed(graph, inputs), integers(module, inputs), strict=True):
         assert (a.shape, a.dtype) == (b.shape, b.dtype)
-        apart = np.abs(a.astype(np.float64) - b)
+        apart = np.abs(a.astype(np.float64) - b.astype(np.float64))
         if has("amx") and name != "fbgemm" and a.dtype == np.uint8:
             assert apart.max(initial=0) <= 1
             apart = apart[: int(np.mean(apart) > 0.001)]
@@ -111,7 +108,9 @@ def test_a_quantized_layer_gives_pytorchs_integers(name: str, chosen: str) -> No
         assert off(chosen, graph, module, [x]) == 0
         weight = graph["inner.weight"]
         assert weight.type.quant is not None
-        assert np.array_equal(weight.constant.data, module.inner.weight().int_repr().numpy())  # type: ignore[operator, union-attr]
+        held: Any = module.inner
+        assert weight.constant is not None
+        assert np.array_equal(weight.constant.data, held.weight().int_repr().numpy())
 
 
 def test_an_op_in_place_changes_what_is_read_later() -> None:
@@ -173,11 +172,11 @@ def test_an_eager_module_is_read_from_memory_and_scripted(tmp_path: Path) -> Non
     x = data(IMAGE)
     with engine("x86"):
         module = Eager().eval()
-        module.qconfig = get_default_qconfig("x86")  # type: ignore[assignment]
-        prepared = prepare(module)
+        module.qconfig = AO.get_default_qconfig("x86")
+        prepared = AO.prepare(module)
         prepared(x)
-        made = convert(prepared)
-        torch.jit.script(made).save(tmp_path / "scripted.pt")
+        made = AO.convert(prepared)
+        SCRIPT(made).save(tmp_path / "scripted.pt")
         for source, given in ((made, (x,)), (tmp_path / "scripted.pt", None)):
             graph = qir.load(source, inputs=given)
             assert off("x86", graph, made, [x]) == 0
@@ -209,7 +208,7 @@ def test_a_dynamic_linear_layer_gives_pytorchs_floats() -> None:
     module = nn.Sequential(nn.Linear(9, 8), nn.ReLU(), nn.Linear(8, 3)).eval()
     x = data((4, 5, 9))
     with engine("fbgemm"):
-        made = quantize_dynamic(module, {nn.Linear})
+        made = AO.quantize_dynamic(module, {nn.Linear})
         graph = qir.load(made, inputs=(x,))
         assert [n.op for n in graph].count("choose_qparams") == 2
         assert off("fbgemm", graph, made, [x]) == 0
@@ -219,7 +218,7 @@ def test_a_dynamic_lstm_keeps_its_weights_and_says_what_stays_float() -> None:
     module, inputs = NETWORKS["recurrent"]
     ledger = Ledger()
     with engine("fbgemm"):
-        made = quantize_dynamic(module.eval(), {nn.LSTM, nn.Linear})
+        made = AO.quantize_dynamic(module.eval(), {nn.LSTM, nn.Linear})
         graph = qir.load(made, inputs=inputs, ledger=ledger)
         (ours,), (theirs,) = computed(graph, inputs), wanted(made, inputs)
     said = [entry for entry in ledger if entry.change is Change.APPROXIMATED]
@@ -264,11 +263,11 @@ class Branching(nn.Module):
 def test_what_is_known_of_a_script_is_evaluated(tmp_path: Path) -> None:
     x = data((3, 6))
     module = Branching()
-    torch.jit.script(module).save(tmp_path / "m.pt")
+    SCRIPT(module).save(tmp_path / "m.pt")
     graph = qir.load(tmp_path / "m.pt")
     (ours,), (theirs,) = computed(graph, [x]), wanted(module, [x])
     assert difference(ours, theirs, NEAR) == ""
-    torch.jit.script(Branching(by_data=True)).save(tmp_path / "m.pt")
+    SCRIPT(Branching(by_data=True)).save(tmp_path / "m.pt")
     with pytest.raises(InputError, match=r"number out of a tensor that is computed.*File") as told:
         qir.load(tmp_path / "m.pt")
     assert "\n" not in str(told.value)
@@ -297,10 +296,11 @@ class Unpickled:
 
 def test_files_without_a_program_are_refused_with_a_remedy(tmp_path: Path) -> None:
     module, trap = nn.Linear(4, 2), tmp_path / "ran"
-    torch.save(module.state_dict(), tmp_path / "weights.pt")
-    torch.save(module, tmp_path / "module.pt")
-    torch.save(Unpickled(trap), tmp_path / "trap.pt")
-    torch.save(Unpickled(trap), tmp_path / "old.pth", _use_new_zipfile_serialization=False)
+    save: Any = torch.save
+    save(module.state_dict(), tmp_path / "weights.pt")
+    save(module, tmp_path / "module.pt")
+    save(Unpickled(trap), tmp_path / "trap.pt")
+    save(Unpickled(trap), tmp_path / "old.pth", _use_new_zipfile_serialization=False)
     with pytest.raises(InputError, match="holds a state dict and no program"):
         qir.load(tmp_path / "weights.pt")
     for name in ("module.pt", "trap.pt", "old.pth"):
