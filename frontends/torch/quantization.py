@@ -134,6 +134,8 @@ def _chosen(call: Call) -> dict[str, Value]:
     found = {}
     for slot, name in (("scale", "scale"), ("zero", "zero_point")):
         value = call.value(name)
+        if value.node.op == "unsqueeze" and not value.node.operands["x"].type.rank:
+            value = value.node.operands["x"]
         found[slot] = call.scalar(value) if value.type.rank else value
     return found
 
@@ -174,6 +176,28 @@ def with_type(call: Call, name: str, kind: QuantType) -> Value:
     if x.type.dtype != kind.storage:
         raise Keep(f"its data are {x.type.dtype}, not {kind.storage}")
     return call.add_typed("recode", {"x": x}, x.type.with_element(kind))
+
+
+def _choose(call: Call) -> list[Value]:
+    """Reads choose_qparams: scale and zero point of the range that the data have."""
+    bounds = call.whole("quant_min"), call.whole("quant_max")
+    if call.real("eps") != np.finfo(np.float32).eps:
+        raise Keep("its least scale is not the epsilon of float32")
+    storage = known(call["dtype"])
+    attrs: dict[str, Attr] = {"rule": "torch.observer", "storage": storage}
+    if bounds != storage.bounds:
+        attrs["bounds"] = bounds
+    kinds = [known(fake.dtype) for fake in call.node.meta["val"]]
+    attrs |= {"scale_type": kinds[0], "zero_type": kinds[1]}
+    _note_profile(call)
+    made = call.add_many("choose_qparams", {"x": call.value("input")}, attrs)
+    return [_shaped(call, v, f) for v, f in zip(made, call.node.meta["val"], strict=True)]
+
+
+def _shaped(call: Call, value: Value, fake: torch.Tensor) -> Value:
+    """Returns a number with the axes of one element that PyTorch gives it."""
+    axes = tuple(range(fake.dim()))
+    return call.add("unsqueeze", {"x": value}, {"axes": axes}) if axes else value
 
 
 # -- fake quantization ----------------------------------------------------------------------------
@@ -222,6 +246,7 @@ def _pair(call: Call, scale: str, zero: str, axis: int | None) -> Value:
 
 
 _EXPORTED: dict[str, Callable[[Call], Any]] = {
+    "choose_qparams.tensor": _choose,
     "quantize_per_tensor.default": _quantize,
     "quantize_per_tensor.tensor": _quantize,
     "quantize_per_tensor.tensor2": _quantize,

@@ -14,7 +14,7 @@ import qir
 from qir.errors import InputError
 from qir.ir.dtype import dtype
 
-from .comparison import computed, export, wanted
+from .comparison import computed, difference, export, wanted
 from .test_sources import Calls
 
 Q = torch.ops.quantized_decomposed
@@ -140,3 +140,37 @@ def test_quantized_results_of_another_type_are_refused_with_a_reason() -> None:
     program = export(Calls(half), (X,))
     with pytest.raises(InputError, match="its result is not float32"):
         qir.load(program)
+
+
+class Chosen(nn.Module):
+    """A linear layer whose data are quantized by the range that they have."""
+
+    def __init__(self, low: int, high: int, kind: torch.dtype) -> None:
+        super().__init__()
+        self.bounds, self.kind = (low, high), kind
+        self.linear = nn.Linear(6, 4)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        least = torch.finfo(torch.float32).eps
+        scale, zero = Q.choose_qparams(x, *self.bounds, least, self.kind)
+        q = Q.quantize_per_tensor(x, scale, zero, *self.bounds, self.kind)
+        d = Q.dequantize_per_tensor(q, scale, zero, *self.bounds, self.kind)
+        return q, self.linear(d)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "kind"),
+    [(0, 255, torch.uint8), (-128, 127, torch.int8), (-127, 127, torch.int8)],
+)
+def test_ranges_that_are_chosen_while_a_program_runs(
+    low: int, high: int, kind: torch.dtype
+) -> None:
+    module = Chosen(low, high, kind)
+    graph = qir.load(export(module, (torch.ones(3, 6),)))
+    rng = np.random.default_rng(11)
+    print("seed 11")
+    for size in (1e-9, 1e-3, 1.0, 1e4):
+        x = torch.from_numpy(rng.normal(rng.normal(), 1, (3, 6)).astype(np.float32) * size)
+        (ours, real), (theirs, wanted_real) = computed(graph, [x]), wanted(module, [x])
+        assert np.array_equal(ours, theirs)
+        assert difference(real, wanted_real, 1e-5) == ""
