@@ -1,18 +1,15 @@
-"""What is read: an exported program, from a file, from memory, or from a module and its inputs."""
+"""What the reader reads: calls of operators, none of which changes a tensor that others see."""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
+from torch import fx
 from torch.export import ExportedProgram
-
-from qir.errors import InputError
-
-from .archive import open_archive
+from torch.export.graph_signature import InputKind, OutputKind
 
 _ALLOCATES = frozenset(
     f"aten.{name}"
@@ -30,37 +27,45 @@ _DROPOUTS = frozenset(
 )
 
 
+@dataclass(frozen=True)
+class Program:
+    """What is read: calls of operators, and the tensors that some of their operands stand for."""
+
+    graph: fx.Graph
+    stored: Mapping[str, tuple[str, torch.Tensor]]
+    """By placeholder: the name and the elements of a tensor that the program stores."""
+    attribute: Callable[[str], object]
+    """Returns what the target of a `get_attr` node stands for."""
+    updated: Mapping[int, str] = field(default_factory=dict)
+    """By place of a result: the state that it updates, and which nobody is given."""
+    notes: Sequence[tuple[str, str]] = ()
+    """What is read otherwise than PyTorch computes it: the name of a call, and how."""
+
+
+def as_program(exported: ExportedProgram) -> Program:
+    """Returns the graph of an exported program, and what it stores."""
+    stored = {}
+    for spec in exported.graph_signature.input_specs:
+        if spec.kind == InputKind.USER_INPUT:
+            continue
+        target = spec.target or ""
+        held = exported.state_dict.get(target)
+        held = exported.constants.get(target) if held is None else held
+        if isinstance(held, torch.Tensor):
+            stored[spec.arg.name] = target, held
+    given = (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT)
+    specs = enumerate(exported.graph_signature.output_specs)
+    updated = {i: str(spec.target) for i, spec in specs if spec.kind not in given}
+
+    def attribute(name: str) -> object:
+        return operator.attrgetter(name)(exported.graph_module)
+
+    return Program(exported.graph, stored, attribute, updated)
+
+
 def gives_back(node: torch.fx.Node) -> bool:
     """Returns whether a call gives back its operand itself, as dropout does in inference."""
     return str(node.target) in _DROPOUTS and node.args[2:] == (False,)
-
-
-def program_of(source: object, inputs: Sequence[object] | None) -> tuple[ExportedProgram, str]:
-    """Returns the exported program and a name for it; InputError where there is none."""
-    if isinstance(source, (str, Path)):
-        path = Path(source)
-        return functional(open_archive(path)), path.stem
-    if isinstance(source, ExportedProgram):
-        return functional(source), "main"
-    if not isinstance(source, torch.nn.Module):
-        raise InputError(f"{type(source).__name__} is neither a module nor an exported program")
-    name = type(source).__name__
-    if inputs is None:
-        raise InputError(f"{name}: a module is exported with example inputs; give inputs=(x, ...)")
-    return functional(_exported(source, tuple(inputs), name)), name
-
-
-def _exported(module: torch.nn.Module, inputs: tuple[Any, ...], name: str) -> ExportedProgram:
-    training = [n or name for n, m in module.named_modules() if m.training]
-    module.eval()
-    try:
-        return torch.export.export(module, inputs)
-    except Exception as error:  # the user's own code runs here
-        said = next((s for s in str(error).splitlines() if s.strip()), type(error).__name__)
-        raise InputError(f"{name}: torch.export does not take it: {said.strip()}") from error
-    finally:
-        for path, part in module.named_modules():
-            part.training = (path or name) in training
 
 
 def functional(program: ExportedProgram) -> ExportedProgram:
@@ -69,9 +74,14 @@ def functional(program: ExportedProgram) -> ExportedProgram:
     An op in place whose operand has no other view only gives its result a new name, which the
     reader follows. Where a view may see the change, PyTorch's functionalization rewrites the graph.
     """
+    return _rewritten(program) if mutates_views(program.graph) else program
+
+
+def mutates_views(graph: fx.Graph) -> bool:
+    """Returns whether an op in place may change what another tensor is a view of."""
     aliased: set[str] = set()
     same: dict[str, str] = {}  # by call that gives back its operand, as ops in place do: which
-    for node in program.graph.nodes:
+    for node in graph.nodes:
         read = [same.get(operand.name, operand.name) for operand in node.all_input_nodes]
         if node.target is operator.getitem:
             aliased |= {node.name for name in read if name in aliased}
@@ -86,10 +96,10 @@ def functional(program: ExportedProgram) -> ExportedProgram:
         elif _changes_its_first_operand_alone(node.target) and isinstance(first, torch.fx.Node):
             same[node.name] = same.get(first.name, first.name)
             if first.op == "placeholder" or same[node.name] in aliased:
-                return _rewritten(program)
+                return True
         else:
-            return _rewritten(program)
-    return program
+            return True
+    return False
 
 
 def _rewritten(program: ExportedProgram) -> ExportedProgram:
