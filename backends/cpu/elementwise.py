@@ -6,30 +6,35 @@ import math
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from qir.ir.node import Node, Value
 from qir.reference.methods import runs_of_one
 
-from .builder import LAST, Buffer, Builder, CannotLower, moved, sizes
-from .codes import Job, Table, codes, table
+from .builder import LAST, Buffer, Builder, CannotLower, itemsize, moved, sizes
+from .codes import Job, codes
 from .sizes import Sizes
+from .tables import Image
 
 Broadcast = Literal["a", "b"] | None
-UNARY = frozenset({"relu", "clip", "sigmoid", "requantize"})
 
 
-def unary(b: Builder, node: Node) -> None:
-    """Lowers an op, or a chain, of one operand: what the reference makes of each code."""
-    value = node.operands["x"]
-    x, y = codes(value, "x"), codes(node.result, "the result")
-    entries = table(x, y, node.op, node.attrs, node.stages)
-    last = value.type.rank == 4 and b.holds(value, last=True)
-    shape = moved(sizes(value), LAST) if last else sizes(value)
-    source, made = b.need(value, last=last), b.make(node.result, last=last)
-    look_up(b, node.name, source, made, shape, entries)
+def by_table(b: Builder, node: Node, image: Image) -> None:
+    """Lowers what a table of 256 entries gives, in the order of axes in which its root is held.
+
+    Wider entries than bytes are given as they are typed: bytes are the cheapest to transpose.
+    """
+    root, result = image.root, node.result
+    last = root.type.rank == result.type.rank == 4 and b.holds(root, last=True)
+    last = last and itemsize(result) == 1
+    shape = moved(sizes(result), LAST) if last else sizes(result)
+    source, made = b.need(root, last=last), b.make(result, last=last)
+    look_up(b, node.name, source, made, shape, image.table)
 
 
-def look_up(b: Builder, name: str, x: Buffer, y: Buffer, shape: Sizes, entries: Table) -> None:
+def look_up(
+    b: Builder, name: str, x: Buffer, y: Buffer, shape: Sizes, entries: NDArray[np.generic]
+) -> None:
     """Adds a step that sends each code through a table."""
     size = math.prod(shape)
     b.add(

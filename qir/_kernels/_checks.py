@@ -157,6 +157,14 @@ def table_of(step: str, table: NDArray[np.uint8 | np.int8]) -> NDArray[np.uint8]
     return flat.view(np.uint8)
 
 
+def entries_of(step: str, table: NDArray[np.generic]) -> tuple[NDArray[np.uint8], int]:
+    """The bytes of a table of 256 entries, and the size of an entry."""
+    flat = np.ascontiguousarray(table).reshape(-1)
+    if flat.dtype.hasobject or flat.dtype.itemsize not in (1, 2, 4, 8) or flat.size != 256:
+        raise ValueError(f"{step}: table has {flat.size} {flat.dtype}, 256 entries are needed")
+    return flat.view(np.uint8), flat.dtype.itemsize
+
+
 def windows(
     step: str,
     sizes: Sequence[int],

@@ -70,7 +70,7 @@ cdef extern from "elementwise/elementwise.h" nogil:
         uint32_t isa, const qir_binary_shape *, const qir_binary *, int a, int b, int y, qir_step *
     )
     int qir_lookup_make(
-        uint32_t isa, size_t size, const uint8_t *table, int x, int y, qir_step *
+        uint32_t isa, size_t size, const void *table, size_t entry, int x, int y, qir_step *
     )
     int qir_quantize_make(
         uint32_t isa, const qir_planes *, const qir_affine *, int x, int y, qir_step *

@@ -195,10 +195,11 @@ class Plan:
         The zero point is added in f32, before rounding.
         """
 
-    def lookup(
-        self, name: str, x: int, y: int, *, size: int, table: NDArray[np.uint8 | np.int8]
-    ) -> None:
-        """y = table[x]; the table has 256 entries, indexed by the byte of x (i8 -1 is 255)."""
+    def lookup(self, name: str, x: int, y: int, *, size: int, table: NDArray[np.generic]) -> None:
+        """y = table[x]; the table has 256 entries, indexed by the byte of x (i8 -1 is 255).
+
+        An entry has 1, 2, 4 or 8 bytes.
+        """
 
     # ---- pooling ----------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from qir._kernels._calls import call_of
 from qir._kernels._checks import (
-    LARGEST_STEP, LARGEST_WINDOW, code_in, external_of, flip_of, floats_of, integer, limits,
+    LARGEST_STEP, LARGEST_WINDOW, code_in, entries_of, external_of, flip_of, floats_of, integer, limits,
     of_length, permutation, real_of, scale_of, split_planes, table_of, whole, windows,
 )
 from qir._kernels._environment import (
@@ -347,11 +347,14 @@ cdef class Plan:
 
     def lookup(self, str name, x, y, *, size, table):
         cdef qir_step step
-        cdef const uint8_t[::1] entries = table_of(name, table)
+        cdef const uint8_t[::1] entries
+        cdef size_t entry
+        bytes, entry = entries_of(name, table)
+        entries = bytes
         size = integer(name, "size", size, 0)
-        x, y = self.needs(name, "x", x, size), self.needs(name, "y", y, size)
-        made = qir_lookup_make(self.bits, size, &entries[0], x, y, &step)
-        self.append(name, "lookup", step, made, 2 * size, (y,))
+        x, y = self.needs(name, "x", x, size), self.needs(name, "y", y, size * entry)
+        made = qir_lookup_make(self.bits, size, &entries[0], entry, x, y, &step)
+        self.append(name, "lookup", step, made, size * (1 + entry), (y,))
 
     # ---- pooling ----
 

@@ -132,6 +132,17 @@ def test_lookup_reads_the_table_by_byte(isa: str) -> None:
             assert np.array_equal(got, table[x.view(np.uint8)])
 
 
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("entry", [np.float16, np.float32, np.int64, np.bool_])
+def test_entries_of_a_table_may_be_wider_than_a_byte(isa: str, entry: type[np.generic]) -> None:
+    rng = np.random.default_rng(71)
+    table = rng.normal(0, 40, 256).astype(entry)
+    for size in [1, 63, 64, 65, 100_000]:
+        x = codes(rng, "i8", (size,))
+        got = one("lookup", [x], x.shape, entry, isa=isa, threads=2, size=size, table=table)
+        assert np.array_equal(got, table[x.view(np.uint8)])
+
+
 SPECIAL = [np.nan, np.inf, -np.inf, 0.0, -0.0, 3.4e38, -3.4e38, 1e-45, -1e-45, 1e10, -1e10]
 
 

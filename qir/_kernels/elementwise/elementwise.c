@@ -106,27 +106,44 @@ int qir_mul_make(uint32_t isa, const struct qir_binary_shape *shape, const struc
 /* ---- lookup ---- */
 
 struct lookup {
-  qir_lookup_fn fn;
-  uint8_t table[256];
-  size_t size;
+  qir_lookup_fn fn; /* of entries of one byte */
+  size_t size, entry;
   int x, y;
+  uint8_t table[]; /* 256 entries */
 };
+
+/* Entries of other sizes are copied as integers of that size. */
+#define SPREAD(type)                                          \
+  {                                                           \
+    const type *restrict entries = (const type *)v->table;    \
+    type *restrict to = (type *)buffers[v->y] + at;           \
+    for (size_t i = 0; i < count; ++i) to[i] = entries[x[i]]; \
+    break;                                                    \
+  }
 
 static void run_lookup(const void *params, void *const *buffers, void *scratch, long task) {
   (void)scratch;
   const struct lookup *v = params;
-  const size_t at = (size_t)task * CHUNK;
-  v->fn(v->table, (uint8_t *)buffers[v->x] + at, (uint8_t *)buffers[v->y] + at,
-        taken(v->size - at, CHUNK));
+  const size_t at = (size_t)task * CHUNK, count = taken(v->size - at, CHUNK);
+  const uint8_t *restrict x = (const uint8_t *)buffers[v->x] + at;
+  switch (v->entry) {
+    case 2: SPREAD(uint16_t)
+    case 4: SPREAD(uint32_t)
+    case 8: SPREAD(uint64_t)
+    default: v->fn(v->table, x, (uint8_t *)buffers[v->y] + at, count);
+  }
 }
 
-int qir_lookup_make(uint32_t isa, size_t size, const uint8_t table[256], int x, int y,
+int qir_lookup_make(uint32_t isa, size_t size, const void *table, size_t entry, int x, int y,
                     struct qir_step *step) {
-  struct lookup *v = qir_step_alloc(sizeof *v);
+  struct lookup *v = qir_step_alloc(sizeof *v + 256 * entry);
   if (!v) return 0;
-  *v = (struct lookup){
-      .fn = QIR_SELECT(qir_elementwise_kernels, isa)->lookup, .size = size, .x = x, .y = y};
-  memcpy(v->table, table, sizeof v->table);
+  *v = (struct lookup){.fn = QIR_SELECT(qir_elementwise_kernels, isa)->lookup,
+                       .size = size,
+                       .entry = entry,
+                       .x = x,
+                       .y = y};
+  memcpy(v->table, table, 256 * entry);
   *step = (struct qir_step){run_lookup, v, (long)((size + CHUNK - 1) / CHUNK), 0};
   return 1;
 }

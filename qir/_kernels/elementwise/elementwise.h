@@ -66,7 +66,8 @@ int qir_add_make(uint32_t isa, const struct qir_binary_shape *shape, const struc
                  int a, int b, int y, struct qir_step *step);
 int qir_mul_make(uint32_t isa, const struct qir_binary_shape *shape, const struct qir_binary *op,
                  int a, int b, int y, struct qir_step *step);
-int qir_lookup_make(uint32_t isa, size_t size, const uint8_t table[256], int x, int y,
+/* `table` has 256 entries of 1, 2, 4 or 8 bytes. */
+int qir_lookup_make(uint32_t isa, size_t size, const void *table, size_t entry, int x, int y,
                     struct qir_step *step);
 
 /*
