@@ -287,8 +287,7 @@ class _Assignment:
         moved = [v for s, v in node.operands.items() if s.split(".")[0] in row.share]
         if moved and all(v.constant for v in moved):
             return "it moves a constant: what it takes of it is quantized behind it"
-        found = form_obstacle(node, row, self.table.name) or self._bias_obstacle(node)
-        found = found or self._codes_obstacle(node, row)
+        found = form_obstacle(node, row, self.table.name) or self._codes_obstacle(node, row)
         found = found or self._mask(node)
         return found or self._too_coarse(node)
 
@@ -333,13 +332,6 @@ class _Assignment:
         x = node.operands.get("x")
         before = self.reason.get(x.node) if x else None
         return f"its input comes from %{x.name}, which stays float" if x and before else ""
-
-    def _bias_obstacle(self, node: Node) -> str:
-        traits = spec(node.op).traits
-        bias = traits.bias or ""
-        if bias not in node.operands or traits.weight_axis is None or self._allowed(node, bias):
-            return ""
-        return f"{self.table.name} has no {node.op} with a bias: add it after the {node.op}"
 
     def _data(self, node: Node) -> list[tuple[str, Value]]:
         slots = self.table.ops[node.op].slots
