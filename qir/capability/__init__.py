@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from qir.capability.table import Capability, Defect, OpCapability, load
+from qir.capability.table import Capability, ChainCapability, Defect, OpCapability, load
 from qir.capability.verdicts import REAL, Verdict, no_row, verdicts
 
-__all__ = ["REAL", "Capability", "Defect", "OpCapability", "Verdict", "load", "no_row", "verdicts"]
+__all__ = [
+    "REAL",
+    "Capability",
+    "ChainCapability",
+    "Defect",
+    "OpCapability",
+    "Verdict",
+    "load",
+    "no_row",
+    "verdicts",
+]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from qir.errors import ParseError, PluginError
@@ -43,6 +43,20 @@ class OpCapability:
 
 
 @dataclass(frozen=True, slots=True)
+class ChainCapability:
+    """What one kernel of several ops asks for, beside what its first op does."""
+
+    result: tuple[Scheme, ...] = ()
+    """Allowed schemes of its result; none: those of its first op."""
+    summand: tuple[Scheme, ...] = ()
+    """Allowed schemes of the tensor that a later op adds; none: it adds none."""
+    last_reader: bool = False
+    """Whether all other readers of that tensor must have run before, as the kernel writes to it."""
+    when: Mapping[str, tuple[str | int | float | bool, ...]] = field(default_factory=dict)
+    """Attributes of the later ops and the values they may have."""
+
+
+@dataclass(frozen=True, slots=True)
 class Defect:
     """A known fault of the target: an op it would compute wrongly, refused with the reason."""
 
@@ -68,10 +82,27 @@ class Capability:
     defects: tuple[Defect, ...] = ()
     uncut: frozenset[tuple[str, ...]] = frozenset()
     """Chains that are one kernel only where their activations cut no code."""
+    rows: Mapping[tuple[str, ...], ChainCapability] = field(default_factory=dict)
+    """What chains ask for that their first ops do not."""
 
     def chain(self, ops: tuple[str, ...]) -> bool:
         """Whether one kernel computes these ops in a row."""
         return ops in self.chains
+
+    def leads(self, ops: tuple[str, ...]) -> bool:
+        """Reports whether a chain begins with these ops."""
+        return any(chain[: len(ops)] == ops for chain in self.chains)
+
+    def chain_row(self, ops: tuple[str, ...]) -> ChainCapability | None:
+        """Returns what a chain asks for; None where there is no such chain."""
+        return self.rows.get(ops, ChainCapability()) if self.chain(ops) else None
+
+    def kernel(self, ops: tuple[str, ...]) -> OpCapability | None:
+        """Returns the row of an op, its result as the chain has it where more ops follow."""
+        row, more = self.ops.get(ops[0]), self.rows.get(ops)
+        if row is None or more is None or not more.result:
+            return row
+        return replace(row, slots={**row.slots, RESULT: more.result})
 
 
 def load(path: Path) -> Capability:
@@ -85,6 +116,7 @@ def load(path: Path) -> Capability:
                     raise ParseError(f"no op {op!r}")
                 ops[op] = _op(op, row)
         chains = tuple(_texts(row["chain"]) for row in data.get("chain", []))
+        more = {_texts(row["chain"]): _chain(row) for row in data.get("chain", [])}
         defects = tuple(
             Defect(op, str(row["reason"]), _when(row.get("when", {})))
             for row in data.get("defect", [])
@@ -92,7 +124,7 @@ def load(path: Path) -> Capability:
         )
         rows = (row for row in data.get("chain", []) if not row.get("cuts", True))
         uncut = frozenset(_texts(row["chain"]) for row in rows)
-        return Capability(str(data["name"]), ops, chains, defects, uncut)
+        return Capability(str(data["name"]), ops, chains, defects, uncut, more)
     except RecursionError as error:
         raise PluginError(f"{path.name}: its brackets lie too deep within each other") from error
     except UnicodeDecodeError as error:
@@ -112,6 +144,15 @@ def _op(op: str, row: Mapping[str, object]) -> OpCapability:
         _slots(op, row.get("computed", {})),
         str(row.get("unasked", "")),
     )
+
+
+def _chain(row: Mapping[str, object]) -> ChainCapability:
+    result, summand = (
+        tuple(parse_scheme(text) for text in _texts(row.get(name, ())))
+        for name in (RESULT, "summand")
+    )
+    alone = bool(row.get("last_reader", False))
+    return ChainCapability(result, summand, alone, _when(row.get("when", {})))
 
 
 def _slots(op: str, given: object) -> dict[str, tuple[Scheme, ...]]:

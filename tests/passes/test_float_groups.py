@@ -112,6 +112,7 @@ def test_what_quantizing_puts_into_a_kernel_is_what_grouping_foresaw(name: str) 
 def makes(kernel: Kernel, codes: str | None) -> bool:
     """Whether a kernel may have a result of such codes."""
     storage = (codes or "u8").partition(" ")[0]
+    assert kernel.row is not None
     return storage in kernel.row.when.storage.get("result", (storage,))
 
 

@@ -20,6 +20,8 @@ from qir.analysis.kernel_table import kernel_table
 from qir.analysis.masks import masks, merged, of_text, told, with_text
 from qir.analysis.quantized_regions import coded, decoded
 from qir.analysis.sensitive_values import explain, sensitive
+from qir.analysis.signs import by_ops
+from qir.analysis.target_chains import target_chains
 from qir.analysis.user_rules import Wish, fitted
 from qir.calibration import parse_rule
 from qir.capability import Capability, OpCapability, no_row
@@ -200,6 +202,9 @@ class _Assignment:
     # -- which ops ----------------------------------------------------------------------------
 
     def decide(self) -> None:
+        if self.rows is None:
+            found = target_chains(self.graph, self.table, self._kept_out)
+            self.rows = {n: k for k in found for n in k.ops[1:]}
         movers: list[Node] = []
         for node in self.graph:
             if node.op in STRUCTURE:
@@ -248,21 +253,8 @@ class _Assignment:
         return self.reason.get(node, "float") == ""
 
     def _head(self, node: Node) -> Node | None:
-        """The integer op that computes this activation in its own kernel, if one does."""
-        if self.rows is not None:
-            return self._in_row(node, self.rows)
-        x = node.operands.get("x")
-        if x is None or not spec(node.op).traits.elementwise or x.only_use is None:
-            return None
-        head = self.inside.get(x.node, x.node)
-        if self.reason.get(head) != "" or head not in self.reason:
-            return None
-        tail = [n.op for n in self.tails.get(head, ())]
-        return head if self.table.chain((head.op, *tail, node.op)) else None
-
-    def _in_row(self, node: Node, rows: Mapping[Node, Kernel]) -> Node | None:
-        """The integer op in whose row this one stands, if all between them do."""
-        kernel = rows.get(node)
+        """The integer op in whose kernel this one is computed, if all between them are."""
+        kernel = (self.rows or {}).get(node)
         if kernel is None or self.reason.get(kernel.head) != "":
             return None
         between = kernel.ops[1 : kernel.ops.index(node)]
@@ -270,7 +262,7 @@ class _Assignment:
 
     def _summands(self, node: Node) -> dict[str, Value]:
         """What an op within a row adds to what flows through it, where that is stored as codes."""
-        kernel = self.rows.get(node) if self.rows is not None and node in self.inside else None
+        kernel = (self.rows or {}).get(node) if node in self.inside else None
         slots = [slot for n, slot in kernel.summands() if n is node] if kernel else []
         return {slot: node.operands[slot] for slot in slots}
 
@@ -392,13 +384,15 @@ class _Assignment:
                 members.setdefault(value, []).append((node, slot))
         sets: dict[Value, list[tuple[Node, str]]] = {}
         of_set: dict[Value, Scheme] = {}
+        values: dict[Value, list[Value]] = {}
         for value, slots_ in members.items():
             root = self.find(value)
             sets.setdefault(root, []).extend(slots_)
+            values.setdefault(root, []).append(value)
             if value in laws:
                 of_set.setdefault(root, laws[value])
         for root, users in sets.items():
-            self.chosen[root] = self._scheme(users, of_set.get(root))
+            self.chosen[root] = by_ops(self._scheme(users, of_set.get(root)), values[root])
 
     def _stored(self, node: Node, laws: dict[Value, Scheme]) -> list[tuple[str, Value]]:
         """Slots of an integer op that hold activations, with the values in them that get codes.
@@ -515,12 +509,18 @@ class _Assignment:
                 raise SchemeError(f"rule {wish}: {first.name} stays {stays}: {why}")
 
     def _allowed(self, node: Node, slot: str) -> tuple[Scheme, ...]:
-        if node in self.inside and node.op not in self.table.ops:
-            node = self.inside[node]
-            slot = spec(node.op).traits.data
+        ops = (node.op, *(tail.op for tail in self.tails.get(node, ())))
+        if node in self.inside:
+            head = self.inside[node]
+            chain = self.table.chain_row((head.op, *(tail.op for tail in self.tails[head])))
+            if chain is not None and chain.summand:
+                return chain.summand
+            if node.op not in self.table.ops:
+                node, slot = head, spec(head.op).traits.data
         value = node.operands.get(slot)
         constant = value is not None and value.constant is not None
-        return self.table.ops[node.op].allowed(slot.split(".")[0], constant)
+        row = self.table.kernel(ops) or self.table.ops[node.op]
+        return row.allowed(slot.split(".")[0], constant)
 
     # -- the answer ---------------------------------------------------------------------------
 

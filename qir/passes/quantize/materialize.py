@@ -149,6 +149,7 @@ class _Materializing:
 
     def _type(self, values: list[Value], scheme: Scheme) -> QuantType:
         """One map for values that share it: the range covers them all."""
+        scheme = self._signed(values, scheme)
         if scheme.scale is not None:
             return uniform(
                 scheme.storage,
@@ -172,6 +173,16 @@ class _Materializing:
                 f"{scheme.storage} {_numbers(kind)} for {low:.6g}..{high:.6g} ({scheme.range})",
             )
         return kind
+
+    def _signed(self, values: list[Value], scheme: Scheme) -> Scheme:
+        """The storage that the sign of what was seen decides, where the scheme leaves it open."""
+        if scheme.negative is None:
+            return scheme
+        below = any(
+            bool(v.constant.data.min(initial=0) < 0) if v.constant else self._summary(v).low < 0
+            for v in values
+        )
+        return scheme.stored(scheme.negative if below else scheme.storage)
 
     def _uncut(self, values: list[Value], kind: QuantType) -> QuantType:
         """A map that clips before codes do not cut, where that lets a runtime drop them."""
